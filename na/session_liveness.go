@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// readClock is for the rare steps that happen long after a Poll: a program may drive nothing for
-// minutes, then dial.
+// readClock advances e.now outside Poll. The last Poll may be minutes ago when the program dials:
+// the few steps for which that matters read the clock.
 func (e *endpoint) readClock() { e.now = max(e.now, e.dom.now()) }
 
 // tickNoLaterThan makes the next tick no later than at.
@@ -21,7 +21,8 @@ func (e *endpoint) tickNoLaterThan(at time.Duration) {
 	}
 }
 
-// tickEvery is how often busy sessions are looked after.
+// tickEvery returns the time between two ticks while sessions are busy: a tenth of PeerTimeout, or
+// of WriteTimeout if that is shorter.
 func (e *endpoint) tickEvery() time.Duration {
 	every := e.dom.cfg.PeerTimeout
 	if limit := e.dom.own.WriteTimeout; limit > 0 {
@@ -30,10 +31,12 @@ func (e *endpoint) tickEvery() time.Duration {
 	return every / 10
 }
 
-// tick looks after the busy sessions: dials after a backoff, gives up dialling, asks silent peers
-// for a sign of life and gives up those that have been silent for PeerTimeout. Silence, and the
-// time that a dial takes, count only as fast as ticks come: after a freeze of this process a peer
-// is asked afresh, and what it has answered is read, before it is judged.
+// tick goes over the busy sessions. It dials those whose backoff has passed, ends those that could
+// not connect within ConnectTimeout, sends PINGs to silent peers, and ends the sessions of peers
+// that were silent for PeerTimeout.
+//
+// One tick adds at most two tick intervals of silence, however late it comes. So after this process
+// was stopped a peer gets another PING, and its answer is read, before its session is ended.
 func (e *endpoint) tick(now time.Duration) {
 	frozen := e.frozenFor(now)
 	passed := min(now-e.lastTick, 2*e.tickEvery())
@@ -59,13 +62,14 @@ func (e *endpoint) tick(now time.Duration) {
 				l.readsDue()
 			}
 			if left := e.dom.cfg.PeerTimeout - l.sinceHeard; l.Up() && l.isOpen() && left < next-now {
-				next = now + left // it is judged in time, however late the ticks were that came before
+				next = now + left // so that the timeout is noticed in time after ticks that came late
 			}
 			if at := l.probeCredit(now); at != 0 {
 				next = min(next, at)
 			}
 		case l.state == stateDown:
-		case now-l.born >= e.dom.cfg.ConnectTimeout && frozen > 0 && !l.spared: // the answer may have come
+		case now-l.born >= e.dom.cfg.ConnectTimeout && frozen > 0 && !l.spared:
+			// the answer may be there, unread
 			l.spared = true
 			l.born += e.tickGrace()
 		case now-l.born >= e.dom.cfg.ConnectTimeout:
@@ -99,7 +103,7 @@ func (e *endpoint) tick(now time.Duration) {
 	e.timer.Store(int64(next))
 }
 
-// nextTick is when a session that waits or dials has to be looked after; 0 for one that is up.
+// nextTick returns when tick must visit a session that waits or dials; 0 for one that is up.
 func (l *session) nextTick() time.Duration {
 	end := l.born + l.e.dom.cfg.ConnectTimeout
 	switch l.state {
@@ -117,7 +121,7 @@ func (l *session) nextTick() time.Duration {
 	return 0
 }
 
-// tooLate is the error of a session that could not be made in time.
+// tooLate returns the error of a session that did not connect within ConnectTimeout.
 func (l *session) tooLate() error {
 	text := fmt.Sprintf("no connection within %v", l.e.dom.cfg.ConnectTimeout)
 	if l.choices.isUndecided() && l.state == stateDialing {
@@ -129,7 +133,8 @@ func (l *session) tooLate() error {
 	return WithText(ErrUnreachable, text)
 }
 
-// frozenFor is how much too late a tick comes, if that is more than a busy machine explains.
+// frozenFor returns how late a tick comes, or 0 if it is not later than tickGrace: a busy machine
+// explains that.
 func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
 	if late <= e.tickGrace() {
@@ -138,10 +143,11 @@ func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	return late
 }
 
-// tickGrace is how late a tick may come without being a freeze, and what a dial is left with after
-// one that outlasts it.
+// tickGrace returns how late a tick may come before it counts as a stop of this process. A dial
+// whose time ran out during such a stop gets as long once more.
 func (e *endpoint) tickGrace() time.Duration { return min(e.tickEvery(), e.dom.cfg.ConnectTimeout/2) }
 
+// tick measures the silence of the peer, sends a PING, and ends the session after too much of it.
 func (l *session) tick(now, passed time.Duration) {
 	if !l.checkTaken(passed) {
 		return
@@ -163,7 +169,8 @@ func (l *session) tick(now, passed time.Duration) {
 	l.sinceMessage += passed
 	l.sinceHeard = min(l.sinceHeard+passed, now-l.lastHeard)
 	switch {
-	case l.suspected && l.sinceHeard >= timeout/2: // so that the new connection gets in before it is given up
+	case l.suspected && l.sinceHeard >= timeout/2:
+		// earlier, so that the peer's new connection is accepted before that is given up
 		l.failWith(WithText(ErrPeerLost, "the peer restarted, or has lost this session: it connected anew, and is silent here"))
 		return
 	case l.sinceHeard >= timeout:
@@ -176,8 +183,9 @@ func (l *session) tick(now, passed time.Duration) {
 	l.sendPing()
 }
 
-// checkLiveness asks the peer for a sign of life, and judges it, whether anything is open or not:
-// it has connected although it has a session, and may have lost that one without a word.
+// checkLiveness sends a PING and ends the session soon if no answer comes, even if nothing is in
+// flight. It is called when the peer connects although it has a session: it may have restarted, and
+// then does not know this one.
 func (l *session) checkLiveness() {
 	l.makeBusy()
 	if !l.suspected {
@@ -187,13 +195,12 @@ func (l *session) checkLiveness() {
 	l.markPending()
 }
 
-// maxPartial times PeerTimeout bytes of the peer are a sign of life without a message that is
-// complete. What they are part of may be damaged: a length that is too large swallows what comes
-// after it, signs of life included, and no checksum tells until there are as many bytes.
+// maxPartial is for how many PeerTimeouts the bytes of an incomplete message count as a sign of
+// life. The message may be damaged: a wrong length makes the receiver take all that follows, PONGs
+// too, for its payload, and the checksum can be compared only when the whole length has come.
 const maxPartial = 3
 
-// sendPing asks the peer for a sign of life. One at a time: a peer that reads slowly is not
-// flooded.
+// sendPing queues a PING unless one waits to be sent already, so that a slow reader gets no more.
 func (l *session) sendPing() {
 	if slices.ContainsFunc(l.flows[carrier.Messages].ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
 		return
@@ -201,18 +208,18 @@ func (l *session) sendPing() {
 	l.queueControl(frame.Header{Kind: frame.Ping})
 }
 
-// noteIdleSign notes a sign of life of a session that may not be looked after.
+// noteIdleSign is noteAlive for a session that may be idle; an idle one has no activeState.
 func (l *session) noteIdleSign() {
 	if l.activeState != nil {
 		l.noteAlive()
 	}
 }
 
-// noteAlive notes a sign of life: silence counts from here.
+// noteAlive records a sign of life: silence is measured from now on.
 func (l *session) noteAlive() { l.gotMessage, l.lastHeard = true, l.e.now }
 
-// Heard notes that bytes of the peer arrived: of bulk data whose front was verified, or of a
-// message that may not be complete. Locked.
+// Heard implements carrier.Session: it records that bytes of the peer have come, either bulk data
+// whose header was verified, or a part of a message. Locked.
 func (l *session) Heard(bulk bool) {
 	if l.activeState != nil {
 		l.gotMessage = l.gotMessage || bulk

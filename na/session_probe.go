@@ -7,9 +7,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// A probe asks whether somebody drives a context, and whether it is ready. It is a frame of the
-// session: it needs no envelope, no authorizer and no handler, so no limit on requests stops it.
-// Trigger answers it, never the goroutine that receives when nobody drives.
+// A probe asks whether the peer's program drives its context, and whether that is ready. It is a
+// frame of the session that needs no envelope, no authorizer and no handler, so no limit on
+// requests delays it. Trigger answers it, and the background poller does not.
 //
 //	origin                                   target
 //	Probe ─► waiting ── PROBE n ───────────► due: the newest number counts
@@ -18,21 +18,21 @@ import (
 // A session has at most one PROBE and one PROBED to send. PROBED n ends the probes of PROBE n and
 // of those before it.
 
-// maxProbes bounds the probes of one session.
+// maxProbes bounds the probes in flight of one session.
 const maxProbes = 1024
 
-// probeState is what a session has of probes, its own and the peer's.
+// probeState is the state of the probes of one session, in both directions.
 type probeState struct {
-	waiting opList // that have not left
-	asked   opList // that have left; op.id is the number of their PROBE
+	waiting opList // probes that were not sent yet
+	asked   opList // probes that were sent; op.id is the number of their PROBE
 
 	due       bool   // a PROBE of the peer waits for Trigger, and the session is in endpoint.probed
-	number    uint64 // of the newest PROBE of the peer
-	answering uint64 // the number that PROBED, which has not left, is to say; 0: none has to leave
+	number    uint64 // the number of the newest PROBE of the peer
+	answering uint64 // the number of the PROBED to send; 0: none
 	readiness frame.Readiness
 }
 
-// isBusy reports whether a probe of the peer has not been answered.
+// isBusy reports whether a probe of the peer is unanswered.
 func (p *probeState) isBusy() bool { return p.due || p.answering != 0 }
 
 // startProbe begins a probe of the peer at to.
@@ -62,12 +62,12 @@ func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 	}
 }
 
-// owesState reports whether a PROBED, a PROBE or a HELD is to leave.
+// owesState reports whether a PROBED, a PROBE or a HELD must be sent.
 func (l *session) owesState() bool {
 	return l.probes.answering != 0 || l.probes.waiting.n > 0 && l.state == stateUp || l.heldBack.owes
 }
 
-// stateFrame returns the one that leaves now.
+// stateFrame returns the PROBED, PROBE or HELD to send now.
 func (l *session) stateFrame() frame.Header {
 	p := &l.probes
 	if n := p.answering; n != 0 {
@@ -86,7 +86,7 @@ func (l *session) stateFrame() frame.Header {
 	return frame.Header{Kind: frame.Probe, Op: l.probeSeq}
 }
 
-// deliverProbe has Trigger answer the peer.
+// deliverProbe handles a PROBE: it queues answerProbes for Trigger.
 func (l *session) deliverProbe(h *frame.Header) error {
 	if h.Op == 0 || h.Tag != 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("PROBE with the number %d and the tag %#x", h.Op, h.Tag))
@@ -98,12 +98,12 @@ func (l *session) deliverProbe(h *frame.Header) error {
 	l.probes.due = true
 	e := l.e
 	if e.probed = append(e.probed, l); len(e.probed) == 1 {
-		e.nctx.Upper().Queue(&e.probeTask) // unless everything has ended here
+		e.nctx.Upper().Queue(&e.probeTask) // does nothing once the context is drained
 	}
 	return nil
 }
 
-// answerProbes answers the probes of all peers. It runs in Trigger.
+// answerProbes queues a PROBED for each PROBE that came. It is a task: Trigger runs it.
 func (e *endpoint) answerProbes(any) (ran int) {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -124,7 +124,7 @@ func (e *endpoint) answerProbes(any) (ran int) {
 	return 0
 }
 
-// forgetProbe takes l, which ends, out of those that wait for Trigger.
+// forgetProbe removes l, which ends, from the sessions that answerProbes answers.
 func (l *session) forgetProbe() {
 	if l.activeState == nil || !l.probes.due {
 		return
@@ -142,7 +142,7 @@ var (
 	errNotDriven    = WithText(ErrTimeout, "the session is up, and the peer has not answered the probe: nobody drives it, or its program is busy")
 )
 
-// deliverProbed ends the probes that the peer has answered.
+// deliverProbed handles a PROBED: it ends the probes that it answers.
 func (l *session) deliverProbed(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.probeSeq {
 		return WithText(ErrProtocol, fmt.Sprintf("PROBED with the number %d, %d probes were sent", h.Op, l.probeSeq))
@@ -152,7 +152,7 @@ func (l *session) deliverProbed(h *frame.Header) error {
 	case uint64(frame.Ready):
 	case uint64(frame.ShuttingDown):
 		r.Err = errPeerEnds
-	default: // what a later release says beside these is a kind of not ready
+	default: // a state that a later release adds counts as not ready
 		r.Err = errPeerNotReady
 	}
 	if l.probes.asked.n == 0 {

@@ -7,23 +7,23 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Deliver takes in a whole frame from the peer that is not bulk data; payload is valid during the
-// call only. An error means that the peer broke the protocol: the carrier calls Fail with it.
-// Locked.
+// Deliver implements carrier.Session: it handles a whole frame of the peer that is not bulk data.
+// payload is valid during the call only. An error means that the peer broke the protocol: the
+// carrier calls Fail with it. Locked.
 func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	if l.state == stateDown {
 		return nil
 	}
 	failpoint.Frame(h)
 	l.makeBusy()
-	l.noteAlive() // any frame shows that the peer lives, before it is known whether it is a good one
+	l.noteAlive() // before the frame is checked: a bad one is a sign of life too
 	if !l.Up() {
 		return WithText(ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
 	}
 	if err := l.checkHeader(h); err != nil {
 		return err
 	}
-	l.forged = false // the frame names a session and its numbers, which only the peer has been told
+	l.forged = false // the frame carries numbers of this session that only the peer was sent
 	switch h.Kind {
 	case frame.Unexpected:
 		l.countMessage(h)
@@ -97,20 +97,21 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// countMessage counts a message that comes or leaves. One with a body is bulk data, more or less.
+// countMessage counts a message that is received or sent, for endpoint.messages. One with a body is
+// not counted: it counts as bulk data.
 func (l *session) countMessage(h *frame.Header) {
 	if h.Flags&frame.FlagBody == 0 {
 		l.e.messages++
 	}
 }
 
-// checkHeader checks what every frame of a session carries. A credit that is older than the last
-// one has come on another flow.
+// checkHeader checks the fields that every frame of a session has, and applies its credit.
 func (l *session) checkHeader(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
 	}
-	// it counts up, modulo 2^32: a frame that was overtaken changes nothing
+	// The credit is cumulative, modulo 2^32. One that is older than the last came over another
+	// lane, where frames may be overtaken, and is ignored.
 	switch grown := int32(h.Credit - l.credits); {
 	case grown <= 0:
 	case h.Credit-l.used > maxCredit:
@@ -121,6 +122,7 @@ func (l *session) checkHeader(h *frame.Header) error {
 	return nil
 }
 
+// deliverUnexpected handles an UNEXPECTED that came whole: it copies the payload into an envelope.
 func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 	if err := l.checkUnexpected(len(payload)); err != nil {
 		return err
@@ -130,10 +132,10 @@ func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 	return l.onUnexpected(h, env)
 }
 
-// checkUnexpected reports why an unexpected message of n bytes must not come now.
+// checkUnexpected returns an error if the peer may not send an unexpected message of n bytes now.
 func (l *session) checkUnexpected(n int) error {
-	// The count is ours, and exact: a peer that sends more than it was promised breaks the protocol
-	// and takes nobody's memory.
+	// This side counts what it has announced and received, so it knows exactly whether the peer
+	// keeps to it. A peer that does not cannot take envelopes that were promised to others.
 	if next := l.received + 1; int32(l.advertised+ExpeditedEnvelopes-uint32(next)) < 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed, and %d for expedited messages",
 			next, l.advertised, ExpeditedEnvelopes))
@@ -141,7 +143,8 @@ func (l *session) checkUnexpected(n int) error {
 	return l.checkRoom(n)
 }
 
-// onUnexpected takes in an unexpected message.
+// onUnexpected takes an envelope of the guarantee for a received message, and hands the message out
+// when its body, if any, has come.
 func (l *session) onUnexpected(h *frame.Header, env *Envelope) error {
 	whole := true
 	if h.Flags&frame.FlagBody != 0 {
@@ -164,8 +167,8 @@ func (l *session) onUnexpected(h *frame.Header, env *Envelope) error {
 	return nil
 }
 
-// presentMessage has an unexpected message taken by a receive, or wait for one. One that was
-// withdrawn before its body was complete is gone.
+// presentMessage ends a posted receive with the message, or appends the message to the inbox. A
+// message that was withdrawn before its body was complete is discarded.
 func (l *session) presentMessage(env *Envelope) {
 	if env.withdrawn {
 		l.e.discardMessage(env)
@@ -180,8 +183,8 @@ func (l *session) presentMessage(env *Envelope) {
 	l.e.nctx.wakeLeader()
 }
 
-// deliverExpected ends the receive that an expected message is for. env, if not nil, has the
-// payload in it, of which nobody else knows.
+// deliverExpected handles an EXPECTED. env is nil, or an envelope with the payload that is not used
+// anywhere else.
 func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope) error {
 	l.receivedExpected++
 	if h.Flags&frame.FlagBody != 0 {
@@ -197,19 +200,21 @@ func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope
 	return nil
 }
 
-// deliverWhole is deliverExpected of a message that has its body, if there is one.
+// deliverWhole ends the receive that an expected message is for, once the body has come. It drops
+// the message if there is no such receive.
 func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	withBody := env != nil && env.Body != nil
-	if withBody { // who takes it has the memory
+	if withBody { // the room ends here: the receive owns the memory
 		l.freeBytes(env.taken, 0)
 		env.taken = 0
 	}
-	// Nobody waits for it any more if the call was canceled: it is dropped, and the sender is told
-	// if what it lent hangs on it.
+	// There is no receive if the call was canceled. Then the message is dropped, and the sender is
+	// told if it asked for that (FlagTell: it keeps lent memory until then).
 	o := l.posted.find(Tag(h.Tag))
 	n := h.Payload()
-	if o == nil || o.kind == kindCall && o.id == 0 || // nobody has asked yet
-		len(payload) < n && n <= max(len(o.buf), o.most) { // posted after the message had begun to come
+	if o == nil || o.kind == kindCall && o.id == 0 || // its request was not sent yet
+		// the receive was posted after the message had begun to come
+		len(payload) < n && n <= max(len(o.buf), o.most) {
 		l.e.stats.LateDropped++
 		if h.Flags&frame.FlagTell != 0 {
 			l.queueControl(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
@@ -235,16 +240,18 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 			l.queueControl(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
 		}
 	default:
-		copy(o.buf, payload) // nobody holds it: it is only ended under this lock
+		copy(o.buf, payload) // o is not held, and ends under this lock only
 	}
 	l.e.dropEnvelope(env)
 	l.e.finishOpLocked(o, r)
 }
 
-// deliverDone ends a put or a get that the owner has reported done.
+// deliverDone handles a DONE: it ends the put or get that the owner of the memory has reported
+// done.
 func (l *session) deliverDone(h *frame.Header) error {
 	o := l.e.inFlight.get(h.Op)
-	if o == nil || o.session != l { // canceled meanwhile; or another peer's number, which must not end it
+	// canceled meanwhile, or the operation of another session, which this peer must not end
+	if o == nil || o.session != l {
 		l.e.stats.LateDropped++
 		return nil
 	}
@@ -265,8 +272,9 @@ func (l *session) deliverDone(h *frame.Header) error {
 	return nil
 }
 
-// reachMem returns the memory that a peer's get or put is for, or nil when it is ended at once;
-// under are those that are under way.
+// reachMem returns the memory for a GET or PUT of the peer. It returns nil if the request ends at
+// once: then it has queued the DONE. under is how many requests of this kind are in flight in the
+// session.
 func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error) {
 	mem, code := l.e.dom.findMem(l, h.Tail, need)
 	if code == OK && under >= maxServing {
@@ -275,13 +283,13 @@ func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error
 	if code == OK && h.Tail.Length > 0 {
 		return mem, nil
 	}
-	// The answer is the code alone: a peer that may not reach memory does not learn whether there
-	// is any, or how long it is.
+	// The answer has only a code, so that a peer without permission does not learn whether the
+	// memory exists or how long it is.
 	l.queueControl(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
 	return nil, l.countDenied(code, h.Tail.Token)
 }
 
-// deliverGet begins to serve a get.
+// deliverGet handles a GET: it begins to send the memory.
 func (l *session) deliverGet(h *frame.Header) error {
 	if l.served[h.Op] != nil {
 		return WithText(ErrProtocol, fmt.Sprintf("GET with the identity %#x of one that is served", h.Op))
@@ -294,7 +302,7 @@ func (l *session) deliverGet(h *frame.Header) error {
 	return nil
 }
 
-// deliverPut makes room for a put.
+// deliverPut handles a PUT: it makes the record that the pieces of data are placed by.
 func (l *session) deliverPut(h *frame.Header) error {
 	if l.sinks[h.Op] != nil {
 		return WithText(ErrProtocol, fmt.Sprintf("PUT with the identity %#x of one that is under way", h.Op))
@@ -313,10 +321,10 @@ func (l *session) deliverPut(h *frame.Header) error {
 	return nil
 }
 
-// countDenied counts tokens for which a request was refused; a peer that tries keys is cut. Each
-// counts once, whatever it was refused for: who holds a handle of an earlier session, or of an
-// earlier life of this process, asks for all its pieces. Memory that was there a moment ago does
-// not count.
+// countDenied counts the tokens for which a request was denied, and returns an error, which ends
+// the session, beyond maxDenials: the peer tries keys. Each token counts once, whatever the reason:
+// a peer that has a key of an earlier session, or of a process before a restart, asks for every
+// piece of it. A token of memory that this class has deregistered does not count.
 func (l *session) countDenied(code Code, token [16]byte) error {
 	switch {
 	case code == OK || code == ErrAgain || code == ErrRevoked && l.e.dom.cls.isIssued(token):
@@ -330,7 +338,7 @@ func (l *session) countDenied(code Code, token [16]byte) error {
 	return nil
 }
 
-// deliverCancel stops what the peer does not want any more.
+// deliverCancel handles a CANCEL: it stops the put, get or body that the peer has canceled.
 func (l *session) deliverCancel(h *frame.Header) {
 	if h.Flags&frame.FlagBody != 0 {
 		l.cancelBody(h)

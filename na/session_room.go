@@ -6,40 +6,41 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Room for messages longer than an envelope: a second cumulative credit beside that of envelopes,
-// in bytes by size class. A message uses one envelope whatever its size, so that the guarantee
-// stays exact; a source that finds no room does not wait.
+// peerRoom is the room for messages longer than an envelope, and for bodies and streams: a second
+// cumulative credit beside that of envelopes, in bytes by size class. A message uses one envelope
+// whatever its size, so that the guarantee stays exact. A source that finds no room does not wait:
+// it sends the message another way.
 //
 //	source: used ≤ granted                             destination: taken ≤ announced ≤ freed + reserved
 //	ClaimRoom ─► SendUnexpected ── UNEXPECTED ──► taken ─► recycled: freed
 //	          granted ◄──────────────── CREDIT ◄── announced ◄───────┘
 //
-// It is nil in a session until there is some.
+// session.room is nil until there is some.
 type peerRoom struct {
 	// Source.
 	granted uint64 // bytes that the peer has ever granted
 	used    uint64 // claimed or sent
-	claimed uint64 // of these, for messages that have not begun
+	claimed uint64 // the part of used for messages that were not sent yet
 
 	// Destination.
-	reserved  int64  // of the budget, for this peer
-	announced uint64 // granted to it as far as it may know
-	taken     uint64 // by messages that have arrived
+	reserved  int64  // reserved for this peer out of the budget
+	announced uint64 // granted to the peer by CREDITs that were sent
+	taken     uint64 // taken by messages that have come
 	freed     uint64
-	held      int64 // taken by messages that are not recycled
-	updateDue bool  // the peer should hear of freed room
+	held      int64 // taken by messages that were not recycled yet
+	updateDue bool  // a CREDIT with freed room must be sent
 }
 
 const (
-	// maxRoom bounds the room of one session in bytes, for messages: 64 of the largest class; 16
-	// bodies, and maxBodies bytes.
+	// maxRoom bounds the room of one session for messages, in bytes: 64 of the largest class.
+	// maxBodies bounds it for bodies.
 	maxRoom   = 64 * MaxRoom
 	maxBodies = 4 * MaxBody
 	// maxGrant is how much unused room a peer may grant in bytes.
 	maxGrant = 1 << 30
 )
 
-// roomOf is what a message of n bytes takes beside its envelope, or a body.
+// roomOf returns the room that a message or a body of n bytes takes; 0 for what fits an envelope.
 func (l *session) roomOf(n int) int {
 	switch {
 	case n <= l.eager:
@@ -50,7 +51,7 @@ func (l *session) roomOf(n int) int {
 	return RoomBytes(roomClass(n))
 }
 
-// ensureRoom returns the account of l.
+// ensureRoom returns the account of l, which it makes if there is none.
 func (l *session) ensureRoom() *peerRoom {
 	if l.room == nil {
 		l.room = &peerRoom{}
@@ -58,11 +59,13 @@ func (l *session) ensureRoom() *peerRoom {
 	return l.room
 }
 
-// reserveRoom takes want bytes out of the budget for messages of a peer that has some already, or
-// fewer, but none below least. All peers get Config.Room, else a quarter of the budget at the most,
-// and nothing of what Config.Peers need for their envelopes. What is granted does not come back
-// before the session ends, so a peer gets no more than three quarters of what the others have left,
-// but for its first.
+// reserveRoom reserves up to want bytes of room for a peer that has have bytes already, and returns
+// how many. It reserves none if it cannot reserve least.
+//
+// All peers together get Config.Room. Without that they get at most a quarter of the budget, and
+// nothing of what the guarantee to Config.Peers needs. Granted room comes back only when the
+// session ends, so after the first reservation no peer gets more than three quarters of what the
+// others leave.
 func (d *domain) reserveRoom(want, least, have int64) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,7 +76,9 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	}
 	if n <= 0 || n < least {
 		if have == 0 {
-			d.missed.Store(least) // of the last one: who asks once, and never again, does not keep others short
+			// only the last refusal is kept: a peer that asks once does not take room from others
+			// for ever
+			d.missed.Store(least)
 		}
 		return 0
 	}
@@ -81,7 +86,8 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	return n
 }
 
-// roomLeft is what may still be reserved for room, of all peers. Locked, by d.mu.
+// roomLeft returns how many bytes may still be reserved for room, of all peers. The caller holds
+// d.mu.
 func (d *domain) roomLeft() int64 {
 	if d.cfg.Room != 0 {
 		return d.cfg.Room - d.room
@@ -93,8 +99,8 @@ func (d *domain) roomLeft() int64 {
 	return min(share, d.cfg.Budget-d.reserved) - d.room
 }
 
-// reclaimRoom takes back n bytes that a peer has freed, if another peer was refused room, and
-// reports whether it did. A peer that has less than four such messages' worth keeps what it has.
+// reclaimRoom takes back n bytes of room that a peer has freed, if another peer was refused room,
+// and reports whether it did. have is what the peer has: below four such messages it keeps all.
 func (d *domain) reclaimRoom(n, have int64) bool {
 	missed := d.missed.Load()
 	if missed <= 0 || have < 4*n {
@@ -111,9 +117,9 @@ func (d *domain) unreserveRoom(n int64) {
 	d.mu.Unlock()
 }
 
-// claimRoom claims room for one unexpected message of n bytes, longer than an envelope, or for a
-// body of n bytes, longer than that, too, and returns to bound to the session that has it. The
-// claim ends with what sends it, in whatever way, or with ReturnRoom.
+// claimRoom claims room for one unexpected message of n bytes that is longer than an envelope, or
+// for a body. bound is to, bound to the session with the claim. Sending the message ends the claim,
+// with any result; otherwise the caller calls returnRoom.
 func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -130,6 +136,7 @@ func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 	return l.addr(), true
 }
 
+// returnRoom ends a claim of claimRoom that no message has used.
 func (e *endpoint) returnRoom(bound Addr, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -138,7 +145,7 @@ func (e *endpoint) returnRoom(bound Addr, n int) {
 	}
 }
 
-// useClaim takes the claim for a message of n bytes, and returns its room; 0 when there is none.
+// useClaim ends the claim for a message of n bytes, and returns its room; 0 if there is no claim.
 func (l *session) useClaim(n int) int {
 	need := l.roomOf(n)
 	if l.room == nil || l.room.claimed < uint64(need) {
@@ -148,7 +155,7 @@ func (l *session) useClaim(n int) int {
 	return need
 }
 
-// returnRoom gives room back that was not used after all.
+// returnRoom returns n bytes of claimed room that were not sent, and offers them to streams.
 func (l *session) returnRoom(n int) {
 	if n > 0 {
 		l.room.used -= uint64(n)
@@ -156,7 +163,8 @@ func (l *session) returnRoom(n int) {
 	}
 }
 
-// roomGranted takes in how much room the peer has ever granted. An older word is ignored.
+// roomGranted handles the total of room that the peer has granted so far; a smaller total is older,
+// and ignored.
 func (l *session) roomGranted(total uint64) error {
 	if total == 0 || l.room != nil && int64(total-l.room.granted) <= 0 {
 		return nil
@@ -169,13 +177,13 @@ func (l *session) roomGranted(total uint64) error {
 	return nil
 }
 
-// firstGrant is for how many messages the first GrantRoom of a session reserves room. A quarter of
-// it is less than the half that is announced by a frame of its own, so that what one call after the
-// other frees is announced behind its response.
+// firstGrant is for how many messages the first grantRoom of a session reserves room. At four, one
+// message is a quarter of it, and scheduleRoomUpdate sends a CREDIT frame from a half on: so calls
+// one after the other return their room behind their responses, without frames of their own.
 const firstGrant = 4
 
-// grantRoom lets a peer send such messages: room for a few such messages at first, then twice as
-// much each time.
+// grantRoom reserves room for messages of n bytes of a peer, and announces it: for firstGrant of
+// them the first time, then twice as much each time, up to maxRoom.
 func (e *endpoint) grantRoom(peer Addr, n int) {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -198,7 +206,8 @@ func (e *endpoint) grantRoom(peer Addr, n int) {
 	l.scheduleRoomUpdate()
 }
 
-// checkRoom reports why a message of n bytes must not have come.
+// checkRoom returns an error if the peer may not send an unexpected message of n bytes: it is too
+// long, or no room was announced for it.
 func (l *session) checkRoom(n int) error {
 	need := l.roomOf(n)
 	switch {
@@ -211,7 +220,7 @@ func (l *session) checkRoom(n int) error {
 	return nil
 }
 
-// takeRoom has env, a message of the peer, take its room.
+// takeRoom charges env, a message of the peer, to the room.
 func (l *session) takeRoom(env *Envelope) {
 	if n := l.roomOf(len(env.Data)); n > 0 {
 		l.room.claim(n)
@@ -219,19 +228,21 @@ func (l *session) takeRoom(env *Envelope) {
 	}
 }
 
+// claim charges n bytes of the peer to the room.
 func (r *peerRoom) claim(n int) {
 	r.taken += uint64(n)
 	r.held += int64(n)
 }
 
-// freeRoom returns what a message took: its bytes are not used any more.
+// freeRoom returns the room of env.
 func (l *session) freeRoom(env *Envelope) {
 	l.freeBytes(env.taken, 0)
 	env.taken = 0
 }
 
-// freeBytes returns n bytes of room. If another peer was refused room, that has it, but the session
-// keeps at least so much: what is freed byte by byte would all be gone else.
+// freeBytes returns n bytes of room that the peer's messages had taken. If another peer was refused
+// room they go back to the budget, unless fewer than keep bytes were left then: streams free their
+// bytes in small parts, which would take all of it away.
 func (l *session) freeBytes(n int, keep int64) {
 	if n == 0 {
 		return
@@ -240,7 +251,7 @@ func (l *session) freeBytes(n int, keep int64) {
 	r.held -= int64(n)
 	r.freed += uint64(n)
 	if l.Up() && r.reserved-int64(n) >= keep && l.e.dom.reclaimRoom(int64(n), r.reserved) {
-		r.reserved -= int64(n) // it is not granted again
+		r.reserved -= int64(n) // so it is not granted to this peer again
 	}
 	if l.state == stateDown {
 		l.returnReserve()
@@ -249,15 +260,16 @@ func (l *session) freeBytes(n int, keep int64) {
 	l.scheduleRoomUpdate()
 }
 
-// unannouncedBytes is how much room the peer has and does not know of.
+// unannouncedBytes returns how much free room was not announced to the peer yet.
 func (r *peerRoom) unannouncedBytes() uint64 { return r.freed + uint64(r.reserved) - r.announced }
 
-// scheduleRoomUpdate has the peer told of free room by a frame of its own, when half of all is
-// free. What is less goes behind a message.
+// scheduleRoomUpdate makes the session send a CREDIT with the free room, if at least half of all is
+// free. Less goes out with the next message.
 func (l *session) scheduleRoomUpdate() {
 	r := l.room
 	due := 2*r.unannouncedBytes() >= uint64(r.reserved)
-	// what streams hold whose readers have stopped may be more than half
+	// Streams whose readers have stopped may hold more than half; then the other condition
+	// announces room.
 	if l.activeState != nil && len(l.streams) > 0 {
 		due = due || r.unannouncedBytes() >= r.announced-r.taken
 	}
@@ -269,8 +281,7 @@ func (l *session) scheduleRoomUpdate() {
 
 func (l *session) roomUpdateDue() bool { return l.room != nil && l.room.updateDue }
 
-// announceRoom is the cumulative room granted to the peer, to be put into a CREDIT that is being
-// sent.
+// announceRoom returns the total of room for a CREDIT that is being sent, and marks it announced.
 func (l *session) announceRoom() uint64 {
 	if l.room == nil {
 		return 0
@@ -280,7 +291,7 @@ func (l *session) announceRoom() uint64 {
 	return l.room.announced
 }
 
-// roomGauges adds to what PeerStats says.
+// roomGauges fills in the room of PeerStats.
 func (l *session) roomGauges(s *PeerStats) {
 	if r := l.room; r != nil {
 		s.Room, s.RoomHeld, s.RoomFree = r.reserved, r.held, int64(r.granted-r.used)

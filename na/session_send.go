@@ -5,29 +5,31 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A flow is what a session has to send on one carrier.Lane, beside the messages.
+// A laneQueue is what a session has to send on one carrier.Lane, except the messages.
 type laneQueue struct {
 	ctl fifo[frame.Header]
-	// on carrier.Messages: apart from ctl, since a peer that does not read is not cut for them
+	// ABANDON frames, on carrier.Messages only. They are not in ctl because they do not count for
+	// maxControl.
 	abandons   fifo[frame.Header]
-	sources    fifo[*outboundBulk] // in turn
-	bodies     fifo[*outboundBulk] // one after the other: the message behind the first is wanted soon
-	streams    fifo[*Stream]       // in turn
-	streamed   bool                // one of streams went last
+	sources    fifo[*outboundBulk] // a piece of each in turn
+	bodies     fifo[*outboundBulk] // one after the other, so that the first message is complete early
+	streams    fifo[*Stream]       // a piece of each in turn
+	streamed   bool                // the last piece was of a stream
 	hasStreams bool                // streams is not empty
-	rotates    bool                // bodies went last
+	rotates    bool                // the last piece of a source was of a body
 	taken      takenState
 }
 
 func (q *laneQueue) isEmpty() bool { return !q.hasControls() && q.waiting() == 0 && !q.hasStreams }
 
-// hasControls reports whether frames without payload wait, which go before messages.
+// hasControls reports whether frames without payload wait. They are sent before messages.
 func (q *laneQueue) hasControls() bool { return q.ctl.len() > 0 || q.abandons.len() > 0 }
 
-// waiting is how many sources there are.
+// waiting returns how many sources and bodies wait.
 func (q *laneQueue) waiting() int { return q.sources.len() + q.bodies.len() }
 
-// next takes the source whose turn it is: the bodies together have one beside each other source.
+// next removes and returns the source to send a piece of. It alternates between the first body and
+// one of the sources.
 func (q *laneQueue) next() *outboundBulk {
 	if q.rotates = q.sources.len() == 0 || q.bodies.len() > 0 && !q.rotates; q.rotates {
 		return q.bodies.pop()
@@ -35,7 +37,7 @@ func (q *laneQueue) next() *outboundBulk {
 	return q.sources.pop()
 }
 
-// queueOf is where a source waits.
+// queueOf returns the queue that s belongs to.
 func (q *laneQueue) queueOf(s *outboundBulk) *fifo[*outboundBulk] {
 	if s.bytes != nil {
 		return &q.bodies
@@ -43,17 +45,17 @@ func (q *laneQueue) queueOf(s *outboundBulk) *fifo[*outboundBulk] {
 	return &q.sources
 }
 
-// queueControl queues a frame that has no payload.
+// queueControl queues a frame without payload on carrier.Messages.
 func (l *session) queueControl(h frame.Header) { l.controlOn(carrier.Messages, h) }
 
-// controlOn queues one on a flow: behind the data that it is about.
+// controlOn queues a frame without payload on a lane: behind the data that it is about.
 func (l *session) controlOn(f carrier.Lane, h frame.Header) {
 	if l.state == stateDown {
 		return
 	}
 	l.makeBusy()
 	q := &l.flows[f].ctl
-	// nothing here is ours to drop, and memory that the peer alone makes grow needs a bound
+	// None of these frames may be dropped, and the peer makes the queue grow: so it is bounded.
 	if q.len() >= maxControl {
 		l.failWith(WithText(ErrOverflow, "the peer asks and does not read the answers"))
 		return
@@ -62,13 +64,15 @@ func (l *session) controlOn(f carrier.Lane, h frame.Header) {
 	l.markPending()
 }
 
+// giveBack returns the GIVE_BACK frame for the memory of key.
 func giveBack(key Key) frame.Header {
 	return frame.Header{Kind: frame.GiveBack, Tail: frame.Tail{Token: key.Token, Length: key.Len}}
 }
 
+// cancelMove returns the CANCEL of the put or get with the ID id.
 func cancelMove(id uint64) frame.Header { return frame.Header{Kind: frame.Cancel, Op: id} }
 
-// FlowUp opens carrier.Bulk for the puts and gets that begin from now on. Locked.
+// LaneUp implements carrier.Session: puts and gets that begin from now on use carrier.Bulk. Locked.
 func (l *session) LaneUp() {
 	if l.Up() {
 		l.bulk = true
@@ -76,14 +80,15 @@ func (l *session) LaneUp() {
 	}
 }
 
-// FlowDown ends carrier.Bulk. The session ends with it because of err, if it was up. Locked.
+// LaneDown implements carrier.Session: carrier.Bulk was lost, and the session ends with err if it
+// used that. Locked.
 func (l *session) LaneDown(err error) {
 	if l.bulk {
 		l.failWith(err)
 	}
 }
 
-// flowFor is where bulk data of n bytes goes. It stays there.
+// flowFor returns the lane for bulk data of n bytes. All pieces of a transfer use the same lane.
 func (l *session) flowFor(n int64) carrier.Lane {
 	if n >= carrier.BulkMin && l.bulk {
 		return carrier.Bulk
@@ -91,22 +96,26 @@ func (l *session) flowFor(n int64) carrier.Lane {
 	return carrier.Messages
 }
 
-// Sends reports whether Pull has something to give, of either flow. Locked.
+// Sends implements carrier.Session: it reports whether Pull has frames to give, on either lane.
+// Locked.
 func (l *session) Sends() bool {
 	return l.activeState != nil && (l.hasMessage() || l.pong || l.stateDue || l.creditDue || l.roomUpdateDue() || l.mayBegin() ||
 		!l.flows[carrier.Messages].isEmpty() || !l.flows[carrier.Bulk].isEmpty())
 }
 
-// hasMessage reports whether a message may leave.
+// hasMessage reports whether a message may be sent.
 func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == stateUp }
 
-// Pull gives w the frames of a flow in their order, until none is left or none fits; more reports
-// the latter. Locked.
+// Pull implements carrier.Session: it gives w the frames of a lane in order until none is left, or
+// the next does not fit; more reports the latter. Locked.
 //
-// The order of what waits on one flow: the answer to a Ping, and probes, for somebody judges us by
-// them; control, which is short, bounded, and frees memory and calls at the peer; messages; puts
-// and gets that may begin, whose pieces then go in turn; last a credit that no other frame has
-// carried.
+// The order on a lane is:
+//
+//  1. PONG, and probes: the peer measures the time until they come
+//  2. control frames, which are short and bounded, and free memory and calls at the peer
+//  3. messages
+//  4. the pieces of puts, gets, bodies and streams, in turn
+//  5. a CREDIT, if no other frame has carried the credit
 func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 	if l.activeState == nil {
 		return false
@@ -119,8 +128,9 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			return !q.isEmpty() || messages && (l.pong || l.stateDue || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin())
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
-			// It confirms everything before the Ping. While bodies of messages or bytes of streams
-			// before it are on their way, it only says that we live.
+			// A PONG with a number confirms everything before the PING. While bodies of messages or
+			// bytes of streams from before it are still to come, it has no number and only shows
+			// that this side is up.
 			if l.pong, l.pongLater = false, l.awaitsBulk(); !l.pongLater {
 				h.Op, h.Tag = l.pongOp, l.pongTag
 			}
@@ -130,7 +140,7 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 				return true
 			}
 		case messages && l.hasMessage() && len(l.reads) > 0:
-			l.readsDue() // before it: an answer ends the use of the memory
+			l.readsDue() // before the message: an answer ends the use of the memory
 		case q.ctl.len() > 0:
 			h := q.ctl.pop()
 			switch h.Kind {
@@ -180,19 +190,20 @@ func (l *session) sendFrame(f carrier.Lane, w carrier.Writer, h frame.Header) {
 	w.Frame(l.completeHeader(f, 0), nil)
 }
 
-// completeHeader completes endpoint.head with what every frame of the session carries.
+// completeHeader fills in the fields of endpoint.head that every frame of the session has.
 func (l *session) completeHeader(f carrier.Lane, payload int) *frame.Header {
 	h := &l.e.head
 	h.Context = l.peer.context
-	if h.Credit = l.advertised; f == carrier.Messages { // elsewhere the peer may see it late
+	// a frame on another lane may be read late, so it announces nothing new
+	if h.Credit = l.advertised; f == carrier.Messages {
 		h.Credit = l.credit()
 	}
 	h.SetPayload(payload)
 	return h
 }
 
-// sendMessage sends the first message, or ends it if it cannot leave; false when there is no room
-// for it. Its operation ends here, sent.
+// sendMessage sends the first waiting message and ends its operation. It ends the operation with an
+// error if the message cannot be sent. It returns false when w has no room for the message.
 func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	o := l.msgs.head
 	if len(o.buf) > room && l.canTake(o) {
@@ -225,7 +236,7 @@ func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	if o.x != nil && len(o.x.streams) > 0 {
 		l.beginStreams(o)
 	}
-	o.room = 0 // reserved for its body; from now on the peer returns it
+	o.room = 0 // from now on the peer returns the room of the body
 	if l.converts {
 		l.e.dom.cls.messages.convert(o.buf, l.peer.messages)
 	}
@@ -241,7 +252,7 @@ func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	return true
 }
 
-// putExpected sends an expected message, of o if that is an operation.
+// putExpected sends an expected message; o is its operation, or nil.
 func (l *session) putExpected(w carrier.Writer, tag Tag, buf []byte, o *Op) {
 	h := &l.e.head
 	*h = frame.Header{Kind: frame.Expected, Tag: uint64(tag)}
@@ -254,7 +265,7 @@ func (l *session) putExpected(w carrier.Writer, tag Tag, buf []byte, o *Op) {
 	l.putMessage(w, buf)
 }
 
-// nameBody names the body of a message that leaves.
+// nameBody puts the ID of the body, if there is one, into the header of the message of o.
 func nameBody(h *frame.Header, o *Op) {
 	if o.x != nil && o.x.bodyID != 0 {
 		h.Flags |= frame.FlagBody
@@ -262,11 +273,11 @@ func nameBody(h *frame.Header, o *Op) {
 	}
 }
 
-// putMessage sends a message whose header is in endpoint.head.
+// putMessage sends the message whose header is in endpoint.head.
 func (l *session) putMessage(w carrier.Writer, buf []byte) {
 	l.countMessage(&l.e.head)
 	l.burst += len(buf)
-	// nobody holds its memory: its op is only ended under this lock
+	// The operation is not held meanwhile: it can end under this lock only.
 	w.Frame(l.completeHeader(carrier.Messages, len(buf)), buf)
 	if r := l.room; r != nil && r.unannouncedBytes() > 0 {
 		r.updateDue = true

@@ -10,38 +10,43 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// The frames of streams. A stream is in the table of its session from when its request leaves, at
-// the origin, or its handler has opened it, at the target, until its last frame has left or come,
-// or it was reset. Nothing is kept of it then: a frame of a stream that is not there is late, and
-// dropped. But the one that opens a stream, the first WINDOW of one that goes up or the bytes at 0
-// of one that goes down, is answered with a RESET when the origin has let go of it: it did so
-// before the target had a record that a RESET could have ended.
+// This file has the frames of streams.
+//
+// A stream is in the table of its session (active.streams) from the time its request is sent, at
+// the origin, or its handler has opened it, at the target. It is removed when its last frame was
+// sent or received, or it was reset. No record is kept after that: a frame of a stream that is not
+// in the table is late, and dropped.
+//
+// There is one exception, for an origin that has ended the stream before the target opened it: a
+// RESET would have come before the target had a record to end. So the origin answers the frame that
+// opens a stream with a RESET if the stream is not in its table. That frame is the first WINDOW of
+// a stream that goes up, or the bytes at 0 of one that goes down.
 
 const (
-	// minPiece is from how many bytes on bulk data of a stream is a piece of its own, which its
-	// receiver does not copy.
+	// minPiece is the smallest number of bytes of a bulk stream that are sent as a DATA piece,
+	// which the receiver need not copy.
 	minPiece = 16 << 10
 	// maxStreamFrame bounds the bytes of one STREAM frame, so that streams and messages take turns.
 	maxStreamFrame = 16 << 10
-	// maxBurst is how many bytes of messages leave in a row while a stream waits for its turn.
+	// maxBurst is how many bytes of messages are sent in a row while a stream waits.
 	maxBurst = 64 << 10
-	// maxClassUnsent is how many bytes of all streams of a class may wait to leave; beyond it each
-	// stream may have StreamReserve.
+	// maxClassUnsent bounds the unsent bytes of all streams of a class. Beyond it each stream may
+	// have StreamReserve unsent bytes.
 	maxClassUnsent = 64 << 20
-	// firstRoom is for how many bytes room is reserved when the first stream of a session begins,
-	// and maxStreamRoom for how many it grows.
+	// firstRoom is the room that is reserved when the first stream of a session begins, and
+	// maxStreamRoom the most that it grows to, in bytes.
 	firstRoom     = 256 << 10
 	maxStreamRoom = 2 * maxRoom
-	// maxShelved is how many bytes of a carrier.Shelf the streams of a session use, beside a chunk
-	// more: the rest is for bodies.
+	// maxShelved bounds the bytes of a carrier.Shelf that the streams of a session use, but for one
+	// chunk: the rest is for bodies.
 	maxShelved = 8 << 20
-	// maxExpectedRoom is for how many bytes room is reserved when a stream says that so many are
-	// about to come.
+	// maxExpectedRoom bounds the room that Stream.Expect reserves, in bytes.
 	maxExpectedRoom = 1 << 20
 )
 
-// reserveStream takes the reserve of a stream out of the budget, or, where that is promised to
-// peers, or short, out of the room, and reports which.
+// reserveStream reserves StreamReserve bytes for a stream that is received. It takes them out of
+// the budget, or out of the room if the budget is promised to Config.Peers or used up, and reports
+// which.
 func (d *domain) reserveStream() (ofRoom bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,6 +65,7 @@ func (d *domain) reserveStream() (ofRoom bool, err error) {
 	return ofRoom, nil
 }
 
+// unreserveStream undoes reserveStream; ofRoom is its result.
 func (d *domain) unreserveStream(ofRoom bool) {
 	if ofRoom {
 		d.unreserveRoom(StreamReserve)
@@ -70,7 +76,7 @@ func (d *domain) unreserveStream(ofRoom bool) {
 	d.mu.Unlock()
 }
 
-// findStream returns the stream of a key, or nil.
+// findStream returns the stream with the key k, or nil.
 func (l *session) findStream(k streamKey) *Stream {
 	if l.activeState == nil {
 		return nil
@@ -78,7 +84,7 @@ func (l *session) findStream(k streamKey) *Stream {
 	return l.streams[k]
 }
 
-// addStream adds s to the table.
+// addStream adds s to the table of streams, and reserves room if s is received.
 func (l *session) addStream(s *Stream) {
 	l.makeBusy()
 	if l.streams == nil {
@@ -91,7 +97,7 @@ func (l *session) addStream(s *Stream) {
 	}
 }
 
-// removeStream takes s out of the table.
+// removeStream removes s from the table of streams.
 func (l *session) removeStream(s *Stream) {
 	s.open = false
 	if l.activeState != nil {
@@ -100,7 +106,8 @@ func (l *session) removeStream(s *Stream) {
 	}
 }
 
-// beginStreams numbers the streams of a request that leaves now, and names them in it.
+// beginStreams numbers the streams of a request that is being sent, writes the first number into
+// the request, and adds them to the table.
 func (l *session) beginStreams(o *Op) {
 	binary.LittleEndian.PutUint64(o.buf[o.x.streamsAt:], l.streamSeq+1)
 	for _, s := range o.x.streams {
@@ -112,9 +119,9 @@ func (l *session) beginStreams(o *Op) {
 	}
 }
 
-// endClosedStreams ends those streams of a call that fails which the program has closed and the
-// target has not opened: it may never do. After an answer it may still open them, or the layer
-// above knows better.
+// endClosedStreams resets those streams of a failed call that the program has closed and the target
+// has not opened: the target may never open them. It is not called for a call that was answered:
+// there the target may still open them.
 func (x *opExtra) endClosedStreams() {
 	for _, s := range x.streams {
 		if s.closed && !s.isOpened() {
@@ -123,8 +130,7 @@ func (x *opExtra) endClosedStreams() {
 	}
 }
 
-// isOpened reports whether the target has opened a stream of this side: its call waits for nothing
-// there.
+// isOpened reports whether the target has opened a stream of this side, so that its handler runs.
 func (s *Stream) isOpened() bool {
 	if s.sent {
 		return s.out.limit > 0
@@ -132,7 +138,7 @@ func (s *Stream) isOpened() bool {
 	return s.in.most > 0
 }
 
-// growRoom reserves room for bytes of streams, at least as much in all.
+// growRoom reserves room until the session has to bytes of it, at most maxStreamRoom.
 func (l *session) growRoom(to int64) {
 	r := l.ensureRoom()
 	if more := min(to, maxStreamRoom) - r.reserved; more > 0 {
@@ -141,24 +147,24 @@ func (l *session) growRoom(to int64) {
 	l.scheduleRoomUpdate()
 }
 
-// growForReaders grows the room while readers keep up with a peer that uses what it has: little is
-// left that it may send, and half is read.
+// growForReaders doubles the room if the readers keep up with the peer: the peer has used three
+// quarters of the announced room, and half of what came was read.
 func (l *session) growForReaders() {
 	if r := l.room; 4*(r.announced-r.taken) < uint64(r.reserved) && 2*r.held < r.reserved {
 		l.growRoom(2 * r.reserved)
 	}
 }
 
-// growRoomIfHeld grows the room when others hold all of it, and a reader goes on with no more than
-// the reserve of its stream: that is a kibibyte for each time that the peer is told. Readers that
-// have stopped hold a window each, so it ends.
+// growRoomIfHeld doubles the room if other streams hold all of it. Otherwise a reader that goes on
+// has only the reserve of its stream, one KiB for each round trip. The growth ends because each
+// stream whose reader has stopped holds one window at most.
 func (l *session) growRoomIfHeld() {
 	if r := l.ensureRoom(); r.announced == r.taken && r.unannouncedBytes() == 0 {
 		l.growRoom(max(2*r.reserved, firstRoom))
 	}
 }
 
-// roomLeft is how many bytes of room the peer has granted and not got.
+// roomLeft returns how many bytes of room the peer has granted and this side has not used.
 func (l *session) roomLeft() int64 {
 	if l.room == nil {
 		return 0
@@ -166,7 +172,7 @@ func (l *session) roomLeft() int64 {
 	return int64(l.room.granted - l.room.used)
 }
 
-// queueWindow has a WINDOW or a RESET of s leave.
+// queueWindow makes the session send the WINDOW or RESET that s owes.
 func (l *session) queueWindow(s *Stream) {
 	l.makeBusy()
 	if !s.owing {
@@ -177,13 +183,14 @@ func (l *session) queueWindow(s *Stream) {
 	l.markPending()
 }
 
+// oweWindow makes the session send a WINDOW of s.
 func (l *session) oweWindow(s *Stream) {
 	s.owesWindow = true
 	l.queueWindow(s)
 }
 
-// sendState sends the next frame that says how things are now: a PROBED, PROBE or HELD, a RESET or
-// WINDOW. It reports false when there is no room for it.
+// sendState sends the next frame about the present state: a PROBED, PROBE, HELD, RESET or WINDOW.
+// It returns false when w has no room for it.
 func (l *session) sendState(w carrier.Writer, room int) bool {
 	switch {
 	case l.owesState():
@@ -196,7 +203,7 @@ func (l *session) sendState(w carrier.Writer, room int) bool {
 	return true
 }
 
-// sendOwed sends the next RESET or WINDOW that is owed; false when there is no room for it.
+// sendOwed sends the next RESET or WINDOW that is owed. It returns false when w has no room for it.
 func (l *session) sendOwed(w carrier.Writer, room int) bool {
 	s := l.owing.pop()
 	h := &l.e.head
@@ -217,13 +224,13 @@ func (l *session) sendOwed(w carrier.Writer, room int) bool {
 		w.Frame(l.completeHeader(carrier.Messages, len(payload)), payload[:])
 	}
 	s.owing, s.owesReset, s.owesWindow = false, false, false
-	if s.open && !s.sent && s.in.owesWindow() { // the first one said less than the window
+	if s.open && !s.sent && s.in.owesWindow() { // the first WINDOW has less than the window, see windowToSend
 		l.oweWindow(s)
 	}
 	return true
 }
 
-// frameHeader returns the header of a frame of s.
+// frameHeader returns the header of a frame of s of the kind k.
 func (s *Stream) frameHeader(k frame.Kind) frame.Header {
 	h := frame.Header{Kind: k, Op: s.id}
 	if !s.own {
@@ -232,8 +239,8 @@ func (s *Stream) frameHeader(k frame.Kind) frame.Header {
 	return h
 }
 
-// maxWindow is how large the window of s may be: a part of the room that no stream holds, so that
-// those whose readers have stopped leave something to the others.
+// maxWindow returns the limit for the window of s: an eighth of the free room, so that streams
+// whose readers have stopped leave room to the others.
 func (s *Stream) maxWindow() int64 {
 	most := int64(maxMessageWindow)
 	if s.bulk {
@@ -243,8 +250,8 @@ func (s *Stream) maxWindow() int64 {
 	return max(min(most, (maxStreamRoom-r.held)/8, r.reserved), firstWindow)
 }
 
-// queueOutput has s wait for its turn if anything of it may leave. What waits for room is offered
-// again when there is some.
+// queueOutput queues s in its lane if bytes of it, or its end, may be sent. If only room is missing
+// it adds s to active.starved, for feedStreams.
 func (s *Stream) queueOutput() {
 	l := s.l
 	if !s.open || s.listed || s.err != nil {
@@ -267,7 +274,7 @@ func (s *Stream) queueOutput() {
 	}
 }
 
-// feedStreams offers the streams that wait for room.
+// feedStreams queues the streams that wait for room.
 func (l *session) feedStreams() {
 	if l.activeState == nil {
 		return
@@ -279,8 +286,8 @@ func (l *session) feedStreams() {
 	}
 }
 
-// streamPiece sends bytes of the next stream in turn, or its end. It reports false when there is no
-// room for that.
+// streamPiece sends bytes of the next stream of the lane, or its end. It returns false when w has
+// no room for them.
 func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int) bool {
 	q := &l.flows[f]
 	s := q.streams.pop()
@@ -301,7 +308,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 		if c.shelf != nil && piece > 0 {
 			most = len(b)
 		}
-	} else if f != carrier.Messages { // its end is a message
+	} else if f != carrier.Messages { // the end goes over carrier.Messages
 		s.queueOutput()
 		return true
 	}
@@ -312,7 +319,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	}
 	b = b[:min(len(b), most)]
 	h := &l.e.head
-	if whole && s.out.cause && s.out.unsentBytes() == int64(len(b)) { // of the end, which follows
+	if whole && s.out.cause && s.out.unsentBytes() == int64(len(b)) { // the error goes before the end
 		s.listed, q.hasStreams = true, true
 		q.streams.unpopFront(s)
 		if room < len(s.text) {
@@ -355,7 +362,8 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	return true
 }
 
-// streamOf returns the stream that a frame is for, or nil if it is over.
+// streamOf returns the stream that a frame is for, or nil if it has ended. own reports whether this
+// side has numbered it.
 func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
 	own = h.Flags&frame.FlagAnswer != 0
 	if own && h.Op > l.streamSeq {
@@ -364,8 +372,8 @@ func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
 	return l.streams[streamKey{h.Op, own}], own, nil
 }
 
-// admitStream checks a frame with bytes of a stream, and charges them. s is nil when nobody wants
-// them.
+// admitStream checks a frame with n bytes of a stream, and charges them to the reserve or the room.
+// s is nil when the stream has ended: then the bytes are dropped.
 func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 	s, own, err := l.streamOf(h)
 	if err != nil {
@@ -406,7 +414,7 @@ func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 	return s, nil
 }
 
-// deliverStream takes in bytes of a stream.
+// deliverStream handles a STREAM frame.
 func (l *session) deliverStream(h *frame.Header, payload []byte) error {
 	s, err := l.admitStream(h, int64(len(payload)))
 	if s != nil {
@@ -415,8 +423,8 @@ func (l *session) deliverStream(h *frame.Header, payload []byte) error {
 	return err
 }
 
-// onBytes has the program read if there is more that it can, and ends the record of a stream of
-// which all has come.
+// onBytes runs after bytes of s have come; more reports whether more can be read than before. It
+// queues the step of s, and removes s from the table when all has come.
 func (s *Stream) onBytes(more bool) {
 	if more {
 		s.queueStep()
@@ -429,7 +437,7 @@ func (s *Stream) onBytes(more bool) {
 	}
 }
 
-// placeStream returns where a piece of a stream goes.
+// placeStream returns the memory where the carrier writes the payload of a DATA frame of a stream.
 func (l *session) placeStream(h *frame.Header) (v view, err error) {
 	n := int64(h.Payload())
 	v.n = n
@@ -446,7 +454,7 @@ func (l *session) placeStream(h *frame.Header) (v view, err error) {
 	return v, nil
 }
 
-// placedStream takes in a piece of a stream that has come.
+// placedStream runs when the carrier has written the payload to the memory of placeStream.
 func (l *session) placedStream(v *view) {
 	if s := v.stream; s.err == nil && !s.closed {
 		s.onBytes(s.in.notePlaced(v.chunk, v.at, v.n))
@@ -454,7 +462,7 @@ func (l *session) placedStream(v *view) {
 	v.chunk.drop()
 }
 
-// deliverWindow takes in how far a stream may go.
+// deliverWindow handles a WINDOW: how far the stream may be sent.
 func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	s, own, err := l.streamOf(h)
 	if err != nil {
@@ -465,7 +473,7 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	}
 	granted := binary.LittleEndian.Uint64(payload)
 	if s == nil {
-		if own && h.Tag == firstWindow { // every other one goes further
+		if own && h.Tag == firstWindow { // it is the first WINDOW: all others go further
 			l.queueControl(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})
 		}
 		return nil
@@ -484,7 +492,8 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// deliverReset ends a stream as the peer wants.
+// deliverReset handles a RESET: it ends the stream with the error of the peer. With FlagEnd the
+// stream is not ended: the error takes the place of io.EOF.
 func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	s, _, err := l.streamOf(h)
 	switch {
@@ -514,7 +523,8 @@ func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// endStreams ends all streams: the session is over.
+// endStreams ends all streams with err because the session has ended. It goes by number, so that
+// runs in the simulator are equal.
 func (l *session) endStreams(err error) {
 	all := make([]*Stream, 0, len(l.streams))
 	for _, s := range l.streams {

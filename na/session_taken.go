@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// takenState is what is known of one flow of a session.
+// takenState is the progress of the peer in taking what was sent on one lane, for
+// Config.WriteTimeout.
 type takenState struct {
-	waits bool // at the last look
-	count uint64
-	since time.Duration // how long it waits and the count has not grown
+	waits bool          // bytes were waiting for the peer when it was last checked
+	count uint64        // of carrier.WriteMeter.Taken
+	since time.Duration // for how long bytes have waited while count did not grow
 }
 
-// Waits is called by a carrier.WriteMeter when something begins to wait for the peer to take it.
-// Locked.
+// Waits is called by a carrier.WriteMeter when bytes begin to wait for the peer. Locked.
 func (l *session) Waits() {
 	if l.e.dom.own.WriteTimeout > 0 && l.Up() {
 		l.makeBusy()
-		l.flows[carrier.Messages].taken.waits = true // until the next tick has looked
+		l.flows[carrier.Messages].taken.waits = true // until the next tick checks it
 	}
 }
 
-// wasWaiting reports whether something waited for the peer at the last look.
+// wasWaiting reports whether bytes were waiting for the peer when it was last checked.
 func (l *session) wasWaiting() bool {
 	return l.flows[carrier.Messages].taken.waits || l.flows[carrier.Bulk].taken.waits
 }
 
-// stillWaits is waits, of now: what waited at the last look may have been taken since.
+// stillWaits reports whether bytes that waited at the last check still wait.
 func (l *session) stillWaits() bool {
 	t, ok := l.route.carrier.(carrier.WriteMeter)
 	if !ok || !l.wasWaiting() {
@@ -44,7 +44,8 @@ func (l *session) stillWaits() bool {
 	return l.wasWaiting()
 }
 
-// checkTaken looks at both flows, and reports false when it has ended the session.
+// checkTaken measures for how long the peer has taken nothing on either lane, and ends the session
+// after Config.WriteTimeout. It reports whether the session is still up.
 func (l *session) checkTaken(passed time.Duration) bool {
 	t, ok := l.route.carrier.(carrier.WriteMeter)
 	limit := l.e.dom.own.WriteTimeout

@@ -8,49 +8,50 @@ import (
 )
 
 const (
-	// ackTime bounds what Shutdown waits for once its time is over: peers take what was sent to
-	// them, and callbacks return. In time too it waits no longer for the sign of a peer that is
-	// known to have every message.
+	// ackTime bounds how long Shutdown goes on after its time is over: for confirmations of peers,
+	// and for callbacks that must return. It bounds the wait for a confirmation also before that,
+	// once a peer is known to have every message.
 	ackTime = 400 * time.Millisecond
-	// lullTime is how long no peer must have reached registered memory: the next piece of its
-	// transfer may be on its way.
+	// lullTime is how long no get or put of a peer must have begun before Shutdown closes: the next
+	// piece of a transfer may be under way.
 	lullTime = 50 * time.Millisecond
-	// driveStep is how long one context is driven while the others wait for their turn.
+	// driveStep is how long one context is driven before the next one is.
 	driveStep = 5 * time.Millisecond
 )
 
 // Underway counts what an orderly end waits for.
 type Underway struct {
-	Sends   int    // messages that have not left
+	Sends   int    // messages that were not sent yet
 	Moves   int    // gets and puts of this process that have not ended
 	Served  int    // gets and puts of peers that have not ended
 	Leases  int    // leases that have not ended
-	Streams int    // streams that are closed for writing, and of which not everything has left
-	Reached uint64 // gets and puts of peers that have begun, ever
+	Streams int    // streams that are closed for writing and have unsent bytes
+	Reached uint64 // the total of gets and puts of peers that have begun
 }
 
-// An Unconfirmed counts messages to a peer that have left, and that it is not known to have
-// received.
+// An Unconfirmed counts the messages to a peer that were sent, and that the peer is not known to
+// have received.
 type Unconfirmed struct {
 	Peer     Addr // zero: others, beyond the first 32
 	Messages int
 }
 
-// Unconfirmed returns, by peer, the messages that nobody can say more of: those to peers that have
-// been lost, but for requests of calls, whose ends say it, and answers; and those that peers have
-// not confirmed since. A sign of life of the peer, or an envelope that it returns, confirms what
-// was sent before.
+// Unconfirmed returns, by peer, the messages whose receipt is unknown: those to peers whose
+// sessions were lost, and those that peers have not confirmed yet. Requests of calls, and answers,
+// to lost peers are not counted: the end of the call reports their fate. A PONG, or a credit for an
+// envelope, confirms all that was sent before. It does not block.
 func (c upper) Unconfirmed() []Unconfirmed { return c.ep.listUnconfirmed() }
 
-// Drain begins an orderly end: no peer that comes now is let in, and layers above begin nothing
-// new. What there is goes on until Close. It may be called anywhere.
+// Drain begins an orderly end: peers that connect from now on are refused, and layers above begin
+// nothing new. What is in flight goes on until Close. It does not block, and may be called from any
+// goroutine.
 func (c *Context) Drain() {
 	if c.state.CompareAndSwap(ctxOpen, ctxDraining) {
 		c.ep.refuseNewPeers()
 	}
 }
 
-// Drain is Drain of every context, and there will be no more of them.
+// Drain calls Drain of every context of c. From now on NewContext fails.
 func (c *Class) Drain() {
 	c.mu.Lock()
 	c.draining = true
@@ -61,10 +62,10 @@ func (c *Class) Drain() {
 	}
 }
 
-// Underway counts what has not ended.
+// Underway returns the counts of what is in flight.
 func (c upper) Underway() Underway { return c.ep.countUnderway() }
 
-// Shutdown is Shutdown of every context of c together.
+// Shutdown is Context.Shutdown for all contexts of c together.
 func (c *Class) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	contexts := c.contexts
@@ -72,17 +73,22 @@ func (c *Class) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, &Shutdown{Contexts: contexts, Drain: c.Drain, Close: func() { _ = c.Close() }, Closed: c.Closed})
 }
 
-// Shutdown ends c in good order and drives it meanwhile. No peer that comes now is let in.
-// Messages, gets and puts that are under way, those of peers in registered memory too, may end
-// until ctx does, or, if that has no deadline, Config.Linger has passed; what is received is not
-// waited for. Until then, too, peers may confirm what was sent to them; a peer that is silent for
-// Config.PeerTimeout, or that a transport has repeated its packets for often enough, is given up.
-// Then c is closed, and every callback runs. It returns the cause of ctx, ErrTimeout, or
-// ErrPeerLost when peers were lost that have not confirmed everything, with what was cut off or not
-// confirmed, or with the number of callbacks that have not returned.
+// Shutdown ends c in good order, and drives it meanwhile. It blocks, in three steps:
 //
-// It ends soon after ctx and Config.Linger at the latest, unless a callback that it runs itself
-// does not return. Inside a callback of c it returns an error at once: it could never end.
+//  1. Peers that connect are refused. Messages, gets and puts that are in flight may end, also those
+//     of peers in registered memory. Posted receives are not waited for. This ends when ctx ends or, if
+//     ctx has no deadline, after Config.Linger.
+//  2. In the same time peers confirm what was sent to them. A peer that is silent for
+//     Config.PeerTimeout, or to which a transport has repeated packets often enough, is given up.
+//  3. c is closed, and every callback runs.
+//
+// It returns the cause of ctx, ErrTimeout, or ErrPeerLost when peers were lost that have not
+// confirmed everything. The error text has the counts of what was cut off or not confirmed, or of
+// callbacks that have not returned.
+//
+// It returns soon after ctx or Config.Linger ends, unless a callback that it runs itself does not
+// return. Inside a callback of c it returns ErrBusy at once, because it would wait for that
+// callback.
 func (c *Context) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, &Shutdown{Contexts: []*Context{c}, Drain: c.Drain, Close: c.Close, Closed: c.Closed})
 }
@@ -124,29 +130,30 @@ func shutdown(ctx context.Context, e *Shutdown) error {
 	return fmt.Errorf("na: shutdown: %d operations left: %w", live, err)
 }
 
-// A Shutdown is an orderly end in phases: how Shutdown goes, for this package and for layers above.
+// A Shutdown is the steps of an orderly end, for Shutdown of this package and of layers above.
 //
-//	Drain ─► what is under way ends ─► CancelRest ─► peers have taken everything ─► Close ─► every callback has returned
+//	Drain ─► what is in flight ends ─► CancelRest ─► peers confirm everything ─► Close ─► every callback has returned
 //	         ctx, Config.Linger                     the same, and ackTime              ackTime, and no callback is left to run
 type Shutdown struct {
-	Contexts      []*Context
-	Drain         func()
-	Trigger       func(i int) int  // of the layer above, for a context
-	Idle          func(i int) bool // nothing is under way there but what peers do with registered memory
-	CancelRest    func()           // the wait is over: counts what is left, and cancels what it can
-	NoMoreReplies func(i int) bool // nobody is about to send an answer
+	Contexts []*Context
+	Drain    func()
+	Trigger  func(i int) int // runs callbacks of Contexts[i]; the layer above sets it
+	// reports whether nothing is in flight in Contexts[i] but gets and puts of peers
+	Idle          func(i int) bool
+	CancelRest    func()           // runs when the wait is over: counts what is left, and cancels what it can
+	NoMoreReplies func(i int) bool // reports whether no handler may still answer in Contexts[i]
 	Close         func()
 	Closed        func() bool
 
-	Unconfirmed []Unconfirmed // that were not confirmed in the end, by Run
+	Unconfirmed []Unconfirmed // Run sets it: what was not confirmed at the end
 
 	start time.Duration
 }
 
-// Run returns nil when everything had ended by itself, the cause of ctx, ErrTimeout when
-// Config.Linger has passed, ErrPeerLost when only messages to peers that are gone were not
-// confirmed, or ErrBusy when nothing but a callback that does not return is left. It is not called
-// inside one.
+// Run carries out the steps. It blocks, and must not be called inside a callback. It returns nil
+// when everything has ended by itself, the cause of ctx, ErrTimeout when Config.Linger has passed,
+// ErrPeerLost when only messages to lost peers were not confirmed, or ErrBusy when only callbacks
+// that do not return are left.
 func (s *Shutdown) Run(ctx context.Context) error {
 	var err error
 	if len(s.Contexts) > 0 {
@@ -172,7 +179,7 @@ func (s *Shutdown) Run(ctx context.Context) error {
 		s.drive(func(ran int) bool { // callbacks may post more
 			now := s.now()
 			if s.all(func(c *Context) bool { return c.Live() == 0 }) && s.timeUp(ctx) == nil {
-				limit = now + ackTime // all that is left is to give back what hundreds of peers had
+				limit = now + ackTime // no callback is left, only memory of hundreds of sessions to release
 			}
 			return ran == 0 && (s.all((*Context).Closed) || now >= limit)
 		})
@@ -189,7 +196,7 @@ func (s *Shutdown) Run(ctx context.Context) error {
 	return ErrBusy
 }
 
-// waitForWork drives until nothing is under way.
+// waitForWork drives until nothing is in flight, or the time is over: then it returns why.
 func (s *Shutdown) waitForWork(ctx context.Context) (err error) {
 	class := s.Contexts[0].class
 	reached, lull := uint64(0), s.start
@@ -209,7 +216,7 @@ func (s *Shutdown) waitForWork(ctx context.Context) (err error) {
 	return err
 }
 
-// timeUp is why nothing is waited for any more; nil: there is time.
+// timeUp returns why the wait is over, or nil while there is time.
 func (s *Shutdown) timeUp(ctx context.Context) error {
 	linger := s.Contexts[0].class.cfg.Linger
 	if ctx.Err() != nil {
@@ -221,8 +228,8 @@ func (s *Shutdown) timeUp(ctx context.Context) error {
 	return nil
 }
 
-// waitForAcks drives until peers have confirmed what was sent to them, and reports whether messages
-// to living ones are left that they have not: then the time is over, and ackTime after it.
+// waitForAcks drives until peers have confirmed what was sent to them, until the time is over and
+// ackTime has passed. owed reports whether messages to peers that are up were not confirmed.
 func (s *Shutdown) waitForAcks(ctx context.Context) (owed bool) {
 	limit := s.now() + ackTime
 	s.drive(func(ran int) bool {
@@ -236,7 +243,8 @@ func (s *Shutdown) waitForAcks(ctx context.Context) (owed bool) {
 	return owed
 }
 
-// idle reports whether nothing is under way, and how often peers have reached registered memory.
+// idle reports whether nothing is in flight, and the total of gets and puts of peers that have
+// begun.
 func (s *Shutdown) idle() (idle bool, reached uint64) {
 	idle = true
 	for i, c := range s.Contexts {
@@ -247,8 +255,8 @@ func (s *Shutdown) idle() (idle bool, reached uint64) {
 	return idle, reached
 }
 
-// askAcks reports whether peers have everything, and how many messages they have not confirmed.
-// Those of every context are asked, however long others take.
+// askAcks sends PINGs, and reports whether peers have everything, and how many messages they have
+// not confirmed. It asks the peers of every context, even if another one has not come so far.
 func (s *Shutdown) askAcks() (confirmed bool, messages int) {
 	confirmed = true
 	for i, c := range s.Contexts {
@@ -279,8 +287,8 @@ func (s *Shutdown) isInside() bool {
 
 func (s *Shutdown) now() time.Duration { return s.Contexts[0].Now() }
 
-// drive turns all contexts over until over, which is told how many callbacks the last turn has run,
-// reports true.
+// drive drives all contexts in turn until over returns true. ran is how many callbacks the last
+// round has run.
 func (s *Shutdown) drive(over func(ran int) bool) {
 	for round := 0; ; round++ {
 		ran := 0

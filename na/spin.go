@@ -7,28 +7,32 @@ import (
 	"time"
 )
 
-// A spinner decides how the leader of a context waits: asleep, or polling for a while first, which
-// answers sooner where a processor is free for it. It does not compare the two: how long a wait
-// takes says how the peer waits, and two sides that measure each other send each other to sleep. It
-// gives polling up for two reasons only: nothing came, three times in a row, until something comes
-// soon after a sleep began; or somebody else needs this processor and nothing comes of letting him,
-// for a while that grows. The goroutine that leads uses it.
+// A spinner decides how the leader of a context waits: asleep in the poller, or polling for a while
+// first. Polling answers sooner where a processor is free for it.
+//
+// It does not compare the times of the two ways: the time of a wait depends on how the peer waits,
+// and two sides that measure each other would both end up asleep. It stops polling for two reasons
+// only:
+//   - nothing came while polling, three times in a row; until something comes soon after a sleep began
+//   - another thread needs this processor, and nothing came after it was let run; for a pause that grows
+//
+// Only the leader uses it.
 type spinner struct {
 	limit  time.Duration // 0: always asleep
-	procs  int           // that goroutines run on, as of a few waits ago
-	waits  uint          // since then
+	procs  int           // GOMAXPROCS, as of at most spinProcs waits ago
+	waits  uint          // waits since procs was read
 	misses int           // spins in a row in which nothing came
-	vain   time.Duration // of the spin that a timer has interrupted: the next one goes on with it
+	vain   time.Duration // the time of a spin that a timer has interrupted: the next spin is shorter by it
 	looks  uint
 
-	// The processor is given to others now and then. How long that takes says whether anybody needs
-	// it.
-	give    func()        // yieldProcessor
-	yields  int           // looks from one yield to the next
-	since   int           // looks since the last one
+	// The spinner yields the processor now and then. The time of a yield shows whether another
+	// thread needs it.
+	give    func()        // yieldProcessor, or that of a test
+	yields  int           // polls from one yield to the next
+	since   int           // polls since the last yield
 	crowded uint64        // the last 64 yields: 1 for one that took long and after which nothing came
-	again   time.Duration // not to poll before
-	pause   time.Duration // that this was the last time
+	again   time.Duration // do not poll before this time
+	pause   time.Duration // how long polling was stopped last
 }
 
 // The ways to wait.
@@ -38,47 +42,47 @@ const (
 )
 
 const (
-	// spinMisses is how many spins in vain are made in a row.
+	// spinMisses is how many spins in a row may find nothing before the leader sleeps.
 	spinMisses = 3
-	// spinYield looks are made before the clock is read, and at least as many from one yield to the
-	// next; spinYields at most, where nobody needs the processor.
+	// spinYield polls are made before the clock is read. Between two yields there are at least as
+	// many, and up to spinYields where no other thread needs the processor.
 	spinYield, spinYields = 8, 256
-	// yieldLong is how long a yield takes in which somebody else has run; yieldHog in which that
-	// was somebody who computes.
+	// A yield that takes yieldLong has let another thread run; one that takes yieldHog, a thread
+	// that computes.
 	yieldLong, yieldHog = 1500 * time.Nanosecond, 100 * time.Microsecond
-	// hotLooks is how many looks at the inlets and the descriptor that was readable last are made
-	// for one at all of them; inletLooks where there are inlets.
+	// hotLooks is how many polls of the inlets, and of the descriptor that was readable last, are
+	// made for one of all descriptors; inletLooks where there are inlets.
 	hotLooks, inletLooks = 4, 64
-	// The bounds of spinner.pause. It grows when polling went well for less than so many times what
-	// it has cost in the end.
+	// pauseFirst and pauseLast bound spinner.pause. It grows when polling has gone well for less
+	// than usefulFor times what it has cost at its end.
 	pauseFirst, pauseLast = 2 * time.Millisecond, time.Second
 	usefulFor             = 4
-	// spinProcs waits are made before the number of processors is looked at again.
+	// spinProcs is how many waits pass before GOMAXPROCS is read again.
 	spinProcs = 1024
 )
 
-// How a spin ended.
+// A spinResult is how a spin ended.
 type spinResult int
 
 const (
-	spinNone spinResult = iota // it did not begin: so many others spin that no processor would be left
+	spinNone spinResult = iota // it did not begin: other goroutines spin on all processors but one
 	spinCame                   // something is ready, or may be
 	spinVain                   // nothing came for as long as the spinner polls
-	// Poll is due, which says nothing of peers: neither that one answers nor that none does
+	// Poll is due. That does not tell whether the peer answers in time.
 	spinDue
 )
 
-// spinning is how many goroutines of this process spin. One processor is left to those that do not.
+// spinning counts the goroutines of this process that spin. One processor is left to the others.
 var spinning atomic.Int32
 
 func newSpinner(limit time.Duration) spinner {
 	return spinner{limit: max(limit, 0), pause: pauseFirst, again: -time.Hour, give: yieldProcessor}
 }
 
-// choose returns the way to wait from now on; learn follows.
+// choose returns the way to wait now; the caller reports the result to learn.
 func (s *spinner) choose(now time.Duration) int {
 	if s.waits++; s.procs == 0 || s.waits >= spinProcs {
-		s.procs, s.waits = runtime.GOMAXPROCS(0), 0 // it follows the limits of the process's control group
+		s.procs, s.waits = runtime.GOMAXPROCS(0), 0 // it changes with the limits of the control group (Go 1.25)
 	}
 	if s.limit == 0 || s.procs == 1 || s.misses >= spinMisses || now < s.again {
 		return asleep
@@ -86,8 +90,8 @@ func (s *spinner) choose(now time.Duration) int {
 	return awake
 }
 
-// learn is told how long a wait took, which way it was, for choose may have been overruled, and
-// whether anything came at its end: it may only have become time.
+// learn records a wait of d. way is how it was waited: the leader may have slept although choose
+// said awake. came reports whether anything came; otherwise only the time passed.
 func (s *spinner) learn(way int, d time.Duration, came bool) {
 	switch {
 	case way == awake && came:
@@ -100,8 +104,7 @@ func (s *spinner) learn(way int, d time.Duration, came bool) {
 	}
 }
 
-// yield gives the processor to others, if it is time for that, and returns how long they used it; 0
-// if not at all.
+// yield yields the processor if that is due, and returns how long other threads have used it, or 0.
 func (s *spinner) yield(now func() time.Duration) (took time.Duration) {
 	if s.since += spinYield; s.since < s.yields {
 		return 0
@@ -118,15 +121,15 @@ func (s *spinner) yield(now func() time.Duration) (took time.Duration) {
 	return 0
 }
 
-// yielded notes that nothing came right after a yield in which others ran for so long, and reports
-// whether to give polling up: because most yields are like that, or because whoever ran is not the
-// peer, who does not take so long to answer.
+// yielded records that nothing came right after a yield of length took, and reports whether to stop
+// polling. It does if most yields were like that, or if took is so long that the thread that ran
+// cannot have been the peer, which answers sooner.
 func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
 	s.crowded |= 1
 	if bits.OnesCount64(s.crowded) <= 32 && took < yieldHog {
 		return false
 	}
-	// else it was hardly worth it
+	// The pause doubles, unless polling has gone well for long enough.
 	if s.pause = min(2*s.pause, pauseLast); now-s.again > usefulFor*max(took, yieldHog) {
 		s.pause = pauseFirst
 	}
@@ -134,8 +137,8 @@ func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
 	return true
 }
 
-// spin polls from now on until something is ready, for as long as pays and no longer than wait
-// (negative: no limit). It returns when it ended if that was for lack of time.
+// spin polls until something is ready, for at most the limit of the spinner and wait (negative: no
+// limit). end is the time at its end if it ended because its time was over.
 func (c *Context) spin(now, wait time.Duration, w pollWaiter) (end time.Duration, how spinResult) {
 	s := &c.spinner
 	defer spinning.Add(-1)
@@ -146,7 +149,7 @@ func (c *Context) spin(now, wait time.Duration, w pollWaiter) (end time.Duration
 	if wait >= 0 && wait < limit {
 		limit, how = wait, spinDue
 	}
-	s.since = 0 // an answer that comes at once needs none
+	s.since = 0 // no yield for an answer that comes at once
 	for took := time.Duration(0); ; took = s.yield(c.Now) {
 		for range spinYield {
 			if c.pollSpinning() || w.Stirred() || c.isReleasable() {
@@ -161,7 +164,7 @@ func (c *Context) spin(now, wait time.Duration, w pollWaiter) (end time.Duration
 		case took > 0 && s.yielded(end, took):
 			return end, spinVain
 		case end-now >= limit:
-		case c.nudged.Load(): // earlier than it said
+		case c.nudged.Load(): // a timer was set that is due earlier
 			how = spinDue
 		default:
 			continue

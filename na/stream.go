@@ -11,7 +11,7 @@ import (
 )
 
 // A Stream is one direction of ordered bytes that belongs to a call. The origin makes it and names
-// it in the call, the target opens it when its handler begins:
+// it in the request; the target opens it when its handler begins:
 //
 //	origin                                                target
 //	NewStream, Call with CallSpec.Streams ── request ──►  waits for its handler: no byte of a stream has moved
@@ -21,24 +21,25 @@ import (
 //	down:  Next, Release … io.EOF ◄── STREAM, DATA ─────  Write, CloseWrite
 //	Reset, by either side and at any time ── RESET ──►    the error of the other side
 //
-// Its frames need no envelope, no handler and no Trigger, and wait behind no request. The answer of
-// the call is independent: it may come before the stream has ended, and the stream outlasts it.
+// Its frames need no envelope, no handler and no Trigger, and do not wait behind requests. The
+// answer of the call is independent: it may come before the stream has ended, and the stream goes
+// on.
 //
-// No method blocks: what cannot be done yet is ErrAgain, after which the function that the stream
-// was made with is called, in Trigger, when it may be tried again. Methods may be called from any
-// goroutine; one at a time writes, and one reads. The memory is the library's: Write copies, and
-// what Next returns is valid until Release, or Close.
+// No method blocks. A method that can do nothing now returns ErrAgain; then Trigger calls the step
+// function of NewStream or OpenStream when it may be tried again. Methods may be called from any
+// goroutine; one at a time writes, and one reads. The library owns the memory: Write copies, and
+// the result of Next is valid until Release or Close.
 //
-// Unread bytes are bounded by a window, of 16 KiB at first and of 256 KiB, or 1 MiB of bulk data,
-// when its reader is fast. They are charged to the room of the session (Config.Room), or, where
-// there is none left, to the StreamReserve bytes that each stream has of its own: so a stream whose
-// reader goes on does, whatever becomes of the others.
+// A window bounds the unread bytes: 16 KiB at first, and up to 256 KiB, or 1 MiB for bulk data,
+// when the reader is fast. They are charged to the room of the session (Config.Room) or, if none is
+// left, to the StreamReserve bytes that each stream has for itself. So a stream whose reader goes
+// on makes progress, whatever other streams hold.
 type Stream struct {
 	c    *Context
 	l    *session // nil before it has begun
-	open bool     // it is in the session's table
+	open bool     // it is in active.streams
 	id   uint64
-	own  bool // numbered by this side, which is the origin
+	own  bool // this side is the origin, and has numbered it
 	up   bool
 	bulk bool
 	sent bool // this side sends
@@ -46,51 +47,55 @@ type Stream struct {
 	step   func(data any) (ran int)
 	data   any
 	task   Task
-	queued atomic.Bool // task is
+	queued atomic.Bool // task is queued
 
 	closed   bool
-	finished bool  // its reserve has been given back,
-	ofRoom   bool  // which was taken out of the room
+	finished bool  // its reserve was returned
+	ofRoom   bool  // its reserve is part of the room
 	err      error // why it has ended before its end
-	wants    bool  // the program was told ErrAgain
+	wants    bool  // a method returned ErrAgain: step must be called
 
 	out sender
 	in  receiver
 
-	listed     bool // it waits for its turn, in a laneQueue
-	starved    bool // it waits for room, in active.starved
+	listed     bool // it is in a laneQueue
+	starved    bool // it is in active.starved: it waits for room
 	owesWindow bool
 	owesReset  bool
 	owing      bool // it is in active.owing
-	code       Code // of the RESET
+	code       Code // the code of the RESET, and text is its text
 	text       string
 }
 
-// A streamKey finds a stream in its session.
+// A streamKey is the key of a stream in its session.
 type streamKey struct {
 	id  uint64
 	own bool
 }
 
 const (
-	// maxUnsent and maxBulkUnsent bound what waits to leave of one stream, in bytes.
+	// maxUnsent and maxBulkUnsent bound the unsent bytes of one stream.
 	maxUnsent     = 64 << 10
 	maxBulkUnsent = 1 << 20
 	// maxResetText bounds the text of a RESET in bytes.
 	maxResetText = 512
 	// MaxStreams is how many streams one call may have.
 	MaxStreams = 15
-	// streamIDSize is how many bytes of a request name its streams.
+	// streamIDSize is the length of the number in a request that names its streams.
 	streamIDSize = 8
 )
 
-// NewStream makes a stream for a Call of c: up to the target, or else down from it. bulk says that
-// it carries large data, which may leave on a lane of its own and is not covered by a checksum of
-// this module, rather than messages. step is called with data in Trigger, when what was refused
-// with ErrAgain may be tried again, and returns how many callbacks of the program it has run. A
-// stream that this side receives reserves StreamReserve bytes until Close; where neither
-// Config.Budget nor Config.Room leaves so many the error is ErrNoMemory. It does not block. Close
-// follows, whatever becomes of the call.
+// NewStream makes a stream for a Call of c: up to the target, or else down from it. It does not
+// block.
+//
+// bulk tells that the stream carries large data rather than messages. Such data may use a lane of
+// its own, and is not covered by a checksum of this module. Trigger calls step with data when a
+// method that returned ErrAgain may be tried again; step returns how many callbacks of the program
+// it has run.
+//
+// A stream that this side receives reserves StreamReserve bytes until Close. The error is
+// ErrNoMemory if neither Config.Budget nor Config.Room has so many left. The caller must call
+// Close, whatever becomes of the call.
 func (c upper) NewStream(up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c.Context, own: true, up: up, bulk: bulk, sent: up, step: step, data: data}
 	if err := s.init(); err != nil {
@@ -99,11 +104,12 @@ func (c upper) NewStream(up, bulk bool, step func(data any) (ran int), data any)
 	return s, nil
 }
 
-// OpenStream opens a stream that a request has named: by the number of the first, which StreamID
-// reads, plus its index. up, bulk, step and data are those of NewStream. A stream that goes up
-// begins when Next or Expect is called: the origin may send from then on. The error is ErrNoMemory
-// as that of NewStream, ErrPeerLost if the session of the request has ended, ErrDuplicate if there
-// is such a stream: the peer has broken the protocol.
+// OpenStream opens a stream that the request e has named. id is the number that StreamID reads plus
+// the index of the stream. up, bulk, step and data are those of NewStream. It does not block.
+//
+// The origin may send a stream that goes up from the first Next or Expect on. The error is
+// ErrNoMemory as of NewStream, ErrPeerLost if the session of the request has ended, or ErrDuplicate
+// if the stream is open already: the peer has broken the protocol.
 func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c.Context, id: id, up: up, bulk: bulk, sent: !up, step: step, data: data}
 	if err := s.init(); err != nil {
@@ -133,7 +139,7 @@ func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data 
 	return s, nil
 }
 
-// init reserves what s needs, and has its task be ready.
+// init reserves memory for s, and prepares its task.
 func (s *Stream) init() (err error) {
 	s.task.Init(func(any) int {
 		s.queued.Store(false)
@@ -148,31 +154,33 @@ func (s *Stream) init() (err error) {
 	}
 	s.in = newReceiver()
 	s.in.chunks.bulk = s.bulk
-	if s.own { // a WINDOW says so of one that goes up
+	if s.own { // the target may send at once; the origin of a stream that goes up waits for a WINDOW
 		s.in.limit, s.in.granted = firstWindow, StreamReserve
 	}
 	s.ofRoom, err = s.c.ep.dom.reserveStream()
 	return err
 }
 
+// isClosed reports whether Close was called.
 func (s *Stream) isClosed() bool {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
 	return s.closed
 }
 
-// StreamID returns the number of the first stream that a request names: those 8 bytes of its
-// message were at CallSpec.StreamsAt.
+// StreamID returns the number of the first stream of a request; b are the 8 bytes of its message at
+// CallSpec.StreamsAt.
 func StreamID(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 
-// Begun reports whether the request of the stream has left: before, nothing of it has moved.
+// Begun reports whether the request of the stream was sent. Before that no byte of the stream has
+// moved.
 func (s *Stream) Begun() bool {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
 	return s.l != nil
 }
 
-// Moved returns how many bytes have left, or have come in order.
+// Moved returns how many bytes were sent, or have come in order.
 func (s *Stream) Moved() int64 {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
@@ -182,13 +190,14 @@ func (s *Stream) Moved() int64 {
 	return s.in.next
 }
 
-// tryAgain is ErrAgain, and has step be called when it may be tried again. Locked.
+// tryAgain returns ErrAgain, and makes queueStep work. The caller holds endpoint.mu.
 func (s *Stream) tryAgain() error {
 	s.wants = true
 	return ErrAgain
 }
 
-// queueStep has step be called, if the program was told ErrAgain. Locked.
+// queueStep queues the call of step if a method has returned ErrAgain. The caller holds
+// endpoint.mu.
 func (s *Stream) queueStep() {
 	if s.wants && !s.closed {
 		s.wants = false
@@ -198,7 +207,7 @@ func (s *Stream) queueStep() {
 	}
 }
 
-// checkWritable tells why nothing may be written, nil if something may. Locked.
+// checkWritable returns why nothing may be written now, or nil. The caller holds endpoint.mu.
 func (s *Stream) checkWritable() error {
 	switch {
 	case !s.sent || s.out.ending || s.closed:
@@ -211,7 +220,7 @@ func (s *Stream) checkWritable() error {
 	return nil
 }
 
-// unsentLeft is how many bytes may be written before some have left.
+// unsentLeft returns how many bytes may be written before some must be sent.
 func (s *Stream) unsentLeft() int64 {
 	most := int64(maxUnsent)
 	if s.bulk {
@@ -223,10 +232,11 @@ func (s *Stream) unsentLeft() int64 {
 	return most - s.out.unsentBytes()
 }
 
-// Write copies as many bytes of b as go into the stream, which leave as its window allows, and
-// returns how many; at least one, or ErrAgain. Nothing may be written to a stream that goes up
-// before its receiver has called Next or Expect. Other errors are that of the Reset of the
-// receiver, ErrPeerLost, and ErrInvalid after CloseWrite, Reset or Close.
+// Write copies bytes of b into the stream and returns how many: at least one, or the error is
+// ErrAgain. They are sent as the window allows. A stream that goes up takes none before its
+// receiver has called Next or Expect. Other errors are that of the Reset of the receiver,
+// ErrPeerLost, and ErrInvalid after CloseWrite, Reset or Close. It does not block; one goroutine at
+// a time writes.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -246,9 +256,9 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reserve returns memory of the stream for at most n bytes, at least one, to be filled. Commit
-// follows in any case, also after Close: the memory is the caller's until then, whatever becomes of
-// the stream. The errors are those of Write.
+// Reserve returns memory of the stream for at least one byte and at most n, for the caller to fill.
+// The caller owns it until Commit, which must follow in any case, also after Close. The errors are
+// those of Write. It does not block.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
@@ -261,9 +271,9 @@ func (s *Stream) Reserve(n int) ([]byte, error) {
 	return b, nil
 }
 
-// reserveLocked returns memory for at most n bytes: where the peer can read it, if there is such a
-// place. Streams whose readers have not begun have none of that, and all of a session together up
-// to maxShelved. Locked.
+// reserveLocked returns memory for at most n bytes. For bulk data it is in the Shelf of the carrier
+// if there is one, where the peer can read it. It is not there for a stream whose reader has not
+// begun, nor when the streams of the session have maxShelved bytes there.
 func (s *Stream) reserveLocked(n int64) []byte {
 	s.out.chunks.shelf = nil
 	if s.bulk && s.open && n >= minPiece && s.out.limit > firstWindow && s.l.shelved < maxShelved {
@@ -274,7 +284,7 @@ func (s *Stream) reserveLocked(n int64) []byte {
 	return s.out.reserve(int(n))
 }
 
-// Commit has the first n bytes of what Reserve has returned leave, as the window allows.
+// Commit queues the first n bytes of the memory of Reserve to be sent. It does not block.
 func (s *Stream) Commit(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -284,16 +294,16 @@ func (s *Stream) Commit(n int) {
 	s.out.takeBack()
 }
 
-// commitLocked has n more bytes wait to leave. Locked.
+// commitLocked queues n more written bytes to be sent.
 func (s *Stream) commitLocked(n int) {
 	s.out.written += int64(n)
 	s.c.ep.dom.unsent.Add(int64(n))
 	s.queueOutput()
 }
 
-// CloseWrite says that nothing more is written: the receiver reads io.EOF behind what was. The
-// stream ends by itself when that has left, Close may follow at once. It does nothing after Reset,
-// or for a stream that this side receives.
+// CloseWrite ends the writing: the receiver gets io.EOF after the last byte. The stream ends by
+// itself when all is sent, and Close may follow at once. It does nothing after Reset, or on a
+// stream that this side receives. It does not block.
 func (s *Stream) CloseWrite() {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -304,8 +314,8 @@ func (s *Stream) CloseWrite() {
 	s.queueOutput()
 }
 
-// Fail is CloseWrite with an error: the receiver gets that behind what was written, instead of
-// io.EOF. Reset drops what has not been read. The text is cut to 512 bytes.
+// Fail is CloseWrite with an error, which the receiver gets after the last byte instead of io.EOF.
+// Unlike Reset it drops nothing. text is cut to 512 bytes.
 func (s *Stream) Fail(code Code, text string) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -317,9 +327,9 @@ func (s *Stream) Fail(code Code, text string) {
 	s.queueOutput()
 }
 
-// Next returns the bytes that can be read next, some of them or all, without a copy: they are valid
-// until Release. The error is ErrAgain when none have come, io.EOF behind the last, that of Fail or
-// of the Reset of the sender, or ErrPeerLost; these come behind what had come.
+// Next returns the next bytes, some of what has come or all, without a copy. They are valid until
+// Release. The error is ErrAgain when none have come, and after the last byte io.EOF, that of Fail
+// or of the sender's Reset, or ErrPeerLost. It does not block; one goroutine at a time reads.
 func (s *Stream) Next() ([]byte, error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -342,19 +352,19 @@ func (s *Stream) Next() ([]byte, error) {
 	return nil, s.tryAgain()
 }
 
-// startReceiving has the first WINDOW of a stream that goes up leave: its receiver reads now.
-// Locked.
+// startReceiving sends the first WINDOW of a stream that goes up, because its receiver reads now.
+// The caller holds endpoint.mu.
 func (s *Stream) startReceiving() {
 	if s.open && s.in.limit == 0 {
 		s.l.oweWindow(s)
 	}
 }
 
-// Expect says, at the receiver, that about n bytes are about to come, which its sender has
-// announced by other means: the window begins with so many, within what the room of the session
-// allows, instead of growing as they come; that of a stream that goes down is told to its sender
-// when the first bytes have been read. It also begins a stream that goes up, as Next does. It
-// promises nothing, and does nothing once the stream has ended.
+// Expect tells, at the receiver, that about n bytes will come, which the sender has announced by
+// other means. The window then begins with so many, as far as the room of the session allows,
+// instead of growing as bytes come. The sender of a stream that goes down learns of it when the
+// first bytes were read. Expect also begins a stream that goes up, as Next does. It does nothing
+// once the stream has ended, and n may be wrong.
 func (s *Stream) Expect(n int64) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -366,19 +376,19 @@ func (s *Stream) Expect(n int64) {
 		s.in.expect(n, s.maxWindow())
 	}
 	s.startReceiving()
-	// else the target may not know it yet, and would drop a WINDOW
+	// a target that has not opened the stream would drop a WINDOW
 	if s.in.limit > 0 && (!s.own || s.isOpened()) && s.in.owesWindow() {
 		s.l.oweWindow(s)
 	}
 }
 
-// Release ends the use of the first n bytes of what Next has returned: its sender may send as many
+// Release ends the use of the first n bytes of the result of Next: the sender may send as many
 // more.
 func (s *Stream) Release(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
 	s.in.chunks.lent = false
-	n = int(min(int64(n), s.in.next-s.in.read)) // after Reset there is nothing
+	n = int(min(int64(n), s.in.next-s.in.read)) // after Reset there are none
 	if s.closed || n <= 0 {
 		return
 	}
@@ -390,7 +400,7 @@ func (s *Stream) Release(n int) {
 		s.l.growRoomIfHeld()
 	}
 	s.freeRoom(room)
-	if s.open && room > 0 { // all of it may have come at once, before anything could be read
+	if s.open && room > 0 { // the bytes may all have come before the first Next
 		s.l.growForReaders()
 	}
 	if s.in.isRead() {
@@ -398,9 +408,9 @@ func (s *Stream) Release(n int) {
 	}
 }
 
-// Reset ends the stream before its end: what has not left is dropped, and the other side gets an
-// error with code and text, which is cut to 512 bytes. It does nothing to a stream that has ended,
-// and returns why, if that was before its end.
+// Reset ends the stream early: unsent bytes are dropped, and the other side gets an error with code
+// and text, which is cut to 512 bytes. On a stream that has ended it does nothing, and returns the
+// error if it had ended early.
 func (s *Stream) Reset(code Code, text string) (ended error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -409,7 +419,7 @@ func (s *Stream) Reset(code Code, text string) (ended error) {
 	return ended
 }
 
-// resetLocked is Reset. Locked.
+// resetLocked is Reset.
 func (s *Stream) resetLocked(code Code, text string) {
 	if s.err != nil || s.isOver() {
 		return
@@ -424,7 +434,7 @@ func (s *Stream) resetLocked(code Code, text string) {
 	s.finishReceiving()
 }
 
-// isOver reports whether s has come to its end: everything has left, or has been read.
+// isOver reports whether s has come to its end: everything was sent, or was read.
 func (s *Stream) isOver() bool {
 	if s.sent {
 		return s.out.ended
@@ -432,9 +442,9 @@ func (s *Stream) isOver() bool {
 	return s.in.isRead()
 }
 
-// Close ends the use of the stream by the program: after CloseWrite what was written still leaves,
-// and nothing else calls step. A stream that has not come to its end is Reset with ErrCanceled. It
-// may be called at any time, and again.
+// Close ends the use of the stream by the program; step is not called any more. After CloseWrite
+// the written bytes are still sent. A stream that has not come to its end is Reset with
+// ErrCanceled. It may be called at any time, and again. It does not block.
 func (s *Stream) Close() {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -442,7 +452,7 @@ func (s *Stream) Close() {
 		return
 	}
 	if s.sent && s.out.ending && (s.open || s.l == nil) && s.err == nil {
-		s.closed = true // it ends when all has left
+		s.closed = true // it ends when all was sent
 		return
 	}
 	s.resetLocked(ErrCanceled, "the stream was closed")
@@ -451,7 +461,7 @@ func (s *Stream) Close() {
 	s.finishReceiving()
 }
 
-// dropBytes lets go of all bytes. Locked.
+// dropBytes drops all bytes of s. The caller holds endpoint.mu.
 func (s *Stream) dropBytes() {
 	if s.sent {
 		s.c.ep.dom.unsent.Add(-s.out.unsentBytes())
@@ -462,15 +472,15 @@ func (s *Stream) dropBytes() {
 	s.freeRoom(s.in.drop())
 }
 
-// freeRoom gives back the room of n bytes. Locked.
+// freeRoom returns n bytes of room. The caller holds endpoint.mu.
 func (s *Stream) freeRoom(n int64) {
 	if n > 0 {
 		s.l.freeBytes(int(n), firstRoom)
 	}
 }
 
-// finishReceiving gives back what is reserved for a stream that receives nothing more, once.
-// Locked.
+// finishReceiving removes s from the table, and returns the reserve of a stream that receives
+// nothing more, once. The caller holds endpoint.mu.
 func (s *Stream) finishReceiving() {
 	if s.open {
 		s.l.removeStream(s)
@@ -481,8 +491,8 @@ func (s *Stream) finishReceiving() {
 	}
 }
 
-// failWith ends s because of its session or of the peer. What has come in order can still be read.
-// Locked.
+// failWith ends s because its session or the peer has ended it. What has come in order can still be
+// read. The caller holds endpoint.mu.
 func (s *Stream) failWith(err error) {
 	if s.err != nil || s.isOver() {
 		return

@@ -7,35 +7,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// streamChunk is how many bytes of a stream of messages one chunk covers, and bulkChunk of bulk
-// data: chunk n has those from n times that on. A piece of bulk data does not go beyond the end of
-// a chunk, so it has at most as many bytes: fewer would cost a system call more each.
+// streamChunk is how many bytes of a stream of messages one chunk covers, and bulkChunk the same
+// for bulk data: chunk n has the bytes from n times that on. A piece of bulk data ends at the end
+// of a chunk at the latest, so bulkChunk is also its maximum; smaller ones would cost more system
+// calls.
 const (
 	streamChunk = 64 << 10
 	bulkChunk   = 256 << 10
 )
 
-// A chunk is memory for the bytes of a stream that one covers, or for a part of them: small streams
-// need little.
+// A chunk is memory for the bytes of a stream in one span, or for a part of them: a small stream
+// needs little memory.
 type chunk struct {
 	buf  []byte
-	base int  // where in what it covers it begins
-	refs int  // the stream that it is part of, and the carriers' views of it
-	lost bool // somebody else may still use buf: it is left to the garbage collector
+	base int  // the offset of buf in the span
+	refs int  // one for the stream, and one for each view of a carrier
+	lost bool // the program may still use buf: it is left to the garbage collector
 
-	shelf   carrier.Shelf // that buf is of; nil: none
-	at      int64         // and where
-	shelved *int64        // bytes that the streams of the session have there
+	shelf   carrier.Shelf // has buf; nil: buf is of this process
+	at      int64         // where buf is in shelf
+	shelved *int64        // counts the bytes of the session's streams in shelf
 }
 
 // chunkSizes are the lengths of chunks.
 var chunkSizes = [...]int{1 << 10, 4 << 10, 16 << 10, streamChunk, bulkChunk}
 
-// idleChunks are chunks that nobody uses, by length. They belong to the garbage collector, so that
-// a burst does not keep memory for ever.
+// idleChunks are unused chunks by length. They are sync.Pools, so that the memory of a burst goes
+// back.
 var idleChunks [len(chunkSizes)]sync.Pool
 
-// newChunk returns a chunk of at least n bytes, bulkChunk at most, from base on, with one
+// newChunk returns a chunk with at least n bytes, bulkChunk at most, from base on, and one
 // reference.
 func newChunk(base, n int) *chunk {
 	for i, size := range chunkSizes {
@@ -52,7 +53,8 @@ func newChunk(base, n int) *chunk {
 	panic("na: a chunk beyond bulkChunk")
 }
 
-// shelveChunk is newChunk in the shelf, where the peer can read the bytes; nil if there is no room.
+// shelveChunk is newChunk with memory of the shelf, where the peer can read it; nil if that is
+// full.
 func (q *chunks) shelveChunk(base, n int) *chunk {
 	for _, size := range chunkSizes {
 		if n > size {
@@ -67,7 +69,8 @@ func (q *chunks) shelveChunk(base, n int) *chunk {
 	return nil
 }
 
-// drop ends one reference to c, which may be nil. Locked, if c may be in a shelf.
+// drop ends one reference to c, which may be nil. The caller holds endpoint.mu if c may be in a
+// shelf.
 func (c *chunk) drop() {
 	if c == nil {
 		return
@@ -87,11 +90,11 @@ func (c *chunk) drop() {
 	}
 }
 
-// chunks are those of a stream from one offset on: of the bytes that are kept. Some may be nil.
+// chunks are those chunks of a stream whose bytes are needed, from one offset on. Some may be nil.
 type chunks struct {
 	list  fifo[*chunk]
-	first int64 // number of the first in list
-	bulk  bool  // of bulk data
+	first int64 // the number of the first chunk in list
+	bulk  bool  // the stream carries bulk data
 	lent  bool  // the program reads one: those let go of meanwhile are not used again
 	// shelf is where memory for at least minPiece bytes is looked for first; nil if there is none.
 	// shelved counts the bytes there.
@@ -101,7 +104,7 @@ type chunks struct {
 	filled []byteRange
 }
 
-// span is how many bytes one covers.
+// span returns how many bytes one chunk covers.
 func (q *chunks) span() int64 {
 	if q.bulk {
 		return bulkChunk
@@ -109,7 +112,7 @@ func (q *chunks) span() int64 {
 	return streamChunk
 }
 
-// at returns the memory from off on that its chunk has, which is nil if there is none.
+// at returns the chunk for off, or nil, and its memory from off on.
 func (q *chunks) at(off int64) (c *chunk, b []byte) {
 	i := off/q.span() - q.first
 	if i < 0 || i >= int64(q.list.len()) {
@@ -160,8 +163,9 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	return grown, grown.buf[at : at+n : at+n]
 }
 
-// copy copies what from has to a chunk that covers more. What both cover begins at start. The memory of from may be longer than what it
-// covers, where the bytes, and the runs of filled, are those of the next chunk. A run of filled may begin in the memory of from and end behind it: it is
+// copy copies what from has to a chunk that covers more. What both cover begins at start. The
+// memory of from may be longer than what it covers, where the bytes, and the runs of filled, are
+// those of the next chunk. A run of filled may begin in the memory of from and end behind it: it is
 // being written to an older chunk, which the stream has let go of since.
 func (q *chunks) copy(to, from *chunk, start int64) {
 	at, end := start+int64(from.base), start+min(int64(from.base+len(from.buf)), q.span())
@@ -180,10 +184,10 @@ func (q *chunks) copy(to, from *chunk, start int64) {
 	}
 }
 
-// place returns the chunk for n bytes at off that a carrier writes, and where in it; then placed
-// follows.
+// place returns the chunk where a carrier writes n bytes that come at off, and the index there. The
+// carrier calls placed when it has written them.
 func (q *chunks) place(off, n int64) (c *chunk, at int) {
-	if n >= minPiece { // more will follow: little is copied
+	if n >= minPiece { // large blocks, because more bytes will follow and growing copies
 		c, _ = q.grow(blockOf(off, n))
 	} else {
 		c, _ = q.grow(off, int(n))
@@ -193,9 +197,9 @@ func (q *chunks) place(off, n int64) (c *chunk, at int) {
 	return c, int(off%q.span()) - c.base
 }
 
-// blockOf returns the smallest block of the length of a chunk, at a multiple of it, that covers the
-// n bytes at off, which one chunk covers: a piece of at least minPiece has at most four times the
-// memory that it needs, or what lies on both sides of a multiple.
+// blockOf returns the smallest block that has the n bytes at off: its size is one of chunkSizes,
+// and it begins at a multiple of that. So a piece of at least minPiece gets at most four times the
+// memory that it needs, unless it crosses a multiple.
 func blockOf(off, n int64) (start int64, size int) {
 	for _, size = range chunkSizes {
 		start = off - off%int64(size)
@@ -217,7 +221,7 @@ func (q *chunks) placed(c *chunk, off, n int64) {
 	}
 }
 
-// dropBefore lets go of the chunks whose bytes are all before off.
+// dropBefore drops the chunks whose bytes are all before off.
 func (q *chunks) dropBefore(off int64) {
 	for q.first < off/q.span() {
 		if q.list.len() > 0 {
@@ -227,8 +231,8 @@ func (q *chunks) dropBefore(off int64) {
 	}
 }
 
-// dropAt lets go of the chunk with the byte at off, of which nothing is needed, unless a carrier
-// uses it.
+// dropAt drops the chunk of the byte at off, which must hold nothing that is needed. It does
+// nothing if a carrier uses the chunk.
 func (q *chunks) dropAt(off int64) {
 	if c, _ := q.at(off); c != nil && c.refs == 1 {
 		q.list.all()[off/q.span()-q.first] = nil
@@ -236,7 +240,7 @@ func (q *chunks) dropAt(off int64) {
 	}
 }
 
-// dropAll lets go of all.
+// dropAll drops all chunks.
 func (q *chunks) dropAll() {
 	for _, c := range q.list.all() {
 		q.drop(c)
@@ -244,7 +248,7 @@ func (q *chunks) dropAll() {
 	q.list, q.filled = fifo[*chunk]{}, nil
 }
 
-// drop lets go of c, which may be nil.
+// drop drops c, which may be nil.
 func (q *chunks) drop(c *chunk) {
 	if c != nil {
 		c.lost = c.lost || q.lent

@@ -5,31 +5,31 @@ import (
 	"slices"
 )
 
-// A receiver is what has come of a stream and was not read, and how much more its sender may send.
-// It knows offsets and numbers only, no session.
+// A receiver is the receiving side of a stream: what has come and was not read, and how much more
+// may come. It has offsets and counts only, and uses no session.
 //
 //	0 ─ read ─────── next ──────────────── limit            bytes: taken ≤ granted (reserve), and those charged to the room
 //	    │ can be read │ gaps: other lanes    │ the sender stops
 //
-// Each byte is charged to one of two accounts by its sender: the reserve of the stream,
-// StreamReserve bytes that are this stream's while it is open, or the room of the session, which
-// all share. Both are cumulative here and at the sender, so a frame that comes twice or late does
-// no harm. A byte that is read goes back to the reserve first.
+// The sender charges each byte to one of two accounts: the reserve of the stream, StreamReserve
+// bytes that only this stream uses while it is open, or the room of the session, which all streams
+// share. Both are cumulative on both sides, so a frame that comes twice or late does no harm. Read
+// bytes go back to the reserve first.
 type receiver struct {
 	chunks chunks
-	read   int64       // what was read
-	next   int64       // what has come without a gap
+	read   int64       // bytes before it were read
+	next   int64       // bytes before it have come, without a gap
 	most   int64       // the end of what has come
-	limit  int64       // up to where the sender may go, as it has been told
-	window int64       // how far beyond read the limit is set
-	final  int64       // how long the stream is; -1: not known
-	ahead  []byteRange // what has come beyond next, in order, with gaps between
-	cause  error       // what is behind the last byte instead of io.EOF
+	limit  int64       // the sender may send bytes before it: the last WINDOW
+	window int64       // limit - read after the next WINDOW
+	final  int64       // the length of the stream; -1: not known
+	ahead  []byteRange // what has come after next, in order, with gaps between
+	cause  error       // the error after the last byte, instead of io.EOF
 
-	granted  uint64 // bytes of the reserve, ever, as the sender has been told
-	taken    uint64 // of these, by bytes that have come
+	granted  uint64 // the total of the reserve that was granted by WINDOWs
+	taken    uint64 // the part of granted that bytes have used
 	reserved int64  // bytes that have come, are charged to the reserve, and were not read
-	room     int64  // the same of the room
+	room     int64  // the same for the room
 	used     int64  // bytes that have come since the last WINDOW
 }
 
@@ -37,24 +37,26 @@ type receiver struct {
 type byteRange struct{ from, to int64 }
 
 const (
-	// StreamReserve is how many bytes are reserved for each stream while it is open, at the side
-	// that receives them: so many arrive whatever all others do.
+	// StreamReserve is how many bytes the receiver reserves for each open stream: so many can come
+	// whatever other streams hold.
 	StreamReserve = 1 << 10
-	// firstWindow is the window of a stream at first.
+	// firstWindow is the first window of a stream.
 	firstWindow = 16 << 10
-	// The windows of a stream of messages, and of bulk data, at most.
+	// maxMessageWindow bounds the window of a stream of messages, and maxBulkWindow that of bulk
+	// data.
 	maxMessageWindow = 256 << 10
 	maxBulkWindow    = 1 << 20
-	// maxGaps bounds the runs with gaps between: a lane that places datagrams as they come makes
-	// one for each that is lost.
+	// maxGaps bounds ahead: a lane that places datagrams as they come makes a gap for each lost
+	// one.
 	maxGaps = 4096
 )
 
+// newReceiver returns the receiver of a stream of which nothing has come.
 func newReceiver() receiver {
 	return receiver{final: -1, window: firstWindow}
 }
 
-// check tells why n bytes at off must not come.
+// check returns an error if the peer may not send n bytes at off.
 func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 	bad := func(text string, args ...any) error {
 		return WithText(ErrProtocol, fmt.Sprintf("%d bytes at %d of stream %d: %s", n, off, id, fmt.Sprintf(text, args...)))
@@ -86,13 +88,13 @@ func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 	return nil
 }
 
-// firstRunFrom returns the index of the first run of ahead that begins at off or behind.
+// firstRunFrom returns the index of the first range of ahead that begins at off or after it.
 func (r *receiver) firstRunFrom(off int64) int {
 	i, _ := slices.BinarySearchFunc(r.ahead, off, func(a byteRange, off int64) int { return int(a.from - off) })
 	return i
 }
 
-// charge takes n bytes at off, that were checked, into the account that its sender has said.
+// charge charges n bytes at off, which were checked, to the account that the sender has named.
 func (r *receiver) charge(off, n int64, end, toRoom bool) {
 	if toRoom {
 		r.room += n
@@ -107,7 +109,7 @@ func (r *receiver) charge(off, n int64, end, toRoom bool) {
 	}
 }
 
-// noteArrived notes that n bytes at off are in their chunks, and reports whether more can be read
+// noteArrived records that n bytes at off are in their chunks, and reports whether more can be read
 // than before.
 func (r *receiver) noteArrived(off, n int64) bool {
 	if n > 0 && off != r.next {
@@ -133,8 +135,8 @@ func (r *receiver) noteArrived(off, n int64) bool {
 	return n > 0 || r.isComplete()
 }
 
-// write takes in the n bytes b at off, which were checked and charged, and reports whether more can
-// be read than before.
+// write copies the bytes b at off, which were checked and charged, into chunks. It reports whether
+// more can be read than before.
 func (r *receiver) write(off int64, b []byte) bool {
 	for at := off; len(b) > 0; {
 		n := min(len(b), int(r.chunks.span()-at%r.chunks.span()))
@@ -149,7 +151,7 @@ func (r *receiver) write(off int64, b []byte) bool {
 	return r.noteArrived(off, 0)
 }
 
-// notePlaced notes that a carrier has written n bytes at off into a chunk of place, and reports
+// notePlaced records that a carrier has written n bytes at off into a chunk of place. It reports
 // whether more can be read than before.
 func (r *receiver) notePlaced(c *chunk, off, n int64) bool {
 	r.chunks.placed(c, off, n)
@@ -162,10 +164,10 @@ func (r *receiver) isComplete() bool { return r.final >= 0 && r.next == r.final 
 // isRead reports whether all of it has been read.
 func (r *receiver) isRead() bool { return r.final >= 0 && r.read == r.final }
 
-// unreadBytes is how many bytes have come and were not read; some may be behind a gap.
+// unreadBytes returns how many bytes have come and were not read; some may be behind a gap.
 func (r *receiver) unreadBytes() int64 { return r.reserved + r.room }
 
-// peek returns bytes that can be read, in one piece; nil when there are none.
+// peek returns the next bytes that lie in one piece; nil when there are none.
 func (r *receiver) peek() []byte {
 	n := min(r.next-r.read, r.chunks.span()-r.read%r.chunks.span())
 	if n == 0 {
@@ -175,8 +177,8 @@ func (r *receiver) peek() []byte {
 	return b[:n:n]
 }
 
-// consume ends the use of n bytes that can be read, and returns how many of them were charged to
-// the room.
+// consume ends the use of n bytes that were read, and returns how many of them were charged to the
+// room.
 func (r *receiver) consume(n int64) (room int64) {
 	r.read += n
 	r.chunks.dropBefore(r.read)
@@ -189,22 +191,22 @@ func (r *receiver) consume(n int64) (room int64) {
 	return n - reserve
 }
 
-// grantable is how many bytes the reserve may have been granted in all.
+// grantable returns the total of the reserve that may be granted now.
 func (r *receiver) grantable() uint64 { return r.taken - uint64(r.reserved) + StreamReserve }
 
-// owesWindow reports whether the sender should be told how far it may go: half of the window, or of
-// the reserve, is free.
+// owesWindow reports whether to send a WINDOW: half of the window, or of the reserve, is free.
 func (r *receiver) owesWindow() bool {
 	return r.final < 0 && (2*(r.read+r.window-r.limit) >= r.window || 2*(r.grantable()-r.granted) >= StreamReserve)
 }
 
-// expect sets the window for a stream of which n bytes are about to come, up to most.
+// expect widens the window for n bytes that will come, up to most.
 func (r *receiver) expect(n, most int64) { r.window = max(r.window, min(n, most)) }
 
-// windowToSend returns what the sender is told now: the limit, and what the reserve has granted.
-// The window grows while its reader is as fast as its sender, which then uses at least half of it
-// between two WINDOWs; up to most. The first WINDOW, which opens a stream that goes up, always says
-// firstWindow: that is how a sender that knows no such stream any more recognizes it.
+// windowToSend returns the limit and the total of the reserve for a WINDOW that is being sent. The
+// window doubles, up to most, while the reader keeps up with the sender: the sender used at least
+// half of it since the last WINDOW, and a quarter at most is unread. The first WINDOW always has
+// firstWindow: a sender that does not know the stream any more recognizes it by that (see
+// deliverWindow).
 func (r *receiver) windowToSend(most int64) (limit int64, granted uint64) {
 	if r.limit == 0 {
 		r.limit, r.granted = firstWindow, r.grantable()
@@ -222,7 +224,7 @@ func (r *receiver) windowToSend(most int64) (limit int64, granted uint64) {
 	return r.limit, r.granted
 }
 
-// drop lets go of everything, and returns how many bytes were charged to the room.
+// drop drops everything, and returns how many bytes were charged to the room.
 func (r *receiver) drop() (room int64) {
 	room = r.room
 	r.chunks.dropAll()

@@ -1,34 +1,34 @@
 package na
 
-// A sender is what was written to a stream and has not left, and how much may leave. It knows
-// offsets and numbers only, no session.
+// A sender is the sending side of a stream: what was written and not sent, and how much may be
+// sent. It has offsets and counts only, and uses no session.
 //
 //	0 ─ sent ──────────── written                 limit                 used ≤ granted: bytes charged to the reserve
-//	      │ waits to leave │ Write goes on         │ the receiver's
+//	      │ waits          │ Write goes on         │ of the last WINDOW
 type sender struct {
 	chunks  chunks
-	lent    *chunk // the program has memory of it, by Reserve; else nil
+	lent    *chunk // the program has its memory, between Reserve and Commit; else nil
 	sent    int64
 	written int64
-	limit   int64 // as the receiver has said
+	limit   int64 // of the last WINDOW
 	granted uint64
 	used    uint64
 	ending  bool // written is the end
-	ended   bool // and the receiver has been told
-	cause   bool // it ends with an error, of which the receiver is told before the end
+	ended   bool // FlagEnd was sent
+	cause   bool // the stream ends with an error, whose RESET must be sent before the end
 }
 
-// unsentBytes is how many bytes wait to leave.
+// unsentBytes returns how many bytes wait to be sent.
 func (s *sender) unsentBytes() int64 { return s.written - s.sent }
 
-// reserve returns memory for up to n bytes, which commit has leave: as many as go into a chunk.
+// reserve returns memory for up to n bytes, as many as fit into the current chunk.
 func (s *sender) reserve(n int) []byte {
 	n = min(n, int(s.chunks.span()-s.written%s.chunks.span()))
 	_, b := s.chunks.grow(s.written, n)
 	return b
 }
 
-// lend has the chunk behind what was written stay until takeBack: the program writes there.
+// lend keeps the chunk after the written bytes until takeBack, because the program fills it.
 func (s *sender) lend() {
 	s.lent, _ = s.chunks.at(s.written)
 	s.lent.refs++
@@ -37,7 +37,7 @@ func (s *sender) lend() {
 	}
 }
 
-// takeBack ends lend, if there was one.
+// takeBack ends lend; it does nothing if there was none.
 func (s *sender) takeBack() {
 	c := s.lent
 	if c == nil {
@@ -51,8 +51,8 @@ func (s *sender) takeBack() {
 	}
 }
 
-// allowance returns how many of the bytes that wait may leave, when the session has room for so
-// many, and whether they are charged to that. The reserve is left for when there is none.
+// allowance returns how many waiting bytes may be sent when the session has that much room, and
+// whether they are charged to the room. The reserve is used only when there is no room.
 func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 	n = max(min(s.unsentBytes(), s.limit-s.sent), 0)
 	if room > 0 {
@@ -61,17 +61,17 @@ func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 	return min(n, int64(s.granted-s.used)), false
 }
 
-// isEnding reports whether only the end is left to be told. One that the receiver has not opened
-// would miss it.
+// isEnding reports whether only the end of the stream must still be sent. It is not sent before the
+// first WINDOW, because the receiver would not know the stream.
 func (s *sender) isEnding() bool { return s.ending && !s.ended && s.unsentBytes() == 0 && s.limit > 0 }
 
-// piece returns up to n of the bytes that wait, as many as lie in one chunk.
+// piece returns up to n waiting bytes, as many as lie in one chunk.
 func (s *sender) piece(n int64) (c *chunk, b []byte) {
 	c, b = s.chunks.at(s.sent)
 	return c, b[:min(n, s.chunks.span()-s.sent%s.chunks.span())]
 }
 
-// noteLeft notes that n bytes have left, charged to the room or to the reserve.
+// noteLeft records that n bytes were sent, and were charged to the room or the reserve.
 func (s *sender) noteLeft(n int64, toRoom bool) {
 	if !toRoom {
 		s.used += uint64(n)
@@ -81,8 +81,8 @@ func (s *sender) noteLeft(n int64, toRoom bool) {
 	s.releaseIdleChunk()
 }
 
-// releaseIdleChunk lets go of the chunk where the next bytes go while nobody uses it: an idle
-// stream has no memory.
+// releaseIdleChunk drops the chunk for the next bytes if no byte waits, so that an idle stream has
+// no memory.
 func (s *sender) releaseIdleChunk() {
 	if s.sent == s.written {
 		s.chunks.dropAt(s.sent)

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// startTimer ends t when the clock reads at.
+// startTimer makes t end when the clock reads at.
 func (e *endpoint) startTimer(t ticket, at time.Duration) {
 	e.mu.Lock()
 	if err := e.refusalOfLocked(t); err != nil {
@@ -19,10 +19,11 @@ func (e *endpoint) startTimer(t ticket, at time.Duration) {
 	}
 }
 
-// maxExpire bounds the timers that end in one Poll: those that are left are due in the next one.
+// maxExpire bounds the timers that end in one Poll; the others end in the next one.
 const maxExpire = 1024
 
-// expire ends timers, and calls and probes with a deadline, that are due. Locked.
+// expire ends the timers, and the calls and probes with a deadline, that are due. The caller holds
+// e.mu.
 func (e *endpoint) expire(now time.Duration) {
 	for range maxExpire {
 		o, at := e.timers.First()
@@ -38,20 +39,20 @@ func (e *endpoint) expire(now time.Duration) {
 	}
 }
 
-// addTimer has o end at a time, and reports whether nothing is due before: then Poll is due sooner.
+// addTimer sets a timer of o, and reports whether it is the earliest now: then Poll is due earlier.
 func (e *endpoint) addTimer(o *Op, at time.Duration) (first bool) {
 	e.timers.Set(o, &o.place, max(at, 1))
 	return e.setDue(o.place == 1)
 }
 
-// dropTimer takes out what addTimer has added; nothing if that has not.
+// dropTimer removes the timer of o, if there is one.
 func (e *endpoint) dropTimer(o *Op) {
 	first := o.place == 1
 	e.timers.Remove(&o.place)
 	e.setDue(first)
 }
 
-// setDue follows the first timer if that is another one now.
+// setDue sets endpoint.due to the time of the first timer if changed is true, and returns changed.
 func (e *endpoint) setDue(changed bool) bool {
 	if changed {
 		_, at := e.timers.First()

@@ -8,16 +8,17 @@ import (
 	"sync/atomic"
 )
 
-// tokenSource are those of a class: the count of those made so far, encrypted under a random key.
-// Nobody can guess one, and the class knows its own again after it has forgotten them, which tells
-// a peer that is late from one that guesses.
+// A tokenSource makes the tokens of the registered memory of a class: the count of those made so
+// far, encrypted under a random key. So a token cannot be guessed, and the class recognizes one of
+// its own after it has forgotten it: a peer that uses one is late, and one with another token
+// guesses.
 type tokenSource struct {
-	key   sync.Once // guards the drawing of block
+	key   sync.Once // makes block
 	block cipher.Block
 	made  atomic.Uint64
 }
 
-// next fills in a token that was never made before.
+// next writes a token that was not made before.
 func (t *tokenSource) next(token *[16]byte, rand func([]byte)) {
 	t.key.Do(func() {
 		var key [16]byte
@@ -29,7 +30,7 @@ func (t *tokenSource) next(token *[16]byte, rand func([]byte)) {
 	t.block.Encrypt(token[:], token[:])
 }
 
-// isOwn reports whether it has made the token.
+// isOwn reports whether t has made the token.
 func (t *tokenSource) isOwn(token [16]byte) bool {
 	if t.made.Load() == 0 {
 		return false
@@ -39,6 +40,6 @@ func (t *tokenSource) isOwn(token [16]byte) bool {
 	return n-1 < t.made.Load() && binary.LittleEndian.Uint64(token[8:]) == 0
 }
 
-// isIssued reports whether a token is or was that of memory which c has registered. Plugins ask
-// when a peer names one that is not registered now: it may be late, or it guesses.
+// isIssued reports whether the token belongs or belonged to memory that c has registered. It is
+// asked about a token of a peer that is not registered now.
 func (c *Class) isIssued(token [16]byte) bool { return c.tokens.isOwn(token) }

@@ -6,8 +6,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// Queue queues t, which is not in the queue, to run in Trigger after what is queued now. It may be
-// called from any goroutine. It reports false when c has been drained: t will not run.
+// Queue queues t, which must not be in the queue, for Trigger, after what is queued now. It reports
+// false when c is drained: then t does not run. It does not block, and may be called from any
+// goroutine.
 func (c upper) Queue(t *Task) bool {
 	if !c.Hold() {
 		return false
@@ -17,36 +18,35 @@ func (c upper) Queue(t *Task) bool {
 	return true
 }
 
-// Follow is Queue of what belongs to something that has ended: a Trigger that runs that runs this
-// too.
+// Follow is Queue for a task of an operation that has ended: a Trigger that is running runs t too.
 func (c upper) Follow(t *Task) {
 	if c.Queue(t) {
 		c.behind.Add(1)
 	}
 }
 
-// OnMessage has Trigger call fn with each unexpected message that comes, and nobody post a
-// RecvUnexpected. fn owns the message, and returns how many callbacks of the program it has run.
-// shut is called, in Trigger, when c has been closed. OnMessage is called before anybody drives c.
+// OnMessage makes Trigger call fn with each unexpected message, so that no RecvUnexpected is
+// posted. fn owns the message, and returns how many callbacks of the program it has run. Trigger
+// calls shut when c was closed. OnMessage must be called before c is driven.
 func (c upper) OnMessage(fn func(e *Envelope) (ran int), shut func()) {
 	c.onMessage = func(data any) int { return fn(data.(*Envelope)) }
 	c.onShut = &Task{}
 	c.onShut.Init(func(any) int { shut(); return 0 }, nil)
 }
 
-// Records has the messages of OnMessage come in Envelopes of the layer above, each part of its own
-// record of the message, which Envelope.Record names. get returns one that is zero, or was freed;
-// Free does not give it back, so its owner decides when it is used again. put takes back one whose
-// message is withdrawn, or dropped, before anybody was given it. Both are called on any goroutine,
-// with the lock of the endpoint held: they call nothing of c. Records is called when OnMessage is.
+// Records makes the messages of OnMessage come in Envelopes of the layer above, each a part of its
+// record of the message (Envelope.Record). get returns an Envelope that is zero or was freed. Free
+// does not return it: its owner decides when to use it again. put takes back one whose message was
+// withdrawn or dropped before fn had it. Both are called on any goroutine with endpoint.mu held, so
+// they must not call c. Records must be called when OnMessage is.
 func (c upper) Records(get func() *Envelope, put func(*Envelope)) {
 	c.getRecord, c.putRecord = get, put
 }
 
-// maxTaken is how many messages are taken at a time.
+// maxTaken bounds how many messages takeMessages takes at a time.
 const maxTaken = 1024
 
-// takeMessages returns the messages that have come, as tasks.
+// takeMessages removes messages from the inbox and returns them as tasks.
 func (c *Context) takeMessages() (first *Task) {
 	if c.onMessage == nil || c.ep.countInbox() == 0 || !c.Upper().Hold() {
 		return nil
@@ -63,12 +63,12 @@ func (c *Context) takeMessages() (first *Task) {
 	*at = nil
 	c.cq.n.Add(int64(n))
 	c.live.Add(int64(n))
-	c.callbackReturned() // the Hold
+	c.callbackReturned() // ends the Hold above
 	return first
 }
 
-// Queued returns how much waits for Trigger: operations that have ended, what a layer above has
-// queued, messages that have come.
+// Queued returns how many tasks wait for Trigger: operations that have ended, tasks of the layer
+// above, and messages. It does not block.
 func (c upper) Queued() int {
 	n := c.cq.len()
 	if c.onMessage != nil {
@@ -77,10 +77,11 @@ func (c upper) Queued() int {
 	return n
 }
 
-// Arrived reports whether messages have come that Trigger has not taken.
+// Arrived reports whether messages wait for Trigger.
 func (c upper) Arrived() bool { return c.ep.countInbox() > 0 }
 
-// Settled is Queued that waits a moment for operations that have ended and whose memory is lent.
+// Settled is Queued; first it waits a moment for operations that have ended but whose memory a
+// transport still uses.
 func (c upper) Settled() int {
 	if c.lingering.Load() > c.slow.Load() {
 		c.waitForUse()
@@ -89,8 +90,8 @@ func (c upper) Settled() int {
 }
 
 // Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how
-// many ran. Steps of the layer above count, too. While a callback runs other goroutines may run
-// those behind it.
+// many ran; steps of the layer above count too. It does not wait for callbacks to be queued. It may
+// be called from any goroutine: while a callback runs, other goroutines may run those behind it.
 func (c *Context) Trigger(max int) int {
 	if c.Upper().Settled() == 0 {
 		return 0
@@ -98,20 +99,20 @@ func (c *Context) Trigger(max int) int {
 	return c.frame(loop.UserCode{Run: runTasks, Data: c, N: max, Step: 1})
 }
 
-// A Stopper says, after each callback, whether TriggerUntil is to end: a loop.Waiter.
+// A Stopper reports, after each callback, whether TriggerUntil is to return. A loop.Waiter is one.
 type Stopper interface{ Stops() bool }
 
-// TriggerUntil is Trigger for the layer above: it counts the callbacks of the program, and not the
-// steps that run none, and ends after one when w, if it is not nil, says so.
+// TriggerUntil is Trigger for the layer above. It counts the callbacks of the program only, not
+// steps that run none, and returns after a callback when w, unless it is nil, reports true.
 func (c upper) TriggerUntil(w Stopper, max int) int {
 	return c.frame(loop.UserCode{Run: runTasks, Data: c.Context, N: max, Stop: w})
 }
 
-// runTasks runs tasks of the Context that is k.Data until k.N have been counted, or, if k.N <= 0, as
-// many as are queued when it begins. A task that runs no callback counts as k.Step.
+// runTasks runs tasks of the Context that is k.Data until k.N have been counted, or, if k.N <= 0,
+// as many as are queued when it begins. A task that runs no callback counts as k.Step.
 func runTasks(k loop.UserCode) (n int) {
 	c, max, w := k.Data.(*Context), k.N, k.Stop
-	var t *Task // taken, and not run
+	var t *Task // was removed from the queue, and did not run yet
 	all := max <= 0
 	if all {
 		if t = c.takeMessages(); t != nil && c.cq.gather() { // behind what is older
@@ -134,7 +135,7 @@ func runTasks(k loop.UserCode) (n int) {
 		}
 		if rest := t.next; rest != nil {
 			t.next = nil
-			c.cq.putBack(rest) // another goroutine may go on with it while this one is in the program's code
+			c.cq.putBack(rest) // another goroutine may run it while this one runs a callback
 			c.wakeLeader()
 		}
 		if ran := c.runTask(t); ran > 0 {
@@ -153,15 +154,15 @@ func runTasks(k loop.UserCode) (n int) {
 	return n
 }
 
-// runTask runs t; a panic in it leaves the context as it should be.
+// runTask runs t. It counts the callback as returned also when t panics.
 func (c *Context) runTask(t *Task) (ran int) {
 	c.cq.n.Add(-1)
 	defer c.callbackReturned()
 	return t.run(t.data)
 }
 
-// A pacer sends what the callbacks of a Trigger have sent before it grows old, so that the peer has
-// something to do while the others run.
+// A pacer flushes held-back output while Trigger runs many callbacks, so that the peer can begin
+// with the first of it.
 type pacer struct {
 	c    *Context
 	n    int
@@ -169,12 +170,13 @@ type pacer struct {
 }
 
 const (
-	// paceCount callbacks are run before the clock is read.
+	// paceCount is how many callbacks run before the clock is read.
 	paceCount = 4
-	// paceTime is how old what is held back may grow.
+	// paceTime is how long output is held back at most.
 	paceTime = 10 * time.Microsecond
 )
 
+// onRan runs after each callback.
 func (p *pacer) onRan() {
 	if p.n++; p.n%paceCount != 0 || p.c.corks.Load() == 0 {
 		return

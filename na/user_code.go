@@ -10,12 +10,12 @@ import (
 )
 
 // A userFrame is a function below which a context runs code of the program: callbacks, handlers and
-// authorizers. Each context has one of its own, so a walk of the stack finds whose code the calling
-// goroutine is in; a goroutine has no other name that costs nothing to set.
+// authorizers. Each context has one of its own, so a walk of the stack tells in which context's
+// callback a goroutine is. Go has no cheaper way to mark a goroutine.
 type userFrame = func(k loop.UserCode) int
 
-// codeFrames are the frames, by their number. A literal each: their entries tell them apart. The
-// last is shared by all contexts for which no other is free.
+// codeFrames are the frames by number. Each is a literal of its own, because Inside tells them
+// apart by their entry addresses. All contexts for which none is free share the last one.
 var codeFrames = [frameCount]userFrame{
 	func(k loop.UserCode) int { return k.Run(k) },
 	func(k loop.UserCode) int { return k.Run(k) },
@@ -103,7 +103,7 @@ func takeFrame() (userFrame, int) {
 	return codeFrames[i], i
 }
 
-// returnFrame ends the use of a frame.
+// returnFrame ends the use of the frame with the number i.
 func returnFrame(i int) {
 	if i == sharedFrame {
 		return
@@ -113,13 +113,13 @@ func returnFrame(i int) {
 	freeFrames |= 1 << i
 }
 
-// UserFrame returns the frame of c, a function that calls k.Run: the layer above calls it, while it holds c, to run
-// code of the program outside Trigger. Meanwhile Inside reports true.
+// UserFrame returns the frame of c, a function that calls k.Run: the layer above calls it, while it
+// holds c, to run code of the program outside Trigger. Meanwhile Inside reports true.
 func (c upper) UserFrame() func(k loop.UserCode) int { return c.frame }
 
-// Inside reports whether the caller was called by code of the program that c runs, in Trigger or by
-// UserFrame. It walks the stack: it is for rare calls. Contexts of one process beyond the first 63
-// are taken for one another.
+// Inside reports whether the calling goroutine is in code of the program that c runs, in Trigger or
+// by UserCode. It walks the stack, so it is for rare calls. Contexts of one process beyond the
+// first 63 share a frame: Inside does not tell them apart.
 func (c upper) Inside() bool {
 	entry := reflect.ValueOf(c.frame).Pointer()
 	pcs := make([]uintptr, 64)

@@ -1,14 +1,15 @@
 package na
 
-// Wake has one Progress that sleeps now, or else the next one, return nil.
+// Wake makes one Progress that sleeps now, or else the next one, return nil. It does not block, and
+// may be called from any goroutine.
 func (c *Context) Wake() {
 	c.woken.Store(true)
 	c.wakeLeader()
 	c.loop.Wake()
 }
 
-// Hold keeps c from being drained until Unhold: a callback is about to be queued above. It reports
-// false when c has been drained already: the callback would never run.
+// Hold keeps c from being drained until Unhold, because the caller will queue a callback. It
+// reports false when c is drained already: the callback would not run.
 func (c upper) Hold() bool {
 	if c.live.Add(1) > 0 {
 		return true
@@ -17,5 +18,5 @@ func (c upper) Hold() bool {
 	return false
 }
 
-// Unhold says that a callback has returned, or was not queued after all.
+// Unhold ends a Hold: the callback has returned, or was not queued.
 func (c upper) Unhold() { c.callbackReturned() }
