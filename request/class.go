@@ -37,7 +37,10 @@ func NewClass(p Progressor) *Class {
 type progressorDriver struct{ Progressor }
 
 // Poll implements loop.Driver.
-func (p progressorDriver) Poll(_ *loop.Waiter, _, until time.Duration) (read time.Duration, err error) {
+func (p progressorDriver) Poll(w *loop.Waiter, _, until time.Duration) (read time.Duration, err error) {
+	if w.Stirred() { // another goroutine has run the callback that w waits for since w looked
+		return -1, nil
+	}
 	timeout := maxSlice
 	if until != loop.Never {
 		timeout = min(max(until-p.Now(), 0), maxSlice)
