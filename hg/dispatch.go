@@ -85,7 +85,7 @@ func (s *service) handToDispatch() bool {
 	return true
 }
 
-// claimRunLocked ends the wait for Run; whoever it reports true to has to go on with the request. Locked.
+// claimRunLocked ends the wait for Run. If it returns true the caller must continue the request.
 func (s *service) claimRunLocked() bool {
 	taken := s.phase == serviceGiven
 	if taken {
@@ -94,7 +94,7 @@ func (s *service) claimRunLocked() bool {
 	return taken
 }
 
-// endWaitLocked ends the wait for room, or for Run; whoever it reports true to has to go on with the request. Locked.
+// endWaitLocked ends the wait for room, or for Run. If it returns true the caller must continue the request.
 func (s *service) endWaitLocked() bool {
 	if s.phase == serviceWaiting && s.ctx.admission.removeWaiting(s) {
 		s.setPhaseLocked(serviceArrived)

@@ -34,7 +34,7 @@ func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 	return k.finishPart()
 }
 
-// chooseNextPhaseLocked decides what the call waits for now that the operation has ended. Locked.
+// chooseNextPhaseLocked sets what the call waits for next, after the end of the operation.
 func (k *call) chooseNextPhaseLocked() {
 	if k.loan != nil && (k.opResult.Err != nil || !k.h.rpc.OneWay && k.pull == nil) {
 		k.loan.op.Cancel() // the target has what it needs, or never will

@@ -107,7 +107,7 @@ func (a *Assoc) continueRelease(now time.Duration) bool {
 
 // linger keeps a for a while after both FINs are acknowledged, to acknowledge repeated packets.
 // Within the machine that is only until the acknowledgment is sent: it is hardly ever lost, and a
-// peer that repeats its FIN in vain has everything else confirmed.
+// peer whose repeated FIN gets no answer has everything else acknowledged.
 func (a *Assoc) linger(now time.Duration) {
 	a.state = lingering
 	a.flight.finDue = now + 1

@@ -183,7 +183,7 @@ func (a *Assoc) transmitBulk(q *packet, p *Packet, head *[]byte, o *Out) {
 }
 
 // wantsAck reports whether packet seq requests an acknowledgment at once: it is the last one that
-// the windows allow, or bulk data and the last one for now.
+// the windows allow, or it carries bulk data and no other packet is queued behind it.
 func (a *Assoc) wantsAck(i int, seq uint32) bool {
 	s, l := &a.flight.send[i], &a.lane[i]
 	under := int(s.snd - l.una)
