@@ -602,7 +602,7 @@ func TestServeDrains(t *testing.T) {
 			require.NoError(t, err)
 			soon(t, "the call", func() bool {
 				l, err := looker.fetchGauges(t.Context())
-				return err == nil && slices.ContainsFunc(l.all[0].Calls, func(s inspect.CallState) bool { return s.RPC == c.method }) || q.hasEnded()
+				return err == nil && slices.ContainsFunc(l.all[0].Calls, func(s inspect.CallState) bool { return s.RPC == c.method && s.State == "running" }) || q.hasEnded()
 			})
 			looker.close()
 			require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
