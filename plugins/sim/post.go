@@ -8,10 +8,10 @@ import (
 
 // A post is the start of an operation that needs something of the network below: a lookup, a message, the receive of an
 // answer, a call, an answer, a withdraw, a put, a get, a lease; and the registering of memory, and a dial. Posts can fail, as they do where a queue
-// is full or memory is short. Receives of requests and timers need nothing and do not fail.
-//
+// is full or memory is short. Receives of requests and timers need nothing and do not fail. An operation whose post fails ends at
+// once with the error: it did not run.
 
-// └─ yes ──► the operation ends at once with the error: it did not run
+// A postCounter counts the posts of a node and holds the number of the one that fails.
 type postCounter struct {
 	count  atomic.Int64 // posts so far
 	failAt atomic.Int64 // the number of the one that fails; 0: none

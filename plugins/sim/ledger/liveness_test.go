@@ -95,8 +95,8 @@ func (a *actor) serve() {
 	}
 }
 
-// callEveryNode calls every node. A session that has died in silence, or a name that could not be dialled, may cost one try, where
-// something went wrong.
+// callEveryNode calls every node. A session that has died in silence, or a dial that was refused or whose post failed shortly before the
+// calm, and which is followed by a pause, may cost one try.
 func (a *actor) callEveryNode() {
 	s := a.s
 	hctx, left := a.anyContext(), s.names
@@ -121,7 +121,7 @@ func (a *actor) callEveryNode() {
 		for i, c := range calls {
 			switch {
 			case c.err == nil:
-			case try == 2, !s.mayLose() && s.Faults.Refuse == 0:
+			case try == 2, !s.mayLose() && s.Faults.Refuse == 0 && s.Faults.Again == 0:
 				s.fail("node %s does not reach %s after calm: try %d ended with %v", s.names[a.i], left[i], try, c.err)
 			default:
 				again = append(again, left[i])
