@@ -109,7 +109,7 @@ var jsonOutputs = []jsonOutput{
 	{"health", "whether the program is ready", []string{"health"}},
 	{"info", "facts by name; null where unknown", []string{"info"}},
 	{"mercury", "ping, rate, read and write: the result; serve and gateway: the address; call: an array of the output", []string{"mercury-ping", "mercury-rate", "mercury-serve"}},
-	{"perf", "an array of results; with --op one object", []string{"perf", "perf-table", "perf-mixed", "perf-idle"}},
+	{"perf", "an array of results; with --op one object, or with cores an array", []string{"perf", "perf-table", "perf-mixed", "perf-idle", "perf-cores"}},
 	{"ping", "the statistics, at the end", []string{"ping"}},
 	{"rendezvous", "the environment, when it listens", []string{"rendezvous"}},
 	{"rpcs", "an array of the methods", []string{"rpcs"}},

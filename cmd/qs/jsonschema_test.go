@@ -34,7 +34,7 @@ var outputs = map[string]any{
 		Error errorReport `json:"error"`
 	}{},
 	"ger": guaranteeReport{}, "health": healthReport{}, "ger-address": []contextReport{}, "mercury-ping": mercuryPing{}, "mercury-rate": mercuryResult{},
-	"mercury-serve": mercuryListening{}, "perf": []bench.Result{}, "perf-idle": bench.IdleResult{}, "perf-mixed": bench.MixedResult{},
+	"mercury-serve": mercuryListening{}, "perf": []bench.Result{}, "perf-idle": bench.IdleResult{}, "perf-mixed": bench.MixedResult{}, "perf-cores": []bench.CoresResult{},
 	"perf-table": bench.Table{}, "ping": pingStats{}, "rendezvous": rendezvousReport{}, "rpcs": []rpcReport{}, "schema": []schemaReport{}, "run": lineReport{}, "note": noteReport{},
 	"serve": serveReport{}, "soak": soak.Report{}, "top": topReport{}, "version": buildReport{},
 }
@@ -148,6 +148,7 @@ func TestJSONOfCommands(t *testing.T) {
 		"health":      {"health %"},
 		"info":        {"info", "info %"},
 		"perf":        {"perf -bulk 1000 " + quick, "perf -target % -bulk 0 " + quick},
+		"perf-cores":  {"perf -op cores -bulk 0 " + quick},
 		"perf-idle":   {"perf -op idle -peers 2 -time 1ms"},
 		"perf-mixed":  {"perf -op mixed -bulk 1000 " + quick},
 		"perf-table":  {"perf -op lat -bulk 64 " + quick},

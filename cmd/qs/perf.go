@@ -28,10 +28,11 @@ func (a *app) newPerf() *cobra.Command {
 		Use: "perf", Short: "Measure rates, latencies and bulk throughput of the library",
 		Long: `Measures the library between two processes: the latency of calls, their rate with --inflight calls in flight, and the throughput of bulk transfers. It starts the other process, unless --target names a running qs serve.
 
---op makes a table over sizes, from --size to --bulk: rate and lat of calls whose input has a size, read of transfers that the target pushes, write of those that it pulls. mixed measures calls beside bulk transfers; idle, what silent peers cost.`,
+--op makes a table over sizes, from --size to --bulk: rate and lat of calls whose input has a size, read of transfers that the target pushes, write of those that it pulls. mixed measures calls beside bulk transfers; idle, what silent peers cost; cores, all of it with GOMAXPROCS 1, 2, 4 and so on to the processors of the machine.`,
 		Example: `  qs perf
   qs perf --transport sm --json
   qs perf --op read --inflight 4 --bulk 67108864
+  qs perf --op cores --api typed --bulk 0
   qs perf --target tcp://10.0.0.7:9000`,
 		Args: wantArgs(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error { return m.run() },
@@ -48,26 +49,26 @@ func (a *app) newPerf() *cobra.Command {
 	fs.DurationVar(&p.Pause, "pause", 0, "`time` to wait between calls")
 	fs.StringVarP(&m.inflight, "inflight", "n", "1,16,64", "calls in flight, a `list`; in a table over sizes the last, of calls or transfers")
 	fs.StringVar(&m.target, "target", "", "`address` of a running qs serve; without it one is started")
-	fs.StringVar(&m.op, "op", "", "`what` to measure: rate, lat, read or write for a table over sizes, mixed or idle")
-	fs.BoolVar(&m.withSharedMemory, "both", false, "--op rate and lat: the output has the size of the input, instead of none")
+	fs.StringVar(&m.op, "op", "", "`what` to measure: rate, lat, read or write for a table over sizes, mixed, idle or cores")
+	fs.BoolVar(&m.bothWays, "both", false, "--op rate and lat: the output has the size of the input, instead of none")
 	fs.IntVar(&m.peers, "peers", 1000, "how many `peers`, with --op idle")
 	fs.IntVar(&m.processes, "processes", 10, "how many `processes` run them, each peer in a context of its own")
 	fs.BoolVar(&m.isFloor, "floor", false, "also measure the least that a call could cost: a bare echo over one tcp connection, and one over a unix socket through package net")
 	choiceText(c, "transport", append(na.Schemes(), "auto")...)
 	choiceText(c, "api", "callback", "sync", "typed")
-	choiceText(c, "op", "rate", "lat", "read", "write", "mixed", "idle")
+	choiceText(c, "op", "rate", "lat", "read", "write", "mixed", "idle", "cores")
 	return c
 }
 
 // A measurement holds the flags of qs perf.
 type measurement struct {
-	app                       *app
-	network                   network
-	perf                      bench.Perf
-	transport, inflight       string
-	target, op                string
-	withSharedMemory, isFloor bool
-	peers, processes          int
+	app                 *app
+	network             network
+	perf                bench.Perf
+	transport, inflight string
+	target, op          string
+	bothWays, isFloor   bool
+	peers, processes    int
 }
 
 // run makes the measurements.
@@ -79,15 +80,15 @@ func (m *measurement) run() error {
 	switch {
 	case p.API != "callback" && p.API != "sync" && p.API != "typed":
 		return usageError{fmt.Sprintf("--api is %q, want callback, sync or typed", p.API)}
-	case m.op != "" && m.op != "mixed" && m.op != "idle" && !bench.IsLadder(m.op):
-		return usageError{fmt.Sprintf("--op is %q, want rate, lat, read, write, mixed or idle", m.op)}
+	case m.op != "" && m.op != "mixed" && m.op != "idle" && m.op != "cores" && !bench.IsLadder(m.op):
+		return usageError{fmt.Sprintf("--op is %q, want rate, lat, read, write, mixed, idle or cores", m.op)}
 	case p.Size < 0 || p.Bulk < 0 || p.Time <= 0 || p.Pause < 0 || p.Bulk > bench.MaxMove:
 		return usageError{"a size or time is negative, or --bulk larger than 1 GiB"}
 	case bench.IsLadder(m.op) && int64(p.Size) > p.Bulk:
 		return usageError{fmt.Sprintf("--size %d is more than --bulk %d: the table over sizes would be empty", p.Size, p.Bulk)}
 	case p.Alloc && (p.API == "typed" || m.op != "" && m.op != "write"):
 		return usageError{"--alloc is for --op write, or no --op, and not for --api typed"}
-	case m.withSharedMemory && !bench.OfCalls(m.op):
+	case m.bothWays && !bench.OfCalls(m.op):
 		return usageError{"--both is for --op rate and lat"}
 	case m.isFloor && m.op != "":
 		return usageError{"--floor is measured without --op"}
@@ -95,6 +96,8 @@ func (m *measurement) run() error {
 		return usageError{"--floor needs a --size of at least 1"}
 	case m.op == "idle" && (n.busy != 0 || n.profile != "" || m.target != ""):
 		return usageError{"--op idle has no --busy, --cpuprofile and --target"}
+	case m.op == "cores" && (n.profile != "" || m.target != ""):
+		return usageError{"--op cores has no --cpuprofile and --target"}
 	case m.op == "idle" && m.peers < 1:
 		return usageError{fmt.Sprintf("--peers is %d, want at least 1", m.peers)}
 	case m.op == "idle" && m.processes < 1:
@@ -107,8 +110,11 @@ func (m *measurement) run() error {
 		}
 		p.Inflight = append(p.Inflight, v)
 	}
-	if m.op == "idle" {
+	switch m.op {
+	case "idle":
 		return m.measureIdle()
+	case "cores":
+		return m.measureCores()
 	}
 	addr := m.target
 	if addr != "" {
@@ -138,14 +144,14 @@ func (m *measurement) run() error {
 		return withoutFate(files.Explain(p.Peer(), err))
 	}
 	defer p.Close()
-	if err := m.measureRung(); err != nil {
+	if err := m.measureOp(); err != nil {
 		return failedError{err}
 	}
 	return nil
 }
 
-// measureRung makes the measurements with a target that has answered. After a signal it prints those that have ended.
-func (m *measurement) measureRung() error {
+// measureOp makes the measurements with a target that has answered. After a signal it prints those that have ended.
+func (m *measurement) measureOp() error {
 	n, p := &m.network, &m.perf
 	stopProfile, err := n.startProfile()
 	if err != nil {
@@ -235,7 +241,7 @@ func (m *measurement) measureMixed(shown *statusLine) error {
 // measureTable measures a table over sizes. Its lines are printed as they are measured, with the columns of C Mercury's programs.
 func (m *measurement) measureTable(shown *statusLine) error {
 	p := &m.perf
-	if bench.OfCalls(m.op) && !m.withSharedMemory {
+	if bench.OfCalls(m.op) && !m.bothWays {
 		if err := p.OfTake(); err != nil {
 			return err
 		}

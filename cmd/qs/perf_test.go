@@ -115,3 +115,32 @@ func TestPerfFloor(t *testing.T) {
 		}
 	}
 }
+
+func TestPerfCores(t *testing.T) {
+	q := run(t, 0, "perf", "-op", "cores", "-json", "-api", "typed", "-transport", "sm", "-time", short, "-inflight", "3", "-bulk", "0", "-size", "9")
+	var rs []bench.CoresResult
+	require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs), "%s", &q.out)
+	require.Equal(t, coreCounts(runtime.NumCPU()), coresOf(rs))
+	for _, r := range rs {
+		require.Equal(t, "quicksilver-sm-typed", r.Peer)
+		require.Positive(t, r.P50)
+		require.Positive(t, r.Rate["3"])
+	}
+	lines := strings.Split(strings.TrimSpace(run(t, 0, "perf", "-op", "cores", "-time", "1ms", "-bulk", "0").out.String()), "\n")
+	require.Len(t, lines, 2+len(rs))
+	require.Equal(t, []string{"GOMAXPROCS", "p50", "us", "p99", "us", "rate@1", "rate@16", "rate@64", "bulk", "MiB/s"}, strings.Fields(lines[1]))
+	require.Equal(t, "1", strings.Fields(lines[2])[0])
+}
+
+func coresOf(rs []bench.CoresResult) (cores []int) {
+	for _, r := range rs {
+		cores = append(cores, r.Cores)
+	}
+	return cores
+}
+
+func TestCoreCounts(t *testing.T) {
+	for n, want := range map[int][]int{1: {1}, 2: {1, 2}, 3: {1, 2, 3}, 8: {1, 2, 4, 8}, 12: {1, 2, 4, 8, 12}} {
+		require.Equal(t, want, coreCounts(n))
+	}
+}

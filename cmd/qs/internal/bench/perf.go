@@ -54,6 +54,12 @@ type Result struct {
 	Bulk float64            `json:"bulk_mib_per_s"`
 }
 
+// A CoresResult is a Result with GOMAXPROCS at both ends.
+type CoresResult struct {
+	Cores int `json:"gomaxprocs"`
+	Result
+}
+
 // Open opens the origin at own and calls the target once, to see that it is one and that bytes come back as they went.
 func (p *Perf) Open(cfg hg.Config, own, addr string) (err error) {
 	var class *hg.Class

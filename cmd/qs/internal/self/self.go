@@ -2,6 +2,8 @@ package self
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,6 +24,25 @@ type Child struct {
 	Cmd   *exec.Cmd
 	Addr  string // what it has said behind the word, if anything
 	stdin io.WriteCloser
+}
+
+// Output runs this program again with args in the environment env, and returns what it printed to the standard output. An error has
+// what it printed to the standard error.
+func Output(ctx context.Context, env []string, args ...string) ([]byte, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := exec.CommandContext(ctx, self, args...)
+	ownGroup(c)
+	c.Env = append(env, Env+"=1")
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // it ends its own target
+	out, err := c.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = errors.New(string(bytes.TrimSpace(exit.Stderr)))
+	}
+	return out, err
 }
 
 // Start starts this program again, and waits until it prints word, and with it its address, if it has one.
