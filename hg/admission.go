@@ -9,38 +9,42 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The admission of a context is the requests whose handlers have begun and that have not ended. It is bounded, for the context, for
-// each session, and for an RPC that says so: a request beyond a bound is not accepted, so it keeps its envelope, can be
-// withdrawn, and holds its origin back. It begins when another one ends, oldest first among those that may.
+// admission limits the requests of a context whose handlers have begun and that have not ended: in
+// total, for each session, and for each RPC that sets MaxActive. A request over a limit waits and
+// is not accepted: it keeps its envelope, which holds its origin back, and its origin can withdraw
+// it. When a request ends, the oldest waiting request that fits the limits begins.
 //
 //	arrived ─► dispatch ─► room? ─ yes ─► accepted, handler runs … it has ended ───► room for the next
 //	                         │ no ─────► waits ◄────────────────────────────────────────┘
-//	                         │             ├─ its origin takes it back: it leaves at once
+//	                         │             ├─ its origin withdraws it: it leaves at once
 //	                         │             └─ its deadline passes, or its origin is lost: refused
-//	                         └─ so many of the RPC wait already: refused
+//	                         └─ RPC.Queue requests of the RPC wait already: refused
 //
-// Requests with streams are counted apart, with bounds of their own, since they may last for ever: one beyond them is refused at once. They wait
-// only for the bound of their RPC. Those of RPCs with CountAsCall are counted with the others: their streams are data that ends.
+// Requests with streams may last forever, so they have counters and limits of their own, and a
+// request over one of these is refused at once. They wait only for the limit of their RPC. Requests
+// of RPCs with CountAsCall are counted with the requests without streams: their streams are data
+// that ends.
 type admission struct {
 	maxActive, maxPerPeer         int64
 	maxStreams, maxStreamsPerPeer int64
 
 	active  atomic.Int64
-	streams atomic.Int64 // requests with streams, which n does not count
+	streams atomic.Int64 // requests with streams; not included in active
 	waiting atomic.Int64
 
-	mu             sync.Mutex // guards the fields below, and waits of those in the list
-	head, tail     *service   // by service.next and prev
-	waitingStreams int        // requests with streams among them
+	mu             sync.Mutex // guards the fields below, and service.waits of the entries
+	head, tail     *service   // wait queue, linked by service.next and service.prev
+	waitingStreams int        // entries of the wait queue that have streams
 }
 
-// A methodLimit is that of an RPC, in all contexts of the class.
+// methodLimit limits the requests of one RPC, in all contexts of the class. A nil methodLimit is no
+// limit.
 type methodLimit struct {
 	maxActive, maxWaiting int64
-	active, waiting       atomic.Int64 // its requests that have room, and that wait because there is none
+	active, waiting       atomic.Int64 // requests that are admitted, and requests that wait for this limit
 }
 
-// newMethodLimit returns what bounds the requests of an RPC by themselves; nil for nothing.
+// newMethodLimit returns the limit that r sets for its requests; nil if it sets none.
 func (r *RPC) newMethodLimit() *methodLimit {
 	if r.MaxActive <= 0 {
 		return nil
@@ -52,7 +56,7 @@ func (r *RPC) newMethodLimit() *methodLimit {
 	return b
 }
 
-// acquire takes room, if there is some.
+// acquire counts one more active request, and reports false if that would exceed the limit.
 func (b *methodLimit) acquire() bool {
 	if b == nil || b.active.Add(1) <= b.maxActive {
 		return true
@@ -61,7 +65,8 @@ func (b *methodLimit) acquire() bool {
 	return false
 }
 
-// tryEnqueue reports whether one more may wait; it is counted if it waits for this bound.
+// tryEnqueue reports whether one more request may wait. counted is true if the request waits for
+// this limit and is counted in b.waiting.
 func (b *methodLimit) tryEnqueue() (counted, ok bool) {
 	if b == nil || b.active.Load() < b.maxActive {
 		return false, true
@@ -73,19 +78,20 @@ func (b *methodLimit) tryEnqueue() (counted, ok bool) {
 	return false, false
 }
 
-// The load of a session counts requests in its lower half, and those with streams in its upper half.
+// The load of a session (peerLoad) counts requests in its lower 32 bits, and requests with streams
+// in its upper 32 bits.
 const streamUnit = 1 << 32
 
-// splitLoad returns both halves.
+// splitLoad returns the two counters in the load of a session.
 func splitLoad(load int64) (requests, streams int64) { return int64(uint32(load)), load >> 32 }
 
-// activeCount is how many requests have room, those with streams among them.
+// activeCount returns how many requests are admitted, including those with streams.
 func (d *admission) activeCount() int64 { return d.active.Load() + d.streams.Load() }
 
-// tryAcquire takes room for s, if there is some.
+// tryAcquire counts s as active, and reports false if a limit is reached.
 func (d *admission) tryAcquire(s *service) bool {
 	if s.isStream {
-		return s.rpc.methodLimit.acquire() // the rest it has: see takeStreams
+		return s.rpc.methodLimit.acquire() // acquireStream has counted it against the other limits
 	}
 	if d.active.Add(1) <= d.maxActive {
 		if int64(uint32(s.peerLoad.Add(1))) <= d.maxPerPeer && s.rpc.methodLimit.acquire() {
@@ -97,7 +103,8 @@ func (d *admission) tryAcquire(s *service) bool {
 	return false
 }
 
-// acquireStream takes room for a request with streams, once, or returns the refusal.
+// acquireStream counts s, a request with streams, unless it is counted already. It returns the
+// error with which to refuse s if a limit is reached.
 func (d *admission) acquireStream(s *service) error {
 	if s.streaming {
 		return nil
@@ -108,22 +115,25 @@ func (d *admission) acquireStream(s *service) error {
 	switch {
 	case n > d.maxStreamsPerPeer:
 		d.releaseStream(s)
-		return na.WithText(ErrExhausted, fmt.Sprintf("%d streams of this process are open at the peer (hg.Config.MaxStreamsPerPeer)", d.maxStreamsPerPeer))
+		return na.WithText(ErrExhausted, fmt.Sprintf(
+			"%d streams of this process are open at the peer (hg.Config.MaxStreamsPerPeer)", d.maxStreamsPerPeer))
 	case all > d.maxStreams:
 		d.releaseStream(s)
-		return na.WithText(ErrExhausted, fmt.Sprintf("%d streams are open at the peer (hg.Config.MaxStreams)", d.maxStreams))
+		return na.WithText(ErrExhausted, fmt.Sprintf(
+			"%d streams are open at the peer (hg.Config.MaxStreams)", d.maxStreams))
 	}
 	return nil
 }
 
-// releaseStream returns the room of takeStreams.
+// releaseStream reverts acquireStream.
 func (d *admission) releaseStream(s *service) {
 	s.streaming = false
 	s.peerLoad.Add(-streamUnit)
 	d.streams.Add(-1)
 }
 
-// admitRequest reports whether the handler of s may begin, or is not to; otherwise s is dispatched again when it may.
+// admitRequest reports whether the handler of s may begin now. If not, s was refused, or it waits
+// and is dispatched again when it may begin.
 func (c *Context) admitRequest(s *service) bool {
 	d := &c.admission
 	if s.admitted || s.rpc.own.Expedited || c.nctx.Draining() {
@@ -145,18 +155,20 @@ func (c *Context) admitRequest(s *service) bool {
 	case err != nil:
 		s.rejectRequest(err)
 	case waits:
-		c.dispatchWaiting() // there may be room by now
+		c.dispatchWaiting() // a request may have ended since tryAcquire failed
 	}
 	return !waits && err == nil
 }
 
-// queueRequest has s wait for room, unless it is to be refused.
+// queueRequest appends s to the wait queue. It returns false without an error if s is to be
+// dispatched now, and an error if s is to be refused.
 func (c *Context) queueRequest(s *service) (waits bool, err error) {
 	c.watchFaults()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.armTimerLocked(s.waitDeadline)
-	if s.isLate() || !s.env.Watch((*waitsForRoom)(s)) { // looked at here: the alarm either finds s waiting, or has rung before
+	// Checked after the timer is armed: the timer either finds s waiting, or has fired before.
+	if s.isLate() || !s.env.Watch((*waitsForRoom)(s)) {
 		return false, nil
 	}
 	if s.deadline != 0 && c.Now() >= s.waitDeadline {
@@ -165,13 +177,15 @@ func (c *Context) queueRequest(s *service) (waits bool, err error) {
 	if err := c.appendWaitingLocked(s); err != nil {
 		return false, err
 	}
-	if s.env.IsWithdrawn() { // meanwhile: abandon has not found it in the list, or has taken it out
+	// Checked again: markAbandoned may have run before s was queued; if not, it has removed s.
+	if s.env.IsWithdrawn() {
 		c.dispatchWithdrawn(s)
 	}
 	return true, nil
 }
 
-// appendWaitingLocked puts s at the end of the list, unless as many requests of its RPC wait as may. Locked.
+// appendWaitingLocked appends s to the wait queue. It returns an error if the queue of its RPC is
+// full. s.mu is held.
 func (c *Context) appendWaitingLocked(s *service) error {
 	d := &c.admission
 	d.mu.Lock()
@@ -179,7 +193,8 @@ func (c *Context) appendWaitingLocked(s *service) error {
 	b := s.rpc.methodLimit
 	counted, ok := b.tryEnqueue()
 	if !ok {
-		return na.WithText(ErrExhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", b.maxActive, s.rpcName(), b.maxWaiting))
+		return na.WithText(ErrExhausted, fmt.Sprintf(
+			"%d requests of %s are active and %d wait, which is the limit there", b.maxActive, s.rpcName(), b.maxWaiting))
 	}
 	s.counted = counted
 	s.setPhaseLocked(serviceWaiting)
@@ -187,21 +202,23 @@ func (c *Context) appendWaitingLocked(s *service) error {
 	return nil
 }
 
-// describeFullLimit names the bound for which s waits.
+// describeFullLimit describes the limit for which s waits, for the text of an error.
 func (s *service) describeFullLimit() string {
 	waiting := s.ctx.admission.waiting.Load()
 	switch reason, limit := s.fullLimit(); reason {
 	case heldby.Method:
-		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait", limit, s.rpcName(), s.rpc.methodLimit.waiting.Load())
+		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait",
+			limit, s.rpcName(), s.rpc.methodLimit.waiting.Load())
 	case heldby.PerPeer:
-		return fmt.Sprintf("%d calls of this process are active there (hg.Config.MaxActivePerPeer), and %d of all processes wait", limit, waiting)
+		return fmt.Sprintf("%d calls of this process are active there (hg.Config.MaxActivePerPeer), and %d of all processes wait",
+			limit, waiting)
 	case heldby.Total:
 		return fmt.Sprintf("%d calls are active there (hg.Config.MaxActive), and %d wait", limit, waiting)
 	}
 	return fmt.Sprintf("%d calls wait there for others to end", waiting)
 }
 
-// releaseAdmission returns the room of s.
+// releaseAdmission reverts the admission of s, and dispatches requests that waited for it.
 func (c *Context) releaseAdmission(s *service) {
 	streaming := s.streaming
 	if streaming {
@@ -230,8 +247,8 @@ func (c *Context) releaseAdmission(s *service) {
 	}
 }
 
-// dispatchWaiting dispatches what has waited for room and may begin; when the context is shut down or closed, everything, to be
-// refused.
+// dispatchWaiting dispatches the waiting requests that the limits now admit. When the context is
+// draining or closed it dispatches all of them, to be refused.
 func (c *Context) dispatchWaiting() {
 	d := &c.admission
 	if d.waiting.Load() == 0 {
@@ -254,7 +271,8 @@ func (c *Context) dispatchWaiting() {
 	}
 }
 
-// dispatchWithdrawn dispatches s, which has been taken back, if it waits. The lock of the endpoint may be held.
+// dispatchWithdrawn dispatches s, which its origin has withdrawn, if it waits. It takes only
+// admission.mu, since the lock of the endpoint may be held.
 func (c *Context) dispatchWithdrawn(s *service) {
 	c.admission.mu.Lock()
 	defer c.admission.mu.Unlock()
@@ -263,7 +281,7 @@ func (c *Context) dispatchWithdrawn(s *service) {
 	}
 }
 
-// removeWaiting takes s out of the list, and reports false if it was not there.
+// removeWaiting removes s from the wait queue, and reports false if s was not in it.
 func (d *admission) removeWaiting(s *service) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -274,7 +292,8 @@ func (d *admission) removeWaiting(s *service) bool {
 	return true
 }
 
-// dispatchAgainLocked has a request that waits go on. Locked.
+// dispatchAgainLocked moves a waiting request from the wait queue to Trigger's queue. admission.mu
+// is held.
 func (c *Context) dispatchAgainLocked(s *service) {
 	c.admission.removeLocked(s)
 	_ = c.post(&s.dispatch)

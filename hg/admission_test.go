@@ -105,7 +105,7 @@ func TestBoundOfOne(t *testing.T) {
 			require.ErrorIs(t, outs[i].err, hg.ErrExhausted)
 			require.ErrorIs(t, outs[i].err, hg.ErrRefused)
 			require.Equal(t, hg.NotRun, hg.FateOf(outs[i].err))
-			require.ErrorContains(t, outs[i].err, "2 requests of keep are at work and 3 wait")
+			require.ErrorContains(t, outs[i].err, "2 requests of keep are active and 3 wait")
 		}
 		require.NoError(t, p.call(p.handle(free), nil), "another RPC")
 
@@ -419,7 +419,7 @@ func TestHeldUpIsTold(t *testing.T) {
 		{"MaxActive", hg.Config{MaxActive: 1}, hg.RPC{}, "1 calls are active there (hg.Config.MaxActive), and 1 wait"},
 		{"MaxActivePerPeer", hg.Config{MaxActivePerPeer: 1}, hg.RPC{}, "1 calls of this process are active there (hg.Config.MaxActivePerPeer), and 1 of all processes wait"},
 		{"RPC", hg.Config{}, hg.RPC{MaxActive: 1}, "1 calls of keep are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and 1 wait"},
-		{"Dispatch", hg.Config{Dispatch: func(hg.Request) {}}, hg.RPC{}, "no worker is free there (qs.Config.MaxConcurrent, or what hg.Config.Dispatch has), and 2 calls are active"},
+		{"Dispatch", hg.Config{Dispatch: func(hg.Request) {}}, hg.RPC{}, "no worker is free there (qs.Config.MaxConcurrent, or the workers of hg.Config.Dispatch), and 2 calls are active"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Virtual(t, func(t *testing.T, n *transports.Net) {

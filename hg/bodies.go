@@ -7,15 +7,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// bodyStats counts input and output that did not fit an envelope, or a receive of that size.
+// bodyStats counts bodies (input and output) that did not fit an envelope, or a receive buffer of
+// that size.
 type bodyStats struct {
-	inline atomic.Int64 // went with its message all the same
+	inline atomic.Int64 // sent with their message, in room that the peer had granted
 	lent   atomic.Int64
-	noRoom atomic.Int64 // of these, for want of room
-	room   atomic.Int64 // bytes that responses under way may take
+	noRoom atomic.Int64 // of lent, those that were short enough to be sent inline, but had no room
+	room   atomic.Int64 // bytes reserved for inline responses to calls in flight
 }
 
-// countLent counts a body that is lent, of n bytes.
+// countLent counts a body of n bytes that is lent.
 func (b *bodyStats) countLent(n int) {
 	b.lent.Add(1)
 	if n <= na.MaxBody {
@@ -23,8 +24,8 @@ func (b *bodyStats) countLent(n int) {
 	}
 }
 
-// grantRoom lets a peer send more bodies like one of n bytes that it has lent, behind front bytes: with their message, if they are not
-// too long for that, or beside it.
+// grantRoom allows a peer to send more bodies like one of n bytes that it has lent, whose message
+// has front bytes before it: in the message if both fit one, else beside it.
 func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
 	switch long := n + int64(front); {
 	case long <= na.MaxRoom && front > 0:
@@ -34,8 +35,9 @@ func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
 	}
 }
 
-// reserveRoomLocked accounts for a response of the largest size class, unless calls that are under way have a quarter of
-// Config.MaxPulled already. The memory is taken when it comes. Locked.
+// reserveRoomLocked reserves room for a response of the largest size class, unless the calls in
+// flight have reserved a quarter of Config.MaxPulled. It only counts: the memory is allocated when
+// the response arrives.
 func (k *call) reserveRoomLocked() {
 	const class = 3
 	c := k.h.ctx
@@ -49,7 +51,7 @@ func (k *call) reserveRoomLocked() {
 	k.room = class
 }
 
-// returnRoomLocked ends that. Locked.
+// returnRoomLocked reverts reserveRoomLocked.
 func (k *call) returnRoomLocked() {
 	if k.room > 0 {
 		k.h.ctx.bodies.room.Add(-int64(na.RoomBytes(k.room)))
@@ -57,13 +59,13 @@ func (k *call) returnRoomLocked() {
 	}
 }
 
-// freeOutputLocked ends the use of a response. Locked.
+// freeOutputLocked frees the memory of the last response.
 func (k *call) freeOutputLocked() {
 	k.responseMemory.free()
 	k.output, k.meta = nil, nil
 }
 
-// free gives the memory of a response back.
+// free returns the memory of a response to its pool.
 func (m *responseMemory) free() {
 	if m.env != nil {
 		m.env.Free()

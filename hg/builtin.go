@@ -11,25 +11,29 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// The RPCs that every class knows, and [inspect.RPCsRPC]; HashName returns their ids. Config.Authorize is asked for them as for any other.
+// The RPCs that every class registers, in addition to [inspect.RPCsRPC]; HashName returns their
+// ids. Config.Authorize is called for them as for any other RPC.
 const (
-	// PingRPC answers its input.
+	// PingRPC responds with its input.
 	PingRPC = "hg/ping"
-	// HealthRPC answers nothing, or the error ErrNotReady: see Class.SetReady. While the class drains it answers ErrDraining.
+	// HealthRPC responds with an empty output, or with the error ErrNotReady: see Class.SetReady.
+	// While the class drains it responds with ErrDraining.
 	HealthRPC = "hg/health"
 )
 
-// SetReady sets the answer to probes, and that of HealthRPC: with true, the default, an empty output, with false the error ErrNotReady. While the class
-// drains the answer is always ErrDraining. It does not block, and may be called from any goroutine.
+// SetReady sets the answer to probes and to HealthRPC: an empty output if ready, which is the
+// default, else the error ErrNotReady. While the class drains the answer is always ErrDraining. It
+// does not block, and may be called from any goroutine.
 func (c *Class) SetReady(ready bool) { c.na.SetReady(ready) }
 
-// isReady is hghook.IsReady.
+// isReady implements hghook.IsReady: whether c has contexts, SetReady was not called with false,
+// and no context drains.
 func (c *Class) isReady() bool {
 	all := c.Contexts()
 	return len(all) > 0 && c.na.IsReady() && !slices.ContainsFunc(all, func(x *Context) bool { return x.nctx.Draining() })
 }
 
-// registerBuiltIn makes a new class know the RPCs of this package.
+// registerBuiltIn registers the RPCs of this package in a new class.
 func (c *Class) registerBuiltIn() error {
 	all := []RPC{
 		{Name: PingRPC, Handler: handlePing, Inline: true, own: hghook.RPCOptions{Expedited: true}},

@@ -7,18 +7,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A ForwardFunc is called with the outcome of one call. It runs in Trigger; it may forward h again, close it, or call anything else.
+// A ForwardFunc is called with the outcome of one call. It runs in Trigger with no lock held; it
+// may forward h again, close it, or call any other method.
 type ForwardFunc func(h *Handle, err error)
 
 // The phases of a call.
 const (
 	callIdle     fsmcheck.State = iota
-	callWaiting                 // for the answer, or, if there is none, for the request to leave
-	callFetching                // the answer is there, and its body is being pulled
-	callLending                 // one-way: the target has not given the input back
-	callLeaving                 // what it comes to is certain; a loan or the timer, which are of no use, have not ended
-	callEnding                  // this side has ended it, or a part failed; others have not ended
-	callQueued                  // the callback waits for Trigger, or the goroutine for its turn
+	callWaiting                 // for the answer; a one-way call: for the request to leave
+	callFetching                // the answer has arrived, and its body is being pulled
+	callLending                 // one-way: the target has not returned the loan of the input
+	// the result is certain; a loan or the timer, which no longer matter, has not ended
+	callLeaving
+	callEnding // canceled by this side, or a part failed; other parts have not ended
+	callQueued // the callback waits for Trigger, or the waiting goroutine has been woken
 )
 
 var callPhases = fsmcheck.New("call",
@@ -33,66 +35,67 @@ var callPhases = fsmcheck.New("call",
 		callQueued:   {callIdle},
 	})
 
-// A call is the origin's side of a handle. One operation sends the request and receives the answer, or has the deadline end it. Other
-// parts are rare: the loan of an input that is larger than a message, the pull of such an output, and a timer for what goes on
-// when the operation has ended. Handle.mu guards it. Whatever the order in which the parts end, the result is decided once, when the
-// last has ended, from what each of them was.
+// A call is the origin's side of a handle. One operation sends the request, receives the answer,
+// and ends at the deadline. Other parts are rare: the loan of an input that is larger than a
+// message, the pull of such an output, and a timer for the parts that remain when the operation has
+// ended. Handle.mu guards the call. Whatever the order in which the parts end, the result is
+// decided once, after the last one has ended, from the outcomes of all of them.
 type call struct {
 	h       *Handle
 	slot    uint32
 	gen     uint64
 	op      na.Op
-	timerOp *na.Op // nil until there is one
+	timerOp *na.Op // timer of the deadline; nil until a call has needed it
 	done    na.Task
 
 	in       draft          // header, metadata and encoded input
-	codec    uint8          // of the input
-	msg      []byte         // that says where the input is
-	buf      []byte         // receives the response
-	previous responseMemory // of the call before, while this one begins
-	streams  []*Stream      // of the last call
+	codec    uint8          // codec of the input
+	msg      []byte         // message with the key of an input that is lent
+	buf      []byte         // receive buffer of the response
+	previous responseMemory // memory of the previous response, while a new call begins
+	streams  []*Stream      // streams of the last call
 
 	callState
 }
 
 // responseMemory is the memory of a response.
 type responseMemory struct {
-	env     *na.Envelope // if it is longer than buf
-	fetched []byte       // of an output that was pulled
+	env     *na.Envelope // the response, if it is longer than call.buf
+	fetched []byte       // an output that was pulled
 }
 
-// callState is what begins anew with each Forward.
+// callState is the part of a call that each Forward resets.
 type callState struct {
-	phase          fsmcheck.State // written by to
-	openParts      int            // that have not ended
-	canceling      bool           // this side has ended it,
-	cancelCode     na.Code        // and why
-	abandonPending bool           // and the target is to be told, as far as it has not been
+	phase          fsmcheck.State // written by setPhaseLocked only
+	openParts      int            // parts that have not ended
+	canceling      bool           // this side has ended the call
+	cancelCode     na.Code        // the error code of the call; valid if canceling
+	abandonPending bool           // the target has to be notified of the cancel, and has not been
 	begun          time.Duration
 	deadline       na.Deadline
-	timerRuns      bool // the timer runs, and is a part
+	timerRuns      bool // timerOp is running, and counts in openParts
 	callback       ForwardFunc
-	hasWaiter      bool // Handle.waiter does, instead of a callback
-	endPostponed   bool // its end is in Trigger's queue
+	hasWaiter      bool // a goroutine waits with Handle.waiter; there is no callback
+	endPostponed   bool // the end of the call is in Trigger's queue
 
 	responseMemory
-	room int // size class that is reserved for it
+	room int // size class of the room reserved for the response; 0 for none
 	loan *loan
 	pull *pull
 
-	bodyBeside []byte // the input, if it goes beside the message
+	bodyBeside []byte // the input, if it is sent beside the message
 
-	opRunning  bool        // op is under way
-	opResult   na.Result   // how it has ended
-	loanResult na.Result   // of a one-way call: how the loan has, if it failed
-	withdrawal *withdrawal // the first of this call; or nil
+	opRunning  bool        // op has been posted and has not ended
+	opResult   na.Result   // the result of op; valid when it has ended
+	loanResult na.Result   // result of the loan of a one-way call, if it failed
+	withdrawal *withdrawal // the first Withdraw of this call, or nil
 	answer     response
 	isParsed   bool   // answer is valid
-	meta       []byte // of answer
-	isAnswered bool   // and its payload complete
-	failure    error  // of understanding or fetching the answer
+	meta       []byte // metadata of answer
+	isAnswered bool   // answer is valid and its payload is complete
+	failure    error  // error of parsing or fetching the answer
 	output     []byte
-	err        error // of the last call
+	err        error // the error of the last call
 }
 
 func newCall(h *Handle) *call {
@@ -104,8 +107,9 @@ func newCall(h *Handle) *call {
 	return k
 }
 
-// The identity of a call on the wire: slot and generation. The top bit stays free: it marks the loans of requests, so
-// that they cannot be taken for those of responses that the peer asked for under the same number.
+// The identity of a call on the wire: slot and generation. The top bit stays free: it marks the
+// loans of requests, to distinguish them from the loans of responses that the peer has requested
+// under the same number.
 const (
 	slotBits = 24
 	maxSlot  = 1<<slotBits - 1
@@ -113,7 +117,7 @@ const (
 	loanTag  = 1 << 63
 )
 
-// takeSlot gives a handle its part of the identity of calls.
+// takeSlot allocates the slot of a handle, and returns the last generation that was used in it.
 func (c *Context) takeSlot() (slot uint32, gen uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +130,8 @@ func (c *Context) takeSlot() (slot uint32, gen uint64) {
 	return uint32(len(c.slots) - 1), 0
 }
 
-// freeSlotLocked takes it back; the generation goes on where it was. Locked.
+// freeSlotLocked frees the slot of k, unless its generations are used up. The next handle continues
+// with the next generation. Context.mu is held.
 func (c *Context) freeSlotLocked(k *call) {
 	c.slots[k.slot] = k.gen
 	if k.gen < maxGen {
@@ -134,7 +139,8 @@ func (c *Context) freeSlotLocked(k *call) {
 	}
 }
 
-// nextTag begins a new life of the call's identity. A slot whose generations are used up is left for good.
+// nextTag starts the next generation of the call's identity. It replaces a slot whose generations
+// are used up; that slot is never used again.
 func (k *call) nextTag() error {
 	if k.gen >= maxGen {
 		c := k.h.ctx
@@ -150,12 +156,12 @@ func (k *call) nextTag() error {
 	return nil
 }
 
-// tag is the identity of the call that is under way.
+// tag returns the identity of the current call.
 func (k *call) tag() na.Tag {
 	return na.Tag(k.gen<<slotBits | uint64(k.slot))
 }
 
-// cancelPartsLocked cancels every part that has not ended. Locked.
+// cancelPartsLocked cancels every part that has not ended.
 func (k *call) cancelPartsLocked() {
 	k.op.Cancel()
 	if k.loan != nil {
@@ -166,14 +172,14 @@ func (k *call) cancelPartsLocked() {
 	}
 }
 
-// cancelLocked ends the call, if one is under way. Locked.
+// cancelLocked ends the call, if one is in flight.
 func (k *call) cancelLocked(why na.Code) {
 	if k.isInFlightLocked() {
 		k.endLocallyLocked(why)
 	}
 }
 
-// endLocallyLocked ends the call from this side. The first end decides the cancelCode. Locked.
+// endLocallyLocked ends the call from this side. Only the first one sets cancelCode.
 func (k *call) endLocallyLocked(why na.Code) {
 	if !k.canceling {
 		k.canceling, k.cancelCode = true, why
@@ -182,10 +188,11 @@ func (k *call) endLocallyLocked(why na.Code) {
 	}
 }
 
-// isInFlightLocked reports whether some part has not ended. Locked.
+// isInFlightLocked reports whether a part of the call has not ended.
 func (k *call) isInFlightLocked() bool { return k.phase != callIdle && k.phase != callQueued }
 
-// markFailedLocked notes that the call will fail, or has been ended from this side. Locked.
+// markFailedLocked records that the call will fail, or was ended from this side, and resets its
+// streams.
 func (k *call) markFailedLocked() {
 	if k.phase != callEnding {
 		k.setPhaseLocked(callEnding)
@@ -195,7 +202,7 @@ func (k *call) markFailedLocked() {
 	}
 }
 
-// setPhaseLocked writes the phase. Locked.
+// setPhaseLocked writes the phase, and checks the transition in tests.
 func (k *call) setPhaseLocked(next fsmcheck.State) {
 	callPhases.Move(k.phase, next)
 	k.phase = next

@@ -9,20 +9,30 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Call forwards in, waits as Context.Wait does, and decodes the output into out unless out is nil. The sooner of ctx's deadline
-// and SetTimeout travels with the request. When ctx ends first the call is canceled here, at once, and the target is told
-// (Abandon). Call returns after the call's end in any case: its memory is the caller's again. Where the target has no envelope
-// free the request waits for one, whatever na.Config.OnNoCredit says, and does not count against na.Config.SendQueue; with
-// WithNoWait the call ends at once.
+// Call encodes in, forwards it, waits as Context.Wait does, and decodes the output into out unless
+// out is nil. The earlier of ctx's deadline and SetTimeout travels with the request. If ctx ends
+// first, the call is canceled locally at once, and the target is notified as by Abandon. In any
+// case the call has ended when Call returns: its memory is the caller's again.
 //
-// The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), ErrRemote, or
-// another local code; what the library at the target has refused matches ErrRemote and its code (see [RemoteError.Is]). If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has answered
-// meanwhile: only success counts more. A ctx that has ended before sends nothing.
+// If the target has no free envelope the request waits for one, whatever na.Config.OnNoCredit says,
+// and does not count against na.Config.SendQueue; with WithNoWait the call fails at once.
+//
+// The error matches exactly one of
+//   - ErrTimeout (and context.DeadlineExceeded);
+//   - ErrCanceled (and context.Canceled);
+//   - ErrRemote; an error with which the library at the target refused the request also matches
+//     its code (see [RemoteError.Is]);
+//   - another local code.
+//
+// If ctx has ended, the error matches ctx.Err and context.Cause(ctx), even if the target has
+// answered with another error; a success is returned nevertheless. If ctx has ended before Call,
+// nothing is sent.
 func (h *Handle) Call(ctx context.Context, in, out any) error {
 	return h.callDraft(ctx, h.newEncodingDraft(), in, out)
 }
 
-// callTo is hghook.CallTo: Reset and Call in one. It does not keep the memory of the output.
+// callTo implements hghook.CallTo: Reset and Call in one. The memory of the output is freed when it
+// returns.
 func (h *Handle) callTo(ctx context.Context, to na.Addr, id ID, in, out any) error {
 	h.mu.Lock()
 	if err := h.aimLocked(to, id); err != nil {
@@ -39,7 +49,7 @@ func (h *Handle) callTo(ctx context.Context, to na.Addr, id ID, in, out any) err
 	return err
 }
 
-// callDraft is Call with the draft of the input.
+// callDraft implements Call; d is a draft with the front of the request.
 func (h *Handle) callDraft(ctx context.Context, d draft, in, out any) error {
 	err := d.encode(h.rpc.Codec, in)
 	if err != nil {
@@ -62,7 +72,8 @@ func (h *Handle) callDraft(ctx context.Context, d draft, in, out any) error {
 	return h.decodeOutput(b, id, out)
 }
 
-// CallRaw is Call for bytes. The output is valid until the next call or Close.
+// CallRaw is Call for input and output that are encoded already. out is valid until the next call
+// or Close.
 func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error) {
 	left, hasty, err := h.readContext(ctx)
 	if err != nil {
@@ -78,7 +89,8 @@ func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error)
 	switch {
 	case err != nil:
 		out = nil
-	case h.refs.Load() == 1: // h has been closed meanwhile, and the memory of the output goes with the last hold
+	// h has been closed since, and the memory of the output is freed with the last hold
+	case h.refs.Load() == 1:
 		out = bytes.Clone(out)
 	}
 	h.releaseHold()
@@ -87,13 +99,15 @@ func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error)
 
 type failFastKey struct{}
 
-// WithNoWait returns a context whose calls, by Call and CallRaw, end with ErrNoCredit, and did not run, where the target has no envelope
-// free: they do not wait for one. A call that has to connect first does not wait longer than for that.
+// WithNoWait returns a context whose calls, by Call and CallRaw, fail with ErrNoCredit and NotRun
+// if the target has no free envelope: they do not wait for one. A call that has to connect first
+// waits for the connection only.
 func WithNoWait(ctx context.Context) context.Context {
 	return context.WithValue(ctx, failFastKey{}, true)
 }
 
-// readContext returns how much time ctx leaves a call and whether it is of WithNoWait, or why it lets none begin.
+// readContext returns how much time ctx leaves for a call (0: no limit), and hasty if ctx is of
+// WithNoWait. It returns an error if ctx has ended.
 func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty bool, err error) {
 	if _, ok := ctx.Deadline(); ok {
 		left, err = h.ctx.timeLeft(ctx)
@@ -108,9 +122,10 @@ func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty boo
 	return left, ctx.Value(failFastKey{}) != nil, nil
 }
 
-// callAndWait sends a draft, waits for the end of the call, and returns its output and the codec of that. If held, h is held until the caller
-// releases it, so that the output stays although h may be closed meanwhile. A call of hghook.OnEnd is not waited for, and not held.
-// Locked, and unlocks.
+// callAndWait sends a draft, waits for the end of the call, and returns its output and the codec of
+// the output. It is called with h.mu held and returns with it released. If held, the caller must
+// call releaseHold when it has read the output; until then the output is valid even if h is closed.
+// A call of hghook.OnEnd is neither waited for nor held.
 func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit time.Duration, hasty bool) (out []byte, id uint8, held bool, err error) {
 	h.noWait = hasty
 	err = h.forwardLocked(in, codec, limit, true, nil)
@@ -128,7 +143,7 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit t
 	}
 	h.waiter.SetClock(begun)
 	settled := false
-	defer func() { // a callback of somebody else may panic
+	defer func() { // Await runs other callbacks, which may panic
 		if !settled {
 			h.abandonWait()
 		}
@@ -138,7 +153,7 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit t
 	return h.settleCall(ctx)
 }
 
-// settleCall ends a call that has been waited for. What it returns is as of callAndWait.
+// settleCall ends a call whose end has been waited for. The results are those of callAndWait.
 func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held bool, err error) {
 	h.mu.Lock()
 	o := h.call.settleLocked()
@@ -153,7 +168,8 @@ func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held boo
 	return out, id, true, nil
 }
 
-// deliverHeld is deliver of what is observed of a call of h, which is held: a panic of Config.Observe releases it.
+// deliverHeld delivers the event of a call of h, which is held; if Config.Observe panics it
+// releases h.
 func (h *Handle) deliverHeld(seen *pendingEvent) {
 	delivered := false
 	defer func() {
@@ -165,7 +181,7 @@ func (h *Handle) deliverHeld(seen *pendingEvent) {
 	delivered = true
 }
 
-// endCall is hghook.EndCall.
+// endCall implements hghook.EndCall.
 func (h *Handle) endCall(ctx context.Context) error {
 	_, _, held, err := h.settleCall(ctx)
 	if held {
@@ -174,7 +190,8 @@ func (h *Handle) endCall(ctx context.Context) error {
 	return err
 }
 
-// wakeWaiterLocked says that a call has ended to who waits for it. Locked.
+// wakeWaiterLocked wakes the goroutine that waits for the end of the call, or calls the function of
+// hghook.OnEnd.
 func (k *call) wakeWaiterLocked() {
 	if k.h.onEnd != nil {
 		k.h.onEnd()
@@ -183,13 +200,16 @@ func (k *call) wakeWaiterLocked() {
 	k.h.waiter.End()
 }
 
-// endedBy is the function of that name, but waits for ctx to end when the call ended at its deadline: two clocks tell of one moment, and
-// ctx.Err, the cause and the error of the call are to say the same. A ctx with a clock that is slow is not waited for.
+// endedBy is the function endedBy, except that it waits for ctx to end if the call ended at its
+// deadline. The clocks of c and of ctx reach that moment at slightly different times, and ctx.Err,
+// the cause and the error of the call have to agree. It waits at most 100 ms, in case the clock of
+// ctx is slow.
 func (c *Context) endedBy(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || c.nctx.Scheduled() || na.CodeOf(err) != ErrTimeout {
 		return endedBy(ctx, err)
 	}
-	if left, wrong := c.timeLeft(ctx); wrong != nil || left == 0 || left > time.Millisecond { // not at that of ctx
+	// the call did not end at the deadline of ctx
+	if left, wrong := c.timeLeft(ctx); wrong != nil || left == 0 || left > time.Millisecond {
 		return err
 	}
 	slow, stop := c.nctx.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -201,8 +221,9 @@ func (c *Context) endedBy(ctx context.Context, err error) error {
 	return endedBy(ctx, err)
 }
 
-// abandonAtContextEnd abandons the call whose context has ended. One that was canceled before stays canceled: the target is not told. One whose
-// deadline has passed, too, ends by that, since it knows what has held it up.
+// abandonAtContextEnd abandons the call because its context has ended. A call that was canceled
+// before stays canceled, and its target is not notified. A call whose deadline has passed, too,
+// ends by its own timer, whose error names the limit that delayed it.
 func (h *Handle) abandonAtContextEnd() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -213,7 +234,7 @@ func (h *Handle) abandonAtContextEnd() {
 	}
 }
 
-// abandonWait ends the wait for a call that goes on.
+// abandonWait reverts the wait for a call that goes on: Trigger ends the call.
 func (h *Handle) abandonWait() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,7 +244,8 @@ func (h *Handle) abandonWait() {
 	}
 }
 
-// timeLeft returns how much time ctx leaves, by the clock of c: 0 if it has no deadline, less than 0 when that has passed.
+// timeLeft returns how much time ctx leaves, by the clock of c: 0 if ctx has no deadline, negative
+// if it has passed.
 func (c *Context) timeLeft(ctx context.Context) (time.Duration, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {

@@ -8,19 +8,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Class is this process's membership of a network, with the RPCs that it knows.
+// A Class is this process's membership in a network, and the registry of its RPCs. Its methods may
+// be called from any goroutine.
 type Class struct {
 	cfg  Config
 	na   *na.Class
 	rpcs registry
-	slow sync.Map // *RPC: those whose inline handlers were found to be slow
+	slow sync.Map // *RPC to true: RPCs whose inline handlers were logged as slow
 
 	mu       sync.Mutex // guards contexts
 	contexts []*Context
 }
 
-// Open opens the network that addr names: "tcp://" for an origin only, "tcp://host:port" to be a target too. The
-// program links the transport in by importing its plugin, or plugins/all.
+// Open opens the network of addr: "tcp://" for an origin only, "tcp://host:port" for a target too.
+// The program has to link the transport in by importing its plugin, or plugins/all. Call Close or
+// Shutdown when the class is no longer used.
 func Open(addr string, cfg Config) (*Class, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -41,7 +43,7 @@ func Open(addr string, cfg Config) (*Class, error) {
 	return cls, nil
 }
 
-// logger returns where the class logs.
+// logger returns the logger of the class.
 func (c *Class) logger() *slog.Logger {
 	if c.cfg.Logger != nil {
 		return c.cfg.Logger
@@ -49,13 +51,14 @@ func (c *Class) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// NA returns the class of the network abstraction below. Its Shutdown knows nothing of handlers: that of c does.
+// NA returns the class of the network abstraction below. Its Shutdown does not wait for handlers:
+// use the Shutdown of c.
 func (c *Class) NA() *na.Class { return c.na }
 
-// Addr returns the address by which targets are reached: that of context 0.
+// Addr returns the address of context 0, by which targets are reached.
 func (c *Class) Addr() na.Addr { return c.na.Addr() }
 
-// NewContext makes the next context; its id is the number of those made before.
+// NewContext makes a context. Its id is the number of contexts made before.
 func (c *Class) NewContext() (*Context, error) {
 	nctx, err := c.na.NewContext()
 	if err != nil {
@@ -68,14 +71,14 @@ func (c *Class) NewContext() (*Context, error) {
 	return hctx, nil
 }
 
-// Contexts returns the contexts of c.
+// Contexts returns the contexts of c. The slice is the caller's.
 func (c *Class) Contexts() []*Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.contexts)
 }
 
-// Close closes every context. It does not wait and may be called anywhere, callbacks included. Operations under way end with
-// ErrClosed; their callbacks run in Trigger of their contexts. When all of these have returned and everything has been given back,
-// NA().Closed reports true.
+// Close closes every context. It does not block and may be called anywhere, also inside callbacks.
+// Operations in flight end with ErrClosed; their callbacks run in Trigger of their contexts.
+// NA().Closed reports true once all of these have returned and all loans and leases have ended.
 func (c *Class) Close() error { return c.na.Close() }

@@ -9,18 +9,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Code says why a call failed; see [na.Code]. A code whose name begins with Err says what happened to this process or on
-// the way. The others are what handlers say.
+// A Code is the reason of a failed call; see [na.Code]. Codes below 64 are the library's: a failure
+// in this process, on the way, or at the target. Codes from 64 on are chosen by handlers.
 type Code = na.Code
 
-// The codes that users of this package meet; the whole list is in package na/codes.
+// The codes that users of this package meet most; package na/codes has the whole list.
 const (
 	ErrCanceled    = na.ErrCanceled
 	ErrTimeout     = na.ErrTimeout
 	ErrPeerLost    = na.ErrPeerLost
 	ErrUnreachable = na.ErrUnreachable
-	ErrNoMethod    = na.ErrNoMethod // the target serves no method of this name
-	ErrNoEntry     = na.ErrNoEntry  // no such host, or an id that was not registered here
+	ErrNoMethod    = na.ErrNoMethod // the target does not serve a method of this name
+	ErrNoEntry     = na.ErrNoEntry  // no such host, or an RPC id that is not registered here
 	ErrClosed      = na.ErrClosed
 	ErrInvalid     = na.ErrInvalid
 	ErrOverflow    = na.ErrOverflow
@@ -34,7 +34,8 @@ const (
 	ErrRefused     = na.ErrRefused
 )
 
-// The codes that handlers give. 64 to 127 mean the same everywhere; 128 to 255 mean what the program says.
+// The codes that handlers return. 64 to 127 have the same meaning everywhere; 128 to 255 are
+// defined by the program.
 const (
 	ErrNotFound      = codes.ErrNotFound
 	ErrAlreadyExists = codes.ErrAlreadyExists
@@ -45,13 +46,16 @@ const (
 	ErrUnavailable   = codes.ErrUnavailable
 	ErrAborted       = codes.ErrAborted
 	ErrInternal      = codes.ErrInternal
-	ErrDraining      = codes.ErrDraining // the target shuts down: the library there refuses calls with it, and handlers may end with it
+	// the target is shutting down: returned by the library there when it refuses a call; handlers
+	// may return it too
+	ErrDraining = codes.ErrDraining
 )
 
-// DefineCode gives a code of the program's own, 128 to 255, a name, and returns it: a package variable that both programs import. Errors, logs,
-// the debug page and metrics of processes that have it say the name, and so do the tools of peers of a class with Config.Reflect. name is 1 to
-// 64 bytes of printable ASCII; it is good for all classes of the process. DefineCode panics for another code or such a name, and when the code has
-// another name.
+// DefineCode names a code of the program's own, 128 to 255, and returns it, for a package variable
+// that origin and target import. Errors, logs, the debug page and metrics of processes that have
+// defined it print the name, and so do the tools of peers of a class with Config.Reflect. name is 1
+// to 64 bytes of printable ASCII, and applies to all classes of the process. DefineCode panics if
+// code or name is out of range, or the code has another name.
 //
 //	var ErrQuota = hg.DefineCode(200, "quota used up")
 func DefineCode(code Code, name string) Code {
@@ -61,10 +65,11 @@ func DefineCode(code Code, name string) Code {
 	return code
 }
 
-// CodeNames returns the numbers of the codes that DefineCode has named in this process, and their names. The map is the caller's.
+// CodeNames returns the codes that DefineCode has named in this process, and their names. The map
+// is the caller's.
 func CodeNames() map[uint8]string { return codes.Names() }
 
-// A Fate says what became of a request at its target; see [na.Fate].
+// A Fate tells whether the target ran a request; see [na.Fate].
 type Fate = na.Fate
 
 // The fates.
@@ -83,20 +88,21 @@ type codedError struct {
 func (e *codedError) Error() string   { return e.err.Error() }
 func (e *codedError) Unwrap() []error { return []error{e.code, e.err} }
 
-// Errorf is fmt.Errorf for an error that also matches code. A handler that returns it answers with code and text.
+// Errorf returns an error formatted as by fmt.Errorf that also matches code. A handler that returns
+// it answers with code and text.
 func Errorf(code Code, format string, args ...any) error {
 	return &codedError{code, fmt.Errorf(format, args...)}
 }
 
-// A refusal is an error of a handler that did nothing.
+// A refusal marks the error of a handler that had no effect.
 type refusal struct{ err error }
 
 func (e *refusal) Error() string { return e.err.Error() }
 func (e *refusal) Unwrap() error { return e.err }
 
-// Refuse marks err as the answer to a request with which nothing was done: the origin gets NotRun, and may repeat the call
-// safely. It is for handlers that check something first, a quota for example; its code says if a repetition can help.
-// Refuse(nil) returns nil.
+// Refuse marks err as the answer to a request on which the handler did not act: the origin gets
+// NotRun, and may safely retry the call. Use it in handlers that first check something, a quota for
+// example. Refuse(nil) returns nil.
 func Refuse(err error) error {
 	if err == nil {
 		return nil
@@ -113,9 +119,9 @@ type detailedError struct {
 func (e *detailedError) Error() string { return e.err.Error() }
 func (e *detailedError) Unwrap() error { return e.err }
 
-// WithDetail attaches a value to err, for the origin to read with [RemoteError.Detail]. It is encoded with the RPC's codec
-// when a handler answers with err; one that fails to encode or takes more than 1,024 bytes is left out and logged.
-// WithDetail(nil, detail) returns nil.
+// WithDetail attaches a value to err, which the origin reads with [RemoteError.Detail]. The value
+// is encoded with the RPC's codec when a handler answers with err; if that fails or yields more
+// than 1,024 bytes the detail is left out, and this is logged. WithDetail(nil, detail) returns nil.
 func WithDetail(err error, detail any) error {
 	if err == nil {
 		return nil
@@ -123,19 +129,22 @@ func WithDetail(err error, detail any) error {
 	return &detailedError{err, detail}
 }
 
-// A RemoteError is what the target answered instead of output. Nothing failed in this process or on the way.
+// A RemoteError is an error response of the target. Nothing failed in this process or on the way.
 type RemoteError struct {
-	Code    Code
-	Text    string // the target's words; may be empty. If it does not serve the method they come after a sentence of this side that names it
-	Refused bool   // the request did not run: the library at the target refused it, or its handler did with Refuse
+	Code Code
+	// text of the target's error; may be empty. If the target does not serve the method, a sentence
+	// of this side that names it precedes the text
+	Text string
+	// the request did not run: refused by the library at the target, or by its handler with Refuse
+	Refused bool
 
-	early   bool // Code is the library's
+	early   bool // Code was set by the library at the target, not by a handler
 	detail  []byte
 	codec   codec.Codec
 	codecID uint8
 }
 
-// Error returns the code's text or the target's words.
+// Error returns the target's text, or that of the code.
 func (e *RemoteError) Error() string {
 	if e.Text == "" {
 		return "target: " + e.Code.Error()
@@ -143,7 +152,8 @@ func (e *RemoteError) Error() string {
 	return "target: " + e.Text
 }
 
-// nameMethod has the text of a refusal with ErrNoMethod say which method it is about: the target knows only the hash of its name.
+// nameMethod adds the name of the method to the text of an ErrNoMethod refusal: the target knows
+// only the hash of the name.
 func (e *RemoteError) nameMethod(method string, peer na.Addr) {
 	said := e.Text
 	e.Text = fmt.Sprintf("method %s is not served by %s: is it registered there under this name?", method, peer.Label())
@@ -152,15 +162,18 @@ func (e *RemoteError) nameMethod(method string, peer na.Addr) {
 	}
 }
 
-// Is matches
+// Is reports whether e matches target, which is one of
 //
 //   - ErrRemote;
 //   - ErrRefused, if the request was refused;
-//   - Code, if it is 64 to 255, or only a target can produce it: ErrHandler, ErrPanic and na.ErrNoResponse;
-//   - Code, and the errors of the standard library that it matches, if the library at the target has refused this request: ErrNoMethod (it
-//     has no such RPC), ErrTimeout (the handler could not begin in time; or it did, and has failed since RPC.Timeout of the target was over), ErrPermission (by an authorizer), ErrOverflow,
-//     ErrUnsupported, ErrInvalid and na.ErrProtocol. What a handler returns does not match these: its ErrNoMethod, for example, may be
-//     about a peer of the target.
+//   - Code, if it is 64 to 255, or only a target can produce it: ErrHandler, ErrPanic and
+//     na.ErrNoResponse;
+//   - Code, and the errors of the standard library that it matches, if the library at the target
+//     has refused this request or ended it: ErrNoMethod (the RPC is not registered), ErrTimeout
+//     (the handler did not begin in time, or failed after the target's RPC.Timeout), ErrPermission
+//     (denied by an authorizer), ErrOverflow, ErrUnsupported, ErrInvalid and na.ErrProtocol. An
+//     error of a handler does not match these: its ErrNoMethod, for example, may be about a peer
+//     of the target.
 func (e *RemoteError) Is(target error) bool {
 	switch target {
 	case ErrRemote:
@@ -171,7 +184,7 @@ func (e *RemoteError) Is(target error) bool {
 	return e.isCodeKnown() && (target == e.Code || e.early && e.Code.Is(target))
 }
 
-// isCodeKnown reports whether Code says here what it says at the target.
+// isCodeKnown reports whether Code means the same at this side as at the target.
 func (e *RemoteError) isCodeKnown() bool {
 	switch e.Code {
 	case ErrHandler, ErrPanic, na.ErrNoResponse:
@@ -182,8 +195,8 @@ func (e *RemoteError) isCodeKnown() bool {
 	return e.Code >= codes.ErrNotFound
 }
 
-// Detail decodes into v what the handler has attached by WithDetail. The error matches ErrNoEntry when there is nothing, and
-// na.ErrProtocol when the target has used another codec.
+// Detail decodes into v the value that the handler has attached by WithDetail. The error matches
+// ErrNoEntry if there is none, and na.ErrProtocol if the target has used another codec.
 func (e *RemoteError) Detail(v any) error {
 	if e.detail == nil {
 		return fmt.Errorf("hg: the target's error has no detail: %w", ErrNoEntry)
@@ -194,7 +207,8 @@ func (e *RemoteError) Detail(v any) error {
 	return e.codec.Decode(e.detail, v)
 }
 
-// As makes ErrRemote the code of e, or Code if the library at the target has refused the request with that.
+// As implements errors.As for a *Code: the code is ErrRemote, or Code if the library at the target
+// has refused the request.
 func (e *RemoteError) As(target any) bool {
 	code, ok := target.(*Code)
 	if ok {
@@ -205,8 +219,9 @@ func (e *RemoteError) As(target any) bool {
 	return ok
 }
 
-// CodeOf returns the code of err: OK for nil; the code that a handler gave, 64 to 255; that with which the library at the target
-// refused the request, as [RemoteError.Is] lists them; ErrRemote for what a target said otherwise; and ErrIO for an error that has none.
+// CodeOf returns the code of err: OK for nil; the code of a handler, 64 to 255; the code with which
+// the library at the target refused the request, as [RemoteError.Is] lists them; ErrRemote for
+// other errors of a target; and ErrIO for an error without a code.
 func CodeOf(err error) Code {
 	code := na.CodeOf(err)
 	if code == ErrRemote {
@@ -217,11 +232,12 @@ func CodeOf(err error) Code {
 	return code
 }
 
-// RemoteOf returns what a target said, if err is or wraps that.
+// RemoteOf returns the error response of the target that err is or wraps, if there is one.
 func RemoteOf(err error) (*RemoteError, bool) { return errors.AsType[*RemoteError](err) }
 
-// FateOf returns the fate inside err: Ran for nil, MaybeRan for an error without one. If err joins several, with errors.Join for
-// example, it is Ran if one of them ran, else MaybeRan if one may have, and NotRun only if none did.
+// FateOf returns the fate inside err: Ran for nil, MaybeRan for an error without one. If err joins
+// several errors, with errors.Join for example, it is Ran if one of them is, else MaybeRan if one
+// of them is, and NotRun only if all are.
 func FateOf(err error) Fate {
 	if err == nil {
 		return Ran
@@ -232,7 +248,7 @@ func FateOf(err error) Fate {
 	return MaybeRan
 }
 
-// fateIn returns the fate inside err, if there is one.
+// fateIn returns the worst fate inside err, and whether there is one.
 func fateIn(err error) (worst Fate, found bool) {
 	switch e := err.(type) {
 	case *Error:
@@ -252,17 +268,17 @@ func fateIn(err error) (worst Fate, found bool) {
 	return worst, found
 }
 
-// A errorBody is what an error response says.
+// An errorBody is the content of an error response.
 type errorBody struct {
 	code   Code
 	fate   Fate
 	text   string
 	detail any
-	early  bool // the code is the library's: it has refused the request, or RPC.Timeout has ended it
+	early  bool // the code is set by the library: it refused the request, or RPC.Timeout ended it
 }
 
-// failureOf returns what a handler's error says to the origin: the outermost code in its chain, unless that is OK or a code
-// which only origins use.
+// failureOf returns the error response to a handler's error. Its code is the outermost one in the
+// chain of err; it is ErrHandler if there is none, or that is OK or one that only origins use.
 func failureOf(err error) errorBody {
 	f := errorBody{code: ErrHandler, fate: Ran, text: err.Error()}
 	if c, ok := errors.AsType[Code](err); ok {

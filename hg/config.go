@@ -10,71 +10,87 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Config holds what a class can be told. The zero value works.
+// Config is the configuration of a class. The zero value works.
 type Config struct {
 	// NA is the configuration of the network abstraction below.
 	NA na.Config
-	// Codec encodes arguments and results. Nil means codec.Msgpack. Both sides need the same.
+	// Codec encodes input and output. Nil means codec.Msgpack. Origin and target must use the same.
 	Codec codec.Codec
-	// MaxInput bounds the encoded input of a call in bytes, at the origin and at the target. Zero means 64 MiB.
+	// MaxInput limits the encoded input of a call in bytes, at the origin and at the target. Zero
+	// means 64 MiB.
 	MaxInput int64
-	// MaxOutput bounds the encoded output likewise. Zero means 64 MiB.
+	// MaxOutput limits the encoded output of a call in bytes, at the origin and at the target. Zero
+	// means 64 MiB.
 	MaxOutput int64
-	// MaxLent bounds the bytes of input and output larger than one message that a context lends to its peers at a time.
-	// Zero means 1 GiB. Beyond it Forward and Respond fail with ErrAgain. The answers to one session get no more than three quarters of
-	// what all else leaves, but for the first, so that an origin which does not fetch them does not keep others out.
+	// MaxLent limits how many bytes of input and output larger than one message a context lends to
+	// its peers at a time. Zero means 1 GiB. Beyond it Forward and Respond fail with ErrAgain. The
+	// answers to one session get at most three quarters of the part that the others do not use,
+	// except for its first answer, so that one origin that does not fetch its answers cannot take
+	// the whole limit.
 	MaxLent int64
-	// MaxPulled bounds the bytes of such input and output that a context is fetching from its peers at a time. Zero means
-	// 1 GiB. Beyond it a request is answered, or a call ends, with ErrAgain. The requests of one session get no more than three quarters of
-	// what all else leaves, but for the first, so that an origin which lends and is silent then does not keep others out. Answers of
-	// up to 64 KiB that come inline take up to a quarter of MaxPulled beside.
+	// MaxPulled limits how many bytes of such input and output a context fetches from its peers at
+	// a time. Zero means 1 GiB. Beyond it a request is answered, or a call ends, with ErrAgain. The
+	// requests of one session get at most three quarters of the part that the others do not use,
+	// except for its first request, so that one origin that lends input and then stops cannot take
+	// the whole limit. Answers of up to 64 KiB that arrive inline may use up to a quarter of
+	// MaxPulled in addition.
 	MaxPulled int64
-	// MaxActive bounds the requests of a context whose handlers have begun and that have not ended. Zero means
-	// 1024. One more waits, in its envelope, until another ends: a handler that waits for a call which in turn needs a
-	// handler here may wait for ever if the bound is small. Requests with streams of items, and probes (PingRPC, HealthRPC), do not count
-	// and do not wait; those with a Reader or a Writer of package qs do.
+	// MaxActive limits the requests of a context whose handlers have begun and that have not ended.
+	// Zero means 1024. Further requests wait, each in its envelope, until another ends. With a
+	// small limit, handlers that wait for calls which in turn need a handler here may wait forever.
+	// Requests with streams of items, and probes (PingRPC, HealthRPC), neither count nor wait;
+	// those with a Reader or a Writer of package qs do both.
 	//
-	// One that has a deadline waits until an eighth of its time is left, but
-	// at least 1 ms and at most 250 ms: then it is refused with ErrTimeout, and its origin hears of the bound. So is one that
-	// Dispatch was given, and that nobody has run.
+	// A waiting request that has a deadline is refused when an eighth of its time is left, but at
+	// least 1 ms and at most 250 ms: with ErrTimeout, and a text that names the limit. The same
+	// holds for a request that Dispatch was given and that was not run.
 	MaxActive int
-	// MaxActivePerPeer bounds those of one session. Zero means 128.
+	// MaxActivePerPeer limits the requests of one session that are active as above. Zero means 128.
 	MaxActivePerPeer int
-	// MaxStreams bounds the requests of a context that have streams, but for those of a Reader or a Writer of package qs, and have not ended. Zero means 4096. One more is refused at once, with
-	// ErrExhausted: streams may last for ever.
+	// MaxStreams limits the requests of a context that have streams and have not ended, without
+	// those of a Reader or a Writer of package qs. Zero means 4096. Further ones are refused at
+	// once with ErrExhausted: streams may last forever.
 	MaxStreams int
-	// MaxStreamsPerPeer bounds those of one session. Zero means 2048.
+	// MaxStreamsPerPeer limits the requests of one session that have streams as above. Zero means
+	// 2048.
 	MaxStreamsPerPeer int
-	// Authorize, if set, is asked before any handler of this class runs, in Request.Run if Dispatch is set, else in Trigger. It may
-	// block; [Authorizer] says what that costs.
+	// Authorize, if set, is called before any handler of this class runs, in Request.Run if
+	// Dispatch is set, else in Trigger. It may block; see [Authorizer] for the cost.
 	Authorize Authorizer
-	// AuthorizeQuick promises that Authorize does not block and takes microseconds: with Dispatch it is then asked about Inline RPCs in
-	// Trigger, before the request has a place, and their handlers run there. Without it Inline RPCs of a class that has an authorizer are
-	// dispatched. An Authorize that blocks all the same holds up everything that Trigger is to run.
+	// AuthorizeQuick declares that Authorize does not block and takes microseconds. With Dispatch
+	// it is then called for Inline RPCs in Trigger, before the request is admitted, and their
+	// handlers run there. Without it Inline RPCs of a class that has an authorizer are dispatched.
+	// If Authorize blocks nevertheless, everything that Trigger has to run waits.
 	AuthorizeQuick bool
-	// Logger gets what no error can carry: panics, errors of handlers after their answers, and detached requests that are not
-	// answered; and what the layers below have to say, unless NA.Logger is set. Nil means slog.Default().
+	// Logger gets the failures that are not returned as errors: panics, errors of handlers after
+	// their answers, detached requests that are not answered; and the logs of the layers below,
+	// unless NA.Logger is set. Nil means slog.Default().
 	Logger *slog.Logger
-	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, Request.Run, or the Call that has
-	// waited, from several goroutines at once if they are. It must not block, and e is not kept: it is used again when Observe returns.
+	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, in
+	// Request.Run, or in the Call that has waited, so from several goroutines at once if there are
+	// several. It must not block, and must not keep e, which is reused when Observe returns.
 	Observe func(e *inspect.Event)
-	// Reflect tells peers about the RPCs that are registered: [inspect.RPCsRPC] answers, and the error for an unknown RPC names others.
+	// Reflect lets peers list the registered RPCs: [inspect.RPCsRPC] is served, and the error for
+	// an unknown RPC names others.
 	Reflect bool
-	// Dispatch, if set, is called in Trigger instead of the handlers that are not RPC.Inline, and does not block. It leads to
-	// one r.Run on any goroutine. A request whose input is fetched after the authorizer has agreed is dispatched twice, each
-	// time with an r of its own: for the authorizer, and when the input is there. Until Run a request has no input and cannot be
-	// answered or detached; it counts as active, and the origin may take it back. One that is never run ends at its deadline
-	// (ErrTimeout), when the class shuts down (ErrClosed), both with NotRun, or with its session.
+	// Dispatch, if set, is called in Trigger instead of the handlers that are not RPC.Inline. It
+	// must not block, and has to lead to one call of r.Run, on any goroutine. A request whose input
+	// is fetched after it was authorized is dispatched twice, each time with a new r: to authorize
+	// it, and when its input has arrived. Until Run a request has no input and cannot be answered
+	// or detached; it counts as active, and the origin may withdraw it. A request that is never run
+	// ends at its deadline (ErrTimeout), when the class shuts down (ErrClosed), both with NotRun,
+	// or with its session.
 	Dispatch func(r Request)
-	// Trace looks for misuse: handles remember where they were made, for ShutdownError.Open, and Request.InputRaw returns copies
-	// that are overwritten once the program must not use them any more.
+	// Trace helps to find misuse: handles remember where they were made, for ShutdownError.Open,
+	// and Request.InputRaw returns copies that are overwritten once the program must no longer use
+	// them.
 	Trace bool
 
-	opened         func(class any) // called by Open, if not nil: see onOpen
-	streamDispatch func(r Request) // in the place of Dispatch for requests with streams; nil: Dispatch
+	opened         func(class any) // called by Open if not nil; see onOpen
+	streamDispatch func(r Request) // used instead of Dispatch for requests with streams; nil: Dispatch
 }
 
-// onOpen is hghook.OnOpen.
+// onOpen implements hghook.OnOpen: Open calls f, after the functions of earlier calls.
 func (c *Config) onOpen(f func(class any)) {
 	before := c.opened
 	c.opened = func(class any) {

@@ -9,17 +9,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A deadline travels with its request as the time that is left, since the two ends have no common clock. na writes it
-// into the header when the request leaves; the target counts from its arrival. Each end judges by its own clock, and the
-// time on the way is nobody's: the origin is the first to know that it is over, and says so by Abandon.
+// A deadline travels with its request as the remaining time, since the two sides have no common
+// clock. na writes it into the header when the request leaves; the target counts from the arrival.
+// Each side uses its own clock, and neither counts the time on the network: so the deadline passes
+// at the origin first, which then notifies the target by Abandon.
 //
 //	origin: Forward ─── timer: Abandon, the call ends ────────────────────────────────────►│ ErrTimeout
-//	           └─ waits for an envelope ─► leaves, with what is left
+//	           └─ waits for an envelope ─► leaves, with the remaining time
 //	target:                                  arrives ─ fetched, waits for room, queued ─►│   not run, answered ErrTimeout
 //	                                                                    └─ handler runs ──►│ its context ends
 //
-// A request that waits at the target, for room or for somebody to run it, is given up a little before its deadline: else its origin, whose
-// time ends first, would never hear which limit has held it up.
+// A request that waits at the target, to be admitted or to be run, is refused a little before its
+// deadline: otherwise its origin, whose deadline passes first, would not learn which limit delayed
+// it.
 
 var (
 	errDeadlinePassed = na.WithText(ErrTimeout, "the deadline passed before the handler began")
@@ -32,30 +34,35 @@ var (
 	errRequestEnded   = na.WithText(ErrCanceled, "the request has ended")
 )
 
-// SetTimeout bounds how long each call of h may take from Forward on, until it is set anew; 0, as Create makes it, is no
-// bound. A call under way keeps the bound that it began with.
+// SetTimeout limits how long each later call of h may take, from Forward on; 0, the initial value,
+// is no limit. A negative d has passed: Forward fails. A call in flight keeps its limit.
 //
-// When the time is up the call ends with an error that matches os.ErrDeadlineExceeded and ErrTimeout, and the target is
-// told, as by Abandon. The target knows how much time is left, too: it does not run a handler for which there is none,
-// and it ends the context of one that runs. A request that still waits on this side for an envelope or a connection is not sent:
-// the error's Fate is NotRun. Once the request has left the Fate is MaybeRan, unless the target's answer that it did not run is
-// here before the call ends; to be certain, use Withdraw. A request that waits at the target until its time is nearly over, because of
-// a limit there, is refused a little before, by ErrTimeout too: the text of the error names the limit.
+// At the deadline the call ends with an error that matches os.ErrDeadlineExceeded and ErrTimeout,
+// and the target is notified as by Abandon. The target knows the remaining time, too: after the
+// deadline it does not start the handler, and it ends the context of a handler that runs. The fate
+// of the request is
+//   - NotRun if the request still waited on this side for an envelope or a connection: it is not
+//     sent;
+//   - NotRun if the target's answer that it did not run arrives before the call ends. A request
+//     that a limit of the target keeps waiting is refused a little before the deadline, also with
+//     ErrTimeout: the text of the error names the limit;
+//   - MaybeRan otherwise; use Withdraw to be certain.
 //
-// The target knows the deadline of a call that has less than about 71 minutes left when it leaves: the time that is left travels in
-// microseconds, 32 bits of them. A longer call has no deadline at its target; the origin ends it there, as by Abandon, when the time is up.
-// A negative d has passed: Forward fails.
+// The remaining time travels in 32 bits, in microseconds: a call with more than about 71 minutes
+// left when it leaves has no deadline at its target. Its origin ends it there at the deadline, as
+// by Abandon.
 //
-// Progress keeps the time: the call ends in a Trigger after it.
+// Progress checks the time: the call ends in a Trigger after it.
 func (h *Handle) SetTimeout(d time.Duration) {
 	h.mu.Lock()
 	h.timeout = d
 	h.mu.Unlock()
 }
 
-// Abandon is Cancel that lets the target know: a request whose handler has not begun is destroyed there, and the context of a
-// handler that runs ends. It waits for nothing and promises nothing but what Cancel does; Withdraw asks for an answer. It
-// may be called at any time; idle and ended calls stay as they are.
+// Abandon cancels the call in flight and notifies the target: a request whose handler has not begun
+// is destroyed there, and the context of a handler that runs ends. As Cancel it waits for nothing;
+// the notification may be lost. Withdraw waits for an answer. Abandon may be called at any time; it
+// does nothing to idle and ended calls.
 func (h *Handle) Abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,7 +71,8 @@ func (h *Handle) Abandon() {
 	}
 }
 
-// abandonLocked ends the call from this side and lets the target know. Locked.
+// abandonLocked ends the call from this side and notifies the target, now or when the operation has
+// ended.
 func (k *call) abandonLocked(why na.Code) {
 	if k.abandonPending = !k.isParsed; k.abandonPending && k.opRunning && !k.canceling {
 		k.h.ctx.nctx.Upper().AbandonCall(&k.op)
@@ -73,10 +81,10 @@ func (k *call) abandonLocked(why na.Code) {
 	k.endLocallyLocked(why)
 }
 
-// maxTimeout is for ever, and can be added to a time.
+// maxTimeout is longer than any call, and can be added to a time without overflow.
 const maxTimeout = math.MaxInt64 / 4
 
-// setDeadlineLocked reports false if it has passed. Locked.
+// setDeadlineLocked sets the deadline of a call, and reports false if it has passed.
 func (k *call) setDeadlineLocked(limit time.Duration) bool {
 	if limit < 0 {
 		return false
@@ -85,7 +93,8 @@ func (k *call) setDeadlineLocked(limit time.Duration) bool {
 	return true
 }
 
-// startTimerLocked makes the deadline a part of a call whose operation has ended. Locked.
+// startTimerLocked starts the timer of the deadline for the parts that remain after the operation
+// has ended.
 func (k *call) startTimerLocked() {
 	if k.deadline.At == 0 {
 		return
@@ -94,7 +103,8 @@ func (k *call) startTimerLocked() {
 	if k.timerOp == nil {
 		k.timerOp = nctx.NewStep(k.onTimer)
 	}
-	if nctx.Upper().TimerAt(k.timerOp, k.deadline.At) == nil { // else the context is closed, and the other parts end too
+	// it fails only if the context is closed, which ends the other parts too
+	if nctx.Upper().TimerAt(k.timerOp, k.deadline.At) == nil {
 		k.timerRuns = true
 		k.openParts++
 	}
@@ -109,8 +119,9 @@ func (k *call) onTimer(_ *na.Op, r na.Result) (ran int) {
 	return k.finishPart()
 }
 
-// setBudget takes in the time that a request was given, or that its RPC gives it if that is less. One with more than its header can say has
-// no deadline of its origin here: its origin, which knows the time, abandons it.
+// setBudget sets the deadline from the remaining time in the header of a request, or from
+// RPC.Timeout if that is earlier. A budget of MaxBudget is no deadline: the real one does not fit
+// the header, and the origin abandons the request then.
 func (s *service) setBudget(us uint32) {
 	budget := time.Duration(us) * time.Microsecond
 	if us == na.MaxBudget {
@@ -131,7 +142,8 @@ func (s *service) setBudget(us uint32) {
 	s.waitDeadline = s.deadline - min(budget/2, max(minMargin, min(budget/8, maxMargin)))
 }
 
-// A request that waits is given up an eighth of its budget before its deadline, but at least minHurry and at most maxHurry.
+// A waiting request is refused an eighth of its budget before its deadline, but at least minMargin
+// and at most maxMargin.
 const (
 	minMargin = time.Millisecond
 	maxMargin = 250 * time.Millisecond
@@ -140,11 +152,13 @@ const (
 // isLate reports whether the deadline of a request has passed.
 func (s *service) isLate() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadline }
 
-// isNearDeadline reports whether the deadline of a request is near. An origin that abandons a call then does so at its own deadline, which by
-// the clocks here is a little before or after: either way the handler's context says that it was the deadline.
+// isNearDeadline reports whether less than the margin is left. An origin abandons a call at its own
+// deadline, which by the clock of the target is a little earlier or later: in both cases the
+// handler's context ends with DeadlineExceeded.
 func (s *service) isNearDeadline() bool { return s.deadline != 0 && s.ctx.Now() >= s.waitDeadline }
 
-// timedOut reports whether the context of the handler of r has ended by the deadline, and whether that is RPC.Timeout.
+// timedOut reports whether the handler context of r has ended by the deadline, and whether the
+// deadline was that of RPC.Timeout.
 func (r Request) timedOut() (late, bounded bool) {
 	s, ok := r.lockService()
 	if !ok {
@@ -155,25 +169,26 @@ func (r Request) timedOut() (late, bounded bool) {
 	return s.isLate() || g != nil && g.deadline != nil && g.deadline.Err() != nil, s.ownTimeout
 }
 
-// An deadlineTimer rings at the deadline of a request. It is made only where something waits for that, and does not hold the record. One that
-// was canceled is used for another request.
+// A deadlineTimer fires at the deadline of a request. It is made only if something waits for that,
+// and does not hold the record. A timer that was canceled is reused for another request.
 type deadlineTimer struct {
 	s  *service
 	op na.Op
 }
 
-// timerPool holds those that are free. It is not in the context: a sync.Pool, and what it is part of, stays in memory until two collections
-// of garbage after its last use.
+// timerPool holds free timers. It is no field of Context: a sync.Pool, and whatever contains it,
+// stays in memory until two garbage collections after its last use.
 var timerPool = sync.Pool{New: func() any { return &deadlineTimer{} }}
 
-// putBack takes an alarm back whose operation is idle. Nothing keeps what it was for alive.
+// putBack returns a timer whose operation is idle to the pool, without references.
 func (a *deadlineTimer) putBack() {
 	a.s = nil
 	a.op.InitStep(nil, nil, nil)
 	timerPool.Put(a)
 }
 
-// armTimerLocked has the alarm ring at a time, and then at the deadline, of a request that has one. Locked.
+// armTimerLocked starts the timer of a request that has a deadline and no timer: it fires at a
+// time, and then at the deadline.
 func (s *service) armTimerLocked(at time.Duration) {
 	nctx := s.ctx.nctx
 	if s.deadline == 0 || s.timer != nil {
@@ -187,15 +202,15 @@ func (s *service) armTimerLocked(at time.Duration) {
 	}
 }
 
-// fireTimer is what the operation of an alarm does at its end.
+// fireTimer is the callback of a timer's operation.
 func fireTimer(op *na.Op, r na.Result) (ran int) { return op.Data().(*deadlineTimer).fire(r) }
 
-// fire ends what waits: the wait for room or for Run, a little before the deadline; at the deadline also the fetching of the input, a
-// detached request, and the context of a handler.
+// fire ends the waits of a request: shortly before the deadline the wait to be admitted or run; at
+// the deadline also the fetching of the input, a detached request, and the context of a handler.
 func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	s := a.s
 	s.mu.Lock()
-	if s.timer != a { // the record may serve another request by now
+	if s.timer != a { // the record may serve another request now
 		s.mu.Unlock()
 		a.putBack()
 		return 0
@@ -209,7 +224,7 @@ func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	switch {
 	case waited:
 	case !late:
-		_ = s.ctx.nctx.Upper().TimerAt(&a.op, s.deadline) // else the context is closed
+		_ = s.ctx.nctx.Upper().TimerAt(&a.op, s.deadline) // it fails only if the context is closed
 	case s.phase == serviceFetching:
 		s.pull.cancel()
 	case s.phase == serviceRunning && s.detached:
@@ -226,13 +241,15 @@ func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	return 0
 }
 
-// heldUpErrLocked returns why a request that waits for room or for Run is given up: what has held it up; nil if it does not wait. Locked.
+// heldUpErrLocked returns the error of a request that waits to be admitted or run, which names the
+// limit; nil if it does not wait.
 func (s *service) heldUpErrLocked() error {
 	switch s.phase {
 	case serviceWaiting:
 		return errHeldUp(s.describeFullLimit())
 	case serviceGiven:
-		return errHeldUp(fmt.Sprintf("no worker is free there (qs.Config.MaxConcurrent, or what hg.Config.Dispatch has), and %d calls are active", s.ctx.admission.active.Load()))
+		return errHeldUp(fmt.Sprintf("no worker is free there (qs.Config.MaxConcurrent, or the workers of hg.Config.Dispatch), and %d calls are active",
+			s.ctx.admission.active.Load()))
 	}
 	return nil
 }

@@ -8,23 +8,24 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// With Config.Dispatch Trigger only finds room for a request; the rest is done by Run, on any goroutine.
+// With Config.Dispatch, Trigger only admits a request; the rest is done by Run, on any goroutine.
 //
-//	Trigger: room ─► dispatched ─ Config.Dispatch ─► Run: the authorizer agrees ─► the input is here ─► the handler runs
-//	                  ▲    │                              └─ it is to be fetched ─┐
-//	                  │    └─ its deadline, its origin's change of mind, the end of its session or a shutdown comes first: it is refused
-//	                  └────────────────────────── it is here ◄────────────────────┘
+//	Trigger: room ─► dispatched ─ Config.Dispatch ─► Run: authorized ─► the input is complete ─► the handler runs
+//	                  ▲    │                              └─ it has to be fetched ─┐
+//	                  │    └─ its deadline, a withdrawal, the end of its session or a shutdown comes first: it is refused
+//	                  └────────────────────────── it has arrived ◄────────────────┘
 
-// slowInlineHandler is how long a handler may keep Trigger before that is logged.
+// slowInlineHandler is how long an inline handler may occupy Trigger before that is logged.
 const slowInlineHandler = 10 * time.Millisecond
 
-// Run runs the authorizer and the handler of a request that Config.Dispatch was given, on this goroutine, and returns when they
-// have. The rules are those of Trigger: a panic, the end of the goroutine, an error and silence are answered. The error matches
-// ErrInvalid, and nothing has run, when r was not given to Config.Dispatch, has been run, or has ended: by its deadline, because
-// its origin has taken it back, with the session of its origin, or because the class shuts down.
+// Run runs the authorizer and the handler of a request that Config.Dispatch was given, on this
+// goroutine, and returns when they have returned. As in Trigger a panic, the end of the goroutine,
+// an error and a missing answer are answered. The error matches ErrInvalid, and nothing has run, if
+// r was not given to Config.Dispatch, was run already, or has ended: by its deadline, by a
+// withdrawal of its origin, with its session, or because the class shuts down.
 func (r Request) Run() error {
 	if r.s != nil {
-		if c := r.s.ctx; c.nctx.Upper().Hold() { // c is not drained before this has returned
+		if c := r.s.ctx; c.nctx.Upper().Hold() { // keeps c from being drained until Run returns
 			defer c.nctx.Upper().Unhold()
 			if c.userFrame(loop.UserCode{Run: runGiven, Data: r.s, N: int(r.gen)}) > 0 {
 				return nil
@@ -34,7 +35,8 @@ func (r Request) Run() error {
 	return misuseError("run", r.Name(), r.Peer(), ErrInvalid, "the request waits for no Run")
 }
 
-// runGiven runs the request of generation k.N of the service k.Data, and returns 1, if it waits for Run.
+// runGiven runs the request of generation k.N of the service k.Data if it waits for Run, and
+// returns 1; else it returns 0.
 func runGiven(k loop.UserCode) int {
 	s := k.Data.(*service)
 	s.mu.Lock()
@@ -52,7 +54,7 @@ func runGiven(k loop.UserCode) int {
 	return 1
 }
 
-// proceed goes on with a request that was taken or is not to be dispatched.
+// proceed continues a request that was claimed by Run, or that beginHandler will refuse.
 func (s *service) proceed() {
 	if s.tryProceed() {
 		s.mu.Lock()
@@ -60,13 +62,16 @@ func (s *service) proceed() {
 	}
 }
 
-// handToDispatch hands a request to Config.Dispatch. It reports false if it is to be refused at once.
+// handToDispatch gives a request to Config.Dispatch. It reports false if the request has to be
+// refused at once.
 func (s *service) handToDispatch() bool {
 	c := s.ctx
 	c.watchFaults()
 	s.mu.Lock()
 	s.armTimerLocked(s.waitDeadline)
-	if s.isLate() || c.nctx.Draining() && !s.rpc.own.ServeDraining || !s.env.Watch((*waitsForRun)(s)) { // looked at here: the alarm either finds it given, or has rung before
+	draining := c.nctx.Draining() && !s.rpc.own.ServeDraining
+	// Checked after the timer is armed: the timer either finds s given, or has fired before.
+	if s.isLate() || draining || !s.env.Watch((*waitsForRun)(s)) {
 		s.mu.Unlock()
 		return false
 	}
@@ -77,7 +82,8 @@ func (s *service) handToDispatch() bool {
 		dispatch = c.class.cfg.streamDispatch
 	}
 	s.mu.Unlock()
-	if c.nctx.Draining() && !always { // looked at here: a shutdown either finds it, or is seen
+	// Checked after the phase is set: a shutdown either finds the request given, or is seen here.
+	if c.nctx.Draining() && !always {
 		s.refuseUnclaimed(errDraining)
 		return true
 	}
@@ -94,7 +100,8 @@ func (s *service) claimRunLocked() bool {
 	return taken
 }
 
-// endWaitLocked ends the wait for room, or for Run. If it returns true the caller must continue the request.
+// endWaitLocked ends the wait to be admitted or run. If it returns true the caller must continue
+// the request.
 func (s *service) endWaitLocked() bool {
 	if s.phase == serviceWaiting && s.ctx.admission.removeWaiting(s) {
 		s.setPhaseLocked(serviceArrived)
@@ -103,7 +110,8 @@ func (s *service) endWaitLocked() bool {
 	return s.claimRunLocked()
 }
 
-// refuseUnclaimed refuses a request that nobody has run, unless it is served while the class drains.
+// refuseUnclaimed refuses a request that waits for Run, unless its RPC is served while the class
+// drains.
 func (s *service) refuseUnclaimed(why error) {
 	s.mu.Lock()
 	taken := s.phase == serviceGiven && !s.rpc.own.ServeDraining && s.claimRunLocked()
@@ -113,7 +121,8 @@ func (s *service) refuseUnclaimed(why error) {
 	}
 }
 
-// refuseWaiting refuses the requests of c that wait for room or for Run: a shutdown has begun.
+// refuseWaiting refuses the requests of c that wait to be admitted or run, because a shutdown has
+// begun.
 func (c *Context) refuseWaiting() {
 	c.dispatchWaiting()
 	for _, o := range c.allOpen() {
@@ -123,8 +132,8 @@ func (c *Context) refuseWaiting() {
 	}
 }
 
-// beginInline is begin in Trigger of a class that dispatches. A handler that keeps it is logged, once for each RPC, unless it is one
-// of the library's own, which nobody can change: then the machine is busy.
+// beginInline runs an inline handler in Trigger of a class that dispatches. The first slow one of
+// each RPC is logged, except for the library's own RPCs: if these are slow, the machine is busy.
 func (s *service) beginInline() {
 	c, rpc, begun := s.ctx, s.rpc, s.ctx.Now()
 	s.mu.Lock()
@@ -138,7 +147,7 @@ func (s *service) beginInline() {
 	}
 }
 
-// notRun is what methods return that need a request to have been run.
+// notRun returns the error of methods that need a request whose handler has begun.
 func (s *service) notRun(op string) error {
 	return misuseError(op, s.rpcName(), s.addr, na.ErrInvalid, "the request has not been run")
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// onOpEnded goes on when the answer has come, or none will.
+// onOpEnded continues a call when its operation has ended: with the answer, or with an error.
 func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 	k.h.mu.Lock()
 	if r.Err != nil && na.CodeOf(r.Err) == na.ErrMsgSize && r.ID == 0 && !k.isShortest() && !k.canceling {
@@ -16,11 +16,11 @@ func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 		}
 	}
 	k.opRunning, k.opResult = false, r
-	k.returnRoomLocked() // whatever came: nothing of this call arrives any more
+	k.returnRoomLocked() // nothing of this call can arrive inline any more
 	switch {
 	case r.Err != nil:
 		k.markFailedLocked()
-		if k.abandonPending && r.ID != 0 { // it left: the target need not work for an answer that nobody reads
+		if k.abandonPending && r.ID != 0 { // the request has left: the target can stop working on it
 			k.h.ctx.nctx.Upper().Abandon(r.Addr, r.ID)
 		}
 	case !k.h.rpc.OneWay:
@@ -34,10 +34,11 @@ func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 	return k.finishPart()
 }
 
-// chooseNextPhaseLocked sets what the call waits for next, after the end of the operation.
+// chooseNextPhaseLocked sets the phase of the call after the end of the operation, and cancels a
+// loan that is no longer needed.
 func (k *call) chooseNextPhaseLocked() {
 	if k.loan != nil && (k.opResult.Err != nil || !k.h.rpc.OneWay && k.pull == nil) {
-		k.loan.op.Cancel() // the target has what it needs, or never will
+		k.loan.op.Cancel() // the target has fetched the input, or never will
 	}
 	switch {
 	case k.phase == callEnding || k.openParts == 1:
@@ -52,15 +53,16 @@ func (k *call) chooseNextPhaseLocked() {
 	}
 }
 
-// isShortest reports whether the message was as short as it can be.
+// isShortest reports whether the message had only the length that every peer accepts.
 func (k *call) isShortest() bool { return k.loan != nil && len(k.msg) <= minMessage }
 
-// resendAsLoan lends the input, and the metadata if need be, when the peer takes shorter messages than this side.
+// resendAsLoan sends the request again with the input lent, and the metadata if need be, because
+// the peer accepts only shorter messages than this side.
 func (k *call) resendAsLoan() error {
 	if k.loan != nil {
 		k.loan.op.Cancel()
 	}
-	if k.in.droppedLen > 0 { // a part of the input was the caller's memory, which has been given back
+	if k.in.droppedLen > 0 { // the input was the caller's memory, which has been returned
 		return na.ErrMsgSize
 	}
 	k.in.b[1] |= flagMore
@@ -72,7 +74,8 @@ func (k *call) resendAsLoan() error {
 	return k.sendRequestLocked(to, msg)
 }
 
-// receivedMessage returns the response that a receive has brought, and what came beside it.
+// receivedMessage returns the response that the operation has received, and the body that arrived
+// beside it.
 func (k *call) receivedMessage(r na.Result) (b, body []byte) {
 	if r.Envelope == nil {
 		return k.buf[:r.N], nil
@@ -81,7 +84,7 @@ func (k *call) receivedMessage(r na.Result) (b, body []byte) {
 	return k.env.Data, k.env.Body
 }
 
-// parseResponse reads the response, and fetches its body if that is still at the target.
+// parseResponse parses the response, and starts to fetch its body if that is still at the target.
 func (k *call) parseResponse(b, body []byte, from na.Addr) {
 	resp := &k.answer
 	meta, payload, err := resp.parse(b, body)
@@ -105,7 +108,7 @@ func (k *call) parseResponse(b, body []byte, from na.Addr) {
 	}
 	c := k.h.ctx
 	switch {
-	case k.canceling: // too late for the answer: the whole of it has not arrived
+	case k.canceling: // canceled before the whole answer has arrived
 		k.failure = k.cancelCode
 		c.nctx.Upper().GiveBack(from, key)
 	case int64(resp.size) > c.class.cfg.MaxOutput || int64(resp.size) < 0:
@@ -113,7 +116,7 @@ func (k *call) parseResponse(b, body []byte, from na.Addr) {
 		c.nctx.Upper().GiveBack(from, key)
 	default:
 		c.grantRoom(from, key.Len-metaAhead(resp.flags, resp.meta), 0)
-		if k.pull, err = c.fetchBody(from, key, 0, key.Len, account{}, k.onPulled); err != nil { // it gave the body back
+		if k.pull, err = c.fetchBody(from, key, 0, key.Len, account{}, k.onPulled); err != nil { // fetchBody has given the body back
 			k.failure = err
 			return
 		}
@@ -140,7 +143,7 @@ func (k *call) onPulled(body []byte, err error) (ran int) {
 
 func (k *call) onLoanEnded(l *loan, r na.Result) (ran int) {
 	k.h.mu.Lock()
-	if k.loan != l { // the one before: see resend
+	if k.loan != l { // the loan before resendAsLoan
 		return k.finishPart()
 	}
 	k.loan = nil
@@ -150,9 +153,12 @@ func (k *call) onLoanEnded(l *loan, r na.Result) (ran int) {
 	return k.finishPart()
 }
 
-// finishPart runs the callback when no part is left. Locked, and unlocks.
+// finishPart ends a part of the call. When none is left it ends the call: it runs the callback, or
+// wakes the waiting goroutine. It is called with h.mu held and returns with it released.
 func (k *call) finishPart() (ran int) {
-	if k.openParts--; k.openParts == 1 && k.timerRuns { // only the timer is left, and it is a part so that it cannot outlive the call
+	k.openParts--
+	if k.openParts == 1 && k.timerRuns {
+		// Only the timer is left, which has no use any more. It is a part so that it cannot outlive the call.
 		k.timerOp.Cancel()
 		if k.phase != callEnding && k.phase != callLeaving {
 			k.setPhaseLocked(callLeaving)
@@ -166,7 +172,7 @@ func (k *call) finishPart() (ran int) {
 	switch {
 	case k.isWithdrawingLocked():
 		k.withdrawal.onCallEndLocked()
-		k.endPostponed = true // the target's word may have come, and decides the result
+		k.endPostponed = true // the answer to the withdrawal may be queued, and decides the result
 		k.h.ctx.nctx.Upper().Follow(&k.done)
 	case k.hasWaiter:
 		k.wakeWaiterLocked()

@@ -10,20 +10,23 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An Error ends a call: which operation of which RPC with whom, how long it took, what became of the request, and why.
+// An Error is the error of a failed operation: the operation, the RPC, the peer, how long it took,
+// the fate of the request, and the cause.
 type Error struct {
 	Op   string // "forward", "respond" or "lookup"
 	RPC  string
 	Peer na.Addr
-	Took time.Duration // since it began; 0 when it was refused and did not begin
-	Fate na.Fate       // of the request; a lookup has none, and says NotRun
+	Took time.Duration // since it began; 0 if it was refused and did not begin
+	Fate na.Fate       // of the request; NotRun for a lookup, which has none
 	Err  error         // a code, a *RemoteError, or an error that wraps one
 
-	Attempt int // from 1: whose fate it is, if a layer above has made the call several times; 0 if it has not
+	// number of the attempt that has this fate, from 1, if a layer above has retried the call; 0 if
+	// it has not
+	Attempt int
 }
 
-// Error returns for example
-// "hg: forward math/sum to tcp://10.0.0.7:9000: operation canceled after 2.03s (may have run)".
+// Error returns a text such as "hg: forward math/sum to tcp://10.0.0.7:9000: operation canceled
+// after 2.03s (may have run)".
 func (e *Error) Error() string {
 	s := "hg: " + e.Op
 	if e.RPC != "" {
@@ -46,7 +49,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// roundDuration keeps about three digits.
+// roundDuration returns the unit to which d is rounded to keep about three digits.
 func roundDuration(d time.Duration) time.Duration {
 	r := time.Nanosecond
 	for d/r >= 1000 {
@@ -61,7 +64,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// endedBy is hghook.EndedBy.
+// endedBy implements hghook.EndedBy: it returns err, the error of an operation with context ctx, so
+// that it matches ctx.Err and context.Cause(ctx) if ctx has ended. An error of the target is kept
+// as text, and for errors.As.
 func endedBy(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
@@ -98,7 +103,7 @@ func endedBy(ctx context.Context, err error) error {
 	return &ended
 }
 
-// isBareCode reports whether code is all that err says.
+// isBareCode reports whether err has no other information than code.
 func isBareCode(err error, code Code) bool {
 	switch e := err.(type) {
 	case Code:
@@ -118,10 +123,11 @@ func isBareCode(err error, code Code) bool {
 	return na.CodeOf(err) == code
 }
 
-// An overtakenError is the cause of a call that this side had ended, or whose time was up, when something else was said.
+// An overtakenError is the cause of a call that this side had ended, or whose deadline had passed,
+// before another error arrived.
 type overtakenError struct {
-	local  []error // a code, and the cause of a context if that is another
-	remote error   // nil if it was the same
+	local  []error // a code, and the cause of the context if it is another error
+	remote error   // the error that arrived; nil if it was the same
 }
 
 func (e *overtakenError) Error() string {
@@ -135,18 +141,20 @@ func (e *overtakenError) Error() string {
 	return s
 }
 
-// code is what ctx.Err says.
+// code returns the code that corresponds to ctx.Err.
 func (e *overtakenError) code() Code { return na.CodeOf(e.local[0]) }
 
 func (e *overtakenError) Unwrap() []error { return e.local }
 
-// As finds a RemoteError, of which no code matches.
+// As finds a *RemoteError in remote; errors.Is does not match remote, so its code cannot be
+// mistaken for the local one.
 func (e *overtakenError) As(target any) bool {
 	r, ok := target.(**RemoteError)
 	return ok && errors.As(e.remote, r)
 }
 
-// unwrapNA takes the wrapping of package na off an error, which hg.Error says again and better.
+// unwrapNA removes the wrapper of package na from an error, since hg.Error has the same
+// information.
 func unwrapNA(err error) error {
 	if e, ok := err.(*na.OpError); ok {
 		return e.Err
@@ -154,7 +162,7 @@ func unwrapNA(err error) error {
 	return err
 }
 
-// elapsedSince is the time that something took which has begun, at least 1 ns.
+// elapsedSince returns the time since begun, at least 1 ns: 0 means that nothing began.
 func (c *Context) elapsedSince(begun time.Duration) time.Duration { return max(c.Now()-begun, 1) }
 
 func misuseError(op, rpc string, peer na.Addr, code na.Code, format string, args ...any) error {

@@ -10,11 +10,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Forward encodes in with the RPC's codec and sends it to the target. It returns without waiting, and in is the caller's
-// again then. cb is called with the call's outcome. A Forward that returns an error ran nothing and runs no callback: it
-// matches na.ErrBusy when a call is under way, ErrOverflow when in is larger than Config.MaxInput, ErrAgain when more would be lent
-// than Config.MaxLent, ErrTimeout when SetTimeout was given a time that has passed, ErrClosed from Shutdown or Close on, or the
-// codec's error.
+// Forward encodes in with the RPC's codec and sends it to the target. It does not block, and in is
+// the caller's again when it returns. cb runs in Trigger with the outcome of the call, unless
+// Forward returns an error. The error matches
+//   - na.ErrBusy if a call of h is in flight;
+//   - ErrOverflow if in is larger than Config.MaxInput;
+//   - ErrAgain if more than Config.MaxLent would be lent;
+//   - ErrTimeout if SetTimeout was given a time that has passed;
+//   - ErrClosed from Shutdown or Close on;
+//   - the codec's error otherwise.
 func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	d := h.newEncodingDraft()
 	err := d.encode(h.rpc.Codec, in) // user code may run in it
@@ -26,7 +30,8 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	return h.forwardLocked(d, h.rpc.Codec.ID(), 0, false, cb)
 }
 
-// ForwardRaw is Forward for input that is bytes already: any codec of the target may decode it.
+// ForwardRaw is Forward for input that is encoded already: the target decodes it with its codec,
+// whichever that is.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -35,22 +40,26 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 	return h.forwardLocked(d, codec.EncodedID, 0, false, cb)
 }
 
-// A draft is a message that is being made. A payload that is too large to be kept is in memory of package slab, which is given back
-// when the message is not needed any more: behind the front, or apart from it.
+// A draft is a message under construction. A payload that is too large to be kept is in memory of
+// package slab, which is freed when the message is no longer needed: either b is in that memory, or
+// separate is.
 type draft struct {
-	b            []byte // header and metadata, which are head bytes, and what is not apart
-	frontLen     int
-	headerLen    int          // bytes of the header of a request
-	separate     []byte       // the payload; or nil
-	slabMem      []byte       // the memory; or nil
-	savedBuf     []byte       // what b was before its memory was that of slab; or nil
-	isBorrowed   bool         // apart is the program's, until Forward or Respond returns
-	droppedLen   int          // bytes of a payload that was, and has been copied by the transport
-	streams      []StreamSpec // of a request
-	lastLargeLen int          // how long the last payload of this kind was, if it was too large to be kept, and encoded; else 0
+	// header and metadata, which are frontLen bytes, and the payload unless that is in separate
+	b          []byte
+	frontLen   int
+	headerLen  int    // bytes of the header of a request
+	separate   []byte // the payload if it is not in b; else nil
+	slabMem    []byte // the slab memory of b or separate; or nil
+	savedBuf   []byte // b before it was replaced by slab memory; or nil
+	isBorrowed bool   // separate is the program's memory, until Forward or Respond returns
+	// length of a borrowed payload that the transport has copied and that is no longer in the draft
+	droppedLen int
+	streams    []StreamSpec // streams of a request
+	// length of the previous encoded payload, if it was too large to be kept; else 0
+	lastLargeLen int
 }
 
-// size is the length of the payload in bytes.
+// size returns the length of the payload in bytes.
 func (d *draft) size() int { return max(len(d.payload()), d.droppedLen) }
 
 func (d *draft) payload() []byte {
@@ -60,8 +69,9 @@ func (d *draft) payload() []byte {
 	return d.b[d.frontLen:]
 }
 
-// splitForLoan returns what is lent of a message with a header of the given size, and what is in front of the key: without the metadata if
-// that leaves no room for a key in limit bytes. Then it is ahead of the payload.
+// splitForLoan splits a message with a header of the given size into the body that is lent and the
+// front that is sent before the key. The metadata is in front, unless that leaves no room for a key
+// in limit bytes: then it is the beginning of the body.
 func (d *draft) splitForLoan(header, limit int) (body, front []byte, flags uint8) {
 	if d.frontLen == header || d.frontLen+na.KeySize <= limit {
 		return d.payload(), d.b[:d.frontLen], flagMore
@@ -74,17 +84,18 @@ func (d *draft) splitForLoan(header, limit int) (body, front []byte, flags uint8
 	return d.b[header:], d.b[:header], flagMore | flagAhead
 }
 
-// borrowPayload has v be the payload, which is too large for a message: the transport copies it to where it is read, without a copy in between,
-// unless it is lent.
+// borrowPayload makes v, which is too large for a message, the payload, without a copy: the
+// transport copies it into the memory from which it is read. A payload that may be lent is copied
+// here.
 func (d *draft) borrowPayload(v []byte) {
-	if d.frontLen > minMessage || len(v) > na.MaxBody { // it may be lent
+	if d.frontLen > minMessage || len(v) > na.MaxBody { // it may be lent, which outlasts Forward
 		d.copyPayload(v)
 		return
 	}
 	d.separate, d.isBorrowed = v, true
 }
 
-// setRaw has v be the payload: a copy of it if it may fit a message.
+// setRaw makes v the payload: a copy of it if it may fit a message.
 func (d *draft) setRaw(v []byte) {
 	if len(v) > na.MaxRoom-requestSize {
 		d.borrowPayload(v)
@@ -93,7 +104,8 @@ func (d *draft) setRaw(v []byte) {
 	}
 }
 
-// ownBorrowed makes a copy of a payload that was borrowed, and passed has it be gone.
+// ownBorrowed replaces a borrowed payload by a copy; dropBorrowed removes a borrowed payload that
+// the transport has copied.
 func (d *draft) ownBorrowed() {
 	if d.isBorrowed {
 		d.isBorrowed = false
@@ -119,7 +131,8 @@ func (d *draft) copyPayload(v []byte) {
 	d.separate = d.slabMem
 }
 
-// reserveForEncoding has an encoding that will be as long as the last find its memory there.
+// reserveForEncoding moves the draft into slab memory if an encoding as long as the previous one
+// would be too large to be kept.
 func (d *draft) reserveForEncoding() {
 	if n := d.lastLargeLen + d.frontLen; n > maxRetained && n <= slab.Max {
 		d.savedBuf, d.slabMem = d.b, slab.Get(n)
@@ -127,7 +140,8 @@ func (d *draft) reserveForEncoding() {
 	}
 }
 
-// releaseLarge lets go of what is too large to be kept, and remembers that it was there. Nobody uses it any more.
+// releaseLarge frees memory that is too large to be kept, and remembers the length of the payload
+// for reserveForEncoding. Nothing may use the message any more.
 func (d *draft) releaseLarge() {
 	if len(d.b) > 0 {
 		if d.lastLargeLen = 0; d.separate == nil && len(d.b) > maxRetained {
@@ -141,7 +155,7 @@ func (d *draft) releaseLarge() {
 	d.separate, d.savedBuf, d.slabMem, d.isBorrowed, d.droppedLen = nil, nil, nil, false, 0
 }
 
-// encode appends the input v.
+// encode appends the encoded input v; if that fails it releases the draft.
 func (d *draft) encode(c codec.Codec, v any) error {
 	b, err := encode(c, d.b, v)
 	if err != nil {
@@ -152,7 +166,7 @@ func (d *draft) encode(c codec.Codec, v any) error {
 	return nil
 }
 
-// encode appends the input v to b.
+// encode appends the encoded input v to b. An error without a code gets ErrInvalid.
 func encode(c codec.Codec, b []byte, v any) ([]byte, error) {
 	out, err := appendWith(c, b, v)
 	if _, coded := errors.AsType[Code](err); err != nil && !coded {
@@ -161,7 +175,7 @@ func encode(c codec.Codec, b []byte, v any) ([]byte, error) {
 	return out, err
 }
 
-// appendWith has a codec encode v at the end of b, which it must not shorten.
+// appendWith calls a codec to append v to b, and checks that it has not shortened b.
 func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 	out, err := c.Append(b, v)
 	if err == nil && len(out) < len(b) {
@@ -170,15 +184,15 @@ func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 	return out, err
 }
 
-// maxRetained is the largest buffer that an idle handle keeps: append makes one of at most so many bytes for a message of na.MaxRoom,
-// whatever it had before.
+// maxRetained is the largest buffer that an idle handle keeps: append allocates at most as many
+// bytes for a message of na.MaxRoom, whatever the buffer was before.
 const maxRetained = 88 << 10
 
-// releaseLargeLocked lets go of what is too large to be kept. Locked.
+// releaseLargeLocked frees memory of the draft that is too large to be kept.
 func (k *call) releaseLargeLocked() { k.in.releaseLarge() }
 
-// newDraftLocked returns a draft of an input with header and metadata. Its buffer is that of the idle handle, which has none until forward
-// gives it back. Locked.
+// newDraftLocked returns a draft of an input with header and metadata. It takes the buffer of an
+// idle handle, which forwardLocked puts back.
 func (h *Handle) newDraftLocked() (d draft) {
 	k := h.call
 	if k.phase == callIdle {
@@ -193,7 +207,8 @@ func (h *Handle) newDraftLocked() (d draft) {
 	return d
 }
 
-// newEncodingDraft is newDraft for an encoding: the handle's last may have been large.
+// newEncodingDraft returns a draft to which an input is encoded; its memory is presized by the
+// previous input of the handle.
 func (h *Handle) newEncodingDraft() draft {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -202,8 +217,9 @@ func (h *Handle) newEncodingDraft() draft {
 	return d
 }
 
-// forwardLocked sends a draft. If waits, the end of the call is that of Handle.waiter instead of a callback,
-// and the request waits for an envelope, too. limit bounds its time beside SetTimeout; 0: it does not. Locked.
+// forwardLocked sends a draft. If waits, the end of the call wakes Handle.waiter instead of running
+// a callback, and the request waits for an envelope whatever na.Config.OnNoCredit says. limit
+// bounds the time of the call, in addition to SetTimeout; 0: no limit.
 func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
 	switch {
@@ -214,7 +230,7 @@ func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits
 	case h.forbidden:
 		return misuseError("forward", h.Name(), h.addr, ErrCanceled, "canceled before it was forwarded")
 	}
-	h.refs.Add(1) // until the callback has run: Close in another goroutine does no harm
+	h.refs.Add(1) // held until the callback has run, since another goroutine may close h
 	k.in, k.codec = in, codec
 	k.op.SetPatient(waits && !h.noWait)
 	k.op.SetHasty(waits && h.noWait)
@@ -238,7 +254,7 @@ func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits
 		h.forwarded = true
 		return nil
 	}
-	h.refs.Add(-1) // not the last: the program has one
+	h.refs.Add(-1) // never the last hold: the program has one
 	if k.phase != callIdle {
 		k.setPhaseLocked(callIdle)
 	}
@@ -250,7 +266,7 @@ func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits
 	return k.err
 }
 
-// beginCallLocked makes k the record of a new call. Locked.
+// beginCallLocked resets k for a new call, and makes its streams.
 func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 	h := k.h
 	if h.ctx.nctx.Draining() && !h.rpc.own.ServeDraining && !h.ctx.class.isServing() {
@@ -265,7 +281,7 @@ func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 	if len(k.streams) > 0 {
 		k.closeStreamsLocked()
 	}
-	if k.in.isBorrowed { // it may be what is sent: forward frees it
+	if k.in.isBorrowed { // the input may be the previous output: forwardLocked frees it after the send
 		k.previous, k.responseMemory = k.responseMemory, responseMemory{}
 	}
 	k.freeOutputLocked()
@@ -280,7 +296,8 @@ func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 	return nil
 }
 
-// postRequestLocked starts the call. An error means that nothing of it has begun. Locked.
+// postRequestLocked posts the request. If it returns an error no part of the call has begun. A
+// failure after a part has begun is the result of the call.
 func (k *call) postRequestLocked() error {
 	msg, to, err := k.buildRequestLocked()
 	if err != nil {
@@ -300,7 +317,7 @@ func (k *call) postRequestLocked() error {
 	return nil
 }
 
-// sendRequestLocked sends msg and awaits the answer. Locked.
+// sendRequestLocked posts the operation that sends msg and receives the answer.
 func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.bodyBeside, Copy: k.in.isBorrowed, Bodies: true, By: k.deadline, OneWay: k.h.rpc.OneWay}
 	if len(k.streams) > 0 {
@@ -308,7 +325,7 @@ func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 	}
 	switch most := k.h.ctx.limits.MaxExpected; {
 	case spec.OneWay:
-	case len(k.streams) > 0: // it may last long: its answer has memory when it comes
+	case len(k.streams) > 0: // it may last long: memory for its answer is allocated when that arrives
 		k.buf, spec.Most = nil, most
 	default:
 		if k.buf == nil {
@@ -324,8 +341,9 @@ func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 	return err
 }
 
-// buildRequestLocked returns the message that asks for the call, and where to send it. An input that does not fit one, with the room that
-// the target has granted, goes beside it, and is lent when there is no room. Locked.
+// buildRequestLocked returns the request message, and the address to send it to. An input that does
+// not fit the message is sent in room that the target has granted, in the message or beside it;
+// without such room it is lent.
 func (k *call) buildRequestLocked() (msg []byte, to na.Addr, err error) {
 	h := k.h
 	req := request{codec: k.codec, meta: k.in.frontLen - k.in.headerLen, id: h.id, size: uint64(k.in.size())}
@@ -338,7 +356,8 @@ func (k *call) buildRequestLocked() (msg []byte, to na.Addr, err error) {
 	switch {
 	case h.rpc.OneWay:
 		req.flags |= flagOneWay
-	case len(k.in.streams) == 0: // a call with streams may last long, and would keep it from others
+	// a call with streams may last long, and would keep the room from other calls
+	case len(k.in.streams) == 0:
 		k.reserveRoomLocked()
 	}
 	req.room = k.room
@@ -367,15 +386,15 @@ func (k *call) buildRequestLocked() (msg []byte, to na.Addr, err error) {
 	}
 	req.flags |= flagMore
 	req.writeHeader(in.b)
-	to = nctx.Upper().Current(to) // the loan and the request go in the same session
+	to = nctx.Upper().Current(to) // the loan and the request have to use the same session
 	if msg, err = k.lendInputLocked(to, h.ctx.limits.MaxUnexpected); err != nil {
 		k.returnRoomLocked()
 	}
 	return msg, to, err
 }
 
-// lendInputLocked lends the input to the peer at to, and the metadata if it does not fit a message of limit bytes, and returns the message that says so.
-// Locked.
+// lendInputLocked lends the input to the peer at to, with the metadata if that does not fit a
+// message of limit bytes, and returns the message with the key.
 func (k *call) lendInputLocked(to na.Addr, limit int) (msg []byte, err error) {
 	h := k.h
 	k.in.ownBorrowed()

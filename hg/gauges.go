@@ -7,8 +7,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// ServeGauges has c answer [inspect.GaugesRPC]. Anyone who can reach c can read the addresses of its
-// peers, how much they send, and the names of the methods that are called.
+// ServeGauges registers a handler for [inspect.GaugesRPC]. Peers that can reach c can then read the
+// addresses of its peers, their traffic, and the names of the methods that are called; see
+// Config.Authorize.
 func (c *Class) ServeGauges() error {
 	_, err := c.Register(inspect.GaugesRPC, func(r Request) error {
 		in, err := r.InputRaw()
@@ -33,7 +34,7 @@ func (c *Class) ServeGauges() error {
 	return err
 }
 
-// Gauges returns those of every context.
+// Gauges returns the gauges of every context.
 func (c *Class) Gauges() (all []inspect.Gauges) {
 	cfg := c.na.Config()
 	for _, hctx := range c.Contexts() {

@@ -12,43 +12,47 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Handle makes calls from the origin, one at a time: it may be forwarded again and again. It is never pooled: a stale pointer
-// meets a closed handle, not another call.
+// A Handle makes calls from the origin, one at a time, as many as desired. Its methods may be
+// called from any goroutine, except as Reset says. Handles are not pooled: a stale pointer refers
+// to a closed handle, never to another call.
 //
 //	idle ── Forward ──► pending ── every part has ended ──► queued ── Trigger: idle again, then the callback
 //	                       │ Cancel
 //	                       └─ the parts end at once ───────►
 //
-// A handle that is closed in flight stays safe, as C Mercury's reference count keeps it there: what is under way holds it, and
-// its callback still runs.
+// Closing a handle whose call is in flight is safe, as with the reference count of C Mercury: the
+// call holds the handle, and its callback still runs.
 type Handle struct {
 	openEntry
-	ctx       *Context
-	id        ID
-	rpc       *RPC
-	addr      na.Addr
-	bound     bool         // addr is that of a session, which may be one that ends
-	refs      atomic.Int32 // of the program, and of what is under way: with the last one the handle ends
+	ctx   *Context
+	id    ID
+	rpc   *RPC
+	addr  na.Addr
+	bound bool // addr is bound to a session, which may be a session that has ended
+	// holds of the program, the call in flight and its withdrawals; the handle is freed with the
+	// last one
+	refs      atomic.Int32
 	data      any
-	createdAt string // where, if Config.Trace asks for that
+	createdAt string // file:line of Create; only with Config.Trace
 
 	mu        sync.Mutex // guards the fields below, and addr
 	closed    bool
-	timeout   time.Duration // of calls
-	meta      Metadata      // of calls
-	specs     []StreamSpec  // of calls; never written
-	noWait    bool          // of WithNoWait
-	onCall    func()        // hghook.OnCall; else nil
-	onEnd     func()        // hghook.OnEnd; else nil
-	forbidden bool          // calls, until Reset
-	// forwarded says that a call has begun since Reset.
+	timeout   time.Duration // timeout of calls
+	meta      Metadata      // metadata of calls
+	specs     []StreamSpec  // streams of calls; the slice is replaced, never modified
+	noWait    bool          // the next call is one of WithNoWait
+	onCall    func()        // set by hghook.OnCall; else nil
+	onEnd     func()        // set by hghook.OnEnd; else nil
+	forbidden bool          // Forward fails until Reset
+	// forwarded is true if a call has begun since Reset.
 	forwarded bool
 	call      *call
-	waiter    *loop.Waiter    // of calls that are waited for
-	reporter  hghook.Reporter // tells Calls more of the call; nil for nobody
+	waiter    *loop.Waiter    // wakes the goroutine that waits for the end of a call
+	reporter  hghook.Reporter // adds details of the call to Context.Calls; nil for none
 }
 
-// Create returns a handle for calls of an RPC at addr. The error matches ErrNoEntry when id was not registered.
+// Create returns a handle for calls of an RPC at addr. The program has to Close it. The error
+// matches ErrNoEntry if id is not registered.
 func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	rpc := c.class.rpcs.findRPC(id)
 	if rpc == nil {
@@ -69,16 +73,16 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	return h, nil
 }
 
-// Reset aims an idle handle at another address and RPC. Meanwhile no other goroutine may ask for its ID or Name, or be in
-// SetTarget. The error matches na.ErrBusy while a call is under way, and ErrNoEntry when id was not registered; the handle is
-// as before then.
+// Reset changes the target and the RPC of an idle handle. ID, Name and SetTarget must not be called
+// concurrently. If it returns an error the handle is unchanged; the error matches na.ErrBusy if a
+// call is in flight, ErrNoEntry if id is not registered, and ErrClosed if h is closed.
 func (h *Handle) Reset(addr na.Addr, id ID) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.aimLocked(addr, id)
 }
 
-// aimLocked is Reset. Locked.
+// aimLocked implements Reset.
 func (h *Handle) aimLocked(addr na.Addr, id ID) error {
 	rpc := h.ctx.class.rpcs.findRPC(id)
 	switch {
@@ -93,7 +97,8 @@ func (h *Handle) aimLocked(addr na.Addr, id ID) error {
 	return nil
 }
 
-// forbidForward is hghook.Forbid.
+// forbidForward implements hghook.Forbid: Forward fails until Reset. It reports false if a call is
+// in flight.
 func (h *Handle) forbidForward() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,14 +109,14 @@ func (h *Handle) forbidForward() bool {
 	return true
 }
 
-// hasForwarded is hghook.HasForwarded.
+// hasForwarded implements hghook.HasForwarded.
 func (h *Handle) hasForwarded() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.forwarded
 }
 
-// SetMeta has the calls of h from now on carry m. The error matches ErrClosed when h has been closed.
+// SetMeta sets the metadata of later calls of h. The error matches ErrClosed if h is closed.
 func (h *Handle) SetMeta(m Metadata) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,7 +127,8 @@ func (h *Handle) SetMeta(m Metadata) error {
 	return nil
 }
 
-// SetTarget aims an idle handle at another context of the same process.
+// SetTarget changes the target of an idle handle to another context of the same process. The errors
+// are those of Reset.
 func (h *Handle) SetTarget(id int) error { return h.Reset(h.Peer().WithTarget(id), h.id) }
 
 // Peer returns the target.
@@ -141,14 +147,14 @@ func (h *Handle) ID() ID { return h.id }
 // Name returns the name of the RPC.
 func (h *Handle) Name() string { return h.rpc.Name }
 
-// SetData keeps a value of the user's with the handle.
+// SetData stores a value of the program's in the handle. It is not synchronized.
 func (h *Handle) SetData(v any) { h.data = v }
 
-// Data returns what SetData kept.
+// Data returns the value that SetData stored.
 func (h *Handle) Data() any { return h.data }
 
-// Close gives the handle up: it makes no more calls. A call under way goes on, and its callback runs. A second Close returns
-// ErrClosed.
+// Close ends the use of the handle: it makes no further calls. A call in flight goes on, and its
+// callback runs. A second Close returns an error that matches ErrClosed. It does not block.
 func (h *Handle) Close() error {
 	h.mu.Lock()
 	was := h.closed
@@ -161,7 +167,7 @@ func (h *Handle) Close() error {
 	return nil
 }
 
-// releaseHold gives up what the program, or something under way, holds of h.
+// releaseHold releases one hold of the handle, and frees it with the last one.
 func (h *Handle) releaseHold() {
 	if h.refs.Add(-1) > 0 {
 		return
@@ -178,20 +184,21 @@ func (h *Handle) releaseHold() {
 	c.handles.Add(-1)
 }
 
-// Cancel ends the call under way. It sends nothing that it waits for and never blocks; idle and ended calls stay as they are.
-// The callback still runs exactly once: with ErrCanceled if the cancel won, with the result if that was there before.
+// Cancel ends the call in flight. It waits for no message and never blocks; it does nothing to idle
+// and ended calls. The callback still runs exactly once: with ErrCanceled if the cancel won, with
+// the result if the whole answer had arrived before.
 func (h *Handle) Cancel() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.call.cancelLocked(ErrCanceled)
 }
 
-// onPeersLost has nothing to do: the parts of a call end by themselves.
+// onPeersLost does nothing: the parts of a call end by themselves.
 func (h *Handle) onPeersLost(error) {}
 
 func (h *Handle) answerDetached() {}
 
-// cancelForShutdown ends the call under way when the class shuts down.
+// cancelForShutdown counts and ends the call in flight when the class shuts down.
 func (h *Handle) cancelForShutdown(left *ShutdownError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,7 +208,7 @@ func (h *Handle) cancelForShutdown(left *ShutdownError) {
 	}
 }
 
-// countOpen counts a handle that is open in the end.
+// countOpen counts a handle that is not closed at the end of a shutdown.
 func (h *Handle) countOpen(left *ShutdownError) {
 	left.Handles++
 	text := "handle of " + h.rpc.Name + " is not closed"

@@ -9,18 +9,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A handlerContext is what is behind a Request.Context.
+// A handlerContext is the state behind Request.Context.
 type handlerContext struct {
 	c         *Context
 	peer      na.Addr
 	expired   bool            // the deadline had passed when it was made
-	abandoned bool            // the origin had abandoned the call then
-	deadline  *deadlineParent // nil when there is none
+	abandoned bool            // the origin had abandoned the call when it was made
+	deadline  *deadlineParent // nil if the request has no deadline
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
 }
 
-// newHandlerContextLocked makes what Request.Context returns. Locked.
+// newHandlerContextLocked makes the context that Request.Context returns.
 func (s *service) newHandlerContextLocked() *handlerContext {
 	nctx := s.ctx.nctx
 	g := &handlerContext{c: s.ctx, peer: s.addr, abandoned: s.abandoned.Load()}
@@ -32,12 +32,14 @@ func (s *service) newHandlerContextLocked() *handlerContext {
 			s.armTimerLocked(s.deadline)
 		}
 	}
-	g.ctx, g.cancel = context.WithCancelCause(parent) // right below g.due: see there
+	// the direct child of g.deadline, which ends its only child: see deadlineParent
+	g.ctx, g.cancel = context.WithCancelCause(parent)
 	g.ctx = context.WithValue(g.ctx, hghook.RequestKey{}, s.request())
 	return g
 }
 
-// checkEnded looks for what has happened before g could be found.
+// checkEnded ends a new context whose request or session has ended before g was stored in
+// service.handlerCtx.
 func (g *handlerContext) checkEnded() {
 	g.c.watchFaults()
 	switch {
@@ -58,9 +60,10 @@ func (g *handlerContext) expireAtDeadline() { g.deadline.endChild() }
 // endWithRequest ends the context with its request.
 func (g *handlerContext) endWithRequest() { g.cancel(errRequestEnded) }
 
-// markAbandoned marks the request of e, whose origin wants no answer any more, and queues its record, once: so nothing has to be
-// dropped, however many calls are abandoned before Trigger. One that waits for room does not from now on. It is called with the lock of the
-// endpoint held.
+// markAbandoned marks the request of e as abandoned by its origin, and queues the task of its
+// record unless that is queued: one task per record, however many calls are abandoned before
+// Trigger, so that none has to be dropped. A request that waits to be admitted is dispatched. It is
+// called with the lock of the endpoint held.
 func (c *Context) markAbandoned(e *na.Envelope) {
 	s := e.Record.(*service)
 	s.abandoned.Store(true)
@@ -70,8 +73,8 @@ func (c *Context) markAbandoned(e *na.Envelope) {
 	}
 }
 
-// onAbandoned runs in Trigger after abandon. It ends the context of the handler, or the wait for Run, unless the record serves another
-// request by now.
+// onAbandoned runs in Trigger after markAbandoned. It ends the context of the handler, or the wait
+// for Run, unless the record serves another request now.
 func (s *service) onAbandoned(any) (ran int) {
 	s.abandonQueued.Store(false)
 	s.mu.Lock()
@@ -93,7 +96,7 @@ func (s *service) onAbandoned(any) (ran int) {
 	return 0
 }
 
-// watchFaults has requests told of lost sessions from now on.
+// watchFaults registers, once, a function that notifies requests and handles of lost sessions.
 func (c *Context) watchFaults() {
 	c.faults.Do(func() {
 		c.nctx.OnFault(func(_ na.Addr, err error) {
@@ -104,16 +107,17 @@ func (c *Context) watchFaults() {
 	})
 }
 
-// A deadlineParent is the parent of a context that ends at a time by a clock of our own. Package context has no way to cancel
-// with DeadlineExceeded but for its own clock; a child does so when it finds its parent ended thus.
+// A deadlineParent is the parent of a context that ends at a time of the context's own clock.
+// Package context can end a context with DeadlineExceeded only by its own clock; but a child whose
+// parent ends with DeadlineExceeded ends with it, too.
 type deadlineParent struct {
 	at    time.Time
 	done  chan struct{}
 	once  sync.Once
-	child func() // ends the only child
+	child func() // ends the only child; set by AfterFunc
 }
 
-// expiredContext is where context.Cause finds the cause of what a deadline has ended.
+// expiredContext is where context.Cause finds the cause of a context that ended at its deadline.
 var expiredContext = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(errDeadlineOver)
@@ -135,13 +139,14 @@ func (d *deadlineParent) Err() error {
 	}
 }
 
-// AfterFunc is how package context has f end a child, in the place of a goroutine that waits for Done.
+// AfterFunc stores f, with which package context ends a child, instead of starting a goroutine that
+// waits for Done.
 func (d *deadlineParent) AfterFunc(f func()) (stop func() bool) {
 	d.child = f
 	return func() bool { return false }
 }
 
-// endChild ends the child.
+// endChild ends the parent and its child.
 func (d *deadlineParent) endChild() {
 	d.once.Do(func() {
 		close(d.done)

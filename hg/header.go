@@ -10,59 +10,67 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The headers at the front of every message of this package; docs/internals/WIRE.md has the picture. Little-endian.
+// The headers of all messages of this package; docs/internals/WIRE.md has their layout. All
+// integers are little-endian.
 const (
 	requestSize  = 24
 	responseSize = 16
-	streamsSize  = 16 // bytes behind the header of a request that has streams
+	streamsSize  = 16 // bytes after the header of a request that has streams
 
-	budgetAt = 4           // where a request has its budget
-	fieldsAt = 22          // its later fields; the size before that is one of 6 bytes
-	countAt  = 23          // and how many streams it has
-	streamAt = requestSize // and, if it has some, the number of the first, and behind that four bits for each
+	budgetAt = 4  // offset of the budget in a request
+	fieldsAt = 22 // offset of the number of later fields; the size before it has 6 bytes
+	countAt  = 23 // offset of the number of streams
+	// offset of the id of the first stream, if there are any, followed by four bits for each stream
+	streamAt = requestSize
 	maxSize  = 1<<48 - 1
 
-	// A header says how many words of 8 bytes it has behind what its version has: fields that a later release has added. A release that does not know them
-	// skips them, unless they have to be understood.
+	// Later releases may append fields: the header has the number of words of 8 bytes that follow
+	// it in addition to those of its version. A release that does not know them skips them, unless
+	// the mustUnderstand bit is set.
 	fieldSize      = 8
 	mustUnderstand = 128
 
-	streamUp   = 1 // the bits of a stream
+	streamUp   = 1 // bits of a stream
 	streamBulk = 2
 
-	flagMore   = 1  // the payload is a key: the body is to be read from the sender's memory
-	flagOneWay = 2  // requests: no response is wanted
-	roomShift  = 2  // requests: two bits with the size class of the longest response that the origin takes in one message
-	flagEarly  = 8  // error responses: the code is the library's: it refused the request, or the handler ran into RPC.Timeout
-	flagAhead  = 16 // with flagMore: the metadata is there, too, in front of the body
-	metaShift  = 5  // requests: the three high bits of the length of the metadata
+	flagMore   = 1 // the payload is a key: the body has to be read from the sender's memory
+	flagOneWay = 2 // requests: no response is wanted
+	// requests: two bits with the size class of the longest response that the origin accepts in one
+	// message
+	roomShift = 2
+	// error responses: the code was set by the library: it refused the request, or the handler
+	// exceeded RPC.Timeout
+	flagEarly = 8
+	flagAhead = 16 // with flagMore: the metadata is read with the body, in front of it
+	metaShift = 5  // requests: the three high bits of the length of the metadata
 
-	// maxErrorText bounds the words of an error response in bytes, and maxDetail its detail.
+	// maxErrorText limits the text of an error response in bytes, and maxDetail its detail.
 	maxErrorText = 1024
 	maxDetail    = 1024
 )
 
-// request is the front of an unexpected message. The message's tag is the identity of the call.
+// request is the header of an unexpected message. The message's tag is the identity of the call.
 type request struct {
-	version uint8 // that it came in; put writes wireVersion
+	version uint8 // version of a received header; writeHeader writes wireVersion
 	flags   uint8
-	codec   uint8  // of the input
-	room    int    // size class of na.RoomBytes, for the response
-	meta    int    // bytes of metadata behind the header, or ahead of the body; a multiple of metaWord
-	budget  uint32 // microseconds left to the deadline when it leaves; 0 when there is none. na writes it
-	id      ID
-	size    uint64 // of the whole input
-	named   streamNames
+	codec   uint8 // codec of the input
+	room    int   // size class of na.RoomBytes, for the response
+	meta    int   // bytes of metadata after the header, or in front of the body; a multiple of metaWord
+	// microseconds left to the deadline when the request leaves, written by na; 0: no deadline
+	budget uint32
+	id     ID
+	size   uint64 // bytes of the whole input
+	named  streamNames
 }
 
-// A streamNames is what a request says of its streams.
+// A streamNames is the part of a request's header that describes its streams.
 type streamNames struct {
-	first uint64 // its number; na writes it when the request leaves
+	first uint64 // id of the first stream; na writes it when the request leaves
 	count int
-	kinds uint64 // four bits for each, from the lowest
+	kinds uint64 // four bits for each stream, from the lowest
 }
 
-// nameStreams returns the named of specs, but for the number.
+// nameStreams returns the description of specs, without the id.
 func nameStreams(specs []StreamSpec) (n streamNames) {
 	n.count = len(specs)
 	for i, spec := range specs {
@@ -78,7 +86,7 @@ func nameStreams(specs []StreamSpec) (n streamNames) {
 	return n
 }
 
-// streamSpec returns what a stream is.
+// streamSpec returns the specification of stream i.
 func (n *streamNames) streamSpec(i int) StreamSpec {
 	kind := n.kinds >> (4 * i)
 	return StreamSpec{Up: kind&streamUp != 0, Bulk: kind&streamBulk != 0}
@@ -102,7 +110,7 @@ func (r *request) writeHeader(b []byte) {
 	requestToWire(b)
 }
 
-// frontSize returns the length of the header of a request with so many streams.
+// frontSize returns the length of the header of a request with this number of streams.
 func frontSize(streams int) int {
 	if streams > 0 {
 		return requestSize + streamsSize + ownFields*fieldSize
@@ -110,7 +118,8 @@ func frontSize(streams int) int {
 	return requestSize + ownFields*fieldSize
 }
 
-// fieldsSize returns how many bytes the fields have that fields, of a header, says. There are so many bytes behind the header.
+// fieldsSize returns the length in bytes of the appended fields, given the number in a header and
+// the bytes that follow the header.
 func fieldsSize(fields uint8, there int) (n int, err error) {
 	n = int(fields&^mustUnderstand) * fieldSize
 	switch {
@@ -122,8 +131,8 @@ func fieldsSize(fields uint8, there int) (n int, err error) {
 	return n, err
 }
 
-// parse takes in a request, and returns its metadata and its payload, which is body if that came beside it. r holds what could be
-// read even when there is an error.
+// parse parses a request, and returns its metadata and its payload, which is body if that was sent
+// beside it. If there is an error, r has the fields that could be read.
 func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < requestSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
@@ -155,7 +164,7 @@ func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 	return splitBehindHeader(b[head:], body, r.flags, r.codec, r.meta, r.size)
 }
 
-// parseStreams takes in what a request says of its streams.
+// parseStreams parses the description of the streams.
 func (r *request) parseStreams(b []byte) error {
 	n := streamNames{count: int(b[countAt])}
 	if len(b) >= requestSize+streamsSize && n.count <= na.MaxStreams && r.flags&flagOneWay == 0 {
@@ -174,17 +183,17 @@ func errHeaderVersion(what string, version uint8) error {
 	return na.WithText(na.ErrVersion, fmt.Sprintf("%s with an RPC header of version %d, this side has %d to %d", what, version, oldestWire, wireVersion))
 }
 
-// response is the front of an expected message.
+// response is the header of an expected message.
 type response struct {
-	version uint8 // that it came in, or goes in; 0: wireVersion
+	version uint8 // version of a received header, or of the one to write; 0: wireVersion
 	flags   uint8
 	code    na.Code
 	fate    na.Fate
-	codec   uint8  // of the output, or of an error's detail
-	meta    int    // bytes of metadata behind the header, or ahead of the body; a multiple of metaWord
-	size    uint64 // of the whole output, or of the error's text and detail
+	codec   uint8  // codec of the output, or of an error's detail
+	meta    int    // bytes of metadata after the header, or in front of the body; a multiple of metaWord
+	size    uint64 // bytes of the whole output, or of the error's text and detail
 
-	text string // of an error, for Config.Observe; not on the wire
+	text string // text of an error, for Config.Observe; not on the wire
 }
 
 func (r *response) writeHeader(b []byte) {
@@ -195,7 +204,8 @@ func (r *response) writeHeader(b []byte) {
 	responseToWire(b, r.version)
 }
 
-// parse takes in a response, and returns its metadata and its payload, which is body if that came beside it.
+// parse parses a response, and returns its metadata and its payload, which is body if that was sent
+// beside it.
 func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < responseSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, the header alone has %d", len(b), responseSize))
@@ -206,7 +216,7 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 		version: version, flags: b[1], code: na.Code(b[2]), fate: na.Fate(b[3]), codec: b[4], meta: int(binary.LittleEndian.Uint16(b[5:])) * metaWord,
 		size: binary.LittleEndian.Uint64(b[8:]),
 	}
-	if r.fate > na.Ran { // one of a later release: nothing is known of it
+	if r.fate > na.Ran { // a fate of a later release, with an unknown meaning
 		r.fate = na.MaybeRan
 	}
 	switch {
@@ -247,7 +257,7 @@ func appendFailure(b []byte, text string, detail []byte) []byte {
 	return append(b, detail...)
 }
 
-// remoteError returns the error that a response says. parse has checked the payload.
+// remoteError returns the error of an error response. parse has checked the payload.
 func (r *response) remoteError(payload []byte, c codec.Codec) *RemoteError {
 	end := 2 + int(binary.LittleEndian.Uint16(payload))
 	e := &RemoteError{Code: r.code, Text: string(payload[2:end]), Refused: r.fate == na.NotRun, early: r.flags&flagEarly != 0}
@@ -257,8 +267,9 @@ func (r *response) remoteError(payload []byte, c codec.Codec) *RemoteError {
 	return e
 }
 
-// splitBehindHeader splits what is behind a header into metadata and payload, which may be beside it, and checks the claimed size against what is
-// there. Metadata ahead of the body is not there.
+// splitBehindHeader splits the bytes after a header into metadata and payload, which may be beside
+// the message, and checks the claimed size against their length. Metadata in front of a lent body
+// is not among them.
 func splitBehindHeader(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
 	if flags&flagAhead != 0 {
 		if flags&flagMore == 0 || metaSize == 0 || metaSize > maxMeta+maxOwnMeta {
@@ -290,7 +301,7 @@ func splitBehindHeader(b, body []byte, flags, id uint8, metaSize int, size uint6
 	return meta, payload, err
 }
 
-// checkCodec reports, by an error, that bytes are encoded otherwise than c decodes.
+// checkCodec returns an error if c cannot decode bytes that were encoded with the codec of id.
 func checkCodec(c codec.Codec, id uint8) error {
 	if id == codec.NoBytesID || id == codec.EncodedID || id == c.ID() {
 		return nil
@@ -298,7 +309,7 @@ func checkCodec(c codec.Codec, id uint8) error {
 	return na.WithText(na.ErrProtocol, fmt.Sprintf("encoded with codec %s, and decoded with %s: both sides need the same", codec.NameOf(id), c.Name()))
 }
 
-// metaAhead returns how many of meta bytes of metadata are in front of the body that the message has a key of.
+// metaAhead returns how many of meta bytes of metadata are in front of the lent body.
 func metaAhead(flags uint8, meta int) int64 {
 	if flags&flagAhead == 0 {
 		return 0
@@ -306,7 +317,8 @@ func metaAhead(flags uint8, meta int) int64 {
 	return int64(meta)
 }
 
-// bodyKey reads the key of a body of the given size, behind metadata if there is some ahead.
+// bodyKey decodes the key of a lent body of the given size, which has ahead bytes of metadata in
+// front of it.
 func bodyKey(payload []byte, ahead int64, size uint64) (na.Key, error) {
 	key, err := na.DecodeKey(payload)
 	if err == nil && (key.Len < ahead || uint64(key.Len-ahead) != size) {
@@ -315,7 +327,8 @@ func bodyKey(payload []byte, ahead int64, size uint64) (na.Key, error) {
 	return key, err
 }
 
-// splitBody splits what was read from a sender's memory into metadata, which it checks, and body.
+// splitBody splits bytes that were read from a sender's memory into metadata, which it checks, and
+// body.
 func splitBody(b []byte, ahead int64) (meta, body []byte, err error) {
 	if err := checkMeta(b[:ahead]); err != nil {
 		return nil, nil, err

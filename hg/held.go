@@ -2,8 +2,10 @@ package hg
 
 import "github.com/quicksilver-rpc/quicksilver/internal/heldby"
 
-// What holds back a request that na knows and hg has not accepted. Its origin learns it, as a heldby.State, when the request has waited for a while. These
-// are a service while it waits for room, for Run, and for the authorizer. They read counters only, since na has its lock.
+// These types report, as heldby.State, why a request that na has received is not accepted by hg;
+// its origin is notified when the request has waited for a while. Each is a service in one kind of
+// wait: to be admitted, for Run, and for the authorizer. Their methods only read atomic counters,
+// since na calls them with its lock held.
 type (
 	waitsForRoom       service
 	waitsForRun        service
@@ -24,7 +26,8 @@ func (s *waitsForRun) HeldBy() heldby.State {
 // HeldBy implements heldby.Holder.
 func (s *waitsForAuthorizer) HeldBy() heldby.State { return heldby.State{Reason: heldby.Authorizer} }
 
-// fullLimit returns the limit that keeps s from having room, all of which is in use; heldby.Program when there is room by now.
+// fullLimit returns the limit that keeps s from being admitted, and its value; heldby.Program if
+// none does any more.
 func (s *service) fullLimit() (reason heldby.Reason, limit int64) {
 	d, b := &s.ctx.admission, s.rpc.methodLimit
 	if b != nil && b.active.Load() >= b.maxActive {

@@ -9,7 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The hooks are what the other packages of this module use beside the public methods.
+// The hooks give the other packages of this module access to unexported methods.
 func init() {
 	hghook.EndedBy = endedBy
 

@@ -10,18 +10,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Request is one request at its target: a small value that is copied freely, used by any goroutine, and never closed. It
-// holds the number of its request. Once that has been answered and its handler has returned, the methods of every copy return
-// na.ErrAnswered or zero values, although the record behind it serves another request by then.
+// A Request is a request at its target: a small value that is copied freely, used by any goroutine,
+// and never closed. It refers to a record by a generation. Once the request has been answered and
+// its handler has returned, the methods of every copy return na.ErrAnswered or zero values, even if
+// the record serves another request by then.
 type Request struct {
 	s   *service
 	gen uint64
 }
 
-// request returns the request that s serves. Locked, or with a hold.
+// request returns the request that s serves. s.mu or a hold of s keeps it.
 func (s *service) request() Request { return Request{s, s.gen} }
 
-// lockService locks the record of r. It reports false, with no lock held, when r has ended.
+// lockService locks the record of r. It reports false, with no lock held, if r has ended.
 func (r Request) lockService() (*service, bool) {
 	if r.s == nil {
 		return nil, false
@@ -34,13 +35,13 @@ func (r Request) lockService() (*service, bool) {
 	return r.s, true
 }
 
-// endedError is what methods of a request return that has.
+// endedError returns the error of methods of a request that has ended.
 func endedError(op string) error {
 	return misuseError(op, "", na.Addr{}, na.ErrAnswered, "the request has ended")
 }
 
-// Input decodes the request's input into v. A handler that returns the error answers ErrBadInput. It matches na.ErrAnswered when the
-// request has been answered.
+// Input decodes the request's input into v. A handler that returns its error answers with
+// ErrBadInput. The error matches na.ErrAnswered if the request has been answered.
 func (r Request) Input(v any) error {
 	b, rpc, err := r.inputRaw()
 	if err != nil {
@@ -52,12 +53,13 @@ func (r Request) Input(v any) error {
 	return nil
 }
 
-// badInput is the error of an input that the codec refuses with err.
+// badInput returns the error of an input that the codec refuses with err.
 func (r Request) badInput(rpc *RPC, err error) error {
 	return &Error{Op: "input of", RPC: rpc.Name, Peer: r.Peer(), Fate: na.Ran, Err: &codedError{ErrBadInput, err}}
 }
 
-// decodePlain is hghook.DecodePlain. While the handler runs, and has not answered, nobody writes what it reads.
+// decodePlain implements hghook.DecodePlain. It reads without a lock: while the handler runs and
+// has not answered, these fields are not written.
 func (r *Request) decodePlain(v any) (plain bool, err error) {
 	s := r.s
 	if s.named.count > 0 || len(s.meta) > 0 {
@@ -75,9 +77,9 @@ func (r *Request) decodePlain(v any) (plain bool, err error) {
 	return true, err
 }
 
-// InputRaw returns the request's encoded input. The bytes are borrowed until the request is answered; one that is not
-// detached is answered when its handler returns. With Config.Trace, and under the race detector, they are a copy, which is
-// overwritten then.
+// InputRaw returns the request's encoded input. The bytes are valid until the request is answered;
+// a request that is not detached is answered when its handler returns. With Config.Trace, and under
+// the race detector, they are a copy that is overwritten then.
 func (r Request) InputRaw() ([]byte, error) {
 	b, _, err := r.inputRaw()
 	return b, err
@@ -104,7 +106,7 @@ func (r Request) inputRaw() ([]byte, *RPC, error) {
 	return s.inputCopy, s.rpc, nil
 }
 
-// Meta returns the metadata that came with the request. It is empty once the request has been answered.
+// Meta returns the metadata of the request. It is empty once the request has been answered.
 func (r Request) Meta() Metadata {
 	s, ok := r.lockService()
 	if !ok {
@@ -114,7 +116,7 @@ func (r Request) Meta() Metadata {
 	return Metadata{bytes.Clone(s.meta)}
 }
 
-// Peer returns the origin, bound to the session that the request came on.
+// Peer returns the address of the origin, bound to the session on which the request arrived.
 func (r Request) Peer() (peer na.Addr) {
 	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
@@ -123,7 +125,8 @@ func (r Request) Peer() (peer na.Addr) {
 	return peer
 }
 
-// Caller returns who sent the request. Once that has been answered only Addr is set, and nothing is verified.
+// Caller returns the sender of the request. Once the request has been answered only Addr is set,
+// and nothing is verified.
 func (r Request) Caller() (from Caller) {
 	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
@@ -153,7 +156,7 @@ func (r Request) ID() (id ID) {
 	return id
 }
 
-// HG returns the context that the request came to.
+// HG returns the context at which the request arrived.
 func (r Request) HG() *Context {
 	if r.s == nil {
 		return nil
@@ -161,7 +164,7 @@ func (r Request) HG() *Context {
 	return r.s.ctx
 }
 
-// SetData keeps a value of the program's with the request.
+// SetData stores a value of the program's in the request.
 func (r Request) SetData(v any) {
 	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
@@ -169,7 +172,7 @@ func (r Request) SetData(v any) {
 	}
 }
 
-// Data returns what SetData kept.
+// Data returns the value that SetData stored.
 func (r Request) Data() (v any) {
 	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
@@ -178,8 +181,9 @@ func (r Request) Data() (v any) {
 	return v
 }
 
-// TimeLeft returns how much of the time that the origin has given the call is left; ok is false when it has set no
-// timeout, or one that does not fit the header: see [Handle.SetTimeout]. It is at least 1 ns, so that a handler that makes a call of its own can give it to SetTimeout.
+// TimeLeft returns the time left until the origin's deadline. ok is false if the request has none:
+// the origin has set no timeout, or one that does not fit the header, see [Handle.SetTimeout]. left
+// is at least 1 ns, so that it can be passed to SetTimeout.
 func (r Request) TimeLeft() (left time.Duration, ok bool) {
 	s, ok := r.lockService()
 	if !ok {
@@ -192,23 +196,25 @@ func (r Request) TimeLeft() (left time.Duration, ok bool) {
 	return max(s.deadline-s.ctx.Now(), 1), true
 }
 
-// Context returns a context.Context for the work of a handler. It ends
+// Context returns a context.Context for the work of the handler. It ends
 //
-//   - at the deadline that the origin has set, with context.DeadlineExceeded;
+//   - at the deadline of the request, with context.DeadlineExceeded;
 //   - when the origin abandons the call, with a cause that matches context.Canceled;
-//   - when the session with the origin ends, with one that matches ErrPeerLost;
-//   - when the queue is closed, with one that matches ErrClosed;
-//   - when the request has ended, with one that matches context.Canceled.
+//   - when the session with the origin ends, with a cause that matches ErrPeerLost;
+//   - when the context or class is closed, with a cause that matches ErrClosed;
+//   - when the request has ended, with a cause that matches context.Canceled.
 //
-// Otherwise ctx.Err is context.Canceled; context.Cause tells which it was. An origin abandons the call when its own time is up,
-// which by the clocks here may be a little before the deadline: an abandon when little of the time is left, an eighth, but at least 1 ms and
-// at most 250 ms, ends the context as the deadline does. A handler that returns early because of it
-// returns an error or responds as always, and the response may be of use to nobody.
+// Except at the deadline ctx.Err is context.Canceled; context.Cause tells these apart. An origin
+// abandons the call when its own deadline passes, which by the clock of the target may be a little
+// before the deadline: an abandon when an eighth of the time or less is left, but at least 1 ms and
+// at most 250 ms, ends the context as the deadline does. A handler that returns early for this
+// reason returns an error or responds as usual; the response may be dropped.
 //
-// The same context is returned each time. It is made by the first call: a handler that does not ask for it pays nothing.
-// It ends in Trigger, so a handler that waits for it without driving Progress and Trigger needs another goroutine that
-// does. Its Deadline is that by the clock on the wall, as it was when the context was made; nothing goes by it, and
-// [Request.TimeLeft] is exact. It has none where TimeLeft knows of none. A Request that has ended returns a context that has ended, too.
+// Every call returns the same context. It is made by the first one: a handler that does not use it
+// has no cost. It ends in Trigger, so a handler that waits for it without driving Progress and
+// Trigger needs another goroutine that does. Its Deadline is the wall time that corresponds to the
+// deadline when the context is made; it is for information, and [Request.TimeLeft] is exact. It has
+// a Deadline only if TimeLeft returns one. The context of a Request that has ended has ended, too.
 func (r Request) Context() context.Context {
 	s, ok := r.lockService()
 	if !ok {
@@ -234,17 +240,18 @@ var endedContext = func() context.Context {
 	return ctx
 }()
 
-// Detach lets the handler return before the request is answered. The program that detaches answers once, from any goroutine.
-// Until then the request counts as active and its input stays. The library answers if nobody does: ErrTimeout at the deadline,
-// na.ErrNoResponse when the class shuts down; with the session of the origin the request ends. Trigger logs, once a minute, which
-// requests have been detached for longer than that. The error matches na.ErrAnswered when
-// the request has been answered, and ErrUnsupported for a one-way RPC.
+// Detach allows the handler to return before the request is answered. The program then answers
+// once, from any goroutine. Until then the request counts as active and its input stays valid. If
+// the program does not answer, the library does: with ErrTimeout at the deadline, and with
+// na.ErrNoResponse when the class shuts down; with the session of the origin the request ends.
+// Trigger logs once a minute requests that have been detached for longer than that. The error
+// matches na.ErrAnswered if the request has been answered, and ErrUnsupported for a one-way RPC.
 func (r Request) Detach() error {
 	s, ok := r.lockService()
 	if !ok {
 		return endedError("detach")
 	}
-	s.ctx.watchFaults() // before the session is looked at, in over
+	s.ctx.watchFaults() // before releaseHold checks the session
 	defer s.mu.Unlock()
 	if err := s.checkAnswerableLocked("detach"); err != nil {
 		return err
@@ -255,7 +262,7 @@ func (r Request) Detach() error {
 	return nil
 }
 
-// nameOf returns the name of an RPC, or its id if it is not known.
+// nameOf returns the name of an RPC, or its id if it is not registered.
 func nameOf(id ID, rpc *RPC) string {
 	if rpc == nil {
 		return fmt.Sprintf("%#x", uint64(id))

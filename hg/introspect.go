@@ -13,9 +13,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// Calls returns the calls, requests and transfers of c that are under way, the oldest first. It may be called from any goroutine. A
-// request that waits for Trigger is not among them (Stats.Queued counts it), and one that had come before the first Calls is as old as
-// that, unless Config.Observe is set. Nothing is noted of calls for it but the time when a request comes, from the first Calls on.
+// Calls returns the calls, requests and transfers of c that are in flight, the oldest first. It may
+// be called from any goroutine. It does not include requests that wait for Trigger (Stats.Queued
+// counts them). The age of a request that arrived before the first Calls is counted from that,
+// unless Config.Observe is set. The only cost for calls is that from the first Calls on the arrival
+// time of requests is recorded.
 func (c *Context) Calls() (all []inspect.Call) {
 	c.seen.watch(c)
 	for _, o := range c.allOpen() {
@@ -23,7 +25,7 @@ func (c *Context) Calls() (all []inspect.Call) {
 		if !ok {
 			continue
 		}
-		if by != nil { // with no lock held
+		if by != nil { // with no lock held: it is code of another package
 			by.Report(&i)
 		}
 		all = append(all, i)
@@ -33,16 +35,16 @@ func (c *Context) Calls() (all []inspect.Call) {
 	return all
 }
 
-// tracker is what a context keeps for Calls.
+// tracker is the state of a context for Calls.
 type tracker struct {
-	since atomic.Int64 // 1 more than Now at the first Calls; 0 before
+	since atomic.Int64 // Now at the first Calls, plus 1; 0 before
 
 	mu      sync.Mutex // guards the fields below
 	tracked map[hghook.Tracked]uint64
-	last    uint64 // number that was given to one
+	last    uint64 // the last number that was assigned
 }
 
-// track is hghook.Track.
+// track implements hghook.Track.
 func (w *tracker) track(t hghook.Tracked) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,7 +55,7 @@ func (w *tracker) track(t hghook.Tracked) {
 	w.tracked[t] = w.last
 }
 
-// untrack is hghook.Untrack.
+// untrack implements hghook.Untrack.
 func (w *tracker) untrack(t hghook.Tracked) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,7 +80,7 @@ func (w *tracker) openTransfers() (all []inspect.Call) {
 	return all
 }
 
-// idleHandles is hghook.IdleHandles.
+// idleHandles implements hghook.IdleHandles.
 func (c *Context) idleHandles(f func(handle inspect.Call)) {
 	for _, o := range c.allOpen() {
 		h, ok := o.(*Handle)
@@ -94,7 +96,7 @@ func (c *Context) idleHandles(f func(handle inspect.Call)) {
 	}
 }
 
-// callInfo tells of the call that is under way, if one is.
+// callInfo describes the call in flight for Calls. ok is false if the handle is idle.
 func (h *Handle) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,7 +110,8 @@ func (h *Handle) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	}, h.reporter, true
 }
 
-// callInfo describes a request for Calls. ok is false while the record is free, or a goroutine is working on it.
+// callInfo describes a request for Calls. ok is false while the record is spare, or a goroutine is
+// about to move the request on.
 func (s *service) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,14 +129,14 @@ func (s *service) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	return i, s.reporter, true
 }
 
-// reportBy is hghook.ReportCall.
+// reportBy implements hghook.ReportCall.
 func (h *Handle) reportBy(r hghook.Reporter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.reporter = r
 }
 
-// reportBy is hghook.ReportRequest.
+// reportBy implements hghook.ReportRequest.
 func (r *Request) reportBy(by hghook.Reporter) {
 	if s, ok := r.lockService(); ok {
 		s.reporter = by
@@ -141,7 +144,7 @@ func (r *Request) reportBy(by hghook.Reporter) {
 	}
 }
 
-// requestOf is hghook.RequestOf.
+// requestOf implements hghook.RequestOf.
 func requestOf(ctx context.Context) (id uint64, rpc string) {
 	r, ok := ctx.Value(hghook.RequestKey{}).(Request)
 	if !ok {

@@ -12,27 +12,29 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Metadata is names and values that travel in front of a call's input or output: a trace, a token. The zero Metadata is empty. It
-// is not changed once it has been made. It has at most 16 entries, and at most 8 KiB with 3 bytes for each entry. What does not fit a
-// message is read from the sender's memory, as large input is. The packages of this module add up to 4 entries of up to 2 KiB of their
-// own, whose names begin with "qs-".
+// A Metadata is a list of names and values that is sent before a call's input or output, for
+// example a trace or a token. It is immutable; the zero Metadata is empty. It has at most 16
+// entries, and at most 8 KiB, where each entry has 3 bytes of overhead. Metadata that does not fit
+// a message is read from the sender's memory, as large input is. The packages of this module add up
+// to 4 entries of up to 2 KiB of their own, whose names begin with "qs-".
 type Metadata struct{ b []byte } // as on the wire: entries, padded with zeros to words
 
 const (
 	metaWord      = 8
-	maxMeta       = 1024 * metaWord // of a program
+	maxMeta       = 1024 * metaWord // bytes of a program's entries
 	maxEntries    = 16
-	maxOwnMeta    = 256 * metaWord // of the packages of this module
+	maxOwnMeta    = 256 * metaWord // bytes of the entries of the packages of this module
 	maxOwnEntries = 4
 	maxMetaName   = 63
 
-	// KeyMeta is the name under which a call carries its idempotency key. Names that begin with "qs-" are the library's; no
-	// other may be given by programs.
+	// KeyMeta is the name under which a call carries its idempotency key. It is the only name with
+	// the prefix "qs-", which is reserved for the library, that a program may set.
 	KeyMeta = "qs-key"
 )
 
-// With returns m with the value of name replaced or added. A name is 1 to 63 of the characters a-z, 0-9, '.' and '-', and
-// does not begin with "qs-", unless it is KeyMeta. The error matches ErrInvalid for any other name and ErrOverflow when there is too much.
+// With returns m with the value of name replaced or added. A name is 1 to 63 of the characters a-z,
+// 0-9, '.' and '-', and does not begin with "qs-", unless it is KeyMeta. The error matches
+// ErrInvalid for any other name, and ErrOverflow if m would exceed its limits.
 func (m Metadata) With(name, value string) (Metadata, error) {
 	switch {
 	case !isValidName(name):
@@ -43,8 +45,9 @@ func (m Metadata) With(name, value string) (Metadata, error) {
 	return m.withEntry(name, value, maxEntries, maxMeta)
 }
 
-// WithOwn is With for the names that begin with "qs-": by these the packages of this module speak to one another. They do not count
-// against the 16 entries and the 8 KiB of a program; there may be 4 of 2 KiB.
+// WithOwn is With for the names with the prefix "qs-", which the packages of this module use. They
+// do not count against the 16 entries and the 8 KiB of a program; their limits are 4 entries and 2
+// KiB.
 func (m Metadata) WithOwn(name, value string) (Metadata, error) {
 	if !isValidName(name) || !isOwnName(name) {
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name of the library's own: these begin with qs-: %w", name, ErrInvalid)
@@ -52,7 +55,7 @@ func (m Metadata) WithOwn(name, value string) (Metadata, error) {
 	return m.withEntry(name, value, maxOwnEntries, maxOwnMeta)
 }
 
-// WithoutOwn returns the entries of m that a program has given.
+// WithoutOwn returns m without the entries of the packages of this module.
 func (m Metadata) WithoutOwn() Metadata {
 	if !bytes.Contains(m.b, []byte("qs-")) {
 		return m
@@ -66,10 +69,11 @@ func (m Metadata) WithoutOwn() Metadata {
 	return Metadata{padToWord(b)}
 }
 
-// isOwnName reports whether a name is one that programs do not give.
+// isOwnName reports whether a name is reserved for the packages of this module.
 func isOwnName(name string) bool { return strings.HasPrefix(name, "qs-") && name != KeyMeta }
 
-// withEntry returns m with an entry. Those of its kind may be so many, of so many bytes.
+// withEntry returns m with an entry set. There may be this many entries and bytes of its kind, own
+// or not.
 func (m Metadata) withEntry(name, value string, entries, size int) (Metadata, error) {
 	if len(value) > size {
 		return m, fmt.Errorf("hg: metadata: %s has a value of %d bytes, all of it may have %d: %w", name, len(value), size, ErrOverflow)
@@ -92,7 +96,7 @@ func (m Metadata) withEntry(name, value string, entries, size int) (Metadata, er
 	return Metadata{padToWord(append(b, same...))}, nil
 }
 
-// padToWord returns b with zeros up to the next word.
+// padToWord returns b, padded with zeros to the next word.
 func padToWord(b []byte) []byte { return append(b, make([]byte, -len(b)&(metaWord-1))...) }
 
 func appendEntry(b []byte, name, value string) []byte {
@@ -122,7 +126,7 @@ func (m Metadata) Get(name string) (value string, ok bool) {
 	return "", false
 }
 
-// All ranges over names and values, in the order in which they were added.
+// All returns an iterator over names and values, in the order in which they were added.
 func (m Metadata) All() iter.Seq2[string, string] {
 	return func(yield func(name, value string) bool) {
 		for rest := m.b; len(rest) > 0 && rest[0] != 0; {
@@ -134,10 +138,11 @@ func (m Metadata) All() iter.Seq2[string, string] {
 	}
 }
 
-// traceMeta is the name of W3C Trace Context under which a call carries its trace: "00-", 32 digits of the trace, "-", and more.
+// traceMeta is the name of W3C Trace Context under which a call carries its trace: "00-", 32
+// hexadecimal digits of the trace id, "-", and more.
 const traceMeta = "traceparent"
 
-// traceID returns the trace that m names; zero for none. It allocates nothing.
+// traceID returns the trace id in m; zero if there is none. It does not allocate.
 func (m Metadata) traceID() (t inspect.TraceID) {
 	for rest := m.b; len(rest) > 0 && rest[0] != 0; {
 		n := 1 + int(rest[0])
@@ -162,7 +167,7 @@ func (m Metadata) traceID() (t inspect.TraceID) {
 	return t
 }
 
-// nextEntry takes the first entry off b.
+// nextEntry splits the first entry from b. ok is false if b is too short for it.
 func nextEntry(b []byte) (name, value string, rest []byte, ok bool) {
 	n := 1 + int(b[0])
 	if len(b) < n+2 {
@@ -175,7 +180,7 @@ func nextEntry(b []byte) (name, value string, rest []byte, ok bool) {
 	return string(b[1:n]), string(b[n+2 : end]), b[end:], true
 }
 
-// checkMeta checks a block that a peer has sent. What is there afterwards, All can read.
+// checkMeta checks metadata that a peer has sent, so that All can read it.
 func checkMeta(b []byte) error {
 	seen := make(map[string]bool, maxEntries+maxOwnEntries)
 	rest := b

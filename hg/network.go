@@ -2,17 +2,17 @@ package hg
 
 import "github.com/quicksilver-rpc/quicksilver/na"
 
-// What a program needs of the network abstraction below, so that it imports this package only. Their documentation is in
-// package na.
+// Types of package na that programs need, so that they have to import this package only. Package na
+// documents them.
 type (
-	Addr      = na.Addr   // where a context is, and the session with it
+	Addr      = na.Addr   // address of a context, with or without a session
 	Plugin    = na.Plugin // a transport, for NetConfig.Plugins
 	NetConfig = na.Config // Config.NA
 )
 
-// ParseAddr parses the text of an address that needs no resolving, for example "tcp://10.0.0.7:9000"; [Context.Lookup] takes
-// names, too. The error matches ErrInvalid.
+// ParseAddr parses the text of an address that needs no name resolution, for example
+// "tcp://10.0.0.7:9000"; [Context.Lookup] also accepts names. The error matches ErrInvalid.
 func ParseAddr(text string) (Addr, error) { return na.ParseAddr(text) }
 
-// Schemes returns the names of the transports that the program has linked in, sorted.
+// Schemes returns the schemes of the transports that are linked into the program, sorted.
 func Schemes() []string { return na.Schemes() }

@@ -8,14 +8,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// observe is hghook.Observe.
+// observe implements hghook.Observe.
 func (c *Context) observe(e inspect.Event) {
 	if c.class.cfg.Observe != nil || c.watch.on.Load() {
 		newPendingEvent(c, e).deliver()
 	}
 }
 
-// A pendingEvent is an Event on its way to Config.Observe.
+// A pendingEvent is an Event that has not been delivered to Config.Observe. Events are pooled.
 type pendingEvent struct {
 	inspect.Event
 	c    *Context
@@ -39,7 +39,8 @@ func (s *pendingEvent) release() {
 	eventPool.Put(s)
 }
 
-// endEventLocked returns what is to be observed of a call that has ended, before the handle makes another; nil if nothing is. Locked.
+// endEventLocked returns the event of a call that has ended with err; nil if nothing observes it.
+// It is called before the handle is idle.
 func (k *call) endEventLocked(err error) *pendingEvent {
 	h := k.h
 	if h.ctx.class.cfg.Observe == nil && !h.ctx.watch.on.Load() {
@@ -60,7 +61,8 @@ func (k *call) endEventLocked(err error) *pendingEvent {
 	return s
 }
 
-// deliver calls Config.Observe, and has the watch count; s may be nil.
+// deliver calls Config.Observe, counts the event if a tool watches, and releases s, which may be
+// nil.
 func (s *pendingEvent) deliver() {
 	if s == nil {
 		return
@@ -74,20 +76,22 @@ func (s *pendingEvent) deliver() {
 	}
 }
 
-// observeArrivalLocked begins what is observed of a request, and what Calls says of it. Locked.
+// observeArrivalLocked initializes the event of a request, and records its arrival time if that is
+// needed.
 func (s *service) observeArrivalLocked() {
 	observed := s.ctx.class.cfg.Observe != nil || s.ctx.watch.on.Load()
 	if observed {
 		s.event = inspect.Event{Kind: inspect.EventTarget, Peer: s.addr, Code: ErrCanceled, Fate: NotRun}
 	} else {
-		s.event.Kind = inspect.EventOrigin // of no request: nothing is observed of this one, also if a watch begins meanwhile
+		// marks that this request has no event, even if a watch begins later
+		s.event.Kind = inspect.EventOrigin
 	}
 	if observed || s.ctx.seen.since.Load() != 0 {
 		s.arrivedAt = s.ctx.Now()
 	}
 }
 
-// observeBeginLocked notes that the handler begins. Locked.
+// observeBeginLocked records in the event that the handler begins.
 func (s *service) observeBeginLocked() {
 	if s.event.Kind == inspect.EventTarget {
 		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.elapsedSince(s.arrivedAt), int64(len(s.input)), Ran
@@ -98,15 +102,15 @@ func (s *service) observeBeginLocked() {
 	}
 }
 
-// observeAnswerLocked notes an answer, or why there is none. Locked.
+// observeAnswerLocked records in the event the answer, or why there is none.
 func (s *service) observeAnswerLocked(code Code, fate Fate, size int64, text string) {
 	s.event.Code, s.event.Fate, s.event.Sent, s.event.Text = code, fate, size, text
 }
 
-// postObservedLocked has Trigger observe the end of the request. Locked.
+// postObservedLocked queues the event of a request that has ended for delivery in Trigger.
 func (s *service) postObservedLocked() {
 	c := s.ctx
-	if s.event.Kind != inspect.EventTarget { // nobody observed when it came
+	if s.event.Kind != inspect.EventTarget { // not observed when it arrived
 		return
 	}
 	o := newPendingEvent(c, s.event)

@@ -8,29 +8,32 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The sender lends input and output that are larger than one message and for which the peer has no room: the message carries a
-// key. The receiver fetches the bytes piece by piece, into memory that grows with what has arrived, and gives them back.
+// Input and output that are larger than one message, and for which the peer has granted no room,
+// are lent: the message carries a key, and the receiver fetches the bytes in chunks, into memory
+// that grows with the bytes that have arrived, and gives the loan back.
 //
 //	sender:   lend ─► key in the message ─► … ─► ended: given back, dropped, peer lost, or canceled
 //	receiver: fetch ─► Get 4 MiB ─► Get 12 MiB ─► Get 48 MiB ─► … ─► GiveBack ─► done
 
-// A byteLimit counts bytes that are lent, or fetched: those of expedited requests apart, so that neither takes the limit of the other.
+// A byteLimit counts bytes that are lent, or fetched. Those of expedited requests have a counter
+// and a limit of their own, so that they and ordinary requests do not take the limit from each
+// other.
 type byteLimit struct{ ordinary, expedited byteCount }
 
-// A byteCount is bytes that have a limit together.
+// A byteCount is one counter of bytes.
 type byteCount struct {
 	mu sync.Mutex // guards the fields below
 	n  int64
-	of map[uint64]int64 // of n, for the requests of a session; no session has 0
+	of map[uint64]int64 // by session: its part of n; calls of this side have no entry
 }
 
-// An account is for whom bytes are counted.
+// An account is the owner of counted bytes.
 type account struct {
-	session   uint64 // that the request came on; 0: a call of this side, which has no share
+	session   uint64 // session of the request; 0: a call of this side, which has no share of its own
 	expedited bool
 }
 
-// countOf is where bytes are counted.
+// countOf returns the counter for expedited or ordinary bytes.
 func (b *byteLimit) countOf(expedited bool) *byteCount {
 	if expedited {
 		return &b.expedited
@@ -38,9 +41,10 @@ func (b *byteLimit) countOf(expedited bool) *byteCount {
 	return &b.ordinary
 }
 
-// acquire counts n bytes, unless there are more than limit then, or the session has more than three quarters of what all others leave of it,
-// but for its first; over says so. Expedited bodies that are no longer than a message may be are never refused: the envelopes of
-// their sessions bound them.
+// acquire counts n bytes of a. It returns an error if that would exceed limit, or if a is not the
+// first of its session and the session would have more than three quarters of the part of limit
+// that the others do not use. Expedited bodies that are no longer than a message may be are never
+// refused: the envelopes of their sessions limit them.
 func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (over error) {
 	c := b.countOf(a.expedited)
 	c.mu.Lock()
@@ -64,7 +68,7 @@ func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (ov
 	return nil
 }
 
-// release ends what acquire has counted.
+// release reverts acquire.
 func (b *byteLimit) release(n int64, a account) {
 	c := b.countOf(a.expedited)
 	c.mu.Lock()
@@ -77,7 +81,7 @@ func (b *byteLimit) release(n int64, a account) {
 	}
 }
 
-// total is all that is counted.
+// total returns all bytes that are counted.
 func (b *byteLimit) total() (n int64) {
 	for _, c := range []*byteCount{&b.ordinary, &b.expedited} {
 		c.mu.Lock()
@@ -87,7 +91,7 @@ func (b *byteLimit) total() (n int64) {
 	return n
 }
 
-// A loan is memory that one peer may read.
+// A loan is a body that one peer may read, until it gives it back or the loan is canceled.
 type loan struct {
 	c    *Context
 	op   *na.Op
@@ -96,7 +100,8 @@ type loan struct {
 	done func(*loan, na.Result) (ran int)
 }
 
-// lendBody lets to read body, which is counted for of. done runs when nobody can read it any more, in Trigger, with no lock held.
+// lendBody lends body to the peer at to, counted for of. done runs in Trigger, with no lock held,
+// when no peer can read the body any more.
 func (c *Context) lendBody(to na.Addr, tag na.Tag, body []byte, of account, done func(*loan, na.Result) (ran int)) (*loan, na.Key, error) {
 	l := &loan{c: c, size: int64(len(body)), of: of, done: done}
 	if over := c.lent.acquire(l.size, c.class.cfg.MaxLent, of, "lent to peers", "MaxLent"); over != nil {
@@ -117,7 +122,8 @@ func (l *loan) onEnded(_ *na.Op, r na.Result) (ran int) {
 	return l.done(l, r)
 }
 
-// firstChunk is how much of a body is fetched before a byte of it has been seen: it may be as much as a peer may send unasked.
+// firstChunk is how much of a body is fetched before a byte of it has arrived: as much as a peer
+// may send without a request.
 const firstChunk = na.MaxBody
 
 // A pull is the fetching of a body.
@@ -126,8 +132,8 @@ type pull struct {
 	op    *na.Op
 	from  na.Addr
 	key   na.Key
-	start int64 // where to begin,
-	size  int64 // and how much to read
+	start int64 // first byte to read
+	size  int64 // number of bytes to read
 	of    account
 	done  func(body []byte, err error) (ran int)
 
@@ -137,7 +143,7 @@ type pull struct {
 	received int64
 }
 
-// cancel ends the pull, between two pieces too.
+// cancel ends the pull, also between two chunks.
 func (p *pull) cancel() {
 	p.mu.Lock()
 	p.canceled = true
@@ -145,8 +151,10 @@ func (p *pull) cancel() {
 	p.op.Cancel()
 }
 
-// fetchBody reads the memory of key from at to end, which the caller has checked, counted for of, and gives it back if that is all that is
-// left, or reading fails. done runs in Trigger, with no lock held, and owns body. If fetch returns an error, done does not run.
+// fetchBody reads the bytes from at to end of the memory of key; the caller has checked both. It
+// counts them for of, and gives the loan back if they were the last part of it, or reading fails.
+// done runs in Trigger, with no lock held, and owns body. If fetchBody returns an error, it has
+// given the loan back and done does not run.
 func (c *Context) fetchBody(from na.Addr, key na.Key, at, end int64, of account, done func(body []byte, err error) (ran int)) (*pull, error) {
 	n := end - at
 	if over := c.pulled.acquire(n, c.class.cfg.MaxPulled, of, "being fetched from peers", "MaxPulled"); over != nil {
@@ -167,8 +175,9 @@ func (c *Context) fetchBody(from na.Addr, key na.Key, at, end int64, of account,
 	return p, nil
 }
 
-// fetchNextLocked asks for three times what has arrived, or for all where that needs no new memory. Locked: a cancel finds either the flag unread
-// or the operation under way.
+// fetchNextLocked posts the Get of the next chunk: three times the bytes that have arrived, or all
+// if that needs no new memory. It is called with p.mu held, so that a concurrent cancel either sets
+// canceled before it is read, or cancels the operation.
 func (p *pull) fetchNextLocked() error {
 	if p.canceled {
 		return ErrCanceled
@@ -180,7 +189,7 @@ func (p *pull) fetchNextLocked() error {
 		grown = slab.Get(int(p.received + n))
 	}
 	copy(grown, p.buf)
-	slab.Put(p.buf) // no operation has it
+	slab.Put(p.buf) // no operation uses it
 	p.buf = grown
 	mem, err := p.c.nctx.Class().NewMem(p.buf[p.received:])
 	if err != nil {

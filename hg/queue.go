@@ -6,21 +6,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A postedFunc is a function that waits for Trigger, in a task that is used again.
+// A postedFunc is a function that waits for Trigger, in a reusable task.
 type postedFunc struct {
 	task na.Task
-	next *postedFunc // of those that are spare
+	next *postedFunc // next in the list of spares
 	fn   func()
 }
 
-// postedPool are the spare ones of a context.
+// postedPool is a context's pool of spare postedFuncs.
 type postedPool struct {
 	mu    sync.Mutex // guards the fields below
 	spare *postedFunc
 	n     int
 }
 
-// maxSparePosts bounds them.
+// maxSparePosts limits the length of the list of spares.
 const maxSparePosts = 64
 
 func (p *postedPool) get(fn func()) *postedFunc {
@@ -57,8 +57,9 @@ func (p *postedPool) put(t *postedFunc) {
 	p.mu.Unlock()
 }
 
-// post queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any goroutine. The
-// error matches ErrClosed when c is closed and drained: t will not run. It does not do so in a callback.
+// post queues t, which must not be queued, to run in Trigger after everything that is queued now.
+// It may be called from any goroutine and does not block. The error matches ErrClosed if c is
+// closed and drained: t will not run. Inside a callback it never returns an error.
 func (c *Context) post(t *na.Task) error {
 	if !c.nctx.Upper().Queue(t) {
 		return errDrained
@@ -66,9 +67,9 @@ func (c *Context) post(t *na.Task) error {
 	return nil
 }
 
-// Post queues fn to run in Trigger after what is queued now. It may be called from any goroutine. The error matches ErrClosed
-// when c is closed and drained: fn will not run. It does not do so in a callback. Post panics when fn is nil. It allocates
-// nothing.
+// Post queues fn to run in Trigger after everything that is queued now. It may be called from any
+// goroutine, and does not block or allocate. The error matches ErrClosed if c is closed and
+// drained: fn will not run. Inside a callback it never returns an error. Post panics if fn is nil.
 func (c *Context) Post(fn func()) error {
 	if fn == nil {
 		panic("hg: Post of a nil function")

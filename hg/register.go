@@ -18,41 +18,49 @@ import (
 // An ID names an RPC on the wire: the first 8 bytes of the SHA-256 of its name, little-endian.
 type ID uint64
 
-// A Handler runs at the target: inside Trigger, or in [Request.Run] where Config.Dispatch is set. It answers with r.Respond, or
-// returns an error, which is the answer; so is a panic. One that returns nil without an answer and without r.Detach is answered
-// na.ErrNoResponse. An error after the answer is logged and counted (Stats.Late). It may block and may call anything; meanwhile only
-// the Trigger or Run that runs it waits.
+// A Handler serves a request at the target: in Trigger, or in [Request.Run] if Config.Dispatch is
+// set. It answers with r.Respond, or returns an error, which is the answer; a panic is answered,
+// too. If it returns nil without an answer and without r.Detach, the answer is na.ErrNoResponse. An
+// error after the answer is logged and counted (Stats.Late). A handler may block and may call any
+// function; only the Trigger or Run that runs it waits.
 type Handler func(r Request) error
 
-// An RPC is what Register is told.
+// An RPC is the description of an RPC for RegisterRPC.
 type RPC struct {
 	Name string
-	// Handler serves the RPC; nil where this process is only an origin of it.
+	// Handler serves the RPC; nil if this process is only an origin of it.
 	Handler Handler
-	// OneWay says that no response is wanted: the call ends when the request has left. Origin and target must agree.
+	// OneWay means that there is no response: the call ends when the request has left. Origin and
+	// target must agree.
 	OneWay bool
-	// Inline has the handler run in Trigger although Config.Dispatch is set: for handlers that never block. One that takes over
-	// 10 ms is logged, once for each RPC. With Config.Authorize, which may block, requests are dispatched all the same.
+	// Inline makes the handler run in Trigger although Config.Dispatch is set. It is for handlers
+	// that never block; the first one of each RPC that takes over 10 ms is logged. With
+	// Config.Authorize, which may block, requests are dispatched anyway, unless
+	// Config.AuthorizeQuick is set.
 	Inline bool
-	// Codec encodes input and output. Nil means Config.Codec. Origin and target must agree: a request in another codec is refused.
+	// Codec encodes input and output. Nil means Config.Codec. Origin and target must agree: a
+	// request in another codec is refused.
 	Codec codec.Codec
-	// MaxActive bounds the requests of this RPC whose handlers have begun and that have not ended, in all contexts of the class; zero
-	// means only Config.MaxActive does. Queue bounds those that may wait for that; zero means as many as MaxActive, negative none. One
-	// more is refused at once: its origin gets ErrExhausted, and NotRun.
+	// MaxActive limits the requests of this RPC whose handlers have begun and that have not ended,
+	// in all contexts of the class; zero means that only Config.MaxActive does. Queue limits the
+	// requests that wait for this limit; zero means MaxActive, negative none. Further requests are
+	// refused at once, with ErrExhausted and NotRun.
 	MaxActive, Queue int
-	// Timeout bounds each request of this RPC here, from its arrival on, also where the origin has set no timeout or a longer one; zero
-	// means only the origin does. When it has passed a request that has not begun is refused, and the context of a handler ends, both as at
-	// the deadline of the origin. What that handler then answers is up to it; an error that matches context.DeadlineExceeded, and has no code from
-	// 64 on, reaches the origin as ErrTimeout.
+	// Timeout limits each request of this RPC at this target, from its arrival on, also if the
+	// origin has set no timeout or a longer one; zero means that only the origin does. When it has
+	// passed, a request that has not begun is refused, and the context of its handler ends, both as
+	// at the origin's deadline. The handler may still answer; an error of it that matches
+	// context.DeadlineExceeded, and has no code from 64 on, reaches the origin as ErrTimeout.
 	Timeout time.Duration
-	// Shape describes input and output, for [inspect.RPCsRPC]; the program chooses how.
+	// Shape describes input and output, for [inspect.RPCsRPC], in a format that the program
+	// chooses.
 	Shape string
 
-	methodLimit *methodLimit      // by MaxActive and Queue; nil for none
-	own         hghook.RPCOptions // of an RPC of this module
+	methodLimit *methodLimit      // made from MaxActive and Queue; nil for no limit
+	own         hghook.RPCOptions // options of RPCs of this module
 }
 
-// registry holds the RPCs of a class. Readers take no lock.
+// registry holds the RPCs of a class. Readers take no lock: a change replaces the map.
 type registry struct {
 	hash func(name string) ID // replaced by tests of collisions
 
@@ -67,20 +75,22 @@ func (r *registry) init() {
 
 func (r *registry) findRPC(id ID) *RPC { return (*r.all.Load())[id] }
 
-// HashName returns the id of a name.
+// HashName returns the id of the RPC with this name.
 func HashName(name string) ID {
 	sum := sha256.Sum256([]byte(name))
 	return ID(binary.LittleEndian.Uint64(sum[:]))
 }
 
-// Register makes an RPC known under its name and returns its id; handler is nil where this process is only an origin.
+// Register registers an RPC under its name and returns its id; handler is nil if this process is
+// only an origin of it. The errors are those of RegisterRPC.
 func (c *Class) Register(name string, handler Handler) (ID, error) {
 	return c.RegisterRPC(RPC{Name: name, Handler: handler})
 }
 
-// RegisterRPC is Register with all that can be said. A name that is registered without a handler, to be called, may be registered once
-// more, with one: that replaces the first in one step, and calls that are made meanwhile do not notice. Else the error matches na.ErrExists when the
-// name is registered; it does, too, when another name has the same id: both names are in its text.
+// RegisterRPC registers an RPC with all options. An RPC that is registered without a handler may be
+// registered again with one, which replaces it atomically, without an effect on calls that are made
+// at the time. The error matches na.ErrExists if the name is registered otherwise, or if another
+// name has the same id (the text has both names), and ErrInvalid if an option is out of range.
 func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if rpc.Name == "" || len(rpc.Name) > 255 {
 		return 0, fmt.Errorf("hg: register: name of %d bytes, want 1 to 255: %w", len(rpc.Name), ErrInvalid)
@@ -117,13 +127,15 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	rpc.methodLimit = rpc.newMethodLimit()
 	all[id] = &rpc
 	r.all.Store(&all)
-	if rpc.Handler != nil && !rpc.own.ServeDraining && !strings.HasPrefix(rpc.Name, "hg/") { // those are there in any class
+	// every class has the RPCs of this package, and does not become a target by them
+	if rpc.Handler != nil && !rpc.own.ServeDraining && !strings.HasPrefix(rpc.Name, "hg/") {
 		c.na.Serve()
 	}
 	return id, nil
 }
 
-// Deregister forgets an RPC. Calls of it that are under way go on. The error matches ErrNoEntry.
+// Deregister removes an RPC. Calls of it that are in flight go on. The error matches ErrNoEntry if
+// id is not registered.
 func (c *Class) Deregister(id ID) error {
 	r := &c.rpcs
 	r.mu.Lock()
@@ -142,7 +154,7 @@ func (c *Class) Deregister(id ID) error {
 	return nil
 }
 
-// Registered returns what was registered under a name.
+// Registered returns the RPC that is registered under a name.
 func (c *Class) Registered(name string) (RPC, bool) {
 	if rpc := c.rpcs.findRPC(c.rpcs.hash(name)); rpc != nil && rpc.Name == name {
 		return *rpc, true
@@ -150,8 +162,8 @@ func (c *Class) Registered(name string) (RPC, bool) {
 	return RPC{}, false
 }
 
-// noMethodError is the answer to a request for an RPC that is not served here; the origin adds the name, which does not travel. With help it names
-// others: Config.Reflect.
+// noMethodError returns the error for a request of an RPC that is not served here; the origin adds
+// the name, which does not travel. With help it lists RPCs that are served: see Config.Reflect.
 func (r *registry) noMethodError(id ID, help bool) error {
 	if !help {
 		return na.WithText(ErrNoMethod, fmt.Sprintf("no method has the id %#x", uint64(id)))

@@ -2,24 +2,26 @@
 
 package hg
 
-// The versions of the headers that this release reads: wireVersion is its own, which it writes, oldestWire that of the release before.
+// The versions of the headers that this release reads: it writes wireVersion, and also reads older
+// ones from oldestWire on, which is that of the release before.
 const (
 	oldestWire  = 4
 	wireVersion = 4
-	ownFields   = 0 // words of fields behind the header of a request that this release writes
+	ownFields   = 0 // words of appended fields that this release writes in the header of a request
 )
 
-// requestFromWire and responseFromWire rewrite a header of any version that this release reads, in its place, as header.go has it. They report
-// false for any other version.
+// requestFromWire and responseFromWire convert, in place, a header of any version that this release
+// reads to the layout in header.go. They return false for other versions.
 func requestFromWire(b []byte) bool  { return b[0] == wireVersion }
 func responseFromWire(b []byte) bool { return b[0] == wireVersion }
 
-// requestToWire rewrites the header of a request, as header.go has it, in its place as wireVersion has it, and requestToOlder from there to an
-// older version. responseToWire rewrites that of a response for a version; 0 is wireVersion.
+// requestToWire converts, in place, the header of a request from the layout in header.go to
+// wireVersion, and requestToOlder from there to an older version. responseToWire converts that of a
+// response to a version; 0 is wireVersion.
 func requestToWire([]byte)          {}
 func requestToOlder([]byte, uint16) {}
 func responseToWire([]byte, uint8)  {}
 
-// putFields and takeFields write and read the fields behind the header of a request.
+// putFields and takeFields write and read the appended fields of a request.
 func putFields([]byte)  {}
 func takeFields([]byte) {}

@@ -8,8 +8,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// In version 5 the codec of a request comes behind the length of its metadata, and the code of a response behind its fate. The new field has to be
-// nextField.
+// This is a release of the future, for tests of upgrades. In its version 5 the codec of a request
+// follows the length of the metadata, and the code of a response follows its fate. The appended
+// field has to be nextField.
 const (
 	oldestWire  = 4
 	wireVersion = 5

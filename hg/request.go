@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// onRequest takes in a request: it finds the RPC, fetches an input that did not fit the message, or runs the handler.
+// onRequest handles a request that has arrived: it finds the RPC, and fetches an input that did not
+// fit the message, or runs the handler.
 func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	s := c.newService(env)
 	var req request
@@ -37,7 +38,8 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	default:
 		err = checkCodec(s.rpc.Codec, req.codec)
 	}
-	// Also of a request that is refused: what it lends is given back, else it would stay pinned at the origin until the call ends.
+	// A request that is refused gives its lent input back, too; otherwise that would stay pinned at
+	// the origin until the call ends.
 	if req.flags&flagMore != 0 && len(payload) > 0 {
 		s.metaAheadLen = metaAhead(req.flags, req.meta)
 		key, keyErr := bodyKey(payload, s.metaAheadLen, req.size)
@@ -50,12 +52,14 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 		case key.Len-s.metaAheadLen > c.class.cfg.MaxInput:
 			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len-s.metaAheadLen, c.class.cfg.MaxInput))
 			c.nctx.Upper().GiveBack(s.addr, key)
-		case c.class.needsAuthorizer(s.rpc): // it sees the metadata before this side makes room for the input of who may not call
+		// the authorizer sees the metadata before this side fetches input of a caller without
+		// permission
+		case c.class.needsAuthorizer(s.rpc):
 			if s.inputPending, s.body = key.Len > s.metaAheadLen, key; s.metaAheadLen > 0 {
 				if err = s.fetchPart(0, s.metaAheadLen, s.metaFetched); err == nil {
 					return 0
 				}
-				s.inputPending = false // it has been given back
+				s.inputPending = false // fetchPart has given it back
 			}
 		default:
 			s.body = key
@@ -74,7 +78,8 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	return s.runInTrigger()
 }
 
-// onClosed runs when the context has been closed: nothing waits for room any more, handlers are told, and nobody can answer.
+// onClosed runs when the context has been closed: waiting requests are refused, contexts of
+// handlers end, and detached requests end.
 func (c *Context) onClosed() {
 	c.dispatchWaiting()
 	for _, o := range c.allOpen() {
@@ -82,33 +87,36 @@ func (c *Context) onClosed() {
 	}
 }
 
-// fetchInput fetches an input that did not fit the message. It has given the body back if there is an error.
+// fetchInput fetches an input that did not fit the message. If it returns an error, the loan has
+// been given back.
 func (s *service) fetchInput() error {
 	s.grantRoom()
 	return s.fetchPart(s.metaLen, s.body.Len, s.inputFetched)
 }
 
-// grantRoom lets the origin send more such input at once if it is not too long for that.
+// grantRoom allows the origin to send such input inline in the future, if it is short enough for
+// that.
 func (s *service) grantRoom() {
 	s.ctx.grantRoom(s.addr, s.body.Len-s.metaAheadLen-s.metaLen, requestSize+len(s.meta)+int(s.metaAheadLen))
 }
 
-// fetchPart fetches a part of what is at the origin.
+// fetchPart fetches the bytes from at to end of the memory that the origin has lent.
 func (s *service) fetchPart(at, end int64, done func([]byte, error) int) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.armTimerLocked(s.waitDeadline)
-	s.gen++ // the next dispatch has a Request of its own
+	s.gen++ // the next dispatch gets a new Request: the one of the first dispatch must not refer to it
 	if s.pull, err = s.ctx.fetchBody(s.addr, s.body, at, end, account{s.addr.Session(), s.rpc.own.Expedited}, done); err == nil {
 		s.setPhaseLocked(serviceFetching)
 	}
 	return err
 }
 
-// metaFetched has the authorizer asked about a request whose metadata did not fit the message.
+// metaFetched goes on with a request whose metadata did not fit the message: the authorizer is
+// next.
 func (s *service) metaFetched(b []byte, err error) (ran int) {
 	if err != nil {
-		s.inputPending = false // it has been given back
+		s.inputPending = false // fetchBody has given it back
 	}
 	if s.onFetched(b, err, "metadata") {
 		s.metaLen, s.input, s.fetched, s.meta = int64(len(b)), nil, nil, bytes.Clone(s.meta)
@@ -126,7 +134,8 @@ func (s *service) inputFetched(b []byte, err error) (ran int) {
 	return ran
 }
 
-// onFetched takes in what has been fetched, or rejects the request.
+// onFetched handles the end of a fetch: it stores metadata and input, or rejects the request and
+// returns false.
 func (s *service) onFetched(b []byte, err error, what string) (ok bool) {
 	s.mu.Lock()
 	s.setPhaseLocked(serviceArrived)
@@ -141,7 +150,8 @@ func (s *service) onFetched(b []byte, err error, what string) (ok bool) {
 	case err != nil && s.isLate():
 		s.rejectRequest(errDeadlinePassed)
 	case err != nil:
-		s.refuseWith(errorBody{code: na.CodeOf(err), fate: na.NotRun, text: fmt.Sprintf("fetching the %s: %v", what, unwrapNA(err))}) // whatever it is
+		// the code is not marked as the library's, since it may be any
+		s.refuseWith(errorBody{code: na.CodeOf(err), fate: na.NotRun, text: fmt.Sprintf("fetching the %s: %v", what, unwrapNA(err))})
 	default:
 		s.input = b
 	}
@@ -151,12 +161,13 @@ func (s *service) onFetched(b []byte, err error, what string) (ok bool) {
 // rejectRequest answers a request whose handler will not run because of err.
 func (s *service) rejectRequest(err error) { s.refuseWith(refusalError(err)) }
 
-// refusalError is a refusal by the library.
+// refusalError returns the error response with which the library refuses a request.
 func refusalError(err error) errorBody {
 	return errorBody{code: na.CodeOf(err), fate: na.NotRun, text: err.Error(), early: true}
 }
 
-// refuseWith answers a request whose handler will not run.
+// refuseWith answers a request whose handler will not run, or drops it if its origin has withdrawn
+// it.
 func (s *service) refuseWith(f errorBody) {
 	if s.env.Accept() {
 		s.refuseAccepted(f)
@@ -166,7 +177,7 @@ func (s *service) refuseWith(f errorBody) {
 	s.dropRequest()
 }
 
-// refuseAccepted is refuse of a request that was accepted.
+// refuseAccepted refuses a request that has been accepted.
 func (s *service) refuseAccepted(f errorBody) {
 	s.mu.Lock()
 	s.setPhaseLocked(serviceRejected)
@@ -181,15 +192,16 @@ func (s *service) refuseAccepted(f errorBody) {
 	s.unlock()
 }
 
-// dropRequest ends a request for whose answer nobody waits: its origin has withdrawn or abandoned it before it was accepted, or nobody can answer.
-// Locked, and unlocks.
+// dropRequest ends a request that needs no answer: its origin has withdrawn or abandoned it before
+// it was accepted, or no answer can be sent. It is called with s.mu held and returns with it
+// released.
 func (s *service) dropRequest() {
 	s.setPhaseLocked(serviceAnswered)
 	s.holds--
 	s.unlock()
 }
 
-// proceedAgain goes on with a request that has waited for room.
+// proceedAgain goes on with a request that has waited to be admitted.
 func (s *service) proceedAgain(any) (ran int) {
 	s.mu.Lock()
 	s.setPhaseLocked(serviceArrived)
@@ -215,7 +227,8 @@ func (s *service) runInTrigger() (ran int) {
 	return 1
 }
 
-// beginHandler runs the handler, unless the request is to be refused. Locked, and unlocks.
+// beginHandler runs the handler, unless the request has to be refused. It is called with s.mu held
+// and returns with it released.
 func (s *service) beginHandler() {
 	closing := s.ctx.nctx.Closing()
 	if why := s.refusalReason(closing); why != nil {
@@ -239,12 +252,12 @@ func (s *service) beginHandler() {
 	s.observeBeginLocked()
 	r, rpc := s.request(), s.rpc
 	s.mu.Unlock()
-	f := errorBody{code: ErrPanic, fate: na.Ran} // a handler may end its goroutine
+	f := errorBody{code: ErrPanic, fate: na.Ran} // the result if the handler calls runtime.Goexit
 	defer func() { s.handlerReturned(r, f) }()
 	f = s.ctx.callHandler(r, rpc)
 }
 
-// refusalReason returns why the handler does not begin; nil if it does, or if nobody can be told.
+// refusalReason returns why the handler must not begin; nil if it may, or if no answer can be sent.
 func (s *service) refusalReason(closing bool) error {
 	switch {
 	case s.isLate():
@@ -252,23 +265,24 @@ func (s *service) refusalReason(closing bool) error {
 	case closing:
 	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining:
 		return errDraining
-	case s.ctx.class.needsAuthorizer(s.rpc) && !s.allowed: // cannot be
+	// defensive: the request has been authorized before
+	case s.ctx.class.needsAuthorizer(s.rpc) && !s.allowed:
 		return ErrPermission
 	}
 	return nil
 }
 
-// handlerReturned ends the handler of r, whose error is f.
+// handlerReturned handles the return of the handler of r; f is its error.
 func (s *service) handlerReturned(r Request, f errorBody) {
-	if f.code != na.OK { // else it has answered, or will: see Detach
-		defer s.releaseReturned() // deferred: a codec may panic, or end the goroutine
+	if f.code != na.OK { // otherwise it has answered, or is detached
+		defer s.releaseReturned() // deferred: a codec may panic, or call runtime.Goexit
 		s.answerFailed(r, f)
 		return
 	}
 	s.releaseReturned()
 }
 
-// releaseReturned gives back the hold of a handler that has returned.
+// releaseReturned releases the hold of a handler that has returned.
 func (s *service) releaseReturned() {
 	s.mu.Lock()
 	if s.hasReturned = true; s.phase > serviceRejected && len(s.streams) > 0 {
@@ -284,11 +298,12 @@ func (s *service) answerFailed(r Request, f errorBody) {
 		f.text = "the handler of " + r.Name() + " ended its goroutine"
 	}
 	if s.ctx.cutOff.Load() && f.code < codes.ErrNotFound && f.code != ErrPanic && f.fate != na.NotRun {
-		f.code = ErrAborted // this end interrupted it: the request may be made elsewhere
+		// the shutdown interrupted the handler: the request may be made at another target
+		f.code = ErrAborted
 	}
 	over := false
 	defer func() {
-		if !over { // the codec has ended this goroutine at the detail
+		if !over { // the codec has called runtime.Goexit while it encoded the detail
 			f.detail = nil
 			s.ctx.answerError(r, f)
 		}
@@ -297,8 +312,8 @@ func (s *service) answerFailed(r Request, f errorBody) {
 	over = true
 }
 
-// answerError answers with the error that a handler has returned. One that cannot be an answer is counted, and logged if it
-// comes after the answer.
+// answerError answers with the error that a handler has returned. An error that cannot be sent is
+// counted, and logged if it follows an answer.
 func (c *Context) answerError(r Request, f errorBody) {
 	switch err := r.respondFailure(f, nil); na.CodeOf(err) {
 	case ErrUnsupported:
@@ -309,8 +324,9 @@ func (c *Context) answerError(r Request, f errorBody) {
 	}
 }
 
-// callHandler runs a handler and returns what its error says. A panic, of that too, is an error and ends nothing else. It
-// is logged with its stack and a random id; the origin gets only the id, since the value may be confidential.
+// callHandler runs a handler and returns its error as an error response. A panic, also of the
+// error's methods, becomes ErrPanic and has no other effect. It is logged with its stack and a
+// random id; the origin gets only the id, since the value may be confidential.
 func (c *Context) callHandler(r Request, rpc *RPC) (f errorBody) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -326,10 +342,11 @@ func (c *Context) callHandler(r Request, rpc *RPC) (f errorBody) {
 		return errorBody{}
 	}
 	f = failureOf(err)
-	// The context of the handler has ended at the deadline of the request: the answer says that, rather than an error of the handler.
+	// The context of the handler has ended at the deadline of the request: that is the answer,
+	// rather than an error of the handler.
 	if f.code < codes.ErrNotFound && errors.Is(err, context.DeadlineExceeded) {
 		switch late, bounded := r.timedOut(); {
-		case late && bounded: // the origin does not know of that deadline
+		case late && bounded: // the deadline is RPC.Timeout, which the origin does not know
 			f.code, f.early = ErrTimeout, true
 			f.text = fmt.Sprintf("%s has %v at the target, which have passed: %s", rpc.Name, rpc.Timeout, f.text)
 		case late && f.code == ErrHandler:

@@ -9,13 +9,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A RespondFunc is called when the sending of one response has ended: it left, which does not say that it arrived. If it could
-// not leave, though the origin is there, or was canceled, another may be given here; if none is, the library answers with the
-// error.
+// A RespondFunc is called, in Trigger, when the sending of a response has ended. err is nil if the
+// response has left, which does not mean that it has arrived. If it could not be sent although the
+// origin is connected, or was canceled, another response may be given in the callback; otherwise
+// the library answers with the error.
 type RespondFunc func(r Request, err error)
 
-// SetOutputMeta has the answer carry m. The error matches na.ErrAnswered when it has been given. An answer that is an error leaves m out
-// when it does not fit a message.
+// SetOutputMeta sets the metadata of the response. The error matches na.ErrAnswered if the request
+// has been answered. An error response omits m if it does not fit the message.
 func (r Request) SetOutputMeta(m Metadata) error {
 	s, ok := r.lockService()
 	if !ok {
@@ -29,11 +30,17 @@ func (r Request) SetOutputMeta(m Metadata) error {
 	return nil
 }
 
-// Respond encodes out with the RPC's codec and sends it to the origin. It returns without waiting; out is the caller's
-// again then, and the input is gone. cb, which may be nil, is called in Trigger when the response has left. An error
-// means that out was not sent and cb will not run: it matches na.ErrAnswered when the request was answered before or has ended,
-// ErrUnsupported for a one-way RPC, ErrOverflow when out is larger than Config.MaxOutput, ErrAgain or ErrNoMemory when there
-// is no room for it, or is the codec's. After such a refusal a handler that runs may give another answer, or call Detach;
+// Respond encodes out with the RPC's codec and sends it to the origin. It does not block; when it
+// returns, out is the caller's again, and the input must no longer be used. cb, which may be nil,
+// runs in Trigger when the response has left. If Respond returns an error, nothing was sent and cb
+// does not run. The error matches
+//   - na.ErrAnswered if the request has been answered or has ended;
+//   - ErrUnsupported for a one-way RPC;
+//   - ErrOverflow if out is larger than Config.MaxOutput;
+//   - ErrAgain or ErrNoMemory if a limit is reached;
+//   - the codec's error otherwise.
+//
+// After the last three the handler, while it runs, may give another response, or call Detach;
 // otherwise the library answers with the error.
 func (r Request) Respond(out any, cb RespondFunc) error {
 	s, ok := r.lockService()
@@ -43,7 +50,7 @@ func (r Request) Respond(out any, cb RespondFunc) error {
 	d, rpc := s.newDraftLocked(na.OK), s.rpc
 	s.mu.Unlock()
 	d.reserveForEncoding()
-	b, err := appendWith(rpc.Codec, d.b, out) // the codec may be the program's
+	b, err := appendWith(rpc.Codec, d.b, out) // unlocked: the codec may be user code
 	if err != nil {
 		err = fmt.Errorf("the answer could not be encoded: %w", err)
 	} else {
@@ -56,7 +63,7 @@ func (r Request) Respond(out any, cb RespondFunc) error {
 	return s.respond(response{fate: na.Ran, codec: rpc.Codec.ID()}, cb, d, err)
 }
 
-// RespondRaw is Respond for output that is bytes already. They may be the input.
+// RespondRaw is Respond for output that is encoded already. out may be the input.
 func (r Request) RespondRaw(out []byte, cb RespondFunc) error {
 	if len(out) > na.MaxRoom-responseSize {
 		return r.respond(response{fate: na.Ran}, cb, func(d draft, _ *RPC, _ int) (draft, uint8, error) {
@@ -73,8 +80,8 @@ func (r Request) RespondRaw(out []byte, cb RespondFunc) error {
 	return s.respond(response{fate: na.Ran, codec: codec.EncodedID}, cb, d, nil)
 }
 
-// RespondError answers with err, as a handler does that returns it: the origin's callback gets a *RemoteError with the
-// outermost code in err, or ErrHandler, and the text of err.
+// RespondError answers with err, as if the handler had returned it: the origin gets a *RemoteError
+// with the outermost code in err, or ErrHandler, and the text of err.
 func (r Request) RespondError(err error, cb RespondFunc) error {
 	if err == nil {
 		return misuseError("respond", r.Name(), r.Peer(), ErrInvalid, "the error to respond with is nil")
@@ -82,7 +89,8 @@ func (r Request) RespondError(err error, cb RespondFunc) error {
 	return r.respondFailure(failureOf(err), cb)
 }
 
-// respondFailure answers with an error response: it is cut rather than lent.
+// respondFailure answers with an error response. Text and detail are cut to fit a message, and
+// never lent.
 func (r Request) respondFailure(f errorBody, cb RespondFunc) error {
 	resp := response{code: f.code, fate: f.fate, text: f.text}
 	if f.early {
@@ -99,12 +107,14 @@ func (r Request) respondFailure(f errorBody, cb RespondFunc) error {
 	})
 }
 
-// textRoomLocked returns how much of an error fits behind what is in b. Locked.
+// textRoomLocked returns how many bytes of text and detail of an error fit in a message after the
+// bytes in b.
 func (s *service) textRoomLocked(b []byte) int {
 	return max(s.ctx.limits.MaxExpected, s.maxInline) - len(b) - 2
 }
 
-// encodeDetail encodes what goes with an error. What cannot go is logged.
+// encodeDetail encodes the detail of an error. A detail that cannot be sent is left out, and
+// logged.
 func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 	if v == nil || rpc == nil {
 		return nil, codec.EncodedID
@@ -130,8 +140,9 @@ func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 	return b, rpc.Codec.ID()
 }
 
-// respond answers with what encode gives, which may be user code: it runs with no lock held, before anything is changed. room is how much
-// of an error fits.
+// respond answers with the draft that encode returns. encode may call user code: it runs with no
+// lock held, before any state changes. room is the number of bytes for the text and detail of an
+// error.
 func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc *RPC, room int) (draft, uint8, error)) error {
 	s, ok := r.lockService()
 	if !ok {
@@ -149,7 +160,8 @@ func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc
 	return s.respond(resp, cb, d, err)
 }
 
-// respond answers with d, unless making it has failed. Locked, and unlocks.
+// respond answers with d, unless err, the error of making d, is set. It is called with s.mu held
+// and returns with it released.
 func (s *service) respond(resp response, cb RespondFunc, d draft, err error) error {
 	defer s.unlock()
 	if why := s.checkAnswerableLocked("respond"); why != nil {
@@ -160,13 +172,13 @@ func (s *service) respond(resp response, cb RespondFunc, d draft, err error) err
 		err = s.transmitLocked(resp, cb)
 	}
 	if err != nil {
-		s.sent.Err = unwrapNA(err) // over answers with it, unless the handler still does
+		s.sent.Err = unwrapNA(err) // if the handler does not answer, isOverLocked does, with this error
 		return &Error{Op: "respond", RPC: s.rpcName(), Peer: s.addr, Fate: na.Ran, Err: s.sent.Err}
 	}
 	return nil
 }
 
-// checkAnswerableLocked says why a program cannot answer; nil if it can. Locked.
+// checkAnswerableLocked returns an error if the program cannot answer the request now.
 func (s *service) checkAnswerableLocked(op string) error {
 	switch {
 	case s.oneWay:
@@ -179,7 +191,8 @@ func (s *service) checkAnswerableLocked(op string) error {
 	return nil
 }
 
-// newDraftLocked returns a draft of an output with header and metadata. Of an error, metadata that leaves too little room is left out. Locked.
+// newDraftLocked returns a draft of an output with header and metadata. Metadata that would leave
+// too little room for an error is omitted.
 func (s *service) newDraftLocked(code na.Code) (d draft) {
 	if s.phase <= serviceRejected && s.loan == nil {
 		s.draft.releaseLarge()
@@ -195,7 +208,8 @@ func (s *service) newDraftLocked(code na.Code) (d draft) {
 	return d
 }
 
-// transmitLocked sends the response in s.out. Locked.
+// transmitLocked sends the response in s.draft. If it returns an error, another response may be
+// given.
 func (s *service) transmitLocked(resp response, cb RespondFunc) error {
 	out := &s.draft
 	size := int64(out.size())
@@ -239,18 +253,18 @@ func (s *service) transmitLocked(resp response, cb RespondFunc) error {
 	}
 	if !left {
 		s.setPhaseLocked(serviceSending)
-		s.holds++ // until it has left and its callback has run
+		s.holds++ // held until the response has left and its callback has run
 		return nil
 	}
 	s.settleAnswerLocked()
 	if cb != nil {
-		s.holds++ // until its callback has run
+		s.holds++ // held until its callback has run
 		_ = s.ctx.post(&s.done)
 	}
 	return nil
 }
 
-// claimRoomLocked claims room at the origin for an output that goes beside its message. Locked.
+// claimRoomLocked claims room at the origin for an output that is sent beside its message.
 func (s *service) claimRoomLocked() bool {
 	if s.draft.frontLen > s.ctx.limits.MaxExpected {
 		return false
@@ -259,7 +273,7 @@ func (s *service) claimRoomLocked() bool {
 	return ok
 }
 
-// postResponseLocked sends the response, and reports whether it has left. Locked.
+// postResponseLocked posts the response, and reports whether it has left already.
 func (s *service) postResponseLocked(msg, body []byte) (left bool, err error) {
 	nctx := s.ctx.nctx
 	if body != nil {
@@ -271,7 +285,7 @@ func (s *service) postResponseLocked(msg, body []byte) (left bool, err error) {
 		}
 		return false, err
 	}
-	if s.env == nil { // one was canceled before
+	if s.env == nil { // a canceled response has freed the envelope
 		return false, nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.maxInline)
 	}
 	if left, err = nctx.Upper().Answer(s.send, s.env, s.tag, msg, s.maxInline); err == nil {
@@ -280,8 +294,8 @@ func (s *service) postResponseLocked(msg, body []byte) (left bool, err error) {
 	return left, err
 }
 
-// lendOutputLocked lends the body in s.out, and the metadata if it does not fit a message of limit bytes, and returns the message that says
-// so. Locked.
+// lendOutputLocked lends the body in s.draft, with the metadata if that does not fit a message of
+// limit bytes, and returns the message with the key.
 func (s *service) lendOutputLocked(limit int) (msg []byte, err error) {
 	var key na.Key
 	s.draft.ownBorrowed()
@@ -290,15 +304,15 @@ func (s *service) lendOutputLocked(limit int) (msg []byte, err error) {
 	if s.loan, key, err = s.ctx.lendBody(s.addr, s.tag, body, account{session: s.addr.Session()}, s.onLoanEnded); err != nil {
 		return nil, err
 	}
-	s.holds++ // until the loan has ended
+	s.holds++ // held until the loan has ended
 	s.msg = append(s.msg[:0], head...)
 	s.msg[1] |= flags
 	s.msg = key.Append(s.msg)
 	return s.msg, nil
 }
 
-// resendShorterLocked gives a peer that takes shorter messages than this side what it can take: a loan, or fewer words of an error.
-// Locked.
+// resendShorterLocked sends the response again in a form that a peer with a lower limit of messages
+// accepts: with the output lent, or with the text of an error cut.
 func (s *service) resendShorterLocked() (err error) {
 	msg := s.draft.b
 	switch {
@@ -318,7 +332,7 @@ func (s *service) resendShorterLocked() (err error) {
 	return err
 }
 
-// shortenError leaves of an error response what any peer takes.
+// shortenError cuts an error response to the length that every peer accepts.
 func shortenError(msg []byte) []byte {
 	var resp response
 	_, payload, _ := resp.parse(msg, nil)
@@ -329,15 +343,17 @@ func shortenError(msg []byte) []byte {
 	return b
 }
 
-// maxTries is how often an error response is sent that says that the one before could not be. Then the session ends, which
-// the origin hears of, too.
+// maxTries is how many error responses of one request may fail to be sent; each one reports the
+// failure of the one before. After the last one the session is disconnected, which ends the call at
+// the origin, too.
 const maxTries = 16
 
-// minMessage is the shortest that a peer may limit its messages to: the lower bound of na.Config.Eager.
+// minMessage is the message length that every peer accepts: the lower bound of na.Config.Eager.
 const minMessage = 256
 
-// Cancel ends the response under way: it does not leave, if it has not yet. It sends nothing that it waits for and never
-// blocks. The callback still runs exactly once, with ErrCanceled if the cancel won.
+// Cancel cancels the response in flight: it is not sent, unless it has left. It waits for no
+// message and never blocks. The callback still runs exactly once, with ErrCanceled if the cancel
+// won.
 func (r Request) Cancel() {
 	s, ok := r.lockService()
 	if !ok {
@@ -364,7 +380,9 @@ func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	switch canceled := na.CodeOf(r.Err) == ErrCanceled; {
 	case r.Err == nil, r.Fate != na.NotRun, !canceled && !s.ctx.nctx.Connected(s.addr):
 		s.settleAnswerLocked()
-	default: // it may be answered again, and over does so: the origin waits
+	// another response may be given; if the program gives none, isOverLocked answers, since the
+	// origin waits
+	default:
 		s.setPhaseLocked(serviceRecalled)
 		if s.failed && !canceled {
 			if s.errorTries++; s.errorTries == maxTries {
@@ -381,7 +399,7 @@ func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// settleAnswerLocked ends the answering. Locked.
+// settleAnswerLocked ends the answering: no further response can be given.
 func (s *service) settleAnswerLocked() {
 	if s.loan != nil {
 		s.setPhaseLocked(serviceLending)
@@ -390,7 +408,7 @@ func (s *service) settleAnswerLocked() {
 	}
 }
 
-// allowAnswerLocked lets another response be given if this one was recalled. Locked.
+// allowAnswerLocked allows another response if this one was not sent.
 func (s *service) allowAnswerLocked() {
 	switch {
 	case s.phase != serviceRecalled:
@@ -401,7 +419,8 @@ func (s *service) allowAnswerLocked() {
 	}
 }
 
-// onLoanEnded is called for the loan of a response that was recalled, too, when another is on its way already.
+// onLoanEnded runs when the loan of an output has ended. That may be the loan of a recalled
+// response, while another response is in flight.
 func (s *service) onLoanEnded(l *loan, _ na.Result) (ran int) {
 	s.mu.Lock()
 	if s.loan == l {
@@ -414,13 +433,14 @@ func (s *service) onLoanEnded(l *loan, _ na.Result) (ran int) {
 	return 0
 }
 
-// onResponseLeft tells, in Trigger, that a response has left.
+// onResponseLeft runs the callback of a response that had left when it was posted.
 func (s *service) onResponseLeft(any) (ran int) {
 	s.mu.Lock()
 	return s.runCallback()
 }
 
-// runCallback runs the callback of a response. Locked, and unlocks.
+// runCallback runs the callback of a response. It is called with s.mu held and returns with it
+// released.
 func (s *service) runCallback() (ran int) {
 	cb, err, r := s.cb, s.sent.Err, s.request()
 	s.cb = nil

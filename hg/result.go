@@ -6,18 +6,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// fateLocked tells what became of the request if no answer came.
+// fateLocked returns the fate of the request if no answer has arrived.
 func (k *call) fateLocked() na.Fate {
 	switch {
 	case k.opResult.Err != nil:
 		return k.opResult.Fate
-	case k.loanResult.ID != 0 && k.loanResult.ID <= k.opResult.ID && k.loanResult.Addr.Session() == k.opResult.Addr.Session(): // the session ended before the target has taken it
+	// the session ended before the target has taken it
+	case k.loanResult.ID != 0 && k.loanResult.ID <= k.opResult.ID && k.loanResult.Addr.Session() == k.opResult.Addr.Session():
 		return na.NotRun
 	}
 	return na.MaybeRan
 }
 
-// resultLocked decides how the call ended. It looks at all parts, in an order of its own.
+// resultLocked returns the result of a call that has ended. It depends on the outcomes of all
+// parts, not on the order in which they ended.
 func (k *call) resultLocked() error {
 	h := k.h
 	fate := k.fateLocked()
@@ -37,7 +39,7 @@ func (k *call) resultLocked() error {
 		k.output = nil
 	case h.rpc.OneWay && k.opResult.Err == nil && k.failure == nil:
 		return nil
-	case k.opResult.Err == nil && !h.rpc.OneWay: // an answer came and could not be taken in
+	case k.opResult.Err == nil && !h.rpc.OneWay: // an answer arrived and could not be parsed or fetched
 		cause = unwrapNA(k.failure)
 		if k.isParsed {
 			fate = na.Ran
@@ -58,8 +60,9 @@ func (k *call) resultLocked() error {
 	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.elapsedSince(k.begun), Fate: fate, Err: cause}
 }
 
-// withLocalCauseLocked returns why the call has ended that was answered with an error: that, or what this side had ended it for before. A
-// target that says that the time is up is believed when it nearly is: two clocks differ by less than a thousandth. Locked.
+// withLocalCauseLocked returns the cause of a call that was answered with an error: that error, or
+// the one with which this side had ended the call before. An ErrTimeout of the target counts as the
+// deadline of this side if that has nearly passed: the two clocks differ by less than a thousandth.
 func (k *call) withLocalCauseLocked(said error) error {
 	now, timeout := k.h.ctx.Now(), k.answer.code == ErrTimeout
 	left := k.deadline.At - now
@@ -76,7 +79,7 @@ func (k *call) withLocalCauseLocked(said error) error {
 	return said
 }
 
-// An outcome is what is told of a call that has ended.
+// An outcome is the result of a call that has ended, for its callback and Config.Observe.
 type outcome struct {
 	h    *Handle
 	cb   ForwardFunc
@@ -84,7 +87,7 @@ type outcome struct {
 	err  error
 }
 
-// finishInTrigger ends a call that had to wait for something, in Trigger.
+// finishInTrigger ends, in Trigger, a call whose end was postponed.
 func (k *call) finishInTrigger(any) (ran int) {
 	k.h.mu.Lock()
 	if k.hasWaiter {
@@ -98,11 +101,12 @@ func (k *call) finishInTrigger(any) (ran int) {
 	return o.runCallback()
 }
 
-// settleLocked decides the result of a call whose parts have ended, and makes the handle idle. Locked.
+// settleLocked decides the result of a call whose parts have ended, and makes the handle idle.
 func (k *call) settleLocked() outcome {
 	h := k.h
 	k.err = k.resultLocked()
-	if k.err != nil && len(k.streams) > 0 && !(k.isAnswered && (k.answer.flags&flagEarly == 0 || k.answer.fate != na.NotRun)) { // else the target ends them
+	// if the handler has answered, the target ends the streams
+	if k.err != nil && len(k.streams) > 0 && !(k.isAnswered && (k.answer.flags&flagEarly == 0 || k.answer.fate != na.NotRun)) {
 		k.resetStreamsLocked(unwrapNA(k.err.(*Error).Err))
 	}
 	o := outcome{h, k.callback, k.endEventLocked(k.err), k.err}
@@ -112,7 +116,7 @@ func (k *call) settleLocked() outcome {
 	return o
 }
 
-// runCallback runs the callback: the handle is idle again then.
+// runCallback runs the callback. The handle is idle at that time.
 func (o *outcome) runCallback() (ran int) {
 	defer o.h.releaseHold() // deferred: the callback may panic, or end the goroutine
 	o.seen.deliver()
@@ -122,8 +126,9 @@ func (o *outcome) runCallback() (ran int) {
 	return 1
 }
 
-// Output decodes the output of the last call into v. It returns the call's own error when that failed, and an error that
-// matches na.ErrProtocol when the target has used another codec. It may be called until the next Forward or Close.
+// Output decodes the output of the last call into v. It may be called until the next Forward or
+// Close. It returns the call's own error if the call failed, an error that matches na.ErrBusy while
+// the call is in flight, and one that matches na.ErrProtocol if the target has used another codec.
 func (h *Handle) Output(v any) error {
 	b, id, err := h.output()
 	if err != nil {
@@ -132,7 +137,7 @@ func (h *Handle) Output(v any) error {
 	return h.decodeOutput(b, id, v)
 }
 
-// decodeOutput decodes the output b, of the codec with a number, into v.
+// decodeOutput decodes the output b, which was encoded with the codec of id, into v.
 func (h *Handle) decodeOutput(b []byte, id uint8, v any) error {
 	err := checkCodec(h.rpc.Codec, id)
 	if err == nil {
@@ -144,14 +149,15 @@ func (h *Handle) decodeOutput(b []byte, id uint8, v any) error {
 	return nil
 }
 
-// OutputRaw returns the encoded output of the last call. The bytes are valid until the next Forward or Close.
+// OutputRaw returns the encoded output of the last call. The bytes are valid until the next Forward
+// or Close. The errors are those of Output.
 func (h *Handle) OutputRaw() ([]byte, error) {
 	b, _, err := h.output()
 	return b, err
 }
 
-// freeOutput is hghook.FreeOutput. The caller has h, which is idle, to itself: nobody else changes what it holds of the last answer, which
-// is nothing if that was short.
+// freeOutput implements hghook.FreeOutput. h is idle and the caller uses it alone, so env and
+// fetched may be read without the lock.
 func (h *Handle) freeOutput() {
 	k := h.call
 	if k.env == nil && k.fetched == nil {
@@ -166,7 +172,7 @@ func (h *Handle) output() (b []byte, codec uint8, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.closed && h.refs.Load() == 0: // else its callback looks at the output
+	case h.closed && h.refs.Load() == 0: // held: its callback may still read the output
 		return nil, 0, misuseError("output of", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case h.call.phase != callIdle:
 		return nil, 0, misuseError("output of", h.Name(), h.addr, na.ErrBusy, "the call has not ended")
@@ -177,7 +183,8 @@ func (h *Handle) output() (b []byte, codec uint8, err error) {
 	return h.call.output, h.call.answer.codec, nil
 }
 
-// OutputMeta returns the metadata that came with the last answer, of an error too. It is empty while a call is under way.
+// OutputMeta returns the metadata of the last answer, also of an error. It is empty while a call is
+// in flight.
 func (h *Handle) OutputMeta() Metadata {
 	h.mu.Lock()
 	defer h.mu.Unlock()

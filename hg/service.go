@@ -15,103 +15,111 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A service is the record behind a Request. It serves one request after another, each with a generation of its own.
+// A service is the record behind a Request. It serves one request after another, each with its own
+// generation.
 //
-//	arrived ─► (input is fetched) ─► queued ─► (given to Config.Dispatch) ─► handler runs ─ Respond ─► answered ─► nothing holds it: the next generation
+//	arrived ─► (input is fetched) ─► queued ─► (given to Config.Dispatch) ─► handler runs ─ Respond ─► answered ─► no holds: the next generation
 //	                                                 │ Cancel of the response: may be answered again
 //	                                                 └ Detach: may be answered when the handler has returned
 //
-// The handler holds it, and so do a response that is on its way, with its callback, and a body that is lent. mu guards what
-// changes after the handler began.
+// The handler holds the record; so do a response in flight, until its callback has run, and a body
+// that is lent. mu guards the fields that change after the handler began.
 type service struct {
 	openEntry
 	ctx *Context
 
-	message       na.Envelope // that the request came in: na finds the record by it until it is freed, when the request has been answered
+	// the message of the request; na finds the record by it until it is freed, when the request has
+	// been answered
+	message       na.Envelope
 	abandoned     atomic.Bool // the origin has abandoned the call
-	abandonQueued atomic.Bool // leave is queued
-	abandonTask   na.Task     // goes on with a request that is gone
+	abandonQueued atomic.Bool // abandonTask is queued
+	abandonTask   na.Task     // runs onAbandoned
 
 	mu    sync.Mutex
-	phase fsmcheck.State // written by to
+	phase fsmcheck.State // written by setPhaseLocked only
 	gen   uint64
 	holds int
 
-	id           ID
-	rpc          *RPC // nil if the id is not known here
-	addr         na.Addr
-	data         any
-	env          *na.Envelope // &message; nil once it is freed
-	tag          na.Tag
-	oneWay       bool
-	version      uint8 // of the header of the request, and of the response
-	input        []byte
-	fetched      []byte // the memory of it, if it was pulled
-	inputCopy    []byte // the copy of input that the handler was given, if misuse is looked for
-	meta         []byte // that came with it
-	codec        uint8  // of input
-	maxInline    int    // bytes that a response inline may have, if more than any other message
-	inputPending bool   // it is at the origin, to be fetched once the authorizer has agreed,
-	body         na.Key // with this
-	metaAheadLen int64  // bytes of metadata in front of it, at the origin,
-	metaLen      int64  // or here already
-	allowed      bool   // the authorizer has agreed
+	id        ID
+	rpc       *RPC // nil if the id is not registered
+	addr      na.Addr
+	data      any
+	env       *na.Envelope // &message; nil once it is freed
+	tag       na.Tag
+	oneWay    bool
+	version   uint8 // version of the header of the request, and of the response
+	input     []byte
+	fetched   []byte // memory of input, if it was pulled
+	inputCopy []byte // copy of input that the handler was given; see Request.InputRaw
+	meta      []byte // metadata of the request
+	codec     uint8  // codec of input
+	// longest response in bytes that the origin accepts inline, if more than any other message
+	maxInline    int
+	inputPending bool   // the input is at the origin, to be fetched after authorization
+	body         na.Key // key of the lent metadata and input
+	metaAheadLen int64  // bytes of metadata in front of the input in body, not fetched yet
+	metaLen      int64  // bytes of metadata in front of the input in body that have been fetched
+	allowed      bool   // the authorizer has allowed the request
 	dispatch     na.Task
-	handlerBegan bool          // the handler has,
-	hasReturned  bool          // and has returned
-	detached     bool          // and its request may be answered all the same
-	detachedAt   time.Duration // it was detached
-	admitted     bool          // it has room in Context.admission,
-	streaming    bool          // and this, as a request with streams
-	cutOff       bool          // Shutdown has counted it, at work
-	peerLoad     *atomic.Int64
+	handlerBegan bool // the handler has begun
+	hasReturned  bool // the handler has returned
+	// Detach was called: the request may be answered after the handler has returned
+	detached   bool
+	detachedAt time.Duration // time of Detach
+	admitted   bool          // counted as active in Context.admission
+	streaming  bool          // counted in Context.admission as a request with streams
+	cutOff     bool          // Shutdown has counted it as active
+	peerLoad   *atomic.Int64
 
-	deadline     time.Duration   // by Context.Now; 0 when there is none
-	ownTimeout   bool            // deadline is that of RPC.Timeout
-	waitDeadline time.Duration   // likewise: the request waits no longer for room or for Run; valid if there is a deadline
+	deadline   time.Duration // by Context.Now; 0 if there is none
+	ownTimeout bool          // deadline is that of RPC.Timeout
+	// by Context.Now: when a wait to be admitted or run is given up; valid if there is a deadline
+	waitDeadline time.Duration
 	pull         *pull           // fetches the input
-	timer        *deadlineTimer  // rings at the deadline; nil until somebody would hear it
-	handlerCtx   *handlerContext // behind Request.Context; nil until that is asked for
-	isStream     bool            // it has streams, and is counted with the requests that may last for ever
-	named        streamNames     // its streams, as the request says,
-	streams      []*Stream       // and from when the handler begins
+	timer        *deadlineTimer  // fires at the deadline; nil until something waits for it
+	handlerCtx   *handlerContext // state of Request.Context; nil until that is called
+	isStream     bool            // it has streams, and counts against the limits of requests with streams
+	named        streamNames     // description of its streams in the request
+	streams      []*Stream       // its streams, from the beginning of the handler
 
 	failed     bool     // the response is an error
-	errorTries int      // how many of these could not be sent
-	outputMeta Metadata // to go with the output
+	errorTries int      // number of error responses that could not be sent
+	outputMeta Metadata // metadata of the output
 	draft      draft    // header, metadata and output
-	msg        []byte   // that says where the output is
+	msg        []byte   // message with the key of an output that is lent
 	send       *na.Op
 	sent       na.Result
 	cb         RespondFunc
-	begun      time.Duration // when the response was given, if cb is set
+	begun      time.Duration // time of the response; valid if cb is set
 	done       na.Task
 	loan       *loan
 
-	event     inspect.Event   // what is observed of the request
-	reporter  hghook.Reporter // tells Calls more of the request; nil for nobody
-	arrivedAt time.Duration   // when it did, if somebody wants to know; else 0
-	batch     uint32          // in which it was given to Config.Dispatch
+	event     inspect.Event   // event of the request for Config.Observe
+	reporter  hghook.Reporter // adds details of the request to Context.Calls; nil for none
+	arrivedAt time.Duration   // arrival time, if it is observed; else 0
+	batch     uint32          // batch of the loop in which it was given to Config.Dispatch
 
-	waits      bool     // in Context.load, whose mu guards it
-	counted    bool     // in bound.waiting; likewise
-	next, prev *service // then; next also in Context.services
+	waits      bool     // in the wait queue of Context.admission, whose mu guards it
+	counted    bool     // counted in methodLimit.waiting; guarded by admission.mu
+	next, prev *service // links of the wait queue; next also links Context.services
 }
 
-// The phases of a service. The goroutine that moves it to arrived owns the request until it moves it on. A request that is running or
-// rejected may be answered by any goroutine.
+// The phases of a service. The goroutine that moves it to arrived owns the request until it moves
+// it on. A request that is running or rejected may be answered by any goroutine.
 const (
-	serviceSpare    fsmcheck.State = iota // of no request
-	serviceArrived                        // somebody works on it
+	serviceSpare    fsmcheck.State = iota // no request
+	serviceArrived                        // a goroutine works on it
 	serviceFetching                       // the input is being fetched
-	serviceWaiting                        // for room, or for Trigger when there is
-	serviceGiven                          // to Config.Dispatch; Run has not come
-	serviceRunning                        // the handler has begun, and nobody has answered
-	serviceRejected                       // the handler will not run, and nobody has answered
-	serviceSending                        // the response has not left
-	serviceRecalled                       // nor will it: once its callback runs another may be given
-	serviceLending                        // it has left; the origin has not given the output back
-	serviceAnswered                       // it has left, or nobody can answer any more
+	// in the wait queue, or admitted from there and queued for Trigger
+	serviceWaiting
+	serviceGiven    // given to Config.Dispatch; Run has not been called
+	serviceRunning  // the handler has begun; not answered
+	serviceRejected // the handler will not run; not answered
+	serviceSending  // the response has not left
+	// the response will not leave; after its callback another may be given
+	serviceRecalled
+	serviceLending  // the response has left; the origin has not given the output back
+	serviceAnswered // the response has left, or no answer can be sent any more
 )
 
 var servicePhases = fsmcheck.New("service",
@@ -122,7 +130,8 @@ var servicePhases = fsmcheck.New("service",
 		serviceFetching: {serviceArrived},
 		serviceWaiting:  {serviceArrived},
 		serviceGiven:    {serviceArrived},
-		serviceRunning:  {serviceSending, serviceLending, serviceAnswered, serviceSpare}, // one-way, or closed
+		// one-way, or closed
+		serviceRunning:  {serviceSending, serviceLending, serviceAnswered, serviceSpare},
 		serviceRejected: {serviceSending, serviceAnswered, serviceSpare},
 		serviceSending:  {serviceRecalled, serviceLending, serviceAnswered},
 		serviceRecalled: {serviceRunning, serviceRejected},
@@ -130,13 +139,14 @@ var servicePhases = fsmcheck.New("service",
 		serviceAnswered: {serviceSpare},
 	})
 
-// setPhaseLocked writes the phase. Locked.
+// setPhaseLocked writes the phase, and checks the transition in tests.
 func (s *service) setPhaseLocked(next fsmcheck.State) {
 	servicePhases.Move(s.phase, next)
 	s.phase = next
 }
 
-// takeService returns the message of a record that serves no request: na has one come in it. It is called with the lock of the endpoint held.
+// takeService returns the message of a record that serves no request, for na to receive a request
+// into. It is called with the lock of the endpoint held.
 func (c *Context) takeService() *na.Envelope {
 	s := c.services.pop()
 	if s == nil {
@@ -154,10 +164,10 @@ func (c *Context) takeService() *na.Envelope {
 	return &s.message
 }
 
-// putService takes back the record of a message that is not needed any more.
+// putService takes back the record of a message that na no longer needs.
 func (c *Context) putService(e *na.Envelope) { c.keepSpare(e.Record.(*service)) }
 
-// keepSpare keeps a record that serves no request for the next one, unless there are enough.
+// keepSpare keeps a record that serves no request for the next one, unless there are maxSpare.
 func (c *Context) keepSpare(s *service) {
 	if c.services.push(s) {
 		return
@@ -167,11 +177,13 @@ func (c *Context) keepSpare(s *service) {
 	c.mu.Unlock()
 }
 
-// maxSpare bounds the spare records of a context.
+// maxSpare limits the spare records of a context.
 const maxSpare = 1024
 
-// spareServices is a stack of records that serve no request, by service.next. Any goroutine pushes, without a lock; who pops holds the lock of the
-// endpoint, so nobody else takes the first one away, and pushes it again, between the look at it and its removal.
+// spareServices is a stack of records that serve no request, linked by service.next. Any goroutine
+// may push without a lock. pop is called with the lock of the endpoint held: with one popper at a
+// time, the first record cannot be popped and pushed again between its load and the
+// compare-and-swap (ABA).
 type spareServices struct {
 	first atomic.Pointer[service]
 	n     atomic.Int32
@@ -205,11 +217,11 @@ func (q *spareServices) pop() *service {
 	}
 }
 
-// newService begins the life of the record of a request, held for its handler.
+// newService starts a request in its record, with a hold for the handler.
 func (c *Context) newService(env *na.Envelope) *service {
 	s := env.Record.(*service)
 	c.handles.Add(1)
-	s.mu.Lock() // who has found s while it served another request looks at it
+	s.mu.Lock() // goroutines that found s while it served another request may look at it
 	defer s.mu.Unlock()
 	s.setPhaseLocked(serviceArrived)
 	s.env, s.tag, s.addr, s.peerLoad, s.holds = env, env.Tag, env.From, env.Load, 1
@@ -217,15 +229,16 @@ func (c *Context) newService(env *na.Envelope) *service {
 	return s
 }
 
-// releaseHold gives a hold back.
+// releaseHold releases one hold.
 func (s *service) releaseHold() {
 	s.mu.Lock()
 	s.holds--
 	s.unlock()
 }
 
-// unlock unlocks s. A request that nothing holds any more ends: the library answers what nobody else will, and once that has
-// left the record is free for another.
+// unlock is called with s.mu held and returns with it released. A request without holds ends: the
+// library answers it if the program has not, and after that answer has left the record is free for
+// another request.
 func (s *service) unlock() {
 	if s.phase == serviceSpare || s.holds > 0 || !s.isOverLocked() {
 		s.mu.Unlock()
@@ -237,14 +250,14 @@ func (s *service) unlock() {
 		c.nctx.Upper().GiveBack(s.addr, s.body)
 	}
 	c.releaseAdmission(s)
-	if len(s.streams) > 0 { // of a request that nobody could answer
+	if len(s.streams) > 0 { // streams of a request that could not be answered
 		s.endStreamsLocked()
 	}
 	alarm, handling := s.timer, s.handlerCtx
 	s.postObservedLocked()
 	s.reset()
 	if alarm != nil {
-		alarm.op.Cancel() // locked: another request may have it soon
+		alarm.op.Cancel() // canceled with the lock held: later the record may serve another request
 	}
 	s.mu.Unlock()
 	if handling != nil {
@@ -254,14 +267,15 @@ func (s *service) unlock() {
 	c.keepSpare(s)
 }
 
-// isOverLocked reports whether nothing is to come any more of a request that nothing holds. Locked.
+// isOverLocked reports whether a request without holds has ended. It answers a request that the
+// program has not answered.
 func (s *service) isOverLocked() bool {
 	nctx := s.ctx.nctx
 	switch {
 	case s.phase == serviceAnswered, s.oneWay, nctx.Closing():
 		return true
 	case s.detached && s.sent.Err == nil && nctx.Connected(s.addr):
-		return false // the program answers
+		return false // the program answers later
 	}
 	f := errorBody{code: na.ErrNoResponse, fate: na.Ran, text: na.ErrNoResponse.Error()}
 	if s.phase == serviceRejected {
@@ -274,7 +288,7 @@ func (s *service) isOverLocked() bool {
 	return s.holds == 0
 }
 
-// answerForLocked answers a request that the program does not answer. Locked.
+// answerForLocked answers a request with the error f, in place of the program.
 func (s *service) answerForLocked(f errorBody) {
 	s.draft = s.newDraftLocked(f.code)
 	s.draft.b = appendFailure(s.draft.b, frame.CutText(f.text, s.textRoomLocked(s.draft.b)), nil)
@@ -282,12 +296,12 @@ func (s *service) answerForLocked(f errorBody) {
 	if f.early {
 		resp.flags = flagEarly
 	}
-	if s.transmitLocked(resp, nil) != nil { // the peer is gone
+	if s.transmitLocked(resp, nil) != nil { // the peer is lost
 		s.giveUpLocked()
 	}
 }
 
-// giveUpLocked ends a request that nobody can answer any more. Locked.
+// giveUpLocked ends a request that cannot be answered any more.
 func (s *service) giveUpLocked() {
 	s.settleAnswerLocked()
 	if s.hasReturned && len(s.streams) > 0 {
@@ -300,12 +314,12 @@ func (s *service) giveUpLocked() {
 	s.observeAnswerLocked(why, s.event.Fate, 0, "")
 }
 
-// reset makes s ready for another request. What newService sets, and what nobody reads before it was set, stays: the
-// record is large, and this is done for each request.
+// reset prepares s for another request. Fields that newService sets, or that are not read before
+// they are set, are kept: the record is large, and reset runs for each request.
 func (s *service) reset() {
 	s.setPhaseLocked(serviceSpare)
 	s.gen++
-	s.abandoned.Store(false) // the message is freed: nobody marks it any more
+	s.abandoned.Store(false) // the message is freed: it cannot be marked any more
 	s.draft.releaseLarge()
 	s.oneWay, s.inputPending, s.allowed, s.failed = false, false, false, false
 	s.handlerBegan, s.hasReturned, s.detached, s.cutOff = false, false, false, false
@@ -317,7 +331,8 @@ func (s *service) reset() {
 	}
 }
 
-// freeInput ends the use of the request's bytes. A copy that the handler was given is spoiled.
+// freeInput frees the memory of the request's input and metadata. A copy of the input that the
+// handler was given is overwritten.
 func (s *service) freeInput() {
 	if s.env != nil {
 		s.env.Free()
@@ -330,11 +345,11 @@ func (s *service) freeInput() {
 	s.input, s.inputCopy, s.meta, s.fetched = nil, nil, nil, nil
 }
 
-// rpcName returns the name of the RPC.
+// rpcName returns the name of the RPC, or its id.
 func (s *service) rpcName() string { return nameOf(s.id, s.rpc) }
 
-// onPeersLost ends the context of a handler whose origin nobody can answer any more, and why, and a request that is detached, or waits
-// for room or for Run.
+// onPeersLost ends, if the session with the origin has been lost, the context of the handler (with
+// why), a detached request, and the wait to be admitted or run.
 func (s *service) onPeersLost(why error) {
 	s.mu.Lock()
 	if nctx := s.ctx.nctx; s.phase == serviceSpare || !nctx.Closing() && nctx.Connected(s.addr) {
@@ -351,7 +366,8 @@ func (s *service) onPeersLost(why error) {
 	}
 }
 
-// endWithContext ends a request whose handler has a context that ends before. Locked, and unlocks.
+// endWithContext calls end on the handler's context, if there is one, with the lock released, and
+// then unlock. It is called with s.mu held and returns with it released.
 func (s *service) endWithContext(end func(*handlerContext)) {
 	if g := s.handlerCtx; g != nil {
 		s.holds++
@@ -363,8 +379,8 @@ func (s *service) endWithContext(end func(*handlerContext)) {
 	s.unlock()
 }
 
-// cancelForShutdown counts a response that has not left, a handler that is at work, and a detached request that nobody has answered, and ends the
-// handler's context.
+// cancelForShutdown counts a response that has not left, an active handler, and a detached request
+// that has not been answered, and ends the handler's context.
 func (s *service) cancelForShutdown(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.endWithContext(func(g *handlerContext) { g.cancel(errClosed) })
@@ -383,18 +399,20 @@ func (s *service) cancelForShutdown(left *ShutdownError) {
 
 func (s *service) wasCutOff() string { return "handler of " + s.rpcName() + " was cut off" }
 
-// isUnansweredDetachedLocked reports whether a request waits for the program to answer it. Locked.
+// isUnansweredDetachedLocked reports whether the handler has detached the request and returned, and
+// the program has not answered.
 func (s *service) isUnansweredDetachedLocked() bool {
 	return s.detached && s.hasReturned && s.phase == serviceRunning
 }
 
-// overdueAfter is how long a detached request goes unanswered before that is logged, and again.
+// overdueAfter is how long a detached request may be unanswered before that is logged, and the
+// interval at which it is logged again.
 const overdueAfter = time.Minute
 
-// scheduleOverdueLog has detached requests that nobody has answered logged from time to time.
+// scheduleOverdueLog starts the periodic log of unanswered detached requests.
 func (c *Context) scheduleOverdueLog() { c.overdueLogAt.CompareAndSwap(0, int64(c.Now()+overdueAfter)) }
 
-// logOverdue logs them, if it is time.
+// logOverdue logs the detached requests that are overdue, if it is time for that.
 func (c *Context) logOverdue() {
 	at := c.overdueLogAt.Load()
 	if at == 0 {
@@ -411,7 +429,8 @@ func (c *Context) logOverdue() {
 	}
 }
 
-// logIfOverdue logs a detached request that is old, and reports whether it may have to be logged later.
+// logIfOverdue logs a detached request that is overdue, and reports whether it has to be checked
+// again.
 func (s *service) logIfOverdue(now time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -424,7 +443,8 @@ func (s *service) logIfOverdue(now time.Duration) bool {
 	return true
 }
 
-// answerDetached answers a detached request that its program has not answered when the class shuts down.
+// answerDetached answers, when the class shuts down, a detached request that the program has not
+// answered.
 func (s *service) answerDetached() {
 	s.mu.Lock()
 	if s.isUnansweredDetachedLocked() {
@@ -433,7 +453,7 @@ func (s *service) answerDetached() {
 	s.unlock()
 }
 
-// countOpen counts a handler that is at work in the end.
+// countOpen counts a handler that is still active at the end of a shutdown.
 func (s *service) countOpen(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,38 +11,47 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// maxOpen bounds the names in a ShutdownError.
+// maxOpen limits the entries of ShutdownError.Open.
 const maxOpen = 32
 
-// detachedGrace is how long handlers whose contexts have ended may take to answer detached requests, before Shutdown does.
+// detachedGrace is how long detached requests may be unanswered after the contexts of handlers have
+// ended, before Shutdown answers them.
 const detachedGrace = 200 * time.Millisecond
 
-// closeGrace is how long those who made calls that have ended may take to close their handles.
+// closeGrace is how long a successful Shutdown waits for goroutines to close the handles of calls
+// that have ended.
 const closeGrace = 200 * time.Millisecond
 
-// A ShutdownError says what a Shutdown has cut off, and what the program has left open.
+// A ShutdownError reports the work that a Shutdown has canceled, and the objects that the program
+// has left open.
 type ShutdownError struct {
-	Calls     int   // that were ended, with ErrClosed
-	Responses int   // that had not left
-	Streams   int   // of these calls, handlers and responses that had not come to their end, or of which not everything had left
-	Transfers int   // gets and puts of this process, and of peers in its memory: pieces, for large ones
+	Calls     int // calls that were ended with ErrClosed
+	Responses int // responses that had not left
+	// streams of calls, handlers and responses that had not ended, or had data that had not left
+	Streams int
+	// gets and puts of this process, and of peers in its memory; a large one counts as several
+	// chunks
+	Transfers int
 	Leases    int   // bodies of calls that peers had not given back
-	Handlers  int   // requests whose handlers were at work when the wait was over, or have not ended
-	Handles   int   // of calls, not closed
+	Handlers  int   // requests whose handlers were active when the wait was over, or have not ended
+	Handles   int   // handles that are not closed
 	Regions   int64 // registered memory: bulk handles that are not closed
-	Callbacks int64 // that have not returned
-	// Unconfirmed are one-way calls and responses that left, and that their peers are not known to have received: one-way calls to
-	// peers that were lost at any time, and whatever was not confirmed in the end.
+	Callbacks int64 // callbacks that have not returned
+	// Unconfirmed counts one-way calls and responses that left and that their peers have not
+	// acknowledged: one-way calls to peers that were lost at any time, and every message without an
+	// acknowledgement at the end.
 	Unconfirmed int
-	// Open says which handlers and handles these are, and of which peers the messages: the first 32, handlers and handles first.
+	// Open describes the handlers and handles above, and the peers of the messages: the first 32,
+	// handlers and handles first.
 	Open []string
-	// Err is the cause of the context, ErrTimeout when na.Config.Linger has passed, ErrPeerLost when all that is missing is what
-	// peers that were lost have not confirmed, or na.ErrBusy when all that was under way ended by itself.
+	// Err is the cause of the context; ErrTimeout if na.Config.Linger has passed; ErrPeerLost if
+	// only acknowledgements of lost peers are missing; or na.ErrBusy if all operations ended by
+	// themselves.
 	Err error
 }
 
-// Error returns for example
-// "hg: shutdown: 2 calls, 1 handler left (handler of math/sum has not answered): timed out".
+// Error returns a text such as "hg: shutdown: 2 calls, 1 handler left (handler of math/sum has not
+// answered): timed out".
 func (e *ShutdownError) Error() string {
 	var left []string
 	for _, f := range []struct {
@@ -71,7 +80,7 @@ func (e *ShutdownError) Error() string {
 // Unwrap returns Err.
 func (e *ShutdownError) Unwrap() error { return e.Err }
 
-// addOpen adds what is open.
+// addOpen adds a description to Open.
 func (e *ShutdownError) addOpen(text string) {
 	if len(e.Open) < maxOpen {
 		e.Open = append(e.Open, text)
@@ -82,24 +91,29 @@ func (e *ShutdownError) isEmpty() bool {
 	return e.Calls+e.Responses+e.Streams+e.Transfers+e.Leases+e.Handlers+e.Handles+e.Unconfirmed == 0 && e.Regions+e.Callbacks == 0
 }
 
-// Shutdown ends c in good order and drives its contexts meanwhile; others may drive them too.
+// Shutdown shuts c down gracefully. It drives the contexts of c; others may drive them too.
 //
-//  1. No peer that comes now is let in. Requests whose handlers have not begun are refused: their origins get ErrDraining and
-//     NotRun. Forward fails with ErrClosed once no handler is left that has begun: handlers may need other processes to end. Bulk
-//     transfers may still be started.
-//  2. Handlers, calls and transfers that are under way may end, and so may what peers do with registered memory: until ctx
-//     ends, na.Config.Linger has passed if ctx has no deadline, or nothing is left.
-//  3. The rest is canceled: calls end with ErrClosed, and so do the contexts of handlers; an error that one of these then returns
-//     is answered ErrAborted unless it has a code from 64 on or is marked by Refuse. Detached requests that nobody answers within
-//     0.2 s are answered na.ErrNoResponse.
-//  4. What is queued leaves, answers to the last among it, and peers confirm that they have it. A message that a peer has not
-//     confirmed is waited for as long as 2 says, and 0.4 s more; the rest for 0.4 s at the most. A peer that is silent for
-//     na.Config.PeerTimeout is given up, and over udp also one that leaves eight repetitions of a packet unanswered.
+//  1. New peers are not accepted. Requests whose handlers have not begun are refused: their
+//     origins get ErrDraining and NotRun. Forward fails with ErrClosed once no handler is active:
+//     handlers may need other processes to end. Bulk transfers may still be started.
+//  2. Shutdown waits for handlers, calls and transfers in flight, and for peers that use
+//     registered memory: until ctx ends, na.Config.Linger has passed if ctx has no deadline, or
+//     nothing is left.
+//  3. The rest is canceled: calls end with ErrClosed, and so do the contexts of handlers; an error
+//     that one of these then returns is answered as ErrAborted unless it has a code from 64 on or
+//     is marked by Refuse. Detached requests that are not answered within 0.2 s are answered with
+//     na.ErrNoResponse.
+//  4. Queued messages are sent, including the last answers, and peers acknowledge them. Shutdown
+//     waits for acknowledgements of messages for the time of step 2 and 0.4 s more, and for
+//     everything else at most 0.4 s. A peer that is silent for na.Config.PeerTimeout is given up,
+//     over udp also one that does not acknowledge eight transmissions of a packet.
 //  5. c is closed, and every callback runs.
 //
-// It returns nil when everything had ended by itself, peers have it, and every handle and all memory is given back, else a *ShutdownError. It
-// ends within 1 s of ctx or of Linger, whoever is silent, unless a callback that it runs itself does not return. When c was
-// closed before, only 5 is left. Inside a callback or handler of c Shutdown returns an error at once: it could never end.
+// Shutdown returns nil if all work had ended by itself, peers have acknowledged it, and every
+// handle and all memory is closed; otherwise a *ShutdownError. It returns within 1 s of the end of
+// ctx or of Linger, also if peers are silent, unless a callback that it runs does not return. If c
+// was closed before, only step 5 is left. Inside a callback or handler of c Shutdown returns an
+// error at once, since it would wait for itself.
 func (c *Class) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	contexts := c.contexts
@@ -108,13 +122,14 @@ func (c *Class) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, contexts, e, c.na.Regions)
 }
 
-// Shutdown is Shutdown of c alone; other contexts of the class go on. Memory is the class's, so Regions is 0.
+// Shutdown shuts down c alone, as [Class.Shutdown] does; other contexts of the class go on. Memory
+// belongs to the class, so Regions is 0.
 func (c *Context) Shutdown(ctx context.Context) error {
 	e := na.Shutdown{Drain: c.nctx.Drain, Close: c.Close, Closed: c.nctx.Closed}
 	return shutdown(ctx, []*Context{c}, e, func() int64 { return 0 })
 }
 
-// isServing reports whether there is a handler that has begun.
+// isServing reports whether a handler of the class is active.
 func (c *Class) isServing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,10 +152,11 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	}
 	e.Trigger = func(i int) int { return contexts[i].Trigger(0) }
 	e.Idle = func(i int) bool { return contexts[i].isIdle() }
-	patience := time.Duration(0) // for detached requests
+	patience := time.Duration(0) // by Now: when unanswered detached requests are answered
 	e.CancelRest = func() {
 		patience = contexts[0].Now() + detachedGrace
-		for _, hctx := range contexts { // before anything ends: a handler may end because a call of it does
+		// set first for all contexts: a handler may end because a call of it is canceled
+		for _, hctx := range contexts {
 			hctx.cutOff.Store(true)
 		}
 		for _, hctx := range contexts {
@@ -182,8 +198,9 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	return left
 }
 
-// awaitOpen waits, when nothing was cut off, until goroutines whose calls have ended have closed their handles and given back what they
-// lent: for openTime at the most. In the simulator nobody does while this goroutine waits.
+// awaitOpen waits, after a shutdown that canceled nothing, until other goroutines have closed the
+// handles of calls that have ended and freed the memory that they lent, for closeGrace at most. In
+// the simulator it does not wait, since no other goroutine runs during the wait.
 func awaitOpen(contexts []*Context, regions func() int64) {
 	if len(contexts) == 0 || contexts[0].nctx.Scheduled() {
 		return
@@ -191,24 +208,25 @@ func awaitOpen(contexts []*Context, regions func() int64) {
 	open := func() bool {
 		return regions() > 0 || slices.ContainsFunc(contexts, func(c *Context) bool { return c.handles.Load() > 0 })
 	}
-	patience, stop := context.WithTimeout(context.Background(), closeGrace) // the clock of c stands still in a world that nobody drives
+	// by wall time: the clock of c may stand still in a simulated world
+	patience, stop := context.WithTimeout(context.Background(), closeGrace)
 	defer stop()
 	for open() && patience.Err() == nil {
 		runtime.Gosched()
 	}
 }
 
-// isIdle reports whether nothing is under way but the news of sessions that have ended. What a handler wrote to a stream before it
-// returned is, until it has left.
+// isIdle reports whether nothing is in flight except notifications of lost sessions. Data that a
+// handler has written to a stream is in flight until it has left.
 func (c *Context) isIdle() bool {
-	for c.starting.Load() > 0 { // a call that has seen no Drain; once it has begun it counts in Live
+	for c.starting.Load() > 0 { // a call that was begun before Drain: Live counts it once it has started
 		runtime.Gosched()
 	}
 	return c.nctx.Live()-c.nctx.Upper().News() <= 0 && !c.nctx.Upper().Arrived() && c.admission.activeCount() == 0 && c.admission.waiting.Load() == 0 &&
 		c.nctx.Upper().Underway().Streams == 0
 }
 
-// endRest counts what has not ended, and ends calls, detached requests and the contexts of handlers.
+// endRest counts the work that has not ended, and ends calls and the contexts of handlers.
 func (c *Context) endRest(left *ShutdownError) {
 	u := c.nctx.Upper().Underway()
 	left.Transfers += u.Moves + u.Served
@@ -219,7 +237,7 @@ func (c *Context) endRest(left *ShutdownError) {
 	}
 }
 
-// countOpen counts what is open in the end.
+// countOpen counts the objects that are open at the end.
 func (c *Context) countOpen(left *ShutdownError) {
 	if !c.nctx.Closed() {
 		left.Callbacks += c.nctx.Live()

@@ -10,29 +10,34 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A StreamSpec says what a stream of a call is.
+// A StreamSpec describes a stream of a call.
 type StreamSpec struct {
-	Up   bool // from the origin to the target; else down, from the target to the origin
+	Up   bool // from the origin to the target; otherwise from the target to the origin
 	Bulk bool // large data rather than messages: see the method NewStream of [na.Context.Upper]
 }
 
-// A Stream is one end of a direction of ordered bytes that belongs to a call: [Handle.SetStreams] declares it, and it begins with the
-// handler. Until then nothing of it has moved; nor of one that goes up until the handler reads it.
+// A Stream is one end of a unidirectional stream of bytes that belongs to a call.
+// [Handle.SetStreams] declares it, and it opens when the handler begins. Before that no data of it
+// moves; nor does that of a stream to the target until the handler reads it.
 //
 //	origin: SetStreams, Forward ── request ──► target: Request.Stream, in the handler
 //	up:     Write, CloseWrite ───────────────► Next, Release … io.EOF
 //	down:   Next, Release … io.EOF ◄────────── Write, CloseWrite
 //
-// The answer is independent of the streams: it may come before they have ended. They end as follows, unless they have ended by themselves:
+// The answer is independent of the streams: it may arrive before they have ended. A stream ends by
+// CloseWrite or Fail, or as follows:
 //
 //   - Reset ends the stream at both sides, with its code.
-//   - A call that is canceled, or ends without an answer of its handler, resets its streams at once, with what has ended it.
-//   - When the request has been answered and its handler has returned, streams that go up are reset (ErrCanceled), and those that go down are
-//     closed: what was written arrives. If the context of the handler had ended before, those are reset, too.
+//   - A call that is canceled, or ends without an answer of its handler, resets its streams at
+//     once, with its own error.
+//   - When the request has been answered and its handler has returned, streams to the target are
+//     reset (ErrCanceled), and streams to the origin are closed: written data still arrives. If
+//     the context of the handler had ended before, the latter are reset, too.
 //   - With the session they end with ErrPeerLost.
 //
-// Methods may be called from any goroutine; one at a time writes, or reads. But for Wait, ReadContext and WriteContext none blocks: what
-// cannot be done yet is ErrAgain. The memory is the library's.
+// Methods may be called from any goroutine; only one at a time may read, or write. Only Wait,
+// ReadContext and WriteContext block: the other methods return ErrAgain for an operation that is
+// not possible yet. The memory is the library's.
 type Stream struct {
 	ctx  *Context
 	spec StreamSpec
@@ -42,18 +47,18 @@ type Stream struct {
 	fn     func()
 	waiter *loop.Waiter
 	inWait bool  // a goroutine is in Wait, with waiter
-	ready  bool  // it may be tried again, and waiter was nil when that was said
-	why    error // why this side has ended it
+	ready  bool  // ready to try again; set if waiter was nil at that time
+	why    error // the error with which this side has ended the stream
 }
 
-// newStream makes one end of a stream with open, which is NewStream or OpenStream.
+// newStream makes one end of a stream with open, which calls NewStream or OpenStream of package na.
 func (c *Context) newStream(spec StreamSpec, open func(step func(any) int) (*na.Stream, error)) (s *Stream, err error) {
 	s = &Stream{ctx: c, spec: spec}
 	s.end, err = open(s.onReady)
 	return s, err
 }
 
-// onReady runs in Trigger when what was refused with ErrAgain may be tried again.
+// onReady runs in Trigger when an operation that failed with ErrAgain may be tried again.
 func (s *Stream) onReady(any) (ran int) {
 	fn := s.wakeWaiter()
 	if fn == nil {
@@ -63,7 +68,7 @@ func (s *Stream) onReady(any) (ran int) {
 	return 1
 }
 
-// wakeWaiter has Wait return, and returns the callback.
+// wakeWaiter makes Wait return, and returns the function of OnReady.
 func (s *Stream) wakeWaiter() (fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,61 +80,68 @@ func (s *Stream) wakeWaiter() (fn func()) {
 	return s.fn
 }
 
-// Spec returns what s is.
+// Spec returns the description of s.
 func (s *Stream) Spec() StreamSpec { return s.spec }
 
-// OnReady has fn run in Trigger when what was refused with ErrAgain may be tried again, or the stream has ended meanwhile. It may run
-// without need. nil is nothing.
+// OnReady sets a function that runs in Trigger when an operation that failed with ErrAgain may be
+// tried again, or the stream has ended. It may run spuriously. A nil fn removes it.
 func (s *Stream) OnReady(fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fn = fn
 }
 
-// Write copies as many bytes of b as go into the stream, and returns how many; at least one, or ErrAgain. Nothing goes into a stream that
-// goes up before the handler reads it. Other errors say how the stream has ended, or match ErrInvalid after CloseWrite.
+// Write copies bytes from the front of b into the stream, and returns how many: at least one, or 0
+// and ErrAgain. A stream to the target accepts none before the handler reads it. Other errors are
+// the reason why the stream has ended, or match ErrInvalid after CloseWrite.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	n, err = s.end.Write(b)
 	return n, s.explainError(err)
 }
 
-// Reserve returns memory of the stream for at most n bytes, at least one, to be filled; then Commit follows in any case, also after Close: the
-// memory is the caller's until then. The errors are those of Write.
+// Reserve returns memory of the stream for 1 to n bytes, which the caller fills. It must be
+// followed by Commit, also after Close: the memory is the caller's until then. The errors are those
+// of Write.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	b, err := s.end.Reserve(n)
 	return b, s.explainError(err)
 }
 
-// Commit has the first n bytes of what Reserve has returned leave; after an error 0.
+// Commit sends the first n bytes of the memory that Reserve has returned. After an error pass 0.
 func (s *Stream) Commit(n int) { s.end.Commit(n) }
 
-// CloseWrite says that nothing more is written: the receiver reads io.EOF behind what was.
+// CloseWrite ends the writing: after the written data the receiver reads io.EOF.
 func (s *Stream) CloseWrite() { s.end.CloseWrite() }
 
-// Fail is CloseWrite with an error: the receiver reads that behind what was written, instead of io.EOF. It gets 512 bytes of text.
+// Fail is CloseWrite with an error, which the receiver reads after the written data instead of
+// io.EOF. The text is cut to 512 bytes.
 func (s *Stream) Fail(code Code, text string) { s.end.Fail(code, text) }
 
-// Next returns the bytes that can be read next, some of them or all, without a copy; they are valid until Release. The error is ErrAgain
-// when none have come, io.EOF behind the last, or says how the stream has ended; these come behind what had come, but for a Reset of this
-// side, which drops it.
+// Next returns the next bytes to read, some or all of those that have arrived, without a copy; they
+// are valid until Release. The error is ErrAgain if none have arrived, io.EOF after the last, or
+// the reason why the stream has ended, after the data that had arrived. A Reset of this side drops
+// that data.
 func (s *Stream) Next() ([]byte, error) {
 	b, err := s.end.Next()
 	return b, s.explainError(err)
 }
 
-// Release ends the use of the first n bytes of what Next has returned: the sender may send as many more.
+// Release ends the use of the first n bytes that Next has returned, and allows the sender to send
+// as many more.
 func (s *Stream) Release(n int) { s.end.Release(n) }
 
-// Expect says, at the receiver, that about n bytes are about to come, which it has learned by other means: the window begins with so many,
-// as far as there is room, instead of growing as they come. It promises nothing, does not block, and does nothing once the stream has
-// ended.
+// Expect announces, at the receiver, that about n bytes will arrive: the window starts with that
+// size, as far as there is room, instead of growing as data arrives. It is a hint, does not block,
+// and does nothing once the stream has ended.
 func (s *Stream) Expect(n int64) { s.end.Expect(n) }
 
-// Reset ends the stream before its end: what has not left, or was not read, is dropped, and the other side gets an error with code and text,
-// of which it gets 512 bytes. It does nothing to a stream that has ended.
+// Reset ends the stream early: data that has not left, or was not read, is dropped, and the other
+// side gets an error with code and text, which is cut to 512 bytes. It does nothing to a stream
+// that has ended.
 func (s *Stream) Reset(code Code, text string) { s.reset(na.WithText(code, text)) }
 
-// reset is Reset, and wakes who waits. Of a stream that the other side has ended its reason stays.
+// reset implements Reset, and wakes goroutines that wait. If the other side has ended the stream,
+// its error is kept.
 func (s *Stream) reset(why error) {
 	if ended := s.end.Reset(na.CodeOf(why), why.Error()); ended != nil {
 		why = ended
@@ -137,20 +149,22 @@ func (s *Stream) reset(why error) {
 	s.noteEnd(why)
 }
 
-// Close ends the use of the stream by the program: after CloseWrite what was written still leaves, and one that has not come to its end is
-// reset with ErrCanceled. The next Forward and Close of the handle, and the end of the request, do so, too.
+// Close ends the use of the stream by the program: after CloseWrite the written data is still sent,
+// and a stream that has not ended is reset with ErrCanceled. The next Forward and Close of the
+// handle, and the end of the request, close their streams.
 func (s *Stream) Close() {
 	s.OnReady(nil)
 	s.closeWith(errStreamClosed)
 }
 
-// closeWith ends the use of the stream: why is what its methods return from now on, unless there was a reset.
+// closeWith ends the use of the stream; its methods then return why, unless it was reset.
 func (s *Stream) closeWith(why error) {
 	s.end.Close()
 	s.noteEnd(why)
 }
 
-// noteEnd tells who waits why this side has ended the stream, the first time.
+// noteEnd records why as the reason why this side has ended the stream, and wakes goroutines that
+// wait. Only the first call has an effect.
 func (s *Stream) noteEnd(why error) {
 	s.mu.Lock()
 	first := s.why == nil
@@ -166,7 +180,8 @@ func (s *Stream) noteEnd(why error) {
 	}
 }
 
-// explainError returns err, or why this side has ended the stream.
+// explainError returns err, or the reason why this side has ended the stream if err is that of a
+// closed stream.
 func (s *Stream) explainError(err error) error {
 	if err == nil || na.CodeOf(err) != ErrInvalid {
 		return err
@@ -182,13 +197,16 @@ func (s *Stream) explainError(err error) error {
 // Begun reports whether the request of the stream has left.
 func (s *Stream) Begun() bool { return s.end.Begun() }
 
-// Moved returns how many bytes have left, or have come. A call whose streams have moved nothing may be made again without harm.
+// Moved returns how many bytes have left, or have arrived. A call whose streams have moved nothing
+// may be retried safely.
 func (s *Stream) Moved() int64 { return s.end.Moved() }
 
-// Wait drives the context, or sleeps while another goroutine does, until what was refused with ErrAgain may be tried again, or the stream has
-// ended. It may return without need. The error is the cause of ctx if that ends first, or matches ErrClosed when the context is closed and
-// drained. The goroutine is woken alone, as in [Handle.Call]. A second goroutine that waits meanwhile returns after a millisecond: it may be one
-// that ends the stream while another is still in it.
+// Wait drives the context, or sleeps while another goroutine does, until an operation that failed
+// with ErrAgain may be tried again, or the stream has ended. It may return spuriously. It returns
+// the cause of ctx if that ends first, and an error that matches ErrClosed if the context is closed
+// and drained. Only this goroutine is woken, as in [Handle.Call]. A second goroutine that calls
+// Wait at the same time returns after a millisecond: it may be one that ends the stream while
+// another still uses it.
 func (s *Stream) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	if s.inWait {
@@ -204,20 +222,21 @@ func (s *Stream) Wait(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
-	defer func() { // deferred: it runs callbacks of others, which may panic
+	defer func() { // deferred: Wait runs other callbacks, which may panic
 		s.mu.Lock()
 		s.inWait = false
 		s.mu.Unlock()
 	}()
 	err := w.Wait(ctx)
-	if w.Ended() { // who is told ErrAgain from now on is told anew
+	if w.Ended() { // a later ErrAgain needs a new notification
 		w.Reset()
 		err = nil
 	}
 	return err
 }
 
-// ReadContext reads into p, which is not empty: at least one byte, for which it waits as Wait does. The errors are those of Next and of Wait.
+// ReadContext reads at least one byte into p, which must not be empty, and blocks as Wait does. The
+// errors are those of Next and of Wait.
 func (s *Stream) ReadContext(ctx context.Context, p []byte) (n int, err error) {
 	for {
 		b, err := s.Next()
@@ -235,7 +254,8 @@ func (s *Stream) ReadContext(ctx context.Context, p []byte) (n int, err error) {
 	}
 }
 
-// WriteContext writes all of b, and waits as Wait does. It returns how many bytes were written. The errors are those of Write and of Wait.
+// WriteContext writes all of b, and blocks as Wait does. It returns how many bytes were written.
+// The errors are those of Write and of Wait.
 func (s *Stream) WriteContext(ctx context.Context, b []byte) (n int, err error) {
 	for n < len(b) {
 		k, err := s.Write(b[n:])
@@ -255,8 +275,8 @@ func (s *Stream) WriteContext(ctx context.Context, b []byte) (n int, err error) 
 
 func isAgain(err error) bool { return errors.Is(err, ErrAgain) }
 
-// SetStreams has the calls of h from now on have streams. There are at most na.MaxStreams. The error matches ErrInvalid if there are more,
-// ErrUnsupported for a one-way RPC, and ErrClosed when h has been closed.
+// SetStreams sets the streams of later calls of h, at most na.MaxStreams. The error matches
+// ErrInvalid if there are more, ErrUnsupported for a one-way RPC, and ErrClosed if h is closed.
 func (h *Handle) SetStreams(specs ...StreamSpec) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -272,8 +292,8 @@ func (h *Handle) SetStreams(specs ...StreamSpec) error {
 	return nil
 }
 
-// Stream returns this end of a stream of the last call: by its index in SetStreams, from Forward until the next Forward or Close. It is
-// nil if there is none.
+// Stream returns this side's end of a stream of the last call, by its index in SetStreams, from
+// Forward until the next Forward or Close. It is nil if there is none.
 func (h *Handle) Stream(i int) *Stream {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -283,7 +303,7 @@ func (h *Handle) Stream(i int) *Stream {
 	return h.call.streams[i]
 }
 
-// takeStreams is hghook.TakeStreams.
+// takeStreams implements hghook.TakeStreams.
 func (h *Handle) takeStreams() (all []*Stream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -293,21 +313,21 @@ func (h *Handle) takeStreams() (all []*Stream) {
 	return all
 }
 
-// setOnCall is hghook.OnCall.
+// setOnCall implements hghook.OnCall.
 func (h *Handle) setOnCall(f func()) {
 	h.mu.Lock()
 	h.onCall = f
 	h.mu.Unlock()
 }
 
-// setOnEnd is hghook.OnEnd.
+// setOnEnd implements hghook.OnEnd.
 func (h *Handle) setOnEnd(f func()) {
 	h.mu.Lock()
 	h.onEnd = f
 	h.mu.Unlock()
 }
 
-// makeStreamsLocked makes the streams of a call that begins. Locked.
+// makeStreamsLocked makes the streams of a call that begins.
 func (k *call) makeStreamsLocked() error {
 	c := k.h.ctx
 	for _, spec := range k.in.streams {
@@ -322,7 +342,7 @@ func (k *call) makeStreamsLocked() error {
 	return nil
 }
 
-// streamEndsLocked returns the streams of a call for the layer below. Locked.
+// streamEndsLocked returns the streams of a call as package na has them.
 func (k *call) streamEndsLocked() (all []*na.Stream) {
 	for _, s := range k.streams {
 		all = append(all, s.end)
@@ -337,23 +357,24 @@ var (
 	errReturned     = na.WithText(ErrCanceled, "the handler has returned")
 )
 
-// closeStreamsLocked ends the use of the streams of the last call. Locked.
+// closeStreamsLocked closes the streams of the last call.
 func (k *call) closeStreamsLocked() {
 	for _, s := range k.streams {
-		s.OnReady(nil) // the program has ended their use itself
+		s.OnReady(nil) // no notification: the program has ended their use by Forward or Close
 		s.closeWith(errNextCall)
 	}
 	k.streams = nil
 }
 
-// resetStreamsLocked ends the streams of a call that fails. Locked.
+// resetStreamsLocked resets the streams of a call that fails.
 func (k *call) resetStreamsLocked(why error) {
 	for _, s := range k.streams {
 		s.reset(why)
 	}
 }
 
-// failReasonLocked returns why a call fails that has not been answered, as its streams are told. Locked.
+// failReasonLocked returns the error with which the streams of a call are reset that fails without
+// an answer.
 func (k *call) failReasonLocked() error {
 	switch {
 	case k.canceling && k.cancelCode == ErrTimeout:
@@ -368,8 +389,9 @@ func (k *call) failReasonLocked() error {
 	return errCallCanceled
 }
 
-// Stream returns this end of a stream of the request, by its index in [Handle.SetStreams] at the origin, from when the handler begins until
-// it has returned and the request was answered. It is nil if there is none.
+// Stream returns this side's end of a stream of the request, by its index in [Handle.SetStreams] at
+// the origin, from the beginning of the handler until it has returned and the request was answered.
+// It is nil if there is none.
 func (r Request) Stream(i int) *Stream {
 	s, ok := r.lockService()
 	if !ok {
@@ -382,7 +404,7 @@ func (r Request) Stream(i int) *Stream {
 	return s.streams[i]
 }
 
-// Streams returns what the streams of the request are, in their order.
+// Streams returns the descriptions of the streams of the request, in order.
 func (r Request) Streams() (specs []StreamSpec) {
 	s, ok := r.lockService()
 	if !ok {
@@ -395,7 +417,8 @@ func (r Request) Streams() (specs []StreamSpec) {
 	return specs
 }
 
-// openStreams opens the streams of a request whose handler is about to begin.
+// openStreams opens the streams of a request whose handler is about to begin. If one cannot be
+// opened, it resets the others.
 func (s *service) openStreams() error {
 	c := s.ctx
 	for i := range s.named.count {
@@ -423,7 +446,8 @@ func (s *service) openStreams() error {
 	return nil
 }
 
-// endStreamsLocked ends the streams of a request that has been answered and whose handler has returned. Locked.
+// endStreamsLocked ends the streams of a request that has been answered and whose handler has
+// returned.
 func (s *service) endStreamsLocked() {
 	var gone error
 	switch g := s.handlerCtx; {

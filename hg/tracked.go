@@ -5,24 +5,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// An openEntry is a place in the list of what a context may have open: the handles that are not closed, and the records of requests, also
-// while they serve none. So a request is not entered into the list, nor taken out.
+// An openEntry is an entry of the list of a context's open objects: the handles that are not
+// closed, and the records of requests, including spare ones. So a request needs no list operation
+// when it arrives or ends.
 type openEntry struct {
 	of             openObject
-	older, younger *openEntry // Context.mu guards them
+	older, younger *openEntry // guarded by Context.mu
 }
 
-// An openObject is what may have to end with its context.
+// An openObject is an object that the end of sessions, or of the context, concerns.
 type openObject interface {
-	onPeersLost(why error)                 // sessions have ended, or the context
-	cancelForShutdown(left *ShutdownError) // Shutdown ends what has not ended
-	answerDetached()                       // a while later: ends what still nobody has ended
-	countOpen(left *ShutdownError)         // counts what is left
-	// info says what it is in the middle of, if anything, and who knows more, which may be nil.
+	onPeersLost(why error)                 // sessions, or the context, have ended
+	cancelForShutdown(left *ShutdownError) // Shutdown cancels the object if it has not ended
+	answerDetached()                       // some time later Shutdown answers detached requests
+	countOpen(left *ShutdownError)         // counts the object if it is still open
+	// callInfo describes the operation of the object, if it has one; the Reporter, which may be
+	// nil, has details.
 	callInfo() (inspect.Call, hghook.Reporter, bool)
 }
 
-// addOpenLocked puts o into the list. Locked.
+// addOpenLocked adds o to the list.
 func (c *Context) addOpenLocked(o *openEntry) {
 	o.older, o.younger = c.open, nil
 	if c.open != nil {
@@ -31,7 +33,7 @@ func (c *Context) addOpenLocked(o *openEntry) {
 	c.open = o
 }
 
-// removeOpenLocked takes it out again. Locked.
+// removeOpenLocked removes o from the list.
 func (c *Context) removeOpenLocked(o *openEntry) {
 	if o.older != nil {
 		o.older.younger = o.younger
@@ -44,7 +46,8 @@ func (c *Context) removeOpenLocked(o *openEntry) {
 	o.older, o.younger = nil, nil
 }
 
-// allOpen returns what may be open now. A record may serve no request, or another one by the time it is looked at.
+// allOpen returns the open objects. A record may serve another request, or none, when the caller
+// looks at it.
 func (c *Context) allOpen() (all []openObject) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,20 +9,21 @@ import (
 )
 
 const (
-	// watchDuration is how long a context counts what ends after it was last asked.
+	// watchDuration is how long a context counts events after the last request of a tool.
 	watchDuration = 15 * time.Second
-	// watchedCalls, watchedMethods and watchedPeers bound what is told of: peers choose how many there are of each.
+	// watchedCalls, watchedMethods and watchedPeers limit the entries of the response: peers choose
+	// how many there are of each.
 	watchedCalls   = 1000
 	watchedMethods = 256
 	watchedPeers   = 1024
-	// others is the name that the rest shares.
+	// others is the name under which methods and peers over these limits are counted.
 	others = "(others)"
 )
 
-// A activityWatch counts the calls, requests and transfers of a context that end, while a tool looks. Nothing is counted, and no call reads a
-// clock for it, while none does.
+// An activityWatch counts the calls, requests and transfers of a context that end, while a tool
+// watches. Otherwise nothing is counted, and no call reads the clock for it.
 //
-//	off ── ask ──► on ── an event watchTime after the last ask ──► off
+//	off ── request of a tool ──► on ── an event watchDuration after the last request ──► off
 type activityWatch struct {
 	on atomic.Bool
 
@@ -38,7 +39,7 @@ type watchedMethod struct {
 	name string
 }
 
-// startCounting begins to count, or goes on, and adds to a what was counted.
+// startCounting starts the counting, or extends it, and adds the counts to a.
 func (w *activityWatch) startCounting(now time.Duration, a *inspect.Activity) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,7 +63,7 @@ func (w *activityWatch) startCounting(now time.Duration, a *inspect.Activity) {
 	}
 }
 
-// countEvent counts an event, unless nobody has asked for long.
+// countEvent counts an event, or ends the counting if the last request of a tool is too old.
 func (w *activityWatch) countEvent(now time.Duration, e *inspect.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,12 +116,12 @@ func (w *activityWatch) peerLocked(address string) *inspect.PeerCount {
 	return p
 }
 
-// activity returns what a tool that watches is told, of every context.
+// activity returns the response for a tool that watches: the activity of every context.
 func (c *Class) activity() []inspect.Activity {
 	gauges := c.Gauges()
 	all := make([]inspect.Activity, len(gauges))
 	for i, hctx := range c.Contexts() {
-		if i == len(gauges) { // it is new
+		if i == len(gauges) { // made since Gauges
 			break
 		}
 		a := &all[i]

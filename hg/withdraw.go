@@ -7,19 +7,22 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A WithdrawResult is what became of a request that was to be taken back.
+// A WithdrawResult is the outcome of a Withdraw.
 type WithdrawResult uint8
 
 // The results.
 const (
-	// Withdrawn: the request was destroyed, its handler did not run and never will. The call ends with ErrCanceled.
+	// Withdrawn: the request was destroyed; its handler did not run and never will. The call ends
+	// with ErrCanceled.
 	Withdrawn WithdrawResult = iota
-	// TooLate: the handler may run, is running or has; the call ends by itself, with its result.
+	// TooLate: the handler may run, is running or has run; the call ends by itself, with its
+	// result.
 	TooLate
-	// Indeterminate: nobody knows; the peer was lost, did not say in time, or the call was canceled. It ends with an error. If an
-	// answer came all the same the result is TooLate instead.
+	// Indeterminate: not known, because the peer was lost, the target did not respond in time, or
+	// the call was canceled. The call ends with an error. If an answer has arrived nevertheless,
+	// the result is TooLate instead.
 	Indeterminate
-	// NotSupported: the target does not give requests back. The call goes on.
+	// NotSupported: the target does not support Withdraw. The call goes on.
 	NotSupported
 )
 
@@ -33,15 +36,15 @@ func (r WithdrawResult) String() string {
 
 var withdrawText = [...]string{"withdrawn", "too late", "indeterminate", "not supported"}
 
-// A WithdrawFunc is called with the outcome of a Withdraw. It runs in Trigger, once.
+// A WithdrawFunc is called with the outcome of a Withdraw. It runs in Trigger, exactly once.
 type WithdrawFunc func(h *Handle, r WithdrawResult)
 
 // The phases of a withdrawal.
 const (
 	withdrawalNew       fsmcheck.State = iota
-	withdrawalRecalling                // the request had not left, and its operation ends
-	withdrawalAsking                   // the target was asked
-	withdrawalLost                     // nobody will say; the end of the call decides
+	withdrawalRecalling                // the request had not left, and its operation is about to end
+	withdrawalAsking                   // waiting for the response of the target
+	withdrawalLost                     // there will be no response; the end of the call decides
 	withdrawalSettled                  // the callbacks wait for Trigger
 	withdrawalTold
 )
@@ -57,32 +60,36 @@ var withdrawalPhases = fsmcheck.New("withdrawal",
 		withdrawalTold:      {},
 	})
 
-// A withdrawal is one request to be taken back. Handle.mu guards it. Several calls of Withdraw may wait for one.
+// A withdrawal is the withdrawal of one request. Handle.mu guards it. Several calls of Withdraw may
+// share one.
 //
 //	still here, or waiting for an envelope ─► the send is canceled ─────────────────────────────► Withdrawn
 //	sent ─► na.Withdraw ─► destroyed ─────────────────────────────────────────────────────────► Withdrawn
-//	                    ├─ dispatched, or the answer came ──────────────────────────────────────► TooLate
-//	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no answer came ─► Indeterminate
-//	                                                                         └─ one came ───────► TooLate
+//	                    ├─ dispatched, or the answer arrived ───────────────────────────────────► TooLate
+//	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no answer arrived ► Indeterminate
+//	                                                                         └─ one arrived ────► TooLate
 type withdrawal struct {
 	h           *Handle
 	k           *call
-	gen         uint64 // of the call
+	gen         uint64 // generation of the call
 	op          na.Op
 	timers      []*na.Op
 	phase       fsmcheck.State
-	answerFirst bool // the answer came before the target's word
+	answerFirst bool // the answer to the call arrived before the response to the withdrawal
 	result      WithdrawResult
 	cbs         []WithdrawFunc
 	task        na.Task
 }
 
-// Withdraw takes back the request of the call under way if its handler has not started. Unlike Cancel it asks the
-// target, and cb is called with what came of it: with Withdrawn it is certain that the handler did not run. cb runs in Trigger
-// exactly once; so does the call's own callback, before or after. A positive timeout bounds the wait: then the result is
-// Indeterminate and the call is canceled. Several Withdraws of one call, until its callback runs, get one result; the
-// shortest of their timeouts counts. The error matches ErrClosed when h is closed, or
-// its context is closed and drained; cb does not run then.
+// Withdraw withdraws the request of the call in flight if its handler has not started. Unlike
+// Cancel it waits for a response of the target, whose outcome is passed to cb: with Withdrawn it is
+// certain that the handler did not run. cb runs in Trigger exactly once; so does the call's own
+// callback, before or after. Withdraw does not block.
+//
+// A positive timeout limits the wait: then the result is Indeterminate and the call is canceled.
+// Several Withdraws of one call, until its callback runs, get one result; the shortest of their
+// timeouts applies. The error matches ErrClosed if h is closed, or its context is closed and
+// drained; cb does not run then.
 func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
 	h.mu.Lock()
@@ -91,7 +98,8 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		return misuseError("withdraw", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	}
 	before := k.withdrawal
-	if before != nil && k.phase != callIdle && before.phase < withdrawalSettled { // join it
+	// join the withdrawal in progress
+	if before != nil && k.phase != callIdle && before.phase < withdrawalSettled {
 		before.cbs = append(before.cbs, cb)
 		before.startTimerLocked(timeout)
 		return nil
@@ -100,7 +108,7 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		return misuseError("withdraw", h.Name(), h.addr, ErrClosed, "the context is closed and drained")
 	}
 	defer h.ctx.nctx.Upper().Unhold()
-	h.refs.Add(1) // until tell
+	h.refs.Add(1) // held until runInTrigger
 	w := &withdrawal{h: h, k: k, gen: k.gen}
 	w.cbs = append(w.cbs, cb)
 	w.task.Init(w.runInTrigger, nil)
@@ -109,9 +117,9 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		w.settleLocked(before.result)
 	case !k.isInFlightLocked(), k.canceling, k.isParsed || k.isAnswered || k.pull != nil:
 		w.settleLocked(TooLate)
-	case !k.opRunning && k.opResult.Err == nil: // one-way
+	case !k.opRunning && k.opResult.Err == nil: // a one-way call whose request has left
 		w.settleLocked(TooLate)
-	case !k.opRunning: // the call ends with that
+	case !k.opRunning: // the call ends with the error of the operation
 		k.withdrawal = w
 		w.setPhaseLocked(withdrawalLost)
 	default:
@@ -120,19 +128,20 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		if to, id, left := h.ctx.nctx.Upper().CancelIfUnsent(&k.op); left {
 			w.sendWithdrawLocked(to, id)
 		} else {
-			w.setPhaseLocked(withdrawalRecalling) // the operation has ended, of this or already
+			w.setPhaseLocked(withdrawalRecalling) // the operation has ended, by the cancel or before
 		}
 	}
 	return nil
 }
 
-// setPhaseLocked writes the phase. Locked.
+// setPhaseLocked writes the phase, and checks the transition in tests.
 func (w *withdrawal) setPhaseLocked(next fsmcheck.State) {
 	withdrawalPhases.Move(w.phase, next)
 	w.phase = next
 }
 
-// isOutstanding is hghook.IsOutstanding.
+// isOutstanding implements hghook.IsOutstanding: whether a call is in flight whose whole answer has
+// not arrived.
 func (h *Handle) isOutstanding() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -140,17 +149,17 @@ func (h *Handle) isOutstanding() bool {
 	return k.isInFlightLocked() && !k.canceling && (k.pull != nil || !k.isParsed && !k.isAnswered)
 }
 
-// isWithdrawingLocked reports whether it is not known yet what becomes of the request that is to be taken back. Locked.
+// isWithdrawingLocked reports whether a withdrawal is in progress, whose result is not decided.
 func (k *call) isWithdrawingLocked() bool {
 	return k.withdrawal != nil && k.withdrawal.phase < withdrawalSettled
 }
 
-// isWithdrawnLocked reports whether the request was withdrawn. Locked.
+// isWithdrawnLocked reports whether the request was withdrawn.
 func (k *call) isWithdrawnLocked() bool {
 	return k.withdrawal != nil && k.withdrawal.phase >= withdrawalSettled && k.withdrawal.result == Withdrawn
 }
 
-// startTimerLocked starts a timer. Locked.
+// startTimerLocked starts a timer, if timeout is positive.
 func (w *withdrawal) startTimerLocked(timeout time.Duration) {
 	if timeout <= 0 {
 		return
@@ -162,7 +171,7 @@ func (w *withdrawal) startTimerLocked(timeout time.Duration) {
 	}
 }
 
-// sendWithdrawLocked asks the target. Locked.
+// sendWithdrawLocked sends the withdrawal to the target.
 func (w *withdrawal) sendWithdrawLocked(to na.Addr, id uint64) {
 	nctx := w.h.ctx.nctx
 	w.op.InitStep(nctx, w.onAnswer, nil)
@@ -173,14 +182,14 @@ func (w *withdrawal) sendWithdrawLocked(to na.Addr, id uint64) {
 	w.setPhaseLocked(withdrawalAsking)
 }
 
-// giveUpLocked cancels the call, because nobody will say what became of the request. An answer that is there already still counts,
-// so callEnds decides. Locked.
+// giveUpLocked cancels the call, because there will be no response to the withdrawal. An answer
+// that has arrived still counts, so onCallEndLocked decides.
 func (w *withdrawal) giveUpLocked() {
 	w.setPhaseLocked(withdrawalLost)
 	w.k.endLocallyLocked(ErrCanceled)
 }
 
-// onAnswer is called with what the target says.
+// onAnswer handles the response to the withdrawal.
 func (w *withdrawal) onAnswer(_ *na.Op, r na.Result) (ran int) {
 	h := w.h
 	h.mu.Lock()
@@ -211,18 +220,18 @@ func (w *withdrawal) onAnswer(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// onTimer is called when the time is up.
+// onTimer ends the wait when the timeout has passed.
 func (w *withdrawal) onTimer(_ *na.Op, r na.Result) (ran int) {
 	h := w.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.Err == nil && w.phase == withdrawalAsking {
-		w.op.Cancel() // answered goes on
+		w.op.Cancel() // onAnswer goes on
 	}
 	return 0
 }
 
-// settleLocked fixes the result and has the callbacks run. Locked.
+// settleLocked sets the result and queues the callbacks.
 func (w *withdrawal) settleLocked(r WithdrawResult) {
 	w.setPhaseLocked(withdrawalSettled)
 	w.result = r
@@ -232,7 +241,7 @@ func (w *withdrawal) settleLocked(r WithdrawResult) {
 	w.h.ctx.nctx.Upper().Follow(&w.task)
 }
 
-// onRequestEndedLocked is called when the operation of the call has ended. Locked.
+// onRequestEndedLocked is called when the operation of the call has ended.
 func (w *withdrawal) onRequestEndedLocked(r na.Result) {
 	switch {
 	case w.phase != withdrawalRecalling:
@@ -241,24 +250,26 @@ func (w *withdrawal) onRequestEndedLocked(r na.Result) {
 	case na.CodeOf(r.Err) == ErrCanceled && r.Fate == na.NotRun && !w.k.canceling:
 		w.settleLocked(Withdrawn)
 	default:
-		w.setPhaseLocked(withdrawalLost) // and the call ends with that
+		w.setPhaseLocked(withdrawalLost) // the call ends with the error of the operation
 	}
 }
 
-// onCallEndLocked is called when the call's parts have ended. Locked.
+// onCallEndLocked is called when all parts of the call have ended.
 func (w *withdrawal) onCallEndLocked() {
 	w.answerFirst = w.k.isParsed
 	switch {
 	case w.phase == withdrawalAsking:
-		w.op.Cancel() // unless its answer is there already
-	case w.k.isAnswered: // one whose output was still to be fetched came too late for a call that was canceled
+		w.op.Cancel() // no effect if its response has arrived
+	// an answer whose output had to be fetched is too late for a canceled call, and is not counted
+	// here
+	case w.k.isAnswered:
 		w.settleLocked(TooLate)
 	default:
 		w.settleLocked(Indeterminate)
 	}
 }
 
-// runInTrigger runs in Trigger.
+// runInTrigger runs the callbacks in Trigger.
 func (w *withdrawal) runInTrigger(any) (ran int) {
 	h := w.h
 	h.mu.Lock()
@@ -271,7 +282,7 @@ func (w *withdrawal) runInTrigger(any) (ran int) {
 	return 1
 }
 
-// runCallbacks runs callbacks, the others too when one panics or ends the goroutine.
+// runCallbacks runs the callbacks; if one panics or calls runtime.Goexit the others still run.
 func (w *withdrawal) runCallbacks(cbs []WithdrawFunc) {
 	if len(cbs) == 0 {
 		return
