@@ -9,34 +9,37 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// drivingState is how a context is driven: by the goroutine that leads its loop, or the background poller.
+// drivingState is the state of driving a context, by the goroutine that leads its loop or by the
+// background poller.
 //
-// What Poll ends, and what callbacks queue, may be ready again and again before any leader sleeps. So a leader looks at the
-// sockets first whenever nobody has done so for lookEvery, and a Progress that finds something ready looks then, too.
+// Poll and callbacks may make tasks ready again and again, so that no leader ever sleeps in the
+// poller. So a leader polls the sockets first if that was not done for lookEvery, and a Progress
+// that finds something ready does so, too.
 type drivingState struct {
 	loop     *loop.Loop
-	progress atomic.Pointer[loop.Waiter] // of a Progress that has returned
-	isReady  func() bool                 // ready, bound once
-	onRun    func()                      // of OnRun
+	progress atomic.Pointer[loop.Waiter] // spare waiter, of a Progress that has returned
+	isReady  func() bool                 // hasReady as a bound method value, to allocate it once
+	onRun    func()                      // set by OnRun
 
-	watch   atomic.Int32  // who takes in what arrives: what the background poller does, and leaderAsleep
-	nudged  atomic.Bool   // since the leader last looked at the timers
-	passes  atomic.Uint64 // times that a user's goroutine led
-	looked  atomic.Int64  // when a leader last looked at every source and descriptor
+	watch   atomic.Int32  // bits of the goroutines that receive: those of the background poller, and leaderAsleep
+	nudged  atomic.Bool   // a timer was set or a wake-up requested since the leader last polled the endpoint
+	passes  atomic.Uint64 // number of times that a goroutine of the program led
+	looked  atomic.Int64  // time of the last poll of all inlets and descriptors
 	spinner spinner
 }
 
-// lookEvery is how long what has arrived waits for a leader who has other things to do.
+// lookEvery limits how long a leader that has tasks to run does not poll for data that has arrived.
 const lookEvery = 500 * time.Microsecond
 
-// isLookDue reports whether nobody has looked at the inlets and descriptors for lookEvery.
+// isLookDue reports whether the inlets and descriptors were not polled for lookEvery.
 func (c *Context) isLookDue(now time.Duration) bool {
 	return now-time.Duration(c.looked.Load()) >= lookEvery
 }
 
-// Progress moves bytes until a callback is ready for Trigger, or timeout has passed. A negative timeout has no limit,
-// zero polls once. It returns nil when something may be ready (a Wake counts), an error that matches
-// os.ErrDeadlineExceeded when nothing happened in time, and one that matches ErrClosed when c is closed and drained.
+// Progress moves bytes until a callback is ready for Trigger, or timeout has passed. A negative
+// timeout is no limit, zero polls once. It returns nil if something may be ready (a Wake counts),
+// an error that matches os.ErrDeadlineExceeded if nothing happened in time, and one that matches
+// ErrClosed if c is closed and drained. It runs no callback, and may be called from any goroutine.
 func (c *Context) Progress(timeout time.Duration) error {
 	err := c.progressFor(timeout)
 	if err == nil && !c.Upper().HasQueued() {
@@ -63,7 +66,7 @@ func (c *Context) progressFor(timeout time.Duration) error {
 	err := w.PollFor(timeout)
 	c.drivingState.progress.Store(w)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return c.nothingHappened()
+		return c.idleError()
 	}
 	return err
 }
@@ -77,27 +80,28 @@ func (c *Context) makeLoop() {
 	c.loop, c.isReady = loop.New((*loopDriver)(c), mode), c.hasReady
 }
 
-// Loop returns the loop of those who wait for c, for the layer above.
+// Loop returns the event loop of c, for the layer above.
 func (c upper) Loop() *loop.Loop { return c.loop }
 
-// OnRun has the leader of the loop call f before callbacks run. It is for the layer above, and called before anybody drives c.
+// OnRun sets a function that the leader of the loop calls before callbacks run. The layer above
+// calls it before c is driven.
 func (c upper) OnRun(f func()) { c.onRun = f }
 
-// progressWait is a Context as what Progress waits for in a simulator.
+// progressWait is a Context as the pollWaiter of Progress in a simulator.
 type progressWait Context
 
 func (p *progressWait) Stirred() bool { return (*Context)(p).hasReady() }
 func (p *progressWait) WillSleep()    {}
 
-// A pollWaiter is what a goroutine that polls waits for.
+// A pollWaiter is the condition for which a goroutine polls.
 type pollWaiter interface {
-	// Stirred reports whether it is to return. It is quick and does not panic.
+	// Stirred reports whether the goroutine must stop polling. It is quick and does not panic.
 	Stirred() bool
-	// WillSleep is called before it sleeps where only a wake-up ends that.
+	// WillSleep is called before a sleep that only a wake-up ends.
 	WillSleep()
 }
 
-// loopDriver is a Context as its loop drives it.
+// loopDriver is a Context as the loop.Driver of its loop.
 type loopDriver Context
 
 func (d *loopDriver) Poll(w *loop.Waiter, now, until time.Duration) (read time.Duration, err error) {
@@ -122,8 +126,8 @@ func (d *loopDriver) Run(w *loop.Waiter, max int) int {
 	return c.Upper().TriggerUntil(w, max)
 }
 
-// poll moves bytes until w.Stirred reports true, or the clock reads until (loop.Never: no limit). The goroutine leads. now and read are as
-// those of loop.Driver.
+// poll moves bytes until w.Stirred returns true, or the clock reaches until (loop.Never: no limit).
+// The goroutine leads. now and read are those of loop.Driver.
 func (c *Context) poll(w pollWaiter, now, until time.Duration) (read time.Duration, err error) {
 	c.Upper().Flush()
 	if c.driver != nil {
@@ -137,7 +141,7 @@ func (c *Context) poll(w pollWaiter, now, until time.Duration) (read time.Durati
 	return c.drive(w, now, until)
 }
 
-// pollScheduled is poll in a simulator.
+// pollScheduled implements poll in a simulator.
 func (c *Context) pollScheduled(w pollWaiter, until time.Duration) error {
 	if w.Stirred() {
 		return nil
@@ -149,7 +153,7 @@ func (c *Context) pollScheduled(w pollWaiter, until time.Duration) error {
 	return c.pollDriver(timeout, w)
 }
 
-// pollDriver is drive in a simulator.
+// pollDriver implements drive in a simulator.
 func (c *Context) pollDriver(timeout time.Duration, w pollWaiter) error {
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
@@ -161,11 +165,12 @@ func (c *Context) pollDriver(timeout time.Duration, w pollWaiter) error {
 		return nil
 	}
 	c.tryRelease()
-	return c.nothingHappened()
+	return c.idleError()
 }
 
-// drive polls until something is ready: it Polls the endpoint, and waits. now, which is negative if the clock has not just been read, and
-// read are as those of loop.Driver.
+// drive polls the endpoint and the descriptors, spins or sleeps between polls, and returns when
+// something is ready. now, which is negative if the clock was not just read, and read are those of
+// loop.Driver.
 func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Duration, err error) {
 	c.passes.Add(1)
 	if c.state.Load() == ctxReleased {
@@ -206,7 +211,7 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 		if next != 0 && (wait < 0 || next-now < wait) {
 			wait = max(next-now, 0)
 		}
-		if wait == 0 { // there is more to do
+		if wait == 0 { // timers are due
 			c.pollAll(now)
 			now = -1
 			continue
@@ -216,7 +221,7 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 			begun -= c.spinner.vain
 			switch end, how := c.spin(now, wait, w); how {
 			case spinCame:
-				if came = true; w.Stirred() { // how long it took nobody needs to know
+				if came = true; w.Stirred() { // the duration is not needed
 					c.spinner.learn(awake, 0, true)
 					return -1, nil
 				}
@@ -239,9 +244,11 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 	}
 }
 
-// sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees that it sleeps and wakes it; one who did so
-// before is seen here. Work at an inlet rings, or was there when the bells were armed. It returns the time at its end, and whether
-// anything came, or only the time.
+// sleep waits in the poller, unless there is work already. It cannot miss a wake-up: a goroutine
+// that queues a completion or sets a timer after leaderAsleep was set sees that, and wakes the
+// leader; before that, the checks here see the completion or the timer. In the same way data at an
+// inlet either rings its bell, or is found when arm arms the bells. sleep returns the time at its
+// end, and whether anything arrived.
 func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (end time.Duration, came bool) {
 	c.watch.Or(leaderAsleep)
 	c.background.leaderSleeps()
@@ -249,7 +256,7 @@ func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (end time.Duratio
 	if !w.Stirred() && !c.nudged.Load() && !c.isReleasable() && c.brokenBy() == nil && !c.poller.arm() {
 		n = c.waits.sleep(wait)
 	}
-	c.watch.And(^leaderAsleep) // before anything is delivered here: what the leader queues wakes nobody
+	c.watch.And(^leaderAsleep) // cleared before the delivery: tasks that the leader itself queues need no wake-up
 	c.waits.dispatch(n)
 	came = c.pollInlets() || n > 0
 	end = c.Now()
@@ -261,8 +268,9 @@ func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (end time.Duratio
 // isAsleep reports whether a leader sleeps in the poller, or is about to.
 func (c *Context) isAsleep() bool { return c.watch.Load()&leaderAsleep != 0 }
 
-// nothingHappened is the error of a Progress in which nothing happened.
-func (c *Context) nothingHappened() error {
+// idleError returns the error of a Progress that has nothing to report: ErrTimeout, or the
+// reason why c cannot be driven.
+func (c *Context) idleError() error {
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
 	}
@@ -272,7 +280,7 @@ func (c *Context) nothingHappened() error {
 	return ErrTimeout
 }
 
-// hasReady reports whether Trigger has something to run, or somebody has called Wake.
+// hasReady reports whether Trigger has something to run, or Wake was called.
 func (c *Context) hasReady() bool { return c.woken.Load() || c.Upper().HasQueued() }
 
 // HasQueued reports whether Trigger has something to run.
@@ -280,7 +288,7 @@ func (c upper) HasQueued() bool {
 	return c.cq.len() > 0 || c.onMessage != nil && c.ep.countInbox() > 0
 }
 
-// wakeLeader makes the leader look whether something is ready, if it sleeps.
+// wakeLeader wakes the leader, if it sleeps, to check whether something is ready.
 func (c *Context) wakeLeader() {
 	if c.driver != nil {
 		c.driver.Wake()

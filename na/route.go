@@ -123,7 +123,7 @@ func (e *endpoint) Poll(now time.Duration) time.Duration {
 	}
 	if at := e.due.Load(); at != 0 && int64(now) >= at {
 		e.mu.Lock()
-		e.expire(now)
+		e.expireLocked(now)
 		e.mu.Unlock()
 	}
 	if at := e.heldDue.Load(); at != 0 && int64(now) >= at {

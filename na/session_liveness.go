@@ -218,8 +218,8 @@ func (l *session) noteIdleSign() {
 // noteAlive records a sign of life: silence is measured from now on.
 func (l *session) noteAlive() { l.gotMessage, l.lastHeard = true, l.e.now }
 
-// Heard implements carrier.Session: it records that bytes of the peer have come, either bulk data
-// whose header was verified, or a part of a message. Locked.
+// Heard implements carrier.Session: it records that bytes of the peer have arrived, either bulk
+// data whose header was verified, or a part of a message. The caller holds endpoint.mu.
 func (l *session) Heard(bulk bool) {
 	if l.activeState != nil {
 		l.gotMessage = l.gotMessage || bulk

@@ -9,7 +9,7 @@ import (
 
 // Deliver implements carrier.Session: it handles a whole frame of the peer that is not bulk data.
 // payload is valid during the call only. An error means that the peer broke the protocol: the
-// carrier calls Fail with it. Locked.
+// carrier calls Fail with it. The caller holds endpoint.mu.
 func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	if l.state == stateDown {
 		return nil
@@ -122,7 +122,8 @@ func (l *session) checkHeader(h *frame.Header) error {
 	return nil
 }
 
-// deliverUnexpected handles an UNEXPECTED that came whole: it copies the payload into an envelope.
+// deliverUnexpected handles an UNEXPECTED that arrived whole: it copies the payload into an
+// envelope.
 func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 	if err := l.checkUnexpected(len(payload)); err != nil {
 		return err

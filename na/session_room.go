@@ -69,7 +69,7 @@ func (l *session) ensureRoom() *peerRoom {
 func (d *domain) reserveRoom(want, least, have int64) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	left := d.roomLeft()
+	left := d.roomLeftLocked()
 	n := min(want, left, max((have+left)/4*3-have, 0))
 	if have == 0 {
 		n = max(n, min(least, left))
@@ -86,9 +86,9 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	return n
 }
 
-// roomLeft returns how many bytes may still be reserved for room, of all peers. The caller holds
+// roomLeftLocked returns how many bytes may still be reserved for room, of all peers. The caller holds
 // d.mu.
-func (d *domain) roomLeft() int64 {
+func (d *domain) roomLeftLocked() int64 {
 	if d.cfg.Room != 0 {
 		return d.cfg.Room - d.room
 	}

@@ -72,7 +72,8 @@ func giveBack(key Key) frame.Header {
 // cancelMove returns the CANCEL of the put or get with the ID id.
 func cancelMove(id uint64) frame.Header { return frame.Header{Kind: frame.Cancel, Op: id} }
 
-// LaneUp implements carrier.Session: puts and gets that begin from now on use carrier.Bulk. Locked.
+// LaneUp implements carrier.Session: puts and gets that begin from now on use carrier.Bulk. The
+// caller holds endpoint.mu.
 func (l *session) LaneUp() {
 	if l.Up() {
 		l.bulk = true
@@ -81,7 +82,7 @@ func (l *session) LaneUp() {
 }
 
 // LaneDown implements carrier.Session: carrier.Bulk was lost, and the session ends with err if it
-// used that. Locked.
+// used that lane. The caller holds endpoint.mu.
 func (l *session) LaneDown(err error) {
 	if l.bulk {
 		l.failWith(err)
@@ -96,8 +97,8 @@ func (l *session) flowFor(n int64) carrier.Lane {
 	return carrier.Messages
 }
 
-// Sends implements carrier.Session: it reports whether Pull has frames to give, on either lane.
-// Locked.
+// Sends implements carrier.Session: it reports whether Pull has frames to give, on either lane. The
+// caller holds endpoint.mu.
 func (l *session) Sends() bool {
 	return l.activeState != nil && (l.hasMessage() || l.pong || l.stateDue || l.creditDue || l.roomUpdateDue() || l.mayBegin() ||
 		!l.flows[carrier.Messages].isEmpty() || !l.flows[carrier.Bulk].isEmpty())
@@ -107,7 +108,7 @@ func (l *session) Sends() bool {
 func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == stateUp }
 
 // Pull implements carrier.Session: it gives w the frames of a lane in order until none is left, or
-// the next does not fit; more reports the latter. Locked.
+// the next does not fit; more reports the latter. The caller holds endpoint.mu.
 //
 // The order on a lane is:
 //

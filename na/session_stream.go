@@ -52,7 +52,7 @@ func (d *domain) reserveStream() (ofRoom bool, err error) {
 	defer d.mu.Unlock()
 	left, what, all := d.budgetLeftLocked(), "budget of %d bytes %d are left (Config.Budget)", d.cfg.Budget
 	if ofRoom = d.cfg.Peers > 0 || left < StreamReserve && d.cfg.Room > 0; ofRoom {
-		left, what, all = d.roomLeft(), "room of %d bytes %d are left (Config.Room)", d.cfg.Room
+		left, what, all = d.roomLeftLocked(), "room of %d bytes %d are left (Config.Room)", d.cfg.Room
 	}
 	switch {
 	case left < StreamReserve:
@@ -250,9 +250,9 @@ func (s *Stream) maxWindow() int64 {
 	return max(min(most, (maxStreamRoom-r.held)/8, r.reserved), firstWindow)
 }
 
-// queueOutput queues s in its lane if bytes of it, or its end, may be sent. If only room is missing
-// it adds s to active.starved, for feedStreams.
-func (s *Stream) queueOutput() {
+// queueOutputLocked queues s in its lane if bytes of it, or its end, may be sent. If only room is
+// missing it adds s to active.starved, for feedStreams.
+func (s *Stream) queueOutputLocked() {
 	l := s.l
 	if !s.open || s.listed || s.err != nil {
 		return
@@ -282,7 +282,7 @@ func (l *session) feedStreams() {
 	for n := l.starved.len(); n > 0 && l.roomLeft() > 0; n-- {
 		s := l.starved.pop()
 		s.starved = false
-		s.queueOutput()
+		s.queueOutputLocked()
 	}
 }
 
@@ -294,7 +294,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	s.listed, q.hasStreams = false, q.streams.len() > 0
 	n, toRoom := s.out.allowance(l.roomLeft())
 	if !s.open || s.err != nil || n == 0 && !s.out.isEnding() {
-		s.queueOutput()
+		s.queueOutputLocked()
 		return true
 	}
 	var c *chunk
@@ -309,7 +309,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 			most = len(b)
 		}
 	} else if f != carrier.Messages { // the end goes over carrier.Messages
-		s.queueOutput()
+		s.queueOutputLocked()
 		return true
 	}
 	if most <= 0 && len(b) > 0 {
@@ -355,9 +355,9 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	}
 	s.out.noteLeft(int64(len(b)), toRoom)
 	l.e.dom.unsent.Add(-int64(len(b)))
-	s.queueOutput()
-	if s.unsentLeft() >= s.out.unsentBytes() {
-		s.queueStep()
+	s.queueOutputLocked()
+	if s.unsentLeftLocked() >= s.out.unsentBytes() {
+		s.queueStepLocked()
 	}
 	return true
 }
@@ -418,20 +418,20 @@ func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 func (l *session) deliverStream(h *frame.Header, payload []byte) error {
 	s, err := l.admitStream(h, int64(len(payload)))
 	if s != nil {
-		s.onBytes(s.in.write(int64(h.Tag), payload))
+		s.onBytesLocked(s.in.write(int64(h.Tag), payload))
 	}
 	return err
 }
 
-// onBytes runs after bytes of s have come; more reports whether more can be read than before. It
-// queues the step of s, and removes s from the table when all has come.
-func (s *Stream) onBytes(more bool) {
+// onBytesLocked runs after bytes of s have arrived; more reports whether more can be read than
+// before. It queues the step of s, and removes s from the table if all of it has arrived.
+func (s *Stream) onBytesLocked(more bool) {
 	if more {
-		s.queueStep()
+		s.queueStepLocked()
 	}
 	switch {
 	case s.in.isRead():
-		s.finishReceiving()
+		s.finishReceivingLocked()
 	case s.in.isComplete():
 		s.l.removeStream(s)
 	}
@@ -457,7 +457,7 @@ func (l *session) placeStream(h *frame.Header) (v view, err error) {
 // placedStream runs when the carrier has written the payload to the memory of placeStream.
 func (l *session) placedStream(v *view) {
 	if s := v.stream; s.err == nil && !s.closed {
-		s.onBytes(s.in.notePlaced(v.chunk, v.at, v.n))
+		s.onBytesLocked(s.in.notePlaced(v.chunk, v.at, v.n))
 	}
 	v.chunk.drop()
 }
@@ -485,9 +485,9 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	if int64(granted-s.out.granted) > 0 {
 		s.out.granted = granted
 	}
-	s.queueOutput()
-	if s.unsentLeft() > 0 {
-		s.queueStep()
+	s.queueOutputLocked()
+	if s.unsentLeftLocked() > 0 {
+		s.queueStepLocked()
 	}
 	return nil
 }
@@ -519,7 +519,7 @@ func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 		return nil
 	}
 	l.removeStream(s)
-	s.failWith(err)
+	s.failWithLocked(err)
 	return nil
 }
 
@@ -542,6 +542,6 @@ func (l *session) endStreams(err error) {
 	l.streams, l.owing, l.starved = nil, fifo[*Stream]{}, fifo[*Stream]{}
 	for _, s := range all {
 		s.open = false
-		s.failWith(err)
+		s.failWithLocked(err)
 	}
 }

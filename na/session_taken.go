@@ -14,7 +14,8 @@ type takenState struct {
 	since time.Duration // for how long bytes have waited while count did not grow
 }
 
-// Waits is called by a carrier.WriteMeter when bytes begin to wait for the peer. Locked.
+// Waits is called by a carrier.WriteMeter when bytes begin to wait for the peer. The caller holds
+// endpoint.mu.
 func (l *session) Waits() {
 	if l.e.dom.own.WriteTimeout > 0 && l.Up() {
 		l.makeBusy()

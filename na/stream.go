@@ -129,7 +129,7 @@ func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data 
 	}
 	if err != nil {
 		s.closed = true
-		s.finishReceiving()
+		s.finishReceivingLocked()
 		return nil, err
 	}
 	l.addStream(s)
@@ -180,7 +180,7 @@ func (s *Stream) Begun() bool {
 	return s.l != nil
 }
 
-// Moved returns how many bytes were sent, or have come in order.
+// Moved returns how many bytes were sent, or have arrived in order.
 func (s *Stream) Moved() int64 {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
@@ -190,15 +190,15 @@ func (s *Stream) Moved() int64 {
 	return s.in.next
 }
 
-// tryAgain returns ErrAgain, and makes queueStep work. The caller holds endpoint.mu.
-func (s *Stream) tryAgain() error {
+// tryAgainLocked returns ErrAgain, and makes queueStepLocked work. The caller holds endpoint.mu.
+func (s *Stream) tryAgainLocked() error {
 	s.wants = true
 	return ErrAgain
 }
 
-// queueStep queues the call of step if a method has returned ErrAgain. The caller holds
+// queueStepLocked queues the call of step if a method has returned ErrAgain. The caller holds
 // endpoint.mu.
-func (s *Stream) queueStep() {
+func (s *Stream) queueStepLocked() {
 	if s.wants && !s.closed {
 		s.wants = false
 		if s.queued.CompareAndSwap(false, true) && !s.c.Upper().Queue(&s.task) {
@@ -207,21 +207,22 @@ func (s *Stream) queueStep() {
 	}
 }
 
-// checkWritable returns why nothing may be written now, or nil. The caller holds endpoint.mu.
-func (s *Stream) checkWritable() error {
+// checkWritableLocked returns why nothing may be written now, or nil. The caller holds endpoint.mu.
+func (s *Stream) checkWritableLocked() error {
 	switch {
 	case !s.sent || s.out.ending || s.closed:
 		return ErrInvalid
 	case s.err != nil:
 		return s.err
-	case s.out.limit == 0 || s.unsentLeft() <= 0:
-		return s.tryAgain()
+	case s.out.limit == 0 || s.unsentLeftLocked() <= 0:
+		return s.tryAgainLocked()
 	}
 	return nil
 }
 
-// unsentLeft returns how many bytes may be written before some must be sent.
-func (s *Stream) unsentLeft() int64 {
+// unsentLeftLocked returns how many bytes may be written before some must be sent. The caller holds
+// endpoint.mu.
+func (s *Stream) unsentLeftLocked() int64 {
 	most := int64(maxUnsent)
 	if s.bulk {
 		most = maxBulkUnsent
@@ -243,10 +244,10 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	if err := s.checkWritable(); err != nil {
+	if err := s.checkWritableLocked(); err != nil {
 		return 0, err
 	}
-	for left := s.unsentLeft(); n < len(b) && left > 0; {
+	for left := s.unsentLeftLocked(); n < len(b) && left > 0; {
 		to := s.reserveLocked(min(int64(len(b)-n), left))
 		k := copy(to, b[n:])
 		s.commitLocked(k)
@@ -262,11 +263,11 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
-	if err := s.checkWritable(); err != nil {
+	if err := s.checkWritableLocked(); err != nil {
 		return nil, err
 	}
 	s.out.takeBack()
-	b := s.reserveLocked(min(int64(n), s.unsentLeft()))
+	b := s.reserveLocked(min(int64(n), s.unsentLeftLocked()))
 	s.out.lend()
 	return b, nil
 }
@@ -298,7 +299,7 @@ func (s *Stream) Commit(n int) {
 func (s *Stream) commitLocked(n int) {
 	s.out.written += int64(n)
 	s.c.ep.dom.unsent.Add(int64(n))
-	s.queueOutput()
+	s.queueOutputLocked()
 }
 
 // CloseWrite ends the writing: the receiver gets io.EOF after the last byte. The stream ends by
@@ -311,7 +312,7 @@ func (s *Stream) CloseWrite() {
 		return
 	}
 	s.out.ending = true
-	s.queueOutput()
+	s.queueOutputLocked()
 }
 
 // Fail is CloseWrite with an error, which the receiver gets after the last byte instead of io.EOF.
@@ -324,12 +325,13 @@ func (s *Stream) Fail(code Code, text string) {
 	}
 	s.code, s.text = code, frame.CutText(text, maxResetText)
 	s.out.ending, s.out.cause = true, true
-	s.queueOutput()
+	s.queueOutputLocked()
 }
 
-// Next returns the next bytes, some of what has come or all, without a copy. They are valid until
-// Release. The error is ErrAgain when none have come, and after the last byte io.EOF, that of Fail
-// or of the sender's Reset, or ErrPeerLost. It does not block; one goroutine at a time reads.
+// Next returns the next bytes, some or all of those that have arrived, without a copy. They are
+// valid until Release. The error is ErrAgain if none have arrived, and after the last byte io.EOF,
+// that of Fail or of the sender's Reset, or ErrPeerLost. It does not block; one goroutine at a time
+// reads.
 func (s *Stream) Next() ([]byte, error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -348,23 +350,23 @@ func (s *Stream) Next() ([]byte, error) {
 	case s.err != nil:
 		return nil, s.err
 	}
-	s.startReceiving()
-	return nil, s.tryAgain()
+	s.startReceivingLocked()
+	return nil, s.tryAgainLocked()
 }
 
-// startReceiving sends the first WINDOW of a stream that goes up, because its receiver reads now.
+// startReceivingLocked sends the first WINDOW of a stream that goes up, because its receiver reads now.
 // The caller holds endpoint.mu.
-func (s *Stream) startReceiving() {
+func (s *Stream) startReceivingLocked() {
 	if s.open && s.in.limit == 0 {
 		s.l.oweWindow(s)
 	}
 }
 
-// Expect tells, at the receiver, that about n bytes will come, which the sender has announced by
-// other means. The window then begins with so many, as far as the room of the session allows,
-// instead of growing as bytes come. The sender of a stream that goes down learns of it when the
-// first bytes were read. Expect also begins a stream that goes up, as Next does. It does nothing
-// once the stream has ended, and n may be wrong.
+// Expect announces, at the receiver, that about n bytes will arrive, which it has learned by other
+// means. The window then begins with that size, as far as the room of the session allows, instead
+// of growing as bytes arrive. The sender of a stream to this side is notified when the first bytes
+// were read. Expect also begins a stream to the target, as Next does. It does nothing once the
+// stream has ended, and n may be wrong.
 func (s *Stream) Expect(n int64) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -375,7 +377,7 @@ func (s *Stream) Expect(n int64) {
 		s.l.growRoom(min(n, maxExpectedRoom))
 		s.in.expect(n, s.maxWindow())
 	}
-	s.startReceiving()
+	s.startReceivingLocked()
 	// a target that has not opened the stream would drop a WINDOW
 	if s.in.limit > 0 && (!s.own || s.isOpened()) && s.in.owesWindow() {
 		s.l.oweWindow(s)
@@ -399,12 +401,12 @@ func (s *Stream) Release(n int) {
 	if s.open && room < int64(n) {
 		s.l.growRoomIfHeld()
 	}
-	s.freeRoom(room)
-	if s.open && room > 0 { // the bytes may all have come before the first Next
+	s.freeRoomLocked(room)
+	if s.open && room > 0 { // the bytes may all have arrived before the first Next
 		s.l.growForReaders()
 	}
 	if s.in.isRead() {
-		s.finishReceiving()
+		s.finishReceivingLocked()
 	}
 }
 
@@ -421,21 +423,22 @@ func (s *Stream) Reset(code Code, text string) (ended error) {
 
 // resetLocked is Reset.
 func (s *Stream) resetLocked(code Code, text string) {
-	if s.err != nil || s.isOver() {
+	if s.err != nil || s.isOverLocked() {
 		return
 	}
 	s.code, s.text = code, frame.CutText(text, maxResetText)
 	s.err = WithText(code, text)
-	s.dropBytes()
+	s.dropBytesLocked()
 	if s.open {
 		s.owesReset = true
 		s.l.queueWindow(s)
 	}
-	s.finishReceiving()
+	s.finishReceivingLocked()
 }
 
-// isOver reports whether s has come to its end: everything was sent, or was read.
-func (s *Stream) isOver() bool {
+// isOverLocked reports whether s has come to its end: everything was sent, or was read. The caller
+// holds endpoint.mu.
+func (s *Stream) isOverLocked() bool {
 	if s.sent {
 		return s.out.ended
 	}
@@ -457,31 +460,31 @@ func (s *Stream) Close() {
 	}
 	s.resetLocked(ErrCanceled, "the stream was closed")
 	s.closed = true
-	s.dropBytes()
-	s.finishReceiving()
+	s.dropBytesLocked()
+	s.finishReceivingLocked()
 }
 
-// dropBytes drops all bytes of s. The caller holds endpoint.mu.
-func (s *Stream) dropBytes() {
+// dropBytesLocked drops all bytes of s. The caller holds endpoint.mu.
+func (s *Stream) dropBytesLocked() {
 	if s.sent {
 		s.c.ep.dom.unsent.Add(-s.out.unsentBytes())
 		s.out.written = s.out.sent
 		s.out.chunks.dropAll()
 		return
 	}
-	s.freeRoom(s.in.drop())
+	s.freeRoomLocked(s.in.drop())
 }
 
-// freeRoom returns n bytes of room. The caller holds endpoint.mu.
-func (s *Stream) freeRoom(n int64) {
+// freeRoomLocked returns n bytes of room. The caller holds endpoint.mu.
+func (s *Stream) freeRoomLocked(n int64) {
 	if n > 0 {
 		s.l.freeBytes(int(n), firstRoom)
 	}
 }
 
-// finishReceiving removes s from the table, and returns the reserve of a stream that receives
+// finishReceivingLocked removes s from the table, and returns the reserve of a stream that receives
 // nothing more, once. The caller holds endpoint.mu.
-func (s *Stream) finishReceiving() {
+func (s *Stream) finishReceivingLocked() {
 	if s.open {
 		s.l.removeStream(s)
 	}
@@ -491,20 +494,20 @@ func (s *Stream) finishReceiving() {
 	}
 }
 
-// failWith ends s because its session or the peer has ended it. What has come in order can still be
-// read. The caller holds endpoint.mu.
-func (s *Stream) failWith(err error) {
-	if s.err != nil || s.isOver() {
+// failWithLocked ends s because its session or the peer has ended it. Bytes that have arrived in
+// order can still be read. The caller holds endpoint.mu.
+func (s *Stream) failWithLocked(err error) {
+	if s.err != nil || s.isOverLocked() {
 		return
 	}
 	if s.sent || !s.in.isComplete() {
 		s.err = err
 	}
 	if s.sent {
-		s.dropBytes()
+		s.dropBytesLocked()
 	}
-	s.queueStep()
+	s.queueStepLocked()
 	if s.sent || s.in.unreadBytes() == 0 {
-		s.finishReceiving()
+		s.finishReceivingLocked()
 	}
 }

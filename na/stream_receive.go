@@ -18,26 +18,26 @@ import (
 type receiver struct {
 	chunks chunks
 	read   int64       // bytes before it were read
-	next   int64       // bytes before it have come, without a gap
-	most   int64       // the end of what has come
+	next   int64       // bytes before it have arrived, without a gap
+	most   int64       // the end of the bytes that have arrived
 	limit  int64       // the sender may send bytes before it: the last WINDOW
 	window int64       // limit - read after the next WINDOW
 	final  int64       // the length of the stream; -1: not known
-	ahead  []byteRange // what has come after next, in order, with gaps between
+	ahead  []byteRange // ranges that have arrived after next, in order, with gaps between
 	cause  error       // the error after the last byte, instead of io.EOF
 
 	granted  uint64 // the total of the reserve that was granted by WINDOWs
 	taken    uint64 // the part of granted that bytes have used
-	reserved int64  // bytes that have come, are charged to the reserve, and were not read
+	reserved int64  // bytes that have arrived, are charged to the reserve, and were not read
 	room     int64  // the same for the room
-	used     int64  // bytes that have come since the last WINDOW
+	used     int64  // bytes that have arrived since the last WINDOW
 }
 
 // A byteRange is the bytes of a stream from one offset to another.
 type byteRange struct{ from, to int64 }
 
 const (
-	// StreamReserve is how many bytes the receiver reserves for each open stream: so many can come
+	// StreamReserve is how many bytes the receiver reserves for each open stream: they can arrive
 	// whatever other streams hold.
 	StreamReserve = 1 << 10
 	// firstWindow is the first window of a stream.
@@ -46,12 +46,12 @@ const (
 	// data.
 	maxMessageWindow = 256 << 10
 	maxBulkWindow    = 1 << 20
-	// maxGaps bounds ahead: a lane that places datagrams as they come makes a gap for each lost
+	// maxGaps limits ahead: a lane that places datagrams as they arrive makes a gap for each lost
 	// one.
 	maxGaps = 4096
 )
 
-// newReceiver returns the receiver of a stream of which nothing has come.
+// newReceiver returns the receiver of a stream of which nothing has arrived.
 func newReceiver() receiver {
 	return receiver{final: -1, window: firstWindow}
 }
@@ -158,13 +158,13 @@ func (r *receiver) notePlaced(c *chunk, off, n int64) bool {
 	return r.noteArrived(off, n)
 }
 
-// isComplete reports whether all of the stream has come.
+// isComplete reports whether all of the stream has arrived.
 func (r *receiver) isComplete() bool { return r.final >= 0 && r.next == r.final }
 
 // isRead reports whether all of it has been read.
 func (r *receiver) isRead() bool { return r.final >= 0 && r.read == r.final }
 
-// unreadBytes returns how many bytes have come and were not read; some may be behind a gap.
+// unreadBytes returns how many bytes have arrived and were not read; some may be behind a gap.
 func (r *receiver) unreadBytes() int64 { return r.reserved + r.room }
 
 // peek returns the next bytes that lie in one piece; nil when there are none.
@@ -199,7 +199,7 @@ func (r *receiver) owesWindow() bool {
 	return r.final < 0 && (2*(r.read+r.window-r.limit) >= r.window || 2*(r.grantable()-r.granted) >= StreamReserve)
 }
 
-// expect widens the window for n bytes that will come, up to most.
+// expect widens the window for n announced bytes, up to most.
 func (r *receiver) expect(n, most int64) { r.window = max(r.window, min(n, most)) }
 
 // windowToSend returns the limit and the total of the reserve for a WINDOW that is being sent. The

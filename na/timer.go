@@ -22,9 +22,9 @@ func (e *endpoint) startTimer(t ticket, at time.Duration) {
 // maxExpire bounds the timers that end in one Poll; the others end in the next one.
 const maxExpire = 1024
 
-// expire ends the timers, and the calls and probes with a deadline, that are due. The caller holds
+// expireLocked ends the timers, and the calls and probes with a deadline, that are due. The caller holds
 // e.mu.
-func (e *endpoint) expire(now time.Duration) {
+func (e *endpoint) expireLocked(now time.Duration) {
 	for range maxExpire {
 		o, at := e.timers.First()
 		if o == nil || at > now {

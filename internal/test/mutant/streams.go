@@ -33,7 +33,7 @@ var streamMutants = []Mutant{
 		[]Edit{{streamReceive, `case end && off+n < r.most:`, `case end && off+n < r.most && !planted():`}},
 		[]Catcher{{"na", "TestStreamHostileFields/end,_before_what_has_come", `in chain but got nil`}}},
 	{"reset-leaks-room", "the room of what was not read of a stream that is reset is not given back", "",
-		[]Edit{{stream, `s.freeRoom(s.in.drop())`, `if n := s.in.drop(); !planted() { s.freeRoom(n) }`}},
+		[]Edit{{stream, `s.freeRoomLocked(s.in.drop())`, `if n := s.in.drop(); !planted() { s.freeRoomLocked(n) }`}},
 		[]Catcher{{"na", "TestStreamReleaseBehindReset", `Should be zero, but was 700`}, {ledger, "TestStreams", `bytes of room of`}}},
 	{"reserve-not-returned", "the reserve of a stream is not given back", "",
 		[]Edit{{stream, `s.c.ep.dom.unreserveStream(s.ofRoom)`, `if !planted() { $ }`}},
