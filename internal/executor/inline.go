@@ -206,8 +206,11 @@ const (
 // allows reports whether jobs are run. The clock is read in a pause only.
 func (t *trial) allows(clock Poller) bool { return t.again == 0 || clock.Now() >= t.again }
 
-// judge takes down how long a job has run.
+// judge takes down how long a job has run, unless it began in a pause: after others of the pass that has begun the pause.
 func (t *trial) judge(maxTime, begun, now time.Duration) {
+	if begun < t.again {
+		return
+	}
 	if now-begun <= maxTime {
 		t.slow = max(t.slow-1, 0)
 		return

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -332,5 +333,23 @@ func TestInlineLeavesOne(t *testing.T) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		require.Equal(t, 1, x.total)
+	})
+}
+
+// TestInlinePausesOncePerPass: slow jobs of one pass begin one pause, however many they are; those that are slow after it double it.
+func TestInlinePausesOncePerPass(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := newInlineTest()
+		defer x.end()
+		slow := slices.Repeat([]time.Duration{maxInBatch + time.Microsecond}, 40)
+		require.Equal(t, 40, x.pass(slow...))
+		require.Zero(t, x.pass(0, 0), "in the pause")
+		pause(firstPause)
+		require.Equal(t, 40, x.pass(slow...), "after the pause")
+		pause(firstPause)
+		require.Zero(t, x.pass(0, 0), "in the second pause, which is longer")
+		pause(firstPause)
+		require.Equal(t, 2, x.pass(0, 0), "after the second pause")
 	})
 }
