@@ -61,7 +61,7 @@ func (w *workers) dispatch(r hg.Request) {
 	case w.authorizesHealth && (r.ID() == pingID || r.ID() == healthID):
 		w.health.Give(r)
 	case nctx.Upper().Loop().Driving():
-		w.handlers.GivePolled(r)
+		w.inline[r.HG().ID()].Give(r)
 	default:
 		w.handlers.Give(r)
 	}
@@ -70,11 +70,15 @@ func (w *workers) dispatch(r hg.Request) {
 // dispatchStreams runs a request with streams, which may last as long as the node: on the goroutine
 // that received it, or on one of its own.
 func (w *workers) dispatchStreams(r hg.Request) {
-	if nctx := r.HG().NA(); nctx.Scheduled() {
+	nctx := r.HG().NA()
+	switch {
+	case nctx.Scheduled():
 		nctx.Spawn(func() { runRequest(r) })
-		return
+	case nctx.Upper().Loop().Driving():
+		w.inline[r.HG().ID()].GiveLasting(r)
+	default:
+		w.handlers.GiveLasting(r)
 	}
-	w.handlers.GiveLasting(r, r.HG().NA().Upper().Loop().Driving())
 }
 
 // notifyBlocking is called before the handler of a request with streams blocks, or when something

@@ -31,8 +31,6 @@ type Executor[T comparable] struct {
 	first   int  // of queue
 	ended   bool // no more job is taken
 
-	left    int // how many jobs of the queue are left to an Inline
-	lasting []T // the job of GiveLasting that is left to it; one at most
 	stays   int // jobs of GiveLasting that run on the goroutine of an Inline: not in running, which MaxRunning bounds
 	sweepAt int // the length of the queue at which jobs that are over leave it
 
@@ -66,18 +64,18 @@ func shared() int { return 2 * runtime.GOMAXPROCS(0) }
 func New[T comparable](opts Options[T]) *Executor[T] { return &Executor[T]{opts: opts} }
 
 // Give has job run soon, in the order of Give as far as goroutines start jobs in it. After End it does nothing.
-func (e *Executor[T]) Give(job T) { e.give(job, false) }
-
-// GivePolled is Give for a job that the goroutine has taken in which runs Inline.RunPass: it may be left to that.
-func (e *Executor[T]) GivePolled(job T) { e.give(job, true) }
-
-func (e *Executor[T]) give(job T, polled bool) {
+func (e *Executor[T]) Give(job T) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.giveLocked(job, 0)
+}
+
+// giveLocked is Give. Up to left jobs of the queue are left to an Inline.
+func (e *Executor[T]) giveLocked(job T, left int) {
 	if e.ended {
 		return
 	}
-	isLeft := polled && e.waiting() < e.left
+	isLeft := e.waiting() < left
 	if !isLeft && e.running < max(e.allowed, min(shared(), e.opts.MaxRunning)) {
 		e.start(job)
 		return
@@ -87,28 +85,25 @@ func (e *Executor[T]) give(job T, polled bool) {
 	}
 	e.queue = append(e.queue, job)
 	e.queued++
-	if polled && e.left == 1 { // the Inline runs it at once, or another goroutine sees to it
+	if left == 1 { // the Inline runs it at once, or another goroutine sees to it
 		return
 	}
 	e.startChecks()
 }
 
-// GiveLasting has job, which may run for ever and counts for no limit, begin soon on a goroutine of its own. polled says that the goroutine has
-// taken it in which runs Inline.RunPass: it may begin there. After End GiveLasting does nothing.
-func (e *Executor[T]) GiveLasting(job T, polled bool) {
+// GiveLasting has job, which may run for ever and counts for no limit, begin soon on a goroutine of its own. After End it does nothing.
+func (e *Executor[T]) GiveLasting(job T) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch {
-	case e.ended:
-	case polled && e.left == 1 && len(e.lasting) == 0 && e.waiting() == 0:
-		e.lasting = append(e.lasting, job)
-	default:
-		e.startLasting(job)
-	}
+	e.startLastingLocked(job)
 }
 
-// startLasting has a goroutine run job. Locked.
-func (e *Executor[T]) startLasting(job T) { e.opts.Go(func() { e.opts.Run(job) }) }
+// startLastingLocked is GiveLasting.
+func (e *Executor[T]) startLastingLocked(job T) {
+	if !e.ended {
+		e.opts.Go(func() { e.opts.Run(job) })
+	}
+}
 
 // Spawn runs f on a goroutine of its own that counts for no limit. It reports false, and does nothing, after End.
 func (e *Executor[T]) Spawn(f func()) bool {
@@ -129,7 +124,7 @@ func (e *Executor[T]) End() {
 	for _, in := range e.idle {
 		close(in)
 	}
-	e.idle, e.queue, e.first, e.lasting = nil, nil, 0, nil
+	e.idle, e.queue, e.first = nil, nil, 0
 	if e.timer != nil {
 		e.timer.Stop()
 	}

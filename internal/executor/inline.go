@@ -24,14 +24,20 @@ type Poller interface {
 // none is run here for a while. A job that comes with nothing else has more time, since nothing waits behind it.
 //
 // Jobs that another goroutine takes in, or that a callback takes in which waits itself, are not left to it.
+//
+// An Executor may have several: what is left to one is not left to the others, but a job that waits in the queue is taken by any of them.
 type Inline[T comparable] struct {
 	e      *Executor[T]
 	poller Poller
-	alone  trial // of jobs that come with nothing else; e.mu guards both
-	batch  trial // of others
 
-	begins trial                   // of jobs of GiveLasting
-	stay   atomic.Pointer[stay[T]] // the one that runs here, and has not left; nil for none
+	// e.mu guards the fields below.
+	alone   trial // of jobs that come with nothing else
+	batch   trial // of others
+	begins  trial // of jobs of GiveLasting
+	left    int   // how many jobs of the queue are left to this goroutine: while callbacks run, else none
+	lasting []T   // the job of GiveLasting that is left to it; one at most
+
+	stay atomic.Pointer[stay[T]] // the job of GiveLasting that runs here, and has not left; nil for none; written under e.mu
 }
 
 const (
@@ -51,6 +57,26 @@ func NewInline[T comparable](e *Executor[T], poller Poller) *Inline[T] {
 	return &Inline[T]{e: e, poller: poller}
 }
 
+// Give is Executor.Give for a job that the goroutine of i has taken in: it may be left to that.
+func (i *Inline[T]) Give(job T) {
+	e := i.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.giveLocked(job, i.left)
+}
+
+// GiveLasting is Executor.GiveLasting for a job that the goroutine of i has taken in: it may begin there.
+func (i *Inline[T]) GiveLasting(job T) {
+	e := i.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if i.left == 1 && len(i.lasting) == 0 && e.waiting() == 0 && !e.ended {
+		i.lasting = append(i.lasting, job)
+		return
+	}
+	e.startLastingLocked(job)
+}
+
 // RunPass implements loop.Runner: it runs callbacks, all that are ready or only the first, and then jobs that came with them. It calls Keep, on
 // any goroutine, when the goroutine of p is not to poll any more, since a job keeps it: another one has to.
 func (i *Inline[T]) RunPass(p loop.Pass) {
@@ -63,8 +89,9 @@ func (i *Inline[T]) RunPass(p loop.Pass) {
 	e.mu.Lock()
 	relieved := i.relieve()
 	here := e.isQuiet() && trial.allows(i.poller)
-	if e.left = 0; here {
-		e.left = left
+	i.left = 0
+	if here {
+		i.left = left
 	}
 	e.mu.Unlock()
 	if relieved != nil {
@@ -72,16 +99,17 @@ func (i *Inline[T]) RunPass(p loop.Pass) {
 	}
 	p.Run(alone)
 	e.mu.Lock()
-	e.left = 0
+	i.left = 0
 	n := e.waiting()
-	if len(e.lasting) > 0 {
-		job := e.lasting[0]
-		e.lasting = e.lasting[:0]
-		if here && n == 0 && e.isQuiet() && i.begins.allows(i.poller) {
+	if len(i.lasting) > 0 {
+		job := i.lasting[0]
+		clear(i.lasting)
+		i.lasting = i.lasting[:0]
+		if here && n == 0 && e.isQuiet() && !e.ended && i.begins.allows(i.poller) {
 			i.begin(job, p) // which unlocks
 			return
 		}
-		e.startLasting(job)
+		e.startLastingLocked(job)
 	}
 	if n == 0 || !e.isQuiet() || !here {
 		e.startWaiting()

@@ -90,7 +90,7 @@ func (x *inlineTest) pass(jobs ...time.Duration) (here int) {
 	before := x.here
 	runPass(x.i, func(bool) {
 		for _, d := range jobs {
-			x.e.GivePolled(d)
+			x.i.Give(d)
 		}
 	}, nil)
 	synctest.Wait()
@@ -136,7 +136,7 @@ func TestInlineReadsTheClockOnce(t *testing.T) {
 		x.polls, x.poll.alone = goroutine(), true
 		pause(time.Second)
 		for i, late := range []time.Duration{0, 2 * maxAlone} {
-			p := &pass{run: func(bool) { x.e.GivePolled(0) }, polled: x.poll.Now() - late}
+			p := &pass{run: func(bool) { x.i.Give(0) }, polled: x.poll.Now() - late}
 			x.poll.reads.Store(0)
 			x.i.RunPass(p)
 			require.Equal(t, i+1, x.here)
@@ -158,7 +158,7 @@ func TestInlineBesideOthers(t *testing.T) {
 		x.poll.alone = false
 		runPass(x.i, func(bool) {
 			before := x.total
-			x.e.GivePolled(0)
+			x.i.Give(0)
 			synctest.Wait()
 			require.Equal(t, before+1, x.total, "it waits for no callback")
 		}, nil)
@@ -188,8 +188,8 @@ func TestInlineEnded(t *testing.T) {
 		i := NewInline(e, &script{start: time.Now()})
 		all.Go(func() {
 			runPass(i, func(bool) {
-				e.GivePolled(true)
-				e.GivePolled(false)
+				i.Give(true)
+				i.Give(false)
 			}, nil)
 			t.Error("the job has not ended the goroutine")
 		})
@@ -234,7 +234,7 @@ func TestLasting(t *testing.T) {
 					here = goroutine()
 					runPass(x.i, func(one bool) {
 						require.True(t, one)
-						x.e.GiveLasting(0, true)
+						x.i.GiveLasting(0)
 						require.Zero(t, ran)
 					}, func() { kept++ })
 				}()
@@ -247,7 +247,7 @@ func TestLasting(t *testing.T) {
 				<-passed
 				require.Equal(t, c.kept, kept)
 				require.Zero(t, x.e.stays)
-				x.e.GiveLasting(0, false)
+				x.e.GiveLasting(0)
 				synctest.Wait()
 				require.NotEqual(t, here, on)
 			})
@@ -267,7 +267,7 @@ func TestLastingThatBlocks(t *testing.T) {
 		for i := range 4 {
 			kept, passed := 0, false
 			x.all.Go(func() {
-				runPass(x.i, func(bool) { x.e.GiveLasting(time.Duration(i), true) }, func() { kept++ })
+				runPass(x.i, func(bool) { x.i.GiveLasting(time.Duration(i)) }, func() { kept++ })
 				passed = true
 			})
 			synctest.Wait()
@@ -309,7 +309,7 @@ func TestLastingTakesNoPlace(t *testing.T) {
 		}
 		x.all.Go(func() {
 			here = goroutine()
-			runPass(x.i, func(bool) { x.e.GiveLasting(0, true) }, nil)
+			runPass(x.i, func(bool) { x.i.GiveLasting(0) }, nil)
 		})
 		synctest.Wait()
 		require.Equal(t, here, on)
@@ -327,7 +327,7 @@ func TestInlineLeavesOne(t *testing.T) {
 			for range shared() {
 				x.e.Give(time.Minute)
 			}
-			x.e.GivePolled(0)
+			x.i.Give(0)
 		}, nil)
 		pause(time.Second)
 		x.mu.Lock()
@@ -351,5 +351,43 @@ func TestInlinePausesOncePerPass(t *testing.T) {
 		require.Zero(t, x.pass(0, 0), "in the second pause, which is longer")
 		pause(firstPause)
 		require.Equal(t, 2, x.pass(0, 0), "after the second pause")
+	})
+}
+
+// TestInlinesOfOneExecutor: a pass beside that of another Inline changes nothing for that one: what is left to it runs on its own goroutine, and
+// a job of GiveLasting that blocks there has it replaced.
+func TestInlinesOfOneExecutor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := newInlineTest()
+		defer x.end()
+		other := NewInline(x.e, &script{alone: true, start: time.Now()})
+		beside := func() { // a pass of other, on its own goroutine
+			x.all.Go(func() { runPass(other, func(bool) {}, nil) })
+			synctest.Wait()
+		}
+		x.polls = goroutine()
+		runPass(x.i, func(bool) {
+			beside()
+			x.i.Give(0)
+			x.i.Give(0)
+		}, nil)
+		synctest.Wait()
+		require.Equal(t, 2, x.here)
+
+		kept, on := 0, ""
+		x.e.opts.Run = func(d time.Duration) {
+			on = goroutine()
+			x.i.Blocks(d)
+		}
+		x.poll.alone = true
+		runPass(x.i, func(bool) {
+			x.i.GiveLasting(1)
+			beside()
+			require.Empty(t, on)
+		}, func() { kept++ })
+		synctest.Wait()
+		require.Equal(t, x.polls, on)
+		require.Equal(t, 1, kept)
 	})
 }
