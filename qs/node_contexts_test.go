@@ -125,3 +125,35 @@ func TestContextsBothWays(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// TestContextOfTheProgram: a handler of a stream may wait in a context that the program has made and drives itself.
+func TestContextOfTheProgram(t *testing.T) {
+	t.Parallel()
+	items := qs.DefineStream[int, int]("test/items/own")
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		items.Handle(n, func(_ context.Context, most int, send func(int) error) (err error) {
+			for i := 0; err == nil && i < most; i++ { // more than there is room for
+				err = send(i)
+			}
+			return err
+		})
+	})
+	own, err := s.HG().Class().NewContext()
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(within(t))
+	ended := make(chan error, 1)
+	go func() { ended <- own.Wait(ctx, func() bool { return false }) }()
+	defer func() {
+		stop()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	}()
+	p := peer(t, open(t, "tcp://", qs.Config{}), s.Addr().WithTarget(own.ID()).String())
+	const most = 100_000
+	got := 0
+	for i, err := range items.Call(within(t), p, most) {
+		require.NoError(t, err)
+		require.Equal(t, got, i)
+		got++
+	}
+	require.Equal(t, most, got)
+}

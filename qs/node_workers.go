@@ -84,8 +84,8 @@ func (w *workers) dispatchStreams(r hg.Request) {
 // notifyBlocking is called before the handler of a request with streams blocks, or when something
 // that it has queued waits for the driving goroutine. Another goroutine drives the context then.
 func (w *workers) notifyBlocking(r hg.Request) {
-	if i := w.inline[r.HG().ID()]; i != nil {
-		i.Blocks(r)
+	if id := r.HG().ID(); id < len(w.inline) { // else the program has made the context, and Serve does not drive it
+		w.inline[id].Blocks(r)
 	}
 }
 
