@@ -81,6 +81,9 @@ func (packer) Append(dst []byte, v any) ([]byte, error) {
 }
 
 func (packer) Decode(b []byte, v any) (err error) {
+	if decodePlain(b, v) {
+		return nil
+	}
 	if v == nil && len(b) == 0 {
 		return nil
 	}
@@ -93,9 +96,6 @@ func (packer) Decode(b []byte, v any) (err error) {
 	}
 	if sv.hollow > 0 { // the source would refuse it where it stands
 		return refuse(b, sv.hollow-1, ErrExtension)
-	}
-	if decodePlain(b, v) {
-		return nil
 	}
 	s := shapeOf(v)
 	if err := s.afford(b, sv.values); err != nil {

@@ -48,30 +48,42 @@ func appendLen(dst []byte, first byte, n int) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, first+2), uint32(n))
 }
 
-// decodePlain decodes bytes and strings out of good bytes. It reports false when the decoder is to do it: for other types, and
-// other values.
+// decodePlain decodes bytes and strings, which are the whole of b. It reports false when the guard and the decoder have to look at b: for
+// other types, other values, and what is not good.
 func decodePlain(b []byte, v any) bool {
-	if !bytesLike(b[0]) {
-		return false
-	}
-	_, _, body := head(b, 0)
 	switch v := v.(type) {
 	case *[]byte:
-		if v == nil {
+		body, ok := plainBody(b)
+		if !ok || v == nil {
 			return false
 		}
-		if *v == nil || cap(*v) < len(b)-body {
-			*v = append([]byte{}, b[body:]...) // memory that is not cleared first
+		if *v == nil || cap(*v) < len(body) {
+			*v = make([]byte, len(body)) // with copy behind it the memory is not cleared first
+			copy(*v, body)
 		} else {
-			*v = append((*v)[:0], b[body:]...)
+			*v = append((*v)[:0], body...)
 		}
 		return true
 	case *string:
-		if v == nil {
+		body, ok := plainBody(b)
+		if !ok || v == nil {
 			return false
 		}
-		*v = string(b[body:])
+		*v = string(body)
 		return true
 	}
 	return false
+}
+
+// plainBody returns the bytes of the value that b is, if that is bytes or a string.
+func plainBody(b []byte) (body []byte, ok bool) {
+	if len(b) == 0 || !bytesLike(b[0]) {
+		return nil, false
+	}
+	f := forms[b[0]]
+	at := 1 + int(f.width)
+	if len(b) < at || uint64(len(b)-at) != uint64(f.n)+number(b[1:], f.width) {
+		return nil, false
+	}
+	return b[at:], true
 }

@@ -44,6 +44,16 @@ func TestPlain(t *testing.T) {
 	for _, b := range []string{"\x01", "\x91\x01", "\xc3", "\xca\x00\x00\x00\x00", "\xd4\x05\x01", "\x80"} {
 		require.Error(t, codec.Msgpack.Decode([]byte(b), new(string)), "%x", b)
 	}
+	for _, b := range []string{"", "\xa1", "\xa0x", "\xa1xy", "\xbf", "\xc4", "\xc4\x02x", "\xc5\x00", "\xc5\x00\x01", "\xc5\x00\x01xy", "\xc6\x00\x00\x00",
+		"\xc6\xff\xff\xff\xff", "\xd9", "\xd9\x01", "\xd9\x00x", "\xda\x00", "\xdb\x00\x00\x00\x02x", "\xdb\xff\xff\xff\xffx"} {
+		for _, v := range []any{new([]byte), new(string)} { // the guard says why
+			want := codec.Check([]byte(b), codec.MaxDepth)
+			if b == "" {
+				want = &codec.InputError{Err: codec.ErrNoValue}
+			}
+			require.Equal(t, want, codec.Msgpack.Decode([]byte(b), v), "%x into %T", b, v)
+		}
+	}
 	for _, v := range []any{noBytes, noString} {
 		require.Error(t, codec.Msgpack.Decode([]byte("\xa1x"), v), fmt.Sprintf("%T", v))
 	}
