@@ -46,8 +46,8 @@ func Inline() Option { return optionFunc(func(o *options) { o.inline = true }) }
 // MaxConcurrent limits the requests of the method that a node handles at a time. 0 means no limit
 // but Config.MaxConcurrent, which limits the handlers of all methods together. The same number of
 // requests waits in addition, or the number of MaxQueue. A request beyond that is refused at once
-// with ErrExhausted and NotRun, so that its caller may go elsewhere. Callers in one process wait
-// for an envelope first (Config.HG.NA.Envelopes).
+// with ErrExhausted and NotRun, so that its caller may go elsewhere: see MaxQueue for how many
+// requests of one client process can wait.
 //
 // The option has its effect at the server. A negative n panics.
 func MaxConcurrent(n int) Option {
@@ -61,6 +61,15 @@ func MaxConcurrent(n int) Option {
 // MaxQueue limits the requests of the method that wait at a node for MaxConcurrent; 0 means that
 // none waits. Without it as many wait as MaxConcurrent allows to run. Without MaxConcurrent it has
 // no effect. A negative n panics.
+//
+// A request that waits keeps one of the envelopes that the node has for the process of its caller:
+// 32, unless Config.HG.NA.Envelopes of the node says otherwise. So at most 32 requests of one client
+// process wait at the node, of all methods together, and its further requests wait at the client.
+// Those get ErrTimeout and NotRun at their deadline, not ErrExhausted.
+//
+//   - A MaxQueue of fewer than 32 refuses a single client process, too.
+//   - A MaxQueue of 32 or more refuses only when several client processes fill the queue together.
+//   - A client process with 32 requests in queues calls no other method of the node meanwhile.
 func MaxQueue(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("qs: MaxQueue is %d, want a number of requests that may wait", n))

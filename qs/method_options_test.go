@@ -79,6 +79,76 @@ func TestMethodWithoutQueue(t *testing.T) {
 	require.Equal(t, int32(1), active.Load())
 }
 
+// TestQueueAndEnvelopes: requests in the queue of a method keep the 32 envelopes of their client process. So one process
+// meets a MaxQueue below that; one of 32 is met by two processes together.
+func TestQueueAndEnvelopes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ queue, clients, refused int }{
+		{31, 1, 40 - 1 - 31}, // each refusal gives its envelope back
+		{32, 1, 0},           // the rest waits at the client
+		{1000, 1, 0},
+		{32, 2, 80 - 1 - 32},
+	} {
+		w := sim.NewWorld(sim.Config{Seed: 1})
+		ctx, stop := context.WithCancel(context.Background())
+		tight := qs.Define[int, int]("options/tight", qs.MaxConcurrent(1), qs.MaxQueue(c.queue))
+		other := qs.Define[int, int]("options/other")
+		refused, late, stalled, left := 0, 0, 0, c.clients
+		w.Go("server", func() {
+			n := simulated(t, w, "sim://server", qs.Config{})
+			tight.Handle(n, func(ctx context.Context, i int) (int, error) { return i, n.Sleep(ctx, time.Hour) })
+			other.Handle(n, func(_ context.Context, i int) (int, error) { return i, nil })
+			_ = n.Serve(ctx)
+		})
+		for i := range c.clients {
+			w.Go(fmt.Sprint("client", i), func() {
+				w.Sleep(time.Millisecond)
+				n := simulated(t, w, "sim://", qs.Config{})
+				defer n.Close()
+				to, err := n.Peer(ctx, "sim://server")
+				require.NoError(t, err)
+				soon, cancel := w.WithTimeout(ctx, time.Second)
+				defer cancel()
+				var all []*qs.Future[int]
+				for range 40 {
+					all = append(all, tight.Go(soon, to, 1))
+				}
+				w.Sleep(100 * time.Millisecond)
+				before, cancel := w.WithTimeout(ctx, 100*time.Millisecond)
+				defer cancel()
+				if _, err := other.Call(before, to, 1); err != nil {
+					require.ErrorIs(t, err, qs.ErrTimeout)
+					require.Equal(t, qs.NotRun, qs.FateOf(err))
+					stalled++
+				}
+				for _, f := range all {
+					switch _, err := f.Wait(ctx); qs.CodeOf(err) {
+					case qs.ErrExhausted:
+						require.Equal(t, qs.NotRun, qs.FateOf(err))
+						refused++
+					default:
+						require.ErrorIs(t, err, qs.ErrTimeout)
+						late++
+					}
+				}
+				if left--; left == 0 {
+					stop()
+				}
+			})
+		}
+		require.NoError(t, w.Run(2*time.Hour))
+		w.Close()
+		stop()
+		require.Equal(t, c.refused, refused, "%+v", c)
+		require.Equal(t, 40*c.clients-c.refused, late, "%+v", c)
+		if c.queue < 32 {
+			require.Zero(t, stalled, "%+v", c)
+		} else if c.clients == 1 {
+			require.Equal(t, 1, stalled, "another method waits for an envelope, too: %+v", c)
+		}
+	}
+}
+
 // TestBadOptions: what cannot be is a panic that names it.
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
