@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// TestHeader: what the package comment says of the methods of a Header, and of who checks which checksum.
+// TestHeader: what the package comment says of the methods of a Header, and of who checks which
+// checksum.
 func TestHeader(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, 66560, carrier.MaxWhole)

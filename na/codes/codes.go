@@ -13,15 +13,17 @@ import (
 	"syscall"
 )
 
-// A Code says why an operation failed. Codes cross the wire: they are appended, never renumbered. Up to 24 they are
-// C Mercury's return codes of the same number.
+// A Code is the reason why an operation failed. Codes are on the wire: they are appended, never
+// renumbered. Up to 24 they are C Mercury's return codes of the same number.
 type Code uint8
 
 // The codes. A Code is an error; ask with errors.Is.
 const (
-	OK             Code = 0
-	ErrPermission  Code = 1  // the access mode or the owner does not allow it
-	ErrNoMethod    Code = 2  // the target serves no method of this name: HG_NOENTRY, which a C target answers for that alone
+	OK            Code = 0
+	ErrPermission Code = 1 // the access mode or the owner does not allow it
+	// the target does not serve a method of this name: HG_NOENTRY, which a C target returns only
+	// for that
+	ErrNoMethod    Code = 2
 	ErrAgain       Code = 4  // a bounded resource is full now
 	ErrNoMemory    Code = 5  // a budget is exhausted
 	ErrFault       Code = 7  // memory could not be read or written
@@ -33,7 +35,7 @@ const (
 	ErrMsgSize     Code = 14 // longer than one message may be
 	ErrVersion     Code = 15 // the two sides have no protocol version in common
 	ErrUnsupported Code = 16 // this plugin or system cannot do it
-	ErrAddrInUse   Code = 17 // somebody else listens on the address
+	ErrAddrInUse   Code = 17 // the address is in use by another listener
 	ErrAddrInvalid Code = 18 // this machine does not have the address
 	ErrUnreachable Code = 19 // no connection could be made; the operation certainly did not run
 	ErrTimeout     Code = 20 // the time given has passed
@@ -43,7 +45,7 @@ const (
 
 	ErrPeerLost   Code = 32 // the connection ended, or the peer was silent for PeerTimeout
 	ErrClosed     Code = 33 // the class, context or handle has been closed
-	ErrNoResponse Code = 34 // the handler let its handle go without a response
+	ErrNoResponse Code = 34 // the handler returned without a response
 	ErrPanic      Code = 35 // the handler panicked
 	ErrHandler    Code = 36 // the handler returned an error
 	ErrNoCredit   Code = 37 // the peer guarantees no more envelopes now
@@ -54,13 +56,13 @@ const (
 	// The next three are used by origins only and never cross the wire.
 
 	ErrAnswered Code = 41 // the request has been answered, or has ended
-	ErrRemote   Code = 42 // the target said it
-	ErrRefused  Code = 43 // the target said it, and did not run the request
+	ErrRemote   Code = 42 // the target answered with an error
+	ErrRefused  Code = 43 // the target answered with an error, and did not run the request
 
 	ErrNoEntry Code = 44 // no such host, context, connection, id, or file
 )
 
-// The codes that handlers give. From 128 on a code means what the program says.
+// The codes that handlers return. Codes from 128 on are defined by the program.
 const (
 	ErrNotFound Code = 64 + iota
 	ErrAlreadyExists
@@ -71,7 +73,7 @@ const (
 	ErrUnavailable
 	ErrAborted
 	ErrInternal
-	ErrDraining // the target shuts down: it ends what runs and takes nothing new
+	ErrDraining // the target is shutting down: it finishes running requests and accepts no new ones
 )
 
 var codeText = map[Code]string{
@@ -135,14 +137,15 @@ func (c Code) Error() string {
 	return "unknown error code " + strconv.Itoa(int(c))
 }
 
-// firstOwn is the first code that programs give a meaning.
+// firstOwn is the first code that programs may define.
 const firstOwn Code = 128
 
-// names has what programs call their codes, from firstOwn on.
+// names are the names of the program's codes, from firstOwn on.
 var names [256 - int(firstOwn)]atomic.Pointer[string]
 
-// SetName has Error say name of a code of the program's, 128 to 255, in this process. name is 1 to 64 bytes of printable ASCII. It may be called
-// from any goroutine. The error matches ErrInvalid for another code or such a name, and ErrExists if the code has another name.
+// SetName sets the text of Error for a code of the program's own, 128 to 255, in this process. name
+// is 1 to 64 bytes of printable ASCII. It may be called from any goroutine. The error matches
+// ErrInvalid if code or name is out of range, and ErrExists if the code has another name.
 func SetName(c Code, name string) error {
 	if c < firstOwn {
 		return WithText(ErrInvalid, fmt.Sprintf("code %d is the library's, want one of 128 to 255", uint8(c)))
@@ -157,7 +160,7 @@ func SetName(c Code, name string) error {
 	return nil
 }
 
-// Names returns the codes that have names, and these.
+// Names returns the codes that have names, and the names. The map is the caller's.
 func Names() map[uint8]string {
 	all := map[uint8]string{}
 	for i := range names {
@@ -168,7 +171,7 @@ func Names() map[uint8]string {
 	return all
 }
 
-// Is makes codes match the standard library's errors of the same meaning.
+// Is makes codes match the errors of the standard library with the same meaning.
 func (c Code) Is(target error) bool {
 	switch c {
 	case ErrCanceled:
@@ -187,11 +190,12 @@ func (c Code) Is(target error) bool {
 	return false
 }
 
-// Timeout makes ErrTimeout a timeout in the sense of net.Error.
+// Timeout reports whether c is ErrTimeout; it implements net.Error.
 func (c Code) Timeout() bool { return c == ErrTimeout }
 
-// Of returns the code inside err. It is OK for nil and, for an error that carries none, ErrTimeout for
-// context.DeadlineExceeded, ErrCanceled for context.Canceled and otherwise ErrIO.
+// Of returns the code inside err: OK for nil. For an error without a code it returns ErrTimeout if
+// err matches context.DeadlineExceeded, ErrCanceled if it matches context.Canceled, and ErrIO
+// otherwise.
 func Of(err error) Code {
 	if err == nil {
 		return OK
@@ -208,13 +212,13 @@ func Of(err error) Code {
 	return ErrIO
 }
 
-// A Fate tells what happened to a request at its target, as far as this side can know. It crosses the wire: values
-// are appended, never renumbered.
+// A Fate tells whether the target ran a request, as far as this side can know. It is on the wire:
+// values are appended, never renumbered.
 type Fate uint8
 
 // The fates.
 const (
-	MaybeRan Fate = iota // it left this process and no answer came: it ran once or not at all
+	MaybeRan Fate = iota // it left this process and no answer arrived: it ran once or not at all
 	NotRun               // it certainly did not run: never sent, refused, or dropped before its handler
 	Ran                  // its handler started
 )
@@ -230,7 +234,7 @@ func (f Fate) String() string {
 	return "may have run"
 }
 
-// detailError is a code with words of its own.
+// detailError is a code with a text of its own.
 type detailError struct {
 	code Code
 	text string
@@ -239,5 +243,5 @@ type detailError struct {
 func (e *detailError) Error() string { return e.text }
 func (e *detailError) Unwrap() error { return e.code }
 
-// WithText returns an error that reads text and matches code.
+// WithText returns an error with the given text that matches code.
 func WithText(code Code, text string) error { return &detailError{code, text} }

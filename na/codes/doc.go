@@ -1,5 +1,6 @@
-// Package codes has the codes and the fates with which operations end: what package na calls Code and Fate.
+// Package codes defines the codes and fates with which operations end; package na repeats all of
+// them as Code and Fate.
 //
-// It imports the standard library only, so that a package which needs the words and not the network can have them. Package na
-// repeats every name; use that one where you import na anyway.
+// It imports only the standard library, for packages that need the codes but not the network. Use
+// the names of package na if you import that anyway.
 package codes

@@ -169,7 +169,7 @@ func boundAddress(b *bed) {
 	a.send(toT, 1, []byte("for the old one")).notRun(na.ErrPeerLost)
 	a.recvExpected(toT, 1, 8).fails(na.ErrPeerLost)
 	var m message
-	b.until("the name reaches the new instance", func() bool { // at once, or when a pause after the loss is over
+	b.until("the name reaches the new instance", func() bool { // at once, or after the pause that follows the loss
 		if a.send(t.Self(), 2, []byte("for the new one")).wait().Err != nil {
 			return false
 		}

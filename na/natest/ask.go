@@ -39,7 +39,7 @@ func (s *side) answer(data []byte) {
 		return err
 	})
 	require.NoError(s.b, err)
-	if left { // it needed no operation
+	if left { // it left at once, without an operation
 		out.mu.Lock()
 		out.accepted--
 		out.mu.Unlock()
@@ -106,7 +106,7 @@ func asksTakenBack(b *bed) {
 	lost := a.ask(t.Self(), 6, nil, 10, na.Deadline{})
 	var env *na.Envelope
 	for tag := na.Tag(0); tag != 6; {
-		if env != nil { // of the one before, which came after the peer was told
+		if env != nil { // an envelope of the previous round, received after the peer was notified
 			env.Free()
 		}
 		in := t.recv()

@@ -11,30 +11,32 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// pullMax is more than any Writer may take in one Pull: what it takes is memory that a peer which does not read holds.
+// pullMax is more than any Writer may take in one Pull: a peer that does not read holds that
+// memory.
 const pullMax = 8 << 20
 
-// An audit stands between package na and a plugin and checks what passes against the contract of package carrier: what no program can
-// see at once, and what harms it later. It covers every class that is opened with the plugins of wrap.
+// An audit is a layer between package na and a plugin that checks the calls in both directions
+// against the contract of package carrier. It finds violations that have no immediate effect for a
+// program. It covers every class that is opened with plugins of wrap.
 type audit struct {
-	silent atomic.Bool // sessions are cut without a farewell, as by a process that dies
-	linger atomic.Bool // contexts that are closed are not given back
-	gone   atomic.Bool // the next piece that is sent loses its memory before it leaves
+	silent atomic.Bool // sessions are cut without a BYE, as if the process had died
+	linger atomic.Bool // closed contexts are kept from being released
+	gone   atomic.Bool // the memory of the next piece is withdrawn before the piece leaves
 
 	mu       sync.Mutex // guards the fields below
 	problems []string
-	exact    bool              // the network is
-	lost     map[pieceKey]bool // pieces without memory that were ended by Sent
+	exact    bool              // Network.Exact
+	lost     map[pieceKey]bool // pieces whose memory was withdrawn and that were ended by Sent
 	sessions []*auditedSession
 }
 
-// A pieceKey tells a piece of bulk data from the others of a rule.
+// A pieceKey identifies a piece of bulk data within a rule.
 type pieceKey struct {
 	op, at uint64
 	n      int
 }
 
-// report notes that the plugin has broken the contract. Any lock may be held.
+// report records a violation of the contract. Any lock may be held.
 func (a *audit) report(format string, args ...any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -43,7 +45,7 @@ func (a *audit) report(format string, args ...any) {
 	}
 }
 
-// check fails the rule for every problem so far.
+// check fails the rule for every violation so far.
 func (a *audit) check(b *bed) {
 	b.Helper()
 	for _, p := range a.found() {
@@ -51,7 +53,7 @@ func (a *audit) check(b *bed) {
 	}
 }
 
-// found takes the problems so far.
+// found returns and clears the violations so far.
 func (a *audit) found() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -60,7 +62,7 @@ func (a *audit) found() []string {
 	return found
 }
 
-// out is how many Views the plugin has not ended, in sessions that are up.
+// out returns how many Views the plugin has not ended, in sessions that are up.
 func (a *audit) out() (n int) {
 	a.mu.Lock()
 	sessions := a.sessions
@@ -75,7 +77,7 @@ func (a *audit) out() (n int) {
 	return n
 }
 
-// wrap returns plugins with a between them and package na.
+// wrap returns plugins that pass all calls through a.
 func (a *audit) wrap(plugins []carrier.Plugin) (wrapped []carrier.Plugin) {
 	for _, p := range plugins {
 		w := &auditedPlugin{p, a}
@@ -126,7 +128,7 @@ func (p *auditedPlugin) Open(class carrier.Class, listen string) (*carrier.Netwo
 	return &outer, nil
 }
 
-// An auditedClass gives the plugin the contexts that its carriers were made for.
+// An auditedClass passes a class to the plugin, with the plugin's own cores as its contexts.
 type auditedClass struct {
 	carrier.Class
 
@@ -144,7 +146,7 @@ func (c *auditedClass) Context(target int) carrier.Core {
 	return c.cores[core]
 }
 
-// simulated is simhook.Core under another name, to stand beside carrier.Core.
+// simulated is simhook.Core under another name, so that it can be embedded next to carrier.Core.
 type simulated = simhook.Core
 
 type auditedCore struct {
@@ -164,15 +166,16 @@ func (c *auditedCore) Admit(_ carrier.Carrier, conn any, g *carrier.Greeting, ve
 	return c.ca.wrap(s), nil
 }
 
-// An auditedCarrier is the carrier as package na sees it. What the plugin's carrier cannot do it answers as one that has nothing to give.
+// An auditedCarrier is the carrier as package na sees it. For optional methods that the plugin's
+// carrier lacks it behaves as one without anything to give.
 type auditedCarrier struct {
 	carrier.Carrier
 	a     *audit
 	core  carrier.Core
-	outer carrier.Carrier // itself, or the auditedDriver that holds it
+	outer carrier.Carrier // the auditedCarrier, or the auditedDriver that contains it
 
-	sessions map[carrier.Session]*auditedSession // under the lock of the context
-	shut     bool                                // likewise
+	sessions map[carrier.Session]*auditedSession // guarded by the lock of the context
+	shut     bool                                // guarded by the lock of the context
 }
 
 type auditedDriver struct {
@@ -277,16 +280,17 @@ func (c *auditedCarrier) Finish() {
 	}
 }
 
-// An auditedSession is a session as the plugin sees it. Its fields are under the lock of the context.
+// An auditedSession is a session as the plugin sees it. Its fields are guarded by the lock of the
+// context.
 type auditedSession struct {
 	carrier.Session
 	c *auditedCarrier
 
 	dialing, cut     bool
-	sending, placing int // Views that have not ended
+	sending, placing int // numbers of Views that have not ended
 }
 
-// live reports a use of the session after Cut.
+// live reports a violation if the session is used after Cut.
 func (s *auditedSession) live(method string) {
 	if s.cut {
 		s.c.a.report("%s was called for a session after Cut", method)
@@ -365,7 +369,8 @@ func (s *auditedSession) Fail(err error) {
 	s.Session.Fail(err)
 }
 
-// end takes a View back, and returns nil if it is not one to be ended so: package na never sees that.
+// end ends a View, and returns nil, after reporting a violation, if it may not be ended in this
+// way: package na does not see that call.
 func (s *auditedSession) end(v carrier.View, of viewKind, method, from string) *auditedView {
 	w, ok := v.(*auditedView)
 	switch {
@@ -384,7 +389,8 @@ func (s *auditedSession) end(v carrier.View, of viewKind, method, from string) *
 
 func keyOf(h *carrier.Header, n int) pieceKey { return pieceKey{h.Op, h.Tag, n} }
 
-// lose notes that a piece has lost its memory, so that it must not arrive over an Exact network.
+// lose records that the memory of a piece was withdrawn, so that it must not arrive over an Exact
+// network.
 func (a *audit) lose(k pieceKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -414,7 +420,7 @@ func (w *auditedWriter) take(n int) {
 }
 
 func (w *auditedWriter) Room() (whole, piece int) {
-	if w.taken > 2*pullMax { // enough is known, and memory is short
+	if w.taken > 2*pullMax { // the violation is certain: stop before memory runs out
 		return -1, 0
 	}
 	return w.Writer.Room()
@@ -433,7 +439,7 @@ func (w *auditedWriter) Piece(h *carrier.Header, v carrier.View) {
 	w.Writer.Piece(h, a)
 }
 
-// Who has given a View.
+// viewKind is the method that has returned a View.
 type viewKind uint8
 
 const (
@@ -450,7 +456,7 @@ type auditedView struct {
 	key pieceKey
 
 	lent, ended atomic.Bool
-	gone        atomic.Bool // its memory may not be touched any more
+	gone        atomic.Bool // its memory was withdrawn
 }
 
 func (v *auditedView) Borrow() bool {

@@ -16,25 +16,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// How long something may take: on the plugin's clock, and on the wall.
+// Time limits, on the plugin's clock and on the wall clock.
 const (
 	patience     = 30 * time.Second
 	wallPatience = 90 * time.Second
 )
 
-// A bed is what one rule is checked on.
+// A bed is the set-up of one rule: its classes, contexts and ledger.
 type bed struct {
 	testing.TB
 	rule    *rule
 	net     Network
 	classes []*na.Class
 	sides   []*side
-	turn    int // whose turn it is to be driven
-	idle    int // steps in a row in which nothing happened
+	turn    int // index of the context to drive next
+	idle    int // steps in a row without progress
 	over    bool
-	audit   *audit // stands between package na and the plugin; nil for none
+	audit   *audit // checks the calls between package na and the plugin; nil for none
 
-	triggering atomic.Int32 // Trigger calls under way
+	triggering atomic.Int32 // Trigger calls in progress
 
 	mu    sync.Mutex // guards the fields below
 	calls []*call
@@ -50,13 +50,13 @@ type region struct {
 	gone bool
 }
 
-// A side is one context, named for messages.
+// A side is one context, with a name for messages of the test.
 type side struct {
 	*na.Context
 	b      *bed
 	cls    *na.Class
 	name   string
-	parked bool // nobody drives it
+	parked bool // step and pass do not drive it
 	copies bool // the transport copied the last body
 }
 
@@ -68,7 +68,7 @@ func newBed(t testing.TB, r *rule) *bed {
 func (b *bed) open(addr string, cfg na.Config) *side {
 	b.Helper()
 	cfg.Plugins = append(cfg.Plugins, b.plugins(addr)...)
-	if cfg.PeerTimeout == 0 { // no heartbeat comes to the help of what got stuck
+	if cfg.PeerTimeout == 0 { // without heartbeats, which would unblock stuck operations
 		cfg.PeerTimeout = time.Hour
 		if cfg.ConnectTimeout == 0 {
 			cfg.ConnectTimeout = 5 * time.Second
@@ -80,7 +80,7 @@ func (b *bed) open(addr string, cfg na.Config) *side {
 	return b.context(cls)
 }
 
-// plugins are those that a class at addr is opened with.
+// plugins returns the plugins for a class at addr.
 func (b *bed) plugins(addr string) []carrier.Plugin {
 	if b.audit == nil {
 		return b.net.Plugins
@@ -139,14 +139,15 @@ func (b *bed) drive(s *side, wait time.Duration) bool {
 	return s.trigger() > 0 || err == nil
 }
 
-// trigger runs callbacks; the ledger knows that it does.
+// trigger runs Trigger, and counts that for the ledger.
 func (s *side) trigger() int {
 	s.b.triggering.Add(1)
 	defer s.b.triggering.Add(-1)
 	return s.Trigger(0)
 }
 
-// step drives the next context in turn. When nothing happens anywhere for a while, it waits a little there.
+// step drives the next context in turn. If no context makes progress, it sleeps a little in that
+// context.
 func (b *bed) step() {
 	s := b.sides[b.turn%len(b.sides)]
 	b.turn++
@@ -157,7 +158,7 @@ func (b *bed) step() {
 	b.idle++
 }
 
-// wait is how long a step may sleep: not at all as long as something happens, then longer and longer.
+// wait returns how long a step may sleep: 0 while there is progress, then increasing.
 func (b *bed) wait() time.Duration {
 	rounds := b.idle / len(b.sides)
 	if rounds < 8 {
@@ -197,14 +198,15 @@ func (s *side) ripen(what string) {
 	s.parked = false
 }
 
-// lapse drives for a time on the plugin's clock.
+// lapse drives for a duration of the plugin's clock.
 func (b *bed) lapse(d time.Duration) {
 	b.Helper()
 	end := b.sides[0].Now() + d
 	b.until("time passes", func() bool { return b.sides[0].Now() >= end })
 }
 
-// reach sends a message to an address that has failed, until it is dialled again and the message leaves.
+// reach sends messages to an address that has failed, until it is dialed again and a message
+// leaves.
 func (b *bed) reach(s *side, to na.Addr, data []byte) {
 	b.Helper()
 	b.until("an address that failed is reached again", func() bool {
@@ -216,7 +218,8 @@ func (b *bed) reach(s *side, to na.Addr, data []byte) {
 	})
 }
 
-// quiet drives long enough for what is under way between a and t to arrive: bulk data goes to and fro.
+// quiet drives until everything in flight between a and t has arrived: it sends bulk data in both
+// directions.
 func (b *bed) quiet(a, t *side) {
 	b.Helper()
 	for range 2 {
@@ -231,7 +234,7 @@ func (b *bed) quiet(a, t *side) {
 	}
 }
 
-// dump tells what hangs.
+// dump describes the operations that have not ended.
 func (b *bed) dump() string {
 	var w strings.Builder
 	for _, s := range b.sides {
@@ -252,7 +255,8 @@ func (b *bed) dump() string {
 	return w.String()
 }
 
-// settle ends what the rule left, checks that every gauge is at zero, closes everything, and checks the ledger.
+// settle ends the work that the rule left, checks that every gauge is at zero, closes everything,
+// and checks the ledger.
 func (b *bed) settle() {
 	b.Helper()
 	if len(b.sides) == 0 {
@@ -277,7 +281,7 @@ func (b *bed) settle() {
 	}
 	for _, s := range b.sides {
 		if st := s.Stats(); !s.Closed() {
-			st.Envelopes = 0 // as empty left it, and where a context is assisted a message on its way may have come since
+			st.Envelopes = 0 // empty has checked it, and in an assisted context a message in flight may have arrived since
 			b.zero(s, st, "before it was closed")
 		}
 	}
@@ -299,7 +303,7 @@ func (b *bed) settle() {
 	}
 }
 
-// rounds checks each of ks on classes of its own.
+// rounds calls check for each of ks, each time with new classes.
 func (b *bed) rounds(ks []int, check func(k int)) {
 	b.Helper()
 	for i, k := range ks {
@@ -310,7 +314,7 @@ func (b *bed) rounds(ks []int, check func(k int)) {
 	}
 }
 
-// fresh ends what there is, with all checks, and begins anew.
+// fresh ends the present classes, with all checks, for new ones.
 func (b *bed) fresh() {
 	b.Helper()
 	b.settle()
@@ -320,7 +324,7 @@ func (b *bed) fresh() {
 	}
 }
 
-// empty receives the unexpected messages that nobody took, until the gauge of them is at zero.
+// empty receives the unexpected messages that were not received, until their gauge is at zero.
 func (b *bed) empty(s *side) {
 	b.Helper()
 	for b.freeAll(); !s.Closed() && s.Stats().Envelopes > 0; b.freeAll() {
@@ -336,7 +340,7 @@ func (b *bed) zero(s *side, st na.Stats, when string) {
 	}
 }
 
-// close closes every class and drives until all is given back.
+// close closes every class and drives until all resources are freed.
 func (b *bed) close() {
 	b.Helper()
 	for _, cls := range b.classes {
@@ -355,7 +359,7 @@ func (b *bed) close() {
 	b.over = true
 }
 
-// end closes what a failed rule left, and says why the rule is there.
+// end closes the classes of a failed rule, and logs its purpose.
 func (b *bed) end() {
 	if b.Failed() {
 		b.Logf("rule %s: %s", b.rule.name, b.rule.why)

@@ -2,7 +2,7 @@ package natest
 
 import "time"
 
-// A stopwatch bounds what happens on the wall's clock.
+// A stopwatch limits durations on the wall clock.
 type stopwatch struct{ end time.Time }
 
 func newStopwatch() stopwatch { return stopwatch{time.Now().Add(5 * time.Second)} }

@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// These rules look at what passes between package na and the plugin: see audit.
+// These rules check the calls between package na and the plugin: see audit.
 var contractRules = []rule{
 	{name: "ContractKept", check: contractKept, needs: oneTransport,
 		why: "what the contract of package carrier asks for and no program sees at once takes memory, or damages it, on some other day: " +
@@ -45,7 +45,7 @@ func contractKept(b *bed) {
 		ours := a.private(make([]byte, moving))
 		a.put(ours, 0, t.Self(), theirs.in, 0, moving).ok()
 		a.get(ours, 0, t.Self(), theirs.out, 0, moving).ok()
-		for range 4 { // pieces that are on their way have no destination any more, and some have no source
+		for range 4 { // pieces in flight have no destination any more, and some have no source
 			for range 2 {
 				get := a.get(ours, 0, t.Self(), theirs.out, 0, moving)
 				put := a.put(a.private(make([]byte, moving)), 0, t.Self(), theirs.in, 0, moving)
@@ -94,9 +94,9 @@ func shutAdmitsNobody(b *bed) {
 	b.audit = &audit{}
 	a, t := b.pair(na.Config{})
 	b.meet(a, t)
-	b.audit.linger.Store(true) // as if last frames were still owed to a peer
+	b.audit.linger.Store(true) // as if last frames had still to be sent to peers
 	t.Close()
-	late := b.origin(na.Config{ConnectTimeout: 300 * time.Millisecond}) // it may hear nothing
+	late := b.origin(na.Config{ConnectTimeout: 300 * time.Millisecond}) // the plugin may not respond at all
 	late.send(t.Self(), 1, nil).notRun(na.ErrUnreachable, na.ErrPeerLost)
 	require.Zero(b, late.Stats().Peers)
 	b.audit.linger.Store(false)

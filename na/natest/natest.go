@@ -14,46 +14,52 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Network tells how to open classes of the plugin that is tested. They can all reach each other.
+// A Network describes how to open classes of the plugin under test. All of them can reach each
+// other.
 type Network struct {
 	// Listen returns what the n-th class listens on: "tcp://127.0.0.1:0".
 	Listen func(n int) string
 	// Origin opens a class that only originates: "tcp://".
 	Origin string
-	// Nobody is an address on which nobody listens.
+	// Nobody is an address without a listener.
 	Nobody string
-	// Pending is an address whose Lookup does not end soon: "tcp://host:1", of a host that the resolver is slow to find. Empty if lookups end
-	// at once, because a text is a name or is not.
+	// Pending is an address whose Lookup does not end soon: "tcp://host:1", of a host that the
+	// resolver is slow to find. Empty if all lookups end at once, because the plugin needs no
+	// resolver.
 	Pending string
-	// Invalid is an address that Names.Check and Names.Resolve refuse, because its text is no name of this network: "tcp://host", without a
-	// port. Package na finds its scheme, and takes "://" and up to 512 printable characters without '#' or space for an address. Empty if any
-	// text may be a name.
+	// Invalid is an address that Names.Check and Names.Resolve reject, because its text is no name
+	// of this network: "tcp://host", without a port. It must pass package na, which requires a
+	// scheme, "://" and up to 512 printable characters without '#' and space. Empty if any text may
+	// be a name.
 	Invalid string
-	// Plugins are looked at before the registered ones.
+	// Plugins are searched before the registered ones.
 	Plugins []carrier.Plugin
-	// Concurrent says that several goroutines may use one context, and that Progress may sleep.
+	// Concurrent means that several goroutines may use one context, and that Progress may sleep.
 	Concurrent bool
-	// Assisted says that peers are served although nobody drives their context.
+	// Assisted means that the library serves the peers of a context that is not driven.
 	Assisted bool
-	// Unverified says that a peer which connects is never taken for the one that listens at the name in its HELLO (verified is false in
-	// Core.Admit): operations to that name make a session of their own. The rules then use the session of the peer to reach it.
+	// Unverified means that a peer which connects is never identified with the listener at the name
+	// in its HELLO (verified is false in Core.Admit): operations to that name make a session of
+	// their own. The rules then reach the peer by its own session.
 	Unverified bool
-	// Datagrams says that a process which dies without a farewell is noticed by its silence only, for want of a connection that ends
-	// with it.
+	// Datagrams means that a process that dies without a BYE is only detected by its silence,
+	// because no connection ends with it.
 	Datagrams bool
-	// Carrier leaves out the rules that this plugin shares the code for with another, which keeps them all: credit, room, tags, leases,
-	// withdrawals. What is left is how bytes move, and how sessions begin and end.
+	// Carrier omits the rules for code that this plugin shares with another plugin, which is tested
+	// with all rules: credit, room, tags, leases, withdrawals. The remaining rules are about the
+	// transfer of bytes, and the begin and end of sessions.
 	Carrier bool
 }
 
-// A Maker makes a fresh network for one rule. Of a concurrent plugin several are in use at a time: none may give out an address that
-// another has given back.
+// A Maker makes a new network for one rule. With a concurrent plugin several are in use at a time:
+// a network must not use an address that another one has used before.
 type Maker func(t testing.TB) Network
 
 var ownHosts atomic.Uint32
 
-// OwnHost returns a loopback address that no other network of this process uses, where there are enough of them: a rule that dials
-// a port which it has given back must not find the class of another rule there.
+// OwnHost returns a loopback address that no other network of this process uses, on systems that
+// have enough of them: a rule that dials a port which it has closed must not reach the class of
+// another rule there.
 func OwnHost() string {
 	if runtime.GOOS != "linux" {
 		return "127.0.0.1"
@@ -62,18 +68,18 @@ func OwnHost() string {
 	return netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}).String()
 }
 
-// A rule is a promise of package na that every plugin keeps.
+// A rule is a promise of package na that every plugin has to keep.
 type rule struct {
 	name   string
-	why    string               // what breaks for a user otherwise
-	engine bool                 // what moves the bytes has no part in it
-	needs  func(Network) string // what the network lacks for it; nil when any will do
+	why    string               // the consequence for users if it is broken
+	engine bool                 // the rule does not depend on the carrier
+	needs  func(Network) string // returns what the network lacks for the rule, or ""; nil if any network will do
 	check  func(b *bed)
 
-	optional bool // a plugin may have nothing that the rule is about, on no network
+	optional bool // a plugin may lack the subject of the rule in all of its networks
 }
 
-// What a rule may need of a network.
+// Requirements of rules on a network.
 func concurrent(n Network) string {
 	if !n.Concurrent {
 		return "Network.Concurrent is false: one goroutine at a time uses this plugin"
@@ -126,7 +132,7 @@ func pendingLookup(n Network) string {
 	return ""
 }
 
-// rules are all of them, in the order of the files.
+// rules are all rules, in the order of the files.
 var rules = slices.Concat(messageRules, askRules, addressRules, moveRules, streamRules, streamFlowRules, leaseRules, cancelRules, contractRules, creditRules, roomRules, bodyRules, flowRules, withdrawRules, idleRules, closeRules, progressRules, probeRules)
 
 // Names returns the names of all rules.
@@ -138,16 +144,17 @@ func Names() []string {
 	return names
 }
 
-// TestPlugin checks every rule in a subtest of its name, several at a time if the network is concurrent, and looks at what all
-// of them together leave behind: nothing else may run meanwhile. skip names rules that the plugin cannot keep, and says why not.
+// TestPlugin checks every rule in a subtest of its name, several at a time if the network is
+// concurrent, and then checks that they have leaked nothing, so no other test may run at the same
+// time. skip has the rules that the plugin cannot keep, and the reasons.
 func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	t.Helper()
 	leak.Check(t)
 	test(t, mk, skip, func(*rule) bool { return true })
 }
 
-// TestVariants is TestPlugin for several networks of a plugin, in subtests with their names. Those that are concurrent run beside each
-// other.
+// TestVariants is TestPlugin for several networks of a plugin, in subtests with their names.
+// Concurrent ones run in parallel.
 func TestVariants(t *testing.T, variants map[string]Maker) {
 	t.Helper()
 	leak.Check(t)
@@ -161,8 +168,8 @@ func TestVariants(t *testing.T, variants map[string]Maker) {
 	}
 }
 
-// TestRest is TestPlugin for the rules that other, a network of the same plugin that has been tested, lacks something for. It does not
-// look at what is left, so other tests may run meanwhile.
+// TestRest is TestPlugin for those rules that could not be tested on other, a network of the same
+// plugin. It does not check for leaks, so other tests may run at the same time.
 func TestRest(t *testing.T, mk Maker, other Network) {
 	t.Helper()
 	test(t, mk, nil, func(r *rule) bool { return r.lacks(other) != "" })
@@ -187,7 +194,7 @@ func test(t *testing.T, mk Maker, skip map[string]string, wanted func(r *rule) b
 			if reason := skip[r.name]; reason != "" {
 				t.Skipf("rule %s is skipped: %s", r.name, reason)
 			}
-			if n.Concurrent { // a rule mostly waits
+			if n.Concurrent { // parallel: a rule mostly waits
 				t.Parallel()
 			}
 			r.run(t, mk)
@@ -195,7 +202,7 @@ func test(t *testing.T, mk Maker, skip map[string]string, wanted func(r *rule) b
 	}
 }
 
-// checkSkip tells what is wrong with the names and the reasons.
+// checkSkip returns what is wrong with the names and the reasons in skip.
 func checkSkip(skip map[string]string) (problems []string) {
 	for name, reason := range skip {
 		if find(name) == nil {
@@ -210,9 +217,9 @@ func checkSkip(skip map[string]string) (problems []string) {
 	return problems
 }
 
-// Cover requires that every rule is for one of the networks of a plugin at least: a network that is assisted cannot
-// check what becomes of a frozen one, and the other way round. What the plugin does not have, as Datagrams and the empty fields Pending and
-// Invalid of all its networks say, needs no rule: Cover logs that.
+// Cover requires that every rule is tested on at least one of the networks of a plugin: an assisted
+// network cannot test a frozen peer, and the other way round. Features that all its networks lack,
+// by Datagrams and the empty fields Pending and Invalid, need no rule: Cover logs these.
 func Cover(t testing.TB, networks ...Network) {
 	t.Helper()
 	for i := range rules {
@@ -233,7 +240,7 @@ func Cover(t testing.TB, networks ...Network) {
 	}
 }
 
-// lacks tells what n lacks for the rule.
+// lacks returns what n lacks for the rule, or "".
 func (r *rule) lacks(n Network) string {
 	if r.engine && n.Carrier {
 		return "Network.Carrier is true: another plugin, which shares the code for it, keeps the rule"
@@ -244,7 +251,7 @@ func (r *rule) lacks(n Network) string {
 	return r.needs(n)
 }
 
-// Check checks one rule, for an author who is at work on it.
+// Check checks one rule, during the development of a plugin.
 func Check(t testing.TB, mk Maker, name string) {
 	t.Helper()
 	leak.Check(t)
@@ -264,7 +271,8 @@ func find(name string) *rule {
 	return nil
 }
 
-// hang bounds a rule that never comes back from the plugin, so that the bed's patience cannot end it.
+// hang limits the time of a rule that blocks inside the plugin, which the bed's patience cannot
+// end.
 const hang = 4 * time.Minute
 
 func (r *rule) run(t testing.TB, mk Maker) {
@@ -272,7 +280,8 @@ func (r *rule) run(t testing.TB, mk Maker) {
 	r.runWithin(t, mk, hang)
 }
 
-// runWithin checks the rule on a goroutine of its own: whatever hangs in the plugin hangs there, and the test fails by the rule's name.
+// runWithin runs the rule on a goroutine of its own: if the plugin blocks, only that goroutine
+// does, and the test fails with the rule's name.
 func (r *rule) runWithin(t testing.TB, mk Maker, limit time.Duration) {
 	t.Helper()
 	over := make(chan struct{})
@@ -285,7 +294,7 @@ func (r *rule) runWithin(t testing.TB, mk Maker, limit time.Duration) {
 	select {
 	case <-over:
 		if t.Failed() {
-			t.FailNow() // as the rule did
+			t.FailNow() // the rule has called FailNow, too
 		}
 		if t.Skipped() {
 			t.SkipNow()

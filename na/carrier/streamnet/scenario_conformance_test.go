@@ -72,7 +72,8 @@ func overUnix() streamnet.Options {
 	}
 }
 
-// literal is the plugin of the package comment. It does not verify the peers that connect, and takes every text for a name.
+// literal is the plugin of the package comment. It does not verify the peers that connect, and
+// takes every text for a name.
 var literal = streamnet.New(streamnet.Options{
 	Scheme: "unix",
 	Dial: func(ctx context.Context, name string) (net.Conn, error) {

@@ -118,7 +118,8 @@ func TestHalfOpenBound(t *testing.T) {
 	require.NoError(t, echo(bound(t), origin, "pipe://target", "let in"))
 }
 
-// TestNeverReads: a peer that takes nothing is lost after WriteTimeout. A cancel does not wait for that, and nobody else does.
+// TestNeverReads: a peer that takes nothing is lost after WriteTimeout. A cancel does not wait for
+// that, and nobody else does.
 func TestNeverReads(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -201,7 +202,8 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// TestDialAgain: a peer that cannot take a connection at the moment is dialed again, for the call that waits.
+// TestDialAgain: a peer that cannot take a connection at the moment is dialed again, for the call
+// that waits.
 func TestDialAgain(t *testing.T) {
 	t.Parallel()
 	p := newPipes()

@@ -16,47 +16,59 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Options describe a network. Scheme and Dial are required. The functions may be called by several goroutines at a time.
+// Options describe a network. Scheme and Dial are required. The functions may be called by several
+// goroutines at a time.
 type Options struct {
-	// Scheme is the part of an address before "://": lower-case letters, then also digits, '+', '-' and '.'.
+	// Scheme is the part of an address before "://": lower-case letters, then also digits, '+', '-'
+	// and '.'.
 	Scheme string
 
-	// Dial connects to the peer whose name, the part of its address after "://", is given. It may block. ctx is canceled
-	// when the session is given up or the class closes; Dial returns soon after that. An error that matches
-	// codes.ErrAgain or codes.ErrPeerLost says that the peer may accept soon: na dials again, after a pause, for the calls that wait. Any
-	// other ends them with codes.ErrUnreachable and the text of the error, and the name is not dialed again before a pause is over.
+	// Dial connects to the peer whose name, the part of its address after "://", is given. It may
+	// block. ctx is canceled when the session ends or the class closes; Dial must return soon after
+	// that. An error that matches codes.ErrAgain or codes.ErrPeerLost means that the peer may
+	// accept soon: na dials again after a pause, and the calls wait. Any other error ends the calls
+	// with codes.ErrUnreachable and the text of the error, and the name is dialed again only after
+	// a pause.
 	Dial func(ctx context.Context, name string) (net.Conn, error)
 
-	// Listen listens at where, what follows "://" in the address that the class is opened with, which is not empty. name is what peers dial:
-	// where, or what has become of it, such as the port that the system chose. It names this class for as long as the class
-	// is open. The class closes the listener. An error that is no code of package codes becomes
-	// codes.ErrAddrInUse if it is syscall.EADDRINUSE, else codes.ErrAddrInvalid. Nil: classes only dial.
+	// Listen listens at where, which is not empty: the part after "://" in the address that the
+	// class is opened with. name is the name for peers to dial: where, or a replacement, for
+	// example with the port that the system has chosen. It must be valid for as long as the class
+	// is open. The class closes the listener. An error without a code of package codes becomes
+	// codes.ErrAddrInUse if it is syscall.EADDRINUSE, else codes.ErrAddrInvalid. Nil: classes only
+	// dial.
 	Listen func(where string) (l net.Listener, name string, err error)
 
-	// Check reports why name cannot be the name of a peer. It does not block. An error that is no code of package codes becomes codes.ErrInvalid. Nil:
-	// every name can. One peer has one name: Check refuses other spellings of it.
+	// Check returns why name cannot be the name of a peer. It does not block. An error without a
+	// code of package codes becomes codes.ErrInvalid. Nil: every name is valid. A peer must have
+	// one name: Check should reject other spellings of it.
 	Check func(name string) error
 
-	// Verify reports whether the peer of an accepted connection may be taken for the one that listens at name, which its HELLO claims; for
-	// TCP: whether it comes from the same machine. It does not block. Then calls to name use this connection, too, and of two
-	// processes that dial one another at the same time one connection stays. Nil: no peer may, and calls in the other direction
-	// have a connection of their own.
+	// Verify reports whether the peer of an accepted connection is the one that listens at name,
+	// which its HELLO claims; for TCP: whether it connects from the same machine. It does not
+	// block. If so, calls to name use this connection, too, and if two processes dial each other at
+	// the same time only one connection is kept. Nil: never, and calls in the other direction have
+	// a connection of their own.
 	Verify func(conn net.Conn, name string) bool
 
-	// Secure says that every connection is encrypted, and proves who the peer is: it is a *tls.Conn or implements carrier.Prover.
+	// Secure means that every connection is encrypted, and proves the peer's identity: it is a
+	// *tls.Conn or implements carrier.Prover.
 	Secure bool
 
-	// MaxHalfOpen bounds the accepted connections whose HELLO has not come. Zero means 256. At the bound the oldest is closed after 0.1 s
-	// of silence, and the next waits for that.
+	// MaxHalfOpen limits the half-open connections: those accepted whose HELLO has not arrived.
+	// Zero means 256. At the limit the oldest is closed once it has been silent for 0.1 s, and the
+	// next one waits for that.
 	MaxHalfOpen int
-	// HandshakeTimeout is how long the HELLO of an accepted connection may take, TLS included, and TLS on a dialed one. Zero means 5 s.
+	// HandshakeTimeout limits the time until the HELLO of an accepted connection has arrived, TLS
+	// included, and TLS on a dialed one. Zero means 5 s.
 	HandshakeTimeout time.Duration
-	// WriteTimeout is how long a peer may take nothing of what there is for it before the session with it ends. Zero means
-	// 10 s, or na.Config.PeerTimeout if that is longer.
+	// WriteTimeout is how long a peer may take no data while data waits for it, before the session
+	// with it ends. Zero means 10 s, or na.Config.PeerTimeout if that is longer.
 	WriteTimeout time.Duration
 }
 
-// New returns the plugin of a network. Bad options are reported by na.Open, with an error that matches codes.ErrInvalid.
+// New returns the plugin of a network. Invalid options are reported by na.Open, with an error that
+// matches codes.ErrInvalid.
 func New(opts Options) carrier.Plugin { return plugin{opts} }
 
 const (
@@ -69,7 +81,7 @@ type plugin struct{ opts Options }
 // Scheme implements carrier.Plugin.
 func (p plugin) Scheme() string { return p.opts.Scheme }
 
-// validate reports every bad field at once.
+// validate reports all invalid fields.
 func (o *Options) validate() error {
 	var errs []error
 	require := func(ok bool, field, want string) {
@@ -127,7 +139,7 @@ type network struct {
 
 func (n *network) prefix() string { return n.Scheme + "://" }
 
-// broken is the error of options that do not keep their contract.
+// broken returns the error of options that violate their contract.
 func (n *network) broken(what string) error {
 	return codes.WithText(codes.ErrInvalid, "streamnet: options of "+strconv.Quote(n.Scheme)+": "+what)
 }
@@ -174,12 +186,12 @@ func (n *network) dial(ctx context.Context, name, _ string) (net.Conn, error) {
 	return c, nil
 }
 
-// begin makes the handshake of TLS on an accepted connection.
+// begin runs the TLS handshake on an accepted connection.
 func (n *network) begin(nc net.Conn, _ time.Time) (net.Conn, error) {
 	return secured(context.Background(), nc)
 }
 
-// verify reports whether the peer of nc may be taken for the one that listens at a canonical name.
+// verify reports whether the peer of nc is the one that listens at a canonical name.
 func (n *network) verify(nc net.Conn, name string) bool {
 	rest, ok := strings.CutPrefix(name, n.prefix())
 	if s, is := nc.(*tlsConn); is {
@@ -213,7 +225,7 @@ func (n *network) Resolve(text string, done func(name string, err error)) (cance
 	return nil
 }
 
-// A tlsConn is a connection with TLS whose handshake is over.
+// A tlsConn is a TLS connection after its handshake.
 type tlsConn struct {
 	*tls.Conn
 	proof carrier.Proof
@@ -222,7 +234,7 @@ type tlsConn struct {
 // Proof implements carrier.Prover.
 func (c *tlsConn) Proof() carrier.Proof { return c.proof }
 
-// secured makes the handshake of nc if that is a *tls.Conn.
+// secured runs the handshake of nc if that is a *tls.Conn.
 func secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
 	c, ok := nc.(*tls.Conn)
 	if !ok {
@@ -239,10 +251,10 @@ func secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
 	return s, nil
 }
 
-// lost is the error of a session whose connection could not be read.
+// lost returns the error of a session whose connection could not be read.
 func lost(err error) error { return withCode(codes.ErrPeerLost, "connection lost", err) }
 
-// withCode returns err with a text before it, and with code unless it has one of package codes.
+// withCode returns err with a text in front, and with code unless err has one of package codes.
 func withCode(code codes.Code, what string, err error) error {
 	if err == nil {
 		return nil

@@ -40,8 +40,8 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// TestListenErrors: a code stays, an error without one has the code of an address that is not there; the name is checked, and a listener
-// whose name is not valid is closed.
+// TestListenErrors: a code stays, an error without one has the code of an address that is not
+// there; the name is checked, and a listener whose name is not valid is closed.
 func TestListenErrors(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -75,7 +75,8 @@ func TestListenErrors(t *testing.T) {
 	require.NoError(t, open(opts, "pipe://"))
 }
 
-// TestVerify: of two classes that call each other one connection is used by both if the network vouches for names, else each dials.
+// TestVerify: of two classes that call each other one connection is used by both if the network
+// vouches for names, else each dials.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	for _, trusts := range []bool{true, false} {
@@ -98,8 +99,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestTLS: what a *tls.Conn has proven is the peer's identity; a peer without TLS is turned away, and one that does not begin is
-// not waited for.
+// TestTLS: what a *tls.Conn has proven is the peer's identity; a peer without TLS is turned away,
+// and one that does not begin is not waited for.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	cert := testcert.New()
@@ -189,7 +190,8 @@ func (c hastyConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestShortWrite: a write that loses bytes without an error ends the session, before the peer takes what follows for bulk data.
+// TestShortWrite: a write that loses bytes without an error ends the session, before the peer takes
+// what follows for bulk data.
 func TestShortWrite(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -214,7 +216,8 @@ func TestShortWrite(t *testing.T) {
 	require.ErrorIs(t, <-ended, codes.ErrPeerLost)
 }
 
-// TestOptionsGiveNothing: a function of the options that returns nil in place of what it is for is named in the error.
+// TestOptionsGiveNothing: a function of the options that returns nil in place of what it is for is
+// named in the error.
 func TestOptionsGiveNothing(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
