@@ -30,8 +30,8 @@ var bodyRules = []rule{
 // bodySizes are lengths around some size classes, of one piece and of several.
 var bodySizes = []int{5000, na.MaxRoom, na.MaxRoom + 1, 96<<10 + 1, 300 << 10, 1 << 20, na.MaxBody}
 
-// bodyOf returns memory with body in it for c, and whether the transport is to copy it, each second time: then spoil, which is called when
-// c has begun, spoils it. Otherwise the end of c does.
+// bodyOf returns memory with body in it for c, and whether the transport is to copy it, each second
+// time: then spoil, which is called when c has begun, spoils it. Otherwise the end of c does.
 func (s *side) bodyOf(c *call, body []byte) (own []byte, spoil func(), copied bool) {
 	own = bytes.Clone(body)
 	spoil = func() {
@@ -46,7 +46,8 @@ func (s *side) bodyOf(c *call, body []byte) (own []byte, spoil func(), copied bo
 	return own, func() {}, false
 }
 
-// callBody makes a call with a body, for which there must be room. Its memory is spoiled when it ends, or when it has begun.
+// callBody makes a call with a body, for which there must be room. Its memory is spoiled when it
+// ends, or when it has begun.
 func (s *side) callBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	s.b.Helper()
 	bound, ok := s.Upper().ClaimRoom(to, len(body))
@@ -153,8 +154,8 @@ func bodyLimits(b *bed) {
 	b.noneHeld(a)
 }
 
-// stages has each of its calls go a step further than the one before, until one has come to its end before. A call is started by begin;
-// over looks at it when its time has come.
+// stages has each of its calls go a step further than the one before, until one has come to its end
+// before. A call is started by begin; over looks at it when its time has come.
 func (b *bed) stages(begin func(i int) (c *call), over func(c *call, i int)) {
 	b.Helper()
 	for i := range 60 {

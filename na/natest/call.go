@@ -11,15 +11,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Bytes with a meaning: around receive buffers, in buffers that have been given back, in memory that is out of reach.
-// A pattern never contains them.
+// Bytes with a meaning: around receive buffers, in buffers that have been given back, in memory
+// that is out of reach. A pattern never contains them.
 const (
 	guard  = 0xa5
 	spent  = 0xdd
 	secret = 0xee
 )
 
-// A call is one line of the ledger: an operation, how often it was started, and how often its callback ran.
+// A call is one line of the ledger: an operation, how often it was started, and how often its
+// callback ran.
 type call struct {
 	b    *bed
 	s    *side
@@ -146,7 +147,8 @@ func (c *call) checkResult(r na.Result) {
 	}
 }
 
-// audit checks, when all is over, that the callback ran once for each start and that its memory was left alone.
+// audit checks, when all is over, that the callback ran once for each start and that its memory was
+// left alone.
 func (c *call) audit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,7 +230,8 @@ func (c *call) cancelNow() na.Result {
 	c.op.Cancel()
 	c.s.trigger()
 	if !c.ended() && c.b.net.Concurrent {
-		// Another goroutine of the plugin may have the memory at this very moment, for one copy or one system call.
+		// Another goroutine of the plugin may have the memory at this very moment, for one copy or
+		// one system call.
 		wall := newStopwatch()
 		for !c.ended() && !wall.over() {
 			c.s.trigger()
@@ -271,7 +274,8 @@ func (c *call) buffer(n int) {
 
 func fill(n int, v byte) []byte { return bytes.Repeat([]byte{v}, n) }
 
-// period is after how many bytes a pattern repeats: a prime, so that no piece of bulk data looks like another.
+// period is after how many bytes a pattern repeats: a prime, so that no piece of bulk data looks
+// like another.
 const period = 8191
 
 // pattern returns n bytes that tell seed and offset; none of the bytes with a meaning is among them.

@@ -65,7 +65,8 @@ func (s start) check(b *bed, r na.Result, code na.Code, atOnce bool) {
 	}
 }
 
-// pendingStarts are operations of a with t that stay pending while t does not help. They use up t's envelopes.
+// pendingStarts are operations of a with t that stay pending while t does not help. They use up t's
+// envelopes.
 func pendingStarts(b *bed, a, t *side) []start {
 	theirs := t.mine(moving)
 	src, dst := a.private(make([]byte, moving)), a.private(make([]byte, moving))

@@ -59,8 +59,9 @@ func (p *badPlugin) Open(class carrier.Class, listen string) (*carrier.Network, 
 	return &outer, nil
 }
 
-// A badNetwork is the network of one class: what wraps it calls each of these functions, if it is set, in place of the method that the
-// function is named for. The methods Locked of package carrier are called with the lock held here, too.
+// A badNetwork is the network of one class: what wraps it calls each of these functions, if it is
+// set, in place of the method that the function is named for. The methods Locked of package carrier
+// are called with the lock held here, too.
 type badNetwork struct {
 	*carrier.Network
 	plugin *badPlugin
@@ -124,7 +125,8 @@ type badCore struct {
 	c *badCarrier
 }
 
-// Lock takes the lock. The simulator's carrier does so while it has the turn: nothing in the world moves until it has returned.
+// Lock takes the lock. The simulator's carrier does so while it has the turn: nothing in the world
+// moves until it has returned.
 func (c *badCore) Lock() {
 	c.Core.Lock()
 	c.c.inTurn = true

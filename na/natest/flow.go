@@ -69,7 +69,8 @@ func reserveHeadToHead(b *bed) {
 		g, literal := cases[k].g, cases[k].reserve == na.LiteralReserve
 		cfg := na.Config{Envelopes: g, OnNoCredit: na.Block, Reserve: cases[k].reserve}
 		left, right := b.listen(cfg), b.listen(cfg)
-		// Each side sends one after the other, as a blocking program does, and receives when all have ended.
+		// Each side sends one after the other, as a blocking program does, and receives when all
+		// have ended.
 		var cs [2][]*call
 		next := func(i int, s, to *side) bool {
 			if n := len(cs[i]); n == 0 || n < g && cs[i][n-1].ended() {

@@ -349,7 +349,8 @@ func moveSelf(b *bed) {
 	}
 }
 
-// steps are how many turns pass before a rule interferes with a transfer: at every point at first, then now and then.
+// steps are how many turns pass before a rule interferes with a transfer: at every point at first,
+// then now and then.
 var steps = func() []int {
 	if raceflag.Enabled && !long.On {
 		return []int{0, 1, 2, 3, 5, 7, 9, 10, 15, 20, 27, 40}
@@ -375,7 +376,8 @@ func localDeregistered(b *bed) {
 			over := a.deregister(local)
 			if !c.ended() {
 				a.trigger()
-				// Where the plugin works meanwhile the transfer may have ended in between, and its callback be about to be queued.
+				// Where the plugin works meanwhile the transfer may have ended in between, and its
+				// callback be about to be queued.
 				require.False(b, over.ended() && !c.ended() && !b.net.Concurrent, "%s: local memory was given back while the transfer went on", what)
 			}
 			c.ok()

@@ -232,7 +232,8 @@ func crowd(b *bed, sides ...*side) (stop func()) {
 	}
 }
 
-// toil starts operations of every kind at random and cancels some. sentOK counts the messages whose send ended well.
+// toil starts operations of every kind at random and cancels some. sentOK counts the messages whose
+// send ended well.
 func toil(b *bed, seed uint64, n int, a, t *side, m mine, sentOK *atomic.Int64, closed *atomic.Bool) {
 	r := rand.New(rand.NewPCG(seed, 99))
 	var flying []*call
@@ -341,8 +342,8 @@ func storm(b *bed) {
 	require.Zero(b, a.Stats().Violations+t.Stats().Violations)
 }
 
-// stormClose has few operations of each goroutine, so that many of them are under way when the class closes: those that begin later
-// only find that it has closed.
+// stormClose has few operations of each goroutine, so that many of them are under way when the
+// class closes: those that begin later only find that it has closed.
 func stormClose(b *bed) {
 	for round := range uint64(3) {
 		a, t := b.listen(na.Config{Envelopes: 8}), b.listen(na.Config{Envelopes: 8})
