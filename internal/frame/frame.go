@@ -14,22 +14,23 @@ const HeaderSize = 32
 // TailSize is the length of the longest tail.
 const TailSize = 32
 
-// MaxPayload bounds the payload of any frame.
+// MaxPayload limits the payload of any frame, in bytes.
 const MaxPayload = 1 << 20
 
-// MaxWhole bounds the payload of any frame but a piece of bulk data.
+// MaxWhole limits the payload of any frame except a piece of bulk data, in bytes.
 const MaxWhole = slab.Least
 
-// ExpeditedEnvelopes is how many envelopes there are beside those that a HELLO guarantees, for expedited messages.
+// ExpeditedEnvelopes is the number of envelopes for expedited messages, in addition to those that a
+// HELLO guarantees.
 const ExpeditedEnvelopes = 1
 
-// Magic stands in the tag of a HELLO.
+// Magic is the tag of a HELLO.
 const Magic uint64 = 0x3156_4c53_4b43_4951 // "QICKSLV1" as bytes
 
-// A Kind says what a frame is.
+// A Kind is the type of a frame.
 type Kind uint8
 
-// The kinds. They cross the wire: appended, never renumbered.
+// The kinds. They are on the wire: appended, never renumbered.
 const (
 	Hello      Kind = 1 // labelled values; the first frame of each direction
 	Unexpected Kind = 2 // a message; operation = its number in the session
@@ -37,60 +38,65 @@ const (
 	Put        Kind = 4 // opens a put; tail = region, offset, length
 	Get        Kind = 5 // opens a get; tail = region, offset, length
 	Data       Kind = 6 // a piece of a put, or with FlagAnswer of a get; tag = offset within the operation
-	Done       Kind = 7 // the owner of the memory has done a put or get, or refuses it; tag = code
-	Cancel     Kind = 8 // the put or get of this operation is not wanted any more
+	Done       Kind = 7 // the owner of the memory has finished a put or get, or refuses it; tag = code
+	Cancel     Kind = 8 // the put or get with this operation is canceled
 	Ping       Kind = 9 // asks for a Pong
 	Pong       Kind = 10
 	Credit     Kind = 11 // carries the header's credit; tag = bytes of room ever granted to the peer
-	Goaway     Kind = 12 // op = first message not taken, tag = code, payload = text; the session ends
-	Dropped    Kind = 13 // the expected message with tag, which asked to be told, met no receive
-	GiveBack   Kind = 14 // tail begins with the token of a lease that is not needed any more
-	Withdraw   Kind = 15 // destroy the unexpected message of this number, if nobody has accepted it
-	Withdrawn  Kind = 16 // the answer; tag = code: OK, or too late
-	Abandon    Kind = 17 // the unexpected message of this number needs no answer any more
-	Body       Kind = 18 // opens a body, which goes beside a message with tag: operation = its length and its number
-	Read       Kind = 19 // tail = region, 0, bytes of it that the sender has read by itself
+	Goaway     Kind = 12 // the session ends; op = first message not taken, tag = code, payload = text
+	Dropped    Kind = 13 // there was no receive for the expected message with tag, which has FlagTell
+	GiveBack   Kind = 14 // returns a lease; tail begins with its token
+	Withdraw   Kind = 15 // destroy the unexpected message with this number, if it was not accepted
+	Withdrawn  Kind = 16 // the answer to WITHDRAW; tag = code: OK, or too late
+	Abandon    Kind = 17 // the unexpected message with this number needs no answer any more
+	Body       Kind = 18 // opens a body beside the message with tag; operation = its length and its number
+	Read       Kind = 19 // tail = region, 0, number of bytes of it that the sender has read by itself
 	Leave      Kind = 20 // asks to end an idle session; op = unexpected messages received in it, tag = expected ones
-	Stay       Kind = 21 // the answer that it goes on; GOAWAY is the other one
-	Stream     Kind = 22 // bytes of a stream, handed over whole: op = stream, tag = offset; with FlagEnd its last ones
-	Window     Kind = 23 // op = stream, tag = offset up to which its sender may go, payload = bytes of its reserve ever granted
-	Reset      Kind = 24 // op = stream, tag = code, payload = text: its sender gives up, or its receiver wants no more; with FlagEnd it says with what the stream ends, and the end follows
-	Probe      Kind = 25 // asks whoever drives the receiver whether it is ready; op = number of the probe in the session, from 1
+	Stay       Kind = 21 // the answer to LEAVE that the session goes on; GOAWAY is the other one
+	Stream     Kind = 22 // bytes of a stream, delivered whole; op = stream, tag = offset; with FlagEnd its last ones
+	Window     Kind = 23 // op = stream, tag = offset up to which its sender may send, payload = bytes of its reserve ever granted
+	Reset      Kind = 24 // its sender or receiver ends the stream early; op = stream, tag = code, payload = text; with FlagEnd: the error at its end, which follows
+	Probe      Kind = 25 // asks whether the program that drives the receiver is ready; op = number of the probe in the session, from 1
 	Probed     Kind = 26 // the answer to the newest PROBE; op = its number, tag = a Readiness
 	Held       Kind = 27 // what messages of the receiver wait for; op = a heldby.Reason, tag = active<<32 | limit
-	Retire     Kind = 28 // its sender begins nothing more in the session; the receiver should not either
+	Retire     Kind = 28 // its sender begins nothing more in the session, and the receiver should not either
 	maxKind         = 28
-	// FirstOptional is the first of the kinds that a receiver skips if it does not know them. It refuses the others.
+	// FirstOptional is the first kind of those that a receiver skips if it does not know them.
+	// Other unknown kinds are errors.
 	FirstOptional Kind = 128
 )
 
-// The flags. A receiver refuses those that the kind does not have.
+// The flags. A receiver rejects flags that the kind does not have.
 const (
-	// FlagPayload says that the CRC covers the payload too.
+	// FlagPayload means that the CRC covers the payload too.
 	FlagPayload uint8 = 1
-	// FlagTell asks for a Dropped when an expected message meets no receive.
+	// FlagTell requests a DROPPED if there is no receive for an expected message.
 	FlagTell uint8 = 2
-	// FlagTimed says that an unexpected message names a time that counts from its arrival.
+	// FlagTimed means that an unexpected message has a deadline, relative to its arrival.
 	FlagTimed uint8 = 4
-	// FlagAnswer says that DATA answers a GET: the operation is one of the receiver. With STREAM, WINDOW, RESET, and DATA of a stream, it
-	// says that the receiver of the frame is the one who has numbered the stream.
+	// FlagAnswer means that DATA answers a GET: the operation is one of the receiver. With STREAM,
+	// WINDOW, RESET, and DATA of a stream, it means that the receiver of the frame has numbered the
+	// stream.
 	FlagAnswer uint8 = 8
-	// FlagBody says that DATA or CANCEL is of a body, or that a message has one: the operation names it.
+	// FlagBody means that DATA or CANCEL belongs to a body, or that a message has one; the
+	// operation is its identity.
 	FlagBody uint8 = 16
-	// FlagStream says that DATA is a piece of a stream: the operation names it.
+	// FlagStream means that DATA is a piece of the stream with the number in operation.
 	FlagStream uint8 = 32
-	// FlagRoom says that the payload of STREAM or DATA is charged to the room of the session, and not to the reserve of the stream.
+	// FlagRoom means that the payload of STREAM or DATA is charged to the room of the session, and
+	// not to the reserve of the stream.
 	FlagRoom uint8 = 64
-	// FlagEnd says that the payload of a STREAM is the last of the stream. Other kinds have FlagTell there: a carrier need not carry the highest bit.
+	// FlagEnd means that the payload of a STREAM is the last one of the stream. For other kinds the
+	// bit is FlagTell: a carrier need not transmit the highest bit.
 	FlagEnd = FlagTell
 )
 
-// shape is what a kind allows.
+// shape is the set of parts that a kind may have.
 type shape struct {
 	name    string
 	tail    int
-	payload bool // may have one
-	bulk    bool // payload is placed piece by piece
+	payload bool // may have a payload
+	bulk    bool // the payload is placed piece by piece
 	flags   uint8
 }
 
@@ -139,15 +145,16 @@ func (k Kind) isKnown() bool { return shapes[k].name != "" }
 // IsSkipped reports whether frames of k are skipped: this release does not know it, and need not.
 func (k Kind) IsSkipped() bool { return k >= FirstOptional && !k.isKnown() }
 
-// shape returns what a kind allows; an unknown one has neither tail nor flags.
+// shape returns the shape of a kind; an unknown one has neither tail nor flags.
 func (k Kind) shape() *shape { return &shapes[k] }
 
-// Bulk reports whether the payload of k is placed into memory piece by piece rather than handed over whole.
+// Bulk reports whether the payload of k is placed into memory piece by piece rather than delivered
+// whole.
 func (k Kind) Bulk() bool { return shapes[k].bulk }
 
-// A Header is the front of a frame with its tail.
+// A Header is the fixed header of a frame with its tail.
 type Header struct {
-	Length  uint32 // of tail and payload
+	Length  uint32 // bytes of tail and payload
 	Kind    Kind
 	Flags   uint8
 	Context uint16 // target id of the receiver
@@ -155,10 +162,10 @@ type Header struct {
 	Tag     uint64
 	Credit  uint32
 	CRC     uint32
-	Tail    Tail // of kinds that have one
+	Tail    Tail // valid for kinds that have a tail
 }
 
-// A Tail names a piece of registered memory.
+// A Tail identifies a part of registered memory.
 type Tail struct {
 	Token  [16]byte
 	Offset int64
@@ -188,8 +195,8 @@ var crcTable = crc32.MakeTable(crc32.Castagnoli)
 // SetPayload sets the length for a payload of n bytes.
 func (h *Header) SetPayload(n int) { h.Length = uint32(h.Kind.shape().tail + n) }
 
-// Append encodes h and payload at the end of b. The CRC covers header, tail and payload. It sets h.Length. A kind that has
-// no payload is encoded as by AppendFront.
+// Append encodes h and payload at the end of b. The CRC covers header, tail and payload. It sets
+// h.Length. A kind that has no payload is encoded as by AppendFront.
 func (h *Header) Append(b []byte, payload []byte) []byte {
 	if sh := h.Kind.shape(); !sh.payload && !h.Kind.IsSkipped() || sh.bulk {
 		return h.AppendFront(b, 0)
@@ -202,7 +209,8 @@ func (h *Header) Append(b []byte, payload []byte) []byte {
 	return b
 }
 
-// AppendFront encodes h and its tail for a payload of n bytes that is sent apart; the CRC does not cover the payload.
+// AppendFront encodes h and its tail for a payload of n bytes that is sent separately; the CRC does
+// not cover the payload.
 func (h *Header) AppendFront(b []byte, n int) []byte {
 	start := len(b)
 	h.Flags &^= FlagPayload
@@ -236,7 +244,8 @@ func (t *Tail) Append(b []byte) []byte {
 	return le.AppendUint64(b, uint64(t.Length))
 }
 
-// Need returns how many bytes of b are needed to Parse its front: HeaderSize, or header and tail once the kind is known.
+// Need returns how many bytes of b are needed to Parse its front: HeaderSize, or header and tail
+// once the kind is known.
 func Need(b []byte) int {
 	if len(b) > 4 {
 		return HeaderSize + shapes[b[4]].tail
@@ -244,8 +253,9 @@ func Need(b []byte) int {
 	return HeaderSize
 }
 
-// Parse decodes the header and tail at the front of b, which has at least Need(b) bytes. Everything in it is checked
-// that can be without the payload: the kind, the flags, the lengths, and the CRC when it does not cover the payload.
+// Parse decodes the header and tail at the beginning of b, which has at least Need(b) bytes. It
+// checks everything that does not need the payload: the kind, the flags, the lengths, and the CRC
+// if that does not cover the payload.
 func Parse(b []byte) (Header, error) {
 	le := binary.LittleEndian
 	h := Header{
@@ -266,8 +276,9 @@ func Parse(b []byte) (Header, error) {
 	return h, nil
 }
 
-// Check checks the header of a frame that has come without a checksum, in parts, and takes in its tail: b begins with that. A kind, a
-// flag or a length that is not allowed is an error.
+// Check checks the header of a frame that was received in parts, without a checksum, and decodes
+// its tail, with which b begins. It returns an error for a kind, a flag or a length that is not
+// allowed.
 func (h *Header) Check(b []byte) error {
 	sh := &shapes[h.Kind]
 	if sh.name == "" {
@@ -313,35 +324,35 @@ func (h *Header) Verify(b []byte) error {
 	return nil
 }
 
-// A Sum checks a frame whose CRC covers the payload, and whose payload comes in parts.
+// A Sum checks a frame whose CRC covers the payload, for a payload that is received in parts.
 type Sum struct{ want, got uint32 }
 
-// SumOf begins with the header and tail in front, of which h was parsed.
+// SumOf starts with front, the header and tail from which h was parsed.
 func (h *Header) SumOf(front []byte) Sum { return Sum{h.CRC, crcFront(front[:h.Size()])} }
 
 // Add adds the next part of the payload.
 func (s *Sum) Add(b []byte) { s.got = crc32.Update(s.got, crcTable, b) }
 
-// Check reports whether the payload that was added is the whole one, and undamaged.
+// Check reports whether the whole payload was added, and is undamaged.
 func (s *Sum) Check() bool { return s.got == s.want }
 
 var zeroCRC [4]byte
 
-// crcFront is the CRC of b with its own field taken as zero.
+// crcFront returns the CRC of b with its own field taken as zero.
 func crcFront(b []byte) uint32 {
 	crc := crc32.Update(0, crcTable, b[:28])
 	crc = crc32.Update(crc, crcTable, zeroCRC[:])
 	return crc32.Update(crc, crcTable, b[32:])
 }
 
-// The identity of a body: its length, and a number that grows in the session.
+// The identity of a body: its length, and a number that increases in the session.
 const (
 	bodyShift = 40
 	bodyMask  = 1<<bodyShift - 1
 )
 
-// BodyID is the identity of a body of n bytes that is the seq-th of its session.
+// BodyID returns the identity of a body of n bytes that is the seq-th of its session.
 func BodyID(n int, seq uint64) uint64 { return uint64(n)<<bodyShift | seq&bodyMask }
 
-// BodyLen is the length in an identity, which is the peer's and not checked.
+// BodyLen returns the length in an identity. It comes from the peer and is not checked.
 func BodyLen(id uint64) int { return int(id >> bodyShift) }

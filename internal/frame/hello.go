@@ -11,46 +11,57 @@ import (
 	"unique"
 )
 
-// A HELLO is a list of labelled values in ascending order of their labels. Each is: label 2 bytes, length 2 bytes, value. A receiver skips
-// labels that it does not know, but for those that have to be understood, and what a value has behind what it knows of it.
+// A HELLO is a list of labeled values in ascending order of their labels. Each has: label 2 bytes,
+// length 2 bytes, value. A receiver skips labels that it does not know, unless the mustUnderstand
+// bit is set, and extra bytes at the end of a value.
 const (
 	labelVersions    = 0x0100 // 2 and 2 bytes: the oldest and the newest version of frames
 	labelIncarnation = 0x0200 // 16 random bytes of this instance of the class
 	labelListen      = 0x0300 // text: the address that the class listens on, or empty
 	labelHost        = 0x0400 // text: identity of the machine, or empty
 	labelContext     = 0x0500 // 2 bytes: id of the sending context
-	labelTarget      = 0x0600 // 2 bytes: id of the context that is wanted
+	labelTarget      = 0x0600 // 2 bytes: id of the receiving context
 	labelEnvelopes   = 0x0700 // 4 bytes: envelopes guaranteed to the receiver of this HELLO
 	labelEager       = 0x0800 // 4 bytes: bytes of one message
 	labelFeatures    = 0x0900 // 8 bytes: bits
-	labelCarrier     = 0x0a00 // the carrier's own: what it has to tell its other side; empty when there is nothing
-	labelNeed        = 0x0c00 // 4 bytes: envelopes that the sender needs of the receiver of this HELLO; absent when any number will do
-	labelWant        = 0x0d00 // 4 bytes: envelopes beyond which it wants no more; absent when it takes what there is
-	labelSecret      = 0x0e00 // 16 random bytes of the session, which the receiver shows when it connects anew
-	labelProof       = 0x0f00 // 16 bytes: the labelSecret that the receiver told in the last session of the pair; absent without one
-	labelPlace       = 0x1000 // 16 bytes: of the classes that reach one another by a second transport; absent without one
-	labelOffer       = 0x1100 // 16 bytes: the secret of an Offer of the receiver, by which its sender comes; absent without one
-	labelProcess     = 0x1200 // text: what the process calls itself; absent when it says nothing
-	labelMessages    = 0x1300 // 2 and 2 bytes: likewise of the headers in messages; absent when the layer above na has none
+	labelCarrier     = 0x0a00 // bytes for the carrier of the receiver; may be empty
+	// 4 bytes: envelopes that the sender needs from the receiver of this HELLO; absent if any
+	// number will do
+	labelNeed = 0x0c00
+	// 4 bytes: the largest number of envelopes that the sender can use; absent for no limit
+	labelWant = 0x0d00
+	// 16 random bytes of the session, which the receiver presents when it connects again
+	labelSecret = 0x0e00
+	// 16 bytes: the labelSecret of the receiver in the last session of the pair; absent without one
+	labelProof = 0x0f00
+	// 16 bytes: equal for classes that reach one another by a second transport; absent without one
+	labelPlace = 0x1000
+	// 16 bytes: the secret of the receiver's Offer that the sender uses; absent without one
+	labelOffer   = 0x1100
+	labelProcess = 0x1200 // text: the name of the process; absent without one
+	// 2 and 2 bytes: the oldest and the newest version of the headers in messages; absent if the
+	// layer above na has none
+	labelMessages = 0x1300
 
-	mustUnderstand = 0x8000 // bit of labels: a receiver that does not know the label refuses the HELLO
+	mustUnderstand = 0x8000 // bit of labels: a receiver that does not know the label rejects the HELLO
 )
 
-// FeatureWithdraw is the bit of Greeting.Features that says that the sender answers Withdraw and takes Abandon.
+// FeatureWithdraw is the bit of Greeting.Features for a sender that answers WITHDRAW and accepts
+// ABANDON.
 const FeatureWithdraw = 2
 
-// FeatureReserve is the bit that says that one of the envelopes which the sender guarantees is kept for messages whose
-// senders wait: na.HonestReserve.
+// FeatureReserve is the bit for a sender that keeps one of its guaranteed envelopes for messages
+// whose senders wait: na.HonestReserve.
 const FeatureReserve = 4
 
-// FeatureRetires is the bit that says that the session whose secret the HELLO shows has not ended, and that its sender begins nothing in it any
-// more.
+// FeatureRetires is the bit for a sender that has not ended the session whose secret the HELLO
+// presents, but begins nothing in it any more.
 const FeatureRetires = 8
 
-// MaxHello bounds the payload of a HELLO.
+// MaxHello limits the payload of a HELLO, in bytes.
 const MaxHello = 4096
 
-// A Greeting is what a HELLO says.
+// A Greeting is the content of a HELLO.
 type Greeting struct {
 	Versions    Range
 	Incarnation [16]byte
@@ -61,30 +72,33 @@ type Greeting struct {
 	Envelopes   uint32
 	Eager       uint32
 	Features    uint64
-	Label       []byte // the carrier's own
-	// Need and Want are the envelopes that the sender asks for: it cannot do with less than Need, and has no use for more
-	// than Want. Zero says nothing.
+	Label       []byte // bytes for the carrier of the receiver
+	// Need and Want are the numbers of envelopes that the sender requests: at least Need, and at
+	// most Want. Zero: no request.
 	Need, Want uint32
-	// Secret is of the session that the HELLO begins, Proof that of an earlier one. Zero says nothing.
+	// Secret is that of the session that the HELLO begins, Proof that of an earlier one. Zero:
+	// none.
 	Secret, Proof Secret
-	// Place is where the sender's second transport reaches others, Offer what it was told to show there. Zero says nothing.
+	// Place identifies the network of the sender's second transport, Offer is the secret of the
+	// receiver's Offer. Zero: none.
 	Place [16]byte
 	Offer Secret
-	// Process is what the sender calls itself: empty, or such that ValidName reports true.
+	// Process is the name of the sender's process: empty, or valid as of ValidName.
 	Process string
-	// Messages is the versions of the headers that the layer above na writes into messages.
+	// Messages is the range of versions of the headers that the layer above na writes into
+	// messages.
 	Messages Range
-	// Any, which does not cross the wire, says that the sender has left the Target to this side.
+	// Any means that the sender has left the choice of Target to this side. It is not on the wire.
 	Any bool
 }
 
-// A Secret is known to the two sides of a session only. It does not print.
+// A Secret is known only to the two sides of a session. It is not printed.
 type Secret [16]byte
 
 func (Secret) String() string   { return "(secret)" }
 func (Secret) GoString() string { return "(secret)" }
 
-// Matches reports, in constant time, whether s is there and is equal to other.
+// Matches reports, in constant time, whether s is not zero and equals other.
 func (s Secret) Matches(other Secret) bool {
 	return s != Secret{} && subtle.ConstantTimeCompare(s[:], other[:]) == 1
 }
@@ -143,7 +157,8 @@ func ParseHello(h *Header, payload []byte) (Greeting, error) {
 	return ParseGreeting(payload)
 }
 
-// ParseGreeting decodes a HELLO's payload. Versions, incarnation, context, target, envelopes and eager size must be there.
+// ParseGreeting decodes a HELLO's payload. Versions, incarnation, context, target, envelopes and
+// eager size must be present.
 func ParseGreeting(b []byte) (Greeting, error) {
 	var g Greeting
 	if len(b) > MaxHello {
@@ -166,7 +181,7 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		}
 		v := b[:n]
 		b = b[n:]
-		want := -1 // bytes of the value that are known; what is behind them is of a later release
+		want := -1 // bytes of the value that this release knows; further ones are of a later release
 		getRange := func() (r Range) {
 			if want = 4; n >= want {
 				r = Range{le.Uint16(v), le.Uint16(v[2:])}
@@ -185,7 +200,7 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		case labelListen:
 			g.Listen = string(v)
 		case labelHost:
-			if host := string(v); isPrintable(host) { // else it is as if the peer had said nothing: programs log it
+			if host := string(v); isPrintable(host) { // otherwise ignored: programs log it
 				g.Host = host
 			}
 		case labelContext:
@@ -235,8 +250,8 @@ func ParseGreeting(b []byte) (Greeting, error) {
 				copy(g.Offer[:], v)
 			}
 		case labelProcess:
-			if name := string(v); ValidName(name) { // else it is as if the peer had said nothing
-				g.Process = unique.Make(name).Value() // many peers run one program
+			if name := string(v); ValidName(name) { // otherwise ignored
+				g.Process = unique.Make(name).Value() // interned: many peers run the same program
 			}
 		default:
 			if !takeLater(label, v) && label&mustUnderstand != 0 {
@@ -261,15 +276,16 @@ func ParseGreeting(b []byte) (Greeting, error) {
 	return g, nil
 }
 
-// isPrintable reports whether a text of a peer can be printed as it is.
+// isPrintable reports whether a text of a peer can be printed without quoting.
 func isPrintable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// maxProcessName bounds the name of a process in bytes.
+// maxProcessName limits the name of a process in bytes.
 const maxProcessName = 64
 
-// ValidName reports whether a process may call itself name: up to 64 bytes of printable characters without parentheses.
+// ValidName reports whether name is valid for a process: up to 64 bytes of printable characters
+// without parentheses.
 func ValidName(name string) bool {
 	if name == "" || len(name) > maxProcessName || !utf8.ValidString(name) {
 		return false

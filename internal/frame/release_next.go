@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// This file plays the release after this one, for the tests of upgrades: it has one new thing of each sort, and sends to the release before
-// what that has said it knows.
+// This file implements the release after this one, for the tests of upgrades. It has one addition
+// of each kind, and uses them only with peers that support them.
 
 // The versions of the wire form. In version 8 a CREDIT has 8 as its operation; in version 7 it has 0.
 const (
@@ -16,19 +16,20 @@ const (
 	Version       = 8
 )
 
-// FeatureNext is the bit of Greeting.Features that says that the sender knows the new kinds and the new flag.
+// FeatureNext is the bit of Greeting.Features for a sender that knows the new kinds and the new
+// flag.
 const FeatureNext = 1 << 40
 
 // The new kinds, and the new flag of CREDIT.
 const (
-	Note     Kind  = FirstOptional // skipped by who does not know it
+	Note     Kind  = FirstOptional // skipped by receivers that do not know it
 	Ask      Kind  = maxKind + 1   // has to be understood
 	FlagNext uint8 = FlagTell
 )
 
 const labelNext = 0x1400
 
-// Seen counts what has come of the new things.
+// Seen counts the additions that were received.
 var Seen struct{ Labels, Notes, Asks, Flags, Fields, Credits, Handles atomic.Int64 }
 
 func init() {

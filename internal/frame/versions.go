@@ -6,20 +6,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Range is the versions of a form that one side of a session speaks, from the oldest to the newest. The zero Range says nothing.
+// A Range is the versions of a form that one side of a session supports, from the oldest to the
+// newest. The zero Range is unspecified.
 type Range struct{ Oldest, Newest uint16 }
 
-// Versions returns the versions of the wire form that this release speaks.
+// Versions returns the versions of the wire form that this release supports.
 func Versions() Range { return Range{OldestVersion, Version} }
 
-// Common returns the newest version that both sides speak; ok is false if there is none.
+// Common returns the newest version that both sides support; ok is false if there is none.
 func (r Range) Common(other Range) (version uint16, ok bool) {
 	version = min(r.Newest, other.Newest)
 	return version, version >= max(r.Oldest, other.Oldest)
 }
 
-// Agree returns the newest version of what that the dialing and the listening side both speak. Its error, ErrVersion, reads the same at both
-// sides: it has both ranges, and says which side is to be upgraded.
+// Agree returns the newest version of what that the dialing and the listening side both support.
+// Its error, ErrVersion, has the same text at both sides: both ranges, and which side to upgrade.
 func Agree(what string, dialer, listener Range) (version uint16, err error) {
 	version, ok := dialer.Common(listener)
 	if ok {
@@ -41,5 +42,5 @@ func (r Range) String() string {
 	return fmt.Sprintf("%d to %d", r.Oldest, r.Newest)
 }
 
-// isValid reports whether r is a range of versions, or says nothing.
+// isValid reports whether r is a range of versions, or unspecified.
 func (r Range) isValid() bool { return r == Range{} || r.Oldest > 0 && r.Oldest <= r.Newest }

@@ -1,3 +1,3 @@
-// Package heldby says what a request waits for at its target while nothing has accepted it: the words of a HELD frame, which the packages na
-// and hg share.
+// Package heldby defines the reasons why a request waits at its target before it is accepted: the
+// content of a HELD frame, which the packages na and hg share.
 package heldby

@@ -5,31 +5,32 @@ import "fmt"
 // A Reason is why requests of one peer wait.
 type Reason uint8
 
-// The reasons. They cross the wire: appended, never renumbered.
+// The reasons. They are on the wire: appended, never renumbered.
 const (
 	None       Reason = 0 // they do not wait
 	NotDriven  Reason = 1 // nothing runs the callbacks of the context
 	PerPeer    Reason = 2 // hg.Config.MaxActivePerPeer
 	Total      Reason = 3 // hg.Config.MaxActive
 	Method     Reason = 4 // hg.RPC.MaxActive, qs.MaxConcurrent
-	Workers    Reason = 5 // what hg.Config.Dispatch has, qs.Config.MaxConcurrent
+	Workers    Reason = 5 // the workers of hg.Config.Dispatch, qs.Config.MaxConcurrent
 	Authorizer Reason = 6 // hg.Config.Authorize has not decided
-	Program    Reason = 7 // something else of the program that has taken them
+	Program    Reason = 7 // another part of the program that has received them
 )
 
-// A State says what requests wait for. The zero value says that they do not wait.
+// A State is what requests wait for. The zero value means that they do not wait.
 type State struct {
 	Reason Reason
 	Active int // requests that count against the limit
 	Limit  int // 0 where there is none, or it is not known
 }
 
-// A Holder is what holds back a message that the layer above na has taken and not accepted. HeldBy is called with a lock of na held, from any
-// goroutine, until the message is accepted or freed: it does not block, takes no lock, and calls nothing of na.
+// A Holder is the reason why a message that the layer above na has received is not accepted. HeldBy
+// is called with a lock of na held, from any goroutine, until the message is accepted or freed: it
+// must not block, take a lock, or call na.
 type Holder interface{ HeldBy() State }
 
-// String says it of the target, for example "it handles 128 requests of this process, its limit (MaxActivePerPeer)". It is empty for the
-// zero value.
+// String describes s as seen by the origin, for example "it handles 128 requests of this process,
+// its limit (MaxActivePerPeer)". It is empty for the zero value.
 func (s State) String() string {
 	switch s.Reason {
 	case None:

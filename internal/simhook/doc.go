@@ -1,5 +1,9 @@
-// Package simhook is what a simulator replaces in package na: the clock, the randomness, the goroutines, how a context waits, and
-// which operations fail as they start. Package na asks a plugin, its names and its carriers for these interfaces; plugins of real networks have none.
+// Package simhook defines the parts of package na that a simulator replaces: the clock, the random
+// source, the goroutines, how a context waits, and which operations fail at their start. Package na
+// checks a plugin, its names and its carriers for these interfaces; plugins of real networks
+// implement none of them.
 //
-//	carrier.Plugin ─► Clock      carrier.Names ─► Scheduler, Faults      carrier.Carrier ─► Driver, Faults
+//	carrier.Plugin  ─► Clock
+//	carrier.Names   ─► Scheduler, Faults
+//	carrier.Carrier ─► Driver, Faults
 package simhook
