@@ -1,3 +1,4 @@
-// Package secure is what transports with TLS 1.3 have in common: how a tls.Config of the user's is made fit for both roles, what a
-// handshake proves of the peer, and what its errors say.
+// Package secure has the common parts of transports with TLS 1.3: it adapts a tls.Config of the
+// program for both roles, extracts the verified identity of the peer from a handshake, and explains
+// its errors.
 package secure

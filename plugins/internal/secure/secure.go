@@ -18,28 +18,31 @@ import (
 // ALPN is the protocol that both sides must name in the TLS handshake.
 const ALPN = "quicksilver/1"
 
-// What a peer may send before the TLS handshake has ended, in bytes: its first message and its certificates, when it connected
-// to us; all that it says, when we dialled it. Package tls needs several times as much memory for it.
+// Limits in bytes for the data that a peer may send before the TLS handshake has ended: for a peer
+// that connected, its first message and its certificates; for one that was dialed, everything.
+// Package tls needs several times as much memory for it.
 const (
 	MaxClientHello = 4 << 10
 	MaxClientProof = 6 << 10
 	MaxServerProof = 64 << 10
 )
 
-// Looks reports whether functions of the user's look at certificates.
+// Looks reports whether functions of the program verify certificates.
 func Looks(cfg *tls.Config) bool {
 	return cfg.VerifyConnection != nil || cfg.VerifyPeerCertificate != nil
 }
 
-// Authorities is implemented by the ClientSessionCache of a configuration whose authorities may be replaced: package qs makes such. No
-// session is ever resumed here, so the field has no other use; a Clone keeps it.
+// Authorities is implemented by the ClientSessionCache of a configuration whose authorities may be
+// replaced, as package qs does. Sessions are never resumed here, so the field has no other use; a
+// Clone keeps it.
 type Authorities interface {
-	// Current returns what is to be used now in the place of pool, which may be pool itself. It may read files.
+	// Current returns the pool that replaces pool now, which may be pool itself. It may read files.
 	Current(pool *x509.CertPool) *x509.CertPool
 }
 
-// Forced returns a copy of cfg for one handshake, with the authorities that are trusted now, that speaks nothing but TLS 1.3 and our protocol, and that has every connection prove anew
-// who it is. chosen is called with what GetConfigForClient returned, if anything.
+// Forced returns a copy of cfg for one handshake, with the authorities that are trusted now. It
+// allows only TLS 1.3 and this module's protocol, and makes every connection verify the peer again.
+// chosen is called with the result of GetConfigForClient, if there is one.
 func Forced(cfg *tls.Config, chosen func(hello *tls.ClientHelloInfo, other *tls.Config)) *tls.Config {
 	cfg = cfg.Clone()
 	if a, ok := cfg.ClientSessionCache.(Authorities); ok {
@@ -62,13 +65,15 @@ func Forced(cfg *tls.Config, chosen func(hello *tls.ClientHelloInfo, other *tls.
 	return cfg
 }
 
-// IsCurrent reports whether forced, which Forced has made of cfg, has the authorities that are trusted now.
+// IsCurrent reports whether forced, which Forced has made from cfg, has the authorities that are
+// trusted now.
 func IsCurrent(cfg, forced *tls.Config) bool {
 	a, ok := cfg.ClientSessionCache.(Authorities)
 	return !ok || a.Current(cfg.RootCAs) == forced.RootCAs && a.Current(cfg.ClientCAs) == forced.ClientCAs
 }
 
-// Validate says what is wrong with the TLS of a transport's options; empty when nothing is.
+// Validate returns a description of the valid TLS options if those of a transport are invalid; else
+// "".
 func Validate(cfg *tls.Config) (want string) {
 	if cfg != nil && cfg.MaxVersion != 0 && cfg.MaxVersion < tls.VersionTLS13 {
 		return "a MaxVersion of TLS 1.3, or 0"
@@ -76,7 +81,7 @@ func Validate(cfg *tls.Config) (want string) {
 	return ""
 }
 
-// MayListen reports whether there is a certificate to show to those who connect.
+// MayListen returns an error if cfg has no certificate to present to peers that connect.
 func MayListen(scheme string, cfg *tls.Config) error {
 	if len(cfg.Certificates) > 0 || cfg.GetCertificate != nil || cfg.GetConfigForClient != nil {
 		return nil
@@ -84,7 +89,8 @@ func MayListen(scheme string, cfg *tls.Config) error {
 	return codes.WithText(codes.ErrInvalid, scheme+": options: TLS has no certificate, want Certificates or GetCertificate to listen")
 }
 
-// Client is the configuration for dialling host at name, or the address in name where host is empty.
+// Client returns the configuration for dialing host at name, or the address in name if host is
+// empty.
 func Client(cfg *tls.Config, scheme, name, host string) *tls.Config {
 	if cfg.ServerName != "" {
 		return cfg
@@ -96,17 +102,18 @@ func Client(cfg *tls.Config, scheme, name, host string) *tls.Config {
 	return cfg
 }
 
-// An Own is the certificate that this side has shown in a handshake, as the one that dials; nil before, or for none. It is used by one handshake.
+// An Own is the certificate that this side has presented in a handshake as the client; nil before
+// that, or for none. It is used for one handshake.
 type Own struct{ leaf *x509.Certificate }
 
-// Note returns cfg, or a copy of it, that notes in o what it shows.
+// Note returns cfg, or a copy of it that records in o the certificate that it presents.
 func (o *Own) Note(cfg *tls.Config) *tls.Config {
 	cfg = cfg.Clone()
 	choose, all := cfg.GetClientCertificate, cfg.Certificates
 	cfg.GetClientCertificate = func(r *tls.CertificateRequestInfo) (c *tls.Certificate, err error) {
 		if choose != nil {
 			c, err = choose(r)
-		} else { // as package tls chooses
+		} else { // chosen in the same way as package tls does
 			c = &tls.Certificate{}
 			for i := range all {
 				if r.SupportsCertificate(&all[i]) == nil {
@@ -117,7 +124,7 @@ func (o *Own) Note(cfg *tls.Config) *tls.Config {
 		}
 		if err == nil && c != nil && len(c.Certificate) > 0 {
 			if o.leaf = c.Leaf; o.leaf == nil {
-				o.leaf, _ = x509.ParseCertificate(c.Certificate[0]) // else package tls says what is wrong with it
+				o.leaf, _ = x509.ParseCertificate(c.Certificate[0]) // if it cannot be parsed, package tls reports that
 			}
 		}
 		return c, err
@@ -125,7 +132,8 @@ func (o *Own) Note(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// Wrap returns an error of the connection, with the certificate if the peer has refused it because it has expired: Reason says which it is. o may be nil.
+// Wrap returns an error of the connection, with the certificate if the peer has rejected it as
+// expired: Reason describes it. o may be nil.
 func (o *Own) Wrap(err error) error {
 	if err == nil || o == nil || o.leaf == nil || Innermost(err) != alertExpired {
 		return err
@@ -133,32 +141,34 @@ func (o *Own) Wrap(err error) error {
 	return &expiredError{err, o.leaf}
 }
 
-// An expiredError says that the peer takes the certificate of this side for expired.
+// An expiredError means that the peer considers the certificate of this side expired.
 type expiredError struct {
 	error
 	own *x509.Certificate
 }
 
-// Unwrap returns what the peer has said.
+// Unwrap returns the alert of the peer.
 func (e *expiredError) Unwrap() error { return e.error }
 
-// ByHost reports whether peers must prove to be the hosts that they were looked up by. cfg may be nil.
+// ByHost reports whether peers must present certificates for the hosts by which they were looked
+// up. cfg may be nil.
 func ByHost(cfg *tls.Config) bool {
 	return cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify
 }
 
-// A Proof is what a handshake has proven of the peer.
+// A Proof is the verified information about the peer from a handshake.
 type Proof struct {
 	Who   carrier.Proof
 	cfg   *tls.Config
-	chain []*x509.Certificate // as the peer sent it
-	at    time.Time           // by the user's clock; zero when there is none
+	chain []*x509.Certificate // as the peer has sent it
+	at    time.Time           // time of the handshake by the program's clock; zero if there is no clock
 }
 
-// Prove returns it. looked: functions of the user's have looked at certificates.
+// Prove returns the Proof of a handshake. looked means that functions of the program have verified
+// the certificates.
 func Prove(cfg *tls.Config, state *tls.ConnectionState, looked bool) *Proof {
 	p := &Proof{Who: carrier.Proof{Secure: true}, cfg: cfg, chain: state.PeerCertificates}
-	switch { // what was only asked for, or sent, proves nothing
+	switch { // a certificate that was only requested or sent, and not verified, proves nothing
 	case len(state.VerifiedChains) > 0:
 		p.Who.Certificates = state.VerifiedChains[0]
 	case looked && len(state.PeerCertificates) > 0:
@@ -174,7 +184,7 @@ func Prove(cfg *tls.Config, state *tls.ConnectionState, looked bool) *Proof {
 	return p
 }
 
-// clock returns the clock by which certificates are judged.
+// clock returns the clock by which the validity of certificates is checked.
 func clock(cfg *tls.Config) func() time.Time {
 	if cfg.Time != nil {
 		return cfg.Time
@@ -182,7 +192,8 @@ func clock(cfg *tls.Config) func() time.Time {
 	return time.Now
 }
 
-// WallClock returns that of the network of a transport; nil where there is no TLS. cfg may be nil.
+// WallClock returns the WallClock of a transport's carrier.Network; nil without TLS. cfg may be
+// nil.
 func WallClock(cfg *tls.Config) func() time.Time {
 	if cfg == nil {
 		return nil
@@ -190,8 +201,10 @@ func WallClock(cfg *tls.Config) func() time.Time {
 	return clock(cfg)
 }
 
-// expiry is when the last of the chains that were verified expires, each with the first of its certificates; without one when shown does, which
-// functions of the user's have accepted. What had expired before, and was accepted all the same, never does.
+// expiry returns when the last of the verified chains expires; a chain expires with the first of
+// its certificates. Without a verified chain it is when shown expires, which functions of the
+// program have accepted. Certificates that had expired before, and were accepted nevertheless,
+// never expire.
 func expiry(verified [][]*x509.Certificate, shown []*x509.Certificate, now time.Time) (last time.Time) {
 	if len(verified) == 0 {
 		verified = [][]*x509.Certificate{shown}
@@ -210,11 +223,11 @@ func expiry(verified [][]*x509.Certificate, shown []*x509.Certificate, now time.
 	if !last.After(now) {
 		return time.Time{}
 	}
-	return last.Add(time.Nanosecond) // a certificate is valid at its NotAfter
+	return last.Add(time.Nanosecond) // a certificate is still valid at NotAfter
 }
 
-// SpeaksFor reports whether the peer, which connected to us, may be taken for the one that listens at name: it has proven
-// what it would have to prove if we dialled it there.
+// SpeaksFor reports whether the peer, which connected, may be identified with the listener at name:
+// it has proven the identity that it would have to prove if it was dialed there.
 func (p *Proof) SpeaksFor(scheme, name string) bool {
 	if len(p.Who.Certificates) == 0 || p.cfg.InsecureSkipVerify {
 		return false
@@ -225,24 +238,26 @@ func (p *Proof) SpeaksFor(scheme, name string) bool {
 	opts := x509.VerifyOptions{
 		Roots: p.cfg.RootCAs, DNSName: Client(p.cfg, scheme, name, "").ServerName, CurrentTime: p.at, Intermediates: x509.NewCertPool(),
 	}
-	for _, cert := range p.chain[1:] { // another path may be needed than for connecting
+	for _, cert := range p.chain[1:] { // the path to an authority may differ from that of the connection
 		opts.Intermediates.AddCert(cert)
 	}
 	_, err := p.Who.Certificates[0].Verify(opts)
 	return err == nil
 }
 
-// BothOrNone names what a program sets: the Config of package qs, or else what it makes the plugin with.
+// BothOrNone names the options that a program sets: those of the Config of package qs, or else
+// those with which it makes the plugin.
 func BothOrNone(scheme string) string {
 	return "set Config.TLS, or " + scheme + ".Options.TLS below package qs, on both sides, or on neither"
 }
 
-// WantsPlain is told to a TLS client by who speaks none, WantsTLS to a plain one by who speaks nothing else.
+// WantsPlain is the error for a TLS client that connects to a peer without TLS, WantsTLS for a
+// plain client of a peer with TLS only.
 func WantsPlain(scheme string) error {
 	return codes.WithText(codes.ErrProtocol, "the peer speaks TLS, this side does not: "+BothOrNone(scheme))
 }
 
-// WantsTLS is the other way round.
+// WantsTLS is the reverse of WantsPlain.
 func WantsTLS(scheme string) error {
 	return codes.WithText(codes.ErrProtocol, "TLS is required here: "+BothOrNone(scheme))
 }
@@ -256,19 +271,20 @@ var (
 
 const shorten = "have the peer show fewer intermediate certificates, or ones with smaller keys"
 
-// Overflow is the alert of who has been told too much: record_overflow.
+// Overflow is the TLS alert record_overflow, for a peer that has sent too much.
 const Overflow = 22
 
-// OwnTooLong is the error of who has shown n bytes of certificates to a listener that takes limit.
+// OwnTooLong returns the error of a client that has presented n bytes of certificates to a listener
+// with a lower limit.
 func OwnTooLong(n, limit int) error {
 	return fmt.Errorf("the certificates of this side are too long: a listener takes %d bytes before it knows who connects, and these came to %d: "+
 		"show fewer intermediate certificates, or ones with smaller keys", limit, n)
 }
 
-// alertExpired is what a peer says of a certificate that is not valid at this time.
+// alertExpired is the text of the alert for a certificate that is not valid at this time.
 const alertExpired = "tls: expired certificate"
 
-// alerts say what to do about what a peer said as it ended a handshake.
+// alerts has the remedies for the alerts with which a peer ends a handshake.
 var alerts = map[string]string{
 	"tls: certificate required":           "the peer wants a certificate: set Certificates in the tls.Config of this side",
 	"tls: bad certificate":                "the peer does not accept the certificate of this side",
@@ -280,7 +296,8 @@ var alerts = map[string]string{
 	"tls: no application protocol":        "the peer speaks TLS but not " + ALPN + " inside it: another program is there",
 }
 
-// Innermost is the innermost text of err: without the names of addresses and calls that package net puts before it.
+// Innermost returns the innermost text of err: without the addresses and calls that package net
+// puts in front of it.
 func Innermost(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -289,7 +306,7 @@ func Innermost(err error) string {
 	return err.Error()
 }
 
-// Reason says why TLS came to an end, and what to do about it.
+// Reason returns why a TLS connection ended, and the remedy.
 func Reason(err error) string {
 	var unverified *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError
