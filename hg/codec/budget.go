@@ -5,21 +5,23 @@ import (
 	"reflect"
 )
 
-// A Sparse type may be far larger in memory than on the wire, and its author accepts what a peer can do with that: many
-// empty ones in a slice, each for one byte. ErrInflated does not apply to elements of such a type.
+// A Sparse type may be far larger in memory than on the wire, and its author accepts what a peer
+// can do with that: a slice of many empty elements costs one byte each on the wire. ErrInflated
+// does not apply to elements of such a type.
 type Sparse interface {
 	DecodeSparse()
 }
 
-// inflation is the memory that one byte on the wire may cost without being counted: a slice header, which is what
-// an empty row of a [][]T costs honest senders.
+// inflation is the memory in bytes that one byte on the wire may cost without being counted: the
+// size of a slice header, which is the cost of an empty row of a [][]T from honest senders.
 const inflation = 24
 
-// budgetFor bounds what is counted, over a whole message.
+// budgetFor returns the limit of the counted bytes of a message.
 func budgetFor(wire int) int64 { return 4*int64(wire) + 4<<10 }
 
-// afford refuses b when decoding it into a value of shape s would take far more memory than b justifies. The bytes
-// have passed check, which counted their values. Each value is charged at most once, so few values need no account.
+// afford returns an error if decoding b into a value of shape s would take far more memory than the
+// length of b justifies. b has passed check, which has counted its values. Each value is charged at
+// most once, so messages with few values need no account.
 func (s *shape) afford(b []byte, values int) error {
 	budget := budgetFor(len(b))
 	if int64(values)*s.largest <= budget {
@@ -30,15 +32,16 @@ func (s *shape) afford(b []byte, values int) error {
 	return a.err
 }
 
-// An account walks over a message and the shape of its destination side by side, and adds up the excess.
+// An account walks a message and the shape of its destination in parallel, and adds up the excess.
 type account struct {
 	b    []byte
 	left int64
 	err  error
 }
 
-// walk follows the value at pos into s and returns where it ends. It recurses no deeper than the guard allows, and a
-// few steps for each level. What does not fit s is skipped: the decoder will say so.
+// walk walks the value at pos with shape s and returns where it ends. It recurses no deeper than
+// the guard allows, with a few steps for each level. It skips values that do not fit s: the decoder
+// reports them.
 func (a *account) walk(s *shape, pos int) int {
 	if s.largest == 0 || a.err != nil {
 		return skip(a.b, pos)
@@ -85,7 +88,8 @@ func (a *account) element(s *shape, size int64, in *shape, pos int) int {
 	return end
 }
 
-// charge counts what an element of size bytes costs beyond what its bytes on the wire pay for.
+// charge counts the memory of an element of size bytes beyond the part that its bytes on the wire
+// justify.
 func (a *account) charge(size int64, in *shape, pos, end int) {
 	excess := size - inflation*int64(end-pos)
 	if excess <= 0 || a.err != nil {
@@ -109,11 +113,11 @@ func (a *account) field(s *shape, pos int) *shape {
 	return light
 }
 
-// shapeOf returns the shape of what v points to.
+// shapeOf returns the shape of the target of v.
 func shapeOf(v any) *shape {
 	t := reflect.TypeOf(v)
 	if t.Kind() != reflect.Pointer {
-		return light // the decoder will say so
+		return light // the decoder reports it
 	}
 	if s, ok := shapes.Load(t); ok {
 		return s.(*shape)

@@ -5,33 +5,36 @@ import (
 	"fmt"
 )
 
-// A Codec turns RPC arguments into bytes and back. It is used by many goroutines at once.
+// A Codec converts RPC arguments to bytes and back. Its methods are called from many goroutines at
+// once.
 type Codec interface {
-	// Name identifies the codec to people.
+	// Name identifies the codec in logs and errors.
 	Name() string
 
-	// ID identifies the codec to peers: it travels with everything that the codec has encoded. Programs give their own
-	// codecs numbers from 128 on.
+	// ID identifies the codec on the wire: it is sent with everything that the codec has encoded.
+	// Codecs of programs use numbers from 128 on.
 	ID() uint8
 
-	// Append encodes v at the end of dst and returns the extended slice. A nil v encodes as no bytes at all. After an
-	// error the result is dst as it was given.
+	// Append encodes v at the end of dst and returns the extended slice. A nil v encodes as no
+	// bytes. After an error the result is dst, unchanged.
 	Append(dst []byte, v any) ([]byte, error)
 
-	// Decode reads v, a pointer, from b, which is hostile until proven otherwise. It copies what it keeps: b is reused
-	// after the call. A nil v checks b and discards it.
+	// Decode decodes b into v, a pointer. b comes from a peer and must be checked. Decode must copy
+	// what it keeps: b is reused after the call. A nil v checks b and discards it.
 	Decode(b []byte, v any) error
 }
 
 // The codecs that every peer knows, by ID.
 const (
-	NoBytesID uint8 = 0 // of what has no bytes, whatever the codec
+	NoBytesID uint8 = 0 // values without bytes, whatever the codec
 	RawID     uint8 = 1
 	MsgpackID uint8 = 2
-	EncodedID uint8 = 3 // of bytes that a program has encoded itself, for ForwardRaw for example: whoever decodes them knows how
+	// bytes that a program has encoded itself, for ForwardRaw for example: the receiver must know
+	// how
+	EncodedID uint8 = 3
 )
 
-// NameOf returns the name of a codec that every peer knows, and else its number.
+// NameOf returns the name of a codec that every peer knows, or else the number as text.
 func NameOf(id uint8) string {
 	switch id {
 	case RawID:
@@ -44,7 +47,8 @@ func NameOf(id uint8) string {
 	return fmt.Sprintf("%d", id)
 }
 
-// Reasons why Decode or Check refuses bytes. They come wrapped in an InputError, which knows the place.
+// Reasons why Decode or Check rejects bytes. They are wrapped in an InputError, which has the
+// position.
 var (
 	ErrNoValue   = errors.New("no value was sent, but one is expected")
 	ErrTruncated = errors.New("the input ends before the value does")
@@ -57,14 +61,14 @@ var (
 	ErrInflated  = errors.New("the value would take far more memory than its bytes justify")
 )
 
-// ErrType means that the codec cannot handle the Go type it was given: a mistake of the calling program.
+// ErrType means that the codec does not support the Go type: an error of the calling program.
 var ErrType = errors.New("type not accepted")
 
-// An InputError says where in the bytes of a peer something is wrong, and what.
+// An InputError describes an error in the bytes of a peer, and its position.
 type InputError struct {
-	Offset int    // of the byte at which the offending value begins
-	Len    int    // of the whole input
-	What   string // the offending value, "" if there is nothing to add
+	Offset int    // offset of the first byte of the invalid value
+	Len    int    // length of the whole input
+	What   string // the invalid value; may be empty
 	Err    error  // one of the reasons above
 }
 

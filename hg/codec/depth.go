@@ -9,13 +9,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// What Append encodes is bounded as what Decode takes: an encoder that follows a cycle ends the process, and what is nested too deeply
-// would be refused by the target only. Most types cannot nest so deeply whatever their values are, and cost nothing.
+// Append has the same limit of depth as Decode: an encoder that follows a cycle would end the
+// process, and a value that is nested too deeply would only be rejected by the target. The values
+// of most types cannot nest that deeply, and need no check.
 
-// maxSteps bounds the steps into a value, pointers and interfaces included, which the bytes do not show.
+// maxSteps limits the steps into a value, including pointers and interfaces, which add no bytes.
 const maxSteps = 4 * MaxDepth
 
-var deeps sync.Map // reflect.Type → bool, of deep
+var deeps sync.Map // reflect.Type → bool: the results of deep
 
 // deep reports whether values of type t may be nested more deeply than MaxDepth.
 func deep(t reflect.Type) bool {
@@ -27,8 +28,9 @@ func deep(t reflect.Type) bool {
 	return d
 }
 
-// levels returns how deeply values of type t may be nested, pointers included, and more than MaxDepth when nothing says. seen are types
-// whose levels are known, or being counted: those contain themselves.
+// levels returns how deeply values of type t may be nested, including pointers, and more than
+// MaxDepth if there is no limit. seen has the types whose levels are known, or being computed: the
+// latter contain themselves.
 func levels(t *schema.Type, seen map[*schema.Type]int) (n int) {
 	if n, ok := seen[t]; ok {
 		return n
@@ -57,14 +59,14 @@ func levels(t *schema.Type, seen map[*schema.Type]int) (n int) {
 	return min(n, MaxDepth+1)
 }
 
-// A walk follows a value into its parts. Parts that are shared are looked at once for each depth, as soon as there are many: values
-// that do not contain themselves may have exponentially many ways to their leaves.
+// A walk visits the parts of a value. Once there are many, it visits shared parts only once for
+// each depth: a value without cycles may have exponentially many paths to its leaves.
 type walk struct {
 	parts int
-	fit   map[shared]int // the levels that were enough
+	fit   map[shared]int // the levels that were sufficient
 }
 
-// A shared is a part that several others may point to, so many steps before there are too many.
+// A shared is a part that several others may point to, with the number of remaining steps.
 type shared struct {
 	t     reflect.Type
 	at    uintptr
@@ -72,14 +74,15 @@ type shared struct {
 	steps int
 }
 
-// A room is how much deeper parts may be nested: steps, pointers and interfaces included, and containers as the bytes show them.
+// A room is how much deeper parts may be nested: steps, including pointers and interfaces, and
+// levels, containers as in the bytes.
 type room struct{ steps, levels int }
 
-// fewParts is how many parts are looked at before a walk remembers them.
+// fewParts is how many parts a walk visits before it remembers them.
 const fewParts = 1 << 12
 
-// tooDeep returns the type of the value at which v is nested without end, or so deeply that an encoder had better not begin; nil if
-// it is not.
+// tooDeep returns the type of the part at which v is nested endlessly, or too deeply to begin
+// encoding; nil if it is not.
 func tooDeep(v reflect.Value) reflect.Type {
 	var w walk
 	return w.tooDeep(v, room{maxSteps, MaxDepth})
@@ -94,7 +97,7 @@ func (w *walk) tooDeep(v reflect.Value, left room) reflect.Type {
 		return t
 	}
 	if t.Kind() != reflect.Interface && schema.Of(t).Encodes != "" {
-		return nil // checkDeep looks at what they have made
+		return nil // checkDeep checks their encoding
 	}
 	switch t.Kind() {
 	case reflect.Map, reflect.Slice:
@@ -130,7 +133,7 @@ func (w *walk) tooDeep(v reflect.Value, left room) reflect.Type {
 	return nil
 }
 
-// inside is tooDeep of the parts of v.
+// inside is tooDeep for the parts of v.
 func (w *walk) inside(v reflect.Value, left room) reflect.Type {
 	left.steps--
 	t := v.Type()
@@ -173,7 +176,7 @@ func (w *walk) inside(v reflect.Value, left room) reflect.Type {
 	return nil
 }
 
-// errDeep is the error of a value that cannot be encoded because of a part of type at.
+// errDeep returns the error of a value that cannot be encoded because of a part of type at.
 func errDeep(v any, at reflect.Type) error {
 	in := ""
 	if at != nil {
@@ -182,7 +185,8 @@ func errDeep(v any, at reflect.Type) error {
 	return fmt.Errorf("codec: encode %T: more than %d levels deep%s: %w", v, MaxDepth, in, ErrDepth)
 }
 
-// checkDeep reports whether the decoder would refuse b, the encoding of v, for its depth.
+// checkDeep returns an error if the decoder would reject b, the encoding of v, because of its
+// depth.
 func checkDeep(b []byte, v any) error {
 	if _, err := check(b, MaxDepth); errors.Is(err, ErrDepth) {
 		return errDeep(v, nil)

@@ -12,24 +12,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A FieldChecker is a Codec that compares a message with the type that it was decoded into: the sender's type may have other fields.
-// Msgpack is.
+// A FieldChecker is a Codec that compares the fields of a message with those of the type into which
+// it was decoded: the sender's type may have other fields. Msgpack implements it.
 type FieldChecker interface {
-	// CheckUnknown returns an error that names a field of b that the type of v, a pointer, does not have. It matches ErrUnknownField. A
-	// field whose value is empty is none: nil, false, 0, "", or without elements.
+	// CheckUnknown returns an error that names a field of b that the type of v, a pointer, does not
+	// have. It matches ErrUnknownField. Fields with an empty value are ignored: nil, false, 0, "",
+	// or without elements.
 	CheckUnknown(b []byte, v any) error
 
-	// CheckMissing returns an error that names a field of the type of v, a pointer, that b does not have, or has as nil. It matches
-	// ErrMissingField. A field that is a pointer or an interface may be missing, and one whose tag says omitempty. The elements of an array
-	// count as fields; a slice or a map may be nil.
+	// CheckMissing returns an error that names a field of the type of v, a pointer, that is missing
+	// in b, or nil. It matches ErrMissingField. Fields that are pointers or interfaces may be
+	// missing, and those with the tag omitempty. The elements of an array count as fields; a slice
+	// or a map may be nil.
 	CheckMissing(b []byte, v any) error
 }
 
-// Both are methods for bytes that Decode has decoded without an error. They do not block, allocate nothing if all is well, and may be
-// called from any goroutine.
+// Both are called with bytes that Decode has decoded without an error. They do not block, allocate
+// nothing without an error, and may be called from any goroutine.
 var _ FieldChecker = packer{}
 
-// Reasons why the fields of a message and those of the receiver's type are not the same.
+// Errors of fields that differ between a message and the receiver's type.
 var (
 	ErrUnknownField = errors.New("the receiver's type does not have the field")
 	ErrMissingField = errors.New("the sender did not send the field")
@@ -69,7 +71,8 @@ func (packer) CheckMissing(b []byte, v any) error {
 	return w.error(v, ErrMissingField)
 }
 
-// isPlain reports whether b is bytes or a string in a destination for these, which appendPlain has encoded as a rule.
+// isPlain reports whether b is bytes or a string, normally from appendPlain, for a destination of
+// that type.
 func isPlain(b []byte, v any) bool {
 	switch v.(type) {
 	case *[]byte, *string:
@@ -78,10 +81,12 @@ func isPlain(b []byte, v any) bool {
 	return false
 }
 
-// maxFlat is how many fields a struct may have to be compared as hasSameFields does: those of more have another encoding.
+// maxFlat is the largest number of fields of a struct for hasSameFields: the encoding of larger
+// ones begins differently.
 const maxFlat = 15
 
-// flatten returns how a struct s begins, and its names, for hasSameFields; nil unless each field is a value with nothing in it to look at.
+// flatten returns the encoded beginning of a struct s, and its encoded names, for hasSameFields;
+// nil unless no field contains values that have to be checked.
 func (s *shape) flatten() (flat [][]byte) {
 	if s.kind != record || s.own || s.taught || s.isTuple || len(s.order) == 0 || len(s.order) > maxFlat {
 		return nil
@@ -96,8 +101,9 @@ func (s *shape) flatten() (flat [][]byte) {
 	return flat
 }
 
-// hasSameFields reports whether b, a good message, is a struct s with all of its fields, in their order and none of them nil: so a peer encodes it that has
-// the same type. It is false where it would have to look into a value.
+// hasSameFields reports whether b, a valid message, is a struct s with all of its fields in order,
+// none of them nil, as a peer with the same type encodes it. It returns false if it would have to
+// check the values of fields.
 func (s *shape) hasSameFields(b []byte) bool {
 	if len(s.flat) == 0 || len(b) == 0 || b[0] != s.flat[0][0] {
 		return false
@@ -115,7 +121,7 @@ func (s *shape) hasSameFields(b []byte) bool {
 	return true
 }
 
-// addNeeds finds out which fields of a struct have to be sent.
+// addNeeds determines which fields of a struct must be present.
 func (s *shape) addNeeds(t *schema.Type) {
 	s.isTuple = t.Tuple
 	s.needs = make([]bool, len(t.Members))
@@ -128,10 +134,10 @@ func (s *shape) addNeeds(t *schema.Type) {
 	}
 }
 
-// isTaught reports whether the program has registered an encoder of its own with the msgpack package for the struct s: what it encodes has
-// other fields.
+// isTaught reports whether the program has registered an encoder of its own with the msgpack
+// package for the struct s, whose fields are not known.
 func (s *shape) isTaught() (taught bool) {
-	defer func() { // a method of a field that does not take its zero value
+	defer func() { // a method of a field may panic for its zero value
 		if recover() != nil {
 			taught = false
 		}
@@ -159,12 +165,13 @@ func (s *shape) hasRecords(seen map[*shape]bool) bool {
 	return s.reaches(seen, func(s *shape) bool { return s.kind == record })
 }
 
-// isExact reports whether something that can be reached from s has to be sent, or to be sent as a struct.
+// isExact reports whether a shape that can be reached from s must be present, or must be encoded as
+// a struct.
 func (s *shape) isExact(seen map[*shape]bool) bool {
 	return s.reaches(seen, func(s *shape) bool { return s.kind == record || s.typ.Kind() == reflect.Array })
 }
 
-// reaches reports whether is holds for a shape that can be reached from s.
+// reaches reports whether is returns true for a shape that can be reached from s.
 func (s *shape) reaches(seen map[*shape]bool, is func(*shape) bool) bool {
 	if s == nil || seen[s] || s.typ == nil || s.own {
 		return false
@@ -181,16 +188,16 @@ func (s *shape) reaches(seen map[*shape]bool, is func(*shape) bool) bool {
 	return false
 }
 
-// A fieldWalk walks over a good message and the shape of its destination side by side, until it has found a field that only one of them
-// has.
+// A fieldWalk walks a valid message and the shape of its destination in parallel, until it finds a
+// field that only one of them has.
 type fieldWalk struct {
 	b       []byte
-	missing bool // fields that are not in b are looked for, and else those that are in b only
-	hasNil  bool // there may be a nil in b
+	missing bool // search for fields that are not in b; otherwise for those that are only in b
+	hasNil  bool // b may contain nil
 
 	found bool
-	path  string // of fields, to what was found; "" for the whole
-	what  string // about it
+	path  string // path of fields to the result; "" for the whole
+	what  string // description of the result
 }
 
 func (w *fieldWalk) error(v any, err error) error {
@@ -208,7 +215,7 @@ func (w *fieldWalk) report(what string) {
 	w.found, w.what = true, what
 }
 
-// within puts the name of the struct's field in front of the path.
+// within adds the name of the struct's field to the front of the path.
 func (w *fieldWalk) within(name string) {
 	if w.path != "" {
 		name += "." + w.path
@@ -216,7 +223,7 @@ func (w *fieldWalk) within(name string) {
 	w.path = name
 }
 
-// isDone reports whether there is nothing to find in a value of shape s.
+// isDone reports whether a value of shape s need not be searched.
 func (w *fieldWalk) isDone(s *shape) bool {
 	switch {
 	case w.found, s.typ == nil, s.own, s.taught:
@@ -227,7 +234,7 @@ func (w *fieldWalk) isDone(s *shape) bool {
 	return !s.records
 }
 
-// walk follows the value at pos into s and returns where it ends.
+// walk walks the value at pos with shape s and returns where it ends.
 func (w *fieldWalk) walk(s *shape, pos int) int {
 	if w.isDone(s) {
 		return skip(w.b, pos)
@@ -256,7 +263,7 @@ func (w *fieldWalk) walk(s *shape, pos int) int {
 		return w.record(s, n, body)
 	case s.kind == record && cl == list && s.isTuple && n == len(s.order):
 		return w.tuple(s, body)
-	case s.kind == record && cl == list && n > 0: // the decoder takes it, as the fields in their order
+	case s.kind == record && cl == list && n > 0: // the decoder accepts a list as the fields in order
 		w.report("a list for a struct: ")
 	case s.kind == record && cl == list && w.missing && s.needed > 0:
 		w.reportNeeded(s, func(int) bool { return false })
@@ -280,7 +287,7 @@ func (w *fieldWalk) checkNil(s *shape) {
 	}
 }
 
-// tuple follows the fields of a struct that is encoded as an array.
+// tuple walks the fields of a struct that is encoded as an array.
 func (w *fieldWalk) tuple(s *shape, pos int) int {
 	for i, field := range s.order {
 		if w.b[pos] == 0xc0 && !s.needs[i] {
@@ -295,7 +302,7 @@ func (w *fieldWalk) tuple(s *shape, pos int) int {
 	return pos
 }
 
-// record follows n fields into s.
+// record walks n fields of a struct s.
 func (w *fieldWalk) record(s *shape, n, pos int) int {
 	var few [4]uint64
 	seen := few[:]
@@ -308,7 +315,7 @@ func (w *fieldWalk) record(s *shape, n, pos int) int {
 		name := w.b[body : body+length]
 		pos = body + length
 		at := place{light, -1}
-		if next < len(s.names) && s.names[next] == string(name) { // both have the same order, as a rule
+		if next < len(s.names) && s.names[next] == string(name) { // normally the order is the same
 			at = place{s.order[next], next}
 		} else if known, ok := s.fields[string(name)]; ok {
 			at = known
@@ -350,7 +357,7 @@ func (w *fieldWalk) reportNeeded(s *shape, seen func(i int) bool) {
 	}
 }
 
-// isEmpty reports whether the value at pos says nothing: nil, false, 0, "", or no elements.
+// isEmpty reports whether the value at pos is empty: nil, false, 0, "", or without elements.
 func isEmpty(b []byte, pos int) bool {
 	switch c := b[pos]; {
 	case c == 0xc0, c == 0xc2, c == 0:

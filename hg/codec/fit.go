@@ -5,25 +5,26 @@ import (
 	"reflect"
 )
 
-// A fitting walks over a message and the shape of its destination side by side and looks for a value that the decoder will
-// not take, before the decoder has allocated anything for those in front of it. It only suspects: what it does not
-// expect, the decoder is asked about, alone. What it overlooks the decoder finds later.
+// A fitting walks a message and the shape of its destination in parallel and searches for a value
+// that the decoder will reject, before the decoder has allocated memory for the values in front of
+// it. It only finds candidates, and lets the decoder decode these alone. Others are found by the
+// decoder later.
 type fitting struct {
 	b    []byte
 	err  error
-	path string // of fields, to where err is
+	path string // path of fields to the value of err
 
-	ranges bool // look for integers that do not fit, and for nothing else
+	ranges bool // search only for integers that do not fit
 
-	extType byte // of the last extension that was asked about, and its n
+	extType byte // type and n of the last extension that the decoder was tried on
 	extSize int
 }
 
 // decoderCost is the memory of a decoder and its error.
 const decoderCost = 1 << 10
 
-// fit returns the error with which decoding b into a value of shape s would end, if the values in front of the place could
-// cost more than what a refused message may.
+// fit returns the error with which decoding b into a value of shape s would end, if the values in
+// front of it could cost more than a rejected message may.
 func (s *shape) fit(b []byte, values int) error {
 	if int64(values)*s.dense <= budgetFor(len(b))-decoderCost {
 		return nil
@@ -36,7 +37,8 @@ func (s *shape) fit(b []byte, values int) error {
 	return f.err
 }
 
-// inRange returns the error of an integer in b that the receiver's type does not hold: the decoder would cut it.
+// inRange returns the error of an integer in b that does not fit the receiver's type: the decoder
+// would truncate it.
 func (s *shape) inRange(b []byte, sv *survey) error {
 	if sv.low >= s.low && sv.high <= s.high {
 		return nil
@@ -49,7 +51,8 @@ func (s *shape) inRange(b []byte, sv *survey) error {
 	return f.err
 }
 
-// integer reports whether the value at pos is an integer, and whether it fits t if that is looked for.
+// integer reports whether the value at pos is an integer, and, if ranges are searched, records an
+// error if it does not fit t.
 func (f *fitting) integer(t reflect.Type, pos int) bool {
 	if !integer(f.b[pos]) {
 		return false
@@ -71,7 +74,8 @@ func (f *fitting) inRange(t reflect.Type, pos int) {
 	}
 }
 
-// place returns the path of fields to the value that the decoder has refused, and ": "; "" if it is not found.
+// place returns the path of fields to the value that the decoder has rejected, and ": "; "" if it
+// is not found.
 func (s *shape) place(b []byte) string {
 	f := fitting{b: b}
 	if f.walk(s, 0); f.err == nil || f.path == "" {
@@ -80,14 +84,14 @@ func (s *shape) place(b []byte) string {
 	return f.path + ": "
 }
 
-// bytesLike reports whether a value begins with c that a string and a []byte can be made of.
+// bytesLike reports whether c begins a value that can be decoded into a string and a []byte.
 func bytesLike(c byte) bool {
 	return c >= 0xa0 && c <= 0xbf || c >= 0xc4 && c <= 0xc6 || c >= 0xd9 && c <= 0xdb
 }
 
 func integer(c byte) bool { return c <= 0x7f || c >= 0xe0 || c >= 0xcc && c <= 0xd3 }
 
-// walk follows the value at pos into s and returns where it ends.
+// walk walks the value at pos with shape s and returns where it ends.
 func (f *fitting) walk(s *shape, pos int) int {
 	c := f.b[pos]
 	if f.err != nil || s.typ == nil || s.own || c == 0xc0 {
@@ -102,7 +106,7 @@ func (f *fitting) walk(s *shape, pos int) int {
 		if s.typ.NumMethod() == 0 {
 			return f.any(pos)
 		}
-		fits = bytesLike(c) && !isBinary(c) // of an error
+		fits = bytesLike(c) && !isBinary(c) // the field is an error
 	case reflect.Slice, reflect.Array:
 		most := n
 		if kind == reflect.Array {
@@ -187,7 +191,7 @@ func (f *fitting) record(s *shape, n, pos int) int {
 	return pos
 }
 
-// any follows a value that becomes what it is. Maps in it have keys that are strings.
+// any walks a value whose type is determined by the message. The keys of its maps are strings.
 func (f *fitting) any(pos int) int {
 	if f.err != nil {
 		return skip(f.b, pos)
@@ -216,9 +220,10 @@ func (f *fitting) any(pos int) int {
 	return body + n
 }
 
-// suspect asks the decoder whether it makes a t of the value at pos. A program can teach it to.
+// suspect decodes the value at pos into a new t, to find out whether that succeeds: a program can
+// register decoders.
 func (f *fitting) suspect(t reflect.Type, pos int) {
-	if f.err != nil || f.ranges || int64(t.Size()) > budgetFor(len(f.b))-decoderCost { // asking costs a t
+	if f.err != nil || f.ranges || int64(t.Size()) > budgetFor(len(f.b))-decoderCost { // it allocates a t
 		return
 	}
 	alone := f.b[pos:skip(f.b, pos)]

@@ -5,10 +5,11 @@ import (
 	"fmt"
 )
 
-// MaxDepth is how deeply Msgpack lets containers nest. The decoder recurses once per level.
+// MaxDepth is the depth of nested containers that Msgpack accepts. The decoder recurses once per
+// level.
 const MaxDepth = 32
 
-// A class says what follows the first byte of a msgpack value.
+// A class is the kind of data that follows the first byte of a msgpack value.
 type class uint8
 
 const (
@@ -19,8 +20,8 @@ const (
 	reserved
 )
 
-// A form describes one possible first byte. The value's n is the number below plus, if width is not 0, the big-endian
-// integer in the next width bytes.
+// A form describes one possible first byte. The value's n is the number below plus, if width is not
+// 0, the big-endian integer in the next width bytes.
 type form struct {
 	class class
 	width uint8
@@ -68,32 +69,33 @@ var forms = func() (t [256]form) {
 	return t
 }()
 
-// Check reports whether b is exactly one msgpack value with containers nested at most maxDepth deep. It reads no more
-// than the type bytes and the lengths, allocates nothing when b is good, and does not recurse.
+// Check reports whether b is exactly one msgpack value with containers nested at most maxDepth
+// deep. It reads no more than the type bytes and the lengths, allocates nothing when b is good, and
+// does not recurse.
 //
-// A good b holds at most len(b) values in all its containers together, which is what keeps a decoder from
-// allocating for elements that were only claimed.
+// A good b holds at most len(b) values in all its containers together, which is what keeps a
+// decoder from allocating for elements that were only claimed.
 func Check(b []byte, maxDepth int) error {
 	_, err := check(b, maxDepth)
 	return err
 }
 
-// A survey is what the guard learns about good bytes on its way.
+// A survey is what check has determined about valid bytes.
 type survey struct {
-	values int  // in all containers, and the containers
-	exts   bool // some of them are extensions
-	hollow int  // 1 + the offset of one without a body, if there is one
+	values int  // number of values, including those in containers and the containers
+	exts   bool // some values are extensions
+	hollow int  // 1 + the offset of an extension without a body; 0 if there is none
 
-	low  int64  // the smallest integer in them, or 0
-	high uint64 // the largest, if it is above 127
+	low  int64  // the smallest integer, or 0
+	high uint64 // the largest integer, if it is above 127
 }
 
 // check is Check with a survey.
 func check(b []byte, maxDepth int) (sv survey, err error) {
 	var (
-		outer = make([]uint64, 0, MaxDepth) // values still owed by the containers around the current one
-		here  = uint64(1)                   // values still owed by the current container
-		owed  = uint64(1)                   // by all of them; each takes at least a byte
+		outer = make([]uint64, 0, MaxDepth) // values missing in the containers around the current one
+		here  = uint64(1)                   // values missing in the current container
+		owed  = uint64(1)                   // values missing in all containers; each takes at least a byte
 		pos   = 0
 	)
 	for owed > 0 {
@@ -160,7 +162,7 @@ func check(b []byte, maxDepth int) (sv survey, err error) {
 	return sv, nil
 }
 
-// integerAt returns the integer at pos, whose bytes are there: low if it is negative, else high.
+// integerAt returns the integer at pos, whose bytes are present: low if it is negative, else high.
 func integerAt(b []byte, pos int) (low int64, high uint64) {
 	switch c := b[pos]; {
 	case c <= 0x7f:
@@ -179,7 +181,7 @@ func integerAt(b []byte, pos int) (low int64, high uint64) {
 	}
 }
 
-// number64 reads a number of width bytes.
+// number64 decodes a number of width bytes.
 func number64(b []byte, width int) (n uint64) {
 	for _, c := range b[:width] {
 		n = n<<8 | uint64(c)
@@ -187,7 +189,7 @@ func number64(b []byte, width int) (n uint64) {
 	return n
 }
 
-// number reads the length field of width bytes at the beginning of b.
+// number decodes the length field of width bytes at the beginning of b.
 func number(b []byte, width uint8) uint64 {
 	switch width {
 	case 1:
@@ -200,8 +202,8 @@ func number(b []byte, width uint8) uint64 {
 	return 0
 }
 
-// head reads the beginning of the value at pos in bytes that have passed check: its class, its n, and where its body
-// or its first element begins.
+// head decodes the beginning of the value at pos in bytes that have passed check: its class, its n,
+// and where its body or its first element begins.
 func head(b []byte, pos int) (cl class, n, body int) {
 	f := forms[b[pos]]
 	pos++
@@ -225,7 +227,7 @@ func skip(b []byte, pos int) int {
 	return pos
 }
 
-// refuse describes the value at offset at, as far as it is there.
+// refuse returns the error of the value at offset at, with as much of it as is present.
 func refuse(b []byte, at int, reason error) error {
 	return &InputError{Offset: at, Len: len(b), What: describe(b[at:]), Err: reason}
 }

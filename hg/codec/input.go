@@ -2,19 +2,19 @@ package codec
 
 import "io"
 
-// A input feeds checked bytes to a msgpack.Decoder and keeps the decoder on the same reading of them as the guard.
-//
-// The two disagree in one place: asked for a map, the decoder takes the head of an extension, drops it, and reads the
-// map out of the extension's body, or out of the next value if there is no body. The guard has not looked into the body,
-// and nests differently, so that 8 bytes could ask for gigabytes or for endless recursion. Type bytes are read one at a
-// time and bodies in one piece, so a input with exts set refuses to give out an extension's body byte by byte.
+// An input passes checked bytes to a msgpack.Decoder and ensures that the decoder interprets them
+// as the guard does. The two differ in one case: if the decoder expects a map, it reads the head of
+// an extension, drops it, and decodes the map from the extension's body, or from the next value if
+// there is no body. The guard has not checked the body, and nests differently, so 8 bytes could
+// request gigabytes or endless recursion. The decoder reads type bytes one at a time and bodies at
+// once, so an input with exts set does not return the body of an extension byte by byte.
 type input struct {
 	b    []byte
 	pos  int
-	exts bool // b contains extensions: follow where they are
+	exts bool // b contains extensions: track their position
 
 	next       int // the first value whose head has not been passed
-	body, stop int // the body of the value before next, if that is an extension, else empty
+	body, stop int // the body of the value before next, if that is an extension; else empty
 }
 
 var _ interface {
@@ -47,7 +47,7 @@ func (s *input) ReadByte() (byte, error) {
 	return c, nil
 }
 
-// follow keeps body and stop up to date with pos. It walks over b once, whatever the decoder does.
+// follow updates body and stop for pos. It walks b once in total.
 func (s *input) follow() error {
 	for s.next <= s.pos {
 		at := s.next
@@ -58,7 +58,7 @@ func (s *input) follow() error {
 			s.next = body + n
 		case extension:
 			s.body, s.stop, s.next = body+1, body+n, body+n
-			if n == 1 { // nothing to recognise a wrong reading by
+			if n == 1 { // a body of one byte: a wrong interpretation cannot be detected
 				return refuse(s.b, at, ErrExtension)
 			}
 		}
@@ -69,7 +69,7 @@ func (s *input) follow() error {
 	return nil
 }
 
-// UnreadByte takes back the last ReadByte.
+// UnreadByte reverts the last ReadByte.
 func (s *input) UnreadByte() error {
 	s.pos--
 	return nil

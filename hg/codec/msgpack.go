@@ -8,8 +8,9 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Msgpack is the default codec: vmihailenco/msgpack behind the guard and the budget that the package
-// comment describes. A panic while decoding, which a peer can provoke in reflect, becomes an error.
+// Msgpack is the default codec: vmihailenco/msgpack with the guard and the budget that the package
+// comment describes. A panic during decoding, which a peer can provoke in reflect, becomes an
+// error.
 var Msgpack Codec = packer{}
 
 type packer struct{}
@@ -17,7 +18,8 @@ type packer struct{}
 func (packer) Name() string { return "msgpack" }
 func (packer) ID() uint8    { return MsgpackID }
 
-// maxPooled bounds the messages whose coder, with its scratch memory, is kept for the next message.
+// maxPooled limits the length of a message after which the coder, with its scratch memory, is kept
+// for the next message.
 const maxPooled = 64 << 10
 
 type encoder struct {
@@ -35,7 +37,7 @@ var (
 	decoders = sync.Pool{New: func() any { return &decoder{Decoder: msgpack.NewDecoder(nil)} }}
 )
 
-// A output is the io.Writer and io.ByteWriter behind Append.
+// An output is the io.Writer and io.ByteWriter behind Append.
 type output struct{ b []byte }
 
 func (s *output) Write(p []byte) (int, error) {
@@ -94,7 +96,7 @@ func (packer) Decode(b []byte, v any) (err error) {
 	if err != nil || v == nil {
 		return err
 	}
-	if sv.hollow > 0 { // the source would refuse it where it stands
+	if sv.hollow > 0 { // input would reject it there
 		return refuse(b, sv.hollow-1, ErrExtension)
 	}
 	s := shapeOf(v)
@@ -114,10 +116,10 @@ func (packer) Decode(b []byte, v any) (err error) {
 	return err
 }
 
-// A refusedError is what a decoder says of a value.
+// A refusedError is the error of a decoder about a value.
 type refusedError struct {
 	into  any
-	place string // in it: fields, and ": "
+	place string // path of fields to the value, and ": "
 	err   error
 }
 
@@ -127,16 +129,16 @@ func (e *refusedError) Error() string {
 
 func (e *refusedError) Unwrap() error { return e.err }
 
-// decode decodes good bytes; exts tells that there are extensions among them.
+// decode decodes checked bytes; exts means that they contain extensions.
 func decode(b []byte, v any, exts bool) (err error) {
-	// A field of type error that meets a number makes reflect panic, and so does a map keyed by any that meets an array.
+	// reflect panics if a field of type error gets a number, or a map keyed by any gets an array.
 	defer recoverDecode(v, &err)
 	d := decoders.Get().(*decoder)
 	d.src.reset(b, exts)
 	d.Reset(&d.src)
-	d.DisableAllocLimit(true) // the guard has seen the bytes behind every length, so allocate once and exactly
+	d.DisableAllocLimit(true) // the guard has checked every length, so allocate once and exactly
 	if err := d.Decode(v); err != nil {
-		return &refusedError{into: v, err: err} // d may be in any state: let it go
+		return &refusedError{into: v, err: err} // d may be in any state: do not reuse it
 	}
 	if len(b) <= maxPooled {
 		d.src.reset(nil, false)
@@ -145,7 +147,7 @@ func decode(b []byte, v any, exts bool) (err error) {
 	return nil
 }
 
-// recoverDecode, deferred, turns a panic while decoding into v into an error.
+// recoverDecode is deferred and converts a panic during the decoding into v to an error.
 func recoverDecode(v any, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("codec: decode into %T: panic: %v", v, p)

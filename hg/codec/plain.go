@@ -2,7 +2,8 @@ package codec
 
 import "encoding/binary"
 
-// appendPlain encodes bytes and strings, as the encoder would and without its reflection. It reports false for other types.
+// appendPlain encodes bytes and strings as the encoder does, but without reflection. It returns
+// false for other types.
 func appendPlain(dst []byte, v any) ([]byte, bool) {
 	switch v := v.(type) {
 	case *[]byte:
@@ -37,7 +38,8 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, s...)
 }
 
-// appendLen writes a length of 1, 2 or 4 bytes, behind the first of three type bytes.
+// appendLen appends a length of 1, 2 or 4 bytes, after the first, second or third type byte from
+// first on.
 func appendLen(dst []byte, first byte, n int) []byte {
 	switch {
 	case n < 1<<8:
@@ -48,8 +50,8 @@ func appendLen(dst []byte, first byte, n int) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, first+2), uint32(n))
 }
 
-// decodePlain decodes bytes and strings, which are the whole of b. It reports false when the guard and the decoder have to look at b: for
-// other types, other values, and what is not good.
+// decodePlain decodes bytes and strings, which are the whole of b. It reports false when the guard
+// and the decoder have to look at b: for other types, other values, and what is not good.
 func decodePlain(b []byte, v any) bool {
 	switch v := v.(type) {
 	case *[]byte:

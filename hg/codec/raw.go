@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Raw passes bytes through unchanged: []byte, string, pointers to these, and types that marshal themselves to binary. It
-// encodes nil, a nil *[]byte and a nil *string as nothing.
-//
-// Decode takes *[]byte, whose memory it reuses, *string and encoding.BinaryUnmarshaler, and has nothing to check.
+// Raw passes bytes through unchanged: []byte, string, pointers to these, and types that marshal
+// themselves to binary. It encodes nil, a nil *[]byte and a nil *string as no bytes. Decode
+// supports *[]byte, whose memory it reuses, *string and encoding.BinaryUnmarshaler; there is
+// nothing to check.
 var Raw Codec = raw{}
 
 type raw struct{}
@@ -72,7 +72,8 @@ func (raw) Decode(b []byte, v any) error {
 		v, ErrType)
 }
 
-// rawUnmarshal runs a type's own decoder, which may have been written for bytes from friends.
+// rawUnmarshal calls a type's own decoder. A panic of it becomes an error: it may not have been
+// written for untrusted bytes.
 func rawUnmarshal(b []byte, v encoding.BinaryUnmarshaler) (err error) {
 	defer recoverDecode(v, &err)
 	if err := v.UnmarshalBinary(b); err != nil {

@@ -8,35 +8,39 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A shape is what the budget needs to know about a destination type: where in it the wire decides how much memory is
-// allocated. It follows the rules by which msgpack picks fields and decoders.
+// A shape describes a destination type for the budget: the places where the message determines how
+// much memory is allocated. It follows the rules by which msgpack selects fields and decoders.
 type shape struct {
 	kind shapeKind
 	typ  reflect.Type
 
 	elem, key         *shape
-	elemSize, keySize int64 // memory of one element, one key; 0 if it is too small to be counted
+	elemSize, keySize int64 // bytes of one element, one key; 0 if it is too small to be counted
 
-	fields map[string]place // by the names that a struct has on the wire, and those that only the decoder knows
-	order  []*shape         // in the order in which a struct is encoded,
-	names  []string         // which have these names,
-	needs  []bool           // and have to be sent
-	needed int              // so many of them
+	// by the names of a struct on the wire, including those that only the decoder knows
+	fields map[string]place
+	order  []*shape // fields in the order of the encoding
+	names  []string // names of the fields in order
+	needs  []bool   // whether the fields in order must be present
+	needed int      // number of needs that are set
 
-	flat [][]byte // how a struct with all fields begins, and each of its names, as they are encoded; nil where values have to be looked into
+	// the encoded beginning of a struct with all fields, and each of its encoded names; nil if the
+	// values have to be checked
+	flat [][]byte
 
 	isTuple bool // the struct is encoded as an array
 
 	taught bool // the struct has an encoder that the program has registered
 
-	records bool // there is a struct, here or further down
-	exact   bool // something has to be sent, here or further down
+	records bool // there is a struct, here or below
+	exact   bool // something must be present, here or below
 
-	largest int64 // element that is counted, here or further down; 0 if there is none
-	dense   int64 // memory that one value on the wire may cost, here or further down; 0 if it is no more than the value
-	own     bool  // a method of the type takes over from the decoder
+	largest int64 // largest counted element, here or below; 0 if there is none
+	// memory that one value on the wire may cost, here or below; 0 if it is no more than the value
+	dense int64
+	own   bool // a method of the type decodes it
 
-	low  int64  // every integer from low to high fits all integers, here and further down
+	low  int64  // every integer from low to high fits all integers, here and below
 	high uint64 //
 }
 
@@ -49,10 +53,10 @@ type place struct {
 type shapeKind uint8
 
 const (
-	leaf     shapeKind = iota // allocates nothing that is counted
+	leaf     shapeKind = iota // allocates no counted memory
 	pointer                   // allocates an element, unless nil
-	sequence                  // allocates as many elements as the wire says
-	table                     // the same for keys and elements
+	sequence                  // allocates the number of elements in the message
+	table                     // allocates that number of keys and elements
 	record
 )
 
@@ -77,7 +81,7 @@ func compile(t reflect.Type) *shape {
 	return s
 }
 
-// A compiler remembers what it has begun, because types may contain themselves.
+// A compiler has the shapes that it has begun, because types may contain themselves.
 type compiler map[*schema.Type]*shape
 
 func (c compiler) compile(t *schema.Type) *shape {
@@ -99,7 +103,7 @@ func (c compiler) compile(t *schema.Type) *shape {
 			s.kind = sequence
 			s.elem, s.elemSize = c.compile(t.Elem), counted(t.Elem)
 		}
-	case reflect.Array: // its elements are part of what contains it
+	case reflect.Array: // its elements are part of the containing value
 		if t.Elem.Kind != reflect.Uint8 {
 			s.kind = sequence
 			s.elem = c.compile(t.Elem)
@@ -138,7 +142,7 @@ func (s *shape) reach(seen map[*shape]bool) int64 {
 	return largest
 }
 
-// narrowest returns which integers fit all that can be reached from s.
+// narrowest returns the range of integers that fits everything that can be reached from s.
 func (s *shape) narrowest(seen map[*shape]bool) (low int64, high uint64) {
 	low, high = math.MinInt64, math.MaxUint64
 	if s == nil || seen[s] || s.typ == nil || s.own {
@@ -158,7 +162,8 @@ func (s *shape) narrowest(seen map[*shape]bool) (low int64, high uint64) {
 	return low, high
 }
 
-// integers returns which integers fit t, a float exactly; all for a type of another kind.
+// integers returns the range of integers that fits t, a float exactly; all for a type of another
+// kind.
 func integers(t reflect.Type) (low int64, high uint64) {
 	switch k := t.Kind(); {
 	case k >= reflect.Int && k <= reflect.Int64:
@@ -171,10 +176,11 @@ func integers(t reflect.Type) (low int64, high uint64) {
 	return math.MinInt64, math.MaxUint64
 }
 
-// pairCost is the memory of a pair in a map, at most: Go gives the smallest map room for eight.
+// pairCost is the largest memory of a pair in a map: the smallest map of Go has room for eight.
 const pairCost = 400
 
-// densest returns the most memory that one value on the wire may cost in what can be reached from s. It errs upwards.
+// densest returns an upper limit of the memory that one value on the wire may cost in the shapes
+// that can be reached from s.
 func (s *shape) densest(seen map[*shape]bool) int64 {
 	if s == nil || seen[s] || s.typ == nil || s.own {
 		return 0
@@ -195,7 +201,8 @@ func (s *shape) densest(seen map[*shape]bool) int64 {
 	return most
 }
 
-// counted returns the memory of an element of type t, or 0 if its bytes on the wire always pay for it.
+// counted returns the memory of an element of type t, or 0 if its bytes on the wire always justify
+// it.
 func counted(t *schema.Type) int64 {
 	if t.Go.Implements(sparseType) || reflect.PointerTo(t.Go).Implements(sparseType) {
 		return 0
@@ -206,7 +213,8 @@ func counted(t *schema.Type) int64 {
 	return 0
 }
 
-// footprint is the size of t and of the structs that it embeds by pointer, which any field of theirs brings along.
+// footprint returns the size of t and of the structs that it embeds by pointer, which are allocated
+// with any of their fields.
 func footprint(t *schema.Type, seen map[*schema.Type]bool) int64 {
 	size := int64(t.Go.Size())
 	if seen[t] {
