@@ -292,7 +292,7 @@ func (k *streamCall) sendItem(item any) error {
 	case k.f == nil:
 		return io.EOF
 	case k.sendClosed.Load():
-		return hg.Errorf(ErrClosed, "qs: method %s: Send after CloseSend or Close", k.m.name)
+		return errSendClosed
 	}
 	b, err := encodeItem(k.codec, item)
 	if err != nil {
@@ -330,7 +330,8 @@ func (k *streamCall) close() {
 	}
 }
 
-// A DuplexCall is a call of a Duplex. One goroutine at a time sends, and one receives.
+// A DuplexCall is a call of a Duplex. One goroutine at a time sends, and one receives. CloseSend
+// and Close may be called by any goroutine, at any time.
 type DuplexCall[Up, Down any] struct{ k *streamCall }
 
 // Call begins a call of d and returns at once: Receive reports how the call ends. Close must
@@ -348,7 +349,9 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 // returns; the cause of ctx; and ErrClosed after CloseSend and Close, and when this node is closed.
 func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.sendItem(&item) }
 
-// CloseSend ends the items of the caller: the handler receives io.EOF. It does not block.
+// CloseSend ends the items of the caller: the handler receives io.EOF. It does not block. It may be
+// called by any goroutine, also during a Send: then the item is sent before the end, or Send returns
+// ErrClosed.
 func (c *DuplexCall[Up, Down]) CloseSend() { c.k.closeSend() }
 
 // Header waits for the header that the handler has given to SendHeader. It is nil if the handler

@@ -62,6 +62,49 @@ func serveTalk(n *qs.Node) {
 	})
 }
 
+// A lateItem calls during while it is encoded, which is in the middle of Send.
+type lateItem struct{ during func() }
+
+func (i lateItem) MarshalBinary() ([]byte, error) {
+	if i.during != nil {
+		i.during()
+	}
+	return []byte{1}, nil
+}
+
+func (i *lateItem) UnmarshalBinary([]byte) error { return nil }
+
+// TestCloseSendWhileSending: CloseSend may be called by a goroutine that does not send, also in the middle of Send. Each item whose Send
+// returned nil arrives, and no other.
+func TestCloseSendWhileSending(t *testing.T) {
+	t.Parallel()
+	count := qs.DefineDuplex[string, lateItem, int]("test/count-up")
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		count.Handle(n, func(_ context.Context, _ string, s *qs.DuplexServer[lateItem, int]) error {
+			n := 0
+			for _, err := range s.All() {
+				if err != nil {
+					return err
+				}
+				n++
+			}
+			return s.Send(n)
+		})
+	})
+	for n := range 3 {
+		call := count.Call(within(t), to, "")
+		for range n {
+			require.NoError(t, call.Send(lateItem{}))
+		}
+		require.ErrorIs(t, call.Send(lateItem{call.CloseSend}), qs.ErrClosed)
+		require.ErrorIs(t, call.Send(lateItem{}), qs.ErrClosed)
+		arrived, err := call.Receive()
+		require.NoError(t, err)
+		require.Equal(t, n, arrived)
+		call.Close()
+	}
+}
+
 // Items go in both directions at once, whatever their size, and then the end, with what the handler says before and behind them.
 func TestDuplex(t *testing.T) {
 	t.Parallel()

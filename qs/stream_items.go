@@ -191,6 +191,9 @@ func (w *itemWriter) checkErrorLocked(ctx context.Context) error {
 var errStreamOver = hg.Errorf(ErrClosed,
 	"qs: an item was sent after the handler of the stream had returned")
 
+// errSendClosed is the error of an item that was added after closeWrite.
+var errSendClosed = hg.Errorf(ErrClosed, "qs: Send after CloseSend or Close")
+
 // add adds an item, and frees its buffer. It blocks while the stream is full, until ctx is done.
 func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	item := b.b
@@ -200,7 +203,11 @@ func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 			w.maxItem)
 	}
 	w.mu.Lock()
-	if err := w.checkErrorLocked(ctx); err != nil {
+	err := w.checkErrorLocked(ctx)
+	if err == nil && w.closed {
+		err = errSendClosed
+	}
+	if err != nil {
 		w.mu.Unlock()
 		b.free()
 		return err
