@@ -2,7 +2,9 @@ package qs_test
 
 import (
 	"context"
+	"io"
 	"iter"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -141,4 +143,59 @@ func TestDrainingSimulated(t *testing.T) {
 	})
 	require.NoError(t, w.Run(time.Hour))
 	require.Equal(t, "drained", strings.TrimSpace(out))
+}
+
+// TestDrainCallsBack: while a server drains it refuses the ordinary calls of a client, also of one that has a session with it; but the
+// handler of the session calls the client back, and lends it data.
+func TestDrainCallsBack(t *testing.T) {
+	t.Parallel()
+	type job struct{ Data qs.Source }
+	eachTransport(t, func(t *testing.T, addr string) {
+		work, load := qs.DefineDuplex[string, string, string]("test/work"), qs.Define[job, int]("test/load")
+		ask := qs.Define[string, string]("test/ask")
+		queue, err := qs.Open(addr, qs.Config{})
+		require.NoError(t, err)
+		data := noise(1, 100_000)
+		work.Handle(queue, func(ctx context.Context, _ string, s *qs.DuplexServer[string, string]) error {
+			worker := qs.CallFrom(ctx).Peer // the process that has called; good while its session lasts
+			for range s.All() {
+				if _, err := load.Call(ctx, worker, job{Data: qs.Bytes(data)}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		ask.Handle(queue, func(_ context.Context, in string) (string, error) { return in, nil })
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- queue.Serve(ctx) }()
+
+		client := open(t, scheme(addr)+"://", qs.Config{})
+		loaded := make(chan []byte, 2)
+		load.Handle(client, func(ctx context.Context, in job) (int, error) {
+			b, err := io.ReadAll(in.Data.Reader(ctx))
+			loaded <- b
+			return len(b), err
+		})
+		to := peer(t, client, queue.Addr().String())
+		session := work.Call(within(t), to, "")
+		defer session.Close()
+		_, err = ask.Call(within(t), to, "x")
+		require.NoError(t, err)
+		require.NoError(t, session.Send("before"))
+		require.Equal(t, data, <-loaded)
+		stop()
+		for !queue.HG().NA().Draining() {
+			runtime.Gosched()
+		}
+		_, err = ask.Call(within(t), to, "x")
+		require.ErrorIs(t, err, qs.ErrDraining)
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+		require.NoError(t, session.Send("while it drains"))
+		session.CloseSend()
+		_, err = session.Receive()
+		require.ErrorIs(t, err, io.EOF)
+		require.Equal(t, data, <-loaded)
+		require.NoError(t, <-ended)
+	})
 }

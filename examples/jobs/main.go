@@ -1,17 +1,16 @@
-// Command jobs has a queue that gives jobs to workers. A job goes to one worker at a time, and to another one when its worker is lost.
+// Command jobs has a queue that gives jobs to workers. A job goes to one worker at a time, and to another one when its worker is lost, or leaves.
 //
 //	worker 1 ── Work ──► queue      a duplex for each worker: jobs down, results up
-//	worker 2 ── Work ──► queue      a worker that goes away gives its job back
+//	worker 2 ── Work ──► queue      a worker that leaves calls CloseSend, also when it is idle
+//	worker 3 ── Work ──► queue      a worker that is lost gives its job back
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/qs"
@@ -33,52 +32,69 @@ var Work = qs.DefineDuplex[string, Result, Job]("jobs/work")
 // serveWorker is the handler of Work: one job at a time goes to the worker. jobs has room for all jobs, so that one can always go back.
 func serveWorker(jobs chan Job, results chan<- Result) func(context.Context, string, *qs.DuplexServer[Result, Job]) error {
 	return func(ctx context.Context, worker string, s *qs.DuplexServer[Result, Job]) error {
+		ctx, cancel := context.WithCancel(ctx) // ends with this handler
+		defer cancel()
+		// One goroutine receives, so that this one can also wait for a job. It ends with the handler.
+		received := make(chan Result) // closed when the worker sends no more: it leaves (CloseSend), or is lost
+		go func() {
+			defer close(received)
+			for result, err := range s.All() {
+				if err != nil {
+					return
+				}
+				select {
+				case received <- result:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
 		for qs.Draining(ctx).Err() == nil { // select takes any of what is ready
 			select {
+			case _, more := <-received:
+				if more {
+					return qs.Errorf(qs.ErrBadInput, "a result without a job")
+				}
+				return context.Cause(ctx) // nil if an idle worker leaves
 			case job, more := <-jobs:
 				if !more {
 					return nil
 				}
 				if err := s.Send(job); err != nil {
-					jobs <- job // nobody has it
+					jobs <- job // the worker does not have it
 					return err
 				}
-				result, err := s.Receive()
-				if err != nil {
-					jobs <- job // the worker is gone, or gave up: the job may have been done, so doing it twice must be harmless
-					return err
+				result, more := <-received
+				if !more { // the worker has left, or is lost: the job may have been done, so doing it twice must be harmless
+					jobs <- job
+					return context.Cause(ctx)
 				}
 				results <- result
 			case <-qs.Draining(ctx).Done():
-			case <-ctx.Done():
-				return context.Cause(ctx)
 			}
 		}
 		return qs.Errorf(qs.ErrDraining, "this queue stops")
 	}
 }
 
-// work does jobs until there are none, or quit of them.
-func work(ctx context.Context, queue qs.Peer, name string, quit int) error {
+// work does jobs until there are none, or until leave is done: then the queue gives a job that has no result to another worker.
+func work(ctx, leave context.Context, queue qs.Peer, name string, do func(Job) Result) error {
 	session := Work.Call(ctx, queue, name)
 	defer session.Close()
-	for range quit {
-		job, err := session.Receive()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+	defer context.AfterFunc(leave, session.CloseSend)() // ends an idle wait in All, too: the handler returns
+	for job, err := range session.All() {
 		if err != nil {
 			return err
 		}
-		if err := session.Send(Result{job.ID, strings.ToUpper(job.Text)}); err != nil {
+		if leave.Err() != nil {
+			continue // the handler gives it back
+		}
+		result := do(job)
+		if err := session.Send(result); err != nil && leave.Err() == nil {
 			return err
 		}
 	}
-	_, err := session.Receive() // one more job, which it leaves undone: the queue gives it to another worker
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
+	return nil
 }
 
 func main() {
@@ -91,28 +107,40 @@ func main() {
 	}
 	queue, stop := serve(func(n *qs.Node) { Work.Handle(n, serveWorker(jobs, results)) })
 	defer stop()
+	upper := func(job Job) Result { return Result{job.ID, strings.ToUpper(job.Text)} }
 
-	var workers sync.WaitGroup
-	for _, w := range []struct {
-		name string
-		quit int // after how many jobs it crashes
-	}{{"fragile", 1}, {"steady", 100}} {
-		workers.Go(func() {
+	// start starts a worker, with a node of its own as if it were another process.
+	start := func(ctx, leave context.Context, name string, do func(Job) Result) (ended chan error) {
+		ended = make(chan error, 1)
+		go func() {
 			node, err := qs.Open("tcp://", qs.Config{})
 			check(err)
 			defer node.Close()
 			peer, err := node.Peer(ctx, queue)
 			check(err)
-			check(work(ctx, peer, w.name, w.quit))
-		})
+			ended <- work(ctx, leave, peer, name, do)
+		}()
+		return ended
 	}
+	fragile, crash := context.WithCancel(ctx)
+	lost := start(fragile, ctx, "fragile", func(job Job) Result {
+		crash() // with a job, which goes to another worker
+		return upper(job)
+	})
+	fmt.Println("fragile is lost:", errors.Is(<-lost, context.Canceled))
+	retire, leave := context.WithCancel(ctx)
+	retired := start(ctx, retire, "retiring", upper)
+	steady := start(ctx, ctx, "steady", upper)
+
 	done := make([]string, len(words))
 	for range words {
 		r := <-results
 		done[r.ID] = r.Text
 	}
+	leave() // its session goes on, but there is nothing to do
+	fmt.Println("retiring has left:", <-retired)
 	close(jobs) // the sessions end
-	workers.Wait()
+	fmt.Println("steady has ended:", <-steady)
 	fmt.Println(strings.Join(done, " "))
 }
 
