@@ -59,13 +59,14 @@ func CallFrom(ctx context.Context) *Call {
 	return c
 }
 
-// Draining returns a context that is done when the node of the handler begins to drain: when the
-// context of Serve is done, or by Shutdown or Close. ctx is that of a handler, or derived from it.
-// For any other ctx the result is never done. It may be used after the handler has returned.
+// Draining returns a context that is done when the node of a handler begins to drain: when the
+// context of Serve is done, or by Shutdown or Close. ctx is that of the handler, or derived from it;
+// for any other ctx the result is never done. The result may be used after the handler has returned.
 //
-// A handler that runs for long, such as that of a subscription, should watch it and return.
-// Otherwise it is waited for until Config.ShutdownTimeout has passed: its own ctx is canceled only
-// then.
+// A node that drains refuses new calls, and waits for the handlers that run. These may go on, send
+// items, and call other nodes, also the one that has called (CallFrom(ctx).Peer). The handler's own
+// ctx is canceled only when Config.ShutdownTimeout has passed. So a handler that runs for long, such
+// as that of a subscription, waits for Draining, too, and returns:
 //
 //	select {
 //	case item := <-news:
@@ -76,9 +77,12 @@ func CallFrom(ctx context.Context) *Call {
 //		return context.Cause(ctx)
 //	}
 //
-// A handler that is blocked in send, or on a Source or a Sink, does not notice. A server
-// interceptor can end that wait: it gives next a context that context.AfterFunc cancels when
-// Draining(ctx) is done. In the simulator wait for its Err with hg.Context.Wait.
+// A handler that is blocked in send, Receive, or on a Source or a Sink is not woken. A server
+// interceptor can end that wait: it gives next a context that it cancels when Draining(ctx) is done
+// (context.AfterFunc).
+//
+// In the simulator, where a handler must not block on a channel, qstest.Wait waits for
+// Draining(ctx).Done(), and hg.Context.Wait for its Err. Both return when the node begins to drain.
 func Draining(ctx context.Context) context.Context {
 	if life, ok := ctx.Value(drainKey{}).(context.Context); ok {
 		return life
@@ -121,10 +125,12 @@ func WithMetadata(ctx context.Context, name, value string) context.Context {
 	return context.WithValue(ctx, metaKey{}, metaFromContext{m, err})
 }
 
-// Metadata returns, in a handler, the value that the caller has set under name with WithMetadata.
-// ok is false if there is none, for a ctx that is not a handler's, and for reserved names, which
-// begin with "qs-". A server interceptor may have changed the value. Call it before the handler
-// returns.
+// Metadata returns the value that the caller has sent under name with WithMetadata, or what a server
+// interceptor has replaced it with. It is for handlers: ctx is that of the handler, or derived from
+// it, and the handler has not returned.
+//
+// ok is false if the caller has sent nothing under name, if ctx is not that of a handler, and if
+// name begins with "qs-": these names are the library's.
 func Metadata(ctx context.Context, name string) (value string, ok bool) {
 	c := CallFrom(ctx)
 	if c == nil {

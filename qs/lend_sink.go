@@ -86,7 +86,8 @@ func (s Sink) Len() int64 {
 	return totalLen(s.s.segs)
 }
 
-// Filled is for the caller. It returns the number of bytes from the beginning that have arrived
+// Filled is for the caller. If the handler found too little room it is 0, and the error of the call
+// is hg.ErrRemote, unless the handler gave it a code. It returns the number of bytes from the beginning that have arrived
 // without gaps; handlers that use WriteAt may leave gaps. After an error it is valid only for
 // Writer.
 func (s Sink) Filled() int64 {

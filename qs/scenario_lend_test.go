@@ -378,3 +378,30 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
+
+// TestSmallSink: a handler that writes more than there is room gets an error that matches hg.ErrOverflow. If it returns that, which has no
+// code that travels, the caller gets hg.ErrRemote, and Filled is 0: nothing of the write that did not fit was moved.
+func TestSmallSink(t *testing.T) {
+	t.Parallel()
+	type room struct{ Room qs.Sink }
+	var seen error
+	for how, write := range map[string]func(context.Context, qs.Sink) error{
+		"Writer":  func(ctx context.Context, s qs.Sink) error { _, err := s.Writer(ctx).Write(noise(1, 100)); return err },
+		"WriteAt": func(_ context.Context, s qs.Sink) error { _, err := s.WriteAt(noise(1, 100), 0); return err },
+	} {
+		m := qs.Define[room, int]("test/small-sink")
+		_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+			m.Handle(n, func(ctx context.Context, in room) (int, error) {
+				seen = write(ctx, in.Room)
+				return 0, seen
+			})
+		})
+		in := room{qs.Buffer(make([]byte, 99))}
+		_, err := m.Call(within(t), to, in)
+		require.ErrorIs(t, seen, hg.ErrOverflow, how)
+		require.ErrorIs(t, err, hg.ErrRemote, how)
+		require.NotErrorIs(t, err, hg.ErrOverflow, how)
+		require.Equal(t, qs.Ran, qs.FateOf(err))
+		require.Zero(t, in.Room.Filled(), how)
+	}
+}

@@ -151,9 +151,15 @@ func iterate[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
 }
 
 // A DuplexServer is the handler's side of a Duplex. One goroutine at a time receives, and one
-// sends; they need not be the goroutine of the handler. When the handler returns, both end, even if
-// they are blocked. So a handler ends a caller that does not read by returning an error while
-// another goroutine sends. Canceling a context that the handler derives from ctx ends neither.
+// sends. These may be two goroutines, and neither needs to be that of the handler.
+//
+//   - A handler that also waits for something else, such as Draining or a job, receives on a second
+//     goroutine, which passes the items on.
+//   - When the handler returns, a Receive and a Send of other goroutines return, with an error. So a
+//     handler whose caller does not read sends on a second goroutine, and returns an error to end
+//     the call.
+//   - Receive and Send wait on the handler's own ctx. Canceling a context that the handler derives
+//     from it does not end them.
 type DuplexServer[Up, Down any] struct {
 	Receiver[Up]
 	down itemSender[Down]

@@ -75,7 +75,7 @@ func (l *Log) Handle(node *qs.Node) {
 func follow(ctx context.Context, service qs.Peer, next int, handle func(News) bool) error {
 	for ctx.Err() == nil {
 		for news, err := range Subscribe.Call(ctx, service, next) {
-			if errors.Is(err, qs.ErrDraining) || errors.Is(err, qs.ErrPeerLost) || errors.Is(err, qs.ErrUnreachable) {
+			if errors.Is(err, qs.ErrDraining) || errors.Is(err, qs.ErrAborted) || errors.Is(err, qs.ErrPeerLost) || errors.Is(err, qs.ErrUnreachable) {
 				break // subscribe again, from where it was
 			}
 			if err != nil {
