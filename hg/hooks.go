@@ -27,7 +27,10 @@ func init() {
 	hghook.Outlived = func(h any) { h.(*Handle).abandonAtContextEnd() }
 	hghook.TakeStreams = func(h any) any { return h.(*Handle).takeStreams() }
 	hghook.ReportCall = func(h any, r hghook.Reporter) { h.(*Handle).reportBy(r) }
-	hghook.DecodePlain = func(r, v any) (plain bool, err error) { return r.(*Request).decodePlain(v) }
+	hghook.DecodePlain = func(r any, decode func(b []byte, v any) error, v any) (plain bool, err error) {
+		return r.(*Request).decodePlain(decode, v)
+	}
+	hghook.AnswerOnReturn = func(r, out any) error { return r.(*Request).answerOnReturn(out) }
 	hghook.ReportRequest = func(r any, by hghook.Reporter) { r.(*Request).reportBy(by) }
 	hghook.RequestOf = requestOf
 

@@ -60,7 +60,7 @@ func (r Request) badInput(rpc *RPC, err error) error {
 
 // decodePlain implements hghook.DecodePlain. It reads without a lock: while the handler runs and
 // has not answered, these fields are not written.
-func (r *Request) decodePlain(v any) (plain bool, err error) {
+func (r *Request) decodePlain(decode func(b []byte, v any) error, v any) (plain bool, err error) {
 	s := r.s
 	if s.named.count > 0 || len(s.meta) > 0 {
 		return false, nil
@@ -71,7 +71,7 @@ func (r *Request) decodePlain(v any) (plain bool, err error) {
 			return true, err
 		}
 	}
-	if err = rpc.Codec.Decode(b, v); err != nil {
+	if err = decode(b, v); err != nil {
 		err = r.badInput(rpc, err)
 	}
 	return true, err

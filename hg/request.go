@@ -275,16 +275,23 @@ func (s *service) refusalReason(closing bool) error {
 // handlerReturned handles the return of the handler of r; f is its error.
 func (s *service) handlerReturned(r Request, f errorBody) {
 	if f.code != na.OK { // otherwise it has answered, or is detached
-		defer s.releaseReturned() // deferred: a codec may panic, or call runtime.Goexit
+		defer func() { // deferred: a codec may panic, or call runtime.Goexit
+			s.mu.Lock()
+			s.releaseReturned()
+		}()
 		s.answerFailed(r, f)
 		return
+	}
+	s.mu.Lock()
+	if s.hasDraft { // else it has answered, or will: see Detach
+		_ = s.respondLocked(response{fate: na.Ran, codec: s.rpc.Codec.ID()}, nil, s.draft, nil) // releaseReturned answers with an error
 	}
 	s.releaseReturned()
 }
 
-// releaseReturned releases the hold of a handler that has returned.
+// releaseReturned releases the hold of a handler that has returned. It is called with s.mu held
+// and returns with it released.
 func (s *service) releaseReturned() {
-	s.mu.Lock()
 	if s.hasReturned = true; s.phase > serviceRejected && len(s.streams) > 0 {
 		s.endStreamsLocked()
 	}

@@ -63,6 +63,22 @@ func (r Request) Respond(out any, cb RespondFunc) error {
 	return s.respond(response{fate: na.Ran, codec: rpc.Codec.ID()}, cb, d, err)
 }
 
+// answerOnReturn implements hghook.AnswerOnReturn. Like decodePlain it needs no lock: while the
+// handler runs, no other goroutine answers the request.
+func (r *Request) answerOnReturn(out any) error {
+	s := r.s
+	d := s.newDraftLocked(na.OK)
+	d.reserveForEncoding()
+	b, err := appendWith(s.rpc.Codec, d.b, out)
+	if err != nil {
+		d.releaseLarge()
+		return &Error{Op: "respond", RPC: s.rpcName(), Peer: s.addr, Fate: na.Ran, Err: fmt.Errorf("the answer could not be encoded: %w", err)}
+	}
+	d.b = b
+	s.draft, s.hasDraft = d, true
+	return nil
+}
+
 // RespondRaw is Respond for output that is encoded already. out may be the input.
 func (r Request) RespondRaw(out []byte, cb RespondFunc) error {
 	if len(out) > na.MaxRoom-responseSize {
@@ -164,6 +180,11 @@ func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc
 // and returns with it released.
 func (s *service) respond(resp response, cb RespondFunc, d draft, err error) error {
 	defer s.unlock()
+	return s.respondLocked(resp, cb, d, err)
+}
+
+// respondLocked is respond with s.mu held.
+func (s *service) respondLocked(resp response, cb RespondFunc, d draft, err error) error {
 	if why := s.checkAnswerableLocked("respond"); why != nil {
 		return why
 	}

@@ -86,13 +86,15 @@ type service struct {
 	errorTries int      // number of error responses that could not be sent
 	outputMeta Metadata // metadata of the output
 	draft      draft    // header, metadata and output
-	msg        []byte   // message with the key of an output that is lent
-	send       *na.Op
-	sent       na.Result
-	cb         RespondFunc
-	begun      time.Duration // time of the response; valid if cb is set
-	done       na.Task
-	loan       *loan
+	// draft is complete, and leaves when the handler has returned; accessed by the handler's goroutine only
+	hasDraft bool
+	msg      []byte // message with the key of an output that is lent
+	send     *na.Op
+	sent     na.Result
+	cb       RespondFunc
+	begun    time.Duration // time of the response; valid if cb is set
+	done     na.Task
+	loan     *loan
 
 	event     inspect.Event   // event of the request for Config.Observe
 	reporter  hghook.Reporter // adds details of the request to Context.Calls; nil for none
@@ -322,7 +324,7 @@ func (s *service) reset() {
 	s.abandoned.Store(false) // the message is freed: it cannot be marked any more
 	s.draft.releaseLarge()
 	s.oneWay, s.inputPending, s.allowed, s.failed = false, false, false, false
-	s.handlerBegan, s.hasReturned, s.detached, s.cutOff = false, false, false, false
+	s.handlerBegan, s.hasReturned, s.detached, s.cutOff, s.hasDraft = false, false, false, false, false
 	s.deadline, s.metaAheadLen, s.metaLen, s.errorTries, s.timer, s.handlerCtx, s.cb = 0, 0, 0, 0, nil, nil, nil
 	s.outputMeta, s.next, s.prev, s.rpc, s.data = Metadata{}, nil, nil, nil, nil
 	s.reporter, s.named, s.isStream = nil, streamNames{}, false

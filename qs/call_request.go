@@ -52,12 +52,55 @@ func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
 		Attempt: 1, in: r})
 }
 
-// A request is one call at its server, and the context of its handler. Its Call is made only when
-// an interceptor or CallFrom asks for it, which most handlers never do.
+// A requestContext is the context of a handler. Its Call is made only when an interceptor or
+// CallFrom asks for it, which most handlers never do.
+type requestContext struct {
+	n        *Node
+	m        *method
+	r        hg.Request
+	lazyCall atomic.Pointer[lazyCall] // nil until it is asked for
+}
+
+// A plainRequest is one call at its server of which only the handler knows: with no interceptor, no
+// Sources or Sinks, and no limit of the client. It is the context of the handler, too.
+type plainRequest[In, Out any] struct {
+	requestContext
+	in  In
+	out Out
+}
+
+// serve decodes the input, calls fn and encodes the answer, which leaves when the handler of package
+// hg returns. If it returns false, it has done nothing: the caller may define the method otherwise.
+func (s *plainRequest[In, Out]) serve(
+	decode func(b []byte, v any) error, fn func(context.Context, In) (Out, error),
+) (ok bool, err error) {
+	if ok, err = hghook.DecodePlain(&s.r, decode, &s.in); !ok {
+		return false, nil
+	}
+	if err != nil {
+		return true, hg.Refuse(err)
+	}
+	if s.out, err = fn(s, s.in); err == nil && s.lazyCall.Load() != nil {
+		err = s.setAnswerMeta("", "")
+	}
+	if err != nil {
+		return true, s.onFailure(err)
+	}
+	return true, hghook.AnswerOnReturn(&s.r, &s.out)
+}
+
+// Value implements context.Context.
+func (s *plainRequest[In, Out]) Value(key any) any {
+	if key == (callKey{}) {
+		return s.callOf(&s.in, &s.out)
+	}
+	return s.requestContext.Value(key)
+}
+
+// A request is one call at its server, with all that may come between its input, the handler and the
+// answer. It is the context of the handler, too.
 type request struct {
-	n       *Node
-	m       *method
-	r       hg.Request
+	requestContext
 	in, out any         // pointers to input and output; out is nil if there is none
 	lent    []lentField // Sources and Sinks of the input
 	// ctx is the context that the last interceptor gave to next; nil until the handler begins, or
@@ -67,11 +110,10 @@ type request struct {
 	flushed  bool  // flushSinks was called
 	flushErr error // error of flushSinks
 
-	mu          sync.Mutex               // guards the fields below, and is held where asked is set
-	lazyCall    atomic.Pointer[lazyCall] // nil until it is asked for; set with mu held
-	begun       bool                     // the handler was called
-	handlerDone chan struct{}            // closed when the handler has returned; nil until it begins
-	returned    bool                     // the interceptors have returned
+	mu          sync.Mutex    // guards the fields below
+	begun       bool          // the handler was called
+	handlerDone chan struct{} // closed when the handler has returned; nil until it begins
+	returned    bool          // the interceptors have returned
 }
 
 // A lazyCall is the Call of a request, with the Peer that it refers to.
@@ -81,24 +123,24 @@ type lazyCall struct {
 	origin backend
 }
 
-// isPlain reports whether nothing comes between the input, the handler and the answer: no interceptor,
-// no Sources or Sinks, and no limit of the client. The caller may still define the method otherwise.
-func (s *request) isPlain() bool {
-	return len(s.m.fields) == 0 && len(s.n.cfg.ServerInterceptors) == 0 && len(s.n.clients.limits) == 0
+// servesPlain reports whether the requests of m at n are plainRequests.
+func (n *Node) servesPlain(m *method) bool {
+	return len(m.fields) == 0 && len(n.cfg.ServerInterceptors) == 0 && len(n.clients.limits) == 0
 }
 
-// callOf returns the Call of the request, and makes it the first time.
-func (s *request) callOf() *Call {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	a := s.lazyCall.Load()
-	if a == nil {
-		a = &lazyCall{from: peer{n: s.n, i: s.r.HG().ID()}, origin: backend{addr: s.r.Peer()}}
-		a.from.single = &a.origin
-		a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from},
-			Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r,
-			lends: len(s.m.fields) > 0 || s.m.streams != nil}
-		s.lazyCall.Store(a)
+// callOf returns the Call of the request, with the pointers to its input and output, and makes it
+// the first time.
+func (s *requestContext) callOf(in, out any) *Call {
+	if a := s.lazyCall.Load(); a != nil {
+		return &a.Call
+	}
+	a := &lazyCall{from: peer{n: s.n, i: s.r.HG().ID()}, origin: backend{addr: s.r.Peer()}}
+	a.from.single = &a.origin
+	a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from},
+		Metadata: s.r.Meta().WithoutOwn(), In: in, Out: out, Attempt: 1, in: s.r,
+		lends: len(s.m.fields) > 0 || s.m.streams != nil}
+	if !s.lazyCall.CompareAndSwap(nil, a) { // another goroutine has made it meanwhile
+		a = s.lazyCall.Load()
 	}
 	return &a.Call
 }
@@ -178,7 +220,7 @@ func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 				s.m.name)), nil)
 		}
 	}()
-	err := chainAround(ctx, is, s.callOf(), func(ctx context.Context) error {
+	err := chainAround(ctx, is, s.callOf(s.in, s.out), func(ctx context.Context) error {
 		if err := s.checkBegin(); err != nil {
 			return err
 		}
@@ -264,7 +306,7 @@ func (s *request) flushSinks(ctx context.Context) (err error) {
 }
 
 // answerMeta returns the metadata that the handler and the interceptors have set for the answer.
-func (s *request) answerMeta() (m hg.Metadata) {
+func (s *requestContext) answerMeta() (m hg.Metadata) {
 	if a := s.lazyCall.Load(); a != nil {
 		m = a.ResponseMetadata.WithoutOwn()
 	}
@@ -273,7 +315,7 @@ func (s *request) answerMeta() (m hg.Metadata) {
 
 // setAnswerMeta sets the metadata of the answer. A non-empty value is added under a name of this
 // package.
-func (s *request) setAnswerMeta(name, value string) (err error) {
+func (s *requestContext) setAnswerMeta(name, value string) (err error) {
 	m := s.answerMeta()
 	if value != "" {
 		if m, err = m.WithOwn(name, value); err != nil {
@@ -287,7 +329,7 @@ func (s *request) setAnswerMeta(name, value string) (err error) {
 }
 
 // onFailure sets the metadata of the answer to a handler that returned err, and returns err.
-func (s *request) onFailure(err error) error {
+func (s *requestContext) onFailure(err error) error {
 	_ = s.r.SetOutputMeta(s.answerMeta()) // an error here must not replace err
 	return err
 }
@@ -304,7 +346,7 @@ func (s *request) endLent() {
 }
 
 // Deadline implements context.Context.
-func (s *request) Deadline() (time.Time, bool) {
+func (s *requestContext) Deadline() (time.Time, bool) {
 	if _, ok := s.r.TimeLeft(); !ok {
 		return time.Time{}, false
 	}
@@ -312,20 +354,25 @@ func (s *request) Deadline() (time.Time, bool) {
 }
 
 // Done implements context.Context.
-func (s *request) Done() <-chan struct{} { return s.r.Context().Done() }
+func (s *requestContext) Done() <-chan struct{} { return s.r.Context().Done() }
 
 // Err implements context.Context.
-func (s *request) Err() error { return s.r.Context().Err() }
+func (s *requestContext) Err() error { return s.r.Context().Err() }
 
 // Value implements context.Context.
-func (s *request) Value(key any) any {
-	switch key {
-	case callKey{}:
-		return s.callOf()
-	case drainKey{}:
+func (s *requestContext) Value(key any) any {
+	if key == (drainKey{}) {
 		return s.n.drainCtx
 	}
 	return s.r.Context().Value(key)
+}
+
+// Value implements context.Context.
+func (s *request) Value(key any) any {
+	if key == (callKey{}) {
+		return s.callOf(s.in, s.out)
+	}
+	return s.requestContext.Value(key)
 }
 
 // A lentField is a Source or a Sink of a request.

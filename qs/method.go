@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
@@ -78,23 +77,16 @@ func (m *Method[In, Out]) Shape() string { return m.m.shape }
 //
 // Handle panics when fn is nil, and when n serves a method of this name already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
+	plain, decode := n.servesPlain(m.m), n.codecOf(m.m).decodeSent
 	n.registerHandler(m.m, func(r hg.Request) error {
-		s := &typedRequest[In, Out]{request: request{n: n, m: m.m, r: r}, fn: fn}
-		s.request.in, s.request.out = &s.in, &s.out
-		if s.isPlain() {
-			if plain, err := hghook.DecodePlain(&s.r, (*decodedInput)(&s.request)); plain {
-				if err != nil {
-					return hg.Refuse(err)
-				}
-				if s.out, err = fn(s, s.in); err == nil && s.lazyCall.Load() != nil {
-					err = s.setAnswerMeta("", "")
-				}
-				if err != nil {
-					return s.onFailure(err)
-				}
-				return r.Respond(&s.out, nil)
+		if plain {
+			s := &plainRequest[In, Out]{requestContext: requestContext{n: n, m: m.m, r: r}}
+			if ok, err := s.serve(decode, fn); ok {
+				return err
 			}
 		}
+		s := &typedRequest[In, Out]{request: request{requestContext: requestContext{n: n, m: m.m, r: r}}, fn: fn}
+		s.request.in, s.request.out = &s.in, &s.out
 		defer s.endLent()
 		if err := s.decodeInput(); err != nil {
 			return err
@@ -213,7 +205,7 @@ func (m *OneWay[In]) Name() string { return m.m.name }
 // Handle makes n serve m with fn, as Method.Handle does.
 func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 	n.registerHandler(m.m, func(r hg.Request) error {
-		s := &typedRequest[In, struct{}]{request: request{n: n, m: m.m, r: r}}
+		s := &typedRequest[In, struct{}]{request: request{requestContext: requestContext{n: n, m: m.m, r: r}}}
 		s.request.in = &s.in
 		defer s.endLent()
 		if err := s.decodeInput(); err != nil {

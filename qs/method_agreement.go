@@ -37,7 +37,10 @@ type lentInput struct {
 
 // A methodCodec is the codec of a method. It also encodes inputs with Sources and Sinks, and
 // compares the fields of decoded values with those of the receiver's type.
-type methodCodec struct{ codec.Codec }
+type methodCodec struct {
+	codec.Codec
+	fields codec.FieldChecker // the same codec, if it is one; nil otherwise
+}
 
 // Append implements codec.Codec. It fails if the codec has left out a ticket, so that something
 // lent would not arrive.
@@ -65,9 +68,9 @@ func (c methodCodec) Append(dst []byte, v any) ([]byte, error) {
 func (c methodCodec) Decode(b []byte, v any) error {
 	switch v := v.(type) {
 	case *decodedInput:
-		return decodeSent(c.Codec, b, v.in)
+		return c.decodeSent(b, v.in)
 	case *decodedOutput:
-		return decodeAnswered(c.Codec, b, v.decodeTarget)
+		return c.decodeAnswered(b, v.decodeTarget)
 	}
 	return c.Codec.Decode(b, v)
 }
@@ -86,20 +89,20 @@ type (
 
 // decodeSent decodes what a caller has sent, an input or an item. Fields that v does not have are
 // an error.
-func decodeSent(c codec.Codec, b []byte, v any) error {
-	err := c.Decode(b, v)
-	if checker, ok := c.(codec.FieldChecker); ok && err == nil {
-		err = checker.CheckUnknown(b, v)
+func (c methodCodec) decodeSent(b []byte, v any) error {
+	err := c.Codec.Decode(b, v)
+	if err == nil && c.fields != nil {
+		err = c.fields.CheckUnknown(b, v)
 	}
 	return err
 }
 
 // decodeAnswered decodes what a server has sent, an output or an item. Missing fields of v are an
 // error.
-func decodeAnswered(c codec.Codec, b []byte, v any) error {
-	err := c.Decode(b, v)
-	if checker, ok := c.(codec.FieldChecker); ok && err == nil {
-		err = checker.CheckMissing(b, v)
+func (c methodCodec) decodeAnswered(b []byte, v any) error {
+	err := c.Codec.Decode(b, v)
+	if err == nil && c.fields != nil {
+		err = c.fields.CheckMissing(b, v)
 	}
 	return err
 }
@@ -116,7 +119,11 @@ func (n *Node) resolveCodec(m *method) codec.Codec {
 }
 
 // codecOf returns the codec with which m is registered at n.
-func (n *Node) codecOf(m *method) codec.Codec { return methodCodec{n.resolveCodec(m)} }
+func (n *Node) codecOf(m *method) methodCodec {
+	c := n.resolveCodec(m)
+	fields, _ := c.(codec.FieldChecker)
+	return methodCodec{c, fields}
+}
 
 // requestMeta returns the metadata of a request: m, and the fields of the tickets.
 func (l *loanSet) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {

@@ -121,7 +121,7 @@ func (d *definition) serve(n *Node, name string, begun *atomic.Bool) {
 	}
 	m := d.method(name)
 	n.registerHandler(m, func(r hg.Request) error {
-		s := &request{n: n, m: m, r: r, in: reflect.New(reflect.TypeOf(d.in)).Interface()}
+		s := &request{requestContext: requestContext{n: n, m: m, r: r}, in: reflect.New(reflect.TypeOf(d.in)).Interface()}
 		defer s.endLent()
 		if err := s.decodeInput(); err != nil {
 			return err

@@ -156,3 +156,30 @@ func TestNoMethodAndDraining(t *testing.T) {
 		})
 	}
 }
+
+// TestAnswerCannotLeave: what the handler has returned cannot be sent: the caller is told why, and the
+// handler's next answer arrives.
+func TestAnswerCannotLeave(t *testing.T) {
+	t.Parallel()
+	const most = 10_000
+	echo := qs.Define[int, []byte]("test/size")
+	eachTransport(t, func(t *testing.T, addr string) {
+		n := serverAt(t, addr, qs.Config{HG: hg.Config{MaxOutput: most}}, func(n *qs.Node) {
+			echo.Handle(n, func(_ context.Context, size int) ([]byte, error) { return make([]byte, size), nil })
+		})
+		to := peer(t, open(t, addr, qs.Config{}), n.Addr().String())
+		for _, size := range []int{64, most + 1, 100, most - 3, most, 1000} { // 3 bytes are its head
+			got, err := echo.Call(within(t), to, size)
+			if size > most-3 {
+				require.ErrorIs(t, err, hg.ErrRemote)
+				remote, _ := hg.RemoteOf(err)
+				require.Equal(t, hg.ErrOverflow, remote.Code)
+				require.ErrorContains(t, err, "Config.MaxOutput is 10000")
+				require.Equal(t, qs.Ran, qs.FateOf(err))
+				continue
+			}
+			require.NoError(t, err)
+			require.Len(t, got, size)
+		}
+	})
+}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
@@ -67,7 +66,7 @@ func (s *Stream[In, Item]) Handle(
 	n *Node, fn func(ctx context.Context, in In, send func(Item) error) error,
 ) {
 	n.registerHandler(s.m, func(r hg.Request) error {
-		q := &typedSender[In, Item]{request: request{n: n, m: s.m, r: r}}
+		q := &typedSender[In, Item]{request: request{requestContext: requestContext{n: n, m: s.m, r: r}}}
 		q.request.in = &q.in
 		defer q.endLent()
 		if err := q.decodeInput(); err != nil {
@@ -115,7 +114,7 @@ type itemSender[Item any] struct {
 	req        *request
 	ctx        context.Context // the context of the handler
 	stream     *hg.Stream
-	codec      codec.Codec
+	codec      methodCodec
 	item       Item // the item to encode; reused, which saves an allocation per item
 	failed     bool // failItems was called
 	headerSent bool // the header of a Duplex was sent
@@ -125,7 +124,7 @@ type itemSender[Item any] struct {
 func (q *itemSender[Item]) serveRequest(
 	by hghook.Reporter, r *request, s *hg.Stream, fn func(ctx context.Context) error,
 ) error {
-	q.req, q.ctx, q.codec, q.stream = r, r, r.n.resolveCodec(r.m), s
+	q.req, q.ctx, q.codec, q.stream = r, r, r.n.codecOf(r.m), s
 	q.w.hctx, q.w.maxItem, q.w.notifyDriver = r.r.HG(), r.n.maxItem(), r.notifyBlocking
 	q.w.wait = func(ctx context.Context) error {
 		r.notifyBlocking()
@@ -242,7 +241,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 		f := begin(ctx, &k.outgoingCall)
 		defer k.streams.closeUse()
 		defer f.abandonAndWait()
-		c := to.p.n.resolveCodec(s.m)
+		c := to.p.n.codecOf(s.m)
 		for {
 			b, err := k.streams.next(f)
 			if err == io.EOF {
@@ -250,7 +249,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 			}
 			var item Item
 			if err == nil {
-				err = decodeAnswered(c, b, &item)
+				err = c.decodeAnswered(b, &item)
 				if k.streams.down.releaseItem(); err != nil {
 					err = brokenStream(s.m, to.Addr(), err)
 				}

@@ -81,12 +81,12 @@ type Receiver[Up any] struct {
 	ctx   context.Context // the context of the handler
 	req   *request
 	s     *hg.Stream
-	codec codec.Codec
+	codec methodCodec
 	n     int // number of items received
 }
 
 // begin sets up u for the request r.
-func (u *Receiver[Up]) begin(r *request, c codec.Codec, s *hg.Stream) {
+func (u *Receiver[Up]) begin(r *request, c methodCodec, s *hg.Stream) {
 	u.req, u.ctx, u.codec, u.s = r, r, c, s
 	u.r.hctx, u.r.maxItem = r.r.HG(), r.n.maxItem()
 	s.OnReady(u.r.onBytes)
@@ -105,7 +105,7 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 		switch {
 		case err == nil:
 			u.n++
-			err = decodeSent(u.codec, b, &item)
+			err = u.codec.decodeSent(b, &item)
 			if u.r.releaseItem(); err != nil {
 				err = hg.Errorf(ErrBadInput, "qs: cannot decode item %d of the caller of %s: %w", u.n,
 					u.req.m.name, err)
@@ -130,7 +130,7 @@ func (u *Receiver[Up]) All() iter.Seq2[Up, error] { return iterate(u.Receive) }
 // an error. It sets Call.ResponseMetadata, with the rules of WithMetadata. One goroutine at a time
 // calls it, before the handler returns. The error matches ErrInvalid or hg.ErrOverflow.
 func (u *Receiver[Up]) SetTrailer(name, value string) error {
-	c := u.req.callOf()
+	c := u.req.callOf(u.req.in, u.req.out)
 	m, err := c.ResponseMetadata.With(name, value)
 	if err == nil {
 		c.ResponseMetadata = m
@@ -199,13 +199,13 @@ func (d *Duplex[In, Up, Down]) Handle(
 	n *Node, fn func(ctx context.Context, in In, s *DuplexServer[Up, Down]) error,
 ) {
 	n.registerHandler(d.m, func(r hg.Request) error {
-		q := &typedDuplex[In, Up, Down]{request: request{n: n, m: d.m, r: r}}
+		q := &typedDuplex[In, Up, Down]{request: request{requestContext: requestContext{n: n, m: d.m, r: r}}}
 		q.request.in = &q.in
 		defer q.endLent()
 		if err := q.decodeInput(); err != nil {
 			return err
 		}
-		q.s.Receiver.begin(&q.request, n.resolveCodec(d.m), r.Stream(0))
+		q.s.Receiver.begin(&q.request, n.codecOf(d.m), r.Stream(0))
 		return q.s.down.serveRequest(q, &q.request, r.Stream(1), func(ctx context.Context) error {
 			q.s.ctx = ctx
 			return fn(ctx, q.in, &q.s)
@@ -231,13 +231,13 @@ func (u *Upload[In, Up, Out]) Handle(
 	n *Node, fn func(ctx context.Context, in In, items *Receiver[Up]) (Out, error),
 ) {
 	n.registerHandler(u.m, func(r hg.Request) error {
-		q := &typedUpload[In, Up, Out]{request: request{n: n, m: u.m, r: r}}
+		q := &typedUpload[In, Up, Out]{request: request{requestContext: requestContext{n: n, m: u.m, r: r}}}
 		q.request.in, q.request.out = &q.in, &q.out
 		defer q.endLent()
 		if err := q.decodeInput(); err != nil {
 			return err
 		}
-		q.items.begin(&q.request, n.resolveCodec(u.m), r.Stream(0))
+		q.items.begin(&q.request, n.codecOf(u.m), r.Stream(0))
 		hghook.ReportRequest(&q.r, q)
 		err := q.runHandler(handlingFunc(func(ctx context.Context) (err error) {
 			q.items.ctx = ctx
@@ -273,7 +273,7 @@ func (q *typedUpload[In, Up, Out]) Report(c *inspect.Call) {
 type streamCall struct {
 	outgoingCall
 	f              *futureCall // nil for a call without a Peer
-	codec          codec.Codec
+	codec          methodCodec
 	sendClosed     atomic.Bool // CloseSend or Close was called
 	err            error       // error of the last receive: how the call has ended
 	headerReceived bool        // header is valid
@@ -286,7 +286,7 @@ func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 		k.err = errNoPeer(m.name)
 		return
 	}
-	k.codec = to.p.n.resolveCodec(m)
+	k.codec = to.p.n.codecOf(m)
 	k.streams = newCallStreams(m, to.p)
 	k.outgoingCall.begin(m, to)
 	k.f = begin(ctx, &k.outgoingCall)
@@ -380,7 +380,7 @@ func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
 	if err != nil {
 		return item, err
 	}
-	err = decodeAnswered(c.k.codec, b, &item)
+	err = c.k.codec.decodeAnswered(b, &item)
 	if c.k.streams.down.releaseItem(); err != nil {
 		c.k.err = brokenStream(c.k.m, c.k.Peer.Addr(), err)
 	}

@@ -62,10 +62,14 @@ var (
 
 // Hooks of a *hg.Request, r.
 var (
-	// DecodePlain decodes the input into v as Request.Input does, without a lock, if the request has neither metadata nor
-	// streams; otherwise it does nothing, and plain is false. It is for the goroutine of a handler that has neither
-	// answered nor given the request to another goroutine.
-	DecodePlain func(r, v any) (plain bool, err error)
+	// DecodePlain decodes the input into v with decode instead of the RPC's codec, and without a lock, if the request has
+	// neither metadata nor streams; otherwise it does nothing, and plain is false. It is for the goroutine of a handler
+	// that has neither answered nor given the request to another goroutine.
+	DecodePlain func(r any, decode func(b []byte, v any) error, v any) (plain bool, err error)
+
+	// AnswerOnReturn encodes out as Request.Respond does. The answer leaves when the handler has returned nil; after an
+	// error it is dropped. It is for the goroutine of such a handler, and the last that the handler does.
+	AnswerOnReturn func(r, out any) error
 
 	// ReportRequest makes hg.Context.Calls call by for the request, until that has ended.
 	ReportRequest func(r any, by Reporter)
