@@ -17,6 +17,6 @@ func TestPathOfACall(t *testing.T) {
 	for _, n := range named {
 		text, err := os.ReadFile("../../../" + n[1])
 		require.NoError(t, err)
-		require.Regexp(t, `(?m)^func (\(\w+ \*?\w+\) )?`+n[2]+`\(`, string(text), "%s: %s", n[1], n[2])
+		require.Regexp(t, `(?m)^func (\(\w+ \*?\w+(\[\w+\])?\) )?`+n[2]+`\(`, string(text), "%s: %s", n[1], n[2])
 	}
 }
