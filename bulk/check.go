@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The functions of this file check the fields that Spec and Stream have in common. Their parameter of is "Spec" or
-// "Stream", for the error text.
+// The functions of this file check the fields that Spec and Stream have in common. Their parameter
+// of is "Spec" or "Stream", for the error text.
 
 // invalidError returns an error that matches hg.ErrInvalid.
 func invalidError(dir Dir, format string, args ...any) error {
@@ -32,8 +32,8 @@ func checkChunks(of string, dir Dir, chunk *int64, window *int) error {
 	return nil
 }
 
-// checkRemote checks that remote allows the direction. It returns the owner of the memory: peer, or else the address
-// that remote is bound to.
+// checkRemote checks that remote allows the direction. It returns the owner of the memory: peer, or
+// else the address that remote is bound to.
 func checkRemote(of string, dir Dir, remote *Handle, peer na.Addr) (na.Addr, error) {
 	need := ReadOnly
 	if dir == Push {

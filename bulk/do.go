@@ -9,10 +9,12 @@ import (
 
 // Do is Transfer that waits for the end of the transfer.
 //
-//   - It blocks, and drives Progress and Trigger of hctx as hg.Context.Wait does: other callbacks may run in it.
+//   - It blocks, and drives Progress and Trigger of hctx as hg.Context.Wait does: other callbacks
+//     may run in it.
 //   - When it returns, the local memory is not used any more.
-//   - If ctx is done first the transfer is canceled. The error then matches context.Cause(ctx), and hg.ErrTimeout if
-//     the deadline has passed, else hg.ErrCanceled. Other errors are those of Transfer and of a transfer that failed.
+//   - If ctx is done first the transfer is canceled. The error then matches context.Cause(ctx),
+//     and hg.ErrTimeout if the deadline has passed, else hg.ErrCanceled. Other errors are those of
+//     Transfer and of a transfer that failed.
 func Do(ctx context.Context, hctx *hg.Context, s Spec) error {
 	var fail error
 	w := hghook.NewWaiter(hctx)

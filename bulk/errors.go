@@ -21,8 +21,8 @@ type Error struct {
 	Err   error         // the cause
 }
 
-// Error returns for example
-// "bulk: pull from tcp://10.0.0.7:9000: operation canceled after 2.03s (moved 3145728 of 16777216 bytes)".
+// Error returns for example "bulk: pull from tcp://10.0.0.7:9000: operation canceled after 2.03s
+// (moved 3145728 of 16777216 bytes)".
 func (e *Error) Error() string {
 	prep := "from"
 	if e.Dir == Push {
@@ -58,8 +58,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// contextError returns err with the cause of ctx added, if err is a cancellation and ctx is done. If the deadline of
-// ctx has passed the error matches hg.ErrTimeout instead of hg.ErrCanceled.
+// contextError returns err with the cause of ctx added, if err is a cancellation and ctx is done.
+// If the deadline of ctx has passed the error matches hg.ErrTimeout instead of hg.ErrCanceled.
 func contextError(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil || na.CodeOf(err) != hg.ErrCanceled:

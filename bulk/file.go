@@ -14,19 +14,20 @@ import (
 type FileOptions struct {
 	// Write maps the file for reading and writing. The file must have been opened for both.
 	Write bool
-	// Offset and Length are in bytes and must lie inside the file, which is not extended. A Length of zero means up to
-	// the end of the file.
+	// Offset and Length are in bytes and must lie inside the file, which is not extended. A Length
+	// of zero means up to the end of the file.
 	Offset, Length int64
 }
 
-// A File is a file, or a part of one, mapped into memory, so that its bytes can be moved without a copy of them.
+// A File is a file, or a part of one, mapped into memory, so that its bytes can be moved without a
+// copy of them.
 //
 //	MapFile ─► File ── Create ─► Handle … its Close completes ─┐
 //	             └── Close ────────────────────────────────────┴─► unmapped, when both have
 //
-// If the file is truncated while it is mapped, transfers of the missing pages end with na.ErrFault on both sides, and
-// nothing else fails; the rest of the last page reads as zeroes. Code of the program that touches missing pages through
-// Handle.Segments is killed by SIGBUS.
+// If the file is truncated while it is mapped, transfers of the missing pages end with na.ErrFault
+// on both sides, and nothing else fails; the rest of the last page reads as zeroes. Code of the
+// program that touches missing pages through Handle.Segments is killed by SIGBUS.
 type File struct {
 	name  string
 	data  []byte // the mapped part
@@ -38,8 +39,9 @@ type File struct {
 	closed bool
 }
 
-// MapFile maps f, which may be closed afterwards. The error matches hg.ErrInvalid if opts lie outside the file or f
-// is not a regular file, and errors.ErrUnsupported if the system or the file system does not map files.
+// MapFile maps f, which may be closed afterwards. The error matches hg.ErrInvalid if opts lie
+// outside the file or f is not a regular file, and errors.ErrUnsupported if the system or the file
+// system does not map files.
 func MapFile(f *os.File, opts FileOptions) (*File, error) {
 	bad := func(err error) (*File, error) { return nil, fmt.Errorf("bulk: map %s: %w", f.Name(), err) }
 	info, err := f.Stat()
@@ -70,8 +72,8 @@ func MapFile(f *os.File, opts FileOptions) (*File, error) {
 // Len returns the number of mapped bytes.
 func (f *File) Len() int64 { return f.opts.Length }
 
-// Create makes a handle over the mapped bytes, which stay mapped until the handle has been closed. Close the handle
-// before its context: it cannot be closed afterwards.
+// Create makes a handle over the mapped bytes, which stay mapped until the handle has been closed.
+// Close the handle before its context: it cannot be closed afterwards.
 func (f *File) Create(hctx *hg.Context, opts Options) (*Handle, error) {
 	if opts.Access.Can(WriteOnly) && !f.opts.Write {
 		return nil, fmt.Errorf("bulk: create: %w", na.WithText(na.ErrPermission, f.name+" is mapped without FileOptions.Write"))
@@ -99,8 +101,8 @@ func (f *File) Sync() error {
 	return nil
 }
 
-// Close releases f. The file is unmapped once every handle that Create made has been closed and no transfer uses the
-// memory; Close does not wait for that. A second Close fails with hg.ErrClosed.
+// Close releases f. The file is unmapped once every handle that Create made has been closed and no
+// transfer uses the memory; Close does not wait for that. A second Close fails with hg.ErrClosed.
 func (f *File) Close() error {
 	f.mu.Lock()
 	was := f.closed

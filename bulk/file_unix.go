@@ -39,7 +39,8 @@ func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	}
 	switch failed {
 	case nil:
-	case unix.ENODEV, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP: // files of /sys, and file systems without a page cache
+	// files of /sys, and file systems without a page cache
+	case unix.ENODEV, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP:
 		return nil, nil, na.WithText(na.ErrUnsupported,
 			fmt.Sprintf("the file system does not map files: %v; read the file into memory instead", failed))
 	default:

@@ -24,32 +24,35 @@ const (
 	ReadWrite = na.ReadWrite
 )
 
-// DefaultEager is the length in bytes up to which the data of a read-only handle travels inside the RPC.
+// DefaultEager is the length in bytes up to which the data of a read-only handle travels inside the
+// RPC.
 const DefaultEager = 2 << 10
 
 // Options configure Create. The zero value makes a local handle.
 type Options struct {
 	// Access is what peers may do with the memory. The zero value is LocalOnly.
 	Access Access
-	// Eager is the largest number of bytes that travel inside the RPC. Zero means DefaultEager, a negative value means
-	// none. At most 64 KiB.
+	// Eager is the largest number of bytes that travel inside the RPC. Zero means DefaultEager, a
+	// negative value means none. At most 64 KiB.
 	Eager int
-	// Bind puts the owner's address into the handle, so that a third process can reach the memory through it. An
-	// owner that does not listen can be reached only by contexts to which it has opened a session; elsewhere a
-	// transfer fails with ErrUnreachable. Such an owner is identified by the name that it announces: if two peers
-	// announce the same name, a transfer needs Spec.Peer.
+	// Bind puts the owner's address into the handle, so that a third process can reach the memory
+	// through it. An owner that does not listen can be reached only by contexts to which it has
+	// opened a session; elsewhere a transfer fails with ErrUnreachable. Such an owner is identified
+	// by the name that it announces: if two peers announce the same name, a transfer needs
+	// Spec.Peer.
 	Bind bool
-	// Peer, if set, is the only peer that can reach the memory. It is an address that is bound to a session: r.Peer()
-	// in a handler, or, at an origin, the address of the target in [na.Context.Peers] once there is a session.
-	// Requests of other peers fail with na.ErrPermission, also if they have the handle. No data travels inside the
-	// RPC, whatever Eager is. Peer requires an Access other than LocalOnly.
+	// Peer, if set, is the only peer that can reach the memory. It is an address that is bound to a
+	// session: r.Peer() in a handler, or, at an origin, the address of the target in
+	// [na.Context.Peers] once there is a session. Requests of other peers fail with
+	// na.ErrPermission, also if they have the handle. No data travels inside the RPC, whatever
+	// Eager is. Peer requires an Access other than LocalOnly.
 	Peer na.Addr
 }
 
 const maxEager = 64 << 10
 
-// A Handle describes memory: one or more segments of this process, if it is from Create, or memory of a peer, if it was
-// decoded. Handles are safe for use by several goroutines.
+// A Handle describes memory: one or more segments of this process, if it is from Create, or memory
+// of a peer, if it was decoded. Handles are safe for use by several goroutines.
 type Handle struct {
 	hctx      *hg.Context  // nil for a remote handle
 	state     *handleState // nil in the zero Handle
@@ -59,8 +62,9 @@ type Handle struct {
 	onClosed  func()       // called when Close has completed; may be nil
 }
 
-// handleState holds the token of a Handle, behind two pointers, so that it is not printed: for a struct that contains a
-// Handle, package fmt may call no method, prints every field, and follows one pointer but never two.
+// handleState holds the token of a Handle, behind two pointers, so that it is not printed: for a
+// struct that contains a Handle, package fmt may call no method, prints every field, and follows
+// one pointer but never two.
 type handleState struct {
 	mem   *na.Mem // nil for a remote handle
 	key   *na.Key
@@ -83,9 +87,9 @@ func (h *Handle) key() na.Key {
 	return *h.state.key
 }
 
-// Create makes a handle over segs, which are not copied. It does not block. Until Close has completed, peers that
-// have the handle can reach the segments, as Options.Access allows. The error matches hg.ErrInvalid for invalid
-// options and hg.ErrClosed if hctx is closed.
+// Create makes a handle over segs, which are not copied. It does not block. Until Close has
+// completed, peers that have the handle can reach the segments, as Options.Access allows. The error
+// matches hg.ErrInvalid for invalid options and hg.ErrClosed if hctx is closed.
 func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 	if opts.Eager > maxEager {
 		return nil, fmt.Errorf("bulk: create: Options.Eager is %d, the limit is %d: %w", opts.Eager, maxEager, hg.ErrInvalid)
@@ -127,9 +131,10 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 // Len returns the number of bytes of the memory.
 func (h *Handle) Len() int64 { return h.key().Len }
 
-// Moved returns how many bytes were moved with h so far. For a local handle that are the bytes that peers have read
-// and written, without those that traveled inside the RPC. For a remote handle it is the bytes that this process has
-// moved from and to the memory of the peer, with those that traveled inside the RPC once they were copied.
+// Moved returns how many bytes were moved with h so far. For a local handle that are the bytes that
+// peers have read and written, without those that traveled inside the RPC. For a remote handle it
+// is the bytes that this process has moved from and to the memory of the peer, with those that
+// traveled inside the RPC once they were copied.
 func (h *Handle) Moved() int64 {
 	switch {
 	case h.state == nil:
@@ -156,7 +161,8 @@ func (h *Handle) Remote() bool { return h.mem() == nil }
 // Owner returns the address that a bound handle carries, or the zero Addr.
 func (h *Handle) Owner() na.Addr { return h.owner }
 
-// Segments returns the local segments, or nil for a remote handle. The caller must not change the slice.
+// Segments returns the local segments, or nil for a remote handle. The caller must not change the
+// slice.
 func (h *Handle) Segments() [][]byte {
 	if h.Remote() {
 		return nil
@@ -176,15 +182,16 @@ func (h *Handle) String() string {
 // Format implements fmt.Formatter, so that no verb prints the token.
 func (h *Handle) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(h.String())) }
 
-// Close starts to revoke the access of peers to the memory. It does not block; CloseFunc and CloseWait report the
-// end. A second Close fails with hg.ErrClosed. A remote handle needs no Close.
+// Close starts to revoke the access of peers to the memory. It does not block; CloseFunc and
+// CloseWait report the end. A second Close fails with hg.ErrClosed. A remote handle needs no Close.
 func (h *Handle) Close() error { return h.CloseFunc(nil) }
 
-// CloseFunc is Close that runs cb in Trigger once no peer can access the memory any more. No peer can delay that,
-// whether it is running, frozen or dead. A peer that reads memory of Alloc at that moment fails there; see Alloc.
+// CloseFunc is Close that runs cb in Trigger once no peer can access the memory any more. No peer
+// can delay that, whether it is running, frozen or dead. A peer that reads memory of Alloc at that
+// moment fails there; see Alloc.
 //
-// Transfers of this process that use the handle as their local side continue, and cb waits for them. Cancel them to
-// close sooner.
+// Transfers of this process that use the handle as their local side continue, and cb waits for
+// them. Cancel them to close sooner.
 func (h *Handle) CloseFunc(cb func(err error)) error {
 	if h.Remote() {
 		if cb != nil {
@@ -208,8 +215,8 @@ func (h *Handle) CloseFunc(cb func(err error)) error {
 	return nil
 }
 
-// CloseWait is Close that blocks until no peer can access the memory any more, or ctx is done. It drives Progress and
-// Trigger meanwhile, so callbacks of other operations may run in it.
+// CloseWait is Close that blocks until no peer can access the memory any more, or ctx is done. It
+// drives Progress and Trigger meanwhile, so callbacks of other operations may run in it.
 func (h *Handle) CloseWait(ctx context.Context) error {
 	if h.Remote() {
 		return nil
@@ -237,8 +244,9 @@ const (
 	mustUnderstand = 128 // bit of their number: a process that does not know them must refuse the handle
 )
 
-// MarshalBinary encodes the handle, to be sent inside an RPC. A process that has the bytes can access the memory. The
-// error matches hg.ErrClosed if the handle is closed, and hg.ErrInvalid if its Access is LocalOnly.
+// MarshalBinary encodes the handle, to be sent inside an RPC. A process that has the bytes can
+// access the memory. The error matches hg.ErrClosed if the handle is closed, and hg.ErrInvalid if
+// its Access is LocalOnly.
 func (h *Handle) MarshalBinary() ([]byte, error) { return h.AppendBinary(nil) }
 
 // AppendBinary is MarshalBinary that appends the bytes to b.
@@ -291,8 +299,8 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalBinary decodes a peer's handle. It keeps no reference to b. The error matches na.ErrProtocol, or
-// na.ErrVersion if the handle is of a release that this one does not understand.
+// UnmarshalBinary decodes a peer's handle. It keeps no reference to b. The error matches
+// na.ErrProtocol, or na.ErrVersion if the handle is of a release that this one does not understand.
 func (h *Handle) UnmarshalBinary(b []byte) error {
 	bad := func(what string) error {
 		return fmt.Errorf("bulk: decode: %w", na.WithText(na.ErrProtocol, "bulk handle "+what))

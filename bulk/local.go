@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// copyAt copies len(p) bytes between p and the bytes at offset off of mem, which the caller has acquired: from mem for
-// Pull, to mem for Push.
+// copyAt copies len(p) bytes between p and the bytes at offset off of mem, which the caller has
+// acquired: from mem for Pull, to mem for Push.
 func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
 	var room [8][]byte
 	all := mem.Slices(room[:0], off, int64(len(p)))
@@ -26,7 +26,8 @@ func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
 	return nil
 }
 
-// copyLocal is copyAt for the memory of a local handle. It fails with hg.ErrClosed if the handle is closed.
+// copyLocal is copyAt for the memory of a local handle. It fails with hg.ErrClosed if the handle is
+// closed.
 func (h *Handle) copyLocal(dir Dir, off int64, p []byte) error {
 	mem := h.mem()
 	if !mem.Acquire() {

@@ -8,8 +8,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
 )
 
-// A Reader reads the memory of a handle from its beginning to its end. It reads ahead: a window of chunks is in flight
-// while the caller processes the bytes that have arrived. One goroutine at a time reads; Close may be called by any.
+// A Reader reads the memory of a handle from its beginning to its end. It reads ahead: a window of
+// chunks is in flight while the caller processes the bytes that have arrived. One goroutine at a
+// time reads; Close may be called by any.
 type Reader struct {
 	window  window
 	chunks  pieces.Reader
@@ -21,8 +22,8 @@ var (
 	_ io.WriterTo   = (*Reader)(nil)
 )
 
-// NewReader returns a reader of s. Close it after use. Nothing is moved before the first Read. The error is one of
-// those of Transfer.
+// NewReader returns a reader of s. Close it after use. Nothing is moved before the first Read. The
+// error is one of those of Transfer.
 func NewReader(ctx context.Context, hctx *hg.Context, s Stream) (*Reader, error) {
 	r := &Reader{}
 	if err := r.window.init(ctx, hctx, Pull, s); err != nil {
@@ -35,8 +36,8 @@ func NewReader(ctx context.Context, hctx *hg.Context, s Stream) (*Reader, error)
 // Read reads bytes that have arrived. It blocks while there are none; see Stream.
 func (r *Reader) Read(p []byte) (int, error) { return r.chunks.Read(p) }
 
-// WriteTo writes all bytes that were not read yet to to, directly from the buffers that they arrive in. It blocks; see
-// Stream.
+// WriteTo writes all bytes that were not read yet to to, directly from the buffers that they arrive
+// in. It blocks; see Stream.
 func (r *Reader) WriteTo(to io.Writer) (int64, error) { return r.chunks.WriteTo(to) }
 
 // nextChunk recycles the current chunk, keeps the window full, and waits for the next chunk in order.
@@ -72,8 +73,8 @@ func (r *Reader) fillWindow() error {
 	return nil
 }
 
-// Close cancels the chunks in flight and releases the buffers. It does not block. A blocked Read returns with an error
-// that matches hg.ErrClosed, as does every later one.
+// Close cancels the chunks in flight and releases the buffers. It does not block. A blocked Read
+// returns with an error that matches hg.ErrClosed, as does every later one.
 func (r *Reader) Close() error {
 	r.window.close()
 	return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A ReaderAt reads the memory of a handle at any offset, directly into the buffer of the caller. Several goroutines may
-// use one at the same time.
+// A ReaderAt reads the memory of a handle at any offset, directly into the buffer of the caller.
+// Several goroutines may use one at the same time.
 type ReaderAt struct{ flow flow }
 
 var _ io.ReaderAt = (*ReaderAt)(nil)
@@ -27,8 +27,9 @@ func NewReaderAt(ctx context.Context, hctx *hg.Context, s Stream) (*ReaderAt, er
 // Size returns the number of bytes that can be read.
 func (r *ReaderAt) Size() int64 { return r.flow.Size }
 
-// ReadAt pulls len(p) bytes at offset off into p, or as many as there are, with io.EOF. It blocks; see Stream. After
-// any other error the contents of p are undefined, but p is not written to any more.
+// ReadAt pulls len(p) bytes at offset off into p, or as many as there are, with io.EOF. It blocks;
+// see Stream. After any other error the contents of p are undefined, but p is not written to any
+// more.
 func (r *ReaderAt) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("bulk: pull: %w", na.WithText(hg.ErrInvalid, fmt.Sprintf("the offset is %d", off)))

@@ -9,15 +9,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Stream describes the memory that a Reader, ReaderAt or Writer reads or writes, and how. Offset, Size and Chunk
-// are in bytes.
+// A Stream describes the memory that a Reader, ReaderAt or Writer reads or writes, and how. Offset,
+// Size and Chunk are in bytes.
 //
-// All three block, and drive Progress and Trigger of the context meanwhile: other callbacks and handlers may run
-// inside Read and Write. They can be used inside a handler, and several goroutines can use different ones at a time.
-// When the context.Context that one was made with is done, it is canceled: its errors then match hg.ErrCanceled, or
-// hg.ErrTimeout if the deadline has passed, and context.Cause.
+// All three block, and drive Progress and Trigger of the context meanwhile: other callbacks and
+// handlers may run inside Read and Write. They can be used inside a handler, and several goroutines
+// can use different ones at a time. When the context.Context that one was made with is done, it is
+// canceled: its errors then match hg.ErrCanceled, or hg.ErrTimeout if the deadline has passed, and
+// context.Cause.
 type Stream struct {
-	// Peer owns the memory: in a handler r.Peer(). It may be left out when Handle is bound, or of this process.
+	// Peer owns the memory: in a handler r.Peer(). It may be left out when Handle is bound, or of
+	// this process.
 	Peer   na.Addr
 	Handle *Handle
 	Offset int64
@@ -25,7 +27,8 @@ type Stream struct {
 	Size int64
 	// Chunk is the length of one chunk, and of one buffer. Zero means 1 MiB; at least 4 KiB.
 	Chunk int64
-	// Window is how many chunks are in flight at a time. Zero means 8; at most 64. There is one buffer more than that.
+	// Window is how many chunks are in flight at a time. Zero means 8; at most 64. There is one
+	// buffer more than that.
 	Window int
 }
 
@@ -61,7 +64,8 @@ func newFlow(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) (flow, er
 	return flow{Stream: s, dir: dir, ctx: ctx, hctx: hctx, request: requestOf(ctx)}, s.normalize(dir)
 }
 
-// A streamChunk is one buffer of a Reader, ReaderAt or Writer, and the transfer that fills or empties it.
+// A streamChunk is one buffer of a Reader, ReaderAt or Writer, and the transfer that fills or
+// empties it.
 type streamChunk struct {
 	buf    []byte
 	handle *Handle // over buf; nil when the stream is of local memory
@@ -82,8 +86,8 @@ func (f *flow) newChunk(buf []byte) (*streamChunk, error) {
 	return p, err
 }
 
-// startTransfer starts to move the first p.n bytes of p to or from offset off. Local memory is copied before it
-// returns.
+// startTransfer starts to move the first p.n bytes of p to or from offset off. Local memory is
+// copied before it returns.
 func (f *flow) startTransfer(p *streamChunk, off int64) (err error) {
 	p.err = nil
 	p.done.Store(false)
@@ -114,8 +118,8 @@ func (f *flow) waitUntil(ctx context.Context, over func() bool) error {
 	return na.WithText(hg.ErrClosed, "the context is closed")
 }
 
-// wrapError returns the *Error of a stream that failed with err after moved bytes, with the cause of its context if
-// that is done.
+// wrapError returns the *Error of a stream that failed with err after moved bytes, with the cause
+// of its context if that is done.
 func (f *flow) wrapError(moved int64, err error) error {
 	var took time.Duration
 	if e, ok := err.(*Error); ok { // the error of one chunk

@@ -52,22 +52,23 @@ type Spec struct {
 	Chunk int64
 	// Window is how many chunks are in flight at a time. Zero means 8; at most 64.
 	Window int
-	// OnProgress, if set, runs in Trigger with the number of bytes moved so far, which grows from call to call. It is
-	// never called concurrently and never after done. Before a done without error it has been called with Size, unless
-	// Size is 0.
+	// OnProgress, if set, runs in Trigger with the number of bytes moved so far, which grows from
+	// call to call. It is never called concurrently and never after done. Before a done without
+	// error it has been called with Size, unless Size is 0.
 	OnProgress func(op *Op, moved int64)
 }
 
 // A DoneFunc is called with the outcome of a transfer. It runs in Trigger, once.
 type DoneFunc func(op *Op, err error)
 
-// An Op is a transfer in flight. It is split into chunks; when one has completed the next one is started.
+// An Op is a transfer in flight. It is split into chunks; when one has completed the next one is
+// started.
 //
 //	Transfer ─► chunk chunk chunk … (Window at a time) ─ each completes ─► the next, or, when none is left, done
 //	Cancel ───► every chunk in flight is canceled, none is started
 //
-// An Op is bound to the session in which its first chunk completed: when that session is lost the transfer ends with
-// ErrPeerLost, also if another process listens at the address by then.
+// An Op is bound to the session in which its first chunk completed: when that session is lost the
+// transfer ends with ErrPeerLost, also if another process listens at the address by then.
 type Op struct {
 	hctx      *hg.Context
 	spec      Spec
@@ -83,12 +84,13 @@ type Op struct {
 	nextOffset int64          // offset of the first chunk that was not started
 	inFlight   int            // chunks started and not completed
 	err        error          // the first error
-	firstOps   *chunkOps      // operations of the first DefaultWindow chunks in flight; nil once the moving has ended
-	moreOps    []*na.Op       // further operations, when Window is larger
-	opsUsed    int            // operations of firstOps and moreOps that have been used
-	reported   int64          // moved, as of the last OnProgress
-	taskQueued bool           // task is queued or runs
-	task       func()         // runTask, bound once; runs in Trigger
+	// operations of the first DefaultWindow chunks in flight; nil once the moving has ended
+	firstOps   *chunkOps
+	moreOps    []*na.Op // further operations, when Window is larger
+	opsUsed    int      // operations of firstOps and moreOps that have been used
+	reported   int64    // moved, as of the last OnProgress
+	taskQueued bool     // task is queued or runs
+	task       func()   // runTask, bound once; runs in Trigger
 }
 
 // requestInfo names the request in whose handler a transfer is started; zero if there is none.
@@ -108,8 +110,9 @@ const (
 	opNew      fsmcheck.State = iota
 	opMoving                  // chunks are in flight
 	opStopping                // canceled or failed: chunks are still in flight, no other one is started
-	opMoved                   // no chunk is in flight; finishLocked waits for Trigger and for OnProgress to return
-	opDone                    // done runs or has returned
+	// no chunk is in flight; finishLocked waits for Trigger and for OnProgress to return
+	opMoved
+	opDone // done runs or has returned
 )
 
 var opPhases = fsmcheck.New("transfer",
@@ -132,9 +135,10 @@ func (op *Op) setPhaseLocked(next fsmcheck.State) {
 //
 //   - It does not block, and may be called by several goroutines.
 //   - The local memory belongs to the transfer until done has run.
-//   - After an error nothing was started and done does not run. The error matches hg.ErrInvalid if spec is invalid or
-//     its offsets and sizes do not fit the handles, na.ErrPermission if the access mode of the remote handle does not
-//     allow the direction, and hg.ErrClosed if the local handle or hctx is closed.
+//   - After an error nothing was started and done does not run. The error matches hg.ErrInvalid if
+//     spec is invalid or its offsets and sizes do not fit the handles, na.ErrPermission if the
+//     access mode of the remote handle does not allow the direction, and hg.ErrClosed if the local
+//     handle or hctx is closed.
 func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	return transfer(hctx, spec, requestInfo{}, done)
 }
@@ -209,7 +213,8 @@ func (s *Spec) normalize() (peer na.Addr, err error) {
 	return checkRemote("Spec", s.Dir, s.Remote, s.Peer)
 }
 
-// copyEagerLocked does a transfer that needs no peer: of 0 bytes, or a pull from data that traveled with the handle.
+// copyEagerLocked does a transfer that needs no peer: of 0 bytes, or a pull from data that traveled
+// with the handle.
 func (op *Op) copyEagerLocked() {
 	s := &op.spec
 	if s.Size > 0 {
@@ -287,7 +292,8 @@ func (op *Op) cancelChunksLocked() {
 	})
 }
 
-// onChunkDone is the callback of a chunk. It runs in Trigger, and starts the next chunk if there is one.
+// onChunkDone is the callback of a chunk. It runs in Trigger, and starts the next chunk if there is
+// one.
 func onChunkDone(nop *na.Op, r na.Result) (ran int) {
 	op := nop.Data().(*Op)
 	op.mu.Lock()
@@ -331,7 +337,8 @@ func (op *Op) queueTaskLocked() {
 	}
 }
 
-// runTask calls OnProgress at most once. When the moving has ended and all of it was reported, it calls done.
+// runTask calls OnProgress at most once. When the moving has ended and all of it was reported, it
+// calls done.
 func (op *Op) runTask() {
 	op.mu.Lock()
 	if op.hasProgressLocked() {
@@ -347,8 +354,9 @@ func (op *Op) runTask() {
 	op.complete(err)
 }
 
-// callOnProgressLocked calls OnProgress with the lock released, and takes the lock again. If OnProgress panics or ends
-// the goroutine, the lock is released and the next Trigger goes on with the transfer.
+// callOnProgressLocked calls OnProgress with the lock released, and takes the lock again. If
+// OnProgress panics or ends the goroutine, the lock is released and the next Trigger goes on with
+// the transfer.
 func (op *Op) callOnProgressLocked() {
 	moved := op.moved.Load()
 	op.reported = moved
@@ -365,7 +373,8 @@ func (op *Op) callOnProgressLocked() {
 	returned = true
 }
 
-// finishTaskLocked ends a run of the task that did not call done, and queues the next one if there is work for it.
+// finishTaskLocked ends a run of the task that did not call done, and queues the next one if there
+// is work for it.
 func (op *Op) finishTaskLocked() {
 	op.taskQueued = false
 	if op.hasProgressLocked() || op.phase == opMoved {
@@ -373,7 +382,8 @@ func (op *Op) finishTaskLocked() {
 	}
 }
 
-// finishLocked enters the last phase and returns the cause of the error of the transfer, nil if there is none.
+// finishLocked enters the last phase and returns the cause of the error of the transfer, nil if
+// there is none.
 func (op *Op) finishLocked() error {
 	op.setPhaseLocked(opDone)
 	if op.err == nil && op.moved.Load() < op.spec.Size {
@@ -382,7 +392,8 @@ func (op *Op) finishLocked() error {
 	return op.err
 }
 
-// complete releases the memory, reports the transfer to Config.Observe, and calls done. The lock is not held.
+// complete releases the memory, reports the transfer to Config.Observe, and calls done. The lock is
+// not held.
 func (op *Op) complete(err error) {
 	hghook.Untrack(op.hctx, (*trackedOp)(op))
 	op.spec.Local.mem().Release()
@@ -427,9 +438,9 @@ func (t *trackedOp) Inspect() inspect.Call {
 	}
 }
 
-// Cancel ends the transfer, unless it has ended. It does not block and waits for no peer. done still runs exactly
-// once: in the next Trigger, without Progress, or once a copy that another goroutine is making has ended. It runs
-// without error if every chunk had completed.
+// Cancel ends the transfer, unless it has ended. It does not block and waits for no peer. done
+// still runs exactly once: in the next Trigger, without Progress, or once a copy that another
+// goroutine is making has ended. It runs without error if every chunk had completed.
 func (op *Op) Cancel() {
 	op.mu.Lock()
 	defer op.mu.Unlock()
@@ -438,7 +449,8 @@ func (op *Op) Cancel() {
 	}
 }
 
-// Moved returns how many bytes are known to have been moved: those of completed chunks, which complete in any order.
+// Moved returns how many bytes are known to have been moved: those of completed chunks, which
+// complete in any order.
 func (op *Op) Moved() int64 { return op.moved.Load() }
 
 // Size returns how many bytes are to be moved.

@@ -11,8 +11,8 @@ import (
 //
 //	free ─ acquireChunk ─► filled (Writer) ─ startChunk ─► inFlight ─ waitOldest ─► read (Reader) ─ releaseChunk ─► free
 //
-// halt, after an error, Close or the end of ctx, cancels every chunk in flight and wakes a goroutine in waitOldest.
-// Nothing is started afterwards.
+// halt, after an error, Close or the end of ctx, cancels every chunk in flight and wakes a
+// goroutine in waitOldest. Nothing is started afterwards.
 type window struct {
 	flow
 	detach func() bool // unregisters halt from ctx
@@ -134,7 +134,8 @@ func (w *window) haltLocked(err error) {
 	w.inFlight, w.free = nil, nil
 }
 
-// haltErr returns the error with which w was halted, nil if it was not. It halts w first if ctx is done.
+// haltErr returns the error with which w was halted, nil if it was not. It halts w first if ctx is
+// done.
 func (w *window) haltErr() error {
 	if w.ctx.Err() != nil {
 		w.halt(hg.ErrCanceled)

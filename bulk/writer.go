@@ -10,8 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Writer writes the memory of a handle from its beginning on. It writes behind: a window of chunks is in flight while
-// the caller goes on, and an error is returned by a later Write, Flush or Close. One goroutine at a time uses it.
+// A Writer writes the memory of a handle from its beginning on. It writes behind: a window of
+// chunks is in flight while the caller goes on, and an error is returned by a later Write, Flush or
+// Close. One goroutine at a time uses it.
 type Writer struct {
 	window   window
 	chunks   pieces.Writer
@@ -25,8 +26,9 @@ var (
 	_ io.ReaderFrom  = (*Writer)(nil)
 )
 
-// NewWriter returns a writer of s. The written bytes are complete only when Flush or Close has returned without
-// error. To give up without waiting for the peer, cancel ctx. The error is one of those of Transfer.
+// NewWriter returns a writer of s. The written bytes are complete only when Flush or Close has
+// returned without error. To give up without waiting for the peer, cancel ctx. The error is one of
+// those of Transfer.
 func NewWriter(ctx context.Context, hctx *hg.Context, s Stream) (*Writer, error) {
 	w := &Writer{}
 	if err := w.window.init(ctx, hctx, Push, s); err != nil {
@@ -36,14 +38,16 @@ func NewWriter(ctx context.Context, hctx *hg.Context, s Stream) (*Writer, error)
 	return w, nil
 }
 
-// Write copies p into chunks. It blocks while the window is full; see Stream. If p does not fit the rest of the
-// handle, as much as fits is written and the error matches na.ErrOverflow.
+// Write copies p into chunks. It blocks while the window is full; see Stream. If p does not fit the
+// rest of the handle, as much as fits is written and the error matches na.ErrOverflow.
 func (w *Writer) Write(p []byte) (n int, err error) { return w.chunks.Write(p) }
 
-// ReadFrom writes the bytes of from, up to its end. It reads them directly into the buffers of the transfers.
+// ReadFrom writes the bytes of from, up to its end. It reads them directly into the buffers of the
+// transfers.
 func (w *Writer) ReadFrom(from io.Reader) (int64, error) { return w.chunks.ReadFrom(from) }
 
-// nextSpace returns the buffer for the next bytes; an empty one when the handle is full. It waits while the window is.
+// nextSpace returns the buffer for the next bytes; an empty one when the handle is full. It waits
+// while the window is.
 func (w *Writer) nextSpace() (_ []byte, err error) {
 	if err := w.window.haltErr(); err != nil {
 		return nil, err
@@ -64,8 +68,8 @@ func (w *Writer) nextSpace() (_ []byte, err error) {
 	return w.current.buf[w.current.n:end], nil
 }
 
-// commit is called when the first n bytes of the buffer that nextSpace returned have been filled. It starts the chunk
-// if that is full, or the handle is.
+// commit is called when the first n bytes of the buffer that nextSpace returned have been filled.
+// It starts the chunk if that is full, or the handle is.
 func (w *Writer) commit(n int) error {
 	w.current.n += n
 	if int64(w.current.n) < min(int64(len(w.current.buf)), w.window.remaining()) {

@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// maxSlice is the longest single Progress of a Progressor that is not a Waiter: such a Progress cannot be woken.
+// maxSlice is the longest single Progress of a Progressor that is not a Waiter: such a Progress
+// cannot be woken.
 const maxSlice = 100 * time.Millisecond
 
 // A Class is a set of requests that are completed by callbacks of one Progressor.
@@ -19,11 +20,13 @@ type Class struct {
 	wake    func()
 	loop    *loop.Loop // nil if the Progressor is a Waiter
 
-	mu         sync.Mutex // guards freeGroups and all requests of the class; never held in a call out of the package
+	// guards freeGroups and all requests of the class; never held in a call out of the package
+	mu         sync.Mutex
 	freeGroups []*waitGroup
 }
 
-// NewClass returns a class whose waiting goroutines drive p. If p is a Waiter, they wait with its WaitFor.
+// NewClass returns a class whose waiting goroutines drive p. If p is a Waiter, they wait with its
+// WaitFor.
 func NewClass(p Progressor) *Class {
 	if w, ok := p.(Waiter); ok {
 		return &Class{waitFor: w.WaitFor, wake: w.Wake}
@@ -32,8 +35,8 @@ func NewClass(p Progressor) *Class {
 	return &Class{waitFor: l.Wait, wake: l.Wake, loop: l}
 }
 
-// progressorDriver implements loop.Driver on a Progressor that is not a Waiter. Its methods without an effect are for
-// drivers that can be woken or that batch their output.
+// progressorDriver implements loop.Driver on a Progressor that is not a Waiter. Its methods without
+// an effect are for drivers that can be woken or that batch their output.
 type progressorDriver struct{ Progressor }
 
 // Poll implements loop.Driver.
@@ -66,14 +69,15 @@ func (p progressorDriver) Unhold()     {}
 func (p progressorDriver) Freed()      {}
 func (p progressorDriver) Flush()      {}
 
-// Create returns a request that is not completed. WaitContext calls cancel when its context is done; cancel may be nil.
+// Create returns a request that is not completed. WaitContext calls cancel when its context is
+// done; cancel may be nil.
 func (c *Class) Create(cancel func()) *Request {
 	r := &Request{class: c, cancel: toCanceler(cancel)}
 	return r
 }
 
-// wait waits for all of reqs, or for the first one if first is set, and reports whether they are completed. The error
-// is that of Progress, or the cause of ctx.
+// wait waits for all of reqs, or for the first one if first is set, and reports whether they are
+// completed. The error is that of Progress, or the cause of ctx.
 func (c *Class) wait(ctx context.Context, timeout time.Duration, first bool, reqs ...*Request) (bool, error) {
 	g := c.acquireGroup(first, reqs)
 	defer c.releaseGroup(g) // deferred: a callback may panic, or end the goroutine
@@ -87,8 +91,8 @@ func (c *Class) wait(ctx context.Context, timeout time.Duration, first bool, req
 	return g.isDone(), err
 }
 
-// A waitGroup is the set of requests that one Wait waits for. The class keeps waitGroups for reuse, so that a Wait
-// allocates nothing.
+// A waitGroup is the set of requests that one Wait waits for. The class keeps waitGroups for reuse,
+// so that a Wait allocates nothing.
 type waitGroup struct {
 	reqs   []*Request
 	first  bool        // wait for the first request that is completed, not for all
@@ -144,8 +148,8 @@ func (c *Class) releaseGroup(g *waitGroup) {
 	}
 }
 
-// waitContext waits for all of reqs, and cancels them when ctx is done, as WaitContext says. The error is that of
-// Progress.
+// waitContext waits for all of reqs, and cancels them when ctx is done, as WaitContext says. The
+// error is that of Progress.
 func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	ok, err := c.wait(ctx, -1, false, reqs...)
 	if ok || ctx.Err() == nil {
@@ -161,8 +165,8 @@ func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	return err
 }
 
-// cancelRequest calls the cancel function of r, but only once for each operation. It reports whether the callback of
-// r is still to come: r is not completed and has a cancel function.
+// cancelRequest calls the cancel function of r, but only once for each operation. It reports
+// whether the callback of r is still to come: r is not completed and has a cancel function.
 func (c *Class) cancelRequest(r *Request) bool {
 	c.mu.Lock()
 	canceler, first := r.cancel, !r.canceled

@@ -5,10 +5,10 @@ import "sync/atomic"
 // bufSize is the size of a buffer.
 const bufSize = 128 << 10
 
-// Buffers is the buffer pool that the streams of one context share. A stream takes a buffer when it has bytes to read
-// or write and puts it back when it has none, so idle streams hold none. At most 8 buffers (1 MiB) are kept; the
-// garbage collector frees the others. The zero value is ready. All methods may be called concurrently, and take no
-// lock.
+// Buffers is the buffer pool that the streams of one context share. A stream takes a buffer when it
+// has bytes to read or write and puts it back when it has none, so idle streams hold none. At most
+// 8 buffers (1 MiB) are kept; the garbage collector frees the others. The zero value is ready. All
+// methods may be called concurrently, and take no lock.
 type Buffers struct {
 	free [8]atomic.Pointer[[bufSize]byte]
 }

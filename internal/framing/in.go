@@ -9,34 +9,37 @@ import (
 )
 
 const (
-	// bulkReadSize is how many bytes of lane Bulk a read takes into the buffer at most, besides those for user memory.
+	// bulkReadSize is how many bytes of lane Bulk a read takes into the buffer at most, besides
+	// those for user memory.
 	bulkReadSize = 4 << 10
 	// waitReadSize is the size of the buffer for a read that may block.
 	waitReadSize = 1 << 10
-	// minDirect is the payload size in bytes from which on a message that has not arrived completely is read directly
-	// into its own memory.
+	// minDirect is the payload size in bytes from which on a message that has not arrived
+	// completely is read directly into its own memory.
 	minDirect = 8 << 10
 )
 
-// In parses the frames of a stream. One goroutine at a time uses it. Methods that say so need the context's lock.
+// In parses the frames of a stream. One goroutine at a time uses it. Methods that say so need the
+// context's lock.
 //
 //	for { in.Scatter ─► read ─► in.Got ─► lock ─► in.Parse ─► unlock }
 type In struct {
 	Session carrier.Session // nil until Greet has admitted a peer that has connected
 	Lane    carrier.Lane
-	// Greet, if not nil, is called with the peer's HELLO instead of Session.Greet, with the lock held. It sets
-	// Session if that is nil, or returns the error with which the peer is refused.
+	// Greet, if not nil, is called with the peer's HELLO instead of Session.Greet, with the lock
+	// held. It sets Session if that is nil, or returns the error with which the peer is refused.
 	Greet   func(g *frame.Greeting) error
 	Large   bool     // a piece of carrier.BulkMin bytes or more has arrived
 	Buffers *Buffers // must be set before Space, Scatter or Parse is called; Wait works without
 
-	big          *[bufSize]byte // one of Buffers; nil while few bytes are buffered
-	small        []byte         // of reads that may block; nil if there is none
-	buf          []byte         // big, small, or a buffer of the size of its contents
-	r, w         int            // buf[r:w] was read and is not parsed
-	greeted      bool           // the peer's HELLO has arrived
-	inPayload    bool           // the next bytes are the payload of a piece or of a long message, and go to view
-	isMessage    bool           // that payload is of a message, and sum is its checksum
+	big     *[bufSize]byte // one of Buffers; nil while few bytes are buffered
+	small   []byte         // of reads that may block; nil if there is none
+	buf     []byte         // big, small, or a buffer of the size of its contents
+	r, w    int            // buf[r:w] was read and is not parsed
+	greeted bool           // the peer's HELLO has arrived
+	// the next bytes are the payload of a piece or of a long message, and go to view
+	inPayload    bool
+	isMessage    bool // that payload is of a message, and sum is its checksum
 	sum          frame.Sum
 	head         frame.Header // of the frame that is parsed
 	view         carrier.View
@@ -45,7 +48,8 @@ type In struct {
 	ended        bool // End was called
 }
 
-// End stops Parse, now and later: the session continues without this stream, or has ended. The lock is held.
+// End stops Parse, now and later: the session continues without this stream, or has ended. The lock
+// is held.
 func (in *In) End() { in.ended = true }
 
 // Close releases the buffer. The stream must not be used any more.
@@ -54,9 +58,10 @@ func (in *In) Close() {
 	in.Idle()
 }
 
-// Scatter appends to iov the buffers for the next read: first the memory for which a piece of bulk data or a long
-// message is meant, if at least 4 KiB are left and it may be accessed, then the buffer of in; at most MaxVectors
-// buffers. The caller must call Got or Fault after the read, whatever its result.
+// Scatter appends to iov the buffers for the next read: first the memory for which a piece of bulk
+// data or a long message is meant, if at least 4 KiB are left and it may be accessed, then the
+// buffer of in; at most MaxVectors buffers. The caller must call Got or Fault after the read,
+// whatever its result.
 func (in *In) Scatter(iov [][]byte) [][]byte {
 	if in.inPayload && in.r == in.w && in.view.Len()-in.viewPos >= 4<<10 && in.view.Borrow() {
 		in.viewBorrowed = true
@@ -73,7 +78,8 @@ func (in *In) Scatter(iov [][]byte) [][]byte {
 	return append(iov, space)
 }
 
-// Space returns the buffer for a read that does not use user memory. The caller must call Got after the read.
+// Space returns the buffer for a read that does not use user memory. The caller must call Got after
+// the read.
 func (in *In) Space() []byte {
 	if in.big == nil {
 		in.big = in.Buffers.get()
@@ -85,7 +91,8 @@ func (in *In) Space() []byte {
 	return in.buf[in.w:]
 }
 
-// Wait is Space for a read that may block: the buffer is small, because many streams may hold one for a long time.
+// Wait is Space for a read that may block: the buffer is small, because many streams may hold one
+// for a long time.
 func (in *In) Wait() []byte {
 	if in.big != nil || len(in.buf)-in.w < waitReadSize/2 {
 		in.shrink(waitReadSize / 2)
@@ -124,7 +131,8 @@ func (in *In) moveTo(to []byte) {
 	in.buf, in.r = to, 0
 }
 
-// Got is called after each read, with the number of bytes that were read into the buffers of Scatter, Space or Wait.
+// Got is called after each read, with the number of bytes that were read into the buffers of
+// Scatter, Space or Wait.
 func (in *In) Got(n int) {
 	if in.viewBorrowed {
 		in.viewBorrowed = false
@@ -142,8 +150,8 @@ func (in *In) Got(n int) {
 	in.w += n
 }
 
-// Fault is called instead of Got if the read failed with EFAULT and nothing was read. If Scatter returned user
-// memory, its payload is dropped from now on; otherwise Fault returns false.
+// Fault is called instead of Got if the read failed with EFAULT and nothing was read. If Scatter
+// returned user memory, its payload is dropped from now on; otherwise Fault returns false.
 func (in *In) Fault() bool {
 	if !in.viewBorrowed {
 		return false
@@ -153,7 +161,8 @@ func (in *In) Fault() bool {
 	return true
 }
 
-// Idle releases the buffer until the next read. The rest in it, less than a frame, is moved to a buffer of its size.
+// Idle releases the buffer until the next read. The rest in it, less than a frame, is moved to a
+// buffer of its size.
 func (in *In) Idle() {
 	if in.big != nil || in.r == in.w {
 		in.shrink(0)
@@ -163,8 +172,8 @@ func (in *In) Idle() {
 // Bulk reports whether the next bytes are bulk data. The lock is held.
 func (in *In) Bulk() bool { return in.inPayload && !in.isMessage }
 
-// Parse handles all bytes that were read. After an error the caller ends the session with it, or refuses the peer if
-// there is no session. The lock is held.
+// Parse handles all bytes that were read. After an error the caller ends the session with it, or
+// refuses the peer if there is no session. The lock is held.
 func (in *In) Parse() error {
 	for {
 		if in.ended || in.Session != nil && in.Session.Down() {
@@ -270,7 +279,8 @@ func (in *In) beginPayload(h *frame.Header) error {
 	return nil
 }
 
-// placePayload copies the buffered bytes of a payload to its View, and reports whether the payload is complete.
+// placePayload copies the buffered bytes of a payload to its View, and reports whether the payload
+// is complete.
 func (in *In) placePayload() (whole bool, err error) {
 	n := min(in.view.Len()-in.viewPos, in.w-in.r)
 	if n > 0 {

@@ -14,8 +14,8 @@ const fillTarget = 64 << 10
 // zeroes replace the rest of a piece whose memory cannot be accessed any more.
 var zeroes [64 << 10]byte
 
-// Out writes the frames of a session to a stream, the HELLO first. One goroutine at a time uses it. Methods that say
-// so need the context's lock.
+// Out writes the frames of a session to a stream, the HELLO first. One goroutine at a time uses it.
+// Methods that say so need the context's lock.
 //
 //	for { lock ─► out.Fill ─► unlock ─► out.Gather ─► write ─► out.Wrote }
 type Out struct {
@@ -38,8 +38,8 @@ type Out struct {
 
 var _ carrier.Writer = (*Out)(nil)
 
-// Fill pulls frames from the session until there is enough for one write, and reports whether there is anything to
-// write. The lock is held.
+// Fill pulls frames from the session until there is enough for one write, and reports whether there
+// is anything to write. The lock is held.
 func (out *Out) Fill() bool {
 	if out.inPayload && out.view.Faulted() {
 		out.Session.Faulted(out.view)
@@ -65,8 +65,8 @@ func (out *Out) Fill() bool {
 	return out.hasOutput
 }
 
-// Stages reports whether frames may be added now, because everything before them was written. They are written
-// together with those that the next Fill pulls. The lock is held.
+// Stages reports whether frames may be added now, because everything before them was written. They
+// are written together with those that the next Fill pulls. The lock is held.
 func (out *Out) Stages() bool {
 	if out.hasOutput || !out.greeted {
 		return false
@@ -120,8 +120,8 @@ func (out *Out) ensureBuf() []byte {
 	return out.unwritten
 }
 
-// Last adds the last frame of the session. It returns false if that is impossible in the middle of a frame. Fill must
-// not be called afterwards. The lock is held.
+// Last adds the last frame of the session. It returns false if that is impossible in the middle of
+// a frame. Fill must not be called afterwards. The lock is held.
 func (out *Out) Last(b []byte) bool {
 	if out.inPayload {
 		return false
@@ -139,8 +139,8 @@ func (out *Out) Close() {
 	out.view = nil
 }
 
-// Front returns how many of the next bytes are in the buffer of out: frames with a checksum. The bytes behind them
-// are bulk data.
+// Front returns how many of the next bytes are in the buffer of out: frames with a checksum. The
+// bytes behind them are bulk data.
 func (out *Out) Front() int { return len(out.unwritten) }
 
 // Pending reports whether there are bytes to write.
@@ -149,8 +149,8 @@ func (out *Out) Pending() bool { return len(out.unwritten) > 0 || out.inPayload 
 // MaxVectors is the largest number of buffers that Gather and Scatter return.
 const MaxVectors = 64
 
-// Gather appends to iov the buffers to write next, at most MaxVectors. The caller must call Wrote or Fault after the
-// write, whatever its result. User memory is borrowed between these calls.
+// Gather appends to iov the buffers to write next, at most MaxVectors. The caller must call Wrote
+// or Fault after the write, whatever its result. User memory is borrowed between these calls.
 func (out *Out) Gather(iov [][]byte) [][]byte { return out.gatherUpTo(iov, MaxVectors) }
 
 // gatherUpTo is Gather with a limit of most buffers.
@@ -173,8 +173,8 @@ func (out *Out) gatherUpTo(iov [][]byte, most int) [][]byte {
 	return iov
 }
 
-// Copy copies the next bytes to write to b and returns their number. It is for writes that may block, which must not
-// borrow user memory; Wrote must not be called after it. The lock is held.
+// Copy copies the next bytes to write to b and returns their number. It is for writes that may
+// block, which must not borrow user memory; Wrote must not be called after it. The lock is held.
 func (out *Out) Copy(b []byte) int {
 	var room [8][]byte
 	n, ok := memfault.Gather(b, out.gatherUpTo(room[:0], math.MaxInt))
@@ -186,8 +186,9 @@ func (out *Out) Copy(b []byte) int {
 	return n
 }
 
-// Fault is called instead of Wrote if the write failed with EFAULT and nothing was written. If Gather returned user
-// memory, zeroes are sent in its place after the next Fill; otherwise Fault returns false.
+// Fault is called instead of Wrote if the write failed with EFAULT and nothing was written. If
+// Gather returned user memory, zeroes are sent in its place after the next Fill; otherwise Fault
+// returns false.
 func (out *Out) Fault() bool {
 	if !out.viewBorrowed {
 		return false
@@ -197,7 +198,8 @@ func (out *Out) Fault() bool {
 	return true
 }
 
-// Wrote is called after each write, with the number of bytes that were written of the buffers that Gather returned.
+// Wrote is called after each write, with the number of bytes that were written of the buffers that
+// Gather returned.
 func (out *Out) Wrote(n int) {
 	if out.viewBorrowed {
 		out.viewBorrowed = false

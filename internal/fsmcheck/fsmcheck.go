@@ -30,7 +30,8 @@ var (
 // Check turns checking on, for good. It must be called before any object that is checked is made.
 func Check() { isChecking.Store(true) }
 
-// Broken returns the text of the first illegal step, or "". It is kept because user code may have recovered from the panic.
+// Broken returns the text of the first illegal step, or "". It is kept because user code may have
+// recovered from the panic.
 func Broken() string {
 	if s := firstViolation.Load(); s != nil {
 		return *s
@@ -41,7 +42,8 @@ func Broken() string {
 // All returns every machine. The caller must not change it.
 func All() []*Machine { return machines }
 
-// New makes a machine that All returns; only the initialization of packages calls it. next holds for each state those that may follow.
+// New makes a machine that All returns; only the initialization of packages calls it. next holds
+// for each state those that may follow.
 func New(name string, states []string, next [][]State) *Machine {
 	m := &Machine{name: name, states: states, steps: make([]step, len(states)*len(states))}
 	for from, all := range next {

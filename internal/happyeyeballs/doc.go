@@ -1,4 +1,5 @@
-// Package happyeyeballs decides in which order and when the addresses of a host are dialed, after RFC 8305.
+// Package happyeyeballs decides in which order and when the addresses of a host are dialed, after
+// RFC 8305.
 //
 //	addresses of a name ─► Order ─► families interleaved ─► Race: which one to dial now, and when to ask again
 //

@@ -2,11 +2,13 @@ package happyeyeballs
 
 import "time"
 
-// Delay is the time after which the next attempt starts while the last one is still in flight (RFC 8305, section 5).
+// Delay is the time after which the next attempt starts while the last one is still in flight (RFC
+// 8305, section 5).
 const Delay = 250 * time.Millisecond
 
-// A Race decides when each of several addresses is dialed: the next one as soon as the last attempt is Delay old or an
-// attempt has failed. The zero Race has no addresses. All times are of one clock of the caller.
+// A Race decides when each of several addresses is dialed: the next one as soon as the last attempt
+// is Delay old or an attempt has failed. The zero Race has no addresses. All times are of one clock
+// of the caller.
 type Race struct {
 	addresses int
 	started   int
@@ -15,8 +17,8 @@ type Race struct {
 	nextAt    time.Duration // earliest start of the next attempt
 }
 
-// New returns a Race of so many addresses, the first of which is due now. The delay is shortened so that all attempts
-// start within the first half of timeout.
+// New returns a Race of so many addresses, the first of which is due now. The delay is shortened so
+// that all attempts start within the first half of timeout.
 func New(addresses int, now, timeout time.Duration) Race {
 	return Race{addresses: addresses, nextAt: now, delay: min(Delay, timeout/2/time.Duration(max(addresses, 1)))}
 }

@@ -7,19 +7,21 @@ import (
 )
 
 const (
-	// batchThreshold is how many goroutines must be outstanding at the end of a pass for their output to be held back.
+	// batchThreshold is how many goroutines must be outstanding at the end of a pass for their
+	// output to be held back.
 	batchThreshold = 2
 	// batchTimeout is how long the leader waits for the next outstanding goroutine to return.
 	batchTimeout = 20 * time.Microsecond
-	// parkThreshold is from how many outstanding goroutines on the leader sleeps until they have returned, instead of
-	// yielding.
+	// parkThreshold is from how many outstanding goroutines on the leader sleeps until they have
+	// returned, instead of yielding.
 	parkThreshold = 8
 	// maxYields is how often the leader yields before it sleeps for fewer goroutines, too.
 	maxYields = 100
-	// splitThreshold is from how many outstanding goroutines on the output of the first half is sent before the
-	// second half has returned, so that the peer can start on it.
+	// splitThreshold is from how many outstanding goroutines on the output of the first half is
+	// sent before the second half has returned, so that the peer can start on it.
 	splitThreshold = 12
-	// maxSkips is the largest number of passes that do not count workers after a wait for them has timed out.
+	// maxSkips is the largest number of passes that do not count workers after a wait for them has
+	// timed out.
 	maxSkips = 31
 )
 
@@ -47,7 +49,8 @@ type batch struct {
 	held        atomic.Bool   // Driver.Hold was called
 	number      atomic.Uint32 // of this batch, or of the last one; never 0
 	outstanding atomic.Int32  // goroutines counted and not returned
-	splitAt     atomic.Int32  // the goroutine that lowers outstanding to this number flushes the output; -1: none does
+	// the goroutine that lowers outstanding to this number flushes the output; -1: none does
+	splitAt     atomic.Int32
 	hasWorkers  atomic.Bool   // Away has counted a worker
 	skips       atomic.Int32  // next passes that do not count workers
 	allReturned chan struct{} // one slot, filled when outstanding becomes 0
@@ -57,8 +60,8 @@ type batch struct {
 	timer     *time.Timer
 }
 
-// BeginBatch begins a batch, before callbacks run, and returns its number; 0 if another batch is in progress.
-// EndBatch ends it.
+// BeginBatch begins a batch, before callbacks run, and returns its number; 0 if another batch is in
+// progress. EndBatch ends it.
 func (l *Loop) BeginBatch() (number uint32) {
 	b := &l.batch
 	skips := b.skips.Load()
@@ -81,8 +84,8 @@ func (l *Loop) BeginBatch() (number uint32) {
 	return number
 }
 
-// EndBatch ends the batch with this number: it waits for the outstanding goroutines and sends their output. For
-// number 0 it only flushes the output of the batch in progress.
+// EndBatch ends the batch with this number: it waits for the outstanding goroutines and sends their
+// output. For number 0 it only flushes the output of the batch in progress.
 func (l *Loop) EndBatch(number uint32) {
 	b := &l.batch
 	if number != b.number.Load() {
@@ -96,8 +99,8 @@ func (l *Loop) EndBatch(number uint32) {
 	l.drainBatch()
 }
 
-// Away counts a worker to which a callback gives work that will send. The worker calls Home with the result when the
-// work is done.
+// Away counts a worker to which a callback gives work that will send. The worker calls Home with
+// the result when the work is done.
 func (l *Loop) Away() (number uint32) {
 	b := &l.batch
 	if b.state.Load() != counting {
@@ -119,8 +122,8 @@ func (l *Loop) Home(number uint32) {
 	}
 }
 
-// countReturned counts a goroutine as returned, and flushes the output if it is the one at which the batch is split. It
-// reports whether it was the last.
+// countReturned counts a goroutine as returned, and flushes the output if it is the one at which
+// the batch is split. It reports whether it was the last.
 func (l *Loop) countReturned() (last bool) {
 	b := &l.batch
 	if b.outstanding.Load() <= 0 {
@@ -151,8 +154,8 @@ func (l *Loop) holdOutput() bool {
 	return true
 }
 
-// endPass ends a pass of the leader, which is about to wake woken goroutines. It reports whether exactly one
-// goroutine is outstanding.
+// endPass ends a pass of the leader, which is about to wake woken goroutines. It reports whether
+// exactly one goroutine is outstanding.
 func (l *Loop) endPass(woken int32) (one bool) {
 	b := &l.batch
 	n := b.outstanding.Add(woken)
@@ -165,15 +168,16 @@ func (l *Loop) endPass(woken int32) (one bool) {
 	return n == 1
 }
 
-// setSplit makes the output of the first half of n goroutines be sent before that of the second, if n is large enough.
+// setSplit makes the output of the first half of n goroutines be sent before that of the second, if
+// n is large enough.
 func (b *batch) setSplit(n int32) {
 	if n >= splitThreshold {
 		b.splitAt.Store(n / 2)
 	}
 }
 
-// drainBatch waits until the outstanding goroutines have returned, and sends the output. Output is held back meanwhile:
-// otherwise each of them would make a write of its own.
+// drainBatch waits until the outstanding goroutines have returned, and sends the output. Output is
+// held back meanwhile: otherwise each of them would make a write of its own.
 func (l *Loop) drainBatch() {
 	b := &l.batch
 	if b.state.Load() == draining && b.outstanding.Load() > 0 && b.waiting.CompareAndSwap(false, true) {
@@ -202,8 +206,8 @@ func (l *Loop) closeBatch() {
 	}
 }
 
-// waitOutstanding waits until all outstanding goroutines have returned. It returns false if none has returned for
-// batchTimeout. While they return it flushes the output every batchTimeout.
+// waitOutstanding waits until all outstanding goroutines have returned. It returns false if none
+// has returned for batchTimeout. While they return it flushes the output every batchTimeout.
 func (b *batch) waitOutstanding(d Driver) (all bool) {
 	last, since := b.outstanding.Load(), d.Now()
 	for yields := 0; b.outstanding.Load() > 0; yields++ {
@@ -226,8 +230,8 @@ func (b *batch) waitOutstanding(d Driver) (all bool) {
 	return true
 }
 
-// parkBriefly sleeps until all outstanding goroutines have returned, or for batchTimeout: a goroutine that only yields
-// keeps a processor busy.
+// parkBriefly sleeps until all outstanding goroutines have returned, or for batchTimeout: a
+// goroutine that only yields keeps a processor busy.
 func (b *batch) parkBriefly() {
 	if b.timer == nil {
 		b.timer = time.NewTimer(batchTimeout)
@@ -241,8 +245,8 @@ func (b *batch) parkBriefly() {
 	}
 }
 
-// takeDue removes the parked waiters that are over from the lists, for the leader w to wake. woken is their number,
-// plus one if w itself is over and is about to return.
+// takeDue removes the parked waiters that are over from the lists, for the leader w to wake. woken
+// is their number, plus one if w itself is over and is about to return.
 func (l *Loop) takeDue(w *Waiter) (ready []*Waiter, woken int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,7 +265,8 @@ func (l *Loop) wakeDue() {
 	wakeAll(l.takeDueLocked())
 }
 
-// takeDueLocked removes the parked waiters that are over from the lists and returns them, in the array of l.due.
+// takeDueLocked removes the parked waiters that are over from the lists and returns them, in the
+// array of l.due.
 func (l *Loop) takeDueLocked() (ready []*Waiter) {
 	if l.checkAll {
 		l.markDueLocked()

@@ -14,32 +14,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
-// A Driver moves bytes and runs callbacks. No lock of this package is held when its methods are called, except Hold.
+// A Driver moves bytes and runs callbacks. No lock of this package is held when its methods are
+// called, except Hold.
 type Driver interface {
-	// Poll blocks until something may be ready for Run, w.Stirred reports true, or the clock reaches until (Never: no
-	// limit), and returns nil. Before it sleeps in a way that only Stir interrupts, it calls w.WillSleep. It returns an
-	// error if waiting is useless; an error that matches os.ErrDeadlineExceeded counts as nil.
+	// Poll blocks until something may be ready for Run, w.Stirred reports true, or the clock
+	// reaches until (Never: no limit), and returns nil. Before it sleeps in a way that only Stir
+	// interrupts, it calls w.WillSleep. It returns an error if waiting is useless; an error that
+	// matches os.ErrDeadlineExceeded counts as nil.
 	//
-	// now is the time of the clock if the caller has just read it, else negative. Poll returns the time as it has read
-	// it last, if that was just before the return, else a negative number.
+	// now is the time of the clock if the caller has just read it, else negative. Poll returns the
+	// time as it has read it last, if that was just before the return, else a negative number.
 	Poll(w *Waiter, now, until time.Duration) (read time.Duration, err error)
 	// Queued returns how many callbacks are known to be ready for Run.
 	Queued() int
-	// Run runs at most max callbacks and returns how many. After each it calls w.Stops, and ends if that reports true.
+	// Run runs at most max callbacks and returns how many. After each it calls w.Stops, and ends if
+	// that reports true.
 	Run(w *Waiter, max int) int
 	// Stir makes a sleeping Poll call w.Stirred.
 	Stir()
 	// Now returns the time of the clock.
 	Now() time.Duration
 
-	// Hold makes the Driver hold back the output of all goroutines until Unhold. It returns false if the Driver does
-	// not.
+	// Hold makes the Driver hold back the output of all goroutines until Unhold. It returns false
+	// if the Driver does not.
 	Hold() bool
 	// Unhold ends Hold and sends the output.
 	Unhold()
 	// Flush sends the output that is held back; later output is still held back.
 	Flush()
-	// Freed is called after a goroutine has released the lead. Another goroutine may have taken it already.
+	// Freed is called after a goroutine has released the lead. Another goroutine may have taken it
+	// already.
 	Freed()
 }
 
@@ -47,11 +51,11 @@ type Driver interface {
 type Mode int
 
 const (
-	// Lend lets the leader keep the lead while it runs callbacks, so that all callbacks of a pass run before
-	// goroutines are woken.
+	// Lend lets the leader keep the lead while it runs callbacks, so that all callbacks of a pass
+	// run before goroutines are woken.
 	Lend Mode = iota
-	// HandOn makes the leader pass the lead on before it runs callbacks: for callbacks that may take long, and a Driver
-	// that does not send.
+	// HandOn makes the leader pass the lead on before it runs callbacks: for callbacks that may
+	// take long, and a Driver that does not send.
 	HandOn
 	// Each parks no goroutine: every waiting goroutine calls Poll and Run itself.
 	Each
@@ -63,13 +67,15 @@ const Never = time.Duration(math.MaxInt64)
 const (
 	// passSize is the largest number of callbacks in a pass, pollSize that in a Wait with timeout 0.
 	passSize, pollSize = 64, 8192
-	// longRun is how long a leader may be in Run while other goroutines are parked, before the lead is passed on.
+	// longRun is how long a leader may be in Run while other goroutines are parked, before the lead
+	// is passed on.
 	longRun = time.Millisecond
 	// maxFreeWaiters is how many waiters are kept for reuse at most.
 	maxFreeWaiters = 256
 )
 
-// The lead is 0 while it is free, else the id of its waiter, with the bit lent while it is lent, or external.
+// The lead is 0 while it is free, else the id of its waiter, with the bit lent while it is lent, or
+// external.
 const (
 	lent     = 1
 	external = 2 // taken by TryLead
@@ -100,8 +106,8 @@ type Loop struct {
 	hasOnIdle   atomic.Bool  // onIdle is not nil
 	batch       batch
 
-	// mu guards the fields below and those of Waiter that say so. It is held in calls of conditions and of
-	// Driver.Hold, and in no other call out of the package.
+	// mu guards the fields below and those of Waiter that say so. It is held in calls of conditions
+	// and of Driver.Hold, and in no other call out of the package.
 	mu             sync.Mutex
 	parked         []*Waiter
 	due            []*Waiter // parked waiters that are to be woken at the end of the pass
@@ -119,10 +125,12 @@ func New(d Driver, mode Mode) *Loop {
 	return &Loop{driver: d, mode: mode, stir: d.Stir, batch: batch{allReturned: make(chan struct{}, 1)}}
 }
 
-// Wait blocks until done reports true. Callbacks may run on this goroutine meanwhile, and done is called after each.
+// Wait blocks until done reports true. Callbacks may run on this goroutine meanwhile, and done is
+// called after each.
 //
-//   - It returns nil when done reports true, context.Cause(ctx) when ctx is done first, os.ErrDeadlineExceeded after
-//     timeout (negative: no limit; zero: one poll), or the error of Poll.
+//   - It returns nil when done reports true, context.Cause(ctx) when ctx is done first,
+//     os.ErrDeadlineExceeded after timeout (negative: no limit; zero: one poll), or the error of
+//     Poll.
 //   - The code that changes the result of done must call Wake afterwards.
 //   - done must be quick and must not take a lock that is held in a call of Wake.
 func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool) error {
@@ -135,28 +143,32 @@ func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool
 	return l.wait(ctx, timeout, w)
 }
 
-// A Runner runs the callbacks of the passes of a goroutine in Drive, and other work that comes with them.
+// A Runner runs the callbacks of the passes of a goroutine in Drive, and other work that comes with
+// them.
 type Runner interface {
-	// RunPass is called for each pass and must call p.Run. If it takes long after that, another goroutine in Drive
-	// takes the lead. It does not while a callback takes long, so callbacks run in order.
+	// RunPass is called for each pass and must call p.Run. If it takes long after that, another
+	// goroutine in Drive takes the lead. It does not while a callback takes long, so callbacks run
+	// in order.
 	RunPass(p Pass)
 }
 
-// A Pass is a pass of a goroutine in Drive, as its Runner sees it. Only the goroutine itself calls the methods, but for
-// Keep.
+// A Pass is a pass of a goroutine in Drive, as its Runner sees it. Only the goroutine itself calls
+// the methods, but for Keep.
 type Pass interface {
 	// Run runs the callbacks that are ready, or only the first one.
 	Run(one bool)
 	// Polled returns the time at which polling ended; negative if the clock was not read then.
 	Polled() time.Duration
-	// SetClock says that the clock reads now, as the last that RunPass does: the next pass does not read it again.
+	// SetClock says that the clock reads now, as the last that RunPass does: the next pass does not
+	// read it again.
 	SetClock(now time.Duration)
 	// Keep calls the keep of Drive: the goroutine is not to drive any more.
 	Keep()
 }
 
-// Drive drives until ctx is done or Poll fails, for a goroutine that does nothing else, and returns the cause of ctx
-// or the error of Poll. In mode Lend runner, if it is not nil, runs the callbacks; keep may be nil if it does not call Pass.Keep.
+// Drive drives until ctx is done or Poll fails, for a goroutine that does nothing else, and returns
+// the cause of ctx or the error of Poll. In mode Lend runner, if it is not nil, runs the callbacks;
+// keep may be nil if it does not call Pass.Keep.
 func (l *Loop) Drive(ctx context.Context, runner Runner, keep func()) error {
 	w := l.NewWaiter()
 	w.runner, w.keep = runner, keep
@@ -181,7 +193,8 @@ func (w *Waiter) Run(one bool) {
 // Polled implements Pass.
 func (w *Waiter) Polled() time.Duration { return w.polled }
 
-// SetClock implements Pass. The goroutine of another Waiter calls it right before it waits, if it has just read the clock.
+// SetClock implements Pass. The goroutine of another Waiter calls it right before it waits, if it
+// has just read the clock.
 func (w *Waiter) SetClock(now time.Duration) { w.clock = now }
 
 // Keep implements Pass.
@@ -193,8 +206,9 @@ func (l *Loop) Driving() bool {
 	return w != nil && w.runner != nil
 }
 
-// beginRun reports whether w may run callbacks, and counts it as in Run. It may not while another goroutine in Drive does: one of the two has
-// lost the lead just before. Then w gives up the lead, if it has it.
+// beginRun reports whether w may run callbacks, and counts it as in Run. It may not while another
+// goroutine in Drive does: one of the two has lost the lead just before. Then w gives up the lead,
+// if it has it.
 func (l *Loop) beginRun(w *Waiter) bool {
 	if l.driversInRun.CompareAndSwap(0, 1) {
 		return true
@@ -205,7 +219,8 @@ func (l *Loop) beginRun(w *Waiter) bool {
 	return false
 }
 
-// endRun counts a goroutine in Drive as not in Run any more. If the lead is free, it is passed to one that parked meanwhile.
+// endRun counts a goroutine in Drive as not in Run any more. If the lead is free, it is passed to
+// one that parked meanwhile.
 func (l *Loop) endRun() {
 	if l.driversInRun.Add(-1) == 0 && l.lead.Load() == 0 {
 		l.passLead(0)
@@ -251,7 +266,8 @@ func (l *Loop) Unlocked() bool {
 	return true
 }
 
-// wait is the loop of every waiting goroutine: it leads if it can, else parks, and checks its condition again.
+// wait is the loop of every waiting goroutine: it leads if it can, else parks, and checks its
+// condition again.
 func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error {
 	l.initWait(w, timeout)
 	defer l.endWait(w) // deferred: a callback may panic, or end the goroutine
@@ -300,9 +316,9 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 	}
 }
 
-// mayLead reports whether w may take the lead while that is s: if it is free, or w has it, or it is lent, perhaps by
-// this very goroutine further up its stack. A goroutine in Drive takes only a free lead, and only while no other one
-// in Drive runs callbacks.
+// mayLead reports whether w may take the lead while that is s: if it is free, or w has it, or it is
+// lent, perhaps by this very goroutine further up its stack. A goroutine in Drive takes only a free
+// lead, and only while no other one in Drive runs callbacks.
 func (l *Loop) mayLead(w *Waiter, s uint64) bool {
 	switch {
 	case s == w.id:
@@ -336,8 +352,9 @@ func (l *Loop) poll(w *Waiter, until time.Duration) error {
 	return err
 }
 
-// pass is one iteration of the leader: it sends the batch, polls, runs the callbacks that are ready and wakes the
-// waiters that are over. It returns the error of Poll, and whether callbacks may be left.
+// pass is one iteration of the leader: it sends the batch, polls, runs the callbacks that are ready
+// and wakes the waiters that are over. It returns the error of Poll, and whether callbacks may be
+// left.
 func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	if l.batch.state.Load() != noBatch {
 		l.drainBatch()
@@ -377,14 +394,15 @@ func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	if l.dueCount.Load() > 0 {
 		l.wakeDue()
 	}
-	if batch != 0 && batch == l.batch.number.Load() { // else the goroutine that leads now has begun a batch of its own
+	// else the goroutine that leads now has begun a batch of its own
+	if batch != 0 && batch == l.batch.number.Load() {
 		l.closeBatch()
 	}
 	return failed, more
 }
 
-// wakeTogether wakes the waiters that are over, at the end of a pass of the leader w. Their output is held back if
-// they are two or more.
+// wakeTogether wakes the waiters that are over, at the end of a pass of the leader w. Their output
+// is held back if they are two or more.
 func (l *Loop) wakeTogether(w *Waiter) {
 	var (
 		ready []*Waiter
@@ -396,15 +414,16 @@ func (l *Loop) wakeTogether(w *Waiter) {
 	one := l.endPass(woken)
 	w.lastWoken = int32(len(ready))
 	wakeAll(ready)
-	// The woken goroutine runs on this processor at once; otherwise another processor would have to be woken for it.
+	// The woken goroutine runs on this processor at once; otherwise another processor would have to
+	// be woken for it.
 	if one {
 		w.clock = -1
 		runtime.Gosched()
 	}
 }
 
-// runCallbacks runs at most most callbacks, until w is over or none is queued. It reports whether it stopped for
-// another reason, so that callbacks may be left.
+// runCallbacks runs at most most callbacks, until w is over or none is queued. It reports whether
+// it stopped for another reason, so that callbacks may be left.
 func (l *Loop) runCallbacks(w *Waiter, most int) (more bool) {
 	w.ranInPass, w.passStart, w.ranTooLong = 0, w.polled, false
 	return l.driver.Run(w, most) >= most && !w.stopped || w.ranTooLong
@@ -418,8 +437,8 @@ func (w *Waiter) maxCallbacks() int {
 	return passSize
 }
 
-// firstDeadline returns the earliest deadline of the parked waiters, and stores it as pollUntil: a goroutine that
-// parks with an earlier one wakes the leader.
+// firstDeadline returns the earliest deadline of the parked waiters, and stores it as pollUntil: a
+// goroutine that parks with an earlier one wakes the leader.
 func (l *Loop) firstDeadline() time.Duration {
 	// Before the count is loaded: a goroutine that is counted later sees Never and wakes the leader.
 	l.pollUntil.Store(int64(Never))
@@ -436,7 +455,8 @@ func (l *Loop) firstDeadline() time.Duration {
 	return at
 }
 
-// expire wakes the parked waiters whose deadline has passed. The leader returns from Poll in time for the earliest one.
+// expire wakes the parked waiters whose deadline has passed. The leader returns from Poll in time
+// for the earliest one.
 func (l *Loop) expire(now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -469,7 +489,8 @@ func (l *Loop) releaseLead(s uint64) {
 	l.driver.Freed()
 }
 
-// passLead passes the lead, if it is s, to a parked waiter that may have it; if there is none, the lead becomes free.
+// passLead passes the lead, if it is s, to a parked waiter that may have it; if there is none, the
+// lead becomes free.
 func (l *Loop) passLead(s uint64) {
 	if s == 0 && l.parkedCount.Load() == 0 {
 		return
@@ -503,8 +524,9 @@ func (l *Loop) yieldLead(w *Waiter) bool {
 	return true
 }
 
-// passLeadLocked passes the lead, if it is s, to the waiter that parked last, which is found at no cost, and reports
-// whether it did. While a goroutine in Drive is in Run, other ones in Drive are skipped.
+// passLeadLocked passes the lead, if it is s, to the waiter that parked last, which is found at no
+// cost, and reports whether it did. While a goroutine in Drive is in Run, other ones in Drive are
+// skipped.
 func (l *Loop) passLeadLocked(s uint64) bool {
 	i := len(l.parked) - 1
 	if i+1 >= standInThreshold && l.standInLocked(s) {
@@ -522,15 +544,16 @@ func (l *Loop) passLeadLocked(s uint64) bool {
 	return true
 }
 
-// HandOn passes a lent lead to a parked goroutine. It is called by the Runner of Drive before that blocks.
+// HandOn passes a lent lead to a parked goroutine. It is called by the Runner of Drive before that
+// blocks.
 func (l *Loop) HandOn() {
 	if s := l.lead.Load(); s&lent != 0 {
 		l.passLead(s)
 	}
 }
 
-// TryLead takes the lead, for code that does not wait, if it is free or lent, and reports whether it did. The caller
-// must call Unlead soon.
+// TryLead takes the lead, for code that does not wait, if it is free or lent, and reports whether
+// it did. The caller must call Unlead soon.
 func (l *Loop) TryLead() bool {
 	s := l.lead.Load()
 	return (s == 0 || s&lent != 0) && l.lead.CompareAndSwap(s, external)

@@ -2,8 +2,8 @@ package loop
 
 import "time"
 
-// park sleeps until w is woken, its context is done, or its deadline has passed. It returns at once if w is over or
-// may lead.
+// park sleeps until w is woken, its context is done, or its deadline has passed. It returns at once
+// if w is over or may lead.
 func (l *Loop) park(w *Waiter) {
 	w.clock = -1
 	l.mu.Lock()
@@ -18,8 +18,8 @@ func (l *Loop) park(w *Waiter) {
 		l.deadlines.Set(w, &w.heapIndex, w.deadline)
 		l.timedCount.Add(1)
 	}
-	// A goroutine that ends w or releases the lead after this point finds w in the list; one that did so before is
-	// seen here.
+	// A goroutine that ends w or releases the lead after this point finds w in the list; one that
+	// did so before is seen here.
 	s := l.lead.Load()
 	if w.isOverSafe() || l.mayLead(w, s) {
 		l.unlistLocked(w)
@@ -52,8 +52,8 @@ func (l *Loop) park(w *Waiter) {
 	}
 }
 
-// unparkSelf removes w, the waiter of the caller, from the list. If another goroutine has done that, it consumes the
-// token.
+// unparkSelf removes w, the waiter of the caller, from the list. If another goroutine has done
+// that, it consumes the token.
 func (l *Loop) unparkSelf(w *Waiter) {
 	l.mu.Lock()
 	parked := w.index >= 0
@@ -66,8 +66,8 @@ func (l *Loop) unparkSelf(w *Waiter) {
 	}
 }
 
-// startTimer returns the channel that ends the sleep of a poller at its deadline; nil for other waiters, whose
-// deadlines the leader watches.
+// startTimer returns the channel that ends the sleep of a poller at its deadline; nil for other
+// waiters, whose deadlines the leader watches.
 func (w *Waiter) startTimer() <-chan time.Time {
 	if !w.onlyPolls || w.deadline == Never {
 		return nil
@@ -106,8 +106,8 @@ func (l *Loop) unlistLocked(w *Waiter) {
 	}
 }
 
-// End ends the wait of w. Any goroutine may call it, also a callback: during a pass of the leader w is woken only at
-// the end of the pass.
+// End ends the wait of w. Any goroutine may call it, also a callback: during a pass of the leader w
+// is woken only at the end of the pass.
 func (w *Waiter) End() {
 	l := w.loop
 	w.ended.Store(true)

@@ -2,16 +2,18 @@ package loop
 
 import "context"
 
-// OnIdle makes the Loop call f when no goroutine has led for 1 to 2 ms, when the leader has been in Run for so long,
-// and when many goroutines are parked. f is called on any goroutine, without locks, and must make a goroutine call
-// StandIn, unless one is in it. When that has returned, OnIdle must be called again. A nil f removes it.
+// OnIdle makes the Loop call f when no goroutine has led for 1 to 2 ms, when the leader has been in
+// Run for so long, and when many goroutines are parked. f is called on any goroutine, without
+// locks, and must make a goroutine call StandIn, unless one is in it. When that has returned,
+// OnIdle must be called again. A nil f removes it.
 //
 //	the lead is free, for 1 to 2 ms ──┬─► f ─► StandIn: it leads ─ others wait, but few ─► it rests
 //	many are parked when one leaves ──┘          ▲                                             │
 //	            └────────────────────────────────┴─────────────────────────────────────────────┘
 //
-// So operations for which no goroutine waits, such as a call that may last forever, make progress. Waiting goroutines
-// drive themselves, which needs no switch between goroutines, also if there are short times in which none waits.
+// So operations for which no goroutine waits, such as a call that may last forever, make progress.
+// Waiting goroutines drive themselves, which needs no switch between goroutines, also if there are
+// short times in which none waits.
 func (l *Loop) OnIdle(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -22,7 +24,8 @@ func (l *Loop) OnIdle(f func()) {
 	}
 }
 
-// Rouse makes a goroutine stand in at once, if none leads, for work that must not wait until the Loop is idle.
+// Rouse makes a goroutine stand in at once, if none leads, for work that must not wait until the
+// Loop is idle.
 func (l *Loop) Rouse() {
 	if !l.hasOnIdle.Load() || l.lead.Load() != 0 {
 		return
@@ -38,19 +41,20 @@ func (l *Loop) Rouse() {
 	}
 }
 
-// StandIn drives while no other goroutine does, or while many are parked, and rests otherwise, until ctx is done. The
-// error is that of Wait.
+// StandIn drives while no other goroutine does, or while many are parked, and rests otherwise,
+// until ctx is done. The error is that of Wait.
 func (l *Loop) StandIn(ctx context.Context) error {
 	w := l.NewWaiter()
 	w.standsIn = true
 	return w.Wait(ctx)
 }
 
-// standInThreshold is from how many parked goroutines on the one in StandIn leads: it wakes all waiters that are over
-// in a pass, while each of them would have to pass the lead on.
+// standInThreshold is from how many parked goroutines on the one in StandIn leads: it wakes all
+// waiters that are over in a pass, while each of them would have to pass the lead on.
 const standInThreshold = 4
 
-// shouldRest reports whether w stands in and others should drive from now on: a few wait, or were woken by w.
+// shouldRest reports whether w stands in and others should drive from now on: a few wait, or were
+// woken by w.
 func (l *Loop) shouldRest(w *Waiter) bool {
 	if !w.standsIn {
 		return false
@@ -60,7 +64,8 @@ func (l *Loop) shouldRest(w *Waiter) bool {
 	return n > 0 && n < standInThreshold
 }
 
-// restStandIn releases the lead of w, which stands in, and sleeps until w gets it again, or its context is done.
+// restStandIn releases the lead of w, which stands in, and sleeps until w gets it again, or its
+// context is done.
 func (l *Loop) restStandIn(w *Waiter) {
 	w.clock = -1
 	l.mu.Lock()
@@ -89,7 +94,8 @@ func (l *Loop) restStandIn(w *Waiter) {
 	}
 }
 
-// standInLocked passes the lead, if it is s, to the goroutine that rests in StandIn, and reports whether it did.
+// standInLocked passes the lead, if it is s, to the goroutine that rests in StandIn, and reports
+// whether it did.
 func (l *Loop) standInLocked(s uint64) bool {
 	w := l.restingStandIn
 	if w == nil || !l.lead.CompareAndSwap(s, w.id) {

@@ -8,7 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
-// A Waiter represents a goroutine that waits: for End, or for a condition. One goroutine at a time waits with it.
+// A Waiter represents a goroutine that waits: for End, or for a condition. One goroutine at a time
+// waits with it.
 type Waiter struct {
 	loop    *Loop
 	id      uint64
@@ -26,20 +27,22 @@ type Waiter struct {
 	standsIn   bool  // w is from StandIn
 	lastWoken  int32 // how many waiters w has woken at the end of its last pass
 
-	token          chan struct{} // one slot, filled by the goroutine that removes w from Loop.parked
-	isParked       atomic.Bool   // index is not -1
-	deadline       time.Duration
-	onlyPolls      bool            // w runs no callbacks: it is from NewPoller
-	timer          *time.Timer     // wakes a parked poller at its deadline
-	timedOut       bool            // timer has fired
-	pollOnce       bool            // the timeout is 0: poll once, also after the deadline
-	ctx            context.Context // of the wait
-	canceled       <-chan struct{} // ctx.Done()
-	stopCancelWake func() bool     // unregisters the function of ctx that wakes the leader; nil if none is registered
-	ranInPass      int             // callbacks that have run in this pass
-	passStart      time.Duration   // when Poll, or else the first callback of this pass, ended; negative before that
-	stopped        bool            // callbacks stopped because w is over, canceled or late
-	ranTooLong     bool            // callbacks stopped after longRun, so that bytes can move
+	token     chan struct{} // one slot, filled by the goroutine that removes w from Loop.parked
+	isParked  atomic.Bool   // index is not -1
+	deadline  time.Duration
+	onlyPolls bool            // w runs no callbacks: it is from NewPoller
+	timer     *time.Timer     // wakes a parked poller at its deadline
+	timedOut  bool            // timer has fired
+	pollOnce  bool            // the timeout is 0: poll once, also after the deadline
+	ctx       context.Context // of the wait
+	canceled  <-chan struct{} // ctx.Done()
+	// unregisters the function of ctx that wakes the leader; nil if none is registered
+	stopCancelWake func() bool
+	ranInPass      int // callbacks that have run in this pass
+	// when Poll, or else the first callback of this pass, ended; negative before that
+	passStart  time.Duration
+	stopped    bool // callbacks stopped because w is over, canceled or late
+	ranTooLong bool // callbacks stopped after longRun, so that bytes can move
 
 	// Loop.mu guards the fields below.
 	due       bool           // w is in Loop.due
@@ -52,8 +55,8 @@ func (l *Loop) NewWaiter() *Waiter {
 	return &Waiter{loop: l, id: lastID.Add(2), token: make(chan struct{}, 1), index: -1, clock: -1}
 }
 
-// NewYielding returns a Waiter that passes the lead to a parked goroutine in Drive, if there is one. It is for waits
-// that may last long.
+// NewYielding returns a Waiter that passes the lead to a parked goroutine in Drive, if there is
+// one. It is for waits that may last long.
 func (l *Loop) NewYielding() *Waiter {
 	w := l.NewWaiter()
 	w.yieldsLead = true
@@ -74,7 +77,8 @@ func (w *Waiter) Wait(ctx context.Context) error {
 	return w.loop.wait(ctx, -1, w)
 }
 
-// Await waits for End. If ctx is done first it calls cancel, which must make End be called soon, and continues to wait.
+// Await waits for End. If ctx is done first it calls cancel, which must make End be called soon,
+// and continues to wait.
 func (w *Waiter) Await(ctx context.Context, cancel func()) {
 	if w.Wait(ctx) != nil && !w.Ended() {
 		cancel()
@@ -107,8 +111,8 @@ func (w *Waiter) isOver() bool {
 	return w.done()
 }
 
-// isOverSafe is isOver for other goroutines and with locks held: a condition that panics counts as true, so that w is
-// woken and the panic happens on its own goroutine.
+// isOverSafe is isOver for other goroutines and with locks held: a condition that panics counts as
+// true, so that w is woken and the panic happens on its own goroutine.
 func (w *Waiter) isOverSafe() (over bool) {
 	if w.done == nil {
 		return w.ended.Load()
@@ -134,8 +138,8 @@ func (w *Waiter) isCanceled() bool {
 	}
 }
 
-// Stops reports, after each callback, whether Run must end: because w is over, canceled or late, or because callbacks
-// have run for so long that bytes must be moved.
+// Stops reports, after each callback, whether Run must end: because w is over, canceled or late, or
+// because callbacks have run for so long that bytes must be moved.
 func (w *Waiter) Stops() bool {
 	d := w.loop.driver
 	w.stopped = w.isOver() || w.isCanceled()
@@ -163,8 +167,8 @@ func (w *Waiter) Stirred() bool {
 	return w.loop.driver.Queued() > 0 || w.isOverSafe() || w.loop.stirred.Load() || w.isCanceled()
 }
 
-// WillSleep registers Stir with the context of the wait, so that its end wakes the Poll of w. It is called as late as
-// possible, because it costs more than a whole call.
+// WillSleep registers Stir with the context of the wait, so that its end wakes the Poll of w. It is
+// called as late as possible, because it costs more than a whole call.
 func (w *Waiter) WillSleep() {
 	if w.canceled != nil && w.stopCancelWake == nil {
 		w.stopCancelWake = context.AfterFunc(w.ctx, w.loop.stir)

@@ -5,15 +5,17 @@ import (
 	"time"
 )
 
-// A watchdog is a timer that passes the lead on if the leader is in Run for longRun while goroutines are parked, and
-// that sends output which is held back, and calls the function of OnIdle, while no goroutine leads.
+// A watchdog is a timer that passes the lead on if the leader is in Run for longRun while
+// goroutines are parked, and that sends output which is held back, and calls the function of
+// OnIdle, while no goroutine leads.
 type watchdog struct {
 	timer      *time.Timer
 	armed      atomic.Bool // the timer is running; written under Loop.mu
 	seenPasses uint64      // Loop.passes when the timer fired last
 }
 
-// armWatchdog starts the timer, unless it is running. onWatchdog sees all changes that the caller made before.
+// armWatchdog starts the timer, unless it is running. onWatchdog sees all changes that the caller
+// made before.
 func (l *Loop) armWatchdog() {
 	if l.watchdog.armed.Load() { // onWatchdog clears armed before it reads the state
 		return
@@ -37,7 +39,8 @@ func (l *Loop) armWatchdogLocked() {
 	w.timer.Reset(longRun)
 }
 
-// onWatchdog is the function of the timer. A lead that is lent in the same pass as at the last call is passed on.
+// onWatchdog is the function of the timer. A lead that is lent in the same pass as at the last call
+// is passed on.
 func (l *Loop) onWatchdog() {
 	l.mu.Lock()
 	w := &l.watchdog
@@ -53,7 +56,8 @@ func (l *Loop) onWatchdog() {
 		if !l.standInLocked(0) {
 			onIdle = l.onIdle
 		}
-	case !l.passLeadLocked(s): // the goroutine in the callback sees the loss of the lead when the callback returns
+	// the goroutine in the callback sees the loss of the lead when the callback returns
+	case !l.passLeadLocked(s):
 		if !l.standInLocked(s) {
 			onIdle = l.onIdle
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 )
 
-// Copy copies src to dst as the built-in copy does. ok is false if src could not be read or dst could not be written;
-// the contents of dst are undefined then.
+// Copy copies src to dst as the built-in copy does. ok is false if src could not be read or dst
+// could not be written; the contents of dst are undefined then.
 func Copy(dst, src []byte) (n int, ok bool) {
 	defer recoverFault(debug.SetPanicOnFault(true))
 	return copy(dst, src), true
@@ -83,14 +83,15 @@ func sink(byte) {}
 // ErrFault is the error of Off: memory could not be read or written.
 var ErrFault = errors.New("memory fault")
 
-// On and Off make a function return with ErrFault where it touches memory without pages. Its other results keep the
-// values that they had at that moment:
+// On and Off make a function return with ErrFault where it touches memory without pages. Its other
+// results keep the values that they had at that moment:
 //
 //	func look(b []byte) (ok bool, err error) {
 //		defer memfault.Off(memfault.On(), &err)
 func On() (before bool) { return debug.SetPanicOnFault(true) }
 
-// Off restores the setting from before On, and sets err to ErrFault if there was a fault. It must be deferred.
+// Off restores the setting from before On, and sets err to ErrFault if there was a fault. It must
+// be deferred.
 func Off(before bool, err *error) {
 	debug.SetPanicOnFault(before)
 	switch r := recover().(type) {
@@ -102,12 +103,13 @@ func Off(before bool, err *error) {
 	}
 }
 
-// recoverFault restores the setting from before SetPanicOnFault and recovers from a fault; the interrupted function
-// returns its zero results. Other panics continue. It must be deferred.
+// recoverFault restores the setting from before SetPanicOnFault and recovers from a fault; the
+// interrupted function returns its zero results. Other panics continue. It must be deferred.
 func recoverFault(before bool) {
 	debug.SetPanicOnFault(before)
 	switch r := recover().(type) {
-	case nil, interface{ Addr() uintptr }: // the panic of a fault has the address; see debug.SetPanicOnFault
+	// the panic of a fault has the address; see debug.SetPanicOnFault
+	case nil, interface{ Addr() uintptr }:
 	default:
 		panic(r)
 	}

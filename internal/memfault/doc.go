@@ -5,6 +5,7 @@
 //	                                               in Go code                SIGBUS, which kills the process
 //	                                               in this package           the function returns false
 //
-// Memory of a user that peers may reach, or that a transfer uses, is copied with Copy; code that computes over a
-// mapped file runs inside Read. Either costs a few nanoseconds. Faults in other code are not affected.
+// Memory of a user that peers may reach, or that a transfer uses, is copied with Copy; code that
+// computes over a mapped file runs inside Read. Either costs a few nanoseconds. Faults in other
+// code are not affected.
 package memfault

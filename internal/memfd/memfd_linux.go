@@ -7,15 +7,17 @@ import (
 )
 
 const (
-	// FixedSize are the seals of memory whose size cannot change: its pages cannot be removed from processes that map it.
+	// FixedSize are the seals of memory whose size cannot change: its pages cannot be removed from
+	// processes that map it.
 	FixedSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
-	// OwnerWritable are the seals of memory that can be written only through mappings that exist already, by any process. The
-	// system then also refuses to punch holes.
+	// OwnerWritable are the seals of memory that can be written only through mappings that exist
+	// already, by any process. The system then also refuses to punch holes.
 	OwnerWritable = FixedSize | unix.F_SEAL_FUTURE_WRITE
 )
 
-// Make returns n bytes that only this process can write, and a descriptor with which other processes map them. Pages
-// are allocated on first use. Before Linux 5.1 the seals are only FixedSize: other processes could write, too.
+// Make returns n bytes that only this process can write, and a descriptor with which other
+// processes map them. Pages are allocated on first use. Before Linux 5.1 the seals are only
+// FixedSize: other processes could write, too.
 func Make(n int) (b []byte, fd int, err error) {
 	fail := func(action string, err error) ([]byte, int, error) {
 		return nil, -1, fmt.Errorf("%s of %d bytes that can be shared: %w", action, n, err)

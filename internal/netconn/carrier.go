@@ -22,8 +22,8 @@ const (
 	closeTimeout = 100 * time.Millisecond
 	// largeBufTimeout is how long a read may hold a large buffer.
 	largeBufTimeout = 100 * time.Millisecond
-	// maxWrite is the largest single write. Progress of the peer is counted in writes, so it must accept this much to
-	// count as making progress.
+	// maxWrite is the largest single write. Progress of the peer is counted in writes, so it must
+	// accept this much to count as making progress.
 	maxWrite = 20 << 10
 	// copySize is the size of the buffers that frames are copied into for writing.
 	copySize = 64 << 10
@@ -36,15 +36,18 @@ var copyBufs = sync.Pool{New: func() any { return new([copySize]byte) }}
 type Transport struct {
 	// Server accepts connections for the carrier.
 	Server *Server
-	// Dial connects to the peer with a canonical name. If host is not empty, the peer must prove that it is host. Dial
-	// blocks, and returns soon after ctx is canceled. Its errors have a code of package codes.
+	// Dial connects to the peer with a canonical name. If host is not empty, the peer must prove
+	// that it is host. Dial blocks, and returns soon after ctx is canceled. Its errors have a code
+	// of package codes.
 	Dial func(ctx context.Context, name, host string) (net.Conn, error)
-	// Lost converts the error of a read, other than the end of the connection, to the error of the session.
+	// Lost converts the error of a read, other than the end of the connection, to the error of the
+	// session.
 	Lost func(err error) error
 }
 
-// A Carrier is the carrier of a context whose connections have two goroutines each: a reader that reads into its own
-// buffer, and a writer that copies frames before it writes them. Neither holds user memory while it blocks.
+// A Carrier is the carrier of a context whose connections have two goroutines each: a reader that
+// reads into its own buffer, and a writer that copies frames before it writes them. Neither holds
+// user memory while it blocks.
 type Carrier struct {
 	transport *Transport
 	core      carrier.Core
@@ -127,7 +130,8 @@ func (ca *Carrier) Cut(s carrier.Session, bye frame.Bye) {
 // Poll implements carrier.Carrier.
 func (ca *Carrier) Poll(time.Duration) time.Duration { return 0 }
 
-// Lingering implements carrier.Carrier: nothing lingers, because each writer ends by itself within closeTimeout.
+// Lingering implements carrier.Carrier: nothing lingers, because each writer ends by itself within
+// closeTimeout.
 func (ca *Carrier) Lingering(time.Duration) bool { return false }
 
 // Shut implements carrier.Carrier.
@@ -136,7 +140,8 @@ func (ca *Carrier) Shut() { ca.transport.Server.Leave(ca, ca.listener) }
 // Drain implements carrier.Drainer.
 func (ca *Carrier) Drain() { ca.transport.Server.Drain(ca) }
 
-// Release implements carrier.Carrier. It does nothing: Shut has cut every connection, and each closes by itself.
+// Release implements carrier.Carrier. It does nothing: Shut has cut every connection, and each
+// closes by itself.
 func (ca *Carrier) Release() {}
 
 // A conn is a connection of a session.
@@ -173,7 +178,8 @@ func (c *conn) bindSession(s carrier.Session) { c.session, c.in.Session, c.out.S
 // attach makes nc the connection of c. The caller holds the context's lock, or is the only user of c.
 func (c *conn) attach(nc net.Conn) {
 	c.nc, c.remote = nc, addrText(nc.RemoteAddr())
-	if c.remote == "" || c.remote == "@" { // the dialing end of a unix socket has no address; show that of the listener
+	// the dialing end of a unix socket has no address; show that of the listener
+	if c.remote == "" || c.remote == "@" {
 		c.remote = addrText(nc.LocalAddr())
 	}
 }
@@ -217,8 +223,8 @@ func (c *conn) dial(ctx context.Context, name, host string) {
 	c.readLoop(nc)
 }
 
-// readLoop reads until the connection is dead. Reads block with a small buffer. After a read that has filled its
-// buffer the next one has a large buffer, and blocks for at most largeBufTimeout.
+// readLoop reads until the connection is dead. Reads block with a small buffer. After a read that
+// has filled its buffer the next one has a large buffer, and blocks for at most largeBufTimeout.
 func (c *conn) readLoop(nc net.Conn) {
 	defer c.in.Close()
 	defer c.ca.core.Rescue(c.failSession)
@@ -234,9 +240,9 @@ func (c *conn) readLoop(nc net.Conn) {
 	}
 }
 
-// handleRead handles the n bytes and the error of a read. filled says that the read has filled its buffer, wasLarge
-// that this was a large one. It reports whether the next read should have a large buffer, and whether the connection
-// is dead.
+// handleRead handles the n bytes and the error of a read. filled says that the read has filled its
+// buffer, wasLarge that this was a large one. It reports whether the next read should have a large
+// buffer, and whether the connection is dead.
 func (c *conn) handleRead(nc net.Conn, n int, filled, wasLarge bool, err error) (large, dead bool) {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()
@@ -270,8 +276,8 @@ func (c *conn) failSession(err error) {
 	}
 }
 
-// writeLoop writes the frames of the session to nc until the connection is dead, then writes the last frame and
-// closes nc.
+// writeLoop writes the frames of the session to nc until the connection is dead, then writes the
+// last frame and closes nc.
 func (c *conn) writeLoop(nc net.Conn) {
 	defer nc.Close()
 	core := c.ca.core
@@ -303,10 +309,11 @@ func (c *conn) writeLoop(nc net.Conn) {
 	c.writeLast(nc, last)
 }
 
-// writeLast writes the frames that were pulled from the session and the last frame, if it is not nil, and releases the
-// buffers.
+// writeLast writes the frames that were pulled from the session and the last frame, if it is not
+// nil, and releases the buffers.
 func (c *conn) writeLast(nc net.Conn, last []byte) {
-	_ = nc.SetWriteDeadline(time.Now().Add(closeTimeout)) // the deadline that Cut has set may have passed already
+	// the deadline that Cut has set may have passed already
+	_ = nc.SetWriteDeadline(time.Now().Add(closeTimeout))
 	for buf := copyBufs.Get().(*[copySize]byte); c.out.Pending() && last != nil; {
 		if err := c.writeCounted(nc, buf[:c.out.Copy(buf[:])]); err != nil {
 			last = nil

@@ -16,29 +16,31 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A halfOpenConn is an accepted connection whose HELLO has not arrived. A goroutine of its own reads it.
+// A halfOpenConn is an accepted connection whose HELLO has not arrived. A goroutine of its own
+// reads it.
 type halfOpenConn struct {
-	server       *Server
-	raw          net.Conn // the accepted connection
-	conn         net.Conn // the result of Begin, raw without Begin
-	in           *framing.In
-	acceptedAt   time.Time
-	evicted      bool         // closed to make room, but its goroutine has not ended; guarded by pendingList.mu
+	server     *Server
+	raw        net.Conn // the accepted connection
+	conn       net.Conn // the result of Begin, raw without Begin
+	in         *framing.In
+	acceptedAt time.Time
+	// closed to make room, but its goroutine has not ended; guarded by pendingList.mu
+	evicted      bool
 	adopted      bool         // a context has adopted the connection
 	lockedCore   carrier.Core // the context that handleHello has locked; nil before that
 	serveAdopted func()       // the result of Adopt
 }
 
 const (
-	// evictAfter is the age from which on the oldest half-open connection is closed when another one waits for its
-	// place.
+	// evictAfter is the age from which on the oldest half-open connection is closed when another
+	// one waits for its place.
 	evictAfter = 100 * time.Millisecond
 	// maxDrain is how many bytes of the peer are read and dropped after a refusal.
 	maxDrain = 64 << 10
 )
 
-// A pendingList holds the half-open connections, at most MaxHalfOpen. While it is full, the next connection waits
-// until one is removed, or until the oldest one can be evicted.
+// A pendingList holds the half-open connections, at most MaxHalfOpen. While it is full, the next
+// connection waits until one is removed, or until the oldest one can be evicted.
 type pendingList struct {
 	mu    sync.Mutex      // guards conns; no other lock is taken while it is held
 	conns []*halfOpenConn // in the order of add
@@ -87,9 +89,9 @@ func (p *pendingList) closeAll() {
 	}
 }
 
-// addHalfOpen waits until the list has room for an accepted connection, and starts its goroutine. It closes the
-// connection if the listener is closed meanwhile, or if no place becomes free because functions of the program hold
-// evicted connections.
+// addHalfOpen waits until the list has room for an accepted connection, and starts its goroutine.
+// It closes the connection if the listener is closed meanwhile, or if no place becomes free because
+// functions of the program hold evicted connections.
 func (s *Server) addHalfOpen(nc net.Conn, done chan struct{}) {
 	h := &halfOpenConn{server: s, raw: nc, conn: nc, in: &framing.In{}, acceptedAt: time.Now()}
 	h.in.Greet = h.handleHello
@@ -103,7 +105,8 @@ func (s *Server) addHalfOpen(nc net.Conn, done chan struct{}) {
 	go h.serve()
 }
 
-// waitForSlot waits until a half-open connection was removed, or for d. It returns false if done was closed first.
+// waitForSlot waits until a half-open connection was removed, or for d. It returns false if done
+// was closed first.
 func (s *Server) waitForSlot(d time.Duration, done chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -141,8 +144,8 @@ func (h *halfOpenConn) serve() {
 	h.serveAdopted()
 }
 
-// readHello reads until the connection is adopted. An error that is a codes.Code is the reason to refuse the peer;
-// other errors are those of reads.
+// readHello reads until the connection is adopted. An error that is a codes.Code is the reason to
+// refuse the peer; other errors are those of reads.
 func (h *halfOpenConn) readHello() error {
 	late := false
 	for !h.adopted {
@@ -155,7 +158,8 @@ func (h *halfOpenConn) readHello() error {
 		}
 		switch {
 		case err == nil || h.adopted:
-		case errors.Is(err, os.ErrDeadlineExceeded) && !late: // this process may have been frozen: read bytes that have arrived
+		// this process may have been frozen: read bytes that have arrived
+		case errors.Is(err, os.ErrDeadlineExceeded) && !late:
 			late = true
 			_ = h.raw.SetDeadline(time.Now().Add(closeTimeout))
 		default:
@@ -165,8 +169,8 @@ func (h *halfOpenConn) readHello() error {
 	return nil
 }
 
-// parseInput parses the bytes that were read. From the HELLO on the context that it names is locked; the lock is
-// released before parseInput returns.
+// parseInput parses the bytes that were read. From the HELLO on the context that it names is
+// locked; the lock is released before parseInput returns.
 func (h *halfOpenConn) parseInput() (err error) {
 	defer func() {
 		if h.lockedCore != nil {
@@ -180,7 +184,8 @@ func (h *halfOpenConn) parseInput() (err error) {
 	return err
 }
 
-// handleHello passes the connection to the context that the HELLO names, and leaves that locked, for parseInput.
+// handleHello passes the connection to the context that the HELLO names, and leaves that locked,
+// for parseInput.
 func (h *halfOpenConn) handleHello(hello *frame.Greeting) (err error) {
 	h.server.chooseContext(hello)
 	to, err := h.server.adopterOf(int(hello.Target))
@@ -209,16 +214,17 @@ func (h *halfOpenConn) sendRefusal(err error) {
 	}
 }
 
-// Refuse sends err as the last frame of nc, and waits until the peer has closed its side, so that it can read the
-// frame. It blocks for at most 0.1 s. The caller closes nc.
+// Refuse sends err as the last frame of nc, and waits until the peer has closed its side, so that
+// it can read the frame. It blocks for at most 0.1 s. The caller closes nc.
 func Refuse(nc net.Conn, err error) {
 	_ = nc.SetDeadline(time.Now().Add(closeTimeout))
 	_, _ = nc.Write(frame.ByeOf(err).Frame())
 	Drain(nc)
 }
 
-// Drain closes the writing side of nc, which must have a deadline, and reads and drops up to 64 KiB from the peer:
-// closing a TCP connection with unread bytes resets it, and the peer might lose the last frame.
+// Drain closes the writing side of nc, which must have a deadline, and reads and drops up to 64 KiB
+// from the peer: closing a TCP connection with unread bytes resets it, and the peer might lose the
+// last frame.
 func Drain(nc net.Conn) {
 	c, ok := nc.(interface{ CloseWrite() error })
 	if !ok {

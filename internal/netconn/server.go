@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// acceptPause is how long nothing is accepted after an error of Accept, which is most likely a lack of descriptors.
+// acceptPause is how long nothing is accepted after an error of Accept, which is most likely a lack
+// of descriptors.
 const acceptPause = 100 * time.Millisecond
 
 const (
@@ -24,29 +25,31 @@ const (
 	defaultHandshake = 5 * time.Second
 )
 
-// A Server accepts the connections of a class and passes each to the context that its HELLO names. Set its exported
-// fields before the first Join.
+// A Server accepts the connections of a class and passes each to the context that its HELLO names.
+// Set its exported fields before the first Join.
 type Server struct {
 	Class carrier.Class
 	Log   *slog.Logger
-	// MaxHalfOpen is the largest number of half-open connections; 0 means 256. When it is reached and another
-	// connection waits, the oldest one is closed once it is 0.1 s old.
+	// MaxHalfOpen is the largest number of half-open connections; 0 means 256. When it is reached
+	// and another connection waits, the oldest one is closed once it is 0.1 s old.
 	MaxHalfOpen int
 	// HandshakeTimeout is how long Begin and the HELLO of a connection may take together; 0 means 5 s.
 	HandshakeTimeout time.Duration
-	// Spread is the number of contexts over which peers that name no context are distributed; 0 sends them to the
-	// first. Connections are accepted once there are so many contexts.
+	// Spread is the number of contexts over which peers that name no context are distributed; 0
+	// sends them to the first. Connections are accepted once there are so many contexts.
 	Spread int
-	// Sibling binds one more listening socket at the same address, one for each context after the first. If it is
-	// nil, all contexts share the first socket.
+	// Sibling binds one more listening socket at the same address, one for each context after the
+	// first. If it is nil, all contexts share the first socket.
 	Sibling func() (net.Listener, error)
-	// Shared says that other processes may accept connections from the first socket, too. A server that drains then
-	// leaves new ones to them.
+	// Shared says that other processes may accept connections from the first socket, too. A server
+	// that drains then leaves new ones to them.
 	Shared bool
-	// Begin does what precedes the HELLO on an accepted connection, whose deadline is due, and returns the connection
-	// to use instead. After an error the accepted connection is closed. It may be nil.
+	// Begin does what precedes the HELLO on an accepted connection, whose deadline is due, and
+	// returns the connection to use instead. After an error the accepted connection is closed. It
+	// may be nil.
 	Begin func(nc net.Conn, due time.Time) (net.Conn, error)
-	// Verify reports whether the peer of nc is on the machine of the canonical name. If it is nil, no peer is verified.
+	// Verify reports whether the peer of nc is on the machine of the canonical name. If it is nil,
+	// no peer is verified.
 	Verify func(nc net.Conn, name string) bool
 
 	slotFreed chan struct{} // one slot, filled when a half-open connection is removed
@@ -63,9 +66,10 @@ type Server struct {
 type Adopter interface {
 	carrier.Carrier
 	Core() carrier.Core
-	// Adopt makes nc, whose peer has sent hello, a connection of the carrier; in holds the bytes that were read after
-	// the HELLO. The goroutine of the connection calls then without the lock; then may run as long as it needs. After
-	// an error nc stays with the caller. The caller holds the context's lock.
+	// Adopt makes nc, whose peer has sent hello, a connection of the carrier; in holds the bytes
+	// that were read after the HELLO. The goroutine of the connection calls then without the lock;
+	// then may run as long as it needs. After an error nc stays with the caller. The caller holds
+	// the context's lock.
 	Adopt(nc net.Conn, in *framing.In, hello *carrier.Greeting, verified bool) (then func(), err error)
 }
 
@@ -88,7 +92,8 @@ func (l *Listener) close() {
 	}
 }
 
-// Listen makes s accept connections of l, which s owns from now on. It may be called once, before the first Join.
+// Listen makes s accept connections of l, which s owns from now on. It may be called once, before
+// the first Join.
 func (s *Server) Listen(l net.Listener) { s.shared = newListener(l) }
 
 // Close closes the listening socket, for a class whose contexts have not done so.
@@ -101,8 +106,8 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Join adds a new carrier, which then gets connections. With Sibling each carrier has a listening socket of its own,
-// which Join returns, for Leave.
+// Join adds a new carrier, which then gets connections. With Sibling each carrier has a listening
+// socket of its own, which Join returns, for Leave.
 func (s *Server) Join(ca Adopter) (own *Listener, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,8 +155,8 @@ func (s *Server) setDefaults() {
 	}
 }
 
-// Leave removes ca, which gets no more connections, and closes its listening socket. After the last carrier has left,
-// nothing is accepted any more.
+// Leave removes ca, which gets no more connections, and closes its listening socket. After the last
+// carrier has left, nothing is accepted any more.
 func (s *Server) Leave(ca Adopter, own *Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,8 +176,8 @@ func (s *Server) Leave(ca Adopter, own *Listener) {
 	s.pending.closeAll()
 }
 
-// Drain is called once for a carrier that wants no new peers. When all want none and the socket is Shared it is
-// closed here: connections then wait for the other processes that have it.
+// Drain is called once for a carrier that wants no new peers. When all want none and the socket is
+// Shared it is closed here: connections then wait for the other processes that have it.
 func (s *Server) Drain(ca Adopter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,8 +191,8 @@ func (s *Server) closeIfDrainingLocked() {
 	}
 }
 
-// chooseContext sets the context for a peer that does not name one: always the same one for the same context of the
-// peer.
+// chooseContext sets the context for a peer that does not name one: always the same one for the
+// same context of the peer.
 func (s *Server) chooseContext(hello *frame.Greeting) {
 	if n := uint64(s.Spread); n > 0 && hello.Target == 0 {
 		hello.Any = true
@@ -209,7 +214,8 @@ func (s *Server) adopterOf(target int) (Adopter, error) {
 	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("there is no context %d", target))
 }
 
-// errAcceptedNothing is the error of a net.Listener of the program that violates the contract of Accept.
+// errAcceptedNothing is the error of a net.Listener of the program that violates the contract of
+// Accept.
 var errAcceptedNothing = errors.New("the program's net.Listener has returned a nil connection and no error")
 
 // acceptLoop accepts connections until the socket is closed.

@@ -15,8 +15,8 @@ type zones struct {
 	names   map[uint32]string
 }
 
-// zonesLast is how long the interfaces are not asked for again, so that datagrams need not wait for that. One that is not known is asked for
-// at once, but no more than ten times a second.
+// zonesLast is how long the interfaces are not asked for again, so that datagrams need not wait for
+// that. One that is not known is asked for at once, but no more than ten times a second.
 const zonesLast, zonesRetry = time.Second, 100 * time.Millisecond
 
 var known atomic.Pointer[zones]
@@ -36,8 +36,8 @@ func interfaces(has func(z *zones) bool) *zones {
 	return z
 }
 
-// ZoneIndex returns the index of the interface that an IPv6 zone names, by name or number; 0: there is none. It may ask the system for the
-// interfaces, and does not block otherwise.
+// ZoneIndex returns the index of the interface that an IPv6 zone names, by name or number; 0: there
+// is none. It may ask the system for the interfaces, and does not block otherwise.
 func ZoneIndex(zone string) uint32 {
 	if zone == "" {
 		return 0
@@ -49,8 +49,8 @@ func ZoneIndex(zone string) uint32 {
 	return uint32(i)
 }
 
-// WithZone returns ip with the zone of an interface, by name if it has one. An address that means the same on every interface is returned as
-// it is.
+// WithZone returns ip with the zone of an interface, by name if it has one. An address that means
+// the same on every interface is returned as it is.
 func WithZone(ip netip.Addr, index uint32) netip.Addr {
 	if index == 0 || !ip.Is6() || ip.Is4In6() || !ip.IsLinkLocalUnicast() && !ip.IsLinkLocalMulticast() {
 		return ip

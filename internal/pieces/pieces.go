@@ -4,10 +4,11 @@ import "io"
 
 // A Reader is an io.Reader and an io.WriterTo. One goroutine at a time uses it.
 type Reader struct {
-	Check  func() error           // returns an error if reading must stop, also in the middle of a piece
-	Next   func() ([]byte, error) // returns the next piece, and io.EOF after the last; not called again after an error
-	unread []byte                 // rest of the piece
-	err    error                  // of Next
+	Check func() error // returns an error if reading must stop, also in the middle of a piece
+	// returns the next piece, and io.EOF after the last; not called again after an error
+	Next   func() ([]byte, error)
+	unread []byte // rest of the piece
+	err    error  // of Next
 }
 
 // Read implements io.Reader.
@@ -59,7 +60,8 @@ type Writer struct {
 	Room func() ([]byte, error) // returns the buffer for the next bytes; an empty one when no more fit
 	Add  func(n int) error      // commits the first n bytes of that buffer
 	Full func() error           // returns the error of a write beyond the end
-	Skip func()                 // called instead of Add when nothing was filled, also after a panic of Read; may be nil
+	// called instead of Add when nothing was filled, also after a panic of Read; may be nil
+	Skip func()
 }
 
 // Write implements io.Writer.

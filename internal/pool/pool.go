@@ -48,8 +48,8 @@ type block struct {
 	span
 }
 
-// Alloc returns n bytes, 0 or more, with undefined contents. Their pages are allocated: it is an error if the system
-// cannot provide them.
+// Alloc returns n bytes, 0 or more, with undefined contents. Their pages are allocated: it is an
+// error if the system cannot provide them.
 func Alloc(n int) ([]byte, error) {
 	if n == 0 {
 		return []byte{}, nil
@@ -86,8 +86,8 @@ func Alloc(n int) ([]byte, error) {
 	return b, nil
 }
 
-// allocLocked allocates pages bytes of pages, at the first place where they fit, and returns the first n of them; nil
-// if they fit nowhere. The lock of the pool is held.
+// allocLocked allocates pages bytes of pages, at the first place where they fit, and returns the
+// first n of them; nil if they fit nowhere. The lock of the pool is held.
 func (c *chunk) allocLocked(pages, n int) ([]byte, error) {
 	i := slices.IndexFunc(c.freeSpans, func(s span) bool { return s.length >= pages })
 	if i < 0 {
@@ -112,7 +112,8 @@ func (c *chunk) allocLocked(pages, n int) ([]byte, error) {
 	return b, nil
 }
 
-// Free releases a slice that Alloc returned. It panics for other memory, and for memory that peers may still read.
+// Free releases a slice that Alloc returned. It panics for other memory, and for memory that peers
+// may still read.
 func Free(b []byte) {
 	if len(b) == 0 {
 		return
@@ -146,8 +147,8 @@ func (c *chunk) hasClaimIn(s span) bool {
 	return false
 }
 
-// freeLocked frees the block s, merges it with adjacent free spans, and reports whether it was the last block of c.
-// The lock of the pool is held.
+// freeLocked frees the block s, merges it with adjacent free spans, and reports whether it was the
+// last block of c. The lock of the pool is held.
 func (c *chunk) freeLocked(s span) bool {
 	i, _ := slices.BinarySearchFunc(c.freeSpans, s, func(a, b span) int { return a.offset - b.offset })
 	c.freeSpans = slices.Insert(c.freeSpans, i, s)
@@ -163,7 +164,8 @@ func (c *chunk) freeLocked(s span) bool {
 	return c.blockCount == 0
 }
 
-// releaseUnusedLocked closes all chunks without blocks, except one of the common size. The lock of the pool is held.
+// releaseUnusedLocked closes all chunks without blocks, except one of the common size. The lock of
+// the pool is held.
 func releaseUnusedLocked() {
 	kept := false
 	var list []*chunk
@@ -203,8 +205,8 @@ func loadChunks() []*chunk {
 // word returns a word of a claim in the table of c.
 func (c *chunk) word(claim, at int) *uint64 { return word(c.mem, claim*claimSize+at) }
 
-// Share adds a claim, which lets peers that know token read b until Unshare, and returns its Place. It returns the zero
-// Place if b is not part of a block or all claims are in use.
+// Share adds a claim, which lets peers that know token read b until Unshare, and returns its Place.
+// It returns the zero Place if b is not part of a block or all claims are in use.
 func Share(b []byte, token *[16]byte) Place {
 	list := chunks.Load()
 	if list == nil || len(b) == 0 {
@@ -240,8 +242,8 @@ func (c *chunk) addClaim(at, n int, token *[16]byte) Place {
 	return Place{}
 }
 
-// Unshare removes the claim p. A peer that reads the memory afterwards finds the claim removed and discards the
-// bytes. A claim must be removed only once.
+// Unshare removes the claim p. A peer that reads the memory afterwards finds the claim removed and
+// discards the bytes. A claim must be removed only once.
 func Unshare(p Place) {
 	c := findChunk(p.Chunk)
 	if p.Claim == 0 || c == nil {
@@ -249,7 +251,8 @@ func Unshare(p Place) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// The load orders later writes of this process to the memory after the store, on every processor architecture.
+	// The load orders later writes of this process to the memory after the store, on every
+	// processor architecture.
 	atomic.StoreUint64(c.word(int(p.Claim), claimCheck), 0)
 	atomic.LoadUint64(c.word(int(p.Claim), claimCheck))
 	c.claims[p.Claim] = false

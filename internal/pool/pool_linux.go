@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/memfd"
 )
 
-// newChunk returns a chunk of size bytes; nil if the system does not provide memory that only this process can write.
+// newChunk returns a chunk of size bytes; nil if the system does not provide memory that only this
+// process can write.
 func newChunk(size int) (*chunk, error) {
 	b, fd, err := memfd.Make(size)
 	switch {
@@ -33,8 +34,8 @@ func newChunk(size int) (*chunk, error) {
 	return c, nil
 }
 
-// isUnsupported reports whether an error of memfd.Make means that the system does not provide such memory or forbids
-// it.
+// isUnsupported reports whether an error of memfd.Make means that the system does not provide such
+// memory or forbids it.
 func isUnsupported(err error) bool {
 	return errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 }
@@ -65,8 +66,8 @@ func (c *chunk) close() {
 	c.fd = -1
 }
 
-// Descriptor returns a new descriptor of a chunk, which the caller closes, and the size of the chunk in bytes; ok is
-// false if there is no such chunk.
+// Descriptor returns a new descriptor of a chunk, which the caller closes, and the size of the
+// chunk in bytes; ok is false if there is no such chunk.
 func Descriptor(id uint32) (fd, size int, ok bool) {
 	c := findChunk(id)
 	if c == nil {

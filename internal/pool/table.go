@@ -12,7 +12,8 @@ type Place struct {
 	Claim uint16 // number in the chunk; 0: no claim
 }
 
-// The table at the front of a chunk is a header and claims, each of claimSize bytes. Only the owner writes it.
+// The table at the front of a chunk is a header and claims, each of claimSize bytes. Only the owner
+// writes it.
 const (
 	tableSize = 16 << 10
 	claimSize = 32
@@ -33,8 +34,8 @@ func word(b []byte, at int) *uint64 { return (*uint64)(unsafe.Pointer(&b[at : at
 // checkOf returns the check of a token: half of its bytes, which reveal nothing about the other half.
 func checkOf(token *[16]byte) uint64 { return binary.LittleEndian.Uint64(token[8:]) }
 
-// FindClaim returns the offset and length of the memory of a claim in a mapped chunk of a peer; ok is false if the claim
-// is not valid. The peer may change that memory at any time.
+// FindClaim returns the offset and length of the memory of a claim in a mapped chunk of a peer; ok
+// is false if the claim is not valid. The peer may change that memory at any time.
 func FindClaim(chunk []byte, claim uint16, token *[16]byte) (at, n int, ok bool) {
 	if claim < 1 || claim > Claims || len(chunk) < tableSize || checkOf(token) == 0 {
 		return 0, 0, false
@@ -50,12 +51,12 @@ func FindClaim(chunk []byte, claim uint16, token *[16]byte) (at, n int, ok bool)
 	return int(off), int(length), true
 }
 
-// fence is a dummy: readers store to it so that their earlier reads are ordered before their next load, on every
-// processor architecture.
+// fence is a dummy: readers store to it so that their earlier reads are ordered before their next
+// load, on every processor architecture.
 var fence atomic.Uint32
 
-// IsClaimValid reports whether a claim for which FindClaim returned memory is still valid. If it is, bytes that were read from the
-// memory before the call of IsClaimValid may be used.
+// IsClaimValid reports whether a claim for which FindClaim returned memory is still valid. If it
+// is, bytes that were read from the memory before the call of IsClaimValid may be used.
 func IsClaimValid(chunk []byte, claim uint16, token *[16]byte) bool {
 	fence.Store(1)
 	return atomic.LoadUint64(word(chunk, int(claim)*claimSize+claimCheck)) == checkOf(token)

@@ -24,9 +24,10 @@ const (
 	oldServers = "old servers, with a new client: "
 )
 
-// Compare returns the breaks between peers with methods before and peers with methods after. It returns none only if an old client can call
-// a new server, and a new client an old server as long as it sends nothing that is new, without an error of the types. A new method, and a
-// new error code, break nothing.
+// Compare returns the breaks between peers with methods before and peers with methods after. It
+// returns none only if an old client can call a new server, and a new client an old server as long
+// as it sends nothing that is new, without an error of the types. A new method, and a new error
+// code, break nothing.
 func Compare(before, after Program) (breaks []Break) {
 	for _, old := range before.Methods {
 		i := slices.IndexFunc(after.Methods, func(m Method) bool { return m.Name == old.Name })
@@ -39,7 +40,8 @@ func Compare(before, after Program) (breaks []Break) {
 	return append(breaks, compareCodes(before.Codes, after.Codes)...)
 }
 
-// compareCodes returns the breaks of error codes that were renamed, which means that they stand for another error, or removed.
+// compareCodes returns the breaks of error codes that were renamed, which means that they stand for
+// another error, or removed.
 func compareCodes(before, after map[uint8]string) (breaks []Break) {
 	for _, code := range slices.Sorted(maps.Keys(before)) {
 		was, subject := before[code], fmt.Sprintf("error code %d", code)
@@ -98,9 +100,12 @@ func (c *comparison) addDifferences(r typeComparison, writer, reader *Type, labe
 	}
 }
 
-// A typeComparison finds the values of a writer that a reader would refuse. It follows codec.FieldChecker, and the ranges of the codec.
+// A typeComparison finds the values of a writer that a reader would refuse. It follows
+// codec.FieldChecker, and the ranges of the codec.
 type typeComparison struct {
-	isAnswer    bool // an answer has to have all that the reader needs; the reader of an input has to know all that the writer sends
+	// an answer has to have all that the reader needs; the reader of an input has to know all that
+	// the writer sends
+	isAnswer    bool
 	onlyCertain bool // count only changes that refuse every value: the writer need not use new members
 	writerIsOld bool
 
@@ -137,7 +142,8 @@ func (r *typeComparison) addMismatch(path string, w, t *Type) {
 	r.addChange(path, fmt.Sprintf("was %v and is %v", w, t))
 }
 
-// compareTypes compares the writer's type w with the reader's t; nilOK is whether the reader takes a nil there.
+// compareTypes compares the writer's type w with the reader's t; nilOK is whether the reader takes
+// a nil there.
 func (r *typeComparison) compareTypes(w, t *Type, path string, nilOK bool) {
 	key := typePair{w, t, nilOK}
 	if w == t || r.seen[key] {

@@ -28,8 +28,8 @@ type Signature struct {
 	Up      *Type // the type of the caller's items; nil without those
 }
 
-// String describes the types on one line: "IN -> OUT", "IN -> ITEM ...", "IN, ITEM ... -> OUT", "IN, ITEM ... -> ITEM ...", and "IN" of a
-// one-way method.
+// String describes the types on one line: "IN -> OUT", "IN -> ITEM ...", "IN, ITEM ... -> OUT",
+// "IN, ITEM ... -> ITEM ...", and "IN" of a one-way method.
 func (s Signature) String() string {
 	text := s.In.String()
 	if s.Up != nil {
@@ -44,7 +44,8 @@ func (s Signature) String() string {
 	return text
 }
 
-// ParseSignature parses a text of Signature.String. It fails for a text without types, such as that of a method of package hg.
+// ParseSignature parses a text of Signature.String. It fails for a text without types, such as that
+// of a method of package hg.
 func ParseSignature(text string) (s Signature, err error) {
 	p := parser{rest: text}
 	s.Kind, s.In = OneWay, p.parseType(0)
@@ -78,8 +79,8 @@ type Program struct {
 
 const heading = "# The methods of a program, as its peers see them. What a change does to old peers: docs/EVOLUTION.md of Quicksilver.\n"
 
-// Format writes a program as a text that can be committed: methods in the order of their names, with a line for each field, and then codes in the
-// order of their numbers.
+// Format writes a program as a text that can be committed: methods in the order of their names,
+// with a line for each field, and then codes in the order of their numbers.
 func Format(p Program) string {
 	var b strings.Builder
 	b.WriteString(heading)

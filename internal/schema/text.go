@@ -9,17 +9,19 @@ import (
 	"unicode"
 )
 
-// maxText bounds the description of a type, in bytes: a struct that begins behind it is written as its name alone.
+// maxText bounds the description of a type, in bytes: a struct that begins behind it is written as
+// its name alone.
 const maxText = 16 << 10
 
 // String describes t on one line, for users, and for programs that call methods without the type:
 //
 //	main.In{Name string, Next? int, Body Source, Sizes map[string]int64, At time.Time}
 //
-// A name with a question mark may be left out of a message; names behind a bar are those that only the decoder accepts. A struct that is
-// encoded as an array stands in angle brackets. Any other type is described by its elements, but for a few that have a word. A type that
-// encodes itself is its name and its coding: slog.Level(text), netip.Addr(binary), kv.Set(own). A type that contains itself is its name,
-// inside.
+// A name with a question mark may be left out of a message; names behind a bar are those that only
+// the decoder accepts. A struct that is encoded as an array stands in angle brackets. Any other
+// type is described by its elements, but for a few that have a word. A type that encodes itself is
+// its name and its coding: slog.Level(text), netip.Addr(binary), kv.Set(own). A type that contains
+// itself is its name, inside.
 func (t *Type) String() string {
 	p := printer{}
 	p.printType(t, 0)
@@ -40,7 +42,8 @@ type printer struct {
 	enclosing []namedType
 }
 
-// A namedType is a type that is being described and its name in the text; "any" if an enclosing type has that name.
+// A namedType is a type that is being described and its name in the text; "any" if an enclosing
+// type has that name.
 type namedType struct {
 	t    *Type
 	name string

@@ -15,9 +15,11 @@ import (
 type Type struct {
 	Go   reflect.Type // nil for a type that was parsed
 	Kind reflect.Kind // Invalid for a type that was parsed and of which only Word is known
-	Word string       // the text of a leaf: int8, time.Time, netip.Addr(binary); "" for a type with elements or members
-	Name string       // the name of a struct, with its package; "" if it has none
-	Len  int          // the length of an array
+	// the text of a leaf: int8, time.Time, netip.Addr(binary); "" for a type with elements or
+	// members
+	Word string
+	Name string // the name of a struct, with its package; "" if it has none
+	Len  int    // the length of an array
 
 	Key, Elem *Type
 	Fields    []Field  // the fields as a struct declares them; nil for a type that was parsed
@@ -70,9 +72,11 @@ func (f *Field) WireName() string {
 
 // A Member is a field on the wire.
 type Member struct {
-	Name     string
-	Type     *Type
-	Optional bool // it may be left out, or nil for its type: omitempty, and fields of a struct that is embedded by pointer
+	Name string
+	Type *Type
+	// it may be left out, or nil for its type: omitempty, and fields of a struct that is embedded
+	// by pointer
+	Optional bool
 }
 
 // An Alias is a name that only the decoder accepts.
@@ -82,8 +86,8 @@ type Alias struct {
 	Member int // index in Members; -1 for an embedded struct, whose fields are members themselves
 }
 
-// CanBeMissing reports whether a reader sees that the member was not sent, or does not need it: it is a pointer or an interface, which is
-// nil then, or its tag has omitempty.
+// CanBeMissing reports whether a reader sees that the member was not sent, or does not need it: it
+// is a pointer or an interface, which is nil then, or its tag has omitempty.
 func (m *Member) CanBeMissing() bool {
 	return m.Optional || m.Type.Kind == reflect.Pointer || m.Type.Kind == reflect.Interface
 }
@@ -108,7 +112,8 @@ var (
 	anyType      = reflect.TypeFor[any]()
 )
 
-// NameLeaf gives a type that encodes itself a word of its own, and returns the type. It is called before Of sees the type.
+// NameLeaf gives a type that encodes itself a word of its own, and returns the type. It is called
+// before Of sees the type.
 func NameLeaf(t reflect.Type, word string) reflect.Type {
 	leafWords.Store(t, word)
 	return t
@@ -233,7 +238,8 @@ func leafWordOf(s *Type) string {
 	return t.Kind().String()
 }
 
-// qualifiedName returns the name of a type with that of its package; "" if it has none. Type arguments are left out.
+// qualifiedName returns the name of a type with that of its package; "" if it has none. Type
+// arguments are left out.
 func qualifiedName(t reflect.Type) string {
 	if t.Name() == "" {
 		return ""
@@ -288,7 +294,8 @@ func (t *Type) collectMembers(inside map[*Type]bool) (members []Member, aliases 
 	return members, aliases, tuple
 }
 
-// inlinedStruct returns the embedded struct f if its fields are encoded as those of the outer struct; nil if they are not.
+// inlinedStruct returns the embedded struct f if its fields are encoded as those of the outer
+// struct; nil if they are not.
 func (f *Field) inlinedStruct() (inner *Type, byPointer bool) {
 	if !f.Embedded || slices.Contains(f.Options, "noinline") {
 		return nil, false

@@ -34,7 +34,8 @@ func (s *freeList) pop() []byte {
 	return b
 }
 
-// takeIdle removes the buffers that were not used since the last call. left reports whether others remain.
+// takeIdle removes the buffers that were not used since the last call. left reports whether others
+// remain.
 func (s *freeList) takeIdle() (idle [][]byte, left bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// Least and Max are the sizes in bytes of the smallest and the largest size class: a little more than 64 KiB and
-	// 64 MiB, so that a payload of a power of two fits together with its header.
+	// Least and Max are the sizes in bytes of the smallest and the largest size class: a little
+	// more than 64 KiB and 64 MiB, so that a payload of a power of two fits together with its
+	// header.
 	Least = 65 << 10
 	Max   = Least << 10
 
@@ -19,8 +20,8 @@ const (
 // freeLists holds the free buffers of each size class.
 var freeLists [classes]freeList
 
-// sizeClass returns the number of the smallest class that holds n bytes, and its size: 65 and 97.5 KiB, 130 and 195
-// KiB, and so on. A buffer above Least is at most half as large again as n.
+// sizeClass returns the number of the smallest class that holds n bytes, and its size: 65 and 97.5
+// KiB, 130 and 195 KiB, and so on. A buffer above Least is at most half as large again as n.
 func sizeClass(n int) (class, size int) {
 	if n <= Least {
 		return 0, Least
@@ -41,8 +42,8 @@ func Size(n int) int {
 	return size
 }
 
-// Get returns a buffer of n bytes, with the capacity of its class and undefined contents. A buffer of more than Max
-// bytes is always new.
+// Get returns a buffer of n bytes, with the capacity of its class and undefined contents. A buffer
+// of more than Max bytes is always new.
 func Get(n int) []byte {
 	if n > Max {
 		return make([]byte, n)
@@ -66,8 +67,8 @@ func Spare(n int) []byte {
 	return nil
 }
 
-// Put returns b to the pool. b must begin where the buffer of Get did and have its capacity, else Put panics; it must
-// not be used any more. Put ignores nil and buffers of more than Max bytes.
+// Put returns b to the pool. b must begin where the buffer of Get did and have its capacity, else
+// Put panics; it must not be used any more. Put ignores nil and buffers of more than Max bytes.
 func Put(b []byte) {
 	if cap(b) == 0 || cap(b) > Max {
 		return

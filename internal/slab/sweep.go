@@ -8,10 +8,12 @@ import (
 // idleTime is how long a buffer is idle before it is released: at least this, and at most twice this.
 const idleTime = time.Second
 
-// sweepScheduled is true while a timer runs that will call sweep: from the first Put until all free lists are empty.
+// sweepScheduled is true while a timer runs that will call sweep: from the first Put until all free
+// lists are empty.
 var sweepScheduled atomic.Bool
 
-// sweep releases the buffers that were not used since the last sweep, and schedules the next one if buffers remain.
+// sweep releases the buffers that were not used since the last sweep, and schedules the next one if
+// buffers remain.
 func sweep() {
 	sweepScheduled.Store(false)
 	left := false

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Heap holds values ordered by the time at which they are due; values with equal times are in the order of Set. The
-// zero value is empty.
+// A Heap holds values ordered by the time at which they are due; values with equal times are in the
+// order of Set. The zero value is empty.
 type Heap[T any] struct {
 	slots []slot[T]
 	seq   uint64
@@ -21,8 +21,8 @@ type slot[T any] struct {
 	seq   uint64
 }
 
-// An Index is the position of a value in its heap, counted from 1; 0 if it is in none. The value stores it, the Heap sets
-// it.
+// An Index is the position of a value in its heap, counted from 1; 0 if it is in none. The value
+// stores it, the Heap sets it.
 type Index int32
 
 // maxIdleCap is the largest capacity, in values, that an empty heap keeps.
@@ -75,7 +75,8 @@ func (h *Heap[T]) Remove(index *Index) {
 	}
 }
 
-// siftFrom inserts s at index i, whose slot is free, and moves it up or down until the heap is in order.
+// siftFrom inserts s at index i, whose slot is free, and moves it up or down until the heap is in
+// order.
 func (h *Heap[T]) siftFrom(i int, s slot[T]) {
 	for i > 0 && s.isBefore(&h.slots[(i-1)/2]) {
 		h.setSlot(i, h.slots[(i-1)/2])

@@ -14,7 +14,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// A Free is a value whose type is not known. In JSON it is the plain value where JSON has one, and else an object with one name:
+// A Free is a value whose type is not known. In JSON it is the plain value where JSON has one, and
+// else an object with one name:
 //
 //	{"$bytes": "aGk="}   {"$time": "2026-01-02T03:04:05Z"}   {"$float": "NaN"}   {"$map": [[KEY, VALUE], …]}
 type Free struct{ v any } // nil, bool, a number, string, []byte, time.Time, []Free or pairs

@@ -22,8 +22,8 @@ func newUnquotedError(text []byte, err error) error {
 	return fmt.Errorf(`"%s" is no JSON: %w; a string needs quotes inside the shell's: '"%[1]s"'`, text, err)
 }
 
-// Read reads a JSON text, for FromJSON. A text of which encoding/json would silently drop something is an error: bytes that are not UTF-8,
-// and an object that has a name twice.
+// Read reads a JSON text, for FromJSON. A text of which encoding/json would silently drop something
+// is an error: bytes that are not UTF-8, and an object that has a name twice.
 func Read(text []byte) (v any, err error) {
 	if !utf8.Valid(text) {
 		return nil, fmt.Errorf("%s is no JSON: it is not UTF-8", quote(text))
@@ -45,7 +45,8 @@ func Read(text []byte) (v any, err error) {
 	return v, findDuplicate(json.NewDecoder(bytes.NewReader(text)), "")
 }
 
-// findDuplicate reads a value of JSON that Read has found sound. It returns an error if an object in it has a name twice.
+// findDuplicate reads a value of JSON that Read has found sound. It returns an error if an object
+// in it has a name twice.
 func findDuplicate(d *json.Decoder, path string) error {
 	token, err := d.Token()
 	open, ok := token.(json.Delim)
@@ -89,8 +90,8 @@ func quote(text []byte) string {
 	return fmt.Sprintf("%q", text)
 }
 
-// FromJSON converts v, a value that Read has returned, to type t and returns a pointer to it; null is the zero value. Errors name the
-// place in the text, the value there and the wanted type.
+// FromJSON converts v, a value that Read has returned, to type t and returns a pointer to it; null
+// is the zero value. Errors name the place in the text, the value there and the wanted type.
 func FromJSON(t reflect.Type, v any) (reflect.Value, error) {
 	p := reflect.New(t)
 	return p, fill(p.Elem(), v, "")
@@ -114,7 +115,8 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSpace(b.Bytes()), err
 }
 
-// memberPath returns the path of a member. A path names the place of a value in the input, with a colon behind it: "Orders[2].Count: ".
+// memberPath returns the path of a member. A path names the place of a value in the input, with a
+// colon behind it: "Orders[2].Count: ".
 func memberPath(path, name string) string {
 	if path = strings.TrimSuffix(path, ": "); path != "" {
 		path += "."
@@ -206,7 +208,8 @@ func fill(dst reflect.Value, v any, path string) (err error) {
 
 func fillScalar(dst reflect.Value, v any, path string) error {
 	kind := dst.Kind()
-	if s, ok := v.(string); ok && (kind == reflect.Float64 || kind == reflect.Float32) { // NaN, and more digits than JSON has
+	// NaN, and more digits than JSON has
+	if s, ok := v.(string); ok && (kind == reflect.Float64 || kind == reflect.Float32) {
 		if f, err := strconv.ParseFloat(s, dst.Type().Bits()); err == nil {
 			dst.SetFloat(f)
 			return nil

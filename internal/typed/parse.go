@@ -104,7 +104,8 @@ func canBeMapKey(t reflect.Type) bool {
 	return false
 }
 
-// buildStruct builds a struct. A field is sent only if it is given, because the zero value of some types cannot be encoded.
+// buildStruct builds a struct. A field is sent only if it is given, because the zero value of some
+// types cannot be encoded.
 func (b *builder) buildStruct(s *schema.Type) reflect.Type {
 	var fields []reflect.StructField
 	for i, m := range s.Members {

@@ -14,7 +14,8 @@ type (
 	floatValue   float64
 	float32Value float32
 	duration     int64
-	text         struct{ s *string } // the value of a type that encodes itself as text; s is nil if it is not given
+	// the value of a type that encodes itself as text; s is nil if it is not given
+	text struct{ s *string }
 )
 
 // MarshalJSON implements json.Marshaler.

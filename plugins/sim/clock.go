@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Virtual time zero is epoch, for the deadlines of contexts; a time before horizon is virtual time, because no clock of today shows it.
+// Virtual time zero is epoch, for the deadlines of contexts; a time before horizon is virtual time,
+// because no clock of today shows it.
 var (
 	epoch   = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	horizon = epoch.AddDate(20, 0, 0)
@@ -52,7 +53,8 @@ func (in *instance) WithTimeout(parent context.Context, timeout time.Duration) (
 	return in.node.w.WithTimeout(parent, timeout)
 }
 
-// Spawn runs f in a new coroutine on the node of the coroutine that calls it. It panics when none does: see [World.Go].
+// Spawn runs f in a new coroutine on the node of the coroutine that calls it. It panics when none
+// does: see [World.Go].
 func (w *World) Spawn(f func()) {
 	if w.current == nil {
 		panic("sim: Spawn is called outside the coroutines of the world; use World.Go, which names a node")
@@ -60,9 +62,10 @@ func (w *World) Spawn(f func()) {
 	w.current.node.Go(f)
 }
 
-// Until returns how much virtual time is left to the deadline of a context that [World.WithTimeout] has made, or that a handler
-// has. In a coroutine the error matches codes.ErrInvalid for any other deadline: it is one by the clock on the wall, which does
-// not replay. Elsewhere that is how much real time is left.
+// Until returns how much virtual time is left to the deadline of a context that [World.WithTimeout]
+// has made, or that a handler has. In a coroutine the error matches codes.ErrInvalid for any other
+// deadline: it is one by the clock on the wall, which does not replay. Elsewhere that is how much
+// real time is left.
 func (w *World) Until(deadline time.Time) (time.Duration, error) {
 	switch {
 	case deadline.Before(horizon):
@@ -74,9 +77,10 @@ func (w *World) Until(deadline time.Time) (time.Duration, error) {
 	return time.Until(deadline), nil
 }
 
-// WithTimeout is context.WithTimeout in virtual time: the context ends with context.DeadlineExceeded when d has passed, when
-// cancel is called, or with parent. Its Deadline is that much after 2000-01-01 UTC, which is virtual time zero, so a
-// context.WithTimeout below it changes nothing. One that would be later than 20 years after that is then.
+// WithTimeout is context.WithTimeout in virtual time: the context ends with
+// context.DeadlineExceeded when d has passed, when cancel is called, or with parent. Its Deadline
+// is that much after 2000-01-01 UTC, which is virtual time zero, so a context.WithTimeout below it
+// changes nothing. One that would be later than 20 years after that is then.
 func (w *World) WithTimeout(parent context.Context, d time.Duration) (ctx context.Context, cancel context.CancelFunc) {
 	d = min(d, lastTime-w.Now())
 	t := &virtualContext{w: w, parent: parent, at: epoch.Add(w.timeAfter(max(d, 0))), done: make(chan struct{})}
@@ -100,8 +104,8 @@ func (w *World) WithTimeout(parent context.Context, d time.Duration) (ctx contex
 	return t, func() { t.endWith(context.Canceled) }
 }
 
-// A virtualContext is a context that ends by virtual time. The world checks whether its parent has ended, because package context reports
-// that only on a goroutine.
+// A virtualContext is a context that ends by virtual time. The world checks whether its parent has
+// ended, because package context reports that only on a goroutine.
 type virtualContext struct {
 	w      *World
 	parent context.Context
@@ -162,7 +166,8 @@ func (t *virtualContext) checkParent() {
 	}
 }
 
-// endWith ends t, unless it has ended. The world drops it later, because the goroutine that calls this may have the turn.
+// endWith ends t, unless it has ended. The world drops it later, because the goroutine that calls
+// this may have the turn.
 func (t *virtualContext) endWith(err error) {
 	t.mu.Lock()
 	if t.err != nil {
@@ -197,8 +202,8 @@ func (w *World) dropEndedContexts() {
 	})
 }
 
-// checkContexts checks the contexts whose parents may have ended, and then all waiting coroutines: one of their contexts may have ended. The
-// turn is held.
+// checkContexts checks the contexts whose parents may have ended, and then all waiting coroutines:
+// one of their contexts may have ended. The turn is held.
 func (w *World) checkContexts() {
 	w.needsCheck = false
 	w.dropEndedContexts()

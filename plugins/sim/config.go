@@ -14,8 +14,8 @@ type Level uint8
 const (
 	// LevelA carries whole frames: the bytes of one flush arrive in one piece.
 	LevelA Level = iota
-	// LevelB carries a stream of bytes: cut anywhere, one byte at a time if need be, through a window and a bandwidth
-	// that let frames go out in parts.
+	// LevelB carries a stream of bytes: cut anywhere, one byte at a time if need be, through a
+	// window and a bandwidth that let frames go out in parts.
 	LevelB
 )
 
@@ -29,29 +29,34 @@ type Config struct {
 	Level Level
 	// Latency is the least time of every segment, dial and lookup, one way. Zero means 5 µs.
 	Latency time.Duration
-	// Bandwidth of each direction of a connection in bytes per second. Zero means without limit on level A and 1 GB/s
-	// on level B.
+	// Bandwidth of each direction of a connection in bytes per second. Zero means without limit on
+	// level A and 1 GB/s on level B.
 	Bandwidth int64
-	// Window bounds the bytes under way in each direction of a connection. Zero means 1 MiB on level A; on level B it is
-	// drawn for each connection from 4 KiB to 256 KiB. On level A one more frame than fits may be under way.
+	// Window bounds the bytes under way in each direction of a connection. Zero means 1 MiB on
+	// level A; on level B it is drawn for each connection from 4 KiB to 256 KiB. On level A one
+	// more frame than fits may be under way.
 	Window int
-	// PollCost is the virtual time that a Progress takes that does not wait, so that a program that polls sees time
-	// pass. Zero means 1 µs.
+	// PollCost is the virtual time that a Progress takes that does not wait, so that a program that
+	// polls sees time pass. Zero means 1 µs.
 	PollCost time.Duration
-	// NoAssist leaves the bytes that arrive for a context in its receive window until a goroutine drives that context.
-	// Otherwise everything that needs no callback is served at once, put and get of peers and heartbeats among it.
+	// NoAssist leaves the bytes that arrive for a context in its receive window until a goroutine
+	// drives that context. Otherwise everything that needs no callback is served at once, put and
+	// get of peers and heartbeats among it.
 	NoAssist bool
-	// Paced lets an idle world wait in real time instead of skipping to the next timer. It is for programs of several
-	// goroutines that are not coroutines of the world: no deadline passes while one of them computes. A paced world cannot
-	// be replayed.
+	// Paced lets an idle world wait in real time instead of skipping to the next timer. It is for
+	// programs of several goroutines that are not coroutines of the world: no deadline passes while
+	// one of them computes. A paced world cannot be replayed.
 	Paced bool
-	// Choose, if not nil, decides in Run which step is next, instead of the seed and of time: it gets the number of alternatives,
-	// more than one, and returns one of them, counted from 0. They are the coroutines that can go on, then the messages in
-	// flight, in the order in which they were sent, and then the coroutines that have not begun. A stream keeps its order, and
-	// timers wait until nothing is in flight. A search over all return values is a search over every order of events.
+	// Choose, if not nil, decides in Run which step is next, instead of the seed and of time: it
+	// gets the number of alternatives, more than one, and returns one of them, counted from 0. They
+	// are the coroutines that can go on, then the messages in flight, in the order in which they
+	// were sent, and then the coroutines that have not begun. A stream keeps its order, and timers
+	// wait until nothing is in flight. A search over all return values is a search over every order
+	// of events.
 	Choose func(n int) int
-	// Patience is how long, in real time, a coroutine may run without a wait in Progress or Sleep before its name and stack are
-	// written to Log: it probably waits for another coroutine. Zero means 5 s, negative means for ever.
+	// Patience is how long, in real time, a coroutine may run without a wait in Progress or Sleep
+	// before its name and stack are written to Log: it probably waits for another coroutine. Zero
+	// means 5 s, negative means for ever.
 	Patience time.Duration
 	// Log is where to; nil means os.Stderr.
 	Log io.Writer

@@ -20,7 +20,8 @@ const (
 	connEnded
 )
 
-// A conn is a connection: two ends and a pipe in each direction. Ends[0] dialled. It belongs to the turn.
+// A conn is a connection: two ends and a pipe in each direction. Ends[0] dialled. It belongs to the
+// turn.
 type conn struct {
 	w         *World
 	id        uint64

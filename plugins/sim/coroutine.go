@@ -44,9 +44,9 @@ type coroutine struct {
 	stack    []byte
 }
 
-// Go adds a coroutine that runs f on the node called name. Between two waits in Progress or Sleep it has the world for
-// itself. It must not wait for another coroutine in any other way: not on a channel and not on a mutex that the other
-// keeps while it waits.
+// Go adds a coroutine that runs f on the node called name. Between two waits in Progress or Sleep
+// it has the world for itself. It must not wait for another coroutine in any other way: not on a
+// channel and not on a mutex that the other keeps while it waits.
 func (w *World) Go(name string, f func()) { w.Node(name).Go(f) }
 
 // Go adds a coroutine that runs f on n.
@@ -84,7 +84,8 @@ func (c *coroutine) yieldUntil(p *port, timeout time.Duration, ready func() bool
 	return c.result
 }
 
-// waitForEvent makes c wait until it is ready when its port is woken, or its time is up. It may be ready at once.
+// waitForEvent makes c wait until it is ready when its port is woken, or its time is up. It may be
+// ready at once.
 func (c *coroutine) waitForEvent() {
 	c.state = coWaiting
 	if c.deadline != noDeadline {
@@ -184,8 +185,8 @@ func (w *World) killCoroutine(c *coroutine) {
 	w.killed = append(w.killed, c)
 }
 
-// unwindCoroutine ends a killed coroutine: its deferred calls run. Its Goexit also ends the goroutine that unwinds it, which is therefore one of
-// its own.
+// unwindCoroutine ends a killed coroutine: its deferred calls run. Its Goexit also ends the
+// goroutine that unwinds it, which is therefore one of its own.
 func (w *World) unwindCoroutine(c *coroutine) {
 	if c.state == coDone {
 		return

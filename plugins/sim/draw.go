@@ -2,7 +2,8 @@ package sim
 
 import "time"
 
-// drawFault draws a fault for the first segment of a pipe, and reports whether that keeps it from being delivered now.
+// drawFault draws a fault for the first segment of a pipe, and reports whether that keeps it from
+// being delivered now.
 func (w *World) drawFault(p *pipe, from, to *endpoint) bool {
 	u := w.faultRNG.pcg.Uint64() >> 32
 	if u >= w.rates.partition {
@@ -81,15 +82,16 @@ func (f *Faults) toRates() faultRates {
 	return o
 }
 
-// The first retransmission of a segment follows after minRetransmit, or after a round trip if that is longer; each one after
-// it waits twice as long, up to maxRetransmit.
+// The first retransmission of a segment follows after minRetransmit, or after a round trip if that
+// is longer; each one after it waits twice as long, up to maxRetransmit.
 const (
 	minRetransmit = time.Millisecond
 	maxRetransmit = 5 * time.Second
 )
 
-// sendFault draws the faults of a segment that is sent, and returns how much later it can be delivered, and for how much longer the
-// sender's link is busy. The segments behind it wait for it: a stream keeps its order.
+// sendFault draws the faults of a segment that is sent, and returns how much later it can be
+// delivered, and for how much longer the sender's link is busy. The segments behind it wait for it:
+// a stream keeps its order.
 func (w *World) sendFault(p *pipe, size time.Duration) (late, busy time.Duration) {
 	u := w.faultRNG.pcg.Uint64() >> 32
 	switch {

@@ -4,11 +4,12 @@ import (
 	"time"
 )
 
-// A waiter is a goroutine, not a coroutine of the world, that is in Progress or Sleep. The clock does not pass the
-// deadline of any.
+// A waiter is a goroutine, not a coroutine of the world, that is in Progress or Sleep. The clock
+// does not pass the deadline of any.
 type waiter struct{ deadline time.Duration }
 
-// driveUntil runs the world until ready reports true, p is released or the time is up. p is nil for a Sleep.
+// driveUntil runs the world until ready reports true, p is released or the time is up. p is nil for
+// a Sleep.
 //
 //	check ─► not ready ─► take the turn ─► queued functions, next event ─► release the turn ─► check
 //	              │ the turn is taken, or there is no event
@@ -86,7 +87,8 @@ func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	wait := time.Duration(0) // in real time
 	moved := true
 	switch {
-	case w.cfg.Paced && next != noDeadline && next > now+w.cfg.PollCost && !w.events.hasInFlight(): // polls do not wait
+	// polls do not wait
+	case w.cfg.Paced && next != noDeadline && next > now+w.cfg.PollCost && !w.events.hasInFlight():
 		wait = next - now
 	case w.runNext(limit):
 		w.runQueued()
@@ -106,12 +108,14 @@ func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	case again, now >= me.deadline:
 	case wait > 0:
 		w.sleepUnlessWokenLocked(p, seen, wait)
-	case !moved && w.firstDeadlineLocked() == limit: // otherwise the waiter with that deadline has left, and this one has to move the clock
+	// otherwise the waiter with that deadline has left, and this one has to move the clock
+	case !moved && w.firstDeadlineLocked() == limit:
 		w.sleepUnlessWokenLocked(p, seen, 0)
 	}
 }
 
-// sleepUnlessWokenLocked sleeps, unless p was woken since seen. wait, if not zero, bounds the sleep in real time.
+// sleepUnlessWokenLocked sleeps, unless p was woken since seen. wait, if not zero, bounds the sleep
+// in real time.
 func (w *World) sleepUnlessWokenLocked(p *port, seen uint64, wait time.Duration) {
 	w.sleepers.Add(1)
 	defer w.sleepers.Add(-1)
@@ -132,8 +136,8 @@ func (w *World) sleepUnlessWokenLocked(p *port, seen uint64, wait time.Duration)
 	w.cond.Wait()
 }
 
-// catchUpLocked lets the virtual clock follow the real one for as long as a paced world was idle. The turn has just been
-// taken.
+// catchUpLocked lets the virtual clock follow the real one for as long as a paced world was idle.
+// The turn has just been taken.
 func (w *World) catchUpLocked() {
 	if w.idleFrom.IsZero() {
 		return

@@ -71,7 +71,8 @@ func (en *endpoint) sendQueued() {
 	}
 }
 
-// sendSegment sends bytes of out as a segment. They are copied here: the program's memory is not read afterwards.
+// sendSegment sends bytes of out as a segment. They are copied here: the program's memory is not
+// read afterwards.
 func (en *endpoint) sendSegment(room int) {
 	w := en.conn.w
 	covered := en.out.Front()
@@ -178,7 +179,8 @@ func (en *endpoint) closeWith(last []byte) {
 	c.w.events.cancel(&c.dialEvent)
 	out := en.outPipe()
 	if last != nil && en.canSend && en.out.Last(last) {
-		n := en.out.Front() // last, and before it bytes for which the window had no room: possibly the rest of a frame
+		// last, and before it bytes for which the window had no room: possibly the rest of a frame
+		n := en.out.Front()
 		b := c.w.allocBuffer(n)
 		at := 0
 		for _, s := range en.out.Gather(c.w.iov[:0]) {

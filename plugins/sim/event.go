@@ -8,8 +8,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
-// An event runs its actor at a virtual time. Events of one time run in the order in which they were scheduled. An event
-// is embedded in its actor and scheduled again and again, so that the heap allocates nothing.
+// An event runs its actor at a virtual time. Events of one time run in the order in which they were
+// scheduled. An event is embedded in its actor and scheduled again and again, so that the heap
+// allocates nothing.
 type event struct {
 	at        time.Duration
 	seq       uint64

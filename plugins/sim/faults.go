@@ -8,17 +8,20 @@ import (
 	"time"
 )
 
-// Faults configures faults and their rates. The zero value is a network without faults. A rate is a probability from 0 to 1
-// that is drawn for each segment that is delivered, unless stated otherwise; the sum of the rates per segment is at most 1.
+// Faults configures faults and their rates. The zero value is a network without faults. A rate is a
+// probability from 0 to 1 that is drawn for each segment that is delivered, unless stated
+// otherwise; the sum of the rates per segment is at most 1.
 type Faults struct {
 	// Jitter is the mean of an exponentially distributed delay on top of Config.Latency.
 	Jitter time.Duration
 	// Refuse is the rate at which dials are refused although a class listens.
 	Refuse float64
-	// Reset is the rate at which a connection ends; the segments in flight are lost, and both ends get a reset.
+	// Reset is the rate at which a connection ends; the segments in flight are lost, and both ends
+	// get a reset.
 	Reset float64
-	// Corrupt is the rate at which a byte is damaged. Only bytes that a checksum covers are: the session ends, and no
-	// wrong byte reaches a program. Bulk data has no checksum on a stream; with CorruptBulk it is damaged like the rest.
+	// Corrupt is the rate at which a byte is damaged. Only bytes that a checksum covers are: the
+	// session ends, and no wrong byte reaches a program. Bulk data has no checksum on a stream;
+	// with CorruptBulk it is damaged like the rest.
 	Corrupt     float64
 	CorruptBulk bool
 	// Clog is the rate at which one direction of a connection falls silent, for ClogFor on average.
@@ -27,30 +30,36 @@ type Faults struct {
 	// Pause is the rate at which the receiving node stops, for PauseFor on average: see Node.Pause.
 	Pause    float64
 	PauseFor time.Duration
-	// Partition is the rate at which nothing more passes from the sending to the receiving node, for PartitionFor on
-	// average; in half of the cases nothing passes in the other direction either.
+	// Partition is the rate at which nothing more passes from the sending to the receiving node,
+	// for PartitionFor on average; in half of the cases nothing passes in the other direction
+	// either.
 	Partition    float64
 	PartitionFor time.Duration
-	// Narrow, from 0 to 1, narrows the window of each new connection by a drawn power of two, at 1 down to a 1024th, below 0.1 not at all.
+	// Narrow, from 0 to 1, narrows the window of each new connection by a drawn power of two, at 1
+	// down to a 1024th, below 0.1 not at all.
 	Narrow float64
-	// Stall is the mean delay after which a coroutine resumes that could resume at once: with some milliseconds of it programs
-	// make slow progress, while messages that need no callback are served without the delay.
+	// Stall is the mean delay after which a coroutine resumes that could resume at once: with some
+	// milliseconds of it programs make slow progress, while messages that need no callback are
+	// served without the delay.
 	Stall time.Duration
-	// Silence is the probability, drawn for each crash, that the node's peers receive nothing, not even a reset, as if its power
-	// or network had failed.
+	// Silence is the probability, drawn for each crash, that the node's peers receive nothing, not
+	// even a reset, as if its power or network had failed.
 	Silence float64
-	// Loss is the rate, drawn for each segment that is sent and each dial, at which it is lost on the way. Connections are
-	// reliable: it is sent again, after a round trip and at least 1 ms, and if it is lost again after twice that time, and so
-	// on; segments that were sent after it wait. A program sees delays, and at times a peer that is silent for too long.
+	// Loss is the rate, drawn for each segment that is sent and each dial, at which it is lost on
+	// the way. Connections are reliable: it is sent again, after a round trip and at least 1 ms,
+	// and if it is lost again after twice that time, and so on; segments that were sent after it
+	// wait. A program sees delays, and at times a peer that is silent for too long.
 	Loss float64
-	// Duplicate is the rate, drawn as Loss is, at which a segment is sent twice. The receiver drops the second one: that costs
-	// bandwidth, if there is a limit.
+	// Duplicate is the rate, drawn as Loss is, at which a segment is sent twice. The receiver drops
+	// the second one: that costs bandwidth, if there is a limit.
 	Duplicate float64
-	// Reorder is the rate, drawn as Loss is, at which later segments overtake a segment, which takes longer by ReorderFor on average.
-	// They are put back in order: they wait for it and come together. The three rates are together at most 1.
+	// Reorder is the rate, drawn as Loss is, at which later segments overtake a segment, which
+	// takes longer by ReorderFor on average. They are put back in order: they wait for it and come
+	// together. The three rates are together at most 1.
 	Reorder    float64
 	ReorderFor time.Duration
-	// Again is the rate, drawn for each post, at which it fails with codes.ErrAgain or codes.ErrNoMemory. See Node.FailPost.
+	// Again is the rate, drawn for each post, at which it fails with codes.ErrAgain or
+	// codes.ErrNoMemory. See Node.FailPost.
 	Again float64
 }
 
@@ -64,8 +73,8 @@ func Storm() Faults {
 	}
 }
 
-// Draw returns faults of which each class is on with probability 1/2 and then of a strength up to that of f: rates
-// uniform, durations log-uniform down to a 4096th.
+// Draw returns faults of which each class is on with probability 1/2 and then of a strength up to
+// that of f: rates uniform, durations log-uniform down to a 4096th.
 func (f Faults) Draw(r *rand.Rand) Faults {
 	rate := func(v float64) float64 {
 		on, u := r.Uint64()&1 == 1, r.Float64()

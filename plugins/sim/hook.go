@@ -13,7 +13,8 @@ type hook struct {
 	run   func()
 }
 
-// After has Run call f when d has passed. f belongs to no coroutine: it may call anything that does not wait.
+// After has Run call f when d has passed. f belongs to no coroutine: it may call anything that does
+// not wait.
 func (w *World) After(d time.Duration, f func()) {
 	w.takeTurn()
 	defer w.releaseTurn()
@@ -24,8 +25,8 @@ func (w *World) After(d time.Duration, f func()) {
 
 func (h *hook) fire(*event) { h.w.dueHooks = append(h.w.dueHooks, h.run) }
 
-// AfterEvents has Run call f as soon as n more events have happened, as After does: there it meets a program in states that
-// no time would name. It is dropped if nothing happens any more.
+// AfterEvents has Run call f as soon as n more events have happened, as After does: there it meets
+// a program in states that no time would name. It is dropped if nothing happens any more.
 func (w *World) AfterEvents(n int, f func()) {
 	w.takeTurn()
 	defer w.releaseTurn()

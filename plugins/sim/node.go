@@ -43,9 +43,9 @@ func (n *Node) Name() string { return n.name }
 // Plugin returns the plugin of the world for classes that live on n.
 func (n *Node) Plugin() carrier.Plugin { return &plugin{w: n.w, node: n} }
 
-// Pause stops the node for d, as SIGSTOP does: its coroutines do not resume, and what arrives for it waits in windows
-// that fill up. Connections are still accepted for it, as a kernel does. A longer pause replaces a shorter one. If d is
-// not positive, the pause lasts until Resume or Heal.
+// Pause stops the node for d, as SIGSTOP does: its coroutines do not resume, and what arrives for
+// it waits in windows that fill up. Connections are still accepted for it, as a kernel does. A
+// longer pause replaces a shorter one. If d is not positive, the pause lasts until Resume or Heal.
 func (n *Node) Pause(d time.Duration) {
 	n.w.takeTurn()
 	defer n.w.releaseTurn()
@@ -111,12 +111,13 @@ func (n *Node) unpause() {
 	}
 }
 
-// Crash ends the node's process without a farewell: its coroutines never resume, its classes are gone and their names
-// free. Peers hear a reset of every connection, or, with the probability Faults.Silence, nothing until something is
-// opened on the node again. To restart it, open a class under the same name: it is a new incarnation.
+// Crash ends the node's process without a farewell: its coroutines never resume, its classes are
+// gone and their names free. Peers hear a reset of every connection, or, with the probability
+// Faults.Silence, nothing until something is opened on the node again. To restart it, open a class
+// under the same name: it is a new incarnation.
 //
-// A coroutine that is ended so runs its deferred calls; what they send is lost. One that crashes its own node goes on
-// until it next waits.
+// A coroutine that is ended so runs its deferred calls; what they send is lost. One that crashes
+// its own node goes on until it next waits.
 func (n *Node) Crash() {
 	n.w.takeTurn()
 	defer n.w.releaseTurn()

@@ -2,8 +2,8 @@ package sim
 
 import "time"
 
-// Partition stops all segments and dials from node a to node b, and with both set also from b to a. Nothing is lost: they
-// wait, as on a connection that retransmits.
+// Partition stops all segments and dials from node a to node b, and with both set also from b to a.
+// Nothing is lost: they wait, as on a connection that retransmits.
 func (w *World) Partition(a, b string, both bool) {
 	w.takeTurn()
 	defer w.releaseTurn()

@@ -129,7 +129,8 @@ func (p *pipe) deliver(from, to *endpoint) {
 		w.stats.Dropped++
 		w.addTrace("drop", to.port.instance.name, p.conn.id, uint64(len(s.data)))
 		if in := to.port.instance; in.dead && !in.node.isSilent && s.kind == segmentData {
-			p.conn.pipes[to.side].push(segment{kind: segmentReset}) // the endpoint is closed: a node that was restarted does not have this connection
+			// the endpoint is closed: a node that was restarted does not have this connection
+			p.conn.pipes[to.side].push(segment{kind: segmentReset})
 		}
 	case s.kind == segmentClose:
 		w.addTrace("close", to.port.instance.name, p.conn.id, 0)

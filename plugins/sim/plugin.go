@@ -27,8 +27,9 @@ var (
 	_ simhook.Faults    = (*instance)(nil)
 )
 
-// Plugin returns the plugin of the world, for na.Config.Plugins. A class that a coroutine opens lives on the
-// coroutine's node; any other lives on the node that is called as the name it listens under, or on one of its own.
+// Plugin returns the plugin of the world, for na.Config.Plugins. A class that a coroutine opens
+// lives on the coroutine's node; any other lives on the node that is called as the name it listens
+// under, or on one of its own.
 func (w *World) Plugin() carrier.Plugin { return &plugin{w: w} }
 
 // Now implements simhook.Clock.

@@ -60,8 +60,8 @@ func (p *port) Flush(ls []carrier.Session) {
 	}
 }
 
-// Stage implements carrier.Stager. In half of the worlds, by the seed, a message waits for the next Flush, as it does behind another
-// one.
+// Stage implements carrier.Stager. In half of the worlds, by the seed, a message waits for the next
+// Flush, as it does behind another one.
 func (p *port) Stage(l carrier.Session) carrier.Writer {
 	if en, ok := l.Conn().(*endpoint); ok && p.w.cfg.Seed%2 == 0 && !en.detached.Load() && en.out.Stages() {
 		return &en.out
@@ -103,8 +103,8 @@ func (p *port) Drive(timeout time.Duration, ready func() bool) bool {
 	return p.w.driveUntil(p, timeout, ready)
 }
 
-// isWaitInVain reports whether a wait until limit cannot be satisfied: the context is closed, or its node has crashed and the wait has no
-// limit.
+// isWaitInVain reports whether a wait until limit cannot be satisfied: the context is closed, or
+// its node has crashed and the wait has no limit.
 func (p *port) isWaitInVain(limit time.Duration) bool {
 	if p.hasCrashed.Load() {
 		return limit == noDeadline
@@ -140,7 +140,8 @@ func (p *port) FlushSoon() {
 	p.Wake()
 }
 
-// closeAll ends the connections that the port still has: those of peers that have not sent their greeting.
+// closeAll ends the connections that the port still has: those of peers that have not sent their
+// greeting.
 func (p *port) closeAll() {
 	p.cancelEvents()
 	for len(p.endpoints) > 0 {
@@ -190,7 +191,8 @@ func (p *port) fire(*event) {
 	p.pollTimers()
 }
 
-// isUnserved reports whether the port is not served now: its node is paused, or no goroutine drives it and NoAssist is set.
+// isUnserved reports whether the port is not served now: its node is paused, or no goroutine drives
+// it and NoAssist is set.
 func (p *port) isUnserved() bool {
 	return p.instance.node.isPaused || p.w.cfg.NoAssist && p.drivers.Load() == 0 && len(p.waiting) == 0
 }
@@ -219,7 +221,8 @@ func (p *port) updateTimer() {
 func (p *port) handleWake() {
 	p.lookQueued.Store(false)
 	p.updateTimer()
-	if p.flushSoon.Swap(false) && p.flushEvent.heapIndex == 0 && !p.isReleased.Load() && p.driver.Held() { // it may have left by now
+	// it may have left by now
+	if p.flushSoon.Swap(false) && p.flushEvent.heapIndex == 0 && !p.isReleased.Load() && p.driver.Held() {
 		p.w.events.schedule(&p.flushEvent, p.w.timeAfter(corkTimeout))
 	}
 	p.w.wakeReady(p)

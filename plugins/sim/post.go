@@ -6,10 +6,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A post is the start of an operation that needs something of the network below: a lookup, a message, the receive of an
-// answer, a call, an answer, a withdraw, a put, a get, a lease; and the registering of memory, and a dial. Posts can fail, as they do where a queue
-// is full or memory is short. Receives of requests and timers need nothing and do not fail. An operation whose post fails ends at
-// once with the error: it did not run.
+// A post is the start of an operation that needs something of the network below: a lookup, a
+// message, the receive of an answer, a call, an answer, a withdraw, a put, a get, a lease; and the
+// registering of memory, and a dial. Posts can fail, as they do where a queue is full or memory is
+// short. Receives of requests and timers need nothing and do not fail. An operation whose post
+// fails ends at once with the error: it did not run.
 
 // A postCounter counts the posts of a node and holds the number of the one that fails.
 type postCounter struct {
@@ -21,7 +22,8 @@ type postCounter struct {
 // Posts counts the posts of the node's classes so far.
 func (n *Node) Posts() int { return int(n.posts.count.Load()) }
 
-// FailPost lets the k-th post from now on, counted from 1, fail with err; the others do not. k of 0 takes that back.
+// FailPost lets the k-th post from now on, counted from 1, fail with err; the others do not. k of 0
+// takes that back.
 func (n *Node) FailPost(k int, err error) {
 	if k > 0 && err == nil {
 		panic("sim: FailPost without an error")

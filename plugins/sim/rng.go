@@ -27,7 +27,8 @@ func (d *rng) intn(n int) int {
 // hit draws whether something of the given rates happens.
 func (d *rng) hit(p uint64) bool { return p > 0 && d.pcg.Uint64()>>32 < p }
 
-// expDuration draws from a distribution that is nearly exponential: the logarithm is linear between powers of two.
+// expDuration draws from a distribution that is nearly exponential: the logarithm is linear between
+// powers of two.
 func (d *rng) expDuration(mean time.Duration) time.Duration {
 	if mean <= 0 {
 		return 0
@@ -35,8 +36,9 @@ func (d *rng) expDuration(mean time.Duration) time.Duration {
 	u := d.pcg.Uint64() | 1
 	lz := bits.LeadingZeros64(u)
 	frac := (u << lz << 1) >> 32
-	log2 := uint64(lz+1)<<32 - frac              // of 1/u, in 32.32
-	hi, lo := bits.Mul64(uint64(mean), log2/3*2) // ln 2 = 0.69 of the true logarithm; 2/3 of this one has the right mean
+	log2 := uint64(lz+1)<<32 - frac // of 1/u, in 32.32
+	// ln 2 = 0.69 of the true logarithm; 2/3 of this one has the right mean
+	hi, lo := bits.Mul64(uint64(mean), log2/3*2)
 	return time.Duration(hi<<32 | lo>>32)
 }
 

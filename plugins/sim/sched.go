@@ -26,12 +26,14 @@ type sched struct {
 	killed      []*coroutine // killed coroutines that are not yet unwound
 	created     uint64
 	contexts    []*virtualContext // contexts that have not ended
-	needsCheck  bool              // a coroutine or a hook has run, or a context has ended: waiting coroutines may be ready
+	// a coroutine or a hook has run, or a context has ended: waiting coroutines may be ready
+	needsCheck bool
 }
 
-// Run runs the coroutines, the network and the clock until every coroutine has returned. It gives up with ErrLimit after
-// limit of virtual time, if that is not zero, and with ErrDeadlock when there is no event left; the error names the waiting
-// coroutines. A panic in a coroutine becomes a panic of Run, with the seed in it.
+// Run runs the coroutines, the network and the clock until every coroutine has returned. It gives
+// up with ErrLimit after limit of virtual time, if that is not zero, and with ErrDeadlock when
+// there is no event left; the error names the waiting coroutines. A panic in a coroutine becomes a
+// panic of Run, with the seed in it.
 func (w *World) Run(limit time.Duration) error {
 	w.takeTurn()
 	if w.isRunning {
@@ -166,7 +168,8 @@ func (w *World) removeRunnable(i int) *coroutine {
 	return c
 }
 
-// isBlocked reports whether a runnable coroutine is no longer able to go on, and makes it wait again if so.
+// isBlocked reports whether a runnable coroutine is no longer able to go on, and makes it wait
+// again if so.
 func (w *World) isBlocked(c *coroutine) bool {
 	switch {
 	case c.node.isPaused:
@@ -179,7 +182,8 @@ func (w *World) isBlocked(c *coroutine) bool {
 	return true
 }
 
-// resumeCoroutine lets c run until it waits again, and reports false when it has returned. The turn is released during that.
+// resumeCoroutine lets c run until it waits again, and reports false when it has returned. The turn
+// is released during that.
 func (w *World) resumeCoroutine(c *coroutine) bool {
 	c.state, c.hasBegun = coRunning, true
 	c.result = c.ready != nil && c.ready()
@@ -236,8 +240,9 @@ func (w *World) Sleep(d time.Duration) {
 	w.driveUntil(nil, max(d, 0), nil)
 }
 
-// newStuckError returns the error of a Run that gives up. It names the remaining coroutines, with a line for those that have the same name and
-// wait for the same: how many there are, and, if they sleep, until when the first does.
+// newStuckError returns the error of a Run that gives up. It names the remaining coroutines, with a
+// line for those that have the same name and wait for the same: how many there are, and, if they
+// sleep, until when the first does.
 func (w *World) newStuckError(why error) error {
 	type kind struct{ name, waits string }
 	type group struct {
@@ -249,7 +254,8 @@ func (w *World) newStuckError(why error) error {
 	at := map[kind]*group{}
 	for _, c := range w.coroutines {
 		k, until := kind{name: c.name}, noDeadline
-		if i := strings.LastIndexByte(c.name, '/'); i > 0 && strings.Trim(c.name[i+1:], "0123456789") == "" { // several of one name are numbered
+		// several of one name are numbered
+		if i := strings.LastIndexByte(c.name, '/'); i > 0 && strings.Trim(c.name[i+1:], "0123456789") == "" {
 			k.name = c.name[:i]
 		}
 		switch c.state {

@@ -36,7 +36,8 @@ var crcTable = crc32.MakeTable(crc32.Castagnoli)
 // checksum returns the checksum of bytes, which the trace has instead of them.
 func checksum(b []byte) uint64 { return uint64(crc32.Checksum(b, crcTable)) | uint64(len(b))<<32 }
 
-// addTrace adds an entry: to the hash, to the recent ones, and to Config.Trace. who is for readers only: it follows from the rest.
+// addTrace adds an entry: to the hash, to the recent ones, and to Config.Trace. who is for readers
+// only: it follows from the rest.
 func (w *World) addTrace(kind, who string, a, b uint64) {
 	now := time.Duration(w.now.Load())
 	w.traceMu.Lock()
@@ -50,13 +51,14 @@ func (w *World) addTrace(kind, who string, a, b uint64) {
 	w.traceMu.Unlock()
 }
 
-// Note mixes an observation of the program into the trace: a completion with its code, a value that was read.
+// Note mixes an observation of the program into the trace: a completion with its code, a value that
+// was read.
 func (w *World) Note(kind string, a, b uint64) {
 	w.addTrace("note", kind, mixHash(checksum([]byte(kind)), a), b)
 }
 
-// Hash is a fingerprint of everything that has happened: every delivered byte, fault, timer, resumed coroutine and
-// Note, each with its virtual time. One seed and one program give one hash.
+// Hash is a fingerprint of everything that has happened: every delivered byte, fault, timer,
+// resumed coroutine and Note, each with its virtual time. One seed and one program give one hash.
 func (w *World) Hash() uint64 {
 	w.traceMu.Lock()
 	defer w.traceMu.Unlock()

@@ -47,8 +47,9 @@ func (w *World) releaseTurnAndUnlock() {
 	w.mu.Unlock()
 }
 
-// runInTurn makes a goroutine with the turn run f: this one, before it returns, if the turn is free and now is set; else a later one. A
-// goroutine runs all queued functions before it releases the turn.
+// runInTurn makes a goroutine with the turn run f: this one, before it returns, if the turn is free
+// and now is set; else a later one. A goroutine runs all queued functions before it releases the
+// turn.
 func (w *World) runInTurn(f func(), now bool) {
 	w.mu.Lock()
 	w.queued = append(w.queued, f)

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// A watchdog detects, in real time, a coroutine that runs for too long: it blocks for another one, which cannot run at the same time.
+// A watchdog detects, in real time, a coroutine that runs for too long: it blocks for another one,
+// which cannot run at the same time.
 type watchdog struct {
 	steps   atomic.Uint64             // times that a coroutine was resumed
 	running atomic.Pointer[coroutine] // that runs

@@ -8,11 +8,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/framing"
 )
 
-// A World is a network of nodes with one virtual clock. Its methods may be called from any goroutine, callbacks
-// included, but for Run.
+// A World is a network of nodes with one virtual clock. Its methods may be called from any
+// goroutine, callbacks included, but for Run.
 //
-// The goroutine that has the turn runs the world, one event at a time; all others queue functions for it. mu is a leaf lock:
-// it is held for a few instructions and never while another package is called.
+// The goroutine that has the turn runs the world, one event at a time; all others queue functions
+// for it. mu is a leaf lock: it is held for a few instructions and never while another package is
+// called.
 type World struct {
 	cfg Config
 	now atomic.Int64
@@ -62,8 +63,8 @@ type World struct {
 	watchdog watchdog
 }
 
-// NewWorld returns a world in which nothing has happened. It panics when cfg has a field out of bounds: a mistake of
-// the test, not of the tested.
+// NewWorld returns a world in which nothing has happened. It panics when cfg has a field out of
+// bounds: a mistake of the test, not of the tested.
 func NewWorld(cfg Config) *World {
 	if err := cfg.validate(); err != nil {
 		panic(err)
@@ -130,7 +131,8 @@ func (w *World) Stats() Stats {
 	return w.stats
 }
 
-// SetFaults replaces the faults from now on; those that have begun stay until they are over. It panics when f is out of bounds.
+// SetFaults replaces the faults from now on; those that have begun stay until they are over. It
+// panics when f is out of bounds.
 func (w *World) SetFaults(f Faults) {
 	if err := f.validate(); err != nil {
 		panic(err)

@@ -13,11 +13,13 @@ const (
 	generationSlots = 30               // the slots of ten seconds of a generation
 	maxSlowTime     = time.Hour        // the times of a slow method become the usual ones after it
 
-	recentSlots = int64(minuteSlots) // the newest slots: they are compared with a baseline, and are not in it
+	// the newest slots: they are compared with a baseline, and are not in it
+	recentSlots = int64(minuteSlots)
 )
 
-// A baseline holds the usual times of a method: those of five to ten minutes before the last minute in which the method was not slower than
-// usual. So it keeps the times from before a method became slow, until the method has been slow for an hour.
+// A baseline holds the usual times of a method: those of five to ten minutes before the last minute
+// in which the method was not slower than usual. So it keeps the times from before a method became
+// slow, until the method has been slow for an hour.
 //
 //	slot of ten seconds ── a minute later ──► generation ── 30 slots later ──► generation before ──► forgotten
 //	                └─ dropped if its minute was slow
@@ -55,7 +57,8 @@ func (b *baseline) add(slot *methodSlot, n int64) {
 	}
 }
 
-// advanceLocked moves the slots that have become older than a minute to the baseline, before the slot of now begins.
+// advanceLocked moves the slots that have become older than a minute to the baseline, before the
+// slot of now begins.
 func (m *methodCounter) advanceLocked(now time.Duration) {
 	last, next := m.slots.last, int64(now/slotTime)
 	for n := last + 1; n <= min(next, last+recentSlots); n++ {
@@ -66,7 +69,8 @@ func (m *methodCounter) advanceLocked(now time.Duration) {
 	}
 }
 
-// judgeSlotLocked adds the slot that is older than a minute at the beginning of slot n to the baseline, unless the method was slow.
+// judgeSlotLocked adds the slot that is older than a minute at the beginning of slot n to the
+// baseline, unless the method was slow.
 func (m *methodCounter) judgeSlotLocked(n int64) {
 	var minute slotTotals
 	for k := max(n-recentSlots, 0); k < n; k++ {
@@ -105,8 +109,8 @@ type change struct {
 	added  time.Duration // the time less the usual one
 }
 
-// compareToUsual reports whether the median of now, or its 99th percentile, is slower than usual. The 99th percentile of few calls is that of
-// the slowest one, and does not count.
+// compareToUsual reports whether the median of now, or its 99th percentile, is slower than usual.
+// The 99th percentile of few calls is that of the slowest one, and does not count.
 func compareToUsual(now, usual Window) (s slowness, is bool) {
 	if now.Count < minCalls || !usual.isBaseline() {
 		return s, false
@@ -124,7 +128,8 @@ func (s slowness) isMedianSlow() bool { return s.median.isAtLeast(medianFactor) 
 // isTailSlow reports whether the slowest calls are slower than usual.
 func (s slowness) isTailSlow() bool { return s.tail.isAtLeast(tailFactor) }
 
-// isExplainedBy reports whether others are slow in the same way as s is: a median that is slow is explained by no 99th percentile.
+// isExplainedBy reports whether others are slow in the same way as s is: a median that is slow is
+// explained by no 99th percentile.
 func (s slowness) isExplainedBy(others slowness) bool {
 	return (!s.isMedianSlow() || s.median.isExplainedBy(others.median)) && (!s.isTailSlow() || s.tail.isExplainedBy(others.tail))
 }

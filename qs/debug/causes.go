@@ -15,24 +15,26 @@ import (
 // leakWindows are the numbers of newest samples in which a leak is looked for.
 var leakWindows = []int{tenMinuteSlots, 15, 6}
 
-// causeKinds are the values of Cause.Kind, the worst first. The last one is a guess, from how times have changed.
+// causeKinds are the values of Cause.Kind, the worst first. The last one is a guess, from how times
+// have changed.
 var causeKinds = []string{"not ready", "limit", "no room at peer", "peer lost", "stuck stream", "stalled", "leak", "errors", "slow"}
 
 // The thresholds of causes, and the limits of their number.
 const (
 	defaultStalledAfter = 5 * time.Second
-	minCommonSlow       = 3    // so many slower methods, if they are half of those that are called, have one cause
-	busyShare           = 0.8  // the share of its processors from which on the process counts as busy
-	failingShare        = 20   // one failed call of so many in the last minute
-	minFailures         = 10   // the least number of failed calls in the last minute
-	minLeak             = 500  // the least growth of handles or regions, which is also half of them,
-	minSteadyLeak       = 100  // or the least steady growth
-	minLeakSamples      = 4    // the least number of slots in which they were counted
-	minFirstLeak        = 2000 // the least number that is a cause on a page without samples
-	maxMemoryPieces     = 1000 // the pieces of registered memory that are looked at
-	fullShare           = 20   // a budget is full if less than one part of so many is left
-	maxCauses           = 50   // causes on a page
-	callsMoreFactor     = 3    // the factor from which on a peer counts as calling more often than before
+	// so many slower methods, if they are half of those that are called, have one cause
+	minCommonSlow   = 3
+	busyShare       = 0.8  // the share of its processors from which on the process counts as busy
+	failingShare    = 20   // one failed call of so many in the last minute
+	minFailures     = 10   // the least number of failed calls in the last minute
+	minLeak         = 500  // the least growth of handles or regions, which is also half of them,
+	minSteadyLeak   = 100  // or the least steady growth
+	minLeakSamples  = 4    // the least number of slots in which they were counted
+	minFirstLeak    = 2000 // the least number that is a cause on a page without samples
+	maxMemoryPieces = 1000 // the pieces of registered memory that are looked at
+	fullShare       = 20   // a budget is full if less than one part of so many is left
+	maxCauses       = 50   // causes on a page
+	callsMoreFactor = 3    // the factor from which on a peer counts as calling more often than before
 
 	leakTime      = 5 * time.Minute  // the least time of a steady growth
 	causeHoldTime = 10 * time.Second // the time that a cause stays on the page after it was found last
@@ -57,7 +59,8 @@ type recentCause struct {
 	at time.Duration // when it was found last, by the clock of the page
 }
 
-// addRecent adds to all, the causes that were found now, those with a holdKey that were found within causeHoldTime.
+// addRecent adds to all, the causes that were found now, those with a holdKey that were found
+// within causeHoldTime.
 func (p *Page) addRecent(all []Cause, now time.Duration) []Cause {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,8 +122,9 @@ func (r limitUse) usedShare() float64 {
 	return float64(r.active) / float64(r.max)
 }
 
-// describe returns a text with the number of running requests, the limit and its purpose. Fewer than the limit may run although requests wait:
-// some have ended a moment ago, and the next have not begun.
+// describe returns a text with the number of running requests, the limit and its purpose. Fewer
+// than the limit may run although requests wait: some have ended a moment ago, and the next have
+// not begun.
 func (r limitUse) describe(of string) string {
 	if r.active >= r.max {
 		return fmt.Sprintf("%d run, which is the limit %s", r.active, of)
@@ -152,8 +156,9 @@ func (r *limitUse) mostFrequent() (method, text string) {
 	return method, fmt.Sprintf("; of those that run %d are of %s", r.methods[method], method)
 }
 
-// findLimits finds the limits for which requests wait: of the limits of its method, its peer and its context, a request waits for the one of
-// which the largest share is used; of several with the same share, for the narrowest.
+// findLimits finds the limits for which requests wait: of the limits of its method, its peer and
+// its context, a request waits for the one of which the largest share is used; of several with the
+// same share, for the narrowest.
 func (l *snapshotBuilder) findLimits() (all []Cause) {
 	methods, peers := map[string]*limitUse{}, map[session]*limitUse{}
 	contexts := make([]limitUse, len(l.contexts))
@@ -362,7 +367,8 @@ func (l *snapshotBuilder) findStuckStreams() (all []Cause) {
 // findStalled finds calls that are older than is usual for their method.
 func (l *snapshotBuilder) findStalled() (all []Cause) {
 	late := func(c *Call) bool {
-		held := c.Kind == kindWords[inspect.EventTarget] && (c.State == "waiting" || c.State == "given") // findLimits has these
+		// findLimits has these
+		held := c.Kind == kindWords[inspect.EventTarget] && (c.State == "waiting" || c.State == "given")
 		w := l.usualOf(c)
 		return c.Age >= l.stalledAfter() && !held && !inspect.IsBuiltIn(c.Method) && (w.Count < minCalls || c.Age > medianFactor*w.P99)
 	}
@@ -393,8 +399,8 @@ func (l *snapshotBuilder) findStalled() (all []Cause) {
 	return all
 }
 
-// countEnded describes how many calls like those of g have ended in the last minute, with the same peers and with others. That shows whether the
-// method hangs, or the calls of some peers do.
+// countEnded describes how many calls like those of g have ended in the last minute, with the same
+// peers and with others. That shows whether the method hangs, or the calls of some peers do.
 func (l *snapshotBuilder) countEnded(g *callGroup) string {
 	i := slices.IndexFunc(l.methods, func(m Method) bool { return m.Kind == g.key.kind && m.Name == g.key.method })
 	if i < 0 || !l.p.isObserving.Load() {
@@ -491,7 +497,8 @@ func (l *snapshotBuilder) nameHandleOwner(c *Cause) {
 	}
 }
 
-// nameMemoryUser adds to c the size of the registered memory, and the peer that has used most of it, if any.
+// nameMemoryUser adds to c the size of the registered memory, and the peer that has used most of
+// it, if any.
 func (l *snapshotBuilder) nameMemoryUser(c *Cause) {
 	of, looked, bytes := map[memoryUse]int{}, 0, int64(0)
 	var most memoryUse
@@ -533,8 +540,8 @@ type trend struct {
 	leaks     bool
 }
 
-// trendOf returns the growth of a value in the longest of leakWindows in which it leaks. A page that has not counted for long reports a value
-// that is large.
+// trendOf returns the growth of a value in the longest of leakWindows in which it leaks. A page
+// that has not counted for long reports a value that is large.
 func trendOf(first processSample, past []processSample, now processSample, value func(processSample) int64) trend {
 	have := value(now)
 	if n := len(past); n >= minLeakSamples {
@@ -558,8 +565,9 @@ func trendOf(first processSample, past []processSample, now processSample, value
 	return trend{have, float64(grew) / since.Seconds(), since, grew >= minFirstLeak}
 }
 
-// trendIn compares the minima of each third of samples. A value leaks if these grow steadily by minLeak, or by minSteadyLeak for leakTime; a
-// value that comes and goes, or has grown once, does not.
+// trendIn compares the minima of each third of samples. A value leaks if these grow steadily by
+// minLeak, or by minSteadyLeak for leakTime; a value that comes and goes, or has grown once, does
+// not.
 func trendIn(samples []processSample, value func(processSample) int64) trend {
 	n := len(samples)
 	third := func(i int) (least int64) {
@@ -583,11 +591,13 @@ type slowMethod struct {
 	slowness
 }
 
-// findSlower finds methods that took longer in the last minute than is usual, the one with the largest factor first. If most methods are
-// slower, they have one cause, and a cause of its own only the methods that are slower than that explains. A method with a slow median is
-// never in the common cause of methods with a slow 99th percentile.
+// findSlower finds methods that took longer in the last minute than is usual, the one with the
+// largest factor first. If most methods are slower, they have one cause, and a cause of its own
+// only the methods that are slower than that explains. A method with a slow median is never in the
+// common cause of methods with a slow 99th percentile.
 func (l *snapshotBuilder) findSlower() (all []Cause) {
-	var moments []Cause // slow tails of many methods: they come last because they mean less than a slow median of one
+	// slow tails of many methods: they come last because they mean less than a slow median of one
+	var moments []Cause
 	common := slowness{tail: l.commonTail()}
 	for _, kind := range []inspect.EventKind{inspect.EventTarget, inspect.EventOrigin} {
 		var slow []slowMethod
@@ -645,8 +655,9 @@ func (m *Method) isJudged() bool {
 	return !inspect.IsBuiltIn(m.Name) && m.Minute.Count >= minCalls && m.usual.isBaseline()
 }
 
-// commonTail returns by how much the 99th percentile has grown for half of the methods that do not count as slow: on a machine that is busy for
-// moments it grows for all. It is zero if there are fewer than minCommonSlow.
+// commonTail returns by how much the 99th percentile has grown for half of the methods that do not
+// count as slow: on a machine that is busy for moments it grows for all. It is zero if there are
+// fewer than minCommonSlow.
 func (l *snapshotBuilder) commonTail() change {
 	var calm []slowMethod
 	for i := range l.methods {
@@ -676,7 +687,8 @@ func medianOf(some []slowMethod, of func(m slowMethod) change) change {
 	return change{factor: times[len(times)/2], added: more[len(more)/2]}
 }
 
-// newCommonSlowness returns the cause of methods, the worst first, that became slow together: by their medians, or only by their 99th percentiles.
+// newCommonSlowness returns the cause of methods, the worst first, that became slow together: by
+// their medians, or only by their 99th percentiles.
 func (l *snapshotBuilder) newCommonSlowness(kind inspect.EventKind, slow []slowMethod, judged int) Cause {
 	worst := slow[0]
 	what, lead := "requests", "Everything is slower than usual: the process or the machine is busy."
@@ -717,8 +729,8 @@ func (l *snapshotBuilder) newSlowMethod(m slowMethod, common slowness) Cause {
 	return Cause{holdKey: "slow " + m.Kind + " of " + m.Name, Kind: "slow", Method: m.Name, Text: text}
 }
 
-// explainSlow returns a text about whether slow requests of a method wait for others, or their handlers for a processor or something else, and
-// which profile shows that.
+// explainSlow returns a text about whether slow requests of a method wait for others, or their
+// handlers for a processor or something else, and which profile shows that.
 func (l *snapshotBuilder) explainSlow(method string) string {
 	w := l.methodWork[methodKey{inspect.EventTarget, method}]
 	switch {
@@ -732,7 +744,8 @@ func (l *snapshotBuilder) explainSlow(method string) string {
 	return fmt.Sprintf(" This process has used %s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors.", l.usage.processorsText())
 }
 
-// findFailing finds methods of which at least minFailures calls, and one in failingShare, failed in the last minute.
+// findFailing finds methods of which at least minFailures calls, and one in failingShare, failed in
+// the last minute.
 func (l *snapshotBuilder) findFailing() (all []Cause) {
 	for i := range l.methods {
 		m := &l.methods[i]

@@ -13,8 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// The limits of the collector. They are needed because peers choose the names of the methods that they call, the texts of errors, and the
-// number of peers.
+// The limits of the collector. They are needed because peers choose the names of the methods that
+// they call, the texts of errors, and the number of peers.
 const (
 	maxMethods        = 256 // names; the others share one for each kind
 	maxErrors         = 256 // groups; the one that came last the longest ago makes room
@@ -27,14 +27,16 @@ const (
 // otherMethods is the name of all methods beyond maxMethods.
 const otherMethods = "(others)"
 
-// A collector counts calls, requests and transfers that have ended. Its methods may be called from any goroutine; none blocks.
+// A collector counts calls, requests and transfers that have ended. Its methods may be called from
+// any goroutine; none blocks.
 //
 //	Event ─► counter of its method ─ slots of ten seconds with a histogram
 //	     ├─► counter of its peer ─── slots of ten seconds, and its methods
 //	     └─► group of errors, if it failed
 type collector struct {
-	methods atomic.Pointer[map[methodKey]*methodCounter] // replaced when there is a new one: looked up without a lock
-	addMu   sync.Mutex                                   // held while methods is replaced
+	// replaced when there is a new one: looked up without a lock
+	methods atomic.Pointer[map[methodKey]*methodCounter]
+	addMu   sync.Mutex // held while methods is replaced
 
 	peers [peerShards]peerShard
 
@@ -100,7 +102,8 @@ func tallyOf(e *inspect.Event) tally {
 	return t
 }
 
-// isPartOfRequest reports whether e is the end of a transfer of a request: its bytes are those of the method.
+// isPartOfRequest reports whether e is the end of a transfer of a request: its bytes are those of
+// the method.
 func isPartOfRequest(e *inspect.Event) bool { return e.Kind == inspect.EventTransfer && e.Of != "" }
 
 type peerShard struct {
@@ -129,7 +132,8 @@ type peerSlot struct {
 type peerMethod struct {
 	counter  *methodCounter
 	lastSeen time.Duration
-	ended    [minuteSlots]uint32 // in the slots of the minute before seen, by their numbers modulo minuteSlots
+	// in the slots of the minute before seen, by their numbers modulo minuteSlots
+	ended [minuteSlots]uint32
 }
 
 // clearPassed empties the slots after that of seen, up to that of now.
@@ -147,8 +151,8 @@ func (pm *peerMethod) addCount(n uint32, now time.Duration) {
 	pm.ended[int64(pm.lastSeen/slotTime)%int64(minuteSlots)] += n
 }
 
-// advance moves the slots to now. Slots that are older than a minute then, and in which the peer called far more often than before, count as
-// excess and not as usual, until they are an hour.
+// advance moves the slots to now. Slots that are older than a minute then, and in which the peer
+// called far more often than before, count as excess and not as usual, until they are an hour.
 func (k *peerCounter) advance(now time.Duration) {
 	last, n := k.slots.last, int64(now/slotTime)
 	if n <= last {
@@ -173,7 +177,8 @@ func (k *peerCounter) advance(now time.Duration) {
 	k.slots.slotAt(now)
 }
 
-// countMinute returns how many have ended in the last minute. It changes a copy of pm, because lastSeen decides which method makes room.
+// countMinute returns how many have ended in the last minute. It changes a copy of pm, because
+// lastSeen decides which method makes room.
 func (pm peerMethod) countMinute(now time.Duration) (n int) {
 	pm.clearPassed(now)
 	for _, ended := range pm.ended {
@@ -211,8 +216,8 @@ func (k *peerCounter) countMethod(m *methodCounter, n uint32, now time.Duration)
 	k.methods[oldest].addCount(n, now)
 }
 
-// requestRates returns how many requests of a peer have ended in the last minute, and in the time before, without that in which it
-// called far more often than usual.
+// requestRates returns how many requests of a peer have ended in the last minute, and in the time
+// before, without that in which it called far more often than usual.
 func (c *collector) requestRates(name string, now time.Duration) (minute, before Window) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -231,8 +236,8 @@ func (c *collector) requestRates(name string, now time.Duration) (minute, before
 	return minute, before
 }
 
-// countEnded returns how many of a method, as it is shown, have ended with a peer in the last minute, and whether that is known: the methods of a peer
-// may be more than are counted.
+// countEnded returns how many of a method, as it is shown, have ended with a peer in the last
+// minute, and whether that is known: the methods of a peer may be more than are counted.
 func (c *collector) countEnded(name, kind, method string, now time.Duration) (n int, known bool) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -251,7 +256,8 @@ func (c *collector) countEnded(name, kind, method string, now time.Duration) (n 
 	return 0, len(k.methods) < maxMethodsPerPeer
 }
 
-// methodsOfPeer returns how many of each method have ended with a peer in the last minute, by their names, with those of the library if all is set.
+// methodsOfPeer returns how many of each method have ended with a peer in the last minute, by their
+// names, with those of the library if all is set.
 func (c *collector) methodsOfPeer(name string, all bool, now time.Duration) (methods []PeerMethod) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -410,8 +416,8 @@ func (s *peerShard) evictOldestLocked() {
 	delete(s.peers, oldest)
 }
 
-// countPeerMinute returns the counts of a peer in the last minute, with the RPCs of the library if all is set, and whether the method of that
-// name was called with it in the last ten minutes.
+// countPeerMinute returns the counts of a peer in the last minute, with the RPCs of the library if
+// all is set, and whether the method of that name was called with it in the last ten minutes.
 func (c *collector) countPeerMinute(name string, all bool, method string, now time.Duration) (t tally, called bool) {
 	s := c.shardOf(name)
 	s.mu.Lock()

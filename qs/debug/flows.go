@@ -22,8 +22,9 @@ type streamMark struct {
 	items, bytes int64
 }
 
-// countStreams counts for its method the items and bytes that each stream under way has moved since the last Snapshot, or since it began.
-// Those that it moves between the last Snapshot and its end are not counted.
+// countStreams counts for its method the items and bytes that each stream under way has moved since
+// the last Snapshot, or since it began. Those that it moves between the last Snapshot and its end
+// are not counted.
 func (p *Page) countStreams(from []contextOrigin, data []contextData, now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +52,8 @@ func (p *Page) countStreams(from []contextOrigin, data []contextData, now time.D
 	p.streamMarks = marks
 }
 
-// addStream counts the items and bytes that a stream has moved between two marks, evenly for the time between them.
+// addStream counts the items and bytes that a stream has moved between two marks, evenly for the
+// time between them.
 func (m *methodCounter) addStream(kind inspect.EventKind, from, to streamMark) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

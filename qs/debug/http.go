@@ -20,11 +20,13 @@ import (
 	"time"
 )
 
-// ServeHTTP answers paths that end in /healthz and /readyz with 200 or 503, for probes: healthz while every class that is shown is open,
-// readyz while every one is ready, too, which SetReady(false) and a drain end. Any other path is the page, with the parameters of Query. It
-// renews itself, also without JavaScript. It is the Snapshot as JSON with format=json, or for a client that accepts application/json and no
-// HTML, and text with format=text, or for a client that accepts text/plain and no HTML. All links are relative: the page may be mounted under
-// any path. Guard is called first, but not for probes.
+// ServeHTTP answers paths that end in /healthz and /readyz with 200 or 503, for probes: healthz
+// while every class that is shown is open, readyz while every one is ready, too, which
+// SetReady(false) and a drain end. Any other path is the page, with the parameters of Query. It
+// renews itself, also without JavaScript. It is the Snapshot as JSON with format=json, or for a
+// client that accepts application/json and no HTML, and text with format=text, or for a client that
+// accepts text/plain and no HTML. All links are relative: the page may be mounted under any path.
+// Guard is called first, but not for probes.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -70,7 +72,8 @@ func setNoStore(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 
-// answerProbe answers 200, or 503: healthz while every class that is shown has a context that is not closed, readyz while all are ready.
+// answerProbe answers 200, or 503: healthz while every class that is shown has a context that is
+// not closed, readyz while all are ready.
 func (p *Page) answerProbe(w http.ResponseWriter, name string) {
 	all := p.allSources()
 	good := len(all) > 0
@@ -114,12 +117,14 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"bytes": bytesText, "took": durationText, "rate": rateText, "spark": newSparkline, "parts": splitName,
 }).Parse(pageText))
 
-// splitName splits the name of a method or of a peer behind its first slashes, where a narrow column may break it.
+// splitName splits the name of a method or of a peer behind its first slashes, where a narrow
+// column may break it.
 func splitName(name string) []string { return strings.SplitAfterN(name, "/", maxNameParts) }
 
 const maxNameParts = 4
 
-// contentPolicy is the Content-Security-Policy of the page: it may use the style and the script in it, and nothing else.
+// contentPolicy is the Content-Security-Policy of the page: it may use the style and the script in
+// it, and nothing else.
 var contentPolicy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 	cspHash(string(style)), cspHash(string(script)))
 
@@ -219,8 +224,9 @@ func (v pageData) countRows(name string) (total, rows int) {
 // A columnHead is the head of a column.
 type columnHead struct{ Title, Class, Link, Sorted string }
 
-// headings holds the columns of the lists: name, title and class; those without a name are not sorted by. The columns that identify a row
-// come first, then those that change: a phone has no room for more.
+// headings holds the columns of the lists: name, title and class; those without a name are not
+// sorted by. The columns that identify a row come first, then those that change: a phone has no
+// room for more.
 var headings = map[string][][3]string{
 	"calls": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"age", "age", "n"}, {"state", "state", ""}, {"kind", "what", "wide"}, {"moved", "moved", ""}, {"trace", "trace", "wide"}},
 	"streams": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"stuck", "stuck for", "n"}, {"waiting", "waiting", "n"}, {"age", "age", "n"}, {"items", "items", "n"}, {"bytes", "bytes", "n"},
@@ -235,8 +241,8 @@ var headings = map[string][][3]string{
 		{"free", "free there", "n wide"}, {"stalls", "stalls", "n wide"}},
 }
 
-// Columns returns the heads of the columns of a list. The link of a column sorts by it: in the reverse order if the list is sorted by it,
-// and the largest first otherwise.
+// Columns returns the heads of the columns of a list. The link of a column sorts by it: in the
+// reverse order if the list is sorted by it, and the largest first otherwise.
 func (v pageData) Columns(name string) (all []columnHead) {
 	for _, c := range headings[name] {
 		h := columnHead{Title: c[1], Class: c[2]}
@@ -257,7 +263,8 @@ func (v pageData) Columns(name string) (all []columnHead) {
 	return all
 }
 
-// A paging holds the range of the rows that are shown, and links to others; a link is empty if there are none.
+// A paging holds the range of the rows that are shown, and links to others; a link is empty if
+// there are none.
 type paging struct {
 	Total, First, Last int
 	All, Before, After string

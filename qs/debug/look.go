@@ -71,7 +71,8 @@ type methodWork struct {
 	active, waiting int
 }
 
-// Snapshot returns the state of the classes as of now. Without Attach or Observe it has nothing of calls that have ended.
+// Snapshot returns the state of the classes as of now. Without Attach or Observe it has nothing of
+// calls that have ended.
 func (p *Page) Snapshot(q Query) Snapshot {
 	l := &snapshotBuilder{p: p, q: q.withDefaults(), now: p.elapsedTime(), sources: p.allSources(), peerWork: map[session]*peerWork{}, methodWork: map[methodKey]*methodWork{}, labels: map[string]string{}}
 	p.takeSample(l.now)
@@ -129,7 +130,8 @@ func (l *snapshotBuilder) cutRows(causes []Cause) Snapshot {
 		Calls: listOf(q, "calls", l.calls, callColumns), Streams: listOf(q, "streams", l.streams, callColumns),
 		Methods: listOf(q, "methods", l.methods, methodColumns), Errors: listOf(q, "errors", l.errors, errorColumns), Peers: listOf(q, "peers", l.peers, peerColumns),
 	}
-	// The following is done only for the rows that are shown: it costs time, or calls code of the program, which runs with no lock held.
+	// The following is done only for the rows that are shown: it costs time, or calls code of the
+	// program, which runs with no lock held.
 	for _, rows := range [][]Call{s.Calls.Rows, s.Streams.Rows} {
 		for i := range rows {
 			r := &rows[i]
@@ -235,8 +237,8 @@ func (l *snapshotBuilder) labelOf(peer hg.Addr) string {
 // maxShownBytes limits a name or a text on the page.
 const maxShownBytes = maxTextBytes
 
-// printableText returns a text that peers may have chosen as the page shows it: cut, and with escapes in the place of characters that do not
-// print.
+// printableText returns a text that peers may have chosen as the page shows it: cut, and with
+// escapes in the place of characters that do not print.
 func printableText(text string) string {
 	prints := len(text) <= maxShownBytes
 	for i := 0; i < len(text) && prints; i++ {
@@ -465,7 +467,8 @@ func (l *snapshotBuilder) addPeers() {
 				Offered: g.Offered, Held: g.Held, HeldMax: g.HeldMax, Promised: g.Promised, Free: g.Free, Waiting: g.Queued, Stalls: g.Stalls,
 				HighWater: g.HighWater, HeldBy: printableText(g.HeldBy), Streams: g.Streams, addr: g.Addr,
 			}
-			for _, addr := range []hg.Addr{g.Addr, g.Addr.Named()} { // the addresses of its requests and of the calls to it
+			// the addresses of its requests and of the calls to it
+			for _, addr := range []hg.Addr{g.Addr, g.Addr.Named()} {
 				if w := l.peerWork[session{i, addr}]; w != nil {
 					row.Requests += w.requests
 					row.Calls += w.calls
@@ -594,7 +597,8 @@ func (l *snapshotBuilder) addMethods() {
 	}
 }
 
-// usualOf returns the usual times of the method of c: its baseline, or the last ten minutes without one.
+// usualOf returns the usual times of the method of c: its baseline, or the last ten minutes without
+// one.
 func (l *snapshotBuilder) usualOf(c *Call) Window { return l.usualTimes[kindAndName{c.Kind, c.Method}] }
 
 // isLate returns Call.Late of a row.

@@ -21,8 +21,8 @@ const (
 	maxLostCauses  = 5                // peers that have a cause each; the others share one
 )
 
-// lostPeers holds the peers that were lost, and counts the calls and requests that were under way with them. Its methods may be called from
-// any goroutine; none blocks.
+// lostPeers holds the peers that were lost, and counts the calls and requests that were under way
+// with them. Its methods may be called from any goroutine; none blocks.
 //
 //	OnFault of a context ─────────────────► peer, error
 //	Event of a call or a request, peer lost ► peer, and one that was under way
@@ -80,8 +80,9 @@ func (l *lostPeers) addLoss(peer hg.Addr, why error, now time.Duration) {
 	l.entryLocked(peer, now).why = printableText(why.Error())
 }
 
-// countEvent counts e if it is the end of a call or a request that was under way with a peer that was lost. connected reports whether a session is up: a
-// handler may fail since another peer was lost.
+// countEvent counts e if it is the end of a call or a request that was under way with a peer that
+// was lost. connected reports whether a session is up: a handler may fail since another peer was
+// lost.
 func (l *lostPeers) countEvent(e *inspect.Event, now time.Duration, connected func(peer hg.Addr) bool) {
 	request, lost := e.Kind == inspect.EventTarget, e.Code == hg.ErrPeerLost && !e.Remote
 	if lost && request {
@@ -112,7 +113,8 @@ func (l *lostPeers) countEvent(e *inspect.Event, now time.Duration, connected fu
 	}
 }
 
-// takeRecent returns the peers that were lost within lostCauseTime, the newest first, and forgets the others.
+// takeRecent returns the peers that were lost within lostCauseTime, the newest first, and forgets
+// the others.
 func (l *lostPeers) takeRecent(now time.Duration) (all []lostPeer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

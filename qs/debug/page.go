@@ -25,13 +25,15 @@ import (
 // zero value shows nothing. Set the exported fields before it is used; its methods may be called
 // from any goroutine. Without Guard everybody who can reach it can read it.
 type Page struct {
-	// Guard, if set, is called for each request but for probes. If it reports false it has answered w, and the page writes nothing.
+	// Guard, if set, is called for each request but for probes. If it reports false it has answered
+	// w, and the page writes nothing.
 	Guard func(w http.ResponseWriter, r *http.Request) bool
-	// TraceURL, if set, returns the URL of the page that shows a trace, by its id of 32 hexadecimal digits, or "" if there is none. Only http, https and
-	// relative URLs become links.
+	// TraceURL, if set, returns the URL of the page that shows a trace, by its id of 32 hexadecimal
+	// digits, or "" if there is none. Only http, https and relative URLs become links.
 	TraceURL func(id string) string
-	// StalledAfter is the age from which on calls that have not ended, streams of which their caller takes nothing, and messages without
-	// room at their peer count among the Causes. Zero means 5 s.
+	// StalledAfter is the age from which on calls that have not ended, streams of which their
+	// caller takes nothing, and messages without room at their peer count among the Causes. Zero
+	// means 5 s.
 	StalledAfter time.Duration
 
 	collector   collector
@@ -42,9 +44,10 @@ type Page struct {
 	begun       time.Time                           // set by begin
 	elapsed     func(since time.Time) time.Duration // replaced by tests; nil means time.Since
 
-	mu            sync.Mutex // guards the fields below
-	sources       []source
-	faultContexts map[source]int           // the number of contexts of a source with a subscription to their faults
+	mu      sync.Mutex // guards the fields below
+	sources []source
+	// the number of contexts of a source with a subscription to their faults
+	faultContexts map[source]int
 	streamMarks   map[streamKey]streamMark // the progress of streams at the last Snapshot
 	first         processSample
 	samples       slotRing[processSample]
@@ -58,11 +61,12 @@ type source interface {
 	isReady() bool             // the state that hg/health reports
 	limitOf(method string) int // handlers of a method that run at once; 0 for no limit of its own
 	contexts() []contextData   // of now
-	// countUnused calls each for every handle of the program that is not closed and not in use, and returns how many pieces of registered memory
-	// are not closed and not in use.
+	// countUnused calls each for every handle of the program that is not closed and not in use, and
+	// returns how many pieces of registered memory are not closed and not in use.
 	countUnused(each func(method string, peer hg.Addr)) (regions int64)
 	listMemory(most int) []memoryUse // at most so many pieces of registered memory
-	// subscribeFaults makes the contexts from number n on call lost for each peer that they lose, and returns how many contexts there are.
+	// subscribeFaults makes the contexts from number n on call lost for each peer that they lose,
+	// and returns how many contexts there are.
 	subscribeFaults(n int, lost func(peer hg.Addr, why error)) int
 	isConnected(peer hg.Addr) bool // the session that peer is bound to
 	// identityOf returns the name in the certificate of a peer, and whether the session is encrypted.
@@ -84,15 +88,17 @@ type contextData struct {
 	calls []inspect.Call
 }
 
-// New returns a page about a node that is open: its peers, the calls under way, probes and causes. It counts calls that have ended only with
-// Observe: use Attach before Open for that, instead of New.
+// New returns a page about a node that is open: its peers, the calls under way, probes and causes.
+// It counts calls that have ended only with Observe: use Attach before Open for that, instead of
+// New.
 func New(node *qs.Node) *Page {
 	p := new(Page)
 	p.Show(node.HG().Class())
 	return p
 }
 
-// Show adds a class, whose contexts are shown from now on, also those that it makes later. The second time it does nothing.
+// Show adds a class, whose contexts are shown from now on, also those that it makes later. The
+// second time it does nothing.
 func (p *Page) Show(class *hg.Class) { p.addClass(class) }
 
 // addClass reports whether class was not shown before.
@@ -113,8 +119,9 @@ func (p *Page) addClass(class *hg.Class) bool {
 	return fresh
 }
 
-// Attach makes the page show every node that is opened with cfg, and count its calls. An Observe function that cfg already has is called as
-// well. A second Attach of the same page changes nothing.
+// Attach makes the page show every node that is opened with cfg, and count its calls. An Observe
+// function that cfg already has is called as well. A second Attach of the same page changes
+// nothing.
 func (p *Page) Attach(cfg *qs.Config) {
 	var twice atomic.Bool // another Attach counts already
 	cfg.HG.Observe = inspect.Observers(cfg.HG.Observe, func(e *inspect.Event) {
@@ -129,7 +136,8 @@ func (p *Page) Attach(cfg *qs.Config) {
 	})
 }
 
-// Observe counts methods, peers and errors. Set it as hg.Config.Observe, or call it from the function that is set there. It does not block.
+// Observe counts methods, peers and errors. Set it as hg.Config.Observe, or call it from the
+// function that is set there. It does not block.
 func (p *Page) Observe(e *inspect.Event) {
 	if !p.isObserving.Load() {
 		p.isObserving.Store(true)

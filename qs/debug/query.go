@@ -8,15 +8,19 @@ import (
 	"strings"
 )
 
-// A Query selects the rows of a Snapshot. The zero value is an overview. The parameters of the page have the same names as its JSON.
+// A Query selects the rows of a Snapshot. The zero value is an overview. The parameters of the page
+// have the same names as its JSON.
 type Query struct {
-	// View chooses one list, "calls", "streams", "methods", "errors" or "peers", to which Offset and Sort apply, and leaves the others empty.
-	// Empty means all of them from their beginning, in their own order.
+	// View chooses one list, "calls", "streams", "methods", "errors" or "peers", to which Offset
+	// and Sort apply, and leaves the others empty. Empty means all of them from their beginning, in
+	// their own order.
 	View string `json:"view,omitempty"`
-	// Filter keeps the rows with this text in any case: in a method, a peer, a state, an error or a trace.
+	// Filter keeps the rows with this text in any case: in a method, a peer, a state, an error or a
+	// trace.
 	Filter string `json:"q,omitempty"`
-	// Method keeps the rows of that method, and the peers with which it is under way or was called in the last ten minutes, if it is one of the
-	// last 16 methods of that peer. Peer keeps the rows of the peer with that Address, and the groups of errors whose last one was with it.
+	// Method keeps the rows of that method, and the peers with which it is under way or was called
+	// in the last ten minutes, if it is one of the last 16 methods of that peer. Peer keeps the
+	// rows of the peer with that Address, and the groups of errors whose last one was with it.
 	Method string `json:"method,omitempty"`
 	Peer   string `json:"peer,omitempty"`
 	// Sort is the name of a column of View, with "-" before it for the largest first. See Sorts.
@@ -48,7 +52,8 @@ func (q Query) withDefaults() Query {
 			q.Limit = viewRows
 		}
 	}
-	q.Filter, q.Method, q.Peer, q.Sort = printableText(q.Filter), printableText(q.Method), printableText(q.Peer), printableText(q.Sort) // because the texts of rows are, too
+	// because the texts of rows are, too
+	q.Filter, q.Method, q.Peer, q.Sort = printableText(q.Filter), printableText(q.Method), printableText(q.Peer), printableText(q.Sort)
 	q.Limit, q.Offset = min(q.Limit, mostRows), max(q.Offset, 0)
 	return q
 }
@@ -65,7 +70,8 @@ func parseQuery(v url.Values) Query {
 	}.withDefaults()
 }
 
-// linkWith returns the parameters of q, relative to the page, with some of them changed: name, value, …; an empty value leaves one out.
+// linkWith returns the parameters of q, relative to the page, with some of them changed: name,
+// value, …; an empty value leaves one out.
 func (q Query) linkWith(changes ...string) string {
 	v := url.Values{}
 	set := func(name, value string) {

@@ -6,7 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Snapshot is what a page shows, and its JSON. Times whose names end in _ns are in nanoseconds. Lists are cut to Query.Limit.
+// A Snapshot is what a page shows, and its JSON. Times whose names end in _ns are in nanoseconds.
+// Lists are cut to Query.Limit.
 type Snapshot struct {
 	// Time is when it was made.
 	Time time.Time `json:"time"`
@@ -14,7 +15,8 @@ type Snapshot struct {
 	Process Process `json:"process"`
 	// Query is the query, with its defaults.
 	Query Query `json:"query"`
-	// Observed reports whether the page counts calls that have ended, by Attach or Observe. Without that, Methods and Errors are empty.
+	// Observed reports whether the page counts calls that have ended, by Attach or Observe. Without
+	// that, Methods and Errors are empty.
 	Observed bool `json:"observed"`
 	// Causes are the problems that were found, the worst first, and those that are less certain last.
 	Causes []Cause `json:"causes"`
@@ -22,10 +24,11 @@ type Snapshot struct {
 	Load Load `json:"load"`
 	// Contexts are those of the classes that are shown.
 	Contexts []Context `json:"contexts"`
-	// Calls are under way, the oldest first: calls, requests, and transfers that belong to none of these. Streams are not among them.
+	// Calls are under way, the oldest first: calls, requests, and transfers that belong to none of
+	// these. Streams are not among them.
 	Calls List[Call] `json:"calls"`
-	// Streams are the calls and requests with a stream that are under way: first those of which the caller has taken nothing for 1 s, then the
-	// oldest.
+	// Streams are the calls and requests with a stream that are under way: first those of which the
+	// caller has taken nothing for 1 s, then the oldest.
 	Streams List[Call] `json:"streams"`
 	// Methods counts the calls that have ended since the page began, by method and kind.
 	Methods List[Method] `json:"methods"`
@@ -65,12 +68,14 @@ type Process struct {
 
 // A Usage is the CPU time and the memory that a process uses.
 type Usage struct {
-	// CPU is how many processors it has used on average in the last CPUCovers, a minute or less, or longer if there was no event and no
-	// Snapshot in that time; 0 if that is not known. Processors is how many it may use at a time (GOMAXPROCS).
+	// CPU is how many processors it has used on average in the last CPUCovers, a minute or less, or
+	// longer if there was no event and no Snapshot in that time; 0 if that is not known. Processors
+	// is how many it may use at a time (GOMAXPROCS).
 	CPU        float64       `json:"cpu"`
 	CPUCovers  time.Duration `json:"cpu_covers_ns"`
 	Processors int           `json:"processors"`
-	// Goroutines counts them. Memory is bytes that the Go runtime has of the system, Heap those of them in objects of the program.
+	// Goroutines counts them. Memory is bytes that the Go runtime has of the system, Heap those of
+	// them in objects of the program.
 	Goroutines int   `json:"goroutines"`
 	Memory     int64 `json:"memory"`
 	Heap       int64 `json:"heap"`
@@ -78,18 +83,22 @@ type Usage struct {
 
 // A Cause is a problem, in words.
 type Cause struct {
-	// Kind is one of "not ready", "limit", "no room at peer", "peer lost", "stuck stream", "stalled", "leak", "errors", "slow", in this order. "slow" is
-	// less certain than the others: it compares times with those of before.
+	// Kind is one of "not ready", "limit", "no room at peer", "peer lost", "stuck stream",
+	// "stalled", "leak", "errors", "slow", in this order. "slow" is less certain than the others:
+	// it compares times with those of before.
 	Kind string `json:"kind"`
 	// Text describes the problem, the values that show it, and the remedy.
 	Text string `json:"text"`
 	// Count is how many calls, requests or streams it stands for, if it is about such.
 	Count int `json:"count,omitempty"`
-	// Method and Peer are those that the cause is about, if it is about one; Peer is as in Call.Address.
+	// Method and Peer are those that the cause is about, if it is about one; Peer is as in
+	// Call.Address.
 	Method string `json:"method,omitempty"`
 	Peer   string `json:"peer,omitempty"`
 
-	holdKey string // identifies a cause that comes and goes, which stays on the page for causeHoldTime; empty for the others
+	// identifies a cause that comes and goes, which stays on the page for causeHoldTime; empty for
+	// the others
+	holdKey string
 }
 
 // A Load sums up all requests that this process serves, and all calls that it makes.
@@ -106,27 +115,30 @@ type Rates struct {
 	// Minute is the last minute, TenMinutes the last ten, as far as the page has been there.
 	Minute     Window `json:"minute"`
 	TenMinutes Window `json:"ten_minutes"`
-	// History counts what ended in each of the last 60 slots of ten seconds that are complete, oldest first. There are fewer at the beginning.
+	// History counts what ended in each of the last 60 slots of ten seconds that are complete,
+	// oldest first. There are fewer at the beginning.
 	History []uint32 `json:"history"`
 }
 
 // A Window sums up the calls that ended in the last minute or in the last ten minutes.
 type Window struct {
-	// Covers is how long it is: of the last minute 60 to 70 s, of the last ten minutes 600 to 610 s, or since the page began.
+	// Covers is how long it is: of the last minute 60 to 70 s, of the last ten minutes 600 to 610
+	// s, or since the page began.
 	Covers time.Duration `json:"covers_ns"`
 	// Count is how many ended, Errors how many of these failed.
 	Count  int64 `json:"count"`
 	Errors int64 `json:"errors"`
 	// PerSecond is Count for each second.
 	PerSecond float64 `json:"per_second"`
-	// Items counts the items of streams, also of streams that have not ended, as of the last Snapshot: those between the last Snapshot and the
-	// end of a stream are missing. The same holds for the bytes of items in Sent and Received, but those of peers are complete.
+	// Items counts the items of streams, also of streams that have not ended, as of the last
+	// Snapshot: those between the last Snapshot and the end of a stream are missing. The same holds
+	// for the bytes of items in Sent and Received, but those of peers are complete.
 	Items int64 `json:"items"`
 	// Sent and Received are bytes of input, output, items and memory.
 	Sent     int64 `json:"sent"`
 	Received int64 `json:"received"`
-	// Mean is the mean time. P50, P90 and P99 are percentiles. They are right to an eighth from 512 ns to 275 s.
-	// Most is the longest. 0 if nothing ended.
+	// Mean is the mean time. P50, P90 and P99 are percentiles. They are right to an eighth from 512
+	// ns to 275 s. Most is the longest. 0 if nothing ended.
 	Mean time.Duration `json:"mean_ns"`
 	P50  time.Duration `json:"p50_ns"`
 	P90  time.Duration `json:"p90_ns"`
@@ -141,37 +153,43 @@ type Context struct {
 	Address string `json:"address"`
 	// Open reports whether it is not closed.
 	Open bool `json:"open"`
-	// Active counts requests whose handlers have begun and that have not ended, of MaxActive at the most, and of MaxActivePerPeer of one
-	// session. Waiting counts requests that wait for one of these to end, Queued callbacks and handlers that wait for Trigger.
+	// Active counts requests whose handlers have begun and that have not ended, of MaxActive at the
+	// most, and of MaxActivePerPeer of one session. Waiting counts requests that wait for one of
+	// these to end, Queued callbacks and handlers that wait for Trigger.
 	Active           int64 `json:"active"`
 	MaxActive        int   `json:"max_active"`
 	MaxActivePerPeer int   `json:"max_active_per_peer"`
 	Waiting          int64 `json:"waiting"`
 	Queued           int   `json:"queued"`
-	// Streams counts requests with streams that have not ended, which Active does not: of MaxStreams at the most, and of MaxStreamsPerPeer of
-	// one session. One more is refused.
+	// Streams counts requests with streams that have not ended, which Active does not: of
+	// MaxStreams at the most, and of MaxStreamsPerPeer of one session. One more is refused.
 	Streams           int64 `json:"streams"`
 	MaxStreams        int   `json:"max_streams"`
 	MaxStreamsPerPeer int   `json:"max_streams_per_peer"`
-	// Peers counts sessions that are up. Those that were and ended: Lost died or fell silent, Left closed, Idle ended as both agreed.
+	// Peers counts sessions that are up. Those that were and ended: Lost died or fell silent, Left
+	// closed, Idle ended as both agreed.
 	Peers int   `json:"peers"`
 	Lost  int64 `json:"lost"`
 	Left  int64 `json:"left"`
 	Idle  int64 `json:"idle"`
-	// Denied counts requests that the authorizer has denied, HandshakesFailed the TLS handshakes of peers that failed; the first
-	// context has those over tcp. The log has the peers and the reasons.
+	// Denied counts requests that the authorizer has denied, HandshakesFailed the TLS handshakes of
+	// peers that failed; the first context has those over tcp. The log has the peers and the
+	// reasons.
 	Denied           int64 `json:"denied"`
 	HandshakesFailed int64 `json:"handshakes_failed"`
-	// Handles counts handles that are not closed, and requests that have not ended; Spare is how many of these have no call under way.
+	// Handles counts handles that are not closed, and requests that have not ended; Spare is how
+	// many of these have no call under way.
 	Handles int64 `json:"handles"`
 	Spare   int64 `json:"spare"`
 	// Regions counts registered memory of the class.
 	Regions int64 `json:"regions"`
-	// Lent is the bytes of large input and output that peers may fetch, Fetching those that are being fetched from peers.
+	// Lent is the bytes of large input and output that peers may fetch, Fetching those that are
+	// being fetched from peers.
 	Lent     int64 `json:"lent"`
 	Fetching int64 `json:"fetching"`
-	// Envelopes of EnvelopeSize bytes are offered to each peer. Reserved is the bytes that are guaranteed to all, of Budget. HighWater is the
-	// largest number of envelopes of one peer that this side has needed, Stalls counts messages that had to wait for one.
+	// Envelopes of EnvelopeSize bytes are offered to each peer. Reserved is the bytes that are
+	// guaranteed to all, of Budget. HighWater is the largest number of envelopes of one peer that
+	// this side has needed, Stalls counts messages that had to wait for one.
 	Envelopes    int   `json:"envelopes"`
 	EnvelopeSize int   `json:"envelope_size"`
 	Reserved     int64 `json:"reserved"`
@@ -184,7 +202,8 @@ type Context struct {
 type Call struct {
 	// Key identifies it among all rows, as long as it is under way.
 	Key string `json:"key"`
-	// Kind is "call" for a call that this process makes, "request" for one that it serves, "transfer" for one of package bulk.
+	// Kind is "call" for a call that this process makes, "request" for one that it serves,
+	// "transfer" for one of package bulk.
 	Kind string `json:"kind"`
 	// Context is the index in Contexts of its context.
 	Context int `json:"context"`
@@ -200,11 +219,13 @@ type Call struct {
 	Means string `json:"means"`
 	// Age is the time since a call or a transfer began, or a request came.
 	Age time.Duration `json:"age_ns"`
-	// Late reports whether it is older than is usual: than twice the time in which 99 % of its method end, and 100 ms; than 1 s if fewer than 20
-	// have ended. A stream is late if its caller has taken nothing for 1 s.
+	// Late reports whether it is older than is usual: than twice the time in which 99 % of its
+	// method end, and 100 ms; than 1 s if fewer than 20 have ended. A stream is late if its caller
+	// has taken nothing for 1 s.
 	Late bool `json:"late"`
-	// Moved is the bytes that have been moved from and to its sources and sinks, including up to 8 MiB that were read ahead and that the handler
-	// may not have read. Size is how many these will be, 0 if that is not known.
+	// Moved is the bytes that have been moved from and to its sources and sinks, including up to 8
+	// MiB that were read ahead and that the handler may not have read. Size is how many these will
+	// be, 0 if that is not known.
 	Moved int64 `json:"moved"`
 	Size  int64 `json:"size"`
 	// Transfers counts those under way that belong to it.
@@ -226,10 +247,12 @@ type session struct {
 
 // A Stream is the progress of a stream.
 type Stream struct {
-	// Items is how many the handler has sent, or the caller's loop has taken; Bytes is how many were sent, or received.
+	// Items is how many the handler has sent, or the caller's loop has taken; Bytes is how many
+	// were sent, or received.
 	Items int64 `json:"items"`
 	Bytes int64 `json:"bytes"`
-	// Waiting is how many bytes wait to be sent, because the caller takes no more, or to be taken by the caller's loop.
+	// Waiting is how many bytes wait to be sent, because the caller takes no more, or to be taken
+	// by the caller's loop.
 	Waiting int64 `json:"waiting"`
 	// Stuck is how long the caller has taken nothing while items or bytes waited; 0 if none wait.
 	Stuck time.Duration `json:"stuck_ns"`
@@ -245,15 +268,17 @@ type Method struct {
 	Count  int64         `json:"count"`
 	Errors int64         `json:"errors"`
 	Most   time.Duration `json:"most_ns"`
-	// UnderWay counts calls, or requests that wait or run. Limit is how many handlers of it run at once (qs.MaxConcurrent); 0 for none of its own.
+	// UnderWay counts calls, or requests that wait or run. Limit is how many handlers of it run at
+	// once (qs.MaxConcurrent); 0 for none of its own.
 	UnderWay int `json:"under_way"`
 	Limit    int `json:"limit"`
 	Rates
 	// Slowest is the one that took the longest in the last ten minutes, if there is any.
 	Slowest *Slowest `json:"slowest,omitempty"`
 
-	usual     Window        // the baseline: times of the minutes before the last one that were not slow
-	slowSince time.Duration // when it became slow, by the clock of the page; 0 if it is not, or since this minute
+	usual Window // the baseline: times of the minutes before the last one that were not slow
+	// when it became slow, by the clock of the page; 0 if it is not, or since this minute
+	slowSince time.Duration
 }
 
 // A Slowest is the call that took the longest.
@@ -279,8 +304,8 @@ type ErrorGroup struct {
 	Count int64     `json:"count"`
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// The following fields are of the last one. Text is the text of the error, Remote whether it came from the other side, Fate whether the
-	// request ran.
+	// The following fields are of the last one. Text is the text of the error, Remote whether it
+	// came from the other side, Fate whether the request ran.
 	Text   string `json:"text"`
 	Remote bool   `json:"remote"`
 	Fate   string `json:"fate"`
@@ -303,8 +328,9 @@ type Peer struct {
 	// Label is its name and its location as text for users, Address its address, which identifies it.
 	Label   string `json:"label"`
 	Address string `json:"address"`
-	// Process is its name as it claims. Remote is its network address as this process sees it. Verified is the name in its certificate, empty
-	// for none; Secure reports whether the session is encrypted.
+	// Process is its name as it claims. Remote is its network address as this process sees it.
+	// Verified is the name in its certificate, empty for none; Secure reports whether the session
+	// is encrypted.
 	Process  string `json:"process"`
 	Remote   string `json:"remote"`
 	Verified string `json:"verified"`
@@ -317,22 +343,27 @@ type Peer struct {
 	Calls    int `json:"calls"`
 	// Streams is how many of the Requests count in Context.Streams.
 	Streams int64 `json:"streams"`
-	// Minute counts the calls and requests with it that ended in the last minute, without RPCs of the library unless Query.All; it has no times and no items.
+	// Minute counts the calls and requests with it that ended in the last minute, without RPCs of
+	// the library unless Query.All; it has no times and no items.
 	Minute Window `json:"minute"`
-	// Offered is how many envelopes it may use here, Held how many messages of it hold one, HeldMax the most that did.
+	// Offered is how many envelopes it may use here, Held how many messages of it hold one, HeldMax
+	// the most that did.
 	Offered int `json:"offered"`
 	Held    int `json:"held"`
 	HeldMax int `json:"held_max"`
-	// Promised is how many envelopes it guarantees to this side, Free how many of these are. Waiting counts messages that wait here for one,
-	// Stalls all that had to wait. HighWater is the largest number of envelopes that were needed at a time.
+	// Promised is how many envelopes it guarantees to this side, Free how many of these are.
+	// Waiting counts messages that wait here for one, Stalls all that had to wait. HighWater is the
+	// largest number of envelopes that were needed at a time.
 	Promised  int   `json:"promised"`
 	Free      int   `json:"free"`
 	Waiting   int   `json:"waiting"`
 	Stalls    int64 `json:"stalls"`
 	HighWater int   `json:"high_water"`
-	// HeldBy is the limit that requests to it wait for there, as it reports; empty when they do not wait.
+	// HeldBy is the limit that requests to it wait for there, as it reports; empty when they do not
+	// wait.
 	HeldBy string `json:"held_by,omitempty"`
-	// Methods are the last 16 that it called, or was called at, by their names, if Query.Peer is set; those of the library if Query.All is.
+	// Methods are the last 16 that it called, or was called at, by their names, if Query.Peer is
+	// set; those of the library if Query.All is.
 	Methods []PeerMethod `json:"methods,omitempty"`
 
 	addr      hg.Addr // bound to the session

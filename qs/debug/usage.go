@@ -8,7 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A processSample is the state of the process, recorded once in each slot, with the first event or Snapshot in it.
+// A processSample is the state of the process, recorded once in each slot, with the first event or
+// Snapshot in it.
 type processSample struct {
 	isSet bool
 	at    time.Duration // by the clock of the page
@@ -39,7 +40,8 @@ func (p *Page) currentUsage(now time.Duration) Usage {
 // isBusy reports whether the process uses nearly all processors that it may.
 func (l *snapshotBuilder) isBusy() bool { return l.usage.CPU >= busyShare*float64(l.usage.Processors) }
 
-// sampleBefore returns the oldest sample of the last minute, or the newest one that is older, if there is none.
+// sampleBefore returns the oldest sample of the last minute, or the newest one that is older, if
+// there is none.
 func (p *Page) sampleBefore(now time.Duration) (from processSample, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,8 +57,8 @@ func (p *Page) sampleBefore(now time.Duration) (from processSample, ok bool) {
 	return from, ok
 }
 
-// takeSample records a sample the first time that it is called in a slot, and subscribes to the faults of new contexts. It is called for each
-// event and for each Snapshot.
+// takeSample records a sample the first time that it is called in a slot, and subscribes to the
+// faults of new contexts. It is called for each event and for each Snapshot.
 func (p *Page) takeSample(now time.Duration) {
 	slot := int64(now/slotTime) + 1
 	if was := p.sampledSlot.Load(); was >= slot || !p.sampledSlot.CompareAndSwap(was, slot) {

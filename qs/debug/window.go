@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Calls are counted in slots of ten seconds, by when they end. The last minute is the slot that has begun and six whole ones, the last ten
-// minutes are that slot and sixty.
+// Calls are counted in slots of ten seconds, by when they end. The last minute is the slot that has
+// begun and six whole ones, the last ten minutes are that slot and sixty.
 const (
 	slotTime       = 10 * time.Second
 	minuteSlots    = 1 + int(time.Minute/slotTime)
@@ -40,7 +40,8 @@ func (r *slotRing[T]) slotNumber(n int64) *T {
 	return &r.slots[n%int64(len(r.slots))]
 }
 
-// newestSlots returns the n newest slots, as of now, oldest first. They are there until the next call of at.
+// newestSlots returns the n newest slots, as of now, oldest first. They are there until the next
+// call of at.
 func (r *slotRing[T]) newestSlots(now time.Duration, n int) []*T {
 	r.slotAt(now)
 	all := make([]*T, 0, n)
@@ -55,8 +56,8 @@ func coveredTime(now time.Duration, n int) time.Duration {
 	return min(now, time.Duration(n-1)*slotTime+now%slotTime)
 }
 
-// A histogram counts durations: eight buckets for each doubling from 512 ns to 275 s, one for shorter durations, and one for longer ones. A
-// quantile is right to an eighth between these.
+// A histogram counts durations: eight buckets for each doubling from 512 ns to 275 s, one for
+// shorter durations, and one for longer ones. A quantile is right to an eighth between these.
 type histogram [2 + 8*(maxDoubling-minDoubling)]uint32
 
 const (
