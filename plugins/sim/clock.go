@@ -59,6 +59,7 @@ func (w *World) Spawn(f func()) {
 	if w.current == nil {
 		panic("sim: Spawn is called outside the coroutines of the world; use World.Go, which names a node")
 	}
+	w.current.checkGoroutine()
 	w.current.node.Go(f)
 }
 

@@ -47,6 +47,11 @@ type Config struct {
 	// programs of several goroutines that are not coroutines of the world: no deadline passes while
 	// one of them computes. A paced world cannot be replayed.
 	Paced bool
+	// CheckGoroutines makes a call panic that waits or spawns in the world while a coroutine runs, if
+	// it comes from another goroutine: one that the program has started by go, or that runs a
+	// function of context.AfterFunc. Such a program cannot be replayed. It is for the search of the
+	// reason why a seed does not replay: a world with it is several times slower.
+	CheckGoroutines bool
 	// Choose, if not nil, decides in Run which step is next, instead of the seed and of time: it
 	// gets the number of alternatives, more than one, and returns one of them, counted from 0. They
 	// are the coroutines that can go on, then the messages in flight, in the order in which they

@@ -40,6 +40,8 @@ type coroutine struct {
 	deadline time.Duration
 	isKilled bool // killed: it ends at its next wait
 
+	goroutine string // number of its goroutine; only with Config.CheckGoroutines
+
 	panicked any
 	stack    []byte
 }
@@ -63,7 +65,9 @@ func (n *Node) Go(f func()) {
 	c := &coroutine{w: w, node: n, name: name, id: w.created}
 	c.timeout = event{actor: c, isTimer: true}
 	c.next, c.stop = iter.Pull(func(yield func(struct{}) bool) {
-		c.yield = yield
+		if c.yield = yield; w.cfg.CheckGoroutines {
+			c.goroutine = goroutineNumber()
+		}
 		defer func() {
 			if r := recover(); r != nil {
 				c.panicked, c.stack = r, debug.Stack()
@@ -77,6 +81,7 @@ func (n *Node) Go(f func()) {
 
 // yieldUntil implements Progress and Sleep inside a coroutine: it yields to the world.
 func (c *coroutine) yieldUntil(p *port, timeout time.Duration, ready func() bool) bool {
+	c.checkGoroutine()
 	c.port, c.ready, c.deadline = p, ready, c.w.deadlineAfter(timeout)
 	if !c.yield(struct{}{}) { // it was dying, and Run unwinds it
 		runtime.Goexit()

@@ -1,0 +1,54 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// TestForeignGoroutine: with CheckGoroutines a goroutine of go, or of context.AfterFunc, that waits or spawns in a world while a coroutine runs
+// panics with the name of the coroutine; coroutines that are spawned, and those that are killed, do not.
+func TestForeignGoroutine(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: 7, CheckGoroutines: true})
+	defer w.Close()
+	var said []any
+	spawned := 0
+	w.Go("node", func() {
+		for _, call := range []func(){func() { w.Sleep(time.Second) }, func() { w.Spawn(func() {}) }} {
+			w.Sleep(time.Second)
+			over := make(chan any)
+			recovered := func() {
+				defer func() { over <- recover() }()
+				call()
+			}
+			go recovered()
+			said = append(said, <-over)
+			ctx, cancel := context.WithCancel(context.Background())
+			context.AfterFunc(ctx, recovered)
+			cancel()
+			said = append(said, <-over)
+			w.Spawn(func() {
+				w.Sleep(time.Second)
+				spawned++
+			})
+		}
+	})
+	w.Go("killed", func() {
+		defer w.Sleep(time.Second)
+		w.Sleep(time.Hour)
+	})
+	w.After(time.Second, func() { w.Kill("killed") })
+	require.NoError(t, w.Run(2*time.Hour))
+	require.Equal(t, 2, spawned)
+	require.Len(t, said, 4)
+	for _, s := range said {
+		require.Contains(t, fmt.Sprint(s), "sim: seed 7: goroutine ")
+		require.Contains(t, fmt.Sprint(s), ", which is not one of the world's, has called while coroutine node ran: ")
+	}
+}
