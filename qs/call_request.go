@@ -359,6 +359,15 @@ func (s *requestContext) Done() <-chan struct{} { return s.r.Context().Done() }
 // Err implements context.Context.
 func (s *requestContext) Err() error { return s.r.Context().Err() }
 
+// itemContext returns ctx, the context of the handler, for the items of s: if it is s, then the
+// context behind it, whose Err takes no lock.
+func (s *request) itemContext(ctx context.Context) context.Context {
+	if ctx == context.Context(s) {
+		return s.r.Context()
+	}
+	return ctx
+}
+
 // Value implements context.Context.
 func (s *requestContext) Value(key any) any {
 	if key == (drainKey{}) {

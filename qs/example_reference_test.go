@@ -280,6 +280,37 @@ func ExampleDuplex() {
 	// true
 }
 
+// One variable receives all items, and its memory is used again.
+func ExampleDuplexCall_ReceiveInto() {
+	letters := qs.DefineDuplex[int, int, []byte]("example/letters")
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
+		letters.Handle(n, func(_ context.Context, most int, s *qs.DuplexServer[int, []byte]) error {
+			for n := most; n > 0; n-- {
+				if err := s.Send([]byte("letters")[:n]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	defer stop()
+	call := letters.Call(context.Background(), to, 3)
+	defer call.Close()
+	var item []byte
+	for {
+		if err := call.ReceiveInto(&item); err != nil {
+			fmt.Println(err == io.EOF)
+			return
+		}
+		fmt.Printf("%s\n", item)
+	}
+	// Output:
+	// let
+	// le
+	// l
+	// true
+}
+
 // Authorize decides before the input is decoded. With TLS it also has the verified name of the caller.
 func ExampleConfig_authorize() {
 	open, secret := qs.Define[int, string]("public/open"), qs.Define[int, string]("admin/secret")

@@ -141,7 +141,7 @@ func (q *itemSender[Item]) serveRequest(
 		}
 	}()
 	err := r.runHandler(handlingFunc(func(ctx context.Context) error {
-		q.ctx = ctx
+		q.ctx = r.itemContext(ctx)
 		if err := fn(ctx); err != nil {
 			q.failItems(ctx)
 			return err

@@ -245,6 +245,11 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 			}
 			return nil, hghook.EndedBy(f.ctx, err)
 		}
+		if c.ended.Load() == nil { // no attempt can replace a stream from which a chunk was read
+			if item := c.down.nextBuffered(); item != nil {
+				return item, nil
+			}
+		}
 		s, over := c.stream(false)
 		if over && f.panic != nil {
 			panic(f.panic)

@@ -97,28 +97,36 @@ func (u *Receiver[Up]) begin(r *request, c methodCodec, s *hg.Stream) {
 // called CloseSend; the cause of the handler's ctx when that is done; or ErrBadInput for an item
 // that cannot be decoded. The handler should return it then.
 func (u *Receiver[Up]) Receive() (item Up, err error) {
+	err = u.ReceiveInto(&item)
+	return item, err
+}
+
+// ReceiveInto is Receive that decodes the next item into *item, and reuses its memory as the codec
+// does, which saves an allocation per item. The bytes that the codec decodes are valid until
+// Decode returns.
+func (u *Receiver[Up]) ReceiveInto(item *Up) error {
 	for {
 		if u.ctx.Err() != nil {
-			return item, context.Cause(u.ctx)
+			return context.Cause(u.ctx)
 		}
 		b, err := u.r.next()
 		switch {
 		case err == nil:
 			u.n++
-			err = u.codec.decodeSent(b, &item)
+			err = u.codec.decodeSent(b, item)
 			if u.r.releaseItem(); err != nil {
 				err = hg.Errorf(ErrBadInput, "qs: cannot decode item %d of the caller of %s: %w", u.n,
 					u.req.m.name, err)
 			}
-			return item, err
+			return err
 		case err == io.EOF:
-			return item, err
+			return err
 		case !errors.Is(err, hg.ErrAgain):
-			return item, u.req.explainError(u.ctx, err)
+			return u.req.explainError(u.ctx, err)
 		}
 		u.req.notifyBlocking()
 		if err = u.s.Wait(u.ctx); err != nil {
-			return item, err
+			return err
 		}
 	}
 }
@@ -207,7 +215,7 @@ func (d *Duplex[In, Up, Down]) Handle(
 		}
 		q.s.Receiver.begin(&q.request, n.codecOf(d.m), r.Stream(0))
 		return q.s.down.serveRequest(q, &q.request, r.Stream(1), func(ctx context.Context) error {
-			q.s.ctx = ctx
+			q.s.ctx = q.itemContext(ctx)
 			return fn(ctx, q.in, &q.s)
 		})
 	}, fn == nil)
@@ -240,7 +248,7 @@ func (u *Upload[In, Up, Out]) Handle(
 		q.items.begin(&q.request, n.codecOf(u.m), r.Stream(0))
 		hghook.ReportRequest(&q.r, q)
 		err := q.runHandler(handlingFunc(func(ctx context.Context) (err error) {
-			q.items.ctx = ctx
+			q.items.ctx = q.itemContext(ctx)
 			q.out, err = fn(ctx, q.in, &q.items)
 			return err
 		}))
@@ -373,18 +381,25 @@ func (c *DuplexCall[Up, Down]) Header() (header map[string]string, err error) {
 // Receive waits for the next item. The error is io.EOF after the last one if the handler has
 // returned nil, and otherwise that of Method.Call.
 func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
-	if err = c.k.receiveHeader(); err != nil {
-		return item, err
+	err = c.ReceiveInto(&item)
+	return item, err
+}
+
+// ReceiveInto is Receive that decodes the next item into *item, under the rules of
+// [Receiver.ReceiveInto].
+func (c *DuplexCall[Up, Down]) ReceiveInto(item *Down) error {
+	if err := c.k.receiveHeader(); err != nil {
+		return err
 	}
 	b, err := c.k.receiveItem()
 	if err != nil {
-		return item, err
+		return err
 	}
-	err = c.k.codec.decodeAnswered(b, &item)
+	err = c.k.codec.decodeAnswered(b, item)
 	if c.k.streams.down.releaseItem(); err != nil {
 		c.k.err = brokenStream(c.k.m, c.k.Peer.Addr(), err)
 	}
-	return item, c.k.err
+	return c.k.err
 }
 
 // receiveHeader waits for the header, unless it was received before.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"strings"
@@ -157,6 +158,56 @@ func TestDuplex(t *testing.T) {
 		}
 		(&rowSource{}).quiet(t, c, s)
 	})
+}
+
+// ReceiveInto uses the memory of its caller, at the handler and at the caller: an item that fits is
+// where the one before was, also if it came in several pieces.
+func TestReceiveInto(t *testing.T) {
+	t.Parallel()
+	sizes := []int{200, 300_000, 100, 0, 300_000, 20}
+	echo := qs.DefineDuplex[int, []byte, []byte]("test/echo")
+	check := func(receive func(*[]byte) error, each func(item []byte) error) error {
+		var item []byte
+		for _, n := range sizes {
+			before := item
+			if err := receive(&item); err != nil {
+				return err
+			}
+			switch {
+			case !bytes.Equal(bytes.Repeat([]byte{byte(n)}, n), item):
+				return fmt.Errorf("got other bytes than the %d that were sent", n)
+			case cap(before) >= n && n > 0 && cap(before) > 0 && &before[:1][0] != &item[0]:
+				return fmt.Errorf("an item of %d bytes is in new memory, and there were %d", n, cap(before))
+			}
+			if err := each(item); err != nil {
+				return err
+			}
+		}
+		if err := receive(&item); err != io.EOF {
+			return fmt.Errorf("got %v behind the last item, want io.EOF", err)
+		}
+		return nil
+	}
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		echo.Handle(n, func(_ context.Context, _ int, s *qs.DuplexServer[[]byte, []byte]) error {
+			return check(s.ReceiveInto, s.Send)
+		})
+	})
+	call := echo.Call(within(t), to, 1)
+	defer call.Close()
+	sent := make(chan error, 1)
+	go func() {
+		defer call.CloseSend()
+		for _, n := range sizes {
+			if err := call.Send(bytes.Repeat([]byte{byte(n)}, n)); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	require.NoError(t, check(call.ReceiveInto, func([]byte) error { return nil }))
+	require.NoError(t, <-sent)
 }
 
 // However a call ends, both sides learn why, and nothing is left.

@@ -376,29 +376,43 @@ func (r *itemReader) releaseItem() {
 	}
 }
 
+// nextBuffered is next for an item that lies completely in the current chunk; otherwise it returns
+// nil, and next continues. It takes no lock.
+func (r *itemReader) nextBuffered() []byte {
+	r.releaseItem()
+	if r.part != nil {
+		return nil
+	}
+	b := r.chunk[r.chunkOff:]
+	size, head := binary.Uvarint(b)
+	if head <= 0 || size > uint64(len(b)-head) || size > uint64(r.maxItem) {
+		return nil
+	}
+	end := head + int(size)
+	r.chunkOff += end
+	r.chunkItems++
+	r.chunkBytes += int64(size)
+	return b[head:end:end]
+}
+
 // next returns the next item, which is valid until releaseItem or the next call. It does not block.
 // The error is hg.ErrAgain if the item has not arrived completely, io.EOF after the last one, and
 // otherwise the reason why the stream ended.
 func (r *itemReader) next() ([]byte, error) {
-	r.releaseItem()
 	for {
+		if item := r.nextBuffered(); item != nil {
+			return item, nil
+		}
 		if r.chunkOff == len(r.chunk) {
 			if err := r.releaseRead(); err != nil {
 				return nil, err
 			}
+			continue
 		}
 		b := r.chunk[r.chunkOff:]
 		if r.part == nil {
-			size, head := binary.Uvarint(b)
-			if err := r.check(size, head); err != nil {
+			if err := r.check(binary.Uvarint(b)); err != nil {
 				return nil, err
-			}
-			if head > 0 && size <= uint64(len(b)-head) {
-				end := head + int(size)
-				r.chunkOff += end
-				r.chunkItems++
-				r.chunkBytes += int64(size)
-				return b[head:end:end], nil
 			}
 		}
 		item, err := r.gather(b)

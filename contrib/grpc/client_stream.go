@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -69,6 +70,7 @@ func (c *Client) newStream(
 		info:        i,
 		desc:        desc,
 		method:      methodKey{method, true, i.waitForReady},
+		scheduled:   c.target.Node().HG().NA().Scheduled(),
 		headerReady: make(chan struct{}),
 		ended:       make(chan struct{}),
 	}
@@ -101,23 +103,26 @@ type clientStream struct {
 	md      metadata.MD // metadata of the request
 	events  *statsCall
 
-	startMu sync.Mutex // guards duplex until it is set
+	scheduled bool // the node is in a scheduled world of the simulator
+
+	startMu sync.Mutex // held while duplex is set
 	// duplex is the call. Without client streaming it is nil until the request message is known, so
 	// that the message travels in the request itself.
-	duplex *qs.DuplexCall[*frame, item]
+	duplex atomic.Pointer[qs.DuplexCall[*frame, item]]
 
 	sendClosed bool  // used by the sending goroutine only: CloseSend was called
 	out        frame // used by the sending goroutine only: the frame to encode, reused by each SendMsg
 
-	recvMu         sync.Mutex    // serializes receivers; guards header, headerReceived and end
+	recvMu         sync.Mutex    // serializes receivers; guards header, headerReceived, in and end
 	headerReady    chan struct{} // closed when header is set
 	header         metadata.MD
 	headerReceived bool
+	in             item
 	end            *callEnd // non-nil once the last item, with the end of the call, has arrived
 
-	mu      sync.Mutex // guards the fields below
-	done    bool
-	err     error // the status, valid if done
+	mu      sync.Mutex  // guards the fields below
+	done    atomic.Bool // set with mu, after err
+	err     error       // the status, valid if done
 	trailer metadata.MD
 	ended   chan struct{} // closed after done is set and the callbacks of finish have run
 }
@@ -138,7 +143,7 @@ func (s *clientStream) watchContext(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { s.endByContext(ctx) })
 	s.mu.Lock()
 	s.unwatch = stop
-	done := s.done
+	done := s.done.Load()
 	s.mu.Unlock()
 	if done { // finish ran before unwatch was set
 		stop()
@@ -158,11 +163,11 @@ func isClosed(c <-chan struct{}) bool {
 // lockRecv locks recvMu. A coroutine of the simulator polls instead of blocking: only one coroutine
 // runs at a time, so one that blocked on a lock would keep its holder from running.
 func (s *clientStream) lockRecv() {
-	hctx := s.client.target.Node().HG()
-	if !hctx.NA().Scheduled() {
+	if !s.scheduled {
 		s.recvMu.Lock()
 		return
 	}
+	hctx := s.client.target.Node().HG()
 	for !s.recvMu.TryLock() {
 		_ = hctx.Sleep(context.Background(), time.Millisecond)
 	}
@@ -173,7 +178,7 @@ func (s *clientStream) endByContext(ctx context.Context) {
 	s.lockRecv()
 	defer s.recvMu.Unlock()
 	s.startMu.Lock()
-	d := s.duplex
+	d := s.duplex.Load()
 	s.startMu.Unlock()
 	if d == nil { // no request was sent
 		st := status.FromContextError(ctx.Err())
@@ -193,19 +198,22 @@ func (s *clientStream) endByContext(ctx context.Context) {
 func (s *clientStream) start(first []byte) (d *qs.DuplexCall[*frame, item], began bool) {
 	s.startMu.Lock()
 	defer s.startMu.Unlock()
-	if began = s.duplex == nil; began {
+	if began = s.duplex.Load() == nil; began {
 		in := request{s.md, payload{body: first}}
 		if first != nil && s.info.compressor != nil {
 			in.compressed = true
 		}
-		s.duplex = s.client.streamMethod(s.method).Call(s.ctx, s.client.target, in)
+		s.duplex.Store(s.client.streamMethod(s.method).Call(s.ctx, s.client.target, in))
 	}
-	return s.duplex, began
+	return s.duplex.Load(), began
 }
 
 // ensureStarted returns the call, and starts it without a message if no request was sent yet.
 func (s *clientStream) ensureStarted() *qs.DuplexCall[*frame, item] {
-	d, _ := s.start(nil)
+	d := s.duplex.Load()
+	if d == nil {
+		d, _ = s.start(nil)
+	}
 	return d
 }
 
@@ -213,11 +221,12 @@ func (s *clientStream) ensureStarted() *qs.DuplexCall[*frame, item] {
 // handlers and options, so no lock but recvMu may be held.
 func (s *clientStream) finish(err error, e *callEnd) {
 	s.mu.Lock()
-	if s.done {
+	if s.done.Load() {
 		s.mu.Unlock()
 		return
 	}
-	s.done, s.err = true, err
+	s.err = err
+	s.done.Store(true)
 	if e != nil {
 		s.trailer = e.trailer
 	}
@@ -229,7 +238,7 @@ func (s *clientStream) finish(err error, e *callEnd) {
 	}
 	s.cancel()
 	s.startMu.Lock()
-	d := s.duplex
+	d := s.duplex.Load()
 	s.startMu.Unlock()
 	if d != nil {
 		d.Close()
@@ -248,9 +257,10 @@ func (s *clientStream) finish(err error, e *callEnd) {
 
 // result returns the status with which the call ended; ok is false if the call has not ended.
 func (s *clientStream) result() (err error, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err, s.done
+	if !s.done.Load() {
+		return nil, false
+	}
+	return s.err, true
 }
 
 // Context implements grpc.ClientStream.
@@ -403,7 +413,7 @@ func (s *clientStream) RecvMsg(m any) error {
 	if err := s.receiveHeaderLocked(); err != nil {
 		return err
 	}
-	p, err := s.receiveLocked()
+	err := s.receiveLocked(m)
 	if err == io.EOF {
 		if !s.desc.ServerStreams {
 			return s.fail(newUnsentError(codes.Internal,
@@ -414,15 +424,11 @@ func (s *clientStream) RecvMsg(m any) error {
 	if err != nil {
 		return s.fail(err)
 	}
-	p.format = s.info.format
-	if err = p.decodeInto(m); err != nil {
-		return s.fail(err)
-	}
-	s.events.recordInPayload(m, &p)
+	s.events.recordInPayload(m, &s.in.payload)
 	if s.desc.ServerStreams {
 		return nil
 	}
-	switch _, err = s.receiveLocked(); err {
+	switch err = s.receiveLocked(nil); err {
 	case io.EOF:
 		return s.succeed(nil)
 	case nil:
@@ -441,26 +447,24 @@ func (s *clientStream) succeed(result error) error {
 	return result
 }
 
-// receiveLocked waits for the next message. The error is io.EOF after the last message of a call
-// that succeeded. The caller holds recvMu.
-func (s *clientStream) receiveLocked() (p payload, err error) {
+// receiveLocked waits for the next message, and decodes it into m unless m is nil. The error is
+// io.EOF after the last message of a call that succeeded. The caller holds recvMu.
+func (s *clientStream) receiveLocked(m any) error {
 	for {
-		b, err := s.ensureStarted().Receive()
-		f := frame{}
-		if err == nil {
-			err = f.decode(b.b)
-		}
+		s.in = item{frame: frame{payload: payload{format: s.info.format}}, into: m}
+		err := s.ensureStarted().ReceiveInto(&s.in)
+		s.in.into = nil
 		switch {
 		case err == io.EOF && s.end != nil && s.end.st != nil:
-			return p, &endError{s.end}
+			return &endError{s.end}
 		case err != nil:
-			return p, err
-		case f.end != nil:
-			s.end = f.end
-		case f.body == nil:
-			return p, errNoMessage
+			return err
+		case s.in.end != nil:
+			s.end = s.in.end
+		case s.in.body == nil:
+			return errNoMessage
 		default:
-			return f.payload, nil
+			return s.in.err
 		}
 	}
 }

@@ -31,7 +31,6 @@ type payload struct {
 	msg        any        // the message to send, or the destination of the message received; may be nil
 	body       []byte     // the encoded message
 	compressed bool       // body is compressed
-	ownsBody   bool       // body is not reused by package qs, so that a codec may retain it
 	msgSize    int        // size of the uncompressed message; set by encode and decodeInto
 	wireSize   int        // size on the wire; set by encode and decodeInto
 	events     *statsCall // gets an event when the message is encoded; may be nil
@@ -156,7 +155,7 @@ func (p *payload) decodeInto(v any) error {
 	}
 	p.msgSize = len(b)
 	if p.format.codec != nil {
-		if !p.compressed && !p.ownsBody { // CodecV2 may retain its input, and package qs reuses it
+		if !p.compressed { // CodecV2 may retain its input, and package qs reuses it
 			b = bytes.Clone(b)
 		}
 		if err := p.format.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, v); err != nil {

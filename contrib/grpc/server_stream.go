@@ -24,6 +24,7 @@ type serverStream struct {
 	firstMessage  payload // the message in the request of a call without client streaming; else empty
 	clientStreams bool    // the client may send any number of messages
 	received      bool    // RecvMsg has returned a message
+	in            item    // the item to decode, reused by each RecvMsg
 	out           frame   // the frame to encode, reused by each SendMsg
 
 	trailerErr error // error of SetTrailer, whose signature has none; guarded by mu
@@ -143,29 +144,37 @@ func (s *serverStream) RecvMsg(m any) error {
 	if !s.clientStreams && s.received {
 		return io.EOF
 	}
-	p := s.firstMessage
-	if p.body == nil {
-		b, err := s.duplex.Receive()
-		f := frame{}
-		if err == nil {
-			err = f.decode(b.b)
-		}
-		if err != nil {
-			if err == io.EOF {
-				if !s.clientStreams {
-					return status.Error(codes.Internal,
-						"cardinality violation: received no request message from non-client-streaming RPC")
-				}
-				return err
-			}
-			return s.toStatus(err)
-		}
-		p = f.payload
+	if s.firstMessage.body != nil {
+		return s.decodeFirst(m)
 	}
-	s.firstMessage, s.received = payload{}, true
-	if p.format = &s.format; p.body == nil {
+	s.in = item{frame: frame{payload: payload{format: &s.format}}, into: m}
+	err := s.duplex.ReceiveInto(&s.in)
+	s.in.into = nil
+	switch {
+	case err == io.EOF && !s.clientStreams:
+		return status.Error(codes.Internal,
+			"cardinality violation: received no request message from non-client-streaming RPC")
+	case err == io.EOF:
+		return err
+	case err != nil:
+		return s.toStatus(err)
+	}
+	s.received = true
+	switch {
+	case s.in.body == nil:
 		return status.Convert(errNoMessage).Err()
+	case s.in.err != nil:
+		return s.in.err
 	}
+	s.events.recordInPayload(m, &s.in.payload)
+	return nil
+}
+
+// decodeFirst decodes the message that came in the request into m.
+func (s *serverStream) decodeFirst(m any) error {
+	p := s.firstMessage
+	s.firstMessage, s.received = payload{}, true
+	p.format = &s.format
 	if err := p.decodeInto(m); err != nil {
 		return err
 	}

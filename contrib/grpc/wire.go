@@ -70,7 +70,7 @@ func (wireCodec) Append(dst []byte, v any) ([]byte, error) {
 }
 
 // Decode implements codec.Codec. A request and a response alias b, and their message is decoded
-// before package qs reuses b. An item of a stream copies b.
+// before package qs reuses b. The message of an item is decoded at once.
 func (wireCodec) Decode(b []byte, v any) error {
 	if v == nil {
 		return nil
@@ -175,14 +175,23 @@ func (r *response) decode(b []byte) error {
 	return r.payload.decodeInto(r.msg)
 }
 
-// An item holds the bytes of a received frame. The receiver decodes them, since only it knows the
-// format.
-type item struct{ b []byte }
+// An item is a received frame, whose message is decoded into a value of the receiver.
+type item struct {
+	frame       // format is set by the receiver; body says only whether there is a message
+	into  any   // the destination of the message; nil to drop it
+	err   error // the status, if the message could not be decoded
+}
 
-// decode copies b: package qs reuses b for another stream before the receiver has decoded the
-// frame.
+// decode decodes the frame and its message: package qs reuses b afterwards.
 func (i *item) decode(b []byte) error {
-	i.b = slices.Clone(b)
+	i.frame = frame{payload: payload{format: i.format}}
+	if err := i.frame.decode(b); err != nil || i.body == nil {
+		return err
+	}
+	if i.into != nil {
+		i.err = i.decodeInto(i.into)
+	}
+	i.body = []byte{}
 	return nil
 }
 
@@ -207,7 +216,7 @@ func (f *frame) append(dst []byte) ([]byte, error) {
 	return dst, err
 }
 
-// decode decodes the frame. b belongs to the frame afterwards.
+// decode decodes the frame; the body aliases b.
 func (f *frame) decode(b []byte) error {
 	if len(b) == 0 {
 		return errMalformed
@@ -217,7 +226,6 @@ func (f *frame) decode(b []byte) error {
 		return f.end.decode(b[1:])
 	}
 	f.payload.setReceived(b[0], b[1:])
-	f.payload.ownsBody = true
 	return nil
 }
 

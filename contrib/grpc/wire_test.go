@@ -5,6 +5,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 func TestTimeoutText(t *testing.T) {
@@ -23,14 +29,55 @@ func TestTimeoutText(t *testing.T) {
 	require.Empty(t, encodeLongTimeout(context.Background()))
 }
 
-// TestItemIsCopied: the bytes of an item of a stream are its own when it is decoded: package qs
-// uses the buffer for other streams from then on.
-func TestItemIsCopied(t *testing.T) {
-	b := []byte{flagMessage, 1, 2, 3}
-	var i item
-	require.NoError(t, wireCodec{}.Decode(b, &i))
-	clear(b)
-	var f frame
-	require.NoError(t, f.decode(i.b))
-	require.Equal(t, []byte{1, 2, 3}, f.body)
+// TestItemAliasesNothing: a message received on a stream is independent of the bytes that it was
+// decoded from, whatever its codec retains: package qs uses the buffer for other streams afterwards.
+func TestItemAliasesNothing(t *testing.T) {
+	want := wrapperspb.Bytes([]byte{1, 2, 3})
+	encoded, err := proto.Marshal(want)
+	require.NoError(t, err)
+	for _, codec := range []encoding.CodecV2{nil, retaining{}} {
+		b := append([]byte{flagMessage}, encoded...)
+		var got wrapperspb.BytesValue
+		var kept []byte
+		i := item{into: &got}
+		if codec != nil {
+			i.into = &kept
+		}
+		i.format = &format{codec: codec, maxReceive: 100}
+		require.NoError(t, wireCodec{}.Decode(b, &i))
+		require.NoError(t, i.err)
+		clear(b)
+		if codec != nil {
+			require.Equal(t, encoded, kept)
+		} else {
+			require.True(t, proto.Equal(want, &got), "%v", &got)
+		}
+		require.Equal(t, len(encoded), i.wireSize)
+	}
+}
+
+// TestItemOfOtherKinds: without a destination a message is dropped, and a message that cannot be
+// decoded is an error of the receiver, not of the wire.
+func TestItemOfOtherKinds(t *testing.T) {
+	i := item{}
+	require.NoError(t, wireCodec{}.Decode([]byte{flagMessage, 255}, &i))
+	require.NotNil(t, i.body)
+	i = item{into: &wrapperspb.BytesValue{}}
+	i.format = &format{maxReceive: 100}
+	require.NoError(t, wireCodec{}.Decode([]byte{flagMessage, 255}, &i))
+	require.Equal(t, codes.Internal, status.Code(i.err))
+	i = item{}
+	require.NoError(t, wireCodec{}.Decode([]byte{0}, &i))
+	require.Nil(t, i.body)
+	require.Error(t, wireCodec{}.Decode(nil, &i))
+}
+
+// retaining is a codec that retains what it decodes.
+type retaining struct{}
+
+func (retaining) Name() string                         { return "retaining" }
+func (retaining) Marshal(any) (mem.BufferSlice, error) { return nil, nil }
+func (retaining) Unmarshal(b mem.BufferSlice, v any) error {
+	*v.(*[]byte) = b[0].ReadOnlyData()
+	return nil
 }
