@@ -167,26 +167,96 @@ func TestDocsIndex(t *testing.T) {
 	}
 }
 
+// unchecked are the blocks that neither run nor are compared: pictures of calls. All others are commands, programs, code or output.
+var unchecked = []string{"na.Open        ─► Plugin.Open(Class, listen)"}
+
+// fenced finds every block of a page, with the kind and the comment above it.
+var fenced = regexp.MustCompile("(?s)(<!-- (?:program|output): \\S+ -->\n)?\n?```(\\w*)\n(.*?)```")
+
+// TestEveryBlock: each block of a page is of a kind that a test checks. Go code: TestBlocks, or TestFirstProgram for the first one of README.md.
+// Programs and their output: TestPrograms. Lines of a shell: TestCommands and, for the tool, TestPages of cmd/qs. The
+// program in C stands beside its twin in Go, which TestShown of examples/ported compares; it needs C Mercury, and is not compiled.
+func TestEveryBlock(t *testing.T) {
+	for page, text := range pages(t) {
+		for _, m := range fenced.FindAllStringSubmatch(text, -1) {
+			switch {
+			case m[1] != "", m[2] == "go":
+				continue
+			case m[2] == "c":
+				assert.Equal(t, "docs/MERCURY.md", page)
+				continue
+			case slices.ContainsFunc(unchecked, func(begin string) bool { return strings.HasPrefix(m[3], begin) }):
+				continue
+			}
+			for line := range strings.Lines(strings.ReplaceAll(m[3], "\\\n", " ")) {
+				line = strings.TrimPrefix(line, "$ ")
+				assert.Regexp(t, `^(qs [a-z]|go (run|test|build|get|install) |cd [\w/]+ && go |(srun|mpiexec|mpirun) .*allgather)`, line, "%s: neither Go nor a command that a test checks", page)
+			}
+		}
+	}
+}
+
+// benchmarks finds the benchmarks that a page names, or has the go command run.
+var benchmarks = regexp.MustCompile(`\bBenchmark([A-Z]\w+)|-bench ([A-Z]\w+)`)
+
+// TestBenchmarks: what a page names as the source of a figure is there.
+func TestBenchmarks(t *testing.T) {
+	found := 0
+	for page, text := range pages(t) {
+		dir := "."
+		if strings.HasPrefix(page, "contrib/") {
+			dir = filepath.Dir(page)
+		}
+		for _, m := range benchmarks.FindAllStringSubmatch(text, -1) {
+			found++
+			have := false
+			for _, pattern := range []string{"*_test.go", "*/*_test.go", "*/*/*_test.go", "*/*/*/*_test.go"} {
+				have = have || strings.Contains(sources(t, dir, pattern), "func Benchmark"+m[1]+m[2]+"(")
+			}
+			assert.True(t, have, "%s: no benchmark %s", page, m[0])
+		}
+	}
+	require.Greater(t, found, 5)
+}
+
 // figure finds a size, a time or a count of thousands: "64 MiB", "5 s", "4,096".
 var figure = regexp.MustCompile(`\b\d[\d,.]*\d? (?:KiB|MiB|GiB|bytes|us|µs|ms|s|minutes?)\b|\b\d{1,3},\d{3}\b`)
 
-// TestFigures: the figures of the guide are those of the pages that tests hold to the code, or of the comments beside the defaults.
+// figurePages are the pages whose figures are limits and defaults, the guide besides. Those of BENCHMARKS, MONITORING and contrib/raft are
+// measured, with the command that measures them: TestBenchmarks; LIMITS and GUARANTEES are held to tests.
+var figurePages = []string{
+	"README.md", "docs/OPERATIONS.md", "docs/MERCURY.md", "docs/PLUGINS.md", "docs/EVOLUTION.md",
+	"contrib/group/README.md", "contrib/grpc/README.md", "contrib/otel/README.md", "contrib/prometheus/README.md", "contrib/yokan/README.md",
+}
+
+// facts are figures of others: the default of net.core.rmem_default.
+var facts = []string{"208 KiB"}
+
+// drawn are the tables that contrib/bench/plot writes from what was measured; its tests compare them.
+var drawn = regexp.MustCompile(`(?s)<!-- figures: .*?<!-- end -->`)
+
+// TestFigures: the figures of the guide, and of figurePages, are those of the pages that tests hold to the code, or of the comments beside the
+// defaults.
 func TestFigures(t *testing.T) {
 	all := pages(t)
-	known := all["docs/LIMITS.md"] + all["docs/OPERATIONS.md"] + all["docs/BENCHMARKS.md"] + all["docs/GUARANTEES.md"]
-	for _, dir := range []string{"qs", "hg", "na", "contrib/group"} {
+	known := all["docs/LIMITS.md"] + all["docs/BENCHMARKS.md"] + all["docs/GUARANTEES.md"]
+	for _, dir := range []string{
+		"qs", "hg", "na", "contrib/group", "contrib/grpc", "contrib/yokan", "mercury", "cmd/qs", "plugins/udp", "plugins/udp/internal/arq", "hg/codec", "qs/debug",
+	} {
 		known += sources(t, dir, "*.go")
 	}
 	known = strings.Join(strings.Fields(strings.ReplaceAll(known, "// ", "")), " ")
 	found := 0
 	for page, text := range all {
-		if !strings.HasPrefix(page, "docs/guide/") {
+		if !strings.HasPrefix(page, "docs/guide/") && !slices.Contains(figurePages, page) {
 			continue
 		}
-		text = fence.ReplaceAllString(program.ReplaceAllString(text, ""), "")
+		text = fence.ReplaceAllString(program.ReplaceAllString(drawn.ReplaceAllString(text, ""), ""), "")
 		for _, f := range figure.FindAllString(text, -1) {
 			found++
-			assert.Regexp(t, `(^|[^\d,.])`+regexp.QuoteMeta(f)+`([^\d]|$)`, known, "%s says %s", page, f)
+			number, _, _ := strings.Cut(f, " ")
+			stated := regexp.MustCompile(`(^|[^\d,.])(` + regexp.QuoteMeta(f) + `([^\d]|$)|` + regexp.QuoteMeta(number) + ` \([\d,.]+–)`) // or a median with its range
+			assert.True(t, stated.MatchString(known) || slices.Contains(facts, f), "%s says %s", page, f)
 		}
 	}
 	require.Greater(t, found, 30)
