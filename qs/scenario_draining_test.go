@@ -199,3 +199,58 @@ func TestDrainCallsBack(t *testing.T) {
 		require.NoError(t, <-ended)
 	})
 }
+
+// TestInterruptedHandler: a handler that runs beyond ShutdownTimeout, whose ctx is canceled then: what it returns without a code of its own is
+// ErrAborted with Ran at its caller, of a stream behind its items; its own code stays.
+func TestInterruptedHandler(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	calls := qs.Define[bool, int]("test/interrupted")
+	items := qs.DefineStream[bool, int]("test/interrupted-items")
+	w := sim.NewWorld(sim.Config{})
+	defer w.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	w.Go("server", func() {
+		n := simulated(t, w, "sim://server", qs.Config{ShutdownTimeout: time.Second})
+		until := func(ctx context.Context, own bool) error {
+			err := n.Sleep(ctx, time.Hour)
+			if own {
+				return qs.Errorf(qs.ErrUnavailable, "interrupted: %w", err)
+			}
+			return err
+		}
+		calls.Handle(n, func(ctx context.Context, own bool) (int, error) { return 0, until(ctx, own) })
+		items.Handle(n, func(ctx context.Context, own bool, send func(int) error) error {
+			if err := send(1); err != nil {
+				return err
+			}
+			return until(ctx, own)
+		})
+		_ = n.Serve(ctx)
+	})
+	w.Go("client", func() {
+		w.Sleep(time.Millisecond)
+		n := simulated(t, w, "sim://", qs.Config{})
+		defer n.Close()
+		to, err := n.Peer(context.Background(), "sim://server")
+		require.NoError(t, err)
+		plain, coded := calls.Go(context.Background(), to, false), calls.Go(context.Background(), to, true)
+		arrived := 0
+		for item, err := range items.Call(context.Background(), to, false) {
+			if arrived += item; err != nil {
+				require.ErrorIs(t, err, qs.ErrAborted)
+				require.Equal(t, qs.Ran, qs.FateOf(err))
+				break
+			}
+			stop()
+		}
+		require.Equal(t, 1, arrived)
+		_, err = plain.Wait(context.Background())
+		require.ErrorIs(t, err, qs.ErrAborted)
+		require.Equal(t, qs.Ran, qs.FateOf(err))
+		_, err = coded.Wait(context.Background())
+		require.ErrorIs(t, err, qs.ErrUnavailable)
+	})
+	require.NoError(t, w.Run(time.Hour))
+}
