@@ -107,6 +107,8 @@ func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) {
 // no limit, zero polls once. It runs no callback. It returns nil if something may be ready, an
 // error that matches os.ErrDeadlineExceeded if nothing happened, and one that matches ErrClosed
 // when c is closed and drained.
+// While something is queued it returns at once: a loop that only calls Progress spins until another
+// goroutine has called Trigger.
 func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress(timeout) }
 
 // Trigger runs callbacks and handlers: at most max of them, or, if max is not positive, as many as

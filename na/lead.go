@@ -40,6 +40,8 @@ func (c *Context) isLookDue(now time.Duration) bool {
 // timeout is no limit, zero polls once. It returns nil if something may be ready (a Wake counts),
 // an error that matches os.ErrDeadlineExceeded if nothing happened in time, and one that matches
 // ErrClosed if c is closed and drained. It runs no callback, and may be called from any goroutine.
+// While something is queued it returns at once: a loop that only calls Progress spins until another
+// goroutine has called Trigger.
 func (c *Context) Progress(timeout time.Duration) error {
 	err := c.progressFor(timeout)
 	if err == nil && !c.Upper().HasQueued() {
