@@ -34,15 +34,25 @@ func (h *Handle) Call(ctx context.Context, in, out any) error {
 // callTo implements hghook.CallTo: Reset and Call in one. The memory of the output is freed when it
 // returns.
 func (h *Handle) callTo(ctx context.Context, to na.Addr, id ID, in, out any) error {
-	h.mu.Lock()
-	if err := h.aimLocked(to, id); err != nil {
-		h.mu.Unlock()
-		return err
+	rpc := h.ctx.class.rpcs.findRPC(id)
+	if rpc == nil {
+		return h.Reset(to, id)
 	}
-	d := h.newDraftLocked()
+	d := h.newDraftLocked() // without the lock: the caller has h, which is idle, to itself
 	d.reserveForEncoding()
-	h.mu.Unlock()
-	err := h.callDraft(ctx, d, in, out)
+	err := d.encode(rpc.Codec, in)
+	left, hasty, ended := h.readContext(ctx)
+	h.mu.Lock()
+	if busy := h.aimLocked(to, id); busy != nil {
+		h.mu.Unlock()
+		d.releaseLarge()
+		return busy
+	}
+	if err != nil || ended != nil {
+		h.mu.Unlock()
+		return h.notBegun(ctx, &d, err, ended)
+	}
+	err = h.callAndDecode(ctx, d, left, hasty, out)
 	if k := h.call; k.env != nil || k.fetched != nil {
 		h.freeOutput()
 	}
@@ -52,15 +62,17 @@ func (h *Handle) callTo(ctx context.Context, to na.Addr, id ID, in, out any) err
 // callDraft implements Call; d is a draft with the front of the request.
 func (h *Handle) callDraft(ctx context.Context, d draft, in, out any) error {
 	err := d.encode(h.rpc.Codec, in)
-	if err != nil {
-		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
-	}
-	left, hasty, err := h.readContext(ctx)
-	if err != nil {
-		d.releaseLarge()
-		return err
+	left, hasty, ended := h.readContext(ctx)
+	if err != nil || ended != nil {
+		return h.notBegun(ctx, &d, err, ended)
 	}
 	h.mu.Lock()
+	return h.callAndDecode(ctx, d, left, hasty, out)
+}
+
+// callAndDecode is callAndWait, and decodes the output into out unless out is nil. It is called with h.mu
+// held and returns with it released.
+func (h *Handle) callAndDecode(ctx context.Context, d draft, left time.Duration, hasty bool, out any) error {
 	b, id, held, err := h.callAndWait(ctx, d, h.rpc.Codec.ID(), left, hasty)
 	if !held {
 		return err
@@ -77,7 +89,7 @@ func (h *Handle) callDraft(ctx context.Context, d draft, in, out any) error {
 func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error) {
 	left, hasty, err := h.readContext(ctx)
 	if err != nil {
-		return nil, err
+		return nil, h.notBegun(ctx, nil, nil, err)
 	}
 	h.mu.Lock()
 	d := h.newDraftLocked()
@@ -106,6 +118,18 @@ func WithNoWait(ctx context.Context) context.Context {
 	return context.WithValue(ctx, failFastKey{}, true)
 }
 
+// notBegun returns the error of a call that does not begin, because its input could not be encoded or
+// its context has ended.
+func (h *Handle) notBegun(ctx context.Context, d *draft, encoding, ended error) error {
+	if d != nil {
+		d.releaseLarge()
+	}
+	if encoding != nil {
+		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: encoding}
+	}
+	return h.ctx.endedBy(ctx, &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: ended})
+}
+
 // readContext returns how much time ctx leaves for a call (0: no limit), and hasty if ctx is of
 // WithNoWait. It returns an error if ctx has ended.
 func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty bool, err error) {
@@ -115,11 +139,7 @@ func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty boo
 	if err == nil && ctx.Err() != nil {
 		err = ErrCanceled
 	}
-	if err != nil {
-		err = &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
-		return 0, false, h.ctx.endedBy(ctx, err)
-	}
-	return left, ctx.Value(failFastKey{}) != nil, nil
+	return left, err == nil && ctx.Value(failFastKey{}) != nil, err
 }
 
 // callAndWait sends a draft, waits for the end of the call, and returns its output and the codec of

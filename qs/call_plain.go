@@ -39,6 +39,16 @@ func (o *outgoingCall) callPlain(ctx context.Context) (err error) {
 	return err
 }
 
+// resetPlain resets what a plain call has set, so that another call of its method to any Peer may
+// use o. It reports false if it cannot: the call has failed, or a Balancer has seen o.
+func (o *outgoingCall) resetPlain(err error) bool {
+	if err != nil || o.home.single == nil {
+		return false
+	}
+	o.Peer, o.home, o.callerCtx, o.Metadata, o.decodeTarget = Peer{}, nil, nil, hg.Metadata{}, nil
+	return true
+}
+
 // attemptPlain makes the attempt of callPlain.
 func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 	p := o.Peer.p

@@ -162,8 +162,12 @@ func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out
 		err = k.run(ctx)
 	}
 	*out = k.out
-	if plain { // nobody else has seen it
-		*k = typedCall[In, Out]{}
+	if plain && k.resetPlain(err) {
+		var (
+			noIn  In
+			noOut Out
+		)
+		k.in, k.out = noIn, noOut
 		m.calls.Put(k)
 	}
 	return err
@@ -174,11 +178,11 @@ func (m *Method[In, Out]) begin(to Peer, in In) *typedCall[In, Out] {
 	k, _ := m.calls.Get().(*typedCall[In, Out])
 	if k == nil {
 		k = &typedCall[In, Out]{}
+		k.outgoingCall.begin(m.m, to)
+		k.Call.In, k.Call.Out = &k.in, &k.out
+		k.reply = &k.out
 	}
-	k.in = in
-	k.outgoingCall.begin(m.m, to)
-	k.Call.In, k.Call.Out = &k.in, &k.out
-	k.reply = &k.out
+	k.home, k.Peer, k.in = to.p, to, in
 	return k
 }
 
