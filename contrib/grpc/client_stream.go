@@ -424,7 +424,7 @@ func (s *clientStream) RecvMsg(m any) error {
 	if err != nil {
 		return s.fail(err)
 	}
-	s.events.recordInPayload(m, &s.in.payload)
+	s.events.recordInItem(m, &s.in)
 	if s.desc.ServerStreams {
 		return nil
 	}
@@ -451,7 +451,7 @@ func (s *clientStream) succeed(result error) error {
 // io.EOF after the last message of a call that succeeded. The caller holds recvMu.
 func (s *clientStream) receiveLocked(m any) error {
 	for {
-		s.in = item{frame: frame{payload: payload{format: s.info.format}}, into: m}
+		s.in.format, s.in.into = s.info.format, m
 		err := s.ensureStarted().ReceiveInto(&s.in)
 		s.in.into = nil
 		switch {
@@ -461,7 +461,7 @@ func (s *clientStream) receiveLocked(m any) error {
 			return err
 		case s.in.end != nil:
 			s.end = s.in.end
-		case s.in.body == nil:
+		case !s.in.hasMessage:
 			return errNoMessage
 		default:
 			return s.in.err

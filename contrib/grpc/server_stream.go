@@ -147,7 +147,7 @@ func (s *serverStream) RecvMsg(m any) error {
 	if s.firstMessage.body != nil {
 		return s.decodeFirst(m)
 	}
-	s.in = item{frame: frame{payload: payload{format: &s.format}}, into: m}
+	s.in.format, s.in.into = &s.format, m
 	err := s.duplex.ReceiveInto(&s.in)
 	s.in.into = nil
 	switch {
@@ -161,12 +161,12 @@ func (s *serverStream) RecvMsg(m any) error {
 	}
 	s.received = true
 	switch {
-	case s.in.body == nil:
+	case !s.in.hasMessage:
 		return status.Convert(errNoMessage).Err()
 	case s.in.err != nil:
 		return s.in.err
 	}
-	s.events.recordInPayload(m, &s.in.payload)
+	s.events.recordInItem(m, &s.in)
 	return nil
 }
 

@@ -88,6 +88,13 @@ func (t *statsCall) recordInPayload(v any, p *payload) {
 	}
 }
 
+// recordInItem sends the event of a message m that was received with i.
+func (t *statsCall) recordInItem(m any, i *item) {
+	if t != nil {
+		t.recordInPayload(m, &payload{msgSize: i.msgSize, wireSize: i.wireSize})
+	}
+}
+
 // recordInHeader sends the event of a header that a client received.
 func (t *statsCall) recordInHeader(header metadata.MD) {
 	if t != nil {

@@ -175,23 +175,43 @@ func (r *response) decode(b []byte) error {
 	return r.payload.decodeInto(r.msg)
 }
 
-// An item is a received frame, whose message is decoded into a value of the receiver.
+// An item is a received frame, whose message is decoded into a value of the receiver. It is reused:
+// decode sets all fields below into, and few of them for most messages.
 type item struct {
-	frame       // format is set by the receiver; body says only whether there is a message
-	into  any   // the destination of the message; nil to drop it
-	err   error // the status, if the message could not be decoded
+	format *format // set by the receiver
+	into   any     // the destination of the message; nil to drop it
+
+	end        *callEnd // nil for a message
+	hasMessage bool
+	err        error // the status, if the message could not be decoded
+	msgSize    int   // size of the uncompressed message
+	wireSize   int   // size on the wire
 }
 
 // decode decodes the frame and its message: package qs reuses b afterwards.
 func (i *item) decode(b []byte) error {
-	i.frame = frame{payload: payload{format: i.format}}
-	if err := i.frame.decode(b); err != nil || i.body == nil {
-		return err
+	i.hasMessage, i.msgSize, i.wireSize = false, 0, 0
+	if i.end != nil || i.err != nil {
+		i.end, i.err = nil, nil
 	}
-	if i.into != nil {
-		i.err = i.decodeInto(i.into)
+	switch {
+	case len(b) == 0:
+		return errMalformed
+	case b[0]&flagEnd != 0:
+		i.end = &callEnd{}
+		return i.end.decode(b[1:])
+	case b[0]&flagMessage == 0:
+		return nil
 	}
-	i.body = []byte{}
+	i.hasMessage = true
+	if i.into == nil {
+		return nil
+	}
+	p := payload{format: i.format, body: b[1:], compressed: b[0]&flagCompressed != 0}
+	if err := p.decodeInto(i.into); err != nil {
+		i.err = err
+	}
+	i.msgSize, i.wireSize = p.msgSize, p.wireSize
 	return nil
 }
 
@@ -214,19 +234,6 @@ func (f *frame) append(dst []byte) ([]byte, error) {
 		dst[at] = flags
 	}
 	return dst, err
-}
-
-// decode decodes the frame; the body aliases b.
-func (f *frame) decode(b []byte) error {
-	if len(b) == 0 {
-		return errMalformed
-	}
-	if b[0]&flagEnd != 0 {
-		f.end = &callEnd{}
-		return f.end.decode(b[1:])
-	}
-	f.payload.setReceived(b[0], b[1:])
-	return nil
 }
 
 // A callEnd is the result of a call without its message: status, header and trailer.

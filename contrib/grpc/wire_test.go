@@ -61,14 +61,14 @@ func TestItemAliasesNothing(t *testing.T) {
 func TestItemOfOtherKinds(t *testing.T) {
 	i := item{}
 	require.NoError(t, wireCodec{}.Decode([]byte{flagMessage, 255}, &i))
-	require.NotNil(t, i.body)
+	require.True(t, i.hasMessage)
 	i = item{into: &wrapperspb.BytesValue{}}
 	i.format = &format{maxReceive: 100}
 	require.NoError(t, wireCodec{}.Decode([]byte{flagMessage, 255}, &i))
 	require.Equal(t, codes.Internal, status.Code(i.err))
 	i = item{}
 	require.NoError(t, wireCodec{}.Decode([]byte{0}, &i))
-	require.Nil(t, i.body)
+	require.False(t, i.hasMessage)
 	require.Error(t, wireCodec{}.Decode(nil, &i))
 }
 
