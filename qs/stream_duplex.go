@@ -102,8 +102,8 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 }
 
 // ReceiveInto is Receive that decodes the next item into *item, and reuses its memory as the codec
-// does, which saves an allocation per item. The bytes that the codec decodes are valid until
-// Decode returns.
+// does: Msgpack fills a []byte that has room, and adds to a map. After an error the contents of *item
+// are undefined.
 func (u *Receiver[Up]) ReceiveInto(item *Up) error {
 	for {
 		if u.ctx.Err() != nil {
