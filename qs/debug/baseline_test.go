@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// countSlots has n requests of each method end in each slot of ten seconds, for so many slots.
+// countSlots adds n ended requests of each method to each slot of ten seconds, for the given number
+// of slots.
 func (c *clock) countSlots(p *Page, slots, n int, took map[string]time.Duration) {
 	for range slots {
 		for name, d := range took {
@@ -33,7 +34,7 @@ func causesOf(p *Page, kind string) (all []Cause) {
 }
 
 // The rate of before is that of the time for which the page has counted.
-func TestSlowTellsRates(t *testing.T) {
+func TestSlowReportsRates(t *testing.T) {
 	t.Parallel()
 	var c clock
 	p := c.newPage()
@@ -47,8 +48,9 @@ func TestSlowTellsRates(t *testing.T) {
 	}
 }
 
-// Requests of a method that is slow wait for others, or their handlers wait or lack a processor, which depends on what the process has used; where that
-// is not known nothing is said.
+// The cause of a slow method depends on the resources that the process has used: its requests wait
+// for other processes, or its handlers compute or lack a processor. Without that knowledge the text
+// has no cause.
 func TestWaitOrCompute(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -68,7 +70,8 @@ func TestWaitOrCompute(t *testing.T) {
 	}
 }
 
-// A method that became slow is told as long as it is slow, with what was usual before, though nobody looks meanwhile, and for an hour at the most.
+// A slow method is reported as long as it is slow, with its usual times, even if the page is not
+// viewed, and for an hour at most.
 func TestSlowLasts(t *testing.T) {
 	t.Parallel()
 	for _, looks := range []bool{false, true} {
@@ -98,7 +101,8 @@ func TestSlowLasts(t *testing.T) {
 	}
 }
 
-// Where all methods are slower, that is told, with what the process uses, and of the methods those that are even slower; the worst first.
+// If all methods are slower, that is reported, with the resources that the process uses, and also
+// those methods that are even slower, the worst first.
 func TestSlowMachine(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -125,7 +129,8 @@ func TestSlowMachine(t *testing.T) {
 	require.Equal(t, []string{"m2", "m1"}, []string{all[0].Method, all[1].Method})
 }
 
-// countTails has 98 requests of each method end in each slot as usual, and two that take so long: on a machine that is busy at moments.
+// countTails adds to each slot 98 requests of each method with the usual time, and two with the
+// given one: a machine that is busy now and then.
 func (c *clock) countTails(p *Page, slots int, tails map[methodKey]time.Duration) {
 	for range slots {
 		for key, tail := range tails {
@@ -141,8 +146,8 @@ func (c *clock) countTails(p *Page, slots int, tails map[methodKey]time.Duration
 	}
 }
 
-// A machine that is busy at moments lengthens the tails of all methods, one of them the most. It is told of one that is slow beside the others,
-// however few are of its kind.
+// A machine that is busy now and then lengthens the tails of all methods, one of them the most. A
+// method is reported if it is slower than the others, even if few are of its kind.
 func TestSlowMoments(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -169,7 +174,7 @@ func TestSlowMomentsOfAShortMethod(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		tail time.Duration
-		slow int // so many others are slow, too
+		slow int // number of other methods that are slow, too
 		told int
 	}{
 		{30 * time.Millisecond, 0, 0},
@@ -192,8 +197,8 @@ func TestSlowMomentsOfAShortMethod(t *testing.T) {
 	}
 }
 
-// What delays all methods alike makes the short ones the most times slower, and calls, too: everything is told, and none of them. One that is delayed
-// more is told.
+// A delay of all methods has the largest relative effect on short ones, and on calls: it is
+// reported as one cause, without the methods. A method with a longer delay is reported by itself.
 func TestSlowByTheSame(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -222,7 +227,7 @@ func TestSlowByTheSame(t *testing.T) {
 	require.Equal(t, "ledger/post", all[1].Method)
 }
 
-// bodyOf returns what a page answers.
+// bodyOf returns the body of the page at path.
 func bodyOf(t *testing.T, p *Page, path string) string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -230,7 +235,7 @@ func bodyOf(t *testing.T, p *Page, path string) string {
 	return w.Body.String()
 }
 
-// Calls that are all slower may be so by the peers: that is said.
+// If all calls are slower, the peers may be the cause: the text says so.
 func TestSlowCalls(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -248,7 +253,7 @@ func TestSlowCalls(t *testing.T) {
 	require.Contains(t, all[0].Text, "All calls are slower than usual: the peers, the network, or this process or its machine are busy. It is so for the calls of 3 of 3 methods")
 }
 
-// A method that is slower than in its first seconds is not slow: a minute says what is usual.
+// A method that is slower than in its first seconds is not slow: the usual times need a minute.
 func TestSlowAfterStart(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -262,7 +267,8 @@ func TestSlowAfterStart(t *testing.T) {
 	require.Len(t, causesOf(p, "slow"), 1)
 }
 
-// countSpread has requests end in each slot as usual, but for two of each hundred, which take so much longer.
+// countSpread adds ended requests to each slot with the usual time, but two of each hundred with a
+// longer one.
 func (c *clock) countSpread(p *Page, slots int, methods map[string]spreadOf) {
 	for range slots {
 		for name, m := range methods {
@@ -284,8 +290,9 @@ type spreadOf struct {
 	took, tail time.Duration
 }
 
-// A method whose median is far out is told by itself, also while the slowest requests of all the others take many times as long; of those it is not
-// the one with few requests that is told as the worst.
+// A method with an outlying median is reported by itself, even while the slowest requests of all
+// others take many times as long; of the latter, the method with few requests is not reported as
+// the worst.
 func TestSlowMedianStandsOut(t *testing.T) {
 	t.Parallel()
 	var c clock

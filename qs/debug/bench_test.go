@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// BenchmarkWatched measures calls to a server without a page, to one whose calls are counted, and to one with a page that is renewed each
-// second.
+// BenchmarkWatched measures calls to a server without a page, to one that counts its calls, and to
+// one whose page is requested every second.
 func BenchmarkWatched(b *testing.B) {
 	for _, how := range []string{"not", "counted", "shown"} {
 		b.Run(how, func(b *testing.B) {
@@ -63,7 +63,8 @@ func BenchmarkWatched(b *testing.B) {
 	}
 }
 
-// reportCPU reports how much processor time the process has used since before: it says something on a machine that others use, too.
+// reportCPU reports the processor time that the process has used since before: a measure that is
+// valid on a shared machine, too.
 func reportCPU(b *testing.B, before time.Duration) {
 	b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/op")
 }

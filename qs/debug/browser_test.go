@@ -24,14 +24,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
-// A browser is a headless Chromium with one page, which the test drives by the DevTools protocol, over a pipe.
+// A browser is a headless Chromium with one page, which the test drives by the DevTools protocol,
+// over a pipe.
 type browser struct {
 	t       *testing.T
 	in      *os.File
 	out     *bufio.Reader
 	last    int
 	session string
-	urls    []string // that it has asked for
+	urls    []string // URLs that it has requested
 }
 
 // newBrowser starts it, or skips the test. It ends with the test.
@@ -80,7 +81,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// do asks the browser, and takes its answer.
+// do sends a request to the browser, and decodes the answer.
 func (b *browser) do(method string, params, answer any) {
 	b.t.Helper()
 	b.last++
@@ -137,7 +138,8 @@ func (b *browser) eval(expression string, to any) {
 	}
 }
 
-// open goes to a page, and waits until it is there. What its policy forbids is noted from the beginning.
+// open goes to a page, and waits until it is there. What its policy forbids is noted from the
+// beginning.
 func (b *browser) open(url string) {
 	b.t.Helper()
 	b.do("Page.addScriptToEvaluateOnNewDocument", map[string]any{
@@ -164,7 +166,7 @@ func (b *browser) screenshot(name string) {
 // A served is a page of a node that is busy, in a browser.
 type served struct {
 	*browser
-	looks atomic.Int64 // times that the page was asked for
+	looks atomic.Int64 // number of requests for the page
 	url   string
 }
 
@@ -224,7 +226,8 @@ func (v *served) updates(n int64) {
 	}
 }
 
-// TestBrowserKeepsPlace: while the page renews itself, the keyboard focus, a selection and what is scrolled stay, and tables do not jump.
+// TestBrowserKeepsPlace: when the page refreshes itself, the keyboard focus, a selection and scroll
+// positions are kept, and tables do not jump.
 func TestBrowserKeepsPlace(t *testing.T) {
 	v := serve(t)
 	v.updates(2)
@@ -274,7 +277,8 @@ func TestBrowserKeepsPlace(t *testing.T) {
 	require.True(t, kept)
 }
 
-// TestBrowserReorders: rows that change places do so around the one with the focus, and the page is then what the server has said.
+// TestBrowserReorders: rows that change places move around the row with the focus, and the page
+// equals the response of the server.
 func TestBrowserReorders(t *testing.T) {
 	v := serve(t)
 	v.eval(`document.getElementById("pause").click()`, nil)
@@ -310,7 +314,7 @@ func TestBrowserReorders(t *testing.T) {
 	require.Empty(t, bad)
 }
 
-// TestBrowserPauses: a page that is paused does not change, and goes on afterwards.
+// TestBrowserPauses: a paused page does not change, and continues afterwards.
 func TestBrowserPauses(t *testing.T) {
 	v := serve(t)
 	v.updates(1)
@@ -330,8 +334,9 @@ func TestBrowserPauses(t *testing.T) {
 	require.True(t, same)
 }
 
-// TestBrowserLooks: dark where the system is, and on a phone no wider than it, with age and state in sight. Its policy forbids nothing that the
-// page does, and it asks nobody but its server.
+// TestBrowserLooks: the page is dark if the system is, and on a phone no wider than the screen,
+// with age and state visible. Its policy forbids nothing that the page does, and it sends requests
+// to its server only.
 func TestBrowserLooks(t *testing.T) {
 	v := serve(t)
 	v.updates(1)
@@ -385,8 +390,8 @@ func TestBrowserLooks(t *testing.T) {
 	require.Equal(t, "undefined", forbidden[1], "a script that somebody has put into the page does not run")
 }
 
-// TestBrowserShowsCauses: five causes are in sight, with their number, on a screen and on a phone; what is below them stays in its place when they go, and
-// when they come while they are out of sight.
+// TestBrowserShowsCauses: five causes are visible, with their number, on a screen and on a phone;
+// the content below keeps its place when they disappear, and when they appear out of sight.
 func TestBrowserShowsCauses(t *testing.T) {
 	v := serve(t)
 	for _, width := range []int{1280, 390} {

@@ -12,9 +12,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A request that waits for its peer's limit is of that peer, though one of the others has ended at the moment of the look; of the limits that it may
-// wait for it is the one that is used the most.
-func TestLimitAtAMoment(t *testing.T) {
+// A request that waits for the limit of its peer is attributed to that limit, even if another
+// request of the peer has ended at the moment of the snapshot; of several possible limits the one
+// with the highest use is named.
+func TestLimitMomentary(t *testing.T) {
 	t.Parallel()
 	busy, other := newPeer(1, "busy"), newPeer(2, "other")
 	for _, c := range []struct {
@@ -49,7 +50,7 @@ func TestLimitAtAMoment(t *testing.T) {
 	}
 }
 
-// under is a context with these calls under way, in which the peers are those of the calls.
+// under returns the data of a context with these calls in flight, and their peers.
 func under(calls ...inspect.Call) contextData {
 	d := contextData{open: true, calls: calls}
 	for i := range calls {
@@ -58,8 +59,9 @@ func under(calls ...inspect.Call) contextData {
 	return d
 }
 
-// What hangs is told with the only peer that it is of, or how many there are, and with what has ended of the method meanwhile: a method that hangs
-// differs from a caller for which it does.
+// A stalled method is reported with its only peer, or the number of peers, and with the calls of
+// the method that have ended since: that tells a method that hangs from one that hangs for one
+// caller.
 func TestStalledNamesPeers(t *testing.T) {
 	t.Parallel()
 	one, other := newPeer(1, "one"), newPeer(2, "other")
@@ -95,7 +97,8 @@ func TestStalledNamesPeers(t *testing.T) {
 	require.NotContains(t, causesOf(p, "stalled")[0].Text, "ended", "nothing counts what ends")
 }
 
-// Streams that stand still are told with those of the same method that go on, and are the first rows.
+// Stuck streams are reported with the number of those of the same method that make progress, and
+// are the first rows.
 func TestStuckNamesCallers(t *testing.T) {
 	t.Parallel()
 	one, other := newPeer(1, "one"), newPeer(2, "other")
@@ -122,7 +125,8 @@ func TestStuckNamesCallers(t *testing.T) {
 	}
 }
 
-// What is a guess from times comes behind what is certain, and is shown lighter.
+// Causes that are derived from times are less certain: they follow the certain ones, in a lighter
+// style.
 func TestCausesCertainFirst(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -143,7 +147,8 @@ func TestCausesCertainFirst(t *testing.T) {
 	require.Contains(t, body, `<li data-key="errors kv/put "><b>errors</b> 10`)
 }
 
-// A limit that is reached from moment to moment is told without a break, for ten seconds, and in its place; what has ended goes at once.
+// A limit that is reached again and again is reported continuously, for ten seconds, and in its
+// place; a cause that has ended is removed at once.
 func TestCausesStay(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -182,7 +187,8 @@ func TestCausesStay(t *testing.T) {
 	require.Empty(t, p.recentCauses)
 }
 
-// What has ended of a method with a peer is counted for a minute. It is not known of a peer with more methods than are counted.
+// What has ended of a method with a peer is counted for a minute. It is not known of a peer with
+// more methods than are counted.
 func TestEndedWithPeer(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -213,7 +219,8 @@ func TestEndedWithPeer(t *testing.T) {
 	require.False(t, is)
 }
 
-// A peer that calls far more often than before is to call less, and not to have a higher limit, for as long as it does.
+// A peer that calls far more often than before is to call less, and not to have a higher limit, for
+// as long as it does.
 func TestLimitAdvice(t *testing.T) {
 	t.Parallel()
 	busy := newPeer(1, "busy")
@@ -225,7 +232,8 @@ func TestLimitAdvice(t *testing.T) {
 	}{
 		{100, 1000, 12, 6, "It calls far more often than before: 100 each second in the last minute, and 10 in 2m0s before. Find out why, and have it call less: ", "raise the limit"},
 		{100, 1000, 12, 60, "100 each second in the last minute, and 10 in 2m0s before. Find out why", "raise the limit"},
-		{100, 1000, 12, 400, "Have it call less at a time. Only if", "far more"}, // for more than an hour: it is usual
+		// for more than an hour: it is usual
+		{100, 1000, 12, 400, "Have it call less at a time. Only if", "far more"},
 		{100, 200, 12, 60, "Have it call less at a time. Only if it needs as many, and what its handlers use has room for more, raise the limit.", "far more"},
 		{0, 1000, 0, 6, "Have it call less at a time. Only if", "far more"},
 	} {
@@ -255,8 +263,8 @@ func TestLimitAdvice(t *testing.T) {
 	}
 }
 
-// The page of a peer says that its tables of methods and of errors count all peers.
-func TestPageOfPeerSaysWhatIsCounted(t *testing.T) {
+// The page of a peer states that its tables of methods and of errors count all peers.
+func TestPageOfPeerNamesCounts(t *testing.T) {
 	t.Parallel()
 	p := &Page{}
 	for _, peer := range []hg.Addr{newPeer(1, "one"), newPeer(2, "other")} {

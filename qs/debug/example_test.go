@@ -21,7 +21,8 @@ func Example() {
 	go func() { log.Print(web.ListenAndServe()) }()
 }
 
-// A page beside others of the program, that counts calls which end, and asks for a password.
+// A page next to other handlers of the program, which counts calls that have ended and requires a
+// password.
 func ExamplePage_Attach() {
 	var cfg qs.Config
 	secret := []byte("from a file")

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// Streams that are under way count for their method: the items and the bytes since they began, and since the last look.
+// Streams in flight count for their method: the items and the bytes since they began, and since the
+// last snapshot.
 func TestFlowsCountForMethods(t *testing.T) {
 	t.Parallel()
 	c := clock{now: time.Minute}
@@ -37,7 +38,8 @@ func TestFlowsCountForMethods(t *testing.T) {
 	require.EqualValues(t, []int64{1000, 0, 100_000}, []int64{m.Minute.Items, m.Minute.Sent, m.Minute.Received})
 	require.InDelta(t, 1000.0/60, m.Minute.ItemsPerSecond(), 1)
 
-	// Nobody looks for two minutes: the items are of both, and half of them of the last.
+	// No snapshot for two minutes: the items are distributed over both, and half of them are in the
+	// last one.
 	c.now += 2 * time.Minute
 	flow.Items, flow.Bytes = 14_000, 1_400_000
 	f.data = []contextData{age(d, 140*time.Second)}
@@ -53,7 +55,7 @@ func TestFlowsCountForMethods(t *testing.T) {
 	require.Empty(t, p.streamMarks)
 }
 
-// The rates of peers are those of the methods: RPCs of the library count if they are asked for.
+// The rates of peers are those of the methods: RPCs of the library count if Query.All is set.
 func TestPeersCountAsMethods(t *testing.T) {
 	t.Parallel()
 	p := &Page{}
@@ -76,7 +78,8 @@ func TestPeersCountAsMethods(t *testing.T) {
 	require.EqualValues(t, []int64{4, 1, 112, 1}, []int64{w.Count, w.Errors, w.Sent, w.Received})
 }
 
-// The page of a method has the peers that call it, or that it is called at: now, or in the last ten minutes.
+// The page of a method has the peers that call it, or that it is called at: now, or in the last ten
+// minutes.
 func TestPeersOfMethod(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -109,7 +112,8 @@ func TestPeersOfMethod(t *testing.T) {
 	require.Equal(t, []string{"calling"}, of("kv/get"))
 }
 
-// The page of a peer says how many of each of its methods have ended in the last minute, and of which none has.
+// The page of a peer has the number of ended calls in the last minute for each of its methods,
+// including those without any.
 func TestMethodsOfPeer(t *testing.T) {
 	t.Parallel()
 	var c clock

@@ -9,7 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A row is marked when it is older than is usual for its method: a report may take its minutes, and a lookup not even a second.
+// A row is marked when it is older than is usual for its method: a report may take its minutes, and
+// a lookup not even a second.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	var c clock

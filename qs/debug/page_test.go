@@ -27,7 +27,7 @@ var (
 	ask   = qs.Define[string, string]("shop/ask")
 )
 
-// A shop is a node whose page is looked at, and a client that has called what stalls.
+// A shop is a node with a page, and a client with a call that stalls.
 type shop struct {
 	page *debug.Page
 	node *qs.Node
@@ -36,7 +36,8 @@ type shop struct {
 	leave context.CancelFunc
 }
 
-// open opens a shop with a call of stall at work. Of the configuration it sets Name and what the page needs.
+// open opens a shop with a call of stall in flight. It sets Name, and the fields for the page, in
+// the configuration.
 func open(t *testing.T, cfg qs.Config) *shop {
 	t.Helper()
 	s := &shop{page: &debug.Page{}}
@@ -76,7 +77,7 @@ func open(t *testing.T, cfg qs.Config) *shop {
 	return s
 }
 
-// get asks for the page as a client that accepts accept.
+// get requests the page as a client that accepts accept.
 func get(t testing.TB, h http.Handler, method, path, accept string) (*http.Response, string) {
 	t.Helper()
 	r := httptest.NewRequest(method, path, nil)
@@ -88,7 +89,7 @@ func get(t testing.TB, h http.Handler, method, path, accept string) (*http.Respo
 	return w.Result(), string(b)
 }
 
-// snapshot asks for the page as JSON.
+// snapshot requests the page as JSON.
 func snapshot(t testing.TB, h http.Handler, query string) (s debug.Snapshot) {
 	t.Helper()
 	r, body := get(t, h, "GET", "/?format=json&"+query, "")
@@ -105,7 +106,8 @@ func TestPage(t *testing.T) {
 	ctx := context.Background()
 	_, err := fail.Call(ctx, s.peer, "x")
 	require.ErrorIs(t, err, qs.ErrNotFound)
-	wait(t, func() bool { return s.page.Snapshot(debug.Query{}).Errors.Total == 1 }) // Observe runs in Trigger
+	// Observe runs in Trigger
+	wait(t, func() bool { return s.page.Snapshot(debug.Query{}).Errors.Total == 1 })
 
 	r, html := get(t, s.page, "GET", "/", "text/html,*/*")
 	require.Equal(t, "text/html; charset=utf-8", r.Header.Get("Content-Type"))
@@ -145,7 +147,7 @@ func TestPage(t *testing.T) {
 	wait(t, func() bool { return s.page.Snapshot(debug.Query{}).Calls.Total == 0 })
 }
 
-// TestPagesOfMethodAndPeer: each has a page of its own, which has nothing of others.
+// TestPagesOfMethodAndPeer: a method and a peer have pages of their own, without rows of others.
 func TestPagesOfMethodAndPeer(t *testing.T) {
 	t.Parallel()
 	s := open(t, qs.Config{})
@@ -179,7 +181,7 @@ func TestPagesOfMethodAndPeer(t *testing.T) {
 	require.EqualValues(t, 30, snapshot(t, s.page, "").Peers.Rows[0].Minute.Count)
 }
 
-// debugLink returns the link to the page of a peer, as the overview has it.
+// debugLink returns the link to the page of a peer in the overview.
 func debugLink(t *testing.T, _ string, p *debug.Page, address string) string {
 	t.Helper()
 	_, html := get(t, p, "GET", "/", "")
@@ -211,7 +213,7 @@ func TestLinksAreRelative(t *testing.T) {
 	require.Equal(t, http.StatusOK, r.StatusCode)
 }
 
-// Calls of Quicksilver itself are left out unless they are asked for; errors have all.
+// Calls of Quicksilver itself are omitted unless they are requested; errors always include them.
 func TestBuiltInLeftOut(t *testing.T) {
 	t.Parallel()
 	var p debug.Page
@@ -255,7 +257,8 @@ func TestPublish(t *testing.T) {
 	require.True(t, strings.HasPrefix(expvar.Get(name).String(), `{"time":`))
 }
 
-// TestNew: a page about a node that is open has its peers, what is under way and probes, and nothing that has ended.
+// TestNew: a page of a node that is open has its peers, the calls in flight and probes, and none of
+// the calls that have ended.
 func TestNew(t *testing.T) {
 	t.Parallel()
 	s := open(t, qs.Config{})
@@ -273,8 +276,8 @@ func TestNew(t *testing.T) {
 	require.Contains(t, html, "Page.Attach before Open")
 }
 
-// TestAttachTwice: a page that is attached twice, or is shown a class that it has, counts and lists everything once; so does one that is
-// attached to the configuration of two nodes.
+// TestAttachTwice: a page that is attached twice, or is shown a class that it has, counts and lists
+// everything once; so does one that is attached to the configuration of two nodes.
 func TestAttachTwice(t *testing.T) {
 	t.Parallel()
 	var page, other debug.Page
@@ -305,7 +308,8 @@ func TestAttachTwice(t *testing.T) {
 	}
 }
 
-// TestGuard: a function of the program decides who sees the page; probes tell nothing and are for all.
+// TestGuard: a function of the program decides who sees the page; probes reveal nothing and are
+// public.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	s := open(t, qs.Config{})
@@ -332,7 +336,8 @@ func TestGuard(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.Code)
 }
 
-// TestTraceURL: an id of a trace leads to where the program says, if that is a place that a browser may go to.
+// TestTraceURL: the id of a trace links to the URL of the program, if that is a URL that a browser
+// may open.
 func TestTraceURL(t *testing.T) {
 	t.Parallel()
 	base := "https://jaeger.example/trace/"

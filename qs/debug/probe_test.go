@@ -22,8 +22,9 @@ var (
 	bad  = qs.Define[int, int]("debug/bad")
 )
 
-// A page that is attached shows the node and counts its calls, beside another observer. Its probes say whether the node is open and
-// ready: not before it is opened, not after SetReady(false), and while it drains open only.
+// A page that is attached shows the node and counts its calls, beside another observer. Its probes
+// say whether the node is open and ready: not before it is opened, not after SetReady(false), and
+// while it drains open only.
 func TestAttachAndProbe(t *testing.T) {
 	t.Parallel()
 	var page debug.Page

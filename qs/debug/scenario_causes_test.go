@@ -23,10 +23,11 @@ type world struct {
 	server, client         *qs.Node
 	to                     qs.Peer
 	serverPage, clientPage *Page
-	ctx                    context.Context // of what the test calls
+	ctx                    context.Context // context of the calls of the test
 }
 
-// newWorld opens both. Calls that are under way when the test ends are canceled. elapsed is the clock of both pages; nil is the usual one.
+// newWorld opens both nodes. Calls in flight at the end of the test are canceled. elapsed is the
+// clock of both pages; nil is the usual one.
 func newWorld(t *testing.T, cfg qs.Config, elapsed func(time.Time) time.Duration) *world {
 	t.Helper()
 	w := &world{serverPage: &Page{StalledAfter: 20 * time.Millisecond, elapsed: elapsed}, clientPage: &Page{StalledAfter: 20 * time.Millisecond, elapsed: elapsed}}
@@ -56,7 +57,8 @@ func newWorld(t *testing.T, cfg qs.Config, elapsed func(time.Time) time.Duration
 	return w
 }
 
-// waitForCause waits until the JSON of a page has a cause of that kind with all of the texts, and requires that the page shows it.
+// waitForCause waits until the JSON of a page has a cause of that kind with all of the texts, and
+// requires that the page shows it.
 func (w *world) waitForCause(t *testing.T, p *Page, kind string, texts ...string) Cause {
 	t.Helper()
 	for {
@@ -101,7 +103,8 @@ func untilDone(ctx context.Context, _ int) (int, error) {
 	return 0, context.Cause(ctx)
 }
 
-// A call whose handler hangs: both sides say which method, with whom, for how long, and what it waits for.
+// A call with a handler that hangs: both sides report the method, the peer, the age, and the reason
+// of the wait.
 func TestCauseStalledCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{}, nil)
@@ -155,7 +158,8 @@ func TestCauseStuckStream(t *testing.T) {
 	}
 }
 
-// A limit that is reached: requests wait, and the limit is named: that of the method, of a peer, of the node.
+// A limit that is reached: requests wait, and the limit is named: that of the method, of a peer, of
+// the node.
 func TestCauseLimitReached(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -183,8 +187,8 @@ func TestCauseLimitReached(t *testing.T) {
 	}
 }
 
-// Memory for peers that is used up is told, too.
-func TestCauseBudgetUsedUp(t *testing.T) {
+// A used-up budget for peers is reported, too.
+func TestCauseBudgetExhausted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{MaxPeers: 1}, nil)
 	getKey.Handle(w.server, func(_ context.Context, in int) (int, error) { return in, nil })
@@ -193,7 +197,8 @@ func TestCauseBudgetUsedUp(t *testing.T) {
 	w.waitForCause(t, w.serverPage, "limit", "The memory that is guaranteed to peers is used up", "for 1 peer (qs.Config.MaxPeers)")
 }
 
-// A leak: handles that nobody closes grow each time that somebody looks; those that come and go do not.
+// A leak: handles that are never closed grow with each snapshot; handles that are closed again do
+// not.
 func TestCauseLeak(t *testing.T) {
 	t.Parallel()
 	var now atomic.Int64
@@ -220,7 +225,7 @@ func TestCauseLeak(t *testing.T) {
 		}
 	}
 	defer func() { shrink(len(handles)) }()
-	for range 6 { // comes and goes
+	for range 6 { // opened and closed
 		grow()
 		grow()
 		requireNoCauses(t, w.clientPage)
@@ -241,7 +246,7 @@ func TestCauseLeak(t *testing.T) {
 	w.waitForCause(t, w.clientPage, "leak", "registered regions of memory", ". Together they are about 1.5 KiB; all of the 1000 that were looked at are alike: 1 B each, for peers to read, and no peer has used them.", "package bulk")
 }
 
-// A method that has become slow: the last minute is compared with what was before, at both sides.
+// A method that has become slow: both sides compare the last minute with the time before.
 func TestCauseSlowMethod(t *testing.T) {
 	t.Parallel()
 	var now atomic.Int64
@@ -264,7 +269,8 @@ func TestCauseSlowMethod(t *testing.T) {
 			_, err := f.Wait(w.ctx)
 			require.NoError(t, err)
 		}
-		for w.serverPage.Snapshot(Query{}).Load.Requests.Minute.Count < 40 || w.clientPage.Snapshot(Query{}).Load.Calls.Minute.Count < 40 { // Observe runs in Trigger
+		// Observe runs in Trigger
+		for w.serverPage.Snapshot(Query{}).Load.Requests.Minute.Count < 40 || w.clientPage.Snapshot(Query{}).Load.Calls.Minute.Count < 40 {
 			require.NoError(t, w.ctx.Err())
 		}
 	}
@@ -279,7 +285,7 @@ func TestCauseSlowMethod(t *testing.T) {
 	w.waitForCause(t, w.clientPage, "slow", "Calls of kv/get are slower than usual")
 }
 
-// Calls that fail: the share, the code, and what the last one said.
+// Failing calls: the share, the code, and the text of the last error.
 func TestCauseErrors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{}, nil)
@@ -314,7 +320,8 @@ type putIn struct{ Body qs.Source }
 
 var put = qs.Define[putIn, int64]("kv/put")
 
-// TestProgressOfCall: the row of a call that lends memory has what has been moved of it, and the pieces on their way are not rows.
+// TestProgressOfCall: the row of a call that lends memory shows how much of it was moved, and the
+// pieces in flight have no rows.
 func TestProgressOfCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{}, nil)
@@ -349,7 +356,8 @@ func TestProgressOfCall(t *testing.T) {
 	n, err := f.Wait(w.ctx)
 	require.NoError(t, err)
 	require.EqualValues(t, size, n)
-	for w.serverPage.Snapshot(Query{Method: "kv/put"}).Load.Requests.Minute.Received < size { // Observe runs in Trigger
+	// Observe runs in Trigger
+	for w.serverPage.Snapshot(Query{Method: "kv/put"}).Load.Requests.Minute.Received < size {
 		require.NoError(t, w.ctx.Err())
 	}
 }

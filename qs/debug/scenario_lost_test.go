@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A freezer forwards the bytes between two processes until it is frozen: then connections stay open, and no byte passes.
+// A freezer forwards the bytes between two processes until it is frozen: then connections stay
+// open, and no byte passes.
 type freezer struct {
 	net.Listener
 	mu     sync.Mutex // guards frozen and conns
@@ -84,8 +85,8 @@ func (f *freezer) freeze() {
 	f.mu.Unlock()
 }
 
-// A peer that is frozen ends its session before its calls are stalled: it is told which peer was lost, when, with which error, and what was under
-// way with it, at both sides.
+// A frozen peer loses its session before its calls count as stalled: both sides report which peer
+// was lost, when, with which error, and the calls in flight with it.
 func TestCausePeerLost(t *testing.T) {
 	t.Parallel()
 	cfg := qs.Config{}
@@ -110,7 +111,8 @@ func TestCausePeerLost(t *testing.T) {
 	require.NotEmpty(t, c.Peer)
 }
 
-// Peers are told for some minutes, one by one if there are few, and not if nothing was under way with them.
+// Lost peers are reported for some minutes, one by one if there are few, and only if there were
+// calls in flight with them.
 func TestLostPeersAreForgotten(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -126,9 +128,11 @@ func TestLostPeersAreForgotten(t *testing.T) {
 	}
 	idle := newPeer(1000, "idle")
 	f.lost(idle, errors.New("peer lost: silent"))
-	p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: idle.Bound(7), Took: 1}) // of a later process at the same address
+	// of a later process at the same address
+	p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: idle.Bound(7), Took: 1})
 	f.up = newPeer(1001, "up")
-	p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: f.up, Took: 1, Code: hg.ErrPeerLost}) // its handler has called one that was lost
+	// its handler has called one that was lost
+	p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: f.up, Took: 1, Code: hg.ErrPeerLost})
 	require.Empty(t, causesOf(p, "peer lost"))
 	for i := range 3 * maxLostPeers {
 		lose(i)

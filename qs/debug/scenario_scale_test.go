@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A fakeSource is a class whose state a test sets.
+// A fakeSource is a class with a state that the test sets.
 type fakeSource struct {
 	data    []contextData
 	handles map[hg.Addr]int // not in use, for kv/get
@@ -60,7 +60,8 @@ func newPeer(i int, process string) hg.Addr {
 	return a.Labeled(&label)
 }
 
-// busyPage is a page about a process with so many peers, streams and calls, and 256 methods.
+// busyPage returns a page of a process with these numbers of peers, streams and calls, and 256
+// methods.
 func busyPage(peers, streams, calls int) *Page {
 	p := &Page{}
 	d := contextData{open: true}
@@ -92,8 +93,8 @@ func busyPage(peers, streams, calls int) *Page {
 	return p
 }
 
-// TestManyStreamsAndPeers: of 10,000 streams, 10,000 calls and 5,000 peers the page shows a part that is readable, says of how many, and
-// has the rest behind links: sorted, filtered and cut at the server.
+// TestManyStreamsAndPeers: of 10,000 streams, 10,000 calls and 5,000 peers the page shows a
+// readable part and the total, and links to the rest: sorted, filtered and cut by the server.
 func TestManyStreamsAndPeers(t *testing.T) {
 	t.Parallel()
 	p := busyPage(5000, 10_000, 10_000)
@@ -154,8 +155,8 @@ func rowsOf(s Snapshot, view string) (keys []string) {
 	return keys
 }
 
-// TestHostileNames: what peers choose, the names of methods, their own, and texts of errors, is text on the page and in its JSON and in
-// the text for terminals, whatever it holds.
+// TestHostileNames: strings that peers choose, such as names of methods and processes and texts of
+// errors, are shown as text on the page, in its JSON and on terminals, whatever they contain.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("looong", 20_000)
@@ -233,7 +234,7 @@ func BenchmarkPage(b *testing.B) {
 	}
 }
 
-// BenchmarkObserve: what a call that ends costs a process that is watched.
+// BenchmarkObserve measures the cost of an ended call for a process that is watched.
 func BenchmarkObserve(b *testing.B) {
 	p := &Page{}
 	peers := make([]hg.Addr, 100)
@@ -265,7 +266,8 @@ func BenchmarkObserve(b *testing.B) {
 	})
 }
 
-// TestTransfersOfCalls: a transfer is counted with the request that it belongs to, and is a row of its own if there is none.
+// TestTransfersOfCalls: a transfer is counted with the request that it belongs to, and is a row of
+// its own if there is none.
 func TestTransfersOfCalls(t *testing.T) {
 	t.Parallel()
 	a, b := newPeer(1, "a"), newPeer(2, "b")

@@ -125,7 +125,7 @@ func jsonFields(t *testing.T, types map[string]*ast.TypeSpec, s *ast.TypeSpec) (
 	return all
 }
 
-// contentTypeOf names the type of a field as JSON has it.
+// contentTypeOf returns the JSON type of a field.
 func contentTypeOf(t *testing.T, e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -154,7 +154,8 @@ func contentTypeOf(t *testing.T, e ast.Expr) string {
 	return ""
 }
 
-// TestShape: the JSON of a page with something in each list has every field that is documented, with its type, and no other.
+// TestShape: the JSON of a page with something in each list has every field that is documented,
+// with its type, and no other.
 func TestShape(t *testing.T) {
 	t.Parallel()
 	s := open(t, qs.Config{})

@@ -36,7 +36,8 @@ func TestUsage(t *testing.T) {
 // leakPeer is the peer that handles are for.
 var leakPeer = newPeer(1, "kv")
 
-// leakingPage returns a page about a class with handles and regions that are not in use. It begins to count at the time of the clock.
+// leakingPage returns a page about a class with handles and regions that are not in use. It begins
+// to count at the time of the clock.
 func leakingPage(c *clock, regions int64) (*Page, *fakeSource) {
 	p, f := c.newPage(), &fakeSource{handles: map[hg.Addr]int{leakPeer: int(regions)}, regions: regions}
 	p.sources = []source{f}
@@ -44,8 +45,9 @@ func leakingPage(c *clock, regions int64) (*Page, *fakeSource) {
 	return p, f
 }
 
-// A leak is found though nobody has looked before: what ends has it counted. It is told by its rate, a slow one, too, but not what comes and goes.
-func TestLeakSeenByNobody(t *testing.T) {
+// A leak is found without an earlier snapshot: the ends of calls trigger the count. It is reported
+// with its rate, also a low one; values that rise and fall are not.
+func TestLeakWithoutViewer(t *testing.T) {
 	t.Parallel()
 	for _, l := range []struct {
 		name string
@@ -84,8 +86,9 @@ func TestLeakSeenByNobody(t *testing.T) {
 	require.Empty(t, causesOf(p, "leak"), "it comes and goes")
 }
 
-// The first look at thousands tells of them: with the rate since the page has begun to count, or without, where that is now.
-func TestLeakAtFirstLook(t *testing.T) {
+// The first snapshot with thousands of objects reports them: with the rate since the page has begun
+// to count, or without one at the beginning.
+func TestLeakAtFirstSnapshot(t *testing.T) {
 	t.Parallel()
 	var c clock
 	p, f := leakingPage(&c, 0)
@@ -102,7 +105,8 @@ func TestLeakAtFirstLook(t *testing.T) {
 	require.Contains(t, causesOf(p, "leak")[0].Text, "and in the last 40m0s have become 5 more each second.")
 }
 
-// Memory that leaks is told with the peer that has used most of it last, by its session, and with its size.
+// Leaking memory is reported with the peer that has used most of it last, by session, and with its
+// size.
 func TestLeakNamesUserOfMemory(t *testing.T) {
 	t.Parallel()
 	user, gone := newPeer(1, "kv"), uint64(99)

@@ -56,7 +56,8 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestWindows: what ended is counted in the last minute and in the last ten, and leaves them in time.
+// TestWindows: events count in the last minute and in the last ten minutes, and leave these windows
+// in time.
 func TestWindows(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -102,7 +103,8 @@ func TestWindows(t *testing.T) {
 	require.Equal(t, time.Second, m.Most)
 }
 
-// TestErrorsAreGrouped: of a method and a code there is one row, with the first, the last, and the text of that.
+// TestErrorsAreGrouped: of a method and a code there is one row, with the first, the last, and the
+// text of that.
 func TestErrorsAreGrouped(t *testing.T) {
 	t.Parallel()
 	p := &Page{}
@@ -138,7 +140,8 @@ func TestBytesOfTransfers(t *testing.T) {
 	require.Zero(t, s.Errors.Total, "the handler that made it fails or does not")
 }
 
-// TestPeersAreForgotten: peers that are counted are bounded, those that were idle the longest make room.
+// TestPeersAreForgotten: peers that are counted are bounded, those that were idle the longest make
+// room.
 func TestPeersAreForgotten(t *testing.T) {
 	t.Parallel()
 	var c clock
