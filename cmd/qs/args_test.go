@@ -8,17 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNormalize: a command line in any order, with one dash or two before long flags, is the same to pflag.
+// TestNormalize: a command line in any order, with one dash or two before long flags, is the same
+// to pflag.
 func TestNormalize(t *testing.T) {
 	for line, want := range map[string]string{
-		"ping tcp://h:1 -timeout 3s":                       "ping --timeout=3s -- tcp://h:1",
-		"ping --timeout 3s tcp://h:1":                      "ping --timeout=3s -- tcp://h:1",
-		"ping -timeout=3s tcp://h:1":                       "ping --timeout=3s -- tcp://h:1",
-		"ping -t 3s tcp://h:1 -json":                       "ping -t=3s --json -- tcp://h:1",
-		"-json ping tcp://h:1":                             "ping --json -- tcp://h:1",
-		"ping -json=false -c3 tcp://h:1":                   "ping --json=false -c3 -- tcp://h:1",
-		"ping -jc 3 tcp://h:1":                             "ping -jc=3 -- tcp://h:1",
-		"ping -tcount 3":                                   "ping --tcount -- 3", // no short flags: an unknown one
+		"ping tcp://h:1 -timeout 3s":     "ping --timeout=3s -- tcp://h:1",
+		"ping --timeout 3s tcp://h:1":    "ping --timeout=3s -- tcp://h:1",
+		"ping -timeout=3s tcp://h:1":     "ping --timeout=3s -- tcp://h:1",
+		"ping -t 3s tcp://h:1 -json":     "ping -t=3s --json -- tcp://h:1",
+		"-json ping tcp://h:1":           "ping --json -- tcp://h:1",
+		"ping -json=false -c3 tcp://h:1": "ping --json=false -c3 -- tcp://h:1",
+		"ping -jc 3 tcp://h:1":           "ping -jc=3 -- tcp://h:1",
+		// no short flags: an unknown one
+		"ping -tcount 3":                                   "ping --tcount -- 3",
 		"ping -help":                                       "ping --help",
 		"-version":                                         "--version",
 		"top -n 1 tcp://h:1":                               "top -n=1 -- tcp://h:1",

@@ -61,7 +61,7 @@ func TestBench(t *testing.T) {
 	q.start().wait(0)
 }
 
-// What is wrong is said before anything is sent, or when the first call has come back.
+// Errors in the flags are reported before anything is sent, or after the first call.
 func TestBenchMistakes(t *testing.T) {
 	t.Parallel()
 	addr := typedTarget(t, true)
@@ -153,7 +153,8 @@ func TestBenchCompare(t *testing.T) {
 	require.Regexp(t, `--compare: .* is not what qs bench --json prints`, run(t, 1, "bench", "-compare", before, s.addr, hg.PingRPC).errors.String())
 }
 
-// A target that is killed during a run without end: the run ends by itself, and says what became of the calls.
+// If the target is killed during a run without end, the run ends by itself, and reports the
+// outcomes of the calls.
 func TestBenchTargetDies(t *testing.T) {
 	t.Parallel()
 	for name, rate := range map[string]string{"closed": "0", "open": "20000"} {
@@ -163,11 +164,12 @@ func TestBenchTargetDies(t *testing.T) {
 			q := newQS(t, "bench", "-json", "-d", "1h", "-rate", rate, "-peer-timeout", "500ms", "-raw", s.addr, "qs/echo", "hello").start()
 			s.waitForLoad()
 			before := busyTime(t, s.cmd.Process.Pid)
-			soon(t, "calls", func() bool { // more than what comes before the first
+			soon(t, "calls", func() bool { // more than the lines before the first call
 				return busyTime(t, s.cmd.Process.Pid) >= before+200*time.Millisecond || runtime.GOOS != "linux"
 			})
 			if rate == "0" {
-				requireEnds(t, q, 1, func() { require.NoError(t, s.cmd.Process.Kill()) }) // and does not spin
+				// and does not spin
+				requireEnds(t, q, 1, func() { require.NoError(t, s.cmd.Process.Kill()) })
 			} else {
 				require.NoError(t, s.cmd.Process.Kill())
 				q.wait(1)
@@ -187,7 +189,7 @@ func TestBenchTargetDies(t *testing.T) {
 	}
 }
 
-// An interrupt ends the run, and what it has is printed.
+// An interrupt ends the run, and its results are printed.
 func TestBenchInterrupt(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "")

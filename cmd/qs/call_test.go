@@ -55,7 +55,7 @@ type base struct {
 	ID int64 `msgpack:"id"`
 }
 
-// An odd has what JSON has not.
+// An odd has values that JSON cannot represent.
 type odd struct {
 	base
 	Bytes    []byte
@@ -270,9 +270,9 @@ func TestCallLends(t *testing.T) {
 	require.Regexp(t, `not for --raw`, call(2, "-raw", "-source", "Goods="+src).errors.String())
 }
 
-// A mistake in the name of a field, or in that of a file, leaves files as they are, and so does a call that fails: the method has not
-// run, or its bytes do not become the file.
-func TestCallSpoilsNothing(t *testing.T) {
+// A mistake in the name of a field, or in that of a file, leaves files as they are, and so does a
+// call that fails: the method has not run, or its bytes do not become the file.
+func TestCallKeepsFiles(t *testing.T) {
 	t.Parallel()
 	addr, dir := typedTarget(t, true), t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -303,7 +303,8 @@ func TestCallSpoilsNothing(t *testing.T) {
 	require.EqualValues(t, 0o640, info.Mode().Perm())
 }
 
-// The output of a method with Sinks is the same whether files are lent in them or not, and several files can be lent.
+// The output of a method with Sinks is the same whether files are lent in them or not, and several
+// files can be lent.
 func TestCallSinks(t *testing.T) {
 	t.Parallel()
 	addr, dir := typedTarget(t, true), t.TempDir()
@@ -359,7 +360,8 @@ func TestCallMeta(t *testing.T) {
 	require.Regexp(t, `one-way.*\n.*\n.*--oneway for one-way methods`, run(t, exitUsage, "call", typedTarget(t, false), "shop/note", `"hello"`).errors.String())
 }
 
-// What is printed can be the input of another call, and means the same: also what JSON does not have.
+// The output of a call is valid input for another one, with the same meaning, also for values that
+// JSON cannot represent.
 func TestCallRoundTrip(t *testing.T) {
 	t.Parallel()
 	addr := typedTarget(t, true)
@@ -435,7 +437,7 @@ func TestTop(t *testing.T) {
 	q.cmd.Stdout = w
 	q.start()
 	require.NoError(t, w.Close())
-	_, err = io.ReadFull(r, make([]byte, 2000)) // several looks
+	_, err = io.ReadFull(r, make([]byte, 2000)) // several reads
 	require.NoError(t, err)
 	require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
 	_, _ = io.Copy(io.Discard, r)
@@ -443,8 +445,8 @@ func TestTop(t *testing.T) {
 	q.wait(0)
 }
 
-// TestLookupFate: a method whose types the program does not tell in time, or before an interrupt, was not sent; what only asks has no
-// fate.
+// TestLookupFate: a call is not sent if the types of its method are not received in time, or before
+// an interrupt; commands that only query have no fate.
 func TestLookupFate(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 10)
@@ -480,7 +482,8 @@ func TestLookupFate(t *testing.T) {
 	require.Contains(t, adviceFor(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a shows")
 }
 
-// TestNoInput: only "-" and "@-" read the standard input. Without an input the zero value is sent, whatever is in a pipe or a file, and a note says so.
+// TestNoInput: only "-" and "@-" read the standard input. Without an input the zero value is sent,
+// even if a pipe or a file has data, with a note.
 func TestNoInput(t *testing.T) {
 	t.Parallel()
 	addr, plain := typedTarget(t, true), serve(t, "").addr
@@ -520,7 +523,8 @@ func TestNoInput(t *testing.T) {
 	require.Empty(t, run(t, 0, "call", addr, "shop/token").errors.String(), "/dev/null")
 }
 
-// TestStreamCut: a stream that ends behind some items has run, and says so; --count ends it without an error.
+// TestStreamCut: a stream that ends early after some items has run, and the error says so; --count
+// ends it without an error.
 func TestStreamCut(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{})
@@ -561,8 +565,9 @@ func inProcessNode(t *testing.T, handle func(n *qs.Node)) (addr string) {
 	return n.Addr().String()
 }
 
-// TestServeRehearses: the methods of qs serve answer, and give the exit codes of what may have run and of what has failed.
-func TestServeRehearses(t *testing.T) {
+// TestServeRehearsalMethods: the methods of qs serve answer, and produce the exit codes for "may
+// have run" and for "failed".
+func TestServeRehearsalMethods(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, "").addr
 	require.Equal(t, "3\n", run(t, 0, "call", addr, "add", `{"A": 1, "B": 2}`).out.String())
@@ -574,7 +579,8 @@ func TestServeRehearses(t *testing.T) {
 	require.Regexp(t, `answers: fail was called; it ran\n`, run(t, exitHandler, "call", addr, "fail", "null").errors.String())
 }
 
-// TestServeDrains: after SIGTERM a server lets requests end, for --drain, and says what it has broken off.
+// TestServeDrains: after SIGTERM a server waits for requests, for --drain, and reports the requests
+// that it has canceled.
 func TestServeDrains(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -584,7 +590,8 @@ func TestServeDrains(t *testing.T) {
 		code   int // of serve
 		want   string
 	}{
-		{"1m", "count", `{"N": 2, "Interval": "1s"}`, 0, `^qs serve: (1 request|2 requests) under way: waits up to 1m0s for the end\n$`}, // the last look may be one
+		// the last poll may print one
+		{"1m", "count", `{"N": 2, "Interval": "1s"}`, 0, `^qs serve: (1 request|2 requests) under way: waits up to 1m0s for the end\n$`},
 		{"50ms", "sleep", `"1h"`, exitFailed, `\nqs serve: broken off after 50ms: 1 request: handler of sleep has not answered\n$`},
 		{"0", "sleep", `"1h"`, exitFailed, `^qs serve: broken off after 0s: 1 request: handler of sleep has not answered\n$`},
 	} {
@@ -628,7 +635,7 @@ func TestRawOfMsgpack(t *testing.T) {
 	require.Contains(t, run(t, exitNotRun, "call", "-json", "tcp://127.0.0.1:1", "m").errors.String(), `"fate":"did_not_run"`)
 }
 
-// TestHealth: a program is ready, or says why it is not.
+// TestHealth: a program is ready, or the reason is printed.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	class, addr := inProcessClass(t, nil)
@@ -644,7 +651,7 @@ func TestHealth(t *testing.T) {
 	require.Contains(t, run(t, 1, "health", "tcp://127.0.0.1:1").errors.String(), "cannot be reached")
 }
 
-// TestHealthWaits: --wait asks again until the program is ready, or the time is over.
+// TestHealthWaits: --wait polls until the program is ready, or the time is over.
 func TestHealthWaits(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
@@ -666,7 +673,7 @@ func TestHealthWaits(t *testing.T) {
 	require.Contains(t, []int{exitInterrupted, -1}, q.code, "before it catches signals it is ended by them")
 }
 
-// TestCallAdvice: what to do follows from what became of the request, not from the code alone.
+// TestCallAdvice: the advice depends on the fate of the request, not only on the code.
 func TestCallAdvice(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -681,7 +688,7 @@ func TestCallAdvice(t *testing.T) {
 		{hg.ErrPermission, hg.NotRun, "show a certificate"},
 		{hg.ErrPermission, hg.Ran, "the method ran and said so"},
 		{hg.ErrDenied, hg.Ran, "the method ran and said so"},
-		{hg.ErrDenied, hg.NotRun, "do what the text says"}, // of a handler that refuses
+		{hg.ErrDenied, hg.NotRun, "do what the text says"}, // refused by a handler
 		{hg.ErrTimeout, hg.Ran, "give it more time"},
 		{hg.ErrTimeout, hg.NotRun, "it did not run: repeat it"},
 		{hg.ErrOverflow, hg.NotRun, "it did not run, and a repetition will not help"},

@@ -214,7 +214,7 @@ func TestCpPipes(t *testing.T) {
 	require.Contains(t, run(t, exitFailed, cp("-", s.addr+"/d")...).errors.String(), "d is a directory: name a file in it")
 }
 
-// TestCpPipeInterrupt: Ctrl-C ends a copy whose input is idle, and leaves nothing behind.
+// TestCpPipeInterrupt: Ctrl-C ends a copy with an idle input, and leaves no file.
 func TestCpPipeInterrupt(t *testing.T) {
 	t.Parallel()
 	s := serveFiles(t, "")
@@ -269,9 +269,9 @@ func TestCpRefused(t *testing.T) {
 	require.Regexp(t, `tcp://127.0.0.1:1 cannot be reached: connect: connection refused\n`, q.errors.String())
 }
 
-// TestCpSaysWhatArrived: an error promises that the copy resumes only if there is something to resume, and its exit code says that
-// the command may be repeated only if it may.
-func TestCpSaysWhatArrived(t *testing.T) {
+// TestCpErrorOffersResume: an error offers to resume the copy only if there is a part, and has the
+// exit code for a retry only if a retry can help.
+func TestCpErrorOffersResume(t *testing.T) {
 	const again = "\n  to do:  run the same command again"
 	for _, c := range []struct {
 		err    error

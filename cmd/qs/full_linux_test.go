@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFullOutput: output that cannot be written is an error, and of a call it says that the method ran.
+// TestFullOutput: a failed write of the output is an error, which for a call says that the method
+// ran.
 func TestFullOutput(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, "").addr

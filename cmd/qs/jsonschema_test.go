@@ -24,10 +24,12 @@ import (
 
 var update = flag.Bool("update", false, "write docs/qs.schema.json and testdata/transcript-*.txt anew")
 
-// schemaFile is what users read: a JSON Schema of the output of each command, by its name in $defs.
+// schemaFile is the schema for users: a JSON Schema of the output of each command, by its name in
+// $defs.
 const schemaFile = "../../docs/qs.schema.json"
 
-// outputs are the types of what -json prints. One that is printed repeatedly is one line each time.
+// outputs are the types of the output with -json. Types that are printed repeatedly use one line
+// each time.
 var outputs = map[string]any{
 	"bench": load.Result{},
 	"cp":    copyResult{}, "error": struct {
@@ -71,7 +73,8 @@ func TestSchema(t *testing.T) {
 	require.Equal(t, string(want), string(got), "go test ./cmd/qs -run TestSchema -update writes it anew")
 }
 
-// TestJSONTopic: "qs help json" and docs/OPERATIONS.md name every command that prints JSON, and every part of the schema once.
+// TestJSONTopic: "qs help json" and docs/OPERATIONS.md name every command that prints JSON, and
+// every part of the schema once.
 func TestJSONTopic(t *testing.T) {
 	page := readFile(t, "../../docs/OPERATIONS.md")
 	listed, defs := map[string]bool{}, map[string]bool{}
@@ -134,7 +137,7 @@ func requireSnakeCase(t *testing.T, where string, v any) {
 	}
 }
 
-// TestJSONOfCommands: what each command prints with -json is of the schema, errors too.
+// TestJSONOfCommands: the output of each command with -json matches the schema, also for errors.
 func TestJSONOfCommands(t *testing.T) {
 	t.Parallel()
 	s := serveFiles(t, "")

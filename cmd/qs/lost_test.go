@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// busyTime returns the time that a process has computed, where the system tells; ticks are 10 ms.
+// busyTime returns the processor time of a process, if the system reports it, in ticks of 10 ms.
 func busyTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -35,8 +35,8 @@ func busyTime(t *testing.T, pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// requireEnds wants q, whose peer timeout is 500 ms, to end with an exit code once lose has taken its target away, and to compute less than
-// half of the time until then.
+// requireEnds requires that q, whose peer timeout is 500 ms, ends with an exit code after lose has
+// removed its target, and uses a processor for less than half of the time until then.
 func requireEnds(t *testing.T, q *process, code int, lose func()) {
 	t.Helper()
 	before := busyTime(t, q.cmd.Process.Pid)
@@ -51,7 +51,7 @@ func requireEnds(t *testing.T, q *process, code int, lose func()) {
 	}
 }
 
-// waitForLoad waits until somebody has a session with s and sends requests, and s computes because of them.
+// waitForLoad waits until a client has a session with s and sends requests, which s processes.
 func (s *server) waitForLoad() {
 	s.t.Helper()
 	c, err := dial(&network{timeout: patience}, s.addr)
@@ -76,8 +76,8 @@ func (s *server) waitForLoad() {
 	})
 }
 
-// TestTargetIsLost: a target that is killed or stopped under load.
-func TestTargetIsLost(t *testing.T) {
+// TestTargetLost: a target that is killed or stopped under load.
+func TestTargetLost(t *testing.T) {
 	t.Parallel()
 	listen := map[string]string{"perf sm": "sm://*"}
 	cases := map[string][]string{

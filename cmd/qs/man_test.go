@@ -15,8 +15,8 @@ import (
 
 var manDir = flag.String("man.dir", "", "where TestManPages leaves the manual pages; none by default")
 
-// TestManPages makes a manual page for each command, from its help. A release makes them by "go generate ./cmd/qs", in cmd/qs/man; the
-// variable SOURCE_DATE_EPOCH sets their date.
+// TestManPages makes a manual page for each command, from its help. A release makes them by "go
+// generate ./cmd/qs", in cmd/qs/man; the variable SOURCE_DATE_EPOCH sets their date.
 func TestManPages(t *testing.T) {
 	dir := *manDir
 	if dir == "" {

@@ -68,7 +68,8 @@ func TestMercury(t *testing.T) {
 	require.Contains(t, run(t, 2, "mercury", n.Addr(), "dance").errors.String(), "dance")
 }
 
-// A gateway of the command line passes calls on in both directions, and to nobody whom it was not told of.
+// A gateway of the command line forwards calls in both directions, and only to the configured
+// targets.
 func TestMercuryGateway(t *testing.T) {
 	c, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ func TestDatagrams(t *testing.T) {
 	commandsOver(t, "udp", "udp://127.0.0.1:0", `udp://127\.0\.0\.1:PORT`)
 }
 
-// commandsOver runs the commands over a transport; form is how qs info says what its addresses look like.
+// commandsOver runs the commands over a transport; form is how qs info describes its addresses.
 func commandsOver(t *testing.T, scheme, listen, form string) {
 	s := serveFiles(t, "", listen)
 	require.Regexp(t, "^"+scheme+"://", s.addr)

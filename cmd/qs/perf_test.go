@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 )
 
-const short = "20ms" // of a measurement whose figures nobody reads
+const short = "20ms" // duration of a measurement whose result is not used
 
 func TestPerfJSON(t *testing.T) {
 	for _, api := range []string{"callback", "sync", "typed"} {
@@ -69,7 +69,7 @@ func TestPerfLadders(t *testing.T) {
 	}
 }
 
-// The tables of calls go on beyond what a message holds, in one direction and in both.
+// The tables of calls include payloads larger than a message, in one direction and in both.
 func TestPerfLargeCalls(t *testing.T) {
 	for _, args := range [][]string{{"rate"}, {"rate", "-both"}, {"lat"}, {"lat", "-both"}} {
 		q := run(t, 0, append([]string{"perf", "-time", "1ms", "-inflight", "2", "-bulk", "131072", "-op"}, args...)...)

@@ -92,8 +92,9 @@ func inProcessClass(t *testing.T, handlers map[string]hg.Handler) (class *hg.Cla
 	return class, class.Addr().String()
 }
 
-// TestPingGoesOn: one call that nobody answers is canceled and counted, and the next ones are answered.
-func TestPingGoesOn(t *testing.T) {
+// TestPingContinuesAfterTimeout: a call without an answer is canceled and counted, and the next
+// ones are answered.
+func TestPingContinuesAfterTimeout(t *testing.T) {
 	t.Parallel()
 	calls := 0
 	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Request) error {
@@ -110,7 +111,7 @@ func TestPingGoesOn(t *testing.T) {
 	require.Regexp(t, `(?m)^4 sent, 3 answered, 1 lost; `, out)
 }
 
-// TestPingRefused: a target that says no to a ping lives.
+// TestPingRefused: a target that refuses a ping is alive.
 func TestPingRefused(t *testing.T) {
 	t.Parallel()
 	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(hg.Request) error { return hg.Errorf(hg.ErrDenied, "not you") }})
@@ -126,7 +127,8 @@ func TestPingSilent(t *testing.T) {
 		return nil
 	}})
 	q := run(t, exitNotRun, "ping", "-interval", "0", "-timeout", "200ms", "-peer-timeout", "500ms", addr)
-	require.Regexp(t, `(?m)^(2 sent, 0 answered, 2|3 sent, 0 answered, 3|4 sent, 0 answered, 4) lost$`, q.out.String()) // 3, but for a busy machine
+	// 3, but for a busy machine
+	require.Regexp(t, `(?m)^(2 sent, 0 answered, 2|3 sent, 0 answered, 3|4 sent, 0 answered, 4) lost$`, q.out.String())
 	require.Regexp(t, `^qs ping: `+addr+` is connected and has answered nothing for 500ms\n  to do:  .*\n$`, q.errors.String())
 }
 

@@ -26,7 +26,7 @@ func TestPlainProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProgress(out, 100<<20, false)
 		p.File("a")
-		p.Skip(50 << 20) // that was there already does not make it look fast
+		p.Skip(50 << 20) // bytes that were present already do not count for the rate
 		for range 8 {
 			pause(300 * time.Millisecond)
 			p.Add(3 << 20)
@@ -52,5 +52,5 @@ func TestPlainProgress(t *testing.T) {
 	require.Equal(t, []string{"something"}, lines(), "a quiet one says what matters")
 }
 
-// pause lets time of the bubble pass.
+// pause advances the time of the bubble.
 func pause(d time.Duration) { <-time.NewTimer(d).C }

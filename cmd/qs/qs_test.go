@@ -22,8 +22,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 )
 
-// stallEnv makes a qs that receives a file halt as soon as so many bytes are verified: "BYTES:FILE". It makes FILE then,
-// and goes on when somebody has removed it, or when it has heard that it is to end.
+// stallEnv makes a qs that receives a file halt when this many bytes are verified: "BYTES:FILE". It
+// then creates FILE, and continues when FILE is removed, or it is told to end.
 const stallEnv = "QUICKSILVER_QS_STALL"
 
 // With this first argument the test binary is a program for qs run, where there are tests of it.
@@ -31,7 +31,7 @@ const programArg = "test-program"
 
 var asProgram func(args []string) int
 
-// TestMain lets the test binary be qs, so that what runs is built as the test is, with -race too.
+// TestMain makes the test binary act as qs, so that qs is built as the test is, with -race too.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == programArg {
 		os.Exit(asProgram(os.Args[2:]))
@@ -67,7 +67,7 @@ func stall(bytes, file string) {
 	}
 }
 
-// patience bounds what has to happen at some time.
+// patience limits the wait for an event.
 const patience = 30 * time.Second
 
 // A process is one that runs a command.
@@ -217,7 +217,7 @@ func exists(name string) func() bool {
 	}
 }
 
-// soon waits until something is so.
+// soon waits until is returns true.
 func soon(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	require.Eventually(t, is, patience, time.Millisecond, what)

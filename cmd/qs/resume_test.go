@@ -64,7 +64,7 @@ func (b *broken) args(more ...string) []string {
 	return cp(append(more, from, to)...)
 }
 
-// kept is a regular expression for the line of an error that says what is there.
+// kept returns a regular expression for the line of an error about the part that was kept.
 func (b *broken) kept() string {
 	in := regexp.QuoteMeta(filepath.Dir(b.dst))
 	if !b.download {
@@ -73,13 +73,13 @@ func (b *broken) kept() string {
 	return `  kept:   [0-9.]+ [KM]iB of 2\.50 MiB in ` + in + `/f\.qs-part; ` + in + `/f was not touched\n`
 }
 
-// goOn lets the side go on that has halted, if it is still there.
+// goOn lets the halted side continue, if it is still running.
 func (b *broken) goOn() { require.NoError(b.t, os.Remove(b.stalled)) }
 
 // restart serves the same files by another process.
 func (b *broken) restart() { b.server = serve(b.t, "", "-root", b.root, "-write") }
 
-// resume runs the command again, wants the whole file, and returns what it said.
+// resume runs the command again, requires the whole file, and returns the output.
 func (b *broken) resume(args ...string) (r copyResult, notes string) {
 	b.t.Helper()
 	q := run(b.t, 0, b.args(append(args, "-json")...)...)
@@ -121,7 +121,7 @@ func TestResumeAfterKilledTarget(t *testing.T) {
 	})
 }
 
-// TestResumeAfterKilledOrigin: the same target goes on with a new origin, or another target does.
+// TestResumeAfterKilledOrigin: the same target resumes with a new origin, or another target does.
 func TestResumeAfterKilledOrigin(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := breakOff(t, download)
@@ -138,7 +138,7 @@ func TestResumeAfterInterrupt(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := breakOff(t, download)
 		require.NoError(t, b.origin.cmd.Process.Signal(os.Interrupt))
-		b.origin.wait(exitInterrupted) // it goes on by itself, if it is the one that halts
+		b.origin.wait(exitInterrupted) // it ends by itself if it is the halted side
 		require.Regexp(t, `(?m)^qs cp: copy .*: interrupted\n`+b.kept()+`  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
 		if !download {
 			b.goOn()
@@ -148,7 +148,8 @@ func TestResumeAfterInterrupt(t *testing.T) {
 	})
 }
 
-// TestSecondCopy: a copy to a file that another copy is writing is refused, and the first one goes on.
+// TestSecondCopy: a copy to a file that another copy is writing is refused, and the first one
+// continues.
 func TestSecondCopy(t *testing.T) {
 	t.Parallel()
 	eachDirection(t, func(t *testing.T, download bool) {
@@ -165,7 +166,8 @@ func TestSecondCopy(t *testing.T) {
 	})
 }
 
-// TestStoppedTarget: a target that is stopped in the middle is given up after the peer timeout, without a busy wait.
+// TestStoppedTarget: a target that is stopped in the middle is given up after the peer timeout,
+// without a busy wait.
 func TestStoppedTarget(t *testing.T) {
 	t.Parallel()
 	b := breakOff(t, false)
@@ -190,8 +192,8 @@ func TestStuckTarget(t *testing.T) {
 	b.requireResumed()
 }
 
-// TestFrozenOrigin: an origin that is stopped while the target pulls from it does not hold up another one, although the
-// target will not give it up for a long time: the transfer is canceled.
+// TestFrozenOrigin: an origin that is stopped while the target pulls from it does not hold up
+// another one, although the target will not give it up for a long time: the transfer is canceled.
 func TestFrozenOrigin(t *testing.T) {
 	b := breakOff(t, false, "-peer-timeout", "1h")
 	require.NoError(t, b.origin.cmd.Process.Signal(syscall.SIGSTOP))
@@ -199,12 +201,13 @@ func TestFrozenOrigin(t *testing.T) {
 	b.requireResumed("-timeout", "5s", "-sha256=false")
 }
 
-// TestServeEnds: a target that is told to end breaks off what is under way, and ends.
+// TestServeEnds: a target that is told to end cancels the requests in flight, and ends.
 func TestServeEnds(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := breakOff(t, download)
 		require.NoError(t, b.server.cmd.Process.Signal(syscall.SIGTERM))
-		require.NoError(t, b.server.cmd.Wait(), "%s", &b.server.errors) // it goes on by itself, if it is the one that halts
+		// it ends by itself if it is the halted side
+		require.NoError(t, b.server.cmd.Wait(), "%s", &b.server.errors)
 		if download {
 			b.goOn()
 		}
@@ -214,7 +217,7 @@ func TestServeEnds(t *testing.T) {
 	})
 }
 
-func TestChangedSourceBeginsAnew(t *testing.T) {
+func TestChangedSourceRestarts(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := breakOff(t, download)
 		require.NoError(t, b.origin.cmd.Process.Kill())
@@ -231,8 +234,9 @@ func TestChangedSourceBeginsAnew(t *testing.T) {
 	})
 }
 
-// TestOtherSourceBeginsAnew: another source, with the size and time that the part's had, is not joined to the part.
-func TestOtherSourceBeginsAnew(t *testing.T) {
+// TestOtherSourceRestarts: another source, with the size and time that the part's had, is not
+// joined to the part.
+func TestOtherSourceRestarts(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := breakOff(t, download)
 		require.NoError(t, b.origin.cmd.Process.Kill())
@@ -248,7 +252,7 @@ func TestOtherSourceBeginsAnew(t *testing.T) {
 	})
 }
 
-// TestDamagedPart: one byte of what was verified is not what it was, or some are missing.
+// TestDamagedPart: one verified byte was changed, or some are missing.
 func TestDamagedPart(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		for name, damage := range map[string]func(f *os.File) error{
@@ -277,7 +281,7 @@ func TestDamagedPart(t *testing.T) {
 	})
 }
 
-func TestAnewForgetsThePart(t *testing.T) {
+func TestAnewDiscardsPart(t *testing.T) {
 	b := breakOff(t, false)
 	require.NoError(t, b.origin.cmd.Process.Kill())
 	b.origin.wait(-1)
@@ -294,8 +298,9 @@ func changedCode(download bool) int {
 	return exitFailed
 }
 
-// TestSourceIsTruncatedMeanwhile: what is gone of a file that is mapped ends the transfer, not a process.
-func TestSourceIsTruncatedMeanwhile(t *testing.T) {
+// TestSourceTruncatedDuringCopy: the missing pages of a mapped file end the transfer, and no
+// process.
+func TestSourceTruncatedDuringCopy(t *testing.T) {
 	require.Greater(t, brokenSize, mapFrom)
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := breakOff(t, download)
@@ -310,8 +315,9 @@ func TestSourceIsTruncatedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestSourceChangesMeanwhile: a file that is written to while it is copied does not become a file of old and new pieces.
-func TestSourceChangesMeanwhile(t *testing.T) {
+// TestSourceChangedDuringCopy: a file that is written to while it is copied does not become a file
+// of old and new pieces.
+func TestSourceChangedDuringCopy(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := breakOff(t, download)
 		writeFile(t, b.src, append([]byte("changed"), b.data...))

@@ -29,8 +29,9 @@ import (
 
 func init() { asProgram = program }
 
-// program joins the others and does what args say: "leave", or "fail RANK", or "absent RANK", or "wait" for a signal, or
-// "stubborn", which is "fail 1" among processes that do not end when they are told to.
+// program joins the others and then acts as args say: "leave", or "fail RANK", or "absent RANK", or
+// "wait" for a signal, or "stubborn", which is "fail 1" among processes that ignore the signal to
+// end.
 func program(args []string) int {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
@@ -86,8 +87,8 @@ func TestRun(t *testing.T) {
 	require.Empty(t, q.errors.String())
 }
 
-// When one fails the others are told to end, and qs run ends with what the first has ended with.
-func TestRunEndsAllWhenOneFails(t *testing.T) {
+// If one process fails the others are told to end, and qs run ends with the exit code of the first.
+func TestRunFailureEndsAll(t *testing.T) {
 	t.Parallel()
 	q := run(t, 1, "run", "-n", "3", "-grace", "4s", "--", executable(t), programArg, "fail", "1")
 	require.Equal(t, []string{
@@ -108,7 +109,7 @@ func TestRunJSON(t *testing.T) {
 	require.Contains(t, q.errors.String(), `"kind":"failed"`)
 }
 
-// What does not end when it is told to is killed.
+// A process that does not end when it is told to is killed.
 func TestRunKills(t *testing.T) {
 	t.Parallel()
 	q := run(t, 1, "run", "-n", "2", "-grace", "10ms", "--", executable(t), programArg, "stubborn")
@@ -116,8 +117,8 @@ func TestRunKills(t *testing.T) {
 		"qs run: 2 failures, the first: rank 1: exit status 3\n")
 }
 
-// Who does not join is named, by qs and to those who wait.
-func TestRunNamesTheMissing(t *testing.T) {
+// A process that does not join is named, by qs and to the waiting processes.
+func TestRunNamesMissing(t *testing.T) {
 	t.Parallel()
 	q := run(t, 1, "run", "-n", "3", "-timeout", "1s", "-grace", "10ms", "--", executable(t), programArg, "absent", "2")
 	require.Contains(t, q.errors.String(), "startup not complete in time: missing rank 2")
@@ -144,7 +145,7 @@ func TestRunPassesSignals(t *testing.T) {
 	q.wait(0)
 }
 
-// shell starts a qs run of a script, whose lines are read as they come.
+// shell starts a qs run of a script, and returns readers of its output.
 func shell(t *testing.T, script string, flags ...string) (q *process, out, errors *bufio.Scanner) {
 	t.Helper()
 	q = newQS(t, append(append([]string{"run"}, flags...), "--", "sh", "-c", script)...)
@@ -164,8 +165,9 @@ func shell(t *testing.T, script string, flags ...string) (q *process, out, error
 	return q, out, errors
 }
 
-// A process that is stopped or ignores signals is killed at the end of the grace, so qs run always ends when it is told to.
-func TestRunKillsWhatIsStopped(t *testing.T) {
+// A process that is stopped or ignores signals is killed at the end of the grace period, so qs run
+// always ends when it is told to.
+func TestRunKillsStopped(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		q, out, diag := shell(t, `trap "" TERM INT HUP; echo here; kill -STOP $$`, "-n", "1", "-grace", "100ms")
@@ -181,7 +183,7 @@ func TestRunKillsWhatIsStopped(t *testing.T) {
 }
 
 // A second signal cuts the grace short.
-func TestRunKillsWhenAskedTwice(t *testing.T) {
+func TestRunSecondSignalKills(t *testing.T) {
 	t.Parallel()
 	q, out, diag := shell(t, `trap "" TERM INT; echo here; while :; do sleep 1; done`, "-n", "1", "-grace", "1h")
 	require.True(t, out.Scan())
@@ -194,7 +196,7 @@ func TestRunKillsWhenAskedTwice(t *testing.T) {
 	q.wait(1)
 }
 
-// With -keep the others go on when one fails, and the exit code says that one has.
+// With -keep the other processes continue if one fails, and the exit code reports the failure.
 func TestRunKeeps(t *testing.T) {
 	t.Parallel()
 	q, out, diag := shell(t, `[ $QS_RANK = 1 ] && exit 3; trap "echo on; exit 0" USR1; echo here; while :; do sleep 0.01; done`,
@@ -218,7 +220,7 @@ func TestRunKillsGrandchildren(t *testing.T) {
 	f, err := os.Open(fifo)
 	require.NoError(t, err)
 	defer f.Close()
-	_, err = io.ReadAll(f) // until nobody has the other end
+	_, err = io.ReadAll(f) // until the other end is closed in all processes
 	require.NoError(t, err)
 	require.True(t, diag.Scan())
 	require.Equal(t, "qs run: rank 0 has left processes behind: killed", diag.Text())
@@ -238,7 +240,7 @@ func newHeld(t *testing.T) *held {
 	return h
 }
 
-// begun waits until one holds it, and has said so with a line for each of n.
+// begun waits until a process holds it, and has written a line for each of n.
 func (h *held) begun(n int) {
 	h.t.Helper()
 	var err error
@@ -257,7 +259,7 @@ func (h *held) requireGone() {
 	require.NoError(h.t, err)
 }
 
-// When nobody reads the output of qs run any more, the processes end, and qs run after them.
+// If the reader of the output of qs run is gone, the processes end, and then qs run does.
 func TestRunOutputNotRead(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []string{"-keep=false", "-keep"} {
@@ -312,7 +314,8 @@ func TestRunUsage(t *testing.T) {
 	require.Contains(t, run(t, 2, "rendezvous").errors.String(), "--processes says how many")
 }
 
-// Processes that somebody else has started find each other by what qs rendezvous says.
+// Processes that were started by other means find each other with the settings that qs rendezvous
+// prints.
 func TestRendezvous(t *testing.T) {
 	t.Parallel()
 	q := newQS(t, "rendezvous", "-n", "2")
@@ -343,7 +346,8 @@ func TestRendezvous(t *testing.T) {
 	require.Contains(t, q.errors.String(), "all processes have started")
 }
 
-// qs rendezvous -impi is a server of IMPI 0.0, for whom the environment of LAM/MPI lets in.
+// qs rendezvous -impi is a server of IMPI 0.0, which admits clients with the environment of
+// LAM/MPI.
 func TestRendezvousIMPI(t *testing.T) {
 	t.Parallel()
 	open := run(t, 2, "rendezvous", "-impi", "-n", "1")

@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/soak"
 )
 
-// interruptAt runs a command on a terminal, but for its output, and types Ctrl-C when the terminal has shown something.
+// interruptAt runs a command on a terminal, but for its output, and types Ctrl-C when the terminal
+// has shown something.
 func interruptAt(t *testing.T, shown string, args ...string) *process {
 	t.Helper()
 	screen, terminal := openTerminal(t)
@@ -25,7 +26,7 @@ func interruptAt(t *testing.T, shown string, args ...string) *process {
 	require.NoError(t, terminal.Close())
 	at, all := regexp.MustCompile(shown), []byte{}
 	for b := make([]byte, 4096); ; {
-		n, err := screen.Read(b) // an error when nobody has the terminal open any more
+		n, err := screen.Read(b) // an error once the terminal is closed in all processes
 		before := at.Match(all)
 		all = append(all, b[:n]...)
 		if !before && at.Match(all) {
@@ -42,10 +43,11 @@ func interruptAt(t *testing.T, shown string, args ...string) *process {
 	return q
 }
 
-// TestPerfInterrupt: perf shows how far it is, and Ctrl-C leaves the figures of what has ended.
+// TestPerfInterrupt: perf shows its progress, and after Ctrl-C the results so far.
 func TestPerfInterrupt(t *testing.T) {
 	t.Parallel()
-	many := strings.TrimSuffix(strings.Repeat("1,2,", 50), ",") // so many that the interrupt comes before the last
+	// long enough for the interrupt to precede the last
+	many := strings.TrimSuffix(strings.Repeat("1,2,", 50), ",")
 	q := interruptAt(t, `3 of 102: rate of calls, 2 in flight, 100ms each`, "perf", "-json", "-time", "100ms", "-inflight", many, "-bulk", "1000")
 	requireSchema(t, "perf", q.out.Bytes())
 	var rs []bench.Result
@@ -61,7 +63,8 @@ func TestPerfInterrupt(t *testing.T) {
 	require.Contains(t, q.errors.String(), "qs perf: interrupted")
 }
 
-// TestSoakInterrupt: soak shows how far it is, and Ctrl-C ends the load early: the audit is made all the same.
+// TestSoakInterrupt: soak shows its progress, and Ctrl-C ends the load early: the audit is still
+// made.
 func TestSoakInterrupt(t *testing.T) {
 	t.Parallel()
 	q := interruptAt(t, `[1-9]s of 1h0m0s: [0-9,]+ calls from this process; faults: `, "soak", "-json", "-time", "1h", "-every", "100ms",

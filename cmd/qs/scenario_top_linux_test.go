@@ -15,7 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// busyTarget is a program that is inspected, with a call of "stalls" under way from a client named "billing".
+// busyTarget is a program to inspect, with a call of "stalls" in flight from a client named
+// "billing".
 func busyTarget(t *testing.T) (addr string) {
 	t.Helper()
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Inspect: true})
@@ -61,7 +62,8 @@ func busyTarget(t *testing.T) (addr string) {
 	return n.Addr().String()
 }
 
-// TestTopOnce: one report has the call that is under way with its age, the client by its name and address, and rates and percentiles.
+// TestTopOnce: one report has the call in flight with its age, the client by its name and address,
+// and rates and percentiles.
 func TestTopOnce(t *testing.T) {
 	t.Parallel()
 	addr := busyTarget(t)
@@ -99,13 +101,14 @@ func TestTopOnce(t *testing.T) {
 	require.NotContains(t, out, "upper")
 }
 
-// A screenStep is what a test does when a terminal has shown something since the step before.
+// A screenStep is an action of a test after a terminal has shown some text since the step before.
 type screenStep struct {
 	shown string // a regular expression
 	do    func(screen *os.File)
 }
 
-// onScreen runs a command on a terminal of 100 columns, whose exit code must be code, takes the steps, and returns all that the terminal got.
+// onScreen runs a command on a terminal of 100 columns, with the expected exit code, performs the
+// steps, and returns everything that the terminal got.
 func onScreen(t *testing.T, env string, code int, steps []screenStep, args ...string) string {
 	t.Helper()
 	screen, terminal := openTerminalOf(t, 100)
@@ -140,7 +143,8 @@ func press(keys string) func(screen *os.File) {
 	return func(screen *os.File) { _, _ = screen.WriteString(keys) }
 }
 
-// TestTopScreen: on a terminal top has the screen, which it gives back, with the call under way; keys filter, sort, pause and quit.
+// TestTopScreen: on a terminal top uses the whole screen, and restores it, with the call in flight;
+// keys filter, sort, pause and quit.
 func TestTopScreen(t *testing.T) {
 	t.Parallel()
 	addr := busyTarget(t)
@@ -156,9 +160,10 @@ func TestTopScreen(t *testing.T) {
 	require.NotRegexp(t, `\x1b\[\d*m`, shown)
 }
 
-// TestWatchersGoOn: top and ping without a number of reports or calls outlive their program: they count for how long there is no answer, and
-// go on when it is there again. Ctrl-C ends them at once; ping fails if there is no answer then.
-func TestWatchersGoOn(t *testing.T) {
+// TestWatchersContinue: top and ping without a number of reports or calls outlive their program:
+// they count for how long there is no answer, and go on when it is there again. Ctrl-C ends them at
+// once; ping fails if there is no answer then.
+func TestWatchersContinue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		args    []string
@@ -187,7 +192,8 @@ func TestWatchersGoOn(t *testing.T) {
 	}
 }
 
-// TestTopStream: a running stream is a handler at work, and its items are in the rates of its method and its peer.
+// TestTopStream: a running stream is a handler at work, and its items are in the rates of its
+// method and its peer.
 func TestTopStream(t *testing.T) {
 	t.Parallel()
 	addr := inProcessNode(t, func(n *qs.Node) {

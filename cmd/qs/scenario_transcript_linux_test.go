@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// onTerminal runs a command on a terminal and returns what it has printed there, and its exit code.
+// onTerminal runs a command on a terminal and returns its output and its exit code.
 func onTerminal(t *testing.T, columns uint16, args ...string) (text string, code int) {
 	t.Helper()
 	screen, terminal := openTerminalOf(t, columns)
@@ -25,12 +25,13 @@ func onTerminal(t *testing.T, columns uint16, args ...string) (text string, code
 	q.cmd.Stdin, q.cmd.Stdout, q.cmd.Stderr = terminal, terminal, terminal
 	q.start()
 	require.NoError(t, terminal.Close())
-	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
+	shown, _ := io.ReadAll(screen) // ends with an error once the terminal is closed in all processes
 	<-q.ended
 	return strings.ReplaceAll(string(shown), "\r\n", "\n"), q.code
 }
 
-// transcript is what a user types. % is a program with types, ! one whose texts are hostile.
+// transcript has the commands that a user types. % is a program with types, ! one with hostile
+// texts.
 var transcript = []string{
 	"", "help", "help call", "cp -h", "run -help", "pign", "ping tcp://h:1 -cuont 3", "ping", "call here greet", "serve --write",
 	"call tcp://127.0.0.1:1 greet", "call tcp://127.0.0.1:1 greet -json", "rpcs %", "call % shop/order null", "call % shop/order null -json",
@@ -40,8 +41,9 @@ var transcript = []string{
 	"call % shop/order @nosuch", "call http://h:1 greet", "__complete call --met", "call % greet Ada", "call %",
 }
 
-// TestTranscript: what commands print on terminals of 80 and 200 columns and to a pipe, with the exit codes, is in testdata/transcript-*.txt. No
-// line is longer than the terminal, unless it is of an error or JSON, and no text of a server reaches the terminal as it is.
+// TestTranscript: the output of commands on terminals of 80 and 200 columns and to a pipe, with the
+// exit codes, is in testdata/transcript-*.txt. No line is longer than the terminal, except those of
+// errors and JSON, and no text of a server reaches the terminal unescaped.
 func TestTranscript(t *testing.T) {
 	t.Parallel()
 	typed, hostile := typedTarget(t, true), hostileTarget(t)
@@ -105,7 +107,8 @@ func TestBytesOnTerminal(t *testing.T) {
 	require.Equal(t, "a\x00\xff", run(t, 0, "call", "-raw", addr, "bytes", "x").out.String())
 }
 
-// TestBashCompletes: the script of qs completion bash completes commands, flags, values and methods in a shell that has nothing else.
+// TestBashCompletes: the script of qs completion bash completes commands, flags, values and methods
+// in a shell that has nothing else.
 func TestBashCompletes(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")

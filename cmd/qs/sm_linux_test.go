@@ -13,7 +13,8 @@ import (
 // TestSharedMemory: the commands, with targets that are reached through shared memory.
 func TestSharedMemory(t *testing.T) { commandsOver(t, "sm", "sm://*", "sm://NAME") }
 
-// A process with a thousand peers that say nothing, in ten processes, takes next to nothing of a processor.
+// A process with a thousand peers that say nothing, in ten processes, takes next to nothing of a
+// processor.
 func TestIdleSharedMemory(t *testing.T) {
 	q := run(t, 0, "perf", "-op", "idle", "-transport", "sm", "-json", "-peers", long.Or("20", "1000"), "-time", long.Or(short, "20s"))
 	var r bench.IdleResult

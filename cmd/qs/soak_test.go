@@ -25,7 +25,8 @@ var (
 	soakTotals = flag.String("soak.least", "0,0,0", "calls,kills,stops over all transports that TestSoak goes on for, with one more seed after the other")
 )
 
-// TestSoak is the ledger over real transports, with processes that are killed, stopped and ended: no promise is broken.
+// TestSoak is the ledger over real transports, with processes that are killed, stopped and ended:
+// no promise is broken.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	var least [3]int
@@ -58,8 +59,8 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakOver runs "qs soak" in a process of its own: what it holds at the end against the beginning is that of the process. The
-// first faults of the first seed are short.
+// soakOver runs "qs soak" in a process of its own: it compares the resources of the process at the
+// end with those at the beginning. The first faults of the first seed are short.
 func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
 	args := []string{"soak", "-json", "-transport", transport, "-time", soakTime.String(), "-every", "100ms", "-peer-timeout", "500ms", "-targets", "3",
 		"-inflight", long.Or("12", "24"), "-origins", long.Or("1", "3"), "-bulk", "100000", "-streams", long.Or("4", "40"), "-seed", fmt.Sprint(seed)}
@@ -82,7 +83,7 @@ func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
 	return r
 }
 
-// TestSoakBadFlags: what cannot be is said before anything is started.
+// TestSoakBadFlags: invalid flags are reported before anything is started.
 func TestSoakBadFlags(t *testing.T) {
 	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "0"}, {"-bulk", "1"}, {"-streams", "-1"},
 		{"-faults", "stall", "-transport", "sm"}} {

@@ -44,7 +44,7 @@ func TestProgressBar(t *testing.T) {
 	q.cmd.Stderr = terminal
 	q.start()
 	require.NoError(t, terminal.Close())
-	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
+	shown, _ := io.ReadAll(screen) // ends with an error once the terminal is closed in all processes
 	<-q.ended
 	require.Zero(t, q.code, "on the terminal:\n%s", shown)
 	require.Regexp(t, `\[=+\].*100 %  320 KiB of 320 KiB, [0-9.]+ \w+/s, 0s left  d/f`, string(shown))
@@ -52,8 +52,9 @@ func TestProgressBar(t *testing.T) {
 	require.Regexp(t, `^1 file, `, q.out.String())
 }
 
-// TestProgressBarIsNotWaitedFor: who counts bytes does not hold what the bar needs to draw itself.
-func TestProgressBarIsNotWaitedFor(t *testing.T) {
+// TestProgressBarDoesNotBlock: the goroutine that counts bytes does not hold a lock that the bar
+// needs to draw itself.
+func TestProgressBarDoesNotBlock(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	screen, terminal := openTerminal(t)
 	go func() { _, _ = io.Copy(io.Discard, screen) }()
@@ -81,8 +82,9 @@ func TestProgressBarIsNotWaitedFor(t *testing.T) {
 	require.NoError(t, terminal.Close())
 }
 
-// TestProgressBarEndsAfterItsLastLine: the bar is drawn again between its last byte and close. The race detector watches.
-func TestProgressBarEndsAfterItsLastLine(t *testing.T) {
+// TestProgressBarLastLine: the bar is drawn again between its last byte and close. The race
+// detector watches.
+func TestProgressBarLastLine(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	screen, terminal := openTerminal(t)
 	go func() { _, _ = io.Copy(io.Discard, screen) }()
@@ -105,7 +107,7 @@ func TestBenchLine(t *testing.T) {
 	q.cmd.Stderr = terminal
 	q.start()
 	require.NoError(t, terminal.Close())
-	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
+	shown, _ := io.ReadAll(screen) // ends with an error once the terminal is closed in all processes
 	q.wait(0)
 	require.Regexp(t, `^\r\x1b\[K\d+\.\d s  \d+ calls  [0-9.]+/s now  p50 \S+ [µm]?s  p99 \S+ [µm]?s  0 failed  1 in flight`, string(shown))
 	require.True(t, strings.HasSuffix(string(shown), "\r\x1b[K"))

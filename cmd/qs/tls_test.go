@@ -33,9 +33,12 @@ func TestTLS(t *testing.T) {
 	u := serve(t, "", append(flags, "udp://127.0.0.1:0")...)
 	run(t, 0, with("ping", "-count", "2", "-interval", "0", u.addr)...)
 	require.Regexp(t, `the peer refused: TLS is required here`, run(t, exitUsage, "ping", "-count", "1", u.addr).errors.String())
-	run(t, 0, with("perf", "-time", "1ms", "-inflight", "1", "-bulk", "1000")...)                     // starts a target
-	run(t, 0, with("perf", "-op", "idle", "-peers", "2", "-time", "1ms")...)                          // a swarm
-	run(t, 0, with("soak", "-time", "50ms", "-targets", "2", "-faults", "none", "-inflight", "2")...) // several
+	// starts a target
+	run(t, 0, with("perf", "-time", "1ms", "-inflight", "1", "-bulk", "1000")...)
+	// a swarm
+	run(t, 0, with("perf", "-op", "idle", "-peers", "2", "-time", "1ms")...)
+	// several
+	run(t, 0, with("soak", "-time", "50ms", "-targets", "2", "-faults", "none", "-inflight", "2")...)
 
 	require.Regexp(t, `cannot be reached: the peer refused: TLS is required here`, run(t, exitUsage, "ping", "-count", "1", s.addr).errors.String())
 

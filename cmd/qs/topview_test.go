@@ -14,7 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// looks are two looks at a program that are 2 s apart.
+// looks returns two samples of a program, 2 s apart.
 func looks() (now, before *gaugesSample) {
 	times := func(n int64) map[int]int64 {
 		return map[int]int64{inspect.TimeBucket(time.Millisecond): 9 * n, inspect.TimeBucket(time.Second): n}
@@ -43,8 +43,8 @@ func looks() (now, before *gaugesSample) {
 	return made(3*time.Second, 30), made(time.Second, 10)
 }
 
-// TestReportLooks: rates and percentiles are of what has ended between two looks.
-func TestReportLooks(t *testing.T) {
+// TestReportRates: rates and percentiles count the events between two samples.
+func TestReportRates(t *testing.T) {
 	now, before := looks()
 	r := newTopReport("tcp://h:1", now, before, false)
 	require.Equal(t, 2.0, r.Seconds)
@@ -66,14 +66,15 @@ func TestReportLooks(t *testing.T) {
 	require.EqualValues(t, 1, r.Contexts[0].Active)
 	require.False(t, r.Peers[0].Own, "it is not known whose look it is")
 
-	before.all[0].Watched = time.Hour // it has begun to count anew
+	before.all[0].Watched = time.Hour // the counting has restarted
 	r = newTopReport("tcp://h:1", now, before, false)
 	require.Equal(t, 3.0, r.Seconds)
 	require.Equal(t, 100.0, r.Methods[0].Rate)
 	require.Zero(t, newTopReport("tcp://h:1", &gaugesSample{all: []inspect.Activity{{}}}, nil, false).Seconds)
 }
 
-// TestReportStreams: a stream under way is at work, and its items are in the rates of its method and of its peer.
+// TestReportStreams: a stream in flight is active, and its items are in the rates of its method and
+// of its peer.
 func TestReportStreams(t *testing.T) {
 	stream := func(items int64, age time.Duration) *gaugesSample {
 		now, _ := looks()
@@ -102,7 +103,7 @@ func TestReportStreams(t *testing.T) {
 	require.Len(t, r.Peers, 1, "a filter by a method keeps the peer that calls it")
 }
 
-// TestTopNarrow: on 80 columns names come first and are not cut; columns are left out instead.
+// TestTopNarrow: on 80 columns names come first and are not cut; other columns are omitted.
 func TestTopNarrow(t *testing.T) {
 	now, before := looks()
 	p := &now.all[0].Peers[1]
@@ -120,8 +121,8 @@ func TestTopNarrow(t *testing.T) {
 	}
 }
 
-// TestTopViewFits: the screen has no line that is wider, and no more lines, than the terminal, whatever its size, and nothing that it
-// obeys.
+// TestTopViewFits: the screen has no line that is wider, and no more lines, than the terminal,
+// whatever its size, and nothing that it obeys.
 func TestTopViewFits(t *testing.T) {
 	now, before := looks()
 	for i := range 300 {

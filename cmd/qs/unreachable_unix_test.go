@@ -18,7 +18,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// deaf is an address of this machine where connections are taken, and nothing is said.
+// deaf returns an address of this machine that accepts connections and never responds.
 func deaf(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -27,7 +27,8 @@ func deaf(t *testing.T) string {
 	return "tcp://" + l.Addr().String()
 }
 
-// TestUnreachable: each command says in two lines what is at an address that it cannot use, and what to do about it.
+// TestUnreachable: each command describes in two lines an address that it cannot use, and the
+// remedy.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	cert, key := testcert.Write(t)
@@ -52,7 +53,8 @@ func TestUnreachable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for command, args := range map[string]string{"ping": "-count 1 %", "call": "% x", "top": "-n 1 %", "rpcs": "%", "ger": "%", "perf": "-target %", "cp": cert + " %/f"} {
-				if !long.On && name != "nothing" && command != "ping" && command != "cp" { // they say it with the same words
+				// they say it with the same words
+				if !long.On && name != "nothing" && command != "ping" && command != "cp" {
 					continue
 				}
 				t.Run(command, func(t *testing.T) {
@@ -81,7 +83,8 @@ func TestUnreachable(t *testing.T) {
 	})
 }
 
-// TestHostNames: every command takes a name in the place of an IP address, and says when there is no such host.
+// TestHostNames: every command accepts a host name instead of an IP address, and reports an unknown
+// host.
 func TestHostNames(t *testing.T) {
 	t.Parallel()
 	s := serveFiles(t, "")

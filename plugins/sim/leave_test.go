@@ -11,9 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// TestOneLeavesWhileAnotherLooks: of two goroutines that drive contexts, one stops while the other looks whether the clock may go on to the
+// TestDriverStopsDuringClockCheck: of two goroutines that drive contexts, one stops while the other looks whether the clock may go on to the
 // first's deadline: it goes on to its own.
-func TestOneLeavesWhileAnotherLooks(t *testing.T) {
+func TestDriverStopsDuringClockCheck(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	defer w.Close()

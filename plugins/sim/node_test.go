@@ -101,7 +101,7 @@ func TestRestartAfterSilence(t *testing.T) {
 }
 
 // What a node sent before it crashed still arrives.
-func TestCrashKeepsWhatWasSent(t *testing.T) {
+func TestCrashKeepsSentData(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Latency: time.Millisecond})
 	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
 	require.NoError(t, a.send(b.addr(), 1, "first").Err)

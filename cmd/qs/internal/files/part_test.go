@@ -98,8 +98,8 @@ func TestPartWrongChecksum(t *testing.T) {
 	}
 }
 
-// TestPartOfNoUse: nothing is left when nothing was verified.
-func TestPartOfNoUse(t *testing.T) {
+// TestPartUnusable: nothing is left when nothing was verified.
+func TestPartUnusable(t *testing.T) {
 	d, dir := newDisk(t)
 	p, err := d.openPart("f", stamp{Size: 300}, partOptions{})
 	require.NoError(t, err)
@@ -145,9 +145,9 @@ func writePrivate(t *testing.T, name string, data []byte) {
 	require.NoError(t, os.WriteFile(name, data, 0o600))
 }
 
-// TestPartOfSomebodyElse: a file that has the name of a part or of a journal, and that no transfer has made, is refused with
+// TestPartOfOtherProgram: a file that has the name of a part or of a journal, and that no transfer has made, is refused with
 // its name, and stays as it is, with and without -anew.
-func TestPartOfSomebodyElse(t *testing.T) {
+func TestPartOfOtherProgram(t *testing.T) {
 	data := noise(300)
 	for name, make := range map[string]func(t *testing.T, dir string){
 		"f.qs-part is not of a transfer": func(t *testing.T, dir string) {
