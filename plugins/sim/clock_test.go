@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A context of the world ends at its virtual time, with those below it, and not before; one that waits with it returns then.
+// A context of the world ends at its virtual time, with those below it, and not before; one that
+// waits with it returns then.
 func TestWithTimeout(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
@@ -83,8 +84,8 @@ func deadlineOf(t testing.TB, ctx context.Context) time.Time {
 	return at
 }
 
-// The end of a context by another coroutine is seen at the same point of the trace each time, although package context
-// tells it on goroutines.
+// A coroutine sees the end of a context by another one at the same point of the trace in each run,
+// although package context notifies goroutines.
 func TestCancelReplays(t *testing.T) {
 	t.Parallel()
 	run := func() uint64 {
@@ -113,7 +114,8 @@ func TestCancelReplays(t *testing.T) {
 	}
 }
 
-// A deadline in real time is refused in a coroutine; one below a virtual one is that of the virtual one.
+// A deadline in real time is refused in a coroutine; one below a virtual one is that of the virtual
+// one.
 func TestRealDeadlineRefused(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
@@ -182,7 +184,7 @@ func TestWatchdog(t *testing.T) {
 	require.Contains(t, told.String(), "waitOnChannel")
 }
 
-// A timeout that goes beyond what virtual time can say is as good as none.
+// A timeout beyond the range of virtual time has no effect.
 func TestEndlessTimeout(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})

@@ -7,7 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Remains counts what a quiet world should have none of: connections, events that are held, segments under way.
+// Remains returns the numbers that are 0 in a quiet world: connections, held events, segments in
+// flight.
 func (w *World) Remains() (conns, held, segments int) {
 	w.takeTurn()
 	defer w.releaseTurn()
@@ -22,7 +23,8 @@ func (w *World) Remains() (conns, held, segments int) {
 // Sleepers counts the goroutines that wait for something to happen.
 func (w *World) Sleepers() int { return int(w.sleepers.Load()) }
 
-// A RawHost is a peer of which only the connections work: its node is paused, and a test writes and reads their bytes.
+// A RawHost is a peer of which only the connections work: its node is paused, and a test writes and
+// reads their bytes.
 type RawHost struct {
 	p     *port
 	taken []*endpoint
@@ -51,7 +53,8 @@ type Raw struct {
 	over bool
 }
 
-// Dial connects to context target of the class that listens on name, and lets time pass until the answer is there.
+// Dial connects to context target of the class that listens on name, and advances time until the
+// answer has arrived.
 func (h *RawHost) Dial(name string, target int) *Raw {
 	w := h.p.w
 	en := newConn(h.p, name, target)

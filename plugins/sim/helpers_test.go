@@ -152,7 +152,7 @@ var noise = sync.OnceValue(func() []byte {
 	return b
 })
 
-// patternAt is n bytes of what belongs at an offset. It is not to be written to.
+// patternAt returns the n bytes of the pattern at an offset. They must not be modified.
 func patternAt(seed byte, off, n int) []byte {
 	from := int(seed)*4099 + off
 	return noise()[from : from+n]

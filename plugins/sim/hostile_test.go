@@ -13,8 +13,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A hostile is a peer that says what a program of bytes tells it: legal frames with fields that are altered, at the
-// wrong time, twice, cut, damaged, or none. It remembers what it has heard, so that it can name what is alive.
+// A hostile is a peer that sends frames according to a program of bytes: legal ones with altered
+// fields, at the wrong time, twice, cut, damaged, or none. It remembers received frames, to refer
+// to live objects.
 type hostile struct {
 	t    testing.TB
 	host *sim.RawHost
@@ -23,10 +24,10 @@ type hostile struct {
 
 	inc    byte // of its incarnation
 	mute   bool // it does not read
-	greets bool // it has said HELLO on this connection
-	torn   bool // what it has said on this connection is no sequence of frames
+	greets bool // it has sent HELLO on this connection
+	torn   bool // the bytes that it has sent on this connection are no sequence of frames
 	over   bool // the other side has ended the connection
-	gone   bool // it has ended the connection itself, or has said goodbye
+	gone   bool // it has ended the connection itself, or has sent GOAWAY
 	bytes  []byte
 
 	credit uint32 // that it announces
@@ -61,7 +62,7 @@ func (p *program) sparse() byte {
 	return b & p.next()
 }
 
-// one picks one of some values; the last ones, which are the freshest, come first.
+// one picks one of some values; the last ones, which are the newest, are preferred.
 func one[T any](p *program, of []T) (v T) {
 	if len(of) == 0 {
 		p.next()
@@ -86,7 +87,7 @@ func (h *hostile) connect() {
 	h.credit, h.sent, h.pongs, h.code = hostileGives, 0, 0, 0
 }
 
-// sendBytes sends bytes, behind what is left of a frame that was cut.
+// sendBytes sends bytes, after the rest of a frame that was cut.
 func (h *hostile) sendBytes(b []byte) {
 	if h.conn == nil {
 		h.connect()
@@ -209,7 +210,7 @@ func (h *hostile) sendNext(what byte) {
 		h.honestly(frame.Header{Kind: frame.Unexpected, Op: h.sent, Tag: uint64(v())}, int(v()))
 	case 5: // an answer
 		h.honestly(frame.Header{Kind: frame.Expected, Tag: one(&h.in, h.tags), Flags: v() & frame.FlagTell}, int(v()))
-	case 6: // a piece of what the victim asks for
+	case 6: // a piece of a get of the victim
 		g := one(&h.in, h.gets)
 		h.honestly(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: g.Op, Tag: uint64(v())}, int(min(g.Tail.Length, int64(v()))))
 	case 7: // all of it
@@ -245,7 +246,7 @@ func (h *hostile) sendNext(what byte) {
 			h.torn = true
 		}
 		h.sendBytes(b)
-	case 15: // what follows begins inside another frame, or is its rest
+	case 15: // the next bytes begin inside another frame, or are its rest
 		f := frame.Header{Kind: frame.Ping, Credit: h.credit}
 		b := f.AppendFront(nil, 0)
 		n := int(v()) % len(b)
@@ -270,7 +271,8 @@ func (h *hostile) sendNext(what byte) {
 	}
 }
 
-// readFrames reads the frames of the victim and remembers their ids. They must be whole and right, whatever the peer has sent.
+// readFrames reads the frames of the victim and remembers their ids. They must be whole and right,
+// whatever the peer has sent.
 func (h *hostile) readFrames() {
 	if h.conn == nil || h.mute {
 		return
@@ -293,7 +295,8 @@ func (h *hostile) readFrames() {
 		h.heard(f)
 		h.bytes = h.bytes[end:]
 	}
-	// Bulk data may end anywhere: its memory is not the victim's to send any more. The kind is the fifth byte of a frame.
+	// Bulk data may end anywhere: its memory is not the victim's to send any more. The kind is the
+	// fifth byte of a frame.
 	if over && len(h.bytes) > 4 && !frame.Kind(h.bytes[4]).Bulk() {
 		h.t.Fatalf("the victim ends the connection in the middle of a message: %x", h.bytes[:min(len(h.bytes), 64)])
 	}
@@ -323,7 +326,8 @@ func (h *hostile) heard(f frame.Header) {
 // regionSize is the length of the victim's memory that peers may reach.
 const regionSize = 1000
 
-// A user is the program above an endpoint. It counts the operations that it has started, and those that have ended.
+// A user is the program above an endpoint. It counts the operations that it has started, and those
+// that have ended.
 type user struct {
 	t      testing.TB
 	nctx   *na.Context
@@ -331,7 +335,7 @@ type user struct {
 	ended  int
 	works  []*work
 	held   []*na.Envelope
-	late   []func() // what must still hold at the end
+	late   []func() // checks to make at the end
 }
 
 type work struct {
@@ -361,7 +365,8 @@ func (u *user) start(what string, run func(op *na.Op) error, then func(r na.Resu
 	return w
 }
 
-// into returns memory for peers' bytes with a margin; what is in it when the operation ends stays.
+// into returns memory for peers' bytes with a margin; its contents at the end of the operation must
+// not change later.
 func (u *user) into(n int) (buf []byte, ended func(r na.Result)) {
 	arena := bytes.Repeat([]byte{'#'}, n+32)
 	buf = arena[16 : 16+n : 16+n]
@@ -377,7 +382,7 @@ func (u *user) into(n int) (buf []byte, ended func(r na.Result)) {
 	return buf, func(na.Result) { at = bytes.Clone(buf) }
 }
 
-// A field is a victim with a hostile peer and a bystander, who is honest.
+// A field is a victim with a hostile peer and an honest one, the bystander.
 type field struct {
 	t       testing.TB
 	w       *sim.World
@@ -432,7 +437,8 @@ func (f *field) register(access na.Access, segs ...[]byte) *na.Mem {
 	return m
 }
 
-// receiveAll has the victim answer the bystander, and keep what the hostile sends until the program says otherwise.
+// receiveAll makes the victim answer the bystander, and keep the messages of the hostile until the
+// program releases them.
 func (f *field) receiveAll() {
 	u := f.victim
 	u.start("receive", u.nctx.RecvUnexpected, func(r na.Result) {
@@ -464,7 +470,7 @@ func (f *field) driveAll(times int) {
 	}
 }
 
-// roundTrip is longer than anything takes that is under way.
+// roundTrip is longer than the time of anything in flight.
 const roundTrip = 50 * time.Microsecond
 
 // bystand has the bystander call the victim, put and get, and fails when that does not work.
@@ -502,7 +508,7 @@ func (f *field) bystand() {
 	f.victim.start("deregister", func(op *na.Op) error { return f.victim.nctx.Deregister(op, own) }, nil)
 }
 
-// user has the victim's program do something with the hostile.
+// user makes the victim's program start an operation with the hostile.
 func (f *field) user(what byte) {
 	u, v := f.victim, f.hostile.in.next
 	peer := na.MakeAddr(hostileName, 0)
@@ -594,7 +600,7 @@ func (f *field) run() {
 		case b < 236:
 			f.w.Sleep(time.Duration(h.in.next()) * 4 * time.Millisecond)
 		case b < 240:
-			continue // with what comes next, at one go
+			continue // together with the next bytes
 		}
 		f.driveAll(1 + steps%2)
 		f.checkGauges()
@@ -675,9 +681,9 @@ func (f *field) close() {
 	}
 }
 
-// FuzzSession (F77): a program of legal and illegal frames, with what the user does in between, is played at a live
-// endpoint. Nothing panics, every operation ends once, nothing is touched that may not be, and an honest peer of the same
-// endpoint is served all the time.
+// FuzzSession (F77): a program of legal and illegal frames, with operations of the user in between,
+// is sent to a live endpoint. Nothing panics, every operation ends once, no other memory is
+// accessed, and an honest peer of the same endpoint is served all the time.
 func FuzzSession(f *testing.F) {
 	for _, p := range hostilePrograms {
 		f.Add(p)

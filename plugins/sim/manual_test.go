@@ -94,7 +94,7 @@ func TestPutGet(t *testing.T) {
 	levels(t, func(t *testing.T, cfg sim.Config) {
 		w := sim.NewWorld(cfg)
 		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
-		for _, s := range sizes { // b is not driven: its side is served all the same
+		for _, s := range sizes { // b is not driven: its peers are served nevertheless
 			remote := b.mem(na.ReadWrite, 3, s[1]...)
 			local := a.local(99, s[0]...)
 			r := a.get(local, b.addr(), remote.Key())
@@ -203,8 +203,8 @@ func TestPolling(t *testing.T) {
 	t.Fatal("no message after 1000 polls")
 }
 
-// Several goroutines may drive an unpaced world, although its time runs away from them: an operation may find that its
-// time is up, but it ends once, and what it says is true.
+// Several goroutines may drive an unpaced world, although its time advances quickly: an operation
+// may end by its deadline, but it ends once, with a correct result.
 func TestGoroutines(t *testing.T) {
 	levels(t, func(t *testing.T, cfg sim.Config) {
 		w := sim.NewWorld(cfg)
@@ -251,12 +251,12 @@ func TestGoroutines(t *testing.T) {
 	})
 }
 
-// A goroutine that waits in a world where nothing can happen any more hears what another one does.
+// A goroutine that waits in a world without further events is woken by an action of another one.
 func TestSleeper(t *testing.T) {
 	for name, act := range map[string]func(a, b *party){
 		"wake":  func(a, _ *party) { a.nctx.Wake() },
 		"close": func(a, _ *party) { _ = a.cls.Close() },
-		// Its farewell needs somebody to carry it.
+		// Its GOAWAY has to be delivered by a driver.
 		"peer closes": func(_, b *party) { _ = b.cls.Close() },
 		"post": func(a, b *party) {
 			b.post(func(op *na.Op) error { return b.nctx.SendUnexpected(op, a.addr(), 1, nil) })
@@ -270,7 +270,7 @@ func TestSleeper(t *testing.T) {
 			if name == "peer closes" {
 				require.NoError(t, a.send(b.addr(), 1, "x").Err) // there is a session
 				b.recv().Envelope.Free()                         // and nothing is open in it, which would be looked after for ever
-				b.post(b.nctx.RecvUnexpected)                    // what the close ends is not triggered
+				b.post(b.nctx.RecvUnexpected)                    // the operations that Close ends are not triggered
 				b.post(b.nctx.RecvUnexpected)
 				a.nctx.OnFault(func(na.Addr, error) {})
 			}
@@ -307,7 +307,7 @@ func TestGoroutinesPaced(t *testing.T) {
 	require.Less(t, w.Now(), 5*time.Second)
 }
 
-// pingPong lets pairs of goroutines exchange messages, all in one world.
+// pingPong runs pairs of goroutines that exchange messages, all in one world.
 func pingPong(t *testing.T, w *sim.World, pairs, rounds int) {
 	t.Helper()
 	var wg sync.WaitGroup

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// Loss, duplicates and reordering make everything later, and change nothing else: what is moved is right and in order.
+// Loss, duplicates and reordering only add delays: the moved bytes are correct and in order.
 func TestLossyNetwork(t *testing.T) {
 	for name, f := range map[string]sim.Faults{
 		"none": {}, "loss": {Loss: 0.3}, "duplicate": {Duplicate: 0.5}, "reorder": {Reorder: 0.2, ReorderFor: time.Millisecond},
@@ -101,7 +101,7 @@ func TestFailPost(t *testing.T) {
 	b.close()
 }
 
-// Hooks run between two events, in time and by count, and may call what does not wait.
+// Hooks run between two events, by time and by count, and may call functions that do not wait.
 func TestHooks(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
 	var at []time.Duration

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// waitsFor posts a receive of an answer that never comes and returns when and how it ended.
+// waitsFor posts a receive of an answer that never arrives and returns when and how it ended.
 func (p *party) waitsFor(w *sim.World, peer na.Addr) (time.Duration, error) {
 	before := w.Now()
 	r := p.do(func(op *na.Op) error { return p.nctx.RecvExpected(op, peer, 1<<40, make([]byte, 8)) })
@@ -79,7 +79,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// A node that comes back tells those who still believe in the old one.
+// A node that has restarted notifies the peers of its previous instance.
 func TestRestartAfterSilence(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	n := w.Node("server")
@@ -181,7 +181,7 @@ func TestPauseLong(t *testing.T) {
 	require.NoError(t, w.Run(2*time.Minute))
 }
 
-// A paused node's coroutines stand still, and what is sent to it fills a window and no more.
+// The coroutines of a paused node do not run, and data for it fills one window and no more.
 func TestPauseIsBounded(t *testing.T) {
 	levels(t, func(t *testing.T, cfg sim.Config) {
 		cfg.Window = 64 << 10
@@ -243,7 +243,7 @@ func TestPartition(t *testing.T) {
 				p, to := join(t, w, "sim://client"), named(t, "sim://server")
 				require.NoError(t, p.call(to, 1, "x"))
 
-				// Three seconds: nobody is lost.
+				// Three seconds: no peer is lost.
 				c.part(w)
 				w.Go("healer", func() {
 					w.Sleep(3 * time.Second)
@@ -254,7 +254,8 @@ func TestPartition(t *testing.T) {
 				require.InDelta(t, 3, (w.Now() - before).Seconds(), 0.01)
 				require.Zero(t, p.nctx.Stats().PeersLost)
 
-				// A minute: the peer is lost five seconds after its last sign of life, and a new session is made within two after healing.
+				// A minute: the peer is lost five seconds after its last sign of life, and a new
+				// session is made within two after healing.
 				c.part(w)
 				after, err := p.waitsFor(w, to)
 				require.ErrorIs(t, err, na.ErrPeerLost)
@@ -326,7 +327,7 @@ func TestHealUnclogs(t *testing.T) {
 	require.Less(t, w.Now(), 3*time.Second)
 }
 
-// Both sides dial at once: one session comes out, and nothing is lost.
+// Both sides dial at once: one session results, and nothing is lost.
 func TestSimultaneousDial(t *testing.T) {
 	for seed := range uint64(50) {
 		w := sim.NewWorld(sim.Config{Seed: seed, Level: sim.LevelB, Faults: sim.Faults{Jitter: 10 * time.Microsecond}})
@@ -360,7 +361,8 @@ func TestCloseWhilePaused(t *testing.T) {
 	require.Zero(t, conns+held+segments)
 }
 
-// A peer that filled the window of a paused node, which then crashes and restarts, is told so.
+// A peer that has filled the window of a paused node is notified when the node crashes and
+// restarts.
 func TestRestartAfterPause(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Window: 1000})
 	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")

@@ -33,7 +33,8 @@ func TestCancelInMidChunk(t *testing.T) {
 	}
 }
 
-// cancelInMidChunk tells how long the transfer took until it ended or was canceled, and whether some of it was done.
+// cancelInMidChunk returns how long the transfer took until it ended or was canceled, and whether a
+// part of it was done.
 func cancelInMidChunk(t *testing.T, cfg sim.Config, kind string, after time.Duration) (took time.Duration, partly bool) {
 	t.Helper()
 	w := sim.NewWorld(cfg)
@@ -60,14 +61,14 @@ func cancelInMidChunk(t *testing.T, cfg sim.Config, kind string, after time.Dura
 	} else {
 		require.ErrorIs(t, o.Err, na.ErrCanceled)
 		partly = o.N > 0 && o.N < big
-		if kind == "get" { // the memory is ours again: nobody writes into it any more
+		if kind == "get" { // the memory is the test's again: no write follows
 			for _, s := range local.Segments() {
 				clear(s)
 			}
 		}
 	}
 
-	// The same connection goes on, byte-exact.
+	// The same connection continues, byte-exact.
 	require.NoError(t, a.send(b.addr(), 2, "after").Err)
 	r := b.recv()
 	require.NoError(t, r.Err)
@@ -110,7 +111,7 @@ func TestCutAnywhere(t *testing.T) {
 	require.Greater(t, s.Full, uint64(300))
 }
 
-// Transfers beyond what may be under way at once begin when others end, not when a timer finds them.
+// Transfers over the limit begin when others end, not at the next timer.
 func TestManyTransfersDoNotStall(t *testing.T) {
 	levels(t, func(t *testing.T, cfg sim.Config) {
 		w := sim.NewWorld(cfg)
@@ -140,7 +141,7 @@ func TestBandwidth(t *testing.T) {
 	require.InDelta(t, 1, w.Now().Seconds(), 0.01)
 }
 
-// The two levels differ in how bytes travel, not in what a program sees.
+// The two levels differ in how bytes are transported, not in the results of a program.
 func TestLevelsAgree(t *testing.T) {
 	var seen [2][]string
 	for _, level := range []sim.Level{sim.LevelA, sim.LevelB} {

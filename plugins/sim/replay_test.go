@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// runStorm runs a few nodes through everything that can go wrong, and returns the world at its end. What the nodes see
-// goes into the trace.
+// runStorm runs a few nodes through everything that can go wrong, and returns the world at its end.
+// What the nodes see goes into the trace.
 func runStorm(t testing.TB, seed uint64) *sim.World {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	cfg := sim.Config{Seed: seed, Faults: sim.Storm().Draw(rng), Level: sim.Level(rng.Uint64() & 1)}

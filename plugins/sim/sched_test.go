@@ -115,7 +115,8 @@ func TestCoroutineTimeouts(t *testing.T) {
 	require.Equal(t, 30*time.Millisecond, w.Now())
 }
 
-// A wait without limit does not end because another one has taken what woke it, nor because of an earlier limit.
+// A wait without limit does not end because another coroutine has consumed the event that woke it,
+// nor because of an earlier limit.
 func TestNoFalseTimeout(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
 	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
@@ -313,7 +314,7 @@ func TestNoAssist(t *testing.T) {
 			got = w.Now()
 		})
 		w.Go("b", func() {
-			w.Sleep(time.Second) // not in Progress: a is not even heard
+			w.Sleep(time.Second) // not in Progress: a is not even received
 			_ = b.nctx.Progress(time.Second)
 		})
 		require.NoError(t, w.Run(0))
@@ -342,7 +343,7 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errors.Join(os.ErrClosed) }
 
-// A context that is closed for good ends the wait of whoever is in its Progress.
+// Once a context is closed and released, every wait in its Progress ends.
 func TestClosedUnderWaiter(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
