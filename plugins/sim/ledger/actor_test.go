@@ -26,7 +26,7 @@ type actor struct {
 	cls     *hg.Class
 	hctxs   []*hg.Context
 	ops     int
-	open    int // operations whose callbacks are to come
+	open    int // operations whose callbacks have not run
 	depth   int // callbacks inside callbacks
 	slow    time.Duration
 	few     bool // handlers at a time
@@ -57,14 +57,14 @@ type move struct {
 	c  *callEntry
 }
 
-// A lookup is one under way, or over.
+// A lookup is a lookup in progress, or one that has ended.
 type lookup struct {
 	l *hg.Lookup
 	c *callEntry
 }
 
-// A way leads from a context in one session to another; small requests keep their order on it, unless they wait for others
-// that are served.
+// A way leads from a context in one session to another; small requests keep their order on it,
+// unless they wait for others that are served.
 type way struct {
 	from na.Addr
 	to   *hg.Context
@@ -143,7 +143,8 @@ func (a *actor) dispatch(r hg.Request) {
 	}
 }
 
-// runGiven runs n of the requests that were dispatched, in order, some a second time. One may have ended by itself.
+// runGiven runs n of the requests that were dispatched, in order, some a second time. One may have
+// ended by itself.
 func (a *actor) runGiven(n int) {
 	for ; n > 0 && len(a.given) > 0; n-- {
 		r := a.given[0]
@@ -182,8 +183,8 @@ func (a *actor) progress(d time.Duration) {
 	}
 }
 
-// check looks at what holds at any time: no gauge is negative, no peer uses more than it was promised, and retired memory
-// stays as it is.
+// check checks the invariants: no gauge is negative, no peer uses more than it was guaranteed, and
+// retired memory does not change.
 func (a *actor) check(hctx *hg.Context) {
 	s := a.s
 	st := hctx.Stats()
@@ -218,7 +219,7 @@ func (a *actor) waitUntilEmpty(hctx *hg.Context, end time.Duration) {
 			_ = c.Progress(time.Millisecond)
 			c.Trigger(0)
 		}
-		a.answerAll() // requests whose calls were over long ago
+		a.answerAll() // requests whose calls ended long ago
 		a.closeAll()
 	}
 }
@@ -253,8 +254,8 @@ func (a *actor) finalize() {
 	}
 }
 
-// shutdown closes the class, half of the time with Shutdown. That takes a bounded time, whoever it has sessions with; everything
-// has ended then.
+// shutdown closes the class, half of the time with Shutdown. That takes a bounded time, whatever
+// its sessions; then everything has ended.
 func (a *actor) shutdown() {
 	s := a.s
 	a.closing = true
@@ -326,8 +327,9 @@ func (a *actor) inOrder() {
 	}
 }
 
-// mayLeaveUnconfirmed reports whether peers may not have confirmed what a has sent: one-way calls, requests whose receive could not be
-// posted, and responses to a peer whose process or class ended before it had confirmed them.
+// mayLeaveUnconfirmed reports whether peers may not have acknowledged messages of a: one-way calls,
+// requests whose receive could not be posted, and responses to a peer whose process or class ended
+// before the acknowledgement.
 func (a *actor) mayLeaveUnconfirmed() bool {
 	s := a.s
 	return s.Faults.Again > 0 || s.w.Stats().Crashes > 0 || s.reach[reachFinalize] > 0 ||
@@ -340,7 +342,7 @@ func (a *actor) beginCall(kind string) *callEntry {
 	c := &callEntry{token: uint64(len(s.calls) + 1), kind: kind, by: a, begun: s.w.Now()}
 	s.calls = append(s.calls, c)
 	a.open++
-	if kind != "response" { // the quota is for what needs no request
+	if kind != "response" { // the quota is for operations that need no request
 		s.ops++
 		a.ops++
 	}
@@ -360,7 +362,7 @@ func (a *actor) recordRefusal(c *callEntry, err error) {
 	}
 }
 
-// failUnlessClosing fails the run for an error that only the close of the class explains.
+// failUnlessClosing fails the run for an error that is only valid while the class closes.
 func (a *actor) failUnlessClosing(what string, err error) {
 	if !a.closing || !errors.Is(err, hg.ErrClosed) {
 		a.s.fail(what+": %v", err)

@@ -29,7 +29,7 @@ type lending struct {
 	memory []byte
 	closed bool
 	early  bool // closed before the call had ended
-	moving int  // transfers under way
+	moving int  // transfers in flight
 }
 
 // doOne does one random act.
@@ -128,7 +128,8 @@ func (a *actor) create(hctx *hg.Context) *live {
 	return l
 }
 
-// call forwards an idle handle: any RPC, or, with a name, that one with this input after the token; done hears of it.
+// call forwards an idle handle: any RPC, or, with a name, that one with this input after the token;
+// done gets the outcome.
 func (a *actor) call(l *live, name string, input []byte, done ...func(err error)) bool {
 	s := a.s
 	relayed := name != ""
@@ -189,7 +190,8 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 	return true
 }
 
-// callInCoroutine makes a call that a coroutine of its own waits for. Nothing is known of its order: it is longer than what is looked at for that.
+// callInCoroutine makes a call for which a coroutine of its own waits. The audit makes no
+// assumption about its order.
 func (a *actor) callInCoroutine() {
 	s := a.s
 	l := a.create(a.anyContext())
@@ -225,8 +227,9 @@ func (a *actor) callInCoroutine() {
 	})
 }
 
-// drawTimeout bounds some calls: from a microsecond to 10 s; and all those that handlers wait for, since two nodes with few
-// handlers would wait for each other for ever. It returns when the time is up.
+// drawTimeout bounds some calls: from a microsecond to 10 s; and all those that handlers wait for,
+// since two nodes with few handlers would wait for each other for ever. It returns when the time is
+// up.
 func (a *actor) drawTimeout(l *live, relayed bool) time.Duration {
 	d := time.Duration(0)
 	switch some := a.rng.IntN(4) == 0; {
@@ -242,7 +245,8 @@ func (a *actor) drawTimeout(l *live, relayed bool) time.Duration {
 	return a.s.w.Now() + d
 }
 
-// planCancel sets hooks: a cancel after some events or exactly at the deadline, or a free of the memory too early.
+// planCancel sets hooks: a cancel after some events or exactly at the deadline, or a free of the
+// memory too early.
 func (a *actor) planCancel(l *live, c *callEntry) {
 	s := a.s
 	cancel := func() {
@@ -260,7 +264,7 @@ func (a *actor) planCancel(l *live, c *callEntry) {
 	if c.deadline > 0 && c.deadline < s.w.Now()+20*time.Millisecond && a.rng.IntN(2) == 0 && s.isOn(actCancel) {
 		tie := func() { s.w.After(c.deadline-s.w.Now(), cancel) }
 		if a.rng.IntN(2) == 0 {
-			tie() // the cancel comes first
+			tie() // the cancel is called first
 		} else {
 			s.w.AfterEvents(1, tie) // the engine has set its timer by now
 		}
@@ -315,7 +319,7 @@ func (a *actor) takeBackMemory(c *callEntry) {
 	}
 }
 
-// checkOutput compares an answer with what this very call must give.
+// checkOutput compares an answer with the expected one for this call.
 func (a *actor) checkOutput(name string, c *callEntry, h *hg.Handle) {
 	out, err := h.OutputRaw()
 	if err != nil {
@@ -418,7 +422,7 @@ func (a *actor) withdrawSomething() {
 	}
 }
 
-// abandonSomething is a cancel of a call that the target hears of.
+// abandonSomething cancels a call and notifies the target.
 func (a *actor) abandonSomething() {
 	if len(a.handles) > 0 {
 		l := a.handles[a.rng.IntN(len(a.handles))]
@@ -499,8 +503,8 @@ func (a *actor) relay(h hg.Request, token uint64, in []byte) error {
 	return nil
 }
 
-// move pulls from the origin's memory, or pushes to it, and answers when that has ended. The input has the token of the call
-// that lends the memory, and the descriptor.
+// move pulls from the origin's memory, or pushes to it, and answers when that has ended. The input
+// has the token of the call that lends the memory, and the descriptor.
 func (a *actor) move(h hg.Request, name string, token uint64, in []byte) error {
 	s := a.s
 	remote := new(bulk.Handle)

@@ -17,8 +17,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// choices goes through every sequence of decisions, depth first: a run follows path and extends it by zeroes; then the last
-// decision that can be another one is.
+// choices goes through every sequence of decisions, depth first: a run follows path and extends it
+// by zeroes; then the last decision that can be another one is.
 //
 //	run: 0 0 0 0 ─► next: 0 0 0 1 ─► … ─► 0 0 1 ─► … ─► 2 1 3 1 ─► none is left
 type choices struct {
@@ -64,7 +64,7 @@ func (c *choices) next() bool {
 	return false
 }
 
-// A duel is two nodes, one call, and one thing that somebody does about it at any moment.
+// A duel is two nodes, one call, and one action on it at any moment.
 type duel struct {
 	call string // "small", "large", "pull", "push"
 	deed string // "cancel", "withdraw", "abandon", "close", "free", "finalize", "crash", "crash origin"
@@ -222,7 +222,7 @@ func (d *duel) forward() {
 	}
 }
 
-// applyAction applies the action of the duel, which may come at any moment.
+// applyAction applies the action of the duel, which may happen at any moment.
 func (d *duel) applyAction() {
 	defer func() {
 		d.done = true
@@ -266,7 +266,7 @@ func (d *duel) takeBackMemory() {
 	}
 	switch err := d.region.CloseFunc(freed); {
 	case err == nil:
-	case d.hctx.NA().Closed() && na.CodeOf(err) == na.ErrClosed: // it is taken back all the same, and nobody is left to say so
+	case d.hctx.NA().Closed() && na.CodeOf(err) == na.ErrClosed: // it is withdrawn nevertheless, without a notification
 		freed(nil)
 	default:
 		d.fail("close of the region: %v", err)
@@ -286,7 +286,7 @@ func (d *duel) work(h hg.Request) error {
 	return d.moveAndAnswer(h, remote, in)
 }
 
-// audit looks at the call when it has ended.
+// audit checks the call after its end.
 func (d *duel) audit() {
 	switch fate := hg.FateOf(d.err); {
 	case d.ends != 1 || d.asked && d.told != 1:
@@ -302,7 +302,7 @@ func (d *duel) audit() {
 	}
 }
 
-// closeClass closes a class, and checks that nothing is left and that no callback came late.
+// closeClass closes a class, and checks that nothing is left and that no callback ran late.
 func (d *duel) closeClass(cls *hg.Class, hctx *hg.Context) {
 	endNode(cls, hctx, d.fail)
 	if d.freed > 0 && !bytes.Equal(d.memory, poisoned[:len(d.memory)]) {
@@ -313,7 +313,8 @@ func (d *duel) closeClass(cls *hg.Class, hctx *hg.Context) {
 	}
 }
 
-// countEnds counts the end of a run: that of the call, or, where its origin crashed, the action of the target.
+// countEnds counts the end of a run: that of the call, or, where its origin crashed, the action of
+// the target.
 func (d *duel) countEnds(ends map[string]int) {
 	if d.deed != "crash origin" {
 		ends[outcomeOf(d.err)]++
@@ -327,7 +328,7 @@ func (d *duel) countEnds(ends map[string]int) {
 	}
 }
 
-// mustEnd says how some orders have to end: the deed comes in time and too late.
+// mustEnd returns the outcomes that some orders must have: for a deed in time and too late.
 func mustEnd(call, deed string) []string {
 	switch deed {
 	case "cancel", "withdraw", "abandon":
@@ -349,8 +350,9 @@ func mustEnd(call, deed string) []string {
 
 var deviations = flag.Int("sim.deviations", long.Or(1, 3), "how often TestEveryOrder leaves the usual order of larger scopes; 0: any number of times")
 
-// TestEveryOrder searches every order of events of one small call between two nodes and one deed. Of larger ones it searches
-// those orders that leave the usual one, in which the deed comes last, once; in a long run, up to three times.
+// TestEveryOrder searches every order of events of one small call between two nodes and one deed.
+// For larger ones it searches the orders that deviate once from the usual one, in which the deed is
+// last; in a long run, up to three times.
 func TestEveryOrder(t *testing.T) {
 	most, total := *deviations, 0
 	for _, call := range []string{"small", "large", "pull", "push"} {

@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// serveUntilSettled serves until all work of all nodes has ended, which it must within 30 s of calm, and shows then that all of them
-// reach each other.
+// serveUntilSettled serves until all work of all nodes has ended, which it must within 30 s of
+// calm, and shows then that all of them reach each other.
 func (a *actor) serveUntilSettled() {
 	s := a.s
 	if !a.driveUntil("all work has ended", func() bool {
@@ -54,7 +54,7 @@ func (a *actor) leaveUnanswered() {
 	}
 }
 
-// driveUntil serves until done, at most 30 s of calm.
+// driveUntil serves until done returns true, for 30 s of calm at most.
 func (a *actor) driveUntil(what string, done func() bool) bool {
 	s := a.s
 	for end := time.Duration(0); !done(); a.serve() {
@@ -95,7 +95,8 @@ func (a *actor) serve() {
 	}
 }
 
-// callEveryNode calls every node. A session that has died in silence, or a dial before the calm that failed, may cost one try.
+// callEveryNode calls every node. A session that has died in silence, or a dial before the calm
+// that failed, may cost one try.
 func (a *actor) callEveryNode() {
 	s := a.s
 	hctx, left := a.anyContext(), s.names
@@ -165,15 +166,17 @@ func (s *scenario) mayLose() bool {
 	return st.Resets+st.Corrupted+st.Clogs+st.Pauses+st.Partitions+st.Crashes+st.Lost > 0 || s.reach[reachFinalize] > 0 || s.NoAssist || s.parting
 }
 
-// mayDelayDials reports whether a dial that began before the calm may have failed: it was refused, its post failed, or it took longer than
-// ConnectTimeout, which is 500 ms in some scenarios (the delays have an exponential distribution with the mean Jitter). The next dial to
-// the same name follows after a pause.
+// mayDelayDials reports whether a dial that began before the calm may have failed: it was refused,
+// its post failed, or it took longer than ConnectTimeout, which is 500 ms in some scenarios (the
+// delays have an exponential distribution with the mean Jitter). The next dial to the same name
+// follows after a pause.
 func (s *scenario) mayDelayDials() bool {
 	return s.Faults.Refuse > 0 || s.Faults.Again > 0 || s.Faults.Jitter >= 20*time.Millisecond
 }
 
-// checkOverdue looks for calls whose time was up at begun, after which hctx has looked for what is new (a Progress that finds
-// something to trigger does not) and has triggered all of it. It may meet such a call once.
+// checkOverdue searches for calls that were overdue at begun, after which hctx has polled (a
+// Progress that finds something to trigger does not) and has run all callbacks. It may find each
+// such call once.
 func (a *actor) checkOverdue(hctx *hg.Context, begun time.Duration) {
 	kept := a.timed[:0]
 	for _, c := range a.timed {

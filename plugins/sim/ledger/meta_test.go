@@ -6,8 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// metaOf is what goes with the input of a call and comes back with its output: nothing for half of the calls, else the token and
-// up to 80 bytes.
+// metaOf returns the metadata of the input of a call, which its output returns: none for half of
+// the calls, else the token and up to 80 bytes.
 func (s *scenario) metaOf(token uint64) (m hg.Metadata) {
 	if token%2 == 0 {
 		return m

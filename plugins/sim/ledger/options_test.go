@@ -28,7 +28,7 @@ type options struct {
 	Planted  bool // the audit fails where a class was closed and a call canceled: for tests of the shrinker
 }
 
-// acts is a set of what programs do beside calling echo.
+// acts is a set of actions of programs besides calling echo.
 type acts uint32
 
 const (
@@ -41,7 +41,7 @@ const (
 	actPush                      // the target pushes
 	actRelay                     // the target has a third node pull
 	actNote                      // one-way
-	actNobody                    // an RPC that nobody serves
+	actNobody                    // an RPC that is not served
 	actLookup                    //
 	actCancel                    // of anything
 	actSoon                      // cancel after some events
@@ -73,7 +73,8 @@ func (a acts) String() string {
 	return strings.Join(all, "+")
 }
 
-// drawOptions draws those of a seed: every kind of act is off in one of four, and every class of fault in one of two.
+// drawOptions draws those of a seed: every kind of act is off in one of four, and every class of
+// fault in one of two.
 func drawOptions(seed uint64) options {
 	r := newRand(seed, 0)
 	o := options{Seed: seed, Level: sim.Level(r.IntN(2)), NoAssist: r.IntN(4) == 0}
@@ -94,7 +95,8 @@ func drawOptions(seed uint64) options {
 	return o
 }
 
-// drawLen draws the length of an input or output: some around each size class of room, some that go beside their messages.
+// drawLen draws the length of an input or output: some around each size class of room, some that go
+// beside their messages.
 func drawLen(r *rand.Rand, most int) int {
 	n := size(r, most)
 	switch k := r.IntN(32); k {
@@ -116,7 +118,8 @@ func size[T int | time.Duration](r *rand.Rand, most T) T {
 
 func (o *options) String() string { return fmt.Sprintf("%+v", *o) }
 
-// waitedHead is how much longer than a body the input of a call is that a coroutine waits for. The order of calls with shorter inputs is checked.
+// waitedHead is how much longer than a body the input of a call is that a coroutine waits for. The
+// order of calls with shorter inputs is checked.
 const waitedHead = 128
 
 // The bytes of payloads: those of a token begin at a place in table that depends on it.

@@ -24,7 +24,7 @@ type post struct {
 	input, output  int
 	dir            bulk.Dir
 	move           int  // bytes that are moved; 0: none
-	all            bool // every post of the origin fails while the call is under way
+	all            bool // every post of the origin fails while the call is in flight
 
 	worker
 	ends, runs int
@@ -36,7 +36,8 @@ func (p *post) open(name string, eager int) (*hg.Class, *hg.Context) {
 	return openNode(p.w.Node(name).Plugin(), name, eager, p.work)
 }
 
-// run makes the call while the n-th post at a node fails, and returns how many posts that node has made.
+// run makes the call while the n-th post at a node fails, and returns how many posts that node has
+// made.
 func (p *post) run(seed uint64, at string, n int, err error) int {
 	p.w = sim.NewWorld(sim.Config{Seed: seed})
 	defer p.w.Close()
@@ -115,7 +116,7 @@ func (p *post) call(hctx *hg.Context) {
 			p.fail("%d callbacks", p.ends)
 		}
 	}
-	driveUntil(hctx, time.Millisecond, nil) // nothing comes twice
+	driveUntil(hctx, time.Millisecond, nil) // nothing arrives twice
 	switch fate := hg.FateOf(p.err); {
 	case p.ends > 1:
 		p.fail("%d callbacks", p.ends)
@@ -181,14 +182,15 @@ func TestPostsFail(t *testing.T) {
 	everyPost(t, post{input: 10, output: 10})
 }
 
-// H3b: what does not fit a message is fetched from its owner, and the fetch may fail at its start, on either side.
+// H3b: a body that does not fit a message is fetched from its owner, and the fetch may fail at its
+// start, on either side.
 func TestH3bPostsFail(t *testing.T) {
 	t.Run("both larger", func(t *testing.T) { everyPost(t, post{input: 20 << 10, output: 30 << 10}) })
 	t.Run("for the target only", func(t *testing.T) { everyPost(t, post{origin: 4096, target: 256, input: 2000, output: 100}) })
 	t.Run("for the origin only", func(t *testing.T) { everyPost(t, post{origin: 256, target: 4096, input: 100, output: 2000}) })
 }
 
-// H16: the k-th post of a transfer fails while those before it are under way.
+// H16: the k-th post of a transfer fails while those before it are in flight.
 func TestH16PostsFail(t *testing.T) {
 	t.Run("pull", func(t *testing.T) { everyPost(t, post{output: 10, dir: bulk.Pull, move: 5*4096 + 1}) })
 	t.Run("push", func(t *testing.T) { everyPost(t, post{output: 10, dir: bulk.Push, move: 5*4096 + 1}) })

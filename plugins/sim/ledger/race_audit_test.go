@@ -14,7 +14,7 @@ type raceCall struct {
 	to        int
 	oneWay    bool
 	large     bool
-	canceled  bool // Cancel was called while it was under way
+	canceled  bool // Cancel was called while it was in flight
 	bounded   bool // a withdraw of it had a bound on the wait
 	ran       int
 	callbacks int
@@ -83,7 +83,7 @@ func (s *race) auditCall(c *raceCall) {
 	}
 }
 
-// auditAsk: withdrawn and not run, or too late and run; nobody knows only where something went wrong.
+// auditAsk: withdrawn and not run, or too late and run; indeterminate only after a failure.
 func (s *race) auditAsk(c *raceCall, k *ask) {
 	if k.told != 1 {
 		s.fail("a withdraw of call %d had %d callbacks", c.token, k.told)

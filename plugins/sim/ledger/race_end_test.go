@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// finish waits for the end of all calls of all nodes, and shows then that nothing was lost: every handle can be used, and
-// every envelope.
+// finish waits for the end of all calls of all nodes, and shows then that nothing was lost: every
+// handle can be used, and every envelope.
 func (a *racer) finish() {
 	s := a.s
 	if !a.driveUntil("all calls have ended", func() bool {
@@ -44,10 +44,11 @@ func (a *racer) finish() {
 // isWorking reports whether a's program is still in its first part.
 func (a *racer) isWorking() bool { return a.cls == nil || a.s.isWorking() }
 
-// patience is how long anything may take once the world is calm: a peer that is lost is noticed within PeerTimeout.
+// patience is how long anything may take once the world is calm: a peer that is lost is noticed
+// within PeerTimeout.
 func (a *racer) patience() time.Duration { return 30*time.Second + 30*a.s.opts.span }
 
-// driveUntil runs turn until done reports true.
+// driveUntil runs turn until done returns true.
 func (a *racer) driveUntil(what string, done func() bool, turn func(time.Duration)) bool {
 	s := a.s
 	pause, end := time.Microsecond, time.Duration(0)
@@ -129,8 +130,9 @@ func (a *racer) callOnceOrTwice(en *entry, to int) {
 	}
 }
 
-// useEnvelopes has every node send every node one request more than it guarantees. All but one must arrive, to each, and
-// the last must wait: no credit was lost, none was given twice. They are taken back then.
+// useEnvelopes has every node send every node one request more than it guarantees. All but one must
+// arrive, to each, and the last must wait: no credit was lost, none was given twice. They are taken
+// back then.
 func (a *racer) useEnvelopes() {
 	s := a.s
 	if s.cfg.NoAssist {
@@ -178,7 +180,8 @@ func (a *racer) useEnvelopes() {
 	}
 }
 
-// waitUntilSettled waits until nothing is under way at this node, and looks what is kept for peers.
+// waitUntilSettled waits until nothing is in flight at this node, and checks the memory that is
+// reserved for peers.
 func (a *racer) waitUntilSettled() {
 	s := a.s
 	var st hg.Stats
@@ -188,7 +191,7 @@ func (a *racer) waitUntilSettled() {
 			handles++
 		}
 	}
-	each := int64(s.ger[a.i]+na.ExpeditedEnvelopes) * int64(a.hctx.NA().Limits().MaxUnexpected+64) // and what an envelope costs beside its bytes
+	each := int64(s.ger[a.i]+na.ExpeditedEnvelopes) * int64(a.hctx.NA().Limits().MaxUnexpected+64) // and the overhead of an envelope
 	a.driveUntil("nothing is under way", func() bool {
 		st = a.hctx.Stats()
 		n := &st.NA
@@ -197,7 +200,7 @@ func (a *racer) waitUntilSettled() {
 			room += p.Room
 		}
 		return n.Envelopes+n.Queued+n.Outstanding+n.Leases+st.Queued == 0 && n.Regions+st.Lent+st.Pulled+st.Active+st.Waiting == 0 &&
-			int(st.Handles) == handles && n.Reserved <= int64(n.Peers)*each+room // a dial that nobody answers keeps some for a while
+			int(st.Handles) == handles && n.Reserved <= int64(n.Peers)*each+room // a dial without an answer keeps some for a while
 	}, a.serve)
 	if n := &st.NA; n.Violations != 0 && s.opts.faults.Corrupt == 0 {
 		s.fail("node %s: %d violations", s.names[a.i], n.Violations)

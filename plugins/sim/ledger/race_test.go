@@ -13,8 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A race is one seed: a world whose nodes send each other requests and take them back, so that the question comes about
-// when the handler would start.
+// A race is one seed: a world whose nodes send each other requests and withdraw them, so that the
+// question comes about when the handler would start.
 //
 //	work: forward, withdraw, cancel, faults ─► calm ─► every handle once more ─► every envelope once more ─► close ─► audit
 type race struct {
@@ -29,23 +29,23 @@ type race struct {
 	made   uint64
 	failed error
 
-	asked   int // calls that were withdrawn, or were to be
+	asked   int // calls that were withdrawn, or were to be withdrawn
 	crashes int
 	calmed  bool
 	calls   []*raceCall // by token
 	came    map[string]int
 
 	far    int64 // messages destroyed at their destination
-	late   int64 // answers that met nobody
+	late   int64 // answers without a receiver
 	stalls int64 // requests that had to wait for an envelope
 	full   int   // times that a node was seen with requests that wait for MaxActive
 }
 
-// raceOptions is what a test asks of a race; the zero value is the fastest that there is, without faults.
+// raceOptions are the options of a race; the zero value is the fastest race, without faults.
 type raceOptions struct {
 	races     int           // calls that are withdrawn
-	until     time.Duration // instead: for how long the work goes on
-	span      time.Duration // from a call to what is done about it; 0: a few trips over the network
+	until     time.Duration // duration of the work, instead
+	span      time.Duration // from a call to the action on it; 0: a few round trips
 	envelopes int           // guaranteed to each peer; 0: drawn
 	plain     bool          // nothing but forward and withdraw, and withdraw for half of the calls only
 	faults    sim.Faults
@@ -58,7 +58,7 @@ func (o *raceOptions) isClean() bool {
 	return o.crashes == 0 && f.Reset == 0 && f.Clog == 0 && f.Pause == 0 && f.Partition == 0 && f.Refuse == 0 && f.Corrupt == 0
 }
 
-// drawRace draws what kind of race a seed is: half of them lose nothing.
+// drawRace draws the kind of race of a seed: half of them have no loss.
 func drawRace(seed uint64, races int) *race {
 	r := newRand(seed, 1000)
 	o := raceOptions{races: races}
@@ -107,7 +107,7 @@ func (s *race) summary() string {
 		s.seed, s.cfg.Level, s.cfg.NoAssist, s.ger, s.opts, len(s.calls), s.w.Now())
 }
 
-// run is the whole life of the world; its error says which promise was broken.
+// run runs the world from beginning to end; its error names the promise that was broken.
 func (s *race) run() error {
 	defer s.w.Close()
 	for i := range s.names {
@@ -179,18 +179,18 @@ type racer struct {
 	kept    []kept       // requests that are answered later
 	holding bool         // no handler begins
 	given   []hg.Request // those that are held back
-	open    int          // callbacks that are to come
+	open    int          // callbacks that have not run
 	idle    int          // turns in which nothing happened
 }
 
-// An entry is a handle and what is to be done about its call.
+// An entry is a handle and the planned action on its call.
 type entry struct {
 	h    *hg.Handle
-	call *raceCall // under way; nil when the handle is idle
+	call *raceCall // in flight; nil if the handle is idle
 	todo [4]deed
 }
 
-// A deed is done when its time has come.
+// A deed is an action at a certain time.
 type deed struct {
 	what uint8
 	at   time.Duration
@@ -307,7 +307,7 @@ func (a *racer) runDue() (next time.Duration) {
 			left = append(left, k)
 			continue
 		}
-		if in, err := k.h.InputRaw(); err == nil && a.rng.IntN(16) > 0 { // else nobody answers
+		if in, err := k.h.InputRaw(); err == nil && a.rng.IntN(16) > 0 { // otherwise it is not answered
 			_ = k.h.RespondRaw(in[:8], nil)
 		} else {
 			_ = k.h.RespondError(na.ErrNoResponse, nil)
@@ -334,7 +334,7 @@ func (a *racer) applyDeed(en *entry, what uint8) {
 	}
 }
 
-// forward begins a call and plans what becomes of it.
+// forward begins a call and plans the action on it.
 func (a *racer) forward(en *entry) {
 	s := a.s
 	rpc := raceRPCs[min(a.rng.IntN(10)/4, 2)]
@@ -409,7 +409,7 @@ func (a *racer) call(en *entry, rpc string, to int) bool {
 			}
 		}
 		if en.h != h {
-			return // it was closed meanwhile
+			return // it was closed since
 		}
 		en.call = nil
 		if s.opts.plain || !s.isWorking() {

@@ -8,11 +8,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// It failed with: call 50 ended with hg: forward grow to sim://n2: the peer restarted, or has lost this session: it connected anew, and is silent
-// here after 310ms (may have run), and no peer was lost
+// It failed with: call 50 ended with hg: forward grow to sim://n2: the peer restarted, or has lost
+// this session: it connected anew, and is silent here after 310ms (may have run), and no peer was
+// lost
 //
-// n0 and n2 dialled each other, n2 took n0's connection, and its own HELLO came 8 ms after the session was up. n0 took that for a peer that
-// has lost the session, so that a quarter of a second without an answer, on a slow link, ended it.
+// n0 and n2 dialled each other, n2 took n0's connection, and its own HELLO came 8 ms after the
+// session was up. n0 took that for a peer that has lost the session, so that a quarter of a second
+// without an answer, on a slow link, ended it.
 func TestRegress95529(t *testing.T) {
 	s := newScenarioOf(options{
 		Seed:     0x17529,

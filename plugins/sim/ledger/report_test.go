@@ -14,18 +14,18 @@ import (
 
 // The rare states that seeds are to reach.
 const (
-	reachTooLate          = iota // canceled when its end had come and its callback had not
+	reachTooLate          = iota // canceled after its end and before its callback
 	reachCallback                // something is canceled inside a callback
 	reachTie                     // canceled at the very time of its deadline
 	reachReused                  // an answer leaves for a call that is over, and its handle has another call by now
 	reachFree                    // memory is taken back while it is being moved
-	reachRestart                 // a node crashes, and operations of it or calls to it are under way
+	reachRestart                 // a node crashes with operations in flight, or calls to it
 	reachNoCredit                // requests that had to wait for an envelope
 	reachFinalize                // a class is closed in the middle of everything
-	reachFinalizeCanceled        // and callbacks of canceled calls are to come
-	reachShutdown                // Shutdown with callbacks to come
+	reachFinalizeCanceled        // callbacks of canceled calls have not run
+	reachShutdown                // Shutdown with callbacks that have not run
 	reachDispatched              // requests that Run has run
-	reachWaited                  // calls that somebody has waited for
+	reachWaited                  // calls for whose end a goroutine waited
 	reachEnd
 )
 
@@ -35,7 +35,7 @@ var reachText = [reachEnd]string{"cancel between arrival and trigger", "cancel i
 
 type reach [reachEnd]int64
 
-// tally adds up what scenarios did.
+// tally is the sum of what scenarios did.
 type tally struct {
 	seeds, ops, leastOps int64
 	outcomes             map[string]int64
@@ -78,7 +78,8 @@ func (a *tally) add(s *scenario) {
 	}
 }
 
-// A report is what a run says in one line. Of the promises that were broken it knows the number, which is 0.
+// A report is the result of a run in one line. It has the number of broken promises, which must be
+// 0.
 type report struct {
 	Commit         string           `json:"commit"`
 	Seeds          int64            `json:"seeds"`

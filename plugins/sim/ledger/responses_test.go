@@ -43,10 +43,11 @@ func (a *actor) answerMoved(h hg.Request, token uint64, err error) {
 // respond answers the call with that token.
 func (a *actor) respond(h hg.Request, token uint64, out []byte) error {
 	return a.answer(h, token, func(cb hg.RespondFunc) error { return h.RespondRaw(out, cb) },
-		func(cb hg.RespondFunc) error { return h.RespondRaw(binary.LittleEndian.AppendUint64(nil, token), cb) }) // out is gone by then
+		func(cb hg.RespondFunc) error { return h.RespondRaw(binary.LittleEndian.AppendUint64(nil, token), cb) }) // out has been reused by then
 }
 
-// answer writes a response into the ledger, and cancels some. Half of those that were canceled are given again.
+// answer writes a response into the ledger, and cancels some. Half of those that were canceled are
+// given again.
 func (a *actor) answer(h hg.Request, token uint64, give, again func(cb hg.RespondFunc) error) error {
 	s := a.s
 	c := a.beginCall("response")
@@ -72,7 +73,7 @@ func (a *actor) answer(h hg.Request, token uint64, give, again func(cb hg.Respon
 	return nil
 }
 
-// auditResponse: it left, or its error says why not.
+// auditResponse: the response left, or its error has the reason.
 func (s *scenario) auditResponse(c *callEntry) {
 	kind := outcomeOf(c.err)
 	s.outcomes["response "+kind]++
@@ -94,7 +95,8 @@ func (c *callEntry) isAnswered() bool {
 	return r != nil && (r.callbacks > 0 && r.err == nil || r.by.crashed)
 }
 
-// noResponse reports whether a call ended because its own handler let go without a response; a relay tells of another's.
+// noResponse reports whether a call ended because its own handler returned without a response; a
+// relay returns such an error of another call.
 func noResponse(err error) bool {
 	r, ok := errors.AsType[*hg.RemoteError](err)
 	return ok && r.Text == na.ErrNoResponse.Error()

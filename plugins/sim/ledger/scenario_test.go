@@ -25,17 +25,17 @@ type scenario struct {
 	quota  int           // operations of each node
 	calmed time.Duration // when faults and new work ended; 0 before
 	failed error
-	kind   string // of the failure: what two runs that fail in one way have in common
+	kind   string // kind of the failure: equal for two runs that fail in the same way
 
 	ops      int64
 	made     uint64
 	calls    []*callEntry // by token, from 1
 	outcomes map[string]int64
-	cancels  int64 // operations that were canceled under way
-	late     int64 // messages that met nobody
+	cancels  int64 // operations that were canceled in flight
+	late     int64 // messages without a receiver
 	watched  []watched
-	came     map[string]int // nodes, to where they meet after calm
-	parting  bool           // nothing is begun any more but what closing ends
+	came     map[string]int // nodes, by the place where they meet after the calm
+	parting  bool           // only operations for the end of the world are begun
 	broken   broken
 	reach    reach
 }
@@ -51,11 +51,11 @@ type callEntry struct {
 	to        na.Addr // of a call: context 0 of the node
 	oneWay    bool
 	refused   bool // it was not accepted
-	canceled  bool // Cancel was called while it was under way
+	canceled  bool // Cancel was called while it was in flight
 	withdrawn bool // it was taken back, or the wait for that is over
 	begun     time.Duration
 	deadline  time.Duration
-	overdue   int // times that it was found under way after its deadline
+	overdue   int // number of times that it was found in flight after its deadline
 	lent      *lending
 	handle    *live
 	of        *callEntry // of a response, a withdraw or a transfer: the call
@@ -64,7 +64,7 @@ type callEntry struct {
 	over      bool // the call had ended or was canceled when its withdraw began
 }
 
-// watched is memory that nobody may write any more.
+// watched is memory that must not be written any more.
 type watched struct {
 	what string
 	b    []byte
@@ -94,7 +94,7 @@ func newScenarioOf(o options) *scenario {
 	return s
 }
 
-// isOn reports whether programs do this.
+// isOn reports whether programs perform this action.
 func (s *scenario) isOn(what acts) bool { return !s.Off.has(what) }
 
 func (s *scenario) summary() string {
@@ -108,7 +108,7 @@ func (s *scenario) fail(format string, args ...any) {
 	}
 }
 
-// run is the whole life of the world; its error says which promise was broken.
+// run runs the world from beginning to end; its error names the promise that was broken.
 func (s *scenario) run() (err error) {
 	panicked := false
 	defer func() {
@@ -117,7 +117,7 @@ func (s *scenario) run() (err error) {
 		}
 	}()
 	defer func() {
-		if r := recover(); r != nil { // what a coroutine panicked with
+		if r := recover(); r != nil { // the panic of a coroutine
 			panicked = true
 			s.fail("%v", r)
 			first, _, _ := strings.Cut(fmt.Sprint(r), "\n")
@@ -139,10 +139,11 @@ func (s *scenario) run() (err error) {
 	return s.failed
 }
 
-// runFaults crashes nodes and closes classes, all of which begin again, and calms the world when the work is done.
+// runFaults crashes nodes and closes classes, all of which begin again, and calms the world when
+// the work is done.
 func (s *scenario) runFaults() {
 	type strike struct {
-		at    int // when so many operations have been begun
+		at    int // after this number of operations
 		close bool
 	}
 	var strikes []strike
@@ -280,7 +281,7 @@ func (s *scenario) auditEntry(c *callEntry) {
 	}
 }
 
-// auditWithdraw: what was withdrawn never ran; what nobody knows of ended with an error.
+// auditWithdraw: a withdrawn call never ran; an indeterminate one ended with an error.
 func (s *scenario) auditWithdraw(c *callEntry) {
 	s.outcomes[c.result.String()]++
 	of := c.of
@@ -323,7 +324,7 @@ func outcomeOf(err error) string {
 	return na.CodeOf(err).Error()
 }
 
-// fillRetired fills memory whose operation has ended; checkRetired checks that it stays so.
+// fillRetired fills memory whose operation has ended; checkRetired checks that it does not change.
 func (s *scenario) fillRetired(what string, b []byte) {
 	if len(b) > 0 {
 		copy(b, poisoned)

@@ -1,7 +1,7 @@
 package ledger
 
-// Random programs of several nodes under random faults, over the whole stack: hg and bulk on na on the engine on
-// simulated streams. A ledger says afterwards whether every promise was kept.
+// Random programs of several nodes under random faults, over the whole stack: hg and bulk on na on
+// simulated streams. At the end a ledger is audited for broken promises.
 
 import (
 	"flag"
@@ -141,8 +141,9 @@ func manySeeds(n int, run func(seed uint64) (ok bool)) time.Duration {
 	return time.Since(begun)
 }
 
-// One seed gives one trace: in two runs, in processes with one and two threads, and with the race detector; another
-// seed gives another. The constants change only when the protocol, the simulator or the scenario does.
+// One seed gives one trace: in two runs, in processes with one and two threads, and with the race
+// detector; another seed gives another. The constants change only when the protocol, the simulator
+// or the scenario does.
 func TestReplay(t *testing.T) {
 	if list := os.Getenv("QUICKSILVER_SIM_REPLAY"); list != "" {
 		for _, f := range strings.Fields(list) {

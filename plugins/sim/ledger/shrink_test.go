@@ -33,7 +33,8 @@ type shrinker struct {
 	end  time.Time
 }
 
-// shrink returns a case that fails as o does, from which nothing can be taken, as far as runs and time suffice.
+// shrink returns a case that fails as o does, from which nothing can be taken, as far as runs and
+// time suffice.
 func shrink(o options, kind string, runs int, most time.Duration) options {
 	k := &shrinker{options: o, kind: kind, runs: runs, end: time.Now().Add(most)}
 	for before := (options{}); k.options != before && k.hasTime(); {
@@ -47,8 +48,8 @@ func shrink(o options, kind string, runs int, most time.Duration) options {
 
 func (k *shrinker) hasTime() bool { return k.runs > 0 && time.Now().Before(k.end) }
 
-// try keeps a case if it fails in the same way, with its own seed or one of a few others: what was taken away changes what
-// the rest draws.
+// try keeps a case if it fails in the same way, with its own seed or one of a few others: the
+// change also changes what the rest draws.
 func (k *shrinker) try(change func(o *options)) bool {
 	o := k.options
 	change(&o)
@@ -128,7 +129,8 @@ func TestRegress%d(t *testing.T) {
 	return out
 }
 
-// shrunkText shrinks a failure and returns a text about it. With -sim.shrink it writes a regression test, too.
+// shrunkText shrinks a failure and returns a text about it. With -sim.shrink it writes a regression
+// test, too.
 func shrunkText(s *scenario) string {
 	runs, most := 200, 5*time.Second
 	if *writeShrunk {
@@ -153,8 +155,8 @@ func shrunkText(s *scenario) string {
 	return text
 }
 
-// A mistake that needs a class to be closed and a call to be canceled shrinks to little more than these, and the test that
-// comes of it compiles.
+// A bug that needs a closed class and a canceled call shrinks to little more than these, and the
+// generated test compiles.
 func TestShrink(t *testing.T) {
 	o := drawOptions(1)
 	o.Planted, o.Closes, o.Crashes, o.Nodes, o.Off = true, 2, 2, 6, 0

@@ -35,21 +35,21 @@ func openNode(plugin na.Plugin, name string, eager int, work hg.Handler) (*hg.Cl
 // driveUntil drives a context until done, or d has passed.
 func driveUntil(hctx *hg.Context, d time.Duration, done func() bool) {
 	end := hctx.Now() + d
-	for turn := 0; turn < 100_000 && hctx.Now() < end && (done == nil || !done()); turn++ { // a closed context lets no time pass
+	for turn := 0; turn < 100_000 && hctx.Now() < end && (done == nil || !done()); turn++ { // time does not advance in a closed context
 		hctx.Trigger(0)
 		_ = hctx.Progress(100 * time.Microsecond)
 		hctx.Trigger(0)
 	}
 }
 
-// nothingLeft reports whether nothing is under way in a context, and nothing kept.
+// nothingLeft reports whether nothing is in flight in a context, and nothing is reserved.
 func nothingLeft(st *hg.Stats) bool {
 	n := &st.NA
 	return st.Handles == 0 && st.Lent == 0 && st.Pulled == 0 && st.Active == 0 && st.Waiting == 0 && n.Regions == 0 && n.Leases == 0 &&
 		n.Outstanding == 0 && n.Queued == 0 && n.Envelopes == 0
 }
 
-// endNode looks whether nothing is left, and closes.
+// endNode checks that nothing is left, and closes.
 func endNode(cls *hg.Class, hctx *hg.Context, fail func(string, ...any)) {
 	clean := func() bool { st := hctx.Stats(); return nothingLeft(&st) && st.NA.Violations == 0 }
 	if driveUntil(hctx, 10*time.Second, clean); !clean() {
@@ -61,11 +61,11 @@ func endNode(cls *hg.Class, hctx *hg.Context, fail func(string, ...any)) {
 	}
 }
 
-// A worker is what a target does: it answers, and moves memory before. Everything ends once.
+// A worker is the program of a target: it moves memory, and then answers. Everything ends once.
 type worker struct {
 	answers, answered int   // responses that were accepted, and their callbacks
 	answerErr         error // of the last, refused or not
-	moves, moved      int   // transfers, likewise
+	moves, moved      int   // transfers begun, and ended
 	moveErr           error
 	locals            [][]byte // poisoned when their transfers ended
 	failed            error
@@ -88,7 +88,8 @@ func (w *worker) answer(give func(cb hg.RespondFunc) error) error {
 	return err
 }
 
-// moveAndAnswer pulls ones from the origin's memory, or pushes twos to it, and answers with out when that has ended.
+// moveAndAnswer pulls ones from the origin's memory, or pushes twos to it, and answers with out
+// when that has ended.
 func (w *worker) moveAndAnswer(h hg.Request, remote *bulk.Handle, out []byte) error {
 	dir, size := bulk.Pull, int(remote.Len())
 	if remote.Access() == bulk.WriteOnly {
@@ -125,7 +126,7 @@ func (w *worker) moveAndAnswer(h hg.Request, remote *bulk.Handle, out []byte) er
 	return nil
 }
 
-// audit looks at what the target did, when its class is closed.
+// audit checks the actions of the target after its class was closed.
 func (w *worker) audit() {
 	if w.answered != w.answers || w.moved != w.moves {
 		w.fail("%d responses had %d callbacks, %d transfers had %d", w.answers, w.answered, w.moves, w.moved)

@@ -11,9 +11,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// TestSoak (X-T10): ten minutes of virtual time, in a long run an hour, under a storm, with nodes that crash, from a fixed seed. Nothing is left at the
-// end: no goroutine, no envelope, no memory that is lent, and every handle and every credit works. What the ledger itself
-// keeps is bounded by its lines.
+// TestSoak (X-T10): ten minutes of virtual time, in a long run an hour, under a storm, with nodes
+// that crash, from a fixed seed. Nothing is left at the end: no goroutine, no envelope, no memory
+// that is lent, and every handle and every credit works. What the ledger itself keeps is bounded by
+// its lines.
 func TestSoak(t *testing.T) {
 	hour, crashes, calls, faults := time.Hour, 200, 10_000, uint64(20)
 	if !long.On {

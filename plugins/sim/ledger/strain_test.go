@@ -14,9 +14,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A strain is one seed: two nodes that do everything that a handle allows, and what it refuses, wherever user code can
-// run: in callbacks, handlers, codecs, and between the completions of one Trigger. Little is asked of the outcome but
-// that everything ends exactly once; the tables of the machines are what it is for.
+// A strain is one seed: two nodes that do everything that a handle allows, and everything that it
+// refuses, wherever user code can run: in callbacks, handlers, codecs, and between the completions
+// of one Trigger. The only requirement on the outcome is that everything ends exactly once; the
+// purpose is to cover the tables of the state machines.
 type strain struct {
 	w      *sim.World
 	nodes  []*strainer
@@ -32,11 +33,11 @@ type strainer struct {
 	cls  *hg.Class
 	hctx *hg.Context
 
-	open    int // callbacks that are to come
+	open    int // callbacks that have not run
 	depth   int // of Trigger inside Trigger
 	inCodec int
 	working bool
-	closing bool // of the class, with work under way
+	closing bool // the class is being closed with work in flight
 
 	handles []*hg.Handle
 	kept    []hg.Request // requests that are answered later
@@ -74,7 +75,7 @@ func (s *strain) fail(format string, args ...any) {
 	}
 }
 
-// check says that an operation was refused for no good reason.
+// check fails the run for an operation that was refused without a valid reason.
 func (a *strainer) check(what string, err error, may ...na.Code) {
 	if err == nil || errors.Is(err, errStrain) || slices.Contains(append(may, na.ErrClosed, na.ErrAgain, na.ErrNoCredit), na.CodeOf(err)) {
 		return
@@ -220,8 +221,8 @@ func (a *strainer) actInTrigger(times int) {
 	})
 }
 
-// runBetweenEnds runs f between the completions of one Trigger: as the callback of an operation of the user's, behind those that
-// have ended by now.
+// runBetweenEnds runs f between the completions of one Trigger: as the callback of an operation of
+// the user's, behind those that have ended by now.
 func (a *strainer) runBetweenEnds(f func()) {
 	op := a.hctx.NA().NewOp(func(*na.Op, na.Result) { f() })
 	if a.hctx.NA().Timer(op, time.Hour) == nil {

@@ -25,8 +25,8 @@ var (
 	streamSeed  = flag.Uint64("sim.stream", 0, "the one seed that TestStreams runs; 0 runs many")
 )
 
-// A streamWorld is one seed: nodes that call one another with streams, beside messages and puts, cancel, reset and crash, under faults and with
-// limits of a few places.
+// A streamWorld is one seed: nodes that call one another with streams, beside messages and puts,
+// cancel, reset and crash, under faults and with limits of a few places.
 //
 //	work ─► calm: no new calls, no faults ─► each stream comes to an end but those of ends that stand still ─► these go on, too ─► audit ─► close
 //
@@ -59,11 +59,11 @@ type streamLine struct {
 	ended    bool // CloseWrite was called, or Fail
 	fails    bool // Fail was
 	reset    bool // an end of it was reset or closed before its end, or its call never ran
-	gone     bool // a node with an end of it has crashed
+	gone     bool // a node with one of its ends has crashed
 	eof      bool
-	err      error // that its reader was told
+	err      error // the error that its reader got
 	there    bool  // the target has opened it
-	stalled  bool  // one of its ends stands still until the others have come to their end
+	stalled  bool  // one of its ends is stalled until the others have ended
 }
 
 // A streamCall is one call with streams.
@@ -471,7 +471,7 @@ func (e *streamEnd) kill(n *streamNode) {
 	e.done = true
 }
 
-// streamByte is what a stream has at an offset.
+// streamByte returns the byte of a stream at an offset.
 func streamByte(line, off int) byte { return byte(line*7 + off ^ off>>8*13) }
 
 // pump writes or reads some.
@@ -599,8 +599,9 @@ func (s *streamWorld) audit() {
 	}
 }
 
-// TestStreams crosses streams of calls with messages, puts, cancels, resets, crashes, partitions, and small limits: no byte is lost in success,
-// doubled or out of order, no error is without a reason, everything ends when the world is calm, and every gauge is at zero then.
+// TestStreams crosses streams of calls with messages, puts, cancels, resets, crashes, partitions,
+// and small limits: no byte is lost in success, doubled or out of order, no error is without a
+// reason, everything ends when the world is calm, and every gauge is at zero then.
 func TestStreams(t *testing.T) {
 	if *streamSeed != 0 {
 		s := newStreamWorld(*streamSeed)

@@ -46,7 +46,7 @@ func newStuckPair(t *testing.T, cfg sim.Config, naCfg na.Config) *stuckPair {
 	return p
 }
 
-// A stuckCall is one request and what its callbacks heard.
+// A stuckCall is one request and the results of its callbacks.
 type stuckCall struct {
 	h         *hg.Handle
 	callbacks int
@@ -87,7 +87,7 @@ func (p *stuckPair) until(what string, done func() bool) {
 	}
 }
 
-// end closes what is open, and looks that nothing is left.
+// end closes everything, and checks that nothing is left.
 func (p *stuckPair) end(calls []*stuckCall) {
 	p.t.Helper()
 	for _, c := range calls {
@@ -109,9 +109,9 @@ func (p *stuckPair) end(calls []*stuckCall) {
 	p.w.Close()
 }
 
-// TestCloseWhileWithdrawing (X-T4, X-T5): one side closes at any time after requests, of which some wait for an envelope,
-// and perhaps withdraws of them, have been sent. Every callback runs once, soon, and says nothing wrong; what waited for an
-// envelope has not run.
+// TestCloseWhileWithdrawing (X-T4, X-T5): one side closes at any time after requests, some of which
+// wait for an envelope, and perhaps withdraws of them, were sent. Every callback runs once, soon,
+// with a correct result; requests that waited for an envelope have not run.
 func TestCloseWhileWithdrawing(t *testing.T) {
 	results := map[string]int{}
 	for _, side := range []string{"origin", "target"} {
@@ -187,15 +187,16 @@ func TestCloseWhileWithdrawing(t *testing.T) {
 	}
 }
 
-// TestNoProgress (X-T12): a target whose program does not drive it for 5 s holds as many requests as it has guaranteed and
-// no more; the others wait at their source, nothing grows, and the session lives. Then everything goes on.
+// TestNoProgress (X-T12): a target whose program does not drive it for 5 s keeps as many requests
+// as it has guaranteed and no more; the others wait at their source, nothing grows, and the session
+// stays up. Then all calls complete.
 func TestNoProgress(t *testing.T) {
 	for _, noAssist := range []bool{false, true} {
 		t.Run(fmt.Sprintf("no assist %v", noAssist), func(t *testing.T) {
 			const ger, n = 4, 200
-			timeout := time.Second // heartbeats are answered meanwhile
+			timeout := time.Second // heartbeats are still answered
 			if noAssist {
-				timeout = 10 * time.Second // nobody answers
+				timeout = 10 * time.Second // nothing is answered
 			}
 			p := newStuckPair(t, sim.Config{Seed: 1, NoAssist: noAssist}, na.Config{Envelopes: ger, PeerTimeout: timeout})
 			warm := p.forward(0)

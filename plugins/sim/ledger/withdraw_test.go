@@ -1,6 +1,6 @@
 package ledger
 
-// Withdraw against dispatch, a million times if need be: whoever comes first, it is one of the two.
+// Withdraw races with dispatch, a million times if need be: exactly one of the two wins.
 
 import (
 	"flag"
@@ -22,8 +22,8 @@ var withdraws = flag.Int("sim.withdraws", long.Or(10_000, 50_000), "calls that T
 // racesPerSeed is how many calls of one world are withdrawn.
 const racesPerSeed = 250
 
-// TestWithdrawRaces (C-T11, C-T29, C-T6, C-T12): never withdrawn with the handler run, never too late with it not run,
-// one callback each. A failure prints the seed; -sim.seed=N replays it.
+// TestWithdrawRaces (C-T11, C-T29, C-T6, C-T12): never withdrawn with the handler run, never too
+// late with it not run, one callback each. A failure prints the seed; -sim.seed=N replays it.
 func TestWithdrawRaces(t *testing.T) {
 	if *oneSeed != 0 {
 		s := drawRace(*oneSeed, racesPerSeed)
@@ -48,8 +48,8 @@ func TestWithdrawRaces(t *testing.T) {
 	}
 }
 
-// TestWithdrawHalf (X-T2, as far as streams go: they lose nothing): half of all requests are withdrawn; each is either
-// dispatched or withdrawn, and no credit is lost.
+// TestWithdrawHalf (X-T2, as far as streams go: they lose nothing): half of all requests are
+// withdrawn; each is either dispatched or withdrawn, and no credit is lost.
 func TestWithdrawHalf(t *testing.T) {
 	races(t, 20, func(seed uint64) *race {
 		return newRace(seed, raceOptions{races: racesPerSeed, envelopes: 4, plain: true})
