@@ -30,8 +30,9 @@ var bodyRules = []rule{
 // bodySizes are lengths around some size classes, of one piece and of several.
 var bodySizes = []int{5000, na.MaxRoom, na.MaxRoom + 1, 96<<10 + 1, 300 << 10, 1 << 20, na.MaxBody}
 
-// bodyOf returns memory with body in it for c, and whether the transport is to copy it, each second
-// time: then spoil, which is called when c has begun, spoils it. Otherwise the end of c does.
+// bodyOf returns memory with body in it for c, and whether the transport has to copy it, every
+// second time: then spoil, which is called when c has begun, overwrites it. Otherwise the end of c
+// does.
 func (s *side) bodyOf(c *call, body []byte) (own []byte, spoil func(), copied bool) {
 	own = bytes.Clone(body)
 	spoil = func() {
@@ -61,7 +62,7 @@ func (s *side) callBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	})
 }
 
-// answerBody answers with a body, likewise.
+// answerBody answers with a body, with memory as of callBody.
 func (s *side) answerBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	s.b.Helper()
 	bound, ok := s.Upper().ClaimRoom(to, len(body))
@@ -149,13 +150,13 @@ func bodyLimits(b *bed) {
 	plain := a.recvExpected(t.Self(), 7, 100)
 	t.answerBody(toA, 7, []byte{1}, pattern(1, n)).ok()
 	plain.fails(na.ErrOverflow)
-	t.answerBody(toA, 8, []byte{1}, pattern(1, n)).ok() // nobody receives it
+	t.answerBody(toA, 8, []byte{1}, pattern(1, n)).ok() // no receive for it
 	b.quiet(a, t)
 	b.noneHeld(a)
 }
 
-// stages has each of its calls go a step further than the one before, until one has come to its end
-// before. A call is started by begin; over looks at it when its time has come.
+// stages runs calls, each of which goes a step further than the one before, until one ends by
+// itself. begin starts a call; over checks it when its time has come.
 func (b *bed) stages(begin func(i int) (c *call), over func(c *call, i int)) {
 	b.Helper()
 	for i := range 60 {

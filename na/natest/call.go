@@ -26,7 +26,7 @@ type call struct {
 	s    *side
 	what string
 	op   *na.Op
-	then func(r na.Result) // runs at the end of the callback; may start the operation anew
+	then func(r na.Result) // runs at the end of the callback; may start the operation again
 
 	buf  []byte // of a receive, inside the last of rooms
 	most int    // bytes that it takes beyond buf
@@ -125,7 +125,7 @@ func (c *call) done(op *na.Op, r na.Result) {
 	}
 }
 
-// checkResult checks what holds for every result.
+// checkResult checks the invariants of every result.
 func (c *call) checkResult(r na.Result) {
 	b := c.b
 	var oe *na.OpError
@@ -241,7 +241,7 @@ func (c *call) cancelNow() na.Result {
 	return c.result()
 }
 
-// free gives the envelope back that the call received.
+// free frees the envelope that the call received.
 func (c *call) free() {
 	c.mu.Lock()
 	env := c.env
@@ -252,7 +252,7 @@ func (c *call) free() {
 	}
 }
 
-// keep takes the envelope out of the ledger: the rule frees it.
+// keep removes the envelope from the ledger: the rule frees it.
 func (c *call) keep() *na.Envelope {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -274,11 +274,12 @@ func (c *call) buffer(n int) {
 
 func fill(n int, v byte) []byte { return bytes.Repeat([]byte{v}, n) }
 
-// period is after how many bytes a pattern repeats: a prime, so that no piece of bulk data looks
-// like another.
+// period is the number of bytes after which a pattern repeats: a prime, so that all pieces of bulk
+// data differ.
 const period = 8191
 
-// pattern returns n bytes that tell seed and offset; none of the bytes with a meaning is among them.
+// pattern returns n bytes that depend on seed and offset; none of the bytes with a meaning is among
+// them.
 func pattern(seed, n int) []byte {
 	b := make([]byte, n)
 	for i := range min(n, period) {

@@ -49,8 +49,8 @@ var cancelRules = []rule{
 type start struct {
 	what  string
 	run   func() *call
-	fate  na.Fate // when it is called off at once; MaybeRan if that cannot be told
-	early na.Code // how it may end by itself, beside success
+	fate  na.Fate // fate if it is canceled at once; MaybeRan if that is not known
+	early na.Code // an error with which it may end by itself
 }
 
 // check checks how it ended when it was to end with code.
@@ -74,7 +74,7 @@ func pendingStarts(b *bed, a, t *side) []start {
 		a.send(t.Self(), 1, nil).ok()
 	}
 	tag := na.Tag(1000)
-	unmoved := na.NotRun // unless somebody else drives: then it may have begun
+	unmoved := na.NotRun // unless another goroutine drives: then it may have begun
 	if b.net.Assisted {
 		unmoved = na.MaybeRan
 	}
@@ -102,7 +102,7 @@ func pendingStarts(b *bed, a, t *side) []start {
 	}
 }
 
-// nobody is an address on which nobody listens.
+// nobody returns an address without a listener.
 func (b *bed) nobody() na.Addr {
 	b.Helper()
 	addr, err := na.ParseAddr(b.net.Nobody)

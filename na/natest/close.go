@@ -39,7 +39,7 @@ var closeRules = []rule{
 		why: "a process that was frozen itself does not accuse its peers when it wakes up"},
 }
 
-// lost are the codes of an operation whose peer went away.
+// lost are the codes of an operation whose peer was lost.
 var lost = []na.Code{na.ErrPeerLost, na.ErrUnreachable}
 
 func peerClose(b *bed) {
@@ -68,7 +68,8 @@ func peerClose(b *bed) {
 	put := a.put(a.private(make([]byte, moving)), 0, t.Self(), theirs.in, 0, moving)
 	any := a.recv()
 	t.Close()
-	for _, c := range queued[1:] { // the first may have gone when t's receive, or Close, let its envelope go
+	// the first may have been sent when t's receive, or Close, freed its envelope
+	for _, c := range queued[1:] {
 		c.notRun(lost...)
 	}
 	expected.fails(lost...)
@@ -159,7 +160,7 @@ func localClose(b *bed) {
 	}
 	a.Upper().GiveBack(t.Self(), local.Key())
 	a.Wake()
-	a.takeBack(local) // what was registered can still be taken back
+	a.takeBack(local) // registered memory can still be deregistered
 	require.Zero(b, a.cls.Regions())
 }
 

@@ -32,7 +32,7 @@ var creditRules = []rule{
 // few lists numbers of envelopes.
 var few = []int{1, 2, 5, 32}
 
-// count tells how many of cs have ended.
+// count returns how many of cs have ended.
 func count(cs []*call) (n int) {
 	for _, c := range cs {
 		if c.ended() {
@@ -103,7 +103,8 @@ func expedited(b *bed) {
 				a.patient(to, na.Tag(i))
 			}
 			b.until("every envelope that is guaranteed is used", func() bool { return t.Stats().Envelopes == guaranteed })
-			behind := []*call{a.patient(to, 100), a.patient(to, 101), a.patient(to, 102)} // and the send queue is full
+			// and the send queue is full
+			behind := []*call{a.patient(to, 100), a.patient(to, 101), a.patient(to, 102)}
 			first := a.expedite(to, 200)
 			second := a.expedite(to, 201)
 			first.ok()
@@ -240,7 +241,7 @@ func headToHead(b *bed) {
 				}
 				ls := left.sendMany(right.Self(), n)
 				rs := right.sendMany(left.Self(), n)
-				if n == g { // nobody receives before all of its own have left
+				if n == g { // no side receives before all of its own have left
 					for _, c := range append(ls, rs...) {
 						c.ok()
 					}
@@ -279,7 +280,8 @@ func budgetShort(b *bed) {
 		return n
 	}
 	first, second, third := b.origin(na.Config{}), b.origin(na.Config{}), b.origin(na.Config{})
-	first.recvExpected(t.Self(), 99, 8) // it waits for t, as the second one will: these sessions are not idle
+	// it waits for t, as the second one will: these sessions are not idle
+	first.recvExpected(t.Self(), 99, 8)
 	require.Equal(b, g, leave(first), "messages of the first peer")
 	second.recvExpected(t.Self(), 99, 8)
 	require.Equal(b, 1, leave(second), "messages of the second peer: the budget is short")
@@ -294,7 +296,8 @@ func budgetShort(b *bed) {
 	require.Equal(b, g, leave(fourth), "messages of a peer that came when another had left")
 	require.Equal(b, 1, leave(second), "messages of the second peer, whose session goes on")
 
-	poor := b.origin(na.Config{Budget: na.GuaranteedBytes(1, 1, eager)}) // can guarantee one envelope itself
+	// can guarantee one envelope itself
+	poor := b.origin(na.Config{Budget: na.GuaranteedBytes(1, 1, eager)})
 	u, v := b.listen(na.Config{}), b.listen(na.Config{})
 	require.Equal(b, 1, len(poor.sendMany(u.Self(), 1)))
 	b.until("its session is up", func() bool { return u.Stats().Peers == 1 })

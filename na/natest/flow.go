@@ -53,7 +53,7 @@ func noCreditFails(b *bed) {
 				require.Equal(b, na.Tag(i), t.next().tag, "order")
 			}
 			waits.ok()
-			b.quiet(a, t) // the source hears of the room
+			b.quiet(a, t) // the source is notified of the room
 		}
 		require.EqualValues(b, 15, a.Stats().Stalls)
 	})
@@ -85,7 +85,8 @@ func reserveHeadToHead(b *bed) {
 		if !literal {
 			b.until("both sides have sent all they were promised", both)
 			require.Zero(b, left.Stats().Queued)
-			left.send(right.Self(), 99, nil).notRun(na.ErrNoCredit) // the hidden one is not for who does not wait
+			// the reserved one is only for operations that wait
+			left.send(right.Self(), 99, nil).notRun(na.ErrNoCredit)
 		} else {
 			for range 3 * g {
 				both()

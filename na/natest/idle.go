@@ -19,10 +19,10 @@ var idleRules = []rule{
 		why: "what begins while an idle session is about to end goes on in a new one, and does not fail"},
 }
 
-// hasty is for sessions that end as soon as nothing goes on.
+// hasty is for sessions that end as soon as nothing is in flight.
 var hasty = na.Config{IdleTimeout: 1, PeerTimeout: 500 * time.Millisecond}
 
-// exchange has a call t, which answers.
+// exchange makes a call to t, which answers.
 func (b *bed) exchange(a, t *side) {
 	b.Helper()
 	k := a.ask(t.Self(), 1, pattern(1, 100), 100, na.Deadline{})
@@ -30,7 +30,7 @@ func (b *bed) exchange(a, t *side) {
 	require.EqualValues(b, 50, k.ok().N)
 }
 
-// noFault requires that nobody has heard of a loss.
+// noFault requires that no loss was reported.
 func (b *bed) noFault(all ...*side) {
 	b.Helper()
 	for _, s := range all {
@@ -61,10 +61,11 @@ func idleEnds(b *bed) {
 		require.Zero(b, t.Stats().Reserved+a.Stats().Reserved)
 
 		if b.net.Unverified {
-			t.send(from, 2, nil).notRun(na.ErrUnreachable, na.ErrPeerLost) // nobody knows who is at the end of that session
+			// the peer at the end of that session is not known
+			t.send(from, 2, nil).notRun(na.ErrUnreachable, na.ErrPeerLost)
 			from = a.Self()
 		}
-		k = t.ask(from, 2, nil, 10, na.Deadline{}) // the address goes on to lead to the same peer
+		k = t.ask(from, 2, nil, 10, na.Deadline{}) // the address still reaches the same peer
 		a.answer(nil)
 		k.ok()
 		b.until("the session ends", func() bool { return a.Stats().Peers == 0 && t.Stats().Peers == 0 })

@@ -161,7 +161,7 @@ func leaseSelf(b *bed) {
 		to.Upper().GiveBack(t.Self(), m.Key())
 		lease.ok()
 		lease, m = t.lease(from, 8, pattern(1, 1000))
-		t.sendExpected(from, 8, m.Key().Append(nil)) // nobody waits for it
+		t.sendExpected(from, 8, m.Key().Append(nil)) // there is no receive for it
 		lease.fails(na.ErrNoEntry)
 	}
 }

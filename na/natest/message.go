@@ -85,7 +85,7 @@ func orderExpected(b *bed) {
 	require.Equal(b, want, order, "order of arrival")
 }
 
-// sizesUpTo are the sizes worth a look below a limit.
+// sizesUpTo returns the sizes to test up to a limit.
 func sizesUpTo(limit int) []int {
 	return []int{0, 1, 2, 31, 32, 33, 255, 256, limit/2 + 1, limit - 1, limit}
 }
@@ -352,7 +352,7 @@ func smallerEager(b *bed) {
 	t := b.listen(na.Config{Eager: 512, Envelopes: 1})
 	a := b.origin(na.Config{Eager: 4096})
 	require.Equal(b, 512, t.Limits().MaxUnexpected)
-	// Sent before the peer has said what it takes.
+	// Sent before the peer has announced its limit.
 	first := a.send(t.Self(), 1, pattern(1, 513))
 	second := a.send(t.Self(), 2, pattern(2, 512))
 	third := a.send(t.Self(), 3, pattern(3, 4096))

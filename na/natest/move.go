@@ -376,8 +376,8 @@ func localDeregistered(b *bed) {
 			over := a.deregister(local)
 			if !c.ended() {
 				a.trigger()
-				// Where the plugin works meanwhile the transfer may have ended in between, and its
-				// callback be about to be queued.
+				// If the plugin works concurrently the transfer may have ended in between, with its
+				// callback about to be queued.
 				require.False(b, over.ended() && !c.ended() && !b.net.Concurrent, "%s: local memory was given back while the transfer went on", what)
 			}
 			c.ok()

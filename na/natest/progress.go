@@ -38,7 +38,7 @@ func timeoutOf(ns float64) time.Duration { return time.Duration(ns) }
 
 func progressIdle(b *bed) {
 	s := b.listen(na.Config{})
-	b.lapse(5 * time.Millisecond) // let it come to rest
+	b.lapse(5 * time.Millisecond) // until nothing is in flight
 	for _, d := range []time.Duration{0, time.Millisecond, 30 * time.Millisecond} {
 		begin, wall := s.Now(), time.Now()
 		err := s.Progress(d)
@@ -112,7 +112,8 @@ func triggerSome(b *bed) {
 	for i, got := range order {
 		require.Equal(b, (i*7)%n, got, "callback %d", i)
 	}
-	first := a.recv() // what a callback starts waits for the next Trigger, also if it ends at once
+	// an operation that a callback starts waits for the next Trigger, also if it ends at once
+	first := a.recv()
 	first.then = func(na.Result) { first.start(func(op *na.Op) error { return a.RecvUnexpected(op) }); first.op.Cancel() }
 	first.op.Cancel()
 	require.Equal(b, 1, a.Trigger(0))
@@ -263,7 +264,7 @@ func toil(b *bed, seed uint64, n int, a, t *side, m mine, sentOK *atomic.Int64, 
 			c.buffer(100)
 			tag++
 			try(c, func(op *na.Op) error { return a.RecvExpected(op, t.Self(), tag, c.buf) })
-			c.op.Cancel() // nobody sends it
+			c.op.Cancel() // no message for it is sent
 		case 3:
 			n := int64(r.IntN(len(buf)))
 			try(a.call("get"), func(op *na.Op) error {
@@ -342,8 +343,8 @@ func storm(b *bed) {
 	require.Zero(b, a.Stats().Violations+t.Stats().Violations)
 }
 
-// stormClose has few operations of each goroutine, so that many of them are under way when the
-// class closes: those that begin later only find that it has closed.
+// stormClose runs few operations per goroutine, so that many of them are in flight when the class
+// closes: later ones only fail with ErrClosed.
 func stormClose(b *bed) {
 	for round := range uint64(3) {
 		a, t := b.listen(na.Config{Envelopes: 8}), b.listen(na.Config{Envelopes: 8})

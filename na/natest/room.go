@@ -215,7 +215,8 @@ func roomComesBack(b *bed) {
 				e.Free()
 				require.Equal(b, int64(fit-i-1)*each, b.roomOf(t).RoomHeld)
 			}
-			last := a.recvExpected(t.Self(), 99, 8) // room that is less than half of all may wait for a message to go behind
+			// room that is less than half of all may wait for a message to go behind
+			last := a.recvExpected(t.Self(), 99, 8)
 			t.sendExpected(toA, 99, nil)
 			last.ok()
 			b.until("the room is back", func() bool { return a.roomFor(t.Self(), n) >= fit })
@@ -291,7 +292,7 @@ func roomHeadToHead(b *bed) {
 			return cs
 		}
 		cs := append(send(left, toRight), send(right, toLeft)...)
-		for _, c := range cs { // nobody has received anything
+		for _, c := range cs { // nothing was received
 			c.ok()
 		}
 		over := []*call{left.send(toRight, 99, nil), right.send(toLeft, 99, nil)}

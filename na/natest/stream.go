@@ -59,12 +59,12 @@ var streamFlowRules = []rule{
 		why: "two thousand streams of one peer may be open and idle: they keep the session, and hold up nobody"},
 }
 
-// A flow is one end of a stream in a rule, and what has gone through it.
+// A flow is one end of a stream in a rule, and the bytes that it has moved.
 type flow struct {
 	*na.Stream
 	b     *bed
 	s     *side
-	ready int // how often it was said that it may be tried again
+	ready int // number of notifications to try again
 	tried int // ready, when the answer was ErrAgain
 	again bool
 	data  []byte
@@ -178,7 +178,7 @@ func streamExpected(b *bed) {
 	}
 }
 
-// write writes some of what is left of data, and reports whether there is more to do.
+// write writes some of data, and returns the rest, and whether there is more to do.
 func (f *flow) write(data []byte, most int) (left []byte, more bool) {
 	if len(data) == 0 {
 		f.CloseWrite()
@@ -303,7 +303,7 @@ func streamResetEachSide(b *bed) {
 			b.until("it is written", func() bool { n, _ := from.Write(make([]byte, 5000)); return n > 0 })
 		}
 		var lent []byte
-		if i&4 != 0 && who != from { // it uses what Next has returned
+		if i&4 != 0 && who != from { // it uses the result of Next
 			b.until("it can be read", func() bool { lent, _ = who.Next(); return lent != nil })
 		}
 		who.Reset(na.ErrOverflow, "too much of it")
@@ -356,7 +356,7 @@ func streamFail(b *bed) {
 						_, err := from.Write([]byte{1})
 						require.ErrorIs(b, err, na.ErrInvalid, what)
 						if bulk {
-							from.Close() // what was written still leaves
+							from.Close() // written bytes still leave
 						}
 					}
 					return !to.read(1 << 20)

@@ -27,7 +27,7 @@ type transfer struct {
 	most             func() int // bytes of a Write and of a Read
 }
 
-// due reports whether f may be tried: one that was told ErrAgain waits until its step has been called.
+// due reports whether f may be tried: after ErrAgain it waits for its step.
 func (f *flow) due() bool {
 	if f.again && f.ready == f.tried {
 		return false
@@ -61,7 +61,7 @@ func (tr *transfer) step() (more bool) {
 	return tr.writing || tr.reading
 }
 
-// goThrough drives until all have come to their ends, and checks every byte.
+// goThrough drives until all have ended, and checks every byte.
 func (b *bed) goThrough(what string, all []*transfer) {
 	b.Helper()
 	left := all
@@ -109,7 +109,7 @@ func (k *streamed) answer(t *side) {
 	k.call.ok()
 }
 
-// reserves is what is reserved at s for streams, and for envelopes.
+// reserves returns the bytes that s has reserved for streams, and for envelopes.
 func (s *side) reserves() int64 {
 	n := s.Stats().Reserved
 	for _, p := range s.Peers() {
@@ -184,7 +184,7 @@ func streamMany(b *bed) {
 			k := a.stream(t.Self(), rng.IntN(2) == 0, ups...).open(t)
 			calls = append(calls, k)
 			all = append(all, k.transfers(func(int) int { return rng.IntN(1 << (2 + rng.IntN(15))) }, anySize(rng))...)
-			if len(stalled) < 3 { // nobody reads these
+			if len(stalled) < 3 { // these are not read
 				stalled = append(stalled, a.stream(t.Self(), false, true, false).open(t))
 			}
 		}
@@ -284,7 +284,7 @@ func streamFairToMessages(b *bed) {
 		k := a.stream(t.Self(), bulk, true, false).open(t)
 		all := k.transfers(size(200_000), oneSize(1<<20))
 		stop, sent, got := false, 0, 0
-		for range 128 { // so many messages are always on their way
+		for range 128 { // number of messages that are always in flight
 			var send *call
 			msg := pattern(1, 4000)
 			start := func() {
@@ -341,7 +341,7 @@ func streamWindowExact(b *bed) {
 	for _, c := range []struct {
 		cfg  na.Config
 		n    int   // streams
-		each int64 // bytes of one that come at most
+		each int64 // largest number of bytes that arrive of one stream
 		room int64 // that there is for them
 	}{
 		{na.Config{}, 1, firstWindow, firstWindow},
@@ -359,7 +359,7 @@ func streamWindowExact(b *bed) {
 				ups[i] = true
 			}
 			k := a.stream(t.Self(), bulk, ups...).open(t)
-			// A stream comes to its window, or to the end of its reserve and of the room of all.
+			// A stream fills its window, or its reserve and the common room.
 			moved := func() (n int64, stalled bool) {
 				full := 0
 				for i, f := range k.here {
@@ -450,7 +450,7 @@ func streamReserveUnderPressure(b *bed) {
 		k := a.stream(t.Self(), rng.IntN(2) == 0, ups...).open(t)
 		calls = append(calls, k)
 		for i, tr := range k.transfers(func(int) int { return 1000 + rng.IntN(8000) }, anySize(rng)) {
-			if i%3 == 0 { // nobody reads it
+			if i%3 == 0 { // it is not read
 				b.until("its reserve is full", func() bool {
 					_, _ = tr.from.write(make([]byte, 5000), 5000)
 					return tr.from.Moved() == na.StreamReserve
@@ -477,7 +477,7 @@ func streamReserveUnderPressure(b *bed) {
 	}
 }
 
-// ends reports whether f has come to an end, or was told one.
+// ends reports whether f has ended, normally or with an error.
 func (f *flow) ends(sends bool) bool {
 	if !sends {
 		return !f.read(1 << 20)
@@ -621,7 +621,7 @@ func streamWithdrawMovedNothing(b *bed) {
 	}
 	require.Equal(b, before, [2]int64{a.reserves(), t.reserves()})
 
-	// The target opens the streams of a call whose origin has given up.
+	// The target opens the streams of a call that its origin has abandoned.
 	for _, write := range []int{0, 1, 100, 40_000} {
 		k = a.stream(t.Self(), write > 1000, true, false)
 		k.env = t.take()

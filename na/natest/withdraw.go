@@ -127,7 +127,7 @@ func abandon(b *bed) {
 		heard = append(heard, e.Tag)
 		mu.Unlock()
 	})
-	take := func() (tags []na.Tag) { // what was heard since the last take
+	take := func() (tags []na.Tag) { // messages received since the last take
 		b.until("the side that accepted or watches the message is told", func() bool {
 			mu.Lock()
 			defer mu.Unlock()

@@ -1,4 +1,5 @@
-// Package archtest holds tests about the source tree itself: what the compiler and the linters do not know about this project.
+// Package archtest holds tests about the source tree itself: what the compiler and the linters do
+// not know about this project.
 //
 //	imports     point down only: the table in imports_test.go says who may import whom
 //	comments    a package says what it is in doc.go, a program in its package comment
@@ -13,8 +14,10 @@
 //	twins       where files are grouped by nouns, x_test.go tests x.go, and scenario_NAME_test.go what crosses several
 //	links       every link of a Markdown page leads to a file, and to a heading, of this tree; a Go file that a page names is there
 //
-// TestWords reports, without a rule, how names, comments and lines compare with projects that read well.
+// TestWords reports, without a rule, how names, comments and lines compare with projects that read
+// well.
 //
-// Each check is a function of a file tree, so that each is also run on a small made-up tree that breaks its rule. The tests
-// parse the sources and need neither the go command nor a network. Files for other systems are looked at as well.
+// Each check is a function of a file tree, so that each is also run on a small made-up tree that
+// breaks its rule. The tests parse the sources and need neither the go command nor a network. Files
+// for other systems are looked at as well.
 package archtest

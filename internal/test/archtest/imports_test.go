@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// An importRule says which packages of this module the non-test files of a package may import, besides those in its own
-// folder and below.
+// An importRule says which packages of this module the non-test files of a package may import,
+// besides those in its own folder and below.
 type importRule struct {
 	pkg string   // a pattern as for under
 	own string   // the folder that counts as its own, if that is not pkg
@@ -20,7 +20,8 @@ type importRule struct {
 	tests bool // the rule is for test files, too
 }
 
-// importRules: the first that matches counts. A package without a rule is a problem, so that a new folder gets one.
+// importRules: the first that matches counts. A package without a rule is a problem, so that a new
+// folder gets one.
 var importRules = []importRule{
 	{pkg: "na/natest/...", may: []string{"na", "na/carrier", "internal/...", "internal/test/leak"}},
 	{pkg: "na/codes", std: true},
@@ -84,7 +85,8 @@ var importRules = []importRule{
 
 var everything = []string{"*"}
 
-// testHelpers are for tests, and most bring package testing into what imports them. Only a rule that names one exactly allows it.
+// testHelpers are for tests, and most bring package testing into what imports them. Only a rule
+// that names one exactly allows it.
 var testHelpers = []string{"na/natest", "qs/qstest", "internal/test/leak", "internal/test/transports", "internal/test/testcert", "internal/test/mutant/...", "internal/test/archtest"}
 
 func findImports(t *tree) (found []problem) {
@@ -260,8 +262,8 @@ func TestImportsPointDown(t *testing.T) {
 // namesOfNA finds what a Go block of a page takes from package na.
 var namesOfNA = regexp.MustCompile(`\bna\.[A-Z]\w*|quicksilver/na"`)
 
-// findNA returns what the code blocks of a page name of package na. A block without a language is Go, too, unless it is a
-// picture.
+// findNA returns what the code blocks of a page name of package na. A block without a language is
+// Go, too, unless it is a picture.
 func findNA(page string) (found []string) {
 	for i, block := range strings.Split(page, "```") {
 		if i%2 == 1 && !strings.ContainsAny(block, "═─►") {

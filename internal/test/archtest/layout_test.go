@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// rootFolders and rootFiles are the listing of the root. A new package belongs in one of the folders: a visitor reads this list first.
+// rootFolders and rootFiles are the listing of the root. A new package belongs in one of the
+// folders: a visitor reads this list first.
 var (
 	rootFolders = []string{
 		"bulk", "cmd", "contrib", "docs", "examples", "hg", "impi", "internal", "mercury", "na", "plugins", "qs", "rendezvous", "request", "testdata",
@@ -18,7 +19,8 @@ var (
 	}
 )
 
-// findLayout compares the root with the list. Names that begin with a dot configure tools and are left out.
+// findLayout compares the root with the list. Names that begin with a dot configure tools and are
+// left out.
 func findLayout(t *tree) (found []problem) {
 	entries, err := fs.ReadDir(t.fsys, ".")
 	if err != nil {
@@ -74,8 +76,8 @@ func TestLayout(t *testing.T) {
 	)
 }
 
-// importedByTests are the product packages that no other package of the product imports, and why each is product all the same.
-// Programs, which nothing can import, need no reason.
+// importedByTests are the product packages that no other package of the product imports, and why
+// each is product all the same. Programs, which nothing can import, need no reason.
 var importedByTests = map[string]string{
 	"na/natest":                "the conformance suite, which the author of a plugin calls",
 	"na/carrier/streamnet":     "makes plugins of users' networks; examples/plugin, a module of its own, has one",
@@ -139,9 +141,11 @@ func TestUnused(t *testing.T) {
 	)
 }
 
-// findHelpers: the packages under internal/test may do what no product may, such as exit the process, plant bugs and dial strangers.
-// So they are linked into tests only. Two packages outside of internal/test are tests in all but the file name: natest, a suite whose
-// callers are tests, and the load of `qs soak`, which checks its calls with the ledger that the random tests check theirs with.
+// findHelpers: the packages under internal/test may do what no product may, such as exit the
+// process, plant bugs and dial strangers. So they are linked into tests only. Two packages outside
+// of internal/test are tests in all but the file name: natest, a suite whose callers are tests, and
+// the load of `qs soak`, which checks its calls with the ledger that the random tests check theirs
+// with.
 func findHelpers(t *tree) (found []problem) {
 	for _, f := range t.files {
 		if f.test || testOnly(f.pkg) || underAny(f.pkg, []string{"na/natest", "cmd/qs/internal/soak"}) {

@@ -61,8 +61,9 @@ func TestComments(t *testing.T) {
 	)
 }
 
-// findSleep: a test that sleeps is slow on a fast machine and fails on a slow one. A receive from time.After that is a statement
-// sleeps by another name. How long a fault lasts is said by a function pause, which has a timer.
+// findSleep: a test that sleeps is slow on a fast machine and fails on a slow one. A receive from
+// time.After that is a statement sleeps by another name. How long a fault lasts is said by a
+// function pause, which has a timer.
 func findSleep(t *tree) (found []problem) {
 	for _, f := range t.files {
 		if !f.test {
@@ -119,7 +120,8 @@ func TestSleep(t *testing.T) {
 var pure = []string{"hg/...", "bulk/...", "request/...", "internal/frame/...", "internal/framing/...",
 	"rendezvous/protocol/...", "impi", "internal/happyeyeballs", "plugins/udp/internal/arq/..."}
 
-// pureNA are the files of package na that are protocol, by how their names begin: sessions, what they carry, and operations under way.
+// pureNA are the files of package na that are protocol, by how their names begin: sessions, what
+// they carry, and operations under way.
 var pureNA = regexp.MustCompile(`^(body|data|endpoint|envelope|list|loopback|mem|message_place|op|room|route|second_transport|session|timer)[._]`)
 
 // isPure: besides these packages, the files of pureNA.
@@ -199,7 +201,8 @@ func f(wg *sync.WaitGroup) {
 	}
 }
 
-// findLeaks: the tests of every package end with a look at what they left behind. Those of leak call it by its short name.
+// findLeaks: the tests of every package end with a look at what they left behind. Those of leak
+// call it by its short name.
 func findLeaks(t *tree) (found []problem) {
 	first, looks := map[string]*file{}, map[string]bool{"internal/test/leak": true}
 	for _, f := range t.files {
@@ -241,7 +244,8 @@ func TestLeaks(t *testing.T) {
 	)
 }
 
-// leftover matches the words by which people mark unfinished work. They are put together here so that this file has none.
+// leftover matches the words by which people mark unfinished work. They are put together here so
+// that this file has none.
 var leftover = regexp.MustCompile(`\b(` + strings.Join([]string{"TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"}, "|") + `)\b`)
 
 func findLeftovers(t *tree) (found []problem) {

@@ -46,8 +46,8 @@ func (t *tree) at(f *file, pos token.Pos, format string, args ...any) problem {
 	return problem{f.path, t.fset.Position(pos).Line, fmt.Sprintf(format, args...)}
 }
 
-// load parses every Go file of the module at the root of fsys, and of the tool's, which keeps the same rules. It leaves out what the
-// go command does not build either.
+// load parses every Go file of the module at the root of fsys, and of the tool's, which keeps the
+// same rules. It leaves out what the go command does not build either.
 func load(fsys fs.FS) (*tree, error) {
 	mod, err := fs.ReadFile(fsys, "go.mod")
 	if err != nil {
@@ -129,7 +129,8 @@ func (t *tree) uses(f *file, pkg string, names ...string) (found []problem) {
 	return found
 }
 
-// under reports whether a package path matches a pattern: an exact path, or a path and "/..." for it and all below.
+// under reports whether a package path matches a pattern: an exact path, or a path and "/..." for
+// it and all below.
 func under(pkg, pattern string) bool {
 	if prefix, ok := strings.CutSuffix(pattern, "/..."); ok {
 		return pkg == prefix || strings.HasPrefix(pkg, prefix+"/")

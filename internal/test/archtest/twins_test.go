@@ -11,7 +11,8 @@ import (
 // twinned are the packages whose test files are named after what they test.
 var twinned = []string{"qs", "hg", "plugins/tcp", "plugins/udp", "plugins/sm"}
 
-// supports are the names of test files that serve the others of their package, or stand beside its files.
+// supports are the names of test files that serve the others of their package, or stand beside its
+// files.
 var supports = []string{"main", "helpers", "export", "example", "bench", "doc", "alloc"}
 
 var (
@@ -19,8 +20,9 @@ var (
 	lastWord = regexp.MustCompile(`_[a-z0-9]+$`)
 )
 
-// findTwins: in the twinned packages x_test.go tests x.go; what crosses several files is scenario_NAME_test.go. A platform and one more
-// word may follow: call_cancel_linux_test.go tests call.go.
+// findTwins: in the twinned packages x_test.go tests x.go; what crosses several files is
+// scenario_NAME_test.go. A platform and one more word may follow: call_cancel_linux_test.go tests
+// call.go.
 func findTwins(t *tree) (found []problem) {
 	products := map[string]bool{}
 	for _, f := range t.files {

@@ -13,8 +13,8 @@ import (
 
 const wirePage = "docs/internals/WIRE.md"
 
-// wireVersions are the constants behind the table of versions in WIRE.md, by its first column; says are the other places of the page that
-// give the version, %s stands for it.
+// wireVersions are the constants behind the table of versions in WIRE.md, by its first column; says
+// are the other places of the page that give the version, %s stands for it.
 var wireVersions = map[string]struct {
 	file, name string
 	says       []string
@@ -32,10 +32,12 @@ var wireVersions = map[string]struct {
 	"sm memory":                         {"plugins/sm/internal/ring/release.go", "Version", nil},
 }
 
-// otherProtocols have versions of their own and are not in WIRE.md: C Mercury's, IMPI's, and that of the startup.
+// otherProtocols have versions of their own and are not in WIRE.md: C Mercury's, IMPI's, and that
+// of the startup.
 var otherProtocols = []string{"mercury/...", "impi/...", "rendezvous/..."}
 
-// versionName matches a constant that is a version; those of release_next.go are of a release that tests play.
+// versionName matches a constant that is a version; those of release_next.go are of a release that
+// tests play.
 var versionName = regexp.MustCompile(`^([a-z]+)?[vV]ersion$`)
 
 // constant returns the value of a constant of a file as it is written there.
@@ -59,8 +61,8 @@ func (f *file) constant(name string) (value string) {
 	return value
 }
 
-// findVersions compares the versions and the number of kinds in WIRE.md with the constants, in both directions: a constant that is called
-// a version has a row.
+// findVersions compares the versions and the number of kinds in WIRE.md with the constants, in both
+// directions: a constant that is called a version has a row.
 func findVersions(t *tree) (found []problem) {
 	b, err := fs.ReadFile(t.fsys, wirePage)
 	if err != nil {

@@ -16,9 +16,10 @@ import (
 	"unicode/utf8"
 )
 
-// A project is one whose code reads well: its unexported functions, how many of them have a name of one word, how many have an inflected
-// one, the share of lines above 120 columns in percent, and the assignments by = in the head of an if or a switch. A program like this
-// one measured them once; its lists of words may differ from those here.
+// A project is one whose code reads well: its unexported functions, how many of them have a name of
+// one word, how many have an inflected one, the share of lines above 120 columns in percent, and
+// the assignments by = in the head of an if or a switch. A program like this one measured them
+// once; its lists of words may differ from those here.
 type project struct {
 	name                                string
 	functions, oneWord, inflected, init int
@@ -34,7 +35,8 @@ var projects = []project{
 	{"drpc", 21, 6, 0, 0, 0.4},
 }
 
-// anchorWords are words in 10,000 of the comments of x/net/quic, etcd raft, nats.go, memberlist, wireguard-go, quic-go and drpc together.
+// anchorWords are words in 10,000 of the comments of x/net/quic, etcd raft, nats.go, memberlist,
+// wireguard-go, quic-go and drpc together.
 var anchorWords = map[string]float64{"what": 2.6, "who": 1.3, "nobody, somebody, whoever": 0}
 
 // wordCounts are what the style guide lists, as far as syntax shows it.
@@ -175,7 +177,8 @@ func (c *wordCounts) countError(call *ast.CallExpr) {
 	}
 }
 
-// literal returns the text of a string literal, of a sum of them, or of the first argument of a call such as Sprintf.
+// literal returns the text of a string literal, of a sum of them, or of the first argument of a
+// call such as Sprintf.
 func literal(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -191,7 +194,8 @@ func literal(e ast.Expr) string {
 	return ""
 }
 
-// countLocks looks at the locks of a function in the order of the text, without the functions inside of it.
+// countLocks looks at the locks of a function in the order of the text, without the functions
+// inside of it.
 func (c *wordCounts) countLocks(body *ast.BlockStmt) {
 	first, last := map[string]bool{}, map[string]bool{} // by lock: whether the call is an unlock
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -292,7 +296,8 @@ func countTree(t *tree, pattern string) *wordCounts {
 	return c
 }
 
-// TestWords reports how the product reads, beside projects that read well. It is information: numbers fail no test.
+// TestWords reports how the product reads, beside projects that read well. It is information:
+// numbers fail no test.
 //
 //	go test ./internal/test/archtest -run Words -v
 func TestWords(t *testing.T) {

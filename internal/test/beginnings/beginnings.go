@@ -15,7 +15,8 @@ import (
 const (
 	// longest is how many bytes of each input are sent at the most, one more each time.
 	longest = 64
-	// maxDials is how many connections are being made at a time, and maxWaiting how many say nothing more, or have half closed.
+	// maxDials is how many connections are being made at a time, and maxWaiting how many say
+	// nothing more, or have half closed.
 	maxDials, maxWaiting = 8, 48
 )
 
@@ -40,9 +41,10 @@ func clientHello() []byte {
 	return b[:n]
 }
 
-// Send dials again and again, and sends the beginnings of what any stranger sends and of sessions, which are recorded ones: each of 1 to 64
-// bytes, and each that ends with one of the packets, or short of it by a byte. An error of a write is the listener's answer; dial
-// must succeed. It returns once all have been sent, with every connection closed.
+// Send dials repeatedly, and sends the beginnings of messages of other protocols and of recorded
+// sessions: each of 1 to 64 bytes, and each that ends at the end of a packet, or one byte before
+// it. A failed write is a reaction of the listener; dial must succeed. It returns when all were
+// sent, with every connection closed.
 func Send(t testing.TB, dial func() (net.Conn, error), sessions ...[][]byte) {
 	t.Helper()
 	s := newSender(dial)
@@ -61,7 +63,8 @@ func Send(t testing.TB, dial func() (net.Conn, error), sessions ...[][]byte) {
 	s.finish(t)
 }
 
-// SendSessions is Send of sessions alone, each ended in and after each of its packets: for connections that cost much, as those with TLS.
+// SendSessions is Send of sessions alone, each ended in and after each of its packets: for
+// connections that cost much, as those with TLS.
 func SendSessions(t testing.TB, dial func() (net.Conn, error), sessions ...[][]byte) {
 	t.Helper()
 	s := newSender(dial)
@@ -166,8 +169,8 @@ func (s *sender) sendPackets(packets [][]byte, how int) {
 	}
 }
 
-// Record returns a port between a client and the listener at target, and a function that closes it and returns what clients have sent,
-// one packet for each read.
+// Record returns a proxy between a client and the listener at target, and a function that closes it
+// and returns the bytes that clients have sent, one packet for each read.
 func Record(t testing.TB, network, target string) (addr string, session func() [][]byte) {
 	t.Helper()
 	var mu sync.Mutex

@@ -7,15 +7,16 @@ import (
 	"testing"
 )
 
-// The ports that Addr chooses from lie below those that Linux (32768 to 60999), macOS and Windows (49152 to 65535) give to connections, and to
-// listeners at port 0.
+// The ports that Addr chooses from lie below those that Linux (32768 to 60999), macOS and Windows
+// (49152 to 65535) give to connections, and to listeners at port 0.
 const (
 	first = 10_000
 	count = 22_000
 )
 
-// Addr returns a host:port of 127.0.0.1 that is free for TCP and UDP. The system gives the port to no socket that does not ask for it by number,
-// so that a server that has ended finds it free when it starts again.
+// Addr returns a host:port of 127.0.0.1 that is free for TCP and UDP. The system gives the port to
+// no socket that does not ask for it by number, so that a server that has ended finds it free when
+// it starts again.
 func Addr(t testing.TB) string {
 	t.Helper()
 	for range 100 {

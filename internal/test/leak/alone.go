@@ -8,8 +8,8 @@ import (
 
 const aloneEnv = "QUICKSILVER_TEST_ALONE"
 
-// Alone runs the test that calls it again in a process of its own, where it reports true: for tests that look at what the whole
-// process uses. This process waits in parallel with other tests.
+// Alone runs the test that calls it again in a process of its own, where it reports true: for tests
+// that look at what the whole process uses. This process waits in parallel with other tests.
 //
 //	if !leak.Alone(t) {
 //		return

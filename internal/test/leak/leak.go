@@ -20,7 +20,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 )
 
-// Every test that opens something links this package in, so this is where the checking of state machines begins.
+// Every test that opens something links this package in, so this is where the checking of state
+// machines begins.
 func init() {
 	fsmcheck.Check()
 }
@@ -30,12 +31,14 @@ var patience = 5 * time.Second
 
 var eachFlag = flag.Bool("leak.each", false, "run each test in a process of its own, which says which of them leaks")
 
-// Parallel is how many tests that call t.Parallel run at a time, unless -parallel is given. A package may set it before Main.
+// Parallel is how many tests that call t.Parallel run at a time, unless -parallel is given. A
+// package may set it before Main.
 var Parallel = 8
 
-// Main runs the tests of a package and ends the process. It fails if goroutines or descriptors are left afterwards. Tests that
-// call t.Parallel mostly wait, so more of them than there are processors run at a time: Parallel. Garbage is
-// collected less often than by default, unless GOGC says how often.
+// Main runs the tests of a package and ends the process. It fails if goroutines or descriptors are
+// left afterwards. Tests that call t.Parallel mostly wait, so more of them than there are
+// processors run at a time: Parallel. Garbage is collected less often than by default, unless GOGC
+// says how often.
 func Main(m *testing.M) {
 	_ = flag.Set("test.parallel", strconv.Itoa(Parallel))
 	flag.Parse()
@@ -88,8 +91,8 @@ func runAgain(more ...string) (string, error) {
 	return string(out), err
 }
 
-// Check fails t at its end if goroutines or descriptors are left that were not there when Check was called. Not for tests
-// that call t.Parallel: another test's would be counted.
+// Check fails t at its end if goroutines or descriptors are left that were not there when Check was
+// called. Not for tests that call t.Parallel: another test's would be counted.
 func Check(t testing.TB) {
 	t.Helper()
 	checkLeft(t, patience)
@@ -104,7 +107,7 @@ func checkLeft(t testing.TB, patience time.Duration) {
 		if s := fsmcheck.Broken(); s != "" {
 			t.Error(s)
 		}
-		if t.Failed() { // what was skipped then was often the closing
+		if t.Failed() { // a failed test often skips its cleanup
 			patience /= 20
 		}
 		if left := leftSince(before, patience); left != "" {
@@ -113,7 +116,8 @@ func checkLeft(t testing.TB, patience time.Duration) {
 	})
 }
 
-// listOpen describes the open descriptors and the running goroutines, by keys that are never used again.
+// listOpen describes the open descriptors and the running goroutines, by keys that are never used
+// again.
 func listOpen() map[string]string {
 	found := listGoroutines()
 	maps.Copy(found, listDescriptors())
@@ -151,8 +155,8 @@ func waitUntilSettled(patience time.Duration, done func() bool) {
 	}
 }
 
-// startNetpoller lets Go open its epoll descriptors, which it does with the first file that can be polled and never
-// undoes.
+// startNetpoller lets Go open its epoll descriptors, which it does with the first file that can be
+// polled and never undoes.
 var startNetpoller = sync.OnceFunc(func() {
 	if r, w, err := os.Pipe(); err == nil {
 		_ = r.Close()
@@ -170,7 +174,8 @@ func newEntries(now, before map[string]string) (left []string) {
 	return left
 }
 
-// listGoroutines returns the stacks of all goroutines that a test is responsible for, by "goroutine N", without the caller's.
+// listGoroutines returns the stacks of all goroutines that a test is responsible for, by "goroutine
+// N", without the caller's.
 func listGoroutines() map[string]string {
 	buf := make([]byte, 64<<10)
 	n := runtime.Stack(buf, true)
@@ -180,7 +185,7 @@ func listGoroutines() map[string]string {
 	}
 	stacks := strings.Split(strings.TrimSpace(string(buf[:n])), "\n\n")
 	found := make(map[string]string, len(stacks))
-	for _, stack := range stacks[1:] { // the caller's comes first
+	for _, stack := range stacks[1:] { // the first stack is the caller's
 		if !isTolerated(stack) {
 			id, _, _ := strings.Cut(stack, " [")
 			found[id] = stack
@@ -216,7 +221,7 @@ func listDescriptors() map[string]string {
 	}
 	for _, e := range list {
 		link, err := os.Readlink(filepath.Join(dir, e.Name()))
-		if err != nil { // closed meanwhile, as the descriptor that read the directory is
+		if err != nil { // closed since, as the descriptor that read the directory is
 			continue
 		}
 		found["descriptor "+e.Name()+" "+link] = fmt.Sprintf("descriptor %s, open on %s", e.Name(), link)

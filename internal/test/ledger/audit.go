@@ -9,14 +9,16 @@ import (
 	"strings"
 )
 
-// An Audit sums up the books, and counts the guarantees that were broken. The zero Audit is not ready: see NewAudit.
+// An Audit sums up the books, and counts the guarantees that were broken. The zero Audit is not
+// ready: see NewAudit.
 type Audit struct {
-	Calls     int            `json:"calls"`
-	Executed  int            `json:"executed"`  // calls that ran
-	Repeated  int            `json:"repeated"`  // calls that ran more than once, and may have
-	Cut       int            `json:"cut"`       // calls of origins that died
-	Kinds     map[string]int `json:"kinds"`     // calls by kind
-	Outcomes  map[string]int `json:"outcomes"`  // by how they ended: success, CanceledOnPurpose, or an error
+	Calls    int            `json:"calls"`
+	Executed int            `json:"executed"` // calls that ran
+	Repeated int            `json:"repeated"` // calls that ran more than once, and may have
+	Cut      int            `json:"cut"`      // calls of origins that died
+	Kinds    map[string]int `json:"kinds"`    // calls by kind
+	// by how they ended: success, CanceledOnPurpose, or an error
+	Outcomes  map[string]int `json:"outcomes"`
 	Withdraws map[string]int `json:"withdraws"` // by result
 
 	// From here on all must be zero.
@@ -27,7 +29,7 @@ type Audit struct {
 	RanNot       int `json:"told_ran_and_did_not"`
 	RanTooOften  int `json:"ran_too_often"`
 	Unknown      int `json:"ran_and_never_called"`
-	Wrong        int `json:"wrong"` // that somebody has seen
+	Wrong        int `json:"wrong"` // that an origin or a target has detected
 	// Broken counts the broken guarantees by their format, First has some texts of each.
 	Broken map[string]int `json:"broken,omitempty"`
 	First  []string       `json:"first_wrong,omitempty"`
@@ -66,7 +68,8 @@ func (a *Audit) addBroken(count *int, format string, args ...any) {
 
 var numbers = regexp.MustCompile(`[0-9][0-9.]*`)
 
-// Close compares the outcomes that callers got with the runs of handlers. Calls of an origin that died need no end.
+// Close compares the outcomes that callers got with the runs of handlers. Calls of an origin that
+// died need no end.
 func (a *Audit) Close(died func(origin uint64) bool) {
 	for _, origin := range slices.Sorted(maps.Keys(a.byOrigin)) {
 		for i, e := range a.byOrigin[origin] {

@@ -59,7 +59,8 @@ func (b *Book) addEnd(id ID, attempts int, err error) {
 	b.writeEnd(id, attempts, err, how)
 }
 
-// addTakenEnd adds the end of a call that its caller has canceled, abandoned or withdrawn, or was about to.
+// addTakenEnd adds the end of a call that its caller has canceled, abandoned or withdrawn, or was
+// about to.
 func (b *Book) addTakenEnd(id ID, attempts int, err error) {
 	how := outcome(err)
 	if how == qs.ErrCanceled.Error() {
@@ -96,7 +97,8 @@ func (b *Book) addWrong(format string, args ...any) {
 	b.writeLine("wrong %s", strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " "))
 }
 
-// CanceledOnPurpose is the outcome of a call that its caller has canceled, abandoned or withdrawn. Such an end is no error.
+// CanceledOnPurpose is the outcome of a call that its caller has canceled, abandoned or withdrawn.
+// Such an end is no error.
 const CanceledOnPurpose = "canceled on purpose"
 
 // outcome names how a call ended.

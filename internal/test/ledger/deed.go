@@ -30,7 +30,7 @@ const (
 	DeedTwice // an interceptor that repeats
 	DeedHang  // handlers that wait for the end of their context
 	DeedPanic
-	DeedSpare // an interceptor that asks a second address
+	DeedSpare // an interceptor that sends the request to a second address
 	DeedFirst // of several calls the first that succeeds
 	DeedAll   // one call to several peers
 	DeedPick  // of an address by load, or in turn
@@ -71,7 +71,7 @@ type request struct {
 	to       qs.Peer
 	in       askInput
 	lend     *lend // nil if nothing is lent
-	how      Deeds // what becomes of it; 0 for nothing
+	how      Deeds // action on it; 0 for none
 	again    bool
 	inline   bool
 	times    int // peers that it goes to at once; 0 for one
@@ -200,7 +200,7 @@ func (r *request) recordBegin() {
 	case r.how == DeedContext:
 		r.ctx, r.cancel = r.node.HG().NA().WithTimeout(r.ctx, time.Hour)
 	case r.in.Act == actHang && (r.how != DeedAbandon || r.rng.IntN(4) > 0):
-		// A handler whose call was canceled knows nothing of that.
+		// A handler is not notified of the cancel of its call.
 		r.ctx, r.cancel = r.node.HG().NA().WithTimeout(r.ctx, hangs/2)
 		r.deadline = true
 	}
@@ -213,7 +213,9 @@ func (r *request) recordBegin() {
 		}
 	} else {
 		most := 16 << 10
-		if r.rng.IntN(4) == 0 { // beside the message; in a simulator lent, too: processes would keep the memory of hundreds for a while
+		// beside the message; in a simulator lent, too: processes would keep the memory of hundreds
+		// for a while
+		if r.rng.IntN(4) == 0 {
 			if most = 300 << 10; r.node.HG().NA().Scheduled() {
 				most = 6 << 20
 			}
@@ -231,7 +233,8 @@ func bind[In any](r *request, m *qs.Method[In, askAnswer], in In) (func() (askAn
 	return func() (askAnswer, error) { return m.Call(r.ctx, r.to, in) }, func() future { return m.Go(r.ctx, r.to, in) }
 }
 
-// callFuncs returns the functions that make the call: one that blocks until its end, and one that does not.
+// callFuncs returns the functions that make the call: one that blocks until its end, and one that
+// does not.
 func (r *request) callFuncs() (call func() (askAnswer, error), begin func() future) {
 	switch {
 	case r.lend != nil && r.again:
@@ -336,11 +339,11 @@ func (r *request) applyDrawn(f future) {
 	}
 }
 
-// watch waits for the end of f, and reports whether this process has been running since last: one that was stopped until the deadline of a
-// call ends it then.
+// watch waits for the end of f, and reports whether this process has been running since last: one
+// that was stopped until the deadline of a call ends it then.
 func (r *request) watch(f future, last time.Time) (awake bool) {
 	if r.node.HG().NA().Scheduled() {
-		return true // virtual time: nobody is stopped between two lines
+		return true // virtual time: no process is stopped between two lines
 	}
 	const step = hangs / 64
 	tick := time.NewTicker(step)
@@ -410,7 +413,8 @@ func (c *caller) sendOneWay() error {
 	return err
 }
 
-// callHedged makes a call, and another one when that takes too long; the first that ends has the others taken back.
+// callHedged makes a call, and another one when that takes too long; the first that ends has the
+// others taken back.
 func (c *caller) callHedged() error {
 	hows := []Deeds{DeedCancel, DeedAbandon, DeedWithdraw}
 	var rs [2]*request

@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A lend is what a call lends: a Source, a Sink, or both, each of memory or of a stream. It looks at what it may look at: nobody
-// touches memory or streams of a call that has ended.
+// A lend is the Source, Sink, or both, of a call, each of memory or of a stream. It checks that
+// memory and streams are not accessed after the call has ended.
 type lend struct {
 	in      moveInput
 	streams bool
@@ -116,7 +116,7 @@ func stop(how int) error {
 type reader struct {
 	r          *request
 	at, left   int
-	after, how int // after so many Reads it stops; -1 for never
+	after, how int // number of Reads after which it stops; -1 for never
 	over       atomic.Bool
 }
 

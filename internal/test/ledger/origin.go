@@ -26,7 +26,7 @@ type Origin struct {
 	Seed    uint64
 	Addr    string
 	Config  func() qs.Config // of a node; the origin adds interceptors
-	Targets []string         // the first is spared by what breaks the others
+	Targets []string         // the first one is exempt from the faults of the others
 	Spared  bool             // and so is this origin: calls to the first target must succeed
 	Callers int
 	Streams int           // calls with a stream of each kind that are open all the time
@@ -34,9 +34,9 @@ type Origin struct {
 	Life    time.Duration // of a node, about
 	MaxData int           // bytes of the largest transfer
 	Pause   time.Duration // before a call, at most
-	// Patience is how long calls that are under way when a node is about to be closed may take to end.
+	// Patience is how long calls in flight may take to end when a node is about to be closed.
 	Patience time.Duration
-	Off      Deeds // what it does not do
+	Off      Deeds // the actions that it omits
 
 	calls   atomic.Uint64
 	mu      sync.Mutex // guards the field below
@@ -58,7 +58,7 @@ type nodeLife struct {
 	peers    []qs.Peer
 	attempts bool // are counted
 	stalls   bool // attempts are given up
-	again    bool // an interceptor repeats what may be repeated
+	again    bool // an interceptor retries calls for which that is safe
 	sprints  bool // calls to the first target only, taken back as soon as they have begun
 	desc     string
 	over     atomic.Bool // no more calls
@@ -147,7 +147,8 @@ func (l *nodeLife) runLife(ctx context.Context) error {
 		l.Sleep(step)
 	}
 	if left := l.left.Load(); left > 0 {
-		l.Book.addWrong("%d calls have not ended %v after the last began", left, l.Patience) // which ones the audit knows
+		// which ones the audit knows
+		l.Book.addWrong("%d calls have not ended %v after the last began", left, l.Patience)
 		return nil
 	}
 	if st := l.node.HG().Stats(); !l.cut.Load() && (st.Lent != 0 || st.NA.Regions != 0) {
@@ -216,8 +217,8 @@ func (l *nodeLife) interceptors() (is []qs.Interceptor) {
 	})
 }
 
-// retryOnce is an interceptor that somebody could have written: what may be repeated, and has moved nothing, is tried once more when it
-// has failed.
+// retryOnce is an interceptor as a program could define it: it retries a failed call once if that
+// is safe and it has moved nothing.
 func retryOnce(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 	err := next(ctx)
 	if err != nil && c.Idempotent && c.BytesMoved == 0 {

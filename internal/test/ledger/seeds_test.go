@@ -26,7 +26,8 @@ var (
 	theseOpt = flag.String("ledger.options", "", "the options that TestSeeds runs, as a failure prints them")
 )
 
-// TestSeeds: random programs over package qs under random faults, and what every call was told agrees with what ran.
+// TestSeeds: random programs over package qs under random faults, and what every call was told
+// agrees with what ran.
 func TestSeeds(t *testing.T) {
 	if *oneSeed != 0 || *theseOpt != "" {
 		o := drawOptions(*oneSeed)

@@ -32,7 +32,7 @@ func (c *caller) callFirst() error {
 			select {
 			case <-f.Done():
 			default:
-				if !c.cut.Load() { // in the simulator nobody waits with a Node that is closed
+				if !c.cut.Load() { // in the simulator no goroutine waits with a closed Node
 					c.Book.addWrong("call %v goes on when First has returned", rs[j].id)
 				}
 			}

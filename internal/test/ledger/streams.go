@@ -11,15 +11,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Streams are open all the time, beside the calls of an origin: as many of each kind as Origin.Streams. Their readers are of every speed,
-// and some stop in the middle.
+// Streams are open all the time, beside the calls of an origin: as many of each kind as
+// Origin.Streams. Their readers are of every speed, and some stop in the middle.
 //
 //	kind    bytes flow       the reader, which is slow or stops
 //	items   to the origin    the loop over the items
 //	from    to the target    the handler, which reads the Source
 //	into    to the origin    the io.Writer of the Sink
 
-// A sequence asks for N items.
+// A sequence is a request for N items.
 type sequence struct {
 	ID ID
 	N  int
@@ -29,7 +29,7 @@ type sequence struct {
 type flowInput struct {
 	ID   ID
 	N    int           // bytes
-	Pace time.Duration // what the handler waits for before each piece that it reads
+	Pace time.Duration // how long the handler waits before it reads each piece
 	From qs.Source
 	To   qs.Sink
 }

@@ -25,9 +25,9 @@ const (
 	actPause             // answers later
 	actHang              // waits for the end of its context, and returns the error of that
 	actFail              // answers with a code
-	actPanic             // what its name says
+	actPanic             // panics
 	actExit              // ends its goroutine
-	actRefuse            // does nothing, and says so
+	actRefuse            // does nothing, and refuses
 )
 
 var actNames = [...]string{"echo", "pause", "hang", "fail", "panic", "exit", "refuse"}
@@ -57,7 +57,7 @@ func (l *slowValue) UnmarshalBinary([]byte) error { return nil }
 type moveInput struct {
 	Ask  askInput
 	From qs.Source // the bytes of the call
-	To   qs.Sink   // is to get so many of them
+	To   qs.Sink   // receives this number of bytes
 	N    int
 	At   bool // by ReadAt and WriteAt
 }
@@ -166,7 +166,8 @@ func (t *Target) handleMove(ctx context.Context, in moveInput) (askAnswer, error
 	return askAnswer{ID: id}, nil
 }
 
-// pullFrom reads the source of the caller. The bytes that arrive are right, also when not all of them do.
+// pullFrom reads the source of the caller. The bytes that arrive are right, also when not all of
+// them do.
 func (t *Target) pullFrom(ctx context.Context, in moveInput) error {
 	var got []byte
 	var err error
@@ -175,7 +176,7 @@ func (t *Target) pullFrom(ctx context.Context, in moveInput) error {
 		if _, err = in.From.ReadAt(got, 0); err == io.EOF {
 			err = nil
 		} else if err != nil {
-			return err // nothing is said of got
+			return err // got is unspecified
 		}
 	} else {
 		got, err = io.ReadAll(in.From.Reader(ctx))

@@ -1,4 +1,5 @@
-// Package long says how much the tests do: little by default, everything with QUICKSILVER_LONG=1 in the environment.
+// Package long selects the amount of tests: few cases by default, all with QUICKSILVER_LONG=1 in
+// the environment.
 //
 //	var races = flag.Int("hg.races", long.Or(10_000, 100_000), "...")
 //

@@ -17,7 +17,7 @@ const (
 // The output of tests that wait for the end of a call.
 const (
 	waitTests     = `nothing happened for`
-	moreWaitTests = `Outstanding:1 .*nothing happened for` // with an operation that nobody ends
+	moreWaitTests = `Outstanding:1 .*nothing happened for` // with an operation that does not end
 )
 
 // hazardMutants are those of docs/internals/FAULTS.md.

@@ -11,6 +11,6 @@
 //	go test ./internal/test/mutant                   every edit fits the code, and what comes out compiles
 //	go test ./internal/test/mutant -mutant.run=.     every bug is caught
 //
-// To add a mutant, add an entry to one of these files. An edit is as small as the bug. To change a line that is an anchor,
-// change the anchor too.
+// To add a mutant, add an entry to one of these files. An edit is as small as the bug. To change a
+// line that is an anchor, change the anchor too.
 package mutant

@@ -25,9 +25,9 @@ type Edit struct {
 	With   string // where $ is the anchor, and planted() reports whether the mutant is on
 }
 
-// A Catcher is a test that must fail when the mutant is on, and because of it: Says is a regular expression that its output
-// matches, with one blank for all white space. The tables of internal/fsmcheck are not checked then: they would catch many mutants
-// before the test could.
+// A Catcher is a test that must fail when the mutant is on, and because of it: Says is a regular
+// expression that its output matches, with one blank for all white space. The tables of
+// internal/fsmcheck are not checked then: they would catch many mutants before the test could.
 type Catcher struct{ Pkg, Test, Says string }
 
 func (c Catcher) String() string { return c.Pkg + " " + c.Test }

@@ -20,8 +20,8 @@ type replacement struct {
 	mutant     string
 }
 
-// Overlay writes every file that a mutant changes, with all mutants in it, to dir, and returns the name of the file in dir
-// that is for go's flag -overlay. root is where the module is.
+// Overlay writes every file that a mutant changes, with all mutants in it, to dir, and returns the
+// name of the file in dir that is for go's flag -overlay. root is where the module is.
 func Overlay(root, dir string) (string, error) {
 	pieces, text := map[string][]replacement{}, map[string]string{}
 	var wrong []error

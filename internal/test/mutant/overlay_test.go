@@ -43,7 +43,8 @@ func TestOverlay(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// TestTable: each mutant has a name of its own, can be turned on and off, and the tests that catch it exist.
+// TestTable: each mutant has a name of its own, can be turned on and off, and the tests that catch
+// it exist.
 func TestTable(t *testing.T) {
 	tests := testsOf(t)
 	names := map[string]bool{}
@@ -86,8 +87,8 @@ func f() int {
 	require.Error(t, err)
 }
 
-// testsOf returns every test, as "package name". It reads all of the code: what go test has cached is tested anew when any of
-// it has changed.
+// testsOf returns every test, as "package name". It reads all of the code: what go test has cached
+// is tested anew when any of it has changed.
 func testsOf(t *testing.T) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}

@@ -27,8 +27,9 @@ var (
 	which = flag.String("mutant.run", "", "run TestMutants with the mutants whose names match this; of a single one, print what the tests say")
 )
 
-// Bounds of one run of one test. A mutant that has one run for ever is found by the time of the processor that it takes: the
-// machine may be busy with something else. What only waits finds the bounds of its own test.
+// Bounds of one run of one test. A mutant that has one run for ever is found by the time of the
+// processor that it takes: the machine may be busy with something else. What only waits finds the
+// bounds of its own test.
 const (
 	patience  = 5 * time.Minute
 	processor = 30 * time.Second
@@ -43,8 +44,8 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// TestMutants: each mutant is caught, by the tests that are named for it, all of which fail, or else by a seed. The report is
-// the table.
+// TestMutants: each mutant is caught, by the tests that are named for it, all of which fail, or
+// else by a seed. The report is the table.
 func TestMutants(t *testing.T) {
 	var chosen []Mutant
 	name := regexp.MustCompile(*which)
@@ -149,8 +150,8 @@ func (b *binaries) sound(t *testing.T, chosen []Mutant) {
 	}
 }
 
-// run runs the tests with a mutant, and returns what it took of the processor, too. Where it is blind, the tables of states
-// are not looked at.
+// run runs the tests with a mutant, and returns what it took of the processor, too. Where it is
+// blind, the tables of states are not looked at.
 func (b *binaries) run(pkg, tests, mutant string, isBlind bool) (output string, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience+10*time.Second)
 	defer cancel()
@@ -177,8 +178,8 @@ func (b *binaries) run(pkg, tests, mutant string, isBlind bool) (output string, 
 	return string(out), took, err
 }
 
-// judge has one mutant meet the tests that must catch it. What counts of the seeds is that one of them failed: not that all
-// together missed something rare.
+// judge has one mutant meet the tests that must catch it. What counts of the seeds is that one of
+// them failed: not that all together missed something rare.
 func (b *binaries) judge(m Mutant) (v verdict) {
 	for _, c := range m.catchers() {
 		out, _, err := b.run(c.Pkg, c.Test, m.Name, c != bySeeds)

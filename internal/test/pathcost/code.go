@@ -45,8 +45,8 @@ type packageInfo struct {
 	Module                  *struct{ Path string }
 }
 
-// loadCode returns the functions of all packages that the program in a folder is built of and that belong to its module, without those of
-// the program itself.
+// loadCode returns the functions of all packages that the program in a folder is built of and that
+// belong to its module, without those of the program itself.
 func loadCode(folder string) ([]*function, error) {
 	packages, err := listPackages(folder)
 	if err != nil {
@@ -90,7 +90,8 @@ func listPackages(folder string) ([]*packageInfo, error) {
 	}
 }
 
-// load returns the functions of p. It checks the types, without which a call of a method Lock says nothing.
+// load returns the functions of p. It checks the types, which distinguish calls of a mutex's Lock
+// from other methods of that name.
 func (p *packageInfo) load(fset *token.FileSet, imports types.Importer) ([]*function, error) {
 	var files []*ast.File
 	for _, name := range p.GoFiles {
@@ -151,7 +152,7 @@ func receiverName(e ast.Expr) string {
 	return name
 }
 
-// visitBody collects a function and what is in it.
+// visitBody collects a function and the functions inside it.
 func (v *visitor) visitBody(name string, body *ast.BlockStmt) *function {
 	file := v.path + "/" + filepath.Base(v.fset.Position(body.Pos()).Filename)
 	f := &function{name: name, file: file, from: v.position(body.Lbrace), to: v.position(body.Rbrace)}
@@ -192,9 +193,10 @@ var (
 	noSystemUse = []string{"ParseSocketControlMessage", "ParseUnixRights", "BytePtrFromString", "ByteSliceFromString"}
 )
 
-// figureOf returns the figure that a call in the declared function v.within adds to, or "". A method Lock that locks a mutex is the lock:
-// it is counted where it is called. Reads of the clock are counted where they are made, which may be after a condition in the middle of
-// a statement; callers of a function now are listed beside that.
+// figureOf returns the figure that a call in the declared function v.within adds to, or "". A
+// method Lock that locks a mutex is the lock: it is counted where it is called. Reads of the clock
+// are counted where they are made, which may be after a condition in the middle of a statement;
+// callers of a function now are listed beside that.
 func (v *visitor) figureOf(call *ast.CallExpr) string {
 	var id *ast.Ident
 	switch fun := ast.Unparen(call.Fun).(type) {

@@ -18,16 +18,18 @@ const (
 
 var figures = []string{functions, locks, clockReads, systemCalls, allocations, frames}
 
-// Two lists are no figures, and tell about one.
+// Two lists are not figures, but explain one.
 const (
-	// clockReaders are the callers of functions called now: where reads of the clock come from. A call is counted with the statement that
-	// it is in, although the condition before it may have spared it.
+	// clockReaders are the callers of functions called now: where reads of the clock come from. A
+	// call is counted with the statement that it is in, although the condition before it may have
+	// spared it.
 	clockReaders = "clock readers"
-	// varying are functions that are entered in some rounds and not in others, as the threads run. They do not count.
+	// varying are functions that are entered in some rounds and not in others, as the threads run.
+	// They do not count.
 	varying = "varying functions"
 )
 
-// lists are what is recorded by function.
+// lists are the records by function.
 var lists = []string{functions, varying, locks, clockReads, clockReaders, systemCalls, allocations, frames}
 
 // costs are the costs of a call: for each figure the amount by function.
@@ -43,8 +45,9 @@ func (c costs) add(figure, name string, n float64) {
 	c[figure][name] += n
 }
 
-// minCosts returns the minimum of two measurements of the same call: costs of only some rounds are not those of the call. Of frames it returns
-// the higher stack: a handler may run on a worker now and then, and has few frames below it there.
+// minCosts returns the minimum of two measurements of the same call: costs of only some rounds are
+// not those of the call. Of frames it returns the higher stack: a handler may run on a worker now
+// and then, and has few frames below it there.
 func minCosts(a, b costs) costs {
 	c := costs{}
 	for _, list := range lists {
@@ -73,8 +76,8 @@ func maxFrames(a, b map[string]float64) map[string]float64 {
 	return all
 }
 
-// withoutVarying returns c as it is recorded, without costs that not every call has. A function counts once, however often it is entered;
-// the rest is rounded to tenths.
+// withoutVarying returns c as it is recorded, without costs that not every call has. A function
+// counts once, however often it is entered; the rest is rounded to tenths.
 func (c costs) withoutVarying() costs {
 	s := costs{}
 	for list, of := range c {
@@ -92,7 +95,8 @@ func (c costs) withoutVarying() costs {
 	return s
 }
 
-// A function belongs to a call if it is entered usualShare times a call, and not at all if it is never entered unusualShare times a call.
+// A function belongs to a call if it is entered usualShare times a call, and not at all if it is
+// never entered unusualShare times a call.
 const usualShare, unusualShare = 0.5, 0.2
 
 func boolNumber(is bool) float64 {
@@ -109,7 +113,8 @@ func sum(of map[string]float64) (all float64) {
 	return all
 }
 
-// shortName returns the name of a function of the module at runtime as code.go names it: "hg.Context.run".
+// shortName returns the name of a function of the module at runtime as code.go names it:
+// "hg.Context.run".
 func shortName(module, name string) string {
 	name = strings.TrimPrefix(name, module+"/")
 	return strings.NewReplacer("(*", "", ")", "", "[...]", "").Replace(name)

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// callsPerRound is how many calls are counted together: few, so that there are rounds which nothing else on the machine disturbs.
+// callsPerRound is how many calls are counted together: few, so that there are rounds which nothing
+// else on the machine disturbs.
 const callsPerRound = 250
 
 // A meter has the programs and the code that measuring needs.
@@ -25,7 +26,8 @@ type meter struct {
 	code            []*function
 }
 
-// newMeter builds the program in a folder, plain and with counters for all packages of its module. Files go to another folder.
+// newMeter builds the program in a folder, plain and with counters for all packages of its module.
+// Files go to another folder.
 func newMeter(program, folder string) (*meter, error) {
 	m := &meter{folder: folder, plain: filepath.Join(folder, "plain"), counting: filepath.Join(folder, "counting")}
 	var err error
@@ -46,7 +48,8 @@ func newMeter(program, folder string) (*meter, error) {
 	return m, err
 }
 
-// measure returns the costs of a call, the minimum of some rounds, and its processor time in nanoseconds.
+// measure returns the costs of a call, the minimum of some rounds, and its processor time in
+// nanoseconds.
 func (m *meter) measure(c cell, rounds int) (costs, float64, error) {
 	args := []string{"-kind", c.kind, "-transport", c.transport, "-rounds", strconv.Itoa(rounds), "-calls", strconv.Itoa(callsPerRound)}
 	counters, err := os.MkdirTemp(m.folder, "counters")
@@ -104,7 +107,8 @@ func (m *meter) readRound(folder string) (costs, error) {
 // patience is how long a command may take; compiling everything takes a minute on a slow machine.
 const patience = 5 * time.Minute
 
-// runCommand runs a command in a folder and returns its output, without space around it. The error has all of the output.
+// runCommand runs a command in a folder and returns its output, without space around it. The error
+// has all of the output.
 func runCommand(folder, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// A profile has the blocks of each file, in the order of the text. A block is code that runs from its beginning to its end.
+// A profile has the blocks of each file, in the order of the text. A block is code that runs from
+// its beginning to its end.
 type profile map[string][]profileBlock
 
 type profileBlock struct {
@@ -37,7 +38,8 @@ func readProfile(r io.Reader) (profile, error) {
 	return p, lines.Err()
 }
 
-// parseBlock parses a line such as "example.org/m/file.go:12.34,15.2 3 1000": from, to, statements, count.
+// parseBlock parses a line such as "example.org/m/file.go:12.34,15.2 3 1000": from, to, statements,
+// count.
 func parseBlock(line string) (file string, b profileBlock, err error) {
 	i := strings.LastIndexByte(line, ':')
 	fields := strings.FieldsFunc(line[i+1:], func(r rune) bool { return r == '.' || r == ',' || r == ' ' })

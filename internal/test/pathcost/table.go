@@ -30,7 +30,8 @@ func allCells() (all []cell) {
 // A table has the costs of each cell.
 type table map[cell]costs
 
-// write returns t as text: the sums of all figures, and then, for each figure, the functions that it is in.
+// write returns t as text: the sums of all figures, and then, for each figure, the functions that
+// it is in.
 func (t table) write(note string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", note)
@@ -123,9 +124,10 @@ func parseTable(text string) (table, error) {
 	return t, nil
 }
 
-// tolerance is how much a figure may be above the recorded one. Functions and frames do not vary. Of the others a busy machine adds a
-// little to what is divided by the number of calls. Over sm an end that sleeps is woken by two system calls, with a lock, which the
-// other end spares it if it is still awake: that is as the threads run.
+// tolerance is how much a figure may be above the recorded one. Functions and frames do not vary.
+// Of the others a busy machine adds a little to what is divided by the number of calls. Over sm an
+// end that sleeps is woken by two system calls, with a lock, which the other end spares it if it is
+// still awake: that is as the threads run.
 func (c cell) tolerance(figure string) float64 {
 	switch {
 	case figure == functions, figure == frames:
@@ -136,8 +138,9 @@ func (c cell) tolerance(figure string) float64 {
 	return 0.7
 }
 
-// compareCosts returns a text for each figure that has risen above what is recorded, and one for each that has fallen, with the
-// functions in which there is more now, and then those in which there is less.
+// compareCosts returns a text for each figure that has risen above what is recorded, and one for
+// each that has fallen, with the functions in which there is more now, and then those in which
+// there is less.
 func (c cell) compareCosts(recorded, measured costs) (risen, fallen []string) {
 	for _, figure := range figures {
 		before, now := recorded[figure], measured[figure]
@@ -171,7 +174,8 @@ func exceptIn(all, some map[string]float64) map[string]float64 {
 	return rest
 }
 
-// listChanges returns a line for each function in which there is more, and then one for each in which there is less.
+// listChanges returns a line for each function in which there is more, and then one for each in
+// which there is less.
 func listChanges(recorded, measured map[string]float64) string {
 	var more, less strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(maxFrames(recorded, measured))) {

@@ -65,7 +65,8 @@ func init() {
 	}
 }
 
-// runTarget is a target: it echoes, holds requests, pulls, and owns memory. It ends when its standard input does.
+// runTarget is a target: it echoes, holds requests, pulls, and owns memory. It ends when its
+// standard input does.
 func runTarget() error { return serveTarget(hg.Config{}) }
 
 func serveTarget(cfg hg.Config) error {
@@ -162,8 +163,8 @@ type pullArgs struct {
 	Size, Point int64
 }
 
-// handlePull pulls what the origin of h has asked for, and answers. It calls point once, in the middle, and done at the end; done may
-// be nil.
+// handlePull pulls what the origin of h has asked for, and answers. It calls point once, in the
+// middle, and done at the end; done may be nil.
 func handlePull(h hg.Request, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) error {
 	local, err := bulk.Create(h.HG(), bulk.Options{Access: bulk.LocalOnly}, make([]byte, in.Size))
 	if err != nil {
@@ -188,7 +189,8 @@ func handlePull(h hg.Request, in *pullArgs, point func(*bulk.Op), done bulk.Done
 	return err
 }
 
-// fillPattern writes bytes that depend on their position: a block of noise again and again, each with its number in front.
+// fillPattern writes bytes that depend on their position: a block of noise again and again, each
+// with its number in front.
 func fillPattern(b []byte) {
 	block := make([]byte, 64<<10)
 	x := uint64(88172645463325252)
@@ -204,7 +206,8 @@ func fillPattern(b []byte) {
 	}
 }
 
-// checksum goes over b piece by piece: one call for all of it could not be preempted, and nobody would answer for the process meanwhile.
+// checksum goes over b piece by piece: one call for all of it could not be preempted, and nobody
+// would answer for the process meanwhile.
 func checksum(b []byte) (crc uint64) {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	for piece := range slices.Chunk(b, 1<<20) {

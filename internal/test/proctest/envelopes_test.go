@@ -41,7 +41,8 @@ type held struct {
 	Heap     int64
 }
 
-// runHolder is a target that takes in nothing: what arrives stays in its envelopes. It answers each line with a held.
+// runHolder is a target that takes in nothing: what arrives stays in its envelopes. It answers each
+// line with a held.
 func runHolder() error {
 	budget, err := strconv.ParseInt(os.Getenv(budgetEnv), 10, 64)
 	if err != nil {
@@ -162,9 +163,10 @@ func (s *sender) connect() {
 	s.ended = 0
 }
 
-// 128 peers each hold 32 messages of 1 KiB at a process that takes none in (requirements G2, G6, G8, G9): all are held, the
-// 33rd of each stops at its source, the gauge is exact, and memory is what was guaranteed, and over sm that of the peers' rings. A 129th peer gets what the
-// budget has left.
+// 128 peers each hold 32 messages of 1 KiB at a process that takes none in (requirements G2, G6,
+// G8, G9): all are held, the 33rd of each stops at its source, the gauge is exact, and memory is
+// what was guaranteed, and over sm that of the peers' rings. A 129th peer gets what the budget has
+// left.
 func TestGERExample(t *testing.T) {
 	t.Parallel()
 	require.EqualValues(t, guaranteed, na.GuaranteedBytes(gerPeers, gerEnvelopes, gerEager))

@@ -75,8 +75,9 @@ func (c *counter) countsSince() map[string]int {
 	return was
 }
 
-// TestFleet: of the processes of a service one is killed, one is stopped, one comes and one is taken away, under load. No call fails, what
-// has gone gets no calls, and in the end all that are there get equally many.
+// TestFleet: of the processes of a service one is killed, one is stopped, one comes and one is
+// taken away, under load. No call fails, what has gone gets no calls, and in the end all that are
+// there get equally many.
 func TestFleet(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {

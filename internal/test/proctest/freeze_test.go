@@ -83,8 +83,8 @@ func TestShortFreeze(t *testing.T) {
 
 const shortest = 1500 * time.Millisecond // a PeerTimeout that a busy machine can keep
 
-// A target stops for longer than PeerTimeout (F09): what waits for it ends with ErrPeerLost in time. When it goes on, what it
-// still has to say is dropped, and a new session serves.
+// A target stops for longer than PeerTimeout (F09): what waits for it ends with ErrPeerLost in
+// time. When it goes on, what it still has to say is dropped, and a new session serves.
 func TestLongFreeze(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {
@@ -147,8 +147,8 @@ type counts struct {
 	Lost          int64
 }
 
-// workerChild calls hold once, and echo now and then, until its standard input ends; then it says what became of it. Most of the
-// time the peer has nothing to say.
+// workerChild calls hold once, and echo now and then, until its standard input ends; then it says
+// what became of it. Most of the time the peer has nothing to say.
 func workerChild() error {
 	peer, err := na.ParseAddr(os.Getenv(peerEnv))
 	if err != nil {
@@ -209,8 +209,9 @@ func workerChild() error {
 	}
 }
 
-// A process is stopped itself for longer than its PeerTimeout, with a call under way (F10): when it goes on it does not take its
-// healthy peer for dead, although its clock says that it has not heard of it for long.
+// A process is stopped itself for longer than its PeerTimeout, with a call under way (F10): when it
+// goes on it does not take its healthy peer for dead, although its clock says that it has not heard
+// of it for long.
 func TestOwnFreeze(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {
@@ -249,8 +250,8 @@ func TestOwnFreeze(t *testing.T) {
 	})
 }
 
-// A target gets a twentieth of a processor (F15), by SIGSTOP and SIGCONT, which needs no privilege: it is slow, and nobody takes
-// it for dead.
+// A target gets a twentieth of a processor (F15), by SIGSTOP and SIGCONT, which needs no privilege:
+// it is slow, and nobody takes it for dead.
 func TestStarvedTarget(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {

@@ -17,8 +17,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A target is killed before it reads the request (F01), while its handler runs (F02), and after its answer has left (F03). The
-// call ends once, not by a time-out where there is a connection, and its handle calls another target at once.
+// A target is killed before it reads the request (F01), while its handler runs (F02), and after its
+// answer has left (F03). The call ends once, not by a time-out where there is a connection, and its
+// handle calls another target at once.
 func TestKilledTarget(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -118,8 +119,9 @@ func originChild() error {
 	return serve(hctx)
 }
 
-// An origin is killed while its request is handled (F04): an answer that is given before the target knows has left or not, one that
-// is given after it does ends with ErrPeerLost or is refused, and nothing of that peer is left, also of an answer so large that it is lent.
+// An origin is killed while its request is handled (F04): an answer that is given before the target
+// knows has left or not, one that is given after it does ends with ErrPeerLost or is refused, and
+// nothing of that peer is left, also of an answer so large that it is lent.
 func TestKilledOrigin(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {
@@ -185,7 +187,8 @@ func eachPoint(t *testing.T, f func(t *testing.T, tr transport, size, point int6
 	})
 }
 
-// A puller is killed in the middle (F05) and near the end: the call ends with ErrPeerLost, and the region is free at once.
+// A puller is killed in the middle (F05) and near the end: the call ends with ErrPeerLost, and the
+// region is free at once.
 func TestKilledPuller(t *testing.T) {
 	t.Parallel()
 	eachPoint(t, func(t *testing.T, tr transport, size, point int64) {
@@ -220,8 +223,8 @@ func TestKilledPuller(t *testing.T) {
 	})
 }
 
-// The owner of a region is killed in the middle of a pull (F06) and near its end (F64): the pull ends with ErrPeerLost, says how
-// much has come, and the local memory is free.
+// The owner of a region is killed in the middle of a pull (F06) and near its end (F64): the pull
+// ends with ErrPeerLost, says how much has come, and the local memory is free.
 func TestKilledOwner(t *testing.T) {
 	t.Parallel()
 	eachPoint(t, func(t *testing.T, tr transport, size, point int64) {

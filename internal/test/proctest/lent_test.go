@@ -46,8 +46,9 @@ var (
 
 func init() { roles["borrower"] = runBorrower }
 
-// runBorrower is a target that uses what callers lend. It says "point" after Point bytes, and "over" when a handler has ended, after
-// it has tried to go on without leave; with "poison" if it has read that.
+// runBorrower is a target that uses what callers lend. It says "point" after Point bytes, and
+// "over" when a handler has ended, after it has tried to go on without leave; with "poison" if it
+// has read that.
 func runBorrower() error {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
@@ -110,9 +111,9 @@ func runBorrower() error {
 	return n.Serve(ctx)
 }
 
-// TestLentMemory: when a Call has returned nobody reads or writes what it has lent any more. It is canceled in mid-transfer, while
-// the target runs, is stopped or has been killed; then what was lent is poisoned, and the target goes on: it must never see
-// poison, and the poison must stay.
+// TestLentMemory: when a Call has returned nobody reads or writes what it has lent any more. It is
+// canceled in mid-transfer, while the target runs, is stopped or has been killed; then what was
+// lent is poisoned, and the target goes on: it must never see poison, and the poison must stay.
 func TestLentMemory(t *testing.T) {
 	t.Parallel()
 	for _, tr := range transports {

@@ -54,9 +54,9 @@ func (p *process) peakMemory() (n int64) {
 	return n << 10
 }
 
-// A target with the profile of a small process is given more than it can take at once, in bodies of up to a megabyte (F73), until
-// 300 have been answered: its resident memory never exceeds 64 MiB, and every other call is refused because of one of
-// these settings.
+// A target with the profile of a small process is given more than it can take at once, in bodies of
+// up to a megabyte (F73), until 300 have been answered: its resident memory never exceeds 64 MiB,
+// and every other call is refused because of one of these settings.
 func TestLittleMemory(t *testing.T) {
 	eachTransport(t, func(t *testing.T, tr transport) {
 		const limit, flight = 64 << 20, 48

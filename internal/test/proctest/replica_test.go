@@ -17,8 +17,8 @@ import (
 
 var echoes = qs.Define[int, int]("echo", qs.Idempotent())
 
-// TestFrozenReplica: the first of two processes of a service stops, goes on, and dies, under load. No call fails, and it gets calls
-// again when it has gone on.
+// TestFrozenReplica: the first of two processes of a service stops, goes on, and dies, under load.
+// No call fails, and it gets calls again when it has gone on.
 func TestFrozenReplica(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {

@@ -21,7 +21,8 @@ import (
 // numbers is a stream that ends when its caller does.
 var numbers = qs.DefineStream[int, int]("test/numbers")
 
-// serveNumbers serves it, and calls ended when a handler has returned: with nothing if its request goes on.
+// serveNumbers serves it, and calls ended when a handler has returned: with nothing if its request
+// goes on.
 func serveNumbers(n *qs.Node, ended func(why error)) {
 	numbers.Handle(n, func(ctx context.Context, from int, send func(int) error) error {
 		for i := from; ; i++ {
@@ -82,7 +83,8 @@ func readerChild() error {
 	return nil
 }
 
-// streamSteps are the items at which something happens: in the first message, between two, and when windows are full.
+// streamSteps are the items at which something happens: in the first message, between two, and when
+// windows are full.
 var streamSteps = long.Or([]int{0, 1, 30_000}, []int{0, 1, 10, 1000, 10_000, 20_000, 30_000, 40_000, 50_000, 100_000, 200_000, 1_000_000})
 
 // eachEnd runs f for every transport, each step, and each way in which a process ends.
@@ -102,7 +104,8 @@ func eachEnd(t *testing.T, f func(t *testing.T, tr transport, step int, end func
 	}
 }
 
-// The process of a stream's handler is killed, or stopped, at some item: the loop gets no item twice or out of order, and then the end.
+// The process of a stream's handler is killed, or stopped, at some item: the loop gets no item
+// twice or out of order, and then the end.
 func TestStreamOfEndedTarget(t *testing.T) {
 	t.Parallel()
 	eachEnd(t, func(t *testing.T, tr transport, step int, end func(p *process)) {

@@ -38,9 +38,9 @@ func init() {
 // listeners counts the addresses that listen has given out.
 var listeners atomic.Uint32
 
-// listenAddr is where a target listens: where the machine has them, at an IP address of its own. The port of a target that is
-// killed is free, and a target of another test, or another package's, that listened at the same address could be given it
-// while calls to the dead one have to fail.
+// listenAddr is where a target listens: where the machine has them, at an IP address of its own.
+// The port of a target that is killed is free, and a target of another test, or another package's,
+// that listened at the same address could be given it while calls to the dead one have to fail.
 func (tr transport) listenAddr() string {
 	switch {
 	case tr.name == "sm":
@@ -61,7 +61,8 @@ func eachTransport(t *testing.T, f func(t *testing.T, tr transport)) {
 	}
 }
 
-// eachCostly is each for tests that compute much and are much the same over any transport: with the race detector one is enough.
+// eachCostly is each for tests that compute much and are much the same over any transport: with the
+// race detector one is enough.
 func eachCostly(t *testing.T, f func(t *testing.T, tr transport)) {
 	if raceflag.Enabled && !long.On {
 		t.Run(transports[0].name, func(t *testing.T) { f(t, transports[0]) })
@@ -70,8 +71,8 @@ func eachCostly(t *testing.T, f func(t *testing.T, tr transport)) {
 	eachTransport(t, f)
 }
 
-// shortTimeouts returns a configuration that detects the death of a peer soon. The end of a connection has to tell of it where there are
-// connections, not silence.
+// shortTimeouts returns a configuration that detects the death of a peer soon. The end of a
+// connection has to tell of it where there are connections, not silence.
 func (tr transport) shortTimeouts() hg.Config {
 	if tr.connected {
 		return hg.Config{NA: na.Config{PeerTimeout: time.Hour}}
@@ -109,7 +110,8 @@ func (tr transport) startPair(t *testing.T, cfg hg.Config) (*process, *origin) {
 	return p, o
 }
 
-// A bystander is another child, which is called now and then while something happens to the others. It must not notice.
+// A bystander is another child, which is called now and then while something happens to the others.
+// It must not notice.
 type bystander struct {
 	o      *origin
 	h      *hg.Handle

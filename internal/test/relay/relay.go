@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// Rules configures the faults of datagrams. A rate is a probability from 0 to 1 that is drawn for each datagram.
+// Rules configures the faults of datagrams. A rate is a probability from 0 to 1 that is drawn for
+// each datagram.
 type Rules struct {
 	Lose    float64
 	Repeat  float64
 	Damage  float64 // a bit is turned over; the checksum of UDP fits
-	Delay   float64 // 2 to 20 others overtake it, or as many as come within 5 ms
+	Delay   float64 // 2 to 20 others overtake it, or those that arrive within 5 ms
 	Seed    uint64
 	Latency time.Duration // added to every datagram
 }
@@ -68,21 +69,24 @@ func setBuffers(c *net.UDPConn) {
 // Addr returns the address to which peers send instead of the target.
 func (r *Relay) Addr() netip.AddrPort { return r.front.LocalAddr().(*net.UDPAddr).AddrPort() }
 
-// Passed returns how many datagrams have come towards the target and from it, and to how many something has happened.
+// Passed returns how many datagrams were forwarded to the target and from it, and how many were
+// affected by faults.
 func (r *Relay) Passed() (forth, back, hurt int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.passed[0], r.passed[1], r.damaged
 }
 
-// Watch has f called with each datagram that comes, which f may neither change nor keep. f calls no method of r.
+// Watch sets a function that is called with each datagram, which it must not change or keep. f must
+// not call methods of r.
 func (r *Relay) Watch(f func(b []byte, fromTarget bool)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.watch = f
 }
 
-// ShutAfter shuts r in both directions when n more bytes have passed from the target, or to it: what would be more is lost.
+// ShutAfter shuts r in both directions after n more bytes from the target, or to it: later
+// datagrams are lost.
 func (r *Relay) ShutAfter(n int, fromTarget bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,15 +103,15 @@ func (r *Relay) Shut() bool {
 	return r.isShut
 }
 
-// Open lets everything through again.
+// Open ends the effect of ShutAfter.
 func (r *Relay) Open() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.bytesLeft, r.isShut = [2]int{-1, -1}, false
 }
 
-// Move makes the datagrams of peers leave from other ports, as an address translator does that has dropped their mappings. What comes to the old ones
-// is lost.
+// Move makes the datagrams of peers leave from other ports, as an address translator does that has
+// dropped their mappings. Datagrams to the old ports are lost.
 func (r *Relay) Move() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,7 +237,8 @@ func (r *Relay) deliverAfter(b []byte, send func(b []byte)) {
 	})
 }
 
-// drawFate decides how often a datagram is passed on, and how many others are to overtake it. It damages it.
+// drawFate decides how often a datagram is passed on, and how many others are to overtake it. It
+// damages it.
 func (r *Relay) drawFate(b []byte, dir int) (times, delay int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

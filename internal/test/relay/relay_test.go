@@ -40,8 +40,8 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// Of a thousand datagrams about as many as is asked for are lost, repeated, damaged and late, in both directions; and those that
-// nothing happens to arrive as they were.
+// Of a thousand datagrams about as many as is asked for are lost, repeated, damaged and late, in
+// both directions; and those that nothing happens to arrive as they were.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -26,15 +26,15 @@ import (
 // patience bounds every wait of a test in wall-clock time: a minute.
 const patience = time.Minute
 
-// shortPatience bounds the waits after one has timed out: the cause is likely the same, and each test is to fail before the time of the whole
-// run is over.
+// shortPatience bounds the waits after one has timed out: the cause is likely the same, and each
+// test is to fail before the time of the whole run is over.
 const shortPatience = 2 * time.Second
 
 // hasTimedOut is set when a wait of this process has timed out.
 var hasTimedOut atomic.Bool
 
-// transportsFlag selects the transports. A plain run of package hg and those above uses the fastest one, and the one with virtual time.
-// .ci/run and long runs use all of them.
+// transportsFlag selects the transports. A plain run of package hg and those above uses the fastest
+// one, and the one with virtual time. .ci/run and long runs use all of them.
 var transportsFlag = flag.String("transports", long.Or("tcp,sim", "tcp,tcp-portable,udp,udp-portable,udp-tls,tcp-sm,udp-sm,sm,sim"),
 	"the transports of what runs over every transport, of tcp, tcp-portable, tcp-tls, tcp-tls-portable, udp, udp-portable, udp-tls, udp-tls-portable, tcp-sm, udp-sm, sm, sim")
 
@@ -89,7 +89,8 @@ func overSim(t *testing.T, f func(t *testing.T, n *Net)) {
 // TCP runs f over tcp with its defaults only: for tests of speed.
 func TCP(t *testing.T, f func(t *testing.T, n *Net)) { overTCP(t, "tcp", tcp.Options{}, f) }
 
-// Fast runs f over tcp and, where available, sm, each with its defaults only: for tests of the cost of an operation.
+// Fast runs f over tcp and, where available, sm, each with its defaults only: for tests of the cost
+// of an operation.
 func Fast(t *testing.T, f func(t *testing.T, n *Net)) {
 	t.Run("tcp", func(t *testing.T) { TCP(t, f) })
 	if runtime.GOOS == "linux" {
@@ -135,8 +136,8 @@ func overSM(t *testing.T, f func(t *testing.T, n *Net)) {
 	runTest(t, &Net{Name: "sm", plugins: []na.Plugin{sm.New(sm.Options{Dir: smDir(t)})}, origin: "sm://", listen: func(int) string { return "sm://*" }}, f)
 }
 
-// Virtual runs f over a simulated network whose clock moves only during a wait in Progress or World.Sleep: for
-// tests of times, which are exact there. One goroutine drives.
+// Virtual runs f over a simulated network whose clock moves only during a wait in Progress or
+// World.Sleep: for tests of times, which are exact there. One goroutine drives.
 func Virtual(t *testing.T, f func(t *testing.T, n *Net)) {
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	runTest(t, &Net{Name: "virtual", Sim: true, World: w, plugins: []na.Plugin{w.Plugin()}, origin: "sim://origin",
@@ -149,8 +150,8 @@ func runTest(t *testing.T, n *Net, f func(t *testing.T, n *Net)) {
 	f(t, n)
 }
 
-// SlowName is the text of an address whose lookup does not end by itself within a test. It is empty over a
-// transport whose lookups end at once.
+// SlowName is the text of an address whose lookup does not end by itself within a test. It is empty
+// over a transport whose lookups end at once.
 func (n *Net) SlowName() string {
 	switch {
 	case n.Sim:
@@ -201,7 +202,8 @@ func (n *Net) Context(cls *hg.Class) *hg.Context {
 	return hctx
 }
 
-// Undriven takes contexts out of those that Until drives: a stopped peer, or one that a goroutine drives.
+// Undriven takes contexts out of those that Until drives: a stopped peer, or one that a goroutine
+// drives.
 func (n *Net) Undriven(hctxs ...*hg.Context) {
 	for _, out := range hctxs {
 		for i, hctx := range n.drive {
@@ -235,7 +237,8 @@ func (n *Net) Until(done func() bool) {
 	}
 }
 
-// Bounded returns a function for a loop that waits to call in each round: it fails the test when the wait takes too long.
+// Bounded returns a function for a loop that waits to call in each round: it fails the test when
+// the wait takes too long.
 func (n *Net) Bounded() (still func()) {
 	n.t.Helper()
 	most := patience
@@ -252,7 +255,8 @@ func (n *Net) Bounded() (still func()) {
 	}
 }
 
-// Serve drives a context in goroutines of its own until the test ends: its handlers run concurrently with the test.
+// Serve drives a context in goroutines of its own until the test ends: its handlers run
+// concurrently with the test.
 func (n *Net) Serve(hctx *hg.Context, goroutines int) {
 	n.Undriven(hctx)
 	var stop atomic.Bool
@@ -288,7 +292,8 @@ func (n *Net) failTest(most time.Duration) {
 	n.t.Fatalf("nothing happened for %v\n%s", most, buf)
 }
 
-// shutdown closes every class and requires that every callback has run. Classes that the test has opened by itself are not closed.
+// shutdown closes every class and requires that every callback has run. Classes that the test has
+// opened by itself are not closed.
 func (n *Net) shutdown() {
 	for _, cls := range n.classes {
 		_ = cls.Close()

@@ -19,7 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A recorded is a frame of a conversation of testdata/wire, or of a test's own: its header, as it was sent, and its payload.
+// A recorded is a frame of a conversation of testdata/wire, or of a test's own: its header, as it
+// was sent, and its payload.
 type recorded struct {
 	frame.Header
 	payload []byte
@@ -57,7 +58,8 @@ func conversations(t *testing.T) map[string]map[string]recorded {
 	return all
 }
 
-// withLabel returns the payload of a HELLO with a value added, or put in the place of that of the same label. remove leaves the label out.
+// withLabel returns the payload of a HELLO with a value added, or put in the place of that of the
+// same label. remove leaves the label out.
 func withLabel(hello []byte, label uint16, value []byte) []byte {
 	le := binary.LittleEndian
 	var b []byte
@@ -89,8 +91,9 @@ const (
 	labelMessages = 0x1300
 )
 
-// A player is a peer over a real transport that says what a test wants: its HELLO and its frames are the test's, and what the other side says is
-// kept. It is a plugin around the transport's, and a class of package na above, which does what the transport needs; no frame of that class leaves.
+// A player is a peer over a real transport that says what a test wants: its HELLO and its frames
+// are the test's, and what the other side says is kept. It is a plugin around the transport's, and
+// a class of package na above, which does what the transport needs; no frame of that class leaves.
 type player struct {
 	carrier.Plugin
 	t     *testing.T

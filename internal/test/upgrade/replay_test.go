@@ -132,8 +132,8 @@ func (s *site) dialer(hello []byte) *player {
 	return newPlayer(s.T, s.plugin(), scheme, hello)
 }
 
-// TestReplayToListener: a process of today takes what each release before has sent as a dialer, and answers its request with the bytes that
-// it has got then.
+// TestReplayToListener: a process of today takes what each release before has sent as a dialer, and
+// answers its request with the bytes that it has got then.
 func TestReplayToListener(t *testing.T) {
 	eachSite(t, func(s *site) {
 		l := s.live()
@@ -153,7 +153,8 @@ func TestReplayToListener(t *testing.T) {
 	})
 }
 
-// TestReplayToDialer: a process of today calls one of each release before, which answers as it did then.
+// TestReplayToDialer: a process of today calls one of each release before, which answers as it did
+// then.
 func TestReplayToDialer(t *testing.T) {
 	eachSite(t, func(s *site) {
 		l := s.live()
@@ -191,8 +192,8 @@ func versions(oldest, newest uint16) []byte {
 	return binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, oldest), newest)
 }
 
-// TestFuture: a new thing of each sort, as a later release may send it, is skipped or refused as section 0 of WIRE.md says, and nobody else's session
-// is lost.
+// TestFuture: a new thing of each sort, as a later release may send it, is skipped or refused as
+// section 0 of WIRE.md says, and nobody else's session is lost.
 func TestFuture(t *testing.T) {
 	eachSite(t, func(s *site) {
 		l := s.live()
@@ -266,7 +267,8 @@ func TestFuture(t *testing.T) {
 	})
 }
 
-// TestFutureListener: a process that dials one of two releases later learns from the error which side is to be upgraded.
+// TestFutureListener: a process that dials one of two releases later learns from the error which
+// side is to be upgraded.
 func TestFutureListener(t *testing.T) {
 	eachSite(t, func(s *site) {
 		l := s.live()
@@ -284,7 +286,8 @@ func TestFutureListener(t *testing.T) {
 	})
 }
 
-// TestOldIsThere: the commit that testdata/wire/OLD names has nodes, wherever the history reaches to it.
+// TestOldIsThere: the commit that testdata/wire/OLD names has nodes, wherever the history reaches
+// to it.
 func TestOldIsThere(t *testing.T) {
 	commit, why := old(t)
 	if why != "" {

@@ -68,7 +68,8 @@ func (b *builds) node(t *testing.T, r release) string {
 	return path
 }
 
-// watchSources looks at all files that the nodes are built of, so that go test does not take the result of others for theirs.
+// watchSources looks at all files that the nodes are built of, so that go test does not take the
+// result of others for theirs.
 func watchSources(t *testing.T) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
@@ -221,7 +222,8 @@ func (m *member) end() {
 	m.p = nil
 }
 
-// replace has a process of another release take the place of the one that is there, while the others go on.
+// replace has a process of another release take the place of the one that is there, while the
+// others go on.
 func (m *member) replace(of release) {
 	m.Helper()
 	m.quiet()
@@ -342,8 +344,9 @@ func (c *cluster) stop() {
 	c.check()
 }
 
-// TestRollingUpgrade: three processes under load are replaced one by one by those of another release, and back. No idempotent call fails, no fate is
-// wrong, and streams are whole or end with an error. Processes of the next release use what it brings.
+// TestRollingUpgrade: three processes under load are replaced one by one by those of another
+// release, and back. No idempotent call fails, no fate is wrong, and streams are whole or end with
+// an error. Processes of the next release use what it brings.
 func TestRollingUpgrade(t *testing.T) {
 	watchSources(t)
 	b := &builds{dir: t.TempDir(), nodes: map[release]string{}}

@@ -1,2 +1,3 @@
-// Package planted reports which mutant is on, and has what some of them need. Only the files of an overlay import it.
+// Package planted reports which mutant is on, and has what some of them need. Only the files of an
+// overlay import it.
 package planted

@@ -35,10 +35,11 @@ func openEnds(kind, transport string) (*callEnds, error) {
 	return nil, fmt.Errorf("-kind %q: want callback, blocking or typed", kind)
 }
 
-// noSpin has a goroutine that waits sleep at once: how often it polls before it sleeps depends on how fast the other end is.
+// noSpin has a goroutine that waits sleep at once: how often it polls before it sleeps depends on
+// how fast the other end is.
 var noSpin = hg.Config{NA: na.Config{Spin: -1}}
 
-// payload is what each call sends and gets back.
+// payload is the input and output of each call.
 var payload = make([]byte, 64)
 
 func echoRaw(r hg.Request) error {
@@ -50,7 +51,7 @@ func echoRaw(r hg.Request) error {
 	return r.RespondRaw(in, nil)
 }
 
-// checkEcho returns an error if an echo is not as long as what was sent.
+// checkEcho returns an error if an echo does not have the length of its input.
 func checkEcho(out []byte) error {
 	if len(out) != len(payload) {
 		return fmt.Errorf("sent %d bytes, got %d", len(payload), len(out))

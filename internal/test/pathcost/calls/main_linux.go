@@ -1,5 +1,6 @@
-// Command calls makes calls between two ends in this process, one after the other, and prints as JSON what a call costs both of them
-// together. Built with -cover it writes, instead, the counters of each round: how often each block of code ran.
+// Command calls makes calls between two ends in this process, one after the other, and prints as
+// JSON what a call costs both of them together. Built with -cover it writes, instead, the counters
+// of each round: how often each block of code ran.
 package main
 
 import (
@@ -17,7 +18,7 @@ import (
 	"syscall"
 )
 
-// A report is what the program prints: of each figure the least of all rounds.
+// A report is the output of the program: the minimum of each figure over all rounds.
 type report struct {
 	CPU         float64            // nanoseconds of processor time of one call, of all threads
 	Allocations map[string]float64 // of one call, by the function of this module that made them
@@ -54,7 +55,8 @@ func main() {
 	}
 }
 
-// measure makes one round, with ends of its own: what a node learns on a busy machine, as that handlers are slow, ends with the node.
+// measure runs one round, with new ends: the state that a node adapts on a busy machine, such as
+// slow handlers, ends with the node.
 func (r *report) measure(round int) error {
 	e, err := openEnds(*kind, *transport)
 	if err != nil {

@@ -27,7 +27,8 @@ func (e *callEnds) countAllocations(calls int) (map[string]float64, error) {
 	return allocations, nil
 }
 
-// readAllocations returns the allocations so far, by the innermost function of the module on the stack; those of this program are left out.
+// readAllocations returns the allocations so far, by the innermost function of the module on the
+// stack; those of this program are left out.
 func readAllocations() map[string]float64 {
 	for range 2 { // the profile is that of the collection before the last
 		runtime.GC()

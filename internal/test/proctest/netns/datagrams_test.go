@@ -31,8 +31,8 @@ type passage struct {
 	Rules  relay.Rules
 }
 
-// runRelays is the main function of a child that relays. It answers each line of its standard input with the number of datagrams to
-// which something has happened.
+// runRelays is the main function of a child that relays. It answers each line of its standard input
+// with the number of datagrams to which something has happened.
 func runRelays(all []passage) error {
 	var relays []*relay.Relay
 	for _, p := range all {
@@ -55,8 +55,9 @@ func runRelays(all []passage) error {
 	return nil
 }
 
-// Datagrams are overtaken by 2 to 20 others, damaged so that the checksum of UDP fits, or come twice (F22, F23, F24): no answer is
-// wrong, nothing runs twice, and calls go on at their rate. A relay in a namespace of its own does it.
+// Datagrams are overtaken by 2 to 20 others, damaged so that the checksum of UDP fits, or come
+// twice (F22, F23, F24): no answer is wrong, nothing runs twice, and calls go on at their rate. A
+// relay in a namespace of its own does it.
 //
 //	a ═ 10.78.0.1 ── 10.78.0.2 ═ relays ═ 10.79.0.2 ── 10.79.0.1 ═ b
 func TestRelayed(t *testing.T) {
@@ -92,8 +93,8 @@ func TestRelayed(t *testing.T) {
 	}
 }
 
-// A path that loses whatever the system sends in trains, and nothing else, as drivers have been seen to do: after the first of them
-// no more are made, and nothing is lost.
+// A path that loses whatever the system sends in trains, and nothing else, as drivers have been
+// seen to do: after the first of them no more are made, and nothing is lost.
 func TestTrainsAreLost(t *testing.T) {
 	s := newScene(t, "udp", setup{}, fmt.Sprintf("%d++", rate))
 	s.setBothInputs("meta length > 2000 counter drop")
@@ -110,7 +111,8 @@ func TestTrainsAreLost(t *testing.T) {
 	s.requireHealthy()
 }
 
-// Eight flows share a narrow link (F34): together they use most of it, and the slowest has at least a quarter of what the fastest has.
+// Eight flows share a narrow link (F34): together they use most of it, and the slowest has at least
+// a quarter of what the fastest has.
 func TestFlows(t *testing.T) {
 	const mbit, flows = 20, 8
 	w := newWorld(t, "udp")
@@ -254,7 +256,8 @@ func tlsFlags(t *testing.T) []string {
 	return []string{"-cert", cert, "-key", key, "-ca", cert, "-server-name", "127.0.0.1"}
 }
 
-// The address of who copies a file changes in the middle of it, and the old one is gone: with TLS the transfer goes on.
+// The address of who copies a file changes in the middle of it, and the old one is gone: with TLS
+// the transfer goes on.
 func TestAddressChanges(t *testing.T) {
 	c := newCopying(t, buildTool(t), 64<<20, tlsFlags(t)...)
 	c.a.requireOK(runTool("tc", "-n", c.b.ns, "qdisc", "add", "dev", c.b.dev, "root", "tbf", "rate", "300mbit", "burst", "128kb", "latency", "20ms"))

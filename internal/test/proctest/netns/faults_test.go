@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// length is how long faults that go on are kept up; ten minutes and more say something about rare events.
+// length is how long faults that go on are kept up; ten minutes and more say something about rare
+// events.
 var length = flag.Duration("netns.for", long.Or(4*time.Second, 3*time.Minute), "how long each fault that goes on is kept up")
 
 // schemes are the transports that the tests run over.
@@ -28,7 +29,8 @@ func eachScheme(t *testing.T, f func(t *testing.T, scheme string)) {
 	}
 }
 
-// A scene is a world with its people: a and b call each other, and a calls a bystander next to b whom no fault is about.
+// A scene is a world with its people: a and b call each other, and a calls a bystander next to b
+// whom no fault is about.
 type scene struct {
 	*world
 	near, far, other *node
@@ -73,8 +75,9 @@ func (s *scene) startLoad(ours, near, far, other string) {
 // sessionErrors are what calls may fail with; the last two when a HELLO is damaged.
 var sessionErrors = []string{na.ErrPeerLost.Error(), na.ErrUnreachable.Error(), na.ErrChecksum.Error(), na.ErrProtocol.Error()}
 
-// stopLoad ends the calls, waits for those in flight, and checks what must be true always: no answer was wrong, nothing ran twice,
-// calls fail for no other reason than that the session ended or none could be had, and the bystander felt nothing.
+// stopLoad ends the calls, waits for those in flight, and checks what must be true always: no
+// answer was wrong, nothing ran twice, calls fail for no other reason than that the session ended
+// or none could be had, and the bystander felt nothing.
 func (s *scene) stopLoad() (near, far report) {
 	s.t.Helper()
 	waitUntil(s.t, "the bystander's answers", func() bool { return s.near.readReports()[1].Calls > 10 })
@@ -103,7 +106,8 @@ func (s *scene) stopLoad() (near, far report) {
 	return near, far
 }
 
-// requireNoLoss is rest, after which no call has failed and nobody was accused, although rules have struck packets at both sides.
+// requireNoLoss is rest, after which no call has failed and nobody was accused, although rules have
+// struck packets at both sides.
 func (s *scene) requireNoLoss() (near report) {
 	s.t.Helper()
 	s.t.Logf("%d and %d packets were struck", s.a.countDropped(), s.b.countDropped())
@@ -211,9 +215,10 @@ func TestDuplicates(t *testing.T) {
 	})
 }
 
-// One packet in a hundred carries a damaged byte that the checksum of TCP does not know of, since a veth pair computes none (F25):
-// sessions end, nobody gets a wrong answer, and new sessions serve on. Calls only: the bytes of pulls have no checksum of
-// their own. Over udp, where packets have one, a damaged packet is a lost one: nothing is seen of one in twenty.
+// One packet in a hundred carries a damaged byte that the checksum of TCP does not know of, since a
+// veth pair computes none (F25): sessions end, nobody gets a wrong answer, and new sessions serve
+// on. Calls only: the bytes of pulls have no checksum of their own. Over udp, where packets have
+// one, a damaged packet is a lost one: nothing is seen of one in twenty.
 func TestDamage(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Parallel() // it waits rather than computes
@@ -239,8 +244,9 @@ func TestDamage(t *testing.T) {
 	})
 }
 
-// A partition that is shorter than the time-out (F27): everything ends well over the session that was there. It heals after 3.5 s
-// because a system that waits twice as long each time tries after 3.2 s and then after 6.4 s, when the peer has been given up.
+// A partition that is shorter than the time-out (F27): everything ends well over the session that
+// was there. It heals after 3.5 s because a system that waits twice as long each time tries after
+// 3.2 s and then after 6.4 s, when the peer has been given up.
 func TestPartition(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		s := newScene(t, scheme, setup{})
@@ -253,8 +259,8 @@ func TestPartition(t *testing.T) {
 
 const short = time.Second // a PeerTimeout
 
-// A partition that is longer than the time-out (F28), both ways or one way (F29): both ends lose the other in time, and have a
-// new session soon after it has healed.
+// A partition that is longer than the time-out (F28), both ways or one way (F29): both ends lose
+// the other in time, and have a new session soon after it has healed.
 func TestLongPartition(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		for name, cut := range map[string]func(s *scene){
@@ -283,8 +289,8 @@ func TestLongPartition(t *testing.T) {
 	})
 }
 
-// The peer is gone without a word, its machine included (F30). Who waits for it hears in time; who does not hears when the
-// system has asked in vain.
+// The peer is gone without a word, its machine included (F30). Who waits for it hears in time; who
+// does not hears when the system has asked in vain.
 func TestHalfOpen(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		for _, idle := range []bool{false, true} {
@@ -336,7 +342,8 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// A narrow link (F34): 20 Mbit/s with a queue of 50 ms. No operation fails, pulls go on, and use no more than the link has.
+// A narrow link (F34): 20 Mbit/s with a queue of 50 ms. No operation fails, pulls go on, and use no
+// more than the link has.
 func TestRate(t *testing.T) {
 	const mbit = 20
 	eachScheme(t, func(t *testing.T, scheme string) {

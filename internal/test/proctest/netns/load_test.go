@@ -60,7 +60,8 @@ type program struct {
 	ran   map[[64]byte]int // how often each request has run; no two are the same
 }
 
-// runProgram is the main function of a child. Each line of its standard input is a command, each of which is answered by a line:
+// runProgram is the main function of a child. Each line of its standard input is a command, each of
+// which is answered by a line:
 //
 //	load ADDR RATE   begin to call ADDR, that many times a second; with 20 pulls a second if RATE ends in +, one after another
 //	                 if it ends in ++

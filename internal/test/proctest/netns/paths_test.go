@@ -47,7 +47,8 @@ func newCrossing(t *testing.T) *crossing {
 	return c
 }
 
-// link lays a cable with a number: one end has the addresses that end in 1, the other those that end in 2.
+// link lays a cable with a number: one end has the addresses that end in 1, the other those that
+// end in 2.
 func (c *crossing) link(i int, one *side, dev1 string, two *side, dev2 string) {
 	c.t.Helper()
 	one.requireOK(runTool("ip", "link", "add", dev1, "netns", one.ns, "mtu", "9000", "type", "veth", "peer", "name", dev2, "netns", two.ns, "mtu", "9000"))
@@ -68,7 +69,8 @@ func (c *crossing) setMTU(mtu int) {
 	}
 }
 
-// TestPathNarrows: a path becomes narrower in the middle of calls and pulls, and no ICMP says so: the session goes on, whichever the family.
+// TestPathNarrows: a path becomes narrower in the middle of calls and pulls, and no ICMP says so:
+// the session goes on, whichever the family.
 func TestPathNarrows(t *testing.T) {
 	cert, key := testcert.Write(t)
 	for name, set := range map[string]setup{"plain": {}, "TLS": {Cert: cert, Key: key}} {
@@ -95,8 +97,8 @@ func TestPathNarrows(t *testing.T) {
 	}
 }
 
-// TestFamilyDead: the name of a host has an IPv4 and an IPv6 address, and one of the families ends in a router that drops everything. Calls by the
-// name are answered all the same, and none fails.
+// TestFamilyDead: the name of a host has an IPv4 and an IPv6 address, and one of the families ends
+// in a router that drops everything. Calls by the name are answered all the same, and none fails.
 func TestFamilyDead(t *testing.T) {
 	for _, dead := range []string{"ipv6", "ipv4"} {
 		for _, scheme := range schemes {
@@ -126,7 +128,8 @@ func TestFamilyDead(t *testing.T) {
 	}
 }
 
-// TestScoped: processes that listen at link-local addresses call each other by them, each with the zone that its own end of the link is.
+// TestScoped: processes that listen at link-local addresses call each other by them, each with the
+// zone that its own end of the link is.
 func TestScoped(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Parallel()

@@ -30,7 +30,8 @@ const (
 	patience     = time.Minute
 )
 
-// TestMain runs the test binary as a child when it was started as one, and nothing when nobody asked for these tests.
+// TestMain runs the test binary as a child when it was started as one, and nothing when nobody
+// asked for these tests.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(childEnv); text != "" {
 		var s setup
@@ -56,7 +57,8 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// checkPrivileges returns why this machine cannot run the tests, and removes the namespaces that killed tests have left.
+// checkPrivileges returns why this machine cannot run the tests, and removes the namespaces that
+// killed tests have left.
 func checkPrivileges() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("this is user %d, not root", os.Geteuid())
@@ -155,7 +157,8 @@ func (s *side) nft(lines ...string) {
 	require.NoError(s.t, err, "%s\n%s", strings.Join(lines, "\n"), out)
 }
 
-// rules has a statement over packets from or for port 9000; over udp, which has no other port at a, from and for it.
+// rules has a statement over packets from or for port 9000; over udp, which has no other port at a,
+// from and for it.
 func (s *side) rules(statement string) string {
 	if s.port == "udp" {
 		return "udp sport 9000 udp dport 9000 " + statement
@@ -163,7 +166,8 @@ func (s *side) rules(statement string) string {
 	return "tcp dport 9000 " + statement + "\ntcp sport 9000 " + statement
 }
 
-// input has a verdict, as nft says it, over what arrives here from or for port 9000. The word counter stands before what it does.
+// input has a verdict, as nft says it, over what arrives here from or for port 9000. The word
+// counter stands before what it does.
 func (s *side) input(verdict string) {
 	s.t.Helper()
 	s.nft("table inet fault {", "chain in {", "type filter hook input priority 0", s.rules(verdict), "}", "}")

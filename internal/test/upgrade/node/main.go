@@ -1,10 +1,12 @@
-// Command node is one process of the tests of rolling upgrades: it serves a few methods, and calls those of its peers some hundred times a second.
+// Command node is one process of the tests of rolling upgrades: it serves a few methods, and calls
+// those of its peers some hundred times a second.
 //
 //	stdin   ◄── "go": begin to call; "mark": count anew; "stop": call no more; its end: drain, report
 //	stdout  ──► "listens"; "works": each kind of call has succeeded often enough, and peers have called, since "go" or the last "mark";
 //	             "stopped"; "failed" and why, when a call has failed that must not; the report, in JSON
 //
-// It is built at the commit of the release before, too, so what it says to its peers changes as the methods of any program may: fields are added.
+// It is built at the commit of the release before, too, so what it says to its peers changes as the
+// methods of any program may: fields are added.
 package main
 
 import (
@@ -26,7 +28,7 @@ import (
 )
 
 const (
-	callTime = 30 * time.Second // bounds each call: one that takes so long has failed
+	callTime = 30 * time.Second // limits each call: a call that takes longer has failed
 	items    = 40               // of a stream
 	often    = 3                // successes of each kind that make it work
 	pace     = 20 * time.Millisecond
@@ -56,7 +58,7 @@ type node struct {
 	mu     sync.Mutex // guards the fields below
 	report upgrade.Report
 	since  map[string]int // successes since "go", or the last "mark"
-	told   bool           // that it works
+	told   bool           // "works" was printed
 }
 
 func main() {
@@ -135,7 +137,7 @@ func (x *node) loop(kind string, call func(seq uint64) error) {
 		case err == nil:
 			x.count(kind)
 		case errors.Is(err, errExpected):
-			if seq < often { // for who looks why it does not work
+			if seq < often { // for the search of the reason why it does not work
 				fmt.Fprintln(os.Stderr, kind, err)
 			}
 		default:
@@ -180,12 +182,13 @@ const called = "called"
 // errExpected is the end of a call that may fail while its target is replaced.
 var errExpected = errors.New("the target was replaced")
 
-// broken returns the error of an answer that is wrong: whatever happens to its target, a call never gets one.
+// broken returns the error of an answer that is wrong: whatever happens to its target, a call never
+// gets one.
 func broken(rule string, args ...any) error {
 	return fmt.Errorf("rule %q is broken: "+rule, append([]any{rule}, args...)...)
 }
 
-// serve defines what the peers call.
+// serve registers the methods for the peers.
 func (x *node) serve() {
 	echo.Handle(x.n, func(_ context.Context, in question) (answer, error) { return reply(in), nil })
 	sum.Handle(x.n, func(ctx context.Context, in lent) (uint32, error) {
@@ -275,7 +278,8 @@ func (x *node) callAdd(seq uint64) error {
 	return err
 }
 
-// callCount reads a stream. Until it fails, its items are those that were sent, in their order; it ends after the last one.
+// callCount reads a stream. Until it fails, its items are those that were sent, in their order; it
+// ends after the last one.
 func (x *node) callCount(seq uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
@@ -303,7 +307,7 @@ func (x *node) callTalk(seq uint64) error {
 	s := talk.Call(ctx, x.peers, seq)
 	defer s.Close()
 	for i := range uint64(items) {
-		if err := s.Send(i); err != nil && err != io.EOF { // then Receive says why
+		if err := s.Send(i); err != nil && err != io.EOF { // Receive returns the reason
 			return ended(ctx, err)
 		}
 		got, err := s.Receive()
@@ -323,7 +327,7 @@ func (x *node) callTalk(seq uint64) error {
 	return nil
 }
 
-// ended returns what the end of a stream with err means.
+// ended returns the meaning of the end of a stream with err.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err

@@ -10,7 +10,7 @@ type question struct {
 	Data []byte
 }
 
-// An answer is what echo returns.
+// An answer is the output of echo.
 type answer struct {
 	N    uint64
 	Data []byte
@@ -18,5 +18,5 @@ type answer struct {
 
 func reply(in question) answer { return answer(in) }
 
-// addLater reports what has come of the new things of a later release.
+// addLater reports the additions of a later release that were received.
 func addLater(*upgrade.Report) {}
