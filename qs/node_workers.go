@@ -60,10 +60,12 @@ func (w *workers) dispatch(r hg.Request) {
 		nctx.Spawn(func() { runRequest(r) })
 	case w.authorizesHealth && (r.ID() == pingID || r.ID() == healthID):
 		w.health.Give(r)
-	case nctx.Upper().Loop().Driving():
-		w.inline[r.HG().ID()].Give(r)
 	default:
-		w.handlers.Give(r)
+		if i, driven := nctx.Upper().Loop().Runner().(*executor.Inline[hg.Request]); driven {
+			i.Give(r)
+		} else {
+			w.handlers.Give(r)
+		}
 	}
 }
 
@@ -71,12 +73,13 @@ func (w *workers) dispatch(r hg.Request) {
 // that received it, or on one of its own.
 func (w *workers) dispatchStreams(r hg.Request) {
 	nctx := r.HG().NA()
-	switch {
-	case nctx.Scheduled():
+	if nctx.Scheduled() {
 		nctx.Spawn(func() { runRequest(r) })
-	case nctx.Upper().Loop().Driving():
-		w.inline[r.HG().ID()].GiveLasting(r)
-	default:
+		return
+	}
+	if i, driven := nctx.Upper().Loop().Runner().(*executor.Inline[hg.Request]); driven {
+		i.GiveLasting(r)
+	} else {
 		w.handlers.GiveLasting(r)
 	}
 }

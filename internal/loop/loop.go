@@ -200,10 +200,12 @@ func (w *Waiter) SetClock(now time.Duration) { w.clock = now }
 // Keep implements Pass.
 func (w *Waiter) Keep() { w.keep() }
 
-// Driving reports whether the goroutine that leads, or has led last, is in Drive.
-func (l *Loop) Driving() bool {
-	w := l.lastLeader.Load()
-	return w != nil && w.runner != nil
+// Runner returns the Runner of the goroutine that leads, or has led last; nil if that is not in Drive.
+func (l *Loop) Runner() Runner {
+	if w := l.lastLeader.Load(); w != nil {
+		return w.runner
+	}
+	return nil
 }
 
 // beginRun reports whether w may run callbacks, and counts it as in Run. It may not while another
