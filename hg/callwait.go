@@ -38,7 +38,7 @@ func (h *Handle) callTo(ctx context.Context, to na.Addr, id ID, in, out any) err
 	if rpc == nil {
 		return h.Reset(to, id)
 	}
-	d := h.newDraftLocked() // without the lock: the caller has h, which is idle, to itself
+	d := h.newDraftLocked() // without the lock: only the caller uses h, which is idle
 	d.reserveForEncoding()
 	err := d.encode(rpc.Codec, in)
 	left, hasty, ended := h.readContext(ctx)
@@ -70,9 +70,11 @@ func (h *Handle) callDraft(ctx context.Context, d draft, in, out any) error {
 	return h.callAndDecode(ctx, d, left, hasty, out)
 }
 
-// callAndDecode is callAndWait, and decodes the output into out unless out is nil. It is called with h.mu
-// held and returns with it released.
-func (h *Handle) callAndDecode(ctx context.Context, d draft, left time.Duration, hasty bool, out any) error {
+// callAndDecode calls callAndWait, and decodes the output into out unless out is nil. It is called
+// with h.mu held and returns with it released.
+func (h *Handle) callAndDecode(
+	ctx context.Context, d draft, left time.Duration, hasty bool, out any,
+) error {
 	b, id, held, err := h.callAndWait(ctx, d, h.rpc.Codec.ID(), left, hasty)
 	if !held {
 		return err
@@ -118,8 +120,8 @@ func WithNoWait(ctx context.Context) context.Context {
 	return context.WithValue(ctx, failFastKey{}, true)
 }
 
-// notBegun returns the error of a call that does not begin, because its input could not be encoded or
-// its context has ended.
+// notBegun returns the error of a call that does not begin: encoding its input has failed, or ctx
+// has ended. d, if not nil, is its draft.
 func (h *Handle) notBegun(ctx context.Context, d *draft, encoding, ended error) error {
 	if d != nil {
 		d.releaseLarge()
@@ -127,11 +129,12 @@ func (h *Handle) notBegun(ctx context.Context, d *draft, encoding, ended error) 
 	if encoding != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: encoding}
 	}
-	return h.ctx.endedBy(ctx, &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: ended})
+	return h.ctx.endedBy(ctx,
+		&Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: ended})
 }
 
 // readContext returns how much time ctx leaves for a call (0: no limit), and hasty if ctx is of
-// WithNoWait. It returns an error if ctx has ended.
+// WithNoWait. It returns why ctx has ended if it has.
 func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty bool, err error) {
 	if _, ok := ctx.Deadline(); ok {
 		left, err = h.ctx.timeLeft(ctx)
