@@ -69,24 +69,30 @@ type plainRequest[In, Out any] struct {
 	out Out
 }
 
-// serve decodes the input, calls fn and encodes the answer, which leaves when the handler of package
-// hg returns. If it returns false, it has done nothing: the caller may define the method otherwise.
-func (s *plainRequest[In, Out]) serve(
-	decode func(b []byte, v any) error, fn func(context.Context, In) (Out, error),
-) (ok bool, err error) {
-	if ok, err = hghook.DecodePlain(&s.r, decode, &s.in); !ok {
-		return false, nil
+// plainHandler returns the handler of a method whose requests are plain but for those with metadata:
+// their caller may define the method otherwise, and they are for the handler other. The answer leaves
+// when the handler has returned.
+func plainHandler[In, Out any](
+	n *Node, m *method, fn func(context.Context, In) (Out, error), other hg.Handler,
+) hg.Handler {
+	decode := n.codecOf(m).decodeSent
+	return func(r hg.Request) error {
+		s := &plainRequest[In, Out]{requestContext: requestContext{n: n, m: m, r: r}}
+		plain, err := hghook.DecodePlain(&s.r, decode, &s.in)
+		switch {
+		case !plain:
+			return other(r)
+		case err != nil:
+			return hg.Refuse(err)
+		}
+		if s.out, err = fn(s, s.in); err == nil && s.lazyCall.Load() != nil {
+			err = s.setAnswerMeta("", "")
+		}
+		if err != nil {
+			return s.onFailure(err)
+		}
+		return hghook.AnswerOnReturn(&s.r, &s.out)
 	}
-	if err != nil {
-		return true, hg.Refuse(err)
-	}
-	if s.out, err = fn(s, s.in); err == nil && s.lazyCall.Load() != nil {
-		err = s.setAnswerMeta("", "")
-	}
-	if err != nil {
-		return true, s.onFailure(err)
-	}
-	return true, hghook.AnswerOnReturn(&s.r, &s.out)
 }
 
 // Value implements context.Context.

@@ -77,14 +77,7 @@ func (m *Method[In, Out]) Shape() string { return m.m.shape }
 //
 // Handle panics when fn is nil, and when n serves a method of this name already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
-	plain, decode := n.servesPlain(m.m), n.codecOf(m.m).decodeSent
-	n.registerHandler(m.m, func(r hg.Request) error {
-		if plain {
-			s := &plainRequest[In, Out]{requestContext: requestContext{n: n, m: m.m, r: r}}
-			if ok, err := s.serve(decode, fn); ok {
-				return err
-			}
-		}
+	handler := func(r hg.Request) error {
 		s := &typedRequest[In, Out]{request: request{requestContext: requestContext{n: n, m: m.m, r: r}}, fn: fn}
 		s.request.in, s.request.out = &s.in, &s.out
 		defer s.endLent()
@@ -103,7 +96,11 @@ func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (O
 			return s.onFailure(err)
 		}
 		return r.Respond(&s.out, nil)
-	}, fn == nil)
+	}
+	if n.servesPlain(m.m) {
+		handler = plainHandler(n, m.m, fn, handler)
+	}
+	n.registerHandler(m.m, handler, fn == nil)
 }
 
 // A typedRequest is one request with its types.
