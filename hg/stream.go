@@ -101,7 +101,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 
 // Reserve returns memory of the stream for 1 to n bytes, which the caller fills. It must be
 // followed by Commit, also after Close: the memory is the caller's until then. The errors are those
-// of Write.
+// of Write, and ErrInvalid if n is less than 1.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	b, err := s.end.Reserve(n)
 	return b, s.explainError(err)

@@ -137,6 +137,11 @@ func TestShelfOfStream(t *testing.T) {
 	require.Equal(t, want, p.payload)
 	require.Zero(t, s.shelf.reserved)
 
+	for _, none := range []int{0, -1} {
+		_, err = up.Reserve(none)
+		require.ErrorIs(t, err, ErrInvalid)
+		up.Commit(0)
+	}
 	_, err = up.Reserve(n)
 	require.NoError(t, err)
 	up.Commit(0)
@@ -210,4 +215,54 @@ func TestShelfOfPeerThatDoesNotRead(t *testing.T) {
 	s.trigger()
 	require.Equal(t, 1, r.ended)
 	require.ErrorIs(t, r.Err, ErrPeerLost)
+}
+
+// A failingWriter ends the session when it is given a frame or a piece, as a carrier does whose connection breaks.
+type failingWriter struct {
+	selfFrame
+	l *session
+}
+
+func (w *failingWriter) Frame(h *frame.Header, payload []byte) {
+	w.selfFrame.Frame(h, payload)
+	w.l.Fail(ErrPeerLost)
+}
+
+func (w *failingWriter) Piece(h *frame.Header, v carrier.View) {
+	w.selfFrame.Piece(h, v)
+	w.l.Fail(ErrPeerLost)
+}
+
+// TestSessionFailsInStreamFrame: bytes that a stream has when its session ends in the middle of the send are counted as unsent no more,
+// and not twice.
+func TestSessionFailsInStreamFrame(t *testing.T) {
+	for name, bulk := range map[string]bool{"frame": false, "piece": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t, Config{})
+			l := s.meet(5)
+			up := s.newStream(bulk, true)
+			s.call(l, up)
+			s.drain(l)
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Tag: 1 << 20}, nil))
+			if bulk {
+				require.NoError(t, up.window(1<<20, StreamReserve))
+			}
+			s.drain(l)
+			n, err := up.Write(make([]byte, 100_000))
+			require.NoError(t, err)
+			require.EqualValues(t, n, s.e.dom.unsent.Load())
+			s.e.Lock()
+			w := &failingWriter{l: l}
+			for lane := range l.flows {
+				if !w.taken {
+					l.Pull(carrier.Lane(lane), w)
+				}
+			}
+			s.e.Unlock()
+			require.True(t, w.taken)
+			require.Zero(t, s.e.dom.unsent.Load())
+			_, err = up.Write([]byte{1})
+			require.ErrorIs(t, err, ErrPeerLost)
+		})
+	}
 }

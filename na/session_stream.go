@@ -353,6 +353,9 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 		v := view{bytes: c.buf, off: s.out.sent%s.out.chunks.span() - int64(c.base), n: int64(len(b)), chunk: c, stream: s}
 		w.Piece(l.completeHeader(f, len(b)), l.e.lendViewLocked(v))
 	}
+	if s.err != nil { // the carrier has ended the session, which dropped the bytes
+		return true
+	}
 	s.out.noteLeft(int64(len(b)), toRoom)
 	l.e.dom.unsent.Add(-int64(len(b)))
 	s.queueOutputLocked()

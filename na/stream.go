@@ -259,8 +259,11 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 
 // Reserve returns memory of the stream for at least one byte and at most n, for the caller to fill.
 // The caller owns it until Commit, which must follow in any case, also after Close. The errors are
-// those of Write. It does not block.
+// those of Write, and ErrInvalid if n is less than 1. It does not block.
 func (s *Stream) Reserve(n int) ([]byte, error) {
+	if n < 1 {
+		return nil, WithText(ErrInvalid, fmt.Sprintf("Reserve of %d bytes", n))
+	}
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
 	if err := s.checkWritableLocked(); err != nil {

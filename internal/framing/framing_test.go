@@ -449,6 +449,35 @@ func TestRevokedInPiece(t *testing.T) {
 	}
 }
 
+// TestGatherBounds: a piece of many slices, or of zeroes, behind a header takes MaxVectors buffers at most.
+func TestGatherBounds(t *testing.T) {
+	const slices = 2 * framing.MaxVectors
+	for _, cancel := range []bool{false, true} {
+		s := newSolo(t)
+		require.NoError(t, s.feed(hello(), 1<<20))
+		s.take(1 << 20)
+		bufs := make([][]byte, slices)
+		for i := range bufs {
+			bufs[i] = make([]byte, 100)
+		}
+		m, err := s.nctx.Class().NewMem(bufs...)
+		require.NoError(t, err)
+		op := s.nctx.NewOp(func(*na.Op, na.Result) {})
+		require.NoError(t, s.nctx.Put(op, m, 0, na.MakeAddr(peerName, 0), na.Key{Len: 1 << 20, Access: na.ReadWrite}, 0, 100*slices))
+		s.e.Lock()
+		require.True(t, s.out.Fill())
+		s.e.Unlock()
+		if cancel {
+			op.Cancel()
+		}
+		require.LessOrEqual(t, len(s.out.Gather(nil)), framing.MaxVectors)
+		s.out.Wrote(0)
+		s.nctx.Trigger(0)
+		s.take(1 << 20)
+		s.close()
+	}
+}
+
 // A get that is canceled in the middle of a piece that goes straight to its memory: the rest is read and dropped.
 func TestCanceledInPiece(t *testing.T) {
 	for _, at := range []int{0, 31, 32, 33, 900, 1000, 4999, 5031, 5032} {

@@ -157,6 +157,7 @@ func (out *Out) Gather(iov [][]byte) [][]byte { return out.gatherUpTo(iov, MaxVe
 func (out *Out) gatherUpTo(iov [][]byte, most int) [][]byte {
 	if len(out.unwritten) > 0 {
 		iov = append(iov, out.unwritten)
+		most--
 	}
 	if !out.inPayload {
 		return iov
@@ -165,7 +166,7 @@ func (out *Out) gatherUpTo(iov [][]byte, most int) [][]byte {
 		out.viewBorrowed = true
 		return carrier.Slices(iov, out.view, out.viewPos, out.view.Len()-out.viewPos, most)
 	}
-	for left := out.view.Len() - out.viewPos; left > 0; {
+	for left := out.view.Len() - out.viewPos; left > 0 && most > 0; most-- {
 		n := min(left, len(zeroes))
 		iov = append(iov, zeroes[:n])
 		left -= n
