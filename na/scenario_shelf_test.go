@@ -240,13 +240,11 @@ func TestSessionFailsInStreamFrame(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t, Config{})
 			l := s.meet(5)
-			up := s.newStream(bulk, true)
+			up := s.newStream(true, bulk)
 			s.call(l, up)
 			s.drain(l)
 			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Tag: 1 << 20}, nil))
-			if bulk {
-				require.NoError(t, up.window(1<<20, StreamReserve))
-			}
+			require.NoError(t, up.window(1<<20, StreamReserve))
 			s.drain(l)
 			n, err := up.Write(make([]byte, 100_000))
 			require.NoError(t, err)
