@@ -89,7 +89,8 @@ func TestAddr(t *testing.T) {
 	require.Equal(t, a, kept, "an address that could not be read changes nothing")
 }
 
-// What parses is printed in a form that parses to the same.
+// FuzzParseAddr checks that an address that parses prints in a form that parses to the same
+// address.
 func FuzzParseAddr(f *testing.F) {
 	for _, text := range []string{"tcp://10.0.0.7:9000#2", "sim://a", "tcp://#", "://", "a://b#65536", "tcp://host#00", "udp://[::1]:1#1#1"} {
 		f.Add(text)

@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A latePlugin has a carrier to which work comes while it is being polled, once.
+// A latePlugin has a carrier that gets work once, while it is being polled.
 type latePlugin struct {
 	core  carrier.Core
 	polls atomic.Int64
@@ -42,7 +42,8 @@ func (lateCarrier) Shut()                        {}
 func (lateCarrier) Lingering(time.Duration) bool { return false }
 func (lateCarrier) Release()                     {}
 
-// TestPollSoonWhileAssistPolls: a carrier whose work comes just after the assist has polled it is polled again, though nobody drives.
+// TestPollSoonWhileAssistPolls checks that a carrier with work that arrives just after the assist
+// has polled it is polled again, though no goroutine calls Progress.
 func TestPollSoonWhileAssistPolls(t *testing.T) {
 	p := &latePlugin{}
 	class, err := na.Open("late://me", na.Config{Plugins: []na.Plugin{p}})

@@ -17,39 +17,41 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A model runs the leader and the background poller of a context, as they are, and a peer, in every order. They are coroutines, which
-// take turns wherever they touch what they share with one another: at each call of the source, of the gate, of the poller and
-// of the endpoint, and between the two halves of Arm and of the peer's post. What blocks in the system blocks here until its
+// A model runs the leader and the background poller of a context, as they are, and a peer, in every
+// order. They are coroutines, which take turns wherever they touch what they share with one
+// another: at each call of the source, of the gate, of the poller and of the endpoint, and between
+// the two halves of Arm and of the peer's post. What blocks in the system blocks here until its
 // condition holds.
 //
-// An order is right if, when nobody can go on, everything that the peer has posted was taken in.
+// An order is right if, when no actor can run, everything that the peer has posted has been taken
+// in.
 type model struct {
 	c      *Context
 	source modelSource
 	actors []*actor
-	turn   *actor // whose it is
+	turn   *actor // the goroutine that has the lead
 	clock  time.Duration
-	step   time.Duration // that it makes in each sleep and sleepFor
+	step   time.Duration // number of options that it has in each sleep and sleepFor
 
-	// The poller: what epoll has for whoever asks next.
+	// The poller: what epoll returns to the next caller.
 	rung, woken bool
 
 	// The gate.
 	opened, waking bool
 	sleeps         int
 
-	// Locals of the leader and of the background poller where they forget.
+	// Locals of the leader and of the background poller while they are blocked.
 	leads      int
 	deadline   time.Duration
 	began      time.Duration // this round of its loop
 	seenPasses uint64
 
-	taken int      // by anybody
-	held  *session // has a frame that is held back whenever somebody has polled: flushing is a turn
+	taken int      // by either goroutine
+	held  *session // has a frame that is held back whenever the leader has polled: flushing is a turn
 	trace []event
 }
 
-// An event is for those who read of a failure.
+// An event is an entry of the trace of a failure.
 type event struct {
 	who  *actor
 	what string
@@ -57,7 +59,7 @@ type event struct {
 
 func (e event) String() string { return e.who.name + " " + e.what }
 
-// An actor is one who takes turns.
+// An actor is a coroutine that takes turns.
 type actor struct {
 	name    string
 	next    func() (struct{}, bool)
@@ -68,10 +70,11 @@ type actor struct {
 	history uint64 // of all that it has seen
 }
 
-// modelSleeps bounds how often the background poller's sleep ends while others could go on: they are slow, and do go on in the end.
+// modelSleeps bounds how often the background poller's sleep ends while others could run: they are
+// slow, and run in the end.
 const modelSleeps = 3
 
-// at ends the turn of who calls it, before what it says, until can holds.
+// at ends the caller's turn, before the step that it names, until can holds.
 func (m *model) at(what string, can func() bool) {
 	a := m.turn
 	m.trace = append(m.trace, event{a, what})
@@ -80,11 +83,12 @@ func (m *model) at(what string, can func() bool) {
 	if !a.yield(struct{}{}) {
 		panic(errModelOver)
 	}
-	// What the actor reads without a turn before: nobody changes it until its next one.
+	// State that the actor reads without a turn before: no other actor changes it until its next
+	// turn.
 	a.see("", uint64(m.c.watch.Load())<<32|m.c.passes.Load())
 }
 
-// see adds to what a has seen.
+// see adds to the values that a has seen.
 func (a *actor) see(what string, v uint64) {
 	for _, c := range []byte(what) {
 		a.history = mix(a.history, uint64(c))
@@ -98,7 +102,7 @@ func mix(a, b uint64) uint64 {
 	return a ^ a>>29
 }
 
-// forget says that only these values of what a has seen matter from now on.
+// forget reduces the values that a has seen to those that matter from now on.
 func (a *actor) forget(where string, values ...int) {
 	a.history = 0
 	a.see(where, 0)
@@ -245,7 +249,7 @@ type modelCarrier struct {
 	m *model
 }
 
-// Poll is where the leader's loop begins: how it came there does not matter any more.
+// Poll is where the leader's loop begins: earlier steps do not matter any more.
 func (ca modelCarrier) Poll(time.Duration) time.Duration {
 	m := ca.m
 	if m.turn.name == "leader" {
@@ -274,7 +278,7 @@ type modelClock struct {
 
 func (k modelClock) Now() time.Duration { return k.m.clock }
 
-// newModel makes a model whose leader runs program, and whose peer posts so many letters.
+// newModel makes a model whose leader runs program, and whose peer posts letters letters.
 func newModel(posts int, step time.Duration, nudges bool, program func(m *model)) *model {
 	m := &model{step: step}
 	m.source.m = m
@@ -320,7 +324,7 @@ func (m *model) act(name string, program func()) {
 	m.actors = append(m.actors, a)
 }
 
-// lead is Progress of the leader, which nobody else is: it waits for the lead.
+// lead is Progress of the leader: it waits for the lead, so that only one goroutine has it.
 func (m *model) lead(timeout time.Duration, letters int) error {
 	m.at("wants the lead", func() bool {
 		free := m.c.loop.TryLead()
@@ -359,12 +363,12 @@ func (w modelWait) WillSleep() {}
 // able reports whether an actor can go on.
 func (a *actor) able() bool { return !a.done && (a.can == nil || a.can()) }
 
-// others reports whether anybody but the background poller can go on.
+// others reports whether an actor other than the background poller can run.
 func (m *model) others() bool {
 	return slices.ContainsFunc(m.actors, func(a *actor) bool { return a.name != "background poller" && a.able() })
 }
 
-// options returns who can go on, who has just had a turn first.
+// options returns the actors that can run; the one that has just had a turn is first.
 func (m *model) options() (can []*actor) {
 	for _, a := range m.actors {
 		if a.able() {
@@ -377,7 +381,7 @@ func (m *model) options() (can []*actor) {
 	return can
 }
 
-// state is everything that decides how m goes on, as a hash.
+// state returns a hash of everything that decides how m continues.
 func (m *model) state() (h uint64) {
 	for _, a := range m.actors {
 		h = mix(h, a.history)
@@ -392,15 +396,16 @@ func (m *model) state() (h uint64) {
 	return h
 }
 
-// explore runs models in every order in which at most so many turns are taken from one who could go on, and returns how many
-// states there were. It fails with the first order in which a letter is left.
+// explore runs models in every order with at most a given number of turns taken from an actor that
+// could continue, and returns how many states there were. It fails with the first order in which a
+// letter is left.
 func explore(t *testing.T, preemptions int, make func() *model) (states int) {
 	type choice struct {
 		state                uint64
 		taken, options, used int
 	}
 	var path []choice
-	seen := map[uint64]int{} // a state, and how many preemptions it took to come there
+	seen := map[uint64]int{} // a state, and the number of preemptions before it
 	for {
 		m, used := make(), 0
 		for depth := 0; ; depth++ {
@@ -447,8 +452,8 @@ func explore(t *testing.T, preemptions int, make func() *model) (states int) {
 	}
 }
 
-// settle has everybody go on in turn, from a state that was met in the same run before, until nobody can. So it sees whether they
-// go round for ever.
+// settle lets each actor run in turn, from a state that was met in the same run before, until none
+// can. So it detects an endless cycle.
 func (m *model) settle(t *testing.T) {
 	for i := range 1000 {
 		can := m.options()
@@ -471,7 +476,8 @@ func (m *model) take(a *actor) {
 	}
 }
 
-// Whatever the leader does, and whenever the peer posts: what is posted is taken in.
+// TestEveryOrderOfBells checks that whatever the leader does, and whenever the peer posts, every
+// posted letter is taken in.
 func TestEveryOrderOfBells(t *testing.T) {
 	t.Parallel()
 	preemptions := long.Or(2, 4)

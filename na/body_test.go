@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A bodyPeer says what a peer that sends bodies says.
+// A bodyPeer sends the frames of a peer that sends bodies.
 type bodyPeer struct {
 	*script
 	l *session
@@ -66,7 +66,8 @@ func (p *bodyPeer) data(id uint64, at int, b []byte) error {
 
 func (p *bodyPeer) held() int64 { return p.nctx.Peers()[0].RoomHeld }
 
-// The room for bodies has a limit for each peer, and what was not granted ends the session.
+// TestBodyRoom checks that the room for bodies has a limit for each peer, and that a body without a
+// grant ends the session.
 func TestBodyRoom(t *testing.T) {
 	const n = 300 << 10
 	p := newBodyPeer(t)
@@ -97,7 +98,8 @@ func TestBodyRoom(t *testing.T) {
 	require.Zero(t, p.held())
 }
 
-// A body and its message come in any order; it is received when both are there, whatever comes late or twice.
+// TestBodyAndMessage checks that a body and its message may arrive in any order: the message is
+// received when both are there, also after late frames and duplicates.
 func TestBodyAndMessage(t *testing.T) {
 	const n = 100_000
 	body := bytes.Repeat([]byte("0123456789"), n/10)
@@ -143,7 +145,7 @@ func TestBodyAndMessage(t *testing.T) {
 	}
 }
 
-// What is not as it must be ends the session.
+// TestBodyRefused checks that an invalid frame of a body ends the session.
 func TestBodyRefused(t *testing.T) {
 	const n = 100_000
 	id := identity(n, 1)
@@ -165,7 +167,8 @@ func TestBodyRefused(t *testing.T) {
 	}
 }
 
-// A message that is withdrawn, or whose session ends, before its body is complete gives everything back.
+// TestBodyThatEnds checks that a message that is withdrawn, or whose session ends, before its body
+// is complete gives back everything that it held.
 func TestBodyThatEnds(t *testing.T) {
 	const n = 100_000
 	id := identity(n, 1)
@@ -187,7 +190,8 @@ func TestBodyThatEnds(t *testing.T) {
 	require.Zero(t, p.nctx.Stats().Reserved)
 }
 
-// A peer that asks what has arrived is not told of a message whose body is still on its way: it may end the session when it knows.
+// TestBodyIsNotConfirmed checks that a peer that asks for a confirmation gets none for a message
+// whose body is still in flight: the peer may end the session once it has it.
 func TestBodyIsNotConfirmed(t *testing.T) {
 	const n = 100_000
 	p := newBodyPeer(t)

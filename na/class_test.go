@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestClosedWaitsForNetwork: a class is not closed before its plugin has given the address back, whoever ends it: the last context,
-// or Close of a class that has none.
+// TestClosedWaitsForNetwork checks that a class is not closed before its plugin has given the
+// address back, whether its last context ends it, or Close of a class without contexts.
 func TestClosedWaitsForNetwork(t *testing.T) {
 	t.Parallel()
 	for _, contexts := range []int{0, 1, 2} {
@@ -38,7 +38,8 @@ func TestClosedWaitsForNetwork(t *testing.T) {
 	}
 }
 
-// TestNetworkCloseError: what a plugin says when it cannot give its network back is logged, or returned by Close where that closes it.
+// TestNetworkCloseError checks that the error of a plugin that cannot give its network back is
+// logged, or returned by Close where that closes it.
 func TestNetworkCloseError(t *testing.T) {
 	t.Parallel()
 	stuck := errors.New("the name is stuck")

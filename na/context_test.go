@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 )
 
-// patience bounds what happens soon on a machine that is not busy.
+// patience bounds waits for events that are immediate on a machine that is not busy.
 const patience = 30 * time.Second
 
 // received waits on the wall's clock.
@@ -42,7 +42,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// sleeper runs Progress in a goroutine and returns once it sleeps.
+// sleeper runs Progress in a goroutine and returns once it blocks.
 func sleeper(t *testing.T, c *Context, timeout time.Duration) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
@@ -90,7 +90,8 @@ func TestProgressAbove(t *testing.T) {
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
 }
 
-// A timer that is set while the leader sleeps: PollSoon makes it look.
+// TestProgressTimers checks that PollSoon makes a blocked leader look at a timer that is set
+// meanwhile.
 func TestProgressTimers(t *testing.T) {
 	c, f := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) {})
@@ -118,7 +119,8 @@ func TestProgressTimers(t *testing.T) {
 	c.Trigger(0)
 }
 
-// A timer that another goroutine sets when the leader has looked at the timers, and does not sleep yet, is not missed.
+// TestTimerBeforeSleep checks that a timer is not missed that another goroutine sets after the
+// leader has looked at the timers and before it blocks.
 func TestTimerBeforeSleep(t *testing.T) {
 	c, f := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) {})
@@ -143,7 +145,8 @@ func TestTimerBeforeSleep(t *testing.T) {
 	c.Trigger(0)
 }
 
-// One leads, the others follow: a completion reaches one that triggers it, whoever sleeps where.
+// TestFollowers checks that with one leader and several followers a completion reaches one that
+// triggers it, whichever goroutines are blocked.
 func TestFollowers(t *testing.T) {
 	c, f := newFake(t, Config{})
 	const followers, ops = 5, 200
@@ -191,7 +194,7 @@ func TestFollowerTimesOut(t *testing.T) {
 	require.NoError(t, received(t, leader, "the leader returns"))
 }
 
-// The leader goes, a follower takes over.
+// TestFollowerLeads checks that a follower takes over when the leader returns.
 func TestFollowerLeads(t *testing.T) {
 	c, f := newFake(t, Config{})
 	leader := sleeper(t, c, time.Hour)
@@ -215,7 +218,7 @@ func TestTrigger(t *testing.T) {
 	for i := range 6 {
 		op := c.NewOp(func(op *Op, _ Result) {
 			order = append(order, i)
-			if i == 0 && c.RecvUnexpected(op) == nil { // what is started here waits for the next Trigger
+			if i == 0 && c.RecvUnexpected(op) == nil { // an operation started here waits for the next Trigger
 				f.end(op, Result{})
 			}
 		})
@@ -284,7 +287,7 @@ func TestOnFault(t *testing.T) {
 	require.Equal(t, 1, c.Trigger(0))
 	require.Equal(t, []string{"0 fake://there peer lost", "1 fake://there peer lost"}, heard)
 
-	for range maxFaults + 100 { // nobody triggers
+	for range maxFaults + 100 { // no goroutine calls Trigger
 		c.reportLost(fakePeer, ErrPeerLost)
 	}
 	require.Equal(t, maxFaults+1, c.Upper().Queued())
@@ -312,7 +315,8 @@ func TestOnFault(t *testing.T) {
 	require.Equal(t, more, heard[2*maxFaults:], "whatever was lost after some have run is told of, too")
 }
 
-// A function that was taken away hears nothing any more, not even of what was lost before.
+// TestOnFaultRemoved checks that a function that was removed is not called any more, not even for
+// earlier losses.
 func TestOnFaultRemoved(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	var heard []int
@@ -337,9 +341,9 @@ func TestOnFaultRemoved(t *testing.T) {
 	require.Zero(t, c.Trigger(0), "nobody wants to know")
 }
 
-// The layer above hears of each message that is abandoned at once, and queues what it has to do: nothing is dropped before somebody
-// triggers.
-func TestAbandonedIsTold(t *testing.T) {
+// TestAbandonNotifiesLayer checks that the layer above is notified of each abandoned message at once,
+// and queues its work: nothing is dropped before a Trigger.
+func TestAbandonNotifiesLayer(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	c.reportAbandoned(&Envelope{})
 	require.Zero(t, c.Upper().Queued(), "nobody wants to know")
@@ -400,7 +404,8 @@ func TestContextClose(t *testing.T) {
 	require.False(t, op.Busy())
 }
 
-// Close while somebody sleeps in Progress: the sleeper gives everything back.
+// TestCloseWakesSleepers checks that Close wakes a goroutine that is blocked in Progress, and
+// everything is given back.
 func TestCloseWakesSleepers(t *testing.T) {
 	c, f := newFake(t, Config{})
 	leader := sleeper(t, c, time.Hour)
@@ -562,7 +567,8 @@ func TestDriver(t *testing.T) {
 	require.Equal(t, 2, ran)
 }
 
-// Starts and Close race: each accepted operation ends, each refused one does not, and the context is given back.
+// TestCloseRace races starts with Close: each accepted operation ends, no refused one does, and the
+// context is given back.
 func TestCloseRace(t *testing.T) {
 	for range long.Or(15, 50) {
 		p := &fakePlugin{}
@@ -603,7 +609,8 @@ func TestCloseRace(t *testing.T) {
 	}
 }
 
-// A context whose endpoint owes its peers last words is polled, and not given back before they are said.
+// TestLingering checks that a context whose endpoint has frames left to send is polled, and not
+// given back before they are sent.
 func TestLingering(t *testing.T) {
 	t.Parallel()
 	c, f := newFake(t, Config{})
@@ -623,9 +630,10 @@ func TestLingering(t *testing.T) {
 	require.EqualValues(t, 1, f.released.Load())
 }
 
-// Memory that somebody reads at this moment may have to come from a slow disk. Trigger does not wait for that: others'
-// callbacks run, and that of the canceled operation does when the reader has done.
-func TestTriggerWaitsForNoDisk(t *testing.T) {
+// TestTriggerDoesNotWaitForDisk checks that Trigger does not wait for memory that is being read from a
+// slow disk: callbacks of other operations run, and that of the canceled operation runs when the
+// read has ended.
+func TestTriggerDoesNotWaitForDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newFakeOf(t, &fakePlugin{drive: func(_ *fakeCarrier, _ time.Duration, ready func() bool) bool { return ready() }}, Config{})
 		var ended, others int
@@ -644,7 +652,7 @@ func TestTriggerWaitsForNoDisk(t *testing.T) {
 		op.Cancel()
 		require.True(t, tk.finish(Result{Err: ErrCanceled}))
 		other := c.NewOp(func(*Op, Result) { others++ })
-		begun := time.Now() // of the bubble: nobody's but who sleeps
+		begun := time.Now() // of the bubble: it belongs to the blocked goroutine only
 		for range 20 {
 			tk, err := other.beginLife(kindPost, Addr{})
 			require.NoError(t, err)

@@ -18,17 +18,18 @@ func (s *script) patient(data string) *result {
 	})
 }
 
-// credit tells l that the peer has n more envelopes free.
+// credit notifies l that the peer has n more free envelopes.
 func (s *script) credit(l *session, n uint32) {
 	s.Helper()
 	require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Credit, Credit: l.credits + n}, nil))
 }
 
-// Under Fail and Block a message without an envelope ends at once, and one that may wait does (G-T7, G12).
+// TestPolicies checks that under Fail and Block a message without an envelope ends at once, and one
+// that may wait does (G-T7, G12).
 func TestPolicies(t *testing.T) {
 	for _, policy := range []Policy{Fail, Block} {
 		s := newScript(t, Config{OnNoCredit: policy, SendQueue: 2})
-		early := []*result{s.send("a"), s.send("b")} // the session is not up: who knows what the peer will guarantee
+		early := []*result{s.send("a"), s.send("b")} // the session is not up: the peer's guarantee is not known yet
 		over := s.send("c")
 		waits := s.patient("d")
 		s.trigger()
@@ -63,7 +64,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// LAM's rule: the last envelope is for who waits, and who takes it waits until there is another (G10, G-T3, G-T6).
+// TestReserve checks LAM's rule: the last envelope is for an operation that waits, which then waits
+// until there is another (G10, G-T3, G-T6).
 func TestReserve(t *testing.T) {
 	s := newScript(t, Config{OnNoCredit: Block, Reserve: LiteralReserve})
 	l := s.meet(2)
@@ -118,7 +120,8 @@ func TestReserve(t *testing.T) {
 	require.Equal(t, 1, l.freeEnvelopes())
 }
 
-// HonestReserve needs a peer that keeps the hidden envelope; else it is no rule at all.
+// TestHonestReserve checks that HonestReserve needs a peer that keeps the hidden envelope; else it
+// is no rule at all.
 func TestHonestReserve(t *testing.T) {
 	s := newScript(t, Config{OnNoCredit: Block, Reserve: HonestReserve, Envelopes: 3})
 	l := s.meet(1)
@@ -133,7 +136,8 @@ func TestHonestReserve(t *testing.T) {
 	require.Equal(t, GuaranteedBytes(1, 4, 4096), s.nctx.Stats().Reserved)
 }
 
-// Messages that wait ask the peer for its credit, in case its word was lost (G20, G-T18).
+// TestProbe checks that waiting messages request the peer's credit, in case a credit frame was lost
+// (G20, G-T18).
 func TestProbe(t *testing.T) {
 	s := newScript(t, Config{Probe: 100 * time.Millisecond, PeerTimeout: time.Hour})
 	l := s.meet(1)
@@ -158,8 +162,9 @@ func TestProbe(t *testing.T) {
 	require.True(t, at == 0 || at > s.clock+time.Minute, "no timer at %v, it is %v", at, s.clock)
 }
 
-// The two sides' Need and Want (G7, G-T10): a peer that cannot give what is needed, or wants what is not there, is refused
-// with an error that says so, and no more is reserved than it wants.
+// TestNeedAndWant checks the two sides' Need and Want (G7, G-T10): a peer that cannot give what is
+// needed, or wants more than there is, is refused with an error that states it, and no more is
+// reserved than it wants.
 func TestNeedAndWant(t *testing.T) {
 	each := envelopeBytes(4096)
 	s := newScript(t, Config{Envelopes: 8, Budget: 23 * each, Need: 3, Want: 5})
@@ -212,7 +217,8 @@ func TestNeedAndWant(t *testing.T) {
 	}
 }
 
-// A connection of a peer that wants what is not there does not cost ours to the same peer, which is being dialled.
+// TestNeedWhileDialing checks that a refused connection of a peer that wants more than there is
+// does not affect our own connection to the same peer, which is being dialed.
 func TestNeedWhileDialing(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8})
 	r := s.send("x")
@@ -236,7 +242,7 @@ func TestNeedWhileDialing(t *testing.T) {
 	require.NoError(t, r.Err)
 }
 
-// MinEnvelopes refuses a peer to whom no more could be guaranteed.
+// TestMinEnvelopes checks that MinEnvelopes refuses a peer to which no more could be guaranteed.
 func TestMinEnvelopes(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8, MinEnvelopes: 4, Budget: GuaranteedBytes(1, 8, 4096) + GuaranteedBytes(1, 3, 4096)})
 	admit := func(inc byte, want uint32) error {
@@ -256,7 +262,8 @@ func TestMinEnvelopes(t *testing.T) {
 	require.NoError(t, admit(2, 3), "it wants no more than there is")
 }
 
-// HighWater is what the program really needs (G-T25, G22); the gauges of a session say the rest.
+// TestPeerStats checks that HighWater is what the program needs (G-T25, G22), and that the gauges
+// of a session show the rest.
 func TestPeerStats(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 6})
 	l := s.meet(10)
@@ -286,7 +293,8 @@ func TestPeerStats(t *testing.T) {
 	r.Envelope.Free()
 }
 
-// CreditBatch freed envelopes make a frame of their own (G19, G-T16); the last that the peer knows of makes one too.
+// TestCreditBatch checks that CreditBatch freed envelopes make a frame of their own (G19, G-T16),
+// as does the last envelope that the peer has credit for.
 func TestCreditBatch(t *testing.T) {
 	for _, c := range []struct{ batch, frames int }{{0, 4}, {1, 8}, {3, 2}, {8, 1}} {
 		s := newScript(t, Config{Envelopes: 8, CreditBatch: c.batch})
@@ -313,8 +321,9 @@ func TestCreditBatch(t *testing.T) {
 	}
 }
 
-// A peer that has used all that it knows of hears of what is free, however little that is.
-func TestCreditOfTheStarved(t *testing.T) {
+// TestCreditWhenUsedUp checks that a peer that has used all its credit is notified of free
+// envelopes, however few.
+func TestCreditWhenUsedUp(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8, CreditBatch: 8})
 	l := s.meet(4)
 	for range 7 {
@@ -326,7 +335,7 @@ func TestCreditOfTheStarved(t *testing.T) {
 		r.Envelope.Free()
 	}
 	require.Empty(t, s.drain(l))
-	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil)) // the last that it knows of
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil)) // the last that it has credit for
 	all := s.drain(l)
 	require.Equal(t, []string{"CREDIT"}, kinds(all))
 	require.EqualValues(t, 10, all[0].Credit)
@@ -337,9 +346,9 @@ func TestCreditOfTheStarved(t *testing.T) {
 	}
 }
 
-// A peer that dies with a full queue gives its reserve back when its messages have been dealt with, ten thousand times
-// (G21, G-T19).
-func TestReserveComesBack(t *testing.T) {
+// TestReserveReturned checks that a peer that exits with a full queue gives its reserve back when
+// its messages have been dealt with, ten thousand times (G21, G-T19).
+func TestReserveReturned(t *testing.T) {
 	t.Parallel()
 	const g = 4
 	s := newScript(t, Config{Envelopes: g, Budget: 2 * GuaranteedBytes(1, g, 4096)})
@@ -365,7 +374,7 @@ func TestReserveComesBack(t *testing.T) {
 		require.Zero(t, s.nctx.Stats().Reserved, "cycle %d", i)
 		delete(s.cuts, l)
 		if i%100 == 0 {
-			s.pass(time.Second) // the tick forgets those that are gone
+			s.pass(time.Second) // the tick removes the sessions that have ended
 		}
 	}
 	require.Empty(t, s.e.sessions)
@@ -373,8 +382,8 @@ func TestReserveComesBack(t *testing.T) {
 	require.LessOrEqual(t, len(s.e.freeEnvs), g)
 }
 
-// TestExpedited: an expedited message goes first and has one envelope more; the other side takes no second one, and has the peer hear of
-// the first envelope that is free.
+// TestExpedited checks that an expedited message goes first and has one envelope more; the receiver
+// takes no second one, and credits the first free envelope to the peer.
 func TestExpedited(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8, SendQueue: 2, OnNoCredit: Fail})
 	l := s.meet(2)

@@ -8,7 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// What a context keeps of the buffers of messages that have been freed is bounded in bytes: a burst is not paid for for ever.
+// TestIdleEnvelopes checks that the buffers of freed messages that a context keeps are bounded in
+// bytes: the memory of a burst is not held for ever.
 func TestIdleEnvelopes(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 512})
 	l := s.meet(5)

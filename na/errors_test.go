@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The codes cross the wire and are C Mercury's up to 24: a number here never changes.
+// pinned lists the codes, which cross the wire and are C Mercury's up to 24: a number here never
+// changes.
 var pinned = map[Code]uint8{
 	OK: 0, ErrPermission: 1, ErrNoMethod: 2, ErrAgain: 4, ErrNoMemory: 5, ErrFault: 7, ErrBusy: 8, ErrExists: 9,
 	ErrInvalid: 11, ErrProtocol: 12, ErrOverflow: 13, ErrMsgSize: 14, ErrVersion: 15, ErrUnsupported: 16,

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// A message and its answer. A program imports plugins/all instead of naming its plugins in the Config.
+// Example sends a message and its answer. A program imports plugins/all instead of naming its
+// plugins in the Config.
 func Example() {
 	cfg := na.Config{Plugins: []carrier.Plugin{tcp.New(tcp.Options{})}}
 	target, origin := open("tcp://127.0.0.1:0", cfg), open("tcp://", cfg)
@@ -39,8 +40,8 @@ func Example() {
 	// Output: hello, Ada
 }
 
-// A put writes into memory that the peer has registered, with no operation of the peer. How the key gets to the origin is up to the
-// program: a message carries it, mostly.
+// ExampleContext_Put writes into memory that the peer has registered, with no operation of the
+// peer. The program transfers the key to the origin, usually in a message.
 func ExampleContext_Put() {
 	cfg := na.Config{Plugins: []carrier.Plugin{tcp.New(tcp.Options{})}}
 	owner, origin := open("tcp://127.0.0.1:0", cfg), open("tcp://", cfg)

@@ -13,8 +13,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// fakePlugin opens networks that connect nobody: no name is resolved, and no frame is sent or received. What is started stays under way until the
-// test ends it, or the context is closed.
+// fakePlugin opens networks without connections: no name is resolved, and no frame is sent or
+// received. An operation that is started stays in flight until the test ends it, or the context is
+// closed.
 type fakePlugin struct {
 	carrierErr error
 	openErr    error
@@ -85,7 +86,7 @@ func (p *fakePlugin) Now() time.Duration {
 func (p *fakePlugin) Rand(b []byte) { _, _ = rand.Read(b) }
 func (p *fakePlugin) Driven() bool  { return p.drive != nil }
 
-// fakeCarrier counts what the endpoint wants of it.
+// fakeCarrier counts the calls of the endpoint.
 type fakeCarrier struct {
 	plugin *fakePlugin
 	e      *endpoint
@@ -125,7 +126,7 @@ func (f *fakeCarrier) Drive(timeout time.Duration, ready func() bool) bool {
 func (f *fakeCarrier) Wake()      {}
 func (f *fakeCarrier) FlushSoon() {}
 
-// end ends the operation of o, if it is under way, as something that arrives does.
+// end ends the operation of o, if it is in flight, as an arriving frame does.
 func (f *fakeCarrier) end(o *Op, r Result) {
 	f.e.Lock()
 	defer f.e.Unlock()
@@ -185,7 +186,7 @@ func fakeOf(c *Context) *fakeCarrier { return c.ep.routes[0].carrier.(*fakeCarri
 
 var fakePeer = MakeAddr("fake://there", 0)
 
-// fakeName is what a class that listens is called; empty for one that does not.
+// fakeName returns the name of a class that listens; empty for one that does not.
 func fakeName(listen string) string {
 	if listen == "" {
 		return ""

@@ -36,7 +36,8 @@ func TestFlowBadFields(t *testing.T) {
 	}
 }
 
-// Peers says for how many peers the budget must do (G-T9, G-T10, requirements G5 to G8).
+// TestContract checks that Peers gives the number of peers for which the budget must suffice (G-T9,
+// G-T10, requirements G5 to G8).
 func TestContract(t *testing.T) {
 	open := func(c Config) (Config, error) {
 		c.Plugins = []Plugin{&fakePlugin{}}
@@ -111,7 +112,7 @@ func TestGERTable(t *testing.T) {
 	}
 }
 
-// LiteralReserve wastes one envelope, and says so (G-T6).
+// TestLiteralReserveWarns checks that LiteralReserve wastes one envelope, and warns of it (G-T6).
 func TestLiteralReserveWarns(t *testing.T) {
 	var log strings.Builder
 	defer slog.SetDefault(slog.Default())
@@ -133,8 +134,8 @@ func TestFlowNames(t *testing.T) {
 	require.Equal(t, "9, which has no name", Policy(9).String())
 }
 
-// TestBudgetHoldsOnePeer: a budget that does not hold the fewest envelopes of one peer is refused, rather than everybody later; one that
-// does, to the byte, is not.
+// TestBudgetHoldsOnePeer checks that a budget that is smaller than the minimum of envelopes of one
+// peer is refused, and one of exactly that many bytes is not.
 func TestBudgetHoldsOnePeer(t *testing.T) {
 	for _, c := range []Config{{}, {MinEnvelopes: 4}, {Eager: 1024, Reserve: HonestReserve, OnNoCredit: Fail}} {
 		c = c.withDefaults()

@@ -14,10 +14,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A loose is a network of packets in memory, which is as odd as the seam between engine and carriers allows: DATA arrives in any order,
-// packets come twice, and memory that is sent is kept until it has arrived, as udp does. The simulator's connections are streams. It
-// implements na.Plugin; classes that shall meet are opened with the same loose. It has a clock of its own, which passes only while
-// somebody waits in Progress, and no goroutine.
+// A loose is a network of packets in memory, with everything that the contract of carriers allows:
+// DATA arrives in any order, packets are duplicated, and memory that is sent is kept until it has
+// arrived, as udp does. The simulator's connections are streams. It implements na.Plugin; classes
+// that shall meet are opened with the same loose. It has a clock of its own, which passes only
+// while a goroutine waits in Progress, and no goroutine.
 type loose struct {
 	mu        sync.Mutex // guards the fields below
 	rng       *rand.Rand
@@ -27,7 +28,7 @@ type loose struct {
 }
 
 const (
-	looseRoom  = 16   // packets under way on one flow
+	looseRoom  = 16   // packets in flight on one flow
 	loosePiece = 3000 // bytes of a piece of bulk data
 )
 
@@ -114,9 +115,9 @@ func (n *loose) find(name string, target int) (*looseCarrier, error) {
 	return nil, na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", target))
 }
 
-// A packet is what goes over a way. Those that are not DATA arrive in their order.
+// A packet is a packet in flight on a path. Those that are not DATA arrive in their order.
 type packet struct {
-	n      uint64 // its number on the way, the same when it comes twice
+	n      uint64 // its number on the path, the same in a duplicate
 	after  uint64 // DATA: the last packet before it that is not
 	kind   packetKind
 	head   frame.Header
@@ -133,7 +134,7 @@ const (
 	packetGoodbye
 )
 
-// A way is one direction of one flow.
+// A way is the path of one direction of one flow.
 type way struct {
 	mu     sync.Mutex // guards the fields below
 	list   []packet
@@ -216,7 +217,7 @@ func newLooseConn(c *looseCarrier, l carrier.Session, rx, tx [flows]*way) *loose
 	return cn
 }
 
-// A failedDial is what the next Poll reports.
+// A failedDial is a failure that the next Poll reports.
 type failedDial struct {
 	l   carrier.Session
 	err error
@@ -264,7 +265,7 @@ func (c *looseCarrier) Drive(timeout time.Duration, ready func() bool) bool {
 	}
 }
 
-// Wake implements simhook.Driver: nobody sleeps in Drive.
+// Wake implements simhook.Driver: no goroutine blocks in Drive.
 func (c *looseCarrier) Wake() {}
 
 // FlushSoon implements simhook.Driver. It does nothing: Drive polls.
@@ -330,7 +331,7 @@ func (cn *looseConn) close() {
 
 // Flush implements carrier.Carrier.
 func (c *looseCarrier) Flush(ls []carrier.Session) {
-	c.e.Pause() // others may come in between
+	c.e.Pause() // others may arrive in between
 	c.e.Lock()
 	for _, l := range ls {
 		if cn, ok := l.Conn().(*looseConn); ok {
@@ -339,7 +340,7 @@ func (c *looseCarrier) Flush(ls []carrier.Session) {
 	}
 }
 
-// pull sends what there is room for. Locked.
+// pull sends as much as there is room for. It is called with the lock held.
 func (cn *looseConn) pull() {
 	for f := range carrier.Lane(flows) {
 		if !cn.cut && cn.link != nil {
@@ -388,7 +389,8 @@ func (c *looseCarrier) Poll(time.Duration) time.Duration {
 	return 0
 }
 
-// poll takes in what has arrived and sends, and reports whether the connection is over.
+// poll takes in the packets that have arrived and sends, and reports whether the connection has
+// ended.
 func (cn *looseConn) poll() (over bool) {
 	e := cn.c.e
 	for f := range flows {
@@ -422,7 +424,7 @@ func (cn *looseConn) poll() (over bool) {
 	return false
 }
 
-// acked gives back the memory of what has arrived.
+// acked gives back the memory of data that has arrived.
 func (cn *looseConn) acked(f int) {
 	w := cn.tx[f]
 	w.mu.Lock()
@@ -474,7 +476,7 @@ func (cn *looseConn) take(f int, p packet) {
 	case p.kind == packetFrame && len(p.body) < loosePiece:
 		err = cn.link.Deliver(&p.head, p.body)
 	default:
-		var v carrier.View // of DATA, or of a message that would come in several packets
+		var v carrier.View // of DATA, or of a message that would arrive in several packets
 		if v, err = cn.link.Place(&p.head); err == nil {
 			v.CopyIn(0, p.body)
 			err = cn.link.Placed(v)

@@ -17,7 +17,7 @@ import (
 type script struct {
 	taken       func(l *session, f carrier.Lane) (count uint64, waits bool)
 	takeTimeout time.Duration
-	unread      func() bool // takes in what has come, when the context looks; set before open
+	unread      func() bool // takes in frames that have arrived, when the context polls; set before open
 
 	*testing.T
 	dom    *domain
@@ -32,10 +32,10 @@ type script struct {
 	attempts      []*dialAttempt      // that have begun
 	endedAttempts []string            // by the endpoint, their names
 
-	cuts   map[*session][]string // what was said last
+	cuts   map[*session][]string // the last frame of this kind
 	byes   map[*session]frame.Bye
 	ends   int              // callbacks that ran
-	second *carrier.Network // beside that of the script; or nil
+	second *carrier.Network // in addition to that of the script; or nil
 	secure bool
 	shelf  *shelfOf
 	wall   func() time.Time // by which certificates expire

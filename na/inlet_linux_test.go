@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A letterbox is an Inlet as shared memory would be one: a peer puts letters in, and rings an eventfd if it is asked to.
+// A letterbox is an Inlet like that of shared memory: a peer puts letters in, and signals an
+// eventfd if that is requested.
 type letterbox struct {
 	letters, taken atomic.Int64
 	want           atomic.Bool // the bell
@@ -64,8 +65,9 @@ func newLetterbox(t *testing.T, p *fakePlugin) (*Context, *fakeCarrier, *letterb
 	return c, f, b
 }
 
-// Letters that come while nobody drives are taken in by the background poller, each without another ring or a poll in between; and they are
-// taken in by a leader that sleeps.
+// TestSource checks that the background poller takes in letters that arrive while no goroutine
+// drives, each without another signal or a poll in between; and that a blocked leader takes them
+// in.
 func TestSource(t *testing.T) {
 	c, f, b := newLetterbox(t, &fakePlugin{})
 	op := c.NewOp(func(*Op, Result) {})
@@ -87,7 +89,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// An idle context with a source costs nothing.
+// TestSourceAtRest checks that an idle context with a source costs nothing.
 func TestSourceAtRest(t *testing.T) {
 	c, _, b := newLetterbox(t, &fakePlugin{})
 	for i := range int64(3) {
@@ -103,7 +105,8 @@ func TestSourceAtRest(t *testing.T) {
 	}
 }
 
-// A context without a background poller takes letters in when it is driven, and only then. While somebody polls, peers do not ring.
+// TestSourceUnassisted checks that a context without a background poller takes letters in when it
+// is driven, and only then. While a goroutine polls, peers do not signal.
 func TestSourceUnassisted(t *testing.T) {
 	c, f, b := newLetterbox(t, &fakePlugin{unassisted: true})
 	op := c.NewOp(func(*Op, Result) {})
@@ -125,8 +128,8 @@ func TestSourceUnassisted(t *testing.T) {
 	require.Equal(t, rings, b.rings.Load())
 }
 
-// Two contexts of one process send letters to and fro, each with a goroutine that drives it, so that both poll, or sleep, or are
-// between the two.
+// TestSourcesInOneProcess sends letters between two contexts of one process, each with a goroutine
+// that drives it, so that both poll, or block, or are between the two.
 func TestSourcesInOneProcess(t *testing.T) {
 	const rounds = 2000
 	a, fa, boxA := newLetterbox(t, &fakePlugin{})
@@ -171,7 +174,8 @@ func TestSourcesInOneProcess(t *testing.T) {
 	require.EqualValues(t, rounds, boxB.taken.Load())
 }
 
-// receiveAll looks at every descriptor that is ready, however many there are.
+// TestReceiveAll checks that receiveAll looks at every descriptor that is ready, however many there
+// are.
 func TestReceiveAll(t *testing.T) {
 	const n = 3*eventsAtOnce + 1
 	c, _ := newFakeOf(t, &fakePlugin{unassisted: true}, Config{})

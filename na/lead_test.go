@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A bench is a context whose time passes only where the test says so: in Poll, in callbacks, in a look at the source, in sleep.
+// A bench is a context whose time passes only where the test advances it: in Poll, in callbacks, in
+// a look at the source, in sleep.
 type bench struct {
 	*testing.T
 	c      *Context
@@ -19,10 +20,10 @@ type bench struct {
 	looks  int             // at the descriptors
 	last   time.Duration   // of them
 	gap    time.Duration   // the longest between two
-	sleeps []time.Duration // as they were asked for
+	sleeps []time.Duration // in the order of the calls
 }
 
-// benchSource is an Inlet in which something comes now and then.
+// benchSource is an Inlet in which letters arrive now and then.
 type benchSource struct {
 	b     *bench
 	takes time.Duration // a look
@@ -72,15 +73,16 @@ func (b *bench) look() {
 	b.gap, b.last = max(b.gap, b.clock-b.last), b.clock
 }
 
-// begin starts an operation, whose callback is done.
+// begin starts an operation with the callback done.
 func (b *bench) begin(done func()) *Op {
 	op := b.c.NewOp(func(*Op, Result) { done() })
 	require.NoError(b, b.c.RecvUnexpected(op))
 	return op
 }
 
-// Whatever is ready without a look, turn after turn, the sockets are looked at.
-func TestNothingKeepsTheLeaderFromLooking(t *testing.T) {
+// TestLeaderPollsInEveryTurn checks that the sockets are polled in every turn, whatever
+// is ready without a poll.
+func TestLeaderPollsInEveryTurn(t *testing.T) {
 	const turn, turns = 10 * time.Microsecond, 2000
 	worlds := map[string]func(b *bench, more func() bool){
 		"Poll ends an operation each time": func(b *bench, more func() bool) { // a transfer to itself, timers
@@ -145,7 +147,8 @@ func TestNothingKeepsTheLeaderFromLooking(t *testing.T) {
 	}
 }
 
-// A spinner may poll for longer than it is until the next timer: the leader polls until that is due, goes round, and polls on.
+// TestSpinUntilTimer checks a spinner that may poll for longer than until the next timer: the
+// leader polls until that is due, runs it, and polls on.
 func TestSpinUntilTimer(t *testing.T) {
 	b := newBench(t, Config{Spin: time.Second})
 	b.source.takes = time.Microsecond
@@ -171,8 +174,9 @@ func TestSpinUntilTimer(t *testing.T) {
 	require.Equal(t, 1, b.c.Trigger(0))
 }
 
-// A timer that is set while the leader polls ends in time, however long it may poll.
-func TestSpinHearsOfTimers(t *testing.T) {
+// TestTimerSetWhileSpinning checks that a timer that is set while the leader polls ends in time,
+// however long the leader may poll.
+func TestTimerSetWhileSpinning(t *testing.T) {
 	b := newBench(t, Config{Spin: time.Second})
 	b.source.takes = time.Microsecond
 	op := b.begin(func() {})
@@ -196,8 +200,9 @@ func TestSpinHearsOfTimers(t *testing.T) {
 	require.Equal(t, 1, b.c.Trigger(0))
 }
 
-// When nothing comes, timers that are due meanwhile neither prolong the polling nor count as an end of it.
-func TestTimersDoNotKeepASpinnerAwake(t *testing.T) {
+// TestTimersDoNotProlongSpinning checks that while nothing arrives, timers that are due meanwhile
+// neither prolong the polling nor count as an end of it.
+func TestTimersDoNotProlongSpinning(t *testing.T) {
 	const limit = 50 * time.Microsecond
 	for _, every := range []time.Duration{9 * time.Microsecond, 30 * time.Microsecond, 70 * time.Microsecond} {
 		b := newBench(t, Config{Spin: limit})
@@ -216,7 +221,8 @@ func TestTimersDoNotKeepASpinnerAwake(t *testing.T) {
 	}
 }
 
-// A leader that has polled in vain sleeps for what is left until the timer.
+// TestSleepAfterSpinEndsWithTimer checks that a leader that has polled without effect blocks for
+// the rest of the time until the timer.
 func TestSleepAfterSpinEndsWithTimer(t *testing.T) {
 	b := newBench(t, Config{Spin: 50 * time.Microsecond})
 	b.source.takes = time.Microsecond
@@ -234,8 +240,9 @@ func TestSleepAfterSpinEndsWithTimer(t *testing.T) {
 	require.Equal(t, 1, b.c.Trigger(0))
 }
 
-// What is due now is done without a sleep in between, which would arm bells and disarm them.
-func TestDueNowIsNoSleep(t *testing.T) {
+// TestDueTimerDoesNotBlock checks that work that is due now is done without blocking in between, which
+// would arm bells and disarm them.
+func TestDueTimerDoesNotBlock(t *testing.T) {
 	for _, spin := range []time.Duration{-1, 0} {
 		b := newBench(t, Config{Spin: spin})
 		op := b.begin(func() {})

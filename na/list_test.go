@@ -47,7 +47,8 @@ func TestIDTableOracle(t *testing.T) {
 	require.Less(t, len(table.slots), 1000, "slots are used again")
 }
 
-// A slot whose generations are used up rests for ever: its first identity would come again.
+// TestIDTableWraps checks that a slot whose generations are used up is never used again: its first
+// identity would repeat.
 func TestIDTableWraps(t *testing.T) {
 	var table idTable
 	first := table.add(&Op{})
@@ -62,7 +63,8 @@ func TestIDTableWraps(t *testing.T) {
 	require.Nil(t, table.get(first))
 }
 
-// Receives are found by tags that differ in a few of their bits, whichever these are.
+// TestTagTableOracle checks that receives are found by tags that differ in a few of their bits,
+// whichever these are.
 func TestTagTableOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for shift := 0; shift < 56; shift += 7 {

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A class that sends to itself: who moves the frames moves so many and goes its own way, however many there are; the others
-// follow by themselves.
-func TestLoopIsShared(t *testing.T) {
+// TestLoopLimitPerTurn checks the limit of a class that sends to itself: the goroutine that moves the
+// frames moves at most a fixed number in a turn, and the others follow by themselves.
+func TestLoopLimitPerTurn(t *testing.T) {
 	const frames = maxDrain / minCost
 	const n = 6*frames + 5
 	s := newScript(t, Config{})
@@ -30,7 +30,7 @@ func TestLoopIsShared(t *testing.T) {
 	require.LessOrEqual(t, at, s.clock, "the rest is due")
 	s.pass(0)
 	require.Equal(t, 2*frames, s.trigger(), "and in one turn of the context")
-	for s.ends < 2*n { // a leader that would sleep goes on at once
+	for s.ends < 2*n { // a leader that would block returns at once
 		require.NoError(t, s.nctx.Progress(time.Minute))
 		s.trigger()
 	}
@@ -40,8 +40,9 @@ func TestLoopIsShared(t *testing.T) {
 	require.Empty(t, s.dom.self.todo)
 }
 
-// What is left is the next session's, and its context need not be one that is closed.
-func TestLoopGoesOnElsewhere(t *testing.T) {
+// TestLoopContinuesInNextSession checks that remaining frames move to the next session, and its context
+// need not be one that is closed.
+func TestLoopContinuesInNextSession(t *testing.T) {
 	s := newScript(t, Config{})
 	other, err := s.dom.cls.NewContext()
 	require.NoError(t, err)
@@ -53,7 +54,7 @@ func TestLoopGoesOnElsewhere(t *testing.T) {
 		}
 	}()
 	p := &s.dom.self
-	p.pumping = true // nobody touches what is left
+	p.pumping = true // no goroutine uses the remaining memory
 	p.pushTodoLocked(&session{e: s.dom.endpointOf(0)})
 	p.pushTodoLocked(p.todo[0])
 	require.Len(t, p.todo, 1, "a session waits once")
@@ -68,8 +69,9 @@ func TestLoopGoesOnElsewhere(t *testing.T) {
 	p.pumping = false
 }
 
-// A transfer within the process is moved a little at a time, whoever calls: its beginning, other operations, a cancel and Trigger do
-// not wait for it, and a turn of the leader has time for the peers too.
+// TestSelfTransferIsShared checks that a transfer within the process is moved in small steps by
+// whichever goroutine calls: its start, other operations, a cancel and Trigger do not wait for it,
+// and a turn of the leader has time for the peers too.
 func TestSelfTransferIsShared(t *testing.T) {
 	const size, piece, most = 64 << 20, 256 << 10, 2 << 20
 	s := newScript(t, Config{})

@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/beginnings"
 )
 
-// Slices against the obvious: all bytes in one line.
+// TestSlicesOracle compares Slices with a model: all bytes in one line.
 func TestSlicesOracle(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	r := rand.New(rand.NewPCG(3, 3))
@@ -146,7 +146,8 @@ func TestMemUsers(t *testing.T) {
 	require.Zero(t, c.Live())
 }
 
-// Users come and go while the memory is taken back: it ends once, after the last, and nobody touches it afterwards.
+// TestMemRevokeRace checks that memory with concurrent users is taken back once, after the last
+// user, and is not accessed afterwards.
 func TestMemRevokeRace(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	for range 60 {

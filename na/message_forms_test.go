@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// TestMessageVersions: a session uses the newest header that both layers above read; a request is converted as it leaves, also one that waited
-// before the session was there.
+// TestMessageVersions checks that a session uses the newest header that both layers above read; a
+// request is converted as it leaves, also one that waited before the session was there.
 func TestMessageVersions(t *testing.T) {
 	n := func(oldest, newest uint16) frame.Range { return frame.Range{Oldest: oldest, Newest: newest} }
 	for _, row := range []struct {
@@ -42,8 +42,8 @@ func TestMessageVersions(t *testing.T) {
 	}
 }
 
-// TestSkippedFrames: a frame of an optional kind that is not known changes nothing but the credit that it carries; one that has to be understood
-// ends its session, and no other.
+// TestSkippedFrames checks that an unknown frame of an optional kind changes nothing but the credit
+// that it carries, and that one of a mandatory kind ends its session, and no other.
 func TestSkippedFrames(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(9)

@@ -18,8 +18,9 @@ func (s *script) sendBy(at time.Duration) *result {
 	})
 }
 
-// What is written into a message is the time left when it leaves, however long it has waited for an envelope.
-func TestDeadlineIsStampedOnLeaving(t *testing.T) {
+// TestDeadlineStampedWhenSent checks that a message carries the time left when it is sent,
+// however long it has waited for an envelope.
+func TestDeadlineStampedWhenSent(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(1)
 	s.clock = time.Second
@@ -70,7 +71,8 @@ func TestDeadlineOutsideTheMessage(t *testing.T) {
 	}
 }
 
-// The receiver notes when a message with a deadline came, also when nobody takes it for a while; of others it does not.
+// TestDeadlineArrival checks that the receiver records the time of arrival of a message with a
+// deadline, also when no receive takes it for a while, and does not record it of others.
 func TestDeadlineArrival(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(4)

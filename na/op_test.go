@@ -132,9 +132,9 @@ func waitsForLock(function string) bool {
 	return false
 }
 
-// A Cancel that meets another goroutine which has fixed the outcome and not queued it yet returns when it has: a Trigger
-// after it runs the callback.
-func TestCancelMeetsTheEnd(t *testing.T) {
+// TestCancelDuringFinish checks that a Cancel that meets another goroutine which has fixed the
+// outcome and not queued it yet returns when it has: a Trigger after it runs the callback.
+func TestCancelDuringFinish(t *testing.T) {
 	c, f := newFake(t, Config{})
 	ran := 0
 	op := c.NewOp(func(*Op, Result) { ran++ })
@@ -165,15 +165,16 @@ func TestCancelMeetsTheEnd(t *testing.T) {
 	require.Equal(t, 1, ran)
 }
 
-// Finish, Cancel, Hold and Release from many goroutines: one delivery for each life, after the last Release, and nobody
-// holds the memory when the callback runs. The memory is plain: the race detector watches it.
+// TestOpRace calls Finish, Cancel, Hold and Release from many goroutines: there is one delivery for
+// each life, after the last Release, and no goroutine holds the memory when the callback runs. The
+// memory is plain: the race detector watches it.
 func TestOpRace(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	const lives = 500
 	buf := make([]byte, 8)
 	var wins, delivered atomic.Int64
 	op := c.NewOp(func(*Op, Result) {
-		buf[0]++ // nobody else may touch it now
+		buf[0]++ // no other goroutine may access it now
 		delivered.Add(1)
 	})
 	for life := range lives {
@@ -211,8 +212,8 @@ func TestOpRace(t *testing.T) {
 	require.EqualValues(t, lives, wins.Load())
 }
 
-// A transport that holds the memory while the operation is finished elsewhere: delivery comes with the last Release,
-// whoever that is.
+// TestOpRaceHolders checks a transport that holds the memory while the operation is finished
+// elsewhere: delivery follows the last Release, by whichever goroutine.
 func TestOpRaceHolders(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	ran := 0
@@ -249,7 +250,8 @@ func TestOpRaceHolders(t *testing.T) {
 	require.Equal(t, lives, ran)
 }
 
-// Many operations, each restarted in its callback, finished and canceled by others with tickets of any age.
+// TestOpStaleTickets restarts many operations in their callbacks, while other goroutines finish and
+// cancel them with tickets of any age.
 func TestOpStaleTickets(t *testing.T) {
 	c, f := newFake(t, Config{})
 	const ops, lives = 8, 100
@@ -334,7 +336,8 @@ func TestOpResult(t *testing.T) {
 	require.Zero(t, got.N, "the result of the former life")
 }
 
-// The endpoint lists the operation itself, for one life, and keeps nothing of it, nor it of the endpoint, when that has ended.
+// TestOpIsTakenIn checks that the endpoint lists the operation itself, for one life, and that
+// neither keeps anything of the other when that has ended.
 func TestOpIsTakenIn(t *testing.T) {
 	c, f := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) {})

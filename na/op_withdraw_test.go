@@ -47,8 +47,8 @@ func (s *script) withdraw(m *result) *result {
 	return s.op(func(op *Op) error { return s.nctx.Withdraw(op, m.Addr, m.ID) })
 }
 
-// The source's side: one question for each message, as many unanswered as the peer guarantees envelopes, and every
-// answer finds its operation or nothing.
+// TestWithdrawAsks checks the source: it sends one withdrawal for each message, as many without an
+// answer as the peer guarantees envelopes, and every answer finds its operation or nothing.
 func TestWithdrawAsks(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meetWithdrawing(4)
@@ -85,7 +85,8 @@ func TestWithdrawAsks(t *testing.T) {
 	require.Error(t, s.deliver(l, frame.Header{Kind: frame.Withdrawn, Op: 4}, nil), "an answer without a question")
 }
 
-// At most as many questions are open as the peer guarantees envelopes (C20); the others follow, or end with the session.
+// TestWithdrawsAreBounded checks that at most as many withdrawals are open as the peer guarantees
+// envelopes (C20); the others follow, or end with the session.
 func TestWithdrawsAreBounded(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meetWithdrawing(2)
@@ -104,7 +105,7 @@ func TestWithdrawsAreBounded(t *testing.T) {
 	require.Len(t, s.drain(l), 2)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Withdrawn, Op: ms[0].ID, Tag: uint64(ErrTooLate)}, nil))
 	require.Len(t, s.drain(l), 1)
-	rs[4].Cancel() // waits: nobody was asked
+	rs[4].Cancel() // waits: no withdrawal was sent
 	s.trigger()
 	require.ErrorIs(t, rs[4].Err, ErrCanceled)
 	s.e.Lock()
@@ -121,7 +122,8 @@ func TestWithdrawsAreBounded(t *testing.T) {
 	require.ErrorIs(t, gone.Err, ErrPeerLost, "the session of the message has ended")
 }
 
-// A peer that has not said that it gives messages back is not asked (C-T8).
+// TestWithdrawUnsupported checks that no withdrawal is sent to a peer that has not announced
+// support (C-T8).
 func TestWithdrawUnsupported(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(4)
@@ -133,8 +135,9 @@ func TestWithdrawUnsupported(t *testing.T) {
 	require.Empty(t, s.drain(l))
 }
 
-// The destination's side: a message that waits is destroyed and its envelope is free; one that was accepted, destroyed
-// before or finished long ago is not; and one that never came is a lie (C-T9, C-T25).
+// TestWithdrawDestroys checks the destination: a message that waits is destroyed and its envelope
+// is free; one that was accepted, destroyed before or finished long ago is not; and one that has
+// never arrived is a protocol violation (C-T9, C-T25).
 func TestWithdrawDestroys(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4})
 	l := s.meet(4)
@@ -173,8 +176,8 @@ func TestWithdrawDestroys(t *testing.T) {
 	require.False(t, l.Up())
 }
 
-// A goroutine that accepts messages races one that hears the peer withdraw them (C-T11, C-T12): one of them wins, and the
-// envelope is free once.
+// TestWithdrawRacesAccept races a goroutine that accepts messages with one that processes their
+// withdrawals (C-T11, C-T12): one of them wins, and the envelope is free once.
 func TestWithdrawRacesAccept(t *testing.T) {
 	n := long.Or(10_000, 100_000)
 	s := newScript(t, Config{Envelopes: 4})
@@ -220,7 +223,8 @@ func TestWithdrawRacesAccept(t *testing.T) {
 	require.Less(t, wins, n)
 }
 
-// A peer that asks without reading the answers is cut (C-T19); others are not.
+// TestWithdrawFlood checks that a peer that sends withdrawals without reading the answers is cut
+// (C-T19); others are not.
 func TestWithdrawFlood(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4})
 	l := s.meet(4)
@@ -233,7 +237,8 @@ func TestWithdrawFlood(t *testing.T) {
 	require.EqualValues(t, 1, s.nctx.Stats().Violations)
 }
 
-// What was taken back does not pile up while nobody receives: it has no envelope any more.
+// TestWithdrawnDoNotPileUp checks that withdrawn messages do not accumulate while no receive is
+// posted: they have no envelope any more.
 func TestWithdrawnDoNotPileUp(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4})
 	l := s.meet(4)
@@ -256,7 +261,8 @@ func TestWithdrawnDoNotPileUp(t *testing.T) {
 	require.Zero(t, s.nctx.Stats().Envelopes)
 }
 
-// Messages have a place by their number, also when those before them stay for long.
+// TestWaiters checks that messages are found by their number, also when those before them stay for
+// long.
 func TestWaiters(t *testing.T) {
 	var w messageTable
 	const most = 5 // 8 places
@@ -294,8 +300,9 @@ func TestWaiters(t *testing.T) {
 	}
 }
 
-// A layer above has the messages come in records of its own: each is given to it, and taken back by its own decision, or put back by the endpoint
-// when nobody was given it.
+// TestRecords checks that a layer above gets the messages in records of its own: each is given to
+// it, and taken back by its own decision, or put back by the endpoint if the layer was not given
+// it.
 func TestRecords(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8})
 	got, put := 0, 0
@@ -354,9 +361,10 @@ func TestRecords(t *testing.T) {
 	s.trigger()
 }
 
-// The source says it once for a message that has left, also of very many to a peer that does not read for a while, which is not cut for
-// it. What is not an abandon of one more call is dropped in the end.
-func TestAbandonSays(t *testing.T) {
+// TestAbandonSentOnce checks that the source sends one ABANDON for a message that has left, also for
+// very many to a peer that does not read for a while, which is not cut for it. A queued frame that
+// is not an ABANDON of one more call is dropped in the end.
+func TestAbandonSentOnce(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meetWithdrawing(4)
 	m := s.sentMessages(l, 1)[0]
@@ -380,9 +388,10 @@ func TestAbandonSays(t *testing.T) {
 	require.True(t, s.nctx.Connected(l.addr()))
 }
 
-// At the destination a message that waits is destroyed, its envelope is free, and nobody is told anything; whoever has
-// accepted one hears of it; one that never came is a lie.
-func TestAbandonIsHeard(t *testing.T) {
+// TestAbandonReceived checks that at the destination a message that waits is destroyed without a
+// notification, and its envelope is free; the receiver of an accepted one is notified; and one that
+// has never arrived is a protocol violation.
+func TestAbandonReceived(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4})
 	l := s.meetWithdrawing(4)
 	var heard []Tag

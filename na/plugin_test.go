@@ -8,10 +8,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A brokenPlugin gives the class whatever a test wants.
+// A brokenPlugin gives the class whatever a test sets.
 type brokenPlugin struct {
 	fakePlugin
-	open func(n *carrier.Network) *carrier.Network // what Open returns in place of n
+	open func(n *carrier.Network) *carrier.Network // returned by Open in place of n
 
 }
 
@@ -31,8 +31,9 @@ func (*brokenCompanion) OpenBeside(carrier.Class, bool) (*carrier.Network, error
 	return nil, nil
 }
 
-// TestPluginGivesNothing: a plugin that returns nil where the contract asks for something is named in the error, and nothing panics.
-func TestPluginGivesNothing(t *testing.T) {
+// TestPluginReturnsNil checks that a plugin that returns nil where the contract requires a value
+// is named in the error, and nothing panics.
+func TestPluginReturnsNil(t *testing.T) {
 	t.Parallel()
 	for want, open := range map[string]func(n *carrier.Network) *carrier.Network{
 		"Open returned neither a Network nor an error": func(*carrier.Network) *carrier.Network { return nil },
@@ -65,8 +66,8 @@ func TestPluginGivesNothing(t *testing.T) {
 	require.True(t, cls.Closed())
 }
 
-// TestResolveGivesNothing: a lookup whose plugin finds no name and no error fails.
-func TestResolveGivesNothing(t *testing.T) {
+// TestResolveReturnsNothing checks that a lookup whose plugin finds no name and no error fails.
+func TestResolveReturnsNothing(t *testing.T) {
 	t.Parallel()
 	p := &brokenPlugin{}
 	p.open = func(n *carrier.Network) *carrier.Network { n.Names = emptyNames{}; return n }
@@ -90,7 +91,8 @@ func (emptyNames) Resolve(_ string, done func(string, error)) func() {
 	return nil
 }
 
-// TestFailWithoutError: a carrier that ends a session without an error is named, and the context goes on.
+// TestFailWithoutError checks that a carrier that ends a session without an error is named, and the
+// context goes on.
 func TestFailWithoutError(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(l *session){

@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// pipeFDs returns a pipe whose ends the test closes.
+// pipeFDs returns a pipe ; the test closes its ends.
 func pipeFDs(t *testing.T) (r, w int) {
 	t.Helper()
 	var p [2]int
@@ -84,8 +84,9 @@ func TestPoller(t *testing.T) {
 	require.NotNil(t, p.owner(again))
 }
 
-// TestPollerOwnersChange: while a leader looks, descriptors are added, in slots of their own and in those of earlier ones, and removed. Each
-// is ready from the beginning and says so once, so its owner must be there when the leader finds it.
+// TestPollerOwnersChange checks that while a leader polls, descriptors may be added, in slots of
+// their own and in those of earlier ones, and removed. Each is ready from the beginning and is
+// reported once, so its owner must be there when the leader finds it.
 func TestPollerOwnersChange(t *testing.T) {
 	p, err := newPoller()
 	require.NoError(t, err)
@@ -121,7 +122,8 @@ func TestPollerOwnersChange(t *testing.T) {
 	leader.Wait()
 }
 
-// Two descriptors are ready at once, and the first one's owner removes the second: its event is dropped.
+// TestPollerLateEvent checks that two descriptors are ready at once, and the first one's owner
+// removes the second: its event is dropped.
 func TestPollerLateEvent(t *testing.T) {
 	p, err := newPoller()
 	require.NoError(t, err)
@@ -159,16 +161,17 @@ func TestPollerWake(t *testing.T) {
 	p.wait(10 * time.Millisecond)
 	require.GreaterOrEqual(t, time.Since(begin), 10*time.Millisecond, "a wake-up counts once")
 	p.close()
-	p.wake() // after the end: its descriptor may be somebody else's
+	p.wake() // after the end: the number may be that of another descriptor
 }
 
-// peekable is a Pollable that can be asked.
+// peekable is a Pollable that can be peeked at.
 type peekable struct{ readied, peeked int }
 
 func (p *peekable) Ready(bool, bool) { p.readied++ }
 func (p *peekable) Peek() bool       { p.peeked++; return p.peeked%2 == 0 }
 
-// What was readable last is asked directly, until it is removed.
+// TestPollerPeeks checks that the descriptor that was readable last is polled directly, until it is
+// removed.
 func TestPollerPeeks(t *testing.T) {
 	p, err := newPoller()
 	require.NoError(t, err)
@@ -194,13 +197,14 @@ func TestPollerPeeks(t *testing.T) {
 	require.Equal(t, 4, hot.peeked)
 }
 
-// A panicker is a Pollable that panics when it is ready, and hears that it has to end.
+// A panicker is a Pollable that panics when it is ready, and is notified that it has to end.
 type panicker struct{ cut error }
 
 func (p *panicker) Ready(_, _ bool) { panic("a defect") }
 func (p *panicker) Cut(err error)   { p.cut = err }
 
-// A descriptor whose owner panics costs that one only: the others that were ready with it are called, and the panic is counted.
+// TestOwnerPanics checks that a panic of a descriptor's owner removes that descriptor only: the
+// others that were ready with it are called, and the panic is counted.
 func TestOwnerPanics(t *testing.T) {
 	c, _ := newFake(t, Config{Logger: slog.New(slog.DiscardHandler)})
 	c.background.stop()
@@ -226,7 +230,8 @@ func TestOwnerPanics(t *testing.T) {
 	require.EqualValues(t, 1, c.Stats().Panics)
 }
 
-// Bytes arrive while nobody drives: the background poller takes them in, and leaves when the user drives again or closes.
+// TestAssist checks that the background poller takes in bytes that arrive while no goroutine
+// drives, and stops when the user drives again or closes.
 func TestAssist(t *testing.T) {
 	c, f := newFake(t, Config{})
 	r, w := pipeFDs(t)
@@ -279,7 +284,8 @@ func TestAssist(t *testing.T) {
 	require.LessOrEqual(t, f.polls.Load()-before, int32(4))
 }
 
-// While a leader sleeps the background poller keeps out, and takes over when the leader has gone to user code.
+// TestAssistTakesOver checks that while a leader is blocked in Progress the background poller does
+// nothing, and takes over when the leader is in user code.
 func TestAssistTakesOver(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	r, w := pipeFDs(t)
@@ -303,7 +309,7 @@ func TestAssistTakesOver(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, received(t, done, "the leader hears of the byte"))
 		require.Equal(t, 1, c.Trigger(0))
-		_, err = unix.Write(w, []byte("x")) // nobody sleeps now
+		_, err = unix.Write(w, []byte("x")) // no goroutine is blocked now
 		require.NoError(t, err)
 		eventually(t, "the background poller takes the byte", func() bool { return got.Load() == 2*i+2 })
 	}
@@ -315,7 +321,7 @@ func TestAssistTimer(t *testing.T) {
 	id, err := c.poller.Add(r, readyFunc(func(bool, bool) {
 		var b [1]byte
 		if n, _ := unix.Read(r, b[:]); n == 1 {
-			f.timer.Store(int64(c.Now() + 20*time.Millisecond)) // what arrived must be looked after
+			f.timer.Store(int64(c.Now() + 20*time.Millisecond)) // the bytes that arrived must be taken in
 		}
 	}))
 	require.NoError(t, err)
@@ -333,8 +339,9 @@ func TestAssistTimer(t *testing.T) {
 	eventually(t, "a timer of a context that nobody drives", fired.Load)
 }
 
-// A wake between the two steps with which the poller forgets an earlier one left it in the belief that it had been woken, for good.
-func TestWakeIsNotForgotten(t *testing.T) {
+// TestWakeNotLost checks that a wake between the two steps with which the poller clears an
+// earlier one is not lost. It left the poller marked as woken for good.
+func TestWakeNotLost(t *testing.T) {
 	p, err := newPoller()
 	require.NoError(t, err)
 	defer p.close()

@@ -23,7 +23,8 @@ func (q *queue) pop() *Task {
 	return t
 }
 
-// One goroutine gets tasks in the order in which they were pushed, however many it takes and leaves between.
+// TestQueueOracle checks that one goroutine gets tasks in the order in which they were pushed,
+// however many it takes and leaves between.
 func TestQueueOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var q queue
@@ -52,7 +53,8 @@ func TestQueueOracle(t *testing.T) {
 	require.Zero(t, q.len())
 }
 
-// Many push, many take and leave: each task comes out once.
+// TestQueueConcurrent checks that with many goroutines that push, take and leave each task is taken
+// once.
 func TestQueueConcurrent(t *testing.T) {
 	const pushers, each = 4, 2000
 	var q queue

@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 )
 
-// The rules hold over a network that is as odd as the seam allows.
+// TestConformance checks that the rules hold over a network with everything that the contract of
+// carriers allows.
 func TestConformance(t *testing.T) {
 	if raceflag.Enabled && !long.On { // one goroutine at a time
 		return

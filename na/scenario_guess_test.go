@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// F60: a million random tokens reach nothing.
+// TestRandomTokens checks that a million random tokens reach nothing (F60).
 func TestRandomTokens(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -29,9 +29,10 @@ func TestRandomTokens(t *testing.T) {
 	}
 }
 
-// A peer that tries tokens is cut after 16 of them, by get, by put, or by turns. One that uses an old one is not, nor one
-// that uses one of an earlier life of the owner, or of an earlier session, for all the pieces of a transfer.
-func TestGuesses(t *testing.T) {
+// TestTokenGuesses checks that a peer that tries tokens is cut after 16 of them, by get, by put, or by
+// turns. One that uses an old token is not, nor one that uses a token of an earlier life of the
+// owner, or of an earlier session, for all the pieces of a transfer.
+func TestTokenGuesses(t *testing.T) {
 	try := func(s *script, l *session, i int, token [16]byte) error {
 		h := frame.Header{Kind: frame.Get, Op: uint64(1000 + i), Tail: frame.Tail{Token: token, Length: 10}}
 		if i%2 == 0 {

@@ -22,12 +22,12 @@ import (
 //	source: send, withdraw, cancel the withdraw ─ pull ─► wire ─ deliver ─► destination: receive, accept
 //	                                     deliver ◄─ wire ◄─ pull            the connection breaks, anywhere
 
-// A scope is what a search covers.
+// A scope is the extent of a search.
 type scope struct {
 	n, ger  int  // messages and envelopes
 	cancels bool // withdraws are canceled
 	breaks  bool // the connection breaks
-	flushes bool // what a side has leaves at once: fewer states
+	flushes bool // a side sends its frames at once: fewer states
 }
 
 // A duel is one state.
@@ -48,7 +48,7 @@ type side struct {
 	nctx *Context
 	e    *endpoint
 	l    *session
-	wire [][]byte // frames on their way from here
+	wire [][]byte // frames in flight from here
 }
 
 // A duelMsg is one message, seen from both sides.
@@ -66,7 +66,7 @@ type duelMsg struct {
 	refused   bool
 }
 
-// yes tells that the source knows that nobody will ever accept the message.
+// yes reports that the source has proof that the message will never be accepted.
 func (m *duelMsg) yes() bool {
 	return m.withdraws > 0 && m.result.Err == nil || m.recalled && m.sends > 0 && m.sent.Err != nil && m.sent.Fate == NotRun
 }
@@ -169,7 +169,7 @@ func (s *side) deliver(b []byte) {
 	s.e.Unlock()
 }
 
-// An action is something that can happen next; i says to which message.
+// An action is a possible next step; i is the message that it applies to.
 type action struct {
 	what uint8
 	i    uint8
@@ -305,7 +305,7 @@ func (d *duel) check(err error) {
 	}
 }
 
-// verdict says what is wrong with the state.
+// verdict describes the fault of the state.
 func (d *duel) verdict() string {
 	if d.bad != "" {
 		return d.bad
@@ -353,7 +353,7 @@ func (d *duel) verdict() string {
 	return ""
 }
 
-// final says what is wrong with a state in which nothing more happens.
+// final describes the fault of a state in which nothing more happens.
 func (d *duel) final() string {
 	withdrawn := 0
 	for i, m := range d.sent {
@@ -363,7 +363,7 @@ func (d *duel) final() string {
 			return fmt.Sprintf("message %d has not ended: %d, %d", i, m.sends, m.withdraws)
 		case d.cut:
 			continue
-		case m.canceled && m.withdraws == 1 && CodeOf(m.result.Err) == ErrCanceled: // nobody knows
+		case m.canceled && m.withdraws == 1 && CodeOf(m.result.Err) == ErrCanceled: // not known
 			continue
 		case m.yes() == m.accepted:
 			return fmt.Sprintf("message %d: withdrawn %v, accepted %v", i, m.yes(), m.accepted)
@@ -386,7 +386,7 @@ func (d *duel) final() string {
 	return ""
 }
 
-// key is the state as bytes: what the sides hold and what is on the wire.
+// key returns the state as bytes: what the sides hold and what is on the wire.
 func (d *duel) key() string {
 	var b []byte
 	flag := func(vs ...bool) {

@@ -10,8 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Each limit of the engine on what this process starts: as many as it allows work, one more fails at once with an error
-// that names the limit, nothing else is harmed, and when one has ended there is room again.
+// TestLimits checks each limit of the engine on operations of this process: as many as it allows
+// work, one more fails at once with an error that names the limit, nothing else is affected, and
+// when one has ended there is room again.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -90,8 +91,9 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// At most 128 gets and puts are under way to one peer; one that ends lets the next begin.
-func TestFlyingIsBounded(t *testing.T) {
+// TestMovesInFlightBounded checks that at most 128 gets and puts are in flight to one peer; one that
+// ends lets the next begin.
+func TestMovesInFlightBounded(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
 	for range maxInFlight + 2 {
@@ -103,8 +105,8 @@ func TestFlyingIsBounded(t *testing.T) {
 	require.Len(t, s.drain(l), 1)
 }
 
-// F81: credit that is forged or leaps, near the point where the number begins anew as well. One that goes back is older than
-// the last, has come on another flow, and changes nothing.
+// TestForgedCredit checks credit that is forged or leaps, also near the wrap of the number (F81). A
+// smaller credit is older than the last, has arrived on another flow, and changes nothing.
 func TestForgedCredit(t *testing.T) {
 	for _, start := range []uint32{5, 1<<31 - 3, 1 << 31, 1<<32 - 3} {
 		for _, c := range []struct {
@@ -133,7 +135,8 @@ func TestForgedCredit(t *testing.T) {
 	}
 }
 
-// The largest SendQueue does not overflow what is counted beside it.
+// TestSendQueueWithoutLimit checks that the largest SendQueue does not overflow the sums that
+// include it.
 func TestSendQueueWithoutLimit(t *testing.T) {
 	s := newScript(t, Config{SendQueue: math.MaxInt})
 	l := s.meetWithdrawing(5)

@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// As many transfers as may are under way; each that ends lets one begin, without waiting for anything else.
+// TestMovesTakeTurns checks that as many transfers are in flight as the limit allows; each that
+// ends lets one begin, without waiting for anything else.
 func TestMovesTakeTurns(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -48,7 +49,8 @@ func TestMovesTakeTurns(t *testing.T) {
 	require.Zero(t, s.nctx.Stats().Outstanding)
 }
 
-// Bulk data goes in pieces, those of several transfers in turn, and each byte once.
+// TestPieces checks that bulk data is sent in pieces, those of several transfers in turn, and each
+// byte once.
 func TestPieces(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -90,7 +92,8 @@ func TestPieces(t *testing.T) {
 	require.Zero(t, l.flows[carrier.Messages].sources.len())
 }
 
-// A get that is served, and the memory is taken back before, between and while its pieces are sent.
+// TestServeRevoked takes memory back before, between and while the pieces of a get from it are
+// sent.
 func TestServeRevoked(t *testing.T) {
 	for _, before := range []int{0, 1, 2} {
 		s := newScript(t, Config{})
@@ -124,7 +127,8 @@ func TestServeRevoked(t *testing.T) {
 	}
 }
 
-// The carrier holds a piece while the memory is taken back: Deregister waits for just that.
+// TestServeHeld checks that Deregister waits for a piece that the carrier holds while the memory is
+// taken back, and for nothing else.
 func TestServeHeld(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -150,7 +154,8 @@ func TestServeHeld(t *testing.T) {
 	require.EqualValues(t, ErrRevoked, all[0].Tag)
 }
 
-// The carrier holds a piece of a canceled transfer: the callback waits for just that, and so does Deregister.
+// TestCancelHeld checks that the callback of a canceled transfer waits for the piece that the
+// carrier holds, and for nothing else, and so does Deregister.
 func TestCancelHeld(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, Config{})
@@ -181,7 +186,8 @@ func TestCancelHeld(t *testing.T) {
 	require.EqualValues(t, 1, s.nctx.Stats().LateDropped)
 }
 
-// Memory of a transfer of this process that is deregistered stays usable for it, and its session.
+// TestLocalDeregistered checks that memory of a transfer of this process that is deregistered stays
+// usable for it, and its session.
 func TestLocalDeregistered(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -212,7 +218,8 @@ func TestLocalDeregistered(t *testing.T) {
 	require.True(t, l.Up())
 }
 
-// A cancel while data arrives: what comes later is dropped, also for the next life of the operation.
+// TestLateData cancels while data arrives: what arrives later is dropped, also for the next life of
+// the operation.
 func TestLateData(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -241,7 +248,8 @@ func TestLateData(t *testing.T) {
 	require.Equal(t, "abcdefghij", string(m.Segments()[0]))
 }
 
-// The owner refuses a put that arrives in pieces: it says so once, and drops the rest.
+// TestPutRefused checks that the owner refuses a put that arrives in pieces once, and drops the
+// rest.
 func TestPutRefused(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -274,7 +282,8 @@ func TestPutRefused(t *testing.T) {
 	require.Empty(t, l.sinks)
 }
 
-// A peer that asks for more than may be served at a time is told to come again.
+// TestServingIsBounded checks that a peer that requests more than may be served at a time gets
+// ErrAgain.
 func TestServingIsBounded(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -301,7 +310,8 @@ func TestServingIsBounded(t *testing.T) {
 	require.Empty(t, l.sinks)
 }
 
-// A peer that makes us answer and does not read is cut before the answers pile up. That may happen inside any call.
+// TestControlIsBounded checks that a peer that causes answers and does not read them is cut before
+// the answers accumulate. That may happen inside any call.
 func TestControlIsBounded(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -376,7 +386,7 @@ func TestLeases(t *testing.T) {
 	require.NoError(t, s.deliver(other, frame.Header{Kind: frame.Dropped, Tag: 1}, nil))
 	require.Zero(t, s.trigger(), "another session has ended the lease")
 
-	// The message that goes with it asks to be told when it is dropped; others do not.
+	// The message that goes with it requests a notification when it is dropped; others do not.
 	sent := s.op(func(op *Op) error { return s.nctx.SendExpected(op, s.addr(), 1, []byte("key")) })
 	plain := s.op(func(op *Op) error { return s.nctx.SendExpected(op, s.addr(), 2, []byte("key")) })
 	all = s.drain(l)
@@ -413,7 +423,7 @@ func TestLeases(t *testing.T) {
 	require.Equal(t, []string{"DROPPED"}, kinds(all))
 	require.EqualValues(t, 77, all[0].Tag)
 
-	// Nor does one that is too long for its receive say what it lends.
+	// Nor does one that is too long for its receive report what it lends.
 	long := s.expect(78, make([]byte, 1))
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Expected, Tag: 78, Flags: frame.FlagTell}, []byte("key")))
 	s.trigger()
@@ -448,7 +458,8 @@ func TestMatch(t *testing.T) {
 	require.EqualValues(t, 1, s.nctx.Stats().LateDropped)
 }
 
-// Every record that an operation used is used again, and none is used by two.
+// TestRecordsAreRecycled checks that every record that an operation used is used again, and none is
+// used by two.
 func TestRecordsAreRecycled(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)

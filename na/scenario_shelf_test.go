@@ -10,13 +10,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A shelfOf counts what a carrier.Shelf has.
+// A shelfOf counts the memory that a carrier.Shelf has.
 type shelfOf struct {
 	room     []byte
 	reserved int // bodies that are there
 	filling  int
 	full     bool
-	update   func() // takes in what the peer has read; nil: nothing
+	update   func() // takes in the memory that the peer has read; nil: nothing
 }
 
 func (s *shelfOf) Reserve(n int) ([]byte, int64) {
@@ -40,8 +40,9 @@ func (c scriptCarrier) Shelf(carrier.Session) carrier.Shelf {
 	return c.s.shelf
 }
 
-// A body that is copied goes to the shelf if there is room, and then only BODY says where it is. Whatever comes of its call, it is there
-// until BODY leaves or the call ends, and not longer.
+// TestShelf checks that a body that is copied is put on the shelf if there is room, and then only
+// BODY carries its place. Whatever the outcome of its call, it is there until BODY is sent or the
+// call ends, and not longer.
 func TestShelf(t *testing.T) {
 	const n = 100_000
 	s := newScript(t, Config{})
@@ -88,8 +89,10 @@ func TestShelf(t *testing.T) {
 	require.Zero(t, s.shelf.reserved)
 }
 
-// Bulk data of a stream is written where the peer can read it, and stays there until it has. What waits for a reader that has not begun, or
-// is little, takes nothing of that, nor do streams beyond their part. What the program writes is there until it has, also when the session has ended.
+// TestShelfOfStream checks that bulk data of a stream is written where the peer can read it, and
+// stays there until it has. Data that waits for a reader that has not begun, or is short, takes
+// nothing of that, nor do streams beyond their share. What the program writes is there until the
+// peer has read it, also when the session has ended.
 func TestShelfOfStream(t *testing.T) {
 	const n = 64 << 10
 	s := newScript(t, Config{})
@@ -159,9 +162,10 @@ func TestShelfOfStream(t *testing.T) {
 	require.Zero(t, l.shelved)
 }
 
-// A shelf that looks for room takes in what the peer has read of a stream. That may be all of the memory that is to grow for what is written now: it is
-// given back once.
-func TestShelfTakesInWhatGrows(t *testing.T) {
+// TestShelfTakesInGrowingChunk checks that a shelf that looks for room takes in the parts of a stream
+// that the peer has read. That may be all of the memory that is to grow for the bytes that are
+// being written: it is given back once.
+func TestShelfTakesInGrowingChunk(t *testing.T) {
 	const n = 20 << 10
 	s := newScript(t, Config{})
 	s.shelf = &shelfOf{room: make([]byte, bulkChunk)}
@@ -172,7 +176,7 @@ func TestShelfTakesInWhatGrows(t *testing.T) {
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Tag: 1 << 20}, nil))
 	require.NoError(t, up.window(1<<20, StreamReserve))
 	var shown []carrier.View
-	for i := range 4 { // the last one goes beyond the chunk of the others
+	for i := range 4 { // the last one extends beyond the chunk of the others
 		s.shelf.update = func() {
 			for _, v := range shown {
 				l.Sent(v)
@@ -195,7 +199,8 @@ func TestShelfTakesInWhatGrows(t *testing.T) {
 	require.Zero(t, l.shelved)
 }
 
-// A call whose BODY frame is one more than may wait for a peer that does not read ends with the session, as the others do.
+// TestShelfOfPeerThatDoesNotRead checks that a call whose BODY frame is one more than may wait for
+// a peer that does not read ends with the session, as the others do.
 func TestShelfOfPeerThatDoesNotRead(t *testing.T) {
 	const n = 100_000
 	s := newScript(t, Config{})

@@ -10,8 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// Somebody connects in the name of a peer whose session is up, with its incarnation, which it tells everybody: only the secret of this
-// session shows that it is the peer. Otherwise the session stays, and a PING asks whether the peer lives.
+// TestTwoConnectionsUp checks a connection in the name of a peer whose session is up, with its
+// incarnation, which is public: only the secret of this session proves that it is the peer.
+// Otherwise the session stays, and a PING checks that the peer answers.
 func TestTwoConnectionsUp(t *testing.T) {
 	admitted := func(s *script, inc byte) *session {
 		g := peerGreeting(5)
@@ -70,8 +71,9 @@ func TestTwoConnectionsUp(t *testing.T) {
 	}
 }
 
-// What a peer told in a session is shown in the next HELLO to it: to nobody else, on no other connection, and once there is a new
-// session the old secret is forgotten.
+// TestSecretIsShownToItsPeer checks that the secret that a peer sent in a session is shown in the
+// next HELLO to it: to no other peer, on no other connection, and once there is a new session the
+// old secret is discarded.
 func TestSecretIsShownToItsPeer(t *testing.T) {
 	s := newScript(t, Config{})
 	hello := func(l *session, f carrier.Lane) frame.Greeting {
@@ -111,9 +113,9 @@ func TestSecretIsShownToItsPeer(t *testing.T) {
 	require.LessOrEqual(t, len(s.e.proofs), maxProofs)
 }
 
-// Somebody whose HELLO may be forged was no peer, and is not lost. One that has sent a frame was, and so is one that somebody waits
-// for.
-func TestStrangerIsNoPeerLost(t *testing.T) {
+// TestUnverifiedPeerIsNotLost checks that a connection whose HELLO may be forged was no peer, and its
+// end is no peer loss. One that has sent a frame was, and so is one that an operation waits for.
+func TestUnverifiedPeerIsNotLost(t *testing.T) {
 	forgeable := func(s *script) *session {
 		l := s.admit()
 		s.e.Lock()

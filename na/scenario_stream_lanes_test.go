@@ -18,11 +18,12 @@ type laneStream struct {
 	data        []byte
 	wrote, read int
 	killed      bool // an end was closed before its end
-	done        bool // the reader has come to its end
+	done        bool // the reader has reached its end
 }
 
-// Streams of bulk data over two lanes, of which one delivers in any order: whatever WINDOW, RESET, ends and pieces cross, every byte of a
-// stream that nobody has killed comes once and in order, and no such stream has an error.
+// TestStreamLanes runs streams of bulk data over two lanes, of which one delivers in any order:
+// whatever WINDOW, RESET, ends and pieces cross, every byte of a stream that was not reset arrives
+// once and in order, and no such stream has an error.
 func TestStreamLanes(t *testing.T) {
 	for seed := range long.Or[uint64](60, 3000) {
 		rng := rand.New(rand.NewPCG(seed, 11))

@@ -10,8 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestStreamRoomGrows: readers that have stopped hold all room of a session. A stream whose reader goes on comes to its end in pieces larger than the
-// reserve, within a bound of turns: what moves by a kibibyte for each time that both sides run stands still on a busy machine.
+// TestStreamRoomGrows checks a session whose whole room is held by readers that have stopped. A
+// stream whose reader reads on is completed in pieces larger than the reserve, within a bound of
+// turns: at a kibibyte for each time that both sides run it would stand still on a busy machine.
 func TestStreamRoomGrows(t *testing.T) {
 	const stopped, length = 40, 100_000
 	net := newLoose(1)

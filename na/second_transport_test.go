@@ -56,7 +56,7 @@ func (s *script) admitted(c carrier.Carrier, g frame.Greeting) (*session, error)
 
 var theOffer = frame.Bye{Code: ErrAgain, Offer: &frame.Offer{Name: "near://there", Secret: frame.Secret{9}}}
 
-// said is what the HELLO of l says now.
+// said returns the fields of the current HELLO of l.
 func (s *script) said(l *session) frame.Greeting {
 	s.e.Lock()
 	defer s.e.Unlock()
@@ -65,7 +65,8 @@ func (s *script) said(l *session) frame.Greeting {
 	return g
 }
 
-// TestOfferTaken has a dialer go where the peer says, show the secret there, and keep the name that it has dialled.
+// TestOfferTaken has a dialer go where the peer offers, show the secret there, and keep the name
+// that it has dialed.
 func TestOfferTaken(t *testing.T) {
 	s, c := near(t, Config{}, false)
 	r := s.send("x")
@@ -85,8 +86,9 @@ func TestOfferTaken(t *testing.T) {
 	require.Equal(t, []string{"near", "the peer is on this machine"}, []string{id.Transport, id.Why})
 }
 
-// TestOfferInVain has the second transport come to nothing in each way: the peer is dialled by the first again, with no place.
-func TestOfferInVain(t *testing.T) {
+// TestOfferFails has the second transport fail in each way: the peer is dialed by the first again,
+// with no place.
+func TestOfferFails(t *testing.T) {
 	for name, end := range map[string]func(s *script, l *session){
 		"unreachable": func(s *script, l *session) { s.fail(l, WithText(ErrUnreachable, "nobody is there")) },
 		"ended":       func(s *script, l *session) { s.fail(l, WithText(ErrPeerLost, "gone")) },
@@ -133,7 +135,7 @@ func TestOfferShort(t *testing.T) {
 	require.NoError(t, r.Err)
 }
 
-// TestOfferInClear has an offer come from somebody who has proven nothing, where TLS is asked for.
+// TestOfferInClear has an offer arrive from a peer that has proven nothing, where TLS is required.
 func TestOfferInClear(t *testing.T) {
 	s, c := near(t, Config{Local: LocalAlways}, true)
 	r := s.send("x")
@@ -143,7 +145,8 @@ func TestOfferInClear(t *testing.T) {
 	require.Empty(t, *c.dialed)
 }
 
-// TestOfferRace has the peer, which came by the second transport, say that it dials, too: the dial that follows begins from the first.
+// TestOfferRace has the peer, which connected by the second transport, report that it dials, too:
+// the dial that follows begins from the first.
 func TestOfferRace(t *testing.T) {
 	s, _ := near(t, Config{}, false)
 	s.send("x")
@@ -156,8 +159,9 @@ func TestOfferRace(t *testing.T) {
 	require.Equal(t, [16]byte{7}, s.said(l).Place)
 }
 
-// TestOfferUnasked has a peer offer what nobody has asked for: it is refused, and harms nothing.
-func TestOfferUnasked(t *testing.T) {
+// TestOfferUnrequested has a peer offer a transport that was not requested: it is refused, and changes
+// nothing.
+func TestOfferUnrequested(t *testing.T) {
 	for name, open := range map[string]func() *script{
 		"one transport": func() *script { return newScript(t, Config{}) },
 		"never":         func() *script { s, _ := near(t, Config{Local: LocalNever}, false); return s },
@@ -176,8 +180,8 @@ func TestOfferUnasked(t *testing.T) {
 	}
 }
 
-// TestOfferMade has a peer of the same place be turned away with an offer, and let in at the second transport when it shows that: once,
-// within its time, and nobody else.
+// TestOfferMade has a peer of the same place be turned away with an offer, and let in at the second
+// transport when it shows that: once, within its time, and no other peer.
 func TestOfferMade(t *testing.T) {
 	s, c := near(t, Config{}, false)
 	_, err := s.admitted(scriptCarrier{s}, at(7))
@@ -216,8 +220,8 @@ func TestOfferMade(t *testing.T) {
 	refused(shown, "too late")
 }
 
-// TestOffersBounded has more peers ask for an offer than there is room for: these stay on the first transport, and nobody waits longer
-// than the offers stand.
+// TestOffersBounded has more peers request an offer than there is room for: these stay on the first
+// transport, and none waits longer than the offers stand.
 func TestOffersBounded(t *testing.T) {
 	s, _ := near(t, Config{}, false)
 	ask := func(i int) error {
@@ -238,7 +242,7 @@ func TestOffersBounded(t *testing.T) {
 	require.Len(t, s.dom.offers, 1)
 }
 
-// TestPlaces says when no offer is made, and why the peer is reached by what it is.
+// TestPlaces checks when no offer is made, and the transport by which the peer is then reached.
 func TestPlaces(t *testing.T) {
 	for _, c := range []struct {
 		local  Local

@@ -9,7 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// A session that is idle is small, and does whatever it is asked.
+// TestIdleLink checks that a session that is idle is small, and serves every request.
 func TestIdleLink(t *testing.T) {
 	key := Key{Len: 10, Access: ReadWrite}
 	rows := map[string]func(s *script, l *session){

@@ -17,7 +17,7 @@ const (
 	other      = "script://other"
 )
 
-// newHostScript opens a class whose peer is a host with three addresses.
+// newHostScript opens a class with a peer that is a host with three addresses.
 func newHostScript(t *testing.T, cfg Config) *script {
 	s := &script{T: t, hosts: map[string][]string{scriptHost: {six, four, other}}, unreachable: map[string]error{}}
 	return s.open(cfg)
@@ -57,7 +57,8 @@ func (s *script) failAttempt(i int, err error) {
 	s.e.Unlock()
 }
 
-// TestHostStaggered: the addresses of a host are dialed 250 ms apart, the first that answers has the session, and the others are cut.
+// TestHostStaggered checks that the addresses of a host are dialed 250 ms apart, the first that
+// answers has the session, and the others are cut.
 func TestHostStaggered(t *testing.T) {
 	s := newHostScript(t, Config{})
 	r := s.sendTo(s.host())
@@ -106,8 +107,8 @@ func TestHostStaggered(t *testing.T) {
 	require.Empty(t, s.e.choosing)
 }
 
-// TestHostFails: a failed attempt starts the next at once. When all have failed the operation ends, and the error names every address with
-// its reason.
+// TestHostFails checks that a failed attempt starts the next at once. When all have failed the
+// operation ends, and the error names every address with its reason.
 func TestHostFails(t *testing.T) {
 	s := newHostScript(t, Config{})
 	r := s.sendTo(s.host())
@@ -133,7 +134,7 @@ func TestHostFails(t *testing.T) {
 	require.ErrorContains(t, r.Err, "next dial in ", "as any address that has failed")
 }
 
-// TestHostAtOnce: addresses that the carrier refuses while they are dialed take no time.
+// TestHostAtOnce checks that addresses that the carrier refuses while they are dialed take no time.
 func TestHostAtOnce(t *testing.T) {
 	s := newHostScript(t, Config{})
 	s.unreachable = map[string]error{six: WithText(ErrUnreachable, "no route"), four: WithText(ErrUnreachable, "no route, either")}
@@ -147,7 +148,7 @@ func TestHostAtOnce(t *testing.T) {
 	require.ErrorIs(t, r.Err, ErrUnreachable)
 }
 
-// TestHostTooLate: the error of a host that does not answer names every address.
+// TestHostTooLate checks that the error of a host that does not answer names every address.
 func TestHostTooLate(t *testing.T) {
 	s := newHostScript(t, Config{ConnectTimeout: time.Second})
 	r := s.sendTo(s.host())
@@ -165,7 +166,8 @@ func TestHostTooLate(t *testing.T) {
 	}
 }
 
-// TestHostCanceled: a cancel ends the operation at once; the end of the context cuts every attempt.
+// TestHostCanceled checks that a cancel ends the operation at once; the end of the context cuts
+// every attempt.
 func TestHostCanceled(t *testing.T) {
 	s := newHostScript(t, Config{})
 	r := s.sendTo(s.host())
@@ -179,7 +181,7 @@ func TestHostCanceled(t *testing.T) {
 	require.Equal(t, []string{six, four}, s.endedAttempts)
 }
 
-// TestHostNotAccepted: a peer whose HELLO is refused is no end of the other attempts.
+// TestHostNotAccepted checks that a peer whose HELLO is refused does not end the other attempts.
 func TestHostNotAccepted(t *testing.T) {
 	s := newHostScript(t, Config{})
 	s.sendTo(s.host())
@@ -196,7 +198,8 @@ func TestHostNotAccepted(t *testing.T) {
 	require.True(t, s.e.names[s.host()].Up())
 }
 
-// TestHostDialsAgain: where an attempt has ended before an answer all addresses are dialed again.
+// TestHostDialsAgain checks that all addresses are dialed again when an attempt has ended before an
+// answer.
 func TestHostDialsAgain(t *testing.T) {
 	s := newHostScript(t, Config{})
 	s.unreachable = map[string]error{four: WithText(ErrUnreachable, "no route"), other: WithText(ErrUnreachable, "no route")}
@@ -210,7 +213,8 @@ func TestHostDialsAgain(t *testing.T) {
 	require.True(t, s.e.names[s.host()].Up())
 }
 
-// TestHostConnects: a peer that connects from one of the addresses that are being dialed, and may, has the session.
+// TestHostConnects checks that a peer that connects from one of the addresses that are being
+// dialed, and may, has the session.
 func TestHostConnects(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		s := newHostScript(t, Config{})
@@ -240,7 +244,7 @@ func TestHostConnects(t *testing.T) {
 	}
 }
 
-// TestHostKnown: a host is reached by a session that is up with one of its addresses.
+// TestHostKnown checks that a host is reached by a session that is up with one of its addresses.
 func TestHostKnown(t *testing.T) {
 	s := newHostScript(t, Config{})
 	s.sendTo(MakeAddr(four, 0))
@@ -250,7 +254,8 @@ func TestHostKnown(t *testing.T) {
 	require.Empty(t, s.attempts)
 }
 
-// TestHostMadeMeanwhile: where a session with one of the addresses was made while the host was dialed, the next operation takes it.
+// TestHostMadeMeanwhile checks that the next operation takes a session that was made with one of
+// the addresses while the host was dialed.
 func TestHostMadeMeanwhile(t *testing.T) {
 	s := newHostScript(t, Config{})
 	s.unreachable = map[string]error{four: ErrUnreachable, other: ErrUnreachable}
@@ -267,7 +272,7 @@ func TestHostMadeMeanwhile(t *testing.T) {
 	require.Equal(t, []string{"PING", "UNEXPECTED", "UNEXPECTED"}, kinds(s.drain(s.dialed[0])))
 }
 
-// TestHostOffers: a peer that offers another transport is the one.
+// TestHostOffers checks that a peer that offers another transport wins the attempts.
 func TestHostOffers(t *testing.T) {
 	s := newHostScript(t, Config{})
 	s.sendTo(s.host())

@@ -9,7 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// What confirms messages that nobody answers, and what a session that ends leaves unconfirmed.
+// TestUnconfirmed checks which frames confirm messages that have no answer, and which messages a
+// session leaves unconfirmed when it ends.
 func TestUnconfirmed(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(s *script, l *session)
@@ -53,7 +54,8 @@ func TestUnconfirmed(t *testing.T) {
 	}
 }
 
-// What leaves after Confirm has asked is the refusal of a request that came too late: it keeps nobody waiting.
+// TestUnconfirmedRefusal checks that the refusal of a request that arrived too late, which leaves
+// after the question of Confirm, delays no wait.
 func TestUnconfirmedRefusal(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(9)
@@ -74,7 +76,8 @@ func TestUnconfirmedRefusal(t *testing.T) {
 	require.Empty(t, s.e.listUnconfirmed())
 }
 
-// So many peers are named; the messages of the others are counted together.
+// TestUnconfirmedPeers checks that a limited number of peers is named; the messages of the others
+// are counted together.
 func TestUnconfirmedPeers(t *testing.T) {
 	var all []Unconfirmed
 	for i := range 3 * maxUnconfirmed {

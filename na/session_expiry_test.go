@@ -13,22 +13,24 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// provenConn is a connection that has proven who the peer is.
+// provenConn is a connection that has proven the peer's identity.
 type provenConn struct{ proof carrier.Proof }
 
 func (c *provenConn) Proof() carrier.Proof { return c.proof }
 
-// expiryStart is what the wall clock of these tests shows at first.
+// expiryStart is the wall clock of these tests at first.
 var expiryStart = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// certified returns a connection with a peer whose certificate lives for a time from expiryStart on.
+// certified returns a connection with a peer whose certificate is valid for a time from expiryStart
+// on.
 func certified(lives time.Duration) *provenConn {
 	end := expiryStart.Add(lives)
 	c := &x509.Certificate{Subject: pkix.Name{CommonName: "peer"}, SerialNumber: big.NewInt(7), NotAfter: end}
 	return &provenConn{carrier.Proof{Secure: true, Certificates: []*x509.Certificate{c}, Name: "peer", Expires: end}}
 }
 
-// newExpiryScript returns a script whose wall clock goes with its clock, and is set by the returned function.
+// newExpiryScript returns a script whose wall clock advances with its clock, and is set by the
+// returned function.
 func newExpiryScript(t *testing.T, cfg Config) (s *script, set func(ahead time.Duration)) {
 	s = &script{T: t, secure: true}
 	var ahead time.Duration
@@ -36,7 +38,7 @@ func newExpiryScript(t *testing.T, cfg Config) (s *script, set func(ahead time.D
 	return s.open(cfg), func(d time.Duration) { ahead = d }
 }
 
-// meetCertified is meet with a peer whose certificate lives for a time from expiryStart on.
+// meetCertified is meet with a peer whose certificate is valid for a time from expiryStart on.
 func (s *script) meetCertified(lives time.Duration) *session {
 	s.Helper()
 	r := s.expect(1<<40, nil)
@@ -58,14 +60,15 @@ func (s *script) until(step time.Duration, is func() bool) {
 	}
 }
 
-// The certificate of the peer expires: what is under way goes on, what begins dials anew and says that the session retires, and the session ends when
-// nothing is under way.
+// TestSessionRetires lets the certificate of the peer expire: calls in flight go on, a call that
+// begins dials anew and reports that the session retires, and the session ends when nothing is in
+// flight.
 func TestSessionRetires(t *testing.T) {
 	s, _ := newExpiryScript(t, Config{IdleTimeout: 10 * time.Hour})
 	l := s.meetCertified(time.Hour)
 	under := s.expect(9, make([]byte, 3))
 	s.pass(time.Hour - time.Second - s.clock)
-	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping}, nil)) // it lives
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping}, nil)) // it is valid
 	s.drain(l)
 	require.Nil(t, l.retiring, "not before its end")
 	s.until(100*time.Millisecond, func() bool { return l.retiring != nil })
@@ -106,7 +109,8 @@ func TestSessionRetires(t *testing.T) {
 	require.Zero(t, st.PeersLost+st.PeersIdle)
 }
 
-// What has not ended within CertificateGrace ends with the session.
+// TestRetirementEnds checks that operations that have not ended within CertificateGrace end with
+// the session.
 func TestRetirementEnds(t *testing.T) {
 	s, _ := newExpiryScript(t, Config{CertificateGrace: 3 * time.Second})
 	l := s.meetCertified(time.Hour)
@@ -130,7 +134,8 @@ func TestRetirementEnds(t *testing.T) {
 	require.ErrorContains(t, why, "expired")
 }
 
-// The wall clock is set forward meanwhile: it is read each minute. With a negative CertificateGrace nothing expires.
+// TestExpiryByWallClock sets the wall clock forward meanwhile: it is read each minute. With a
+// negative CertificateGrace nothing expires.
 func TestExpiryByWallClock(t *testing.T) {
 	for _, grace := range []time.Duration{0, -1} {
 		s, set := newExpiryScript(t, Config{CertificateGrace: grace})
@@ -144,7 +149,8 @@ func TestExpiryByWallClock(t *testing.T) {
 	}
 }
 
-// The peer says that the session retires. Then it is the peer that has looked at a certificate.
+// TestPeerRetires has the peer announce that the session retires. Then it is the peer that has
+// looked at a certificate.
 func TestPeerRetires(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -157,8 +163,9 @@ func TestPeerRetires(t *testing.T) {
 	require.ErrorIs(t, s.deliver(l, frame.Header{Kind: frame.Retire, Op: 1}, nil), ErrProtocol)
 }
 
-// A peer makes its next session before its RETIRE has come: the session that it was retires, and is not taken for lost. Requests to a peer that cannot be
-// dialled go in its old session until it has made the next one, and to no other that says the same name.
+// TestSuccession checks a peer that makes its next session before its RETIRE has arrived: the
+// earlier session retires, and is not taken for lost. Requests to a peer that cannot be dialed use
+// its old session until it has made the next one, and no other session of the same name.
 func TestSuccession(t *testing.T) {
 	s, _ := newExpiryScript(t, Config{})
 	admit := func(g frame.Greeting, conn any, verified bool) (*session, error) {
@@ -206,7 +213,8 @@ func TestSuccession(t *testing.T) {
 	require.Empty(t, s.e.successors[private.secret])
 }
 
-// A process that serves and cannot be dialled makes the next session by itself: its peers have no other way to it.
+// TestRenewal checks that a process that serves and cannot be dialled makes the next session by
+// itself: its peers have no other way to it.
 func TestRenewal(t *testing.T) {
 	s, _ := newExpiryScript(t, Config{CertificateGrace: time.Minute, IdleTimeout: -1})
 	l := s.meetCertified(time.Hour)

@@ -22,7 +22,7 @@ func (s *script) unexpected(l *session, n uint64) {
 	require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: n, Tag: n}, []byte("message")))
 }
 
-// heldOf returns what the HELDs among frames say.
+// heldOf returns the contents of the HELDs among frames.
 func heldOf(all []pulled) (said []heldby.State) {
 	for _, p := range all {
 		if p.Kind == frame.Held {
@@ -33,7 +33,8 @@ func heldOf(all []pulled) (said []heldby.State) {
 	return said
 }
 
-// A peer hears what its requests wait for once they have waited, of each change once, and when it is over.
+// TestHeld checks that a peer is notified of the limit that its requests wait for once they have
+// waited, of each change once, and when the wait has ended.
 func TestHeld(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(9)
@@ -65,7 +66,7 @@ func TestHeld(t *testing.T) {
 	require.Equal(t, []heldby.State{{Reason: heldby.Program, Active: 1, Limit: 0}}, said())
 	require.True(t, envs[1].Watch(heldAs{Reason: heldby.Total, Active: math.MaxInt, Limit: math.MaxInt}))
 	s.pass(heldEvery)
-	most := int(clamp32(math.MaxInt)) // what HELD has room for
+	most := int(clamp32(math.MaxInt)) // the number of entries in HELD
 	require.Equal(t, []heldby.State{{Reason: heldby.Total, Active: most, Limit: most}}, said())
 	require.True(t, envs[1].Accept())
 	s.pass(heldEvery)
@@ -77,7 +78,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// Requests that come and are accepted in time make no HELD, however many there are.
+// TestHeldNot checks that requests that arrive and are accepted in time make no HELD, however many
+// there are.
 func TestHeldNot(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(9)
@@ -96,7 +98,8 @@ func TestHeldNot(t *testing.T) {
 	}
 }
 
-// A session that ends while its requests wait is not looked at any more.
+// TestHeldOfAnEndedSession checks that a session that ends while its requests wait is not looked at
+// any more.
 func TestHeldOfAnEndedSession(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(9)
@@ -111,8 +114,9 @@ func TestHeldOfAnEndedSession(t *testing.T) {
 	r.Envelope.Free()
 }
 
-// The origin keeps what the peer has said last, shows it, and says it of calls that end at their deadline.
-func TestHeldIsTold(t *testing.T) {
+// TestHeldNamedInErrors checks that the origin keeps the last HELD of the peer, shows it, and names it in
+// the error of calls that end at their deadline.
+func TestHeldNamedInErrors(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(1)
 	call := func(tag Tag) *result {

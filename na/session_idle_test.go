@@ -13,7 +13,7 @@ import (
 // idleFor is Config.IdleTimeout of these tests.
 const idleFor = time.Minute
 
-// leaving returns a session that has asked its peer whether it may end.
+// leaving returns a session that has sent its peer a request to end.
 func (s *script) leaving() *session {
 	s.Helper()
 	l := s.meet(5)
@@ -22,7 +22,7 @@ func (s *script) leaving() *session {
 	return l
 }
 
-// askedToLeave lets time pass until l asks.
+// askedToLeave lets time pass until l sends the request to end.
 func (s *script) askedToLeave(l *session) {
 	s.Helper()
 	for range 6 {
@@ -38,7 +38,8 @@ func (s *script) askedToLeave(l *session) {
 
 var goodbye = frame.Header{Kind: frame.Goaway, Tag: uint64(byeIdle)}
 
-// A session ends after IdleTimeout, and nobody hears of it. What begins before the answer leaves in this session, or in the next one.
+// TestLeave checks that a session ends after IdleTimeout, without a notification. An operation that
+// begins before the answer leaves in this session, or in the next one.
 func TestLeave(t *testing.T) {
 	s := newScript(t, Config{IdleTimeout: idleFor})
 	l := s.leaving()
@@ -79,7 +80,8 @@ func TestLeave(t *testing.T) {
 	require.Zero(t, st.PeersLost+st.PeersLeft)
 }
 
-// The peer may have restarted since: what was bound to the session is not for the new one.
+// TestLeaveBound checks that an operation bound to the session is not sent in the new one: the peer
+// may have restarted since.
 func TestLeaveBound(t *testing.T) {
 	s := newScript(t, Config{IdleTimeout: idleFor})
 	l := s.leaving()
@@ -110,7 +112,8 @@ func TestLeaveBound(t *testing.T) {
 	s.trigger()
 }
 
-// A side refuses while anything is open there, or on its way to the peer.
+// TestLeaveRefused checks that a side refuses while anything is open there, or in flight to the
+// peer.
 func TestLeaveRefused(t *testing.T) {
 	leave := func(s *script, l *session, op, tag uint64) string {
 		require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Leave, Op: op, Tag: tag}, nil))
@@ -149,7 +152,8 @@ func TestLeaveRefused(t *testing.T) {
 	require.Empty(t, s.nctx.Upper().Unconfirmed())
 }
 
-// Of sessions that make room the one that has been idle for longest ends first; one that its peer wants is not asked again soon.
+// TestLeastRecent checks that of the sessions that make room the one that has been idle for longest
+// ends first; one that its peer keeps is not tried again soon.
 func TestLeastRecent(t *testing.T) {
 	budget := GuaranteedBytes(3, 4, 4096)
 	s := newScript(t, Config{Envelopes: 4, Budget: budget})

@@ -15,7 +15,8 @@ func (s *script) probe(timeout time.Duration) *result {
 	return s.op(func(op *Op) error { return s.nctx.Probe(op, s.addr(), timeout) })
 }
 
-// Probes that wait together leave as one frame, and an answer ends those that it is for.
+// TestProbesTogether checks that probes that wait together leave as one frame, and an answer ends
+// those that it is for.
 func TestProbesTogether(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(1)
@@ -42,7 +43,8 @@ func TestProbesTogether(t *testing.T) {
 	require.Equal(t, int64(1), s.nctx.Stats().LateDropped)
 }
 
-// However many probes a peer sends, it is answered once, by Trigger, with the newest number.
+// TestProbeNewestNumber checks that however many probes a peer sends, it is answered once, by
+// Trigger, with the newest number.
 func TestProbeNewestNumber(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(9)
@@ -66,7 +68,8 @@ func TestProbeNewestNumber(t *testing.T) {
 	require.Empty(t, s.drain(l))
 }
 
-// A session that ends takes its probe with it: peers that come, probe and go leave nothing behind.
+// TestProbeOfAnEndedSession checks that a session that ends takes its probe with it: peers that
+// connect, probe and disconnect leave nothing behind.
 func TestProbeOfAnEndedSession(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(9)
@@ -102,7 +105,7 @@ func TestProbeHostile(t *testing.T) {
 	}
 }
 
-// TestProbedLater: a readiness of a later release is one of those that are not ready.
+// TestProbedLater checks that an unknown readiness of a later release counts as not ready.
 func TestProbedLater(t *testing.T) {
 	for _, readiness := range []uint64{3, 1 << 40} {
 		s := newScript(t, Config{})
@@ -116,7 +119,7 @@ func TestProbedLater(t *testing.T) {
 	}
 }
 
-// TestProbesFull: the probes of a session are bounded, and those that end make room.
+// TestProbesFull checks that the probes of a session are bounded, and those that end make room.
 func TestProbesFull(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(9)
@@ -138,7 +141,8 @@ func TestProbesFull(t *testing.T) {
 	require.NoError(t, all[maxProbes-1].Err)
 }
 
-// TestProbeOutOfTime: what has come before the callbacks run counts, as for a call.
+// TestProbeOutOfTime checks that an answer that has arrived before the callbacks run counts, as for
+// a call.
 func TestProbeOutOfTime(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(9)

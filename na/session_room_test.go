@@ -8,14 +8,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// longMessage is what a peer says that sends n bytes.
+// longMessage is a message of a peer that announces n bytes.
 func longMessage(n int) (*frame.Header, []byte) {
 	h := &frame.Header{Kind: frame.Unexpected, Credit: 5}
 	h.SetPayload(n)
 	return h, make([]byte, n)
 }
 
-// A peer that uses more room than it has is cut, whole message or in parts.
+// TestRoomOverstepped checks that a peer that uses more room than it has is cut, with a whole
+// message or with parts.
 func TestRoomOverstepped(t *testing.T) {
 	for name, take := range map[string]func(l *session, h *frame.Header, b []byte) error{
 		"whole": func(l *session, h *frame.Header, b []byte) error { return l.Deliver(h, b) },
@@ -50,7 +51,7 @@ func TestRoomOverstepped(t *testing.T) {
 	}
 }
 
-// A grant that went back is an old one; one that is absurd ends the session.
+// TestForgedRoom checks that a smaller grant is an old one, and an absurd one ends the session.
 func TestForgedRoom(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -73,7 +74,7 @@ func TestForgedRoom(t *testing.T) {
 	require.NoError(t, feed(1<<30))
 }
 
-// The room of all peers leaves Config.Peers their envelopes.
+// TestRoomBesidePromised checks that the room of all peers leaves Config.Peers their envelopes.
 func TestRoomBesidePromised(t *testing.T) {
 	each := GuaranteedBytes(1, 8, 4096)
 	s := newScript(t, Config{Envelopes: 8, Peers: 10, Budget: 10*each + 100_000})
@@ -84,8 +85,9 @@ func TestRoomBesidePromised(t *testing.T) {
 	require.Equal(t, int64(75_000), s.nctx.Peers()[0].Room)
 }
 
-// The room of one call after the other is told behind the next message, never by a frame of its own; that of half of all room is.
-func TestRoomIsToldBehindResponses(t *testing.T) {
+// TestRoomAnnouncedBehindResponses checks that the room of one call after the other is announced
+// behind the next message, never by a frame of its own; that of half of all room is.
+func TestRoomAnnouncedBehindResponses(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(8)
 	s.nctx.Upper().GrantRoom(l.addr(), 5000)
@@ -118,8 +120,9 @@ func TestRoomIsToldBehindResponses(t *testing.T) {
 	require.Equal(t, []string{"CREDIT"}, kinds(s.drain(l)), "half of the room is free")
 }
 
-// A peer that asks for all the room there is leaves a quarter to those that come after it, and what it frees goes to those that have found
-// none. Room that is beside the budget takes nothing of what envelopes have.
+// TestRoomIsShared checks that a peer that requests all the room there is leaves a quarter to later
+// peers, and the room that it frees goes to those that have found none. Room in addition to the
+// budget takes nothing from envelopes.
 func TestRoomIsShared(t *testing.T) {
 	for _, cfg := range []Config{{Budget: 4 << 20}, {Room: 1 << 20, Budget: 1 << 20}} {
 		s := newScript(t, cfg)

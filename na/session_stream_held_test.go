@@ -8,9 +8,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 )
 
-// TestHeldIsNotOfACallThatMoves: a call whose streams the target has opened is in its handler. At its deadline it does not name what requests of the
-// process wait for there.
-func TestHeldIsNotOfACallThatMoves(t *testing.T) {
+// TestHeldNotNamedOnceStreamsOpen checks that a call whose streams the target has opened is in its
+// handler. At its deadline its error does not name the limits that requests of the process wait for
+// there.
+func TestHeldNotNamedOnceStreamsOpen(t *testing.T) {
 	for _, up := range []bool{true, false} {
 		s := &Stream{own: true, up: up, sent: up}
 		l := &session{state: stateUp, activeState: &activeState{}}

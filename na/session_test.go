@@ -39,7 +39,8 @@ func TestHandshake(t *testing.T) {
 	require.Zero(t, s.nctx.Stats().Outstanding)
 }
 
-// TestAnyContext: a caller that asks for context 0 takes the one that the peer chooses; one that asks for another context takes no other.
+// TestAnyContext checks that a caller that requests context 0 takes the one that the peer chooses;
+// one that requests another context takes no other.
 func TestAnyContext(t *testing.T) {
 	for wanted, fine := range map[int]bool{0: true, 1: true, 2: false} {
 		s := newScript(t, Config{})
@@ -95,8 +96,9 @@ func TestHandshakeRefuses(t *testing.T) {
 	require.NoError(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Ping}, nil), "a session that is down hears nothing")
 }
 
-// TestOneCode: whatever a peer says for a reason, and whatever a carrier reports, before a session and in one, an operation fails with an error
-// that matches one code; so does the next to the same name, which is not dialled yet.
+// TestOneCode checks that whatever reason a peer gives, and whatever a carrier reports, before a
+// session and in one, an operation fails with an error that matches one code; so does the next to
+// the same name, which is not dialed yet.
 func TestOneCode(t *testing.T) {
 	for code := Code(0); code < 64; code++ {
 		for _, up := range []bool{false, true} {
@@ -151,8 +153,9 @@ func TestGoaway(t *testing.T) {
 	require.EqualValues(t, 1, s.nctx.Stats().PeersLost, "one that gives this side up is")
 }
 
-// Who ends a session says which messages it has not taken, and the other side knows of its own: the last one may have run up to there,
-// and has not beyond it.
+// TestGoawayCounts checks that the side that ends a session reports which messages it has not
+// taken, so that the other side has the fate of its own: the last one may have run up to there, and
+// has not beyond it.
 func TestGoawayCounts(t *testing.T) {
 	for accepted := range 5 {
 		s := newScript(t, Config{})
@@ -166,13 +169,13 @@ func TestGoawayCounts(t *testing.T) {
 			s.trigger()
 			all = append(all, r.Envelope)
 		}
-		if accepted == 4 { // the session ends, and the context goes on
+		if accepted == 4 { // the session ends, and the context stays open
 			s.e.Lock()
 			l.Fail(ErrClosed)
 			s.e.Unlock()
 			require.EqualValues(t, 5, s.byes[l].Next, "they may be accepted yet")
 		} else {
-			for _, env := range all[max(0, accepted-1):accepted] { // the one before it may be accepted or not: it came first
+			for _, env := range all[max(0, accepted-1):accepted] { // the one before it may be accepted or not: it was first
 				require.True(t, env.Accept())
 			}
 			s.e.shutDown()
@@ -211,7 +214,8 @@ func TestGoawayCounts(t *testing.T) {
 	}
 }
 
-// What a peer must not say inside a session: it is cut, and counted.
+// TestViolations checks that a frame that is not allowed inside a session cuts the peer, and is
+// counted.
 func TestViolations(t *testing.T) {
 	for name, broken := range map[string]func(s *script, l *session) error{
 		"another context": func(s *script, l *session) error {
@@ -336,7 +340,7 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// What a peer may say although it is late or in vain.
+// TestHarmless checks frames of a peer that are allowed although they are late or without effect.
 func TestHarmless(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -363,7 +367,8 @@ func TestHarmless(t *testing.T) {
 	require.EqualValues(t, 6, all[0].Tag)
 }
 
-// Credits against a model: what leaves never exceeds what was guaranteed, nothing is lost by cancels, the order stays.
+// TestCreditOracle compares credits with a model: messages sent never exceed the guarantee, nothing
+// is lost by cancels, the order stays.
 func TestCreditOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	s := newScript(t, Config{})
@@ -410,8 +415,9 @@ func TestCreditOracle(t *testing.T) {
 	check()
 }
 
-// A message that was queued before the peer said that it takes only shorter ones gives its envelope to the next.
-func TestTooLongGivesItsEnvelopeBack(t *testing.T) {
+// TestTooLongReturnsEnvelope checks that a message that was queued before the peer announced a
+// smaller limit gives its envelope to the next.
+func TestTooLongReturnsEnvelope(t *testing.T) {
 	s := newScript(t, Config{})
 	long, short := s.send(strings.Repeat("x", 300)), s.send("y")
 	l := s.dialed[0]
@@ -428,7 +434,8 @@ func TestTooLongGivesItsEnvelopeBack(t *testing.T) {
 	require.NoError(t, short.Err)
 }
 
-// Envelopes that came back are announced at the latest when the peer has used all that it knows of.
+// TestCreditIsAnnounced checks that envelopes that are free again are announced at the latest when
+// the peer has used all its credit.
 func TestCreditIsAnnounced(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8})
 	l := s.meet(5)
@@ -445,7 +452,7 @@ func TestCreditIsAnnounced(t *testing.T) {
 	}
 	held[0].Accept()
 	require.Empty(t, s.drain(l), "less than a quarter is free, and the peer has one more")
-	arrive() // the last that it knows of
+	arrive() // the last that it has credit for
 	all := s.drain(l)
 	require.Equal(t, []string{"CREDIT"}, kinds(all))
 	require.EqualValues(t, 9, all[0].Credit)
@@ -475,7 +482,7 @@ func TestPeerTimeout(t *testing.T) {
 		require.Equal(t, s.addr(), peer.Named())
 		lost = append(lost, err)
 	})
-	s.pass(time.Hour) // nobody waits for the peer
+	s.pass(time.Hour) // no operation waits for the peer
 	require.True(t, l.Up())
 	require.Empty(t, s.drain(l), "an idle session is silent")
 	r := s.expect(3, nil)
@@ -507,8 +514,9 @@ func TestPeerTimeout(t *testing.T) {
 	require.False(t, ok, "a timer at %v with nothing to wait for", at)
 }
 
-// A peer that owes nothing is asked, too, and given up, while something of its own is open here: a message that is not freed, a
-// get, a put. When that is over it is left alone.
+// TestPeerTimeoutOfWhatIsServed checks that a peer that owes no answer is probed, too, and given
+// up, while something of its own is open here: a message that is not freed, a get, a put. After
+// that it is not probed.
 func TestPeerTimeoutOfWhatIsServed(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -576,8 +584,8 @@ func TestPeerTimeoutOfWhatIsServed(t *testing.T) {
 	}
 }
 
-// A freeze of this process counts for two ticks at most.
-func TestOwnFreezeAccusesNobody(t *testing.T) {
+// TestOwnFreezeLosesNoPeer checks that a freeze of this process counts for two ticks at most.
+func TestOwnFreezeLosesNoPeer(t *testing.T) {
 	s := newScript(t, Config{PeerTimeout: time.Second})
 	l := s.meet(5)
 	r := s.expect(3, nil)
@@ -590,9 +598,9 @@ func TestOwnFreezeAccusesNobody(t *testing.T) {
 	require.Zero(t, r.ended)
 }
 
-// A peer that answers is not given up because nobody has looked: what lies here is taken in before a tick judges. So it is while it
-// is dialled.
-func TestNobodyIsGivenUpUnread(t *testing.T) {
+// TestPeerNotLostUnread checks that a peer that answers is not given up because its frames have
+// not been read: they are taken in before a tick judges. The same holds while it is dialed.
+func TestPeerNotLostUnread(t *testing.T) {
 	var answer func() // of the peer, once
 	s := &script{T: t, unread: func() bool {
 		f := answer
@@ -625,7 +633,8 @@ func TestNobodyIsGivenUpUnread(t *testing.T) {
 	require.ErrorIs(t, r.Err, ErrPeerLost)
 }
 
-// Timers that end all at once do not keep the leader from the rest: so many in one Poll, the others in the next.
+// TestTimersEndInTurn checks that timers that end all at once do not delay the leader's other work:
+// a limited number ends in one Poll, the others in the next.
 func TestTimersEndInTurn(t *testing.T) {
 	const n = 3*maxExpire + 1
 	s := newScript(t, Config{})
@@ -643,8 +652,8 @@ func TestTimersEndInTurn(t *testing.T) {
 	require.Zero(t, s.e.Next())
 }
 
-// A freeze of this process while it dials: what has come meanwhile is read before anybody is given up, and the time that
-// was left is left.
+// TestOwnFreezeFailsNoDial freezes this process while it dials: frames that have arrived meanwhile
+// are read before a peer is given up, and the time that was left is left.
 func TestOwnFreezeFailsNoDial(t *testing.T) {
 	for _, before := range []time.Duration{0, 4500 * time.Millisecond, 4990 * time.Millisecond} {
 		s := newScript(t, Config{ConnectTimeout: 5 * time.Second, PeerTimeout: 5 * time.Second})
@@ -672,7 +681,7 @@ func TestOwnFreezeFailsNoDial(t *testing.T) {
 	s.trigger()
 	s.pass(time.Minute)
 	s.send("x")
-	for range 12 { // whoever drives seldom gives up too
+	for range 12 { // a process that drives seldom gives up too
 		s.pass(time.Minute)
 	}
 	require.True(t, s.dialed[1].Down())
@@ -699,9 +708,9 @@ func TestConnectTimeout(t *testing.T) {
 	require.Equal(t, NotRun, r.Fate)
 }
 
-// An address that fails is dialled again after longer and longer pauses; others are not held up by it.
-// Durations as long as there are mean never, not always.
-func TestForEver(t *testing.T) {
+// TestLongestDurations checks that an address that fails is dialed again after longer and longer pauses;
+// others are not delayed by it. The longest durations mean never, not always.
+func TestLongestDurations(t *testing.T) {
 	s := newScript(t, Config{ConnectTimeout: math.MaxInt64, Probe: math.MaxInt64, Spin: math.MaxInt64})
 	sleeps := func() {
 		s.pass(time.Minute)
@@ -758,7 +767,7 @@ func TestBackoff(t *testing.T) {
 	require.Empty(t, s.e.waits, "a session ends the pauses")
 }
 
-// The peers that failed once are remembered up to a limit.
+// TestBackoffIsBounded checks that the number of recorded failed peers has a limit.
 func TestBackoffIsBounded(t *testing.T) {
 	s := newScript(t, Config{})
 	s.e.Lock()
@@ -781,7 +790,7 @@ func TestBadNames(t *testing.T) {
 	require.Empty(t, s.e.sessions)
 }
 
-// compete: two connections of one pair.
+// TestTwoConnections makes two connections of one pair compete.
 func TestTwoConnections(t *testing.T) {
 	larger, smaller := [16]byte{255}, [16]byte{0, 1}
 	for name, c := range map[string]struct {
@@ -789,7 +798,7 @@ func TestTwoConnections(t *testing.T) {
 		inc      [16]byte                 // of the peer that connects
 		code     Code                     // of its refusal
 		adopts   bool                     // the session that exists takes the new connection
-		survives bool                     // the session that exists goes on as it is
+		survives bool                     // the session that exists is not changed
 	}{
 		"nothing there":             {func(*script) *session { return nil }, larger, OK, false, false},
 		"we dial, and ours stays":   {func(s *script) *session { s.send("x"); return s.dialed[0] }, smaller, ErrDuplicate, false, true},
@@ -834,15 +843,16 @@ func TestTwoConnections(t *testing.T) {
 	}
 }
 
-// A session that the peer has lost without a word, and nobody uses: it does not keep the peer away for so long that the peer, whose
-// ConnectTimeout is our PeerTimeout, gives up dialling. One that lives answers, and is left in peace.
+// TestHalfOpenSessionEnds checks that an unused session that the peer has lost without a frame does
+// not keep the peer out for so long that the peer, whose ConnectTimeout is our PeerTimeout, stops
+// dialing. A peer that is alive answers, and its session stays.
 func TestHalfOpenSessionEnds(t *testing.T) {
 	for _, lives := range []bool{true, false} {
 		s := newScript(t, Config{PeerTimeout: time.Second})
 		s.dom.inc[0] = 50
 		l := s.meet(5)
 		s.pass(time.Hour)
-		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit}, nil)) // what came before the doubt does not count
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit}, nil)) // frames before the doubt do not count
 		s.e.Lock()
 		_, err := s.e.admitHello(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
 		s.e.Unlock()
@@ -872,8 +882,9 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 	}
 }
 
-// Both sides dial at once, and the peer takes our connection. Its own HELLO, which had left by then, comes late: while the session is up, or when
-// it has ended. The secret shows that it is of the session that the peer has, or had, with us.
+// TestCrossedHello checks the case that both sides dial at once, and the peer takes our connection.
+// Its own HELLO, which had left by then, arrives late: while the session is up, or when it has
+// ended. The secret shows that it is of the session that the peer has, or had, with us.
 func TestCrossedHello(t *testing.T) {
 	crossing := peerGreeting(5)
 	crossing.Secret = frame.Secret{9}
@@ -898,7 +909,7 @@ func TestCrossedHello(t *testing.T) {
 	for name, c := range map[string]struct {
 		begin  func(*script) *session
 		ended  bool
-		asked  bool // whether it lives, and given up, since it does not answer
+		asked  bool // whether it is alive, and given up, since it does not answer
 		begins bool // another session
 	}{
 		"we have dialled":                    {begin: dialled},
@@ -930,7 +941,7 @@ func TestCrossedHello(t *testing.T) {
 			}
 			require.Equal(t, !c.ended && !c.asked, l.Up())
 
-			if crossing := crossing; l.Down() { // what it begins from now on is another session
+			if crossing := crossing; l.Down() { // an operation that begins from now on is in another session
 				crossing.Secret[0]++
 				s.e.Lock()
 				l, err := s.e.admitHello(scriptCarrier{s}, "new", &crossing, true)
@@ -943,7 +954,8 @@ func TestCrossedHello(t *testing.T) {
 	}
 }
 
-// The other side of that: one secret is in our own HELLO and, when the peer's connection stays, in our answer.
+// TestCrossedSecret checks the other side of TestCrossedHello: one secret is in our own HELLO and,
+// when the peer's connection stays, in our answer.
 func TestCrossedSecret(t *testing.T) {
 	said := func(s *script, l carrier.Session) frame.Secret {
 		s.e.Lock()
@@ -978,8 +990,9 @@ func TestCrossedSecret(t *testing.T) {
 	}
 }
 
-// The peer says that it dials, too. If its connection does not come we dial again.
-func TestDuplicateIsTriedAgain(t *testing.T) {
+// TestDuplicateDialedAgain checks a peer that reports that it dials, too. If its connection does
+// not arrive we dial again.
+func TestDuplicateDialedAgain(t *testing.T) {
 	s := newScript(t, Config{})
 	r := s.send("x")
 	l := s.dialed[0]
@@ -996,7 +1009,8 @@ func TestDuplicateIsTriedAgain(t *testing.T) {
 	require.NoError(t, r.Err)
 }
 
-// A peer that is not verified, or that nobody can dial, gets a name that cannot be dialled.
+// TestPrivatePeers checks that a peer that is not verified, or cannot be dialed, gets a name that
+// cannot be dialed.
 func TestPrivatePeers(t *testing.T) {
 	s := newScript(t, Config{})
 	for i, c := range []struct {
@@ -1006,7 +1020,7 @@ func TestPrivatePeers(t *testing.T) {
 	}{
 		{scriptPeer, true, scriptPeer}, {scriptPeer, false, "script://@07"}, {"", true, "script://@07"},
 		{"other://x", true, "script://@07"}, {"script://bad", true, "script://@07"},
-		{"script://me", true, "script://@07"}, // our own name: what is sent there stays in this process
+		{"script://me", true, "script://@07"}, // our own name: a message to it stays in this process
 	} {
 		g := peerGreeting(5)
 		g.Listen, g.Incarnation = c.listen, [16]byte{7, byte(i)}
@@ -1019,7 +1033,8 @@ func TestPrivatePeers(t *testing.T) {
 	}
 }
 
-// A peer with a private name is reached by it while it has a session, unless another one says that it is the same.
+// TestPrivateNameIsASession checks that a peer with a private name is reached by it while it has a
+// session, unless another one claims the same name.
 func TestPrivateNameIsASession(t *testing.T) {
 	s := newScript(t, Config{})
 	admit := func() *session {
@@ -1079,7 +1094,7 @@ func TestBudget(t *testing.T) {
 	require.ErrorContains(t, err, "4 of 4160 bytes are asked for, at least 1, and of the budget of 29130 bytes 10 are left, enough for 0")
 	require.Equal(t, 7*each, s.nctx.Stats().Reserved)
 
-	// The room of a session comes back when its last envelope is accepted.
+	// The room of a session is free again when its last envelope is accepted.
 	require.NoError(t, s.deliver(first, frame.Header{Kind: frame.Unexpected}, []byte("x")))
 	s.e.Lock()
 	first.Fail(ErrPeerLost)
@@ -1097,7 +1112,7 @@ func TestBudget(t *testing.T) {
 	r.Envelope.Free()
 }
 
-// A brokenWriter takes frames until one of a kind comes, for which it fails the session.
+// A brokenWriter takes frames until one of a given kind, for which it fails the session.
 type brokenWriter struct {
 	l    *session
 	kind frame.Kind
@@ -1112,7 +1127,8 @@ func (w brokenWriter) Frame(h *frame.Header, _ []byte) {
 }
 func (w brokenWriter) Piece(h *frame.Header, _ carrier.View) { w.Frame(h, nil) }
 
-// TestWriterFails: a carrier may find out in any method of its Writer that the connection is gone. Every operation ends once.
+// TestWriterFails checks a carrier that finds in a method of its Writer that the connection is
+// lost. Every operation ends once.
 func TestWriterFails(t *testing.T) {
 	for _, kind := range []frame.Kind{frame.Unexpected, frame.Expected, frame.Get, frame.Put, frame.Data, frame.Pong} {
 		t.Run(kind.String(), func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 // never is more often than any test polls.
 const never = 1 << 40
 
-// An endingPeer is the peer of a session that is up. It looks whenever the context polls. What is under way with it ends when it has
-// looked so many times, and a PING is answered when it has been there for so many looks.
+// An endingPeer is the peer of a session that is up. It looks whenever the context polls.
+// Operations in flight with it end after a set number of looks, and so does a PING.
 type endingPeer struct {
 	testing.TB
 	f       *fakeCarrier
@@ -28,13 +28,13 @@ type endingPeer struct {
 	answers int64 // looks from a PING to its PONG
 	onLook  func()
 
-	asked int64 // look at which a PING came; 0: none
+	asked int64 // look at which a PING arrived; 0: none
 	ping  frame.Header
 	lease *Mem // that it was given, or nil
 	put   uint64
 }
 
-// newEndingPeer opens a class whose context has the session with fakePeer.
+// newEndingPeer opens a class with a context that has the session with fakePeer.
 func newEndingPeer(t testing.TB, cfg Config) (*Context, *endingPeer) {
 	t.Helper()
 	c, _ := newFakeOf(t, &fakePlugin{unassisted: true}, cfg)
@@ -62,7 +62,7 @@ func (p *endingPeer) hello() *carrier.Greeting {
 	}
 }
 
-// look takes what there is for the peer, and gives what it has.
+// look takes the frames that there are for the peer, and gives those that it has.
 func (p *endingPeer) look(time.Duration) {
 	p.f.e.Lock()
 	defer p.f.e.Unlock()
@@ -196,8 +196,9 @@ func TestShutdownWaits(t *testing.T) {
 	}
 }
 
-// Between two pieces of a peer's transfer nothing is under way: Shutdown waits until registered memory is left alone.
-func TestShutdownWaitsForALull(t *testing.T) {
+// TestShutdownWaitsForIdleMemory checks that Shutdown waits until no transfer has used registered memory
+// for a while: nothing is in flight between two pieces of a peer's transfer.
+func TestShutdownWaitsForIdleMemory(t *testing.T) {
 	c, p := newEndingPeer(t, Config{Linger: time.Hour})
 	m, err := c.Class().Register(ReadOnly, make([]byte, 8))
 	require.NoError(t, err)
@@ -218,7 +219,8 @@ func TestShutdownWaitsForALull(t *testing.T) {
 	require.True(t, c.Closed())
 }
 
-// Peers that confirm nothing are not waited for without end.
+// TestShutdownOfSilentPeers checks that Shutdown does not wait without end for peers that confirm
+// nothing.
 func TestShutdownOfSilentPeers(t *testing.T) {
 	t.Parallel()
 	c, p := newEndingPeer(t, Config{})
@@ -228,7 +230,8 @@ func TestShutdownOfSilentPeers(t *testing.T) {
 	require.True(t, c.Closed())
 }
 
-// A leader that is long in giving back what many peers had is waited for: everything has ended by itself.
+// TestShutdownWaitsForTheLeader checks that Shutdown waits for a leader that takes long to give
+// back what many peers had: everything has ended by itself.
 func TestShutdownWaitsForTheLeader(t *testing.T) {
 	t.Parallel()
 	var clock atomic.Int64
@@ -259,7 +262,8 @@ func TestShutdownWaitsForTheLeader(t *testing.T) {
 	require.True(t, c.Closed())
 }
 
-// The peers of one context that confirm nothing do not keep those of another from being asked.
+// TestShutdownAsksPeersOfEveryContext checks that peers of one context that confirm nothing do not
+// delay the questions to the peers of another.
 func TestShutdownAsksPeersOfEveryContext(t *testing.T) {
 	t.Parallel()
 	c, silent := newEndingPeer(t, Config{})

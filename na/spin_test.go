@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// waits has a spinner wait n times for something that comes so late, and counts the ways.
+// waits has a spinner wait n times for an event with the given delay, and counts the kinds of wait.
 func waits(s *spinner, n int, comes time.Duration) (ways [2]int) {
 	for range n {
 		way := s.choose(0)
@@ -24,30 +24,33 @@ func testSpinner() spinner {
 	return s
 }
 
-// How long answers take says nothing of how to wait for them, as long as they come while the leader polls.
-func TestSpinnerPollsWhileAnswersCome(t *testing.T) {
+// TestSpinnerPollsWhileAnswersArrive checks that the time that answers take does not decide how to
+// wait for them, as long as they arrive while the leader polls.
+func TestSpinnerPollsWhileAnswersArrive(t *testing.T) {
 	s := testSpinner()
 	require.Equal(t, 10_000, waits(&s, 10_000, 45*time.Microsecond)[awake])
 }
 
-func TestSpinnerGivesUpWhenNothingComes(t *testing.T) {
+func TestSpinnerStopsWithoutArrivals(t *testing.T) {
 	s := testSpinner()
 	require.Equal(t, spinMisses, waits(&s, 1000, time.Second)[awake], "an idle process does not spin")
 	require.Equal(t, spinMisses, s.misses)
-	s.learn(asleep, 10*time.Microsecond, true) // something came soon
+	s.learn(asleep, 10*time.Microsecond, true) // something arrived soon
 	require.Equal(t, awake, s.choose(0), "it is worth a try again")
 
 	never := spinner{procs: 2}
 	require.Zero(t, waits(&never, 1000, 12*time.Microsecond)[awake], "Config.Spin is negative")
 }
 
-// Calls that come one each millisecond are not waited for by spinning.
+// TestSpinnerBetweenRareCalls checks that calls that arrive one each millisecond are not waited for
+// by spinning.
 func TestSpinnerBetweenRareCalls(t *testing.T) {
 	s := testSpinner()
 	require.LessOrEqual(t, waits(&s, 10_000, 990*time.Microsecond)[awake], spinMisses)
 }
 
-// yielding has a spinner yield n times, each time for so long, and nothing come after it; it returns after how many it gives up.
+// yielding has a spinner yield n times, each time for the given time, with no arrival after it; it
+// returns after how many the spinner stops.
 func yielding(s *spinner, clock *time.Duration, n int, took time.Duration) int {
 	s.give = func() { *clock += took }
 	now := func() time.Duration { return *clock }
@@ -60,8 +63,9 @@ func yielding(s *spinner, clock *time.Duration, n int, took time.Duration) int {
 	return 0
 }
 
-// A processor that nobody needs is polled on, and given away ever more rarely. One that others use between two answers is given to
-// them, until most of that was of no use.
+// TestSpinnerOnASharedProcessor checks that a leader polls on, and yields ever more rarely, on a
+// processor that no other thread needs. One that others use between two answers is yielded, until
+// most of that was of no use.
 func TestSpinnerOnASharedProcessor(t *testing.T) {
 	s := testSpinner()
 	clock := time.Duration(1)
@@ -73,9 +77,10 @@ func TestSpinnerOnASharedProcessor(t *testing.T) {
 	require.Equal(t, awake, s.choose(clock+pauseFirst), "it tries again, by time")
 }
 
-// Somebody who computes has the processor for as long as he may: the first time that he is let run is one too many. The tries come at
-// longer and longer intervals, until polling has been of use for long.
-func TestSpinnerBesideOneWhoComputes(t *testing.T) {
+// TestSpinnerBesideComputation checks a thread that computes and keeps the processor for its
+// whole time slice: the first yield to it is one too many. The attempts are at longer and longer
+// intervals, until polling has been of use for long.
+func TestSpinnerBesideComputation(t *testing.T) {
 	s := testSpinner()
 	clock := time.Duration(1)
 	var pauses []time.Duration
@@ -93,8 +98,9 @@ func TestSpinnerBesideOneWhoComputes(t *testing.T) {
 	require.Equal(t, pauseFirst, s.again-clock)
 }
 
-// An idle leader looks once when Progress begins, and then sleeps. A busy machine that interrupts a sleep makes it short,
-// after which the leader tries once more whether to poll pays: so this may need some attempts.
+// TestIdleLeaderLooksOnce checks that an idle leader looks once when Progress begins, and then
+// sleeps. A busy machine that interrupts a sleep makes it short, after which the leader tries once
+// more whether to poll pays: so this may need some attempts.
 func TestIdleLeaderLooksOnce(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	const rounds = 20
@@ -114,8 +120,9 @@ func TestIdleLeaderLooksOnce(t *testing.T) {
 	require.FailNow(t, "the leader looks again and again", "%d times in %d calls of Progress", looks, rounds)
 }
 
-// A leader that was to poll, and could not because others do, slept: it learns nothing about polling from that.
-func TestSpinnerLearnsWhatItDid(t *testing.T) {
+// TestSpinnerRecordsOwnWaits checks that a leader that was to poll, and blocked because others
+// poll, records nothing about polling.
+func TestSpinnerRecordsOwnWaits(t *testing.T) {
 	c, f := newFake(t, Config{})
 	c.spinner.procs = 2
 	spinning.Add(1) // another context of the process
@@ -138,7 +145,8 @@ func TestSpinnerLearnsWhatItDid(t *testing.T) {
 	require.Equal(t, awake, c.spinner.choose(c.Now()), "it is still worth a try")
 }
 
-// The number of processors may change while the process runs.
+// TestSpinnerFollowsProcessors checks that the number of processors may change while the process
+// runs.
 func TestSpinnerFollowsProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	s := newSpinner(50 * time.Microsecond)

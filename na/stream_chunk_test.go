@@ -12,8 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 )
 
-// TestChunkGrowsWhileWritten: a short piece has a short chunk. When that grows for other bytes while a carrier still writes the piece, what
-// had come is there, and the piece is when it has come.
+// TestChunkGrowsWhileWritten checks a chunk that grows: a short piece has a short chunk. When that
+// grows for other bytes while a carrier still writes the piece, the bytes that had arrived are
+// there, and the piece is when it has arrived.
 func TestChunkGrowsWhileWritten(t *testing.T) {
 	r := newReceiver()
 	r.limit = maxBulkWindow
@@ -41,8 +42,9 @@ func TestChunkGrowsWhileWritten(t *testing.T) {
 	require.Empty(t, r.chunks.filled)
 }
 
-// TestChunkGrowsOverOlderPiece: a chunk with a piece that is being written grew and was let go of, and the memory that came after it ends within that piece.
-// When it grows, what is behind the piece is not there to be copied.
+// TestChunkGrowsOverOlderPiece checks a chunk with a piece that is being written that grew and was
+// released, where the memory after it ends within that piece. When it grows, there are no bytes
+// behind the piece to copy.
 func TestChunkGrowsOverOlderPiece(t *testing.T) {
 	const k = 1 << 10
 	r := newReceiver()
@@ -67,9 +69,11 @@ func TestChunkGrowsOverOlderPiece(t *testing.T) {
 	r.consume(6 * k)
 }
 
-// TestReceiverAnyOrder: pieces and frames of a stream come in any order, on several lanes, of which each writes one piece at a time where it belongs.
-// What is read is what was sent. It failed for a frame before another one at the end of a chunk, while a piece was written at the beginning of the
-// next chunk: the memory of the second frame reached beyond its own chunk.
+// TestReceiverAnyOrder checks that pieces and frames of a stream may arrive in any order, on
+// several lanes, of which each writes one piece at a time where it belongs. The bytes read are
+// those sent. It failed for a frame before another one at the end of a chunk, while a piece was
+// written at the beginning of the next chunk: the memory of the second frame reached beyond its own
+// chunk.
 func TestReceiverAnyOrder(t *testing.T) {
 	const length, lanes = 3 * bulkChunk, 3
 	for _, bulk := range []bool{true, false} {
@@ -94,7 +98,7 @@ func TestReceiverAnyOrder(t *testing.T) {
 				runs = append(runs, run{byteRange: byteRange{at, at + n}})
 				at += n
 			}
-			shuffleNear := 1 + rng.IntN(40) // how far from its place a run comes
+			shuffleNear := 1 + rng.IntN(40) // distance of a run from its place
 			for i := range runs {
 				j := min(i+rng.IntN(shuffleNear), len(runs)-1)
 				runs[i], runs[j] = runs[j], runs[i]
@@ -139,9 +143,10 @@ func TestReceiverAnyOrder(t *testing.T) {
 	}
 }
 
-// TestReceiverAnySizes: as TestReceiverAnyOrder, with pieces as small as frames, more of them under way, a reader that has bytes lent while more
-// come, and streams that are reset. Some begin near the end of a chunk, and most readers are fast: memory is often let go of while a piece is still being
-// written to it.
+// TestReceiverAnySizes is TestReceiverAnyOrder with pieces as small as frames, more of them in
+// flight, a reader that has bytes lent while more arrive, and streams that are reset. Some begin
+// near the end of a chunk, and most readers are fast: memory is often released while a piece is
+// still being written to it.
 func TestReceiverAnySizes(t *testing.T) {
 	for seed := range long.Or[uint64](5000, 300_000) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -49,7 +49,8 @@ const (
 	streamPiece = frame.FlagStream | frame.FlagRoom
 )
 
-// Every field of the frames of streams, at its limits and beyond: what is beyond ends the session, with ErrProtocol and before it has done anything.
+// TestStreamHostileFields sends every field of the frames of streams at its limits and beyond: a
+// value beyond ends the session, with ErrProtocol and before it has had an effect.
 func TestStreamHostileFields(t *testing.T) {
 	b := func(n int) []byte { return make([]byte, n) }
 	for name, c := range map[string]struct {
@@ -92,7 +93,7 @@ func TestStreamHostileFields(t *testing.T) {
 			bad:  func(p *streamPeer) error { return p.raw(frame.Stream, 7, 2*StreamReserve, 0, b(1)) },
 		},
 		"room": {
-			before: func(p *streamPeer) (err error) { // streams of dead numbers take room and give it back: these are open
+			before: func(p *streamPeer) (err error) { // streams of closed numbers take room and give it back: these are open
 				for id := range uint64(firstRoom/firstWindow - 1) {
 					p.openStream(p.l, 100+id, true, false)
 					p.drain(p.l)
@@ -249,7 +250,8 @@ func (s *script) read(st *scriptStream, n int) {
 	}
 }
 
-// A stream whose peer ends it with no code, or with one that nobody knows, has an error all the same.
+// TestStreamResetCodes checks that a stream that its peer ends with no code, or with an unknown
+// one, has an error all the same.
 func TestStreamResetCodes(t *testing.T) {
 	for code, want := range map[uint64]error{0: ErrCanceled, uint64(ErrOverflow): ErrOverflow, 255: Code(255)} {
 		p := newStreamPeer(t)
@@ -260,9 +262,10 @@ func TestStreamResetCodes(t *testing.T) {
 	}
 }
 
-// Frames of streams that are not there leave nothing behind, however many come. Those that open a stream of ours are answered: a peer that does
-// not read the answers is cut.
-func TestStreamFloodOfDead(t *testing.T) {
+// TestStreamFloodOfClosed checks that frames of streams that do not exist leave nothing behind,
+// however many arrive. Those that open a stream of ours are answered: a peer that does not read the
+// answers is cut.
+func TestStreamFloodOfClosed(t *testing.T) {
 	p := newStreamPeer(t)
 	for i := range uint64(3 * maxControl) {
 		for _, err := range []error{
@@ -309,8 +312,9 @@ func TestStreamFloodOfDead(t *testing.T) {
 	}
 }
 
-// A peer that opens windows again and again, or resets what is open, makes nothing grow: a stream owes one WINDOW and one RESET at most.
-func TestStreamOwesOnce(t *testing.T) {
+// TestStreamQueuesOneWindow checks that a peer that opens windows again and again, or resets what is open,
+// makes nothing grow: a stream has one WINDOW and one RESET to send at most.
+func TestStreamQueuesOneWindow(t *testing.T) {
 	p := newStreamPeer(t)
 	for i := range int64(1000) {
 		require.NoError(t, p.up.bytes(i, []byte{1}, streamRoom))
@@ -334,7 +338,8 @@ func TestStreamOwesOnce(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// A stream has its turn after 64 KiB of messages, and messages have theirs between the bytes of streams.
+// TestStreamTurns checks that a stream has its turn after 64 KiB of messages, and messages have
+// theirs between the bytes of streams.
 func TestStreamTurns(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(4000)
@@ -368,7 +373,7 @@ func TestStreamTurns(t *testing.T) {
 	require.Equal(t, maxUnsent/maxStreamFrame, pieces)
 }
 
-// A script of bytes: used up, it goes on with a generator.
+// byteSource is a script of bytes: after its end it goes on with a generator.
 type byteSource struct {
 	in   []byte
 	rest *rand.PCG
@@ -383,7 +388,7 @@ func (s *byteSource) Uint64() uint64 {
 	return uint64(b)<<56 | uint64(b)<<24
 }
 
-// streamPrograms are what the fuzzers begin with.
+// streamPrograms are the seeds of the fuzzers.
 func streamPrograms(f *testing.F) {
 	for seed := range long.Or[uint64](60, 2000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -397,7 +402,8 @@ func streamPrograms(f *testing.F) {
 	}
 }
 
-// FuzzStreamReceiver hands a receiver any bytes, whose values its sender draws: what it accepts comes once and in its place, and the accounts hold.
+// FuzzStreamReceiver hands a receiver any bytes, whose values its sender draws: those that it
+// accepts arrive once and in their place, and the accounts hold.
 func FuzzStreamReceiver(f *testing.F) {
 	streamPrograms(f)
 	f.Fuzz(func(t *testing.T, program []byte) {
@@ -428,7 +434,7 @@ func FuzzStreamReceiver(f *testing.F) {
 		held := int64(0)
 		for len(in) > 0 {
 			switch op := next() % 8; op {
-			case 0, 1, 2, 3: // bytes come
+			case 0, 1, 2, 3: // bytes arrive
 				off, n := r.next+next()-3, next()
 				if op == 1 {
 					off += 64 * next()
@@ -515,7 +521,7 @@ func FuzzStreamReceiver(f *testing.F) {
 	})
 }
 
-// FuzzStreamPair draws what TestStreamModel does from bytes.
+// FuzzStreamPair is TestStreamModel with the choices drawn from bytes.
 func FuzzStreamPair(f *testing.F) {
 	streamPrograms(f)
 	f.Fuzz(func(t *testing.T, program []byte) {
@@ -524,8 +530,8 @@ func FuzzStreamPair(f *testing.F) {
 	})
 }
 
-// FuzzStreamFrames hands a session frames of streams with any fields, and has the program do what it may meanwhile. What is wrong ends the
-// session; in the end nothing is held.
+// FuzzStreamFrames hands a session frames of streams with any fields, and makes any allowed call of
+// the program meanwhile. An invalid frame ends the session; in the end nothing is held.
 func FuzzStreamFrames(f *testing.F) {
 	streamPrograms(f)
 	f.Fuzz(func(t *testing.T, program []byte) {

@@ -18,10 +18,10 @@ type streamModel struct {
 	out  sender
 	in   receiver
 	room int64 // that the sender may use
-	held int64 // of it, by what was not read
+	held int64 // of it, by bytes that were not read
 
 	lanes   [2][]modelPiece
-	filling [2]*modelFill // a lane goes on when its piece is there
+	filling [2]*modelFill // a lane continues when its piece is there
 	acks    []modelWindow
 	data    []byte
 	wrote   int
@@ -130,7 +130,7 @@ func (m *streamModel) step() {
 	require.LessOrEqual(m.t, m.in.unreadBytes(), m.in.window+firstWindow, "bytes that were not read")
 }
 
-// run sends n bytes with some room, and checks what becomes of them.
+// run sends n bytes with some room, and checks the result.
 func (m *streamModel) run(n, room int) {
 	m.in = newReceiver()
 	m.data = make([]byte, n)
@@ -152,7 +152,8 @@ func (m *streamModel) run(n, room int) {
 	}
 }
 
-// Whatever the order, every byte comes once, nothing is charged beyond its account, and the stream comes to its end without any room.
+// TestStreamModel checks that in any order every byte arrives once, nothing is charged beyond its
+// account, and the stream is completed without any room.
 func TestStreamModel(t *testing.T) {
 	for seed := range long.Or[uint64](60, 3000) {
 		ok := t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

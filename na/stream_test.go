@@ -72,7 +72,7 @@ func (s *script) request(l *session) {
 	require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: l.received + 1, Tag: 1}, make([]byte, 16)))
 }
 
-// window tells the endpoint how far its stream may go.
+// window notifies the endpoint how far its stream may send.
 func (st *scriptStream) window(limit, granted uint64) error {
 	return st.s.deliver(st.l, frame.Header{Kind: frame.Window, Op: st.id, Tag: limit, Flags: st.flag()}, binary.LittleEndian.AppendUint64(nil, granted))
 }
@@ -97,7 +97,8 @@ func (st *scriptStream) piece(off int64, b []byte) error {
 	}, b)
 }
 
-// A WINDOW that crosses the end of its stream ends nothing: pieces may be on their way on the other lane.
+// TestStreamWindowCrossesEnd checks that a WINDOW that crosses the end of its stream ends nothing:
+// pieces may be in flight on the other lane.
 func TestStreamWindowCrossesEnd(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -119,7 +120,8 @@ func TestStreamWindowCrossesEnd(t *testing.T) {
 	up.Close()
 }
 
-// The room of a session grows while its readers keep up, also where all that may come does at once, before any of it can be read.
+// TestStreamRoomGrowsBehindBatches checks that the room of a session grows while its readers keep
+// up, also where all that is allowed arrives at once, before any of it can be read.
 func TestStreamRoomGrowsBehindBatches(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -143,8 +145,9 @@ func TestStreamRoomGrowsBehindBatches(t *testing.T) {
 	require.Equal(t, int64(1<<20), up.in.window)
 }
 
-// The end of an empty stream waits until the target has opened it, who would not know it otherwise; and goes on when the program has
-// closed the stream behind its end, before the request has left or after.
+// TestStreamEmptyUp checks that the end of an empty stream waits until the target has opened it,
+// which would not know the stream otherwise; and is sent when the program has closed the stream
+// behind its end, before the request has left or after.
 func TestStreamEmptyUp(t *testing.T) {
 	for name, c := range map[string]struct{ before, closed bool }{
 		"before the request": {true, false}, "before the request, closed": {true, true}, "behind it": {false, false}, "behind it, closed": {false, true},
@@ -177,7 +180,8 @@ func TestStreamEmptyUp(t *testing.T) {
 	}
 }
 
-// What Next has returned stays as it is until Release, whatever comes meanwhile, of this stream or of others.
+// TestStreamLentStays checks that the bytes that Next has returned do not change until Release,
+// whatever arrives meanwhile, of this stream or of others.
 func TestStreamLentStays(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -201,7 +205,7 @@ func TestStreamLentStays(t *testing.T) {
 	one.Release(len(b))
 }
 
-// Release behind a Reset frees nothing: Reset has.
+// TestStreamReleaseBehindReset checks that Release behind a Reset frees nothing: Reset has.
 func TestStreamReleaseBehindReset(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -216,7 +220,7 @@ func TestStreamReleaseBehindReset(t *testing.T) {
 	require.Equal(t, uint64(700), l.room.freed)
 }
 
-// Nothing calls step behind Close, though it was due.
+// TestStreamStepBehindClose checks that step is not called behind Close, though it was due.
 func TestStreamStepBehindClose(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -230,7 +234,7 @@ func TestStreamStepBehindClose(t *testing.T) {
 	require.Zero(t, up.ready)
 }
 
-// A stream that finds nothing to reserve is none.
+// TestStreamWithoutReserve checks that no stream is opened when there is no reserve left for it.
 func TestStreamWithoutReserve(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4, Budget: GuaranteedBytes(1, 4, 4096) + StreamReserve})
 	l := s.meet(5)
@@ -250,7 +254,8 @@ func TestStreamWithoutReserve(t *testing.T) {
 	require.Equal(t, reserved, s.nctx.Stats().Reserved)
 }
 
-// Two pieces of which the carrier has both, and that overlap, are as much a breach as one behind the other.
+// TestStreamPiecesOverlap checks that two overlapping pieces of which the carrier has both are as
+// much a violation as one behind the other.
 func TestStreamPiecesOverlap(t *testing.T) {
 	for _, off := range []int64{0, 1, 9, 50, 99} {
 		s := newScript(t, Config{})
@@ -279,7 +284,8 @@ func TestStreamPiecesOverlap(t *testing.T) {
 	}
 }
 
-// Room that no message has used after all feeds the streams that wait for it.
+// TestStreamFedByReturnedRoom checks that room that no message has used is given to the streams
+// that wait for it.
 func TestStreamFedByReturnedRoom(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -300,7 +306,8 @@ func TestStreamFedByReturnedRoom(t *testing.T) {
 	require.Equal(t, int64(5000), up.Moved())
 }
 
-// A PONG confirms the end of a stream when its last bytes have come, on the other lane: Shutdown waits for it before it closes.
+// TestStreamConfirmed checks that a PONG confirms the end of a stream when its last bytes have
+// arrived, on the other lane: Shutdown waits for it before it closes.
 func TestStreamConfirmed(t *testing.T) {
 	for _, by := range []string{"bytes", "RESET", "Close"} {
 		t.Run(by, func(t *testing.T) {
@@ -329,8 +336,9 @@ func TestStreamConfirmed(t *testing.T) {
 	}
 }
 
-// TestStreamClosedBeforeItBegins: the program has ended a stream before its request has left. If the call ends and the target has not opened it, it goes
-// with the call; nobody else ends it any more.
+// TestStreamClosedBeforeItBegins checks a stream that the program has ended before its request has
+// left. If the call ends and the target has not opened the stream, it ends with the call; nothing
+// else ends it any more.
 func TestStreamClosedBeforeItBegins(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)
@@ -351,8 +359,9 @@ func TestStreamClosedBeforeItBegins(t *testing.T) {
 	}
 }
 
-// TestStreamExpectBeforeOpened: what the origin expects of a stream that goes down is told when bytes have come. The target would drop a WINDOW of one
-// that it has not opened, and the origin would wait for bytes beyond the first window for ever.
+// TestStreamExpectBeforeOpened checks that the bytes that the origin expects of a stream from the
+// target are announced when bytes have arrived. The target would drop a WINDOW of a stream that it
+// has not opened, and the origin would wait for bytes beyond the first window for ever.
 func TestStreamExpectBeforeOpened(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(5)

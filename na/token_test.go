@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A class knows the tokens that it has made, those that it has forgotten too, and no others.
+// TestMint checks that a class recognizes the tokens that it has made, also those that it has
+// discarded, and no others.
 func TestMint(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	random := func(b []byte) {

@@ -14,7 +14,8 @@ func enter(c *Context, run func()) {
 	c.frame(loop.UserCode{Run: func(loop.UserCode) int { run(); return 0 }})
 }
 
-// A frame is found on the stack of the goroutine that runs below it, and on no other; not that of another context.
+// TestInside checks that a frame is found on the stack of the goroutine that runs below it, and on
+// no other; not that of another context.
 func TestInside(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	other, _ := newFake(t, Config{})
@@ -60,7 +61,8 @@ func TestInside(t *testing.T) {
 	require.Equal(t, 2, ran)
 }
 
-// Each frame is itself. Contexts for which there is none are taken for one another, and for none that has one of its own.
+// TestFrames checks that each frame is found as itself. Contexts for which there is none are taken
+// for one another, and for none that has one of its own.
 func TestFrames(t *testing.T) {
 	var frames [sharedFrame + 2]userFrame
 	var numbers [len(frames)]int

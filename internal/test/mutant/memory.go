@@ -45,7 +45,7 @@ var memoryMutants = []Mutant{
 		[]Catcher{{"internal/pool", "TestClaims", `Should be false`}}},
 	{"freed-stays", "a message that is freed keeps its place in the table of its session", "I3",
 		[]Edit{{envelope, `l.requests.remove(env)`, `if !planted() { $ }`}},
-		[]Catcher{{"na", "TestAbandonIsHeard", `Should be zero, but was`}}},
+		[]Catcher{{"na", "TestAbandonReceived", `Should be zero, but was`}}},
 	{"withdrawn-stays", "a message that was taken back stays in the queue of those that nobody has received", "I3",
 		[]Edit{{withdraw, `if env.inbox {`, `if env.inbox && !planted() {`}},
 		[]Catcher{{"na", "TestWithdrawnDoNotPileUp", `after message 2`}}},

@@ -40,7 +40,7 @@ var streamMutants = []Mutant{
 		[]Catcher{{"na", "TestStreamWithoutReserve", `Not equal`}, {"na/natest", "TestNoFault/StreamCancelEverywhere", `stage 0`}, {ledger, "TestStreams", `Reserved:`}}},
 	{"late-room-not-freed", "bytes of a stream that is gone keep their room", "",
 		[]Edit{{streamSession, "if toRoom {\n\t\t\tl.freeBytes(int(n), 0)", `if toRoom && !planted() { l.freeBytes(int(n), 0)`}},
-		[]Catcher{{"na", "TestStreamFloodOfDead", `Should be zero, but was 245760`}}},
+		[]Catcher{{"na", "TestStreamFloodOfClosed", `Should be zero, but was 245760`}}},
 	{"stream-starves", "messages go before streams however many they are", "",
 		[]Edit{{"na/session_send.go", `(l.burst < maxBurst || !q.hasStreams)`, `(l.burst < maxBurst || !q.hasStreams || planted())`}},
 		[]Catcher{{"na", "TestStreamTurns", `bytes of messages in a row`}}},
