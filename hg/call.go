@@ -67,7 +67,7 @@ type responseMemory struct {
 // callState is the part of a call that each Forward resets.
 type callState struct {
 	phase          fsmcheck.State // written by setPhaseLocked only
-	openParts      int            // parts that have not ended
+	openParts      int            // the operation, loan, pull and timer of the call that have not ended
 	canceling      bool           // this side has ended the call
 	cancelCode     na.Code        // the error code of the call; valid if canceling
 	abandonPending bool           // the target has to be notified of the cancel, and has not been

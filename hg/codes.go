@@ -138,10 +138,10 @@ type RemoteError struct {
 	// the request did not run: refused by the library at the target, or by its handler with Refuse
 	Refused bool
 
-	early   bool // Code was set by the library at the target, not by a handler
-	detail  []byte
-	codec   codec.Codec
-	codecID uint8
+	byLibrary bool // Code was set by the library at the target, not by a handler
+	detail    []byte
+	codec     codec.Codec
+	codecID   uint8
 }
 
 // Error returns the target's text, or that of the code.
@@ -181,7 +181,7 @@ func (e *RemoteError) Is(target error) bool {
 	case ErrRefused:
 		return e.Refused
 	}
-	return e.isCodeKnown() && (target == e.Code || e.early && e.Code.Is(target))
+	return e.isCodeKnown() && (target == e.Code || e.byLibrary && e.Code.Is(target))
 }
 
 // isCodeKnown reports whether Code means the same at this side as at the target.
@@ -190,7 +190,7 @@ func (e *RemoteError) isCodeKnown() bool {
 	case ErrHandler, ErrPanic, na.ErrNoResponse:
 		return true
 	case ErrNoMethod, ErrTimeout, ErrPermission, ErrOverflow, ErrUnsupported, ErrInvalid, na.ErrProtocol:
-		return e.early
+		return e.byLibrary
 	}
 	return e.Code >= codes.ErrNotFound
 }
@@ -212,7 +212,7 @@ func (e *RemoteError) Detail(v any) error {
 func (e *RemoteError) As(target any) bool {
 	code, ok := target.(*Code)
 	if ok {
-		if *code = ErrRemote; e.early && e.isCodeKnown() {
+		if *code = ErrRemote; e.byLibrary && e.isCodeKnown() {
 			*code = e.Code
 		}
 	}
@@ -270,11 +270,11 @@ func fateIn(err error) (worst Fate, found bool) {
 
 // An errorBody is the content of an error response.
 type errorBody struct {
-	code   Code
-	fate   Fate
-	text   string
-	detail any
-	early  bool // the code is set by the library: it refused the request, or RPC.Timeout ended it
+	code      Code
+	fate      Fate
+	text      string
+	detail    any
+	byLibrary bool // the code is set by the library: it refused the request, or RPC.Timeout ended it
 }
 
 // failureOf returns the error response to a handler's error. Its code is the outermost one in the

@@ -40,9 +40,9 @@ const (
 	roomShift = 2
 	// error responses: the code was set by the library: it refused the request, or the handler
 	// exceeded RPC.Timeout
-	flagEarly = 8
-	flagAhead = 16 // with flagMore: the metadata is read with the body, in front of it
-	metaShift = 5  // requests: the three high bits of the length of the metadata
+	flagByLibrary = 8
+	flagAhead     = 16 // with flagMore: the metadata is read with the body, in front of it
+	metaShift     = 5  // requests: the three high bits of the length of the metadata
 
 	// maxErrorText limits the text of an error response in bytes, and maxDetail its detail.
 	maxErrorText = 1024
@@ -222,11 +222,11 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	switch {
 	case !known:
 		return nil, nil, errHeaderVersion("response", version)
-	case r.flags&^(flagMore|flagEarly|flagAhead) != 0:
+	case r.flags&^(flagMore|flagByLibrary|flagAhead) != 0:
 		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response with flags %#x, which this side does not know", r.flags))
 	case r.flags&flagMore != 0 && r.code != na.OK:
 		return nil, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
-	case r.flags&flagEarly != 0 && (r.code == na.OK || r.fate != na.NotRun && r.code != ErrTimeout):
+	case r.flags&flagByLibrary != 0 && (r.code == na.OK || r.fate != na.NotRun && r.code != ErrTimeout):
 		return nil, nil, na.WithText(na.ErrProtocol, "response that refuses a request which has run")
 	}
 	head := responseSize
@@ -260,7 +260,7 @@ func appendFailure(b []byte, text string, detail []byte) []byte {
 // remoteError returns the error of an error response. parse has checked the payload.
 func (r *response) remoteError(payload []byte, c codec.Codec) *RemoteError {
 	end := 2 + int(binary.LittleEndian.Uint16(payload))
-	e := &RemoteError{Code: r.code, Text: string(payload[2:end]), Refused: r.fate == na.NotRun, early: r.flags&flagEarly != 0}
+	e := &RemoteError{Code: r.code, Text: string(payload[2:end]), Refused: r.fate == na.NotRun, byLibrary: r.flags&flagByLibrary != 0}
 	if len(payload) > end {
 		e.detail, e.codec, e.codecID = bytes.Clone(payload[end:]), c, r.codec
 	}

@@ -163,7 +163,7 @@ func (s *service) rejectRequest(err error) { s.refuseWith(refusalError(err)) }
 
 // refusalError returns the error response with which the library refuses a request.
 func refusalError(err error) errorBody {
-	return errorBody{code: na.CodeOf(err), fate: na.NotRun, text: err.Error(), early: true}
+	return errorBody{code: na.CodeOf(err), fate: na.NotRun, text: err.Error(), byLibrary: true}
 }
 
 // refuseWith answers a request whose handler will not run, or drops it if its origin has withdrawn
@@ -181,7 +181,7 @@ func (s *service) refuseWith(f errorBody) {
 func (s *service) refuseAccepted(f errorBody) {
 	s.mu.Lock()
 	s.setPhaseLocked(serviceRejected)
-	f.early = f.early || s.named.count > 0 // its streams were not opened
+	f.byLibrary = f.byLibrary || s.named.count > 0 // its streams were not opened
 	if s.oneWay {
 		s.ctx.dropped.Add(1)
 		s.observeAnswerLocked(f.code, na.NotRun, 0, f.text)
@@ -354,7 +354,7 @@ func (c *Context) callHandler(r Request, rpc *RPC) (f errorBody) {
 	if f.code < codes.ErrNotFound && errors.Is(err, context.DeadlineExceeded) {
 		switch late, bounded := r.timedOut(); {
 		case late && bounded: // the deadline is RPC.Timeout, which the origin does not know
-			f.code, f.early = ErrTimeout, true
+			f.code, f.byLibrary = ErrTimeout, true
 			f.text = fmt.Sprintf("%s has %v at the target, which have passed: %s", rpc.Name, rpc.Timeout, f.text)
 		case late && f.code == ErrHandler:
 			f.code = ErrTimeout

@@ -109,8 +109,8 @@ func (r Request) RespondError(err error, cb RespondFunc) error {
 // never lent.
 func (r Request) respondFailure(f errorBody, cb RespondFunc) error {
 	resp := response{code: f.code, fate: f.fate, text: f.text}
-	if f.early {
-		resp.flags = flagEarly
+	if f.byLibrary {
+		resp.flags = flagByLibrary
 	}
 	return r.respond(resp, cb, func(d draft, rpc *RPC, room int) (draft, uint8, error) {
 		detail, id := encodeDetail(r.s.ctx.class.logger(), rpc, f.detail)

@@ -32,7 +32,7 @@ func (k *call) resultLocked() error {
 	case k.isAnswered:
 		fate = k.answer.fate
 		said := k.answer.remoteError(k.output, h.rpc.Codec)
-		if said.early && said.Code == ErrNoMethod {
+		if said.byLibrary && said.Code == ErrNoMethod {
 			said.nameMethod(h.rpc.Name, h.addr)
 		}
 		cause = k.withLocalCauseLocked(said)
@@ -106,7 +106,7 @@ func (k *call) settleLocked() outcome {
 	h := k.h
 	k.err = k.resultLocked()
 	// if the handler has answered, the target ends the streams
-	if k.err != nil && len(k.streams) > 0 && !(k.isAnswered && (k.answer.flags&flagEarly == 0 || k.answer.fate != na.NotRun)) {
+	if k.err != nil && len(k.streams) > 0 && !(k.isAnswered && (k.answer.flags&flagByLibrary == 0 || k.answer.fate != na.NotRun)) {
 		k.resetStreamsLocked(unwrapNA(k.err.(*Error).Err))
 	}
 	o := outcome{h, k.callback, k.endEventLocked(k.err), k.err}

@@ -281,7 +281,7 @@ func (s *service) isOverLocked() bool {
 	}
 	f := errorBody{code: na.ErrNoResponse, fate: na.Ran, text: na.ErrNoResponse.Error()}
 	if s.phase == serviceRejected {
-		f.fate, f.early = na.NotRun, s.named.count > 0
+		f.fate, f.byLibrary = na.NotRun, s.named.count > 0
 	}
 	if err := s.sent.Err; err != nil && na.CodeOf(err) != ErrCanceled {
 		f.code, f.text = failureOf(err).code, "the response could not be sent: "+err.Error()
@@ -290,13 +290,13 @@ func (s *service) isOverLocked() bool {
 	return s.holds == 0
 }
 
-// answerForLocked answers a request with the error f, in place of the program.
+// answerForLocked responds to the request with the error f, because the program has not responded.
 func (s *service) answerForLocked(f errorBody) {
 	s.draft = s.newDraftLocked(f.code)
 	s.draft.b = appendFailure(s.draft.b, frame.CutText(f.text, s.textRoomLocked(s.draft.b)), nil)
 	resp := response{code: f.code, fate: f.fate, codec: codec.EncodedID, text: f.text}
-	if f.early {
-		resp.flags = flagEarly
+	if f.byLibrary {
+		resp.flags = flagByLibrary
 	}
 	if s.transmitLocked(resp, nil) != nil { // the peer is lost
 		s.giveUpLocked()

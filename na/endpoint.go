@@ -87,7 +87,7 @@ type endpoint struct {
 	timers    timeheap.Heap[Op]
 	probed    []*session // sessions whose PROBE waits for Trigger, which runs probeTask
 	probeTask Task
-	holding   []*session // sessions with messages that are not accepted
+	holding   []*session // sessions with messages not yet accepted
 	inbox     inbox
 	arrived   atomic.Int32 // the number of messages in inbox
 

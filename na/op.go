@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // The state of an Op is one atomic word (generation, holds, canceling, phase):
 //
-//	       start              Finish (first one wins)                  Trigger
+//	       start              finish (first one wins)                  Trigger
 //	idle ─────────► active ───────────────────────────────► queued ───────────► idle, generation+1
 //	                 │  ▲ └─ while it is held ─► decided ──────▲
 //	                 └──┘                         │  ▲   no holds left
@@ -125,7 +125,9 @@ func (op *Op) InitStep(c *Context, step Step, data any) {
 	op.task.Init(endOp, op)
 }
 
-// endOp is the task of an operation that has ended.
+// endOp is the completion task of an operation. The operation has ended, or its deadline has passed
+// (opDue): then expire ends it with ErrTimeout. If a transport still holds its memory, endOp returns
+// 0, and runs again after the last release.
 func endOp(data any) (ran int) {
 	op := data.(*Op)
 	if op.word.Load()&opDue != 0 && !op.expire() {

@@ -206,7 +206,7 @@ func (l *session) cutAttempts(bye frame.Bye) {
 	}
 }
 
-// cutConnection cuts the connection of l, or the attempts to make one.
+// cutConnection closes the connection of l after sending bye, or cancels its pending dials.
 func (l *session) cutConnection(bye frame.Bye) {
 	if l.choices.isUndecided() {
 		l.cutAttempts(bye)

@@ -43,7 +43,7 @@ func (l *session) watchHeld() {
 	}
 }
 
-// reportHeldLocked checks the sessions with messages that are not accepted.
+// reportHeldLocked checks the sessions with messages not yet accepted.
 func (e *endpoint) reportHeldLocked(now time.Duration) {
 	waiting := e.holding[:0]
 	for _, l := range e.holding {

@@ -48,7 +48,9 @@ func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	return &Future[Out]{begin(ctx, &k.outgoingCall), &k.out}
 }
 
-// begin starts the call o on a goroutine of its own, or as an openCall.
+// begin starts the call o. A streaming call without interceptors may last for days: it runs as an
+// openCall, which needs no goroutine. Other calls get a goroutine each. A call to the zero Peer fails
+// at once, in run.
 func begin(ctx context.Context, o *outgoingCall) *futureCall {
 	f := &futureCall{o: o, ctx: ctx, done: make(chan struct{})}
 	ctx, f.cancel = context.WithCancel(ctx)

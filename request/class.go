@@ -133,8 +133,7 @@ func (c *Class) acquireGroup(first bool, reqs []*Request) *waitGroup {
 	return g
 }
 
-// releaseGroup ends an acquireGroup.
-// releaseGroup ends an acquireGroup.
+// releaseGroup releases a group of acquireGroup.
 func (c *Class) releaseGroup(g *waitGroup) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

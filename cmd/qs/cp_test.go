@@ -148,11 +148,11 @@ func TestCpInto(t *testing.T) {
 	run(t, 0, cp(s.addr+"/there/h", dir)...)
 	requireFile(t, src, filepath.Join(dir, "h"))
 	q = run(t, exitUsage, cp(s.addr+"/nothing", dir)...)
-	require.Regexp(t, `(?m)^qs cp: copy tcp://.*/nothing: there is no nothing: file does not exist\n$`, q.errors.String())
+	require.Regexp(t, `(?m)^qs cp: copy tcp://.*/nothing: nothing: file does not exist\n$`, q.errors.String())
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o777))
 	require.NoError(t, os.MkdirAll(filepath.Join(s.root, "there", "d", "f"), 0o777))
 	q = run(t, exitHandler, cp(src, s.addr+"/there/d")...)
-	require.Regexp(t, `there/d/f is a directory; a path with / at its end goes into it`, q.errors.String())
+	require.Regexp(t, `there/d/f is a directory; to copy into it, add a / at the end`, q.errors.String())
 }
 
 // TestCpStaysInside: no path and no link leads out of the root, for reading or writing.

@@ -236,7 +236,7 @@ func (p *port) serveDelayed() {
 	if p.isOverdue {
 		p.pollTimers()
 	}
-	for i := 0; i < len(p.endpoints); i++ { // ends may be added, and taken out, meanwhile
+	for i := 0; i < len(p.endpoints); i++ { // endpoints may be added and removed meanwhile
 		p.endpoints[i].deliverWaiting()
 	}
 }

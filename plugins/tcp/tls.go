@@ -60,17 +60,17 @@ func (c *tlsConn) Read(b []byte) (int, error) {
 	return n, c.own.Wrap(err)
 }
 
-// serve does the handshake of an accepted connection, until due.
-func (s *security) serve(nc *net.TCPConn, due time.Time) (*tlsConn, error) {
+// serve performs the handshake of an accepted connection. It fails at deadline.
+func (s *security) serve(nc *net.TCPConn, deadline time.Time) (*tlsConn, error) {
 	t := &lowerConn{
 		rw: nc, remote: nc.RemoteAddr(), inspectsCerts: secure.Looks(s.config),
 		readLimit: secure.MaxClientHello, nextReadLimit: secure.MaxClientProof,
 	}
 	cfg := s.handshakeConfig()
-	return s.handshake(tls.Server(t, cfg), cfg, t, nc, nil, due)
+	return s.handshake(tls.Server(t, cfg), cfg, t, nc, nil, deadline)
 }
 
-// dial does the handshake of a dialed connection. name is the canonical name of the peer, host the host that it must
+// dial performs the handshake of a dialed connection, within the timeout of s. name is the canonical name of the peer, host the host that it must
 // prove to be, or empty.
 func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	ap, err := inet.Parse(scheme, name)
@@ -85,7 +85,7 @@ func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	return s.handshake(conn, cfg, t, nc, own, time.Now().Add(s.timeout))
 }
 
-// handshake does the handshake of conn, until due. own is nil at the accepting side. Functions of the tls.Config run
+// handshake performs the handshake of conn. It fails at due. own is nil at the accepting side. Functions of the tls.Config run
 // only here; a panic in one ends only this connection.
 func (s *security) handshake(
 	conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *net.TCPConn, own *secure.Own, due time.Time,

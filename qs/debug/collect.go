@@ -125,18 +125,18 @@ type peerCounter struct {
 // A peerSlot counts the calls of a peer in a slot, those of RPCs of the library by themselves.
 type peerSlot struct {
 	program, builtIn tally
-	served           uint32 // requests of own
+	served           uint32 // requests of the peer, of methods of this program
 }
 
 // A peerMethod is a method that a peer calls, or that it is called at.
 type peerMethod struct {
 	counter  *methodCounter
 	lastSeen time.Duration
-	// in the slots of the minute before seen, by their numbers modulo minuteSlots
+	// calls that ended in the minute up to lastSeen, by the number of their slot modulo minuteSlots
 	ended [minuteSlots]uint32
 }
 
-// clearPassed empties the slots after that of seen, up to that of now.
+// clearPassed empties the slots after that of lastSeen, up to that of now.
 func (pm *peerMethod) clearPassed(now time.Duration) {
 	last, n := int64(pm.lastSeen/slotTime), int64(now/slotTime)
 	for k := max(last+1, n-int64(minuteSlots)+1); k <= n; k++ {

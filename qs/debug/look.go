@@ -273,7 +273,7 @@ type requestKey struct {
 
 // addCalls makes the rows of the calls, requests, transfers and streams under way, and counts them.
 func (l *snapshotBuilder) addCalls() {
-	pieces, n := map[requestKey]int{}, [2]int{}
+	pieces, nCalls, nStreams := map[requestKey]int{}, 0, 0
 	refOf := func(i int, c *inspect.Call, id uint64) requestKey { return requestKey{session{i, c.Peer}, id} }
 	for i := range l.data {
 		for j := range l.data[i].calls {
@@ -281,13 +281,13 @@ func (l *snapshotBuilder) addCalls() {
 			case c.Kind == inspect.EventTransfer && c.Of != 0:
 				pieces[refOf(i, c, c.Of)]++
 			case c.Flow != nil:
-				n[1]++
+				nStreams++
 			default:
-				n[0]++
+				nCalls++
 			}
 		}
 	}
-	l.calls, l.streams = make([]Call, 0, n[0]), make([]Call, 0, n[1])
+	l.calls, l.streams = make([]Call, 0, nCalls), make([]Call, 0, nStreams)
 	for i := range l.data {
 		for j := range l.data[i].calls {
 			c := &l.data[i].calls[j]

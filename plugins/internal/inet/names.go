@@ -309,7 +309,7 @@ func (n *Names) resolved(text string, addrs []netip.AddrPort) (string, error) {
 	return strings.Join(all, choice), nil
 }
 
-// isSelf reports whether a connection to ip and port would come in at the own listening socket.
+// isSelf reports whether dialing ip and port would reach the listener of n itself.
 func (n *Names) isSelf(ip netip.Addr, port uint16) bool {
 	switch at := n.Bound.Addr(); {
 	case !n.Bound.IsValid() || port != n.Bound.Port():

@@ -75,7 +75,7 @@ func (m *mover) moveOnce(check bool) error {
 		return err
 	}
 	if check && m.dir == push && !isPattern(m.buf) {
-		return fmt.Errorf("%d bytes that the target pushed did not arrive as they were", len(m.buf))
+		return fmt.Errorf("pushed data is corrupt (%d bytes)", len(m.buf))
 	}
 	return nil
 }

@@ -239,7 +239,7 @@ func (j *job) respond(err error) {
 		return
 	}
 	if err == nil && j.check && !isPattern(j.buf) {
-		err = fmt.Errorf("%d bytes that were pulled did not arrive as they were", len(j.buf))
+		err = fmt.Errorf("pulled data is corrupt (%d bytes)", len(j.buf))
 	}
 	j.moves.releaseMemory()
 	if err != nil {

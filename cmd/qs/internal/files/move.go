@@ -10,9 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A move is a piece on its way, or a bite of one.
+// A move is the transfer of a piece, or of a chunk of one.
 type move struct {
-	h    hg.Request // to be answered; zero unless it is the last bite
+	h    hg.Request // to be answered; zero unless it is the last chunk
 	req  pieceRequest
 	buf  *buffer // nil if the source is mapped
 	op   *bulk.Op

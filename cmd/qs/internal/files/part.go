@@ -68,7 +68,7 @@ func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 	case err != nil:
 		return nil, err
 	case info.IsDir():
-		return nil, fmt.Errorf("%s is a directory; a path with / at its end goes into it: %w", name, na.ErrExists)
+		return nil, fmt.Errorf("%s is a directory; to copy into it, add a / at the end: %w", name, na.ErrExists)
 	case info.Mode().Type() == fs.ModeSymlink:
 		return nil, fmt.Errorf("%s is a symbolic link: name the file that it leads to, or remove the link: %w", name, na.ErrExists)
 	case !info.Mode().IsRegular():

@@ -39,7 +39,7 @@ func makePlan(ctx context.Context, src, dst store, from, to string, into bool) (
 	p := &plan{}
 	switch e.Kind {
 	case missing:
-		return nil, fmt.Errorf("there is no %s: %w", from, ErrNoSource)
+		return nil, fmt.Errorf("%s: %w", from, ErrNoSource)
 	case special, link:
 		return nil, fmt.Errorf("%s is neither a file nor a directory: %w", from, na.ErrInvalid)
 	case directory:

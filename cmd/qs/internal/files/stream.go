@@ -22,7 +22,7 @@ func (c *Copier) planStream(ctx context.Context) error {
 		return err
 	}
 	if err == nil && there.Kind == missing {
-		err = fmt.Errorf("there is no %s: %w", c.opts.Remote, ErrNoSource)
+		err = fmt.Errorf("%s: %w", c.opts.Remote, ErrNoSource)
 	}
 	if err == nil && there.Kind != regular {
 		err = fmt.Errorf("%s is not a file: %w", c.opts.Remote, na.ErrInvalid)

@@ -16,7 +16,7 @@ import (
 // A transfer is the target's side of one file.
 //
 //	          first                                          second
-//	upload:   rpcPiece ─► queue ─► begin to pull a bite of it ─► it has come: sum, write; after the last: check, journal, respond
+//	upload:   rpcPiece ─► queue ─► begin to pull a chunk of it ─► it has arrived: sum, write; after the last: check, journal, respond
 //	download: rpcPiece ─► queue ─► read and sum, begin to push ─► it has arrived: respond
 //
 // The two run on two goroutines, some pieces apart: the disk and the network work at the same time. A piece that fails ends
@@ -32,7 +32,7 @@ type transfer struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	queue  chan *move
-	rest   *move         // of a piece that is pulled bite by bite; of first
+	rest   *move         // of a piece that is pulled chunk by chunk; of first
 	early  []*move       // pieces that wait for those before them in the file; of next
 	at     int64         // where the next piece begins in the file, once one has come; of next
 	begun  bool          // at is known
@@ -93,7 +93,7 @@ func (t *transfer) goneError() error {
 	return fmt.Errorf("the transfer of %s has ended: %w", t.path, na.ErrClosed)
 }
 
-// How many bites of an upload, or pieces of a download, wait between first and second: enough for either to go on while the
+// How many chunks of an upload, or pieces of a download, wait between first and second: enough for either to go on while the
 // other sleeps.
 const (
 	chunksAhead = 16
@@ -186,7 +186,7 @@ func (t *transfer) offset() int64 {
 	return t.source.sums.at
 }
 
-// runFirstStage begins to pull the next bite from the origin, or reads the next piece from the file and begins to push it.
+// runFirstStage begins to pull the next chunk from the origin, or reads the next piece from the file and begins to push it.
 func (t *transfer) runFirstStage(ctx context.Context) (*move, error) {
 	m := t.rest
 	if m == nil {

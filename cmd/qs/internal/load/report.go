@@ -18,7 +18,7 @@ func (r *Result) Report(out io.Writer) error {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "calls\t%d in %s s, %d succeeded, %d failed%s\n", r.Calls, formatNumber(r.Seconds), r.Succeeded, r.Failed, r.otherCallsText())
 	if r.Succeeded > 0 {
-		fmt.Fprintf(w, "rate\t%s calls/s, %s/s sent, %s/s received\n", formatNumber(r.CallsPerS), bytesText(r.SentPerS), bytesText(r.ReceivedPerS))
+		fmt.Fprintf(w, "rate\t%s calls/s, %s/s sent, %s/s received\n", formatNumber(r.CallsPerS), formatBytes(r.SentPerS), formatBytes(r.ReceivedPerS))
 	}
 	_ = w.Flush()
 	for _, s := range r.findStalls() {
@@ -227,8 +227,8 @@ func significant(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// bytesText writes a number of bytes.
-func bytesText(v float64) string {
+// formatBytes formats a number of bytes with a binary unit, such as "1.5 MiB".
+func formatBytes(v float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB"} {
 		if v < 1024 {
 			return formatNumber(v) + " " + unit
