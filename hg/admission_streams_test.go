@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Requests with streams have bounds of their own: one beyond them is refused at once, others go on beside them, and an end makes room.
+// TestMaxStreams checks that requests with streams have limits of their own: one beyond them is
+// refused at once, other requests are not affected, and an end makes room.
 func TestMaxStreams(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1, MaxActivePerPeer: 1, MaxStreams: 3, MaxStreamsPerPeer: 2})
@@ -76,7 +77,8 @@ func TestMaxStreams(t *testing.T) {
 	})
 }
 
-// The bound of an RPC holds for its streams, too: they wait for each other, and for nothing else.
+// TestStreamsOfABoundedRPC checks that the limit of an RPC holds for its streams, too: they wait
+// for each other, and for nothing else.
 func TestStreamsOfABoundedRPC(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})

@@ -32,8 +32,9 @@ func (k *keeper) answer() {
 	_ = h.RespondRaw(nil, nil) // the origin may have canceled
 }
 
-// Handlers that answer later are bounded (G-T12): beyond the bound requests stay in their envelopes, begin one by one as
-// others end, in order, and hold back their origin alone.
+// TestMaxActive checks that handlers that answer later are limited (G-T12): beyond the limit
+// requests stay in their envelopes, begin one by one as others end, in order, and delay no origin
+// but theirs.
 func TestMaxActive(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2, NA: na.Config{Envelopes: 4}})
@@ -70,8 +71,9 @@ func TestMaxActive(t *testing.T) {
 	})
 }
 
-// TestBoundOfOne: an RPC with a bound of its own runs so many, so many wait, and the rest is refused at once; another RPC goes on beside
-// it. What waits is refused by its deadline, or can be taken back, and room that comes free is used.
+// TestBoundOfOne checks that an RPC with a limit of its own runs and queues the given numbers of
+// requests, and refuses the rest at once; another RPC is not affected. A request that waits is
+// refused by its deadline, or can be withdrawn, and free room is used.
 func TestBoundOfOne(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -139,7 +141,8 @@ func TestBoundOfOne(t *testing.T) {
 	})
 }
 
-// A peer whose requests are kept for long does not use up what others may begin.
+// TestMaxActivePerPeer checks that a peer whose requests are kept for long does not use up the room
+// of others.
 func TestMaxActivePerPeer(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 3, MaxActivePerPeer: 2})
@@ -179,8 +182,8 @@ func TestMaxActivePerPeer(t *testing.T) {
 	})
 }
 
-// Forward and cancel in a loop cannot make a target run more than its bound (C-T30): a request that was canceled counts
-// until its handler has let it go.
+// TestRapidReset checks that forward and cancel in a loop cannot make a target run more than its
+// limit (C-T30): a request that was canceled counts until its handler has released it.
 func TestRapidReset(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 5, NA: na.Config{Envelopes: 8}})
@@ -221,7 +224,8 @@ func TestRapidReset(t *testing.T) {
 	})
 }
 
-// A request that waits for room can be withdrawn, and takes no room then; when the context closes nothing is left.
+// TestWaitingRequests checks that a request that waits for room can be withdrawn, and takes no room
+// then; when the context closes nothing is left.
 func TestWaitingRequests(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
@@ -254,7 +258,8 @@ func TestWaitingRequests(t *testing.T) {
 	})
 }
 
-// A request that was taken back leaves the queue at once: neither Stats.Waiting nor RPC.Queue counts it, so others may wait in its place.
+// TestTakenBackLeavesQueue checks that a request that was withdrawn leaves the queue at once:
+// neither Stats.Waiting nor RPC.Queue counts it, so others may wait in its place.
 func TestTakenBackLeavesQueue(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -318,7 +323,8 @@ func TestTakenBackLeavesQueue(t *testing.T) {
 	}
 }
 
-// Requests are taken back before, while and after they begin to wait: none of them stays.
+// TestTakenBackMeanwhile withdraws requests before, while and after they begin to wait: none of
+// them stays.
 func TestTakenBackMeanwhile(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 8}})
@@ -348,7 +354,7 @@ func TestTakenBackMeanwhile(t *testing.T) {
 	})
 }
 
-// Requests whose origin is lost leave the queue as well.
+// TestLostOriginLeavesQueue checks that requests whose origin is lost leave the queue as well.
 func TestLostOriginLeavesQueue(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
@@ -390,7 +396,8 @@ func TestMaxActiveConfig(t *testing.T) {
 	require.ErrorContains(t, err, "MaxActivePerPeer is -2")
 }
 
-// TestExpeditedIsInline: an RPC whose handler may block, or has a limit of its own, is not expedited.
+// TestExpeditedIsInline checks that an RPC whose handler may block, or has a limit of its own, is
+// not expedited.
 func TestExpeditedIsInline(t *testing.T) {
 	t.Parallel()
 	transports.Fast(t, func(t *testing.T, n *transports.Net) {
@@ -407,9 +414,10 @@ func TestExpeditedIsInline(t *testing.T) {
 	})
 }
 
-// A limit that holds a request up until its time is nearly over is named to its origin, within the deadline: an eighth of it before, at
-// least 1 ms and at most 250 ms.
-func TestHeldUpIsTold(t *testing.T) {
+// TestHeldUpNamedToOrigin checks that a limit that holds a request up until its time is nearly over is
+// named to its origin, within the deadline: an eighth of it before, at least 1 ms and at most 250
+// ms.
+func TestHeldUpNamedToOrigin(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		cfg  hg.Config
@@ -464,7 +472,8 @@ func TestHeldUpIsTold(t *testing.T) {
 	}
 }
 
-// A handler that runs has all of its time, also when its request has waited.
+// TestHurryEndsNoHandler checks that a handler that runs has all of its time, also when its request
+// has waited.
 func TestHurryEndsNoHandler(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
@@ -491,8 +500,9 @@ func TestHurryEndsNoHandler(t *testing.T) {
 	})
 }
 
-// A call whose time ends while its request waits here for an envelope says so.
-func TestHeldUpHereIsTold(t *testing.T) {
+// TestHeldUpHereNamed checks that the error of a call whose time ends while its request waits here
+// for an envelope names that limit.
+func TestHeldUpHereNamed(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 2}})
 		var k keeper

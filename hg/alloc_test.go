@@ -16,13 +16,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// In the steady state a raw call allocates nothing, at either end: what it needs comes from lists of spare parts.
+// TestRawCallsAllocateNothing checks that in the steady state a raw call allocates nothing, at
+// either end: its records are from free lists.
 func TestRawCallsAllocateNothing(t *testing.T) { rawCalls(t, 100_000, 0, hg.Config{}) }
 
-// They do not with a deadline, either, whose timer is canceled in each.
-func TestCallsInTimeAllocateNothing(t *testing.T) { rawCalls(t, 20_000, time.Hour, hg.Config{}) }
+// TestCallsWithDeadlineAllocateNothing checks that raw calls with a deadline, whose timer is canceled in
+// each, allocate nothing.
+func TestCallsWithDeadlineAllocateNothing(t *testing.T) { rawCalls(t, 20_000, time.Hour, hg.Config{}) }
 
-// They do not where they are observed, either.
+// TestObservingAllocatesNothing checks that raw calls that are observed allocate nothing.
 func TestObservingAllocatesNothing(t *testing.T) {
 	events := 0
 	rawCalls(t, 20_000, 0, hg.Config{Observe: func(*inspect.Event) { events++ }})
@@ -36,7 +38,7 @@ func rawCalls(t *testing.T, calls int, timeout time.Duration, cfg hg.Config) {
 			calls = 10_000
 			most += calls + calls/4 // InputRaw returns a copy then, and the detector allocates now and then
 			if cfg.Observe != nil {
-				most += 2 * calls // and sync.Pool forgets things
+				most += 2 * calls // and sync.Pool drops items
 			}
 		}
 		p := newPair(t, n, cfg)
@@ -83,7 +85,8 @@ func rawCalls(t *testing.T, calls int, timeout time.Duration, cfg hg.Config) {
 	})
 }
 
-// Post allocates nothing once a context has entries of its own.
+// TestPostAllocatesNothing checks that post allocates nothing once a context has entries of its
+// own.
 func TestPostAllocatesNothing(t *testing.T) {
 	transports.Fast(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -106,14 +109,15 @@ func TestPostAllocatesNothing(t *testing.T) {
 	})
 }
 
-// Calls with large bodies use the memory of those before, whatever the size: there is none at which each call makes its own. Bodies
-// that are lent allocate a few records.
+// TestBodiesAllocateNothing checks that calls with large bodies use the memory of earlier ones,
+// whatever the size: there is none at which each call allocates its own. Bodies that are lent
+// allocate a few records.
 func TestBodiesAllocateNothing(t *testing.T) {
 	if !leak.Alone(t) {
 		return
 	}
-	buffers, records, few := 0.25, 4.0, 2000.0 // that a call may make: a pool may forget one, and a body may be lent, now and then
-	if raceflag.Enabled {                      // sync.Pool forgets one in four, more are lent, and InputRaw returns a copy
+	buffers, records, few := 0.25, 4.0, 2000.0 // that a call may make: a pool may drop one, and a body may be lent, now and then
+	if raceflag.Enabled {                      // sync.Pool drops one in four, more are lent, and InputRaw returns a copy
 		buffers, records, few = 4, 80, 10_000
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection empties the pools

@@ -19,7 +19,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// authorized is a pair whose target asks ask.
+// authorized returns a pair whose target calls ask for each request.
 func authorized(t *testing.T, n *transports.Net, ask hg.Authorizer) *pair {
 	p := &pair{Net: n, t: t}
 	p.target, p.tctx = n.Target(hg.Config{Authorize: ask})
@@ -27,7 +27,7 @@ func authorized(t *testing.T, n *transports.Net, ask hg.Authorizer) *pair {
 	return p
 }
 
-// F86: whatever is not a plain yes is a no.
+// TestAuthorizerDenies checks that anything but a nil error denies the request (F86).
 func TestAuthorizerDenies(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -110,9 +110,10 @@ type badError struct{ text string }
 
 func (e *badError) Error() string { return e.text } // of nil: it panics
 
-// The authorizer is told who asks, and for which entry: that one runs, whatever is registered meanwhile. Input larger than
-// a message stays with the origin until it has agreed.
-func TestAuthorizerIsTold(t *testing.T) {
+// TestAuthorizerArguments checks that the authorizer gets the caller and the entry: that one runs,
+// whatever is registered meanwhile. Input larger than a message stays with the origin until the
+// authorizer has agreed.
+func TestAuthorizerArguments(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var p *pair
 		var from hg.Caller
@@ -162,7 +163,8 @@ func TestAuthorizerIsTold(t *testing.T) {
 	})
 }
 
-// F86: an authorizer that blocks holds up the Trigger that runs it, and nobody else.
+// TestAuthorizerBlocks checks that an authorizer that blocks holds up the Trigger that runs it, and
+// no other (F86).
 func TestAuthorizerBlocks(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var entered atomic.Int32
@@ -199,8 +201,9 @@ func TestAuthorizerBlocks(t *testing.T) {
 	})
 }
 
-// An authorizer that blocks hears that the origin has no use for the call any more, by its context.
-func TestAuthorizerHearsOfAbandon(t *testing.T) {
+// TestAuthorizerContextEndsOnAbandon checks that the context of an authorizer that blocks ends when the
+// origin abandons the call.
+func TestAuthorizerContextEndsOnAbandon(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var entered, ended atomic.Int32
 		p := authorized(t, n, func(ctx context.Context, _ hg.Caller, _ *hg.RPC) error {
@@ -233,8 +236,9 @@ func TestAuthorizerHearsOfAbandon(t *testing.T) {
 	})
 }
 
-// A request that was taken back before its turn came is not asked about.
-func TestAuthorizerIsNotAskedInVain(t *testing.T) {
+// TestAuthorizerSkippedAfterWithdraw checks that the authorizer is not called for a request that was
+// withdrawn before its turn.
+func TestAuthorizerSkippedAfterWithdraw(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var p *pair
 		var first, second *hg.Handle
@@ -263,8 +267,9 @@ func TestAuthorizerIsNotAskedInVain(t *testing.T) {
 	})
 }
 
-// What is refused for another reason is refused without asking.
-func TestAuthorizerIsNotAsked(t *testing.T) {
+// TestAuthorizerSkippedAfterRefusal checks that the authorizer is not called for a request that is refused
+// for another reason.
+func TestAuthorizerSkippedAfterRefusal(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		asked := 0
 		p := authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error { asked++; return nil })
@@ -301,7 +306,8 @@ func TestAuthorizerIsNotAsked(t *testing.T) {
 	})
 }
 
-// Denied requests are seen at the target: a counter, and a line in the log, one a second.
+// TestDeniedIsLogged checks that denied requests are visible at the target: a counter, and a line
+// in the log, one a second.
 func TestDeniedIsLogged(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {

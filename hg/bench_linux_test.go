@@ -17,9 +17,10 @@ import (
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// BenchmarkCallCPU is what a call of 64 bytes costs both of its ends together, by callbacks: one thread drives origin and target in
-// turn and waits for nothing, so the processor time of that thread per call (cpu-ns/call) is the work of a call, whatever else the
-// machine does. Caches, wake-ups and sleep are not in it.
+// BenchmarkCallCPU measures the cost of a call of 64 bytes for both of its ends together, by
+// callbacks: one thread drives origin and target in turn and waits for nothing, so the processor
+// time of that thread per call (cpu-ns/call) is the work of a call, whatever else the machine does.
+// Caches, wake-ups and sleep are not in it.
 func BenchmarkCallCPU(b *testing.B) {
 	for _, c := range []struct {
 		transport string

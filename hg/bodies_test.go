@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// sized are bytes that tell their number.
+// sized returns bytes that contain their length.
 func sized(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
@@ -30,7 +30,8 @@ func (p *pair) raw(h *hg.Handle, in []byte) error {
 	return o.err
 }
 
-// Input and output of up to 64 KiB go with their messages once the target has seen such a call; longer ones are lent.
+// TestBodiesInline checks that input and output of up to 64 KiB are sent with their messages once
+// the target has seen such a call; longer ones are lent.
 func TestBodiesInline(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -62,8 +63,9 @@ func TestBodiesInline(t *testing.T) {
 	})
 }
 
-// Longer ones, of up to na.MaxBody bytes, go beside their messages, each way once such a one was lent; longer ones still are lent.
-func TestBodiesBeside(t *testing.T) {
+// TestBodiesSeparate checks that longer bodies, of up to na.MaxBody bytes, are sent separately from
+// their messages, each way once such a one was lent; still longer ones are lent.
+func TestBodiesSeparate(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -92,8 +94,9 @@ func TestBodiesBeside(t *testing.T) {
 	})
 }
 
-// The guarantee is of messages, whatever is beside them: with 1, 2 or 8 envelopes so many requests with a body of 1 MiB are at a target
-// that takes none, the others stay at their origin, and all of them end when it goes on.
+// TestBodiesAndFewEnvelopes checks that the guarantee counts messages, without their bodies: with
+// 1, 2 or 8 envelopes as many requests with a body of 1 MiB are at a target that accepts none, the
+// others stay at their origin, and all of them end when it continues.
 func TestBodiesAndFewEnvelopes(t *testing.T) {
 	t.Parallel()
 	for _, guaranteed := range []int{1, 2, 8} {
@@ -136,7 +139,8 @@ func TestBodiesAndFewEnvelopes(t *testing.T) {
 	}
 }
 
-// An output may be the next input of its handle, or a part of it, however it has come.
+// TestOutputIsInput checks that an output may be the next input of its handle, or a part of it,
+// however it was transferred.
 func TestOutputIsInput(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -157,8 +161,8 @@ func TestOutputIsInput(t *testing.T) {
 	})
 }
 
-// An output that has been freed is gone if it had memory of its own; the handle makes its next call as ever, and the error of a call that
-// failed stays.
+// TestFreeOutput checks that an output that has been freed is not readable if it had memory of its
+// own; the handle makes its next call as usual, and the error of a call that failed stays.
 func TestFreeOutput(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -188,7 +192,7 @@ func TestFreeOutput(t *testing.T) {
 	})
 }
 
-// Inline bodies keep to the limits of both sides.
+// TestInlineLimits checks that inline bodies keep the limits of both sides.
 func TestInlineLimits(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}

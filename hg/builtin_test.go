@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// ask calls a built-in RPC and returns what it answers.
+// ask calls a built-in RPC and returns its output.
 func (p *pair) ask(name string, in []byte) ([]byte, error) {
 	p.t.Helper()
 	h := p.handle(hg.HashName(name))
@@ -59,7 +59,8 @@ func TestBuiltIns(t *testing.T) {
 	})
 }
 
-// Without Config.Reflect a peer learns no name. hg/health answers while the class drains, when everything else is refused.
+// TestHealthWhileDraining checks that without Config.Reflect a peer gets no names, and that
+// hg/health answers while the class drains, when everything else is refused.
 func TestHealthWhileDraining(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, authorize := range []hg.Authorizer{nil, func(context.Context, hg.Caller, *hg.RPC) error { return nil }} {
@@ -108,10 +109,10 @@ func TestBuiltInsAreAuthorized(t *testing.T) {
 	})
 }
 
-// Every call and request is observed once, with what became of it.
+// TestObserve checks that every call and request is observed once, with its outcome.
 func TestObserve(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		var mu sync.Mutex // who calls and waits is told on a goroutine of its own
+		var mu sync.Mutex // a blocking call is notified on a goroutine of its own
 		var all []inspect.Event
 		p := newPair(t, n, hg.Config{Observe: func(e *inspect.Event) {
 			mu.Lock()
@@ -151,7 +152,7 @@ func TestObserve(t *testing.T) {
 		require.ErrorIs(t, err, hg.ErrNotFound)
 		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "fails", Code: hg.ErrNotFound, Text: "no such thing", Remote: true, Fate: hg.Ran, Received: 0},
 			inspect.Event{Kind: inspect.EventTarget, RPC: "fails", Code: hg.ErrNotFound, Text: "no such thing", Fate: hg.Ran, Sent: int64(2 + len("no such thing"))})
-		// The trace that a call carries is told by both sides; what is none is not.
+		// The trace of a call is observed by both sides; an invalid one is not.
 		traced := p.handle(hg.HashName("echo"))
 		defer traced.Close()
 		for text, want := range map[string]string{
@@ -181,7 +182,7 @@ func TestObserve(t *testing.T) {
 		p.Until(func() bool { return done })
 		fate, text, before := events()[0].Fate, events()[0].Text, int64(0)
 		require.Contains(t, text, hg.ErrCanceled.Error())
-		if fate != hg.NotRun { // it is on its way, and detached when it arrives
+		if fate != hg.NotRun { // it is in flight, and detached when it arrives
 			before = 1
 		}
 		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "silent", Code: hg.ErrCanceled, Text: text, Fate: fate})
@@ -204,7 +205,7 @@ func TestObserve(t *testing.T) {
 		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "echo", Fate: hg.Ran, Sent: in, Received: in},
 			inspect.Event{Kind: inspect.EventTarget, RPC: "echo", Fate: hg.Ran, Sent: in, Received: in})
 
-		// A request that nobody can answer, because its context is closed.
+		// A request that cannot be answered, because its context is closed.
 		done = false
 		require.NoError(t, h.Forward(nil, func(*hg.Handle, error) { done = true }))
 		p.Until(func() bool { return p.tctx.Stats().Active == before+1 })
@@ -218,7 +219,7 @@ func TestObserve(t *testing.T) {
 	})
 }
 
-// What the library has to say goes to the class's own logger.
+// TestLogger checks that the messages of the library go to the class's own logger.
 func TestLogger(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var log bytes.Buffer

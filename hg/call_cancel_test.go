@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// mute keeps the handles of requests and answers when it is told to.
+// mute keeps the handles of requests and answers on demand.
 type mute struct{ kept []hg.Request }
 
 func (m *mute) handler(h hg.Request) error {
@@ -40,7 +40,8 @@ func (p *pair) forwardMute() (h *hg.Handle, s hg.Request, o *outcome) {
 	return h, m.kept[0], o
 }
 
-// The sequence of the Mercury cancellation page: forward, no progress, cancel, trigger, forward the same handle again.
+// TestCancelThenTriggerWithoutProgress runs the sequence of the Mercury cancellation page: forward,
+// no progress, cancel, trigger, forward the same handle again.
 func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -80,8 +81,8 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 	})
 }
 
-// A cancel of a handle that has no call, whether it never had one or its last has ended, does nothing: no callback, and nothing
-// to the next call (F36).
+// TestCancelIdle checks that a cancel of a handle that has no call, whether it never had one or its
+// last has ended, does nothing: no callback, and nothing to the next call (F36).
 func TestCancelIdle(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -146,7 +147,8 @@ func TestLookupBad(t *testing.T) {
 	})
 }
 
-// A late answer of a canceled call never reaches the next call of the same handle (C-T27).
+// TestH5LateAnswerAfterReuse checks that a late answer of a canceled call never reaches the next
+// call of the same handle (C-T27).
 func TestH5LateAnswerAfterReuse(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -178,7 +180,8 @@ func TestH5LateAnswerAfterReuse(t *testing.T) {
 	})
 }
 
-// Success wins over a cancel that comes after the response has arrived but before Trigger.
+// TestCancelAfterArrival checks that success wins over a cancel after the response has arrived and
+// before Trigger.
 func TestCancelAfterArrival(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -242,8 +245,9 @@ func TestCancelOversizeOutput(t *testing.T) {
 	})
 }
 
-// Responses that are larger than a message, to calls that were canceled before their targets answered: what C Mercury leaks.
-// They leave nothing behind on either side, and memory does not grow with their number.
+// TestH15OversizeResponsesToCanceledOrigin checks that responses larger than a message, to calls
+// that were canceled before their targets answered (which C Mercury leaks), leave nothing behind on
+// either side, and that memory does not grow with their number.
 func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -352,7 +356,8 @@ func TestCancelInsideCallbacks(t *testing.T) {
 	})
 }
 
-// Destroying a handle in flight is legal: the callback still runs, once, and the handle goes then.
+// TestCloseInFlight checks that destroying a handle in flight is legal: the callback still runs,
+// once, and the handle is released then.
 func TestCloseInFlight(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -366,7 +371,7 @@ func TestCloseInFlight(t *testing.T) {
 	})
 }
 
-func TestErrorSaysItAll(t *testing.T) {
+func TestErrorText(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
@@ -374,7 +379,7 @@ func TestErrorSaysItAll(t *testing.T) {
 		defer h.Close()
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
-		begun := p.octx.Now() // which is later than what Took counts from
+		begun := p.octx.Now() // which is later than the start that Took counts from
 		n.Until(func() bool { return len(m.kept) == 1 && p.octx.Now()-begun > time.Millisecond })
 		h.Cancel()
 		p.octx.Trigger(0)

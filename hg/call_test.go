@@ -14,7 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// What ends the context of a call reaches the handler: it knows the deadline beforehand, and its own context ends.
+// TestContextTravels checks that the end of the context of a call reaches the handler: it has the
+// deadline beforehand, and its own context ends.
 func TestContextTravels(t *testing.T) {
 	t.Parallel()
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
@@ -43,7 +44,7 @@ func TestContextTravels(t *testing.T) {
 				require.NotErrorIs(t, err, hg.ErrCanceled)
 				require.NotErrorIs(t, err, context.Canceled)
 				require.NotErrorIs(t, err, hg.ErrRemote)
-				require.NoError(t, callOnce(t.Context(), p.octx, p.target.Addr(), echoID, nil, nil)) // what came before has begun, or never does
+				require.NoError(t, callOnce(t.Context(), p.octx, p.target.Addr(), echoID, nil, nil)) // an earlier request has begun, or never does
 				select {
 				case at := <-begun:
 					require.True(t, at.ok)
@@ -112,7 +113,8 @@ func callOnce(ctx context.Context, hctx *hg.Context, to hg.Addr, id hg.ID, in, o
 	return h.Call(ctx, in, out)
 }
 
-// Call decodes the output, and the detail of an error; nothing is open afterwards.
+// TestCallDecodes checks that Call decodes the output, and the detail of an error; nothing is open
+// afterwards.
 func TestCallDecodes(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -146,7 +148,8 @@ func TestCallDecodes(t *testing.T) {
 	})
 }
 
-// A call that has ended keeps no large input, and a handle that is closed no large output, which nobody can ask for.
+// TestCallsKeepNoLargeBodies checks that a call that has ended keeps no large input, and a handle
+// that is closed no large output, which cannot be read any more.
 func TestCallsKeepNoLargeBodies(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -177,7 +180,8 @@ func TestCallsKeepNoLargeBodies(t *testing.T) {
 	})
 }
 
-// A handle that is closed while a Call waits gives its output to that Call.
+// TestClosedWhileCalled checks that a handle that is closed while a Call waits gives its output to
+// that Call.
 func TestClosedWhileCalled(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})

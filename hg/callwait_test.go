@@ -14,7 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// A late is a context that has ended, and wakes nobody: as one that ends between the answer and the look at it.
+// A late is a context that has ended, and wakes no waiter, like one that ends between the answer
+// and the check of it.
 type late struct {
 	context.Context
 	err atomic.Pointer[error]
@@ -29,8 +30,9 @@ func (l *late) Err() error {
 	return nil
 }
 
-// Whatever the handler says when ctx has ended: the error of Call is that of ctx, the fate is the handler's, and success counts
-// more. A ctx that has not ended changes nothing.
+// TestAnswerAfterTheContext checks that whatever the handler answers when ctx has ended, the error
+// of Call is that of ctx and the fate is the handler's, and success wins. A ctx that has not ended
+// changes nothing.
 func TestAnswerAfterTheContext(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -79,7 +81,8 @@ func TestAnswerAfterTheContext(t *testing.T) {
 	})
 }
 
-// The same for calls with callbacks, that are canceled or whose time is up when the answer is there: sim has one clock.
+// TestAnswerAfterTheEnd checks the same for calls with callbacks that are canceled or whose time is
+// up when the answer is there: sim has one clock.
 func TestAnswerAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -110,7 +113,7 @@ func TestAnswerAfterTheEnd(t *testing.T) {
 	})
 }
 
-// Forbid reaches a call that has not been forwarded yet, and no other.
+// TestForbid checks that Forbid reaches a call that has not been forwarded yet, and no other.
 func TestForbid(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})

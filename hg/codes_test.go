@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
-// What a handler says arrives; what it heard itself is not taken for what happened to the origin.
+// TestCodesOfHandlers checks that a handler's code arrives, and that an error which the handler
+// received is not taken for one of the origin.
 func TestCodesOfHandlers(t *testing.T) {
 	third := fmt.Errorf("asking another: %w", &hg.RemoteError{Code: hg.ErrNotFound, Text: "not there"})
 	for _, c := range []struct {
@@ -55,7 +56,7 @@ func TestCodesOfHandlers(t *testing.T) {
 					require.Equal(t, c.fate, hg.FateOf(err))
 					require.Equal(t, c.fate == hg.NotRun, remote.Refused)
 					require.Contains(t, err.Error(), c.text)
-					gave := c.code // what a handler says is its code; ErrPeerLost, for example, is of a peer of the target
+					gave := c.code // the handler's code is kept; ErrPeerLost, for example, is of a peer of the target
 					if gave < hg.ErrNotFound {
 						gave = hg.ErrRemote
 					}
@@ -84,7 +85,8 @@ func TestFateOfSuccess(t *testing.T) {
 	require.Equal(t, hg.ErrNotFound, hg.CodeOf(fmt.Errorf("wrapped: %w", hg.Errorf(hg.ErrNotFound, "x"))))
 }
 
-// Of several errors the worst counts, in any order; an error that has a fate speaks for what it wraps.
+// TestFateOfSeveral checks that of several errors the worst fate counts, in any order; an error
+// that has a fate overrides the errors that it wraps.
 func TestFateOfSeveral(t *testing.T) {
 	of := func(fate hg.Fate, err error) error { return &hg.Error{Op: "forward", Fate: fate, Err: err} }
 	not, maybe, ran, plain := of(hg.NotRun, hg.ErrClosed), of(hg.MaybeRan, hg.ErrPeerLost), of(hg.Ran, hg.ErrRemote), errors.New("plain")
@@ -124,8 +126,9 @@ func TestRespondNilError(t *testing.T) {
 	})
 }
 
-// A panic's value stays at the target; what travels names the line in its log.
-func TestPanicIsNotTold(t *testing.T) {
+// TestPanicValueStaysAtTarget checks that a panic's value stays at the target; the error that travels names
+// the line in its log.
+func TestPanicValueStaysAtTarget(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("panics", func(hg.Request) error { panic("password=hunter2") }))
@@ -141,7 +144,8 @@ func TestPanicIsNotTold(t *testing.T) {
 	})
 }
 
-// Whichever way a call is waited for: a passed deadline is no cancel, and a cancel no time-out.
+// TestContextsEndCalls checks for each way to wait for a call that a passed deadline is no cancel,
+// and a cancel no timeout.
 func TestContextsEndCalls(t *testing.T) {
 	var m mute
 	waits := map[string]func(ctx context.Context, p *pair, h *hg.Handle) error{

@@ -10,9 +10,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// What the handlers of one Trigger send leaves together, but not later than need be: a handler that blocks holds back no
-// answer of another that ran before it.
-func TestBlockedHandlerHoldsNothingBack(t *testing.T) {
+// TestBlockedHandlerDelaysNoAnswer checks that the answers of the handlers of one Trigger are
+// sent together, and not later than needed: a handler that blocks delays no answer of another that
+// ran before it.
+func TestBlockedHandlerDelaysNoAnswer(t *testing.T) {
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		answered := make(chan struct{})
@@ -30,7 +31,7 @@ func TestBlockedHandlerHoldsNothingBack(t *testing.T) {
 			}
 			return h.RespondRaw(nil, nil)
 		})
-		for range 20 { // whatever the state that the goroutines of the network are in
+		for range 20 { // whatever the state of the goroutines of the network
 			answered = make(chan struct{})
 			quick, slow := p.handle(id), p.handle(id)
 			var a, b outcome

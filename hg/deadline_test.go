@@ -46,7 +46,7 @@ func (p *pair) deaf(done func() bool) {
 	}
 }
 
-// wait lets time pass, and bytes move as far as nobody needs to trigger for it.
+// wait lets time pass, and bytes move as far as that needs no Trigger.
 func (p *pair) wait(d time.Duration) {
 	if p.Sim {
 		p.World.Sleep(d)
@@ -59,7 +59,8 @@ func (p *pair) wait(d time.Duration) {
 	}
 }
 
-// A call ends when its time is up though nobody answers, the handle is ready for the next, and the bound stays with it.
+// TestTimeoutEndsCall checks that a call without an answer ends when its time is up, the handle is
+// ready for the next, and its timeout stays.
 func TestTimeoutEndsCall(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -100,8 +101,8 @@ func TestTimeoutEndsCall(t *testing.T) {
 	})
 }
 
-// The clocks of a simulated world are exact: the call ends at its deadline, neither before nor after, and the target knows
-// how much is left of it.
+// TestTimeoutIsExact checks with the exact clocks of a simulated world that the call ends at its
+// deadline, neither before nor after, and that the target has the time left.
 func TestTimeoutIsExact(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
@@ -143,7 +144,8 @@ func TestTimeoutIsExact(t *testing.T) {
 	})
 }
 
-// A request that waits for an envelope of the target when its time is up is never sent, and did not run.
+// TestTimeoutWithoutEnvelope checks that a request that waits for an envelope of the target when
+// its time is up is never sent, and did not run.
 func TestTimeoutWithoutEnvelope(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -161,7 +163,7 @@ func TestTimeoutWithoutEnvelope(t *testing.T) {
 			require.Equal(t, 1, p.octx.Stats().NA.Queued)
 			if i == 0 {
 				p.still(func() bool { return b.calls > 0 })
-			} else { // nobody looks at the timer before the envelope is free: the message is kept back by itself
+			} else { // the timer is not checked before the envelope is free: the message is kept back by itself
 				p.wait(20 * time.Millisecond)
 				p.tctx.Trigger(0) // frees the envelope
 				p.wait(20 * time.Millisecond)
@@ -182,7 +184,8 @@ func TestTimeoutWithoutEnvelope(t *testing.T) {
 	})
 }
 
-// A request whose time is up before its handler begins does not run, and the answer says so; its envelope is free.
+// TestExpiredInTheQueue checks that a request whose time is up before its handler begins does not
+// run, and the answer states that; its envelope is free.
 func TestExpiredInTheQueue(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -217,7 +220,8 @@ func TestExpiredInTheQueue(t *testing.T) {
 	})
 }
 
-// The same for one that waits for others to end (MaxActive): it is refused at its deadline, not when there is room.
+// TestExpiredBehindMaxActive checks the same for one that waits for others to end (MaxActive): it
+// is refused at its deadline, not when there is room.
 func TestExpiredBehindMaxActive(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
@@ -246,7 +250,8 @@ func TestExpiredBehindMaxActive(t *testing.T) {
 	})
 }
 
-// The same while an input larger than a message is being fetched from an origin that stands still.
+// TestExpiredWhileFetched checks the same while an input larger than a message is being fetched
+// from an origin that is stopped.
 func TestExpiredWhileFetched(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -278,7 +283,8 @@ func TestExpiredWhileFetched(t *testing.T) {
 	})
 }
 
-// A call with a deadline ends when its large output is there.
+// TestLargeOutputBeforeTheDeadline checks that a call with a deadline ends when its large output is
+// there.
 func TestLargeOutputBeforeTheDeadline(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -326,8 +332,8 @@ func TestOddTimeouts(t *testing.T) {
 	})
 }
 
-// A deadline, the answer and a cancel that the origin hears of in one Trigger, in both orders of the first two: the call ends
-// once, and the answer wins (F47).
+// TestTimeoutAnswerAndCancelAtOnce processes a deadline, the answer and a cancel at the origin in
+// one Trigger, in both orders of the first two: the call ends once, and the answer wins (F47).
 func TestTimeoutAnswerAndCancelAtOnce(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * time.Millisecond
@@ -364,8 +370,8 @@ func TestTimeoutAnswerAndCancelAtOnce(t *testing.T) {
 	})
 }
 
-// A deadline that comes with the response, and in half of the rounds with cancels by another goroutine: every call ends once,
-// with one of the three.
+// TestTimeoutRacesResponse races a deadline with the response, and in half of the rounds with
+// cancels by another goroutine: every call ends once, with one of the three.
 func TestTimeoutRacesResponse(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -409,8 +415,9 @@ func TestTimeoutRacesResponse(t *testing.T) {
 	})
 }
 
-// The timer of a call that was refused, or has failed, is not heard of: there is no callback, or no second one, and the handle's
-// next call outlives the time at which it would have rung (F48).
+// TestTimeoutOfACallThatFailed checks that the timer of a call that was refused, or has failed, has
+// no effect: there is no callback, or no second one, and the handle's next call is still in flight
+// at the time for which it was set (F48).
 func TestTimeoutOfACallThatFailed(t *testing.T) {
 	t.Parallel()
 	const timeout = 20 * time.Millisecond
@@ -459,8 +466,8 @@ func TestTimeoutOfACallThatFailed(t *testing.T) {
 	})
 }
 
-// Ending a call at each of its stages (C-T36), by any of the ways that this side has: it ends once, with what was there
-// first, and the handle can be used again.
+// TestH12EndAtEachStage ends a call at each of its stages (C-T36), by any of the ways that this
+// side has: it ends once, with the first result, and the handle can be used again.
 func TestH12EndAtEachStage(t *testing.T) {
 	t.Parallel()
 	ways := []struct {

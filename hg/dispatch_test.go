@@ -19,7 +19,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// dispatching is a pair whose target gives its requests to given, until the test runs them.
+// dispatching runs f with a pair whose target appends its requests to given, until f runs them.
 func dispatching(t *testing.T, f func(t *testing.T, p *pair, given *[]hg.Request), cfg hg.Config) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		given := []hg.Request{}
@@ -44,7 +44,8 @@ func onWorker(r hg.Request) (err error) {
 	return err
 }
 
-// Whatever a handler does, it is answered as in Trigger.
+// TestDispatchedHandlerIsAnswered checks that a request is answered as in Trigger, whatever its
+// handler does.
 func TestDispatchedHandlerIsAnswered(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -88,7 +89,8 @@ func TestDispatchedHandlerIsAnswered(t *testing.T) {
 	require.ErrorIs(t, hg.Request{}.Run(), hg.ErrInvalid)
 }
 
-// A request that is taken back before Run gives its place to the next one, which need not wait for Run of the first.
+// TestDispatchedIsTakenBack checks that a request that is withdrawn before Run gives its place to
+// the next one, which need not wait for Run of the first.
 func TestDispatchedIsTakenBack(t *testing.T) {
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		id := p.rpc("x", echo)
@@ -120,7 +122,7 @@ func TestDispatchedIsTakenBack(t *testing.T) {
 	}, hg.Config{MaxActive: 1})
 }
 
-// Until it is run a request tells who asks, and no more.
+// TestDispatchedBeforeRun checks that until it is run a request gives its caller, and no more.
 func TestDispatchedBeforeRun(t *testing.T) {
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		h := p.handle(p.rpc("x", echo))
@@ -148,7 +150,8 @@ func TestDispatchedBeforeRun(t *testing.T) {
 	}, hg.Config{})
 }
 
-// The authorizer runs in Run; an input that is fetched once it has agreed is dispatched again, as another Request.
+// TestDispatchedForTheAuthorizer checks that the authorizer runs in Run; an input that is fetched
+// once it has agreed is dispatched again, as another Request.
 func TestDispatchedForTheAuthorizer(t *testing.T) {
 	asked, deny := 0, false
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
@@ -187,7 +190,8 @@ func TestDispatchedForTheAuthorizer(t *testing.T) {
 	}})
 }
 
-// An authorizer that blocks holds no Trigger up, for an Inline RPC either: that is dispatched, unless the authorizer is said to be quick.
+// TestInlineUnderAnAuthorizer checks that an authorizer that blocks holds no Trigger up, for an
+// Inline RPC either: that is dispatched, unless the authorizer is declared quick.
 func TestInlineUnderAnAuthorizer(t *testing.T) {
 	for _, quick := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Quick=%t", quick), func(t *testing.T) {
@@ -219,7 +223,8 @@ func TestInlineUnderAnAuthorizer(t *testing.T) {
 	}
 }
 
-// One that is never run ends at its deadline, with a shutdown, and with its session; a Run that comes later runs nothing.
+// TestDispatchedAndNeverRun checks that a request that is never run ends at its deadline, with a
+// shutdown, and with its session; a later Run runs nothing.
 func TestDispatchedAndNeverRun(t *testing.T) {
 	never := func(hg.Request) error { panic("it runs") }
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
@@ -228,7 +233,7 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 		defer h.Close()
 		h.SetTimeout(20 * time.Millisecond)
 		var o outcome
-		for len(*given) == 0 { // it may be too late on the way
+		for len(*given) == 0 { // it may expire in flight
 			calls := o.calls
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
 			p.Until(func() bool { return o.calls > calls })
@@ -274,7 +279,7 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 	}, hg.Config{})
 }
 
-// The origin may take a request back until it is run.
+// TestDispatchedAndTakenBack checks that the origin may take a request back until it is run.
 func TestDispatchedAndTakenBack(t *testing.T) {
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		id := p.rpc("x", func(hg.Request) error { panic("it runs") })
@@ -302,7 +307,7 @@ func TestDispatchedAndTakenBack(t *testing.T) {
 	}, hg.Config{})
 }
 
-// Requests count as active from their dispatch on.
+// TestDispatchedCountAsActive checks that requests count as active from their dispatch on.
 func TestDispatchedCountAsActive(t *testing.T) {
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		const calls = 5
@@ -326,7 +331,8 @@ func TestDispatchedCountAsActive(t *testing.T) {
 	}, hg.Config{MaxActive: 2})
 }
 
-// A handler that is Inline runs in Trigger, in a wait too; others run in none. One that is slow is logged once.
+// TestInline checks that a handler that is Inline runs in Trigger, in a wait too; others run in
+// none. A slow one is logged once.
 func TestInline(t *testing.T) {
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		inline, slow := 0, time.Duration(0)
@@ -379,8 +385,9 @@ func TestInline(t *testing.T) {
 	}, hg.Config{})
 }
 
-// A handler of A calls B, whose handler calls A: one goroutine drives each, and runs the handlers, too, unless others do.
-func TestCallsInACircle(t *testing.T) {
+// TestCyclicCalls has a handler of A call B, whose handler calls A: one goroutine drives each,
+// and runs the handlers, too, unless others do.
+func TestCyclicCalls(t *testing.T) {
 	t.Run("Inline", func(t *testing.T) { callsInACircle(t, hg.Config{}) })
 	t.Run("Dispatched", func(t *testing.T) {
 		var workers sync.WaitGroup
@@ -452,7 +459,7 @@ func callsInACircle(t *testing.T, cfg hg.Config) {
 	})
 }
 
-// The RPCs of the package itself need no worker.
+// TestBuiltInIsInline checks that the RPCs of the package itself need no worker.
 func TestBuiltInIsInline(t *testing.T) {
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		h := p.handle(hg.HashName(hg.PingRPC))
@@ -462,7 +469,8 @@ func TestBuiltInIsInline(t *testing.T) {
 	}, hg.Config{})
 }
 
-// A shutdown waits for handlers on workers; inside one it is refused, for it would wait for itself.
+// TestShutdownWaitsForWorkers checks that a shutdown waits for handlers on workers; inside one it
+// is refused, for it would wait for itself.
 func TestShutdownWaitsForWorkers(t *testing.T) {
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		began, goOn, ended := make(chan error), make(chan struct{}), make(chan error)

@@ -12,9 +12,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// What dispatched handlers answer that one Trigger, or one pass of a Wait, has given away leaves together, by its end at the
-// latest. On a busy machine a handler is slow at times, and its answer leaves by itself: the test goes on until it has seen
-// enough that do not.
+// TestDispatchedAnswersLeaveTogether checks that the answers of dispatched handlers that one
+// Trigger, or one pass of a Wait, has given away are sent together, at its end at the latest. On a
+// busy machine a handler is slow at times, and its answer leaves by itself: the test goes on until
+// it has seen enough that do not.
 func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 	for _, how := range []string{"Trigger", "Wait"} {
 		t.Run(how, func(t *testing.T) {
@@ -22,7 +23,7 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 				const enough = 20
 				given, done := make(chan hg.Request, 2), make(chan struct{}, 2)
 				defer close(given)
-				go func() { // one after the other, so that nobody else drives the origin meanwhile
+				go func() { // one after the other, so that no other goroutine drives the origin meanwhile
 					for r := range given {
 						_ = r.Run()
 						done <- struct{}{}
@@ -31,7 +32,7 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 				p := &pair{Net: n, t: t}
 				p.target, p.tctx = n.Target(hg.Config{Dispatch: func(r hg.Request) { given <- r }})
 				p.origin, p.octx = n.Origin(hg.Config{})
-				// outstanding counts the calls whose answers have not come.
+				// outstanding counts the calls whose answers have not arrived.
 				outstanding := func() int {
 					_ = p.octx.NA().Progress(0)
 					return p.octx.Stats().NA.Outstanding
@@ -86,7 +87,8 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 	}
 }
 
-// A dispatched handler that takes long holds nothing back, and whoever drives does not wait for it.
+// TestDispatchedHandlerBlocks checks that a dispatched handler that takes long delays no other
+// answer, and does not block the goroutine that drives.
 func TestDispatchedHandlerBlocks(t *testing.T) {
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		var workers sync.WaitGroup
@@ -104,7 +106,7 @@ func TestDispatchedHandlerBlocks(t *testing.T) {
 			}
 			return r.RespondRaw(nil, nil)
 		})
-		for range 100 { // in vain, so that some go without a wait
+		for range 100 { // without effect, so that some end without a wait
 			answered = make(chan struct{})
 			slow, quick := p.handle(id), p.handle(id)
 			var a, b outcome
@@ -115,7 +117,7 @@ func TestDispatchedHandlerBlocks(t *testing.T) {
 				_ = p.tctx.Progress(0)
 			}
 			p.tctx.Trigger(0)
-			for b.calls == 0 { // nobody drives the target
+			for b.calls == 0 { // no goroutine drives the target
 				_ = p.octx.Progress(time.Millisecond)
 				p.octx.Trigger(0)
 			}

@@ -14,7 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// partsOf returns a call whose request is under way and whose input is lent, as far as it knows, and counts its callbacks.
+// partsOf returns a call that is recorded as in flight and its input as lent, and counts its
+// callbacks.
 func partsOf(t *testing.T) (k *call, ended *int) {
 	cls, err := Open("sim://", Config{NA: na.Config{Plugins: []na.Plugin{sim.NewWorld(sim.Config{}).Plugin()}}})
 	require.NoError(t, err)
@@ -40,7 +41,8 @@ func partsOf(t *testing.T) (k *call, ended *int) {
 
 var failures = []error{na.ErrPeerLost, na.ErrCanceled, na.ErrUnreachable}
 
-// bothEnd has both parts of a call fail, in both orders and with all pairs of errors; begin comes first.
+// bothEnd has both parts of a call fail, in both orders and with all pairs of errors; begin is
+// called first.
 func bothEnd(t *testing.T, begin func(k *call)) {
 	for _, asked := range failures {
 		for _, lent := range failures {
@@ -69,16 +71,19 @@ func bothEnd(t *testing.T, begin func(k *call)) {
 	}
 }
 
-// When both parts of a call fail it ends once, whatever the errors say, and whichever comes first.
+// TestH8BothFail checks that a call of which both parts fail ends once, whatever the errors, and in
+// either order.
 func TestH8BothFail(t *testing.T) { bothEnd(t, func(*call) {}) }
 
-// A call that is being canceled ends when its parts do, also if they say something else than that they were canceled.
+// TestH9OtherErrorAfterCancel checks that a call that is being canceled ends when its parts do,
+// also if their errors are others than ErrCanceled.
 func TestH9OtherErrorAfterCancel(t *testing.T) {
 	bothEnd(t, func(k *call) { k.h.Cancel() })
 }
 
-// A response whose large output cannot be fetched, for its key cannot be, is too long, or leads nowhere, ends its call with an
-// error, and the handle's next call succeeds over the same session.
+// TestH3bBadKey checks that a response whose large output cannot be fetched, because its key is
+// malformed, too long, or unknown, ends its call with an error, and the handle's next call succeeds
+// over the same session.
 func TestH3bBadKey(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	defer w.Close()
@@ -152,7 +157,8 @@ func TestH3bBadKey(t *testing.T) {
 			require.Zero(t, octx.Stats().NA.PeersLost)
 		})
 	}
-	// Nor can one be whose metadata is ahead of its body, and cannot be; a request does not run then.
+	// The same holds for a response with invalid metadata in front of its body; such a request does
+	// not run.
 	spoiled = Metadata{bytes.Repeat([]byte{200}, 5000)}
 	err = call()
 	require.ErrorIs(t, err, na.ErrProtocol)

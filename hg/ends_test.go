@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// tells requires that err says what a user who reads only this needs: operation, RPC, peer, time spent, fate, and why.
+// tells requires that err has the facts that a user needs who reads only this: operation, RPC,
+// peer, elapsed time, fate, and cause.
 func tells(t *testing.T, err error, op, rpc string, peer na.Addr, why na.Code, fate na.Fate) {
 	t.Helper()
 	var e *hg.Error
@@ -38,8 +39,9 @@ func tells(t *testing.T, err error, op, rpc string, peer na.Addr, why na.Code, f
 	}
 }
 
-// Every way in which a call can end with an error: its error tells everything.
-func TestEveryEndTellsEverything(t *testing.T) {
+// TestErrorFactsOfCalls checks for every way in which a call can end with an error that the
+// error has all the facts.
+func TestErrorFactsOfCalls(t *testing.T) {
 	var m mute
 	kept := func(p *pair) { p.Until(func() bool { return len(m.kept) == 1 }) }
 	withdraw := func(p *pair, h *hg.Handle) {
@@ -49,7 +51,7 @@ func TestEveryEndTellsEverything(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		handler hg.Handler // none: the RPC is known at the origin only
+		handler hg.Handler // none: the RPC is registered at the origin only
 		size    int        // of the input
 		timeout time.Duration
 		then    func(p *pair, h *hg.Handle) // when it was forwarded
@@ -101,7 +103,7 @@ func TestEveryEndTellsEverything(t *testing.T) {
 	}
 }
 
-func TestOtherEndsTellEverything(t *testing.T) {
+func TestErrorFactsOfOthers(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
@@ -148,8 +150,9 @@ func TestOtherEndsTellEverything(t *testing.T) {
 	})
 }
 
-// A response that does not leave says so to who asked.
-func TestEndOfResponseTellsEverything(t *testing.T) {
+// TestErrorFactsOfResponse checks that a response that is not sent reports that to its
+// responder.
+func TestErrorFactsOfResponse(t *testing.T) {
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h, s, o := p.forwardMute()
@@ -170,7 +173,7 @@ func TestEndOfResponseTellsEverything(t *testing.T) {
 	})
 }
 
-// odd is a codec that forgets what it was given to add to, or panics.
+// odd is a codec that drops the bytes to which it should append, or panics.
 type odd struct {
 	codec.Codec
 	forgets, panics bool
@@ -186,8 +189,9 @@ func (c *odd) Append(b []byte, v any) ([]byte, error) {
 	return c.Codec.Append(b, v)
 }
 
-// A codec that does not add to what it is given is an error that says so, and no panic; handle and request are as before.
-func TestCodecThatForgets(t *testing.T) {
+// TestCodecDropsBytes checks that a codec that does not append to the bytes it is given causes an
+// error that states it, and no panic; handle and request are as before.
+func TestCodecDropsBytes(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		c := &odd{Codec: codec.Msgpack}
 		p := newPair(t, n, hg.Config{Codec: c})
@@ -213,7 +217,8 @@ func TestCodecThatForgets(t *testing.T) {
 	})
 }
 
-// A Call that the codec ends by a panic leaves nothing of its patience to the next Forward.
+// TestCallThatPanics checks that a Call that the codec ends by a panic does not leave its
+// permission to wait to the next Forward.
 func TestCallThatPanics(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		c := &odd{Codec: codec.Msgpack}
@@ -261,8 +266,8 @@ func (c *closing) Append(b []byte, v any) ([]byte, error) {
 	return c.Codec.Append(b, v)
 }
 
-// Close is legal at any time, also while the codec is at work inside Forward: then Forward is refused, and the handle is given
-// back once.
+// TestCloseInsideForward checks that Close is legal at any time, also while the codec is running
+// inside Forward: then Forward is refused, and the handle is given back once.
 func TestCloseInsideForward(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		c := &closing{Codec: codec.Msgpack}
@@ -300,9 +305,10 @@ func TestCloseInsideForward(t *testing.T) {
 	})
 }
 
-// A target that cannot send a word to its origin, though the session is up, ends the session: the origin must hear something, and
-// the target must not try for ever.
-func TestNoAnswerCanBeSent(t *testing.T) {
+// TestAnswerCannotBeSent checks that a target that cannot send anything to its origin, though the
+// session is up, ends the session: the origin must get an outcome, and the target must not try for
+// ever.
+func TestAnswerCannotBeSent(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0

@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A process calls itself and waits.
+// ExampleHandle_Call calls the process itself and waits.
 func ExampleHandle_Call() {
 	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})
 	if err != nil {
@@ -42,7 +42,8 @@ func ExampleHandle_Call() {
 	// <nil>
 }
 
-// A call that nobody answers is canceled: Trigger right after it runs the callback, and the handle is free for another call.
+// ExampleHandle_Cancel cancels a call that has no answer: Trigger right after it runs the callback,
+// and the handle is free for another call.
 func ExampleHandle_Cancel() {
 	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})
 	if err != nil {

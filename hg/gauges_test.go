@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A program that serves its gauges tells what it has promised and what it really needs.
+// TestServeGauges checks that a program that serves its gauges shows what it has guaranteed and
+// what it needs.
 func TestServeGauges(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 8, Eager: 1024}})

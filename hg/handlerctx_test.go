@@ -35,7 +35,7 @@ func (a *asker) close() {
 	a.kept, a.ctxs = nil, nil
 }
 
-// asking has two calls at work whose handlers keep their handles; the first has asked for its context.
+// asking starts two calls whose handlers keep their handles; the first has called Context.
 func asking(t *testing.T, f func(t *testing.T, p *pair, a *asker, calls [2]*hg.Handle, outs *[2]outcome)) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -68,7 +68,8 @@ func endedError(t *testing.T, a *asker, cause error) {
 	}
 }
 
-// Abandon ends the call here and the context of the handler there, also of one that asks for it later; Cancel says nothing.
+// TestAbandonEndsHandlers checks that Abandon ends the call here and the context of the handler
+// there, also if its handler calls Context later; Cancel notifies nothing.
 func TestAbandonEndsHandlers(t *testing.T) {
 	asking(t, func(t *testing.T, p *pair, a *asker, calls [2]*hg.Handle, outs *[2]outcome) {
 		require.NoError(t, a.ctxs[0].Err())
@@ -105,7 +106,7 @@ func TestAbandonEndsHandlers(t *testing.T) {
 	})
 }
 
-// roundTrip makes a call, which passes everything that was said in the session before.
+// roundTrip makes a call, which passes every frame that was sent in the session before.
 func (p *pair) roundTrip() {
 	p.t.Helper()
 	h := p.handle(hg.HashName("echo"))
@@ -114,7 +115,8 @@ func (p *pair) roundTrip() {
 	p.tctx.Trigger(0)
 }
 
-// What has not begun when it is abandoned does not: it leaves its envelope at once, though nobody triggers.
+// TestAbandonBeforeHandler checks that a request that has not begun when it is abandoned never
+// does: it leaves its envelope at once, without a Trigger.
 func TestAbandonBeforeHandler(t *testing.T) {
 	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		h := p.handle(id)
@@ -129,7 +131,7 @@ func TestAbandonBeforeHandler(t *testing.T) {
 			require.ErrorIs(t, o.err, hg.ErrCanceled)
 			p.still(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
 		}
-		// It has left, over most transports, and this side does not know yet.
+		// It has left, over most transports, and this side has not noticed yet.
 		taken := p.tctx.Stats().NA.Withdrawn
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		h.Abandon()
@@ -152,7 +154,8 @@ func TestAbandonBeforeHandler(t *testing.T) {
 	})
 }
 
-// A handler may ask for its context any time after the origin has abandoned the call, and after any number of others.
+// TestAbandonBeforeContext checks that a handler may call Context any time after the origin has
+// abandoned the call, and after any number of others.
 func TestAbandonBeforeContext(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		calls := 1100
@@ -181,8 +184,9 @@ func TestAbandonBeforeContext(t *testing.T) {
 	})
 }
 
-// Requests that were abandoned while they waited for room at the target do not pile up there.
-func TestAbandonedDoNotPileUp(t *testing.T) {
+// TestAbandonedDoNotAccumulate checks that requests that were abandoned while they waited for room at
+// the target do not accumulate there.
+func TestAbandonedDoNotAccumulate(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
@@ -214,7 +218,8 @@ func TestAbandonedDoNotPileUp(t *testing.T) {
 	})
 }
 
-// The end of the session with the origin ends the contexts of its handlers.
+// TestPeerLossEndsHandlers checks that the end of the session with the origin ends the contexts of
+// its handlers.
 func TestPeerLossEndsHandlers(t *testing.T) {
 	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
 		require.NoError(t, p.origin.Close())
@@ -224,7 +229,8 @@ func TestPeerLossEndsHandlers(t *testing.T) {
 	})
 }
 
-// Thousands of calls that are abandoned at once, before the target triggers, all end the contexts of their handlers.
+// TestAbandonManyAtOnce checks that thousands of calls that are abandoned at once, before the
+// target triggers, all end the contexts of their handlers.
 func TestAbandonManyAtOnce(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const calls = 3000
@@ -248,7 +254,7 @@ func TestAbandonManyAtOnce(t *testing.T) {
 		last := p.handle(echoID)
 		var o outcome
 		require.NoError(t, last.ForwardRaw(nil, o.cb))
-		p.arrive(1) // it came after what is said of the others, and nobody has triggered there
+		p.arrive(1) // it is behind the frames of the others, and the target has not triggered
 		p.Until(func() bool { return ended == calls && o.calls == 1 })
 		require.NoError(t, o.err)
 		left := 0
@@ -265,8 +271,8 @@ func TestAbandonManyAtOnce(t *testing.T) {
 	})
 }
 
-// It does so too when many others are lost before Trigger.
-func TestPeerLossAmongMuchNews(t *testing.T) {
+// TestPeerLossAmongManyLosses checks the same when many other peers are lost before Trigger.
+func TestPeerLossAmongManyLosses(t *testing.T) {
 	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
 		p.tctx.Trigger(0)
 		_, octx := p.Origin(hg.Config{})
@@ -274,7 +280,7 @@ func TestPeerLossAmongMuchNews(t *testing.T) {
 		op := stranger.NewOp(func(*na.Op, na.Result) {})
 		local, err := octx.Class().NA().NewMem(make([]byte, 1))
 		require.NoError(t, err)
-		for target.Upper().News() <= 1024 { // until they are not told one by one any more
+		for target.Upper().News() <= 1024 { // until they are not reported one by one any more
 			require.NoError(t, stranger.Get(op, local, 0, target.Self(), na.Key{Len: 1, Access: na.ReadOnly}, 0, 1))
 			for still := p.Bounded(); op.Busy(); still() { // refused
 				_ = target.Progress(0)
@@ -289,7 +295,7 @@ func TestPeerLossAmongMuchNews(t *testing.T) {
 		}
 		require.NoError(t, p.origin.Close())
 		peer := a.kept[0].Peer()
-		for still := p.Bounded(); p.tctx.NA().Connected(peer); still() { // nobody triggers
+		for still := p.Bounded(); p.tctx.NA().Connected(peer); still() { // no goroutine triggers
 			p.wait(time.Millisecond)
 		}
 		p.tctx.Trigger(0)
@@ -298,7 +304,8 @@ func TestPeerLossAmongMuchNews(t *testing.T) {
 	})
 }
 
-// So does the end of the context that they run in.
+// TestCloseEndsHandlers checks that the end of the context in which they run ends the contexts of
+// handlers.
 func TestCloseEndsHandlers(t *testing.T) {
 	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
 		p.tctx.Close()
@@ -308,7 +315,8 @@ func TestCloseEndsHandlers(t *testing.T) {
 	})
 }
 
-// A context ends with the last reference of its handle, and the next request has one of its own.
+// TestLastReferenceEndsContext checks that a context ends with the last reference of its handle,
+// and the next request has one of its own.
 func TestLastReferenceEndsContext(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -331,8 +339,9 @@ func TestLastReferenceEndsContext(t *testing.T) {
 	})
 }
 
-// At the deadline of the call the handler's context ends as one of package context does, and so do those made of it. The
-// origin is not heard of: it does not trigger.
+// TestDeadlineEndsContext checks that at the deadline of the call the handler's context ends as one
+// of package context does, and so do its children. Nothing arrives from the origin: it does not
+// trigger.
 func TestDeadlineEndsContext(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} { // for room, before
@@ -390,7 +399,8 @@ func TestDeadlineEndsContext(t *testing.T) {
 	}
 }
 
-// A handler that asks for its context after the deadline gets one that has ended.
+// TestDeadlineBeforeContext checks that a handler that calls Context after the deadline gets one
+// that has ended.
 func TestDeadlineBeforeContext(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -414,9 +424,10 @@ func TestDeadlineBeforeContext(t *testing.T) {
 	})
 }
 
-// Abandon while the handler forwards to a third node (C-T31): its context ends, and the call that it makes is abandoned in
-// turn, so that the handler at the third node hears of it too.
-func TestAbandonGoesOn(t *testing.T) {
+// TestAbandonPropagates abandons a call while the handler forwards to a third node (C-T31): its context
+// ends, and the call that it makes is abandoned in turn, so that the context of the handler at the
+// third node ends too.
+func TestAbandonPropagates(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -470,8 +481,9 @@ func TestAbandonGoesOn(t *testing.T) {
 	})
 }
 
-// A handler whose caller's time is up hears that it was the deadline, whether the caller's notice or the alarm comes first; one whose
-// caller gives up long before hears of that.
+// TestAbandonAtTheDeadline checks that the context of a handler whose caller's time is up ends with
+// the deadline as its cause, whether the caller's notice or the timer is first; one that is
+// abandoned long before ends with that cause.
 func TestAbandonAtTheDeadline(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// pair is an origin and a target that know the same RPCs.
+// pair is an origin and a target with the same RPCs.
 type pair struct {
 	*transports.Net
 	t              *testing.T
@@ -91,7 +91,7 @@ func (p *pair) clean(held int64) {
 	p.Until(func() bool { return p.tctx.Stats().Handles == 0 })
 }
 
-// code is why a call ended, whichever side said it.
+// code returns the code of the error that ended a call, from either side.
 func code(err error) hg.Code {
 	if remote, ok := hg.RemoteOf(err); ok {
 		return remote.Code

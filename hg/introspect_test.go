@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// TestCalls: what is under way is listed on both sides, with name, state and age, and nothing else is.
+// TestCalls checks that calls in flight are listed on both sides, with name, state and age, and
+// nothing else is.
 func TestCalls(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2})

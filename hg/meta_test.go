@@ -89,7 +89,8 @@ func pairsOf(m hg.Metadata) (pairs []string) {
 	return pairs
 }
 
-// Metadata travels both ways, beside input and output of any size, and with errors.
+// TestMetaTravels checks that metadata travels both ways, with input and output of any size, and
+// with errors.
 func TestMetaTravels(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -130,8 +131,8 @@ func TestMetaTravels(t *testing.T) {
 	})
 }
 
-// Metadata of any length travels both ways in messages of any length, those of a peer that takes shorter ones among them, beside any
-// input and output.
+// TestMetaFitsMessages checks that metadata of any length travels both ways in messages of any
+// length, also those of a peer with a smaller limit, with any input and output.
 func TestMetaFitsMessages(t *testing.T) {
 	t.Parallel()
 	for _, eager := range [][2]int{{256, 256}, {4096, 4096}, {256, 4096}, {4096, 256}} {
@@ -179,8 +180,8 @@ func TestMetaFitsMessages(t *testing.T) {
 	}
 }
 
-// Metadata that does not fit an envelope goes with its message once the target has seen such a call, as input does; calls without are
-// what they were.
+// TestMetaInline checks that metadata that does not fit an envelope is sent with its message once
+// the target has seen such a call, as input is; calls without metadata do not change.
 func TestMetaInline(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -198,7 +199,8 @@ func TestMetaInline(t *testing.T) {
 	})
 }
 
-// An authorizer sees metadata of any length, and before it agrees input is not fetched.
+// TestMetaOfAuthorizer checks that an authorizer sees metadata of any length, and before it agrees
+// input is not fetched.
 func TestMetaOfAuthorizer(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
@@ -240,7 +242,7 @@ func TestMetaOfAuthorizer(t *testing.T) {
 	})
 }
 
-// An error takes precedence over metadata that leaves no room for it.
+// TestMetaOfErrors checks that an error takes precedence over metadata that leaves no room for it.
 func TestMetaOfErrors(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, most := range []int64{0, 1000} { // with the second the origin has room for an envelope's bytes only
@@ -281,7 +283,8 @@ func (asJSON) Append(dst []byte, v any) ([]byte, error) {
 	return append(dst, b...), err
 }
 
-// An RPC may have a codec of its own. Where the two sides disagree it is said, before anything runs and in both names.
+// TestCodecsMustAgree checks that an RPC may have a codec of its own. Where the two sides differ
+// the error states it, before anything runs and with both names.
 func TestCodecsMustAgree(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -319,7 +322,7 @@ func TestCodecsMustAgree(t *testing.T) {
 		require.Zero(t, ran)
 
 		var o outcome
-		require.NoError(t, h.ForwardRaw([]byte("21"), o.cb)) // bytes are what the program says they are
+		require.NoError(t, h.ForwardRaw([]byte("21"), o.cb)) // the program defines the meaning of bytes
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
 		err = h.Output(&out)
@@ -330,7 +333,7 @@ func TestCodecsMustAgree(t *testing.T) {
 	})
 }
 
-// What a handler attaches to an error arrives with it.
+// TestDetail checks that the detail that a handler attaches to an error arrives with it.
 func TestDetail(t *testing.T) {
 	type quota struct{ Used, Limit int }
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -371,7 +374,7 @@ func TestDetail(t *testing.T) {
 	})
 }
 
-// An error is cut to what one message takes, its detail first.
+// TestDetailIsCut checks that an error is truncated to the length of one message, its detail first.
 func TestDetailIsCut(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}

@@ -14,7 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Input and output of exactly the limit travel; one byte more fails, with the limit in the error, and the next call works.
+// TestBodyLimits checks that input and output of exactly the limit travel; one byte more fails,
+// with the limit in the error, and the next call works.
 func TestBodyLimits(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const limit = 9000 // more than a message
@@ -49,7 +50,8 @@ func TestBodyLimits(t *testing.T) {
 	})
 }
 
-// What is lent to peers at a time is bounded: the call that would lend more fails at once, small ones go on.
+// TestMaxLent checks that the bytes lent to peers at a time are limited: the call that would lend
+// more fails at once, small ones work.
 func TestMaxLent(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const limit = 10_000
@@ -80,10 +82,11 @@ func TestMaxLent(t *testing.T) {
 	})
 }
 
-// What is fetched from peers at a time is bounded: a request beyond that is answered, and did not run.
+// TestMaxPulled checks that the bytes fetched from peers at a time are limited: a request beyond
+// that is answered, and did not run.
 func TestMaxPulled(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		const limit = na.MaxBody // no body that counts goes with its message, or beside it
+		const limit = na.MaxBody // no body that counts is sent with its message, or separately
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxPulled: limit})
 		p.origin, p.octx = n.Origin(hg.Config{})
@@ -109,8 +112,10 @@ func TestMaxPulled(t *testing.T) {
 	})
 }
 
-// An origin that lends and is silent then holds no more than its share of what is fetched, until its session ends: the long input of
-// another is served meanwhile. One that is alone has the same share, and a request beyond it is told of it.
+// TestMaxPulledOfSession checks that an origin that lends and is silent then holds no more than its
+// share of the bytes that may be fetched, until its session ends: the long input of another is
+// served meanwhile. The only origin has the same share, and the error of a request beyond it names
+// it.
 func TestMaxPulledOfSession(t *testing.T) {
 	t.Parallel()
 	shareOfSession(t, "MaxPulled", hg.Config{MaxPulled: shared}, func(s hg.Stats) int64 { return s.Pulled }, na.NotRun,
@@ -118,7 +123,8 @@ func TestMaxPulledOfSession(t *testing.T) {
 		func(h hg.Request, _ []byte) error { return h.RespondRaw(nil, nil) })
 }
 
-// One that calls for long outputs and does not fetch them likewise.
+// TestMaxLentOfSession checks the same for an origin that calls for long outputs and does not fetch
+// them.
 func TestMaxLentOfSession(t *testing.T) {
 	t.Parallel()
 	out := make([]byte, shared)

@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-func TestEverySilenceIsAnswered(t *testing.T) {
+func TestEveryRequestIsAnswered(t *testing.T) {
 	var late hg.Request
 	for _, c := range []struct {
 		name    string
@@ -73,7 +73,7 @@ func TestEverySilenceIsAnswered(t *testing.T) {
 	}
 }
 
-// What the target refuses before the handler did not run.
+// TestRefusedRequests checks that a request that the target refuses before the handler did not run.
 func TestRefusedRequests(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
@@ -144,7 +144,7 @@ func TestUnreachable(t *testing.T) {
 	})
 }
 
-// A target that goes away ends every call to it, and OnFault hears of it.
+// TestPeerLost checks that a target that exits ends every call to it, and OnFault reports it.
 func TestPeerLost(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -258,7 +258,8 @@ func TestRegister(t *testing.T) {
 	})
 }
 
-// A handler may keep its handle and answer when another call has ended, or wait for that inside.
+// TestNested checks that a handler may keep its handle and answer when another call has ended, or
+// wait for that inside.
 func TestNested(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})

@@ -107,8 +107,9 @@ func (d *damager) next() int {
 	return 1 + d.rng.IntN(2*d.every)
 }
 
-// TestDamagedBytes (F25): bits of what passes between two processes are flipped, anywhere: calls are lost and made again over new
-// sessions, no answer is wrong, and no handler sees a wrong input. (Bulk data has no checksum but TCP's.)
+// TestDamagedBytes flips bits of the bytes between two processes, anywhere (F25): calls are lost
+// and made again over new sessions, no answer is wrong, and no handler sees a wrong input. (Bulk
+// data has no checksum but TCP's.)
 func TestDamagedBytes(t *testing.T) {
 	t.Parallel()
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {

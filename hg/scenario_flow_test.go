@@ -16,8 +16,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// Answers need no envelope (G13, G-T8): 1,000 calls are answered while the target's own requests to the origin have used
-// every envelope of it, and none of those is lost.
+// TestAnswersPassRequests checks that answers need no envelope (G13, G-T8): 1,000 calls are
+// answered while the target's own requests to the origin have used every envelope of it, and none
+// of those is lost.
 func TestAnswersPassRequests(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -98,7 +99,8 @@ func nest(n *transports.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
 	return p, id
 }
 
-// Calls that call back, A to B to A to B, need one envelope each way if handlers are not bounded (G-T13).
+// TestNestedWithOneEnvelope checks that calls that call back, A to B to A to B, need one envelope
+// each way if handlers are not bounded (G-T13).
 func TestNestedWithOneEnvelope(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p, id := nest(n, t, hg.Config{NA: na.Config{Envelopes: 1}})
@@ -123,8 +125,8 @@ func TestNestedWithOneEnvelope(t *testing.T) {
 	})
 }
 
-// With fewer handlers than calls are nested they wait for each other (G-T14): the gauge shows it, the request can be taken
-// back, and then everything goes on.
+// TestNestedBeyondMaxActive checks that with fewer handlers than nested calls the calls wait for
+// each other (G-T14): the gauge shows it, the request can be withdrawn, and then all calls end.
 func TestNestedBeyondMaxActive(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p, id := nest(n, t, hg.Config{MaxActive: 1})
@@ -144,8 +146,8 @@ func TestNestedBeyondMaxActive(t *testing.T) {
 	})
 }
 
-// A local cancel of a request that waits for an envelope uses none (G-T31), at any place in the queue, and the order of
-// the others stays.
+// TestCancelQueued checks that a local cancel of a request that waits for an envelope uses none
+// (G-T31), at any place in the queue, and the order of the others stays.
 func TestCancelQueued(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 2}})
@@ -193,8 +195,8 @@ func requireFate(t *testing.T, want na.Fate, err error) {
 	require.Equal(t, want, e.Fate, "%v", err)
 }
 
-// A target that answers nothing takes nothing from ten others (G9): in the same virtual time they answer as many calls as
-// without it, at least four fifths.
+// TestSlowTargetAmongTen checks that a target that answers nothing takes nothing from ten others
+// (G9): in the same virtual time they answer as many calls as without it, at least four fifths.
 func TestSlowTargetAmongTen(t *testing.T) {
 	t.Parallel()
 	if raceflag.Enabled && !long.On { // one goroutine at a time

@@ -73,8 +73,9 @@ func loop(f func()) (stop func()) {
 	}
 }
 
-// A cancel from another goroutine in a tight loop around Forward, of calls of which half are never answered: every call
-// ends, once, and when nobody cancels any more the handle's next call has its own answer.
+// TestH1CancelRacesForward races a cancel from another goroutine in a tight loop with Forward, of
+// calls of which half are never answered: every call ends, once, and after the cancels the handle's
+// next call has its own answer.
 func TestH1CancelRacesForward(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -109,8 +110,8 @@ func TestH1CancelRacesForward(t *testing.T) {
 	})
 }
 
-// The same with a goroutine that triggers, too: a call whose first part ends before the second is posted ends once all the
-// same, and its handle is free then.
+// TestH2EndsOnce is TestH1CancelRacesForward with a goroutine that triggers, too: a call whose
+// first part ends before the second is posted ends once all the same, and its handle is free then.
 func TestH2EndsOnce(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -135,7 +136,8 @@ func TestH2EndsOnce(t *testing.T) {
 	})
 }
 
-// pulling has the output of a call on its way piece by piece, the next of which nobody asks for until there is a Trigger.
+// pulling has the output of a call in flight piece by piece, the next of which is not requested
+// until there is a Trigger.
 func pulling(t *testing.T, p *pair, o *outcome) *hg.Handle {
 	big := make([]byte, 8<<20)
 	h := p.handle(p.rpc("give", func(h hg.Request) error { return h.RespondRaw(big, nil) }))
@@ -149,7 +151,8 @@ func pulling(t *testing.T, p *pair, o *outcome) *hg.Handle {
 	return h
 }
 
-// A call whose large output is being fetched is canceled at once, whatever the target does.
+// TestH3CancelWhileFetched checks that a call whose large output is being fetched is canceled at
+// once, whatever the target does.
 func TestH3CancelWhileFetched(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -165,7 +168,8 @@ func TestH3CancelWhileFetched(t *testing.T) {
 	})
 }
 
-// A large output that cannot even begin to be fetched ends its call with an error, and is given back.
+// TestH3bFetchThatCannotBegin checks that a large output whose fetch cannot begin ends its call
+// with an error, and is given back.
 func TestH3bFetchThatCannotBegin(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
@@ -180,8 +184,9 @@ func TestH3bFetchThatCannotBegin(t *testing.T) {
 	})
 }
 
-// The target of a large output goes when the answer is there and nothing of the output has been asked for: it ran, and is lost.
-func TestH3bTargetGoesBeforeTheFetch(t *testing.T) {
+// TestH3bTargetExitsBeforeFetch checks that when the target of a large output exits after its
+// answer has arrived and before the output is requested, the handler ran, and the output is lost.
+func TestH3bTargetExitsBeforeFetch(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("give", func(h hg.Request) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
@@ -202,8 +207,8 @@ func TestH3bTargetGoesBeforeTheFetch(t *testing.T) {
 	})
 }
 
-// A target that is slow to fetch a large input sees that of a call which was canceled, or an error; never that of the next
-// call, which uses the same memory.
+// TestH4ReuseWhileFetched checks that a target that is slow to fetch a large input sees that of a
+// call which was canceled, or an error; never that of the next call, which uses the same memory.
 func TestH4ReuseWhileFetched(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -238,7 +243,8 @@ func TestH4ReuseWhileFetched(t *testing.T) {
 	})
 }
 
-// Two processes call each other at the same time, with the same identities, and everything is larger than a message.
+// TestH6SameNumbersBothWays has two processes call each other at the same time, with the same
+// identities, and with all bodies larger than a message.
 func TestH6SameNumbersBothWays(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
@@ -283,8 +289,8 @@ func TestH6SameNumbersBothWays(t *testing.T) {
 	})
 }
 
-// A request that cannot be sent ends its call, whose receive is posted already: when there is no envelope, and when the peer
-// goes before it has run anything.
+// TestH7SendFails checks that a request that cannot be sent ends its call, whose receive is posted
+// already: when there is no envelope, and when the peer exits before it has run anything.
 func TestH7SendFails(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
@@ -330,9 +336,10 @@ func TestH7SendFails(t *testing.T) {
 	})
 }
 
-// The peer goes while a request waits for an envelope, and its receive for the answer: both parts of the call fail. It ends
-// once, and did not run; nor did the one before it, which had arrived.
-func TestH8PeerGoes(t *testing.T) {
+// TestH8PeerExits has the peer exit while a request waits for an envelope, and its receive for the
+// answer: both parts of the call fail. It ends once, and did not run; nor did the one before it,
+// which had arrived.
+func TestH8PeerExits(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p, handles, outs := stranded(t, n)
 		p.octx.Trigger(0)
@@ -347,9 +354,9 @@ func TestH8PeerGoes(t *testing.T) {
 	})
 }
 
-// The same calls are canceled when their parts have failed and nobody knows yet: none says that it was canceled, and each call
-// does.
-func TestH9CancelWhenThePeerHasGone(t *testing.T) {
+// TestH9CancelAfterPeerExit cancels the same calls when their parts have failed and that is
+// not processed yet: no part has ErrCanceled, and each call does.
+func TestH9CancelAfterPeerExit(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p, handles, outs := stranded(t, n)
 		for _, h := range handles {
@@ -366,8 +373,8 @@ func TestH9CancelWhenThePeerHasGone(t *testing.T) {
 	})
 }
 
-// stranded returns two calls whose peer has gone, of which the origin has heard and triggered nothing: the request of the first
-// had left, that of the second waited for an envelope.
+// stranded returns two calls whose peer has exited; the origin has received that and triggered
+// nothing: the request of the first had left, that of the second waited for an envelope.
 func stranded(t *testing.T, n *transports.Net) (p *pair, handles [2]*hg.Handle, outs *[2]outcome) {
 	p = newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 	id := p.rpc("echo", echo)
@@ -401,7 +408,8 @@ func (p *pair) unheard(done func() bool) {
 	}
 }
 
-// A call that eight goroutines cancel while its answer comes ends once, and nobody but its parts ends it.
+// TestH10ManyCancel checks that a call that eight goroutines cancel while its answer arrives ends
+// once, and only by its parts.
 func TestH10ManyCancel(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -426,7 +434,7 @@ func TestH10ManyCancel(t *testing.T) {
 	})
 }
 
-// A Forward that returns an error runs no callback, ever.
+// TestH11ErrorOrCallback checks that a Forward that returns an error runs no callback, ever.
 func TestH11ErrorOrCallback(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxInput: 100_000})
@@ -450,7 +458,8 @@ func TestH11ErrorOrCallback(t *testing.T) {
 	})
 }
 
-// A call that was canceled has no output: neither that of the call before nor that of its own late answer.
+// TestH13NoOutputAfterCancel checks that a call that was canceled has no output: neither that of
+// the call before nor that of its own late answer.
 func TestH13NoOutputAfterCancel(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -476,7 +485,8 @@ func TestH13NoOutputAfterCancel(t *testing.T) {
 	})
 }
 
-// The callback of a response has the handle of its request.
+// TestResponseCallbackHasItsHandle checks that the callback of a response has the handle of its
+// request.
 func TestResponseCallbackHasItsHandle(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -495,9 +505,10 @@ func TestResponseCallbackHasItsHandle(t *testing.T) {
 	})
 }
 
-// An abandoned call frees the place of its handler when that lets go, not before: forward and abandon in a loop cannot have
-// more of them at work than there are places (F71).
-func TestAbandonFreesNoPlace(t *testing.T) {
+// TestAbandonFreesNoHandlerSlot checks that an abandoned call frees the place of its handler when that
+// releases it, not before: forward and abandon in a loop cannot have more of them running than
+// there are places (F71).
+func TestAbandonFreesNoHandlerSlot(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2})
 		var a asker
@@ -532,8 +543,8 @@ func TestAbandonFreesNoPlace(t *testing.T) {
 	})
 }
 
-// Ten thousand calls of one handle that are canceled at once (F43): each ends once, the next real call has its own answer,
-// and memory does not grow with them.
+// TestCancelTenThousand cancels ten thousand calls of one handle at once (F43): each ends once, the
+// next real call has its own answer, and memory does not grow with them.
 func TestCancelTenThousand(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -566,8 +577,9 @@ func TestCancelTenThousand(t *testing.T) {
 	})
 }
 
-// The same while nobody drives the target, which the simulator stops altogether (F44): what waits for it is bounded, and it goes
-// on when the target does.
+// TestCancelTenThousandOfAStoppedTarget does the same while no goroutine drives the target, which
+// the simulator stops altogether (F44): the frames that wait for it are bounded, and it continues
+// when the target does.
 func TestCancelTenThousandOfAStoppedTarget(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 16}})
@@ -625,7 +637,7 @@ func staysSmall(t *testing.T, run func(rounds int)) (all int) {
 	return first + rounds
 }
 
-// heapInUse is how many bytes are, after what nobody needs has been swept.
+// heapInUse returns the bytes of the heap in use after a collection.
 func heapInUse() int64 {
 	runtime.GC()
 	runtime.GC()

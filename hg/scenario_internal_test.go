@@ -16,13 +16,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A cancel between two pieces of a body found no operation under way, and was forgotten.
+// TestPullCanceledBetweenPieces checks a cancel between two pieces of a body, which found no
+// operation in flight and was lost.
 func TestPullCanceledBetweenPieces(t *testing.T) {
 	p := &pull{canceled: true, key: na.Key{Len: 1 << 20}}
 	require.ErrorIs(t, p.fetchNextLocked(), ErrCanceled)
 }
 
-// Two names of one id: both are named.
+// TestCollision checks that the error for two names with one id has both names.
 func TestCollision(t *testing.T) {
 	c := &Class{}
 	c.rpcs.init()
@@ -35,14 +36,16 @@ func TestCollision(t *testing.T) {
 	require.ErrorContains(t, err, `"two"`)
 }
 
-// What was cut off is counted in words; when nothing is left the reason stands alone.
+// TestShutdownErrorText checks that the operations that were cut off are counted in words; when
+// nothing is left the text is the reason.
 func TestShutdownErrorText(t *testing.T) {
 	require.EqualError(t, &ShutdownError{Calls: 2, Handlers: 1, Open: []string{"handler of x"}, Err: ErrTimeout},
 		"hg: shutdown: 2 calls, 1 handler left (handler of x): "+ErrTimeout.Error())
 	require.EqualError(t, &ShutdownError{Err: context.DeadlineExceeded}, "hg: shutdown: context deadline exceeded")
 }
 
-// The fate of a one-way call whose loan has failed: the target may have said what it has taken, of that session.
+// TestFateOfTheLent checks the fate of a one-way call whose loan has failed: the target may have
+// reported which messages of that session it has taken.
 func TestFateOfTheLent(t *testing.T) {
 	peer := na.MakeAddr("sim://there", 0).Bound(7)
 	for _, c := range []struct {
@@ -61,8 +64,9 @@ func TestFateOfTheLent(t *testing.T) {
 	}
 }
 
-// A slot whose generations are used up is left for good: no identity comes back.
-func TestIdentitiesDoNotComeBack(t *testing.T) {
+// TestIdentitiesDoNotRepeat checks that a slot whose generations are used up is never used again:
+// no identity repeats.
+func TestIdentitiesDoNotRepeat(t *testing.T) {
 	c := &Context{}
 	h := &Handle{ctx: c}
 	k := &call{h: h}
@@ -79,8 +83,9 @@ func TestIdentitiesDoNotComeBack(t *testing.T) {
 	require.EqualValues(t, 1, k.slot)
 }
 
-// An abandon marks the record of its message, whatever identity the origin has given the call, until that is answered; the record then serves
-// another request, of which nothing is left that was of the one before.
+// TestAbandonMarksTheRecord checks that an abandon marks the record of its message, whatever
+// identity the origin has given the call, until that is answered; the record then serves another
+// request, with no state of the earlier one.
 func TestAbandonMarksTheRecord(t *testing.T) {
 	cls, c, id, _ := alone(t)
 	requests := arriveFrom(t, c, 1, 1, 257)
@@ -108,7 +113,7 @@ func TestAbandonMarksTheRecord(t *testing.T) {
 	require.NoError(t, c.nctx.Timer(all[0].send, time.Hour))
 	for _, s := range all {
 		s.mu.Lock()
-		s.setPhaseLocked(serviceAnswered) // nobody waits for an answer
+		s.setPhaseLocked(serviceAnswered) // no call waits for an answer
 		s.mu.Unlock()
 		s.releaseHold()
 		require.False(t, s.abandoned.Load())
@@ -187,7 +192,7 @@ func FuzzResponse(f *testing.F) {
 			return
 		}
 		again := make([]byte, responseSize)
-		b[3] = byte(r.fate) // one that is not known says nothing
+		b[3] = byte(r.fate) // an unknown one contains nothing
 		r.writeHeader(again)
 		b = withoutFields(b, 7, responseSize)
 		require.Equal(t, b, append(append(again, meta...), payload...))
@@ -200,7 +205,8 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// withoutFields returns a message whose header, front bytes, says at fields how many fields are behind it, without these.
+// withoutFields returns a message whose header, front bytes, has at fields the number of fields
+// behind it, without these.
 func withoutFields(b []byte, fields, front int) []byte {
 	n := int(b[fields]) * fieldSize
 	b = bytes.Clone(b)
@@ -221,7 +227,7 @@ func readable(t *testing.T, b []byte) {
 	require.Less(t, len(b)-len(again), metaWord)
 }
 
-// The bytes of the headers, as docs/internals/WIRE.md has them.
+// TestHeaderBytes checks the bytes of the headers against docs/internals/WIRE.md.
 func TestHeaderBytes(t *testing.T) {
 	m, err := Metadata{}.With("a.b", "xyz")
 	require.NoError(t, err)
@@ -246,7 +252,7 @@ func TestHeaderBytes(t *testing.T) {
 	require.Equal(t, "\x04\x00textdetail", string(appendFailure(nil, "text", []byte("detail"))))
 }
 
-// Metadata of a peer that cannot be is refused, wherever it is wrong.
+// TestBadMeta checks that malformed metadata of a peer is refused, wherever it is wrong.
 func TestBadMeta(t *testing.T) {
 	entry := func(name, value string) []byte { return appendEntry(nil, name, value) }
 	pad := func(b []byte, to int) []byte { return append(b, make([]byte, to-len(b))...) }
@@ -280,7 +286,8 @@ func TestBadMeta(t *testing.T) {
 	}
 }
 
-// A context has 2²⁴ identities of calls; one handle more cannot be forwarded.
+// TestIdentitiesHaveALimit checks that a context has 2²⁴ identities of calls; one handle more
+// cannot be forwarded.
 func TestIdentitiesHaveALimit(t *testing.T) {
 	c := &Context{slots: make([]uint64, maxSlot, maxSlot+2)}
 	h := &Handle{ctx: c}
@@ -294,7 +301,8 @@ func TestIdentitiesHaveALimit(t *testing.T) {
 	require.ErrorContains(t, more.nextTag(), "identities")
 }
 
-// F82: of the bits that nobody knows none gets through, whatever else the header says; nor do those that others contradict.
+// TestUnknownBits checks that no unknown bit is accepted, whatever else the header has; nor is one
+// that others contradict (F82).
 func TestUnknownBits(t *testing.T) {
 	for flags := range 256 {
 		b := make([]byte, requestSize)
@@ -328,7 +336,7 @@ func TestUnknownBits(t *testing.T) {
 		_, _, err := new(response).parse(b, nil)
 		require.ErrorIs(t, err, na.ErrProtocol)
 	}
-	for count := range 256 { // streams: what they are is four bits each, of which two mean something
+	for count := range 256 { // streams: four bits each, of which two have a meaning
 		for bit := range 64 {
 			b := make([]byte, requestSize+streamsSize)
 			(&request{id: 7}).writeHeader(b)
@@ -362,8 +370,8 @@ func TestUnknownBits(t *testing.T) {
 	}
 }
 
-// TestLaterFields: the fields that a later release has put behind a header are skipped, wherever they begin, unless they have to be
-// understood; and no other byte changes its meaning.
+// TestLaterFields checks that the fields that a later release has put behind a header are skipped,
+// wherever they begin, unless they have to be understood; and no other byte changes its meaning.
 func TestLaterFields(t *testing.T) {
 	m, err := Metadata{}.With("trace", "1234")
 	require.NoError(t, err)
@@ -420,7 +428,8 @@ func TestLaterFields(t *testing.T) {
 	require.ErrorIs(t, err, na.ErrProtocol)
 }
 
-// TestByteLimit: what expedited requests lend and fetch is counted apart, and up to 65 KiB of it is never refused.
+// TestByteLimit checks that the bytes that expedited requests lend and fetch are counted
+// separately, and up to 65 KiB of them is never refused.
 func TestByteLimit(t *testing.T) {
 	const limit = 1 << 20
 	var b byteLimit
@@ -440,8 +449,9 @@ func TestByteLimit(t *testing.T) {
 	require.Zero(t, b.total())
 }
 
-// TestByteLimitOfSession: a session has up to three quarters of what others leave, and its first whenever there is so much; what is
-// done for calls of this side has no share, and nothing of a session is kept that holds nothing.
+// TestByteLimitOfSession checks that a session has up to three quarters of the bytes that others
+// leave, and its first whenever there is so much; bytes for calls of this side have no share, and
+// nothing is kept of a session that holds nothing.
 func TestByteLimitOfSession(t *testing.T) {
 	const limit = 64 << 10
 	var b byteLimit

@@ -393,7 +393,8 @@ func mercuryMultiContext(t *testing.T, n *transports.Net) {
 	}
 }
 
-// mercurySelf runs what the C suite runs with --self, and the cancel that it leaves out there.
+// mercurySelf runs the tests that the C suite runs with --self, and the cancel that it leaves out
+// there.
 func mercurySelf(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("echo", echo)

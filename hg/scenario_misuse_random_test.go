@@ -25,7 +25,7 @@ var (
 	misuseSeed  = flag.Uint64("hg.misuse.seed", 0, "seed of TestMisuseAtRandom; 0: a random one")
 )
 
-// A misuseError is a program in which everybody does anything at any time.
+// A misuseError is a program in which every goroutine makes any call at any time.
 type misuseError struct {
 	p    *pair
 	id   hg.ID
@@ -33,7 +33,7 @@ type misuseError struct {
 
 	steps, token, under atomic.Int64
 	asked, told         atomic.Int64 // callbacks of responses
-	answers             atomic.Int64 // that came
+	answers             atomic.Int64 // that arrived
 	wrong               atomic.Pointer[error]
 }
 
@@ -43,7 +43,8 @@ type kept struct {
 	in []byte
 }
 
-// A question is a call. The lock is what a program needs that closes a handle while a callback looks at its output.
+// A question is a call with a unique input. The lock is what a program needs that closes a handle
+// while a callback looks at its output.
 type question struct {
 	m     *misuseError
 	token int64
@@ -58,7 +59,7 @@ func (m *misuseError) fail(format string, args ...any) {
 	m.wrong.CompareAndSwap(nil, &err)
 }
 
-// handler answers, or lets others do it, or nobody.
+// handler answers, or leaves that to other goroutines, or to none.
 func (m *misuseError) handler(r hg.Request) error {
 	var in []byte
 	if err := r.Input(&in); err != nil {
@@ -98,14 +99,14 @@ func (m *misuseError) answer(r hg.Request, question []byte) {
 	if err := r.Respond(question, func(r hg.Request, err error) {
 		m.told.Add(1)
 		if err != nil {
-			m.answer(r, question) // once more, or nobody's any longer
+			m.answer(r, question) // once more, or that of no call any longer
 		}
 	}); err != nil {
 		m.asked.Add(-1)
 	}
 }
 
-// step does something with requests that run, were answered, or serve somebody else by now.
+// step acts on requests that run, were answered, or serve another call by now.
 func (m *misuseError) step(rng *rand.Rand, r kept) {
 	switch rng.IntN(9) {
 	case 0, 1, 2:
@@ -176,7 +177,7 @@ func (q *question) callback(h *hg.Handle, err error) {
 	m.under.Add(-1)
 }
 
-// meddle ends a call that is under way, and reports false if there is none.
+// meddle ends a call that is in flight, and reports false if there is none.
 func (q *question) meddle(rng *rand.Rand) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -208,8 +209,9 @@ func (q *question) close() {
 	q.h = nil
 }
 
-// Eight goroutines call, answer, answer twice, answer late, detach, cancel, take back, close handles, and keep requests that have
-// ended, at random. Each answer carries its question, so none reaches another call, and each operation ends once.
+// TestMisuseAtRandom has eight goroutines call, answer, answer twice, answer late, detach, cancel,
+// withdraw, close handles, and keep requests that have ended, at random. Each answer carries the
+// input of its call, so a wrong one is detected, and each operation ends once.
 func TestMisuseAtRandom(t *testing.T) {
 	seed := *misuseSeed
 	if seed == 0 {
@@ -220,7 +222,7 @@ func TestMisuseAtRandom(t *testing.T) {
 		m := &misuseError{p: newPair(t, n, hg.Config{Logger: slog.New(slog.DiscardHandler)}), kept: make(chan kept, 256)}
 		m.id = m.p.rpc("any", m.handler)
 		steps := *misuseSteps
-		if n.Sim && !long.On { // eight goroutines and one that drives stand in each other's way
+		if n.Sim && !long.On { // eight goroutines and one that drives contend for the processors
 			steps /= 5
 		}
 		questions := make([]*question, 64)
@@ -252,7 +254,7 @@ func TestMisuseAtRandom(t *testing.T) {
 					switch {
 					case did:
 						m.steps.Add(1)
-					case n.Sim: // its clock stands still while somebody polls
+					case n.Sim: // its clock stands still while a goroutine polls
 						runtime.Gosched()
 					default:
 						hctx := []*hg.Context{m.p.octx, m.p.tctx}[rng.IntN(2)]

@@ -17,8 +17,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// There is nothing to close, and nothing to count, at a Request: closing one twice does not compile.
-func TestIncomingIsNotClosed(t *testing.T) {
+// TestRequestNeedsNoClose checks that a Request needs no close, and has no count: closing one twice
+// does not compile.
+func TestRequestNeedsNoClose(t *testing.T) {
 	for _, name := range []string{"Close", "Ref", "Release", "Free"} {
 		_, has := reflect.TypeFor[*hg.Request]().MethodByName(name)
 		require.False(t, has, name)
@@ -49,7 +50,8 @@ func ends(t *testing.T, r hg.Request) {
 	r.Cancel()
 }
 
-// A request that has ended is known by its number: whoever kept it reaches nothing, also when its record serves another.
+// TestKeptUntilAnother checks that a request that has ended is identified by its number: a kept
+// reference reaches nothing, also when its record serves another.
 func TestKeptUntilAnother(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -87,7 +89,8 @@ func TestKeptUntilAnother(t *testing.T) {
 	})
 }
 
-// Another goroutine may answer while the handler runs; without Detach not later, and what it was late with is not sent.
+// TestAnswerOfAnotherGoroutine checks that another goroutine may answer while the handler runs;
+// without Detach not later, and a late answer is not sent.
 func TestAnswerOfAnotherGoroutine(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -123,7 +126,8 @@ func TestAnswerOfAnotherGoroutine(t *testing.T) {
 	})
 }
 
-// The second answer is refused, whoever gives it, and an error after the answer is counted.
+// TestAnsweredTwice checks that a second answer is refused, by any goroutine, and an error after
+// the answer is counted.
 func TestAnsweredTwice(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -145,7 +149,7 @@ func TestAnsweredTwice(t *testing.T) {
 	})
 }
 
-// A handle that is closed stays closed, and nothing brings it back.
+// TestClosedHandleStaysClosed checks that a handle that is closed stays closed.
 func TestClosedHandleStaysClosed(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -167,8 +171,8 @@ func TestClosedHandleStaysClosed(t *testing.T) {
 	})
 }
 
-// Config.Trace spoils what a handler has kept of its input.
-func TestTraceSpoilsInput(t *testing.T) {
+// TestTraceOverwritesInput checks that Config.Trace overwrites input that a handler has kept.
+func TestTraceOverwritesInput(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{Trace: true})
 		var kept []byte
@@ -191,8 +195,9 @@ func TestTraceSpoilsInput(t *testing.T) {
 	})
 }
 
-// A detached request that nobody answers ends: at its deadline, with its session, and when the class is shut down or closed.
-func TestDetachedAndForgotten(t *testing.T) {
+// TestDetachedWithoutAnswer checks that a detached request without an answer ends: at its deadline,
+// with its session, and when the class is shut down or closed.
+func TestDetachedWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		end  func(p *pair, h *hg.Handle)
@@ -242,7 +247,8 @@ func TestDetachedAndForgotten(t *testing.T) {
 	}
 }
 
-// What a detached request is answered with at its deadline, where the origin is patient enough to hear it.
+// TestDetachedDeadlineIsAnswered checks the answer of a detached request at its deadline, where the
+// origin still waits for it.
 func TestDetachedDeadlineIsAnswered(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -263,7 +269,7 @@ func TestDetachedDeadlineIsAnswered(t *testing.T) {
 	})
 }
 
-// A detached request that nobody answers is logged each minute.
+// TestDetachedIsLogged checks that a detached request without an answer is logged each minute.
 func TestDetachedIsLogged(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		var log bytes.Buffer

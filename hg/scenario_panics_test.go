@@ -31,7 +31,8 @@ func (p *pair) until(done func() bool) {
 // leaves are the ways in which a callback may not return.
 var leaves = map[string]func(){"panic": func() { panic("ouch") }, "goexit": runtime.Goexit}
 
-// A callback that did not return kept a reference of its handle for good.
+// TestForwardCallbackThatPanics checks that a callback that panics keeps no reference of its
+// handle.
 func TestForwardCallbackThatPanics(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -52,7 +53,8 @@ func TestForwardCallbackThatPanics(t *testing.T) {
 	})
 }
 
-// And its room for another handler.
+// TestRespondCallbackThatPanics checks that a callback of a response that panics keeps no room of
+// another handler.
 func TestRespondCallbackThatPanics(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
@@ -72,7 +74,8 @@ func TestRespondCallbackThatPanics(t *testing.T) {
 	})
 }
 
-// Who had withdrawn the same call as one whose callback did not return heard nothing.
+// TestWithdrawCallbackThatPanics checks that after a callback of a withdrawal panics the other
+// callbacks of the same call run.
 func TestWithdrawCallbackThatPanics(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -92,7 +95,8 @@ func TestWithdrawCallbackThatPanics(t *testing.T) {
 	})
 }
 
-// A handler that returned an error whose Error panics, as that of a nil pointer may, left its origin without an answer.
+// TestHandlerErrorThatPanics checks that a handler that returns an error whose Error panics, as
+// that of a nil pointer may, is answered.
 func TestHandlerErrorThatPanics(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -106,7 +110,8 @@ func TestHandlerErrorThatPanics(t *testing.T) {
 	})
 }
 
-// Where a function of OnFault did not return, those after it heard nothing: neither the user's nor the Ctx of handlers.
+// TestFaultFuncThatPanics checks that after a function of OnFault panics the later ones are called:
+// those of the user, and the one that ends the contexts of handlers.
 func TestFaultFuncThatPanics(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for name, leave := range leaves {

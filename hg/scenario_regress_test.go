@@ -20,7 +20,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
-// A Wake that was meant for one waiter was used up by another goroutine in Progress, and the waiter slept for ever.
+// TestWaitersBesideWorkers checks that a Wake that is meant for one waiter is not used up by
+// another goroutine in Progress, which left the waiter blocked for ever.
 func TestWaitersBesideWorkers(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -81,7 +82,8 @@ func TestWaitersBesideWorkers(t *testing.T) {
 	})
 }
 
-// Requests that wait for envelopes kept an answer from leaving, and its origin waited for ever.
+// TestAnswersPassQueuedRequests checks that requests that wait for envelopes do not delay an
+// answer, for which its origin waited for ever.
 func TestAnswersPassQueuedRequests(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
@@ -124,7 +126,7 @@ func TestAnswersPassQueuedRequests(t *testing.T) {
 	})
 }
 
-// The smaller of two Eager sizes counts, whichever side has it.
+// TestDifferentEagerSizes checks that the smaller of two Eager sizes counts, whichever side has it.
 func TestDifferentEagerSizes(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, eager := range [][2]int{{16 << 10, 4 << 10}, {4 << 10, 16 << 10}, {48 << 10, 256}, {256, 48 << 10}} {
@@ -152,7 +154,8 @@ func TestDifferentEagerSizes(t *testing.T) {
 	})
 }
 
-// A second response between the cancel of the first and its callback lost that callback.
+// TestRespondOnceMoreOnlyAfterCallback checks that a second response between the cancel of the
+// first and its callback does not lose that callback.
 func TestRespondOnceMoreOnlyAfterCallback(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -175,7 +178,7 @@ type curious struct{ h interface{ Peer() na.Addr } }
 
 func (c curious) MarshalBinary() ([]byte, error) { return []byte(c.h.Peer().String()), nil }
 
-// Encoders ran under the handle's lock.
+// TestEncoderMayUseItsHandle checks that encoders do not run with the handle's lock held.
 func TestEncoderMayUseItsHandle(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -206,7 +209,8 @@ func TestEncoderThatPanics(t *testing.T) {
 	})
 }
 
-// A handler that ends its goroutine left its origin without an answer.
+// TestHandlerEndsItsGoroutine checks that a handler that ends its goroutine does not leave its
+// origin without an answer.
 func TestHandlerEndsItsGoroutine(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -231,7 +235,7 @@ func TestHandlerEndsItsGoroutine(t *testing.T) {
 	})
 }
 
-// After a Forward that was refused there is no output.
+// TestNoOutputOfRefusedForward checks that after a Forward that was refused there is no output.
 func TestNoOutputOfRefusedForward(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -245,8 +249,9 @@ func TestNoOutputOfRefusedForward(t *testing.T) {
 	})
 }
 
-// The end of the loan of a response that had been recalled was taken for that of the next response, which then could not
-// be recalled: its loan, and the handle, were held until the origin went.
+// TestLoanOfRecalledResponse checks that the end of the loan of a recalled response is not taken
+// for that of the next response. That could not be recalled: its loan, and the handle, were held
+// until the origin exited.
 func TestLoanOfRecalledResponse(t *testing.T) {
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -258,7 +263,7 @@ func TestLoanOfRecalledResponse(t *testing.T) {
 			require.NoError(t, s.RespondRaw(make([]byte, 64<<10), cb))
 			s.Cancel()
 		}
-		require.True(t, nctx.Upper().Cork()) // nothing leaves: what is behind a message that is held back waits, too
+		require.True(t, nctx.Upper().Cork()) // nothing leaves: messages behind one that is held back wait, too
 		require.NoError(t, nctx.SendExpected(nctx.NewOp(func(*na.Op, na.Result) {}), s.Peer(), 12345, make([]byte, 3000)))
 		recall(func(hg.Request, error) {
 			recall(func(hg.Request, error) {
@@ -279,7 +284,7 @@ func TestLoanOfRecalledResponse(t *testing.T) {
 	})
 }
 
-// slow is encoded when somebody lets it.
+// slow is encoded when the test allows it.
 type slow struct{ inside, release chan struct{} }
 
 func (s slow) MarshalBinary() ([]byte, error) {
@@ -288,7 +293,8 @@ func (s slow) MarshalBinary() ([]byte, error) {
 	return []byte("slow"), nil
 }
 
-// A handler may return while another goroutine of its answers.
+// TestHandlerReturnsWhileAnswering checks that a handler may return while another goroutine of its
+// answers.
 func TestHandlerReturnsWhileAnswering(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})

@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// alone returns a context, an RPC and the address of a target that is not there: the parts of calls end as a test says.
+// alone returns a context, an RPC and the address of a target that does not exist: the parts of
+// calls end as a test sets.
 func alone(t *testing.T) (cls *Class, c *Context, id ID, there na.Addr) {
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	t.Cleanup(w.Close)
@@ -27,12 +28,13 @@ func alone(t *testing.T) (cls *Class, c *Context, id ID, there na.Addr) {
 	return cls, c, id, there
 }
 
-// The parts of a call end in any order: two goroutines in Trigger may take them as they like. Few runs get everywhere, so here the
-// parts are told so by hand; the operations below them are left as they are, and never triggered.
+// TestEveryOrderOfParts ends the parts of a call in any order: two goroutines in Trigger may take
+// them in either. Few runs reach all orders, so here the parts are ended by hand; the operations
+// below them are not changed, and never triggered.
 func TestEveryOrderOfParts(t *testing.T) {
 	cls, c, id, there := alone(t)
 	requests := arriveFrom(t, c, 1, 2)
-	c.nctx.Disconnect(requests[0].From, nil) // nobody can be answered
+	c.nctx.Disconnect(requests[0].From, nil) // no request can be answered
 
 	var (
 		failed = na.Result{Err: na.ErrPeerLost, Fate: na.MaybeRan}
@@ -95,7 +97,7 @@ func TestEveryOrderOfParts(t *testing.T) {
 		s.handlerBegan = true
 		return s
 	}
-	s := arrive() // nobody answers, and the context is closed while that is made good
+	s := arrive() // without an answer, and the context is closed while that is repaired
 	require.NoError(t, c.nctx.Timer(s.send, time.Hour))
 	s.releaseHold()
 	require.Equal(t, serviceSpare, s.phase)
@@ -108,8 +110,8 @@ func TestEveryOrderOfParts(t *testing.T) {
 	require.Equal(t, serviceSpare, s.phase)
 }
 
-// A withdraw that nobody will answer is too late when the answer to the call is there already, and only then: what nobody knows
-// of ends with an error.
+// TestAnswerBeatsIndeterminate checks that a withdraw without an answer is too late when the answer
+// to the call is there already, and only then: an unknown outcome ends with an error.
 func TestAnswerBeatsIndeterminate(t *testing.T) {
 	_, c, id, there := alone(t)
 	var (
@@ -148,8 +150,9 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 	}
 }
 
-// A target that answers a request, and says that it has destroyed it, has broken the rules: the withdraw is too late, since the answer is
-// here, and the session ends.
+// TestAnswerOfDestroyedRequest checks that a target that answers a request, and reports that it has
+// destroyed it, has violated the protocol: the withdraw is too late, since the answer is here, and
+// the session ends.
 func TestAnswerOfDestroyedRequest(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	t.Cleanup(w.Close)

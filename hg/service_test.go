@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Records are pushed by many goroutines and popped by one at a time: none is there twice, and none is lost below the bound.
+// TestSpareServices pushes records from many goroutines and pops them from one at a time: none is
+// there twice, and none is lost below the limit.
 func TestSpareServices(t *testing.T) {
 	const many, rounds = 8, 200
 	var q spareServices
@@ -22,7 +23,7 @@ func TestSpareServices(t *testing.T) {
 				if s == nil {
 					s = &service{}
 				}
-				s.errorTries++ // nobody else has it
+				s.errorTries++ // no other goroutine has it
 				q.push(s)
 			}
 		})
@@ -43,7 +44,8 @@ func TestSpareServices(t *testing.T) {
 	require.EqualValues(t, maxSpare, q.n.Load())
 }
 
-// Records are in the list of what may be open for as long as they are kept.
+// TestKeptRecordsAreListed checks that records are in the list of those that may be open for as
+// long as they are kept.
 func TestKeptRecordsAreListed(t *testing.T) {
 	c := &Context{}
 	for range maxSpare + 5 {

@@ -17,10 +17,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// lingering is a Config whose Shutdown waits for d.
+// lingering returns a Config whose Shutdown waits for d.
 func lingering(d time.Duration) hg.Config { return hg.Config{NA: na.Config{Linger: d}} }
 
-// left returns what a Shutdown has said.
+// left returns the error of a Shutdown as its type.
 func left(t *testing.T, err error) *hg.ShutdownError {
 	t.Helper()
 	var e *hg.ShutdownError
@@ -28,7 +28,8 @@ func left(t *testing.T, err error) *hg.ShutdownError {
 	return e
 }
 
-// A handler that runs may end and answer; what has no handler yet, what comes now and who comes now are refused.
+// TestShutdownDrains checks that a handler that runs may end and answer; requests that have no
+// handler yet, new requests and new peers are refused.
 func TestShutdownDrains(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cfg := lingering(20 * time.Second)
@@ -94,7 +95,8 @@ func TestShutdownDrains(t *testing.T) {
 	})
 }
 
-// One context may end in good order while the others of its class go on.
+// TestShutdownOfOneContext checks that one context may shut down in order while the others of its
+// class stay open.
 func TestShutdownOfOneContext(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -135,7 +137,8 @@ func TestShutdownOfOneContext(t *testing.T) {
 	})
 }
 
-// F50, F14: with calls that nobody answers Shutdown ends after Linger, every callback has run, and it says what was left.
+// TestShutdownLingers checks that with calls without an answer Shutdown ends after Linger, every
+// callback has run, and its error has what was left (F50, F14).
 func TestShutdownLingers(t *testing.T) {
 	t.Parallel()
 	t.Run("virtual", func(t *testing.T) {
@@ -188,7 +191,7 @@ func shutdownLingers(t *testing.T, n *transports.Net, linger time.Duration) {
 	}
 }
 
-// A context that has ended cancels at once.
+// TestShutdownAtOnce checks that Shutdown with a context that has ended cancels at once.
 func TestShutdownAtOnce(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, lingering(time.Hour))
@@ -213,7 +216,8 @@ func TestShutdownAtOnce(t *testing.T) {
 	})
 }
 
-// The context of a handler ends when the wait is over, and what it answers then still arrives.
+// TestShutdownEndsHandlers checks that the context of a handler ends when the wait is over, and its
+// answer then still arrives.
 func TestShutdownEndsHandlers(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, lingering(time.Hour))
@@ -243,7 +247,8 @@ func TestShutdownEndsHandlers(t *testing.T) {
 	})
 }
 
-// F51: callbacks that begin anew while all ends are refused, and it ends.
+// TestShutdownRefusesNew checks that callbacks that start calls during a Shutdown are refused, and
+// that it ends (F51).
 func TestShutdownRefusesNew(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, lingering(20*time.Millisecond))
@@ -278,7 +283,8 @@ func TestShutdownRefusesNew(t *testing.T) {
 	})
 }
 
-// F52: handles that the program has not closed are counted and named, with the place where that is asked for.
+// TestHandleNeverClosed checks that handles that the program has not closed are counted and named,
+// with their place where that is configured (F52).
 func TestHandleNeverClosed(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
@@ -306,7 +312,8 @@ func TestHandleNeverClosed(t *testing.T) {
 	})
 }
 
-// F53: both sides at once, with calls both ways that nobody answers.
+// TestShutdownBothSides shuts both sides down at once, with calls both ways that have no answer
+// (F53).
 func TestShutdownBothSides(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -357,7 +364,8 @@ func TestShutdownBothSides(t *testing.T) {
 	})
 }
 
-// F54: a request for an RPC that nobody has registered does not keep anybody from ending.
+// TestUnknownRPCThenShutdown checks that a request for an RPC that is not registered does not keep
+// either side from ending (F54).
 func TestUnknownRPCThenShutdown(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, lingering(time.Minute))
@@ -383,7 +391,8 @@ func TestUnknownRPCThenShutdown(t *testing.T) {
 	})
 }
 
-// Answers to the last minute arrive before the connections are cut, also when there is no time for anything else.
+// TestShutdownSendsAnswers checks that the last answers arrive before the connections are cut, also
+// when there is no time for anything else.
 func TestShutdownSendsAnswers(t *testing.T) {
 	t.Run("virtual", func(t *testing.T) {
 		transports.Virtual(t, func(t *testing.T, n *transports.Net) {
@@ -423,8 +432,8 @@ func shutdownSendsAnswers(t *testing.T, n *transports.Net, ctx context.Context) 
 	}
 }
 
-// H17: with a thousand calls in flight, every callback has returned, with ErrClosed, before the class reports that it is
-// closed, although several goroutines run them.
+// TestH17 checks that with a thousand calls in flight every callback has returned, with ErrClosed,
+// before the class reports that it is closed, although several goroutines run them (H17).
 func TestH17(t *testing.T) {
 	const calls = 1000
 	for _, how := range []struct {
@@ -474,7 +483,8 @@ func TestH17(t *testing.T) {
 	}
 }
 
-// H17: a class is not closed while the callback of a call that its Close has ended is still to run.
+// TestH17CallbackStillToRun checks that a class is not closed while the callback of a call that its
+// Close has ended is still to run (H17).
 func TestH17CallbackStillToRun(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -489,11 +499,12 @@ func TestH17CallbackStillToRun(t *testing.T) {
 		p.octx.Trigger(0)
 		require.Equal(t, 1, o.calls)
 		require.ErrorIs(t, o.err, hg.ErrClosed)
-		n.Until(p.origin.NA().Closed) // by who leads, if somebody does
+		n.Until(p.origin.NA().Closed) // by the leader, if there is one
 	})
 }
 
-// A callback in which another goroutine is counts as long as it has not returned.
+// TestClosedWaitsForCallbacks checks that a callback that another goroutine runs counts as long as
+// it has not returned.
 func TestClosedWaitsForCallbacks(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -520,7 +531,8 @@ func TestClosedWaitsForCallbacks(t *testing.T) {
 	})
 }
 
-// What callbacks post runs before Shutdown returns, also when everything else has been given back by then.
+// TestShutdownRunsWhatCallbacksPost checks that functions that callbacks post run before Shutdown
+// returns, also when everything else has been given back by then.
 func TestShutdownRunsWhatCallbacksPost(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, hctx := n.Origin(hg.Config{})
@@ -540,8 +552,9 @@ func TestShutdownRunsWhatCallbacksPost(t *testing.T) {
 	})
 }
 
-// News of a lost session that waits for an OnFault callback is not work that Shutdown cuts off.
-func TestShutdownWithNewsToCome(t *testing.T) {
+// TestShutdownWithFaultsQueued checks that a report of a lost session that waits for an OnFault
+// callback is not work that Shutdown cuts off.
+func TestShutdownWithFaultsQueued(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		other := n.Context(p.target) // driven after tctx
@@ -560,7 +573,8 @@ func TestShutdownWithNewsToCome(t *testing.T) {
 	})
 }
 
-// F55: several goroutines in Trigger while calls are canceled and their handles closed: each callback runs once.
+// TestTriggersDuringCancelAndClose runs several goroutines in Trigger while calls are canceled and
+// their handles closed: each callback runs once (F55).
 func TestTriggersDuringCancelAndClose(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -600,8 +614,9 @@ func TestTriggersDuringCancelAndClose(t *testing.T) {
 	})
 }
 
-// F56: a target that nobody drives is alive all the same; the call ends by its deadline alone.
-func TestNobodyDrivesTheTarget(t *testing.T) {
+// TestTargetNotDriven checks that a target that no goroutine drives is alive all the same;
+// the call ends by its deadline only (F56).
+func TestTargetNotDriven(t *testing.T) {
 	t.Parallel()
 	check := func(t *testing.T, n *transports.Net, silence, timeout time.Duration) {
 		p := newPair(t, n, hg.Config{NA: na.Config{PeerTimeout: silence}})
@@ -625,8 +640,9 @@ func TestNobodyDrivesTheTarget(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) { check(t, n, 500*time.Millisecond, 1200*time.Millisecond) })
 }
 
-// A callback or handler may shut down another class, however deep: what it would wait for is not itself. Its own class it may
-// not, nor one that runs it further up, and that refuses without an effect.
+// TestShutdownOfAnotherClassInside checks that a callback or handler may shut down another class,
+// at any depth: that does not wait for itself. It may not shut down its own class, nor one that
+// runs it further up, and that refuses without an effect.
 func TestShutdownOfAnotherClassInside(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, dispatched := range []bool{false, true} {

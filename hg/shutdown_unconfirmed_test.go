@@ -19,7 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// notConfirmed is how many messages a Shutdown says that peers have not confirmed, and nothing else.
+// notConfirmed returns the number of messages that a Shutdown reports as not confirmed by peers,
+// and requires that it reports nothing else.
 func notConfirmed(t *testing.T, err error) int {
 	t.Helper()
 	if err == nil {
@@ -31,8 +32,8 @@ func notConfirmed(t *testing.T, err error) int {
 	return e.Unconfirmed
 }
 
-// Over a slow path that loses and reorders datagrams answers and one-way calls arrive before Shutdown returns, or it says how many
-// may not have.
+// TestShutdownOverASlowPath checks that over a slow path that loses and reorders datagrams answers
+// and one-way calls arrive before Shutdown returns, or it reports how many may not have.
 func TestShutdownOverASlowPath(t *testing.T) {
 	t.Parallel()
 	for seed := range long.Or(1, 10) {
@@ -114,7 +115,8 @@ func slowNotes(t *testing.T, p *pair, to na.Addr) {
 	}
 }
 
-// In virtual time: a path of seconds that loses and reorders.
+// TestShutdownOverASlowerPath runs the same in virtual time, over a path of seconds that loses and
+// reorders.
 func TestShutdownOverASlowerPath(t *testing.T) {
 	t.Parallel()
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
@@ -144,7 +146,8 @@ func TestShutdownOverASlowerPath(t *testing.T) {
 	})
 }
 
-// Answers to a peer that confirms nothing are waited for until ctx or na.Config.Linger ends, or the peer is given up, and named.
+// TestShutdownUnconfirmedAnswers checks that answers to a peer that confirms nothing are waited for
+// until ctx or na.Config.Linger ends, or the peer is given up, and named.
 func TestShutdownUnconfirmedAnswers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -184,8 +187,9 @@ func TestShutdownUnconfirmedAnswers(t *testing.T) {
 	}
 }
 
-// One-way calls that left for a peer which was lost before it confirmed them are counted long after; calls are not, which say it
-// themselves, nor is what the peer has returned envelopes for.
+// TestShutdownCountsLostOneWays checks that one-way calls that left for a peer which was lost
+// before it confirmed them are counted long after; calls are not, since their errors report it, nor
+// are messages for which the peer has returned envelopes.
 func TestShutdownCountsLostOneWays(t *testing.T) {
 	t.Parallel()
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
@@ -218,7 +222,8 @@ func TestShutdownCountsLostOneWays(t *testing.T) {
 	})
 }
 
-// A handler that does not return keeps nobody from confirming what was answered before; and it is named first.
+// TestShutdownConfirmsBesideAHandler checks that a handler that does not return does not delay the
+// confirmation of earlier answers; and it is named first.
 func TestShutdownConfirmsBesideAHandler(t *testing.T) {
 	t.Parallel()
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {

@@ -45,7 +45,8 @@ func writer(s *hg.Stream, data []byte, done func()) {
 	step()
 }
 
-// reader reads a stream with callbacks, and calls done with what has come, and why it has ended.
+// reader reads a stream with callbacks, and calls done with the bytes that have arrived, and the
+// error that has ended it.
 func reader(s *hg.Stream, done func(data []byte, err error)) {
 	var data []byte
 	step := func() {
@@ -92,7 +93,7 @@ func (p *pair) noStreams() {
 	}
 }
 
-// A handler that has detached echoes a stream in callbacks.
+// TestStreamsEcho checks that a handler that has detached echoes a stream in callbacks.
 func TestStreamsEcho(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -135,7 +136,7 @@ func TestStreamsEcho(t *testing.T) {
 	})
 }
 
-// Goroutines read and write, and each is woken alone.
+// TestStreamsBlocking checks that goroutines read and write, and each is woken separately.
 func TestStreamsBlocking(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -178,7 +179,7 @@ func TestStreamsBlocking(t *testing.T) {
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
 
-		require.NoError(t, h.ForwardRaw(nil, o.cb)) // nobody writes
+		require.NoError(t, h.ForwardRaw(nil, o.cb)) // no goroutine writes
 		short, stop := context.WithTimeout(ctx, 10*time.Millisecond)
 		defer stop()
 		_, err := h.Stream(1).ReadContext(short, make([]byte, 1))
@@ -188,7 +189,8 @@ func TestStreamsBlocking(t *testing.T) {
 	})
 }
 
-// What was written before a handler answers arrives, whatever the answer is; what goes up is refused then.
+// TestStreamsEndWithTheHandler checks that bytes written before a handler answers arrive, whatever
+// the answer is; bytes to the target are refused then.
 func TestStreamsEndWithTheHandler(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, says := range []error{nil, hg.Errorf(hg.ErrNotFound, "no such row")} {
@@ -229,8 +231,8 @@ func TestStreamsEndWithTheHandler(t *testing.T) {
 	})
 }
 
-// A call that ends before its answer takes its streams along, at both sides, with what has ended it. The streams of a handler whose context
-// had ended are reset.
+// TestStreamsEndWithTheCall checks that a call that ends before its answer ends its streams, at
+// both sides, with its own cause. The streams of a handler whose context had ended are reset.
 func TestStreamsEndWithTheCall(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, c := range []struct {
@@ -281,7 +283,8 @@ func TestStreamsEndWithTheCall(t *testing.T) {
 	})
 }
 
-// The context of the handler has ended, though the origin reads on: what was not read is dropped.
+// TestStreamsOfAHandlerThatIsLate checks that when the context of the handler has ended, though the
+// origin reads on, bytes that were not read are dropped.
 func TestStreamsOfAHandlerThatIsLate(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -304,7 +307,8 @@ func TestStreamsOfAHandlerThatIsLate(t *testing.T) {
 	})
 }
 
-// A request whose handler did not run has moved nothing: it was withdrawn, or the target had no memory for its streams.
+// TestStreamsOfRequestsThatDidNotRun checks that a request whose handler did not run has moved
+// nothing: it was withdrawn, or the target had no memory for its streams.
 func TestStreamsOfRequestsThatDidNotRun(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -397,7 +401,7 @@ func TestStreamsMisuse(t *testing.T) {
 	})
 }
 
-// The streams of a session that ends end with it.
+// TestStreamsPeerLost checks that the streams of a session that ends end with it.
 func TestStreamsPeerLost(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -418,7 +422,8 @@ func TestStreamsPeerLost(t *testing.T) {
 	})
 }
 
-// A Shutdown counts the streams that it cuts off: of a handler that does not return, and of an answered request whose caller does not read.
+// TestShutdownCountsStreams checks that a Shutdown counts the streams that it cuts off: of a
+// handler that does not return, and of an answered request whose caller does not read.
 func TestShutdownCountsStreams(t *testing.T) {
 	t.Parallel()
 	for name, answered := range map[string]bool{"of a handler": false, "of an answered request": true} {

@@ -31,7 +31,8 @@ func (p *pair) serve() {
 	})
 }
 
-// A call that waits has its output when it returns, as often as one likes; its context ends it, and so does Close.
+// TestCall checks that a call that waits has its output when it returns, for any number of reads;
+// its context ends it, and so does Close.
 func TestCall(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -70,7 +71,8 @@ func TestCall(t *testing.T) {
 	})
 }
 
-// Where the target has no envelope, a call that does not wait fails under Block, and one that does goes when it may (G16).
+// TestCallWaitsForEnvelope checks that where the target has no envelope, a call that does not wait
+// fails under Block, and one that does is sent when it may (G16).
 func TestCallWaitsForEnvelope(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
@@ -93,7 +95,7 @@ func TestCallWaitsForEnvelope(t *testing.T) {
 		answered := 0
 		p.Undriven(p.tctx, p.octx)
 		over := make(chan struct{})
-		go func() { // the target goes on once the call waits
+		go func() { // the target continues once the call waits
 			defer close(over)
 			for answered < 3 {
 				if p.octx.Stats().NA.Queued == 1 || answered > 0 {
@@ -134,9 +136,10 @@ func (c *lateContext) Err() error {
 	return c.Context.Err()
 }
 
-// TestWaitSaysTheCause: a context that ends in the moment in which the time of a wait is over gives its cause, or the wait says what it says
-// when its time is over: nothing else, whatever the cause matches.
-func TestWaitSaysTheCause(t *testing.T) {
+// TestWaitReturnsCause checks that a context that ends in the moment in which the time of a wait is
+// over gives its cause, or the wait returns the error of its timeout: nothing else, whatever the
+// cause matches.
+func TestWaitReturnsCause(t *testing.T) {
 	transports.Fast(t, func(t *testing.T, n *transports.Net) {
 		testWaitSaysTheCause(t, newPair(t, n, hg.Config{}))
 	})

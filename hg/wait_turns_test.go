@@ -19,7 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
-// A wait returns at its own end, however much is queued behind it: for a call, for a condition, and when its context ends.
+// TestWaitReturnsAtItsEnd checks that a wait returns at its own end, however much is queued behind
+// it: for a call, for a condition, and when its context ends.
 func TestWaitReturnsAtItsEnd(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Origin(hg.Config{})
@@ -53,7 +54,8 @@ func TestWaitReturnsAtItsEnd(t *testing.T) {
 	})
 }
 
-// Coroutines of a simulated world that share a request.Class wait in virtual time, each for its own.
+// TestSharedClassOnSim checks that coroutines of a simulated world that share a request.Class wait
+// in virtual time, each for its own.
 func TestSharedClassOnSim(t *testing.T) {
 	const callers, calls = 8, 50
 	w := sim.NewWorld(sim.Config{Seed: 7})
@@ -107,7 +109,8 @@ func TestSharedClassOnSim(t *testing.T) {
 	require.Equal(t, callers*calls, answers)
 }
 
-// What would call back in a context that is closed and drained is refused, and Closed stays true.
+// TestNothingAfterTheEnd checks that an operation with a callback in a context that is closed and
+// drained is refused, and Closed stays true.
 func TestNothingAfterTheEnd(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -129,12 +132,13 @@ func TestNothingAfterTheEnd(t *testing.T) {
 	})
 }
 
-// Closed is true, and Shutdown returns, when the last callback has run, also where one that is late asks for another and those
-// who drive are slow between Progress and Trigger.
+// TestClosedAfterTheLastCallback checks that Closed is true, and Shutdown returns, when the last
+// callback has run, also where a late one starts another and the goroutines that drive are slow
+// between Progress and Trigger.
 func TestClosedAfterTheLastCallback(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		if n.Sim {
-			return // whoever drives it is not slow
+			return // the goroutine that drives it is not slow
 		}
 		rounds := share(n, 200, 4)
 		for round := range rounds {
@@ -170,8 +174,9 @@ func TestClosedAfterTheLastCallback(t *testing.T) {
 	})
 }
 
-// A callback of somebody else that panics in a wait ends that wait; the call goes on, and its handle can be used again.
-func TestStrangerPanicsInAWait(t *testing.T) {
+// TestOtherCallbackPanicsInWait checks that a callback of another operation that panics in a wait ends
+// that wait; the call goes on, and its handle can be used again.
+func TestOtherCallbackPanicsInWait(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))

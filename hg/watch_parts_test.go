@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestWatchIsBounded: peers that call many names make a program keep some of them only.
+// TestWatchIsBounded checks that a program keeps a limited number of the names that peers call.
 func TestWatchIsBounded(t *testing.T) {
 	var w activityWatch
 	var a inspect.Activity
@@ -31,7 +31,8 @@ func TestWatchIsBounded(t *testing.T) {
 	require.EqualValues(t, 5000, sum)
 }
 
-// TestWatchEnds: what ends is not counted any more when nobody has asked for long.
+// TestWatchEnds checks that ended requests are not counted any more when the counts have not been
+// read for long.
 func TestWatchEnds(t *testing.T) {
 	var w activityWatch
 	var a inspect.Activity
@@ -48,11 +49,12 @@ func TestWatchEnds(t *testing.T) {
 	w.startCounting(31*time.Second, &a)
 	require.Empty(t, a.Methods)
 	require.Zero(t, a.Watched)
-	w.startCounting(60*time.Second, &a) // nothing has ended meanwhile, and nobody has asked
+	w.startCounting(60*time.Second, &a) // nothing has ended meanwhile, and the counts were not read
 	require.Zero(t, a.Watched)
 }
 
-// TestWatchBeginsMeanwhile: a request that came before the watch is not counted, also in the record of one that was.
+// TestWatchBeginsMeanwhile checks that a request that arrived before the watch is not counted, also
+// in the record of one that was.
 func TestWatchBeginsMeanwhile(t *testing.T) {
 	c := &Context{class: &Class{}}
 	s := &service{ctx: c, event: inspect.Event{Kind: inspect.EventTarget}}

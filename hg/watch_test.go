@@ -10,8 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// TestWatch: a program that is watched tells what is under way, and counts what ends from the first request on, by method and peer. What it
-// tells is gauges, too, and who does not ask for it gets the gauges alone.
+// TestWatch checks that a program that is watched reports the calls in flight, and counts those
+// that end from the first request on, by method and peer. The counts are gauges, too, and a request
+// without them gets the gauges only.
 func TestWatch(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -66,7 +67,7 @@ func TestWatch(t *testing.T) {
 			}
 			return m
 		}
-		_, err = raw(work, "before") // nobody watches
+		_, err = raw(work, "before") // no watch
 		require.NoError(t, err)
 		var o outcome
 		stalled := p.handle(stall)
@@ -93,7 +94,7 @@ func TestWatch(t *testing.T) {
 		}
 		_, err = raw(work, "")
 		require.ErrorIs(t, err, hg.ErrNotFound)
-		require.NoError(t, held.RespondRaw(nil, nil)) // came before the watch: it is not counted
+		require.NoError(t, held.RespondRaw(nil, nil)) // arrived before the watch: it is not counted
 		p.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, stalled.Close())
 

@@ -16,9 +16,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// C-T26, X-T2, X-T3, X-T8: datagrams are lost, repeated, damaged and overtaken by others, and the peer guarantees four envelopes. Each
-// of many calls, of which half are withdrawn as soon as they have been forwarded, runs or was taken back, never both, and once; it
-// ends once; and every envelope comes back.
+// TestWithdrawOverDatagrams loses, repeats, damages and reorders datagrams, while the peer
+// guarantees four envelopes (C-T26, X-T2, X-T3, X-T8). Each of many calls, of which half are
+// withdrawn as soon as they have been forwarded, runs or was withdrawn, never both, and once; it
+// ends once; and every envelope is returned.
 func TestWithdrawOverDatagrams(t *testing.T) {
 	t.Parallel()
 	transports.UDP(t, func(t *testing.T, n *transports.Net) {

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A request that took the last envelope has left: the target hears that it was abandoned, and can be asked for it.
+// TestLastEnvelopeIsTakenBack checks that a request that took the last envelope has left: the
+// target is notified that it was abandoned, and a withdrawal can be sent.
 func TestLastEnvelopeIsTakenBack(t *testing.T) {
 	cfg := hg.Config{NA: na.Config{Envelopes: 2, OnNoCredit: na.Block, Reserve: na.LiteralReserve}}
 	withdrawing(t, cfg, func(t *testing.T, p *pair, id hg.ID, ran *int) {

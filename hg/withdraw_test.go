@@ -23,7 +23,7 @@ type taken struct {
 
 func (w *taken) cb(_ *hg.Handle, r hg.WithdrawResult) { w.n++; w.r = r }
 
-// withdrawal tests have a target that receives and does not trigger until it is told to.
+// withdrawing runs f over every transport with a pair whose target triggers only when f makes it.
 func withdrawing(t *testing.T, cfg hg.Config, f func(t *testing.T, p *pair, id hg.ID, ran *int)) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, cfg)
@@ -49,7 +49,8 @@ func (p *pair) move(done func() bool) {
 	}
 }
 
-// TestWithdrawBuffered (C-T1): a request whose handler has not started is destroyed, small or large.
+// TestWithdrawBuffered (C-T1) checks that a request whose handler has not started is destroyed,
+// small or large.
 func TestWithdrawBuffered(t *testing.T) {
 	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		h := p.handle(id)
@@ -78,8 +79,8 @@ func TestWithdrawBuffered(t *testing.T) {
 	})
 }
 
-// TestWithdrawTooLate (C-T2, C-T5): not while the handler runs, nor after the call, nor after a cancel; the call ends as
-// it would have.
+// TestWithdrawTooLate (C-T2, C-T5) checks that not while the handler runs, nor after the call, nor
+// after a cancel; the call ends as it would have.
 func TestWithdrawTooLate(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -123,8 +124,9 @@ func TestWithdrawTooLate(t *testing.T) {
 	})
 }
 
-// TestWithdrawCrossesAnswer (C-T10): the answer of the handler leaves before the target has heard the question, or after.
-// It is too late in any order, and the call succeeds.
+// TestWithdrawCrossesAnswer (C-T10) checks an answer of the handler that leaves before the target
+// has received the withdrawal, or after. The withdrawal is too late in any order, and the call
+// succeeds.
 func TestWithdrawCrossesAnswer(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -140,7 +142,7 @@ func TestWithdrawCrossesAnswer(t *testing.T) {
 			require.NoError(t, h.Withdraw(0, w.cb))
 			require.NoError(t, kept.RespondRaw([]byte("yes"), nil))
 			drop(kept)
-			for o.calls == 0 { // the origin alone, as far as that goes
+			for o.calls == 0 { // the origin only, as far as that works
 				if p.octx.Progress(time.Millisecond) != nil {
 					_ = p.tctx.Progress(0)
 				}
@@ -154,7 +156,8 @@ func TestWithdrawCrossesAnswer(t *testing.T) {
 	})
 }
 
-// TestWithdrawUnsent (C-T3, G-T31): a request that waits for an envelope is taken back here; nothing is asked.
+// TestWithdrawUnsent (C-T3, G-T31) checks that a request that waits for an envelope is withdrawn
+// here; no frame is sent.
 func TestWithdrawUnsent(t *testing.T) {
 	withdrawing(t, hg.Config{NA: na.Config{Envelopes: 2}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		var handles []*hg.Handle
@@ -179,7 +182,8 @@ func TestWithdrawUnsent(t *testing.T) {
 	})
 }
 
-// TestWithdrawTwice (C-T6): who asks again joins, one question goes out, and everybody hears the same.
+// TestWithdrawTwice (C-T6) checks that a second Withdraw joins the first: one frame is sent, and
+// all get the same result.
 func TestWithdrawTwice(t *testing.T) {
 	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
 		h := p.handle(id)
@@ -199,8 +203,8 @@ func TestWithdrawTwice(t *testing.T) {
 	})
 }
 
-// TestWithdrawAgain (C-T6): who asks again when the request has been destroyed, and the call's callback has not run, hears
-// that it was; afterwards there is no call to be taken back.
+// TestWithdrawAgain (C-T6) checks that a Withdraw when the request has been destroyed, and the
+// call's callback has not run, succeeds too; afterwards there is no call to be withdrawn.
 func TestWithdrawAgain(t *testing.T) {
 	withdrawing(t, hg.Config{NA: na.Config{Envelopes: 1}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		sent, waits := p.handle(id), p.handle(id)
@@ -231,8 +235,8 @@ func TestWithdrawAgain(t *testing.T) {
 	})
 }
 
-// TestWithdrawAll (C-T12, C-T18): with every envelope taken and a target that dispatches nothing, all requests come back,
-// a thousand times over, and the credits with them.
+// TestWithdrawAll (C-T12, C-T18) checks that with every envelope taken and a target that dispatches
+// nothing, all requests are withdrawn, a thousand times over, and the credits are returned.
 func TestWithdrawAll(t *testing.T) {
 	withdrawing(t, hg.Config{NA: na.Config{Envelopes: 4}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		const rounds = 250
@@ -253,7 +257,7 @@ func TestWithdrawAll(t *testing.T) {
 			for i := range ws {
 				require.Equal(t, hg.Withdrawn, ws[i].r)
 			}
-			p.tctx.Trigger(0) // frees what was destroyed
+			p.tctx.Trigger(0) // frees the destroyed ones
 		}
 		require.Zero(t, *ran)
 		require.Equal(t, int64(4*rounds), p.tctx.Stats().NA.Withdrawn)
@@ -265,8 +269,9 @@ func TestWithdrawAll(t *testing.T) {
 	})
 }
 
-// TestCancelDuringWithdraw (C-T29): the call ends at once, and the withdrawal with it; each callback runs once. Where the
-// network of the target answers by itself, its word may have come before the cancel.
+// TestCancelDuringWithdraw (C-T29) checks that the call ends at once, and the withdrawal with it;
+// each callback runs once. Where the network of the target answers by itself, its answer may have
+// arrived before the cancel.
 func TestCancelDuringWithdraw(t *testing.T) {
 	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		h := p.handle(id)
@@ -298,8 +303,9 @@ func TestCancelDuringWithdraw(t *testing.T) {
 	})
 }
 
-// TestWithdrawTimeout (C-T16): a target that does not say in time leaves it open, and the call is canceled; its word is
-// ignored when it comes. Where the network of the target answers by itself it may have been in time.
+// TestWithdrawTimeout (C-T16) checks that a target that does not answer in time leaves the outcome
+// open, and the call is canceled; a late answer is ignored. Where the network of the target answers
+// by itself it may have been in time.
 func TestWithdrawTimeout(t *testing.T) {
 	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
 		h := p.handle(id)
@@ -329,7 +335,7 @@ func TestWithdrawTimeout(t *testing.T) {
 	})
 }
 
-// A Withdraw that joins another one brings its own bound.
+// TestWithdrawTimeoutOfAnother checks that a Withdraw that joins another one has its own timeout.
 func TestWithdrawTimeoutOfAnother(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -356,7 +362,7 @@ func TestWithdrawTimeoutOfAnother(t *testing.T) {
 	})
 }
 
-// TestWithdrawPeerLost (C-T17): when the target goes away first, nobody knows.
+// TestWithdrawPeerLost (C-T17) checks that when the target exits first, the outcome is unknown.
 func TestWithdrawPeerLost(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -376,7 +382,7 @@ func TestWithdrawPeerLost(t *testing.T) {
 	})
 }
 
-// TestWithdrawFromSelf (C-T7): a process can take back what it asked of itself.
+// TestWithdrawFromSelf (C-T7) checks that a process can withdraw a request to itself.
 func TestWithdrawFromSelf(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, hctx := n.Target(hg.Config{})
@@ -400,7 +406,7 @@ func TestWithdrawFromSelf(t *testing.T) {
 	})
 }
 
-// TestWithdrawOneWay: a one-way request is over when it has left.
+// TestWithdrawOneWay checks that a one-way request has ended when it has left.
 func TestWithdrawOneWay(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -419,7 +425,8 @@ func TestWithdrawOneWay(t *testing.T) {
 	})
 }
 
-// What is over cannot be taken back, whether or not its callback has run: the answer is known here, and nobody is asked.
+// TestWithdrawBeforeTheCallback checks that a call that has ended cannot be withdrawn, whether or
+// not its callback has run: the answer is known here, and no frame is sent.
 func TestWithdrawBeforeTheCallback(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -431,7 +438,7 @@ func TestWithdrawBeforeTheCallback(t *testing.T) {
 			p.unheard(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
 			require.Zero(t, o.calls)
 			require.NoError(t, h.Withdraw(0, w.cb))
-			p.octx.Trigger(0) // once, without Progress: nobody could have said anything
+			p.octx.Trigger(0) // once, without Progress: no answer could have arrived
 			require.Equal(t, 1, w.n, h.Name())
 			require.Equal(t, hg.TooLate, w.r, h.Name())
 			p.Until(func() bool { return o.calls > 0 })
@@ -441,8 +448,8 @@ func TestWithdrawBeforeTheCallback(t *testing.T) {
 	})
 }
 
-// TestWithdrawRacesDispatch (C-T11): whoever comes first, it is one of the two: withdrawn and not run, or run and
-// answered.
+// TestWithdrawRacesDispatch (C-T11) checks that the outcome is one of two: withdrawn and not run,
+// or run and answered.
 func TestWithdrawRacesDispatch(t *testing.T) {
 	t.Parallel()
 	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
@@ -456,7 +463,7 @@ func TestWithdrawRacesDispatch(t *testing.T) {
 			if i%3 == 0 {
 				p.Until(func() bool { return *ran > before })
 			}
-			for range i % 7 { // both sides move a little before the question goes out
+			for range i % 7 { // both sides move a little before the frame is sent
 				_ = p.octx.Progress(0)
 				p.octx.Trigger(0)
 				_ = p.tctx.Progress(0)
@@ -489,8 +496,9 @@ func TestWithdrawRacesDispatch(t *testing.T) {
 	})
 }
 
-// TestWithdrawLarge (C-T13, C-T14): an input that the target fetches is withdrawn after any number of steps. Withdrawn, the
-// handler does not run and nothing stays lent; too late, the handler has the whole of it.
+// TestWithdrawLarge (C-T13, C-T14) checks that an input that the target fetches is withdrawn after
+// any number of steps. Withdrawn, the handler does not run and nothing stays lent; too late, the
+// handler has the whole of it.
 func TestWithdrawLarge(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -545,8 +553,8 @@ func TestWithdrawLarge(t *testing.T) {
 	})
 }
 
-// The time of a Withdraw that was bounded by for ever was over at once.
-func TestWithdrawForEver(t *testing.T) {
+// TestWithdrawLongestTimeout checks that a Withdraw with a timeout of for ever does not time out at once.
+func TestWithdrawLongestTimeout(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
@@ -569,8 +577,9 @@ func TestWithdrawForEver(t *testing.T) {
 	})
 }
 
-// TestWithdrawWhileCallEnds: who asks when the call was canceled too and its callback has not run gets the same result as who asked
-// before, whether the target's word or the cancel came first.
+// TestWithdrawWhileCallEnds checks that a second Withdraw when the call was canceled too and its
+// callback has not run gets the same result as the first, whether the target's answer or the cancel
+// was first.
 func TestWithdrawWhileCallEnds(t *testing.T) {
 	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
 		const rounds = 20
@@ -586,7 +595,7 @@ func TestWithdrawWhileCallEnds(t *testing.T) {
 			if early {
 				h.Cancel()
 			}
-			for range 1000 { // the word arrives, and nobody hears it yet
+			for range 1000 { // the answer arrives, and is not processed yet
 				_ = p.tctx.Progress(0)
 				_ = p.octx.Progress(0)
 			}
@@ -596,7 +605,7 @@ func TestWithdrawWhileCallEnds(t *testing.T) {
 			p.octx.Post(func() {
 				if o.calls == 0 {
 					require.NoError(t, h.Withdraw(0, second.cb))
-				} else { // the word and the cancel came before this
+				} else { // the answer and the cancel arrived before this
 					require.False(t, early && p.Sim)
 					over = true
 				}
@@ -609,7 +618,7 @@ func TestWithdrawWhileCallEnds(t *testing.T) {
 			p.Until(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
 		}
 		require.Equal(t, rounds, results[hg.Withdrawn]+results[hg.Indeterminate])
-		if p.Sim { // elsewhere the word comes when it comes
+		if p.Sim { // elsewhere the answer arrives at any time
 			require.Equal(t, rounds/2, results[hg.Withdrawn])
 		}
 		h.Close()

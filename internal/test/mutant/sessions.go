@@ -161,7 +161,7 @@ var sessionMutants = []Mutant{
 		[]Catcher{{"bulk", "TestPeerReplaced", `expected: "peer lost" in chain: .*the owner of the memory refused`}}},
 	{"user-heartbeats", "heartbeats are answered only where the user calls Progress", "F56",
 		[]Edit{{deliver, `l.pong, l.pongOp, l.pongTag = true, h.Op, h.Tag`, `if planted() && planted.CalledBy("na.(*backgroundPoller)") { break }; $`}},
-		[]Catcher{{"hg", "TestNobodyDrivesTheTarget", `expected: "timed out" in chain: .*the peer was silent for`}}},
+		[]Catcher{{"hg", "TestTargetNotDriven", `expected: "timed out" in chain: .*the peer was silent for`}}},
 	{"silence-ignored", "a silent peer is never given up", "F9, F28, I7",
 		[]Edit{{liveness, `case l.sinceHeard >= timeout:`, `case planted(): $`}},
 		[]Catcher{{"na", "TestPeerNotLostUnread", `Messages: it is silent now`}}},
