@@ -208,7 +208,7 @@ func TestCpPipes(t *testing.T) {
 		require.Regexp(t, `^1 file, 320 KiB in |^\{"bytes":327693,`, q.errors.String())
 	}
 	require.Contains(t, run(t, exitUsage, cp("-", s.addr+"/")...).errors.String(), "needs the name of a file")
-	require.Contains(t, run(t, exitUsage, cp(s.addr+"/none", "-")...).errors.String(), "there is no none")
+	require.Contains(t, run(t, exitUsage, cp(s.addr+"/none", "-")...).errors.String(), "none: file does not exist")
 	require.NoFileExists(t, "-")
 	require.NoError(t, os.Mkdir(filepath.Join(s.root, "d"), 0o777))
 	require.Contains(t, run(t, exitFailed, cp("-", s.addr+"/d")...).errors.String(), "d is a directory: name a file in it")
