@@ -17,8 +17,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A typed call allocates once, at the target: the context of the handler is of its request. Input and output are without memory of
-// their own here. What the origin costs is what both do, less what the target does for a caller with raw bytes.
+// TestAllocations checks that a typed call allocates once, at the target: the context of the
+// handler is of its request. Input and output are without memory of their own here. The cost of the
+// origin is that of both, less that of the target for a caller with raw bytes.
 func TestAllocations(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -72,8 +73,9 @@ func allocations(t *testing.T, listen, origin string) {
 	require.LessOrEqual(t, timed, 1+3.0, "with a deadline: what wakes a goroutine that sleeps when its context ends is made then")
 }
 
-// What the answers of calls took up is given back when the calls have ended: a node that has made many calls at once keeps their handles
-// for the next ones, but no outputs.
+// TestIdleNodeKeepsNoOutputs checks that the memory of answers is given back when the calls have
+// ended: a node that has made many calls at once keeps their handles for the next ones, but no
+// outputs.
 func TestIdleNodeKeepsNoOutputs(t *testing.T) {
 	if !leak.Alone(t) {
 		return

@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// BenchmarkCall compares typed calls with those of bytes, 32 in flight, 64 bytes each way: -cpu 1 shows what each costs.
+// BenchmarkCall compares typed calls with those of bytes, 32 in flight, 64 bytes each way: -cpu 1
+// shows the cost of each.
 func BenchmarkCall(b *testing.B) {
 	echo := qs.Define[[]byte, []byte]("bench/echo", qs.WithCodec(codec.Msgpack))
 	in := make([]byte, 64)

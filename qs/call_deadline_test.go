@@ -16,8 +16,9 @@ var (
 	deadlineStream = qs.DefineStream[int, int]("deadline/stream")     // items, one each ten minutes
 )
 
-// A request carries up to 2^32-1 us. A call with more time than that, 71 minutes, runs until its own deadline, and its handler has
-// none: the caller ends it when the time is up.
+// TestDeadlineBeyondTheWire checks a call with more time than the 2^32-1 us that a request can
+// carry, 71 minutes: it runs until its own deadline, and its handler has none: the caller ends it
+// when the time is up.
 func TestDeadlineBeyondTheWire(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: 1})

@@ -15,9 +15,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// fated runs a client with one interceptor in a simulated world, where the handler of repeat does what its input says of each
-// attempt: "x" runs and ends its process, "e" runs and fails, "r" refuses, anything else answers. The name of the process is the
-// place of the attempt; beyond the last there is nobody.
+// fated runs a client with one interceptor in a simulated world, where the handler of repeat acts
+// on its input for each attempt: "x" runs and ends its process, "e" runs and fails, "r" refuses,
+// anything else answers. The name of the process is the place of the attempt; there is no process
+// for attempts beyond the last.
 func fated(t *testing.T, is []qs.Interceptor, do string) (got string, ran int, err error) {
 	t.Helper()
 	w := sim.NewWorld(sim.Config{Seed: 1})
@@ -68,7 +69,8 @@ func fated(t *testing.T, is []qs.Interceptor, do string) (got string, ran int, e
 	return got, ran, err
 }
 
-// TestFateOfAttempts: the fate of a call is that of all its attempts, whichever interceptor made them and whatever error it returns.
+// TestFateOfAttempts checks that the fate of a call is that of all its attempts, whichever
+// interceptor made them and whatever error it returns.
 func TestFateOfAttempts(t *testing.T) {
 	t.Parallel()
 	type next = func(context.Context) error
@@ -93,7 +95,7 @@ func TestFateOfAttempts(t *testing.T) {
 	swallows := func(ctx context.Context, _ *qs.Call, next next) error { _ = next(ctx); return nil }
 	for name, c := range map[string]struct {
 		is   []qs.Interceptor
-		do   string // of each attempt; nobody is there for those beyond
+		do   string // of each attempt; there is no process for those beyond
 		fate hg.Fate
 		text string
 	}{
@@ -137,8 +139,8 @@ func TestFateOfAttempts(t *testing.T) {
 	}
 }
 
-// TestNextAtOnce: an interceptor may call next several times at once. When it has returned what it left is abandoned and waited for;
-// next does nothing then.
+// TestNextAtOnce checks that an interceptor may call next several times at once. When it has
+// returned, attempts still in flight are abandoned and waited for; next does nothing then.
 func TestNextAtOnce(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -39,8 +39,9 @@ type probed struct{ P probe }
 
 var probing = qs.Define[probed, probed]("test/probing", qs.Idempotent())
 
-// TestTakenBackAtEachPoint: whenever a Future is canceled, abandoned or withdrawn, between Go and its end, the call ends, and its
-// error, its fate and the result of Withdraw are true.
+// TestTakenBackAtEachPoint checks that whenever a Future is canceled, abandoned or withdrawn,
+// between Go and its end, the call ends, and its error, its fate and the result of Withdraw are
+// true.
 func TestTakenBackAtEachPoint(t *testing.T) {
 	t.Parallel()
 	verbs := map[string]func(*qs.Future[probed], context.Context) hg.WithdrawResult{
@@ -147,7 +148,7 @@ func TestTakenBackAtEachPoint(t *testing.T) {
 						require.NoError(t, err)
 						reached("ended")
 					}
-					if verb == "withdraw" && c.at == "running" { // it goes on
+					if verb == "withdraw" && c.at == "running" { // the process continues
 						_ = n.Sleep(ctx, time.Second)
 						f.Abandon()
 					}
@@ -173,7 +174,7 @@ func TestTakenBackAtEachPoint(t *testing.T) {
 	}
 }
 
-// TestTakenBackAtRandom: the same at random moments, over every transport.
+// TestTakenBackAtRandom checks the same at random moments, over every transport.
 func TestTakenBackAtRandom(t *testing.T) {
 	t.Parallel()
 	listen := map[string]string{"tcp": "tcp://127.0.0.1:0", "udp": "udp://127.0.0.1:0"}
@@ -229,7 +230,8 @@ func TestTakenBackAtRandom(t *testing.T) {
 	}
 }
 
-// TestDeadlineOfHandler: a handler that returns the error of its ctx does not change what the caller sees: its own deadline.
+// TestDeadlineOfHandler checks that a handler that returns the error of its ctx does not change the
+// caller's error, which is its own deadline.
 func TestDeadlineOfHandler(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {

@@ -14,8 +14,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestHeldCallsSayWhy: a call that ends at its deadline before it could leave names the limit at its target.
-func TestHeldCallsSayWhy(t *testing.T) {
+// TestHeldCallsNameLimit checks that a call that ends at its deadline before it could leave names the
+// limit at its target.
+func TestHeldCallsNameLimit(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]qs.Config{
 		"it handles 4 requests of this process, its limit (MaxActivePerPeer)":      {HG: hg.Config{MaxActivePerPeer: 4}},
@@ -82,7 +83,8 @@ func TestHeldCallsSayWhy(t *testing.T) {
 	}
 }
 
-// TestHeldByAFrozenNode: a call to a node that nobody drives says so at its deadline.
+// TestHeldByAFrozenNode checks that the error of a call to a node that is not driven names that at
+// its deadline.
 func TestHeldByAFrozenNode(t *testing.T) {
 	t.Parallel()
 	srv, cli := open(t, "tcp://127.0.0.1:0", qs.Config{}), open(t, "tcp://", qs.Config{})
@@ -95,8 +97,8 @@ func TestHeldByAFrozenNode(t *testing.T) {
 	fmt.Fprintln(t.Output(), err)
 }
 
-// notDriven returns the error of call, which ends with its deadline and says that nobody drives the peer. On a busy machine the peer has not
-// said so in time: then it has twice as long.
+// notDriven returns the error of call, which ends with its deadline and names a peer that is not
+// driven. On a busy machine the peer has not reported that in time: then it has twice as long.
 func notDriven(t *testing.T, timeout time.Duration, call func(ctx context.Context) error) (err error) {
 	t.Helper()
 	for ; timeout < time.Minute; timeout *= 2 {

@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestOpenCallOutlived: nobody receives from a duplex, and no goroutine waits for its end. When its context ends the handler's does, too, and
-// Receive says so.
+// TestOpenCallOutlived checks a duplex without a Receive, and without a goroutine that waits for
+// its end. When its context ends the handler's does, too, and Receive returns that error.
 func TestOpenCallOutlived(t *testing.T) {
 	t.Parallel()
 	waits := qs.DefineDuplex[int, int, int]("test/waits")

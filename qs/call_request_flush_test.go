@@ -10,9 +10,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestFlushIsOfTheCall: what a server's interceptors get from next is what the caller gets, also when a Buffer cannot be flushed; and
-// whatever they make of it, the caller is not told that all of it came. A Writer is the caller's: its error is the caller's alone when the
-// handler has returned before.
+// TestFlushIsOfTheCall checks that the result that a server's interceptors get from next is that of
+// the caller, also when a Buffer cannot be flushed; and that whatever they change, the caller gets
+// no success for a part. A Writer is the caller's: its error is only the caller's when the handler
+// has returned before.
 func TestFlushIsOfTheCall(t *testing.T) {
 	t.Parallel()
 	told, swallow := make(chan error, 1), false
@@ -30,7 +31,7 @@ func TestFlushIsOfTheCall(t *testing.T) {
 		_, err := get.Call(within(t), to, getIn{"writer", 5000, qs.Writer(full)})
 		require.ErrorContains(t, err, "disk full")
 		require.Equal(t, qs.Ran, qs.FateOf(err))
-		if err := <-told; err != nil { // it was told before it returned
+		if err := <-told; err != nil { // the interceptor got the error before it returned
 			require.ErrorContains(t, err, "disk full")
 		}
 		b := make([]byte, 5000)

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestIndex: what "go doc" lists of this package fits a screen, and everything in it is explained.
+// TestIndex checks that the list that "go doc" prints of this package fits a screen, and everything
+// in it is explained.
 func TestIndex(t *testing.T) {
 	t.Parallel()
 	entries, err := os.ReadDir(".")

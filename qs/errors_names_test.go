@@ -14,7 +14,8 @@ import (
 
 var errQuota = qs.DefineCode(213, "quota used up")
 
-// A code of the program's own has a name, in its errors and in what peers are told; a second name, and those of the library, are refused.
+// TestDefineCode checks that a code of the program's own has a name, in its errors and in those
+// that peers get; a second name, and those of the library, are refused.
 func TestDefineCode(t *testing.T) {
 	t.Parallel()
 	ask := qs.Define[int, int]("codes/ask")

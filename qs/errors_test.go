@@ -20,7 +20,8 @@ type quota struct {
 	Owner      string
 }
 
-// TestDetail: what a handler attaches to its error is what the caller gets, and nothing else.
+// TestDetail checks that the caller gets the detail that a handler attaches to its error, and
+// nothing else.
 func TestDetail(t *testing.T) {
 	t.Parallel()
 	want := quota{7, 5, "ada"}
@@ -51,7 +52,8 @@ func TestDetail(t *testing.T) {
 	}
 }
 
-// TestCodeOf: a handler's code is the code of the call, in both packages, if it is one of those for handlers.
+// TestCodeOf checks that a handler's code is the code of the call, in both packages, if it is one
+// of those for handlers.
 func TestCodeOf(t *testing.T) {
 	t.Parallel()
 	const mine = qs.Code(200)
@@ -66,7 +68,7 @@ func TestCodeOf(t *testing.T) {
 		"its own":   {qs.ErrPeerLost, hg.ErrRemote},
 		"no entry":  {qs.Refuse(qs.ErrNoMethod), hg.ErrRemote}, // of something that the handler has called
 		"timed out": {qs.ErrTimeout, hg.ErrRemote},
-		"forwarded": {&hg.RemoteError{Code: qs.ErrNotFound, Text: "elsewhere"}, hg.ErrRemote}, // it is for the handler to say so
+		"forwarded": {&hg.RemoteError{Code: qs.ErrNotFound, Text: "elsewhere"}, hg.ErrRemote}, // only the handler may set it
 	}
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		repeat.Handle(n, func(_ context.Context, how string) (string, error) { return "", handlers[how].err })
@@ -79,8 +81,9 @@ func TestCodeOf(t *testing.T) {
 	}
 }
 
-// TestLibraryRefuses: what the library at the target refuses a call with can be asked for by its code: a method that the server does not
-// have, whatever its kind, one of another kind, an input that is too long there, and a server that shuts down.
+// TestLibraryRefuses checks the codes with which the library at the target refuses a call: a method
+// that the server does not have, whatever its kind, one of another kind, an input that is too long
+// there, and a server that shuts down.
 func TestLibraryRefuses(t *testing.T) {
 	t.Parallel()
 	block := make(chan struct{})
@@ -137,8 +140,9 @@ func TestLibraryRefuses(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// TestRetryCodes: the handler of an Idempotent method says that another time may do. That is so for ErrUnavailable, ErrNotReady, ErrDraining and ErrAborted,
-// or for the codes that the policy names.
+// TestRetryCodes checks that a call of an Idempotent method is repeated after an error of its
+// handler with ErrUnavailable, ErrNotReady, ErrDraining or ErrAborted, or with the codes that the
+// policy names.
 func TestRetryCodes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -172,7 +176,8 @@ func TestRetryCodes(t *testing.T) {
 	}
 }
 
-// TestRefusedGoesElsewhere: what an address refuses is asked of the next one at once, by every Balancer.
+// TestRefusedGoesElsewhere checks that a call that an address refuses is made at the next one at
+// once, with every Balancer.
 func TestRefusedGoesElsewhere(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -191,7 +196,8 @@ func TestRefusedGoesElsewhere(t *testing.T) {
 	}
 }
 
-// TestCallTimeout: it bounds calls without a deadline, and no others: a stream, which may last by its nature, only its own deadline.
+// TestCallTimeout checks that CallTimeout bounds calls without a deadline, and no others: a stream,
+// which may last by its nature, only ends at its own deadline.
 func TestCallTimeout(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: 1})
@@ -236,7 +242,8 @@ func TestCallTimeout(t *testing.T) {
 	require.NoError(t, w.Run(time.Hour))
 }
 
-// TestFailFast: a call for which there is no envelope ends at once; without WithNoWait it waits for one.
+// TestFailFast checks that a call for which there is no envelope ends at once; without WithNoWait
+// it waits for one.
 func TestFailFast(t *testing.T) {
 	t.Parallel()
 	var cfg qs.Config
@@ -274,7 +281,8 @@ func TestFailFast(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestMethodLimits: a method takes so many requests, and refuses the rest at once; another method of the node does not notice.
+// TestMethodLimits checks that a method accepts requests up to its limit, and refuses the rest at
+// once; another method of the node is not affected.
 func TestMethodLimits(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -336,7 +344,8 @@ func TestMethodLimits(t *testing.T) {
 	}
 }
 
-// TestRootAuthorize: it sees who calls, what, and with which token; what it does not allow does not run.
+// TestRootAuthorize checks that the authorizer gets the caller, the method, and the token; a
+// request that it denies does not run.
 func TestRootAuthorize(t *testing.T) {
 	t.Parallel()
 	ran := make(chan string, 100)
@@ -372,7 +381,8 @@ func TestRootAuthorize(t *testing.T) {
 	require.ErrorContains(t, err, "Authorize and HG.Authorize are set")
 }
 
-// TestMaxPeers: so many processes that work are let in, and no more. One that is idle makes room for another.
+// TestMaxPeers checks that active processes are accepted up to the limit. An idle one makes room
+// for another.
 func TestMaxPeers(t *testing.T) {
 	t.Parallel()
 	held, over := make(chan bool, 3), make(chan bool)
@@ -408,7 +418,7 @@ func TestMaxPeers(t *testing.T) {
 			_, err := f.Wait(within(t))
 			require.NoError(t, err)
 		}
-		for ctx := within(t); err != nil; { // until it may dial again, and a handler is done with what it has answered
+		for ctx := within(t); err != nil; { // until it may dial again, and a handler is done with its answer
 			require.NoError(t, ctx.Err())
 			_, err = repeat.Call(ctx, to, "x")
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A port that another program has is an error that can be asked for.
+// ExampleOpen checks the code of the error for a port that another program has.
 func ExampleOpen() {
 	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Name: "greeter"})
 	if err != nil {
@@ -29,7 +29,7 @@ func ExampleOpen() {
 	// true
 }
 
-// A server stops at SIGTERM: calls in flight may end.
+// ExampleNode_Serve stops a server at SIGTERM: calls in flight may end.
 func ExampleNode_Serve() {
 	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{ShutdownTimeout: 20 * time.Second})
 	if err != nil {
@@ -42,7 +42,7 @@ func ExampleNode_Serve() {
 	// Output: <nil>
 }
 
-// Options say more about a method: some for its callers, some for its server.
+// ExampleDefine defines a method with options: some for its callers, some for its server.
 func ExampleDefine() {
 	square := qs.Define[int, int]("example/square",
 		qs.Idempotent(), qs.Retry(qs.RetryPolicy{Attempts: 5}), // callers: it may run twice; repeat it
@@ -59,7 +59,7 @@ func ExampleDefine() {
 	// example/square int -> int
 }
 
-// A handler that takes too long ends by itself, and its caller gets ErrTimeout.
+// ExampleTimeout ends a handler that takes too long, and its caller gets ErrTimeout.
 func ExampleTimeout() {
 	slow := qs.Define[int, int]("example/slow", qs.Timeout(10*time.Millisecond))
 	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -74,7 +74,7 @@ func ExampleTimeout() {
 	// Output: true ran
 }
 
-// Many servers are asked at once; each has an output or an error.
+// ExampleCallAll calls many servers at once; each has an output or an error.
 func ExampleCallAll() {
 	where := qs.Define[string, string]("example/where")
 	var peers []qs.Peer
@@ -90,7 +90,7 @@ func ExampleCallAll() {
 	// Output: [Paris Rome] <nil>
 }
 
-// The first of several calls is enough; the others are abandoned.
+// ExampleWaitFirst waits for the first of several calls; the others are abandoned.
 func ExampleWaitFirst() {
 	sleep := qs.Define[time.Duration, string]("example/sleep")
 	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -109,7 +109,8 @@ func ExampleWaitFirst() {
 	// Output: 1 1ms <nil>
 }
 
-// Refuse says that nothing was done: the call may be repeated, whatever the method.
+// ExampleRefuse refuses a request before anything was done: the call may be repeated, whatever the
+// method.
 func ExampleRefuse() {
 	charge := qs.Define[int, string]("example/charge")
 	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -126,7 +127,7 @@ func ExampleRefuse() {
 	// Output: exhausted - did not run
 }
 
-// A value travels with the error of a handler.
+// ExampleWithDetail returns a value with the error of a handler.
 func ExampleWithDetail() {
 	type quota struct{ Used, Limit int }
 	store := qs.Define[string, string]("example/store")
@@ -141,7 +142,7 @@ func ExampleWithDetail() {
 	// Output: {100 100} true
 }
 
-// Metadata travels beside the input.
+// ExampleWithMetadata sends metadata with the input.
 func ExampleWithMetadata() {
 	tenant := qs.Define[string, string]("example/tenant")
 	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -155,7 +156,7 @@ func ExampleWithMetadata() {
 	// Output: blue <nil>
 }
 
-// The second server is asked when the first does not answer in time.
+// ExampleHedge calls the second server when the first does not answer in time.
 func ExampleHedge() {
 	answer := qs.Define[int, string]("example/hedged", qs.Idempotent(), qs.Hedge(time.Millisecond))
 	hangs, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -182,7 +183,7 @@ func ExampleHedge() {
 	// Output: from the second <nil>
 }
 
-// A subscription ends when its server stops.
+// ExampleDraining ends a subscription when its server stops.
 func ExampleDraining() {
 	news := qs.DefineStream[string, string]("example/news")
 	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
@@ -224,7 +225,7 @@ func ExampleDraining() {
 	// <nil>
 }
 
-// The caller sends items, and the handler answers once.
+// ExampleUpload sends items, and the handler answers once.
 func ExampleUpload() {
 	sum := qs.DefineUpload[string, int, int]("example/sum")
 	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -243,14 +244,14 @@ func ExampleUpload() {
 	defer call.Close()
 	for n := range 5 {
 		if err := call.Send(n); err != nil {
-			break // CloseAndReceive says why
+			break // CloseAndReceive returns the cause
 		}
 	}
 	fmt.Println(call.CloseAndReceive())
 	// Output: 10 <nil>
 }
 
-// Both sides send items.
+// ExampleDuplex sends items in both directions.
 func ExampleDuplex() {
 	twice := qs.DefineDuplex[string, int, int]("example/twice")
 	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -280,7 +281,7 @@ func ExampleDuplex() {
 	// true
 }
 
-// One variable receives all items, and its memory is used again.
+// ExampleDuplexCall_ReceiveInto receives all items in one variable, and its memory is used again.
 func ExampleDuplexCall_ReceiveInto() {
 	letters := qs.DefineDuplex[int, int, []byte]("example/letters")
 	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -311,7 +312,8 @@ func ExampleDuplexCall_ReceiveInto() {
 	// true
 }
 
-// Authorize decides before the input is decoded. With TLS it also has the verified name of the caller.
+// ExampleConfig_authorize decides before the input is decoded. With TLS it also has the verified
+// name of the caller.
 func ExampleConfig_authorize() {
 	open, secret := qs.Define[int, string]("public/open"), qs.Define[int, string]("admin/secret")
 	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{
@@ -354,7 +356,8 @@ func ExampleConfig_authorize() {
 	// <nil>
 }
 
-// A handler asks who has called. Name is verified by TLS, and empty without; Process is what the caller calls itself.
+// ExampleCallerFrom identifies the caller in a handler. Name is verified by TLS, and empty without;
+// Process is the name that the caller gives itself.
 func ExampleCallerFrom() {
 	who := qs.Define[string, string]("example/who")
 	to, stop := typedRequest(qs.Config{Name: "billing-7"}, func(n *qs.Node) {

@@ -11,7 +11,7 @@ import (
 // Greet is a variable that both programs import.
 var Greet = qs.Define[string, string]("greet")
 
-// A server and a client; here they are one program.
+// Example has a server and a client; here they are one program.
 func Example() {
 	server, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	if err != nil {
@@ -34,7 +34,7 @@ func Example() {
 	answer, err := Greet.Call(ctx, peer, "Ada")
 	fmt.Println(answer, err)
 
-	stop() // Serve drains: what runs may end, for Config.ShutdownTimeout at most
+	stop() // Serve drains: handlers that run may end, for Config.ShutdownTimeout at most
 	fmt.Println(<-ended)
 	// Output:
 	// hello, Ada <nil>

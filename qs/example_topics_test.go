@@ -37,7 +37,8 @@ func typedRequest(cfg qs.Config, register func(n *qs.Node)) (to qs.Peer, stop fu
 	}
 }
 
-// A handler sends rows, and the caller loops over them. A break ends the handler's context.
+// ExampleStream sends rows from a handler, and the caller loops over them. A break ends the
+// handler's context.
 func ExampleStream() {
 	primes := qs.DefineStream[int, int]("example/primes")
 	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -50,7 +51,7 @@ func ExampleStream() {
 					}
 				}
 				if err := send(p); err != nil {
-					return err // nobody wants more
+					return err // the caller needs no more
 				}
 			}
 		})
@@ -72,7 +73,7 @@ func ExampleStream() {
 	// 107
 }
 
-// A caller lends bytes for the time of a call, and the handler reads them where it has room.
+// ExampleSource lends bytes for the time of a call, and the handler reads them where it has room.
 func ExampleSource() {
 	type upload struct {
 		Name string
@@ -94,7 +95,7 @@ func ExampleSource() {
 	// 5 <nil>
 }
 
-// A caller lends room for the time of a call, and the handler writes into it.
+// ExampleSink lends room for the time of a call, and the handler writes into it.
 func ExampleSink() {
 	type download struct {
 		Name string
@@ -120,7 +121,8 @@ func ExampleSink() {
 	// hello, writer <nil>
 }
 
-// Retry repeats what did not run, and what may have run when the method is idempotent.
+// ExampleRetry repeats calls that did not run, and calls that may have run when the method is
+// idempotent.
 func ExampleRetry() {
 	count := qs.Define[string, int]("example/count")
 	calls := 0
@@ -138,7 +140,7 @@ func ExampleRetry() {
 	// Output: 3 <nil>
 }
 
-// A handler gives its errors a code, and the caller asks for it.
+// ExampleErrorf gives an error of a handler a code, and the caller checks for it.
 func ExampleErrorf() {
 	find := qs.Define[string, string]("example/find")
 	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -152,7 +154,8 @@ func ExampleErrorf() {
 	// Output: true ran
 }
 
-// A request that waits at its target is taken back, with the certainty that no handler has seen it.
+// ExampleFuture_Withdraw withdraws a request that waits at its target, with the certainty that it
+// has reached no handler.
 func ExampleFuture_Withdraw() {
 	work := qs.Define[string, string]("example/work", qs.MaxConcurrent(1))
 	begun, release := make(chan string, 2), make(chan struct{})
@@ -179,7 +182,7 @@ func ExampleFuture_Withdraw() {
 	// did not run
 }
 
-// An interceptor runs around each call of a client, or each handler of a server.
+// ExampleInterceptor runs around each call of a client, or each handler of a server.
 func ExampleInterceptor() {
 	tell := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		err := next(ctx)
@@ -194,7 +197,7 @@ func ExampleInterceptor() {
 	// Output: greet Ada hello, Ada <nil>
 }
 
-// Without files there is no TLS; with them one configuration serves client and server.
+// ExampleLoadTLS uses one configuration for server and client. Without files there is no TLS.
 func ExampleLoadTLS() {
 	cfg, err := qs.LoadTLS("", "", "")
 	fmt.Println(cfg == (*tls.Config)(nil), err)
@@ -205,7 +208,8 @@ func ExampleLoadTLS() {
 	// true
 }
 
-// The deadline of a call travels, and the context of its handler ends with it.
+// ExampleMethod_Call makes a call whose deadline travels, and the context of its handler ends with
+// it.
 func ExampleMethod_Call() {
 	wait := qs.Define[int, int]("example/wait")
 	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
@@ -222,7 +226,8 @@ func ExampleMethod_Call() {
 	// Output: true
 }
 
-// A Peer of two servers sends each call to the one that has less to do.
+// ExampleLeastLoaded makes a Peer of two servers, which sends each call to the one with the smaller
+// load.
 func ExampleLeastLoaded() {
 	answer := qs.Define[int, string]("example/answer")
 	serve := func(n *qs.Node) {

@@ -13,7 +13,7 @@ import (
 // Go is spawn.
 func (n *Node) Go(f func()) { n.spawn(f) }
 
-// Sleep is sleep.
+// Sleep exports sleep.
 func (n *Node) Sleep(ctx context.Context, d time.Duration) error { return n.sleep(ctx, d) }
 
 // WithTimeout is withTimeout.
@@ -29,7 +29,7 @@ func WithoutMapping(f func()) {
 	f()
 }
 
-// Probes returns how many are under way.
+// Probes returns the number of probes in flight.
 func (n *Node) Probes() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -11,8 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestHedgeHasOwnOut: both attempts of a call are answered. An interceptor behind Hedge has the output of its own one, with its metadata, and may
-// change it; the caller gets one of them, whole.
+// TestHedgeHasOwnOut checks a call of which both attempts are answered. An interceptor behind Hedge
+// has the output of its own one, with its metadata, and may change it; the caller gets one of them,
+// whole.
 func TestHedgeHasOwnOut(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1) // b was

@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestHedge: one of three servers is slow. A call there is made at another one after the delay, and the slow handler's context ends.
+// TestHedge checks three servers of which one is slow. A call there is made at another one after
+// the delay, and the slow handler's context ends.
 func TestHedge(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -44,7 +45,7 @@ func TestHedge(t *testing.T) {
 	}
 }
 
-// TestHedgeFails: what both attempts say, if neither is answered, and which counts.
+// TestHedgeFails checks the errors of both attempts, if neither succeeds, and which counts.
 func TestHedgeFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -96,7 +97,8 @@ func TestHedgeFails(t *testing.T) {
 	}
 }
 
-// TestHedgeOvertaken: what a handler says that was told to stop, since the other attempt was answered, is no answer.
+// TestHedgeOvertaken checks that a handler's answer after its context has ended, since the other
+// attempt was answered, does not count.
 func TestHedgeOvertaken(t *testing.T) {
 	t.Parallel()
 	stopped := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
@@ -117,7 +119,8 @@ func TestHedgeOvertaken(t *testing.T) {
 	})
 }
 
-// TestNextHasItsOwnCall: of an interceptor that calls next several times at once each next has a Call of its own.
+// TestNextHasItsOwnCall checks that of an interceptor that calls next several times at once each
+// next has a Call of its own.
 func TestNextHasItsOwnCall(t *testing.T) {
 	t.Parallel()
 	const times = 8
@@ -165,7 +168,7 @@ func TestNextHasItsOwnCall(t *testing.T) {
 	require.Zero(t, wrong.Load())
 }
 
-// TestFirst: the first success counts, the others are abandoned and have ended.
+// TestFirst checks that the first success counts, the others are abandoned and have ended.
 func TestFirst(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(10) {
@@ -230,8 +233,9 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// What goes with the answer of a hedged call is not lost with the attempt that was overtaken.
-func TestHedgeKeepsTheAnswersMeta(t *testing.T) {
+// TestHedgeKeepsMetadata checks that the metadata of the answer of a hedged call is not lost
+// with the attempt that was overtaken.
+func TestHedgeKeepsMetadata(t *testing.T) {
 	t.Parallel()
 	said, err := hg.Metadata{}.With("by", "the second")
 	require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestLogCallsLevels: what is normal is no warning, at either side.
+// TestLogCallsLevels checks that normal outcomes are not logged as warnings, at either side.
 func TestLogCallsLevels(t *testing.T) {
 	t.Parallel()
 	own := qs.Code(222)

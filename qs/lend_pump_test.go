@@ -23,7 +23,8 @@ type mixedIn struct {
 	Fill qs.Sink
 }
 
-// A stuck is a reader and a writer that block until they are released, and count what begins.
+// A stuck is a reader and a writer that block until they are released, and count the calls that
+// begin.
 type stuck struct {
 	begun, release chan struct{}
 }
@@ -45,8 +46,9 @@ func (s *stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A call ends at its deadline although a Read, or a Write, of the program is blocked, and the memory that it lends beside is nobody's
-// any more. No other Read begins, and what the blocked one brings goes nowhere.
+// TestBlockedStreamEndsAtDeadline checks that a call ends at its deadline although a Read, or a
+// Write, of the program is blocked, and the memory that it also lends is not used any more. No
+// other Read begins, and the bytes of the blocked one are dropped.
 func TestBlockedStreamEndsAtDeadline(t *testing.T) {
 	t.Parallel()
 	mixed := qs.Define[mixedIn, int]("test/mixed")
@@ -81,14 +83,14 @@ func TestBlockedStreamEndsAtDeadline(t *testing.T) {
 			in.From, in.Into = qs.Source{}, qs.Writer(into)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
-		_, err := mixed.Call(ctx, to, in) // it returns while nobody has released the Read
+		_, err := mixed.Call(ctx, to, in) // it returns although the Read is not released
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, qs.ErrTimeout)
 		clear(fill)
 		select {
 		case <-ended:
-		case <-time.NewTimer(10 * time.Second).C: // the request came too late to run
+		case <-time.NewTimer(10 * time.Second).C: // the request arrived too late to run
 		}
 		require.Equal(t, make([]byte, len(fill)), fill, "somebody writes to memory that was lent to a call that has ended")
 		close(from.release)
@@ -108,7 +110,8 @@ func TestBlockedStreamEndsAtDeadline(t *testing.T) {
 	}
 }
 
-// A blocked Read of a connection is interrupted: when the call has returned nobody reads, and nothing is lost.
+// TestBlockedConnIsInterrupted checks that a blocked Read of a connection is interrupted: when the
+// call has returned no Read is running, and nothing is lost.
 func TestBlockedConnIsInterrupted(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
@@ -135,7 +138,8 @@ func TestBlockedConnIsInterrupted(t *testing.T) {
 	require.Equal(t, "yours", string(b))
 }
 
-// A call whose Read was left behind is not repeated: two would read at once.
+// TestBlockedReadIsNotRepeated checks that a call whose Read was left behind is not repeated: two
+// would read at once.
 func TestBlockedReadIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	from := newStuck()
@@ -163,7 +167,8 @@ func TestBlockedReadIsNotRepeated(t *testing.T) {
 	require.Empty(t, from.begun)
 }
 
-// The same in the simulator, where a Read that sleeps ends later than its call.
+// TestBlockedStreamInSimulator checks the same in the simulator, where a Read that blocks ends
+// later than its call.
 func TestBlockedStreamInSimulator(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: 1})
@@ -198,7 +203,7 @@ func TestBlockedStreamInSimulator(t *testing.T) {
 	require.NoError(t, w.Run(time.Minute))
 }
 
-// A dialogue is a reader whose Read blocks until a deadline interrupts it, and what that says.
+// A dialogue is a reader whose Read blocks until a deadline interrupts it, and which records that.
 type dialogue struct {
 	w      *sim.World
 	broken bool
@@ -218,8 +223,9 @@ func (d *dialogue) SetReadDeadline(at time.Time) error {
 	return nil
 }
 
-// A blocked Read that can be interrupted holds its call up no longer than that takes, and its reader serves the next call. One that is not
-// in a Read is left alone.
+// TestBlockedReadIsInterruptedAtOnce checks that a blocked Read that can be interrupted delays its
+// call no longer than that takes, and its reader serves the next call. One that is not in a Read is
+// not interrupted.
 func TestBlockedReadIsInterruptedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: 1})
@@ -272,8 +278,8 @@ type halfConn struct {
 func (c halfConn) Read(b []byte) (int, error)  { return c.s.Read(b) }
 func (c halfConn) Write(b []byte) (int, error) { return c.s.Write(b) }
 
-// A SetReadDeadline or SetWriteDeadline that panics is as good as none: the call ends at its deadline, with its error, and
-// everything is given back.
+// TestDeadlineOfReaderPanics checks that a SetReadDeadline or SetWriteDeadline that panics counts
+// as none: the call ends at its deadline, with its error, and everything is given back.
 func TestDeadlineOfReaderPanics(t *testing.T) {
 	t.Parallel()
 	mixed := qs.Define[mixedIn, int]("test/halfconn")

@@ -28,8 +28,9 @@ type (
 
 var look = qs.Define[lookIn, lookOut]("test/look")
 
-// A handler looks at what is lent: over shared memory at the caller's own bytes, if they are from Alloc, elsewhere at a copy. The caller
-// hears how much it was; a view ends with the handler; and one whose call has ended says so.
+// TestSourceView checks that a handler reads lent bytes in place: over shared memory those of the
+// caller, if they are from Alloc, elsewhere a copy. The caller gets the number of bytes; a view
+// ends with the handler; and one whose call has ended returns an error.
 func TestSourceView(t *testing.T) {
 	for _, at := range []string{"sm://view-*", "tcp://127.0.0.1:0"} {
 		t.Run(at[:strings.Index(at, ":")], func(t *testing.T) {
@@ -106,7 +107,7 @@ func TestSourceView(t *testing.T) {
 			} else {
 				require.NoError(t, err, "it is a copy")
 			}
-			bulk.Free(mem) // the call has ended: nobody uses it
+			bulk.Free(mem) // the call has ended: the memory is not in use
 			pool.ReleaseUnused()
 		})
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestStreamTickets: a request whose tickets name streams that it does not have, or that are of another kind, or one stream twice, is refused
-// before the handler runs.
+// TestStreamTickets checks that a request whose tickets name streams that it does not have, or that
+// are of another kind, or one stream twice, is refused before the handler runs.
 func TestStreamTickets(t *testing.T) {
 	t.Parallel()
 	type both struct {
@@ -83,7 +83,8 @@ func TestStreamTickets(t *testing.T) {
 	}
 }
 
-// TestMostStreams: a call lends as many Readers and Writers as it may have streams, and one more is refused before anything is sent.
+// TestMostStreams checks that a call lends as many Readers and Writers as it may have streams, and
+// one more is refused before anything is sent.
 func TestMostStreams(t *testing.T) {
 	t.Parallel()
 	type many struct {

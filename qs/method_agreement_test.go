@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A jsonCodec is what a program writes in an hour: it knows nothing of MarshalBinary.
+// A jsonCodec is a simple codec of a program: it does not use MarshalBinary.
 type jsonCodec struct{}
 
 func (jsonCodec) Name() string { return "json" }
@@ -95,7 +95,7 @@ type definition struct {
 	call  func(ctx context.Context, to qs.Peer, name string) (out any, err error)
 }
 
-// handleAny is what handlers do: they say what they have got.
+// handleAny returns the input that the handler has got.
 func handleAny(ctx context.Context, in any) (string, error) {
 	switch in := in.(type) {
 	case keySource:
@@ -169,8 +169,9 @@ func oneWay[In any](in In) definition {
 	}
 }
 
-// TestDisagreements: in each way in which two programs can define a method otherwise, either the rules of Define say what arrives, or
-// the error says what the two disagree about. No byte that was to be sent is lost without an error.
+// TestDisagreements checks that in each way in which two programs can define a method differently,
+// either the rules of Define give the result, or the error names the difference. No byte that was
+// to be sent is lost without an error.
 func TestDisagreements(t *testing.T) {
 	t.Parallel()
 	text := func(s string) saw { return saw{s} }
@@ -187,7 +188,7 @@ func TestDisagreements(t *testing.T) {
 	for i, row := range []struct {
 		what           string
 		client, server definition
-		out            any    // what the client gets,
+		out            any    // the result of the client,
 		err            string // or the error that it gets,
 		ran            bool   // which the handler has made, or its output
 	}{
@@ -299,7 +300,8 @@ func TestDisagreements(t *testing.T) {
 	require.Equal(t, "BB", string(bytes.TrimRight(b, "\x00")))
 }
 
-// A name has one codec and one kind at a node: a second definition with another gets an error, and nothing is sent.
+// TestTwoDefinitions checks that a name has one codec and one kind at a node: a second definition
+// with another gets an error, and nothing is sent.
 func TestTwoDefinitions(t *testing.T) {
 	t.Parallel()
 	raw := qs.Define[[]byte, []byte]("two/definitions", qs.WithCodec(codec.Raw))
@@ -335,7 +337,8 @@ func TestTwoDefinitions(t *testing.T) {
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
 
-// A definition with a type of which something would not arrive is refused, and says why; with another codec that is its affair.
+// TestDefineRefusesTypes checks that a definition with a type of which something would not arrive
+// is refused, with an error that names it; another codec decides for itself.
 func TestDefineRefusesTypes(t *testing.T) {
 	t.Parallel()
 	type unexported struct{ _ string }
@@ -361,7 +364,8 @@ func TestDefineRefusesTypes(t *testing.T) {
 		func() { qs.Define[struct{ qs.Sink }, int]("types/embedded") })
 }
 
-// A Source that its tag leaves out when it is empty is sent when it lends something.
+// TestOmitEmptySource checks that a Source that its tag leaves out when it is empty is sent when it
+// lends something.
 func TestOmitEmptySource(t *testing.T) {
 	t.Parallel()
 	type in struct {

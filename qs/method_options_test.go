@@ -17,7 +17,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestOneWayOptions: a one-way method has a codec, and a bound of its requests, of its own.
+// TestOneWayOptions checks that a one-way method has a codec, and a bound of its requests, of its
+// own.
 func TestOneWayOptions(t *testing.T) {
 	t.Parallel()
 	raw := qs.DefineOneWay[[]byte]("options/one-way", qs.WithCodec(codec.Raw), qs.MaxConcurrent(2), qs.MaxQueue(0))
@@ -53,7 +54,8 @@ func TestOneWayOptions(t *testing.T) {
 	require.Equal(t, int64(3), dropped)
 }
 
-// TestMethodWithoutQueue: with MaxQueue(0) one more than MaxConcurrent is refused at once; a later option replaces an earlier one.
+// TestMethodWithoutQueue checks that with MaxQueue(0) one more than MaxConcurrent is refused at
+// once; a later option replaces an earlier one.
 func TestMethodWithoutQueue(t *testing.T) {
 	t.Parallel()
 	var active atomic.Int32
@@ -79,8 +81,9 @@ func TestMethodWithoutQueue(t *testing.T) {
 	require.Equal(t, int32(1), active.Load())
 }
 
-// TestQueueAndEnvelopes: requests in the queue of a method keep the 32 envelopes of their client process. So one process
-// meets a MaxQueue below that; one of 32 is met by two processes together.
+// TestQueueAndEnvelopes checks that requests in the queue of a method keep the 32 envelopes of
+// their client process. So one process reaches a MaxQueue below that; two processes together reach
+// one of 32.
 func TestQueueAndEnvelopes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ queue, clients, refused int }{
@@ -149,7 +152,7 @@ func TestQueueAndEnvelopes(t *testing.T) {
 	}
 }
 
-// TestBadOptions: what cannot be is a panic that names it.
+// TestBadOptions checks that an invalid option is a panic that names it.
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
 	for text, f := range map[string]func(){
@@ -162,7 +165,8 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// TestInterceptorOfMethod: it wraps the calls of its method, inside those of the node, and nothing at the target.
+// TestInterceptorOfMethod checks that the interceptor of a method wraps its calls, inside those of
+// the node, and nothing at the target.
 func TestInterceptorOfMethod(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -224,7 +228,7 @@ func TestInterceptorOfMethod(t *testing.T) {
 	require.Equal(t, []string{"stream 1", "one-way 1"}, order)
 }
 
-// TestBudgetOfNode: nodes whose calls one Retry repeats have a budget each.
+// TestBudgetOfNode checks that nodes whose calls one Retry repeats have a budget each.
 func TestBudgetOfNode(t *testing.T) {
 	t.Parallel()
 	ran := 0
@@ -244,7 +248,8 @@ func TestBudgetOfNode(t *testing.T) {
 	}
 }
 
-// TestRetryOfMethodAndNode: the method's Retry counts, and not its node's, whichever allows more attempts.
+// TestRetryOfMethodAndNode checks that the method's Retry counts, and not its node's, whichever
+// allows more attempts.
 func TestRetryOfMethodAndNode(t *testing.T) {
 	t.Parallel()
 	for _, attempts := range []struct{ node, method int }{{5, 2}, {2, 5}} {
@@ -263,7 +268,8 @@ func TestRetryOfMethodAndNode(t *testing.T) {
 	}
 }
 
-// TestLogCallsWithoutPeer: an interceptor before LogCalls may have taken the Peer away: the call is refused.
+// TestLogCallsWithoutPeer checks that a call is refused when an interceptor before LogCalls has
+// removed its Peer.
 func TestLogCallsWithoutPeer(t *testing.T) {
 	t.Parallel()
 	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{

@@ -84,7 +84,8 @@ func TestCall(t *testing.T) {
 	require.ErrorIs(t, err, qs.ErrInvalid)
 }
 
-// CallInto uses the memory of its caller: an answer that fits is where the one before was.
+// TestCallInto checks that CallInto uses the memory of its caller: an answer that fits is decoded
+// into that of the one before.
 func TestCallInto(t *testing.T) {
 	t.Parallel()
 	several := qs.Define[int, []byte]("test/several")
@@ -102,7 +103,7 @@ func TestCallInto(t *testing.T) {
 	}
 }
 
-// Input that cannot be decoded is refused: the function did not start.
+// TestBadInput checks that input that cannot be decoded is refused: the function did not start.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	other := qs.Define[string, int]("test/double")
@@ -115,7 +116,8 @@ func TestBadInput(t *testing.T) {
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
 
-// The deadline of a call travels, and its end ends the handler's context; so does the end of the call.
+// TestDeadlineTravels checks that the deadline of a call travels, and its end ends the handler's
+// context; so does the end of the call.
 func TestDeadlineTravels(t *testing.T) {
 	t.Parallel()
 	slow := qs.Define[bool, int]("test/slow")
@@ -133,7 +135,7 @@ func TestDeadlineTravels(t *testing.T) {
 			<-below.Done()
 			ended <- below.Err()
 			if deadline {
-				<-over // or the answer could come before the caller has looked at its clock
+				<-over // or the answer could arrive before the caller has looked at its clock
 			}
 			return 0, ctx.Err()
 		})
@@ -207,7 +209,8 @@ func TestDefinePanics(t *testing.T) {
 	require.NotPanics(t, func() { qs.Define[struct{ A struct{ B qs.Source } }, int]("x") })
 }
 
-// More handlers than workers wait; those that run at once may wait for one another.
+// TestWorkers checks that when there are more handlers than workers the rest waits; those that run
+// at once may wait for one another.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	meet := qs.Define[int, int]("test/meet")
@@ -239,7 +242,8 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// Two nodes of a simulated world: typed calls, contexts and futures replay.
+// TestSimulated checks that in two nodes of a simulated world typed calls, contexts and futures
+// replay.
 func TestSimulated(t *testing.T) {
 	t.Parallel()
 	run := func(seed uint64) uint64 {
@@ -285,7 +289,7 @@ func TestSimulated(t *testing.T) {
 	}
 }
 
-// An error is an error, whatever its code.
+// TestHandlerFailsWithSuccess checks that an error is an error, whatever its code.
 func TestHandlerFailsWithSuccess(t *testing.T) {
 	t.Parallel()
 	for err, says := range map[error]string{

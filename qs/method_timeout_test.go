@@ -13,8 +13,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A method's Timeout ends the handler's ctx as the caller's deadline does, and what the handler fails with then is ErrTimeout at a caller that
-// has no deadline: of a plain method, of a stream whose reader does not read, of an upload whose caller does not end.
+// TestMethodTimeout checks that a method's Timeout ends the handler's ctx as the caller's deadline
+// does, and that the handler's error then is ErrTimeout at a caller that has no deadline: of a
+// plain method, of a stream whose reader does not read, of an upload whose caller does not end.
 func TestMethodTimeout(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, addr string) {
@@ -100,7 +101,7 @@ func TestMethodTimeout(t *testing.T) {
 		up := load.Call(ctx, to, struct{}{})
 		defer up.Close()
 		require.NoError(t, up.Send(1))
-		for !errors.Is(up.Send(1), io.EOF) { // the caller sends, and never says that it is done
+		for !errors.Is(up.Send(1), io.EOF) { // the caller sends, and never calls CloseSend
 			require.NoError(t, s.HG().Sleep(ctx, time.Millisecond))
 		}
 		_, err = up.CloseAndReceive()
@@ -108,7 +109,8 @@ func TestMethodTimeout(t *testing.T) {
 	})
 }
 
-// The caller's deadline counts where it is the earlier one, and the error says nothing of the target's.
+// TestMethodTimeoutAndDeadline checks that the caller's deadline counts where it is the earlier
+// one, and the error does not name the target's.
 func TestMethodTimeoutAndDeadline(t *testing.T) {
 	t.Parallel()
 	wait := qs.Define[struct{}, struct{}]("timeout/hour", qs.Timeout(time.Hour))
@@ -125,7 +127,8 @@ func TestMethodTimeoutAndDeadline(t *testing.T) {
 	require.NotContains(t, err.Error(), "at the target")
 }
 
-// The time that a request waits for its turn counts: it is refused, has not run, and the error names the limit that it waited for.
+// TestMethodTimeoutInQueue checks that the time that a request waits for its turn counts: it is
+// refused, has not run, and the error names the limit that it waited for.
 func TestMethodTimeoutInQueue(t *testing.T) {
 	t.Parallel()
 	wait := qs.Define[struct{}, struct{}]("timeout/queue", qs.Timeout(50*time.Millisecond), qs.MaxConcurrent(1))
@@ -149,7 +152,8 @@ func TestMethodTimeoutInQueue(t *testing.T) {
 	require.NoError(t, err, "the first has run beyond its time, and succeeds")
 }
 
-// What a handler says of a call of its own that timed out is not taken for its Timeout.
+// TestMethodTimeoutOfAnother checks that a handler's error of a call of its own that timed out is
+// not taken for its Timeout.
 func TestMethodTimeoutOfAnother(t *testing.T) {
 	t.Parallel()
 	outer := qs.Define[struct{}, struct{}]("timeout/outer", qs.Timeout(time.Hour))

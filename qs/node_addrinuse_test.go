@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// The error of an Open whose address is taken matches ErrAddrInUse and syscall.EADDRINUSE, and no other code does.
+// TestAddrInUse checks that the error of an Open whose address is taken matches ErrAddrInUse and
+// syscall.EADDRINUSE, and no other code does.
 func TestAddrInUse(t *testing.T) {
 	t.Parallel()
 	for _, addr := range []string{"tcp://127.0.0.1:0", "udp://127.0.0.1:0", "sm://*"} {

@@ -14,8 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestAuthorizeByName: an authorizer that knows the names of the program's methods, at both ends, lets through all that belongs to their
-// calls, and nothing else of the library's.
+// TestAuthorizeByName checks that an authorizer with the names of the program's methods, at both
+// ends, lets through all that belongs to their calls, and nothing else of the library's.
 func TestAuthorizeByName(t *testing.T) {
 	cfg := qs.Config{Authorize: func(_ context.Context, c *qs.Call) error {
 		if strings.HasPrefix(c.Method, "test/") {
@@ -59,8 +59,9 @@ func TestAuthorizeByName(t *testing.T) {
 	}
 }
 
-// TestAuthorizeBlocks: while Authorize blocks for hg/ping, for a method that is Inline and for one that is not, calls and
-// pings of others go on, and streams, of which it is not asked.
+// TestAuthorizeBlocks checks that while Authorize blocks for hg/ping, for a method that is Inline
+// and for one that is not, calls and pings of others go on, and streams, for which it is not
+// called.
 func TestAuthorizeBlocks(t *testing.T) {
 	t.Parallel()
 	inline := qs.Define[int, int]("test/inline", qs.Inline())
@@ -123,8 +124,8 @@ func TestAuthorizeBlocks(t *testing.T) {
 	}
 }
 
-// TestAuthorizeHealthBesideWorkers: hg/health and hg/ping are asked about on goroutines of their own: when all workers are at work they
-// are answered.
+// TestAuthorizeHealthBesideWorkers checks that Authorize is called for hg/health and hg/ping on
+// goroutines of their own: they are answered when all workers are busy.
 func TestAuthorizeHealthBesideWorkers(t *testing.T) {
 	t.Parallel()
 	busy := qs.Define[int, int]("test/busy")

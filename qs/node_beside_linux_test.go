@@ -37,7 +37,7 @@ func besides(t *testing.T) func(qs.Config) qs.Config {
 
 var seen = qs.Define[struct{}, [3]string]("beside/seen")
 
-// tellSeen answers by what the caller has come, why, and who it has proven to be.
+// tellSeen answers with the transport of the caller, the reason, and its verified name.
 func tellSeen(n *qs.Node) {
 	seen.Handle(n, func(ctx context.Context, _ struct{}) ([3]string, error) {
 		who := qs.CallerFrom(ctx)
@@ -45,15 +45,15 @@ func tellSeen(n *qs.Node) {
 	})
 }
 
-// TestBeside: what a call to the address of the first transport goes by, and what the target knows of the caller, which has come by
-// shared memory without a certificate.
+// TestBeside checks the transport of a call to the address of the first transport, and the target's
+// view of the caller, which has connected by shared memory without a certificate.
 func TestBeside(t *testing.T) {
 	t.Parallel()
 	cert := testcert.New()
 	secret := both(cert)
 	for name, c := range map[string]struct {
 		target, origin qs.Config
-		own, first     string // what the origin opens, and the scheme of its address
+		own, first     string // opened by the origin, and the scheme of its address
 		want           [3]string
 	}{
 		"both":         {own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
@@ -89,8 +89,9 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// TestBesideLeftOut: a second transport is used if it can be had: where sm has no directory the node opens all the same, logs why, and its
-// calls go by the first. As a first transport sm fails to open there.
+// TestBesideLeftOut checks that a second transport is used if it is available: where sm has no
+// directory the node opens all the same, logs the reason, and its calls use the first. As a first
+// transport sm fails to open there.
 func TestBesideLeftOut(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -115,13 +116,14 @@ func TestBesideLeftOut(t *testing.T) {
 	}
 }
 
-// TestBesideWithoutMemory: where a process cannot have the memory that long messages need over sm, its peers are reached by the first
-// transport from the beginning: no call fails for it.
+// TestBesideWithoutMemory checks that where a process cannot have the memory that long messages
+// need over sm, its peers are reached by the first transport from the beginning: no call fails for
+// it.
 func TestBesideWithoutMemory(t *testing.T) {
 	beside := besides(t)
 	var old unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &old))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: old.Max})) // what a session begins with is smaller
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: old.Max})) // a session begins with less
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old)) }()
 	sum := qs.Define[[]byte, int]("beside/sum")
 	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{}), func(n *qs.Node) {
@@ -139,7 +141,8 @@ func TestBesideWithoutMemory(t *testing.T) {
 	require.Equal(t, "tcp", got[0])
 }
 
-// TestBesideContexts: peers that are spread over contexts go where the offer was made.
+// TestBesideContexts checks that peers that are spread over contexts connect to the one that made
+// the offer.
 func TestBesideContexts(t *testing.T) {
 	t.Parallel()
 	beside := besides(t)
@@ -151,7 +154,8 @@ func TestBesideContexts(t *testing.T) {
 	}
 }
 
-// TestBesideNames: a peer that is reached by shared memory is found by its other names, which its certificate carries, and by no others.
+// TestBesideNames checks that a peer that is reached by shared memory is found by its other names,
+// which its certificate carries, and by no others.
 func TestBesideNames(t *testing.T) {
 	t.Parallel()
 	beside := besides(t)
@@ -165,7 +169,7 @@ func TestBesideNames(t *testing.T) {
 	}
 }
 
-// TestBesideBoth: both ends dial each other at the same moment, and each call runs.
+// TestBesideBoth checks that when both ends dial each other at the same moment, each call runs.
 func TestBesideBoth(t *testing.T) {
 	t.Parallel()
 	for _, first := range []string{"tcp", "udp"} {
@@ -191,7 +195,8 @@ func TestBesideBoth(t *testing.T) {
 	}
 }
 
-// TestBesideBeyondPlaces: more streams and uploads than there are places for handlers, over the second transport.
+// TestBesideBeyondPlaces runs more streams and uploads than there are places for handlers, over the
+// second transport.
 func TestBesideBeyondPlaces(t *testing.T) {
 	t.Parallel()
 	cfg := besides(t)(qs.Config{})
@@ -202,7 +207,8 @@ func TestBesideBeyondPlaces(t *testing.T) {
 	uploadsEachWay(t, "tcp://127.0.0.1:0,sm://", cfg)
 }
 
-// TestBesideInClear: somebody who has not proven who he is, and offers another transport, is not followed.
+// TestBesideInClear checks that an offer of another transport by an unverified peer is not
+// followed.
 func TestBesideInClear(t *testing.T) {
 	t.Parallel()
 	sock, err := net.ListenPacket("udp4", "127.0.0.1:0")
@@ -214,7 +220,7 @@ func TestBesideInClear(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if n > 22 { // the ids change places in the header; what follows is a word in the clear
+			if n > 22 { // the ids change places in the header; a word in the clear follows
 				word := slices.Concat([]byte{0xd0}, b[1:5], b[13:21], b[5:13], []byte{0, byte(na.ErrAgain) | 0x80}, make([]byte, 8+16), []byte("sm://there"))
 				_, _ = sock.WriteTo(word, from)
 			}
@@ -226,8 +232,8 @@ func TestBesideInClear(t *testing.T) {
 	require.ErrorContains(t, err, "which was not requested")
 }
 
-// TestBesideAuthorize: an authorizer that asks for a certificate refuses who has come by shared memory, and one who has none does not
-// get that far.
+// TestBesideAuthorize checks that an authorizer that requires a certificate refuses a caller over
+// shared memory without one; a caller that has no certificate at all is refused earlier.
 func TestBesideAuthorize(t *testing.T) {
 	t.Parallel()
 	beside, cert := besides(t), testcert.New()
@@ -250,7 +256,8 @@ func TestBesideAuthorize(t *testing.T) {
 	require.NotContains(t, err.Error(), "sm")
 }
 
-// TestBesideRestart: a target that has started again at its address is reached by what it has then.
+// TestBesideRestart checks that a target that has restarted at its address is reached by the
+// transport that it has then.
 func TestBesideRestart(t *testing.T) {
 	t.Parallel()
 	beside := besides(t)
@@ -280,7 +287,7 @@ func TestBesideRestart(t *testing.T) {
 	}
 }
 
-// TestBesideAddresses says what cannot be opened.
+// TestBesideAddresses checks which combinations cannot be opened.
 func TestBesideAddresses(t *testing.T) {
 	t.Parallel()
 	for addr, want := range map[string]string{

@@ -21,8 +21,8 @@ func namedCert(name string) tls.Certificate {
 	return testcert.NewWith(func(c *x509.Certificate) { c.DNSNames = []string{name} })
 }
 
-// The share of a name is that of all sessions with it, streams among what counts; other names have their own. A handler that ends, by a panic
-// too, gives its place back.
+// TestClientLimits checks that the share of a name is that of all sessions with it, streams
+// included; other names have their own. A handler that ends, by a panic too, gives its place back.
 func TestClientLimits(t *testing.T) {
 	t.Parallel()
 	hold := qs.Define[string, string]("clients/hold")
@@ -97,7 +97,8 @@ func TestClientLimits(t *testing.T) {
 	}
 }
 
-// A rate is a bucket: a burst may begin at once, and then so many a second. Clients without a proven name have one share.
+// TestClientRate checks that a rate is a token bucket: a burst may begin at once, and then the
+// given number a second. Clients without a verified name have one share.
 func TestClientRate(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -144,8 +145,9 @@ func TestClientRate(t *testing.T) {
 	require.NoError(t, w.Run(24*time.Hour))
 }
 
-// Names that use nothing are forgotten, so that the table has a bound.
-func TestClientLimitsForget(t *testing.T) {
+// TestClientLimitsRemoveNames checks that names without a use are removed, so that the table has a
+// limit.
+func TestClientLimitsRemoveNames(t *testing.T) {
 	t.Parallel()
 	n := open(t, "tcp://", qs.Config{ClientLimits: map[string]qs.ClientLimit{"": {MaxConcurrent: 1}}})
 	for i := range 5000 {

@@ -15,7 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestCloseInMidCalls: a node that closes in the middle of calls, its own or those of others, ends them all, and no goroutine stays.
+// TestCloseInMidCalls checks that a node that closes in the middle of calls, its own or those of
+// others, ends them all, and no goroutine stays.
 func TestCloseInMidCalls(t *testing.T) {
 	// Not parallel: it counts goroutines.
 	slow := qs.Define[int, int]("test/slow")
@@ -107,7 +108,8 @@ func TestCloseInMidCalls(t *testing.T) {
 	}
 }
 
-// One Serve drives a node: a second one would drain the first at its own end. What the first does is not disturbed.
+// TestServeTwice checks that a second Serve of a node is refused: it would drain the first at its
+// own end. The first is not disturbed.
 func TestServeTwice(t *testing.T) {
 	t.Parallel()
 	says := "qs: Serve called twice on one Node"

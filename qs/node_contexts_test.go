@@ -16,8 +16,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestContexts: 64 peers meet 4 contexts that share a port. Each always reaches the same one, which pulls what it lends and calls
-// it back over the same session; and all four have peers.
+// TestContexts checks 64 peers of 4 contexts that share a port. Each always reaches the same one,
+// which pulls the memory that the peer lends and calls it back over the same session; and all four
+// have peers.
 func TestContexts(t *testing.T) {
 	t.Parallel()
 	type visit struct {
@@ -78,7 +79,8 @@ func TestContexts(t *testing.T) {
 	require.Equal(t, peers, sessions, "each peer has one")
 }
 
-// TestContextsByNumber: a context is reached by its number, too, from whichever of the caller's.
+// TestContextsByNumber checks that a context is reached by its number, too, from whichever of the
+// caller's.
 func TestContextsByNumber(t *testing.T) {
 	t.Parallel()
 	where := qs.Define[struct{}, int]("test/where")
@@ -100,7 +102,8 @@ func TestContextsByNumber(t *testing.T) {
 	}
 }
 
-// TestContextsBothWays: nodes of several contexts that call each other at the same moment; whatever contexts of the two meet, no call fails.
+// TestContextsBothWays checks nodes of several contexts that call each other at the same moment;
+// whatever contexts of the two connect, no call fails.
 func TestContextsBothWays(t *testing.T) {
 	t.Parallel()
 	echo := qs.Define[int, int]("test/echo")
@@ -126,7 +129,8 @@ func TestContextsBothWays(t *testing.T) {
 	all.Wait()
 }
 
-// TestContextOfTheProgram: a handler of a stream may wait in a context that the program has made and drives itself.
+// TestContextOfTheProgram checks that a handler of a stream may wait in a context that the program
+// has made and drives itself.
 func TestContextOfTheProgram(t *testing.T) {
 	t.Parallel()
 	items := qs.DefineStream[int, int]("test/items/own")

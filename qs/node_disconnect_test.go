@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestDisconnect: it ends what is under way to one address with ErrPeerLost and the fate that is true, dials included, and nothing else.
+// TestDisconnect checks that Disconnect ends the calls in flight to one address with ErrPeerLost
+// and their fate, dials included, and nothing else.
 func TestDisconnect(t *testing.T) {
 	t.Parallel()
 	register := func(_ *sim.World, name string, n *qs.Node) {

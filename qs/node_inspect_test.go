@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestInspect: with Config.Inspect a node tells its methods, its gauges and who asks; without it nothing; and Authorize may deny both.
+// TestInspect checks that with Config.Inspect a node serves its methods, its gauges and its
+// callers; without it nothing; and Authorize may deny both.
 func TestInspect(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg  qs.Config

@@ -18,8 +18,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestShutdownUnderCalls: goroutines call while their Node is shut down. Nothing is cut off, each call has run or is refused, and so
-// Shutdown has nothing to say.
+// TestShutdownUnderCalls checks a Node that is shut down while goroutines call. Nothing is cut off,
+// each call has run or is refused, and so Shutdown returns nil.
 func TestShutdownUnderCalls(t *testing.T) {
 	t.Parallel()
 	s := server(t, qs.Config{}, func(n *qs.Node) {
@@ -54,8 +54,8 @@ func TestShutdownUnderCalls(t *testing.T) {
 	}
 }
 
-// TestShutdownUnderStream: the handler of a stream has returned, and its caller takes its time to read what was sent: Shutdown waits for it, and
-// says so when its time is over.
+// TestShutdownUnderStream checks a stream whose handler has returned, and whose caller reads
+// slowly: Shutdown waits for it, and returns an error when its time is over.
 func TestShutdownUnderStream(t *testing.T) {
 	t.Parallel()
 	const items = 60 // of 1 KiB: more than a window of 16 KiB, less than may be written beyond
@@ -110,7 +110,8 @@ func TestShutdownUnderStream(t *testing.T) {
 	})
 }
 
-// TestServeBesideShutdown: Shutdown and Close may come at any moment of Serve, before it too: Serve returns nil. The race detector looks on.
+// TestServeBesideShutdown checks that Shutdown and Close may be called at any moment of Serve,
+// before it too: Serve returns nil. It is a test for the race detector.
 func TestServeBesideShutdown(t *testing.T) {
 	t.Parallel()
 	for i := range 300 {
@@ -134,7 +135,8 @@ func TestServeBesideShutdown(t *testing.T) {
 	require.NoError(t, n.Serve(context.Background()))
 }
 
-// TestShutdownInHandler: a Shutdown in a handler is refused, and leaves the node as it was: its names are looked up, and calls go on.
+// TestShutdownInHandler checks that a Shutdown in a handler is refused, and leaves the node as it
+// was: its names are looked up, and calls go on.
 func TestShutdownInHandler(t *testing.T) {
 	t.Parallel()
 	ender, inline := qs.Define[int, int]("test/ender"), qs.Define[int, int]("test/ender/inline", qs.Inline())
@@ -159,7 +161,7 @@ func TestShutdownInHandler(t *testing.T) {
 	}
 }
 
-// A fixed is a Resolver that always says the same.
+// A fixed is a Resolver with a constant answer.
 type fixed [1]string
 
 func (f fixed) Watch(_ context.Context, _ string, update func([]string, error)) error {
@@ -167,7 +169,7 @@ func (f fixed) Watch(_ context.Context, _ string, update func([]string, error)) 
 	return nil
 }
 
-// TestCloseInHandler: a Close in a handler does not wait for that.
+// TestCloseInHandler checks that a Close in a handler does not wait for that handler.
 func TestCloseInHandler(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: 1})
@@ -194,7 +196,8 @@ func TestCloseInHandler(t *testing.T) {
 	require.Less(t, took, 10*time.Millisecond, "virtual time")
 }
 
-// TestHandleBesideCalls: a node that calls a method begins to serve it, too: no call notices.
+// TestHandleBesideCalls checks that a node that calls a method may begin to serve it, too: no call
+// is affected.
 func TestHandleBesideCalls(t *testing.T) {
 	t.Parallel()
 	a, b := server(t, qs.Config{}, func(*qs.Node) {}), server(t, qs.Config{}, func(*qs.Node) {})
@@ -229,8 +232,8 @@ func TestHandleBesideCalls(t *testing.T) {
 	}
 }
 
-// TestShutdownSeenLate: a handler that looks at its context for the first time after Shutdown has canceled what is under way sees that, as
-// one does that has waited for it.
+// TestShutdownSeenLate checks that a handler that calls Context for the first time after Shutdown
+// has canceled it gets a canceled one, as one does that has waited for it.
 func TestShutdownSeenLate(t *testing.T) {
 	t.Parallel()
 	begun, canceled, seen := make(chan bool, 2), make(chan bool), make(chan error, 1)

@@ -23,9 +23,10 @@ func byDriver() bool {
 
 var lone = qs.Define[string, bool]("test/lone")
 
-// A request that comes alone is handled by the goroutine that drives, whatever the handler does there: wait for others, end the
-// goroutine, panic, or never return. Others are served meanwhile, and afterwards.
-func TestLoneRequest(t *testing.T) {
+// TestSingleRequest checks that a request that arrives by itself is handled by the goroutine that
+// drives, whatever the handler does there: wait for others, end the goroutine, panic, or never
+// return. Others are served meanwhile, and afterwards.
+func TestSingleRequest(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{})
 	entered := make(chan struct{}, 3)
@@ -89,8 +90,9 @@ func TestLoneRequest(t *testing.T) {
 	}
 }
 
-// A handler that the goroutine which drives runs is one of Config.MaxConcurrent: another request waits for it.
-func TestLoneIsCounted(t *testing.T) {
+// TestSingleRequestIsCounted checks that a handler that the goroutine which drives runs is one of
+// Config.MaxConcurrent: another request waits for it.
+func TestSingleRequestIsCounted(t *testing.T) {
 	t.Parallel()
 	entered, gate := make(chan bool, 1), make(chan struct{})
 	c, p := pair(t, qs.Config{MaxConcurrent: 1}, func(n *qs.Node) {
@@ -117,7 +119,8 @@ func TestLoneIsCounted(t *testing.T) {
 
 var inOrder = qs.Define[int, bool]("test/in-order", qs.Inline())
 
-// Inline handlers of a node run one after the other, however long one takes.
+// TestInlineOneByOne checks that inline handlers of a node run one after the other, however long
+// one takes.
 func TestInlineOneByOne(t *testing.T) {
 	t.Parallel()
 	var at, most atomic.Int64
@@ -147,7 +150,8 @@ var (
 	backTo  = qs.Define[int, int]("test/back-to")
 )
 
-// A callback in Serve may make a call whose handler calls back: that request is alone, too, and does not wait for the callback.
+// TestCallbackIsCalledBack checks that a callback in Serve may make a call whose handler calls
+// back: that request also arrives by itself, and does not wait for the callback.
 func TestCallbackIsCalledBack(t *testing.T) {
 	t.Parallel()
 	s := server(t, qs.Config{}, func(n *qs.Node) {
@@ -177,8 +181,9 @@ func TestCallbackIsCalledBack(t *testing.T) {
 
 var together = qs.Define[int, bool]("test/together")
 
-// Requests that come together are handled by the goroutine that drives, too, whatever one of them does: wait for the others, end the
-// goroutine, panic, or take long. All of them end, and those afterwards.
+// TestTogether checks that requests that arrive together are handled by the goroutine that drives,
+// too, whatever one of them does: wait for the others, end the goroutine, panic, or take long. All
+// of them end, and later ones.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	const n = 8

@@ -17,9 +17,11 @@ var (
 	loneByWho = qs.Define[struct{}, bool]("test/lone/who")
 )
 
-// A handler of a stream whose request comes alone begins on the goroutine that drives, whatever it does there: return, end the goroutine, panic,
-// send more than there is room for, or wait for something. It keeps the goroutine then, another one drives, and runs other handlers as before.
-func TestStreamBeginsWhereItCame(t *testing.T) {
+// TestStreamBeginsOnReceiver checks that a handler of a stream whose request arrives by itself
+// begins on the goroutine that drives, whatever it does there: return, end the goroutine, panic,
+// send more than there is room for, or wait for something. It keeps the goroutine then, another one
+// drives, and runs other handlers as before.
+func TestStreamBeginsOnReceiver(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{})
 	does := map[string]func(send func(int) error) error{

@@ -47,8 +47,9 @@ func slower(took []time.Duration, than time.Duration) (n int) {
 	return n
 }
 
-// TestReplicaFreezes: one of two addresses freezes, or dies, under load. No call fails, none waits for it once it is known, and it gets
-// calls again soon after it goes on.
+// TestReplicaFreezes checks two addresses of which one freezes, or exits, under load. No call
+// fails, none waits for it once the failure is detected, and it gets calls again soon after it
+// continues.
 func TestReplicaFreezes(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -86,8 +87,9 @@ func TestReplicaFreezes(t *testing.T) {
 	}
 }
 
-// TestHungHandlers: a process whose handlers hang answers probes. One call at a time tries it, after longer and longer pauses, and the
-// others go elsewhere. The pauses are of the address, whichever pick there is.
+// TestHungHandlers checks a process whose handlers hang and that answers probes. One call at a time
+// tries it, after longer and longer pauses, and the others use another address. The pauses are of
+// the address, for every pick.
 func TestHungHandlers(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -137,8 +139,9 @@ func (l *lastGood) Pick(_ *qs.Call, ts []qs.Candidate) int {
 	return -1
 }
 
-// TestOldNews: a call that began before an address failed says nothing of it: a server that refuses new calls ends the old ones well.
-func TestOldNews(t *testing.T) {
+// TestStaleOutcome checks that a call that began before an address failed is no evidence of its health:
+// a server that refuses new calls ends the old ones well.
+func TestStaleOutcome(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
 	full, refused := false, 0
@@ -173,8 +176,9 @@ func TestOldNews(t *testing.T) {
 	})
 }
 
-// TestLongTry: an address that does well again gets its calls back although the one that tries it lasts, as a stream may for days.
-func TestLongTry(t *testing.T) {
+// TestLongTrialCall checks that an address that is healthy again gets its calls back although the trial
+// call lasts, as a stream may for days.
+func TestLongTrialCall(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
 	full, served := false, 0
@@ -211,7 +215,8 @@ func TestLongTry(t *testing.T) {
 	})
 }
 
-// TestProbeEndsWithNode: a probe of an address that does not answer keeps nobody from closing, and is not cut off as a call.
+// TestProbeEndsWithNode checks that a probe of an address that does not answer does not delay
+// Close, and is not cut off as a call.
 func TestProbeEndsWithNode(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -236,8 +241,9 @@ func TestProbeEndsWithNode(t *testing.T) {
 	}
 }
 
-// TestRetryGoesEverywhere: a call that fails at many addresses goes to each that it has not been at before it goes to one again.
-func TestRetryGoesEverywhere(t *testing.T) {
+// TestRetryTriesEveryAddress checks that a call that fails at many addresses tries each once before it
+// tries one again.
+func TestRetryTriesEveryAddress(t *testing.T) {
 	t.Parallel()
 	const servers = 25
 	ask := qs.Define[int, int]("test/everywhere", qs.Idempotent())
@@ -286,8 +292,8 @@ type careless struct{}
 
 func (careless) Pick(_ *qs.Call, ts []qs.Candidate) int { return (len(ts) + 1) % len(ts) }
 
-// TestManyAddresses: a Resolver may say nothing, and more than a Peer can have: a Balancer is asked only where there is a choice, and the first
-// 1,024 count, which is logged.
+// TestManyAddresses checks a Resolver with no addresses, and with more than a Peer can have: a
+// Balancer is used only where there is a choice, and the first 1,024 count, which is logged.
 func TestManyAddresses(t *testing.T) {
 	t.Parallel()
 	var logged bytes.Buffer
@@ -319,7 +325,8 @@ func TestManyAddresses(t *testing.T) {
 	require.Zero(t, p.Addr())
 }
 
-// TestBalancerOfNode: a Peer without a Balancer of its own has that of the node, one that has it does not.
+// TestBalancerOfNode checks that a Peer without a Balancer of its own has that of the node, one
+// that has it does not.
 func TestBalancerOfNode(t *testing.T) {
 	t.Parallel()
 	who := qs.Define[int, int]("test/balanced", qs.Idempotent())

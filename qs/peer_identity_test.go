@@ -10,8 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestPeerIdentity: a client knows its server as soon as there is a connection: the transport, and by TLS its verified certificate. Before that,
-// and after the server has gone, it knows nothing.
+// TestPeerIdentity checks that a client has the identity of its server as soon as there is a
+// connection: the transport, and by TLS its verified certificate. Before that, and after the server
+// has exited, it has none.
 func TestPeerIdentity(t *testing.T) {
 	t.Parallel()
 	cert := testcert.New()

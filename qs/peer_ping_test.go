@@ -30,8 +30,8 @@ func callHG(ctx context.Context, n *qs.Node, to qs.Peer, rpc string) error {
 	return err
 }
 
-// TestPingBesideFilledLimits: when the envelopes of a peer and its places, or those of all, are in use, a ping and hg/health are answered
-// within 100 ms, beside an authorizer, too.
+// TestPingBesideFilledLimits checks that when the envelopes of a peer and its places, or those of
+// all, are in use, a ping and hg/health are answered within 100 ms, also with an authorizer.
 func TestPingBesideFilledLimits(t *testing.T) {
 	t.Parallel()
 	allow := func(context.Context, *qs.Call) error { return nil }
@@ -108,7 +108,8 @@ func TestPingBesideFilledLimits(t *testing.T) {
 	}
 }
 
-// TestPingOfAFrozenNode: a node that nobody drives fails a ping, and the error says what it may be.
+// TestPingOfAFrozenNode checks that a node that is not driven fails a ping, and the error names the
+// possible cause.
 func TestPingOfAFrozenNode(t *testing.T) {
 	t.Parallel()
 	srv, cli := open(t, "tcp://127.0.0.1:0", qs.Config{}), open(t, "tcp://", qs.Config{})

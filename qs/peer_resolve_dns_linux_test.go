@@ -93,14 +93,14 @@ func (s *nameserver) answer(q []byte) []byte {
 	return a
 }
 
-// resolver is what asks s.
+// resolver returns a resolver that queries s.
 func (s *nameserver) resolver() *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "udp", s.LocalAddr().String())
 	}}
 }
 
-// TestDNS: three servers behind one name, whose addresses change.
+// TestDNS checks three servers behind one name, whose addresses change.
 func TestDNS(t *testing.T) {
 	t.Parallel()
 	ips := []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"}
@@ -157,7 +157,8 @@ func TestDNS(t *testing.T) {
 	require.ErrorContains(t, err, "host nobody.test was not found: no such host")
 }
 
-// TestDNSFamilies: a host with addresses of both families is reached where only one of them is served; its servers are not counted twice.
+// TestDNSFamilies checks that a host with addresses of both families is reached where only one of
+// them is served; its servers are not counted twice.
 func TestDNSFamilies(t *testing.T) {
 	t.Parallel()
 	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {

@@ -20,7 +20,8 @@ func (h hosts) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, err
 	return []netip.Addr{h[host]}, nil
 }
 
-// TestResolverOfPlugin: a node whose plugin has a resolver of hosts, or Config.TCP, looks up hosts with that.
+// TestResolverOfPlugin checks that a node whose plugin has a resolver of hosts, or Config.TCP,
+// looks up hosts with that.
 func TestResolverOfPlugin(t *testing.T) {
 	known := hosts{"kv.example": netip.MustParseAddr("127.0.0.9")}
 	plugins := func(p na.Plugin) (cfg qs.Config) {

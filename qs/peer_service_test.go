@@ -17,13 +17,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A registry is a Resolver in a world: it says what addrs is, at each change.
+// A registry is a Resolver in a world: it reports addrs, at each change.
 type registry struct {
 	w       *sim.World
 	addrs   []string
 	err     error
 	changes int
-	polled  bool // each Watch says what addrs is, and returns
+	polled  bool // each Watch reports addrs, and returns
 	watches int  // ever
 	running int
 }
@@ -129,7 +129,7 @@ func (f *fleet) callers(ctx context.Context, to qs.Peer, callers int, d time.Dur
 	return took, failed
 }
 
-// share is what each server has served since the last share.
+// share returns the number of requests that each server has served since the last share.
 func (f *fleet) share() map[string]int {
 	was := f.served
 	f.served, f.ended = map[string]int{}, map[string]int{}
@@ -142,7 +142,8 @@ func quantile(took []time.Duration, q float64) time.Duration {
 	return took[min(int(q*float64(len(took))), len(took)-1)]
 }
 
-// TestResolver: a Peer follows what its Resolver says, one Watch serves all Peers, and ends when there are no calls.
+// TestResolver checks that a Peer follows its Resolver, one Watch serves all Peers, and ends when
+// there are no calls.
 func TestResolver(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -169,7 +170,7 @@ func TestResolver(t *testing.T) {
 				got := f.share()
 				require.InEpsilon(t, got["s0"], got["s1"], 0.01, "%v", got)
 
-				r.set("sim://s2", "sim://s1") // s0 has gone
+				r.set("sim://s2", "sim://s1") // s0 has exited
 				f.Sleep(1100 * time.Millisecond)
 				_, failed = f.callers(ctx, to, 4, 200*time.Millisecond)
 				require.Empty(t, failed)
@@ -211,7 +212,8 @@ func TestResolver(t *testing.T) {
 	}
 }
 
-// TestResolverAskedAgain: when an address has failed a Resolver that only answers is asked at once, but not twice within a second.
+// TestResolverAskedAgain checks that when an address has failed a Resolver without Watch is called
+// at once, but not twice within a second.
 func TestResolverAskedAgain(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -240,7 +242,8 @@ func TestResolverAskedAgain(t *testing.T) {
 	}
 }
 
-// TestHealth: one of three freezes. With Health no call that begins later waits for it.
+// TestHealth checks three servers of which one freezes. With Health no call that begins later waits
+// for it.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -269,7 +272,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestHealthNotReady: an address whose process says that it is not ready gets no calls until it is.
+// TestHealthNotReady checks that an address whose process reports that it is not ready gets no
+// calls until it is.
 func TestHealthNotReady(t *testing.T) {
 	t.Parallel()
 	var ready *qs.Node
@@ -303,7 +307,8 @@ func TestHealthNotReady(t *testing.T) {
 	until("a")
 }
 
-// load begins a call each 10 ms for d, and does not wait for what takes longer than a second; it returns how long each took.
+// load begins a call each 10 ms for d, and does not wait for calls that take longer than a second;
+// it returns the time of each.
 func (f *fleet) load(ctx context.Context, to qs.Peer, d time.Duration) (took []time.Duration, failed []error) {
 	for end := f.Now() + d; f.Now() < end; f.Sleep(10 * time.Millisecond) {
 		f.Spawn(func() {
@@ -317,7 +322,7 @@ func (f *fleet) load(ctx context.Context, to qs.Peer, d time.Duration) (took []t
 	return took, failed
 }
 
-// TestLeastLoaded: one of three servers is 10 times slower.
+// TestLeastLoaded checks three servers of which one is 10 times slower.
 func TestLeastLoaded(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -344,8 +349,8 @@ func TestLeastLoaded(t *testing.T) {
 	}
 }
 
-// TestLeastLoadedWeighs: a slow address gets fewer calls than others, and one that nobody knows yet, or that was not called for long, not
-// all of them.
+// TestLeastLoadedWeighs checks that a slow address gets fewer calls than others, and one without
+// measurements, or that was not called for long, not all of them.
 func TestLeastLoadedWeighs(t *testing.T) {
 	t.Parallel()
 	at := func(inFlight int, took time.Duration) qs.Candidate {
@@ -369,8 +374,9 @@ func TestLeastLoadedWeighs(t *testing.T) {
 	}
 }
 
-// TestLogTellsTheFateAtTheClient: a server that logs the error of its own handler does not wonder whether it ran.
-func TestLogTellsTheFateAtTheClient(t *testing.T) {
+// TestLogHasFateAtClientOnly checks that a server that logs the error of its own handler logs
+// no fate.
+func TestLogHasFateAtClientOnly(t *testing.T) {
 	t.Parallel()
 	var here, there bytes.Buffer
 	logged := func(b *bytes.Buffer) []qs.Interceptor {

@@ -28,7 +28,7 @@ func world(t *testing.T, seed uint64, policy qs.RetryPolicy, register func(w *si
 	worldOf(t, seed, policy, 1, register, client)
 }
 
-// worldOf is world whose servers run so many handlers for the client at once.
+// worldOf is world whose servers run a given number of handlers for the client at once.
 func worldOf(t *testing.T, seed uint64, policy qs.RetryPolicy, perPeer int, register func(w *sim.World, name string, n *qs.Node), client func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer)) {
 	t.Helper()
 	w := sim.NewWorld(sim.Config{Seed: seed})
@@ -54,7 +54,7 @@ func worldOf(t *testing.T, seed uint64, policy qs.RetryPolicy, perPeer int, regi
 	require.NoError(t, w.Run(2*time.Hour))
 }
 
-// anew returns the Peer of world, without what another one has learned.
+// anew returns the Peer of world, without the state of another one.
 func anew(ctx context.Context, t *testing.T, n *qs.Node) qs.Peer {
 	t.Helper()
 	to, err := n.Peer(ctx, "sim://one", "sim://two")
@@ -69,7 +69,8 @@ var (
 
 const tooMany = qs.Code(200)
 
-// TestRetryByFate: what did not run is repeated, what may have run only if that does no harm, what ran never.
+// TestRetryByFate checks that a call that did not run is repeated, one that may have run only if it
+// is idempotent, one that ran never.
 func TestRetryByFate(t *testing.T) {
 	t.Parallel()
 	calls := map[string]int{}
@@ -131,8 +132,8 @@ func TestRetryByFate(t *testing.T) {
 	})
 }
 
-// TestStall: an attempt without an answer is given up, and repeated elsewhere. A request that the target gives back has not run, so
-// it is repeated although that could do harm.
+// TestStall checks that an attempt without an answer is given up, and repeated elsewhere. A request
+// that the target gives back has not run, so it is repeated although the method is not idempotent.
 func TestStall(t *testing.T) {
 	t.Parallel()
 	ran := map[string]int{}
@@ -168,9 +169,10 @@ func TestStall(t *testing.T) {
 
 var stallItems = qs.DefineStream[time.Duration, int]("test/stall/items")
 
-// TestStallBesideAnswers: a call that is given up at about the time of its answer succeeds with all of its items, or has timed out. What it
-// looks for came in one of 50,000 calls: those are in the long run.
-func TestStallBesideAnswers(t *testing.T) {
+// TestStallRacesAnswer checks that a call that is given up at about the time of its answer
+// succeeds with all of its items, or has timed out. The fault appeared in one of 50,000 calls:
+// those are in the long run.
+func TestStallRacesAnswer(t *testing.T) {
 	t.Parallel()
 	const stall = 2 * time.Millisecond
 	s := server(t, qs.Config{}, func(n *qs.Node) {
@@ -207,8 +209,9 @@ func TestStallBesideAnswers(t *testing.T) {
 	all.Wait()
 }
 
-// TestStallIsOfBytes: a slow handler that moves bytes is left alone, however long its call takes. One that is at work and moves none
-// looks like one that hangs: Stall has to be longer than that takes.
+// TestStallIsOfBytes checks that a slow handler that moves bytes is not given up, however long its
+// call takes. One that works and moves none cannot be told from one that hangs: Stall has to be
+// longer than that takes.
 func TestStallIsOfBytes(t *testing.T) {
 	t.Parallel()
 	const pieces, size = 10, 10_000
@@ -249,7 +252,7 @@ func TestStallIsOfBytes(t *testing.T) {
 	}
 }
 
-// TestRetryBudget: an outage does not multiply the load without bound.
+// TestRetryBudget checks that an outage does not multiply the load without bound.
 func TestRetryBudget(t *testing.T) {
 	t.Parallel()
 	attempts := 0
@@ -272,7 +275,7 @@ func TestRetryBudget(t *testing.T) {
 	require.Equal(t, 100+10+10, attempts, "10, and a tenth of the first attempts, are repeated")
 }
 
-// TestRetryPauses: an outage of all addresses is waited out as that of a single one is.
+// TestRetryPauses checks that the pauses in an outage of all addresses are those of a single one.
 func TestRetryPauses(t *testing.T) {
 	t.Parallel()
 	for _, addrs := range [][]string{{"sim://a"}, {"sim://a", "sim://b"}, {"sim://a", "sim://b", "sim://c"}} {
@@ -299,7 +302,7 @@ func TestRetryPauses(t *testing.T) {
 	}
 }
 
-// TestFuture: a call under way is taken back in three ways.
+// TestFuture checks the three ways to withdraw a call in flight.
 func TestFuture(t *testing.T) {
 	t.Parallel()
 	ended := map[string]error{}
@@ -345,7 +348,8 @@ func TestFuture(t *testing.T) {
 	})
 }
 
-// TestInterceptors: the first is the outermost, on both sides; those after Retry run for each attempt. Metadata goes both ways.
+// TestInterceptors checks that the first is the outermost, on both sides; those after Retry run for
+// each attempt. Metadata travels both ways.
 func TestInterceptors(t *testing.T) {
 	t.Parallel()
 	var said []string
@@ -418,7 +422,8 @@ func TestInterceptors(t *testing.T) {
 
 type key struct{}
 
-// TestShutdown: a handler that runs may end, new calls are refused, and what does not end in time is named.
+// TestShutdown checks that a handler that runs may end, new calls are refused, and calls that do
+// not end in time are named.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	for _, grace := range []time.Duration{time.Minute, time.Second} {
@@ -511,8 +516,9 @@ func TestBadConfig(t *testing.T) {
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
 
-// TestRetrySaysWhyItGivesUp: the error of a call that is not repeated any more says how often it was, and what forbids more.
-func TestRetrySaysWhyItGivesUp(t *testing.T) {
+// TestRetryErrorNamesReason checks that the error of a call that is not repeated any more has the
+// number of attempts, and the reason against more.
+func TestRetryErrorNamesReason(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		policy qs.RetryPolicy
@@ -529,8 +535,9 @@ func TestRetrySaysWhyItGivesUp(t *testing.T) {
 	}
 }
 
-// TestRetrySaysTheFateOnce: when the last attempt did not run and an earlier one may have, the error has one head and one fate, that of all.
-func TestRetrySaysTheFateOnce(t *testing.T) {
+// TestRetryErrorHasOneFate checks that when the last attempt did not run and an earlier one may
+// have, the error has one head and one fate, that of all.
+func TestRetryErrorHasOneFate(t *testing.T) {
 	t.Parallel()
 	get := qs.Define[string, string]("test/fate-once", qs.Idempotent())
 	begun := make(chan struct{})
@@ -566,7 +573,8 @@ func TestRetrySaysTheFateOnce(t *testing.T) {
 	require.Regexp(t, `\(may have run, in attempt 1\) \(attempt 3 of 3\)$`, err.Error())
 }
 
-// TestRetryUntilTheDeadline: without a bound of attempts a call waits for its server until its deadline, in virtual time.
+// TestRetryUntilTheDeadline checks that without a limit of attempts a call waits for its server
+// until its deadline, in virtual time.
 func TestRetryUntilTheDeadline(t *testing.T) {
 	t.Parallel()
 	for _, comes := range []bool{true, false} {

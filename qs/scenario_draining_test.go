@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// endWithDrain is the server interceptor that the comment of Draining speaks of.
+// endWithDrain is the server interceptor in the comment of Draining.
 func endWithDrain(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -25,8 +25,10 @@ func endWithDrain(ctx context.Context, _ *qs.Call, next func(context.Context) er
 	return next(ctx)
 }
 
-// A server with 200 subscriptions, none of whose readers reads, is told to stop: its handlers end, those that wait for news by Draining and
-// those that wait in send by an interceptor, and Serve returns nil. It cuts nothing off, and needs next to nothing of its ShutdownTimeout.
+// TestDrainWithStuckReaders checks a server with 200 subscriptions, none of whose readers reads,
+// that is told to stop: its handlers end, those that wait for Draining and those that wait in send
+// by an interceptor, and Serve returns nil. It cuts nothing off, and needs next to nothing of its
+// ShutdownTimeout.
 func TestDrainWithStuckReaders(t *testing.T) {
 	t.Parallel()
 	const readers = 200
@@ -70,7 +72,8 @@ func TestDrainWithStuckReaders(t *testing.T) {
 	})
 }
 
-// Draining ends with Serve, with Shutdown and with Close, for the ctx of a handler and what is made of it; for another ctx it does not.
+// TestDraining checks that Draining ends with Serve, with Shutdown and with Close, for the ctx of a
+// handler and its children; for another ctx it does not.
 func TestDraining(t *testing.T) {
 	t.Parallel()
 	wait := qs.Define[struct{}, string]("test/draining")
@@ -112,7 +115,8 @@ func TestDraining(t *testing.T) {
 	require.Nil(t, qs.Draining(context.Background()).Done())
 }
 
-// In the simulator a handler waits for Draining by hg.Context.Wait, which needs no other event.
+// TestDrainingSimulated checks that in the simulator a handler waits for Draining by
+// hg.Context.Wait, which needs no other event.
 func TestDrainingSimulated(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -145,8 +149,9 @@ func TestDrainingSimulated(t *testing.T) {
 	require.Equal(t, "drained", strings.TrimSpace(out))
 }
 
-// TestDrainCallsBack: while a server drains it refuses the ordinary calls of a client, also of one that has a session with it; but the
-// handler of the session calls the client back, and lends it data.
+// TestDrainCallsBack checks that while a server drains it refuses the ordinary calls of a client,
+// also of one that has a session with it; but the handler of the session calls the client back, and
+// lends it data.
 func TestDrainCallsBack(t *testing.T) {
 	t.Parallel()
 	type job struct{ Data qs.Source }
@@ -200,8 +205,9 @@ func TestDrainCallsBack(t *testing.T) {
 	})
 }
 
-// TestInterruptedHandler: a handler that runs beyond ShutdownTimeout, whose ctx is canceled then: what it returns without a code of its own is
-// ErrAborted with Ran at its caller, of a stream behind its items; its own code stays.
+// TestInterruptedHandler checks a handler that runs beyond ShutdownTimeout, whose ctx is canceled
+// then: its error without a code of its own is ErrAborted with Ran at its caller, of a stream
+// behind its items; its own code stays.
 func TestInterruptedHandler(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)

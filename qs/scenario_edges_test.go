@@ -19,7 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestOneAtATime: two attempts at once do not share a Reader: the second is refused, and the first gets all of it.
+// TestOneAtATime checks that two attempts at once do not share a Reader: the second is refused, and
+// the first gets all of it.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	begun, second := make(chan struct{}), make(chan struct{})
@@ -49,8 +50,9 @@ func TestOneAtATime(t *testing.T) {
 	require.Equal(t, qs.NotRun, qs.FateOf(refused))
 }
 
-// TestSinkServesOneAttempt: two attempts at once do not share room, whose bytes would be of both: the second is refused, and so is another
-// call; when the first has ended the Sink serves the next. An interceptor sees that a call lends.
+// TestSinkServesOneAttempt checks that two attempts at once do not share room, whose bytes would be
+// of both: the second is refused, and so is another call; when the first has ended the Sink serves
+// the next. An interceptor gets that a call lends.
 func TestSinkServesOneAttempt(t *testing.T) {
 	fill := qs.Define[qs.Sink, int64]("test/fillonce")
 	for _, kind := range []string{"Buffer", "FileBuffer", "FileBuffer of a file that is not mapped", "Writer"} {
@@ -102,8 +104,9 @@ func TestSinkServesOneAttempt(t *testing.T) {
 	}
 }
 
-// TestFromIsLentOnce: a Reader that a handler has got bytes of, and one whose Read was left running, serves no other call, which would lack
-// them; one that nobody has got bytes of does.
+// TestFromIsLentOnce checks that a Reader of which a handler has got bytes, and one whose Read was
+// left running, serves no other call, which would lack them; one of which no handler has got bytes
+// does.
 func TestFromIsLentOnce(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
@@ -152,7 +155,8 @@ func TestFromIsLentOnce(t *testing.T) {
 	refused(src)
 }
 
-// TestWaitEndsFirst: the error of a Wait that its ctx has ended says that the request may have run, also in a join.
+// TestWaitEndsFirst checks that the error of a Wait that its ctx has ended has the fate that the
+// request may have run, also in a join.
 func TestWaitEndsFirst(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[int, int]("test/wait")
@@ -172,7 +176,8 @@ func TestWaitEndsFirst(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestGoexitOnServe: an Inline handler and an authorizer that end the goroutine leave the node as it was.
+// TestGoexitOnServe checks that an Inline handler and an authorizer that end the goroutine leave
+// the node as it was.
 func TestGoexitOnServe(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[int, int]("test/goexit", qs.Inline())
@@ -204,7 +209,7 @@ func TestGoexitOnServe(t *testing.T) {
 	}
 }
 
-// TestErrorsOfReaders: what the program's reader says is no code of the call.
+// TestErrorsOfReaders checks that the error of the program's reader is no code of the call.
 func TestErrorsOfReaders(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
@@ -221,7 +226,7 @@ func TestErrorsOfReaders(t *testing.T) {
 	}
 }
 
-// TestErrorsBeforeTheRequest: what cannot be lent or encoded is ErrInvalid.
+// TestErrorsBeforeTheRequest checks that a value that cannot be lent or encoded is ErrInvalid.
 func TestErrorsBeforeTheRequest(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
@@ -246,8 +251,8 @@ func TestErrorsBeforeTheRequest(t *testing.T) {
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
 
-// TestDrainLetsHandlersCall: a handler that has begun may call another server, also one that nobody has called before, while its node
-// drains.
+// TestDrainLetsHandlersCall checks that a handler that has begun may call another server, also one
+// that was not called before, while its node drains.
 func TestDrainLetsHandlersCall(t *testing.T) {
 	t.Parallel()
 	front, back := qs.Define[string, int]("test/front"), qs.Define[int, int]("test/back")
@@ -282,8 +287,9 @@ func TestDrainLetsHandlersCall(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// TestNothingIsReadAhead: nothing of a Reader is read before a handler reads it: an attempt that does not run neither keeps Retry from the
-// second address nor loses a byte, and a handler that refuses before it reads does not either.
+// TestNothingIsReadAhead checks that nothing of a Reader is read before a handler reads it: an
+// attempt that does not run neither keeps Retry from the second address nor loses a byte, and a
+// handler that refuses before it reads does not either.
 func TestNothingIsReadAhead(t *testing.T) {
 	t.Parallel()
 	refused := 0
@@ -315,8 +321,9 @@ func TestNothingIsReadAhead(t *testing.T) {
 	require.Equal(t, []int64{0, 0}, readBy[:2])
 }
 
-// TestTooLateGoesOn: a call that it was too late to withdraw goes on as if nobody had asked: Retry takes it to the second address.
-func TestTooLateGoesOn(t *testing.T) {
+// TestWithdrawTooLate checks that a call that it was too late to withdraw goes on as if it was not
+// withdrawn: Retry makes it at the second address.
+func TestWithdrawTooLate(t *testing.T) {
 	t.Parallel()
 	running, refuse := make(chan struct{}), make(chan struct{})
 	full := server(t, qs.Config{}, func(n *qs.Node) {

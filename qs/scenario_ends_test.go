@@ -18,8 +18,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Read or a Write of the user's that ends its goroutine, as t.FailNow does, ends the call at once, with an error that says so; with
-// no deadline, too.
+// TestGoexitInStreams checks that a Read or a Write of the user's that ends its goroutine, as
+// t.FailNow does, ends the call at once, with an error that states it; with no deadline, too.
 func TestGoexitInStreams(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
@@ -45,8 +45,8 @@ func TestGoexitInStreams(t *testing.T) {
 	}
 }
 
-// An interceptor of a server that ends before the handler has begun, in whatever way, says that the request did not run. One that ends
-// later says that it ran.
+// TestInterceptorFates checks that when an interceptor of a server ends before the handler has
+// begun, in any way, the fate is NotRun. After that it is Ran.
 func TestInterceptorFates(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[string, int]("test/fates")
@@ -86,8 +86,9 @@ type endless struct {
 	Next *endless
 }
 
-// An argument without end, or nested too deeply, is an error of the caller: nothing leaves. A result is an error of the target, and the
-// caller is told that it could not be encoded.
+// TestTooDeep checks that an argument that is cyclic, or nested too deeply, is an error of the
+// caller: nothing is sent. Such a result is an error of the target, and the caller's error states
+// that it could not be encoded.
 func TestTooDeep(t *testing.T) {
 	t.Parallel()
 	var ran atomic.Bool
@@ -137,7 +138,8 @@ func (e exits) Append(dst []byte, v any) ([]byte, error) {
 	return e.Codec.Append(dst, v)
 }
 
-// A codec that ends the goroutine at the output, or at the detail of an error, leaves no call without an answer.
+// TestGoexitInCodec checks that a codec that ends the goroutine at the output, or at the detail of
+// an error, leaves no call without an answer.
 func TestGoexitInCodec(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[bool, bye]("test/exits", qs.WithCodec(exits{codec.Msgpack}))
@@ -157,8 +159,9 @@ func TestGoexitInCodec(t *testing.T) {
 	require.ErrorContains(t, err, "see the detail")
 }
 
-// What an interceptor of a server leaves under way when it returns: a handler that has begun sees its context end, and is waited for;
-// one that has not never begins, since the caller is told that it did not run. A second next is refused.
+// TestServerNextLate checks the attempts that an interceptor of a server leaves in flight when it
+// returns: the context of a handler that has begun ends, and it is waited for; one that has not
+// never begins, since the caller got NotRun. A second next is refused.
 func TestServerNextLate(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[string, int]("test/next-late")
@@ -211,7 +214,7 @@ func TestServerNextLate(t *testing.T) {
 	require.EqualValues(t, 1, saw.Load(), "the handler was not waited for")
 }
 
-// A slowCtx has ended before those made of it know.
+// A slowCtx ends before its children do.
 type slowCtx struct {
 	context.Context
 	done chan struct{}
@@ -229,9 +232,10 @@ func (c *slowCtx) Err() error {
 
 func (c *slowCtx) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// A call whose context has ended says what that says: also if its Future was canceled a moment later, if the library's clock was
-// faster than the context's, and whatever an interceptor has joined to it.
-func TestEndedContextSaysIt(t *testing.T) {
+// TestEndedContextIsTheError checks that a call whose context has ended returns its error: also if its
+// Future was canceled a moment later, if the library's clock was faster than the context's, and
+// with whatever an interceptor has joined to it.
+func TestEndedContextIsTheError(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[int, int]("test/hang")
 	stop := func() {}
@@ -288,7 +292,8 @@ func TestEndedContextSaysIt(t *testing.T) {
 	}
 }
 
-// What an interceptor begins when the caller's context has ended is not sent, whatever context it gives next.
+// TestNothingAfterTheEnd checks that a call that an interceptor begins when the caller's context
+// has ended is not sent, whatever context it gives next.
 func TestNothingAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	ran := atomic.Int64{}
@@ -313,7 +318,8 @@ func TestNothingAfterTheEnd(t *testing.T) {
 	require.EqualValues(t, 1, ran.Load())
 }
 
-// A call ends when its caller's context does, also if an interceptor has made its attempt with another one.
+// TestDetachedAttemptEnds checks that a call ends when its caller's context does, also if an
+// interceptor has made its attempt with another one.
 func TestDetachedAttemptEnds(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[int, int]("test/detached")
@@ -337,10 +343,10 @@ func TestDetachedAttemptEnds(t *testing.T) {
 	}()
 	_, err := m.Call(ctx, peer(t, n, s.Addr().String()), 0)
 	require.ErrorIs(t, err, context.Canceled)
-	<-ended // the target was told
+	<-ended // the target was notified
 }
 
-// Call.BytesMoved counts each byte once, whatever is lent.
+// TestMoved checks that Call.BytesMoved counts each byte once, whatever is lent.
 func TestMoved(t *testing.T) {
 	t.Parallel()
 	var moved int64

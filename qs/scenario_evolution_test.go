@@ -29,7 +29,7 @@ const (
 	isDropped   outcome = "dropped, and counted at the server; not run"
 )
 
-// check reports whether a call has ended as o says.
+// check reports whether a call has ended with the outcome o.
 func (o outcome) check(t *testing.T, field string, err error, begun *atomic.Bool) {
 	t.Helper()
 	switch o {
@@ -59,7 +59,8 @@ func (o outcome) check(t *testing.T, field string, err error, begun *atomic.Bool
 	}
 }
 
-// A change is a row: before and now are the two definitions, each with what its caller sends and its handler answers.
+// A change is a row: before and now are the two definitions, each with the values that its caller
+// sends and its handler answers.
 type change struct {
 	what                 string
 	field                string
@@ -72,7 +73,7 @@ func (c *change) row() string {
 	return fmt.Sprintf("|%s|%s|%s|\n", c.what, cell(c.oldClient, 0), cell(c.newClient, 1))
 }
 
-// names returns what the error of a side names: field is both, or one for each side.
+// names returns the fields that the error of a side names: field is both, or one for each side.
 func (c *change) names(side int) string {
 	if both := strings.Split(c.field, "/"); len(both) == 2 {
 		return both[side]
@@ -89,7 +90,7 @@ type (
 	}
 )
 
-// A definition is that of one side: what its caller sends, and what its handler answers.
+// A definition is that of one side: the values that its caller sends, and its handler answers.
 type definition struct {
 	kind    schema.Kind
 	in, out any
@@ -101,7 +102,7 @@ type definition struct {
 func sends(in any) definition    { return definition{kind: schema.Plain, in: in, out: 1} }
 func returns(out any) definition { return definition{kind: schema.Plain, in: 1, out: out} }
 
-// serve does what Handle does, for types that are known here only.
+// serve is Handle for types that are defined at run time.
 func (d *definition) serve(n *Node, name string, begun *atomic.Bool) {
 	switch {
 	case d.gone:
@@ -141,7 +142,7 @@ func (d *definition) method(name string) *method {
 	return defineMethod(name, d.opts, d.kind, reflect.TypeOf(d.in), nil, reflect.TypeOf(d.out))
 }
 
-// call does what Call does.
+// call is Call for types that are defined at run time.
 func (d *definition) call(ctx context.Context, to Peer, name string) (err error) {
 	if d.kind == schema.Stream && reflect.TypeOf(d.out) == reflect.TypeFor[base]() {
 		for _, err = range DefineStream[int, base](name).Call(ctx, to, 1) {
@@ -164,7 +165,7 @@ func (d *definition) call(ctx context.Context, to Peer, name string) (err error)
 	return o.run(ctx)
 }
 
-// TestEvolution makes the calls that docs/EVOLUTION.md speaks of, and compares its tables.
+// TestEvolution makes the calls that docs/EVOLUTION.md describes, and compares its tables.
 func TestEvolution(t *testing.T) {
 	t.Parallel()
 	one := 1

@@ -27,7 +27,8 @@ type crowd struct {
 	open  chan struct{} // handlers wait for this
 }
 
-// newCrowd returns one whose handlers wait until so many of them have begun, and until the test closes open.
+// newCrowd returns a crowd whose handlers wait until a given number of them have begun, and until
+// the test closes open.
 func newCrowd(handlers int) *crowd {
 	return &crowd{want: int64(handlers), full: make(chan struct{}), open: make(chan struct{})}
 }
@@ -100,7 +101,7 @@ func (c *crowd) serve(n *qs.Node) {
 	crowdEcho.Handle(n, func(_ context.Context, in []byte) (int, error) { return len(in), nil })
 }
 
-// soon bounds what does not end when it is broken.
+// soon bounds the wait for a call that ends unless there is a fault.
 func soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(within(t), time.Minute)
 	t.Cleanup(cancel)
@@ -132,12 +133,13 @@ func (c *crowd) stream(ctx context.Context, t *testing.T, to qs.Peer, want int) 
 	assert.Equal(t, want, n)
 }
 
-// streams has streams in flight to a server that runs most handlers at a time, with a ping and another call beside them.
+// streams has streams in flight to a server that runs most handlers at a time, with a ping and
+// another call at the same time.
 func (c *crowd) streams(t *testing.T, n *qs.Node, to qs.Peer, streams int) {
 	ctx := soon(t)
 	var all sync.WaitGroup
 	for range streams {
-		all.Go(func() { c.stream(ctx, t, to, 20) }) // more than are on their way at once
+		all.Go(func() { c.stream(ctx, t, to, 20) }) // more than are in flight at once
 	}
 	all.Go(func() {
 		got, err := crowdEcho.Call(ctx, to, make([]byte, 100))
@@ -150,7 +152,8 @@ func (c *crowd) streams(t *testing.T, n *qs.Node, to qs.Peer, streams int) {
 	all.Wait()
 }
 
-// TestStreamsBeyondPlaces: as many streams of one client as there are places for handlers, and more, all end in order.
+// TestStreamsBeyondPlaces checks that as many streams of one client as there are places for
+// handlers, and more, all end in order.
 func TestStreamsBeyondPlaces(t *testing.T) {
 	t.Parallel()
 	for _, v := range []struct {
@@ -180,7 +183,7 @@ func TestStreamsBeyondPlaces(t *testing.T) {
 	})
 }
 
-// TestStreamsOfManyClients: the same when it is all clients together that use all places.
+// TestStreamsOfManyClients checks the same when all clients together use all places.
 func TestStreamsOfManyClients(t *testing.T) {
 	t.Parallel()
 	clients, each, cfg := long.Or(3, 9), long.Or(8, 114), qs.Config{}
@@ -205,7 +208,8 @@ func TestStreamsOfManyClients(t *testing.T) {
 	all.Wait()
 }
 
-// TestLongCallsAndStream: a stream goes on beside calls that last, which hold all places but its own, and all envelopes.
+// TestLongCallsAndStream checks that a stream goes on during long calls, which hold all places but
+// its own, and all envelopes.
 func TestLongCallsAndStream(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(127)
@@ -263,8 +267,8 @@ func (g *gate) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestSlowReadersAndWriters: as many uploads whose readers wait, and downloads whose writers do, as the caller has places for handlers,
-// and more, keep no other from going on.
+// TestSlowReadersAndWriters checks that as many uploads whose readers wait, and downloads whose
+// writers do, as the caller has places for handlers, and more, do not delay any other.
 func TestSlowReadersAndWriters(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(200)
@@ -295,7 +299,8 @@ func TestSlowReadersAndWriters(t *testing.T) {
 	all.Wait()
 }
 
-// TestUploadsEachWay: two processes that call each other with more uploads and downloads than either has places.
+// TestUploadsEachWay has two processes call each other with more uploads and downloads than either
+// has places.
 func TestUploadsEachWay(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"tcp://127.0.0.1:0", "udp://127.0.0.1:0", "sm://*"} {

@@ -17,7 +17,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestFileThatIsNotMapped: a regular file whose file system does not map it, as those of /sys, is lent, and sent, as a stream.
+// TestFileThatIsNotMapped checks that a regular file whose file system does not map it, as those of
+// /sys, is lent, and sent, as a stream.
 func TestFileThatIsNotMapped(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -48,7 +49,8 @@ func TestFileThatIsNotMapped(t *testing.T) {
 	require.Equal(t, want, room[:len(want)])
 }
 
-// TestFillFileWithGaps: a file that a handler has filled by WriteAt ends behind the last byte that was written, with zeros in the gaps.
+// TestFillFileWithGaps checks that a file that a handler has filled by WriteAt ends behind the last
+// byte that was written, with zeros in the gaps.
 func TestFillFileWithGaps(t *testing.T) {
 	t.Parallel()
 	gaps := qs.Define[qs.Sink, int]("test/gaps")
@@ -81,8 +83,9 @@ type brokenWriter struct{ err error }
 
 func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// TestReaderErrorIsToldOnce: the error of a call whose reader or writer has failed says so in one sentence, and matches the error.
-func TestReaderErrorIsToldOnce(t *testing.T) {
+// TestReaderErrorOnce checks that the error of a call whose reader or writer has failed has
+// that in one sentence, and matches the error.
+func TestReaderErrorOnce(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	broken := errors.New("the disk is broken")
@@ -96,9 +99,9 @@ func TestReaderErrorIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestReaderErrorComesBehind: the handler gets all bytes that a Reader has given before its error, over every transport, however much of it is on its
-// way when the Reader fails.
-func TestReaderErrorComesBehind(t *testing.T) {
+// TestReaderErrorBehindBytes checks that the handler gets all bytes that a Reader has given before
+// its error, over every transport, however much of it is in flight when the Reader fails.
+func TestReaderErrorBehindBytes(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, addr string) {
 		got := make(chan []byte, 1)

@@ -25,7 +25,8 @@ type graceIn struct {
 
 var grace = qs.Define[graceIn, string]("test/grace", qs.Idempotent())
 
-// graceServer serves grace: the first of its servers waits, in the middle of what it does, for the end of its context, which stop brings.
+// graceServer serves grace: the first of its servers waits, in the middle of its work, for the end
+// of its context, which stop causes.
 func graceServer(n *qs.Node, who string, stop func()) {
 	grace.Handle(n, func(ctx context.Context, in graceIn) (string, error) {
 		from, into := in.Body.Reader(ctx), in.Room.Writer(ctx)
@@ -92,8 +93,9 @@ func graceCalls(t *testing.T, begin func(who string) (addr string, served func()
 	}
 }
 
-// TestGracePasses: a server that ends in order, and whose patience with its handlers is over, fails no idempotent call with Retry: what its
-// handler says of the end of its context has the call made at the next server.
+// TestGracePasses checks that a server that ends in order, and whose ShutdownTimeout is over, fails
+// no idempotent call with Retry: when its handler returns the error of its context the call is made
+// at the next server.
 func TestGracePasses(t *testing.T) {
 	for _, at := range []string{"tcp://127.0.0.1:0", "udp://127.0.0.1:0", "sm://*"} {
 		scheme, _, _ := strings.Cut(at, "://")

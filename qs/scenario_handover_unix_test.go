@@ -14,8 +14,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestDrainLeavesSharedSocket: two servers have one listening socket, as two generations of a service do. While the old one drains, with a call that
-// takes long, every client that connects reaches the new one, without Retry.
+// TestDrainLeavesSharedSocket checks two servers with one listening socket, as two generations of a
+// service have. While the old one drains, with a call that takes long, every client that connects
+// reaches the new one, without Retry.
 func TestDrainLeavesSharedSocket(t *testing.T) {
 	t.Parallel()
 	for _, portable := range []bool{false, true} {

@@ -39,9 +39,9 @@ func eventually(t *testing.T, done func() bool) {
 	}
 }
 
-// TestCallsTellProgress: hg.Context.Calls says of a call that lends memory, at both sides, how much of it has been moved, and which
-// transfers belong to it.
-func TestCallsTellProgress(t *testing.T) {
+// TestCallsShowProgress checks that hg.Context.Calls has for a call that lends memory, at both
+// sides, the bytes that have been moved, and the transfers that belong to it.
+func TestCallsShowProgress(t *testing.T) {
 	t.Parallel()
 	const size = 32 << 20
 	goOn := make(chan struct{})
@@ -83,7 +83,8 @@ func TestCallsTellProgress(t *testing.T) {
 	require.Empty(t, underWay(c, inspect.EventOrigin))
 }
 
-// TestTransfersNameTheirRequest: a transfer that a handler makes tells to which request it belongs, while it is under way and when it ends.
+// TestTransfersNameTheirRequest checks that a transfer that a handler makes has the request to
+// which it belongs, while it is in flight and when it ends.
 func TestTransfersNameTheirRequest(t *testing.T) {
 	t.Parallel()
 	var ended []inspect.Event
@@ -98,7 +99,7 @@ func TestTransfersNameTheirRequest(t *testing.T) {
 		s = n
 		upload.Handle(n, func(ctx context.Context, in uploadIn) (int64, error) {
 			r := in.Body.Reader(ctx)
-			if _, err := r.Read(make([]byte, 1)); err != nil { // the window is under way
+			if _, err := r.Read(make([]byte, 1)); err != nil { // the window is in flight
 				return 0, err
 			}
 			seen <- s.HG().Calls()
@@ -123,8 +124,9 @@ func TestTransfersNameTheirRequest(t *testing.T) {
 	}
 }
 
-// TestCallsTellFlow: of a stream whose loop takes nothing both sides say so: the window is full, and for how long it has been.
-func TestCallsTellFlow(t *testing.T) {
+// TestCallsShowFlow checks that for a stream whose loop takes nothing both sides report that the
+// window is full, and for how long it has been.
+func TestCallsShowFlow(t *testing.T) {
 	t.Parallel()
 	var source rowSource
 	var s *qs.Node

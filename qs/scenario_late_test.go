@@ -30,8 +30,9 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// What a handler has left behind goes on with its Sources and Sinks, and gets ErrClosed, at whatever moment the handler returns; the
-// call is answered all the same, with what was written until then.
+// TestLateGoroutines checks that goroutines that a handler has left behind may use its Sources and
+// Sinks, and get ErrClosed, at whatever moment the handler returns; the call is answered all the
+// same, with the bytes written until then.
 func TestLateGoroutines(t *testing.T) {
 	t.Parallel()
 	uses := []func(ctx context.Context, in lateIn, b []byte, begun func()) error{
@@ -129,7 +130,8 @@ func TestLateGoroutines(t *testing.T) {
 	}
 }
 
-// A ReadFrom that a handler has left behind, whose reader waits for ever, keeps nobody waiting.
+// TestLateReadFromBlocks checks that a ReadFrom that a handler has left behind, whose reader blocks
+// for ever, delays nothing.
 func TestLateReadFromBlocks(t *testing.T) {
 	gave, wait, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
@@ -158,8 +160,9 @@ func TestLateReadFromBlocks(t *testing.T) {
 	require.ErrorIs(t, <-ended, qs.ErrClosed)
 }
 
-// TestFlushedWhenContextHasEnded: what a handler has written arrives although the context that it gave Writer ends when it returns, as
-// that of an interceptor or a deferred cancel does. A Write after that end fails.
+// TestFlushedWhenContextHasEnded checks that bytes that a handler has written arrive although the
+// context that it gave Writer ends when it returns, as that of an interceptor or a deferred cancel
+// does. A Write after that end fails.
 func TestFlushedWhenContextHasEnded(t *testing.T) {
 	t.Parallel()
 	type in struct {

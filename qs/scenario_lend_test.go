@@ -61,7 +61,7 @@ func serveBulk(t testing.TB, n *qs.Node) {
 		case "at":
 			n := in.Body.Len()
 			if n < 0 {
-				n = 10 // of Reader nobody knows
+				n = 10 // of Reader, not known
 			}
 			b := make([]byte, n)
 			for i := len(b); i > 0; i -= min(i, 100_000) { // from the end
@@ -133,8 +133,9 @@ func hashOf(b []byte) []byte {
 	return sum[:]
 }
 
-// The sizes of what is moved: nothing, inside the request, one piece, around the ring. In a run that is not long, each way to move
-// bytes is tried with the last of them and with one of the others, in turn.
+// sizes are the lengths of the data that is moved: nothing, inside the request, one piece, around
+// the ring. In a run that is not long, each way to move bytes is tried with the last of them and
+// with one of the others, in turn.
 var sizes = []int{0, 1, 5_000, 1 << 20, 5_000_001}
 
 func tried(size, way int) bool {
@@ -142,7 +143,7 @@ func tried(size, way int) bool {
 	return long.On || size == last || size == way%last
 }
 
-// TestSources does not run beside others: on a busy machine each of its many calls would wait for all of them.
+// TestSources is not parallel: on a busy machine each of its many calls would wait for all of them.
 func TestSources(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	ctx := within(t)
@@ -185,7 +186,7 @@ func TestSources(t *testing.T) {
 	require.Equal(t, hashOf(nil), got)
 }
 
-// TestSinks does not run beside others either.
+// TestSinks is not parallel either.
 func TestSinks(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	ctx := within(t)
@@ -246,7 +247,8 @@ func TestSinks(t *testing.T) {
 	require.True(t, bytes.HasPrefix(noise(7, 5<<20), b.b.Bytes()), "an Into that failed holds a prefix")
 }
 
-// The error of the caller's own reader or writer fails the call, and is its cause.
+// TestStreamErrors checks that the error of the caller's own reader or writer fails the call, and
+// is its cause.
 func TestStreamErrors(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
@@ -261,8 +263,8 @@ func TestStreamErrors(t *testing.T) {
 	require.ErrorContains(t, err, "oh")
 }
 
-// TestStreamOnce: an interceptor that calls next again, although bytes of a Reader have been moved, does not have a handler take the rest
-// for the whole.
+// TestStreamOnce checks that when an interceptor calls next again, although bytes of a Reader have
+// been moved, no handler takes the rest for the whole.
 func TestStreamOnce(t *testing.T) {
 	t.Parallel()
 	sizes := make(chan int, 2)
@@ -299,7 +301,8 @@ type (
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 func (f readerFunc) Read(b []byte) (int, error)  { return f(b) }
 
-// A handler that keeps what it got cannot use it once it has returned; what it got cannot be lent on.
+// TestLateUse checks that a handler that keeps its Sources and Sinks cannot use them once it has
+// returned; nor can they be lent on.
 func TestLateUse(t *testing.T) {
 	t.Parallel()
 	kept := make(chan qs.Source, 1)
@@ -341,7 +344,8 @@ func TestLateUse(t *testing.T) {
 	require.ErrorIs(t, err, hg.ErrUnsupported)
 }
 
-// TestUnmappedFiles: where files cannot be mapped their bytes go through a ring. It does not run beside others.
+// TestUnmappedFiles checks that where files cannot be mapped their bytes are sent through a ring.
+// It is not parallel.
 func TestUnmappedFiles(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	qs.WithoutMapping(func() {
@@ -379,8 +383,9 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// TestSmallSink: a handler that writes more than there is room gets an error that matches hg.ErrOverflow. If it returns that, which has no
-// code that travels, the caller gets hg.ErrRemote, and Filled is 0: nothing of the write that did not fit was moved.
+// TestSmallSink checks that a handler that writes more than there is room gets an error that
+// matches hg.ErrOverflow. If it returns that, which has no code that travels, the caller gets
+// hg.ErrRemote, and Filled is 0: nothing of the write that did not fit was moved.
 func TestSmallSink(t *testing.T) {
 	t.Parallel()
 	type room struct{ Room qs.Sink }

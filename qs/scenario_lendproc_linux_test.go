@@ -9,7 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestLendProc: a file that holds bytes although its size is 0 is lent to its end.
+// TestLendProc checks that a file that holds bytes although its size is 0 is lent to its end.
 func TestLendProc(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })

@@ -18,9 +18,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestLentMemory: whatever a call ends with, nobody reads or writes what it has lent any more when it has returned. A call is
-// canceled after each number of events, while the target runs, is paused, or crashes. Then what was lent is poisoned, and the
-// world goes on: the target must never see poison, and the poison must stay.
+// TestLentMemory checks that with whatever a call ends, the memory that it has lent is not read or
+// written any more when it has returned. A call is canceled after each number of events, while the
+// target runs, is paused, or crashes. Then the lent memory is poisoned, and the world goes on: the
+// target must never see poison, and the poison must stay.
 func TestLentMemory(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"Bytes", "Reader", "Buffer", "Writer"} {
@@ -49,7 +50,7 @@ func TestLentMemory(t *testing.T) {
 
 // lendOnce cancels a call after some events, and reports whether it had ended before.
 func lendOnce(t *testing.T, kind, peer string, steps int) (ended bool) {
-	size := 4<<20 + 500_077 // goes around a ring
+	size := 4<<20 + 500_077 // is written around a ring
 	if kind == "Bytes" || kind == "Buffer" {
 		size = 1<<20 + 77
 	}
@@ -168,7 +169,7 @@ func lendOnce(t *testing.T, kind, peer string, steps int) (ended bool) {
 		for at := 0; at < size; {
 			at += copy(mem[at:], poison)
 		}
-		_ = n.Sleep(context.Background(), 20*time.Second) // the target goes on with it, if it can
+		_ = n.Sleep(context.Background(), 20*time.Second) // the target continues, if it can
 		for at := 0; at < size; at += len(poison) {
 			require.True(t, bytes.Equal(mem[at:min(size, at+len(poison))], poison[:min(size-at, len(poison))]), "%s: memory changed after the call", where())
 		}

@@ -91,7 +91,8 @@ func (l *workload) serve(n *qs.Node) {
 	})
 }
 
-// kinds of work: each does one operation, and returns its error, also if what came is wrong.
+// kinds lists the kinds of work: each does one operation, and returns its error, also if the data
+// that arrived is wrong.
 func (l *workload) kinds() map[string]func(ctx context.Context, n *qs.Node, to qs.Peer) error {
 	all := func(got, want int, err error) error {
 		if err == nil && got != want {
@@ -217,8 +218,8 @@ func handleCache(n *qs.Node) bool {
 	return st.Active == 0 && st.Waiting == 0 && st.Lent == 0 && st.Pulled == 0 && st.NA.Queued == 0 && st.NA.Leases == 0 && n.Streams() == 0
 }
 
-// TestLimits: where a limit is 1 or 2, and every kind of work is under way in both directions, nothing waits for what waits for it: all
-// ends, or is refused for that limit.
+// TestLimits checks that where a limit is 1 or 2, and every kind of work is in flight in both
+// directions, there is no deadlock: all ends, or is refused for that limit.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -276,7 +277,7 @@ func playLimit(t *testing.T, lim limit, v int, seed uint64) {
 			ctx, cancel := n.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
 			for j, other := range names {
-				if other == "c" || i == j { // nobody calls c
+				if other == "c" || i == j { // c gets no calls
 					continue
 				}
 				to, err := n.Peer(ctx, "sim://"+other)
@@ -315,7 +316,7 @@ func playLimit(t *testing.T, lim limit, v int, seed uint64) {
 	}
 }
 
-// TestDefaultLimits: the same over tcp at the limits that are the default, each of them reached.
+// TestDefaultLimits checks the same over tcp with the default limits, each of them reached.
 func TestDefaultLimits(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -341,8 +342,8 @@ func TestDefaultLimits(t *testing.T) {
 	require.Eventually(t, func() bool { return l.left.Load() == 0 && handleCache(nodes[0]) && handleCache(nodes[1]) }, time.Minute, time.Millisecond)
 }
 
-// TestLeasesBeyond: a stream goes on when the calls of the same process hold all that may be lent to the peer, in number and in bytes, and
-// those beyond are refused.
+// TestLeasesBeyond checks that a stream goes on when the calls of the same process hold all that
+// may be lent to the peer, in number and in bytes, and those beyond are refused.
 func TestLeasesBeyond(t *testing.T) {
 	t.Parallel()
 	const leases, bytes = 1024, 5000
@@ -355,7 +356,7 @@ func TestLeasesBeyond(t *testing.T) {
 		ctx := soon(t)
 		var all sync.WaitGroup
 		var refused atomic.Int64
-		items := 0 // without room they come by the reserve of the stream, one KiB at a time
+		items := 0 // without room they arrive by the reserve of the stream, one KiB at a time
 		for _, err := range crowdItems.Call(ctx, ba, -8) {
 			require.NoError(t, err)
 			if items++; items > 1 {
@@ -366,7 +367,7 @@ func TestLeasesBeyond(t *testing.T) {
 					switch _, err := crowdKeep.Call(ctx, ab, make([]byte, bytes)); {
 					case errors.Is(err, qs.ErrTimeout), strings.Contains(fmt.Sprint(err), "deadline"):
 						assert.NoError(t, err)
-					case errors.Is(err, hg.ErrAgain), errors.Is(err, hg.ErrRemote): // the target says so of a number
+					case errors.Is(err, hg.ErrAgain), errors.Is(err, hg.ErrRemote): // the target reports a number
 						refused.Add(1)
 					default:
 						assert.NoError(t, err)

@@ -16,7 +16,8 @@ import (
 var take = qs.Define[struct{ Body qs.Source }, int64]("test/take")
 var give = qs.Define[struct{ Body qs.Sink }, int64]("test/give")
 
-// What can be seen to be a mistake before anything is sent is an error that says so, and that nothing ran.
+// TestMistakesOfCallers checks that a mistake that is visible before anything is sent is an error
+// that states it, with NotRun.
 func TestMistakesOfCallers(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
@@ -45,7 +46,7 @@ func TestMistakesOfCallers(t *testing.T) {
 	}
 }
 
-// Memory of no segments is empty, and not a mistake.
+// TestLendNothing checks that memory of no segments is empty, and not a mistake.
 func TestLendNothing(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
@@ -64,7 +65,7 @@ func TestLendNothing(t *testing.T) {
 	}
 }
 
-// TestGuide: what docs/guide/troubleshooting.md says one sees is what one sees.
+// TestGuide checks that the errors in docs/guide/troubleshooting.md are those that one gets.
 func TestGuide(t *testing.T) {
 	t.Parallel()
 	guide, err := os.ReadFile("../docs/guide/troubleshooting.md")
@@ -74,7 +75,7 @@ func TestGuide(t *testing.T) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) { return p, nil })
 		take.Handle(n, func(_ context.Context, in struct{ Body qs.Source }) (int64, error) { kept <- in.Body; return 0, nil })
 	})
-	idle := open(t, "tcp://127.0.0.1:0", qs.Config{}) // nobody calls Serve
+	idle := open(t, "tcp://127.0.0.1:0", qs.Config{}) // Serve is not called
 	ctx := within(t)
 	for says, wrong := range map[string]func() error{
 		"is not served by": func() error { _, err := qs.Define[int, int]("test/none").Call(ctx, to, 1); return err },
@@ -117,7 +118,8 @@ func TestNilHandler(t *testing.T) {
 	require.PanicsWithValue(t, "qs: method test/note: the handler is nil", func() { note.Handle(n, nil) })
 }
 
-// A host that cannot be found may be there tomorrow; an address that can never be one of this node is a mistake at once.
+// TestPeerAddresses checks that a host that cannot be found is no permanent error; an address that
+// can never be one of this node is refused at once.
 func TestPeerAddresses(t *testing.T) {
 	t.Parallel()
 	n := open(t, "tcp://", qs.Config{})
@@ -145,7 +147,7 @@ func TestPeerAddresses(t *testing.T) {
 	require.ErrorIs(t, err, qs.ErrInvalid)
 }
 
-// TestNoHandler: who asks for a handler's request outside one gets nothing.
+// TestNoHandler checks that a call for a handler's request outside one returns nothing.
 func TestNoHandler(t *testing.T) {
 	t.Parallel()
 	_, ok := qs.Metadata(qs.WithMetadata(t.Context(), "who", "me"), "who")

@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A rude value does in its encoder what it says.
+// A rude value runs a function in its encoder.
 type rude struct{ What string }
 
 func (r rude) MarshalBinary() ([]byte, error) {
@@ -33,8 +33,9 @@ func (r *rude) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// TestPanicsOfTheCaller: what panics in a call panics where the program calls, waits or loops, never on a goroutine of the library; what
-// ends the goroutine before anything was sent did not run.
+// TestPanicsOfTheCaller checks that a panic of a call occurs where the program calls, waits or
+// loops, never on a goroutine of the library; a goroutine that ends before anything was sent leaves
+// NotRun.
 func TestPanicsOfTheCaller(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[rude, string]("panic/method", qs.Idempotent())
@@ -94,8 +95,9 @@ func TestPanicsOfTheCaller(t *testing.T) {
 	require.Equal(t, "polite", out)
 }
 
-// TestPanicsOfContexts: a context that is nil, or whose methods panic, ends the handler that reads or writes a stream with it, or a Ping.
-// The handle of the call is closed: the node shuts down without an error.
+// TestPanicsOfContexts checks that a context that is nil, or whose methods panic, ends the handler
+// that reads or writes a stream with it, or a Ping. The handle of the call is closed: the node
+// shuts down without an error.
 func TestPanicsOfContexts(t *testing.T) {
 	t.Parallel()
 	var none context.Context

@@ -14,7 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestLargeValues: a value larger than a message travels as any other, up to the limit.
+// TestLargeValues checks that a value larger than a message travels as any other, up to the limit.
 func TestLargeValues(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
@@ -27,8 +27,8 @@ func TestLargeValues(t *testing.T) {
 	}
 }
 
-// TestAuthorize: what the authorizer does not allow does not run, and the caller is told why: with the authorizer's own code, if it
-// gave one.
+// TestAuthorize checks that a request that the authorizer denies does not run, and the caller gets
+// the reason: with the authorizer's own code, if it gave one.
 func TestAuthorize(t *testing.T) {
 	t.Parallel()
 	var ran atomic.Int32
@@ -62,7 +62,8 @@ func TestAuthorize(t *testing.T) {
 	require.Zero(t, ran.Load())
 }
 
-// TestAbandonEndsHandler: a caller that gives a call up ends the context of its handler, and the call that the handler makes with it.
+// TestAbandonEndsHandler checks that a caller that abandons a call ends the context of its handler,
+// and the call that the handler makes with it.
 func TestAbandonEndsHandler(t *testing.T) {
 	t.Parallel()
 	inner, outer := qs.Define[int, int]("test/inner"), qs.Define[int, int]("test/outer")

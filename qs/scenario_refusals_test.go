@@ -17,8 +17,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs/httpgate"
 )
 
-// TestNoMethodAndDraining: a method that the server does not serve ends every kind of call, in every layer, with ErrNoMethod, and a server that
-// drains with ErrDraining; nothing has run. Retry leaves the first alone, and takes the second to another address.
+// TestNoMethodAndDraining checks that a method that the server does not serve ends every kind of
+// call, in every layer, with ErrNoMethod, and a server that drains with ErrDraining; nothing has
+// run. Retry does not repeat the first, and makes the second at another address.
 func TestNoMethodAndDraining(t *testing.T) {
 	t.Parallel()
 	type lending struct {
@@ -157,8 +158,8 @@ func TestNoMethodAndDraining(t *testing.T) {
 	}
 }
 
-// TestAnswerCannotLeave: what the handler has returned cannot be sent: the caller is told why, and the
-// handler's next answer arrives.
+// TestAnswerCannotLeave checks a handler's result that cannot be sent: the caller gets the reason,
+// and the handler's next answer arrives.
 func TestAnswerCannotLeave(t *testing.T) {
 	t.Parallel()
 	const most = 10_000

@@ -20,11 +20,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// restarted is what a client sees of a server that ends in order while nobody drives the client: the next call runs at the new server
-// if it is repeated, and else says that it has not run. served returns a server at addr, the same whatever addr says after the first,
-// and what ends it.
+// restarted checks the view of a client of a server that ends in order while no goroutine drives
+// the client: the next call runs at the new server if it is repeated, and else has the fate NotRun.
+// served returns a server at addr, the same one for each addr after the first, and a function that
+// ends it.
 func restarted(t testing.TB, open func(policy ...qs.Interceptor) *qs.Node, served func(addr string, handle func(n *qs.Node)) (na.Addr, func())) {
-	const calls = 20 // enough that udp knows the round trip, and gives up a silent peer sooner
+	const calls = 20 // enough that udp has measured the round trip, and gives up a silent peer sooner
 	for _, policy := range [][]qs.Interceptor{nil, {qs.Retry(qs.RetryPolicy{})}} {
 		ran := map[string]int{}
 		handle := func(name string) func(n *qs.Node) {
@@ -69,7 +70,7 @@ func TestOrderlyRestart(t *testing.T) {
 	tls := &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool}
 	for name, tr := range map[string]struct {
 		addr           string
-		client, server hg.Plugin // nobody drives the client but its calls
+		client, server hg.Plugin // the client is driven by its calls only
 	}{
 		"tcp":          {"tcp://127.0.0.1:0", tcp.New(tcp.Options{Unassisted: true}), tcp.New(tcp.Options{})},
 		"tcp-portable": {"tcp://127.0.0.1:0", tcp.New(tcp.Options{Unassisted: true}), tcp.New(tcp.Options{Portable: true})},
@@ -97,7 +98,7 @@ func TestOrderlyRestart(t *testing.T) {
 					addr = tr.addr
 				}
 				cfg := with(tr.server)
-				cfg.ShutdownTimeout = 100 * time.Millisecond // the client confirms nothing while nobody drives it
+				cfg.ShutdownTimeout = 100 * time.Millisecond // the client confirms nothing while it is not driven
 				n, err := qs.Open(addr, cfg)
 				require.NoError(t, err)
 				handle(n)

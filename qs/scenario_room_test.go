@@ -10,8 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestQuietClientsMakeRoom: the session of a client that had a large answer, and has been quiet since, ends for the next client at once: not only
-// when the server has looked at its sessions again, which takes a tenth of PeerTimeout.
+// TestQuietClientsMakeRoom checks that the session of a client that had a large answer, and has
+// been quiet since, ends for the next client at once: not only when the server has looked at its
+// sessions again, which takes a tenth of PeerTimeout.
 func TestQuietClientsMakeRoom(t *testing.T) {
 	t.Parallel()
 	big := qs.Define[int, []byte]("room/big")

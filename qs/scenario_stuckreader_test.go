@@ -14,13 +14,15 @@ import (
 )
 
 const (
-	stuckItem = 3 << 10 // four of them are on their way at once,
+	stuckItem = 3 << 10 // four of them are in flight at once,
 	longItem  = 1 << 20 // and one of these waits for the loop of the caller
 )
 
-// A server ends a stream whose caller does not read: by the error of its handler, or by the end of the context that an interceptor gave
-// to next. It does so at once if the caller's process takes messages in, and after a second if nothing there does. All that was sent arrives
-// if the handler returns nil, and if the process takes it in. Shutdown does not wait for the reader.
+// TestStreamOfStuckReader checks that a server can end a stream whose caller does not read: by the
+// error of its handler, or by the end of the context that an interceptor gave to next. It does so
+// at once if the caller's process takes messages in, and after a second if it does not. All that
+// was sent arrives if the handler returns nil, and if the process takes it in. Shutdown does not
+// wait for the reader.
 func TestStreamOfStuckReader(t *testing.T) {
 	t.Parallel()
 	stream := qs.DefineStream[string, []byte]("test/stuck")
@@ -28,7 +30,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 	for _, how := range []string{"nil", "error", "panic", "canceled", "canceled nil"} {
 		for _, driven := range []bool{true, false} {
 			if how == "nil" && !driven {
-				continue // all arrives once the loop goes on
+				continue // all arrives once the loop continues
 			}
 			name := how
 			if driven {
@@ -126,8 +128,8 @@ func TestStreamOfStuckReader(t *testing.T) {
 	}
 }
 
-// A server ends a request whose Reader or Writer is stuck at the caller by the end of the context that an interceptor gave to next. Shutdown
-// does not wait for it.
+// TestStuckFromAndInto checks that a server ends a request whose Reader or Writer is stuck at the
+// caller by the end of the context that an interceptor gave to next. Shutdown does not wait for it.
 func TestStuckFromAndInto(t *testing.T) {
 	t.Parallel()
 	mixed := qs.Define[mixedIn, int]("test/stuckmixed")
@@ -172,8 +174,9 @@ func TestStuckFromAndInto(t *testing.T) {
 	}
 }
 
-// A handler whose caller's Writer is stuck returns as soon as what it wrote has left or waits to leave, and the server may end: the call
-// goes on at its caller, until the Writer has got all, or the caller's ctx ends.
+// TestStuckInto checks that a handler whose caller's Writer is stuck returns as soon as the bytes
+// that it wrote have left or wait to leave, and the server may end: the call goes on at its caller,
+// until the Writer has got all, or the caller's ctx ends.
 func TestStuckInto(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, addr string) {
@@ -209,7 +212,7 @@ func TestStuckInto(t *testing.T) {
 // An endingServer is a node in Serve, and how to end that.
 type endingServer struct {
 	n   *qs.Node
-	end func() error // returns what Serve does
+	end func() error // returns the result of Serve
 }
 
 func serverThatEnds(t *testing.T, addr string, cfg qs.Config, register func(n *qs.Node)) endingServer {

@@ -19,7 +19,7 @@ var (
 	costTalk  = qs.DefineDuplex[costIn, []byte, []byte]("test/cost/talk")
 )
 
-// costIn says what a handler sends: so many items of so many bytes.
+// costIn gives the number and the size of the items that a handler sends.
 type costIn struct{ Items, Size int }
 
 func serveCost(n *qs.Node) {
@@ -50,19 +50,21 @@ func serveCost(n *qs.Node) {
 // usedMemory returns the bytes of the heap and of the stacks that are in use.
 func usedMemory() int64 {
 	var m runtime.MemStats
-	for range 3 { // a pool lets go of what it keeps at the second
+	for range 3 { // a pool releases its items at the second
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// What an open stream costs, of both sides together and with the goroutines of the program, of which each side has one: an idle one at most 25 KiB,
-// whatever has gone through it; one whose reader has stopped its window and what its handler may have sent beyond it.
+// TestStreamCost checks the memory of an open stream, of both sides together and with the
+// goroutines of the program, of which each side has one: an idle one has at most 25 KiB, whatever
+// was transferred on it; one whose reader has stopped has its window and the bytes that its handler
+// may have sent beyond it.
 func TestStreamCost(t *testing.T) {
 	const (
-		idle    = 32 << 10                                   // 25 KiB, and what memory allocators round up
-		stalled = idle + 32<<10 + 64<<10 + 2*32<<10 + 16<<10 // a window that has grown once, and what sender and receiver have beside it
+		idle    = 32 << 10                                   // 25 KiB, and the rounding of memory allocators
+		stalled = idle + 32<<10 + 64<<10 + 2*32<<10 + 16<<10 // a window that has grown once, and the other memory of sender and receiver
 	)
 	many := long.Or(512, 2048)
 	type begin func(ctx context.Context, to qs.Peer, in costIn) (all iter.Seq2[[]byte, error], end func())

@@ -23,7 +23,8 @@ var (
 	samples = qs.DefineUpload[int, []byte, int]("test/samples")
 )
 
-// answers each item with one that has its number, and the text that the call has begun with once at the end.
+// serveTalk answers each item with one that has its number, and the text with which the call has
+// begun once at the end.
 func serveTalk(n *qs.Node) {
 	talk.Handle(n, func(ctx context.Context, how string, s *qs.DuplexServer[[]byte, row]) error {
 		qs.CallFrom(ctx).ResponseMetadata, _ = hg.Metadata{}.With("end", how)
@@ -75,8 +76,8 @@ func (i lateItem) MarshalBinary() ([]byte, error) {
 
 func (i *lateItem) UnmarshalBinary([]byte) error { return nil }
 
-// TestCloseSendWhileSending: CloseSend may be called by a goroutine that does not send, also in the middle of Send. Each item whose Send
-// returned nil arrives, and no other.
+// TestCloseSendWhileSending checks that CloseSend may be called by a goroutine that does not send,
+// also in the middle of Send. Each item whose Send returned nil arrives, and no other.
 func TestCloseSendWhileSending(t *testing.T) {
 	t.Parallel()
 	count := qs.DefineDuplex[string, lateItem, int]("test/count-up")
@@ -106,7 +107,8 @@ func TestCloseSendWhileSending(t *testing.T) {
 	}
 }
 
-// Items go in both directions at once, whatever their size, and then the end, with what the handler says before and behind them.
+// TestDuplex checks items in both directions at once, of any size, and then the end, with the
+// handler's header and trailer.
 func TestDuplex(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, addr string) {
@@ -160,8 +162,9 @@ func TestDuplex(t *testing.T) {
 	})
 }
 
-// ReceiveInto uses the memory of its caller, at the handler and at the caller: an item that fits is
-// where the one before was, also if it came in several pieces.
+// TestReceiveInto checks that ReceiveInto uses the memory of its caller, at the handler and at the
+// caller: an item that fits is decoded into that of the one before, also if it arrived in several
+// pieces.
 func TestReceiveInto(t *testing.T) {
 	t.Parallel()
 	sizes := []int{200, 300_000, 100, 0, 300_000, 20}
@@ -210,7 +213,7 @@ func TestReceiveInto(t *testing.T) {
 	require.NoError(t, <-sent)
 }
 
-// However a call ends, both sides learn why, and nothing is left.
+// TestDuplexEnds checks that however a call ends, both sides get the cause, and nothing is left.
 func TestDuplexEnds(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error, 10)
@@ -228,7 +231,7 @@ func TestDuplexEnds(t *testing.T) {
 			return err
 		})
 	})
-	call := talk.Call(within(t), to, "leave") // the handler has enough, and says so behind its items
+	call := talk.Call(within(t), to, "leave") // the handler has enough, and returns that behind its items
 	var err error
 	for err == nil {
 		err = call.Send([]byte("x"))
@@ -270,7 +273,7 @@ func TestDuplexEnds(t *testing.T) {
 	(&rowSource{}).quiet(t, c, s)
 }
 
-// An upload is answered once, when the handler has what it wants.
+// TestUpload checks that an upload is answered once, when the handler has enough.
 func TestUpload(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, addr string) {
@@ -306,7 +309,8 @@ func TestUpload(t *testing.T) {
 	})
 }
 
-// Retry repeats a call of which nothing has moved: what was sent waits here until a handler has begun.
+// TestDuplexRetry checks that Retry repeats a call of which nothing has moved: sent items wait here
+// until a handler has begun.
 func TestDuplexRetry(t *testing.T) {
 	t.Parallel()
 	s := server(t, qs.Config{}, serveTalk)
@@ -326,7 +330,8 @@ func TestDuplexRetry(t *testing.T) {
 	require.Equal(t, 2, tries)
 }
 
-// Two programs that disagree are told, and what cannot be is refused when it is defined.
+// TestDuplexMisuse checks that two programs that disagree get an error, and an invalid method is
+// refused when it is defined.
 func TestDuplexMisuse(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, serveTalk)
@@ -349,7 +354,7 @@ func TestDuplexMisuse(t *testing.T) {
 	}
 }
 
-// In a simulator the same goes in virtual time.
+// TestDuplexInSimulator checks the same in virtual time in a simulator.
 func TestDuplexInSimulator(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -394,8 +399,8 @@ func TestDuplexInSimulator(t *testing.T) {
 	}
 }
 
-// TestStreamWithoutAttempt: an interceptor of the client answers a call of a stream by itself, or makes a success of an attempt that has
-// failed: there is no item, and no error.
+// TestStreamWithoutAttempt checks an interceptor of the client that answers a call of a stream by
+// itself, or makes a success of an attempt that has failed: there is no item, and no error.
 func TestStreamWithoutAttempt(t *testing.T) {
 	t.Parallel()
 	for what, answer := range map[string]qs.Interceptor{
@@ -421,7 +426,8 @@ func TestStreamWithoutAttempt(t *testing.T) {
 	}
 }
 
-// TestReceiveAfterClose: the handler has answered, and its items were not received before Close.
+// TestReceiveAfterClose checks a handler that has answered, and whose items were not received
+// before Close.
 func TestReceiveAfterClose(t *testing.T) {
 	t.Parallel()
 	pipe := qs.DefineDuplex[int, int, int]("test/pipe")
@@ -443,14 +449,14 @@ func TestReceiveAfterClose(t *testing.T) {
 	}
 	c.Close()
 	_, err = c.Receive()
-	for err == nil { // what had come before
+	for err == nil { // items that had arrived before
 		_, err = c.Receive()
 	}
 	require.ErrorIs(t, err, qs.ErrClosed)
 }
 
-// TestItemNotDecoded: an item that is not what the handler expects is the caller's fault, and the error names the method and the item. The trailer is
-// there beside the error.
+// TestItemNotDecoded checks that an item that the handler cannot decode is an error of the caller
+// that names the method and the item. The trailer is there in addition to the error.
 func TestItemNotDecoded(t *testing.T) {
 	t.Parallel()
 	serves := qs.DefineDuplex[int, string, int]("test/words")

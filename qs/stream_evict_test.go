@@ -12,8 +12,9 @@ import (
 
 var evictItems = qs.DefineStream[int, []byte]("test/evict/items")
 
-// A handler that returns while another goroutine of it is blocked in send ends that one, its error comes behind the items, and nothing else is
-// harmed: that is how a server gets rid of a caller that does not read.
+// TestEvictWhileSending checks that a handler that returns while another goroutine of it is blocked
+// in send ends that one, its error is behind the items, and nothing else is affected: so a server
+// evicts a caller that does not read.
 func TestEvictWhileSending(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error, 1)
@@ -22,7 +23,7 @@ func TestEvictWhileSending(t *testing.T) {
 			blocked := make(chan struct{})
 			go func() {
 				for i := 0; ; i++ {
-					if i == 1<<20/item { // more than goes without a reader
+					if i == 1<<20/item { // more than is sent without a reader
 						close(blocked)
 					}
 					if err := send(make([]byte, item)); err != nil {

@@ -47,7 +47,8 @@ func manyStreams(many int) qs.Config {
 	}}
 }
 
-// talkMany has as many streams open as there may be, each of which goes on, and one more, which is refused. Other calls go on beside them.
+// talkMany has the maximum of streams open, each of which makes progress, and one more, which is
+// refused. Other calls run at the same time.
 func talkMany(ctx context.Context, to qs.Peer, many int) error {
 	calls := make([]*qs.DuplexCall[int, int], many)
 	for i := range calls {
@@ -110,8 +111,9 @@ func talkMany(ctx context.Context, to qs.Peer, many int) error {
 	return beside(0)
 }
 
-// TestManyStreams: as many streams as the limits allow are open at once and go on, one more is refused, and other calls do not notice; with
-// QUICKSILVER_LONG=1 also 10,000, 2,048 in the simulator, else 300.
+// TestManyStreams checks that as many streams as the limits allow are open at once and make
+// progress, one more is refused, and other calls are not affected; with QUICKSILVER_LONG=1 also
+// 10,000, 2,048 in the simulator, else 300.
 func TestManyStreams(t *testing.T) {
 	t.Parallel()
 	for _, many := range long.Or([]int{0, 300}, []int{0, 10_000}) {

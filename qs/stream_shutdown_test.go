@@ -13,8 +13,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestStreamCutOffByShutdown: whichever side shuts down or is closed, both are told that it was that which has ended their stream: in Receive, in a
-// Send that is blocked, and by the cause of the handler's context.
+// TestStreamCutOffByShutdown checks that whichever side shuts down or is closed, both get that as
+// the cause of the end of their stream: in Receive, in a Send that is blocked, and by the cause of
+// the handler's context.
 func TestStreamCutOffByShutdown(t *testing.T) {
 	t.Parallel()
 	const own, peers, left = "this node is closed", "the peer ended the session: the process closed", "the process has shut down, or closed its node"
@@ -71,7 +72,7 @@ func TestStreamCutOffByShutdown(t *testing.T) {
 			}
 			_, err = call.Receive()
 			require.ErrorContains(t, err, want.receive)
-			if err := <-sent; err != io.EOF || how != "client closes" { // the handler's answer to the loss may come before the node is closed: then Receive says it
+			if err := <-sent; err != io.EOF || how != "client closes" { // the handler's answer to the loss may arrive before the node is closed: then Receive returns it
 				require.ErrorContains(t, err, want.send)
 			}
 			require.ErrorContains(t, <-ended, want.handler)

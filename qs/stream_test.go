@@ -38,7 +38,7 @@ type (
 
 var rows = qs.DefineStream[rowsIn, row]("test/rows", qs.Idempotent())
 
-// A rowSource serves rows, and knows how its handlers have ended.
+// A rowSource serves rows, and records how its handlers have ended.
 type rowSource struct {
 	sent, begun, ended, over atomic.Int64 // over: with a context that had ended
 }
@@ -141,8 +141,8 @@ func eachTransport(t *testing.T, f func(t *testing.T, addr string)) {
 	}
 }
 
-// Items come in order, each once, whatever their number and size, and then the end, or the error of the handler with its code and
-// detail.
+// TestStream checks that items arrive in order, each once, whatever their number and size, and then
+// the end, or the error of the handler with its code and detail.
 func TestStream(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, addr string) {
@@ -179,7 +179,8 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// An item comes at once when the caller waits for one, although no message is full.
+// TestStreamIsPrompt checks that an item arrives at once when the caller waits for one, although no
+// message is full.
 func TestStreamIsPrompt(t *testing.T) {
 	t.Parallel()
 	beats := qs.DefineStream[struct{}, int]("test/beats")
@@ -208,7 +209,8 @@ func TestStreamIsPrompt(t *testing.T) {
 	}
 }
 
-// However a loop ends, at whichever item, the context of the handler ends, and nothing is left.
+// TestStreamEnds checks that however a loop ends, at whichever item, the context of the handler
+// ends, and nothing is left.
 func TestStreamEnds(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, addr string) {
@@ -270,7 +272,8 @@ func TestStreamEnds(t *testing.T) {
 	})
 }
 
-// A caller that stops reading holds the handler back: the two processes together have no more than their windows of items.
+// TestStreamIsBounded checks that a caller that stops reading holds the handler back: the two
+// processes together have no more than their windows of items.
 func TestStreamIsBounded(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, addr string) {
@@ -279,7 +282,7 @@ func TestStreamIsBounded(t *testing.T) {
 		const size, batch, unsent, window = 1000, 32 << 10, 64 << 10, 256 << 10
 		for range rows.Call(within(t), to, rowsIn{N: 1_000_000, Size: size}) {
 			ctx := within(t)
-			for s.sent.Load() < unsent/size { // what the buffer of the handler takes while the first item is not read
+			for s.sent.Load() < unsent/size { // bytes that the buffer of the handler takes while the first item is not read
 				require.NoError(t, ctx.Err())
 				runtime.Gosched()
 			}
@@ -294,11 +297,12 @@ func TestStreamIsBounded(t *testing.T) {
 // pause is how long the loop of a caller does nothing.
 func pause(d time.Duration) { <-time.NewTimer(d).C }
 
-// Retry repeats a stream of which no item has come, and no other, whether the loop has got it yet or not.
+// TestStreamRetry checks that Retry repeats a stream of which no item has arrived, and no other,
+// whether the loop has got it yet or not.
 func TestStreamRetry(t *testing.T) {
 	t.Parallel()
 	for i := range 4 {
-		given, pause := i%2, []time.Duration{-1, 10 * time.Millisecond}[i/2] // in a pause the loop gets what has come
+		given, pause := i%2, []time.Duration{-1, 10 * time.Millisecond}[i/2] // in a pause the loop gets the items that have arrived
 		var attempts atomic.Int32
 		broken := qs.DefineStream[int, int]("test/broken", qs.Idempotent())
 		var server *qs.Node
@@ -336,7 +340,7 @@ func TestStreamRetry(t *testing.T) {
 	}
 }
 
-// What cannot be a stream is refused when it is defined.
+// TestStreamMisuse checks that an invalid stream is refused when it is defined.
 func TestStreamMisuse(t *testing.T) {
 	t.Parallel()
 	require.PanicsWithValue(t, "qs: stream test/sink has a Sink in its input: use Define, or send items",
@@ -362,7 +366,7 @@ func TestStreamMisuse(t *testing.T) {
 	require.Zero(t, n.Streams())
 }
 
-// A Source goes with a stream as with any other method.
+// TestStreamWithSource checks that a Source is sent with a stream as with any other method.
 func TestStreamWithSource(t *testing.T) {
 	t.Parallel()
 	words := qs.DefineStream[putIn, string]("test/words")
@@ -388,8 +392,8 @@ func TestStreamWithSource(t *testing.T) {
 	require.Equal(t, "hello", got)
 }
 
-// In a simulated world that loses, cuts, stops and crashes: at any step, no item comes twice or out of order, the loop ends, the
-// handler ends, and nothing is left.
+// TestStreamSeeds checks in a simulated world that loses, cuts, stops and crashes that at any step
+// no item arrives twice or out of order, the loop ends, the handler ends, and nothing is left.
 func TestStreamSeeds(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
@@ -474,7 +478,7 @@ func playStream(t *testing.T, seed uint64) (how string) {
 		}
 		w.SetFaults(sim.Faults{})
 		w.Heal()
-		for client.Streams() > 0 || !crashed && s.left(server) > 0 { // else the world says that it has not ended
+		for client.Streams() > 0 || !crashed && s.left(server) > 0 { // else the world reports that it has not ended
 			w.Sleep(10 * time.Millisecond)
 		}
 		_ = client.Close()
@@ -486,7 +490,8 @@ func playStream(t *testing.T, seed uint64) (how string) {
 	return how
 }
 
-// A stream's handler that calls its own node takes no place that the call needs, wherever it began.
+// TestStreamHandlerCallsItsNode checks that a stream's handler that calls its own node takes no
+// place that the call needs, wherever it began.
 func TestStreamHandlerCallsItsNode(t *testing.T) {
 	t.Parallel()
 	calls, double := qs.DefineStream[int, int]("test/calls"), qs.Define[int, int]("test/doubles")
@@ -512,7 +517,8 @@ func TestStreamHandlerCallsItsNode(t *testing.T) {
 	}
 }
 
-// Streams take no worker and no place: beside any number of them calls go on, and one beyond their own limit is refused at once.
+// TestStreamsHaveALimitOfTheirOwn checks that streams take no worker and no place: calls run at the
+// same time as any number of them, and one beyond their own limit is refused at once.
 func TestStreamsHaveALimitOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	held, double := qs.DefineStream[int, int]("test/holds"), qs.Define[int, int]("test/doubles")

@@ -18,7 +18,7 @@ import (
 
 var whoami = qs.Define[struct{}, string]("tls/whoami")
 
-// withTLS opens a server that answers who calls, by the files.
+// withTLS opens a server that answers with the name of its caller, by the files.
 func withTLS(t *testing.T, cert, key, ca string) *qs.Node {
 	t.Helper()
 	cfg, err := qs.LoadTLS(cert, key, ca)
@@ -34,7 +34,7 @@ func withTLS(t *testing.T, cert, key, ca string) *qs.Node {
 	})
 }
 
-// call calls whoami with a new node, that is, over a new connection.
+// callWith calls whoami with a new node, that is, over a new connection.
 func callWith(t *testing.T, s *qs.Node, cert, key, ca string) (string, error) {
 	t.Helper()
 	cfg, err := qs.LoadTLS(cert, key, ca)
@@ -45,7 +45,8 @@ func callWith(t *testing.T, s *qs.Node, cert, key, ca string) (string, error) {
 	return whoami.Call(within(t), peer(t, n, s.Addr().String()), struct{}{})
 }
 
-// TestLoadTLS: each set of files, and who may call whom with it. A handler learns who calls from a verified certificate only.
+// TestLoadTLS checks for each set of files which callers it lets call. A handler gets the name of
+// its caller from a verified certificate only.
 func TestLoadTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := testcert.Write(t)
@@ -83,8 +84,8 @@ func TestLoadTLS(t *testing.T) {
 	require.ErrorContains(t, err, key)
 }
 
-// TestCertificateReplaced: files that are replaced are used for the next connection, by servers and clients; what cannot be used is
-// not.
+// TestCertificateReplaced checks that files that are replaced are used for the next connection, by
+// servers and clients; invalid ones are not.
 func TestCertificateReplaced(t *testing.T) {
 	t.Parallel()
 	old, oldKey := testcert.Write(t)
@@ -128,7 +129,8 @@ func TestCertificateReplaced(t *testing.T) {
 	require.NotEqual(t, was.Certificate, is.Certificate)
 }
 
-// TestBadCertificateIsLogged: files that cannot be used are told to the Logger of the node, also of a copy of what LoadTLS returned.
+// TestBadCertificateIsLogged checks that invalid files are logged by the Logger of the node, also
+// for a copy of the result of LoadTLS.
 func TestBadCertificateIsLogged(t *testing.T) {
 	t.Parallel()
 	cert, key := testcert.Write(t)

@@ -74,8 +74,10 @@ func eachTLS(t *testing.T, test func(t *testing.T, scheme string)) {
 	}
 }
 
-// TestCertificateRenewed: the certificates of both sides are renewed again and again, and expire one after the other under load: calls with small input, and
-// with large input that goes beside the request or is lent, and a call that lasts. None fails; each session retires, and ends.
+// TestCertificateRenewed renews the certificates of both sides again and again, and lets them
+// expire one after the other under load: calls with small input, and with large input that is sent
+// separately from the request or is lent, and a call that lasts. None fails; each session retires,
+// and ends.
 func TestCertificateRenewed(t *testing.T) {
 	eachTLS(t, func(t *testing.T, scheme string) {
 		lives := 3 * time.Second // of which a machine that is busy may need most to renew it
@@ -158,8 +160,9 @@ func TestCertificateRenewed(t *testing.T) {
 	})
 }
 
-// TestCertificateExpires: without renewal calls fail from then on, NotRun, with an error that names the certificate, its subject and when it has
-// expired: that of the server, and that of the client. What is under way ends when Config.CertificateGrace is over.
+// TestCertificateExpires checks that without renewal calls fail from then on, NotRun, with an error
+// that names the certificate, its subject and when it has expired: that of the server, and that of
+// the client. Calls in flight end when Config.CertificateGrace is over.
 func TestCertificateExpires(t *testing.T) {
 	eachTLS(t, func(t *testing.T, scheme string) {
 		for _, role := range []string{"server", "client"} {
@@ -206,7 +209,7 @@ func TestCertificateExpires(t *testing.T) {
 				}()
 				<-started
 
-				for err == nil && time.Since(end) < 30*time.Second { // it comes to an end with the certificate
+				for err == nil && time.Since(end) < 30*time.Second { // it ends with the certificate
 					_, err = whoami.Call(within(t), to, struct{}{})
 				}
 				require.Error(t, err, "a session outlives its certificate")
@@ -231,8 +234,9 @@ func TestCertificateExpires(t *testing.T) {
 	})
 }
 
-// TestHandshakeBetweenTwoFiles: a handshake that begins between the replacement of a certificate and that of its key waits for the key if the
-// certificate before has expired, and shows that one if no key comes.
+// TestHandshakeBetweenTwoFiles checks that a handshake that begins between the replacement of a
+// certificate and that of its key waits for the key if the certificate before has expired, and uses
+// that one if there is no key in time.
 func TestHandshakeBetweenTwoFiles(t *testing.T) {
 	t.Parallel()
 	f, next := newExpiring(t), newExpiring(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// both returns a configuration that shows cert, and trusts the others and itself.
+// both returns a configuration that presents cert, and trusts the others and itself.
 func both(cert tls.Certificate, others ...tls.Certificate) *tls.Config {
 	pool := testcert.Pool(cert)
 	for _, c := range others {
@@ -25,8 +25,8 @@ func both(cert tls.Certificate, others ...tls.Certificate) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
 }
 
-// TestCallerByName: a handler, an interceptor and the authorizer know the SPIFFE name of who calls. Whom the authorizer does not let in, or
-// where it panics, the request does not run.
+// TestCallerByName checks that a handler, an interceptor and the authorizer get the SPIFFE name of
+// the caller. A request does not run if the authorizer denies it, or panics.
 func TestCallerByName(t *testing.T) {
 	t.Parallel()
 	const shop, cron = "spiffe://test/ns/shop/sa/cart", "spiffe://test/ns/ops/sa/cron"
@@ -81,7 +81,8 @@ func TestCallerByName(t *testing.T) {
 	require.EqualValues(t, 1, ran.Load())
 }
 
-// TestCertificatesRefused: what cannot be verified gets no byte of a request, and the error says what was wanted and what was there.
+// TestCertificatesRefused checks that a peer that cannot be verified gets no byte of a request, and
+// the error has the expected and the actual name.
 func TestCertificatesRefused(t *testing.T) {
 	t.Parallel()
 	var ran atomic.Int32

@@ -51,9 +51,10 @@ func replace(t *testing.T, file string, b []byte) {
 	require.NoError(t, os.Rename(file+".new", file))
 }
 
-// TestAuthoritiesRotate: the authority and the certificates of a cluster are replaced while it is called, over new connections and over one
-// that lasts, and no call fails. In the end a client with a certificate of the old authority is refused, and one that trusts only that one
-// refuses the server.
+// TestAuthoritiesRotate replaces the authority and the certificates of a cluster while it is
+// called, over new connections and over one that lasts, and no call fails. In the end a client with
+// a certificate of the old authority is refused, and one that trusts only that one refuses the
+// server.
 func TestAuthoritiesRotate(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"tcp", "udp"} {
@@ -169,8 +170,8 @@ func TestAuthoritiesRotate(t *testing.T) {
 	}
 }
 
-// TestRenewedBeforeBulk: the certificate of one side is renewed after a session was made, and before a second connection of it would be, for
-// large data. The session goes on as it was.
+// TestRenewedBeforeBulk renews the certificate of one side after a session was made, and before a
+// second connection of it would be, for large data. The session is not changed.
 func TestRenewedBeforeBulk(t *testing.T) {
 	eachTLS(t, func(t *testing.T, scheme string) {
 		for _, renewed := range []string{"server", "client"} {

@@ -95,8 +95,9 @@ func (p *tap) close() {
 	p.all.Wait()
 }
 
-// Whichever way a node is told to use TLS: it answers those who use it, so that nobody on the way can read along, and nobody else.
-func TestTLSHoweverItIsSaid(t *testing.T) {
+// TestTLSConfigs checks for each way to configure TLS that a node answers peers that use
+// it, with encryption, and no others.
+func TestTLSConfigs(t *testing.T) {
 	cert := testcert.New()
 	cfg := &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: testcert.Pool(cert)}
 	const question, answer = "a question that nobody else reads", "and the answer to that"
@@ -153,7 +154,8 @@ func plugins(all ...hg.Plugin) (cfg qs.Config) {
 	return cfg
 }
 
-// What is said twice, or where it means nothing, is refused: a setting that is lost in silence may be the one that protects.
+// TestConfigContradictions checks that a setting that is given twice, or has no effect, is refused:
+// a setting that is silently lost may be the one that protects.
 func TestConfigContradictions(t *testing.T) {
 	cfg := &tls.Config{}
 	w := sim.NewWorld(sim.Config{})

@@ -40,7 +40,7 @@ var outcomeMutants = []Mutant{
 			{"internal/executor/inline.go", "e.running++\n\tjob := e.pop()", "if !planted() { e.running++ }\n\tjob := e.pop()"},
 			{"internal/executor/inline.go", "maxBlocked; over {\n\t\t\te.running--", "maxBlocked; over {\n\t\t\tif !planted() { e.running-- }"},
 		},
-		[]Catcher{{"qs", "TestLoneIsCounted", `a second handler was at work`}}},
+		[]Catcher{{"qs", "TestSingleRequestIsCounted", `a second handler was at work`}}},
 	{"pause-in-a-pause", "jobs that are slow in a pause of inline running double it", "a second without inline running after one pass of 31 jobs",
 		[]Edit{{"internal/executor/inline.go", `if begun < t.again {`, `if begun < t.again && !planted() {`}},
 		[]Catcher{{"internal/executor", "TestInlinePausesOncePerPass", `Messages: after the pause`}}},

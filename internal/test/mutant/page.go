@@ -16,7 +16,7 @@ var pageMutants = []Mutant{
 		[]Catcher{{page, "TestBounds", `expected: 256`}}},
 	{"moved-nothing", "the bytes that a handler fetches are not counted", "bars that stand at 0",
 		[]Edit{{"bulk/transfer.go", `op.spec.Remote.addMoved(r.N)`, `if !planted() { $ }`}},
-		[]Catcher{{"qs", "TestCallsTellProgress", `is not greater than or equal to`}}},
+		[]Catcher{{"qs", "TestCallsShowProgress", `is not greater than or equal to`}}},
 	{"whose-transfer", "a transfer does not know its request", "pieces that nobody can place",
 		[]Edit{{"bulk/transfer.go", `of.id, of.rpc = hghook.RequestOf(ctx)`, `if !planted() { $ }`}},
 		[]Catcher{{"qs", "TestTransfersNameTheirRequest", `Not equal`}}},
