@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// A logBuffer is what a logger has written, and a channel that has an element for each line.
+// A logBuffer holds the output of a logger, and a channel that has an element for each line.
 type logBuffer struct {
 	mu    sync.Mutex
 	b     bytes.Buffer
@@ -35,7 +35,8 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// TestListenerClosedByProgram: a listening socket that the program closes while the class is open is logged; one that ends with the class is not.
+// TestListenerClosedByProgram checks that a listening socket that the program closes while the
+// class is open is logged; one that ends with the class is not.
 func TestListenerClosedByProgram(t *testing.T) {
 	t.Parallel()
 	for _, beneath := range []bool{true, false} {

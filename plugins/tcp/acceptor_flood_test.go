@@ -27,8 +27,9 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestNeverReads: a peer that asks for bulk data and says that it lives, but never reads, is cut when WriteTimeout
-// has passed (F68), what waits for it ends, and it takes no memory meanwhile. A peer that reads slowly is left alone.
+// TestNeverReads checks that a peer that requests bulk data and sends keepalives, but never reads,
+// is cut when WriteTimeout has passed (F68), operations that wait for it end, and it takes no
+// memory meanwhile. A peer that reads slowly is not cut.
 func TestNeverReads(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -42,7 +43,8 @@ func TestNeverReads(t *testing.T) {
 	})
 }
 
-// neverReads reports whether the slow peer has stayed. It has to unless this test came too late to read for it.
+// neverReads reports whether the slow peer has stayed. It has to unless this test was too late to
+// read for it.
 func neverReads(t *testing.T, opts tcp.Options) bool {
 	const size = 32 << 20
 	limit := opts.WriteTimeout
@@ -64,7 +66,7 @@ func neverReads(t *testing.T, opts tcp.Options) bool {
 		r.send(get, nil)
 	}
 	chatting := make(chan struct{})
-	go func() { // it lives, and asks for more and more answers
+	go func() { // it is alive, and requests more and more answers
 		defer close(chatting)
 		ping := frame.Header{Kind: frame.Ping, Context: r.peer.Context, Credit: r.limit}
 		many := make([]byte, 0, 100*frame.HeaderSize)
@@ -78,7 +80,7 @@ func neverReads(t *testing.T, opts tcp.Options) bool {
 	var last, longest time.Duration // when slow has read, and how long it has not
 	var gone error
 	most, left := int64(0), size
-	buf := make([]byte, 1<<20) // a system says that there is room when a third of its buffer is free
+	buf := make([]byte, 1<<20) // a system reports room when a third of its buffer is free
 	await(t, "the cut", func() bool {
 		if now := time.Since(begun); now-last > limit/16 && left > 0 && gone == nil { // so all of it takes twice the limit
 			longest, last = max(longest, now-last), now
@@ -117,8 +119,9 @@ func pause(d time.Duration) {
 	<-timer.C
 }
 
-// TestSlowloris: a thousand connections that send a byte of their HELLO now and then, none of which ends it: each is
-// cut when HandshakeTimeout has passed (F69), and others are accepted all the time.
+// TestSlowloris checks a thousand connections that send a byte of their HELLO now and then, none of
+// which completes it: each is cut when HandshakeTimeout has passed (F69), and others are accepted
+// all the time.
 func TestSlowloris(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -179,8 +182,9 @@ func TestSlowloris(t *testing.T) {
 	})
 }
 
-// TestConnectFlood: of connections beyond MaxHalfOpen the oldest are closed (F70): memory does not grow meanwhile,
-// and sessions are served, before a peer would consider this process dead.
+// TestConnectFlood checks that of connections beyond MaxHalfOpen the oldest are closed (F70):
+// memory does not grow meanwhile, and sessions are served, before a peer would consider this
+// process dead.
 func TestConnectFlood(t *testing.T) {
 	if !leak.Alone(t) {
 		return

@@ -12,8 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// A freeze of this process: a HELLO that has come meanwhile counts, although its time is over.
-func TestOwnFreezeRefusesNobody(t *testing.T) {
+// TestOwnFreezeRefusesNoHello checks that after a freeze of this process a HELLO that has arrived
+// meanwhile counts, although its time is over.
+func TestOwnFreezeRefusesNoHello(t *testing.T) {
 	const limit = 20 * time.Millisecond
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true, HandshakeTimeout: limit}, na.Config{}, 1)
 	c := n.ctx()
@@ -28,8 +29,9 @@ func TestOwnFreezeRefusesNobody(t *testing.T) {
 	require.Equal(t, n.cls.Addr().Name(), r.peer.Listen)
 }
 
-// Where a connection may take as long as there is to say HELLO, it is not dropped at once.
-func TestHandshakeForEver(t *testing.T) {
+// TestLongestHandshakeTimeout checks that with the longest HandshakeTimeout a connection is not dropped at
+// once.
+func TestLongestHandshakeTimeout(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true, HandshakeTimeout: math.MaxInt64}, na.Config{}, 1)
 	c := n.ctx()
 	r := rawDial(t, n)
@@ -41,7 +43,8 @@ func TestHandshakeForEver(t *testing.T) {
 	r.readHello()
 }
 
-// A peer connects, gives that up, and connects again; what it gave up is read last. It does not take the session that lives.
+// TestAbandonedConnectionIsRefused checks a peer that connects, closes that connection, and
+// connects again, where the closed one is read last. It does not replace the session that is up.
 func TestAbandonedConnectionIsRefused(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true, MaxHalfOpen: 1, HandshakeTimeout: time.Minute}, na.Config{}, 1)
 	c := n.ctx()
@@ -52,7 +55,7 @@ func TestAbandonedConnectionIsRefused(t *testing.T) {
 	r.hello(g)
 	await(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
 	r.readHello()
-	first := rawDial(t, n) // what comes next is not read before this one is gone
+	first := rawDial(t, n) // the next one is not read before this one has ended
 	old := rawDial(t, n)
 	old.hello(g)
 	require.NoError(t, old.nc.Close())

@@ -79,7 +79,7 @@ func echo(c *na.Context, stop chan struct{}) {
 	}
 }
 
-// BenchmarkRate keeps many messages under way.
+// BenchmarkRate keeps many messages in flight.
 func BenchmarkRate(b *testing.B) {
 	for name, opts := range variants {
 		b.Run(name, func(b *testing.B) {
@@ -192,8 +192,8 @@ func move(b *testing.B, opts tcp.Options, put bool, size int) {
 	<-finished
 }
 
-// BenchmarkPingPongUnderLoad exchanges messages while bulk data goes to the same peer without end: how long a message
-// waits behind it.
+// BenchmarkPingPongUnderLoad exchanges messages while bulk data is sent to the same peer without
+// end: it measures how long a message waits behind it.
 func BenchmarkPingPongUnderLoad(b *testing.B) {
 	for name, opts := range variants {
 		b.Run(name, func(b *testing.B) {

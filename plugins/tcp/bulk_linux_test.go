@@ -24,7 +24,7 @@ func (r *raw) dialBulk(n *node) *raw {
 	g := r.mine
 	g.Label = r.peer.Label
 	second.hello(g)
-	second.limit = 1 // what it says of credit is old, and means nothing
+	second.limit = 1 // its credit is old, and has no effect
 	return second
 }
 
@@ -50,9 +50,9 @@ func random(n int) []byte {
 	return b
 }
 
-// TestBulkOfDialler: a peer that dialled makes a second connection, and what begins once that
-// is up goes over it, there and back.
-func TestBulkOfDialler(t *testing.T) {
+// TestBulkOfDialer checks that a peer that dialed makes a second connection, and transfers that
+// begin once that is up use it, in both directions.
+func TestBulkOfDialer(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
 	want := random(bulkSize)
 	owned := bytes.Clone(want) // the node's own goroutine reads and writes it
@@ -104,8 +104,9 @@ func TestBulkOfDialler(t *testing.T) {
 	require.Equal(t, int64(1), n.ctx().Stats().PeersLost)
 }
 
-// TestBulkOfListener: a peer that listens is dialled again when the first large put begins; what begins then goes over
-// the second connection, and a put that is canceled is canceled there, behind its data.
+// TestBulkOfListener checks that a peer that listens is dialed again when the first large put
+// begins; transfers that begin then use the second connection, and a put that is canceled is
+// canceled there, behind its data.
 func TestBulkOfListener(t *testing.T) {
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	l := rawListen(t)
@@ -155,7 +156,8 @@ func TestBulkOfListener(t *testing.T) {
 	require.Zero(t, n.ctx().Stats().PeersLost)
 }
 
-// TestBulkOfLaterRelease: what a later release says behind the name of the second connection is skipped, at the listening side and at the dialing one.
+// TestBulkOfLaterRelease checks that fields that a later release sends behind the name of the
+// second connection are skipped, at the listening side and at the dialing one.
 func TestBulkOfLaterRelease(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
 	defer driven(n)()
@@ -186,7 +188,7 @@ func TestBulkOfLaterRelease(t *testing.T) {
 	require.Eventually(t, func() bool { return dialler.ctx().Stats().BulkFlows == 1 }, patience, time.Millisecond)
 }
 
-// TestBulkRefused: a session whose second connection is refused goes on without one.
+// TestBulkRefused checks that a session whose second connection is refused continues without one.
 func TestBulkRefused(t *testing.T) {
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	l := rawListen(t)
@@ -222,9 +224,9 @@ func TestBulkRefused(t *testing.T) {
 	require.Zero(t, n.ctx().Stats().BulkFlows)
 }
 
-// TestBulkOfStranger: a session cannot be reached by a connection that it did not offer, that is in use, or that
-// another process was offered.
-func TestBulkOfStranger(t *testing.T) {
+// TestBulkOfUnknownPeer checks that a session cannot be reached by a connection that it did not offer,
+// that is in use, or that another process was offered.
+func TestBulkOfUnknownPeer(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
 	r := rawJoin(t, n, greeting())
 	refused := func(what string, change func(g *frame.Greeting)) {
@@ -247,7 +249,8 @@ func TestBulkOfStranger(t *testing.T) {
 	r.readKind(frame.Pong)
 }
 
-// TestMessagesPassBulk: a peer that does not read the second connection is sent messages all the same.
+// TestMessagesPassBulk checks that messages are sent to a peer that does not read the second
+// connection.
 func TestMessagesPassBulk(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{PeerTimeout: time.Minute}, 1)
 	const size = 32 << 20
@@ -265,8 +268,8 @@ func TestMessagesPassBulk(t *testing.T) {
 	require.Len(t, second.readMove(1), size)
 }
 
-// TestGoawayWithBulk: why the peer ended the session, and what it has not taken, is heard although its second
-// connection ends first.
+// TestGoawayWithBulk checks that the reason of the peer's Goaway, and the messages that it has not
+// taken, are received although its second connection ends first.
 func TestGoawayWithBulk(t *testing.T) {
 	for range 5 {
 		n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true}, na.Config{}, 1)

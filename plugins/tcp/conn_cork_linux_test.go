@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestCorkedFramesLeave: output that is held back is sent after a while, also if no goroutine drives and the one that
-// corked is busy.
+// TestCorkedFramesLeave checks that output that is held back is sent after a while, also if no
+// goroutine drives and the one that corked is busy.
 func TestCorkedFramesLeave(t *testing.T) {
 	n, r, to := joined(t, tcp.Options{}, na.Config{})
 	require.True(t, n.ctx().Upper().Cork())
@@ -29,7 +29,8 @@ func TestCorkedFramesLeave(t *testing.T) {
 	}
 }
 
-// TestCorkHolds: output under a cork is sent together, when the cork is removed or a goroutine drives.
+// TestCorkHolds checks that output under a cork is sent together, when the cork is removed or a
+// goroutine drives.
 func TestCorkHolds(t *testing.T) {
 	n, r, to := joined(t, tcp.Options{Unassisted: true}, na.Config{})
 	require.False(t, n.ctx().Upper().Cork(), "nobody would send what is held while nobody drives")
@@ -48,7 +49,8 @@ func TestCorkHolds(t *testing.T) {
 	}
 }
 
-// TestFlushInBatch: a batch is a cork like any other, and Flush sends what it holds back.
+// TestFlushInBatch checks that a batch is a cork like any other, and Flush sends what it holds
+// back.
 func TestFlushInBatch(t *testing.T) {
 	n, r, to := joined(t, tcp.Options{Unassisted: true}, na.Config{})
 	n.ctx().Batch(func() {

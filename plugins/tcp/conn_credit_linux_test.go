@@ -14,8 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestCreditUnread: credit that has arrived and was not read counts, for a send that would fail without it (G-T4,
-// G11). Nobody drives here.
+// TestCreditUnread checks that credit that has arrived and was not read counts, for a send that
+// would fail without it (G-T4, G11). No goroutine drives here.
 func TestCreditUnread(t *testing.T) {
 	l := rawListen(t)
 	n := open(t, "tcp://", tcp.Options{Unassisted: true}, na.Config{OnNoCredit: na.Fail}, 1)
@@ -31,7 +31,7 @@ func TestCreditUnread(t *testing.T) {
 	}
 	for range 20 {
 		require.ErrorIs(t, send(), na.ErrNoCredit)
-		r.send(frame.Header{Kind: frame.Credit}, nil) // joinAs has raised what r.limit says by one
+		r.send(frame.Header{Kind: frame.Credit}, nil) // joinAs has raised r.limit by one
 		for late := time.Now().Add(patience); send() != nil; {
 			require.True(t, time.Now().Before(late), "the credit was sent, and is not seen")
 		}
@@ -40,8 +40,8 @@ func TestCreditUnread(t *testing.T) {
 	}
 }
 
-// TestManySenders: a hundred goroutines send to one peer with few envelopes (G-T30): all arrives, and what each has
-// sent keeps its order.
+// TestManySenders checks a hundred goroutines that send to one peer with few envelopes (G-T30): all
+// messages arrive, and those of each goroutine keep their order.
 func TestManySenders(t *testing.T) {
 	t.Parallel()
 	const senders, each = 100, 40
@@ -71,8 +71,8 @@ func TestManySenders(t *testing.T) {
 	require.EqualValues(t, senders*each, left.Load())
 }
 
-// TestWithdrawBehindAPart: a withdraw that is asked for while its message is half written follows the whole of it,
-// and the session goes on (C-T4).
+// TestWithdrawBehindAPart checks that a withdraw of a message that is half written follows the
+// whole of it, and the session is not affected (C-T4).
 func TestWithdrawBehindAPart(t *testing.T) {
 	l := rawListen(t)
 	n := open(t, "tcp://", tcp.Options{}, na.Config{PeerTimeout: time.Minute, Eager: 48 << 10}, 1)
@@ -81,8 +81,8 @@ func TestWithdrawBehindAPart(t *testing.T) {
 	r := joinAs(t, n, l, g)
 	message := make([]byte, 48<<10)
 	sent, ends := 0, []*outcome{}
-	// The peer does not read: what the system takes is full, and a message is written in part. The system may say so
-	// for a moment before that, too.
+	// The peer does not read: the buffers of the system are full, and a message is written in part.
+	// The system may report a full buffer for a moment before that, too.
 	quiet := 0
 	await(t, "a message that is written in part", func() bool {
 		for n.ctx().Stats().Queued < 3 {

@@ -18,7 +18,8 @@ import (
 
 var halves = flag.Int("tcp.halves", long.Or(500, 2000), "peers of TestPartialHeader")
 
-// TestPartialHeader: a peer that has begun a frame and goes no further, as an idle one, costs little beside what is reserved for it.
+// TestPartialHeader checks that a peer that has begun a frame and does not complete it costs as
+// little as an idle one, in addition to what is reserved for it.
 func TestPartialHeader(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -40,7 +41,7 @@ func TestPartialHeader(t *testing.T) {
 			return fd
 		}
 		peers := func(want int) func() bool { return func() bool { return n.ctx().Stats().Peers == want } }
-		for i := range 20 { // what is kept for all
+		for i := range 20 { // memory kept for all
 			dial()
 			await(t, "the first", peers(i+1), n)
 		}
@@ -59,7 +60,7 @@ func TestPartialHeader(t *testing.T) {
 				require.NoError(t, err)
 			}
 			var used, reserve int64
-			for try := range 20 { // what goroutines that are not done with a handshake hold is not kept, nor is what a pool holds
+			for try := range 20 { // the memory of goroutines that have not finished a handshake is not kept, nor is that of a pool
 				quiet(n)
 				used, reserve = (heap()-before)/int64(*halves), (n.ctx().Stats().Reserved-reserved)/int64(*halves)
 				if raceflag.Enabled { // which takes memory of its own

@@ -9,8 +9,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// Mutual TLS: every process of the cluster has a certificate of the cluster's own authority, which names the addresses that
-// the process is dialled at, and takes nobody without one.
+// ExampleOptions_tls configures mutual TLS: every process of the cluster has a certificate of the
+// cluster's own authority, which names the addresses at which the process is dialed, and accepts no
+// peer without one.
 func ExampleOptions_tls() {
 	open := func(address, certFile, keyFile, authorityFile string) (*na.Class, error) {
 		own, err := tls.LoadX509KeyPair(certFile, keyFile)

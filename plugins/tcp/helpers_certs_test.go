@@ -46,7 +46,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// issue signs a certificate for 127.0.0.1 and for both roles, after change has had its way with it.
+// issue signs a certificate for 127.0.0.1 and for both roles, after change has modified it.
 func (a *authority) issue(name string, change func(c *x509.Certificate)) tls.Certificate {
 	a.t.Helper()
 	key := newKey(a.t)
@@ -66,7 +66,7 @@ func (a *authority) issue(name string, change func(c *x509.Certificate)) tls.Cer
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// under is an authority whose certificate a has signed.
+// under returns an authority whose certificate a has signed.
 func (a *authority) under(name string) *authority {
 	a.t.Helper()
 	c := a.issue(name, func(c *x509.Certificate) {
@@ -85,7 +85,8 @@ func beside(c tls.Certificate, more ...*x509.Certificate) tls.Certificate {
 	return c
 }
 
-// mutual is a configuration in which both sides show a certificate of the authority, and ask for one.
+// mutual returns a configuration in which both sides present a certificate of the authority, and
+// require one.
 func (a *authority) mutual(own ...tls.Certificate) *tls.Config {
 	return &tls.Config{Certificates: own, RootCAs: a.pool, ClientCAs: a.pool, ClientAuth: tls.RequireAndVerifyClientCert}
 }

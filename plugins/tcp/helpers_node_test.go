@@ -102,7 +102,7 @@ func await(t testing.TB, what string, done func() bool, nodes ...*node) {
 	}
 }
 
-// An outcome is what became of an operation.
+// An outcome is the result of an operation.
 type outcome struct {
 	na.Result
 	n int // times that the callback ran
@@ -115,7 +115,7 @@ func (o *outcome) hear(_ *na.Op, r na.Result) {
 	o.n++
 }
 
-// op returns an operation and what will become of it.
+// op returns an operation and its outcome.
 func op(c *na.Context) (*na.Op, *outcome) {
 	o := &outcome{}
 	return c.NewOp(o.hear), o

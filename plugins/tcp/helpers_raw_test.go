@@ -14,15 +14,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A raw is a peer made of a socket and the frame package, which does exactly what a test says and nothing else. The
+// A raw is a peer made of a socket and the frame package, which only does what a test calls. The
 // other side is driven by its background poller or its goroutines meanwhile.
 type raw struct {
 	t     testing.TB
 	nc    net.Conn
-	tcp   *net.TCPConn // nc, or what is under its TLS
+	tcp   *net.TCPConn // nc, or the connection under its TLS
 	mine  frame.Greeting
 	peer  frame.Greeting
-	limit uint32 // credit that is said in each frame
+	limit uint32 // credit that is sent in each frame
 }
 
 // greeting is a HELLO that any context takes.
@@ -36,11 +36,11 @@ func newRaw(t testing.TB, nc net.Conn) *raw {
 	r := &raw{t: t, nc: nc, tcp: nc.(*net.TCPConn)}
 	t.Cleanup(func() { _ = nc.Close() })
 	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
-	require.NoError(t, r.tcp.SetReadBuffer(64<<10)) // so that what is not read fills the sockets soon
+	require.NoError(t, r.tcp.SetReadBuffer(64<<10)) // so that unread bytes fill the sockets soon
 	return r
 }
 
-// rawDial connects to a node and says nothing.
+// rawDial connects to a node and sends nothing.
 func rawDial(t testing.TB, n *node) *raw {
 	t.Helper()
 	nc, err := net.Dial("tcp", hostPort(n))
@@ -156,7 +156,7 @@ func (r *raw) read() (frame.Header, []byte) {
 	return h, payload
 }
 
-// readKind reads frames until one of kind comes; only control frames come before it.
+// readKind reads frames until one of kind; only control frames precede it.
 func (r *raw) readKind(kind frame.Kind) (frame.Header, []byte) {
 	r.t.Helper()
 	for {
@@ -168,7 +168,7 @@ func (r *raw) readKind(kind frame.Kind) (frame.Header, []byte) {
 	}
 }
 
-// readEnd reads until the connection ends, and returns the code of the Goaway that came before it, or 0.
+// readEnd reads until the connection ends, and returns the code of the preceding Goaway, or 0.
 func (r *raw) readEnd() (code na.Code, text string) {
 	r.t.Helper()
 	for {

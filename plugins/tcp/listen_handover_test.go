@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// A class listens on a socket that was handed to it, and is reached there; Control sees sockets that the class makes itself.
+// TestListenerAndControl checks that a class listens on a socket that was passed to it, and is
+// reached there; Control gets sockets that the class makes itself.
 func TestListenerAndControl(t *testing.T) {
 	t.Parallel()
 	for _, portable := range []bool{false, true} {

@@ -98,7 +98,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// TestLookupAtOnce: numeric addresses need neither Progress nor a goroutine.
+// TestLookupAtOnce checks that numeric addresses need neither Progress nor a goroutine.
 func TestLookupAtOnce(t *testing.T) {
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	o, end := op(n.ctx())
@@ -108,7 +108,7 @@ func TestLookupAtOnce(t *testing.T) {
 	require.NoError(t, end.Err)
 }
 
-// blocked is a resolver that blocks until its caller gives up.
+// blocked is a resolver that blocks until its caller cancels.
 type blocked struct{ asked chan string }
 
 func (b blocked) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
@@ -117,7 +117,8 @@ func (b blocked) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr,
 	return nil, ctx.Err()
 }
 
-// TestCancelLookup: a lookup ends at once although the resolver blocks; so does one that Close finds.
+// TestCancelLookup checks that a lookup is canceled at once although the resolver blocks; so is one
+// that is in progress at Close.
 func TestCancelLookup(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		dns := blocked{make(chan string, 2)}
@@ -138,7 +139,8 @@ func TestCancelLookup(t *testing.T) {
 	})
 }
 
-// TestUnresolved: an address that was parsed only may be used if it is canonical; else the error says what to do.
+// TestUnresolved checks that an address that was only parsed may be used if it is canonical; else
+// the error states the remedy.
 func TestUnresolved(t *testing.T) {
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	for text, want := range map[string]struct {
@@ -204,7 +206,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestNames: what a class says its address is can be dialled by others.
+// TestNames checks that the address that a class reports can be dialed by others.
 func TestNames(t *testing.T) {
 	six := true
 	if l, err := net.Listen("tcp6", "[::1]:0"); err == nil {
@@ -247,8 +249,8 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// TestAdvertise: peers know the class by the address that it advertises, and answer on the session it made when that
-// address is not where it came from.
+// TestAdvertise checks that peers get the address that the class advertises, and answer on the
+// session that it made when its packets have another source address.
 func TestAdvertise(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		behind := opts
@@ -267,8 +269,9 @@ func TestAdvertise(t *testing.T) {
 	})
 }
 
-// TestImpostor: a peer that says it listens at an address of another machine is not taken for that one.
-func TestImpostor(t *testing.T) {
+// TestForgedListenAddress checks that a peer that claims to listen at an address of another machine is not
+// taken for that one.
+func TestForgedListenAddress(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		for i, row := range []struct {
@@ -297,7 +300,8 @@ func TestImpostor(t *testing.T) {
 	})
 }
 
-// TestDialSelf: an address that leads back to the class under a name that it does not know fails at once.
+// TestDialSelf checks that an address that leads back to the class under a name that it does not
+// know fails at once.
 func TestDialSelf(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		opts.Advertise = "203.0.113.9"

@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestBeginnings: no beginning of anything ends a listener, in plain and inside TLS; others are served meanwhile and afterwards.
+// TestBeginnings checks that no truncated frame or packet ends a listener, in plain and inside TLS;
+// others are served meanwhile and afterwards.
 func TestBeginnings(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	for name, cfg := range map[string]*tls.Config{"plain": nil, "TLS": ca.mutual(ca.issue("both", nil))} {

@@ -41,7 +41,7 @@ func join(t testing.TB, n *node, l *rawListener) *raw {
 	return joinAs(t, n, l, greeting())
 }
 
-// joinAs is join by a peer that says g.
+// joinAs is join by a peer that announces g.
 func joinAs(t testing.TB, n *node, l *rawListener, g frame.Greeting) *raw {
 	t.Helper()
 	o, end := op(n.ctx())
@@ -69,8 +69,8 @@ func exchange(t testing.TB, n *node, r *raw, to na.Addr, text string) {
 	require.Equal(t, "re: "+text, got)
 }
 
-// TestCancelGet: the owner of the memory stops in the middle of a piece. The get is canceled at once, nothing of the
-// rest lands in its buffer, and the session goes on when the owner does.
+// TestCancelGet stops the owner of the memory in the middle of a piece. The get is canceled at
+// once, nothing of the rest lands in its buffer, and the session continues when the owner does.
 func TestCancelGet(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n, r, to := joined(t, opts, na.Config{})
@@ -119,7 +119,7 @@ func TestCancelGet(t *testing.T) {
 	})
 }
 
-// quiet drives n until nothing has moved for a while: what it sends has filled the sockets.
+// quiet drives n until nothing has moved for a while: its output has filled the sockets.
 func quiet(n *node) {
 	for still := 0; still < 10; {
 		before := time.Now()
@@ -130,8 +130,9 @@ func quiet(n *node) {
 	}
 }
 
-// TestCancelPut: the peer does not read, and a piece is written in part. The put is canceled at once, its memory is
-// ours again, the rest of the piece is zeroes, and the session goes on when the peer reads.
+// TestCancelPut cancels a put to a peer that does not read, with a piece that is written in part.
+// The put is canceled at once, its memory is ours again, the rest of the piece is zeroes, and the
+// session continues when the peer reads.
 func TestCancelPut(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -186,7 +187,7 @@ func TestCancelPut(t *testing.T) {
 	})
 }
 
-// TestDeregisterWhileRead: the owner takes memory back while a peer that does not read is being sent it.
+// TestDeregisterWhileRead deregisters memory that is being sent to a peer that does not read.
 func TestDeregisterWhileRead(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const size = 24 << 20
@@ -226,9 +227,9 @@ func TestDeregisterWhileRead(t *testing.T) {
 	})
 }
 
-// TestCancelUnderLoad: another goroutine is reading or writing the memory at full speed when the operation is
-// canceled. The callback runs in the next Trigger all the same, if the system releases it in time, and the memory is
-// not accessed after it.
+// TestCancelUnderLoad cancels an operation while another goroutine is reading or writing the memory
+// at full speed. The callback runs in the next Trigger all the same, if the system releases it in
+// time, and the memory is not accessed after it.
 func TestCancelUnderLoad(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const size = 4 << 20

@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestGoaway: a side that closes notifies its peers, whichever side has dialed.
+// TestGoaway checks that a side that closes notifies its peers, whichever side has dialed.
 func TestGoaway(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for range 20 {
@@ -40,7 +40,8 @@ func TestGoaway(t *testing.T) {
 	})
 }
 
-// TestGoawayWhileDriven closes while another goroutine drives: nothing is given back before the peers have been told.
+// TestGoawayWhileDriven closes while another goroutine drives: nothing is given back before the
+// peers have been notified.
 func TestGoawayWhileDriven(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for range 100 {
@@ -62,7 +63,7 @@ func TestGoawayWhileDriven(t *testing.T) {
 	})
 }
 
-// TestGoawayAfterMessages: what was sent before Close arrives before the Goaway.
+// TestGoawayAfterMessages checks that messages sent before Close arrive before the Goaway.
 func TestGoawayAfterMessages(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for range 20 {
@@ -87,7 +88,8 @@ func TestGoawayAfterMessages(t *testing.T) {
 	})
 }
 
-// TestGoawayBeforeReset: why the peer ended the session is heard although writing to it fails first.
+// TestGoawayBeforeReset checks that the reason of the peer's Goaway is received although writing to
+// the peer fails first.
 func TestGoawayBeforeReset(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const size = 24 << 20
@@ -106,7 +108,8 @@ func TestGoawayBeforeReset(t *testing.T) {
 	})
 }
 
-// TestGoawayThenHello: a connection that the peer has refused is dead, whatever it says next.
+// TestGoawayThenHello checks that a connection that the peer has refused is closed, whatever it
+// sends next.
 func TestGoawayThenHello(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		l := rawListen(t)
@@ -130,8 +133,8 @@ func TestGoawayThenHello(t *testing.T) {
 	})
 }
 
-// TestCloseInFlight closes while something of every kind is under way. Everything ends with ErrClosed in the next
-// Trigger, without Progress, and everything is given back.
+// TestCloseInFlight closes with operations of every kind in flight. All end with ErrClosed in the
+// next Trigger, without Progress, and everything is given back.
 func TestCloseInFlight(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {

@@ -34,7 +34,7 @@ func TestContexts(t *testing.T) {
 						require.Equal(t, text, got)
 						require.Equal(t, na.Tag(10*i+j), tag)
 						require.Equal(t, a.cls.Addr().WithTarget(i), sender.Named())
-						// The answer goes back over the same session.
+						// The answer is sent over the same session.
 						sendUnexpected(t, at, sender, 1, "answer to "+text, a, b)
 						got, _, _ = recvUnexpected(t, from, a, b)
 						require.Equal(t, "answer to "+text, got)
@@ -48,7 +48,8 @@ func TestContexts(t *testing.T) {
 	})
 }
 
-// TestContextsAppear has peers ask for contexts while they are being made: each is served or refused.
+// TestContextsAppear has peers request contexts while they are being made: each is served or
+// refused.
 func TestContextsAppear(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for range 10 {
@@ -87,7 +88,7 @@ func TestContextsAppear(t *testing.T) {
 	})
 }
 
-// TestNoContexts: a class that never had a context gives its address back.
+// TestNoContexts checks that a class that never had a context gives its address back.
 func TestNoContexts(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for range 2 {
@@ -99,7 +100,7 @@ func TestNoContexts(t *testing.T) {
 	})
 }
 
-// TestNoSuchContext: the peer is told that the context it wants is not there.
+// TestNoSuchContext checks that the peer gets an error for a context that does not exist.
 func TestNoSuchContext(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://", opts, na.Config{}, 1)
@@ -113,7 +114,7 @@ func TestNoSuchContext(t *testing.T) {
 	})
 }
 
-// TestAcceptorCloses: when the context that accepts is closed another one accepts.
+// TestAcceptorCloses checks that when the context that accepts is closed another one accepts.
 func TestAcceptorCloses(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for _, reuse := range []bool{false, true} {
@@ -142,7 +143,8 @@ func TestAcceptorCloses(t *testing.T) {
 	})
 }
 
-// TestReusePortIsExclusive: a server that is started by mistake is refused although contexts share the port.
+// TestReusePortIsExclusive checks that a server that is started by mistake is refused although
+// contexts share the port.
 func TestReusePortIsExclusive(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		opts.ReusePort = true
@@ -159,7 +161,8 @@ func TestReusePortIsExclusive(t *testing.T) {
 	})
 }
 
-// TestSelf: a class reaches its own contexts, by its name and by every other name of its address.
+// TestSelf checks that a class reaches its own contexts, by its name and by every other name of its
+// address.
 func TestSelf(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for _, addr := range []string{"tcp://", "tcp://127.0.0.1:0", "tcp://:0"} {

@@ -15,9 +15,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestFlippedBits: a bit is flipped in a frame of each shape, in every third byte of it (F25; in a long run: in every one). The session ends, with a word about
-// it that is ErrChecksum unless it is the length or the kind that is damaged, what waited for the peer ends once, and no wrong byte is handed out. The payload of bulk data is left out: it has no
-// checksum but TCP's.
+// TestFlippedBits flips a bit in a frame of each shape, in every third byte of it (F25; in a long
+// run: in every one). The session ends, with a Goaway that has ErrChecksum unless it is the length
+// or the kind that is damaged, operations that waited for the peer end once, and no wrong byte is
+// delivered. The payload of bulk data is left out: it has no checksum but TCP's.
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
 	kinds := []frame.Header{ // one of each shape
@@ -55,7 +56,7 @@ func TestFlippedBits(t *testing.T) {
 					}
 					b[at] ^= 1 << (flips % 8)
 					flips++
-					_, _ = r.nc.Write(append(b, make([]byte, 64<<10)...)) // it may wait for more than there was; it may have hung up
+					_, _ = r.nc.Write(append(b, make([]byte, 64<<10)...)) // it may wait for more than there was, or have closed
 					if got, text := r.readEnd(); got != 0 {               // else it was overtaken by the reset
 						require.Contains(t, []na.Code{na.ErrChecksum, na.ErrProtocol}, got, "byte %d: %s", at, text)
 						told[got]++
@@ -73,8 +74,8 @@ func TestFlippedBits(t *testing.T) {
 	})
 }
 
-// TestResetInAFrame: a connection is reset in the middle of a message, of each part of it (F31): the session is lost, and nothing of
-// the message arrives.
+// TestResetInAFrame resets a connection in the middle of a message, at each part of it (F31): the
+// session is lost, and nothing of the message arrives.
 func TestResetInAFrame(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -98,8 +99,9 @@ func TestResetInAFrame(t *testing.T) {
 	})
 }
 
-// TestDamagedLength: a message whose length was damaged swallows what comes after it, signs of life included. The session ends all
-// the same, after three PeerTimeouts, and not when there are as many bytes as it says.
+// TestDamagedLength checks that a message with a damaged length, which includes the bytes behind
+// it, keepalives among them, ends the session all the same, after three PeerTimeouts, and not when
+// the announced number of bytes has arrived.
 func TestDamagedLength(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {

@@ -88,8 +88,9 @@ func TestSimultaneousDial(t *testing.T) {
 	})
 }
 
-// TestRestart: the peer closes and another instance takes its address. Operations of the old session fail, new ones
-// reach the new instance, an address that is bound to the old session does not.
+// TestRestart has the peer close and another instance take its address. Operations of the old
+// session fail, new ones reach the new instance, an address that is bound to the old session does
+// not.
 func TestRestart(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -129,8 +130,8 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestRestartUnnoticed: the peer is gone without a word, and another instance of the same name connects. The session
-// that is there is asked before it makes room.
+// TestRestartUnnoticed checks a peer that has disappeared without a Goaway, where another instance
+// of the same name connects. The existing session is probed before it makes room.
 func TestRestartUnnoticed(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -158,9 +159,9 @@ func TestRestartUnnoticed(t *testing.T) {
 	})
 }
 
-// TestUsurper: a peer that lives keeps its session, whoever says HELLO with its address, and with its incarnation,
-// which it tells everybody.
-func TestUsurper(t *testing.T) {
+// TestForgedHelloKeepsSession checks that a peer that is alive keeps its session, whichever peer sends a HELLO with
+// its address, and with its incarnation, which is public.
+func TestForgedHelloKeepsSession(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
@@ -193,7 +194,8 @@ func TestUsurper(t *testing.T) {
 	})
 }
 
-// TestRedial: a peer that has lost its session without a word is let in at once: it shows the secret of that session.
+// TestRedial checks that a peer that has lost its session without a Goaway is accepted at once: it
+// shows the secret of that session.
 func TestRedial(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Hour}, 1)
@@ -231,7 +233,7 @@ func TestRedial(t *testing.T) {
 	})
 }
 
-// TestReconnect: a connection that breaks is made anew by the next operation.
+// TestReconnect checks that a connection that breaks is made anew by the next operation.
 func TestReconnect(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		l := rawListen(t)
@@ -298,7 +300,7 @@ func TestDialRefused(t *testing.T) {
 	})
 }
 
-// TestConnectTimeout: a listener accepts and sends nothing.
+// TestConnectTimeout dials a listener that accepts and sends nothing.
 func TestConnectTimeout(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -318,8 +320,8 @@ func TestConnectTimeout(t *testing.T) {
 	})
 }
 
-// TestConnectTimeoutAfterRefusal: the first wish for a session after the pause that a refusal brings has the whole
-// time.
+// TestConnectTimeoutAfterRefusal checks that the first operation after the pause that a refusal
+// causes has the whole ConnectTimeout.
 func TestConnectTimeoutAfterRefusal(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -348,7 +350,8 @@ func TestConnectTimeoutAfterRefusal(t *testing.T) {
 	})
 }
 
-// TestCancelWhileDialing: the last operation of a session that is being made is canceled; what comes later works.
+// TestCancelWhileDialing cancels the last operation of a session that is being made; later ones
+// work.
 func TestCancelWhileDialing(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		l := rawListen(t)
@@ -394,7 +397,8 @@ func TestManyPeers(t *testing.T) {
 	})
 }
 
-// TestDialZone: the zone of an address, which is the name of an interface, is looked up while nothing waits for that.
+// TestDialZone checks that the zone of an address, which is the name of an interface, is looked up
+// while nothing waits for that.
 func TestDialZone(t *testing.T) {
 	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
 		t.Skip("no IPv6 here: ", err)

@@ -31,8 +31,8 @@ func eachSecurity(t *testing.T, fn func(t *testing.T, opts tcp.Options)) {
 	})
 }
 
-// silentAt listens at an address and sends nothing. It returns how to wait until a connection has come and has been
-// closed.
+// silentAt listens at an address and sends nothing. It returns a function that waits until a
+// connection has arrived and has been closed.
 func silentAt(t *testing.T, addr string) (closed func()) {
 	l, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
@@ -51,9 +51,9 @@ func silentAt(t *testing.T, addr string) (closed func()) {
 	}
 }
 
-// TestFamilies: a host with addresses of both families is reached by the one that answers, whichever is tried first,
-// also where the other one accepts connections and says nothing. What is sent later, and a second connection for bulk
-// data, goes there.
+// TestFamilies checks that a host with addresses of both families is reached by the one that
+// answers, whichever is tried first, also where the other one accepts connections and sends
+// nothing. Later messages, and a second connection for bulk data, use that one.
 func TestFamilies(t *testing.T) {
 	t.Parallel()
 	eachSecurity(t, func(t *testing.T, opts tcp.Options) {
@@ -99,7 +99,8 @@ func TestFamilies(t *testing.T) {
 	})
 }
 
-// TestFamiliesDead: the error of a host none of whose addresses can be reached names each with its reason.
+// TestFamiliesDead checks that the error of a host none of whose addresses can be reached names
+// each with its reason.
 func TestFamiliesDead(t *testing.T) {
 	t.Parallel()
 	eachSecurity(t, func(t *testing.T, opts tcp.Options) {
@@ -120,8 +121,8 @@ func TestFamiliesDead(t *testing.T) {
 	})
 }
 
-// TestFamiliesSelf: the name of a host that has an address of this class leads to the class itself; one among many
-// does not.
+// TestFamiliesSelf checks that the name of a host that has an address of this class leads to the
+// class itself; one among many does not.
 func TestFamiliesSelf(t *testing.T) {
 	opts := tcp.Options{Resolver: hosts{
 		"me": {"::1", "127.0.0.1", "127.0.0.2"}, "us": {"127.0.0.2", "127.0.0.1", "127.0.0.3"},

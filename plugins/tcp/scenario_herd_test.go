@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	herd       = flag.Int("tcp.herd", long.Or(300, 2000), "peers of TestHerd")
-	herdRounds = flag.Int("tcp.rounds", long.Or(1, 5), "rounds of TestHerd")
+	herd       = flag.Int("tcp.herd", long.Or(300, 2000), "peers of TestManyPeersAtOnce")
+	herdRounds = flag.Int("tcp.rounds", long.Or(1, 5), "rounds of TestManyPeersAtOnce")
 	redials    = flag.Int("tcp.redials", long.Or(40, 400), "sockets of TestRedials that dial again; MaxHalfOpen is five eighths of it, the clients are a quarter")
 	inTime     = flag.Duration("tcp.within", 0, "how long a call of TestRedials may take; 0: as long as ConnectTimeout lets it")
 )
@@ -56,7 +56,8 @@ func serve(n *node) (stop func()) {
 	}
 }
 
-// call begins a call of a node that serve drives, and returns what will become of the answer and of the message.
+// call begins a call of a node that serve drives, and returns the outcomes of the answer and of the
+// message.
 func call(t testing.TB, c *na.Context, to na.Addr) (answer, sent *outcome) {
 	recv, answer := op(c)
 	require.NoError(t, c.RecvExpected(recv, to, 1, make([]byte, 8)))
@@ -65,9 +66,9 @@ func call(t testing.TB, c *na.Context, to na.Addr) (answer, sent *outcome) {
 	return answer, sent
 }
 
-// TestHerd: many peers connect and call at once, as when a parallel job starts, or a server has started again. Nobody
-// is turned away.
-func TestHerd(t *testing.T) {
+// TestManyPeersAtOnce checks that many peers may connect and call at once, as when a parallel job starts, or a
+// server has restarted. None is refused.
+func TestManyPeersAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		server := open(t, "tcp://127.0.0.1:0", opts, na.Config{Budget: 4 << 30}, 1)
 		defer serve(server)()
@@ -98,7 +99,8 @@ func TestHerd(t *testing.T) {
 	})
 }
 
-// TestRedials: peers that send nothing, and dial again whenever they are closed, do not keep other peers out.
+// TestRedials checks that peers that send nothing, and dial again whenever they are closed, do not
+// keep other peers out.
 func TestRedials(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {

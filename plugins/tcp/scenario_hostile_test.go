@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// helloFrame is a HELLO as bytes, after change has had its way with the greeting.
+// helloFrame returns the bytes of a HELLO after change has modified the greeting.
 func helloFrame(change func(g *frame.Greeting)) []byte {
 	g := greeting()
 	change(&g)
@@ -25,8 +25,8 @@ func helloFrame(change func(g *frame.Greeting)) []byte {
 	return h.Append(nil, g.Append(nil))
 }
 
-// TestBadHello: whatever a stranger sends first, he hears why he is turned away if he speaks the protocol at all, and
-// the connection ends. Others are served.
+// TestBadHello checks that a peer with an invalid first message gets the reason if it uses the
+// protocol at all, and the connection ends. Others are served.
 func TestBadHello(t *testing.T) {
 	plain := func(*frame.Greeting) {}
 	whole := func(b []byte) []byte { return b }
@@ -86,14 +86,14 @@ func TestBadHello(t *testing.T) {
 	})
 }
 
-// TestSlowHello: a HELLO may come byte by byte.
+// TestSlowHello checks that a HELLO may arrive byte by byte.
 func TestSlowHello(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		r := rawDial(t, n)
 		hello := helloFrame(func(*frame.Greeting) {})
 		ping := frame.Header{Kind: frame.Ping, Credit: 32}
-		all := ping.AppendFront(hello, 0) // what follows the HELLO at once is not lost
+		all := ping.AppendFront(hello, 0) // bytes right behind the HELLO are not lost
 		for _, b := range all[:100] {
 			r.write([]byte{b})
 		}
@@ -103,8 +103,8 @@ func TestSlowHello(t *testing.T) {
 	})
 }
 
-// TestTLSClientInSegments: a TLS client is told that there is no TLS here, however its first bytes are cut into segments; one that
-// ends before it has said enough ends nothing else.
+// TestTLSClientInSegments checks that a TLS client gets an error that there is no TLS here, however
+// its first bytes are cut into segments; one that ends before that ends nothing else.
 func TestTLSClientInSegments(t *testing.T) {
 	hello := clientHello(t, &tls.Config{ServerName: "x"})
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -128,7 +128,8 @@ func TestTLSClientInSegments(t *testing.T) {
 	})
 }
 
-// TestBadSession: a peer that breaks the protocol inside a session is told so and cut.
+// TestBadSession checks that a peer that violates the protocol inside a session gets the reason and
+// is cut.
 func TestBadSession(t *testing.T) {
 	rows := map[string]struct {
 		send func(r *raw)
@@ -189,7 +190,8 @@ func overrun(r *raw) {
 	}
 }
 
-// TestHalfOpen: connections that say nothing are bounded in number and in time, and the rest of the world is served.
+// TestHalfOpen checks that connections that send nothing are limited in number and in time, and
+// other peers are served.
 func TestHalfOpen(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -212,7 +214,7 @@ func TestHalfOpen(t *testing.T) {
 					idle[i].write([]byte{0}) // something, but no HELLO
 				}
 				cut := idle
-				for range row.more { // for each of them the oldest goes
+				for range row.more { // the oldest is closed for each of them
 					cut = append(cut, rawDial(t, n))
 				}
 				cut = cut[:max(row.more, limit)]
@@ -234,7 +236,7 @@ func TestHalfOpen(t *testing.T) {
 	})
 }
 
-// TestHalfClosed: a connection that ends before its HELLO leaves nothing.
+// TestHalfClosed checks that a connection that ends before its HELLO leaves nothing.
 func TestHalfClosed(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		opts.MaxHalfOpen = 4

@@ -48,7 +48,7 @@ func busy(n *node, d time.Duration) time.Duration {
 	return used() - before
 }
 
-// TestIdle: nothing spins when nothing happens, whatever happened before.
+// TestIdle checks that nothing spins when there is no work, whatever happened before.
 func TestIdle(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -87,8 +87,9 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestOutOfDescriptors: when the process has no descriptor left, accepting pauses and does not spin, dialling fails
-// with the reason, sessions go on, and all recovers. It runs in a process of its own.
+// TestOutOfDescriptors checks that when the process has no descriptor left, accepting pauses and
+// does not spin, dialing fails with the reason, sessions continue, and all recovers. It runs in a
+// process of its own.
 func TestOutOfDescriptors(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -134,8 +135,8 @@ func TestOutOfDescriptors(t *testing.T) {
 	})
 }
 
-// TestContextWithoutDescriptors: a context that cannot be had for want of descriptors takes nothing with it: the next one serves.
-// It runs in a process of its own.
+// TestContextWithoutDescriptors checks that an Open of a context that fails for want of descriptors
+// affects nothing else: the next one serves. It runs in a process of its own.
 func TestContextWithoutDescriptors(t *testing.T) {
 	if !leak.Alone(t) {
 		return

@@ -25,8 +25,9 @@ func pair(t *testing.T) (a, b int) {
 	return fds[0], fds[1]
 }
 
-// TestSocketTakesEverything: what the socket does not take waits, in its order, up to a limit that ends the connection.
-func TestSocketTakesEverything(t *testing.T) {
+// TestSocketQueuesRest checks that bytes that the socket does not take wait, in their order,
+// up to a limit that ends the connection.
+func TestSocketQueuesRest(t *testing.T) {
 	a, b := pair(t)
 	s := &fdSocket{fd: a}
 	var sent, got []byte
@@ -70,8 +71,8 @@ func TestSocketTakesEverything(t *testing.T) {
 	require.False(t, s.hasPending(), "nothing is waited for any more")
 }
 
-// TestSocketReads: an end is told from nothing, and nothing is an error that package tls takes for a pause. A read that
-// came short is not followed by another.
+// TestSocketReads checks that an end is distinguished from no data, and no data is an error that
+// package tls takes for a pause. A short read is not followed by another.
 func TestSocketReads(t *testing.T) {
 	a, b := pair(t)
 	s := &fdSocket{fd: a}

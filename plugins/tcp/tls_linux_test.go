@@ -19,8 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestTLSBulk: large transfers go over a second connection that has TLS too, there and back, and cancels in their
-// middle leave the session as it was.
+// TestTLSBulk checks that large transfers use a second connection that has TLS too, in both
+// directions, and cancels in their middle do not affect the session.
 func TestTLSBulk(t *testing.T) {
 	const size = 8 << 20
 	opts := with(tcp.Options{}, mutualTLS(t))
@@ -76,7 +76,8 @@ func TestTLSBulk(t *testing.T) {
 	require.Equal(t, 1, a.ctx().Stats().BulkFlows)
 }
 
-// TestTLSBulkOfAnother: a second connection must be of the peer of the session, also if another peer has its token.
+// TestTLSBulkOfAnother checks that a second connection must be of the peer of the session, also if
+// another peer has its token.
 func TestTLSBulkOfAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
@@ -98,8 +99,9 @@ func TestTLSBulkOfAnother(t *testing.T) {
 	r.ping()
 }
 
-// TestTLSBulkToAnother: where the second connection is dialled the same peer must answer as before. Another one gets
-// no HELLO: if it took the connection up, its end would be that of the session.
+// TestTLSBulkToAnother checks that where the second connection is dialed the same peer must answer
+// as before. Another one gets no HELLO: if it accepted the connection, its end would be that of the
+// session.
 func TestTLSBulkToAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
@@ -134,7 +136,8 @@ func TestTLSBulkToAnother(t *testing.T) {
 	}
 }
 
-// TestTLSFault: memory that is gone ends its transfer, not the process: TLS never meets it.
+// TestTLSFault checks that memory that is unmapped ends its transfer, not the process: TLS never
+// accesses it.
 func TestTLSFault(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const size = 1 << 20
@@ -151,7 +154,7 @@ func TestTLSFault(t *testing.T) {
 			return m
 		}
 		fine, bad := make([]byte, size), half(t, size)
-		for range 3 { // the second comes up meanwhile
+		for range 3 { // the second is made meanwhile
 			for name, start := range map[string]func(o *na.Op) error{
 				"get into it": func(o *na.Op) error { return a.ctx().Get(o, local(bad), 0, b.cls.Addr(), whole.Key(), 0, size) },
 				"put from it": func(o *na.Op) error { return a.ctx().Put(o, local(bad), 0, b.cls.Addr(), whole.Key(), 0, size) },
@@ -171,7 +174,7 @@ func TestTLSFault(t *testing.T) {
 	})
 }
 
-// half is memory of which half is gone.
+// half returns memory of which half is unmapped.
 func half(t *testing.T, n int) []byte {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
@@ -185,7 +188,8 @@ func half(t *testing.T, n int) []byte {
 	return b
 }
 
-// TestTLSSlowPeer: a peer that takes a little all the time is not cut, although a write takes longer than WriteTimeout.
+// TestTLSSlowPeer checks that a peer that takes a little all the time is not cut, although a write
+// takes longer than WriteTimeout.
 func TestTLSSlowPeer(t *testing.T) {
 	t.Parallel()
 	const size, limit = 1 << 20, time.Second
@@ -225,7 +229,7 @@ func TestTLSSlowPeer(t *testing.T) {
 	}
 }
 
-// narrowDial connects to a node so that little is under way to it at a time.
+// narrowDial connects to a node so that few bytes are in flight to it at a time.
 func narrowDial(t *testing.T, n *node) *raw {
 	t.Helper()
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {

@@ -23,8 +23,8 @@ func lookedUp(t *testing.T, n *node, text string) (na.Addr, error) {
 	return end.Addr, end.Err
 }
 
-// greet sends a message to an address, and returns how that ended and, if it arrived, whom the target takes the
-// origin for.
+// greet sends a message to an address, and returns its result and, if it arrived, the name under
+// which the target has the origin.
 func greet(t *testing.T, a, b *node, to na.Addr) (who na.Identity, err error) {
 	t.Helper()
 	recv, got := op(b.ctx())
@@ -47,7 +47,8 @@ func greet(t *testing.T, a, b *node, to na.Addr) (who na.Identity, err error) {
 	return who, nil
 }
 
-// TestTLSNames: a certificate is verified against the host that the address was looked up by.
+// TestTLSNames checks that a certificate is verified against the host that the address was looked
+// up by.
 func TestTLSNames(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	named := func(names ...string) func(*x509.Certificate) {
@@ -102,7 +103,7 @@ func TestTLSNames(t *testing.T) {
 			_, err = greet(t, a, b, to)
 			require.NoError(t, err)
 		})
-		t.Run("Others", func(t *testing.T) { // whichever kind of name is wanted, all that are there are told
+		t.Run("Others", func(t *testing.T) { // all names that are there are listed, of any kind
 			for text, want := range map[string]string{"tcp://evil.test": "evil.test", "tcp://127.0.0.1": "127.0.0.1"} {
 				b, port := server(t, func(c *x509.Certificate) {
 					c.DNSNames, c.IPAddresses = []string{"kv.test"}, []net.IP{net.IPv4(10, 0, 0, 7)}
@@ -175,7 +176,7 @@ func TestTLSNames(t *testing.T) {
 	})
 }
 
-// TestIdentityNames: what a certificate says of its owner.
+// TestIdentityNames checks the names in a certificate.
 func TestIdentityNames(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	spiffe, err := url.Parse("spiffe://cluster.test/ns/shop/sa/cart")

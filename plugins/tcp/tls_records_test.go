@@ -23,8 +23,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// records is the records of TLS 1.3 with AES-128-GCM, taken over from package tls after its handshake: that package never
-// asks for new keys.
+// records implements the records of TLS 1.3 with AES-128-GCM, taken over from package tls after its
+// handshake: that package never requests new keys.
 type records struct {
 	*net.TCPConn
 	t       testing.TB
@@ -32,7 +32,7 @@ type records struct {
 	plain   []byte // decrypted, not yet read
 	updates int    // of the peer's keys
 
-	notified bool // close_notify has come
+	notified bool // close_notify has arrived
 }
 
 // half13 is one direction.
@@ -81,7 +81,7 @@ func (h *half13) begin(t testing.TB, secret []byte) {
 	h.iv = h.derive("iv", 12)
 }
 
-// update goes on to the next keys.
+// update switches to the next keys.
 func (h *half13) update() { h.begin(h.t, h.derive("traffic upd", sha256.Size)) }
 
 // derive is HKDF-Expand-Label of RFC 8446 without a context.
@@ -110,7 +110,7 @@ func (c *records) record(kind byte, data []byte) error {
 	return err
 }
 
-// update goes on to new keys, and asks the peer to do so too.
+// update switches to new keys, and requests the same of the peer.
 func (c *records) update() {
 	c.t.Helper()
 	require.NoError(c.t, c.record(22, []byte{24, 0, 0, 1, 1}))
@@ -150,8 +150,8 @@ func (c *records) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestTLSKeyUpdate: a peer may ask for new keys in the middle of a session, between two records of one frame too, and when
-// nothing was written for long.
+// TestTLSKeyUpdate checks that a peer may request new keys in the middle of a session, between two
+// records of one frame too, and when nothing was written for long.
 func TestTLSKeyUpdate(t *testing.T) {
 	t.Parallel()
 	cfg := mutualTLS(t)

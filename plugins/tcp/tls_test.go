@@ -65,7 +65,8 @@ func (r *raw) ping() {
 	r.readKind(frame.Pong)
 }
 
-// TestTLSIdentity: each side has the verified certificate of the other, and nothing that was not verified.
+// TestTLSIdentity checks that each side has the verified certificate of the other, and nothing that
+// was not verified.
 func TestTLSIdentity(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	server, client := ca.issue("server", nil), ca.issue("client", nil)
@@ -116,8 +117,8 @@ func TestTLSIdentity(t *testing.T) {
 	})
 }
 
-// TestTLSIdentityChain: certificates that a peer sends beside its chain are not in its identity, nor is a chain that
-// nobody has verified.
+// TestTLSIdentityChain checks that certificates that a peer sends in addition to its chain are not
+// in its identity, nor is a chain that was not verified.
 func TestTLSIdentityChain(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	x := ca.under("x")
@@ -162,8 +163,8 @@ func TestTLSIdentityChain(t *testing.T) {
 	})
 }
 
-// TestTLSIdentityForClient: a certificate that nobody looks at proves nothing, although the functions of a
-// configuration that was not used would have looked at it.
+// TestTLSIdentityForClient checks that a certificate that is not verified proves nothing, although
+// the functions of a configuration that was not used would have verified it.
 func TestTLSIdentityForClient(t *testing.T) {
 	ca, stranger := newAuthority(t, "cluster"), newAuthority(t, "stranger")
 	server, client := ca.issue("server", nil), stranger.issue("client", nil)
@@ -209,8 +210,9 @@ func TestTLSIdentityForClient(t *testing.T) {
 	})
 }
 
-// TestTLSRefused (F83): whoever cannot prove what is asked for is refused before anything of a message leaves, is
-// told what to do, and leaves nothing; others are served.
+// TestTLSRefused (F83) checks that a peer that cannot prove what is required is refused before
+// anything of a message leaves, gets an error with the remedy, and leaves nothing; others are
+// served.
 func TestTLSRefused(t *testing.T) {
 	t.Parallel()
 	ca, stranger := newAuthority(t, "cluster"), newAuthority(t, "stranger")
@@ -257,7 +259,7 @@ func TestTLSRefused(t *testing.T) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
 				opts := opts
-				opts.MaxHalfOpen = 2 // what was refused does not count for long
+				opts.MaxHalfOpen = 2 // a refused connection does not count for long
 				b := open(t, "tcp://127.0.0.1:0", with(opts, row.server), na.Config{}, 1)
 				a := open(t, "tcp://", with(opts, row.client), na.Config{}, 1)
 				recv, got := op(b.ctx())
@@ -286,7 +288,8 @@ func TestTLSRefused(t *testing.T) {
 	})
 }
 
-// TestTLSDowngrade (F83): nothing older than TLS 1.3 and no other protocol, whatever the configuration says.
+// TestTLSDowngrade (F83) checks that nothing older than TLS 1.3 and no other protocol is accepted,
+// with any configuration.
 func TestTLSDowngrade(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg := ca.mutual(ca.issue("node", nil))
@@ -341,8 +344,8 @@ func TestTLSDowngrade(t *testing.T) {
 	})
 }
 
-// TestTLSBroken: what breaks TLS, or ends it, ends that connection and no other. An end that was not announced is told
-// from one that was.
+// TestTLSBroken checks that a fault of TLS, or its end, ends that connection and no other. An end
+// without a close_notify is distinguished from one with it.
 func TestTLSBroken(t *testing.T) {
 	cfg := mutualTLS(t)
 	rows := map[string]struct {
@@ -391,7 +394,8 @@ func rawWrite(r *raw, b []byte) {
 	require.NoError(r.t, err)
 }
 
-// TestTLSEnds: a context that is closed says so in the session, and announces the end of TLS.
+// TestTLSEnds checks that the close of a context is announced in the session, and by the
+// close_notify of TLS.
 func TestTLSEnds(t *testing.T) {
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -412,7 +416,7 @@ func TestTLSEnds(t *testing.T) {
 // rawConn hides everything but Read.
 type rawConn struct{ io.Reader }
 
-// TestTLSBadHello: inside TLS strangers are turned away as without it.
+// TestTLSBadHello checks that inside TLS invalid peers are refused as without it.
 func TestTLSBadHello(t *testing.T) {
 	cfg := mutualTLS(t)
 	rows := map[string]struct {
@@ -437,7 +441,7 @@ func TestTLSBadHello(t *testing.T) {
 				require.Contains(t, text, row.text)
 			})
 		}
-		// A HELLO may come byte by byte, and what follows it at once is not lost.
+		// A HELLO may arrive byte by byte, and bytes right behind it are not lost.
 		r := rawDial(t, n).secure(raw13(cfg))
 		ping := frame.Header{Kind: frame.Ping, Credit: 32}
 		hello := helloFrame(func(*frame.Greeting) {})
@@ -450,7 +454,7 @@ func TestTLSBadHello(t *testing.T) {
 	})
 }
 
-// TestTLSReplay (F78): a session that was recorded and is played again opens nothing.
+// TestTLSReplay (F78) checks that a session that was recorded and is played again opens nothing.
 func TestTLSReplay(t *testing.T) {
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -460,7 +464,7 @@ func TestTLSReplay(t *testing.T) {
 		o, sent := op(a.ctx())
 		require.NoError(t, a.ctx().SendUnexpected(o, l.addr(), 1, []byte("once")))
 		_ = a.ctx().Progress(0)
-		var tape bytes.Buffer // what a says
+		var tape bytes.Buffer // data from a
 		near := l.accept()
 		far, err := net.Dial("tcp", hostPort(b))
 		require.NoError(t, err)
@@ -497,7 +501,8 @@ func TestTLSReplay(t *testing.T) {
 	})
 }
 
-// TestTLSResumesNothing: no tickets are given, and none are used: every connection authenticates the peer anew.
+// TestTLSResumesNothing checks that no tickets are given, and none are used: every connection
+// authenticates the peer anew.
 func TestTLSResumesNothing(t *testing.T) {
 	cfg := mutualTLS(t)
 	tickets := tls.NewLRUClientSessionCache(8)
@@ -506,13 +511,13 @@ func TestTLSResumesNothing(t *testing.T) {
 		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
 		for range 2 {
 			r := secureJoin(t, n, cfg, greeting())
-			r.ping() // a ticket would have come before it
+			r.ping() // a ticket would have arrived before it
 			require.False(t, r.nc.(*tls.Conn).ConnectionState().DidResume)
 			ticket, _ := tickets.Get("127.0.0.1")
 			require.Nil(t, ticket)
 		}
 
-		// A listener that gives some is not asked for the second time either.
+		// A listener that issues some is not offered them the second time either.
 		l := rawListen(t)
 		for range 2 {
 			m := open(t, "tcp://", with(opts, cfg), na.Config{}, 1)
@@ -531,7 +536,8 @@ func TestTLSResumesNothing(t *testing.T) {
 	})
 }
 
-// TestTLSConfigForClient: what the user's function chooses for a client is forced too.
+// TestTLSConfigForClient checks that the rules are enforced too for the configuration that the
+// user's function chooses for a client.
 func TestTLSConfigForClient(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg := ca.mutual(ca.issue("node", nil))
@@ -540,7 +546,7 @@ func TestTLSConfigForClient(t *testing.T) {
 	asking := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return loose, nil }}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", with(opts, asking), na.Config{}, 1)
-		secureJoin(t, n, ca.mutual(), greeting()).ping() // without a certificate, as the function says
+		secureJoin(t, n, ca.mutual(), greeting()).ping() // without a certificate, as the function requires
 		r := rawDial(t, n)
 		old := raw13(ca.mutual())
 		old.MaxVersion = tls.VersionTLS12
@@ -548,7 +554,7 @@ func TestTLSConfigForClient(t *testing.T) {
 	})
 }
 
-// TestIdentityWithoutTLS: nothing is proven then.
+// TestIdentityWithoutTLS checks that without TLS no identity is proven.
 func TestIdentityWithoutTLS(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://", opts, na.Config{}, 1)
@@ -567,8 +573,9 @@ func TestIdentityWithoutTLS(t *testing.T) {
 	})
 }
 
-// TestTLSHalfOpen: the resources of peers that are not authenticated are limited: in number, in time, and in memory,
-// wherever in the handshake they stop. Who has shown certificates that are accepted may hold twice as much.
+// TestTLSHalfOpen checks that the resources of peers that are not authenticated are limited: in
+// number, in time, and in memory, wherever in the handshake they stop. A peer that has presented
+// certificates that are accepted may hold twice as much.
 func TestTLSHalfOpen(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -581,7 +588,7 @@ func TestTLSHalfOpen(t *testing.T) {
 	}
 	small, large := clientHello(t, raw13(cfg)), clientHello(t, wide)
 	require.Greater(t, len(large), 3700)
-	chain := raw13(cfg) // nor is it far from what is allowed
+	chain := raw13(cfg) // nor is it far from the limit
 	for range 12 {
 		own := &chain.Certificates[0]
 		chain.Certificates = []tls.Certificate{{Certificate: append(slices.Clone(own.Certificate), own.Certificate[0]), PrivateKey: own.PrivateKey}}
@@ -615,7 +622,7 @@ func TestTLSHalfOpen(t *testing.T) {
 						require.NoError(t, err)
 					}
 				}
-				settled.ping() // what came before it is under way
+				settled.ping() // earlier bytes are in flight
 				used := int(memory()-before) / limit
 				if raceflag.Enabled { // which takes memory of its own
 					used /= 2
@@ -653,7 +660,7 @@ func halfProof(r *raw, cfg *tls.Config) {
 	rawWrite(r, last[:len(last)-100])
 }
 
-// partial keeps what is written last back.
+// partial holds back the end of the last write.
 type partial struct {
 	net.Conn
 	last []byte
@@ -667,7 +674,7 @@ func (p *partial) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Read sends what was kept back first.
+// Read sends the held bytes first.
 func (p *partial) Read(b []byte) (int, error) {
 	if _, err := p.Write(nil); err != nil {
 		return 0, err
@@ -675,7 +682,7 @@ func (p *partial) Read(b []byte) (int, error) {
 	return p.Conn.Read(b)
 }
 
-// TestTLSTooMuch: a peer that sends too much before it is authenticated is refused.
+// TestTLSTooMuch checks that a peer that sends too much before it is authenticated is refused.
 func TestTLSTooMuch(t *testing.T) {
 	cfg := mutualTLS(t)
 	wide := raw13(cfg)
@@ -698,7 +705,7 @@ func full(t testing.TB, n *node, cfg *tls.Config) bool {
 	return tls.Client(nc, raw13(cfg)).Handshake() != nil
 }
 
-// memory is what is in use: of the heap and of stacks.
+// memory returns the memory in use: of the heap and of stacks.
 func memory() int64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -729,8 +736,8 @@ func clientHello(t testing.TB, cfg *tls.Config) []byte {
 	return <-hello
 }
 
-// TestTLSSlowFunction: a handshake that a function of the program keeps counts as half open until the function
-// returns, though its time is over.
+// TestTLSSlowFunction checks that a handshake in a function of the program counts as half open
+// until the function returns, though its time is over.
 func TestTLSSlowFunction(t *testing.T) {
 	t.Parallel()
 	const limit = 4
@@ -769,8 +776,8 @@ func TestTLSSlowFunction(t *testing.T) {
 	})
 }
 
-// TestTLSPanic: a function of the program that panics, or ends its goroutine, ends the connection that it was called
-// for, and that counts as half open no longer.
+// TestTLSPanic checks that a function of the program that panics, or ends its goroutine, ends the
+// connection that it was called for, and that counts as half open no longer.
 func TestTLSPanic(t *testing.T) {
 	t.Parallel()
 	cfg := mutualTLS(t)
@@ -795,14 +802,14 @@ func TestTLSPanic(t *testing.T) {
 					})
 					opts := with(opts, own)
 					opts.MaxHalfOpen, opts.HandshakeTimeout = 2, time.Hour
-					timeout := 200 * time.Millisecond // a goroutine that has ended says nothing: only this ends the attempt
+					timeout := 200 * time.Millisecond // a goroutine that has ended returns nothing: only this ends the attempt
 					if stop == "panic" {
 						timeout = patience
 					}
 					n := open(t, "tcp://127.0.0.1:0", opts, na.Config{ConnectTimeout: timeout}, 1)
 					for range 3 {
 						r := rawDial(t, n)
-						_ = tls.Client(r.tcp, raw13(cfg)).Handshake() // the proof may be on its way
+						_ = tls.Client(r.tcp, raw13(cfg)).Handshake() // the proof may be in flight
 						_, _ = io.Copy(io.Discard, r.tcp)
 						_ = r.tcp.Close()
 					}
@@ -827,8 +834,9 @@ func TestTLSPanic(t *testing.T) {
 	})
 }
 
-// TestTLSNobodyAnswers: a peer that accepts, and does not go on with TLS, is given up.
-func TestTLSNobodyAnswers(t *testing.T) {
+// TestTLSPeerSilent checks that a dial of a peer that accepts, and does not continue TLS, times
+// out.
+func TestTLSPeerSilent(t *testing.T) {
 	t.Parallel()
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -851,8 +859,8 @@ func TestTLSNobodyAnswers(t *testing.T) {
 	})
 }
 
-// TestTLSNameOfAnother: a peer whose certificate is not for the address at which it says that it listens is not taken
-// for the one that does.
+// TestTLSNameOfAnother checks that a peer whose certificate is not for the address at which it
+// claims to listen is not taken for the owner of that address.
 func TestTLSNameOfAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg := ca.mutual(ca.issue("node", nil))
@@ -876,7 +884,7 @@ func TestTLSNameOfAnother(t *testing.T) {
 		require.Equal(t, "secret", string(payload))
 		liar.ping()
 
-		// One whose certificate is for the address is taken at its word.
+		// A peer whose certificate is for the address gets it as its name.
 		l = rawListen(t)
 		g = greeting()
 		g.Listen = l.addr().Name()
@@ -885,7 +893,7 @@ func TestTLSNameOfAnother(t *testing.T) {
 		_, payload = true1.readKind(frame.Unexpected)
 		require.Equal(t, "hello", string(payload))
 
-		// So is one whose chain was not verified yet.
+		// So does one whose chain was not verified yet.
 		own := cfg.Clone()
 		own.ClientAuth, own.VerifyConnection = tls.RequireAnyClientCert, func(tls.ConnectionState) error { return nil }
 		m := open(t, "tcp://127.0.0.1:0", with(opts, own), na.Config{}, 1)
@@ -897,7 +905,7 @@ func TestTLSNameOfAnother(t *testing.T) {
 	})
 }
 
-// TestTLSOptions: what cannot work is said when the class is opened.
+// TestTLSOptions checks that options that cannot work are an error of Open.
 func TestTLSOptions(t *testing.T) {
 	_, err := na.Open("tcp://", na.Config{Plugins: []na.Plugin{tcp.New(tcp.Options{TLS: &tls.Config{MaxVersion: tls.VersionTLS12}})}})
 	code(t, na.ErrInvalid, err)
@@ -918,8 +926,8 @@ func longer(cfg *tls.Config, n int) *tls.Config {
 	return cfg
 }
 
-// TestTLSLongChain: a client whose certificates are too long gets an error that says so, and what to do; the server
-// logs and counts it.
+// TestTLSLongChain checks that a client whose certificates are too long gets an error with the
+// reason and the remedy; the server logs and counts it.
 func TestTLSLongChain(t *testing.T) {
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
