@@ -22,7 +22,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// What a child is told.
+// The commands of a child.
 const (
 	dirEnv  = "QUICKSILVER_SM_DIR"
 	peerEnv = "QUICKSILVER_SM_PEER"
@@ -35,12 +35,13 @@ func init() {
 	roles["origin"] = caller
 }
 
-// patient waits for ever for peers that say nothing: only the end of a session tells of their death.
+// patient is a configuration without timeouts of silent peers: only the end of a session reports
+// their exit.
 func patient(dir string) hg.Config {
 	return hg.Config{NA: na.Config{PeerTimeout: time.Hour, ConnectTimeout: 10 * time.Second, Plugins: []na.Plugin{sm.New(sm.Options{Dir: dir})}}}
 }
 
-// lifeline ends the process with its standard input, and at the point that it is told.
+// lifeline ends the process with its standard input, and at the commanded point.
 func lifeline() {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -88,7 +89,7 @@ func open(addr string, cfg hg.Config, handler hg.Handler) (*hg.Context, error) {
 	return cls.NewContext()
 }
 
-// child opens a class in a child, and says where it is.
+// child opens a class in a child, and prints its address.
 func child(addr string, handler hg.Handler) (*hg.Context, error) {
 	lifeline()
 	hctx, err := open(addr, patient(os.Getenv(dirEnv)), handler)
@@ -248,7 +249,7 @@ type process struct {
 	in   io.Closer
 	out  *bufio.Reader
 	addr na.Addr
-	done chan time.Time // when it was dead
+	done chan time.Time // when it exited
 	at   time.Time      // that, once it was taken from done
 }
 
@@ -257,7 +258,7 @@ func (s *survivor) start(role string, env ...string) *process {
 	s.t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(append(os.Environ(), roleEnv+"="+role, dirEnv+"="+s.dir, peerEnv+"="+s.cls.Addr().String()), env...)
-	if !strings.HasPrefix(role, "vandal") { // what that says at its end is of no interest
+	if !strings.HasPrefix(role, "vandal") { // its error at the end does not matter
 		cmd.Stderr = os.Stderr
 	}
 	in, err := cmd.StdinPipe()
@@ -284,7 +285,7 @@ func (p *process) line() string {
 
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
-// isDead reports whether the process is gone.
+// isDead reports whether the process has exited.
 func (p *process) isDead() bool {
 	select {
 	case p.at = <-p.done:
@@ -293,7 +294,7 @@ func (p *process) isDead() bool {
 	return !p.at.IsZero()
 }
 
-// dead waits until the process is gone, and returns when it was.
+// dead waits until the process has exited, and returns the time of that.
 func (p *process) dead() time.Time {
 	p.t.Helper()
 	defer p.in.Close()

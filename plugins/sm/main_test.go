@@ -11,7 +11,7 @@ import (
 // roleEnv makes the test binary be another process of a test.
 const roleEnv = "QUICKSILVER_SM_ROLE"
 
-// roles are what it may be.
+// roles are the programs that the test binary may run as.
 var roles = map[string]func() error{}
 
 func TestMain(m *testing.M) {

@@ -15,8 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// footprint returns what this process shares: how many bytes are reserved, and how many of these are there. A piece of memory that is
-// mapped twice counts once.
+// footprint returns the shared memory of this process: the bytes that are reserved, and those that
+// are resident. A piece of memory that is mapped twice counts once.
 func footprint(t *testing.T) (reserved, there int) {
 	f, err := os.Open("/proc/self/smaps")
 	require.NoError(t, err)
@@ -46,7 +46,8 @@ func footprint(t *testing.T) (reserved, there int) {
 	return reserved, there
 }
 
-// What a pair of processes costs: 400 KiB reserved before the first bulk transfer, of which 32 KiB are there after one call.
+// TestFootprint checks the memory of a pair of processes: 400 KiB reserved before the first bulk
+// transfer, of which 32 KiB are resident after one call.
 func TestFootprint(t *testing.T) {
 	dir, err := os.MkdirTemp("", "sm")
 	require.NoError(t, err)
@@ -97,7 +98,8 @@ func TestFootprint(t *testing.T) {
 	require.Zero(t, reserved)
 }
 
-// Memory that is not there when it is first touched is an error of the pair, not the end of the process.
+// TestProbe checks that memory that is unmapped when it is first touched is an error of the pair,
+// and does not end the process.
 func TestProbe(t *testing.T) {
 	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
 	require.NoError(t, err)
@@ -115,7 +117,7 @@ func TestProbe(t *testing.T) {
 	require.ErrorIs(t, translateError(err), na.ErrNoMemory)
 }
 
-// What a peer shares must be as long as it says, and stay.
+// TestMapMemory checks that memory that a peer shares must have the announced length, and keep it.
 func TestMapMemory(t *testing.T) {
 	memfd := func(size, seals int) int {
 		fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

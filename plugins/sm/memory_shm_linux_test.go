@@ -24,9 +24,10 @@ func init() {
 	roles["no /dev/shm"] = func() error { return inside(bareDev()) }
 }
 
-// The package works where /dev/shm is tiny, and where there is none: its tests pass there.
+// TestDevShm checks that the package works where /dev/shm is tiny, and where there is none: its
+// tests pass there.
 func TestDevShm(t *testing.T) {
-	which := []string{"-test.run=^Test(DeathAtEachPoint|ManyAttach|Footprint|NoMemory|PingPongSendsNoCredit)$"}
+	which := []string{"-test.run=^Test(ExitAtEachPoint|ManyAttach|Footprint|NoMemory|PingPongSendsNoCredit)$"}
 	if long.On {
 		which = nil
 	}
@@ -67,7 +68,7 @@ func bareDev() error {
 	return unix.Mount(dir, "/dev", "", unix.MS_MOVE, "")
 }
 
-// inside goes on as the tests, in what was mounted.
+// inside runs the tests with the new mounts.
 func inside(err error) error {
 	if err != nil {
 		return err

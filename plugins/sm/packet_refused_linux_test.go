@@ -89,8 +89,10 @@ func refuse(t *testing.T, kind uint16, fds, n int, err error) (left *int) {
 	return &n
 }
 
-// TestTooManyReferences: descriptors on their way through sockets are counted by user, and the system refuses more than RLIMIT_NOFILE of
-// them: when many processes start together. Each packet with which a session begins is sent again then, and no call fails.
+// TestTooManyReferences checks that packets that the system refuses are sent again. It counts
+// descriptors in flight through sockets by user, and refuses more than RLIMIT_NOFILE of them, as
+// when many processes start together. Each packet with which a session begins is sent again then,
+// and no call fails.
 func TestTooManyReferences(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind uint16
@@ -105,7 +107,7 @@ func TestTooManyReferences(t *testing.T) {
 	}
 }
 
-// TestTooManyReferencesForever: they are not sent again for ever.
+// TestTooManyReferencesForever checks that packets are not sent again for ever.
 func TestTooManyReferencesForever(t *testing.T) {
 	old := sendTime
 	sendTime = 20 * time.Millisecond
@@ -132,9 +134,10 @@ func limitFDs(t *testing.T, n int) (restore func()) {
 	return restore
 }
 
-// TestAreaWithoutDescriptors: a peer's area reaches a process that can have no more descriptors: its memory is mapped and the descriptor
-// closed, for which the spare one of the context is enough. Where even that is taken the session waits, others go on, and it goes on when
-// descriptors are free again.
+// TestAreaWithoutDescriptors checks that a peer's area reaches a process that can have no more
+// descriptors: its memory is mapped and the descriptor closed, for which the spare one of the
+// context is enough. Where even that is taken the session waits, others continue, and it continues
+// when descriptors are free again.
 func TestAreaWithoutDescriptors(t *testing.T) {
 	for name, limit := range map[string]func(t *testing.T) int{
 		"one is spare": func(t *testing.T) int {
@@ -184,7 +187,7 @@ func TestAreaWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// TestTooManyReferencesOfArea: a long message waits until the system takes the area.
+// TestTooManyReferencesOfArea checks that a long message waits until the system takes the area.
 func TestTooManyReferencesOfArea(t *testing.T) {
 	p := newPair(t, na.Config{})
 	require.NoError(t, p.send())

@@ -15,7 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Who takes a name first removes what the dead have left. It may look at a name that another is about to take: that one gets it.
+// TestNamesTakenAtOnce checks processes that take names at once. The first removes the files of
+// exited owners. It may look at a name that another is about to take: that one gets it.
 func TestNamesTakenAtOnce(t *testing.T) {
 	t.Parallel()
 	o := &Options{Dir: filepath.Join(t.TempDir(), "names")}
@@ -38,8 +39,9 @@ func TestNamesTakenAtOnce(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// A name belongs to one until that one gives it back or dies; the next gets it though others are removing what is left of it.
-func TestNameOfTheDead(t *testing.T) {
+// TestNameOfExitedProcess checks that a name belongs to one process until that gives it back or exits;
+// the next gets it though others are removing the files of the former.
+func TestNameOfExitedProcess(t *testing.T) {
 	o := &Options{Dir: filepath.Join(t.TempDir(), "names")}
 	p, _, err := o.listen("here")
 	require.NoError(t, err)
@@ -73,7 +75,7 @@ func TestNameOfTheDead(t *testing.T) {
 	all.Wait()
 }
 
-// leave leaves what a process leaves that listened at a name and was killed.
+// leave leaves the files of a process that listened at a name and was killed.
 func leave(t *testing.T, o *Options, name string) {
 	t.Helper()
 	p, _, err := o.listen(name)
@@ -82,9 +84,11 @@ func leave(t *testing.T, o *Options, name string) {
 	require.NoError(t, unix.Close(p.lock))
 }
 
-// TestLockFileCleanedAway: cleaners of /tmp remove lock files and leave sockets. In the default directory a name is free all the same when
-// its process has died, and what is left of those that are taken by nobody else is swept; a process that lives keeps its socket. In a
-// directory of the program's that holds for the names only that nobody else can have chosen.
+// TestLockFileCleanedAway checks names whose lock files are removed: cleaners of /tmp remove lock
+// files and leave sockets. In the default directory a name is free all the same when its process
+// has exited, and files of names without an owner are removed; a process that is alive keeps its
+// socket. In a directory of the program's that holds for the names only that no other user can have
+// chosen.
 func TestLockFileCleanedAway(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		t.Run(map[bool]string{true: "default directory", false: "Options.Dir"}[own], func(t *testing.T) {
@@ -138,8 +142,9 @@ func TestLockFileCleanedAway(t *testing.T) {
 	}
 }
 
-// A directory of names may hold other people's files, whatever they are called: none is touched by those who listen, end and are killed
-// there. A name that is taken by one of them is an error that names it.
+// TestFilesOfOthers checks that a directory of names may hold files of other users, with any names:
+// none is changed by processes that listen, end and are killed there. A name that is taken by one
+// of them is an error that names it.
 func TestFilesOfOthers(t *testing.T) {
 	for _, anyUser := range []bool{false, true} {
 		o := &Options{Dir: t.TempDir(), AnyUser: anyUser}
@@ -182,9 +187,9 @@ func TestFilesOfOthers(t *testing.T) {
 			require.ErrorContains(t, err, in(name))
 			require.Equal(t, before, list())
 		}
-		for range 2 { // what is left after a kill is swept, or taken again
+		for range 2 { // files left by a kill are removed, or taken again
 			leave(t, o, "Gemfile")
-			require.NoError(t, os.Remove(in("Gemfile"))) // the lock file alone
+			require.NoError(t, os.Remove(in("Gemfile"))) // the lock file only
 			leave(t, o, "server")
 			p, _, err := o.listen("server")
 			require.NoError(t, err)
@@ -202,7 +207,7 @@ func TestFilesOfOthers(t *testing.T) {
 			require.Equal(t, before, list())
 		}
 
-		// A name of ours at which somebody else has begun to listen.
+		// A name of ours at which another process has begun to listen.
 		leave(t, o, "taken")
 		require.NoError(t, os.Remove(in("taken")))
 		other, err := net.Listen("unixpacket", in("taken"))

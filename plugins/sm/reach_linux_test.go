@@ -27,7 +27,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// A neighbourhood is two classes of this process: one lends memory of the pool, and nobody drives it but to take it back; the other reads.
+// A neighbourhood is two classes of this process: one lends memory of the pool, and is driven only
+// to take it back; the other reads.
 type neighbourhood struct {
 	t            *testing.T
 	opts         Options
@@ -65,7 +66,7 @@ func newNeighbourhoodWith(t *testing.T, size int, opts Options) *neighbourhood {
 		require.NoError(t, os.RemoveAll(dir))
 	})
 	n.lend()
-	_, err = n.get(size) // asks for the chunk
+	_, err = n.get(size) // requests the chunk
 	require.NoError(t, err)
 	n.until(n.direct)
 	return n
@@ -152,8 +153,9 @@ func (n *neighbourhood) direct() bool {
 	return true
 }
 
-// A get needs no help of the owner. When it is canceled nothing more is copied.
-func TestReachAloneAndCanceled(t *testing.T) {
+// TestReachWithoutOwner checks that a get needs no call of the owner. When it is canceled
+// nothing more is copied.
+func TestReachWithoutOwner(t *testing.T) {
 	const size = 9 << 20
 	n := newNeighbourhood(t, size)
 	for i := range n.mem {
@@ -190,7 +192,8 @@ func TestReachAloneAndCanceled(t *testing.T) {
 	}
 }
 
-// A cancel while another goroutine copies lets it end the piece, and nothing more.
+// TestReachCanceledInCopy checks that a cancel while another goroutine copies lets it end the
+// piece, and nothing more.
 func TestReachCanceledInCopy(t *testing.T) {
 	const size = 64 << 20
 	n := newNeighbourhoodWith(t, size, Options{})
@@ -216,7 +219,8 @@ func TestReachCanceledInCopy(t *testing.T) {
 	require.Positive(t, inTime)
 }
 
-// What was read when the owner had taken the memory back never counts, wherever the read is then.
+// TestReachRevoked checks that bytes that were read after the owner has taken the memory back never
+// count, wherever the read is then.
 func TestReachRevoked(t *testing.T) {
 	const size = 4 * reachPiece
 	n := newNeighbourhood(t, size)
@@ -257,7 +261,8 @@ func TestReachRevoked(t *testing.T) {
 	n.lend()
 }
 
-// A view outlives its session, and the mapping goes with it.
+// TestViewOutlivesSession checks that a view is valid after its session has ended, and its end
+// removes the mapping.
 func TestViewOutlivesSession(t *testing.T) {
 	n := newNeighbourhood(t, 10_000)
 	n.mem[9999] = 9
@@ -269,8 +274,8 @@ func TestViewOutlivesSession(t *testing.T) {
 	n.other = openAt(t, "sm://", n.opts)
 }
 
-// Chunks that the owner has given back are not kept for ever.
-func TestGoneChunks(t *testing.T) {
+// TestFreedChunks checks that chunks that the owner has given back are not kept for ever.
+func TestFreedChunks(t *testing.T) {
 	n := newNeighbourhood(t, 100)
 	mapped := func() int {
 		b, err := os.ReadFile("/proc/self/maps")
@@ -294,7 +299,8 @@ func TestGoneChunks(t *testing.T) {
 	n.handle, n.mem = own, small
 }
 
-// The key of an owner that has ended reaches nothing of the one that listens there now, although its chunk has the same number.
+// TestReachRestarted checks that the key of an owner that has ended reaches nothing of the process
+// that listens there now, although its chunk has the same number.
 func TestReachRestarted(t *testing.T) {
 	n := newNeighbourhood(t, 10_000)
 	stale := n.remote
@@ -315,7 +321,8 @@ func TestReachRestarted(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Nothing of the pool is shared with other users, and nothing is asked of them.
+// TestReachOtherUser checks that nothing of the pool is shared with other users, and nothing is
+// requested from them.
 func TestReachOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -349,7 +356,8 @@ func TestReachOtherUser(t *testing.T) {
 	require.ErrorIs(t, ended.Err, na.ErrPeerLost)
 }
 
-// Only memory of one piece that is from the pool, and that everybody with the handle may read, is read so.
+// TestReachOrdinaryMemory checks that only memory of one piece that is from the pool, and that
+// every process with the handle may read, is read so.
 func TestReachOrdinaryMemory(t *testing.T) {
 	n := newNeighbourhood(t, 10_000)
 	for name, c := range map[string]struct {
@@ -373,8 +381,8 @@ func TestReachOrdinaryMemory(t *testing.T) {
 	}
 }
 
-// Whatever a peer sends for a chunk that was asked for, its own session ends at most; and whatever it writes into the chunk, nobody reads
-// beside it.
+// TestBadChunks checks that an invalid answer to a request of a chunk ends the peer's own session
+// at most; and whatever a peer writes into the chunk, no read is outside of it.
 func TestBadChunks(t *testing.T) {
 	h := newHost(t, Options{})
 	local, err := h.cls.NewMem(make([]byte, 1<<20))
@@ -395,7 +403,7 @@ func TestBadChunks(t *testing.T) {
 	for name, c := range map[string]struct {
 		body []byte
 		fds  []int
-		want string // empty: it goes on
+		want string // empty: the session continues
 	}{
 		"good":                {says(5, size), []int{fd}, ""},
 		"none":                {says(5, 0)[:4], nil, ""},
@@ -446,9 +454,9 @@ func TestBadChunks(t *testing.T) {
 				op := get()
 				_ = h.nctx.Progress(0)
 				h.nctx.Trigger(0)
-				op.Cancel() // one of which the stranger was asked
+				op.Cancel() // one that was requested of the stranger
 				h.nctx.Trigger(0)
-				for ok := true; ok; { // what the stranger is asked
+				for ok := true; ok; { // request to the stranger
 					var m ring.Taken
 					ok, _, err = s.end.Take(ring.Messages, &m, make([]byte, 4096))
 					require.NoError(t, err)
@@ -464,7 +472,8 @@ func TestBadChunks(t *testing.T) {
 	}
 }
 
-// TestChunkAnsweredTwice: a peer that was stopped while a chunk was asked for again answers both times, and the session goes on.
+// TestChunkAnsweredTwice checks that a peer that was stopped while a chunk was requested again
+// answers both times, and the session continues.
 func TestChunkAnsweredTwice(t *testing.T) {
 	old := wantAgain
 	wantAgain = 0
@@ -512,7 +521,8 @@ func TestChunkAnsweredTwice(t *testing.T) {
 	}
 }
 
-// What a peer says that it has read counts for memory that it may read, and for nothing else.
+// TestForgedRead checks that a report of a peer of the bytes that it has read counts for memory
+// that it may read, and for nothing else.
 func TestForgedRead(t *testing.T) {
 	h := newHost(t, Options{})
 	s := h.stranger()

@@ -47,7 +47,7 @@ var (
 	lent   []byte
 )
 
-// pull pulls memory of the caller, or looks at it, as the first byte says, and says what it was.
+// pull pulls memory of the caller, or views it, by the first byte, and returns its contents.
 func pull(in hg.Request) error {
 	b, err := in.InputRaw()
 	if err != nil {
@@ -132,8 +132,8 @@ type answer struct {
 	err  error
 }
 
-// Nothing that was read after a Close has completed is taken for what was lent, whatever becomes of the reader meanwhile; and the Close
-// waits for no reader.
+// TestPoison checks that bytes read after a Close has completed are never taken for lent ones, in
+// any state of the reader; and that the Close waits for no reader.
 func TestPoison(t *testing.T) {
 	f := newFuneral(t)
 	mem, err := bulk.Alloc(lentSize)
@@ -193,7 +193,7 @@ func TestPoison(t *testing.T) {
 	f.bury(p, nil)
 }
 
-// reader starts a child that reads, and that has mapped what this process lends.
+// reader starts a child that reads, and that has mapped the memory that this process lends.
 func (f *funeral) reader() *process {
 	p := f.start("reader")
 	mem, err := bulk.Alloc(lentSize)
@@ -214,7 +214,8 @@ func (f *funeral) reader() *process {
 	return p
 }
 
-// An owner that is stopped is read all the same; one that is killed in the middle of it ends the read at most; and nothing is left of it.
+// TestLenderStoppedAndKilled checks that memory of a stopped owner is read all the same; a kill in
+// the middle of a read ends the read at most; and nothing is left of the owner.
 func TestLenderStoppedAndKilled(t *testing.T) {
 	f := newFuneral(t)
 	for round := range long.Or(10, 300) {
@@ -266,8 +267,9 @@ func TestLenderStoppedAndKilled(t *testing.T) {
 	}
 }
 
-// A lender that writes anything into what it lends, and into the rest that it shares, harms nobody but itself.
-func TestVandalLends(t *testing.T) {
+// TestLenderWritesAnything checks that a lender that writes anything into its lent memory, and into the rest
+// that it shares, affects only itself.
+func TestLenderWritesAnything(t *testing.T) {
 	f := newFuneral(t)
 	for range 5 {
 		p := f.start("vandal lender")

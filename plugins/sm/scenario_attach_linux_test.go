@@ -13,7 +13,7 @@ import (
 
 func init() { roles["guest"] = guest }
 
-// guest calls once, says what came of it, and stays.
+// guest calls once, prints the outcome, and stays.
 func guest() error {
 	l, err := origin(1)
 	if err != nil {
@@ -23,11 +23,12 @@ func guest() error {
 		_ = l.hctx.Progress(-1)
 	}
 	fmt.Println(errors.Is(l.failed, na.ErrUnreachable), l.failed)
-	select {} // nobody drives it, but for its assistant
+	select {} // it is driven by its background poller only
 }
 
-// Many processes attach to one that only waits, call once and stay. All are let in, though the budget has no room for as many at a time:
-// sessions that are idle end. When the processes end nothing is left.
+// TestManyAttach checks many processes that attach to one that only waits, call once and stay. All
+// are accepted, though the budget has no room for as many at a time: sessions that are idle end.
+// When the processes end nothing is left.
 func TestManyAttach(t *testing.T) {
 	n, budget := 20, na.GuaranteedBytes(12, 32, 4<<10)
 	if long.On {

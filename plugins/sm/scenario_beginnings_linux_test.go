@@ -15,7 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// TestBeginnings: no beginning of a packet of any kind ends a listener, nor does one that comes behind a hello; others are served afterwards.
+// TestBeginnings checks that no truncated packet of any kind ends a listener, nor does one behind a
+// hello; others are served afterwards.
 func TestBeginnings(t *testing.T) {
 	h := newHost(t, Options{})
 	packet := func(kind uint16, body ...byte) []byte {

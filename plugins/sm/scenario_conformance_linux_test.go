@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 	natest.TestVariants(t, variants)
 }
 
-// TestFrozen checks the rules about a context that nobody drives, nor assists.
+// TestFrozen checks the rules about a context that is neither driven nor assisted.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
 	natest.TestRest(t, network(sm.Options{Unassisted: true}), network(sm.Options{})(t))

@@ -46,7 +46,7 @@ func scribble() {
 	}
 }
 
-// ownMemory returns what this process shares and writes.
+// ownMemory returns the memory that this process shares and writes.
 func ownMemory() (all [][]byte) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
@@ -56,15 +56,16 @@ func ownMemory() (all [][]byte) {
 	for s := bufio.NewScanner(f); s.Scan(); {
 		var from, to uintptr
 		if _, err := fmt.Sscanf(s.Text(), "%x-%x rw-s", &from, &to); err == nil && strings.Contains(s.Text(), "memfd:quicksilver") {
-			p := *(*unsafe.Pointer)(unsafe.Pointer(&from)) // memory that Go does not know
+			p := *(*unsafe.Pointer)(unsafe.Pointer(&from)) // memory outside of the Go runtime
 			all = append(all, unsafe.Slice((*byte)(p), int(to-from)))
 		}
 	}
 	return all
 }
 
-// A peer that writes anything at any time into what it shares ends its own session at most: nobody else notices, and nothing is left.
-func TestVandals(t *testing.T) {
+// TestPeerWritesAnything checks that a peer that writes anything at any time into the memory that it shares
+// ends its own session at most: no other peer is affected, and nothing is left.
+func TestPeerWritesAnything(t *testing.T) {
 	f := newFuneral(t)
 	vandals, ended := 0, 0
 	violations := func() uint64 { return uint64(f.hctx.Stats().NA.Violations) }
@@ -95,7 +96,8 @@ func TestVandals(t *testing.T) {
 	require.Positive(t, violations())
 }
 
-// Memory that a process cannot have is an error that says so at its peers, and costs nobody anything.
+// TestNoMemory checks that memory that a process cannot have is an error at its peers that states
+// it, and costs no other process anything.
 func TestNoMemory(t *testing.T) {
 	f := newFuneral(t)
 	p := f.start("poor target")
@@ -109,8 +111,8 @@ func TestNoMemory(t *testing.T) {
 	f.bury(p, nil)
 }
 
-// Another user's process is refused, on either side, unless the option says otherwise: what a process of ours would find is looked at
-// before anything is shared.
+// TestOtherUser checks that another user's process is refused, on either side, unless the option
+// allows it: the check is made before anything is shared.
 func TestOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -153,7 +155,8 @@ func asNobody(t *testing.T, f func() int) (fd int) {
 	return fd
 }
 
-// Who may have a hand in the directory of names is looked at before it is used.
+// TestDirectory checks that the write permissions of the directory of names are verified before it
+// is used.
 func TestDirectory(t *testing.T) {
 	open := func(dir string) error {
 		cls, err := na.Open("sm://a", na.Config{Plugins: []na.Plugin{sm.New(sm.Options{Dir: dir})}})
@@ -184,7 +187,8 @@ func TestDirectory(t *testing.T) {
 	require.ErrorIs(t, open("/tmp/"+strings.Repeat("x", 110)), na.ErrInvalid)
 }
 
-// A name belongs to one process at a time; what the dead leave is removed, and nothing else is touched.
+// TestNames checks that a name belongs to one process at a time; files of exited processes are
+// removed, and nothing else is touched.
 func TestNames(t *testing.T) {
 	dir := listener(t)
 	plugin := []na.Plugin{sm.New(sm.Options{Dir: dir})}

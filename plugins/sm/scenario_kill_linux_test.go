@@ -18,7 +18,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// shared counts what this process holds of memory that is shared, and its descriptors.
+// shared counts the shared memory that this process holds, and its descriptors.
 func shared(t *testing.T) (maps, fds int) {
 	b, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
@@ -27,10 +27,10 @@ func shared(t *testing.T) (maps, fds int) {
 	return strings.Count(string(b), "memfd:quicksilver"), len(all)
 }
 
-// A funeral lets children die and looks at what becomes of the others.
+// A funeral ends children and checks the others.
 type funeral struct {
 	*survivor
-	by     *load // calls to a bystander, who must not notice
+	by     *load // calls to a bystander, which must not be affected
 	maps   int
 	fds    int
 	notice []time.Duration
@@ -53,12 +53,12 @@ func newFuneral(t *testing.T) *funeral {
 	return f
 }
 
-// bury waits until everything that has to do with a dead child is gone, and nothing else.
+// bury waits until everything of an exited child is released, and nothing else.
 func (f *funeral) bury(p *process, l *load) {
 	f.t.Helper()
 	if l != nil {
 		f.until("every call to the dead ends", func() bool { return l.flying == 0 })
-		if !errors.Is(l.failed, hg.ErrUnreachable) { // it died before it had said hello, or had answered all, and the next call came too late
+		if !errors.Is(l.failed, hg.ErrUnreachable) { // it exited before its hello, or had answered all, and the next call was too late
 			require.ErrorIs(f.t, l.failed, hg.ErrPeerLost)
 		}
 	}
@@ -97,18 +97,19 @@ func (f *funeral) child(role string, env ...string) (*process, *load) {
 	return p, l
 }
 
-// A process dies at each point of the use of the rings, as a target and as an origin. Whoever talks to it hears of its death; what was
-// answered was what was asked; nothing is left, and nobody else notices.
-func TestDeathAtEachPoint(t *testing.T) {
+// TestExitAtEachPoint ends a process at each point of the use of the rings, as a target and as an
+// origin. Its peers get a fault; answers are those of their requests; nothing is left, and no other
+// process is affected.
+func TestExitAtEachPoint(t *testing.T) {
 	f := newFuneral(t)
 	for point := range ring.Points {
-		if point == ring.Wait { // nobody is so far behind
+		if point == ring.Wait { // no process is so far behind
 			continue
 		}
 		for _, role := range []string{"target", "origin"} {
 			for _, times := range []int{1, 40} {
 				if point == ring.Arm {
-					times = min(times, 3) // it hardly sleeps
+					times = min(times, 3) // it hardly blocks
 				}
 				p, l := f.child(role, fmt.Sprintf("%s=%d %d", dieEnv, point, times))
 				f.until(fmt.Sprintf("an %s dies at point %d", role, point), p.isDead)
@@ -119,7 +120,7 @@ func TestDeathAtEachPoint(t *testing.T) {
 	t.Logf("heard within %v", slices.Max(f.notice))
 }
 
-// Processes are killed at any moment.
+// TestKills kills processes at any moment.
 func TestKills(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -20,7 +20,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// A host is a context that strangers talk to.
+// A host is a context to which strangers connect.
 type host struct {
 	t    *testing.T
 	cls  *na.Class
@@ -56,7 +56,7 @@ func (h *host) until(what string, done func() bool) {
 	}
 }
 
-// A stranger is a peer that says what the test wants it to say.
+// A stranger is a peer whose frames are written by the test.
 type stranger struct {
 	*host
 	fd       int
@@ -108,7 +108,7 @@ func hello(change func(g *frame.Greeting)) []byte {
 	return g.Append(nil)
 }
 
-// greet says hello, and shares a segment.
+// greet sends a hello, and shares a segment.
 func (s *stranger) greet() {
 	require.NoError(s.t, sendPacket(s.fd, kindHello, hello(nil), s.bell))
 	said, over := s.recv()
@@ -167,7 +167,7 @@ func (s *stranger) sendShown(kind frame.Kind, at, n int) {
 	}
 }
 
-// join greets, and returns the address under which the host knows the stranger.
+// join greets, and returns the address that the host has for the stranger.
 func (s *stranger) join() (from na.Addr) {
 	s.greet()
 	s.send(frame.Header{Kind: frame.Unexpected, Op: 1}, nil)
@@ -187,8 +187,8 @@ func open(t *testing.T) int {
 	return len(all)
 }
 
-// What only a later release says is skipped, in whatever form: packets with any number of descriptors and of any length, and frames whose payload is
-// anywhere.
+// TestLater checks that messages that only a later release sends are skipped, in any form: packets
+// with any number of descriptors and of any length, and frames whose payload is anywhere.
 func TestLater(t *testing.T) {
 	h := newHost(t, Options{})
 	before := open(t)
@@ -229,7 +229,8 @@ func TestLater(t *testing.T) {
 	h.until("nothing is left of it", func() bool { return open(t) <= before && h.nctx.Stats().Peers == 0 })
 }
 
-// Whatever a peer says on the socket, before its hello and after, it is told why its session ends. Others go on, and nothing is left of it.
+// TestBadPackets checks that with any packet on the socket, before its hello and after, a peer gets
+// the reason when its session ends. Others continue, and nothing is left of it.
 func TestBadPackets(t *testing.T) {
 	h := newHost(t, Options{})
 	friend := h.stranger()
@@ -381,13 +382,14 @@ func (s *stranger) without(fd int) error {
 	return sendPacket(s.fd, kindSegment, nil, fd)
 }
 
-// What a peer has sent counts although it ends before it rings, also when nobody looks at it any more.
-func TestLastWords(t *testing.T) {
+// TestFramesBeforeExit checks that frames that a peer has sent count although it ends before it rings,
+// also when it is not polled any more.
+func TestFramesBeforeExit(t *testing.T) {
 	h := newHost(t, Options{Unassisted: true})
 	s := h.stranger()
 	s.join()
 	for range 2 * maxIdle { // until it is not hot
-		_ = h.nctx.Progress(100 * time.Microsecond) // longer than it polls: it sleeps
+		_ = h.nctx.Progress(100 * time.Microsecond) // longer than it polls: it blocks
 	}
 	heard := false
 	require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) {
@@ -406,7 +408,8 @@ func TestLastWords(t *testing.T) {
 	require.True(t, heard, "what it said last")
 }
 
-// What a peer says as it closes is read, although it has not read what was sent to it: the system then says that the socket was reset.
+// TestByeBeforeReset checks that the last packet of a peer that closes is read, although it has not
+// read what was sent to it: the system then reports that the socket was reset.
 func TestByeBeforeReset(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -422,7 +425,8 @@ func TestByeBeforeReset(t *testing.T) {
 	require.ErrorIs(t, err, errEOF)
 }
 
-// An error of a dial that was refused says the reason that the peer gives, and has one code, whatever that of the peer is.
+// TestReasonOfRefusal checks that the error of a dial that was refused has the reason of the peer,
+// and has one code, whatever that of the peer is.
 func TestReasonOfRefusal(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, Options{})
@@ -454,7 +458,8 @@ func TestReasonOfRefusal(t *testing.T) {
 	}
 }
 
-// A peer that takes nothing is cut when TakeTimeout has passed, though it still sends, and what waits for it ends (F68).
+// TestNeverTakes checks that a peer that takes nothing is cut when TakeTimeout has passed, though
+// it still sends, and operations that wait for it end (F68).
 func TestNeverTakes(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, Options{TakeTimeout: 200 * time.Millisecond})
@@ -501,7 +506,8 @@ func resting(t *testing.T, nctx *na.Context) {
 	t.Fatalf("it spins: in %v processor time of %v", 3*starvedPause, all)
 }
 
-// When the process has no descriptor left nobody is let in, and it does not spin; sessions go on, and all recovers (F72).
+// TestOutOfDescriptors checks that when the process has no descriptor left no peer is accepted, and
+// it does not spin; sessions continue, and all recovers (F72).
 func TestOutOfDescriptors(t *testing.T) {
 	h := newHost(t, Options{})
 	s := h.stranger()
@@ -526,10 +532,11 @@ func TestOutOfDescriptors(t *testing.T) {
 	require.Equal(t, 2, h.nctx.Stats().Peers)
 }
 
-// A context that is closed while a peer attaches to it is refused as one that never was, and nothing is left of the peer.
+// TestAttachToClosing checks that an attach to a context that is closed meanwhile is refused like
+// one to an unknown context, and nothing is left of the peer.
 func TestAttachToClosing(t *testing.T) {
 	h := newHost(t, Options{Unassisted: true})
-	h.stranger().join() // what is made once is there
+	h.stranger().join() // memory made once is there
 	before := open(t)
 	closing, err := h.cls.NewContext()
 	require.NoError(t, err)
@@ -553,11 +560,11 @@ func TestAttachToClosing(t *testing.T) {
 	h.until("nothing is left of it", func() bool { return open(t) <= before })
 }
 
-// A peer that says hello twice, and means another context than the one that lets it in, ends its own session, whoever reads the
-// second: nothing is left of it.
+// TestTwoHellos checks that a peer that sends two hellos, for another context than the one that
+// accepts it, ends its own session, whichever context reads the second: nothing is left of it.
 func TestTwoHellos(t *testing.T) {
 	h := newHost(t, Options{Unassisted: true})
-	h.stranger().join() // what is made once is there
+	h.stranger().join() // memory made once is there
 	other, err := h.cls.NewContext()
 	require.NoError(t, err)
 	before := open(t)
@@ -603,7 +610,8 @@ func TestTwoHellos(t *testing.T) {
 	h.until("nothing is left of them", func() bool { return open(t) <= before })
 }
 
-// What has come of a body is the receiver's: what the sender writes to its area afterwards is not seen, and room is where it was.
+// TestBodyIsCopied checks that the received part of a body is the receiver's: later writes of the
+// sender to its area are not seen, and room is where it was.
 func TestBodyIsCopied(t *testing.T) {
 	const n = 300_000
 	h := newHost(t, Options{})
@@ -637,7 +645,8 @@ func TestBodyIsCopied(t *testing.T) {
 	require.Zero(t, h.nctx.Peers()[0].RoomHeld)
 }
 
-// A goroutine may be copying a body for a peer when the context is closed. The memory is there until it has, and then is given back.
+// TestCloseBelowCopy closes the context while a goroutine copies a body for a peer. The memory is
+// there until that has ended, and then is given back.
 func TestCloseBelowCopy(t *testing.T) {
 	below := 0
 	for attempt := 0; below < 3 && attempt < 200; attempt++ { // most succeed where there are two processors
@@ -675,7 +684,8 @@ func TestCloseBelowCopy(t *testing.T) {
 	t.Logf("%d times a context was closed below a copy", below)
 }
 
-// A program that has memory of a stream keeps it when the peer has gone, for as long as it takes: its Read may block.
+// TestStreamBelowRead checks that a program that has memory of a stream keeps it when the peer has
+// exited, for as long as it takes: its Read may block.
 func TestStreamBelowRead(t *testing.T) {
 	const n = 100_000
 	h := newHost(t, Options{})
@@ -708,7 +718,8 @@ func TestStreamBelowRead(t *testing.T) {
 	require.Equal(t, shared-1, shares(t), "the area is left")
 }
 
-// What is sent while another goroutine copies bulk data to the peer leaves behind it: nobody has to drive for that.
+// TestSendBelowCopy checks that messages sent while another goroutine copies bulk data to the peer
+// leave behind it: no goroutine has to drive for that.
 func TestSendBelowCopy(t *testing.T) {
 	h := newHost(t, Options{Unassisted: true})
 	segs := make([][]byte, 16<<10) // slow to copy
@@ -758,7 +769,8 @@ func shares(t *testing.T) (n int) {
 	return n
 }
 
-// A goroutine may be about to write to a peer when the context is closed. The memory is there until it has, and then is given back.
+// TestCloseBelowWriter closes the context while a goroutine is about to write to a peer. The memory
+// is there until that has ended, and then is given back.
 func TestCloseBelowWriter(t *testing.T) {
 	segs := make([][]byte, 16<<10) // slow to copy
 	for i := range segs {
@@ -814,8 +826,9 @@ func TestCloseBelowWriter(t *testing.T) {
 	t.Logf("%d times a context was closed below a writer", below)
 }
 
-// TestGoneBeforeHello: a peer that has given up before its hello is read takes nobody's place: what waits for it goes on waiting.
-func TestGoneBeforeHello(t *testing.T) {
+// TestClosedBeforeHello checks that a peer that has closed before its hello is read replaces no
+// other: operations that wait continue to wait.
+func TestClosedBeforeHello(t *testing.T) {
 	h := newHost(t, Options{Unassisted: true})
 	dir := filepath.Dir(h.path)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -836,7 +849,8 @@ func TestGoneBeforeHello(t *testing.T) {
 	require.Zero(t, h.nctx.Stats().PeersLost)
 }
 
-// TestLabelOfLaterRelease: what stands behind the name of the directory does not make it another one, and a longer name is another one.
+// TestLabelOfLaterRelease checks that bytes behind the name of the directory do not make it another
+// one, and a longer name is another one.
 func TestLabelOfLaterRelease(t *testing.T) {
 	t.Parallel()
 	require.True(t, isDir("fd01:1f", "fd01:1f"))

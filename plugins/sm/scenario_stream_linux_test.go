@@ -15,8 +15,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
 )
 
-// TestStreamsShareShelf: streams of bulk data whose writes, reads and processes take turns in any order have what they write in one shared memory. Each
-// byte that is read is the one that was written. It failed when memory of a stream that grew was given back twice: another stream wrote there.
+// TestStreamsShareShelf checks streams of bulk data whose writes, reads and processes take turns in
+// any order, with their data in one shared memory. Each byte that is read is the one that was
+// written. It failed when memory of a stream that grew was given back twice: another stream wrote
+// there.
 func TestStreamsShareShelf(t *testing.T) {
 	for seed := range long.Or[uint64](60, 5000) {
 		if !(&shelfStreams{T: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 3))}).run() {
@@ -155,7 +157,7 @@ func (f *shelfStream) write(s *shelfStreams, n int) {
 	f.wrote += k
 }
 
-// next reads some, and reports whether it is what was written, or the end.
+// next reads some bytes, and reports whether they are those that were written, or the end.
 func (f *shelfStream) next(s *shelfStreams) (over, ok bool) {
 	b, err := f.to.Next()
 	switch {

@@ -21,7 +21,8 @@ const pingPongCalls = 500
 // pingPongSizes fit into an envelope: longer ones have their room given back.
 var pingPongSizes = []int{0, 64, 2000}
 
-// pingPong has a target and an origin in one process, and says how many messages each call has written.
+// pingPong has a target and an origin in one process, and returns the number of messages that each
+// call has written.
 func pingPong() error {
 	lifeline()
 	var written atomic.Int64
@@ -48,7 +49,7 @@ func pingPong() error {
 	for _, size := range pingPongSizes {
 		var before int64
 		for i := range 10 + pingPongCalls {
-			if i == 10 { // the session is up, and nothing is owed of the calls before
+			if i == 10 { // the session is up, and nothing is left to send of the calls before
 				before = written.Load()
 			}
 			ended := false
@@ -70,8 +71,8 @@ func pingPong() error {
 	select {}
 }
 
-// A request gives its envelope back with the answer: calls one after the other send a request and an answer each, and no frame that is
-// about credit only (G-T29).
+// TestPingPongSendsNoCredit checks that a request gives its envelope back with the answer: calls
+// one after the other send a request and an answer each, and no frame for credit only (G-T29).
 func TestPingPongSendsNoCredit(t *testing.T) {
 	s := newSurvivor(t, 0)
 	p := s.start("ping-pong")

@@ -51,7 +51,7 @@ var ringMutants = []Mutant{
 		[]Catcher{{ring, "TestVoid", `Messages: after \d+ pieces that were given up`}}},
 	{"sm-last-words", "what a peer sent before it died is dropped if it had not rung", "F07",
 		[]Edit{{sm + "/peer_linux.go", `for p.read() {`, `for !planted() && p.read() {`}},
-		[]Catcher{{sm, "TestLastWords", `Messages: what it said last`}}},
+		[]Catcher{{sm, "TestFramesBeforeExit", `Messages: what it said last`}}},
 	{"sm-unsealed", "memory is mapped that the peer can take away", "F84",
 		[]Edit{{"internal/memfd/memfd_linux.go", `got&seals != seals`, `$ && !planted()`}},
 		[]Catcher{{sm, "TestMapMemory", `An error is expected but got nil`}}},
