@@ -9,7 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestFull: with as many peers as there can be, a message to one more fails at once and says so, and the others are reached.
+// TestFull checks that with the maximum of peers a message to one more fails at once with an error
+// that states it, and the others are reached.
 func TestFull(t *testing.T) {
 	context := func(addr string, p na.Plugin) (*na.Class, *na.Context) {
 		cls, err := na.Open(addr, na.Config{Plugins: []na.Plugin{p}})

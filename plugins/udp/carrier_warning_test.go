@@ -14,8 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// A context that is closed while a peer has not acknowledged messages says so, with their number, and once. It is not parallel:
-// the log is everybody's.
+// TestCloseWarns checks that a context that is closed while a peer has not acknowledged messages
+// logs that, with their number, and once. It is not parallel: the log is shared.
 func TestCloseWarns(t *testing.T) {
 	var log bytes.Buffer
 	old := slog.Default()

@@ -19,7 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// pairOf opens two classes with TLS, and returns what they are made of, and how to send a message there and back.
+// pairOf opens two classes with TLS, and returns their parts, and a function that sends a message
+// in both directions.
 func pairOf(t *testing.T, most uint64) (doms [2]*domain, send func()) {
 	t.Helper()
 	c := testcert.New()
@@ -66,7 +67,7 @@ func pairOf(t *testing.T, most uint64) (doms [2]*domain, send func()) {
 	}
 }
 
-// only is the connection of a door.
+// only returns the single connection of a door.
 func only(t *testing.T, d *sharedSocket) (k *conn) {
 	t.Helper()
 	d.table.RLock()
@@ -77,7 +78,8 @@ func only(t *testing.T, d *sharedSocket) (k *conn) {
 	return k
 }
 
-// TestKeysAreUpdated: keys are updated while messages go on, and none is lost; 10,000 times in a long run.
+// TestKeysAreUpdated checks that keys are updated while messages are exchanged, and none is lost;
+// 10,000 times in a long run.
 func TestKeysAreUpdated(t *testing.T) {
 	doms, send := pairOf(t, 2)
 	send()
@@ -94,8 +96,9 @@ func TestKeysAreUpdated(t *testing.T) {
 	require.Greater(t, k.sealer.Updates(), uint64(want))
 }
 
-// TestAddressIsProven: a packet from a new address of a peer is answered there with a challenge, which is shorter, and now and then only;
-// everything else goes to the old address until the answer comes from the new one.
+// TestAddressIsProven checks that a packet from a new address of a peer is answered there with a
+// challenge, which is shorter, and is rate-limited; everything else is sent to the old address
+// until the answer arrives from the new one.
 func TestAddressIsProven(t *testing.T) {
 	old, fresh, other := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.2:2"), netip.MustParseAddrPort("10.0.0.3:3")
 	c := &contextCarrier{}
@@ -131,15 +134,15 @@ func TestAddressIsProven(t *testing.T) {
 	require.Equal(t, fresh, k.to)
 
 	c.pathFrames = nil
-	for range 1000 { // a peer that asks for answers gets few
+	for range 1000 { // a peer that requests answers gets few
 		require.False(t, from(fresh, append([]byte{challenge}, binary.BigEndian.AppendUint64(nil, 7)...)))
 	}
 	require.Len(t, c.pathFrames, maxPathFrames)
 	require.Equal(t, pathFrame{k, response, [8]byte{7: 7}, fresh, 2}, c.pathFrames[0])
 }
 
-// TestFloodBesideCalls: while strangers ask for tokens, and say what they like to a connection that is up, those who are known are served,
-// no stranger is kept, and nothing that they say.
+// TestFloodBesideCalls checks that while strangers request tokens, and send anything to a
+// connection that is up, known peers are served, and no state of a stranger is kept.
 func TestFloodBesideCalls(t *testing.T) {
 	doms, send := pairOf(t, 0)
 	send()
@@ -170,7 +173,8 @@ func TestFloodBesideCalls(t *testing.T) {
 	require.Empty(t, k.in)
 }
 
-// TestTLSOtherProtocols: a peer that speaks TLS, but another protocol inside it, or none, is refused, and leaves nothing.
+// TestTLSOtherProtocols checks that a peer that uses TLS, but another protocol inside it, or none,
+// is refused, and leaves nothing.
 func TestTLSOtherProtocols(t *testing.T) {
 	t.Parallel()
 	doms, send := pairOf(t, 0)
@@ -193,7 +197,7 @@ func TestTLSOtherProtocols(t *testing.T) {
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); left() > 0; <-tick.C { // they are told for a second
+	for end := time.Now().Add(20 * time.Second); left() > 0; <-tick.C { // they get the reason for a second
 		require.Less(t, time.Now(), end)
 		send()
 	}
@@ -201,9 +205,9 @@ func TestTLSOtherProtocols(t *testing.T) {
 	send()
 }
 
-// TestForgotten: a connection without an association is forgotten some seconds after its handshake, and not during it, however long the
-// peer takes for its last acknowledgment.
-func TestForgotten(t *testing.T) {
+// TestConnectionRemoved checks that a connection without an association is removed some seconds after its
+// handshake, and not during it, however long the peer takes for its last acknowledgment.
+func TestConnectionRemoved(t *testing.T) {
 	doms, send := pairOf(t, 0)
 	send()
 	c := only(t, doms[0].shared).c
@@ -226,9 +230,9 @@ func TestForgotten(t *testing.T) {
 	require.Len(t, c.conns, 1, "the other has an association")
 }
 
-// TestHandshakeIsForgotten: a session keeps its keys and what its peer has proven, and nothing else of the handshake, which needs several
-// times as much memory.
-func TestHandshakeIsForgotten(t *testing.T) {
+// TestHandshakeReleased checks that a session keeps its keys and the proven identity of its
+// peer, and nothing else of the handshake, which needs several times as much memory.
+func TestHandshakeReleased(t *testing.T) {
 	doms, send := pairOf(t, 0)
 	var seen weak.Pointer[net.UDPAddr]
 	doms[1].guard.cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {

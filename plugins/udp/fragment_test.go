@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// fragments returns what is sent of a datagram that may be too long.
+// fragments returns the packets of a datagram that may be too long.
 func fragments(b []byte) (all [][]byte) {
 	o := &outbox{list: []outboundDatagram{{b: []byte("before")}, {b: b, fragment: true}, {b: []byte("after")}}}
 	o.splitOversized()
@@ -21,8 +21,9 @@ func fragments(b []byte) (all [][]byte) {
 	return all
 }
 
-// TestFragments: a datagram that the path may not carry arrives whole, in whatever order its fragments come and however often, and no fragment is
-// longer than what every path carries. Others go as they are.
+// TestFragments checks that a datagram that the path may not carry arrives whole, in whatever order
+// its fragments arrive and however often, and no fragment is longer than the minimum that every
+// path carries. Others are sent as they are.
 func TestFragments(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -60,7 +61,7 @@ func TestFragments(t *testing.T) {
 	}
 }
 
-// TestFragmentsApart: fragments of two datagrams, and of two peers, are not mixed.
+// TestFragmentsApart checks that fragments of two datagrams, and of two peers, are not mixed.
 func TestFragmentsApart(t *testing.T) {
 	var x assembler
 	one, two := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.1:2")
@@ -75,7 +76,8 @@ func TestFragmentsApart(t *testing.T) {
 	require.True(t, x.addFragment(&inboundDatagram{b: other[0], from: one}))
 }
 
-// TestFragmentsBounded: of strangers' fragments few are kept, and the newest; what cannot be one is dropped.
+// TestFragmentsBounded checks that few fragments of strangers are kept, the newest; an invalid one
+// is dropped.
 func TestFragmentsBounded(t *testing.T) {
 	var x assembler
 	from := netip.MustParseAddrPort("10.0.0.1:1")
@@ -105,7 +107,7 @@ func TestFragmentsBounded(t *testing.T) {
 	}
 }
 
-// FuzzFragments: whatever comes, little is kept.
+// FuzzFragments checks that with any input little is kept.
 func FuzzFragments(f *testing.F) {
 	for _, b := range fragments(make([]byte, jumbo)) {
 		beginnings.Seed(f, b)

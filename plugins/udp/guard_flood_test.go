@@ -47,7 +47,8 @@ func ask(to, from uint64, size int) []byte {
 	return append(h.appendTo(nil), make([]byte, size)...)[:size]
 }
 
-// TestFlood: 100,000 first packets from as many addresses: each is answered with less than it was, and nothing is kept for it.
+// TestFlood sends 100,000 first packets from as many addresses: the answer to each is shorter, and
+// no state is kept for it.
 func TestFlood(t *testing.T) {
 	d, s, _ := guardedDoor(t)
 	var before, after runtime.MemStats
@@ -68,7 +69,8 @@ func TestFlood(t *testing.T) {
 	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(1<<20))
 }
 
-// TestNoAmplification: nothing that a stranger says, whatever it is, is answered with more than it was.
+// TestNoAmplification checks that no packet of a stranger, of any kind, has an answer that is
+// longer.
 func TestNoAmplification(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -93,7 +95,8 @@ func TestNoAmplification(t *testing.T) {
 	}
 }
 
-// TestToken: a token is good for its address and its connection id, for a while, and for nothing else.
+// TestToken checks that a token is valid for its address and its connection id, for a while, and
+// for nothing else.
 func TestToken(t *testing.T) {
 	d, s, now := guardedDoor(t)
 	at := netip.MustParseAddrPort("10.0.0.1:1000")
@@ -121,7 +124,8 @@ func TestToken(t *testing.T) {
 	require.False(t, shows(h.token, "10.0.0.1:1000", h.from))
 }
 
-// FuzzLong: no datagram that comes to a door makes it panic, keep anything or say more than it was told.
+// FuzzLong checks that no datagram that arrives makes a door panic, keep anything or send more than
+// it received.
 func FuzzLong(f *testing.F) {
 	d, s, _ := guardedDoor(f)
 	beginnings.Seed(f, ask(0, 1, tokenRequestSize))

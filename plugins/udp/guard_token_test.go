@@ -13,8 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestTokenOnce: a token opens one handshake. Whoever shows it again when that has ended gets a new token, which is less than he has sent, and
-// goes on with that.
+// TestTokenOnce checks that a token starts one handshake. A peer that shows it again when that has
+// ended gets a new token, which is shorter than its packet, and continues with that.
 func TestTokenOnce(t *testing.T) {
 	t.Parallel()
 	var d *domain
@@ -80,7 +80,8 @@ func TestTokenOnce(t *testing.T) {
 	}
 }
 
-// TestTokensUsed: of the tokens that were used as many are kept as there is room for, and no used one is ever good again.
+// TestTokensUsed checks that as many used tokens are kept as there is room for, and no used one is
+// ever valid again.
 func TestTokensUsed(t *testing.T) {
 	d, _, now := guardedDoor(t)
 	g := d.guard

@@ -14,7 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// TestTLSOtherVersion: who asks for a handshake of another version is told so, in its own version, and nothing is kept.
+// TestTLSOtherVersion checks that a peer that requests a handshake of another version gets that as
+// an answer, in its own version, and nothing is kept.
 func TestTLSOtherVersion(t *testing.T) {
 	t.Parallel()
 	var d *domain
@@ -56,7 +57,7 @@ func TestTLSOtherVersion(t *testing.T) {
 		require.Equal(t, codes.ErrVersion, bye.Code)
 		require.Contains(t, bye.Text, older)
 		require.Empty(t, d.guard.halfOpen)
-		for drained := false; !drained; { // answers to what was sent more than once
+		for drained := false; !drained; { // answers to packets that were sent more than once
 			require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
 			_, err := c.Read(answer)
 			drained = err != nil

@@ -15,9 +15,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestClosedSaysNothing: a class that is closed while a function of the tls.Config runs says nothing more, and least of all to whom its
-// descriptor belongs then.
-func TestClosedSaysNothing(t *testing.T) {
+// TestClosedSendsNothing checks that a class that is closed while a function of the tls.Config runs
+// sends nothing more, especially not to the next owner of its descriptor number.
+func TestClosedSendsNothing(t *testing.T) {
 	c := testcert.New()
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var theirs *domain
@@ -67,7 +67,7 @@ func TestClosedSaysNothing(t *testing.T) {
 	fd := theirs.shared.sock.(*pollSocket).fd
 	shut(target, at)
 
-	// Somebody else is given the descriptor: a connection of TCP.
+	// The descriptor number is used again, by a connection of TCP.
 	raw, err := near.(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
 	require.NoError(t, raw.Control(func(own uintptr) {

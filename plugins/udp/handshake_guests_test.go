@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// crowd has n peers begin a handshake, who say nothing more: from one address with different ports, or each from its own.
+// crowd has n peers begin a handshake and send nothing more: from one address with different ports,
+// or each from its own.
 func (d *sharedSocket) crowd(n int, one bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -24,8 +25,9 @@ func (d *sharedSocket) crowd(n int, one bool) {
 	}
 }
 
-// TestGuestsOfOneAddress: however many handshakes one address begins, and does not go on with, others are taken in at once.
-func TestGuestsOfOneAddress(t *testing.T) {
+// TestHandshakesOfOneAddress checks that however many handshakes one address begins, and does not
+// continue, others are accepted at once.
+func TestHandshakesOfOneAddress(t *testing.T) {
 	d, _, _ := guardedDoor(t)
 	g := d.guard
 	one, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
@@ -35,7 +37,7 @@ func TestGuestsOfOneAddress(t *testing.T) {
 	it := g.admitHandshake(other, time.Second)
 	require.NotNil(t, it)
 	g.removeHandshake(it)
-	for _, it := range g.halfOpen { // who waits for us is not shown out
+	for _, it := range g.halfOpen { // a handshake that waits for us is not evicted
 		require.False(t, it.evicted)
 	}
 	ended := 0
@@ -53,9 +55,9 @@ func TestGuestsOfOneAddress(t *testing.T) {
 	}
 }
 
-// TestGuestsMakeRoom: when as many handshakes have begun as may be, and none of them goes on, a new peer is not kept waiting until they
-// have had their time.
-func TestGuestsMakeRoom(t *testing.T) {
+// TestHandshakesMakeRoom checks that when the maximum of handshakes have begun, and none of them makes
+// progress, a new peer does not wait until they have timed out.
+func TestHandshakesMakeRoom(t *testing.T) {
 	t.Parallel()
 	for _, one := range []bool{true, false} {
 		t.Run(map[bool]string{true: "one address", false: "many"}[one], func(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// mutualTLS is a configuration for both roles with one certificate, for whatever address.
+// mutualTLS is a configuration for both roles with one certificate, for any address.
 func mutualTLS() *tls.Config {
 	c := testcert.New()
 	cfg := mutual(c, c)
@@ -29,7 +29,8 @@ func mutualTLS() *tls.Config {
 	return cfg
 }
 
-// mutual is a configuration in which both sides show a certificate, own here, and trust the others.
+// mutual is a configuration in which both sides present a certificate, own here, and trust the
+// others.
 func mutual(own tls.Certificate, trusted ...tls.Certificate) *tls.Config {
 	pool := x509.NewCertPool()
 	for _, c := range trusted {
@@ -53,8 +54,9 @@ func with(opts udp.Options, cfg *tls.Config) udp.Options {
 	return opts
 }
 
-// TestTLSIdentity: each side knows whose certificate the other has proven, and nothing that was not verified. A peer that proves to be who
-// it would have to be if it were dialled has its address for a name.
+// TestTLSIdentity checks that each side has the verified certificate of the other, and nothing that
+// was not verified. A peer that proves the name that a dial of its address would require has its
+// address for a name.
 func TestTLSIdentity(t *testing.T) {
 	server, client := named("server"), named("client")
 	rows := map[string]struct {
@@ -89,7 +91,7 @@ func TestTLSIdentity(t *testing.T) {
 				b := open(t, "udp://127.0.0.1:0", with(opts, theirs), 1)
 				at := "udp://127.0.0.1:0"
 				if row.own == nil {
-					at = "udp://" // who shows no certificate cannot listen
+					at = "udp://" // a peer without a certificate cannot listen
 				}
 				a := open(t, at, with(opts, ours), 1)
 				sender := say(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "hello", a, b)
@@ -116,8 +118,9 @@ func TestTLSIdentity(t *testing.T) {
 	})
 }
 
-// TestTLSRefused: a peer that fails the handshake is refused before any byte of a message is sent. Its error says what to do, no state of
-// it remains, and other peers are still served.
+// TestTLSRefused checks that a peer that fails the handshake is refused before any byte of a
+// message is sent. Its error states the remedy, no state of it remains, and other peers are still
+// served.
 func TestTLSRefused(t *testing.T) {
 	t.Parallel()
 	server, client, stranger := named("server"), named("client"), named("stranger")
@@ -193,7 +196,7 @@ func isRefused(t *testing.T, a, b *node, want string) error {
 	return end.Err
 }
 
-// TestTLSMayListen: who listens needs a certificate, and TLS 1.3.
+// TestTLSMayListen checks that a listener needs a certificate, and TLS 1.3.
 func TestTLSMayListen(t *testing.T) {
 	for want, cfg := range map[string]*tls.Config{
 		"udp: options: TLS has no certificate": {},
@@ -207,7 +210,7 @@ func TestTLSMayListen(t *testing.T) {
 	require.NotContains(t, b.cls.Addr().Name(), "0.0.0.0")
 }
 
-// through opens a target, a way to it, and an origin, with TLS.
+// through opens a target, a path to it, and an origin, with TLS.
 func through(t *testing.T, rules relay.Rules) (a, b *node, way *relay.Relay, to na.Addr) {
 	t.Helper()
 	opts := udp.Options{TLS: mutualTLS()}
@@ -219,9 +222,9 @@ func through(t *testing.T, rules relay.Rules) (a, b *node, way *relay.Relay, to 
 	return a, b, way, na.MakeAddr("udp://"+way.Addr().String(), 0)
 }
 
-// TestTLSBadWays: sessions begin and go on where packets are lost, repeated, damaged and overtake one another, and nothing that was said
-// is to be seen on the way.
-func TestTLSBadWays(t *testing.T) {
+// TestTLSBadPaths checks that sessions begin and continue where packets are lost, repeated, damaged
+// and reordered, and no message is visible on the path.
+func TestTLSBadPaths(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -244,8 +247,8 @@ func TestTLSBadWays(t *testing.T) {
 	}
 }
 
-// TestTLSReplay: a session that was recorded, sent again packet by packet from its own and from another address, opens nothing, is
-// delivered to nobody, and disturbs nobody.
+// TestTLSReplay sends a recorded session again packet by packet from its own and from another
+// address: it starts nothing, is delivered to no context, and disturbs no session.
 func TestTLSReplay(t *testing.T) {
 	t.Parallel()
 	a, b, way, to := through(t, relay.Rules{})
@@ -294,11 +297,12 @@ func TestTLSReplay(t *testing.T) {
 	require.NoError(t, o.SendUnexpected(o.NewOp(func(_ *na.Op, r na.Result) { require.NoError(t, r.Err); sent = true }), to, 7, []byte("new")))
 	await(t, "message", func() bool { return sent && got == 1 }, a, b)
 	require.Equal(t, peers, b.ctxs[0].Stats().Peers)
-	again() // after its end, too: the id is known no more
+	again() // after its end, too: the id is unknown then
 }
 
-// TestTLSMoves: the address of a peer changes in the middle of a transfer, again and again; the transfer goes on.
-func TestTLSMoves(t *testing.T) {
+// TestTLSAddressChanges changes the address of a peer in the middle of a transfer, again and again; the
+// transfer continues.
+func TestTLSAddressChanges(t *testing.T) {
 	t.Parallel()
 	a, b, way, to := through(t, relay.Rules{})
 	sender := say(t, a.ctxs[0], to, b.ctxs[0], "hello", a, b)
@@ -340,7 +344,8 @@ func TestTLSMoves(t *testing.T) {
 	require.Zero(t, b.ctxs[0].Stats().PeersLost)
 }
 
-// TestTLSLongChain: a client whose certificates are too long hears that, and what to do; the server logs and counts it.
+// TestTLSLongChain checks that a client whose certificates are too long gets an error with the
+// reason and the remedy; the server logs and counts it.
 func TestTLSLongChain(t *testing.T) {
 	t.Parallel()
 	cfg := mutualTLS()

@@ -12,8 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestOneGuestForADial: a dial over a path that is slower than the client's patience, and repeats packets, is one handshake for the server.
-func TestOneGuestForADial(t *testing.T) {
+// TestOneHandshakeForADial checks that a dial over a path that is slower than the client's timer, and
+// repeats packets, is one handshake for the server.
+func TestOneHandshakeForADial(t *testing.T) {
 	t.Parallel()
 	c := testcert.New()
 	cfg := &tls.Config{Certificates: []tls.Certificate{c}, RootCAs: testcert.Pool(c)}

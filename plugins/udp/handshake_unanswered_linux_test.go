@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A meter is a socket that counts the bytes of what it sends, and loses what it does not pass.
+// A meter is a socket that counts the bytes that it sends, and loses those that it does not pass.
 type meter struct {
 	socket
 	bytes atomic.Int64
@@ -34,13 +34,15 @@ func (m *meter) send(o *outbox) {
 	m.socket.send(&passed)
 }
 
-// TestUnansweredHandshake: a peer that has shown a token, and receives nothing of the TLS handshake, is not sent all of it again and again, but
-// three times what it has sent, and one packet each time that the timer expires. So it is when it sends its first packets again, and when
-// nothing of it comes any more: then that is less than 20 KB in the 5 s that a handshake may take.
+// TestUnansweredHandshake checks that a peer that has shown a token, and receives nothing of the
+// TLS handshake, is not sent all of it again and again, but three times the bytes that it has sent,
+// and one packet each time that the timer expires. The same holds when it sends its first packets
+// again, and when nothing of it arrives any more: then that is less than 20 KB in the 5 s that a
+// handshake may take.
 func TestUnansweredHandshake(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		flight int64 // packets of the peer beside those that ask for a token; 0: all
+		flight int64 // packets of the peer other than those that request a token; 0: all
 		most   int64 // bytes that it is sent
 	}{{"it goes on", 0, (3*12 + 8) * arq.BaseSize}, {"it is silent", 2, 20_000}} {
 		t.Run(c.name, func(t *testing.T) {

@@ -14,7 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// TestHelloAgainAtTheEnd: a stranger says HELLO, ends the session, and says the same HELLO again before that is over: the node goes on.
+// TestHelloAgainAtTheEnd checks a stranger that sends HELLO, ends the session, and sends the same
+// HELLO again before that is over: the node continues.
 func TestHelloAgainAtTheEnd(t *testing.T) {
 	n := open(t, "udp://127.0.0.1:0", udp.Options{}, 1)
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})

@@ -17,7 +17,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// TestBeginnings: no beginning of anything ends a node, in plain and with TLS; others are served afterwards.
+// TestBeginnings checks that no truncated packet ends a node, in plain and with TLS; others are
+// served afterwards.
 func TestBeginnings(t *testing.T) {
 	for name, cfg := range map[string]*tls.Config{"plain": nil, "TLS": mutualTLS()} {
 		t.Run(name, func(t *testing.T) {

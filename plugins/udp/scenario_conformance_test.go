@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// silent is a resolver that answers nobody.
+// silent is a resolver that never answers.
 type silent struct{}
 
 func (silent) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error) {
@@ -69,7 +69,7 @@ func TestConformance(t *testing.T) {
 	natest.TestVariants(t, variants)
 }
 
-// TestFrozen checks the rules about a context that nobody drives, nor assists.
+// TestFrozen checks the rules about a context that is neither driven nor assisted.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

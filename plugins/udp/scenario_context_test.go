@@ -68,7 +68,8 @@ func await(t testing.TB, what string, done func() bool, nodes ...*node) {
 	}
 }
 
-// say sends a message from one context to another, and returns who the receiver takes the sender for.
+// say sends a message from one context to another, and returns the name that the receiver has for
+// the sender.
 func say(t testing.TB, from *na.Context, to na.Addr, at *na.Context, text string, nodes ...*node) (sender na.Addr) {
 	t.Helper()
 	sent, got := false, ""
@@ -86,8 +87,8 @@ func say(t testing.TB, from *na.Context, to na.Addr, at *na.Context, text string
 	return sender
 }
 
-// TestContexts: every context of a class is reached at its one address from each of another's, whatever the order in which they
-// call; and the answers come back on the same session.
+// TestContexts checks that every context of a class is reached at its one address from each of
+// another's, in any order of the calls; and the answers arrive on the same session.
 func TestContexts(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts udp.Options) {
@@ -105,8 +106,9 @@ func TestContexts(t *testing.T) {
 	})
 }
 
-// TestContextCloses: the others are reached as before when one is closed, the first one too; when there is none left, who dials
-// hears that nobody is there; and a new context has the address again.
+// TestContextCloses checks that the others are reached as before when one is closed, the first one
+// too; when there is none left, a dial fails with an error that states that; and a new context has
+// the address again.
 func TestContextCloses(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts udp.Options) {
@@ -132,7 +134,7 @@ func TestContextCloses(t *testing.T) {
 				require.ErrorContains(t, dial(i), fmt.Sprintf("there is no context %d", i))
 			}
 		}
-		if !opts.Portable { // there only time tells
+		if !opts.Portable { // there only a timeout reveals it
 			start := time.Now()
 			require.ErrorContains(t, dial(0), "no answer")
 			t.Log("after", time.Since(start))
@@ -145,7 +147,8 @@ func TestContextCloses(t *testing.T) {
 	})
 }
 
-// TestEveryPair: whatever profile and mode one class has, and whatever the other, messages pass both ways and memory is written.
+// TestEveryPair checks that with any profile and mode of one class and of the other, messages pass
+// both ways and memory is written.
 func TestEveryPair(t *testing.T) {
 	t.Parallel()
 	var all []udp.Options
@@ -185,8 +188,9 @@ func put(t testing.TB, from, to *node, n int64) {
 	require.Equal(t, src, dst)
 }
 
-// TestBlocked: a peer that computes for longer than PeerTimeout, and drives nothing, is not lost, and at most 20 packets are sent again:
-// its context is assisted. Nor is one that is not assisted and computes for less.
+// TestBlocked checks that a peer that computes for longer than PeerTimeout, and drives nothing, is
+// not lost, and at most 20 packets are sent again: its context is assisted. Nor is one that is not
+// assisted and computes for less.
 func TestBlocked(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

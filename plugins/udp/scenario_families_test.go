@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// families is a resolver for whom every host has the same addresses.
+// families is a resolver with the same addresses for every host.
 type families []string
 
 func (f families) LookupNetIP(context.Context, string, string) (ips []netip.Addr, err error) {
@@ -55,8 +55,8 @@ func lookup(t *testing.T, n *node, text string) (addr na.Addr) {
 	return addr
 }
 
-// TestFamilies: a host with addresses of both families is reached by the one that answers, whichever is tried first, also where the other one
-// says nothing.
+// TestFamilies checks that a host with addresses of both families is reached by the one that
+// answers, whichever is tried first, also where the other one sends nothing.
 func TestFamilies(t *testing.T) {
 	t.Parallel()
 	eachSecurity(t, func(t *testing.T, opts udp.Options) {
@@ -96,8 +96,8 @@ func TestFamilies(t *testing.T) {
 	})
 }
 
-// TestFamiliesBoth: a server that is so late that it has been dialed at both of its addresses has one session with the client in the end, and
-// the client has lost none.
+// TestFamiliesBoth checks that a server that is so late that it has been dialed at both of its
+// addresses has one session with the client in the end, and the client has lost none.
 func TestFamiliesBoth(t *testing.T) {
 	t.Parallel()
 	eachSecurity(t, func(t *testing.T, opts udp.Options) {
@@ -122,7 +122,8 @@ func TestFamiliesBoth(t *testing.T) {
 	})
 }
 
-// TestFamiliesDead: the error of a host none of whose addresses can be reached names each with its reason.
+// TestFamiliesDead checks that the error of a host none of whose addresses can be reached names
+// each with its reason.
 func TestFamiliesDead(t *testing.T) {
 	t.Parallel()
 	eachSecurity(t, func(t *testing.T, opts udp.Options) {

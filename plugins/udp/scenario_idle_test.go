@@ -18,7 +18,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A crowd is many peers behind one socket: each says HELLO, confirms that it was heard, and nothing more.
+// A crowd is many peers behind one socket: each sends HELLO, acknowledges the answer, and sends
+// nothing more.
 type crowd struct {
 	conn  *net.UDPConn
 	m     *arq.Machine
@@ -45,7 +46,7 @@ func (c *crowd) Heard(*arq.Assoc)                                    {}
 func (c *crowd) Finishing(*arq.Assoc, []byte)                        {}
 func (c *crowd) Ended(*arq.Assoc, arq.End)                           {}
 
-// pass sends what there is, and takes in what comes within a moment.
+// pass sends the pending packets, and takes in those that arrive within a moment.
 func (c *crowd) pass(t *testing.T, buf []byte) {
 	var head [arq.HeadSize]byte
 	for {
@@ -90,15 +91,16 @@ func gather(t *testing.T, n *node, peers, each int) {
 		for end := time.Now().Add(patience); c.up < want; c.pass(t, buf) {
 			require.Less(t, time.Now(), end, "%d of %d are up", c.up, want)
 		}
-		for calm := time.Now().Add(10 * time.Millisecond); time.Now().Before(calm); { // what confirms it may be sent late
+		for calm := time.Now().Add(10 * time.Millisecond); time.Now().Before(calm); { // its acknowledgment may be sent late
 			c.pass(t, buf)
 		}
 		_ = conn.Close()
 	}
 }
 
-// TestContextBuffers: a context that neither reads nor sends at this moment has no room for datagrams, and an idle pair of contexts in two
-// classes is small: measured when each has sent a message and had one back.
+// TestContextBuffers checks that a context that neither reads nor sends at this moment has no room
+// for datagrams, and an idle pair of contexts in two classes is small: measured when each has sent
+// a message and had one back.
 func TestContextBuffers(t *testing.T) {
 	const many, limit = 20, 40 << 10 // 24 KiB were measured; room of its own is 2.4 MB for each context
 	b := open(t, "udp://127.0.0.1:0", udp.Options{}, 1)
@@ -132,7 +134,8 @@ func TestContextBuffers(t *testing.T) {
 	}
 }
 
-// TestIdlePeers: thousands of peers that are silent take no more than one KiB each beside the envelope that they are guaranteed.
+// TestIdlePeers checks that thousands of peers that are silent take no more than one KiB each in
+// addition to the envelope that they are guaranteed.
 func TestIdlePeers(t *testing.T) {
 	if !leak.Alone(t) {
 		return

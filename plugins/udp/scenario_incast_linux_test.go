@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// drops is how many datagrams the system has thrown away that came to a port.
+// drops returns the number of datagrams to a port that the system has dropped.
 func drops(t *testing.T, name string) (n int) {
 	t.Helper()
 	_, port, _ := strings.Cut(strings.TrimPrefix(name, "udp://"), ":")
@@ -36,7 +36,8 @@ func drops(t *testing.T, name string) (n int) {
 	return n
 }
 
-// TestIncast: 32 peers send 64 KiB each to one at once, ten times, with TLS: everything arrives, and the system drops nothing.
+// TestIncast has 32 peers send 64 KiB each to one at once, ten times, with TLS: everything arrives,
+// and the system drops nothing.
 func TestIncast(t *testing.T) {
 	const senders, rounds, size = 32, 10, 64 << 10
 	opts := udp.Options{TLS: mutualTLS()}
@@ -71,8 +72,8 @@ func TestIncast(t *testing.T) {
 	require.Zero(t, drops(t, b.cls.Addr().Name()))
 }
 
-// TestStoppedReceiver: many peers send bursts of messages to a process that is stopped for a moment, each what it is allowed to: the system
-// drops nothing, and everything arrives.
+// TestStoppedReceiver has many peers send bursts of messages to a process that is stopped for a
+// moment, each up to its limit: the system drops nothing, and everything arrives.
 func TestStoppedReceiver(t *testing.T) {
 	for _, c := range []struct{ peers, count int }{{32, 256}, {128, 32}} {
 		t.Run(fmt.Sprintf("%dx%d", c.peers, c.count), func(t *testing.T) {

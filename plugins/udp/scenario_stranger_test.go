@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A stranger says HELLO as the test likes.
+// A stranger is a peer whose HELLO is written by the test.
 type stranger struct {
 	crowd
 	mine, peer frame.Greeting
@@ -38,7 +38,8 @@ func (s *stranger) Ended(_ *arq.Assoc, e arq.End) {
 	}
 }
 
-// claim says HELLO to a node and returns with the answer, which is there before if the stranger is mute.
+// claim sends HELLO to a node and returns with the answer, which is there before if the stranger is
+// mute.
 func claim(t *testing.T, n *node, g frame.Greeting, mute bool) *stranger {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -72,8 +73,9 @@ func claim(t *testing.T, n *node, g frame.Greeting, mute bool) *stranger {
 	return s
 }
 
-// A peer that lives keeps its session, whoever says HELLO with its address and its incarnation, which it tells everybody who asks.
-func TestUsurper(t *testing.T) {
+// TestForgedHelloKeepsSession checks that a peer that is alive keeps its session, whichever peer sends a HELLO with
+// its address and its incarnation, which is public.
+func TestForgedHelloKeepsSession(t *testing.T) {
 	for _, portable := range []bool{false, true} {
 		opts := udp.Options{Portable: portable}
 		a, b := open(t, "udp://127.0.0.1:0", opts, 1), open(t, "udp://127.0.0.1:0", opts, 1)
@@ -93,7 +95,8 @@ func TestUsurper(t *testing.T) {
 	}
 }
 
-// One packet, whose address may be forged, makes no peer that could be lost.
+// TestOnePacketIsNoPeer checks that one packet, whose address may be forged, makes no peer that
+// could be lost.
 func TestOnePacketIsNoPeer(t *testing.T) {
 	t.Parallel()
 	n := open(t, "udp://127.0.0.1:0", udp.Options{}, 1)

@@ -10,8 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// TestUnsent: a dial ends at once, and says why, if the system of this machine does not send: to everybody, which package net allows, or from
-// IPv4 to IPv6. So does the next.
+// TestUnsent checks that a dial ends at once, with the reason, if the system of this machine does
+// not send: to the broadcast address, which package net allows, or from IPv4 to IPv6. So does the
+// next.
 func TestUnsent(t *testing.T) {
 	const everybody, other = "udp://255.255.255.255:9", "udp://[::1]:9"
 	for name, c := range map[string]struct {
@@ -43,8 +44,8 @@ func TestUnsent(t *testing.T) {
 	}
 }
 
-// TestUndialable: a dial of an address that names no single process, or no interface where it needs one, ends at once and says why. So does the
-// next.
+// TestUndialable checks that a dial of an address that names no single process, or no interface
+// where it needs one, ends at once with the reason. So does the next.
 func TestUndialable(t *testing.T) {
 	each := map[string]udp.Options{"polled": {}, "portable": {Portable: true}, "TLS": {TLS: mutualTLS()}}
 	for name, opts := range each {

@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// linkLocal returns an address of this machine that means something on its interface alone, with that.
+// linkLocal returns an address of this machine that is valid on its interface only, with that.
 func linkLocal(t *testing.T, dev string) (ip netip.Addr, ifc net.Interface, ok bool) {
 	all, err := net.Interfaces()
 	require.NoError(t, err)
@@ -34,8 +34,9 @@ func linkLocal(t *testing.T, dev string) (ip netip.Addr, ifc net.Interface, ok b
 
 const zoneEnv = "QUICKSILVER_ZONE_CHILD"
 
-// TestZone: a node listens on, dials, answers and prints IPv6 addresses with their zone, given as a name or as a number. As root it uses the
-// two ends of a link in a network namespace of its own, and always a link-local address of this machine if there is one.
+// TestZone checks that a node listens on, dials, answers and prints IPv6 addresses with their zone,
+// given as a name or as a number. As root it uses the two ends of a link in a network namespace of
+// its own, and always a link-local address of this machine if there is one.
 func TestZone(t *testing.T) {
 	if os.Getenv(zoneEnv) == "" {
 		if _, err := exec.LookPath("ip"); err == nil && os.Getuid() == 0 {
@@ -62,7 +63,7 @@ func TestZone(t *testing.T) {
 	talkZone(t, ip, far, near)
 }
 
-// talkZone has classes at near say something to one that listens at ip of far.
+// talkZone has classes at near send a message to one that listens at ip of far.
 func talkZone(t *testing.T, ip netip.Addr, far, near net.Interface) {
 	each := map[string]udp.Options{"plain": {Trusted: true}, "portable": {Trusted: true, Portable: true}, "TLS": {TLS: mutualTLS()}}
 	for name, opts := range each {

@@ -39,8 +39,9 @@ func shrink(t *testing.T, port int) {
 
 var permission = regexp.MustCompile(`^(?:DATA|ACK)0 .*\back=(\d+) edge=(\d+)`)
 
-// TestUT33TinyBuffer: U-T33. A burst of 1000 messages to a socket whose buffer holds next to nothing arrives, whole and in order; and
-// the receiver comes to let four packets be under way, where one with an ordinary buffer lets many.
+// TestUT33TinyBuffer (U-T33) sends a burst of 1000 messages to a socket whose buffer holds next to
+// nothing: it arrives, whole and in order; and the receiver reduces its limit to four packets in
+// flight, where one with an ordinary buffer permits many.
 func TestUT33TinyBuffer(t *testing.T) {
 	t.Parallel()
 	for _, tiny := range []bool{true, false} {
@@ -86,7 +87,7 @@ func TestUT33TinyBuffer(t *testing.T) {
 			}
 			return window.Load() > 100
 		}
-		for i := 0; !as() && i < burst; i++ { // what was permitted once stays so
+		for i := 0; !as() && i < burst; i++ { // a permission is never withdrawn
 			say(t, from, to, at, "more", a, b)
 		}
 		require.True(t, as(), "%d packets may be under way; tiny: %v", window.Load(), tiny)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBindErrorText: who does not listen is not told of an address.
+// TestBindErrorText checks that the error of a class that does not listen names no address.
 func TestBindErrorText(t *testing.T) {
 	require.EqualError(t, bindError(netip.AddrPort{}, syscall.EMFILE), "open a socket: too many open files")
 	require.EqualError(t, bindError(netip.MustParseAddrPort("127.0.0.1:7"), syscall.EMFILE), "listen on 127.0.0.1:7: too many open files")

@@ -26,7 +26,7 @@ func socketPair(t *testing.T) (from *pollSocket, to [2]*pollSocket) {
 	return one(), [2]*pollSocket{one(), one()}
 }
 
-// A mail is datagrams on their way, and what of them each receiver is to get.
+// A mail is a set of datagrams in flight, and those that each receiver must get.
 type mail struct {
 	o    outbox
 	want [2][][]byte
@@ -38,7 +38,7 @@ func (m *mail) add(to int, s *pollSocket, b []byte, again bool) {
 	m.want[to] = append(m.want[to], b)
 }
 
-// drain reads what has come, and returns how many messages of the system it was.
+// drain reads the packets that have arrived, and returns in how many messages of the system.
 func drain(s *pollSocket) (got [][]byte, messages int) {
 	r := getReader()
 	defer r.put()
@@ -54,13 +54,14 @@ func drain(s *pollSocket) (got [][]byte, messages int) {
 	}
 }
 
-// TestTrainsArrive: whatever sizes datagrams have and whoever they are for, each arrives whole and in order, those of one size to one
-// peer in few messages of the system; where the system refuses trains, too.
+// TestTrainsArrive checks that with any sizes and receivers of datagrams each arrives whole and in
+// order, those of one size to one peer in few messages of the system; where the system refuses
+// trains, too.
 func TestTrainsArrive(t *testing.T) {
 	t.Parallel()
 	for _, refuse := range []bool{false, true} {
 		from, to := socketPair(t)
-		if refuse { // the system does not divide what it computes no checksums for
+		if refuse { // the system does not divide packets without checksum offload
 			require.NoError(t, unix.SetsockoptInt(from.fd, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1))
 		}
 		seed := rand.Uint64()
@@ -94,8 +95,9 @@ func TestTrainsArrive(t *testing.T) {
 	}
 }
 
-// TestTrainsSpareMessages: a train is one message for the system where both ends can, and a datagram that is sent again goes alone.
-func TestTrainsSpareMessages(t *testing.T) {
+// TestTrainsSaveSystemCalls checks that a train is one message for the system where both ends support
+// it, and a datagram that is sent again is sent separately.
+func TestTrainsSaveSystemCalls(t *testing.T) {
 	from, to := socketPair(t)
 	m := mail{o: outbox{slab: make([]byte, 0, 1<<20)}}
 	for i := range 40 {
@@ -107,8 +109,9 @@ func TestTrainsSpareMessages(t *testing.T) {
 	require.Equal(t, 3, messages, "20 datagrams, one, and 19")
 }
 
-// TestTrainsLost: where half of what goes in trains has to be sent again no more are made for a while; with less loss they are, and
-// however many small datagrams that went alone are lost.
+// TestTrainsLost checks that where half of the datagrams in trains have to be sent again no more
+// trains are made for a while; with less loss they are, and with any loss of small datagrams that
+// were sent separately.
 func TestTrainsLost(t *testing.T) {
 	list := make([]outboundDatagram, 32)
 	for i := range list {
@@ -135,7 +138,8 @@ func TestTrainsLost(t *testing.T) {
 	}
 }
 
-// Contexts of a class share the judgement of trains. Nothing is sent again here, so they go on, whoever comes to judge.
+// TestTrainsJudgedAtOnce checks that contexts of a class share the decision about trains. Nothing
+// is sent again here, so they continue, whichever context decides.
 func TestTrainsJudgedAtOnce(t *testing.T) {
 	var s offload
 	var all sync.WaitGroup

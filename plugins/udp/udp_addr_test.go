@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// TestListenErrors: what cannot be bound, or must not, is an error that says why.
+// TestListenErrors checks that an address that cannot be bound, or must not, is an error with the
+// reason.
 func TestListenErrors(t *testing.T) {
 	each(t, func(t *testing.T, opts udp.Options) {
 		taken, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -39,7 +40,8 @@ func TestListenErrors(t *testing.T) {
 	})
 }
 
-// TestTrusted: on a network that is trusted a class listens on every address, and names one of them.
+// TestTrusted checks that on a network that is trusted a class listens on every address, and names
+// one of them.
 func TestTrusted(t *testing.T) {
 	each(t, func(t *testing.T, opts udp.Options) {
 		opts.Trusted = true
@@ -50,7 +52,8 @@ func TestTrusted(t *testing.T) {
 	})
 }
 
-// TestEnvironment: QS_UDP_ACK and QS_UDP_PROFILE choose how packets are acknowledged and sent again, unless the program does.
+// TestEnvironment checks that QS_UDP_ACK and QS_UDP_PROFILE choose how packets are acknowledged and
+// sent again, unless the program does.
 func TestEnvironment(t *testing.T) {
 	open := func(opts udp.Options) error {
 		cls, err := na.Open("udp://127.0.0.1:0", na.Config{Plugins: []na.Plugin{udp.New(opts)}})
@@ -70,8 +73,9 @@ func TestEnvironment(t *testing.T) {
 	require.NoError(t, open(udp.Options{Profile: "seed"}))
 }
 
-// TestWildcard: who calls a class that listens on every address is answered from the address that he called, whatever address the
-// system would choose. Over the portable sockets that is not so.
+// TestWildcard checks that a call to a class that listens on every address is answered from the
+// address of the call, whatever address the system would choose. Over the portable sockets that is
+// not so.
 func TestWildcard(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -102,7 +106,8 @@ func TestWildcard(t *testing.T) {
 	}
 }
 
-// TestTakenPort: the error of a port that is taken names the address as it was given, also where it is that of every interface.
+// TestTakenPort checks that the error of a port that is taken names the address as it was given,
+// also where it is that of every interface.
 func TestTakenPort(t *testing.T) {
 	each(t, func(t *testing.T, opts udp.Options) {
 		opts.Trusted = true
