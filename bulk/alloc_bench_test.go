@@ -14,7 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
 )
 
-// What a pull of Alloc memory costs beside copy.
+// BenchmarkPullAlloc measures the cost of a pull of Alloc memory in addition to copy.
 func BenchmarkPullAlloc(b *testing.B) {
 	open := func(addr string) *hg.Context {
 		cls, err := hg.Open(addr, hg.Config{NA: na.Config{Plugins: []na.Plugin{sm.New(sm.Options{})}}})

@@ -25,7 +25,8 @@ func alloc(t *testing.T, n int) []byte {
 	return b
 }
 
-// Memory of Alloc is memory as any other, and is pulled as it is at that time, wherever in it.
+// TestAlloc checks that memory of Alloc is used like any other, and is pulled with its contents at
+// that time, at any offset.
 func TestAlloc(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -53,7 +54,8 @@ func TestAlloc(t *testing.T) {
 	})
 }
 
-// A view shows what a pull would read, and over shared memory what the owner writes then, until the owner takes the memory back.
+// TestView checks that a view shows the bytes that a pull would read, and over shared memory later
+// writes of the owner, until the owner takes the memory back.
 func TestView(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -97,7 +99,7 @@ func TestView(t *testing.T) {
 	})
 }
 
-// Bad lengths and bad Frees say what is wrong.
+// TestAllocMisuse checks that bad lengths and bad Frees have errors with the reason.
 func TestAllocMisuse(t *testing.T) {
 	_, err := bulk.Alloc(-1)
 	require.ErrorIs(t, err, na.ErrInvalid)

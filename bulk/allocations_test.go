@@ -14,7 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// A transfer of any size allocates itself and next to nothing else, at both ends together.
+// TestTransfersAllocateLittle checks that a transfer of any size allocates itself and next to
+// nothing else, at both ends together.
 func TestTransfersAllocateLittle(t *testing.T) {
 	transports.Fast(t, func(t *testing.T, n *transports.Net) {
 		const rounds = 100

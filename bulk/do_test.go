@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// Do moves bytes and returns when they are there; a context that has ended ends it, and says how.
+// TestDo checks that Do moves bytes and returns when they have arrived; a context that has ended
+// ends it, with its error.
 func TestDo(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Target(hg.Config{})

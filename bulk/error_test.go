@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Every way in which a transfer can end with an error: its error tells operation, peer, time spent, how much was moved,
-// and why.
+// TestErrorFields checks for every way in which a transfer can end with an error that the error has
+// operation, peer, elapsed time, moved bytes, and cause.
 func TestErrorFields(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -57,7 +57,8 @@ func TestErrorFields(t *testing.T) {
 	}
 }
 
-// A transfer that does not begin says with whom it would have been.
+// TestRefusedTransferNamesPeer checks that the error of a transfer that does not begin names the
+// peer.
 func TestRefusedTransferNamesPeer(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 1000)

@@ -14,7 +14,8 @@ import (
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// An origin stores a file at a target: the RPC carries a handle of the data, and the target pulls as much as it wants.
+// Example stores a file of an origin at a target: the RPC carries a handle of the data, and the
+// target pulls as much as it needs.
 func Example() {
 	target, tctx := open("tcp://127.0.0.1:0")
 	origin, octx := open("tcp://")
@@ -71,8 +72,9 @@ func Example() {
 	// Output: file: 3000018 bytes, 3000001 of them x
 }
 
-// A handler reads the memory of its origin as a stream: nothing is ever held whole. Several pieces are under way while it
-// computes, and while it waits it drives its context itself.
+// ExampleNewReader reads the memory of an origin as a stream in a handler: it is never held whole.
+// Several pieces are in flight while the handler computes, and while it waits it drives its context
+// itself.
 func ExampleNewReader() {
 	target, tctx := open("tcp://127.0.0.1:0")
 	origin, octx := open("tcp://")

@@ -62,7 +62,7 @@ func (p *pair) closeNow(h *bulk.Handle) {
 	}
 }
 
-// One file is copied into another by a pull from mapping to mapping, and by a push.
+// TestFileRoundTrip copies one file into another by a pull from mapping to mapping, and by a push.
 func TestFileRoundTrip(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 700_001
@@ -128,7 +128,8 @@ func mappings(t *testing.T, f *os.File) int {
 	return strings.Count(string(maps), f.Name())
 }
 
-// The file stays mapped for the handles that were made of it, and no longer.
+// TestFileClose checks that the file stays mapped for the handles that were made of it, and no
+// longer.
 func TestFileClose(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -160,8 +161,9 @@ func TestFileClose(t *testing.T) {
 	})
 }
 
-// The file is cut short, before a transfer or in the middle of one, on the side of its owner or of the mover: the
-// transfer ends with an error, nothing is taken for data that is not, and the session goes on.
+// TestFileTruncated truncates the file, before a transfer or in the middle of one, on the side of
+// its owner or of the mover: the transfer ends with an error, no missing byte is taken for data,
+// and the session continues.
 func TestFileTruncated(t *testing.T) {
 	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
@@ -201,7 +203,7 @@ func TestFileTruncated(t *testing.T) {
 	})
 }
 
-// A mapping that may not be written is no place for data.
+// TestFileReadOnlyAsDestination checks that a read-only mapping is refused as a destination.
 func TestFileReadOnlyAsDestination(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -220,7 +222,8 @@ func TestFileReadOnlyAsDestination(t *testing.T) {
 	})
 }
 
-// Between two contexts of a process, and from one to itself, no system call is there to notice.
+// TestFileTruncatedInTheSameProcess does the same between two contexts of a process, and from one
+// to itself, where no system call reports it.
 func TestFileTruncatedInTheSameProcess(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -249,7 +252,8 @@ func TestFileTruncatedInTheSameProcess(t *testing.T) {
 	})
 }
 
-// Data that goes along with a handle, and what the adaptors copy within the process.
+// TestFileTruncatedCopies does the same for data that is sent with a handle, and for copies of the
+// adaptors within the process.
 func TestFileTruncatedCopies(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)

@@ -44,7 +44,7 @@ const (
 	placed = 4
 )
 
-// The form on the wire: docs/internals/WIRE.md.
+// TestDescriptorGolden checks the form on the wire: docs/internals/WIRE.md.
 func TestDescriptorGolden(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
@@ -70,8 +70,8 @@ func TestDescriptorGolden(t *testing.T) {
 	}
 }
 
-// What a hostile peer may send. Every error matches ErrProtocol, or ErrVersion where it may be a later release, and
-// leaves the handle as it was.
+// TestDescriptorRefused decodes descriptors that a hostile peer may send. Every error matches
+// ErrProtocol, or ErrVersion where it may be a later release, and leaves the handle as it was.
 func TestDescriptorRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, says string
@@ -139,7 +139,8 @@ func withFields(b []byte, fields byte) []byte {
 
 const mustUnderstand = 128
 
-// TestDescriptorLater: the fields of a later release are skipped, whatever is behind them.
+// TestDescriptorLater checks that the fields of a later release are skipped, whatever is behind
+// them.
 func TestDescriptorLater(t *testing.T) {
 	for _, b := range [][]byte{
 		descriptor(0, 5, 3),
@@ -202,7 +203,8 @@ func FuzzUnmarshal(f *testing.F) {
 	})
 }
 
-// A descriptor of n bytes costs a small multiple of n, whatever it says; one inside another is bytes.
+// TestDescriptorAmplification checks that a descriptor of n bytes costs a small multiple of n,
+// whatever its fields; one inside another is bytes.
 func TestDescriptorAmplification(t *testing.T) {
 	nested := descriptor(0, 1<<62, 3)
 	for range 100 {
@@ -232,7 +234,8 @@ func TestDescriptorAmplification(t *testing.T) {
 	}
 }
 
-// The token is shown by no verb of package fmt, neither alone nor inside what a program may print.
+// TestTokenIsNotPrinted checks that the token is printed by no verb of package fmt, neither by
+// itself nor inside a value that a program may print.
 func TestTokenIsNotPrinted(t *testing.T) {
 	var h bulk.Handle
 	require.NoError(t, h.UnmarshalBinary(descriptor(0, 12345, 3)))
@@ -358,8 +361,9 @@ func TestEncodeRefused(t *testing.T) {
 	})
 }
 
-// A process that does not listen can bind a handle: every process with a session with it reaches the memory, also one
-// that the handle was passed on to, and no other one.
+// TestBoundHandleWithoutListener checks that a process that does not listen can bind a handle:
+// every process with a session with it reaches the memory, also one that the handle was passed on
+// to, and no other one.
 func TestBoundHandleWithoutListener(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -431,7 +435,8 @@ func TestCreateRefuses(t *testing.T) {
 	})
 }
 
-// Up to the limit the data of a read-only handle is in the descriptor; beyond it, or when peers may write, it is not.
+// TestEagerLimit checks that up to the limit the data of a read-only handle is in the descriptor;
+// beyond it, or when peers may write, it is not.
 func TestEagerLimit(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Origin(hg.Config{})
@@ -471,7 +476,8 @@ func TestEagerLimit(t *testing.T) {
 	})
 }
 
-// The peer sees data that travelled with the handle as it was when the handle was encoded, without any transfer.
+// TestEagerIsASnapshot checks that the peer sees data that traveled with the handle as it was when
+// the handle was encoded, without any transfer.
 func TestEagerIsASnapshot(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -516,7 +522,7 @@ func TestEagerIsASnapshot(t *testing.T) {
 		}
 		pull(string(snapshot))
 		require.NoError(t, there.CloseWait(t.Context()))
-		pull(string(snapshot)) // closing takes the memory back, not what was sent
+		pull(string(snapshot)) // closing takes the memory back, not the bytes that were sent
 
 		require.NoError(t, got.UnmarshalBinary(func() []byte {
 			fresh := create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly}, theirs.segs...)
@@ -530,7 +536,8 @@ func TestEagerIsASnapshot(t *testing.T) {
 	})
 }
 
-// A key that is forged in part is refused by the owner, whatever the descriptor claims.
+// TestForgedDescriptor checks that a key that is forged in part is refused by the owner, whatever
+// the descriptor claims.
 func TestForgedDescriptor(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)

@@ -14,11 +14,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A gate stands between the mover and the owner. It shuts when a number of bytes has passed in one direction, in the
-// middle of a frame as well, and lets nothing more through until it is opened: the owner is as good as frozen.
+// A gate is between the mover and the owner. It closes when a number of bytes has passed in one
+// direction, in the middle of a frame as well, and lets nothing more through until it is opened:
+// the owner seems frozen.
 //
-// Over tcp it is a relay of its own; over udp one that loses what it does not let through, in both directions; in the
-// simulator a partition.
+// Over tcp it is a relay of its own; over udp one that loses what it does not let through, in both
+// directions; in the simulator a partition.
 type gate struct {
 	p     *pair
 	sim   bool
@@ -27,7 +28,8 @@ type gate struct {
 	udp   *relay.Relay
 }
 
-// newGate puts a gate between the mover and the owner, which the mover reaches through p.peer from now on.
+// newGate puts a gate between the mover and the owner; p.peer then reaches the owner through the
+// gate.
 func newGate(p *pair) *gate {
 	g := &gate{p: p, sim: p.Sim}
 	if p.Name == "sm" || p.Beside {
@@ -46,8 +48,8 @@ func newGate(p *pair) *gate {
 	return g
 }
 
-// shutAfter arms the gate: it shuts when n more bytes have passed from the owner to the mover, or from the mover to the
-// owner. The simulator counts both directions together.
+// shutAfter arms the gate: it closes when n more bytes have passed from the owner to the mover, or
+// from the mover to the owner. The simulator counts both directions together.
 func (g *gate) shutAfter(n int, fromOwner bool) {
 	if g.sim {
 		g.limit = g.p.World.Stats().Bytes + uint64(n)
@@ -124,7 +126,7 @@ func (r *streamRelay) accept() {
 			continue
 		}
 		for _, c := range []net.Conn{in, out} {
-			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // the system shall not take in megabytes behind a gate that is shut
+			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // the system shall not buffer megabytes behind a closed gate
 		}
 		r.mu.Lock()
 		r.conns = append(r.conns, in, out)

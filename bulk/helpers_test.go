@@ -27,7 +27,7 @@ type pair struct {
 	ownWorld     bool    // a world of its own: only this pair drives the two contexts
 }
 
-// moverNode is where the mover lives in the simulator.
+// moverNode is the address of the mover in the simulator.
 const moverNode = "mover"
 
 func newPair(t *testing.T, n *transports.Net) *pair { return newPairWith(t, n, hg.Config{}) }
@@ -170,7 +170,7 @@ func (e *outcome) done(op *bulk.Op, err error) {
 	e.moved = op.Moved()
 }
 
-// transfer moves what spec says on the mover's side, with all its segments under way, and returns how it ended.
+// transfer runs spec on the mover's side, with all its segments in flight, and returns its error.
 func (p *pair) transfer(spec bulk.Spec) outcome {
 	p.t.Helper()
 	var e outcome
@@ -310,7 +310,7 @@ func (m *memory) hasIntactCanaries() bool {
 	return true
 }
 
-// describeDiff says where two byte slices differ first, or returns "".
+// describeDiff describes the first difference of two byte slices, or returns "".
 func describeDiff(got, want []byte) string {
 	if len(got) != len(want) {
 		return fmt.Sprintf("got %d bytes, want %d", len(got), len(want))

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// Every transfer is observed once, by the process that makes it.
+// TestTransfersAreObserved checks that every transfer is observed once, by the process that makes
+// it.
 func TestTransfersAreObserved(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var seen []inspect.Event

@@ -51,7 +51,7 @@ func newScene(t *testing.T, p *pair, dir bulk.Dir, size int) *scene {
 	} else {
 		s.mine.fill(1)
 	}
-	p.mctx.Trigger(0) // what an earlier scene left
+	p.mctx.Trigger(0) // left by an earlier scene
 	s.there = create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, s.theirs.segs...)
 	s.here = local(t, p.mctx, s.mine.segs...)
 	s.spec = bulk.Spec{Dir: dir, Remote: remote(t, s.there), Local: s.here, Size: int64(size), Chunk: 64 << 10, Window: 2}
@@ -74,8 +74,8 @@ func (s *scene) cancel(op *bulk.Op) {
 	s.canceled()
 }
 
-// canceledOr is canceled for a transfer whose Trigger ran before the cancel: outside the simulator the background
-// pollers of both sides may have moved everything meanwhile.
+// canceledOr is canceled for a transfer whose Trigger ran before the cancel: outside the simulator
+// the background pollers of both sides may have moved everything meanwhile.
 func (s *scene) canceledOr() {
 	s.t.Helper()
 	if s.err != nil || s.Sim {
@@ -96,7 +96,7 @@ func (s *scene) canceled() {
 	s.broken()
 }
 
-// broken requires that the error of a transfer that failed says how far it came.
+// broken requires that the error of a transfer that failed has the number of moved bytes.
 func (s *scene) broken() {
 	s.t.Helper()
 	var e *bulk.Error
@@ -104,7 +104,7 @@ func (s *scene) broken() {
 	require.Positive(s.t, e.Took)
 	require.Equal(s.t, bulk.Error{Dir: s.dir, Peer: s.peer, Took: e.Took, Moved: s.moved, Size: int64(s.size), Err: e.Err}, *e)
 	require.Less(s.t, s.moved, int64(s.size))
-	if s.dir == bulk.Pull { // of a push the owner's side is seen when the rest has come: see afterwards
+	if s.dir == bulk.Pull { // of a push the owner's side is seen when the rest has arrived: see afterwards
 		s.whole(s.mine)
 	}
 }
@@ -124,8 +124,8 @@ func (s *scene) whole(to *memory) {
 	require.True(s.t, to.hasIntactCanaries(), "bytes beside the segments were written")
 }
 
-// afterwards requires that done gave the memory back: what the mover does with it now meets nobody. The session is used
-// up to its last byte meanwhile, and works.
+// afterwards requires that done gave the memory back: later writes of the mover to it reach no
+// operation. The session is used up to its last byte meanwhile, and works.
 func (s *scene) afterwards() {
 	s.t.Helper()
 	s.mine.fillByte(0xee)
@@ -201,7 +201,8 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 	})
 }
 
-// The owner stops in the middle of a piece: half of it is here, and more than half on its way.
+// TestCancelInsideChunk stops the owner in the middle of a piece: half of it is here, and more than
+// half in flight.
 func TestCancelInsideChunk(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -220,7 +221,7 @@ func TestCancelInsideChunk(t *testing.T) {
 					}
 					s.cancel(op)
 					require.Zero(t, s.moved)
-					s.mine.fillByte(0xee) // at once: the rest of the piece is still to come
+					s.mine.fillByte(0xee) // at once: the rest of the piece has not arrived
 					g.open()
 					s.afterwards()
 				})
@@ -229,7 +230,7 @@ func TestCancelInsideChunk(t *testing.T) {
 	})
 }
 
-// A cancel that comes when everything has arrived is too late: success wins.
+// TestCancelAfterTheEnd checks that a cancel when everything has arrived is too late: success wins.
 func TestCancelAfterTheEnd(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 300_000)
@@ -266,7 +267,8 @@ func TestCancelAfterTheEnd(t *testing.T) {
 	})
 }
 
-// Pieces have ended and wait for Trigger when the cancel comes: they count, and nothing follows them.
+// TestCancelWithChunksQueued cancels when pieces have ended and wait for Trigger: they count, and
+// nothing follows them.
 func TestCancelWithChunksQueued(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 512<<10)
@@ -313,7 +315,8 @@ func TestCancelFromManyGoroutines(t *testing.T) {
 	})
 }
 
-// Cancel races with everything that a transfer does, the mover being driven by goroutines of its own.
+// TestCancelRacesTransfer races Cancel with every step of a transfer; goroutines of its own drive
+// the mover.
 func TestCancelRacesTransfer(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		p.Serve(p.octx, 1)
@@ -398,7 +401,7 @@ func TestCancelInsideDoneOfAnother(t *testing.T) {
 	})
 }
 
-// A cancel while the session is being made.
+// TestCancelBeforeConnected cancels while the session is being made.
 func TestCancelBeforeConnected(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 512<<10)
@@ -418,8 +421,8 @@ func TestCancelBeforeConnected(t *testing.T) {
 	})
 }
 
-// Cancel, or Close at the owner, after any number of steps, on streams that are cut anywhere, with and without a
-// background poller.
+// TestCancelAtEveryStep calls Cancel, or Close at the owner, after any number of steps, on streams
+// that are cut anywhere, with and without a background poller.
 func TestCancelAtEveryStep(t *testing.T) {
 	r := seeded(t)
 	middle, atAll := 0, 0

@@ -12,8 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// The k-th piece of a transfer fails, and those behind it, while those before it are under way (hazard H16): the owner's
-// memory is shorter than the descriptor claims. The transfer ends once, when no piece uses the memory any more.
+// TestH16OneOfManyChunksFails has the k-th piece of a transfer fail, and those behind it, while
+// earlier ones are in flight (hazard H16): the owner's memory is shorter than the descriptor
+// claims. The transfer ends once, when no piece uses the memory any more.
 func TestH16OneOfManyChunksFails(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const chunk, pieces = 1 << 20, 8 // so much that a refusal is faster than the pieces in front of it

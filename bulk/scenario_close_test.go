@@ -19,8 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// revoke closes the owner's handle, whose callback then runs without Progress on either side. Then the owner writes
-// something else into the memory.
+// revoke closes the owner's handle, whose callback then runs without Progress on either side. Then
+// the owner overwrites the memory.
 func (s *scene) revoke() {
 	s.t.Helper()
 	calls := 0
@@ -34,8 +34,8 @@ func (s *scene) revoke() {
 	s.theirs.fillByte(0xee)
 }
 
-// revoked requires that the transfer ends because of that, without taking anything for data that was not. If all of it
-// was asked for before, it may also have been complete in time.
+// revoked requires that the transfer ends because of that, without taking later bytes for data. If
+// all of it was requested before, it may also have been complete in time.
 func (s *scene) revoked(maybe bool) {
 	s.t.Helper()
 	s.Until(func() bool { return s.calls > 0 })
@@ -74,7 +74,8 @@ func TestCloseWhileAPeerTransfers(t *testing.T) {
 	})
 }
 
-// The peer is frozen in the middle of a piece: the memory is free all the same. Later the peer goes on.
+// TestCloseWhileAPeerIsFrozen freezes the peer in the middle of a piece: the memory is free all the
+// same. Later the peer continues.
 func TestCloseWhileAPeerIsFrozen(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -104,7 +105,8 @@ func TestCloseWhileAPeerIsFrozen(t *testing.T) {
 	})
 }
 
-// A handle that transfers of this process use as their local side: they go on, and Close waits for them.
+// TestCloseWaitsForOwnTransfers closes a handle that transfers of this process use as their local
+// side: they continue, and Close waits for them.
 func TestCloseWaitsForOwnTransfers(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		for _, access := range []bulk.Access{bulk.LocalOnly, bulk.ReadWrite} {
@@ -249,8 +251,9 @@ func TestCloseWait(t *testing.T) {
 	})
 }
 
-// The sequence of the Mercury cancellation page with bulk data: the origin cancels the RPC while the target is pulling,
-// closes the bulk handle in the callback, and uses the memory and the RPC handle again when the close has completed.
+// TestH14CloseInsideCallbackOfCanceledForward runs the sequence of the Mercury cancellation page
+// with bulk data: the origin cancels the RPC while the target is pulling, closes the bulk handle in
+// the callback, and uses the memory and the RPC handle again when the close has completed.
 func TestH14CloseInsideCallbackOfCanceledForward(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
@@ -340,8 +343,9 @@ func TestH14CloseInsideCallbackOfCanceledForward(t *testing.T) {
 	})
 }
 
-// Close races with transfers of a peer, all sides being driven by goroutines of their own. Whoever wins: the peer has
-// every byte, or an error; and nothing is written after the close.
+// TestCloseRacesTransfers races Close with transfers of a peer, each side being driven by
+// goroutines of its own. In either order: the peer has every byte, or an error; and nothing is
+// written after the close.
 func TestCloseRacesTransfers(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		p.Serve(p.octx, 1)
@@ -390,7 +394,8 @@ func TestCloseRacesTransfers(t *testing.T) {
 	})
 }
 
-// Handles are encoded by some goroutines while another closes them: they have a key and the data, or an error.
+// TestEncodeRacesClose encodes handles in some goroutines while another closes them: they have a
+// key and the data, or an error.
 func TestEncodeRacesClose(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Origin(hg.Config{})
@@ -420,7 +425,8 @@ func TestEncodeRacesClose(t *testing.T) {
 	})
 }
 
-// Published memory is kept alive until Close has completed, and not longer.
+// TestCloseReleasesMemory checks that published memory is kept alive until Close has completed, and
+// not longer.
 func TestCloseReleasesMemory(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -450,8 +456,9 @@ func TestCloseReleasesMemory(t *testing.T) {
 	})
 }
 
-// A handle can be closed when its context is closed already, and its callback still runs. When that is drained it
-// cannot: the memory is taken back all the same, and Closed stays true.
+// TestCloseAfterTheContext checks that a handle can be closed when its context is closed already,
+// and its callback still runs. When that is drained it cannot: the memory is taken back all the
+// same, and Closed stays true.
 func TestCloseAfterTheContext(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, hctx := n.Origin(hg.Config{})

@@ -35,10 +35,10 @@ type liar struct {
 	born  int
 
 	asked  []*na.Envelope // requests of the victim that have not been freed
-	called []na.Tag       // the identities of its calls that were heard of
+	called []na.Tag       // the identities of its calls that have arrived
 	sent   []na.Result
 	mem    *na.Mem
-	keys   []na.Key // heard, and its own
+	keys   []na.Key // those that have arrived, and its own
 	ops    []*na.Op
 }
 
@@ -69,7 +69,7 @@ func (p *program) alter(v uint64) uint64 {
 	return v
 }
 
-// pick returns one of some values; the last come first.
+// pick returns one of some values; the last are the most likely.
 func pick[T any](p *program, of []T) (v T) {
 	if len(of) == 0 {
 		return v
@@ -145,7 +145,7 @@ func (l *liar) hear(_ *na.Op, r na.Result) {
 	_ = l.nctx.RecvUnexpected(l.recv)
 }
 
-// do starts an operation, whose end is of no interest.
+// do starts an operation, whose result does not matter.
 func (l *liar) do(start func(op *na.Op) error, ended func(na.Result)) {
 	op := l.nctx.NewOp(func(_ *na.Op, r na.Result) {
 		if ended != nil && r.Err == nil {
@@ -170,7 +170,7 @@ func (l *liar) key() na.Key {
 	return k
 }
 
-// body is a payload: a bulk handle, a key, or some bytes. more says that the key is meant to be fetched.
+// body is a payload: a bulk handle, a key, or some bytes. more means that the key is to be fetched.
 func (l *liar) body() (b []byte, size uint64, more byte) {
 	switch l.in.next() % 4 {
 	case 0:
@@ -248,7 +248,7 @@ func (l *liar) step(what byte) {
 				l.do(func(op *na.Op) error { return l.nctx.Withdraw(op, r.Addr, r.ID) }, nil)
 			}
 		}
-	case 8, 9, 10: // memory of the victim, or what is not
+	case 8, 9, 10: // memory of the victim, or other memory
 		key, to := l.key(), l.to()
 		roff, n := int64(l.in.alter(uint64(v()))), int64(v())*8
 		if what%14 == 8 {
@@ -288,7 +288,7 @@ type farce struct {
 	moves         []*bulk.Op
 	shared        []*share
 	closed        []*share
-	lent          []byte // what calls send that does not fit a message
+	lent          []byte // bodies of calls that do not fit a message
 	buf           *memory
 	local         *bulk.Handle
 	rounds        int
@@ -345,7 +345,7 @@ func (f *farce) handle(hctx *hg.Context, opts bulk.Options, segs ...[]byte) *bul
 	return h
 }
 
-// begun notes what has a callback; it is called in it.
+// begun records an operation that has a callback; it is called in it.
 func (f *farce) begun(what string) (ended func()) {
 	s := &started{what: what}
 	f.starts = append(f.starts, s)
@@ -355,8 +355,8 @@ func (f *farce) begun(what string) (ended func()) {
 // never takes back the last begun, which an error has refused.
 func (f *farce) never() { f.starts = f.starts[:len(f.starts)-1] }
 
-// serve is the handler of the victim's RPCs. The bystander gets the answer at once, and the liar's requests wait if
-// the RPC says so.
+// serve is the handler of the victim's RPCs. The bystander gets the answer at once, and the liar's
+// requests wait if the RPC is one that waits.
 func (f *farce) serve(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
@@ -481,7 +481,7 @@ func (f *farce) user(what byte) {
 			}
 			f.kept = append(f.kept[:i:i], f.kept[i+1:]...)
 		}
-	case 9: // move something to or from what the liar says it has
+	case 9: // move something to or from the memory that the liar claims to have
 		if len(f.kept) == 0 {
 			return
 		}
@@ -613,7 +613,7 @@ func (f *farce) run() {
 		case b < 240:
 			f.world.Sleep(time.Duration(f.in.next()) * 4 * time.Millisecond)
 		case b < 244:
-			continue // with what comes next, at one go
+			continue // with the next one, in a single write
 		}
 		f.turn(1 + steps%3)
 		if st := f.victim.Stats(); st.Lent > 64<<10 || st.Pulled > 64<<10 || st.NA.Envelopes > 8*(st.NA.Peers+int(st.NA.PeersLost)+1) {
@@ -675,8 +675,9 @@ func (f *farce) end() {
 	}
 }
 
-// FuzzCalls: whatever a peer says and does above package na, nothing panics, every callback runs once, memory is the
-// owner's again when its handle is closed, nothing stays behind, and others are served all the time.
+// FuzzCalls checks that with any behavior of a peer above package na nothing panics, every
+// callback runs once, memory is the owner's again when its handle is closed, nothing stays behind,
+// and others are served all the time.
 func FuzzCalls(f *testing.F) {
 	for seed := range uint64(8) {
 		f.Add(farceProgram(seed))
@@ -702,8 +703,8 @@ func farceProgram(seed uint64) []byte {
 	return p
 }
 
-// TestLyingPeer plays random programs, so that the plain tests see more than the seeds.
-func TestLyingPeer(t *testing.T) {
+// TestHostilePeer plays random programs, so that the plain tests see more than the seeds.
+func TestHostilePeer(t *testing.T) {
 	seeds := uint64(300)
 	if raceflag.Enabled && !long.On { // one goroutine at a time
 		seeds = 60

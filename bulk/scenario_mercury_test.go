@@ -19,7 +19,7 @@ import (
 
 const bufSize = 256 << 10
 
-// moveIn asks the target to move data between its own memory and the origin's.
+// moveIn requests a transfer between the target's own memory and the origin's.
 type moveIn struct {
 	Memory       *bulk.Handle
 	Dir          bulk.Dir
@@ -37,7 +37,8 @@ type moveOut struct {
 	Context  int
 }
 
-// serveMove pulls and verifies every byte, or pushes a pattern, then says how much it was.
+// serveMove pulls and verifies every byte, or pushes a pattern, then answers with the number of
+// bytes.
 func serveMove(h hg.Request) error {
 	var in moveIn
 	if err := h.Input(&in); err != nil {
@@ -264,7 +265,7 @@ func mercuryCancel(t *testing.T, n *transports.Net) {
 		for range 3 {
 			out := m.move(h, &moveIn{Dir: dir, Size: bufSize, Cancel: true}, bufSize)
 			assert.Positive(t, out.Moved)
-			if n.Sim { // elsewhere everything may have arrived before OnProgress is told of the first piece
+			if n.Sim { // elsewhere everything may have arrived before OnProgress is called for the first piece
 				assert.True(t, out.Canceled)
 			}
 			assert.Equal(t, out.Canceled, out.Moved < bufSize)
@@ -273,7 +274,8 @@ func mercuryCancel(t *testing.T, n *transports.Net) {
 	}
 }
 
-// The mover runs on context 2 of the target, and the handle belongs to context 1 of the origin.
+// mercuryContexts runs the mover on context 2 of the target; the handle belongs to context 1 of the
+// origin.
 func mercuryContexts(t *testing.T, n *transports.Net) {
 	m := newMercury(t, n)
 	from := []*hg.Context{m.octx, n.Context(m.origin), n.Context(m.origin)}

@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Memory for one peer cannot be reached by other processes that have the handle, and by none once the session has
-// ended.
+// TestHandleForOnePeer checks that memory for one peer cannot be reached by other processes that
+// have the handle, and by none once the session has ended.
 func TestHandleForOnePeer(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 100_000
@@ -68,7 +68,8 @@ func TestHandleForOnePeer(t *testing.T) {
 	})
 }
 
-// An origin, too, can keep its memory to its target: it finds the session among its peers.
+// TestHandleForTheTarget checks that an origin, too, can restrict its memory to its target: it
+// finds the session among its peers.
 func TestHandleForTheTarget(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -102,9 +103,9 @@ func TestHandleForTheTarget(t *testing.T) {
 	})
 }
 
-// Class.Registered names the peer that has used registered memory last, none before one has, and lists no more than
-// is asked for.
-func TestRegisteredMemoryHasAUser(t *testing.T) {
+// TestRegisteredMemoryUser checks that Class.Registered names the peer that has used registered
+// memory last, none before one has, and lists no more than the requested number.
+func TestRegisteredMemoryUser(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 100_000
 		s := newScene(t, p, dir, size)

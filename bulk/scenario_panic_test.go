@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 )
 
-// A transfer whose OnProgress did not return never ended, and had its local memory for good.
+// TestOnProgressPanics checks that a transfer whose OnProgress panics ends and releases its local
+// memory.
 func TestOnProgressPanics(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		for _, leave := range []func(){func() { panic("ouch") }, runtime.Goexit} {

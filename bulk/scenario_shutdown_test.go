@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// A transfer that is under way may end, whichever side shuts down.
+// TestShutdownWaitsForTransfers checks that a transfer in flight may end, whichever side shuts
+// down.
 func TestShutdownWaitsForTransfers(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"owner", "mover"} {
@@ -49,8 +50,9 @@ func TestShutdownWaitsForTransfers(t *testing.T) {
 	}
 }
 
-// One that is cut off ends with ErrClosed, and is counted. It moves the same memory again and again: no machine moves all of it in the
-// time that a Shutdown may take.
+// TestShutdownCancelsTransfers checks that a transfer that is cut off ends with ErrClosed, and is
+// counted. It moves the same memory again and again: no machine moves all of it in the time that a
+// Shutdown may take.
 func TestShutdownCancelsTransfers(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		if p.mover.NA().Closed() { // by the other direction

@@ -150,7 +150,8 @@ func TestReaderAt(t *testing.T) {
 	})
 }
 
-// Any number of goroutines may use one, and each of them drives.
+// TestReaderAtInGoroutines checks that any number of goroutines may use one, and each of them
+// drives.
 func TestReaderAtInGoroutines(t *testing.T) {
 	eachStream(t, func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream) {
 		want := patterned(4, 0, streamLen)
@@ -217,7 +218,8 @@ func TestWriter(t *testing.T) {
 	})
 }
 
-// What does not fit is an error; what does is written.
+// TestWriterOverflow checks that the bytes that do not fit are an error; those that fit are
+// written.
 func TestWriterOverflow(t *testing.T) {
 	eachStream(t, func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream) {
 		m := newMemory(10_000)
@@ -240,8 +242,9 @@ func TestWriterOverflow(t *testing.T) {
 	})
 }
 
-// The error of the other side of a copy is returned, and what came before it counts.
-func TestBrokenStreamLeavesOthers(t *testing.T) {
+// TestCopyErrorOfOtherSide checks that the error of the other side of a copy is returned, and
+// earlier bytes count.
+func TestCopyErrorOfOtherSide(t *testing.T) {
 	eachStream(t, func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream) {
 		broken := errors.New("broken")
 		m := newMemory(20_000)
@@ -309,7 +312,7 @@ func TestStreamInvalid(t *testing.T) {
 	})
 }
 
-// No more is under way than the window allows, and as much as that is.
+// TestStreamWindow checks that no more is in flight than the window allows, and as much as that is.
 func TestStreamWindow(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -318,7 +321,7 @@ func TestStreamWindow(t *testing.T) {
 			s := bulk.Stream{Peer: p.peer, Handle: remote(t, there), Chunk: 16 << 10, Window: window}
 			most := 0
 			look := func(b []byte) (int, error) {
-				p.mctx.NA().Trigger(0) // what has ended is not under way any more
+				p.mctx.NA().Trigger(0) // an ended one is not in flight any more
 				most = max(most, p.mctx.Stats().NA.Outstanding)
 				return len(b), nil
 			}
@@ -340,9 +343,9 @@ type readerFunc func(b []byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// stuck has f run in a goroutine until it waits for a peer that is behind a gate: in mid-stream, or in the simulator,
-// where another goroutine drives while the test reads the gate, from the beginning. What is returned waits for its
-// error while nothing comes through the gate.
+// stuck has f run in a goroutine until it waits for a peer that is behind a gate: in mid-stream, or
+// in the simulator, where another goroutine drives while the test reads the gate, from the
+// beginning. The returned function waits for its error while nothing passes the gate.
 func (p *pair) stuck(g *gate, fromOwner bool, f func() error) func() error {
 	p.t.Helper()
 	if g.sim {
@@ -406,8 +409,8 @@ var ways = []struct {
 	}},
 }
 
-// The owner is frozen in mid-stream: the end of the context ends the waiting at once, with its cause, and the session
-// goes on when the owner does.
+// TestStreamCanceled freezes the owner in mid-stream: the end of the context ends the wait at once,
+// with its cause, and the session continues when the owner does.
 func TestStreamCanceled(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -434,7 +437,7 @@ func TestStreamCanceled(t *testing.T) {
 	})
 }
 
-// Close ends a Read that waits, and needs no peer.
+// TestReaderCloseWhileReading checks that Close ends a Read that waits, and needs no peer.
 func TestReaderCloseWhileReading(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -454,7 +457,7 @@ func TestReaderCloseWhileReading(t *testing.T) {
 	})
 }
 
-// The owner closes its handle in mid-stream.
+// TestStreamRevoked has the owner close its handle in mid-stream.
 func TestStreamRevoked(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -500,7 +503,8 @@ func (p *pair) closeBulk(h *bulk.Handle) {
 	p.Until(func() bool { return done })
 }
 
-// Handlers read the memory of their origins, several at a time, and drive while they wait.
+// TestStreamsInHandlers checks that handlers read the memory of their origins, several at a time,
+// and drive while they wait.
 func TestStreamsInHandlers(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -541,7 +545,7 @@ func TestStreamsInHandlers(t *testing.T) {
 	})
 }
 
-// The context is closed in mid-stream.
+// TestStreamOfClosedContext closes the context in mid-stream.
 func TestStreamOfClosedContext(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)

@@ -36,7 +36,8 @@ func seeded(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// Every bad field names itself, nothing is started and done does not run.
+// TestSpecRefused checks that the error of every bad field names it, nothing is started and done
+// does not run.
 func TestSpecRefused(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -119,7 +120,7 @@ func TestPermissions(t *testing.T) {
 	})
 }
 
-// The edges of pieces and windows.
+// TestChunks checks the edges of pieces and windows.
 func TestChunks(t *testing.T) {
 	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
@@ -214,7 +215,7 @@ func total(segs []int) int64 {
 	return int64(n)
 }
 
-// draw makes a transfer of any shape, and says what must come of it.
+// draw makes a transfer of any shape, and returns its expected result.
 func draw(t *testing.T, p *pair, r *rand.Rand) *drawn {
 	d := &drawn{}
 	a, b := drawSegments(r), drawSegments(r)
@@ -249,7 +250,8 @@ func draw(t *testing.T, p *pair, r *rand.Rand) *drawn {
 	return d
 }
 
-// Random segments, offsets, sizes, pieces and windows in both directions, several at a time, against copy on slices.
+// TestTransferOracle compares random segments, offsets, sizes, pieces and windows in both
+// directions, several at a time, with copy on slices.
 func TestTransferOracle(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -284,8 +286,8 @@ func TestTransferOracle(t *testing.T) {
 	})
 }
 
-// From one segment to as many as there may be, of odd lengths that differ on the two sides (F62): every byte arrives,
-// and none beside the segments is touched.
+// TestSegmentCounts transfers from one segment to the maximum, of odd lengths that differ on the
+// two sides (F62): every byte arrives, and none outside of the segments is touched.
 func TestSegmentCounts(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 9001
@@ -320,8 +322,8 @@ func TestSegmentCounts(t *testing.T) {
 	})
 }
 
-// OnProgress is told ever more, never twice at a time, never after done, and all in the end; several goroutines call
-// Trigger.
+// TestOnProgress checks that OnProgress gets increasing counts, never twice at a time, never after
+// done, and all in the end; several goroutines call Trigger.
 func TestOnProgress(t *testing.T) {
 	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
@@ -340,7 +342,7 @@ func TestOnProgress(t *testing.T) {
 					assert.Zero(t, over.Load(), "a call after done")
 					assert.Greater(t, moved, last.Swap(moved))
 					assert.LessOrEqual(t, moved, op.Moved())
-					p.mctx.Trigger(1) // whatever a callback does, nested calls included
+					p.mctx.Trigger(1) // in any callback, nested calls included
 					inside.Add(-1)
 				}}, func(_ *bulk.Op, err error) {
 				assert.Zero(t, inside.Load(), "done while OnProgress runs")
@@ -355,8 +357,8 @@ func TestOnProgress(t *testing.T) {
 	})
 }
 
-// A Trigger that calls OnProgress calls it once, although bytes arrive meanwhile: it would not return before the last
-// of them.
+// TestOnProgressOnceATrigger checks that a Trigger that calls OnProgress calls it once, although
+// bytes arrive meanwhile: it would not return before the last of them.
 func TestOnProgressOnceATrigger(t *testing.T) {
 	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
@@ -381,7 +383,7 @@ func TestOnProgressOnceATrigger(t *testing.T) {
 	})
 }
 
-// The owner of the memory goes in the middle, close to the end as well.
+// TestPeerLost has the owner of the memory exit in the middle, close to the end as well.
 func TestPeerLost(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
@@ -420,7 +422,8 @@ func TestPeerLost(t *testing.T) {
 	})
 }
 
-// The owner goes while no piece is under way, and another process takes its address: the transfer does not go on there.
+// TestPeerReplaced has the owner exit while no piece is in flight, and another process take its
+// address: the transfer does not continue there.
 func TestPeerReplaced(t *testing.T) {
 	eachDir(t, func(t *testing.T, first *pair, dir bulk.Dir) {
 		p := newPair(t, first.Net)
@@ -453,7 +456,8 @@ func TestPeerReplaced(t *testing.T) {
 	})
 }
 
-// The owner is there and says nothing, as a process that was stopped: its silence ends the transfer.
+// TestPeerSilent has an owner that sends nothing, as a process that was stopped: its silence ends
+// the transfer.
 func TestPeerSilent(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -482,7 +486,8 @@ func TestPeerSilent(t *testing.T) {
 	})
 }
 
-// A process moves data within itself: between its contexts, with a handle of its own or one that travelled.
+// TestSelfTransfer moves data within a process: between its contexts, with a handle of its own or
+// one that traveled.
 func TestSelfTransfer(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, first := n.Target(hg.Config{})
@@ -536,7 +541,8 @@ func TestSelfTransfer(t *testing.T) {
 	})
 }
 
-// One handle is both sides: the halves of a buffer are exchanged through nothing else.
+// TestTransferWithinOneHandle uses one handle for both sides: the halves of a buffer are exchanged
+// through nothing else.
 func TestTransferWithinOneHandle(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Target(hg.Config{})
@@ -601,7 +607,8 @@ func TestManyTransfers(t *testing.T) {
 	})
 }
 
-// Several peers push to the same bytes at once: each byte is one of theirs.
+// TestOverlappingPushes has several peers push to the same bytes at once: each byte is one of
+// theirs.
 func TestOverlappingPushes(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -655,7 +662,7 @@ func TestTransferInsideDone(t *testing.T) {
 	})
 }
 
-// A handle is of use with its owner only.
+// TestWrongPeer checks that a handle is valid with its owner only.
 func TestWrongPeer(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 100_000)
@@ -731,7 +738,8 @@ func TestErrorText(t *testing.T) {
 	require.True(t, ok && e.Timeout())
 }
 
-// TestTransferIsListed: hg.Context.Calls shows a transfer with its progress until it has ended.
+// TestTransferIsListed checks that hg.Context.Calls shows a transfer with its progress until it has
+// ended.
 func TestTransferIsListed(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
@@ -751,7 +759,7 @@ func TestTransferIsListed(t *testing.T) {
 		p.Until(func() bool { return ended })
 		require.GreaterOrEqual(t, len(seen), 2)
 		for n, i := range seen {
-			if n > 0 && i.State == "ended" { // the last OnProgress comes then
+			if n > 0 && i.State == "ended" { // the last OnProgress is called then
 				i.State = "moving"
 			}
 			require.Equal(t, inspect.Call{Kind: inspect.EventTransfer, RPC: "pull", Peer: p.peer, State: "moving", Age: i.Age, ID: 1, Moved: i.Moved, Size: 8 << 10}, i)
