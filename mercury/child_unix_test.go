@@ -39,7 +39,8 @@ func TestChild(t *testing.T) {
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 }
 
-// A process that is stopped or killed during a call, a read and a write: contexts end them when it hangs, and at once when it dies.
+// TestStopped stops or kills a process during a call, a read and a write: contexts end them when it
+// hangs, and they end at once when it exits.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
@@ -104,7 +105,7 @@ func TestStopped(t *testing.T) {
 		for range 3 {
 			err := <-errs
 			if sig == syscall.SIGKILL && errors.Is(err, mercury.ErrUnreachable) {
-				continue // of a read or a write that began when the process was gone
+				continue // of a read or a write that began when the process had exited
 			}
 			require.ErrorIs(t, err, want)
 		}

@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// A C client calls: small and lent input, small and lent output with its acknowledgement, with both headers.
+// TestDoubleCalls has a C client call: small and lent input, small and lent output with its
+// acknowledgement, with both headers.
 func TestDoubleCalls(t *testing.T) {
 	n := open(t, mercury.Config{})
 	echo(n)
@@ -69,7 +70,8 @@ func TestDoubleCalls(t *testing.T) {
 	}
 }
 
-// A client of Margo puts a pair as Yokan's does, with a NULL origin, and a server of Margo is called with one.
+// TestDoubleNull has a client of Margo put a pair as Yokan's does, with a NULL origin, and calls a
+// server of Margo with one.
 func TestDoubleNull(t *testing.T) {
 	type putIn struct {
 		Count  uint64
@@ -109,8 +111,8 @@ func TestDoubleNull(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// A C server is called by Go: the probe, the headers that follow from it, lent input, lent output and its
-// acknowledgement.
+// TestDoubleServes has Go call a C server: the probe, the headers that follow from it, lent input,
+// lent output and its acknowledgement.
 func TestDoubleServes(t *testing.T) {
 	for _, version := range []uint8{0, 1} {
 		for _, sums := range []bool{false, true} {
@@ -151,7 +153,7 @@ func TestDoubleServes(t *testing.T) {
 			var b hgwire.Bulk
 			_, err := b.Parse(in)
 			require.NoError(t, err)
-			d.readReq(0, 4000, b.Segments[0].Key) // two reads: their answers come in order
+			d.readReq(0, 4000, b.Segments[0].Key) // two reads: their answers arrive in order
 			d.readReq(4000, 5000, b.Segments[0].Key)
 			_, first := d.recv()
 			_, second := d.recv()
@@ -180,7 +182,8 @@ func TestDoubleServes(t *testing.T) {
 	}
 }
 
-// Go reads and writes memory of C that has two segments: answers in order, an acknowledgement for each write.
+// TestDoubleMemory has Go read and write memory of C that has two segments: answers in order, an
+// acknowledgement for each write.
 func TestDoubleMemory(t *testing.T) {
 	n := open(t, mercury.Config{})
 	done := make(chan error)
@@ -236,7 +239,8 @@ func segments(n int) hgwire.Bulk {
 	return b
 }
 
-// A C client lends memory of as many segments as C takes, as a put of 5,000 pairs does. Go reads it and writes it.
+// TestDoubleSegments has a C client lend memory of as many segments as C takes, as a put of 5,000
+// pairs does. Go reads it and writes it.
 func TestDoubleSegments(t *testing.T) {
 	for _, count := range []int{4055, 10_000} {
 		n := open(t, mercury.Config{})
@@ -289,7 +293,7 @@ func TestDoubleSegments(t *testing.T) {
 	}
 }
 
-// C reads and writes memory of Go: each write that asks for it is acknowledged.
+// TestDoubleReaches has C read and write memory of Go: each write that requests it is acknowledged.
 func TestDoubleReaches(t *testing.T) {
 	n := open(t, mercury.Config{})
 	mem := fill(300_000)
@@ -325,8 +329,9 @@ func TestDoubleReaches(t *testing.T) {
 	d.ended()
 }
 
-// C reads and writes memory of Go in several pieces, each by the key and the offset in it that the handle gives. A
-// bound handle names Go's address behind that, as C's own do.
+// TestDoubleReachesSegments has C read and write memory of Go in several pieces, each by the key
+// and the offset in it that the handle gives. A bound handle names Go's address behind that, as C's
+// own do.
 func TestDoubleReachesSegments(t *testing.T) {
 	n := open(t, mercury.Config{})
 	bufs := [][]byte{fill(10), nil, fill(20)}
@@ -363,7 +368,8 @@ func TestDoubleReachesSegments(t *testing.T) {
 	require.NoError(t, region.Close())
 }
 
-// A peer that refuses because it still has an older connection is dialed again; one that always refuses is unreachable.
+// TestNack checks that a peer that refuses because it still has an older connection is dialed
+// again; one that always refuses is unreachable.
 func TestNack(t *testing.T) {
 	addr, accept, _ := listen(t)
 	n := open(t, mercury.Config{Checksums: mercury.Off})
@@ -405,7 +411,7 @@ func TestNack(t *testing.T) {
 	}
 }
 
-// Both dial at once. Whose address is smaller gives way.
+// TestBothDial has both sides dial at once. The one with the smaller address gives way.
 func TestBothDial(t *testing.T) {
 	for _, smaller := range []bool{true, false} {
 		addr, accept, port := listen(t)
@@ -441,8 +447,8 @@ func TestBothDial(t *testing.T) {
 	}
 }
 
-// A process that was started again on its port takes the place of the old one; a second connection of the same one is
-// refused.
+// TestRestart checks that a process that was restarted on its port replaces the old one; a second
+// connection of the same one is refused.
 func TestRestart(t *testing.T) {
 	n := open(t, mercury.Config{})
 	echo(n)

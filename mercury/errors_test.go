@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// failures are what a handler may return, by their names in docs/MERCURY.md.
+// failures are the errors that a handler may return, by their names in docs/MERCURY.md.
 var failures = map[string]error{
 	"nil":                      nil,
 	"mercury.ErrPermission":    mercury.ErrPermission,
@@ -50,8 +50,8 @@ var failures = map[string]error{
 
 var errPanic = errors.New("panics")
 
-// C sees of each error what docs/MERCURY.md says, in the header of the response, or behind it from Margo's provider; and all codes of the
-// package are there.
+// TestCodesInC checks that C gets for each error the code in docs/MERCURY.md, in the header of the
+// response, or behind it from Margo's provider; and all codes of the package are there.
 func TestCodesInC(t *testing.T) {
 	page, err := os.ReadFile("../docs/MERCURY.md")
 	require.NoError(t, err)
@@ -106,7 +106,8 @@ func TestCodesInC(t *testing.T) {
 	}
 }
 
-// A code that was another one before Mercury 2.4.1 is told with all that it may mean; what a target of this package answers is told as it is.
+// TestRenumberedCodes checks that a code that was another one before Mercury 2.4.1 is reported with
+// all its possible meanings; the code of a target of this package is reported as it is.
 func TestRenumberedCodes(t *testing.T) {
 	for code, want := range map[mercury.Code]string{
 		21: "target: operation canceled",

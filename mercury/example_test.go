@@ -18,7 +18,8 @@ type scaleIn struct {
 // In C: MERCURY_REGISTER(class, "scale", scale_in_t, hg_string_t, on_scale). A method of Margo is named by DefineMargo.
 var scale = mercury.Define[scaleIn, string]("scale")
 
-// A service reads and writes the memory that its client lends. Each of the two may be a C program.
+// Example has a service that reads and writes the memory that its client lends. Each of the two may
+// be a C program.
 func Example() {
 	service, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 	if err != nil {
@@ -58,7 +59,7 @@ type addIn struct{ A, B int32 }
 
 var add = mercury.Define[addIn, int32]("add") // MERCURY_REGISTER(class, "add", add_in_t, add_out_t, on_add)
 
-// A method is named once, for its service and its clients.
+// ExampleDefine defines a method once, for its service and its clients.
 func ExampleDefine() {
 	service, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 	if err != nil {
@@ -87,7 +88,8 @@ type fetchIn struct {
 // In C: MARGO_REGISTER_PROVIDER(mid, "fetch", fetch_in_t, hg_string_t, on_fetch, provider_id, pool).
 var fetch = mercury.DefineMargo[fetchIn, string]("fetch")
 
-// A provider of Margo, as bedrock starts one: its number is from a configuration. Client and service may each be a C program.
+// ExampleNode_Provide starts a provider of Margo, as bedrock does: its number is from a
+// configuration. Client and service may each be a C program.
 func ExampleNode_Provide() {
 	service, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 	if err != nil {

@@ -15,7 +15,7 @@ func (n *Node) SmallBuffers() {
 	}
 }
 
-// Plant has f called with what any peer has sent, until the returned function is called.
+// Plant has f called with the bytes that any peer has sent, until the returned function is called.
 func Plant(f func(b []byte)) (remove func()) {
 	failpoint.Store(&f)
 	return func() { failpoint.Store(nil) }
@@ -28,7 +28,7 @@ func (n *Node) Regions() int {
 	return len(n.segments)
 }
 
-// AgeRegions has what is lent look as if no peer had asked for it for long.
+// AgeRegions makes lent memory look as if no peer had requested it for long.
 func (n *Node) AgeRegions() {
 	n.regionMu.Lock()
 	defer n.regionMu.Unlock()

@@ -23,7 +23,7 @@ type double struct {
 	stale uint8
 	self  netip.AddrPort // as it names itself in requests
 	sums  bool
-	sum   uint32        // of what the next message with flag More lends
+	sum   uint32        // of the memory that the next message with flag More lends
 	n     *mercury.Node // that it has dialled
 }
 

@@ -34,7 +34,7 @@ func live(t *testing.T, programs ...string) {
 	}
 }
 
-// cAddr returns the address of a process of C Mercury; "" if it does not say.
+// cAddr returns the address of a process of C Mercury; "" if it prints none.
 var cAddr = sync.OnceValue(func() string {
 	dir, err := os.MkdirTemp("", "mercury")
 	if err != nil {
@@ -57,7 +57,7 @@ var cAddr = sync.OnceValue(func() string {
 	return ""
 })
 
-// C's programs look for the address of a server in a file of their folder.
+// hostfile is the file in which C's programs look for the address of a server.
 const hostfile = "port.cfg"
 
 func cCommand(ctx context.Context, dir, program string, args ...string) *exec.Cmd {
@@ -66,7 +66,7 @@ func cCommand(ctx context.Context, dir, program string, args ...string) *exec.Cm
 	return cmd
 }
 
-// runC runs a C client of addr and returns what it prints.
+// runC runs a C client of addr and returns its output.
 func runC(t *testing.T, addr, program string, args ...string) string {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, hostfile), []byte(addr+"\n"), 0o644))
@@ -110,7 +110,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// C's programs measure a Go server, and verify its data: calls, input that travels apart, transfers in both directions.
+// TestLiveServer has C's programs measure a Go server, and verify its data: calls, input that is
+// sent separately, transfers in both directions.
 func TestLiveServer(t *testing.T) {
 	live(t, "hg_first", "hg_rate", "hg_bw_read", "hg_bw_write")
 	n := open(t, mercury.Config{})
@@ -133,9 +134,10 @@ func TestLiveServer(t *testing.T) {
 	}
 }
 
-// A Go program measures C's server: an empty call, an unknown RPC, long input, memory that the server writes and reads.
+// TestLiveClient measures C's server with a Go program: an empty call, an unknown RPC, long input,
+// memory that the server writes and reads.
 func TestLiveClient(t *testing.T) {
-	live(t, "hg_perf_server", "hg_first") // which came with Mercury 2.4, when the RPCs got other numbers
+	live(t, "hg_perf_server", "hg_first") // new in Mercury 2.4, when the RPCs got other numbers
 	addr, cmd := cServer(t, "hg_perf_server", "-z", "1048576", "-x", "16")
 	n := open(t, mercury.Config{})
 	_, err := perf.Ping(within(t), n, addr)
@@ -204,7 +206,8 @@ func since24() bool {
 	return err == nil
 }
 
-// headerOfC is the length of the headers of C's programs, which expect output that is twice what a message holds.
+// headerOfC is the length of the headers of C's programs, which expect output of twice the length
+// of a message.
 func headerOfC(t *testing.T) int {
 	addr, cmd := cServer(t, "hg_test_server")
 	n := open(t, mercury.Config{})
@@ -251,7 +254,8 @@ func serveUnit(n *mercury.Node, overflow int) {
 	}
 }
 
-// C's own tests pass with a Go server: each of their scenarios, with their threads, one-way calls, cancels, segments and bound handles.
+// TestLiveUnitServer checks that C's own tests pass with a Go server: each of their scenarios, with
+// their threads, one-way calls, cancels, segments and bound handles.
 func TestLiveUnitServer(t *testing.T) {
 	live(t, "hg_test_server", "hg_test_rpc", "hg_test_bulk")
 	n := open(t, mercury.Config{})
@@ -264,7 +268,8 @@ func TestLiveUnitServer(t *testing.T) {
 	}
 }
 
-// The same RPCs of C's server, called by Go. It ends in the middle of the last one.
+// TestLiveUnitClient calls the same RPCs of C's server from Go. It ends in the middle of the last
+// one.
 func TestLiveUnitClient(t *testing.T) {
 	live(t, "hg_test_server")
 	addr, cmd := cServer(t, "hg_test_server")
@@ -272,7 +277,7 @@ func TestLiveUnitClient(t *testing.T) {
 	ctx := within(t)
 	_, err := unitNull.Call(ctx, n, addr, struct{}{})
 	for ; errors.Is(err, mercury.ErrNoMethod); _, err = unitNull.Call(ctx, n, addr, struct{}{}) {
-		pause(ctx, 10*time.Millisecond) // Mercury 2.3 says where it is before it registers them
+		pause(ctx, 10*time.Millisecond) // Mercury 2.3 prints its address before it registers them
 	}
 	require.NoError(t, err)
 	in := openIn{"./test.txt", 12345}

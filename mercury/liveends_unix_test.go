@@ -41,8 +41,9 @@ var (
 	signals = map[syscall.Signal]mercury.Code{syscall.SIGSTOP: mercury.ErrCanceled, syscall.SIGKILL: mercury.ErrPeerLost}
 )
 
-// C's server is stopped, or killed, while it reads and writes memory that Go has lent. The calls end, and after Close the memory is the
-// caller's: a server that goes on loses its connection, and leaves no byte behind.
+// TestLiveEndsInTransfer stops, or kills, C's server while it reads and writes memory that Go has
+// lent. The calls end, and after Close the memory is the caller's: a server that continues loses
+// its connection, and leaves no byte behind.
 func TestLiveEndsInTransfer(t *testing.T) {
 	live(t, "hg_perf_server", "hg_first")
 	const size, handles = 32 << 20, 3
@@ -79,7 +80,7 @@ func TestLiveEndsInTransfer(t *testing.T) {
 				for range handles {
 					<-first
 				}
-				require.NoError(t, cmd.Process.Signal(sig)) // some transfer is under way
+				require.NoError(t, cmd.Process.Signal(sig)) // some transfer is in flight
 				if sig == syscall.SIGSTOP {
 					cancel()
 				}
@@ -106,7 +107,8 @@ func TestLiveEndsInTransfer(t *testing.T) {
 	}
 }
 
-// C's client is stopped, or killed, while Go reads and writes its memory. The same holds for the handler's buffer.
+// TestLiveClientEndsInTransfer stops, or kills, C's client while Go reads and writes its memory.
+// The same holds for the handler's buffer.
 func TestLiveClientEndsInTransfer(t *testing.T) {
 	live(t, "hg_first", "hg_bw_read", "hg_bw_write")
 	const size = 32 << 20
@@ -114,7 +116,7 @@ func TestLiveClientEndsInTransfer(t *testing.T) {
 		for sig, want := range signals {
 			t.Run(name+" "+sig.String(), func(t *testing.T) {
 				n := open(t, mercury.Config{})
-				var lent mercury.Bulk // known before the other RPC comes
+				var lent mercury.Bulk // read before the other RPC arrives
 				moveBegin.Handle(n, func(_ context.Context, in moveInit) (out struct{}, err error) {
 					lent = in.Mem
 					return
@@ -126,7 +128,7 @@ func TestLiveClientEndsInTransfer(t *testing.T) {
 				var transfer func(context.Context, []byte, int64) (int, error)
 				var served atomic.Bool
 				move.Handle(n, func(hctx context.Context, in moveIn) (out struct{}, err error) {
-					if served.Swap(true) { // the client goes on
+					if served.Swap(true) { // the client continues
 						return out, mercury.ErrPermission
 					}
 					remote := mercury.RequestOf(hctx).Remote(lent)
@@ -171,7 +173,7 @@ func TestLiveClientEndsInTransfer(t *testing.T) {
 	}
 }
 
-// C's server is stopped, and killed: contexts end calls, and so does its death.
+// TestLiveEnds stops, and kills, C's server: contexts end calls, and so does its exit.
 func TestLiveEnds(t *testing.T) {
 	live(t, "hg_perf_server", "hg_first")
 	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {

@@ -37,7 +37,8 @@ func peerOf(t *testing.T, from, to *qs.Node) qs.Peer {
 	return p
 }
 
-// A program on hg calls C's server through a gateway, which reads the memory that the program lends.
+// TestLiveGatewayToC has a program on hg call C's server through a gateway, which reads the memory
+// that the program lends.
 func TestLiveGatewayToC(t *testing.T) {
 	live(t, "hg_test_server", "hg_first")
 	addr, _ := cServer(t, "hg_test_server")
@@ -67,7 +68,8 @@ func TestLiveGatewayToC(t *testing.T) {
 	require.Equal(t, qs.ErrAborted, remote.Code, "it may have run")
 }
 
-// C's own tests of transfers pass with a service on hg behind a gateway.
+// TestLiveGatewayFromC checks that C's own tests of transfers pass with a service on hg behind a
+// gateway.
 func TestLiveGatewayFromC(t *testing.T) {
 	live(t, "hg_test_bulk", "hg_test_server")
 	service, middle := served(t), served(t)

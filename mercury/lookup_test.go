@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// Names of hosts and of interfaces are looked up; what is no name, or no address, is not.
+// TestLookup checks that names of hosts and of interfaces are looked up; an invalid name or address
+// is not.
 func TestLookup(t *testing.T) {
 	all, err := net.Interfaces()
 	require.NoError(t, err)
@@ -32,7 +33,7 @@ func TestLookup(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	for addr, want := range map[string]mercury.Code{
-		"ofi+tcp://a..b:7":             mercury.ErrUnreachable, // no name that a resolver would ask for
+		"ofi+tcp://a..b:7":             mercury.ErrUnreachable, // no name that a resolver would look up
 		"":                             mercury.ErrInvalid,
 		"localhost:7":                  mercury.ErrInvalid,
 		"tcp://localhost:7":            mercury.ErrInvalid,

@@ -24,7 +24,7 @@ func open(t testing.TB, cfg mercury.Config) *mercury.Node {
 	return n
 }
 
-// within bounds what a test waits for.
+// within bounds the waits of a test.
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)

@@ -15,7 +15,8 @@ import (
 
 var get = mercury.DefineMargo[uint32, string]("get")
 
-// Providers whose numbers are not known before the program runs serve the same methods, each until it is closed.
+// TestProvider checks that providers whose numbers are set at run time serve the same methods, each
+// until it is closed.
 func TestProvider(t *testing.T) {
 	n, client := open(t, mercury.Config{}), open(t, mercury.Config{})
 	ctx := within(t)
@@ -62,7 +63,8 @@ func TestProvider(t *testing.T) {
 	require.PanicsWithValue(t, "mercury: method sum has no providers: define it with DefineMargo", func() { sum.At(3) })
 }
 
-// A provider that is closed leaves a handler alone that has taken the place of its own.
+// TestProviderHandlerReplaced checks that the close of a provider does not remove a handler that
+// has replaced its own.
 func TestProviderHandlerReplaced(t *testing.T) {
 	n := open(t, mercury.Config{})
 	tick := mercury.DefineMargo[int32, int32]("tick")
@@ -78,7 +80,8 @@ func TestProviderHandlerReplaced(t *testing.T) {
 	require.EqualValues(t, 1, out)
 }
 
-// A handler that is removed while it runs, and while requests wait for it, still answers these. The next ones are refused.
+// TestRemoveHandler checks that a handler that is removed while it runs, and while requests wait
+// for it, still answers these. The next ones are refused.
 func TestRemoveHandler(t *testing.T) {
 	n := open(t, mercury.Config{MaxActive: 1})
 	running, goOn := make(chan struct{}, 3), make(chan struct{})
@@ -114,7 +117,8 @@ func TestRemoveHandler(t *testing.T) {
 	}
 }
 
-// Handlers come and go while they are called: each call runs, or is refused and certainly did not.
+// TestRemoveUnderCalls adds and removes handlers while they are called: each call runs, or is
+// refused and certainly did not.
 func TestRemoveUnderCalls(t *testing.T) {
 	n, client := open(t, mercury.Config{}), open(t, mercury.Config{})
 	ctx := within(t)
@@ -147,7 +151,8 @@ func TestRemoveUnderCalls(t *testing.T) {
 	require.NoError(t, <-errs)
 }
 
-// Margo's own RPCs as its client sends them: the identity of a provider, and the end of the process, which is told once.
+// TestDoubleMargo sends Margo's own RPCs as its client does: the identity of a provider, and the
+// end of the process, which is reported once.
 func TestDoubleMargo(t *testing.T) {
 	n := open(t, mercury.Config{})
 	_, err := n.Provide(42, "yokan")

@@ -30,7 +30,8 @@ func echo(n *mercury.Node) {
 	n.Handle(echoID+1000, f)
 }
 
-// Input and output of every size arrive, in messages or apart, with either header, from another process or the own one.
+// TestCall checks that input and output of every size arrive, in messages or separately, with
+// either header, from another process or the own one.
 func TestCall(t *testing.T) {
 	for _, sums := range []mercury.Checksums{mercury.Off, mercury.On, mercury.Auto} {
 		target, origin := open(t, mercury.Config{}), open(t, mercury.Config{Checksums: sums})
@@ -49,8 +50,8 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// Input and output that travel apart in both directions of one connection, lent and acknowledged by calls and
-// notifications of each side at a time.
+// TestLongBothWays checks input and output that are sent separately in both directions of one
+// connection, lent and acknowledged by calls and notifications of each side at a time.
 func TestLongBothWays(t *testing.T) {
 	long := fill(1 << 20)
 	for range 8 {
@@ -87,7 +88,7 @@ func TestLongBothWays(t *testing.T) {
 	}
 }
 
-// Many goroutines call in both directions over one connection.
+// TestCallsBothWays has many goroutines call in both directions over one connection.
 func TestCallsBothWays(t *testing.T) {
 	a, b := open(t, mercury.Config{}), open(t, mercury.Config{})
 	echo(a)
@@ -117,7 +118,8 @@ func TestCallsBothWays(t *testing.T) {
 	require.Equal(t, []string{a.Addr()}, b.Peers())
 }
 
-// What a handler does is what the origin learns: refused, failed, answered late, or not at all.
+// TestErrors checks that the origin gets the outcome of the handler: refused, failed, answered
+// late, or not at all.
 func TestErrors(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{Checksums: mercury.Off})
 	never := make(chan struct{})
@@ -189,8 +191,8 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, any.Close())
 }
 
-// A target that does not answer costs the time that the context gives, or the configuration, and the error says what
-// may be wrong.
+// TestNoResponse checks that a target that does not answer costs the time of the context, or of the
+// configuration, and the error names possible causes.
 func TestNoResponse(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{Checksums: mercury.Off, Timeout: 20 * time.Millisecond})
 	target.Handle(1, func(r *mercury.Request) { r.Detach() })
@@ -216,7 +218,8 @@ func TestNoResponse(t *testing.T) {
 	require.ErrorIs(t, <-errs, mercury.ErrTimeout)
 }
 
-// A notification arrives and is not answered; a long one has been read when Notify returns.
+// TestNotify checks that a notification arrives and is not answered; a long one has been read when
+// Notify returns.
 func TestNotify(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
 	got := make(chan int, 2)
@@ -232,7 +235,8 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// A target reads and writes what an origin lends, at any offset, and not after Close.
+// TestLend checks that a target reads and writes memory that an origin lends, at any offset, and
+// not after Close.
 func TestLend(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
 	var later *mercury.Remote
@@ -286,7 +290,7 @@ func TestLend(t *testing.T) {
 	require.ErrorIs(t, err, mercury.ErrInvalid)
 }
 
-// Pieces of memory are lent as one, and taken away together.
+// TestLendSegments checks that pieces of memory are lent as one, and taken back together.
 func TestLendSegments(t *testing.T) {
 	owner, user := open(t, mercury.Config{}), open(t, mercury.Config{})
 	want, bufs := fill(200_000), [][]byte{}
@@ -319,8 +323,8 @@ func TestLendSegments(t *testing.T) {
 	}
 }
 
-// A handle of memory that peers may only read has a copy of it inside if that is small: the receiver needs nothing
-// more of its owner.
+// TestEagerBulk checks that a handle of memory that peers may only read has a copy of it inside if
+// that is small: the receiver needs nothing more of its owner.
 func TestEagerBulk(t *testing.T) {
 	owner, user := open(t, mercury.Config{}), open(t, mercury.Config{})
 	read := mercury.Define[mercury.Bulk, []byte]("read")
@@ -377,8 +381,8 @@ func TestEagerBulk(t *testing.T) {
 	}
 }
 
-// A service passes the handle of its client's memory on, bound by either of them, and a third process reads and
-// writes that.
+// TestBind checks that a service may pass on the handle of its client's memory, bound by either of
+// them, and a third process reads and writes that.
 func TestBind(t *testing.T) {
 	client, service, third := open(t, mercury.Config{}), open(t, mercury.Config{}), open(t, mercury.Config{})
 	work := mercury.Define[mercury.Bulk, struct{}]("work")
@@ -422,7 +426,7 @@ func TestBind(t *testing.T) {
 	require.ErrorIs(t, err, mercury.ErrInvalid)
 }
 
-// A Remote is an io.ReaderAt.
+// TestRemoteReader checks that a Remote is an io.ReaderAt.
 func TestRemoteReader(t *testing.T) {
 	owner, user := open(t, mercury.Config{}), open(t, mercury.Config{})
 	mem := fill(100_000)
@@ -437,7 +441,8 @@ func TestRemoteReader(t *testing.T) {
 	require.NoError(t, region.Close())
 }
 
-// Handlers beyond the limit wait, and those beyond what may wait are refused.
+// TestActive checks that handlers beyond the limit wait, and those beyond the limit of the queue
+// are refused.
 func TestActive(t *testing.T) {
 	target, origin := open(t, mercury.Config{MaxActive: 2, MaxQueued: 3}), open(t, mercury.Config{})
 	running, goOn := make(chan struct{}, 10), make(chan struct{})
@@ -467,8 +472,8 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// Handlers that end their goroutine, inline or not, are answered for as failed, and neither take room from the next
-// ones nor end the connection.
+// TestGoexit checks that handlers that end their goroutine, inline or not, are answered as failed,
+// and neither take room from the next ones nor end the connection.
 func TestGoexit(t *testing.T) {
 	target, origin := open(t, mercury.Config{MaxActive: 2}), open(t, mercury.Config{})
 	target.Handle(1, func(*mercury.Request) { runtime.Goexit() })
@@ -490,7 +495,8 @@ func TestGoexit(t *testing.T) {
 	require.Zero(t, target.Panics())
 }
 
-// Both dial at once, again and again: there is one connection in the end, and no call fails.
+// TestDialBothWays has both sides dial at once, again and again: there is one connection in the
+// end, and no call fails.
 func TestDialBothWays(t *testing.T) {
 	for range 30 {
 		a, b := open(t, mercury.Config{Checksums: mercury.Off}), open(t, mercury.Config{Checksums: mercury.Off})
@@ -510,7 +516,7 @@ func TestDialBothWays(t *testing.T) {
 	}
 }
 
-// A handler may close its node.
+// TestCloseInHandler checks that a handler may close its node.
 func TestCloseInHandler(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
 	target.HandleInline(1, func(r *mercury.Request) { _ = r.Node().Close() })
@@ -519,7 +525,8 @@ func TestCloseInHandler(t *testing.T) {
 	require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))
 }
 
-// A connection that ends while it is read, from either side, leaves no request that is served twice.
+// TestServedOnce checks that a connection that ends while it is read, from either side, leaves no
+// request that is served twice.
 func TestServedOnce(t *testing.T) {
 	for range 100 {
 		n := open(t, mercury.Config{})
@@ -569,7 +576,8 @@ func BenchmarkRate(b *testing.B) {
 	runtime.GC()
 }
 
-// The origin of a call whose handler panics gets a code only: what it was is in the target's log.
+// TestPanicIsLogged checks that the origin of a call whose handler panics gets a code only: the
+// panic is in the target's log.
 func TestPanicIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	target, origin := open(t, mercury.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}), open(t, mercury.Config{})

@@ -40,7 +40,8 @@ func moving(t *testing.T, put bool, buf []byte) (d *double, cancel func(), done 
 	return d, cancel, done
 }
 
-// A Get that is given up touches its buffer no more, and the connection goes on: the late answer is thrown away.
+// TestGetAbandoned checks that a Get that is abandoned does not touch its buffer any more, and the
+// connection continues: the late answer is dropped.
 func TestGetAbandoned(t *testing.T) {
 	buf := make([]byte, 2_500_000)
 	d, cancel, done := moving(t, false, buf)
@@ -60,14 +61,15 @@ func TestGetAbandoned(t *testing.T) {
 	require.Equal(t, make([]byte, len(buf)), buf)
 }
 
-// sendPart sends the beginning of a message, and returns what is missing.
+// sendPart sends the beginning of a message, and returns the rest.
 func (d *double) sendPart(h xnet.Header, payload []byte, part int) (rest []byte) {
 	_, err := d.nc.Write(append(h.Append(nil, len(payload)), payload[:part]...))
 	require.NoError(d.t, err)
 	return payload[part:]
 }
 
-// A Get that is given up in the middle of an answer touches its buffer no more, wherever that was.
+// TestGetAbandonedInResponse checks that a Get that is abandoned in the middle of an answer does
+// not touch its buffer any more, at any point of it.
 func TestGetAbandonedInResponse(t *testing.T) {
 	for _, part := range []int{1, 100_000, 200_000, 700_000, 1<<20 - 1} {
 		buf := make([]byte, 1<<20)
@@ -88,7 +90,8 @@ func TestGetAbandonedInResponse(t *testing.T) {
 	}
 }
 
-// A peer that writes to lent memory, which is closed in the middle, loses its connection, and the memory stays as it was then.
+// TestCloseUnderWrite checks that a peer that writes to lent memory, which is closed in the middle,
+// loses its connection, and the memory stays as it was then.
 func TestCloseUnderWrite(t *testing.T) {
 	for i, part := range []int{100_000, 700_000, 1<<20 - 1} {
 		n := open(t, mercury.Config{})
@@ -108,7 +111,8 @@ func TestCloseUnderWrite(t *testing.T) {
 	}
 }
 
-// What a handler has answered leaves before the rest of a write comes that is behind its request.
+// TestResponseBeforeWrite checks that a handler's answer leaves before the rest of a write arrives
+// that is behind its request.
 func TestResponseBeforeWrite(t *testing.T) {
 	n := open(t, mercury.Config{})
 	n.HandleInline(1, func(r *mercury.Request) { _ = r.Respond([]byte("now")) })
@@ -132,12 +136,13 @@ func TestResponseBeforeWrite(t *testing.T) {
 	require.EqualValues(t, 9, mem[len(mem)-1])
 }
 
-// A Put that is given up in the middle of a piece, at a peer that does not read, reads its buffer no more. The rest of the piece is
-// what the buffer held before.
+// TestPutAbandoned checks that a Put that is abandoned in the middle of a piece, at a peer that
+// does not read, does not read its buffer any more. The rest of the piece has the earlier contents
+// of the buffer.
 func TestPutAbandoned(t *testing.T) {
 	buf := bytes.Repeat([]byte{1}, 64<<20)
 	d, cancel, done := moving(t, true, buf)
-	_, err := d.r.Peek(1) // it is under way, and more than the socket takes
+	_, err := d.r.Peek(1) // it is in flight, and more than the socket takes
 	require.NoError(t, err)
 	cancel()
 	require.ErrorIs(t, <-done, mercury.ErrCanceled)
@@ -158,7 +163,8 @@ func TestPutAbandoned(t *testing.T) {
 	require.Less(t, pieces, 4, "those that were not begun are not sent")
 }
 
-// Writes that are given up at a peer that does not read leave nothing behind, and those that begin too late are not sent.
+// TestPutsAbandoned checks that writes that are abandoned at a peer that does not read leave
+// nothing behind, and those that begin too late are not sent.
 func TestPutsAbandoned(t *testing.T) {
 	d, cancel, done := moving(t, true, make([]byte, 64<<20))
 	_, err := d.r.Peek(1)
@@ -184,7 +190,8 @@ func TestPutsAbandoned(t *testing.T) {
 	require.ErrorIs(t, <-done, mercury.ErrCanceled)
 }
 
-// Close of lent memory does not wait for a peer that reads it and stands still: the peer loses its connection.
+// TestCloseUnderRead checks that Close of lent memory does not wait for a peer that reads it and is
+// stopped: the peer loses its connection.
 func TestCloseUnderRead(t *testing.T) {
 	n := open(t, mercury.Config{})
 	mem := bytes.Repeat([]byte{1}, 64<<20)
@@ -211,8 +218,8 @@ func TestCloseUnderRead(t *testing.T) {
 	require.Less(t, all, len(mem))
 }
 
-// A call that is given up while the target still reads its long input: the target gets the input as it was, and the caller's
-// memory is the caller's. The late answer ends the loan.
+// TestCallGivenUp abandons a call while the target still reads its long input: the target gets the
+// input as it was, and the caller's memory is the caller's. The late answer ends the loan.
 func TestCallGivenUp(t *testing.T) {
 	addr, accept, _ := listen(t)
 	n := open(t, mercury.Config{Checksums: mercury.Off})
@@ -246,7 +253,8 @@ func TestCallGivenUp(t *testing.T) {
 	d.ended()
 }
 
-// When the connection ends, or the node does, so do calls, reads and writes, and the contexts of handlers.
+// TestConnectionEnds checks that when the connection ends, or the node does, so do calls, reads and
+// writes, and the contexts of handlers.
 func TestConnectionEnds(t *testing.T) {
 	for _, put := range []bool{false, true} {
 		buf := make([]byte, 64<<20)
@@ -279,7 +287,8 @@ func TestConnectionEnds(t *testing.T) {
 	}
 }
 
-// TestOldLibfabric: the address of a process that speaks libfabric's own protocol over tcp is refused with what to do about it.
+// TestOldLibfabric checks that the address of a process with libfabric's own protocol over tcp is
+// refused with an error that has the remedy.
 func TestOldLibfabric(t *testing.T) {
 	n := open(t, mercury.Config{})
 	_, err := n.Call(within(t), "ofi+tcp;ofi_rxm://127.0.0.1:1", 1, nil)

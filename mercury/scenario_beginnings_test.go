@@ -11,14 +11,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// TestBeginnings: no beginning of anything ends a node; others are served afterwards.
+// TestBeginnings checks that no truncated message ends a node; others are served afterwards.
 func TestBeginnings(t *testing.T) {
 	n, client := open(t, mercury.Config{}), open(t, mercury.Config{})
 	echo(n)
 	via, session := beginnings.Record(t, "tcp", hostPort(n))
 	_, err := client.Call(within(t), "ofi+tcp://"+via, echoID, []byte("in"))
 	require.NoError(t, err)
-	_, err = client.Call(within(t), "ofi+tcp://"+via, echoID, bytes.Repeat([]byte("long"), 8<<10)) // whose input is lent
+	_, err = client.Call(within(t), "ofi+tcp://"+via, echoID, bytes.Repeat([]byte("long"), 8<<10)) // with lent input
 	require.NoError(t, err)
 	recorded := session()
 	require.NotEmpty(t, recorded)

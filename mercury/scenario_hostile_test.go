@@ -31,7 +31,8 @@ func key(t testing.TB, r *mercury.Region) uint64 {
 	return b.Segments[0].Key
 }
 
-// A wrong key, range or access costs the peer its connection. The memory stays as it was, and others go on.
+// TestWrongAccess checks that a wrong key, range or access costs the peer its connection. The
+// memory stays as it was, and others continue.
 func TestWrongAccess(t *testing.T) {
 	n := open(t, mercury.Config{})
 	echo(n)
@@ -75,8 +76,8 @@ func TestWrongAccess(t *testing.T) {
 	require.Equal(t, make([]byte, 100), mem)
 }
 
-// Requests that claim another source address, have a wrong version, or lend input that cannot be read are answered on
-// their own connection.
+// TestForged checks that requests that claim another source address, have a wrong version, or lend
+// input that cannot be read are answered on their own connection.
 func TestForged(t *testing.T) {
 	n := open(t, mercury.Config{MaxBody: 1000})
 	n.Handle(2, func(r *mercury.Request) { _ = r.Respond([]byte(r.Peer())) })
@@ -117,7 +118,8 @@ func TestForged(t *testing.T) {
 	require.EqualValues(t, 15, r.Code)
 }
 
-// Any number of requests of unknown RPCs is refused, one by one, and leaves nothing behind.
+// TestUnknown checks that any number of requests of unknown RPCs is refused, one by one, and leaves
+// nothing behind.
 func TestUnknown(t *testing.T) {
 	n := open(t, mercury.Config{})
 	echo(n)
@@ -138,8 +140,8 @@ func TestUnknown(t *testing.T) {
 	require.Less(t, heap(), before+8<<20)
 }
 
-// Each bit of a request with checksums is changed on its way: no handler sees what was not sent, and the origin is
-// told. The same for input that travels apart.
+// TestDamagedRequest changes each bit of a request with checksums in flight: no handler sees wrong
+// input, and the origin gets an error. The same for input that is sent separately.
 func TestDamagedRequest(t *testing.T) {
 	n := open(t, mercury.Config{})
 	echo(n)
@@ -178,7 +180,8 @@ func TestDamagedRequest(t *testing.T) {
 	require.Equal(t, "input", string(out))
 }
 
-// The same with a response: the call ends with ErrChecksum, and what is not known of its fate is not claimed.
+// TestDamagedResponse does the same with a response: the call ends with ErrChecksum, and an unknown
+// fate.
 func TestDamagedResponse(t *testing.T) {
 	addr, accept, _ := listen(t)
 	n := open(t, mercury.Config{Checksums: mercury.On})
@@ -236,7 +239,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// A peer that sends requests and never reads the answers is given up; the others go on.
+// TestNeverReads checks that a peer that sends requests and never reads the answers is cut; the
+// others continue.
 func TestNeverReads(t *testing.T) {
 	n := open(t, mercury.Config{})
 	echo(n)
@@ -257,7 +261,8 @@ func TestNeverReads(t *testing.T) {
 	require.Less(t, heap(), before+64<<20)
 }
 
-// Handlers that go on when their peers are gone keep their input, and not what was for reading more.
+// TestHandlersOfClosedConnection checks that handlers that run when their peers have exited keep
+// their input, and not the buffers for reading more.
 func TestHandlersOfClosedConnection(t *testing.T) {
 	n := open(t, mercury.Config{})
 	running, goOn := make(chan struct{}), make(chan struct{})
@@ -281,7 +286,8 @@ func TestHandlersOfClosedConnection(t *testing.T) {
 	close(goOn)
 }
 
-// Each byte of a conversation is set to other values, one at a time. Whatever comes of it, the node goes on.
+// TestHostileBytes sets each byte of a conversation to other values, one at a time. In every case
+// the node continues.
 func TestHostileBytes(t *testing.T) {
 	n := open(t, mercury.Config{MaxBody: 1 << 20, Timeout: time.Second})
 	n.Handle(1, func(r *mercury.Request) {
@@ -326,7 +332,8 @@ func TestHostileBytes(t *testing.T) {
 	require.Less(t, heap(), before+64<<20)
 }
 
-// Connections whose set-up does not come hold a place for SetupTimeout at most, and never one of those that are made.
+// TestSlowSetup checks that connections without a set-up hold a place for SetupTimeout at most, and
+// never one of those that are made.
 func TestSlowSetup(t *testing.T) {
 	n := open(t, mercury.Config{SetupTimeout: 200 * time.Millisecond, MaxPeers: 4})
 	echo(n)
@@ -349,7 +356,8 @@ func TestSlowSetup(t *testing.T) {
 	dialled(t, n, 92)
 }
 
-// Many callers have output that travels apart at a time, more than a peer may leave unread. All of it arrives.
+// TestLongOutputs has many callers with output that is sent separately at a time, more than a peer
+// may leave unread. All of it arrives.
 func TestLongOutputs(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
 	out := fill(1 << 20)
@@ -365,8 +373,8 @@ func TestLongOutputs(t *testing.T) {
 	wg.Wait()
 }
 
-// Output that is lent and never acknowledged is bounded: first there is no room for more, then the oldest is taken
-// away.
+// TestNeverAcknowledges checks that output that is lent and never acknowledged is bounded: first
+// there is no room for more, then the oldest is taken back.
 func TestNeverAcknowledges(t *testing.T) {
 	n := open(t, mercury.Config{MaxBody: 20 << 20})
 	out := make([]byte, 8<<20)
@@ -392,7 +400,8 @@ func TestNeverAcknowledges(t *testing.T) {
 	}
 }
 
-// Input beyond the budget is refused, and what a handler has had is free again when it ends.
+// TestBudget checks that input beyond the budget is refused, and the memory of a handler is free
+// again when it ends.
 func TestBudget(t *testing.T) {
 	n := open(t, mercury.Config{Budget: 10_000})
 	goOn := make(chan struct{})

@@ -14,7 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// Input and output of each length around what a message holds, from C and back: those that fit are in the message, the others are lent.
+// TestDoubleLengths exchanges input and output of each length around that of a message, from C and
+// back: those that fit are in the message, the others are lent.
 func TestDoubleLengths(t *testing.T) {
 	n := open(t, mercury.Config{})
 	echo(n)
@@ -48,7 +49,8 @@ func TestDoubleLengths(t *testing.T) {
 	}
 }
 
-// Eight C clients at once send requests without response, half of them with lent input. All of these run, and each that was lent is acknowledged.
+// TestDoubleClients has eight C clients at once send requests without response, half of them with
+// lent input. All of these run, and each lent input is acknowledged.
 func TestDoubleClients(t *testing.T) {
 	n := open(t, mercury.Config{})
 	echo(n)
@@ -92,7 +94,8 @@ func TestDoubleClients(t *testing.T) {
 	require.Equal(t, map[int]int{10: 80, 6000: 80}, got)
 }
 
-// C clients come, call and go without a word. None leaves anything behind.
+// TestDoubleShortLived has C clients connect, call and disconnect without a message. None leaves
+// anything behind.
 func TestDoubleShortLived(t *testing.T) {
 	n := open(t, mercury.Config{MaxPeers: 8})
 	echo(n)
@@ -111,8 +114,8 @@ func TestDoubleShortLived(t *testing.T) {
 	require.Zero(t, n.Regions())
 }
 
-// A Margo service that answers after its caller has given up, as by margo_forward_timed, does not disturb the next call. Nor does a late
-// answer to C.
+// TestLateResponses checks that a Margo service that answers after its caller has given up, as by
+// margo_forward_timed, does not disturb the next call. Nor does a late answer to C.
 func TestLateResponses(t *testing.T) {
 	addr, accept, _ := listen(t)
 	n := open(t, mercury.Config{Checksums: mercury.Off})
@@ -160,7 +163,7 @@ func TestLateResponses(t *testing.T) {
 	require.Equal(t, "late", string(out))
 }
 
-// A Go service calls back whom it serves, over the connection that the request came on.
+// TestDoubleCalledBack has a Go service call its clients back, over the connection of the request.
 func TestDoubleCalledBack(t *testing.T) {
 	n := open(t, mercury.Config{Checksums: mercury.Off})
 	p, err := n.Provide(3, "calls back")

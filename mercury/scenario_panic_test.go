@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// TestPanic: a panic over what a peer has sent costs that peer its connection. The node lives, counts it, and serves others.
+// TestPanic checks that a panic over a peer's bytes costs that peer its connection. The node
+// survives, counts it, and serves others.
 func TestPanic(t *testing.T) {
 	n := open(t, mercury.Config{Logger: slog.New(slog.DiscardHandler)})
 	echo(n)

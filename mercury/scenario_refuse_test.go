@@ -36,7 +36,7 @@ func (l *logText) Write(b []byte) (int, error) {
 	return l.b.Write(b)
 }
 
-// take returns what was written since the last call.
+// take returns the bytes written since the last call.
 func (l *logText) take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,8 +44,8 @@ func (l *logText) take() string {
 	return l.b.String()
 }
 
-// Peers that speak another protocol are refused, in their own words where these are known, and the log says why, once for each reason. Others
-// are served.
+// TestOtherProtocols checks that peers with another protocol are refused, in their own protocol
+// where that is known, and the log has the reason, once for each. Others are served.
 func TestOtherProtocols(t *testing.T) {
 	var log logText
 	n := open(t, mercury.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -98,7 +98,7 @@ func TestOtherProtocols(t *testing.T) {
 	require.Equal(t, "in", string(out))
 }
 
-// What hosts say cannot fill the log.
+// TestRefusalsBounded checks that messages of hosts cannot fill the log.
 func TestRefusalsBounded(t *testing.T) {
 	var log logText
 	n := open(t, mercury.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -113,7 +113,8 @@ func TestRefusalsBounded(t *testing.T) {
 	require.Equal(t, 256, strings.Count(log.take(), "refused"))
 }
 
-// A call to a process of Mercury 2.2 says what to do, and does not wait for another answer.
+// TestCallOfOldMercury checks that the error of a call to a process of Mercury 2.2 has the remedy,
+// and does not wait for another answer.
 func TestCallOfOldMercury(t *testing.T) {
 	addr, accept, _ := listen(t)
 	n := open(t, mercury.Config{})

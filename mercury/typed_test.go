@@ -21,7 +21,8 @@ type doubleIn struct {
 
 var double_ = mercury.DefineMargo[doubleIn, string]("double").At(3)
 
-// A method without a function is told at once, and not by a panic when it is called.
+// TestTypedNoFunction checks that a method without a function is reported at once, and not by a
+// panic when it is called.
 func TestTypedNoFunction(t *testing.T) {
 	n := open(t, mercury.Config{})
 	require.Panics(t, func() { sum.Handle(n, nil) })
@@ -31,7 +32,8 @@ func TestTypedNoFunction(t *testing.T) {
 	double_.HandleAt(p, func(context.Context, doubleIn) (string, error) { return "", nil })
 }
 
-// Typed methods, plain and of Margo, with memory in the input; each error reaches the origin with its code.
+// TestTyped checks typed methods, plain and of Margo, with memory in the input; each error reaches
+// the origin with its code.
 func TestTyped(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
 	sum.Handle(target, func(_ context.Context, in sumIn) (int64, error) {
@@ -84,7 +86,7 @@ func TestTyped(t *testing.T) {
 		func() { mercury.Define[int, int32]("m") })
 }
 
-// A typed method that gives no response.
+// TestTypedNotify checks a typed method that gives no response.
 func TestTypedNotify(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
 	note := mercury.Define[string, struct{}]("note")
@@ -100,7 +102,8 @@ func TestTypedNotify(t *testing.T) {
 	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
 }
 
-// Margo's header is in front of input and output, and its own failure replaces the output.
+// TestMargoBytes checks that Margo's header is in front of input and output, and its own failure
+// replaces the output.
 func TestMargoBytes(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
 	target.Handle(mercury.MargoID("__identity__", 7), func(r *mercury.Request) {
