@@ -224,8 +224,8 @@ type trial struct {
 }
 
 const (
-	// slowStep jobs that are quick make good for one that is not. At maxSlow none is run for a while: that is one slow job in five, or three
-	// in a row.
+	// slowStep quick jobs offset one slow job. At maxSlow none is run for a while: that is reached
+	// with more than one slow job in five, or three in a row.
 	slowStep, maxSlow = 4, 12
 	// A pause is twice as long as the one before when jobs were quick for no longer than that.
 	firstPause, maxPause = 2 * time.Millisecond, time.Second
