@@ -64,7 +64,7 @@ type activeState struct {
 	views         int // the number of views of the peer's memory
 	withdraws     withdrawalState
 	reads         []remoteRead  // direct reads that were not reported to the peer
-	probed        time.Duration // when the peer was last asked for its credit, or messages began to wait
+	probed        time.Duration // when the peer's credit was last requested, or messages began to wait
 
 	probes   probeState
 	heldBack heldReport

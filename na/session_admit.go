@@ -108,7 +108,7 @@ func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 }
 
 // Admit implements carrier.Core. It admits a peer that has dialed this side and sent g. verified:
-// the connection comes from the machine that g.Listen names, so that operations with that name may
+// the connection is from the machine that g.Listen names, so that operations with that name may
 // use this session. c is the carrier; conn becomes the session's Conn. The carrier sends an error
 // to the peer before it closes the connection. The caller holds e.mu.
 func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (carrier.Session, error) {

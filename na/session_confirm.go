@@ -131,7 +131,7 @@ func (l *session) Silent(err error) {
 	l.failWith(err)
 }
 
-// Confirmed implements carrier.Session. A carrier calls it if it knows that the peer has received
+// Confirmed implements carrier.Session. A carrier calls it when it has proof that the peer has received
 // everything. The caller holds e.mu.
 func (l *session) Confirmed() {
 	l.unconfirmedOneWay, l.takenExpected = nil, l.sentExpected

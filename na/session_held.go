@@ -25,7 +25,7 @@ const heldEvery = 100 * time.Millisecond
 // A heldReport is the state of HELD in a session.
 type heldReport struct {
 	said heldby.State // the last state that was, or will be, sent
-	owes bool         // said was not sent yet
+	owes bool         // the current HELD was not sent yet
 	by   heldby.State // the last state that the peer has sent
 }
 

@@ -27,7 +27,7 @@ const (
 	byeIdle = ErrAgain
 	// askAgain is the time between two LEAVEs for a session that waits for envelopes.
 	askAgain = 100 * time.Millisecond
-	// keepFor is how long a session is not asked again after a STAY. It is longer than the pause
+	// keepFor is how long a session is not sent LEAVE again after a STAY. It is longer than the pause
 	// between two dials, so that a new peer for which no other session can end is refused, with the
 	// reason.
 	keepFor = time.Second
@@ -162,7 +162,7 @@ func (l *session) deliverLeave(h *frame.Header) {
 	l.endByAgreement()
 }
 
-// deliverStay handles a STAY: the session goes on.
+// deliverStay handles a STAY: the session continues.
 func (l *session) deliverStay(h *frame.Header) error {
 	if l.state != stateLeaving {
 		return WithText(ErrProtocol, "STAY frame without a LEAVE")

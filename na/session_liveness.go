@@ -35,7 +35,7 @@ func (e *endpoint) tickEvery() time.Duration {
 // not connect within ConnectTimeout, sends PINGs to silent peers, and ends the sessions of peers
 // that were silent for PeerTimeout.
 //
-// One tick adds at most two tick intervals of silence, however late it comes. So after this process
+// One tick adds at most two tick intervals of silence, however late it runs. So after this process
 // was stopped a peer gets another PING, and its answer is read, before its session is ended.
 func (e *endpoint) tick(now time.Duration) {
 	frozen := e.frozenFor(now)
@@ -62,7 +62,7 @@ func (e *endpoint) tick(now time.Duration) {
 				l.readsDue()
 			}
 			if left := e.dom.cfg.PeerTimeout - l.sinceHeard; l.Up() && l.isOpen() && left < next-now {
-				next = now + left // so that the timeout is noticed in time after ticks that came late
+				next = now + left // so that the timeout is noticed in time after late ticks
 			}
 			if at := l.probeCredit(now); at != 0 {
 				next = min(next, at)
@@ -133,7 +133,7 @@ func (l *session) tooLate() error {
 	return WithText(ErrUnreachable, text)
 }
 
-// frozenFor returns how late a tick comes, or 0 if it is not later than tickGrace: a busy machine
+// frozenFor returns how late a tick runs, or 0 if it is not later than tickGrace: a busy machine
 // explains that.
 func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
@@ -143,7 +143,7 @@ func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	return late
 }
 
-// tickGrace returns how late a tick may come before it counts as a stop of this process. A dial
+// tickGrace returns how late a tick may run before it counts as a stop of this process. A dial
 // whose time ran out during such a stop gets as long once more.
 func (e *endpoint) tickGrace() time.Duration { return min(e.tickEvery(), e.dom.cfg.ConnectTimeout/2) }
 
@@ -183,7 +183,7 @@ func (l *session) tick(now, passed time.Duration) {
 	l.sendPing()
 }
 
-// checkLiveness sends a PING and ends the session soon if no answer comes, even if nothing is in
+// checkLiveness sends a PING and ends the session soon if no answer arrives, even if nothing is in
 // flight. It is called when the peer connects although it has a session: it may have restarted, and
 // then does not know this one.
 func (l *session) checkLiveness() {
@@ -197,7 +197,7 @@ func (l *session) checkLiveness() {
 
 // maxPartial is for how many PeerTimeouts the bytes of an incomplete message count as a sign of
 // life. The message may be damaged: a wrong length makes the receiver take all that follows, PONGs
-// too, for its payload, and the checksum can be compared only when the whole length has come.
+// too, for its payload, and the checksum can be compared only when the whole length has arrived.
 const maxPartial = 3
 
 // sendPing queues a PING unless one waits to be sent already, so that a slow reader gets no more.

@@ -103,7 +103,7 @@ func (l *session) deliverProbe(h *frame.Header) error {
 	return nil
 }
 
-// answerProbes queues a PROBED for each PROBE that came. It is a task: Trigger runs it.
+// answerProbes queues a PROBED for each PROBE that arrived. It is a task: Trigger runs it.
 func (e *endpoint) answerProbes(any) (ran int) {
 	e.mu.Lock()
 	defer e.Unlock()

@@ -110,7 +110,7 @@ func (l *session) checkHeader(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
 	}
-	// The credit is cumulative, modulo 2^32. One that is older than the last came over another
+	// The credit is cumulative, modulo 2^32. One that is older than the last arrived over another
 	// lane, where frames may be overtaken, and is ignored.
 	switch grown := int32(h.Credit - l.credits); {
 	case grown <= 0:
@@ -145,7 +145,7 @@ func (l *session) checkUnexpected(n int) error {
 }
 
 // onUnexpected takes an envelope of the guarantee for a received message, and hands the message out
-// when its body, if any, has come.
+// when its body, if any, has arrived.
 func (l *session) onUnexpected(h *frame.Header, env *Envelope) error {
 	whole := true
 	if h.Flags&frame.FlagBody != 0 {
@@ -201,7 +201,7 @@ func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope
 	return nil
 }
 
-// deliverWhole ends the receive that an expected message is for, once the body has come. It drops
+// deliverWhole ends the receive that an expected message is for, once the body has arrived. It drops
 // the message if there is no such receive.
 func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	withBody := env != nil && env.Body != nil
@@ -214,7 +214,7 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	o := l.posted.find(Tag(h.Tag))
 	n := h.Payload()
 	if o == nil || o.kind == kindCall && o.id == 0 || // its request was not sent yet
-		// the receive was posted after the message had begun to come
+		// the receive was posted after the message had begun to arrive
 		len(payload) < n && n <= max(len(o.buf), o.most) {
 		l.e.stats.LateDropped++
 		if h.Flags&frame.FlagTell != 0 {

@@ -25,7 +25,7 @@ type peerRoom struct {
 	// Destination.
 	reserved  int64  // reserved for this peer out of the budget
 	announced uint64 // granted to the peer by CREDITs that were sent
-	taken     uint64 // taken by messages that have come
+	taken     uint64 // taken by messages that have arrived
 	freed     uint64
 	held      int64 // taken by messages that were not recycled yet
 	updateDue bool  // a CREDIT with freed room must be sent
@@ -63,7 +63,7 @@ func (l *session) ensureRoom() *peerRoom {
 // how many. It reserves none if it cannot reserve least.
 //
 // All peers together get Config.Room. Without that they get at most a quarter of the budget, and
-// nothing of what the guarantee to Config.Peers needs. Granted room comes back only when the
+// nothing of what the guarantee to Config.Peers needs. Granted room is returned only when the
 // session ends, so after the first reservation no peer gets more than three quarters of what the
 // others leave.
 func (d *domain) reserveRoom(want, least, have int64) int64 {
@@ -76,7 +76,7 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	}
 	if n <= 0 || n < least {
 		if have == 0 {
-			// only the last refusal is kept: a peer that asks once does not take room from others
+			// only the last refusal is kept: a peer that requests room once does not take it from others
 			// for ever
 			d.missed.Store(least)
 		}
@@ -264,7 +264,7 @@ func (l *session) freeBytes(n int, keep int64) {
 func (r *peerRoom) unannouncedBytes() uint64 { return r.freed + uint64(r.reserved) - r.announced }
 
 // scheduleRoomUpdate makes the session send a CREDIT with the free room, if at least half of all is
-// free. Less goes out with the next message.
+// free. Less is announced with the next message.
 func (l *session) scheduleRoomUpdate() {
 	r := l.room
 	due := 2*r.unannouncedBytes() >= uint64(r.reserved)

@@ -112,7 +112,7 @@ func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == stateUp 
 //
 // The order on a lane is:
 //
-//  1. PONG, and probes: the peer measures the time until they come
+//  1. PONG, and probes: the peer measures the time until they arrive
 //  2. control frames, which are short and bounded, and free memory and calls at the peer
 //  3. messages
 //  4. the pieces of puts, gets, bodies and streams, in turn
@@ -130,7 +130,7 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
 			// A PONG with a number confirms everything before the PING. While bodies of messages or
-			// bytes of streams from before it are still to come, it has no number and only shows
+			// bytes of streams from before it have not arrived, it has no number and only shows
 			// that this side is up.
 			if l.pong, l.pongLater = false, l.awaitsBulk(); !l.pongLater {
 				h.Op, h.Tag = l.pongOp, l.pongTag

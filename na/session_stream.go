@@ -18,9 +18,9 @@ import (
 // in the table is late, and dropped.
 //
 // There is one exception, for an origin that has ended the stream before the target opened it: a
-// RESET would have come before the target had a record to end. So the origin answers the frame that
+// RESET would have arrived before the target had a record to end. So the origin answers the frame that
 // opens a stream with a RESET if the stream is not in its table. That frame is the first WINDOW of
-// a stream that goes up, or the bytes at 0 of one that goes down.
+// a stream to the target, or the bytes at 0 of one to the origin.
 
 const (
 	// minPiece is the smallest number of bytes of a bulk stream that are sent as a DATA piece,
@@ -148,7 +148,7 @@ func (l *session) growRoom(to int64) {
 }
 
 // growForReaders doubles the room if the readers keep up with the peer: the peer has used three
-// quarters of the announced room, and half of what came was read.
+// quarters of the announced room, and half of the received bytes were read.
 func (l *session) growForReaders() {
 	if r := l.room; 4*(r.announced-r.taken) < uint64(r.reserved) && 2*r.held < r.reserved {
 		l.growRoom(2 * r.reserved)

@@ -13,15 +13,16 @@ import (
 // It does not compare the times of the two ways: the time of a wait depends on how the peer waits,
 // and two sides that measure each other would both end up asleep. It stops polling for two reasons
 // only:
-//   - nothing came while polling, three times in a row; until something comes soon after a sleep began
-//   - another thread needs this processor, and nothing came after it was let run; for a pause that grows
+//   - nothing arrived while polling, three times in a row; until something arrives soon after a sleep
+//     began
+//   - another thread needs this processor, and nothing arrived after it ran; for a pause that grows
 //
 // Only the leader uses it.
 type spinner struct {
 	limit  time.Duration // 0: always asleep
 	procs  int           // GOMAXPROCS, as of at most spinProcs waits ago
 	waits  uint          // waits since procs was read
-	misses int           // spins in a row in which nothing came
+	misses int           // spins in a row in which nothing arrived
 	vain   time.Duration // the time of a spin that a timer has interrupted: the next spin is shorter by it
 	looks  uint
 
@@ -30,7 +31,7 @@ type spinner struct {
 	give    func()        // yieldProcessor, or that of a test
 	yields  int           // polls from one yield to the next
 	since   int           // polls since the last yield
-	crowded uint64        // the last 64 yields: 1 for one that took long and after which nothing came
+	crowded uint64        // the last 64 yields: 1 for one that took long and after which nothing arrived
 	again   time.Duration // do not poll before this time
 	pause   time.Duration // how long polling was stopped last
 }
@@ -67,8 +68,8 @@ type spinResult int
 const (
 	spinNone spinResult = iota // it did not begin: other goroutines spin on all processors but one
 	spinCame                   // something is ready, or may be
-	spinVain                   // nothing came for as long as the spinner polls
-	// Poll is due. That does not tell whether the peer answers in time.
+	spinVain                   // nothing arrived for as long as the spinner polls
+	// Poll is due. That does not show whether the peer answers in time.
 	spinDue
 )
 
@@ -91,7 +92,7 @@ func (s *spinner) choose(now time.Duration) int {
 }
 
 // learn records a wait of d. way is how it was waited: the leader may have slept although choose
-// said awake. came reports whether anything came; otherwise only the time passed.
+// said awake. came reports whether anything arrived; otherwise only the time passed.
 func (s *spinner) learn(way int, d time.Duration, came bool) {
 	switch {
 	case way == awake && came:
@@ -121,7 +122,7 @@ func (s *spinner) yield(now func() time.Duration) (took time.Duration) {
 	return 0
 }
 
-// yielded records that nothing came right after a yield of length took, and reports whether to stop
+// yielded records that nothing arrived right after a yield of length took, and reports whether to stop
 // polling. It does if most yields were like that, or if took is so long that the thread that ran
 // cannot have been the peer, which answers sooner.
 func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
@@ -149,7 +150,7 @@ func (c *Context) spin(now, wait time.Duration, w pollWaiter) (end time.Duration
 	if wait >= 0 && wait < limit {
 		limit, how = wait, spinDue
 	}
-	s.since = 0 // no yield for an answer that comes at once
+	s.since = 0 // no yield for an answer that arrives at once
 	for took := time.Duration(0); ; took = s.yield(c.Now) {
 		for range spinYield {
 			if c.pollSpinning() || w.Stirred() || c.isReleasable() {
