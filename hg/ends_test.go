@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// tells requires that err has the facts that a user needs who reads only this: operation, RPC,
-// peer, elapsed time, fate, and cause.
+// tells requires that err has all facts that a user needs without the code: operation, RPC, peer,
+// elapsed time, fate, and cause.
 func tells(t *testing.T, err error, op, rpc string, peer na.Addr, why na.Code, fate na.Fate) {
 	t.Helper()
 	var e *hg.Error

@@ -1,6 +1,6 @@
 package hg_test
 
-// Every silence is answered: whatever becomes of a two-way request, its origin hears of it.
+// Every two-way request is answered, with any outcome at the target.
 
 import (
 	"errors"

@@ -278,7 +278,8 @@ type modelClock struct {
 
 func (k modelClock) Now() time.Duration { return k.m.clock }
 
-// newModel makes a model whose leader runs program, and whose peer posts letters letters.
+// newModel makes a model whose leader runs program, and whose peer posts the given number of
+// letters.
 func newModel(posts int, step time.Duration, nudges bool, program func(m *model)) *model {
 	m := &model{step: step}
 	m.source.m = m

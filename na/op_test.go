@@ -262,7 +262,7 @@ func TestOpStaleTickets(t *testing.T) {
 		tk, err := op.beginLife(kindPost, Addr{})
 		require.NoError(t, err)
 		starts++
-		f.keep(tk) // before anybody has the ticket: only an operation that is taken in may be finished by others
+		f.keep(tk) // before another goroutine has the ticket: only an operation that is taken in may be finished by others
 		mu.Lock()
 		tickets[i] = append(tickets[i], tk)
 		mu.Unlock()

@@ -386,7 +386,7 @@ func TestLeases(t *testing.T) {
 	require.NoError(t, s.deliver(other, frame.Header{Kind: frame.Dropped, Tag: 1}, nil))
 	require.Zero(t, s.trigger(), "another session has ended the lease")
 
-	// The message that goes with it requests a notification when it is dropped; others do not.
+	// The message that is sent with it requests a notification when it is dropped; others do not.
 	sent := s.op(func(op *Op) error { return s.nctx.SendExpected(op, s.addr(), 1, []byte("key")) })
 	plain := s.op(func(op *Op) error { return s.nctx.SendExpected(op, s.addr(), 2, []byte("key")) })
 	all = s.drain(l)

@@ -8,9 +8,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 )
 
-// TestHeldNotNamedOnceStreamsOpen checks that a call whose streams the target has opened is in its
-// handler. At its deadline its error does not name the limits that requests of the process wait for
-// there.
+// TestHeldNotNamedOnceStreamsOpen checks that the error at its deadline of a call whose streams the
+// target has opened, and which so is in its handler, does not name the limits that requests of the
+// process wait for there.
 func TestHeldNotNamedOnceStreamsOpen(t *testing.T) {
 	for _, up := range []bool{true, false} {
 		s := &Stream{own: true, up: up, sent: up}

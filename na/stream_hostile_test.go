@@ -373,7 +373,7 @@ func TestStreamTurns(t *testing.T) {
 	require.Equal(t, maxUnsent/maxStreamFrame, pieces)
 }
 
-// byteSource is a script of bytes: after its end it goes on with a generator.
+// byteSource is a script of bytes: after its end it continues with a generator.
 type byteSource struct {
 	in   []byte
 	rest *rand.PCG

@@ -118,7 +118,7 @@ func (m *streamModel) step() {
 			limit, granted := m.in.windowToSend(256 << 10)
 			m.acks = append(m.acks, modelWindow{limit, granted})
 		}
-	case 4: // hear
+	case 4: // the sender receives the window
 		if len(m.acks) == 0 {
 			return
 		}
