@@ -112,6 +112,10 @@ func (c upper) TriggerUntil(w Stopper, max int) int {
 // as many as are queued when it begins. A task that runs no callback counts as k.Step.
 func runTasks(k loop.UserCode) (n int) {
 	c, max, w := k.Data.(*Context), k.N, k.Stop
+	if w == nil { // it is not a goroutine of the loop
+		c.loop.Others.Add(1)
+		defer c.loop.Others.Add(-1) // deferred: a callback may panic
+	}
 	var t *Task // was removed from the queue, and did not run yet
 	all := max <= 0
 	if all {

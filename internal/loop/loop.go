@@ -98,6 +98,9 @@ type Loop struct {
 	stirred      atomic.Bool            // the leader must return from Poll, for an earlier deadline
 	passes       atomic.Uint64          // how often the lead was lent
 	driversInRun atomic.Int32           // goroutines in Drive that are in Run
+	// Others is how many goroutines that are not in Drive run callbacks: those in runCallbacks, and
+	// those that run callbacks of the Driver without the Loop, which they count themselves.
+	Others atomic.Int32
 
 	parkedCount atomic.Int32 // len(parked)
 	drivers     atomic.Int32 // of these in Drive
@@ -200,9 +203,10 @@ func (w *Waiter) SetClock(now time.Duration) { w.clock = now }
 // Keep implements Pass.
 func (w *Waiter) Keep() { w.keep() }
 
-// Runner returns the Runner of the goroutine that leads, or has led last; nil if that is not in Drive.
+// Runner returns, in a callback, the Runner of the goroutine that runs it; nil if that is not in
+// Drive, or may not be, since other goroutines run callbacks, too.
 func (l *Loop) Runner() Runner {
-	if w := l.lastLeader.Load(); w != nil {
+	if w := l.lastLeader.Load(); w != nil && l.Others.Load() == 0 {
 		return w.runner
 	}
 	return nil
@@ -427,6 +431,10 @@ func (l *Loop) wakeTogether(w *Waiter) {
 // runCallbacks runs at most most callbacks, until w is over or none is queued. It reports whether
 // it stopped for another reason, so that callbacks may be left.
 func (l *Loop) runCallbacks(w *Waiter, most int) (more bool) {
+	if w.runner == nil {
+		l.Others.Add(1)
+		defer l.Others.Add(-1) // deferred: a callback may panic
+	}
 	w.ranInPass, w.passStart, w.ranTooLong = 0, w.polled, false
 	return l.driver.Run(w, most) >= most && !w.stopped || w.ranTooLong
 }
