@@ -146,8 +146,9 @@ func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, er
 }
 
 // CallInto is Call that decodes the answer into *out, and reuses its memory as the codec does:
-// Msgpack fills a []byte that has room, and adds to a map. So repeated large answers can share one
-// buffer. After an error the contents of *out are undefined.
+// Msgpack fills a []byte that has room, adds to a map, and leaves fields that the answer omits, by
+// "omitempty", as they were. So repeated large answers can share one buffer. After an error the
+// contents of *out are undefined.
 func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out) error {
 	k := m.begin(to, in)
 	k.out = *out

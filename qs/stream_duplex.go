@@ -102,7 +102,8 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 }
 
 // ReceiveInto is Receive that decodes the next item into *item, and reuses its memory as the codec
-// does: Msgpack fills a []byte that has room, and adds to a map. After an error the contents of *item
+// does: Msgpack fills a []byte that has room, adds to a map, and leaves fields that the item omits,
+// by "omitempty", as they were, also in the elements of a list. After an error the contents of *item
 // are undefined.
 func (u *Receiver[Up]) ReceiveInto(item *Up) error {
 	for {

@@ -109,6 +109,7 @@ func (packer) Decode(b []byte, v any) (err error) {
 	if err := s.inRange(b, &sv); err != nil {
 		return fmt.Errorf("codec: decode into %T: %w", v, err)
 	}
+	dropLeftovers(v)
 	err = decode(b, v, sv.exts)
 	if refused, ok := err.(*refusedError); ok {
 		refused.place = s.place(b)

@@ -1,0 +1,104 @@
+package codec
+
+import (
+	"encoding"
+	"reflect"
+	"sync"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// The decoder mishandles two things that a destination has from an earlier value: it leaves a
+// []string as it is if the message has nil for it, and it decodes into the value of an interface,
+// which panics unless that is a pointer. dropLeftovers clears both.
+
+// maxLeftoverDepth is how many pointers dropLeftovers follows; the next one is cleared.
+const maxLeftoverDepth = 4
+
+var (
+	leftovers sync.Map // reflect.Type → bool: hasLeftovers
+
+	decoderTypes = []reflect.Type{reflect.TypeFor[msgpack.CustomDecoder](),
+		reflect.TypeFor[msgpack.Unmarshaler](), reflect.TypeFor[encoding.BinaryUnmarshaler](),
+		reflect.TypeFor[encoding.TextUnmarshaler]()}
+)
+
+// dropLeftovers clears the leftovers in the value that v points to.
+func dropLeftovers(v any) {
+	to := reflect.ValueOf(v)
+	if to.Kind() != reflect.Pointer || to.IsNil() {
+		return
+	}
+	t := to.Type().Elem()
+	has, ok := leftovers.Load(t)
+	if !ok {
+		has, _ = leftovers.LoadOrStore(t, hasLeftovers(t, map[reflect.Type]bool{}))
+	}
+	if has.(bool) {
+		clearLeftovers(to.Elem(), 0)
+	}
+}
+
+// hasLeftovers reports whether a t may contain leftovers.
+func hasLeftovers(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if seen[t] || decodesItself(t) {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Interface:
+		return true
+	case reflect.Slice:
+		return t.Elem().Kind() == reflect.String || hasLeftovers(t.Elem(), seen)
+	case reflect.Array, reflect.Pointer:
+		return hasLeftovers(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if hasLeftovers(t.Field(i).Type, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// decodesItself reports whether a method of *t decodes a t.
+func decodesItself(t reflect.Type) bool {
+	for _, d := range decoderTypes {
+		if t.Kind() != reflect.Interface && reflect.PointerTo(t).Implements(d) {
+			return true
+		}
+	}
+	return false
+}
+
+// clearLeftovers clears the leftovers in v, which was reached through depth pointers.
+func clearLeftovers(v reflect.Value, depth int) {
+	if !v.CanSet() || v.IsZero() || decodesItself(v.Type()) {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Interface:
+		if v.Elem().Kind() != reflect.Pointer {
+			v.SetZero()
+		}
+	case reflect.Slice: // its elements are decoded into those that it has
+		if hasLeftovers(v.Type(), map[reflect.Type]bool{}) {
+			v.SetZero()
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			clearLeftovers(v.Index(i), depth)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			clearLeftovers(v.Field(i), depth)
+		}
+	case reflect.Pointer:
+		if depth == maxLeftoverDepth {
+			v.SetZero()
+			return
+		}
+		clearLeftovers(v.Elem(), depth+1)
+	}
+}
