@@ -47,7 +47,7 @@ const settleTime = 10 * time.Millisecond
 // them: Call, Answer, AbandonCall, CancelIfUnsent, Lease, View and the ...By, ...Long and ...Body
 // forms; room for long messages (ClaimRoom, ReturnRoom, GrantRoom); the queue itself (Queue,
 // Queued, Hold, Live, Batch, Cork); the control of progress (Loop, OnRun, TriggerUntil, UserFrame);
-// and the clock and goroutines of a simulator (Until, WallTime, WithTimeout, Spawn). Streams of a
+// and the clock and goroutines of a simulator (Until, WithTimeout, Spawn). Streams of a
 // call are in packages hg and qs.
 //
 // One goroutine may drive several contexts, of one class or of several, by calling Progress and
