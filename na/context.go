@@ -41,13 +41,10 @@ const settleTime = 10 * time.Millisecond
 //   - memory: Put, Get, Deregister; Class.Register and Class.NewMem make it
 //   - peers: OnFault, Connected, Disconnect, Identity
 //   - the end: Shutdown, which lets operations end; Close and Closed, which do not
-//   - settings and gauges: Limits, Stats, Peers, Unconfirmed
+//   - settings and gauges: Limits, Stats, Peers
 //
-// The others are for layers above, such as package hg, that make calls out of messages and wait for
-// them: Call, Answer, AbandonCall, CancelIfUnsent, Lease, View and the ...By, ...Long and ...Body
-// forms; room for long messages (ClaimRoom, ReturnRoom, GrantRoom); the queue itself (Queue,
-// Queued, Hold, Live, Batch, Cork); the control of progress (Loop, OnRun, TriggerUntil, UserFrame);
-// and the clock and goroutines of a simulator (Until, WithTimeout, Spawn). Streams of a
+// Upper has those for layers above, such as package hg, that make calls out of messages and wait
+// for them. Until, WithTimeout and Spawn are the clock and goroutines of a simulator. Streams of a
 // call are in packages hg and qs.
 //
 // One goroutine may drive several contexts, of one class or of several, by calling Progress and

@@ -25,7 +25,7 @@ type RetryPolicy struct {
 	// although their process answers. A handler that is at work, or a request that waits for a
 	// worker, looks the same from here: choose several times the longest that a healthy one takes
 	// from one piece to the next, and from the last one to its answer; for files and large buffers
-	// 30 s rather than 1 s. A process that is silent altogether is found after Config.PeerTimeout.
+	// 30 s rather than 1 s. A stream without an item for that long ends, too. A process that is silent altogether is found after Config.PeerTimeout.
 	ProgressTimeout time.Duration
 	// WithdrawTimeout is how long an attempt that is given up asks the server to give the request
 	// back. If it does, the request is certain not to have run, and can be repeated although its
