@@ -131,8 +131,9 @@ func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 // once: a second Serve returns an error that matches ErrInvalid.
 //
 // It returns nil when every call could finish, and when n was closed by Shutdown or Close before or
-// meanwhile; otherwise a *hg.ShutdownError that names the handlers that were cut off. With several
-// Contexts, calls to n's own address need a Serve.
+// meanwhile; otherwise a *hg.ShutdownError that names the handlers that were cut off, and the peers
+// that are not known to have received what was sent to them. With several Contexts, calls to n's own
+// address need a Serve.
 func (n *Node) Serve(ctx context.Context) error {
 	if n.served.Swap(true) {
 		return na.WithText(hg.ErrInvalid, "qs: Serve called twice on one Node")
