@@ -44,12 +44,12 @@ func TestLeaveInJob(t *testing.T) {
 			defer leave()
 			ended <- work(ctx, retire, peer, fmt.Sprint("leaves", i), func(job Job) Result {
 				leave()
-				return Result{job.ID, job.Text}
+				return Result(job)
 			})
 		}()
 	}
 	go func() {
-		stays <- work(ctx, ctx, peer, "stays", func(job Job) Result { return Result{job.ID, job.Text} })
+		stays <- work(ctx, ctx, peer, "stays", func(job Job) Result { return Result(job) })
 	}()
 	seen := map[int]bool{}
 	for left := 20; len(seen) < count || left > 0; {
