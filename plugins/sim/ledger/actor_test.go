@@ -100,7 +100,9 @@ func (a *actor) openClass() bool {
 	cfg.NA.Envelopes = 1 + a.rng.IntN(1<<a.rng.IntN(7))
 	cfg.NA.Eager = 256 << a.rng.IntN(8)
 	if cfg.NA.IdleTimeout = a.s.Idle; a.s.Idle > 0 {
-		cfg.NA.PeerTimeout = 500 * time.Millisecond // it is looked at each tenth of that
+		// IdleTimeout is checked every tenth of PeerTimeout. A delay has an exponential distribution: one in 10^10 is longer than 24
+		// times the mean, and would look like a peer that is silent.
+		cfg.NA.PeerTimeout = 500*time.Millisecond + 24*(a.s.Faults.Jitter+a.s.Faults.ReorderFor)
 	}
 	if few := a.rng.IntN(8) == 0; few && s.isOn(actFew) {
 		a.few = true

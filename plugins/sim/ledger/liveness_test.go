@@ -166,13 +166,9 @@ func (s *scenario) mayLose() bool {
 	return st.Resets+st.Corrupted+st.Clogs+st.Pauses+st.Partitions+st.Crashes+st.Lost > 0 || s.reach[reachFinalize] > 0 || s.NoAssist || s.parting
 }
 
-// mayDelayDials reports whether a dial that began before the calm may have failed: it was refused,
-// its post failed, or it took longer than ConnectTimeout, which is 500 ms in some scenarios (the
-// delays have an exponential distribution with the mean Jitter). The next dial to the same name
-// follows after a pause.
-func (s *scenario) mayDelayDials() bool {
-	return s.Faults.Refuse > 0 || s.Faults.Again > 0 || s.Faults.Jitter >= 20*time.Millisecond
-}
+// mayDelayDials reports whether a dial that began before the calm may have failed: it was refused, or its post failed. The next dial to
+// the same name follows after a pause.
+func (s *scenario) mayDelayDials() bool { return s.Faults.Refuse > 0 || s.Faults.Again > 0 }
 
 // checkOverdue searches for calls that were overdue at begun, after which hctx has polled (a
 // Progress that finds something to trigger does not) and has run all callbacks. It may find each
