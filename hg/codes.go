@@ -69,7 +69,7 @@ func DefineCode(code Code, name string) Code {
 // is the caller's.
 func CodeNames() map[uint8]string { return codes.Names() }
 
-// A Fate tells whether the target ran a request; see [na.Fate].
+// A Fate states whether the target ran a request; see [na.Fate].
 type Fate = na.Fate
 
 // The fates.

@@ -844,8 +844,8 @@ func TestTwoConnections(t *testing.T) {
 }
 
 // TestHalfOpenSessionEnds checks that an unused session that the peer has lost without a frame does
-// not keep the peer out for so long that the peer, whose ConnectTimeout is our PeerTimeout, stops
-// dialing. A peer that is alive answers, and its session stays.
+// not refuse the peer's dials until the peer stops dialing, after its ConnectTimeout, which is the
+// PeerTimeout of this side. A peer that is alive answers, and its session stays.
 func TestHalfOpenSessionEnds(t *testing.T) {
 	for _, lives := range []bool{true, false} {
 		s := newScript(t, Config{PeerTimeout: time.Second})

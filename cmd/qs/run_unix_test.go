@@ -30,8 +30,7 @@ import (
 func init() { asProgram = program }
 
 // program joins the others and then acts as args say: "leave", or "fail RANK", or "absent RANK", or
-// "wait" for a signal, or "stubborn", which is "fail 1" among processes that ignore the signal to
-// end.
+// "wait" for a signal, or "stubborn": then rank 0 ignores SIGTERM, and the other ranks fail.
 func program(args []string) int {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()

@@ -2,8 +2,8 @@ package loop
 
 import "context"
 
-// OnIdle makes the Loop call f when no goroutine has led for 1 to 2 ms, when the leader has been in
-// Run for so long, and when many goroutines are parked. f is called on any goroutine, without
+// OnIdle makes the Loop call f when for 1 to 2 ms no goroutine has led or the leader has been in Run,
+// and when many goroutines are parked. f is called on any goroutine, without
 // locks, and must make a goroutine call StandIn, unless one is in it. When that has returned,
 // OnIdle must be called again. A nil f removes it.
 //

@@ -139,7 +139,7 @@ func (w *Waiter) isCanceled() bool {
 }
 
 // Stops reports, after each callback, whether Run must end: because w is over, canceled or late, or
-// because callbacks have run for so long that bytes must be moved.
+// because callbacks have run for 1 ms, after which the leader moves bytes again.
 func (w *Waiter) Stops() bool {
 	d := w.loop.driver
 	w.stopped = w.isOver() || w.isCanceled()

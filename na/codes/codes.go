@@ -212,7 +212,7 @@ func Of(err error) Code {
 	return ErrIO
 }
 
-// A Fate tells whether the target ran a request, as far as this side can know. It is on the wire:
+// A Fate states whether the target ran a request, as far as this side can know. It is on the wire:
 // values are appended, never renumbered.
 type Fate uint8
 

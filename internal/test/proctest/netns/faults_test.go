@@ -77,7 +77,7 @@ var sessionErrors = []string{na.ErrPeerLost.Error(), na.ErrUnreachable.Error(), 
 
 // stopLoad ends the calls, waits for those in flight, and checks what must be true always: no
 // answer was wrong, nothing ran twice, calls fail for no other reason than that the session ended
-// or none could be had, and the bystander felt nothing.
+// or none could be had, and the calls of the process that is not concerned succeed.
 func (s *scene) stopLoad() (near, far report) {
 	s.t.Helper()
 	waitUntil(s.t, "the bystander's answers", func() bool { return s.near.readReports()[1].Calls > 10 })
@@ -289,8 +289,9 @@ func TestLongPartition(t *testing.T) {
 	})
 }
 
-// The peer is gone without a word, its machine included (F30). Who waits for it hears in time; who
-// does not hears when the system has asked in vain.
+// TestHalfOpen checks a peer whose machine disappears without closing its connections (F30): a side
+// that waits for an answer ends the session after PeerTimeout, and a side that does not ends it when
+// the keepalive of the system has failed.
 func TestHalfOpen(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		for _, idle := range []bool{false, true} {
