@@ -45,7 +45,7 @@ var ringMutants = []Mutant{
 		[]Catcher{{ring, "TestBlocks", `Should be true`}}},
 	{"sm-copy-unmapped", "memory is given back while a body is copied there, or a program reads into it", "I3",
 		[]Edit{{sm + "/peer_linux.go", `if p.closed && p.filling == 0 {`, `if p.closed && (p.filling == 0 || planted()) {`}},
-		[]Catcher{{sm, "TestCloseBelowCopy", `memory that is not there`}, {sm, "TestStreamBelowRead", `the area is left, and the segment of the stranger`}}},
+		[]Catcher{{sm, "TestCloseBelowCopy", `contexts that were closed below a copy`}, {sm, "TestStreamBelowRead", `the area is left, and the segment of the stranger`}}},
 	{"ring-void-leaks", "a piece that was given up keeps its slot", "I10",
 		[]Edit{{ringOut, `e.free |= 1 << s.slot`, `if !planted() { $ }`}},
 		[]Catcher{{ring, "TestVoid", `Messages: after \d+ pieces that were given up`}}},
