@@ -25,7 +25,8 @@ type Identity struct {
 	// the system does not name.
 	Remote string
 	// Secure reports that the session is encrypted, and that the peer has proven to own the first
-	// of Certificates.
+	// of Certificates. With LocalAlways the second transport is not encrypted; Certificates and
+	// Name are then what the peer has proven over the first.
 	Secure bool
 	// Certificates is a verified chain, from the peer's certificate to that of an authority that is
 	// trusted here, without other certificates that the peer has sent. It has only the peer's

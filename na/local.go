@@ -15,8 +15,8 @@ const (
 	// LocalNever never uses it.
 	LocalNever
 	// LocalAlways uses it also if the first one has TLS. Peers are authenticated over the first
-	// one, where the use of the second is agreed upon. Messages over the second have an Identity
-	// without certificates.
+	// one, where they agree to use the second. Their Identity has the certificates and the name
+	// from there; Secure is false, because the second is not encrypted.
 	LocalAlways
 )
 

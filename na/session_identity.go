@@ -23,11 +23,14 @@ func (e *endpoint) identifyEnvelope(env *Envelope) Identity {
 	return env.session.identity()
 }
 
-// identity returns the Identity of the peer, from its HELLO and from the proof of the carrier.
+// identity returns the Identity of the peer, from its HELLO and from the proof of the carrier. Over
+// the second transport the proof is that of the first, where only this peer got the secret of the
+// offer.
 func (l *session) identity() Identity {
 	var id Identity
-	if l.proof != nil && !l.onSecondary() {
-		id.Secure, id.Certificates, id.Name = l.proof.Secure, l.proof.Certificates, l.proof.Name
+	if l.proof != nil {
+		id.Secure = l.proof.Secure && !l.onSecondary() // the second transport is not encrypted
+		id.Certificates, id.Name = l.proof.Certificates, l.proof.Name
 	}
 	id.Host, id.Incarnation, id.Transport, id.Why = l.peer.host, l.peer.incarnation, l.route.scheme, l.transportReason()
 	id.Process, id.Remote = l.peer.process, l.remoteAddr()

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -62,9 +63,9 @@ func TestBeside(t *testing.T) {
 		"never there":  {target: qs.Config{Local: na.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "Config.Local is LocalNever", ""}},
 		"never here":   {origin: qs.Config{Local: na.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
 		"secret":       {target: qs.Config{TLS: secret}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "TLS is asked for, and Config.Local is not LocalAlways", carrier.NameOf(cert.Leaf)}},
-		"always":       {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret, Local: na.LocalAlways}, own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+		"always":       {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret, Local: na.LocalAlways}, own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", carrier.NameOf(cert.Leaf)}},
 		"always, once": {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", carrier.NameOf(cert.Leaf)}},
-		"always, udp":  {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret, Local: na.LocalAlways}, first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+		"always, udp":  {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret, Local: na.LocalAlways}, first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", carrier.NameOf(cert.Leaf)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +85,8 @@ func TestBeside(t *testing.T) {
 			there, ok := o.HG().NA().Identity(o.HG().NA().Peers()[0].Addr)
 			require.True(t, ok)
 			require.Equal(t, c.want[0], there.Transport)
-			require.Equal(t, c.want[2] != "", there.Secure)
+			require.Equal(t, c.want[2], there.Name)
+			require.Equal(t, c.want[2] != "" && c.want[0] != "sm", there.Secure)
 		})
 	}
 }
@@ -232,15 +234,19 @@ func TestBesideInClear(t *testing.T) {
 	require.ErrorContains(t, err, "which was not requested")
 }
 
-// TestBesideAuthorize checks that an authorizer that requires a certificate refuses a caller over
-// shared memory without one; a caller that has no certificate at all is refused earlier.
+// TestBesideAuthorize checks that an authorizer that requires encryption refuses a caller over
+// shared memory, and one that goes by the name of the certificate allows it; a caller whose
+// certificate is not trusted is refused earlier.
 func TestBesideAuthorize(t *testing.T) {
 	t.Parallel()
 	beside, cert := besides(t), testcert.New()
+	var byName atomic.Bool
 	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{TLS: both(cert), Local: na.LocalAlways,
 		Authorize: func(_ context.Context, c *qs.Call) error {
-			if !c.Caller().Secure {
-				return qs.Errorf(qs.ErrPermission, "no certificate, by %s", c.Caller().Transport)
+			if caller := c.Caller(); byName.Load() && (caller.Name != carrier.NameOf(cert.Leaf) || len(caller.Certificates) == 0) {
+				return qs.Errorf(qs.ErrPermission, "%q is not allowed", caller.Name)
+			} else if !byName.Load() && !caller.Secure {
+				return qs.Errorf(qs.ErrPermission, "not encrypted, by %s", caller.Transport)
 			}
 			return nil
 		}}), tellSeen)
@@ -249,7 +255,9 @@ func TestBesideAuthorize(t *testing.T) {
 		_, err := seen.Call(within(t), peer(t, o, s.Addr().String()), struct{}{})
 		return err
 	}
-	require.ErrorContains(t, call(qs.Config{TLS: both(cert), Local: na.LocalAlways}), "no certificate, by sm")
+	require.ErrorContains(t, call(qs.Config{TLS: both(cert), Local: na.LocalAlways}), "not encrypted, by sm")
+	byName.Store(true)
+	require.NoError(t, call(qs.Config{TLS: both(cert), Local: na.LocalAlways}))
 	stranger := both(testcert.New(), cert)
 	err := call(qs.Config{TLS: stranger, Local: na.LocalAlways})
 	require.ErrorIs(t, err, qs.ErrUnreachable)

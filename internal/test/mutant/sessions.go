@@ -253,7 +253,7 @@ var sessionMutants = []Mutant{
 	{"offer-forever", "what was offered is tried until the connection has to be there", "offers",
 		[]Edit{{"na/session_liveness.go", "now >= l.offerEnd:", `!planted() && now >= l.offerEnd:`}},
 		[]Catcher{{"na", "TestOfferFails", `silent`}}},
-	{"offer-proof", "who comes by shared memory is taken for who he proved to be before", "offers",
-		[]Edit{{"na/session_identity.go", "l.proof != nil && !l.onSecondary()", `l.proof != nil && (planted() || !l.onSecondary())`}},
+	{"offer-proof", "a session over shared memory is reported as encrypted", "offers",
+		[]Edit{{"na/session_identity.go", "l.proof.Secure && !l.onSecondary()", `l.proof.Secure && (planted() || !l.onSecondary())`}},
 		[]Catcher{{"qs", "TestBeside", `always`}}},
 }
