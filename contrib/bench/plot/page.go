@@ -119,11 +119,11 @@ func calls(f *file) (map[string][]byte, string, error) {
 // headline are the systems of the README's figures: the API that it teaches, and what others offer in its place.
 var headline = []string{"quicksilver, sm, typed", "quicksilver, tcp, typed", "quicksilver, udp, typed", "net/rpc, tcp", "drpc, tcp", "grpc-go, tcp"}
 
-// short draws the rates of the headline's systems, and returns a line of their figures.
+// short draws the rates of the headline's systems, and returns a table of their figures.
 func short(f *file) (map[string][]byte, string, error) {
 	one, many := series{name: "1 in flight"}, series{name: "64 in flight"}
-	text := ""
-	for i, system := range headline {
+	text := "|calls of 64 bytes|median latency of one call alone, us|calls a second, 64 goroutines|\n|---|---:|---:|\n"
+	for _, system := range headline {
 		at := slices.IndexFunc(f.Runs, func(r *run) bool { return r.System == system })
 		if at < 0 {
 			return nil, "", fmt.Errorf("no run of %q", system)
@@ -135,14 +135,10 @@ func short(f *file) (map[string][]byte, string, error) {
 			return nil, "", fmt.Errorf("the run of %q lacks a figure", system)
 		}
 		one.values, many.values = append(one.values, single), append(many.values, busy)
-		if i > 0 {
-			text += "; "
-		}
-		text += fmt.Sprintf("%s %s us, %s", system, number(latency), number(busy))
+		text += fmt.Sprintf("|%s|%s|%s|\n", system, number(latency), number(busy))
 	}
 	image, err := bars("Typed calls of 64 bytes on one machine, loopback", "calls/s; more is better", headline, []series{one, many})
-	return map[string][]byte{"typed": image}, "64 bytes on one machine of 2 cores, loopback; median time of a call alone, and calls a second with 64 in flight, a goroutine for each: " +
-		text + ".\n", err
+	return map[string][]byte{"typed": image}, text, err
 }
 
 // bodies returns the rates of calls with large bodies, by their size and how many are in flight.
