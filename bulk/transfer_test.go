@@ -318,7 +318,7 @@ func TestSegmentCounts(t *testing.T) {
 		}
 		_, err := bulk.Create(p.mctx, bulk.Options{Access: bulk.ReadOnly}, newMemory(make([]int, 16385)...).segs...)
 		require.ErrorIs(t, err, hg.ErrInvalid)
-		require.ErrorContains(t, err, "16385 segments, the limit is 16384")
+		require.ErrorContains(t, err, "16385 memory segments, limit 16384")
 	})
 }
 

@@ -521,7 +521,7 @@ func TestHeldUpHereNamed(t *testing.T) {
 		require.ErrorIs(t, outs[4].err, hg.ErrTimeout)
 		require.ErrorIs(t, outs[4].err, context.DeadlineExceeded)
 		require.Equal(t, hg.NotRun, hg.FateOf(outs[4].err))
-		require.ErrorContains(t, outs[4].err, "all 2 envelopes that the target guarantees are in use, and 2 requests wait here")
+		require.ErrorContains(t, outs[4].err, "all 2 envelopes of the target are in use, 2 requests queued")
 		for i := range 4 {
 			p.Until(func() bool { return len(k.kept) > 0 })
 			k.answer()

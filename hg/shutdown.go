@@ -139,7 +139,7 @@ func (c *Class) isServing() bool {
 func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions func() int64) error {
 	for _, hctx := range contexts {
 		if hctx.nctx.Upper().Inside() {
-			return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", na.ErrBusy)
+			return fmt.Errorf("hg: shutdown: called from a callback; use Close: %w", na.ErrBusy)
 		}
 	}
 	left := &ShutdownError{}

@@ -43,7 +43,7 @@ func MakeAddr(name string, target int) Addr {
 // only; Lookup lets the plugin check the rest. The error matches [ErrInvalid].
 func ParseAddr(text string) (Addr, error) {
 	if len(text) > maxAddrText {
-		return Addr{}, fmt.Errorf("na: address of %d bytes is longer than %d: %w", len(text), maxAddrText, ErrInvalid)
+		return Addr{}, fmt.Errorf("na: address too long: %d bytes, limit %d: %w", len(text), maxAddrText, ErrInvalid)
 	}
 	name, frag, hasTarget := strings.Cut(text, "#")
 	if err := checkName(name); err != nil {
@@ -53,7 +53,7 @@ func ParseAddr(text string) (Addr, error) {
 	if hasTarget {
 		t, err := strconv.ParseUint(frag, 10, 16)
 		if err != nil {
-			return Addr{}, fmt.Errorf("na: address %q: target id %q is not a number from 0 to 65535: %w", text, frag, ErrInvalid)
+			return Addr{}, fmt.Errorf("na: address %q: target id is %q, want 0 to 65535: %w", text, frag, ErrInvalid)
 		}
 		target = int(t)
 	}
@@ -64,23 +64,23 @@ func ParseAddr(text string) (Addr, error) {
 func checkName(name string) error {
 	scheme, rest, ok := strings.Cut(name, "://")
 	if !ok || scheme == "" {
-		return fmt.Errorf(`has no scheme, write it as "tcp://host:port"`)
+		return fmt.Errorf(`missing scheme, want "tcp://host:port"`)
 	}
 	for i := 0; i < len(scheme); i++ {
 		c := scheme[i]
 		if !(c >= 'a' && c <= 'z' || i > 0 && (c >= '0' && c <= '9' || c == '+' || c == '-' || c == '.')) {
-			return fmt.Errorf("scheme %q has a character that is not allowed", scheme)
+			return fmt.Errorf("invalid character in scheme %q", scheme)
 		}
 	}
 	if rest == "" {
-		return fmt.Errorf("names no host")
+		return fmt.Errorf("missing host")
 	}
 	if first, second, two := strings.Cut(name, ","); two && strings.Contains(second, "://") {
-		return fmt.Errorf("names two transports, as Open takes them: peers look up the first alone, %s", first)
+		return fmt.Errorf("two transports, want one: %s", first)
 	}
 	for i := 0; i < len(rest); i++ {
 		if rest[i] <= ' ' || rest[i] == 0x7f {
-			return fmt.Errorf("has a blank or control character")
+			return fmt.Errorf("space or control character")
 		}
 	}
 	return nil

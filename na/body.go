@@ -53,7 +53,7 @@ func (e *endpoint) packBody(to Addr, body []byte) (p packedBody, err error) {
 	p.slab = slab.Get(len(body))
 	p.body = p.slab
 	if _, ok := memfault.Copy(p.body, body); !ok {
-		return p, WithText(ErrFault, "the body could not be read: memory fault")
+		return p, WithText(ErrFault, "memory fault reading the body")
 	}
 	return p, nil
 }
@@ -147,7 +147,7 @@ func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 		need = l.roomOf(int(n))
 	}
 	if need == 0 || l.room == nil || l.room.announced-l.room.taken < uint64(need) {
-		return nil, WithText(ErrProtocol, fmt.Sprintf("body of %d bytes, and no room for it was offered", n))
+		return nil, WithText(ErrProtocol, fmt.Sprintf("body of %d bytes without room granted", n))
 	}
 	l.room.claim(need)
 	s := l.e.sinks.get()
@@ -173,7 +173,7 @@ func (l *session) deliverBody(h *frame.Header) error {
 		return err
 	}
 	if s.body.named {
-		return WithText(ErrProtocol, fmt.Sprintf("%v with the identity %#x of one that is under way", h.Kind, h.Op))
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame for operation %#x, which is in progress", h.Kind, h.Op))
 	}
 	s.body.named = true
 	return nil
@@ -187,7 +187,7 @@ func (l *session) attachBody(h *frame.Header, env *Envelope) (whole bool, err er
 	case err != nil:
 		return false, err
 	case s.body.msg != nil:
-		return false, WithText(ErrProtocol, fmt.Sprintf("two messages with the body %#x", h.Op))
+		return false, WithText(ErrProtocol, fmt.Sprintf("duplicate body %#x", h.Op))
 	}
 	b := s.body
 	env.Body, env.slab, env.taken = b.buf, b.slab, b.room

@@ -86,7 +86,7 @@ func (s *CallSpec) checkSize(limit int) error {
 	case len(s.Msg) > limit && (s.To.Session() == 0 || len(s.Msg) > MaxRoom || s.Body != nil):
 		return tooLong(len(s.Msg), limit)
 	case s.Body != nil && (s.To.Session() == 0 || len(s.Body) <= limit || len(s.Body) > MaxBody):
-		return WithText(ErrMsgSize, fmt.Sprintf("body of %d bytes, want more than %d, at most %d, and room for it", len(s.Body), limit, MaxBody))
+		return WithText(ErrMsgSize, fmt.Sprintf("body of %d bytes, want %d to %d, and room for it", len(s.Body), limit+1, MaxBody))
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func Open(addr string, cfg Config) (*Class, error) {
 func pluginOf(addr, one string, given []Plugin) (p Plugin, rest string, err error) {
 	scheme, rest, ok := strings.Cut(one, "://")
 	if !ok {
-		return nil, "", fmt.Errorf(`na: open %q: no scheme, write it as "tcp://", "tcp://host:port" or "tcp://host:port,sm://": %w`, addr, ErrInvalid)
+		return nil, "", fmt.Errorf(`na: open %q: missing scheme, want "tcp://", "tcp://host:port" or "tcp://host:port,sm://": %w`, addr, ErrInvalid)
 	}
 	p, err = findPlugin(scheme, given)
 	return p, rest, err
@@ -110,10 +110,10 @@ func (c *Class) NewContext() (*Context, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.draining {
-		return nil, fmt.Errorf("na: new context: class: %w", ErrClosed)
+		return nil, fmt.Errorf("na: new context: class is %w", ErrClosed)
 	}
 	if len(c.contexts) >= c.cfg.Contexts {
-		return nil, fmt.Errorf("na: new context: the class has %d, as many as Config.Contexts allows: %w", len(c.contexts), ErrAgain)
+		return nil, fmt.Errorf("na: new context: limit of %d contexts reached (Config.Contexts): %w", len(c.contexts), ErrAgain)
 	}
 	nctx, err := newContext(c, len(c.contexts))
 	if err != nil {

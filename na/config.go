@@ -115,9 +115,9 @@ func (c *Config) validate() error {
 	}
 	for i, p := range c.Plugins {
 		if p == nil {
-			bad("Plugins", "nil at "+strconv.Itoa(i), "plugins")
+			bad("Plugins", "nil at index "+strconv.Itoa(i), "a plugin")
 		} else if slices.ContainsFunc(c.Plugins[:i], func(other Plugin) bool { return other != nil && other.Scheme() == p.Scheme() }) {
-			bad("Plugins", "two plugins of scheme "+p.Scheme(), "one: put the options of both into it")
+			bad("Plugins", "two plugins for "+p.Scheme()+"://", "one")
 		}
 	}
 	if c.Contexts < 0 || c.Contexts > 256 {
@@ -139,7 +139,7 @@ func (c *Config) validate() error {
 		bad("SendQueue", c.SendQueue, "a number of messages, or 0 for 8192")
 	}
 	if c.Name != "" && !frame.ValidName(c.Name) {
-		bad("Name", strconv.Quote(c.Name), "at most 64 bytes of printable characters without parentheses, or none for the name of the program")
+		bad("Name", strconv.Quote(c.Name), "at most 64 printable characters without parentheses, or empty for the program's name")
 	}
 	if c.Local > LocalAlways {
 		bad("Local", c.Local, "LocalAuto, LocalNever or LocalAlways")

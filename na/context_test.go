@@ -246,9 +246,9 @@ func TestStartChecks(t *testing.T) {
 		code Code
 		text string
 	}{
-		{c.SendUnexpected(op, fakePeer, 0, make([]byte, 4097)), ErrMsgSize, "na: send unexpected fake://there: message of 4097 bytes, the limit is 4096"},
-		{c.SendExpected(op, fakePeer, 0, make([]byte, 4097)), ErrMsgSize, "message of 4097 bytes, the limit is 4096"},
-		{c.SendUnexpected(op, Addr{}, 0, nil), ErrInvalid, "na: send unexpected: no address given"},
+		{c.SendUnexpected(op, fakePeer, 0, make([]byte, 4097)), ErrMsgSize, "na: send unexpected fake://there: message of 4097 bytes, limit 4096"},
+		{c.SendExpected(op, fakePeer, 0, make([]byte, 4097)), ErrMsgSize, "message of 4097 bytes, limit 4096"},
+		{c.SendUnexpected(op, Addr{}, 0, nil), ErrInvalid, "na: send unexpected: empty peer address"},
 		{c.SendExpected(op, Addr{}, 0, nil), ErrInvalid, "no address"},
 		{c.RecvExpected(op, Addr{}, 0, nil), ErrInvalid, "no address"},
 		{c.Put(op, nil, 0, fakePeer, key, 0, 1), ErrInvalid, "no local memory"},
@@ -461,7 +461,7 @@ func TestShutdown(t *testing.T) {
 	time.AfterFunc(10*time.Millisecond, func() { cancel(cause) })
 	err = c.Shutdown(ctx)
 	require.ErrorIs(t, err, cause)
-	require.ErrorContains(t, err, "1 operations left")
+	require.ErrorContains(t, err, "1 operations in flight")
 	m.Release()
 	require.NoError(t, c.Shutdown(context.Background()))
 	require.Equal(t, 2, ran)

@@ -82,7 +82,7 @@ func (l *session) placeData(h *frame.Header) (view, error) {
 	l.makeBusy()
 	l.noteAlive()
 	if !l.Up() {
-		return v, WithText(ErrProtocol, fmt.Sprintf("%v frame before the HELLO", h.Kind))
+		return v, WithText(ErrProtocol, fmt.Sprintf("%v frame before HELLO", h.Kind))
 	}
 	if !h.Kind.Bulk() && !h.Kind.IsSkipped() {
 		return l.placeMessage(h)
@@ -99,9 +99,9 @@ func (l *session) placeData(h *frame.Header) (view, error) {
 		l.e.stats.LateDropped++ // the operation was refused or canceled
 		return v, nil
 	case !InRange(int64(h.Tag), n, s.n) || s.begun+n > s.n:
-		return v, WithText(ErrProtocol, fmt.Sprintf("DATA of %d bytes at %d, after %d, lies outside its operation of %d", n, h.Tag, s.begun, s.n))
+		return v, WithText(ErrProtocol, fmt.Sprintf("DATA frame of %d bytes at offset %d, after %d, exceeds the operation's %d bytes", n, h.Tag, s.begun, s.n))
 	case int64(h.Tag) != s.begun && !l.route.Exact:
-		return v, WithText(ErrProtocol, fmt.Sprintf("DATA of %d bytes at %d does not follow the %d bytes before", n, h.Tag, s.begun))
+		return v, WithText(ErrProtocol, fmt.Sprintf("DATA frame of %d bytes at offset %d, want offset %d", n, h.Tag, s.begun))
 	}
 	s.begun += n
 	s.views++

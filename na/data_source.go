@@ -162,7 +162,7 @@ func (l *session) Faulted(v carrier.View) {
 // failMemory ends an operation of this process whose local memory could not be read or written.
 func (l *session) failMemory(o *Op) {
 	l.e.cancelOpLocked(o, WithText(ErrFault, fmt.Sprintf(
-		"the local memory could not be read or written, somewhere from byte %d to %d: memory fault", o.x.loff, o.x.loff+o.x.n)))
+		"memory fault in the local memory between bytes %d and %d", o.x.loff, o.x.loff+o.x.n)))
 }
 
 // dropSource makes a source send no more pieces. The carrier completes those that it has.

@@ -121,7 +121,7 @@ func (d *domain) checkSelf() error {
 	case err != nil:
 		return err
 	case a.Name() != n.self || a.Scheme() != n.scheme:
-		return WithText(ErrInvalid, fmt.Sprintf("%q is not the name of a class at %s://: peers would look up another", n.self, n.scheme))
+		return WithText(ErrInvalid, fmt.Sprintf("invalid class name %q for %s://", n.self, n.scheme))
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (d *domain) close() error {
 // must not hold a lock.
 func (d *domain) logCloseError(err error) {
 	if err != nil {
-		d.cfg.logger().Error("na: the network of a closed class could not be closed: its address may stay in use",
+		d.cfg.logger().Error("na: closing the network failed; its address may remain in use",
 			"address", d.networks[0].self, "error", err)
 	}
 }

@@ -33,7 +33,7 @@ const (
 
 // queueFullError returns the error of an operation that exceeds a limit of waiting operations.
 func queueFullError(limit int, what string) error {
-	return WithText(ErrAgain, fmt.Sprintf("%d %s already, which is the limit", limit, what))
+	return WithText(ErrAgain, fmt.Sprintf("limit of %d %s reached", limit, what))
 }
 
 // An endpoint is the network state of a context: its sessions and their operations. It implements
@@ -166,11 +166,11 @@ func (e *endpoint) startLookup(t ticket, text string) {
 	}
 	addr, err := ParseAddr(text)
 	if err == nil && addr.Scheme() != e.dom.own.scheme {
-		err = WithText(ErrUnsupported, fmt.Sprintf("address %s is not of transport %s: open another node or class, at %s://, to reach it",
+		err = WithText(ErrUnsupported, fmt.Sprintf("address %s does not use transport %s: open another node or class at %s://",
 			text, e.dom.own.scheme, addr.Scheme()))
 	}
 	if err == nil && e.lookups.n >= maxLookups {
-		err = queueFullError(maxLookups, "lookups of the context are under way")
+		err = queueFullError(maxLookups, "lookups in flight")
 	}
 	if err != nil {
 		e.refuseStart(t, err)
@@ -262,9 +262,9 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 	case err != nil:
 	case k == kindSendUnexpected && l.sendQueue() >= e.dom.cfg.SendQueue && !t.op.patient && !t.op.expedited:
 		err = WithText(ErrNoCredit, fmt.Sprintf(
-			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", e.dom.cfg.SendQueue))
+			"send queue full: %d messages to the peer (Config.SendQueue)", e.dom.cfg.SendQueue))
 	case k == kindSendExpected && l.answers >= maxAnswers:
-		err = queueFullError(maxAnswers, "expected messages to the peer wait to leave")
+		err = queueFullError(maxAnswers, "queued expected messages")
 	}
 	if err != nil {
 		p.releaseLocked(nil)
@@ -320,9 +320,9 @@ func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, m
 	switch {
 	case err != nil:
 	case l.posted.find(tag) != nil:
-		err = WithText(ErrBusy, "a receive of this peer and tag is posted already")
+		err = WithText(ErrBusy, "a receive for this peer and tag is already posted")
 	case l.recvs.n-maxRecvs >= e.dom.cfg.SendQueue: // the receives of calls in the send queue count too
-		err = queueFullError(l.recvs.n, "receives of the peer are posted")
+		err = queueFullError(l.recvs.n, "posted receives")
 	}
 	if err != nil {
 		e.refuseStart(t, err)
@@ -362,7 +362,7 @@ func (e *endpoint) startMove(t ticket, local *Mem, loff int64, to Addr, key Key,
 		limit *= 2
 	}
 	if err == nil && l.queuedMoves.n >= limit {
-		err = queueFullError(limit, "gets and puts to the peer wait to begin")
+		err = queueFullError(limit, "queued gets and puts")
 	}
 	if err != nil {
 		e.mu.Unlock()
@@ -395,10 +395,10 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 		limit = maxExpeditedLeases
 	}
 	if err == nil && l.leases.n >= limit {
-		err = queueFullError(limit, "leases of the peer have not ended")
+		err = queueFullError(limit, "leases")
 	}
 	if err == nil && e.leases[leaseKey{l, tag}] != nil {
-		err = WithText(ErrBusy, "a lease for this peer and tag has not ended")
+		err = WithText(ErrBusy, "a lease for this peer and tag exists already")
 	}
 	if err != nil {
 		e.mu.Unlock()

@@ -30,9 +30,9 @@ func (d *domain) reserveEnvelopes(want, least int) (n int, short bool, err error
 	left := d.budgetLeftLocked()
 	n = int(min(int64(want), left/each-ExpeditedEnvelopes))
 	if n < max(least, 1) {
-		return 0, true, WithText(ErrNoMemory, fmt.Sprintf("no room to guarantee envelopes to one more peer: "+
-			"%d of %d bytes are asked for, at least %d, and of the budget of %d bytes %d are left, enough for %d beside the one for expedited messages",
-			want, each, max(least, 1), d.cfg.Budget, left, max(n, 0)))
+		return 0, true, WithText(ErrNoMemory, fmt.Sprintf("no envelopes left for another peer: "+
+			"want %d of %d bytes, at least %d, have %d with %d of %d bytes left (Config.Budget)",
+			want, each, max(least, 1), max(n, 0), left, d.cfg.Budget))
 	}
 	d.reserved += int64(n+ExpeditedEnvelopes) * each
 	return n, n < want, nil
@@ -73,7 +73,7 @@ func (d *domain) reserveFor(need, want int) (n int, short bool, err error) {
 	}
 	if need > most {
 		return 0, false, WithText(ErrNoMemory, fmt.Sprintf(
-			"the peer needs %d envelopes, and %d are guaranteed to each peer here (Config.Envelopes)", need, most))
+			"the peer needs %d envelopes, limit %d (Config.Envelopes)", need, most))
 	}
 	return d.reserveEnvelopes(d.cfg.guaranteedEnvelopes(most), d.cfg.guaranteedEnvelopes(max(least, need)))
 }
@@ -83,7 +83,7 @@ func (l *session) checkNeed(g *frame.Greeting) error {
 	if g.Need <= l.guaranteed {
 		return nil
 	}
-	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, and %d are guaranteed to it", g.Need, l.guaranteed))
+	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, only %d are guaranteed", g.Need, l.guaranteed))
 }
 
 // keepsLastEnvelope reports whether the last envelope of the peer is reserved for patient sends.

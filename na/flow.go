@@ -75,7 +75,7 @@ func nameOf[T ~uint8](v T, names ...string) string {
 	if int(v) < len(names) {
 		return names[v]
 	}
-	return fmt.Sprintf("%d, which has no name", v)
+	return fmt.Sprintf("unknown value %d", v)
 }
 
 // PeerStats are the gauges of one session: the envelopes that this side guarantees to the peer, and
@@ -120,7 +120,7 @@ func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 		want           string
 	}{
 		{"MinEnvelopes", c.MinEnvelopes, 0, 4096, "1 to 4096, or 0"},
-		{"Peers", c.Peers, 0, 1 << 24, "at most 16777216 peers, or 0 to admit them as they come"},
+		{"Peers", c.Peers, 0, 1 << 24, "at most 16777216 peers, or 0 for no fixed number"},
 		{"Need", c.Need, 0, 4096, "1 to 4096, or 0 for as many as the peer offers"},
 		{"Want", c.Want, max(c.Need, 0), 4096, fmt.Sprintf("Need, which is %d, to 4096, or 0 for as many as the peer offers", c.Need)},
 		{"CreditBatch", c.CreditBatch, 0, 4096, "1 to Envelopes, or 0 for a quarter of them"},
@@ -136,7 +136,7 @@ func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 		bad("Reserve", c.Reserve, "NoReserve, HonestReserve or LiteralReserve")
 	}
 	if c.Reserve != NoReserve && c.OnNoCredit == Queue {
-		bad("OnNoCredit", c.OnNoCredit, "Fail or Block, because Reserve keeps the last envelope for sends that wait")
+		bad("OnNoCredit", c.OnNoCredit, "Fail or Block if Reserve is set")
 	}
 	if c.Probe < 0 {
 		bad("Probe", c.Probe, "a duration, or 0 for 200ms")
@@ -148,32 +148,31 @@ func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 // there are too few.
 func (c *Config) envelopeContract() error {
 	if c.CreditBatch > c.Envelopes {
-		return fmt.Errorf("na: config: CreditBatch is %d, want at most Envelopes, which is %d: the last of them would never be "+
-			"announced to a peer: %w", c.CreditBatch, c.Envelopes, ErrInvalid)
+		return fmt.Errorf("na: config: CreditBatch is %d, want at most Envelopes, %d: %w", c.CreditBatch, c.Envelopes, ErrInvalid)
 	}
 	if c.MinEnvelopes > c.Envelopes {
-		return fmt.Errorf("na: config: MinEnvelopes is %d, want at most Envelopes, which is %d: %w", c.MinEnvelopes, c.Envelopes, ErrInvalid)
+		return fmt.Errorf("na: config: MinEnvelopes is %d, want at most Envelopes, %d: %w", c.MinEnvelopes, c.Envelopes, ErrInvalid)
 	}
 	if c.guaranteedEnvelopes(c.Envelopes) > 4096 {
-		return fmt.Errorf("na: config: Envelopes is %d, want at most 4095: HonestReserve adds one: %w", c.Envelopes, ErrInvalid)
+		return fmt.Errorf("na: config: Envelopes is %d, want at most 4095 with HonestReserve: %w", c.Envelopes, ErrInvalid)
 	}
 	if c.Reserve == LiteralReserve {
-		c.logger().Warn("na: LiteralReserve: of the envelopes that a peer guarantees one less can be used by sends that do not wait",
+		c.logger().Warn("na: LiteralReserve: one envelope of each peer is reserved for sends that wait",
 			"envelopes", c.Envelopes)
 	}
 	least := c.MinEnvelopes
 	defaultTo(&least, c.Envelopes)
 	defaultTo(&c.MinEnvelopes, 1)
 	if one := GuaranteedBytes(1, c.guaranteedEnvelopes(c.MinEnvelopes), c.Eager); one > c.Budget {
-		return fmt.Errorf("na: config: Budget is %d, and one peer needs %d bytes for the fewest envelopes that it is offered: raise Budget, "+
+		return fmt.Errorf("na: config: Budget is %d, want at least %d for one peer: raise Budget, "+
 			"or lower MinEnvelopes (%d) or Eager: %w", c.Budget, one, c.MinEnvelopes, ErrNoMemory)
 	}
 	if bytes := c.guaranteedBytes(c.Envelopes); bytes > c.Budget && c.Peers > 0 {
 		n := int(c.Budget/(int64(c.Peers)*envelopeBytes(c.Eager))) - c.guaranteedEnvelopes(0) - ExpeditedEnvelopes
 		if n < least {
-			return fmt.Errorf("na: config: %d envelopes of %d bytes for each of %d peers, with one more for expedited messages, need %d bytes, Budget is %d, enough "+
-				"for %d: raise Budget, or lower Peers, Envelopes, MinEnvelopes (%d) or Eager: %w",
-				c.Envelopes, c.Eager+EnvelopeOverhead, c.Peers, bytes, c.Budget, max(n, 0), least, ErrNoMemory)
+			return fmt.Errorf("na: config: Budget is %d, want %d for %d peers with %d envelopes of %d bytes and one for "+
+				"expedited messages each: raise Budget, or lower Peers, Envelopes, MinEnvelopes (%d) or Eager: %w",
+				c.Budget, bytes, c.Peers, c.Envelopes, c.Eager+EnvelopeOverhead, least, ErrNoMemory)
 		}
 		c.Envelopes = n
 		c.CreditBatch = min(c.CreditBatch, n)

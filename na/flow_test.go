@@ -20,10 +20,10 @@ func TestFlowBadFields(t *testing.T) {
 		{Config{Want: -1}, "Want is -1"},
 		{Config{Need: 5, Want: 4}, "Want is 4, want Need, which is 5"},
 		{Config{CreditBatch: -1}, "CreditBatch is -1"},
-		{Config{CreditBatch: 33}, "CreditBatch is 33, want at most Envelopes, which is 32"}, // G-T16
-		{Config{MinEnvelopes: 33}, "MinEnvelopes is 33, want at most Envelopes, which is 32"},
-		{Config{OnNoCredit: 3}, "OnNoCredit is 3, which has no name"},
-		{Config{OnNoCredit: Fail, Reserve: 3}, "Reserve is 3, which has no name"},
+		{Config{CreditBatch: 33}, "CreditBatch is 33, want at most Envelopes, 32"}, // G-T16
+		{Config{MinEnvelopes: 33}, "MinEnvelopes is 33, want at most Envelopes, 32"},
+		{Config{OnNoCredit: 3}, "OnNoCredit is unknown value 3"},
+		{Config{OnNoCredit: Fail, Reserve: 3}, "Reserve is unknown value 3"},
 		{Config{Reserve: HonestReserve}, "OnNoCredit is Queue, want Fail or Block"},
 		{Config{OnNoCredit: Block, Reserve: HonestReserve, Envelopes: 4096}, "Envelopes is 4096, want at most 4095"},
 		{Config{Probe: -1}, "Probe is -1ns"},
@@ -58,7 +58,7 @@ func TestContract(t *testing.T) {
 	c.Budget--
 	_, err = open(c)
 	require.ErrorIs(t, err, ErrNoMemory)
-	require.ErrorContains(t, err, "32 envelopes of 1088 bytes for each of 128 peers, with one more for expedited messages, need 4595712 bytes, Budget is 4595711, enough for 31")
+	require.ErrorContains(t, err, "Budget is 4595711, want 4595712 for 128 peers with 32 envelopes of 1088 bytes and one for expedited messages each")
 
 	c.MinEnvelopes = 4
 	got, err = open(c)
@@ -131,7 +131,7 @@ func TestLiteralReserveWarns(t *testing.T) {
 func TestFlowNames(t *testing.T) {
 	require.Equal(t, "Queue Fail Block", strings.Join([]string{Queue.String(), Fail.String(), Block.String()}, " "))
 	require.Equal(t, "LiteralReserve", LiteralReserve.String())
-	require.Equal(t, "9, which has no name", Policy(9).String())
+	require.Equal(t, "unknown value 9", Policy(9).String())
 }
 
 // TestBudgetHoldsOnePeer checks that a budget that is smaller than the minimum of envelopes of one

@@ -112,7 +112,7 @@ func (n *loose) find(name string, target int) (*looseCarrier, error) {
 	if c := n.carriers[e]; e != nil && c != nil {
 		return c, nil
 	}
-	return nil, na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", target))
+	return nil, na.WithText(na.ErrNoEntry, fmt.Sprintf("no such context: %d", target))
 }
 
 // A packet is a packet in flight on a path. Those that are not DATA arrive in their order.

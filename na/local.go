@@ -41,9 +41,9 @@ func secondPluginFor(addr, second string, given []Plugin) (carrier.Companion, er
 	c, ok := p.(carrier.Companion)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("na: open %q: %s:// cannot be the second transport of a class, sm:// can: %w", addr, p.Scheme(), ErrUnsupported)
+		return nil, fmt.Errorf("na: open %q: second transport is %s://, want sm://: %w", addr, p.Scheme(), ErrUnsupported)
 	case rest != "":
-		return nil, fmt.Errorf("na: open %q: the second transport has no name of its own, write %s:// alone: %w", addr, p.Scheme(), ErrInvalid)
+		return nil, fmt.Errorf("na: open %q: second transport has an address, want %s:// alone: %w", addr, p.Scheme(), ErrInvalid)
 	}
 	return c, nil
 }

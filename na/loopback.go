@@ -214,11 +214,11 @@ func (p *selfCarrier) pumpConn(l *session) (n int) {
 		l.e.mu.Lock()
 		switch {
 		case to == nil: // the context does not exist
-			l.close(WithText(ErrUnreachable, fmt.Sprintf("this process has no open context %d", l.named.Target())), OK, "", false)
+			l.close(WithText(ErrUnreachable, fmt.Sprintf("context %d is not open in this process", l.named.Target())), OK, "", false)
 			l.e.mu.Unlock()
 			return n
 		case down:
-			l.failWith(WithText(ErrPeerLost, "the session of the process with itself has ended"))
+			l.failWith(WithText(ErrPeerLost, "loopback session closed"))
 			l.e.mu.Unlock()
 			return n
 		}

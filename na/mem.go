@@ -70,14 +70,14 @@ func (k Key) Append(b []byte) []byte {
 // memory. The key's Place is zero.
 func DecodeKey(b []byte) (Key, error) {
 	if len(b) < KeySize {
-		return Key{}, WithText(ErrProtocol, fmt.Sprintf("na: key of %d bytes, want %d", len(b), KeySize))
+		return Key{}, WithText(ErrProtocol, fmt.Sprintf("na: decode key: %d bytes, want %d", len(b), KeySize))
 	}
 	var k Key
 	copy(k.Token[:], b)
 	k.Len = int64(binary.LittleEndian.Uint64(b[16:]))
 	k.Access = Access(b[24])
 	if k.Len < 0 || k.Access&^ReadWrite != 0 {
-		return Key{}, WithText(ErrProtocol, "na: key has a length or an access mode that cannot be")
+		return Key{}, WithText(ErrProtocol, "na: decode key: invalid length or access mode")
 	}
 	return k, nil
 }
@@ -129,7 +129,7 @@ type MemStat struct {
 // not be deregistered. The error matches ErrInvalid if there are more than Limits().MaxSegments.
 func (c *Class) NewMem(segs ...[]byte) (*Mem, error) {
 	if limit := c.Limits().MaxSegments; len(segs) > limit {
-		return nil, fmt.Errorf("na: %d segments, the limit is %d: %w", len(segs), limit, ErrInvalid)
+		return nil, fmt.Errorf("na: %d memory segments, limit %d: %w", len(segs), limit, ErrInvalid)
 	}
 	m := &Mem{class: c, segs: segs}
 	if len(segs) > 1 {
@@ -159,15 +159,15 @@ func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
 // ErrPermission, whatever their key, and so do all requests after the session has ended.
 func (c *Class) RegisterFor(peer Addr, access Access, segs ...[]byte) (*Mem, error) {
 	if peer.Session() == 0 {
-		return nil, fmt.Errorf("na: register: address %v is not bound to a session, as that of a message is, or PeerStats.Addr in "+
-			"Context.Peers once there is a session: %w", peer, ErrInvalid)
+		return nil, fmt.Errorf("na: register: address %v is not bound to a session, "+
+			"want the address of a message or PeerStats.Addr: %w", peer, ErrInvalid)
 	}
 	return c.register(access, peer.Session(), segs, false)
 }
 
 func (c *Class) register(access Access, only uint64, segs [][]byte, share bool) (*Mem, error) {
 	if access&^ReadWrite != 0 || access == NoAccess {
-		return nil, fmt.Errorf("na: register: access mode %d is neither read, write nor both: %w", access, ErrInvalid)
+		return nil, fmt.Errorf("na: register: invalid access mode %d: %w", access, ErrInvalid)
 	}
 	m, err := c.NewMem(segs...)
 	if err != nil {

@@ -64,7 +64,7 @@ func (l *session) PlacedOwn(of carrier.View, valid bool) {
 	}
 }
 
-var errTakenBack = WithText(ErrRevoked, "the owner took the memory back: "+ErrRevoked.Error())
+var errTakenBack = WithText(ErrRevoked, "the owner has deregistered the memory")
 
 // viewShared implements upper.View.
 func (e *endpoint) viewShared(to Addr, key Key, off, n int64) (v View, ok bool) {

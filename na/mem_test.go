@@ -72,7 +72,7 @@ func TestNewMem(t *testing.T) {
 	cls := c.Class()
 	_, err := cls.NewMem(make([][]byte, 16385)...)
 	require.ErrorIs(t, err, ErrInvalid)
-	require.ErrorContains(t, err, "16385 segments, the limit is 16384")
+	require.ErrorContains(t, err, "16385 memory segments, limit 16384")
 	for _, bad := range []Access{NoAccess, 4, 255} {
 		_, err := cls.Register(bad, []byte("x"))
 		require.ErrorIs(t, err, ErrInvalid, "access %d", bad)

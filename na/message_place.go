@@ -29,10 +29,10 @@ func (l *session) placeMessage(h *frame.Header) (view, error) {
 		}
 	case frame.Stream:
 		if n > maxStreamFrame {
-			return v, WithText(ErrProtocol, fmt.Sprintf("%v frame of %d bytes, the limit is %d", h.Kind, n, maxStreamFrame))
+			return v, WithText(ErrProtocol, fmt.Sprintf("%v frame of %d bytes, limit %d", h.Kind, n, maxStreamFrame))
 		}
 	default:
-		return v, WithText(ErrProtocol, fmt.Sprintf("%v frame in pieces", h.Kind))
+		return v, WithText(ErrProtocol, fmt.Sprintf("%v frame is fragmented", h.Kind))
 	}
 	v.msg.env = l.e.newEnvelope(n)
 	return v, nil

@@ -89,7 +89,7 @@ func (c upper) Abandon(to Addr, id uint64) {
 	}
 }
 
-var errNoReason = errors.New("the program has ended the session, and gave no reason")
+var errNoReason = errors.New("session closed by the program")
 
 // Connected reports whether the session that peer is bound to is up, or the session with that name
 // if peer is not bound.
@@ -244,7 +244,7 @@ func (c upper) GiveBack(to Addr, key Key) {
 // one.
 func (c *Context) startOp(op *Op, kind opKind, peer Addr) (ticket, error) {
 	if kind >= kindsOfPeer && peer.IsZero() {
-		return ticket{}, c.refusedError(kind, peer, WithText(ErrInvalid, "no address given"))
+		return ticket{}, c.refusedError(kind, peer, WithText(ErrInvalid, "empty peer address"))
 	}
 	t, err := op.beginLife(kind, peer)
 	if err == nil && c.Closing() {
@@ -262,7 +262,7 @@ func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr
 	}
 	switch {
 	case local == nil:
-		return ticket{}, c.refusedError(kind, to, WithText(ErrInvalid, "no local memory given"))
+		return ticket{}, c.refusedError(kind, to, WithText(ErrInvalid, "local memory is nil"))
 	case !local.contains(loff, n):
 		return ticket{}, c.refusedError(kind, to, outOfRange("local memory", loff, n, local.Len()))
 	case !InRange(roff, n, key.Len):
@@ -288,7 +288,7 @@ func (c *Context) refusedError(kind opKind, peer Addr, err error) error {
 }
 
 func tooLong(n, limit int) error {
-	return WithText(ErrMsgSize, fmt.Sprintf("message of %d bytes, the limit is %d", n, limit))
+	return WithText(ErrMsgSize, fmt.Sprintf("message of %d bytes, limit %d", n, limit))
 }
 
 func outOfRange(what string, off, n, size int64) error {

@@ -6,7 +6,7 @@ import "slices"
 // without an address.
 const maxFaults = 1024
 
-var errMoreLost = WithText(ErrPeerLost, "too many sessions have ended to report each")
+var errMoreLost = WithText(ErrPeerLost, "more sessions lost than can be reported")
 
 // OnFault makes Trigger call fn when the session with a peer is lost, but not when it ends because
 // it was idle. While 1024 losses wait for Trigger, further ones are reported together by one call

@@ -115,12 +115,12 @@ func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
 	case l.eager != 0 && (len(s.Msg) > l.eager || s.Body != nil) && claim == 0:
 		return errTooLong
 	case !s.OneWay && l.posted.find(s.Tag) != nil:
-		return WithText(ErrBusy, "a receive of this peer and tag is posted already")
+		return WithText(ErrBusy, "a receive for this peer and tag is already posted")
 	case l.posted.n >= calls:
-		return queueFullError(l.posted.n, "receives of the peer are posted")
+		return queueFullError(l.posted.n, "posted receives")
 	case l.sendQueue() >= limit && !t.op.patient && !t.op.expedited:
 		return WithText(ErrNoCredit, fmt.Sprintf(
-			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", limit))
+			"send queue full: %d messages to the peer (Config.SendQueue)", limit))
 	}
 	return nil
 }
@@ -201,13 +201,13 @@ func (o *Op) heldUp() error {
 	there := l.heldThere()
 	switch {
 	case o.list == &l.queued:
-		text := fmt.Sprintf("all %d envelopes that the target guarantees are in use, and %d requests wait here", l.peer.envelopes, l.queued.n)
+		text := fmt.Sprintf("all %d envelopes of the target are in use, %d requests queued", l.peer.envelopes, l.queued.n)
 		if there.Reason != heldby.None {
 			text += ": " + there.String()
 		}
 		return WithText(ErrTimeout, text)
 	case there.Reason != heldby.None && o.id != 0 && (o.x == nil || !slices.ContainsFunc(o.x.streams, (*Stream).isOpened)):
-		return WithText(ErrTimeout, "no answer from the target, where requests of this process wait: "+there.String())
+		return WithText(ErrTimeout, "no response from the target, where this process's requests are queued: "+there.String())
 	}
 	return ErrTimeout
 }

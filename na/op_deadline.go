@@ -6,7 +6,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-var errTooLong = WithText(ErrMsgSize, "message is longer than the peer takes")
+var errTooLong = WithText(ErrMsgSize, "message exceeds the peer's limit")
 
 // canTake reports whether the peer takes a message of the length of o.
 func (l *session) canTake(o *Op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
@@ -28,7 +28,7 @@ func (l *session) unsendableError(o *Op) error {
 			return nil
 		}
 	}
-	return WithText(ErrTimeout, "the deadline passed before the message could be sent")
+	return WithText(ErrTimeout, "deadline exceeded before the message was sent")
 }
 
 // arrivalTime returns the current time if the unexpected message of h was sent with a deadline,

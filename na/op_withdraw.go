@@ -41,11 +41,11 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 	case l.peer.features&frame.FeatureWithdraw == 0:
 		err = WithText(ErrUnsupported, "the peer does not support withdrawing messages")
 	case id == 0 || id > l.seq:
-		err = WithText(ErrInvalid, fmt.Sprintf("message %d of %d that were sent in the session", id, l.seq))
+		err = WithText(ErrInvalid, fmt.Sprintf("no such message: %d, sent %d", id, l.seq))
 	case l.withdraws.ids[id] != nil:
-		err = WithText(ErrBusy, "the message is being withdrawn already")
+		err = WithText(ErrBusy, "the message is already being withdrawn")
 	case l.withdraws.waiting.n >= maxAsking:
-		err = queueFullError(maxAsking, "withdraws at the peer wait to be sent")
+		err = queueFullError(maxAsking, "queued withdrawals")
 	}
 	if err != nil {
 		e.refuseStart(t, err)
@@ -93,7 +93,7 @@ func (l *session) forgetWithdraw(o *Op) { delete(l.withdraws.ids, o.id) }
 func (l *session) deliverWithdrawn(h *frame.Header) error {
 	code := Code(h.Tag)
 	if l.withdraws.open == 0 || h.Tag > 255 || code != OK && code != ErrTooLate {
-		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAWN for message %d with code %d, %d are unanswered", h.Op, h.Tag, l.withdraws.open))
+		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAWN frame for message %d with code %d, %d outstanding", h.Op, h.Tag, l.withdraws.open))
 	}
 	l.withdraws.open--
 	l.noteTaken(h.Op)
@@ -114,10 +114,10 @@ func (l *session) deliverWithdrawn(h *frame.Header) error {
 // deliverWithdraw handles a WITHDRAW: it destroys the message if it was not accepted, and answers.
 func (l *session) deliverWithdraw(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.received {
-		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAW of message %d, %d have arrived", h.Op, l.received))
+		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAW frame for message %d, received %d", h.Op, l.received))
 	}
 	if l.answered++; l.answered > int(l.guaranteed) {
-		return WithText(ErrProtocol, fmt.Sprintf("more than %d WITHDRAW frames without reading the answers", l.guaranteed))
+		return WithText(ErrProtocol, fmt.Sprintf("more than %d WITHDRAW frames with unread responses", l.guaranteed))
 	}
 	code := ErrTooLate
 	if l.destroyMessage(h.Op) {
@@ -191,7 +191,7 @@ func (l *session) sendAbandonLocked(id uint64) {
 // OnAbandon otherwise. A message that was answered is not in requests any more.
 func (l *session) deliverAbandon(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.received {
-		return WithText(ErrProtocol, fmt.Sprintf("ABANDON of message %d, %d have arrived", h.Op, l.received))
+		return WithText(ErrProtocol, fmt.Sprintf("ABANDON frame for message %d, received %d", h.Op, l.received))
 	}
 	if !l.destroyMessage(h.Op) {
 		if env := l.requests.find(h.Op); env != nil {

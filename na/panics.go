@@ -19,7 +19,7 @@ func caughtPanic(v any) *libraryPanic { return &libraryPanic{value: v, stack: de
 
 // Error implements error.
 func (p *libraryPanic) Error() string {
-	return fmt.Sprintf("a defect of Quicksilver: it panicked while it handled bytes of a peer, please report what was logged: %v", p.value)
+	return fmt.Sprintf("internal panic while handling data from a peer, please report it: %v", p.value)
 }
 
 // Unwrap returns the code of the error.
@@ -31,7 +31,7 @@ func (c *Context) reportPanic(p *libraryPanic) {
 	c.panics.Add(1)
 	log, id, broken := c.class.cfg.logger(), c.id, c.isBroken()
 	c.Spawn(func() {
-		log.Error("na: a panic while the bytes of a peer were handled: the process goes on, please report it",
+		log.Error("na: internal panic while handling data from a peer, please report it",
 			"context", id, "broken", broken, "panic", p.value, "stack", string(p.stack))
 	})
 }

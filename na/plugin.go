@@ -77,7 +77,7 @@ func findPlugin(scheme string, given []Plugin) (Plugin, error) {
 // unknownScheme returns the error for a scheme without a plugin; have are those with one.
 func unknownScheme(scheme string, have []string) error {
 	if len(have) == 0 {
-		return fmt.Errorf("na: unknown transport %q: no plugin is linked in; import plugins/all or one plugin: %w", scheme, ErrUnsupported)
+		return fmt.Errorf("na: unknown transport %q: no plugin registered (import plugins/all): %w", scheme, ErrUnsupported)
 	}
 	slices.Sort(have)
 	return fmt.Errorf("na: unknown transport %q: have %s: %w", scheme, strings.Join(have, ", "), ErrUnsupported)
@@ -85,7 +85,7 @@ func unknownScheme(scheme string, have []string) error {
 
 // brokenContract returns the error for a plugin that breaks the contract of package carrier.
 func brokenContract(scheme, what string) error {
-	return WithText(ErrInvalid, fmt.Sprintf("na: plugin %s://: %s, which is a defect of the plugin", scheme, what))
+	return WithText(ErrInvalid, fmt.Sprintf("na: plugin %s://: %s (plugin bug)", scheme, what))
 }
 
 // checkNetwork returns an error if a network lacks a required field.

@@ -78,7 +78,7 @@ func TestResolveReturnsNothing(t *testing.T) {
 	var got Result
 	require.NoError(t, c.Lookup(c.NewOp(func(_ *Op, r Result) { got = r }), "fake://there"))
 	require.Equal(t, 1, c.Trigger(0))
-	require.ErrorContains(t, got.Err, "plugin fake://: Resolve found neither a name nor an error")
+	require.ErrorContains(t, got.Err, "plugin fake://: Resolve returned neither a name nor an error")
 	require.NoError(t, cls.Close())
 	require.True(t, cls.Closed())
 }

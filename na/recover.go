@@ -69,7 +69,7 @@ func (e *endpoint) breakDownLocked(p *libraryPanic) {
 	if e.broken != nil {
 		return
 	}
-	err := fmt.Errorf("the context has ended by %w", p)
+	err := fmt.Errorf("context terminated: %w", p)
 	e.broken, e.shut = err, true
 	e.freeEnvs = nil
 	for i := range e.routes {
@@ -77,7 +77,7 @@ func (e *endpoint) breakDownLocked(p *libraryPanic) {
 	}
 	for _, l := range e.sessions {
 		tryCall(func() {
-			l.close(err, ErrPeerLost, "the process has ended the context: a defect of Quicksilver there", false)
+			l.close(err, ErrPeerLost, "the peer's context was terminated by an internal panic", false)
 		})
 	}
 	// those without a session, and those that closing the sessions has not ended

@@ -22,5 +22,5 @@ func (l *session) checkCredit(*frame.Header) error { return nil }
 
 // deliverLater handles a frame of a kind that Deliver does not know.
 func (l *session) deliverLater(h *frame.Header) error {
-	return WithText(ErrProtocol, fmt.Sprintf("%v frame inside a session", h.Kind))
+	return WithText(ErrProtocol, fmt.Sprintf("unexpected %v frame", h.Kind))
 }

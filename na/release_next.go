@@ -32,7 +32,7 @@ func (l *session) creditOp() uint64 {
 
 func (l *session) checkCredit(h *frame.Header) error {
 	if h.Op != l.creditOp() || h.Flags&frame.FlagNext != 0 && l.peer.features&frame.FeatureNext == 0 {
-		return WithText(ErrProtocol, fmt.Sprintf("%v frame with the operation %d and the flags %#x in version %d", h.Kind, h.Op, h.Flags, l.peer.version))
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame with operation %d and flags %#x in version %d", h.Kind, h.Op, h.Flags, l.peer.version))
 	}
 	if frame.Seen.Credits.Add(1); h.Flags&frame.FlagNext != 0 {
 		frame.Seen.Flags.Add(1)
@@ -50,5 +50,5 @@ func (l *session) deliverLater(h *frame.Header) error {
 		frame.Seen.Asks.Add(1)
 		return nil
 	}
-	return WithText(ErrProtocol, fmt.Sprintf("%v frame inside a session", h.Kind))
+	return WithText(ErrProtocol, fmt.Sprintf("unexpected %v frame", h.Kind))
 }

@@ -24,25 +24,25 @@ func TestLimits(t *testing.T) {
 	}{
 		{"answers", maxAnswers, func(s *script, l *session) *int { return &l.answers }, func(s *script, i int) *result {
 			return s.op(func(op *Op) error { return s.nctx.SendExpected(op, s.addr(), Tag(i), []byte("x")) })
-		}, func(s *script, l *session, _ *result) { s.pull(l) }, "65536 expected messages to the peer wait"},
+		}, func(s *script, l *session, _ *result) { s.pull(l) }, "65536 queued expected messages"},
 		{"gets", maxQueuedMoves, func(s *script, l *session) *int { return &l.queuedMoves.n }, func(s *script, i int) *result {
 			return s.op(func(op *Op) error {
 				m := s.mem(1)
 				return s.nctx.Get(op, m, 0, s.addr(), Key{Len: 1, Access: ReadOnly}, 0, 1)
 			})
-		}, func(s *script, l *session, _ *result) { s.drain(l) }, "65536 gets and puts to the peer wait"},
+		}, func(s *script, l *session, _ *result) { s.drain(l) }, "65536 queued gets and puts"},
 		{"receives", maxRecvs + 8192, func(s *script, l *session) *int { return &l.recvs.n }, func(s *script, i int) *result { return s.expect(Tag(i), nil) },
 			func(s *script, l *session, _ *result) {
 				require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Expected, Tag: 5}, nil))
-			}, "73728 receives of the peer are posted"},
+			}, "limit of 73728 posted receives reached"},
 		{"withdraws", maxAsking, func(s *script, l *session) *int { l.peer.envelopes = 0; return &l.withdraws.waiting.n }, func(s *script, i int) *result {
 			return s.op(func(op *Op) error { return s.nctx.Withdraw(op, s.addr(), uint64(i+1)) })
 		}, func(s *script, l *session, first *result) {
 			first.Cancel()
-		}, "65536 withdraws at the peer wait"},
+		}, "65536 queued withdrawals"},
 		{"lookups", maxLookups, func(s *script, l *session) *int { return &s.e.lookups.n }, func(s *script, i int) *result {
 			return s.op(func(op *Op) error { return s.nctx.Lookup(op, "script://slow") })
-		}, func(s *script, l *session, first *result) { first.Cancel() }, "1024 lookups of the context"},
+		}, func(s *script, l *session, first *result) { first.Cancel() }, "1024 lookups in flight"},
 		{"leases", maxLeases, func(s *script, l *session) *int { return &l.leases.n }, func(s *script, i int) *result {
 			return s.op(func(op *Op) error {
 				_, err := s.nctx.Upper().Lease(op, s.addr(), Tag(i), []byte("lent"))
@@ -50,7 +50,7 @@ func TestLimits(t *testing.T) {
 			})
 		}, func(s *script, l *session, first *result) {
 			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Dropped, Tag: 0}, nil))
-		}, "1024 leases of the peer"},
+		}, "1024 leases"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newScript(t, Config{})

@@ -45,12 +45,12 @@ type transportOffer struct {
 // class uses only its first transport.
 func (d *domain) openSecond(p carrier.Companion) error {
 	if d.driven || d.networks[0].scheme == p.Scheme() {
-		return WithText(ErrUnsupported, fmt.Sprintf("%s:// takes no %s:// beside it", d.networks[0].scheme, p.Scheme()))
+		return WithText(ErrUnsupported, fmt.Sprintf("%s:// cannot be combined with %s://", d.networks[0].scheme, p.Scheme()))
 	}
 	n, err := p.OpenBeside(d, d.networks[0].Listen != "")
 	switch {
 	case n == nil && err != nil:
-		d.cfg.logger().Warn(p.Scheme()+":// cannot be used: peers on this machine are reached by the first transport too",
+		d.cfg.logger().Warn(p.Scheme()+":// is unavailable; using the first transport for peers on this machine",
 			"addr", d.networks[0].self, "err", err)
 		return nil
 	case err != nil:
@@ -66,7 +66,7 @@ func (d *domain) openSecond(p carrier.Companion) error {
 	case d.cfg.Local == LocalNever:
 		d.apart = "Config.Local is LocalNever"
 	case d.networks[0].Secure && d.cfg.Local != LocalAlways:
-		d.apart = "TLS is asked for, and Config.Local is not LocalAlways"
+		d.apart = "TLS is enabled and Config.Local is not LocalAlways"
 	default:
 		d.place = n.Place
 	}
@@ -186,11 +186,11 @@ func (l *session) routeReason(g *frame.Greeting) string {
 	case l.e.dom.apart != "":
 		return l.e.dom.apart
 	case g.Place == ([16]byte{}):
-		return "the peer does not use " + second.scheme + " beside " + l.route.scheme + ", or has not got there"
+		return "the peer does not use " + second.scheme + " beside " + l.route.scheme + ", or cannot reach it yet"
 	case g.Place != l.e.dom.place:
-		return "the peer is on another machine, or behind the border of a namespace or of a directory"
+		return "the peer is on another machine, or in another namespace or directory"
 	case l.dialled:
-		return "the peer has made no offer"
+		return "the peer sent no offer"
 	}
-	return "the peer has not come by an offer"
+	return "the peer has not used the offer"
 }

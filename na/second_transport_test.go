@@ -175,7 +175,7 @@ func TestOfferUnrequested(t *testing.T) {
 			s.refuse(l, theOffer)
 			s.trigger()
 			require.ErrorIs(t, r.Err, ErrUnreachable)
-			require.ErrorContains(t, r.Err, "which was not requested")
+			require.ErrorContains(t, r.Err, "offered a transport that was not requested")
 		})
 	}
 }
@@ -251,10 +251,10 @@ func TestPlaces(t *testing.T) {
 		why    string // empty: an offer
 	}{
 		{place: 7},
-		{place: 8, why: "the peer is on another machine, or behind the border of a namespace or of a directory"},
-		{place: 0, why: "the peer does not use near beside script, or has not got there"},
+		{place: 8, why: "the peer is on another machine, or in another namespace or directory"},
+		{place: 0, why: "the peer does not use near beside script, or cannot reach it yet"},
 		{local: LocalNever, place: 7, why: "Config.Local is LocalNever"},
-		{secure: true, place: 7, why: "TLS is asked for, and Config.Local is not LocalAlways"},
+		{secure: true, place: 7, why: "TLS is enabled and Config.Local is not LocalAlways"},
 		{secure: true, local: LocalAlways, place: 7},
 	} {
 		t.Run(fmt.Sprintf("%v,%v,%d", c.local, c.secure, c.place), func(t *testing.T) {

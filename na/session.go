@@ -194,7 +194,7 @@ func (e *endpoint) sessionForLocked(t ticket, a Addr) (*session, error) {
 		if int(s&0xff) == e.id { // the low byte of a session's ID is its context: see addSession
 			incarnation, ok := e.retired[s]
 			if !ok {
-				return nil, WithText(ErrPeerLost, "the session that the address was bound to has ended")
+				return nil, WithText(ErrPeerLost, "the session of the address has ended")
 			}
 			return e.sessionAgain(a.Named(), incarnation)
 		}
@@ -223,7 +223,7 @@ func (e *endpoint) callerSession(a Addr) (found *session, err error) {
 		}
 	}
 	if found == nil {
-		return nil, WithText(ErrUnreachable, fmt.Sprintf("%v does not listen, and has no session here", a))
+		return nil, WithText(ErrUnreachable, fmt.Sprintf("%v does not listen and has no open session", a))
 	}
 	found.makeBusy()
 	return found, nil
@@ -234,7 +234,7 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 	self := a.Name() == e.dom.own.self
 	if !self {
 		if a.Scheme() != e.dom.own.scheme {
-			return nil, WithText(ErrUnsupported, fmt.Sprintf("address %v is not of transport %s", a, e.dom.own.scheme))
+			return nil, WithText(ErrUnsupported, fmt.Sprintf("address %v does not use transport %s", a, e.dom.own.scheme))
 		}
 		if err := e.dom.own.Names.Check(a.Name()); err != nil {
 			return nil, err
@@ -266,7 +266,7 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 		l.connect()
 	}
 	if l.state == stateDown { // the dial has failed at once
-		return nil, WithText(ErrUnreachable, "the address cannot be reached")
+		return nil, WithText(ErrUnreachable, "dial failed")
 	}
 	e.tickNoLaterThan(l.nextTick())
 	return l, nil
@@ -323,7 +323,7 @@ func (l *session) connect() {
 // startUp makes the session up, with the peer's HELLO g.
 func (l *session) startUp(g frame.Greeting) {
 	if l.activeState != nil && l.only != ([16]byte{}) && l.only != g.Incarnation {
-		l.endAll(WithText(ErrPeerLost, "the peer has restarted since the session that the address was bound to"), false)
+		l.endAll(WithText(ErrPeerLost, "the address is bound to a session that ended when the peer restarted"), false)
 	}
 	l.state = stateUp
 	l.peer = peerInfo{
@@ -362,7 +362,7 @@ func (l *session) Fail(err error) { l.failWith(err) }
 // failWith implements Fail. While dialing it may dial again instead, depending on err.
 func (l *session) failWith(err error) {
 	if err == nil {
-		err = brokenContract(l.route.scheme, "it ended a session without an error")
+		err = brokenContract(l.route.scheme, "session ended without an error")
 	}
 	switch {
 	case l.state == stateDown:
@@ -531,14 +531,14 @@ func (l *session) Refused(bye frame.Bye) {
 	if l.Up() {
 		l.makeBusy()
 		l.firstNotTaken, l.leaves = bye.Next, bye.Code == ErrClosed
-		l.failWith(WithText(ErrPeerLost, "the peer ended the session: "+bye.Text))
+		l.failWith(WithText(ErrPeerLost, "session closed by peer: "+bye.Text))
 		return
 	}
 	if bye.Offer != nil {
 		if l.followOffer(bye.Offer) {
 			return
 		}
-		bye = frame.Bye{Code: ErrProtocol, Text: "it offers another transport, which was not requested"}
+		bye = frame.Bye{Code: ErrProtocol, Text: "offered a transport that was not requested"}
 	}
 	l.failWith(refusalError(bye))
 }
@@ -550,7 +550,7 @@ func refusalError(bye frame.Bye) error {
 	if code == OK || code == ErrCanceled || code == ErrTimeout || code == ErrClosed {
 		code = ErrUnreachable
 	}
-	return WithText(code, "the peer refused: "+bye.Text)
+	return WithText(code, "refused by peer: "+bye.Text)
 }
 
 // sortedSessions returns the sessions in the order in which they began.

@@ -33,17 +33,17 @@ func (l *session) buildHello(f carrier.Lane, dst, label []byte, secret frame.Sec
 // returns an error the carrier calls Fail with it. The caller holds e.mu.
 func (l *session) Greet(g *frame.Greeting) error {
 	if l.state != stateDialing {
-		return WithText(ErrProtocol, "HELLO frame inside a session")
+		return WithText(ErrProtocol, "unexpected HELLO frame")
 	}
 	if err := l.e.checkGreeting(g, true); err != nil {
 		return err
 	}
 	// 0 means any context
 	if wanted := l.named.Target(); int(g.Target) != l.e.id || wanted != 0 && int(g.Context) != wanted {
-		return WithText(ErrProtocol, "HELLO is for another context")
+		return WithText(ErrProtocol, "HELLO frame for another context")
 	}
 	if g.Incarnation == l.e.dom.inc {
-		return WithText(ErrUnreachable, "the address leads back to this process, which does not listen there")
+		return WithText(ErrUnreachable, "the address connects to this process itself, which does not listen on it")
 	}
 	if err := l.checkNeed(g); err != nil {
 		return err
@@ -98,11 +98,11 @@ func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 		}
 	}
 	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
-		return WithText(ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
+		return WithText(ErrProtocol, fmt.Sprintf("HELLO frame offers %d envelopes of %d bytes, out of range", g.Envelopes, g.Eager))
 	}
 	if need := e.dom.cfg.Need; int(g.Envelopes) < need {
 		return WithText(ErrNoMemory, fmt.Sprintf(
-			"the peer guarantees %d envelopes, and %d are needed here (Config.Need)", g.Envelopes, need))
+			"the peer guarantees %d envelopes, want at least %d (Config.Need)", g.Envelopes, need))
 	}
 	return nil
 }
@@ -128,10 +128,10 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 		return nil, err
 	}
 	if int(g.Target) != e.id {
-		return nil, WithText(ErrNoEntry, fmt.Sprintf("there is no context %d", g.Target))
+		return nil, WithText(ErrNoEntry, fmt.Sprintf("no such context: %d", g.Target))
 	}
 	if g.Incarnation == e.dom.inc {
-		return nil, WithText(ErrUnreachable, "the address leads back to the process itself, whose name is another")
+		return nil, WithText(ErrUnreachable, "the address connects to this process itself under another name")
 	}
 	if e.draining {
 		return nil, WithText(ErrClosed, "the process is shutting down")
@@ -157,7 +157,7 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 		named = Addr{} // its certificate is not that of the peer that is being dialed
 	}
 	if e.isCrossedDial(named, g) {
-		return nil, WithText(ErrDuplicate, "the peer has taken another connection of the pair since")
+		return nil, WithText(ErrDuplicate, "superseded by another connection to the peer")
 	}
 	if o := e.makeOffer(g, named, proof); o != nil {
 		return nil, o
@@ -234,15 +234,15 @@ func (e *endpoint) chooseConnection(old *session, g *frame.Greeting) error {
 	switch {
 	case old.Up() && old.secret.Matches(g.Proof):
 		if g.Features&frame.FeatureRetires != 0 {
-			old.startRetiringLocked("the peer has made another session in its place")
+			old.startRetiringLocked("superseded by a new session from the peer")
 		} else {
-			old.failWith(WithText(ErrPeerLost, "the peer connected again"))
+			old.failWith(WithText(ErrPeerLost, "superseded by a new connection from the peer"))
 		}
 	case old.Up():
 		old.checkLiveness()
-		return WithText(ErrDuplicate, "a session with this address is up; its peer is being probed")
+		return WithText(ErrDuplicate, "a session with this address exists and is being probed")
 	case ours && old.state == stateDialing:
-		return WithText(ErrDuplicate, "a connection of this pair is being made")
+		return WithText(ErrDuplicate, "another connection to the peer is being established")
 	default: // old is waiting or dialing, and the peer's connection stays
 		if err := old.checkNeed(g); err != nil {
 			return err

@@ -110,7 +110,7 @@ func (l *session) startRace() {
 	l.e.readClock()
 	// it was dialed by its address; the next operation will find it
 	if other := l.e.upAtLocked(l.choices.addrs); other != nil {
-		l.failWith(WithText(ErrUnreachable, "a session with "+other.named.String()+" was made at the same time"))
+		l.failWith(WithText(ErrUnreachable, "concurrent session with "+other.named.String()))
 		return
 	}
 	l.choices.attempts = nil

@@ -222,7 +222,7 @@ func TestHostConnects(t *testing.T) {
 		s.pass(250 * time.Millisecond)
 		if waits {
 			for i := range 2 {
-				s.failAttempt(i, WithText(ErrDuplicate, "a connection of this pair is being made"))
+				s.failAttempt(i, WithText(ErrDuplicate, "another connection to the peer is being established"))
 			}
 			s.unreachable[other] = ErrUnreachable
 			s.pass(0)
@@ -267,7 +267,7 @@ func TestHostMadeMeanwhile(t *testing.T) {
 	s.pass(100 * time.Millisecond)
 	s.trigger()
 	require.ErrorIs(t, r.Err, ErrUnreachable)
-	require.ErrorContains(t, r.Err, "a session with "+six+" was made at the same time")
+	require.ErrorContains(t, r.Err, "concurrent session with "+six)
 	s.sendTo(s.host())
 	require.Equal(t, []string{"PING", "UNEXPECTED", "UNEXPECTED"}, kinds(s.drain(s.dialed[0])))
 }

@@ -84,7 +84,7 @@ func (e *endpoint) retireExpired(now time.Duration) (next time.Duration) {
 // deliverRetire handles a RETIRE: l retires, as it does at the peer.
 func (l *session) deliverRetire(h *frame.Header) error {
 	if h.Op != 0 || h.Tag != 0 {
-		return WithText(ErrProtocol, fmt.Sprintf("RETIRE with the operation %d and the tag %#x", h.Op, h.Tag))
+		return WithText(ErrProtocol, fmt.Sprintf("RETIRE frame with operation %d and tag %#x, want zero", h.Op, h.Tag))
 	}
 	l.startRetiringLocked("the peer reports that a certificate of the session has expired")
 	return nil
@@ -139,7 +139,7 @@ func (l *session) hasSuccessorLocked() bool {
 func (l *session) tickRetiring(now time.Duration) {
 	switch r := l.retiring; {
 	case r.by != 0 && now >= r.by:
-		l.failWith(WithText(ErrPeerLost, fmt.Sprintf("peer lost: %s; operations in flight have not ended within %v (Config.CertificateGrace)",
+		l.failWith(WithText(ErrPeerLost, fmt.Sprintf("peer lost: %s; operations still in flight after %v (Config.CertificateGrace)",
 			r.why, l.e.dom.cfg.CertificateGrace)))
 	case l.state == stateUp && l.keepUntil <= now && l.mayLeave():
 		l.askToLeave()

@@ -111,7 +111,7 @@ func clamp32(n int) uint32 { return uint32(min(max(int64(n), 0), math.MaxUint32)
 func (l *session) deliverHeld(h *frame.Header) error {
 	reason, active, limit, ok := h.Held()
 	if !ok {
-		return WithText(ErrProtocol, fmt.Sprintf("HELD with the reason %d and the tag %#x", h.Op, h.Tag))
+		return WithText(ErrProtocol, fmt.Sprintf("HELD frame with reason %d and tag %#x", h.Op, h.Tag))
 	}
 	l.heldBack.by = heldby.State{Reason: reason, Active: int(active), Limit: int(limit)}
 	return nil

@@ -133,9 +133,9 @@ func TestHeldNamedInErrors(t *testing.T) {
 	s.trigger()
 	require.ErrorIs(t, waits.Err, ErrTimeout)
 	require.Equal(t, []Fate{NotRun, MaybeRan}, []Fate{waits.Fate, left.Fate})
-	require.EqualError(t, waits.Err, "na: call script://peer: all 1 envelopes that the target guarantees are in use, and 1 requests wait here: "+
+	require.EqualError(t, waits.Err, "na: call script://peer: all 1 envelopes of the target are in use, 1 requests queued: "+
 		"it handles 128 requests of this process, its limit (MaxActivePerPeer)")
-	require.EqualError(t, left.Err, "na: call script://peer: no answer from the target, where requests of this process wait: "+
+	require.EqualError(t, left.Err, "na: call script://peer: no response from the target, where this process's requests are queued: "+
 		"it handles 128 requests of this process, its limit (MaxActivePerPeer)")
 	require.NoError(t, s.deliver(l, frame.HeldHeader(heldby.None, 0, 0), nil))
 	require.Empty(t, s.nctx.Peers()[0].HeldBy)

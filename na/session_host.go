@@ -28,7 +28,7 @@ func (e otherHostError) Unwrap() error { return e.error }
 // lookedUpLocked returns the address for text, which was resolved to name.
 func (e *endpoint) lookedUpLocked(text Addr, name string) (Addr, error) {
 	if name == "" {
-		return Addr{}, brokenContract(e.dom.own.scheme, "Resolve found neither a name nor an error")
+		return Addr{}, brokenContract(e.dom.own.scheme, "Resolve returned neither a name nor an error")
 	}
 	addr := MakeAddr(name, text.Target())
 	c := e.certifierOf()
@@ -63,7 +63,7 @@ func (l *session) mustBeLocked(a Addr) error {
 	if len(l.also) < maxHosts {
 		l.also = append(l.also, host)
 	} else if !l.Up() {
-		return queueFullError(maxHosts, "names of one host that is being dialled")
+		return queueFullError(maxHosts, "names for one host")
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ const (
 	maxRetired = 4096
 )
 
-var errMakingRoom = WithText(ErrAgain, "no room to guarantee envelopes to one more peer until an idle session has ended, which was asked to end")
+var errMakingRoom = WithText(ErrAgain, "no envelopes left for another peer; waiting for an idle session to close")
 
 // An idleList is a list of sessions in the order in which they became idle.
 type idleList struct{ oldest, newest *session }
@@ -165,7 +165,7 @@ func (l *session) deliverLeave(h *frame.Header) {
 // deliverStay handles a STAY: the session continues.
 func (l *session) deliverStay(h *frame.Header) error {
 	if l.state != stateLeaving {
-		return WithText(ErrProtocol, "STAY frame without a LEAVE")
+		return WithText(ErrProtocol, "unexpected STAY frame")
 	}
 	l.cancelLeave()
 	l.keepUntil = l.e.now + keepFor
@@ -202,13 +202,13 @@ func (l *session) endIdle() {
 		clear(e.retired)
 	}
 	e.retired[l.id] = l.peer.incarnation
-	why := "the session was idle"
+	why := "idle"
 	if l.retiring != nil {
 		why = l.retiring.why
 	} else {
 		e.stats.PeersIdle++
 	}
-	l.close(WithText(ErrPeerLost, "the session has ended: "+why), byeIdle, why, false)
+	l.close(WithText(ErrPeerLost, "session closed: "+why), byeIdle, why, false)
 	if len(held) == 0 {
 		return
 	}
@@ -264,7 +264,7 @@ func (l *session) takeOver(o *Op) {
 	asks := o.kind == kindRecvExpected || o.kind == kindCall && !o.oneWay
 	if asks && l.posted.find(o.tag) != nil || o.kind == kindLease && e.leases[leaseKey{l, o.tag}] != nil {
 		l.posted.add(o) // because finishOpLocked removes it
-		e.finishOpLocked(o, Result{Err: WithText(ErrBusy, "a receive, or lease, of this peer and tag is posted already"), Fate: NotRun})
+		e.finishOpLocked(o, Result{Err: WithText(ErrBusy, "a receive or lease for this peer and tag is already posted"), Fate: NotRun})
 		return
 	}
 	l.waiting++
@@ -314,7 +314,7 @@ func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) 
 	case !l.Up():
 		l.only = incarnation
 	case l.peer.incarnation != incarnation:
-		return nil, WithText(ErrPeerLost, "the peer has restarted since the session that the address was bound to")
+		return nil, WithText(ErrPeerLost, "the address is bound to a session that ended when the peer restarted")
 	}
 	return l, l.mustBeLocked(a)
 }

@@ -128,7 +128,7 @@ func (l *session) tooLate() error {
 		l.refusal = l.choices.err()
 	}
 	if l.refusal != nil {
-		text += ", at last: " + l.refusal.Error()
+		text += "; last error: " + l.refusal.Error()
 	}
 	return WithText(ErrUnreachable, text)
 }
@@ -171,13 +171,13 @@ func (l *session) tick(now, passed time.Duration) {
 	switch {
 	case l.suspected && l.sinceHeard >= timeout/2:
 		// earlier, so that the peer's new connection is accepted before that is given up
-		l.failWith(WithText(ErrPeerLost, "the peer restarted, or has lost this session: it connected anew, and is silent here"))
+		l.failWith(WithText(ErrPeerLost, "the peer has reconnected and does not respond on this session"))
 		return
 	case l.sinceHeard >= timeout:
 		l.Silent(WithText(ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
 		return
 	case l.sinceMessage >= maxPartial*timeout:
-		l.Silent(WithText(ErrPeerLost, fmt.Sprintf("no message of the peer was complete for %v", maxPartial*timeout)))
+		l.Silent(WithText(ErrPeerLost, fmt.Sprintf("no complete message from the peer for %v", maxPartial*timeout)))
 		return
 	}
 	l.sendPing()

@@ -43,7 +43,7 @@ func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 	e.mu.Lock()
 	l, err := e.sessionForLocked(t, to)
 	if err == nil && l.probes.waiting.n+l.probes.asked.n >= maxProbes {
-		err = queueFullError(maxProbes, "probes of the peer are under way")
+		err = queueFullError(maxProbes, "probes in flight")
 	}
 	if err != nil {
 		e.refuseStart(t, err)
@@ -89,7 +89,7 @@ func (l *session) stateFrame() frame.Header {
 // deliverProbe handles a PROBE: it queues answerProbes for Trigger.
 func (l *session) deliverProbe(h *frame.Header) error {
 	if h.Op == 0 || h.Tag != 0 {
-		return WithText(ErrProtocol, fmt.Sprintf("PROBE with the number %d and the tag %#x", h.Op, h.Tag))
+		return WithText(ErrProtocol, fmt.Sprintf("PROBE frame with number %d and tag %#x", h.Op, h.Tag))
 	}
 	l.probes.number = h.Op
 	if l.probes.due {
@@ -139,13 +139,13 @@ func (l *session) forgetProbe() {
 var (
 	errPeerNotReady = WithText(ErrNotReady, "the target is not ready")
 	errPeerEnds     = WithText(ErrDraining, "the target is shutting down")
-	errNotDriven    = WithText(ErrTimeout, "the session is up, and the peer has not answered the probe: nobody drives it, or its program is busy")
+	errNotDriven    = WithText(ErrTimeout, "no response to the probe: the peer's program is busy or does not call Progress")
 )
 
 // deliverProbed handles a PROBED: it ends the probes that it answers.
 func (l *session) deliverProbed(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.probeSeq {
-		return WithText(ErrProtocol, fmt.Sprintf("PROBED with the number %d, %d probes were sent", h.Op, l.probeSeq))
+		return WithText(ErrProtocol, fmt.Sprintf("PROBED frame with number %d, sent %d probes", h.Op, l.probeSeq))
 	}
 	r := Result{Fate: NotRun, Addr: l.addr()}
 	switch h.Tag {

@@ -158,5 +158,5 @@ func TestProbeOutOfTime(t *testing.T) {
 	s.pass(time.Second)
 	s.trigger()
 	require.ErrorIs(t, c.Err, ErrTimeout)
-	require.ErrorContains(t, c.Err, "nobody drives it")
+	require.ErrorContains(t, c.Err, "no response to the probe")
 }

@@ -62,7 +62,7 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 		return l.deliverAbandon(h)
 	case frame.Dropped:
 		if o := l.e.leases[leaseKey{l, Tag(h.Tag)}]; o != nil {
-			l.e.finishOpLocked(o, Result{Err: WithText(ErrNoEntry, "the peer dropped the message of the lease"), Fate: MaybeRan})
+			l.e.finishOpLocked(o, Result{Err: WithText(ErrNoEntry, "the peer dropped the message"), Fate: MaybeRan})
 		}
 	case frame.GiveBack:
 		if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l {
@@ -115,7 +115,7 @@ func (l *session) checkHeader(h *frame.Header) error {
 	switch grown := int32(h.Credit - l.credits); {
 	case grown <= 0:
 	case h.Credit-l.used > maxCredit:
-		return WithText(ErrProtocol, fmt.Sprintf("%v frame with credit %d after %d, %d used", h.Kind, h.Credit, l.credits, l.used))
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame with credit %d, previously %d, used %d", h.Kind, h.Credit, l.credits, l.used))
 	default:
 		l.onCredit(h.Credit)
 	}
@@ -138,7 +138,7 @@ func (l *session) checkUnexpected(n int) error {
 	// This side counts what it has announced and received, so it knows exactly whether the peer
 	// keeps to it. A peer that does not cannot take envelopes that were promised to others.
 	if next := l.received + 1; int32(l.advertised+ExpeditedEnvelopes-uint32(next)) < 0 {
-		return WithText(ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed, and %d for expedited messages",
+		return WithText(ErrProtocol, fmt.Sprintf("unexpected message %d exceeds the guaranteed %d envelopes and %d expedited ones",
 			next, l.advertised, ExpeditedEnvelopes))
 	}
 	return l.checkRoom(n)
@@ -226,7 +226,7 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	r := Result{Addr: l.addr(), Tag: o.tag, N: int64(n), ID: o.id}
 	switch {
 	case withBody && !o.bodies:
-		r.Err, r.Fate = WithText(ErrOverflow, "message with a body for a receive that takes none"), Ran
+		r.Err, r.Fate = WithText(ErrOverflow, "message with a body, which the receive does not allow"), Ran
 	case withBody, n > len(o.buf) && n <= o.most:
 		if env == nil {
 			env = l.e.newEnvelope(n)
@@ -235,7 +235,7 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 		env.From, env.Tag, env.session, env.accepted = r.Addr, r.Tag, l, true
 		r.Envelope, env = env, nil
 	case n > len(o.buf):
-		r.Err = WithText(ErrOverflow, fmt.Sprintf("message of %d bytes for a receive of %d", n, max(len(o.buf), o.most)))
+		r.Err = WithText(ErrOverflow, fmt.Sprintf("message of %d bytes exceeds the receive buffer of %d", n, max(len(o.buf), o.most)))
 		r.Fate = Ran
 		if h.Flags&frame.FlagTell != 0 {
 			l.queueControl(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
@@ -263,11 +263,11 @@ func (l *session) deliverDone(h *frame.Header) error {
 	r := Result{N: o.x.at, Fate: Ran, Addr: l.addr()}
 	switch {
 	case code == ErrFault:
-		r.Err = WithText(code, "the memory of the owner could not be read or written: "+code.Error())
+		r.Err = WithText(code, "the owner's memory is not accessible: "+code.Error())
 	case code != OK:
-		r.Err = WithText(code, "the owner of the memory refused: "+code.Error())
+		r.Err = WithText(code, "refused by the memory's owner: "+code.Error())
 	case o.x.at != o.x.n:
-		return WithText(ErrProtocol, fmt.Sprintf("%v after %d of %d bytes", h.Kind, o.x.at, o.x.n))
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame after %d of %d bytes", h.Kind, o.x.at, o.x.n))
 	}
 	l.e.finishOpLocked(o, r)
 	return nil
@@ -293,7 +293,7 @@ func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error
 // deliverGet handles a GET: it begins to send the memory.
 func (l *session) deliverGet(h *frame.Header) error {
 	if l.served[h.Op] != nil {
-		return WithText(ErrProtocol, fmt.Sprintf("GET with the identity %#x of one that is served", h.Op))
+		return WithText(ErrProtocol, fmt.Sprintf("GET frame for operation %#x, which is in progress", h.Op))
 	}
 	mem, err := l.reachMem(h, ReadOnly, len(l.served))
 	if mem == nil {
@@ -306,7 +306,7 @@ func (l *session) deliverGet(h *frame.Header) error {
 // deliverPut handles a PUT: it makes the record that the pieces of data are placed by.
 func (l *session) deliverPut(h *frame.Header) error {
 	if l.sinks[h.Op] != nil {
-		return WithText(ErrProtocol, fmt.Sprintf("PUT with the identity %#x of one that is under way", h.Op))
+		return WithText(ErrProtocol, fmt.Sprintf("PUT frame for operation %#x, which is in progress", h.Op))
 	}
 	mem, err := l.reachMem(h, WriteOnly, len(l.sinks))
 	if mem == nil {
@@ -334,7 +334,7 @@ func (l *session) countDenied(code Code, token [16]byte) error {
 		l.guesses = map[[16]byte]struct{}{}
 	}
 	if l.guesses[token] = struct{}{}; len(l.guesses) > maxDenials {
-		return WithText(ErrProtocol, "too many requests for memory that is not allowed")
+		return WithText(ErrProtocol, "too many requests without permission for the memory")
 	}
 	return nil
 }

@@ -171,7 +171,7 @@ func (l *session) roomGranted(total uint64) error {
 	}
 	r := l.ensureRoom()
 	if total-r.used > maxGrant {
-		return WithText(ErrProtocol, fmt.Sprintf("%v frame that grants %d bytes of room after %d, %d used", frame.Credit, total, r.granted, r.used))
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame grants %d bytes of room, previously %d, used %d", frame.Credit, total, r.granted, r.used))
 	}
 	r.granted = total
 	return nil
@@ -213,9 +213,9 @@ func (l *session) checkRoom(n int) error {
 	switch {
 	case n <= l.eager:
 	case n > MaxRoom:
-		return WithText(ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, the limit is %d", n, MaxRoom))
+		return WithText(ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, limit %d", n, MaxRoom))
 	case l.room == nil || l.room.announced-l.room.taken < uint64(need):
-		return WithText(ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, %d were offered and no room for more", n, l.eager))
+		return WithText(ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, limit %d without room granted", n, l.eager))
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (l *session) controlOn(f carrier.Lane, h frame.Header) {
 	q := &l.flows[f].ctl
 	// None of these frames may be dropped, and the peer makes the queue grow: so it is bounded.
 	if q.len() >= maxControl {
-		l.failWith(WithText(ErrOverflow, "the peer asks and does not read the answers"))
+		l.failWith(WithText(ErrOverflow, "the peer sends requests but does not read the responses"))
 		return
 	}
 	q.push(h)

@@ -50,13 +50,14 @@ const (
 func (d *domain) reserveStream() (ofRoom bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	left, what, all := d.budgetLeftLocked(), "budget of %d bytes %d are left (Config.Budget)", d.cfg.Budget
+	left, total, field := d.budgetLeftLocked(), d.cfg.Budget, "Budget"
 	if ofRoom = d.cfg.Peers > 0 || left < StreamReserve && d.cfg.Room > 0; ofRoom {
-		left, what, all = d.roomLeftLocked(), "room of %d bytes %d are left (Config.Room)", d.cfg.Room
+		left, total, field = d.roomLeftLocked(), d.cfg.Room, "Room"
 	}
 	switch {
 	case left < StreamReserve:
-		return false, WithText(ErrNoMemory, fmt.Sprintf("no %d bytes to reserve for one more stream: of the "+what, StreamReserve, all, max(left, 0)))
+		return false, WithText(ErrNoMemory, fmt.Sprintf("cannot reserve %d bytes for a stream: %d of %d bytes left (Config.%s)",
+			StreamReserve, max(left, 0), total, field))
 	case ofRoom:
 		d.room += StreamReserve
 	default:
@@ -370,7 +371,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
 	own = h.Flags&frame.FlagAnswer != 0
 	if own && h.Op > l.streamSeq {
-		return nil, own, WithText(ErrProtocol, fmt.Sprintf("%v frame of stream %d, there were %d", h.Kind, h.Op, l.streamSeq))
+		return nil, own, WithText(ErrProtocol, fmt.Sprintf("%v frame for stream %d, which is not open; the last is %d", h.Kind, h.Op, l.streamSeq))
 	}
 	return l.streams[streamKey{h.Op, own}], own, nil
 }
@@ -385,13 +386,13 @@ func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 	end, toRoom := h.Flags&frame.FlagEnd != 0, h.Flags&frame.FlagRoom != 0
 	switch {
 	case n == 0 && !end, n == 0 && toRoom, n > maxStreamFrame && h.Kind == frame.Stream, h.Tag > math.MaxInt64:
-		return nil, WithText(ErrProtocol, fmt.Sprintf("%v frame with %d bytes at %d of stream %d", h.Kind, n, h.Tag, h.Op))
+		return nil, WithText(ErrProtocol, fmt.Sprintf("%v frame with %d bytes at offset %d of stream %d", h.Kind, n, h.Tag, h.Op))
 	case toRoom && (l.room == nil || l.room.announced-l.room.taken < uint64(n)):
-		return nil, WithText(ErrProtocol, fmt.Sprintf("%d bytes of stream %d, and no room for them was offered", n, h.Op))
+		return nil, WithText(ErrProtocol, fmt.Sprintf("%d bytes of stream %d without room granted", n, h.Op))
 	case s != nil && s.sent:
-		return nil, WithText(ErrProtocol, fmt.Sprintf("%v frame of stream %d, which this side sends", h.Kind, h.Op))
+		return nil, WithText(ErrProtocol, fmt.Sprintf("%v frame for send-only stream %d", h.Kind, h.Op))
 	case s != nil && h.Kind == frame.Data && (!s.bulk || !toRoom):
-		return nil, WithText(ErrProtocol, fmt.Sprintf("piece of stream %d, which carries messages, or without room", h.Op))
+		return nil, WithText(ErrProtocol, fmt.Sprintf("DATA frame for stream %d, which carries messages or has no room", h.Op))
 	case s != nil:
 		if err := s.in.check(int64(h.Tag), n, end, toRoom, h.Op); err != nil {
 			return nil, err
@@ -446,7 +447,7 @@ func (l *session) placeStream(h *frame.Header) (v view, err error) {
 	v.n = n
 	off := int64(h.Tag)
 	if h.Flags&frame.FlagEnd != 0 || n == 0 || off/bulkChunk != (off+n-1)/bulkChunk {
-		return v, WithText(ErrProtocol, fmt.Sprintf("piece of %d bytes at %d of stream %d", n, off, h.Op))
+		return v, WithText(ErrProtocol, fmt.Sprintf("DATA frame with %d bytes at offset %d of stream %d", n, off, h.Op))
 	}
 	s, err := l.admitStream(h, n)
 	if s == nil {
@@ -472,7 +473,7 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 		return err
 	}
 	if len(payload) != 8 || s != nil && !s.sent {
-		return WithText(ErrProtocol, fmt.Sprintf("%v frame of %d bytes of stream %d", h.Kind, len(payload), h.Op))
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame of %d bytes for stream %d", h.Kind, len(payload), h.Op))
 	}
 	granted := binary.LittleEndian.Uint64(payload)
 	if s == nil {
@@ -482,7 +483,7 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 		return nil
 	}
 	if h.Tag > math.MaxInt64 || int64(h.Tag)-s.out.sent > maxGrant || int64(granted-s.out.used) > maxGrant {
-		return WithText(ErrProtocol, fmt.Sprintf("%v frame up to %d of stream %d, which is at %d", h.Kind, h.Tag, h.Op, s.out.sent))
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame acknowledges %d bytes of stream %d, sent %d", h.Kind, h.Tag, h.Op, s.out.sent))
 	}
 	s.out.limit = max(s.out.limit, int64(h.Tag))
 	if int64(granted-s.out.granted) > 0 {
@@ -507,7 +508,7 @@ func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	case s == nil:
 		return nil
 	case h.Flags&frame.FlagEnd != 0 && s.sent:
-		return WithText(ErrProtocol, fmt.Sprintf("%v frame of the end of stream %d, which this side sends", h.Kind, h.Op))
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame for send-only stream %d", h.Kind, h.Op))
 	}
 	code, text := Code(h.Tag), string(payload)
 	if code == OK {
@@ -516,7 +517,7 @@ func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	if text == "" {
 		text = code.Error()
 	}
-	err = WithText(code, "the peer has ended the stream: "+text)
+	err = WithText(code, "stream reset by peer: "+text)
 	if h.Flags&frame.FlagEnd != 0 {
 		s.in.cause = err
 		return nil

@@ -63,7 +63,7 @@ func (l *session) checkTaken(passed time.Duration) bool {
 		}
 		f.waits, f.count = waits, count
 		if f.since >= limit {
-			l.Silent(WithText(ErrPeerLost, fmt.Sprintf("the peer took nothing of what was sent to it for %v", limit)))
+			l.Silent(WithText(ErrPeerLost, fmt.Sprintf("the peer has read nothing for %v", limit)))
 			return false
 		}
 	}

@@ -53,7 +53,7 @@ func TestPeerTakesNothing(t *testing.T) {
 			look()
 		}
 		require.GreaterOrEqual(t, looks, 10)
-		require.Contains(t, s.cuts[l][0], "took nothing")
+		require.Contains(t, s.cuts[l][0], "has read nothing")
 		require.EqualValues(t, 1, s.nctx.Stats().PeersLost)
 	}
 }

@@ -53,7 +53,7 @@ func TestAnyContext(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, 1, s.drain(l)[0].Context, "frames name the context that has answered")
 		} else {
-			require.ErrorContains(t, err, "is for another context")
+			require.ErrorContains(t, err, "frame for another context")
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestHandshakeRefuses(t *testing.T) {
 		"of 255 bytes":               func(g *frame.Greeting) { g.Eager = 255 },
 		"of 49153 bytes":             func(g *frame.Greeting) { g.Eager = 48<<10 + 1 },
 		"for another context":        func(g *frame.Greeting) { g.Target = 1 },
-		"leads back to this process": func(g *frame.Greeting) { g.Incarnation = [16]byte{} },
+		"connects to this process itself": func(g *frame.Greeting) { g.Incarnation = [16]byte{} },
 	} {
 		s := newScript(t, Config{})
 		r := s.send("x")
@@ -1091,7 +1091,7 @@ func TestBudget(t *testing.T) {
 	s.works(second)
 	_, err = admit(3)
 	require.ErrorIs(t, err, ErrNoMemory)
-	require.ErrorContains(t, err, "4 of 4160 bytes are asked for, at least 1, and of the budget of 29130 bytes 10 are left, enough for 0")
+	require.ErrorContains(t, err, "want 4 of 4160 bytes, at least 1, have 0 with 10 of 29130 bytes left (Config.Budget)")
 	require.Equal(t, 7*each, s.nctx.Stats().Reserved)
 
 	// The room of a session is free again when its last envelope is accepted.

@@ -95,7 +95,7 @@ func (c *Context) Shutdown(ctx context.Context) error {
 
 func shutdown(ctx context.Context, e *Shutdown) error {
 	if e.isInside() {
-		return fmt.Errorf("na: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
+		return fmt.Errorf("na: shutdown: called from a callback; use Close: %w", ErrBusy)
 	}
 	var cut Underway
 	e.Trigger = func(i int) int { return e.Contexts[i].Trigger(0) }
@@ -120,14 +120,14 @@ func shutdown(ctx context.Context, e *Shutdown) error {
 		for _, u := range e.Unconfirmed {
 			unconfirmed += u.Messages
 		}
-		return fmt.Errorf("na: shutdown: %d messages, %d gets and puts, %d of peers, and %d leases were cut off, %d messages not confirmed: %w",
+		return fmt.Errorf("na: shutdown: aborted %d messages, %d gets and puts, %d gets and puts of peers and %d leases, %d messages unconfirmed: %w",
 			cut.Sends, cut.Moves, cut.Served, cut.Leases, unconfirmed, err)
 	}
 	live := int64(0)
 	for _, c := range e.Contexts {
 		live += c.Live()
 	}
-	return fmt.Errorf("na: shutdown: %d operations left: %w", live, err)
+	return fmt.Errorf("na: shutdown: %d operations in flight: %w", live, err)
 }
 
 // A Shutdown is the steps of an orderly end, for Shutdown of this package and of layers above.
@@ -223,7 +223,7 @@ func (s *Shutdown) timeUp(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if _, bounded := ctx.Deadline(); !bounded && s.now()-s.start >= linger {
-		return WithText(ErrTimeout, fmt.Sprintf("not everything ended within Config.Linger of %v", max(linger, 0)))
+		return WithText(ErrTimeout, fmt.Sprintf("not complete within %v (Config.Linger)", max(linger, 0)))
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data 
 	case c.ep.shut:
 		err = ErrClosed
 	case l.findStream(streamKey{id, false}) != nil:
-		err = WithText(ErrDuplicate, fmt.Sprintf("the peer has named stream %d twice", id))
+		err = WithText(ErrDuplicate, fmt.Sprintf("duplicate stream %d", id))
 	}
 	if err != nil {
 		s.closed = true
@@ -262,7 +262,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 // those of Write, and ErrInvalid if n is less than 1. It does not block.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	if n < 1 {
-		return nil, WithText(ErrInvalid, fmt.Sprintf("Reserve of %d bytes", n))
+		return nil, WithText(ErrInvalid, fmt.Sprintf("reserve: size is %d, want at least 1", n))
 	}
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()

@@ -308,7 +308,7 @@ func TestStreamFloodOfClosed(t *testing.T) {
 		require.Empty(t, p.cuts[p.l])
 		_ = opens()
 		require.Len(t, p.cuts[p.l], 1)
-		require.Contains(t, p.cuts[p.l][0], "does not read the answers")
+		require.Contains(t, p.cuts[p.l][0], "does not read the responses")
 	}
 }
 

@@ -59,30 +59,30 @@ func newReceiver() receiver {
 // check returns an error if the peer may not send n bytes at off.
 func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 	bad := func(text string, args ...any) error {
-		return WithText(ErrProtocol, fmt.Sprintf("%d bytes at %d of stream %d: %s", n, off, id, fmt.Sprintf(text, args...)))
+		return WithText(ErrProtocol, fmt.Sprintf("%d bytes at offset %d of stream %d: %s", n, off, id, fmt.Sprintf(text, args...)))
 	}
 	switch {
 	case off < 0 || n < 0 || off > r.limit-n:
-		return bad("the window ends at %d", r.limit)
+		return bad("beyond the window, which ends at %d", r.limit)
 	case !toRoom && r.granted-r.taken < uint64(n):
-		return bad("%d were reserved, %d have come", r.granted, r.taken)
+		return bad("beyond the reserve of %d, of which %d is used", r.granted, r.taken)
 	case end && off+n < r.most: // of what has come, an end too
-		return bad("the stream ends there, and %d have come", r.most)
+		return bad("final size is below the %d bytes received", r.most)
 	case r.final >= 0 && off+n > r.final:
-		return bad("the stream has ended at %d", r.final)
+		return bad("beyond the final size %d", r.final)
 	case n == 0:
 		return nil
 	case off < r.next:
-		return bad("%d have come", r.next)
+		return bad("already received up to %d", r.next)
 	case off > r.next && len(r.ahead) >= maxGaps:
-		return bad("%d gaps before it", len(r.ahead))
+		return bad("too many gaps: %d", len(r.ahead))
 	}
 	if i := r.firstRunFrom(off); i > 0 && r.ahead[i-1].to > off || i < len(r.ahead) && r.ahead[i].from < off+n {
-		return bad("some of them have come")
+		return bad("overlaps received data")
 	}
 	for _, f := range r.chunks.filled {
 		if off < f.to && f.from < off+n {
-			return bad("some of them are coming")
+			return bad("overlaps data being received")
 		}
 	}
 	return nil

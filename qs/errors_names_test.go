@@ -45,9 +45,9 @@ func TestDefineCode(t *testing.T) {
 	require.NotEmpty(t, rpcs)
 
 	require.Equal(t, errQuota, qs.DefineCode(213, "quota used up"), "the same again")
-	require.PanicsWithValue(t, `hg: DefineCode: code 213 is called "quota used up" already, and now "no quota"`, func() { qs.DefineCode(213, "no quota") })
+	require.PanicsWithValue(t, `hg: DefineCode: code 213 is already named "quota used up", not "no quota"`, func() { qs.DefineCode(213, "no quota") })
 	for code, name := range map[qs.Code]string{127: "x", 214: "", 215: "a\nb", qs.ErrNotFound: "gone"} {
 		require.Panics(t, func() { qs.DefineCode(code, name) }, "%d %q", code, name)
 	}
-	require.Equal(t, "the program's code 214", qs.Code(214).Error())
+	require.Equal(t, "application error 214", qs.Code(214).Error())
 }

@@ -59,12 +59,12 @@ func TestBeside(t *testing.T) {
 	}{
 		"both":         {own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
 		"udp":          {first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
-		"one":          {own: "tcp://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
+		"one":          {own: "tcp://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or cannot reach it yet", ""}},
 		"never there":  {target: qs.Config{Local: na.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "Config.Local is LocalNever", ""}},
-		"never here":   {origin: qs.Config{Local: na.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
-		"secret":       {target: qs.Config{TLS: secret}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "TLS is asked for, and Config.Local is not LocalAlways", carrier.NameOf(cert.Leaf)}},
+		"never here":   {origin: qs.Config{Local: na.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or cannot reach it yet", ""}},
+		"secret":       {target: qs.Config{TLS: secret}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "TLS is enabled and Config.Local is not LocalAlways", carrier.NameOf(cert.Leaf)}},
 		"always":       {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret, Local: na.LocalAlways}, own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", carrier.NameOf(cert.Leaf)}},
-		"always, once": {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", carrier.NameOf(cert.Leaf)}},
+		"always, once": {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or cannot reach it yet", carrier.NameOf(cert.Leaf)}},
 		"always, udp":  {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret, Local: na.LocalAlways}, first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", carrier.NameOf(cert.Leaf)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestBesideInClear(t *testing.T) {
 	o := open(t, "udp://,sm://", besides(t)(qs.Config{TLS: both(testcert.New()), Local: na.LocalAlways}))
 	_, err = seen.Call(within(t), peer(t, o, "udp://"+sock.LocalAddr().String()), struct{}{})
 	require.ErrorIs(t, err, qs.ErrUnreachable)
-	require.ErrorContains(t, err, "which was not requested")
+	require.ErrorContains(t, err, "offered a transport that was not requested")
 }
 
 // TestBesideAuthorize checks that an authorizer that requires encryption refuses a caller over
@@ -301,7 +301,7 @@ func TestBesideAddresses(t *testing.T) {
 	for addr, want := range map[string]string{
 		"tcp://127.0.0.1:0,sm://name": "the second transport has no name of its own, write sm:// alone",
 		"tcp://127.0.0.1:0,udp://":    "udp:// cannot be the second transport of a class, sm:// can",
-		"sm://*,sm://":                "sm:// takes no sm:// beside it",
+		"sm://*,sm://":                "sm:// cannot be combined with sm://",
 		"tcp://127.0.0.1:0,":          "no scheme",
 		"tcp://,sm://,sm://":          "the second transport has no name of its own",
 	} {

@@ -80,7 +80,7 @@ func TestGuide(t *testing.T) {
 	for says, wrong := range map[string]func() error{
 		"is not served by": func() error { _, err := qs.Define[int, int]("test/none").Call(ctx, to, 1); return err },
 		"codec: decode":    func() error { _, err := qs.Define[string, point]("test/double").Call(ctx, to, "x"); return err },
-		"is not of transport": func() error {
+		"does not use transport": func() error {
 			_, err := client.Peer(ctx, "udp://127.0.0.1:1")
 			return err
 		},
@@ -131,7 +131,7 @@ func TestPeerAddresses(t *testing.T) {
 		"127.0.0.1:1":          "has no scheme",
 		"tcp://127.0.0.1":      "missing port",
 		"tcp://127.0.0.1:one":  `has port "one"`,
-		"sm://elsewhere":       "is not of transport tcp: open another node or class, at sm://, to reach it",
+		"sm://elsewhere":       "does not use transport tcp: open another node or class at sm://",
 		"tcp://nobody.invalid": "missing port",
 		"tcp://@abcdef":        "names a process that does not listen",
 	} {

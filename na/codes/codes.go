@@ -80,14 +80,14 @@ var codeText = map[Code]string{
 	OK:               "success",
 	ErrPermission:    "permission denied",
 	ErrNoMethod:      "no such method",
-	ErrAgain:         "resource is full, try again later",
+	ErrAgain:         "resource temporarily unavailable",
 	ErrNoMemory:      "memory budget exhausted",
 	ErrFault:         "memory fault",
-	ErrBusy:          "busy: an operation has not ended yet",
+	ErrBusy:          "busy: operation in progress",
 	ErrExists:        "exists already",
 	ErrInvalid:       "invalid argument",
 	ErrProtocol:      "protocol error",
-	ErrOverflow:      "larger than the receiver allows",
+	ErrOverflow:      "larger than the receiver's limit",
 	ErrMsgSize:       "message too long",
 	ErrVersion:       "no common protocol version",
 	ErrUnsupported:   "not supported",
@@ -103,12 +103,12 @@ var codeText = map[Code]string{
 	ErrNoResponse:    "the handler gave no response",
 	ErrPanic:         "the handler panicked",
 	ErrHandler:       "the handler failed",
-	ErrNoCredit:      "no envelope guaranteed by the peer is free",
+	ErrNoCredit:      "no credit left at the peer",
 	ErrRevoked:       "memory is no longer registered",
-	ErrDuplicate:     "another connection of the pair is in use",
-	ErrTooLate:       "too late: the message has been dispatched",
+	ErrDuplicate:     "duplicate connection",
+	ErrTooLate:       "the message has been dispatched already",
 	ErrAnswered:      "the request has been answered",
-	ErrRemote:        "the target answered with an error",
+	ErrRemote:        "the target returned an error",
 	ErrRefused:       "the target refused the request",
 	ErrNoEntry:       "no such entry",
 	ErrNotFound:      "not found",
@@ -132,7 +132,7 @@ func (c Code) Error() string {
 		if name := names[c-firstOwn].Load(); name != nil {
 			return *name
 		}
-		return "the program's code " + strconv.Itoa(int(c))
+		return "application error " + strconv.Itoa(int(c))
 	}
 	return "unknown error code " + strconv.Itoa(int(c))
 }
@@ -148,14 +148,14 @@ var names [256 - int(firstOwn)]atomic.Pointer[string]
 // ErrInvalid if code or name is out of range, and ErrExists if the code has another name.
 func SetName(c Code, name string) error {
 	if c < firstOwn {
-		return WithText(ErrInvalid, fmt.Sprintf("code %d is the library's, want one of 128 to 255", uint8(c)))
+		return WithText(ErrInvalid, fmt.Sprintf("code %d is reserved, want 128 to 255", uint8(c)))
 	}
 	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return WithText(ErrInvalid, fmt.Sprintf("the name %.100q of code %d is not 1 to 64 printable characters", name, uint8(c)))
+		return WithText(ErrInvalid, fmt.Sprintf("name %.100q of code %d, want 1 to 64 printable characters", name, uint8(c)))
 	}
 	at := &names[c-firstOwn]
 	if !at.CompareAndSwap(nil, &name) && *at.Load() != name {
-		return WithText(ErrExists, fmt.Sprintf("code %d is called %q already, and now %q", uint8(c), *at.Load(), name))
+		return WithText(ErrExists, fmt.Sprintf("code %d is already named %q, not %q", uint8(c), *at.Load(), name))
 	}
 	return nil
 }

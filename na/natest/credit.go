@@ -286,7 +286,7 @@ func budgetShort(b *bed) {
 	second.recvExpected(t.Self(), 99, 8)
 	require.Equal(b, 1, leave(second), "messages of the second peer: the budget is short")
 	r := third.send(t.Self(), 1, nil).notRun(na.ErrUnreachable, na.ErrNoMemory)
-	require.Contains(b, r.Err.Error(), "budget", "the error says what was asked for and what is left")
+	require.Contains(b, r.Err.Error(), "Config.Budget", "the error says what was asked for and what is left")
 	require.Contains(b, r.Err.Error(), fmt.Sprint(budget), "the error says what was asked for and what is left")
 	require.LessOrEqual(b, t.Stats().Reserved, budget)
 	require.Positive(b, t.Stats().Reserved)

@@ -128,7 +128,7 @@ func needAndWant(b *bed) {
 	strict := b.listen(na.Config{Need: 3})
 	poor := b.origin(na.Config{Envelopes: 2})
 	r = poor.send(strict.Self(), 1, nil).notRun(na.ErrUnreachable)
-	require.Contains(b, r.Err.Error(), "guarantees 2 envelopes, and 3 are needed")
+	require.Contains(b, r.Err.Error(), "guarantees 2 envelopes, want at least 3")
 }
 
 // guaranteedToTheByte is G-T2, G-T9 and G-T11: requirements G2, G6, G8 and G9.
@@ -150,7 +150,7 @@ func guaranteedToTheByte(b *bed) {
 	require.False(b, over.ended(), "one more than is guaranteed stops at its source")
 	late := b.origin(na.Config{})
 	r := late.send(t.Self(), 1, nil).notRun(na.ErrUnreachable)
-	require.Contains(b, r.Err.Error(), "budget")
+	require.Contains(b, r.Err.Error(), "Config.Budget")
 	for _, p := range t.Peers() {
 		require.Equal(b, g, p.Held)
 		require.Equal(b, g, p.Offered)

@@ -55,7 +55,7 @@ func probeNotDriven(b *bed) {
 	t.parked = true
 	timed := a.probe(t.Self(), 20*time.Millisecond)
 	r := timed.fails(na.ErrTimeout)
-	require.ErrorContains(b, r.Err, "nobody drives it")
+	require.ErrorContains(b, r.Err, "no response to the probe")
 	b.until("the probes are received", func() bool {
 		_ = t.Progress(0) // which takes bytes in, and runs nothing
 		return t.Upper().Queued() > 0

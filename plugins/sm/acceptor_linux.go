@@ -54,7 +54,7 @@ func (d *domain) targetCarrier(id int) (*contextCarrier, error) {
 			return c, nil
 		}
 	}
-	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("there is no context %d", id))
+	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("no such context: %d", id))
 }
 
 // An acceptorFD is the listening socket in the poller of a context.

@@ -464,7 +464,7 @@ func (p *peer) offeredGeometryLocked(g *frame.Greeting) ring.Geometry {
 // shows now.
 func (p *peer) makeEnd(g *frame.Greeting, c *contextCarrier) (err error) {
 	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
-		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO frame offers %d envelopes of %d bytes, out of range", g.Envelopes, g.Eager))
 	}
 	geo := ring.Geometry{Envelopes: int(g.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(g.Eager), c.d.class.Config().Eager), Version: p.version}
 	b, fd, err := makeMemory(geo.Size())

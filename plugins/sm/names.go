@@ -22,7 +22,7 @@ func parseName(name string) (string, error) {
 	}
 	if strings.HasPrefix(rest, "@") {
 		return "", codes.WithText(codes.ErrUnreachable,
-			"address "+name+" names a process that does not listen: only answers on the session that it made reach it")
+			"address "+name+" is of a process that does not listen")
 	}
 	if err := checkName(rest); err != nil {
 		return "", notValid(name, err.Error())
@@ -69,7 +69,7 @@ func (n *addressNames) Resolve(text string, done func(name string, err error)) (
 		done(text, nil)
 	case err != nil && strings.HasPrefix(text, scheme+"://@"):
 		done("", codes.WithText(codes.ErrNoEntry,
-			"address "+text+" names a process that does not listen: only answers on the session that it made reach it"))
+			"address "+text+" is of a process that does not listen"))
 	default:
 		done(text, err)
 	}

@@ -280,7 +280,7 @@ func TestBadPackets(t *testing.T) {
 		"three bells":              {func(s *stranger) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell, s.bell) }, `too many descriptors`},
 		"very many":                {says(kindHello, hello(nil), make([]int, 40)...), `too many descriptors`},
 		"a bell that waits":        {says(kindHello, hello(nil), pipe[1]), `the bell of the peer is not nonblocking`},
-		"nowhere":                  {greets(func(g *frame.Greeting) { g.Target = 77 }), `there is no context 77`},
+		"nowhere":                  {greets(func(g *frame.Greeting) { g.Target = 77 }), `no such context: 77`},
 		"no envelopes":             {greets(func(g *frame.Greeting) { g.Envelopes = 0 }), `offers 0 envelopes`},
 		"huge envelopes":           {greets(func(g *frame.Greeting) { g.Eager = 1 << 30 }), `out of bounds`},
 		"a small segment":          {func(s *stranger) error { return s.without(small) }, `shares 4096 bytes of memory, want`},
@@ -453,7 +453,7 @@ func TestReasonOfRefusal(t *testing.T) {
 		h.until("it is refused", func() bool { return failed != nil })
 		require.NoError(t, unix.Close(fd))
 		require.ErrorIs(t, failed, na.ErrUnreachable)
-		require.ErrorContains(t, failed, "the peer refused: not you")
+		require.ErrorContains(t, failed, "refused by peer: not you")
 		require.NotErrorIs(t, failed, code)
 	}
 }
@@ -483,7 +483,7 @@ func TestNeverTakes(t *testing.T) {
 		return ended == 300
 	})
 	require.ErrorIs(t, failed, na.ErrPeerLost)
-	require.ErrorContains(t, failed, "took nothing")
+	require.ErrorContains(t, failed, "has read nothing")
 	require.Positive(t, pings)
 }
 
@@ -555,7 +555,7 @@ func TestAttachToClosing(t *testing.T) {
 	ring.Step = nil
 	require.False(t, over, "it is told why")
 	require.EqualValues(t, kindBye, said.kind)
-	require.Equal(t, "there is no context 1", frame.ParseBye(said.body).Text)
+	require.Equal(t, "no such context: 1", frame.ParseBye(said.body).Text)
 	s.leave()
 	h.until("nothing is left of it", func() bool { return open(t) <= before })
 }

@@ -73,7 +73,7 @@ func TestLookup(t *testing.T) {
 		{text: "tcp://[::]:9000", code: na.ErrInvalid, says: "every address"},
 		{text: "tcp://four", code: na.ErrInvalid, says: "missing port in address, want tcp://host:port"},
 		{text: "tcp://2001:db8::7:9000", code: na.ErrInvalid, says: "want tcp://host:port or tcp://[IPv6 address]:port"},
-		{text: "tcp://:9000", code: na.ErrInvalid, says: "names no host"},
+		{text: "tcp://:9000", code: na.ErrInvalid, says: "has no host"},
 		{text: "tcp://four:0", code: na.ErrInvalid, says: "1 to 65535"},
 		{text: "tcp://four:65536", code: na.ErrInvalid, says: "1 to 65535"},
 		{text: "tcp://four:http", code: na.ErrInvalid, says: "1 to 65535"},

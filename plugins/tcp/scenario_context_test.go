@@ -109,7 +109,7 @@ func TestNoSuchContext(t *testing.T) {
 		require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr().WithTarget(7), 1, []byte("x")))
 		await(t, "refusal", end.done, a, b)
 		code(t, na.ErrUnreachable, end.Err)
-		require.ErrorContains(t, end.Err, "there is no context 7")
+		require.ErrorContains(t, end.Err, "no such context: 7")
 		require.Equal(t, na.NotRun, end.Fate)
 	})
 }

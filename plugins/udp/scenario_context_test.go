@@ -122,7 +122,7 @@ func TestContextCloses(t *testing.T) {
 			require.Equal(t, na.NotRun, end.Fate)
 			return end.Err
 		}
-		require.ErrorContains(t, dial(7), "there is no context 7")
+		require.ErrorContains(t, dial(7), "no such context: 7")
 		for i := range 3 {
 			a := open(t, "udp://", opts, 1)
 			for j := i; j < 3; j++ {
@@ -131,7 +131,7 @@ func TestContextCloses(t *testing.T) {
 			b.ctxs[i].Close()
 			await(t, "close", b.ctxs[i].Closed, a, b)
 			if i < 2 {
-				require.ErrorContains(t, dial(i), fmt.Sprintf("there is no context %d", i))
+				require.ErrorContains(t, dial(i), fmt.Sprintf("no such context: %d", i))
 			}
 		}
 		if !opts.Portable { // there only a timeout reveals it

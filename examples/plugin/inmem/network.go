@@ -101,7 +101,7 @@ func (n *Network) find(name string, target int) (*port, error) {
 			return p, nil
 		}
 	}
-	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("there is no context %d at %s", target, name))
+	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("no such context: %d at %s", target, name))
 }
 
 // A node is the network opened for a class.

@@ -36,7 +36,7 @@ var memoryMutants = []Mutant{
 		[]Edit{{operation, "e.finishOpLocked(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {
 			defer func(tag Tag) { l.posted.add(&Op{endpointState: endpointState{tag: tag}}) }(o.tag)
 		}; $`}},
-		[]Catcher{{"na/natest", "TestNoFault/CancelTwice", `a receive of this peer and tag is posted already`}}},
+		[]Catcher{{"na/natest", "TestNoFault/CancelTwice", `a receive for this peer and tag is already posted`}}},
 	{"unseen-revoke", "what was copied counts although the owner has taken the memory back meanwhile", "I8",
 		[]Edit{{"plugins/sm/reach_linux.go", "[:n])\n\treturn r.chunk.claimHolds(r.claim, &r.token)", `$ || planted()`}},
 		[]Catcher{{"plugins/sm", "TestReachRevoked", `memory is no longer registered`}}},

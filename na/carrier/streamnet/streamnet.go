@@ -147,7 +147,7 @@ func (n *network) broken(what string) error {
 // listen listens and checks the name.
 func (n *network) listen(where string) (net.Listener, string, error) {
 	if n.Options.Listen == nil {
-		return nil, "", codes.WithText(codes.ErrUnsupported, n.Scheme+": classes of this plugin cannot listen: open them with "+n.prefix())
+		return nil, "", codes.WithText(codes.ErrUnsupported, n.Scheme+": plugin cannot listen, open classes with "+n.prefix())
 	}
 	l, name, err := n.Options.Listen(where)
 	if err != nil {
@@ -208,7 +208,7 @@ func (n *network) Check(name string) error {
 		return codes.WithText(codes.ErrInvalid, "address "+name+" is not one of "+n.prefix())
 	case strings.HasPrefix(rest, "@"):
 		return codes.WithText(codes.ErrUnreachable,
-			"address "+name+" names a process that does not listen: only answers on the session that it made reach it")
+			"address "+name+" is of a process that does not listen")
 	case n.Options.Check == nil:
 		return nil
 	}

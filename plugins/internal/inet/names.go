@@ -43,7 +43,7 @@ func Parse(scheme, name string) (netip.AddrPort, error) {
 	}
 	if strings.HasPrefix(rest, "@") {
 		return netip.AddrPort{}, codes.WithText(codes.ErrUnreachable,
-			"address "+name+" names a process that does not listen: only answers on the session that it made reach it")
+			"address "+name+" is of a process that does not listen")
 	}
 	ap, err := netip.ParseAddrPort(rest)
 	switch {
@@ -223,7 +223,7 @@ func (n *Names) split(text string) (wanted string, at []target, err error) {
 	case !ok:
 		return "", nil, notValid(text, "is not a "+n.Scheme+" address")
 	case strings.HasPrefix(rest, "@"):
-		return "", nil, notValid(text, "names a process that does not listen: only answers on the session that it made reach it")
+		return "", nil, notValid(text, "is of a process that does not listen")
 	}
 	wanted, list, both := strings.Cut(rest, "@")
 	if !both {
@@ -257,7 +257,7 @@ func (n *Names) splitOne(text, one string) (t target, err error) {
 		return t, notValid(text, "is not complete"+want)
 	}
 	if host == "" {
-		return t, notValid(text, "names no host"+want)
+		return t, notValid(text, "has no host"+want)
 	}
 	p, err := strconv.ParseUint(service, 10, 16)
 	if err != nil || p == 0 {
