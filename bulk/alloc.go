@@ -24,7 +24,7 @@ import (
 // Quicksilver code, which stops at Close. It can never write.
 func Alloc(n int) ([]byte, error) {
 	if n < 0 {
-		return nil, fmt.Errorf("bulk: alloc: the length is %d, want 0 or more bytes: %w", n, na.ErrInvalid)
+		return nil, fmt.Errorf("bulk: alloc: length is %d, want 0 or more: %w", n, na.ErrInvalid)
 	}
 	b, err := pool.Alloc(n)
 	if err != nil {

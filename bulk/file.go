@@ -52,9 +52,9 @@ func MapFile(f *os.File, opts FileOptions) (*File, error) {
 	switch {
 	case !info.Mode().IsRegular():
 		return bad(na.WithText(hg.ErrInvalid, "not a regular file"))
-	case !na.InRange(opts.Offset, opts.Length, size):
+	case !na.InRange(opts.Length, opts.Offset, size):
 		return bad(na.WithText(hg.ErrInvalid, fmt.Sprintf(
-			"FileOptions.Offset is %d: %d bytes from there lie outside the file of %d bytes", opts.Offset, opts.Length, size)))
+			"%d bytes at FileOptions.Offset %d lie outside the file of %d bytes", opts.Length, opts.Offset, size)))
 	}
 	if opts.Length == 0 {
 		opts.Length = size - opts.Offset
@@ -76,7 +76,7 @@ func (f *File) Len() int64 { return f.opts.Length }
 // Close the handle before its context: it cannot be closed afterwards.
 func (f *File) Create(hctx *hg.Context, opts Options) (*Handle, error) {
 	if opts.Access.Can(WriteOnly) && !f.opts.Write {
-		return nil, fmt.Errorf("bulk: create: %w", na.WithText(na.ErrPermission, f.name+" is mapped without FileOptions.Write"))
+		return nil, fmt.Errorf("bulk: create: %w", na.WithText(na.ErrPermission, f.name+" is mapped read-only"))
 	}
 	if err := f.acquire("create"); err != nil {
 		return nil, err

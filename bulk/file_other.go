@@ -12,7 +12,7 @@ import (
 type mapping struct{}
 
 func mapFile(*os.File, FileOptions) (mapping, []byte, error) {
-	return mapping{}, nil, na.WithText(na.ErrUnsupported, "files cannot be mapped on this system: read the file into memory instead")
+	return mapping{}, nil, na.WithText(na.ErrUnsupported, "memory-mapped files are not supported on this system")
 }
 
 func (mapping) sync() error  { return nil }

@@ -192,7 +192,7 @@ func TestFileTruncated(t *testing.T) {
 					s.Until(func() bool { return s.calls > 0 })
 					require.Equal(t, 1, s.calls)
 					require.ErrorIs(t, s.err, na.ErrFault, "the file of the %s, cut to %d bytes, middle=%v", side, keep, middle)
-					require.ErrorContains(t, s.err, map[string]string{"owner": "memory of the owner", "mover": "local memory"}[side])
+					require.ErrorContains(t, s.err, map[string]string{"owner": "owner's memory", "mover": "local memory"}[side])
 					require.Less(t, op.Moved(), int64(size))
 					s.requireIntact()
 					require.True(t, s.theirs.hasIntactCanaries() && s.mine.hasIntactCanaries())
@@ -244,7 +244,7 @@ func TestFileTruncatedInTheSameProcess(t *testing.T) {
 					require.NoError(t, err)
 					p.Until(func() bool { return e.calls > 0 })
 					require.ErrorIs(t, e.err, na.ErrFault, "%v, ours=%v", dir, ours)
-					require.ErrorContains(t, e.err, map[bool]string{false: "memory of the owner", true: "local memory"}[ours])
+					require.ErrorContains(t, e.err, map[bool]string{false: "owner's memory", true: "local memory"}[ours])
 					require.Zero(t, hctx.Stats().NA.PeersLost)
 				}
 			}

@@ -20,7 +20,7 @@ func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	before := opts.Offset % int64(os.Getpagesize())
 	n := before + opts.Length
 	if int64(int(n)) != n {
-		return nil, nil, na.WithText(hg.ErrInvalid, fmt.Sprintf("%d bytes do not fit the address space", n))
+		return nil, nil, na.WithText(hg.ErrInvalid, fmt.Sprintf("%d bytes exceed the address space", n))
 	}
 	prot := unix.PROT_READ
 	if opts.Write {
@@ -42,7 +42,7 @@ func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	// files of /sys, and file systems without a page cache
 	case unix.ENODEV, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP:
 		return nil, nil, na.WithText(na.ErrUnsupported,
-			fmt.Sprintf("the file system does not map files: %v; read the file into memory instead", failed))
+			fmt.Sprintf("the file system does not support mapping: %v", failed))
 	default:
 		return nil, nil, os.NewSyscallError("mmap", failed)
 	}

@@ -92,10 +92,10 @@ func (h *Handle) key() na.Key {
 // matches hg.ErrInvalid for invalid options and hg.ErrClosed if hctx is closed.
 func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 	if opts.Eager > maxEager {
-		return nil, fmt.Errorf("bulk: create: Options.Eager is %d, the limit is %d: %w", opts.Eager, maxEager, hg.ErrInvalid)
+		return nil, fmt.Errorf("bulk: create: Options.Eager is %d, limit %d: %w", opts.Eager, maxEager, hg.ErrInvalid)
 	}
 	if opts.Access == LocalOnly && !opts.Peer.IsZero() {
-		return nil, fmt.Errorf("bulk: create: Options.Peer is set and Options.Access is LocalOnly: %w", hg.ErrInvalid)
+		return nil, fmt.Errorf("bulk: create: Options.Peer with Options.Access LocalOnly: %w", hg.ErrInvalid)
 	}
 	if hctx.NA().Closing() {
 		return nil, fmt.Errorf("bulk: create: the context is closed: %w", hg.ErrClosed)
@@ -195,7 +195,7 @@ func (h *Handle) Close() error { return h.CloseFunc(nil) }
 func (h *Handle) CloseFunc(cb func(err error)) error {
 	if h.Remote() {
 		if cb != nil {
-			return fmt.Errorf("bulk: close: the handle is of a peer's memory: %w", hg.ErrInvalid)
+			return fmt.Errorf("bulk: close: handle is remote: %w", hg.ErrInvalid)
 		}
 		return nil
 	}
@@ -226,7 +226,7 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 		return err
 	}
 	if err := w.Wait(ctx); err != nil && !w.Ended() {
-		return fmt.Errorf("bulk: close: a transfer of this process still uses the memory: %w", err)
+		return fmt.Errorf("bulk: close: memory is in use by a transfer: %w", err)
 	}
 	return nil
 }
@@ -254,12 +254,12 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	mem, key, eager := h.mem(), h.key(), h.eagerData != nil
 	switch {
 	case h.state == nil:
-		return nil, fmt.Errorf("bulk: encode: the zero Handle has no memory: %w", hg.ErrInvalid)
+		return nil, fmt.Errorf("bulk: encode: zero Handle: %w", hg.ErrInvalid)
 	case mem != nil && key.Access == LocalOnly:
-		return nil, fmt.Errorf("bulk: encode: a local handle cannot be encoded: set Options.Access when you create it: %w", hg.ErrInvalid)
+		return nil, fmt.Errorf("bulk: encode: handle is local only, set Options.Access: %w", hg.ErrInvalid)
 	case mem != nil:
 		if !mem.Acquire() {
-			return nil, fmt.Errorf("bulk: encode: the handle is closed: %w", hg.ErrClosed)
+			return nil, fmt.Errorf("bulk: encode: handle is closed: %w", hg.ErrClosed)
 		}
 		defer mem.Release()
 		eager = key.Access == ReadOnly && key.Len <= int64(h.eager)
@@ -309,7 +309,7 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 		return fmt.Errorf("bulk: decode into a local handle: %w", hg.ErrInvalid)
 	}
 	if len(b) < headSize {
-		return bad("is too short")
+		return bad("is truncated")
 	}
 	later := func(what string) error {
 		return fmt.Errorf("bulk: decode: %w", na.WithText(na.ErrVersion, "bulk handle "+what))
@@ -317,11 +317,11 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 	version, flags, fields := b[0], b[1], b[2]
 	switch {
 	case version != wireVersion:
-		return later(fmt.Sprintf("of version %d, this is version %d", version, wireVersion))
+		return later(fmt.Sprintf("has version %d, want %d", version, wireVersion))
 	case flags&^(flagEager|flagBound|flagChunkRef) != 0:
-		return later("has flags that this side does not know")
+		return later("has unknown flags")
 	case fields&mustUnderstand != 0:
-		return later("has fields that have to be understood, and that this side does not know")
+		return later("has unknown required fields")
 	}
 	key, err := na.DecodeKey(b[headSize:])
 	if err != nil {
@@ -333,13 +333,13 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 	b = b[headSize+na.KeySize:]
 	n := int(fields) * fieldSize
 	if n > len(b) {
-		return bad("ends inside its fields")
+		return bad("has truncated fields")
 	}
 	takeFields(b[:n])
 	b = b[n:]
 	if flags&flagChunkRef != 0 {
 		if len(b) < chunkRefSize {
-			return bad("ends inside its place")
+			return bad("has a truncated chunk reference")
 		}
 		key.Place.Chunk, key.Place.Claim = binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:])
 		b = b[chunkRefSize:]
@@ -347,25 +347,25 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 	var owner na.Addr
 	if flags&flagBound != 0 {
 		if len(b) < 2 || len(b)-2 < int(binary.LittleEndian.Uint16(b)) {
-			return bad("ends inside its address")
+			return bad("has a truncated address")
 		}
 		text := string(b[2 : 2+int(binary.LittleEndian.Uint16(b))])
 		switch owner, err = na.ParseAddr(text); {
 		case err != nil:
-			return bad("has a bad address: " + err.Error())
+			return bad("has an invalid address: " + err.Error())
 		case owner.String() != text:
-			return bad(fmt.Sprintf("has address %q, which is to be written as %q", text, owner))
+			return bad(fmt.Sprintf("has address %q, want the form %q", text, owner))
 		}
 		b = b[2+len(text):]
 	}
 	var data []byte
 	if flags&flagEager != 0 {
 		if key.Access != ReadOnly || key.Len > maxEager || int64(len(b)) != key.Len {
-			return bad(fmt.Sprintf("of %d bytes comes with %d bytes of data", key.Len, len(b)))
+			return bad(fmt.Sprintf("of %d bytes has %d bytes of eager data", key.Len, len(b)))
 		}
 		data = append(make([]byte, 0, len(b)), b...)
 	} else if len(b) > 0 {
-		return bad("is followed by bytes that do not belong to it")
+		return bad("has trailing bytes")
 	}
 	h.state, h.owner, h.eagerData = &handleState{key: &key}, owner, data
 	return nil

@@ -78,39 +78,39 @@ func TestDescriptorRefused(t *testing.T) {
 		in         []byte
 		later      bool
 	}{
-		{"nothing", "too short", nil, false},
+		{"nothing", "is truncated", nil, false},
 		{"version 0", "version 0", append([]byte{0}, descriptor(0, 1, 1)[1:]...), true},
-		{"version 5", "version 5, this is version 4", append([]byte{5}, descriptor(0, 1, 1)[1:]...), true},
-		{"unknown flag", "does not know", descriptor(8, 1, 1), true},
-		{"all flags", "does not know", descriptor(0xff, 1, 1), true},
-		{"fields that have to be understood", "have to be understood", withFields(descriptor(0, 1, 1), 1|mustUnderstand), true},
-		{"fields that are not there", "inside its fields", withFields(descriptor(0, 1, 1), 1)[:3+na.KeySize+7], false},
+		{"version 5", "version 5, want 4", append([]byte{5}, descriptor(0, 1, 1)[1:]...), true},
+		{"unknown flag", "has unknown flags", descriptor(8, 1, 1), true},
+		{"all flags", "has unknown flags", descriptor(0xff, 1, 1), true},
+		{"fields that have to be understood", "unknown required fields", withFields(descriptor(0, 1, 1), 1|mustUnderstand), true},
+		{"fields that are not there", "truncated fields", withFields(descriptor(0, 1, 1), 1)[:3+na.KeySize+7], false},
 		{"no access", "allows no access", descriptor(0, 1, 0), false},
-		{"unknown access", "cannot be", descriptor(0, 1, 4), false},
-		{"all access bits", "cannot be", descriptor(0, 1, 0xff), false},
-		{"negative length", "cannot be", descriptor(0, 1<<63, 1), false},
-		{"length -1", "cannot be", descriptor(0, ^uint64(0), 1), false},
-		{"bytes after it", "do not belong", descriptor(0, 1, 1, []byte{0}), false},
-		{"bytes after the address", "do not belong", descriptor(bound, 1, 1, address("tcp://a"), []byte{0}), false},
-		{"data without the flag", "do not belong", descriptor(0, 3, 1, []byte("abc")), false},
-		{"too little data", "comes with 2 bytes", descriptor(eager, 3, 1, []byte("ab")), false},
-		{"too much data", "comes with 4 bytes", descriptor(eager, 3, 1, []byte("abcd")), false},
-		{"huge data", "comes with 3 bytes", descriptor(eager, 1<<62, 1, []byte("abc")), false},
-		{"more data than travels", "comes with 65537 bytes", descriptor(eager, 65537, 1, make([]byte, 65537)), false},
-		{"data that may be written", "comes with 3 bytes", descriptor(eager, 3, 2, []byte("abc")), false},
-		{"data that may be read and written", "comes with 3 bytes", descriptor(eager, 3, 3, []byte("abc")), false},
-		{"no place", "inside its place", descriptor(placed, 1, 1), false},
-		{"half a place", "inside its place", descriptor(placed|bound, 1, 1, []byte{1, 2, 3, 4, 5}), false},
-		{"no address", "inside its address", descriptor(bound, 1, 1), false},
-		{"half a length of the address", "inside its address", descriptor(bound, 1, 1, []byte{1}), false},
-		{"address cut short", "inside its address", descriptor(bound, 1, 1, []byte{7, 0}, []byte("tcp://")), false},
-		{"empty address", "bad address", descriptor(bound, 1, 1, address("")), false},
-		{"address without a scheme", "bad address", descriptor(bound, 1, 1, address("nowhere")), false},
-		{"address with a blank", "bad address", descriptor(bound, 1, 1, address("tcp://a b")), false},
-		{"long address", "bad address", descriptor(bound, 1, 1, address("tcp://"+strings.Repeat("a", 60000))), false},
-		{"target id out of range", "bad address", descriptor(bound, 1, 1, address("tcp://a#65536")), false},
-		{"target id written twice", "is to be written", descriptor(bound, 1, 1, address("tcp://a#007")), false},
-		{"target id 0 written out", "is to be written", descriptor(bound, 1, 1, address("tcp://a#0")), false},
+		{"unknown access", "invalid length or access mode", descriptor(0, 1, 4), false},
+		{"all access bits", "invalid length or access mode", descriptor(0, 1, 0xff), false},
+		{"negative length", "invalid length or access mode", descriptor(0, 1<<63, 1), false},
+		{"length -1", "invalid length or access mode", descriptor(0, ^uint64(0), 1), false},
+		{"bytes after it", "trailing bytes", descriptor(0, 1, 1, []byte{0}), false},
+		{"bytes after the address", "trailing bytes", descriptor(bound, 1, 1, address("tcp://a"), []byte{0}), false},
+		{"data without the flag", "trailing bytes", descriptor(0, 3, 1, []byte("abc")), false},
+		{"too little data", "has 2 bytes of eager data", descriptor(eager, 3, 1, []byte("ab")), false},
+		{"too much data", "has 4 bytes of eager data", descriptor(eager, 3, 1, []byte("abcd")), false},
+		{"huge data", "has 3 bytes of eager data", descriptor(eager, 1<<62, 1, []byte("abc")), false},
+		{"more data than travels", "has 65537 bytes of eager data", descriptor(eager, 65537, 1, make([]byte, 65537)), false},
+		{"data that may be written", "has 3 bytes of eager data", descriptor(eager, 3, 2, []byte("abc")), false},
+		{"data that may be read and written", "has 3 bytes of eager data", descriptor(eager, 3, 3, []byte("abc")), false},
+		{"no place", "truncated chunk reference", descriptor(placed, 1, 1), false},
+		{"half a place", "truncated chunk reference", descriptor(placed|bound, 1, 1, []byte{1, 2, 3, 4, 5}), false},
+		{"no address", "truncated address", descriptor(bound, 1, 1), false},
+		{"half a length of the address", "truncated address", descriptor(bound, 1, 1, []byte{1}), false},
+		{"address cut short", "truncated address", descriptor(bound, 1, 1, []byte{7, 0}, []byte("tcp://")), false},
+		{"empty address", "invalid address", descriptor(bound, 1, 1, address("")), false},
+		{"address without a scheme", "invalid address", descriptor(bound, 1, 1, address("nowhere")), false},
+		{"address with a blank", "invalid address", descriptor(bound, 1, 1, address("tcp://a b")), false},
+		{"long address", "invalid address", descriptor(bound, 1, 1, address("tcp://"+strings.Repeat("a", 60000))), false},
+		{"target id out of range", "invalid address", descriptor(bound, 1, 1, address("tcp://a#65536")), false},
+		{"target id written twice", "want the form", descriptor(bound, 1, 1, address("tcp://a#007")), false},
+		{"target id 0 written out", "want the form", descriptor(bound, 1, 1, address("tcp://a#0")), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var h bulk.Handle
@@ -341,7 +341,7 @@ func TestEncodeRefused(t *testing.T) {
 		require.False(t, h.Remote())
 		_, err := h.MarshalBinary()
 		require.ErrorIs(t, err, hg.ErrInvalid)
-		require.Contains(t, err.Error(), "local handle")
+		require.Contains(t, err.Error(), "local only")
 		require.ErrorIs(t, h.UnmarshalBinary(descriptor(0, 1, 1)), hg.ErrInvalid, "a handle of this process is not overwritten")
 
 		var zero bulk.Handle
@@ -393,7 +393,7 @@ func TestBoundHandleWithoutListener(t *testing.T) {
 			err := pull(at.hctx)
 			require.ErrorIs(t, err, hg.ErrUnreachable)
 			require.ErrorContains(t, err, there.Owner().String())
-			require.ErrorContains(t, err, "has no session here")
+			require.ErrorContains(t, err, "has no open session")
 			h, err := p.mctx.Create(at.peer, hg.HashName("ping"))
 			require.NoError(t, err)
 			called := false

@@ -21,7 +21,7 @@ func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
 	}
 	if !ok {
 		return na.WithText(na.ErrFault, fmt.Sprintf(
-			"memory fault in the local memory, at byte %d or later", off))
+			"memory fault in local memory at or after byte %d", off))
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (r *ReaderAt) Size() int64 { return r.flow.Size }
 // more.
 func (r *ReaderAt) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
-		return 0, fmt.Errorf("bulk: pull: %w", na.WithText(hg.ErrInvalid, fmt.Sprintf("the offset is %d", off)))
+		return 0, fmt.Errorf("bulk: pull: %w", na.WithText(hg.ErrInvalid, fmt.Sprintf("negative offset %d", off)))
 	}
 	var end error
 	if left := max(r.flow.Size-off, 0); int64(len(p)) > left {

@@ -229,7 +229,7 @@ func TestCloseWait(t *testing.T) {
 			cancel(cause)
 			if err := s.here.CloseWait(ctx); err != nil { // it may have ended meanwhile, over a real network
 				require.ErrorIs(t, err, cause)
-				require.Contains(t, err.Error(), "a transfer of this process")
+				require.Contains(t, err.Error(), "in use by a transfer")
 			}
 			s.Until(func() bool { return s.calls > 0 })
 			require.NoError(t, s.err, "CloseWait gave up, the transfer did not")

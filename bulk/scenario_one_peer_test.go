@@ -31,7 +31,7 @@ func TestHandleForOnePeer(t *testing.T) {
 		s := newScene(t, p, dir, size)
 		_, err = bulk.Create(p.octx, bulk.Options{Access: bulk.ReadWrite, Peer: peer.Named()}, make([]byte, 1))
 		require.ErrorIs(t, err, hg.ErrInvalid, "an address that is bound to no session")
-		require.ErrorContains(t, err, "Context.Peers", "where there is one that is")
+		require.ErrorContains(t, err, "PeerStats.Addr", "where there is one that is")
 		_, err = bulk.Create(p.octx, bulk.Options{Peer: peer}, make([]byte, 1))
 		require.ErrorIs(t, err, hg.ErrInvalid, "memory that no peer may reach")
 		secret, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadOnly, Eager: 64, Peer: peer}, []byte("secret"))

@@ -38,8 +38,8 @@ func (s *Stream) normalize(dir Dir) error {
 	case s.Handle == nil || s.Handle.state == nil:
 		return invalidError(dir, "Stream.Handle is not set")
 	case !na.InRange(s.Offset, s.Size, s.Handle.Len()):
-		return invalidError(dir, "Stream.Offset is %d: %d bytes from there lie outside the handle of %d bytes",
-			s.Offset, s.Size, s.Handle.Len())
+		return invalidError(dir, "%d bytes at Stream.Offset %d lie outside the handle of %d bytes",
+			s.Size, s.Offset, s.Handle.Len())
 	}
 	if s.Size == 0 {
 		s.Size = s.Handle.Len() - s.Offset

@@ -197,15 +197,15 @@ func (s *Spec) normalize() (peer na.Addr, err error) {
 	case s.Local == nil:
 		return invalid("Spec.Local is not set")
 	case s.Local.Remote():
-		return invalid("Spec.Local is a handle of a peer's memory")
+		return invalid("Spec.Local is a remote handle")
 	case s.Size < 0:
 		return invalid("Spec.Size is %d, want a number of bytes", s.Size)
 	case !na.InRange(s.LocalOffset, s.Size, s.Local.Len()):
-		return invalid("Spec.LocalOffset is %d: %d bytes from there lie outside the local handle of %d bytes",
-			s.LocalOffset, s.Size, s.Local.Len())
+		return invalid("%d bytes at Spec.LocalOffset %d lie outside the local handle of %d bytes",
+			s.Size, s.LocalOffset, s.Local.Len())
 	case !na.InRange(s.RemoteOffset, s.Size, s.Remote.Len()):
-		return invalid("Spec.RemoteOffset is %d: %d bytes from there lie outside the remote handle of %d bytes",
-			s.RemoteOffset, s.Size, s.Remote.Len())
+		return invalid("%d bytes at Spec.RemoteOffset %d lie outside the remote handle of %d bytes",
+			s.Size, s.RemoteOffset, s.Remote.Len())
 	}
 	if err := checkChunks("Spec", s.Dir, &s.Chunk, &s.Window); err != nil {
 		return na.Addr{}, err

@@ -116,11 +116,11 @@ func (d *admission) acquireStream(s *service) error {
 	case n > d.maxStreamsPerPeer:
 		d.releaseStream(s)
 		return na.WithText(ErrExhausted, fmt.Sprintf(
-			"%d streams of this process are open at the peer (hg.Config.MaxStreamsPerPeer)", d.maxStreamsPerPeer))
+			"limit of %d open streams per peer reached (hg.Config.MaxStreamsPerPeer)", d.maxStreamsPerPeer))
 	case all > d.maxStreams:
 		d.releaseStream(s)
 		return na.WithText(ErrExhausted, fmt.Sprintf(
-			"%d streams are open at the peer (hg.Config.MaxStreams)", d.maxStreams))
+			"limit of %d open streams reached (hg.Config.MaxStreams)", d.maxStreams))
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (c *Context) appendWaitingLocked(s *service) error {
 	counted, ok := b.tryEnqueue()
 	if !ok {
 		return na.WithText(ErrExhausted, fmt.Sprintf(
-			"%d requests of %s are active and %d wait, which is the limit there", b.maxActive, s.rpcName(), b.maxWaiting))
+			"queue full: %d requests of %s are active, %d are queued", b.maxActive, s.rpcName(), b.maxWaiting))
 	}
 	s.counted = counted
 	s.setPhaseLocked(serviceWaiting)
@@ -207,15 +207,15 @@ func (s *service) describeFullLimit() string {
 	waiting := s.ctx.admission.waiting.Load()
 	switch reason, limit := s.fullLimit(); reason {
 	case heldby.Method:
-		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait",
+		return fmt.Sprintf("%d calls of %s are active (qs.MaxConcurrent, hg.RPC.MaxActive), %d are queued",
 			limit, s.rpcName(), s.rpc.methodLimit.waiting.Load())
 	case heldby.PerPeer:
-		return fmt.Sprintf("%d calls of this process are active there (hg.Config.MaxActivePerPeer), and %d of all processes wait",
+		return fmt.Sprintf("%d calls of this process are active (hg.Config.MaxActivePerPeer), %d of all processes are queued",
 			limit, waiting)
 	case heldby.Total:
-		return fmt.Sprintf("%d calls are active there (hg.Config.MaxActive), and %d wait", limit, waiting)
+		return fmt.Sprintf("%d calls are active (hg.Config.MaxActive), %d are queued", limit, waiting)
 	}
-	return fmt.Sprintf("%d calls wait there for others to end", waiting)
+	return fmt.Sprintf("%d calls are queued", waiting)
 }
 
 // releaseAdmission reverts the admission of s, and dispatches requests that waited for it.

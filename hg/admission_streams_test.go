@@ -47,10 +47,10 @@ func TestMaxStreams(t *testing.T) {
 		for i := range 2 {
 			all = append(all, begin(p.octx, &outcomes[i]))
 		}
-		refused(p.octx, "2 streams of this process are open at the peer (hg.Config.MaxStreamsPerPeer)")
+		refused(p.octx, "limit of 2 open streams per peer reached (hg.Config.MaxStreamsPerPeer)")
 		require.NoError(t, p.call(plain, "beside them"))
 		all = append(all, begin(octx, &outcomes[2]))
-		refused(octx, "3 streams are open at the peer (hg.Config.MaxStreams)")
+		refused(octx, "limit of 3 open streams reached (hg.Config.MaxStreams)")
 		require.EqualValues(t, 3, p.tctx.Stats().Streams)
 		require.Zero(t, p.tctx.Stats().Active)
 		g := p.target.Gauges()[0]

@@ -107,7 +107,7 @@ func TestBoundOfOne(t *testing.T) {
 			require.ErrorIs(t, outs[i].err, hg.ErrExhausted)
 			require.ErrorIs(t, outs[i].err, hg.ErrRefused)
 			require.Equal(t, hg.NotRun, hg.FateOf(outs[i].err))
-			require.ErrorContains(t, outs[i].err, "2 requests of keep are active and 3 wait")
+			require.ErrorContains(t, outs[i].err, "2 requests of keep are active, 3 are queued")
 		}
 		require.NoError(t, p.call(p.handle(free), nil), "another RPC")
 
@@ -409,7 +409,7 @@ func TestExpeditedIsInline(t *testing.T) {
 		} {
 			err := hghook.RegisterRPC(p.tctx.Class(), rpc, hghook.RPCOptions{Expedited: true})
 			require.ErrorIs(t, err, hg.ErrInvalid)
-			require.ErrorContains(t, err, "Expedited needs Inline")
+			require.ErrorContains(t, err, "Expedited requires Inline")
 		}
 	})
 }
@@ -424,10 +424,10 @@ func TestHeldUpNamedToOrigin(t *testing.T) {
 		rpc  hg.RPC
 		says string
 	}{
-		{"MaxActive", hg.Config{MaxActive: 1}, hg.RPC{}, "1 calls are active there (hg.Config.MaxActive), and 1 wait"},
-		{"MaxActivePerPeer", hg.Config{MaxActivePerPeer: 1}, hg.RPC{}, "1 calls of this process are active there (hg.Config.MaxActivePerPeer), and 1 of all processes wait"},
-		{"RPC", hg.Config{}, hg.RPC{MaxActive: 1}, "1 calls of keep are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and 1 wait"},
-		{"Dispatch", hg.Config{Dispatch: func(hg.Request) {}}, hg.RPC{}, "no worker is free there (qs.Config.MaxConcurrent, or the workers of hg.Config.Dispatch), and 2 calls are active"},
+		{"MaxActive", hg.Config{MaxActive: 1}, hg.RPC{}, "1 calls are active (hg.Config.MaxActive), 1 are queued"},
+		{"MaxActivePerPeer", hg.Config{MaxActivePerPeer: 1}, hg.RPC{}, "1 calls of this process are active (hg.Config.MaxActivePerPeer), 1 of all processes are queued"},
+		{"RPC", hg.Config{}, hg.RPC{MaxActive: 1}, "1 calls of keep are active (qs.MaxConcurrent, hg.RPC.MaxActive), 1 are queued"},
+		{"Dispatch", hg.Config{Dispatch: func(hg.Request) {}}, hg.RPC{}, "no worker is free (qs.Config.MaxConcurrent or hg.Config.Dispatch), 2 calls are active"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Virtual(t, func(t *testing.T, n *transports.Net) {

@@ -76,7 +76,7 @@ func (s *service) tryProceed() bool {
 func (s *service) askAuthorizer() (ok bool) {
 	r := s.request() // safe without s.mu: the request is held until its handler has begun
 	from := r.Caller()
-	why := na.WithText(ErrPermission, "the authorizer has not decided")
+	why := na.WithText(ErrPermission, "no decision by the authorizer")
 	defer func() { // the authorizer may panic, or call runtime.Goexit
 		if p := recover(); p != nil {
 			s.ctx.class.logger().Error("authorizer panicked", "rpc", s.rpcName(), "peer", s.addr.Label(), "panic", p,

@@ -79,7 +79,7 @@ func (c *Class) handleReflect(r Request) error {
 	slices.SortFunc(all, func(a, b inspect.RPC) int { return strings.Compare(a.Name, b.Name) })
 	b, err := inspect.EncodeRPCs(all, codes.Names())
 	if err != nil {
-		return fmt.Errorf("encoding the RPCs: %w", err)
+		return fmt.Errorf("encode the RPCs: %w", err)
 	}
 	return r.RespondRaw(b, nil)
 }

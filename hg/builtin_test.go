@@ -71,7 +71,7 @@ func TestHealthWhileDraining(t *testing.T) {
 			for _, name := range []string{"secrets", inspect.RPCsRPC} {
 				_, err = p.ask(name, nil)
 				require.Equal(t, hg.ErrNoMethod, codeAt(err))
-				require.NotContains(t, err.Error(), "registered are")
+				require.NotContains(t, err.Error(), "registered:")
 			}
 			p.target.NA().Drain()
 			_, err = p.ask("secret", nil)

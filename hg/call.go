@@ -150,7 +150,7 @@ func (k *call) nextTag() error {
 		k.slot, k.gen = c.takeSlot()
 	}
 	if k.slot > maxSlot {
-		return na.WithText(ErrAgain, "more handles than identities of calls")
+		return na.WithText(ErrAgain, "too many handles")
 	}
 	k.gen++
 	return nil

@@ -156,9 +156,9 @@ func (e *RemoteError) Error() string {
 // only the hash of the name.
 func (e *RemoteError) nameMethod(method string, peer na.Addr) {
 	said := e.Text
-	e.Text = fmt.Sprintf("method %s is not served by %s: is it registered there under this name?", method, peer.Label())
+	e.Text = fmt.Sprintf("method %s is not served by %s", method, peer.Label())
 	if said != "" {
-		e.Text += " It says: " + said
+		e.Text += "; target: " + said
 	}
 }
 
@@ -199,7 +199,7 @@ func (e *RemoteError) isCodeKnown() bool {
 // ErrNoEntry if there is none, and na.ErrProtocol if the target has used another codec.
 func (e *RemoteError) Detail(v any) error {
 	if e.detail == nil {
-		return fmt.Errorf("hg: the target's error has no detail: %w", ErrNoEntry)
+		return fmt.Errorf("hg: error has no detail: %w", ErrNoEntry)
 	}
 	if err := checkCodec(e.codec, e.codecID); err != nil {
 		return err

@@ -24,11 +24,11 @@ import (
 // it.
 
 var (
-	errDeadlinePassed = na.WithText(ErrTimeout, "the deadline passed before the handler began")
-	errDeadlineOver   = na.WithText(ErrTimeout, "the deadline of the call has passed")
+	errDeadlinePassed = na.WithText(ErrTimeout, "deadline exceeded before the handler began")
+	errDeadlineOver   = na.WithText(ErrTimeout, "deadline exceeded")
 	errClosing        = na.WithText(ErrClosed, "the process is shutting down")
 	errDraining       = na.WithText(ErrDraining, "the target is shutting down")
-	errClosed         = na.WithText(ErrClosed, "the process has shut down, or closed its node")
+	errClosed         = na.WithText(ErrClosed, "the process has shut down or closed its node")
 	errAbandoned      = na.WithText(ErrCanceled, "the origin has abandoned the call")
 	errLost           = na.WithText(ErrPeerLost, "the session with the origin has ended")
 	errRequestEnded   = na.WithText(ErrCanceled, "the request has ended")
@@ -248,12 +248,12 @@ func (s *service) heldUpErrLocked() error {
 	case serviceWaiting:
 		return errHeldUp(s.describeFullLimit())
 	case serviceGiven:
-		return errHeldUp(fmt.Sprintf("no worker is free there (qs.Config.MaxConcurrent, or the workers of hg.Config.Dispatch), and %d calls are active",
+		return errHeldUp(fmt.Sprintf("no worker is free (qs.Config.MaxConcurrent or hg.Config.Dispatch), %d calls are active",
 			s.ctx.admission.active.Load()))
 	}
 	return nil
 }
 
 func errHeldUp(limit string) error {
-	return na.WithText(ErrTimeout, "the deadline is near and the handler has not begun: "+limit)
+	return na.WithText(ErrTimeout, "the handler did not begin before the deadline: "+limit)
 }

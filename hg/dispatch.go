@@ -32,7 +32,7 @@ func (r Request) Run() error {
 			}
 		}
 	}
-	return misuseError("run", r.Name(), r.Peer(), ErrInvalid, "the request waits for no Run")
+	return misuseError("run", r.Name(), r.Peer(), ErrInvalid, "the request is not waiting for Run")
 }
 
 // runGiven runs the request of generation k.N of the service k.Data if it waits for Run, and
@@ -143,7 +143,7 @@ func (s *service) beginInline() {
 		return
 	}
 	if _, said := c.class.slow.LoadOrStore(rpc, true); !said {
-		c.class.logger().Warn("inline handler keeps Trigger", "rpc", rpc.Name, "took", took)
+		c.class.logger().Warn("slow inline handler", "rpc", rpc.Name, "took", took)
 	}
 }
 

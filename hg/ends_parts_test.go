@@ -169,7 +169,7 @@ func TestH3bBadKey(t *testing.T) {
 	remote, _ := RemoteOf(err)
 	require.NotNil(t, remote)
 	require.Equal(t, na.ErrProtocol, remote.Code)
-	require.ErrorContains(t, err, "fetching the input: metadata that cannot be")
+	require.ErrorContains(t, err, "fetching the input: invalid metadata")
 	require.Equal(t, na.NotRun, FateOf(err))
 	spoiled = Metadata{}
 	require.NoError(t, h.SetMeta(spoiled))

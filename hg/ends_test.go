@@ -207,7 +207,7 @@ func TestCodecDropsBytes(t *testing.T) {
 		err := h.Forward("x", nil)
 		c.forgets = false
 		require.ErrorIs(t, err, hg.ErrInvalid)
-		require.ErrorContains(t, err, "Append of codec msgpack was given 24 bytes to add to and has returned 2")
+		require.ErrorContains(t, err, "codec msgpack: Append with 24 bytes returned 2")
 		require.NoError(t, p.call(h, "x"))
 		require.ErrorIs(t, refused, hg.ErrInvalid)
 		var out string

@@ -179,7 +179,7 @@ func encode(c codec.Codec, b []byte, v any) ([]byte, error) {
 func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 	out, err := c.Append(b, v)
 	if err == nil && len(out) < len(b) {
-		err = na.WithText(ErrInvalid, fmt.Sprintf("Append of codec %s was given %d bytes to add to and has returned %d", c.Name(), len(b), len(out)))
+		err = na.WithText(ErrInvalid, fmt.Sprintf("codec %s: Append with %d bytes returned %d", c.Name(), len(b), len(out)))
 	}
 	return out, err
 }
@@ -226,9 +226,9 @@ func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits
 	case h.closed:
 		return misuseError("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case k.phase != callIdle:
-		return misuseError("forward", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
+		return misuseError("forward", h.Name(), h.addr, na.ErrBusy, "the handle has a call in flight")
 	case h.forbidden:
-		return misuseError("forward", h.Name(), h.addr, ErrCanceled, "canceled before it was forwarded")
+		return misuseError("forward", h.Name(), h.addr, ErrCanceled, "canceled before forward")
 	}
 	h.refs.Add(1) // held until the callback has run, since another goroutine may close h
 	k.in, k.codec = in, codec

@@ -18,7 +18,7 @@ func (c *Class) ServeGauges() error {
 		}
 		asked, err := inspect.DecodeGaugesRequest(in)
 		if err != nil {
-			return Errorf(ErrBadInput, "decoding the request for gauges: %w", err)
+			return Errorf(ErrBadInput, "decode the request for gauges: %w", err)
 		}
 		var b []byte
 		if asked.Watch {
@@ -27,7 +27,7 @@ func (c *Class) ServeGauges() error {
 			b, err = codec.Msgpack.Append(nil, c.Gauges())
 		}
 		if err != nil {
-			return fmt.Errorf("encoding the gauges: %w", err)
+			return fmt.Errorf("encode the gauges: %w", err)
 		}
 		return r.RespondRaw(b, nil)
 	})

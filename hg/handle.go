@@ -56,7 +56,7 @@ type Handle struct {
 func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	rpc := c.class.rpcs.findRPC(id)
 	if rpc == nil {
-		return nil, misuseError("create", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
+		return nil, misuseError("create", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "RPC id is not registered")
 	}
 	h := &Handle{ctx: c, id: id, rpc: rpc, addr: addr, bound: addr.Session() != 0}
 	h.openEntry.of = h
@@ -87,11 +87,11 @@ func (h *Handle) aimLocked(addr na.Addr, id ID) error {
 	rpc := h.ctx.class.rpcs.findRPC(id)
 	switch {
 	case rpc == nil:
-		return misuseError("reset", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
+		return misuseError("reset", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "RPC id is not registered")
 	case h.closed:
 		return misuseError("reset", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case h.call.phase != callIdle:
-		return misuseError("reset", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
+		return misuseError("reset", h.Name(), h.addr, na.ErrBusy, "the handle has a call in flight")
 	}
 	h.addr, h.bound, h.id, h.rpc, h.forbidden, h.forwarded = addr, addr.Session() != 0, id, rpc, false, false
 	return nil

@@ -124,9 +124,9 @@ func fieldsSize(fields uint8, there int) (n int, err error) {
 	n = int(fields&^mustUnderstand) * fieldSize
 	switch {
 	case fields&mustUnderstand != 0 && n > ownFields*fieldSize:
-		err = na.WithText(na.ErrVersion, "header with fields that have to be understood, and that this side does not know")
+		err = na.WithText(na.ErrVersion, "header with unknown required fields")
 	case n > there:
-		err = na.WithText(na.ErrProtocol, fmt.Sprintf("header with %d bytes of fields, and %d behind it", n, there))
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("header with %d bytes of fields, %d bytes left", n, there))
 	}
 	return n, err
 }
@@ -135,7 +135,7 @@ func fieldsSize(fields uint8, there int) (n int, err error) {
 // beside it. If there is an error, r has the fields that could be read.
 func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < requestSize {
-		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
+		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, want a header of %d", len(b), requestSize))
 	}
 	version := b[0]
 	known := requestFromWire(b)
@@ -175,12 +175,12 @@ func (r *request) parseStreams(b []byte) error {
 			return nil
 		}
 	}
-	return na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes with %d streams of the kinds %#x that cannot be", len(b), n.count, n.kinds))
+	return na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes with %d streams of invalid kinds %#x", len(b), n.count, n.kinds))
 }
 
 // errHeaderVersion returns the error of a message whose header is of another version.
 func errHeaderVersion(what string, version uint8) error {
-	return na.WithText(na.ErrVersion, fmt.Sprintf("%s with an RPC header of version %d, this side has %d to %d", what, version, oldestWire, wireVersion))
+	return na.WithText(na.ErrVersion, fmt.Sprintf("%s with RPC header version %d, want %d to %d", what, version, oldestWire, wireVersion))
 }
 
 // response is the header of an expected message.
@@ -208,7 +208,7 @@ func (r *response) writeHeader(b []byte) {
 // beside it.
 func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < responseSize {
-		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, the header alone has %d", len(b), responseSize))
+		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, want a header of %d", len(b), responseSize))
 	}
 	version := b[0]
 	known := responseFromWire(b)
@@ -223,11 +223,11 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	case !known:
 		return nil, nil, errHeaderVersion("response", version)
 	case r.flags&^(flagMore|flagByLibrary|flagAhead) != 0:
-		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response with flags %#x, which this side does not know", r.flags))
+		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response with unknown flags %#x", r.flags))
 	case r.flags&flagMore != 0 && r.code != na.OK:
-		return nil, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
+		return nil, nil, na.WithText(na.ErrProtocol, "error response with a body")
 	case r.flags&flagByLibrary != 0 && (r.code == na.OK || r.fate != na.NotRun && r.code != ErrTimeout):
-		return nil, nil, na.WithText(na.ErrProtocol, "response that refuses a request which has run")
+		return nil, nil, na.WithText(na.ErrProtocol, "response refuses a request that ran")
 	}
 	head := responseSize
 	if b[7] != 0 {
@@ -245,7 +245,7 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	}
 	text := int(binary.LittleEndian.Uint16(payload))
 	if detail := len(payload) - 2 - text; text > maxErrorText || detail < 0 || detail > maxDetail {
-		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("error response with %d bytes of text in %d", text, len(payload)))
+		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("error response of %d bytes with text of %d", len(payload), text))
 	}
 	return meta, payload, nil
 }
@@ -273,12 +273,12 @@ func (r *response) remoteError(payload []byte, c codec.Codec) *RemoteError {
 func splitBehindHeader(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
 	if flags&flagAhead != 0 {
 		if flags&flagMore == 0 || metaSize == 0 || metaSize > maxMeta+maxOwnMeta {
-			return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes of metadata ahead of a body that cannot be", metaSize))
+			return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("message with invalid metadata of %d bytes before its body", metaSize))
 		}
 		metaSize = 0
 	}
 	if len(b) < metaSize {
-		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes behind the header, the metadata alone has %d", len(b), metaSize))
+		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes after the header, want metadata of %d", len(b), metaSize))
 	}
 	meta, payload = b[:metaSize], b[metaSize:]
 	want := size
@@ -306,7 +306,7 @@ func checkCodec(c codec.Codec, id uint8) error {
 	if id == codec.NoBytesID || id == codec.EncodedID || id == c.ID() {
 		return nil
 	}
-	return na.WithText(na.ErrProtocol, fmt.Sprintf("encoded with codec %s, and decoded with %s: both sides need the same", codec.NameOf(id), c.Name()))
+	return na.WithText(na.ErrProtocol, fmt.Sprintf("encoded with codec %s, decoded with %s", codec.NameOf(id), c.Name()))
 }
 
 // metaAhead returns how many of meta bytes of metadata are in front of the lent body.
@@ -322,7 +322,7 @@ func metaAhead(flags uint8, meta int) int64 {
 func bodyKey(payload []byte, ahead int64, size uint64) (na.Key, error) {
 	key, err := na.DecodeKey(payload)
 	if err == nil && (key.Len < ahead || uint64(key.Len-ahead) != size) {
-		err = na.WithText(na.ErrProtocol, fmt.Sprintf("metadata of %d bytes and body of %d in memory of %d", ahead, size, key.Len))
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("metadata of %d bytes and body of %d bytes in memory of %d bytes", ahead, size, key.Len))
 	}
 	return key, err
 }

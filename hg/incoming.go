@@ -95,7 +95,7 @@ func (r Request) inputRaw() ([]byte, *RPC, error) {
 		return nil, nil, s.notRun("input of")
 	}
 	if s.env == nil {
-		return nil, nil, misuseError("input of", s.rpcName(), s.addr, na.ErrAnswered, "the request has been answered, its input is gone")
+		return nil, nil, misuseError("input of", s.rpcName(), s.addr, na.ErrAnswered, "the request has been answered and its input released")
 	}
 	if !raceflag.Enabled && !s.ctx.class.cfg.Trace {
 		return s.input, s.rpc, nil

@@ -38,9 +38,9 @@ const (
 func (m Metadata) With(name, value string) (Metadata, error) {
 	switch {
 	case !isValidName(name):
-		return m, fmt.Errorf("hg: metadata: %q cannot be a name: want 1 to %d of a-z, 0-9, '.' and '-': %w", name, maxMetaName, ErrInvalid)
+		return m, fmt.Errorf("hg: metadata: invalid name %q, want 1 to %d of a-z, 0-9, '.' and '-': %w", name, maxMetaName, ErrInvalid)
 	case isOwnName(name):
-		return m, fmt.Errorf("hg: metadata: %q cannot be a name: those that begin with qs- are the library's, of which programs give %s only: %w", name, KeyMeta, ErrInvalid)
+		return m, fmt.Errorf("hg: metadata: invalid name %q: the prefix qs- is reserved, except for %s: %w", name, KeyMeta, ErrInvalid)
 	}
 	return m.withEntry(name, value, maxEntries, maxMeta)
 }
@@ -50,7 +50,7 @@ func (m Metadata) With(name, value string) (Metadata, error) {
 // KiB.
 func (m Metadata) WithOwn(name, value string) (Metadata, error) {
 	if !isValidName(name) || !isOwnName(name) {
-		return m, fmt.Errorf("hg: metadata: %q cannot be a name of the library's own: these begin with qs-: %w", name, ErrInvalid)
+		return m, fmt.Errorf("hg: metadata: invalid name %q, want the prefix qs-: %w", name, ErrInvalid)
 	}
 	return m.withEntry(name, value, maxOwnEntries, maxOwnMeta)
 }
@@ -76,7 +76,7 @@ func isOwnName(name string) bool { return strings.HasPrefix(name, "qs-") && name
 // or not.
 func (m Metadata) withEntry(name, value string, entries, size int) (Metadata, error) {
 	if len(value) > size {
-		return m, fmt.Errorf("hg: metadata: %s has a value of %d bytes, all of it may have %d: %w", name, len(value), size, ErrOverflow)
+		return m, fmt.Errorf("hg: metadata: value of %s has %d bytes, limit %d for all metadata: %w", name, len(value), size, ErrOverflow)
 	}
 	var same, b []byte
 	n := 1
@@ -91,7 +91,7 @@ func (m Metadata) withEntry(name, value string, entries, size int) (Metadata, er
 	}
 	same = appendEntry(same, name, value)
 	if sum := len(padToWord(same)); sum > size || n > entries {
-		return m, fmt.Errorf("hg: metadata: with %s %d entries of %d bytes, there may be %d of %d: %w", name, n, sum, entries, size, ErrOverflow)
+		return m, fmt.Errorf("hg: metadata: adding %s makes %d entries of %d bytes, limit %d of %d bytes: %w", name, n, sum, entries, size, ErrOverflow)
 	}
 	return Metadata{padToWord(append(b, same...))}, nil
 }
@@ -187,12 +187,12 @@ func checkMeta(b []byte) error {
 	for len(rest) > 0 && rest[0] != 0 {
 		name, _, after, ok := nextEntry(rest)
 		if !ok || !isValidName(name) || seen[name] || len(seen) == maxEntries+maxOwnEntries {
-			return na.WithText(na.ErrProtocol, "metadata that cannot be")
+			return na.WithText(na.ErrProtocol, "invalid metadata")
 		}
 		seen[name], rest = true, after
 	}
 	if len(rest) >= metaWord || len(bytes.Trim(rest, "\x00")) > 0 || len(b) > maxMeta+maxOwnMeta {
-		return na.WithText(na.ErrProtocol, "metadata with padding that cannot be")
+		return na.WithText(na.ErrProtocol, "invalid padding of metadata")
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func TestMeta(t *testing.T) {
 		require.ErrorIs(t, err, hg.ErrInvalid, name)
 		why := "want 1 to 63 of a-z, 0-9, '.' and '-'"
 		if name == "qs-other" {
-			why = "those that begin with qs- are the library's, of which programs give qs-key only"
+			why = "the prefix qs- is reserved, except for qs-key"
 		}
 		require.ErrorContains(t, err, why, name)
 		require.Equal(t, m, same)
@@ -51,12 +51,12 @@ func TestMeta(t *testing.T) {
 	require.NoError(t, err, "all that there may be")
 	_, err = hg.Metadata{}.With("x", strings.Repeat("v", 8<<10-3))
 	require.ErrorIs(t, err, hg.ErrOverflow)
-	require.ErrorContains(t, err, "with x 1 entries of 8200 bytes, there may be 16 of 8192")
+	require.ErrorContains(t, err, "adding x makes 1 entries of 8200 bytes, limit 16 of 8192")
 	_, err = m.With("x", strings.Repeat("v", 8<<10-10))
 	require.ErrorIs(t, err, hg.ErrOverflow, "beside others")
 	_, err = m.With("x", strings.Repeat("v", 100_000))
 	require.ErrorIs(t, err, hg.ErrOverflow)
-	require.ErrorContains(t, err, "x has a value of 100000 bytes, all of it may have 8192")
+	require.ErrorContains(t, err, "value of x has 100000 bytes, limit 8192")
 	full := hg.Metadata{}
 	for i := range 16 {
 		full = metaOf(t, append(pairsOf(full), string(rune('a'+i)), "v")...)
@@ -318,7 +318,7 @@ func TestCodecsMustAgree(t *testing.T) {
 		err = p.call(h, 21)
 		said(t, err, na.ErrProtocol)
 		require.ErrorIs(t, err, hg.ErrRefused)
-		require.ErrorContains(t, err, "encoded with codec msgpack, and decoded with json")
+		require.ErrorContains(t, err, "encoded with codec msgpack, decoded with json")
 		require.Zero(t, ran)
 
 		var o outcome
@@ -327,7 +327,7 @@ func TestCodecsMustAgree(t *testing.T) {
 		require.NoError(t, o.err)
 		err = h.Output(&out)
 		require.ErrorIs(t, err, na.ErrProtocol)
-		require.ErrorContains(t, err, "encoded with codec 200, and decoded with msgpack")
+		require.ErrorContains(t, err, "encoded with codec 200, decoded with msgpack")
 		h.Close()
 		p.clean(0)
 	})

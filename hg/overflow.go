@@ -53,9 +53,9 @@ func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (ov
 	switch {
 	case a.expedited && n <= na.MaxRoom:
 	case c.n+n > limit:
-		return na.WithText(ErrAgain, fmt.Sprintf("%d bytes are %s, %d more exceed Config.%s of %d", c.n, what, n, setting, limit))
+		return na.WithText(ErrAgain, fmt.Sprintf("%d bytes %s, %d more exceed Config.%s of %d", c.n, what, n, setting, limit))
 	case have > 0 && have+n > (limit-c.n+have)/4*3:
-		return na.WithText(ErrAgain, fmt.Sprintf("%d bytes are %s, %d of this session: %d more exceed three quarters of what others leave of Config.%s of %d",
+		return na.WithText(ErrAgain, fmt.Sprintf("%d bytes %s, %d of them by this session: %d more exceed its share of Config.%s of %d",
 			c.n, what, have, n, setting, limit))
 	}
 	c.n += n

@@ -210,7 +210,7 @@ func shareOfSession(t *testing.T, limit string, cfg hg.Config, held func(hg.Stat
 		require.NoError(t, alone[0].err)
 		require.NoError(t, alone[1].err)
 		said(t, alone[2].err, hg.ErrAgain)
-		require.ErrorContains(t, alone[2].err, "of this session")
+		require.ErrorContains(t, alone[2].err, "by this session")
 		require.ErrorContains(t, alone[2].err, fmt.Sprintf("Config.%s of %d", limit, shared))
 		require.Equal(t, refused, hg.FateOf(alone[2].err))
 		n.Until(func() bool { return held(tctx.Stats()) == 0 && tctx.Stats().Handles == 0 })

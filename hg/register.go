@@ -93,16 +93,16 @@ func (c *Class) Register(name string, handler Handler) (ID, error) {
 // name has the same id (the text has both names), and ErrInvalid if an option is out of range.
 func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if rpc.Name == "" || len(rpc.Name) > 255 {
-		return 0, fmt.Errorf("hg: register: name of %d bytes, want 1 to 255: %w", len(rpc.Name), ErrInvalid)
+		return 0, fmt.Errorf("hg: register: name has %d bytes, want 1 to 255: %w", len(rpc.Name), ErrInvalid)
 	}
 	if rpc.own.Expedited && (rpc.Handler != nil && !rpc.Inline || rpc.MaxActive > 0) {
-		return 0, fmt.Errorf("hg: register %q: Expedited needs Inline, and no MaxActive: %w", rpc.Name, ErrInvalid)
+		return 0, fmt.Errorf("hg: register %q: Expedited requires Inline and no MaxActive: %w", rpc.Name, ErrInvalid)
 	}
 	if rpc.MaxActive < 0 {
-		return 0, fmt.Errorf("hg: register %q: MaxActive is %d, want a number of requests, or 0 for no bound of its own: %w", rpc.Name, rpc.MaxActive, ErrInvalid)
+		return 0, fmt.Errorf("hg: register %q: MaxActive is %d, want a number of requests, or 0 for no limit: %w", rpc.Name, rpc.MaxActive, ErrInvalid)
 	}
 	if rpc.Timeout < 0 {
-		return 0, fmt.Errorf("hg: register %q: Timeout is %v, want a time, or 0 for none of its own: %w", rpc.Name, rpc.Timeout, ErrInvalid)
+		return 0, fmt.Errorf("hg: register %q: Timeout is %v, want a duration, or 0 for none: %w", rpc.Name, rpc.Timeout, ErrInvalid)
 	}
 	r := &c.rpcs
 	r.mu.Lock()
@@ -115,9 +115,9 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if other := old[id]; other != nil {
 		switch {
 		case other.Name != rpc.Name:
-			return 0, fmt.Errorf("hg: register %q: its id %#x is that of %q; change one of the two names: %w", rpc.Name, uint64(id), other.Name, na.ErrExists)
+			return 0, fmt.Errorf("hg: register %q: id %#x collides with that of %q; rename one of them: %w", rpc.Name, uint64(id), other.Name, na.ErrExists)
 		case other.Handler != nil || rpc.Handler == nil:
-			return 0, fmt.Errorf("hg: register %q: the name is registered already: %w", rpc.Name, na.ErrExists)
+			return 0, fmt.Errorf("hg: register %q: already registered: %w", rpc.Name, na.ErrExists)
 		}
 	}
 	all := make(map[ID]*RPC, len(old)+1)
@@ -142,7 +142,7 @@ func (c *Class) Deregister(id ID) error {
 	defer r.mu.Unlock()
 	old := *r.all.Load()
 	if old[id] == nil {
-		return fmt.Errorf("hg: deregister: no RPC has the id %#x: %w", uint64(id), ErrNoEntry)
+		return fmt.Errorf("hg: deregister: no RPC with id %#x: %w", uint64(id), ErrNoEntry)
 	}
 	all := make(map[ID]*RPC, len(old))
 	for k, v := range old {
@@ -166,7 +166,7 @@ func (c *Class) Registered(name string) (RPC, bool) {
 // the name, which does not travel. With help it lists RPCs that are served: see Config.Reflect.
 func (r *registry) noMethodError(id ID, help bool) error {
 	if !help {
-		return na.WithText(ErrNoMethod, fmt.Sprintf("no method has the id %#x", uint64(id)))
+		return na.WithText(ErrNoMethod, fmt.Sprintf("no method with id %#x", uint64(id)))
 	}
 	if rpc := r.findRPC(id); rpc != nil {
 		return na.WithText(ErrNoMethod, fmt.Sprintf("%q has no handler", rpc.Name))
@@ -178,12 +178,12 @@ func (r *registry) noMethodError(id ID, help bool) error {
 		}
 	}
 	slices.Sort(names)
-	have := "none is registered"
+	have := "none registered"
 	if len(names) > 8 {
 		names = append(names[:8], "…")
 	}
 	if len(names) > 0 {
-		have = "registered are " + strings.Join(names, ", ")
+		have = "registered: " + strings.Join(names, ", ")
 	}
-	return na.WithText(ErrNoMethod, fmt.Sprintf("no method has the id %#x, %s", uint64(id), have))
+	return na.WithText(ErrNoMethod, fmt.Sprintf("no method with id %#x, %s", uint64(id), have))
 }

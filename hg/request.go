@@ -30,7 +30,7 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	case s.rpc == nil || s.rpc.Handler == nil:
 		err = c.class.rpcs.noMethodError(req.id, c.class.cfg.Reflect)
 	case s.rpc.OneWay != s.oneWay:
-		err = na.WithText(na.ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", s.rpc.Name))
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("RPC %q is one-way at one side only", s.rpc.Name))
 	case s.isLate():
 		err = errDeadlinePassed
 	case req.flags&flagMore == 0 && int64(len(payload)) > c.class.cfg.MaxInput:
@@ -302,7 +302,7 @@ func (s *service) releaseReturned() {
 // answerFailed answers r, whose handler has returned the error f.
 func (s *service) answerFailed(r Request, f errorBody) {
 	if f.code == ErrPanic && f.text == "" {
-		f.text = "the handler of " + r.Name() + " ended its goroutine"
+		f.text = "the handler of " + r.Name() + " called runtime.Goexit"
 	}
 	if s.ctx.cutOff.Load() && f.code < codes.ErrNotFound && f.code != ErrPanic && f.fate != na.NotRun {
 		// the shutdown interrupted the handler: the request may be made at another target
@@ -327,7 +327,7 @@ func (c *Context) answerError(r Request, f errorBody) {
 		c.dropped.Add(1)
 	case na.ErrAnswered:
 		c.late.Add(1)
-		c.class.logger().Warn("handler returned an error after its answer", "rpc", r.Name(), "peer", r.Peer().Label(), "error", f.text)
+		c.class.logger().Warn("handler returned an error after its response", "rpc", r.Name(), "peer", r.Peer().Label(), "error", f.text)
 	}
 }
 
@@ -341,7 +341,7 @@ func (c *Context) callHandler(r Request, rpc *RPC) (f errorBody) {
 			c.class.na.Rand(id[:])
 			c.class.logger().Error("handler panicked", "rpc", rpc.Name, "peer", r.Peer().Label(), "id", fmt.Sprintf("%x", id), "panic", p,
 				"stack", string(debug.Stack()))
-			f = errorBody{code: ErrPanic, fate: na.Ran, text: fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", rpc.Name, id)}
+			f = errorBody{code: ErrPanic, fate: na.Ran, text: fmt.Sprintf("the handler of %s panicked (id %x in the target's log)", rpc.Name, id)}
 		}
 	}()
 	err := rpc.Handler(r)
@@ -355,7 +355,7 @@ func (c *Context) callHandler(r Request, rpc *RPC) (f errorBody) {
 		switch late, bounded := r.timedOut(); {
 		case late && bounded: // the deadline is RPC.Timeout, which the origin does not know
 			f.code, f.byLibrary = ErrTimeout, true
-			f.text = fmt.Sprintf("%s has %v at the target, which have passed: %s", rpc.Name, rpc.Timeout, f.text)
+			f.text = fmt.Sprintf("timeout of %s after %v at the target: %s", rpc.Name, rpc.Timeout, f.text)
 		case late && f.code == ErrHandler:
 			f.code = ErrTimeout
 		}

@@ -52,7 +52,7 @@ func (r Request) Respond(out any, cb RespondFunc) error {
 	d.reserveForEncoding()
 	b, err := appendWith(rpc.Codec, d.b, out) // unlocked: the codec may be user code
 	if err != nil {
-		err = fmt.Errorf("the answer could not be encoded: %w", err)
+		err = fmt.Errorf("encode response: %w", err)
 	} else {
 		d.b = b
 	}
@@ -72,7 +72,7 @@ func (r *Request) answerOnReturn(out any) error {
 	b, err := appendWith(s.rpc.Codec, d.b, out)
 	if err != nil {
 		d.releaseLarge()
-		return &Error{Op: "respond", RPC: s.rpcName(), Peer: s.addr, Fate: na.Ran, Err: fmt.Errorf("the answer could not be encoded: %w", err)}
+		return &Error{Op: "respond", RPC: s.rpcName(), Peer: s.addr, Fate: na.Ran, Err: fmt.Errorf("encode response: %w", err)}
 	}
 	d.b = b
 	s.draft, s.hasDraft = d, true
@@ -146,11 +146,11 @@ func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 		if b, err = rpc.Codec.Append(nil, v); err != nil {
 			why = err
 		} else if len(b) > maxDetail {
-			why = fmt.Sprintf("%d bytes, there may be %d", len(b), maxDetail)
+			why = fmt.Sprintf("%d bytes, limit %d", len(b), maxDetail)
 		}
 	}()
 	if why != nil {
-		log.Warn("detail of an error left out", "rpc", rpc.Name, "reason", why)
+		log.Warn("error detail dropped", "rpc", rpc.Name, "reason", why)
 		return nil, codec.EncodedID
 	}
 	return b, rpc.Codec.ID()

@@ -26,7 +26,7 @@ func TestEveryRequestIsAnswered(t *testing.T) {
 		text    string
 	}{
 		{"HandlerError", func(hg.Request) error { return errors.New("disk on fire") }, nil, hg.ErrHandler, "disk on fire"},
-		{"HandlerPanic", func(hg.Request) error { panic("oops") }, nil, hg.ErrPanic, "the target's log has it as "},
+		{"HandlerPanic", func(hg.Request) error { panic("oops") }, nil, hg.ErrPanic, "in the target's log"},
 		{"NoResponse", func(hg.Request) error { return nil }, nil, na.ErrNoResponse, ""},
 		{"NoResponseLater", func(h hg.Request) error { late = detached(h); return nil }, func() { drop(late) }, na.ErrNoResponse, ""},
 		{"RefusedOutputLater", func(h hg.Request) error { late = detached(h); return nil }, func() {

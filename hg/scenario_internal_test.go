@@ -298,7 +298,7 @@ func TestIdentitiesHaveALimit(t *testing.T) {
 	tag := last.tag()
 	require.EqualValues(t, maxSlot, tag&maxSlot)
 	require.ErrorIs(t, more.nextTag(), ErrAgain)
-	require.ErrorContains(t, more.nextTag(), "identities")
+	require.ErrorContains(t, more.nextTag(), "too many handles")
 }
 
 // TestUnknownBits checks that no unknown bit is accepted, whatever else the header has; nor is one
@@ -465,13 +465,13 @@ func TestByteLimitOfSession(t *testing.T) {
 	}
 	err := acquire(1, 1)
 	require.ErrorIs(t, err, ErrAgain)
-	require.ErrorContains(t, err, "49152 bytes are lent, 49152 of this session: 1 more exceed three quarters of what others leave of Config.MaxLent of 65536")
+	require.ErrorContains(t, err, "49152 bytes lent, 49152 of them by this session: 1 more exceed its share of Config.MaxLent of 65536")
 	require.NoError(t, acquire(limit/8, 2))
 	require.NoError(t, acquire(limit/16, 2), "three quarters of what the first leaves")
-	require.ErrorContains(t, acquire(1, 2), "of this session")
+	require.ErrorContains(t, acquire(1, 2), "by this session")
 	require.NoError(t, acquire(limit/16-1, 0))
 	require.NoError(t, acquire(1, 0), "calls of this side take what is left")
-	require.ErrorContains(t, acquire(1, 3), "65536 bytes are lent, 1 more exceed Config.MaxLent of 65536")
+	require.ErrorContains(t, acquire(1, 3), "65536 bytes lent, 1 more exceed Config.MaxLent of 65536")
 	b.release(3*(limit/4), account{session: 1})
 	b.release(limit/16, account{session: 2})
 	b.release(limit/8, account{session: 2})

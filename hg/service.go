@@ -284,7 +284,7 @@ func (s *service) isOverLocked() bool {
 		f.fate, f.byLibrary = na.NotRun, s.named.count > 0
 	}
 	if err := s.sent.Err; err != nil && na.CodeOf(err) != ErrCanceled {
-		f.code, f.text = failureOf(err).code, "the response could not be sent: "+err.Error()
+		f.code, f.text = failureOf(err).code, "send response: "+err.Error()
 	}
 	s.answerForLocked(f)
 	return s.holds == 0
@@ -450,7 +450,7 @@ func (s *service) logIfOverdue(now time.Duration) bool {
 func (s *service) answerDetached() {
 	s.mu.Lock()
 	if s.isUnansweredDetachedLocked() {
-		s.answerForLocked(errorBody{code: na.ErrNoResponse, fate: na.Ran, text: "the target has shut down, and nobody had answered"})
+		s.answerForLocked(errorBody{code: na.ErrNoResponse, fate: na.Ran, text: "the target has shut down before a response"})
 	}
 	s.unlock()
 }

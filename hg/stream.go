@@ -352,7 +352,7 @@ func (k *call) streamEndsLocked() (all []*na.Stream) {
 
 var (
 	errStreamClosed = na.WithText(ErrInvalid, "the stream was closed")
-	errNextCall     = na.WithText(ErrInvalid, "the handle has made another call, or is closed")
+	errNextCall     = na.WithText(ErrInvalid, "the handle was reused or closed")
 	errCallCanceled = na.WithText(ErrCanceled, "the call was canceled")
 	errReturned     = na.WithText(ErrCanceled, "the handler has returned")
 )

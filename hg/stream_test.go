@@ -364,7 +364,7 @@ func TestStreamsWithoutMemory(t *testing.T) {
 			n.Until(func() bool { return ran > before || o.calls > 0 })
 		}
 		said(t, o.err, hg.ErrExhausted)
-		require.ErrorContains(t, o.err, "no 1024 bytes to reserve for one more stream")
+		require.ErrorContains(t, o.err, "cannot reserve 1024 bytes for a stream")
 		require.Equal(t, na.NotRun, hg.FateOf(o.err))
 		last := all[len(all)-1]
 		_, err := last.Stream(0).Write([]byte("x"))

@@ -200,7 +200,7 @@ func (w *withdrawal) onAnswer(_ *na.Op, r na.Result) (ran int) {
 	code := na.CodeOf(r.Err)
 	switch {
 	case code == na.OK && answered:
-		h.ctx.nctx.Disconnect(r.Addr, na.WithText(na.ErrProtocol, "the peer answered a request that it said it had destroyed"))
+		h.ctx.nctx.Disconnect(r.Addr, na.WithText(na.ErrProtocol, "the peer responded to a request that it had withdrawn"))
 		w.settleLocked(TooLate)
 	case code == na.OK:
 		w.settleLocked(Withdrawn)

@@ -128,11 +128,11 @@ func (a *Agent) Send(s *Send) error {
 	case a.finishing:
 		return ErrFinished
 	case !a.local[s.From]:
-		return fmt.Errorf("impi: send from a process that is not local, %d", s.From.PID)
+		return fmt.Errorf("impi: send from non-local process %d", s.From.PID)
 	case !a.remote[s.To]:
-		return fmt.Errorf("impi: send to a process that the peer does not have, %d", s.To.PID)
+		return fmt.Errorf("impi: send to unknown process %d", s.To.PID)
 	case s.Rank < 0 || s.Tag < 0:
-		return fmt.Errorf("impi: send with rank %d and tag %d, want neither to be negative", s.Rank, s.Tag)
+		return fmt.Errorf("impi: send with rank %d and tag %d, want at least 0", s.Rank, s.Tag)
 	case a.sends[key] != nil || s.isActive():
 		return fmt.Errorf("%w: request %d of process %d", ErrActive, s.Request, s.From.PID)
 	case a.isFull():
@@ -212,7 +212,7 @@ func (s *Send) isActive() bool {
 func (a *Agent) Receive(r *Receive) error {
 	switch {
 	case !a.local[r.To]:
-		return fmt.Errorf("impi: receive by a process that is not local, %d", r.To.PID)
+		return fmt.Errorf("impi: receive at non-local process %d", r.To.PID)
 	case r.state != receiveIdle:
 		return ErrActive
 	case a.isFull():

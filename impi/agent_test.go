@@ -372,14 +372,14 @@ func TestRefusals(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxOperations: 3})
 	foreign := message(1, "")
 	foreign.From = bob
-	require.ErrorContains(t, l.a.Send(foreign), "not local")
+	require.ErrorContains(t, l.a.Send(foreign), "non-local")
 	unknown := message(1, "")
 	unknown.To = anna
-	require.ErrorContains(t, l.a.Send(unknown), "does not have")
+	require.ErrorContains(t, l.a.Send(unknown), "unknown process")
 	negative := message(1, "")
 	negative.Tag = -1
-	require.ErrorContains(t, l.a.Send(negative), "negative")
-	require.ErrorContains(t, l.a.Receive(byTag(1)), "not local")
+	require.ErrorContains(t, l.a.Send(negative), "want at least 0")
+	require.ErrorContains(t, l.a.Receive(byTag(1)), "non-local")
 
 	r := l.receive(byTag(1))
 	require.ErrorIs(t, l.b.Receive(r), impi.ErrActive)

@@ -20,7 +20,7 @@ func AuthFromEnv(lookup func(string) (string, bool)) (auth protocol.Auth, err er
 		signed, bad := strconv.ParseInt(text, 10, 64)
 		if bad != nil {
 			// The text does not contain the value, which is secret.
-			return protocol.Auth{}, fmt.Errorf("impi: IMPI_AUTH_KEY is not a number of 64 bits")
+			return protocol.Auth{}, fmt.Errorf("impi: IMPI_AUTH_KEY is not a 64-bit number")
 		}
 		key = uint64(signed)
 	}

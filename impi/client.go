@@ -56,9 +56,9 @@ func (c *Client) validate() error {
 	case c.PacketLen < 1:
 		return fmt.Errorf("impi: Client.PacketLen is %d, want at least 1", c.PacketLen)
 	case c.MaxTag < minMaxTag:
-		return fmt.Errorf("impi: largest tag is %d, want at least %d", c.MaxTag, minMaxTag)
+		return fmt.Errorf("impi: Client.MaxTag is %d, want at least %d", c.MaxTag, minMaxTag)
 	case c.CollXSize < Default || c.CollMaxLinear < Default:
-		return fmt.Errorf("impi: collective limits %d and %d, want at least 0, or %d", c.CollXSize, c.CollMaxLinear, Default)
+		return fmt.Errorf("impi: CollXSize is %d and CollMaxLinear %d, want at least 0, or %d", c.CollXSize, c.CollMaxLinear, Default)
 	}
 	for i, h := range c.Hosts {
 		if h.Port > math.MaxUint16 || h.Ackmark < 1 || h.Hiwater < h.Ackmark {
@@ -71,11 +71,11 @@ func (c *Client) validate() error {
 // checkVersions returns an error unless vs ascend and begin with 0.0, which every client must support.
 func checkVersions(vs []Version) error {
 	if len(vs) == 0 || vs[0] != (Version{}) {
-		return fmt.Errorf("impi: versions %v do not begin with 0.0", vs)
+		return fmt.Errorf("impi: versions %v, want 0.0 first", vs)
 	}
 	for i := 1; i < len(vs); i++ {
 		if !vs[i-1].isBefore(vs[i]) {
-			return fmt.Errorf("impi: versions %v do not ascend", vs)
+			return fmt.Errorf("impi: versions %v, want ascending order", vs)
 		}
 	}
 	return nil

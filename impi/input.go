@@ -45,9 +45,9 @@ func (a *Agent) parseHeader() (err error) {
 	switch {
 	case p.Type == PacketFini:
 	case !a.remote[p.Src]:
-		return violationError(p, "from a process that the peer does not have")
+		return violationError(p, "from unknown process")
 	case !a.local[p.Dest]:
-		return violationError(p, "for a process that is not local")
+		return violationError(p, "for non-local process")
 	}
 	if !p.Type.hasData() {
 		return nil
@@ -57,7 +57,7 @@ func (a *Agent) parseHeader() (err error) {
 	case uint64(p.Len) > uint64(a.config.MaxPacket) || uint64(p.Len) > p.MsgLen:
 		return violationError(p, "of %d bytes, for a message of %d", p.Len, p.MsgLen)
 	case !long && !whole:
-		return violationError(p, "with a part of a message of %d bytes, which must be sent in one packet", p.MsgLen)
+		return violationError(p, "with a fragment of a message of %d bytes", p.MsgLen)
 	}
 	a.data = make([]byte, 0, p.Len)
 	return nil
@@ -81,7 +81,7 @@ func (a *Agent) handlePacket(p *Packet, data []byte) error {
 	switch p.Type {
 	case PacketProtoAck:
 		if pr.unacked < a.config.Ackmark {
-			return violationError(p, "for %d packets, more than have been sent", a.config.Ackmark)
+			return violationError(p, "for %d packets, more than were sent", a.config.Ackmark)
 		}
 		pr.unacked -= a.config.Ackmark
 		a.markReady(pr)
@@ -128,7 +128,7 @@ func (a *Agent) handleFirst(pr *pair, p *Packet, data []byte) error {
 		}
 	}
 	if pr.held >= a.config.Hiwater {
-		return violationError(p, "beyond the %d that may be held", a.config.Hiwater)
+		return violationError(p, "beyond the limit of %d", a.config.Hiwater)
 	}
 	a.holdMessage(e)
 	return nil
@@ -164,7 +164,7 @@ func (a *Agent) handleRest(pr *pair, p *Packet, data []byte) error {
 	r := a.matched[p.DestRequest]
 	switch {
 	case r == nil || r.Packet.Src != p.Src || r.Packet.Dest != p.Dest || r.Packet.MsgLen != p.MsgLen:
-		return violationError(p, "does not belong to a message that is arriving")
+		return violationError(p, "without a message in progress")
 	case len(data) == 0 || uint64(len(data)) > p.MsgLen-r.offset:
 		return violationError(p, "of %d bytes, but %d are missing", len(data), p.MsgLen-r.offset)
 	}
@@ -191,7 +191,7 @@ func (r *Receive) truncatedError() error {
 // handleSyncAck handles a SYNCACK: the peer has received s.
 func (a *Agent) handleSyncAck(pr *pair, s *Send, p *Packet) error {
 	if s == nil || s.state != sendExposed && s.state != sendRefused {
-		return violationError(p, "for request %d, which expects none", p.SrcRequest)
+		return violationError(p, "for request %d, which expects no reply", p.SrcRequest)
 	}
 	if s.cancel == cancelWanted {
 		pr.cancels = removeFrom(pr.cancels, s)
@@ -227,7 +227,7 @@ func (a *Agent) queueReply(pr *pair, reply Packet) error {
 		return nil
 	}
 	if len(pr.replies)/2 >= a.config.Hiwater {
-		return violationError(&reply, "would be queued behind %d replies that the peer has not read", len(pr.replies))
+		return violationError(&reply, "exceeds %d unread replies", len(pr.replies))
 	}
 	pr.replies = append(pr.replies, reply)
 	a.markReady(pr)

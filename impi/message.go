@@ -11,7 +11,7 @@ var (
 	// ErrNotSent means that the channel has ended before any part of the message was sent.
 	ErrNotSent = errors.New("impi: not sent")
 	// ErrUnknown means that the channel has ended while the message was in flight. It may have been received.
-	ErrUnknown = errors.New("impi: channel ended, the message may have been received")
+	ErrUnknown = errors.New("impi: channel closed, delivery unknown")
 	// ErrTruncated means that the message is longer than the buffer of its receive, which has the beginning of the
 	// message.
 	ErrTruncated = errors.New("impi: message longer than the buffer")

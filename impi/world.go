@@ -67,7 +67,7 @@ func newWorldReader(size int) *worldReader {
 func (r *worldReader) readSet(s protocol.Set) error {
 	for rank := range r.world.Clients {
 		if !s.Mask.Has(rank) {
-			return fmt.Errorf("impi: client %d has not submitted label %v", rank, s.Label)
+			return fmt.Errorf("impi: label %v missing from client %d", s.Label, rank)
 		}
 	}
 	err := r.readLabel(s.Label, s.Data)
@@ -104,7 +104,7 @@ func (r *worldReader) readVersions(data []byte) error {
 			rank++
 		}
 		if rank < 0 || rank >= len(r.world.Clients) {
-			return fmt.Errorf("lists that do not belong to %d clients", len(r.world.Clients))
+			return fmt.Errorf("version lists do not match %d clients", len(r.world.Clients))
 		}
 		c := &r.world.Clients[rank]
 		c.Versions = append(c.Versions, v)
@@ -121,7 +121,7 @@ func (r *worldReader) readVersions(data []byte) error {
 func (r *worldReader) readPerClient(label protocol.Label, data []byte) error {
 	w := &r.world
 	if len(data) != 4*len(w.Clients) {
-		return fmt.Errorf("%d bytes of %d clients", len(data), len(w.Clients))
+		return fmt.Errorf("%d bytes for %d clients", len(data), len(w.Clients))
 	}
 	for rank := range w.Clients {
 		c, v := &w.Clients[rank], binary.BigEndian.Uint32(data[4*rank:])
@@ -134,13 +134,13 @@ func (r *worldReader) readPerClient(label protocol.Label, data []byte) error {
 			c.PacketLen = v
 			w.PacketLen = min(w.PacketLen, v)
 			if v < 1 {
-				return fmt.Errorf("client %d accepts no data", rank)
+				return fmt.Errorf("client %d has packet length 0", rank)
 			}
 		case LabelMaxTag:
 			c.MaxTag = int32(v)
 			w.MaxTag = min(w.MaxTag, c.MaxTag)
 			if c.MaxTag < minMaxTag {
-				return fmt.Errorf("client %d has a largest tag of %d", rank, c.MaxTag)
+				return fmt.Errorf("client %d has maximum tag %d", rank, c.MaxTag)
 			}
 		case LabelCollXSize:
 			c.CollXSize = int32(v)
@@ -179,7 +179,7 @@ func (r *worldReader) readPerHost(label protocol.Label, data []byte) error {
 		size = 16
 	}
 	if n := sumOf(r.hosts); int64(len(data)) != n*int64(size) {
-		return fmt.Errorf("%d bytes of %d hosts", len(data), n)
+		return fmt.Errorf("%d bytes for %d hosts", len(data), n)
 	}
 	for rank := range r.world.Clients {
 		c := &r.world.Clients[rank]
@@ -208,7 +208,7 @@ func (r *worldReader) readPerHost(label protocol.Label, data []byte) error {
 		if label == LabelHostProcs {
 			of := r.hostProcs[len(r.hostProcs)-len(c.Hosts):]
 			if n := sumOf(of); n != int64(r.procs[rank]) {
-				return fmt.Errorf("the hosts of client %d have %d processes, the client %d", rank, n, r.procs[rank])
+				return fmt.Errorf("hosts of client %d have %d processes, want %d", rank, n, r.procs[rank])
 			}
 		}
 	}
@@ -225,7 +225,7 @@ func (r *worldReader) readPerProc(label protocol.Label, data []byte) error {
 		}
 	}
 	if int64(len(data)) != n*int64(size) {
-		return fmt.Errorf("%d bytes of %d processes", len(data), n)
+		return fmt.Errorf("%d bytes for %d processes", len(data), n)
 	}
 	counts := r.hostProcs
 	for i := range r.world.Clients {

@@ -177,16 +177,16 @@ func TestBadSets(t *testing.T) {
 		data  []byte
 		why   string
 	}{
-		{LabelHosts, u32(1), "4 bytes of 2 clients"},
-		{LabelHosts, u32(0xFFFFFFFF, 0xFFFFFFFF), "32 bytes of 8589934590 hosts"},
-		{LabelProcs, u32(0xFFFFFFFF, 1), "the hosts of client 0 have 2 processes, the client 4294967295"},
-		{LabelHostAddr, make([]byte, 16), "16 bytes of 2 hosts"},
-		{LabelHostPort, u32(1, 2, 3), "12 bytes of 2 hosts"},
-		{LabelHostProcs, u32(1, 2), "the hosts of client 0 have 1 processes, the client 2"},
+		{LabelHosts, u32(1), "4 bytes for 2 clients"},
+		{LabelHosts, u32(0xFFFFFFFF, 0xFFFFFFFF), "32 bytes for 8589934590 hosts"},
+		{LabelProcs, u32(0xFFFFFFFF, 1), "hosts of client 0 have 2 processes, want 4294967295"},
+		{LabelHostAddr, make([]byte, 16), "16 bytes for 2 hosts"},
+		{LabelHostPort, u32(1, 2, 3), "12 bytes for 2 hosts"},
+		{LabelHostProcs, u32(1, 2), "hosts of client 0 have 1 processes, want 2"},
 		{LabelHostAckmark, u32(0, 1), "client 0, host 0: ackmark 0, hiwater 8"},
 		{LabelHostHiwater, u32(8, 1), "client 1, host 0: ackmark 2, hiwater 1"},
-		{LabelProcAddr, make([]byte, 47), "47 bytes of 3 processes"},
-		{LabelProcPID, make([]byte, 20), "20 bytes of 3 processes"},
+		{LabelProcAddr, make([]byte, 47), "47 bytes for 3 processes"},
+		{LabelProcPID, make([]byte, 20), "20 bytes for 3 processes"},
 	} {
 		_, err := worldOf(clients, func(s *protocol.Set) {
 			if s.Label == c.label {
@@ -200,7 +200,7 @@ func TestBadSets(t *testing.T) {
 			s.Mask = protocol.Mask{1}
 		}
 	})
-	require.EqualError(t, err, "impi: client 1 has not submitted label 0x2100")
+	require.EqualError(t, err, "impi: label 0x2100 missing from client 1")
 }
 
 // Whatever the labels hold, reading them ends, and takes no more memory than they have bytes.
@@ -263,7 +263,7 @@ func TestAuthFromEnv(t *testing.T) {
 	require.Equal(t, uint64(math.MaxUint64-1), *auth.Key)
 	env["IMPI_AUTH_KEY"] = "secret"
 	_, err = AuthFromEnv(lookup)
-	require.ErrorContains(t, err, "not a number")
+	require.ErrorContains(t, err, "not a 64-bit number")
 	require.NotContains(t, err.Error(), "secret")
 }
 

@@ -39,11 +39,11 @@ func (b Bulk) Bind(owner string) (Bulk, error) {
 	case err != nil:
 		return Bulk{}, err
 	case a.Addr().IsUnspecified():
-		return Bulk{}, errorf(ErrInvalid, "mercury: bind: %s cannot be reached by other processes: use an address of this machine", owner)
+		return Bulk{}, errorf(ErrInvalid, "mercury: bind: %s is not reachable by other processes", owner)
 	case b.IsNull():
-		return Bulk{}, errorf(ErrInvalid, "mercury: bind: the handle is HG_BULK_NULL")
+		return Bulk{}, errorf(ErrInvalid, "mercury: bind: null handle")
 	case b.Owner() != "" && b.Owner() != addrText(a):
-		return Bulk{}, errorf(ErrInvalid, "mercury: bind: the handle is bound to %s", b.Owner())
+		return Bulk{}, errorf(ErrInvalid, "mercury: bind: handle is already bound to %s", b.Owner())
 	}
 	b.wire.Owner = a
 	return b, nil

@@ -57,7 +57,7 @@ func (n *Node) Notify(ctx context.Context, addr string, id uint64, in []byte) er
 }
 
 // noResponseText is part of the error of a call without a response.
-const noResponseText = "no response: the target hangs, or is C and could not decode the request"
+const noResponseText = "no response: the target hangs, or a C target could not decode the request"
 
 // callWithDeadline makes a call or a notification, with Config.Timeout if ctx has no deadline.
 func (n *Node) callWithDeadline(ctx context.Context, name, addr string, id uint64, in []byte, flags uint8) ([]byte, error) {
@@ -224,7 +224,7 @@ func (c *conn) handleExpected(tag uint32, b []byte) error {
 	case err != nil:
 		err = &Error{Fate: Ran, Err: errorf(ErrProtocol, "%v", err)}
 	case !c.verifier.Header(r.Sums, r.Flags):
-		err = &Error{Fate: MaybeRan, Err: errorf(ErrChecksum, "%v: the header of the response", ErrChecksum)}
+		err = &Error{Fate: MaybeRan, Err: errorf(ErrChecksum, "%v in the response header", ErrChecksum)}
 	case r.Code != 0:
 		remote := &RemoteError{Code(r.Code)}
 		err = &Error{Fate: Ran, Err: remote}
@@ -239,7 +239,7 @@ func (c *conn) handleExpected(tag uint32, b []byte) error {
 		}
 		k.sums = r.Sums
 	case !c.verifier.Payload(r.Sums, payload):
-		err = &Error{Fate: Ran, Err: errorf(ErrChecksum, "%v: the output", ErrChecksum)}
+		err = &Error{Fate: Ran, Err: errorf(ErrChecksum, "%v in the output", ErrChecksum)}
 	default:
 		k.complete(slices.Clone(payload), nil)
 		return nil
@@ -252,7 +252,7 @@ func (c *conn) handleExpected(tag uint32, b []byte) error {
 func (c *conn) fetchOutput(ctx context.Context, tag uint32, b hgwire.Bulk, sums hgwire.Sums) ([]byte, error) {
 	defer c.acknowledge(tag, false)
 	if b.Len > uint64(c.node.cfg.MaxBody) {
-		return nil, errorf(ErrOverflow, "the output has %d bytes, Config.MaxBody is %d", b.Len, c.node.cfg.MaxBody)
+		return nil, errorf(ErrOverflow, "output of %d bytes, limit %d (Config.MaxBody)", b.Len, c.node.cfg.MaxBody)
 	}
 	out := make([]byte, b.Len)
 	r := Remote{node: c.node, conn: c, addr: c.addr, bulk: Bulk{b}}
@@ -263,7 +263,7 @@ func (c *conn) fetchOutput(ctx context.Context, tag uint32, b hgwire.Bulk, sums 
 		return nil, err
 	}
 	if !c.verifier.Payload(sums, out) {
-		return nil, errorf(ErrChecksum, "%v: the output", ErrChecksum)
+		return nil, errorf(ErrChecksum, "%v in the output", ErrChecksum)
 	}
 	return out, nil
 }

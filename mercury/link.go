@@ -47,7 +47,7 @@ func (n *Node) connTo(ctx context.Context, addr string) (*conn, error) {
 	if l == nil {
 		if len(n.conns)+n.setups >= n.cfg.MaxPeers {
 			n.mu.Unlock()
-			return nil, errorf(ErrAgain, "there are %d connections: Config.MaxPeers", n.cfg.MaxPeers)
+			return nil, errorf(ErrAgain, "limit of %d connections reached (Config.MaxPeers)", n.cfg.MaxPeers)
 		}
 		n.setups++
 		l = &pendingDial{done: make(chan struct{})}
@@ -79,7 +79,7 @@ func (n *Node) dial(l *pendingDial, a netip.AddrPort) {
 		select {
 		case <-time.After(pause):
 		case <-l.ctx.Done():
-			err = errorf(ErrUnreachable, "%v: the peer refuses a second connection of this port", ErrUnreachable)
+			err = errorf(ErrUnreachable, "%v: peer refused a second connection from this port", ErrUnreachable)
 		}
 	}
 	l.cancel()
@@ -95,8 +95,8 @@ func (n *Node) dial(l *pendingDial, a netip.AddrPort) {
 }
 
 var (
-	errNack    = errorf(ErrExists, "the peer has another connection with this node")
-	errSwapped = errorf(ErrUnsupported, "the peer has another byte order")
+	errNack    = errorf(ErrExists, "peer has another connection to this node")
+	errSwapped = errorf(ErrUnsupported, "byte order of the peer is not supported")
 )
 
 // dialOnce makes one attempt to connect to a. It returns errNack if the peer refuses a second connection, or l is
@@ -119,11 +119,11 @@ func (n *Node) dialOnce(l *pendingDial, a netip.AddrPort) error {
 	switch {
 	case CodeOf(err) == ErrUnsupported:
 	case err != nil:
-		err = errorf(ErrUnreachable, "%v: no set-up: %v", ErrUnreachable, err)
+		err = errorf(ErrUnreachable, "%v: set-up failed: %v", ErrUnreachable, err)
 	case s.Kind == xnet.Refuse:
 		err = errNack
 	case s.Kind != xnet.Accept || s.Version != 0:
-		err = errorf(ErrProtocol, "the peer answers the set-up with kind %d, version %d", s.Kind, s.Version)
+		err = errorf(ErrProtocol, "unexpected set-up response of kind %d, version %d", s.Kind, s.Version)
 	case s.Swapped:
 		err = errSwapped
 	}
@@ -254,7 +254,7 @@ func (n *Node) admit(nc net.Conn) *conn {
 	c.start()
 	n.mu.Unlock()
 	if old != nil {
-		old.fail(errorf(ErrPeerLost, "%v: the peer was restarted and has another connection", ErrPeerLost))
+		old.fail(errorf(ErrPeerLost, "%v: replaced by a connection of the restarted peer", ErrPeerLost))
 	}
 	return c
 }
@@ -264,7 +264,7 @@ func (n *Node) admit(nc net.Conn) *conn {
 func (n *Node) refuseSetup(nc net.Conn, peer netip.AddrPort, s xnet.Setup, err error) bool {
 	switch {
 	case err == nil && s.Kind != xnet.Request:
-		err = errorf(ErrProtocol, "the first set-up message is of kind %d", s.Kind)
+		err = errorf(ErrProtocol, "unexpected set-up message of kind %d", s.Kind)
 	case err == nil && s.Swapped:
 		err = errSwapped
 	case err == nil:

@@ -30,9 +30,9 @@ func Lookup(ctx context.Context, addr string) (string, error) {
 		case ctx.Err() != nil:
 			return "", contextError(ctx, "lookup of "+host)
 		case err != nil:
-			return "", errorf(ErrUnreachable, "mercury: lookup of %s: %v", host, err)
+			return "", errorf(ErrUnreachable, "mercury: lookup %s: %v", host, err)
 		case len(all) == 0:
-			return "", errorf(ErrUnreachable, "mercury: lookup of %s: the name has no IPv4 address", host)
+			return "", errorf(ErrUnreachable, "mercury: lookup %s: no IPv4 address", host)
 		}
 		ip = all[0].Unmap()
 	}

@@ -22,7 +22,7 @@ func MargoID(name string, provider uint16) uint64 { return hgwire.MargoID(name, 
 // trimOutput removes the prefix of an output. Margo sends its errors in this prefix, not in the header of the response.
 func (w margoPrefix) trimOutput(b []byte) ([]byte, error) {
 	if len(b) < w.out {
-		return nil, errorf(ErrProtocol, "the output has %d bytes, want at least %d: the target does not use Margo", len(b), w.out)
+		return nil, errorf(ErrProtocol, "output of %d bytes, want at least %d (not a Margo target)", len(b), w.out)
 	}
 	if w.out > 0 && b[0]|b[1]|b[2]|b[3] != 0 {
 		code := Code(b[0])
@@ -76,11 +76,11 @@ type Provider struct {
 func (n *Node) Provide(id uint16, identity string) (*Provider, error) {
 	p := &Provider{node: n, id: id, identity: identity}
 	if strings.IndexByte(identity, 0) >= 0 {
-		return nil, errorf(ErrInvalid, "mercury: provider %d: the identity contains a zero byte", id)
+		return nil, errorf(ErrInvalid, "mercury: provider %d: identity contains a zero byte", id)
 	}
 	answer := func(context.Context, struct{}) (string, error) { return identity, nil }
 	if !p.addHandler(identityRPC.At(id).id, identityRPC.newHandler(answer)) {
-		return nil, errorf(ErrExists, "mercury: provider %d is served already: close it, or use another id", id)
+		return nil, errorf(ErrExists, "mercury: provider %d already exists", id)
 	}
 	return p, nil
 }
@@ -153,7 +153,7 @@ func (n *Node) EnableShutdown(stop func()) {
 func ShutdownRemote(ctx context.Context, n *Node, addr string) error {
 	ret, err := shutdownRPC.Call(ctx, n, addr, struct{}{})
 	if err == nil && ret != 0 {
-		err = &Error{"call", addr, shutdownRPC.id, Ran, errorf(ErrPermission, "%v: the process has not called margo_enable_remote_shutdown", ErrPermission)}
+		err = &Error{"call", addr, shutdownRPC.id, Ran, errorf(ErrPermission, "%v: margo_enable_remote_shutdown is not set", ErrPermission)}
 	}
 	return err
 }

@@ -61,7 +61,7 @@ type buffer struct {
 }
 
 // errRevoked is the error of an access to a memory after revoke.
-var errRevoked = errorf(ErrRevoked, "the memory is no longer lent")
+var errRevoked = errorf(ErrRevoked, "the memory is no longer accessible")
 
 // Access is what peers may do with lent memory.
 type Access uint8
@@ -109,7 +109,7 @@ func (n *Node) Lend(buf []byte, access Access, peers ...string) (*Region, error)
 // not fit into a message, and the target reads it with a transfer of its own.
 func (n *Node) LendSegments(bufs [][]byte, access Access, peers ...string) (*Region, error) {
 	if access == 0 || access&^(Read|Write) != 0 || !slices.ContainsFunc(bufs, func(b []byte) bool { return len(b) > 0 }) {
-		return nil, errorf(ErrInvalid, "mercury: lend: the memory is empty, or the access is not Read, Write or both")
+		return nil, errorf(ErrInvalid, "mercury: lend: empty memory or invalid access")
 	}
 	for i, p := range peers {
 		a, err := parseAddr(p)

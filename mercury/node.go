@@ -80,7 +80,7 @@ func (cfg *Config) normalize() error {
 	if cfg.Checksums > Off || cfg.MessageSize < 512 || cfg.MessageSize > maxMessage ||
 		cfg.MaxBody < 0 || cfg.MaxBody > hgwire.MaxBulk || cfg.Budget < 0 ||
 		cfg.MaxPeers < 0 || cfg.MaxActive < 0 || cfg.MaxQueued < 0 || cfg.SetupTimeout < 0 {
-		return errorf(ErrInvalid, "mercury: open: a negative field of Config, MessageSize not 512 to %d, or unknown Checksums", maxMessage)
+		return errorf(ErrInvalid, "mercury: open: invalid Config: negative field, MessageSize outside 512 to %d, or unknown Checksums", maxMessage)
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 	}
 	if at.Addr().IsUnspecified() && !cfg.AnyInterface {
 		return nil, errorf(ErrInvalid,
-			"mercury: open %s: every machine on the network could call, unencrypted: use one address, or set Config.AnyInterface", addr)
+			"mercury: open %s: listening on all interfaces requires Config.AnyInterface", addr)
 	}
 	ln, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
 	if err != nil {
@@ -166,11 +166,11 @@ func parseAddr(addr string) (netip.AddrPort, error) {
 	a, err := netip.ParseAddrPort(strings.Replace(rest, "localhost:", "127.0.0.1:", 1))
 	if strings.HasPrefix(addr, oldScheme) {
 		return a, errorf(ErrUnsupported,
-			"mercury: %q is the address of a process with libfabric before 1.18, or with its provider ofi_rxm: update libfabric there", addr)
+			"mercury: address %q uses the unsupported provider ofi_rxm (update libfabric to 1.18 there)", addr)
 	}
 	if !ok || err != nil || !a.Addr().Is4() {
 		return a, errorf(ErrInvalid,
-			"mercury: %q is not an address: want %s, an IPv4 address and a port; mercury.Lookup resolves names", addr, scheme)
+			"mercury: invalid address %q, want %s and an IPv4 address with a port", addr, scheme)
 	}
 	return a, nil
 }
@@ -263,7 +263,7 @@ func (n *Node) logRefusal(peer netip.AddrPort, reason error) {
 	}
 	n.mu.Unlock()
 	if !isLogged {
-		n.logger().Warn("mercury: a peer with another protocol is refused; not logged again for its host",
+		n.logger().Warn("mercury: refused a peer with another protocol; not logged again for its host",
 			"peer", peer, "reason", r.reason)
 	}
 }

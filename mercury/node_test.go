@@ -199,7 +199,7 @@ func TestNoResponse(t *testing.T) {
 	_, err := origin.Call(context.Background(), target.Addr(), 1, nil)
 	require.ErrorIs(t, err, mercury.ErrTimeout)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "the target hangs, or is C and could not decode the request")
+	require.ErrorContains(t, err, "the target hangs, or a C target could not decode the request")
 	require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))
 
 	addr, accept, _ := listen(t)

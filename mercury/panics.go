@@ -23,9 +23,9 @@ func (n *Node) Panics() int64 { return n.panics.Load() }
 // recordPanic counts and logs a recovered panic, and returns the error of the connection.
 func (n *Node) recordPanic(v any, peer string) error {
 	n.panics.Add(1)
-	n.logger().Error("mercury: a panic while the bytes of a peer were handled: the connection is closed, please report it",
+	n.logger().Error("mercury: panic while handling data from a peer; connection closed, please report it",
 		"peer", peer, "panic", v, "stack", string(debug.Stack()))
-	return errorf(ErrPeerLost, "%v: this side panicked while it handled the bytes of the peer: %v", ErrPeerLost, v)
+	return errorf(ErrPeerLost, "%v: panic while handling data from the peer: %v", ErrPeerLost, v)
 }
 
 // rescue recovers from a panic of a goroutine that handles the bytes of the peer of c, and closes c. It must be

@@ -35,7 +35,7 @@ func (c *conn) checksums(ctx context.Context) (bool, error) {
 		select {
 		case <-probing:
 		case <-ctx.Done():
-			return false, contextError(ctx, "the peer does not respond to the request that detects its checksums: set Config.Checksums")
+			return false, contextError(ctx, "no response to checksum detection, set Config.Checksums")
 		case <-c.done:
 			return false, c.endError()
 		}

@@ -205,7 +205,7 @@ func (r *connReader) handleMessage() error {
 		o, ok := c.pendingReads.pop()
 		c.mu.Unlock()
 		if !ok || h.Payload() != o.n {
-			return errorf(ErrProtocol, "a read response of %d bytes does not match the oldest read", h.Payload())
+			return errorf(ErrProtocol, "unexpected read response of %d bytes", h.Payload())
 		}
 		return r.handleReadResponse(o)
 	case xnet.Write:
@@ -215,7 +215,7 @@ func (r *connReader) handleMessage() error {
 		return c.handleAck()
 	}
 	if h.Payload() > maxMessage {
-		return errorf(ErrProtocol, "the message has %d bytes, the limit is %d", h.Payload(), maxMessage)
+		return errorf(ErrProtocol, "message of %d bytes, limit %d", h.Payload(), maxMessage)
 	}
 	b, err := r.next(int(h.Payload()))
 	callFailpoint(b)
@@ -227,7 +227,7 @@ func (r *connReader) handleMessage() error {
 	case h.Op == xnet.Tagged:
 		return c.handleExpected(uint32(h.Tag), b)
 	}
-	return errorf(ErrProtocol, "the message has no tag")
+	return errorf(ErrProtocol, "untagged message")
 }
 
 // serveRead queues the response to a read of the peer.
@@ -239,7 +239,7 @@ func (c *conn) serveRead(h *xnet.Header) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.jobs) >= maxJobs {
-		return errorf(ErrOverflow, "the peer has %d reads in flight", maxJobs)
+		return errorf(ErrOverflow, "peer exceeded %d reads in flight", maxJobs)
 	}
 	c.jobs = append(c.jobs, &dataMessage{head: xnet.Header{Op: xnet.ReadResp}, spans: spans})
 	return nil
@@ -253,7 +253,7 @@ func (r *connReader) serveWrite() error {
 		return err
 	}
 	if n := payloadLen(spans); n != r.header.Payload() {
-		return errorf(ErrProtocol, "the write has %d bytes for memory of %d", r.header.Payload(), n)
+		return errorf(ErrProtocol, "write of %d bytes to memory of %d", r.header.Payload(), n)
 	}
 	deliver := r.header.Flags&(xnet.Deliver|xnet.Commit) != 0
 	for i := range spans {

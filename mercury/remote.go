@@ -85,7 +85,7 @@ func (r *Remote) checkAccess(op string, access Access, n int, off int64) error {
 		return r.wrapError(op, errorf(ErrInvalid, "the handle is bound to %s", owner))
 	}
 	if r.bulk.Access()&access == 0 {
-		return r.wrapError(op, errorf(ErrPermission, "the handle does not allow it"))
+		return r.wrapError(op, errorf(ErrPermission, "not allowed by the handle"))
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func (c *conn) handleAck() error {
 	defer c.mu.Unlock()
 	o, ok := c.pendingWrites.pop()
 	if !ok {
-		return errorf(ErrProtocol, "an acknowledgement without a write")
+		return errorf(ErrProtocol, "unexpected write acknowledgement")
 	}
 	o.transfer.done += int(o.n)
 	o.transfer.endLocked(nil)

@@ -293,5 +293,5 @@ func TestOldLibfabric(t *testing.T) {
 	n := open(t, mercury.Config{})
 	_, err := n.Call(within(t), "ofi+tcp;ofi_rxm://127.0.0.1:1", 1, nil)
 	require.ErrorIs(t, err, mercury.ErrUnsupported)
-	require.ErrorContains(t, err, "update libfabric there")
+	require.ErrorContains(t, err, "update libfabric to 1.18 there")
 }

@@ -54,8 +54,8 @@ func TestOtherProtocols(t *testing.T) {
 	swapped[24], swapped[31] = 0, 1
 	for _, c := range []struct{ begins, answer, words string }{
 		{rxmRequest, rxmRefusal, "ofi_rxm: update Mercury to 2.3 or later, and libfabric to 1.18 or later"},
-		{string(swapped), "", "another byte order"},
-		{string((&xnet.Setup{Kind: xnet.Accept, Port: 7}).Append(nil)), "", "set-up message is of kind 1"},
+		{string(swapped), "", "byte order of the peer"},
+		{string((&xnet.Setup{Kind: xnet.Accept, Port: 7}).Append(nil)), "", "set-up message of kind 1"},
 		{"GET / HTTP/1.1\r\n\r\n", "", "set-up version 71, want 3"},
 		{"", "", ""},
 	} {
@@ -91,7 +91,7 @@ func TestOtherProtocols(t *testing.T) {
 		require.EqualValues(t, 15, r.Code)
 	}
 	said := log.take()
-	require.Contains(t, said, "protocol version is 4, want 5")
+	require.Contains(t, said, "protocol version 4, want 5")
 	require.Equal(t, 1, strings.Count(said, "refused"))
 	d.request(2, echoID, 0, []byte("in"))
 	_, out := d.response(2)

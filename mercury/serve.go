@@ -80,7 +80,7 @@ func (r *Request) respond(code int8, out []byte) error {
 	if size := hgwire.HeaderSize(h.Flags != 0); len(out)+size > c.node.cfg.MessageSize && r.flags&hgwire.NoReply == 0 {
 		var err error
 		if int64(len(out)) > c.node.cfg.MaxBody {
-			return errorf(ErrOverflow, "mercury: respond: the output has %d bytes, Config.MaxBody is %d", len(out), c.node.cfg.MaxBody)
+			return errorf(ErrOverflow, "mercury: respond: output of %d bytes, limit %d (Config.MaxBody)", len(out), c.node.cfg.MaxBody)
 		}
 		if region, err = c.node.newRegion([][]byte{slices.Clone(out)}, Read, c, nil); err != nil {
 			return err
@@ -107,7 +107,7 @@ func (r *Request) respond(code int8, out []byte) error {
 		c.mu.Unlock()
 		region.Close()
 		return errorf(ErrNoMemory,
-			"mercury: respond: the peer has not read earlier output of four times Config.MaxBody, before this of %d bytes", region.size)
+			"mercury: respond: output of %d bytes exceeds the limit of unread output (4*Config.MaxBody)", region.size)
 	}
 	r.answered = true
 	if r.flags&hgwire.NoReply != 0 {

@@ -82,7 +82,7 @@ func TestTyped(t *testing.T) {
 	wrong := mercury.DefineID[sumIn, string]("sum", sum.ID())
 	_, err = wrong.Call(within(t), origin, target.Addr(), sumIn{40, 2})
 	require.ErrorIs(t, err, mercury.ErrProtocol)
-	require.PanicsWithValue(t, "mercury: method m: proc: int has no fixed width: use int32 or int64, whichever C has",
+	require.PanicsWithValue(t, "mercury: method m: proc: int has no fixed width, want int32 or int64",
 		func() { mercury.Define[int, int32]("m") })
 }
 
@@ -122,5 +122,5 @@ func TestMargoBytes(t *testing.T) {
 	require.EqualValues(t, 9, mercury.CodeOf(err))
 	target.Handle(mercury.MargoID("__identity__", 9), func(r *mercury.Request) { _ = r.Respond([]byte{0}) })
 	_, err = mercury.Identity(within(t), origin, target.Addr(), 9)
-	require.ErrorContains(t, err, "does not use Margo")
+	require.ErrorContains(t, err, "not a Margo target")
 }

@@ -65,7 +65,7 @@ func (c *conn) appendHeaderLocked(h *xnet.Header, payload int) {
 	c.nextID++
 	c.out = h.Append(c.out, payload)
 	if len(c.out) > maxUnread && c.err == nil {
-		go c.fail(errorf(ErrPeerLost, "%v: the peer does not read", ErrPeerLost))
+		go c.fail(errorf(ErrPeerLost, "%v: write blocked", ErrPeerLost))
 	}
 }
 
@@ -215,7 +215,7 @@ func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 
 // accessError returns the error of a connection whose peer has accessed memory without permission.
 func (c *conn) accessError() error {
-	return errorf(ErrRevoked, "the peer has accessed memory without permission, or that is no longer lent")
+	return errorf(ErrRevoked, "peer accessed memory without permission")
 }
 
 // fillLocked copies the next bytes of j to b. It returns false if the memory is revoked.

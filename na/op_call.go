@@ -222,7 +222,7 @@ func (e *endpoint) abandonCall(t ticket, err error) {
 		l, id, isCall := o.session, o.id, o.kind == kindCall
 		if isCall && id != 0 && err == ErrTimeout && o.x != nil {
 			for _, s := range o.x.streams {
-				s.resetLocked(ErrTimeout, "the deadline of the call has passed")
+				s.resetLocked(ErrTimeout, "deadline exceeded")
 			}
 		}
 		if err == ErrTimeout {

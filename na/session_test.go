@@ -64,11 +64,11 @@ func TestHandshakeRefuses(t *testing.T) {
 			g.Versions = frame.Range{Oldest: 9, Newest: 9}
 		},
 		"the listening side 5 to 6; upgrade the listening side": func(g *frame.Greeting) { g.Versions = frame.Range{Oldest: 5, Newest: 6} },
-		"offers 0 envelopes":         func(g *frame.Greeting) { g.Envelopes = 0 },
-		"offers 4097 envelopes":      func(g *frame.Greeting) { g.Envelopes = 4097 },
-		"of 255 bytes":               func(g *frame.Greeting) { g.Eager = 255 },
-		"of 49153 bytes":             func(g *frame.Greeting) { g.Eager = 48<<10 + 1 },
-		"for another context":        func(g *frame.Greeting) { g.Target = 1 },
+		"offers 0 envelopes":              func(g *frame.Greeting) { g.Envelopes = 0 },
+		"offers 4097 envelopes":           func(g *frame.Greeting) { g.Envelopes = 4097 },
+		"of 255 bytes":                    func(g *frame.Greeting) { g.Eager = 255 },
+		"of 49153 bytes":                  func(g *frame.Greeting) { g.Eager = 48<<10 + 1 },
+		"for another context":             func(g *frame.Greeting) { g.Target = 1 },
 		"connects to this process itself": func(g *frame.Greeting) { g.Incarnation = [16]byte{} },
 	} {
 		s := newScript(t, Config{})

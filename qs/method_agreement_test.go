@@ -194,10 +194,10 @@ func TestDisagreements(t *testing.T) {
 	}{
 		// Fields.
 		{"the same", method(keyOnly{"k"}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
-		{"a field more at the client", method(keyCount{"k", 1}, text, nil), method(nothing, text, nil), nil, `Count of qs_test.keyOnly: the receiver's type does not have the field`, false},
+		{"a field more at the client", method(keyCount{"k", 1}, text, nil), method(nothing, text, nil), nil, `Count of qs_test.keyOnly: unknown field`, false},
 		{"a field more at the client, which is zero", method(keyCount{"k", 0}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
 		{"a field more at the server", method(keyOnly{"k"}, text, nil), method(keyCount{}, text, nil), saw{"{Key:k Count:0}"}, "", true},
-		{"a field with another name", method(keyName{"k"}, text, nil), method(nothing, text, nil), nil, `Name of qs_test.keyOnly: the receiver's type does not have the field`, false},
+		{"a field with another name", method(keyName{"k"}, text, nil), method(nothing, text, nil), nil, `Name of qs_test.keyOnly: unknown field`, false},
 		{"a field of another type", method(keyOnly{"k"}, text, nil), method(keyNumber{}, text, nil), nil, `decode into \*qs_test.keyNumber: Key: .*(invalid|unexpected) code`, false},
 		{"a field of another type, back", method(keyNumber{7}, text, nil), method(nothing, text, nil), nil, `decode into \*qs_test.keyOnly: Key: .*(invalid|unexpected) code`, false},
 		{"a smaller integer that fits", method(struct{ N int64 }{7}, text, nil), method(struct{ N int8 }{}, text, nil), saw{"{N:7}"}, "", true},
@@ -209,7 +209,7 @@ func TestDisagreements(t *testing.T) {
 		{"a struct for a string", method(keyOnly{"k"}, text, nil), method("", text, nil), nil, `decode into \*string: .*(invalid|unexpected) code`, false},
 		{"no input, for some", method(struct{}{}, text, nil), method(nothing, text, nil), saw{"{Key:}"}, "", true},
 		{"an output with more fields", method(keyOnly{"k"}, text, nil), method(nothing, more, nil), saw{"{Key:k}"}, "", true},
-		{"an output with fewer fields", method(keyOnly{"k"}, more, nil), method(nothing, text, nil), nil, `More of qs_test.sawMore: the sender did not send the field`, true},
+		{"an output with fewer fields", method(keyOnly{"k"}, more, nil), method(nothing, text, nil), nil, `More of qs_test.sawMore: missing field`, true},
 		{"an integer for a float", method(int64(1<<53+1), text, nil), method(0.0, text, nil), nil, "9007199254740993 into float64: the integer does not fit", false},
 		{"an output of another type", method(keyOnly{"k"}, number, nil), method(nothing, text, nil), nil, `decode into \*qs_test.sawNumber: Saw: .*(invalid|unexpected) code`, true},
 		{"an output that is a string", method(keyOnly{"k"}, text, nil), method(nothing, str, nil), nil, `decode into \*qs_test.saw: .*(invalid|unexpected) code`, true},
@@ -244,10 +244,10 @@ func TestDisagreements(t *testing.T) {
 		{"a method, of a stream", stream(keyOnly{"k"}, text, nil), method(nothing, text, nil), nil, `as a stream \(DefineStream\), and here it is a method \(Define\)`, false},
 		{"raw ones", stream([]byte("0123456789abcdefghi"), raw, codec.Raw), method([]byte{}, raw, codec.Raw), nil, `as a stream \(DefineStream\)`, false},
 		{"raw ones, back", method([]byte("0123456789abcdefghi"), raw, codec.Raw), stream([]byte{}, raw, codec.Raw), nil, `as a method \(Define\)`, false},
-		{"a one-way method, called", method(keyOnly{"k"}, text, nil), oneWay(nothing), nil, "is one-way on one side only", false},
+		{"a one-way method, called", method(keyOnly{"k"}, text, nil), oneWay(nothing), nil, "is one-way at one side only", false},
 		{"a method, sent to", oneWay(keyOnly{"k"}), method(nothing, text, nil), nil, "", false}, // counted, and logged, at the server
 		{"a stream, sent to", oneWay(keyOnly{"k"}), stream(nothing, text, nil), nil, "", false},
-		{"a one-way method, of a stream", stream(keyOnly{"k"}, text, nil), oneWay(nothing), nil, "is one-way on one side only", false},
+		{"a one-way method, of a stream", stream(keyOnly{"k"}, text, nil), oneWay(nothing), nil, "is one-way at one side only", false},
 
 		// Items.
 		{"a stream", stream(keyOnly{"k"}, text, nil), stream(nothing, text, nil), []saw{{"{Key:k}"}}, "", true},
@@ -260,13 +260,13 @@ func TestDisagreements(t *testing.T) {
 
 		// Codecs.
 		{"raw", method([]byte("k"), raw, codec.Raw), method([]byte{}, raw, codec.Raw), []byte("[107]"), "", true},
-		{"raw for msgpack", method([]byte("\xa1k"), str, codec.Raw), method("", str, nil), nil, "encoded with codec raw, and decoded with msgpack", false},
-		{"msgpack for raw", method("k", str, nil), method([]byte{}, raw, codec.Raw), nil, "encoded with codec msgpack, and decoded with raw", false},
+		{"raw for msgpack", method([]byte("\xa1k"), str, codec.Raw), method("", str, nil), nil, "encoded with codec raw, decoded with msgpack", false},
+		{"msgpack for raw", method("k", str, nil), method([]byte{}, raw, codec.Raw), nil, "encoded with codec msgpack, decoded with raw", false},
 		{"JSON", method(keyOnly{"k"}, text, j), method(nothing, text, j), saw{"{Key:k}"}, "", true},
-		{"JSON for msgpack", method(keyOnly{"k"}, text, j), method(nothing, text, nil), nil, "encoded with codec 200, and decoded with msgpack", false},
-		{"msgpack for JSON", method(keyOnly{"k"}, text, nil), method(nothing, text, j), nil, "encoded with codec msgpack, and decoded with json", false},
+		{"JSON for msgpack", method(keyOnly{"k"}, text, j), method(nothing, text, nil), nil, "encoded with codec 200, decoded with msgpack", false},
+		{"msgpack for JSON", method(keyOnly{"k"}, text, nil), method(nothing, text, j), nil, "encoded with codec msgpack, decoded with json", false},
 		{"a stream in JSON", stream(keyOnly{"k"}, text, j), stream(nothing, text, j), []saw{{"{Key:k}"}}, "", true},
-		{"a stream in JSON for msgpack", stream(keyOnly{"k"}, text, j), stream(nothing, text, nil), nil, "encoded with codec 200, and decoded with msgpack", false},
+		{"a stream in JSON for msgpack", stream(keyOnly{"k"}, text, j), stream(nothing, text, nil), nil, "encoded with codec 200, decoded with msgpack", false},
 		{"a Source in JSON", method(keySource{"k", lent()}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
 		{"a From in JSON", method(keySource{"k", qs.Reader(strings.NewReader("x"))}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
 		{"a Sink in JSON", method(keySink{"k", qs.Buffer(room)}, text, j), method(keySink{}, text, j), nil, "codec json does not encode To of .*keySink", false},
@@ -348,10 +348,10 @@ func TestDefineRefusesTypes(t *testing.T) {
 		define()
 		t.Error("not refused:", want)
 	}
-	refused(`^qs: method types/chan cannot have this type: .*\.C is of type chan int, which is not encoded`,
+	refused(`^qs: method types/chan cannot have this type: .*\.C has type chan int, which has no encoding`,
 		func() { qs.Define[struct{ C chan int }, int]("types/chan") })
-	refused(`func\(\) is of type func\(\), which is not encoded`, func() { qs.Define[int, func()]("types/func") })
-	refused(`\.P is of type uintptr, which is not encoded`, func() { qs.DefineStream[int, struct{ P uintptr }]("types/item") })
+	refused(`func\(\) has type func\(\), which has no encoding`, func() { qs.Define[int, func()]("types/func") })
+	refused(`\.P has type uintptr, which has no encoding`, func() { qs.DefineStream[int, struct{ P uintptr }]("types/item") })
 	refused(`unexported, a struct of which no field is exported`, func() { qs.DefineOneWay[unexported]("types/oneway") })
 	refused(`codec: raw: int is neither \[\]byte nor string`, func() { qs.Define[int, []byte]("types/raw", qs.WithCodec(codec.Raw)) })
 	qs.Define[struct{ C chan int }, unexported]("types/json", qs.WithCodec(jsonCodec{}))

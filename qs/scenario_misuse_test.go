@@ -108,7 +108,7 @@ func TestGuide(t *testing.T) {
 		require.Contains(t, string(guide), "`"+says+"`")
 	}
 	_, err = qs.Define[struct{ X, other int }, struct{ Z int }]("test/double").Call(ctx, to, struct{ X, other int }{1, 2})
-	require.ErrorContains(t, err, "Z of struct { Z int }: the sender did not send the field")
+	require.ErrorContains(t, err, "Z of struct { Z int }: missing field")
 }
 
 func TestNilHandler(t *testing.T) {

@@ -88,7 +88,7 @@ func talkMany(ctx context.Context, to qs.Peer, many int) error {
 	one := manyTalk.Call(ctx, to, 7)
 	_, err := one.Receive()
 	one.Close()
-	if want := fmt.Sprintf("%d streams of this process are open at the peer (hg.Config.MaxStreamsPerPeer)", many); !errors.Is(err, qs.ErrExhausted) ||
+	if want := fmt.Sprintf("limit of %d open streams per peer reached (hg.Config.MaxStreamsPerPeer)", many); !errors.Is(err, qs.ErrExhausted) ||
 		qs.FateOf(err) != qs.NotRun || !strings.Contains(err.Error(), want) {
 		return fmt.Errorf("one more: got %w, want %q", err, want)
 	}

@@ -20,7 +20,7 @@ const (
 )
 
 // errWriteTimeout is the error of a member that accepts no bytes.
-var errWriteTimeout = errors.New("write timeout: the member does not read")
+var errWriteTimeout = errors.New("write timeout")
 
 // A conn is a connection at the server. One goroutine reads and one writes, so that the server still reads from a
 // member that does not read.

@@ -60,7 +60,7 @@ func FromEnv(lookup func(string) (string, bool), port int) (Place, error) {
 		key, err := hex.DecodeString(text)
 		if err != nil || len(key) == 0 {
 			// The text does not contain the value, which is secret.
-			return Place{}, errors.New("rendezvous: " + EnvKey + " is not a string of hexadecimal digits")
+			return Place{}, errors.New("rendezvous: " + EnvKey + " is not hexadecimal")
 		}
 		p.Secret = key
 	}
@@ -79,7 +79,7 @@ func FromEnv(lookup func(string) (string, bool), port int) (Place, error) {
 		p.Addr, p.Serve = net.JoinHostPort(host, strconv.Itoa(port)), p.Rank == 0
 	default:
 		return Place{}, fmt.Errorf(
-			"rendezvous: there are %d processes, and neither %s nor SLURM_JOB_NODELIST is set: set %[2]s to the address of the server",
+			"rendezvous: no server address for %d processes: set %s or SLURM_JOB_NODELIST",
 			p.Size, EnvAddr)
 	}
 	return p, nil

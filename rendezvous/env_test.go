@@ -43,10 +43,10 @@ func TestFromEnv(t *testing.T) {
 		"QS_RANK=2 QS_SIZE=2":             "QS_RANK is 2, but QS_SIZE is 2",
 		"QS_RANK=-1 QS_SIZE=2":            `QS_RANK is "-1", want a number`,
 		"QS_RANK=1 QS_SIZE=many":          `QS_SIZE is "many", want a number`,
-		"QS_RANK=1 QS_SIZE=2":             "neither QS_RENDEZVOUS nor SLURM_JOB_NODELIST is set",
-		"QS_RENDEZVOUS_KEY=secret":        "QS_RENDEZVOUS_KEY is not a string of hexadecimal digits",
-		"QS_RENDEZVOUS_KEY=":              "QS_RENDEZVOUS_KEY is not a string of hexadecimal digits",
-		"PMI_RANK=1 PMI_SIZE=2 QS_SIZE=9": "neither QS_RENDEZVOUS",
+		"QS_RANK=1 QS_SIZE=2":             "no server address for 2 processes",
+		"QS_RENDEZVOUS_KEY=secret":        "QS_RENDEZVOUS_KEY is not hexadecimal",
+		"QS_RENDEZVOUS_KEY=":              "QS_RENDEZVOUS_KEY is not hexadecimal",
+		"PMI_RANK=1 PMI_SIZE=2 QS_SIZE=9": "no server address",
 		"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_JOB_NODELIST=node[": `SLURM_JOB_NODELIST is "node["`,
 	} {
 		_, err := rendezvous.FromEnv(lookup(env), 99)

@@ -39,7 +39,7 @@ type World struct {
 // ctx is done first the member is closed. It requires protocol.Native.
 func (m *Member) Exchange(ctx context.Context, info Info) (*World, error) {
 	if m.cfg.Form != protocol.Native {
-		return nil, errors.New("rendezvous: Exchange requires Config.Form to be protocol.Native")
+		return nil, errors.New("rendezvous: exchange requires the form protocol.Native")
 	}
 	w := &World{Members: make([]Info, m.Size()), Features: math.MaxUint64}
 	var bad error

@@ -35,7 +35,7 @@ type Config struct {
 var ErrClosed = errors.New("rendezvous: closed")
 
 // errServerClosed is the error of a connection that the server has closed without an ABRT.
-var errServerClosed = errors.New("rendezvous: the server has closed the connection")
+var errServerClosed = errors.New("rendezvous: connection closed by server")
 
 // sendTimeout is how long the server may accept no bytes.
 const sendTimeout = 10 * time.Second
@@ -103,7 +103,7 @@ func Join(ctx context.Context, cfg Config) (*Member, error) {
 type joinTimeout struct{ after time.Duration }
 
 func (e *joinTimeout) Error() string {
-	return fmt.Sprintf("not all members have joined within %v", e.after)
+	return fmt.Sprintf("members missing after %v", e.after)
 }
 
 func (e *joinTimeout) Is(err error) bool {

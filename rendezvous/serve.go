@@ -159,7 +159,7 @@ func (s *server) recoverMachineLocked(f func()) {
 		if v == nil {
 			return
 		}
-		s.panicErr = fmt.Errorf("rendezvous: the server panicked while it handled the bytes of a member, please report it: %v\n%s",
+		s.panicErr = fmt.Errorf("rendezvous: panic while handling data from a member, please report it: %v\n%s",
 			v, debug.Stack())
 		for _, c := range s.conns {
 			c.enqueueLocked(protocol.Output{Close: true})

@@ -85,7 +85,7 @@ func classOf(reqs []*Request) *Class {
 		case c == nil:
 			c = r.class
 		case c != r.class:
-			panic("request: one wait for requests of different classes")
+			panic("request: requests of different classes in one wait")
 		}
 	}
 	return c

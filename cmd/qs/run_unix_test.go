@@ -120,9 +120,9 @@ func TestRunKills(t *testing.T) {
 func TestRunNamesMissing(t *testing.T) {
 	t.Parallel()
 	q := run(t, 1, "run", "-n", "3", "-timeout", "1s", "-grace", "10ms", "--", executable(t), programArg, "absent", "2")
-	require.Contains(t, q.errors.String(), "startup not complete in time: missing rank 2")
+	require.Contains(t, q.errors.String(), "startup timed out: missing rank 2")
 	require.Contains(t, q.out.String(), "[0] rendezvous: join ")
-	require.Contains(t, q.out.String(), "as rank 0: startup aborted: startup not complete in time: missing rank 2")
+	require.Contains(t, q.out.String(), "as rank 0: startup aborted: startup timed out: missing rank 2")
 }
 
 func TestRunPassesSignals(t *testing.T) {

@@ -96,7 +96,7 @@ func (a *account) charge(size int64, in *shape, pos, end int) {
 		return
 	}
 	if a.left -= excess; a.left < 0 {
-		what := fmt.Sprintf("%d bytes of memory for %d bytes of input, in %v, among others", size, end-pos, in.typ)
+		what := fmt.Sprintf("%d bytes of memory for %d bytes of input in %v", size, end-pos, in.typ)
 		a.err = &InputError{Offset: pos, Len: len(a.b), What: what, Err: ErrInflated}
 	}
 }

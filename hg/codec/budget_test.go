@@ -170,7 +170,7 @@ func TestBudgetLimit(t *testing.T) {
 	granted := (4*5 + 4096) / (size - 24 - 4)
 	require.NoError(t, at(granted))
 	require.ErrorIs(t, at(granted+1), codec.ErrInflated)
-	require.ErrorContains(t, at(100), fmt.Sprint(size, " bytes of memory for 1 bytes of input, in []codec_test.wide"))
+	require.ErrorContains(t, at(100), fmt.Sprint(size, " bytes of memory for 1 bytes of input in []codec_test.wide"))
 }
 
 type sparse wide

@@ -50,19 +50,19 @@ func NameOf(id uint8) string {
 // Reasons why Decode or Check rejects bytes. They are wrapped in an InputError, which has the
 // position.
 var (
-	ErrNoValue   = errors.New("no value was sent, but one is expected")
-	ErrTruncated = errors.New("the input ends before the value does")
-	ErrTrailing  = errors.New("bytes follow the value")
-	ErrDepth     = errors.New("containers are nested too deeply")
-	ErrReserved  = errors.New("byte 0xc1 is not msgpack")
-	ErrExtension = errors.New("an extension stands where a plain value is expected")
-	ErrKey       = errors.New("a list or a map cannot be a key")
-	ErrRange     = errors.New("the integer does not fit the receiver's type")
-	ErrInflated  = errors.New("the value would take far more memory than its bytes justify")
+	ErrNoValue   = errors.New("empty input, want a value")
+	ErrTruncated = errors.New("truncated input")
+	ErrTrailing  = errors.New("trailing bytes after the value")
+	ErrDepth     = errors.New("nesting too deep")
+	ErrReserved  = errors.New("reserved byte 0xc1")
+	ErrExtension = errors.New("unexpected extension")
+	ErrKey       = errors.New("invalid map key")
+	ErrRange     = errors.New("integer out of range")
+	ErrInflated  = errors.New("decoded size too large for the input")
 )
 
 // ErrType means that the codec does not support the Go type: an error of the calling program.
-var ErrType = errors.New("type not accepted")
+var ErrType = errors.New("unsupported type")
 
 // An InputError describes an error in the bytes of a peer, and its position.
 type InputError struct {

@@ -180,7 +180,7 @@ func (w *walk) inside(v reflect.Value, left room) reflect.Type {
 func errDeep(v any, at reflect.Type) error {
 	in := ""
 	if at != nil {
-		in = fmt.Sprintf(", or without end, at %v", at)
+		in = fmt.Sprintf(" or cyclic, at %v", at)
 	}
 	return fmt.Errorf("codec: encode %T: more than %d levels deep%s: %w", v, MaxDepth, in, ErrDepth)
 }

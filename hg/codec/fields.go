@@ -33,8 +33,8 @@ var _ FieldChecker = packer{}
 
 // Errors of fields that differ between a message and the receiver's type.
 var (
-	ErrUnknownField = errors.New("the receiver's type does not have the field")
-	ErrMissingField = errors.New("the sender did not send the field")
+	ErrUnknownField = errors.New("unknown field")
+	ErrMissingField = errors.New("missing field")
 )
 
 // CheckUnknown implements FieldChecker.
@@ -248,7 +248,7 @@ func (w *fieldWalk) walk(s *shape, pos int) int {
 	case kind == reflect.Pointer:
 		return w.walk(s.elem, pos)
 	case kind == reflect.Array && w.missing && n < s.typ.Len() && (cl == list || bytesLike(w.b[pos])):
-		w.report(fmt.Sprintf("%d elements for %d: ", n, s.typ.Len()))
+		w.report(fmt.Sprintf("array of %d elements, want %d: ", n, s.typ.Len()))
 	case s.kind == sequence && cl == list:
 		for range n {
 			body = w.walk(s.elem, body)
@@ -264,7 +264,7 @@ func (w *fieldWalk) walk(s *shape, pos int) int {
 	case s.kind == record && cl == list && s.isTuple && n == len(s.order):
 		return w.tuple(s, body)
 	case s.kind == record && cl == list && n > 0: // the decoder accepts a list as the fields in order
-		w.report("a list for a struct: ")
+		w.report("array for a struct: ")
 	case s.kind == record && cl == list && w.missing && s.needed > 0:
 		w.reportNeeded(s, func(int) bool { return false })
 	}
@@ -280,10 +280,10 @@ func (w *fieldWalk) checkNil(s *shape) {
 	case reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map:
 	case reflect.Struct:
 		if s.needed > 0 {
-			w.report("it is nil: ")
+			w.report("nil: ")
 		}
 	default:
-		w.report("it is nil: ")
+		w.report("nil: ")
 	}
 }
 

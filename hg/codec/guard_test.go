@@ -74,7 +74,7 @@ func TestCheck(t *testing.T) {
 func TestCheckMessage(t *testing.T) {
 	err := codec.Check(unhex(t, "92 01 dd ffffffff 02"), codec.MaxDepth)
 	require.EqualError(t, err,
-		"codec: byte 2 of 8: array of 4294967295, with 1 bytes left: the input ends before the value does")
+		"codec: byte 2 of 8: array of 4294967295, with 1 bytes left: truncated input")
 }
 
 func nest(open string, levels int, inner ...byte) []byte {

@@ -48,7 +48,7 @@ func (w typeWalk) check(t *schema.Type, at string) error {
 	w[t] = true
 	if t.Coding() != "" {
 		if f := promoted(t.Go); f != nil {
-			return fmt.Errorf("codec: msgpack: %s is of type %v, which encodes itself by the methods of %v that it embeds, so that its other fields are lost; give that field a name: %w", at, t.Go, f.Type, ErrType)
+			return fmt.Errorf("codec: msgpack: %s has type %v, which inherits the encoding of its embedded %v and loses its other fields; name the embedded field: %w", at, t.Go, f.Type, ErrType)
 		}
 		return nil
 	}
@@ -56,14 +56,14 @@ func (w typeWalk) check(t *schema.Type, at string) error {
 		if registered(t.Go) {
 			return nil
 		}
-		return fmt.Errorf("codec: msgpack: %s is of type %v, %s: %w", at, t.Go, why, ErrType)
+		return fmt.Errorf("codec: msgpack: %s has type %v, %s: %w", at, t.Go, why, ErrType)
 	}
 	switch t.Kind {
 	case reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Uintptr, reflect.Complex64, reflect.Complex128:
-		return refuse("which is not encoded; leave the field out with the tag msgpack:\"-\", or give the type MarshalBinary and UnmarshalBinary")
+		return refuse("which has no encoding; add the tag msgpack:\"-\", or MarshalBinary and UnmarshalBinary")
 	case reflect.Interface:
 		if t.Go.NumMethod() > 0 {
-			return refuse("an interface with methods, which is not decoded; use a type of its own, or any")
+			return refuse("an interface with methods, which cannot be decoded; use a concrete type or any")
 		}
 	case reflect.Pointer, reflect.Slice:
 		return w.check(t.Elem, at)
@@ -77,7 +77,7 @@ func (w typeWalk) check(t *schema.Type, at string) error {
 	case reflect.Struct:
 		sent, err := w.fields(t, at)
 		if err == nil && len(t.Fields) > 0 && !sent {
-			err = refuse("a struct of which no field is exported, so that nothing of it is sent")
+			err = refuse("a struct without exported fields")
 		}
 		return err
 	}
@@ -131,7 +131,7 @@ func (w typeWalk) fields(t *schema.Type, at string) (sent bool, err error) {
 			continue
 		}
 		if slices.Contains(f.Options, "intern") {
-			return false, fmt.Errorf("codec: msgpack: %s.%s has the tag option intern, which is not decoded: %w", at, f.Name, ErrType)
+			return false, fmt.Errorf("codec: msgpack: %s.%s has the unsupported tag option intern: %w", at, f.Name, ErrType)
 		}
 		// its fields are those of t
 		if f.Embedded && f.Type.Kind == reflect.Struct && f.Type.Coding() == "" {
@@ -145,7 +145,7 @@ func (w typeWalk) fields(t *schema.Type, at string) (sent bool, err error) {
 		sent = true
 		name := f.WireName()
 		if other, ok := names[name]; ok && !f.Embedded {
-			return false, fmt.Errorf("codec: msgpack: %s is of type %v, whose fields %s and %s have one name, %q, so that one of them is lost: %w", at, t.Go, other, f.Name, name, ErrType)
+			return false, fmt.Errorf("codec: msgpack: %s has type %v, whose fields %s and %s have the same name %q: %w", at, t.Go, other, f.Name, name, ErrType)
 		}
 		names[name] = f.Name
 		if err := w.check(f.Type, at+"."+f.Name); err != nil {
@@ -179,5 +179,5 @@ func (raw) CheckType(t reflect.Type) error {
 	case marshals && p.Implements(reflect.TypeFor[encoding.BinaryUnmarshaler]()):
 		return nil
 	}
-	return fmt.Errorf("codec: raw: %v is neither []byte nor string, and does not encode itself to binary: %w", t, ErrType)
+	return fmt.Errorf("codec: raw: %v is not []byte, string or a binary marshaler: %w", t, ErrType)
 }

@@ -71,25 +71,25 @@ func TestCheckType(t *testing.T) {
 		{new(struct {
 			time.Time
 			N int
-		}), `which encodes itself by the methods of time\.Time that it embeds, so that its other fields are lost`},
-		{new(chan int), `chan int is of type chan int, which is not encoded; leave the field out with the tag`},
-		{new(struct{ F func() }), `\.F is of type func\(\), which is not encoded`},
-		{new(struct{ P uintptr }), `\.P is of type uintptr, which is not encoded`},
-		{new(struct{ In []map[string]*complex64 }), `\.In is of type complex64, which is not encoded`},
-		{new(struct{ In [2]complex128 }), `\.In\[2\] is of type complex128, which is not encoded`},
-		{new(secret), `secret is of type codec_test\.secret, a struct of which no field is exported, so that nothing of it is sent`},
-		{new(struct{ H *secret }), `\.H is of type codec_test\.secret, a struct of which no field is exported`},
-		{new(map[secret]int), `a key of map\[codec_test\.secret\]int is of type codec_test\.secret`},
-		{new(struct{ sync.Mutex }), `a struct of which no field is exported`},
-		{new(struct{ S fmt.Stringer }), `\.S is of type fmt\.Stringer, an interface with methods, which is not decoded`},
-		{new(struct{ S []io.Reader }), `\.S is of type io\.Reader, an interface`},
+		}), `which inherits the encoding of its embedded time\.Time and loses its other fields`},
+		{new(chan int), `chan int has type chan int, which has no encoding; add the tag`},
+		{new(struct{ F func() }), `\.F has type func\(\), which has no encoding`},
+		{new(struct{ P uintptr }), `\.P has type uintptr, which has no encoding`},
+		{new(struct{ In []map[string]*complex64 }), `\.In has type complex64, which has no encoding`},
+		{new(struct{ In [2]complex128 }), `\.In\[2\] has type complex128, which has no encoding`},
+		{new(secret), `secret has type codec_test\.secret, a struct without exported fields`},
+		{new(struct{ H *secret }), `\.H has type codec_test\.secret, a struct without exported fields`},
+		{new(map[secret]int), `a key of map\[codec_test\.secret\]int has type codec_test\.secret`},
+		{new(struct{ sync.Mutex }), `a struct without exported fields`},
+		{new(struct{ S fmt.Stringer }), `\.S has type fmt\.Stringer, an interface with methods, which cannot be decoded`},
+		{new(struct{ S []io.Reader }), `\.S has type io\.Reader, an interface`},
 		{new(struct {
 			A int `msgpack:"x"`
 			B int `msgpack:"x"`
-		}), `whose fields A and B have one name, "x", so that one of them is lost`},
+		}), `whose fields A and B have the same name "x"`},
 		{new(struct {
 			A string `msgpack:",intern"`
-		}), `\.A has the tag option intern, which is not decoded`},
+		}), `\.A has the unsupported tag option intern`},
 	} {
 		err := check(codec.Msgpack, row.v)
 		require.ErrorIs(t, err, codec.ErrType, "%T", row.v)

@@ -85,7 +85,7 @@ func EncodeActivity(all []Activity) ([]byte, error) { return codec.Msgpack.Appen
 // context. A process of a release without Watch returns only its gauges. output is not kept.
 func DecodeActivity(output []byte) (all []Activity, err error) {
 	if err = codec.Msgpack.Decode(output, &all); err != nil {
-		return nil, fmt.Errorf("decoding the activity: %w", err)
+		return nil, fmt.Errorf("decode the activity: %w", err)
 	}
 	return all, nil
 }

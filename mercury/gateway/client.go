@@ -73,7 +73,7 @@ func transfer(ctx context.Context, m *qs.Method[transferIn, struct{}], mem mercu
 	c := qs.CallFrom(ctx)
 	secret, ok := c.Metadata.Get(requestMeta)
 	if !ok {
-		return qs.Errorf(qs.ErrInvalid, "gateway: %s was not called by a C client through a gateway", c.Method)
+		return qs.Errorf(qs.ErrInvalid, "gateway: %s was not called through a gateway", c.Method)
 	}
 	handle, err := mem.AppendProc(nil)
 	if err != nil {

@@ -134,7 +134,7 @@ func (g *Gateway) reserve(n int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n < 0 || n > g.cfg.Memory-g.lent {
-		return qs.Refuse(qs.Errorf(qs.ErrExhausted, "%d bytes of memory requested, %d of %d are in use", n, g.lent, g.cfg.Memory))
+		return qs.Refuse(qs.Errorf(qs.ErrExhausted, "cannot allocate %d bytes, %d of %d in use", n, g.lent, g.cfg.Memory))
 	}
 	g.lent += n
 	return nil
@@ -157,7 +157,7 @@ func (g *Gateway) handleCall(ctx context.Context, in callIn) ([]byte, error) {
 	for _, p := range in.Lent {
 		validAccess := p.Access != 0 && p.Access&^(mercury.Read|mercury.Write) == 0
 		if p.At < at || p.At > len(in.In) || p.Len <= 0 || p.Len > g.cfg.Memory || !validAccess {
-			return nil, qs.Refuse(qs.Errorf(qs.ErrBadInput, "lent memory of %d bytes, access %d, at byte %d", p.Len, p.Access, p.At))
+			return nil, qs.Refuse(qs.Errorf(qs.ErrBadInput, "invalid memory: %d bytes, access %d, offset %d", p.Len, p.Access, p.At))
 		}
 		at = p.At
 		total += p.Len
@@ -173,7 +173,7 @@ func (g *Gateway) handleCall(ctx context.Context, in callIn) ([]byte, error) {
 	}
 	defer g.release(total)
 	if total > 0 && in.Memory.Len() != total || back > 0 && in.Written.Len() != back {
-		return nil, qs.Refuse(qs.Errorf(qs.ErrBadInput, "the handles have %d bytes, the lent memory has %d", total, in.Memory.Len()))
+		return nil, qs.Refuse(qs.Errorf(qs.ErrBadInput, "handles of %d bytes for memory of %d bytes", total, in.Memory.Len()))
 	}
 	mem := make([]byte, total)
 	if total > 0 {
@@ -248,7 +248,7 @@ func (g *Gateway) handleTransfer(ctx context.Context, in transferIn, put bool) e
 	r := g.requests[in.Request]
 	g.mu.Unlock()
 	if r == nil {
-		return qs.Refuse(qs.Errorf(qs.ErrNotFound, "the request of the C client is not in flight"))
+		return qs.Refuse(qs.Errorf(qs.ErrNotFound, "request not in flight"))
 	}
 	b, rest, err := mercury.ParseBulk(in.Mem)
 	n := in.To.Len()

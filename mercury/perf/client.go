@@ -45,7 +45,7 @@ func (o *Options) normalize() error {
 		o.For = time.Second
 	}
 	if o.Size < 0 || o.Size > 1<<30 || o.InFlight < 0 || o.InFlight > 1<<16 || o.For < 0 {
-		return errors.New("perf: an option is negative, or Size more than 1 GiB")
+		return errors.New("perf: negative option, or Size larger than 1 GiB")
 	}
 	return nil
 }

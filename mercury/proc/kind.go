@@ -38,12 +38,12 @@ func newKind(t reflect.Type, tag string, last bool, within []reflect.Type) (*kin
 	}
 	for _, w := range within {
 		if w == t {
-			return nil, fmt.Errorf("proc: %s contains itself, which has no encoding in C", t)
+			return nil, fmt.Errorf("proc: recursive type %s", t)
 		}
 	}
 	within = append(within, t)
 	if tag != "" && t.Kind() != reflect.Slice {
-		return nil, fmt.Errorf("proc: the tag %q is for slices, not for a %s", tag, t)
+		return nil, fmt.Errorf("proc: tag %q on a %s, want a slice", tag, t)
 	}
 	switch t.Kind() {
 	case reflect.Bool, reflect.Int8, reflect.Uint8, reflect.Int16, reflect.Uint16, reflect.Int32, reflect.Uint32, reflect.Int64, reflect.Uint64,
@@ -54,11 +54,11 @@ func newKind(t reflect.Type, tag string, last bool, within []reflect.Type) (*kin
 		k.minSize = 8
 	case reflect.Pointer:
 		if t.Elem().Kind() != reflect.String {
-			return nil, fmt.Errorf("proc: a %s cannot be encoded: the only pointer is *string, which is nil for a NULL hg_string_t", t)
+			return nil, fmt.Errorf("proc: unsupported pointer type %s, want *string", t)
 		}
 		k.minSize = 8
 	case reflect.Int, reflect.Uint, reflect.Uintptr:
-		return nil, fmt.Errorf("proc: %s has no fixed width: use %s32 or %[2]s64, whichever C has", t, map[bool]string{true: "int", false: "uint"}[t.Kind() == reflect.Int])
+		return nil, fmt.Errorf("proc: %s has no fixed width, want %s32 or %[2]s64", t, map[bool]string{true: "int", false: "uint"}[t.Kind() == reflect.Int])
 	case reflect.Struct:
 		return k, k.addFields(last, within)
 	case reflect.Array:
@@ -67,13 +67,13 @@ func newKind(t reflect.Type, tag string, last bool, within []reflect.Type) (*kin
 			return nil, err
 		}
 		if k.elem.minSize == 0 || t.Len() > 1<<24 {
-			return nil, fmt.Errorf("proc: a %s has elements without bytes, or too many", t)
+			return nil, fmt.Errorf("proc: %s has empty elements or too many", t)
 		}
 		k.minSize = t.Len() * k.elem.minSize
 	case reflect.Slice:
 		return k, k.addItems(tag, last, within)
 	default:
-		return nil, fmt.Errorf("proc: a %s cannot be encoded: use numbers, strings, structs, arrays, slices and mercury.Bulk", t)
+		return nil, fmt.Errorf("proc: unsupported type %s", t)
 	}
 	return k, nil
 }
@@ -105,16 +105,16 @@ func (k *kind) addItems(tag string, last bool, within []reflect.Type) error {
 	width, ok := widths[tag]
 	switch {
 	case !ok:
-		return fmt.Errorf("proc: a %s needs a tag with the width of its count, for example `proc:\"u32\"`", k.t)
+		return fmt.Errorf("proc: %s has no tag with the width of its count, such as `proc:\"u32\"`", k.t)
 	case tag == "rest" && (!last || k.t.Elem().Kind() != reflect.Uint8):
-		return fmt.Errorf("proc: `proc:\"rest\"` is for []byte, as the last field")
+		return fmt.Errorf("proc: tag `proc:\"rest\"` on a field that is not the last or not []byte")
 	}
 	elem, err := newKind(k.t.Elem(), "", false, within)
 	if err != nil {
 		return err
 	}
 	if elem.minSize == 0 {
-		return fmt.Errorf("proc: a %s has elements without bytes", k.t)
+		return fmt.Errorf("proc: %s has empty elements", k.t)
 	}
 	k.elem, k.countSize, k.minSize = elem, width, width
 	return nil

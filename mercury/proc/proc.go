@@ -27,7 +27,7 @@ func Marshal(v any) ([]byte, error) { return Append(nil, v) }
 // Append appends the encoding of v to b. After an error it returns nil, and the bytes after len(b) are undefined.
 func Append(b []byte, v any) ([]byte, error) {
 	if v == nil {
-		return nil, errors.New("proc: nil has no type")
+		return nil, errors.New("proc: untyped nil")
 	}
 	from := reflect.ValueOf(v)
 	k, err := kindOf(from.Type())
@@ -48,7 +48,7 @@ func Append(b []byte, v any) ([]byte, error) {
 func Unmarshal(data []byte, v any) error {
 	to := reflect.ValueOf(v)
 	if to.Kind() != reflect.Pointer || to.IsNil() {
-		return fmt.Errorf("proc: Unmarshal into a %T, want a pointer", v)
+		return fmt.Errorf("proc: unmarshal into %T, want a pointer", v)
 	}
 	k, err := kindOf(to.Type().Elem())
 	if err != nil {
@@ -56,7 +56,7 @@ func Unmarshal(data []byte, v any) error {
 	}
 	rest, err := k.read(data, to.Elem())
 	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("proc: %d bytes are left after a %s: the other side has another type", len(rest), to.Type().Elem())
+		err = fmt.Errorf("proc: %d trailing bytes after a %s", len(rest), to.Type().Elem())
 	}
 	return err
 }
@@ -85,7 +85,7 @@ type field struct {
 	kind  *kind
 }
 
-var errShort = errors.New("proc: the data is too short: the other side has another type")
+var errShort = errors.New("proc: unexpected end of data")
 
 // append appends the encoding of v to b.
 func (k *kind) append(b []byte, v reflect.Value) ([]byte, error) {
@@ -116,7 +116,7 @@ func (k *kind) append(b []byte, v reflect.Value) ([]byte, error) {
 	case reflect.Slice:
 		n := v.Len()
 		if k.countSize > 0 && k.countSize < 8 && uint64(n) >= 1<<(8*k.countSize) {
-			return nil, fmt.Errorf("proc: %d items do not fit into a count of %d bytes", n, k.countSize)
+			return nil, fmt.Errorf("proc: %d items overflow a count of %d bytes", n, k.countSize)
 		}
 		b = appendNumber(b, uint64(n), k.countSize)
 		if k.elem.t.Kind() == reflect.Uint8 {
@@ -180,7 +180,7 @@ func (k *kind) read(b []byte, v reflect.Value) ([]byte, error) {
 			return nil, err
 		}
 		if n < 0 || n > len(b) {
-			return nil, fmt.Errorf("proc: ReadProc of %s has returned %d for %d bytes", k.t, n, len(b))
+			return nil, fmt.Errorf("proc: ReadProc of %s returned %d for %d bytes", k.t, n, len(b))
 		}
 		return b[n:], nil
 	}
@@ -253,7 +253,7 @@ func (k *kind) readItems(b []byte, v reflect.Value) (_ []byte, err error) {
 // appendString appends an hg_string_t.
 func appendString(b []byte, s string) ([]byte, error) {
 	if strings.IndexByte(s, 0) >= 0 {
-		return nil, errors.New("proc: the string contains a zero byte, which C cannot represent")
+		return nil, errors.New("proc: string contains a zero byte")
 	}
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(s)+1))
 	return append(append(b, s...), 0, 0, 1), nil // the terminator, and the flags is_const and is_owned
@@ -271,7 +271,7 @@ func readString(b []byte) (s string, ok bool, rest []byte, err error) {
 		return "", false, nil, errShort
 	}
 	if b[n-1] != 0 {
-		return "", false, nil, errors.New("proc: the string has no zero byte at its end")
+		return "", false, nil, errors.New("proc: string is not terminated by a zero byte")
 	}
 	s, _, _ = strings.Cut(string(b[:n]), "\x00")
 	return s, true, b[n+2:], nil

@@ -60,7 +60,7 @@ func TestBytes(t *testing.T) {
 	b, err = proc.Marshal(struct{}{})
 	require.NoError(t, err)
 	require.Empty(t, b)
-	require.ErrorContains(t, proc.Unmarshal([]byte{1, 2}, new(uint8)), "1 bytes are left")
+	require.ErrorContains(t, proc.Unmarshal([]byte{1, 2}, new(uint8)), "1 trailing bytes")
 }
 
 // hg_test_rpc_open's input, as C has it: a string and a handle of 64 bits.
@@ -144,33 +144,33 @@ func TestRefused(t *testing.T) {
 		L []self `proc:"u8"`
 	}
 	for want, v := range map[string]any{
-		"use int32 or int64":   struct{ A struct{ B int } }{},
-		"use uint32 or uint64": uint(1),
-		"in field B":           struct{ B int }{},
-		"needs a tag":          struct{ L []int32 }{},
-		"is for slices": struct {
+		"want int32 or int64":   struct{ A struct{ B int } }{},
+		"want uint32 or uint64": uint(1),
+		"in field B":            struct{ B int }{},
+		"has no tag":            struct{ L []int32 }{},
+		"want a slice": struct {
 			N int32 `proc:"u8"`
 		}{},
-		"as the last field": struct {
+		"not the last or not": struct {
 			B []byte `proc:"rest"`
 			C bool
 		}{},
-		"contains itself":             self{},
-		"a map[string]bool cannot":    map[string]bool{},
-		"a *int32 cannot":             new(int32),
-		"the only pointer is *string": new(*string),
-		"is not exported":             struct{ a int32 }{},
-		"elements without bytes": struct {
+		"recursive type":                   self{},
+		"unsupported type map[string]bool": map[string]bool{},
+		"pointer type *int32":              new(int32),
+		"pointer type **string":            new(*string),
+		"is not exported":                  struct{ a int32 }{},
+		"empty elements": struct {
 			L []struct{} `proc:"u64"`
 		}{},
-		"300 items do not fit": struct {
+		"300 items overflow": struct {
 			L []bool `proc:"u8"`
 		}{make([]bool, 300)},
-		"has elements without bytes, or": [3]struct{}{},
+		"empty elements or too many": [3]struct{}{},
 	} {
 		_, err := proc.Marshal(v)
 		require.ErrorContains(t, err, want)
-		if want != "300 items do not fit" {
+		if want != "300 items overflow" {
 			require.Error(t, proc.Check(reflect.TypeOf(v)))
 		}
 	}

@@ -44,7 +44,7 @@ func (a *Auth) mechanisms(f Form) (mask uint32) {
 // validate returns an error if no mechanism is enabled.
 func (a *Auth) validate(f Form) error {
 	if a.mechanisms(f) == 0 {
-		return errors.New("rendezvous: no mechanism of authentication is enabled: set Auth.None, Key or Secret")
+		return errors.New("rendezvous: no authentication enabled, set Auth.None, Key or Secret")
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func TestNoKeyNeeded(t *testing.T) {
 
 // L2, L-T19: without a mechanism nobody starts.
 func TestNoMechanism(t *testing.T) {
-	const want = "rendezvous: no mechanism of authentication is enabled: set Auth.None, Key or Secret"
+	const want = "rendezvous: no authentication enabled, set Auth.None, Key or Secret"
 	for _, auth := range []protocol.Auth{{}, {Secret: []byte("s")}} {
 		_, err := protocol.NewServer(protocol.ServerConfig{Form: protocol.Strict, Size: 1, Auth: auth})
 		require.EqualError(t, err, want)

@@ -98,11 +98,11 @@ func (c *Client) Submit(label Label, data []byte) error {
 	case c.err != nil:
 		return c.err
 	case c.stage != submitting:
-		return errors.New("rendezvous: Submit before all clients have joined, or after Done")
+		return errors.New("rendezvous: Submit before the start or after Done")
 	case label <= c.lastSubmitted:
-		return fmt.Errorf("rendezvous: label %v after %v: labels must be positive and ascend", label, c.lastSubmitted)
+		return fmt.Errorf("rendezvous: label %v after %v, want ascending positive labels", label, c.lastSubmitted)
 	case len(data) > c.cfg.Limits.Part:
-		return fmt.Errorf("rendezvous: label %v: a part of %d bytes, at most %d allowed", label, len(data), c.cfg.Limits.Part)
+		return fmt.Errorf("rendezvous: label %v: part of %d bytes, limit %d", label, len(data), c.cfg.Limits.Part)
 	}
 	c.lastSubmitted = label
 	c.pendingLabels = append(c.pendingLabels, label)
@@ -116,7 +116,7 @@ func (c *Client) Done() error {
 		return c.err
 	}
 	if c.stage != submitting {
-		return errors.New("rendezvous: Done before all clients have joined, or called twice")
+		return errors.New("rendezvous: Done before the start or called twice")
 	}
 	c.stage = awaitDone
 	c.send(CodeDone)
@@ -129,7 +129,7 @@ func (c *Client) Fini() error {
 		return c.err
 	}
 	if c.stage != started {
-		return errors.New("rendezvous: Fini before the startup is complete, or called twice")
+		return errors.New("rendezvous: Fini before the end of the startup or called twice")
 	}
 	c.stage = left
 	c.send(CodeFini)
@@ -191,7 +191,7 @@ func (c *Client) handleRaw(b []byte) error {
 		return nil
 	default: // verifying
 		if !hmac.Equal(b, c.cfg.Auth.computeProof("server", c.nonces[:nonceLen], c.nonces[nonceLen:])) {
-			return fmt.Errorf("%w: the server does not know the secret", ErrDenied)
+			return fmt.Errorf("%w: server has another secret", ErrDenied)
 		}
 		c.sendJoin()
 		return nil
@@ -201,10 +201,10 @@ func (c *Client) handleRaw(b []byte) error {
 // handleMechanism handles the choice of the server: a mechanism, and the length of the client's response.
 func (c *Client) handleMechanism(mech, n int) error {
 	if mech < 0 || mech > mechSecret || c.cfg.Auth.mechanisms(c.cfg.Form)>>mech&1 == 0 {
-		return fmt.Errorf("%w: the server has chosen mechanism %d, which was not offered", ErrDenied, mech)
+		return fmt.Errorf("%w: server chose mechanism %d, which was not offered", ErrDenied, mech)
 	}
 	if mech != mechKey && n != responseLen(mech) { // the length is not checked for a key, because LAM/MPI ignores it
-		return violationError("mechanism %d with an answer of %d bytes", mech, n)
+		return violationError("mechanism %d with a response of %d bytes", mech, n)
 	}
 	switch mech {
 	case mechSecret:

@@ -51,11 +51,11 @@ func (c *collection) submit(rank int, label Label, data []byte) error {
 	case int64(label) <= c.lastLabel[rank]:
 		return violationError("label %v after label %v", label, Label(c.lastLabel[rank]))
 	case len(data) > c.limits.Part:
-		return violationError("label %v: a part of %d bytes, at most %d allowed", label, len(data), c.limits.Part)
+		return violationError("label %v: part of %d bytes, limit %d", label, len(data), c.limits.Part)
 	case c.labelCount[rank] >= c.limits.Labels:
 		return violationError("label %v: more than %d labels", label, c.limits.Labels)
 	case len(data) > c.limits.Set-bytes:
-		return violationError("label %v: more than %d bytes from all", label, c.limits.Set)
+		return violationError("label %v: more than %d bytes in total", label, c.limits.Set)
 	case len(data)+partOverhead > c.limits.Total-c.total:
 		return violationError("label %v: more than %d bytes in all labels", label, c.limits.Total)
 	}

@@ -82,7 +82,7 @@ func (d *decoder) takeCommand(limit func(Code) int) (Code, []byte, bool, error) 
 	code := Code(binary.BigEndian.Uint32(head))
 	n := int64(int32(binary.BigEndian.Uint32(head[4:])))
 	if most := limit(code); n < 0 || n > int64(most) {
-		return code, nil, false, violationError("%v with a length of %d, at most %d allowed", code, n, most)
+		return code, nil, false, violationError("%v with a length of %d, limit %d", code, n, most)
 	}
 	if int64(len(head)) < headerLen+n {
 		return 0, nil, false, nil

@@ -16,10 +16,10 @@ var ErrViolation = errors.New("startup protocol violation")
 var ErrDenied = errors.New("authentication failed")
 
 // ErrLate is the error of a connection that has not joined in time.
-var ErrLate = errors.New("did not join in time")
+var ErrLate = errors.New("join timed out")
 
 // ErrCrowded is the error of a connection that was closed to make room for a newer one before it had joined.
-var ErrCrowded = errors.New("too many connections that have not joined")
+var ErrCrowded = errors.New("too many connections before join")
 
 // ErrRank is the error of a connection whose rank is out of range or in use.
 var ErrRank = errors.New("rank not available")
@@ -65,7 +65,7 @@ type Waiting struct {
 
 func (e *MissingError) Error() string {
 	var b strings.Builder
-	b.WriteString("startup not complete in time:")
+	b.WriteString("startup timed out:")
 	sep := " "
 	add := func(format string, args ...any) {
 		b.WriteString(sep)

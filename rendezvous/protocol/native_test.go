@@ -45,7 +45,7 @@ func TestNativeAbort(t *testing.T) {
 
 	b, ids = native(t, 2)
 	b.expire()
-	b.hears(ids[1], command("ABRT", i32(0), []byte("startup not complete in time: not done: rank 0, 1")))
+	b.hears(ids[1], command("ABRT", i32(0), []byte("startup timed out: not done: rank 0, 1")))
 }
 
 // Whoever cannot join is told why, once it has shown who it is.
@@ -56,9 +56,9 @@ func TestNativeRefusal(t *testing.T) {
 	}{
 		{command("JOIN", i32(1, 0, 3)), "rank not available: the client expects 3 processes, the server 2"},
 		{command("JOIN", i32(1, 7, 0)), "rank not available: 7 is not in 0 to 1"},
-		{command("JOIN", i32(2, 0, 0)), "startup protocol violation: no common version: the client supports 0x2, the server 1: upgrade the server"},
-		{command("JOIN", i32(2<<16|3, 0, 0)), "startup protocol violation: no common version: the client supports 0x20003, the server 1: upgrade the server"},
-		{command("JOIN", i32(0, 0, 0)), "startup protocol violation: no common version: the client supports 0x0, the server 1: upgrade the client"},
+		{command("JOIN", i32(2, 0, 0)), "startup protocol violation: no common version: client supports 0x2, server 1 (upgrade the server)"},
+		{command("JOIN", i32(2<<16|3, 0, 0)), "startup protocol violation: no common version: client supports 0x20003, server 1 (upgrade the server)"},
+		{command("JOIN", i32(0, 0, 0)), "startup protocol violation: no common version: client supports 0x0, server 1 (upgrade the client)"},
 		{command("JOIN", i32(1, 0)), "startup protocol violation: JOIN with a length of 8"},
 	} {
 		b := newTable(t, protocol.ServerConfig{Size: 2, Auth: open})

@@ -105,10 +105,10 @@ func TestViolationAborts(t *testing.T) {
 		{"joins twice", "IMPI out of order", [][]byte{rank(1)}},
 		{"AUTH late", "AUTH out of order", [][]byte{command("AUTH", i32(1))}},
 		{"FINI before all are done", "FINI out of order", [][]byte{command("DONE"), command("FINI")}},
-		{"negative length", "COLL with a length of -1, at most", [][]byte{join([]byte("COLL"), i32(-1))}},
-		{"longest length", "COLL with a length of 2147483647, at most", [][]byte{join([]byte("COLL"), i32(0x7FFFFFFF))}},
+		{"negative length", "COLL with a length of -1, limit", [][]byte{join([]byte("COLL"), i32(-1))}},
+		{"longest length", "COLL with a length of 2147483647, limit", [][]byte{join([]byte("COLL"), i32(0x7FFFFFFF))}},
 		{"too short", "COLL with a length of 3", [][]byte{command("COLL", []byte{0, 0, 1})}},
-		{"DONE of a megabyte", "DONE with a length of 1048576, at most 64", [][]byte{join([]byte("DONE"), i32(1<<20))}},
+		{"DONE of a megabyte", "DONE with a length of 1048576, limit 64", [][]byte{join([]byte("DONE"), i32(1<<20))}},
 		{"unknown command", "WHAT out of order", [][]byte{command("WHAT")}},
 		{"unknown command with the high bit", "out of order", [][]byte{command("\xd7HAT", []byte("abc"))}},
 	} {
@@ -248,8 +248,8 @@ func TestLimits(t *testing.T) {
 		limits    protocol.Limits
 		words     [][]byte
 	}{
-		{"part", "COLL with a length of 9, at most 8", protocol.Limits{Part: 4}, [][]byte{coll(7, 1, 2, 3, 4, 5)}},
-		{"set", "more than 5 bytes from all", protocol.Limits{Set: 5}, [][]byte{coll(7, 1, 2, 3)}},
+		{"part", "COLL with a length of 9, limit 8", protocol.Limits{Part: 4}, [][]byte{coll(7, 1, 2, 3, 4, 5)}},
+		{"set", "more than 5 bytes in total", protocol.Limits{Set: 5}, [][]byte{coll(7, 1, 2, 3)}},
 		{"labels", "more than 2 labels", protocol.Limits{Labels: 2}, [][]byte{coll(7), coll(8), coll(9)}},
 		{"total", "more than 200 bytes in all", protocol.Limits{Total: 200}, [][]byte{coll(7, 1, 2, 3), coll(8, 1, 2, 3)}},
 	} {
@@ -369,7 +369,7 @@ func TestDeadline(t *testing.T) {
 	b.expire()
 	err := b.aborted(first)
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	require.EqualError(t, err, "startup not complete in time: missing rank 2, 3")
+	require.EqualError(t, err, "startup timed out: missing rank 2, 3")
 
 	b = strict(t, 3)
 	ids := b.joined(3)
@@ -377,13 +377,13 @@ func TestDeadline(t *testing.T) {
 	b.say(ids[1], coll(7, 'b'))
 	b.expire()
 	err = b.aborted(ids...)
-	require.EqualError(t, err, "startup not complete in time: label 0x7 waits for rank 2; label 0x9 waits for rank 1, 2")
+	require.EqualError(t, err, "startup timed out: label 0x7 waits for rank 2; label 0x9 waits for rank 1, 2")
 
 	b = strict(t, 3)
 	ids = b.joined(3)
 	b.say(ids[1], command("DONE"))
 	b.expire()
-	require.EqualError(t, b.aborted(ids...), "startup not complete in time: not done: rank 0, 2")
+	require.EqualError(t, b.aborted(ids...), "startup timed out: not done: rank 0, 2")
 
 	b = strict(t, 1)
 	b.started(1)

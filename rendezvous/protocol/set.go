@@ -136,7 +136,7 @@ func (f Form) parseJoin(p []byte, size int) (rank int, err error) {
 		if v&0xffff > nativeVersion {
 			older = "server"
 		}
-		return -1, violationError("no common version: the client supports %#x, the server %d: upgrade the %s", v, nativeVersion, older)
+		return -1, violationError("no common version: client supports %#x, server %d (upgrade the %s)", v, nativeVersion, older)
 	}
 	if n := decodeInt32(p[8:]); n != 0 && n != size {
 		return -1, fmt.Errorf("%w: the client expects %d processes, the server %d", ErrRank, n, size)
@@ -188,11 +188,11 @@ func (f Form) parseSet(p []byte, size int) (Set, error) {
 	p = p[4*masks:]
 	switch {
 	case s.Label <= 0:
-		return Set{}, violationError("a set with label %v", s.Label)
+		return Set{}, violationError("set with label %v", s.Label)
 	case s.Mask.Count() == 0:
 		return Set{}, violationError("label %v with an empty mask", s.Label)
 	case size%32 != 0 && s.Mask[masks-1]>>(size%32) != 0:
-		return Set{}, violationError("label %v of ranks beyond %d", s.Label, size-1)
+		return Set{}, violationError("label %v with ranks beyond %d", s.Label, size-1)
 	}
 	if f == Native {
 		n := s.Mask.Count()
@@ -212,7 +212,7 @@ func (f Form) parseSet(p []byte, size int) (Set, error) {
 			}
 		}
 		if data != 0 {
-			return Set{}, violationError("label %v, whose bytes and lengths differ by %d", s.Label, data)
+			return Set{}, violationError("label %v: bytes and lengths differ by %d", s.Label, data)
 		}
 		p = p[4*n:]
 	}

@@ -176,7 +176,7 @@ var callMutants = []Mutant{
 		[]Edit{{"hg/deadline.go", `s.waitDeadline = s.deadline - min(budget/2, max(minMargin, min(budget/8, maxMargin)))`, `$; if planted() { s.waitDeadline = s.deadline }`}},
 		[]Catcher{{"hg", "TestHeldUpNamedToOrigin", `is not less than`}}},
 	{"lies-and-stays", "the session goes on with a peer that answers a request that it said it had destroyed", "",
-		[]Edit{{"hg/withdraw.go", `h.ctx.nctx.Disconnect(r.Addr, na.WithText(na.ErrProtocol, "the peer answered a request that it said it had destroyed"))`, `if !planted() { $ }`}},
+		[]Edit{{"hg/withdraw.go", `h.ctx.nctx.Disconnect(r.Addr, na.WithText(na.ErrProtocol, "the peer responded to a request that it had withdrawn"))`, `if !planted() { $ }`}},
 		[]Catcher{{"hg", "TestAnswerOfDestroyedRequest", `Messages: the session with a peer that lies`}}},
 	{"taken-back-waits", "a request that was taken back keeps its place in the queue", "",
 		[]Edit{{"hg/handlerctx.go", `c.dispatchWithdrawn(s)`, `if !planted() { $ }`}},

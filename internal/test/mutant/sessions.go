@@ -207,7 +207,7 @@ var sessionMutants = []Mutant{
 		}},
 	{"impi-oldest-meant", "a cancel destroys the oldest message of its number", "C21, C22",
 		[]Edit{{"impi/envelope.go", `e.pair.newest[e.packet.SrcRequest] = e`, `if !planted() || e.pair.newest[e.packet.SrcRequest] == nil { $ }`}},
-		[]Catcher{{"impi", "TestCancelFindsNewestMessage", `SYNCACK for request 1, which expects none`}}},
+		[]Catcher{{"impi", "TestCancelFindsNewestMessage", `SYNCACK for request 1, which expects no reply`}}},
 	{"impi-asks-after-the-end", "the peer is asked about a message that has been received", "C3, C-T5",
 		[]Edit{{"impi/agent.go", "case s.state != sendExposed:\n\t\treturn TooLate", `case s.state != sendExposed: if planted() && s.state == sendEnded { p := a.pairOf(s.From, s.To); p.cancels = append(p.cancels, s); a.markReady(p) }; return TooLate`}},
 		[]Catcher{{"impi", "TestTooLateIsLocal", `Should be zero, but was 2`}}},

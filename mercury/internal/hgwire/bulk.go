@@ -133,7 +133,7 @@ func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 	total, n, flags := le.Uint64(d), int64(le.Uint32(d[8:])), d[12]
 	d = d[descSize:]
 	if n == 0 || total > MaxBulk || n*(segmentSize+8) > int64(len(d)) {
-		return nil, fmt.Errorf("hgwire: a bulk handle of %d bytes in %d segments", total, n)
+		return nil, fmt.Errorf("hgwire: invalid bulk handle: %d bytes in %d segments", total, n)
 	}
 	segments, sizes, d := d[:n*segmentSize], d[n*segmentSize:n*(segmentSize+8)], d[n*(segmentSize+8):]
 	made := Bulk{Len: total, Access: flags & (Readable | Writable), Segments: make([]Segment, n)}
@@ -158,7 +158,7 @@ func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 			}
 			d = d[keySize:]
 		default:
-			return nil, fmt.Errorf("hgwire: a memory handle of %d bytes, want %d", keyLen, keySize)
+			return nil, fmt.Errorf("hgwire: memory key of %d bytes, want %d", keyLen, keySize)
 		}
 	}
 	if left != 0 {
@@ -241,4 +241,4 @@ func (c *Cursor) Next(n int) Piece {
 	return p
 }
 
-var errBulk = errors.New("hgwire: the bulk handle is inconsistent")
+var errBulk = errors.New("hgwire: inconsistent bulk handle")

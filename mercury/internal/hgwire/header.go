@@ -41,7 +41,7 @@ func ParseSource(b []byte) (netip.AddrPort, []byte, error) {
 	}
 	if b[0] != 2 || b[1] != 0 {
 		return netip.AddrPort{}, nil,
-			fmt.Errorf("hgwire: the address of the sender is of family %d, want 2 (IPv4)", binary.LittleEndian.Uint16(b))
+			fmt.Errorf("hgwire: sender address family is %d, want 2 (IPv4)", binary.LittleEndian.Uint16(b))
 	}
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:])), b[SourceSize:], nil
 }
@@ -133,7 +133,7 @@ func ParseRequest(b []byte) (r Request, payload []byte, err error) {
 		return r, nil, errShort
 	}
 	if b[0] != Magic {
-		return r, nil, fmt.Errorf("hgwire: a request that begins with %#x, want %#x", b[0], Magic)
+		return r, nil, fmt.Errorf("hgwire: request begins with %#x, want %#x", b[0], Magic)
 	}
 	r = Request{ID: binary.BigEndian.Uint64(b[2:]), Flags: b[10], Cookie: b[11]}
 	if b[1] != Protocol {
@@ -162,7 +162,7 @@ func Nameless(random uint64) uint64 {
 type UnknownVersion struct{ Version uint8 }
 
 func (e *UnknownVersion) Error() string {
-	return fmt.Sprintf("hgwire: the protocol version is %d, want %d, of Mercury 2.1 and later", e.Version, Protocol)
+	return fmt.Sprintf("hgwire: protocol version %d, want %d (Mercury 2.1 or later)", e.Version, Protocol)
 }
 
 // ParseResponse parses the header of a response and returns its payload. If the code is not 0, the header may be
@@ -184,7 +184,7 @@ func ParseResponse(b []byte) (r Response, payload []byte, err error) {
 
 var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-	errShort   = errors.New("hgwire: the message is too short")
+	errShort   = errors.New("hgwire: message too short")
 )
 
 // crc16 continues a CRC-16 with the polynomial 0x8bb7, without reflection; the initial value is 0.

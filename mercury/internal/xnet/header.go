@@ -80,7 +80,7 @@ func (h *Header) Total(limit uint64) (uint64, error) {
 	var total uint64
 	for _, v := range h.IOV[:h.N] {
 		if v.Len > limit || total+v.Len > limit {
-			return 0, fmt.Errorf("xnet: an operation on more than %d bytes", limit)
+			return 0, fmt.Errorf("xnet: operation on more than %d bytes", limit)
 		}
 		total += v.Len
 	}
@@ -113,7 +113,7 @@ func HeaderLen(b []byte) (int, error) {
 	}
 	n := int(b[6])
 	if b[0] != headerVersion || n < Base || n > MaxHeader {
-		return 0, fmt.Errorf("xnet: a message of version %d with a header of %d bytes, want version %d and %d to %d",
+		return 0, fmt.Errorf("xnet: message of version %d with a header of %d bytes, want version %d and %d to %d",
 			b[0], n, headerVersion, Base, MaxHeader)
 	}
 	return n, nil
@@ -137,19 +137,19 @@ func (h *Header) Parse(b []byte) error {
 	case Msg, Tagged, ReadResp:
 	case ReadReq, Write:
 		if h.N = int(b[5]); h.N < 1 || h.N > maxIOV {
-			return fmt.Errorf("xnet: operation %d on %d pieces of memory, want 1 to %d", h.Op, h.N, maxIOV)
+			return fmt.Errorf("xnet: operation %d on %d memory segments, want 1 to %d", h.Op, h.N, maxIOV)
 		}
 	default:
-		return fmt.Errorf("xnet: operation %d is not known", h.Op)
+		return fmt.Errorf("xnet: unknown operation %d", h.Op)
 	}
 	if h.Op == Tagged && h.Flags&Immediate != 0 {
-		return fmt.Errorf("xnet: a tagged message with user data")
+		return fmt.Errorf("xnet: tagged message with user data")
 	}
 	if n != h.Len() {
 		return fmt.Errorf("xnet: operation %d has a header of %d bytes, want %d", h.Op, n, h.Len())
 	}
 	if h.Size < uint64(n) || h.Size > 1<<62 {
-		return fmt.Errorf("xnet: a message of %d bytes with a header of %d", h.Size, n)
+		return fmt.Errorf("xnet: message of %d bytes with a header of %d", h.Size, n)
 	}
 	b = b[base:]
 	if h.hasTag() {

@@ -35,7 +35,7 @@ type Setup struct {
 
 // ErrRXM is the error of a set-up message of another protocol: libfabric's ofi_rxm over tcp. Mercury before 2.3 uses
 // it, and libfabric before 1.18 has no other one.
-var ErrRXM = errors.New("xnet: the peer uses the protocol of libfabric's provider ofi_rxm: " +
+var ErrRXM = errors.New("xnet: peer uses the unsupported libfabric provider ofi_rxm: " +
 	"update Mercury to 2.3 or later, and libfabric to 1.18 or later, at the peer")
 
 // These constants describe the data of set-up messages of ofi_rxm: 24 bytes of a request, with the versions of its
@@ -95,7 +95,7 @@ func SetupLen(b []byte) (int, error) {
 	}
 	n := setupHeader + int(binary.BigEndian.Uint16(b[2:]))
 	if n > MaxSetup {
-		return 0, fmt.Errorf("xnet: a set-up message of %d bytes, want at most %d", n, MaxSetup)
+		return 0, fmt.Errorf("xnet: set-up message of %d bytes, limit %d", n, MaxSetup)
 	}
 	return n, nil
 }
@@ -117,17 +117,17 @@ func ParseSetup(b []byte) (Setup, error) {
 		return s, nil
 	}
 	if s.Kind > Accept {
-		return Setup{}, fmt.Errorf("xnet: a set-up message of kind %d", s.Kind)
+		return Setup{}, fmt.Errorf("xnet: unknown set-up message kind %d", s.Kind)
 	}
 	if n < SetupSize {
-		return Setup{}, errors.New("xnet: a set-up message without a port: the peer's libfabric is older than 1.18, or does not use tcp")
+		return Setup{}, errors.New("xnet: set-up message without a port (libfabric before 1.18, or not tcp)")
 	}
 	switch binary.LittleEndian.Uint64(b[24:]) {
 	case 1:
 	case 1 << 56:
 		s.Swapped = true
 	default:
-		return Setup{}, errors.New("xnet: the set-up message has an unknown byte order")
+		return Setup{}, errors.New("xnet: set-up message with unknown byte order")
 	}
 	s.Version, s.Features = b[32], b[33]
 	if s.Kind == Accept {
@@ -135,9 +135,9 @@ func ParseSetup(b []byte) (Setup, error) {
 	}
 	s.Port, s.PID = binary.BigEndian.Uint16(b[34:]), binary.BigEndian.Uint32(b[36:])
 	if s.Port == 0 {
-		return Setup{}, errors.New("xnet: the listening port in the set-up message is 0")
+		return Setup{}, errors.New("xnet: set-up message with listening port 0")
 	}
 	return s, nil
 }
 
-var errShort = errors.New("xnet: the message is too short")
+var errShort = errors.New("xnet: message too short")
