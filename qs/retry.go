@@ -84,6 +84,8 @@ func Retry(p RetryPolicy) Interceptor {
 		c.progressTimeout, c.withdrawTimeout = p.ProgressTimeout, p.WithdrawTimeout
 		b.countFirst(c.Peer)
 		pause := p.Backoff
+		n := c.Peer.p.n
+		start := n.now()
 		for ; ; c.Attempt++ {
 			err := next(ctx)
 			if err == nil || ctx.Err() != nil || !c.isRepeatable(err, p.Codes) {
@@ -92,17 +94,13 @@ func Retry(p RetryPolicy) Interceptor {
 			if c.retryDepth > depth { // an inner Retry has given up; only the innermost repeats
 				return err
 			}
-			of := ""
-			if p.Attempts > 0 {
-				of = fmt.Sprintf(" of %d", p.Attempts)
-			}
 			if p.Attempts > 0 && c.Attempt >= p.Attempts {
-				return &exhaustedError{err, fmt.Sprintf("attempt %d%s", c.Attempt, of)}
+				return &exhaustedError{err, attemptText(c.Attempt, p.Attempts, n.now()-start)}
 			}
 			elsewhere := c.Peer.hasOtherBackend(c)
 			if !elsewhere && !b.tryRepeat(c.Peer) {
-				return &exhaustedError{err, fmt.Sprintf(
-					"attempt %d%s; the retry budget is used up, see RetryPolicy.BudgetRatio", c.Attempt, of)}
+				return &exhaustedError{err,
+					attemptText(c.Attempt, p.Attempts, n.now()-start) + "; the retry budget is exhausted, see RetryPolicy.BudgetRatio"}
 			}
 			if pause > 0 && !elsewhere {
 				if c.Peer.p.n.sleep(ctx, c.Peer.p.n.jitterOf(pause)) != nil {
@@ -114,11 +112,26 @@ func Retry(p RetryPolicy) Interceptor {
 	}
 }
 
-// An exhaustedError is the error of the last attempt that Retry has made. The fate of all attempts is
+// attemptText returns a text such as "attempt 3 of 5, 61.2ms since the call began". The error of the
+// attempt has only the time of that attempt. limit is the largest number of attempts, negative for no
+// limit.
+func attemptText(attempt, limit int, elapsed time.Duration) string {
+	text := fmt.Sprintf("attempt %d", attempt)
+	if limit > 0 {
+		text += fmt.Sprintf(" of %d", limit)
+	}
+	unit := time.Nanosecond
+	for elapsed/unit >= 1000 { // keep about three digits
+		unit *= 10
+	}
+	return fmt.Sprintf("%s, %v since the call began", text, elapsed.Round(unit))
+}
+
+// An exhaustedError is the error of the last attempt that Retry made. The fate of all attempts is
 // written into err, see withFate.
 type exhaustedError struct {
 	err  error
-	note string // which attempt it was, and why it was the last
+	note string // the number of the attempt, and the reason that it was the last
 }
 
 func (e *exhaustedError) Error() string { return e.err.Error() + " (" + e.note + ")" }

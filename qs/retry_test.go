@@ -524,8 +524,8 @@ func TestRetryErrorNamesReason(t *testing.T) {
 		policy qs.RetryPolicy
 		says   string
 	}{
-		{qs.RetryPolicy{Backoff: -1}, "(attempt 3 of 3)"},
-		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "of 20; the retry budget is used up"},
+		{qs.RetryPolicy{Backoff: -1}, "(attempt 3 of 3, "},
+		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "since the call began; the retry budget is exhausted"},
 	} {
 		n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(c.policy)}})
 		_, err := upper.Call(within(t), peer(t, n, "tcp://127.0.0.1:1"), "a")
@@ -570,7 +570,34 @@ func TestRetryErrorHasOneFate(t *testing.T) {
 	require.Equal(t, qs.MaybeRan, qs.FateOf(err))
 	require.Equal(t, 1, strings.Count(err.Error(), "hg: forward"), err)
 	require.Equal(t, 1, strings.Count(err.Error(), "run"), err)
-	require.Regexp(t, `\(may have run, in attempt 1\) \(attempt 3 of 3\)$`, err.Error())
+	require.Regexp(t, `\(may have run, in attempt 1\) \(attempt 3 of 3, [0-9.]+.?s since the call began\)$`, err.Error())
+}
+
+// TestRetryErrorHasTotalTime checks, in virtual time, that the error of the last attempt has the time
+// since the call began, and not only that of the attempt.
+func TestRetryErrorHasTotalTime(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: 7})
+	defer w.Close()
+	w.Go("client", func() {
+		n := simulated(t, w, "sim://", qs.Config{ClientInterceptors: []qs.Interceptor{
+			qs.Retry(qs.RetryPolicy{Backoff: -1}),
+			func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+				w.Sleep(time.Second)
+				return next(ctx)
+			},
+		}})
+		defer n.Close()
+		to, err := n.Peer(t.Context(), "sim://one")
+		require.NoError(t, err)
+		start := w.Now()
+		_, err = once.Call(t.Context(), to, "a")
+		require.ErrorIs(t, err, qs.ErrUnreachable)
+		total := w.Now() - start
+		require.GreaterOrEqual(t, total, 3*time.Second)
+		require.ErrorContains(t, err, fmt.Sprintf("(attempt 3 of 3, %v since the call began)", total.Round(10*time.Millisecond)))
+	})
+	require.NoError(t, w.Run(time.Hour))
 }
 
 // TestRetryUntilTheDeadline checks that without a limit of attempts a call waits for its server
