@@ -3,7 +3,9 @@
 //	peers -peers grpc-tcp,net-rpc -inflight 1,16,64
 //
 //	this process: workers ── call ──► the same binary with -serve, a second process
-//	                      ◄─ answer ─┘   a call says how long its answer is: as long as itself, or -bulk bytes
+//	                      ◄─ answer ─┘   a call says how long its answer is: -answer bytes, or -bulk bytes
+//
+// -op mixed measures calls and bulk data alone, and then beside one another, as "qs perf -op mixed" does.
 //
 // A worker has one call in flight. Workers of grpc, net/rpc, quic and shmipc share a connection; where one carries only one call at a
 // time each worker has its own. It is a module of its own, so that the library needs none of these systems.
@@ -23,6 +25,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -48,11 +51,23 @@ type result struct {
 	Bulk float64            `json:"bulk_mib_per_s,omitempty"`
 }
 
+// A mixedResult has the fields of "qs perf -op mixed -json", and the rate of bulk data alone.
+type mixedResult struct {
+	Peer     string  `json:"peer"`
+	IdleP50  float64 `json:"idle_p50_us"` // one call in flight
+	IdleP99  float64 `json:"idle_p99_us"`
+	BusyP50  float64 `json:"busy_p50_us"` // beside bulk data
+	BusyP99  float64 `json:"busy_p99_us"`
+	IdleBulk float64 `json:"idle_bulk_mib_per_s"`
+	Bulk     float64 `json:"bulk_mib_per_s"` // beside calls
+}
+
 // A plan says what is measured, and for how long each.
 type plan struct {
-	time       time.Duration
-	size, bulk int
-	inFlight   []int
+	time         time.Duration
+	size, answer int // bytes of a call and of its answer
+	bulk         int // bytes of an answer that is bulk data
+	inFlight     []int
 }
 
 func main() {
@@ -63,10 +78,12 @@ func main() {
 	}
 	var p plan
 	flag.DurationVar(&p.time, "time", time.Second, "time for each figure")
-	flag.IntVar(&p.size, "size", 64, "bytes in and out of a call")
+	flag.IntVar(&p.size, "size", 64, "bytes of a call")
+	flag.IntVar(&p.answer, "answer", -1, "bytes of an answer; -1: as many as the call has")
 	flag.IntVar(&p.bulk, "bulk", 16<<20, "bytes that the server sends as bulk data; 0 for none")
 	chosen := flag.String("peers", strings.Join(names, ","), "systems, with commas between")
 	inFlight := flag.String("inflight", "1,16,64", "calls in flight, with commas between")
+	op := flag.String("op", "", "mixed: calls, and bulk data of one worker, alone and then beside one another; otherwise latency, rates and bulk data")
 	serve := flag.String("serve", "", "serve this system, for another process of this program")
 	flag.Bool("json", true, "print JSON; there is nothing else")
 	flag.Parse()
@@ -78,9 +95,22 @@ func main() {
 	for _, s := range strings.Split(*inFlight, ",") {
 		p.inFlight = append(p.inFlight, must(strconv.Atoi(s)))
 	}
-	var results []result
+	if p.answer < 0 {
+		p.answer = p.size
+	}
+	if p.answer < 1 {
+		log.Fatal("peers: an answer has at least one byte: calls on streams do not wait for none")
+	}
+	if *op != "" && *op != "mixed" {
+		log.Fatalf("peers: -op is %q, want mixed, or nothing", *op)
+	}
+	var results []any
 	for _, name := range strings.Split(*chosen, ",") {
-		results = append(results, measure(find(name), p))
+		if *op == "mixed" {
+			results = append(results, measureMixed(find(name), p))
+		} else {
+			results = append(results, measure(find(name), p))
+		}
 	}
 	check(json.NewEncoder(os.Stdout).Encode(results))
 }
@@ -104,38 +134,86 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// measure starts a server and measures all of p.
-func measure(s system, p plan) result {
+// start starts a server, and returns n workers that call it, and what stops it.
+func start(s system, n int) (workers []caller, stop func()) {
 	dir := must(os.MkdirTemp("", "peers")) // for its sockets
-	defer func() { check(os.RemoveAll(dir)) }()
 	server := exec.Command(must(os.Executable()), "-serve", s.name)
 	server.Env, server.Stderr = append(os.Environ(), "TMPDIR="+dir), os.Stderr
-	stop, out := must(server.StdinPipe()), must(server.StdoutPipe())
+	stdin, out := must(server.StdinPipe()), must(server.StdoutPipe())
 	check(server.Start())
 	worker := s.dial(strings.TrimSpace(must(bufio.NewReader(out).ReadString('\n'))))
-	var workers []caller
-	for range max(1, slices.Max(p.inFlight)) {
+	for range n {
 		workers = append(workers, worker())
 	}
-	took := calls(workers[:1], request(p.size, p.size), p.size, p.time)
-	slices.Sort(took)
-	us := func(share int) float64 { return float64(took[len(took)*share/100]) / 1e3 }
-	r := result{Peer: s.name, P50: us(50), P99: us(99), Rate: map[string]float64{}}
+	return workers, func() {
+		check(stdin.Close())
+		check(server.Wait())
+		check(os.RemoveAll(dir))
+	}
+}
+
+// measure starts a server and measures latency, rates and bulk data.
+func measure(s system, p plan) result {
+	workers, stop := start(s, max(1, slices.Max(p.inFlight)))
+	defer stop()
+	r := result{Peer: s.name, Rate: map[string]float64{}}
+	in := request(p.size, p.answer)
+	r.P50, r.P99 = percentiles(calls(workers[:1], in, p.answer, p.time))
 	for _, n := range p.inFlight {
-		took := calls(workers[:n], request(p.size, p.size), p.size, p.time)
+		took := calls(workers[:n], in, p.answer, p.time)
 		r.Rate[strconv.Itoa(n)] = float64(len(took)) / p.time.Seconds()
 	}
 	if p.bulk > 0 {
-		var all time.Duration
-		took := calls(workers[:1], request(0, p.bulk), p.bulk, p.time)
-		for _, d := range took {
-			all += d
-		}
-		r.Bulk = float64(len(took)) * float64(p.bulk) / (1 << 20) / all.Seconds()
+		r.Bulk = bulkRate(calls(workers[:1], request(0, p.bulk), p.bulk, p.time), p.bulk)
 	}
-	check(stop.Close())
-	check(server.Wait())
 	return r
+}
+
+// measureMixed starts a server and measures the calls of one worker and the bulk data of another, alone and then beside one another.
+func measureMixed(s system, p plan) mixedResult {
+	workers, stop := start(s, 2)
+	defer stop()
+	r := mixedResult{Peer: s.name}
+	in := request(p.size, p.answer)
+	r.IdleP50, r.IdleP99 = percentiles(calls(workers[:1], in, p.answer, p.time))
+	r.IdleBulk = bulkRate(calls(workers[1:], request(0, p.bulk), p.bulk, p.time), p.bulk)
+	call, bulk := request(0, p.bulk), make([]byte, p.bulk)
+	var isOver atomic.Bool
+	moving, moved := make(chan struct{}), make(chan []time.Duration)
+	go func() {
+		var took []time.Duration
+		for !isOver.Load() || len(took) < 2 {
+			begun := time.Now()
+			if got := must(workers[1](call, bulk)); len(got) != p.bulk {
+				log.Fatalf("peers: an answer of %d bytes, want %d", len(got), p.bulk)
+			}
+			if took = append(took, time.Since(begun)); len(took) == 1 {
+				close(moving)
+			}
+		}
+		moved <- took[1:] // the first one is before the calls
+	}()
+	<-moving
+	r.BusyP50, r.BusyP99 = percentiles(calls(workers[:1], in, p.answer, p.time))
+	isOver.Store(true)
+	r.Bulk = bulkRate(<-moved, p.bulk)
+	return r
+}
+
+// percentiles returns the median and the 99th percentile of times, in microseconds.
+func percentiles(took []time.Duration) (p50, p99 float64) {
+	slices.Sort(took)
+	us := func(share int) float64 { return float64(took[len(took)*share/100]) / 1e3 }
+	return us(50), us(99)
+}
+
+// bulkRate returns MiB a second of answers of size bytes, one after the other.
+func bulkRate(took []time.Duration, size int) float64 {
+	var all time.Duration
+	for _, d := range took {
+		all += d
+	}
+	return float64(len(took)) * float64(size) / (1 << 20) / all.Seconds()
 }
 
 // calls has each worker call for d, checks that answers have size bytes, and returns how long each call took.
@@ -170,8 +248,27 @@ func request(size, answer int) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(answer)), make([]byte, size)...)
 }
 
-// zeros is where bulk data comes from.
-var zeros = sync.OnceValue(func() []byte { return make([]byte, 256<<20) })
+// largestAnswer is how many bytes a call can ask for.
+const largestAnswer = 1 << 30
+
+// data is where bulk data comes from. Its pages are written: reading those of memory that never was costs no memory bandwidth.
+var data struct {
+	mu sync.Mutex // guards b, but not its bytes
+	b  []byte
+}
+
+// dataOf returns n bytes of data.
+func dataOf(n int) []byte {
+	data.mu.Lock()
+	defer data.mu.Unlock()
+	if len(data.b) < n {
+		data.b = make([]byte, n)
+		for i := range data.b {
+			data.b[i] = byte(i)
+		}
+	}
+	return data.b[:n]
+}
 
 // answer returns what a server answers to in: its bytes, or as many others as are asked for.
 func answer(in []byte) ([]byte, error) {
@@ -179,8 +276,8 @@ func answer(in []byte) ([]byte, error) {
 	if n == len(in)-4 {
 		return in[4:], nil
 	}
-	if n > len(zeros()) {
-		return nil, fmt.Errorf("an answer of %d bytes is asked for, %d at most", n, len(zeros()))
+	if n > largestAnswer {
+		return nil, fmt.Errorf("an answer of %d bytes is asked for, %d at most", n, largestAnswer)
 	}
-	return zeros()[:n], nil
+	return dataOf(n), nil
 }

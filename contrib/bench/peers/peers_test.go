@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +14,7 @@ import (
 
 // TestMain has the test's own binary be the program, and its server.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == "-serve" || os.Args[1] == "-peers") {
+	if len(os.Args) > 1 && (os.Args[1] == "-serve" || os.Args[1] == "-peers" || os.Args[1] == "-op") {
 		main()
 		return
 	}
@@ -23,7 +25,7 @@ func TestMain(m *testing.M) {
 func TestSystems(t *testing.T) {
 	for _, s := range systems {
 		t.Run(s.name, func(t *testing.T) {
-			r := measure(s, plan{time: 20 * time.Millisecond, size: 64, bulk: 3 << 20, inFlight: []int{1, 4}})
+			r := measure(s, plan{time: 20 * time.Millisecond, size: 64, answer: 64, bulk: 3 << 20, inFlight: []int{1, 4}})
 			require.Equal(t, s.name, r.Peer)
 			require.Positive(t, r.P50)
 			require.GreaterOrEqual(t, r.P99, r.P50)
@@ -50,6 +52,42 @@ func TestOutput(t *testing.T) {
 	require.Contains(t, string(out), `no system "nothing"`)
 }
 
+// Calls and answers may have other sizes than one another.
+func TestSizes(t *testing.T) {
+	i := slices.IndexFunc(systems, func(s system) bool { return s.name == "raw-unix" })
+	workers, stop := start(systems[i], 1)
+	defer stop()
+	for _, sizes := range [][2]int{{0, 70_000}, {70_000, 1}, {70_000, 70_000}, {3, 5}} {
+		out, err := workers[0](request(sizes[0], sizes[1]), make([]byte, sizes[1]))
+		require.NoError(t, err)
+		require.Len(t, out, sizes[1], "%v", sizes)
+	}
+	out, err := workers[0](append(request(0, 70_000), bytes.Repeat([]byte{7}, 70_000)...), make([]byte, 70_000))
+	require.NoError(t, err)
+	require.Equal(t, bytes.Repeat([]byte{7}, 70_000), out)
+}
+
+// Calls and bulk data are measured alone and beside one another, with the fields of qs perf.
+func TestMixed(t *testing.T) {
+	out, err := exec.Command(os.Args[0], "-op", "mixed", "-peers", "raw-tcp,grpc-tcp", "-time", "20ms", "-bulk", "3000000").Output()
+	require.NoError(t, err)
+	var all []map[string]any
+	require.NoError(t, json.Unmarshal(out, &all))
+	require.Len(t, all, 2)
+	for i, name := range []string{"raw-tcp", "grpc-tcp"} {
+		require.Equal(t, name, all[i]["peer"])
+		for _, field := range []string{"idle_p50_us", "idle_p99_us", "busy_p50_us", "busy_p99_us", "idle_bulk_mib_per_s", "bulk_mib_per_s"} {
+			require.Positive(t, all[i][field], field)
+		}
+	}
+	out, err = exec.Command(os.Args[0], "-op", "other").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), `-op is "other"`)
+	out, err = exec.Command(os.Args[0], "-peers", "raw-tcp", "-answer", "0").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "at least one byte")
+}
+
 func TestAnswer(t *testing.T) {
 	out, err := answer(append(request(0, 3), 1, 2, 3))
 	require.NoError(t, err)
@@ -57,6 +95,7 @@ func TestAnswer(t *testing.T) {
 	out, err = answer(request(0, 100))
 	require.NoError(t, err)
 	require.Len(t, out, 100)
-	_, err = answer(request(0, 1<<30))
-	require.ErrorContains(t, err, "1073741824 bytes")
+	require.Equal(t, byte(99), out[99], "the pages of bulk data are written")
+	_, err = answer(request(0, largestAnswer+1))
+	require.ErrorContains(t, err, "1073741825 bytes")
 }

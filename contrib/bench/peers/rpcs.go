@@ -27,7 +27,7 @@ func (codec[M]) Unmarshal(data []byte, m M) error {
 	return nil
 }
 
-const largest = 257 << 20 // bytes of a message
+const largest = largestAnswer + 1<<20 // bytes of a message
 
 var grpcGo = system{"grpc-tcp", func() string {
 	s := grpc.NewServer(grpc.ForceServerCodec(codec[any]{}), grpc.MaxRecvMsgSize(largest))

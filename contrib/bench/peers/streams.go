@@ -20,15 +20,26 @@ import (
 	"github.com/xtaci/kcp-go/v5"
 )
 
+// copied is the most bytes of a call that are copied behind its length. More than those leave from where they are.
+const copied = 16 << 10
+
 // callOn makes calls on a stream, one after the other: the length of the call, the call, and then the answer, whose length is known.
 func callOn(s io.ReadWriter) caller {
 	var frame []byte
 	return func(in, out []byte) ([]byte, error) {
-		frame = append(binary.BigEndian.AppendUint32(frame[:0], uint32(len(in))), in...)
-		if _, err := s.Write(frame); err != nil {
+		frame = binary.BigEndian.AppendUint32(frame[:0], uint32(len(in)))
+		var err error
+		if len(in) > copied {
+			parts := net.Buffers{frame, in}
+			_, err = parts.WriteTo(s) // one system call on sockets
+		} else {
+			frame = append(frame, in...)
+			_, err = s.Write(frame)
+		}
+		if err != nil {
 			return nil, err
 		}
-		_, err := io.ReadFull(s, out)
+		_, err = io.ReadFull(s, out)
 		return out, err
 	}
 }
