@@ -28,7 +28,7 @@ func (a *app) newPerf() *cobra.Command {
 		Use: "perf", Short: "Measure rates, latencies and bulk throughput of the library",
 		Long: `Measures the library between two processes: the latency of calls, their rate with --inflight calls in flight, and the throughput of bulk transfers. It starts the other process, unless --target names a running qs serve.
 
---op makes a table over sizes, from --size to --bulk: rate and lat of calls whose input has a size, read of transfers that the target pushes, write of those that it pulls. mixed measures calls beside bulk transfers; idle, what silent peers cost; cores, all of it with GOMAXPROCS 1, 2, 4 and so on to the processors of the machine.`,
+--op makes a table over sizes, from --size to --bulk: rate and lat of calls whose input has a size, read of transfers that the target pushes, write of those that it pulls. mixed measures calls beside bulk transfers; idle, what silent peers cost, with --callers beside others; cores, all of it with GOMAXPROCS 1, 2, 4 and so on to the processors of the machine.`,
 		Example: `  qs perf
   qs perf --transport sm --json
   qs perf --op read --inflight 4 --bulk 67108864
@@ -51,8 +51,10 @@ func (a *app) newPerf() *cobra.Command {
 	fs.StringVar(&m.target, "target", "", "`address` of a running qs serve; without it one is started")
 	fs.StringVar(&m.op, "op", "", "`what` to measure: rate, lat, read or write for a table over sizes, mixed, idle or cores")
 	fs.BoolVar(&m.bothWays, "both", false, "--op rate and lat: the output has the size of the input, instead of none")
+	fs.BoolVar(&m.isOutput, "output-only", false, "--op rate and lat: the output has the size, and the input is 8 bytes")
 	fs.IntVar(&m.peers, "peers", 1000, "how many `peers`, with --op idle")
-	fs.IntVar(&m.processes, "processes", 10, "how many `processes` run them, each peer in a context of its own")
+	fs.IntVar(&m.callers, "callers", 0, "with --op idle: how many more `peers` make one call after the other meanwhile")
+	fs.IntVar(&m.processes, "processes", 10, "how many `processes` run them, and as many the callers, each peer in a context of its own")
 	fs.BoolVar(&m.isFloor, "floor", false, "also measure the least that a call could cost: a bare echo over one tcp connection, and one over a unix socket through package net")
 	choiceText(c, "transport", append(na.Schemes(), "auto")...)
 	choiceText(c, "api", "callback", "sync", "typed")
@@ -67,8 +69,10 @@ type measurement struct {
 	perf                bench.Perf
 	transport, inflight string
 	target, op          string
-	bothWays, isFloor   bool
-	peers, processes    int
+	bothWays, isOutput  bool // of calls in a table
+	isFloor             bool
+	peers, callers      int
+	processes           int
 }
 
 // run makes the measurements.
@@ -90,6 +94,8 @@ func (m *measurement) run() error {
 		return usageError{"--alloc is for --op write, or no --op, and not for --api typed"}
 	case m.bothWays && !bench.OfCalls(m.op):
 		return usageError{"--both is for --op rate and lat"}
+	case m.isOutput && (!bench.OfCalls(m.op) || m.bothWays || p.API == "typed"):
+		return usageError{"--output-only is for --op rate and lat, and not for --both and --api typed"}
 	case m.isFloor && m.op != "":
 		return usageError{"--floor is measured without --op"}
 	case m.isFloor && p.Size < 1:
@@ -98,8 +104,10 @@ func (m *measurement) run() error {
 		return usageError{"--op idle has no --busy, --cpuprofile and --target"}
 	case m.op == "cores" && (n.profile != "" || m.target != ""):
 		return usageError{"--op cores has no --cpuprofile and --target"}
-	case m.op == "idle" && m.peers < 1:
-		return usageError{fmt.Sprintf("--peers is %d, want at least 1", m.peers)}
+	case m.callers < 0 || m.callers > 0 && m.op != "idle":
+		return usageError{"--callers is for --op idle, and not negative"}
+	case m.op == "idle" && (m.peers < 0 || m.peers+m.callers < 1):
+		return usageError{fmt.Sprintf("--peers is %d, want at least 1, or 0 with --callers", m.peers)}
 	case m.op == "idle" && m.processes < 1:
 		return usageError{fmt.Sprintf("--processes is %d, want at least 1", m.processes)}
 	}
@@ -232,7 +240,7 @@ func (m *measurement) measureMixed(shown *statusLine) error {
 	shown.clear()
 	return errors.Join(m.app.printResult(r, func(out io.Writer) {
 		t := newTable("calls", ">p50 us", ">p99 us", ">bulk MiB/s")
-		t.addRow("alone", figureText(r.IdleP50, 1), figureText(r.IdleP99, 1), "")
+		t.addRow("alone", figureText(r.IdleP50, 1), figureText(r.IdleP99, 1), figureText(r.IdleBulk, 0))
 		t.addRow("beside bulk", figureText(r.BusyP50, 1), figureText(r.BusyP99, 1), figureText(r.Bulk, 0))
 		t.print(out)
 	}), err)
@@ -241,10 +249,15 @@ func (m *measurement) measureMixed(shown *statusLine) error {
 // measureTable measures a table over sizes. Its lines are printed as they are measured, with the columns of C Mercury's programs.
 func (m *measurement) measureTable(shown *statusLine) error {
 	p := &m.perf
-	if bench.OfCalls(m.op) && !m.bothWays {
-		if err := p.OfTake(); err != nil {
-			return err
-		}
+	var err error
+	switch {
+	case m.isOutput:
+		err = p.OfGive()
+	case bench.OfCalls(m.op) && !m.bothWays:
+		err = p.OfTake()
+	}
+	if err != nil {
+		return err
 	}
 	out := shown.writerAbove(m.app.stdout)
 	if !m.app.isJSON {
@@ -282,10 +295,16 @@ func (m *measurement) measureIdle() error {
 	defer stop()
 	shown := m.app.newStatus()
 	defer shown.clear()
-	shown.update("%d peers in %d processes, %v", m.peers, min(m.peers, m.processes), m.perf.Time)
-	r, err := bench.Idle(ctx, cfg, n.anyListenAddr(), func(addr string, peers int) (*self.Child, error) {
-		return self.Start(swarmReady, slices.Concat([]string{"swarm"}, n.secrets.args(), []string{addr, strconv.Itoa(peers)})...)
-	}, m.peers, min(m.peers, m.processes), m.perf.Time)
+	shown.update("%d peers, %v", m.peers+m.callers, m.perf.Time)
+	crowd := bench.Crowd{Peers: m.peers, Callers: m.callers, Processes: m.processes}
+	crowd.Start = func(addr string, peers int, areCallers bool) (*self.Child, error) {
+		args := slices.Concat([]string{"swarm"}, n.secrets.args(), []string{addr, strconv.Itoa(peers)})
+		if areCallers {
+			args = append(args, "--call")
+		}
+		return self.Start(swarmReady, args...)
+	}
+	r, err := bench.Idle(ctx, cfg, n.anyListenAddr(), crowd, m.perf.Time)
 	if errors.Is(err, bench.ErrStopped) {
 		return errInterrupted
 	}
@@ -294,7 +313,11 @@ func (m *measurement) measureIdle() error {
 	}
 	shown.clear()
 	err = m.app.printResult(r, func(out io.Writer) {
-		fmt.Fprintf(out, "%d idle peers in %d processes: %.3f %% of a processor over %.1f s, %.0f bytes for each peer\n", r.Peers, r.Processes, r.CPU, r.Seconds, r.Bytes)
+		fmt.Fprintf(out, "%d idle peers", r.Peers)
+		if r.Callers > 0 {
+			fmt.Fprintf(out, " and %d that make %.0f calls a second", r.Callers, r.Rate)
+		}
+		fmt.Fprintf(out, " in %d processes: %.3f %% of a processor over %.1f s, %.0f bytes for each peer\n", r.Processes, r.CPU, r.Seconds, r.Bytes)
 	})
 	return errors.Join(err, context.Cause(ctx))
 }
@@ -305,6 +328,7 @@ const swarmReady = "connected"
 // newSwarm returns the command of a process of many peers, which ends with its input.
 func (a *app) newSwarm() *cobra.Command {
 	n := network{timeout: 5 * time.Second, spin: -1}
+	areCallers := false
 	c := &cobra.Command{Use: "swarm ADDRESS PEERS", Hidden: true, Args: wantArgs(2, 2), RunE: func(_ *cobra.Command, args []string) error {
 		peers, err := strconv.Atoi(args[1])
 		if err != nil {
@@ -314,13 +338,20 @@ func (a *app) newSwarm() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := bench.Swarm(cfg, n.clientAddr(args[0]), args[0], peers); err != nil {
+		all, err := bench.Swarm(cfg, n.clientAddr(args[0]), args[0], peers)
+		if err != nil {
 			return err
 		}
 		fmt.Fprintln(a.stdout, swarmReady)
+		if areCallers {
+			for _, p := range all {
+				go func() { _ = p.CallOn() }() // it ends with the process, or the target
+			}
+		}
 		_, err = io.Copy(io.Discard, os.Stdin)
 		return err
 	}}
 	n.secrets.flags(c.Flags())
+	c.Flags().BoolVar(&areCallers, "call", false, "make one call after the other")
 	return c
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -75,7 +76,15 @@ func TestPerfLargeCalls(t *testing.T) {
 		q := run(t, 0, append([]string{"perf", "-time", "1ms", "-inflight", "2", "-bulk", "131072", "-op"}, args...)...)
 		require.Contains(t, q.out.String(), "\n131072 ", "%v", args)
 	}
+	for _, args := range [][]string{{"rate"}, {"lat", "-api", "sync", "-transport", "sm"}} {
+		q := run(t, 0, append([]string{"perf", "-output-only", "-time", "1ms", "-inflight", "2", "-bulk", "131072", "-op"}, args...)...)
+		require.Contains(t, q.out.String(), "\n131072 ", "%v", args)
+	}
 	require.Contains(t, run(t, 2, "perf", "-op", "read", "-both").errors.String(), "-both is for")
+	for _, args := range [][]string{{"read"}, {"rate", "-both"}, {"rate", "-api", "typed"}} {
+		q := run(t, 2, append([]string{"perf", "-output-only", "-op"}, args...)...)
+		require.Contains(t, q.errors.String(), "-output-only is for")
+	}
 }
 
 func TestPerfMixed(t *testing.T) {
@@ -84,6 +93,7 @@ func TestPerfMixed(t *testing.T) {
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
 	require.Positive(t, r.IdleP50)
 	require.Positive(t, r.BusyP99)
+	require.Positive(t, r.IdleBulk)
 	require.Positive(t, r.Bulk)
 	require.Contains(t, run(t, 0, "perf", "-op", "mixed", "-time", short, "-bulk", "100000").out.String(), "beside bulk")
 }
@@ -95,7 +105,22 @@ func TestPerfIdle(t *testing.T) {
 	require.Equal(t, 20, r.Peers)
 	require.Equal(t, 10, r.Processes)
 	require.Positive(t, r.Seconds)
+	require.Zero(t, r.Rate)
 	require.Contains(t, run(t, 0, "perf", "-op", "idle", "-peers", "2", "-time", short).out.String(), "2 idle peers in 2 processes")
+	require.Contains(t, run(t, 2, "perf", "-op", "idle", "-peers", "0").errors.String(), "-peers is 0")
+}
+
+func TestPerfCallers(t *testing.T) {
+	for _, peers := range []string{"0", "5"} {
+		q := run(t, 0, "perf", "-op", "idle", "-peers", peers, "-callers", "3", "-processes", "2", "-json", "-time", "300ms")
+		var r bench.IdleResult
+		require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
+		require.Equal(t, peers, strconv.Itoa(r.Peers))
+		require.Equal(t, 3, r.Callers)
+		require.Positive(t, r.Rate)
+	}
+	require.Contains(t, run(t, 0, "perf", "-op", "idle", "-peers", "0", "-callers", "1", "-time", short).out.String(), "0 idle peers and 1 that make")
+	require.Contains(t, run(t, 2, "perf", "-op", "mixed", "-callers", "1").errors.String(), "-callers is for")
 }
 
 func TestPerfFloor(t *testing.T) {

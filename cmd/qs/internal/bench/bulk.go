@@ -18,13 +18,18 @@ func (p *Perf) measureBulkRate(dir moveDir, size int64, count int) (float64, err
 	if err := m.moveOnce(true); err != nil {
 		return 0, err
 	}
+	return p.measureMoves(m)
+}
+
+// measureMoves has transfers made one after the other, and returns MiB per second.
+func (p *Perf) measureMoves(m *mover) (float64, error) {
 	moved := int64(0)
 	begun := time.Now()
 	for moved == 0 || p.goesOn(begun.Add(p.Time)) {
 		if err := m.moveOnce(false); err != nil {
 			return 0, err
 		}
-		moved += size * int64(count)
+		moved += int64(len(m.buf)) * int64(m.count)
 	}
 	return float64(moved) / (1 << 20) / time.Since(begun).Seconds(), p.ended(nil)
 }

@@ -4,31 +4,47 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// An IdleResult is the CPU time and the memory for peers that do nothing.
+// An IdleResult is the CPU time and the memory for peers that do nothing, and for callers beside them.
 type IdleResult struct {
-	Peers     int     `json:"peers"`
+	Peers     int     `json:"peers"`   // that do nothing
+	Callers   int     `json:"callers"` // peers that make one call after the other
 	Processes int     `json:"processes"`
 	Seconds   float64 `json:"seconds"`
 	CPU       float64 `json:"cpu_percent"`
-	Bytes     float64 `json:"bytes_per_peer"`
+	Bytes     float64 `json:"bytes_per_peer"` // callers are peers, too
+	Rate      float64 `json:"calls_per_s"`
 }
 
-// Idle has many peers, in several processes that swarm starts, connect to this process, call it once and fall silent, and measures what that
-// costs here: this process's processor time, and its heap and stacks for each peer. The system's memory for sockets is not in it.
-func Idle(ctx context.Context, cfg hg.Config, listen string, swarm func(addr string, peers int) (*self.Child, error), peers, processes int, d time.Duration) (r IdleResult, err error) {
+// A Crowd is the peers of Idle. Those that do nothing are in other processes than those that call.
+type Crowd struct {
+	Peers, Callers, Processes int // Processes for each of both
+	// Start starts a process of so many peers, which have connected to addr when it returns.
+	Start func(addr string, peers int, areCallers bool) (*self.Child, error)
+}
+
+// Idle has many peers connect to this process, call it once and fall silent, or go on to call it, and measures what that costs here:
+// this process's processor time, and its heap and stacks for each peer. The system's memory for sockets is not in it.
+func Idle(ctx context.Context, cfg hg.Config, listen string, crowd Crowd, d time.Duration) (r IdleResult, err error) {
+	all := crowd.Peers + crowd.Callers
 	cfg.NA.Envelopes = 32
-	cfg.NA.Budget = int64(peers+1) * 32 * (4096 + 64)
+	cfg.NA.Budget = int64(all+1) * 32 * (4096 + 64)
 	class, err := hg.Open(listen, cfg)
 	if err != nil {
 		return r, err
 	}
-	if _, err := class.Register(rpcEcho, handleEcho); err != nil {
+	var calls atomic.Int64
+	count := func(h hg.Request) error {
+		calls.Add(1)
+		return handleEcho(h)
+	}
+	if _, err := class.Register(rpcEcho, count); err != nil {
 		return r, err
 	}
 	hctx, err := class.NewContext()
@@ -47,20 +63,28 @@ func Idle(ctx context.Context, cfg hg.Config, listen string, swarm func(addr str
 		<-drained
 	}()
 	before := memory()
-	for i := range processes {
-		if ctx.Err() != nil {
-			return r, ErrStopped
+	for _, part := range []struct {
+		peers      int
+		areCallers bool
+	}{{crowd.Peers, false}, {crowd.Callers, true}} {
+		n := min(part.peers, crowd.Processes)
+		for i := range n {
+			if ctx.Err() != nil {
+				return r, ErrStopped
+			}
+			c, err := crowd.Start(hctx.Self().String(), (part.peers+i)/n, part.areCallers)
+			if err != nil {
+				return r, err
+			}
+			defer c.Stop()
 		}
-		c, err := swarm(hctx.Self().String(), (peers+i)/processes)
-		if err != nil {
-			return r, err
-		}
-		defer c.Stop()
+		r.Processes += n
 	}
-	if got := hctx.Stats().NA.Peers; got != peers {
-		return r, fmt.Errorf("%d of %d peers are connected", got, peers)
+	if got := hctx.Stats().NA.Peers; got != all {
+		return r, fmt.Errorf("%d of %d peers are connected", got, all)
 	}
-	r = IdleResult{Peers: peers, Processes: processes}
+	r.Peers, r.Callers = crowd.Peers, crowd.Callers
+	called := calls.Load()
 	begun, used := time.Now(), cpuTime()
 	over := time.NewTimer(d)
 	defer over.Stop()
@@ -69,7 +93,8 @@ func Idle(ctx context.Context, cfg hg.Config, listen string, swarm func(addr str
 	case <-ctx.Done(): // what was measured until then
 	}
 	used, r.Seconds = cpuTime()-used, time.Since(begun).Seconds()
-	r.Bytes = float64(memory()-before) / float64(peers) // now that they are silent
+	r.Rate = float64(calls.Load()-called) / r.Seconds
+	r.Bytes = float64(memory()-before) / float64(all) // now that those that do nothing are silent
 	r.CPU = 100 * used.Seconds() / r.Seconds
 	return r, nil
 }
@@ -84,17 +109,31 @@ func memory() int64 {
 }
 
 // Swarm makes many peers, each a class of its own opened at own, which call addr once.
-func Swarm(cfg hg.Config, own, addr string, peers int) error {
+func Swarm(cfg hg.Config, own, addr string, peers int) (all []*Perf, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for range peers {
-		p := &Perf{Size: 64, API: "callback"}
+		p := &Perf{Size: 64, API: "sync"}
 		if err := p.Open(cfg, own, addr); err != nil {
-			return err
+			return nil, err
 		}
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
+		all = append(all, p)
 	}
-	return nil
+	return all, nil
+}
+
+// CallOn makes one call after the other until one fails or p is stopped.
+func (p *Perf) CallOn() error {
+	c, err := p.newCall(Pattern(p.Size))
+	if err != nil {
+		return err
+	}
+	defer c.h.Close()
+	for err == nil && !p.stopped.Load() {
+		err = c.callOnce()
+	}
+	return err
 }

@@ -15,11 +15,11 @@ type ladder struct {
 var ladders = map[string]*ladder{
 	"rate": {"rate of calls", "Rate (ops/s)", func(p *Perf, size int64) (float64, float64, error) {
 		n := max(1, min(int64(p.ladderInflight()), maxUnderWay/size))
-		rate, err := p.measureRate(int(n), Pattern(int(size)))
+		rate, err := p.measureRate(int(n), p.inputOf(int(size)))
 		return rate, 1e6 / rate, err
 	}},
 	"lat": {"latency of calls", "p50 (us)", func(p *Perf, size int64) (float64, float64, error) {
-		lat, err := p.measureLatencies(Pattern(int(size)))
+		lat, err := p.measureLatencies(p.inputOf(int(size)))
 		if err != nil {
 			return 0, 0, err
 		}
@@ -33,7 +33,7 @@ var ladders = map[string]*ladder{
 	"write": {"bulk, the target pulls", "Bandwidth (MiB/s)", bulkStep(pull)},
 }
 
-// maxUnderWay bounds the input of all calls of the ladder of rates in bytes: of the largest sizes fewer are in flight.
+// maxUnderWay bounds the input or output of all calls of the ladder of rates in bytes: of the largest sizes fewer are in flight.
 const maxUnderWay = 256 << 20
 
 // IsLadder reports whether there is a table op.

@@ -6,24 +6,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A MixedResult is the latency of calls alone, and while the target pushes bulk data to the same process without a pause.
+// A MixedResult is the latency of calls alone, and while the target pushes bulk data to the same process without a pause, and the
+// throughput of that data alone and beside the calls.
 type MixedResult struct {
-	IdleP50 float64 `json:"idle_p50_us"`
-	IdleP99 float64 `json:"idle_p99_us"`
-	BusyP50 float64 `json:"busy_p50_us"`
-	BusyP99 float64 `json:"busy_p99_us"`
-	Bulk    float64 `json:"bulk_mib_per_s"`
+	IdleP50  float64 `json:"idle_p50_us"`
+	IdleP99  float64 `json:"idle_p99_us"`
+	BusyP50  float64 `json:"busy_p50_us"`
+	BusyP99  float64 `json:"busy_p99_us"`
+	IdleBulk float64 `json:"idle_bulk_mib_per_s"`
+	Bulk     float64 `json:"bulk_mib_per_s"`
 }
 
-// Mixed measures the latencies of calls, alone and together with bulk data. With an error the result has the measurements until then.
+// Mixed measures calls and bulk data, alone and together. With an error the result has the measurements until then.
 func (p *Perf) Mixed() (r MixedResult, err error) {
-	p.reportStep(0, 2, "latency of calls alone")
+	p.reportStep(0, 3, "latency of calls alone")
 	lat, err := p.measureLatencies(Pattern(p.Size))
 	if err != nil {
 		return r, err
 	}
 	r.IdleP50, r.IdleP99 = Percentile(lat, 50), Percentile(lat, 99)
-	p.reportStep(1, 2, "latency of calls beside bulk data")
+	p.reportStep(1, 3, "throughput of bulk transfers alone")
 	m, err := p.newMover(push, p.Bulk, 1)
 	if err != nil {
 		return r, err
@@ -32,6 +34,10 @@ func (p *Perf) Mixed() (r MixedResult, err error) {
 	if err := m.moveOnce(true); err != nil {
 		return r, err
 	}
+	if r.IdleBulk, err = p.measureMoves(m); err != nil {
+		return r, err
+	}
+	p.reportStep(2, 3, "latency of calls beside bulk data")
 	s := &bulkLoop{m: m, running: true}
 	begun := time.Now()
 	if err := m.c.h.ForwardRaw(m.c.in, s.startMove); err != nil {

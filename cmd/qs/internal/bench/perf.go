@@ -41,7 +41,8 @@ type Perf struct {
 	peer na.Addr
 	lent []byte // from bulk.Alloc
 	key  []byte // its handle, encoded
-	call hg.ID  // what is called: rpcEcho, rpcLook or rpcTake
+	call hg.ID  // what is called: rpcEcho, rpcLook, rpcTake or rpcGive
+	give bool   // it is rpcGive
 	move hg.ID
 }
 
@@ -124,6 +125,35 @@ func (p *Perf) By() string {
 func (p *Perf) OfTake() (err error) {
 	p.call, err = p.hctx.Class().Register(rpcTake, nil)
 	return err
+}
+
+// OfGive has calls go to the RPC whose output has the size and whose input has none, and makes one of p.Size, to see that its bytes are right.
+func (p *Perf) OfGive() (err error) {
+	if p.call, err = p.hctx.Class().Register(rpcGive, nil); err != nil {
+		return err
+	}
+	p.give = true
+	c, err := p.newCall(p.inputOf(p.Size))
+	if err != nil {
+		return err
+	}
+	defer c.h.Close()
+	if err := c.callOnce(); err != nil {
+		return err
+	}
+	out, err := c.h.OutputRaw()
+	if err == nil && (len(out) != p.Size || !isPattern(out)) {
+		err = fmt.Errorf("the target gave %d bytes that are not the %d that it was asked for", len(out), p.Size)
+	}
+	return err
+}
+
+// inputOf returns the input of calls of a table for a size.
+func (p *Perf) inputOf(size int) []byte {
+	if p.give {
+		return giveRequest(size)
+	}
+	return Pattern(size)
 }
 
 // Close ends it.

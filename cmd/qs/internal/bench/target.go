@@ -21,6 +21,7 @@ var TypedEcho = qs.Define[[]byte, []byte]("qs/typed", qs.WithCodec(codec.Msgpack
 const (
 	rpcEcho = "qs/echo" // the input comes back
 	rpcTake = "qs/take" // the input is taken, and nothing comes back
+	rpcGive = "qs/give" // the input is a number of bytes, and so many come back
 	rpcLook = "qs/look" // the input begins with the length of a handle, one byte, and the handle. The target looks at its memory, and the rest comes back
 	rpcMove = "qs/move" // the target pushes to or pulls from memory of the origin: moveRequest, then the handle
 )
@@ -83,8 +84,10 @@ type moveServer struct {
 
 // Register makes class a target, whose handlers run inline, or else where hg.Config.Dispatch runs them.
 func Register(class *hg.Class, inline bool) (err error) {
-	m := &moveServer{}
-	for name, handler := range map[string]hg.Handler{rpcEcho: handleEcho, rpcTake: handleTake, rpcLook: handleLook, rpcMove: m.serveMove} {
+	m, g := &moveServer{}, &giveServer{}
+	for name, handler := range map[string]hg.Handler{
+		rpcEcho: handleEcho, rpcTake: handleTake, rpcGive: g.handleGive, rpcLook: handleLook, rpcMove: m.serveMove,
+	} {
 		_, failed := class.RegisterRPC(hg.RPC{Name: name, Handler: handler, Inline: inline})
 		err = errors.Join(err, failed)
 	}
@@ -96,6 +99,40 @@ func handleTake(h hg.Request) error {
 		return err
 	}
 	return h.RespondRaw(nil, nil)
+}
+
+// A giveServer serves rpcGive with one piece of memory, of the largest size that was asked for.
+type giveServer struct {
+	mu  sync.Mutex // guards buf, but not its bytes
+	buf []byte
+}
+
+// giveRequest is the input of rpcGive for n bytes.
+func giveRequest(n int) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(n)) }
+
+func (g *giveServer) handleGive(h hg.Request) error {
+	in, err := h.InputRaw()
+	if err != nil {
+		return err
+	}
+	if len(in) != 8 {
+		return fmt.Errorf("%s: input of %d bytes, want 8: %w", rpcGive, len(in), na.ErrProtocol)
+	}
+	n := binary.LittleEndian.Uint64(in)
+	if n > MaxMove {
+		return fmt.Errorf("%s: %d bytes are asked for, at most %d are given: %w", rpcGive, n, MaxMove, hg.ErrInvalid)
+	}
+	return h.RespondRaw(g.pattern(int(n)), nil)
+}
+
+// pattern returns a Pattern of n bytes, which others may be sending, too.
+func (g *giveServer) pattern(n int) []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.buf) < n {
+		g.buf = Pattern(n)
+	}
+	return g.buf[:n]
 }
 
 func handleEcho(h hg.Request) error {

@@ -33,6 +33,16 @@ func TestChecksPayloads(t *testing.T) {
 	require.Error(t, err)
 }
 
+// What a target gives has the size that was asked for, also after more was given.
+func TestGivesPattern(t *testing.T) {
+	g := &giveServer{}
+	for _, n := range []int{0, 7, 70_000, 300} {
+		b := g.pattern(n)
+		require.Len(t, b, n)
+		require.True(t, isPattern(b))
+	}
+}
+
 // TestMemory: a target has one memory for transfers, whatever origins ask for at the same time.
 func TestMemory(t *testing.T) {
 	class, err := hg.Open("tcp://", hg.Config{})
