@@ -22,7 +22,8 @@ func page(docs string) (map[string][]byte, error) {
 		{"BENCHMARKS.md", "ladder", "ladder.json", ladder},
 		{"BENCHMARKS.md", "bulk", "bulk.json", bandwidth},
 		{"BENCHMARKS.md", "beside", "beside.json", plain(column{"p50 alone, us", "idle_p50_us"}, column{"p99", "idle_p99_us"},
-			column{"p50 beside bulk, us", "busy_p50_us"}, column{"p99", "busy_p99_us"}, column{"bulk, MiB/s", "bulk_mib_per_s"})},
+			column{"bulk alone, MiB/s", "idle_bulk_mib_per_s"}, column{"p50 beside bulk, us", "busy_p50_us"}, column{"p99", "busy_p99_us"},
+			column{"bulk, MiB/s", "bulk_mib_per_s"})},
 		{"BENCHMARKS.md", "loss", "loss.json", plain(column{"p50, us", "lat_p50_us"}, column{"p99", "lat_p99_us"}, column{"bulk, MiB/s", "bulk_mib_per_s"})},
 		{"BENCHMARKS.md", "idle", "idle.json", plain(column{"% of a processor, all together", "cpu_percent"}, column{"bytes of heap and stacks, each", "bytes_per_peer"})},
 	} {
@@ -187,9 +188,15 @@ func bodies(f *file) (map[string][]byte, string, error) {
 // A column holds what is printed by a name.
 type column struct{ title, name string }
 
-// plain returns what draws a table of columns with a row for each system, and no plot.
-func plain(columns ...column) func(*file) (map[string][]byte, string, error) {
+// plain returns what draws a table of columns with a row for each system, and no plot. Columns that no run has a figure for are left out.
+func plain(all ...column) func(*file) (map[string][]byte, string, error) {
 	return func(f *file) (map[string][]byte, string, error) {
+		columns := slices.DeleteFunc(slices.Clone(all), func(c column) bool {
+			return !slices.ContainsFunc(f.Runs, func(r *run) bool {
+				_, ok := r.spread(named(c.name))
+				return ok
+			})
+		})
 		head, line, rows := "|", "\n|---", ""
 		for _, c := range columns {
 			head, line = head+"|"+c.title, line+"|---:"

@@ -130,7 +130,7 @@ func TestSizes(t *testing.T) {
 // TestPlain: a row for each system, and columns by the names that are printed.
 func TestPlain(t *testing.T) {
 	f := &file{Runs: []*run{made("ours", "a", `{"x":0.0234,"y":2}`, `{"x":0.03,"y":2}`), made("theirs", "b", `[{"y":3}]`)}}
-	images, table, err := plain(column{"of x", "x"}, column{"of y", "y"})(f)
+	images, table, err := plain(column{"of x", "x"}, column{"of no run", "z"}, column{"of y", "y"})(f)
 	require.NoError(t, err)
 	require.Empty(t, images)
 	require.Equal(t, "||of x|of y|\n|---|---:|---:|\n|ours|0.027 (0.023–0.030)|2.0|\n|theirs||3.0|\n", table)
