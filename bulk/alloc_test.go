@@ -32,15 +32,15 @@ func TestAlloc(t *testing.T) {
 		p := newPair(t, n)
 		const size = 1<<20 + 5
 		theirs := alloc(t, size)
-		h := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs)
+		h := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs)
 		mine := make([]byte, size)
-		s := bulk.Spec{Dir: bulk.Pull, Peer: p.peer, Remote: remote(t, h), Local: local(t, p.mctx, mine), Size: size}
+		s := bulk.Spec{Dir: bulk.Pull, Peer: p.peer, Remote: decodeRemote(t, h), Local: newLocalHandle(t, p.mctx, mine), Size: size}
 		moved := int64(0)
 		for i, r := range [][2]int64{{0, size}, {0, size}, {0, 1}, {size - 1, 1}, {4095, 4098}, {size - 5, 5}, {1 << 18, 1 << 18}, {7, 0}, {1, size - 1}} {
 			_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(theirs)
 			clear(mine)
 			s.RemoteOffset, s.LocalOffset, s.Size = r[0], r[0], r[1]
-			e := p.in(t).transfer(s)
+			e := p.withT(t).transfer(s)
 			require.NoError(t, e.err)
 			require.Equal(t, r[1], e.moved)
 			moved += r[1]
@@ -49,7 +49,7 @@ func TestAlloc(t *testing.T) {
 		}
 		s.Dir, s.RemoteOffset, s.LocalOffset, s.Size = bulk.Push, 3, 3, 99
 		clear(mine)
-		require.NoError(t, p.in(t).transfer(s).err)
+		require.NoError(t, p.withT(t).transfer(s).err)
 		require.Equal(t, make([]byte, 99), theirs[3:102])
 	})
 }
@@ -61,9 +61,9 @@ func TestView(t *testing.T) {
 		p := newPair(t, n)
 		const size = 300_000
 		theirs := alloc(t, size)
-		copy(theirs, patterned(1, 0, size))
-		h := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, theirs)
-		far := remote(t, h)
+		copy(theirs, pattern(1, 0, size))
+		h := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, theirs)
+		far := decodeRemote(t, h)
 		view := func(s bulk.Stream) *bulk.View {
 			v, err := bulk.NewView(context.Background(), p.mctx, s)
 			require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestView(t *testing.T) {
 			require.NoError(t, v.Close())
 			require.NoError(t, v.Close())
 		}
-		small := view(bulk.Stream{Peer: p.peer, Handle: remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, theirs[:9]))})
+		small := view(bulk.Stream{Peer: p.peer, Handle: decodeRemote(t, newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, theirs[:9]))})
 		require.Equal(t, theirs[:9], small.Bytes(), "what came with the handle")
 		require.False(t, small.Shared())
 		require.NoError(t, small.Close())

@@ -29,7 +29,7 @@ func TestTransfersAllocateLittle(t *testing.T) {
 			require.NoError(t, err)
 			local, err := bulk.Create(p.mctx, bulk.Options{Access: bulk.LocalOnly}, make([]byte, size))
 			require.NoError(t, err)
-			there := remote(t, owned)
+			there := decodeRemote(t, owned)
 			for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 				var failed error
 				ended := 0

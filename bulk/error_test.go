@@ -16,23 +16,23 @@ import (
 func TestErrorFields(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		then func(s *scene, op *bulk.Op) // when it has begun
-		peer func(s *scene) na.Addr      // another than the owner
+		then func(s *transferTest, op *bulk.Op) // when it has begun
+		peer func(s *transferTest) na.Addr      // another than the owner
 		why  na.Code
 	}{
-		{"canceled", func(_ *scene, op *bulk.Op) { op.Cancel() }, nil, hg.ErrCanceled},
-		{"closed", func(s *scene, _ *bulk.Op) { s.mctx.Close() }, nil, hg.ErrClosed},
-		{"peer lost", func(s *scene, _ *bulk.Op) { s.octx.Close() }, nil, hg.ErrPeerLost},
-		{"revoked", nil, func(s *scene) na.Addr { other, _ := s.Target(hg.Config{}); return other.Addr() }, na.ErrRevoked},
-		{"unreachable", nil, func(s *scene) na.Addr { return s.peer.WithTarget(5) }, hg.ErrUnreachable},
+		{"canceled", func(_ *transferTest, op *bulk.Op) { op.Cancel() }, nil, hg.ErrCanceled},
+		{"closed", func(s *transferTest, _ *bulk.Op) { s.mctx.Close() }, nil, hg.ErrClosed},
+		{"peer lost", func(s *transferTest, _ *bulk.Op) { s.octx.Close() }, nil, hg.ErrPeerLost},
+		{"revoked", nil, func(s *transferTest) na.Addr { other, _ := s.Target(hg.Config{}); return other.Addr() }, na.ErrRevoked},
+		{"unreachable", nil, func(s *transferTest) na.Addr { return s.peer.WithTarget(5) }, hg.ErrUnreachable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 				if c.why == hg.ErrClosed || c.why == hg.ErrPeerLost {
 					p = newPair(t, p.Net) // which it ends
 				}
-				p.in(t).requireWorks() // connects
-				s := newScene(t, p, dir, 512<<10)
+				p.withT(t).requireWorks() // connects
+				s := newTransferTest(t, p, dir, 512<<10)
 				s.spec.Peer = s.peer
 				if c.peer != nil {
 					s.spec.Peer = c.peer(s)
@@ -61,10 +61,10 @@ func TestErrorFields(t *testing.T) {
 // peer.
 func TestRefusedTransferNamesPeer(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 1000)
+		s := newTransferTest(t, p, dir, 1000)
 		s.spec.Peer = s.peer
 		closed := false
-		require.NoError(t, s.here.CloseFunc(func(error) { closed = true }))
+		require.NoError(t, s.localHandle.CloseFunc(func(error) { closed = true }))
 		p.Until(func() bool { return closed })
 		_, err := bulk.Transfer(s.mctx, s.spec, s.done)
 		var e *bulk.Error

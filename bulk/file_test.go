@@ -31,8 +31,8 @@ func newFile(t *testing.T, content []byte) *os.File {
 	return f
 }
 
-// mapped maps f until the test ends.
-func mapped(t *testing.T, f *os.File, opts bulk.FileOptions) *bulk.File {
+// mapFile maps f until the test ends.
+func mapFile(t *testing.T, f *os.File, opts bulk.FileOptions) *bulk.File {
 	t.Helper()
 	m, err := bulk.MapFile(f, opts)
 	require.NoError(t, err)
@@ -66,16 +66,16 @@ func (p *pair) closeNow(h *bulk.Handle) {
 func TestFileRoundTrip(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 700_001
-		content := patterned(5, 0, size)
+		content := pattern(5, 0, size)
 		for _, c := range []struct{ off, n int64 }{{0, 0}, {0, 1}, {5000, 4096}, {4096, 300_000}, {size - 1, 1}, {size, 0}} {
-			from := mapped(t, newFile(t, content), bulk.FileOptions{Offset: c.off, Length: c.n})
+			from := mapFile(t, newFile(t, content), bulk.FileOptions{Offset: c.off, Length: c.n})
 			n := c.n
 			if n == 0 {
 				n = size - c.off
 			}
 			require.Equal(t, n, from.Len())
 			target := newFile(t, make([]byte, size))
-			to := mapped(t, target, bulk.FileOptions{Offset: c.off, Length: c.n, Write: true})
+			to := mapFile(t, target, bulk.FileOptions{Offset: c.off, Length: c.n, Write: true})
 			there, here := from, to
 			if dir == bulk.Push {
 				there, here = to, from
@@ -85,7 +85,7 @@ func TestFileRoundTrip(t *testing.T) {
 				access = bulk.WriteOnly
 			}
 			owned, mine := p.handleOf(there, p.octx, access), p.handleOf(here, p.mctx, bulk.LocalOnly)
-			e := p.transfer(bulk.Spec{Dir: dir, Remote: remote(t, owned), Local: mine, Size: n})
+			e := p.transfer(bulk.Spec{Dir: dir, Remote: decodeRemote(t, owned), Local: mine, Size: n})
 			require.NoError(t, e.err)
 			require.NoError(t, to.Sync())
 			want := make([]byte, size)
@@ -121,8 +121,8 @@ func TestFileInvalid(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrClosed)
 }
 
-// mappings counts the mappings of f in this process.
-func mappings(t *testing.T, f *os.File) int {
+// countMappings counts the mappings of f in this process.
+func countMappings(t *testing.T, f *os.File) int {
 	maps, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
 	return strings.Count(string(maps), f.Name())
@@ -133,9 +133,9 @@ func mappings(t *testing.T, f *os.File) int {
 func TestFileClose(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		content := patterned(5, 0, 100_000)
+		content := pattern(5, 0, 100_000)
 		f := newFile(t, content)
-		m := mapped(t, f, bulk.FileOptions{})
+		m := mapFile(t, f, bulk.FileOptions{})
 		_, err := m.Create(p.octx, bulk.Options{Access: bulk.ReadWrite})
 		require.ErrorIs(t, err, na.ErrPermission)
 		_, err = m.Create(p.octx, bulk.Options{Access: bulk.ReadOnly, Eager: 1 << 30})
@@ -148,15 +148,15 @@ func TestFileClose(t *testing.T) {
 		require.ErrorIs(t, err, hg.ErrClosed)
 		p.closeNow(first)
 		mine := make([]byte, len(content))
-		e := p.transfer(bulk.Spec{Remote: remote(t, second), Local: local(t, p.mctx, mine), Size: int64(len(mine))})
+		e := p.transfer(bulk.Spec{Remote: decodeRemote(t, second), Local: newLocalHandle(t, p.mctx, mine), Size: int64(len(mine))})
 		require.NoError(t, e.err)
 		require.Empty(t, describeDiff(mine, content))
 		if runtime.GOOS == "linux" {
-			require.Equal(t, 1, mappings(t, f))
+			require.Equal(t, 1, countMappings(t, f))
 		}
 		p.closeNow(second)
 		if runtime.GOOS == "linux" {
-			require.Zero(t, mappings(t, f))
+			require.Zero(t, countMappings(t, f))
 		}
 	})
 }
@@ -171,11 +171,11 @@ func TestFileTruncated(t *testing.T) {
 		for _, side := range []string{"owner", "mover"} {
 			for _, keep := range []int64{0, 64<<10 + 100, size / 2, size - 4096} {
 				for _, middle := range []bool{false, true} {
-					s := newScene(t, p, dir, size)
-					f := newFile(t, patterned(1, 0, size))
-					m := mapped(t, f, bulk.FileOptions{Write: true})
+					s := newTransferTest(t, p, dir, size)
+					f := newFile(t, pattern(1, 0, size))
+					m := mapFile(t, f, bulk.FileOptions{Write: true})
 					if side == "owner" {
-						s.spec.Remote = remote(t, p.handleOf(m, p.octx, bulk.ReadWrite))
+						s.spec.Remote = decodeRemote(t, p.handleOf(m, p.octx, bulk.ReadWrite))
 					} else {
 						s.spec.Local = p.handleOf(m, p.mctx, bulk.LocalOnly)
 					}
@@ -195,7 +195,7 @@ func TestFileTruncated(t *testing.T) {
 					require.ErrorContains(t, s.err, map[string]string{"owner": "owner's memory", "mover": "local memory"}[side])
 					require.Less(t, op.Moved(), int64(size))
 					s.requireIntact()
-					require.True(t, s.theirs.hasIntactCanaries() && s.mine.hasIntactCanaries())
+					require.True(t, s.ownerMem.hasIntactCanaries() && s.moverMem.hasIntactCanaries())
 					p.mctx.Trigger(0)
 				}
 			}
@@ -208,16 +208,16 @@ func TestFileReadOnlyAsDestination(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		for _, size := range []int{100, 300_000} {
-			s := newScene(t, p, bulk.Pull, size)
-			f := newFile(t, patterned(5, 0, size))
-			s.spec.Local = p.handleOf(mapped(t, f, bulk.FileOptions{}), p.mctx, bulk.LocalOnly)
+			s := newTransferTest(t, p, bulk.Pull, size)
+			f := newFile(t, pattern(5, 0, size))
+			s.spec.Local = p.handleOf(mapFile(t, f, bulk.FileOptions{}), p.mctx, bulk.LocalOnly)
 			s.start()
 			s.Until(func() bool { return s.calls > 0 })
 			require.ErrorIs(t, s.err, na.ErrFault)
 			s.requireIntact()
 			got, err := os.ReadFile(f.Name())
 			require.NoError(t, err)
-			require.Empty(t, describeDiff(got, patterned(5, 0, size)))
+			require.Empty(t, describeDiff(got, pattern(5, 0, size)))
 		}
 	})
 }
@@ -231,13 +231,13 @@ func TestFileTruncatedInTheSameProcess(t *testing.T) {
 		for _, hctx := range []*hg.Context{p.octx, n.Context(p.owner)} {
 			for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 				for _, ours := range []bool{false, true} {
-					f := newFile(t, patterned(1, 0, size))
-					m := mapped(t, f, bulk.FileOptions{Write: true})
-					gone, there := p.handleOf(m, p.octx, bulk.ReadWrite), create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, size))
+					f := newFile(t, pattern(1, 0, size))
+					m := mapFile(t, f, bulk.FileOptions{Write: true})
+					gone, there := p.handleOf(m, p.octx, bulk.ReadWrite), newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, size))
 					require.NoError(t, f.Truncate(300_000))
-					spec := bulk.Spec{Dir: dir, Peer: p.octx.Self(), Remote: remote(t, gone), Local: there, Size: size}
+					spec := bulk.Spec{Dir: dir, Peer: p.octx.Self(), Remote: decodeRemote(t, gone), Local: there, Size: size}
 					if ours {
-						spec.Remote, spec.Local = remote(t, there), gone
+						spec.Remote, spec.Local = decodeRemote(t, there), gone
 					}
 					var e outcome
 					_, err := bulk.Transfer(hctx, spec, e.done)
@@ -257,14 +257,14 @@ func TestFileTruncatedInTheSameProcess(t *testing.T) {
 func TestFileTruncatedCopies(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		f := newFile(t, patterned(1, 0, 1500))
-		m := mapped(t, f, bulk.FileOptions{Write: true})
+		f := newFile(t, pattern(1, 0, 1500))
+		m := mapFile(t, f, bulk.FileOptions{Write: true})
 		h, err := m.Create(p.octx, bulk.Options{Access: bulk.ReadOnly})
 		require.NoError(t, err)
 		defer p.closeNow(h)
-		there := remote(t, h)
+		there := decodeRemote(t, h)
 		require.NoError(t, f.Truncate(0))
-		s := newScene(t, p, bulk.Pull, 1500)
+		s := newTransferTest(t, p, bulk.Pull, 1500)
 		s.spec.Remote, s.spec.Local = there, h
 		s.start()
 		s.Until(func() bool { return s.calls > 0 })

@@ -83,8 +83,8 @@ func TestDescriptorRefused(t *testing.T) {
 		{"version 5", "version 5, want 4", append([]byte{5}, descriptor(0, 1, 1)[1:]...), true},
 		{"unknown flag", "has unknown flags", descriptor(8, 1, 1), true},
 		{"all flags", "has unknown flags", descriptor(0xff, 1, 1), true},
-		{"fields that have to be understood", "unknown required fields", withFields(descriptor(0, 1, 1), 1|mustUnderstand), true},
-		{"fields that are not there", "truncated fields", withFields(descriptor(0, 1, 1), 1)[:3+na.KeySize+7], false},
+		{"fields that have to be understood", "unknown required fields", withLaterFields(descriptor(0, 1, 1), 1|mustUnderstand), true},
+		{"fields that are not there", "truncated fields", withLaterFields(descriptor(0, 1, 1), 1)[:3+na.KeySize+7], false},
 		{"no access", "allows no access", descriptor(0, 1, 0), false},
 		{"unknown access", "invalid length or access mode", descriptor(0, 1, 4), false},
 		{"all access bits", "invalid length or access mode", descriptor(0, 1, 0xff), false},
@@ -130,8 +130,8 @@ func TestDescriptorRefused(t *testing.T) {
 	}
 }
 
-// withFields returns b with so many words of fields of a later release.
-func withFields(b []byte, fields byte) []byte {
+// withLaterFields returns b with so many words of fields of a later release.
+func withLaterFields(b []byte, fields byte) []byte {
 	b = bytes.Clone(b)
 	b[2] = fields
 	return slices.Insert(b, 3+na.KeySize, make([]byte, 8*int(fields&^mustUnderstand))...)
@@ -149,7 +149,7 @@ func TestDescriptorLater(t *testing.T) {
 	} {
 		for _, fields := range []byte{1, 127} {
 			var h bulk.Handle
-			require.NoError(t, h.UnmarshalBinary(withFields(b, fields)))
+			require.NoError(t, h.UnmarshalBinary(withLaterFields(b, fields)))
 			again, err := h.MarshalBinary()
 			require.NoError(t, err)
 			require.Equal(t, b, again)
@@ -289,9 +289,9 @@ func TestHandleInsideArguments(t *testing.T) {
 		mem := newMemory(3000)
 		mem.fill(5)
 		small := []byte("small")
-		a := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, mem.segs...)
-		b := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Bind: true}, mem.segs...)
-		c := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly, Bind: true}, small)
+		a := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, mem.segs...)
+		b := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Bind: true}, mem.segs...)
+		c := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly, Bind: true}, small)
 		in := &argument{Name: "x", Data: a, More: []*bulk.Handle{b, c}}
 		require.NoError(t, in.Flat.UnmarshalBinary(descriptor(0, 7, 2)))
 		for _, cdc := range []codec.Codec{codec.Msgpack} {
@@ -319,7 +319,7 @@ func TestHandleInsideArguments(t *testing.T) {
 			// Every copy reaches the memory.
 			for _, h := range []*bulk.Handle{out.Data, out.More[0]} {
 				mine := newMemory(3000)
-				e := p.transfer(bulk.Spec{Remote: h, Local: local(t, p.mctx, mine.segs...), Size: 3000})
+				e := p.transfer(bulk.Spec{Remote: h, Local: newLocalHandle(t, p.mctx, mine.segs...), Size: 3000})
 				require.NoError(t, e.err)
 				require.Empty(t, describeDiff(mine.bytes(), mem.bytes()))
 			}
@@ -336,7 +336,7 @@ func TestHandleInsideArguments(t *testing.T) {
 func TestEncodeRefused(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Origin(hg.Config{})
-		h := local(t, hctx, make([]byte, 10))
+		h := newLocalHandle(t, hctx, make([]byte, 10))
 		require.Equal(t, bulk.LocalOnly, h.Access())
 		require.False(t, h.Remote())
 		_, err := h.MarshalBinary()
@@ -353,7 +353,7 @@ func TestEncodeRefused(t *testing.T) {
 		require.NotEmpty(t, zero.String())
 
 		for _, opts := range []bulk.Options{{Access: bulk.ReadOnly}, {Access: bulk.ReadWrite}} {
-			closed := create(t, hctx, opts, make([]byte, 10))
+			closed := newHandle(t, hctx, opts, make([]byte, 10))
 			require.NoError(t, closed.Close())
 			_, err = closed.MarshalBinary()
 			require.ErrorIs(t, err, hg.ErrClosed, "the key of a closed handle opens nothing")
@@ -372,12 +372,12 @@ func TestBoundHandleWithoutListener(t *testing.T) {
 		require.NoError(t, err)
 		theirs := newMemory(5000)
 		theirs.fill(1)
-		there := remote(t, create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly, Bind: true}, theirs.segs...))
+		there := decodeRemote(t, newHandle(t, p.mctx, bulk.Options{Access: bulk.ReadOnly, Bind: true}, theirs.segs...))
 		require.Equal(t, p.mctx.Self(), there.Owner())
 		pull := func(hctx *hg.Context) error {
 			mine := newMemory(5000)
 			var e outcome
-			if _, err := bulk.Transfer(hctx, bulk.Spec{Remote: there, Local: local(t, hctx, mine.segs...), Size: 5000}, e.done); err != nil {
+			if _, err := bulk.Transfer(hctx, bulk.Spec{Remote: there, Local: newLocalHandle(t, hctx, mine.segs...), Size: 5000}, e.done); err != nil {
 				return err
 			}
 			n.Until(func() bool { return e.calls > 0 })
@@ -462,7 +462,7 @@ func TestEagerLimit(t *testing.T) {
 		} {
 			mem := newMemory(c.length/3, c.length-c.length/3)
 			mem.fill(9)
-			h := create(t, hctx, bulk.Options{Access: c.access, Eager: c.option}, mem.segs...)
+			h := newHandle(t, hctx, bulk.Options{Access: c.access, Eager: c.option}, mem.segs...)
 			b, err := h.MarshalBinary()
 			require.NoError(t, err)
 			want := 3 + na.KeySize
@@ -489,7 +489,7 @@ func TestEagerIsASnapshot(t *testing.T) {
 		theirs := newMemory(700, 0, 800)
 		theirs.fill(3)
 		snapshot := theirs.bytes()
-		there := create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly}, theirs.segs...)
+		there := newHandle(t, p.mctx, bulk.Options{Access: bulk.ReadOnly}, theirs.segs...)
 		h, err := p.mctx.Create(p.peer, id)
 		require.NoError(t, err)
 		defer h.Close()
@@ -504,7 +504,7 @@ func TestEagerIsASnapshot(t *testing.T) {
 			mine := newMemory(100, 1300)
 			var e outcome
 			var told []int64
-			op, err := bulk.Transfer(p.octx, bulk.Spec{Peer: p.mctx.Self(), Remote: got, RemoteOffset: 50, Local: local(t, p.octx, mine.segs...),
+			op, err := bulk.Transfer(p.octx, bulk.Spec{Peer: p.mctx.Self(), Remote: got, RemoteOffset: 50, Local: newLocalHandle(t, p.octx, mine.segs...),
 				LocalOffset: 10, Size: 1350, OnProgress: func(_ *bulk.Op, moved int64) { told = append(told, moved) }}, e.done)
 			require.NoError(t, err)
 			require.Zero(t, e.calls, "done runs in Trigger")
@@ -525,7 +525,7 @@ func TestEagerIsASnapshot(t *testing.T) {
 		pull(string(snapshot)) // closing takes the memory back, not the bytes that were sent
 
 		require.NoError(t, got.UnmarshalBinary(func() []byte {
-			fresh := create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly}, theirs.segs...)
+			fresh := newHandle(t, p.mctx, bulk.Options{Access: bulk.ReadOnly}, theirs.segs...)
 			b, err := fresh.MarshalBinary()
 			require.NoError(t, err)
 			b2 := bytes.Clone(b)
@@ -544,7 +544,7 @@ func TestForgedDescriptor(t *testing.T) {
 		theirs := newMemory(100_000)
 		theirs.fill(1)
 		pristine := theirs.bytes()
-		h := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly, Eager: -1}, theirs.segs...)
+		h := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly, Eager: -1}, theirs.segs...)
 		honest, err := h.MarshalBinary()
 		require.NoError(t, err)
 		mine := newMemory(200_000)
@@ -556,7 +556,7 @@ func TestForgedDescriptor(t *testing.T) {
 			require.NoError(t, r.UnmarshalBinary(b))
 			return r
 		}
-		l := local(t, p.mctx, mine.segs...)
+		l := newLocalHandle(t, p.mctx, mine.segs...)
 		e := p.transfer(bulk.Spec{Dir: bulk.Push, Remote: there(func(b []byte) { b[27] = 3 }), Local: l, Size: 1000})
 		require.ErrorIs(t, e.err, na.ErrPermission)
 		e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { binary.LittleEndian.PutUint64(b[19:], 1<<40) }), RemoteOffset: 99_000, Local: l, Size: 1001})

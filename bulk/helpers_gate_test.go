@@ -14,13 +14,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A gate is between the mover and the owner. It closes when a number of bytes has passed in one
+// A stallProxy is between the mover and the owner. It closes when a number of bytes has passed in one
 // direction, in the middle of a frame as well, and lets nothing more through until it is opened:
 // the owner seems frozen.
 //
 // Over tcp it is a relay of its own; over udp one that loses what it does not let through, in both
 // directions; in the simulator a partition.
-type gate struct {
+type stallProxy struct {
 	p     *pair
 	sim   bool
 	limit uint64 // of bytes passed, in the simulator
@@ -28,10 +28,10 @@ type gate struct {
 	udp   *relay.Relay
 }
 
-// newGate puts a gate between the mover and the owner; p.peer then reaches the owner through the
-// gate.
-func newGate(p *pair) *gate {
-	g := &gate{p: p, sim: p.Sim}
+// newStallProxy puts a proxy between the mover and the owner; p.peer then reaches the owner through the
+// proxy.
+func newStallProxy(p *pair) *stallProxy {
+	g := &stallProxy{p: p, sim: p.Sim}
 	if p.Name == "sm" || p.Beside {
 		p.t.Skip("nothing stands between two processes that share memory")
 	}
@@ -48,9 +48,9 @@ func newGate(p *pair) *gate {
 	return g
 }
 
-// shutAfter arms the gate: it closes when n more bytes have passed from the owner to the mover, or
+// stallAfter arms the proxy: it closes when n more bytes have passed from the owner to the mover, or
 // from the mover to the owner. The simulator counts both directions together.
-func (g *gate) shutAfter(n int, fromOwner bool) {
+func (g *stallProxy) stallAfter(n int, fromOwner bool) {
 	if g.sim {
 		g.limit = g.p.World.Stats().Bytes + uint64(n)
 		return
@@ -62,8 +62,8 @@ func (g *gate) shutAfter(n int, fromOwner bool) {
 	g.relay.arm(n, fromOwner)
 }
 
-// isShut reports whether that many bytes have passed.
-func (g *gate) isShut() bool {
+// isStalled reports whether that many bytes have passed.
+func (g *stallProxy) isStalled() bool {
 	if g.udp != nil {
 		return g.udp.Shut()
 	}
@@ -77,8 +77,8 @@ func (g *gate) isShut() bool {
 	return true
 }
 
-// open lets everything through again.
-func (g *gate) open() {
+// resume lets everything through again.
+func (g *stallProxy) resume() {
 	if g.sim {
 		g.p.World.Heal()
 		return
@@ -126,7 +126,7 @@ func (r *streamRelay) accept() {
 			continue
 		}
 		for _, c := range []net.Conn{in, out} {
-			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // the system shall not buffer megabytes behind a closed gate
+			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // the system shall not buffer megabytes behind a closed proxy
 		}
 		r.mu.Lock()
 		r.conns = append(r.conns, in, out)

@@ -81,8 +81,8 @@ func (p *pair) Until(done func() bool) {
 	}
 }
 
-// in returns p for the use of a subtest.
-func (p *pair) in(t *testing.T) *pair {
+// withT returns p for the use of a subtest.
+func (p *pair) withT(t *testing.T) *pair {
 	q := *p
 	q.t = t
 	return &q
@@ -132,8 +132,8 @@ func (p *pair) triggerUntil(hctx *hg.Context, done func() bool) {
 	require.True(p.t, done(), "Trigger runs the callback, without Progress")
 }
 
-// remote returns h as a peer has it.
-func remote(t testing.TB, h *bulk.Handle) *bulk.Handle {
+// decodeRemote returns h as a peer has it.
+func decodeRemote(t testing.TB, h *bulk.Handle) *bulk.Handle {
 	t.Helper()
 	b, err := h.MarshalBinary()
 	require.NoError(t, err)
@@ -142,8 +142,8 @@ func remote(t testing.TB, h *bulk.Handle) *bulk.Handle {
 	return r
 }
 
-// create makes a handle that is closed when the test ends, if the test did not close it.
-func create(t testing.TB, hctx *hg.Context, opts bulk.Options, segs ...[]byte) *bulk.Handle {
+// newHandle makes a handle that is closed when the test ends, if the test did not close it.
+func newHandle(t testing.TB, hctx *hg.Context, opts bulk.Options, segs ...[]byte) *bulk.Handle {
 	t.Helper()
 	h, err := bulk.Create(hctx, opts, segs...)
 	require.NoError(t, err)
@@ -151,10 +151,10 @@ func create(t testing.TB, hctx *hg.Context, opts bulk.Options, segs ...[]byte) *
 	return h
 }
 
-// local makes a handle for the local side of transfers.
-func local(t testing.TB, hctx *hg.Context, segs ...[]byte) *bulk.Handle {
+// newLocalHandle makes a handle for the local side of transfers.
+func newLocalHandle(t testing.TB, hctx *hg.Context, segs ...[]byte) *bulk.Handle {
 	t.Helper()
-	return create(t, hctx, bulk.Options{}, segs...)
+	return newHandle(t, hctx, bulk.Options{}, segs...)
 }
 
 // outcome records how a transfer ended.
@@ -213,8 +213,8 @@ func (p *pair) requireWorks() {
 			from, to = mine, theirs
 		}
 		from.fill(77)
-		there := create(p.t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
-		e := p.transfer(bulk.Spec{Dir: dir, Remote: remote(p.t, there), Local: local(p.t, p.mctx, mine.segs...), Size: 70_000, Chunk: 16 << 10})
+		there := newHandle(p.t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
+		e := p.transfer(bulk.Spec{Dir: dir, Remote: decodeRemote(p.t, there), Local: newLocalHandle(p.t, p.mctx, mine.segs...), Size: 70_000, Chunk: 16 << 10})
 		require.NoError(p.t, e.err)
 		require.True(p.t, bytes.Equal(from.bytes(), to.bytes()), "a whole transfer moves the right bytes")
 		require.NoError(p.t, there.Close())
@@ -235,8 +235,8 @@ var cycle = func() []byte {
 	return b
 }()
 
-// patterned returns the n bytes from offset off on of the pattern number seed.
-func patterned(seed, off, n int) []byte {
+// pattern returns the n bytes from offset off on of the pattern number seed.
+func pattern(seed, off, n int) []byte {
 	b := make([]byte, 0, n)
 	at := (off + seed*7919) % period
 	for len(b) < n {
@@ -276,7 +276,7 @@ func newMemory(sizes ...int) *memory {
 func (m *memory) fill(seed int) {
 	at := 0
 	for _, s := range m.segs {
-		at += copy(s, patterned(seed, at, len(s)))
+		at += copy(s, pattern(seed, at, len(s)))
 	}
 }
 

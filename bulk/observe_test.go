@@ -24,8 +24,8 @@ func TestTransfersAreObserved(t *testing.T) {
 		const size = 300_000
 		theirs, mine := newMemory(size), newMemory(size)
 		spec := bulk.Spec{
-			Remote: remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)),
-			Local:  local(t, p.mctx, mine.segs...), Size: size,
+			Remote: decodeRemote(t, newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)),
+			Local:  newLocalHandle(t, p.mctx, mine.segs...), Size: size,
 		}
 		look := func(want inspect.Event) {
 			t.Helper()

@@ -17,15 +17,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A scene is a transfer that a test interferes with: memory of the owner, memory of the mover, and how the transfer
+// A transferTest is a transfer that a test interferes with: memory of the owner, memory of the mover, and how the transfer
 // ended.
-type scene struct {
+type transferTest struct {
 	*pair
-	dir          bulk.Dir
-	size         int
-	theirs, mine *memory
-	there, here  *bulk.Handle
-	spec         bulk.Spec
+	dir                       bulk.Dir
+	size                      int
+	ownerMem, moverMem        *memory
+	remoteHandle, localHandle *bulk.Handle
+	spec                      bulk.Spec
 	outcome
 }
 
@@ -35,30 +35,30 @@ func eachDir(t *testing.T, f func(t *testing.T, p *pair, dir bulk.Dir)) {
 		p := newPair(t, n)
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			t.Run(dir.String(), func(t *testing.T) {
-				f(t, p.in(t), dir)
+				f(t, p.withT(t), dir)
 			})
 		}
 	})
 }
 
-// newScene makes memory of size bytes on both sides: the source is full of the pattern 1, the destination of zeroes.
-func newScene(t *testing.T, p *pair, dir bulk.Dir, size int) *scene {
-	s := &scene{pair: p.in(t), dir: dir, size: size}
-	s.theirs = newMemory(size/3, size-size/3)
-	s.mine = newMemory(size/5, size-size/5)
+// newTransferTest makes memory of size bytes on both sides: the source is full of the pattern 1, the destination of zeroes.
+func newTransferTest(t *testing.T, p *pair, dir bulk.Dir, size int) *transferTest {
+	s := &transferTest{pair: p.withT(t), dir: dir, size: size}
+	s.ownerMem = newMemory(size/3, size-size/3)
+	s.moverMem = newMemory(size/5, size-size/5)
 	if dir == bulk.Pull {
-		s.theirs.fill(1)
+		s.ownerMem.fill(1)
 	} else {
-		s.mine.fill(1)
+		s.moverMem.fill(1)
 	}
 	p.mctx.Trigger(0) // left by an earlier scene
-	s.there = create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, s.theirs.segs...)
-	s.here = local(t, p.mctx, s.mine.segs...)
-	s.spec = bulk.Spec{Dir: dir, Remote: remote(t, s.there), Local: s.here, Size: int64(size), Chunk: 64 << 10, Window: 2}
+	s.remoteHandle = newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, s.ownerMem.segs...)
+	s.localHandle = newLocalHandle(t, p.mctx, s.moverMem.segs...)
+	s.spec = bulk.Spec{Dir: dir, Remote: decodeRemote(t, s.remoteHandle), Local: s.localHandle, Size: int64(size), Chunk: 64 << 10, Window: 2}
 	return s
 }
 
-func (s *scene) start() *bulk.Op {
+func (s *transferTest) start() *bulk.Op {
 	s.t.Helper()
 	s.spec.Peer = s.peer
 	op, err := bulk.Transfer(s.mctx, s.spec, s.done)
@@ -67,37 +67,37 @@ func (s *scene) start() *bulk.Op {
 }
 
 // cancel cancels the transfer, whose done then runs without Progress.
-func (s *scene) cancel(op *bulk.Op) {
+func (s *transferTest) cancel(op *bulk.Op) {
 	s.t.Helper()
 	op.Cancel()
 	s.triggerUntil(s.mctx, func() bool { return s.calls > 0 })
-	s.canceled()
+	s.requireCanceled()
 }
 
-// canceledOr is canceled for a transfer whose Trigger ran before the cancel: outside the simulator
+// requireCanceledOrDone is canceled for a transfer whose Trigger ran before the cancel: outside the simulator
 // the background pollers of both sides may have moved everything meanwhile.
-func (s *scene) canceledOr() {
+func (s *transferTest) requireCanceledOrDone() {
 	s.t.Helper()
 	if s.err != nil || s.Sim {
-		s.canceled()
+		s.requireCanceled()
 		return
 	}
 	require.Equal(s.t, 1, s.calls)
 	require.Equal(s.t, int64(s.size), s.moved)
-	s.whole(s.mine)
+	s.requireWholePieces(s.moverMem)
 }
 
-// canceled requires that the transfer ended by a cancel, once.
-func (s *scene) canceled() {
+// requireCanceled requires that the transfer ended by a cancel, once.
+func (s *transferTest) requireCanceled() {
 	s.t.Helper()
 	require.Equal(s.t, 1, s.calls)
 	require.ErrorIs(s.t, s.err, hg.ErrCanceled)
 	require.ErrorIs(s.t, s.err, context.Canceled)
-	s.broken()
+	s.requireFailed()
 }
 
-// broken requires that the error of a transfer that failed has the number of moved bytes.
-func (s *scene) broken() {
+// requireFailed requires that the error of a transfer that failed has the number of moved bytes.
+func (s *transferTest) requireFailed() {
 	s.t.Helper()
 	var e *bulk.Error
 	require.ErrorAs(s.t, s.err, &e)
@@ -105,14 +105,14 @@ func (s *scene) broken() {
 	require.Equal(s.t, bulk.Error{Dir: s.dir, Peer: s.peer, Took: e.Took, Moved: s.moved, Size: int64(s.size), Err: e.Err}, *e)
 	require.Less(s.t, s.moved, int64(s.size))
 	if s.dir == bulk.Pull { // of a push the owner's side is seen when the rest has arrived: see afterwards
-		s.whole(s.mine)
+		s.requireWholePieces(s.moverMem)
 	}
 }
 
-// whole requires that as many bytes as were moved are in place, in whole pieces.
-func (s *scene) whole(to *memory) {
+// requireWholePieces requires that as many bytes as were moved are in place, in whole pieces.
+func (s *transferTest) requireWholePieces(to *memory) {
 	s.t.Helper()
-	got, source := to.bytes(), patterned(1, 0, s.size)
+	got, source := to.bytes(), pattern(1, 0, s.size)
 	found := int64(0)
 	for at := 0; at < s.size; at += int(s.spec.Chunk) {
 		end := min(at+int(s.spec.Chunk), s.size)
@@ -124,22 +124,22 @@ func (s *scene) whole(to *memory) {
 	require.True(s.t, to.hasIntactCanaries(), "bytes beside the segments were written")
 }
 
-// afterwards requires that done gave the memory back: later writes of the mover to it reach no
+// requireReleased requires that done gave the memory back: later writes of the mover to it reach no
 // operation. The session is used up to its last byte meanwhile, and works.
-func (s *scene) afterwards() {
+func (s *transferTest) requireReleased() {
 	s.t.Helper()
-	s.mine.fillByte(0xee)
+	s.moverMem.fillByte(0xee)
 	s.requireIntact()
 	require.Equal(s.t, 1, s.calls)
-	require.True(s.t, s.mine.isFilledWith(0xee), "the local memory was written after done")
-	source := patterned(1, 0, s.size)
+	require.True(s.t, s.moverMem.isFilledWith(0xee), "the local memory was written after done")
+	source := pattern(1, 0, s.size)
 	if s.dir == bulk.Pull {
-		require.Empty(s.t, describeDiff(s.theirs.bytes(), source))
+		require.Empty(s.t, describeDiff(s.ownerMem.bytes(), source))
 		return
 	}
-	s.whole(s.theirs)
+	s.requireWholePieces(s.ownerMem)
 	const block = 1 << 10
-	got := s.theirs.bytes()
+	got := s.ownerMem.bytes()
 	for at := 0; at < s.size; at += block {
 		end := min(at+block, s.size)
 		if bytes.Equal(got[at:end], source[at:end]) {
@@ -156,7 +156,7 @@ func (s *scene) afterwards() {
 func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		t.Run("before anything moved", func(t *testing.T) {
-			s := newScene(t, p, dir, 512<<10)
+			s := newTransferTest(t, p, dir, 512<<10)
 			op := s.start()
 			op.Cancel()
 			require.Zero(t, s.calls, "done runs in Trigger")
@@ -164,28 +164,28 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 			if s.Sim { // elsewhere the background poller may have moved the first pieces already
 				require.Zero(t, op.Moved())
 			}
-			s.afterwards()
+			s.requireReleased()
 		})
 		t.Run("in the middle", func(t *testing.T) {
-			s := newScene(t, p, dir, 512<<10)
+			s := newTransferTest(t, p, dir, 512<<10)
 			op := s.start()
 			s.stepUntil(func() bool { return op.Moved() > int64(s.size)/3 })
 			require.Zero(t, s.calls)
 			s.cancel(op)
 			require.Positive(t, s.moved)
-			s.afterwards()
+			s.requireReleased()
 		})
 		t.Run("nobody drives the owner", func(t *testing.T) {
-			s := newScene(t, p, dir, 512<<10)
+			s := newTransferTest(t, p, dir, 512<<10)
 			op := s.start()
 			_ = s.mctx.Progress(0) // and no Trigger, with the help of which the background pollers of both sides might move everything
 			s.cancel(op)
-			s.afterwards()
+			s.requireReleased()
 		})
 		t.Run("at every piece", func(t *testing.T) {
 			const pieces = 8
 			for k := range pieces - 1 {
-				s := newScene(t, p, dir, pieces*16<<10)
+				s := newTransferTest(t, p, dir, pieces*16<<10)
 				s.spec.Chunk, s.spec.Window = 16<<10, 1
 				op := s.start()
 				s.stepUntil(func() bool { return op.Moved() >= int64(k)*s.spec.Chunk })
@@ -195,7 +195,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 					want += s.spec.Chunk // the next had ended by then, unseen
 				}
 				require.Equal(t, want, s.moved)
-				s.afterwards()
+				s.requireReleased()
 			}
 		})
 	})
@@ -206,24 +206,24 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 func TestCancelInsideChunk(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		g := newGate(p)
+		g := newStallProxy(p)
 		p.requireIntact() // connects
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			for _, passed := range []int{100, 300_000, 700_001} {
 				t.Run(fmt.Sprintf("%v/%d bytes passed", dir, passed), func(t *testing.T) {
-					s := newScene(t, p, dir, 1500<<10)
+					s := newTransferTest(t, p, dir, 1500<<10)
 					s.spec.Chunk = 1500 << 10
-					g.shutAfter(passed, dir == bulk.Pull)
+					g.stallAfter(passed, dir == bulk.Pull)
 					op := s.start()
-					s.stepUntil(g.isShut)
+					s.stepUntil(g.isStalled)
 					for range 20 {
 						_ = s.mctx.Progress(0)
 					}
 					s.cancel(op)
 					require.Zero(t, s.moved)
-					s.mine.fillByte(0xee) // at once: the rest of the piece has not arrived
-					g.open()
-					s.afterwards()
+					s.moverMem.fillByte(0xee) // at once: the rest of the piece has not arrived
+					g.resume()
+					s.requireReleased()
 				})
 			}
 		}
@@ -233,7 +233,7 @@ func TestCancelInsideChunk(t *testing.T) {
 // TestCancelAfterTheEnd checks that a cancel when everything has arrived is too late: success wins.
 func TestCancelAfterTheEnd(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 300_000)
+		s := newTransferTest(t, p, dir, 300_000)
 		op := s.start()
 		s.stepUntil(func() bool { return op.Moved() == int64(s.size) })
 		require.Zero(t, s.calls)
@@ -242,7 +242,7 @@ func TestCancelAfterTheEnd(t *testing.T) {
 		s.mctx.Trigger(0)
 		require.Equal(t, 1, s.calls)
 		require.NoError(t, s.err)
-		require.Empty(t, describeDiff(s.mine.bytes(), s.theirs.bytes()))
+		require.Empty(t, describeDiff(s.moverMem.bytes(), s.ownerMem.bytes()))
 		op.Cancel()
 		s.mctx.Trigger(0)
 		s.requireIntact()
@@ -271,7 +271,7 @@ func TestCancelAfterTheEnd(t *testing.T) {
 // nothing follows them.
 func TestCancelWithChunksQueued(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 512<<10)
+		s := newTransferTest(t, p, dir, 512<<10)
 		op := s.start()
 		for s.mctx.NA().Upper().Queued() < 2 { // both pieces of the window
 			_ = s.octx.Progress(0)
@@ -281,7 +281,7 @@ func TestCancelWithChunksQueued(t *testing.T) {
 		require.Zero(t, op.Moved())
 		s.cancel(op)
 		require.Equal(t, 2*s.spec.Chunk, s.moved)
-		s.afterwards()
+		s.requireReleased()
 	})
 }
 
@@ -289,7 +289,7 @@ func TestCancelFromManyGoroutines(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		canceled := 0
 		for i := range 16 {
-			s := newScene(t, p, dir, 192<<10)
+			s := newTransferTest(t, p, dir, 192<<10)
 			s.spec.Chunk = 16 << 10
 			op := s.start()
 			var wg sync.WaitGroup
@@ -306,7 +306,7 @@ func TestCancelFromManyGoroutines(t *testing.T) {
 			s.mctx.Trigger(0)
 			require.Equal(t, 1, s.calls)
 			if s.err != nil {
-				s.canceled()
+				s.requireCanceled()
 				canceled++
 			}
 		}
@@ -327,8 +327,8 @@ func TestCancelRacesTransfer(t *testing.T) {
 			from = mine
 		}
 		from.fill(1)
-		there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
-		spec := bulk.Spec{Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: local(t, p.mctx, mine.segs...), Size: 256 << 10, Chunk: 8 << 10}
+		there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
+		spec := bulk.Spec{Dir: dir, Peer: p.peer, Remote: decodeRemote(t, there), Local: newLocalHandle(t, p.mctx, mine.segs...), Size: 256 << 10, Chunk: 8 << 10}
 		canceled := 0
 		for i := range 60 {
 			over := make(chan error, 2)
@@ -362,7 +362,7 @@ func TestCancelRacesTransfer(t *testing.T) {
 
 func TestCancelInsideOnProgress(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 512<<10)
+		s := newTransferTest(t, p, dir, 512<<10)
 		told := 0
 		s.spec.OnProgress = func(op *bulk.Op, moved int64) {
 			told++
@@ -373,17 +373,17 @@ func TestCancelInsideOnProgress(t *testing.T) {
 		}
 		s.start()
 		s.Until(func() bool { return s.calls > 0 })
-		s.canceledOr()
+		s.requireCanceledOrDone()
 		require.Positive(t, told)
-		s.afterwards()
+		s.requireReleased()
 	})
 }
 
 func TestCancelInsideDoneOfAnother(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 512<<10)
+		s := newTransferTest(t, p, dir, 512<<10)
 		op := s.start()
-		small := newScene(t, p, dir, 10_000)
+		small := newTransferTest(t, p, dir, 10_000)
 		var e outcome
 		small.spec.Peer = p.peer
 		_, err := bulk.Transfer(p.mctx, small.spec, func(own *bulk.Op, err error) {
@@ -396,20 +396,20 @@ func TestCancelInsideDoneOfAnother(t *testing.T) {
 		s.triggerUntil(s.mctx, func() bool { return s.calls > 0 })
 		require.NoError(t, e.err)
 		require.Equal(t, 1, e.calls)
-		s.canceledOr()
-		s.afterwards()
+		s.requireCanceledOrDone()
+		s.requireReleased()
 	})
 }
 
 // TestCancelBeforeConnected cancels while the session is being made.
 func TestCancelBeforeConnected(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 512<<10)
-		own := newScene(t, p, dir, 512<<10)
+		s := newTransferTest(t, p, dir, 512<<10)
+		own := newTransferTest(t, p, dir, 512<<10)
 		_, fctx := p.Origin(hg.Config{})
 		var e outcome
 		own.spec.Peer = p.peer
-		own.spec.Local = local(t, fctx, own.mine.segs...)
+		own.spec.Local = newLocalHandle(t, fctx, own.moverMem.segs...)
 		op, err := bulk.Transfer(fctx, own.spec, e.done)
 		require.NoError(t, err)
 		op.Cancel()
@@ -424,7 +424,7 @@ func TestCancelBeforeConnected(t *testing.T) {
 // TestCancelAtEveryStep calls Cancel, or Close at the owner, after any number of steps, on streams
 // that are cut anywhere, with and without a background poller.
 func TestCancelAtEveryStep(t *testing.T) {
-	r := seeded(t)
+	r := newRand(t)
 	middle, atAll := 0, 0
 	for range 25 {
 		seed := r.Uint64()
@@ -432,7 +432,7 @@ func TestCancelAtEveryStep(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			p := newWorld(t, sim.Config{Seed: seed, Level: sim.LevelB, NoAssist: r.IntN(2) == 0, Faults: sim.Faults{Jitter: time.Duration(r.IntN(20_000))}})
 			for range 4 {
-				s := newScene(t, p, bulk.Dir(r.IntN(2)), 1+r.IntN(200_000))
+				s := newTransferTest(t, p, bulk.Dir(r.IntN(2)), 1+r.IntN(200_000))
 				s.spec.Chunk, s.spec.Window = 4096+r.Int64N(60_000), 1+r.IntN(8)
 				op := s.start()
 				steps := r.IntN(1 + r.IntN(600))
@@ -443,7 +443,7 @@ func TestCancelAtEveryStep(t *testing.T) {
 				switch {
 				case r.IntN(2) == 0:
 					s.revoke()
-					s.revoked(true)
+					s.requireRevoked(true)
 				case op.Moved() == int64(s.size):
 					op.Cancel()
 					s.triggerUntil(s.mctx, func() bool { return s.calls > 0 })
@@ -452,11 +452,11 @@ func TestCancelAtEveryStep(t *testing.T) {
 					op.Cancel()
 					s.triggerUntil(s.mctx, func() bool { return s.calls > 0 })
 					if s.err == nil { // the last pieces had ended, unseen
-						s.whole(s.mine)
+						s.requireWholePieces(s.moverMem)
 						continue
 					}
-					s.canceled()
-					s.afterwards()
+					s.requireCanceled()
+					s.requireReleased()
 				}
 			}
 		})

@@ -21,38 +21,38 @@ import (
 
 // revoke closes the owner's handle, whose callback then runs without Progress on either side. Then
 // the owner overwrites the memory.
-func (s *scene) revoke() {
+func (s *transferTest) revoke() {
 	s.t.Helper()
 	calls := 0
-	require.NoError(s.t, s.there.CloseFunc(func(err error) {
+	require.NoError(s.t, s.remoteHandle.CloseFunc(func(err error) {
 		calls++
 		assert.NoError(s.t, err)
 	}))
 	require.Zero(s.t, calls, "the callback runs in Trigger")
 	s.triggerUntil(s.octx, func() bool { return calls > 0 })
 	require.Equal(s.t, 1, calls)
-	s.theirs.fillByte(0xee)
+	s.ownerMem.fillByte(0xee)
 }
 
-// revoked requires that the transfer ends because of that, without taking later bytes for data. If
+// requireRevoked requires that the transfer ends because of that, without taking later bytes for data. If
 // all of it was requested before, it may also have been complete in time.
-func (s *scene) revoked(maybe bool) {
+func (s *transferTest) requireRevoked(maybe bool) {
 	s.t.Helper()
 	s.Until(func() bool { return s.calls > 0 })
 	require.Equal(s.t, 1, s.calls)
 	if s.err == nil && maybe {
 		require.Equal(s.t, int64(s.size), s.moved)
 		if s.dir == bulk.Pull {
-			s.whole(s.mine)
+			s.requireWholePieces(s.moverMem)
 		}
 	} else {
 		require.ErrorIs(s.t, s.err, na.ErrRevoked)
-		s.broken()
+		s.requireFailed()
 	}
 	s.requireIntact()
 	require.Equal(s.t, 1, s.calls)
-	require.True(s.t, s.theirs.isFilledWith(0xee), "the memory was written after Close had completed")
-	require.True(s.t, s.theirs.hasIntactCanaries() && s.mine.hasIntactCanaries(), "bytes beside the segments were written")
+	require.True(s.t, s.ownerMem.isFilledWith(0xee), "the memory was written after Close had completed")
+	require.True(s.t, s.ownerMem.hasIntactCanaries() && s.moverMem.hasIntactCanaries(), "bytes beside the segments were written")
 }
 
 func TestCloseWhileAPeerTransfers(t *testing.T) {
@@ -60,14 +60,14 @@ func TestCloseWhileAPeerTransfers(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		for _, window := range []int{1, 2, 64} {
 			for _, part := range []int64{0, 3, 7} {
-				s := newScene(t, p, dir, 320<<10)
+				s := newTransferTest(t, p, dir, 320<<10)
 				s.spec.Chunk, s.spec.Window = 32<<10, window
 				op := s.start()
 				s.stepUntil(func() bool { return op.Moved() >= part*s.spec.Chunk })
 				asked := op.Moved() + int64(window)*s.spec.Chunk
 				s.revoke()
 				require.Zero(t, s.calls)
-				s.revoked(asked >= int64(s.size))
+				s.requireRevoked(asked >= int64(s.size))
 			}
 		}
 		require.Zero(t, p.octx.Stats().NA.Regions)
@@ -80,7 +80,7 @@ func TestCloseWhileAPeerIsFrozen(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		g := newGate(p)
+		g := newStallProxy(p)
 		p.requireIntact() // connects
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			for _, passed := range []int{100, 300_000} {
@@ -89,16 +89,16 @@ func TestCloseWhileAPeerIsFrozen(t *testing.T) {
 					if dir == bulk.Pull && !p.Sim {
 						size = 8 << 20 // more than the system buffers while the peer does not read
 					}
-					s := newScene(t, p, dir, size)
+					s := newTransferTest(t, p, dir, size)
 					s.spec.Chunk = 1500 << 10
-					g.shutAfter(passed, dir == bulk.Pull)
+					g.stallAfter(passed, dir == bulk.Pull)
 					op := s.start()
-					s.stepUntil(g.isShut)
+					s.stepUntil(g.isStalled)
 					s.revoke()
 					require.Zero(t, s.calls, "the peer has not heard of it")
 					require.Zero(t, op.Moved())
-					g.open()
-					s.revoked(false)
+					g.resume()
+					s.requireRevoked(false)
 				})
 			}
 		}
@@ -112,29 +112,29 @@ func TestCloseWaitsForOwnTransfers(t *testing.T) {
 		for _, access := range []bulk.Access{bulk.LocalOnly, bulk.ReadWrite} {
 			for _, cancel := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%v/cancel=%v", access, cancel), func(t *testing.T) {
-					s := newScene(t, p, dir, 512<<10)
-					s.here = create(t, s.mctx, bulk.Options{Access: access}, s.mine.segs...)
-					s.spec.Local = s.here
+					s := newTransferTest(t, p, dir, 512<<10)
+					s.localHandle = newHandle(t, s.mctx, bulk.Options{Access: access}, s.moverMem.segs...)
+					s.spec.Local = s.localHandle
 					var published *bulk.Handle
 					if access != bulk.LocalOnly {
-						published = remote(t, s.here)
+						published = decodeRemote(t, s.localHandle)
 					}
 					op := s.start()
 					s.stepUntil(func() bool { return op.Moved() > 0 })
 					closed, early := 0, false
-					require.NoError(t, s.here.CloseFunc(func(err error) {
+					require.NoError(t, s.localHandle.CloseFunc(func(err error) {
 						closed++
 						early = s.calls == 0
 						assert.NoError(t, err)
 					}))
-					_, err := bulk.Transfer(s.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: s.spec.Remote, Local: s.here, Size: 1}, nil)
+					_, err := bulk.Transfer(s.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: s.spec.Remote, Local: s.localHandle, Size: 1}, nil)
 					require.ErrorIs(t, err, hg.ErrClosed, "no new transfer begins")
-					_, err = s.here.MarshalBinary()
+					_, err = s.localHandle.MarshalBinary()
 					require.Error(t, err)
 					if published != nil { // peers are locked out at once
 						var e outcome
 						_, err = bulk.Transfer(s.octx, bulk.Spec{Peer: s.mctx.Self(), Remote: published,
-							Local: local(t, s.octx, make([]byte, 100_000)), Size: 100_000}, e.done)
+							Local: newLocalHandle(t, s.octx, make([]byte, 100_000)), Size: 100_000}, e.done)
 						if err == nil {
 							s.Until(func() bool { return e.calls > 0 })
 							err = e.err
@@ -146,12 +146,12 @@ func TestCloseWaitsForOwnTransfers(t *testing.T) {
 						s.triggerUntil(s.mctx, func() bool { return s.calls > 0 })
 						s.triggerUntil(s.mctx, func() bool { return closed > 0 })
 						if s.err != nil {
-							s.canceled()
+							s.requireCanceled()
 						}
 					} else {
 						s.Until(func() bool { return closed > 0 })
 						require.NoError(t, s.err)
-						require.Empty(t, describeDiff(s.mine.bytes(), s.theirs.bytes()))
+						require.Empty(t, describeDiff(s.moverMem.bytes(), s.ownerMem.bytes()))
 					}
 					require.Equal(t, 1, closed)
 					require.Equal(t, 1, s.calls)
@@ -181,7 +181,7 @@ func TestCloseTwice(t *testing.T) {
 		}
 		h, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 10))
 		require.NoError(t, err)
-		r := remote(t, h)
+		r := decodeRemote(t, h)
 		require.NoError(t, r.Close(), "a remote handle needs no Close")
 		require.NoError(t, r.Close())
 		require.NoError(t, r.CloseWait(t.Context()))
@@ -213,35 +213,35 @@ func TestCloseTwice(t *testing.T) {
 func TestCloseWait(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		t.Run("a peer transfers", func(t *testing.T) {
-			s := newScene(t, p, dir, 640<<10)
+			s := newTransferTest(t, p, dir, 640<<10)
 			op := s.start()
 			s.stepUntil(func() bool { return op.Moved() > 0 })
-			require.NoError(t, s.there.CloseWait(t.Context()))
-			s.theirs.fillByte(0xee)
-			s.revoked(false)
+			require.NoError(t, s.remoteHandle.CloseWait(t.Context()))
+			s.ownerMem.fillByte(0xee)
+			s.requireRevoked(false)
 		})
 		t.Run("an own transfer goes on", func(t *testing.T) {
-			s := newScene(t, p, dir, 640<<10)
+			s := newTransferTest(t, p, dir, 640<<10)
 			op := s.start()
 			s.stepUntil(func() bool { return op.Moved() > 0 })
 			ctx, cancel := context.WithCancelCause(t.Context())
 			cause := errors.New("enough")
 			cancel(cause)
-			if err := s.here.CloseWait(ctx); err != nil { // it may have ended meanwhile, over a real network
+			if err := s.localHandle.CloseWait(ctx); err != nil { // it may have ended meanwhile, over a real network
 				require.ErrorIs(t, err, cause)
 				require.Contains(t, err.Error(), "in use by a transfer")
 			}
 			s.Until(func() bool { return s.calls > 0 })
 			require.NoError(t, s.err, "CloseWait gave up, the transfer did not")
-			require.ErrorIs(t, s.here.CloseWait(t.Context()), hg.ErrClosed)
+			require.ErrorIs(t, s.localHandle.CloseWait(t.Context()), hg.ErrClosed)
 		})
 		t.Run("inside done", func(t *testing.T) {
-			s := newScene(t, p, dir, 100_000)
+			s := newTransferTest(t, p, dir, 100_000)
 			s.spec.Peer = p.peer
 			var err error
 			_, start := bulk.Transfer(s.mctx, s.spec, func(op *bulk.Op, e error) {
 				s.done(op, e)
-				err = s.here.CloseWait(t.Context())
+				err = s.localHandle.CloseWait(t.Context())
 			})
 			require.NoError(t, start)
 			s.Until(func() bool { return s.calls > 0 })
@@ -289,7 +289,7 @@ func TestH14CloseInsideCallbackOfCanceledForward(t *testing.T) {
 
 				theirs := newMemory(512 << 10)
 				theirs.fill(1)
-				there := create(t, octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
+				there := newHandle(t, octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
 				h, err := octx.Create(target.Addr(), id)
 				require.NoError(t, err)
 				defer h.Close()
@@ -315,7 +315,7 @@ func TestH14CloseInsideCallbackOfCanceledForward(t *testing.T) {
 				if dir == bulk.Pull {
 					found := 0
 					for at, b := 0, mine.bytes(); at < len(b); at += 32 << 10 {
-						if bytes.Equal(b[at:at+32<<10], patterned(1, at, 32<<10)) {
+						if bytes.Equal(b[at:at+32<<10], pattern(1, at, 32<<10)) {
 							found += 32 << 10
 						}
 					}
@@ -325,7 +325,7 @@ func TestH14CloseInsideCallbackOfCanceledForward(t *testing.T) {
 
 				// The same RPC handle and the same memory, anew.
 				theirs.fill(3)
-				there = create(t, octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
+				there = newHandle(t, octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
 				mine.fill(4)
 				got = outcome{}
 				require.NoError(t, h.Forward(there, func(_ *hg.Handle, err error) {
@@ -352,7 +352,7 @@ func TestCloseRacesTransfers(t *testing.T) {
 		p.Serve(p.mctx, 1)
 		const size = 64 << 10
 		theirs, mine := newMemory(size), newMemory(size)
-		here := local(t, p.mctx, mine.segs...)
+		here := newLocalHandle(t, p.mctx, mine.segs...)
 		good, bad := 0, 0
 		for i := range 40 {
 			from, to := theirs, mine
@@ -361,9 +361,9 @@ func TestCloseRacesTransfers(t *testing.T) {
 			}
 			from.fill(i)
 			to.fillByte(0)
-			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
+			there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
 			over, told, closed := make(chan error, 2), make(chan bool, 64), make(chan error, 2)
-			_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: here, Size: size,
+			_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: decodeRemote(t, there), Local: here, Size: size,
 				Chunk: 4 << 10, Window: 4, OnProgress: func(*bulk.Op, int64) { told <- true }}, func(_ *bulk.Op, err error) { over <- err })
 			require.NoError(t, err)
 			for range i % 5 {
@@ -413,7 +413,7 @@ func TestEncodeRacesClose(t *testing.T) {
 							assert.ErrorIs(t, err, hg.ErrClosed)
 							return
 						}
-						assert.True(t, bytes.HasSuffix(b, patterned(1, 0, 2000)))
+						assert.True(t, bytes.HasSuffix(b, pattern(1, 0, 2000)))
 					}
 				})
 			}
@@ -434,13 +434,13 @@ func TestCloseReleasesMemory(t *testing.T) {
 		alive := weak.Make(&buf[0])
 		h, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadWrite}, buf)
 		require.NoError(t, err)
-		r := remote(t, h)
+		r := decodeRemote(t, h)
 		buf = nil
 		for range 3 {
 			runtime.GC()
 		}
 		mine := newMemory(1 << 16)
-		pull := bulk.Spec{Remote: r, Local: local(t, p.mctx, mine.segs...), Size: 1 << 16}
+		pull := bulk.Spec{Remote: r, Local: newLocalHandle(t, p.mctx, mine.segs...), Size: 1 << 16}
 		require.NoError(t, p.transfer(pull).err)
 		require.True(t, mine.isFilledWith(7))
 		require.NotNil(t, alive.Value())

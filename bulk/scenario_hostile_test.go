@@ -20,13 +20,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A liar is a peer that keeps the rules of package na and none of those above: a program of bytes tells it which
+// A hostilePeer is a peer that keeps the rules of package na and none of those above: a program of bytes tells it which
 // requests, answers, keys and bulk handles to make up, which of the real ones to alter, what to do with memory that
 // is not its own, and when to leave. (FuzzSession is about peers that break the rules of package na.)
 //
-//	program ─► liar: na ═══ sim ═══ na, hg, bulk: victim ◄─ what its user does ─ program
+//	program ─► peer: na ═══ sim ═══ na, hg, bulk: victim ◄─ what its user does ─ program
 //	                                 └═══ sim ═══ bystander: is served all the time
-type liar struct {
+type hostilePeer struct {
 	t     testing.TB
 	world *sim.World
 	in    program
@@ -69,8 +69,8 @@ func (p *program) alter(v uint64) uint64 {
 	return v
 }
 
-// pick returns one of some values; the last are the most likely.
-func pick[T any](p *program, of []T) (v T) {
+// pickOne returns one of some values; the last are the most likely.
+func pickOne[T any](p *program, of []T) (v T) {
 	if len(of) == 0 {
 		return v
 	}
@@ -81,10 +81,10 @@ var lies = []string{"echo", "keep", "big", "move", "one-way", "nobody knows it"}
 
 const victimName = "sim://victim"
 
-// open gives the liar a new life.
-func (l *liar) open() {
+// connect gives the hostile peer a new life.
+func (l *hostilePeer) connect() {
 	l.born++
-	cls, err := na.Open("sim://liar", na.Config{
+	cls, err := na.Open("sim://hostile", na.Config{
 		Plugins: []na.Plugin{l.node().Plugin()}, PeerTimeout: time.Second, Eager: 1024 >> (l.born % 2 * 2),
 	})
 	if err != nil {
@@ -98,15 +98,15 @@ func (l *liar) open() {
 	}
 	l.keys = append(l.keys, l.mem.Key())
 	l.asked, l.sent, l.ops = nil, nil, nil
-	l.recv = l.nctx.NewOp(l.hear)
+	l.recv = l.nctx.NewOp(l.receiveRequest)
 	if err := l.nctx.RecvUnexpected(l.recv); err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-func (l *liar) node() *sim.Node { return l.world.Node(fmt.Sprint("liar", l.born)) }
+func (l *hostilePeer) node() *sim.Node { return l.world.Node(fmt.Sprint("hostile", l.born)) }
 
-func (l *liar) close() {
+func (l *hostilePeer) close() {
 	l.node().Resume()
 	for _, env := range l.asked {
 		env.Free()
@@ -116,19 +116,19 @@ func (l *liar) close() {
 	for i := 0; !l.nctx.Closed(); i++ {
 		l.drive()
 		if i > 1000 {
-			l.t.Fatalf("the liar does not close: %+v", l.nctx.Upper().Underway())
+			l.t.Fatalf("the hostile peer does not close: %+v", l.nctx.Upper().Underway())
 		}
 	}
 }
 
-func (l *liar) drive() {
+func (l *hostilePeer) drive() {
 	_ = l.nctx.Progress(0)
 	for l.nctx.Trigger(0) > 0 {
 	}
 }
 
-// hear takes a request in, with the keys that are in it.
-func (l *liar) hear(_ *na.Op, r na.Result) {
+// receiveRequest takes a request in, with the keys that are in it.
+func (l *hostilePeer) receiveRequest(_ *na.Op, r na.Result) {
 	if r.Err != nil {
 		return
 	}
@@ -145,8 +145,8 @@ func (l *liar) hear(_ *na.Op, r na.Result) {
 	_ = l.nctx.RecvUnexpected(l.recv)
 }
 
-// do starts an operation, whose result does not matter.
-func (l *liar) do(start func(op *na.Op) error, ended func(na.Result)) {
+// start starts an operation, whose result does not matter.
+func (l *hostilePeer) start(start func(op *na.Op) error, ended func(na.Result)) {
 	op := l.nctx.NewOp(func(_ *na.Op, r na.Result) {
 		if ended != nil && r.Err == nil {
 			ended(r)
@@ -157,9 +157,9 @@ func (l *liar) do(start func(op *na.Op) error, ended func(na.Result)) {
 	}
 }
 
-// key returns a key that is real, or nearly.
-func (l *liar) key() na.Key {
-	k := pick(&l.in, l.keys)
+// drawKey returns a key that is real, or nearly.
+func (l *hostilePeer) drawKey() na.Key {
+	k := pickOne(&l.in, l.keys)
 	k.Len = int64(l.in.alter(uint64(k.Len)))
 	if l.in.next() > 250 {
 		k.Token[l.in.next()%16] ^= l.in.next()
@@ -170,15 +170,15 @@ func (l *liar) key() na.Key {
 	return k
 }
 
-// body is a payload: a bulk handle, a key, or some bytes. more means that the key is to be fetched.
-func (l *liar) body() (b []byte, size uint64, more byte) {
+// drawBody is a payload: a bulk handle, a key, or some bytes. more means that the key is to be fetched.
+func (l *hostilePeer) drawBody() (b []byte, size uint64, more byte) {
 	switch l.in.next() % 4 {
 	case 0:
 		flags := l.in.next()
 		b = []byte{4, flags & l.in.next() & 3, byte(l.in.alter(0))}
-		b = l.key().Append(b)
+		b = l.drawKey().Append(b)
 		if b[1]&2 != 0 {
-			name := pick(&l.in, []string{"sim://liar", victimName, "sim://bystander"})
+			name := pickOne(&l.in, []string{"sim://hostile", victimName, "sim://bystander"})
 			b = append(binary.LittleEndian.AppendUint16(b, uint16(l.in.alter(uint64(len(name))))), name...)
 		}
 		if b[1]&1 != 0 {
@@ -186,26 +186,26 @@ func (l *liar) body() (b []byte, size uint64, more byte) {
 		}
 		return b, uint64(len(b)), 0
 	case 1:
-		k := l.key()
+		k := l.drawKey()
 		return k.Append(nil), uint64(k.Len), 1
 	}
 	b = bytes.Repeat([]byte{'p'}, int(l.in.next()))
 	return b, uint64(len(b)), 0
 }
 
-// to is the victim: as it calls itself, or as the peer of a session that it has made.
-func (l *liar) to() na.Addr {
+// victimAddr is the victim: as it calls itself, or as the peer of a session that it has made.
+func (l *hostilePeer) victimAddr() na.Addr {
 	if len(l.asked) > 0 && l.in.next()%2 == 0 {
-		return pick(&l.in, l.asked).From
+		return pickOne(&l.in, l.asked).From
 	}
 	return na.MakeAddr(victimName, 0)
 }
 
-func (l *liar) step(what byte) {
+func (l *hostilePeer) step(what byte) {
 	v := l.in.next
 	switch what % 14 {
 	case 0, 1, 2: // a request
-		body, size, more := l.body()
+		body, size, more := l.drawBody()
 		b := make([]byte, 24, 24+len(body))
 		b[0], b[1] = byte(l.in.alter(4)), byte(l.in.alter(uint64(more)))
 		binary.LittleEndian.PutUint32(b[4:], uint32(l.in.alter(0)))
@@ -217,19 +217,19 @@ func (l *liar) step(what byte) {
 		binary.LittleEndian.PutUint64(b[16:], l.in.alter(size))
 		b = append(b, body...)
 		b = b[:min(uint64(len(b)), l.in.alter(uint64(len(b))))]
-		to, tag := l.to(), na.Tag(l.in.alter(uint64(v()%8)))
-		l.do(func(op *na.Op) error { return l.nctx.SendUnexpected(op, to, tag, b) }, func(r na.Result) { l.sent = append(l.sent, r) })
+		to, tag := l.victimAddr(), na.Tag(l.in.alter(uint64(v()%8)))
+		l.start(func(op *na.Op) error { return l.nctx.SendUnexpected(op, to, tag, b) }, func(r na.Result) { l.sent = append(l.sent, r) })
 	case 3, 4, 5: // an answer
 		if len(l.called) == 0 {
 			return
 		}
-		body, size, more := l.body()
+		body, size, more := l.drawBody()
 		b := make([]byte, 16, 16+len(body))
 		b[0], b[1], b[2], b[3] = byte(l.in.alter(4)), byte(l.in.alter(uint64(more))), byte(l.in.alter(0)), byte(l.in.alter(0))
 		binary.LittleEndian.PutUint64(b[8:], l.in.alter(size))
 		b = append(b, body...)
-		to, tag := l.to(), na.Tag(l.in.alter(uint64(pick(&l.in, l.called))))
-		l.do(func(op *na.Op) error { return l.nctx.SendExpected(op, to, tag, b) }, nil)
+		to, tag := l.victimAddr(), na.Tag(l.in.alter(uint64(pickOne(&l.in, l.called))))
+		l.start(func(op *na.Op) error { return l.nctx.SendExpected(op, to, tag, b) }, nil)
 	case 6: // a request is done with, or taken for good
 		if n := len(l.asked); n > 0 {
 			i := int(v()) % n
@@ -241,53 +241,53 @@ func (l *liar) step(what byte) {
 			}
 		}
 	case 7: // a request is taken back
-		if r := pick(&l.in, l.sent); r.ID != 0 {
+		if r := pickOne(&l.in, l.sent); r.ID != 0 {
 			if v()%2 == 0 {
 				l.nctx.Upper().Abandon(r.Addr, r.ID)
 			} else {
-				l.do(func(op *na.Op) error { return l.nctx.Withdraw(op, r.Addr, r.ID) }, nil)
+				l.start(func(op *na.Op) error { return l.nctx.Withdraw(op, r.Addr, r.ID) }, nil)
 			}
 		}
 	case 8, 9, 10: // memory of the victim, or other memory
-		key, to := l.key(), l.to()
+		key, to := l.drawKey(), l.victimAddr()
 		roff, n := int64(l.in.alter(uint64(v()))), int64(v())*8
 		if what%14 == 8 {
-			l.do(func(op *na.Op) error { return l.nctx.Put(op, l.mem, 0, to, key, roff, n) }, nil)
+			l.start(func(op *na.Op) error { return l.nctx.Put(op, l.mem, 0, to, key, roff, n) }, nil)
 		} else {
-			l.do(func(op *na.Op) error { return l.nctx.Get(op, l.mem, 0, to, key, roff, n) }, nil)
+			l.start(func(op *na.Op) error { return l.nctx.Get(op, l.mem, 0, to, key, roff, n) }, nil)
 		}
 	case 11:
-		l.nctx.Upper().GiveBack(l.to(), l.key())
+		l.nctx.Upper().GiveBack(l.victimAddr(), l.drawKey())
 	case 12: // its memory is taken away, or an operation
 		if v()%2 == 0 {
 			mem := l.mem
-			l.do(func(op *na.Op) error { return l.nctx.Deregister(op, mem) }, nil)
-		} else if op := pick(&l.in, l.ops); op != nil {
+			l.start(func(op *na.Op) error { return l.nctx.Deregister(op, mem) }, nil)
+		} else if op := pickOne(&l.in, l.ops); op != nil {
 			op.Cancel()
 		}
 	case 13:
 		switch v() % 16 {
 		case 0:
 			l.close()
-			l.open()
+			l.connect()
 		case 1:
-			l.nctx.Disconnect(l.to(), na.ErrTimeout)
+			l.nctx.Disconnect(l.victimAddr(), na.ErrTimeout)
 		case 2, 3, 4, 5:
 			l.node().Pause(time.Duration(v()) * 200 * time.Microsecond)
 		}
 	}
 }
 
-// A farce is all of it: the liar, its victim, and the bystander.
-type farce struct {
-	*liar
+// A hostileTest is all of it: the hostile peer, its victim, and the bystander.
+type hostileTest struct {
+	*hostilePeer
 	victim, other *hg.Context
-	starts        []*started
-	calls         []*hg.Handle // of the victim, to the liar
+	starts        []*startedOp
+	calls         []*hg.Handle // of the victim, to the hostile peer
 	kept          []hg.Request // requests that the victim has not answered
 	moves         []*bulk.Op
-	shared        []*share
-	closed        []*share
+	shared        []*lentMemory
+	closed        []*lentMemory
 	lent          []byte // bodies of calls that do not fit a message
 	buf           *memory
 	local         *bulk.Handle
@@ -295,29 +295,29 @@ type farce struct {
 	ending        bool // requests are kept no more
 }
 
-// started is something with a callback.
-type started struct {
+// startedOp is something with a callback.
+type startedOp struct {
 	what  string
 	ended int
 }
 
-// A share is memory that the victim gives the liar.
-type share struct {
+// A lentMemory is memory that the victim gives the hostile peer.
+type lentMemory struct {
 	h   *bulk.Handle
 	mem *memory
 }
 
-func newFarce(t testing.TB, p []byte) *farce {
+func newHostileTest(t testing.TB, p []byte) *hostileTest {
 	w := sim.NewWorld(sim.Config{Seed: 1})
-	f := &farce{liar: &liar{t: t, world: w, in: p, called: []na.Tag{0, 1, 2}}, lent: bytes.Repeat([]byte{'i'}, 3000)}
+	f := &hostileTest{hostilePeer: &hostilePeer{t: t, world: w, in: p, called: []na.Tag{0, 1, 2}}, lent: bytes.Repeat([]byte{'i'}, 3000)}
 	f.victim, f.other = f.class(victimName, "victim"), f.class("sim://", "bystander")
 	f.buf = newMemory(1000, 7000)
 	f.local = f.handle(f.victim, bulk.Options{Access: bulk.LocalOnly}, f.buf.segs...)
-	f.liar.open()
+	f.hostilePeer.connect()
 	return f
 }
 
-func (f *farce) class(addr, node string) *hg.Context {
+func (f *hostileTest) class(addr, node string) *hg.Context {
 	cls, err := hg.Open(addr, hg.Config{
 		Codec: codec.Raw, MaxInput: 16 << 10, MaxOutput: 16 << 10, MaxLent: 64 << 10, MaxPulled: 64 << 10, MaxActivePerPeer: 4,
 		NA: na.Config{Plugins: []na.Plugin{f.world.Node(node).Plugin()}, Envelopes: 8, Eager: 1024, PeerTimeout: time.Second},
@@ -337,7 +337,7 @@ func (f *farce) class(addr, node string) *hg.Context {
 	return hctx
 }
 
-func (f *farce) handle(hctx *hg.Context, opts bulk.Options, segs ...[]byte) *bulk.Handle {
+func (f *hostileTest) handle(hctx *hg.Context, opts bulk.Options, segs ...[]byte) *bulk.Handle {
 	h, err := bulk.Create(hctx, opts, segs...)
 	if err != nil {
 		f.t.Fatal(err)
@@ -345,19 +345,19 @@ func (f *farce) handle(hctx *hg.Context, opts bulk.Options, segs ...[]byte) *bul
 	return h
 }
 
-// begun records an operation that has a callback; it is called in it.
-func (f *farce) begun(what string) (ended func()) {
-	s := &started{what: what}
+// recordStart records an operation that has a callback; it is called in it.
+func (f *hostileTest) recordStart(what string) (ended func()) {
+	s := &startedOp{what: what}
 	f.starts = append(f.starts, s)
 	return func() { s.ended++ }
 }
 
-// never takes back the last begun, which an error has refused.
-func (f *farce) never() { f.starts = f.starts[:len(f.starts)-1] }
+// dropLastStart takes back the last begun, which an error has refused.
+func (f *hostileTest) dropLastStart() { f.starts = f.starts[:len(f.starts)-1] }
 
-// serve is the handler of the victim's RPCs. The bystander gets the answer at once, and the liar's
+// serve is the handler of the victim's RPCs. The bystander gets the answer at once, and the hostile peer's
 // requests wait if the RPC is one that waits.
-func (f *farce) serve(h hg.Request) error {
+func (f *hostileTest) serve(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -382,7 +382,7 @@ func (f *farce) serve(h hg.Request) error {
 			dir = bulk.Push
 		}
 		_ = h.Detach()
-		ended := f.begun("transfer for a request")
+		ended := f.recordStart("transfer for a request")
 		_, err := bulk.Transfer(f.victim, bulk.Spec{Dir: dir, Peer: h.Peer(), Remote: remote, Local: f.local, Size: min(remote.Len(), 8000)},
 			func(_ *bulk.Op, err error) {
 				ended()
@@ -393,26 +393,26 @@ func (f *farce) serve(h hg.Request) error {
 				}
 			})
 		if err != nil {
-			f.never()
+			f.dropLastStart()
 			return err
 		}
 	}
 	return nil
 }
 
-func (f *farce) respond(h hg.Request, out []byte) {
-	ended := f.begun("response")
+func (f *hostileTest) respond(h hg.Request, out []byte) {
+	ended := f.recordStart("response")
 	if h.RespondRaw(out, func(hg.Request, error) { ended() }) != nil {
-		f.never()
+		f.dropLastStart()
 	}
 }
 
-// user has the victim's program do something.
-func (f *farce) user(what byte) {
+// actAsVictim has the victim's program do something.
+func (f *hostileTest) actAsVictim(what byte) {
 	v := f.in.next
 	switch what % 12 {
-	case 0, 1, 2: // call the liar
-		h, err := f.victim.Create(na.MakeAddr("sim://liar", 0), hg.HashName(lies[int(v())%5]))
+	case 0, 1, 2: // call the hostile peer
+		h, err := f.victim.Create(na.MakeAddr("sim://hostile", 0), hg.HashName(lies[int(v())%5]))
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -424,7 +424,7 @@ func (f *farce) user(what byte) {
 		case 1:
 			in = f.lent
 		case 2:
-			s := &share{mem: newMemory(100+int(v()), 200, 1)}
+			s := &lentMemory{mem: newMemory(100+int(v()), 200, 1)}
 			s.mem.fillByte('s')
 			access := bulk.Access(1 + v()%3)
 			s.h = f.handle(f.victim, bulk.Options{Access: access, Eager: -1}, s.mem.segs...)
@@ -436,18 +436,18 @@ func (f *farce) user(what byte) {
 		f.forward(h, in)
 		f.calls = append(f.calls, h)
 	case 3:
-		if h := pick(&f.in, f.calls); h != nil {
+		if h := pickOne(&f.in, f.calls); h != nil {
 			f.forward(h, f.lent[:v()])
 		}
 	case 4:
-		if h := pick(&f.in, f.calls); h != nil {
+		if h := pickOne(&f.in, f.calls); h != nil {
 			h.Cancel()
 		}
 	case 5:
-		if h := pick(&f.in, f.calls); h != nil {
-			ended := f.begun("withdraw")
+		if h := pickOne(&f.in, f.calls); h != nil {
+			ended := f.recordStart("withdraw")
 			if h.Withdraw(time.Duration(v()%4)*10*time.Millisecond, func(*hg.Handle, hg.WithdrawResult) { ended() }) != nil {
-				f.never()
+				f.dropLastStart()
 			}
 		}
 	case 6:
@@ -481,39 +481,39 @@ func (f *farce) user(what byte) {
 			}
 			f.kept = append(f.kept[:i:i], f.kept[i+1:]...)
 		}
-	case 9: // move something to or from the memory that the liar claims to have
+	case 9: // move something to or from the memory that the hostile peer claims to have
 		if len(f.kept) == 0 {
 			return
 		}
 		remote := new(bulk.Handle)
-		b := f.liar.key().Append([]byte{1, 0})
+		b := f.hostilePeer.drawKey().Append([]byte{1, 0})
 		if remote.UnmarshalBinary(b) != nil {
 			return
 		}
 		spec := bulk.Spec{
-			Dir: bulk.Dir(v() % 2), Peer: pick(&f.in, f.kept).Peer(), Remote: remote, RemoteOffset: int64(v()),
+			Dir: bulk.Dir(v() % 2), Peer: pickOne(&f.in, f.kept).Peer(), Remote: remote, RemoteOffset: int64(v()),
 			Local: f.local, LocalOffset: int64(v()) * 4, Size: int64(v()) * 24, Chunk: 4 << 10,
 		}
-		ended := f.begun("transfer")
+		ended := f.recordStart("transfer")
 		op, err := bulk.Transfer(f.victim, spec, func(*bulk.Op, error) { ended() })
 		if err != nil {
-			f.never()
+			f.dropLastStart()
 			return
 		}
 		f.moves = append(f.moves, op)
 	case 10:
-		if op := pick(&f.in, f.moves); op != nil {
+		if op := pickOne(&f.in, f.moves); op != nil {
 			op.Cancel()
 		}
 	case 11:
 		if n := len(f.shared); n > 0 {
-			f.unshare(int(v()) % n)
+			f.closeLent(int(v()) % n)
 		}
 	}
 }
 
-func (f *farce) forward(h *hg.Handle, in []byte) {
-	ended := f.begun("call")
+func (f *hostileTest) forward(h *hg.Handle, in []byte) {
+	ended := f.recordStart("call")
 	if h.ForwardRaw(in, func(h *hg.Handle, err error) {
 		ended()
 		if err == nil {
@@ -522,15 +522,15 @@ func (f *farce) forward(h *hg.Handle, in []byte) {
 			}
 		}
 	}) != nil {
-		f.never()
+		f.dropLastStart()
 	}
 }
 
-// unshare closes a handle. Once that has completed the memory is not written any more.
-func (f *farce) unshare(i int) {
+// closeLent closes a handle. Once that has completed the memory is not written any more.
+func (f *hostileTest) closeLent(i int) {
 	s := f.shared[i]
 	f.shared = append(f.shared[:i:i], f.shared[i+1:]...)
-	ended := f.begun("close")
+	ended := f.recordStart("close")
 	if err := s.h.CloseFunc(func(error) {
 		ended()
 		s.mem.fillByte('x')
@@ -540,21 +540,21 @@ func (f *farce) unshare(i int) {
 	}
 }
 
-// turn drives all contexts a few times.
-func (f *farce) turn(times int) {
+// driveAll drives all contexts a few times.
+func (f *hostileTest) driveAll(times int) {
 	for range times {
 		for _, hctx := range []*hg.Context{f.victim, f.other} {
 			_ = hctx.Progress(0)
 			for hctx.Trigger(0) > 0 {
 			}
 		}
-		f.liar.drive()
+		f.hostilePeer.drive()
 		f.world.Sleep(100 * time.Microsecond)
 	}
 }
 
-// bystand has the bystander call the victim, and the victim pull from it.
-func (f *farce) bystand() {
+// checkBystander has the bystander call the victim, and the victim pull from it.
+func (f *hostileTest) checkBystander() {
 	f.rounds++
 	mem := newMemory(1000)
 	mem.fill(f.rounds)
@@ -575,7 +575,7 @@ func (f *farce) bystand() {
 			f.t.Fatal(err)
 		}
 		for i := 0; calls == 0 && i < 1000; i++ {
-			f.turn(1)
+			f.driveAll(1)
 		}
 		if calls != 1 || err != nil {
 			f.t.Fatalf("the bystander's %s %d: ended %d times, %v", name, f.rounds, calls, err)
@@ -589,43 +589,43 @@ func (f *farce) bystand() {
 		f.t.Fatal(err)
 	}
 	for i := 0; !closed; i++ {
-		f.turn(1)
+		f.driveAll(1)
 		if i > 1000 {
 			f.t.Fatal("the bystander's handle does not close")
 		}
 	}
-	if !bytes.Equal(mem.bytes(), patterned(f.rounds, 0, 1000)) {
+	if !bytes.Equal(mem.bytes(), pattern(f.rounds, 0, 1000)) {
 		f.t.Fatal("the bystander's memory was written")
 	}
 }
 
 // run plays the program.
-func (f *farce) run() {
-	f.bystand()
+func (f *hostileTest) run() {
+	f.checkBystander()
 	for steps := 0; len(f.in) > 0 && steps < 200; steps++ {
 		switch b := f.in.next(); {
 		case b < 112:
 			f.step(b)
 		case b < 224:
-			f.user(b)
+			f.actAsVictim(b)
 		case b < 232:
-			f.bystand()
+			f.checkBystander()
 		case b < 240:
 			f.world.Sleep(time.Duration(f.in.next()) * 4 * time.Millisecond)
 		case b < 244:
 			continue // with the next one, in a single write
 		}
-		f.turn(1 + steps%3)
+		f.driveAll(1 + steps%3)
 		if st := f.victim.Stats(); st.Lent > 64<<10 || st.Pulled > 64<<10 || st.NA.Envelopes > 8*(st.NA.Peers+int(st.NA.PeersLost)+1) {
 			f.t.Fatalf("beyond the limits: %+v", st)
 		}
 	}
-	f.bystand()
-	f.end()
+	f.checkBystander()
+	f.finish()
 }
 
-// end ends everything, and checks that all has ended once and nothing was touched that may not be.
-func (f *farce) end() {
+// finish ends everything, and checks that all has ended once and nothing was touched that may not be.
+func (f *hostileTest) finish() {
 	f.ending = true
 	for _, h := range f.calls {
 		h.Cancel()
@@ -638,11 +638,11 @@ func (f *farce) end() {
 		op.Cancel()
 	}
 	for len(f.shared) > 0 {
-		f.unshare(0)
+		f.closeLent(0)
 	}
-	f.turn(100)
-	f.bystand()
-	f.liar.close()
+	f.driveAll(100)
+	f.checkBystander()
+	f.hostilePeer.close()
 	_ = f.local.Close()
 	if n := f.other.Stats().NA.PeersLost; n != 0 {
 		f.t.Fatalf("the bystander has lost %d sessions", n)
@@ -650,7 +650,7 @@ func (f *farce) end() {
 	for _, hctx := range []*hg.Context{f.other, f.victim} {
 		err, left := hctx.Class().Shutdown(context.Background()), (*hg.ShutdownError)(nil)
 		if errors.As(err, &left) && hctx == f.victim && left.Unconfirmed > 0 && strings.HasPrefix(err.Error(), fmt.Sprintf("hg: shutdown: %d unconfirmed", left.Unconfirmed)) {
-			err = nil // one-way calls to the liar
+			err = nil // one-way calls to the hostile peer
 		}
 		if err != nil {
 			f.t.Fatalf("shutdown: %v; %+v", err, hctx.Stats())
@@ -680,18 +680,18 @@ func (f *farce) end() {
 // and others are served all the time.
 func FuzzCalls(f *testing.F) {
 	for seed := range uint64(8) {
-		f.Add(farceProgram(seed))
+		f.Add(randomProgram(seed))
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
 		if len(p) > 4096 {
 			return
 		}
-		newFarce(t, p).run()
+		newHostileTest(t, p).run()
 	})
 }
 
-// farceProgram returns a random program.
-func farceProgram(seed uint64) []byte {
+// randomProgram returns a random program.
+func randomProgram(seed uint64) []byte {
 	r := rand.New(rand.NewPCG(seed, 78))
 	p := make([]byte, 20+r.IntN(1000))
 	for i := range p {
@@ -710,6 +710,6 @@ func TestHostilePeer(t *testing.T) {
 		seeds = 60
 	}
 	for seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { newFarce(t, farceProgram(seed)).run() })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { newHostileTest(t, randomProgram(seed)).run() })
 	}
 }

@@ -79,7 +79,7 @@ func serveMove(h hg.Request) error {
 
 func verifyPulled(mine *memory, in *moveIn) error {
 	want := make([]byte, in.LocalOffset+in.Size+64)
-	copy(want[in.LocalOffset:], patterned(1, int(in.RemoteOffset), int(in.Size)))
+	copy(want[in.LocalOffset:], pattern(1, int(in.RemoteOffset), int(in.Size)))
 	if d := describeDiff(mine.bytes(), want); d != "" {
 		return errors.New(d)
 	}
@@ -89,17 +89,17 @@ func verifyPulled(mine *memory, in *moveIn) error {
 	return nil
 }
 
-// A combination is where a transfer begins on both sides, and its size.
-type combination struct{ origin, local, size int64 }
+// An offsets is where a transfer begins on both sides, and its size.
+type offsets struct{ origin, local, size int64 }
 
 // big are the combinations of the C suite for a buffer that is not small.
-var big = []combination{
+var big = []offsets{
 	{0, 0, bufSize},
 	{bufSize/2 + 1, 0, bufSize / 4},
 	{bufSize/2 + 1, bufSize / 4, bufSize / 8},
 }
 
-func equal(n, size int) []int {
+func equalSegments(n, size int) []int {
 	sizes := make([]int, n)
 	for i := range sizes {
 		sizes[i] = size
@@ -112,22 +112,22 @@ func TestMercuryBulk(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		segs []int
-		at   []combination
+		at   []offsets
 		bind bool
 	}{
-		{"Null", []int{0, 0}, []combination{{0, 0, 0}}, false},
-		{"ContiguousSizeZero", []int{bufSize}, []combination{{0, 0, 0}}, false},
+		{"Null", []int{0, 0}, []offsets{{0, 0, 0}}, false},
+		{"ContiguousSizeZero", []int{bufSize}, []offsets{{0, 0, 0}}, false},
 		{"ContiguousFull", []int{bufSize}, big[:1], false},
 		{"ContiguousPartial", []int{bufSize}, big[1:2], false},
 		{"ContiguousPartialBothOffsets", []int{bufSize}, big[2:], false},
 		{"Bind", []int{bufSize}, big, true},
-		{"Small2x8", []int{8, 8}, []combination{{0, 0, 16}, {8, 0, 8}, {4, 2, 8}}, false},
-		{"Segmented16", equal(16, bufSize/16), big, false},
-		{"OverSegmented1024", equal(1024, bufSize/1024), big, false},
+		{"Small2x8", []int{8, 8}, []offsets{{0, 0, 16}, {8, 0, 8}, {4, 2, 8}}, false},
+		{"Segmented16", equalSegments(16, bufSize/16), big, false},
+		{"OverSegmented1024", equalSegments(1024, bufSize/1024), big, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
-				m := newMercury(t, n)
+				m := newMercuryPair(t, n)
 				h := m.handle(m.octx, "move")
 				defer h.Close()
 				for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
@@ -145,16 +145,16 @@ func TestMercuryBulk(t *testing.T) {
 	t.Run("SeveralContexts", func(t *testing.T) { transports.Each(t, mercuryContexts) })
 }
 
-// mercury is an origin, which owns memory, and a target, which moves data.
-type mercury struct {
+// mercuryPair is an origin, which owns memory, and a target, which moves data.
+type mercuryPair struct {
 	*transports.Net
 	t              *testing.T
 	target, origin *hg.Class
 	tctx, octx     *hg.Context
 }
 
-func newMercury(t *testing.T, n *transports.Net) *mercury {
-	m := &mercury{Net: n, t: t}
+func newMercuryPair(t *testing.T, n *transports.Net) *mercuryPair {
+	m := &mercuryPair{Net: n, t: t}
 	m.target, m.tctx = n.Target(hg.Config{})
 	m.origin, m.octx = n.Target(hg.Config{}) // the owner of a bound handle must be reachable
 	m.register(m.target)
@@ -162,7 +162,7 @@ func newMercury(t *testing.T, n *transports.Net) *mercury {
 	return m
 }
 
-func (m *mercury) register(cls *hg.Class) {
+func (m *mercuryPair) register(cls *hg.Class) {
 	m.t.Helper()
 	_, err := cls.Register("move", serveMove)
 	require.NoError(m.t, err)
@@ -170,7 +170,7 @@ func (m *mercury) register(cls *hg.Class) {
 	require.NoError(m.t, err)
 }
 
-func (m *mercury) handle(octx *hg.Context, name string) *hg.Handle {
+func (m *mercuryPair) handle(octx *hg.Context, name string) *hg.Handle {
 	m.t.Helper()
 	h, err := octx.Create(m.target.Addr(), hg.HashName(name))
 	require.NoError(m.t, err)
@@ -178,7 +178,7 @@ func (m *mercury) handle(octx *hg.Context, name string) *hg.Handle {
 }
 
 // move has the target move data from or to new memory of the origin, and verifies every byte.
-func (m *mercury) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
+func (m *mercuryPair) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
 	m.t.Helper()
 	opts := bulk.Options{Access: bulk.ReadOnly, Bind: in.Bound}
 	theirs := newMemory(segs...)
@@ -205,7 +205,7 @@ func (m *mercury) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
 	require.Equal(m.t, in.Size, out.Moved)
 	want := before
 	if in.Dir == bulk.Push {
-		copy(want[in.RemoteOffset:], patterned(2, int(in.LocalOffset), int(in.Size)))
+		copy(want[in.RemoteOffset:], pattern(2, int(in.LocalOffset), int(in.Size)))
 	}
 	require.Empty(m.t, describeDiff(theirs.bytes(), want))
 	return out
@@ -241,14 +241,14 @@ func serveForward(h hg.Request) error {
 }
 
 func mercuryForwarded(t *testing.T, n *transports.Net) {
-	m := newMercury(t, n)
+	m := newMercuryPair(t, n)
 	other, _ := n.Target(hg.Config{})
 	m.register(other)
 	h := m.handle(m.octx, "forward")
 	defer h.Close()
 	for _, next := range []*hg.Class{m.target, other} {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
-			for _, at := range append(big, combination{1, 3, 500}) {
+			for _, at := range append(big, offsets{1, 3, 500}) {
 				in := &moveIn{Dir: dir, RemoteOffset: at.origin, LocalOffset: at.local, Size: at.size, Bound: true, Next: next.Addr().String()}
 				m.move(h, in, bufSize/2, bufSize/2)
 			}
@@ -258,7 +258,7 @@ func mercuryForwarded(t *testing.T, n *transports.Net) {
 }
 
 func mercuryCancel(t *testing.T, n *transports.Net) {
-	m := newMercury(t, n)
+	m := newMercuryPair(t, n)
 	h := m.handle(m.octx, "move")
 	defer h.Close()
 	for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
@@ -277,7 +277,7 @@ func mercuryCancel(t *testing.T, n *transports.Net) {
 // mercuryContexts runs the mover on context 2 of the target; the handle belongs to context 1 of the
 // origin.
 func mercuryContexts(t *testing.T, n *transports.Net) {
-	m := newMercury(t, n)
+	m := newMercuryPair(t, n)
 	from := []*hg.Context{m.octx, n.Context(m.origin), n.Context(m.origin)}
 	for range 2 {
 		n.Context(m.target)

@@ -28,7 +28,7 @@ func TestHandleForOnePeer(t *testing.T) {
 		p.Until(func() bool { return answered })
 		h.Close()
 
-		s := newScene(t, p, dir, size)
+		s := newTransferTest(t, p, dir, size)
 		_, err = bulk.Create(p.octx, bulk.Options{Access: bulk.ReadWrite, Peer: peer.Named()}, make([]byte, 1))
 		require.ErrorIs(t, err, hg.ErrInvalid, "an address that is bound to no session")
 		require.ErrorContains(t, err, "PeerStats.Addr", "where there is one that is")
@@ -40,30 +40,30 @@ func TestHandleForOnePeer(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, string(encoded), "secret", "whoever has the handle would have the data")
 		require.NoError(t, secret.Close())
-		theirs := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1, Peer: peer}, s.theirs.segs...)
-		s.spec.Remote = remote(t, theirs)
-		before := s.theirs.bytes()
+		theirs := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1, Peer: peer}, s.ownerMem.segs...)
+		s.spec.Remote = decodeRemote(t, theirs)
+		before := s.ownerMem.bytes()
 
 		_, sctx := p.Target(hg.Config{})
 		mine := newMemory(size)
 		mine.fillByte(0xaa)
 		spec := s.spec
-		spec.Peer, spec.Local, spec.LocalOffset = p.peer, local(t, sctx, mine.segs...), 0
+		spec.Peer, spec.Local, spec.LocalOffset = p.peer, newLocalHandle(t, sctx, mine.segs...), 0
 		var e outcome
 		_, err = bulk.Transfer(sctx, spec, e.done)
 		require.NoError(t, err)
 		p.Until(func() bool { return e.calls == 1 })
 		require.ErrorIs(t, e.err, na.ErrPermission)
 		require.True(t, mine.isFilledWith(0xaa))
-		require.Empty(t, describeDiff(s.theirs.bytes(), before), "the stranger has written")
+		require.Empty(t, describeDiff(s.ownerMem.bytes(), before), "the stranger has written")
 
-		e = p.in(t).transfer(s.spec)
+		e = p.withT(t).transfer(s.spec)
 		require.NoError(t, e.err)
-		require.Empty(t, describeDiff(s.theirs.bytes(), s.mine.bytes()))
+		require.Empty(t, describeDiff(s.ownerMem.bytes(), s.moverMem.bytes()))
 
 		p.octx.NA().Disconnect(peer, na.ErrProtocol)
 		p.Until(func() bool { return p.mctx.Stats().NA.Peers == 0 })
-		e = p.in(t).transfer(s.spec)
+		e = p.withT(t).transfer(s.spec)
 		require.ErrorIs(t, e.err, na.ErrPermission, "another session of the same peer")
 	})
 }
@@ -92,8 +92,8 @@ func TestHandleForTheTarget(t *testing.T) {
 		}
 		theirs := []byte("for the target alone")
 		spec := bulk.Spec{
-			Dir: bulk.Pull, Peer: origin, Size: int64(len(theirs)), Local: local(t, p.octx, make([]byte, len(theirs))),
-			Remote: remote(t, create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly, Eager: -1, Peer: target}, theirs)),
+			Dir: bulk.Pull, Peer: origin, Size: int64(len(theirs)), Local: newLocalHandle(t, p.octx, make([]byte, len(theirs))),
+			Remote: decodeRemote(t, newHandle(t, p.mctx, bulk.Options{Access: bulk.ReadOnly, Eager: -1, Peer: target}, theirs)),
 		}
 		var e outcome
 		_, err = bulk.Transfer(p.octx, spec, e.done)
@@ -108,8 +108,8 @@ func TestHandleForTheTarget(t *testing.T) {
 func TestRegisteredMemoryUser(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 100_000
-		s := newScene(t, p, dir, size)
-		unused := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, 77))
+		s := newTransferTest(t, p, dir, size)
+		unused := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, 77))
 		user := func(size int64) uint64 {
 			for _, m := range p.owner.NA().Registered(1000) {
 				if m.Len == size {
@@ -120,7 +120,7 @@ func TestRegisteredMemoryUser(t *testing.T) {
 			return 0
 		}
 		require.Zero(t, user(size))
-		require.NoError(t, p.in(t).transfer(s.spec).err)
+		require.NoError(t, p.withT(t).transfer(s.spec).err)
 		p.Until(func() bool { return user(size) != 0 })
 		require.Len(t, p.octx.NA().Peers(), 1)
 		require.Equal(t, p.octx.NA().Peers()[0].Addr.Session(), user(size))

@@ -15,7 +15,7 @@ import (
 func TestOnProgressPanics(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		for _, leave := range []func(){func() { panic("ouch") }, runtime.Goexit} {
-			s := newScene(t, p, dir, 300_000)
+			s := newTransferTest(t, p, dir, 300_000)
 			var told int64
 			s.spec.OnProgress = func(_ *bulk.Op, moved int64) { told = moved; leave() }
 			s.start()
@@ -34,7 +34,7 @@ func TestOnProgressPanics(t *testing.T) {
 			require.NoError(t, s.err)
 			require.EqualValues(t, 300_000, told, "the last one told of everything")
 			closed := 0
-			require.NoError(t, s.here.CloseFunc(func(error) { closed++ }))
+			require.NoError(t, s.localHandle.CloseFunc(func(error) { closed++ }))
 			s.Until(func() bool { return closed > 0 })
 		}
 	})

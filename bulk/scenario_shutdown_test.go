@@ -25,7 +25,7 @@ func TestShutdownWaitsForTransfers(t *testing.T) {
 					if raceflag.Enabled {
 						size /= 4
 					}
-					s := newScene(t, newPair(t, n), dir, size)
+					s := newTransferTest(t, newPair(t, n), dir, size)
 					s.spec.Peer, s.spec.Chunk = s.peer, int64(size)
 					done := make(chan error, 1)
 					_, err := bulk.Transfer(s.mctx, s.spec, func(_ *bulk.Op, err error) { done <- err })
@@ -43,7 +43,7 @@ func TestShutdownWaitsForTransfers(t *testing.T) {
 					} else {
 						require.NoError(t, err)
 					}
-					require.Empty(t, describeDiff(s.theirs.bytes(), s.mine.bytes()))
+					require.Empty(t, describeDiff(s.ownerMem.bytes(), s.moverMem.bytes()))
 				})
 			})
 		}
@@ -60,10 +60,10 @@ func TestShutdownCancelsTransfers(t *testing.T) {
 		}
 		const segment, segments = 8 << 20, 16 << 10
 		again := func() [][]byte { return slices.Repeat([][]byte{make([]byte, segment)}, segments) }
-		there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, again()...)
+		there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, again()...)
 		var e outcome
 		_, err := bulk.Transfer(p.mctx, bulk.Spec{
-			Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: local(t, p.mctx, again()...), Size: segment * segments, Chunk: segment, Window: 64,
+			Dir: dir, Peer: p.peer, Remote: decodeRemote(t, there), Local: newLocalHandle(t, p.mctx, again()...), Size: segment * segments, Chunk: segment, Window: 64,
 		}, e.done)
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(context.Background())

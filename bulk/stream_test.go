@@ -28,10 +28,10 @@ func eachStream(t *testing.T, f func(t *testing.T, p *pair, open func(h *bulk.Ha
 		p := newPair(t, n)
 		n.Serve(p.octx, 1)
 		t.Run("remote", func(t *testing.T) {
-			f(t, p.in(t), func(h *bulk.Handle) bulk.Stream { return bulk.Stream{Peer: p.peer, Handle: remote(t, h)} })
+			f(t, p.withT(t), func(h *bulk.Handle) bulk.Stream { return bulk.Stream{Peer: p.peer, Handle: decodeRemote(t, h)} })
 		})
 		t.Run("local", func(t *testing.T) {
-			f(t, p.in(t), func(h *bulk.Handle) bulk.Stream { return bulk.Stream{Handle: h} })
+			f(t, p.withT(t), func(h *bulk.Handle) bulk.Stream { return bulk.Stream{Handle: h} })
 		})
 	})
 }
@@ -71,7 +71,7 @@ func TestReader(t *testing.T) {
 		m := newMemory(streamLen/3, streamLen-streamLen/3)
 		m.fill(3)
 		for _, eager := range []int{0, -1} { // the small ones travel with the handle
-			there := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly, Eager: eager}, m.segs...)
+			there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly, Eager: eager}, m.segs...)
 			for _, s := range streamed {
 				h := open(there)
 				s.Peer, s.Handle = h.Peer, h.Handle
@@ -103,8 +103,8 @@ func TestReader(t *testing.T) {
 
 func TestReaderLikeAnyOther(t *testing.T) {
 	eachStream(t, func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream) {
-		want := patterned(4, 0, 30_000)
-		s := open(create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, want))
+		want := pattern(4, 0, 30_000)
+		s := open(newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, want))
 		s.Chunk, s.Window = 4<<10, 2
 		require.NoError(t, iotest.TestReader(p.reader(t.Context(), s), want))
 	})
@@ -114,7 +114,7 @@ func TestReaderAt(t *testing.T) {
 	eachStream(t, func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream) {
 		m := newMemory(streamLen/3, streamLen-streamLen/3)
 		m.fill(3)
-		there := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, m.segs...)
+		there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, m.segs...)
 		for _, s := range streamed {
 			h := open(there)
 			s.Peer, s.Handle = h.Peer, h.Handle
@@ -154,8 +154,8 @@ func TestReaderAt(t *testing.T) {
 // drives.
 func TestReaderAtInGoroutines(t *testing.T) {
 	eachStream(t, func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream) {
-		want := patterned(4, 0, streamLen)
-		r, err := bulk.NewReaderAt(t.Context(), p.mctx, open(create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, want)))
+		want := pattern(4, 0, streamLen)
+		r, err := bulk.NewReaderAt(t.Context(), p.mctx, open(newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, want)))
 		require.NoError(t, err)
 		var wait sync.WaitGroup
 		for i := range 4 {
@@ -176,7 +176,7 @@ func TestReaderAtInGoroutines(t *testing.T) {
 func TestWriter(t *testing.T) {
 	eachStream(t, func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream) {
 		m := newMemory(streamLen/3, streamLen-streamLen/3)
-		there := create(t, p.octx, bulk.Options{Access: bulk.WriteOnly}, m.segs...)
+		there := newHandle(t, p.octx, bulk.Options{Access: bulk.WriteOnly}, m.segs...)
 		for i, s := range streamed {
 			h := open(there)
 			s.Peer, s.Handle = h.Peer, h.Handle
@@ -184,7 +184,7 @@ func TestWriter(t *testing.T) {
 			if size == 0 {
 				size = streamLen - int(s.Offset)
 			}
-			content := patterned(i, 0, size)
+			content := pattern(i, 0, size)
 			for name, write := range map[string]func(w *bulk.Writer) (int64, error){
 				"Write": func(w *bulk.Writer) (n int64, err error) {
 					for step := 1; n < int64(size) && err == nil; step = step*3 + 1 {
@@ -223,9 +223,9 @@ func TestWriter(t *testing.T) {
 func TestWriterOverflow(t *testing.T) {
 	eachStream(t, func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream) {
 		m := newMemory(10_000)
-		s := open(create(t, p.octx, bulk.Options{Access: bulk.WriteOnly}, m.segs...))
+		s := open(newHandle(t, p.octx, bulk.Options{Access: bulk.WriteOnly}, m.segs...))
 		s.Chunk = 4 << 10
-		content := patterned(6, 0, 10_001)
+		content := pattern(6, 0, 10_001)
 		for _, write := range []func(w *bulk.Writer) (int64, error){
 			func(w *bulk.Writer) (int64, error) { n, err := w.Write(content); return int64(n), err },
 			func(w *bulk.Writer) (int64, error) { return w.ReadFrom(bytes.NewReader(content)) },
@@ -248,13 +248,13 @@ func TestCopyErrorOfOtherSide(t *testing.T) {
 	eachStream(t, func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream) {
 		broken := errors.New("broken")
 		m := newMemory(20_000)
-		s := open(create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, m.segs...))
+		s := open(newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, m.segs...))
 		w := p.writer(t.Context(), s)
-		n, err := w.ReadFrom(io.MultiReader(bytes.NewReader(patterned(1, 0, 5000)), iotest.ErrReader(broken)))
+		n, err := w.ReadFrom(io.MultiReader(bytes.NewReader(pattern(1, 0, 5000)), iotest.ErrReader(broken)))
 		require.Equal(t, broken, err)
 		require.Equal(t, int64(5000), n)
 		require.NoError(t, w.Close())
-		require.Equal(t, patterned(1, 0, 5000), m.bytes()[:5000])
+		require.Equal(t, pattern(1, 0, 5000), m.bytes()[:5000])
 		n, err = p.writer(t.Context(), s).ReadFrom(silent{})
 		require.Equal(t, io.ErrNoProgress, err)
 		require.Zero(t, n)
@@ -283,8 +283,8 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 func TestStreamInvalid(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		ro := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, 100)))
-		wo := remote(t, create(t, p.octx, bulk.Options{Access: bulk.WriteOnly}, make([]byte, 100)))
+		ro := decodeRemote(t, newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, 100)))
+		wo := decodeRemote(t, newHandle(t, p.octx, bulk.Options{Access: bulk.WriteOnly}, make([]byte, 100)))
 		for _, c := range []struct {
 			s           bulk.Stream
 			read, write error
@@ -317,8 +317,8 @@ func TestStreamWindow(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		for _, window := range []int{1, 3} {
-			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 400_000))
-			s := bulk.Stream{Peer: p.peer, Handle: remote(t, there), Chunk: 16 << 10, Window: window}
+			there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 400_000))
+			s := bulk.Stream{Peer: p.peer, Handle: decodeRemote(t, there), Chunk: 16 << 10, Window: window}
 			most := 0
 			look := func(b []byte) (int, error) {
 				p.mctx.NA().Trigger(0) // an ended one is not in flight any more
@@ -343,16 +343,16 @@ type readerFunc func(b []byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// stuck has f run in a goroutine until it waits for a peer that is behind a gate: in mid-stream, or
-// in the simulator, where another goroutine drives while the test reads the gate, from the
-// beginning. The returned function waits for its error while nothing passes the gate.
-func (p *pair) stuck(g *gate, fromOwner bool, f func() error) func() error {
+// startBlocked has f run in a goroutine until it waits for a peer that is behind a proxy: in mid-stream, or
+// in the simulator, where another goroutine drives while the test reads the proxy, from the
+// beginning. The returned function waits for its error while nothing passes the proxy.
+func (p *pair) startBlocked(g *stallProxy, fromOwner bool, f func() error) func() error {
 	p.t.Helper()
 	if g.sim {
-		g.shutAfter(0, fromOwner)
-		g.isShut()
+		g.stallAfter(0, fromOwner)
+		g.isStalled()
 	} else {
-		g.shutAfter(1_500_000, fromOwner)
+		g.stallAfter(1_500_000, fromOwner)
 	}
 	var over atomic.Bool
 	var err error
@@ -362,7 +362,7 @@ func (p *pair) stuck(g *gate, fromOwner bool, f func() error) func() error {
 		err = f()
 		over.Store(true)
 	}()
-	for !g.isShut() && !over.Load() {
+	for !g.isStalled() && !over.Load() {
 		p.octx.Trigger(0)
 		_ = p.octx.Progress(0)
 		runtime.Gosched()
@@ -414,21 +414,21 @@ var ways = []struct {
 func TestStreamCanceled(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		g := newGate(p)
+		g := newStallProxy(p)
 		p.requireIntact() // connects
 		cause := errors.New("enough")
 		for _, way := range ways {
 			t.Run(way.name, func(t *testing.T) {
-				p := p.in(t)
-				there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8<<20))
-				s := bulk.Stream{Peer: p.peer, Handle: remote(t, there), Chunk: 256 << 10, Window: 4}
+				p := p.withT(t)
+				there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8<<20))
+				s := bulk.Stream{Peer: p.peer, Handle: decodeRemote(t, there), Chunk: 256 << 10, Window: 4}
 				ctx, cancel := context.WithCancelCause(context.Background())
-				wait := p.stuck(g, way.fromOwner, func() error { return way.run(p, ctx, s) })
+				wait := p.startBlocked(g, way.fromOwner, func() error { return way.run(p, ctx, s) })
 				cancel(cause)
 				err := wait()
 				require.ErrorIs(t, err, hg.ErrCanceled)
 				require.ErrorIs(t, err, cause)
-				g.open()
+				g.resume()
 				p.requireIntact()
 				require.ErrorIs(t, way.run(p, ctx, s), cause, "it has ended before anything began")
 				require.Zero(t, p.mctx.Stats().NA.Outstanding)
@@ -441,16 +441,16 @@ func TestStreamCanceled(t *testing.T) {
 func TestReaderCloseWhileReading(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		g := newGate(p)
+		g := newStallProxy(p)
 		p.requireIntact()
-		there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8<<20))
-		r := p.reader(context.Background(), bulk.Stream{Peer: p.peer, Handle: remote(t, there)})
-		wait := p.stuck(g, true, func() error { _, err := io.ReadAll(r); return err })
+		there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8<<20))
+		r := p.reader(context.Background(), bulk.Stream{Peer: p.peer, Handle: decodeRemote(t, there)})
+		wait := p.startBlocked(g, true, func() error { _, err := io.ReadAll(r); return err })
 		require.NoError(t, r.Close())
 		require.ErrorIs(t, wait(), hg.ErrClosed)
 		_, err := r.Read(make([]byte, 1))
 		require.ErrorIs(t, err, hg.ErrClosed)
-		g.open()
+		g.resume()
 		p.requireIntact()
 		p.mctx.Trigger(0)
 		require.Zero(t, p.mctx.Stats().NA.Outstanding)
@@ -462,8 +462,8 @@ func TestStreamRevoked(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		for _, way := range ways {
-			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1<<20))
-			s := bulk.Stream{Peer: p.peer, Handle: remote(t, there), Chunk: 64 << 10, Window: 2}
+			there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1<<20))
+			s := bulk.Stream{Peer: p.peer, Handle: decodeRemote(t, there), Chunk: 64 << 10, Window: 2}
 			p.closeBulk(there)
 			err := way.run(p, t.Context(), s)
 			require.ErrorIs(t, err, na.ErrRevoked)
@@ -473,8 +473,8 @@ func TestStreamRevoked(t *testing.T) {
 			require.Equal(t, p.peer, e.Peer)
 			p.requireIntact()
 		}
-		there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1<<20))
-		s := bulk.Stream{Peer: p.peer, Handle: remote(t, there), Chunk: 64 << 10, Window: 2}
+		there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1<<20))
+		s := bulk.Stream{Peer: p.peer, Handle: decodeRemote(t, there), Chunk: 64 << 10, Window: 2}
 		r, w := p.reader(t.Context(), s), p.writer(t.Context(), s)
 		_, err := io.ReadFull(r, make([]byte, 100_000))
 		require.NoError(t, err)
@@ -528,10 +528,10 @@ func TestStreamsInHandlers(t *testing.T) {
 		const calls = 5
 		answered := 0
 		for i := range calls {
-			data := patterned(i, 0, 300_000+i)
+			data := pattern(i, 0, 300_000+i)
 			h, err := p.mctx.Create(p.peer, id)
 			require.NoError(t, err)
-			require.NoError(t, h.Forward(create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly}, data), func(h *hg.Handle, err error) {
+			require.NoError(t, h.Forward(newHandle(t, p.mctx, bulk.Options{Access: bulk.ReadOnly}, data), func(h *hg.Handle, err error) {
 				answered++
 				var got []byte
 				if assert.NoError(t, err) && assert.NoError(t, h.Output(&got)) {
@@ -552,8 +552,8 @@ func TestStreamOfClosedContext(t *testing.T) {
 		p.requireIntact()
 		n.Serve(p.octx, 1)
 		for _, way := range ways {
-			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1<<20))
-			s := bulk.Stream{Peer: p.peer, Handle: remote(t, there)}
+			there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1<<20))
+			s := bulk.Stream{Peer: p.peer, Handle: decodeRemote(t, there)}
 			other, err := p.mover.NewContext()
 			require.NoError(t, err)
 			q := *p

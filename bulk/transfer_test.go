@@ -22,8 +22,8 @@ import (
 
 var seedFlag = flag.Uint64("bulk.seed", 0, "seed of the random tests; 0 draws one")
 
-// seeded returns a source of random numbers whose seed is printed when the test fails.
-func seeded(t *testing.T) *rand.Rand {
+// newRand returns a source of random numbers whose seed is printed when the test fails.
+func newRand(t *testing.T) *rand.Rand {
 	seed := *seedFlag
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -41,8 +41,8 @@ func seeded(t *testing.T) *rand.Rand {
 func TestSpecRefused(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1000)))
-		here := local(t, p.mctx, make([]byte, 500))
+		there := decodeRemote(t, newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1000)))
+		here := newLocalHandle(t, p.mctx, make([]byte, 500))
 		closed, err := bulk.Create(p.mctx, bulk.Options{Access: bulk.LocalOnly}, make([]byte, 500))
 		require.NoError(t, err)
 		require.NoError(t, closed.Close())
@@ -102,8 +102,8 @@ func TestPermissions(t *testing.T) {
 					theirs, mine := newMemory(1000), newMemory(1000)
 					theirs.fill(1)
 					mine.fill(2)
-					there := create(t, p.octx, bulk.Options{Access: c.access, Eager: eager}, theirs.segs...)
-					spec := bulk.Spec{Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: local(t, p.mctx, mine.segs...), Size: 1000}
+					there := newHandle(t, p.octx, bulk.Options{Access: c.access, Eager: eager}, theirs.segs...)
+					spec := bulk.Spec{Dir: dir, Peer: p.peer, Remote: decodeRemote(t, there), Local: newLocalHandle(t, p.mctx, mine.segs...), Size: 1000}
 					if dir == bulk.Pull && c.pull || dir == bulk.Push && c.push {
 						e := p.transfer(spec)
 						require.NoError(t, e.err)
@@ -154,8 +154,8 @@ func TestChunks(t *testing.T) {
 				from, to = to, from
 			}
 			copy(to[30:], from[20:20+c.size])
-			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
-			spec := bulk.Spec{Dir: dir, Remote: remote(t, there), Local: local(t, p.mctx, mine.segs...), Size: c.size, Chunk: c.chunk, Window: c.window,
+			there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
+			spec := bulk.Spec{Dir: dir, Remote: decodeRemote(t, there), Local: newLocalHandle(t, p.mctx, mine.segs...), Size: c.size, Chunk: c.chunk, Window: c.window,
 				RemoteOffset: 20, LocalOffset: 30}
 			if dir == bulk.Push {
 				spec.RemoteOffset, spec.LocalOffset = 30, 20
@@ -167,7 +167,7 @@ func TestChunks(t *testing.T) {
 				require.Equal(t, c.size, op.Size())
 				last = moved
 			}
-			e := p.in(t).transfer(spec)
+			e := p.withT(t).transfer(spec)
 			require.NoError(t, e.err)
 			require.Equal(t, c.size, e.moved)
 			require.Equal(t, c.size, last, "the last call tells all")
@@ -185,16 +185,16 @@ func TestChunks(t *testing.T) {
 	})
 }
 
-// A drawn is a random transfer with the memory of both sides as plain slices.
-type drawn struct {
-	spec         bulk.Spec
-	theirs, mine *memory
-	want         [2][]byte // of both sides
-	there        *bulk.Handle
+// A randomTransfer is a random transfer with the memory of both sides as plain slices.
+type randomTransfer struct {
+	spec               bulk.Spec
+	ownerMem, moverMem *memory
+	want               [2][]byte // of both sides
+	remoteHandle       *bulk.Handle
 	outcome
 }
 
-func drawSegments(r *rand.Rand) []int {
+func randomSegments(r *rand.Rand) []int {
 	segs := make([]int, 1+r.IntN(1+r.IntN(40)))
 	for i := range segs {
 		switch r.IntN(4) {
@@ -207,7 +207,7 @@ func drawSegments(r *rand.Rand) []int {
 	return segs
 }
 
-func total(segs []int) int64 {
+func totalLen(segs []int) int64 {
 	n := 0
 	for _, s := range segs {
 		n += s
@@ -215,18 +215,18 @@ func total(segs []int) int64 {
 	return int64(n)
 }
 
-// draw makes a transfer of any shape, and returns its expected result.
-func draw(t *testing.T, p *pair, r *rand.Rand) *drawn {
-	d := &drawn{}
-	a, b := drawSegments(r), drawSegments(r)
-	d.theirs, d.mine = newMemory(a...), newMemory(b...)
-	d.theirs.fill(r.IntN(100))
-	d.mine.fill(100 + r.IntN(100))
+// newRandomTransfer makes a transfer of any shape, and returns its expected result.
+func newRandomTransfer(t *testing.T, p *pair, r *rand.Rand) *randomTransfer {
+	d := &randomTransfer{}
+	a, b := randomSegments(r), randomSegments(r)
+	d.ownerMem, d.moverMem = newMemory(a...), newMemory(b...)
+	d.ownerMem.fill(r.IntN(100))
+	d.moverMem.fill(100 + r.IntN(100))
 	s := &d.spec
 	s.Dir = bulk.Dir(r.IntN(2))
-	s.Size = r.Int64N(min(total(a), total(b)) + 1)
-	s.RemoteOffset = r.Int64N(total(a) - s.Size + 1)
-	s.LocalOffset = r.Int64N(total(b) - s.Size + 1)
+	s.Size = r.Int64N(min(totalLen(a), totalLen(b)) + 1)
+	s.RemoteOffset = r.Int64N(totalLen(a) - s.Size + 1)
+	s.LocalOffset = r.Int64N(totalLen(b) - s.Size + 1)
 	s.Window = r.IntN(65)
 	if r.IntN(3) > 0 {
 		s.Chunk = 4096 + int64(r.IntN(1+r.IntN(20_000)))
@@ -235,12 +235,12 @@ func draw(t *testing.T, p *pair, r *rand.Rand) *drawn {
 	if s.Dir == bulk.Push {
 		access |= bulk.WriteOnly
 	}
-	d.there = create(t, p.octx, bulk.Options{Access: access, Eager: []int{0, -1, 64 << 10}[r.IntN(3)], Bind: r.IntN(2) == 0}, d.theirs.segs...)
-	s.Remote, s.Local = remote(t, d.there), local(t, p.mctx, d.mine.segs...)
+	d.remoteHandle = newHandle(t, p.octx, bulk.Options{Access: access, Eager: []int{0, -1, 64 << 10}[r.IntN(3)], Bind: r.IntN(2) == 0}, d.ownerMem.segs...)
+	s.Remote, s.Local = decodeRemote(t, d.remoteHandle), newLocalHandle(t, p.mctx, d.moverMem.segs...)
 	if s.Peer = p.peer; !s.Remote.Owner().IsZero() && r.IntN(2) == 0 {
 		s.Peer = na.Addr{}
 	}
-	theirs, mine := d.theirs.bytes(), d.mine.bytes()
+	theirs, mine := d.ownerMem.bytes(), d.moverMem.bytes()
 	if s.Dir == bulk.Pull {
 		copy(mine[s.LocalOffset:], theirs[s.RemoteOffset:s.RemoteOffset+s.Size])
 	} else {
@@ -255,15 +255,15 @@ func draw(t *testing.T, p *pair, r *rand.Rand) *drawn {
 func TestTransferOracle(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		r := seeded(t)
+		r := newRand(t)
 		groups := 12
 		if n.Sim {
 			groups = 60
 		}
 		for range groups {
-			group := make([]*drawn, 5)
+			group := make([]*randomTransfer, 5)
 			for i := range group {
-				d := draw(t, p, r)
+				d := newRandomTransfer(t, p, r)
 				group[i] = d
 				_, err := bulk.Transfer(p.mctx, d.spec, d.done)
 				require.NoError(t, err)
@@ -274,13 +274,13 @@ func TestTransferOracle(t *testing.T) {
 				require.Equal(t, d.spec.Size, d.moved)
 			}
 			for _, d := range group {
-				require.NoError(t, d.there.CloseWait(t.Context()))
+				require.NoError(t, d.remoteHandle.CloseWait(t.Context()))
 				require.Equal(t, 1, d.calls)
 				what := fmt.Sprintf("%v of %d bytes, %d to %d, pieces of %d, window %d", d.spec.Dir, d.spec.Size, d.spec.RemoteOffset,
 					d.spec.LocalOffset, d.spec.Chunk, d.spec.Window)
-				require.Empty(t, describeDiff(d.theirs.bytes(), d.want[0]), "the owner's side of %s", what)
-				require.Empty(t, describeDiff(d.mine.bytes(), d.want[1]), "the mover's side of %s", what)
-				require.True(t, d.theirs.hasIntactCanaries() && d.mine.hasIntactCanaries(), what)
+				require.Empty(t, describeDiff(d.ownerMem.bytes(), d.want[0]), "the owner's side of %s", what)
+				require.Empty(t, describeDiff(d.moverMem.bytes(), d.want[1]), "the mover's side of %s", what)
+				require.True(t, d.ownerMem.hasIntactCanaries() && d.moverMem.hasIntactCanaries(), what)
 			}
 		}
 	})
@@ -309,8 +309,8 @@ func TestSegmentCounts(t *testing.T) {
 			if dir == bulk.Push {
 				want = mine.bytes()
 			}
-			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
-			e := p.transfer(bulk.Spec{Dir: dir, Remote: remote(t, there), Local: local(t, p.mctx, mine.segs...), Size: size, Chunk: 4 << 10})
+			there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
+			e := p.transfer(bulk.Spec{Dir: dir, Remote: decodeRemote(t, there), Local: newLocalHandle(t, p.mctx, mine.segs...), Size: size, Chunk: 4 << 10})
 			require.NoError(t, e.err)
 			require.Empty(t, describeDiff(theirs.bytes(), want), "%d segments to %d", counts[0], counts[1])
 			require.Empty(t, describeDiff(mine.bytes(), want), "%d segments to %d", counts[0], counts[1])
@@ -330,13 +330,13 @@ func TestOnProgress(t *testing.T) {
 		p.Serve(p.octx, 1)
 		p.Serve(p.mctx, 4)
 		const size = 256 << 10
-		there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, size))
-		here := local(t, p.mctx, make([]byte, size))
+		there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, size))
+		here := newLocalHandle(t, p.mctx, make([]byte, size))
 		for range 6 {
 			var inside, over atomic.Int32
 			var last atomic.Int64
 			end := make(chan error, 2)
-			_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: here, Size: size, Chunk: 4 << 10,
+			_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: decodeRemote(t, there), Local: here, Size: size, Chunk: 4 << 10,
 				OnProgress: func(op *bulk.Op, moved int64) {
 					assert.EqualValues(t, 1, inside.Add(1), "two calls at a time")
 					assert.Zero(t, over.Load(), "a call after done")
@@ -362,7 +362,7 @@ func TestOnProgress(t *testing.T) {
 func TestOnProgressOnceATrigger(t *testing.T) {
 	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 400_000)
+		s := newTransferTest(t, p, dir, 400_000)
 		s.spec.Chunk, s.spec.Window = 4<<10, 1
 		calls := 0
 		s.spec.OnProgress = func(op *bulk.Op, moved int64) {
@@ -390,7 +390,7 @@ func TestPeerLost(t *testing.T) {
 			for _, part := range []int{1, 50, 97} {
 				t.Run(fmt.Sprintf("%v/%d%%", dir, part), func(t *testing.T) {
 					p := newPair(t, n)
-					s := newScene(t, p, dir, 400<<10)
+					s := newTransferTest(t, p, dir, 400<<10)
 					s.spec.Chunk, s.spec.Window = 4<<10, 1
 					told := int64(0)
 					s.spec.OnProgress = func(_ *bulk.Op, moved int64) { told = moved }
@@ -399,16 +399,16 @@ func TestPeerLost(t *testing.T) {
 					require.NoError(t, p.owner.Close())
 					n.Until(func() bool { return s.calls > 0 })
 					require.ErrorIs(t, s.err, na.ErrPeerLost)
-					s.broken()
+					s.requireFailed()
 					require.GreaterOrEqual(t, s.moved, int64(s.size*part/100))
 					require.Equal(t, s.moved, told)
 					require.Zero(t, p.mctx.Stats().NA.Outstanding)
-					s.mine.fillByte(0xee)
+					s.moverMem.fillByte(0xee)
 					for range 100 {
 						_ = p.mctx.Progress(0)
 						p.mctx.Trigger(0)
 					}
-					require.True(t, s.mine.isFilledWith(0xee))
+					require.True(t, s.moverMem.isFilledWith(0xee))
 					require.Equal(t, 1, s.calls)
 
 					var e outcome // the next transfer reaches no process
@@ -427,7 +427,7 @@ func TestPeerLost(t *testing.T) {
 func TestPeerReplaced(t *testing.T) {
 	eachDir(t, func(t *testing.T, first *pair, dir bulk.Dir) {
 		p := newPair(t, first.Net)
-		s := newScene(t, p, dir, 512<<10)
+		s := newTransferTest(t, p, dir, 512<<10)
 		s.spec.Window = 1
 		op := s.start()
 		s.stepUntil(func() bool { return op.Moved() > 0 })
@@ -451,7 +451,7 @@ func TestPeerReplaced(t *testing.T) {
 			_ = octx.Progress(0)
 		}
 		require.ErrorIs(t, s.err, na.ErrPeerLost)
-		s.broken()
+		s.requireFailed()
 		require.Zero(t, octx.Stats().NA.Peers)
 	})
 }
@@ -462,26 +462,26 @@ func TestPeerSilent(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPairWith(t, n, hg.Config{NA: na.Config{PeerTimeout: 500 * time.Millisecond}})
-		g := newGate(p)
-		s := newScene(t, p, bulk.Pull, 1<<20)
-		g.shutAfter(300_000, true)
+		g := newStallProxy(p)
+		s := newTransferTest(t, p, bulk.Pull, 1<<20)
+		g.stallAfter(300_000, true)
 		op := s.start()
-		s.stepUntil(g.isShut)
+		s.stepUntil(g.isStalled)
 		begun := p.mctx.Now()
 		for s.calls == 0 {
 			_ = s.mctx.Progress(time.Second)
 			s.mctx.Trigger(0)
 		}
 		require.ErrorIs(t, s.err, na.ErrPeerLost)
-		s.broken()
+		s.requireFailed()
 		require.Equal(t, op.Moved(), s.moved)
 		took := p.mctx.Now() - begun
 		require.Greater(t, took, 300*time.Millisecond)
 		require.Less(t, took, 5*time.Second)
-		s.mine.fillByte(0xee)
-		g.open()
+		s.moverMem.fillByte(0xee)
+		g.resume()
 		p.requireWorks()
-		require.True(t, s.mine.isFilledWith(0xee))
+		require.True(t, s.moverMem.isFilledWith(0xee))
 		require.Equal(t, 1, s.calls)
 	})
 }
@@ -501,12 +501,12 @@ func TestSelfTransfer(t *testing.T) {
 						from, to = mine, theirs
 					}
 					from.fill(1)
-					there := create(t, second, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
+					there := newHandle(t, second, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
 					r := there
 					if travelled {
-						r = remote(t, there)
+						r = decodeRemote(t, there)
 					}
-					spec := bulk.Spec{Dir: dir, Peer: peer, Remote: r, Local: local(t, first, mine.segs...), Size: 300_001, Chunk: 10_000, Window: 3}
+					spec := bulk.Spec{Dir: dir, Peer: peer, Remote: r, Local: newLocalHandle(t, first, mine.segs...), Size: 300_001, Chunk: 10_000, Window: 3}
 					var e outcome
 					_, err := bulk.Transfer(first, spec, e.done)
 					require.NoError(t, err)
@@ -548,26 +548,26 @@ func TestTransferWithinOneHandle(t *testing.T) {
 		_, hctx := n.Target(hg.Config{})
 		mem := newMemory(1000, 3000)
 		mem.fill(1)
-		h := create(t, hctx, bulk.Options{Access: bulk.ReadWrite, Bind: true}, mem.segs...)
+		h := newHandle(t, hctx, bulk.Options{Access: bulk.ReadWrite, Bind: true}, mem.segs...)
 		var e outcome
 		_, err := bulk.Transfer(hctx, bulk.Spec{Remote: h, RemoteOffset: 0, Local: h, LocalOffset: 2000, Size: 2000}, e.done)
 		require.NoError(t, err)
 		n.Until(func() bool { return e.calls > 0 })
 		require.NoError(t, e.err)
-		require.Empty(t, describeDiff(mem.bytes(), append(patterned(1, 0, 2000), patterned(1, 0, 2000)...)))
+		require.Empty(t, describeDiff(mem.bytes(), append(pattern(1, 0, 2000), pattern(1, 0, 2000)...)))
 	})
 }
 
 func TestTransferWithoutDone(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 100_000)
+		s := newTransferTest(t, p, dir, 100_000)
 		s.spec.Peer = p.peer
 		op, err := bulk.Transfer(p.mctx, s.spec, nil)
 		require.NoError(t, err)
 		p.Until(func() bool { return op.Moved() == 100_000 })
-		require.NoError(t, s.here.CloseWait(t.Context()))
-		require.NoError(t, s.there.CloseWait(t.Context()))
-		require.Empty(t, describeDiff(s.mine.bytes(), s.theirs.bytes()))
+		require.NoError(t, s.localHandle.CloseWait(t.Context()))
+		require.NoError(t, s.remoteHandle.CloseWait(t.Context()))
+		require.Empty(t, describeDiff(s.moverMem.bytes(), s.ownerMem.bytes()))
 	})
 }
 
@@ -575,9 +575,9 @@ func TestManyTransfers(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		const count, each = 64, 60_000
-		theirs := newMemory(equal(count, each)...)
+		theirs := newMemory(equalSegments(count, each)...)
 		theirs.fill(1)
-		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...))
+		there := decodeRemote(t, newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...))
 		all := make([]outcome, count)
 		mine := make([]*memory, count)
 		left := count
@@ -588,7 +588,7 @@ func TestManyTransfers(t *testing.T) {
 				mine[i].fill(i + 2)
 			}
 			_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: there, RemoteOffset: int64(i * each),
-				Local: local(t, p.mctx, mine[i].segs...), Size: each, Chunk: 4 << 10, Window: 64}, func(op *bulk.Op, err error) {
+				Local: newLocalHandle(t, p.mctx, mine[i].segs...), Size: each, Chunk: 4 << 10, Window: 64}, func(op *bulk.Op, err error) {
 				all[i].done(op, err)
 				left--
 			})
@@ -600,7 +600,7 @@ func TestManyTransfers(t *testing.T) {
 			require.Equal(t, 1, all[i].calls)
 			require.Empty(t, describeDiff(mine[i].bytes(), theirs.segs[i]), i)
 			if i%2 == 0 {
-				require.Empty(t, describeDiff(theirs.segs[i], patterned(1, i*each, each)))
+				require.Empty(t, describeDiff(theirs.segs[i], pattern(1, i*each, each)))
 			}
 		}
 		p.requireIntact()
@@ -614,7 +614,7 @@ func TestOverlappingPushes(t *testing.T) {
 		p := newPair(t, n)
 		const size = 200_000
 		theirs := newMemory(size/2, size/2)
-		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.WriteOnly}, theirs.segs...))
+		there := decodeRemote(t, newHandle(t, p.octx, bulk.Options{Access: bulk.WriteOnly}, theirs.segs...))
 		left := 0
 		for i := range 4 {
 			mctx := p.mctx
@@ -624,7 +624,7 @@ func TestOverlappingPushes(t *testing.T) {
 			mine := newMemory(size)
 			mine.fillByte(byte(i + 1))
 			left++
-			_, err := bulk.Transfer(mctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: there, Local: local(t, mctx, mine.segs...), Size: size,
+			_, err := bulk.Transfer(mctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: there, Local: newLocalHandle(t, mctx, mine.segs...), Size: size,
 				Chunk: 10_000}, func(_ *bulk.Op, err error) {
 				assert.NoError(t, err)
 				left--
@@ -644,7 +644,7 @@ func TestOverlappingPushes(t *testing.T) {
 func TestTransferInsideDone(t *testing.T) {
 	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 100_000)
+		s := newTransferTest(t, p, dir, 100_000)
 		s.spec.Peer = p.peer
 		s.spec.Chunk = 16 << 10
 		left := 20
@@ -658,28 +658,28 @@ func TestTransferInsideDone(t *testing.T) {
 		}
 		next(nil, nil)
 		p.Until(func() bool { return left == 0 })
-		require.Empty(t, describeDiff(s.mine.bytes(), s.theirs.bytes()))
+		require.Empty(t, describeDiff(s.moverMem.bytes(), s.ownerMem.bytes()))
 	})
 }
 
 // TestWrongPeer checks that a handle is valid with its owner only.
 func TestWrongPeer(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 100_000)
+		s := newTransferTest(t, p, dir, 100_000)
 		other, octx := p.Target(hg.Config{})
 		bystander := newMemory(100_000)
-		create(t, octx, bulk.Options{Access: bulk.ReadWrite}, bystander.segs...)
-		s.mine.fillByte(0xaa)
+		newHandle(t, octx, bulk.Options{Access: bulk.ReadWrite}, bystander.segs...)
+		s.moverMem.fillByte(0xaa)
 		s.spec.Peer = other.Addr()
-		e := p.in(t).transfer(s.spec)
+		e := p.withT(t).transfer(s.spec)
 		require.ErrorIs(t, e.err, na.ErrRevoked)
 		require.Contains(t, e.err.Error(), other.Addr().String())
 		require.Zero(t, e.moved)
 		require.True(t, bystander.isFilledWith(0))
-		require.True(t, s.mine.isFilledWith(0xaa))
+		require.True(t, s.moverMem.isFilledWith(0xaa))
 
 		s.spec.Peer = other.Addr().WithTarget(5)
-		e = p.in(t).transfer(s.spec)
+		e = p.withT(t).transfer(s.spec)
 		require.ErrorIs(t, e.err, hg.ErrUnreachable)
 		s.spec.Peer = na.MakeAddr("other://x", 0)
 		if _, err := bulk.Transfer(p.mctx, s.spec, e.done); err == nil {
@@ -694,9 +694,9 @@ func TestWrongPeer(t *testing.T) {
 func TestClosedContext(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		_, mctx := p.Origin(hg.Config{})
-		s := newScene(t, p, dir, 512<<10)
-		small := newScene(t, p, bulk.Pull, 100)
-		here := local(t, mctx, s.mine.segs...)
+		s := newTransferTest(t, p, dir, 512<<10)
+		small := newTransferTest(t, p, bulk.Pull, 100)
+		here := newLocalHandle(t, mctx, s.moverMem.segs...)
 		spec := s.spec
 		spec.Peer, spec.Local = p.peer, here
 		var e outcome
@@ -720,7 +720,7 @@ func TestClosedContext(t *testing.T) {
 		_, err = bulk.Transfer(mctx, spec, e.done)
 		require.ErrorIs(t, err, hg.ErrClosed)
 		require.Equal(t, 1, e.calls)
-		p.in(t).requireWorks()
+		p.withT(t).requireWorks()
 	})
 }
 
@@ -743,8 +743,8 @@ func TestErrorText(t *testing.T) {
 func TestTransferIsListed(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8<<10)))
-		here := local(t, p.mctx, make([]byte, 8<<10))
+		there := decodeRemote(t, newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8<<10)))
+		here := newLocalHandle(t, p.mctx, make([]byte, 8<<10))
 		spec := bulk.Spec{Dir: bulk.Pull, Peer: p.peer, Remote: there, Local: here, Size: 8 << 10, Chunk: 4 << 10, Window: 1}
 		var seen []inspect.Call
 		spec.OnProgress = func(_ *bulk.Op, moved int64) { seen = append(seen, p.mctx.Calls()...) }

@@ -16,7 +16,7 @@ func TestMaxStreams(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1, MaxActivePerPeer: 1, MaxStreams: 3, MaxStreamsPerPeer: 2})
 		var kept []hg.Request
-		id := p.rpc("stream", func(r hg.Request) error { kept = append(kept, detached(r)); return nil })
+		id := p.rpc("stream", func(r hg.Request) error { kept = append(kept, detach(r)); return nil })
 		plain := p.handle(p.rpc("echo", echo))
 		other, octx := n.Origin(hg.Config{})
 		for _, name := range []string{"stream", "echo"} {
@@ -36,7 +36,7 @@ func TestMaxStreams(t *testing.T) {
 			t.Helper()
 			var o outcome
 			h := begin(octx, &o)
-			said(t, o.err, hg.ErrExhausted)
+			requireCode(t, o.err, hg.ErrExhausted)
 			require.ErrorContains(t, o.err, text)
 			require.Equal(t, na.NotRun, hg.FateOf(o.err))
 			require.Zero(t, h.Stream(0).Moved())
@@ -71,8 +71,8 @@ func TestMaxStreams(t *testing.T) {
 		for _, h := range append(all, plain) {
 			require.NoError(t, h.Close())
 		}
-		p.noStreams()
-		p.clean(0)
+		p.requireNoStreams()
+		p.requireClean(0)
 		require.Zero(t, p.tctx.Stats().Streams)
 	})
 }
@@ -83,7 +83,7 @@ func TestStreamsOfABoundedRPC(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
 		var kept []hg.Request
-		keep := func(r hg.Request) error { kept = append(kept, detached(r)); return nil }
+		keep := func(r hg.Request) error { kept = append(kept, detach(r)); return nil }
 		_, err := p.target.RegisterRPC(hg.RPC{Name: "bounded", Handler: keep, MaxActive: 1, Queue: 1})
 		require.NoError(t, err)
 		id, err := p.origin.Register("bounded", nil)
@@ -101,7 +101,7 @@ func TestStreamsOfABoundedRPC(t *testing.T) {
 			require.NoError(t, h.ForwardRaw(nil, outcomes[i].cb))
 		}
 		n.Until(func() bool { return outcomes[2].calls == 1 })
-		said(t, outcomes[2].err, hg.ErrExhausted)
+		requireCode(t, outcomes[2].err, hg.ErrExhausted)
 		require.Len(t, kept, 2)
 		require.NoError(t, kept[1].RespondRaw(nil, nil))
 		n.Until(func() bool { return len(kept) == 3 })
@@ -111,7 +111,7 @@ func TestStreamsOfABoundedRPC(t *testing.T) {
 		for _, h := range append(all, busy) {
 			require.NoError(t, h.Close())
 		}
-		p.noStreams()
-		p.clean(0)
+		p.requireNoStreams()
+		p.requireClean(0)
 	})
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// keeper is a target whose handlers keep their handles.
-type keeper struct {
+// holdingTarget is a target whose handlers keep their handles.
+type holdingTarget struct {
 	kept []hg.Request
 	most int64 // of Stats.Active, as handlers have seen it
 }
 
-func (k *keeper) handler(h hg.Request) error {
-	k.kept = append(k.kept, detached(h))
+func (k *holdingTarget) handler(h hg.Request) error {
+	k.kept = append(k.kept, detach(h))
 	k.most = max(k.most, h.HG().Stats().Active)
 	return nil
 }
 
 // answer answers the oldest request that is kept.
-func (k *keeper) answer() {
+func (k *holdingTarget) answer() {
 	h := k.kept[0]
 	k.kept = k.kept[1:]
 	_ = h.RespondRaw(nil, nil) // the origin may have canceled
@@ -38,7 +38,7 @@ func (k *keeper) answer() {
 func TestMaxActive(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2, NA: na.Config{Envelopes: 4}})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		const calls = 10
 		outs := make([]outcome, calls)
@@ -77,7 +77,7 @@ func TestMaxActive(t *testing.T) {
 func TestBoundOfOne(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var k keeper
+		var k holdingTarget
 		_, err := p.target.RegisterRPC(hg.RPC{Name: "keep", Handler: k.handler, MaxActive: 2, Queue: 3})
 		require.NoError(t, err)
 		id, err := p.origin.Register("keep", nil)
@@ -146,7 +146,7 @@ func TestBoundOfOne(t *testing.T) {
 func TestMaxActivePerPeer(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 3, MaxActivePerPeer: 2})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		greedy := make([]outcome, 5)
 		var handles []*hg.Handle
@@ -187,7 +187,7 @@ func TestMaxActivePerPeer(t *testing.T) {
 func TestRapidReset(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 5, NA: na.Config{Envelopes: 8}})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		h := p.handle(id)
 		for i := range 200 {
@@ -229,9 +229,9 @@ func TestRapidReset(t *testing.T) {
 func TestWaitingRequests(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
-		outs, ws := make([]outcome, 4), make([]taken, 4)
+		outs, ws := make([]outcome, 4), make([]withdrawOutcome, 4)
 		var handles []*hg.Handle
 		for i := range outs {
 			handles = append(handles, p.handle(id))
@@ -266,7 +266,7 @@ func TestTakenBackLeavesQueue(t *testing.T) {
 		take func(p *pair, h *hg.Handle)
 	}{
 		{"withdraw", func(p *pair, h *hg.Handle) {
-			var w taken
+			var w withdrawOutcome
 			require.NoError(p.t, h.Withdraw(0, w.cb))
 			p.Until(func() bool { return w.n == 1 })
 			require.Equal(p.t, hg.Withdrawn, w.r)
@@ -276,7 +276,7 @@ func TestTakenBackLeavesQueue(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{})
-				var k keeper
+				var k holdingTarget
 				_, err := p.target.RegisterRPC(hg.RPC{Name: "keep", Handler: k.handler, MaxActive: 1, Queue: 2})
 				require.NoError(t, err)
 				id, err := p.origin.Register("keep", nil)
@@ -328,7 +328,7 @@ func TestTakenBackLeavesQueue(t *testing.T) {
 func TestTakenBackMeanwhile(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 8}})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		first := p.handle(id)
 		var o outcome
@@ -358,7 +358,7 @@ func TestTakenBackMeanwhile(t *testing.T) {
 func TestLostOriginLeavesQueue(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		other, octx := n.Origin(hg.Config{})
 		_, err := other.Register("keep", nil)
@@ -432,7 +432,7 @@ func TestHeldUpNamedToOrigin(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, c.cfg)
-				var k keeper
+				var k holdingTarget
 				c.rpc.Name, c.rpc.Handler = "keep", k.handler
 				_, err := p.target.RegisterRPC(c.rpc)
 				require.NoError(t, err)
@@ -466,7 +466,7 @@ func TestHeldUpNamedToOrigin(t *testing.T) {
 				p.Until(func() bool { return a.calls == 1 })
 				first.Close()
 				second.Close()
-				p.clean(0)
+				p.requireClean(0)
 			})
 		})
 	}
@@ -477,7 +477,7 @@ func TestHeldUpNamedToOrigin(t *testing.T) {
 func TestHurryEndsNoHandler(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
-		var a asker
+		var a contextRecorder
 		id := p.rpc("ask", a.handler)
 		first, second := p.handle(id), p.handle(id)
 		var outs [2]outcome
@@ -487,7 +487,7 @@ func TestHurryEndsNoHandler(t *testing.T) {
 		require.NoError(t, second.ForwardRaw(nil, outs[1].cb))
 		p.Until(func() bool { return p.tctx.Stats().Waiting == 1 })
 		arrived := p.tctx.Now()
-		drop(a.kept[0])
+		releaseUnanswered(a.kept[0])
 		p.Until(func() bool { return len(a.kept) == 2 })
 		p.Until(func() bool { return a.ctxs[1].Err() != nil })
 		require.Equal(t, context.DeadlineExceeded, a.ctxs[1].Err())
@@ -496,7 +496,7 @@ func TestHurryEndsNoHandler(t *testing.T) {
 		a.close()
 		first.Close()
 		second.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -505,7 +505,7 @@ func TestHurryEndsNoHandler(t *testing.T) {
 func TestHeldUpHereNamed(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 2}})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		outs := make([]outcome, 5)
 		var handles []*hg.Handle
@@ -530,6 +530,6 @@ func TestHeldUpHereNamed(t *testing.T) {
 		for _, h := range handles {
 			h.Close()
 		}
-		p.clean(0)
+		p.requireClean(0)
 	})
 }

@@ -18,20 +18,22 @@ import (
 
 // TestRawCallsAllocateNothing checks that in the steady state a raw call allocates nothing, at
 // either end: its records are from free lists.
-func TestRawCallsAllocateNothing(t *testing.T) { rawCalls(t, 100_000, 0, hg.Config{}) }
+func TestRawCallsAllocateNothing(t *testing.T) { testRawCalls(t, 100_000, 0, hg.Config{}) }
 
 // TestCallsWithDeadlineAllocateNothing checks that raw calls with a deadline, whose timer is canceled in
 // each, allocate nothing.
-func TestCallsWithDeadlineAllocateNothing(t *testing.T) { rawCalls(t, 20_000, time.Hour, hg.Config{}) }
+func TestCallsWithDeadlineAllocateNothing(t *testing.T) {
+	testRawCalls(t, 20_000, time.Hour, hg.Config{})
+}
 
 // TestObservingAllocatesNothing checks that raw calls that are observed allocate nothing.
 func TestObservingAllocatesNothing(t *testing.T) {
 	events := 0
-	rawCalls(t, 20_000, 0, hg.Config{Observe: func(*inspect.Event) { events++ }})
+	testRawCalls(t, 20_000, 0, hg.Config{Observe: func(*inspect.Event) { events++ }})
 	require.GreaterOrEqual(t, events, 20_000)
 }
 
-func rawCalls(t *testing.T, calls int, timeout time.Duration, cfg hg.Config) {
+func testRawCalls(t *testing.T, calls int, timeout time.Duration, cfg hg.Config) {
 	transports.Fast(t, func(t *testing.T, n *transports.Net) {
 		inFlight, most := 16, 200
 		if raceflag.Enabled {
@@ -127,7 +129,7 @@ func TestBodiesAllocateNothing(t *testing.T) {
 		defer h.Close()
 		most := 0.0
 		for _, size := range []int{64, 60_000, 64<<10 - 20, 64 << 10, na.MaxRoom - 20, na.MaxRoom, 100_000, 300 << 10, 1 << 20, 4 << 20, na.MaxBody, na.MaxBody + 1, 6 << 20} {
-			in := sized(size)
+			in := sizedBytes(size)
 			less := in[:min(size, 40_000)] // the buffer of a handle grows from one to the other, once
 			if size > na.MaxRoom {
 				less = in
@@ -141,8 +143,8 @@ func TestBodiesAllocateNothing(t *testing.T) {
 				if i == calls {
 					runtime.ReadMemStats(&before)
 				}
-				require.NoError(t, p.raw(h, less))
-				require.NoError(t, p.raw(h, in))
+				require.NoError(t, p.callRaw(h, less))
+				require.NoError(t, p.callRaw(h, in))
 			}
 			runtime.ReadMemStats(&after)
 			mallocs, bytes := float64(after.Mallocs-before.Mallocs)/float64(2*calls), float64(after.TotalAlloc-before.TotalAlloc)/float64(2*calls)

@@ -19,8 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// authorized returns a pair whose target calls ask for each request.
-func authorized(t *testing.T, n *transports.Net, ask hg.Authorizer) *pair {
+// newAuthorizedPair returns a pair whose target calls ask for each request.
+func newAuthorizedPair(t *testing.T, n *transports.Net, ask hg.Authorizer) *pair {
 	p := &pair{Net: n, t: t}
 	p.target, p.tctx = n.Target(hg.Config{Authorize: ask})
 	p.origin, p.octx = n.Origin(hg.Config{})
@@ -47,7 +47,7 @@ func TestAuthorizerDenies(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				deny := true
-				p := authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error {
+				p := newAuthorizedPair(t, n, func(context.Context, hg.Caller, *hg.RPC) error {
 					if deny {
 						return c.ask()
 					}
@@ -75,7 +75,7 @@ func TestAuthorizerDenies(t *testing.T) {
 					var o outcome
 					require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
 					drive(func() bool { return o.calls == 1 })
-					said(t, o.err, c.code)
+					requireCode(t, o.err, c.code)
 					require.ErrorIs(t, o.err, c.code)
 					require.ErrorIs(t, o.err, hg.ErrRefused)
 					require.Equal(t, c.code == hg.ErrPermission, errors.Is(o.err, fs.ErrPermission))
@@ -118,7 +118,7 @@ func TestAuthorizerArguments(t *testing.T) {
 		var p *pair
 		var from hg.Caller
 		asked, ran := 0, ""
-		p = authorized(t, n, func(ctx context.Context, caller hg.Caller, rpc *hg.RPC) error {
+		p = newAuthorizedPair(t, n, func(ctx context.Context, caller hg.Caller, rpc *hg.RPC) error {
 			asked++
 			from = caller
 			assert.NoError(t, ctx.Err())
@@ -159,7 +159,7 @@ func TestAuthorizerArguments(t *testing.T) {
 		require.Equal(t, in, out)
 		_, ok := p.tctx.NA().Identity(p.origin.Addr())
 		require.False(t, ok, "an address that is bound to no session")
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 
@@ -169,7 +169,7 @@ func TestAuthorizerBlocks(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var entered atomic.Int32
 		decide := make(chan error)
-		p := authorized(t, n, func(_ context.Context, _ hg.Caller, rpc *hg.RPC) error {
+		p := newAuthorizedPair(t, n, func(_ context.Context, _ hg.Caller, rpc *hg.RPC) error {
 			if rpc.Name == "slow" {
 				entered.Add(1)
 				return <-decide
@@ -197,7 +197,7 @@ func TestAuthorizerBlocks(t *testing.T) {
 		for _, h := range append(handles, h) {
 			h.Close()
 		}
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -206,7 +206,7 @@ func TestAuthorizerBlocks(t *testing.T) {
 func TestAuthorizerContextEndsOnAbandon(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var entered, ended atomic.Int32
-		p := authorized(t, n, func(ctx context.Context, _ hg.Caller, _ *hg.RPC) error {
+		p := newAuthorizedPair(t, n, func(ctx context.Context, _ hg.Caller, _ *hg.RPC) error {
 			entered.Add(1)
 			<-ctx.Done()
 			if errors.Is(context.Cause(ctx), hg.ErrCanceled) {
@@ -218,7 +218,7 @@ func TestAuthorizerContextEndsOnAbandon(t *testing.T) {
 		id := p.rpc("x", func(h hg.Request) error { ran.Add(1); return echo(h) })
 		n.Serve(p.tctx, 2)
 		var o outcome
-		var w taken
+		var w withdrawOutcome
 		h := p.handle(id)
 		for i, end := range []func(){h.Abandon, func() { assert.NoError(t, h.Withdraw(0, w.cb)) }} {
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
@@ -232,7 +232,7 @@ func TestAuthorizerContextEndsOnAbandon(t *testing.T) {
 		require.Equal(t, hg.Withdrawn, w.r)
 		require.Zero(t, ran.Load())
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -243,10 +243,10 @@ func TestAuthorizerSkippedAfterWithdraw(t *testing.T) {
 		var p *pair
 		var first, second *hg.Handle
 		asked := 0
-		p = authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error {
+		p = newAuthorizedPair(t, n, func(context.Context, hg.Caller, *hg.RPC) error {
 			if asked++; asked == 1 { // both have been taken out of their envelopes' queue
 				second.Abandon()
-				p.still(func() bool { return p.tctx.Stats().NA.Withdrawn == 1 })
+				p.triggerOriginUntil(func() bool { return p.tctx.Stats().NA.Withdrawn == 1 })
 			}
 			return nil
 		})
@@ -255,7 +255,7 @@ func TestAuthorizerSkippedAfterWithdraw(t *testing.T) {
 		var a, b outcome
 		require.NoError(t, first.ForwardRaw(nil, a.cb))
 		require.NoError(t, second.ForwardRaw(nil, b.cb))
-		p.arrive(2)
+		p.waitForRequests(2)
 		require.Equal(t, 2, p.tctx.Trigger(0), "both are dispatched")
 		require.Equal(t, 1, asked)
 		p.Until(func() bool { return a.calls == 1 && b.calls == 1 })
@@ -263,7 +263,7 @@ func TestAuthorizerSkippedAfterWithdraw(t *testing.T) {
 		require.ErrorIs(t, b.err, hg.ErrCanceled)
 		first.Close()
 		second.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -272,7 +272,7 @@ func TestAuthorizerSkippedAfterWithdraw(t *testing.T) {
 func TestAuthorizerSkippedAfterRefusal(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		asked := 0
-		p := authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error { asked++; return nil })
+		p := newAuthorizedPair(t, n, func(context.Context, hg.Caller, *hg.RPC) error { asked++; return nil })
 		id, err := p.origin.Register("unknown", nil)
 		require.NoError(t, err)
 		h := p.handle(id)
@@ -280,7 +280,7 @@ func TestAuthorizerSkippedAfterRefusal(t *testing.T) {
 		_, err = p.target.Register("secret", echo)
 		require.NoError(t, err)
 		err = p.call(h, "x")
-		said(t, err, hg.ErrNoMethod)
+		requireCode(t, err, hg.ErrNoMethod)
 		require.NotContains(t, err.Error(), "secret", "names are not for those who may not call")
 		require.NoError(t, h.Reset(p.target.Addr(), p.rpc("x", echo)))
 		var o outcome
@@ -296,13 +296,13 @@ func TestAuthorizerSkippedAfterRefusal(t *testing.T) {
 			p.tctx.Trigger(0)
 			return o.calls == 1
 		})
-		said(t, o.err, hg.ErrDraining)
+		requireCode(t, o.err, hg.ErrDraining)
 		n.Serve(p.tctx, 1)
 		err = p.call(h, make([]byte, 1<<20))
-		said(t, err, hg.ErrDraining)
+		requireCode(t, err, hg.ErrDraining)
 		require.Equal(t, na.NotRun, hg.FateOf(err))
 		require.Zero(t, asked)
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 

@@ -15,15 +15,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// sized returns bytes that contain their length.
-func sized(n int) []byte {
+// sizedBytes returns bytes that contain their length.
+func sizedBytes(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
 	return b
 }
 
-// raw is call for bytes.
-func (p *pair) raw(h *hg.Handle, in []byte) error {
+// callRaw is call for bytes.
+func (p *pair) callRaw(h *hg.Handle, in []byte) error {
 	var o outcome
 	require.NoError(p.t, h.ForwardRaw(in, o.cb))
 	p.Until(func() bool { return o.calls == 1 })
@@ -36,15 +36,15 @@ func TestBodiesInline(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
-		require.NoError(t, p.raw(h, sized(60<<10))) // its input is lent, and the target grants room
+		require.NoError(t, p.callRaw(h, sizedBytes(60<<10))) // its input is lent, and the target grants room
 		require.EqualValues(t, 1, p.octx.Stats().Loans)
 		require.EqualValues(t, 1, p.octx.Stats().NoRoom)
 		require.Zero(t, p.octx.Stats().Inline)
 		long := 0
 		for round := range 3 {
 			for _, size := range []int{10, 4000, 4096, 5000, 16 << 10, 16<<10 + 1, 17 << 10, 32 << 10, 40 << 10, 64 << 10} {
-				in := sized(size)
-				require.NoError(t, p.raw(h, in), "%d bytes, round %d", size, round)
+				in := sizedBytes(size)
+				require.NoError(t, p.callRaw(h, in), "%d bytes, round %d", size, round)
 				out, err := h.OutputRaw()
 				require.NoError(t, err)
 				require.True(t, bytes.Equal(in, out), "%d bytes", size)
@@ -59,7 +59,7 @@ func TestBodiesInline(t *testing.T) {
 		require.EqualValues(t, long+1, s.Inline)
 		require.Zero(t, s.Loans)
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -74,8 +74,8 @@ func TestBodiesSeparate(t *testing.T) {
 		for _, size := range []int{na.MaxRoom, 100_000, 300 << 10, 1 << 20, na.MaxBody} {
 			inline, loans := p.octx.Stats().Inline+p.tctx.Stats().Inline, p.octx.Stats().Loans+p.tctx.Stats().Loans
 			for round := range int64(6) {
-				in := sized(size)
-				require.NoError(t, p.raw(h, in), "%d bytes, round %d", size, round)
+				in := sizedBytes(size)
+				require.NoError(t, p.callRaw(h, in), "%d bytes, round %d", size, round)
 				out, err := h.OutputRaw()
 				require.NoError(t, err)
 				require.True(t, bytes.Equal(in, out), "%d bytes", size)
@@ -86,11 +86,11 @@ func TestBodiesSeparate(t *testing.T) {
 			lent += loans
 		}
 		require.Equal(t, lent, p.octx.Stats().NoRoom+p.tctx.Stats().NoRoom)
-		require.NoError(t, p.raw(h, sized(na.MaxBody+1)))
+		require.NoError(t, p.callRaw(h, sizedBytes(na.MaxBody+1)))
 		require.Equal(t, lent, p.octx.Stats().NoRoom+p.tctx.Stats().NoRoom)
 		require.Equal(t, lent+2, p.octx.Stats().Loans+p.tctx.Stats().Loans)
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -106,11 +106,11 @@ func TestBodiesAndFewEnvelopes(t *testing.T) {
 				p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Envelopes: guaranteed}})
 				p.origin, p.octx = n.Origin(hg.Config{})
 				id := p.rpc("echo", echo)
-				in, handles, ends := sized(1<<20), make([]*hg.Handle, 12), make([]outcome, 12)
+				in, handles, ends := sizedBytes(1<<20), make([]*hg.Handle, 12), make([]outcome, 12)
 				for i := range handles {
 					handles[i] = p.handle(id)
 				}
-				require.NoError(t, p.raw(handles[0], in)) // the target grants room
+				require.NoError(t, p.callRaw(handles[0], in)) // the target grants room
 				for i, h := range handles {
 					require.NoError(t, h.ForwardRaw(in, ends[i].cb))
 				}
@@ -133,7 +133,7 @@ func TestBodiesAndFewEnvelopes(t *testing.T) {
 				for _, h := range handles {
 					h.Close()
 				}
-				p.clean(0)
+				p.requireClean(0)
 			})
 		})
 	}
@@ -147,17 +147,17 @@ func TestOutputIsInput(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		for _, size := range []int{70_000, 300 << 10, na.MaxBody + 1000} {
-			in := sized(size)
-			require.NoError(t, p.raw(h, in))
+			in := sizedBytes(size)
+			require.NoError(t, p.callRaw(h, in))
 			for k := range 6 {
 				out, err := h.OutputRaw()
 				require.NoError(t, err)
 				require.True(t, bytes.Equal(in[k:], out), "%d bytes, call %d", size, k)
-				require.NoError(t, p.raw(h, out[1:]))
+				require.NoError(t, p.callRaw(h, out[1:]))
 			}
 		}
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -168,7 +168,7 @@ func TestFreeOutput(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		for _, size := range []int{10, 5000, 70_000, 300 << 10} {
-			require.NoError(t, p.raw(h, sized(size)))
+			require.NoError(t, p.callRaw(h, sizedBytes(size)))
 			hghook.FreeOutput(h)
 			hghook.FreeOutput(h)
 			out, err := h.OutputRaw()
@@ -177,18 +177,18 @@ func TestFreeOutput(t *testing.T) {
 				require.Empty(t, out)
 			}
 		}
-		require.NoError(t, p.raw(h, sized(20)))
+		require.NoError(t, p.callRaw(h, sizedBytes(20)))
 		out, err := h.OutputRaw()
 		require.NoError(t, err)
-		require.Equal(t, sized(20), out)
+		require.Equal(t, sizedBytes(20), out)
 		fails := p.handle(p.rpc("fail", func(hg.Request) error { return hg.ErrPermission }))
-		said(t, p.raw(fails, nil), hg.ErrPermission)
+		requireCode(t, p.callRaw(fails, nil), hg.ErrPermission)
 		hghook.FreeOutput(fails)
 		_, err = fails.OutputRaw()
-		said(t, err, hg.ErrPermission)
+		requireCode(t, err, hg.ErrPermission)
 		fails.Close()
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -205,13 +205,13 @@ func TestInlineLimits(t *testing.T) {
 			}
 			return h.RespondRaw(append(in[:len(in):len(in)], in...), nil)
 		}))
-		require.NoError(t, p.raw(h, sized(5000)))
-		require.ErrorIs(t, p.raw(h, sized(5001)), hg.ErrOverflow)
-		require.NoError(t, p.raw(h, sized(5000)))
-		err := p.raw(h, sized(20_001))
-		said(t, err, hg.ErrOverflow)
+		require.NoError(t, p.callRaw(h, sizedBytes(5000)))
+		require.ErrorIs(t, p.callRaw(h, sizedBytes(5001)), hg.ErrOverflow)
+		require.NoError(t, p.callRaw(h, sizedBytes(5000)))
+		err := p.callRaw(h, sizedBytes(20_001))
+		requireCode(t, err, hg.ErrOverflow)
 		require.Equal(t, na.NotRun, hg.FateOf(err))
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }

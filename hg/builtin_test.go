@@ -15,8 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// ask calls a built-in RPC and returns its output.
-func (p *pair) ask(name string, in []byte) ([]byte, error) {
+// callBuiltIn calls a built-in RPC and returns its output.
+func (p *pair) callBuiltIn(name string, in []byte) ([]byte, error) {
 	p.t.Helper()
 	h := p.handle(hg.HashName(name))
 	defer h.Close()
@@ -36,11 +36,11 @@ func TestBuiltIns(t *testing.T) {
 		require.NoError(t, err)
 
 		big := bytes.Repeat([]byte("x"), 100_000)
-		out, err := p.ask(hg.PingRPC, big)
+		out, err := p.callBuiltIn(hg.PingRPC, big)
 		require.NoError(t, err)
 		require.Equal(t, big, out)
 
-		out, err = p.ask(inspect.RPCsRPC, nil)
+		out, err = p.callBuiltIn(inspect.RPCsRPC, nil)
 		require.NoError(t, err)
 		all, err := inspect.DecodeRPCs(out)
 		require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestBuiltIns(t *testing.T) {
 
 		for _, ready := range []bool{true, false, true} {
 			p.target.SetReady(ready)
-			_, err = p.ask(hg.HealthRPC, nil)
+			_, err = p.callBuiltIn(hg.HealthRPC, nil)
 			if ready {
 				require.NoError(t, err)
 			} else {
@@ -69,21 +69,21 @@ func TestHealthWhileDraining(t *testing.T) {
 			_, err := p.origin.Register("secrets", nil)
 			require.NoError(t, err)
 			for _, name := range []string{"secrets", inspect.RPCsRPC} {
-				_, err = p.ask(name, nil)
-				require.Equal(t, hg.ErrNoMethod, codeAt(err))
+				_, err = p.callBuiltIn(name, nil)
+				require.Equal(t, hg.ErrNoMethod, localCode(err))
 				require.NotContains(t, err.Error(), "registered:")
 			}
 			p.target.NA().Drain()
-			_, err = p.ask("secret", nil)
-			require.Equal(t, hg.ErrDraining, codeAt(err))
-			_, err = p.ask(hg.HealthRPC, nil)
+			_, err = p.callBuiltIn("secret", nil)
+			require.Equal(t, hg.ErrDraining, localCode(err))
+			_, err = p.callBuiltIn(hg.HealthRPC, nil)
 			require.ErrorIs(t, err, hg.ErrDraining)
 			require.ErrorContains(t, err, "the target is shutting down")
 		}
 	})
 }
 
-func codeAt(err error) hg.Code {
+func localCode(err error) hg.Code {
 	if remote, ok := hg.RemoteOf(err); ok {
 		return remote.Code
 	}
@@ -99,12 +99,12 @@ func TestBuiltInsAreAuthorized(t *testing.T) {
 		}})
 		all := []string{hg.PingRPC, hg.HealthRPC, inspect.RPCsRPC}
 		for _, name := range all {
-			_, err := p.ask(name, nil)
-			require.Equal(t, hg.ErrDenied, codeAt(err), name)
+			_, err := p.callBuiltIn(name, nil)
+			require.Equal(t, hg.ErrDenied, localCode(err), name)
 		}
 		p.target.NA().Drain()
-		_, err := p.ask(hg.HealthRPC, nil)
-		require.Equal(t, hg.ErrDenied, codeAt(err), "while draining, too")
+		_, err := p.callBuiltIn(hg.HealthRPC, nil)
+		require.Equal(t, hg.ErrDenied, localCode(err), "while draining, too")
 		require.Equal(t, append(all, hg.HealthRPC), asked)
 	})
 }
@@ -144,11 +144,11 @@ func TestObserve(t *testing.T) {
 			all = nil
 			mu.Unlock()
 		}
-		_, err := p.ask("echo", make([]byte, 100))
+		_, err := p.callBuiltIn("echo", make([]byte, 100))
 		require.NoError(t, err)
 		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100},
 			inspect.Event{Kind: inspect.EventTarget, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100})
-		_, err = p.ask("fails", nil)
+		_, err = p.callBuiltIn("fails", nil)
 		require.ErrorIs(t, err, hg.ErrNotFound)
 		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "fails", Code: hg.ErrNotFound, Text: "no such thing", Remote: true, Fate: hg.Ran, Received: 0},
 			inspect.Event{Kind: inspect.EventTarget, RPC: "fails", Code: hg.ErrNotFound, Text: "no such thing", Fate: hg.Ran, Sent: int64(2 + len("no such thing"))})
@@ -225,7 +225,7 @@ func TestLogger(t *testing.T) {
 		var log bytes.Buffer
 		p := newPair(t, n, hg.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		p.rpc("panics", func(hg.Request) error { panic("ouch") })
-		_, err := p.ask("panics", nil)
+		_, err := p.callBuiltIn("panics", nil)
 		require.ErrorIs(t, err, hg.ErrPanic)
 		require.Contains(t, log.String(), `msg="handler panicked" rpc=panics`)
 		require.Contains(t, log.String(), "panic=ouch")

@@ -15,25 +15,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// mute keeps the handles of requests and answers on demand.
-type mute struct{ kept []hg.Request }
+// silentTarget keeps the handles of requests and answers on demand.
+type silentTarget struct{ kept []hg.Request }
 
-func (m *mute) handler(h hg.Request) error {
-	m.kept = append(m.kept, detached(h))
+func (m *silentTarget) handler(h hg.Request) error {
+	m.kept = append(m.kept, detach(h))
 	return nil
 }
 
-func (m *mute) answer(t *testing.T, out any) {
+func (m *silentTarget) answer(t *testing.T, out any) {
 	for _, h := range m.kept {
 		require.NoError(t, h.Respond(out, nil))
 	}
 	m.kept = nil
 }
 
-// forwardMute forwards to a handler that does not answer, and waits until it has the request. The caller closes the handle.
-func (p *pair) forwardMute() (h *hg.Handle, s hg.Request, o *outcome) {
+// forwardUnanswered forwards to a handler that does not answer, and waits until it has the request. The caller closes the handle.
+func (p *pair) forwardUnanswered() (h *hg.Handle, s hg.Request, o *outcome) {
 	p.t.Helper()
-	var m mute
+	var m silentTarget
 	h, o = p.handle(p.rpc("mute", m.handler)), &outcome{}
 	require.NoError(p.t, h.Forward(nil, o.cb))
 	p.Until(func() bool { return len(m.kept) == 1 })
@@ -45,13 +45,13 @@ func (p *pair) forwardMute() (h *hg.Handle, s hg.Request, o *outcome) {
 func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
+		var m silentTarget
 		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
 		h := p.handle(muteID)
 		defer h.Close()
 
 		for _, arrived := range []bool{false, true} {
-			for _, in := range []string{"small", oversize(p)} {
+			for _, in := range []string{"small", oversizeString(p)} {
 				t.Run(fmt.Sprintf("arrived=%v/%dbytes", arrived, len(in)), func(t *testing.T) {
 					require.NoError(t, h.Reset(p.target.Addr(), muteID))
 					var o outcome
@@ -77,7 +77,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 		}
 		n.Until(func() bool { return p.octx.Stats().NA.LateDropped >= 2 && p.tctx.Stats().Handles == 0 })
 		require.Equal(t, 1, p.octx.Stats().NA.Peers, "the connection is intact")
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 
@@ -103,7 +103,7 @@ func TestCancelIdle(t *testing.T) {
 		}
 		h.Cancel()
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 		require.Equal(t, 3, o.calls, "callbacks")
 	})
 }
@@ -152,7 +152,7 @@ func TestLookupBad(t *testing.T) {
 func TestH5LateAnswerAfterReuse(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
+		var m silentTarget
 		h := p.handle(p.rpc("mute", m.handler))
 		defer h.Close()
 		const rounds = 50
@@ -176,7 +176,7 @@ func TestH5LateAnswerAfterReuse(t *testing.T) {
 		require.NoError(t, h.Output(&out))
 		require.Equal(t, rounds, out, "the answer of the last call")
 		require.EqualValues(t, rounds, p.octx.Stats().NA.LateDropped)
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 
@@ -210,7 +210,7 @@ func TestCancelOversizeOutput(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
+		var m silentTarget
 		h := p.handle(p.rpc("mute", m.handler))
 		defer h.Close()
 		big := make([]byte, 4<<20)
@@ -238,7 +238,7 @@ func TestCancelOversizeOutput(t *testing.T) {
 				canceled++
 			}
 			m.answer(t, big) // too late, if it was not given before
-			p.clean(1)
+			p.requireClean(1)
 		}
 		require.Positive(t, canceled)
 		t.Logf("canceled %d, succeeded %d", canceled, succeeded)
@@ -252,7 +252,7 @@ func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		big := make([]byte, na.MaxRoom+1)
-		var m mute
+		var m silentTarget
 		id := p.rpc("mute", m.handler)
 		handles := make([]*hg.Handle, 32)
 		for i := range handles {
@@ -281,7 +281,7 @@ func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 		}
 		cancel(20)
 		before := heapInUse()
-		cancel(share(n, long.Or(10_000, 50_000), 3) / len(handles))
+		cancel(shareOfRounds(n, long.Or(10_000, 50_000), 3) / len(handles))
 		grown := heapInUse() - before
 		t.Logf("%d bytes more after %d calls", grown, calls)
 		require.Less(t, grown, int64(1<<20))
@@ -292,14 +292,14 @@ func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 		for _, h := range handles {
 			h.Close()
 		}
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
 func TestCancelRespond(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h, s, o := p.forwardMute()
+		h, s, o := p.forwardUnanswered()
 		defer h.Close()
 		var cbErr error
 		calls := 0
@@ -323,14 +323,14 @@ func TestCancelRespond(t *testing.T) {
 		var out string
 		require.NoError(t, h.Output(&out))
 		require.Equal(t, want, out)
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 
 func TestCancelInsideCallbacks(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
+		var m silentTarget
 		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
 		other := p.handle(muteID)
 		var stalled, again outcome
@@ -352,7 +352,7 @@ func TestCancelInsideCallbacks(t *testing.T) {
 		other.Close()
 		n.Until(func() bool { return len(m.kept) == 1 })
 		m.answer(t, nil)
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -367,14 +367,14 @@ func TestCloseInFlight(t *testing.T) {
 		h.Close()
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
 func TestErrorText(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
+		var m silentTarget
 		h := p.handle(p.rpc("math/sum", m.handler))
 		defer h.Close()
 		var o outcome

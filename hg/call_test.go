@@ -49,7 +49,7 @@ func TestContextTravels(t *testing.T) {
 				case at := <-begun:
 					require.True(t, at.ok)
 					require.LessOrEqual(t, at.left, limit)
-					over(t, at.ctx)
+					waitForEnd(t, at.ctx)
 					return
 				default:
 					require.Less(t, limit, time.Minute, "no call begins")
@@ -82,7 +82,7 @@ func TestContextTravels(t *testing.T) {
 		require.ErrorIs(t, err, why)
 		require.NotErrorIs(t, err, hg.ErrTimeout)
 		require.NotErrorIs(t, err, context.DeadlineExceeded)
-		over(t, at.ctx)
+		waitForEnd(t, at.ctx)
 		require.ErrorIs(t, context.Cause(at.ctx), context.Canceled, "the target was told")
 
 		past, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
@@ -93,8 +93,8 @@ func TestContextTravels(t *testing.T) {
 	})
 }
 
-// over waits for the end of a context.
-func over(t *testing.T, ctx context.Context) {
+// waitForEnd waits for the end of a context.
+func waitForEnd(t *testing.T, ctx context.Context) {
 	t.Helper()
 	select {
 	case <-ctx.Done():
@@ -185,7 +185,7 @@ func TestCallsKeepNoLargeBodies(t *testing.T) {
 func TestClosedWhileCalled(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		for _, raw := range []bool{true, false} {
 			h := p.handle(id)
@@ -217,7 +217,7 @@ func TestClosedWhileCalled(t *testing.T) {
 			})
 			require.NoError(t, err)
 			require.Equal(t, "question", string(out))
-			p.clean(0)
+			p.requireClean(0)
 		}
 	})
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// A late is a context that has ended, and wakes no waiter, like one that ends between the answer
+// An endedContext is a context that has ended, and wakes no waiter, like one that ends between the answer
 // and the check of it.
-type late struct {
+type endedContext struct {
 	context.Context
 	err atomic.Pointer[error]
 }
 
-func (l *late) end(err error) { l.err.Store(&err) }
+func (l *endedContext) end(err error) { l.err.Store(&err) }
 
-func (l *late) Err() error {
+func (l *endedContext) Err() error {
 	if p := l.err.Load(); p != nil {
 		return *p
 	}
@@ -36,9 +36,9 @@ func (l *late) Err() error {
 func TestAnswerAfterTheContext(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var ctx *late
+		var ctx *endedContext
 		var ends, says error
-		h := p.self(p.rpc("x", func(r hg.Request) error {
+		h := p.selfHandle(p.rpc("x", func(r hg.Request) error {
 			if ends != nil {
 				ctx.end(ends)
 			}
@@ -49,7 +49,7 @@ func TestAnswerAfterTheContext(t *testing.T) {
 		}))
 		for _, ends = range []error{context.DeadlineExceeded, context.Canceled, nil} {
 			for _, says = range []error{context.DeadlineExceeded, context.Canceled, hg.Errorf(hg.ErrNotFound, "no"), hg.Refuse(hg.ErrNotReady), hg.ErrTimeout, nil} {
-				ctx = &late{Context: t.Context()}
+				ctx = &endedContext{Context: t.Context()}
 				err := h.Call(ctx, nil, nil)
 				switch {
 				case says == nil:
@@ -77,7 +77,7 @@ func TestAnswerAfterTheContext(t *testing.T) {
 			}
 		}
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -108,7 +108,7 @@ func TestAnswerAfterTheEnd(t *testing.T) {
 			require.ErrorIs(t, err, want, name)
 			require.NotErrorIs(t, err, hg.ErrNotFound, name)
 			h.Close()
-			p.clean(0)
+			p.requireClean(0)
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestForbid(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
 		id := p.rpc("x", func(r hg.Request) error { ran++; return echo(r) })
-		h := p.self(id)
+		h := p.selfHandle(id)
 		require.True(t, hghook.Forbid(h))
 		for range 2 {
 			for _, err := range []error{h.Call(t.Context(), nil, nil), h.ForwardRaw(nil, func(*hg.Handle, error) { t.Error("a callback of a call that was refused") })} {
@@ -136,12 +136,12 @@ func TestForbid(t *testing.T) {
 		require.NoError(t, h.Call(t.Context(), nil, nil))
 		require.Equal(t, 2, ran)
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
-// self returns a handle for calls of the target to itself: Call drives both sides.
-func (p *pair) self(id hg.ID) *hg.Handle {
+// selfHandle returns a handle for calls of the target to itself: Call drives both sides.
+func (p *pair) selfHandle(id hg.ID) *hg.Handle {
 	h, err := p.tctx.Create(p.tctx.Self(), id)
 	require.NoError(p.t, err)
 	return h

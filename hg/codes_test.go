@@ -71,7 +71,7 @@ func TestCodesOfHandlers(t *testing.T) {
 					require.NotErrorIs(t, err, context.Canceled)
 					h.Close()
 				}
-				p.clean(0)
+				p.requireClean(0)
 			})
 		})
 	}
@@ -122,7 +122,7 @@ func TestRespondNilError(t *testing.T) {
 		}))
 		require.NoError(t, p.call(h, nil))
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -133,21 +133,21 @@ func TestPanicValueStaysAtTarget(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("panics", func(hg.Request) error { panic("password=hunter2") }))
 		first, second := p.call(h, nil), p.call(h, nil)
-		said(t, first, hg.ErrPanic)
+		requireCode(t, first, hg.ErrPanic)
 		require.ErrorIs(t, first, hg.ErrPanic)
 		require.NotContains(t, first.Error(), "hunter2")
 		a, _ := hg.RemoteOf(first)
 		b, _ := hg.RemoteOf(second)
 		require.NotEqual(t, a.Text, b.Text, "each has an id of its own")
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
 // TestContextsEndCalls checks for each way to wait for a call that a passed deadline is no cancel,
 // and a cancel no timeout.
 func TestContextsEndCalls(t *testing.T) {
-	var m mute
+	var m silentTarget
 	waits := map[string]func(ctx context.Context, p *pair, h *hg.Handle) error{
 		"Call": func(ctx context.Context, _ *pair, h *hg.Handle) error { return h.Call(ctx, nil, nil) },
 		"Request": func(ctx context.Context, p *pair, h *hg.Handle) error {
@@ -199,9 +199,9 @@ func TestContextsEndCalls(t *testing.T) {
 				last.Close()
 				n.Until(func() bool { return p.tctx.Stats().Queued == 0 })
 				for _, h := range m.kept {
-					drop(h)
+					releaseUnanswered(h)
 				}
-				p.clean(0)
+				p.requireClean(0)
 			})
 		})
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// expired requires that err is that of a call whose time was up.
-func expired(t *testing.T, err error, fate na.Fate) {
+// requireTimeout requires that err is that of a call whose time was up.
+func requireTimeout(t *testing.T, err error, fate na.Fate) {
 	t.Helper()
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.ErrorIs(t, err, hg.ErrTimeout)
@@ -26,8 +26,8 @@ func expired(t *testing.T, err error, fate na.Fate) {
 	require.Equal(t, fate, e.Fate, "%v", err)
 }
 
-// still lets time pass and bytes move, and triggers at the origin only.
-func (p *pair) still(done func() bool) {
+// triggerOriginUntil lets time pass and bytes move, and triggers at the origin only.
+func (p *pair) triggerOriginUntil(done func() bool) {
 	p.t.Helper()
 	for still := p.Bounded(); !done(); still() {
 		p.octx.Trigger(0)
@@ -36,8 +36,8 @@ func (p *pair) still(done func() bool) {
 	}
 }
 
-// deaf lets time pass and bytes move, and triggers at the target only.
-func (p *pair) deaf(done func() bool) {
+// triggerTargetUntil lets time pass and bytes move, and triggers at the target only.
+func (p *pair) triggerTargetUntil(done func() bool) {
 	p.t.Helper()
 	for still := p.Bounded(); !done(); still() {
 		p.tctx.Trigger(0)
@@ -46,8 +46,8 @@ func (p *pair) deaf(done func() bool) {
 	}
 }
 
-// wait lets time pass, and bytes move as far as that needs no Trigger.
-func (p *pair) wait(d time.Duration) {
+// passTime lets time pass, and bytes move as far as that needs no Trigger.
+func (p *pair) passTime(d time.Duration) {
 	if p.Sim {
 		p.World.Sleep(d)
 		return
@@ -65,11 +65,11 @@ func TestTimeoutEndsCall(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
+		var m silentTarget
 		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
 		h := p.handle(echoID)
 		require.NoError(t, p.call(h, "the session is there"))
-		for _, in := range []string{"small", oversize(p)} {
+		for _, in := range []string{"small", oversizeString(p)} {
 			require.NoError(t, h.Reset(p.target.Addr(), muteID))
 			h.SetTimeout(30 * time.Millisecond)
 			var o outcome
@@ -77,7 +77,7 @@ func TestTimeoutEndsCall(t *testing.T) {
 			require.NoError(t, h.Forward(in, o.cb))
 			n.Until(func() bool { return o.calls > 0 })
 			require.GreaterOrEqual(t, p.octx.Now()-begun, 30*time.Millisecond)
-			expired(t, o.err, hg.FateOf(o.err))
+			requireTimeout(t, o.err, hg.FateOf(o.err))
 			if len(m.kept) > 0 {
 				require.Equal(t, na.MaybeRan, hg.FateOf(o.err))
 			}
@@ -91,11 +91,11 @@ func TestTimeoutEndsCall(t *testing.T) {
 			require.Equal(t, "again", out)
 			require.Equal(t, 1, o.calls)
 			for _, r := range m.kept {
-				drop(r)
+				releaseUnanswered(r)
 			}
 			m.kept = nil
 		}
-		p.clean(1)
+		p.requireClean(1)
 		require.Zero(t, p.octx.NA().Live(), "no timer is left")
 		h.Close()
 	})
@@ -112,13 +112,13 @@ func TestTimeoutIsExact(t *testing.T) {
 			d, ok := h.TimeLeft()
 			require.Equal(t, h.Input(new(int)) == nil, ok)
 			left = append(left, d)
-			kept = append(kept, detached(h))
+			kept = append(kept, detach(h))
 			return nil
 		})
 		handles := []*hg.Handle{p.handle(id), p.handle(id), p.handle(id)}
 		var outs [3]outcome
 		require.NoError(t, handles[0].ForwardRaw(nil, outs[0].cb)) // uses the envelope
-		p.arrive(1)
+		p.waitForRequests(1)
 		handles[1].SetTimeout(500 * time.Millisecond)
 		begun := p.octx.Now()
 		require.NoError(t, handles[1].Forward(7, outs[1].cb))
@@ -129,13 +129,13 @@ func TestTimeoutIsExact(t *testing.T) {
 		require.LessOrEqual(t, left[1], 300*time.Millisecond, "it waited for the envelope for 200 ms")
 		require.Greater(t, left[1], 290*time.Millisecond, "the way is not counted, and time in the queue is")
 		n.Until(func() bool { return outs[1].calls > 0 })
-		expired(t, outs[1].err, na.MaybeRan)
+		requireTimeout(t, outs[1].err, na.MaybeRan)
 		var e *hg.Error
 		require.ErrorAs(t, outs[1].err, &e)
 		require.InDelta(t, 500*time.Millisecond, e.Took, float64(2*time.Microsecond), "a poll takes one")
 		require.Zero(t, outs[0].calls)
 		for _, h := range kept {
-			drop(h)
+			releaseUnanswered(h)
 		}
 		n.Until(func() bool { return outs[0].calls > 0 })
 		for _, h := range handles {
@@ -155,28 +155,28 @@ func TestTimeoutWithoutEnvelope(t *testing.T) {
 		first, second := p.handle(id), p.handle(id)
 		var a, b outcome
 		require.NoError(t, first.ForwardRaw(nil, a.cb))
-		p.arrive(1)
+		p.waitForRequests(1)
 		for i, size := range []int{10, 100_000} {
 			b = outcome{}
 			second.SetTimeout(10 * time.Millisecond)
 			require.NoError(t, second.ForwardRaw(make([]byte, size), b.cb))
 			require.Equal(t, 1, p.octx.Stats().NA.Queued)
 			if i == 0 {
-				p.still(func() bool { return b.calls > 0 })
+				p.triggerOriginUntil(func() bool { return b.calls > 0 })
 			} else { // the timer is not checked before the envelope is free: the message is kept back by itself
-				p.wait(20 * time.Millisecond)
+				p.passTime(20 * time.Millisecond)
 				p.tctx.Trigger(0) // frees the envelope
-				p.wait(20 * time.Millisecond)
-				p.still(func() bool { return b.calls > 0 })
+				p.passTime(20 * time.Millisecond)
+				p.triggerOriginUntil(func() bool { return b.calls > 0 })
 			}
-			expired(t, b.err, na.NotRun)
+			requireTimeout(t, b.err, na.NotRun)
 			require.Equal(t, 1, b.calls)
 		}
-		p.still(func() bool { return a.calls > 0 })
+		p.triggerOriginUntil(func() bool { return a.calls > 0 })
 		require.NoError(t, a.err)
 		second.SetTimeout(0)
 		require.NoError(t, second.ForwardRaw(nil, b.cb))
-		p.still(func() bool { p.tctx.Trigger(0); return b.calls == 2 })
+		p.triggerOriginUntil(func() bool { p.tctx.Trigger(0); return b.calls == 2 })
 		require.NoError(t, b.err)
 		require.Equal(t, 2, ran)
 		first.Close()
@@ -200,13 +200,13 @@ func TestExpiredInTheQueue(t *testing.T) {
 			var o outcome
 			require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
 			for still := p.Bounded(); p.tctx.Stats().NA.Envelopes == 0; still() {
-				p.wait(time.Millisecond)
+				p.passTime(time.Millisecond)
 			}
-			p.wait(50 * time.Millisecond)
-			p.deaf(func() bool { return p.tctx.Stats().Handles == 0 && p.octx.Stats().NA.Outstanding == 0 })
+			p.passTime(50 * time.Millisecond)
+			p.triggerTargetUntil(func() bool { return p.tctx.Stats().Handles == 0 && p.octx.Stats().NA.Outstanding == 0 })
 			require.Zero(t, o.calls)
 			n.Until(func() bool { return o.calls > 0 })
-			expired(t, o.err, na.NotRun)
+			requireTimeout(t, o.err, na.NotRun)
 			require.ErrorContains(t, o.err, "before the handler began", "the target says so")
 			require.NotErrorIs(t, o.err, hg.ErrRemote, "the deadline was the origin's")
 			require.Equal(t, 1, o.calls)
@@ -215,7 +215,7 @@ func TestExpiredInTheQueue(t *testing.T) {
 		}
 		h.SetTimeout(0)
 		require.NoError(t, p.call(h, nil))
-		p.clean(1)
+		p.requireClean(1)
 		h.Close()
 	})
 }
@@ -225,7 +225,7 @@ func TestExpiredInTheQueue(t *testing.T) {
 func TestExpiredBehindMaxActive(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		first, second, third := p.handle(id), p.handle(id), p.handle(id)
 		var a, b, c outcome
@@ -234,9 +234,9 @@ func TestExpiredBehindMaxActive(t *testing.T) {
 		second.SetTimeout(20 * time.Millisecond)
 		require.NoError(t, second.ForwardRaw(nil, b.cb))
 		require.NoError(t, third.ForwardRaw(nil, c.cb))
-		p.deaf(func() bool { return p.octx.Stats().NA.Outstanding == 2 && p.tctx.Stats().Waiting == 1 })
+		p.triggerTargetUntil(func() bool { return p.octx.Stats().NA.Outstanding == 2 && p.tctx.Stats().Waiting == 1 })
 		n.Until(func() bool { return b.calls > 0 })
-		expired(t, b.err, na.NotRun)
+		requireTimeout(t, b.err, na.NotRun)
 		require.Equal(t, 1, p.tctx.Stats().NA.Envelopes, "that of the third")
 		k.answer()
 		n.Until(func() bool { return a.calls == 1 && len(k.kept) == 1 })
@@ -260,7 +260,7 @@ func TestExpiredWhileFetched(t *testing.T) {
 		var o outcome
 		h.SetTimeout(100 * time.Millisecond)
 		require.NoError(t, h.ForwardRaw(make([]byte, 100_000), o.cb))
-		p.arrive(1)
+		p.waitForRequests(1)
 		arrived := p.tctx.Now()
 		n.World.Node("origin").Pause(0)
 		n.Undriven(p.octx)
@@ -278,7 +278,7 @@ func TestExpiredWhileFetched(t *testing.T) {
 			p.octx.Trigger(0)
 			_ = p.octx.Progress(time.Millisecond)
 		}
-		expired(t, o.err, na.NotRun)
+		requireTimeout(t, o.err, na.NotRun)
 		h.Close()
 	})
 }
@@ -297,7 +297,7 @@ func TestLargeOutputBeforeTheDeadline(t *testing.T) {
 		out, err := h.OutputRaw()
 		require.NoError(t, err)
 		require.Len(t, out, 1<<20)
-		p.clean(1)
+		p.requireClean(1)
 		h.Close()
 	})
 }
@@ -321,13 +321,13 @@ func TestOddTimeouts(t *testing.T) {
 		require.LessOrEqual(t, left, 71*time.Minute+time.Second)
 		require.Greater(t, left, 70*time.Minute)
 		h.SetTimeout(-1)
-		expired(t, h.Forward(nil, nil), na.NotRun)
+		requireTimeout(t, h.Forward(nil, nil), na.NotRun)
 		h.SetTimeout(1)
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
 		n.Until(func() bool { return o.calls > 0 })
-		expired(t, o.err, hg.FateOf(o.err))
-		p.clean(1)
+		requireTimeout(t, o.err, hg.FateOf(o.err))
+		p.requireClean(1)
 		h.Close()
 	})
 }
@@ -339,22 +339,22 @@ func TestTimeoutAnswerAndCancelAtOnce(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
+		var m silentTarget
 		h := p.handle(p.rpc("mute", m.handler))
 		for _, answerFirst := range []bool{true, false} {
 			h.SetTimeout(timeout)
 			var o outcome
 			require.NoError(t, h.Forward("x", o.cb))
 			begun := p.octx.Now()
-			p.deaf(func() bool { return len(m.kept) == 1 })
+			p.triggerTargetUntil(func() bool { return len(m.kept) == 1 })
 			if answerFirst {
 				m.answer(t, "done")
 			}
-			p.wait(timeout - (p.octx.Now() - begun) + time.Millisecond)
+			p.passTime(timeout - (p.octx.Now() - begun) + time.Millisecond)
 			if !answerFirst {
 				m.answer(t, "done")
 			}
-			p.deaf(func() bool { return p.octx.Stats().NA.Outstanding == 0 }) // its send, its receive and its timer have ended
+			p.triggerTargetUntil(func() bool { return p.octx.Stats().NA.Outstanding == 0 }) // its send, its receive and its timer have ended
 			require.Zero(t, o.calls)
 			h.Cancel()
 			p.octx.Trigger(0)
@@ -366,7 +366,7 @@ func TestTimeoutAnswerAndCancelAtOnce(t *testing.T) {
 			require.Equal(t, "done", out)
 		}
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -382,7 +382,7 @@ func TestTimeoutRacesResponse(t *testing.T) {
 		stop := func() {}
 		for i := range rounds {
 			if i == rounds/2 {
-				stop = loop(h.Cancel)
+				stop = repeat(h.Cancel)
 			}
 			h.SetTimeout(time.Duration(i%100*4+1) * time.Microsecond)
 			in := any(i)
@@ -391,10 +391,10 @@ func TestTimeoutRacesResponse(t *testing.T) {
 			}
 			var o outcome
 			require.NoError(t, h.Forward(in, o.cb))
-			require.NoError(t, await(p.octx, func() bool { return o.calls > 0 }))
+			require.NoError(t, driveUntil(p.octx, func() bool { return o.calls > 0 }))
 			if o.err != nil {
-				require.Contains(t, []na.Code{hg.ErrTimeout, hg.ErrCanceled}, code(o.err))
-				require.True(t, i >= rounds/2 || code(o.err) == hg.ErrTimeout, "%v", o.err)
+				require.Contains(t, []na.Code{hg.ErrTimeout, hg.ErrCanceled}, codeOf(o.err))
+				require.True(t, i >= rounds/2 || codeOf(o.err) == hg.ErrTimeout, "%v", o.err)
 				late++
 			}
 			p.octx.Trigger(0)
@@ -405,7 +405,7 @@ func TestTimeoutRacesResponse(t *testing.T) {
 		h.SetTimeout(0)
 		var o outcome
 		require.NoError(t, h.Forward("own answer", o.cb))
-		require.NoError(t, await(p.octx, func() bool { return o.calls > 0 }))
+		require.NoError(t, driveUntil(p.octx, func() bool { return o.calls > 0 }))
 		require.NoError(t, o.err)
 		var out string
 		require.NoError(t, h.Output(&out))
@@ -425,7 +425,7 @@ func TestTimeoutOfACallThatFailed(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Envelopes: 1}})
 		p.origin, p.octx = n.Origin(hg.Config{MaxInput: 1000, NA: na.Config{OnNoCredit: na.Fail}})
-		var m mute
+		var m silentTarget
 		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
 		h, other := p.handle(echoID), p.handle(echoID)
 		require.NoError(t, p.call(h, "connects"))
@@ -441,7 +441,7 @@ func TestTimeoutOfACallThatFailed(t *testing.T) {
 				require.NoError(t, h.ForwardRaw(nil, o.cb))
 				n.Until(func() bool { return filler.calls == 1 && o.calls == 1 })
 				require.NoError(t, filler.err)
-				require.Contains(t, []na.Code{hg.ErrNoCredit, hg.ErrTimeout}, code(o.err)) // a slow machine may let the time pass first
+				require.Contains(t, []na.Code{hg.ErrNoCredit, hg.ErrTimeout}, codeOf(o.err)) // a slow machine may let the time pass first
 				return 1
 			},
 		} {
@@ -462,7 +462,7 @@ func TestTimeoutOfACallThatFailed(t *testing.T) {
 		}
 		h.Close()
 		other.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -485,7 +485,7 @@ func TestH12EndAtEachStage(t *testing.T) {
 			t.Run(name+"/"+way.name, func(t *testing.T) {
 				transports.Each(t, func(t *testing.T, n *transports.Net) {
 					p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
-					var m mute
+					var m silentTarget
 					muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
 					h, other := p.handle(echoID), p.handle(echoID)
 					require.NoError(t, p.call(h, "the session is there"))
@@ -493,7 +493,7 @@ func TestH12EndAtEachStage(t *testing.T) {
 					var o, filler outcome
 					if stage == pending {
 						require.NoError(t, other.Forward("uses the envelope", filler.cb))
-						p.arrive(1)
+						p.waitForRequests(1)
 					}
 					if way.end == nil {
 						h.SetTimeout(200 * time.Millisecond)
@@ -501,16 +501,16 @@ func TestH12EndAtEachStage(t *testing.T) {
 					require.NoError(t, h.Forward("x", o.cb))
 					begun := p.octx.Now() // the call's time has begun by now
 					if stage >= running {
-						p.deaf(func() bool { return len(m.kept) == 1 })
+						p.triggerTargetUntil(func() bool { return len(m.kept) == 1 })
 					}
 					if stage == answered {
 						m.answer(t, "done")
-						p.deaf(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
+						p.triggerTargetUntil(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
 					}
 					if way.end != nil {
 						way.end(h)
 					} else {
-						p.wait(200*time.Millisecond - (p.octx.Now() - begun) + time.Millisecond)
+						p.passTime(200*time.Millisecond - (p.octx.Now() - begun) + time.Millisecond)
 						// Progress looks at the timers, unless the background poller polls at that moment.
 						for still := p.Bounded(); o.calls == 0; still() {
 							p.octx.Trigger(0)
@@ -529,7 +529,7 @@ func TestH12EndAtEachStage(t *testing.T) {
 					h.SetTimeout(0)
 					require.NoError(t, h.Reset(p.target.Addr(), echoID))
 					require.NoError(t, h.Forward("x", o.cb))
-					p.still(func() bool { p.tctx.Trigger(0); return o.calls == 2 })
+					p.triggerOriginUntil(func() bool { p.tctx.Trigger(0); return o.calls == 2 })
 					require.NoError(t, o.err)
 					h.Close()
 					other.Close()

@@ -19,8 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// dispatching runs f with a pair whose target appends its requests to given, until f runs them.
-func dispatching(t *testing.T, f func(t *testing.T, p *pair, given *[]hg.Request), cfg hg.Config) {
+// withDispatch runs f with a pair whose target appends its requests to given, until f runs them.
+func withDispatch(t *testing.T, f func(t *testing.T, p *pair, given *[]hg.Request), cfg hg.Config) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		given := []hg.Request{}
 		cfg := cfg
@@ -32,8 +32,8 @@ func dispatching(t *testing.T, f func(t *testing.T, p *pair, given *[]hg.Request
 	})
 }
 
-// onWorker runs r on a goroutine of its own, which may be ended.
-func onWorker(r hg.Request) (err error) {
+// runOnWorker runs r on a goroutine of its own, which may be ended.
+func runOnWorker(r hg.Request) (err error) {
 	ended := make(chan struct{})
 	err = errors.New("the goroutine was ended")
 	go func() {
@@ -59,7 +59,7 @@ func TestDispatchedHandlerIsAnswered(t *testing.T) {
 		{"Silence", func(hg.Request) error { return nil }, na.ErrNoResponse},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+			withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 				ran := 0
 				h := p.handle(p.rpc("x", func(r hg.Request) error { ran++; return c.handler(r) }))
 				defer h.Close()
@@ -69,20 +69,20 @@ func TestDispatchedHandlerIsAnswered(t *testing.T) {
 					p.Until(func() bool { return len(*given) > i })
 					require.Equal(t, i, ran, "the handler does not run in Trigger")
 					r := (*given)[i]
-					_ = onWorker(r)
+					_ = runOnWorker(r)
 					require.Equal(t, i+1, ran)
-					require.ErrorIs(t, onWorker(r), hg.ErrInvalid, "a second Run")
+					require.ErrorIs(t, runOnWorker(r), hg.ErrInvalid, "a second Run")
 					p.Until(func() bool { return o.calls == 1 })
 					if c.want == na.OK {
 						require.NoError(t, o.err)
 					} else {
-						said(t, o.err, c.want)
+						requireCode(t, o.err, c.want)
 						require.Equal(t, na.Ran, hg.FateOf(o.err))
 					}
-					require.ErrorIs(t, onWorker(r), hg.ErrInvalid, "it has ended")
+					require.ErrorIs(t, runOnWorker(r), hg.ErrInvalid, "it has ended")
 				}
 				require.Equal(t, 2, ran)
-				p.clean(1)
+				p.requireClean(1)
 			}, hg.Config{})
 		})
 	}
@@ -92,7 +92,7 @@ func TestDispatchedHandlerIsAnswered(t *testing.T) {
 // TestDispatchedIsTakenBack checks that a request that is withdrawn before Run gives its place to
 // the next one, which need not wait for Run of the first.
 func TestDispatchedIsTakenBack(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		id := p.rpc("x", echo)
 		outs := make([]outcome, 3)
 		var handles []*hg.Handle
@@ -104,7 +104,7 @@ func TestDispatchedIsTakenBack(t *testing.T) {
 		require.Len(t, *given, 1)
 		handles[0].Abandon()
 		p.Until(func() bool { return len(*given) == 2 })
-		var w taken
+		var w withdrawOutcome
 		require.NoError(t, handles[1].Withdraw(0, w.cb))
 		p.Until(func() bool { return len(*given) == 3 && w.n == 1 })
 		require.Equal(t, hg.Withdrawn, w.r)
@@ -118,13 +118,13 @@ func TestDispatchedIsTakenBack(t *testing.T) {
 		for _, h := range handles {
 			h.Close()
 		}
-		p.clean(0)
+		p.requireClean(0)
 	}, hg.Config{MaxActive: 1})
 }
 
 // TestDispatchedBeforeRun checks that until it is run a request gives its caller, and no more.
 func TestDispatchedBeforeRun(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		h := p.handle(p.rpc("x", echo))
 		defer h.Close()
 		var o outcome
@@ -146,7 +146,7 @@ func TestDispatchedBeforeRun(t *testing.T) {
 		require.NoError(t, o.err)
 		p.Until(func() bool { return ctx.Err() != nil }) // the answer may arrive before its sending has ended
 		require.ErrorIs(t, ctx.Err(), context.Canceled)
-		p.clean(1)
+		p.requireClean(1)
 	}, hg.Config{})
 }
 
@@ -154,7 +154,7 @@ func TestDispatchedBeforeRun(t *testing.T) {
 // once it has agreed is dispatched again, as another Request.
 func TestDispatchedForTheAuthorizer(t *testing.T) {
 	asked, deny := 0, false
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		asked, deny = 0, false
 		ran := 0
 		h := p.handle(p.rpc("x", func(r hg.Request) error { ran++; return echo(r) }))
@@ -178,10 +178,10 @@ func TestDispatchedForTheAuthorizer(t *testing.T) {
 		p.Until(func() bool { return len(*given) == 3 })
 		require.NoError(t, (*given)[2].Run())
 		p.Until(func() bool { return o.calls == 2 })
-		said(t, o.err, hg.ErrPermission)
+		requireCode(t, o.err, hg.ErrPermission)
 		require.Equal(t, na.NotRun, hg.FateOf(o.err))
 		require.Equal(t, []int{1, 2, 3}, []int{ran, asked, len(*given)})
-		p.clean(1)
+		p.requireClean(1)
 	}, hg.Config{Authorize: func(context.Context, hg.Caller, *hg.RPC) error {
 		if asked++; deny {
 			return errors.New("no")
@@ -196,7 +196,7 @@ func TestInlineUnderAnAuthorizer(t *testing.T) {
 	for _, quick := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Quick=%t", quick), func(t *testing.T) {
 			asked := 0
-			dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+			withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 				asked = 0
 				_, err := p.target.RegisterRPC(hg.RPC{Name: "in", Handler: echo, Inline: true})
 				require.NoError(t, err)
@@ -217,7 +217,7 @@ func TestInlineUnderAnAuthorizer(t *testing.T) {
 					require.Equal(t, i+1, asked)
 				}
 				require.Equal(t, quick, len(*given) == 0, "%d requests were dispatched", len(*given))
-				p.clean(1)
+				p.requireClean(1)
 			}, hg.Config{AuthorizeQuick: quick, Authorize: func(context.Context, hg.Caller, *hg.RPC) error { asked++; return nil }})
 		})
 	}
@@ -227,7 +227,7 @@ func TestInlineUnderAnAuthorizer(t *testing.T) {
 // shutdown, and with its session; a later Run runs nothing.
 func TestDispatchedAndNeverRun(t *testing.T) {
 	never := func(hg.Request) error { panic("it runs") }
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		id := p.rpc("x", never)
 		h := p.handle(id)
 		defer h.Close()
@@ -239,7 +239,7 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 			p.Until(func() bool { return o.calls > calls })
 			require.ErrorIs(t, o.err, hg.ErrTimeout)
 		}
-		p.clean(1)
+		p.requireClean(1)
 		require.ErrorIs(t, (*given)[0].Run(), hg.ErrInvalid)
 
 		h.SetTimeout(0)
@@ -249,12 +249,12 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 		ctx := (*given)[1].Context()
 		require.NoError(t, p.target.Shutdown(t.Context()), "nothing was cut off")
 		p.Until(func() bool { return o.calls > calls })
-		said(t, o.err, hg.ErrDraining)
+		requireCode(t, o.err, hg.ErrDraining)
 		require.Equal(t, na.NotRun, hg.FateOf(o.err))
 		require.Error(t, ctx.Err())
 		require.ErrorIs(t, (*given)[1].Run(), hg.ErrInvalid)
 	}, hg.Config{})
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		h := p.handle(p.rpc("x", never))
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
@@ -266,7 +266,7 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 		require.ErrorIs(t, context.Cause(ctx), hg.ErrPeerLost)
 		require.ErrorIs(t, (*given)[0].Run(), hg.ErrInvalid)
 	}, hg.Config{})
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		h := p.handle(p.rpc("x", never))
 		defer h.Close()
 		var o outcome
@@ -281,7 +281,7 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 
 // TestDispatchedAndTakenBack checks that the origin may take a request back until it is run.
 func TestDispatchedAndTakenBack(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		id := p.rpc("x", func(hg.Request) error { panic("it runs") })
 		h := p.handle(id)
 		defer h.Close()
@@ -301,7 +301,7 @@ func TestDispatchedAndTakenBack(t *testing.T) {
 			back()
 			p.Until(func() bool { return o.calls == i+1 && p.tctx.Stats().NA.Envelopes == 0 })
 			require.ErrorIs(t, o.err, hg.ErrCanceled)
-			p.clean(1)
+			p.requireClean(1)
 			require.ErrorIs(t, (*given)[i].Run(), hg.ErrInvalid, "it has ended")
 		}
 	}, hg.Config{})
@@ -309,7 +309,7 @@ func TestDispatchedAndTakenBack(t *testing.T) {
 
 // TestDispatchedCountAsActive checks that requests count as active from their dispatch on.
 func TestDispatchedCountAsActive(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		const calls = 5
 		id := p.rpc("x", echo)
 		var o outcome
@@ -327,14 +327,14 @@ func TestDispatchedCountAsActive(t *testing.T) {
 		}
 		p.Until(func() bool { return o.calls == calls })
 		require.NoError(t, o.err)
-		p.clean(calls)
+		p.requireClean(calls)
 	}, hg.Config{MaxActive: 2})
 }
 
 // TestInline checks that a handler that is Inline runs in Trigger, in a wait too; others run in
 // none. A slow one is logged once.
 func TestInline(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		inline, slow := 0, time.Duration(0)
 		handler := func(r hg.Request) error {
 			inline++
@@ -381,22 +381,22 @@ func TestInline(t *testing.T) {
 		require.NoError(t, p.call(own, nil))
 		require.NotContains(t, log.String(), "rpc=qs/own", "nobody can remove Inline of the library's own")
 		require.Len(t, *given, 1)
-		p.clean(3)
+		p.requireClean(3)
 	}, hg.Config{})
 }
 
 // TestCyclicCalls has a handler of A call B, whose handler calls A: one goroutine drives each,
 // and runs the handlers, too, unless others do.
 func TestCyclicCalls(t *testing.T) {
-	t.Run("Inline", func(t *testing.T) { callsInACircle(t, hg.Config{}) })
+	t.Run("Inline", func(t *testing.T) { testCyclicCalls(t, hg.Config{}) })
 	t.Run("Dispatched", func(t *testing.T) {
 		var workers sync.WaitGroup
-		callsInACircle(t, hg.Config{Dispatch: func(r hg.Request) { workers.Go(func() { _ = r.Run() }) }})
+		testCyclicCalls(t, hg.Config{Dispatch: func(r hg.Request) { workers.Go(func() { _ = r.Run() }) }})
 		workers.Wait()
 	})
 }
 
-func callsInACircle(t *testing.T, cfg hg.Config) {
+func testCyclicCalls(t *testing.T, cfg hg.Config) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const calls = 20
 		a, actx := n.Target(cfg)
@@ -461,7 +461,7 @@ func callsInACircle(t *testing.T, cfg hg.Config) {
 
 // TestBuiltInIsInline checks that the RPCs of the package itself need no worker.
 func TestBuiltInIsInline(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		h := p.handle(hg.HashName(hg.PingRPC))
 		defer h.Close()
 		require.NoError(t, p.call(h, nil))
@@ -472,7 +472,7 @@ func TestBuiltInIsInline(t *testing.T) {
 // TestShutdownWaitsForWorkers checks that a shutdown waits for handlers on workers; inside one it
 // is refused, for it would wait for itself.
 func TestShutdownWaitsForWorkers(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		began, goOn, ended := make(chan error), make(chan struct{}), make(chan error)
 		h := p.handle(p.rpc("x", func(r hg.Request) error {
 			began <- r.HG().Class().Shutdown(context.Background())

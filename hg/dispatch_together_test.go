@@ -81,7 +81,7 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 				if how == "Trigger" {
 					require.Greater(t, 2*left, held, "answers have left: %d of %d", left, held)
 				}
-				p.clean(0)
+				p.requireClean(0)
 			})
 		})
 	}
@@ -130,6 +130,6 @@ func TestDispatchedHandlerBlocks(t *testing.T) {
 			quick.Close()
 		}
 		workers.Wait()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// partsOf returns a call that is recorded as in flight and its input as lent, and counts its
+// newTwoPartCall returns a call that is recorded as in flight and its input as lent, and counts its
 // callbacks.
-func partsOf(t *testing.T) (k *call, ended *int) {
+func newTwoPartCall(t *testing.T) (k *call, ended *int) {
 	cls, err := Open("sim://", Config{NA: na.Config{Plugins: []na.Plugin{sim.NewWorld(sim.Config{}).Plugin()}}})
 	require.NoError(t, err)
 	id, err := cls.Register("x", nil)
@@ -41,14 +41,14 @@ func partsOf(t *testing.T) (k *call, ended *int) {
 
 var failures = []error{na.ErrPeerLost, na.ErrCanceled, na.ErrUnreachable}
 
-// bothEnd has both parts of a call fail, in both orders and with all pairs of errors; begin is
+// failBothParts has both parts of a call fail, in both orders and with all pairs of errors; begin is
 // called first.
-func bothEnd(t *testing.T, begin func(k *call)) {
+func failBothParts(t *testing.T, begin func(k *call)) {
 	for _, asked := range failures {
 		for _, lent := range failures {
 			for _, askedFirst := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%v/%v/%v", asked, lent, askedFirst), func(t *testing.T) {
-					k, ended := partsOf(t)
+					k, ended := newTwoPartCall(t)
 					c := k.h.ctx
 					begin(k)
 					ends := []func(){
@@ -73,12 +73,12 @@ func bothEnd(t *testing.T, begin func(k *call)) {
 
 // TestH8BothFail checks that a call of which both parts fail ends once, whatever the errors, and in
 // either order.
-func TestH8BothFail(t *testing.T) { bothEnd(t, func(*call) {}) }
+func TestH8BothFail(t *testing.T) { failBothParts(t, func(*call) {}) }
 
 // TestH9OtherErrorAfterCancel checks that a call that is being canceled ends when its parts do,
 // also if their errors are others than ErrCanceled.
 func TestH9OtherErrorAfterCancel(t *testing.T) {
-	bothEnd(t, func(k *call) { k.h.Cancel() })
+	failBothParts(t, func(k *call) { k.h.Cancel() })
 }
 
 // TestH3bBadKey checks that a response whose large output cannot be fetched, because its key is

@@ -16,13 +16,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// tells requires that err has all facts that a user needs without the code: operation, RPC, peer,
+// requireErrorFacts requires that err has all facts that a user needs without the code: operation, RPC, peer,
 // elapsed time, fate, and cause.
-func tells(t *testing.T, err error, op, rpc string, peer na.Addr, why na.Code, fate na.Fate) {
+func requireErrorFacts(t *testing.T, err error, op, rpc string, peer na.Addr, why na.Code, fate na.Fate) {
 	t.Helper()
 	var e *hg.Error
 	require.ErrorAs(t, err, &e)
-	require.Equal(t, why, code(err))
+	require.Equal(t, why, codeOf(err))
 	require.Equal(t, hg.Error{Op: op, RPC: rpc, Peer: peer, Took: e.Took, Fate: fate, Err: e.Err}, *e)
 	require.Positive(t, e.Took)
 	require.Less(t, e.Took, 10*time.Minute)
@@ -42,12 +42,12 @@ func tells(t *testing.T, err error, op, rpc string, peer na.Addr, why na.Code, f
 // TestErrorFactsOfCalls checks for every way in which a call can end with an error that the
 // error has all the facts.
 func TestErrorFactsOfCalls(t *testing.T) {
-	var m mute
+	var m silentTarget
 	kept := func(p *pair) { p.Until(func() bool { return len(m.kept) == 1 }) }
 	withdraw := func(p *pair, h *hg.Handle) {
 		told := false
 		require.NoError(p.t, h.Withdraw(0, func(*hg.Handle, hg.WithdrawResult) { told = true }))
-		p.still(func() bool { return told })
+		p.triggerOriginUntil(func() bool { return told })
 	}
 	for _, c := range []struct {
 		name    string
@@ -93,10 +93,10 @@ func TestErrorFactsOfCalls(t *testing.T) {
 					c.then(p, h)
 				}
 				n.Until(func() bool { return o.calls == 1 })
-				tells(t, o.err, "forward", "math/sum", p.target.Addr(), c.why, c.fate)
+				requireErrorFacts(t, o.err, "forward", "math/sum", p.target.Addr(), c.why, c.fate)
 				h.Close()
 				for _, h := range m.kept {
-					drop(h)
+					releaseUnanswered(h)
 				}
 			})
 		})
@@ -114,7 +114,7 @@ func TestErrorFactsOfOthers(t *testing.T) {
 		n.Undriven(gctx)
 		h, err := p.octx.Create(gone.Addr(), id)
 		require.NoError(t, err)
-		tells(t, p.call(h, "x"), "forward", "echo", gone.Addr(), hg.ErrUnreachable, na.NotRun)
+		requireErrorFacts(t, p.call(h, "x"), "forward", "echo", gone.Addr(), hg.ErrUnreachable, na.NotRun)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -130,11 +130,11 @@ func TestErrorFactsOfOthers(t *testing.T) {
 			l.Cancel()
 			n.Until(func() bool { return failed != nil || n.Sim })
 			if failed != nil {
-				tells(t, failed, "lookup", slow, na.Addr{}, hg.ErrCanceled, na.NotRun)
+				requireErrorFacts(t, failed, "lookup", slow, na.Addr{}, hg.ErrCanceled, na.NotRun)
 			}
 		}
 
-		var m mute
+		var m silentTarget
 		h = p.handle(p.rpc("mute", m.handler))
 		require.NoError(t, h.Forward(nil, nil))
 		n.Until(func() bool { return len(m.kept) == 1 })
@@ -155,7 +155,7 @@ func TestErrorFactsOfOthers(t *testing.T) {
 func TestErrorFactsOfResponse(t *testing.T) {
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h, s, o := p.forwardMute()
+		h, s, o := p.forwardUnanswered()
 		defer h.Close()
 		var failed error
 		require.True(t, p.tctx.NA().Upper().Cork()) // it does not leave, as it is long
@@ -167,19 +167,19 @@ func TestErrorFactsOfResponse(t *testing.T) {
 		s.Cancel()
 		p.tctx.NA().Upper().Uncork()
 		n.Until(func() bool { return failed != nil })
-		tells(t, failed, "respond", "mute", peer, hg.ErrCanceled, na.Ran)
+		requireErrorFacts(t, failed, "respond", "mute", peer, hg.ErrCanceled, na.Ran)
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
 	})
 }
 
-// odd is a codec that drops the bytes to which it should append, or panics.
-type odd struct {
+// faultyCodec is a codec that drops the bytes to which it should append, or panics.
+type faultyCodec struct {
 	codec.Codec
 	forgets, panics bool
 }
 
-func (c *odd) Append(b []byte, v any) ([]byte, error) {
+func (c *faultyCodec) Append(b []byte, v any) ([]byte, error) {
 	switch {
 	case c.panics:
 		panic("odd")
@@ -193,7 +193,7 @@ func (c *odd) Append(b []byte, v any) ([]byte, error) {
 // error that states it, and no panic; handle and request are as before.
 func TestCodecDropsBytes(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		c := &odd{Codec: codec.Msgpack}
+		c := &faultyCodec{Codec: codec.Msgpack}
 		p := newPair(t, n, hg.Config{Codec: c})
 		var refused error
 		h := p.handle(p.rpc("x", func(h hg.Request) error {
@@ -213,7 +213,7 @@ func TestCodecDropsBytes(t *testing.T) {
 		var out string
 		require.NoError(t, h.Output(&out))
 		require.Equal(t, "y", out)
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 
@@ -221,9 +221,9 @@ func TestCodecDropsBytes(t *testing.T) {
 // permission to wait to the next Forward.
 func TestCallThatPanics(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		c := &odd{Codec: codec.Msgpack}
+		c := &faultyCodec{Codec: codec.Msgpack}
 		p := newPair(t, n, hg.Config{Codec: c, NA: na.Config{Envelopes: 2, OnNoCredit: na.Fail}})
-		var m mute
+		var m silentTarget
 		id := p.rpc("mute", m.handler)
 		h := p.handle(id)
 		defer h.Close()
@@ -249,14 +249,14 @@ func TestCallThatPanics(t *testing.T) {
 	})
 }
 
-// closing is a codec that closes a handle while it encodes.
-type closing struct {
+// closingCodec is a codec that closes a handle while it encodes.
+type closingCodec struct {
 	codec.Codec
 	h   *hg.Handle
 	err error
 }
 
-func (c *closing) Append(b []byte, v any) ([]byte, error) {
+func (c *closingCodec) Append(b []byte, v any) ([]byte, error) {
 	if c.h != nil {
 		c.h.Close()
 	}
@@ -270,7 +270,7 @@ func (c *closing) Append(b []byte, v any) ([]byte, error) {
 // inside Forward: then Forward is refused, and the handle is given back once.
 func TestCloseInsideForward(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		c := &closing{Codec: codec.Msgpack}
+		c := &closingCodec{Codec: codec.Msgpack}
 		p := newPair(t, n, hg.Config{Codec: c})
 		id := p.rpc("echo", echo)
 		for range 2 {
@@ -301,7 +301,7 @@ func TestCloseInsideForward(t *testing.T) {
 		require.Equal(t, "b", got)
 		a.Close()
 		b.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -317,7 +317,7 @@ func TestAnswerCannotBeSent(t *testing.T) {
 		require.Error(t, p.call(h, nil), "the session is up")
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.arrive(1)
+		p.waitForRequests(1)
 		n.World.SetFaults(sim.Faults{Again: 1})
 		p.Until(func() bool { return o.calls > 0 })
 		require.ErrorIs(t, o.err, hg.ErrPeerLost)
@@ -325,6 +325,6 @@ func TestAnswerCannotBeSent(t *testing.T) {
 		n.World.SetFaults(sim.Faults{})
 		var remote *hg.RemoteError
 		require.ErrorAs(t, p.call(h, nil), &remote, "a new session")
-		p.clean(1)
+		p.requireClean(1)
 	})
 }

@@ -13,33 +13,33 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// asker keeps requests, and the contexts of their handlers.
-type asker struct {
+// contextRecorder keeps requests, and the contexts of their handlers.
+type contextRecorder struct {
 	kept []hg.Request
 	ctxs []context.Context
 }
 
-func (a *asker) handler(h hg.Request) error {
+func (a *contextRecorder) handler(h hg.Request) error {
 	a.ctxs = append(a.ctxs, h.Context())
-	a.kept = append(a.kept, detached(h))
+	a.kept = append(a.kept, detach(h))
 	return nil
 }
 
-// all returns the contexts of all handlers.
-func (a *asker) all() []context.Context { return a.ctxs }
+// contexts returns the contexts of all handlers.
+func (a *contextRecorder) contexts() []context.Context { return a.ctxs }
 
-func (a *asker) close() {
+func (a *contextRecorder) close() {
 	for _, h := range a.kept {
-		drop(h)
+		releaseUnanswered(h)
 	}
 	a.kept, a.ctxs = nil, nil
 }
 
-// asking starts two calls whose handlers keep their handles; the first has called Context.
-func asking(t *testing.T, f func(t *testing.T, p *pair, a *asker, calls [2]*hg.Handle, outs *[2]outcome)) {
+// withTwoCalls starts two calls whose handlers keep their handles; the first has called Context.
+func withTwoCalls(t *testing.T, f func(t *testing.T, p *pair, a *contextRecorder, calls [2]*hg.Handle, outs *[2]outcome)) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var a asker
+		var a contextRecorder
 		id := p.rpc("ask", a.handler)
 		p.rpc("echo", echo)
 		var outs [2]outcome
@@ -56,10 +56,10 @@ func asking(t *testing.T, f func(t *testing.T, p *pair, a *asker, calls [2]*hg.H
 	})
 }
 
-// endedError requires that every context has ended because of cause.
-func endedError(t *testing.T, a *asker, cause error) {
+// requireContextsEnded requires that every context has ended because of cause.
+func requireContextsEnded(t *testing.T, a *contextRecorder, cause error) {
 	t.Helper()
-	for i, ctx := range a.all() {
+	for i, ctx := range a.contexts() {
 		require.Equal(t, context.Canceled, ctx.Err(), "%d", i)
 		require.ErrorIs(t, context.Cause(ctx), cause, "%d", i)
 		<-ctx.Done()
@@ -71,7 +71,7 @@ func endedError(t *testing.T, a *asker, cause error) {
 // TestAbandonEndsHandlers checks that Abandon ends the call here and the context of the handler
 // there, also if its handler calls Context later; Cancel notifies nothing.
 func TestAbandonEndsHandlers(t *testing.T) {
-	asking(t, func(t *testing.T, p *pair, a *asker, calls [2]*hg.Handle, outs *[2]outcome) {
+	withTwoCalls(t, func(t *testing.T, p *pair, a *contextRecorder, calls [2]*hg.Handle, outs *[2]outcome) {
 		require.NoError(t, a.ctxs[0].Err())
 		for i, h := range calls {
 			h.Abandon()
@@ -82,17 +82,17 @@ func TestAbandonEndsHandlers(t *testing.T) {
 			require.Equal(t, na.MaybeRan, hg.FateOf(outs[i].err))
 		}
 		p.roundTrip()
-		endedError(t, a, context.Canceled)
+		requireContextsEnded(t, a, context.Canceled)
 		require.ErrorContains(t, context.Cause(a.ctxs[0]), "abandoned")
 		require.Same(t, a.ctxs[0], a.kept[0].Context())
 		require.NoError(t, a.kept[0].Respond(nil, nil), "it may answer all the same")
 	})
-	asking(t, func(t *testing.T, p *pair, a *asker, calls [2]*hg.Handle, outs *[2]outcome) {
+	withTwoCalls(t, func(t *testing.T, p *pair, a *contextRecorder, calls [2]*hg.Handle, outs *[2]outcome) {
 		for _, h := range calls {
 			h.Cancel()
 		}
 		p.roundTrip()
-		for _, ctx := range a.all() {
+		for _, ctx := range a.contexts() {
 			require.NoError(t, ctx.Err())
 		}
 		for i, h := range calls {
@@ -100,7 +100,7 @@ func TestAbandonEndsHandlers(t *testing.T) {
 			h.Abandon() // too late: that call has ended here
 		}
 		p.roundTrip()
-		for _, ctx := range a.all() {
+		for _, ctx := range a.contexts() {
 			require.NoError(t, ctx.Err())
 		}
 	})
@@ -118,18 +118,18 @@ func (p *pair) roundTrip() {
 // TestAbandonBeforeHandler checks that a request that has not begun when it is abandoned never
 // does: it leaves its envelope at once, without a Trigger.
 func TestAbandonBeforeHandler(t *testing.T) {
-	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+	withWithdraws(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		h := p.handle(id)
 		var o outcome
 		h.Abandon() // idle
 		for i, size := range []int{0, 100, 100_000} {
 			require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
-			p.arrive(1)
+			p.waitForRequests(1)
 			h.Abandon()
 			p.octx.Trigger(0)
 			require.Equal(t, i+1, o.calls)
 			require.ErrorIs(t, o.err, hg.ErrCanceled)
-			p.still(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
+			p.triggerOriginUntil(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
 		}
 		// It has left, over most transports, and this side has not noticed yet.
 		taken := p.tctx.Stats().NA.Withdrawn
@@ -138,13 +138,13 @@ func TestAbandonBeforeHandler(t *testing.T) {
 		p.octx.Trigger(0)
 		require.Equal(t, 4, o.calls)
 		if hg.FateOf(o.err) == na.MaybeRan {
-			p.still(func() bool { return p.tctx.Stats().NA.Withdrawn == taken+1 })
+			p.triggerOriginUntil(func() bool { return p.tctx.Stats().NA.Withdrawn == taken+1 })
 		}
 		// Its time is up: the same.
 		h.SetTimeout(20 * time.Millisecond)
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.still(func() bool { return o.calls == 5 })
-		p.still(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
+		p.triggerOriginUntil(func() bool { return o.calls == 5 })
+		p.triggerOriginUntil(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
 		p.Until(func() bool { return p.tctx.Stats().Handles == 0 })
 		require.Zero(t, *ran)
 		h.SetTimeout(0)
@@ -178,9 +178,9 @@ func TestAbandonBeforeContext(t *testing.T) {
 		n.Until(func() bool { return last.Err() != nil })
 		for i, r := range kept {
 			require.ErrorIs(t, context.Cause(r.Context()), hg.ErrCanceled, i)
-			drop(r)
+			releaseUnanswered(r)
 		}
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -190,7 +190,7 @@ func TestAbandonedDoNotAccumulate(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
-		var k keeper
+		var k holdingTarget
 		h, id := (*hg.Handle)(nil), p.rpc("keep", k.handler)
 		first := p.handle(id)
 		var a, o outcome
@@ -200,12 +200,12 @@ func TestAbandonedDoNotAccumulate(t *testing.T) {
 		most := int64(0)
 		for i := range 300 {
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
-			p.deaf(func() bool { return p.tctx.Stats().NA.Envelopes > 0 })
+			p.triggerTargetUntil(func() bool { return p.tctx.Stats().NA.Envelopes > 0 })
 			p.tctx.Trigger(0)
 			h.Abandon()
 			p.octx.Trigger(0)
 			require.Equal(t, i+1, o.calls)
-			p.deaf(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
+			p.triggerTargetUntil(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
 			most = max(most, p.tctx.Stats().Handles)
 		}
 		require.LessOrEqual(t, most, int64(70))
@@ -221,10 +221,10 @@ func TestAbandonedDoNotAccumulate(t *testing.T) {
 // TestPeerLossEndsHandlers checks that the end of the session with the origin ends the contexts of
 // its handlers.
 func TestPeerLossEndsHandlers(t *testing.T) {
-	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
+	withTwoCalls(t, func(t *testing.T, p *pair, a *contextRecorder, _ [2]*hg.Handle, outs *[2]outcome) {
 		require.NoError(t, p.origin.Close())
 		p.Until(func() bool { return a.ctxs[0].Err() != nil })
-		endedError(t, a, hg.ErrPeerLost)
+		requireContextsEnded(t, a, hg.ErrPeerLost)
 		p.Until(func() bool { return outs[0].calls+outs[1].calls == 2 })
 	})
 }
@@ -235,7 +235,7 @@ func TestAbandonManyAtOnce(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const calls = 3000
 		p := newPair(t, n, hg.Config{MaxActive: calls + 1, MaxActivePerPeer: calls + 1})
-		var a asker
+		var a contextRecorder
 		id := p.rpc("ask", a.handler)
 		echoID := p.rpc("echo", echo)
 		var handles []*hg.Handle
@@ -254,7 +254,7 @@ func TestAbandonManyAtOnce(t *testing.T) {
 		last := p.handle(echoID)
 		var o outcome
 		require.NoError(t, last.ForwardRaw(nil, o.cb))
-		p.arrive(1) // it is behind the frames of the others, and the target has not triggered
+		p.waitForRequests(1) // it is behind the frames of the others, and the target has not triggered
 		p.Until(func() bool { return ended == calls && o.calls == 1 })
 		require.NoError(t, o.err)
 		left := 0
@@ -273,7 +273,7 @@ func TestAbandonManyAtOnce(t *testing.T) {
 
 // TestPeerLossAmongManyLosses checks the same when many other peers are lost before Trigger.
 func TestPeerLossAmongManyLosses(t *testing.T) {
-	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
+	withTwoCalls(t, func(t *testing.T, p *pair, a *contextRecorder, _ [2]*hg.Handle, outs *[2]outcome) {
 		p.tctx.Trigger(0)
 		_, octx := p.Origin(hg.Config{})
 		target, stranger := p.tctx.NA(), octx.NA()
@@ -296,10 +296,10 @@ func TestPeerLossAmongManyLosses(t *testing.T) {
 		require.NoError(t, p.origin.Close())
 		peer := a.kept[0].Peer()
 		for still := p.Bounded(); p.tctx.NA().Connected(peer); still() { // no goroutine triggers
-			p.wait(time.Millisecond)
+			p.passTime(time.Millisecond)
 		}
 		p.tctx.Trigger(0)
-		endedError(t, a, hg.ErrPeerLost)
+		requireContextsEnded(t, a, hg.ErrPeerLost)
 		p.Until(func() bool { return outs[0].calls+outs[1].calls == 2 })
 	})
 }
@@ -307,10 +307,10 @@ func TestPeerLossAmongManyLosses(t *testing.T) {
 // TestCloseEndsHandlers checks that the end of the context in which they run ends the contexts of
 // handlers.
 func TestCloseEndsHandlers(t *testing.T) {
-	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
+	withTwoCalls(t, func(t *testing.T, p *pair, a *contextRecorder, _ [2]*hg.Handle, outs *[2]outcome) {
 		p.tctx.Close()
 		p.tctx.Trigger(0)
-		endedError(t, a, hg.ErrClosed)
+		requireContextsEnded(t, a, hg.ErrClosed)
 		p.Until(func() bool { return outs[0].calls+outs[1].calls == 2 })
 	})
 }
@@ -333,7 +333,7 @@ func TestLastReferenceEndsContext(t *testing.T) {
 			n.Until(func() bool { return ctxs[i].Err() != nil })
 			require.Equal(t, context.Canceled, ctxs[i].Err())
 		}
-		p.clean(1)
+		p.requireClean(1)
 		n.Until(func() bool { return p.tctx.NA().Live() == 0 }) // no alarm is left
 		h.Close()
 	})
@@ -349,7 +349,7 @@ func TestDeadlineEndsContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{MaxActive: 1})
-				var a asker
+				var a contextRecorder
 				id := p.rpc("ask", a.handler)
 				first, h := p.handle(id), p.handle(id)
 				var f, o outcome
@@ -362,10 +362,10 @@ func TestDeadlineEndsContext(t *testing.T) {
 				h.SetTimeout(300 * time.Millisecond)
 				require.NoError(t, h.ForwardRaw(nil, o.cb))
 				if waits {
-					p.deaf(func() bool { return p.tctx.Stats().Waiting == 1 })
+					p.triggerTargetUntil(func() bool { return p.tctx.Stats().Waiting == 1 })
 					a.close()
 				}
-				p.deaf(func() bool { return len(a.kept) == 1 })
+				p.triggerTargetUntil(func() bool { return len(a.kept) == 1 })
 				ctx := a.kept[0].Context()
 				wall, ok := ctx.Deadline()
 				require.True(t, ok)
@@ -379,7 +379,7 @@ func TestDeadlineEndsContext(t *testing.T) {
 				defer stop()
 				require.Equal(t, "v", child.Value(key{}))
 				require.NoError(t, ctx.Err())
-				p.deaf(func() bool { return ctx.Err() != nil })
+				p.triggerTargetUntil(func() bool { return ctx.Err() != nil })
 				require.GreaterOrEqual(t, p.tctx.Now()-begun, left-time.Millisecond)
 				for _, ctx := range []context.Context{ctx, child} {
 					<-ctx.Done()
@@ -389,7 +389,7 @@ func TestDeadlineEndsContext(t *testing.T) {
 					require.ErrorIs(t, context.Cause(ctx), hg.ErrTimeout)
 				}
 				n.Until(func() bool { return o.calls == 1 })
-				expired(t, o.err, na.MaybeRan)
+				requireTimeout(t, o.err, na.MaybeRan)
 				a.close()
 				n.Until(func() bool { return p.tctx.Stats().Handles == 0 })
 				first.Close()
@@ -408,7 +408,7 @@ func TestDeadlineBeforeContext(t *testing.T) {
 		timeout := 100 * time.Millisecond
 		var got error
 		h := p.handle(p.rpc("late", func(r hg.Request) error {
-			p.wait(timeout + time.Millisecond)
+			p.passTime(timeout + time.Millisecond)
 			got = r.Context().Err()
 			return nil
 		}))
@@ -417,7 +417,7 @@ func TestDeadlineBeforeContext(t *testing.T) {
 			var o outcome
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
 			n.Until(func() bool { return o.calls == 1 })
-			expired(t, o.err, hg.FateOf(o.err))
+			requireTimeout(t, o.err, hg.FateOf(o.err))
 		}
 		require.Equal(t, context.DeadlineExceeded, got)
 		h.Close()
@@ -432,7 +432,7 @@ func TestAbandonPropagates(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		third, _ := n.Target(hg.Config{})
-		var last asker
+		var last contextRecorder
 		id, err := third.Register("last", last.handler)
 		require.NoError(t, err)
 		_, err = p.target.Register("last", nil)
@@ -444,7 +444,7 @@ func TestAbandonPropagates(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			middle = detached(h).Context()
+			middle = detach(h).Context()
 			stop := context.AfterFunc(middle, call.Abandon)
 			if left, ok := h.TimeLeft(); ok {
 				call.SetTimeout(left)
@@ -453,7 +453,7 @@ func TestAbandonPropagates(t *testing.T) {
 				nested.cb(call, err)
 				stop()
 				call.Close()
-				drop(h)
+				releaseUnanswered(h)
 			})
 		})
 		h := p.handle(relay)
@@ -493,7 +493,7 @@ func TestAbandonAtTheDeadline(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{})
-				var a asker
+				var a contextRecorder
 				h := p.handle(p.rpc("ask", a.handler))
 				var o outcome
 				const limit = 100 * time.Millisecond
@@ -511,7 +511,7 @@ func TestAbandonAtTheDeadline(t *testing.T) {
 				n.Until(func() bool { return o.calls == 1 })
 				a.close()
 				h.Close()
-				p.clean(0)
+				p.requireClean(0)
 			})
 		})
 	}

@@ -77,8 +77,8 @@ func echo(h hg.Request) error {
 	return h.RespondRaw(in, nil)
 }
 
-// clean requires that no call left anything behind on either side. Handles that the test holds are counted in held.
-func (p *pair) clean(held int64) {
+// requireClean requires that no call left anything behind on either side. Handles that the test holds are counted in held.
+func (p *pair) requireClean(held int64) {
 	p.t.Helper()
 	for _, hctx := range []*hg.Context{p.octx, p.tctx} {
 		p.Until(func() bool {
@@ -91,16 +91,16 @@ func (p *pair) clean(held int64) {
 	p.Until(func() bool { return p.tctx.Stats().Handles == 0 })
 }
 
-// code returns the code of the error that ended a call, from either side.
-func code(err error) hg.Code {
+// codeOf returns the code of the error that ended a call, from either side.
+func codeOf(err error) hg.Code {
 	if remote, ok := hg.RemoteOf(err); ok {
 		return remote.Code
 	}
 	return hg.CodeOf(err)
 }
 
-// said requires that the target has answered with a code.
-func said(t *testing.T, err error, code hg.Code) {
+// requireCode requires that the target has answered with a code.
+func requireCode(t *testing.T, err error, code hg.Code) {
 	t.Helper()
 	remote, ok := hg.RemoteOf(err)
 	require.True(t, ok, "%v", err)
@@ -108,13 +108,13 @@ func said(t *testing.T, err error, code hg.Code) {
 	require.ErrorIs(t, err, hg.ErrRemote)
 }
 
-// detached is a request that is answered later.
-func detached(h hg.Request) hg.Request {
+// detach is a request that is answered later.
+func detach(h hg.Request) hg.Request {
 	if err := h.Detach(); err != nil {
 		panic(err)
 	}
 	return h
 }
 
-// drop lets a detached request go without output.
-func drop(h hg.Request) { _ = h.RespondError(na.ErrNoResponse, nil) }
+// releaseUnanswered lets a detached request go without output.
+func releaseUnanswered(h hg.Request) { _ = h.RespondError(na.ErrNoResponse, nil) }

@@ -73,16 +73,16 @@ func TestCalls(t *testing.T) {
 }
 
 // A tracked operation of the program's own.
-type chore struct{ age time.Duration }
+type trackedOp struct{ age time.Duration }
 
-func (c *chore) Inspect() inspect.Call {
+func (c *trackedOp) Inspect() inspect.Call {
 	return inspect.Call{Kind: inspect.EventTransfer, RPC: "chore", Age: c.age, Moved: 1, Size: 2}
 }
 
 func TestTrack(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, c := n.Origin(hg.Config{})
-		young, old := &chore{1}, &chore{2}
+		young, old := &trackedOp{1}, &trackedOp{2}
 		hghook.Track(c, young)
 		hghook.Track(c, old)
 		first, second := young.Inspect(), old.Inspect()

@@ -19,7 +19,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-func metaOf(t *testing.T, pairs ...string) (m hg.Metadata) {
+func newMetadata(t *testing.T, pairs ...string) (m hg.Metadata) {
 	t.Helper()
 	for ; len(pairs) > 0; pairs = pairs[2:] {
 		var err error
@@ -30,7 +30,7 @@ func metaOf(t *testing.T, pairs ...string) (m hg.Metadata) {
 }
 
 func TestMeta(t *testing.T) {
-	m := metaOf(t, "b", "1", "a.c-9", "", "b", "2", hg.KeyMeta, "k")
+	m := newMetadata(t, "b", "1", "a.c-9", "", "b", "2", hg.KeyMeta, "k")
 	require.Equal(t, map[string]string{"b": "2", "a.c-9": "", "qs-key": "k"}, maps.Collect(m.All()))
 	v, ok := m.Get("b")
 	require.Equal(t, "2", v)
@@ -59,7 +59,7 @@ func TestMeta(t *testing.T) {
 	require.ErrorContains(t, err, "value of x has 100000 bytes, limit 8192")
 	full := hg.Metadata{}
 	for i := range 16 {
-		full = metaOf(t, append(pairsOf(full), string(rune('a'+i)), "v")...)
+		full = newMetadata(t, append(metadataPairs(full), string(rune('a'+i)), "v")...)
 	}
 	_, err = full.With("q", "v")
 	require.ErrorIs(t, err, hg.ErrOverflow)
@@ -82,7 +82,7 @@ func TestMeta(t *testing.T) {
 	}
 }
 
-func pairsOf(m hg.Metadata) (pairs []string) {
+func metadataPairs(m hg.Metadata) (pairs []string) {
 	for name, value := range m.All() {
 		pairs = append(pairs, name, value)
 	}
@@ -96,7 +96,7 @@ func TestMetaTravels(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		var got []hg.Metadata
 		var size int
-		answer := metaOf(t, "seen", "yes")
+		answer := newMetadata(t, "seen", "yes")
 		var fail error
 		h := p.handle(p.rpc("meta", func(h hg.Request) error {
 			got = append(got, h.Meta())
@@ -111,23 +111,23 @@ func TestMetaTravels(t *testing.T) {
 		}))
 		for _, size = range []int{0, 10, 100_000} {
 			got = nil
-			require.NoError(t, h.SetMeta(metaOf(t, "trace", "abc", "key", strings.Repeat("x", 900))))
+			require.NoError(t, h.SetMeta(newMetadata(t, "trace", "abc", "key", strings.Repeat("x", 900))))
 			require.NoError(t, p.call(h, make([]byte, size)))
 			out, err := h.OutputRaw()
 			require.NoError(t, err)
 			require.Len(t, out, size)
-			require.Equal(t, metaOf(t, "seen", "yes"), h.OutputMeta())
+			require.Equal(t, newMetadata(t, "seen", "yes"), h.OutputMeta())
 			require.NoError(t, h.SetMeta(hg.Metadata{}))
 			require.NoError(t, p.call(h, nil))
 			require.Len(t, got, 2)
-			require.Equal(t, metaOf(t, "trace", "abc", "key", strings.Repeat("x", 900)), got[0])
+			require.Equal(t, newMetadata(t, "trace", "abc", "key", strings.Repeat("x", 900)), got[0])
 			require.Empty(t, maps.Collect(got[1].All()))
 		}
 		fail = hg.Errorf(hg.ErrNotFound, "no")
-		said(t, p.call(h, nil), hg.ErrNotFound)
-		require.Equal(t, metaOf(t, "seen", "yes"), h.OutputMeta())
+		requireCode(t, p.call(h, nil), hg.ErrNotFound)
+		require.Equal(t, newMetadata(t, "seen", "yes"), h.OutputMeta())
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -157,11 +157,11 @@ func TestMetaFitsMessages(t *testing.T) {
 					return err
 				}))
 				for i, said := range []int{100, 130, 220, 2000, 3900, 4000, 4050, 8188} {
-					m := metaOf(t, "k", strings.Repeat("x", said-1)+"y")
+					m := newMetadata(t, "k", strings.Repeat("x", said-1)+"y")
 					for _, size := range []int{0, 50, 200, 10_000, 60 << 10, 100_000} {
 						require.NoError(t, h.SetMeta(m))
-						in := sized(size)
-						require.NoError(t, p.raw(h, in))
+						in := sizedBytes(size)
+						require.NoError(t, p.callRaw(h, in))
 						require.Equal(t, m, h.OutputMeta())
 						out, err := h.OutputRaw()
 						require.NoError(t, err)
@@ -169,12 +169,12 @@ func TestMetaFitsMessages(t *testing.T) {
 					}
 					require.NoError(t, o.SetMeta(m))
 					length = said
-					require.NoError(t, p.raw(o, make([]byte, 100_000)))
+					require.NoError(t, p.callRaw(o, make([]byte, 100_000)))
 					p.Until(func() bool { return oneWays == i+1 })
 				}
 				h.Close()
 				o.Close()
-				p.clean(0)
+				p.requireClean(0)
 			})
 		})
 	}
@@ -187,15 +187,15 @@ func TestMetaInline(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		for range 5 {
-			require.NoError(t, h.SetMeta(metaOf(t, "k", strings.Repeat("x", 8<<10-4))))
-			require.NoError(t, p.raw(h, sized(10)))
+			require.NoError(t, h.SetMeta(newMetadata(t, "k", strings.Repeat("x", 8<<10-4))))
+			require.NoError(t, p.callRaw(h, sizedBytes(10)))
 			require.NoError(t, h.SetMeta(hg.Metadata{}))
-			require.NoError(t, p.raw(h, sized(10)))
+			require.NoError(t, p.callRaw(h, sizedBytes(10)))
 		}
 		require.EqualValues(t, 1, p.octx.Stats().Loans, "the first")
 		require.EqualValues(t, 4, p.octx.Stats().Inline)
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -222,23 +222,23 @@ func TestMetaOfAuthorizer(t *testing.T) {
 			return echo(h)
 		}))
 		for i, size := range []int{0, 10, 0, 60 << 10, 200_000, 10} {
-			require.NoError(t, h.SetMeta(metaOf(t, "token", strings.Repeat("x", 8000)+"good")))
-			in := sized(size)
-			require.NoError(t, p.raw(h, in))
+			require.NoError(t, h.SetMeta(newMetadata(t, "token", strings.Repeat("x", 8000)+"good")))
+			in := sizedBytes(size)
+			require.NoError(t, p.callRaw(h, in))
 			out, err := h.OutputRaw()
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(in, out))
-			require.NoError(t, h.SetMeta(metaOf(t, "token", strings.Repeat("x", 8000)+"bad")))
-			said(t, p.raw(h, in), hg.ErrDenied)
+			require.NoError(t, h.SetMeta(newMetadata(t, "token", strings.Repeat("x", 8000)+"bad")))
+			requireCode(t, p.callRaw(h, in), hg.ErrDenied)
 			if i == 0 {
 				require.EqualValues(t, 1, p.octx.Stats().Inline, "the one before was agreed to, and room granted")
 			}
-			said(t, p.raw(h, sized(1<<20)), hg.ErrDenied) // it could not be fetched
+			requireCode(t, p.callRaw(h, sizedBytes(1<<20)), hg.ErrDenied) // it could not be fetched
 			require.Equal(t, 3*i+3, asked)
 			require.Equal(t, i+1, ran)
 		}
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -252,12 +252,12 @@ func TestMetaOfErrors(t *testing.T) {
 			h := p.handle(p.rpc("fail", func(h hg.Request) error {
 				in, err := h.InputRaw()
 				require.NoError(t, err)
-				require.NoError(t, h.SetOutputMeta(metaOf(t, "k", string(in))))
+				require.NoError(t, h.SetOutputMeta(newMetadata(t, "k", string(in))))
 				return hg.Errorf(hg.ErrNotFound, "%s", strings.Repeat("no", 400))
 			}))
 			for _, size := range []int{10, 3000, 8000} {
-				err := p.raw(h, bytes.Repeat([]byte{'x'}, size))
-				said(t, err, hg.ErrNotFound)
+				err := p.callRaw(h, bytes.Repeat([]byte{'x'}, size))
+				requireCode(t, err, hg.ErrNotFound)
 				require.ErrorContains(t, err, "nono")
 				v, _ := h.OutputMeta().Get("k")
 				if most == 0 || size < 4000 {
@@ -267,18 +267,18 @@ func TestMetaOfErrors(t *testing.T) {
 				}
 			}
 			h.Close()
-			p.clean(0)
+			p.requireClean(0)
 		}
 	})
 }
 
-// asJSON is a codec of a program.
-type asJSON struct{ id uint8 }
+// jsonCodec is a codec of a program.
+type jsonCodec struct{ id uint8 }
 
-func (asJSON) Name() string                 { return "json" }
-func (c asJSON) ID() uint8                  { return c.id }
-func (asJSON) Decode(b []byte, v any) error { return json.Unmarshal(b, v) }
-func (asJSON) Append(dst []byte, v any) ([]byte, error) {
+func (jsonCodec) Name() string                 { return "json" }
+func (c jsonCodec) ID() uint8                  { return c.id }
+func (jsonCodec) Decode(b []byte, v any) error { return json.Unmarshal(b, v) }
+func (jsonCodec) Append(dst []byte, v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	return append(dst, b...), err
 }
@@ -297,9 +297,9 @@ func TestCodecsMustAgree(t *testing.T) {
 			}
 			return h.Respond(2*in, nil)
 		}
-		_, err := p.target.RegisterRPC(hg.RPC{Name: "double", Handler: double, Codec: asJSON{200}})
+		_, err := p.target.RegisterRPC(hg.RPC{Name: "double", Handler: double, Codec: jsonCodec{200}})
 		require.NoError(t, err)
-		same, err := p.origin.RegisterRPC(hg.RPC{Name: "double", Codec: asJSON{200}})
+		same, err := p.origin.RegisterRPC(hg.RPC{Name: "double", Codec: jsonCodec{200}})
 		require.NoError(t, err)
 		h := p.handle(same)
 		require.NoError(t, p.call(h, 21))
@@ -316,7 +316,7 @@ func TestCodecsMustAgree(t *testing.T) {
 		require.NoError(t, h.Reset(p.target.Addr(), other))
 		ran = 0
 		err = p.call(h, 21)
-		said(t, err, na.ErrProtocol)
+		requireCode(t, err, na.ErrProtocol)
 		require.ErrorIs(t, err, hg.ErrRefused)
 		require.ErrorContains(t, err, "encoded with codec msgpack, decoded with json")
 		require.Zero(t, ran)
@@ -329,7 +329,7 @@ func TestCodecsMustAgree(t *testing.T) {
 		require.ErrorIs(t, err, na.ErrProtocol)
 		require.ErrorContains(t, err, "encoded with codec 200, decoded with msgpack")
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -370,7 +370,7 @@ func TestDetail(t *testing.T) {
 		require.Len(t, text, 1018)
 		require.Len(t, remote.Text, 1024)
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -381,17 +381,17 @@ func TestDetailIsCut(t *testing.T) {
 		p.target, p.tctx = n.Target(hg.Config{})
 		p.origin, p.octx = n.Origin(hg.Config{MaxOutput: 256, NA: na.Config{Eager: 256}}) // takes nothing longer
 		h := p.handle(p.rpc("fails", func(h hg.Request) error {
-			require.NoError(t, h.SetOutputMeta(metaOf(t, "k", strings.Repeat("x", 900))))
+			require.NoError(t, h.SetOutputMeta(newMetadata(t, "k", strings.Repeat("x", 900))))
 			return hg.WithDetail(errors.New(strings.Repeat("x", 900)), strings.Repeat("y", 900))
 		}))
 		err := p.call(h, nil)
-		said(t, err, hg.ErrHandler)
+		requireCode(t, err, hg.ErrHandler)
 		remote, _ := hg.RemoteOf(err)
 		require.Equal(t, strings.Repeat("x", 238), remote.Text)
 		require.ErrorIs(t, remote.Detail(nil), hg.ErrNoEntry)
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
-var _ codec.Codec = asJSON{}
+var _ codec.Codec = jsonCodec{}

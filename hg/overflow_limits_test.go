@@ -44,7 +44,7 @@ func TestBodyLimits(t *testing.T) {
 		require.ErrorIs(t, err, hg.ErrOverflow)
 		require.ErrorContains(t, err, "MaxInput")
 		err = raw(limit - 1)
-		said(t, err, hg.ErrOverflow)
+		requireCode(t, err, hg.ErrOverflow)
 		require.ErrorContains(t, err, "MaxOutput")
 		require.NoError(t, raw(limit))
 	})
@@ -58,7 +58,7 @@ func TestMaxLent(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
 		p.origin, p.octx = n.Origin(hg.Config{MaxLent: limit})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		first, second := p.handle(id), p.handle(id)
 		defer first.Close()
@@ -102,7 +102,7 @@ func TestMaxPulled(t *testing.T) {
 			var o outcome
 			require.NoError(t, h.ForwardRaw(make([]byte, c.size), o.cb))
 			p.Until(func() bool { return o.calls == 1 })
-			said(t, o.err, c.want)
+			requireCode(t, o.err, c.want)
 			if c.want == hg.ErrAgain {
 				require.Equal(t, na.NotRun, hg.FateOf(o.err))
 				require.ErrorContains(t, o.err, fmt.Sprint("Config.MaxPulled of ", limit))
@@ -118,7 +118,7 @@ func TestMaxPulled(t *testing.T) {
 // it.
 func TestMaxPulledOfSession(t *testing.T) {
 	t.Parallel()
-	shareOfSession(t, "MaxPulled", hg.Config{MaxPulled: shared}, func(s hg.Stats) int64 { return s.Pulled }, na.NotRun,
+	testSessionShare(t, "MaxPulled", hg.Config{MaxPulled: shared}, func(s hg.Stats) int64 { return s.Pulled }, na.NotRun,
 		func(buf []byte) []byte { return buf },
 		func(h hg.Request, _ []byte) error { return h.RespondRaw(nil, nil) })
 }
@@ -128,7 +128,7 @@ func TestMaxPulledOfSession(t *testing.T) {
 func TestMaxLentOfSession(t *testing.T) {
 	t.Parallel()
 	out := make([]byte, shared)
-	shareOfSession(t, "MaxLent", hg.Config{MaxLent: shared}, func(s hg.Stats) int64 { return s.Lent }, na.Ran,
+	testSessionShare(t, "MaxLent", hg.Config{MaxLent: shared}, func(s hg.Stats) int64 { return s.Lent }, na.Ran,
 		func(buf []byte) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(len(buf))) },
 		func(h hg.Request, in []byte) error { return h.RespondRaw(out[:binary.LittleEndian.Uint32(in)], nil) })
 }
@@ -136,9 +136,9 @@ func TestMaxLentOfSession(t *testing.T) {
 // shared is the limit that the sessions of shareOfSession share.
 const shared = 32 << 20
 
-// shareOfSession has clients make calls with the inputs that input makes, each of which takes as many bytes of a limit of the target as it is
+// testSessionShare has clients make calls with the inputs that input makes, each of which takes as many bytes of a limit of the target as it is
 // given, until handler has answered it. refused is the fate of those beyond.
-func shareOfSession(t *testing.T, limit string, cfg hg.Config, held func(hg.Stats) int64, refused na.Fate, input func([]byte) []byte, handler func(h hg.Request, in []byte) error) {
+func testSessionShare(t *testing.T, limit string, cfg hg.Config, held func(hg.Stats) int64, refused na.Fate, input func([]byte) []byte, handler func(h hg.Request, in []byte) error) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		const long = 10 << 20
 		cfg.NA.PeerTimeout = time.Hour
@@ -209,7 +209,7 @@ func shareOfSession(t *testing.T, limit string, cfg hg.Config, held func(hg.Stat
 		n.Until(all(alone))
 		require.NoError(t, alone[0].err)
 		require.NoError(t, alone[1].err)
-		said(t, alone[2].err, hg.ErrAgain)
+		requireCode(t, alone[2].err, hg.ErrAgain)
 		require.ErrorContains(t, alone[2].err, "by this session")
 		require.ErrorContains(t, alone[2].err, fmt.Sprintf("Config.%s of %d", limit, shared))
 		require.Equal(t, refused, hg.FateOf(alone[2].err))

@@ -28,18 +28,18 @@ func TestEveryRequestIsAnswered(t *testing.T) {
 		{"HandlerError", func(hg.Request) error { return errors.New("disk on fire") }, nil, hg.ErrHandler, "disk on fire"},
 		{"HandlerPanic", func(hg.Request) error { panic("oops") }, nil, hg.ErrPanic, "in the target's log"},
 		{"NoResponse", func(hg.Request) error { return nil }, nil, na.ErrNoResponse, ""},
-		{"NoResponseLater", func(h hg.Request) error { late = detached(h); return nil }, func() { drop(late) }, na.ErrNoResponse, ""},
-		{"RefusedOutputLater", func(h hg.Request) error { late = detached(h); return nil }, func() {
+		{"NoResponseLater", func(h hg.Request) error { late = detach(h); return nil }, func() { releaseUnanswered(late) }, na.ErrNoResponse, ""},
+		{"RefusedOutputLater", func(h hg.Request) error { late = detach(h); return nil }, func() {
 			require.ErrorIs(t, late.RespondRaw(make([]byte, 2<<20), nil), hg.ErrOverflow)
 			require.ErrorIs(t, late.RespondRaw(nil, nil), na.ErrAnswered)
 		}, hg.ErrOverflow, "MaxOutput"},
 		{"RefusedOutputBefore", func(h hg.Request) error {
-			require.Error(t, detached(h).Respond(make(chan int), nil), "what the codec cannot encode")
+			require.Error(t, detach(h).Respond(make(chan int), nil), "what the codec cannot encode")
 			return nil
 		}, nil, hg.ErrHandler, "chan int"},
 		{"RefusedThenDetached", func(h hg.Request) error {
 			require.ErrorIs(t, h.RespondRaw(make([]byte, 2<<20), nil), hg.ErrOverflow)
-			late = detached(h)
+			late = detach(h)
 			return nil
 		}, func() { require.NoError(t, late.RespondError(hg.ErrNotFound, nil)) }, hg.ErrNotFound, ""},
 		{"UndecodableInput", func(h hg.Request) error { return h.Input(new(map[string]int)) }, nil, hg.ErrBadInput, "input of"},
@@ -60,14 +60,14 @@ func TestEveryRequestIsAnswered(t *testing.T) {
 					c.after()
 				}
 				n.Until(func() bool { return o.calls == 1 })
-				said(t, o.err, c.code)
+				requireCode(t, o.err, c.code)
 				var remote *hg.RemoteError
 				require.ErrorAs(t, o.err, &remote)
 				require.Contains(t, o.err.Error(), c.text)
 				require.Equal(t, na.Ran, hg.FateOf(o.err))
 				require.NoError(t, h.Reset(p.target.Addr(), p.rpc("echo", echo)))
 				require.NoError(t, p.call(h, "still here"))
-				p.clean(1)
+				p.requireClean(1)
 			})
 		})
 	}
@@ -84,7 +84,7 @@ func TestRefusedRequests(t *testing.T) {
 		h := p.handle(id)
 		defer h.Close()
 		err := p.call(h, make([]byte, 65<<10))
-		said(t, err, hg.ErrOverflow)
+		requireCode(t, err, hg.ErrOverflow)
 		require.Equal(t, na.NotRun, hg.FateOf(err))
 
 		oneWay, err := p.origin.RegisterRPC(hg.RPC{Name: "y", OneWay: true})
@@ -95,14 +95,14 @@ func TestRefusedRequests(t *testing.T) {
 		require.NoError(t, p.call(h, "one-way on one side only"))
 		n.Until(func() bool { return p.tctx.Stats().Dropped == 1 })
 		require.Zero(t, ran)
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 
 func TestOriginRefusesAtOnce(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxInput: 1 << 10})
-		var m mute
+		var m silentTarget
 		h := p.handle(p.rpc("mute", m.handler))
 		defer h.Close()
 		never := func(*hg.Handle, error) { t.Error("a refused Forward ran its callback") }
@@ -121,7 +121,7 @@ func TestOriginRefusesAtOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, bad.Forward(nil, never), hg.ErrInvalid)
 		bad.Close()
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 
@@ -148,7 +148,7 @@ func TestUnreachable(t *testing.T) {
 func TestPeerLost(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
+		var m silentTarget
 		id := p.rpc("mute", m.handler)
 		var faults []na.Addr
 		p.octx.OnFault(func(peer na.Addr, err error) {
@@ -192,7 +192,7 @@ func TestPeerLost(t *testing.T) {
 func TestCloseEndsEverything(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
+		var m silentTarget
 		id := p.rpc("mute", m.handler)
 		const calls = 1000
 		done := 0
@@ -211,7 +211,7 @@ func TestCloseEndsEverything(t *testing.T) {
 		require.ErrorIs(t, p.octx.Progress(0), hg.ErrClosed)
 		require.Zero(t, p.octx.Stats().Handles)
 		for _, h := range m.kept {
-			drop(h)
+			releaseUnanswered(h)
 		}
 	})
 }
@@ -276,14 +276,14 @@ func TestNested(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			detached(h)
+			detach(h)
 			return inner.ForwardRaw(in, func(inner *hg.Handle, err error) {
 				assert.NoError(t, err)
 				out, err := inner.OutputRaw()
 				assert.NoError(t, err)
 				assert.NoError(t, h.RespondRaw(out, nil))
 				inner.Close()
-				drop(h)
+				releaseUnanswered(h)
 			})
 		})
 		_, err = p.target.Register("echo", nil)
@@ -296,6 +296,6 @@ func TestNested(t *testing.T) {
 			require.NoError(t, h.Output(&out))
 			require.Equal(t, fmt.Sprint(i), out)
 		}
-		p.clean(1)
+		p.requireClean(1)
 	})
 }

@@ -20,11 +20,11 @@ import (
 
 var damages = flag.Int64("damages", 100, "bits that TestDamagedBytes flips")
 
-// A damager passes connections on to an address and flips a bit of what passes now and then, anywhere.
+// A damagingProxy passes connections on to an address and flips a bit of what passes now and then, anywhere.
 //
 //	origin ─► lis ─ conn ─ pass ─► conn ─► target
 //	              ◄─ pass ────────
-type damager struct {
+type damagingProxy struct {
 	to    string
 	every int // bytes between two bits, on average
 	hits  atomic.Int64
@@ -37,10 +37,10 @@ type damager struct {
 	ended bool
 }
 
-func newDamager(t *testing.T, to string, every int, seed uint64) *damager {
+func newDamagingProxy(t *testing.T, to string, every int, seed uint64) *damagingProxy {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	d := &damager{to: to, every: every, lis: lis, rng: rand.New(rand.NewPCG(seed, 0))}
+	d := &damagingProxy{to: to, every: every, lis: lis, rng: rand.New(rand.NewPCG(seed, 0))}
 	d.all.Go(d.accept)
 	t.Cleanup(func() {
 		_ = lis.Close()
@@ -55,7 +55,7 @@ func newDamager(t *testing.T, to string, every int, seed uint64) *damager {
 	return d
 }
 
-func (d *damager) accept() {
+func (d *damagingProxy) accept() {
 	for {
 		near, err := d.lis.Accept()
 		if err != nil {
@@ -81,7 +81,7 @@ func (d *damager) accept() {
 }
 
 // pass passes on until one side ends, and ends the other.
-func (d *damager) pass(from, to net.Conn) {
+func (d *damagingProxy) pass(from, to net.Conn) {
 	defer func() {
 		_ = from.Close()
 		_ = to.Close()
@@ -101,7 +101,7 @@ func (d *damager) pass(from, to net.Conn) {
 }
 
 // next draws after how many bytes the next bit is flipped.
-func (d *damager) next() int {
+func (d *damagingProxy) next() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return 1 + d.rng.IntN(2*d.every)
@@ -115,7 +115,7 @@ func TestDamagedBytes(t *testing.T) {
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		const inFlight, seed = 16, 1
 		p := newPair(t, n, hg.Config{NA: na.Config{PeerTimeout: 500 * time.Millisecond}})
-		d := newDamager(t, strings.TrimPrefix(p.target.Addr().Name(), "tcp://"), 6<<10, seed)
+		d := newDamagingProxy(t, strings.TrimPrefix(p.target.Addr().Name(), "tcp://"), 6<<10, seed)
 		t.Logf("seed %d", seed)
 		fill := func(b []byte, token uint64) []byte {
 			b = b[:8]

@@ -27,7 +27,7 @@ func TestAnswersPassRequests(t *testing.T) {
 		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Envelopes: 4}})
 		p.origin, p.octx = n.Target(cfg) // it is a target too
 		id := p.rpc("echo", echo)
-		var k keeper
+		var k holdingTarget
 		_, err := p.origin.Register("keep", k.handler)
 		require.NoError(t, err)
 		back, err := p.target.Register("keep", nil)
@@ -64,8 +64,8 @@ func TestAnswersPassRequests(t *testing.T) {
 	})
 }
 
-// nest makes two classes whose handlers call each other until depth is used up.
-func nest(n *transports.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
+// newNestedPair makes two classes whose handlers call each other until depth is used up.
+func newNestedPair(n *transports.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
 	p = &pair{Net: n, t: t}
 	p.target, p.tctx = n.Target(cfg)
 	p.origin, p.octx = n.Target(cfg)
@@ -79,9 +79,9 @@ func nest(n *transports.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
 			if err != nil {
 				return err
 			}
-			detached(h)
+			detach(h)
 			return next.ForwardRaw([]byte{in[0] - 1}, func(next *hg.Handle, err error) {
-				defer drop(h)
+				defer releaseUnanswered(h)
 				defer next.Close()
 				if err != nil {
 					_ = h.RespondError(err, nil)
@@ -103,7 +103,7 @@ func nest(n *transports.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
 // each way if handlers are not bounded (G-T13).
 func TestNestedWithOneEnvelope(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		p, id := nest(n, t, hg.Config{NA: na.Config{Envelopes: 1}})
+		p, id := newNestedPair(n, t, hg.Config{NA: na.Config{Envelopes: 1}})
 		outs := make([]outcome, 5)
 		for i := range outs {
 			h := p.handle(id)
@@ -121,7 +121,7 @@ func TestNestedWithOneEnvelope(t *testing.T) {
 		for i := range outs {
 			require.NoError(t, outs[i].err)
 		}
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -129,7 +129,7 @@ func TestNestedWithOneEnvelope(t *testing.T) {
 // each other (G-T14): the gauge shows it, the request can be withdrawn, and then all calls end.
 func TestNestedBeyondMaxActive(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		p, id := nest(n, t, hg.Config{MaxActive: 1})
+		p, id := newNestedPair(n, t, hg.Config{MaxActive: 1})
 		h := p.handle(id)
 		defer h.Close()
 		var o outcome
@@ -155,7 +155,7 @@ func TestCancelQueued(t *testing.T) {
 		id := p.rpc("order", func(h hg.Request) error {
 			in, err := h.InputRaw()
 			order = append(order, in...)
-			return errOr(err, h.RespondRaw(nil, nil))
+			return firstError(err, h.RespondRaw(nil, nil))
 		})
 		outs := make([]outcome, 12)
 		handles := make([]*hg.Handle, len(outs))
@@ -163,7 +163,7 @@ func TestCancelQueued(t *testing.T) {
 			handles[i] = p.handle(id)
 			require.NoError(t, handles[i].ForwardRaw([]byte{byte(i)}, outs[i].cb))
 		}
-		p.arrive(2)
+		p.waitForRequests(2)
 		for i := 2; i < len(outs); i += 3 {
 			handles[i].Cancel()
 			p.octx.Trigger(0)
@@ -175,11 +175,11 @@ func TestCancelQueued(t *testing.T) {
 		for _, h := range handles {
 			h.Close()
 		}
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
-func errOr(errs ...error) error {
+func firstError(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
 			return err
@@ -215,7 +215,7 @@ func TestSlowTargetAmongTen(t *testing.T) {
 		return cls, hctx, id
 	}
 	over := false
-	var k keeper
+	var k holdingTarget
 	target := func(name string, handler hg.Handler) {
 		w.Go(name, func() {
 			cls, hctx, _ := open("sim://"+name, handler)

@@ -23,12 +23,12 @@ import (
 
 var races = flag.Int("hg.races", long.Or(10_000, 100_000), "calls of TestH1CancelRacesForward over all transports, and ten times those of TestH2EndsOnce")
 
-// racesHere is how many of them are for one transport.
-func racesHere(n *transports.Net) int { return share(n, *races, 100) }
+// raceRounds is how many of them are for one transport.
+func raceRounds(n *transports.Net) int { return shareOfRounds(n, *races, 100) }
 
-// share is how many of all are for one transport: a part of them for either tcp, and the rest for sim, where it does not take a
+// shareOfRounds is how many of all are for one transport: a part of them for either tcp, and the rest for sim, where it does not take a
 // wake-up by the kernel for each.
-func share(n *transports.Net, all, part int) int {
+func shareOfRounds(n *transports.Net, all, part int) int {
 	r := all / part
 	if n.Sim {
 		r = all - 2*r
@@ -39,25 +39,25 @@ func share(n *transports.Net, all, part int) int {
 	return r
 }
 
-// forgetful answers every second request; of the others it keeps the last few.
-type forgetful struct {
+// partialTarget answers every second request; of the others it keeps the last few.
+type partialTarget struct {
 	n    int
 	kept []hg.Request
 }
 
-func (f *forgetful) handler(h hg.Request) error {
+func (f *partialTarget) handler(h hg.Request) error {
 	if f.n++; f.n%2 == 0 {
 		return echo(h)
 	}
-	if f.kept = append(f.kept, detached(h)); len(f.kept) > 8 {
-		drop(f.kept[0])
+	if f.kept = append(f.kept, detach(h)); len(f.kept) > 8 {
+		releaseUnanswered(f.kept[0])
 		f.kept = f.kept[1:]
 	}
 	return nil
 }
 
-// loop calls f again and again until the returned stop is called.
-func loop(f func()) (stop func()) {
+// repeat calls f again and again until the returned stop is called.
+func repeat(f func()) (stop func()) {
 	var over atomic.Bool
 	ended := make(chan struct{})
 	go func() {
@@ -80,13 +80,13 @@ func TestH1CancelRacesForward(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var f forgetful
+		var f partialTarget
 		id := p.rpc("half", f.handler)
 		n.Serve(p.tctx, 1)
 		h := p.handle(id)
-		stop := loop(h.Cancel)
+		stop := repeat(h.Cancel)
 		canceled := 0
-		for range racesHere(n) {
+		for range raceRounds(n) {
 			var o outcome
 			require.NoError(t, h.ForwardRaw([]byte("x"), o.cb))
 			n.Until(func() bool { return o.calls > 0 })
@@ -97,7 +97,7 @@ func TestH1CancelRacesForward(t *testing.T) {
 			}
 		}
 		stop()
-		t.Logf("%d of %d canceled", canceled, racesHere(n))
+		t.Logf("%d of %d canceled", canceled, raceRounds(n))
 		require.NoError(t, h.Reset(h.Peer(), p.rpc("echo", echo)))
 		var o outcome
 		require.NoError(t, h.Forward("own answer", o.cb))
@@ -120,11 +120,11 @@ func TestH2EndsOnce(t *testing.T) {
 		h := p.handle(id)
 		var calls atomic.Int64
 		ended := func(*hg.Handle, error) { calls.Add(1) }
-		stop := loop(func() {
+		stop := repeat(func() {
 			h.Cancel()
 			p.octx.Trigger(0)
 		})
-		for i := range int64(racesHere(n) / 10) {
+		for i := range int64(raceRounds(n) / 10) {
 			require.NoError(t, h.ForwardRaw([]byte("x"), ended))
 			n.Until(func() bool { return calls.Load() > i })
 			require.Equal(t, i+1, calls.Load(), "callbacks")
@@ -136,9 +136,9 @@ func TestH2EndsOnce(t *testing.T) {
 	})
 }
 
-// pulling has the output of a call in flight piece by piece, the next of which is not requested
+// startPull has the output of a call in flight piece by piece, the next of which is not requested
 // until there is a Trigger.
-func pulling(t *testing.T, p *pair, o *outcome) *hg.Handle {
+func startPull(t *testing.T, p *pair, o *outcome) *hg.Handle {
 	big := make([]byte, 8<<20)
 	h := p.handle(p.rpc("give", func(h hg.Request) error { return h.RespondRaw(big, nil) }))
 	require.NoError(t, h.Forward(nil, o.cb))
@@ -157,14 +157,14 @@ func TestH3CancelWhileFetched(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var o outcome
-		h := pulling(t, p, &o)
+		h := startPull(t, p, &o)
 		h.Cancel()
 		p.octx.Trigger(0)
 		require.Equal(t, 1, o.calls, "callbacks of a call that was canceled while its output was fetched")
 		require.ErrorIs(t, o.err, hg.ErrCanceled)
 		require.Zero(t, p.octx.Stats().Pulled)
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -180,7 +180,7 @@ func TestH3bFetchThatCannotBegin(t *testing.T) {
 		require.ErrorIs(t, err, hg.ErrAgain)
 		require.Equal(t, na.Ran, hg.FateOf(err))
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -193,9 +193,9 @@ func TestH3bTargetExitsBeforeFetch(t *testing.T) {
 		n.Undriven(p.tctx)
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
-		p.unheard(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
+		p.driveTargetUntil(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
 		require.NoError(t, p.target.Close())
-		p.unheard(func() bool { return p.octx.Stats().NA.PeersLeft == 1 })
+		p.driveTargetUntil(func() bool { return p.octx.Stats().NA.PeersLeft == 1 })
 		n.Until(func() bool { return o.calls > 0 })
 		require.ErrorIs(t, o.err, hg.ErrPeerLost)
 		require.Equal(t, na.Ran, hg.FateOf(o.err))
@@ -225,7 +225,7 @@ func TestH4ReuseWhileFetched(t *testing.T) {
 		in := make([]byte, 32<<10)
 		var first, second outcome
 		require.NoError(t, h.ForwardRaw(in, first.cb))
-		p.arrive(1)
+		p.waitForRequests(1)
 		h.Cancel()
 		p.octx.Trigger(0)
 		require.Equal(t, 1, first.calls)
@@ -233,13 +233,13 @@ func TestH4ReuseWhileFetched(t *testing.T) {
 			in[i] = 1
 		}
 		require.NoError(t, h.ForwardRaw(in, second.cb))
-		p.arrive(2)
+		p.waitForRequests(2)
 		n.Until(func() bool { return second.calls == 1 })
 		require.NoError(t, second.err)
 		n.Until(func() bool { return p.tctx.Stats().Handles == 0 })
 		require.Equal(t, 1, seen[1], "the input of the second call")
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -285,7 +285,7 @@ func TestH6SameNumbersBothWays(t *testing.T) {
 		for _, h := range handles {
 			h.Close()
 		}
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -341,7 +341,7 @@ func TestH7SendFails(t *testing.T) {
 // which had arrived.
 func TestH8PeerExits(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		p, handles, outs := stranded(t, n)
+		p, handles, outs := newExitedPeerCalls(t, n)
 		p.octx.Trigger(0)
 		for i := range handles {
 			require.Equal(t, 1, outs[i].calls, "callbacks of a call whose peer has gone")
@@ -358,7 +358,7 @@ func TestH8PeerExits(t *testing.T) {
 // not processed yet: no part has ErrCanceled, and each call does.
 func TestH9CancelAfterPeerExit(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		p, handles, outs := stranded(t, n)
+		p, handles, outs := newExitedPeerCalls(t, n)
 		for _, h := range handles {
 			h.Cancel()
 		}
@@ -373,9 +373,9 @@ func TestH9CancelAfterPeerExit(t *testing.T) {
 	})
 }
 
-// stranded returns two calls whose peer has exited; the origin has received that and triggered
+// newExitedPeerCalls returns two calls whose peer has exited; the origin has received that and triggered
 // nothing: the request of the first had left, that of the second waited for an envelope.
-func stranded(t *testing.T, n *transports.Net) (p *pair, handles [2]*hg.Handle, outs *[2]outcome) {
+func newExitedPeerCalls(t *testing.T, n *transports.Net) (p *pair, handles [2]*hg.Handle, outs *[2]outcome) {
 	p = newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 	id := p.rpc("echo", echo)
 	h := p.handle(id)
@@ -388,23 +388,23 @@ func stranded(t *testing.T, n *transports.Net) (p *pair, handles [2]*hg.Handle, 
 		handles[i] = p.handle(id)
 		require.NoError(t, handles[i].Forward("x", outs[i].cb))
 	}
-	p.unheard(func() bool { return p.octx.Stats().NA.Queued == 1 }) // the portable carrier's writer has taken the first
+	p.driveTargetUntil(func() bool { return p.octx.Stats().NA.Queued == 1 }) // the portable carrier's writer has taken the first
 	n.Until(func() bool {
 		_ = p.tctx.Progress(0)
 		return p.tctx.Stats().NA.Envelopes == 1
 	})
 	require.NoError(t, p.target.Close())
-	p.unheard(func() bool { return p.octx.Stats().NA.PeersLeft == 1 })
+	p.driveTargetUntil(func() bool { return p.octx.Stats().NA.PeersLeft == 1 })
 	require.Zero(t, outs[0].calls+outs[1].calls)
 	return p, handles, outs
 }
 
-// unheard drives the target, and moves bytes at the origin without a Trigger, until done reports true.
-func (p *pair) unheard(done func() bool) {
+// driveTargetUntil drives the target, and moves bytes at the origin without a Trigger, until done reports true.
+func (p *pair) driveTargetUntil(done func() bool) {
 	p.t.Helper()
 	for still := p.Bounded(); !done(); still() {
 		p.tctx.Trigger(0)
-		p.wait(100 * time.Microsecond)
+		p.passTime(100 * time.Microsecond)
 	}
 }
 
@@ -463,7 +463,7 @@ func TestH11ErrorOrCallback(t *testing.T) {
 func TestH13NoOutputAfterCancel(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
+		var m silentTarget
 		h := p.handle(p.rpc("echo", echo))
 		require.NoError(t, p.call(h, "first"))
 		require.NoError(t, h.Reset(h.Peer(), p.rpc("mute", m.handler)))
@@ -481,7 +481,7 @@ func TestH13NoOutputAfterCancel(t *testing.T) {
 			n.Until(func() bool { return p.octx.Stats().NA.LateDropped == 1 })
 		}
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -501,7 +501,7 @@ func TestResponseCallbackHasItsHandle(t *testing.T) {
 		require.Equal(t, "mine", got)
 		require.Equal(t, "give", name)
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -511,7 +511,7 @@ func TestResponseCallbackHasItsHandle(t *testing.T) {
 func TestAbandonFreesNoHandlerSlot(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2})
-		var a asker
+		var a contextRecorder
 		id := p.rpc("ask", func(h hg.Request) error {
 			h.Context()
 			return a.handler(h)
@@ -539,7 +539,7 @@ func TestAbandonFreesNoHandlerSlot(t *testing.T) {
 		for _, h := range append(handles, last) {
 			h.Close()
 		}
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -561,7 +561,7 @@ func TestCancelTenThousand(t *testing.T) {
 			}
 			n.Until(func() bool { return p.tctx.Stats().NA.Envelopes == 0 && p.tctx.Stats().Handles == 0 })
 		}
-		rounds := staysSmall(t, cancel)
+		rounds := requireBoundedMemory(t, cancel)
 		require.Equal(t, rounds, o.calls)
 		require.ErrorIs(t, o.err, hg.ErrCanceled)
 		require.NoError(t, p.call(h, "own answer"))
@@ -573,7 +573,7 @@ func TestCancelTenThousand(t *testing.T) {
 			require.Zero(t, s.PeersLost+s.Violations, "the session is the first")
 		}
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -601,7 +601,7 @@ func TestCancelTenThousandOfAStoppedTarget(t *testing.T) {
 				require.ErrorIs(t, o.err, hg.ErrCanceled)
 			}
 		}
-		rounds := staysSmall(t, cancel)
+		rounds := requireBoundedMemory(t, cancel)
 		require.Equal(t, rounds, o.calls)
 		require.Equal(t, 1, runs, "the target does not run")
 		require.Zero(t, p.octx.Stats().NA.Queued, "a request that was canceled waits for nothing")
@@ -615,13 +615,13 @@ func TestCancelTenThousandOfAStoppedTarget(t *testing.T) {
 		require.LessOrEqual(t, runs, 2+16, "requests of which the target heard")
 		require.Zero(t, p.octx.Stats().NA.PeersLost, "the session is the first")
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
-// staysSmall runs ten thousand rounds, requires that memory has not grown by them, and returns how many there were with those
+// requireBoundedMemory runs ten thousand rounds, requires that memory has not grown by them, and returns how many there were with those
 // before.
-func staysSmall(t *testing.T, run func(rounds int)) (all int) {
+func requireBoundedMemory(t *testing.T, run func(rounds int)) (all int) {
 	t.Helper()
 	const first = 500
 	rounds := 10_000

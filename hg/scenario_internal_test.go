@@ -87,8 +87,8 @@ func TestIdentitiesDoNotRepeat(t *testing.T) {
 // identity the origin has given the call, until that is answered; the record then serves another
 // request, with no state of the earlier one.
 func TestAbandonMarksTheRecord(t *testing.T) {
-	cls, c, id, _ := alone(t)
-	requests := arriveFrom(t, c, 1, 1, 257)
+	cls, c, id, _ := newIsolatedContext(t)
+	requests := receiveFrom(t, c, 1, 1, 257)
 	var ctxs [3]context.Context
 	var all [3]*service
 	for i, env := range requests {
@@ -155,7 +155,7 @@ func FuzzRequest(f *testing.F) {
 		r.writeHeader(again)
 		b = withoutFields(b, fieldsAt, len(again))
 		require.Equal(t, b, append(append(again, meta...), payload...))
-		readable(t, meta)
+		requireReusableMeta(t, meta)
 		require.Zero(t, r.flags&^(flagMore|flagOneWay|flagAhead))
 		if r.flags&flagMore != 0 {
 			n := metaAhead(r.flags, r.meta)
@@ -196,7 +196,7 @@ func FuzzResponse(f *testing.F) {
 		r.writeHeader(again)
 		b = withoutFields(b, 7, responseSize)
 		require.Equal(t, b, append(append(again, meta...), payload...))
-		readable(t, meta)
+		requireReusableMeta(t, meta)
 		if r.code != na.OK {
 			e := r.remoteError(payload, codec.Msgpack)
 			require.Equal(t, payload, appendFailure(nil, e.Text, e.detail))
@@ -214,8 +214,8 @@ func withoutFields(b []byte, fields, front int) []byte {
 	return slices.Delete(b, front, front+n)
 }
 
-// readable requires that metadata which was let in can be given again.
-func readable(t *testing.T, b []byte) {
+// requireReusableMeta requires that metadata which was let in can be given again.
+func requireReusableMeta(t *testing.T, b []byte) {
 	var again []byte
 	n := 0
 	for name, value := range (Metadata{b}).All() {

@@ -95,7 +95,7 @@ func mercuryNull(t *testing.T, n *transports.Net) {
 	require.NoError(t, err)
 	require.Empty(t, out)
 	require.Zero(t, inSize.Load())
-	p.clean(1)
+	p.requireClean(1)
 }
 
 func mercuryResponse(t *testing.T, n *transports.Net) {
@@ -147,7 +147,7 @@ func mercuryOneWay(t *testing.T, n *transports.Net) {
 	n.Until(func() bool { return o.calls == 1 && len(got) == 1 })
 	require.NoError(t, o.err)
 	require.Equal(t, []string{"hello"}, got)
-	p.clean(1)
+	p.requireClean(1)
 }
 
 func mercuryNotRegistered(t *testing.T, n *transports.Net) {
@@ -158,15 +158,15 @@ func mercuryNotRegistered(t *testing.T, n *transports.Net) {
 	h := p.handle(id)
 	defer h.Close()
 	err = p.call(h, &openIn{"/x", 1})
-	said(t, err, hg.ErrNoMethod)
+	requireCode(t, err, hg.ErrNoMethod)
 	require.ErrorIs(t, err, hg.ErrRefused)
 	require.Contains(t, err.Error(), "open", "the answer names what there is")
 	require.Equal(t, na.NotRun, hg.FateOf(err))
-	p.clean(1)
+	p.requireClean(1)
 }
 
-// oversize is a string of twice the eager size.
-func oversize(p *pair) string {
+// oversizeString is a string of twice the eager size.
+func oversizeString(p *pair) string {
 	return strings.Repeat("0123456789abcdef", 2*p.octx.NA().Limits().MaxUnexpected/16)
 }
 
@@ -180,10 +180,10 @@ func mercuryInputOverflow(t *testing.T, n *transports.Net) {
 		return h.Respond(len(got), nil)
 	}))
 	defer h.Close()
-	big := oversize(p)
+	big := oversizeString(p)
 	require.NoError(t, p.call(h, big))
 	require.Equal(t, big, got)
-	p.clean(1)
+	p.requireClean(1)
 }
 
 func mercuryOneWayOverflow(t *testing.T, n *transports.Net) {
@@ -191,23 +191,23 @@ func mercuryOneWayOverflow(t *testing.T, n *transports.Net) {
 	var got string
 	h := p.handle(p.oneWay("take", func(h hg.Request) error { return h.Input(&got) }))
 	defer h.Close()
-	big := oversize(p)
+	big := oversizeString(p)
 	require.NoError(t, p.call(h, big))
 	n.Until(func() bool { return got != "" })
 	require.Equal(t, big, got)
-	p.clean(1)
+	p.requireClean(1)
 }
 
 func mercuryOutputOverflow(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
-	big := oversize(p)
+	big := oversizeString(p)
 	h := p.handle(p.rpc("give", func(h hg.Request) error { return h.Respond(big, nil) }))
 	defer h.Close()
 	require.NoError(t, p.call(h, nil))
 	var out string
 	require.NoError(t, h.Output(&out))
 	require.Equal(t, big, out)
-	p.clean(1)
+	p.requireClean(1)
 }
 
 func mercuryCancel(t *testing.T, n *transports.Net) {
@@ -221,7 +221,7 @@ func mercuryCancel(t *testing.T, n *transports.Net) {
 	require.Equal(t, 1, o.calls, "Trigger right after Cancel runs the callback")
 	require.ErrorIs(t, o.err, hg.ErrCanceled)
 	require.ErrorIs(t, o.err, context.Canceled)
-	p.clean(1)
+	p.requireClean(1)
 	require.Equal(t, 1, o.calls)
 }
 
@@ -241,11 +241,11 @@ func mercuryMulti(t *testing.T, n *transports.Net) {
 		}))
 	}
 	n.Until(func() bool { return done == 32 })
-	p.clean(0)
+	p.requireClean(0)
 }
 
-// concurrently runs f in goroutines and waits for all.
-func concurrently(goroutines int, f func(g int)) {
+// runConcurrently runs f in goroutines and waits for all.
+func runConcurrently(goroutines int, f func(g int)) {
 	var wg sync.WaitGroup
 	for g := range goroutines {
 		wg.Go(func() { f(g) })
@@ -253,15 +253,15 @@ func concurrently(goroutines int, f func(g int)) {
 	wg.Wait()
 }
 
-// await drives hctx until done, whatever other goroutines do to it.
-func await(hctx *hg.Context, done func() bool) error {
+// driveUntil drives hctx until done, whatever other goroutines do to it.
+func driveUntil(hctx *hg.Context, done func() bool) error {
 	end := time.Now().Add(time.Minute)
 	for !done() {
 		hctx.Trigger(1)
 		if done() {
 			break
 		}
-		if err := hctx.Progress(10 * time.Millisecond); err != nil && code(err) != hg.ErrTimeout {
+		if err := hctx.Progress(10 * time.Millisecond); err != nil && codeOf(err) != hg.ErrTimeout {
 			return err
 		}
 		if time.Now().After(end) {
@@ -278,7 +278,7 @@ func mercuryMultiConcurrent(t *testing.T, n *transports.Net) {
 	n.Serve(p.octx, 1) // one owner of progress; the others only forward
 	var done atomic.Int64
 	all := make(chan struct{})
-	concurrently(8, func(g int) {
+	runConcurrently(8, func(g int) {
 		for i := range 4 {
 			h, err := p.octx.Create(p.target.Addr(), id)
 			if !assert.NoError(t, err) {
@@ -308,7 +308,7 @@ func mercuryConcurrentProgress(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("open", openHandler)
 	n.Serve(p.tctx, 2)
-	concurrently(4, func(g int) {
+	runConcurrently(4, func(g int) {
 		h, err := p.octx.Create(p.target.Addr(), id)
 		if !assert.NoError(t, err) {
 			return
@@ -325,7 +325,7 @@ func mercuryConcurrentProgress(t *testing.T, n *transports.Net) {
 				calls.Add(1)
 				p.octx.Wake()
 			}))
-			if !assert.NoError(t, await(p.octx, func() bool { return calls.Load() > 0 && !busy(h) })) {
+			if !assert.NoError(t, driveUntil(p.octx, func() bool { return calls.Load() > 0 && !isInFlight(h) })) {
 				return
 			}
 			assert.EqualValues(t, 1, calls.Load())
@@ -333,10 +333,10 @@ func mercuryConcurrentProgress(t *testing.T, n *transports.Net) {
 	})
 }
 
-// busy reports whether the handle's call has not ended.
-func busy(h *hg.Handle) bool {
+// isInFlight reports whether the handle's call has not ended.
+func isInFlight(h *hg.Handle) bool {
 	_, err := h.OutputRaw()
-	return code(err) == na.ErrBusy
+	return codeOf(err) == na.ErrBusy
 }
 
 func mercuryConcurrentCreate(t *testing.T, n *transports.Net) {
@@ -362,8 +362,8 @@ func mercuryConcurrentCreate(t *testing.T, n *transports.Net) {
 	for range chains {
 		require.NoError(t, p.handle(id).Forward(&openIn{"/x", 1}, next(links)))
 	}
-	concurrently(4, func(int) {
-		assert.NoError(t, await(p.octx, func() bool { return done.Load() == chains }))
+	runConcurrently(4, func(int) {
+		assert.NoError(t, driveUntil(p.octx, func() bool { return done.Load() == chains }))
 	})
 	require.Zero(t, p.octx.Stats().Handles)
 }
@@ -402,7 +402,7 @@ func mercurySelf(t *testing.T, n *transports.Net) {
 	h, err := p.tctx.Create(p.tctx.Self(), id)
 	require.NoError(t, err)
 	require.NoError(t, p.call(h, "self"))
-	big := oversize(p)
+	big := oversizeString(p)
 	require.NoError(t, p.call(h, big))
 	var out string
 	require.NoError(t, h.Output(&out))

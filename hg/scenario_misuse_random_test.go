@@ -25,11 +25,11 @@ var (
 	misuseSeed  = flag.Uint64("hg.misuse.seed", 0, "seed of TestMisuseAtRandom; 0: a random one")
 )
 
-// A misuseError is a program in which every goroutine makes any call at any time.
-type misuseError struct {
+// A misuseTest is a program in which every goroutine makes any call at any time.
+type misuseTest struct {
 	p    *pair
 	id   hg.ID
-	kept chan kept
+	kept chan keptRequest
 
 	steps, token, under atomic.Int64
 	asked, told         atomic.Int64 // callbacks of responses
@@ -37,16 +37,16 @@ type misuseError struct {
 	wrong               atomic.Pointer[error]
 }
 
-// A kept is a request and its input, for longer than either lasts.
-type kept struct {
+// A keptRequest is a request and its input, for longer than either lasts.
+type keptRequest struct {
 	hg.Request
 	in []byte
 }
 
-// A question is a call with a unique input. The lock is what a program needs that closes a handle
+// A misuseCall is a call with a unique input. The lock is what a program needs that closes a handle
 // while a callback looks at its output.
-type question struct {
-	m     *misuseError
+type misuseCall struct {
+	m     *misuseTest
 	token int64
 	mu    sync.Mutex // guards the fields below
 	h     *hg.Handle
@@ -54,13 +54,13 @@ type question struct {
 	ended int
 }
 
-func (m *misuseError) fail(format string, args ...any) {
+func (m *misuseTest) fail(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	m.wrong.CompareAndSwap(nil, &err)
 }
 
 // handler answers, or leaves that to other goroutines, or to none.
-func (m *misuseError) handler(r hg.Request) error {
+func (m *misuseTest) handler(r hg.Request) error {
 	var in []byte
 	if err := r.Input(&in); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (m *misuseError) handler(r hg.Request) error {
 		}
 	}
 	select {
-	case m.kept <- kept{r, in}:
+	case m.kept <- keptRequest{r, in}:
 	default:
 	}
 	switch token % 16 {
@@ -94,7 +94,7 @@ func (m *misuseError) handler(r hg.Request) error {
 }
 
 // answer gives r the answer to the question, and counts the callbacks.
-func (m *misuseError) answer(r hg.Request, question []byte) {
+func (m *misuseTest) answer(r hg.Request, question []byte) {
 	m.asked.Add(1)
 	if err := r.Respond(question, func(r hg.Request, err error) {
 		m.told.Add(1)
@@ -107,7 +107,7 @@ func (m *misuseError) answer(r hg.Request, question []byte) {
 }
 
 // step acts on requests that run, were answered, or serve another call by now.
-func (m *misuseError) step(rng *rand.Rand, r kept) {
+func (m *misuseTest) step(rng *rand.Rand, r keptRequest) {
 	switch rng.IntN(9) {
 	case 0, 1, 2:
 		m.answer(r.Request, r.in)
@@ -134,8 +134,8 @@ func (m *misuseError) step(rng *rand.Rand, r kept) {
 	}
 }
 
-// ask makes the next call of q's handle, and reports false if it makes one.
-func (q *question) ask() bool {
+// forward makes the next call of q's handle, and reports false if it makes one.
+func (q *misuseCall) forward() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.busy {
@@ -159,7 +159,7 @@ func (q *question) ask() bool {
 	return true
 }
 
-func (q *question) callback(h *hg.Handle, err error) {
+func (q *misuseCall) callback(h *hg.Handle, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	m := q.m
@@ -177,8 +177,8 @@ func (q *question) callback(h *hg.Handle, err error) {
 	m.under.Add(-1)
 }
 
-// meddle ends a call that is in flight, and reports false if there is none.
-func (q *question) meddle(rng *rand.Rand) bool {
+// endEarly ends a call that is in flight, and reports false if there is none.
+func (q *misuseCall) endEarly(rng *rand.Rand) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.h == nil || !q.busy {
@@ -198,7 +198,7 @@ func (q *question) meddle(rng *rand.Rand) bool {
 }
 
 // close closes the handle, and once more. Locked.
-func (q *question) close() {
+func (q *misuseCall) close() {
 	if err := q.h.Close(); err != nil {
 		q.m.fail("close: %w", err)
 	}
@@ -219,27 +219,27 @@ func TestMisuseAtRandom(t *testing.T) {
 	}
 	t.Logf("run again with -hg.misuse.seed=%d", seed)
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		m := &misuseError{p: newPair(t, n, hg.Config{Logger: slog.New(slog.DiscardHandler)}), kept: make(chan kept, 256)}
+		m := &misuseTest{p: newPair(t, n, hg.Config{Logger: slog.New(slog.DiscardHandler)}), kept: make(chan keptRequest, 256)}
 		m.id = m.p.rpc("any", m.handler)
 		steps := *misuseSteps
 		if n.Sim && !long.On { // eight goroutines and one that drives contend for the processors
 			steps /= 5
 		}
-		questions := make([]*question, 64)
+		questions := make([]*misuseCall, 64)
 		for i := range questions {
-			questions[i] = &question{m: m}
+			questions[i] = &misuseCall{m: m}
 		}
 		var all sync.WaitGroup
 		for g := range uint64(8) {
 			rng := rand.New(rand.NewPCG(seed, g))
 			all.Go(func() {
-				var mine []kept
+				var mine []keptRequest
 				for (m.steps.Load() < steps || m.answers.Load() == 0) && m.wrong.Load() == nil { // a handshake may take as long as all steps
 					did := false
 					if q := questions[rng.IntN(len(questions))]; rng.IntN(32) > 0 {
-						did = q.ask()
+						did = q.forward()
 					} else {
-						did = q.meddle(rng)
+						did = q.endEarly(rng)
 					}
 					select {
 					case r := <-m.kept:
@@ -286,7 +286,7 @@ func TestMisuseAtRandom(t *testing.T) {
 				q.close()
 			}
 		}
-		m.p.clean(0)
+		m.p.requireClean(0)
 		t.Logf("%d calls, %d answers, %d callbacks of responses", m.token.Load(), m.answers.Load(), m.told.Load())
 		require.Positive(t, m.answers.Load())
 	})

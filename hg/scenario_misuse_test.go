@@ -26,8 +26,8 @@ func TestRequestNeedsNoClose(t *testing.T) {
 	}
 }
 
-// ends requires that nothing can be done any more with a request.
-func ends(t *testing.T, r hg.Request) {
+// requireEnded requires that nothing can be done any more with a request.
+func requireEnded(t *testing.T, r hg.Request) {
 	t.Helper()
 	require.ErrorIs(t, r.Respond("late", nil), na.ErrAnswered)
 	require.ErrorIs(t, r.RespondRaw([]byte("late"), nil), na.ErrAnswered)
@@ -65,27 +65,27 @@ func TestKeptUntilAnother(t *testing.T) {
 		})
 		first, second := p.handle(id), p.handle(id)
 		require.ErrorIs(t, p.call(first, "first"), na.ErrNoResponse)
-		p.clean(2)
-		ends(t, kept[0])
-		ends(t, hg.Request{})
+		p.requireClean(2)
+		requireEnded(t, kept[0])
+		requireEnded(t, hg.Request{})
 		var o outcome
 		require.NoError(t, second.Forward("second", o.cb))
 		n.Until(func() bool { return len(kept) == 2 && p.tctx.Stats().Queued == 0 })
-		ends(t, kept[0])
+		requireEnded(t, kept[0])
 		var in string
 		require.NoError(t, kept[1].Input(&in))
 		require.Equal(t, "second", in)
 		require.Equal(t, "mine", kept[1].Data())
 		require.NoError(t, kept[1].Respond("for the second", nil))
-		ends(t, kept[0])
+		requireEnded(t, kept[0])
 		n.Until(func() bool { return o.calls > 0 })
 		require.NoError(t, o.err)
 		require.NoError(t, second.Output(&in))
 		require.Equal(t, "for the second", in)
 		require.NoError(t, first.Close())
 		require.NoError(t, second.Close())
-		p.clean(0)
-		ends(t, kept[1])
+		p.requireClean(0)
+		requireEnded(t, kept[1])
 	})
 }
 
@@ -122,7 +122,7 @@ func TestAnswerOfAnotherGoroutine(t *testing.T) {
 		close(let)
 		require.ErrorIs(t, <-said, na.ErrAnswered)
 		require.NoError(t, h.Close())
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -145,7 +145,7 @@ func TestAnsweredTwice(t *testing.T) {
 		require.Equal(t, "first", string(out))
 		require.NoError(t, h.Close())
 		require.EqualValues(t, 1, p.tctx.Stats().Late)
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -167,7 +167,7 @@ func TestClosedHandleStaysClosed(t *testing.T) {
 		h.Cancel()
 		h.Abandon()
 		p.roundTrip()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -191,7 +191,7 @@ func TestTraceOverwritesInput(t *testing.T) {
 		require.Equal(t, "secret", string(out))
 		require.Equal(t, "\xdb\xdb\xdb\xdb\xdb\xdb", string(kept))
 		require.NoError(t, h.Close())
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -237,10 +237,10 @@ func TestDetachedWithoutAnswer(t *testing.T) {
 				require.NoError(t, ctx.Err())
 				c.end(p, h)
 				n.Until(func() bool { return o.calls == 1 })
-				require.Equal(t, c.code, code(o.err))
+				require.Equal(t, c.code, codeOf(o.err))
 				n.Until(func() bool { return p.tctx.Stats().Handles == 0 && p.tctx.Stats().Active == 0 })
 				require.Error(t, ctx.Err())
-				ends(t, kept)
+				requireEnded(t, kept)
 				require.NoError(t, h.Close())
 			})
 		})
@@ -259,13 +259,13 @@ func TestDetachedDeadlineIsAnswered(t *testing.T) {
 		h.SetTimeout(300 * time.Millisecond) // a busy machine takes its time until the handler runs
 		var o outcome
 		require.NoError(t, h.Forward("x", o.cb))
-		p.deaf(func() bool { return ran })
-		p.deaf(func() bool { return p.tctx.Stats().Active == 0 })
-		ends(t, kept)
+		p.triggerTargetUntil(func() bool { return ran })
+		p.triggerTargetUntil(func() bool { return p.tctx.Stats().Active == 0 })
+		requireEnded(t, kept)
 		n.Until(func() bool { return o.calls == 1 })
-		require.Equal(t, hg.ErrTimeout, code(o.err))
+		require.Equal(t, hg.ErrTimeout, codeOf(o.err))
 		require.NoError(t, h.Close())
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 

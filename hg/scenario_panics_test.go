@@ -48,7 +48,7 @@ func TestForwardCallbackThatPanics(t *testing.T) {
 			}))
 			p.until(func() bool { return calls > 0 })
 			require.Equal(t, 1, calls)
-			p.clean(0)
+			p.requireClean(0)
 		}
 	})
 }
@@ -69,7 +69,7 @@ func TestRespondCallbackThatPanics(t *testing.T) {
 			require.NoError(t, o.err)
 			require.Zero(t, p.tctx.Stats().Active)
 			h.Close()
-			p.clean(0)
+			p.requireClean(0)
 		}
 	})
 }
@@ -90,7 +90,7 @@ func TestWithdrawCallbackThatPanics(t *testing.T) {
 			}
 			h.Close()
 			p.until(func() bool { return o.calls > 0 && calls == 3 })
-			p.clean(0)
+			p.requireClean(0)
 		}
 	})
 }
@@ -106,7 +106,7 @@ func TestHandlerErrorThatPanics(t *testing.T) {
 		p.until(func() bool { return o.calls > 0 })
 		require.ErrorIs(t, o.err, hg.ErrPanic)
 		h.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
@@ -120,12 +120,12 @@ func TestFaultFuncThatPanics(t *testing.T) {
 			for range 2 {
 				p.tctx.OnFault(func(na.Addr, error) { calls++; leave() })
 			}
-			var m mute
+			var m silentTarget
 			h := p.handle(p.rpc(name, m.handler))
 			require.NoError(t, h.Forward(nil, nil))
 			h.Close()
 			p.Until(func() bool { return len(m.kept) > 0 })
-			defer drop(m.kept[0])
+			defer releaseUnanswered(m.kept[0])
 			ctx := m.kept[0].Context()
 			p.octx.Close()
 			p.until(func() bool { return calls == 2 && ctx.Err() != nil })

@@ -56,7 +56,7 @@ func TestWaitersBesideWorkers(t *testing.T) {
 				b, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, 8))
 				assert.NoError(t, err)
 				assert.NoError(t, b.CloseWait(t.Context()))
-				for busy(h) {
+				for isInFlight(h) {
 					runtime.Gosched()
 				}
 			}
@@ -89,7 +89,7 @@ func TestAnswersPassQueuedRequests(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{SendQueue: 4}})
 		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Envelopes: 1}})
-		var m mute
+		var m silentTarget
 		_, err := p.origin.Register("back", m.handler)
 		require.NoError(t, err)
 		back, err := p.target.Register("back", nil)
@@ -148,7 +148,7 @@ func TestDifferentEagerSizes(t *testing.T) {
 				err := p.call(h, nil)
 				require.ErrorIs(t, err, hg.ErrHandler)
 				require.Contains(t, err.Error(), "why why")
-				p.clean(1)
+				p.requireClean(1)
 			})
 		}
 	})
@@ -159,7 +159,7 @@ func TestDifferentEagerSizes(t *testing.T) {
 func TestRespondOnceMoreOnlyAfterCallback(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h, s, o := p.forwardMute()
+		h, s, o := p.forwardUnanswered()
 		defer h.Close()
 		calls := 0
 		require.NoError(t, s.Respond("first", func(hg.Request, error) { calls++ }))
@@ -167,45 +167,45 @@ func TestRespondOnceMoreOnlyAfterCallback(t *testing.T) {
 		require.ErrorIs(t, s.Respond("second", nil), na.ErrAnswered)
 		p.tctx.Trigger(0)
 		require.Equal(t, 1, calls)
-		drop(s)
+		releaseUnanswered(s)
 		n.Until(func() bool { return o.calls == 1 })
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 
-// curious looks at its handle while it is encoded.
-type curious struct{ h interface{ Peer() na.Addr } }
+// peerReader looks at its handle while it is encoded.
+type peerReader struct{ h interface{ Peer() na.Addr } }
 
-func (c curious) MarshalBinary() ([]byte, error) { return []byte(c.h.Peer().String()), nil }
+func (c peerReader) MarshalBinary() ([]byte, error) { return []byte(c.h.Peer().String()), nil }
 
 // TestEncoderMayUseItsHandle checks that encoders do not run with the handle's lock held.
 func TestEncoderMayUseItsHandle(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("addr", func(h hg.Request) error { return h.Respond(curious{h}, nil) }))
+		h := p.handle(p.rpc("addr", func(h hg.Request) error { return h.Respond(peerReader{h}, nil) }))
 		defer h.Close()
-		require.NoError(t, p.call(h, curious{h}))
+		require.NoError(t, p.call(h, peerReader{h}))
 		var out []byte
 		require.NoError(t, h.Output(&out))
 		require.NotEmpty(t, out)
 	})
 }
 
-// panics does so while it is encoded.
-type panics struct{}
+// panickingInput does so while it is encoded.
+type panickingInput struct{}
 
-func (panics) MarshalBinary() ([]byte, error) { panic("cannot") }
+func (panickingInput) MarshalBinary() ([]byte, error) { panic("cannot") }
 
 func TestEncoderThatPanics(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("bad", func(h hg.Request) error { return h.Respond(panics{}, nil) }))
+		h := p.handle(p.rpc("bad", func(h hg.Request) error { return h.Respond(panickingInput{}, nil) }))
 		defer h.Close()
-		require.Panics(t, func() { _ = h.Forward(panics{}, nil) })
+		require.Panics(t, func() { _ = h.Forward(panickingInput{}, nil) })
 		require.ErrorIs(t, p.call(h, nil), hg.ErrPanic)
 		require.NoError(t, h.Reset(p.target.Addr(), p.rpc("echo", echo)))
 		require.NoError(t, p.call(h, "usable"))
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 
@@ -255,7 +255,7 @@ func TestNoOutputOfRefusedForward(t *testing.T) {
 func TestLoanOfRecalledResponse(t *testing.T) {
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h, s, o := p.forwardMute()
+		h, s, o := p.forwardUnanswered()
 		defer h.Close()
 		nctx := p.tctx.NA()
 		last := false
@@ -280,14 +280,14 @@ func TestLoanOfRecalledResponse(t *testing.T) {
 		nctx.Upper().Uncork()
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
-		p.clean(1)
+		p.requireClean(1)
 	})
 }
 
-// slow is encoded when the test allows it.
-type slow struct{ inside, release chan struct{} }
+// blockingInput is encoded when the test allows it.
+type blockingInput struct{ inside, release chan struct{} }
 
-func (s slow) MarshalBinary() ([]byte, error) {
+func (s blockingInput) MarshalBinary() ([]byte, error) {
 	close(s.inside)
 	<-s.release
 	return []byte("slow"), nil
@@ -298,11 +298,11 @@ func (s slow) MarshalBinary() ([]byte, error) {
 func TestHandlerReturnsWhileAnswering(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		v := slow{make(chan struct{}), make(chan struct{})}
+		v := blockingInput{make(chan struct{}), make(chan struct{})}
 		var answering sync.WaitGroup
 		ran := false
 		h := p.handle(p.rpc("slow", func(h hg.Request) error {
-			detached(h)
+			detach(h)
 			answering.Go(func() {
 				assert.NoError(t, h.Respond(v, nil))
 			})
@@ -313,11 +313,11 @@ func TestHandlerReturnsWhileAnswering(t *testing.T) {
 		defer h.Close()
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
-		p.deaf(func() bool { return ran })
+		p.triggerTargetUntil(func() bool { return ran })
 		close(v.release)
 		answering.Wait()
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
-		p.clean(1)
+		p.requireClean(1)
 	})
 }

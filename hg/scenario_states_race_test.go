@@ -12,9 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// alone returns a context, an RPC and the address of a target that does not exist: the parts of
+// newIsolatedContext returns a context, an RPC and the address of a target that does not exist: the parts of
 // calls end as a test sets.
-func alone(t *testing.T) (cls *Class, c *Context, id ID, there na.Addr) {
+func newIsolatedContext(t *testing.T) (cls *Class, c *Context, id ID, there na.Addr) {
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	t.Cleanup(w.Close)
 	cls, err := Open("sim://here", Config{Codec: codec.Raw, NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}})
@@ -32,16 +32,16 @@ func alone(t *testing.T) (cls *Class, c *Context, id ID, there na.Addr) {
 // them in either. Few runs reach all orders, so here the parts are ended by hand; the operations
 // below them are not changed, and never triggered.
 func TestEveryOrderOfParts(t *testing.T) {
-	cls, c, id, there := alone(t)
-	requests := arriveFrom(t, c, 1, 2)
+	cls, c, id, there := newIsolatedContext(t)
+	requests := receiveFrom(t, c, 1, 2)
 	c.nctx.Disconnect(requests[0].From, nil) // no request can be answered
 
 	var (
 		failed = na.Result{Err: na.ErrPeerLost, Fate: na.MaybeRan}
 		fails  = func(k *call) { k.onOpEnded(nil, failed) }
-		answer = func(k *call) { k.onOpEnded(nil, receive(k, there, 0, nil)) }
+		answer = func(k *call) { k.onOpEnded(nil, receiveResponse(k, there, 0, nil)) }
 		large  = func(k *call) {
-			k.onOpEnded(nil, receive(k, there, 1<<20, na.Key{Len: 1 << 20, Access: na.ReadOnly}.Append(nil)))
+			k.onOpEnded(nil, receiveResponse(k, there, 1<<20, na.Key{Len: 1 << 20, Access: na.ReadOnly}.Append(nil)))
 		}
 		unlent   = func(k *call) { k.loan.onEnded(nil, na.Result{}) }
 		late     = func(k *call) { k.onTimer(nil, na.Result{}) }
@@ -113,7 +113,7 @@ func TestEveryOrderOfParts(t *testing.T) {
 // TestAnswerBeatsIndeterminate checks that a withdraw without an answer is too late when the answer
 // to the call is there already, and only then: an unknown outcome ends with an error.
 func TestAnswerBeatsIndeterminate(t *testing.T) {
-	_, c, id, there := alone(t)
+	_, c, id, there := newIsolatedContext(t)
 	var (
 		lost     = na.Result{Err: na.ErrPeerLost, Fate: na.MaybeRan}
 		withdraw = func(k *call) { require.NoError(t, k.h.Withdraw(0, nil)) }
@@ -140,7 +140,7 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 			require.Less(t, wd.phase, withdrawalSettled, name)
 			end := lost
 			if i == 0 {
-				end = receive(h.call, there, 0, nil)
+				end = receiveResponse(h.call, there, 0, nil)
 			}
 			h.call.onOpEnded(nil, end)
 			require.Equal(t, withdrawalSettled, wd.phase, name)
@@ -182,7 +182,7 @@ func TestAnswerOfDestroyedRequest(t *testing.T) {
 	require.NoError(t, h.Withdraw(0, nil))
 	wd := h.call.withdrawal
 	require.Equal(t, withdrawalAsking, wd.phase)
-	h.call.onOpEnded(nil, receive(h.call, there, 0, nil)) // the answer
+	h.call.onOpEnded(nil, receiveResponse(h.call, there, 0, nil)) // the answer
 	require.Equal(t, withdrawalAsking, wd.phase)
 	wd.onAnswer(nil, na.Result{Addr: there}) // and: it was destroyed
 	require.Equal(t, withdrawalSettled, wd.phase)
@@ -190,8 +190,8 @@ func TestAnswerOfDestroyedRequest(t *testing.T) {
 	require.False(t, c.nctx.Connected(there), "the session with a peer that lies")
 }
 
-// arriveFrom has a peer send c a message with each tag, and returns them as they were before a Trigger of c.
-func arriveFrom(t *testing.T, c *Context, tags ...na.Tag) (all []*na.Envelope) {
+// receiveFrom has a peer send c a message with each tag, and returns them as they were before a Trigger of c.
+func receiveFrom(t *testing.T, c *Context, tags ...na.Tag) (all []*na.Envelope) {
 	cls, err := na.Open("sim://origin", na.Config{Plugins: c.nctx.Class().Config().Plugins})
 	require.NoError(t, err)
 	origin, err := cls.NewContext()
@@ -211,8 +211,8 @@ func arriveFrom(t *testing.T, c *Context, tags ...na.Tag) (all []*na.Envelope) {
 	return all
 }
 
-// receive puts a response of size bytes into the buffer of k.
-func receive(k *call, from na.Addr, size uint64, payload []byte) na.Result {
+// receiveResponse puts a response of size bytes into the buffer of k.
+func receiveResponse(k *call, from na.Addr, size uint64, payload []byte) na.Result {
 	resp := response{fate: na.Ran, size: size}
 	if size > 0 {
 		resp.flags, resp.codec = flagMore, codec.RawID

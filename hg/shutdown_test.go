@@ -17,11 +17,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// lingering returns a Config whose Shutdown waits for d.
-func lingering(d time.Duration) hg.Config { return hg.Config{NA: na.Config{Linger: d}} }
+// lingerConfig returns a Config whose Shutdown waits for d.
+func lingerConfig(d time.Duration) hg.Config { return hg.Config{NA: na.Config{Linger: d}} }
 
-// left returns the error of a Shutdown as its type.
-func left(t *testing.T, err error) *hg.ShutdownError {
+// shutdownError returns the error of a Shutdown as its type.
+func shutdownError(t *testing.T, err error) *hg.ShutdownError {
 	t.Helper()
 	var e *hg.ShutdownError
 	require.ErrorAs(t, err, &e)
@@ -32,10 +32,10 @@ func left(t *testing.T, err error) *hg.ShutdownError {
 // handler yet, new requests and new peers are refused.
 func TestShutdownDrains(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		cfg := lingering(20 * time.Second)
+		cfg := lingerConfig(20 * time.Second)
 		cfg.MaxActive = 1
 		p := newPair(t, n, cfg)
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		type end struct {
 			who int
@@ -80,8 +80,8 @@ func TestShutdownDrains(t *testing.T) {
 		}
 		require.Len(t, errs, 4)
 		require.NoError(t, errs[0], "the handler that ran")
-		said(t, errs[1], hg.ErrDraining)
-		said(t, errs[2], hg.ErrDraining)
+		requireCode(t, errs[1], hg.ErrDraining)
+		requireCode(t, errs[2], hg.ErrDraining)
 		require.ErrorIs(t, errs[3], hg.ErrUnreachable, "the peer that came")
 		for _, err := range errs {
 			if err != nil {
@@ -100,11 +100,11 @@ func TestShutdownDrains(t *testing.T) {
 func TestShutdownOfOneContext(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		cfg := lingering(20 * time.Second)
+		cfg := lingerConfig(20 * time.Second)
 		cfg.MaxActive = 1
 		p := newPair(t, n, cfg)
 		other := n.Context(p.target)
-		var k keeper
+		var k holdingTarget
 		keep, id := p.rpc("keep", k.handler), p.rpc("echo", echo)
 		mem, err := p.target.NA().Register(na.ReadOnly, make([]byte, 8))
 		require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestShutdownOfOneContext(t *testing.T) {
 		require.True(t, p.tctx.NA().Closed())
 		n.Until(func() bool { return outs[0].calls == 1 && outs[1].calls == 1 })
 		require.NoError(t, outs[0].err, "the handler that ran")
-		said(t, outs[1].err, hg.ErrDraining)
+		requireCode(t, outs[1].err, hg.ErrDraining)
 
 		h, err := p.octx.Create(other.Self(), id)
 		require.NoError(t, err)
@@ -148,8 +148,8 @@ func TestShutdownLingers(t *testing.T) {
 }
 
 func shutdownLingers(t *testing.T, n *transports.Net, linger time.Duration) {
-	p := newPair(t, n, lingering(linger))
-	var k keeper
+	p := newPair(t, n, lingerConfig(linger))
+	var k holdingTarget
 	var ctxs []context.Context
 	id := p.rpc("keep", func(h hg.Request) error {
 		ctxs = append(ctxs, h.Context())
@@ -173,7 +173,7 @@ func shutdownLingers(t *testing.T, n *transports.Net, linger time.Duration) {
 		require.ErrorIs(t, err, hg.ErrTimeout)
 		return err
 	}
-	e := left(t, bounded(p.origin.Shutdown))
+	e := shutdownError(t, bounded(p.origin.Shutdown))
 	require.Equal(t, calls, e.Calls)
 	require.Zero(t, e.Handles+e.Handlers)
 	require.True(t, p.origin.NA().Closed())
@@ -194,8 +194,8 @@ func shutdownLingers(t *testing.T, n *transports.Net, linger time.Duration) {
 // TestShutdownAtOnce checks that Shutdown with a context that has ended cancels at once.
 func TestShutdownAtOnce(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		p := newPair(t, n, lingering(time.Hour))
-		var k keeper
+		p := newPair(t, n, lingerConfig(time.Hour))
+		var k holdingTarget
 		h := p.handle(p.rpc("keep", k.handler))
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
@@ -206,7 +206,7 @@ func TestShutdownAtOnce(t *testing.T) {
 		cancel(cause)
 		err := p.origin.Shutdown(ctx)
 		require.ErrorIs(t, err, cause)
-		require.Equal(t, 1, left(t, err).Calls)
+		require.Equal(t, 1, shutdownError(t, err).Calls)
 		require.Equal(t, 1, o.calls)
 		require.ErrorIs(t, o.err, hg.ErrClosed)
 		require.True(t, p.origin.NA().Closed())
@@ -220,11 +220,11 @@ func TestShutdownAtOnce(t *testing.T) {
 // answer then still arrives.
 func TestShutdownEndsHandlers(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		p := newPair(t, n, lingering(time.Hour))
+		p := newPair(t, n, lingerConfig(time.Hour))
 		var cause error
 		begun := false
 		id := p.rpc("wait", func(h hg.Request) error {
-			detached(h)
+			detach(h)
 			begun = true
 			context.AfterFunc(h.Context(), func() {
 				cause = context.Cause(h.Context())
@@ -242,7 +242,7 @@ func TestShutdownEndsHandlers(t *testing.T) {
 		require.ErrorIs(t, p.target.Shutdown(ctx), context.Canceled)
 		require.ErrorIs(t, cause, hg.ErrClosed)
 		n.Until(func() bool { return o.calls == 1 })
-		said(t, o.err, hg.ErrAgain)
+		requireCode(t, o.err, hg.ErrAgain)
 		require.ErrorContains(t, o.err, "ask another")
 	})
 }
@@ -251,8 +251,8 @@ func TestShutdownEndsHandlers(t *testing.T) {
 // that it ends (F51).
 func TestShutdownRefusesNew(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		p := newPair(t, n, lingering(20*time.Millisecond))
-		var k keeper
+		p := newPair(t, n, lingerConfig(20*time.Millisecond))
+		var k holdingTarget
 		keep, other := p.rpc("keep", k.handler), p.rpc("echo", echo)
 		const calls = 50
 		ran := 0
@@ -272,13 +272,13 @@ func TestShutdownRefusesNew(t *testing.T) {
 			require.NoError(t, p.handle(keep).Forward(nil, again))
 		}
 		n.Until(func() bool { return len(k.kept) > 0 })
-		require.Equal(t, calls, left(t, p.origin.Shutdown(context.Background())).Calls)
+		require.Equal(t, calls, shutdownError(t, p.origin.Shutdown(context.Background())).Calls)
 		require.Equal(t, calls, ran)
 		require.True(t, p.origin.NA().Closed())
 		_, err := p.origin.NewContext()
 		require.ErrorIs(t, err, hg.ErrClosed)
 		for _, h := range k.kept {
-			drop(h)
+			releaseUnanswered(h)
 		}
 	})
 }
@@ -297,7 +297,7 @@ func TestHandleNeverClosed(t *testing.T) {
 			handles = append(handles, h)
 		}
 		require.NoError(t, p.call(handles[0], "x"))
-		e := left(t, p.origin.Shutdown(context.Background()))
+		e := shutdownError(t, p.origin.Shutdown(context.Background()))
 		require.Equal(t, 100, e.Handles)
 		require.Len(t, e.Open, 32)
 		require.Contains(t, e.Open[0], "handle of echo is not closed, made at ")
@@ -317,7 +317,7 @@ func TestHandleNeverClosed(t *testing.T) {
 func TestShutdownBothSides(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		cfg := lingering(50 * time.Millisecond)
+		cfg := lingerConfig(50 * time.Millisecond)
 		a, actx := n.Target(cfg)
 		b, bctx := n.Target(cfg)
 		var mu sync.Mutex
@@ -325,7 +325,7 @@ func TestShutdownBothSides(t *testing.T) {
 		keep := func(h hg.Request) error {
 			mu.Lock()
 			defer mu.Unlock()
-			kept = append(kept, detached(h))
+			kept = append(kept, detach(h))
 			return nil
 		}
 		for _, cls := range []*hg.Class{a, b} {
@@ -353,13 +353,13 @@ func TestShutdownBothSides(t *testing.T) {
 			go func() { errs <- cls.Shutdown(context.Background()) }()
 		}
 		for range 2 {
-			require.Equal(t, calls, left(t, <-errs).Handlers)
+			require.Equal(t, calls, shutdownError(t, <-errs).Handlers)
 		}
 		require.EqualValues(t, 2*calls, ended.Load())
 		require.True(t, a.NA().Closed())
 		require.True(t, b.NA().Closed())
 		for _, h := range kept {
-			drop(h)
+			releaseUnanswered(h)
 		}
 	})
 }
@@ -368,7 +368,7 @@ func TestShutdownBothSides(t *testing.T) {
 // either side from ending (F54).
 func TestUnknownRPCThenShutdown(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		p := newPair(t, n, lingering(time.Minute))
+		p := newPair(t, n, lingerConfig(time.Minute))
 		for _, c := range []struct {
 			name   string
 			oneWay bool
@@ -379,7 +379,7 @@ func TestUnknownRPCThenShutdown(t *testing.T) {
 			h := p.handle(id)
 			switch err := p.call(h, make([]byte, c.size)); {
 			case !c.oneWay:
-				said(t, err, hg.ErrNoMethod)
+				requireCode(t, err, hg.ErrNoMethod)
 				require.Equal(t, na.NotRun, hg.FateOf(err))
 			case c.size == 1:
 				require.NoError(t, err)
@@ -405,10 +405,10 @@ func TestShutdownSendsAnswers(t *testing.T) {
 }
 
 func shutdownSendsAnswers(t *testing.T, n *transports.Net, ctx context.Context) {
-	cfg := lingering(time.Minute)
+	cfg := lingerConfig(time.Minute)
 	cfg.NA.Envelopes, cfg.NA.Eager = 256, 16<<10
 	p := newPair(t, n, cfg)
-	var k keeper
+	var k holdingTarget
 	id := p.rpc("keep", k.handler)
 	const calls = 128
 	outs := make([]outcome, calls)
@@ -453,7 +453,7 @@ func TestH17(t *testing.T) {
 		t.Run(how.name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{})
-				var k keeper
+				var k holdingTarget
 				id := p.rpc("keep", k.handler)
 				var entered, returned atomic.Int32
 				for i := range calls {
@@ -476,7 +476,7 @@ func TestH17(t *testing.T) {
 				require.EqualValues(t, calls, returned.Load(), "callbacks that have returned")
 				require.Zero(t, p.octx.Stats().Handles)
 				for _, h := range k.kept {
-					drop(h)
+					releaseUnanswered(h)
 				}
 			})
 		})
@@ -523,7 +523,7 @@ func TestClosedWaitsForCallbacks(t *testing.T) {
 		require.NoError(t, cls.Close())
 		err := cls.Shutdown(context.Background())
 		require.False(t, cls.NA().Closed())
-		require.EqualValues(t, 1, left(t, err).Callbacks)
+		require.EqualValues(t, 1, shutdownError(t, err).Callbacks)
 		close(leave)
 		<-ended
 		require.NoError(t, cls.Shutdown(context.Background()))
@@ -562,7 +562,7 @@ func TestShutdownWithFaultsQueued(t *testing.T) {
 		h := p.handle(p.rpc("who", func(r hg.Request) error { peer = r.Peer(); return r.Respond(nil, nil) }))
 		require.NoError(t, p.call(h, nil))
 		require.NoError(t, h.Close())
-		p.clean(0)
+		p.requireClean(0)
 		lost := 0
 		p.tctx.OnFault(func(na.Addr, error) { lost++ })
 		require.NoError(t, other.Post(func() { p.tctx.NA().Disconnect(peer, hg.ErrPeerLost) })) // inside Shutdown

@@ -19,14 +19,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// notConfirmed returns the number of messages that a Shutdown reports as not confirmed by peers,
+// unconfirmedCount returns the number of messages that a Shutdown reports as not confirmed by peers,
 // and requires that it reports nothing else.
-func notConfirmed(t *testing.T, err error) int {
+func unconfirmedCount(t *testing.T, err error) int {
 	t.Helper()
 	if err == nil {
 		return 0
 	}
-	e := left(t, err)
+	e := shutdownError(t, err)
 	require.Equal(t, &hg.ShutdownError{Unconfirmed: e.Unconfirmed, Open: e.Open, Err: e.Err}, e)
 	require.NotEmpty(t, e.Open)
 	return e.Unconfirmed
@@ -48,9 +48,9 @@ func TestShutdownOverASlowPath(t *testing.T) {
 						require.NoError(t, err)
 						t.Cleanup(between.Close)
 						if who == "target" {
-							slowAnswers(t, p, na.MakeAddr("udp://"+between.Addr().String(), 0))
+							shutdownAfterAnswers(t, p, na.MakeAddr("udp://"+between.Addr().String(), 0))
 						} else {
-							slowNotes(t, p, na.MakeAddr("udp://"+between.Addr().String(), 0))
+							shutdownAfterOneWays(t, p, na.MakeAddr("udp://"+between.Addr().String(), 0))
 						}
 					})
 				})
@@ -59,10 +59,10 @@ func TestShutdownOverASlowPath(t *testing.T) {
 	}
 }
 
-// slowAnswers has the target shut down when it has answered thirty calls.
-func slowAnswers(t *testing.T, p *pair, to na.Addr) {
+// shutdownAfterAnswers has the target shut down when it has answered thirty calls.
+func shutdownAfterAnswers(t *testing.T, p *pair, to na.Addr) {
 	const calls = 30
-	var k keeper
+	var k holdingTarget
 	id := p.rpc("keep", k.handler)
 	ends, handles := make(chan error, calls), []*hg.Handle{}
 	for range calls {
@@ -80,7 +80,7 @@ func slowAnswers(t *testing.T, p *pair, to na.Addr) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	missing := notConfirmed(t, p.target.Shutdown(ctx))
+	missing := unconfirmedCount(t, p.target.Shutdown(ctx))
 	for range calls {
 		if err := <-ends; err != nil {
 			missing--
@@ -93,8 +93,8 @@ func slowAnswers(t *testing.T, p *pair, to na.Addr) {
 	}
 }
 
-// slowNotes has the origin shut down when it has sent twenty one-way calls.
-func slowNotes(t *testing.T, p *pair, to na.Addr) {
+// shutdownAfterOneWays has the origin shut down when it has sent twenty one-way calls.
+func shutdownAfterOneWays(t *testing.T, p *pair, to na.Addr) {
 	const calls = 20
 	arrived := make(chan struct{}, calls)
 	id := p.oneWay("note", func(hg.Request) error { arrived <- struct{}{}; return nil })
@@ -109,7 +109,7 @@ func slowNotes(t *testing.T, p *pair, to na.Addr) {
 	p.Serve(p.tctx, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	missing := notConfirmed(t, p.origin.Shutdown(ctx))
+	missing := unconfirmedCount(t, p.origin.Shutdown(ctx))
 	for range calls - missing {
 		<-arrived
 	}
@@ -120,8 +120,8 @@ func slowNotes(t *testing.T, p *pair, to na.Addr) {
 func TestShutdownOverASlowerPath(t *testing.T) {
 	t.Parallel()
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
-		p := newPair(t, n, lingering(time.Minute))
-		var k keeper
+		p := newPair(t, n, lingerConfig(time.Minute))
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		outs := make([]outcome, 30)
 		for i := range outs {
@@ -160,8 +160,8 @@ func TestShutdownUnconfirmedAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			transports.Virtual(t, func(t *testing.T, n *transports.Net) {
-				p := newPair(t, n, lingering(c.linger))
-				var k keeper
+				p := newPair(t, n, lingerConfig(c.linger))
+				var k holdingTarget
 				id := p.rpc("keep", k.handler)
 				outs := make([]outcome, 30)
 				for i := range outs {
@@ -179,7 +179,7 @@ func TestShutdownUnconfirmedAnswers(t *testing.T) {
 				begun := p.tctx.Now()
 				err := p.target.Shutdown(context.Background())
 				require.LessOrEqual(t, p.tctx.Now()-begun, c.most)
-				require.Equal(t, len(outs), notConfirmed(t, err))
+				require.Equal(t, len(outs), unconfirmedCount(t, err))
 				require.ErrorIs(t, err, c.err)
 				require.ErrorContains(t, err, "30 unconfirmed messages left (30 not confirmed by sim://origin)")
 			})
@@ -216,7 +216,7 @@ func TestShutdownCountsLostOneWays(t *testing.T) {
 		require.ErrorIs(t, o.err, hg.ErrPeerLost)
 		h.Close()
 		err := p.origin.Shutdown(context.Background())
-		require.Equal(t, 5, notConfirmed(t, err))
+		require.Equal(t, 5, unconfirmedCount(t, err))
 		require.ErrorIs(t, err, hg.ErrPeerLost)
 		require.ErrorContains(t, err, "5 not confirmed by "+p.target.Addr().String())
 	})
@@ -227,7 +227,7 @@ func TestShutdownCountsLostOneWays(t *testing.T) {
 func TestShutdownConfirmsBesideAHandler(t *testing.T) {
 	t.Parallel()
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
-		p := newPair(t, n, lingering(-1))
+		p := newPair(t, n, lingerConfig(-1))
 		begun, release := make(chan struct{}), make(chan struct{})
 		defer close(release)
 		stuck := p.rpc("stuck", func(h hg.Request) error { close(begun); <-release; return nil })
@@ -243,7 +243,7 @@ func TestShutdownConfirmsBesideAHandler(t *testing.T) {
 		defer h.Close()
 		require.NoError(t, h.Forward(nil, func(*hg.Handle, error) {}))
 		<-begun
-		e := left(t, p.target.Shutdown(context.Background()))
+		e := shutdownError(t, p.target.Shutdown(context.Background()))
 		require.Equal(t, 1, e.Handlers)
 		require.Zero(t, e.Unconfirmed)
 		require.Equal(t, "handler of stuck has not answered", e.Open[0])

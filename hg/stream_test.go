@@ -20,16 +20,16 @@ var (
 	down = hg.StreamSpec{}
 )
 
-// streaming is a handle for calls of a new RPC with streams.
-func (p *pair) streaming(handler hg.Handler, specs ...hg.StreamSpec) *hg.Handle {
+// newStreamHandle is a handle for calls of a new RPC with streams.
+func (p *pair) newStreamHandle(handler hg.Handler, specs ...hg.StreamSpec) *hg.Handle {
 	p.t.Helper()
 	h := p.handle(p.rpc("stream", handler))
 	require.NoError(p.t, h.SetStreams(specs...))
 	return h
 }
 
-// writer writes data to a stream with callbacks, and calls done then.
-func writer(s *hg.Stream, data []byte, done func()) {
+// writeStream writes data to a stream with callbacks, and calls done then.
+func writeStream(s *hg.Stream, data []byte, done func()) {
 	step := func() {
 		for len(data) > 0 {
 			n, err := s.Write(data)
@@ -45,9 +45,9 @@ func writer(s *hg.Stream, data []byte, done func()) {
 	step()
 }
 
-// reader reads a stream with callbacks, and calls done with the bytes that have arrived, and the
+// readStream reads a stream with callbacks, and calls done with the bytes that have arrived, and the
 // error that has ended it.
-func reader(s *hg.Stream, done func(data []byte, err error)) {
+func readStream(s *hg.Stream, done func(data []byte, err error)) {
 	var data []byte
 	step := func() {
 		for {
@@ -72,12 +72,12 @@ func reader(s *hg.Stream, done func(data []byte, err error)) {
 // readAll reads a stream until it ends.
 func (p *pair) readAll(s *hg.Stream) (data []byte, err error) {
 	p.t.Helper()
-	reader(s, func(b []byte, e error) { data, err = b, e })
+	readStream(s, func(b []byte, e error) { data, err = b, e })
 	p.Until(func() bool { return err != nil })
 	return data, err
 }
 
-func bytesOf(n int) []byte {
+func testBytes(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = byte(i>>8 ^ i)
@@ -85,8 +85,8 @@ func bytesOf(n int) []byte {
 	return b
 }
 
-// noStreams requires that neither side keeps a stream.
-func (p *pair) noStreams() {
+// requireNoStreams requires that neither side keeps a stream.
+func (p *pair) requireNoStreams() {
 	p.t.Helper()
 	for _, hctx := range []*hg.Context{p.octx, p.tctx} {
 		p.Until(func() bool { return hctx.Stats().NA.Streams == 0 })
@@ -97,25 +97,25 @@ func (p *pair) noStreams() {
 func TestStreamsEcho(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.streaming(func(r hg.Request) error {
-			r = detached(r)
+		h := p.newStreamHandle(func(r hg.Request) error {
+			r = detach(r)
 			in, out := r.Stream(0), r.Stream(1)
 			require.Equal(t, []hg.StreamSpec{up, down}, r.Streams())
 			require.Nil(t, r.Stream(2))
-			reader(in, func(got []byte, err error) {
+			readStream(in, func(got []byte, err error) {
 				require.ErrorIs(t, err, io.EOF)
-				writer(out, got, func() { require.NoError(t, r.RespondRaw([]byte("answer"), nil)) })
+				writeStream(out, got, func() { require.NoError(t, r.RespondRaw([]byte("answer"), nil)) })
 			})
 			return nil
 		}, up, down)
 		for _, size := range []int{0, 1, 70_000, 500_000} {
 			var o outcome
-			meta, err := hg.Metadata{}.With("a", string(bytesOf(size%1000)))
+			meta, err := hg.Metadata{}.With("a", string(testBytes(size%1000)))
 			require.NoError(t, err)
 			require.NoError(t, h.SetMeta(meta))
-			require.NoError(t, h.ForwardRaw(bytesOf(size/3), o.cb))
-			data, s := bytesOf(size), h.Stream(0)
-			writer(s, data, s.CloseWrite)
+			require.NoError(t, h.ForwardRaw(testBytes(size/3), o.cb))
+			data, s := testBytes(size), h.Stream(0)
+			writeStream(s, data, s.CloseWrite)
 			back, err := p.readAll(h.Stream(1))
 			require.ErrorIs(t, err, io.EOF)
 			require.True(t, bytes.Equal(data, back))
@@ -131,8 +131,8 @@ func TestStreamsEcho(t *testing.T) {
 		require.Nil(t, h.Stream(0))
 		_, err := s.Next()
 		require.ErrorIs(t, err, hg.ErrInvalid)
-		p.noStreams()
-		p.clean(0)
+		p.requireNoStreams()
+		p.requireClean(0)
 	})
 }
 
@@ -140,7 +140,7 @@ func TestStreamsEcho(t *testing.T) {
 func TestStreamsBlocking(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.streaming(func(r hg.Request) error {
+		h := p.newStreamHandle(func(r hg.Request) error {
 			for buf := make([]byte, 1000); ; {
 				k, err := r.Stream(0).ReadContext(r.Context(), buf)
 				if errors.Is(err, io.EOF) {
@@ -158,7 +158,7 @@ func TestStreamsBlocking(t *testing.T) {
 		n.Serve(p.tctx, 1)
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		data, ctx := bytesOf(200_000), t.Context()
+		data, ctx := testBytes(200_000), t.Context()
 		wrote := make(chan error)
 		go func() {
 			_, err := h.Stream(0).WriteContext(ctx, data)
@@ -196,7 +196,7 @@ func TestStreamsEndWithTheHandler(t *testing.T) {
 		for _, says := range []error{nil, hg.Errorf(hg.ErrNotFound, "no such row")} {
 			p := newPair(t, n, hg.Config{})
 			var kept [2]*hg.Stream
-			h := p.streaming(func(r hg.Request) error {
+			h := p.newStreamHandle(func(r hg.Request) error {
 				kept = [2]*hg.Stream{r.Stream(0), r.Stream(1)}
 				_, err := r.Stream(1).Write([]byte("row"))
 				require.NoError(t, err)
@@ -225,8 +225,8 @@ func TestStreamsEndWithTheHandler(t *testing.T) {
 			_, err = kept[1].Write([]byte("late"))
 			require.ErrorContains(t, err, "the handler has returned")
 			require.NoError(t, h.Close())
-			p.noStreams()
-			p.clean(0)
+			p.requireNoStreams()
+			p.requireClean(0)
 		}
 	})
 }
@@ -248,9 +248,9 @@ func TestStreamsEndWithTheCall(t *testing.T) {
 			var r hg.Request
 			var said error
 			var there [2]*hg.Stream
-			h := p.streaming(func(q hg.Request) error {
-				r, there = detached(q), [2]*hg.Stream{q.Stream(0), q.Stream(1)}
-				reader(there[0], func(_ []byte, err error) { said = err })
+			h := p.newStreamHandle(func(q hg.Request) error {
+				r, there = detach(q), [2]*hg.Stream{q.Stream(0), q.Stream(1)}
+				readStream(there[0], func(_ []byte, err error) { said = err })
 				return nil
 			}, up, down)
 			if c.name == "Timeout" {
@@ -259,7 +259,7 @@ func TestStreamsEndWithTheCall(t *testing.T) {
 			var o outcome
 			var here error
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
-			reader(h.Stream(1), func(_ []byte, err error) { here = err })
+			readStream(h.Stream(1), func(_ []byte, err error) { here = err })
 			n.Until(func() bool { return there[0] != nil })
 			c.end(h)
 			_, err := h.Stream(0).Write([]byte("x"))
@@ -277,8 +277,8 @@ func TestStreamsEndWithTheCall(t *testing.T) {
 			require.ErrorIs(t, err, c.code)
 			_ = r.RespondRaw(nil, nil)
 			require.NoError(t, h.Close())
-			p.noStreams()
-			p.clean(0)
+			p.requireNoStreams()
+			p.requireClean(0)
 		}
 	})
 }
@@ -288,7 +288,7 @@ func TestStreamsEndWithTheCall(t *testing.T) {
 func TestStreamsOfAHandlerThatIsLate(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.streaming(func(r hg.Request) error {
+		h := p.newStreamHandle(func(r hg.Request) error {
 			ctx := r.Context()
 			_, _ = r.Stream(0).Write([]byte("row"))
 			require.ErrorIs(t, p.tctx.Wait(ctx, func() bool { return false }), hg.ErrTimeout)
@@ -302,8 +302,8 @@ func TestStreamsOfAHandlerThatIsLate(t *testing.T) {
 		n.Until(func() bool { return o.calls == 1 })
 		require.ErrorIs(t, o.err, hg.ErrTimeout)
 		require.NoError(t, h.Close())
-		p.noStreams()
-		p.clean(0)
+		p.requireNoStreams()
+		p.requireClean(0)
 	})
 }
 
@@ -314,7 +314,7 @@ func TestStreamsOfRequestsThatDidNotRun(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		var busy []hg.Request
 		_, err := p.target.RegisterRPC(hg.RPC{Name: "stream", MaxActive: 1, Handler: func(r hg.Request) error {
-			busy = append(busy, detached(r))
+			busy = append(busy, detach(r))
 			return nil
 		}})
 		require.NoError(t, err)
@@ -341,8 +341,8 @@ func TestStreamsOfRequestsThatDidNotRun(t *testing.T) {
 		n.Until(func() bool { return o1.calls == 1 })
 		require.NoError(t, first.Close())
 		require.NoError(t, h.Close())
-		p.noStreams()
-		p.clean(0)
+		p.requireNoStreams()
+		p.requireClean(0)
 	})
 }
 
@@ -352,7 +352,7 @@ func TestStreamsWithoutMemory(t *testing.T) {
 		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Budget: 1 << 20}})
 		p.origin, p.octx = n.Origin(hg.Config{})
 		ran := 0
-		id := p.rpc("stream", func(r hg.Request) error { ran++; detached(r); return nil })
+		id := p.rpc("stream", func(r hg.Request) error { ran++; detach(r); return nil })
 		var all []*hg.Handle
 		var o outcome
 		for o.calls == 0 { // until the target has no memory for more
@@ -363,7 +363,7 @@ func TestStreamsWithoutMemory(t *testing.T) {
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
 			n.Until(func() bool { return ran > before || o.calls > 0 })
 		}
-		said(t, o.err, hg.ErrExhausted)
+		requireCode(t, o.err, hg.ErrExhausted)
 		require.ErrorContains(t, o.err, "cannot reserve 1024 bytes for a stream")
 		require.Equal(t, na.NotRun, hg.FateOf(o.err))
 		last := all[len(all)-1]
@@ -374,7 +374,7 @@ func TestStreamsWithoutMemory(t *testing.T) {
 			h.Abandon()
 			require.NoError(t, h.Close())
 		}
-		p.noStreams()
+		p.requireNoStreams()
 	})
 }
 
@@ -396,8 +396,8 @@ func TestStreamsMisuse(t *testing.T) {
 		require.NoError(t, one.Close())
 		require.NoError(t, h.Close())
 		require.ErrorIs(t, h.SetStreams(up), hg.ErrClosed)
-		p.noStreams()
-		p.clean(0)
+		p.requireNoStreams()
+		p.requireClean(0)
 	})
 }
 
@@ -406,14 +406,14 @@ func TestStreamsPeerLost(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var there error
-		h := p.streaming(func(r hg.Request) error {
-			r = detached(r)
-			reader(r.Stream(0), func(_ []byte, err error) { there = err })
+		h := p.newStreamHandle(func(r hg.Request) error {
+			r = detach(r)
+			readStream(r.Stream(0), func(_ []byte, err error) { there = err })
 			return nil
 		}, up, down)
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		writer(h.Stream(0), []byte("x"), func() {})
+		writeStream(h.Stream(0), []byte("x"), func() {})
 		n.Until(func() bool { return h.Stream(0).Moved() == 1 })
 		require.NoError(t, p.origin.Close())
 		n.Until(func() bool { return o.calls == 1 && there != nil })
@@ -429,10 +429,10 @@ func TestShutdownCountsStreams(t *testing.T) {
 	for name, answered := range map[string]bool{"of a handler": false, "of an answered request": true} {
 		t.Run(name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
-				p := newPair(t, n, lingering(20*time.Millisecond))
-				var k keeper
-				h := p.streaming(func(r hg.Request) error {
-					writer(r.Stream(1), bytesOf(40_000), func() {})
+				p := newPair(t, n, lingerConfig(20*time.Millisecond))
+				var k holdingTarget
+				h := p.newStreamHandle(func(r hg.Request) error {
+					writeStream(r.Stream(1), testBytes(40_000), func() {})
 					return k.handler(r)
 				}, up, down)
 				ended := false
@@ -443,7 +443,7 @@ func TestShutdownCountsStreams(t *testing.T) {
 					p.Until(func() bool { return ended })
 				}
 				n.Serve(p.octx, 1)
-				e := left(t, p.target.Shutdown(context.Background()))
+				e := shutdownError(t, p.target.Shutdown(context.Background()))
 				if answered {
 					require.Equal(t, []int{0, 0, 1}, []int{e.Handlers, e.Responses, e.Streams}, "%v", e)
 					require.ErrorContains(t, e, "1 stream")

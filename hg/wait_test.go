@@ -37,7 +37,7 @@ func TestCall(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
-		silent := p.rpc("silent", func(h hg.Request) error { detached(h); return nil })
+		silent := p.rpc("silent", func(h hg.Request) error { detach(h); return nil })
 		p.serve()
 		h := p.handle(id)
 		defer h.Close()
@@ -78,7 +78,7 @@ func TestCallWaitsForEnvelope(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 1}})
 		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{OnNoCredit: na.Block}})
-		var k keeper
+		var k holdingTarget
 		id := p.rpc("keep", k.handler)
 		active, held, refused, waits := p.handle(id), p.handle(id), p.handle(id), p.handle(id)
 		var first, second, third outcome
@@ -120,17 +120,17 @@ func TestCallWaitsForEnvelope(t *testing.T) {
 	})
 }
 
-// A lateContext is one that ends at some later look at it: its Done is never found closed.
-type lateContext struct {
+// A delayedContext is one that ends at some later look at it: its Done is never found closed.
+type delayedContext struct {
 	context.Context
-	looks int
+	polls int
 	end   func()
 }
 
-func (c *lateContext) Done() <-chan struct{} { return nil }
+func (c *delayedContext) Done() <-chan struct{} { return nil }
 
-func (c *lateContext) Err() error {
-	if c.looks--; c.looks < 0 {
+func (c *delayedContext) Err() error {
+	if c.polls--; c.polls < 0 {
 		c.end()
 	}
 	return c.Context.Err()
@@ -141,15 +141,15 @@ func (c *lateContext) Err() error {
 // cause matches.
 func TestWaitReturnsCause(t *testing.T) {
 	transports.Fast(t, func(t *testing.T, n *transports.Net) {
-		testWaitSaysTheCause(t, newPair(t, n, hg.Config{}))
+		testWaitReturnsCause(t, newPair(t, n, hg.Config{}))
 	})
 }
 
-func testWaitSaysTheCause(t *testing.T, p *pair) {
+func testWaitReturnsCause(t *testing.T, p *pair) {
 	for _, cause := range []error{errors.New("boom"), os.ErrDeadlineExceeded, hg.ErrTimeout} {
 		for looks := range 4 {
 			inner, end := context.WithCancelCause(context.Background())
-			late := func() *lateContext { return &lateContext{inner, looks, func() { end(cause) }} }
+			late := func() *delayedContext { return &delayedContext{inner, looks, func() { end(cause) }} }
 			if err := p.octx.Sleep(late(), time.Millisecond); err != nil {
 				require.Equal(t, cause, err, looks)
 			}

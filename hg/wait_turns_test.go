@@ -140,7 +140,7 @@ func TestClosedAfterTheLastCallback(t *testing.T) {
 		if n.Sim {
 			return // the goroutine that drives it is not slow
 		}
-		rounds := share(n, 200, 4)
+		rounds := shareOfRounds(n, 200, 4)
 		for round := range rounds {
 			cls, hctx := n.Origin(hg.Config{})
 			n.Undriven(hctx)
@@ -183,8 +183,8 @@ func TestOtherCallbackPanicsInWait(t *testing.T) {
 		defer h.Close()
 		require.NoError(t, p.octx.Post(func() { panic("ouch") }))
 		require.PanicsWithValue(t, "ouch", func() { _, _ = h.CallRaw(t.Context(), []byte("x")) })
-		n.Until(func() bool { return !busy(h) })
+		n.Until(func() bool { return !isInFlight(h) })
 		require.NoError(t, p.call(h, "again"))
-		p.clean(1)
+		p.requireClean(1)
 	})
 }

@@ -15,25 +15,25 @@ import (
 // target is notified that it was abandoned, and a withdrawal can be sent.
 func TestLastEnvelopeIsTakenBack(t *testing.T) {
 	cfg := hg.Config{NA: na.Config{Envelopes: 2, OnNoCredit: na.Block, Reserve: na.LiteralReserve}}
-	withdrawing(t, cfg, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+	withWithdraws(t, cfg, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		first, last := p.handle(id), p.handle(id)
 		require.NoError(t, p.call(first, nil))
 		var o outcome
 		require.NoError(t, first.ForwardRaw(nil, o.cb))
-		p.arrive(1)
+		p.waitForRequests(1)
 
-		p.during(func() bool { return p.tctx.Stats().NA.Envelopes == 2 }, last.Abandon)
+		p.runInTrigger(func() bool { return p.tctx.Stats().NA.Envelopes == 2 }, last.Abandon)
 		_, err := last.CallRaw(context.Background(), nil)
 		require.ErrorIs(t, err, hg.ErrCanceled)
 		require.Equal(t, na.MaybeRan, hg.FateOf(err))
-		p.still(func() bool { return p.tctx.Stats().NA.Withdrawn == 1 })
+		p.triggerOriginUntil(func() bool { return p.tctx.Stats().NA.Withdrawn == 1 })
 
-		var w taken
-		p.during(func() bool { return p.tctx.Stats().NA.Envelopes == 2 }, func() { require.NoError(t, last.Withdraw(0, w.cb)) })
+		var w withdrawOutcome
+		p.runInTrigger(func() bool { return p.tctx.Stats().NA.Envelopes == 2 }, func() { require.NoError(t, last.Withdraw(0, w.cb)) })
 		_, err = last.CallRaw(context.Background(), nil)
 		require.ErrorIs(t, err, hg.ErrCanceled)
 		require.Equal(t, na.NotRun, hg.FateOf(err))
-		p.still(func() bool { return w.n == 1 })
+		p.triggerOriginUntil(func() bool { return w.n == 1 })
 		require.Equal(t, hg.Withdrawn, w.r)
 
 		require.Equal(t, 1, *ran)
@@ -41,12 +41,12 @@ func TestLastEnvelopeIsTakenBack(t *testing.T) {
 		require.Equal(t, 2, *ran)
 		first.Close()
 		last.Close()
-		p.clean(0)
+		p.requireClean(0)
 	})
 }
 
-// during runs fn in a Trigger of the origin, while something else waits there, as soon as done reports true.
-func (p *pair) during(done func() bool, fn func()) {
+// runInTrigger runs fn in a Trigger of the origin, while something else waits there, as soon as done reports true.
+func (p *pair) runInTrigger(done func() bool, fn func()) {
 	p.t.Helper()
 	var op *na.Op
 	nctx := p.octx.NA()

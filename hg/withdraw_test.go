@@ -15,16 +15,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// taken counts the callbacks of Withdraw.
-type taken struct {
+// withdrawOutcome counts the callbacks of Withdraw.
+type withdrawOutcome struct {
 	n int
 	r hg.WithdrawResult
 }
 
-func (w *taken) cb(_ *hg.Handle, r hg.WithdrawResult) { w.n++; w.r = r }
+func (w *withdrawOutcome) cb(_ *hg.Handle, r hg.WithdrawResult) { w.n++; w.r = r }
 
-// withdrawing runs f over every transport with a pair whose target triggers only when f makes it.
-func withdrawing(t *testing.T, cfg hg.Config, f func(t *testing.T, p *pair, id hg.ID, ran *int)) {
+// withWithdraws runs f over every transport with a pair whose target triggers only when f makes it.
+func withWithdraws(t *testing.T, cfg hg.Config, f func(t *testing.T, p *pair, id hg.ID, ran *int)) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, cfg)
 		ran := 0
@@ -33,14 +33,14 @@ func withdrawing(t *testing.T, cfg hg.Config, f func(t *testing.T, p *pair, id h
 	})
 }
 
-// arrive moves bytes, and triggers at the origin only, until the target holds n requests.
-func (p *pair) arrive(n int) {
+// waitForRequests moves bytes, and triggers at the origin only, until the target holds n requests.
+func (p *pair) waitForRequests(n int) {
 	p.t.Helper()
-	p.move(func() bool { return p.tctx.Stats().NA.Envelopes >= n })
+	p.moveUntil(func() bool { return p.tctx.Stats().NA.Envelopes >= n })
 }
 
-// move drives both sides, but triggers nothing at the target, until done reports true.
-func (p *pair) move(done func() bool) {
+// moveUntil drives both sides, but triggers nothing at the target, until done reports true.
+func (p *pair) moveUntil(done func() bool) {
 	p.t.Helper()
 	for still := p.Bounded(); !done(); still() {
 		p.octx.Trigger(0)
@@ -52,15 +52,15 @@ func (p *pair) move(done func() bool) {
 // TestWithdrawBuffered (C-T1) checks that a request whose handler has not started is destroyed,
 // small or large.
 func TestWithdrawBuffered(t *testing.T) {
-	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+	withWithdraws(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		h := p.handle(id)
 		for i, size := range []int{0, 100, 100_000} {
 			var o outcome
-			var w taken
+			var w withdrawOutcome
 			require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
-			p.arrive(1)
+			p.waitForRequests(1)
 			require.NoError(t, h.Withdraw(0, w.cb))
-			p.move(func() bool { return w.n > 0 && o.calls > 0 })
+			p.moveUntil(func() bool { return w.n > 0 && o.calls > 0 })
 			require.Equal(t, hg.Withdrawn, w.r)
 			require.ErrorIs(t, o.err, hg.ErrCanceled)
 			var e *hg.Error
@@ -85,10 +85,10 @@ func TestWithdrawTooLate(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var kept hg.Request
-		id := p.rpc("later", func(h hg.Request) error { kept = detached(h); return nil })
+		id := p.rpc("later", func(h hg.Request) error { kept = detach(h); return nil })
 		h := p.handle(id)
 		var o outcome
-		var during, after, canceled taken
+		var during, after, canceled withdrawOutcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		p.Until(func() bool { return kept != (hg.Request{}) })
 		require.NoError(t, h.Withdraw(0, during.cb))
@@ -96,7 +96,7 @@ func TestWithdrawTooLate(t *testing.T) {
 		require.Equal(t, hg.TooLate, during.r)
 		require.Zero(t, o.calls, "the call goes on")
 		require.NoError(t, kept.RespondRaw([]byte("yes"), nil))
-		drop(kept)
+		releaseUnanswered(kept)
 		p.Until(func() bool { return o.calls > 0 })
 		require.NoError(t, o.err)
 		out, err := h.OutputRaw()
@@ -118,7 +118,7 @@ func TestWithdrawTooLate(t *testing.T) {
 		h.Close()
 		p.Until(func() bool { return o.calls == 2 })
 		if kept != (hg.Request{}) {
-			drop(kept)
+			releaseUnanswered(kept)
 		}
 		require.Equal(t, 1, during.n)
 	})
@@ -131,17 +131,17 @@ func TestWithdrawCrossesAnswer(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var kept hg.Request
-		id := p.rpc("later", func(h hg.Request) error { kept = detached(h); return nil })
+		id := p.rpc("later", func(h hg.Request) error { kept = detach(h); return nil })
 		h := p.handle(id)
 		for range 50 {
 			var o outcome
-			var w taken
+			var w withdrawOutcome
 			kept = hg.Request{}
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
 			p.Until(func() bool { return kept != (hg.Request{}) })
 			require.NoError(t, h.Withdraw(0, w.cb))
 			require.NoError(t, kept.RespondRaw([]byte("yes"), nil))
-			drop(kept)
+			releaseUnanswered(kept)
 			for o.calls == 0 { // the origin only, as far as that works
 				if p.octx.Progress(time.Millisecond) != nil {
 					_ = p.tctx.Progress(0)
@@ -150,7 +150,7 @@ func TestWithdrawCrossesAnswer(t *testing.T) {
 			}
 			p.Until(func() bool { return w.n > 0 })
 			require.NoError(t, o.err)
-			require.Equal(t, taken{1, hg.TooLate}, w)
+			require.Equal(t, withdrawOutcome{1, hg.TooLate}, w)
 		}
 		h.Close()
 	})
@@ -159,15 +159,15 @@ func TestWithdrawCrossesAnswer(t *testing.T) {
 // TestWithdrawUnsent (C-T3, G-T31) checks that a request that waits for an envelope is withdrawn
 // here; no frame is sent.
 func TestWithdrawUnsent(t *testing.T) {
-	withdrawing(t, hg.Config{NA: na.Config{Envelopes: 2}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+	withWithdraws(t, hg.Config{NA: na.Config{Envelopes: 2}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		var handles []*hg.Handle
 		outs := make([]outcome, 3)
 		for i := range outs {
 			handles = append(handles, p.handle(id))
 			require.NoError(t, handles[i].ForwardRaw(nil, outs[i].cb))
 		}
-		p.arrive(2)
-		var w taken
+		p.waitForRequests(2)
+		var w withdrawOutcome
 		require.NoError(t, handles[2].Withdraw(0, w.cb))
 		p.octx.Trigger(0)
 		require.Equal(t, 1, w.n, "no byte need move")
@@ -185,18 +185,18 @@ func TestWithdrawUnsent(t *testing.T) {
 // TestWithdrawTwice (C-T6) checks that a second Withdraw joins the first: one frame is sent, and
 // all get the same result.
 func TestWithdrawTwice(t *testing.T) {
-	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
+	withWithdraws(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
 		h := p.handle(id)
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.arrive(1)
-		ws := make([]taken, 100)
+		p.waitForRequests(1)
+		ws := make([]withdrawOutcome, 100)
 		for i := range ws {
 			require.NoError(t, h.Withdraw(0, ws[i].cb))
 		}
-		p.move(func() bool { return ws[99].n > 0 && o.calls > 0 })
+		p.moveUntil(func() bool { return ws[99].n > 0 && o.calls > 0 })
 		for i := range ws {
-			require.Equal(t, taken{1, hg.Withdrawn}, ws[i])
+			require.Equal(t, withdrawOutcome{1, hg.Withdrawn}, ws[i])
 		}
 		require.Equal(t, int64(1), p.tctx.Stats().NA.Withdrawn)
 		h.Close()
@@ -206,28 +206,28 @@ func TestWithdrawTwice(t *testing.T) {
 // TestWithdrawAgain (C-T6) checks that a Withdraw when the request has been destroyed, and the
 // call's callback has not run, succeeds too; afterwards there is no call to be withdrawn.
 func TestWithdrawAgain(t *testing.T) {
-	withdrawing(t, hg.Config{NA: na.Config{Envelopes: 1}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+	withWithdraws(t, hg.Config{NA: na.Config{Envelopes: 1}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		sent, waits := p.handle(id), p.handle(id)
 		var o outcome
 		for _, h := range []*hg.Handle{sent, waits} {
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
 		}
-		p.arrive(1)
+		p.waitForRequests(1)
 		for i, h := range []*hg.Handle{waits, sent} {
-			var again, after taken
+			var again, after withdrawOutcome
 			calls := 0
 			require.NoError(t, h.Withdraw(0, func(h *hg.Handle, r hg.WithdrawResult) {
 				require.Equal(t, hg.Withdrawn, r)
 				calls = o.calls
 				require.NoError(t, h.Withdraw(0, again.cb))
 			}))
-			p.move(func() bool { return again.n > 0 && o.calls > i })
+			p.moveUntil(func() bool { return again.n > 0 && o.calls > i })
 			if calls == i {
 				require.Equal(t, hg.Withdrawn, again.r, "the call's callback had not run")
 			}
 			require.NoError(t, h.Withdraw(0, after.cb))
 			p.octx.Trigger(0)
-			require.Equal(t, taken{1, hg.TooLate}, after)
+			require.Equal(t, withdrawOutcome{1, hg.TooLate}, after)
 			h.Close()
 		}
 		require.Equal(t, 2, o.calls)
@@ -238,22 +238,22 @@ func TestWithdrawAgain(t *testing.T) {
 // TestWithdrawAll (C-T12, C-T18) checks that with every envelope taken and a target that dispatches
 // nothing, all requests are withdrawn, a thousand times over, and the credits are returned.
 func TestWithdrawAll(t *testing.T) {
-	withdrawing(t, hg.Config{NA: na.Config{Envelopes: 4}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+	withWithdraws(t, hg.Config{NA: na.Config{Envelopes: 4}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		const rounds = 250
 		handles := make([]*hg.Handle, 4)
 		for i := range handles {
 			handles[i] = p.handle(id)
 		}
 		for range rounds {
-			outs, ws := make([]outcome, 4), make([]taken, 4)
+			outs, ws := make([]outcome, 4), make([]withdrawOutcome, 4)
 			for i, h := range handles {
 				require.NoError(t, h.ForwardRaw(nil, outs[i].cb))
 			}
-			p.arrive(4)
+			p.waitForRequests(4)
 			for i, h := range handles {
 				require.NoError(t, h.Withdraw(0, ws[i].cb))
 			}
-			p.move(func() bool { return ws[0].n+ws[1].n+ws[2].n+ws[3].n == 4 && outs[3].calls == 1 })
+			p.moveUntil(func() bool { return ws[0].n+ws[1].n+ws[2].n+ws[3].n == 4 && outs[3].calls == 1 })
 			for i := range ws {
 				require.Equal(t, hg.Withdrawn, ws[i].r)
 			}
@@ -273,12 +273,12 @@ func TestWithdrawAll(t *testing.T) {
 // each callback runs once. Where the network of the target answers by itself, its answer may have
 // arrived before the cancel.
 func TestCancelDuringWithdraw(t *testing.T) {
-	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+	withWithdraws(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		h := p.handle(id)
 		var o, again outcome
-		var w taken
+		var w withdrawOutcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.arrive(1)
+		p.waitForRequests(1)
 		require.NoError(t, h.Withdraw(0, w.cb))
 		h.Cancel()
 		p.octx.Trigger(0)
@@ -307,12 +307,12 @@ func TestCancelDuringWithdraw(t *testing.T) {
 // open, and the call is canceled; a late answer is ignored. Where the network of the target answers
 // by itself it may have been in time.
 func TestWithdrawTimeout(t *testing.T) {
-	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
+	withWithdraws(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
 		h := p.handle(id)
 		var o, again outcome
-		var w taken
+		var w withdrawOutcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.arrive(1)
+		p.waitForRequests(1)
 		require.NoError(t, h.Withdraw(time.Nanosecond, w.cb))
 		for w.n == 0 || o.calls == 0 {
 			_ = p.octx.Progress(time.Nanosecond)
@@ -339,12 +339,12 @@ func TestWithdrawTimeout(t *testing.T) {
 func TestWithdrawTimeoutOfAnother(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("never", func(h hg.Request) error { detached(h); return nil }))
+		h := p.handle(p.rpc("never", func(h hg.Request) error { detach(h); return nil }))
 		defer h.Close()
 		var o outcome
-		var first, hasty, patient taken
+		var first, hasty, patient withdrawOutcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.arrive(1)
+		p.waitForRequests(1)
 		n.World.Node(strings.TrimPrefix(p.target.Addr().String(), "sim://")).Pause(time.Hour)
 		begun := p.octx.Now()
 		require.NoError(t, h.Withdraw(0, first.cb))
@@ -355,8 +355,8 @@ func TestWithdrawTimeoutOfAnother(t *testing.T) {
 			p.octx.Trigger(0)
 		}
 		require.Less(t, p.octx.Now()-begun, time.Second)
-		for _, w := range []taken{first, hasty, patient} {
-			require.Equal(t, taken{1, hg.Indeterminate}, w)
+		for _, w := range []withdrawOutcome{first, hasty, patient} {
+			require.Equal(t, withdrawOutcome{1, hg.Indeterminate}, w)
 		}
 		require.ErrorIs(t, o.err, hg.ErrCanceled)
 	})
@@ -368,9 +368,9 @@ func TestWithdrawPeerLost(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("never", func(h hg.Request) error { return h.Detach() }))
 		var o outcome
-		var w taken
+		var w withdrawOutcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.arrive(1)
+		p.waitForRequests(1)
 		p.tctx.Trigger(0)
 		require.NoError(t, p.target.Close())
 		require.NoError(t, h.Withdraw(0, w.cb))
@@ -392,7 +392,7 @@ func TestWithdrawFromSelf(t *testing.T) {
 		h, err := hctx.Create(hctx.Self(), id)
 		require.NoError(t, err)
 		var o outcome
-		var w taken
+		var w withdrawOutcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		_ = hctx.Progress(0) // it has arrived
 		require.NoError(t, h.Withdraw(0, w.cb))
@@ -414,10 +414,10 @@ func TestWithdrawOneWay(t *testing.T) {
 		id := p.oneWay("note", func(hg.Request) error { ran++; return nil })
 		h := p.handle(id)
 		var o outcome
-		var w taken
+		var w withdrawOutcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.arrive(1)
-		p.move(func() bool { return o.calls > 0 })
+		p.waitForRequests(1)
+		p.moveUntil(func() bool { return o.calls > 0 })
 		require.NoError(t, h.Withdraw(0, w.cb))
 		p.Until(func() bool { return w.n > 0 && ran > 0 })
 		require.Equal(t, hg.TooLate, w.r)
@@ -433,9 +433,9 @@ func TestWithdrawBeforeTheCallback(t *testing.T) {
 		for _, id := range []hg.ID{p.rpc("answered", echo), p.oneWay("left", func(hg.Request) error { return nil })} {
 			h := p.handle(id)
 			var o outcome
-			var w taken
+			var w withdrawOutcome
 			require.NoError(t, h.ForwardRaw([]byte("x"), o.cb))
-			p.unheard(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
+			p.driveTargetUntil(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
 			require.Zero(t, o.calls)
 			require.NoError(t, h.Withdraw(0, w.cb))
 			p.octx.Trigger(0) // once, without Progress: no answer could have arrived
@@ -452,13 +452,13 @@ func TestWithdrawBeforeTheCallback(t *testing.T) {
 // or run and answered.
 func TestWithdrawRacesDispatch(t *testing.T) {
 	t.Parallel()
-	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+	withWithdraws(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		h := p.handle(id)
 		withdrawn, late := 0, 0
 		for i := range 300 {
 			before := *ran
 			var o outcome
-			var w taken
+			var w withdrawOutcome
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
 			if i%3 == 0 {
 				p.Until(func() bool { return *ran > before })
@@ -471,7 +471,7 @@ func TestWithdrawRacesDispatch(t *testing.T) {
 			}
 			require.NoError(t, h.Withdraw(0, w.cb))
 			if i%3 == 1 {
-				p.move(func() bool { return w.n > 0 }) // the target triggers late
+				p.moveUntil(func() bool { return w.n > 0 }) // the target triggers late
 			}
 			p.Until(func() bool { return w.n > 0 && o.calls > 0 })
 			what := fmt.Sprintf("round %d: %v, call %v, ran %d", i, w.r, o.err, *ran-before)
@@ -512,14 +512,14 @@ func TestWithdrawLarge(t *testing.T) {
 			if err == nil && bytes.Equal(got, in) {
 				whole++
 			}
-			return errOr(err, h.RespondRaw(nil, nil))
+			return firstError(err, h.RespondRaw(nil, nil))
 		})
 		h := p.handle(id)
 		require.NoError(t, p.call(h, nil)) // connects
 		results := map[hg.WithdrawResult]int{}
 		for steps := range 60 {
 			var o outcome
-			var w taken
+			var w withdrawOutcome
 			before := whole
 			require.NoError(t, h.ForwardRaw(in, o.cb))
 			for range steps / 2 {
@@ -534,7 +534,7 @@ func TestWithdrawLarge(t *testing.T) {
 			switch w.r {
 			case hg.Withdrawn:
 				require.ErrorIs(t, o.err, hg.ErrCanceled)
-				p.clean(1)
+				p.requireClean(1)
 				require.Equal(t, before, whole)
 			case hg.TooLate:
 				require.NoError(t, o.err)
@@ -543,7 +543,7 @@ func TestWithdrawLarge(t *testing.T) {
 				require.Fail(t, "neither withdrawn nor too late", "%v", w.r)
 			}
 			require.Equal(t, []int{1, 1}, []int{w.n, o.calls})
-			p.clean(1)
+			p.requireClean(1)
 		}
 		require.NotZero(t, results[hg.Withdrawn], "%v", results)
 		if p.Sim {
@@ -564,7 +564,7 @@ func TestWithdrawLongestTimeout(t *testing.T) {
 			p.Until(func() bool { _ = p.tctx.Progress(0); return done() })
 		}
 		var o outcome
-		var w taken
+		var w withdrawOutcome
 		require.NoError(t, h.Forward(nil, o.cb))
 		until(func() bool { return p.tctx.Stats().NA.Envelopes > 0 })
 		require.NoError(t, h.Withdraw(math.MaxInt64, w.cb))
@@ -581,15 +581,15 @@ func TestWithdrawLongestTimeout(t *testing.T) {
 // callback has not run gets the same result as the first, whether the target's answer or the cancel
 // was first.
 func TestWithdrawWhileCallEnds(t *testing.T) {
-	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
+	withWithdraws(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
 		const rounds = 20
 		h := p.handle(id)
 		results := map[hg.WithdrawResult]int{}
 		for i := range rounds {
 			var o outcome
-			var first, second taken
+			var first, second withdrawOutcome
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
-			p.arrive(1)
+			p.waitForRequests(1)
 			require.NoError(t, h.Withdraw(0, first.cb))
 			early, over := i%2 == 0, false
 			if early {
@@ -610,7 +610,7 @@ func TestWithdrawWhileCallEnds(t *testing.T) {
 					over = true
 				}
 			})
-			p.move(func() bool { return first.n > 0 && (over || second.n > 0) && o.calls > 0 })
+			p.moveUntil(func() bool { return first.n > 0 && (over || second.n > 0) && o.calls > 0 })
 			if !over {
 				require.Equal(t, first.r, second.r)
 			}

@@ -49,8 +49,8 @@ func newAgent(t testing.TB, c impi.AgentConfig) *impi.Agent {
 	return a
 }
 
-// flush takes all packets that a may send.
-func flush(t testing.TB, a *impi.Agent) (raw []byte, headers []impi.Packet) {
+// takePackets takes all packets that a may send.
+func takePackets(t testing.TB, a *impi.Agent) (raw []byte, headers []impi.Packet) {
 	t.Helper()
 	for {
 		at := len(raw)
@@ -70,17 +70,17 @@ func flush(t testing.TB, a *impi.Agent) (raw []byte, headers []impi.Packet) {
 // leaveA lets all that a may send leave, and returns it. It does not arrive yet.
 func (l *link) leaveA() []impi.Packet {
 	l.t.Helper()
-	raw, headers := flush(l.t, l.a)
+	raw, headers := takePackets(l.t, l.a)
 	l.pendingB, l.ab = append(l.pendingB, raw...), append(l.ab, headers...)
-	l.note("A>", raw)
+	l.recordPackets("A>", raw)
 	return headers
 }
 
 func (l *link) leaveB() []impi.Packet {
 	l.t.Helper()
-	raw, headers := flush(l.t, l.b)
+	raw, headers := takePackets(l.t, l.b)
 	l.pendingA, l.ba = append(l.pendingA, raw...), append(l.ba, headers...)
-	l.note("B>", raw)
+	l.recordPackets("B>", raw)
 	return headers
 }
 
@@ -201,8 +201,8 @@ func (l *link) requireReceived(r *impi.Receive, want string) {
 	require.Equal(l.t, want, string(r.Buf[:r.N]))
 }
 
-// count returns how many of ps have a type.
-func count(ps []impi.Packet, typ impi.PacketType) (n int) {
+// countType returns how many of ps have a type.
+func countType(ps []impi.Packet, typ impi.PacketType) (n int) {
 	for _, p := range ps {
 		if p.Type == typ {
 			n++
@@ -429,7 +429,7 @@ func TestFinish(t *testing.T) {
 	l.run()
 	require.True(t, l.a.Finished())
 	require.True(t, l.b.Finished())
-	require.Equal(t, 1, count(l.ab, impi.PacketFini))
+	require.Equal(t, 1, countType(l.ab, impi.PacketFini))
 
 	for _, p := range []impi.Packet{
 		{Type: impi.PacketData}, {Type: impi.PacketDataSync}, {Type: impi.PacketCancel}, {Type: impi.PacketFini},
@@ -493,7 +493,7 @@ func TestFail(t *testing.T) {
 	require.Equal(t, io.ErrUnexpectedEOF, l.a.Send(message(9, "")))
 	require.Equal(t, io.ErrUnexpectedEOF, l.a.Finish())
 	require.Equal(t, io.ErrUnexpectedEOF, l.a.Input([]byte{1}))
-	more, _ := flush(t, l.a)
+	more, _ := takePackets(t, l.a)
 	require.Empty(t, more)
 
 	lost := events(l.b)

@@ -57,7 +57,7 @@ func TestTooLateIsLocal(t *testing.T) {
 	require.Equal(t, impi.TooLate, l.a.Cancel(left))
 	require.Equal(t, impi.TooLate, l.a.Cancel(received))
 	l.run()
-	require.Zero(t, count(l.ab, impi.PacketCancel))
+	require.Zero(t, countType(l.ab, impi.PacketCancel))
 	require.Len(t, l.aEvents, 2, "the ends of the sends")
 }
 
@@ -112,7 +112,7 @@ func TestReceivedBeforeCancelRequest(t *testing.T) {
 	l.run()
 	require.Equal(t, impi.TooLate, l.answer(s))
 	l.requireSent(s, nil)
-	require.Zero(t, count(l.ab, impi.PacketCancel))
+	require.Zero(t, countType(l.ab, impi.PacketCancel))
 }
 
 // C5, C-T6: canceling again joins the first, whatever stage that is at.
@@ -126,7 +126,7 @@ func TestCancelTwice(t *testing.T) {
 	require.Equal(t, impi.Canceled, l.cancel(s))
 	require.Equal(t, impi.TooLate, l.a.Cancel(s))
 	l.run()
-	require.Equal(t, 1, count(l.ab, impi.PacketCancel))
+	require.Equal(t, 1, countType(l.ab, impi.PacketCancel))
 }
 
 // C5: a receive is taken back without a packet.
@@ -179,7 +179,7 @@ func TestLongMessageDestroyed(t *testing.T) {
 	l.receive(byTag(1))
 	l.run()
 	require.Empty(t, l.bEvents)
-	require.Zero(t, count(l.ab, impi.PacketData))
+	require.Zero(t, countType(l.ab, impi.PacketData))
 }
 
 // C8, C-T2: a message is received when its first packet matches. The state of the rest makes no difference, nor does
@@ -209,7 +209,7 @@ func TestFirstPacketMatches(t *testing.T) {
 func TestProbeNeedsWholePacket(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4})
 	l.send(message(1, "0123456789"))
-	raw, _ := flush(t, l.a)
+	raw, _ := takePackets(t, l.a)
 	for i, b := range raw {
 		_, ok := l.b.Probe(byTag(1).Match)
 		require.False(t, ok, "after %d of %d bytes", i, len(raw))
@@ -229,7 +229,7 @@ func TestCancelFollowsItsMessage(t *testing.T) {
 	const part = 60 // of the header
 	require.NoError(t, l.b.Input(raw[:part]))
 	require.Equal(t, impi.Asked, l.a.Cancel(s)) // while a part of its message has left
-	request, _ := flush(t, l.a)
+	request, _ := takePackets(t, l.a)
 	require.NoError(t, l.b.Input(append(raw[part:], request...)))
 	l.run()
 	require.Equal(t, impi.Canceled, l.answer(s))
@@ -261,8 +261,8 @@ func TestCanceledMessageFreesWindow(t *testing.T) {
 			l.aEvents = nil
 		}
 		require.Zero(t, l.b.Stats().Held)
-		counted := len(l.ab) - count(l.ab, impi.PacketProtoAck)
-		require.Equal(t, counted/ackmark, count(l.ba, impi.PacketProtoAck))
+		counted := len(l.ab) - countType(l.ab, impi.PacketProtoAck)
+		require.Equal(t, counted/ackmark, countType(l.ba, impi.PacketProtoAck))
 		for i := range 9 { // the window is as large as it was, and no larger
 			l.send(message(uint64(i), ""))
 		}
@@ -303,7 +303,7 @@ func TestTransferContinuesAfterLateCancel(t *testing.T) {
 	require.Equal(t, impi.Asked, l.a.Cancel(s))
 	l.leaveA() // the request
 	l.run()
-	require.Equal(t, 1, count(l.ab, impi.PacketCancel))
+	require.Equal(t, 1, countType(l.ab, impi.PacketCancel))
 	require.Equal(t, impi.TooLate, l.answer(s))
 	l.requireSent(s, nil)
 	l.requireReceived(r, "0123456789")
@@ -363,8 +363,8 @@ func TestCancelWithClosedWindow(t *testing.T) {
 		require.NoError(t, l.b.Send(&impi.Send{From: bob, To: alice, Request: uint64(i)}))
 	}
 	l.run()
-	require.Equal(t, 4, count(l.ab, impi.PacketDataSync))
-	require.Equal(t, 4, count(l.ba, impi.PacketData))
+	require.Equal(t, 4, countType(l.ab, impi.PacketDataSync))
+	require.Equal(t, 4, countType(l.ba, impi.PacketData))
 	for _, s := range sends {
 		l.a.Cancel(s)
 	}
@@ -375,7 +375,7 @@ func TestCancelWithClosedWindow(t *testing.T) {
 			require.Equal(t, impi.Canceled, l.answer(s))
 		}
 	}
-	require.Equal(t, 4, count(l.ab, impi.PacketCancel))
+	require.Equal(t, 4, countType(l.ab, impi.PacketCancel))
 	require.Zero(t, l.b.Stats().Held)
 }
 
@@ -394,10 +394,10 @@ func TestCancelRequestsAreLimited(t *testing.T) {
 	for _, s := range sends {
 		l.a.Cancel(s)
 	}
-	require.Equal(t, 2, count(l.leaveA(), impi.PacketCancel))
+	require.Equal(t, 2, countType(l.leaveA(), impi.PacketCancel))
 	no := impi.Packet{Type: impi.PacketCancelNo, Src: bob, Dest: alice, SrcRequest: 0}
 	require.NoError(t, l.a.Input(no.Append(nil)))
-	require.Equal(t, 1, count(l.leaveA(), impi.PacketCancel))
+	require.Equal(t, 1, countType(l.leaveA(), impi.PacketCancel))
 }
 
 // C20, C-T19: a peer that asks and asks and does not read the replies is cut off.
@@ -552,7 +552,7 @@ func TestWindowOfPair(t *testing.T) {
 	}
 	l.run()
 	require.Len(t, l.ab, 10)
-	require.Equal(t, 5, count(l.ba, impi.PacketProtoAck))
+	require.Equal(t, 5, countType(l.ba, impi.PacketProtoAck))
 	require.Zero(t, l.b.Stats().Held)
 }
 

@@ -119,8 +119,8 @@ func golden(t *testing.T, file, got string) {
 	require.Equal(t, string(want), got)
 }
 
-// note writes the packets in raw down: the direction and the type, then rows of 16 bytes, headers and data apart.
-func (l *link) note(direction string, raw []byte) {
+// recordPackets writes the packets in raw down: the direction and the type, then rows of 16 bytes, headers and data apart.
+func (l *link) recordPackets(direction string, raw []byte) {
 	for len(raw) > 0 {
 		p, err := impi.ParsePacket(raw)
 		require.NoError(l.t, err)
@@ -188,8 +188,8 @@ func FuzzInput(f *testing.F) {
 		}
 		require.Equal(t, whole.Err(), parts.Err())
 		require.Equal(t, whole.Stats(), parts.Stats())
-		wants, _ := flush(t, whole)
-		got, _ := flush(t, parts)
+		wants, _ := takePackets(t, whole)
+		got, _ := takePackets(t, parts)
 		require.Equal(t, wants, got)
 		require.LessOrEqual(t, whole.Stats().HeldBytes, int64(2*64))
 	})

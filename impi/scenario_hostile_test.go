@@ -204,18 +204,18 @@ func FuzzAgent(f *testing.F) {
 			require.LessOrEqual(t, stats.HeldBytes, int64(64))
 			require.LessOrEqual(t, stats.Operations, 3*16)
 			if rnd.IntN(3) == 0 {
-				take(t, a, open)
+				takeEvents(t, a, open)
 			}
 		}
 		a.Fail(impi.ErrFinished)
-		take(t, a, open)
+		takeEvents(t, a, open)
 		require.Empty(t, open, "operations without an end")
 		require.Zero(t, a.Stats().Operations)
 	})
 }
 
-// take takes the events, each of which ends one of the open operations but for answers.
-func take(t *testing.T, a *impi.Agent, open map[any]bool) {
+// takeEvents takes the events, each of which ends one of the open operations but for answers.
+func takeEvents(t *testing.T, a *impi.Agent, open map[any]bool) {
 	for _, e := range events(a) {
 		var op any = e.Send
 		switch e.Kind {

@@ -18,8 +18,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// clientOf has hosts with so many processes each.
-func clientOf(rank int, procs ...int) Client {
+// newClient has hosts with so many processes each.
+func newClient(rank int, procs ...int) Client {
 	c := Client{Versions: []Version{{}}, PacketLen: 8192, MaxTag: math.MaxInt32, CollXSize: Default, CollMaxLinear: Default}
 	for i, n := range procs {
 		h := Host{Addr: [16]byte{byte(rank), byte(i)}, Port: uint32(1000 + i), Ackmark: 2, Hiwater: 8}
@@ -31,8 +31,8 @@ func clientOf(rank int, procs ...int) Client {
 	return c
 }
 
-// setOf is what a server makes of the parts.
-func setOf(label protocol.Label, parts ...[]byte) protocol.Set {
+// newSet is what a server makes of the parts.
+func newSet(label protocol.Label, parts ...[]byte) protocol.Set {
 	s := protocol.Set{Label: label, Mask: protocol.Mask{1<<len(parts) - 1}}
 	for _, p := range parts {
 		s.Data = append(s.Data, p...)
@@ -40,15 +40,15 @@ func setOf(label protocol.Label, parts ...[]byte) protocol.Set {
 	return s
 }
 
-// worldOf is what a client makes of all; change may damage a set.
-func worldOf(clients []Client, change func(*protocol.Set)) (*World, error) {
+// newWorldFrom is what a client makes of all; change may damage a set.
+func newWorldFrom(clients []Client, change func(*protocol.Set)) (*World, error) {
 	r := newWorldReader(len(clients))
 	for _, label := range labels {
 		var parts [][]byte
 		for i := range clients {
 			parts = append(parts, clients[i].encodeLabel(label))
 		}
-		s := setOf(label, parts...)
+		s := newSet(label, parts...)
 		if change != nil {
 			change(&s)
 		}
@@ -71,7 +71,7 @@ func TestLabels(t *testing.T) {
 	require.Equal(t, [...]protocol.Label{
 		0x1000, 0x1100, 0x1200, 0x1300, 0x1400, 0x1500, 0x1600, 0x2000, 0x2100, 0x2200, 0x2300, 0x2400, 0x3000, 0x3100,
 	}, labels)
-	c := clientOf(3, 1, 2)
+	c := newClient(3, 1, 2)
 	c.Versions = append(c.Versions, Version{0, 1})
 	h0, h1 := append([]byte{3, 0}, make([]byte, 14)...), append([]byte{3, 1}, make([]byte, 14)...)
 	p0, p1 := make([]byte, 16), append(make([]byte, 15), 1)
@@ -88,10 +88,10 @@ func TestLabels(t *testing.T) {
 
 // L-T32: each pair takes the highest version that both speak.
 func TestVersions(t *testing.T) {
-	clients := []Client{clientOf(0, 1), clientOf(1, 1), clientOf(2, 1)}
+	clients := []Client{newClient(0, 1), newClient(1, 1), newClient(2, 1)}
 	clients[1].Versions = []Version{{}, {0, 1}}
 	clients[2].Versions = []Version{{}, {0, 1}, {1, 0}}
-	w, err := worldOf(clients, nil)
+	w, err := newWorldFrom(clients, nil)
 	require.NoError(t, err)
 	require.Equal(t, Version{}, w.Version(0, 1))
 	require.Equal(t, Version{}, w.Version(2, 0))
@@ -106,46 +106,46 @@ func TestVersions(t *testing.T) {
 		"one too many":  {u32(0, 0), u32(0, 0, 0, 0)},
 		"half":          {u32(0, 0), u32(0)},
 	} {
-		require.Error(t, newWorldReader(2).readSet(setOf(LabelVersion, lists...)), name)
+		require.Error(t, newWorldReader(2).readSet(newSet(LabelVersion, lists...)), name)
 	}
 }
 
 // L-T33: the limits of collective operations are the same for all, once the default stands for itself.
 func TestAgreement(t *testing.T) {
-	clients := []Client{clientOf(0, 1), clientOf(1, 1), clientOf(2, 1)}
+	clients := []Client{newClient(0, 1), newClient(1, 1), newClient(2, 1)}
 	clients[1].CollXSize, clients[1].CollMaxLinear = 1024, 4
-	w, err := worldOf(clients, nil)
+	w, err := newWorldFrom(clients, nil)
 	require.NoError(t, err)
 	require.Equal(t, int32(1024), w.CollXSize)
 	require.Equal(t, int32(4), w.CollMaxLinear)
 	require.Equal(t, int32(Default), w.Clients[0].CollXSize)
 
 	clients[1].CollXSize = 2048
-	_, err = worldOf(clients, nil)
+	_, err = newWorldFrom(clients, nil)
 	require.EqualError(t, err, "impi: label 0x1500: client 1 has 2048, client 0 has 1024")
 	clients[1].CollXSize, clients[0].CollMaxLinear = 1024, 5
-	_, err = worldOf(clients, nil)
+	_, err = newWorldFrom(clients, nil)
 	require.EqualError(t, err, "impi: label 0x1600: client 1 has 4, client 0 has 5")
-	require.Error(t, newWorldReader(1).readSet(setOf(LabelCollXSize, u32(0xFFFFFFFE))))
+	require.Error(t, newWorldReader(1).readSet(newSet(LabelCollXSize, u32(0xFFFFFFFE))))
 }
 
 // L-T34: the smallest counts.
 func TestMinimum(t *testing.T) {
-	clients := []Client{clientOf(0, 1), clientOf(1, 1), clientOf(2, 1)}
+	clients := []Client{newClient(0, 1), newClient(1, 1), newClient(2, 1)}
 	clients[1].PacketLen, clients[1].MaxTag = 1024, 40000
-	w, err := worldOf(clients, nil)
+	w, err := newWorldFrom(clients, nil)
 	require.NoError(t, err)
 	require.Equal(t, uint32(1024), w.PacketLen)
 	require.Equal(t, int32(40000), w.MaxTag)
-	require.Error(t, newWorldReader(1).readSet(setOf(LabelMaxTag, u32(32766))))
-	require.Error(t, newWorldReader(1).readSet(setOf(LabelMaxTag, u32(1<<31))))
-	require.Error(t, newWorldReader(1).readSet(setOf(LabelPacketLen, u32(0))))
+	require.Error(t, newWorldReader(1).readSet(newSet(LabelMaxTag, u32(32766))))
+	require.Error(t, newWorldReader(1).readSet(newSet(LabelMaxTag, u32(1<<31))))
+	require.Error(t, newWorldReader(1).readSet(newSet(LabelPacketLen, u32(0))))
 }
 
 // L-T35: hosts and processes go to whom they belong: 3 hosts with 2 processes, 2 with 3, 2 with 4.
 func TestSplit(t *testing.T) {
-	clients := []Client{clientOf(0, 2, 2, 2), clientOf(1, 3, 3), clientOf(2, 4, 4), clientOf(3), clientOf(4, 0, 5)}
-	w, err := worldOf(clients, nil)
+	clients := []Client{newClient(0, 2, 2, 2), newClient(1, 3, 3), newClient(2, 4, 4), newClient(3), newClient(4, 0, 5)}
+	w, err := newWorldFrom(clients, nil)
 	require.NoError(t, err)
 	for rank, c := range clients {
 		require.Len(t, w.Clients[rank].Hosts, len(c.Hosts))
@@ -158,8 +158,8 @@ func TestSplit(t *testing.T) {
 
 // L-T36: process numbers have 8 bytes, or 4.
 func TestPIDOfFourBytes(t *testing.T) {
-	clients := []Client{clientOf(0, 2), clientOf(1, 1)}
-	w, err := worldOf(clients, func(s *protocol.Set) {
+	clients := []Client{newClient(0, 2), newClient(1, 1)}
+	w, err := newWorldFrom(clients, func(s *protocol.Set) {
 		if s.Label == LabelProcPID {
 			s.Data = u32(7, 8, 0xFFFFFFFF)
 		}
@@ -171,7 +171,7 @@ func TestPIDOfFourBytes(t *testing.T) {
 
 // L17, L27: inconsistent data is an error, and an announced number alone causes no allocation.
 func TestBadSets(t *testing.T) {
-	clients := []Client{clientOf(0, 2), clientOf(1, 1)}
+	clients := []Client{newClient(0, 2), newClient(1, 1)}
 	for _, c := range []struct {
 		label protocol.Label
 		data  []byte
@@ -188,14 +188,14 @@ func TestBadSets(t *testing.T) {
 		{LabelProcAddr, make([]byte, 47), "47 bytes for 3 processes"},
 		{LabelProcPID, make([]byte, 20), "20 bytes for 3 processes"},
 	} {
-		_, err := worldOf(clients, func(s *protocol.Set) {
+		_, err := newWorldFrom(clients, func(s *protocol.Set) {
 			if s.Label == c.label {
 				s.Data = c.data
 			}
 		})
 		require.ErrorContains(t, err, c.why, "label %v", c.label)
 	}
-	_, err := worldOf(clients, func(s *protocol.Set) {
+	_, err := newWorldFrom(clients, func(s *protocol.Set) {
 		if s.Label == LabelHostPort {
 			s.Mask = protocol.Mask{1}
 		}
@@ -205,7 +205,7 @@ func TestBadSets(t *testing.T) {
 
 // Whatever the labels hold, reading them ends, and takes no more memory than they have bytes.
 func FuzzWorld(f *testing.F) {
-	clients := []Client{clientOf(0, 1, 2), clientOf(1, 1)}
+	clients := []Client{newClient(0, 1, 2), newClient(1, 1)}
 	var good []byte
 	for _, label := range labels {
 		data := append(clients[0].encodeLabel(label), clients[1].encodeLabel(label)...)
@@ -219,7 +219,7 @@ func FuzzWorld(f *testing.F) {
 				return
 			}
 			n := min(int(b[0]), len(b)-1)
-			if r.readSet(setOf(label, b[1:1+n], nil)) != nil {
+			if r.readSet(newSet(label, b[1:1+n], nil)) != nil {
 				return
 			}
 			b = b[1+n:]
@@ -242,7 +242,7 @@ func TestClientIsChecked(t *testing.T) {
 		"port":     func(c *Client) { c.Hosts[0].Port = 1 << 16 },
 		"hiwater":  func(c *Client) { c.Hosts[0].Hiwater = 1 },
 	} {
-		c := clientOf(0, 1)
+		c := newClient(0, 1)
 		require.NoError(t, c.validate())
 		change(&c)
 		require.Error(t, c.validate(), name)
@@ -290,7 +290,7 @@ func TestExchange(t *testing.T) {
 				return
 			}
 			defer m.Close()
-			if worlds[rank], errs[rank] = Exchange(ctx, m, clientOf(rank, rank+1, 2)); errs[rank] == nil {
+			if worlds[rank], errs[rank] = Exchange(ctx, m, newClient(rank, rank+1, 2)); errs[rank] == nil {
 				errs[rank] = m.Leave()
 			}
 		})

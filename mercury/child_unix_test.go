@@ -69,7 +69,7 @@ func TestStopped(t *testing.T) {
 		b, _, err := mercury.ParseBulk(wire)
 		require.NoError(t, err)
 		n := open(t, mercury.Config{})
-		ctx, cancel := context.WithCancel(within(t))
+		ctx, cancel := context.WithCancel(testContext(t))
 		errs := make(chan error, 3)
 		go func() {
 			_, err := n.Call(ctx, first[0], 1, nil)
@@ -98,7 +98,7 @@ func TestStopped(t *testing.T) {
 		want := mercury.ErrPeerLost
 		if sig == syscall.SIGSTOP {
 			want = mercury.ErrCanceled
-			_, err := n.Call(short(t), first[0], 1, nil)
+			_, err := n.Call(shortContext(t), first[0], 1, nil)
 			require.True(t, errors.Is(err, mercury.ErrTimeout), "%v", err)
 			cancel()
 		}
@@ -116,7 +116,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-func short(t *testing.T) context.Context {
+func shortContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	t.Cleanup(cancel)
 	return ctx

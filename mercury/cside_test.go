@@ -20,18 +20,18 @@ import (
 // acknowledgement, with both headers.
 func TestDoubleCalls(t *testing.T) {
 	n := open(t, mercury.Config{})
-	echo(n)
+	serveEcho(n)
 	for i, sums := range []bool{false, true} {
-		d := dialled(t, n, uint16(50+i))
+		d := dialDouble(t, n, uint16(50+i))
 		d.sums = sums
-		d.request(1, echoID, 0, []byte("small"))
-		r, out := d.response(1)
+		d.sendRequest(1, echoID, 0, []byte("small"))
+		r, out := d.recvResponse(1)
 		require.Zero(t, r.Code)
 		require.Equal(t, "small", string(out))
 
 		long := fill(2_500_000)
 		d.sum = hgwire.Sum(long)
-		d.request(2, echoID, hgwire.More, lent(len(long), 5, hgwire.Readable))
+		d.sendRequest(2, echoID, hgwire.More, lentHandle(len(long), 5, hgwire.Readable))
 		type piece struct{ off, n uint64 }
 		var asked []piece
 		for at := uint64(0); at < uint64(len(long)); {
@@ -46,7 +46,7 @@ func TestDoubleCalls(t *testing.T) {
 		for _, p := range asked {
 			d.send(xnet.Header{Op: xnet.ReadResp}, long[p.off:p.off+p.n])
 		}
-		r, out = d.response(2)
+		r, out = d.recvResponse(2)
 		require.EqualValues(t, hgwire.More, r.Flags&^hgwire.Checksums)
 		if sums {
 			require.Equal(t, d.sum, r.Sums.Payload, "of the output itself")
@@ -62,11 +62,11 @@ func TestDoubleCalls(t *testing.T) {
 		require.EqualValues(t, xnet.ReadResp, h.Op)
 		require.True(t, bytes.Equal(long, got))
 		d.send(xnet.Header{Op: xnet.Tagged, Tag: 2}, []byte{0})
-		d.request(3, echoID, 0, nil)
-		d.response(3)
+		d.sendRequest(3, echoID, 0, nil)
+		d.recvResponse(3)
 		require.Zero(t, n.Regions())
 		d.readReq(0, 1, key) // acknowledged: no longer there
-		d.ended()
+		d.requireEnded()
 	}
 }
 
@@ -88,26 +88,26 @@ func TestDoubleNull(t *testing.T) {
 	})
 	const front, null = "\x00\x00\x00\x00\x00\x00\x00\x00", "\x00\x00\x00\x00\x00\x00\x00\x00"
 	in := front + "\x03\x00\x00\x00\x00\x00\x00\x00" + null + "\x07\x00\x00\x00"
-	d := dialled(t, n, 52)
-	d.request(1, put.ID(), 0, []byte(in))
-	r, out := d.response(1)
+	d := dialDouble(t, n, 52)
+	d.sendRequest(1, put.ID(), 0, []byte(in))
+	r, out := d.recvResponse(1)
 	require.Zero(t, r.Code)
 	require.Equal(t, "\x00\x00\x00\x00"+null, string(out))
 
 	addr, accept, _ := listen(t)
 	ended := make(chan error, 1)
 	go func() {
-		origin, err := put.Call(within(t), n, addr, putIn{3, nil, 7})
+		origin, err := put.Call(testContext(t), n, addr, putIn{3, nil, 7})
 		if origin != nil {
 			err = errors.New("not NULL: " + *origin)
 		}
 		ended <- err
 	}()
 	d, s := accept()
-	d.accepted(s)
-	tag, _, got := d.take()
+	d.accept(s)
+	tag, _, got := d.recvRequest()
 	require.Equal(t, in, string(got))
-	d.respond(tag, 0, 0, out)
+	d.sendResponse(tag, 0, 0, out)
 	require.NoError(t, <-ended)
 }
 
@@ -125,27 +125,27 @@ func TestDoubleServes(t *testing.T) {
 			results := make(chan result)
 			call := func(in []byte) {
 				go func() {
-					out, err := n.Call(within(t), addr, 9, in)
+					out, err := n.Call(testContext(t), addr, 9, in)
 					results <- result{out, err}
 				}()
 			}
 			call([]byte("in"))
 			d, s := accept()
 			require.Zero(t, s.Version)
-			d.accepted(xnet.Setup{Version: min(version, s.Version), Port: s.Port})
+			d.accept(xnet.Setup{Version: min(version, s.Version), Port: s.Port})
 			d.sums = sums
-			d.probed()
-			tag, r, in := d.take()
+			d.answerProbe()
+			tag, r, in := d.recvRequest()
 			require.Equal(t, d.flags(), r.Flags)
 			require.Equal(t, "in", string(in))
-			d.respond(tag, 0, 0, []byte("out"))
+			d.sendResponse(tag, 0, 0, []byte("out"))
 			got := <-results
 			require.NoError(t, got.err)
 			require.Equal(t, "out", string(got.out))
 
 			long := fill(9000)
 			call(long)
-			tag, r, in = d.take()
+			tag, r, in = d.recvRequest()
 			require.Equal(t, d.flags()|hgwire.More, r.Flags)
 			if sums {
 				require.Equal(t, hgwire.Sum(long), r.Sums.Payload, "of the input itself")
@@ -159,7 +159,7 @@ func TestDoubleServes(t *testing.T) {
 			_, second := d.recv()
 			require.Equal(t, long, append(first, second...))
 			d.sum = hgwire.Sum(long[:5000])
-			d.respond(tag, 0, hgwire.More, lent(5000, 3, hgwire.Readable))
+			d.sendResponse(tag, 0, hgwire.More, lentHandle(5000, 3, hgwire.Readable))
 			h, _ := d.recv()
 			require.EqualValues(t, xnet.ReadReq, h.Op)
 			d.send(xnet.Header{Op: xnet.ReadResp}, long[:5000])
@@ -175,7 +175,7 @@ func TestDoubleServes(t *testing.T) {
 			m, _, err := mercury.ParseBulk(eager.Append(nil))
 			require.NoError(t, err)
 			p := make([]byte, 2)
-			_, err = n.Remote(addr, m).Get(within(t), p, 1)
+			_, err = n.Remote(addr, m).Get(testContext(t), p, 1)
 			require.NoError(t, err)
 			require.Equal(t, "bc", string(p), "the data came in the handle")
 		}
@@ -191,16 +191,16 @@ func TestDoubleMemory(t *testing.T) {
 		b, _, err := mercury.ParseBulk(r.Input())
 		if err == nil {
 			buf := make([]byte, b.Len())
-			if _, err = r.Remote(b).Get(within(t), buf, 0); err == nil {
-				_, err = r.Remote(b).Put(within(t), buf[1:], 1)
+			if _, err = r.Remote(b).Get(testContext(t), buf, 0); err == nil {
+				_, err = r.Remote(b).Put(testContext(t), buf[1:], 1)
 			}
 		}
 		done <- err
 		_ = r.Respond(nil)
 	})
-	d := dialled(t, n, 40)
+	d := dialDouble(t, n, 40)
 	b := hgwire.Bulk{Len: 30, Access: hgwire.Readable | hgwire.Writable, Segments: []hgwire.Segment{{Len: 10, Key: 4, Base: 1}, {Len: 20, Key: 5, Base: 1}}}
-	d.request(1, 1, 0, b.Append(nil))
+	d.sendRequest(1, 1, 0, b.Append(nil))
 	one, _ := d.recv()
 	two, _ := d.recv()
 	require.Equal(t, xnet.IOV{Addr: 0, Len: 10, Key: 4}, one.IOV[0])
@@ -222,12 +222,12 @@ func TestDoubleMemory(t *testing.T) {
 	}
 	d.ack()
 	require.NoError(t, <-done)
-	d.response(1)
+	d.recvResponse(1)
 }
 
-// segments is a handle of memory of a double in n segments of 3 bytes, which begin with the key 1. Segments without
+// newSegments is a handle of memory of a double in n segments of 3 bytes, which begin with the key 1. Segments without
 // bytes are between them.
-func segments(n int) hgwire.Bulk {
+func newSegments(n int) hgwire.Bulk {
 	b := hgwire.Bulk{Len: 3 * uint64(n), Access: hgwire.Readable | hgwire.Writable}
 	for i := range n {
 		s := hgwire.Segment{Len: 3, Key: uint64(i + 1), Base: 0x7000}
@@ -248,10 +248,10 @@ func TestDoubleSegments(t *testing.T) {
 			b, _, err := mercury.ParseBulk(r.Input())
 			buf := make([]byte, b.Len()-4) // from the second byte of the second segment
 			if err == nil {
-				_, err = r.Remote(b).Get(within(t), buf, 4)
+				_, err = r.Remote(b).Get(testContext(t), buf, 4)
 			}
 			if err == nil {
-				_, err = r.Remote(b).Put(within(t), buf, 4)
+				_, err = r.Remote(b).Put(testContext(t), buf, 4)
 			}
 			if err == nil {
 				err = r.Respond(nil)
@@ -260,10 +260,10 @@ func TestDoubleSegments(t *testing.T) {
 				_ = r.RespondError(err)
 			}
 		})
-		d := dialled(t, n, 42)
-		b := segments(count)
+		d := dialDouble(t, n, 42)
+		b := newSegments(count)
 		wire := b.Append(nil)
-		d.request(1, 1, hgwire.More, lent(len(wire), 1<<20, hgwire.Readable))
+		d.sendRequest(1, 1, hgwire.More, lentHandle(len(wire), 1<<20, hgwire.Readable))
 		h, _ := d.recv()
 		require.EqualValues(t, 1<<20, h.IOV[0].Key)
 		d.send(xnet.Header{Op: xnet.ReadResp}, wire)
@@ -288,7 +288,7 @@ func TestDoubleSegments(t *testing.T) {
 			require.Equal(t, mem[from:at], got)
 			d.ack()
 		}
-		r, _ := d.response(1)
+		r, _ := d.recvResponse(1)
 		require.Zero(t, r.Code)
 	}
 }
@@ -304,7 +304,7 @@ func TestDoubleReaches(t *testing.T) {
 	_, err = w.Parse(b)
 	require.NoError(t, err)
 	key := w.Segments[0].Key
-	d := dialled(t, n, 41)
+	d := dialDouble(t, n, 41)
 	d.write(10, key, []byte("hello"))
 	d.readReq(8, 9, key)
 	h := iov(0, 3, key)
@@ -326,7 +326,7 @@ func TestDoubleReaches(t *testing.T) {
 	require.Equal(t, "hello", string(mem[10:15]))
 	require.NoError(t, region.Close())
 	d.readReq(0, 1, key)
-	d.ended()
+	d.requireEnded()
 }
 
 // TestDoubleReachesSegments has C read and write memory of Go in several pieces, each by the key
@@ -352,7 +352,7 @@ func TestDoubleReachesSegments(t *testing.T) {
 	require.Len(t, w.Segments, 2)
 	one, two := w.Segments[0].Key, w.Segments[1].Key
 	require.NotEqual(t, one, two)
-	d := dialled(t, n, 43)
+	d := dialDouble(t, n, 43)
 	d.readReq(5, 5, one)
 	_, got := d.recv()
 	require.Equal(t, fill(10)[5:], got)
@@ -364,7 +364,7 @@ func TestDoubleReachesSegments(t *testing.T) {
 	require.True(t, h.IsAck())
 	require.Equal(t, "hello", string(bufs[2][3:8]))
 	d.readReq(8, 4, one) // beyond the first
-	d.ended()
+	d.requireEnded()
 	require.NoError(t, region.Close())
 }
 
@@ -374,21 +374,21 @@ func TestNack(t *testing.T) {
 	addr, accept, _ := listen(t)
 	n := open(t, mercury.Config{Checksums: mercury.Off})
 	errs := make(chan error)
-	go func() { errs <- n.Notify(within(t), addr, 9, nil) }()
+	go func() { errs <- n.Notify(testContext(t), addr, 9, nil) }()
 	for range 3 {
 		d, s := accept()
 		d.setup(xnet.Setup{Kind: xnet.Refuse, Port: s.Port})
-		d.ended()
+		d.requireEnded()
 	}
 	d, s := accept()
-	d.accepted(s)
-	d.take()
+	d.accept(s)
+	d.recvRequest()
 	require.NoError(t, <-errs)
 
 	m := open(t, mercury.Config{SetupTimeout: 50 * time.Millisecond})
 	go func() {
 		for {
-			_, err := m.Call(within(t), addr, 9, nil)
+			_, err := m.Call(testContext(t), addr, 9, nil)
 			errs <- err
 			return
 		}
@@ -420,10 +420,10 @@ func TestBothDial(t *testing.T) {
 			addr, accept, port = listen(t)
 			n = open(t, mercury.Config{Checksums: mercury.Off})
 		}
-		echo(n)
+		serveEcho(n)
 		errs := make(chan error)
 		go func() {
-			_, err := n.Call(within(t), addr, 9, nil)
+			_, err := n.Call(testContext(t), addr, 9, nil)
 			errs <- err
 		}()
 		theirs, s := accept() // not answered yet
@@ -435,13 +435,13 @@ func TestBothDial(t *testing.T) {
 		d := ours
 		if smaller {
 			require.EqualValues(t, xnet.Refuse, answer.Kind)
-			d = theirs.accepted(s)
+			d = theirs.accept(s)
 		} else {
 			require.EqualValues(t, xnet.Accept, answer.Kind)
-			theirs.ended()
+			theirs.requireEnded()
 		}
-		tag, _, _ := d.take()
-		d.respond(tag, 0, 0, nil)
+		tag, _, _ := d.recvRequest()
+		d.sendResponse(tag, 0, 0, nil)
 		require.NoError(t, <-errs)
 		require.Equal(t, []string{addr}, n.Peers())
 	}
@@ -451,8 +451,8 @@ func TestBothDial(t *testing.T) {
 // connection of the same one is refused.
 func TestRestart(t *testing.T) {
 	n := open(t, mercury.Config{})
-	echo(n)
-	old := dialled(t, n, 60)
+	serveEcho(n)
+	old := dialDouble(t, n, 60)
 	for _, pid := range []uint32{60, 61} {
 		nc, err := net.Dial("tcp", hostPort(n))
 		require.NoError(t, err)
@@ -461,12 +461,12 @@ func TestRestart(t *testing.T) {
 		s := d.readSetup()
 		if pid == 60 {
 			require.EqualValues(t, xnet.Refuse, s.Kind)
-			d.ended()
+			d.requireEnded()
 			continue
 		}
 		require.EqualValues(t, xnet.Accept, s.Kind)
-		old.ended()
-		d.request(1, echoID, 0, nil)
-		d.response(1)
+		old.requireEnded()
+		d.sendRequest(1, echoID, 0, nil)
+		d.recvResponse(1)
 	}
 }

@@ -71,7 +71,7 @@ func TestCodesInC(t *testing.T) {
 	plain, margo := mercury.Define[struct{}, struct{}]("plain"), mercury.DefineMargo[struct{}, struct{}]("margo").At(3)
 	plain.Handle(n, work)
 	margo.Handle(n, work)
-	d := dialled(t, n, 53)
+	d := dialDouble(t, n, 53)
 	seen := map[string]bool{}
 	_, table, _ := strings.Cut(string(page), "|Go|C|Number|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
@@ -88,11 +88,11 @@ func TestCodesInC(t *testing.T) {
 				want, err = strconv.Atoi(cells[3])
 				require.NoError(t, err, row)
 			}
-			d.request(1, plain.ID(), 0, nil)
-			r, _ := d.response(1)
+			d.sendRequest(1, plain.ID(), 0, nil)
+			r, _ := d.recvResponse(1)
 			require.EqualValues(t, want, r.Code, "%s", name)
-			d.request(2, margo.ID(), 0, make([]byte, 8))
-			r, out := d.response(2)
+			d.sendRequest(2, margo.ID(), 0, make([]byte, 8))
+			r, out := d.recvResponse(2)
 			if name == "panic" {
 				require.EqualValues(t, want, r.Code)
 				continue

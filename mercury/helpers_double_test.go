@@ -35,8 +35,8 @@ func newDouble(t testing.TB, nc net.Conn, port uint16) *double {
 
 func hostPort(n *mercury.Node) string { return n.Addr()[len("ofi+tcp://"):] }
 
-// dialled connects to n as a C process that listens on port.
-func dialled(t testing.TB, n *mercury.Node, port uint16) *double {
+// dialDouble connects to n as a C process that listens on port.
+func dialDouble(t testing.TB, n *mercury.Node, port uint16) *double {
 	nc, err := net.Dial("tcp", hostPort(n))
 	require.NoError(t, err)
 	d := newDouble(t, nc, port)
@@ -77,8 +77,8 @@ func listen(t testing.TB) (addr string, accept func() (*double, xnet.Setup), por
 	}, port
 }
 
-// accepted answers a request for a connection, as libfabric of version 0 or 1 does.
-func (d *double) accepted(s xnet.Setup) *double {
+// accept answers a request for a connection, as libfabric of version 0 or 1 does.
+func (d *double) accept(s xnet.Setup) *double {
 	d.setup(xnet.Setup{Kind: xnet.Accept, Version: min(s.Version, 1), Port: s.Port, PID: 77})
 	return d
 }
@@ -118,8 +118,8 @@ func (d *double) read() (h xnet.Header, b []byte, err error) {
 	return h, b, err
 }
 
-// ended requires that the other side ends the connection, whatever it still sends.
-func (d *double) ended() {
+// requireEnded requires that the other side ends the connection, whatever it still sends.
+func (d *double) requireEnded() {
 	_, err := io.Copy(io.Discard, d.r)
 	if ne, ok := err.(net.Error); ok {
 		require.False(d.t, ne.Timeout(), "the connection goes on")
@@ -133,14 +133,14 @@ func (d *double) flags() uint8 {
 	return 0
 }
 
-// request sends a request.
-func (d *double) request(tag, id uint64, flags uint8, in []byte) {
+// sendRequest sends a request.
+func (d *double) sendRequest(tag, id uint64, flags uint8, in []byte) {
 	r := hgwire.Request{ID: id, Flags: flags | d.flags(), Sums: hgwire.Sums{Payload: d.sum}}
 	d.send(xnet.Header{Op: xnet.Msg, Flags: xnet.Immediate, Tag: tag}, r.Append(hgwire.AppendSource(nil, d.self), in))
 }
 
-// response takes the response with tag.
-func (d *double) response(tag uint64) (hgwire.Response, []byte) {
+// recvResponse takes the response with tag.
+func (d *double) recvResponse(tag uint64) (hgwire.Response, []byte) {
 	h, b := d.recv()
 	require.EqualValues(d.t, xnet.Tagged, h.Op)
 	require.Equal(d.t, tag, h.Tag)
@@ -150,8 +150,8 @@ func (d *double) response(tag uint64) (hgwire.Response, []byte) {
 	return r, out
 }
 
-// take returns the next request of the other side.
-func (d *double) take() (tag uint64, r hgwire.Request, in []byte) {
+// recvRequest returns the next request of the other side.
+func (d *double) recvRequest() (tag uint64, r hgwire.Request, in []byte) {
 	h, b := d.recv()
 	require.True(d.t, h.Unexpected())
 	from, b, err := hgwire.ParseSource(b)
@@ -162,18 +162,18 @@ func (d *double) take() (tag uint64, r hgwire.Request, in []byte) {
 	return h.Tag, r, in
 }
 
-// respond answers a request.
-func (d *double) respond(tag uint64, code int8, flags uint8, out []byte) {
+// sendResponse answers a request.
+func (d *double) sendResponse(tag uint64, code int8, flags uint8, out []byte) {
 	r := hgwire.Response{Code: code, Flags: flags | d.flags(), Sums: hgwire.Sums{Payload: d.sum}}
 	d.send(xnet.Header{Op: xnet.Tagged, Tag: tag}, r.Append(nil, out))
 }
 
-// probed answers the request by which the other side finds out about checksums.
-func (d *double) probed() {
-	tag, r, _ := d.take()
+// answerProbe answers the request by which the other side finds out about checksums.
+func (d *double) answerProbe() {
+	tag, r, _ := d.recvRequest()
 	require.Zero(d.t, r.Flags, "either build understands it")
 	require.Equal(d.t, hgwire.Nameless(r.ID), r.ID, "and one that verifies checksums accepts it")
-	d.respond(tag, 2, 0, []byte("rubbish"))
+	d.sendResponse(tag, 2, 0, []byte("rubbish"))
 }
 
 func iov(addr, n, key uint64) xnet.Header {
@@ -194,8 +194,8 @@ func (d *double) write(addr, key uint64, b []byte) {
 
 func (d *double) ack() { d.send(xnet.Header{Op: xnet.Msg, Data: xnet.Ack}, nil) }
 
-// lent is a handle of memory of the double at key.
-func lent(n int, key uint64, access uint8) []byte {
+// lentHandle is a handle of memory of the double at key.
+func lentHandle(n int, key uint64, access uint8) []byte {
 	b := hgwire.Bulk{Len: uint64(n), Access: access, Segments: []hgwire.Segment{{Len: uint64(n), Key: key, Base: 0x7000}}}
 	return b.Append(nil)
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/perf"
 )
 
-// live skips the test unless C's programs are there.
-func live(t *testing.T, programs ...string) {
+// requirePrograms skips the test unless C's programs are there.
+func requirePrograms(t *testing.T, programs ...string) {
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
 			t.Skipf("%s, a program of C Mercury, is not in PATH", p)
@@ -70,7 +70,7 @@ func cCommand(ctx context.Context, dir, program string, args ...string) *exec.Cm
 func runC(t *testing.T, addr, program string, args ...string) string {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, hostfile), []byte(addr+"\n"), 0o644))
-	out, err := cCommand(within(t), dir, program, args...).CombinedOutput()
+	out, err := cCommand(testContext(t), dir, program, args...).CombinedOutput()
 	require.NoError(t, err, "%s\n%s", program, out)
 	return string(out)
 }
@@ -89,7 +89,7 @@ func cServer(t *testing.T, program string, args ...string) (string, *exec.Cmd) {
 			t.Logf("%s", &out)
 		}
 	})
-	for ctx := within(t); ctx.Err() == nil; {
+	for ctx := testContext(t); ctx.Err() == nil; {
 		b, err := os.ReadFile(filepath.Join(dir, hostfile))
 		if err == nil && bytes.HasSuffix(b, []byte("\n")) {
 			return strings.TrimSpace(string(b)), cmd
@@ -113,7 +113,7 @@ func pause(ctx context.Context, d time.Duration) {
 // TestLiveServer has C's programs measure a Go server, and verify its data: calls, input that is
 // sent separately, transfers in both directions.
 func TestLiveServer(t *testing.T) {
-	live(t, "hg_first", "hg_rate", "hg_bw_read", "hg_bw_write")
+	requirePrograms(t, "hg_first", "hg_rate", "hg_bw_read", "hg_bw_write")
 	n := open(t, mercury.Config{})
 	perf.Serve(n, nil)
 	figure := regexp.MustCompile(`(?m)^\d+ +[\d.]+`)
@@ -137,30 +137,30 @@ func TestLiveServer(t *testing.T) {
 // TestLiveClient measures C's server with a Go program: an empty call, an unknown RPC, long input,
 // memory that the server writes and reads.
 func TestLiveClient(t *testing.T) {
-	live(t, "hg_perf_server", "hg_first") // new in Mercury 2.4, when the RPCs got other numbers
+	requirePrograms(t, "hg_perf_server", "hg_first") // new in Mercury 2.4, when the RPCs got other numbers
 	addr, cmd := cServer(t, "hg_perf_server", "-z", "1048576", "-x", "16")
 	n := open(t, mercury.Config{})
-	_, err := perf.Ping(within(t), n, addr)
+	_, err := perf.Ping(testContext(t), n, addr)
 	require.NoError(t, err)
-	_, err = n.Call(within(t), addr, 1<<50, nil)
+	_, err = n.Call(testContext(t), addr, 1<<50, nil)
 	require.ErrorIs(t, err, mercury.ErrNoMethod)
 	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
 	for _, size := range []int{64, 8192, 1 << 20} {
-		r, err := perf.Rate(within(t), n, addr, perf.Options{Size: size, InFlight: 16, For: 50 * time.Millisecond})
+		r, err := perf.Rate(testContext(t), n, addr, perf.Options{Size: size, InFlight: 16, For: 50 * time.Millisecond})
 		require.NoError(t, err)
 		t.Log(size, "bytes:", fmt.Sprintf("%.0f calls/s", r.Rate()))
 	}
-	r, err := perf.Bandwidth(within(t), n, addr, true, perf.Options{Size: 1 << 20, InFlight: 4, For: 50 * time.Millisecond, Verify: true})
+	r, err := perf.Bandwidth(testContext(t), n, addr, true, perf.Options{Size: 1 << 20, InFlight: 4, For: 50 * time.Millisecond, Verify: true})
 	require.NoError(t, err)
 	t.Log("written by C:", fmt.Sprintf("%.0f MiB/s", r.MiB()))
-	require.NoError(t, perf.Done(within(t), n, addr))
+	require.NoError(t, perf.Done(testContext(t), n, addr))
 	require.NoError(t, cmd.Wait())
 
 	addr, cmd = cServer(t, "hg_perf_server", "-z", "1048576", "-x", "16")
-	r, err = perf.Bandwidth(within(t), n, addr, false, perf.Options{Size: 1 << 20, InFlight: 4, For: 50 * time.Millisecond, Verify: true})
+	r, err = perf.Bandwidth(testContext(t), n, addr, false, perf.Options{Size: 1 << 20, InFlight: 4, For: 50 * time.Millisecond, Verify: true})
 	require.NoError(t, err)
 	t.Log("read by C:", fmt.Sprintf("%.0f MiB/s", r.MiB()))
-	require.NoError(t, perf.Done(within(t), n, addr))
+	require.NoError(t, perf.Done(testContext(t), n, addr))
 	require.NoError(t, cmd.Wait())
 }
 
@@ -211,7 +211,7 @@ func since24() bool {
 func headerOfC(t *testing.T) int {
 	addr, cmd := cServer(t, "hg_test_server")
 	n := open(t, mercury.Config{})
-	_, err := n.Call(within(t), addr, 1<<50, nil)
+	_, err := n.Call(testContext(t), addr, 1<<50, nil)
 	require.ErrorIs(t, err, mercury.ErrNoMethod)
 	require.NoError(t, cmd.Process.Kill())
 	return n.HeaderSize(addr)
@@ -257,7 +257,7 @@ func serveUnit(n *mercury.Node, overflow int) {
 // TestLiveUnitServer checks that C's own tests pass with a Go server: each of their scenarios, with
 // their threads, one-way calls, cancels, segments and bound handles.
 func TestLiveUnitServer(t *testing.T) {
-	live(t, "hg_test_server", "hg_test_rpc", "hg_test_bulk")
+	requirePrograms(t, "hg_test_server", "hg_test_rpc", "hg_test_bulk")
 	n := open(t, mercury.Config{})
 	serveUnit(n, 2*(4096-headerOfC(t)))
 	for _, program := range []string{"hg_test_rpc", "hg_test_bulk"} {
@@ -271,10 +271,10 @@ func TestLiveUnitServer(t *testing.T) {
 // TestLiveUnitClient calls the same RPCs of C's server from Go. It ends in the middle of the last
 // one.
 func TestLiveUnitClient(t *testing.T) {
-	live(t, "hg_test_server")
+	requirePrograms(t, "hg_test_server")
 	addr, cmd := cServer(t, "hg_test_server")
 	n := open(t, mercury.Config{})
-	ctx := within(t)
+	ctx := testContext(t)
 	_, err := unitNull.Call(ctx, n, addr, struct{}{})
 	for ; errors.Is(err, mercury.ErrNoMethod); _, err = unitNull.Call(ctx, n, addr, struct{}{}) {
 		pause(ctx, 10*time.Millisecond) // Mercury 2.3 prints its address before it registers them
@@ -305,7 +305,7 @@ func TestLiveUnitClient(t *testing.T) {
 		require.Greater(t, len(text), 8000)
 		require.Empty(t, strings.Trim(text, "h"))
 	}
-	_, err = unitCancel.Call(short(t), n, addr, struct{}{})
+	_, err = unitCancel.Call(shortContext(t), n, addr, struct{}{})
 	require.ErrorIs(t, err, mercury.ErrTimeout)
 	mem := make([]byte, 1<<20)
 	for i := range mem {

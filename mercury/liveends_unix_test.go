@@ -45,14 +45,14 @@ var (
 // lent. The calls end, and after Close the memory is the caller's: a server that continues loses
 // its connection, and leaves no byte behind.
 func TestLiveEndsInTransfer(t *testing.T) {
-	live(t, "hg_perf_server", "hg_first")
+	requirePrograms(t, "hg_perf_server", "hg_first")
 	const size, handles = 32 << 20, 3
 	for name, move := range moves {
 		for sig, want := range signals {
 			t.Run(name+" "+sig.String(), func(t *testing.T) {
 				addr, cmd := cServer(t, "hg_perf_server", "-z", fmt.Sprint(size), "-x", fmt.Sprint(handles))
 				n := open(t, mercury.Config{})
-				ctx, cancel := context.WithCancel(within(t))
+				ctx, cancel := context.WithCancel(testContext(t))
 				errs, first := make(chan error, handles), make(chan struct{}, handles)
 				var regions []*mercury.Region
 				var mems [][]byte
@@ -96,7 +96,7 @@ func TestLiveEndsInTransfer(t *testing.T) {
 					require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
 				}
 				for err := error(mercury.ErrPeerLost); sig == syscall.SIGSTOP && !errors.Is(err, mercury.ErrNoMethod); {
-					_, err = n.Call(within(t), addr, 1<<50, nil) // it has lost its connection, or has done all that it was about to do
+					_, err = n.Call(testContext(t), addr, 1<<50, nil) // it has lost its connection, or has done all that it was about to do
 					require.False(t, errors.Is(err, mercury.ErrTimeout), "%v", err)
 				}
 				for _, mem := range mems {
@@ -110,7 +110,7 @@ func TestLiveEndsInTransfer(t *testing.T) {
 // TestLiveClientEndsInTransfer stops, or kills, C's client while Go reads and writes its memory.
 // The same holds for the handler's buffer.
 func TestLiveClientEndsInTransfer(t *testing.T) {
-	live(t, "hg_first", "hg_bw_read", "hg_bw_write")
+	requirePrograms(t, "hg_first", "hg_bw_read", "hg_bw_write")
 	const size = 32 << 20
 	for name, move := range moves {
 		for sig, want := range signals {
@@ -121,7 +121,7 @@ func TestLiveClientEndsInTransfer(t *testing.T) {
 					lent = in.Mem
 					return
 				})
-				ctx, cancel := context.WithCancel(within(t))
+				ctx, cancel := context.WithCancel(testContext(t))
 				defer cancel()
 				first, errs := make(chan struct{}, 1), make(chan error, 1)
 				buf := make([]byte, size)
@@ -164,7 +164,7 @@ func TestLiveClientEndsInTransfer(t *testing.T) {
 				}
 				if sig == syscall.SIGSTOP {
 					require.NoError(t, cmd.Process.Signal(syscall.SIGCONT)) // its late answers are thrown away
-					_, err := transfer(within(t), make([]byte, 1), 0)
+					_, err := transfer(testContext(t), make([]byte, 1), 0)
 					require.True(t, err == nil || errors.Is(err, mercury.ErrPeerLost), "%v", err) // it may have ended by itself
 				}
 				require.Equal(t, size, bytes.Count(buf, []byte{0xa5}))
@@ -175,14 +175,14 @@ func TestLiveClientEndsInTransfer(t *testing.T) {
 
 // TestLiveEnds stops, and kills, C's server: contexts end calls, and so does its exit.
 func TestLiveEnds(t *testing.T) {
-	live(t, "hg_perf_server", "hg_first")
+	requirePrograms(t, "hg_perf_server", "hg_first")
 	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
 		addr, cmd := cServer(t, "hg_perf_server")
 		n := open(t, mercury.Config{})
-		_, err := perf.Ping(within(t), n, addr)
+		_, err := perf.Ping(testContext(t), n, addr)
 		require.NoError(t, err)
 		require.NoError(t, cmd.Process.Signal(sig))
-		_, err = perf.Ping(short(t), n, addr)
+		_, err = perf.Ping(shortContext(t), n, addr)
 		want := map[syscall.Signal]mercury.Code{syscall.SIGSTOP: mercury.ErrTimeout, syscall.SIGKILL: mercury.ErrPeerLost}[sig]
 		if sig == syscall.SIGKILL && mercury.CodeOf(err) == mercury.ErrUnreachable {
 			continue // its end was noticed before the call

@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// served opens a node of ours that serves until the test ends.
-func served(t *testing.T) *qs.Node {
+// serveNode opens a node of ours that serves until the test ends.
+func serveNode(t *testing.T) *qs.Node {
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -32,7 +32,7 @@ func served(t *testing.T) *qs.Node {
 }
 
 func peerOf(t *testing.T, from, to *qs.Node) qs.Peer {
-	p, err := from.Peer(within(t), to.Addr().String())
+	p, err := from.Peer(testContext(t), to.Addr().String())
 	require.NoError(t, err)
 	return p
 }
@@ -40,29 +40,29 @@ func peerOf(t *testing.T, from, to *qs.Node) qs.Peer {
 // TestLiveGatewayToC has a program on hg call C's server through a gateway, which reads the memory
 // that the program lends.
 func TestLiveGatewayToC(t *testing.T) {
-	live(t, "hg_test_server", "hg_first")
+	requirePrograms(t, "hg_test_server", "hg_first")
 	addr, _ := cServer(t, "hg_test_server")
-	middle, origin := served(t), served(t)
+	middle, origin := serveNode(t), serveNode(t)
 	gateway.New(middle, open(t, mercury.Config{}), gateway.Config{Targets: []string{addr}})
 	gw := peerOf(t, origin, middle)
-	b, err := gateway.Call(within(t), gw, addr, unitOpen.ID(), openIn{"./test.txt", 12345})
+	b, err := gateway.Call(testContext(t), gw, addr, unitOpen.ID(), openIn{"./test.txt", 12345})
 	require.NoError(t, err)
 	var out openOut
 	require.NoError(t, proc.Unmarshal(b, &out))
 	require.Equal(t, openOut{0, 12345}, out)
-	b, err = gateway.Call(within(t), gw, addr, unitOverflow.ID())
+	b, err = gateway.Call(testContext(t), gw, addr, unitOverflow.ID())
 	require.NoError(t, err)
 	require.Greater(t, len(b), 8000)
 	mem := make([]byte, 1<<20)
 	for i := range mem {
 		mem[i] = byte(i)
 	}
-	b, err = gateway.Call(within(t), gw, addr, unitBulk[0].ID(), int32(0), uint64(len(mem)), uint64(0), uint64(0), gateway.Lent{Buf: mem, Access: mercury.Read})
+	b, err = gateway.Call(testContext(t), gw, addr, unitBulk[0].ID(), int32(0), uint64(len(mem)), uint64(0), uint64(0), gateway.Lent{Buf: mem, Access: mercury.Read})
 	require.NoError(t, err)
 	var wrote uint64
 	require.NoError(t, proc.Unmarshal(b, &wrote))
 	require.EqualValues(t, len(mem), wrote)
-	_, err = gateway.Call(within(t), gw, addr, unitKilled.ID())
+	_, err = gateway.Call(testContext(t), gw, addr, unitKilled.ID())
 	remote, ok := hg.RemoteOf(err)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, qs.ErrAborted, remote.Code, "it may have run")
@@ -71,8 +71,8 @@ func TestLiveGatewayToC(t *testing.T) {
 // TestLiveGatewayFromC checks that C's own tests of transfers pass with a service on hg behind a
 // gateway.
 func TestLiveGatewayFromC(t *testing.T) {
-	live(t, "hg_test_bulk", "hg_test_server")
-	service, middle := served(t), served(t)
+	requirePrograms(t, "hg_test_bulk", "hg_test_server")
+	service, middle := serveNode(t), serveNode(t)
 	proc := qs.WithCodec(gateway.Proc)
 	n := open(t, mercury.Config{})
 	g := gateway.New(middle, n, gateway.Config{})

@@ -21,7 +21,7 @@ func TestLookup(t *testing.T) {
 			loopback = i.Name
 		}
 	}
-	ctx := within(t)
+	ctx := testContext(t)
 	for addr, want := range map[string]string{
 		"ofi+tcp://127.0.0.1:7":        "ofi+tcp://127.0.0.1:7",
 		"ofi+tcp://10.1.2.3:4567":      "ofi+tcp://10.1.2.3:4567",

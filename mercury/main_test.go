@@ -24,8 +24,8 @@ func open(t testing.TB, cfg mercury.Config) *mercury.Node {
 	return n
 }
 
-// within bounds the waits of a test.
-func within(t testing.TB) context.Context {
+// testContext bounds the waits of a test.
+func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx

@@ -19,7 +19,7 @@ var get = mercury.DefineMargo[uint32, string]("get")
 // until it is closed.
 func TestProvider(t *testing.T) {
 	n, client := open(t, mercury.Config{}), open(t, mercury.Config{})
-	ctx := within(t)
+	ctx := testContext(t)
 	var providers []*mercury.Provider
 	for _, id := range []uint16{0, 42, mercury.DefaultProvider} {
 		p, err := n.Provide(id, fmt.Sprint("store ", id))
@@ -75,7 +75,7 @@ func TestProviderHandlerReplaced(t *testing.T) {
 	require.True(t, n.RemoveHandler(tick.At(9).ID()))
 	tick.At(9).Handle(n, same)
 	require.NoError(t, p.Close())
-	out, err := tick.At(9).Call(within(t), n, n.Addr(), 1)
+	out, err := tick.At(9).Call(testContext(t), n, n.Addr(), 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, out)
 }
@@ -91,28 +91,28 @@ func TestRemoveHandler(t *testing.T) {
 		_ = r.Respond([]byte("old"))
 	})
 	n.HandleInline(2, func(r *mercury.Request) { _ = r.Respond([]byte("inline")) })
-	d := dialled(t, n, 44)
+	d := dialDouble(t, n, 44)
 	for tag := range uint64(3) {
-		d.request(tag, 1, 0, nil)
+		d.sendRequest(tag, 1, 0, nil)
 	}
-	d.request(3, 2, 0, nil) // behind the three, which are accepted when it is answered
-	d.response(3)
+	d.sendRequest(3, 2, 0, nil) // behind the three, which are accepted when it is answered
+	d.recvResponse(3)
 	<-running
 	require.True(t, n.RemoveHandler(1))
 	require.False(t, n.RemoveHandler(1))
 	require.True(t, n.RemoveHandler(2))
 	for _, id := range []uint64{1, 2} {
-		d.request(4, id, 0, nil)
-		r, _ := d.response(4)
+		d.sendRequest(4, id, 0, nil)
+		r, _ := d.recvResponse(4)
 		require.EqualValues(t, 2, r.Code)
 	}
 	n.HandleInline(1, func(r *mercury.Request) { _ = r.Respond([]byte("new")) })
-	d.request(5, 1, 0, nil)
-	_, out := d.response(5)
+	d.sendRequest(5, 1, 0, nil)
+	_, out := d.recvResponse(5)
 	require.Equal(t, "new", string(out))
 	close(goOn)
 	for tag := range uint64(3) {
-		_, out := d.response(tag)
+		_, out := d.recvResponse(tag)
 		require.Equal(t, "old", string(out))
 	}
 }
@@ -121,7 +121,7 @@ func TestRemoveHandler(t *testing.T) {
 // refused and certainly did not.
 func TestRemoveUnderCalls(t *testing.T) {
 	n, client := open(t, mercury.Config{}), open(t, mercury.Config{})
-	ctx := within(t)
+	ctx := testContext(t)
 	var wg sync.WaitGroup
 	errs := make(chan error, 8)
 	for range 8 {
@@ -157,25 +157,25 @@ func TestDoubleMargo(t *testing.T) {
 	n := open(t, mercury.Config{})
 	_, err := n.Provide(42, "yokan")
 	require.NoError(t, err)
-	d := dialled(t, n, 45)
+	d := dialDouble(t, n, 45)
 	front := make([]byte, 8)
-	d.request(1, 0x6e31f542<<32|42, 0, front)
-	r, out := d.response(1)
+	d.sendRequest(1, 0x6e31f542<<32|42, 0, front)
+	r, out := d.recvResponse(1)
 	require.Zero(t, r.Code)
 	require.Equal(t, "00000000"+"0600000000000000"+"796f6b616e00"+"0001", hex.EncodeToString(out))
-	d.request(2, 0x6e31f542<<32|43, 0, front)
-	r, _ = d.response(2)
+	d.sendRequest(2, 0x6e31f542<<32|43, 0, front)
+	r, _ = d.recvResponse(2)
 	require.EqualValues(t, 2, r.Code)
 
 	shutdown := mercury.MargoID("__shutdown__", mercury.DefaultProvider)
-	d.request(3, shutdown, 0, front)
-	r, _ = d.response(3)
+	d.sendRequest(3, shutdown, 0, front)
+	r, _ = d.recvResponse(3)
 	require.EqualValues(t, 2, r.Code, "not without consent")
 	stopped := make(chan struct{}, 2)
 	n.EnableShutdown(func() { stopped <- struct{}{} })
 	for range 2 {
-		d.request(4, shutdown, 0, front)
-		r, out = d.response(4)
+		d.sendRequest(4, shutdown, 0, front)
+		r, out = d.recvResponse(4)
 		require.Zero(t, r.Code)
 		require.Equal(t, make([]byte, 8), out, "Margo's HG_SUCCESS, and a return value of 0")
 	}
@@ -183,24 +183,24 @@ func TestDoubleMargo(t *testing.T) {
 	require.Empty(t, stopped)
 	require.Panics(t, func() { n.EnableShutdown(func() {}) })
 	client := open(t, mercury.Config{})
-	require.NoError(t, mercury.ShutdownRemote(within(t), client, n.Addr()))
-	err = mercury.ShutdownRemote(within(t), client, open(t, mercury.Config{}).Addr())
+	require.NoError(t, mercury.ShutdownRemote(testContext(t), client, n.Addr()))
+	err = mercury.ShutdownRemote(testContext(t), client, open(t, mercury.Config{}).Addr())
 	require.ErrorIs(t, err, mercury.ErrNoMethod)
 
 	addr, accept, _ := listen(t)
 	client = open(t, mercury.Config{Checksums: mercury.Off})
 	errs := make(chan error, 1)
 	for _, answer := range []string{"\x00\x00\x00\x00\x00\x00\x00\x00", "\x00\x00\x00\x00\xff\xff\xff\xff"} {
-		go func() { errs <- mercury.ShutdownRemote(within(t), client, addr) }()
+		go func() { errs <- mercury.ShutdownRemote(testContext(t), client, addr) }()
 		if answer[4] == 0 {
 			var s xnet.Setup
 			d, s = accept()
-			d.accepted(s)
+			d.accept(s)
 		}
-		tag, r, in := d.take()
+		tag, r, in := d.recvRequest()
 		require.Equal(t, shutdown, r.ID)
 		require.Equal(t, front, in)
-		d.respond(tag, 0, 0, []byte(answer))
+		d.sendResponse(tag, 0, 0, []byte(answer))
 		if err = <-errs; answer[4] == 0 {
 			require.NoError(t, err)
 		} else {

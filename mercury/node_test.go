@@ -23,8 +23,8 @@ import (
 
 const echoID = 77
 
-// echo serves echoID inline and echoID+1 not.
-func echo(n *mercury.Node) {
+// serveEcho serves echoID inline and echoID+1 not.
+func serveEcho(n *mercury.Node) {
 	f := func(r *mercury.Request) { _ = r.Respond(r.Input()) }
 	n.HandleInline(echoID, f)
 	n.Handle(echoID+1000, f)
@@ -35,13 +35,13 @@ func echo(n *mercury.Node) {
 func TestCall(t *testing.T) {
 	for _, sums := range []mercury.Checksums{mercury.Off, mercury.On, mercury.Auto} {
 		target, origin := open(t, mercury.Config{}), open(t, mercury.Config{Checksums: sums})
-		echo(target)
-		echo(origin)
+		serveEcho(target)
+		serveEcho(origin)
 		for _, size := range []int{0, 1, 64, 4000, 4060, 4064, 4065, 4080, 4081, 8192, 1 << 20, 3<<20 + 1} {
 			for _, to := range []string{target.Addr(), origin.Addr()} {
 				in := fill(size)
 				for _, id := range []uint64{echoID, echoID + 1000} {
-					out, err := origin.Call(within(t), to, id, in)
+					out, err := origin.Call(testContext(t), to, id, in)
 					require.NoError(t, err)
 					require.True(t, bytes.Equal(in, out), "%d bytes", size)
 				}
@@ -60,22 +60,22 @@ func TestLongBothWays(t *testing.T) {
 			n.Handle(1, func(r *mercury.Request) { _ = r.Respond(long) })
 			n.Handle(2, func(*mercury.Request) {})
 		}
-		_, err := a.Call(within(t), b.Addr(), 1, nil)
+		_, err := a.Call(testContext(t), b.Addr(), 1, nil)
 		require.NoError(t, err)
-		_, err = b.Call(within(t), a.Addr(), 1, nil)
+		_, err = b.Call(testContext(t), a.Addr(), 1, nil)
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		errs := make(chan error, 32)
 		for range 4 {
 			for _, p := range [][2]*mercury.Node{{a, b}, {b, a}} {
 				wg.Go(func() {
-					out, err := p[0].Call(within(t), p[1].Addr(), 1, nil)
+					out, err := p[0].Call(testContext(t), p[1].Addr(), 1, nil)
 					if err == nil && !bytes.Equal(out, long) {
 						err = fmt.Errorf("other output, of %d bytes", len(out))
 					}
 					errs <- err
 				})
-				wg.Go(func() { errs <- p[0].Notify(within(t), p[1].Addr(), 2, long) })
+				wg.Go(func() { errs <- p[0].Notify(testContext(t), p[1].Addr(), 2, long) })
 			}
 		}
 		wg.Wait()
@@ -91,8 +91,8 @@ func TestLongBothWays(t *testing.T) {
 // TestCallsBothWays has many goroutines call in both directions over one connection.
 func TestCallsBothWays(t *testing.T) {
 	a, b := open(t, mercury.Config{}), open(t, mercury.Config{})
-	echo(a)
-	echo(b)
+	serveEcho(a)
+	serveEcho(b)
 	var wg sync.WaitGroup
 	errs := make(chan error, 64)
 	for i := range 32 {
@@ -103,7 +103,7 @@ func TestCallsBothWays(t *testing.T) {
 		wg.Go(func() {
 			for j := range 50 {
 				in := fill(j * 331)
-				out, err := from.Call(within(t), to.Addr(), echoID+uint64(i%4/2)*1000, in)
+				out, err := from.Call(testContext(t), to.Addr(), echoID+uint64(i%4/2)*1000, in)
 				if err != nil || !bytes.Equal(in, out) {
 					errs <- fmt.Errorf("call %d: %d bytes of %d: %w", j, len(out), len(in), err)
 					return
@@ -147,17 +147,17 @@ func TestErrors(t *testing.T) {
 	}
 	for _, inline := range []uint64{0, 100} {
 		for id, want := range map[uint64]mercury.Code{1: 26, 2: 26, 3: mercury.ErrPermission, 6: 26} {
-			_, err := origin.Call(within(t), target.Addr(), id+inline, nil)
+			_, err := origin.Call(testContext(t), target.Addr(), id+inline, nil)
 			require.ErrorIs(t, err, mercury.ErrRemote)
 			require.NotErrorIs(t, err, mercury.ErrRefused)
 			require.Equal(t, want, mercury.CodeOf(err))
 			require.Equal(t, mercury.Ran, mercury.FateOf(err))
 		}
-		out, err := origin.Call(within(t), target.Addr(), 4+inline, nil)
+		out, err := origin.Call(testContext(t), target.Addr(), 4+inline, nil)
 		require.NoError(t, err)
 		require.Equal(t, "late", string(out))
 
-		ctx, cancel := context.WithCancelCause(within(t))
+		ctx, cancel := context.WithCancelCause(testContext(t))
 		why := errors.New("no longer wanted")
 		go func() {
 			<-never
@@ -168,20 +168,20 @@ func TestErrors(t *testing.T) {
 		require.ErrorIs(t, err, why)
 		require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))
 	}
-	_, err := origin.Call(within(t), target.Addr(), 9, nil)
+	_, err := origin.Call(testContext(t), target.Addr(), 9, nil)
 	require.ErrorIs(t, err, mercury.ErrRefused)
 	require.ErrorIs(t, err, mercury.ErrNoMethod)
 	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
 
 	gone := open(t, mercury.Config{})
 	require.NoError(t, gone.Close())
-	_, err = origin.Call(within(t), gone.Addr(), 9, nil)
+	_, err = origin.Call(testContext(t), gone.Addr(), 9, nil)
 	require.ErrorIs(t, err, mercury.ErrUnreachable)
 	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
-	_, err = gone.Call(within(t), target.Addr(), 9, nil)
+	_, err = gone.Call(testContext(t), target.Addr(), 9, nil)
 	require.ErrorIs(t, err, mercury.ErrClosed)
 	for _, addr := range []string{"tcp://127.0.0.1:1", "ofi+tcp://", "ofi+tcp://[::1]:1", "ofi+tcp://name:1"} {
-		_, err = origin.Call(within(t), addr, 9, nil)
+		_, err = origin.Call(testContext(t), addr, 9, nil)
 		require.ErrorIs(t, err, mercury.ErrInvalid)
 	}
 	_, err = mercury.Open("ofi+tcp://0.0.0.0:0", mercury.Config{})
@@ -204,7 +204,7 @@ func TestNoResponse(t *testing.T) {
 
 	addr, accept, _ := listen(t)
 	errs := make(chan error)
-	b, _, err := mercury.ParseBulk(lent(10, 1, hgwire.Readable|hgwire.Writable))
+	b, _, err := mercury.ParseBulk(lentHandle(10, 1, hgwire.Readable|hgwire.Writable))
 	require.NoError(t, err)
 	go func() {
 		_, err := origin.Remote(addr, b).ReadAt(make([]byte, 10), 0)
@@ -213,7 +213,7 @@ func TestNoResponse(t *testing.T) {
 		errs <- err
 	}()
 	d, s := accept()
-	d.accepted(s)
+	d.accept(s)
 	require.ErrorIs(t, <-errs, mercury.ErrTimeout)
 	require.ErrorIs(t, <-errs, mercury.ErrTimeout)
 }
@@ -229,7 +229,7 @@ func TestNotify(t *testing.T) {
 	})
 	for _, size := range []int{10, 1 << 20} {
 		in := fill(size)
-		require.NoError(t, origin.Notify(within(t), target.Addr(), 1, in))
+		require.NoError(t, origin.Notify(testContext(t), target.Addr(), 1, in))
 		clear(in)
 		require.Equal(t, size, <-got)
 	}
@@ -271,7 +271,7 @@ func TestLend(t *testing.T) {
 		require.NoError(t, err)
 		in, err := region.Bulk().AppendProc(nil)
 		require.NoError(t, err)
-		_, err = origin.Call(within(t), target.Addr(), 1, binary.LittleEndian.AppendUint64(in, uint64(off)))
+		_, err = origin.Call(testContext(t), target.Addr(), 1, binary.LittleEndian.AppendUint64(in, uint64(off)))
 		require.NoError(t, err)
 		require.NoError(t, region.Close())
 		require.True(t, bytes.Equal(want, mem))
@@ -284,7 +284,7 @@ func TestLend(t *testing.T) {
 	_, err = later.ReadAt(make([]byte, 10), -1)
 	require.ErrorIs(t, err, mercury.ErrInvalid)
 
-	_, err = later.Get(within(t), make([]byte, 10), later.Len()-4)
+	_, err = later.Get(testContext(t), make([]byte, 10), later.Len()-4)
 	require.ErrorIs(t, err, mercury.ErrInvalid)
 	_, err = origin.Lend(nil, mercury.Read)
 	require.ErrorIs(t, err, mercury.ErrInvalid)
@@ -304,18 +304,18 @@ func TestLendSegments(t *testing.T) {
 	m := user.Remote(owner.Addr(), region.Bulk())
 	for _, off := range []int64{0, 1, 777, 199_999} {
 		got := make([]byte, m.Len()-off)
-		n, err := m.Get(within(t), got, off)
+		n, err := m.Get(testContext(t), got, off)
 		require.NoError(t, err)
 		require.Equal(t, len(got), n)
 		require.True(t, bytes.Equal(want[off:], got))
 	}
 	copy(want[500:], bytes.Repeat([]byte{9}, 50_000))
-	_, err = m.Put(within(t), want[500:50_500], 500)
+	_, err = m.Put(testContext(t), want[500:50_500], 500)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(want, bytes.Join(bufs, nil)))
 	require.NoError(t, region.Close())
 	require.Zero(t, owner.Regions())
-	_, err = m.Get(within(t), make([]byte, 1), 100_000)
+	_, err = m.Get(testContext(t), make([]byte, 1), 100_000)
 	require.ErrorIs(t, err, mercury.ErrPeerLost)
 	for _, none := range [][][]byte{nil, {nil, {}}} {
 		_, err = owner.LendSegments(none, mercury.Read)
@@ -338,17 +338,17 @@ func TestEagerBulk(t *testing.T) {
 	require.NoError(t, err)
 	handle := region.EagerBulk()
 	copy(bufs[0], "later")
-	got, err := read.Call(within(t), owner, user.Addr(), handle)
+	got, err := read.Call(testContext(t), owner, user.Addr(), handle)
 	require.NoError(t, err)
 	require.Equal(t, "firstsecond", string(got), "as it was")
 	require.NoError(t, region.Close())
-	got, err = read.Call(within(t), owner, user.Addr(), handle)
+	got, err = read.Call(testContext(t), owner, user.Addr(), handle)
 	require.NoError(t, err)
 	require.Equal(t, "firstsecond", string(got), "also after Close")
-	_, err = owner.Remote(user.Addr(), handle).Get(within(t), make([]byte, 5), 7)
+	_, err = owner.Remote(user.Addr(), handle).Get(testContext(t), make([]byte, 5), 7)
 	require.ErrorIs(t, err, mercury.ErrInvalid)
 	part := make([]byte, 5)
-	_, err = owner.Remote(user.Addr(), handle).Get(within(t), part, 3)
+	_, err = owner.Remote(user.Addr(), handle).Get(testContext(t), part, 3)
 	require.NoError(t, err)
 	require.Equal(t, "stsec", string(part))
 
@@ -413,7 +413,7 @@ func TestBind(t *testing.T) {
 			_, err = handle.Bind(third.Addr())
 			require.ErrorIs(t, err, mercury.ErrInvalid)
 		}
-		_, err = work.Call(within(t), client, service.Addr(), handle)
+		_, err = work.Call(testContext(t), client, service.Addr(), handle)
 		require.NoError(t, err)
 		require.Equal(t, "ABCDEF", string(bytes.Join(bufs, nil)))
 		for _, addr := range []string{"", "ofi+tcp://0.0.0.0:7"} {
@@ -432,7 +432,7 @@ func TestRemoteReader(t *testing.T) {
 	mem := fill(100_000)
 	region, err := owner.Lend(mem, mercury.Read)
 	require.NoError(t, err)
-	m := user.Remote(owner.Addr(), region.Bulk()).With(within(t))
+	m := user.Remote(owner.Addr(), region.Bulk()).With(testContext(t))
 	got, err := io.ReadAll(io.NewSectionReader(m, 0, 1<<30))
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(mem, got))
@@ -454,7 +454,7 @@ func TestActive(t *testing.T) {
 	errs := make(chan error, 8)
 	for range 8 {
 		go func() {
-			_, err := origin.Call(within(t), target.Addr(), 1, nil)
+			_, err := origin.Call(testContext(t), target.Addr(), 1, nil)
 			errs <- err
 		}()
 	}
@@ -481,15 +481,15 @@ func TestGoexit(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
-			_, err := origin.Call(within(t), target.Addr(), 1+uint64(i%2), nil)
+			_, err := origin.Call(testContext(t), target.Addr(), 1+uint64(i%2), nil)
 			assert.ErrorIs(t, err, mercury.ErrRemote)
 			assert.EqualValues(t, 26, mercury.CodeOf(err))
 		})
 	}
 	wg.Wait()
-	echo(target)
+	serveEcho(target)
 	for _, id := range []uint64{echoID, echoID + 1000} {
-		_, err := origin.Call(within(t), target.Addr(), id, nil)
+		_, err := origin.Call(testContext(t), target.Addr(), id, nil)
 		require.NoError(t, err)
 	}
 	require.Zero(t, target.Panics())
@@ -500,12 +500,12 @@ func TestGoexit(t *testing.T) {
 func TestDialBothWays(t *testing.T) {
 	for range 30 {
 		a, b := open(t, mercury.Config{Checksums: mercury.Off}), open(t, mercury.Config{Checksums: mercury.Off})
-		echo(a)
-		echo(b)
+		serveEcho(a)
+		serveEcho(b)
 		errs := make(chan error, 2)
 		for _, p := range [][2]*mercury.Node{{a, b}, {b, a}} {
 			go func() {
-				_, err := p[0].Call(within(t), p[1].Addr(), echoID, nil)
+				_, err := p[0].Call(testContext(t), p[1].Addr(), echoID, nil)
 				errs <- err
 			}()
 		}
@@ -520,7 +520,7 @@ func TestDialBothWays(t *testing.T) {
 func TestCloseInHandler(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
 	target.HandleInline(1, func(r *mercury.Request) { _ = r.Node().Close() })
-	_, err := origin.Call(within(t), target.Addr(), 1, nil)
+	_, err := origin.Call(testContext(t), target.Addr(), 1, nil)
 	require.ErrorIs(t, err, mercury.ErrPeerLost)
 	require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))
 }
@@ -536,23 +536,23 @@ func TestServedOnce(t *testing.T) {
 				_ = r.Node().Close()
 			}
 		})
-		d := dialled(t, n, 20)
+		d := dialDouble(t, n, 20)
 		for i := range uint64(20) {
-			d.request(i, 1, 0, nil)
+			d.sendRequest(i, 1, 0, nil)
 			if i < 19 {
-				d.response(i)
+				d.recvResponse(i)
 			}
 		}
-		d.ended()
+		d.requireEnded()
 		t.Cleanup(func() { require.EqualValues(t, 20, runs.Load()) })
 	}
 }
 
 func BenchmarkRate(b *testing.B) {
 	target, origin := open(b, mercury.Config{}), open(b, mercury.Config{})
-	echo(target)
+	serveEcho(target)
 	in := make([]byte, 64)
-	ctx := within(b)
+	ctx := testContext(b)
 	_, err := origin.Call(ctx, target.Addr(), echoID, in)
 	require.NoError(b, err)
 	for _, n := range []int{1, 16, 64} {
@@ -582,7 +582,7 @@ func TestPanicIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	target, origin := open(t, mercury.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}), open(t, mercury.Config{})
 	target.Handle(1, func(*mercury.Request) { panic("on purpose") })
-	_, err := origin.Call(within(t), target.Addr(), 1, nil)
+	_, err := origin.Call(testContext(t), target.Addr(), 1, nil)
 	require.Error(t, err)
 	require.Contains(t, log.String(), `a handler panicked" rpc=0x1 peer=`+origin.Addr()+` panic="on purpose" stack=`) // written before the answer
 	require.Contains(t, log.String(), "TestPanicIsLogged")

@@ -16,11 +16,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// moving begins a Get or a Put of a double's memory, in a handler. cancel ends its context, done has its error.
-func moving(t *testing.T, put bool, buf []byte) (d *double, cancel func(), done chan error) {
+// startMove begins a Get or a Put of a double's memory, in a handler. cancel ends its context, done has its error.
+func startMove(t *testing.T, put bool, buf []byte) (d *double, cancel func(), done chan error) {
 	n := open(t, mercury.Config{})
-	echo(n)
-	ctx, cancel := context.WithCancel(within(t))
+	serveEcho(n)
+	ctx, cancel := context.WithCancel(testContext(t))
 	done = make(chan error, 1)
 	n.Handle(1, func(r *mercury.Request) {
 		r.Detach()
@@ -33,10 +33,10 @@ func moving(t *testing.T, put bool, buf []byte) (d *double, cancel func(), done 
 		}
 		done <- err
 	})
-	d = dialled(t, n, 30)
+	d = dialDouble(t, n, 30)
 	require.NoError(t, d.nc.(*net.TCPConn).SetReadBuffer(64<<10))
 	n.SmallBuffers()
-	d.request(1, 1, 0, lent(len(buf), 5, 3))
+	d.sendRequest(1, 1, 0, lentHandle(len(buf), 5, 3))
 	return d, cancel, done
 }
 
@@ -44,7 +44,7 @@ func moving(t *testing.T, put bool, buf []byte) (d *double, cancel func(), done 
 // connection continues: the late answer is dropped.
 func TestGetAbandoned(t *testing.T) {
 	buf := make([]byte, 2_500_000)
-	d, cancel, done := moving(t, false, buf)
+	d, cancel, done := startMove(t, false, buf)
 	var want []uint64
 	for range 3 {
 		h, _ := d.recv()
@@ -55,8 +55,8 @@ func TestGetAbandoned(t *testing.T) {
 	for _, n := range want {
 		d.send(xnet.Header{Op: xnet.ReadResp}, bytes.Repeat([]byte{9}, int(n)))
 	}
-	d.request(2, echoID, 0, []byte("after"))
-	_, out := d.response(2)
+	d.sendRequest(2, echoID, 0, []byte("after"))
+	_, out := d.recvResponse(2)
 	require.Equal(t, "after", string(out))
 	require.Equal(t, make([]byte, len(buf)), buf)
 }
@@ -73,7 +73,7 @@ func (d *double) sendPart(h xnet.Header, payload []byte, part int) (rest []byte)
 func TestGetAbandonedInResponse(t *testing.T) {
 	for _, part := range []int{1, 100_000, 200_000, 700_000, 1<<20 - 1} {
 		buf := make([]byte, 1<<20)
-		d, cancel, done := moving(t, false, buf)
+		d, cancel, done := startMove(t, false, buf)
 		h, _ := d.recv()
 		require.EqualValues(t, len(buf), h.IOV[0].Len)
 		rest := d.sendPart(xnet.Header{Op: xnet.ReadResp}, bytes.Repeat([]byte{9}, len(buf)), part)
@@ -82,8 +82,8 @@ func TestGetAbandonedInResponse(t *testing.T) {
 		then := bytes.Clone(buf)
 		_, err := d.nc.Write(rest)
 		require.NoError(t, err)
-		d.request(2, echoID, 0, []byte("after"))
-		_, out := d.response(2)
+		d.sendRequest(2, echoID, 0, []byte("after"))
+		_, out := d.recvResponse(2)
 		require.Equal(t, "after", string(out))
 		require.True(t, bytes.Equal(then, buf), "%d bytes had been sent", part)
 		require.Negative(t, bytes.IndexByte(buf[part:], 9))
@@ -98,14 +98,14 @@ func TestCloseUnderWrite(t *testing.T) {
 		mem := make([]byte, 1<<20)
 		region, err := n.Lend(mem, mercury.Write)
 		require.NoError(t, err)
-		d := dialled(t, n, uint16(60+i))
+		d := dialDouble(t, n, uint16(60+i))
 		h := iov(0, uint64(len(mem)), key(t, region))
 		h.Op, h.Flags = xnet.Write, xnet.Deliver
 		rest := d.sendPart(h, bytes.Repeat([]byte{9}, len(mem)), part)
 		require.NoError(t, region.Close())
 		then := bytes.Clone(mem)
 		_, _ = d.nc.Write(rest)
-		d.ended()
+		d.requireEnded()
 		require.True(t, bytes.Equal(then, mem))
 		require.Negative(t, bytes.IndexByte(mem[part:], 9))
 	}
@@ -119,7 +119,7 @@ func TestResponseBeforeWrite(t *testing.T) {
 	mem := make([]byte, 1<<20)
 	region, err := n.Lend(mem, mercury.Write)
 	require.NoError(t, err)
-	d := dialled(t, n, 64)
+	d := dialDouble(t, n, 64)
 	in := (&hgwire.Request{ID: 1}).Append(hgwire.AppendSource(nil, d.self), nil)
 	both := append((&xnet.Header{Op: xnet.Msg, Flags: xnet.Immediate, Tag: 7}).Append(nil, len(in)), in...)
 	h := iov(0, uint64(len(mem)), key(t, region))
@@ -127,7 +127,7 @@ func TestResponseBeforeWrite(t *testing.T) {
 	both = h.Append(both, len(mem))
 	_, err = d.nc.Write(append(both, make([]byte, 1000)...))
 	require.NoError(t, err)
-	_, out := d.response(7)
+	_, out := d.recvResponse(7)
 	require.Equal(t, "now", string(out))
 	_, err = d.nc.Write(bytes.Repeat([]byte{9}, len(mem)-1000))
 	require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestResponseBeforeWrite(t *testing.T) {
 // of the buffer.
 func TestPutAbandoned(t *testing.T) {
 	buf := bytes.Repeat([]byte{1}, 64<<20)
-	d, cancel, done := moving(t, true, buf)
+	d, cancel, done := startMove(t, true, buf)
 	_, err := d.r.Peek(1) // it is in flight, and more than the socket takes
 	require.NoError(t, err)
 	cancel()
@@ -149,7 +149,7 @@ func TestPutAbandoned(t *testing.T) {
 	for i := range buf {
 		buf[i] = 2
 	}
-	d.request(2, echoID, 0, []byte("after"))
+	d.sendRequest(2, echoID, 0, []byte("after"))
 	pieces := 0
 	for {
 		h, got := d.recv()
@@ -166,12 +166,12 @@ func TestPutAbandoned(t *testing.T) {
 // TestPutsAbandoned checks that writes that are abandoned at a peer that does not read leave
 // nothing behind, and those that begin too late are not sent.
 func TestPutsAbandoned(t *testing.T) {
-	d, cancel, done := moving(t, true, make([]byte, 64<<20))
+	d, cancel, done := startMove(t, true, make([]byte, 64<<20))
 	_, err := d.r.Peek(1)
 	require.NoError(t, err)
-	b, _, err := mercury.ParseBulk(lent(8<<20, 5, hgwire.Writable))
+	b, _, err := mercury.ParseBulk(lentHandle(8<<20, 5, hgwire.Writable))
 	require.NoError(t, err)
-	before := heap()
+	before := heapInUse()
 	buf := make([]byte, 8<<20)
 	var all sync.WaitGroup
 	for range 20 {
@@ -185,7 +185,7 @@ func TestPutsAbandoned(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.Less(t, heap(), before+1<<20)
+	require.Less(t, heapInUse(), before+1<<20)
 	cancel()
 	require.ErrorIs(t, <-done, mercury.ErrCanceled)
 }
@@ -197,7 +197,7 @@ func TestCloseUnderRead(t *testing.T) {
 	mem := bytes.Repeat([]byte{1}, 64<<20)
 	region, err := n.Lend(mem, mercury.Read)
 	require.NoError(t, err)
-	d := dialled(t, n, 31)
+	d := dialDouble(t, n, 31)
 	d.readReq(0, uint64(len(mem)), key(t, region))
 	_, err = d.r.Peek(1) // it has begun
 	require.NoError(t, err)
@@ -224,15 +224,15 @@ func TestCallGivenUp(t *testing.T) {
 	addr, accept, _ := listen(t)
 	n := open(t, mercury.Config{Checksums: mercury.Off})
 	in := bytes.Repeat([]byte{1}, 1<<20)
-	ctx, cancel := context.WithCancel(within(t))
+	ctx, cancel := context.WithCancel(testContext(t))
 	errs := make(chan error, 1)
 	go func() {
 		_, err := n.Call(ctx, addr, 9, in)
 		errs <- err
 	}()
 	d, s := accept()
-	d.accepted(s)
-	tag, _, b := d.take()
+	d.accept(s)
+	tag, _, b := d.recvRequest()
 	var lentIn hgwire.Bulk
 	_, err := lentIn.Parse(b)
 	require.NoError(t, err)
@@ -245,12 +245,12 @@ func TestCallGivenUp(t *testing.T) {
 	d.readReq(1<<19, 1<<19, key)
 	_, second := d.recv()
 	require.Negative(t, bytes.IndexByte(append(first, second...), 0))
-	d.respond(tag, 0, hgwire.More, lent(100, 1, 1))
+	d.sendResponse(tag, 0, hgwire.More, lentHandle(100, 1, 1))
 	h, one := d.recv()
 	require.EqualValues(t, xnet.Tagged, h.Op, "output that nobody wants is acknowledged unread")
 	require.Len(t, one, 1)
 	d.readReq(0, 1, key)
-	d.ended()
+	d.requireEnded()
 }
 
 // TestConnectionEnds checks that when the connection ends, or the node does, so do calls, reads and
@@ -258,7 +258,7 @@ func TestCallGivenUp(t *testing.T) {
 func TestConnectionEnds(t *testing.T) {
 	for _, put := range []bool{false, true} {
 		buf := make([]byte, 64<<20)
-		d, _, done := moving(t, put, buf)
+		d, _, done := startMove(t, put, buf)
 		d.recv()
 		d.nc.Close()
 		require.ErrorIs(t, <-done, mercury.ErrPeerLost)
@@ -268,12 +268,12 @@ func TestConnectionEnds(t *testing.T) {
 	errs := make(chan error, 1)
 	for _, byPeer := range []bool{true, false} {
 		go func() {
-			_, err := n.Call(within(t), addr, 9, nil)
+			_, err := n.Call(testContext(t), addr, 9, nil)
 			errs <- err
 		}()
 		d, s := accept()
-		d.accepted(s)
-		d.take()
+		d.accept(s)
+		d.recvRequest()
 		want := mercury.ErrPeerLost
 		if byPeer {
 			d.nc.Close()
@@ -291,7 +291,7 @@ func TestConnectionEnds(t *testing.T) {
 // refused with an error that has the remedy.
 func TestOldLibfabric(t *testing.T) {
 	n := open(t, mercury.Config{})
-	_, err := n.Call(within(t), "ofi+tcp;ofi_rxm://127.0.0.1:1", 1, nil)
+	_, err := n.Call(testContext(t), "ofi+tcp;ofi_rxm://127.0.0.1:1", 1, nil)
 	require.ErrorIs(t, err, mercury.ErrUnsupported)
 	require.ErrorContains(t, err, "update libfabric to 1.18 there")
 }

@@ -14,16 +14,16 @@ import (
 // TestBeginnings checks that no truncated message ends a node; others are served afterwards.
 func TestBeginnings(t *testing.T) {
 	n, client := open(t, mercury.Config{}), open(t, mercury.Config{})
-	echo(n)
+	serveEcho(n)
 	via, session := beginnings.Record(t, "tcp", hostPort(n))
-	_, err := client.Call(within(t), "ofi+tcp://"+via, echoID, []byte("in"))
+	_, err := client.Call(testContext(t), "ofi+tcp://"+via, echoID, []byte("in"))
 	require.NoError(t, err)
-	_, err = client.Call(within(t), "ofi+tcp://"+via, echoID, bytes.Repeat([]byte("long"), 8<<10)) // with lent input
+	_, err = client.Call(testContext(t), "ofi+tcp://"+via, echoID, bytes.Repeat([]byte("long"), 8<<10)) // with lent input
 	require.NoError(t, err)
 	recorded := session()
 	require.NotEmpty(t, recorded)
 	beginnings.Send(t, func() (net.Conn, error) { return net.Dial("tcp", hostPort(n)) }, recorded)
-	out, err := open(t, mercury.Config{}).Call(within(t), n.Addr(), echoID, []byte("in"))
+	out, err := open(t, mercury.Config{}).Call(testContext(t), n.Addr(), echoID, []byte("in"))
 	require.NoError(t, err)
 	require.Equal(t, "in", string(out))
 }

@@ -35,7 +35,7 @@ func key(t testing.TB, r *mercury.Region) uint64 {
 // memory stays as it was, and others continue.
 func TestWrongAccess(t *testing.T) {
 	n := open(t, mercury.Config{})
-	echo(n)
+	serveEcho(n)
 	mem := make([]byte, 100)
 	lend := func(a mercury.Access, peers ...string) uint64 {
 		r, err := n.Lend(mem, a, peers...)
@@ -43,7 +43,7 @@ func TestWrongAccess(t *testing.T) {
 		return key(t, r)
 	}
 	readable, writable, other := lend(mercury.Read), lend(mercury.Write), lend(mercury.Read|mercury.Write, "ofi+tcp://127.0.0.1:9")
-	good := dialled(t, n, 70)
+	good := dialDouble(t, n, 70)
 	for name, do := range map[string]func(d *double){
 		"key":                 func(d *double) { d.readReq(0, 1, 1) },
 		"write, key":          func(d *double) { d.write(0, 1, []byte("x")) },
@@ -66,11 +66,11 @@ func TestWrongAccess(t *testing.T) {
 		"a message of no tag": func(d *double) { d.send(xnet.Header{}, []byte("x")) },
 	} {
 		t.Log(name)
-		d := dialled(t, n, 71)
+		d := dialDouble(t, n, 71)
 		do(d)
-		d.ended()
-		good.request(1, echoID, 0, []byte("in"))
-		_, out := good.response(1)
+		d.requireEnded()
+		good.sendRequest(1, echoID, 0, []byte("in"))
+		_, out := good.recvResponse(1)
 		require.Equal(t, "in", string(out))
 	}
 	require.Equal(t, make([]byte, 100), mem)
@@ -88,10 +88,10 @@ func TestForged(t *testing.T) {
 			close(called)
 		}
 	}()
-	d := dialled(t, n, 72)
+	d := dialDouble(t, n, 72)
 	d.self = netip.MustParseAddrPort(addr[len("ofi+tcp://"):])
-	d.request(1, 2, 0, nil)
-	_, out := d.response(1)
+	d.sendRequest(1, 2, 0, nil)
+	_, out := d.recvResponse(1)
 	require.Equal(t, "ofi+tcp://127.0.0.1:72", string(out), "not the name in the request")
 	select {
 	case <-called:
@@ -106,15 +106,15 @@ func TestForged(t *testing.T) {
 	nc.Close()
 
 	d.self = netip.MustParseAddrPort("127.0.0.1:72")
-	for _, in := range [][]byte{nil, []byte("x"), lent(1001, 1, 1), lent(1<<30, 1, 1), lent(10, 1, 2), fill(88)} {
-		d.request(3, 2, hgwire.More, in)
-		r, _ := d.response(3)
+	for _, in := range [][]byte{nil, []byte("x"), lentHandle(1001, 1, 1), lentHandle(1<<30, 1, 1), lentHandle(10, 1, 2), fill(88)} {
+		d.sendRequest(3, 2, hgwire.More, in)
+		r, _ := d.recvResponse(3)
 		require.Contains(t, []int8{4, 12}, r.Code)
 	}
 	wire := (&hgwire.Request{ID: 2}).Append(hgwire.AppendSource(nil, d.self), nil)
 	wire[17] = 4
 	d.send(xnet.Header{Flags: xnet.Immediate, Tag: 4}, wire)
-	r, _ := d.response(4)
+	r, _ := d.recvResponse(4)
 	require.EqualValues(t, 15, r.Code)
 }
 
@@ -122,33 +122,33 @@ func TestForged(t *testing.T) {
 // nothing behind.
 func TestUnknown(t *testing.T) {
 	n := open(t, mercury.Config{})
-	echo(n)
-	d := dialled(t, n, 73)
-	before := heap()
+	serveEcho(n)
+	d := dialDouble(t, n, 73)
+	before := heapInUse()
 	under := make(chan struct{}, 10_000) // requests: the connection of a peer that does not read 16 MiB of responses is closed
 	go func() {
 		for i := range *unknowns {
 			under <- struct{}{}
-			d.request(uint64(i), 1<<40+uint64(i), 0, nil)
+			d.sendRequest(uint64(i), 1<<40+uint64(i), 0, nil)
 		}
 	}()
 	for i := range *unknowns {
-		r, _ := d.response(uint64(i))
+		r, _ := d.recvResponse(uint64(i))
 		require.EqualValues(t, 2, r.Code)
 		<-under
 	}
-	require.Less(t, heap(), before+8<<20)
+	require.Less(t, heapInUse(), before+8<<20)
 }
 
 // TestDamagedRequest changes each bit of a request with checksums in flight: no handler sees wrong
 // input, and the origin gets an error. The same for input that is sent separately.
 func TestDamagedRequest(t *testing.T) {
 	n := open(t, mercury.Config{})
-	echo(n)
-	d := dialled(t, n, 78)
+	serveEcho(n)
+	d := dialDouble(t, n, 78)
 	d.sums = true
-	d.request(1, echoID, 0, []byte("input"))
-	d.response(1)
+	d.sendRequest(1, echoID, 0, []byte("input"))
+	d.recvResponse(1)
 	r := hgwire.Request{ID: echoID, Flags: hgwire.Checksums}
 	wire := r.Append(hgwire.AppendSource(nil, d.self), []byte("input"))
 	for at := hgwire.SourceSize; at < len(wire); at++ {
@@ -170,13 +170,13 @@ func TestDamagedRequest(t *testing.T) {
 		}
 	}
 	d.sum = hgwire.Sum([]byte("inpot"))
-	d.request(2, echoID, hgwire.More, lent(5, 1, 1))
+	d.sendRequest(2, echoID, hgwire.More, lentHandle(5, 1, 1))
 	d.recv()
 	d.send(xnet.Header{Op: xnet.ReadResp}, []byte("input"))
-	got, _ := d.response(2)
+	got, _ := d.recvResponse(2)
 	require.EqualValues(t, 24, got.Code)
-	d.request(3, echoID, 0, []byte("input"))
-	_, out := d.response(3)
+	d.sendRequest(3, echoID, 0, []byte("input"))
+	_, out := d.recvResponse(3)
 	require.Equal(t, "input", string(out))
 }
 
@@ -187,14 +187,14 @@ func TestDamagedResponse(t *testing.T) {
 	n := open(t, mercury.Config{Checksums: mercury.On})
 	errs := make(chan error)
 	call := func() {
-		_, err := n.Call(within(t), addr, 9, nil)
+		_, err := n.Call(testContext(t), addr, 9, nil)
 		errs <- err
 	}
 	go call()
 	d, s := accept()
-	d.accepted(s).sums = true
-	tag, _, _ := d.take()
-	d.respond(tag, 0, 0, []byte("output"))
+	d.accept(s).sums = true
+	tag, _, _ := d.recvRequest()
+	d.sendResponse(tag, 0, 0, []byte("output"))
 	require.NoError(t, <-errs)
 	r := hgwire.Response{Flags: hgwire.Checksums}
 	wire := r.Append(nil, []byte("output"))
@@ -207,7 +207,7 @@ func TestDamagedResponse(t *testing.T) {
 				continue
 			}
 			go call()
-			tag, _, _ = d.take()
+			tag, _, _ = d.recvRequest()
 			wire[at] ^= 1 << bit
 			d.send(xnet.Header{Op: xnet.Tagged, Tag: tag}, wire)
 			wire[at] ^= 1 << bit
@@ -221,9 +221,9 @@ func TestDamagedResponse(t *testing.T) {
 		}
 	}
 	go call()
-	tag, _, _ = d.take()
+	tag, _, _ = d.recvRequest()
 	d.sum = hgwire.Sum([]byte("outpot"))
-	d.respond(tag, 0, hgwire.More, lent(6, 1, 1))
+	d.sendResponse(tag, 0, hgwire.More, lentHandle(6, 1, 1))
 	d.recv()
 	d.send(xnet.Header{Op: xnet.ReadResp}, []byte("output"))
 	d.recv() // the acknowledgement
@@ -232,7 +232,7 @@ func TestDamagedResponse(t *testing.T) {
 	require.Equal(t, mercury.Ran, mercury.FateOf(err))
 }
 
-func heap() uint64 {
+func heapInUse() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
@@ -243,9 +243,9 @@ func heap() uint64 {
 // others continue.
 func TestNeverReads(t *testing.T) {
 	n := open(t, mercury.Config{})
-	echo(n)
-	d, good := dialled(t, n, 74), dialled(t, n, 75)
-	before := heap()
+	serveEcho(n)
+	d, good := dialDouble(t, n, 74), dialDouble(t, n, 75)
+	before := heapInUse()
 	in := make([]byte, 4000)
 	r := hgwire.Request{ID: echoID}
 	h := xnet.Header{Op: xnet.Msg, Flags: xnet.Immediate, Tag: 1}
@@ -256,9 +256,9 @@ func TestNeverReads(t *testing.T) {
 		}
 		require.Less(t, sent, 1<<30)
 	}
-	good.request(1, echoID, 0, nil)
-	good.response(1)
-	require.Less(t, heap(), before+64<<20)
+	good.sendRequest(1, echoID, 0, nil)
+	good.recvResponse(1)
+	require.Less(t, heapInUse(), before+64<<20)
 }
 
 // TestHandlersOfClosedConnection checks that handlers that run when their peers have exited keep
@@ -270,19 +270,19 @@ func TestHandlersOfClosedConnection(t *testing.T) {
 		running <- struct{}{}
 		<-goOn
 	})
-	before := heap()
+	before := heapInUse()
 	const peers = 300
 	for i := range uint16(peers) {
-		d := dialled(t, n, 1000+i)
-		d.request(1, 1, 0, nil)
+		d := dialDouble(t, n, 1000+i)
+		d.sendRequest(1, 1, 0, nil)
 		<-running
 		d.nc.Close()
 		d.r = nil
 	}
-	for ctx := within(t); len(n.Peers()) > 0; runtime.Gosched() {
+	for ctx := testContext(t); len(n.Peers()) > 0; runtime.Gosched() {
 		require.NoError(t, ctx.Err())
 	}
-	require.Less(t, heap(), before+peers*64<<10)
+	require.Less(t, heapInUse(), before+peers*64<<10)
 	close(goOn)
 }
 
@@ -298,19 +298,19 @@ func TestHostileBytes(t *testing.T) {
 		}
 		_ = r.Respond(nil)
 	})
-	echo(n)
+	serveEcho(n)
 	region, err := n.Lend(make([]byte, 64), mercury.Read|mercury.Write)
 	require.NoError(t, err)
 	setup := (&xnet.Setup{Kind: xnet.Request, Version: 1, Port: 80, PID: 1}).Append(nil)
 	r := hgwire.Request{ID: 1, Flags: hgwire.More}
-	body := r.Append(hgwire.AppendSource(nil, netip.MustParseAddrPort("127.0.0.1:80")), lent(100, 1, 1))
+	body := r.Append(hgwire.AppendSource(nil, netip.MustParseAddrPort("127.0.0.1:80")), lentHandle(100, 1, 1))
 	request := append((&xnet.Header{Flags: xnet.Immediate, Tag: 1}).Append(nil, len(body)), body...)
 	read, write := iov(0, 8, key(t, region)), iov(0, 8, key(t, region))
 	read.Op, write.Op = xnet.ReadReq, xnet.Write
 	conversation := append(setup, request...)
 	conversation = read.Append(conversation, 0)
 	conversation = append(write.Append(conversation, 8), "12345678"...)
-	before := heap()
+	before := heapInUse()
 	for at := range conversation {
 		for _, v := range []byte{0, 1, 0x7f, 0x80, 0xff} {
 			if !long.On && at >= len(setup) && v != 0xff && v != 0 {
@@ -325,19 +325,19 @@ func TestHostileBytes(t *testing.T) {
 			nc.Close()
 		}
 	}
-	d := dialled(t, n, 81)
-	d.request(1, echoID, 0, []byte("in"))
-	_, out := d.response(1)
+	d := dialDouble(t, n, 81)
+	d.sendRequest(1, echoID, 0, []byte("in"))
+	_, out := d.recvResponse(1)
 	require.Equal(t, "in", string(out))
-	require.Less(t, heap(), before+64<<20)
+	require.Less(t, heapInUse(), before+64<<20)
 }
 
 // TestSlowSetup checks that connections without a set-up hold a place for SetupTimeout at most, and
 // never one of those that are made.
 func TestSlowSetup(t *testing.T) {
 	n := open(t, mercury.Config{SetupTimeout: 200 * time.Millisecond, MaxPeers: 4})
-	echo(n)
-	good := dialled(t, n, 90)
+	serveEcho(n)
+	good := dialDouble(t, n, 90)
 	var slow []*double
 	for i := range 8 {
 		nc, err := net.Dial("tcp", hostPort(n))
@@ -347,13 +347,13 @@ func TestSlowSetup(t *testing.T) {
 		slow = append(slow, d)
 	}
 	for range 100 {
-		good.request(1, echoID, 0, nil)
-		good.response(1)
+		good.sendRequest(1, echoID, 0, nil)
+		good.recvResponse(1)
 	}
 	for _, d := range slow {
-		d.ended()
+		d.requireEnded()
 	}
-	dialled(t, n, 92)
+	dialDouble(t, n, 92)
 }
 
 // TestLongOutputs has many callers with output that is sent separately at a time, more than a peer
@@ -365,7 +365,7 @@ func TestLongOutputs(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 128 {
 		wg.Go(func() {
-			got, err := origin.Call(within(t), target.Addr(), 1, nil)
+			got, err := origin.Call(testContext(t), target.Addr(), 1, nil)
 			assert.NoError(t, err)
 			assert.True(t, bytes.Equal(out, got))
 		})
@@ -379,10 +379,10 @@ func TestNeverAcknowledges(t *testing.T) {
 	n := open(t, mercury.Config{MaxBody: 20 << 20})
 	out := make([]byte, 8<<20)
 	n.Handle(1, func(r *mercury.Request) { _ = r.Respond(out) })
-	d := dialled(t, n, 76)
+	d := dialDouble(t, n, 76)
 	for i := range uint64(12) {
-		d.request(i, 1, 0, nil)
-		if r, _ := d.response(i); i < 10 {
+		d.sendRequest(i, 1, 0, nil)
+		if r, _ := d.recvResponse(i); i < 10 {
 			require.EqualValues(t, hgwire.More, r.Flags)
 		} else {
 			require.EqualValues(t, 26, r.Code)
@@ -390,12 +390,12 @@ func TestNeverAcknowledges(t *testing.T) {
 	}
 	require.Equal(t, 10, n.Regions(), "four times MaxBody")
 	n.AgeRegions()
-	d.request(50, 1, 0, nil)
-	r, _ := d.response(50)
+	d.sendRequest(50, 1, 0, nil)
+	r, _ := d.recvResponse(50)
 	require.EqualValues(t, hgwire.More, r.Flags)
 	require.Equal(t, 8, n.Regions(), "64 MiB")
 	d.nc.Close()
-	for ctx := within(t); n.Regions() > 0; runtime.Gosched() {
+	for ctx := testContext(t); n.Regions() > 0; runtime.Gosched() {
 		require.NoError(t, ctx.Err())
 	}
 }
@@ -409,16 +409,16 @@ func TestBudget(t *testing.T) {
 		<-goOn
 		_ = r.Respond(nil)
 	})
-	d := dialled(t, n, 77)
+	d := dialDouble(t, n, 77)
 	in := make([]byte, 3000)
 	for i := range uint64(3) {
-		d.request(i, 1, 0, in)
+		d.sendRequest(i, 1, 0, in)
 	}
-	d.request(3, 1, 0, in)
-	r, _ := d.response(3)
+	d.sendRequest(3, 1, 0, in)
+	r, _ := d.recvResponse(3)
 	require.EqualValues(t, 4, r.Code)
-	d.request(4, 1, hgwire.More, lent(3000, 1, 1))
-	r, _ = d.response(4)
+	d.sendRequest(4, 1, hgwire.More, lentHandle(3000, 1, 1))
+	r, _ = d.recvResponse(4)
 	require.EqualValues(t, 4, r.Code)
 	close(goOn)
 	for range 3 {
@@ -426,8 +426,8 @@ func TestBudget(t *testing.T) {
 		require.Less(t, h.Tag, uint64(3))
 	}
 	for code := int8(4); code == 4; { // the last one has answered, and ends now
-		d.request(5, 1, 0, in)
-		r, _ = d.response(5)
+		d.sendRequest(5, 1, 0, in)
+		r, _ = d.recvResponse(5)
 		code = r.Code
 	}
 	require.Zero(t, r.Code)

@@ -18,22 +18,22 @@ import (
 // back: those that fit are in the message, the others are lent.
 func TestDoubleLengths(t *testing.T) {
 	n := open(t, mercury.Config{})
-	echo(n)
+	serveEcho(n)
 	for i, sums := range []bool{false, true} {
-		d := dialled(t, n, uint16(54+i))
+		d := dialDouble(t, n, uint16(54+i))
 		d.sums = sums
 		fits := 4096 - hgwire.HeaderSize(sums)
 		for size := fits - 26; size <= fits+10; size++ {
 			in := fill(size)
 			d.sum = hgwire.Sum(in)
 			if size+hgwire.SourceSize <= fits {
-				d.request(uint64(size), echoID, 0, in)
+				d.sendRequest(uint64(size), echoID, 0, in)
 			} else {
-				d.request(uint64(size), echoID, hgwire.More, lent(size, 5, hgwire.Readable))
+				d.sendRequest(uint64(size), echoID, hgwire.More, lentHandle(size, 5, hgwire.Readable))
 				d.recv()
 				d.send(xnet.Header{Op: xnet.ReadResp}, in)
 			}
-			r, out := d.response(uint64(size))
+			r, out := d.recvResponse(uint64(size))
 			require.Zero(t, r.Code)
 			require.Equal(t, size > fits, r.Flags&hgwire.More != 0, "%d bytes", size)
 			if size > fits {
@@ -53,7 +53,7 @@ func TestDoubleLengths(t *testing.T) {
 // lent input. All of these run, and each lent input is acknowledged.
 func TestDoubleClients(t *testing.T) {
 	n := open(t, mercury.Config{})
-	echo(n)
+	serveEcho(n)
 	var mu sync.Mutex
 	got := map[int]int{}
 	n.Handle(1, func(r *mercury.Request) {
@@ -64,15 +64,15 @@ func TestDoubleClients(t *testing.T) {
 	})
 	var doubles []*double
 	for port := range uint16(8) {
-		doubles = append(doubles, dialled(t, n, 100+port))
+		doubles = append(doubles, dialDouble(t, n, 100+port))
 	}
 	for i := range uint64(20) {
 		for _, d := range doubles {
 			if i%2 == 0 {
-				d.request(i, 1, hgwire.NoReply, make([]byte, 10))
+				d.sendRequest(i, 1, hgwire.NoReply, make([]byte, 10))
 				continue
 			}
-			d.request(i, 1, hgwire.NoReply|hgwire.More, lent(6000, 5, hgwire.Readable))
+			d.sendRequest(i, 1, hgwire.NoReply|hgwire.More, lentHandle(6000, 5, hgwire.Readable))
 			h, _ := d.recv()
 			require.EqualValues(t, xnet.ReadReq, h.Op)
 			d.send(xnet.Header{Op: xnet.ReadResp}, make([]byte, 6000))
@@ -82,7 +82,7 @@ func TestDoubleClients(t *testing.T) {
 			require.Len(t, one, 1)
 		}
 	}
-	for ctx := within(t); ; runtime.Gosched() {
+	for ctx := testContext(t); ; runtime.Gosched() {
 		mu.Lock()
 		all := got[10] + got[6000]
 		mu.Unlock()
@@ -98,16 +98,16 @@ func TestDoubleClients(t *testing.T) {
 // anything behind.
 func TestDoubleShortLived(t *testing.T) {
 	n := open(t, mercury.Config{MaxPeers: 8})
-	echo(n)
+	serveEcho(n)
 	for i := range 300 {
-		d := dialled(t, n, uint16(200+i%5)) // a port that an earlier process had
+		d := dialDouble(t, n, uint16(200+i%5)) // a port that an earlier process had
 		for tag := range uint64(5) {
-			d.request(tag, echoID, 0, []byte("in"))
-			_, out := d.response(tag)
+			d.sendRequest(tag, echoID, 0, []byte("in"))
+			_, out := d.recvResponse(tag)
 			require.Equal(t, "in", string(out))
 		}
 		require.NoError(t, d.nc.Close())
-		for ctx := within(t); len(n.Peers()) > 0; runtime.Gosched() {
+		for ctx := testContext(t); len(n.Peers()) > 0; runtime.Gosched() {
 			require.NoError(t, ctx.Err())
 		}
 	}
@@ -119,7 +119,7 @@ func TestDoubleShortLived(t *testing.T) {
 func TestLateResponses(t *testing.T) {
 	addr, accept, _ := listen(t)
 	n := open(t, mercury.Config{Checksums: mercury.Off})
-	ctx, cancel := context.WithCancel(within(t))
+	ctx, cancel := context.WithCancel(testContext(t))
 	type result struct {
 		out string
 		err error
@@ -131,17 +131,17 @@ func TestLateResponses(t *testing.T) {
 	}
 	go call(ctx)
 	d, s := accept()
-	d.accepted(s)
-	late, _, _ := d.take()
+	d.accept(s)
+	late, _, _ := d.recvRequest()
 	cancel()
 	require.ErrorIs(t, (<-results).err, mercury.ErrCanceled)
-	go call(within(t))
-	tag, _, _ := d.take()
+	go call(testContext(t))
+	tag, _, _ := d.recvRequest()
 	margo := func(text string) []byte {
 		return []byte("\x00\x00\x00\x00" + string(rune(len(text)+1)) + "\x00\x00\x00\x00\x00\x00\x00" + text + "\x00" + "\x00\x01")
 	}
-	d.respond(late, 0, 0, margo("late"))
-	d.respond(tag, 0, 0, margo("in time"))
+	d.sendResponse(late, 0, 0, margo("late"))
+	d.sendResponse(tag, 0, 0, margo("in time"))
 	got := <-results
 	require.NoError(t, got.err)
 	require.Equal(t, "in time", got.out)
@@ -151,15 +151,15 @@ func TestLateResponses(t *testing.T) {
 		r.Detach()
 		held <- r
 	})
-	echo(n)
-	d = dialled(t, n, 56)
-	d.request(1, 1, 0, nil)
+	serveEcho(n)
+	d = dialDouble(t, n, 56)
+	d.sendRequest(1, 1, 0, nil)
 	r := <-held
-	d.request(2, echoID, 0, []byte("next"))
-	_, out := d.response(2)
+	d.sendRequest(2, echoID, 0, []byte("next"))
+	_, out := d.recvResponse(2)
 	require.Equal(t, "next", string(out))
 	require.NoError(t, r.Respond([]byte("late")))
-	_, out = d.response(1)
+	_, out = d.recvResponse(1)
 	require.Equal(t, "late", string(out))
 }
 
@@ -171,17 +171,17 @@ func TestDoubleCalledBack(t *testing.T) {
 	get.HandleAt(p, func(ctx context.Context, key uint32) (string, error) {
 		return get.At(4).Call(ctx, n, mercury.RequestOf(ctx).Peer(), key+1)
 	})
-	d := dialled(t, n, 57)
-	d.request(1, get.At(3).ID(), 0, []byte("\x00\x00\x00\x00\x00\x00\x00\x00"+"\x05\x00\x00\x00"))
-	tag, r, in := d.take()
+	d := dialDouble(t, n, 57)
+	d.sendRequest(1, get.At(3).ID(), 0, []byte("\x00\x00\x00\x00\x00\x00\x00\x00"+"\x05\x00\x00\x00"))
+	tag, r, in := d.recvRequest()
 	require.Equal(t, get.At(4).ID(), r.ID)
 	require.Equal(t, "\x00\x00\x00\x00\x00\x00\x00\x00"+"\x06\x00\x00\x00", string(in))
 	answer := "\x00\x00\x00\x00" + "\x02\x00\x00\x00\x00\x00\x00\x00" + "6\x00" + "\x00\x01"
-	d.respond(tag, 0, 0, []byte(answer))
-	_, out := d.response(1)
+	d.sendResponse(tag, 0, 0, []byte(answer))
+	_, out := d.recvResponse(1)
 	require.Equal(t, answer, string(out))
 
-	d.request(2, get.At(3).ID(), 0, []byte("\x00\x00\x00\x00\x00\x00\x00\x00"+"\x05")) // another type
-	resp, _ := d.response(2)
+	d.sendRequest(2, get.At(3).ID(), 0, []byte("\x00\x00\x00\x00\x00\x00\x00\x00"+"\x05")) // another type
+	resp, _ := d.recvResponse(2)
 	require.EqualValues(t, 12, resp.Code)
 }

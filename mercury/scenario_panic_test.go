@@ -17,17 +17,17 @@ import (
 // survives, counts it, and serves others.
 func TestPanic(t *testing.T) {
 	n := open(t, mercury.Config{Logger: slog.New(slog.DiscardHandler)})
-	echo(n)
-	good := dialled(t, n, 70)
+	serveEcho(n)
+	good := dialDouble(t, n, 70)
 	bad := xnet.Setup{Kind: xnet.Request, Version: 1, Port: 4711, PID: 9}
 	t.Cleanup(mercury.Plant(func(b []byte) {
 		if bytes.Contains(b, []byte("plant-me")) || bytes.Equal(b, bad.Append(nil)) {
 			panic("planted")
 		}
 	}))
-	d := dialled(t, n, 71)
-	d.request(1, echoID, 0, []byte("plant-me"))
-	d.ended()
+	d := dialDouble(t, n, 71)
+	d.sendRequest(1, echoID, 0, []byte("plant-me"))
+	d.requireEnded()
 	require.EqualValues(t, 1, n.Panics())
 
 	nc, err := net.Dial("tcp", hostPort(n))
@@ -40,7 +40,7 @@ func TestPanic(t *testing.T) {
 	require.Error(t, err)
 	require.EqualValues(t, 2, n.Panics())
 
-	good.request(1, echoID, 0, []byte("in"))
-	_, out := good.response(1)
+	good.sendRequest(1, echoID, 0, []byte("in"))
+	_, out := good.recvResponse(1)
 	require.Equal(t, "in", string(out))
 }

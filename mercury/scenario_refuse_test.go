@@ -49,7 +49,7 @@ func (l *logText) take() string {
 func TestOtherProtocols(t *testing.T) {
 	var log logText
 	n := open(t, mercury.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	echo(n)
+	serveEcho(n)
 	swapped := (&xnet.Setup{Port: 7, PID: 9}).Append(nil)
 	swapped[24], swapped[31] = 0, 1
 	for _, c := range []struct{ begins, answer, words string }{
@@ -82,19 +82,19 @@ func TestOtherProtocols(t *testing.T) {
 		require.Equal(t, 1, strings.Count(said, "refused"), "%s", said)
 	}
 
-	d := dialled(t, n, 46)
+	d := dialDouble(t, n, 46)
 	wire := (&hgwire.Request{ID: echoID}).Append(hgwire.AppendSource(nil, d.self), nil)
 	wire[17] = 4 // Mercury 2.0
 	for range 2 {
 		d.send(xnet.Header{Flags: xnet.Immediate, Tag: 1}, wire)
-		r, _ := d.response(1)
+		r, _ := d.recvResponse(1)
 		require.EqualValues(t, 15, r.Code)
 	}
 	said := log.take()
 	require.Contains(t, said, "protocol version 4, want 5")
 	require.Equal(t, 1, strings.Count(said, "refused"))
-	d.request(2, echoID, 0, []byte("in"))
-	_, out := d.response(2)
+	d.sendRequest(2, echoID, 0, []byte("in"))
+	_, out := d.recvResponse(2)
 	require.Equal(t, "in", string(out))
 }
 
@@ -108,7 +108,7 @@ func TestRefusalsBounded(t *testing.T) {
 		d := newDouble(t, nc, 1)
 		_, err = nc.Write([]byte{3, 0, byte(2 + i/256), byte(i)})
 		require.NoError(t, err)
-		d.ended()
+		d.requireEnded()
 	}
 	require.Equal(t, 256, strings.Count(log.take(), "refused"))
 }
@@ -120,7 +120,7 @@ func TestCallOfOldMercury(t *testing.T) {
 	n := open(t, mercury.Config{})
 	errs := make(chan error, 1)
 	go func() {
-		_, err := n.Call(within(t), addr, 9, nil)
+		_, err := n.Call(testContext(t), addr, 9, nil)
 		errs <- err
 	}()
 	d, _ := accept()

@@ -57,7 +57,7 @@ func TestTyped(t *testing.T) {
 		_, err := m.Put(ctx, buf, 0)
 		return "hello, " + in.Name, err
 	})
-	out, err := sum.Call(within(t), origin, target.Addr(), sumIn{40, 2})
+	out, err := sum.Call(testContext(t), origin, target.Addr(), sumIn{40, 2})
 	require.NoError(t, err)
 	require.EqualValues(t, 42, out)
 	require.EqualValues(t, mercury.ID("sum"), sum.ID())
@@ -65,22 +65,22 @@ func TestTyped(t *testing.T) {
 	mem := []byte{1, 2, 3}
 	region, err := origin.Lend(mem, mercury.Read|mercury.Write)
 	require.NoError(t, err)
-	text, err := double_.Call(within(t), origin, target.Addr(), doubleIn{region.Bulk(), "Ada"})
+	text, err := double_.Call(testContext(t), origin, target.Addr(), doubleIn{region.Bulk(), "Ada"})
 	require.NoError(t, err)
 	require.Equal(t, "hello, Ada", text)
 	require.Equal(t, []byte{2, 4, 6}, mem)
 
-	_, err = sum.Call(within(t), origin, target.Addr(), sumIn{})
+	_, err = sum.Call(testContext(t), origin, target.Addr(), sumIn{})
 	require.ErrorIs(t, err, mercury.ErrRemote)
 	require.Equal(t, mercury.ErrPermission, mercury.CodeOf(err))
-	_, err = double_.Call(within(t), origin, target.Addr(), doubleIn{})
+	_, err = double_.Call(testContext(t), origin, target.Addr(), doubleIn{})
 	require.ErrorIs(t, err, mercury.ErrRemote)
 	require.Equal(t, mercury.ErrPermission, mercury.CodeOf(err))
 	require.Equal(t, mercury.Ran, mercury.FateOf(err))
-	_, err = origin.Call(within(t), target.Addr(), sum.ID(), []byte("xyz"))
+	_, err = origin.Call(testContext(t), target.Addr(), sum.ID(), []byte("xyz"))
 	require.Equal(t, mercury.ErrProtocol, mercury.CodeOf(err))
 	wrong := mercury.DefineID[sumIn, string]("sum", sum.ID())
-	_, err = wrong.Call(within(t), origin, target.Addr(), sumIn{40, 2})
+	_, err = wrong.Call(testContext(t), origin, target.Addr(), sumIn{40, 2})
 	require.ErrorIs(t, err, mercury.ErrProtocol)
 	require.PanicsWithValue(t, "mercury: method m: proc: int has no fixed width, want int32 or int64",
 		func() { mercury.Define[int, int32]("m") })
@@ -95,9 +95,9 @@ func TestTypedNotify(t *testing.T) {
 		told <- text
 		return
 	})
-	require.NoError(t, note.Notify(within(t), origin, target.Addr(), "Ada"))
+	require.NoError(t, note.Notify(testContext(t), origin, target.Addr(), "Ada"))
 	require.Equal(t, "Ada", <-told)
-	err := note.Notify(within(t), origin, target.Addr(), "a\x00b")
+	err := note.Notify(testContext(t), origin, target.Addr(), "a\x00b")
 	require.ErrorIs(t, err, mercury.ErrInvalid)
 	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
 }
@@ -113,14 +113,14 @@ func TestMargoBytes(t *testing.T) {
 		}
 		_ = r.Respond([]byte("\x00\x00\x00\x00" + "\x06\x00\x00\x00\x00\x00\x00\x00" + "yokan\x00" + "\x00\x01"))
 	})
-	who, err := mercury.Identity(within(t), origin, target.Addr(), 7)
+	who, err := mercury.Identity(testContext(t), origin, target.Addr(), 7)
 	require.NoError(t, err)
 	require.Equal(t, "yokan", who)
 	target.Handle(mercury.MargoID("__identity__", 8), func(r *mercury.Request) { _ = r.Respond(binary.LittleEndian.AppendUint32(nil, 9)) })
-	_, err = mercury.Identity(within(t), origin, target.Addr(), 8)
+	_, err = mercury.Identity(testContext(t), origin, target.Addr(), 8)
 	require.ErrorIs(t, err, mercury.ErrRemote)
 	require.EqualValues(t, 9, mercury.CodeOf(err))
 	target.Handle(mercury.MargoID("__identity__", 9), func(r *mercury.Request) { _ = r.Respond([]byte{0}) })
-	_, err = mercury.Identity(within(t), origin, target.Addr(), 9)
+	_, err = mercury.Identity(testContext(t), origin, target.Addr(), 9)
 	require.ErrorContains(t, err, "not a Margo target")
 }

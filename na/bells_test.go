@@ -65,7 +65,7 @@ type actor struct {
 	next    func() (struct{}, bool)
 	stop    func()
 	yield   func(struct{}) bool
-	can     func() bool // go on; nil: it can
+	canRun  func() bool // go on; nil: it can
 	done    bool
 	history uint64 // of all that it has seen
 }
@@ -74,22 +74,22 @@ type actor struct {
 // slow, and run in the end.
 const modelSleeps = 3
 
-// at ends the caller's turn, before the step that it names, until can holds.
-func (m *model) at(what string, can func() bool) {
+// waitTurn ends the caller's turn, before the step that it names, until can holds.
+func (m *model) waitTurn(what string, can func() bool) {
 	a := m.turn
 	m.trace = append(m.trace, event{a, what})
-	a.can = can
-	a.see(what, 0)
+	a.canRun = can
+	a.record(what, 0)
 	if !a.yield(struct{}{}) {
 		panic(errModelOver)
 	}
 	// State that the actor reads without a turn before: no other actor changes it until its next
 	// turn.
-	a.see("", uint64(m.c.watch.Load())<<32|m.c.passes.Load())
+	a.record("", uint64(m.c.watch.Load())<<32|m.c.passes.Load())
 }
 
-// see adds to the values that a has seen.
-func (a *actor) see(what string, v uint64) {
+// record adds to the values that a has seen.
+func (a *actor) record(what string, v uint64) {
 	for _, c := range []byte(what) {
 		a.history = mix(a.history, uint64(c))
 	}
@@ -105,14 +105,14 @@ func mix(a, b uint64) uint64 {
 // forget reduces the values that a has seen to those that matter from now on.
 func (a *actor) forget(where string, values ...int) {
 	a.history = 0
-	a.see(where, 0)
+	a.record(where, 0)
 	for _, v := range values {
-		a.see("", uint64(v))
+		a.record("", uint64(v))
 	}
 }
 
 func (m *model) seen(v bool) bool {
-	m.turn.see("", bit(v))
+	m.turn.record("", bit(v))
 	return v
 }
 
@@ -134,7 +134,7 @@ type modelSource struct {
 }
 
 func (s *modelSource) Peek() bool {
-	s.m.at("peeks", nil)
+	s.m.waitTurn("peeks", nil)
 	n := s.posted - s.read
 	s.read = s.posted
 	s.m.taken += n
@@ -142,29 +142,29 @@ func (s *modelSource) Peek() bool {
 }
 
 func (s *modelSource) Arm() bool {
-	s.m.at("asks for the bell", nil)
+	s.m.waitTurn("asks for the bell", nil)
 	s.want = true
-	s.m.at("looks again", nil)
+	s.m.waitTurn("looks again", nil)
 	work := s.posted != s.read
 	s.m.seen(work)
-	s.m.at("has armed", nil)
+	s.m.waitTurn("has armed", nil)
 	return work
 }
 
 func (s *modelSource) Disarm() {
-	s.m.at("disarms", nil)
+	s.m.waitTurn("disarms", nil)
 	s.want = false
-	s.m.at("has disarmed", nil)
+	s.m.waitTurn("has disarmed", nil)
 }
 
 // post is the peer's program.
 func (s *modelSource) post() {
-	s.m.at("posts", nil)
+	s.m.waitTurn("posts", nil)
 	s.posted++
-	s.m.at("looks for the bell", nil)
+	s.m.waitTurn("looks for the bell", nil)
 	if want := s.want; s.m.seen(want) {
 		s.want = false
-		s.m.at("rings", nil)
+		s.m.waitTurn("rings", nil)
 		s.m.rung = true
 	}
 }
@@ -180,17 +180,17 @@ func (m modelPoller) collect() (n int) {
 		n++
 	}
 	m.rung, m.woken = false, false
-	m.turn.see("collects", uint64(n))
+	m.turn.record("collects", uint64(n))
 	return n
 }
 
 func (m modelPoller) wait(time.Duration) int {
-	m.at("polls", nil)
+	m.waitTurn("polls", nil)
 	return m.collect()
 }
 
 func (m modelPoller) sleep(d time.Duration) int {
-	m.at("sleeps", func() bool { return m.rung || m.woken || d >= 0 })
+	m.waitTurn("sleeps", func() bool { return m.rung || m.woken || d >= 0 })
 	if m.clock += max(d, 0); d < 0 {
 		m.clock += m.step
 	}
@@ -206,13 +206,13 @@ type modelGate struct{ *model }
 func (m modelGate) park() bool {
 	m.seenPasses = m.c.passes.Load()
 	m.turn.forget("gate", int(m.seenPasses))
-	m.at("parks", func() bool { return m.waking || m.through() })
+	m.waitTurn("parks", func() bool { return m.waking || m.through() })
 	if m.through() {
 		m.opened = false
 	} else {
 		m.waking = false
 	}
-	m.at("comes from the gate", nil)
+	m.waitTurn("comes from the gate", nil)
 	return true
 }
 
@@ -221,22 +221,22 @@ func (m *model) through() bool { return m.opened && (m.rung || m.woken) }
 func (m modelGate) sleepFor(time.Duration) {
 	m.sleeps++
 	m.turn.forget("sleepFor", int(m.seenPasses), int(m.c.passes.Load()))
-	m.at("sleeps", func() bool { return m.sleeps <= modelSleeps || !m.others() })
+	m.waitTurn("sleeps", func() bool { return m.sleeps <= modelSleeps || !m.others() })
 	m.clock += m.step
 }
 
 func (m modelGate) open() {
-	m.at("opens the gate", nil)
+	m.waitTurn("opens the gate", nil)
 	m.opened = true
 }
 
 func (m modelGate) shut() {
-	m.at("shuts the gate", nil)
+	m.waitTurn("shuts the gate", nil)
 	m.opened = false
 }
 
 func (m modelGate) wake() {
-	m.at("wakes the background poller", nil)
+	m.waitTurn("wakes the background poller", nil)
 	m.waking = true
 }
 
@@ -266,7 +266,7 @@ func (ca modelCarrier) Poll(time.Duration) time.Duration {
 
 func (ca modelCarrier) Flush([]carrier.Session) {
 	ca.m.c.ep.Pause()
-	ca.m.at("flushes", nil)
+	ca.m.waitTurn("flushes", nil)
 	ca.m.c.ep.Lock()
 }
 
@@ -303,7 +303,7 @@ func newModel(posts int, step time.Duration, nudges bool, program func(m *model)
 	})
 	if nudges {
 		m.act("user", func() {
-			m.at("nudges", nil)
+			m.waitTurn("nudges", nil)
 			m.c.pollSoon()
 		})
 	}
@@ -327,7 +327,7 @@ func (m *model) act(name string, program func()) {
 
 // lead is Progress of the leader: it waits for the lead, so that only one goroutine has it.
 func (m *model) lead(timeout time.Duration, letters int) error {
-	m.at("wants the lead", func() bool {
+	m.waitTurn("wants the lead", func() bool {
 		free := m.c.loop.TryLead()
 		if free {
 			m.c.loop.Unlead()
@@ -355,24 +355,24 @@ type modelWait struct {
 }
 
 func (w modelWait) Stirred() bool {
-	w.m.at("is anything ready", nil)
+	w.m.waitTurn("is anything ready", nil)
 	return w.m.seen(w.m.taken >= w.letters)
 }
 
 func (w modelWait) WillSleep() {}
 
-// able reports whether an actor can go on.
-func (a *actor) able() bool { return !a.done && (a.can == nil || a.can()) }
+// isRunnable reports whether an actor can go on.
+func (a *actor) isRunnable() bool { return !a.done && (a.canRun == nil || a.canRun()) }
 
 // others reports whether an actor other than the background poller can run.
 func (m *model) others() bool {
-	return slices.ContainsFunc(m.actors, func(a *actor) bool { return a.name != "background poller" && a.able() })
+	return slices.ContainsFunc(m.actors, func(a *actor) bool { return a.name != "background poller" && a.isRunnable() })
 }
 
 // options returns the actors that can run; the one that has just had a turn is first.
 func (m *model) options() (can []*actor) {
 	for _, a := range m.actors {
-		if a.able() {
+		if a.isRunnable() {
 			can = append(can, a)
 		}
 	}
@@ -468,7 +468,7 @@ func (m *model) settle(t *testing.T) {
 
 // take gives a its turn, if it can go on.
 func (m *model) take(a *actor) {
-	if !a.able() {
+	if !a.isRunnable() {
 		return
 	}
 	m.turn = a

@@ -19,7 +19,7 @@ type bodyPeer struct {
 
 func newBodyPeer(t *testing.T) *bodyPeer {
 	s := newScript(t, Config{Budget: 256 << 20})
-	return &bodyPeer{script: s, l: s.meet(5)}
+	return &bodyPeer{script: s, l: s.connect(5)}
 }
 
 // grant lets the peer send bodies of n bytes, and returns the room that it has.
@@ -29,8 +29,8 @@ func (p *bodyPeer) grant(n int) int64 {
 	return p.nctx.Peers()[0].Room
 }
 
-// identity is that of the peer's body of n bytes with a number.
-func identity(n, number int) uint64 { return frame.BodyID(n, uint64(number)) }
+// bodyIdentity is that of the peer's body of n bytes with a number.
+func bodyIdentity(n, number int) uint64 { return frame.BodyID(n, uint64(number)) }
 
 func (p *bodyPeer) say(kind frame.Kind, flags uint8, id uint64, payload []byte) error {
 	p.e.Lock()
@@ -71,8 +71,8 @@ func (p *bodyPeer) held() int64 { return p.nctx.Peers()[0].RoomHeld }
 func TestBodyRoom(t *testing.T) {
 	const n = 300 << 10
 	p := newBodyPeer(t)
-	require.ErrorIs(t, p.open(identity(n, 1)), ErrProtocol, "no room was granted")
-	require.ErrorIs(t, p.message(identity(n, 1)), ErrProtocol, "no room was granted")
+	require.ErrorIs(t, p.open(bodyIdentity(n, 1)), ErrProtocol, "no room was granted")
+	require.ErrorIs(t, p.message(bodyIdentity(n, 1)), ErrProtocol, "no room was granted")
 	room := p.grant(n)
 	require.Equal(t, int64(firstGrant*bodyBytes(n)), room)
 	for range 20 {
@@ -82,19 +82,19 @@ func TestBodyRoom(t *testing.T) {
 		require.LessOrEqual(t, p.grant(MaxBody), int64(maxBodies))
 	}
 	require.Equal(t, int64(maxBodies), p.grant(MaxBody))
-	require.ErrorIs(t, p.open(identity(MaxBody+1, 1)), ErrProtocol)
-	require.ErrorIs(t, p.open(identity(0, 1)), ErrProtocol)
-	require.ErrorIs(t, p.open(identity(4096, 1)), ErrProtocol, "it fits a message")
+	require.ErrorIs(t, p.open(bodyIdentity(MaxBody+1, 1)), ErrProtocol)
+	require.ErrorIs(t, p.open(bodyIdentity(0, 1)), ErrProtocol)
+	require.ErrorIs(t, p.open(bodyIdentity(4096, 1)), ErrProtocol, "it fits a message")
 	for i := range maxBodies / MaxBody {
-		require.NoError(t, p.open(identity(MaxBody, i)))
+		require.NoError(t, p.open(bodyIdentity(MaxBody, i)))
 	}
-	require.ErrorIs(t, p.open(identity(5000, 9)), ErrProtocol, "all room is taken")
+	require.ErrorIs(t, p.open(bodyIdentity(5000, 9)), ErrProtocol, "all room is taken")
 	require.Equal(t, int64(maxBodies), p.held())
 	for i := range maxBodies / MaxBody {
-		require.NoError(t, p.cancel(identity(MaxBody, i)))
+		require.NoError(t, p.cancel(bodyIdentity(MaxBody, i)))
 	}
 	require.Zero(t, p.held())
-	require.NoError(t, p.cancel(identity(MaxBody, 0)), "once more is nothing")
+	require.NoError(t, p.cancel(bodyIdentity(MaxBody, 0)), "once more is nothing")
 	require.Zero(t, p.held())
 }
 
@@ -103,7 +103,7 @@ func TestBodyRoom(t *testing.T) {
 func TestBodyAndMessage(t *testing.T) {
 	const n = 100_000
 	body := bytes.Repeat([]byte("0123456789"), n/10)
-	id := identity(n, 1)
+	id := bodyIdentity(n, 1)
 	for name, order := range map[string][]func(p *bodyPeer) error{
 		"message last": {
 			func(p *bodyPeer) error { return p.open(id) },
@@ -148,7 +148,7 @@ func TestBodyAndMessage(t *testing.T) {
 // TestBodyRefused checks that an invalid frame of a body ends the session.
 func TestBodyRefused(t *testing.T) {
 	const n = 100_000
-	id := identity(n, 1)
+	id := bodyIdentity(n, 1)
 	for name, wrong := range map[string]func(p *bodyPeer) error{
 		"opened twice":    func(p *bodyPeer) error { return p.open(id) },
 		"data beyond":     func(p *bodyPeer) error { return p.data(id, n-5, make([]byte, 6)) },
@@ -171,7 +171,7 @@ func TestBodyRefused(t *testing.T) {
 // is complete gives back everything that it held.
 func TestBodyThatEnds(t *testing.T) {
 	const n = 100_000
-	id := identity(n, 1)
+	id := bodyIdentity(n, 1)
 	p := newBodyPeer(t)
 	p.grant(n)
 	require.NoError(t, p.message(id))
@@ -181,8 +181,8 @@ func TestBodyThatEnds(t *testing.T) {
 	require.Zero(t, p.held())
 	require.Zero(t, p.nctx.Stats().Envelopes)
 
-	require.NoError(t, p.message(identity(n, 2)))
-	require.NoError(t, p.open(identity(n, 3)))
+	require.NoError(t, p.message(bodyIdentity(n, 2)))
+	require.NoError(t, p.open(bodyIdentity(n, 3)))
 	p.e.Lock()
 	p.l.Fail(ErrPeerLost)
 	p.e.Unlock()
@@ -196,7 +196,7 @@ func TestBodyIsNotConfirmed(t *testing.T) {
 	const n = 100_000
 	p := newBodyPeer(t)
 	p.grant(n)
-	id := identity(n, 1)
+	id := bodyIdentity(n, 1)
 	require.NoError(t, p.open(id))
 	require.NoError(t, p.data(id, 0, make([]byte, n/2)))
 	require.NoError(t, p.message(id))

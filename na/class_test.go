@@ -27,12 +27,12 @@ func TestClosedWaitsForNetwork(t *testing.T) {
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- cls.Close() }()
-		received(t, closing, "the network is being closed")
+		receiveWithin(t, closing, "the network is being closed")
 		require.False(t, cls.Closed(), "closed while the plugin still has the address, %d contexts", contexts)
 		require.NoError(t, cls.Close(), "a second Close does not wait")
 		require.False(t, cls.Closed(), "after the second Close, %d contexts", contexts)
 		close(goOn)
-		require.NoError(t, received(t, ended, "Close returns"))
+		require.NoError(t, receiveWithin(t, ended, "Close returns"))
 		require.True(t, cls.Closed())
 		require.EqualValues(t, 1, p.closed.Load(), "the network is closed once")
 	}

@@ -19,8 +19,8 @@ import (
 // patience bounds waits for events that are immediate on a machine that is not busy.
 const patience = 30 * time.Second
 
-// received waits on the wall's clock.
-func received[T any](t *testing.T, ch <-chan T, what string) (v T) {
+// receiveWithin waits on the wall's clock.
+func receiveWithin[T any](t *testing.T, ch <-chan T, what string) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:
@@ -42,8 +42,8 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// sleeper runs Progress in a goroutine and returns once it blocks.
-func sleeper(t *testing.T, c *Context, timeout time.Duration) <-chan error {
+// startProgress runs Progress in a goroutine and returns once it blocks.
+func startProgress(t *testing.T, c *Context, timeout time.Duration) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- c.Progress(timeout) }()
@@ -61,15 +61,15 @@ func TestProgressReturns(t *testing.T) {
 
 	op := c.NewOp(func(*Op, Result) {})
 	require.NoError(t, c.RecvUnexpected(op))
-	done := sleeper(t, c, -1)
+	done := startProgress(t, c, -1)
 	f.end(op, Result{})
-	require.NoError(t, received(t, done, "Progress hears of a completion"))
+	require.NoError(t, receiveWithin(t, done, "Progress hears of a completion"))
 	require.NoError(t, c.Progress(-1), "as long as a callback waits")
 	require.Equal(t, 1, c.Trigger(0))
 
-	done = sleeper(t, c, time.Hour)
+	done = startProgress(t, c, time.Hour)
 	c.Wake()
-	require.NoError(t, received(t, done, "Progress hears of Wake"))
+	require.NoError(t, receiveWithin(t, done, "Progress hears of Wake"))
 	require.ErrorIs(t, c.Progress(0), ErrTimeout, "a wake-up counts once")
 	c.Wake()
 	require.NoError(t, c.Progress(-1), "a wake-up before Progress counts")
@@ -81,9 +81,9 @@ func TestProgressAbove(t *testing.T) {
 	var task Task
 	task.Init(func(data any) int { require.Equal(t, "data", data); ran++; return 2 }, "data")
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
-	done := sleeper(t, c, -1)
+	done := startProgress(t, c, -1)
 	require.True(t, c.Upper().Queue(&task))
-	require.NoError(t, received(t, done, "Progress hears of the layer above"))
+	require.NoError(t, receiveWithin(t, done, "Progress hears of the layer above"))
 	require.NoError(t, c.Progress(0))
 	require.Equal(t, 2, c.Trigger(0), "it says how many callbacks ran")
 	require.Equal(t, 1, ran)
@@ -110,10 +110,10 @@ func TestProgressTimers(t *testing.T) {
 		f.end(op, Result{})
 	}
 	f.onPoll.Store(&poll)
-	done := sleeper(t, c, -1)
+	done := startProgress(t, c, -1)
 	f.timer.Store(int64(due))
 	c.pollSoon()
-	require.NoError(t, received(t, done, "the timer fires"))
+	require.NoError(t, receiveWithin(t, done, "the timer fires"))
 	require.GreaterOrEqual(t, c.Now(), due)
 	require.True(t, early.Load(), "PollSoon made the leader look before it was due")
 	c.Trigger(0)
@@ -141,7 +141,7 @@ func TestTimerBeforeSleep(t *testing.T) {
 	f.onTimer.Store(&late)
 	done := make(chan error, 1)
 	go func() { done <- c.Progress(-1) }()
-	require.NoError(t, received(t, done, "the timer fires"))
+	require.NoError(t, receiveWithin(t, done, "the timer fires"))
 	c.Trigger(0)
 }
 
@@ -167,7 +167,7 @@ func TestFollowers(t *testing.T) {
 		op := c.NewOp(func(*Op, Result) { ran <- struct{}{} })
 		require.NoError(t, c.RecvUnexpected(op))
 		f.end(op, Result{})
-		received(t, ran, "somebody runs the callback")
+		receiveWithin(t, ran, "somebody runs the callback")
 	}
 	over.Store(true)
 	gone := make(chan struct{})
@@ -185,19 +185,19 @@ func TestFollowers(t *testing.T) {
 
 func TestFollowerTimesOut(t *testing.T) {
 	c, _ := newFake(t, Config{})
-	leader := sleeper(t, c, time.Hour)
+	leader := startProgress(t, c, time.Hour)
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
 	begin := c.Now()
 	require.ErrorIs(t, c.Progress(10*time.Millisecond), ErrTimeout)
 	require.GreaterOrEqual(t, c.Now()-begin, 10*time.Millisecond)
 	c.Wake()
-	require.NoError(t, received(t, leader, "the leader returns"))
+	require.NoError(t, receiveWithin(t, leader, "the leader returns"))
 }
 
 // TestFollowerLeads checks that a follower takes over when the leader returns.
 func TestFollowerLeads(t *testing.T) {
 	c, f := newFake(t, Config{})
-	leader := sleeper(t, c, time.Hour)
+	leader := startProgress(t, c, time.Hour)
 	op := c.NewOp(func(*Op, Result) {})
 	require.NoError(t, c.RecvUnexpected(op))
 	follower := make(chan error, 1)
@@ -205,10 +205,10 @@ func TestFollowerLeads(t *testing.T) {
 	eventually(t, "the second follows", func() bool { return c.loop.Parked() == 1 })
 	f.plugin.skew.Store(int64(2 * time.Hour))
 	c.pollSoon()
-	require.ErrorIs(t, received(t, leader, "the leader's time is over"), ErrTimeout)
+	require.ErrorIs(t, receiveWithin(t, leader, "the leader's time is over"), ErrTimeout)
 	eventually(t, "the second leads", func() bool { return c.loop.Parked() == 0 && c.isAsleep() })
 	f.end(op, Result{})
-	require.NoError(t, received(t, follower, "the second hears of the completion"))
+	require.NoError(t, receiveWithin(t, follower, "the second hears of the completion"))
 	c.Trigger(0)
 }
 
@@ -408,13 +408,13 @@ func TestContextClose(t *testing.T) {
 // everything is given back.
 func TestCloseWakesSleepers(t *testing.T) {
 	c, f := newFake(t, Config{})
-	leader := sleeper(t, c, time.Hour)
+	leader := startProgress(t, c, time.Hour)
 	follower := make(chan error, 1)
 	go func() { follower <- c.Progress(time.Hour) }()
 	eventually(t, "the second follows", func() bool { return c.loop.Parked() == 1 })
 	c.Close()
-	require.ErrorIs(t, received(t, leader, "the leader hears of Close"), ErrClosed)
-	require.ErrorIs(t, received(t, follower, "the follower hears of Close"), ErrClosed)
+	require.ErrorIs(t, receiveWithin(t, leader, "the leader hears of Close"), ErrClosed)
+	require.ErrorIs(t, receiveWithin(t, follower, "the follower hears of Close"), ErrClosed)
 	require.EqualValues(t, 1, f.released.Load())
 	require.True(t, c.Closed())
 }

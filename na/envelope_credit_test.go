@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// patient sends a message that may wait for an envelope.
-func (s *script) patient(data string) *result {
+// sendPatient sends a message that may wait for an envelope.
+func (s *script) sendPatient(data string) *result {
 	s.Helper()
 	return s.op(func(op *Op) error {
 		op.SetPatient(true)
@@ -31,7 +31,7 @@ func TestPolicies(t *testing.T) {
 		s := newScript(t, Config{OnNoCredit: policy, SendQueue: 2})
 		early := []*result{s.send("a"), s.send("b")} // the session is not up: the peer's guarantee is not known yet
 		over := s.send("c")
-		waits := s.patient("d")
+		waits := s.sendPatient("d")
 		s.trigger()
 		require.ErrorIs(t, over.Err, ErrNoCredit)
 		require.ErrorContains(t, over.Err, "2 messages to the peer wait", "the local queue is full")
@@ -68,18 +68,18 @@ func TestPolicies(t *testing.T) {
 // until there is another (G10, G-T3, G-T6).
 func TestReserve(t *testing.T) {
 	s := newScript(t, Config{OnNoCredit: Block, Reserve: LiteralReserve})
-	l := s.meet(2)
+	l := s.connect(2)
 	first := s.send("a")
 	refused := s.send("b")
 	s.drain(l)
 	s.trigger()
 	require.NoError(t, first.Err)
 	require.ErrorIs(t, refused.Err, ErrNoCredit, "the last one is not for it")
-	last := s.patient("c")
+	last := s.sendPatient("c")
 	require.Equal(t, []string{"UNEXPECTED"}, kinds(s.drain(l)), "it is transmitted")
 	s.trigger()
 	require.Zero(t, last.ended, "and waits")
-	behind := s.patient("d")
+	behind := s.sendPatient("d")
 	require.Empty(t, s.drain(l))
 	s.credit(l, 1)
 	s.trigger()
@@ -98,7 +98,7 @@ func TestReserve(t *testing.T) {
 	require.Equal(t, l.addr(), behind.Addr)
 	require.Empty(t, s.drain(l), "the peer has nothing to stop")
 	s.credit(l, 1)
-	again := s.patient("e")
+	again := s.sendPatient("e")
 	s.drain(l)
 	s.e.Lock()
 	l.Fail(ErrPeerLost)
@@ -109,11 +109,11 @@ func TestReserve(t *testing.T) {
 	require.Equal(t, 1, again.ended)
 
 	one := newScript(t, Config{OnNoCredit: Fail, Reserve: LiteralReserve})
-	l = one.meet(1)
+	l = one.connect(1)
 	never := one.send("x")
 	one.trigger()
 	require.ErrorIs(t, never.Err, ErrNoCredit, "of one envelope nothing is left for who does not wait")
-	canceled := one.patient("y") // canceled before it has left: the envelope is there again
+	canceled := one.sendPatient("y") // canceled before it has left: the envelope is there again
 	canceled.Cancel()
 	one.trigger()
 	require.Equal(t, NotRun, canceled.Fate)
@@ -124,7 +124,7 @@ func TestReserve(t *testing.T) {
 // is no rule at all.
 func TestHonestReserve(t *testing.T) {
 	s := newScript(t, Config{OnNoCredit: Block, Reserve: HonestReserve, Envelopes: 3})
-	l := s.meet(1)
+	l := s.connect(1)
 	sent := s.send("x")
 	s.drain(l)
 	s.trigger()
@@ -140,23 +140,23 @@ func TestHonestReserve(t *testing.T) {
 // (G20, G-T18).
 func TestProbe(t *testing.T) {
 	s := newScript(t, Config{Probe: 100 * time.Millisecond, PeerTimeout: time.Hour})
-	l := s.meet(1)
+	l := s.connect(1)
 	s.send("a")
 	s.drain(l)
 	waits := s.send("b")
-	s.pass(99 * time.Millisecond)
+	s.advance(99 * time.Millisecond)
 	require.Empty(t, s.drain(l))
-	s.pass(time.Millisecond)
+	s.advance(time.Millisecond)
 	require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
-	s.pass(50 * time.Millisecond)
+	s.advance(50 * time.Millisecond)
 	require.Empty(t, s.drain(l), "not sooner than that again")
-	s.pass(50 * time.Millisecond)
+	s.advance(50 * time.Millisecond)
 	require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong, Credit: l.credits + 1}, nil))
 	require.Equal(t, []string{"UNEXPECTED"}, kinds(s.drain(l)))
 	s.trigger()
 	require.NoError(t, waits.Err)
-	s.pass(time.Second)
+	s.advance(time.Second)
 	require.Empty(t, s.drain(l), "nobody waits")
 	at := s.e.Next()
 	require.True(t, at == 0 || at > s.clock+time.Minute, "no timer at %v, it is %v", at, s.clock)
@@ -187,10 +187,10 @@ func TestNeedAndWant(t *testing.T) {
 	require.EqualValues(t, 6, l.buildGreeting().Envelopes)
 	require.EqualValues(t, 3, l.buildGreeting().Need)
 	require.EqualValues(t, 5, l.buildGreeting().Want)
-	s.works(l)
+	s.keepBusy(l)
 	l, err = admit(4, 3, 0, 0)
 	require.NoError(t, err)
-	s.works(l)
+	s.keepBusy(l)
 	require.Equal(t, 16*each, s.nctx.Stats().Reserved)
 	_, err = admit(5, 3, 7, 0)
 	require.ErrorContains(t, err, "want 8 of 4160 bytes, at least 7, have 6 with 29120 of 95680 bytes left (Config.Budget)")
@@ -266,7 +266,7 @@ func TestMinEnvelopes(t *testing.T) {
 // of a session show the rest.
 func TestPeerStats(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 6})
-	l := s.meet(10)
+	l := s.connect(10)
 	for range 17 {
 		s.send("x")
 	}
@@ -298,7 +298,7 @@ func TestPeerStats(t *testing.T) {
 func TestCreditBatch(t *testing.T) {
 	for _, c := range []struct{ batch, frames int }{{0, 4}, {1, 8}, {3, 2}, {8, 1}} {
 		s := newScript(t, Config{Envelopes: 8, CreditBatch: c.batch})
-		l := s.meet(4)
+		l := s.connect(4)
 		var envs []*Envelope
 		for range 7 { // one is left
 			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil))
@@ -325,7 +325,7 @@ func TestCreditBatch(t *testing.T) {
 // envelopes, however few.
 func TestCreditWhenUsedUp(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8, CreditBatch: 8})
-	l := s.meet(4)
+	l := s.connect(4)
 	for range 7 {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil))
 	}
@@ -374,7 +374,7 @@ func TestReserveReturned(t *testing.T) {
 		require.Zero(t, s.nctx.Stats().Reserved, "cycle %d", i)
 		delete(s.cuts, l)
 		if i%100 == 0 {
-			s.pass(time.Second) // the tick removes the sessions that have ended
+			s.advance(time.Second) // the tick removes the sessions that have ended
 		}
 	}
 	require.Empty(t, s.e.sessions)
@@ -386,7 +386,7 @@ func TestReserveReturned(t *testing.T) {
 // takes no second one, and credits the first free envelope to the peer.
 func TestExpedited(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8, SendQueue: 2, OnNoCredit: Fail})
-	l := s.meet(2)
+	l := s.connect(2)
 	expedite := func(data string) *result {
 		return s.op(func(op *Op) error {
 			op.SetExpedited(true)
@@ -396,7 +396,7 @@ func TestExpedited(t *testing.T) {
 	s.send("a")
 	s.send("b")
 	require.Len(t, s.drain(l), 2)
-	s.patient("c")
+	s.sendPatient("c")
 	first, second, third := expedite("x"), expedite("y"), expedite("z")
 	all := s.drain(l)
 	require.Equal(t, []string{"UNEXPECTED"}, kinds(all))

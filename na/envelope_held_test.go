@@ -12,7 +12,7 @@ import (
 // bytes: the memory of a burst is not held for ever.
 func TestIdleEnvelopes(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 512})
-	l := s.meet(5)
+	l := s.connect(5)
 	var held []*Envelope
 	for i := range 512 {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: uint64(i + 1)}, make([]byte, 4096)))

@@ -22,19 +22,19 @@ func Example() {
 	answered := target.NewOp(func(*na.Op, na.Result) {})
 	requests := target.NewOp(func(_ *na.Op, r na.Result) {
 		defer r.Envelope.Free()
-		must(target.SendExpected(answered, r.Addr, r.Tag, append([]byte("hello, "), r.Envelope.Data...)))
+		check(target.SendExpected(answered, r.Addr, r.Tag, append([]byte("hello, "), r.Envelope.Data...)))
 	})
-	must(target.RecvUnexpected(requests))
+	check(target.RecvUnexpected(requests))
 
 	buf, done := make([]byte, 64), false
 	answer := origin.NewOp(func(_ *na.Op, r na.Result) {
-		must(r.Err)
+		check(r.Err)
 		fmt.Println(string(buf[:r.N]))
 		done = true
 	})
-	must(origin.RecvExpected(answer, target.Self(), 1, buf)) // before the request: an answer that finds no receive is dropped
-	sent := origin.NewOp(func(_ *na.Op, r na.Result) { must(r.Err) })
-	must(origin.SendUnexpected(sent, target.Self(), 1, []byte("Ada")))
+	check(origin.RecvExpected(answer, target.Self(), 1, buf)) // before the request: an answer that finds no receive is dropped
+	sent := origin.NewOp(func(_ *na.Op, r na.Result) { check(r.Err) })
+	check(origin.SendUnexpected(sent, target.Self(), 1, []byte("Ada")))
 
 	drive(&done, origin, target)
 	// Output: hello, Ada
@@ -50,19 +50,19 @@ func ExampleContext_Put() {
 
 	memory := []byte("hello, ...")
 	region, err := owner.Class().Register(na.WriteOnly, memory)
-	must(err)
+	check(err)
 	key, err := na.DecodeKey(region.Key().Append(nil))
-	must(err)
+	check(err)
 
 	local, err := origin.Class().NewMem([]byte("Ada"))
-	must(err)
+	check(err)
 	done := false
 	put := origin.NewOp(func(_ *na.Op, r na.Result) {
-		must(r.Err)
+		check(r.Err)
 		fmt.Println(r.N, "bytes:", string(memory))
 		done = true
 	})
-	must(origin.Put(put, local, 0, owner.Self(), key, 7, 3))
+	check(origin.Put(put, local, 0, owner.Self(), key, 7, 3))
 
 	drive(&done, origin, owner)
 	// Output: 3 bytes: hello, Ada
@@ -70,9 +70,9 @@ func ExampleContext_Put() {
 
 func open(addr string, cfg na.Config) *na.Context {
 	class, err := na.Open(addr, cfg)
-	must(err)
+	check(err)
 	c, err := class.NewContext()
-	must(err)
+	check(err)
 	return c
 }
 
@@ -88,7 +88,7 @@ func drive(done *bool, contexts ...*na.Context) {
 	}
 }
 
-func must(err error) {
+func check(err error) {
 	if err != nil {
 		panic(err)
 	}

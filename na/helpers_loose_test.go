@@ -14,12 +14,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A loose is a network of packets in memory, with everything that the contract of carriers allows:
+// A looseNetwork is a network of packets in memory, with everything that the contract of carriers allows:
 // DATA arrives in any order, packets are duplicated, and memory that is sent is kept until it has
 // arrived, as udp does. The simulator's connections are streams. It implements na.Plugin; classes
 // that shall meet are opened with the same loose. It has a clock of its own, which passes only
 // while a goroutine waits in Progress, and no goroutine.
-type loose struct {
+type looseNetwork struct {
 	mu        sync.Mutex // guards the fields below
 	rng       *rand.Rand
 	now       time.Duration
@@ -32,17 +32,17 @@ const (
 	loosePiece = 3000 // bytes of a piece of bulk data
 )
 
-func newLoose(seed uint64) *loose {
-	return &loose{
+func newLooseNetwork(seed uint64) *looseNetwork {
+	return &looseNetwork{
 		rng: rand.New(rand.NewPCG(seed, 1)), listeners: map[string]carrier.Class{}, carriers: map[carrier.Core]*looseCarrier{},
 	}
 }
 
 // Scheme implements na.Plugin.
-func (n *loose) Scheme() string { return "loose" }
+func (n *looseNetwork) Scheme() string { return "loose" }
 
 // Open implements carrier.Plugin: rest is the name to listen on.
-func (n *loose) Open(class carrier.Class, rest string) (*carrier.Network, error) {
+func (n *looseNetwork) Open(class carrier.Class, rest string) (*carrier.Network, error) {
 	net := &carrier.Network{
 		Host: "fake", Exact: true, Names: n,
 		NewCarrier: func(e carrier.Core) (carrier.Carrier, error) {
@@ -73,17 +73,17 @@ func (n *loose) Open(class carrier.Class, rest string) (*carrier.Network, error)
 }
 
 // Driven implements simhook.Clock.
-func (n *loose) Driven() bool { return true }
+func (n *looseNetwork) Driven() bool { return true }
 
 // Now reads the clock.
-func (n *loose) Now() time.Duration {
+func (n *looseNetwork) Now() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.now
 }
 
 // Rand fills b from the seed.
-func (n *loose) Rand(b []byte) {
+func (n *looseNetwork) Rand(b []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i := range b {
@@ -91,15 +91,15 @@ func (n *loose) Rand(b []byte) {
 	}
 }
 
-// below draws a number from 0 up to k.
-func (n *loose) below(k int) int {
+// drawBelow draws a number from 0 up to k.
+func (n *looseNetwork) drawBelow(k int) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.rng.IntN(k)
 }
 
 // find returns the carrier that listens on a name for a context.
-func (n *loose) find(name string, target int) (*looseCarrier, error) {
+func (n *looseNetwork) find(name string, target int) (*looseCarrier, error) {
 	n.mu.Lock()
 	g := n.listeners[name]
 	n.mu.Unlock()
@@ -134,8 +134,8 @@ const (
 	packetGoodbye
 )
 
-// A way is the path of one direction of one flow.
-type way struct {
+// A loosePath is the path of one direction of one flow.
+type loosePath struct {
 	mu     sync.Mutex // guards the fields below
 	list   []packet
 	sent   uint64
@@ -145,7 +145,7 @@ type way struct {
 	closed bool
 }
 
-func (w *way) push(p packet) uint64 {
+func (w *loosePath) push(p packet) uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sent++
@@ -159,18 +159,18 @@ func (w *way) push(p packet) uint64 {
 }
 
 // pop takes a packet off.
-func (w *way) pop(n *loose) (p packet, ok bool) {
+func (w *loosePath) pop(n *looseNetwork) (p packet, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.list) == 0 {
 		return p, false
 	}
-	i := n.below(len(w.list))
+	i := n.drawBelow(len(w.list))
 	if p := w.list[i]; p.kind != packetData || p.after > w.got {
 		i = slices.IndexFunc(w.list, func(p packet) bool { return p.kind != packetData })
 	}
 	p = w.list[i]
-	if !p.copied && n.below(4) == 0 {
+	if !p.copied && n.drawBelow(4) == 0 {
 		w.list[i].copied = true
 	} else {
 		w.list = slices.Delete(w.list, i, i+1)
@@ -178,19 +178,19 @@ func (w *way) pop(n *loose) (p packet, ok bool) {
 	return p, true
 }
 
-func (w *way) full() bool {
+func (w *loosePath) full() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.list) >= looseRoom
 }
 
-func (w *way) close() {
+func (w *loosePath) close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
 }
 
-func (w *way) over() bool {
+func (w *loosePath) over() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.closed && len(w.list) == 0
@@ -203,13 +203,13 @@ type looseConn struct {
 	c      *looseCarrier
 	peer   *looseConn
 	link   carrier.Session // nil until the HELLO of a peer that connected
-	rx, tx [flows]*way
+	rx, tx [flows]*loosePath
 	seen   [flows]map[uint64]bool
 	out    [flows]map[uint64]carrier.View // DATA that has not arrived
 	cut    bool
 }
 
-func newLooseConn(c *looseCarrier, l carrier.Session, rx, tx [flows]*way) *looseConn {
+func newLooseConn(c *looseCarrier, l carrier.Session, rx, tx [flows]*loosePath) *looseConn {
 	cn := &looseConn{c: c, link: l, rx: rx, tx: tx}
 	for f := range flows {
 		cn.seen[f], cn.out[f] = map[uint64]bool{}, map[uint64]carrier.View{}
@@ -225,7 +225,7 @@ type failedDial struct {
 
 // A looseCarrier is the side of one context.
 type looseCarrier struct {
-	net     *loose
+	net     *looseNetwork
 	e       carrier.Core
 	polling sync.Mutex // held by the goroutine that polls
 
@@ -272,7 +272,7 @@ func (c *looseCarrier) Wake() {}
 func (c *looseCarrier) FlushSoon() {}
 
 // Check implements na.Names.
-func (n *loose) Check(name string) error {
+func (n *looseNetwork) Check(name string) error {
 	if strings.Contains(name, "://@") {
 		return na.WithText(na.ErrUnreachable, name+" does not listen")
 	}
@@ -280,7 +280,7 @@ func (n *loose) Check(name string) error {
 }
 
 // Resolve implements na.Names.
-func (n *loose) Resolve(text string, done func(string, error)) func() {
+func (n *looseNetwork) Resolve(text string, done func(string, error)) func() {
 	if strings.HasSuffix(text, "://pending") {
 		return func() {}
 	}
@@ -297,9 +297,9 @@ func (c *looseCarrier) Dial(l carrier.Session) {
 		c.mu.Unlock()
 		return
 	}
-	var there, back [flows]*way
+	var there, back [flows]*loosePath
 	for f := range flows {
-		there[f], back[f] = &way{}, &way{}
+		there[f], back[f] = &loosePath{}, &loosePath{}
 	}
 	theirs, mine := newLooseConn(to, nil, there, back), newLooseConn(c, l, back, there)
 	theirs.peer, mine.peer = mine, theirs

@@ -37,7 +37,7 @@ type script struct {
 	ends   int              // callbacks that ran
 	second *carrier.Network // in addition to that of the script; or nil
 	secure bool
-	shelf  *shelfOf
+	shelf  *fakeShelf
 	wall   func() time.Time // by which certificates expire
 }
 
@@ -95,12 +95,12 @@ func (c scriptCarrier) Taken(l carrier.Session, f carrier.Lane) (uint64, bool) {
 func (c scriptCarrier) Shut()    {}
 func (c scriptCarrier) Release() {}
 
-// mailbox is where frames of the peer lie until the context looks.
-type mailbox struct{ s *script }
+// frameInlet is where frames of the peer lie until the context looks.
+type frameInlet struct{ s *script }
 
-func (m mailbox) Peek() bool { return m.s.unread() }
-func (mailbox) Arm() bool    { return false }
-func (mailbox) Disarm()      {}
+func (m frameInlet) Peek() bool { return m.s.unread() }
+func (frameInlet) Arm() bool    { return false }
+func (frameInlet) Disarm()      {}
 
 type scriptPlugin struct{ s *script }
 
@@ -130,7 +130,7 @@ func (p scriptPlugin) Open(_ carrier.Class, rest string) (*carrier.Network, erro
 				s.dom = s.e.dom
 			}
 			if s.unread != nil {
-				e.Poller().AddInlet(mailbox{s})
+				e.Poller().AddInlet(frameInlet{s})
 			}
 			return scriptCarrier{s}, nil
 		},
@@ -196,8 +196,8 @@ type result struct {
 	ended int
 }
 
-// oneCode requires that an error, unless it is nil, matches one code and no other. Every operation that a script starts is checked for that.
-func oneCode(t *testing.T, err error) {
+// requireOneCode requires that an error, unless it is nil, matches one code and no other. Every operation that a script starts is checked for that.
+func requireOneCode(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {
 		return
@@ -216,7 +216,7 @@ func (s *script) op(start func(op *Op) error) *result {
 	s.Helper()
 	r := &result{}
 	r.Op = s.nctx.NewOp(func(_ *Op, res Result) {
-		oneCode(s.T, res.Err)
+		requireOneCode(s.T, res.Err)
 		r.Result = res
 		r.ended++
 		s.ends++
@@ -255,30 +255,30 @@ func (s *script) put(m *Mem) *result {
 	})
 }
 
-// pulled is a frame that the endpoint sends.
-type pulled struct {
+// pulledFrame is a frame that the endpoint sends.
+type pulledFrame struct {
 	frame.Header
 	payload []byte
 	view    carrier.View
 }
 
-// noRoom is a carrier.Writer without room.
-type noRoom struct{ selfFrame }
+// fullWriter is a carrier.Writer without room.
+type fullWriter struct{ selfFrame }
 
-func (noRoom) Room() (int, int) { return -1, 0 }
+func (fullWriter) Room() (int, int) { return -1, 0 }
 
 // hasMore reports whether l has something to send.
-func (l *session) hasMore(f carrier.Lane) bool { return l.Pull(f, &noRoom{}) }
+func (l *session) hasMore(f carrier.Lane) bool { return l.Pull(f, &fullWriter{}) }
 
 // pull takes the next frame of l.
-func (s *script) pull(l *session) (p pulled, ok bool) {
+func (s *script) pull(l *session) (p pulledFrame, ok bool) {
 	s.Helper()
 	s.e.Lock()
 	defer s.e.Unlock()
 	return s.pullFrom(l, carrier.Messages)
 }
 
-func (s *script) pullFrom(l *session, f carrier.Lane) (p pulled, ok bool) {
+func (s *script) pullFrom(l *session, f carrier.Lane) (p pulledFrame, ok bool) {
 	more := l.hasMore(f)
 	var w selfFrame
 	l.Pull(f, &w)
@@ -287,7 +287,7 @@ func (s *script) pullFrom(l *session, f carrier.Lane) (p pulled, ok bool) {
 		require.False(s, l.hasMore(f), "Pull gives nothing, and says that there is more")
 		return p, false
 	}
-	p = pulled{Header: w.head, payload: w.buf, view: w.view}
+	p = pulledFrame{Header: w.head, payload: w.buf, view: w.view}
 	if p.Kind.Bulk() {
 		require.Equal(s, p.Payload(), p.view.Len())
 	} else {
@@ -297,7 +297,7 @@ func (s *script) pullFrom(l *session, f carrier.Lane) (p pulled, ok bool) {
 }
 
 // drain pulls everything that is not bulk data, and lets bulk data go as sent.
-func (s *script) drain(l *session) (all []pulled) {
+func (s *script) drain(l *session) (all []pulledFrame) {
 	s.Helper()
 	for {
 		p, ok := s.pull(l)
@@ -311,7 +311,7 @@ func (s *script) drain(l *session) (all []pulled) {
 	}
 }
 
-func (s *script) sent(l *session, p *pulled) {
+func (s *script) sent(l *session, p *pulledFrame) {
 	p.payload = make([]byte, p.view.Len())
 	if !p.view.CopyOut(p.payload) {
 		p.payload = nil
@@ -322,7 +322,7 @@ func (s *script) sent(l *session, p *pulled) {
 }
 
 // kinds names frames.
-func kinds(all []pulled) (names []string) {
+func kinds(all []pulledFrame) (names []string) {
 	for _, p := range all {
 		names = append(names, p.Kind.String())
 	}
@@ -351,8 +351,8 @@ func (s *script) deliver(l *session, h frame.Header, payload []byte) error {
 	return err
 }
 
-// place hands l a piece of bulk data.
-func (s *script) place(l *session, h frame.Header, payload []byte) error {
+// deliverPiece hands l a piece of bulk data.
+func (s *script) deliverPiece(l *session, h frame.Header, payload []byte) error {
 	s.e.Lock()
 	defer s.e.Unlock()
 	h.Credit = l.credits
@@ -390,8 +390,8 @@ func (s *script) hello(l *session, g frame.Greeting) error {
 	return err
 }
 
-// meet has the endpoint dial, and answers with a guarantee of envelopes.
-func (s *script) meet(envelopes uint32) *session {
+// connect has the endpoint dial, and answers with a guarantee of envelopes.
+func (s *script) connect(envelopes uint32) *session {
 	s.Helper()
 	r := s.expect(1<<40, nil)
 	require.NotEmpty(s, s.dialed)
@@ -405,8 +405,8 @@ func (s *script) meet(envelopes uint32) *session {
 	return l
 }
 
-// works keeps l from being idle.
-func (s *script) works(l *session) {
+// keepBusy keeps l from being idle.
+func (s *script) keepBusy(l *session) {
 	s.e.Lock()
 	l.makeBusy()
 	l.views++
@@ -415,8 +415,8 @@ func (s *script) works(l *session) {
 
 func (s *script) trigger() int { return s.nctx.Trigger(0) }
 
-// pass lets time pass and polls.
-func (s *script) pass(d time.Duration) {
+// advance lets time pass and polls.
+func (s *script) advance(d time.Duration) {
 	s.clock += d
 	s.e.Poll(s.clock)
 }

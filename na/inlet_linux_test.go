@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A letterbox is an Inlet like that of shared memory: a peer puts letters in, and signals an
+// A testInlet is an Inlet like that of shared memory: a peer puts letters in, and signals an
 // eventfd if that is requested.
-type letterbox struct {
+type testInlet struct {
 	letters, taken atomic.Int64
 	want           atomic.Bool // the bell
 	rings, peeks   atomic.Int64
@@ -20,7 +20,7 @@ type letterbox struct {
 }
 
 // post is the peer's.
-func (b *letterbox) post() {
+func (b *testInlet) post() {
 	b.letters.Add(1)
 	if b.want.Swap(false) {
 		b.rings.Add(1)
@@ -29,7 +29,7 @@ func (b *letterbox) post() {
 	}
 }
 
-func (b *letterbox) Peek() bool {
+func (b *testInlet) Peek() bool {
 	b.peeks.Add(1)
 	n := b.letters.Load()
 	if n == b.taken.Load() {
@@ -42,19 +42,19 @@ func (b *letterbox) Peek() bool {
 	return true
 }
 
-func (b *letterbox) Arm() bool {
+func (b *testInlet) Arm() bool {
 	b.want.Store(true)
 	return b.letters.Load() != b.taken.Load()
 }
 
-func (b *letterbox) Disarm() { b.want.Store(false) }
+func (b *testInlet) Disarm() { b.want.Store(false) }
 
-// newLetterbox makes a context with a letterbox.
-func newLetterbox(t *testing.T, p *fakePlugin) (*Context, *fakeCarrier, *letterbox) {
+// newTestInlet makes a context with a letterbox.
+func newTestInlet(t *testing.T, p *fakePlugin) (*Context, *fakeCarrier, *testInlet) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	require.NoError(t, err)
-	b := &letterbox{fd: fd}
+	b := &testInlet{fd: fd}
 	p.sources = func(c *Context) {
 		_, err := c.poller.AddEdge(fd, readyFunc(func(bool, bool) {}))
 		require.NoError(t, err)
@@ -69,7 +69,7 @@ func newLetterbox(t *testing.T, p *fakePlugin) (*Context, *fakeCarrier, *letterb
 // drives, each without another signal or a poll in between; and that a blocked leader takes them
 // in.
 func TestSource(t *testing.T) {
-	c, f, b := newLetterbox(t, &fakePlugin{})
+	c, f, b := newTestInlet(t, &fakePlugin{})
 	op := c.NewOp(func(*Op, Result) {})
 	b.onPeek = func() {
 		f.end(op, Result{})
@@ -81,9 +81,9 @@ func TestSource(t *testing.T) {
 		eventually(t, "the background poller takes the next one", func() bool { return b.taken.Load() == i+1 })
 
 		require.NoError(t, c.RecvUnexpected(op))
-		done := sleeper(t, c, -1)
+		done := startProgress(t, c, -1)
 		b.post()
-		require.NoError(t, received(t, done, "the leader takes a letter"))
+		require.NoError(t, receiveWithin(t, done, "the leader takes a letter"))
 		require.Equal(t, 1, c.Trigger(0))
 		require.Equal(t, i+2, b.taken.Load())
 	}
@@ -91,7 +91,7 @@ func TestSource(t *testing.T) {
 
 // TestSourceAtRest checks that an idle context with a source costs nothing.
 func TestSourceAtRest(t *testing.T) {
-	c, _, b := newLetterbox(t, &fakePlugin{})
+	c, _, b := newTestInlet(t, &fakePlugin{})
 	for i := range int64(3) {
 		peeks := int64(-1)
 		eventually(t, "the background poller rests, with the bell armed", func() bool {
@@ -108,14 +108,14 @@ func TestSourceAtRest(t *testing.T) {
 // TestSourceUnassisted checks that a context without a background poller takes letters in when it
 // is driven, and only then. While a goroutine polls, peers do not signal.
 func TestSourceUnassisted(t *testing.T) {
-	c, f, b := newLetterbox(t, &fakePlugin{unassisted: true})
+	c, f, b := newTestInlet(t, &fakePlugin{unassisted: true})
 	op := c.NewOp(func(*Op, Result) {})
 	b.onPeek = func() { f.end(op, Result{}) }
 	for range 100 {
 		require.NoError(t, c.RecvUnexpected(op))
-		done := sleeper(t, c, time.Minute)
+		done := startProgress(t, c, time.Minute)
 		b.post()
-		require.NoError(t, received(t, done, "the leader takes a letter"))
+		require.NoError(t, receiveWithin(t, done, "the leader takes a letter"))
 		require.Equal(t, 1, c.Trigger(0))
 	}
 	rings := b.rings.Load()
@@ -132,9 +132,9 @@ func TestSourceUnassisted(t *testing.T) {
 // that drives it, so that both poll, or block, or are between the two.
 func TestSourcesInOneProcess(t *testing.T) {
 	const rounds = 2000
-	a, fa, boxA := newLetterbox(t, &fakePlugin{})
-	b, fb, boxB := newLetterbox(t, &fakePlugin{})
-	play := func(c *Context, f *fakeCarrier, own, other *letterbox, begins bool) <-chan error {
+	a, fa, boxA := newTestInlet(t, &fakePlugin{})
+	b, fb, boxB := newTestInlet(t, &fakePlugin{})
+	play := func(c *Context, f *fakeCarrier, own, other *testInlet, begins bool) <-chan error {
 		op := c.NewOp(func(*Op, Result) {})
 		own.onPeek = func() {
 			f.end(op, Result{})
@@ -168,8 +168,8 @@ func TestSourcesInOneProcess(t *testing.T) {
 		return done
 	}
 	first, second := play(a, fa, boxA, boxB, true), play(b, fb, boxB, boxA, false)
-	require.NoError(t, received(t, first, "the one who begins"))
-	require.NoError(t, received(t, second, "the other one"))
+	require.NoError(t, receiveWithin(t, first, "the one who begins"))
+	require.NoError(t, receiveWithin(t, second, "the other one"))
 	require.EqualValues(t, rounds, boxA.taken.Load())
 	require.EqualValues(t, rounds, boxB.taken.Load())
 }

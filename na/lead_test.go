@@ -8,40 +8,40 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A bench is a context whose time passes only where the test advances it: in Poll, in callbacks, in
+// A leadTest is a context whose time passes only where the test advances it: in Poll, in callbacks, in
 // a look at the source, in sleep.
-type bench struct {
+type leadTest struct {
 	*testing.T
 	c      *Context
 	f      *fakeCarrier
 	clock  time.Duration
-	source benchSource
+	source leadTestSource
 
-	looks  int             // at the descriptors
+	polls  int             // at the descriptors
 	last   time.Duration   // of them
 	gap    time.Duration   // the longest between two
 	sleeps []time.Duration // in the order of the calls
 }
 
-// benchSource is an Inlet in which letters arrive now and then.
-type benchSource struct {
-	b     *bench
+// leadTestSource is an Inlet in which letters arrive now and then.
+type leadTestSource struct {
+	b     *leadTest
 	takes time.Duration // a look
 	next  func() bool
 	peeks int
 	arms  int
 }
 
-func (s *benchSource) Peek() bool {
+func (s *leadTestSource) Peek() bool {
 	s.peeks++
 	s.b.clock += s.takes
 	return s.next != nil && s.next()
 }
-func (s *benchSource) Arm() bool { s.arms++; return false }
-func (s *benchSource) Disarm()   {}
+func (s *leadTestSource) Arm() bool { s.arms++; return false }
+func (s *leadTestSource) Disarm()   {}
 
-func newBench(t *testing.T, cfg Config) *bench {
-	b := &bench{T: t, clock: time.Second}
+func newLeadTest(t *testing.T, cfg Config) *leadTest {
+	b := &leadTest{T: t, clock: time.Second}
 	b.source.b = b
 	p := &fakePlugin{unassisted: true, now: func() time.Duration { return b.clock },
 		sources: func(c *Context) { c.poller.AddInlet(&b.source) }}
@@ -53,11 +53,11 @@ func newBench(t *testing.T, cfg Config) *bench {
 }
 
 // wait, sleep, dispatch and wake implement waiter.
-func (b *bench) wait(time.Duration) int { b.look(); return 0 }
-func (b *bench) dispatch(int)           {}
-func (b *bench) wake()                  {}
+func (b *leadTest) wait(time.Duration) int { b.look(); return 0 }
+func (b *leadTest) dispatch(int)           {}
+func (b *leadTest) wake()                  {}
 
-func (b *bench) sleep(d time.Duration) int {
+func (b *leadTest) sleep(d time.Duration) int {
 	b.sleeps = append(b.sleeps, d)
 	if d < 0 {
 		b.c.Wake() // or it would never end
@@ -68,13 +68,13 @@ func (b *bench) sleep(d time.Duration) int {
 	return 0
 }
 
-func (b *bench) look() {
-	b.looks++
+func (b *leadTest) look() {
+	b.polls++
 	b.gap, b.last = max(b.gap, b.clock-b.last), b.clock
 }
 
 // begin starts an operation with the callback done.
-func (b *bench) begin(done func()) *Op {
+func (b *leadTest) begin(done func()) *Op {
 	op := b.c.NewOp(func(*Op, Result) { done() })
 	require.NoError(b, b.c.RecvUnexpected(op))
 	return op
@@ -84,8 +84,8 @@ func (b *bench) begin(done func()) *Op {
 // is ready without a poll.
 func TestLeaderPollsInEveryTurn(t *testing.T) {
 	const turn, turns = 10 * time.Microsecond, 2000
-	worlds := map[string]func(b *bench, more func() bool){
-		"Poll ends an operation each time": func(b *bench, more func() bool) { // a transfer to itself, timers
+	worlds := map[string]func(b *leadTest, more func() bool){
+		"Poll ends an operation each time": func(b *leadTest, more func() bool) { // a transfer to itself, timers
 			var op *Op
 			var again func()
 			again = func() {
@@ -100,7 +100,7 @@ func TestLeaderPollsInEveryTurn(t *testing.T) {
 			}
 			b.f.onPoll.Store(&poll)
 		},
-		"each callback queues the next one": func(b *bench, more func() bool) {
+		"each callback queues the next one": func(b *leadTest, more func() bool) {
 			var again func()
 			again = func() {
 				b.clock += turn
@@ -110,7 +110,7 @@ func TestLeaderPollsInEveryTurn(t *testing.T) {
 			}
 			b.f.end(b.begin(again), Result{})
 		},
-		"a source never runs dry": func(b *bench, more func() bool) { // a peer that floods shared memory
+		"a source never runs dry": func(b *leadTest, more func() bool) { // a peer that floods shared memory
 			op := b.begin(func() {})
 			b.source.takes = turn
 			b.source.next = func() bool {
@@ -135,13 +135,13 @@ func TestLeaderPollsInEveryTurn(t *testing.T) {
 	for world, start := range worlds {
 		for driver, drive := range drivers {
 			t.Run(world+"/"+driver, func(t *testing.T) {
-				b := newBench(t, Config{})
+				b := newLeadTest(t, Config{})
 				n := 0
 				start(b, func() bool { n++; return n < turns })
 				drive(b.c, func() bool { return n >= turns })
 				b.gap = max(b.gap, b.clock-b.last)
-				require.LessOrEqual(t, b.gap, 5*time.Millisecond, "between two looks at the descriptors, of %d in %d turns", b.looks, turns)
-				require.Less(t, b.looks, turns/2, "it does not cost a system call each turn")
+				require.LessOrEqual(t, b.gap, 5*time.Millisecond, "between two looks at the descriptors, of %d in %d turns", b.polls, turns)
+				require.Less(t, b.polls, turns/2, "it does not cost a system call each turn")
 			})
 		}
 	}
@@ -150,7 +150,7 @@ func TestLeaderPollsInEveryTurn(t *testing.T) {
 // TestSpinUntilTimer checks a spinner that may poll for longer than until the next timer: the
 // leader polls until that is due, runs it, and polls on.
 func TestSpinUntilTimer(t *testing.T) {
-	b := newBench(t, Config{Spin: time.Second})
+	b := newLeadTest(t, Config{Spin: time.Second})
 	b.source.takes = time.Microsecond
 	op := b.begin(func() {})
 	polls := 0
@@ -177,7 +177,7 @@ func TestSpinUntilTimer(t *testing.T) {
 // TestTimerSetWhileSpinning checks that a timer that is set while the leader polls ends in time,
 // however long the leader may poll.
 func TestTimerSetWhileSpinning(t *testing.T) {
-	b := newBench(t, Config{Spin: time.Second})
+	b := newLeadTest(t, Config{Spin: time.Second})
 	b.source.takes = time.Microsecond
 	op := b.begin(func() {})
 	set, due := b.clock+200*time.Microsecond, b.clock+300*time.Microsecond
@@ -205,7 +205,7 @@ func TestTimerSetWhileSpinning(t *testing.T) {
 func TestTimersDoNotProlongSpinning(t *testing.T) {
 	const limit = 50 * time.Microsecond
 	for _, every := range []time.Duration{9 * time.Microsecond, 30 * time.Microsecond, 70 * time.Microsecond} {
-		b := newBench(t, Config{Spin: limit})
+		b := newLeadTest(t, Config{Spin: limit})
 		b.source.takes = time.Microsecond
 		poll := func(now time.Duration) { b.f.timer.Store(int64(now + every)) }
 		b.f.onPoll.Store(&poll)
@@ -224,7 +224,7 @@ func TestTimersDoNotProlongSpinning(t *testing.T) {
 // TestSleepAfterSpinEndsWithTimer checks that a leader that has polled without effect blocks for
 // the rest of the time until the timer.
 func TestSleepAfterSpinEndsWithTimer(t *testing.T) {
-	b := newBench(t, Config{Spin: 50 * time.Microsecond})
+	b := newLeadTest(t, Config{Spin: 50 * time.Microsecond})
 	b.source.takes = time.Microsecond
 	due := b.clock + 80*time.Microsecond
 	op := b.begin(func() {})
@@ -244,7 +244,7 @@ func TestSleepAfterSpinEndsWithTimer(t *testing.T) {
 // would arm bells and disarm them.
 func TestDueTimerDoesNotBlock(t *testing.T) {
 	for _, spin := range []time.Duration{-1, 0} {
-		b := newBench(t, Config{Spin: spin})
+		b := newLeadTest(t, Config{Spin: spin})
 		op := b.begin(func() {})
 		polls := 0
 		poll := func(now time.Duration) {
@@ -256,7 +256,7 @@ func TestDueTimerDoesNotBlock(t *testing.T) {
 		b.f.onPoll.Store(&poll)
 		require.NoError(t, b.c.Progress(-1))
 		require.Zero(t, b.source.arms)
-		require.GreaterOrEqual(t, b.looks, 99, "a look between two of them")
+		require.GreaterOrEqual(t, b.polls, 99, "a look between two of them")
 		require.Equal(t, 1, b.c.Trigger(0))
 	}
 }

@@ -28,7 +28,7 @@ func TestLoopLimitPerTurn(t *testing.T) {
 	ok := at != 0
 	require.True(t, ok)
 	require.LessOrEqual(t, at, s.clock, "the rest is due")
-	s.pass(0)
+	s.advance(0)
 	require.Equal(t, 2*frames, s.trigger(), "and in one turn of the context")
 	for s.ends < 2*n { // a leader that would block returns at once
 		require.NoError(t, s.nctx.Progress(time.Minute))
@@ -104,12 +104,12 @@ func TestSelfTransferIsShared(t *testing.T) {
 	little("messages, Cancel and Trigger", 0)
 	turns := 0
 	for ; moved() < size; turns++ {
-		s.pass(0)
+		s.advance(0)
 		little("a turn of the leader", most)
 	}
 	require.Less(t, turns, size/piece)
 	for s.ends < 12 {
-		s.pass(0)
+		s.advance(0)
 		s.trigger()
 	}
 }

@@ -91,13 +91,13 @@ func TestNewMem(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, private.Key().Token)
 	require.Equal(t, NoAccess, private.Key().Access)
-	deregister(t, c, m)
+	requireDeregister(t, c, m)
 	require.Empty(t, f.e.dom.mems)
 	require.Zero(t, cls.Regions())
 }
 
-// deregister takes m back, which must need a Trigger only.
-func deregister(t *testing.T, c *Context, m *Mem) {
+// requireDeregister takes m back, which must need a Trigger only.
+func requireDeregister(t *testing.T, c *Context, m *Mem) {
 	t.Helper()
 	ran := 0
 	require.NoError(t, c.Deregister(c.NewOp(func(_ *Op, r Result) { require.NoError(t, r.Err); ran++ }), m))

@@ -46,7 +46,7 @@ func TestMessageVersions(t *testing.T) {
 // that it carries, and that one of a mandatory kind ends its session, and no other.
 func TestSkippedFrames(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(9)
+	l := s.connect(9)
 	r := s.send("x")
 	s.drain(l)
 	later := frame.Header{Kind: frame.FirstOptional + 72, Flags: 0x7e, Op: 1 << 60, Tag: 7}

@@ -22,14 +22,14 @@ func (s *script) sendBy(at time.Duration) *result {
 // however long it has waited for an envelope.
 func TestDeadlineStampedWhenSent(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(1)
+	l := s.connect(1)
 	s.clock = time.Second
 	first := s.sendBy(s.clock + 50*time.Millisecond)
 	waits := s.sendBy(s.clock + 50*time.Millisecond)
 	late := s.sendBy(s.clock + 20*time.Millisecond)
 	far := s.sendBy(s.clock + 1000*time.Hour)
 	none := s.send("12345678")
-	next := func() pulled {
+	next := func() pulledFrame {
 		t.Helper()
 		p, ok := s.pull(l)
 		require.True(t, ok)
@@ -75,7 +75,7 @@ func TestDeadlineOutsideTheMessage(t *testing.T) {
 // deadline, also when no receive takes it for a while, and does not record it of others.
 func TestDeadlineArrival(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(4)
+	l := s.connect(4)
 	s.clock = 3 * time.Second
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Flags: frame.FlagTimed}, []byte("m")))
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("m")))

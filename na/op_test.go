@@ -120,8 +120,8 @@ func TestOpHoldsHaveALimit(t *testing.T) {
 	require.False(t, op.Busy())
 }
 
-// waitsForLock reports whether a goroutine waits for a mutex in a function of that name.
-func waitsForLock(function string) bool {
+// isWaitingForLock reports whether a goroutine waits for a mutex in a function of that name.
+func isWaitingForLock(function string) bool {
 	stacks := make([]byte, 1<<20)
 	for _, stack := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
 		state, frames, _ := strings.Cut(stack, "\n")
@@ -148,7 +148,7 @@ func TestCancelDuringFinish(t *testing.T) {
 		defer close(canceled)
 		op.Cancel()
 	}()
-	for !waitsForLock("cancelTicket") {
+	for !isWaitingForLock("cancelTicket") {
 		select {
 		case <-canceled:
 			tk.release()

@@ -126,7 +126,7 @@ func TestWithdrawsAreBounded(t *testing.T) {
 // support (C-T8).
 func TestWithdrawUnsupported(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(4)
+	l := s.connect(4)
 	ms := s.sentMessages(l, 1)
 	r := s.withdraw(ms[0])
 	s.trigger()
@@ -140,7 +140,7 @@ func TestWithdrawUnsupported(t *testing.T) {
 // never arrived is a protocol violation (C-T9, C-T25).
 func TestWithdrawDestroys(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4})
-	l := s.meet(4)
+	l := s.connect(4)
 	for range 4 {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("m")))
 	}
@@ -181,7 +181,7 @@ func TestWithdrawDestroys(t *testing.T) {
 func TestWithdrawRacesAccept(t *testing.T) {
 	n := long.Or(10_000, 100_000)
 	s := newScript(t, Config{Envelopes: 4})
-	l := s.meet(4)
+	l := s.connect(4)
 	var env *Envelope
 	var accepted bool
 	start, done := make(chan struct{}), make(chan struct{})
@@ -227,7 +227,7 @@ func TestWithdrawRacesAccept(t *testing.T) {
 // (C-T19); others are not.
 func TestWithdrawFlood(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4})
-	l := s.meet(4)
+	l := s.connect(4)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("m")))
 	for range 4 {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Withdraw, Op: 1}, nil))
@@ -241,7 +241,7 @@ func TestWithdrawFlood(t *testing.T) {
 // posted: they have no envelope any more.
 func TestWithdrawnDoNotPileUp(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4})
-	l := s.meet(4)
+	l := s.connect(4)
 	kept := frame.Header{Kind: frame.Unexpected, Tag: 7}
 	require.NoError(t, s.deliver(l, kept, []byte("kept")))
 	for id := uint64(2); id < 5000; id++ {
@@ -319,7 +319,7 @@ func TestRecords(t *testing.T) {
 		return 1
 	}, func() {})
 	s.nctx.Upper().OnAbandon(func(e *Envelope) { abandoned = append(abandoned, e) })
-	l := s.meet(8)
+	l := s.connect(8)
 	for tag := range uint64(3) {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Tag: 40 + tag}, []byte("message")))
 	}
@@ -451,26 +451,26 @@ func TestTimers(t *testing.T) {
 		}
 		return n
 	}
-	s.pass(9 * time.Millisecond)
+	s.advance(9 * time.Millisecond)
 	require.Zero(t, ended())
-	s.pass(time.Millisecond)
+	s.advance(time.Millisecond)
 	require.Equal(t, 2, ended())
 	require.Equal(t, 10*time.Millisecond, next())
 	rs[2].Cancel()
 	require.Equal(t, 3, ended())
 	require.ErrorIs(t, rs[2].Err, ErrCanceled)
 	require.Equal(t, 20*time.Millisecond, next(), "the canceled one is not waited for")
-	s.pass(time.Second)
+	s.advance(time.Second)
 	require.Equal(t, 6, ended())
 	require.NoError(t, rs[4].Err)
 	ok := s.e.Next() != 0
 	require.False(t, ok)
 	past := start(-time.Second)
-	s.pass(0)
+	s.advance(0)
 	s.trigger()
 	require.Equal(t, 1, past.ended)
 	never := start(math.MaxInt64)
-	s.pass(time.Hour)
+	s.advance(time.Hour)
 	s.trigger()
 	require.Zero(t, never.ended)
 	left := start(time.Hour)

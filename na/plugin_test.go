@@ -101,7 +101,7 @@ func TestFailWithoutError(t *testing.T) {
 		"LaneDown": func(l *session) { l.LaneUp(); l.LaneDown(nil) },
 	} {
 		s := newScript(t, Config{})
-		l := s.meet(8)
+		l := s.connect(8)
 		lost := s.expect(1, make([]byte, 8))
 		s.e.Lock()
 		fail(l)

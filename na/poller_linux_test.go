@@ -154,7 +154,7 @@ func TestPollerWake(t *testing.T) {
 		go func() { p.wait(-1); close(done) }()
 		p.wake()
 		p.wake()
-		received(t, done, "a wait that is woken")
+		receiveWithin(t, done, "a wait that is woken")
 	}
 	begin := time.Now()
 	p.wait(0)
@@ -246,9 +246,9 @@ func TestAssist(t *testing.T) {
 	defer c.poller.Remove(r, id)
 	for i := range int32(20) {
 		if i == 10 { // in between the user drives
-			done := sleeper(t, c, time.Hour)
+			done := startProgress(t, c, time.Hour)
 			c.Wake()
-			require.NoError(t, received(t, done, "Progress"))
+			require.NoError(t, receiveWithin(t, done, "Progress"))
 		}
 		_, err = unix.Write(w, []byte("x"))
 		require.NoError(t, err)
@@ -304,10 +304,10 @@ func TestAssistTakesOver(t *testing.T) {
 	defer c.poller.Remove(r, id)
 	for i := range int32(10) {
 		require.NoError(t, c.RecvUnexpected(op))
-		done := sleeper(t, c, -1)
+		done := startProgress(t, c, -1)
 		_, err = unix.Write(w, []byte("x"))
 		require.NoError(t, err)
-		require.NoError(t, received(t, done, "the leader hears of the byte"))
+		require.NoError(t, receiveWithin(t, done, "the leader hears of the byte"))
 		require.Equal(t, 1, c.Trigger(0))
 		_, err = unix.Write(w, []byte("x")) // no goroutine is blocked now
 		require.NoError(t, err)

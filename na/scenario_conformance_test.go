@@ -19,7 +19,7 @@ func TestConformance(t *testing.T) {
 	natest.TestPlugin(t, func(testing.TB) natest.Network {
 		return natest.Network{
 			Listen: func(i int) string { return fmt.Sprint("loose://host", i) }, Origin: "loose://",
-			Nobody: "loose://nobody", Pending: "loose://pending", Plugins: []na.Plugin{newLoose(1)},
+			Nobody: "loose://nobody", Pending: "loose://pending", Plugins: []na.Plugin{newLooseNetwork(1)},
 		}
 	}, nil)
 }

@@ -13,7 +13,7 @@ import (
 // TestRandomTokens checks that a million random tokens reach nothing (F60).
 func TestRandomTokens(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	for range 100 {
 		_, err := s.dom.cls.Register(ReadWrite, make([]byte, 10))
 		require.NoError(t, err)
@@ -44,7 +44,7 @@ func TestTokenGuesses(t *testing.T) {
 	guess := func(i int) [16]byte { return [16]byte{0xff, byte(i), byte(i >> 8)} }
 
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	m, err := s.dom.cls.Register(ReadWrite, make([]byte, 10))
 	require.NoError(t, err)
 	s.op(func(op *Op) error { return s.nctx.Deregister(op, m) })

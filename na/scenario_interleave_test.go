@@ -30,12 +30,12 @@ type scope struct {
 	flushes bool // a side sends its frames at once: fewer states
 }
 
-// A duel is one state.
-type duel struct {
+// A withdrawModel is one state.
+type withdrawModel struct {
 	scope
 	from side // the source
 	to   side
-	sent []*duelMsg
+	sent []*withdrawMsg
 	recv int  // receives that were posted
 	post bool // one of them waits
 	cut  bool
@@ -51,8 +51,8 @@ type side struct {
 	wire [][]byte // frames in flight from here
 }
 
-// A duelMsg is one message, seen from both sides.
-type duelMsg struct {
+// A withdrawMsg is one message, seen from both sides.
+type withdrawMsg struct {
 	send      *Op
 	sends     int // callbacks
 	sent      Result
@@ -67,55 +67,55 @@ type duelMsg struct {
 }
 
 // yes reports that the source has proof that the message will never be accepted.
-func (m *duelMsg) yes() bool {
+func (m *withdrawMsg) yes() bool {
 	return m.withdraws > 0 && m.result.Err == nil || m.recalled && m.sends > 0 && m.sent.Err != nil && m.sent.Fate == NotRun
 }
 
-type duelCarrier struct{ s *side }
+type withdrawCarrier struct{ s *side }
 
-func (c duelCarrier) Check(string) error                            { return nil }
-func (c duelCarrier) Resolve(string, func(string, error)) func()    { return nil }
-func (c duelCarrier) Dial(l carrier.Session)                        { c.s.l = l.(*session) }
-func (c duelCarrier) Flush([]carrier.Session)                       {}
-func (c duelCarrier) Cut(carrier.Session, frame.Bye)                {}
-func (c duelCarrier) Poll(time.Duration) time.Duration              { return 0 }
-func (c duelCarrier) Lingering(time.Duration) bool                  { return false }
-func (c duelCarrier) Shut()                                         {}
-func (c duelCarrier) Release()                                      {}
-func (c duelCarrier) Wake()                                         {}
-func (c duelCarrier) FlushSoon()                                    {}
-func (c duelCarrier) Drive(_ time.Duration, ready func() bool) bool { return ready() }
+func (c withdrawCarrier) Check(string) error                            { return nil }
+func (c withdrawCarrier) Resolve(string, func(string, error)) func()    { return nil }
+func (c withdrawCarrier) Dial(l carrier.Session)                        { c.s.l = l.(*session) }
+func (c withdrawCarrier) Flush([]carrier.Session)                       {}
+func (c withdrawCarrier) Cut(carrier.Session, frame.Bye)                {}
+func (c withdrawCarrier) Poll(time.Duration) time.Duration              { return 0 }
+func (c withdrawCarrier) Lingering(time.Duration) bool                  { return false }
+func (c withdrawCarrier) Shut()                                         {}
+func (c withdrawCarrier) Release()                                      {}
+func (c withdrawCarrier) Wake()                                         {}
+func (c withdrawCarrier) FlushSoon()                                    {}
+func (c withdrawCarrier) Drive(_ time.Duration, ready func() bool) bool { return ready() }
 
-type duelPlugin struct {
+type withdrawPlugin struct {
 	s  *side
 	id byte
 }
 
-func (p duelPlugin) Scheme() string { return "duel" }
+func (p withdrawPlugin) Scheme() string { return "duel" }
 
 // Now, Rand and Driven implement simhook.Clock.
-func (p duelPlugin) Now() time.Duration { return 1 }
-func (p duelPlugin) Rand(b []byte)      { b[0] = p.id }
-func (p duelPlugin) Driven() bool       { return true }
+func (p withdrawPlugin) Now() time.Duration { return 1 }
+func (p withdrawPlugin) Rand(b []byte)      { b[0] = p.id }
+func (p withdrawPlugin) Driven() bool       { return true }
 
-func (p duelPlugin) Open(_ carrier.Class, rest string) (*carrier.Network, error) {
+func (p withdrawPlugin) Open(_ carrier.Class, rest string) (*carrier.Network, error) {
 	return &carrier.Network{
-		Listen: "duel://" + rest, Names: duelCarrier{p.s},
-		NewCarrier: func(e carrier.Core) (carrier.Carrier, error) { p.s.e = e.(*endpoint); return duelCarrier{p.s}, nil },
+		Listen: "duel://" + rest, Names: withdrawCarrier{p.s},
+		NewCarrier: func(e carrier.Core) (carrier.Carrier, error) { p.s.e = e.(*endpoint); return withdrawCarrier{p.s}, nil },
 	}, nil
 }
 
 func (s *side) open(t testing.TB, name string, id byte, ger int) {
 	var err error
-	s.cls, err = Open("duel://"+name, Config{Plugins: []Plugin{duelPlugin{s, id}}, Envelopes: ger, Eager: 256})
+	s.cls, err = Open("duel://"+name, Config{Plugins: []Plugin{withdrawPlugin{s, id}}, Envelopes: ger, Eager: 256})
 	require.NoError(t, err)
 	s.nctx, err = s.cls.NewContext()
 	require.NoError(t, err)
 }
 
-// newDuel connects two endpoints.
-func newDuel(t testing.TB, c scope) *duel {
-	d := &duel{scope: c}
+// newWithdrawModel connects two endpoints.
+func newWithdrawModel(t testing.TB, c scope) *withdrawModel {
+	d := &withdrawModel{scope: c}
 	d.from.open(t, "from", 1, c.ger)
 	d.to.open(t, "to", 2, c.ger)
 	hold := d.from.nctx.NewOp(func(*Op, Result) {})
@@ -123,7 +123,7 @@ func newDuel(t testing.TB, c scope) *duel {
 	g, err := frame.ParseGreeting(d.from.l.Hello(carrier.Messages, nil, nil))
 	require.NoError(t, err)
 	d.to.e.Lock()
-	d.to.l, err = d.to.e.admitHello(duelCarrier{&d.to}, nil, &g, true)
+	d.to.l, err = d.to.e.admitHello(withdrawCarrier{&d.to}, nil, &g, true)
 	d.to.e.Unlock()
 	require.NoError(t, err)
 	g, err = frame.ParseGreeting(d.to.l.Hello(carrier.Messages, nil, nil))
@@ -137,7 +137,7 @@ func newDuel(t testing.TB, c scope) *duel {
 	return d
 }
 
-func (d *duel) close() {
+func (d *withdrawModel) close() {
 	for _, s := range []*side{&d.from, &d.to} {
 		for _ = s.cls.Close(); !s.cls.Closed(); _ = s.nctx.Progress(0) {
 			s.nctx.Trigger(0)
@@ -194,7 +194,7 @@ var actText = [...]string{"send", "withdraw", "cancel", "source pulls", "destina
 func (a action) String() string { return fmt.Sprintf("%s %d", actText[a.what], a.i) }
 
 // actions lists what can happen.
-func (d *duel) actions() (all []action) {
+func (d *withdrawModel) actions() (all []action) {
 	add := func(what uint8, i int, can bool) {
 		if can {
 			all = append(all, action{what, uint8(i)})
@@ -222,10 +222,10 @@ func (s *side) more() bool {
 }
 
 // do makes a happen.
-func (d *duel) do(a action) {
+func (d *withdrawModel) do(a action) {
 	switch a.what {
 	case actSend:
-		m := &duelMsg{}
+		m := &withdrawMsg{}
 		m.send = d.from.nctx.NewOp(func(_ *Op, r Result) { m.sends++; m.sent = r })
 		d.sent = append(d.sent, m)
 		d.check(d.from.nctx.SendUnexpected(m.send, MakeAddr("duel://to", 0), Tag(len(d.sent)), nil))
@@ -299,14 +299,14 @@ func (s *side) send() bool {
 	return ok
 }
 
-func (d *duel) check(err error) {
+func (d *withdrawModel) check(err error) {
 	if err != nil && d.bad == "" {
 		d.bad = "refused: " + err.Error()
 	}
 }
 
 // verdict describes the fault of the state.
-func (d *duel) verdict() string {
+func (d *withdrawModel) verdict() string {
 	if d.bad != "" {
 		return d.bad
 	}
@@ -354,7 +354,7 @@ func (d *duel) verdict() string {
 }
 
 // final describes the fault of a state in which nothing more happens.
-func (d *duel) final() string {
+func (d *withdrawModel) final() string {
 	withdrawn := 0
 	for i, m := range d.sent {
 		asked := m.withdraw != nil
@@ -387,7 +387,7 @@ func (d *duel) final() string {
 }
 
 // key returns the state as bytes: what the sides hold and what is on the wire.
-func (d *duel) key() string {
+func (d *withdrawModel) key() string {
 	var b []byte
 	flag := func(vs ...bool) {
 		for _, v := range vs {
@@ -434,13 +434,13 @@ func (d *duel) key() string {
 	return string(b)
 }
 
-// search visits every state in the scope.
-func search(t *testing.T, c scope) (states, ends int) {
+// exploreStates visits every state in the scope.
+func exploreStates(t *testing.T, c scope) (states, ends int) {
 	type step struct {
 		path []action
 		next []action
 	}
-	first := newDuel(t, c)
+	first := newWithdrawModel(t, c)
 	level := []step{{nil, first.actions()}}
 	first.close()
 	seen := map[string]bool{}
@@ -449,7 +449,7 @@ func search(t *testing.T, c scope) (states, ends int) {
 		for _, s := range level {
 			for _, a := range s.next {
 				path := append(slices.Clone(s.path), a)
-				d := newDuel(t, c)
+				d := newWithdrawModel(t, c)
 				for _, b := range path {
 					d.do(b)
 				}
@@ -487,7 +487,7 @@ func TestWithdrawInterleavings(t *testing.T) {
 			continue
 		}
 		begun := time.Now()
-		states, ends := search(t, c)
+		states, ends := exploreStates(t, c)
 		t.Logf("%+v: %d states, %d ends in %v", c, states, ends, time.Since(begun).Round(time.Millisecond))
 		require.Positive(t, ends)
 	}

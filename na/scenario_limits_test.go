@@ -95,7 +95,7 @@ func TestLimits(t *testing.T) {
 // ends lets the next begin.
 func TestMovesInFlightBounded(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	for range maxInFlight + 2 {
 		s.get(s.mem(1))
 	}
@@ -119,7 +119,7 @@ func TestForgedCredit(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%d+%d", start, c.add), func(t *testing.T) {
 				s := newScript(t, Config{})
-				l := s.meet(5)
+				l := s.connect(5)
 				l.credits, l.used, l.peer.envelopes = start, start-5, start // after a long session; five are free
 				h := frame.Header{Kind: frame.Credit, Credit: start + c.add}
 				s.e.Lock()

@@ -14,7 +14,7 @@ import (
 // ends lets one begin, without waiting for anything else.
 func TestMovesTakeTurns(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	const n = maxInFlight + 5
 	var all []*result
 	for range n {
@@ -27,7 +27,7 @@ func TestMovesTakeTurns(t *testing.T) {
 	}
 	require.Len(t, ids, maxInFlight)
 	for i := range n {
-		require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: ids[i]}, []byte("x")))
+		require.NoError(t, s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: ids[i]}, []byte("x")))
 		s.e.Lock()
 		s.e.pending, l.pending = nil, false
 		require.NoError(t, l.Deliver(&frame.Header{Kind: frame.Done, Op: ids[i], Credit: l.credits}, nil))
@@ -53,7 +53,7 @@ func TestMovesTakeTurns(t *testing.T) {
 // byte once.
 func TestPieces(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	sizes := []int{0, 1, carrier.PieceSize, carrier.PieceSize + 1, 3*carrier.PieceSize - 1}
 	var ops []*result
 	var want [][]byte
@@ -97,12 +97,12 @@ func TestPieces(t *testing.T) {
 func TestServeRevoked(t *testing.T) {
 	for _, before := range []int{0, 1, 2} {
 		s := newScript(t, Config{})
-		l := s.meet(5)
+		l := s.connect(5)
 		m, err := s.dom.cls.Register(ReadOnly, bytes.Repeat([]byte("x"), 2*carrier.PieceSize))
 		require.NoError(t, err)
 		h := frame.Header{Kind: frame.Get, Op: 9, Tail: frame.Tail{Token: m.Key().Token, Length: 2 * carrier.PieceSize}}
 		require.NoError(t, s.deliver(l, h, nil))
-		var frames []pulled
+		var frames []pulledFrame
 		for range before {
 			p, ok := s.pull(l)
 			require.True(t, ok)
@@ -131,7 +131,7 @@ func TestServeRevoked(t *testing.T) {
 // taken back, and for nothing else.
 func TestServeHeld(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	m, err := s.dom.cls.Register(ReadOnly, make([]byte, 10))
 	require.NoError(t, err)
 	h := frame.Header{Kind: frame.Get, Op: 9, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}
@@ -159,7 +159,7 @@ func TestServeHeld(t *testing.T) {
 func TestCancelHeld(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	local, err := s.dom.cls.Register(ReadOnly, make([]byte, 10))
 	require.NoError(t, err)
 	put := s.put(local)
@@ -190,7 +190,7 @@ func TestCancelHeld(t *testing.T) {
 // usable for it, and its session.
 func TestLocalDeregistered(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	local, err := s.dom.cls.Register(ReadWrite, bytes.Repeat([]byte("x"), 10))
 	require.NoError(t, err)
 	put, get := s.put(local), s.get(local)
@@ -209,7 +209,7 @@ func TestLocalDeregistered(t *testing.T) {
 	require.NoError(t, put.Err)
 	require.Equal(t, 1, put.ended)
 	require.Zero(t, gone.ended)
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, []byte("0123456789")))
+	require.NoError(t, s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, []byte("0123456789")))
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: id}, nil))
 	s.trigger()
 	require.NoError(t, get.Err)
@@ -222,11 +222,11 @@ func TestLocalDeregistered(t *testing.T) {
 // the operation.
 func TestLateData(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	m := s.mem(10)
 	r := s.get(m)
 	id := s.drain(l)[0].Op
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, []byte("01234")))
+	require.NoError(t, s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, []byte("01234")))
 	r.Cancel()
 	s.trigger()
 	require.ErrorIs(t, r.Err, ErrCanceled)
@@ -236,12 +236,12 @@ func TestLateData(t *testing.T) {
 	require.NoError(t, s.nctx.Get(r.Op, m, 0, s.addr(), Key{Len: 10, Access: ReadOnly}, 0, 10))
 	again := s.drain(l)[0].Op
 	require.NotEqual(t, id, again)
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 5}, []byte("56789")))
+	require.NoError(t, s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 5}, []byte("56789")))
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: id}, nil))
 	require.Equal(t, "##########", string(m.Segments()[0]))
 	require.Zero(t, s.trigger())
 	require.EqualValues(t, 2, s.nctx.Stats().LateDropped)
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: again}, []byte("abcdefghij")))
+	require.NoError(t, s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: again}, []byte("abcdefghij")))
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: again}, nil))
 	s.trigger()
 	require.NoError(t, r.Err)
@@ -252,12 +252,12 @@ func TestLateData(t *testing.T) {
 // rest.
 func TestPutRefused(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Length: 20}}, nil))
 	h := frame.Header{Kind: frame.Data, Op: 5}
-	require.NoError(t, s.place(l, h, make([]byte, 10)))
+	require.NoError(t, s.deliverPiece(l, h, make([]byte, 10)))
 	h.Tag = 10
-	require.NoError(t, s.place(l, h, make([]byte, 10)))
+	require.NoError(t, s.deliverPiece(l, h, make([]byte, 10)))
 	all := s.drain(l)
 	require.Equal(t, []string{"DONE"}, kinds(all))
 	require.EqualValues(t, ErrRevoked, all[0].Tag)
@@ -269,12 +269,12 @@ func TestPutRefused(t *testing.T) {
 	h = frame.Header{Kind: frame.Put, Op: 6, Tail: frame.Tail{Token: m.Key().Token, Length: 20}}
 	require.NoError(t, s.deliver(l, h, nil))
 	h = frame.Header{Kind: frame.Data, Op: 6}
-	require.NoError(t, s.place(l, h, bytes.Repeat([]byte("x"), 10)))
+	require.NoError(t, s.deliverPiece(l, h, bytes.Repeat([]byte("x"), 10)))
 	gone := s.op(func(op *Op) error { return s.nctx.Deregister(op, m) })
 	s.trigger()
 	require.Equal(t, 1, gone.ended)
 	h.Tag = 10
-	require.NoError(t, s.place(l, h, bytes.Repeat([]byte("x"), 10)))
+	require.NoError(t, s.deliverPiece(l, h, bytes.Repeat([]byte("x"), 10)))
 	require.Equal(t, "xxxxxxxxxx##########", string(buf))
 	all = s.drain(l)
 	require.Equal(t, []string{"DONE"}, kinds(all))
@@ -286,7 +286,7 @@ func TestPutRefused(t *testing.T) {
 // ErrAgain.
 func TestServingIsBounded(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	m, err := s.dom.cls.Register(ReadWrite, make([]byte, 20))
 	require.NoError(t, err)
 	tail := frame.Tail{Token: m.Key().Token, Length: 20}
@@ -314,7 +314,7 @@ func TestServingIsBounded(t *testing.T) {
 // the answers accumulate. That may happen inside any call.
 func TestControlIsBounded(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	r := s.expect(3, nil)
 	n := 0
 	for !l.Down() {
@@ -327,7 +327,7 @@ func TestControlIsBounded(t *testing.T) {
 
 	for _, spare := range []int{0, 1, 2} { // the cancel of a transfer is the frame too many, or nearly
 		s := newScript(t, Config{})
-		l := s.meet(5)
+		l := s.connect(5)
 		get := s.get(s.mem(10))
 		s.drain(l)
 		waits, sends := s.expect(3, nil), s.send("x")
@@ -352,7 +352,7 @@ func TestControlIsBounded(t *testing.T) {
 
 func TestLeases(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	lease := func(tag Tag) (r *result, key Key) {
 		r = s.op(func(op *Op) error {
 			m, err := s.nctx.Upper().Lease(op, s.addr(), tag, []byte("lent"))
@@ -435,7 +435,7 @@ func TestLeases(t *testing.T) {
 
 func TestMatch(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	buf := make([]byte, 5)
 	r, twice := s.expect(3, buf), s.expect(3, buf)
 	s.trigger()
@@ -462,7 +462,7 @@ func TestMatch(t *testing.T) {
 // used by two.
 func TestRecordsAreRecycled(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	for range 100 {
 		r := s.expect(3, make([]byte, 1))
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Expected, Tag: 3}, nil))

@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A shelfOf counts the memory that a carrier.Shelf has.
-type shelfOf struct {
+// A fakeShelf counts the memory that a carrier.Shelf has.
+type fakeShelf struct {
 	room     []byte
 	reserved int // bodies that are there
 	filling  int
@@ -19,7 +19,7 @@ type shelfOf struct {
 	update   func() // takes in the memory that the peer has read; nil: nothing
 }
 
-func (s *shelfOf) Reserve(n int) ([]byte, int64) {
+func (s *fakeShelf) Reserve(n int) ([]byte, int64) {
 	if s.update != nil {
 		s.update()
 	}
@@ -29,9 +29,9 @@ func (s *shelfOf) Reserve(n int) ([]byte, int64) {
 	s.reserved++
 	return s.room[:n], 4096
 }
-func (s *shelfOf) Fill()           { s.filling++ }
-func (s *shelfOf) Filled()         { s.filling-- }
-func (s *shelfOf) Drop(int64, int) { s.reserved-- }
+func (s *fakeShelf) Fill()           { s.filling++ }
+func (s *fakeShelf) Filled()         { s.filling-- }
+func (s *fakeShelf) Drop(int64, int) { s.reserved-- }
 
 func (c scriptCarrier) Shelf(carrier.Session) carrier.Shelf {
 	if c.s.shelf == nil {
@@ -46,8 +46,8 @@ func (c scriptCarrier) Shelf(carrier.Session) carrier.Shelf {
 func TestShelf(t *testing.T) {
 	const n = 100_000
 	s := newScript(t, Config{})
-	s.shelf = &shelfOf{room: make([]byte, n)}
-	l := s.meet(1) // one envelope
+	s.shelf = &fakeShelf{room: make([]byte, n)}
+	l := s.connect(1) // one envelope
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 1, Tag: 10 * uint64(bodyBytes(n))}, nil))
 	tag := Tag(0)
 	call := func() (*result, []byte) {
@@ -96,8 +96,8 @@ func TestShelf(t *testing.T) {
 func TestShelfOfStream(t *testing.T) {
 	const n = 64 << 10
 	s := newScript(t, Config{})
-	s.shelf = &shelfOf{room: make([]byte, bulkChunk)}
-	l := s.meet(5)
+	s.shelf = &fakeShelf{room: make([]byte, bulkChunk)}
+	l := s.connect(5)
 	up := s.newStream(true, true)
 	s.call(l, up)
 	s.drain(l)
@@ -168,8 +168,8 @@ func TestShelfOfStream(t *testing.T) {
 func TestShelfTakesInGrowingChunk(t *testing.T) {
 	const n = 20 << 10
 	s := newScript(t, Config{})
-	s.shelf = &shelfOf{room: make([]byte, bulkChunk)}
-	l := s.meet(5)
+	s.shelf = &fakeShelf{room: make([]byte, bulkChunk)}
+	l := s.connect(5)
 	up := s.newStream(true, true)
 	s.call(l, up)
 	s.drain(l)
@@ -204,8 +204,8 @@ func TestShelfTakesInGrowingChunk(t *testing.T) {
 func TestShelfOfPeerThatDoesNotRead(t *testing.T) {
 	const n = 100_000
 	s := newScript(t, Config{})
-	s.shelf = &shelfOf{room: make([]byte, n)}
-	l := s.meet(5)
+	s.shelf = &fakeShelf{room: make([]byte, n)}
+	l := s.connect(5)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 5, Tag: 10 * uint64(bodyBytes(n))}, nil))
 	for range maxControl {
 		s.nctx.Upper().GiveBack(l.addr(), Key{})
@@ -244,7 +244,7 @@ func TestSessionFailsInStreamFrame(t *testing.T) {
 	for name, bulk := range map[string]bool{"frame": false, "piece": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t, Config{})
-			l := s.meet(5)
+			l := s.connect(5)
 			up := s.newStream(true, bulk)
 			s.call(l, up)
 			s.drain(l)

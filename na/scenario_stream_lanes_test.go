@@ -27,7 +27,7 @@ type laneStream struct {
 func TestStreamLanes(t *testing.T) {
 	for seed := range long.Or[uint64](60, 3000) {
 		rng := rand.New(rand.NewPCG(seed, 11))
-		net := newLoose(seed)
+		net := newLooseNetwork(seed)
 		open := func(name string) (*na.Class, *na.Context) {
 			cls, err := na.Open("loose://"+name, na.Config{Plugins: []na.Plugin{net}})
 			require.NoError(t, err)

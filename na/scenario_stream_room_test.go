@@ -15,7 +15,7 @@ import (
 // turns: at a kibibyte for each time that both sides run it would stand still on a busy machine.
 func TestStreamRoomGrows(t *testing.T) {
 	const stopped, length = 40, 100_000
-	net := newLoose(1)
+	net := newLooseNetwork(1)
 	open := func(name string) (*na.Class, *na.Context) {
 		cls, err := na.Open("loose://"+name, na.Config{Plugins: []na.Plugin{net}})
 		require.NoError(t, err)

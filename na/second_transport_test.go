@@ -11,26 +11,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// nearCarrier is the carrier of a script's second transport. It records the names that it dials.
-type nearCarrier struct {
+// secondCarrier is the carrier of a script's second transport. It records the names that it dials.
+type secondCarrier struct {
 	scriptCarrier
 	dialed *[]string
 }
 
-func (c nearCarrier) Dial(l carrier.Session) { *c.dialed = append(*c.dialed, l.Name()) }
+func (c secondCarrier) Dial(l carrier.Session) { *c.dialed = append(*c.dialed, l.Name()) }
 
-// near opens a script with a second transport, near://, that reaches place 7.
-func near(t *testing.T, cfg Config, secure bool) (s *script, c nearCarrier) {
+// newSecondTransportScript opens a script with a second transport, near://, that reaches place 7.
+func newSecondTransportScript(t *testing.T, cfg Config, secure bool) (s *script, c secondCarrier) {
 	s = &script{T: t, secure: secure}
-	c = nearCarrier{scriptCarrier{s}, new([]string)}
+	c = secondCarrier{scriptCarrier{s}, new([]string)}
 	s.place2 = "near"
 	s.second = &carrier.Network{Listen: "near://me", Exact: true, Names: c, Place: [16]byte{7},
 		NewCarrier: func(carrier.Core) (carrier.Carrier, error) { return c, nil }}
 	return s.open(cfg), c
 }
 
-// at is the HELLO of the peer at a place.
-func at(place byte) frame.Greeting {
+// helloAt is the HELLO of the peer at a place.
+func helloAt(place byte) frame.Greeting {
 	g := peerGreeting(5)
 	g.Place[0] = place
 	return g
@@ -56,8 +56,8 @@ func (s *script) admitted(c carrier.Carrier, g frame.Greeting) (*session, error)
 
 var theOffer = frame.Bye{Code: ErrAgain, Offer: &frame.Offer{Name: "near://there", Secret: frame.Secret{9}}}
 
-// said returns the fields of the current HELLO of l.
-func (s *script) said(l *session) frame.Greeting {
+// currentHello returns the fields of the current HELLO of l.
+func (s *script) currentHello(l *session) frame.Greeting {
 	s.e.Lock()
 	defer s.e.Unlock()
 	g, err := frame.ParseGreeting(l.Hello(carrier.Messages, nil, nil))
@@ -68,15 +68,15 @@ func (s *script) said(l *session) frame.Greeting {
 // TestOfferTaken has a dialer go where the peer offers, show the secret there, and keep the name
 // that it has dialed.
 func TestOfferTaken(t *testing.T) {
-	s, c := near(t, Config{}, false)
+	s, c := newSecondTransportScript(t, Config{}, false)
 	r := s.send("x")
 	l := s.e.names[s.addr()]
 	require.Equal(t, []*session{l}, s.dialed)
-	require.Equal(t, [16]byte{7}, s.said(l).Place)
+	require.Equal(t, [16]byte{7}, s.currentHello(l).Place)
 	s.refuse(l, theOffer)
 	require.Equal(t, []string{"near://there"}, *c.dialed)
-	require.Equal(t, frame.Secret{9}, s.said(l).Offer)
-	require.Zero(t, s.said(l).Place)
+	require.Equal(t, frame.Secret{9}, s.currentHello(l).Offer)
+	require.Zero(t, s.currentHello(l).Place)
 	require.NoError(t, s.hello(l, peerGreeting(5)))
 	s.drain(l)
 	s.trigger()
@@ -94,22 +94,22 @@ func TestOfferFails(t *testing.T) {
 		"ended":       func(s *script, l *session) { s.fail(l, WithText(ErrPeerLost, "gone")) },
 		"refused":     func(s *script, l *session) { s.refuse(l, frame.Bye{Code: ErrPermission, Text: "no"}) },
 		"offer again": func(s *script, l *session) { s.refuse(l, theOffer) },
-		"silent":      func(s *script, _ *session) { s.pass(offerTime + time.Millisecond) },
+		"silent":      func(s *script, _ *session) { s.advance(offerTime + time.Millisecond) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, c := near(t, Config{}, false)
+			s, c := newSecondTransportScript(t, Config{}, false)
 			r := s.send("x")
 			l := s.e.names[s.addr()]
 			s.refuse(l, theOffer)
 			require.Len(t, *c.dialed, 1)
 			end(s, l)
 			require.Equal(t, []*session{l}, s.dialed, "what the second held is not given back before Poll")
-			s.pass(backoffFirst + time.Millisecond)
+			s.advance(backoffFirst + time.Millisecond)
 			require.Equal(t, []*session{l, l}, s.dialed)
 			require.Equal(t, scriptPeer, l.Name())
-			require.Zero(t, s.said(l).Place)
-			require.Zero(t, s.said(l).Offer)
-			require.NoError(t, s.hello(l, at(7)))
+			require.Zero(t, s.currentHello(l).Place)
+			require.Zero(t, s.currentHello(l).Offer)
+			require.NoError(t, s.hello(l, helloAt(7)))
 			s.drain(l)
 			s.trigger()
 			require.NoError(t, r.Err)
@@ -122,14 +122,14 @@ func TestOfferFails(t *testing.T) {
 
 // TestOfferShort leaves the first transport half of a ConnectTimeout that is as short as an offer stands.
 func TestOfferShort(t *testing.T) {
-	s, _ := near(t, Config{ConnectTimeout: offerTime}, false)
+	s, _ := newSecondTransportScript(t, Config{ConnectTimeout: offerTime}, false)
 	r := s.send("x")
 	l := s.e.names[s.addr()]
 	s.refuse(l, theOffer)
-	s.pass(offerTime/2 + time.Millisecond)
-	s.pass(backoffFirst + time.Millisecond)
+	s.advance(offerTime/2 + time.Millisecond)
+	s.advance(backoffFirst + time.Millisecond)
 	require.Equal(t, []*session{l, l}, s.dialed)
-	require.NoError(t, s.hello(l, at(7)))
+	require.NoError(t, s.hello(l, helloAt(7)))
 	s.drain(l)
 	s.trigger()
 	require.NoError(t, r.Err)
@@ -137,7 +137,7 @@ func TestOfferShort(t *testing.T) {
 
 // TestOfferInClear has an offer arrive from a peer that has proven nothing, where TLS is required.
 func TestOfferInClear(t *testing.T) {
-	s, c := near(t, Config{Local: LocalAlways}, true)
+	s, c := newSecondTransportScript(t, Config{Local: LocalAlways}, true)
 	r := s.send("x")
 	s.refuse(s.e.names[s.addr()], theOffer)
 	s.trigger()
@@ -148,15 +148,15 @@ func TestOfferInClear(t *testing.T) {
 // TestOfferRace has the peer, which connected by the second transport, report that it dials, too:
 // the dial that follows begins from the first.
 func TestOfferRace(t *testing.T) {
-	s, _ := near(t, Config{}, false)
+	s, _ := newSecondTransportScript(t, Config{}, false)
 	s.send("x")
 	l := s.e.names[s.addr()]
 	s.refuse(l, theOffer)
 	s.refuse(l, frame.Bye{Code: ErrDuplicate, Text: "we dial"})
 	require.Equal(t, scriptPeer, l.Name())
-	s.pass(backoffFirst*5 + time.Millisecond)
+	s.advance(backoffFirst*5 + time.Millisecond)
 	require.Equal(t, []*session{l, l}, s.dialed)
-	require.Equal(t, [16]byte{7}, s.said(l).Place)
+	require.Equal(t, [16]byte{7}, s.currentHello(l).Place)
 }
 
 // TestOfferUnrequested has a peer offer a transport that was not requested: it is refused, and changes
@@ -164,14 +164,14 @@ func TestOfferRace(t *testing.T) {
 func TestOfferUnrequested(t *testing.T) {
 	for name, open := range map[string]func() *script{
 		"one transport": func() *script { return newScript(t, Config{}) },
-		"never":         func() *script { s, _ := near(t, Config{Local: LocalNever}, false); return s },
-		"secure":        func() *script { s, _ := near(t, Config{}, true); return s },
+		"never":         func() *script { s, _ := newSecondTransportScript(t, Config{Local: LocalNever}, false); return s },
+		"secure":        func() *script { s, _ := newSecondTransportScript(t, Config{}, true); return s },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open()
 			r := s.send("x")
 			l := s.e.names[s.addr()]
-			require.Zero(t, s.said(l).Place)
+			require.Zero(t, s.currentHello(l).Place)
 			s.refuse(l, theOffer)
 			s.trigger()
 			require.ErrorIs(t, r.Err, ErrUnreachable)
@@ -183,8 +183,8 @@ func TestOfferUnrequested(t *testing.T) {
 // TestOfferMade has a peer of the same place be turned away with an offer, and let in at the second
 // transport when it shows that: once, within its time, and no other peer.
 func TestOfferMade(t *testing.T) {
-	s, c := near(t, Config{}, false)
-	_, err := s.admitted(scriptCarrier{s}, at(7))
+	s, c := newSecondTransportScript(t, Config{}, false)
+	_, err := s.admitted(scriptCarrier{s}, helloAt(7))
 	var o *frame.Offer
 	require.ErrorAs(t, err, &o)
 	require.Equal(t, "near://me", o.Name)
@@ -208,12 +208,12 @@ func TestOfferMade(t *testing.T) {
 	s.fail(l, ErrPeerLost)
 	refused(shown, "a second time")
 
-	_, err = s.admitted(scriptCarrier{s}, at(7))
+	_, err = s.admitted(scriptCarrier{s}, helloAt(7))
 	require.ErrorAs(t, err, &o)
 	shown.Offer, shown.Incarnation[0] = o.Secret, 2
 	refused(shown, "another instance")
 
-	_, err = s.admitted(scriptCarrier{s}, at(7))
+	_, err = s.admitted(scriptCarrier{s}, helloAt(7))
 	require.ErrorAs(t, err, &o)
 	shown.Offer, shown.Incarnation[0] = o.Secret, 1
 	s.clock += offerLife
@@ -223,9 +223,9 @@ func TestOfferMade(t *testing.T) {
 // TestOffersBounded has more peers request an offer than there is room for: these stay on the first
 // transport, and none waits longer than the offers stand.
 func TestOffersBounded(t *testing.T) {
-	s, _ := near(t, Config{}, false)
+	s, _ := newSecondTransportScript(t, Config{}, false)
 	ask := func(i int) error {
-		g := at(7)
+		g := helloAt(7)
 		g.Incarnation, g.Listen = [16]byte{1, byte(i), byte(i >> 8)}, ""
 		l, err := s.admitted(scriptCarrier{s}, g)
 		if err == nil {
@@ -258,8 +258,8 @@ func TestPlaces(t *testing.T) {
 		{secure: true, local: LocalAlways, place: 7},
 	} {
 		t.Run(fmt.Sprintf("%v,%v,%d", c.local, c.secure, c.place), func(t *testing.T) {
-			s, _ := near(t, Config{Local: c.local}, c.secure)
-			l, err := s.admitted(scriptCarrier{s}, at(c.place))
+			s, _ := newSecondTransportScript(t, Config{Local: c.local}, c.secure)
+			l, err := s.admitted(scriptCarrier{s}, helloAt(c.place))
 			if c.why == "" {
 				require.ErrorContains(t, err, "near://me")
 				return

@@ -52,7 +52,7 @@ func TestIdleLink(t *testing.T) {
 			require.ErrorIs(s, err, ErrDuplicate)
 		},
 		"data": func(s *script, l *session) {
-			require.NoError(s, s.place(l, frame.Header{Kind: frame.Data, Op: 1}, []byte("nobody wants it")))
+			require.NoError(s, s.deliverPiece(l, frame.Header{Kind: frame.Data, Op: 1}, []byte("nobody wants it")))
 		},
 		"message in pieces": func(s *script, l *session) {
 			s.e.Lock()
@@ -73,19 +73,19 @@ func TestIdleLink(t *testing.T) {
 	for name, do := range rows {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t, Config{Reserve: NoReserve})
-			l := s.meet(5)
+			l := s.connect(5)
 			r := s.send("so that one has been sent")
 			s.drain(l)
 			s.trigger()
 			require.NoError(t, r.Err)
-			s.pass(time.Hour)
-			s.pass(time.Hour)
+			s.advance(time.Hour)
+			s.advance(time.Hour)
 			require.Nil(t, l.activeState)
 			require.Zero(t, s.e.Next(), "when an idle session is looked after")
 			do(s, l)
 			s.drain(l)
 			for range 30 {
-				s.pass(time.Second)
+				s.advance(time.Second)
 				s.drain(l)
 				s.trigger()
 			}

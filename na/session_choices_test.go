@@ -30,16 +30,16 @@ func (s *script) sendTo(to Addr) *result {
 	return s.op(func(op *Op) error { return s.nctx.SendUnexpected(op, to, 7, []byte("x")) })
 }
 
-// tried returns the addresses that have been dialed.
-func (s *script) tried() (all []string) {
+// dialedAddrs returns the addresses that have been dialed.
+func (s *script) dialedAddrs() (all []string) {
 	for _, a := range s.attempts {
 		all = append(all, a.Name())
 	}
 	return all
 }
 
-// answers has the peer of an attempt answer.
-func (s *script) answers(a *dialAttempt, inc byte) error {
+// answerDial has the peer of an attempt answer.
+func (s *script) answerDial(a *dialAttempt, inc byte) error {
 	s.e.Lock()
 	defer s.e.Unlock()
 	g := peerGreeting(5)
@@ -62,18 +62,18 @@ func (s *script) failAttempt(i int, err error) {
 func TestHostStaggered(t *testing.T) {
 	s := newHostScript(t, Config{})
 	r := s.sendTo(s.host())
-	require.Equal(t, []string{six}, s.tried())
-	s.pass(249 * time.Millisecond)
-	require.Equal(t, []string{six}, s.tried())
-	s.pass(time.Millisecond)
-	require.Equal(t, []string{six, four}, s.tried())
-	s.pass(250 * time.Millisecond)
-	require.Equal(t, []string{six, four, other}, s.tried())
+	require.Equal(t, []string{six}, s.dialedAddrs())
+	s.advance(249 * time.Millisecond)
+	require.Equal(t, []string{six}, s.dialedAddrs())
+	s.advance(time.Millisecond)
+	require.Equal(t, []string{six, four}, s.dialedAddrs())
+	s.advance(250 * time.Millisecond)
+	require.Equal(t, []string{six, four, other}, s.dialedAddrs())
 
 	first, won := s.attempts[0], s.attempts[1]
 	require.NotEqual(t, first.secret, won.secret, "each of the peers hears another secret")
 	require.False(t, won.Up())
-	require.NoError(t, s.answers(won, 1))
+	require.NoError(t, s.answerDial(won, 1))
 	require.Equal(t, []string{six, other}, s.endedAttempts)
 	require.True(t, won.Up())
 	require.True(t, first.Down())
@@ -113,13 +113,13 @@ func TestHostFails(t *testing.T) {
 	s := newHostScript(t, Config{})
 	r := s.sendTo(s.host())
 	s.failAttempt(0, WithText(ErrUnreachable, "no route"))
-	s.pass(0)
-	require.Equal(t, []string{six, four}, s.tried(), "without a pause")
+	s.advance(0)
+	require.Equal(t, []string{six, four}, s.dialedAddrs(), "without a pause")
 	s.unreachable[other] = WithText(ErrPermission, "TLS: refused")
 	s.failAttempt(1, WithText(ErrUnreachable, "connection refused"))
-	s.pass(0)
-	require.Equal(t, []string{six, four, other}, s.tried())
-	s.pass(0)
+	s.advance(0)
+	require.Equal(t, []string{six, four, other}, s.dialedAddrs())
+	s.advance(0)
 	s.trigger()
 	require.ErrorIs(t, r.Err, ErrUnreachable)
 	require.Equal(t, NotRun, r.Fate)
@@ -139,7 +139,7 @@ func TestHostAtOnce(t *testing.T) {
 	s := newHostScript(t, Config{})
 	s.unreachable = map[string]error{six: WithText(ErrUnreachable, "no route"), four: WithText(ErrUnreachable, "no route, either")}
 	s.sendTo(s.host())
-	require.Equal(t, []string{six, four, other}, s.tried())
+	require.Equal(t, []string{six, four, other}, s.dialedAddrs())
 	s.unreachable[other] = WithText(ErrUnreachable, "no route")
 	s = newHostScript(t, Config{})
 	s.unreachable = map[string]error{six: ErrUnreachable, four: ErrUnreachable, other: ErrUnreachable}
@@ -153,11 +153,11 @@ func TestHostTooLate(t *testing.T) {
 	s := newHostScript(t, Config{ConnectTimeout: time.Second})
 	r := s.sendTo(s.host())
 	for range 3 {
-		s.pass(s.e.Next() - s.clock)
+		s.advance(s.e.Next() - s.clock)
 	}
 	s.failAttempt(1, WithText(ErrUnreachable, "connection refused"))
 	for i := 0; i < 20 && r.ended == 0; i++ {
-		s.pass(100 * time.Millisecond)
+		s.advance(100 * time.Millisecond)
 		s.trigger()
 	}
 	require.ErrorContains(t, r.Err, "no connection within 1s")
@@ -171,7 +171,7 @@ func TestHostTooLate(t *testing.T) {
 func TestHostCanceled(t *testing.T) {
 	s := newHostScript(t, Config{})
 	r := s.sendTo(s.host())
-	s.pass(250 * time.Millisecond)
+	s.advance(250 * time.Millisecond)
 	r.Cancel()
 	s.trigger()
 	require.Equal(t, 1, r.ended)
@@ -193,8 +193,8 @@ func TestHostNotAccepted(t *testing.T) {
 	s.attempts[0].Fail(err)
 	s.e.Unlock()
 	require.Equal(t, scriptHost, s.e.names[s.host()].named.Name())
-	s.pass(0)
-	require.NoError(t, s.answers(s.attempts[1], 1))
+	s.advance(0)
+	require.NoError(t, s.answerDial(s.attempts[1], 1))
 	require.True(t, s.e.names[s.host()].Up())
 }
 
@@ -205,11 +205,11 @@ func TestHostDialsAgain(t *testing.T) {
 	s.unreachable = map[string]error{four: WithText(ErrUnreachable, "no route"), other: WithText(ErrUnreachable, "no route")}
 	s.sendTo(s.host())
 	s.failAttempt(0, WithText(ErrPeerLost, "connection closed by peer"))
-	s.pass(0)
-	require.Equal(t, []string{six, four, other}, s.tried())
-	s.pass(20 * time.Millisecond)
-	require.Equal(t, []string{six, four, other, six}, s.tried())
-	require.NoError(t, s.answers(s.attempts[3], 1))
+	s.advance(0)
+	require.Equal(t, []string{six, four, other}, s.dialedAddrs())
+	s.advance(20 * time.Millisecond)
+	require.Equal(t, []string{six, four, other, six}, s.dialedAddrs())
+	require.NoError(t, s.answerDial(s.attempts[3], 1))
 	require.True(t, s.e.names[s.host()].Up())
 }
 
@@ -219,13 +219,13 @@ func TestHostConnects(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		s := newHostScript(t, Config{})
 		r := s.sendTo(s.host())
-		s.pass(250 * time.Millisecond)
+		s.advance(250 * time.Millisecond)
 		if waits {
 			for i := range 2 {
 				s.failAttempt(i, WithText(ErrDuplicate, "another connection to the peer is being established"))
 			}
 			s.unreachable[other] = ErrUnreachable
-			s.pass(0)
+			s.advance(0)
 			require.Equal(t, stateWaiting, s.e.names[s.host()].state)
 		}
 		g := peerGreeting(5)
@@ -263,8 +263,8 @@ func TestHostMadeMeanwhile(t *testing.T) {
 	s.sendTo(MakeAddr(six, 0))
 	require.NoError(t, s.hello(s.dialed[0], peerGreeting(5)))
 	s.failAttempt(0, WithText(ErrDuplicate, "a session with this address is up"))
-	s.pass(0)
-	s.pass(100 * time.Millisecond)
+	s.advance(0)
+	s.advance(100 * time.Millisecond)
 	s.trigger()
 	require.ErrorIs(t, r.Err, ErrUnreachable)
 	require.ErrorContains(t, r.Err, "concurrent session with "+six)
@@ -276,7 +276,7 @@ func TestHostMadeMeanwhile(t *testing.T) {
 func TestHostOffers(t *testing.T) {
 	s := newHostScript(t, Config{})
 	s.sendTo(s.host())
-	s.pass(250 * time.Millisecond)
+	s.advance(250 * time.Millisecond)
 	s.e.Lock()
 	s.attempts[1].Refused(frame.Bye{Offer: &frame.Offer{Name: "script://elsewhere"}})
 	s.e.Unlock()

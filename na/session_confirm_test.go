@@ -35,7 +35,7 @@ func TestUnconfirmed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t, Config{Reserve: NoReserve})
-			l := s.meet(9)
+			l := s.connect(9)
 			for range 4 {
 				s.send("nobody answers")
 			}
@@ -58,7 +58,7 @@ func TestUnconfirmed(t *testing.T) {
 // after the question of Confirm, delays no wait.
 func TestUnconfirmedRefusal(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(9)
+	l := s.connect(9)
 	answer := func() {
 		s.op(func(op *Op) error { return s.nctx.SendExpected(op, l.addr(), 7, nil) })
 		s.drain(l)

@@ -21,9 +21,9 @@ func (c *provenConn) Proof() carrier.Proof { return c.proof }
 // expiryStart is the wall clock of these tests at first.
 var expiryStart = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// certified returns a connection with a peer whose certificate is valid for a time from expiryStart
+// newCertifiedConn returns a connection with a peer whose certificate is valid for a time from expiryStart
 // on.
-func certified(lives time.Duration) *provenConn {
+func newCertifiedConn(lives time.Duration) *provenConn {
 	end := expiryStart.Add(lives)
 	c := &x509.Certificate{Subject: pkix.Name{CommonName: "peer"}, SerialNumber: big.NewInt(7), NotAfter: end}
 	return &provenConn{carrier.Proof{Secure: true, Certificates: []*x509.Certificate{c}, Name: "peer", Expires: end}}
@@ -43,7 +43,7 @@ func (s *script) meetCertified(lives time.Duration) *session {
 	s.Helper()
 	r := s.expect(1<<40, nil)
 	l := s.dialed[len(s.dialed)-1]
-	l.SetConn(certified(lives))
+	l.SetConn(newCertifiedConn(lives))
 	require.NoError(s, s.hello(l, peerGreeting(5)))
 	r.Cancel()
 	s.trigger()
@@ -51,12 +51,12 @@ func (s *script) meetCertified(lives time.Duration) *session {
 	return l
 }
 
-// until lets time pass in steps until something is so, a minute at the most.
-func (s *script) until(step time.Duration, is func() bool) {
+// advanceUntil lets time pass in steps until something is so, a minute at the most.
+func (s *script) advanceUntil(step time.Duration, is func() bool) {
 	s.Helper()
 	for i := 0; !is(); i++ {
 		require.Less(s, i, 1000)
-		s.pass(step)
+		s.advance(step)
 	}
 }
 
@@ -67,11 +67,11 @@ func TestSessionRetires(t *testing.T) {
 	s, _ := newExpiryScript(t, Config{IdleTimeout: 10 * time.Hour})
 	l := s.meetCertified(time.Hour)
 	under := s.expect(9, make([]byte, 3))
-	s.pass(time.Hour - time.Second - s.clock)
+	s.advance(time.Hour - time.Second - s.clock)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping}, nil)) // it is valid
 	s.drain(l)
 	require.Nil(t, l.retiring, "not before its end")
-	s.until(100*time.Millisecond, func() bool { return l.retiring != nil })
+	s.advanceUntil(100*time.Millisecond, func() bool { return l.retiring != nil })
 	require.GreaterOrEqual(t, s.clock, time.Hour)
 	require.Less(t, s.clock, time.Hour+time.Second)
 	require.Contains(t, kinds(s.drain(l)), "RETIRE")
@@ -85,7 +85,7 @@ func TestSessionRetires(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, l.peer.secret, g.Proof)
 	require.NotZero(t, g.Features&frame.FeatureRetires)
-	n.SetConn(certified(2 * time.Hour))
+	n.SetConn(newCertifiedConn(2 * time.Hour))
 	require.NoError(t, s.hello(n, peerGreeting(5)))
 	require.Contains(t, kinds(s.drain(n)), "UNEXPECTED")
 	bound := l.addr()
@@ -96,7 +96,7 @@ func TestSessionRetires(t *testing.T) {
 	s.trigger()
 	require.NoError(t, under.Err)
 	require.NoError(t, begins.Err)
-	s.until(100*time.Millisecond, func() bool { return l.state == stateLeaving })
+	s.advanceUntil(100*time.Millisecond, func() bool { return l.state == stateLeaving })
 	require.Contains(t, kinds(s.drain(l)), "LEAVE")
 	require.NoError(t, s.deliver(l, goodbye, nil))
 	require.True(t, l.Down())
@@ -117,10 +117,10 @@ func TestRetirementEnds(t *testing.T) {
 	var why error
 	s.nctx.OnFault(func(_ Addr, err error) { why = err })
 	under := s.expect(9, make([]byte, 3))
-	s.pass(time.Hour - s.clock)
-	s.until(100*time.Millisecond, func() bool { return l.retiring != nil })
+	s.advance(time.Hour - s.clock)
+	s.advanceUntil(100*time.Millisecond, func() bool { return l.retiring != nil })
 	end := s.clock + 3*time.Second
-	s.until(100*time.Millisecond, func() bool {
+	s.advanceUntil(100*time.Millisecond, func() bool {
 		_ = s.deliver(l, frame.Header{Kind: frame.Ping}, nil)
 		s.drain(l)
 		return l.Down()
@@ -140,10 +140,10 @@ func TestExpiryByWallClock(t *testing.T) {
 	for _, grace := range []time.Duration{0, -1} {
 		s, set := newExpiryScript(t, Config{CertificateGrace: grace})
 		l := s.meetCertified(time.Hour)
-		s.pass(time.Second)
+		s.advance(time.Second)
 		set(time.Hour)
 		for range 62 {
-			s.pass(time.Second)
+			s.advance(time.Second)
 		}
 		require.Equal(t, grace == 0, l.Down() || l.retiring != nil)
 	}
@@ -153,7 +153,7 @@ func TestExpiryByWallClock(t *testing.T) {
 // looked at a certificate.
 func TestPeerRetires(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Retire}, nil))
 	require.NotNil(t, l.retiring)
 	require.NotContains(t, kinds(s.drain(l)), "RETIRE", "the peer knows")
@@ -178,9 +178,9 @@ func TestSuccession(t *testing.T) {
 		g.Features |= frame.FeatureRetires
 		return g
 	}
-	l, err := admit(peerGreeting(5), certified(time.Hour), true)
+	l, err := admit(peerGreeting(5), newCertifiedConn(time.Hour), true)
 	require.NoError(t, err)
-	n, err := admit(renewed(peerGreeting(5), l), certified(2*time.Hour), true)
+	n, err := admit(renewed(peerGreeting(5), l), newCertifiedConn(2*time.Hour), true)
 	require.NoError(t, err)
 	require.True(t, l.Up())
 	require.NotNil(t, l.retiring)
@@ -188,23 +188,23 @@ func TestSuccession(t *testing.T) {
 
 	g := peerGreeting(5)
 	g.Listen, g.Incarnation = "", [16]byte{2}
-	private, err := admit(g, certified(time.Hour), false)
+	private, err := admit(g, newCertifiedConn(time.Hour), false)
 	require.NoError(t, err)
 	bound := private.addr()
 	s.drain(private)
 	require.NoError(t, s.deliver(private, frame.Header{Kind: frame.Retire}, nil))
 	require.Equal(t, bound, s.nctx.Upper().Current(bound))
-	liar, err := admit(g, certified(time.Hour), false)
+	liar, err := admit(g, newCertifiedConn(time.Hour), false)
 	require.NoError(t, err)
 	require.NotEqual(t, liar.addr(), s.nctx.Upper().Current(bound))
-	next, err := admit(renewed(g, private), certified(2*time.Hour), false)
+	next, err := admit(renewed(g, private), newCertifiedConn(2*time.Hour), false)
 	require.NoError(t, err)
 	s.e.Lock()
 	liar.Fail(ErrPeerLost)
 	s.e.Unlock()
 	require.Equal(t, next.addr(), s.nctx.Upper().Current(bound))
 
-	_, err = admit(frame.Greeting{Versions: frame.Versions(), Incarnation: [16]byte{3}, Envelopes: 5, Eager: 4096}, certified(-time.Second), false)
+	_, err = admit(frame.Greeting{Versions: frame.Versions(), Incarnation: [16]byte{3}, Envelopes: 5, Eager: 4096}, newCertifiedConn(-time.Second), false)
 	require.ErrorIs(t, err, ErrPermission, "a connection whose certificate has expired makes no session")
 	require.ErrorContains(t, err, "CN=peer")
 	s.e.Lock()
@@ -218,7 +218,7 @@ func TestSuccession(t *testing.T) {
 func TestRenewal(t *testing.T) {
 	s, _ := newExpiryScript(t, Config{CertificateGrace: time.Minute, IdleTimeout: -1})
 	l := s.meetCertified(time.Hour)
-	s.pass(time.Hour - s.clock)
-	s.until(100*time.Millisecond, func() bool { return l.retiring != nil })
+	s.advance(time.Hour - s.clock)
+	s.advanceUntil(100*time.Millisecond, func() bool { return l.retiring != nil })
 	require.Len(t, s.dialed, 2)
 }

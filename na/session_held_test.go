@@ -22,8 +22,8 @@ func (s *script) unexpected(l *session, n uint64) {
 	require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: n, Tag: n}, []byte("message")))
 }
 
-// heldOf returns the contents of the HELDs among frames.
-func heldOf(all []pulled) (said []heldby.State) {
+// heldContents returns the contents of the HELDs among frames.
+func heldContents(all []pulledFrame) (said []heldby.State) {
 	for _, p := range all {
 		if p.Kind == frame.Held {
 			reason, active, limit, _ := p.Held()
@@ -37,18 +37,18 @@ func heldOf(all []pulled) (said []heldby.State) {
 // waited, of each change once, and when the wait has ended.
 func TestHeld(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(9)
-	s.works(l)
-	said := func() []heldby.State { return heldOf(s.drain(l)) }
+	l := s.connect(9)
+	s.keepBusy(l)
+	said := func() []heldby.State { return heldContents(s.drain(l)) }
 	s.unexpected(l, 1)
 	s.unexpected(l, 2)
 	for range 9 { // a first look, that finds them
-		s.pass(heldEvery / 9)
+		s.advance(heldEvery / 9)
 		require.Empty(t, said())
 	}
-	s.pass(heldEvery)
+	s.advance(heldEvery)
 	require.Equal(t, []heldby.State{{Reason: heldby.NotDriven, Active: 2, Limit: 0}}, said(), "nobody takes them")
-	s.pass(heldEvery)
+	s.advance(heldEvery)
 	require.Empty(t, said(), "the same again")
 	var envs []*Envelope
 	for range 2 {
@@ -56,20 +56,20 @@ func TestHeld(t *testing.T) {
 		s.trigger()
 		envs = append(envs, r.Envelope)
 	}
-	s.pass(heldEvery)
+	s.advance(heldEvery)
 	require.Equal(t, []heldby.State{{Reason: heldby.Program, Active: 2, Limit: 0}}, said(), "whoever has taken them says nothing")
 	require.True(t, envs[0].Watch(heldAs{Reason: heldby.PerPeer, Active: 128, Limit: 128}))
-	s.pass(heldEvery)
+	s.advance(heldEvery)
 	require.Equal(t, []heldby.State{{Reason: heldby.PerPeer, Active: 128, Limit: 128}}, said())
 	require.True(t, envs[0].Accept())
-	s.pass(heldEvery)
+	s.advance(heldEvery)
 	require.Equal(t, []heldby.State{{Reason: heldby.Program, Active: 1, Limit: 0}}, said())
 	require.True(t, envs[1].Watch(heldAs{Reason: heldby.Total, Active: math.MaxInt, Limit: math.MaxInt}))
-	s.pass(heldEvery)
+	s.advance(heldEvery)
 	most := int(clamp32(math.MaxInt)) // the number of entries in HELD
 	require.Equal(t, []heldby.State{{Reason: heldby.Total, Active: most, Limit: most}}, said())
 	require.True(t, envs[1].Accept())
-	s.pass(heldEvery)
+	s.advance(heldEvery)
 	require.Equal(t, []heldby.State{{}}, said(), "it is over")
 	require.Zero(t, s.e.heldDue.Load(), "nothing to look at")
 	require.Empty(t, s.e.holding)
@@ -82,19 +82,19 @@ func TestHeld(t *testing.T) {
 // there are.
 func TestHeldNot(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(9)
+	l := s.connect(9)
 	for n := range uint64(200) {
 		s.unexpected(l, n+1)
 		r := s.op(s.nctx.RecvUnexpected)
-		s.pass(heldEvery / 3)
+		s.advance(heldEvery / 3)
 		s.trigger()
 		s.unexpected(l, n+1) // one is always there
 		r.Envelope.Free()
 		r = s.op(s.nctx.RecvUnexpected)
 		s.trigger()
-		s.pass(heldEvery / 3)
+		s.advance(heldEvery / 3)
 		r.Envelope.Free()
-		require.Empty(t, heldOf(s.drain(l)))
+		require.Empty(t, heldContents(s.drain(l)))
 	}
 }
 
@@ -102,12 +102,12 @@ func TestHeldNot(t *testing.T) {
 // any more.
 func TestHeldOfAnEndedSession(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(9)
+	l := s.connect(9)
 	s.unexpected(l, 1)
 	s.e.Lock()
 	l.Fail(ErrPeerLost)
 	s.e.Unlock()
-	s.pass(heldEvery)
+	s.advance(heldEvery)
 	require.Empty(t, s.e.holding)
 	r := s.op(s.nctx.RecvUnexpected)
 	s.trigger()
@@ -118,7 +118,7 @@ func TestHeldOfAnEndedSession(t *testing.T) {
 // the error of calls that end at their deadline.
 func TestHeldNamedInErrors(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(1)
+	l := s.connect(1)
 	call := func(tag Tag) *result {
 		return s.op(func(op *Op) error {
 			return s.nctx.Upper().Call(op, CallSpec{To: s.addr(), Tag: tag, Msg: make([]byte, 8), Buf: make([]byte, 8), By: Deadline{At: s.clock + time.Second}})
@@ -129,7 +129,7 @@ func TestHeldNamedInErrors(t *testing.T) {
 	require.NoError(t, s.deliver(l, frame.HeldHeader(heldby.Method, 7, 7), nil))
 	require.NoError(t, s.deliver(l, frame.HeldHeader(heldby.PerPeer, 128, 128), nil))
 	require.Equal(t, "it handles 128 requests of this process, its limit (MaxActivePerPeer)", s.nctx.Peers()[0].HeldBy)
-	s.pass(time.Second)
+	s.advance(time.Second)
 	s.trigger()
 	require.ErrorIs(t, waits.Err, ErrTimeout)
 	require.Equal(t, []Fate{NotRun, MaybeRan}, []Fate{waits.Fate, left.Fate})
@@ -140,7 +140,7 @@ func TestHeldNamedInErrors(t *testing.T) {
 	require.NoError(t, s.deliver(l, frame.HeldHeader(heldby.None, 0, 0), nil))
 	require.Empty(t, s.nctx.Peers()[0].HeldBy)
 	late := call(3)
-	s.pass(time.Second)
+	s.advance(time.Second)
 	s.trigger()
 	require.NotContains(t, late.Err.Error(), "MaxActive")
 }
@@ -149,13 +149,13 @@ func TestHeldHostile(t *testing.T) {
 	for _, h := range []frame.Header{{Kind: frame.Held, Tag: 1}, {Kind: frame.Held, Tag: 1 << 32}} {
 		t.Run(fmt.Sprint(h.Op, h.Tag), func(t *testing.T) {
 			s := newScript(t, Config{})
-			l := s.meet(9)
+			l := s.connect(9)
 			require.ErrorIs(t, s.deliver(l, h, nil), ErrProtocol)
 			require.True(t, l.Down())
 		})
 	}
 	s := newScript(t, Config{})
-	l := s.meet(9)
+	l := s.connect(9)
 	for _, reason := range []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 1 << 32} {
 		tag := uint64(1<<64 - 1)
 		if reason == 0 {

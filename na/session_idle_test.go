@@ -13,20 +13,20 @@ import (
 // idleFor is Config.IdleTimeout of these tests.
 const idleFor = time.Minute
 
-// leaving returns a session that has sent its peer a request to end.
-func (s *script) leaving() *session {
+// leavingSession returns a session that has sent its peer a request to end.
+func (s *script) leavingSession() *session {
 	s.Helper()
-	l := s.meet(5)
+	l := s.connect(5)
 	s.drain(l)
-	s.askedToLeave(l)
+	s.waitForLeave(l)
 	return l
 }
 
-// askedToLeave lets time pass until l sends the request to end.
-func (s *script) askedToLeave(l *session) {
+// waitForLeave lets time pass until l sends the request to end.
+func (s *script) waitForLeave(l *session) {
 	s.Helper()
 	for range 6 {
-		if s.pass(idleFor); l.state == stateLeaving {
+		if s.advance(idleFor); l.state == stateLeaving {
 			break
 		}
 	}
@@ -42,7 +42,7 @@ var goodbye = frame.Header{Kind: frame.Goaway, Tag: uint64(byeIdle)}
 // begins before the answer leaves in this session, or in the next one.
 func TestLeave(t *testing.T) {
 	s := newScript(t, Config{IdleTimeout: idleFor})
-	l := s.leaving()
+	l := s.leavingSession()
 	r := s.send("held")
 	m := s.mem(10)
 	g := s.get(m)
@@ -57,7 +57,7 @@ func TestLeave(t *testing.T) {
 
 	s = newScript(t, Config{IdleTimeout: idleFor})
 	s.nctx.OnFault(func(Addr, error) { t.Error("a fault is told") })
-	l = s.leaving()
+	l = s.leavingSession()
 	r, g = s.send("held"), s.get(s.mem(10))
 	e := s.expect(9, make([]byte, 3))
 	withdraw := s.op(func(op *Op) error { return s.nctx.SendExpected(op, s.addr(), 3, []byte("x")) })
@@ -84,7 +84,7 @@ func TestLeave(t *testing.T) {
 // may have restarted since.
 func TestLeaveBound(t *testing.T) {
 	s := newScript(t, Config{IdleTimeout: idleFor})
-	l := s.leaving()
+	l := s.leavingSession()
 	bound := l.addr()
 	require.NoError(t, s.deliver(l, goodbye, nil))
 	send := func() *result {
@@ -99,7 +99,7 @@ func TestLeaveBound(t *testing.T) {
 	s.dialed[1].Fail(ErrPeerLost)
 	s.e.Unlock()
 
-	s.pass(time.Second)
+	s.advance(time.Second)
 	r = send()
 	g := peerGreeting(5)
 	g.Incarnation[0]++
@@ -123,7 +123,7 @@ func TestLeaveRefused(t *testing.T) {
 		return fmt.Sprint(kinds(s.drain(l)))
 	}
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	s.send("one-way")
 	s.drain(l)
 	require.Equal(t, "[STAY]", leave(s, l, 0, 0), "one-way message")
@@ -169,21 +169,21 @@ func TestLeastRecent(t *testing.T) {
 		l, err := admit(inc + 1)
 		require.NoError(t, err)
 		ls = append(ls, l)
-		s.pass(time.Second)
+		s.advance(time.Second)
 	}
-	s.pass(time.Hour)
+	s.advance(time.Hour)
 	require.NoError(t, s.deliver(ls[0], frame.Header{Kind: frame.Ping}, nil)) // used again
 	s.drain(ls[0])
 	_, err := admit(4)
 	require.ErrorIs(t, err, ErrAgain)
 	require.Equal(t, []string{"LEAVE"}, kinds(s.drain(ls[1])))
 	require.NoError(t, s.deliver(ls[1], frame.Header{Kind: frame.Stay}, nil))
-	s.pass(time.Second)
+	s.advance(time.Second)
 	r := s.send("to a peer that is dialled")
 	require.Empty(t, s.dialed, "there is no room yet")
 	require.Equal(t, []string{"LEAVE"}, kinds(s.drain(ls[2])))
 	require.NoError(t, s.deliver(ls[2], goodbye, nil))
-	s.pass(time.Millisecond)
+	s.advance(time.Millisecond)
 	require.Len(t, s.dialed, 1, "at once")
 	require.EqualValues(t, 4, s.dialed[0].guaranteed)
 	require.NoError(t, s.hello(s.dialed[0], peerGreeting(5)))
@@ -194,7 +194,7 @@ func TestLeastRecent(t *testing.T) {
 
 	// Where nothing is idle a peer is refused.
 	for _, l := range []*session{ls[0], ls[1], s.dialed[0]} {
-		s.works(l)
+		s.keepBusy(l)
 	}
 	_, err = admit(5)
 	require.ErrorIs(t, err, ErrNoMemory)

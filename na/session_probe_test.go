@@ -19,7 +19,7 @@ func (s *script) probe(timeout time.Duration) *result {
 // those that it is for.
 func TestProbesTogether(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(1)
+	l := s.connect(1)
 	s.send("the only envelope")
 	s.send("waits")
 	s.drain(l)
@@ -47,11 +47,11 @@ func TestProbesTogether(t *testing.T) {
 // Trigger, with the newest number.
 func TestProbeNewestNumber(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(9)
+	l := s.connect(9)
 	for n := range uint64(3 * maxControl) {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Probe, Op: n + 1}, nil))
 	}
-	s.pass(time.Millisecond)
+	s.advance(time.Millisecond)
 	require.Empty(t, s.drain(l), "nobody has run callbacks")
 	s.trigger()
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Probe, Op: 1 << 40}, nil), "after Trigger: it waits for the next")
@@ -72,7 +72,7 @@ func TestProbeNewestNumber(t *testing.T) {
 // connect, probe and disconnect leave nothing behind.
 func TestProbeOfAnEndedSession(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(9)
+	l := s.connect(9)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Probe, Op: 1}, nil))
 	require.Len(t, s.e.probed, 1)
 	mine := s.probe(0)
@@ -94,7 +94,7 @@ func TestProbeHostile(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(h.Kind, h.Op, h.Tag), func(t *testing.T) {
 			s := newScript(t, Config{})
-			l := s.meet(9)
+			l := s.connect(9)
 			p := s.probe(0)
 			s.drain(l)
 			require.ErrorIs(t, s.deliver(l, h, nil), ErrProtocol)
@@ -109,7 +109,7 @@ func TestProbeHostile(t *testing.T) {
 func TestProbedLater(t *testing.T) {
 	for _, readiness := range []uint64{3, 1 << 40} {
 		s := newScript(t, Config{})
-		l := s.meet(9)
+		l := s.connect(9)
 		p := s.probe(0)
 		s.drain(l)
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Probed, Op: 1, Tag: readiness}, nil))
@@ -122,7 +122,7 @@ func TestProbedLater(t *testing.T) {
 // TestProbesFull checks that the probes of a session are bounded, and those that end make room.
 func TestProbesFull(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(9)
+	l := s.connect(9)
 	var all []*result
 	for range maxProbes {
 		all = append(all, s.probe(0))
@@ -145,17 +145,17 @@ func TestProbesFull(t *testing.T) {
 // a call.
 func TestProbeOutOfTime(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(9)
+	l := s.connect(9)
 	a, b := s.probe(time.Second), s.probe(2*time.Second)
 	s.drain(l)
-	s.pass(time.Second)
+	s.advance(time.Second)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Probed, Op: 1}, nil))
 	s.trigger()
 	require.NoError(t, a.Err)
 	require.NoError(t, b.Err)
 	c := s.probe(time.Second)
 	s.drain(l)
-	s.pass(time.Second)
+	s.advance(time.Second)
 	s.trigger()
 	require.ErrorIs(t, c.Err, ErrTimeout)
 	require.ErrorContains(t, c.Err, "no response to the probe")

@@ -30,7 +30,7 @@ func TestRoomOverstepped(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t, Config{})
-			l := s.meet(5)
+			l := s.connect(5)
 			feed := func(n int) error {
 				s.e.Lock()
 				defer s.e.Unlock()
@@ -54,7 +54,7 @@ func TestRoomOverstepped(t *testing.T) {
 // TestForgedRoom checks that a smaller grant is an old one, and an absurd one ends the session.
 func TestForgedRoom(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	feed := func(total uint64) error {
 		s.e.Lock()
 		defer s.e.Unlock()
@@ -78,7 +78,7 @@ func TestForgedRoom(t *testing.T) {
 func TestRoomBesidePromised(t *testing.T) {
 	each := GuaranteedBytes(1, 8, 4096)
 	s := newScript(t, Config{Envelopes: 8, Peers: 10, Budget: 10*each + 100_000})
-	l := s.meet(5)
+	l := s.connect(5)
 	for range 10 {
 		s.nctx.Upper().GrantRoom(l.addr(), MaxRoom)
 	}
@@ -89,7 +89,7 @@ func TestRoomBesidePromised(t *testing.T) {
 // behind the next message, never by a frame of its own; that of half of all room is.
 func TestRoomAnnouncedBehindResponses(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(8)
+	l := s.connect(8)
 	s.nctx.Upper().GrantRoom(l.addr(), 5000)
 	require.Equal(t, []string{"CREDIT"}, kinds(s.drain(l)))
 	long := func() *result {

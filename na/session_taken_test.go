@@ -21,12 +21,12 @@ func TestPeerTakesNothing(t *testing.T) {
 			}
 			return count, waits
 		}
-		l := s.meet(5)
+		l := s.connect(5)
 		look := func() {
 			s.e.Lock()
 			l.Heard(true)
 			s.e.Unlock()
-			s.pass(limit / 10)
+			s.advance(limit / 10)
 			s.trigger()
 		}
 		blocked := func() {

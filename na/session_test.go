@@ -120,7 +120,7 @@ func TestOneCode(t *testing.T) {
 					continue
 				}
 				require.Equal(t, up, CodeOf(r.Err) == ErrPeerLost || r.Err == nil, "%v", r.Err)
-				oneCode(t, s.nctx.SendUnexpected(s.nctx.NewOp(func(*Op, Result) {}), s.addr(), 7, nil))
+				requireOneCode(t, s.nctx.SendUnexpected(s.nctx.NewOp(func(*Op, Result) {}), s.addr(), 7, nil))
 			}
 		}
 	}
@@ -135,8 +135,8 @@ func TestGoaway(t *testing.T) {
 	require.ErrorContains(t, early.Err, "full")
 	require.Equal(t, NotRun, early.Fate)
 
-	s.pass(time.Second) // over the pause after the failure
-	l := s.meet(5)
+	s.advance(time.Second) // over the pause after the failure
+	l := s.connect(5)
 	late := s.expect(3, nil)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Tag: uint64(ErrClosed)}, []byte(strings.Repeat("bye ", 1000))))
 	s.trigger()
@@ -146,7 +146,7 @@ func TestGoaway(t *testing.T) {
 	require.EqualValues(t, 1, s.nctx.Stats().PeersLeft)
 	require.Zero(t, s.nctx.Stats().PeersLost, "a peer that closes is not lost")
 
-	l = s.meet(5)
+	l = s.connect(5)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Tag: uint64(ErrPeerLost)}, []byte("you were silent")))
 	s.trigger()
 	require.EqualValues(t, 1, s.nctx.Stats().PeersLeft)
@@ -159,7 +159,7 @@ func TestGoaway(t *testing.T) {
 func TestGoawayCounts(t *testing.T) {
 	for accepted := range 5 {
 		s := newScript(t, Config{})
-		l := s.meet(5)
+		l := s.connect(5)
 		for range 4 {
 			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("x")))
 		}
@@ -242,23 +242,23 @@ func TestViolations(t *testing.T) {
 		"data beyond the get": func(s *script, l *session) error {
 			s.get(s.mem(10))
 			id := s.drain(l)[0].Op
-			return s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 5}, make([]byte, 6))
+			return s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 5}, make([]byte, 6))
 		},
 		"data at an offset out of this world": func(s *script, l *session) error {
 			s.get(s.mem(10))
 			id := s.drain(l)[0].Op
-			return s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 1<<64 - 5}, make([]byte, 5))
+			return s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 1<<64 - 5}, make([]byte, 5))
 		},
 		"more data than asked for": func(s *script, l *session) error {
 			s.get(s.mem(10))
 			id := s.drain(l)[0].Op
-			require.NoError(s, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, make([]byte, 8)))
-			return s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 8}, make([]byte, 8))
+			require.NoError(s, s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, make([]byte, 8)))
+			return s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 8}, make([]byte, 8))
 		},
 		"a get that ends too early": func(s *script, l *session) error {
 			s.get(s.mem(10))
 			id := s.drain(l)[0].Op
-			require.NoError(s, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, make([]byte, 9)))
+			require.NoError(s, s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, make([]byte, 9)))
 			return s.deliver(l, frame.Header{Kind: frame.Done, Op: id}, nil)
 		},
 		"a get with the identity of another": func(s *script, l *session) error {
@@ -278,31 +278,31 @@ func TestViolations(t *testing.T) {
 		"a piece of a get twice": func(s *script, l *session) error {
 			s.get(s.mem(20))
 			h := frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.drain(l)[0].Op}
-			require.NoError(s, s.place(l, h, make([]byte, 10)))
-			return s.place(l, h, make([]byte, 10))
+			require.NoError(s, s.deliverPiece(l, h, make([]byte, 10)))
+			return s.deliverPiece(l, h, make([]byte, 10))
 		},
 		"a gap in a get": func(s *script, l *session) error {
 			s.get(s.mem(20))
 			h := frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.drain(l)[0].Op}
-			require.NoError(s, s.place(l, h, make([]byte, 5)))
+			require.NoError(s, s.deliverPiece(l, h, make([]byte, 5)))
 			h.Tag = 6
-			return s.place(l, h, make([]byte, 5))
+			return s.deliverPiece(l, h, make([]byte, 5))
 		},
 		"a piece of a put twice": func(s *script, l *session) error {
 			m, err := s.dom.cls.Register(WriteOnly, make([]byte, 10))
 			require.NoError(s, err)
 			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}, nil))
 			h := frame.Header{Kind: frame.Data, Op: 5}
-			require.NoError(s, s.place(l, h, make([]byte, 5)))
-			return s.place(l, h, make([]byte, 5))
+			require.NoError(s, s.deliverPiece(l, h, make([]byte, 5)))
+			return s.deliverPiece(l, h, make([]byte, 5))
 		},
 		"more put than announced": func(s *script, l *session) error {
 			m, err := s.dom.cls.Register(WriteOnly, make([]byte, 10))
 			require.NoError(s, err)
 			h := frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 5}}
 			require.NoError(s, s.deliver(l, h, nil))
-			require.NoError(s, s.place(l, frame.Header{Kind: frame.Data, Op: 5}, make([]byte, 4)))
-			return s.place(l, frame.Header{Kind: frame.Data, Op: 5, Tag: 4}, make([]byte, 4))
+			require.NoError(s, s.deliverPiece(l, frame.Header{Kind: frame.Data, Op: 5}, make([]byte, 4)))
+			return s.deliverPiece(l, frame.Header{Kind: frame.Data, Op: 5, Tag: 4}, make([]byte, 4))
 		},
 		"keys tried out": func(s *script, l *session) error {
 			h := frame.Header{Kind: frame.Get, Tail: frame.Tail{Length: 10}}
@@ -320,7 +320,7 @@ func TestViolations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t, Config{Envelopes: 2})
-			l := s.meet(5)
+			l := s.connect(5)
 			r := s.expect(3, nil)
 			err := broken(s, l)
 			require.ErrorIs(t, err, ErrProtocol)
@@ -343,7 +343,7 @@ func TestViolations(t *testing.T) {
 // TestHarmless checks frames of a peer that are allowed although they are late or without effect.
 func TestHarmless(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	before := s.nctx.Stats().LateDropped
 	for _, h := range []frame.Header{
 		{Kind: frame.Done, Op: 77}, {Kind: frame.Done, Op: 1 << 32}, {Kind: frame.Expected, Tag: 5},
@@ -352,8 +352,8 @@ func TestHarmless(t *testing.T) {
 		require.NoError(t, s.deliver(l, h, nil))
 		require.Equal(t, before, s.nctx.Stats().LateDropped, "%v", &h)
 	}
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: 77, Tag: 1 << 63}, make([]byte, 100)))
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Op: 78, Tag: 100}, make([]byte, 100)))
+	require.NoError(t, s.deliverPiece(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: 77, Tag: 1 << 63}, make([]byte, 100)))
+	require.NoError(t, s.deliverPiece(l, frame.Header{Kind: frame.Data, Op: 78, Tag: 100}, make([]byte, 100)))
 	require.Equal(t, before+2, s.nctx.Stats().LateDropped)
 	for _, k := range []frame.Kind{frame.Cancel, frame.Pong, frame.Credit, frame.Dropped, frame.GiveBack} {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: k, Op: 99, Tag: 98}, nil))
@@ -372,7 +372,7 @@ func TestHarmless(t *testing.T) {
 func TestCreditOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	s := newScript(t, Config{})
-	l := s.meet(3)
+	l := s.connect(3)
 	granted, left := uint32(3), 0
 	var waiting []*result // in the order of their starts
 	check := func() {
@@ -438,7 +438,7 @@ func TestTooLongReturnsEnvelope(t *testing.T) {
 // the peer has used all its credit.
 func TestCreditIsAnnounced(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8})
-	l := s.meet(5)
+	l := s.connect(5)
 	var held []*Envelope
 	arrive := func() {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil))
@@ -476,31 +476,31 @@ func TestCreditIsAnnounced(t *testing.T) {
 
 func TestPeerTimeout(t *testing.T) {
 	s := newScript(t, Config{PeerTimeout: time.Second})
-	l := s.meet(5)
+	l := s.connect(5)
 	var lost []error
 	s.nctx.OnFault(func(peer Addr, err error) {
 		require.Equal(t, s.addr(), peer.Named())
 		lost = append(lost, err)
 	})
-	s.pass(time.Hour) // no operation waits for the peer
+	s.advance(time.Hour) // no operation waits for the peer
 	require.True(t, l.Up())
 	require.Empty(t, s.drain(l), "an idle session is silent")
 	r := s.expect(3, nil)
 	pings := 0
 	for range 9 {
-		s.pass(100 * time.Millisecond)
+		s.advance(100 * time.Millisecond)
 		pings += len(s.drain(l))
 	}
 	require.GreaterOrEqual(t, pings, 7)
 	require.True(t, l.Up())
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil))
 	for range 9 { // a sign of life counts
-		s.pass(100 * time.Millisecond)
+		s.advance(100 * time.Millisecond)
 	}
 	require.True(t, l.Up())
 	require.Len(t, s.drain(l), 1, "a peer that does not read gets one question")
 	for range 3 {
-		s.pass(100 * time.Millisecond)
+		s.advance(100 * time.Millisecond)
 	}
 	require.True(t, l.Down())
 	s.trigger()
@@ -541,9 +541,9 @@ func TestPeerTimeoutOfWhatIsServed(t *testing.T) {
 		for _, over := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s over %v", row.name, over), func(t *testing.T) {
 				s := newScript(t, Config{PeerTimeout: time.Second})
-				l := s.meet(5)
-				s.pass(time.Hour)
-				s.pass(time.Hour)
+				l := s.connect(5)
+				s.advance(time.Hour)
+				s.advance(time.Hour)
 				require.Zero(t, s.e.Next(), "a timer with nothing to wait for")
 				m, err := s.dom.cls.Register(ReadWrite, make([]byte, 100))
 				require.NoError(t, err)
@@ -553,7 +553,7 @@ func TestPeerTimeoutOfWhatIsServed(t *testing.T) {
 				}
 				pings := 0
 				for range 15 {
-					s.pass(100 * time.Millisecond)
+					s.advance(100 * time.Millisecond)
 					if !l.Down() {
 						for {
 							p, ok := s.pullFrom(l, carrier.Messages)
@@ -587,14 +587,14 @@ func TestPeerTimeoutOfWhatIsServed(t *testing.T) {
 // TestOwnFreezeLosesNoPeer checks that a freeze of this process counts for two ticks at most.
 func TestOwnFreezeLosesNoPeer(t *testing.T) {
 	s := newScript(t, Config{PeerTimeout: time.Second})
-	l := s.meet(5)
+	l := s.connect(5)
 	r := s.expect(3, nil)
 	for range 4 {
-		s.pass(time.Hour)
+		s.advance(time.Hour)
 		require.True(t, l.Up(), "the session after a freeze")
 	}
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil))
-	s.pass(time.Hour)
+	s.advance(time.Hour)
 	require.Zero(t, r.ended)
 }
 
@@ -614,19 +614,19 @@ func TestPeerNotLostUnread(t *testing.T) {
 	r := s.expect(3, nil)
 	l := s.dialed[0]
 	for range 9 {
-		s.pass(s.e.tickEvery())
+		s.advance(s.e.tickEvery())
 	}
 	answer = func() { require.NoError(t, s.hello(l, peerGreeting(5))) }
-	s.pass(s.e.tickEvery())
+	s.advance(s.e.tickEvery())
 	require.True(t, l.Up(), "its HELLO has come in time")
 	for range 30 {
 		answer = func() { require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil)) }
-		s.pass(s.e.tickEvery())
+		s.advance(s.e.tickEvery())
 		require.True(t, l.Up(), "it answers each time")
 	}
 	require.Zero(t, r.ended)
 	for range 12 {
-		s.pass(s.e.tickEvery())
+		s.advance(s.e.tickEvery())
 	}
 	require.False(t, l.Up(), "it is silent now")
 	s.trigger()
@@ -642,7 +642,7 @@ func TestTimersEndInTurn(t *testing.T) {
 		s.op(func(op *Op) error { return s.nctx.Timer(op, time.Duration(i)) })
 	}
 	for left := n; left > 0; {
-		s.pass(time.Second)
+		s.advance(time.Second)
 		ended := s.trigger()
 		require.Equal(t, min(left, maxExpire), ended)
 		if left -= ended; left > 0 {
@@ -660,9 +660,9 @@ func TestOwnFreezeFailsNoDial(t *testing.T) {
 		r := s.send("x")
 		l := s.dialed[0]
 		for range 10 {
-			s.pass(before / 10)
+			s.advance(before / 10)
 		}
-		s.pass(6 * time.Second)
+		s.advance(6 * time.Second)
 		require.False(t, l.Down(), "a dial that is %v old after a freeze", before)
 		require.NoError(t, s.hello(l, peerGreeting(5)))
 		s.drain(l)
@@ -671,18 +671,18 @@ func TestOwnFreezeFailsNoDial(t *testing.T) {
 	}
 	s := newScript(t, Config{ConnectTimeout: 5 * time.Second, PeerTimeout: 5 * time.Second})
 	s.send("x")
-	s.pass(6 * time.Second)
+	s.advance(6 * time.Second)
 	for range 8 {
-		s.pass(500 * time.Millisecond)
+		s.advance(500 * time.Millisecond)
 	}
 	require.False(t, s.dialed[0].Down())
-	s.pass(time.Second)
+	s.advance(time.Second)
 	require.True(t, s.dialed[0].Down(), "one that does not succeed ends")
 	s.trigger()
-	s.pass(time.Minute)
+	s.advance(time.Minute)
 	s.send("x")
 	for range 12 { // a process that drives seldom gives up too
-		s.pass(time.Minute)
+		s.advance(time.Minute)
 	}
 	require.True(t, s.dialed[1].Down())
 	s.trigger()
@@ -692,15 +692,15 @@ func TestConnectTimeout(t *testing.T) {
 	s := newScript(t, Config{ConnectTimeout: time.Second})
 	s.clock += time.Hour // nothing was driven for long
 	r := s.send("x")
-	s.pass(0)
+	s.advance(0)
 	require.False(t, s.dialed[0].Down())
-	s.pass(999 * time.Millisecond)
+	s.advance(999 * time.Millisecond)
 	require.False(t, s.dialed[0].Down())
 	at := s.e.Next()
 	ok := at != 0
 	require.True(t, ok)
 	require.LessOrEqual(t, at-s.clock, time.Millisecond, "the timer is in time")
-	s.pass(time.Millisecond)
+	s.advance(time.Millisecond)
 	require.True(t, s.dialed[0].Down())
 	s.trigger()
 	require.ErrorIs(t, r.Err, ErrUnreachable)
@@ -713,8 +713,8 @@ func TestConnectTimeout(t *testing.T) {
 func TestLongestDurations(t *testing.T) {
 	s := newScript(t, Config{ConnectTimeout: math.MaxInt64, Probe: math.MaxInt64, Spin: math.MaxInt64})
 	sleeps := func() {
-		s.pass(time.Minute)
-		s.pass(0)
+		s.advance(time.Minute)
+		s.advance(0)
 		at := s.e.Next()
 		ok := at != 0
 		require.True(t, !ok || at > s.clock, "Progress would poll without end")
@@ -743,7 +743,7 @@ func TestBackoff(t *testing.T) {
 	for i := range 9 {
 		n, pause := len(s.dialed), min(backoffFirst<<i, backoffLast)
 		for _, wait := range []time.Duration{0, pause - time.Millisecond} {
-			s.pass(wait)
+			s.advance(wait)
 			r := s.send("x")
 			s.trigger()
 			require.ErrorIs(t, r.Err, ErrUnreachable, "pause %d: it ends at once", i)
@@ -751,7 +751,7 @@ func TestBackoff(t *testing.T) {
 			require.Equal(t, NotRun, r.Fate)
 			require.Len(t, s.dialed, n, "pause %d", i)
 		}
-		s.pass(time.Millisecond)
+		s.advance(time.Millisecond)
 		require.Len(t, s.dialed, n, "nobody dials of its own accord")
 		s.send("x")
 		require.Len(t, s.dialed, n+1, "the first after the pause dials at once")
@@ -762,8 +762,8 @@ func TestBackoff(t *testing.T) {
 	require.Len(t, s.dialed, n+1, "another context of the peer is dialled at once")
 	s.op(func(op *Op) error { return s.nctx.SendUnexpected(op, MakeAddr("script://other", 0), 1, nil) })
 	require.Len(t, s.dialed, n+2, "another peer is dialled at once")
-	s.pass(2 * time.Second)
-	s.meet(5)
+	s.advance(2 * time.Second)
+	s.connect(5)
 	require.Empty(t, s.e.waits, "a session ends the pauses")
 }
 
@@ -811,7 +811,7 @@ func TestTwoConnections(t *testing.T) {
 			require.Equal(s, stateWaiting, s.dialed[0].state)
 			return s.e.names[s.addr()]
 		}, smaller, OK, true, true},
-		"ours is up, another instance asks": {func(s *script) *session { return s.meet(5) }, larger, ErrDuplicate, false, true},
+		"ours is up, another instance asks": {func(s *script) *session { return s.connect(5) }, larger, ErrDuplicate, false, true},
 		"the same process is this one":      {func(*script) *session { return nil }, [16]byte{}, ErrUnreachable, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -850,8 +850,8 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 	for _, lives := range []bool{true, false} {
 		s := newScript(t, Config{PeerTimeout: time.Second})
 		s.dom.inc[0] = 50
-		l := s.meet(5)
-		s.pass(time.Hour)
+		l := s.connect(5)
+		s.advance(time.Hour)
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit}, nil)) // frames before the doubt do not count
 		s.e.Lock()
 		_, err := s.e.admitHello(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
@@ -859,7 +859,7 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 		require.ErrorIs(t, err, ErrDuplicate)
 		require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
 		for range 4 {
-			s.pass(100 * time.Millisecond)
+			s.advance(100 * time.Millisecond)
 		}
 		require.True(t, l.Up())
 		if lives {
@@ -867,11 +867,11 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 			s.drain(l)
 		}
 		for range 4 {
-			s.pass(100 * time.Millisecond)
+			s.advance(100 * time.Millisecond)
 		}
 		require.Equal(t, lives, l.Up())
-		s.pass(time.Second)
-		s.pass(time.Second)
+		s.advance(time.Second)
+		s.advance(time.Second)
 		ticks := s.e.Next() != 0
 		require.False(t, ticks)
 		s.e.Lock()
@@ -923,7 +923,7 @@ func TestCrossedHello(t *testing.T) {
 			l := c.begin(s)
 			s.drain(l)
 			for range 3 { // it is idle
-				s.pass(100 * time.Millisecond)
+				s.advance(100 * time.Millisecond)
 			}
 			if c.ended {
 				require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Leave, Op: l.seq, Tag: l.sentExpected}, nil))
@@ -937,7 +937,7 @@ func TestCrossedHello(t *testing.T) {
 			}
 			require.Equal(t, c.asked, len(s.drain(l)) > 0)
 			for range 20 {
-				s.pass(100 * time.Millisecond)
+				s.advance(100 * time.Millisecond)
 			}
 			require.Equal(t, !c.ended && !c.asked, l.Up())
 
@@ -972,7 +972,7 @@ func TestCrossedSecret(t *testing.T) {
 		"a host of several": func(s *script) carrier.Session {
 			s.hosts = map[string][]string{"script://host": {"script://other", scriptPeer}}
 			s.op(func(op *Op) error { return s.nctx.SendUnexpected(op, MakeAddr("script://host", 0), 7, nil) })
-			s.pass(250 * time.Millisecond)
+			s.advance(250 * time.Millisecond)
 			return s.attempts[1]
 		},
 	} {
@@ -999,9 +999,9 @@ func TestDuplicateDialedAgain(t *testing.T) {
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Tag: uint64(ErrDuplicate)}, []byte("I dial")))
 	require.Zero(t, s.trigger(), "the operation waits")
 	require.False(t, l.Down())
-	s.pass(10 * time.Millisecond)
+	s.advance(10 * time.Millisecond)
 	require.Len(t, s.dialed, 1)
-	s.pass(50 * time.Millisecond)
+	s.advance(50 * time.Millisecond)
 	require.Len(t, s.dialed, 2)
 
 	require.NoError(t, s.hello(l, peerGreeting(1)))
@@ -1084,11 +1084,11 @@ func TestBudget(t *testing.T) {
 	first, err := admit(1)
 	require.NoError(t, err)
 	require.EqualValues(t, 4, first.buildGreeting().Envelopes)
-	s.works(first)
+	s.keepBusy(first)
 	second, err := admit(2)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, second.buildGreeting().Envelopes, "the budget is short")
-	s.works(second)
+	s.keepBusy(second)
 	_, err = admit(3)
 	require.ErrorIs(t, err, ErrNoMemory)
 	require.ErrorContains(t, err, "want 4 of 4160 bytes, at least 1, have 0 with 10 of 29130 bytes left (Config.Budget)")
@@ -1133,7 +1133,7 @@ func TestWriterFails(t *testing.T) {
 	for _, kind := range []frame.Kind{frame.Unexpected, frame.Expected, frame.Get, frame.Put, frame.Data, frame.Pong} {
 		t.Run(kind.String(), func(t *testing.T) {
 			s := newScript(t, Config{})
-			l := s.meet(8)
+			l := s.connect(8)
 			buf := make([]byte, 10)
 			ops := []*result{s.send("one"), s.send("two"), s.get(s.mem(10)), s.put(s.mem(10)), s.expect(3, buf)}
 			ops = append(ops, s.op(func(op *Op) error { return s.nctx.SendExpected(op, s.addr(), 9, buf) }))

@@ -17,9 +17,9 @@ import (
 // never is more often than any test polls.
 const never = 1 << 40
 
-// An endingPeer is the peer of a session that is up. It looks whenever the context polls.
+// A closingPeer is the peer of a session that is up. It looks whenever the context polls.
 // Operations in flight with it end after a set number of looks, and so does a PING.
-type endingPeer struct {
+type closingPeer struct {
 	testing.TB
 	f       *fakeCarrier
 	l       *session
@@ -34,36 +34,36 @@ type endingPeer struct {
 	put   uint64
 }
 
-// newEndingPeer opens a class with a context that has the session with fakePeer.
-func newEndingPeer(t testing.TB, cfg Config) (*Context, *endingPeer) {
+// newClosingPeer opens a class with a context that has the session with fakePeer.
+func newClosingPeer(t testing.TB, cfg Config) (*Context, *closingPeer) {
 	t.Helper()
 	c, _ := newFakeOf(t, &fakePlugin{unassisted: true}, cfg)
 	return c, connectPeer(t, c)
 }
 
 // connectPeer has fakePeer connect to a context.
-func connectPeer(t testing.TB, c *Context) *endingPeer {
+func connectPeer(t testing.TB, c *Context) *closingPeer {
 	t.Helper()
-	p := &endingPeer{TB: t, f: fakeOf(c), answers: 1}
+	p := &closingPeer{TB: t, f: fakeOf(c), answers: 1}
 	e := c.ep
 	e.Lock()
 	defer e.Unlock()
 	l, err := e.Admit(p.f, nil, p.hello(), true)
 	require.NoError(t, err)
 	p.l = l.(*session)
-	look := p.look
+	look := p.exchange
 	p.f.onPoll.Store(&look)
 	return p
 }
 
-func (p *endingPeer) hello() *carrier.Greeting {
+func (p *closingPeer) hello() *carrier.Greeting {
 	return &carrier.Greeting{
 		Versions: frame.Versions(), Incarnation: [16]byte{1}, Listen: fakePeer.Name(), Target: uint16(p.f.e.id), Envelopes: 8, Eager: 4096,
 	}
 }
 
-// look takes the frames that there are for the peer, and gives those that it has.
-func (p *endingPeer) look(time.Duration) {
+// exchange takes the frames that there are for the peer, and gives those that it has.
+func (p *closingPeer) exchange(time.Duration) {
 	p.f.e.Lock()
 	defer p.f.e.Unlock()
 	p.looks++
@@ -74,7 +74,7 @@ func (p *endingPeer) look(time.Duration) {
 		p.onLook()
 	}
 	if p.lease != nil && p.looks > p.opens {
-		p.give(frame.Header{Kind: frame.GiveBack, Tail: frame.Tail{Token: p.lease.Key().Token}})
+		p.deliver(frame.Header{Kind: frame.GiveBack, Tail: frame.Tail{Token: p.lease.Key().Token}})
 		p.lease = nil
 	}
 	for w := p.pull(); w.taken; w = p.pull() {
@@ -86,24 +86,24 @@ func (p *endingPeer) look(time.Duration) {
 		case frame.Data:
 			p.l.Sent(w.view)
 			if w.head.Op == p.put {
-				p.give(frame.Header{Kind: frame.Done, Op: p.put})
+				p.deliver(frame.Header{Kind: frame.Done, Op: p.put})
 			}
 		}
 	}
 	if p.asked > 0 && p.looks >= p.asked+p.answers {
-		p.give(frame.Header{Kind: frame.Pong, Op: p.ping.Op, Tag: p.ping.Tag})
+		p.deliver(frame.Header{Kind: frame.Pong, Op: p.ping.Op, Tag: p.ping.Tag})
 	}
 }
 
-// give delivers a frame of the peer. Locked.
-func (p *endingPeer) give(h frame.Header) {
+// deliver delivers a frame of the peer. Locked.
+func (p *closingPeer) deliver(h frame.Header) {
 	h.Credit, h.Context = p.l.credits, uint16(p.f.e.id)
 	require.NoError(p, p.l.Deliver(&h, nil))
 }
 
 // read has the peer begin to read m. Locked.
-func (p *endingPeer) read(id uint64, m *Mem) {
-	p.give(frame.Header{Kind: frame.Get, Op: id, Tail: frame.Tail{Token: m.Key().Token, Length: m.Len()}})
+func (p *closingPeer) read(id uint64, m *Mem) {
+	p.deliver(frame.Header{Kind: frame.Get, Op: id, Tail: frame.Tail{Token: m.Key().Token, Length: m.Len()}})
 }
 
 // smallParcel is a parcel without room for more than a control frame.
@@ -115,7 +115,7 @@ func (p *smallParcel) Room() (whole, piece int) {
 }
 
 // pull takes a frame, as far as the peer has room. Locked.
-func (p *endingPeer) pull() *selfFrame {
+func (p *closingPeer) pull() *selfFrame {
 	if p.looks <= p.opens {
 		w := &smallParcel{}
 		p.l.Pull(carrier.Messages, w)
@@ -129,30 +129,30 @@ func (p *endingPeer) pull() *selfFrame {
 func TestShutdownWaits(t *testing.T) {
 	t.Parallel()
 	data := []byte("12345678")
-	for name, begin := range map[string]func(c *Context, p *endingPeer){
-		"Sends": func(c *Context, p *endingPeer) {
+	for name, begin := range map[string]func(c *Context, p *closingPeer){
+		"Sends": func(c *Context, p *closingPeer) {
 			require.NoError(p, c.SendUnexpected(c.NewOp(func(*Op, Result) {}), fakePeer, 0, data))
 		},
-		"Moves": func(c *Context, p *endingPeer) {
+		"Moves": func(c *Context, p *closingPeer) {
 			m, err := c.Class().NewMem(data)
 			require.NoError(p, err)
 			require.NoError(p, c.Put(c.NewOp(func(*Op, Result) {}), m, 0, fakePeer, Key{Len: 8, Access: WriteOnly}, 0, 8))
 		},
-		"Served": func(c *Context, p *endingPeer) {
+		"Served": func(c *Context, p *closingPeer) {
 			m, err := c.Class().Register(ReadOnly, data)
 			require.NoError(p, err)
 			p.f.e.Lock()
 			p.read(1, m)
 			p.f.e.Unlock()
 		},
-		"Leases": func(c *Context, p *endingPeer) {
+		"Leases": func(c *Context, p *closingPeer) {
 			m, err := c.Upper().Lease(c.NewOp(func(*Op, Result) {}), fakePeer, 0, data)
 			require.NoError(p, err)
 			p.lease = m
 		},
 	} {
-		open := func(t *testing.T, cfg Config, opens int64) (*Context, *endingPeer) {
-			c, p := newEndingPeer(t, cfg)
+		open := func(t *testing.T, cfg Config, opens int64) (*Context, *closingPeer) {
+			c, p := newClosingPeer(t, cfg)
 			p.opens = opens
 			begin(c, p)
 			u := c.Upper().Underway()
@@ -199,7 +199,7 @@ func TestShutdownWaits(t *testing.T) {
 // TestShutdownWaitsForIdleMemory checks that Shutdown waits until no transfer has used registered memory
 // for a while: nothing is in flight between two pieces of a peer's transfer.
 func TestShutdownWaitsForIdleMemory(t *testing.T) {
-	c, p := newEndingPeer(t, Config{Linger: time.Hour})
+	c, p := newClosingPeer(t, Config{Linger: time.Hour})
 	m, err := c.Class().Register(ReadOnly, make([]byte, 8))
 	require.NoError(t, err)
 	var last time.Duration
@@ -223,7 +223,7 @@ func TestShutdownWaitsForIdleMemory(t *testing.T) {
 // nothing.
 func TestShutdownOfSilentPeers(t *testing.T) {
 	t.Parallel()
-	c, p := newEndingPeer(t, Config{})
+	c, p := newClosingPeer(t, Config{})
 	p.answers = never
 	require.NoError(t, c.Shutdown(context.Background()))
 	require.Positive(t, p.asked)
@@ -266,7 +266,7 @@ func TestShutdownWaitsForTheLeader(t *testing.T) {
 // delay the questions to the peers of another.
 func TestShutdownAsksPeersOfEveryContext(t *testing.T) {
 	t.Parallel()
-	c, silent := newEndingPeer(t, Config{})
+	c, silent := newClosingPeer(t, Config{})
 	silent.answers = never
 	c2, err := c.Class().NewContext()
 	require.NoError(t, err)

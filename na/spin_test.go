@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// waits has a spinner wait n times for an event with the given delay, and counts the kinds of wait.
-func waits(s *spinner, n int, comes time.Duration) (ways [2]int) {
+// countWaits has a spinner wait n times for an event with the given delay, and counts the kinds of wait.
+func countWaits(s *spinner, n int, comes time.Duration) (ways [2]int) {
 	for range n {
 		way := s.choose(0)
 		ways[way]++
@@ -28,30 +28,30 @@ func testSpinner() spinner {
 // wait for them, as long as they arrive while the leader polls.
 func TestSpinnerPollsWhileAnswersArrive(t *testing.T) {
 	s := testSpinner()
-	require.Equal(t, 10_000, waits(&s, 10_000, 45*time.Microsecond)[awake])
+	require.Equal(t, 10_000, countWaits(&s, 10_000, 45*time.Microsecond)[awake])
 }
 
 func TestSpinnerStopsWithoutArrivals(t *testing.T) {
 	s := testSpinner()
-	require.Equal(t, spinMisses, waits(&s, 1000, time.Second)[awake], "an idle process does not spin")
+	require.Equal(t, spinMisses, countWaits(&s, 1000, time.Second)[awake], "an idle process does not spin")
 	require.Equal(t, spinMisses, s.misses)
 	s.learn(asleep, 10*time.Microsecond, true) // something arrived soon
 	require.Equal(t, awake, s.choose(0), "it is worth a try again")
 
 	never := spinner{procs: 2}
-	require.Zero(t, waits(&never, 1000, 12*time.Microsecond)[awake], "Config.Spin is negative")
+	require.Zero(t, countWaits(&never, 1000, 12*time.Microsecond)[awake], "Config.Spin is negative")
 }
 
 // TestSpinnerBetweenRareCalls checks that calls that arrive one each millisecond are not waited for
 // by spinning.
 func TestSpinnerBetweenRareCalls(t *testing.T) {
 	s := testSpinner()
-	require.LessOrEqual(t, waits(&s, 10_000, 990*time.Microsecond)[awake], spinMisses)
+	require.LessOrEqual(t, countWaits(&s, 10_000, 990*time.Microsecond)[awake], spinMisses)
 }
 
-// yielding has a spinner yield n times, each time for the given time, with no arrival after it; it
+// countYields has a spinner yield n times, each time for the given time, with no arrival after it; it
 // returns after how many the spinner stops.
-func yielding(s *spinner, clock *time.Duration, n int, took time.Duration) int {
+func countYields(s *spinner, clock *time.Duration, n int, took time.Duration) int {
 	s.give = func() { *clock += took }
 	now := func() time.Duration { return *clock }
 	for i := range n {
@@ -69,9 +69,9 @@ func yielding(s *spinner, clock *time.Duration, n int, took time.Duration) int {
 func TestSpinnerOnASharedProcessor(t *testing.T) {
 	s := testSpinner()
 	clock := time.Duration(1)
-	require.Zero(t, yielding(&s, &clock, 1000, 200*time.Nanosecond))
+	require.Zero(t, countYields(&s, &clock, 1000, 200*time.Nanosecond))
 	require.Equal(t, spinYields, s.yields)
-	require.Equal(t, 33, yielding(&s, &clock, 1000, 5*time.Microsecond))
+	require.Equal(t, 33, countYields(&s, &clock, 1000, 5*time.Microsecond))
 	require.Equal(t, spinYield, s.yields)
 	require.Equal(t, asleep, s.choose(clock))
 	require.Equal(t, awake, s.choose(clock+pauseFirst), "it tries again, by time")
@@ -86,7 +86,7 @@ func TestSpinnerBesideComputation(t *testing.T) {
 	var pauses []time.Duration
 	for range 10 {
 		s.yields = 0
-		require.Equal(t, 1, yielding(&s, &clock, 100, 3*time.Millisecond))
+		require.Equal(t, 1, countYields(&s, &clock, 100, 3*time.Millisecond))
 		pauses = append(pauses, s.again-clock)
 		clock = s.again
 	}
@@ -94,7 +94,7 @@ func TestSpinnerBesideComputation(t *testing.T) {
 	require.Equal(t, pauseLast, pauses[9])
 	clock += time.Minute
 	s.yields = 0
-	require.Equal(t, 1, yielding(&s, &clock, 100, 3*time.Millisecond))
+	require.Equal(t, 1, countYields(&s, &clock, 100, 3*time.Millisecond))
 	require.Equal(t, pauseFirst, s.again-clock)
 }
 
@@ -150,7 +150,7 @@ func TestSpinnerRecordsOwnWaits(t *testing.T) {
 func TestSpinnerFollowsProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	s := newSpinner(50 * time.Microsecond)
-	require.Zero(t, waits(&s, 100, 8*time.Microsecond)[awake], "there is nobody to run meanwhile")
+	require.Zero(t, countWaits(&s, 100, 8*time.Microsecond)[awake], "there is nobody to run meanwhile")
 	runtime.GOMAXPROCS(2)
-	require.Positive(t, waits(&s, 2*spinProcs, 8*time.Microsecond)[awake])
+	require.Positive(t, countWaits(&s, 2*spinProcs, 8*time.Microsecond)[awake])
 }

@@ -23,7 +23,7 @@ type streamPeer struct {
 
 func newStreamPeer(t *testing.T) *streamPeer {
 	s := newScript(t, Config{})
-	p := &streamPeer{script: s, l: s.meet(5)}
+	p := &streamPeer{script: s, l: s.connect(5)}
 	p.down, p.w = s.newStream(false, true), s.newStream(true, true)
 	s.call(p.l, p.down, p.w)
 	p.up, p.bulk, p.out = s.openStream(p.l, 7, true, false), s.openStream(p.l, 8, true, true), s.openStream(p.l, 9, false, false)
@@ -35,12 +35,12 @@ func newStreamPeer(t *testing.T) *streamPeer {
 func (p *streamPeer) raw(k frame.Kind, id, tag uint64, flags uint8, payload []byte) error {
 	h := frame.Header{Kind: k, Op: id, Tag: tag, Flags: flags}
 	if k == frame.Data {
-		return p.place(p.l, h, payload)
+		return p.deliverPiece(p.l, h, payload)
 	}
 	return p.deliver(p.l, h, payload)
 }
 
-func granted(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
+func encodeGrant(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 
 const (
 	streamRoom  = frame.FlagRoom
@@ -121,7 +121,7 @@ func TestStreamHostileFields(t *testing.T) {
 			good: func(p *streamPeer) error { return p.raw(frame.Stream, p.w.id-1, 0, streamOwn, b(1)) },
 			bad:  func(p *streamPeer) error { return p.raw(frame.Stream, p.w.id+1, 0, streamOwn, b(1)) },
 		},
-		"number, of a WINDOW": {bad: func(p *streamPeer) error { return p.raw(frame.Window, p.w.id+1, 0, streamOwn, granted(0)) }},
+		"number, of a WINDOW": {bad: func(p *streamPeer) error { return p.raw(frame.Window, p.w.id+1, 0, streamOwn, encodeGrant(0)) }},
 		"number, of a RESET":  {bad: func(p *streamPeer) error { return p.raw(frame.Reset, math.MaxUint64, 0, streamOwn, nil) }},
 		"number, of a piece":  {bad: func(p *streamPeer) error { return p.raw(frame.Data, p.w.id+1, 0, streamOwn|streamPiece, b(1)) }},
 		"bytes of what we send": {
@@ -184,16 +184,16 @@ func TestStreamHostileFields(t *testing.T) {
 		"piece at a negative":   {bad: func(p *streamPeer) error { return p.raw(frame.Data, 8, math.MaxInt64+1, streamPiece, b(1)) }},
 		"piece of what we send": {bad: func(p *streamPeer) error { return p.raw(frame.Data, p.w.id, 0, streamOwn|streamPiece, b(1)) }},
 		"window": {
-			good: func(p *streamPeer) error { return p.raw(frame.Window, 9, maxGrant, 0, granted(0)) },
-			bad:  func(p *streamPeer) error { return p.raw(frame.Window, 9, maxGrant+1, 0, granted(0)) },
+			good: func(p *streamPeer) error { return p.raw(frame.Window, 9, maxGrant, 0, encodeGrant(0)) },
+			bad:  func(p *streamPeer) error { return p.raw(frame.Window, 9, maxGrant+1, 0, encodeGrant(0)) },
 		},
 		"window, reserve": {
-			good: func(p *streamPeer) error { return p.raw(frame.Window, 9, 0, 0, granted(maxGrant)) },
-			bad:  func(p *streamPeer) error { return p.raw(frame.Window, 9, 0, 0, granted(maxGrant+1)) },
+			good: func(p *streamPeer) error { return p.raw(frame.Window, 9, 0, 0, encodeGrant(maxGrant)) },
+			bad:  func(p *streamPeer) error { return p.raw(frame.Window, 9, 0, 0, encodeGrant(maxGrant+1)) },
 		},
 		"window, before": {
-			good: func(p *streamPeer) error { return p.raw(frame.Window, 9, 0, 0, granted(math.MaxUint64)) },
-			bad:  func(p *streamPeer) error { return p.raw(frame.Window, 9, math.MaxInt64+1, 0, granted(0)) },
+			good: func(p *streamPeer) error { return p.raw(frame.Window, 9, 0, 0, encodeGrant(math.MaxUint64)) },
+			bad:  func(p *streamPeer) error { return p.raw(frame.Window, 9, math.MaxInt64+1, 0, encodeGrant(0)) },
 		},
 		"window, short": {
 			good: func(p *streamPeer) error { return p.raw(frame.Window, 70, 0, 0, b(8)) },
@@ -270,12 +270,12 @@ func TestStreamFloodOfClosed(t *testing.T) {
 	for i := range uint64(3 * maxControl) {
 		for _, err := range []error{
 			p.raw(frame.Reset, i+1000, 3, 0, []byte("text")),
-			p.raw(frame.Window, i+1000, firstWindow, 0, granted(StreamReserve)),
+			p.raw(frame.Window, i+1000, firstWindow, 0, encodeGrant(StreamReserve)),
 			p.raw(frame.Stream, i+1000, 0, 0, []byte("bytes")),
 			p.raw(frame.Stream, i+1000, 1, streamRoom|streamEnd, []byte("bytes")),
 			p.raw(frame.Data, i+1000, 5, streamPiece, []byte("bytes")),
 			p.raw(frame.Reset, 0, 3, streamOwn, nil),
-			p.raw(frame.Window, 0, 2*firstWindow, streamOwn, granted(StreamReserve)),
+			p.raw(frame.Window, 0, 2*firstWindow, streamOwn, encodeGrant(StreamReserve)),
 			p.raw(frame.Stream, 0, 5, streamOwn, []byte("bytes")),
 		} {
 			require.NoError(t, err)
@@ -294,7 +294,7 @@ func TestStreamFloodOfClosed(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 
 	for _, opens := range []func() error{
-		func() error { return p.raw(frame.Window, 0, firstWindow, streamOwn, granted(StreamReserve)) },
+		func() error { return p.raw(frame.Window, 0, firstWindow, streamOwn, encodeGrant(StreamReserve)) },
 		func() error { return p.raw(frame.Stream, 0, 0, streamOwn, []byte{1}) },
 	} {
 		p = newStreamPeer(t)
@@ -342,7 +342,7 @@ func TestStreamQueuesOneWindow(t *testing.T) {
 // theirs between the bytes of streams.
 func TestStreamTurns(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(4000)
+	l := s.connect(4000)
 	up := s.newStream(true, false)
 	s.call(l, up)
 	s.drain(l)
@@ -574,7 +574,7 @@ func FuzzStreamFrames(f *testing.F) {
 			case 3, 4:
 				err = p.raw(frame.Data, id, near, flags|frame.FlagStream, b)
 			case 5, 6:
-				err = p.raw(frame.Window, id, near<<(next()%16), flags, granted(next()<<(next()%16)))
+				err = p.raw(frame.Window, id, near<<(next()%16), flags, encodeGrant(next()<<(next()%16)))
 			case 7:
 				err = p.raw(frame.Reset, id, next(), flags, b[:min(len(b), 600)])
 			case 8:
@@ -622,7 +622,7 @@ func FuzzStreamFrames(f *testing.F) {
 		}
 		if p.l.Up() {
 			p.drain(p.l)
-			require.Zero(t, p.nctx.Stats().Streams-len(p.leaving(all)))
+			require.Zero(t, p.nctx.Stats().Streams-len(p.unsentClosed(all)))
 		}
 		require.Zero(t, p.l.room.held)
 		for _, st := range all {
@@ -631,8 +631,8 @@ func FuzzStreamFrames(f *testing.F) {
 	})
 }
 
-// leaving are those that are closed, and of which bytes have not left.
-func (p *streamPeer) leaving(all []*scriptStream) (left []*scriptStream) {
+// unsentClosed are those that are closed, and of which bytes have not left.
+func (p *streamPeer) unsentClosed(all []*scriptStream) (left []*scriptStream) {
 	for _, st := range all {
 		if st.open && st.sent && st.out.ending {
 			left = append(left, st)

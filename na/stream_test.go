@@ -92,7 +92,7 @@ func (st *scriptStream) bytes(off int64, b []byte, flags uint8) error {
 
 // piece hands the endpoint a piece of bulk data.
 func (st *scriptStream) piece(off int64, b []byte) error {
-	return st.s.place(st.l, frame.Header{
+	return st.s.deliverPiece(st.l, frame.Header{
 		Kind: frame.Data, Op: st.id, Tag: uint64(off), Flags: st.flag() | frame.FlagStream | frame.FlagRoom,
 	}, b)
 }
@@ -101,7 +101,7 @@ func (st *scriptStream) piece(off int64, b []byte) error {
 // pieces may be in flight on the other lane.
 func TestStreamWindowCrossesEnd(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	up := s.newStream(true, true)
 	s.call(l, up)
 	s.drain(l)
@@ -124,7 +124,7 @@ func TestStreamWindowCrossesEnd(t *testing.T) {
 // up, also where all that is allowed arrives at once, before any of it can be read.
 func TestStreamRoomGrowsBehindBatches(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	up := s.openStream(l, 1, true, true)
 	s.drain(l)
 	for range 40 {
@@ -154,7 +154,7 @@ func TestStreamEmptyUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t, Config{})
-			l := s.meet(5)
+			l := s.connect(5)
 			up := s.newStream(true, false)
 			end := func() {
 				up.CloseWrite()
@@ -184,7 +184,7 @@ func TestStreamEmptyUp(t *testing.T) {
 // whatever arrives meanwhile, of this stream or of others.
 func TestStreamLentStays(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	one, two := s.openStream(l, 1, true, false), s.openStream(l, 2, true, false)
 	s.drain(l)
 	require.NoError(t, one.bytes(0, bytes.Repeat([]byte{1}, 900), 0))
@@ -208,7 +208,7 @@ func TestStreamLentStays(t *testing.T) {
 // TestStreamReleaseBehindReset checks that Release behind a Reset frees nothing: Reset has.
 func TestStreamReleaseBehindReset(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	up := s.openStream(l, 1, true, false)
 	s.drain(l)
 	require.NoError(t, up.bytes(0, make([]byte, 700), frame.FlagRoom))
@@ -223,7 +223,7 @@ func TestStreamReleaseBehindReset(t *testing.T) {
 // TestStreamStepBehindClose checks that step is not called behind Close, though it was due.
 func TestStreamStepBehindClose(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	up := s.openStream(l, 1, true, false)
 	s.drain(l)
 	_, err := up.Next()
@@ -237,7 +237,7 @@ func TestStreamStepBehindClose(t *testing.T) {
 // TestStreamWithoutReserve checks that no stream is opened when there is no reserve left for it.
 func TestStreamWithoutReserve(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4, Budget: GuaranteedBytes(1, 4, 4096) + StreamReserve})
-	l := s.meet(5)
+	l := s.connect(5)
 	reserved := s.nctx.Stats().Reserved
 	down := s.newStream(false, false)
 	st, err := s.nctx.Upper().NewStream(false, false, nil, nil)
@@ -259,7 +259,7 @@ func TestStreamWithoutReserve(t *testing.T) {
 func TestStreamPiecesOverlap(t *testing.T) {
 	for _, off := range []int64{0, 1, 9, 50, 99} {
 		s := newScript(t, Config{})
-		l := s.meet(5)
+		l := s.connect(5)
 		up := s.openStream(l, 1, true, true)
 		s.drain(l)
 		s.e.Lock()
@@ -288,7 +288,7 @@ func TestStreamPiecesOverlap(t *testing.T) {
 // that wait for it.
 func TestStreamFedByReturnedRoom(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	up := s.newStream(true, false)
 	s.call(l, up)
 	s.drain(l)
@@ -312,7 +312,7 @@ func TestStreamConfirmed(t *testing.T) {
 	for _, by := range []string{"bytes", "RESET", "Close"} {
 		t.Run(by, func(t *testing.T) {
 			s := newScript(t, Config{})
-			l := s.meet(5)
+			l := s.connect(5)
 			up := s.openStream(l, 1, true, true)
 			s.drain(l)
 			require.NoError(t, up.bytes(100, nil, frame.FlagEnd))
@@ -341,7 +341,7 @@ func TestStreamConfirmed(t *testing.T) {
 // else ends it any more.
 func TestStreamClosedBeforeItBegins(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	for _, opened := range []bool{false, true} {
 		st := s.newStream(true, false)
 		st.CloseWrite()
@@ -364,7 +364,7 @@ func TestStreamClosedBeforeItBegins(t *testing.T) {
 // has not opened, and the origin would wait for bytes beyond the first window for ever.
 func TestStreamExpectBeforeOpened(t *testing.T) {
 	s := newScript(t, Config{})
-	l := s.meet(5)
+	l := s.connect(5)
 	down := s.newStream(false, true)
 	s.call(l, down)
 	s.drain(l)

@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// enter calls run below the frame of c, as code of the program.
-func enter(c *Context, run func()) {
+// callUnder calls run below the frame of c, as code of the program.
+func callUnder(c *Context, run func()) {
 	c.frame(loop.UserCode{Run: func(loop.UserCode) int { run(); return 0 }})
 }
 
@@ -20,10 +20,10 @@ func TestInside(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	other, _ := newFake(t, Config{})
 	require.False(t, c.Upper().Inside())
-	enter(c, func() {
+	callUnder(c, func() {
 		require.True(t, c.Upper().Inside())
 		require.False(t, other.Upper().Inside())
-		enter(other, func() {
+		callUnder(other, func() {
 			require.True(t, c.Upper().Inside())
 			require.True(t, other.Upper().Inside())
 		})
@@ -83,7 +83,7 @@ func TestFrames(t *testing.T) {
 		contexts[i] = &Context{frame: f, frameNumber: numbers[i]}
 	}
 	for i := range frames {
-		enter(contexts[i], func() {
+		callUnder(contexts[i], func() {
 			for j, c := range contexts {
 				require.Equal(t, numbers[i] == numbers[j], c.Upper().Inside(), "frame %d below frame %d", numbers[j], numbers[i])
 			}

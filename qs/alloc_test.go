@@ -29,11 +29,11 @@ func TestAllocations(t *testing.T) {
 		listen["sm"] = "sm://*"
 	}
 	for name, addr := range listen {
-		t.Run(name, func(t *testing.T) { allocations(t, addr, name+"://") })
+		t.Run(name, func(t *testing.T) { testAllocations(t, addr, name+"://") })
 	}
 }
 
-func allocations(t *testing.T, listen, origin string) {
+func testAllocations(t *testing.T, listen, origin string) {
 	s := serverAt(t, listen, qs.Config{}, func(n *qs.Node) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) { return point{2 * p.X, 2 * p.Y}, nil })
 	})

@@ -15,11 +15,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// fated runs a client with one interceptor in a simulated world, where the handler of repeat acts
+// runAttempts runs a client with one interceptor in a simulated world, where the handler of repeat acts
 // on its input for each attempt: "x" runs and ends its process, "e" runs and fails, "r" refuses,
 // anything else answers. The name of the process is the place of the attempt; there is no process
 // for attempts beyond the last.
-func fated(t *testing.T, is []qs.Interceptor, do string) (got string, ran int, err error) {
+func runAttempts(t *testing.T, is []qs.Interceptor, do string) (got string, ran int, err error) {
 	t.Helper()
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	defer w.Close()
@@ -122,7 +122,7 @@ func TestFateOfAttempts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var told error
 			outermost := func(ctx context.Context, _ *qs.Call, next next) error { told = next(ctx); return told }
-			got, ran, err := fated(t, append([]qs.Interceptor{outermost}, c.is...), c.do)
+			got, ran, err := runAttempts(t, append([]qs.Interceptor{outermost}, c.is...), c.do)
 			require.Equal(t, c.fate, qs.FateOf(err), "%v", err)
 			require.Equal(t, c.fate, qs.FateOf(told), "for the interceptors around it, too: %v", told)
 			require.False(t, c.fate == qs.NotRun && ran > 0 || c.fate == qs.Ran && ran == 0 && name != "an error that becomes a success")
@@ -180,14 +180,14 @@ func TestNextAtOnce(t *testing.T) {
 		return err
 	}}})
 	to := peer(t, n, s.Addr().String())
-	got, err := repeat.Call(within(t), to, "hedge")
+	got, err := repeat.Call(testContext(t), to, "hedge")
 	require.NoError(t, err)
 	require.Equal(t, "hedge", got)
 	<-gaveUp
-	require.ErrorIs(t, late(within(t)), qs.ErrInvalid)
+	require.ErrorIs(t, late(testContext(t)), qs.ErrInvalid)
 	require.Equal(t, 2, requests)
 	requests = 0
-	_, err = repeat.Call(within(t), to, "fail")
+	_, err = repeat.Call(testContext(t), to, "fail")
 	require.ErrorIs(t, err, qs.ErrExhausted, "what the interceptor has returned")
 	require.Equal(t, qs.Ran, qs.FateOf(err), "and what became of the other")
 }

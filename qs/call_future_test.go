@@ -202,7 +202,7 @@ func TestTakenBackAtRandom(t *testing.T) {
 			}
 			n := open(t, name+"://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{}), twice}})
 			to := peer(t, n, s.Addr().String())
-			ctx := within(t)
+			ctx := testContext(t)
 			for i := range long.Or(150, 500) {
 				f := wait.Go(context.Background(), to, i)
 				for range draw.IntN(200) {

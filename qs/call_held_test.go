@@ -89,7 +89,7 @@ func TestHeldByAFrozenNode(t *testing.T) {
 	t.Parallel()
 	srv, cli := open(t, "tcp://127.0.0.1:0", qs.Config{}), open(t, "tcp://", qs.Config{})
 	to := peer(t, cli, srv.Addr().String())
-	err := notDriven(t, 400*time.Millisecond, func(ctx context.Context) error {
+	err := callUndriven(t, 400*time.Millisecond, func(ctx context.Context) error {
 		_, err := holdAll.Call(ctx, to, 1)
 		return err
 	})
@@ -97,9 +97,9 @@ func TestHeldByAFrozenNode(t *testing.T) {
 	fmt.Fprintln(t.Output(), err)
 }
 
-// notDriven returns the error of call, which ends with its deadline and names a peer that is not
+// callUndriven returns the error of call, which ends with its deadline and names a peer that is not
 // driven. On a busy machine the peer has not reported that in time: then it has twice as long.
-func notDriven(t *testing.T, timeout time.Duration, call func(ctx context.Context) error) (err error) {
+func callUndriven(t *testing.T, timeout time.Duration, call func(ctx context.Context) error) (err error) {
 	t.Helper()
 	for ; timeout < time.Minute; timeout *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)

@@ -45,7 +45,7 @@ func TestOpenCallOutlived(t *testing.T) {
 			require.ErrorIs(t, err, want)
 			call.Close()
 			cancel(nil)
-			(&rowSource{}).quiet(t, c, s)
+			(&rowSource{}).waitUntilIdle(t, c, s)
 		})
 	}
 }

@@ -28,18 +28,18 @@ func TestFlushIsOfTheCall(t *testing.T) {
 	_, to := pair(t, qs.Config{ServerInterceptors: []qs.Interceptor{watch}}, func(n *qs.Node) { serveBulk(t, n) })
 	for _, swallow = range []bool{false, true} {
 		full := writerFunc(func([]byte) (int, error) { return 0, errors.New("disk full") })
-		_, err := get.Call(within(t), to, getIn{"writer", 5000, qs.Writer(full)})
+		_, err := get.Call(testContext(t), to, getIn{"writer", 5000, qs.Writer(full)})
 		require.ErrorContains(t, err, "disk full")
 		require.Equal(t, qs.Ran, qs.FateOf(err))
 		if err := <-told; err != nil { // the interceptor got the error before it returned
 			require.ErrorContains(t, err, "disk full")
 		}
 		b := make([]byte, 5000)
-		got, err := get.Call(within(t), to, getIn{"writer", 5000, qs.Buffer(b)})
+		got, err := get.Call(testContext(t), to, getIn{"writer", 5000, qs.Buffer(b)})
 		require.NoError(t, err)
 		require.Equal(t, 5000, got)
 		require.NoError(t, <-told)
-		_, err = get.Call(within(t), to, getIn{"both", 5000, qs.Buffer(b)}) // the handler fails when it has written half of it
+		_, err = get.Call(testContext(t), to, getIn{"both", 5000, qs.Buffer(b)}) // the handler fails when it has written half of it
 		require.Error(t, <-told)
 		require.Equal(t, swallow, err == nil)
 	}

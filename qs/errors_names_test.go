@@ -22,7 +22,7 @@ func TestDefineCode(t *testing.T) {
 	c, to := pair(t, qs.Config{Inspect: true}, func(n *qs.Node) {
 		ask.Handle(n, func(context.Context, int) (int, error) { return 0, errQuota })
 	})
-	_, err := ask.Call(within(t), to, 1)
+	_, err := ask.Call(testContext(t), to, 1)
 	require.ErrorIs(t, err, errQuota)
 	require.Equal(t, errQuota, qs.CodeOf(err))
 	require.ErrorContains(t, err, "target: quota used up")
@@ -35,7 +35,7 @@ func TestDefineCode(t *testing.T) {
 	h, err := c.HG().Create(to.Addr(), hg.HashName(inspect.RPCsRPC))
 	require.NoError(t, err)
 	defer h.Close()
-	b, err := h.CallRaw(within(t), nil)
+	b, err := h.CallRaw(testContext(t), nil)
 	require.NoError(t, err)
 	named, err := inspect.DecodeCodes(b)
 	require.NoError(t, err)

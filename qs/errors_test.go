@@ -34,7 +34,7 @@ func TestDetail(t *testing.T) {
 			return "", fmt.Errorf("wrapped: %w", qs.WithDetail(err, want))
 		})
 	})
-	_, err := repeat.Call(within(t), to, "detail")
+	_, err := repeat.Call(testContext(t), to, "detail")
 	require.ErrorIs(t, err, qs.ErrExhausted)
 	got, ok := qs.DetailOf[quota](err)
 	require.True(t, ok)
@@ -44,7 +44,7 @@ func TestDetail(t *testing.T) {
 	require.Equal(t, want, got)
 	_, ok = qs.DetailOf[int](err)
 	require.False(t, ok, "it is of another type")
-	_, err = repeat.Call(within(t), to, "bare")
+	_, err = repeat.Call(testContext(t), to, "bare")
 	for _, err := range []error{err, nil, qs.ErrTimeout} {
 		got, ok = qs.DetailOf[quota](err)
 		require.False(t, ok)
@@ -74,7 +74,7 @@ func TestCodeOf(t *testing.T) {
 		repeat.Handle(n, func(_ context.Context, how string) (string, error) { return "", handlers[how].err })
 	})
 	for how, h := range handlers {
-		_, err := repeat.Call(within(t), to, how)
+		_, err := repeat.Call(testContext(t), to, how)
 		require.Equal(t, h.want, qs.CodeOf(err), how)
 		require.Equal(t, h.want, hg.CodeOf(fmt.Errorf("wrapped: %w", err)), how)
 		require.ErrorIs(t, err, hg.ErrRemote, how)
@@ -98,7 +98,7 @@ func TestLibraryRefuses(t *testing.T) {
 		}
 		return in, nil
 	})
-	ctx, stop := context.WithCancel(within(t))
+	ctx, stop := context.WithCancel(testContext(t))
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ctx) }()
 	to := peer(t, open(t, "tcp://", qs.Config{}), srv.Addr().String())
@@ -114,28 +114,28 @@ func TestLibraryRefuses(t *testing.T) {
 		require.Equal(t, code, r.Code)
 		require.True(t, r.Refused)
 	}
-	_, err := qs.Define[string, string]("unknown").Call(within(t), to, "x")
+	_, err := qs.Define[string, string]("unknown").Call(testContext(t), to, "x")
 	refused(err, qs.ErrNoMethod)
-	for _, err = range qs.DefineStream[string, string]("unknown.stream").Call(within(t), to, "x") {
+	for _, err = range qs.DefineStream[string, string]("unknown.stream").Call(testContext(t), to, "x") {
 		require.Error(t, err)
 	}
 	refused(err, qs.ErrNoMethod)
-	_, err = qs.Define[string, string]("unknown").Go(within(t), to, "x").Wait(within(t))
+	_, err = qs.Define[string, string]("unknown").Go(testContext(t), to, "x").Wait(testContext(t))
 	refused(err, qs.ErrNoMethod)
-	_, err = repeat.Call(within(t), to, strings.Repeat("x", 2000))
+	_, err = repeat.Call(testContext(t), to, strings.Repeat("x", 2000))
 	refused(err, hg.ErrOverflow)
 
-	blocked := repeat.Go(within(t), to, "block")
+	blocked := repeat.Go(testContext(t), to, "block")
 	<-entered
 	stop()
 	for still := true; still; { // until it drains
-		if _, err = repeat.Call(within(t), to, "x"); err != nil {
+		if _, err = repeat.Call(testContext(t), to, "x"); err != nil {
 			still = false
 		}
 	}
 	refused(err, qs.ErrDraining)
 	close(block)
-	_, err = blocked.Wait(within(t))
+	_, err = blocked.Wait(testContext(t))
 	require.NoError(t, err)
 	require.NoError(t, <-done)
 }
@@ -165,7 +165,7 @@ func TestRetryCodes(t *testing.T) {
 			repeat.Handle(n, h)
 			once.Handle(n, h)
 		}
-		world(t, 1, qs.RetryPolicy{Codes: c.codes}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		runRetry(t, 1, qs.RetryPolicy{Codes: c.codes}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 			_, err := repeat.Call(ctx, to, "x")
 			require.Equal(t, c.again, err == nil, "%+v: %v", c, err)
 			ran = 0
@@ -183,7 +183,7 @@ func TestRefusedGoesElsewhere(t *testing.T) {
 	oneAtATime(t)
 	for _, pick := range []qs.Balancer{nil, qs.RoundRobin(), qs.LeastLoaded()} {
 		for seed := range uint64(5) {
-			flown(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: time.Hour})}, func(ctx context.Context, f *fleet, n *qs.Node) {
+			runFleet(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: time.Hour})}, func(ctx context.Context, f *fleet, n *qs.Node) {
 				f.refuses = map[string]error{"s0": qs.Errorf(qs.ErrExhausted, "full"), "s1": qs.Errorf(qs.ErrUnavailable, "the disk is away")}
 				to, err := n.PeerWith(ctx, qs.PeerOptions{Balancer: pick}, "sim://s0", "sim://s1", "sim://s2")
 				require.NoError(t, err)
@@ -258,7 +258,7 @@ func TestFailFast(t *testing.T) {
 			return "done", nil
 		})
 	})
-	_, err := to.Ping(within(t))
+	_, err := to.Ping(testContext(t))
 	require.NoError(t, err)
 	var all []*qs.Future[string]
 	full := func() bool {
@@ -266,18 +266,18 @@ func TestFailFast(t *testing.T) {
 		return st.NA.Queued > 0
 	}
 	for range 4 { // one is handled, two wait there, one waits here
-		all = append(all, repeat.Go(within(t), to, "x"))
+		all = append(all, repeat.Go(testContext(t), to, "x"))
 	}
-	require.NoError(t, c.HG().Wait(within(t), full))
-	_, err = repeat.Call(hg.WithNoWait(within(t)), to, "x")
+	require.NoError(t, c.HG().Wait(testContext(t), full))
+	_, err = repeat.Call(hg.WithNoWait(testContext(t)), to, "x")
 	require.ErrorIs(t, err, hg.ErrNoCredit)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	close(release)
 	for _, f := range all {
-		_, err := f.Wait(within(t))
+		_, err := f.Wait(testContext(t))
 		require.NoError(t, err)
 	}
-	_, err = repeat.Call(hg.WithNoWait(within(t)), to, "x")
+	_, err = repeat.Call(hg.WithNoWait(testContext(t)), to, "x")
 	require.NoError(t, err)
 }
 
@@ -366,11 +366,11 @@ func TestRootAuthorize(t *testing.T) {
 	_, to := pair(t, cfg, func(n *qs.Node) {
 		repeat.Handle(n, func(_ context.Context, how string) (string, error) { ran <- how; return how, nil })
 	})
-	_, err := repeat.Call(qs.WithMetadata(within(t), "token", "good"), to, "x")
+	_, err := repeat.Call(qs.WithMetadata(testContext(t), "token", "good"), to, "x")
 	require.NoError(t, err)
 	<-ran
 	for token, code := range map[string]qs.Code{"bad": qs.ErrPermission, "panic": qs.ErrPermission, "coded": qs.ErrDenied} {
-		_, err := repeat.Call(qs.WithMetadata(within(t), "token", token), to, token)
+		_, err := repeat.Call(qs.WithMetadata(testContext(t), "token", token), to, token)
 		require.ErrorIs(t, err, code, token)
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 	}
@@ -399,26 +399,26 @@ func TestMaxPeers(t *testing.T) {
 	for i := range 4 {
 		c := open(t, "tcp://", qs.Config{})
 		to := peer(t, c, s.Addr().String())
-		_, err := repeat.Call(within(t), to, "x")
+		_, err := repeat.Call(testContext(t), to, "x")
 		require.Equal(t, i < 3, err == nil, "%d: %v", i, err)
 		if i == 0 { // there is room for long inputs, too
 			for range 3 {
-				_, err := repeat.Call(within(t), to, strings.Repeat("x", 500_000))
+				_, err := repeat.Call(testContext(t), to, strings.Repeat("x", 500_000))
 				require.NoError(t, err)
 			}
 			require.EqualValues(t, 2, c.HG().Stats().Inline)
 		}
 		if i < 3 {
-			holding = append(holding, repeat.Go(within(t), to, "hold"))
+			holding = append(holding, repeat.Go(testContext(t), to, "hold"))
 			<-held
 			continue
 		}
 		close(over)
 		for _, f := range holding {
-			_, err := f.Wait(within(t))
+			_, err := f.Wait(testContext(t))
 			require.NoError(t, err)
 		}
-		for ctx := within(t); err != nil; { // until it may dial again, and a handler is done with its answer
+		for ctx := testContext(t); err != nil; { // until it may dial again, and a handler is done with its answer
 			require.NoError(t, ctx.Err())
 			_, err = repeat.Call(ctx, to, "x")
 		}

@@ -59,7 +59,7 @@ func TestHedgeHasOwnOut(t *testing.T) {
 	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{outer, qs.Hedge(5 * time.Millisecond), inner}})
 	to := peer(t, c, addrs...)
 	for range 5 {
-		got, err := repeat.Call(within(t), to, "")
+		got, err := repeat.Call(testContext(t), to, "")
 		require.NoError(t, err)
 		require.Contains(t, []string{"a!", "b!"}, got)
 	}

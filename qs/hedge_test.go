@@ -28,7 +28,7 @@ func TestHedge(t *testing.T) {
 			{qs.Retry(qs.RetryPolicy{}), qs.Hedge(delay)},
 			{qs.Hedge(delay), qs.Retry(qs.RetryPolicy{})},
 		} {
-			flown(t, seed, 3, is, func(ctx context.Context, f *fleet, n *qs.Node) {
+			runFleet(t, seed, 3, is, func(ctx context.Context, f *fleet, n *qs.Node) {
 				f.takes["s1"] = 10 * time.Second
 				to, err := n.PeerWith(ctx, qs.PeerOptions{Balancer: qs.RoundRobin()}, "sim://s0", "sim://s1", "sim://s2")
 				require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestHedgeOvertaken(t *testing.T) {
 		said := &hg.RemoteError{Code: qs.ErrCanceled, Text: "context canceled"}
 		return hghook.EndedBy(ctx, &hg.Error{Op: "forward", RPC: c.Method, Fate: qs.Ran, Err: said})
 	}
-	flown(t, 1, 2, []qs.Interceptor{qs.Hedge(10 * time.Millisecond), stopped}, func(ctx context.Context, f *fleet, n *qs.Node) {
+	runFleet(t, 1, 2, []qs.Interceptor{qs.Hedge(10 * time.Millisecond), stopped}, func(ctx context.Context, f *fleet, n *qs.Node) {
 		f.takes["s0"] = time.Minute
 		to, err := n.Peer(ctx, "sim://s0", "sim://s1")
 		require.NoError(t, err)
@@ -160,7 +160,7 @@ func TestNextHasItsOwnCall(t *testing.T) {
 	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{outer, inner}})
 	to := peer(t, c, s.Addr().String())
 	for range 20 {
-		got, err := repeat.Call(within(t), to, "x")
+		got, err := repeat.Call(testContext(t), to, "x")
 		require.NoError(t, err)
 		require.Equal(t, "x", got)
 	}
@@ -172,7 +172,7 @@ func TestNextHasItsOwnCall(t *testing.T) {
 func TestFirst(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(10) {
-		flown(t, seed, 3, nil, func(ctx context.Context, f *fleet, n *qs.Node) {
+		runFleet(t, seed, 3, nil, func(ctx context.Context, f *fleet, n *qs.Node) {
 			f.takes["s0"], f.takes["s1"], f.takes["s2"] = time.Hour, 50*time.Millisecond, time.Hour
 			var peers []qs.Peer
 			var all []*qs.Future[string]
@@ -259,7 +259,7 @@ func TestHedgeKeepsMetadata(t *testing.T) {
 		},
 		qs.Hedge(time.Millisecond),
 	}})
-	_, err = repeat.Call(within(t), peer(t, c, first.Addr().String(), second.Addr().String()), "")
+	_, err = repeat.Call(testContext(t), peer(t, c, first.Addr().String(), second.Addr().String()), "")
 	require.NoError(t, err)
 	require.Equal(t, said, seen)
 }

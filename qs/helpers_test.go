@@ -14,8 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// within returns a context that bounds a test: on a busy machine, with the race detector, some minutes.
-func within(t testing.TB) context.Context {
+// testContext returns a context that bounds a test: on a busy machine, with the race detector, some minutes.
+func testContext(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
@@ -65,7 +65,7 @@ func serverAt(t testing.TB, addr string, cfg qs.Config, register func(n *qs.Node
 
 func peer(t testing.TB, n *qs.Node, addrs ...string) qs.Peer {
 	t.Helper()
-	p, err := n.Peer(within(t), addrs...)
+	p, err := n.Peer(testContext(t), addrs...)
 	require.NoError(t, err)
 	return p
 }

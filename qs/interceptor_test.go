@@ -46,12 +46,12 @@ func TestLogCallsLevels(t *testing.T) {
 		to := peer(t, n, s.Addr().String())
 		for how, level := range map[string]string{"none": "DEBUG", "own": "INFO", "not found": "INFO", "draining": "INFO", "internal": "WARN", "no code": "WARN"} {
 			here.Reset()
-			_, _ = method.Call(within(t), to, how)
+			_, _ = method.Call(testContext(t), to, how)
 			require.Contains(t, here.String(), "level="+level, how)
 		}
 		here.Reset()
 		there.Reset()
-		ctx, cancel := context.WithCancel(within(t))
+		ctx, cancel := context.WithCancel(testContext(t))
 		go func() {
 			<-begun
 			cancel()

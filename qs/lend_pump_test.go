@@ -23,25 +23,25 @@ type mixedIn struct {
 	Fill qs.Sink
 }
 
-// A stuck is a reader and a writer that block until they are released, and count the calls that
+// A stuckStream is a reader and a writer that block until they are released, and count the calls that
 // begin.
-type stuck struct {
+type stuckStream struct {
 	begun, release chan struct{}
 }
 
-func newStuck() *stuck { return &stuck{make(chan struct{}, 10), make(chan struct{})} }
+func newStuckStream() *stuckStream { return &stuckStream{make(chan struct{}, 10), make(chan struct{})} }
 
-func (s *stuck) wait() {
+func (s *stuckStream) wait() {
 	s.begun <- struct{}{}
 	<-s.release
 }
 
-func (s *stuck) Read(b []byte) (int, error) {
+func (s *stuckStream) Read(b []byte) (int, error) {
 	s.wait()
 	return copy(b, "late"), nil
 }
 
-func (s *stuck) Write(b []byte) (int, error) {
+func (s *stuckStream) Write(b []byte) (int, error) {
 	s.wait()
 	return len(b), nil
 }
@@ -76,7 +76,7 @@ func TestBlockedStreamEndsAtDeadline(t *testing.T) {
 		which := []string{"read", "write"}[i]
 		ended, stop = make(chan struct{}), make(chan struct{})
 		close(stop)
-		from, into := newStuck(), newStuck()
+		from, into := newStuckStream(), newStuckStream()
 		fill := make([]byte, 100_000)
 		in := mixedIn{From: qs.Reader(from), Into: qs.Writer(io.Discard), Lent: qs.Bytes(make([]byte, 100_000)), Fill: qs.Buffer(fill)}
 		if which == "write" {
@@ -142,7 +142,7 @@ func TestBlockedConnIsInterrupted(t *testing.T) {
 // would read at once.
 func TestBlockedReadIsNotRepeated(t *testing.T) {
 	t.Parallel()
-	from := newStuck()
+	from := newStuckStream()
 	s := server(t, qs.Config{}, func(n *qs.Node) {
 		put.Handle(n, func(ctx context.Context, in putIn) ([]byte, error) {
 			go func() { _, _ = in.Body.Reader(ctx).Read(make([]byte, 1)) }()
@@ -158,7 +158,7 @@ func TestBlockedReadIsNotRepeated(t *testing.T) {
 		again = next(ctx)
 		return err
 	}}})
-	_, err := put.Call(within(t), peer(t, c, s.Addr().String()), putIn{"copy", qs.Reader(from)})
+	_, err := put.Call(testContext(t), peer(t, c, s.Addr().String()), putIn{"copy", qs.Reader(from)})
 	require.ErrorIs(t, err, qs.ErrUnavailable)
 	require.ErrorIs(t, again, qs.ErrInvalid)
 	require.ErrorContains(t, again, "still running")
@@ -203,23 +203,23 @@ func TestBlockedStreamInSimulator(t *testing.T) {
 	require.NoError(t, w.Run(time.Minute))
 }
 
-// A dialogue is a reader whose Read blocks until a deadline interrupts it, and which records that.
-type dialogue struct {
-	w      *sim.World
-	broken bool
-	said   []time.Time
+// A deadlineReader is a reader whose Read blocks until a deadline interrupts it, and which records that.
+type deadlineReader struct {
+	w         *sim.World
+	broken    bool
+	deadlines []time.Time
 }
 
-func (d *dialogue) Read([]byte) (int, error) {
+func (d *deadlineReader) Read([]byte) (int, error) {
 	for !d.broken {
 		d.w.Sleep(time.Millisecond)
 	}
 	return 0, os.ErrDeadlineExceeded
 }
 
-func (d *dialogue) SetReadDeadline(at time.Time) error {
+func (d *deadlineReader) SetReadDeadline(at time.Time) error {
 	d.broken = !at.IsZero()
-	d.said = append(d.said, at)
+	d.deadlines = append(d.deadlines, at)
 	return nil
 }
 
@@ -243,7 +243,7 @@ func TestBlockedReadIsInterruptedAtOnce(t *testing.T) {
 		w.Sleep(time.Millisecond)
 		to, err := n.Peer(context.Background(), "sim://server")
 		require.NoError(t, err)
-		d := &dialogue{w: w}
+		d := &deadlineReader{w: w}
 		in := putIn{"copy", qs.Reader(d)}
 		for range 2 {
 			ctx, cancel := n.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -254,25 +254,25 @@ func TestBlockedReadIsInterruptedAtOnce(t *testing.T) {
 			require.NotErrorIs(t, err, qs.ErrInvalid)
 			require.LessOrEqual(t, w.Now()-begun, 110*time.Millisecond)
 		}
-		require.Len(t, d.said, 4, "interrupted, and taken back, twice")
-		require.True(t, d.said[3].IsZero())
-		quick := &unblocked{dialogue: d}
+		require.Len(t, d.deadlines, 4, "interrupted, and taken back, twice")
+		require.True(t, d.deadlines[3].IsZero())
+		quick := &unblockedReader{deadlineReader: d}
 		_, err = put.Call(context.Background(), to, putIn{"some", qs.Reader(quick)})
 		require.NoError(t, err)
-		require.Len(t, d.said, 4, "no Read was under way")
+		require.Len(t, d.deadlines, 4, "no Read was under way")
 	})
 	require.NoError(t, w.Run(time.Minute))
 }
 
-// An unblocked is a dialogue whose Read does not block.
-type unblocked struct{ *dialogue }
+// An unblockedReader is a dialogue whose Read does not block.
+type unblockedReader struct{ *deadlineReader }
 
-func (*unblocked) Read(b []byte) (int, error) { return len(b), nil }
+func (*unblockedReader) Read(b []byte) (int, error) { return len(b), nil }
 
 // A halfConn reads and writes by itself, and takes its deadlines from a net.Conn that is nil: they panic.
 type halfConn struct {
 	net.Conn
-	s *stuck
+	s *stuckStream
 }
 
 func (c halfConn) Read(b []byte) (int, error)  { return c.s.Read(b) }
@@ -293,16 +293,16 @@ func TestDeadlineOfReaderPanics(t *testing.T) {
 			return 0, nil
 		})
 	})
-	c := open(t, "tcp://", silent())
+	c := open(t, "tcp://", quietConfig())
 	to := peer(t, c, s.Addr().String())
 	for _, which := range []string{"read", "write"} {
-		end := newStuck()
+		end := newStuckStream()
 		lent := make([]byte, 1000)
 		in := mixedIn{From: qs.Reader(halfConn{s: end}), Lent: qs.Bytes(lent), Fill: qs.Buffer(lent)}
 		if which == "write" {
 			in.From, in.Into = qs.Source{}, qs.Writer(halfConn{s: end})
 		}
-		ctx, cancel := context.WithCancel(within(t))
+		ctx, cancel := context.WithCancel(testContext(t))
 		go func() { <-end.begun; cancel() }()
 		_, err := mixed.Call(ctx, to, in)
 		require.ErrorIs(t, err, qs.ErrCanceled, which)

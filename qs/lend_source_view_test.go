@@ -39,7 +39,7 @@ func TestSourceView(t *testing.T) {
 			}
 			mem, err := bulk.Alloc(3 << 20)
 			require.NoError(t, err)
-			copy(mem, noise(5, 3<<20))
+			copy(mem, randomBytes(5, 3<<20))
 			var kept *bulk.View
 			begun, over := make(chan struct{}), make(chan struct{})
 			verdict := make(chan error, 1)
@@ -69,8 +69,8 @@ func TestSourceView(t *testing.T) {
 			}})
 			to := peer(t, c, s.Addr().String())
 			shared := false
-			for _, b := range [][]byte{mem, mem, mem[1:], noise(6, 100_000), mem[:10], {}} {
-				out, err := look.Call(within(t), to, lookIn{Body: qs.Bytes(b)})
+			for _, b := range [][]byte{mem, mem, mem[1:], randomBytes(6, 100_000), mem[:10], {}} {
+				out, err := look.Call(testContext(t), to, lookIn{Body: qs.Bytes(b)})
 				require.NoError(t, err)
 				require.Equal(t, sha256.Sum256(b), out.Hash)
 				shared = shared || out.Shared
@@ -80,21 +80,21 @@ func TestSourceView(t *testing.T) {
 				require.Nil(t, kept.Bytes(), "it ends with the handler")
 			}
 			for at[0] == 's' && !shared { // the first time it is mapped meanwhile
-				out, err := look.Call(within(t), to, lookIn{Body: qs.Bytes(mem)})
+				out, err := look.Call(testContext(t), to, lookIn{Body: qs.Bytes(mem)})
 				require.NoError(t, err)
 				shared = out.Shared
 			}
 			require.Equal(t, at[0] == 's', shared)
-			_, err = look.Call(within(t), to, lookIn{Body: qs.Reader(strings.NewReader("stream"))})
+			_, err = look.Call(testContext(t), to, lookIn{Body: qs.Reader(strings.NewReader("stream"))})
 			require.Error(t, err)
-			_, err = qs.Bytes(mem).View(within(t))
+			_, err = qs.Bytes(mem).View(testContext(t))
 			require.ErrorIs(t, err, na.ErrUnsupported, "at the caller")
-			none, err := (qs.Source{}).View(within(t))
+			none, err := (qs.Source{}).View(testContext(t))
 			require.NoError(t, err)
 			require.Empty(t, none.Bytes())
 			require.NoError(t, none.Close())
 
-			ctx, cancel := context.WithCancel(within(t))
+			ctx, cancel := context.WithCancel(testContext(t))
 			go func() {
 				<-begun
 				cancel()

@@ -65,7 +65,7 @@ func TestStreamTickets(t *testing.T) {
 		require.NoError(t, h.SetMeta(meta))
 		in, err := codec.Msgpack.Append(nil, v.in)
 		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(within(t))
+		ctx, cancel := context.WithCancel(testContext(t))
 		if v.runs {
 			require.NoError(t, h.ForwardRaw(in, func(*hg.Handle, error) {}))
 			_, err = h.Stream(0).WriteContext(ctx, []byte("some"))
@@ -109,18 +109,18 @@ func TestMostStreams(t *testing.T) {
 	var into bytes.Buffer
 	src := func(i byte) qs.Source { return qs.Reader(bytes.NewReader(bytes.Repeat([]byte{i}, each))) }
 	in := many{src(0), src(1), src(2), src(3), src(4), src(5), src(6), src(7), src(8), src(9), src(10), src(11), src(12), src(13), qs.Writer(&into), qs.Sink{}}
-	got, err := m.Call(within(t), to, in)
+	got, err := m.Call(testContext(t), to, in)
 	require.NoError(t, err)
 	require.Equal(t, 14*each, got)
 	for i := range 14 {
 		require.Equal(t, bytes.Repeat([]byte{byte(13 - i)}, each), into.Next(each))
 	}
 	in = many{src(0), src(1), src(2), src(3), src(4), src(5), src(6), src(7), src(8), src(9), src(10), src(11), src(12), src(13), qs.Writer(&into), qs.Writer(io.Discard)}
-	_, err = m.Call(within(t), to, in)
+	_, err = m.Call(testContext(t), to, in)
 	require.ErrorIs(t, err, qs.ErrInvalid)
 	require.ErrorContains(t, err, "more than 15 Readers and Writers")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	in.More = qs.Sink{}
-	_, err = m.Call(within(t), to, in)
+	_, err = m.Call(testContext(t), to, in)
 	require.NoError(t, err, "a call that was refused has used nothing")
 }

@@ -71,7 +71,7 @@ type (
 		Key string
 		To  qs.Sink
 	}
-	keyTo struct {
+	keyInto struct {
 		Key  string
 		Into qs.Sink
 	}
@@ -81,7 +81,7 @@ type (
 	}
 	twoSinks struct{ A, B qs.Sink }
 	sinksTwo struct{ B, A qs.Sink }
-	saw      struct{ Saw string }
+	sawText  struct{ Saw string }
 	sawMore  struct {
 		Saw  string
 		More int
@@ -174,7 +174,7 @@ func oneWay[In any](in In) definition {
 // to be sent is lost without an error.
 func TestDisagreements(t *testing.T) {
 	t.Parallel()
-	text := func(s string) saw { return saw{s} }
+	text := func(s string) sawText { return sawText{s} }
 	more := func(s string) sawMore { return sawMore{s, 7} }
 	number := func(s string) sawNumber { return sawNumber{len(s)} }
 	str := func(s string) string { return s }
@@ -193,22 +193,22 @@ func TestDisagreements(t *testing.T) {
 		ran            bool   // which the handler has made, or its output
 	}{
 		// Fields.
-		{"the same", method(keyOnly{"k"}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
+		{"the same", method(keyOnly{"k"}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
 		{"a field more at the client", method(keyCount{"k", 1}, text, nil), method(nothing, text, nil), nil, `Count of qs_test.keyOnly: unknown field`, false},
-		{"a field more at the client, which is zero", method(keyCount{"k", 0}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
-		{"a field more at the server", method(keyOnly{"k"}, text, nil), method(keyCount{}, text, nil), saw{"{Key:k Count:0}"}, "", true},
+		{"a field more at the client, which is zero", method(keyCount{"k", 0}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
+		{"a field more at the server", method(keyOnly{"k"}, text, nil), method(keyCount{}, text, nil), sawText{"{Key:k Count:0}"}, "", true},
 		{"a field with another name", method(keyName{"k"}, text, nil), method(nothing, text, nil), nil, `Name of qs_test.keyOnly: unknown field`, false},
 		{"a field of another type", method(keyOnly{"k"}, text, nil), method(keyNumber{}, text, nil), nil, `decode into \*qs_test.keyNumber: Key: .*(invalid|unexpected) code`, false},
 		{"a field of another type, back", method(keyNumber{7}, text, nil), method(nothing, text, nil), nil, `decode into \*qs_test.keyOnly: Key: .*(invalid|unexpected) code`, false},
-		{"a smaller integer that fits", method(struct{ N int64 }{7}, text, nil), method(struct{ N int8 }{}, text, nil), saw{"{N:7}"}, "", true},
+		{"a smaller integer that fits", method(struct{ N int64 }{7}, text, nil), method(struct{ N int8 }{}, text, nil), sawText{"{N:7}"}, "", true},
 		{"a smaller integer", method(struct{ N int64 }{300}, text, nil), method(struct{ N int8 }{}, text, nil), nil, "N: .*300 into int8: the integer does not fit", false},
 		{"an integer without sign", method(struct{ In []int64 }{[]int64{-1}}, text, nil), method(struct{ In []uint64 }{}, text, nil), nil, "In: .*-1 into uint64: the integer does not fit", false},
 		{"an integer with a sign", method(uint64(1<<63), text, nil), method(int64(0), text, nil), nil, "9223372036854775808 into int64", false},
 		{"a float for an integer", method(1.5, text, nil), method(0, text, nil), nil, "decode into .*int: .*invalid code", false},
 		{"a string for a struct", method("k", text, nil), method(nothing, text, nil), nil, `decode into \*qs_test.keyOnly: .*(invalid|unexpected) code`, false},
 		{"a struct for a string", method(keyOnly{"k"}, text, nil), method("", text, nil), nil, `decode into \*string: .*(invalid|unexpected) code`, false},
-		{"no input, for some", method(struct{}{}, text, nil), method(nothing, text, nil), saw{"{Key:}"}, "", true},
-		{"an output with more fields", method(keyOnly{"k"}, text, nil), method(nothing, more, nil), saw{"{Key:k}"}, "", true},
+		{"no input, for some", method(struct{}{}, text, nil), method(nothing, text, nil), sawText{"{Key:}"}, "", true},
+		{"an output with more fields", method(keyOnly{"k"}, text, nil), method(nothing, more, nil), sawText{"{Key:k}"}, "", true},
 		{"an output with fewer fields", method(keyOnly{"k"}, more, nil), method(nothing, text, nil), nil, `More of qs_test.sawMore: missing field`, true},
 		{"an integer for a float", method(int64(1<<53+1), text, nil), method(0.0, text, nil), nil, "9007199254740993 into float64: the integer does not fit", false},
 		{"an output of another type", method(keyOnly{"k"}, number, nil), method(nothing, text, nil), nil, `decode into \*qs_test.sawNumber: Saw: .*(invalid|unexpected) code`, true},
@@ -216,10 +216,10 @@ func TestDisagreements(t *testing.T) {
 		{"an output that is a struct", method(keyOnly{"k"}, str, nil), method(nothing, text, nil), nil, `decode into \*string: .*(invalid|unexpected) code`, true},
 
 		// Sources.
-		{"a Source", method(keySource{"k", lent()}, text, nil), method(keySource{}, text, nil), saw{`k, "lent"`}, "", true},
+		{"a Source", method(keySource{"k", lent()}, text, nil), method(keySource{}, text, nil), sawText{`k, "lent"`}, "", true},
 		{"a Source more at the client, which lends", method(keySource{"k", lent()}, text, nil), method(nothing, text, nil), nil, `lends "Body", which does not arrive: .* has no Source`, false},
-		{"a Source more at the client, which is zero", method(keySource{Key: "k"}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
-		{"a Source more at the server", method(keyOnly{"k"}, text, nil), method(keySource{}, text, nil), saw{`k, ""`}, "", true},
+		{"a Source more at the client, which is zero", method(keySource{Key: "k"}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
+		{"a Source more at the server", method(keyOnly{"k"}, text, nil), method(keySource{}, text, nil), sawText{`k, ""`}, "", true},
 		{"a Source with another name", method(keyData{"k", lent()}, text, nil), method(keySource{}, text, nil), nil, `lends "Data", which does not arrive: .* has Body`, false},
 		{"a Sink for a Source", method(keySwap{"k", qs.Buffer(room)}, text, nil), method(keySource{}, text, nil), nil, `Body: .*lends a Sink in a field that is a Source`, false},
 		{"a Source for a Sink", method(keySource{"k", lent()}, text, nil), method(keySwap{}, text, nil), nil, `Body: .*lends a Source in a field that is a Sink`, false},
@@ -230,13 +230,13 @@ func TestDisagreements(t *testing.T) {
 		{"bytes for a Source", method(struct{ Body []byte }{[]byte("abcdefgh")}, text, nil), method(keySource{}, text, nil), nil, `not a Source: both sides need the same type`, false},
 
 		// Sinks.
-		{"a Sink", method(keySink{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), saw{"k"}, "", true},
+		{"a Sink", method(keySink{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), sawText{"k"}, "", true},
 		{"a Sink more at the client, which lends", method(keySink{"k", qs.Buffer(room)}, text, nil), method(nothing, text, nil), nil, `lends "To", which does not arrive: .* has no Source`, false},
-		{"a Sink more at the client, which is zero", method(keySink{Key: "k"}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
-		{"a Sink more at the server, not used", method(keyOnly{"do not write"}, text, nil), method(keySink{}, text, nil), saw{"do not write"}, "", true},
+		{"a Sink more at the client, which is zero", method(keySink{Key: "k"}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
+		{"a Sink more at the server, not used", method(keyOnly{"do not write"}, text, nil), method(keySink{}, text, nil), sawText{"do not write"}, "", true},
 		{"a Sink more at the server, used", method(keyOnly{"k"}, text, nil), method(keySink{}, text, nil), nil, `the caller has to lend room`, true},
-		{"a Sink with another name", method(keyTo{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), nil, `lends "Into", which does not arrive: .* has To`, false},
-		{"Sinks in another order", method(twoSinks{sa, sb}, text, nil), method(sinksTwo{}, text, nil), saw{"two"}, "", true},
+		{"a Sink with another name", method(keyInto{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), nil, `lends "Into", which does not arrive: .* has To`, false},
+		{"Sinks in another order", method(twoSinks{sa, sb}, text, nil), method(sinksTwo{}, text, nil), sawText{"two"}, "", true},
 		{"one of two Sinks", method(twoSinks{B: qs.Buffer(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller has to lend room", true},
 
 		// Kinds.
@@ -250,28 +250,28 @@ func TestDisagreements(t *testing.T) {
 		{"a one-way method, of a stream", stream(keyOnly{"k"}, text, nil), oneWay(nothing), nil, "is one-way at one side only", false},
 
 		// Items.
-		{"a stream", stream(keyOnly{"k"}, text, nil), stream(nothing, text, nil), []saw{{"{Key:k}"}}, "", true},
-		{"items with more fields", stream(keyOnly{"k"}, text, nil), stream(nothing, more, nil), []saw{{"{Key:k}"}}, "", true},
+		{"a stream", stream(keyOnly{"k"}, text, nil), stream(nothing, text, nil), []sawText{{"{Key:k}"}}, "", true},
+		{"items with more fields", stream(keyOnly{"k"}, text, nil), stream(nothing, more, nil), []sawText{{"{Key:k}"}}, "", true},
 		{"items of another type", stream(keyOnly{"k"}, number, nil), stream(nothing, text, nil), nil, `decode into \*qs_test.sawNumber: Saw: .*(invalid|unexpected) code`, true},
 		{"items that are strings", stream(keyOnly{"k"}, text, nil), stream(nothing, str, nil), nil, `decode into \*qs_test.saw: .*(invalid|unexpected) code`, true},
-		{"a stream with a Source", stream(keySource{"k", lent()}, text, nil), stream(keySource{}, text, nil), []saw{{`k, "lent"`}}, "", true},
+		{"a stream with a Source", stream(keySource{"k", lent()}, text, nil), stream(keySource{}, text, nil), []sawText{{`k, "lent"`}}, "", true},
 		{"a stream with a Source more at the client", stream(keySource{"k", lent()}, text, nil), stream(nothing, text, nil), nil, `lends "Body", which does not arrive`, false},
-		{"a stream with a Source more at the server", stream(keyOnly{"k"}, text, nil), stream(keySource{}, text, nil), []saw{{`k, ""`}}, "", true},
+		{"a stream with a Source more at the server", stream(keyOnly{"k"}, text, nil), stream(keySource{}, text, nil), []sawText{{`k, ""`}}, "", true},
 
 		// Codecs.
 		{"raw", method([]byte("k"), raw, codec.Raw), method([]byte{}, raw, codec.Raw), []byte("[107]"), "", true},
 		{"raw for msgpack", method([]byte("\xa1k"), str, codec.Raw), method("", str, nil), nil, "encoded with codec raw, decoded with msgpack", false},
 		{"msgpack for raw", method("k", str, nil), method([]byte{}, raw, codec.Raw), nil, "encoded with codec msgpack, decoded with raw", false},
-		{"JSON", method(keyOnly{"k"}, text, j), method(nothing, text, j), saw{"{Key:k}"}, "", true},
+		{"JSON", method(keyOnly{"k"}, text, j), method(nothing, text, j), sawText{"{Key:k}"}, "", true},
 		{"JSON for msgpack", method(keyOnly{"k"}, text, j), method(nothing, text, nil), nil, "encoded with codec 200, decoded with msgpack", false},
 		{"msgpack for JSON", method(keyOnly{"k"}, text, nil), method(nothing, text, j), nil, "encoded with codec msgpack, decoded with json", false},
-		{"a stream in JSON", stream(keyOnly{"k"}, text, j), stream(nothing, text, j), []saw{{"{Key:k}"}}, "", true},
+		{"a stream in JSON", stream(keyOnly{"k"}, text, j), stream(nothing, text, j), []sawText{{"{Key:k}"}}, "", true},
 		{"a stream in JSON for msgpack", stream(keyOnly{"k"}, text, j), stream(nothing, text, nil), nil, "encoded with codec 200, decoded with msgpack", false},
 		{"a Source in JSON", method(keySource{"k", lent()}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
 		{"a From in JSON", method(keySource{"k", qs.Reader(strings.NewReader("x"))}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
 		{"a Sink in JSON", method(keySink{"k", qs.Buffer(room)}, text, j), method(keySink{}, text, j), nil, "codec json does not encode To of .*keySink", false},
 		{"a stream with a Source in JSON", stream(keySource{"k", lent()}, text, j), stream(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
-		{"a zero Source in JSON", method(keySource{Key: "k"}, text, j), method(keySource{}, text, j), saw{`k, ""`}, "", true},
+		{"a zero Source in JSON", method(keySource{Key: "k"}, text, j), method(keySource{}, text, j), sawText{`k, ""`}, "", true},
 		{"a decoder that leaves a Source out", method(keySource{"k", lent()}, text, d), method(keySource{}, text, d), nil, `lends "Body", which does not arrive`, false},
 	} {
 		t.Run(row.what, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestDisagreements(t *testing.T) {
 			ran := make(chan struct{}, 1)
 			s := server(t, qs.Config{}, func(n *qs.Node) { row.server.serve(n, name, func() { ran <- struct{}{} }) })
 			c := open(t, "tcp://", qs.Config{})
-			out, err := row.client.call(within(t), peer(t, c, s.Addr().String()), name)
+			out, err := row.client.call(testContext(t), peer(t, c, s.Addr().String()), name)
 			if row.err != "" {
 				require.Error(t, err, "got %+v", out)
 				require.Regexp(t, row.err, err.Error())
@@ -314,9 +314,9 @@ func TestTwoDefinitions(t *testing.T) {
 	})
 	c := open(t, "tcp://", qs.Config{})
 	to := peer(t, c, s.Addr().String())
-	_, err := packed.Call(within(t), to, []byte("in"))
+	_, err := packed.Call(testContext(t), to, []byte("in"))
 	require.NoError(t, err)
-	_, err = raw.Call(within(t), to, []byte("in"))
+	_, err = raw.Call(testContext(t), to, []byte("in"))
 	refused := func(err error, was string) {
 		t.Helper()
 		require.ErrorIs(t, err, qs.ErrInvalid)
@@ -324,15 +324,15 @@ func TestTwoDefinitions(t *testing.T) {
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 	}
 	refused(err, "a method in codec raw (1)")
-	refused(qs.DefineOneWay[[]byte]("two/definitions").Send(within(t), to, nil), "a one-way method in codec msgpack (2)")
-	for _, err := range qs.DefineStream[[]byte, []byte]("two/definitions").Call(within(t), to, nil) {
+	refused(qs.DefineOneWay[[]byte]("two/definitions").Send(testContext(t), to, nil), "a one-way method in codec msgpack (2)")
+	for _, err := range qs.DefineStream[[]byte, []byte]("two/definitions").Call(testContext(t), to, nil) {
 		refused(err, "a stream in codec msgpack (2)")
 	}
-	_, err = same.Call(within(t), to, struct{ Body qs.Source }{qs.Bytes([]byte("in"))})
+	_, err = same.Call(testContext(t), to, struct{ Body qs.Source }{qs.Bytes([]byte("in"))})
 	require.ErrorContains(t, err, "target: hg: input of two/definitions", "other types alone are a matter of the target")
 	_, err = c.HG().Class().Register("two/below", nil)
 	require.NoError(t, err)
-	_, err = qs.Define[struct{ Body qs.Source }, []byte]("two/below").Call(within(t), to, struct{ Body qs.Source }{qs.Bytes([]byte("in"))})
+	_, err = qs.Define[struct{ Body qs.Source }, []byte]("two/below").Call(testContext(t), to, struct{ Body qs.Source }{qs.Bytes([]byte("in"))})
 	require.ErrorContains(t, err, "registered two/below with package hg too")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
@@ -379,7 +379,7 @@ func TestOmitEmptySource(t *testing.T) {
 		})
 	})
 	for _, want := range []string{"", "lent"} {
-		got, err := m.Call(within(t), to, in{qs.Bytes([]byte(want))})
+		got, err := m.Call(testContext(t), to, in{qs.Bytes([]byte(want))})
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}

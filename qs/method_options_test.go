@@ -69,13 +69,13 @@ func TestMethodWithoutQueue(t *testing.T) {
 			return in, nil
 		})
 	})
-	first := m.Go(within(t), to, 1)
+	first := m.Go(testContext(t), to, 1)
 	<-at
-	_, err := m.Call(within(t), to, 2)
+	_, err := m.Call(testContext(t), to, 2)
 	require.ErrorIs(t, err, qs.ErrExhausted)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	close(leave)
-	out, err := first.Wait(within(t))
+	out, err := first.Wait(testContext(t))
 	require.NoError(t, err)
 	require.Equal(t, 1, out)
 	require.Equal(t, int32(1), active.Load())
@@ -207,23 +207,23 @@ func TestInterceptorOfMethod(t *testing.T) {
 		n := open(t, "tcp://", qs.Config{ClientInterceptors: c.node})
 		to := peer(t, n, s.Addr().String())
 		ran, order = 0, nil
-		out, err := wrapped.Call(within(t), to, 5)
+		out, err := wrapped.Call(testContext(t), to, 5)
 		require.NoError(t, err)
 		require.Equal(t, 5, out)
 		require.Equal(t, c.want, order)
 		ran, order = 0, nil
-		_, err = plain.Call(within(t), to, 5)
+		_, err = plain.Call(testContext(t), to, 5)
 		require.ErrorIs(t, err, qs.ErrUnavailable)
 		require.Len(t, order, len(c.node))
 	}
 	n := open(t, "tcp://", qs.Config{})
 	to := peer(t, n, s.Addr().String())
 	order = nil
-	for item, err := range rows.Call(within(t), to, 7) {
+	for item, err := range rows.Call(testContext(t), to, 7) {
 		require.NoError(t, err)
 		require.Equal(t, 7, item)
 	}
-	require.NoError(t, sent.Send(within(t), to, 8))
+	require.NoError(t, sent.Send(testContext(t), to, 8))
 	require.Equal(t, 8, <-got)
 	require.Equal(t, []string{"stream 1", "one-way 1"}, order)
 }
@@ -242,7 +242,7 @@ func TestBudgetOfNode(t *testing.T) {
 	for range 3 {
 		n := open(t, "tcp://", qs.Config{})
 		ran = 0
-		_, err := m.Call(within(t), peer(t, n, s.Addr().String()), 1)
+		_, err := m.Call(testContext(t), peer(t, n, s.Addr().String()), 1)
 		require.ErrorContains(t, err, "RetryPolicy.BudgetRatio")
 		require.Equal(t, 12, ran, "the first, 10, and a tenth of the first")
 	}
@@ -261,7 +261,7 @@ func TestRetryOfMethodAndNode(t *testing.T) {
 		n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{
 			qs.LogCalls(slog.New(slog.DiscardHandler)), qs.Retry(qs.RetryPolicy{Attempts: attempts.node, Backoff: -1}),
 		}})
-		_, err := m.Call(within(t), peer(t, n, s.Addr().String()), 1)
+		_, err := m.Call(testContext(t), peer(t, n, s.Addr().String()), 1)
 		require.ErrorIs(t, err, qs.ErrUnavailable)
 		require.Equal(t, attempts.method, ran)
 		require.Equal(t, 1, strings.Count(err.Error(), "(attempt "), err.Error())
@@ -280,6 +280,6 @@ func TestLogCallsWithoutPeer(t *testing.T) {
 		qs.LogCalls(slog.New(slog.DiscardHandler)),
 	}})
 	s := server(t, qs.Config{}, func(*qs.Node) {})
-	_, err := qs.Define[int, int]("options/nobody").Call(within(t), peer(t, n, s.Addr().String()), 1)
+	_, err := qs.Define[int, int]("options/nobody").Call(testContext(t), peer(t, n, s.Addr().String()), 1)
 	require.ErrorIs(t, err, qs.ErrInvalid)
 }

@@ -42,7 +42,7 @@ func TestCall(t *testing.T) {
 		})
 		note.Handle(n, func(_ context.Context, s string) { heard <- s })
 	})
-	ctx := within(t)
+	ctx := testContext(t)
 	got, err := double.Call(ctx, to, point{1, 21})
 	require.NoError(t, err)
 	require.Equal(t, point{2, 42}, got)
@@ -95,7 +95,7 @@ func TestCallInto(t *testing.T) {
 	var out []byte
 	for _, n := range []int{200, 300_000, 100, 0, 300_000} {
 		before := out
-		require.NoError(t, several.CallInto(within(t), to, n, &out))
+		require.NoError(t, several.CallInto(testContext(t), to, n, &out))
 		require.True(t, bytes.Equal(bytes.Repeat([]byte{byte(n)}, n), out))
 		if before != nil && cap(before) >= n {
 			require.Same(t, &before[:1][0], &out[:1][0])
@@ -110,7 +110,7 @@ func TestBadInput(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) { panic("it ran") })
 	})
-	_, err := other.Call(within(t), to, "no point")
+	_, err := other.Call(testContext(t), to, "no point")
 	require.ErrorIs(t, err, qs.ErrBadInput)
 	require.ErrorIs(t, err, qs.ErrRefused)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
@@ -174,7 +174,7 @@ func TestPanicAndSilence(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		upper.Handle(n, func(context.Context, string) (string, error) { panic("a secret") })
 	})
-	_, err := upper.Call(within(t), to, "x")
+	_, err := upper.Call(testContext(t), to, "x")
 	require.ErrorIs(t, err, hg.ErrPanic)
 	require.NotContains(t, err.Error(), "secret")
 }
@@ -230,7 +230,7 @@ func TestWorkers(t *testing.T) {
 			}
 		})
 	})
-	ctx := within(t)
+	ctx := testContext(t)
 	var fs []*qs.Future[int]
 	for i := range n {
 		fs = append(fs, meet.Go(ctx, to, i))
@@ -299,7 +299,7 @@ func TestHandlerFailsWithSuccess(t *testing.T) {
 		_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 			double.Handle(n, func(context.Context, point) (point, error) { return point{}, err })
 		})
-		_, err := double.Call(within(t), to, point{})
+		_, err := double.Call(testContext(t), to, point{})
 		require.ErrorIs(t, err, hg.ErrHandler)
 		require.ErrorContains(t, err, says)
 		require.Equal(t, qs.Ran, qs.FateOf(err))

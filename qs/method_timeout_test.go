@@ -24,7 +24,7 @@ func TestMethodTimeout(t *testing.T) {
 		items := qs.DefineStream[struct{}, []byte]("timeout/items", qs.Timeout(limit))
 		load := qs.DefineUpload[struct{}, int, int]("timeout/load", qs.Timeout(limit))
 		deadlines := make(chan bool, 1)
-		s := serverAt(t, addr, silent(), func(n *qs.Node) {
+		s := serverAt(t, addr, quietConfig(), func(n *qs.Node) {
 			wait.Handle(n, func(ctx context.Context, how string) (string, error) {
 				if how == "at once" {
 					_, ok := ctx.Deadline()
@@ -114,7 +114,7 @@ func TestMethodTimeout(t *testing.T) {
 func TestMethodTimeoutAndDeadline(t *testing.T) {
 	t.Parallel()
 	wait := qs.Define[struct{}, struct{}]("timeout/hour", qs.Timeout(time.Hour))
-	_, to := pair(t, silent(), func(n *qs.Node) {
+	_, to := pair(t, quietConfig(), func(n *qs.Node) {
 		wait.Handle(n, func(ctx context.Context, _ struct{}) (struct{}, error) {
 			<-ctx.Done()
 			return struct{}{}, ctx.Err()
@@ -133,7 +133,7 @@ func TestMethodTimeoutInQueue(t *testing.T) {
 	t.Parallel()
 	wait := qs.Define[struct{}, struct{}]("timeout/queue", qs.Timeout(50*time.Millisecond), qs.MaxConcurrent(1))
 	leave, at := make(chan struct{}), make(chan struct{}, 1)
-	_, to := pair(t, silent(), func(n *qs.Node) {
+	_, to := pair(t, quietConfig(), func(n *qs.Node) {
 		wait.Handle(n, func(context.Context, struct{}) (struct{}, error) {
 			at <- struct{}{}
 			<-leave
@@ -157,12 +157,12 @@ func TestMethodTimeoutInQueue(t *testing.T) {
 func TestMethodTimeoutOfAnother(t *testing.T) {
 	t.Parallel()
 	outer := qs.Define[struct{}, struct{}]("timeout/outer", qs.Timeout(time.Hour))
-	_, to := pair(t, silent(), func(n *qs.Node) {
+	_, to := pair(t, quietConfig(), func(n *qs.Node) {
 		outer.Handle(n, func(context.Context, struct{}) (struct{}, error) {
 			return struct{}{}, errors.Join(context.DeadlineExceeded, hg.ErrTimeout)
 		})
 	})
-	_, err := outer.Call(within(t), to, struct{}{})
+	_, err := outer.Call(testContext(t), to, struct{}{})
 	require.ErrorIs(t, err, hg.ErrRemote)
 	require.NotErrorIs(t, err, qs.ErrTimeout)
 	require.Panics(t, func() { qs.Timeout(-1) })

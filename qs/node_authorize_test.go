@@ -37,23 +37,23 @@ func TestAuthorizeByName(t *testing.T) {
 			c := open(t, scheme+"://", cfg)
 			to := peer(t, c, s.Addr().String())
 			n := 0
-			for _, err := range rows.Call(within(t), to, rowsIn{N: 2000, Size: 1000}) {
+			for _, err := range rows.Call(testContext(t), to, rowsIn{N: 2000, Size: 1000}) {
 				require.NoError(t, err)
 				n++
 			}
 			require.Equal(t, 2000, n)
-			data := noise(7, 9<<20)
-			got, err := put.Call(within(t), to, putIn{"copy", qs.Reader(bytes.NewReader(data))})
+			data := randomBytes(7, 9<<20)
+			got, err := put.Call(testContext(t), to, putIn{"copy", qs.Reader(bytes.NewReader(data))})
 			require.NoError(t, err)
 			require.Equal(t, hashOf(data), got)
 			var into bytes.Buffer
-			_, err = get.Call(within(t), to, getIn{"copy", len(data), qs.Writer(&into)})
+			_, err = get.Call(testContext(t), to, getIn{"copy", len(data), qs.Writer(&into)})
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(data, into.Bytes()))
 			h, err := c.HG().Create(s.Addr(), hg.HashName(hg.HealthRPC))
 			require.NoError(t, err)
 			defer h.Close()
-			_, err = h.CallRaw(within(t), nil)
+			_, err = h.CallRaw(testContext(t), nil)
 			require.ErrorIs(t, err, qs.ErrDenied)
 		})
 	}
@@ -93,26 +93,26 @@ func TestAuthorizeBlocks(t *testing.T) {
 	b := open(t, "tcp://", qs.Config{})
 	pb := peer(t, b, srv.Addr().String())
 	held := make(chan error, 4)
-	go func() { held <- callHG(within(t), a, pa, hg.PingRPC) }()
-	go func() { _, err := inline.Call(within(t), pa, 1); held <- err }()
-	go func() { _, err := plain.Call(within(t), pa, 1); held <- err }()
+	go func() { held <- callHG(testContext(t), a, pa, hg.PingRPC) }()
+	go func() { _, err := inline.Call(testContext(t), pa, 1); held <- err }()
+	go func() { _, err := plain.Call(testContext(t), pa, 1); held <- err }()
 	for range 3 {
 		<-blocked
 	}
 	for i := range 20 {
 		for _, m := range []*qs.Method[int, int]{inline, plain} {
-			got, err := m.Call(within(t), pb, i)
+			got, err := m.Call(testContext(t), pb, i)
 			require.NoError(t, err)
 			require.Equal(t, i, got)
 		}
-		_, err := pb.Ping(within(t))
+		_, err := pb.Ping(testContext(t))
 		require.NoError(t, err)
-		require.NoError(t, callHG(within(t), b, pb, hg.PingRPC))
+		require.NoError(t, callHG(testContext(t), b, pb, hg.PingRPC))
 	}
-	_, err := pa.Ping(within(t))
+	_, err := pa.Ping(testContext(t))
 	require.NoError(t, err, "of whom a request is blocked")
 	n := 0
-	for _, err := range counts.Call(within(t), pb, 1000) {
+	for _, err := range counts.Call(testContext(t), pb, 1000) {
 		require.NoError(t, err)
 		n++
 	}
@@ -141,13 +141,13 @@ func TestAuthorizeHealthBesideWorkers(t *testing.T) {
 	to := peer(t, a, srv.Addr().String())
 	ended := make(chan error, 4)
 	for range 4 {
-		go func() { _, err := busy.Call(within(t), to, 1); ended <- err }()
+		go func() { _, err := busy.Call(testContext(t), to, 1); ended <- err }()
 	}
 	<-at
 	<-at
 	for _, rpc := range []string{hg.PingRPC, hg.HealthRPC} {
 		for range 3 {
-			require.NoError(t, callHG(within(t), a, to, rpc))
+			require.NoError(t, callHG(testContext(t), a, to, rpc))
 		}
 	}
 	close(free)

@@ -25,8 +25,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// besides returns a function that gives a configuration shared memory in a directory of the test.
-func besides(t *testing.T) func(qs.Config) qs.Config {
+// withSharedMemory returns a function that gives a configuration shared memory in a directory of the test.
+func withSharedMemory(t *testing.T) func(qs.Config) qs.Config {
 	dir, err := os.MkdirTemp("", "sm") // short: it is part of the address of a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
@@ -38,8 +38,8 @@ func besides(t *testing.T) func(qs.Config) qs.Config {
 
 var seen = qs.Define[struct{}, [3]string]("beside/seen")
 
-// tellSeen answers with the transport of the caller, the reason, and its verified name.
-func tellSeen(n *qs.Node) {
+// serveSeen answers with the transport of the caller, the reason, and its verified name.
+func serveSeen(n *qs.Node) {
 	seen.Handle(n, func(ctx context.Context, _ struct{}) ([3]string, error) {
 		who := qs.CallerFrom(ctx)
 		return [3]string{who.Transport, who.Why, who.Name}, nil
@@ -51,7 +51,7 @@ func tellSeen(n *qs.Node) {
 func TestBeside(t *testing.T) {
 	t.Parallel()
 	cert := testcert.New()
-	secret := both(cert)
+	secret := trustingConfig(cert)
 	for name, c := range map[string]struct {
 		target, origin qs.Config
 		own, first     string // opened by the origin, and the scheme of its address
@@ -69,17 +69,17 @@ func TestBeside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			beside := besides(t)
+			beside := withSharedMemory(t)
 			if c.first == "" {
 				c.first = "tcp"
 			}
-			s := serverAt(t, c.first+"://127.0.0.1:0,sm://", beside(c.target), tellSeen)
+			s := serverAt(t, c.first+"://127.0.0.1:0,sm://", beside(c.target), serveSeen)
 			if strings.Contains(c.own, "sm") {
 				c.origin = beside(c.origin)
 			}
 			o := open(t, c.own, c.origin)
 			p := peer(t, o, s.Addr().String())
-			got, err := seen.Call(within(t), p, struct{}{})
+			got, err := seen.Call(testContext(t), p, struct{}{})
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
 			there, ok := o.HG().NA().Identity(o.HG().NA().Peers()[0].Addr)
@@ -106,10 +106,10 @@ func TestBesideLeftOut(t *testing.T) {
 				cfg.HG.NA.Logger = slog.New(slog.NewTextHandler(log, nil))
 				return cfg
 			}
-			s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg(&said), tellSeen)
+			s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg(&said), serveSeen)
 			require.Contains(t, said.String(), "sm:// cannot be used")
 			require.Contains(t, said.String(), dir)
-			got, err := seen.Call(within(t), peer(t, open(t, "tcp://,sm://", cfg(&bytes.Buffer{})), s.Addr().String()), struct{}{})
+			got, err := seen.Call(testContext(t), peer(t, open(t, "tcp://,sm://", cfg(&bytes.Buffer{})), s.Addr().String()), struct{}{})
 			require.NoError(t, err)
 			require.Equal(t, "tcp", got[0])
 			_, err = qs.Open("sm://name", cfg(&bytes.Buffer{}))
@@ -122,23 +122,23 @@ func TestBesideLeftOut(t *testing.T) {
 // need over sm, its peers are reached by the first transport from the beginning: no call fails for
 // it.
 func TestBesideWithoutMemory(t *testing.T) {
-	beside := besides(t)
+	beside := withSharedMemory(t)
 	var old unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &old))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: old.Max})) // a session begins with less
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old)) }()
 	sum := qs.Define[[]byte, int]("beside/sum")
 	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{}), func(n *qs.Node) {
-		tellSeen(n)
+		serveSeen(n)
 		sum.Handle(n, func(_ context.Context, b []byte) (int, error) { return len(b), nil })
 	})
 	p := peer(t, open(t, "tcp://,sm://", beside(qs.Config{})), s.Addr().String())
 	for _, size := range []int{10, 8 << 10, 300 << 10} {
-		got, err := sum.Call(within(t), p, make([]byte, size))
+		got, err := sum.Call(testContext(t), p, make([]byte, size))
 		require.NoError(t, err)
 		require.Equal(t, size, got)
 	}
-	got, err := seen.Call(within(t), p, struct{}{})
+	got, err := seen.Call(testContext(t), p, struct{}{})
 	require.NoError(t, err)
 	require.Equal(t, "tcp", got[0])
 }
@@ -147,10 +147,10 @@ func TestBesideWithoutMemory(t *testing.T) {
 // the offer.
 func TestBesideContexts(t *testing.T) {
 	t.Parallel()
-	beside := besides(t)
-	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{Contexts: 4}), tellSeen)
+	beside := withSharedMemory(t)
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{Contexts: 4}), serveSeen)
 	for range 16 {
-		got, err := seen.Call(within(t), peer(t, open(t, "tcp://,sm://", beside(qs.Config{})), s.Addr().String()), struct{}{})
+		got, err := seen.Call(testContext(t), peer(t, open(t, "tcp://,sm://", beside(qs.Config{})), s.Addr().String()), struct{}{})
 		require.NoError(t, err)
 		require.Equal(t, "sm", got[0])
 	}
@@ -160,12 +160,12 @@ func TestBesideContexts(t *testing.T) {
 // which its certificate carries, and by no others.
 func TestBesideNames(t *testing.T) {
 	t.Parallel()
-	beside := besides(t)
-	cfg := qs.Config{TLS: both(testcert.NewWith(func(c *x509.Certificate) { c.DNSNames = []string{"localhost"} })), Local: na.LocalAlways}
-	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(cfg), tellSeen)
+	beside := withSharedMemory(t)
+	cfg := qs.Config{TLS: trustingConfig(testcert.NewWith(func(c *x509.Certificate) { c.DNSNames = []string{"localhost"} })), Local: na.LocalAlways}
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(cfg), serveSeen)
 	o := open(t, "tcp://,sm://", beside(cfg))
 	for _, host := range []string{"localhost", "127.0.0.1", "localhost"} {
-		got, err := seen.Call(within(t), peer(t, o, strings.Replace(s.Addr().String(), "127.0.0.1", host, 1)), struct{}{})
+		got, err := seen.Call(testContext(t), peer(t, o, strings.Replace(s.Addr().String(), "127.0.0.1", host, 1)), struct{}{})
 		require.NoError(t, err)
 		require.Equal(t, "sm", got[0])
 	}
@@ -177,15 +177,15 @@ func TestBesideBoth(t *testing.T) {
 	for _, first := range []string{"tcp", "udp"} {
 		t.Run(first, func(t *testing.T) {
 			t.Parallel()
-			beside := besides(t)
+			beside := withSharedMemory(t)
 			var all sync.WaitGroup
 			for range 50 {
-				a := serverAt(t, first+"://127.0.0.1:0,sm://", beside(qs.Config{}), tellSeen)
-				b := serverAt(t, first+"://127.0.0.1:0,sm://", beside(qs.Config{}), tellSeen)
+				a := serverAt(t, first+"://127.0.0.1:0,sm://", beside(qs.Config{}), serveSeen)
+				b := serverAt(t, first+"://127.0.0.1:0,sm://", beside(qs.Config{}), serveSeen)
 				for _, p := range []qs.Peer{peer(t, a, b.Addr().String()), peer(t, b, a.Addr().String())} {
 					all.Go(func() {
 						for range 3 {
-							got, err := seen.Call(within(t), p, struct{}{})
+							got, err := seen.Call(testContext(t), p, struct{}{})
 							assert.NoError(t, err)
 							assert.Equal(t, "sm", got[0])
 						}
@@ -201,12 +201,12 @@ func TestBesideBoth(t *testing.T) {
 // second transport.
 func TestBesideBeyondPlaces(t *testing.T) {
 	t.Parallel()
-	cfg := besides(t)(qs.Config{})
-	c := newCrowd(128)
+	cfg := withSharedMemory(t)(qs.Config{})
+	c := newHandlerBarrier(128)
 	s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg, c.serve)
 	n := open(t, "tcp://,sm://", cfg)
 	c.streams(t, n, peer(t, n, s.Addr().String()), 200)
-	uploadsEachWay(t, "tcp://127.0.0.1:0,sm://", cfg)
+	testUploadsEachWay(t, "tcp://127.0.0.1:0,sm://", cfg)
 }
 
 // TestBesideInClear checks that an offer of another transport by an unverified peer is not
@@ -228,8 +228,8 @@ func TestBesideInClear(t *testing.T) {
 			}
 		}
 	}()
-	o := open(t, "udp://,sm://", besides(t)(qs.Config{TLS: both(testcert.New()), Local: na.LocalAlways}))
-	_, err = seen.Call(within(t), peer(t, o, "udp://"+sock.LocalAddr().String()), struct{}{})
+	o := open(t, "udp://,sm://", withSharedMemory(t)(qs.Config{TLS: trustingConfig(testcert.New()), Local: na.LocalAlways}))
+	_, err = seen.Call(testContext(t), peer(t, o, "udp://"+sock.LocalAddr().String()), struct{}{})
 	require.ErrorIs(t, err, qs.ErrUnreachable)
 	require.ErrorContains(t, err, "offered a transport that was not requested")
 }
@@ -239,9 +239,9 @@ func TestBesideInClear(t *testing.T) {
 // certificate is not trusted is refused earlier.
 func TestBesideAuthorize(t *testing.T) {
 	t.Parallel()
-	beside, cert := besides(t), testcert.New()
+	beside, cert := withSharedMemory(t), testcert.New()
 	var byName atomic.Bool
-	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{TLS: both(cert), Local: na.LocalAlways,
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{TLS: trustingConfig(cert), Local: na.LocalAlways,
 		Authorize: func(_ context.Context, c *qs.Call) error {
 			if caller := c.Caller(); byName.Load() && (caller.Name != carrier.NameOf(cert.Leaf) || len(caller.Certificates) == 0) {
 				return qs.Errorf(qs.ErrPermission, "%q is not allowed", caller.Name)
@@ -249,16 +249,16 @@ func TestBesideAuthorize(t *testing.T) {
 				return qs.Errorf(qs.ErrPermission, "not encrypted, by %s", caller.Transport)
 			}
 			return nil
-		}}), tellSeen)
+		}}), serveSeen)
 	call := func(cfg qs.Config) error {
 		o := open(t, "tcp://,sm://", beside(cfg))
-		_, err := seen.Call(within(t), peer(t, o, s.Addr().String()), struct{}{})
+		_, err := seen.Call(testContext(t), peer(t, o, s.Addr().String()), struct{}{})
 		return err
 	}
-	require.ErrorContains(t, call(qs.Config{TLS: both(cert), Local: na.LocalAlways}), "not encrypted, by sm")
+	require.ErrorContains(t, call(qs.Config{TLS: trustingConfig(cert), Local: na.LocalAlways}), "not encrypted, by sm")
 	byName.Store(true)
-	require.NoError(t, call(qs.Config{TLS: both(cert), Local: na.LocalAlways}))
-	stranger := both(testcert.New(), cert)
+	require.NoError(t, call(qs.Config{TLS: trustingConfig(cert), Local: na.LocalAlways}))
+	stranger := trustingConfig(testcert.New(), cert)
 	err := call(qs.Config{TLS: stranger, Local: na.LocalAlways})
 	require.ErrorIs(t, err, qs.ErrUnreachable)
 	require.NotContains(t, err.Error(), "sm")
@@ -268,7 +268,7 @@ func TestBesideAuthorize(t *testing.T) {
 // transport that it has then.
 func TestBesideRestart(t *testing.T) {
 	t.Parallel()
-	beside := besides(t)
+	beside := withSharedMemory(t)
 	o := open(t, "tcp://,sm://", beside(qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 10})}}))
 	at := "tcp://127.0.0.1:0"
 	for _, want := range []string{"sm", "tcp", "sm"} {
@@ -278,14 +278,14 @@ func TestBesideRestart(t *testing.T) {
 		}
 		n, err := qs.Open(at+second, cfg)
 		require.NoError(t, err)
-		tellSeen(n)
+		serveSeen(n)
 		ctx, stop := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- n.Serve(ctx) }()
 		at = n.Addr().String()
 		p := peer(t, o, at)
 		for range 3 {
-			got, err := seen.Call(within(t), p, struct{}{})
+			got, err := seen.Call(testContext(t), p, struct{}{})
 			require.NoError(t, err)
 			require.Equal(t, want, got[0])
 		}

@@ -32,8 +32,8 @@ func TestClientLimits(t *testing.T) {
 			t.Parallel()
 			own, shop, cron := testcert.New(), namedCert("shop.test"), namedCert("cron.test")
 			at, leave := make(chan struct{}, 8), make(chan struct{})
-			cfg := silent()
-			cfg.TLS = both(own, shop, cron)
+			cfg := quietConfig()
+			cfg.TLS = trustingConfig(own, shop, cron)
 			cfg.ClientLimits = map[string]qs.ClientLimit{"": {MaxConcurrent: 1}, "shop.test": {MaxConcurrent: 2}}
 			s := serverAt(t, scheme+"://127.0.0.1:0", cfg, func(n *qs.Node) {
 				hold.Handle(n, func(_ context.Context, how string) (string, error) {
@@ -54,9 +54,9 @@ func TestClientLimits(t *testing.T) {
 			})
 			cfg.ClientLimits[""] = qs.ClientLimit{} // the node has a copy
 			client := func(cert tls.Certificate) qs.Peer {
-				return peer(t, open(t, scheme+"://", qs.Config{TLS: both(cert, own)}), s.Addr().String())
+				return peer(t, open(t, scheme+"://", qs.Config{TLS: trustingConfig(cert, own)}), s.Addr().String())
 			}
-			ctx := within(t)
+			ctx := testContext(t)
 			one, two, other := client(shop), client(shop), client(cron)
 			_, err := hold.Call(ctx, one, "panic")
 			require.Error(t, err)
@@ -108,7 +108,7 @@ func TestClientRate(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	w.Go("server", func() {
-		n := simulated(t, w, "sim://server", qs.Config{HG: silent().HG, ClientLimits: map[string]qs.ClientLimit{"": {Rate: 2, Burst: 3}}})
+		n := simulated(t, w, "sim://server", qs.Config{HG: quietConfig().HG, ClientLimits: map[string]qs.ClientLimit{"": {Rate: 2, Burst: 3}}})
 		add.Handle(n, func(_ context.Context, in int) (int, error) { return in + 1, nil })
 		require.NoError(t, n.Serve(ctx))
 	})

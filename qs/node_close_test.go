@@ -53,7 +53,7 @@ func TestCloseInMidCalls(t *testing.T) {
 			go func() { served <- s.Serve(context.Background()) }()
 			c, err := qs.Open("tcp://", qs.Config{})
 			require.NoError(t, err)
-			to, err := c.Peer(within(t), s.Addr().String())
+			to, err := c.Peer(testContext(t), s.Addr().String())
 			require.NoError(t, err)
 			var (
 				all  sync.WaitGroup
@@ -62,7 +62,7 @@ func TestCloseInMidCalls(t *testing.T) {
 			)
 			call := func(f func(ctx context.Context) error) {
 				all.Go(func() {
-					err := f(within(t))
+					err := f(testContext(t))
 					mu.Lock()
 					defer mu.Unlock()
 					ends = append(ends, err)
@@ -124,7 +124,7 @@ func TestServeTwice(t *testing.T) {
 		})
 	})
 	for range 2 {
-		_, err := double.Call(within(t), to, point{})
+		_, err := double.Call(testContext(t), to, point{})
 		require.NoError(t, err)
 	}
 	n := open(t, "tcp://127.0.0.1:0", qs.Config{})

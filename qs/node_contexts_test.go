@@ -28,7 +28,7 @@ func TestContexts(t *testing.T) {
 	const contexts, peers = 4, 64
 	where := qs.Define[struct{}, int]("test/where")
 	visits, back := qs.Define[visit, int]("test/visit"), qs.Define[struct{}, string]("test/back")
-	body := noise(3, 200_000) // more than fits a message: it has a connection of its own
+	body := randomBytes(3, 200_000) // more than fits a message: it has a connection of its own
 	s := server(t, qs.Config{Contexts: contexts}, func(n *qs.Node) {
 		_, err := n.HG().Class().Register(where.Name(), func(r hg.Request) error { return r.Respond(r.HG().ID(), nil) })
 		require.NoError(t, err)
@@ -55,10 +55,10 @@ func TestContexts(t *testing.T) {
 		back.Handle(c, func(context.Context, struct{}) (string, error) { return name, nil })
 		to := peer(t, c, s.Addr().String())
 		all.Go(func() {
-			first, err := where.Call(within(t), to, struct{}{})
+			first, err := where.Call(testContext(t), to, struct{}{})
 			for range 3 {
-				_, verr := visits.Call(within(t), to, visit{name, qs.Bytes(body)})
-				at, werr := where.Call(within(t), to, struct{}{})
+				_, verr := visits.Call(testContext(t), to, visit{name, qs.Bytes(body)})
+				at, werr := where.Call(testContext(t), to, struct{}{})
 				if err = errors.Join(err, verr, werr); at != first {
 					err = errors.Join(err, fmt.Errorf("%s has reached context %d, and then %d", name, first, at))
 				}
@@ -91,7 +91,7 @@ func TestContextsByNumber(t *testing.T) {
 	})
 	c := open(t, "tcp://", qs.Config{Contexts: contexts})
 	for i := 1; i < contexts; i++ {
-		got, err := where.Call(within(t), peer(t, c, fmt.Sprintf("%v#%d", s.Addr(), i)), struct{}{})
+		got, err := where.Call(testContext(t), peer(t, c, fmt.Sprintf("%v#%d", s.Addr(), i)), struct{}{})
 		require.NoError(t, err)
 		require.Equal(t, i, got)
 	}
@@ -118,7 +118,7 @@ func TestContextsBothWays(t *testing.T) {
 				to := peer(t, x[0], x[1].Addr().String())
 				all.Go(func() {
 					for range 3 {
-						got, err := echo.Call(within(t), to, i)
+						got, err := echo.Call(testContext(t), to, i)
 						assert.NoError(t, err)
 						assert.Equal(t, i, got)
 					}
@@ -144,7 +144,7 @@ func TestContextOfTheProgram(t *testing.T) {
 	})
 	own, err := s.HG().Class().NewContext()
 	require.NoError(t, err)
-	ctx, stop := context.WithCancel(within(t))
+	ctx, stop := context.WithCancel(testContext(t))
 	ended := make(chan error, 1)
 	go func() { ended <- own.Wait(ctx, func() bool { return false }) }()
 	defer func() {
@@ -154,7 +154,7 @@ func TestContextOfTheProgram(t *testing.T) {
 	p := peer(t, open(t, "tcp://", qs.Config{}), s.Addr().WithTarget(own.ID()).String())
 	const most = 100_000
 	got := 0
-	for i, err := range items.Call(within(t), p, most) {
+	for i, err := range items.Call(testContext(t), p, most) {
 		require.NoError(t, err)
 		require.Equal(t, got, i)
 		got++

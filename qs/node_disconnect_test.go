@@ -20,7 +20,7 @@ func TestDisconnect(t *testing.T) {
 	register := func(_ *sim.World, name string, n *qs.Node) {
 		once.Handle(n, func(ctx context.Context, _ string) (string, error) { return name, n.Sleep(ctx, time.Second) })
 	}
-	world(t, 1, qs.RetryPolicy{Attempts: 1}, register, func(ctx context.Context, w *sim.World, n *qs.Node, _ qs.Peer) {
+	runRetry(t, 1, qs.RetryPolicy{Attempts: 1}, register, func(ctx context.Context, w *sim.World, n *qs.Node, _ qs.Peer) {
 		why := errors.New("its power is off")
 		for _, dials := range []bool{true, false} {
 			one, err := n.Peer(ctx, "sim://one")

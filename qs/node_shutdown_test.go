@@ -34,7 +34,7 @@ func TestShutdownUnderCalls(t *testing.T) {
 		for range 4 {
 			callers.Go(func() {
 				for {
-					if _, err := repeat.Call(within(t), to, "x"); err != nil {
+					if _, err := repeat.Call(testContext(t), to, "x"); err != nil {
 						if qs.FateOf(err) != qs.NotRun {
 							t.Errorf("a call was cut off: %v", err)
 						}
@@ -74,7 +74,7 @@ func TestShutdownUnderStream(t *testing.T) {
 			})
 			scheme, _, _ := strings.Cut(addr, ":")
 			to := peer(t, open(t, scheme+"://", qs.Config{}), n.Addr().String())
-			next, stop := iter.Pull2(big.Call(within(t), to, struct{}{}))
+			next, stop := iter.Pull2(big.Call(testContext(t), to, struct{}{}))
 			_, err, _ := next()
 			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -125,13 +125,13 @@ func TestServeBesideShutdown(t *testing.T) {
 		if i%4 == 0 {
 			require.NoError(t, n.Close())
 		} else {
-			require.NoError(t, n.Shutdown(within(t)))
+			require.NoError(t, n.Shutdown(testContext(t)))
 		}
 		require.NoError(t, <-served)
 	}
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)
-	require.NoError(t, n.Shutdown(within(t)))
+	require.NoError(t, n.Shutdown(testContext(t)))
 	require.NoError(t, n.Serve(context.Background()))
 }
 
@@ -152,19 +152,19 @@ func TestShutdownInHandler(t *testing.T) {
 	c := open(t, "tcp://", qs.Config{})
 	to := peer(t, c, s.Addr().String())
 	for _, m := range []*qs.Method[int, int]{ender, inline} {
-		_, err := m.Call(within(t), to, 1)
+		_, err := m.Call(testContext(t), to, 1)
 		require.NoError(t, err)
-		p, err := s.PeerWith(within(t), qs.PeerOptions{Resolver: fixed{s.Addr().String()}}, "itself")
+		p, err := s.PeerWith(testContext(t), qs.PeerOptions{Resolver: fixedResolver{s.Addr().String()}}, "itself")
 		require.NoError(t, err)
-		_, err = repeat.Call(within(t), p, "x")
+		_, err = repeat.Call(testContext(t), p, "x")
 		require.NoError(t, err)
 	}
 }
 
-// A fixed is a Resolver with a constant answer.
-type fixed [1]string
+// A fixedResolver is a Resolver with a constant answer.
+type fixedResolver [1]string
 
-func (f fixed) Watch(_ context.Context, _ string, update func([]string, error)) error {
+func (f fixedResolver) Watch(_ context.Context, _ string, update func([]string, error)) error {
 	update(f[:], nil)
 	return nil
 }
@@ -206,7 +206,7 @@ func TestHandleBesideCalls(t *testing.T) {
 		m := qs.Define[int, int](fmt.Sprint("test/both", i))
 		h := func(_ context.Context, i int) (int, error) { return i, nil }
 		m.Handle(b, h)
-		_, err := m.Call(within(t), p, 1)
+		_, err := m.Call(testContext(t), p, 1)
 		require.NoError(t, err)
 		done := make(chan struct{})
 		ends := make(chan error, 4)
@@ -214,7 +214,7 @@ func TestHandleBesideCalls(t *testing.T) {
 			go func() {
 				var err error
 				for over := false; !over && err == nil; {
-					_, err = m.Call(within(t), p, 1)
+					_, err = m.Call(testContext(t), p, 1)
 					select {
 					case <-done:
 						over = true
@@ -256,13 +256,13 @@ func TestShutdownSeenLate(t *testing.T) {
 	go func() { served <- n.Serve(ctx) }()
 	client := open(t, "tcp://", qs.Config{})
 	to := peer(t, client, n.Addr().String())
-	futures := []*qs.Future[bool]{m.Go(within(t), to, true), m.Go(within(t), to, false)}
+	futures := []*qs.Future[bool]{m.Go(testContext(t), to, true), m.Go(testContext(t), to, false)}
 	<-begun
 	<-begun
 	stop()
 	require.ErrorIs(t, <-seen, context.Canceled)
 	require.Error(t, <-served, "two handlers were canceled")
 	for _, f := range futures {
-		_, _ = f.Wait(within(t)) // answered, or lost with the node
+		_, _ = f.Wait(testContext(t)) // answered, or lost with the node
 	}
 }

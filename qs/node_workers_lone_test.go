@@ -15,8 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// byDriver reports whether the caller is a handler that the goroutine which drives its node runs.
-func byDriver() bool {
+// isOnDriver reports whether the caller is a handler that the goroutine which drives its node runs.
+func isOnDriver() bool {
 	b := make([]byte, 64<<10)
 	return strings.Contains(string(b[:runtime.Stack(b, false)]), "executor.(*Inline[...]).RunPass")
 }
@@ -53,29 +53,29 @@ func TestSingleRequest(t *testing.T) {
 			s := server(t, qs.Config{}, func(n *qs.Node) {
 				lone.Handle(n, func(ctx context.Context, in string) (bool, error) {
 					if in == "" {
-						return byDriver(), nil
+						return isOnDriver(), nil
 					}
 					var err error
-					first.Do(func() { require.True(t, byDriver(), "the first one") })
+					first.Do(func() { require.True(t, isOnDriver(), "the first one") })
 					err = does(ctx, n)
-					return byDriver(), err
+					return isOnDriver(), err
 				})
 			})
 			c := open(t, "tcp://", qs.Config{})
 			p := peer(t, c, s.Addr().String())
 			var blocked []*qs.Future[bool]
 			for range 3 {
-				f := lone.Go(within(t), p, what)
+				f := lone.Go(testContext(t), p, what)
 				if what == "blocks" {
 					blocked = append(blocked, f)
 					<-entered
-				} else if _, err := f.Wait(within(t)); what == "panics" || what == "exits" {
+				} else if _, err := f.Wait(testContext(t)); what == "panics" || what == "exits" {
 					require.ErrorIs(t, err, hg.ErrPanic)
 				} else {
 					require.NoError(t, err)
 				}
 				for range 10 {
-					_, err := lone.Call(within(t), p, "")
+					_, err := lone.Call(testContext(t), p, "")
 					require.NoError(t, err, "while and after it "+what)
 				}
 			}
@@ -83,7 +83,7 @@ func TestSingleRequest(t *testing.T) {
 				close(gate)
 			}
 			for _, f := range blocked {
-				_, err := f.Wait(within(t))
+				_, err := f.Wait(testContext(t))
 				require.NoError(t, err)
 			}
 		})
@@ -98,22 +98,22 @@ func TestSingleRequestIsCounted(t *testing.T) {
 	c, p := pair(t, qs.Config{MaxConcurrent: 1}, func(n *qs.Node) {
 		lone.Handle(n, func(_ context.Context, in string) (bool, error) {
 			if in == "waits" {
-				entered <- byDriver()
+				entered <- isOnDriver()
 				<-gate
 			}
-			return byDriver(), nil
+			return isOnDriver(), nil
 		})
 	})
-	first := lone.Go(within(t), p, "waits")
+	first := lone.Go(testContext(t), p, "waits")
 	require.True(t, <-entered)
-	soon, cancel := c.WithTimeout(within(t), 50*time.Millisecond)
+	soon, cancel := c.WithTimeout(testContext(t), 50*time.Millisecond)
 	defer cancel()
 	_, err := lone.Call(soon, p, "")
 	require.ErrorIs(t, err, qs.ErrTimeout, "a second handler was at work")
 	close(gate)
-	_, err = first.Wait(within(t))
+	_, err = first.Wait(testContext(t))
 	require.NoError(t, err)
-	_, err = lone.Call(within(t), p, "")
+	_, err = lone.Call(testContext(t), p, "")
 	require.NoError(t, err)
 }
 
@@ -136,10 +136,10 @@ func TestInlineOneByOne(t *testing.T) {
 	_ = c
 	var all []*qs.Future[bool]
 	for i := range 10 {
-		all = append(all, inOrder.Go(within(t), p, i))
+		all = append(all, inOrder.Go(testContext(t), p, i))
 	}
 	for _, f := range all {
-		_, err := f.Wait(within(t))
+		_, err := f.Wait(testContext(t))
 		require.NoError(t, err)
 	}
 	require.EqualValues(t, 1, most.Load(), "at a time")
@@ -173,7 +173,7 @@ func TestCallbackIsCalledBack(t *testing.T) {
 	}
 	ended := make(chan outcome, 1)
 	require.NoError(t, s.HG().Post(func() {
-		v, err := relayed.Call(within(t), p, s.Addr().String())
+		v, err := relayed.Call(testContext(t), p, s.Addr().String())
 		ended <- outcome{v, err}
 	}))
 	require.Equal(t, outcome{42, nil}, <-ended)
@@ -205,7 +205,7 @@ func TestTogether(t *testing.T) {
 					all := others.Load()
 					all.Done()
 					does(in, all)
-					return byDriver(), nil
+					return isOnDriver(), nil
 				})
 			})
 			p := peer(t, open(t, "tcp://", qs.Config{}), s.Addr().String())
@@ -216,10 +216,10 @@ func TestTogether(t *testing.T) {
 				others.Store(all)
 				var calls []*qs.Future[bool]
 				for i := range n {
-					calls = append(calls, together.Go(within(t), p, i))
+					calls = append(calls, together.Go(testContext(t), p, i))
 				}
 				for i, f := range calls {
-					by, err := f.Wait(within(t))
+					by, err := f.Wait(testContext(t))
 					if i%3 == 1 && (what == "panics" || what == "exits") {
 						require.ErrorIs(t, err, hg.ErrPanic)
 					} else {

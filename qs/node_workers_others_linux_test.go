@@ -33,10 +33,10 @@ func TestRequestBesideInline(t *testing.T) {
 	})
 	t.Cleanup(release)
 	p := peer(t, open(t, "tcp://", qs.Config{}), s.Addr().String())
-	_, err := quick.Call(within(t), p, struct{}{})
+	_, err := quick.Call(testContext(t), p, struct{}{})
 	require.NoError(t, err)
 	begun.Store(false)
-	kept := keep.Go(within(t), p, struct{}{})
+	kept := keep.Go(testContext(t), p, struct{}{})
 	<-entered
 	// The background poller receives requests. They wait for ever if they are left to the driver.
 	triggered := func(isOver func() bool) {
@@ -44,20 +44,20 @@ func TestRequestBesideInline(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	all.Go(func() {
-		got, err := quick.Call(within(t), p, struct{}{})
+		got, err := quick.Call(testContext(t), p, struct{}{})
 		assert.NoError(t, err)
 		assert.Equal(t, 2, got)
 	})
 	triggered(begun.Load)
 	begun.Store(false)
 	all.Go(func() {
-		for _, err := range items.Call(within(t), p, struct{}{}) {
+		for _, err := range items.Call(testContext(t), p, struct{}{}) {
 			assert.NoError(t, err)
 		}
 	})
 	triggered(begun.Load)
 	release()
-	_, err = kept.Wait(within(t))
+	_, err = kept.Wait(testContext(t))
 	require.NoError(t, err)
 	all.Wait()
 }

@@ -46,13 +46,13 @@ func TestStreamBeginsOnReceiver(t *testing.T) {
 			var first sync.Once
 			s := server(t, qs.Config{}, func(n *qs.Node) {
 				loneItems.Handle(n, func(_ context.Context, _ string, send func(int) error) error {
-					first.Do(func() { require.True(t, byDriver(), "the first one") })
+					first.Do(func() { require.True(t, isOnDriver(), "the first one") })
 					return does(send)
 				})
-				loneByWho.Handle(n, func(context.Context, struct{}) (bool, error) { return byDriver(), nil })
+				loneByWho.Handle(n, func(context.Context, struct{}) (bool, error) { return isOnDriver(), nil })
 			})
 			p := peer(t, open(t, "tcp://", qs.Config{}), s.Addr().String())
-			ctx, stop := context.WithCancel(within(t))
+			ctx, stop := context.WithCancel(testContext(t))
 			var all sync.WaitGroup
 			defer all.Wait()
 			defer stop()
@@ -76,7 +76,7 @@ func TestStreamBeginsOnReceiver(t *testing.T) {
 				}
 				for here := false; !here; { // in the end
 					var err error
-					here, err = loneByWho.Call(within(t), p, struct{}{})
+					here, err = loneByWho.Call(testContext(t), p, struct{}{})
 					require.NoError(t, err)
 				}
 			}

@@ -17,8 +17,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// load makes 100 calls a second for a while, waits for all of them, and returns how long each took, and how many failed.
-func load(ctx context.Context, w *sim.World, to qs.Peer, d time.Duration) (took []time.Duration, failed []error) {
+// startCalls makes 100 calls a second for a while, waits for all of them, and returns how long each took, and how many failed.
+func startCalls(ctx context.Context, w *sim.World, to qs.Peer, d time.Duration) (took []time.Duration, failed []error) {
 	ends := 0
 	for end := w.Now() + d; w.Now() < end; w.Sleep(10 * time.Millisecond) {
 		i, begun := len(took), w.Now()
@@ -37,8 +37,8 @@ func load(ctx context.Context, w *sim.World, to qs.Peer, d time.Duration) (took 
 	return took, failed
 }
 
-// slower returns how many took longer.
-func slower(took []time.Duration, than time.Duration) (n int) {
+// countSlower returns how many took longer.
+func countSlower(took []time.Duration, than time.Duration) (n int) {
 	for _, d := range took {
 		if d > than {
 			n++
@@ -59,7 +59,7 @@ func TestReplicaFreezes(t *testing.T) {
 			register := func(w *sim.World, name string, n *qs.Node) {
 				repeat.Handle(n, func(context.Context, string) (string, error) { served[name]++; return name, nil })
 			}
-			world(t, seed, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+			runRetry(t, seed, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 				got, err := repeat.Call(ctx, to, "warm")
 				require.NoError(t, err)
 				require.Equal(t, "one", got)
@@ -68,17 +68,17 @@ func TestReplicaFreezes(t *testing.T) {
 				} else {
 					w.Node("one").Pause(0)
 				}
-				took, failed := load(ctx, w, to, 20*time.Second)
+				took, failed := startCalls(ctx, w, to, 20*time.Second)
 				require.Empty(t, failed, "seed %d", seed)
 				require.LessOrEqual(t, slices.Max(took), 5100*time.Millisecond, "seed %d", seed)
-				require.Zero(t, slower(took[560:], 100*time.Millisecond), "seed %d: calls that wait for an address that is known to fail", seed)
+				require.Zero(t, countSlower(took[560:], 100*time.Millisecond), "seed %d: calls that wait for an address that is known to fail", seed)
 				require.Equal(t, "sim://two", to.Addr().String())
 				if dies {
 					return
 				}
 				w.Node("one").Resume()
 				before := served["one"]
-				_, failed = load(ctx, w, to, 40*time.Second)
+				_, failed = startCalls(ctx, w, to, 40*time.Second)
 				require.Empty(t, failed)
 				require.Greater(t, served["one"]-before, 400, "seed %d: it serves again", seed)
 				require.Equal(t, "sim://one", to.Addr().String())
@@ -93,7 +93,7 @@ func TestReplicaFreezes(t *testing.T) {
 func TestHungHandlers(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
-	last := &lastGood{}
+	last := &preferLast{}
 	for _, pick := range []qs.Balancer{nil, last} {
 		hangs := map[string]bool{"one": pick == nil, "two": pick != nil}
 		register := func(w *sim.World, name string, n *qs.Node) {
@@ -104,18 +104,18 @@ func TestHungHandlers(t *testing.T) {
 				return name, nil
 			})
 		}
-		world(t, 1, qs.RetryPolicy{ProgressTimeout: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, _ qs.Peer) {
+		runRetry(t, 1, qs.RetryPolicy{ProgressTimeout: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, _ qs.Peer) {
 			to, err := n.PeerWith(ctx, qs.PeerOptions{Balancer: pick}, "sim://one", "sim://two")
 			require.NoError(t, err)
 			bad := to.Addr()
-			took, failed := load(ctx, w, to, time.Minute)
+			took, failed := startCalls(ctx, w, to, time.Minute)
 			require.Empty(t, failed)
-			require.Less(t, slower(took[:105], 500*time.Millisecond), 105)
-			late := slower(took[105:], 500*time.Millisecond)
+			require.Less(t, countSlower(took[:105], 500*time.Millisecond), 105)
+			late := countSlower(took[105:], 500*time.Millisecond)
 			require.GreaterOrEqual(t, late, 3, "nobody tried")
 			require.LessOrEqual(t, late, 7, "pauses of 1, 2, 4, 8, 16 s, half of each drawn")
 			clear(hangs)
-			_, failed = load(ctx, w, to, time.Minute)
+			_, failed = startCalls(ctx, w, to, time.Minute)
 			require.Empty(t, failed)
 			require.Equal(t, bad, to.Addr(), "it does well again")
 		})
@@ -124,10 +124,10 @@ func TestHungHandlers(t *testing.T) {
 	require.Less(t, last.most, 110)
 }
 
-// A lastGood is a Balancer that prefers the last address.
-type lastGood struct{ most int } // attempts in flight there
+// A preferLast is a Balancer that prefers the last address.
+type preferLast struct{ most int } // attempts in flight there
 
-func (l *lastGood) Pick(_ *qs.Call, ts []qs.Candidate) int {
+func (l *preferLast) Pick(_ *qs.Call, ts []qs.Candidate) int {
 	for i, t := range slices.Backward(ts) {
 		if i > 0 {
 			l.most = max(l.most, t.InFlight)
@@ -145,7 +145,7 @@ func TestStaleOutcome(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
 	full, refused := false, 0
-	worldOf(t, 1, qs.RetryPolicy{}, 100, func(_ *sim.World, name string, n *qs.Node) {
+	runRetryWith(t, 1, qs.RetryPolicy{}, 100, func(_ *sim.World, name string, n *qs.Node) {
 		repeat.Handle(n, func(context.Context, string) (string, error) {
 			if name == "one" && full {
 				refused++
@@ -164,7 +164,7 @@ func TestStaleOutcome(t *testing.T) {
 			w.Sleep(time.Second / 2)
 		}
 		full = true
-		_, failed := load(ctx, w, to, time.Minute) // the old ones end from 15 s on, each half second
+		_, failed := startCalls(ctx, w, to, time.Minute) // the old ones end from 15 s on, each half second
 		require.Empty(t, failed)
 		require.GreaterOrEqual(t, refused, 3)
 		require.LessOrEqual(t, refused, 7)
@@ -182,7 +182,7 @@ func TestLongTrialCall(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
 	full, served := false, 0
-	worldOf(t, 1, qs.RetryPolicy{}, 100, func(_ *sim.World, name string, n *qs.Node) {
+	runRetryWith(t, 1, qs.RetryPolicy{}, 100, func(_ *sim.World, name string, n *qs.Node) {
 		repeat.Handle(n, func(context.Context, string) (string, error) {
 			if name == "one" && full {
 				return "", qs.Refuse(qs.Errorf(qs.ErrUnavailable, "the disk is full"))
@@ -195,7 +195,7 @@ func TestLongTrialCall(t *testing.T) {
 		once.Handle(n, func(ctx context.Context, _ string) (string, error) { return name, n.Sleep(ctx, time.Minute) })
 	}, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 		full = true
-		_, failed := load(ctx, w, to, 100*time.Millisecond)
+		_, failed := startCalls(ctx, w, to, 100*time.Millisecond)
 		require.Empty(t, failed)
 		full = false
 		w.Sleep(time.Second)
@@ -205,7 +205,7 @@ func TestLongTrialCall(t *testing.T) {
 		w.Sleep(100 * time.Millisecond)
 		long := once.Go(ctx, to, "")
 		w.Sleep(100 * time.Millisecond)
-		_, failed = load(ctx, w, to, 10*time.Second)
+		_, failed = startCalls(ctx, w, to, 10*time.Second)
 		require.Empty(t, failed)
 		require.False(t, long.Over())
 		require.Greater(t, served, 800)
@@ -221,11 +221,11 @@ func TestProbeEndsWithNode(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
 	for _, closes := range []bool{true, false} {
-		world(t, 1, qs.RetryPolicy{}, func(_ *sim.World, name string, n *qs.Node) {
+		runRetry(t, 1, qs.RetryPolicy{}, func(_ *sim.World, name string, n *qs.Node) {
 			repeat.Handle(n, func(context.Context, string) (string, error) { return name, nil })
 		}, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 			w.Node("one").Pause(0)
-			_, failed := load(ctx, w, to, 7*time.Second)
+			_, failed := startCalls(ctx, w, to, 7*time.Second)
 			require.Empty(t, failed)
 			require.Equal(t, 1, n.Probes(), "it asks the one that is frozen")
 			begun := w.Now()
@@ -262,9 +262,9 @@ func TestRetryTriesEveryAddress(t *testing.T) {
 	}
 	for _, pick := range []qs.Balancer{nil, qs.RoundRobin(), qs.LeastLoaded()} {
 		c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: servers, BudgetRatio: -1, Backoff: -1})}})
-		p, err := c.PeerWith(within(t), qs.PeerOptions{Balancer: pick}, addrs...)
+		p, err := c.PeerWith(testContext(t), qs.PeerOptions{Balancer: pick}, addrs...)
 		require.NoError(t, err)
-		out, err := ask.Call(within(t), p, 1)
+		out, err := ask.Call(testContext(t), p, 1)
 		require.NoError(t, err)
 		require.Equal(t, 42, out)
 		for i := range asked {
@@ -273,13 +273,13 @@ func TestRetryTriesEveryAddress(t *testing.T) {
 	}
 }
 
-// A changing is a Resolver whose answer the test gives.
-type changing struct{ say chan []string }
+// A changingResolver is a Resolver whose answer the test gives.
+type changingResolver struct{ updates chan []string }
 
-func (r *changing) Watch(ctx context.Context, _ string, update func([]string, error)) error {
+func (r *changingResolver) Watch(ctx context.Context, _ string, update func([]string, error)) error {
 	for {
 		select {
-		case addrs := <-r.say:
+		case addrs := <-r.updates:
 			update(addrs, nil)
 		case <-ctx.Done():
 			return nil
@@ -287,10 +287,10 @@ func (r *changing) Watch(ctx context.Context, _ string, update func([]string, er
 	}
 }
 
-// A careless is a Balancer that takes for granted that there is a target.
-type careless struct{}
+// A carelessBalancer is a Balancer that takes for granted that there is a target.
+type carelessBalancer struct{}
 
-func (careless) Pick(_ *qs.Call, ts []qs.Candidate) int { return (len(ts) + 1) % len(ts) }
+func (carelessBalancer) Pick(_ *qs.Call, ts []qs.Candidate) int { return (len(ts) + 1) % len(ts) }
 
 // TestManyAddresses checks a Resolver with no addresses, and with more than a Peer can have: a
 // Balancer is used only where there is a choice, and the first 1,024 count, which is logged.
@@ -298,29 +298,29 @@ func TestManyAddresses(t *testing.T) {
 	t.Parallel()
 	var logged bytes.Buffer
 	c := open(t, "tcp://", qs.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
-	r := &changing{make(chan []string, 1)}
+	r := &changingResolver{make(chan []string, 1)}
 	var many []string
 	for i := range 5000 {
 		many = append(many, fmt.Sprintf("tcp://127.0.0.1:%d", i+1), fmt.Sprintf("tcp://127.0.0.1:%d", i+1))
 	}
-	r.say <- many
-	p, err := c.PeerWith(within(t), qs.PeerOptions{Resolver: r, Balancer: careless{}}, "service")
+	r.updates <- many
+	p, err := c.PeerWith(testContext(t), qs.PeerOptions{Resolver: r, Balancer: carelessBalancer{}}, "service")
 	require.NoError(t, err)
 	require.Len(t, p.Addrs(), 1024, "each came twice")
 	fixed := make([]string, 0, 5000)
 	for i := range 5000 {
 		fixed = append(fixed, many[2*i])
 	}
-	f, err := c.PeerWith(within(t), qs.PeerOptions{}, fixed...)
+	f, err := c.PeerWith(testContext(t), qs.PeerOptions{}, fixed...)
 	require.NoError(t, err)
 	require.Len(t, f.Addrs(), 1024)
 	require.Contains(t, logged.String(), "found=5000 most=1024")
-	r.say <- nil
-	for ctx := within(t); len(p.Addrs()) > 0; {
+	r.updates <- nil
+	for ctx := testContext(t); len(p.Addrs()) > 0; {
 		require.NoError(t, ctx.Err())
 		runtime.Gosched()
 	}
-	_, err = repeat.Call(within(t), p, "x")
+	_, err = repeat.Call(testContext(t), p, "x")
 	require.ErrorIs(t, err, qs.ErrUnreachable)
 	require.Zero(t, p.Addr())
 }
@@ -338,10 +338,10 @@ func TestBalancerOfNode(t *testing.T) {
 		addrs = append(addrs, s.Addr().String())
 	}
 	answers := func(n *qs.Node, o qs.PeerOptions) (got [3]int) {
-		to, err := n.PeerWith(within(t), o, addrs...)
+		to, err := n.PeerWith(testContext(t), o, addrs...)
 		require.NoError(t, err)
 		for range 9 {
-			i, err := who.Call(within(t), to, 0)
+			i, err := who.Call(testContext(t), to, 0)
 			require.NoError(t, err)
 			got[i]++
 		}
@@ -349,11 +349,11 @@ func TestBalancerOfNode(t *testing.T) {
 	}
 	n := open(t, "tcp://", qs.Config{Balancer: qs.RoundRobin()})
 	require.Equal(t, [3]int{3, 3, 3}, answers(n, qs.PeerOptions{}))
-	require.Equal(t, [3]int{0, 0, 9}, answers(n, qs.PeerOptions{Balancer: last{}}))
+	require.Equal(t, [3]int{0, 0, 9}, answers(n, qs.PeerOptions{Balancer: lastBalancer{}}))
 	require.Equal(t, [3]int{9, 0, 0}, answers(open(t, "tcp://", qs.Config{}), qs.PeerOptions{}))
 }
 
-// last is a Balancer that takes the last address.
-type last struct{}
+// lastBalancer is a Balancer that takes the last address.
+type lastBalancer struct{}
 
-func (last) Pick(_ *qs.Call, all []qs.Candidate) int { return len(all) - 1 }
+func (lastBalancer) Pick(_ *qs.Call, all []qs.Candidate) int { return len(all) - 1 }

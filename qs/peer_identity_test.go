@@ -19,7 +19,7 @@ func TestPeerIdentity(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		cfg := qs.Config{}
 		if secure {
-			cfg.TLS = both(cert)
+			cfg.TLS = trustingConfig(cert)
 		}
 		s := server(t, cfg, func(n *qs.Node) {
 			whoami.Handle(n, func(context.Context, struct{}) (string, error) { return "", nil })
@@ -29,7 +29,7 @@ func TestPeerIdentity(t *testing.T) {
 		require.Same(t, c, to.Node())
 		_, ok := to.Identity()
 		require.False(t, ok)
-		_, err := to.Ping(within(t))
+		_, err := to.Ping(testContext(t))
 		require.NoError(t, err)
 		id, ok := to.Identity()
 		require.True(t, ok)

@@ -114,7 +114,7 @@ func TestPingOfAFrozenNode(t *testing.T) {
 	t.Parallel()
 	srv, cli := open(t, "tcp://127.0.0.1:0", qs.Config{}), open(t, "tcp://", qs.Config{})
 	to := peer(t, cli, srv.Addr().String())
-	err := notDriven(t, 50*time.Millisecond, func(ctx context.Context) error {
+	err := callUndriven(t, 50*time.Millisecond, func(ctx context.Context) error {
 		_, err := to.Ping(ctx)
 		return err
 	})

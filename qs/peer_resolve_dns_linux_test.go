@@ -123,12 +123,12 @@ func TestDNS(t *testing.T) {
 	ns := newNameserver(t, ips...)
 	c := open(t, "tcp://", qs.Config{TCP: tcp.Options{Resolver: ns.resolver()}})
 	o := qs.PeerOptions{Balancer: qs.RoundRobin(), ResolveInterval: 10 * time.Millisecond}
-	to, err := c.PeerWith(within(t), o, "tcp://kv.test:"+port)
+	to, err := c.PeerWith(testContext(t), o, "tcp://kv.test:"+port)
 	require.NoError(t, err)
 	require.Equal(t, "tcp://kv.test:"+port, to.String())
 	require.Len(t, to.Addrs(), 3)
 	for range 300 {
-		_, err := repeat.Call(within(t), to, "x")
+		_, err := repeat.Call(testContext(t), to, "x")
 		require.NoError(t, err)
 	}
 	mu.Lock()
@@ -137,22 +137,22 @@ func TestDNS(t *testing.T) {
 
 	ns.set("127.0.0.3")
 	for len(to.Addrs()) != 1 {
-		_, err := repeat.Call(within(t), to, "x")
+		_, err := repeat.Call(testContext(t), to, "x")
 		require.NoError(t, err)
 	}
-	got, err := repeat.Call(within(t), to, "x")
+	got, err := repeat.Call(testContext(t), to, "x")
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.3", got)
 	ns.set("127.0.0.3", "127.0.0.2")
 	for seen := []string{}; len(seen) < 2; {
-		got, err := repeat.Call(within(t), to, "x")
+		got, err := repeat.Call(testContext(t), to, "x")
 		require.NoError(t, err)
 		if !slices.Contains(seen, got) {
 			seen = append(seen, got)
 		}
 	}
 
-	_, err = c.PeerWith(within(t), o, "tcp://nobody.test:"+port)
+	_, err = c.PeerWith(testContext(t), o, "tcp://nobody.test:"+port)
 	require.ErrorIs(t, err, qs.ErrNoEntry)
 	require.ErrorContains(t, err, "host nobody.test was not found: no such host")
 }
@@ -177,11 +177,11 @@ func TestDNSFamilies(t *testing.T) {
 		require.NoError(t, err)
 		ns := newNameserver(t, ips...)
 		c := open(t, "tcp://", qs.Config{TCP: tcp.Options{Resolver: ns.resolver()}})
-		to, err := c.PeerWith(within(t), qs.PeerOptions{}, fmt.Sprintf("tcp://kv.test:%d", ap.Port()))
+		to, err := c.PeerWith(testContext(t), qs.PeerOptions{}, fmt.Sprintf("tcp://kv.test:%d", ap.Port()))
 		require.NoError(t, err)
 		require.Less(t, len(to.Addrs()), len(ips), "%v", to.Addrs())
 		for range 10 {
-			got, err := repeat.Call(within(t), to, "x")
+			got, err := repeat.Call(testContext(t), to, "x")
 			require.NoError(t, err)
 			require.Equal(t, "x", got)
 		}

@@ -13,17 +13,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A hosts is a resolver of hosts that cannot be compared.
-type hosts map[string]netip.Addr
+// A hostsResolver is a resolver of hosts that cannot be compared.
+type hostsResolver map[string]netip.Addr
 
-func (h hosts) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+func (h hostsResolver) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
 	return []netip.Addr{h[host]}, nil
 }
 
 // TestResolverOfPlugin checks that a node whose plugin has a resolver of hosts, or Config.TCP,
 // looks up hosts with that.
 func TestResolverOfPlugin(t *testing.T) {
-	known := hosts{"kv.example": netip.MustParseAddr("127.0.0.9")}
+	known := hostsResolver{"kv.example": netip.MustParseAddr("127.0.0.9")}
 	plugins := func(p na.Plugin) (cfg qs.Config) {
 		cfg.HG.NA.Plugins = []na.Plugin{p}
 		return cfg
@@ -38,7 +38,7 @@ func TestResolverOfPlugin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := open(t, c.scheme+"://", c.cfg)
-			p, err := node.Peer(within(t), c.scheme+"://kv.example:9000")
+			p, err := node.Peer(testContext(t), c.scheme+"://kv.example:9000")
 			require.NoError(t, err)
 			require.Contains(t, p.Addr().String(), "127.0.0.9:9000")
 		})

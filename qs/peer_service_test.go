@@ -64,8 +64,8 @@ type fleet struct {
 	ctx     context.Context
 }
 
-// flown runs a client in a world with servers s0, s1 and so on.
-func flown(t *testing.T, seed uint64, servers int, is []qs.Interceptor, client func(ctx context.Context, f *fleet, n *qs.Node)) {
+// runFleet runs a client in a world with servers s0, s1 and so on.
+func runFleet(t *testing.T, seed uint64, servers int, is []qs.Interceptor, client func(ctx context.Context, f *fleet, n *qs.Node)) {
 	t.Helper()
 	f := &fleet{World: sim.NewWorld(sim.Config{Seed: seed}), t: t, served: map[string]int{}, ended: map[string]int{}, takes: map[string]time.Duration{}}
 	defer f.Close()
@@ -129,8 +129,8 @@ func (f *fleet) callers(ctx context.Context, to qs.Peer, callers int, d time.Dur
 	return took, failed
 }
 
-// share returns the number of requests that each server has served since the last share.
-func (f *fleet) share() map[string]int {
+// takeServed returns the number of requests that each server has served since the last share.
+func (f *fleet) takeServed() map[string]int {
 	was := f.served
 	f.served, f.ended = map[string]int{}, map[string]int{}
 	return was
@@ -149,7 +149,7 @@ func TestResolver(t *testing.T) {
 	oneAtATime(t)
 	for _, polled := range []bool{false, true} {
 		for seed := range uint64(5) {
-			flown(t, seed, 3, nil, func(ctx context.Context, f *fleet, n *qs.Node) {
+			runFleet(t, seed, 3, nil, func(ctx context.Context, f *fleet, n *qs.Node) {
 				r := &registry{w: f.World, polled: polled}
 				o := qs.PeerOptions{Resolver: r, Balancer: qs.RoundRobin(), ResolveInterval: time.Second}
 				_, err := n.PeerWith(ctx, o, "kv")
@@ -164,17 +164,17 @@ func TestResolver(t *testing.T) {
 				require.Equal(t, "kv", to.String())
 				other, err := n.PeerWith(ctx, o, "kv")
 				require.NoError(t, err)
-				f.share()
+				f.takeServed()
 				_, failed := f.callers(ctx, to, 4, 200*time.Millisecond)
 				require.Empty(t, failed)
-				got := f.share()
+				got := f.takeServed()
 				require.InEpsilon(t, got["s0"], got["s1"], 0.01, "%v", got)
 
 				r.set("sim://s2", "sim://s1") // s0 has exited
 				f.Sleep(1100 * time.Millisecond)
 				_, failed = f.callers(ctx, to, 4, 200*time.Millisecond)
 				require.Empty(t, failed)
-				got = f.share()
+				got = f.takeServed()
 				require.Zero(t, got["s0"])
 				require.InEpsilon(t, got["s1"], got["s2"], 0.01, "%v", got)
 
@@ -199,10 +199,10 @@ func TestResolver(t *testing.T) {
 				require.NoError(t, err)
 				f.Sleep(50 * time.Millisecond)
 				require.Greater(t, r.watches, before, "a call begins it again")
-				f.share()
+				f.takeServed()
 				_, failed = f.callers(ctx, other, 1, 200*time.Millisecond)
 				require.Empty(t, failed)
-				require.Zero(t, f.share()["s1"])
+				require.Zero(t, f.takeServed()["s1"])
 
 				require.NoError(t, n.Close())
 				f.Sleep(100 * time.Millisecond)
@@ -218,7 +218,7 @@ func TestResolverAskedAgain(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
 	for seed := range uint64(5) {
-		flown(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}, func(ctx context.Context, f *fleet, n *qs.Node) {
+		runFleet(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}, func(ctx context.Context, f *fleet, n *qs.Node) {
 			r := &registry{w: f.World, polled: true}
 			r.set("sim://s0", "sim://s1")
 			to, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: r, ResolveInterval: time.Hour}, "kv")
@@ -249,7 +249,7 @@ func TestHealth(t *testing.T) {
 	oneAtATime(t)
 	for seed := range uint64(3) {
 		for _, pick := range []qs.Balancer{nil, qs.RoundRobin(), qs.LeastLoaded()} {
-			flown(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}, func(ctx context.Context, f *fleet, n *qs.Node) {
+			runFleet(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}, func(ctx context.Context, f *fleet, n *qs.Node) {
 				to, err := n.PeerWith(ctx, qs.PeerOptions{Balancer: pick, HealthInterval: 200 * time.Millisecond}, "sim://s0", "sim://s1", "sim://s2")
 				require.NoError(t, err)
 				_, failed := f.callers(ctx, to, 4, 200*time.Millisecond)
@@ -261,10 +261,10 @@ func TestHealth(t *testing.T) {
 				require.Empty(t, failed)
 				require.Less(t, slices.Max(took), 500*time.Millisecond, "seed %d", seed)
 				f.Node("s0").Resume()
-				f.share()
+				f.takeServed()
 				_, failed = f.load(ctx, to, 10*time.Second)
 				require.Empty(t, failed)
-				require.Positive(t, f.share()["s0"], "it gets calls again")
+				require.Positive(t, f.takeServed()["s0"], "it gets calls again")
 				require.NoError(t, n.Sleep(ctx, time.Second))
 				require.Zero(t, n.Looks(), "nobody calls, nobody looks")
 			})
@@ -286,7 +286,7 @@ func TestHealthNotReady(t *testing.T) {
 			ready = s
 		}
 	}
-	ctx, n := within(t), open(t, "tcp://", qs.Config{})
+	ctx, n := testContext(t), open(t, "tcp://", qs.Config{})
 	to, err := n.PeerWith(ctx, qs.PeerOptions{HealthInterval: 500 * time.Millisecond}, addrs...)
 	require.NoError(t, err)
 	until := func(name string) {
@@ -329,14 +329,14 @@ func TestLeastLoaded(t *testing.T) {
 	for seed := range uint64(5) {
 		var p90 [2]time.Duration
 		for i, slow := range []time.Duration{0, 20 * time.Millisecond} {
-			flown(t, seed, 3, nil, func(ctx context.Context, f *fleet, n *qs.Node) {
+			runFleet(t, seed, 3, nil, func(ctx context.Context, f *fleet, n *qs.Node) {
 				f.takes["s0"] = slow
 				to, err := n.PeerWith(ctx, qs.PeerOptions{Balancer: qs.LeastLoaded()}, "sim://s0", "sim://s1", "sim://s2")
 				require.NoError(t, err)
 				took, failed := f.callers(ctx, to, 16, 200*time.Millisecond)
 				require.Empty(t, failed)
 				p90[i] = quantile(took, 0.9)
-				got := f.share()
+				got := f.takeServed()
 				t.Logf("seed %d: %v p50 %v p90 %v p99 %v", seed, got, quantile(took, 0.5), p90[i], quantile(took, 0.99))
 				if i == 1 {
 					require.LessOrEqual(t, float64(got["s0"]), 0.02*float64(len(took)), "%v", got)
@@ -386,7 +386,7 @@ func TestLogHasFateAtClientOnly(t *testing.T) {
 		upper.Handle(n, func(context.Context, string) (string, error) { return "", qs.Errorf(qs.ErrNotFound, "no key") })
 	})
 	n := open(t, "tcp://", qs.Config{ClientInterceptors: logged(&here)})
-	_, err := upper.Call(within(t), peer(t, n, s.Addr().String()), "a")
+	_, err := upper.Call(testContext(t), peer(t, n, s.Addr().String()), "a")
 	require.ErrorIs(t, err, qs.ErrNotFound)
 	require.Contains(t, here.String(), "fate=ran")
 	require.Contains(t, there.String(), `error="no key"`)

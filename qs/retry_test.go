@@ -22,14 +22,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// world runs a client against two servers, "one" and "two", in a simulated world.
-func world(t *testing.T, seed uint64, policy qs.RetryPolicy, register func(w *sim.World, name string, n *qs.Node), client func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer)) {
+// runRetry runs a client against two servers, "one" and "two", in a simulated world.
+func runRetry(t *testing.T, seed uint64, policy qs.RetryPolicy, register func(w *sim.World, name string, n *qs.Node), client func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer)) {
 	t.Helper()
-	worldOf(t, seed, policy, 1, register, client)
+	runRetryWith(t, seed, policy, 1, register, client)
 }
 
-// worldOf is world whose servers run a given number of handlers for the client at once.
-func worldOf(t *testing.T, seed uint64, policy qs.RetryPolicy, perPeer int, register func(w *sim.World, name string, n *qs.Node), client func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer)) {
+// runRetryWith is world whose servers run a given number of handlers for the client at once.
+func runRetryWith(t *testing.T, seed uint64, policy qs.RetryPolicy, perPeer int, register func(w *sim.World, name string, n *qs.Node), client func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer)) {
 	t.Helper()
 	w := sim.NewWorld(sim.Config{Seed: seed})
 	defer w.Close()
@@ -49,13 +49,13 @@ func worldOf(t *testing.T, seed uint64, policy qs.RetryPolicy, perPeer int, regi
 		defer n.Close()
 		ctx, cancel := n.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
-		client(ctx, w, n, anew(ctx, t, n))
+		client(ctx, w, n, newPeer(ctx, t, n))
 	})
 	require.NoError(t, w.Run(2*time.Hour))
 }
 
-// anew returns the Peer of world, without the state of another one.
-func anew(ctx context.Context, t *testing.T, n *qs.Node) qs.Peer {
+// newPeer returns the Peer of world, without the state of another one.
+func newPeer(ctx context.Context, t *testing.T, n *qs.Node) qs.Peer {
 	t.Helper()
 	to, err := n.Peer(ctx, "sim://one", "sim://two")
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestRetryByFate(t *testing.T) {
 		once.Handle(n, serve)
 		repeat.Handle(n, serve)
 	}
-	world(t, 1, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+	runRetry(t, 1, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 		got, err := once.Call(ctx, to, "refuse")
 		require.NoError(t, err)
 		require.Equal(t, "one", got)
@@ -123,7 +123,7 @@ func TestRetryByFate(t *testing.T) {
 			require.Less(t, w.Now()-begun, 10*time.Millisecond)
 		}
 	})
-	world(t, 2, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+	runRetry(t, 2, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 		calls["crash"] = 0
 		_, err := once.Call(ctx, to, "crash")
 		require.ErrorIs(t, err, qs.ErrPeerLost)
@@ -147,7 +147,7 @@ func TestStall(t *testing.T) {
 		once.Handle(n, serve)
 		repeat.Handle(n, serve)
 	}
-	world(t, 1, qs.RetryPolicy{ProgressTimeout: time.Second, WithdrawTimeout: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+	runRetry(t, 1, qs.RetryPolicy{ProgressTimeout: time.Second, WithdrawTimeout: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 		begun := w.Now()
 		got, err := repeat.Call(ctx, to, "a")
 		require.NoError(t, err)
@@ -155,12 +155,12 @@ func TestStall(t *testing.T) {
 		require.Equal(t, 2, ran["a"])
 		require.InDelta(t, time.Second, w.Now()-begun, float64(100*time.Millisecond))
 		w.Sleep(2 * time.Second)
-		got, err = once.Call(ctx, anew(ctx, t, n), "b") // the handler of "a" keeps the only place of this peer
+		got, err = once.Call(ctx, newPeer(ctx, t, n), "b") // the handler of "a" keeps the only place of this peer
 		require.NoError(t, err)
 		require.Equal(t, "two", got)
 		require.Equal(t, 1, ran["b"], "the request at one was given back")
 		w.Sleep(2 * time.Minute)
-		_, err = once.Call(ctx, anew(ctx, t, n), "c")
+		_, err = once.Call(ctx, newPeer(ctx, t, n), "c")
 		require.ErrorIs(t, err, qs.ErrTimeout)
 		require.Equal(t, qs.MaybeRan, qs.FateOf(err))
 		require.Equal(t, 1, ran["c"])
@@ -186,7 +186,7 @@ func TestStallRacesAnswer(t *testing.T) {
 		})
 	})
 	to := peer(t, open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 1, ProgressTimeout: stall})}}), s.Addr().String())
-	ctx := within(t)
+	ctx := testContext(t)
 	var all sync.WaitGroup
 	for range 64 {
 		all.Go(func() {
@@ -235,7 +235,7 @@ func TestStallIsOfBytes(t *testing.T) {
 		time.Second:     {"moves": nil, "thinks": qs.ErrTimeout},
 		4 * time.Second: {"moves": nil, "thinks": nil},
 	} {
-		world(t, 1, qs.RetryPolicy{ProgressTimeout: stall}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		runRetry(t, 1, qs.RetryPolicy{ProgressTimeout: stall}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 			for name, want := range gives {
 				calls = 0
 				_, err := put.Call(ctx, to, putIn{name, qs.Bytes(make([]byte, pieces*size))})
@@ -312,7 +312,7 @@ func TestFuture(t *testing.T) {
 			return how, nil
 		})
 	}
-	world(t, 1, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+	runRetry(t, 1, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 		first := once.Go(ctx, to, "first")
 		w.Sleep(time.Millisecond)
 		short, cancel := n.WithTimeout(ctx, time.Second)
@@ -504,14 +504,14 @@ func TestBadConfig(t *testing.T) {
 	require.ErrorIs(t, err, qs.ErrInvalid)
 	require.ErrorContains(t, err, `TLS is for tcp:// and udp://, not "sm://x": it needs none`)
 	n := open(t, "tcp://", qs.Config{})
-	_, err = n.Peer(within(t))
+	_, err = n.Peer(testContext(t))
 	require.ErrorIs(t, err, qs.ErrInvalid)
-	_, err = n.Peer(within(t), "nonsense")
+	_, err = n.Peer(testContext(t), "nonsense")
 	require.Error(t, err)
 	to := peer(t, n, "tcp://127.0.0.1:1")
 	require.NoError(t, n.Close())
 	require.NoError(t, n.Close())
-	_, err = once.Call(within(t), to, "x")
+	_, err = once.Call(testContext(t), to, "x")
 	require.ErrorIs(t, err, qs.ErrClosed)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
@@ -528,7 +528,7 @@ func TestRetryErrorNamesReason(t *testing.T) {
 		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "since the call began; the retry budget is exhausted"},
 	} {
 		n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(c.policy)}})
-		_, err := upper.Call(within(t), peer(t, n, "tcp://127.0.0.1:1"), "a")
+		_, err := upper.Call(testContext(t), peer(t, n, "tcp://127.0.0.1:1"), "a")
 		require.ErrorIs(t, err, qs.ErrUnreachable)
 		require.ErrorContains(t, err, c.says)
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
@@ -565,7 +565,7 @@ func TestRetryErrorHasOneFate(t *testing.T) {
 		},
 	}})
 	nowhere = peer(t, n, "tcp://127.0.0.1:1")
-	_, err := get.Call(within(t), peer(t, n, s.Addr().String()), "a")
+	_, err := get.Call(testContext(t), peer(t, n, s.Addr().String()), "a")
 	require.ErrorIs(t, err, qs.ErrUnreachable)
 	require.Equal(t, qs.MaybeRan, qs.FateOf(err))
 	require.Equal(t, 1, strings.Count(err.Error(), "hg: forward"), err)

@@ -34,7 +34,7 @@ func TestDrainWithStuckReaders(t *testing.T) {
 	const readers = 200
 	subscribe := qs.DefineStream[bool, []byte]("test/subscribe")
 	eachTransport(t, func(t *testing.T, addr string) {
-		cfg := silent()
+		cfg := quietConfig()
 		cfg.ShutdownTimeout = 5 * time.Minute
 		cfg.ServerInterceptors = []qs.Interceptor{endWithDrain}
 		var ended, stuck atomic.Int64
@@ -56,14 +56,14 @@ func TestDrainWithStuckReaders(t *testing.T) {
 		client := open(t, scheme(addr)+"://", qs.Config{})
 		to := peer(t, client, s.n.Addr().String())
 		for i := range readers {
-			next, stop := iter.Pull2(subscribe.Call(within(t), to, i%2 == 0))
+			next, stop := iter.Pull2(subscribe.Call(testContext(t), to, i%2 == 0))
 			defer stop()
 			item, err, _ := next()
 			require.NoError(t, err)
 			require.Equal(t, "first", string(item))
 		}
 		for stuck.Load() < readers/2 {
-			require.NoError(t, client.HG().Sleep(within(t), time.Millisecond))
+			require.NoError(t, client.HG().Sleep(testContext(t), time.Millisecond))
 		}
 		require.Zero(t, ended.Load())
 		require.NoError(t, s.end(), "nothing is cut off")
@@ -81,7 +81,7 @@ func TestDraining(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			running := make(chan context.Context, 1)
-			s := serverThatEnds(t, "tcp://127.0.0.1:0", silent(), func(n *qs.Node) {
+			s := serverThatEnds(t, "tcp://127.0.0.1:0", quietConfig(), func(n *qs.Node) {
 				wait.Handle(n, func(ctx context.Context, _ struct{}) (string, error) {
 					ctx, stop := context.WithCancel(ctx)
 					defer stop()
@@ -90,19 +90,19 @@ func TestDraining(t *testing.T) {
 					return "drained", nil
 				})
 			})
-			f := wait.Go(within(t), peer(t, open(t, "tcp://", qs.Config{}), s.n.Addr().String()), struct{}{})
+			f := wait.Go(testContext(t), peer(t, open(t, "tcp://", qs.Config{}), s.n.Addr().String()), struct{}{})
 			draining := <-running
 			require.NoError(t, draining.Err())
 			switch how {
 			case "Serve":
 				require.NoError(t, s.end())
 			case "Shutdown":
-				require.NoError(t, s.n.Shutdown(within(t)))
+				require.NoError(t, s.n.Shutdown(testContext(t)))
 			case "Close":
 				require.NoError(t, s.n.Close())
 			}
 			require.ErrorIs(t, draining.Err(), context.Canceled)
-			out, err := f.Wait(within(t))
+			out, err := f.Wait(testContext(t))
 			if how == "Close" {
 				require.Error(t, err)
 			} else {
@@ -111,7 +111,7 @@ func TestDraining(t *testing.T) {
 			}
 		})
 	}
-	require.NoError(t, qs.Draining(within(t)).Err())
+	require.NoError(t, qs.Draining(testContext(t)).Err())
 	require.Nil(t, qs.Draining(context.Background()).Done())
 }
 
@@ -160,7 +160,7 @@ func TestDrainCallsBack(t *testing.T) {
 		ask := qs.Define[string, string]("test/ask")
 		queue, err := qs.Open(addr, qs.Config{})
 		require.NoError(t, err)
-		data := noise(1, 100_000)
+		data := randomBytes(1, 100_000)
 		work.Handle(queue, func(ctx context.Context, _ string, s *qs.DuplexServer[string, string]) error {
 			worker := qs.CallFrom(ctx).Peer // the process that has called; good while its session lasts
 			for range s.All() {
@@ -183,9 +183,9 @@ func TestDrainCallsBack(t *testing.T) {
 			return len(b), err
 		})
 		to := peer(t, client, queue.Addr().String())
-		session := work.Call(within(t), to, "")
+		session := work.Call(testContext(t), to, "")
 		defer session.Close()
-		_, err = ask.Call(within(t), to, "x")
+		_, err = ask.Call(testContext(t), to, "x")
 		require.NoError(t, err)
 		require.NoError(t, session.Send("before"))
 		require.Equal(t, data, <-loaded)
@@ -193,7 +193,7 @@ func TestDrainCallsBack(t *testing.T) {
 		for !queue.HG().NA().Draining() {
 			runtime.Gosched()
 		}
-		_, err = ask.Call(within(t), to, "x")
+		_, err = ask.Call(testContext(t), to, "x")
 		require.ErrorIs(t, err, qs.ErrDraining)
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 		require.NoError(t, session.Send("while it drains"))

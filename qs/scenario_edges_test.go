@@ -41,10 +41,10 @@ func TestOneAtATime(t *testing.T) {
 		close(second)
 		return <-first
 	}}})
-	src := qs.Reader(bytes.NewReader(noise(1, 100_000)))
-	got, err := put.Call(within(t), peer(t, n, to.String()), putIn{"x", src})
+	src := qs.Reader(bytes.NewReader(randomBytes(1, 100_000)))
+	got, err := put.Call(testContext(t), peer(t, n, to.String()), putIn{"x", src})
 	require.NoError(t, err)
-	require.Equal(t, hashOf(noise(1, 100_000)), got)
+	require.Equal(t, hashOf(randomBytes(1, 100_000)), got)
 	require.ErrorIs(t, refused, qs.ErrInvalid)
 	require.ErrorContains(t, refused, "one at a time")
 	require.Equal(t, qs.NotRun, qs.FateOf(refused))
@@ -61,7 +61,7 @@ func TestSinkServesOneAttempt(t *testing.T) {
 			fill.Handle(n, func(ctx context.Context, room qs.Sink) (int64, error) {
 				begun <- struct{}{}
 				<-second
-				n, err := room.Writer(ctx).Write(noise(1, 1000))
+				n, err := room.Writer(ctx).Write(randomBytes(1, 1000))
 				return int64(n), err
 			})
 		})
@@ -89,7 +89,7 @@ func TestSinkServesOneAttempt(t *testing.T) {
 			mapping = qs.WithoutMapping
 		}
 		mapping(func() {
-			_, err = fill.Call(within(t), peer(t, n, to.String()), sink)
+			_, err = fill.Call(testContext(t), peer(t, n, to.String()), sink)
 			require.NoError(t, err, kind)
 			require.True(t, lends)
 			require.ErrorIs(t, refused, qs.ErrInvalid, kind)
@@ -97,7 +97,7 @@ func TestSinkServesOneAttempt(t *testing.T) {
 			require.Equal(t, qs.NotRun, qs.FateOf(refused), kind)
 			require.EqualValues(t, 1000, sink.Filled(), kind)
 			go func() { <-begun }()
-			_, err = fill.Call(within(t), peer(t, plain, to.String()), sink)
+			_, err = fill.Call(testContext(t), peer(t, plain, to.String()), sink)
 			require.NoError(t, err, "%s: the next call", kind)
 		})
 		require.NoError(t, file.Close())
@@ -110,10 +110,10 @@ func TestSinkServesOneAttempt(t *testing.T) {
 func TestFromIsLentOnce(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
-	want := noise(1, 100_000)
+	want := randomBytes(1, 100_000)
 	refused := func(src qs.Source) {
 		t.Helper()
-		_, err := put.Call(within(t), to, putIn{"copy", src})
+		_, err := put.Call(testContext(t), to, putIn{"copy", src})
 		require.ErrorIs(t, err, qs.ErrInvalid)
 		require.ErrorContains(t, err, "lend a new one")
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
@@ -121,21 +121,21 @@ func TestFromIsLentOnce(t *testing.T) {
 
 	src := qs.Reader(bytes.NewReader(want))
 	for range 2 { // whose handler takes nothing
-		_, err := put.Call(within(t), to, putIn{"", src})
+		_, err := put.Call(testContext(t), to, putIn{"", src})
 		require.ErrorIs(t, err, qs.ErrBadInput)
 	}
-	got, err := put.Call(within(t), to, putIn{"copy", src})
+	got, err := put.Call(testContext(t), to, putIn{"copy", src})
 	require.NoError(t, err)
 	require.Equal(t, hashOf(want), got)
 	refused(src)
 
 	src = qs.Reader(bytes.NewReader(want))
-	got, err = put.Call(within(t), to, putIn{"some", src})
+	got, err = put.Call(testContext(t), to, putIn{"some", src})
 	require.NoError(t, err)
 	require.Equal(t, want[:10], got)
 	refused(src)
 
-	stuck := newStuck()
+	stuck := newStuckStream()
 	_, to = pair(t, qs.Config{}, func(n *qs.Node) {
 		put.Handle(n, func(ctx context.Context, in putIn) ([]byte, error) {
 			_, err := in.Body.Reader(ctx).Read(make([]byte, 1))
@@ -144,11 +144,11 @@ func TestFromIsLentOnce(t *testing.T) {
 		})
 	})
 	src = qs.Reader(io.MultiReader(bytes.NewReader(want), stuck))
-	_, err = put.Call(within(t), to, putIn{"", src})
+	_, err = put.Call(testContext(t), to, putIn{"", src})
 	require.NoError(t, err)
 	close(stuck.release)
 	require.Eventually(t, func() bool {
-		_, err = put.Call(within(t), to, putIn{"copy", src})
+		_, err = put.Call(testContext(t), to, putIn{"copy", src})
 		require.ErrorIs(t, err, qs.ErrInvalid)
 		return !strings.Contains(err.Error(), "one at a time")
 	}, 30*time.Second, time.Millisecond)
@@ -164,7 +164,7 @@ func TestWaitEndsFirst(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		m.Handle(n, func(context.Context, int) (int, error) { <-hold; return 1, nil })
 	})
-	f := m.Go(within(t), to, 1)
+	f := m.Go(testContext(t), to, 1)
 	why := errors.New("why")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
@@ -172,7 +172,7 @@ func TestWaitEndsFirst(t *testing.T) {
 	require.ErrorIs(t, err, why)
 	require.Equal(t, qs.MaybeRan, qs.FateOf(errors.Join(err, &hg.Error{Op: "forward", Fate: qs.NotRun, Err: qs.ErrUnreachable})))
 	close(hold)
-	_, err = f.Wait(within(t))
+	_, err = f.Wait(testContext(t))
 	require.NoError(t, err)
 }
 
@@ -194,9 +194,9 @@ func TestGoexitOnServe(t *testing.T) {
 	go func() { ended <- n.Serve(ctx) }()
 	to := peer(t, open(t, "tcp://", qs.Config{}), n.Addr().String())
 	for range 3 {
-		_, err = m.Call(within(t), to, 0)
+		_, err = m.Call(testContext(t), to, 0)
 		require.ErrorIs(t, err, hg.ErrRemote)
-		got, err := m.Call(within(t), to, 7)
+		got, err := m.Call(testContext(t), to, 7)
 		require.NoError(t, err)
 		require.Equal(t, 7, got)
 	}
@@ -214,7 +214,7 @@ func TestErrorsOfReaders(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	for _, why := range []error{qs.ErrTimeout, qs.ErrPeerLost, context.Canceled, context.DeadlineExceeded, io.ErrUnexpectedEOF} {
-		_, err := put.Call(within(t), to, putIn{"copy", qs.Reader(readerFunc(func([]byte) (int, error) { return 0, why }))})
+		_, err := put.Call(testContext(t), to, putIn{"copy", qs.Reader(readerFunc(func([]byte) (int, error) { return 0, why }))})
 		require.ErrorIs(t, err, hg.ErrRemote)
 		require.Equal(t, hg.ErrRemote, qs.CodeOf(err))
 		require.Equal(t, qs.Ran, qs.FateOf(err))
@@ -233,20 +233,20 @@ func TestErrorsBeforeTheRequest(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	_, err = put.Call(within(t), to, putIn{"copy", qs.File(f)})
+	_, err = put.Call(testContext(t), to, putIn{"copy", qs.File(f)})
 	require.ErrorIs(t, err, qs.ErrInvalid)
 	require.ErrorIs(t, err, os.ErrClosed)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	for _, size := range []int64{-1, 1 << 62} {
 		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 		require.NoError(t, err)
-		_, err = get.Call(within(t), to, getIn{"copy", 10, qs.FileBuffer(f, size)})
+		_, err = get.Call(testContext(t), to, getIn{"copy", 10, qs.FileBuffer(f, size)})
 		require.ErrorIs(t, err, qs.ErrInvalid)
 		require.ErrorContains(t, err, fmt.Sprint(size))
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 		require.NoError(t, f.Close())
 	}
-	_, err = qs.Define[any, int]("test/chan").Call(within(t), to, make(chan int))
+	_, err = qs.Define[any, int]("test/chan").Call(testContext(t), to, make(chan int))
 	require.ErrorIs(t, err, qs.ErrInvalid)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
@@ -274,14 +274,14 @@ func TestDrainLetsHandlersCall(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- n.Serve(ctx) }()
-	f := front.Go(within(t), peer(t, open(t, "tcp://", qs.Config{}), n.Addr().String()), behind.Addr().String())
+	f := front.Go(testContext(t), peer(t, open(t, "tcp://", qs.Config{}), n.Addr().String()), behind.Addr().String())
 	<-begun
 	stop()
 	for !n.HG().NA().Draining() {
 		runtime.Gosched()
 	}
 	close(drains)
-	got, err := f.Wait(within(t))
+	got, err := f.Wait(testContext(t))
 	require.NoError(t, err)
 	require.Equal(t, 2, got)
 	require.NoError(t, <-ended)
@@ -300,7 +300,7 @@ func TestNothingIsReadAhead(t *testing.T) {
 		})
 	})
 	s := server(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
-	want := noise(3, 100_000)
+	want := randomBytes(3, 100_000)
 	rest, reads := bytes.NewReader(want), 0
 	read := readerFunc(func(b []byte) (int, error) {
 		reads++
@@ -313,7 +313,7 @@ func TestNothingIsReadAhead(t *testing.T) {
 		return err
 	}}})
 	to := peer(t, n, "tcp://127.0.0.1:1", busy.Addr().String(), s.Addr().String())
-	got, err := put.Call(within(t), to, putIn{"copy", qs.Reader(read)})
+	got, err := put.Call(testContext(t), to, putIn{"copy", qs.Reader(read)})
 	require.NoError(t, err)
 	require.Equal(t, hashOf(want), got)
 	require.Equal(t, 1, refused)
@@ -337,11 +337,11 @@ func TestWithdrawTooLate(t *testing.T) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) { return p, nil })
 	})
 	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
-	f := double.Go(within(t), peer(t, c, full.Addr().String(), free.Addr().String()), point{1, 2})
+	f := double.Go(testContext(t), peer(t, c, full.Addr().String(), free.Addr().String()), point{1, 2})
 	<-running
-	require.Equal(t, hg.TooLate, f.Withdraw(within(t)))
+	require.Equal(t, hg.TooLate, f.Withdraw(testContext(t)))
 	close(refuse)
-	got, err := f.Wait(within(t))
+	got, err := f.Wait(testContext(t))
 	require.NoError(t, err)
 	require.Equal(t, point{1, 2}, got)
 }

@@ -68,7 +68,7 @@ func TestInterceptorFates(t *testing.T) {
 		m.Handle(n, func(context.Context, string) (int, error) { return 1, nil })
 	})
 	for _, h := range []string{"-panic", "-goexit", "-error", "+panic", "+goexit", "+error"} {
-		_, err := m.Call(within(t), to, h)
+		_, err := m.Call(testContext(t), to, h)
 		want, code := qs.NotRun, error(qs.ErrDenied)
 		if h[0] == '+' {
 			want = qs.Ran
@@ -106,7 +106,7 @@ func TestTooDeep(t *testing.T) {
 		m.Handle(n, func(_ context.Context, in *endless) (*endless, error) { ran.Store(true); return results[in.N], nil })
 	})
 	for _, in := range []*endless{self, make(codec.MaxDepth + 1)} {
-		_, err := m.Call(within(t), to, in)
+		_, err := m.Call(testContext(t), to, in)
 		require.ErrorIs(t, err, codec.ErrDepth)
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 		require.ErrorContains(t, err, "qs_test.endless")
@@ -114,25 +114,25 @@ func TestTooDeep(t *testing.T) {
 	}
 	require.False(t, ran.Load())
 	for n := 1; n <= 2; n++ {
-		_, err := m.Call(within(t), to, &endless{N: n})
+		_, err := m.Call(testContext(t), to, &endless{N: n})
 		require.ErrorIs(t, err, hg.ErrRemote)
 		require.ErrorContains(t, err, "the answer could not be encoded")
 		require.Equal(t, qs.Ran, qs.FateOf(err))
 	}
-	out, err := m.Call(within(t), to, &endless{N: 3})
+	out, err := m.Call(testContext(t), to, &endless{N: 3})
 	require.NoError(t, err)
 	require.Equal(t, results[3], out)
 }
 
-// exits ends the goroutine that encodes a bye.
+// exitingCodec ends the goroutine that encodes a bye.
 type (
-	exits struct{ codec.Codec }
-	bye   struct{}
+	exitingCodec struct{ codec.Codec }
+	byeValue     struct{}
 )
 
-func (e exits) Append(dst []byte, v any) ([]byte, error) {
+func (e exitingCodec) Append(dst []byte, v any) ([]byte, error) {
 	switch v.(type) {
-	case bye, *bye:
+	case byeValue, *byeValue:
 		runtime.Goexit()
 	}
 	return e.Codec.Append(dst, v)
@@ -142,19 +142,19 @@ func (e exits) Append(dst []byte, v any) ([]byte, error) {
 // an error, leaves no call without an answer.
 func TestGoexitInCodec(t *testing.T) {
 	t.Parallel()
-	m := qs.Define[bool, bye]("test/exits", qs.WithCodec(exits{codec.Msgpack}))
+	m := qs.Define[bool, byeValue]("test/exits", qs.WithCodec(exitingCodec{codec.Msgpack}))
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
-		m.Handle(n, func(_ context.Context, detail bool) (bye, error) {
+		m.Handle(n, func(_ context.Context, detail bool) (byeValue, error) {
 			if detail {
-				return bye{}, hg.WithDetail(qs.Errorf(qs.ErrDenied, "see the detail"), bye{})
+				return byeValue{}, hg.WithDetail(qs.Errorf(qs.ErrDenied, "see the detail"), byeValue{})
 			}
-			return bye{}, nil
+			return byeValue{}, nil
 		})
 	})
-	_, err := m.Call(within(t), to, false)
+	_, err := m.Call(testContext(t), to, false)
 	require.ErrorIs(t, err, hg.ErrPanic)
 	require.ErrorContains(t, err, "ended its goroutine")
-	_, err = m.Call(within(t), to, true)
+	_, err = m.Call(testContext(t), to, true)
 	require.ErrorIs(t, err, qs.ErrDenied)
 	require.ErrorContains(t, err, "see the detail")
 }
@@ -204,7 +204,7 @@ func TestServerNextLate(t *testing.T) {
 	}{{"before", qs.NotRun, 0, qs.ErrInvalid}, {"during", qs.Ran, 1, nil}, {"twice", qs.Ran, 1, qs.ErrInvalid}} {
 		answered = make(chan struct{})
 		ran.Store(0)
-		_, err := m.Call(within(t), to, x.in)
+		_, err := m.Call(testContext(t), to, x.in)
 		close(answered)
 		require.ErrorIs(t, err, qs.ErrAborted, x.in)
 		require.Equal(t, x.fate, qs.FateOf(err), x.in)
@@ -214,23 +214,23 @@ func TestServerNextLate(t *testing.T) {
 	require.EqualValues(t, 1, saw.Load(), "the handler was not waited for")
 }
 
-// A slowCtx ends before its children do.
-type slowCtx struct {
+// A slowContext ends before its children do.
+type slowContext struct {
 	context.Context
 	done chan struct{}
 	over atomic.Bool
 }
 
-func (c *slowCtx) Done() <-chan struct{} { return c.done }
+func (c *slowContext) Done() <-chan struct{} { return c.done }
 
-func (c *slowCtx) Err() error {
+func (c *slowContext) Err() error {
 	if c.over.Load() {
 		return context.DeadlineExceeded
 	}
 	return nil
 }
 
-func (c *slowCtx) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (c *slowContext) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // TestEndedContextIsTheError checks that a call whose context has ended returns its error: also if its
 // Future was canceled a moment later, if the library's clock was faster than the context's, and
@@ -262,12 +262,12 @@ func TestEndedContextIsTheError(t *testing.T) {
 	})
 	to := peer(t, n, s.Addr().String())
 	for range 100 {
-		ctx := &slowCtx{Context: context.Background(), done: make(chan struct{})}
+		ctx := &slowContext{Context: context.Background(), done: make(chan struct{})}
 		f := m.Go(ctx, to, 0)
 		ctx.over.Store(true)
 		f.Cancel()
 		close(ctx.done)
-		_, err := f.Wait(within(t))
+		_, err := f.Wait(testContext(t))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, context.Canceled)
 	}
@@ -306,7 +306,7 @@ func TestNothingAfterTheEnd(t *testing.T) {
 		},
 	}})
 	to := peer(t, client, server.Addr().String())
-	_, err := repeat.Call(within(t), to, "")
+	_, err := repeat.Call(testContext(t), to, "")
 	require.NoError(t, err)
 	over, end := context.WithCancel(context.Background())
 	end()
@@ -359,12 +359,12 @@ func TestMoved(t *testing.T) {
 	to := peer(t, n, s.Addr().String())
 	b := make([]byte, 1<<20)
 	for _, in := range []qs.Source{qs.Bytes(b), qs.Reader(bytes.NewReader(b))} {
-		_, err := put.Call(within(t), to, putIn{"copy", in})
+		_, err := put.Call(testContext(t), to, putIn{"copy", in})
 		require.NoError(t, err)
 		require.EqualValues(t, len(b), moved)
 	}
 	for _, out := range []qs.Sink{qs.Buffer(b), qs.Writer(io.Discard)} {
-		_, err := get.Call(within(t), to, getIn{"copy", len(b), out})
+		_, err := get.Call(testContext(t), to, getIn{"copy", len(b), out})
 		require.NoError(t, err)
 		require.EqualValues(t, len(b), moved)
 	}

@@ -99,8 +99,8 @@ type definition struct {
 	gone    bool  // the server does not have the method
 }
 
-func sends(in any) definition    { return definition{kind: schema.Plain, in: in, out: 1} }
-func returns(out any) definition { return definition{kind: schema.Plain, in: 1, out: out} }
+func newSender(in any) definition    { return definition{kind: schema.Plain, in: in, out: 1} }
+func newAnswerer(out any) definition { return definition{kind: schema.Plain, in: 1, out: out} }
 
 // serve is Handle for types that are defined at run time.
 func (d *definition) serve(n *Node, name string, begun *atomic.Bool) {
@@ -173,131 +173,131 @@ func TestEvolution(t *testing.T) {
 	page, err := os.ReadFile("../docs/EVOLUTION.md")
 	require.NoError(t, err)
 	ins := []change{
-		{"nothing", "", sends(base{"n"}), sends(base{"n"}), isFine, isFine},
-		{"field added, and zero", "", sends(base{"n"}), sends(struct {
+		{"nothing", "", newSender(base{"n"}), newSender(base{"n"}), isFine, isFine},
+		{"field added, and zero", "", newSender(base{"n"}), newSender(struct {
 			base
 			Size int
 		}{base{"n"}, 0}), isFine, isFine},
-		{"field added, and set", "Size", sends(base{"n"}), sends(struct {
+		{"field added, and set", "Size", newSender(base{"n"}), newSender(struct {
 			base
 			Size int
 		}{base{"n"}, 1}), isFine, isRefused},
-		{"pointer added, and nil", "", sends(base{"n"}), sends(struct {
+		{"pointer added, and nil", "", newSender(base{"n"}), newSender(struct {
 			base
 			Size *int
 		}{base{"n"}, nil}), isFine, isFine},
-		{"pointer added, and set", "Size", sends(base{"n"}), sends(struct {
+		{"pointer added, and set", "Size", newSender(base{"n"}), newSender(struct {
 			base
 			Size *int
 		}{base{"n"}, &one}), isFine, isRefused},
-		{"slice or map added, and empty", "", sends(base{"n"}), sends(struct {
+		{"slice or map added, and empty", "", newSender(base{"n"}), newSender(struct {
 			base
 			Tags []string
 			By   map[string]int
 		}{base{"n"}, []string{}, map[string]int{}}), isFine, isFine},
-		{"slice added, with elements", "Tags", sends(base{"n"}), sends(struct {
+		{"slice added, with elements", "Tags", newSender(base{"n"}), newSender(struct {
 			base
 			Tags []string
 		}{base{"n"}, []string{""}}), isFine, isRefused},
-		{"map added, with elements", "By", sends(base{"n"}), sends(struct {
+		{"map added, with elements", "By", newSender(base{"n"}), newSender(struct {
 			base
 			By map[string]int
 		}{base{"n"}, map[string]int{"a": 0}}), isFine, isRefused},
-		{"struct added, also if it is zero", "In", sends(base{"n"}), sends(struct {
+		{"struct added, also if it is zero", "In", newSender(base{"n"}), newSender(struct {
 			base
 			In inner
 		}{base{"n"}, inner{}}), isFine, isRefused},
-		{"array added, also if it is zero", "Sum", sends(base{"n"}), sends(struct {
+		{"array added, also if it is zero", "Sum", newSender(base{"n"}), newSender(struct {
 			base
 			Sum [2]int
 		}{base{"n"}, [2]int{}}), isFine, isRefused},
-		{"time added, also if it is zero", "At", sends(base{"n"}), sends(struct {
+		{"time added, also if it is zero", "At", newSender(base{"n"}), newSender(struct {
 			base
 			At time.Time
 		}{base{"n"}, time.Time{}}), isFine, isRefused},
-		{"struct with omitempty added, and zero", "", sends(base{"n"}), sends(struct {
+		{"struct with omitempty added, and zero", "", newSender(base{"n"}), newSender(struct {
 			base
 			In *inner `msgpack:",omitempty"`
 		}{base{"n"}, nil}), isFine, isFine},
-		{"field of a struct in it added, and set", "In.More", sends(struct{ In inner }{inner{1}}), sends(struct {
+		{"field of a struct in it added, and set", "In.More", newSender(struct{ In inner }{inner{1}}), newSender(struct {
 			In struct{ N, More int }
 		}{struct{ N, More int }{1, 2}}), isFine, isRefused},
-		{"field removed that is set", "Name", sends(base{"n"}), sends(struct{}{}), isRefused, isFine},
-		{"field removed that is zero", "", sends(base{}), sends(struct{}{}), isFine, isFine},
-		{"field renamed that is set", "Name/Title", sends(base{"n"}), sends(struct{ Title string }{"n"}), isRefused, isRefused},
-		{"field renamed that is zero", "", sends(base{}), sends(struct{ Title string }{}), isFine, isFine},
-		{"field renamed, with a tag that keeps the name", "", sends(base{"n"}), sends(struct {
+		{"field removed that is set", "Name", newSender(base{"n"}), newSender(struct{}{}), isRefused, isFine},
+		{"field removed that is zero", "", newSender(base{}), newSender(struct{}{}), isFine, isFine},
+		{"field renamed that is set", "Name/Title", newSender(base{"n"}), newSender(struct{ Title string }{"n"}), isRefused, isRefused},
+		{"field renamed that is zero", "", newSender(base{}), newSender(struct{ Title string }{}), isFine, isFine},
+		{"field renamed, with a tag that keeps the name", "", newSender(base{"n"}), newSender(struct {
 			Title string `msgpack:"Name"`
 		}{"n"}), isFine, isFine},
-		{"type of a field changed", "Name", sends(base{"n"}), sends(struct{ Name int }{1}), isRefused, isRefused},
-		{"integer made larger, the value fits both", "", sends(struct{ N int8 }{1}), sends(struct{ N int64 }{1}), isFine, isFine},
-		{"integer made larger, the value does not fit the old one", "N", sends(struct{ N int8 }{1}), sends(struct{ N int64 }{1 << 40}), isFine, isRefused},
-		{"integer made a float", "N", sends(struct{ N int }{1}), sends(struct{ N float64 }{1.5}), isFine, isRefused},
-		{"float32 made float64", "N", sends(struct{ N float32 }{1}), sends(struct{ N float64 }{1}), isFine, isRefused},
-		{"text made bytes", "", sends(base{"n"}), sends(struct{ Name []byte }{[]byte("n")}), isFine, isFine},
-		{"field made a pointer, which is set", "", sends(struct{ N int }{1}), sends(struct{ N *int }{&one}), isFine, isFine},
-		{"field made a pointer, which is nil", "", sends(struct{ N int }{1}), sends(struct{ N *int }{}), isFine, isFine},
-		{"field made a slice", "N", sends(struct{ N int }{1}), sends(struct{ N []int }{[]int{1}}), isRefused, isRefused},
-		{"slice made a longer array", "", sends(struct{ N []int }{[]int{1}}), sends(struct{ N [2]int }{[2]int{1}}), isFine, isFine},
-		{"slice made an array that is too short", "N", sends(struct{ N []int }{[]int{1, 2}}), sends(struct{ N [1]int }{[1]int{1}}), isRefused, isFine},
-		{"type made any", "", sends(struct{ N int }{1}), sends(struct{ N any }{1}), isFine, isFine},
-		{"fields moved to a struct that is embedded", "", sends(base{"n"}), sends(struct{ base }{base{"n"}}), isFine, isFine},
-		{"fields moved to a struct that is not embedded", "Name/Base", sends(base{"n"}), sends(struct{ Base base }{base{"n"}}), isRefused, isRefused},
-		{"In made a struct", "base/string", sends("n"), sends(base{"n"}), isRefused, isRefused},
-		{"`Source` added, which lends something", "Body", sends(base{"n"}), sends(body{"n", Bytes([]byte("lent"))}), isFine, isRefused},
-		{"`Source` added, which is zero", "", sends(base{"n"}), sends(body{Name: "n"}), isFine, isFine},
+		{"type of a field changed", "Name", newSender(base{"n"}), newSender(struct{ Name int }{1}), isRefused, isRefused},
+		{"integer made larger, the value fits both", "", newSender(struct{ N int8 }{1}), newSender(struct{ N int64 }{1}), isFine, isFine},
+		{"integer made larger, the value does not fit the old one", "N", newSender(struct{ N int8 }{1}), newSender(struct{ N int64 }{1 << 40}), isFine, isRefused},
+		{"integer made a float", "N", newSender(struct{ N int }{1}), newSender(struct{ N float64 }{1.5}), isFine, isRefused},
+		{"float32 made float64", "N", newSender(struct{ N float32 }{1}), newSender(struct{ N float64 }{1}), isFine, isRefused},
+		{"text made bytes", "", newSender(base{"n"}), newSender(struct{ Name []byte }{[]byte("n")}), isFine, isFine},
+		{"field made a pointer, which is set", "", newSender(struct{ N int }{1}), newSender(struct{ N *int }{&one}), isFine, isFine},
+		{"field made a pointer, which is nil", "", newSender(struct{ N int }{1}), newSender(struct{ N *int }{}), isFine, isFine},
+		{"field made a slice", "N", newSender(struct{ N int }{1}), newSender(struct{ N []int }{[]int{1}}), isRefused, isRefused},
+		{"slice made a longer array", "", newSender(struct{ N []int }{[]int{1}}), newSender(struct{ N [2]int }{[2]int{1}}), isFine, isFine},
+		{"slice made an array that is too short", "N", newSender(struct{ N []int }{[]int{1, 2}}), newSender(struct{ N [1]int }{[1]int{1}}), isRefused, isFine},
+		{"type made any", "", newSender(struct{ N int }{1}), newSender(struct{ N any }{1}), isFine, isFine},
+		{"fields moved to a struct that is embedded", "", newSender(base{"n"}), newSender(struct{ base }{base{"n"}}), isFine, isFine},
+		{"fields moved to a struct that is not embedded", "Name/Base", newSender(base{"n"}), newSender(struct{ Base base }{base{"n"}}), isRefused, isRefused},
+		{"In made a struct", "base/string", newSender("n"), newSender(base{"n"}), isRefused, isRefused},
+		{"`Source` added, which lends something", "Body", newSender(base{"n"}), newSender(body{"n", Bytes([]byte("lent"))}), isFine, isRefused},
+		{"`Source` added, which is zero", "", newSender(base{"n"}), newSender(body{Name: "n"}), isFine, isFine},
 	}
 	outs := []change{
-		{"nothing", "", returns(base{"n"}), returns(base{"n"}), isFine, isFine},
-		{"field added", "Size", returns(base{"n"}), returns(struct {
+		{"nothing", "", newAnswerer(base{"n"}), newAnswerer(base{"n"}), isFine, isFine},
+		{"field added", "Size", newAnswerer(base{"n"}), newAnswerer(struct {
 			Name string
 			Size int
 		}{"n", 1}), isFine, failsAfter},
-		{"pointer added", "", returns(base{"n"}), returns(struct {
+		{"pointer added", "", newAnswerer(base{"n"}), newAnswerer(struct {
 			Name string
 			Size *int
 		}{"n", &one}), isFine, isFine},
-		{"field with omitempty added", "", returns(base{"n"}), returns(struct {
+		{"field with omitempty added", "", newAnswerer(base{"n"}), newAnswerer(struct {
 			Name string
 			Size int `msgpack:",omitempty"`
 		}{"n", 1}), isFine, isFine},
-		{"any added", "", returns(base{"n"}), returns(struct {
+		{"any added", "", newAnswerer(base{"n"}), newAnswerer(struct {
 			Name string
 			Size any
 		}{"n", 1}), isFine, isFine},
-		{"slice added", "Tags", returns(base{"n"}), returns(struct {
+		{"slice added", "Tags", newAnswerer(base{"n"}), newAnswerer(struct {
 			Name string
 			Tags []string
 		}{"n", nil}), isFine, failsAfter},
-		{"map added", "By", returns(base{"n"}), returns(struct {
+		{"map added", "By", newAnswerer(base{"n"}), newAnswerer(struct {
 			Name string
 			By   map[string]int
 		}{"n", nil}), isFine, failsAfter},
-		{"struct added", "In", returns(base{"n"}), returns(struct {
+		{"struct added", "In", newAnswerer(base{"n"}), newAnswerer(struct {
 			Name string
 			In   inner
 		}{"n", inner{}}), isFine, failsAfter},
-		{"field of a struct in a slice added", "Rows.More", returns(struct{ Rows []inner }{[]inner{{1}}}), returns(struct {
+		{"field of a struct in a slice added", "Rows.More", newAnswerer(struct{ Rows []inner }{[]inner{{1}}}), newAnswerer(struct {
 			Rows []struct{ N, More int }
 		}{[]struct{ N, More int }{{1, 2}}}), isFine, failsAfter},
-		{"field removed", "Name", returns(base{"n"}), returns(struct{}{}), failsAfter, isFine},
-		{"pointer removed", "", returns(struct{ N *int }{&one}), returns(struct{}{}), isFine, isFine},
-		{"field renamed", "Name/Title", returns(base{"n"}), returns(struct{ Title string }{"n"}), failsAfter, failsAfter},
-		{"type of a field changed", "Name", returns(base{"n"}), returns(struct{ Name int }{1}), failsAfter, failsAfter},
-		{"integer made larger, the value fits both", "", returns(struct{ N int8 }{1}), returns(struct{ N int64 }{1}), isFine, isFine},
-		{"integer made larger, the value does not fit the old one", "N", returns(struct{ N int8 }{1}), returns(struct{ N int64 }{1 << 40}), failsAfter, isFine},
-		{"field made a pointer, which is set", "", returns(struct{ N int }{1}), returns(struct{ N *int }{&one}), isFine, isFine},
-		{"field made a pointer, which is nil", "N", returns(struct{ N int }{1}), returns(struct{ N *int }{}), failsAfter, isFine},
-		{"omitempty added, the value is zero", "N", returns(struct{ N int }{1}), returns(struct {
+		{"field removed", "Name", newAnswerer(base{"n"}), newAnswerer(struct{}{}), failsAfter, isFine},
+		{"pointer removed", "", newAnswerer(struct{ N *int }{&one}), newAnswerer(struct{}{}), isFine, isFine},
+		{"field renamed", "Name/Title", newAnswerer(base{"n"}), newAnswerer(struct{ Title string }{"n"}), failsAfter, failsAfter},
+		{"type of a field changed", "Name", newAnswerer(base{"n"}), newAnswerer(struct{ Name int }{1}), failsAfter, failsAfter},
+		{"integer made larger, the value fits both", "", newAnswerer(struct{ N int8 }{1}), newAnswerer(struct{ N int64 }{1}), isFine, isFine},
+		{"integer made larger, the value does not fit the old one", "N", newAnswerer(struct{ N int8 }{1}), newAnswerer(struct{ N int64 }{1 << 40}), failsAfter, isFine},
+		{"field made a pointer, which is set", "", newAnswerer(struct{ N int }{1}), newAnswerer(struct{ N *int }{&one}), isFine, isFine},
+		{"field made a pointer, which is nil", "N", newAnswerer(struct{ N int }{1}), newAnswerer(struct{ N *int }{}), failsAfter, isFine},
+		{"omitempty added, the value is zero", "N", newAnswerer(struct{ N int }{1}), newAnswerer(struct {
 			N int `msgpack:",omitempty"`
 		}{}), failsAfter, isFine},
-		{"array made longer", "N", returns(struct{ N [1]int }{}), returns(struct{ N [2]int }{}), failsAfter, failsAfter},
-		{"time made text", "At", returns(struct{ At time.Time }{at}), returns(struct{ At string }{"now"}), failsAfter, failsAfter},
-		{"fields moved to a struct that is embedded", "", returns(base{"n"}), returns(struct{ base }{base{"n"}}), isFine, isFine},
-		{"Out made a struct", "string/base", returns("n"), returns(base{"n"}), failsAfter, failsAfter},
+		{"array made longer", "N", newAnswerer(struct{ N [1]int }{}), newAnswerer(struct{ N [2]int }{}), failsAfter, failsAfter},
+		{"time made text", "At", newAnswerer(struct{ At time.Time }{at}), newAnswerer(struct{ At string }{"now"}), failsAfter, failsAfter},
+		{"fields moved to a struct that is embedded", "", newAnswerer(base{"n"}), newAnswerer(struct{ base }{base{"n"}}), isFine, isFine},
+		{"Out made a struct", "string/base", newAnswerer("n"), newAnswerer(base{"n"}), failsAfter, failsAfter},
 		{"items of a stream: field renamed", "Name/N", definition{kind: schema.Stream, in: 1, out: base{"n"}}, definition{kind: schema.Stream, in: 1, out: inner{1}}, failsAfter, failsAfter},
 	}
-	plain, items, note := sends(1), definition{kind: schema.Stream, in: 1, out: inner{}}, definition{kind: schema.OneWay, in: 1}
+	plain, items, note := newSender(1), definition{kind: schema.Stream, in: 1, out: inner{}}, definition{kind: schema.OneWay, in: 1}
 	other, coded, limited, idempotent, gone := plain, plain, plain, plain, plain
 	other.in, other.out, other.opts = []byte("1"), []byte{}, []Option{WithCodec(codec.Raw)}
 	coded.fail = Errorf(Code(77), "code %d", 77)

@@ -19,21 +19,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A crowd is the work of tests in which more calls are in flight than handlers may run.
-type crowd struct {
+// A handlerBarrier is the work of tests in which more calls are in flight than handlers may run.
+type handlerBarrier struct {
 	begun atomic.Int64  // handlers that have begun
 	want  int64         // once so many have,
 	full  chan struct{} // this is closed
 	open  chan struct{} // handlers wait for this
 }
 
-// newCrowd returns a crowd whose handlers wait until a given number of them have begun, and until
+// newHandlerBarrier returns a crowd whose handlers wait until a given number of them have begun, and until
 // the test closes open.
-func newCrowd(handlers int) *crowd {
-	return &crowd{want: int64(handlers), full: make(chan struct{}), open: make(chan struct{})}
+func newHandlerBarrier(handlers int) *handlerBarrier {
+	return &handlerBarrier{want: int64(handlers), full: make(chan struct{}), open: make(chan struct{})}
 }
 
-func (c *crowd) enter(ctx context.Context) error {
+func (c *handlerBarrier) enter(ctx context.Context) error {
 	if c.begun.Add(1) == c.want {
 		close(c.full)
 	}
@@ -46,7 +46,7 @@ func (c *crowd) enter(ctx context.Context) error {
 }
 
 // wait waits until the handlers have begun.
-func (c *crowd) wait(ctx context.Context, t *testing.T) {
+func (c *handlerBarrier) wait(ctx context.Context, t *testing.T) {
 	t.Helper()
 	select {
 	case <-c.full:
@@ -70,7 +70,7 @@ const (
 	crowdBytes = 100_000 // of a put and a get
 )
 
-func (c *crowd) serve(n *qs.Node) {
+func (c *handlerBarrier) serve(n *qs.Node) {
 	crowdItems.Handle(n, func(ctx context.Context, n int, send func([]byte) error) error {
 		if n < 0 { // at once
 			n = -n
@@ -101,9 +101,9 @@ func (c *crowd) serve(n *qs.Node) {
 	crowdEcho.Handle(n, func(_ context.Context, in []byte) (int, error) { return len(in), nil })
 }
 
-// soon bounds the wait for a call that ends unless there is a fault.
-func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(within(t), time.Minute)
+// shortContext bounds the wait for a call that ends unless there is a fault.
+func shortContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(testContext(t), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -121,7 +121,7 @@ func isAnswered(t testing.TB, ctx context.Context, n *qs.Node, to qs.Peer) {
 }
 
 // stream takes all items of a stream.
-func (c *crowd) stream(ctx context.Context, t *testing.T, to qs.Peer, want int) {
+func (c *handlerBarrier) stream(ctx context.Context, t *testing.T, to qs.Peer, want int) {
 	n := 0
 	for item, err := range crowdItems.Call(ctx, to, want) {
 		if !assert.NoError(t, err, "after %d items of %d", n, want) {
@@ -135,8 +135,8 @@ func (c *crowd) stream(ctx context.Context, t *testing.T, to qs.Peer, want int) 
 
 // streams has streams in flight to a server that runs most handlers at a time, with a ping and
 // another call at the same time.
-func (c *crowd) streams(t *testing.T, n *qs.Node, to qs.Peer, streams int) {
-	ctx := soon(t)
+func (c *handlerBarrier) streams(t *testing.T, n *qs.Node, to qs.Peer, streams int) {
+	ctx := shortContext(t)
 	var all sync.WaitGroup
 	for range streams {
 		all.Go(func() { c.stream(ctx, t, to, 20) }) // more than are in flight at once
@@ -165,19 +165,19 @@ func TestStreamsBeyondPlaces(t *testing.T) {
 			if scheme == "sm" && runtime.GOOS != "linux" {
 				t.Skip("sm needs Linux")
 			}
-			c := newCrowd(128)
+			c := newHandlerBarrier(128)
 			s := serverAt(t, v.at, qs.Config{}, c.serve)
 			n := open(t, scheme+"://", qs.Config{})
 			c.streams(t, n, peer(t, n, s.Addr().String()), v.streams)
 		})
 	}
 	t.Run("workers", func(t *testing.T) { // each waits for one, and those beyond keep their envelopes meanwhile
-		c := newCrowd(8)
+		c := newHandlerBarrier(8)
 		n, to := pair(t, qs.Config{MaxConcurrent: 8}, c.serve)
 		c.streams(t, n, to, 60)
 	})
 	t.Run("itself", func(t *testing.T) {
-		c := newCrowd(128)
+		c := newHandlerBarrier(128)
 		s := server(t, qs.Config{}, c.serve)
 		c.streams(t, s, peer(t, s, s.Addr().String()), 200)
 	})
@@ -190,9 +190,9 @@ func TestStreamsOfManyClients(t *testing.T) {
 	if !long.On {
 		cfg.HG.MaxActive = 20
 	}
-	c := newCrowd(long.Or(20, 1024))
+	c := newHandlerBarrier(long.Or(20, 1024))
 	s := server(t, cfg, c.serve)
-	ctx := soon(t)
+	ctx := shortContext(t)
 	var all sync.WaitGroup
 	for range clients {
 		n := open(t, "tcp://", qs.Config{})
@@ -212,9 +212,9 @@ func TestStreamsOfManyClients(t *testing.T) {
 // its own, and all envelopes.
 func TestLongCallsAndStream(t *testing.T) {
 	t.Parallel()
-	c := newCrowd(127)
+	c := newHandlerBarrier(127)
 	n, to := pair(t, qs.Config{}, c.serve)
-	ctx := soon(t)
+	ctx := shortContext(t)
 	var all sync.WaitGroup
 	items := 0
 	for _, err := range crowdItems.Call(ctx, to, -40) {
@@ -237,31 +237,31 @@ func TestLongCallsAndStream(t *testing.T) {
 }
 
 // put lends r, and get has so many bytes written to w.
-func (c *crowd) put(ctx context.Context, t *testing.T, to qs.Peer, r io.Reader) {
+func (c *handlerBarrier) put(ctx context.Context, t *testing.T, to qs.Peer, r io.Reader) {
 	got, err := crowdPut.Call(ctx, to, qs.Reader(r))
 	assert.NoError(t, err)
 	assert.Equal(t, crowdBytes, got)
 }
 
-func (c *crowd) get(ctx context.Context, t *testing.T, to qs.Peer, w io.Writer) {
+func (c *handlerBarrier) get(ctx context.Context, t *testing.T, to qs.Peer, w io.Writer) {
 	got, err := crowdGet.Call(ctx, to, qs.Writer(w))
 	assert.NoError(t, err)
 	assert.Equal(t, crowdBytes, got)
 }
 
-// A gate is a reader and a writer that waits until the test opens it.
-type gate struct {
+// A gatedStream is a reader and a writer that waits until the test opens it.
+type gatedStream struct {
 	open <-chan struct{}
 	r    io.Reader
 	n    int
 }
 
-func (g *gate) Read(b []byte) (int, error) {
+func (g *gatedStream) Read(b []byte) (int, error) {
 	<-g.open
 	return g.r.Read(b)
 }
 
-func (g *gate) Write(b []byte) (int, error) {
+func (g *gatedStream) Write(b []byte) (int, error) {
 	<-g.open
 	g.n += len(b)
 	return len(b), nil
@@ -271,18 +271,18 @@ func (g *gate) Write(b []byte) (int, error) {
 // writers do, as the caller has places for handlers, and more, do not delay any other.
 func TestSlowReadersAndWriters(t *testing.T) {
 	t.Parallel()
-	c := newCrowd(200)
+	c := newHandlerBarrier(200)
 	close(c.open)
 	cfg := qs.Config{}
 	cfg.HG.MaxActivePerPeer = 1000
 	n, to := pair(t, cfg, c.serve)
-	ctx := soon(t)
+	ctx := shortContext(t)
 	gateOpen := make(chan struct{})
 	var all sync.WaitGroup
 	for range 100 {
-		all.Go(func() { c.put(ctx, t, to, &gate{open: gateOpen, r: bytes.NewReader(make([]byte, crowdBytes))}) })
+		all.Go(func() { c.put(ctx, t, to, &gatedStream{open: gateOpen, r: bytes.NewReader(make([]byte, crowdBytes))}) })
 		all.Go(func() {
-			w := gate{open: gateOpen}
+			w := gatedStream{open: gateOpen}
 			c.get(ctx, t, to, &w)
 			assert.Equal(t, crowdBytes, w.n)
 		})
@@ -309,15 +309,15 @@ func TestUploadsEachWay(t *testing.T) {
 			if scheme == "sm" && runtime.GOOS != "linux" {
 				t.Skip("sm needs Linux")
 			}
-			uploadsEachWay(t, at, qs.Config{})
+			testUploadsEachWay(t, at, qs.Config{})
 		})
 	}
 }
 
-func uploadsEachWay(t *testing.T, at string, cfg qs.Config) {
-	c := newCrowd(2 * 128)
+func testUploadsEachWay(t *testing.T, at string, cfg qs.Config) {
+	c := newHandlerBarrier(2 * 128)
 	a, b := serverAt(t, at, cfg, c.serve), serverAt(t, at, cfg, c.serve)
-	ctx := soon(t)
+	ctx := shortContext(t)
 	var all sync.WaitGroup
 	ab, ba := peer(t, a, b.Addr().String()), peer(t, b, a.Addr().String())
 	for _, to := range []qs.Peer{ab, ba} {

@@ -53,19 +53,19 @@ func graceServer(n *qs.Node, who string, stop func()) {
 			}
 			return who, err
 		case "down":
-			if _, err := into.Write(noise(1, 1<<20)); err != nil {
+			if _, err := into.Write(randomBytes(1, 1<<20)); err != nil {
 				return "", err
 			}
 			_ = wait()
-			_, err := into.Write(noise(1, 20<<20)[1<<20:])
+			_, err := into.Write(randomBytes(1, 20<<20)[1<<20:])
 			return who, err
 		}
 		return who, wait()
 	})
 }
 
-// graceCalls makes each kind of call of a new pair of servers, the first of which ends while it is at work.
-func graceCalls(t *testing.T, begin func(who string) (addr string, served func() error), client func(cfg qs.Config) *qs.Node) {
+// testGraceCalls makes each kind of call of a new pair of servers, the first of which ends while it is at work.
+func testGraceCalls(t *testing.T, begin func(who string) (addr string, served func() error), client func(cfg qs.Config) *qs.Node) {
 	for _, how := range []string{"plain", "up", "down", "own"} {
 		addr, served := begin("one")
 		second, _ := begin("two")
@@ -82,7 +82,7 @@ func graceCalls(t *testing.T, begin func(who string) (addr string, served func()
 			require.Equal(t, "two", got, how)
 		}
 		if how == "down" {
-			require.True(t, bytes.Equal(noise(1, 20<<20), room))
+			require.True(t, bytes.Equal(randomBytes(1, 20<<20), room))
 		}
 		var left *hg.ShutdownError
 		require.ErrorAs(t, served(), &left, how)
@@ -104,7 +104,7 @@ func TestGracePasses(t *testing.T) {
 			if scheme == "sm" && runtime.GOOS != "linux" {
 				t.Skip("sm needs Linux")
 			}
-			graceCalls(t, func(who string) (string, func() error) {
+			testGraceCalls(t, func(who string) (string, func() error) {
 				n, err := qs.Open(at, qs.Config{ShutdownTimeout: -1})
 				require.NoError(t, err)
 				ctx, stop := context.WithCancel(context.Background())
@@ -122,7 +122,7 @@ func TestGracePasses(t *testing.T) {
 		defer w.Close()
 		w.Go("client", func() {
 			var all []*qs.Node
-			graceCalls(t, func(who string) (addr string, served func() error) {
+			testGraceCalls(t, func(who string) (addr string, served func() error) {
 				var n *qs.Node
 				var err error
 				over := false

@@ -46,25 +46,25 @@ func TestDrainLeavesSharedSocket(t *testing.T) {
 				return n
 			}
 			old := serve("old", socket)
-			ctx, stop := context.WithCancel(within(t))
+			ctx, stop := context.WithCancel(testContext(t))
 			served := make(chan error, 1)
 			go func() { served <- old.Serve(ctx) }()
 			first := open(t, "tcp://", qs.Config{})
-			long := name.Go(within(t), peer(t, first, old.Addr().String()), true)
+			long := name.Go(testContext(t), peer(t, first, old.Addr().String()), true)
 			<-began
 
 			next := serve("new", again)
-			go func() { _ = next.Serve(within(t)) }()
+			go func() { _ = next.Serve(testContext(t)) }()
 			stop()
 			<-drains
 			for range 16 {
 				client := open(t, "tcp://", qs.Config{})
-				got, err := name.Call(within(t), peer(t, client, old.Addr().String()), false)
+				got, err := name.Call(testContext(t), peer(t, client, old.Addr().String()), false)
 				require.NoError(t, err)
 				require.Equal(t, "new", got)
 			}
 			close(release)
-			got, err := long.Wait(within(t))
+			got, err := long.Wait(testContext(t))
 			require.NoError(t, err)
 			require.Equal(t, "old", got)
 			require.NoError(t, <-served)

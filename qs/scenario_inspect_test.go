@@ -21,8 +21,8 @@ type uploadIn struct {
 
 var upload = qs.Define[uploadIn, int64]("inspect/upload")
 
-// underWay returns the calls of a node of one kind.
-func underWay(n *qs.Node, kind inspect.EventKind) (all []inspect.Call) {
+// callsInFlight returns the calls of a node of one kind.
+func callsInFlight(n *qs.Node, kind inspect.EventKind) (all []inspect.Call) {
 	for _, c := range n.HG().Calls() {
 		if c.Kind == kind {
 			all = append(all, c)
@@ -31,10 +31,10 @@ func underWay(n *qs.Node, kind inspect.EventKind) (all []inspect.Call) {
 	return all
 }
 
-// eventually waits until done.
-func eventually(t *testing.T, done func() bool) {
+// waitUntil waits until done.
+func waitUntil(t *testing.T, done func() bool) {
 	t.Helper()
-	for ctx := within(t); !done(); runtime.Gosched() {
+	for ctx := testContext(t); !done(); runtime.Gosched() {
 		require.NoError(t, ctx.Err(), "it does not happen")
 	}
 }
@@ -61,26 +61,26 @@ func TestCallsShowProgress(t *testing.T) {
 			return int64(n) + rest, err
 		})
 	})
-	call := upload.Go(within(t), p, uploadIn{Body: qs.Bytes(make([]byte, size))})
+	call := upload.Go(testContext(t), p, uploadIn{Body: qs.Bytes(make([]byte, size))})
 	require.Equal(t, 4<<20, <-read)
 	// It reads 8 MiB ahead, and stands still then.
-	eventually(t, func() bool { return len(underWay(s, inspect.EventTransfer)) == 0 })
-	targets := underWay(s, inspect.EventTarget)
+	waitUntil(t, func() bool { return len(callsInFlight(s, inspect.EventTransfer)) == 0 })
+	targets := callsInFlight(s, inspect.EventTarget)
 	require.Len(t, targets, 1)
 	require.EqualValues(t, size, targets[0].Size)
 	require.GreaterOrEqual(t, targets[0].Moved, int64(4<<20))
 	require.Less(t, targets[0].Moved, int64(size))
 	require.Nil(t, targets[0].Flow)
-	origins := underWay(c, inspect.EventOrigin)
+	origins := callsInFlight(c, inspect.EventOrigin)
 	require.Len(t, origins, 1)
 	require.EqualValues(t, size, origins[0].Size)
 	require.GreaterOrEqual(t, origins[0].Moved, int64(4<<20))
 	require.Equal(t, origins[0].ID, targets[0].ID)
 	close(goOn)
-	n, err := call.Wait(within(t))
+	n, err := call.Wait(testContext(t))
 	require.NoError(t, err)
 	require.EqualValues(t, size, n)
-	require.Empty(t, underWay(c, inspect.EventOrigin))
+	require.Empty(t, callsInFlight(c, inspect.EventOrigin))
 }
 
 // TestTransfersNameTheirRequest checks that a transfer that a handler makes has the request to
@@ -106,7 +106,7 @@ func TestTransfersNameTheirRequest(t *testing.T) {
 			return 0, nil
 		})
 	})
-	_, err := upload.Call(within(t), p, uploadIn{Body: qs.Bytes(make([]byte, 64<<20))})
+	_, err := upload.Call(testContext(t), p, uploadIn{Body: qs.Bytes(make([]byte, 64<<20))})
 	require.NoError(t, err)
 	calls := <-seen
 	at := slices.IndexFunc(calls, func(c inspect.Call) bool { return c.Kind == inspect.EventTarget })
@@ -117,7 +117,7 @@ func TestTransfersNameTheirRequest(t *testing.T) {
 			require.NotZero(t, c.ID)
 		}
 	}
-	require.NoError(t, s.Shutdown(within(t)))
+	require.NoError(t, s.Shutdown(testContext(t)))
 	require.NotEmpty(t, ended)
 	for _, e := range ended {
 		require.Equal(t, "inspect/upload", e.Of)
@@ -134,7 +134,7 @@ func TestCallsShowFlow(t *testing.T) {
 		s = n
 		source.serve(n)
 	})
-	ctx, leave := context.WithCancel(within(t))
+	ctx, leave := context.WithCancel(testContext(t))
 	defer leave()
 	taken := 0
 	for _, err := range rows.Call(ctx, p, rowsIn{N: 1000, Size: 10_000}) {
@@ -147,15 +147,15 @@ func TestCallsShowFlow(t *testing.T) {
 		}
 		require.NoError(t, err)
 		var at inspect.Call
-		eventually(t, func() bool {
-			all := underWay(s, inspect.EventTarget)
+		waitUntil(t, func() bool {
+			all := callsInFlight(s, inspect.EventTarget)
 			require.Len(t, all, 1)
 			at = all[0]
 			return at.Flow.Stuck > 0 && at.Flow.Waiting > 0
 		})
 		require.EqualValues(t, source.sent.Load()+1, at.Flow.Items, "send waits with one")
 		require.Greater(t, at.Flow.Bytes, 10_000*at.Flow.Items)
-		of := underWay(c, inspect.EventOrigin)
+		of := callsInFlight(c, inspect.EventOrigin)
 		i := slices.IndexFunc(of, func(c inspect.Call) bool { return c.RPC == "test/rows" })
 		require.GreaterOrEqual(t, i, 0)
 		require.NotNil(t, of[i].Flow)
@@ -165,5 +165,5 @@ func TestCallsShowFlow(t *testing.T) {
 		require.Equal(t, at.ID, of[i].ID)
 	}
 	require.Equal(t, 1000, taken)
-	source.quiet(t, c, s)
+	source.waitUntilIdle(t, c, s)
 }

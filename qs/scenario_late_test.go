@@ -25,10 +25,10 @@ type lateIn struct {
 
 var lateMethod = qs.Define[lateIn, int]("test/late")
 
-// zeros reads as zeros, without end.
-type zeros struct{}
+// zeroReader reads as zeros, without end.
+type zeroReader struct{}
 
-func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+func (zeroReader) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
 // TestLateGoroutines checks that goroutines that a handler has left behind may use its Sources and
 // Sinks, and get ErrClosed, at whatever moment the handler returns; the call is answered all the
@@ -48,7 +48,7 @@ func TestLateGoroutines(t *testing.T) {
 		func(ctx context.Context, in lateIn, _ []byte, begun func()) error {
 			_, err := in.Body.Writer(ctx).(io.ReaderFrom).ReadFrom(readerFunc(func(b []byte) (int, error) {
 				begun()
-				return zeros{}.Read(b)
+				return zeroReader{}.Read(b)
 			}))
 			return err
 		},
@@ -108,13 +108,13 @@ func TestLateGoroutines(t *testing.T) {
 		for how := range uses {
 			sink, source := qs.Buffer(room), qs.Bytes(lent)
 			if round%2 == 1 && how != 2 && how != 4 {
-				sink, source = qs.Writer(io.Discard), qs.Reader(zeros{})
+				sink, source = qs.Writer(io.Discard), qs.Reader(zeroReader{})
 			}
 			in := lateIn{how, sink, source}
 			if round%4 >= 2 {
 				in.How += 10
 			}
-			_, err := lateMethod.Call(within(t), to, in)
+			_, err := lateMethod.Call(testContext(t), to, in)
 			if in.How < 10 {
 				require.NoError(t, err, "use %d, round %d", how, round)
 			} else {
@@ -153,7 +153,7 @@ func TestLateReadFromBlocks(t *testing.T) {
 		})
 	})
 	sink := qs.Buffer(make([]byte, 100))
-	_, err := lateMethod.Call(within(t), to, lateIn{Body: sink})
+	_, err := lateMethod.Call(testContext(t), to, lateIn{Body: sink})
 	require.NoError(t, err)
 	require.EqualValues(t, len("early"), sink.Filled())
 	close(wait)
@@ -174,7 +174,7 @@ func TestFlushedWhenContextHasEnded(t *testing.T) {
 	cfg := qs.Config{ServerInterceptors: []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error { return next(ctx) }}}
 	_, to := pair(t, cfg, func(n *qs.Node) {
 		method.Handle(n, func(ctx context.Context, in in) (int, error) {
-			data := noise(3, in.N)
+			data := randomBytes(3, in.N)
 			switch in.How {
 			case "cancel":
 				c, cancel := context.WithCancel(ctx)
@@ -205,13 +205,13 @@ func TestFlushedWhenContextHasEnded(t *testing.T) {
 	for _, how := range []string{"", "cancel", "copy", "late"} {
 		for _, n := range []int{1, 5000, 3<<20 + 1} {
 			room := make([]byte, n+1)
-			_, err := method.Call(within(t), to, in{how, n, qs.Buffer(room)})
+			_, err := method.Call(testContext(t), to, in{how, n, qs.Buffer(room)})
 			require.NoError(t, err, "%q, %d bytes", how, n)
-			require.True(t, bytes.Equal(noise(3, n), room[:n]), "%q, %d bytes", how, n)
+			require.True(t, bytes.Equal(randomBytes(3, n), room[:n]), "%q, %d bytes", how, n)
 			var b bytes.Buffer
-			_, err = method.Call(within(t), to, in{how, n, qs.Writer(&b)})
+			_, err = method.Call(testContext(t), to, in{how, n, qs.Writer(&b)})
 			require.NoError(t, err, "%q, Into, %d bytes", how, n)
-			require.True(t, bytes.Equal(noise(3, n), b.Bytes()), "%q, Into, %d bytes", how, n)
+			require.True(t, bytes.Equal(randomBytes(3, n), b.Bytes()), "%q, Into, %d bytes", how, n)
 		}
 	}
 }

@@ -39,8 +39,8 @@ var (
 	get = qs.Define[getIn, int]("test/get")
 )
 
-// noise returns the first n bytes of the noise of a seed.
-func noise(seed byte, n int) []byte {
+// randomBytes returns the first n bytes of the noise of a seed.
+func randomBytes(seed byte, n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
 	return b
@@ -79,7 +79,7 @@ func serveBulk(t testing.TB, n *qs.Node) {
 		return nil, qs.Errorf(qs.ErrBadInput, "how?")
 	})
 	get.Handle(n, func(ctx context.Context, in getIn) (int, error) {
-		all := noise(7, in.N)
+		all := randomBytes(7, in.N)
 		switch in.How {
 		case "writer":
 			w := in.Body.Writer(ctx)
@@ -138,7 +138,7 @@ func hashOf(b []byte) []byte {
 // with one of the others, in turn.
 var sizes = []int{0, 1, 5_000, 1 << 20, 5_000_001}
 
-func tried(size, way int) bool {
+func isTried(size, way int) bool {
 	last := len(sizes) - 1
 	return long.On || size == last || size == way%last
 }
@@ -146,9 +146,9 @@ func tried(size, way int) bool {
 // TestSources is not parallel: on a busy machine each of its many calls would wait for all of them.
 func TestSources(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
-	ctx := within(t)
+	ctx := testContext(t)
 	for size, n := range sizes {
-		want := noise(3, n)
+		want := randomBytes(3, n)
 		file := filepath.Join(t.TempDir(), "f")
 		require.NoError(t, os.WriteFile(file, want, 0o600))
 		f, err := os.Open(file)
@@ -165,7 +165,7 @@ func TestSources(t *testing.T) {
 			{"trickle", func() qs.Source { return qs.Reader(iotest.HalfReader(bytes.NewReader(want))) }, []string{"reader", "copy"}},
 		} {
 			for j, how := range way.hows {
-				if !tried(size, i+j) {
+				if !isTried(size, i+j) {
 					continue
 				}
 				got, err := put.Call(ctx, to, putIn{how, way.source()})
@@ -178,9 +178,9 @@ func TestSources(t *testing.T) {
 	remote, _ := hg.RemoteOf(err)
 	require.NotNil(t, remote, "%v", err)
 	require.Equal(t, hg.ErrUnsupported, remote.Code)
-	got, err := put.Call(ctx, to, putIn{"some", qs.Reader(bytes.NewReader(noise(1, 20<<20)))})
+	got, err := put.Call(ctx, to, putIn{"some", qs.Reader(bytes.NewReader(randomBytes(1, 20<<20)))})
 	require.NoError(t, err)
-	require.Equal(t, noise(1, 10), got)
+	require.Equal(t, randomBytes(1, 10), got)
 	got, err = put.Call(ctx, to, putIn{"copy", qs.Source{}})
 	require.NoError(t, err)
 	require.Equal(t, hashOf(nil), got)
@@ -189,11 +189,11 @@ func TestSources(t *testing.T) {
 // TestSinks is not parallel either.
 func TestSinks(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
-	ctx := within(t)
+	ctx := testContext(t)
 	for size, n := range sizes {
-		want := noise(7, n)
+		want := randomBytes(7, n)
 		for i, how := range []string{"writer", "copy", "at", "file"} {
-			if tried(size, i) {
+			if isTried(size, i) {
 				room := make([]byte, n+10)
 				sink := qs.Buffer(room[:n/2], room[n/2:])
 				k, err := get.Call(ctx, to, getIn{how, n, sink})
@@ -202,7 +202,7 @@ func TestSinks(t *testing.T) {
 				require.EqualValues(t, n, sink.Filled(), how)
 				require.True(t, bytes.Equal(want, room[:n]), "%s of %d bytes", how, n)
 			}
-			if tried(size, i+2) {
+			if isTried(size, i+2) {
 				name := filepath.Join(t.TempDir(), "f")
 				f, err := os.Create(name)
 				require.NoError(t, err)
@@ -213,7 +213,7 @@ func TestSinks(t *testing.T) {
 				require.True(t, bytes.Equal(want, got), "file, %s of %d bytes gave %d", how, n, len(got))
 				require.NoError(t, f.Close())
 			}
-			if tried(size, i+1) && how != "at" {
+			if isTried(size, i+1) && how != "at" {
 				var b bytes.Buffer
 				sink := qs.Writer(&b)
 				_, err := get.Call(ctx, to, getIn{how, n, sink})
@@ -244,7 +244,7 @@ func TestSinks(t *testing.T) {
 	require.ErrorIs(t, err, hg.ErrHandler)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	require.True(t, bytes.HasPrefix(noise(7, 5<<20), b.b.Bytes()), "an Into that failed holds a prefix")
+	require.True(t, bytes.HasPrefix(randomBytes(7, 5<<20), b.b.Bytes()), "an Into that failed holds a prefix")
 }
 
 // TestStreamErrors checks that the error of the caller's own reader or writer fails the call, and
@@ -252,9 +252,9 @@ func TestSinks(t *testing.T) {
 func TestStreamErrors(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
-	ctx := within(t)
+	ctx := testContext(t)
 	why := errors.New("the disk is on fire")
-	_, err := put.Call(ctx, to, putIn{"copy", qs.Reader(io.MultiReader(bytes.NewReader(noise(1, 2<<20)), iotest.ErrReader(why)))})
+	_, err := put.Call(ctx, to, putIn{"copy", qs.Reader(io.MultiReader(bytes.NewReader(randomBytes(1, 2<<20)), iotest.ErrReader(why)))})
 	require.ErrorIs(t, err, why)
 	require.ErrorIs(t, err, hg.ErrRemote)
 	_, err = get.Call(ctx, to, getIn{"copy", 9 << 20, qs.Writer(writerFunc(func([]byte) (int, error) { return 0, why }))})
@@ -284,7 +284,7 @@ func TestStreamOnce(t *testing.T) {
 		second = next(ctx)
 		return err
 	}}})
-	_, err := put.Call(within(t), peer(t, c, to.String()), putIn{"x", qs.Reader(bytes.NewReader(noise(1, 1<<20)))})
+	_, err := put.Call(testContext(t), peer(t, c, to.String()), putIn{"x", qs.Reader(bytes.NewReader(randomBytes(1, 1<<20)))})
 	require.ErrorContains(t, err, "full")
 	require.ErrorIs(t, second, qs.ErrInvalid)
 	require.ErrorContains(t, second, "bytes of a Reader")
@@ -325,7 +325,7 @@ func TestLateUse(t *testing.T) {
 	})
 	c := open(t, "tcp://", qs.Config{})
 	to := peer(t, c, s.Addr().String())
-	ctx := within(t)
+	ctx := testContext(t)
 	_, err := keep.Call(ctx, to, putIn{"", qs.Bytes(make([]byte, 10_000))})
 	require.NoError(t, err)
 	late := <-kept
@@ -349,7 +349,7 @@ func TestLateUse(t *testing.T) {
 func TestUnmappedFiles(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	qs.WithoutMapping(func() {
-		ctx := within(t)
+		ctx := testContext(t)
 		const n = 5_000_001
 		name := filepath.Join(t.TempDir(), "f")
 		f, err := os.Create(name)
@@ -362,11 +362,11 @@ func TestUnmappedFiles(t *testing.T) {
 			require.EqualValues(t, n, sink.Filled())
 			got, err := os.ReadFile(name)
 			require.NoError(t, err)
-			require.True(t, bytes.Equal(noise(7, n), got), how)
+			require.True(t, bytes.Equal(randomBytes(7, n), got), how)
 		}
 		got, err := put.Call(ctx, to, putIn{"copy", qs.File(f)})
 		require.NoError(t, err)
-		require.Equal(t, hashOf(noise(7, n)), got)
+		require.Equal(t, hashOf(randomBytes(7, n)), got)
 		_, err = get.Call(ctx, to, getIn{"copy", n, qs.FileBuffer(f, n-1)})
 		require.ErrorContains(t, err, "room for 5000000 bytes")
 	})
@@ -391,8 +391,11 @@ func TestSmallSink(t *testing.T) {
 	type room struct{ Room qs.Sink }
 	var seen error
 	for how, write := range map[string]func(context.Context, qs.Sink) error{
-		"Writer":  func(ctx context.Context, s qs.Sink) error { _, err := s.Writer(ctx).Write(noise(1, 100)); return err },
-		"WriteAt": func(_ context.Context, s qs.Sink) error { _, err := s.WriteAt(noise(1, 100), 0); return err },
+		"Writer": func(ctx context.Context, s qs.Sink) error {
+			_, err := s.Writer(ctx).Write(randomBytes(1, 100))
+			return err
+		},
+		"WriteAt": func(_ context.Context, s qs.Sink) error { _, err := s.WriteAt(randomBytes(1, 100), 0); return err },
 	} {
 		m := qs.Define[room, int]("test/small-sink")
 		_, to := pair(t, qs.Config{}, func(n *qs.Node) {
@@ -402,7 +405,7 @@ func TestSmallSink(t *testing.T) {
 			})
 		})
 		in := room{qs.Buffer(make([]byte, 99))}
-		_, err := m.Call(within(t), to, in)
+		_, err := m.Call(testContext(t), to, in)
 		require.ErrorIs(t, seen, hg.ErrOverflow, how)
 		require.ErrorIs(t, err, hg.ErrRemote, how)
 		require.NotErrorIs(t, err, hg.ErrOverflow, how)

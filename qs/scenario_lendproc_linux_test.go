@@ -22,7 +22,7 @@ func TestLendProc(t *testing.T) {
 	defer f.Close()
 	src := qs.File(f)
 	require.EqualValues(t, -1, src.Len())
-	got, err := put.Call(within(t), to, putIn{"copy", src})
+	got, err := put.Call(testContext(t), to, putIn{"copy", src})
 	require.NoError(t, err)
 	require.Equal(t, hashOf(want), got)
 }

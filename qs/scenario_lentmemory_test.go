@@ -58,7 +58,7 @@ func lendOnce(t *testing.T, kind, peer string, steps int) (ended bool) {
 	w := sim.NewWorld(sim.Config{Seed: seed, Level: sim.Level(seed & 1), Latency: 50 * time.Microsecond, Window: 64 << 10})
 	defer w.Close()
 	where := func() string { return fmt.Sprintf("%s, target %s, after %d events", kind, peer, steps) }
-	want := noise(9, 1<<20)
+	want := randomBytes(9, 1<<20)
 	serving, stop := context.WithCancel(context.Background())
 	w.Go("server", func() {
 		n := simulated(t, w, "sim://server", qs.Config{PeerTimeout: time.Second})

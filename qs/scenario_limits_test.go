@@ -212,8 +212,8 @@ func (l *workload) begin(rng *rand.Rand, ctx context.Context, n *qs.Node, to qs.
 	}
 }
 
-// handleCache reports whether nothing of the load is left at a node.
-func handleCache(n *qs.Node) bool {
+// isIdle reports whether nothing of the load is left at a node.
+func isIdle(n *qs.Node) bool {
 	st := n.HG().Stats()
 	return st.Active == 0 && st.Waiting == 0 && st.Lent == 0 && st.Pulled == 0 && st.NA.Queued == 0 && st.NA.Leases == 0 && n.Streams() == 0
 }
@@ -227,14 +227,14 @@ func TestLimits(t *testing.T) {
 		for _, v := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s %d", lim.name, v), func(t *testing.T) {
 				for seed := range uint64(long.Or(2, 50)) {
-					playLimit(t, lim, v, seed)
+					testLimit(t, lim, v, seed)
 				}
 			})
 		}
 	}
 }
 
-func playLimit(t *testing.T, lim limit, v int, seed uint64) {
+func testLimit(t *testing.T, lim limit, v int, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, uint64(v)))
 	w := sim.NewWorld(sim.Config{Seed: seed, Faults: sim.Faults{Jitter: time.Millisecond}})
 	defer w.Close()
@@ -291,12 +291,12 @@ func playLimit(t *testing.T, lim limit, v int, seed uint64) {
 				w.Sleep(10 * time.Millisecond)
 			}
 			for range 100 {
-				if handleCache(n) {
+				if isIdle(n) {
 					break
 				}
 				w.Sleep(100 * time.Millisecond)
 			}
-			if !handleCache(n) {
+			if !isIdle(n) {
 				t.Errorf("seed %d: node %s: something is left: %+v", seed, name, n.HG().Stats())
 			}
 			begun++
@@ -322,12 +322,12 @@ func TestDefaultLimits(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
 	l := newWorkload("limits")
-	reached := newCrowd(2 * 128)
+	reached := newHandlerBarrier(2 * 128)
 	l.pause = func(_ *qs.Node, ctx context.Context) { _ = reached.enter(ctx) }
 	l.failed = func(kind string, err error) { t.Errorf("seed %d, %s: %v", seed, kind, err) }
 	cfg := qs.Config{}
 	nodes := []*qs.Node{server(t, cfg, l.serve), server(t, cfg, l.serve)}
-	ctx := soon(t)
+	ctx := shortContext(t)
 	for i, n := range nodes {
 		l.begin(rng, ctx, n, peer(t, n, nodes[1-i].Addr().String()), 20, "")
 	}
@@ -339,7 +339,7 @@ func TestDefaultLimits(t *testing.T) {
 		isAnswered(t, ctx, n, peer(t, n, nodes[1-i].Addr().String()))
 	}
 	close(reached.open)
-	require.Eventually(t, func() bool { return l.left.Load() == 0 && handleCache(nodes[0]) && handleCache(nodes[1]) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return l.left.Load() == 0 && isIdle(nodes[0]) && isIdle(nodes[1]) }, time.Minute, time.Millisecond)
 }
 
 // TestLeasesBeyond checks that a stream goes on when the calls of the same process hold all that
@@ -348,12 +348,12 @@ func TestLeasesBeyond(t *testing.T) {
 	t.Parallel()
 	const leases, bytes = 1024, 5000
 	for _, most := range []int64{0, leases * bytes / 2} {
-		c := newCrowd(128)
+		c := newHandlerBarrier(128)
 		cfg := qs.Config{}
 		cfg.HG.MaxLent, cfg.HG.NA.Room = most, 1
 		a, b := server(t, cfg, c.serve), server(t, cfg, c.serve)
 		ab, ba := peer(t, a, b.Addr().String()), peer(t, b, a.Addr().String())
-		ctx := soon(t)
+		ctx := shortContext(t)
 		var all sync.WaitGroup
 		var refused atomic.Int64
 		items := 0 // without room they arrive by the reserve of the stream, one KiB at a time

@@ -24,7 +24,7 @@ func TestMistakesOfCallers(t *testing.T) {
 		take.Handle(n, func(context.Context, struct{ Body qs.Source }) (int64, error) { panic("it ran") })
 		give.Handle(n, func(context.Context, struct{ Body qs.Sink }) (int64, error) { panic("it ran") })
 	})
-	ctx := within(t)
+	ctx := testContext(t)
 	source := func(s qs.Source) func() error {
 		return func() error { _, err := take.Call(ctx, to, struct{ Body qs.Source }{s}); return err }
 	}
@@ -54,12 +54,12 @@ func TestLendNothing(t *testing.T) {
 		give.Handle(n, func(_ context.Context, in struct{ Body qs.Sink }) (int64, error) { return in.Body.Len(), nil })
 	})
 	for _, s := range []qs.Source{{}, qs.Bytes(), qs.Bytes(nil), qs.Bytes([]byte{})} {
-		got, err := take.Call(within(t), to, struct{ Body qs.Source }{s})
+		got, err := take.Call(testContext(t), to, struct{ Body qs.Source }{s})
 		require.NoError(t, err)
 		require.Zero(t, got)
 	}
 	for _, s := range []qs.Sink{{}, qs.Buffer(), qs.Buffer(nil), qs.Buffer([]byte{})} {
-		got, err := give.Call(within(t), to, struct{ Body qs.Sink }{s})
+		got, err := give.Call(testContext(t), to, struct{ Body qs.Sink }{s})
 		require.NoError(t, err)
 		require.Zero(t, got)
 	}
@@ -76,7 +76,7 @@ func TestGuide(t *testing.T) {
 		take.Handle(n, func(_ context.Context, in struct{ Body qs.Source }) (int64, error) { kept <- in.Body; return 0, nil })
 	})
 	idle := open(t, "tcp://127.0.0.1:0", qs.Config{}) // Serve is not called
-	ctx := within(t)
+	ctx := testContext(t)
 	for says, wrong := range map[string]func() error{
 		"is not served by": func() error { _, err := qs.Define[int, int]("test/none").Call(ctx, to, 1); return err },
 		"codec: decode":    func() error { _, err := qs.Define[string, point]("test/double").Call(ctx, to, "x"); return err },
@@ -123,7 +123,7 @@ func TestNilHandler(t *testing.T) {
 func TestPeerAddresses(t *testing.T) {
 	t.Parallel()
 	n := open(t, "tcp://", qs.Config{})
-	to, err := n.Peer(within(t), "tcp://nobody.invalid:1", "tcp://127.0.0.1:1")
+	to, err := n.Peer(testContext(t), "tcp://nobody.invalid:1", "tcp://127.0.0.1:1")
 	require.NoError(t, err)
 	require.Equal(t, "tcp://nobody.invalid:1,tcp://127.0.0.1:1", to.String())
 	require.Len(t, to.Addrs(), 1)
@@ -135,11 +135,11 @@ func TestPeerAddresses(t *testing.T) {
 		"tcp://nobody.invalid": "missing port",
 		"tcp://@abcdef":        "names a process that does not listen",
 	} {
-		_, err := n.Peer(within(t), "tcp://127.0.0.1:1", addr)
+		_, err := n.Peer(testContext(t), "tcp://127.0.0.1:1", addr)
 		require.ErrorContains(t, err, says, addr)
 		require.True(t, errors.Is(err, qs.ErrInvalid) || errors.Is(err, hg.ErrUnsupported), "%s: %v", addr, err)
 	}
-	ended, end := context.WithCancel(within(t))
+	ended, end := context.WithCancel(testContext(t))
 	end()
 	_, err = n.Peer(ended, "tcp://127.0.0.1:1", "sm://elsewhere")
 	require.ErrorIs(t, err, hg.ErrUnsupported, "a mistake, although ctx has ended, too")

@@ -15,10 +15,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A rude value runs a function in its encoder.
-type rude struct{ What string }
+// A panickingValue value runs a function in its encoder.
+type panickingValue struct{ What string }
 
-func (r rude) MarshalBinary() ([]byte, error) {
+func (r panickingValue) MarshalBinary() ([]byte, error) {
 	switch r.What {
 	case "panic":
 		panic("rude")
@@ -28,7 +28,7 @@ func (r rude) MarshalBinary() ([]byte, error) {
 	return []byte(r.What), nil
 }
 
-func (r *rude) UnmarshalBinary(b []byte) error {
+func (r *panickingValue) UnmarshalBinary(b []byte) error {
 	r.What = string(b)
 	return nil
 }
@@ -38,20 +38,20 @@ func (r *rude) UnmarshalBinary(b []byte) error {
 // NotRun.
 func TestPanicsOfTheCaller(t *testing.T) {
 	t.Parallel()
-	m := qs.Define[rude, string]("panic/method", qs.Idempotent())
-	s := qs.DefineStream[rude, string]("panic/stream")
+	m := qs.Define[panickingValue, string]("panic/method", qs.Idempotent())
+	s := qs.DefineStream[panickingValue, string]("panic/stream")
 	serve := func(n *qs.Node) {
-		m.Handle(n, func(ctx context.Context, in rude) (string, error) {
+		m.Handle(n, func(ctx context.Context, in panickingValue) (string, error) {
 			if in.What == "hedge" {
 				<-ctx.Done()
 			}
 			return in.What, nil
 		})
-		s.Handle(n, func(_ context.Context, in rude, send func(string) error) error { return send(in.What) })
+		s.Handle(n, func(_ context.Context, in panickingValue, send func(string) error) error { return send(in.What) })
 	}
 	again := false
 	intercept := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
-		switch what := c.In.(*rude).What; {
+		switch what := c.In.(*panickingValue).What; {
 		case what == "intercept", what == "hedge" && again:
 			panic("rude")
 		case what == "hedge":
@@ -67,9 +67,9 @@ func TestPanicsOfTheCaller(t *testing.T) {
 	one, two := server(t, qs.Config{}, serve), server(t, qs.Config{}, serve)
 	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Hedge(time.Millisecond), intercept}})
 	to := peer(t, n, one.Addr().String(), two.Addr().String())
-	ctx := within(t)
+	ctx := testContext(t)
 	for _, what := range []string{"panic", "intercept", "after"} {
-		in := rude{what}
+		in := panickingValue{what}
 		require.PanicsWithValue(t, "rude", func() { _, _ = m.Call(ctx, to, in) }, what)
 		require.PanicsWithValue(t, "rude", func() { _, _ = m.Go(ctx, to, in).Wait(ctx) }, what)
 		require.PanicsWithValue(t, "rude", func() { _, _, _ = qs.WaitFirst(ctx, m.Go(ctx, to, in)) }, what)
@@ -80,17 +80,17 @@ func TestPanicsOfTheCaller(t *testing.T) {
 			}
 		}, what)
 	}
-	require.PanicsWithValue(t, "rude", func() { _, _ = m.Call(ctx, to, rude{"hedge"}) })
+	require.PanicsWithValue(t, "rude", func() { _, _ = m.Call(ctx, to, panickingValue{"hedge"}) })
 	for _, what := range []string{"end", "intercept end"} {
-		_, err := m.Go(ctx, to, rude{what}).Wait(ctx)
+		_, err := m.Go(ctx, to, panickingValue{what}).Wait(ctx)
 		require.ErrorIs(t, err, qs.ErrInvalid, what)
 		require.Equal(t, qs.NotRun, qs.FateOf(err), what)
-		for _, err := range s.Call(ctx, to, rude{what}) {
+		for _, err := range s.Call(ctx, to, panickingValue{what}) {
 			require.ErrorIs(t, err, qs.ErrInvalid, what)
 			require.Equal(t, qs.NotRun, qs.FateOf(err), what)
 		}
 	}
-	out, err := m.Call(ctx, to, rude{"polite"})
+	out, err := m.Call(ctx, to, panickingValue{"polite"})
 	require.NoError(t, err)
 	require.Equal(t, "polite", out)
 }
@@ -114,13 +114,13 @@ func TestPanicsOfContexts(t *testing.T) {
 	client := open(t, "tcp://", qs.Config{})
 	to := peer(t, client, n.Addr().String())
 	for range 2 {
-		_, err := take.Call(within(t), to, struct{ Body qs.Source }{qs.Reader(strings.NewReader("some"))})
+		_, err := take.Call(testContext(t), to, struct{ Body qs.Source }{qs.Reader(strings.NewReader("some"))})
 		require.ErrorContains(t, err, "the handler of test/take panicked")
-		_, err = give.Call(within(t), to, struct{ Body qs.Sink }{qs.Writer(io.Discard)})
+		_, err = give.Call(testContext(t), to, struct{ Body qs.Sink }{qs.Writer(io.Discard)})
 		require.ErrorContains(t, err, "the handler of test/give panicked")
 		require.Panics(t, func() { _, _ = to.Ping(none) })
 	}
-	require.NoError(t, client.Shutdown(within(t)))
+	require.NoError(t, client.Shutdown(testContext(t)))
 	stop()
 	require.NoError(t, <-ended)
 }

@@ -21,7 +21,7 @@ func TestLargeValues(t *testing.T) {
 		upper.Handle(n, func(_ context.Context, s string) (string, error) { return strings.ToUpper(s), nil })
 	})
 	for _, size := range []int{1 << 10, 100 << 10, 5 << 20} {
-		got, err := upper.Call(within(t), to, strings.Repeat("a", size))
+		got, err := upper.Call(testContext(t), to, strings.Repeat("a", size))
 		require.NoError(t, err)
 		require.True(t, got == strings.Repeat("A", size), "%d bytes", size)
 	}
@@ -47,14 +47,14 @@ func TestAuthorize(t *testing.T) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) { ran.Add(1); return p, nil })
 		once.Handle(n, func(context.Context, string) (string, error) { ran.Add(1); return "", nil })
 	})
-	_, err := upper.Call(within(t), to, "a")
+	_, err := upper.Call(testContext(t), to, "a")
 	require.NoError(t, err)
-	_, err = double.Call(within(t), to, point{})
+	_, err = double.Call(testContext(t), to, point{})
 	require.ErrorIs(t, err, qs.ErrPermission)
 	require.ErrorIs(t, err, fs.ErrPermission)
 	require.ErrorContains(t, err, "only upper is for you")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
-	_, err = once.Call(within(t), to, "")
+	_, err = once.Call(testContext(t), to, "")
 	require.ErrorIs(t, err, qs.ErrDenied)
 	require.NotErrorIs(t, err, qs.ErrPermission)
 	require.ErrorContains(t, err, "only upper is for you")
@@ -83,16 +83,16 @@ func TestAbandonEndsHandler(t *testing.T) {
 			return 0, err
 		})
 	})
-	f := outer.Go(within(t), to, 1)
+	f := outer.Go(testContext(t), to, 1)
 	<-begun
 	f.Abandon()
-	_, err := f.Wait(within(t))
+	_, err := f.Wait(testContext(t))
 	require.ErrorIs(t, err, qs.ErrCanceled)
 	for range 2 {
 		select {
 		case err := <-ended:
 			require.ErrorIs(t, err, context.Canceled)
-		case <-within(t).Done():
+		case <-testContext(t).Done():
 			t.Fatal("a handler goes on")
 		}
 	}

@@ -67,13 +67,13 @@ func TestNoMethodAndDraining(t *testing.T) {
 			alone, both := peer(t, retrying, srv.Addr().String()), peer(t, retrying, srv.Addr().String(), healthy.Addr().String())
 			below := open(t, "tcp://", qs.Config{})                                       // makes calls of package hg
 			for _, p := range []qs.Peer{to, alone, peer(t, below, srv.Addr().String())} { // a session from before the drain
-				_, err := p.Ping(within(t))
+				_, err := p.Ping(testContext(t))
 				require.NoError(t, err)
 			}
 			if c.code == qs.ErrDraining {
 				srv.HG().NA().Drain()
 			}
-			ctx := within(t)
+			ctx := testContext(t)
 			_, err := below.HG().Class().Register("refusals/plain", nil)
 			require.NoError(t, err)
 			for kind, call := range map[string]func() error{
@@ -170,7 +170,7 @@ func TestAnswerCannotLeave(t *testing.T) {
 		})
 		to := peer(t, open(t, addr, qs.Config{}), n.Addr().String())
 		for _, size := range []int{64, most + 1, 100, most - 3, most, 1000} { // 3 bytes are its head
-			got, err := echo.Call(within(t), to, size)
+			got, err := echo.Call(testContext(t), to, size)
 			if size > most-3 {
 				require.ErrorIs(t, err, hg.ErrRemote)
 				remote, _ := hg.RemoteOf(err)

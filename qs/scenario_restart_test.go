@@ -20,11 +20,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// restarted checks the view of a client of a server that ends in order while no goroutine drives
+// testRestart checks the view of a client of a server that ends in order while no goroutine drives
 // the client: the next call runs at the new server if it is repeated, and else has the fate NotRun.
 // served returns a server at addr, the same one for each addr after the first, and a function that
 // ends it.
-func restarted(t testing.TB, open func(policy ...qs.Interceptor) *qs.Node, served func(addr string, handle func(n *qs.Node)) (na.Addr, func())) {
+func testRestart(t testing.TB, open func(policy ...qs.Interceptor) *qs.Node, served func(addr string, handle func(n *qs.Node)) (na.Addr, func())) {
 	const calls = 20 // enough that udp has measured the round trip, and gives up a silent peer sooner
 	for _, policy := range [][]qs.Interceptor{nil, {qs.Retry(qs.RetryPolicy{})}} {
 		ran := map[string]int{}
@@ -89,7 +89,7 @@ func TestOrderlyRestart(t *testing.T) {
 				return cfg
 			}
 			scheme, _, _ := strings.Cut(tr.addr, "://")
-			restarted(t, func(policy ...qs.Interceptor) *qs.Node {
+			testRestart(t, func(policy ...qs.Interceptor) *qs.Node {
 				n, err := qs.Open(scheme+"://", with(tr.client, policy...))
 				require.NoError(t, err)
 				return n
@@ -121,7 +121,7 @@ func TestOrderlyRestartSim(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: 1, NoAssist: true})
 	defer w.Close()
 	w.Go("client", func() {
-		restarted(t, func(policy ...qs.Interceptor) *qs.Node {
+		testRestart(t, func(policy ...qs.Interceptor) *qs.Node {
 			return simulated(t, w, "sim://", qs.Config{ClientInterceptors: policy})
 		}, func(_ string, handle func(n *qs.Node)) (na.Addr, func()) {
 			ctx, stop := context.WithCancel(context.Background())

@@ -22,7 +22,7 @@ func TestQuietClientsMakeRoom(t *testing.T) {
 	retry := qs.Retry(qs.RetryPolicy{Attempts: 100, Backoff: 10 * time.Millisecond, BudgetRatio: -1})
 	for i := range 4 {
 		client := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{retry}}) // it is open to the end, and does nothing any more
-		_, err := big.Call(within(t), peer(t, client, server.Addr().String()), 5<<20)
+		_, err := big.Call(testContext(t), peer(t, client, server.Addr().String()), 5<<20)
 		require.NoError(t, err, "client %d", i)
 	}
 }

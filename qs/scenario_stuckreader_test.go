@@ -41,7 +41,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 				eachTransport(t, func(t *testing.T, addr string) {
 					reading, returned := make(chan struct{}), make(chan error, 1)
 					blocked, cancel := make(chan error, 1), make(chan context.CancelCauseFunc, 1)
-					cfg := silent()
+					cfg := quietConfig()
 					cfg.ShutdownTimeout = 10 * time.Second
 					cfg.ServerInterceptors = []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) (err error) {
 						defer func() { returned <- err }()
@@ -87,7 +87,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 					}
 					n := 0
 					var last error
-					for item, err := range stream.Call(within(t), peer(t, client, s.n.Addr().String()), how) {
+					for item, err := range stream.Call(testContext(t), peer(t, client, s.n.Addr().String()), how) {
 						if last = err; err != nil {
 							break
 						}
@@ -139,7 +139,7 @@ func TestStuckFromAndInto(t *testing.T) {
 			t.Parallel()
 			eachTransport(t, func(t *testing.T, addr string) {
 				ends := make(chan error, 1)
-				end := newStuck()
+				end := newStuckStream()
 				defer close(end.release)
 				s := serverThatEnds(t, addr, qs.Config{ShutdownTimeout: 10 * time.Second, ServerInterceptors: []qs.Interceptor{
 					func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
@@ -165,7 +165,7 @@ func TestStuckFromAndInto(t *testing.T) {
 				if how == "read" {
 					in = mixedIn{From: qs.Reader(end)}
 				}
-				_, err := mixed.Call(within(t), peer(t, client, s.n.Addr().String()), in)
+				_, err := mixed.Call(testContext(t), peer(t, client, s.n.Addr().String()), in)
 				require.Error(t, err)
 				require.ErrorIs(t, <-ends, evicted)
 				require.NoError(t, s.end(), "Shutdown waits for a handler that has been told to end")
@@ -184,8 +184,8 @@ func TestStuckInto(t *testing.T) {
 		client := open(t, scheme(addr)+"://", qs.Config{})
 		to := peer(t, client, s.n.Addr().String())
 		for _, how := range []string{"canceled", "later"} {
-			end := newStuck()
-			ctx, cancel := context.WithCancel(within(t))
+			end := newStuckStream()
+			ctx, cancel := context.WithCancel(testContext(t))
 			sink := qs.Writer(end)
 			f := get.Go(ctx, to, getIn{"copy", 5000, sink})
 			<-end.begun
@@ -193,7 +193,7 @@ func TestStuckInto(t *testing.T) {
 			require.Eventually(t, func() bool { return client.HG().NA().Stats().Outstanding == 0 }, 30*time.Second, time.Millisecond, "the answer does not come")
 			if how == "canceled" {
 				cancel()
-				_, err := f.Wait(within(t))
+				_, err := f.Wait(testContext(t))
 				require.ErrorIs(t, err, qs.ErrCanceled)
 				require.Equal(t, qs.Ran, qs.FateOf(err))
 				close(end.release)
@@ -201,7 +201,7 @@ func TestStuckInto(t *testing.T) {
 			}
 			require.NoError(t, s.end(), "Shutdown waits for the Writer")
 			close(end.release)
-			_, err := f.Wait(within(t))
+			_, err := f.Wait(testContext(t))
 			require.NoError(t, err)
 			require.EqualValues(t, 5000, sink.Filled())
 			cancel()

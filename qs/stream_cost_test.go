@@ -95,7 +95,7 @@ func TestStreamCost(t *testing.T) {
 			s := server(t, qs.Config{}, serveCost)
 			n := open(t, "tcp://", qs.Config{})
 			to := peer(t, n, s.Addr().String())
-			ctx, stop := context.WithCancel(within(t))
+			ctx, stop := context.WithCancel(testContext(t))
 			defer stop()
 			before, goroutines := usedMemory(), runtime.NumGoroutine()
 			ready, done, leave := make(chan struct{}), make(chan error, c.many), make(chan struct{})

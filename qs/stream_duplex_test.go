@@ -94,7 +94,7 @@ func TestCloseSendWhileSending(t *testing.T) {
 		})
 	})
 	for n := range 3 {
-		call := count.Call(within(t), to, "")
+		call := count.Call(testContext(t), to, "")
 		for range n {
 			require.NoError(t, call.Send(lateItem{}))
 		}
@@ -117,7 +117,7 @@ func TestDuplex(t *testing.T) {
 		to := peer(t, c, s.Addr().String())
 		for _, how := range []string{"header", "none"} {
 			for _, size := range []int{0, 10, 5000, 100_000} {
-				call := talk.Call(within(t), to, how)
+				call := talk.Call(testContext(t), to, how)
 				const items = 50
 				sent := make(chan error, 1)
 				go func() {
@@ -149,7 +149,7 @@ func TestDuplex(t *testing.T) {
 			}
 		}
 		for range 20 { // a question, and its answer
-			call := talk.Call(within(t), to, "")
+			call := talk.Call(testContext(t), to, "")
 			for i := range 10 {
 				require.NoError(t, call.Send([]byte{1}))
 				r, err := call.Receive()
@@ -158,7 +158,7 @@ func TestDuplex(t *testing.T) {
 			}
 			call.Close()
 		}
-		(&rowSource{}).quiet(t, c, s)
+		(&rowSource{}).waitUntilIdle(t, c, s)
 	})
 }
 
@@ -196,7 +196,7 @@ func TestReceiveInto(t *testing.T) {
 			return check(s.ReceiveInto, s.Send)
 		})
 	})
-	call := echo.Call(within(t), to, 1)
+	call := echo.Call(testContext(t), to, 1)
 	defer call.Close()
 	sent := make(chan error, 1)
 	go func() {
@@ -231,7 +231,7 @@ func TestDuplexEnds(t *testing.T) {
 			return err
 		})
 	})
-	call := talk.Call(within(t), to, "leave") // the handler has enough, and returns that behind its items
+	call := talk.Call(testContext(t), to, "leave") // the handler has enough, and returns that behind its items
 	var err error
 	for err == nil {
 		err = call.Send([]byte("x"))
@@ -246,7 +246,7 @@ func TestDuplexEnds(t *testing.T) {
 	call.Close()
 
 	for _, how := range []string{"close", "cancel"} {
-		ctx, cancel := context.WithCancelCause(within(t))
+		ctx, cancel := context.WithCancelCause(testContext(t))
 		call := hangs.Call(ctx, to, 0)
 		_, err := call.Receive()
 		require.NoError(t, err)
@@ -265,12 +265,12 @@ func TestDuplexEnds(t *testing.T) {
 		cancel(nil)
 	}
 
-	none := talk.Call(within(t), qs.Peer{}, "")
+	none := talk.Call(testContext(t), qs.Peer{}, "")
 	require.ErrorIs(t, none.Send(nil), io.EOF)
 	_, err = none.Receive()
 	require.ErrorIs(t, err, qs.ErrInvalid)
 	none.Close()
-	(&rowSource{}).quiet(t, c, s)
+	(&rowSource{}).waitUntilIdle(t, c, s)
 }
 
 // TestUpload checks that an upload is answered once, when the handler has enough.
@@ -281,7 +281,7 @@ func TestUpload(t *testing.T) {
 		c := open(t, scheme(addr)+"://", qs.Config{})
 		to := peer(t, c, s.Addr().String())
 		for _, items := range []int{0, 1, 10_000} {
-			call := samples.Call(within(t), to, 0)
+			call := samples.Call(testContext(t), to, 0)
 			for range items {
 				require.NoError(t, call.Send(make([]byte, 100)))
 			}
@@ -289,7 +289,7 @@ func TestUpload(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 100*items, sum)
 		}
-		call := samples.Call(within(t), to, 1000)
+		call := samples.Call(testContext(t), to, 1000)
 		var err error
 		for err == nil {
 			err = call.Send(make([]byte, 100))
@@ -298,14 +298,14 @@ func TestUpload(t *testing.T) {
 		_, err = call.CloseAndReceive()
 		require.ErrorIs(t, err, qs.ErrExhausted)
 		require.ErrorContains(t, err, "1100 is too much")
-		call = samples.Call(within(t), to, 0)
+		call = samples.Call(testContext(t), to, 0)
 		require.NoError(t, call.Send(nil))
 		call.Close()
 		_, err = call.CloseAndReceive()
 		require.ErrorIs(t, err, qs.ErrCanceled)
-		_, err = samples.Call(within(t), qs.Peer{}, 0).CloseAndReceive()
+		_, err = samples.Call(testContext(t), qs.Peer{}, 0).CloseAndReceive()
 		require.ErrorIs(t, err, qs.ErrInvalid)
-		(&rowSource{}).quiet(t, c, s)
+		(&rowSource{}).waitUntilIdle(t, c, s)
 	})
 }
 
@@ -322,7 +322,7 @@ func TestDuplexRetry(t *testing.T) {
 		return next(ctx)
 	}
 	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1}), refuse}})
-	call := samples.Call(within(t), peer(t, c, s.Addr().String()), 0)
+	call := samples.Call(testContext(t), peer(t, c, s.Addr().String()), 0)
 	require.NoError(t, call.Send([]byte("abc")))
 	sum, err := call.CloseAndReceive()
 	require.NoError(t, err)
@@ -335,7 +335,7 @@ func TestDuplexRetry(t *testing.T) {
 func TestDuplexMisuse(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, serveTalk)
-	_, err := qs.DefineUpload[string, []byte, int]("test/talk").Call(within(t), to, "").CloseAndReceive()
+	_, err := qs.DefineUpload[string, []byte, int]("test/talk").Call(testContext(t), to, "").CloseAndReceive()
 	require.ErrorIs(t, err, hg.ErrRemote)
 	require.ErrorContains(t, err, "as an upload (DefineUpload), and here it is a duplex (DefineDuplex)")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
@@ -415,10 +415,10 @@ func TestStreamWithoutAttempt(t *testing.T) {
 			n := server(t, qs.Config{}, func(*qs.Node) {})
 			to := peer(t, open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{answer}}), n.Addr().String())
 			some := qs.DefineStream[int, int]("test/none")
-			for _, err := range some.Call(within(t), to, 1) {
+			for _, err := range some.Call(testContext(t), to, 1) {
 				t.Errorf("an item, or an error: %v", err)
 			}
-			both := qs.DefineDuplex[int, int, int]("test/neither").Call(within(t), to, 1)
+			both := qs.DefineDuplex[int, int, int]("test/neither").Call(testContext(t), to, 1)
 			_, err := both.Receive()
 			require.Equal(t, io.EOF, err)
 			both.Close()
@@ -441,7 +441,7 @@ func TestReceiveAfterClose(t *testing.T) {
 			return nil
 		})
 	})
-	c := pipe.Call(within(t), to, 1)
+	c := pipe.Call(testContext(t), to, 1)
 	_, err := c.Receive()
 	require.NoError(t, err)
 	for c.Send(1) == nil { // until the handler has answered
@@ -480,7 +480,7 @@ func TestItemNotDecoded(t *testing.T) {
 			return 1, err
 		})
 	})
-	wrong := qs.DefineDuplex[int, bytesOrText, int]("test/words").Call(within(t), to, 1)
+	wrong := qs.DefineDuplex[int, bytesOrText, int]("test/words").Call(testContext(t), to, 1)
 	defer wrong.Close()
 	require.NoError(t, wrong.Send("a word"))
 	require.NoError(t, wrong.Send("\x00"))
@@ -492,7 +492,7 @@ func TestItemNotDecoded(t *testing.T) {
 	require.Equal(t, "none", took)
 
 	for _, word := range []bytesOrText{"a word", "\x00"} {
-		load := qs.DefineUpload[int, bytesOrText, int]("test/load").Call(within(t), to, 1)
+		load := qs.DefineUpload[int, bytesOrText, int]("test/load").Call(testContext(t), to, 1)
 		require.NoError(t, load.Send(word))
 		_, err = load.CloseAndReceive()
 		if word == "a word" {

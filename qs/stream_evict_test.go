@@ -39,7 +39,7 @@ func TestEvictWhileSending(t *testing.T) {
 			return qs.Errorf(200, "evicted")
 		})
 	})
-	ctx, n := within(t), open(t, "tcp://", qs.Config{})
+	ctx, n := testContext(t), open(t, "tcp://", qs.Config{})
 	to, err := n.Peer(ctx, s.Addr().String())
 	require.NoError(t, err)
 	for round := range 20 {

@@ -125,8 +125,8 @@ func TestManyStreams(t *testing.T) {
 			eachTransport(t, func(t *testing.T, addr string) {
 				s := serverAt(t, addr, cfg, serveMany)
 				c := open(t, scheme(addr)+"://", cfg)
-				require.NoError(t, talkMany(within(t), peer(t, c, s.Addr().String()), most))
-				(&rowSource{}).quiet(t, c, s)
+				require.NoError(t, talkMany(testContext(t), peer(t, c, s.Addr().String()), most))
+				(&rowSource{}).waitUntilIdle(t, c, s)
 			})
 			t.Run("sim", func(t *testing.T) {
 				if oneAtATime(t); many == 0 {

@@ -43,7 +43,7 @@ func TestStreamCutOffByShutdown(t *testing.T) {
 			go func() { served <- s.Serve(context.Background()) }()
 			c, err := qs.Open("tcp://", qs.Config{})
 			require.NoError(t, err)
-			call := deaf.Call(within(t), peer(t, c, s.Addr().String()), 1)
+			call := deaf.Call(testContext(t), peer(t, c, s.Addr().String()), 1)
 			_, err = call.Receive()
 			require.NoError(t, err)
 			sent := make(chan error, 1)

@@ -77,10 +77,10 @@ func (s *rowSource) serve(n *qs.Node) {
 	})
 }
 
-// quiet waits until no handler runs, and nodes have no stream.
-func (s *rowSource) quiet(t testing.TB, nodes ...*qs.Node) {
+// waitUntilIdle waits until no handler runs, and nodes have no stream.
+func (s *rowSource) waitUntilIdle(t testing.TB, nodes ...*qs.Node) {
 	t.Helper()
-	ctx := within(t)
+	ctx := testContext(t)
 	for s.left(nodes...) > 0 {
 		require.NoError(t, ctx.Err(), "a handler, or a stream, has not ended")
 		runtime.Gosched()
@@ -95,8 +95,8 @@ func (s *rowSource) left(nodes ...*qs.Node) (n int) {
 	return n
 }
 
-// check takes all items, and returns how many there were, and the error.
-func check(t testing.TB, in rowsIn, all iter.Seq2[row, error]) (n int, err error) {
+// takeAll takes all items, and returns how many there were, and the error.
+func takeAll(t testing.TB, in rowsIn, all iter.Seq2[row, error]) (n int, err error) {
 	t.Helper()
 	for r, e := range all {
 		require.NoError(t, err, "something comes behind an error")
@@ -114,15 +114,15 @@ func check(t testing.TB, in rowsIn, all iter.Seq2[row, error]) (n int, err error
 	return n, err
 }
 
-// silent has panics of handlers not be logged.
-func silent() (cfg qs.Config) {
+// quietConfig has panics of handlers not be logged.
+func quietConfig() (cfg qs.Config) {
 	cfg.HG.Logger = slog.New(slog.DiscardHandler)
 	return cfg
 }
 
 // streamPair is a client and a server over one transport.
 func streamPair(t *testing.T, addr string, cfg qs.Config, s *rowSource) (*qs.Node, *qs.Node, qs.Peer) {
-	server := serverAt(t, addr, silent(), s.serve)
+	server := serverAt(t, addr, quietConfig(), s.serve)
 	scheme, _, _ := strings.Cut(addr, "://")
 	client := open(t, scheme+"://", cfg)
 	return client, server, peer(t, client, server.Addr().String())
@@ -154,7 +154,7 @@ func TestStream(t *testing.T) {
 				if (end != "" || raceflag.Enabled) && !long.On {
 					in.N = min(in.N, 3000)
 				}
-				n, err := check(t, in, rows.Call(within(t), to, in))
+				n, err := takeAll(t, in, rows.Call(testContext(t), to, in))
 				if end == "" {
 					require.NoError(t, err)
 					require.Equal(t, in.N, n)
@@ -175,7 +175,7 @@ func TestStream(t *testing.T) {
 				}
 			}
 		}
-		s.quiet(t, c, server)
+		s.waitUntilIdle(t, c, server)
 	})
 }
 
@@ -196,7 +196,7 @@ func TestStreamIsPrompt(t *testing.T) {
 			return nil
 		})
 	})
-	all := beats.Call(within(t), to, struct{}{})
+	all := beats.Call(testContext(t), to, struct{}{})
 	for range 2 { // each loop is a call
 		n := 0
 		for i, err := range all {
@@ -227,7 +227,7 @@ func TestStreamEnds(t *testing.T) {
 				if how == "deadline" && step/stride%10 > 0 {
 					continue
 				}
-				ctx, cancel := context.WithCancelCause(within(t))
+				ctx, cancel := context.WithCancelCause(testContext(t))
 				if how == "deadline" {
 					var stop context.CancelFunc
 					ctx, stop = context.WithTimeout(ctx, time.Duration(step)*10*time.Microsecond)
@@ -265,8 +265,8 @@ func TestStreamEnds(t *testing.T) {
 				cancel(nil)
 			}
 		}
-		s.quiet(t, c, server)
-		for limit := within(t); s.begun.Load() != s.over.Load(); pause(time.Millisecond) {
+		s.waitUntilIdle(t, c, server)
+		for limit := testContext(t); s.begun.Load() != s.over.Load(); pause(time.Millisecond) {
 			require.NoError(t, limit.Err(), "a handler that did not see its request end")
 		}
 	})
@@ -280,8 +280,8 @@ func TestStreamIsBounded(t *testing.T) {
 		s := &rowSource{}
 		_, _, to := streamPair(t, addr, qs.Config{}, s)
 		const size, batch, unsent, window = 1000, 32 << 10, 64 << 10, 256 << 10
-		for range rows.Call(within(t), to, rowsIn{N: 1_000_000, Size: size}) {
-			ctx := within(t)
+		for range rows.Call(testContext(t), to, rowsIn{N: 1_000_000, Size: size}) {
+			ctx := testContext(t)
 			for s.sent.Load() < unsent/size { // bytes that the buffer of the handler takes while the first item is not read
 				require.NoError(t, ctx.Err())
 				runtime.Gosched()
@@ -289,7 +289,7 @@ func TestStreamIsBounded(t *testing.T) {
 			pause(50 * time.Millisecond)
 			break
 		}
-		s.quiet(t)
+		s.waitUntilIdle(t)
 		require.LessOrEqual(t, s.sent.Load(), int64((batch+unsent+window)/size))
 	})
 }
@@ -323,7 +323,7 @@ func TestStreamRetry(t *testing.T) {
 		c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: pause})}})
 		var got []int
 		var last error
-		for i, err := range broken.Call(within(t), peer(t, c, server.Addr().String()), given) {
+		for i, err := range broken.Call(testContext(t), peer(t, c, server.Addr().String()), given) {
 			if last = err; err == nil {
 				got = append(got, i)
 			}
@@ -355,11 +355,11 @@ func TestStreamMisuse(t *testing.T) {
 			return nil
 		})
 	})
-	for range s.Call(within(t), to, 1) {
+	for range s.Call(testContext(t), to, 1) {
 		t.Fatal("an item from nowhere")
 	}
 	require.ErrorIs(t, (<-later)(1), qs.ErrClosed)
-	for _, err := range s.Call(within(t), qs.Peer{}, 1) {
+	for _, err := range s.Call(testContext(t), qs.Peer{}, 1) {
 		require.ErrorIs(t, err, qs.ErrInvalid)
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 	}
@@ -385,7 +385,7 @@ func TestStreamWithSource(t *testing.T) {
 		})
 	})
 	var got string
-	for w, err := range words.Call(within(t), to, putIn{Body: qs.Bytes([]byte("hello"))}) {
+	for w, err := range words.Call(testContext(t), to, putIn{Body: qs.Bytes([]byte("hello"))}) {
 		require.NoError(t, err)
 		got += w
 	}
@@ -399,7 +399,7 @@ func TestStreamSeeds(t *testing.T) {
 	oneAtATime(t)
 	ended := map[string]int{}
 	for seed := range uint64(long.Or(100, 1000)) {
-		ended[playStream(t, seed)]++
+		ended[runStreamSeed(t, seed)]++
 	}
 	t.Log(ended)
 	for _, how := range []string{"all", "break", "cancel", "lost"} {
@@ -407,7 +407,7 @@ func TestStreamSeeds(t *testing.T) {
 	}
 }
 
-func playStream(t *testing.T, seed uint64) (how string) {
+func runStreamSeed(t *testing.T, seed uint64) (how string) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	faults := sim.Faults{
 		Jitter: time.Millisecond, Reset: 0.002, Corrupt: 0.001, Clog: 0.002, ClogFor: time.Second, Pause: 0.002, PauseFor: time.Second,
@@ -510,7 +510,7 @@ func TestStreamHandlerCallsItsNode(t *testing.T) {
 		})
 	})
 	for i := range 100 {
-		for j, err := range calls.Call(within(t), to, i) {
+		for j, err := range calls.Call(testContext(t), to, i) {
 			require.NoError(t, err)
 			require.Equal(t, 2*i, j)
 		}
@@ -534,7 +534,7 @@ func TestStreamsHaveALimitOfTheirOwn(t *testing.T) {
 		})
 		double.Handle(n, func(_ context.Context, i int) (int, error) { return 2 * i, nil })
 	})
-	ctx, leave := context.WithCancel(within(t))
+	ctx, leave := context.WithCancel(testContext(t))
 	defer leave()
 	begun, ended := make(chan int), make(chan error)
 	for i := range 20 {

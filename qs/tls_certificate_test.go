@@ -18,8 +18,8 @@ import (
 
 var whoami = qs.Define[struct{}, string]("tls/whoami")
 
-// withTLS opens a server that answers with the name of its caller, by the files.
-func withTLS(t *testing.T, cert, key, ca string) *qs.Node {
+// serveWhoami opens a server that answers with the name of its caller, by the files.
+func serveWhoami(t *testing.T, cert, key, ca string) *qs.Node {
 	t.Helper()
 	cfg, err := qs.LoadTLS(cert, key, ca)
 	require.NoError(t, err)
@@ -34,15 +34,15 @@ func withTLS(t *testing.T, cert, key, ca string) *qs.Node {
 	})
 }
 
-// callWith calls whoami with a new node, that is, over a new connection.
-func callWith(t *testing.T, s *qs.Node, cert, key, ca string) (string, error) {
+// callWhoami calls whoami with a new node, that is, over a new connection.
+func callWhoami(t *testing.T, s *qs.Node, cert, key, ca string) (string, error) {
 	t.Helper()
 	cfg, err := qs.LoadTLS(cert, key, ca)
 	require.NoError(t, err)
 	n, err := qs.Open("tcp://", qs.Config{TLS: cfg})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.Close()) }()
-	return whoami.Call(within(t), peer(t, n, s.Addr().String()), struct{}{})
+	return whoami.Call(testContext(t), peer(t, n, s.Addr().String()), struct{}{})
 }
 
 // TestLoadTLS checks for each set of files which callers it lets call. A handler gets the name of
@@ -51,25 +51,25 @@ func TestLoadTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := testcert.Write(t)
 	strange, strangeKey := testcert.Write(t)
-	mutual := withTLS(t, cert, key, cert)
-	forAll := withTLS(t, cert, key, "")
+	mutual := serveWhoami(t, cert, key, cert)
+	forAll := serveWhoami(t, cert, key, "")
 
-	name, err := callWith(t, mutual, cert, key, cert)
+	name, err := callWhoami(t, mutual, cert, key, cert)
 	require.NoError(t, err)
 	require.Equal(t, "node", name)
-	name, err = callWith(t, forAll, "", "", cert)
+	name, err = callWhoami(t, forAll, "", "", cert)
 	require.NoError(t, err)
 	require.Empty(t, name)
-	name, err = callWith(t, forAll, strange, strangeKey, cert)
+	name, err = callWhoami(t, forAll, strange, strangeKey, cert)
 	require.NoError(t, err)
 	require.Empty(t, name, "nobody has verified it")
 
-	_, err = callWith(t, mutual, "", "", cert)
+	_, err = callWhoami(t, mutual, "", "", cert)
 	require.ErrorContains(t, err, "wants a certificate")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
-	_, err = callWith(t, mutual, strange, strangeKey, cert)
+	_, err = callWhoami(t, mutual, strange, strangeKey, cert)
 	require.ErrorContains(t, err, "does not know who signed")
-	_, err = callWith(t, mutual, cert, key, strange)
+	_, err = callWhoami(t, mutual, cert, key, strange)
 	require.ErrorContains(t, err, "add it to RootCAs")
 
 	none, err := qs.LoadTLS("", "", "")
@@ -105,17 +105,17 @@ func TestCertificateReplaced(t *testing.T) {
 	b, err := os.ReadFile(fresh)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(both, append(a, b...), 0o600))
-	s := withTLS(t, cert, key, both)
+	s := serveWhoami(t, cert, key, both)
 
-	_, err = callWith(t, s, old, oldKey, old)
+	_, err = callWhoami(t, s, old, oldKey, old)
 	require.NoError(t, err)
 	install(fresh, cert) // the key is still the other
-	_, err = callWith(t, s, old, oldKey, old)
+	_, err = callWhoami(t, s, old, oldKey, old)
 	require.NoError(t, err, "the last pair that fits stays in use")
 	install(freshKey, key)
-	_, err = callWith(t, s, old, oldKey, old)
+	_, err = callWhoami(t, s, old, oldKey, old)
 	require.ErrorContains(t, err, "add it to RootCAs", "the server shows the new one")
-	_, err = callWith(t, s, cert, key, fresh)
+	_, err = callWhoami(t, s, cert, key, fresh)
 	require.NoError(t, err)
 
 	own, err := qs.LoadTLS(cert, key, both) // of a client, which has it replaced in turn

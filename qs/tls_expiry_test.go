@@ -24,21 +24,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// expiring is files of a certificate that is renewed by issue, and of the authority that signs it.
-type expiring struct {
+// expiringFiles is files of a certificate that is renewed by issue, and of the authority that signs it.
+type expiringFiles struct {
 	cert, key, ca string
 	authority     tls.Certificate
 }
 
-func newExpiring(t *testing.T) *expiring {
+func newExpiringFiles(t *testing.T) *expiringFiles {
 	dir := t.TempDir()
-	f := &expiring{filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca"), testcert.New()}
-	replace(t, f.ca, inPEM(f.authority.Certificate[0]))
+	f := &expiringFiles{filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca"), testcert.New()}
+	replaceFile(t, f.ca, encodePEM(f.authority.Certificate[0]))
 	return f
 }
 
 // issue puts a certificate into the files that is valid for a time, and returns when it expires.
-func (f *expiring) issue(t *testing.T, name string, lives time.Duration) time.Time {
+func (f *expiringFiles) issue(t *testing.T, name string, lives time.Duration) time.Time {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -49,14 +49,14 @@ func (f *expiring) issue(t *testing.T, name string, lives time.Duration) time.Ti
 	require.NoError(t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(private)
 	require.NoError(t, err)
-	replace(t, f.cert, inPEM(der))
-	replace(t, f.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+	replaceFile(t, f.cert, encodePEM(der))
+	replaceFile(t, f.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
 	return leaf.NotAfter
 }
 
-func (f *expiring) load(t *testing.T) *tls.Config {
+func (f *expiringFiles) load(t *testing.T) *tls.Config {
 	t.Helper()
 	cfg, err := qs.LoadTLS(f.cert, f.key, f.ca)
 	require.NoError(t, err)
@@ -88,16 +88,16 @@ func TestCertificateRenewed(t *testing.T) {
 		if long.On {
 			sessions = 4
 		}
-		ours, theirs := newExpiring(t), newExpiring(t)
+		ours, theirs := newExpiringFiles(t), newExpiringFiles(t)
 		theirs.authority = ours.authority
-		replace(t, theirs.ca, inPEM(ours.authority.Certificate[0]))
+		replaceFile(t, theirs.ca, encodePEM(ours.authority.Certificate[0]))
 		ours.issue(t, "server", lives)
 		theirs.issue(t, "client", lives)
 
 		size := qs.Define[[]byte, int]("expiry/size")
 		last := qs.Define[struct{}, struct{}]("expiry/last")
 		finish := make(chan struct{})
-		serving := silent()
+		serving := quietConfig()
 		serving.TLS = ours.load(t)
 		s := serverAt(t, scheme+"://127.0.0.1:0", serving, func(n *qs.Node) {
 			size.Handle(n, func(_ context.Context, b []byte) (int, error) { return len(b), nil })
@@ -110,12 +110,12 @@ func TestCertificateRenewed(t *testing.T) {
 				}
 			})
 		})
-		calling := silent()
+		calling := quietConfig()
 		calling.TLS = theirs.load(t)
 		n := open(t, scheme+"://", calling)
 		to := peer(t, n, s.Addr().String())
 
-		ctx, stop := context.WithCancel(within(t))
+		ctx, stop := context.WithCancel(testContext(t))
 		defer stop()
 		var callers sync.WaitGroup
 		var made atomic.Int64
@@ -168,10 +168,10 @@ func TestCertificateExpires(t *testing.T) {
 		for _, role := range []string{"server", "client"} {
 			t.Run(role, func(t *testing.T) {
 				t.Parallel()
-				ours, theirs := newExpiring(t), newExpiring(t)
+				ours, theirs := newExpiringFiles(t), newExpiringFiles(t)
 				theirs.authority = ours.authority
-				replace(t, theirs.ca, inPEM(ours.authority.Certificate[0]))
-				files := map[string]*expiring{"server": ours, "client": theirs}
+				replaceFile(t, theirs.ca, encodePEM(ours.authority.Certificate[0]))
+				files := map[string]*expiringFiles{"server": ours, "client": theirs}
 				for name, f := range files {
 					if name != role {
 						f.issue(t, name, time.Hour)
@@ -180,7 +180,7 @@ func TestCertificateExpires(t *testing.T) {
 				end := files[role].issue(t, role, time.Minute) // LoadTLS needs one
 
 				started := make(chan struct{})
-				serving := silent()
+				serving := quietConfig()
 				serving.TLS, serving.CertificateGrace = ours.load(t), 300*time.Millisecond
 				serving.PeerTimeout = time.Second
 				hang := qs.Define[struct{}, struct{}]("expiry/hang")
@@ -199,7 +199,7 @@ func TestCertificateExpires(t *testing.T) {
 				var err error
 				require.Eventually(t, func() bool { // on a machine that is busy it may expire before the first call
 					end = files[role].issue(t, role, 2*time.Second)
-					_, err = whoami.Call(within(t), to, struct{}{})
+					_, err = whoami.Call(testContext(t), to, struct{}{})
 					return err == nil
 				}, 30*time.Second, 10*time.Millisecond, "%v", err)
 				hanging := make(chan error, 1)
@@ -210,7 +210,7 @@ func TestCertificateExpires(t *testing.T) {
 				<-started
 
 				for err == nil && time.Since(end) < 30*time.Second { // it ends with the certificate
-					_, err = whoami.Call(within(t), to, struct{}{})
+					_, err = whoami.Call(testContext(t), to, struct{}{})
 				}
 				require.Error(t, err, "a session outlives its certificate")
 				require.False(t, time.Now().Before(end), "not before its end: %v", err)
@@ -226,7 +226,7 @@ func TestCertificateExpires(t *testing.T) {
 
 				files[role].issue(t, role, time.Hour)
 				require.Eventually(t, func() bool {
-					_, err = whoami.Call(within(t), to, struct{}{})
+					_, err = whoami.Call(testContext(t), to, struct{}{})
 					return err == nil
 				}, 30*time.Second, 10*time.Millisecond, "it is renewed late: %v", err)
 			})
@@ -239,7 +239,7 @@ func TestCertificateExpires(t *testing.T) {
 // that one if there is no key in time.
 func TestHandshakeBetweenTwoFiles(t *testing.T) {
 	t.Parallel()
-	f, next := newExpiring(t), newExpiring(t)
+	f, next := newExpiringFiles(t), newExpiringFiles(t)
 	next.authority = f.authority
 	synctest.Test(t, func(t *testing.T) {
 		f.issue(t, "server", time.Second)
@@ -278,5 +278,5 @@ func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	b, err := os.ReadFile(from)
 	require.NoError(t, err)
-	replace(t, to, b)
+	replaceFile(t, to, b)
 }

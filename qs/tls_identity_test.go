@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// both returns a configuration that presents cert, and trusts the others and itself.
-func both(cert tls.Certificate, others ...tls.Certificate) *tls.Config {
+// trustingConfig returns a configuration that presents cert, and trusts the others and itself.
+func trustingConfig(cert tls.Certificate, others ...tls.Certificate) *tls.Config {
 	pool := testcert.Pool(cert)
 	for _, c := range others {
 		pool.AddCert(c.Leaf)
@@ -40,7 +40,7 @@ func TestCallerByName(t *testing.T) {
 	var ran, panics atomic.Int32
 	var between atomic.Value
 	cfg := qs.Config{
-		TLS: both(own, certs[shop], certs[cron]),
+		TLS: trustingConfig(own, certs[shop], certs[cron]),
 		Authorize: func(_ context.Context, c *qs.Call) error {
 			if panics.Load() > 0 {
 				panic("a bug")
@@ -62,8 +62,8 @@ func TestCallerByName(t *testing.T) {
 		})
 	})
 	call := func(id string) (string, error) {
-		c := open(t, "tcp://", qs.Config{TLS: both(certs[id], own)})
-		return whoami.Call(within(t), peer(t, c, s.Addr().String()), struct{}{})
+		c := open(t, "tcp://", qs.Config{TLS: trustingConfig(certs[id], own)})
+		return whoami.Call(testContext(t), peer(t, c, s.Addr().String()), struct{}{})
 	}
 	got, err := call(shop)
 	require.NoError(t, err)
@@ -99,14 +99,14 @@ func TestCertificatesRefused(t *testing.T) {
 		"none":         {func(*x509.Certificate) {}, "", true, []string{"wants a certificate"}},
 	} {
 		own := testcert.NewWith(c.change)
-		s := server(t, qs.Config{TLS: both(own, client)}, func(n *qs.Node) {
+		s := server(t, qs.Config{TLS: trustingConfig(own, client)}, func(n *qs.Node) {
 			whoami.Handle(n, func(context.Context, struct{}) (string, error) { ran.Add(1); return "", nil })
 		})
-		mine := both(client, own)
+		mine := trustingConfig(client, own)
 		if mine.ServerName = c.wanted; c.bare {
 			mine.Certificates = nil
 		}
-		_, err := whoami.Call(within(t), peer(t, open(t, "tcp://", qs.Config{TLS: mine}), s.Addr().String()), struct{}{})
+		_, err := whoami.Call(testContext(t), peer(t, open(t, "tcp://", qs.Config{TLS: mine}), s.Addr().String()), struct{}{})
 		require.Equal(t, qs.NotRun, qs.FateOf(err), "%s: %v", name, err)
 		for _, part := range c.says {
 			require.ErrorContains(t, err, part, name)

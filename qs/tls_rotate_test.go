@@ -22,8 +22,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// inPEM returns certificates, in PEM.
-func inPEM(certs ...[]byte) (b []byte) {
+// encodePEM returns certificates, in PEM.
+func encodePEM(certs ...[]byte) (b []byte) {
 	for _, der := range certs {
 		b = append(b, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
 	}
@@ -41,11 +41,11 @@ func issue(t *testing.T, authority tls.Certificate) (cert, key []byte) {
 	require.NoError(t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(private)
 	require.NoError(t, err)
-	return inPEM(der), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
+	return encodePEM(der), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }
 
-// replace puts b into the place of a file at once, as tools that renew certificates do.
-func replace(t *testing.T, file string, b []byte) {
+// replaceFile puts b into the place of a file at once, as tools that renew certificates do.
+func replaceFile(t *testing.T, file string, b []byte) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(file+".new", b, 0o600))
 	require.NoError(t, os.Rename(file+".new", file))
@@ -64,7 +64,7 @@ func TestAuthoritiesRotate(t *testing.T) {
 				return testcert.NewWith(func(c *x509.Certificate) { c.Subject.CommonName = name })
 			}
 			old, fresh := named("old authority"), named("fresh authority")
-			oldCA, freshCA := inPEM(old.Certificate[0]), inPEM(fresh.Certificate[0])
+			oldCA, freshCA := encodePEM(old.Certificate[0]), encodePEM(fresh.Certificate[0])
 			dir := t.TempDir()
 			files := func(prefix string) (cert, key, ca string) {
 				prefix = filepath.Join(dir, prefix)
@@ -73,20 +73,20 @@ func TestAuthoritiesRotate(t *testing.T) {
 			cert, key, ca := files("node-")
 			renew := func(by tls.Certificate) {
 				c, k := issue(t, by)
-				replace(t, cert, c)
-				replace(t, key, k)
+				replaceFile(t, cert, c)
+				replaceFile(t, key, k)
 			}
 			renew(old)
-			replace(t, ca, oldCA)
+			replaceFile(t, ca, oldCA)
 			cfg, err := qs.LoadTLS(cert, key, ca)
 			require.NoError(t, err)
-			serving := silent()
+			serving := quietConfig()
 			serving.TLS = cfg
 			s := serverAt(t, scheme+"://127.0.0.1:0", serving, func(n *qs.Node) {
 				whoami.Handle(n, func(ctx context.Context, _ struct{}) (string, error) { return qs.CallerFrom(ctx).Name, nil })
 			})
 
-			ctx, stop := context.WithCancel(within(t))
+			ctx, stop := context.WithCancel(testContext(t))
 			var callers sync.WaitGroup
 			var made [3]atomic.Int64 // calls of two callers by new connections, and of one by a connection that lasts
 			call := func(to qs.Peer) bool {
@@ -101,7 +101,7 @@ func TestAuthoritiesRotate(t *testing.T) {
 				n, err := qs.Open(scheme+"://", qs.Config{TLS: cfg})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, n.Close()) }()
-				return whoami.Call(within(t), peer(t, n, s.Addr().String()), struct{}{})
+				return whoami.Call(testContext(t), peer(t, n, s.Addr().String()), struct{}{})
 			}
 			for i := range 2 {
 				callers.Go(func() {
@@ -129,16 +129,16 @@ func TestAuthoritiesRotate(t *testing.T) {
 			settled := func() { // each caller has made a call that began after the last change
 				for i, want := range []int64{made[0].Load() + 2, made[1].Load() + 2, made[2].Load() + 2} {
 					for made[i].Load() < want && !t.Failed() {
-						require.NoError(t, s.HG().Sleep(within(t), time.Millisecond))
+						require.NoError(t, s.HG().Sleep(testContext(t), time.Millisecond))
 					}
 				}
 			}
 			settled()
 			for _, step := range []func(){
-				func() { replace(t, ca, slices.Concat(oldCA, freshCA)) },
+				func() { replaceFile(t, ca, slices.Concat(oldCA, freshCA)) },
 				func() { renew(fresh) },
-				func() { replace(t, ca, []byte("no PEM")) }, // the last that can be used stays
-				func() { replace(t, ca, freshCA) },
+				func() { replaceFile(t, ca, []byte("no PEM")) }, // the last that can be used stays
+				func() { replaceFile(t, ca, freshCA) },
 			} {
 				step()
 				settled()
@@ -149,21 +149,21 @@ func TestAuthoritiesRotate(t *testing.T) {
 
 			c, k, both := files("old-")
 			was, wasKey := issue(t, old)
-			replace(t, c, was)
-			replace(t, k, wasKey)
-			replace(t, both, slices.Concat(oldCA, freshCA))
+			replaceFile(t, c, was)
+			replaceFile(t, k, wasKey)
+			replaceFile(t, both, slices.Concat(oldCA, freshCA))
 			stale, err := qs.LoadTLS(c, k, both)
 			require.NoError(t, err)
 			_, err = dialed(stale)
 			require.ErrorContains(t, err, "does not know who signed", "a client of the old authority")
 			require.Equal(t, qs.NotRun, qs.FateOf(err))
-			replace(t, both, oldCA) // a client's own file is read anew, too
+			replaceFile(t, both, oldCA) // a client's own file is read anew, too
 			_, err = dialed(stale)
 			require.ErrorContains(t, err, "add it to RootCAs", "a client that trusts the old authority only")
-			replace(t, both, freshCA)
+			replaceFile(t, both, freshCA)
 			good, goodKey := issue(t, fresh)
-			replace(t, c, good)
-			replace(t, k, goodKey)
+			replaceFile(t, c, good)
+			replaceFile(t, k, goodKey)
 			_, err = dialed(stale)
 			require.NoError(t, err, "the same configuration, once its files are good")
 		})
@@ -177,10 +177,10 @@ func TestRenewedBeforeBulk(t *testing.T) {
 		for _, renewed := range []string{"server", "client"} {
 			t.Run(renewed, func(t *testing.T) {
 				t.Parallel()
-				ours, theirs := newExpiring(t), newExpiring(t)
+				ours, theirs := newExpiringFiles(t), newExpiringFiles(t)
 				theirs.authority = ours.authority
-				replace(t, theirs.ca, inPEM(ours.authority.Certificate[0]))
-				files := map[string]*expiring{"server": ours, "client": theirs}
+				replaceFile(t, theirs.ca, encodePEM(ours.authority.Certificate[0]))
+				files := map[string]*expiringFiles{"server": ours, "client": theirs}
 				for name, f := range files {
 					f.issue(t, name, time.Hour)
 				}
@@ -196,17 +196,17 @@ func TestRenewedBeforeBulk(t *testing.T) {
 				})
 				n := open(t, scheme+"://", qs.Config{TLS: theirs.load(t)})
 				to := peer(t, n, s.Addr().String())
-				_, err := turn.Call(within(t), to, []byte("a session"))
+				_, err := turn.Call(testContext(t), to, []byte("a session"))
 				require.NoError(t, err)
 				files[renewed].issue(t, renewed, time.Hour)
-				waiting := wait.Go(within(t), to, struct{}{})
+				waiting := wait.Go(testContext(t), to, struct{}{})
 				for range 10 {
-					got, err := turn.Call(within(t), to, make([]byte, 3<<20))
+					got, err := turn.Call(testContext(t), to, make([]byte, 3<<20))
 					require.NoError(t, err)
 					require.Len(t, got, 3<<20)
 				}
 				close(finish)
-				_, err = waiting.Wait(within(t))
+				_, err = waiting.Wait(testContext(t))
 				require.NoError(t, err)
 				for _, node := range []*qs.Node{n, s} {
 					require.Zero(t, node.HG().Stats().NA.PeersLost)

@@ -22,8 +22,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A tap passes the bytes of connections on to a target, and keeps them.
-type tap struct {
+// A recordingProxy passes the bytes of connections on to a target, and keeps them.
+type recordingProxy struct {
 	l   net.Listener
 	all sync.WaitGroup
 
@@ -33,10 +33,10 @@ type tap struct {
 	closed bool
 }
 
-func newTap(t *testing.T, to hg.Addr) *tap {
+func newRecordingProxy(t *testing.T, to hg.Addr) *recordingProxy {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &tap{l: l}
+	p := &recordingProxy{l: l}
 	target := strings.TrimPrefix(to.Name(), "tcp://")
 	p.all.Go(func() {
 		for {
@@ -57,7 +57,7 @@ func newTap(t *testing.T, to hg.Addr) *tap {
 	return p
 }
 
-func (p *tap) pass(from, to net.Conn) {
+func (p *recordingProxy) pass(from, to net.Conn) {
 	p.mu.Lock()
 	p.conns = append(p.conns, from)
 	if p.closed {
@@ -71,20 +71,20 @@ func (p *tap) pass(from, to net.Conn) {
 	})
 }
 
-func (p *tap) Write(b []byte) (int, error) {
+func (p *recordingProxy) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.passed = append(p.passed, b...)
 	return len(b), nil
 }
 
-func (p *tap) saw(text string) bool {
+func (p *recordingProxy) saw(text string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return bytes.Contains(p.passed, []byte(text))
 }
 
-func (p *tap) close() {
+func (p *recordingProxy) close() {
 	_ = p.l.Close()
 	p.mu.Lock()
 	p.closed = true
@@ -110,8 +110,8 @@ func TestTLSConfigs(t *testing.T) {
 		"TCP":                        {TCP: tcp.Options{TLS: cfg}},
 		"TCP and Contexts":           {TCP: tcp.Options{TLS: cfg}, Contexts: 2},
 		"TCP, portable":              {TCP: tcp.Options{TLS: cfg, Portable: true}},
-		"a plugin of one's own":      plugins(tcp.New(tcp.Options{TLS: cfg})),
-		"such a plugin, many limits": {HG: hg.Config{NA: plugins(tcp.New(tcp.Options{TLS: cfg})).HG.NA, MaxActive: 3}},
+		"a plugin of one's own":      withPlugins(tcp.New(tcp.Options{TLS: cfg})),
+		"such a plugin, many limits": {HG: hg.Config{NA: withPlugins(tcp.New(tcp.Options{TLS: cfg})).HG.NA, MaxActive: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -119,10 +119,10 @@ func TestTLSConfigs(t *testing.T) {
 			s := server(t, said, func(n *qs.Node) {
 				ask.Handle(n, func(context.Context, string) (string, error) { ran.Add(1); return answer, nil })
 			})
-			way := newTap(t, s.Addr())
+			way := newRecordingProxy(t, s.Addr())
 			addr := "tcp://" + way.l.Addr().String()
 			call := func(c *qs.Node) (string, error) {
-				return ask.Call(within(t), peer(t, c, addr), question)
+				return ask.Call(testContext(t), peer(t, c, addr), question)
 			}
 			plain := open(t, "tcp://", qs.Config{})
 			got, err := call(plain)
@@ -137,7 +137,7 @@ func TestTLSConfigs(t *testing.T) {
 			open := server(t, qs.Config{}, func(n *qs.Node) {
 				ask.Handle(n, func(context.Context, string) (string, error) { ran.Add(1); return answer, nil })
 			})
-			way = newTap(t, open.Addr())
+			way = newRecordingProxy(t, open.Addr())
 			addr = "tcp://" + way.l.Addr().String()
 			got, err = call(plain)
 			require.NoError(t, err, got)
@@ -149,7 +149,7 @@ func TestTLSConfigs(t *testing.T) {
 	}
 }
 
-func plugins(all ...hg.Plugin) (cfg qs.Config) {
+func withPlugins(all ...hg.Plugin) (cfg qs.Config) {
 	cfg.HG.NA.Plugins = all
 	return cfg
 }

@@ -69,10 +69,10 @@ func TestFirstHost(t *testing.T) {
 }
 
 func TestStartAlone(t *testing.T) {
-	m, err := rendezvous.StartIn(within(t), rendezvous.Options{}, lookup(""))
+	m, err := rendezvous.StartIn(testContext(t), rendezvous.Options{}, lookup(""))
 	require.NoError(t, err)
 	defer m.Close()
-	w, err := m.Exchange(within(t), rendezvous.Info{Addr: "here"})
+	w, err := m.Exchange(testContext(t), rendezvous.Info{Addr: "here"})
 	require.NoError(t, err)
 	require.Equal(t, []rendezvous.Info{{Addr: "here"}}, w.Members)
 	require.NoError(t, m.Leave())
@@ -86,17 +86,17 @@ func TestStartUnderSlurm(t *testing.T) {
 	require.NoError(t, l.Close())
 	const size = 4
 	gone := make(chan struct{})
-	for rank, err := range each(size, func(rank int) error {
+	for rank, err := range eachRank(size, func(rank int) error {
 		if rank == 0 {
 			defer close(gone)
 		}
 		env := lookup(fmt.Sprintf("SLURM_PROCID=%d SLURM_NTASKS=%d SLURM_JOB_NODELIST=127.0.0.[1-3] QS_RENDEZVOUS_KEY=1234", rank, size))
-		m, err := rendezvous.StartIn(within(t), rendezvous.Options{Port: port}, env)
+		m, err := rendezvous.StartIn(testContext(t), rendezvous.Options{Port: port}, env)
 		if err != nil {
 			return err
 		}
 		defer m.Close()
-		if _, err := m.Exchange(within(t), rendezvous.Info{}); err != nil {
+		if _, err := m.Exchange(testContext(t), rendezvous.Info{}); err != nil {
 			return err
 		}
 		if rank != 0 {
@@ -113,6 +113,6 @@ func TestStartUnderSlurm(t *testing.T) {
 // If the others do not come, the process that serves says so, and leaves nothing behind.
 func TestStartTimesOut(t *testing.T) {
 	env := lookup("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_NODELIST=127.0.0.1")
-	_, err := rendezvous.StartIn(within(t), rendezvous.Options{Port: 47077, Timeout: 100 * time.Millisecond}, env)
+	_, err := rendezvous.StartIn(testContext(t), rendezvous.Options{Port: 47077, Timeout: 100 * time.Millisecond}, env)
 	require.Error(t, err)
 }

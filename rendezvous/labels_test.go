@@ -13,20 +13,20 @@ import (
 // L-T42: all members come to the same values.
 func TestExchange(t *testing.T) {
 	const size = 5
-	h := serve(t, rendezvous.ServerConfig{Size: size, Auth: secret})
+	h := startServer(t, rendezvous.ServerConfig{Size: size, Auth: secret})
 	worlds := make([]*rendezvous.World, size)
 	infos := make([]rendezvous.Info, size)
 	for i := range infos {
 		infos[i] = rendezvous.Info{Addr: fmt.Sprint("tcp://10.0.0.", i, ":7000"), Features: 1<<i ^ 0xff, GER: uint32(32 - 8*(i%3)), Name: fmt.Sprint("node", i)}
 	}
 	infos[4].GER, infos[4].Name = 0, "" // does not say
-	for rank, err := range each(size, func(rank int) error {
-		m, err := rendezvous.Join(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Size: size, Auth: secret})
+	for rank, err := range eachRank(size, func(rank int) error {
+		m, err := rendezvous.Join(testContext(t), rendezvous.Config{Addr: h.addr, Rank: rank, Size: size, Auth: secret})
 		if err != nil {
 			return err
 		}
 		defer m.Close()
-		if worlds[rank], err = m.Exchange(within(t), infos[rank]); err != nil {
+		if worlds[rank], err = m.Exchange(testContext(t), infos[rank]); err != nil {
 			return err
 		}
 		return m.Leave()
@@ -40,16 +40,16 @@ func TestExchange(t *testing.T) {
 // TestExchangeLater: a member of a later release says more under each label, and has a label of its own; those of
 // this one do not see that.
 func TestExchangeLater(t *testing.T) {
-	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
+	h := startServer(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
 	var world *rendezvous.World
-	for rank, err := range each(2, func(rank int) error {
-		m, err := rendezvous.Join(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
+	for rank, err := range eachRank(2, func(rank int) error {
+		m, err := rendezvous.Join(testContext(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
 		if err != nil {
 			return err
 		}
 		defer m.Close()
 		if rank == 0 {
-			world, err = m.Exchange(within(t), rendezvous.Info{Addr: "tcp://a:1", Features: 7, GER: 8, Name: "old"})
+			world, err = m.Exchange(testContext(t), rendezvous.Info{Addr: "tcp://a:1", Features: 7, GER: 8, Name: "old"})
 			return err
 		}
 		for _, part := range []struct {
@@ -63,7 +63,7 @@ func TestExchangeLater(t *testing.T) {
 				return err
 			}
 		}
-		return m.DoneWait(within(t))
+		return m.DoneWait(testContext(t))
 	}) {
 		require.NoError(t, err, "rank %d", rank)
 	}
@@ -74,20 +74,20 @@ func TestExchangeLater(t *testing.T) {
 
 // A member that does not submit one of the labels is an error for the others.
 func TestExchangeWithoutAMember(t *testing.T) {
-	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
-	errs := each(2, func(rank int) error {
-		m, err := rendezvous.Join(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
+	h := startServer(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
+	errs := eachRank(2, func(rank int) error {
+		m, err := rendezvous.Join(testContext(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
 		if err != nil {
 			return err
 		}
 		defer m.Close()
 		if rank == 1 {
-			if _, err := m.CollectWait(within(t), rendezvous.LabelFeatures, []byte("odd")); err != nil {
+			if _, err := m.CollectWait(testContext(t), rendezvous.LabelFeatures, []byte("odd")); err != nil {
 				return err
 			}
-			return m.DoneWait(within(t))
+			return m.DoneWait(testContext(t))
 		}
-		_, err = m.Exchange(within(t), rendezvous.Info{Addr: "a"})
+		_, err = m.Exchange(testContext(t), rendezvous.Info{Addr: "a"})
 		return err
 	})
 	require.ErrorContains(t, errs[0], "of rank 1 is missing or wrong")
@@ -96,10 +96,10 @@ func TestExchangeWithoutAMember(t *testing.T) {
 
 func TestExchangeInTheStrictForm(t *testing.T) {
 	none := protocol.Auth{None: true}
-	h := serve(t, rendezvous.ServerConfig{Form: protocol.Strict, Size: 1, Auth: none})
-	m, err := rendezvous.Join(within(t), rendezvous.Config{Form: protocol.Strict, Addr: h.addr, Auth: none})
+	h := startServer(t, rendezvous.ServerConfig{Form: protocol.Strict, Size: 1, Auth: none})
+	m, err := rendezvous.Join(testContext(t), rendezvous.Config{Form: protocol.Strict, Addr: h.addr, Auth: none})
 	require.NoError(t, err)
 	defer m.Close()
-	_, err = m.Exchange(within(t), rendezvous.Info{})
+	_, err = m.Exchange(testContext(t), rendezvous.Info{})
 	require.ErrorContains(t, err, "protocol.Native")
 }

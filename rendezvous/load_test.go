@@ -21,8 +21,8 @@ type node struct {
 	handles []*hg.Handle
 }
 
-// outcomes count what became of the requests of all.
-type outcomes struct{ calls, ok, withdrawn, tooLate int }
+// requestCounts count what became of the requests of all.
+type requestCounts struct{ calls, ok, withdrawn, tooLate int }
 
 // X-T1: start, agree on envelopes, call each other, take requests back by the hundred, and end: each request runs or was
 // taken back, and nothing is left.
@@ -42,15 +42,15 @@ func TestStartedTogether(t *testing.T) {
 			nodes[i] = m
 		}
 
-		h := serve(t, rendezvous.ServerConfig{Size: size, Auth: secret})
+		h := startServer(t, rendezvous.ServerConfig{Size: size, Auth: secret})
 		worlds := make([]*rendezvous.World, size)
-		for rank, err := range each(size, func(rank int) error {
-			m, err := rendezvous.Join(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
+		for rank, err := range eachRank(size, func(rank int) error {
+			m, err := rendezvous.Join(testContext(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
 			if err != nil {
 				return err
 			}
 			defer m.Close()
-			worlds[rank], err = m.Exchange(within(t), rendezvous.Info{
+			worlds[rank], err = m.Exchange(testContext(t), rendezvous.Info{
 				Addr: nodes[rank].hctx.Self().String(), GER: uint32(8 * (rank + 1)),
 			})
 			return errors.Join(err, m.Leave())
@@ -59,7 +59,7 @@ func TestStartedTogether(t *testing.T) {
 			require.Equal(t, uint32(8), worlds[rank].GER)
 		}
 
-		var o outcomes
+		var o requestCounts
 		for rank, m := range nodes {
 			for _, peer := range worlds[rank].Members {
 				addr, err := na.ParseAddr(peer.Addr)
@@ -72,7 +72,7 @@ func TestStartedTogether(t *testing.T) {
 			}
 		}
 		for round := range rounds {
-			o.storm(t, n, nodes, round%2 == 1)
+			o.callAll(t, n, nodes, round%2 == 1)
 		}
 		ran := 0
 		for _, m := range nodes {
@@ -92,8 +92,8 @@ func TestStartedTogether(t *testing.T) {
 	})
 }
 
-// storm has every node call all, and take every second request back if it is told to.
-func (o *outcomes) storm(t *testing.T, n *transports.Net, nodes []*node, withdraw bool) {
+// callAll has every node call all, and take every second request back if it is told to.
+func (o *requestCounts) callAll(t *testing.T, n *transports.Net, nodes []*node, withdraw bool) {
 	t.Helper()
 	pending := 0
 	for _, m := range nodes {

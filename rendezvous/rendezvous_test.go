@@ -23,8 +23,8 @@ const patience = 30 * time.Second
 
 var secret = protocol.Auth{Secret: []byte("between us")}
 
-// A host is a server that a test runs.
-type host struct {
+// A testServer is a server that a test runs.
+type testServer struct {
 	addr   string
 	ended  chan struct{}
 	err    error
@@ -32,11 +32,11 @@ type host struct {
 	events []protocol.Event
 }
 
-func serve(t *testing.T, cfg rendezvous.ServerConfig) *host {
+func startServer(t *testing.T, cfg rendezvous.ServerConfig) *testServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	h := &host{addr: l.Addr().String(), ended: make(chan struct{})}
+	h := &testServer{addr: l.Addr().String(), ended: make(chan struct{})}
 	cfg.OnEvent = func(e protocol.Event) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -54,7 +54,7 @@ func serve(t *testing.T, cfg rendezvous.ServerConfig) *host {
 	return h
 }
 
-func (h *host) count(kind protocol.EventKind) (n int) {
+func (h *testServer) count(kind protocol.EventKind) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range h.events {
@@ -66,7 +66,7 @@ func (h *host) count(kind protocol.EventKind) (n int) {
 }
 
 // end waits until the server has ended.
-func (h *host) end(t *testing.T) error {
+func (h *testServer) end(t *testing.T) error {
 	t.Helper()
 	select {
 	case <-h.ended:
@@ -77,8 +77,8 @@ func (h *host) end(t *testing.T) error {
 	}
 }
 
-// each runs f for every rank at once and returns the errors.
-func each(n int, f func(rank int) error) []error {
+// eachRank runs f for every rank at once and returns the errors.
+func eachRank(n int, f func(rank int) error) []error {
 	errs := make([]error, n)
 	var all sync.WaitGroup
 	for rank := range n {
@@ -88,15 +88,15 @@ func each(n int, f func(rank int) error) []error {
 	return errs
 }
 
-func within(t *testing.T) context.Context {
+func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(stop)
 	return ctx
 }
 
-// whole is a startup of one member from the beginning to the end.
-func whole(ctx context.Context, cfg rendezvous.Config) error {
+// runMember is a startup of one member from the beginning to the end.
+func runMember(ctx context.Context, cfg rendezvous.Config) error {
 	m, err := rendezvous.Join(ctx, cfg)
 	if err != nil {
 		return err
@@ -134,9 +134,9 @@ func TestStartup(t *testing.T) {
 		"strict, bare":   {form: protocol.Strict, auth: protocol.Auth{Key: &theKey, Bare: true}, size: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := serve(t, rendezvous.ServerConfig{Form: c.form, Size: c.size, Auth: c.auth, TLS: c.tls})
-			for rank, err := range each(c.size, func(rank int) error {
-				return whole(within(t), rendezvous.Config{Form: c.form, Addr: h.addr, Rank: rank, Auth: c.auth, TLS: c.has})
+			h := startServer(t, rendezvous.ServerConfig{Form: c.form, Size: c.size, Auth: c.auth, TLS: c.tls})
+			for rank, err := range eachRank(c.size, func(rank int) error {
+				return runMember(testContext(t), rendezvous.Config{Form: c.form, Addr: h.addr, Rank: rank, Auth: c.auth, TLS: c.has})
 			}) {
 				require.NoError(t, err, "rank %d", rank)
 			}
@@ -148,8 +148,8 @@ func TestStartup(t *testing.T) {
 
 // The callbacks of a member run in Trigger, on the goroutine that calls it, in the order of the labels.
 func TestCallbacks(t *testing.T) {
-	h := serve(t, rendezvous.ServerConfig{Size: 1, Auth: secret})
-	m, err := rendezvous.Join(within(t), rendezvous.Config{Addr: h.addr, Auth: secret})
+	h := startServer(t, rendezvous.ServerConfig{Size: 1, Auth: secret})
+	m, err := rendezvous.Join(testContext(t), rendezvous.Config{Addr: h.addr, Auth: secret})
 	require.NoError(t, err)
 	defer m.Close()
 	var order []protocol.Label
@@ -179,9 +179,9 @@ func TestCallbacks(t *testing.T) {
 // L31, L-T31: the error of the server and of waiting members names the missing members.
 func TestMissingMember(t *testing.T) {
 	t.Parallel()
-	h := serve(t, rendezvous.ServerConfig{Size: 3, Auth: secret, Startup: time.Second})
-	for rank, err := range each(2, func(rank int) error {
-		return whole(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
+	h := startServer(t, rendezvous.ServerConfig{Size: 3, Auth: secret, Startup: time.Second})
+	for rank, err := range eachRank(2, func(rank int) error {
+		return runMember(testContext(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
 	}) {
 		var abort *protocol.AbortError
 		require.ErrorAs(t, err, &abort, "rank %d", rank)
@@ -197,10 +197,10 @@ func TestMissingMember(t *testing.T) {
 // L-T41: a collect that takes too long is an error, without a part of the set, and the other members get the reason.
 func TestCollectTimesOut(t *testing.T) {
 	t.Parallel()
-	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
+	h := startServer(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
 	why := errors.New("no more time")
-	errs := each(2, func(rank int) error {
-		m, err := rendezvous.Join(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
+	errs := eachRank(2, func(rank int) error {
+		m, err := rendezvous.Join(testContext(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
 		if err != nil {
 			return err
 		}
@@ -222,9 +222,9 @@ func TestCollectTimesOut(t *testing.T) {
 
 // L25, L-T26: a member that dies ends the startup for all, at once.
 func TestMemberDies(t *testing.T) {
-	h := serve(t, rendezvous.ServerConfig{Form: protocol.Strict, Size: 3, Auth: protocol.Auth{None: true}})
-	errs := each(3, func(rank int) error {
-		m, err := rendezvous.Join(within(t), rendezvous.Config{
+	h := startServer(t, rendezvous.ServerConfig{Form: protocol.Strict, Size: 3, Auth: protocol.Auth{None: true}})
+	errs := eachRank(3, func(rank int) error {
+		m, err := rendezvous.Join(testContext(t), rendezvous.Config{
 			Form: protocol.Strict, Addr: h.addr, Rank: rank, Auth: protocol.Auth{None: true},
 		})
 		if err != nil {
@@ -234,7 +234,7 @@ func TestMemberDies(t *testing.T) {
 		if rank == 2 {
 			return nil
 		}
-		_, err = m.CollectWait(within(t), 7, nil)
+		_, err = m.CollectWait(testContext(t), 7, nil)
 		return err
 	})
 	require.ErrorContains(t, errs[0], "connection closed by server")
@@ -248,15 +248,15 @@ func TestServerStartsLate(t *testing.T) {
 	require.NoError(t, err)
 	addr := l.Addr().String()
 	require.NoError(t, l.Close())
-	_, err = rendezvous.Join(within(t), rendezvous.Config{Addr: addr, Auth: secret, Timeout: 50 * time.Millisecond})
+	_, err = rendezvous.Join(testContext(t), rendezvous.Config{Addr: addr, Auth: secret, Timeout: 50 * time.Millisecond})
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.ErrorContains(t, err, "join "+addr+" as rank 0: members missing after 50ms")
 
 	joined := make(chan error, 1)
-	go func() { joined <- whole(within(t), rendezvous.Config{Addr: addr, Auth: secret}) }()
+	go func() { joined <- runMember(testContext(t), rendezvous.Config{Addr: addr, Auth: secret}) }()
 	l, err = net.Listen("tcp", addr)
 	require.NoError(t, err)
-	require.NoError(t, rendezvous.Serve(within(t), l, rendezvous.ServerConfig{Size: 1, Auth: secret}))
+	require.NoError(t, rendezvous.Serve(testContext(t), l, rendezvous.ServerConfig{Size: 1, Auth: secret}))
 	require.NoError(t, <-joined)
 }
 
@@ -266,7 +266,7 @@ func TestHostileClients(t *testing.T) {
 	const size = 4
 	key := uint64(1)
 	auth := protocol.Auth{Key: &key}
-	h := serve(t, rendezvous.ServerConfig{Form: protocol.Strict, Size: size, Auth: auth, Handshake: 2 * time.Second})
+	h := startServer(t, rendezvous.ServerConfig{Form: protocol.Strict, Size: size, Auth: auth, Handshake: 2 * time.Second})
 	var strangers sync.WaitGroup
 	defer strangers.Wait()
 	for _, words := range []string{
@@ -293,8 +293,8 @@ func TestHostileClients(t *testing.T) {
 		}
 	})
 	defer func() { _ = slow.Close() }()
-	for rank, err := range each(size, func(rank int) error {
-		return whole(within(t), rendezvous.Config{Form: protocol.Strict, Addr: h.addr, Rank: rank, Auth: auth})
+	for rank, err := range eachRank(size, func(rank int) error {
+		return runMember(testContext(t), rendezvous.Config{Form: protocol.Strict, Addr: h.addr, Rank: rank, Auth: auth})
 	}) {
 		require.NoError(t, err, "rank %d", rank)
 	}
@@ -304,7 +304,7 @@ func TestHostileClients(t *testing.T) {
 // L5: a connection that has not joined in time is closed, and so is one that says a byte now and then.
 func TestLateConnections(t *testing.T) {
 	t.Parallel()
-	h := serve(t, rendezvous.ServerConfig{Size: 1, Auth: secret, Handshake: 100 * time.Millisecond})
+	h := startServer(t, rendezvous.ServerConfig{Size: 1, Auth: secret, Handshake: 100 * time.Millisecond})
 	nc, err := net.Dial("tcp", h.addr)
 	require.NoError(t, err)
 	defer func() { _ = nc.Close() }()
@@ -323,18 +323,18 @@ func TestLateConnections(t *testing.T) {
 func TestMemberThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	limits := protocol.Limits{Part: 24 << 20}
-	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: protocol.Auth{None: true}, Limits: limits, Write: time.Second})
+	h := startServer(t, rendezvous.ServerConfig{Size: 2, Auth: protocol.Auth{None: true}, Limits: limits, Write: time.Second})
 	nc, err := net.Dial("tcp", h.addr)
 	require.NoError(t, err)
 	defer func() { _ = nc.Close() }()
 	_, err = io.WriteString(nc, "JOIN\x00\x00\x00\x0c\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x02")
 	require.NoError(t, err)
-	m, err := rendezvous.Join(within(t), rendezvous.Config{Addr: h.addr, Size: 2, Auth: protocol.Auth{None: true}, Limits: limits})
+	m, err := rendezvous.Join(testContext(t), rendezvous.Config{Addr: h.addr, Size: 2, Auth: protocol.Auth{None: true}, Limits: limits})
 	require.NoError(t, err)
 	defer m.Close()
 	_, err = io.WriteString(nc, "COLL\x00\x00\x00\x04\x00\x01\x00\x00") // skips what comes before
 	require.NoError(t, err)
-	set, err := m.CollectWait(within(t), 7, make([]byte, limits.Part)) // more than sockets hold
+	set, err := m.CollectWait(testContext(t), 7, make([]byte, limits.Part)) // more than sockets hold
 	require.NoError(t, err)
 	require.Len(t, set.Data, limits.Part)
 	require.ErrorContains(t, m.Progress(patience), "rank 1: write timeout")

@@ -27,10 +27,10 @@ func TestBeginnings(t *testing.T) {
 			t.Parallel()
 			server := rendezvous.ServerConfig{Form: c.form, Size: 1, Auth: c.auth}
 			member := rendezvous.Config{Form: c.form, Auth: c.auth}
-			recorded := serve(t, server)
+			recorded := startServer(t, server)
 			via, session := beginnings.Record(t, "tcp", recorded.addr)
 			member.Addr = via
-			require.NoError(t, whole(within(t), member))
+			require.NoError(t, runMember(testContext(t), member))
 			require.NoError(t, recorded.end(t))
 			sessions := [][][]byte{session()}
 			if c.form == protocol.Strict { // what is whole is a member
@@ -41,10 +41,10 @@ func TestBeginnings(t *testing.T) {
 			if c.tls {
 				server.TLS, member.TLS = serverTLS(t), clientTLS(t)
 			}
-			h := serve(t, server)
+			h := startServer(t, server)
 			beginnings.Send(t, func() (net.Conn, error) { return net.Dial("tcp", h.addr) }, sessions...)
 			member.Addr = h.addr
-			require.NoError(t, whole(within(t), member))
+			require.NoError(t, runMember(testContext(t), member))
 			require.NoError(t, h.end(t))
 		})
 	}

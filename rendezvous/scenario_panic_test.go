@@ -18,7 +18,7 @@ func TestPanic(t *testing.T) {
 			panic("planted")
 		}
 	}))
-	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
+	h := startServer(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
 	other, err := net.Dial("tcp", h.addr)
 	require.NoError(t, err)
 	defer other.Close()

@@ -10,16 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// instant is a Progressor for one goroutine. Progress makes the callback that was sent ready; there is at most one.
+// fakeProgressor is a Progressor for one goroutine. Progress makes the callback that was sent ready; there is at most one.
 // Its clock jumps to the end of every wait.
-type instant struct {
+type fakeProgressor struct {
 	now         time.Duration
 	sent, ready func()
 }
 
-func (p *instant) Now() time.Duration { return p.now }
+func (p *fakeProgressor) Now() time.Duration { return p.now }
 
-func (p *instant) Trigger(int) int {
+func (p *fakeProgressor) Trigger(int) int {
 	cb := p.ready
 	if cb == nil {
 		return 0
@@ -29,7 +29,7 @@ func (p *instant) Trigger(int) int {
 	return 1
 }
 
-func (p *instant) Progress(timeout time.Duration) error {
+func (p *fakeProgressor) Progress(timeout time.Duration) error {
 	if p.sent == nil {
 		p.now += max(timeout, 0)
 		return os.ErrDeadlineExceeded
@@ -39,7 +39,7 @@ func (p *instant) Progress(timeout time.Duration) error {
 }
 
 func TestWaitAllocatesNothing(t *testing.T) {
-	p := &instant{}
+	p := &fakeProgressor{}
 	c := request.NewClass(p)
 	r, r2 := c.Create(nil), c.Create(nil)
 	cb := func() { r.Complete(nil) }

@@ -11,11 +11,11 @@ import (
 )
 
 func TestWaitAny(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		reqs := []*request.Request{c.Create(nil), c.Create(nil), c.Create(nil)}
-		w.after(30*ms, completer(reqs[0]))
-		w.after(10*ms, completer(reqs[1]))
-		w.after(20*ms, completer(reqs[2]))
+		w.after(30*ms, completeFunc(reqs[0]))
+		w.after(10*ms, completeFunc(reqs[1]))
+		w.after(20*ms, completeFunc(reqs[2]))
 		assert.Equal(t, -1, request.WaitAny(0, reqs...))
 		assert.Equal(t, -1, request.WaitAny(5*ms, reqs...))
 		assert.Equal(t, 5*ms, w.now())
@@ -31,7 +31,7 @@ func TestWaitAny(t *testing.T) {
 }
 
 func TestWaitAnyAmongCompleted(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a, b, d := c.Create(nil), c.Create(nil), c.Create(nil)
 		d.Complete(nil)
 		b.Complete(nil)
@@ -43,7 +43,7 @@ func TestWaitAnyAmongCompleted(t *testing.T) {
 
 // One request may be in the list twice, and the others may complete after the wait has been satisfied.
 func TestWaitSameRequestTwice(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a, b := c.Create(nil), c.Create(nil)
 		w.after(10*ms, func() { a.Complete(nil); b.Complete(nil) })
 		assert.True(t, request.WaitAll(-1, a, b, a))
@@ -57,16 +57,16 @@ func TestWaitSameRequestTwice(t *testing.T) {
 
 // N requests that never complete take one timeout, not N of them.
 func TestWaitAllHasOneDeadline(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		var reqs []*request.Request
 		for range 10 {
 			reqs = append(reqs, c.Create(nil))
 		}
-		w.after(900*ms, completer(reqs[9]))
+		w.after(900*ms, completeFunc(reqs[9]))
 		assert.False(t, request.WaitAll(time.Second, reqs...))
 		assert.Equal(t, time.Second, w.now())
 		for i, r := range reqs[:9] {
-			w.after(time.Duration(i)*100*ms, completer(r))
+			w.after(time.Duration(i)*100*ms, completeFunc(r))
 		}
 		assert.True(t, request.WaitAll(time.Second, reqs...))
 		assert.Equal(t, 1800*ms, w.now())
@@ -80,15 +80,15 @@ func TestWaitAllOfNothing(t *testing.T) {
 }
 
 func TestWaitAllSleeping(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		driver, a, b := c.Create(nil), c.Create(nil), c.Create(nil)
-		w.after(30*ms, completer(driver))
-		w.after(20*ms, completer(a))
-		w.after(10*ms, completer(b))
-		driverDone := waiting(w, func() bool { return driver.Wait(-1) })
-		all := waiting(w, func() bool { return request.WaitAll(-1, a, b) })
-		some := waiting(w, func() bool { return request.WaitAny(-1, a, b) == 1 })
-		late := waiting(w, func() bool { return request.WaitAll(15*ms, a, b, driver) })
+		w.after(30*ms, completeFunc(driver))
+		w.after(20*ms, completeFunc(a))
+		w.after(10*ms, completeFunc(b))
+		driverDone := startWait(w, func() bool { return driver.Wait(-1) })
+		all := startWait(w, func() bool { return request.WaitAll(-1, a, b) })
+		some := startWait(w, func() bool { return request.WaitAny(-1, a, b) == 1 })
+		late := startWait(w, func() bool { return request.WaitAll(15*ms, a, b, driver) })
 		for _, tt := range []struct {
 			done func() (bool, time.Duration)
 			ok   bool
@@ -105,7 +105,7 @@ func TestWaitAllSleeping(t *testing.T) {
 }
 
 func TestWaitAllContext(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithTimeoutCause(t.Context(), 20*ms, errMaster)
 		defer stop()
 		var canceled []string
@@ -119,7 +119,7 @@ func TestWaitAllContext(t *testing.T) {
 		}
 		early, broken := create("early", 0, nil), create("broken", 0, nil)
 		slow, lucky := create("slow", 5*ms, errCanceled), create("lucky", 2*ms, nil)
-		w.after(10*ms, completer(early))
+		w.after(10*ms, completeFunc(early))
 		w.after(10*ms, func() { broken.Complete(errBroken) })
 
 		err := request.WaitAllContext(ctx, early, broken, nil, slow, lucky)
@@ -136,11 +136,11 @@ func TestWaitAllContext(t *testing.T) {
 }
 
 func TestWaitAllContextWithoutCancelFunc(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), 20*ms)
 		defer stop()
 		deaf, lucky := c.Create(nil), c.Create(nil)
-		lucky.Reset(func() { w.after(5*ms, completer(lucky)) })
+		lucky.Reset(func() { w.after(5*ms, completeFunc(lucky)) })
 		assert.Equal(t, context.DeadlineExceeded, request.WaitAllContext(ctx, deaf, lucky))
 		assert.Equal(t, 25*ms, w.now(), "lucky is waited for, deaf is not")
 	})

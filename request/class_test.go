@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// waiting starts a goroutine that waits, lets it fall asleep or take the lead, and returns how to get its result and
+// startWait starts a goroutine that waits, lets it fall asleep or take the lead, and returns how to get its result and
 // the time of it.
-func waiting(w *world, wait func() bool) (result func() (bool, time.Duration)) {
+func startWait(w *testWorld, wait func() bool) (result func() (bool, time.Duration)) {
 	var ok bool
 	var at time.Duration
 	done := make(chan struct{})
@@ -29,15 +29,15 @@ func waiting(w *world, wait func() bool) (result func() (bool, time.Duration)) {
 	return func() (bool, time.Duration) { <-done; return ok, at }
 }
 
-func completer(r *request.Request) func() { return func() { r.Complete(nil) } }
+func completeFunc(r *request.Request) func() { return func() { r.Complete(nil) } }
 
 func TestOneGoroutineDrives(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a, b := c.Create(nil), c.Create(nil)
-		w.after(10*ms, completer(a))
-		w.after(20*ms, completer(b))
-		aDone := waiting(w, func() bool { return a.Wait(-1) })
-		bDone := waiting(w, func() bool { return b.Wait(-1) })
+		w.after(10*ms, completeFunc(a))
+		w.after(20*ms, completeFunc(b))
+		aDone := startWait(w, func() bool { return a.Wait(-1) })
+		bDone := startWait(w, func() bool { return b.Wait(-1) })
 		assert.Equal(t, []time.Duration{-1}, w.calls(), "only a drives, and without a limit")
 		ok, at := aDone()
 		assert.True(t, ok)
@@ -50,12 +50,12 @@ func TestOneGoroutineDrives(t *testing.T) {
 
 // A sleeper completed by the driver wakes at once and the driver drives on.
 func TestDriverCompletesASleeper(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a, b := c.Create(nil), c.Create(nil)
-		w.after(10*ms, completer(b))
-		w.after(20*ms, completer(a))
-		aDone := waiting(w, func() bool { return a.Wait(-1) })
-		bDone := waiting(w, func() bool { return b.Wait(-1) })
+		w.after(10*ms, completeFunc(b))
+		w.after(20*ms, completeFunc(a))
+		aDone := startWait(w, func() bool { return a.Wait(-1) })
+		bDone := startWait(w, func() bool { return b.Wait(-1) })
 		_, at := bDone()
 		assert.Equal(t, 10*ms, at)
 		_, at = aDone()
@@ -65,13 +65,13 @@ func TestDriverCompletesASleeper(t *testing.T) {
 
 // A leaving driver wakes one sleeper, not the crowd.
 func TestHandOverWakesOne(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		first, rest := c.Create(nil), c.Create(nil)
-		w.after(10*ms, completer(first))
-		firstDone := waiting(w, func() bool { return first.Wait(-1) })
+		w.after(10*ms, completeFunc(first))
+		firstDone := startWait(w, func() bool { return first.Wait(-1) })
 		var done []func() (bool, time.Duration)
 		for range 50 {
-			done = append(done, waiting(w, func() bool { return rest.Wait(-1) }))
+			done = append(done, startWait(w, func() bool { return rest.Wait(-1) }))
 		}
 		looks := w.looks.Load()
 		firstDone()
@@ -88,12 +88,12 @@ func TestHandOverWakesOne(t *testing.T) {
 
 func TestEarlierDeadlineOfAFollower(t *testing.T) {
 	for _, driver := range []time.Duration{-1, time.Hour} {
-		run := func(t *testing.T, w *world, c *request.Class) (at time.Duration) {
+		run := func(t *testing.T, w *testWorld, c *request.Class) (at time.Duration) {
 			a, b := c.Create(nil), c.Create(nil)
-			w.after(time.Minute, completer(a))
-			aDone := waiting(w, func() bool { return a.Wait(driver) })
+			w.after(time.Minute, completeFunc(a))
+			aDone := startWait(w, func() bool { return a.Wait(driver) })
 			pause(ms)
-			bDone := waiting(w, func() bool { return b.Wait(10 * ms) })
+			bDone := startWait(w, func() bool { return b.Wait(10 * ms) })
 			ok, at := bDone()
 			assert.False(t, ok)
 			ok, last := aDone()
@@ -101,10 +101,10 @@ func TestEarlierDeadlineOfAFollower(t *testing.T) {
 			assert.Equal(t, time.Minute, last)
 			return at
 		}
-		woken(t, func(t *testing.T, w *world, c *request.Class) {
+		withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 			assert.Equal(t, 11*ms, run(t, w, c), "driver waits %v", driver)
 		})
-		unwoken(t, func(t *testing.T, w *world, c *request.Class) {
+		withoutWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 			assert.Equal(t, request.Slice, run(t, w, c), "driver waits %v", driver)
 		})
 	}
@@ -112,14 +112,14 @@ func TestEarlierDeadlineOfAFollower(t *testing.T) {
 
 // The driver knows all deadlines that were there when it began, so it need not be woken for them.
 func TestDriverKeepsTimeForAll(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a := c.Create(nil)
-		w.after(2*time.Second, completer(a))
+		w.after(2*time.Second, completeFunc(a))
 		var done []func() (bool, time.Duration)
-		aDone := waiting(w, func() bool { return a.Wait(-1) })
+		aDone := startWait(w, func() bool { return a.Wait(-1) })
 		for i := range 9 {
 			b := c.Create(nil)
-			done = append(done, waiting(w, func() bool { return b.Wait(time.Second - time.Duration(i)*10*ms) }))
+			done = append(done, startWait(w, func() bool { return b.Wait(time.Second - time.Duration(i)*10*ms) }))
 		}
 		for i, d := range done {
 			ok, at := d()
@@ -134,10 +134,10 @@ func TestDriverKeepsTimeForAll(t *testing.T) {
 // Complete from a goroutine that has nothing to do with the class reaches a sleeper at once, and a driver when it can
 // be woken.
 func TestCompleteByOtherGoroutine(t *testing.T) {
-	run := func(t *testing.T, w *world, c *request.Class) time.Duration {
+	run := func(t *testing.T, w *testWorld, c *request.Class) time.Duration {
 		a, b := c.Create(nil), c.Create(nil)
-		aDone := waiting(w, func() bool { return a.Wait(-1) })
-		bDone := waiting(w, func() bool { return b.Wait(-1) })
+		aDone := startWait(w, func() bool { return a.Wait(-1) })
+		bDone := startWait(w, func() bool { return b.Wait(-1) })
 		pause(30 * ms)
 		b.Complete(nil)
 		_, at := bDone()
@@ -146,19 +146,19 @@ func TestCompleteByOtherGoroutine(t *testing.T) {
 		_, at = aDone()
 		return at
 	}
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		assert.Equal(t, 30*ms, run(t, w, c))
 		assert.Equal(t, []time.Duration{-1}, w.calls())
 	})
-	unwoken(t, func(t *testing.T, w *world, c *request.Class) { assert.Equal(t, request.Slice, run(t, w, c)) })
+	withoutWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) { assert.Equal(t, request.Slice, run(t, w, c)) })
 }
 
 func TestCallbackMayWait(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		outer, inner, innermost := c.Create(nil), c.Create(nil), c.Create(nil)
 		w.after(10*ms, func() {
 			w.after(10*ms, func() {
-				w.after(10*ms, completer(innermost))
+				w.after(10*ms, completeFunc(innermost))
 				assert.True(t, innermost.Wait(-1))
 				assert.False(t, inner.Wait(5*ms), "the goroutine's own timeout")
 				inner.Complete(nil)
@@ -173,11 +173,11 @@ func TestCallbackMayWait(t *testing.T) {
 
 // The request of the outer Wait completes during the inner one.
 func TestOuterCompletesDuringInner(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		outer, inner := c.Create(nil), c.Create(nil)
 		w.after(10*ms, func() {
-			w.after(1*ms, completer(outer))
-			w.after(5*ms, completer(inner))
+			w.after(1*ms, completeFunc(outer))
+			w.after(5*ms, completeFunc(inner))
 			assert.True(t, inner.Wait(-1))
 		})
 		assert.True(t, outer.Wait(-1))
@@ -187,15 +187,15 @@ func TestOuterCompletesDuringInner(t *testing.T) {
 
 // A callback that waits among sleepers. Whoever runs it is held up by it, the other one is not.
 func TestCallbackMayWaitAmongOthers(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a, b, inner := c.Create(nil), c.Create(nil), c.Create(nil)
 		w.after(10*ms, func() {
-			w.after(20*ms, completer(inner))
+			w.after(20*ms, completeFunc(inner))
 			assert.True(t, inner.Wait(-1))
 		})
 		w.after(15*ms, func() { a.Complete(nil); b.Complete(nil) })
-		aDone := waiting(w, func() bool { return a.Wait(-1) })
-		bDone := waiting(w, func() bool { return b.Wait(-1) })
+		aDone := startWait(w, func() bool { return a.Wait(-1) })
+		bDone := startWait(w, func() bool { return b.Wait(-1) })
 		_, at := aDone()
 		_, bt := bDone()
 		assert.Equal(t, []time.Duration{15 * ms, 30 * ms}, []time.Duration{min(at, bt), max(at, bt)})
@@ -206,12 +206,12 @@ func TestCallbackMayWaitAmongOthers(t *testing.T) {
 // their timeouts pass to the millisecond, also when they come only now.
 func TestBlockingCallbackDelaysOnlyItself(t *testing.T) {
 	for blocking := range 5 {
-		woken(t, func(t *testing.T, w *world, c *request.Class) {
+		withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 			for range blocking {
 				w.after(10*ms, func() { pause(90 * ms) })
 			}
 			behind := c.Create(nil)
-			w.after(10*ms, completer(behind))
+			w.after(10*ms, completeFunc(behind))
 			type waiter struct {
 				result func() (bool, time.Duration)
 				ok     bool
@@ -221,11 +221,11 @@ func TestBlockingCallbackDelaysOnlyItself(t *testing.T) {
 			add := func(after time.Duration) {
 				r := c.Create(nil)
 				at := w.now() + after
-				w.after(after, completer(r))
+				w.after(after, completeFunc(r))
 				waiters = append(waiters,
-					waiter{waiting(w, func() bool { return r.Wait(-1) }), true, at},
-					waiter{waiting(w, func() bool { return c.Create(nil).Wait(after + ms/2) }), false, at + ms/2},
-					waiter{waiting(w, func() bool { return behind.Wait(-1) }), true, max(w.now(), 10*ms)})
+					waiter{startWait(w, func() bool { return r.Wait(-1) }), true, at},
+					waiter{startWait(w, func() bool { return c.Create(nil).Wait(after + ms/2) }), false, at + ms/2},
+					waiter{startWait(w, func() bool { return behind.Wait(-1) }), true, max(w.now(), 10*ms)})
 			}
 			for i := range 4 {
 				add(time.Duration(20+i) * ms)
@@ -253,17 +253,17 @@ func TestBlockingCallbackDelaysOnlyItself(t *testing.T) {
 // woke it is in a callback that blocks.
 func TestPromotedSleeperLeaves(t *testing.T) {
 	scheduled := func() (passed bool) {
-		woken(t, func(t *testing.T, w *world, c *request.Class) {
+		withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 			a, b, third := c.Create(nil), c.Create(nil), c.Create(nil)
 			block := func(d time.Duration) func() { return func() { pause(d) } }
 			w.after(2*ms, block(3*ms))  // in a, which is alone
 			w.after(10*ms, block(9*ms)) // in b, when a's time is up
-			w.after(12*ms, completer(third))
-			w.after(20*ms, completer(b))
-			aDone := waiting(w, func() bool { return a.Wait(10 * ms) })
+			w.after(12*ms, completeFunc(third))
+			w.after(20*ms, completeFunc(b))
+			aDone := startWait(w, func() bool { return a.Wait(10 * ms) })
 			pause(3 * ms)
-			bDone := waiting(w, func() bool { return b.Wait(-1) })         // takes the lead
-			thirdDone := waiting(w, func() bool { return third.Wait(-1) }) // asleep before a is
+			bDone := startWait(w, func() bool { return b.Wait(-1) })         // takes the lead
+			thirdDone := startWait(w, func() bool { return third.Wait(-1) }) // asleep before a is
 			ok, at := aDone()
 			assert.False(t, ok)
 			assert.Equal(t, 10*ms, at)
@@ -287,17 +287,17 @@ func TestPromotedSleeperLeaves(t *testing.T) {
 
 // All waiters but the last are inside callbacks; no other one can be promoted, and the next goroutine that waits leads.
 func TestLeadIsFreeWhileAllRunCallbacks(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		release := make(chan struct{})
 		var done []func() (bool, time.Duration)
 		for range 5 {
 			r := c.Create(nil)
 			w.after(ms, func() { <-release; r.Complete(nil) })
-			done = append(done, waiting(w, func() bool { return r.Wait(-1) }))
+			done = append(done, startWait(w, func() bool { return r.Wait(-1) }))
 		}
 		pause(5 * ms)
 		last := c.Create(nil)
-		w.after(ms, completer(last))
+		w.after(ms, completeFunc(last))
 		assert.True(t, last.Wait(-1))
 		assert.Equal(t, 6*ms, w.now())
 		close(release)
@@ -308,12 +308,12 @@ func TestLeadIsFreeWhileAllRunCallbacks(t *testing.T) {
 }
 
 func TestSeveralWaitForOneRequest(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
-		w.after(10*ms, completer(r))
-		patient := waiting(w, func() bool { return r.Wait(-1) })
-		hasty := waiting(w, func() bool { return r.Wait(5 * ms) })
-		also := waiting(w, func() bool { return r.Wait(time.Hour) })
+		w.after(10*ms, completeFunc(r))
+		patient := startWait(w, func() bool { return r.Wait(-1) })
+		hasty := startWait(w, func() bool { return r.Wait(5 * ms) })
+		also := startWait(w, func() bool { return r.Wait(time.Hour) })
 		ok, at := hasty()
 		assert.False(t, ok)
 		assert.Equal(t, 5*ms, at)
@@ -327,10 +327,10 @@ func TestSeveralWaitForOneRequest(t *testing.T) {
 
 // A poll beside a driver runs what is queued, leaves Progress to the driver and does not sleep.
 func TestWaitZeroWhileAnotherDrives(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a := c.Create(nil)
-		w.after(10*ms, completer(a))
-		aDone := waiting(w, func() bool { return a.Wait(-1) })
+		w.after(10*ms, completeFunc(a))
+		aDone := startWait(w, func() bool { return a.Wait(-1) })
 		w.calls()
 		assert.False(t, c.Create(nil).Wait(0))
 		assert.Empty(t, w.calls())
@@ -340,11 +340,11 @@ func TestWaitZeroWhileAnotherDrives(t *testing.T) {
 
 // A panic in a callback, or the end of its goroutine, passes through the Wait and leaves the class in order.
 func TestCallbackPanics(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
 		w.after(1*ms, func() { panic("ouch") })
 		w.after(2*ms, runtime.Goexit)
-		w.after(3*ms, completer(r))
+		w.after(3*ms, completeFunc(r))
 		var panicked, completed, exited atomic.Int32
 		var wg sync.WaitGroup
 		for range 3 {
@@ -366,22 +366,22 @@ func TestCallbackPanics(t *testing.T) {
 	})
 }
 
-type bomb struct {
-	*world
+type panickingProgressor struct {
+	*testWorld
 	armed bool
 }
 
-func (b *bomb) Progress(timeout time.Duration) error {
+func (b *panickingProgressor) Progress(timeout time.Duration) error {
 	if b.armed {
 		b.armed = false
 		panic("ouch")
 	}
-	return b.world.Progress(timeout)
+	return b.testWorld.Progress(timeout)
 }
 
 func TestProgressPanics(t *testing.T) {
-	as := func(w *world) request.Progressor { return waiterOf(w, &bomb{w, true}) }
-	inBubble(t, as, func(t *testing.T, w *world, c *request.Class) {
+	as := func(w *testWorld) request.Progressor { return waiterOf(w, &panickingProgressor{w, true}) }
+	inBubble(t, as, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
 		assert.PanicsWithValue(t, "ouch", func() { r.Wait(-1) })
 		assert.False(t, r.Wait(5*ms), "the lead is free again")
@@ -389,24 +389,24 @@ func TestProgressPanics(t *testing.T) {
 	})
 }
 
-// lockSpy fails the test when it is called with the lock of the class held. One goroutine uses it.
-type lockSpy struct {
-	*world
+// lockChecker fails the test when it is called with the lock of the class held. One goroutine uses it.
+type lockChecker struct {
+	*testWorld
 	check func(where string)
 }
 
-func (s *lockSpy) Progress(timeout time.Duration) error {
+func (s *lockChecker) Progress(timeout time.Duration) error {
 	s.check("Progress")
-	return s.world.Progress(timeout)
+	return s.testWorld.Progress(timeout)
 }
-func (s *lockSpy) Trigger(max int) int { s.check("Trigger"); return s.world.Trigger(max) }
-func (s *lockSpy) Now() time.Duration  { s.check("Now"); return s.world.Now() }
+func (s *lockChecker) Trigger(max int) int { s.check("Trigger"); return s.testWorld.Trigger(max) }
+func (s *lockChecker) Now() time.Duration  { s.check("Now"); return s.testWorld.Now() }
 
 func TestNoLockIsHeldInCallsOut(t *testing.T) {
-	spy := &lockSpy{}
+	spy := &lockChecker{}
 	var spied *waiter
-	as := func(w *world) request.Progressor { spy.world = w; spied = waiterOf(w, spy); return spied }
-	inBubble(t, as, func(t *testing.T, w *world, c *request.Class) {
+	as := func(w *testWorld) request.Progressor { spy.testWorld = w; spied = waiterOf(w, spy); return spied }
+	inBubble(t, as, func(t *testing.T, w *testWorld, c *request.Class) {
 		called := map[string]int{}
 		spy.check = func(where string) {
 			called[where]++
@@ -423,7 +423,7 @@ func TestNoLockIsHeldInCallsOut(t *testing.T) {
 		assert.NoError(t, r.WaitContext(ctx))
 
 		r.Reset(nil)
-		done := waiting(w, func() bool { return r.Wait(-1) }) // blocked in Progress
+		done := startWait(w, func() bool { return r.Wait(-1) }) // blocked in Progress
 		r.Complete(nil)
 		done()
 		for _, where := range []string{"Progress", "Trigger", "Now", "cancel"} {
@@ -435,7 +435,7 @@ func TestNoLockIsHeldInCallsOut(t *testing.T) {
 // Sixty-four goroutines wait for operations that end in random order. Virtual time makes the answer exact: a wait ends
 // at the completion or at the deadline, whichever is first, and without a Waiter at most one slice later.
 func TestRandomWaitsEndOnTime(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		tolerance := request.Slice
 		if t.Name() == "TestRandomWaitsEndOnTime/waiter" {
 			tolerance = 0
@@ -443,7 +443,7 @@ func TestRandomWaitsEndOnTime(t *testing.T) {
 		rnd := newRand(t)
 		var wg sync.WaitGroup
 		for range 64 {
-			p := &player{t: t, w: w, c: c, tolerance: tolerance, rnd: rand.New(rand.NewPCG(rnd.Uint64(), 0))}
+			p := &randomPlayer{t: t, w: w, c: c, tolerance: tolerance, rnd: rand.New(rand.NewPCG(rnd.Uint64(), 0))}
 			wg.Go(func() {
 				for range 8 {
 					p.round()
@@ -454,18 +454,18 @@ func TestRandomWaitsEndOnTime(t *testing.T) {
 	})
 }
 
-type player struct {
+type randomPlayer struct {
 	t         *testing.T
-	w         *world
+	w         *testWorld
 	c         *request.Class
 	tolerance time.Duration
 	rnd       *rand.Rand
 }
 
-func (p *player) random() time.Duration { return time.Duration(1 + p.rnd.Int64N(int64(50*ms))) }
+func (p *randomPlayer) random() time.Duration { return time.Duration(1 + p.rnd.Int64N(int64(50*ms))) }
 
 // op starts an operation that ends once: after delay, or when it is canceled.
-func (p *player) op() (r *request.Request, delay time.Duration) {
+func (p *randomPlayer) op() (r *request.Request, delay time.Duration) {
 	var ended atomic.Bool
 	end := func(err error) {
 		if ended.CompareAndSwap(false, true) {
@@ -478,7 +478,7 @@ func (p *player) op() (r *request.Request, delay time.Duration) {
 	return r, delay
 }
 
-func (p *player) round() {
+func (p *randomPlayer) round() {
 	start := p.w.now()
 	timeout := p.random()
 	r, delay := p.op()
@@ -516,7 +516,7 @@ func (p *player) round() {
 }
 
 // check judges a wait from start for something that takes delay.
-func (p *player) check(start, delay, timeout time.Duration, ok bool) {
+func (p *randomPlayer) check(start, delay, timeout time.Duration, ok bool) {
 	p.t.Helper()
 	switch {
 	case delay < timeout:
@@ -527,7 +527,7 @@ func (p *player) check(start, delay, timeout time.Duration, ok bool) {
 	p.ended(start, min(delay, timeout))
 }
 
-func (p *player) ended(start, want time.Duration) {
+func (p *randomPlayer) ended(start, want time.Duration) {
 	p.t.Helper()
 	got := p.w.now() - start
 	assert.GreaterOrEqual(p.t, got, want)
@@ -537,7 +537,7 @@ func (p *player) ended(start, want time.Duration) {
 // Callbacks that block, wait for others and start new operations. The times are no longer exact, but every wait ends,
 // every callback runs once, and never are two goroutines in Progress.
 func TestRandomCallbacks(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		rnd := newRand(t)
 		var started, ran atomic.Int64
 		var start func(rnd *rand.Rand, depth int) *request.Request

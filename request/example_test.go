@@ -11,7 +11,7 @@ import (
 
 // A sum is an operation as hg has them: it starts at once and its callback runs inside Trigger, once.
 type sum struct {
-	net *instant
+	net *fakeProgressor
 	cb  func(total int, err error)
 }
 
@@ -26,7 +26,7 @@ func (s *sum) Cancel() { s.net.ready = func() { s.cb(0, context.Canceled) } }
 
 // Wait only reports, as in C Mercury: to give up, cancel and wait for the callback, which runs soon.
 func ExampleRequest_Wait() {
-	net := &instant{}
+	net := &fakeProgressor{}
 	class := request.NewClass(net)
 	h := &sum{net: net}
 
@@ -53,7 +53,7 @@ func ExampleRequest_Wait() {
 
 // WaitContext cancels by itself when the context ends, and returns after the callback.
 func ExampleRequest_WaitContext() {
-	net := &instant{}
+	net := &fakeProgressor{}
 	class := request.NewClass(net)
 	h := &sum{net: net}
 

@@ -31,9 +31,9 @@ func newRand(t *testing.T) *rand.Rand {
 
 const ms = time.Millisecond
 
-// A world is a Progressor without a network: callbacks become ready at set times of the bubble's clock. So time
+// A testWorld is a Progressor without a network: callbacks become ready at set times of the bubble's clock. So time
 // passes only when all goroutines of the test are blocked, and a wait that nothing will end fails the test at once.
-type world struct {
+type testWorld struct {
 	start time.Time
 	wake  chan struct{} // makes Progress return
 	kick  chan struct{} // makes Progress look again
@@ -56,11 +56,11 @@ type event struct {
 // waiter makes a Waiter of a Progressor whose world can be woken.
 type waiter struct {
 	request.Progressor
-	w    *world
+	w    *testWorld
 	loop *loop.Loop
 }
 
-func waiterOf(w *world, p request.Progressor) *waiter {
+func waiterOf(w *testWorld, p request.Progressor) *waiter {
 	a := &waiter{Progressor: p, w: w}
 	a.loop = loop.New((*driver)(a), loop.HandOn)
 	return a
@@ -97,36 +97,36 @@ func (d *driver) Run(w *loop.Waiter, max int) (ran int) {
 }
 
 func (d *driver) Queued() int { return 0 }
-func (d *driver) Stir()       { fill(d.w.wake) }
+func (d *driver) Stir()       { signal(d.w.wake) }
 func (d *driver) Hold() bool  { return false }
 func (d *driver) Unhold()     {}
 func (d *driver) Freed()      {}
 func (d *driver) Flush()      {}
 
-func fill(slot chan struct{}) {
+func signal(slot chan struct{}) {
 	select {
 	case slot <- struct{}{}:
 	default:
 	}
 }
 
-// each runs f in a bubble of its own with a Progressor that is a Waiter and with one that is not.
-func each(t *testing.T, f func(t *testing.T, w *world, c *request.Class)) {
-	t.Run("waiter", func(t *testing.T) { woken(t, f) })
-	t.Run("no waiter", func(t *testing.T) { unwoken(t, f) })
+// eachProgressor runs f in a bubble of its own with a Progressor that is a Waiter and with one that is not.
+func eachProgressor(t *testing.T, f func(t *testing.T, w *testWorld, c *request.Class)) {
+	t.Run("waiter", func(t *testing.T) { withWaiter(t, f) })
+	t.Run("no waiter", func(t *testing.T) { withoutWaiter(t, f) })
 }
 
-func woken(t *testing.T, f func(t *testing.T, w *world, c *request.Class)) {
-	inBubble(t, func(w *world) request.Progressor { return waiterOf(w, w) }, f)
+func withWaiter(t *testing.T, f func(t *testing.T, w *testWorld, c *request.Class)) {
+	inBubble(t, func(w *testWorld) request.Progressor { return waiterOf(w, w) }, f)
 }
 
-func unwoken(t *testing.T, f func(t *testing.T, w *world, c *request.Class)) {
-	inBubble(t, func(w *world) request.Progressor { return w }, f)
+func withoutWaiter(t *testing.T, f func(t *testing.T, w *testWorld, c *request.Class)) {
+	inBubble(t, func(w *testWorld) request.Progressor { return w }, f)
 }
 
-func inBubble(t *testing.T, as func(*world) request.Progressor, f func(*testing.T, *world, *request.Class)) {
+func inBubble(t *testing.T, as func(*testWorld) request.Progressor, f func(*testing.T, *testWorld, *request.Class)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{start: time.Now(), wake: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
+		w := &testWorld{start: time.Now(), wake: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
 		p := as(w)
 		c := request.NewClass(p)
 		f(t, w, c)
@@ -139,10 +139,10 @@ func inBubble(t *testing.T, as func(*world) request.Progressor, f func(*testing.
 	})
 }
 
-func (w *world) now() time.Duration { return time.Since(w.start) }
+func (w *testWorld) now() time.Duration { return time.Since(w.start) }
 
 // after makes cb ready for Trigger when d has passed.
-func (w *world) after(d time.Duration, cb func()) {
+func (w *testWorld) after(d time.Duration, cb func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	e := event{w.now() + d, cb}
@@ -153,30 +153,30 @@ func (w *world) after(d time.Duration, cb func()) {
 		return 1
 	})
 	w.events = slices.Insert(w.events, i, e)
-	fill(w.kick)
+	signal(w.kick)
 }
 
 // post makes cb ready for Trigger now, without Progress, as a local cancel does.
-func (w *world) post(cb func()) {
+func (w *testWorld) post(cb func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.queue = append(w.queue, cb)
-	fill(w.kick)
+	signal(w.kick)
 }
 
-func (w *world) close(err error) {
+func (w *testWorld) close(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = err
-	fill(w.kick)
+	signal(w.kick)
 }
 
-func (w *world) Now() time.Duration {
+func (w *testWorld) Now() time.Duration {
 	w.looks.Add(1)
 	return w.now()
 }
 
-func (w *world) Trigger(max int) (ran int) {
+func (w *testWorld) Trigger(max int) (ran int) {
 	for ; max <= 0 || ran < max; ran++ {
 		w.mu.Lock()
 		if len(w.queue) == 0 {
@@ -191,7 +191,7 @@ func (w *world) Trigger(max int) (ran int) {
 	return ran
 }
 
-func (w *world) Progress(timeout time.Duration) error {
+func (w *testWorld) Progress(timeout time.Duration) error {
 	w.mu.Lock()
 	w.inside++
 	w.maxInside = max(w.maxInside, w.inside)
@@ -204,7 +204,7 @@ func (w *world) Progress(timeout time.Duration) error {
 	}()
 	deadline := w.now() + timeout
 	for {
-		ready, next, err := w.look()
+		ready, next, err := w.collectDue()
 		now := w.now()
 		switch {
 		case ready:
@@ -230,8 +230,8 @@ func (w *world) Progress(timeout time.Duration) error {
 	}
 }
 
-// look queues the callbacks that are due and returns when the next one is, or -1.
-func (w *world) look() (ready bool, next time.Duration, err error) {
+// collectDue queues the callbacks that are due and returns when the next one is, or -1.
+func (w *testWorld) collectDue() (ready bool, next time.Duration, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(w.events) > 0 && w.events[0].at <= w.now() {
@@ -246,7 +246,7 @@ func (w *world) look() (ready bool, next time.Duration, err error) {
 }
 
 // calls returns what Progress was called with since the last calls.
-func (w *world) calls() []time.Duration {
+func (w *testWorld) calls() []time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := w.timeouts

@@ -29,7 +29,7 @@ func newEcho() *echo {
 			e.mu.Lock()
 			e.queue = append(e.queue, cb)
 			e.mu.Unlock()
-			fill(e.bell)
+			signal(e.bell)
 		}
 	}()
 	return e
@@ -37,7 +37,7 @@ func newEcho() *echo {
 
 func (e *echo) close() { close(e.peer); <-e.gone }
 
-func (e *echo) Wake()              { fill(e.bell) }
+func (e *echo) Wake()              { signal(e.bell) }
 func (e *echo) Now() time.Duration { return time.Since(e.start) }
 
 func (e *echo) Trigger(int) int {
@@ -112,7 +112,7 @@ func BenchmarkWait(b *testing.B) {
 		timeout time.Duration
 	}{{"no limit", -1}, {"timeout", time.Second}} {
 		b.Run(bb.name, func(b *testing.B) {
-			p := &instant{}
+			p := &fakeProgressor{}
 			r := request.NewClass(p).Create(nil)
 			cb := func() { r.Complete(nil) }
 			b.ReportAllocs()
@@ -126,7 +126,7 @@ func BenchmarkWait(b *testing.B) {
 }
 
 func BenchmarkWaitContext(b *testing.B) {
-	p := &instant{}
+	p := &fakeProgressor{}
 	r := request.NewClass(p).Create(nil)
 	cb := func() { r.Complete(nil) }
 	b.ReportAllocs()

@@ -21,7 +21,7 @@ var (
 )
 
 func TestWaitReturnsAtTheCompletion(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		for _, timeout := range []time.Duration{-1, 31 * ms, time.Hour, 1<<63 - 1} {
 			start := w.now()
 			r := c.Create(nil)
@@ -37,7 +37,7 @@ func TestWaitReturnsAtTheCompletion(t *testing.T) {
 }
 
 func TestWaitTimesOutExactly(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(func() { t.Error("Wait must not cancel") })
 		for _, timeout := range []time.Duration{0, 1, 5 * ms, 100 * ms, 101 * ms, 3 * time.Minute} {
 			start := w.now()
@@ -48,7 +48,7 @@ func TestWaitTimesOutExactly(t *testing.T) {
 }
 
 func TestWaitOnCompletedCallsNothing(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
 		r.Complete(nil)
 		w.post(func() { t.Error("callback has run") })
@@ -60,10 +60,10 @@ func TestWaitOnCompletedCallsNothing(t *testing.T) {
 }
 
 func TestWaitLeavesTheRestQueued(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r, next := c.Create(nil), c.Create(nil)
-		w.after(ms, completer(r))
-		w.after(ms, completer(next))
+		w.after(ms, completeFunc(r))
+		w.after(ms, completeFunc(next))
 		assert.True(t, r.Wait(-1))
 		assert.False(t, next.Completed(), "r need not wait for the callback behind its own")
 		assert.True(t, next.Wait(0))
@@ -71,7 +71,7 @@ func TestWaitLeavesTheRestQueued(t *testing.T) {
 }
 
 func TestWaitZeroPollsOnce(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
 		assert.False(t, r.Wait(0))
 		assert.Equal(t, []time.Duration{0}, w.calls())
@@ -91,7 +91,7 @@ func TestWaitZeroPollsOnce(t *testing.T) {
 }
 
 func TestTinyTimeoutsMakeProgress(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
 		busy := func() { pause(ms) } // each Wait is late before it has got anywhere
 		w.after(3*ms, func() { r.Complete(nil) })
@@ -104,7 +104,7 @@ func TestTinyTimeoutsMakeProgress(t *testing.T) {
 }
 
 func TestEndlessCallbacksDoNotDelayWait(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
 		stop := false
 		var again func()
@@ -140,7 +140,7 @@ func TestEndlessCallbacksDoNotDelayWait(t *testing.T) {
 
 // The sequence that request emulation is for: time out, cancel, wait for the callback, use the request again.
 func TestWaitAfterCancel(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
 		assert.False(t, r.Wait(10*ms))
 		w.post(func() { r.Complete(errCanceled) })
@@ -162,7 +162,7 @@ func TestWaitAfterCancel(t *testing.T) {
 // Forward has returned an error, so the callback never comes. The request can be used for the next attempt, and the
 // one that was dropped next to it has no effect.
 func TestForwardFailed(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		dropped, r := c.Create(nil), c.Create(nil)
 		assert.False(t, dropped.Wait(ms))
 		assert.False(t, r.Wait(ms))
@@ -177,7 +177,7 @@ func TestForwardFailed(t *testing.T) {
 }
 
 func TestMisusePanics(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
 		r.Complete(nil)
 		assert.PanicsWithValue(t, "request: Complete called twice without Reset", func() { r.Complete(nil) })
@@ -201,7 +201,7 @@ func TestMisusePanics(t *testing.T) {
 }
 
 func TestData(t *testing.T) {
-	r := request.NewClass(&instant{}).Create(nil)
+	r := request.NewClass(&fakeProgressor{}).Create(nil)
 	assert.Nil(t, r.Data())
 	r.SetData(42)
 	assert.Equal(t, 42, r.Data())
@@ -247,7 +247,7 @@ func TestWaitContext(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			woken(t, func(t *testing.T, w *world, c *request.Class) {
+			withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 				ctx, stop := context.WithTimeoutCause(t.Context(), tt.timeout, tt.cause)
 				defer stop()
 				cancels := 0
@@ -286,7 +286,7 @@ func TestWaitContext(t *testing.T) {
 }
 
 func TestWaitContextText(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), ms)
 		defer stop()
 		r := c.Create(nil)
@@ -300,7 +300,7 @@ func TestWaitContextText(t *testing.T) {
 
 // Without a Waiter the end of the context is seen late, but by one slice at most.
 func TestWaitContextOfPlainProgressor(t *testing.T) {
-	unwoken(t, func(t *testing.T, w *world, c *request.Class) {
+	withoutWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), 250*ms)
 		defer stop()
 		r := c.Create(nil)
@@ -312,7 +312,7 @@ func TestWaitContextOfPlainProgressor(t *testing.T) {
 
 // Callbacks that come faster than they run do not hold up the cancellation.
 func TestWaitContextAmongEndlessCallbacks(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
 		var again func()
 		again = func() {
@@ -335,7 +335,7 @@ func TestWaitContextAmongEndlessCallbacks(t *testing.T) {
 
 // Two contexts end while two goroutines wait for one request. One of them sleeps, one drives.
 func TestWaitContextCancelsOncePerRequest(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		calls := 0
 		r := c.Create(nil)
 		r.Reset(func() { calls++; w.after(5*ms, func() { r.Complete(errCanceled) }) })
@@ -356,7 +356,7 @@ func TestWaitContextCancelsOncePerRequest(t *testing.T) {
 
 // A stopped AfterFunc must leave nothing that reaches a later Wait.
 func TestWaitContextLeavesNothingBehind(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithCancel(t.Context())
 		r := c.Create(func() { t.Error("canceled") })
 		w.after(ms, func() { r.Complete(nil) })
@@ -376,7 +376,7 @@ func TestWaitContextLeavesNothingBehind(t *testing.T) {
 // reach a later Wait. On a single processor it runs when that Wait blocks.
 func TestWaitContextEndsWithTheCompletion(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithCancel(t.Context())
 		r := c.Create(nil)
 		w.after(ms, func() {
@@ -391,14 +391,14 @@ func TestWaitContextEndsWithTheCompletion(t *testing.T) {
 	})
 }
 
-// deaf refuses to make progress even while callbacks are queued.
-type deaf struct{ *world }
+// failingProgressor refuses to make progress even while callbacks are queued.
+type failingProgressor struct{ *testWorld }
 
-func (deaf) Progress(time.Duration) error { return errBroken }
+func (failingProgressor) Progress(time.Duration) error { return errBroken }
 
 func TestFailedProgressRunsAllThatIsQueued(t *testing.T) {
-	as := func(w *world) request.Progressor { return waiterOf(w, deaf{w}) }
-	inBubble(t, as, func(t *testing.T, w *world, c *request.Class) {
+	as := func(w *testWorld) request.Progressor { return waiterOf(w, failingProgressor{w}) }
+	inBubble(t, as, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
 		for range 500 {
 			w.post(func() {})
@@ -409,7 +409,7 @@ func TestFailedProgressRunsAllThatIsQueued(t *testing.T) {
 }
 
 func TestClosedProgressor(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r, drained := c.Create(func() { t.Error("canceled") }), c.Create(nil)
 		w.close(errBroken)
 		w.post(func() { drained.Complete(errCanceled) })
@@ -431,7 +431,7 @@ func TestClosedProgressor(t *testing.T) {
 // The Progressor fails while many wait. All of them must hear of it, and what the closing has queued must run. A
 // waiter whose callback another goroutine is just running may hear of the failure first.
 func TestCloseDuringWaits(t *testing.T) {
-	each(t, func(t *testing.T, w *world, c *request.Class) {
+	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		var wg sync.WaitGroup
 		var queued []*request.Request
 		for i := range 20 {
@@ -460,7 +460,7 @@ func TestCloseDuringWaits(t *testing.T) {
 
 // Cancel that fails: the context ends, and then the Progressor does, before the callback.
 func TestWaitContextClosedAfterCancel(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), ms)
 		defer stop()
 		r := c.Create(func() { w.close(errBroken) })
@@ -470,25 +470,25 @@ func TestWaitContextClosedAfterCancel(t *testing.T) {
 	})
 }
 
-// endedEarly is how some package says that an operation was canceled.
-type endedEarly int
+// cancelError is how some package says that an operation was canceled.
+type cancelError int
 
-func (endedEarly) Error() string        { return "ended early" }
-func (endedEarly) Is(target error) bool { return target == context.Canceled }
+func (cancelError) Error() string        { return "ended early" }
+func (cancelError) Is(target error) bool { return target == context.Canceled }
 
 // A passed deadline is no cancel, whatever the canceled operation said: errors.As does not find that, and leaves its
 // target as it is.
 func TestDeadlineDoesNotMatchCanceled(t *testing.T) {
-	woken(t, func(t *testing.T, w *world, c *request.Class) {
+	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), ms)
 		defer stop()
 		var r *request.Request
-		r = c.Create(func() { w.post(func() { r.Complete(endedEarly(7)) }) })
+		r = c.Create(func() { w.post(func() { r.Complete(cancelError(7)) }) })
 		err := r.WaitContext(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, context.Canceled)
-		found := endedEarly(1)
+		found := cancelError(1)
 		require.False(t, errors.As(err, &found))
-		require.Equal(t, endedEarly(1), found)
+		require.Equal(t, cancelError(1), found)
 	})
 }

@@ -29,7 +29,7 @@ func benchJSON(t *testing.T, code int, args ...string) load.Result {
 
 func TestBench(t *testing.T) {
 	t.Parallel()
-	addr, plain := typedTarget(t, true), serve(t, "").addr
+	addr, plain := startTypedTarget(t, true), serve(t, "").addr
 	out := run(t, 0, "bench", "-n", "500", addr, "shop/token", `"x"`).out.String()
 	require.Regexp(t, `^shop/token at `+addr+`\nclosed loop, at most 50 calls in flight, 1 connection to each node, inputs of 2 bytes\n\n`+
 		`calls  500 in \S+ s, 500 succeeded, 0 failed\nrate   \S+ calls/s, `, out)
@@ -49,7 +49,7 @@ func TestBench(t *testing.T) {
 	require.Equal(t, 5, benchJSON(t, 0, "-n", "10", "-raw", plain, "qs/echo", "hello").InputBytes)
 	require.Equal(t, int64(10), benchJSON(t, 0, "-n", "10", "-meta", "token=t", addr, "shop/note", `"x"`).Succeeded, "a one-way method")
 	require.Equal(t, `"t: x"`+"\n", run(t, 0, "call", addr, "shop/noted", `""`).out.String())
-	require.Equal(t, int64(10), benchJSON(t, 0, "-n", "10", "-oneway", typedTarget(t, false), "shop/note", `"x"`).Succeeded)
+	require.Equal(t, int64(10), benchJSON(t, 0, "-n", "10", "-oneway", startTypedTarget(t, false), "shop/note", `"x"`).Succeeded)
 
 	file := filepath.Join(t.TempDir(), "lines")
 	writeFile(t, file, []byte("{\"Item\": \"nut\"}\n\n{\"Item\": \"\"}\n"))
@@ -64,7 +64,7 @@ func TestBench(t *testing.T) {
 // Errors in the flags are reported before anything is sent, or after the first call.
 func TestBenchMistakes(t *testing.T) {
 	t.Parallel()
-	addr := typedTarget(t, true)
+	addr := startTypedTarget(t, true)
 	for _, c := range []struct {
 		code int
 		args []string
@@ -109,7 +109,7 @@ func TestBenchMistakes(t *testing.T) {
 		require.Regexp(t, c.want, q.errors.String())
 		require.Empty(t, q.out.String())
 	}
-	silent := typedTarget(t, false)
+	silent := startTypedTarget(t, false)
 	q := run(t, exitUsage, "bench", "-d", "1h", silent, "shop/ordr")
 	require.Regexp(t, `the method cannot be called so: .*; it did NOT RUN\n  code:   2, no such method\n  to do:  look at what there is`, q.errors.String())
 	require.Empty(t, q.out.String())
@@ -163,9 +163,9 @@ func TestBenchTargetDies(t *testing.T) {
 			s := serve(t, "")
 			q := newQS(t, "bench", "-json", "-d", "1h", "-rate", rate, "-peer-timeout", "500ms", "-raw", s.addr, "qs/echo", "hello").start()
 			s.waitForLoad()
-			before := busyTime(t, s.cmd.Process.Pid)
-			soon(t, "calls", func() bool { // more than the lines before the first call
-				return busyTime(t, s.cmd.Process.Pid) >= before+200*time.Millisecond || runtime.GOOS != "linux"
+			before := processorTime(t, s.cmd.Process.Pid)
+			waitUntil(t, "calls", func() bool { // more than the lines before the first call
+				return processorTime(t, s.cmd.Process.Pid) >= before+200*time.Millisecond || runtime.GOOS != "linux"
 			})
 			if rate == "0" {
 				// and does not spin

@@ -38,15 +38,15 @@ type order struct {
 	Big    uint64
 }
 
-type goods struct{ Goods qs.Source }
+type sourceInput struct{ Goods qs.Source }
 
-type parcel struct {
+type transferInput struct {
 	Label string
 	Goods qs.Source
 	Back  qs.Sink
 }
 
-type two struct {
+type sinksInput struct {
 	In  struct{ One qs.Sink }
 	Two qs.Sink
 }
@@ -55,8 +55,8 @@ type base struct {
 	ID int64 `msgpack:"id"`
 }
 
-// An odd has values that JSON cannot represent.
-type odd struct {
+// An unusualValues has values that JSON cannot represent.
+type unusualValues struct {
 	base
 	Bytes    []byte
 	Array    [3]byte
@@ -72,7 +72,7 @@ type odd struct {
 	Pointer  *int
 }
 
-var sample = odd{base: base{7}, Bytes: []byte{0, 255}, Array: [3]byte{1, 2, 3}, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Wait: 1500 * time.Millisecond,
+var sample = unusualValues{base: base{7}, Bytes: []byte{0, 255}, Array: [3]byte{1, 2, 3}, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Wait: 1500 * time.Millisecond,
 	Huge: new(big.Int).Exp(big.NewInt(10), big.NewInt(30), nil), Nan: math.NaN(), Any: []any{[]byte{1}, time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), 2.0},
 	ByNumber: map[int]string{-1: "a"}, ByBool: map[bool]int{true: 1}, Host: netip.MustParseAddr("10.0.0.1"), Level: slog.LevelWarn, Pointer: new(int)}
 
@@ -86,8 +86,8 @@ func readFile(t *testing.T, name string) string {
 // errCredit is a code with a name, which the tool learns from the target.
 var errCredit = qs.DefineCode(201, "credit used up")
 
-// typedTarget is a node in this process.
-func typedTarget(t *testing.T, tells bool) string {
+// startTypedTarget is a node in this process.
+func startTypedTarget(t *testing.T, tells bool) string {
 	t.Helper()
 	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{HG: hg.Config{Reflect: tells}})
 	require.NoError(t, err)
@@ -110,17 +110,17 @@ func typedTarget(t *testing.T, tells bool) string {
 		o.Blob = []byte(o.Item)
 		return o, nil
 	})
-	qs.Define[goods, int64]("shop/goods").Handle(node, func(ctx context.Context, g goods) (int64, error) {
+	qs.Define[sourceInput, int64]("shop/goods").Handle(node, func(ctx context.Context, g sourceInput) (int64, error) {
 		return io.Copy(io.Discard, g.Goods.Reader(ctx))
 	})
-	qs.Define[parcel, int64]("shop/parcel").Handle(node, func(ctx context.Context, p parcel) (int64, error) {
+	qs.Define[transferInput, int64]("shop/parcel").Handle(node, func(ctx context.Context, p transferInput) (int64, error) {
 		if p.Label == "fail" {
 			_, err := io.WriteString(p.Back.Writer(ctx), p.Label)
 			return 0, errors.Join(err, errors.New("fails behind its first bytes"))
 		}
 		return io.Copy(p.Back.Writer(ctx), io.MultiReader(strings.NewReader(p.Label), p.Goods.Reader(ctx)))
 	})
-	qs.Define[two, string]("shop/two").Handle(node, func(ctx context.Context, to two) (string, error) {
+	qs.Define[sinksInput, string]("shop/two").Handle(node, func(ctx context.Context, to sinksInput) (string, error) {
 		for text, sink := range map[string]qs.Sink{"one": to.In.One, "two": to.Two} {
 			if sink.Len() != 0 {
 				if _, err := io.WriteString(sink.Writer(ctx), text); err != nil {
@@ -137,7 +137,7 @@ func typedTarget(t *testing.T, tells bool) string {
 	qs.Define[string, string]("shop/token").Handle(node, func(ctx context.Context, _ string) (string, error) {
 		return token(ctx, "token") + " " + token(ctx, "tenant"), nil
 	})
-	qs.DefineStream[goods, order]("shop/stock").Handle(node, func(ctx context.Context, g goods, send func(order) error) error {
+	qs.DefineStream[sourceInput, order]("shop/stock").Handle(node, func(ctx context.Context, g sourceInput, send func(order) error) error {
 		text, err := io.ReadAll(g.Goods.Reader(ctx))
 		if err != nil {
 			return err
@@ -162,8 +162,8 @@ func typedTarget(t *testing.T, tells bool) string {
 	var note atomic.Value
 	qs.DefineOneWay[string]("shop/note").Handle(node, func(ctx context.Context, text string) { note.Store(token(ctx, "token") + ": " + text) })
 	qs.Define[string, any]("shop/noted").Handle(node, func(context.Context, string) (any, error) { return note.Load(), nil })
-	qs.Define[struct{}, odd]("shop/sample").Handle(node, func(context.Context, struct{}) (odd, error) { return sample, nil })
-	qs.Define[odd, odd]("shop/same").Handle(node, func(_ context.Context, o odd) (odd, error) {
+	qs.Define[struct{}, unusualValues]("shop/sample").Handle(node, func(context.Context, struct{}) (unusualValues, error) { return sample, nil })
+	qs.Define[unusualValues, unusualValues]("shop/same").Handle(node, func(_ context.Context, o unusualValues) (unusualValues, error) {
 		was, n := sample, o
 		if !math.IsNaN(n.Nan) || was.Time.Compare(n.Time) != 0 || was.Huge.Cmp(n.Huge) != 0 {
 			return o, qs.Errorf(qs.ErrBadInput, "got %+v", o)
@@ -186,7 +186,7 @@ func typedTarget(t *testing.T, tells bool) string {
 
 func TestCall(t *testing.T) {
 	t.Parallel()
-	addr := typedTarget(t, true)
+	addr := startTypedTarget(t, true)
 	out := run(t, 0, "call", addr, "shop/order", `{"Item": "<nut>", "Count": 41, "Weight": 2, "Tags": ["a", "b"], "Big": 18446744073709551615}`)
 	require.JSONEq(t, `{"Item": "<nut>", "Count": 42, "Weight": 2, "Tags": ["a", "b"], "Blob": "PG51dD4=", "Big": 18446744073709551615}`, out.out.String())
 	require.Contains(t, out.out.String(), "<nut>")
@@ -243,7 +243,7 @@ func TestCall(t *testing.T) {
 // TestCallLends: files are a Source and a Sink of a method.
 func TestCallLends(t *testing.T) {
 	t.Parallel()
-	addr := typedTarget(t, true)
+	addr := startTypedTarget(t, true)
 	require.Contains(t, run(t, 0, "rpcs", addr).out.String(), "{Label string, Goods Source, Back Sink} -> int64")
 	src, dst := filepath.Join(t.TempDir(), "src"), filepath.Join(t.TempDir(), "dst")
 	data := noise(5_000_000)
@@ -274,7 +274,7 @@ func TestCallLends(t *testing.T) {
 // call that fails: the method has not run, or its bytes do not become the file.
 func TestCallKeepsFiles(t *testing.T) {
 	t.Parallel()
-	addr, dir := typedTarget(t, true), t.TempDir()
+	addr, dir := startTypedTarget(t, true), t.TempDir()
 	file := filepath.Join(dir, "file")
 	writeFile(t, file, []byte("precious"))
 	call := func(code int, method, in string, flags ...string) string {
@@ -286,7 +286,7 @@ func TestCallKeepsFiles(t *testing.T) {
 	require.Contains(t, call(2, "shop/goods", `{}`, "-sink", "Goods="+file), `no Sink "Goods"; it has none`)
 	require.Contains(t, call(exitHandler, "shop/parcel", `{"Label": "fail"}`, "-sink", "Back="+file), "fails behind its first bytes")
 	require.Contains(t, call(exitFailed, "shop/parcel", `{}`, "-sink", "Back="+filepath.Join(dir, "no", "file")), "NOT sent")
-	require.Contains(t, run(t, 2, "call", "-source", "Goods="+file, typedTarget(t, false), "shop/parcel", `{}`).errors.String(), "are not known")
+	require.Contains(t, run(t, 2, "call", "-source", "Goods="+file, startTypedTarget(t, false), "shop/parcel", `{}`).errors.String(), "are not known")
 	require.Equal(t, "precious", readFile(t, file))
 	requireNames(t, dir, "file")
 
@@ -307,7 +307,7 @@ func TestCallKeepsFiles(t *testing.T) {
 // files can be lent.
 func TestCallSinks(t *testing.T) {
 	t.Parallel()
-	addr, dir := typedTarget(t, true), t.TempDir()
+	addr, dir := startTypedTarget(t, true), t.TempDir()
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	for _, flags := range [][]string{nil, {"-sink", "Two=" + two}, {"-sink", "Two=" + two, "-sink", "In.One=" + one}, {"-sink", "Two=-"}} {
 		q := run(t, 0, append(append([]string{"call"}, flags...), addr, "shop/two", `{}`)...)
@@ -326,7 +326,7 @@ func TestCallSinks(t *testing.T) {
 // The items of a stream are lines, those in front of an error, too.
 func TestCallStream(t *testing.T) {
 	t.Parallel()
-	addr := typedTarget(t, true)
+	addr := startTypedTarget(t, true)
 	require.Equal(t, "0\n1\n2\n", run(t, 0, "call", addr, "shop/count", "3").out.String())
 	require.Empty(t, run(t, 0, "call", addr, "shop/count").out.String())
 	require.Contains(t, run(t, 2, "call", addr, "shop/count", `"x"`).errors.String(), "shop/count takes int\n")
@@ -345,26 +345,26 @@ func TestCallStream(t *testing.T) {
 func TestCallMeta(t *testing.T) {
 	t.Parallel()
 	for _, tells := range []bool{true, false} {
-		addr := typedTarget(t, tells)
+		addr := startTypedTarget(t, tells)
 		out := run(t, 0, "call", "-meta", "token=a=b", "-meta", "tenant=c", addr, "shop/token").out.String()
 		require.Equal(t, "\"a=b c\"\n", out)
 		q := run(t, 0, "call", "-meta", "token=said", "-oneway", addr, "shop/note", `"hello"`)
 		require.Empty(t, q.out.String())
-		soon(t, "the note", func() bool {
+		waitUntil(t, "the note", func() bool {
 			return run(t, 0, "call", addr, "shop/noted").out.String() == "\"said: hello\"\n"
 		})
 	}
-	addr := typedTarget(t, true)
+	addr := startTypedTarget(t, true)
 	run(t, 0, "call", addr, "shop/note", `"hello"`)
 	require.Regexp(t, `--meta: .*"To Ken" cannot be a name`, run(t, 2, "call", "-meta", "To Ken=a", addr, "shop/token").errors.String())
-	require.Regexp(t, `one-way.*\n.*\n.*--oneway for one-way methods`, run(t, exitUsage, "call", typedTarget(t, false), "shop/note", `"hello"`).errors.String())
+	require.Regexp(t, `one-way.*\n.*\n.*--oneway for one-way methods`, run(t, exitUsage, "call", startTypedTarget(t, false), "shop/note", `"hello"`).errors.String())
 }
 
 // The output of a call is valid input for another one, with the same meaning, also for values that
 // JSON cannot represent.
 func TestCallRoundTrip(t *testing.T) {
 	t.Parallel()
-	addr := typedTarget(t, true)
+	addr := startTypedTarget(t, true)
 	out := run(t, 0, "call", addr, "shop/sample").out.String()
 	require.Equal(t, `{"id":7,"Bytes":"AP8=","Array":"AQID","Time":"2026-01-02T03:04:05.000000006Z","Wait":"1.5s","Huge":1000000000000000000000000000000,`+
 		`"Nan":"NaN","Any":[{"$bytes":"AQ=="},{"$time":"2026-01-02T03:04:05.000000006Z"},2.0],"ByNumber":{"-1":"a"},`+
@@ -374,7 +374,7 @@ func TestCallRoundTrip(t *testing.T) {
 
 func TestRPCs(t *testing.T) {
 	t.Parallel()
-	addr := typedTarget(t, true)
+	addr := startTypedTarget(t, true)
 	out := run(t, 0, "rpcs", addr).out.String()
 	require.Regexp(t, `(?m)^shop/order +call +msgpack +main.order\{Item string.*\} -> main.order\{Item string.*\}$`, out)
 	require.Regexp(t, `(?m)^shop/note +one-way +msgpack +string$`, out)
@@ -398,7 +398,7 @@ func TestRPCs(t *testing.T) {
 	completed := run(t, 0, "__complete", "call", addr, "shop/t").out.String()
 	require.Regexp(t, `^shop/token\nshop/two\n:`, completed)
 
-	none := run(t, 0, "rpcs", inProcess(t, nil))
+	none := run(t, 0, "rpcs", startTarget(t, nil))
 	require.Empty(t, none.out.String())
 	require.Regexp(t, `^qs rpcs: .* serves only RPCs of Quicksilver itself: --all lists them\n$`, none.errors.String())
 	s := serve(t, "")
@@ -410,7 +410,7 @@ func TestRPCs(t *testing.T) {
 	require.Equal(t, "1\n", run(t, 0, "call", "-n", "1", s.addr, "count", `{"Interval": "1h"}`).out.String())
 	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), inspect.GaugesRPC)
 	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs: set qs\.Config\.Inspect there, or hg\.Config\.Reflect\n`,
-		run(t, exitUsage, "rpcs", typedTarget(t, false)).errors.String())
+		run(t, exitUsage, "rpcs", startTypedTarget(t, false)).errors.String())
 }
 
 func TestTop(t *testing.T) {
@@ -428,7 +428,7 @@ func TestTop(t *testing.T) {
 		require.Equal(t, s.addr, r.Contexts[0].Address)
 	}
 	require.ErrorIs(t, d.Decode(new(any)), io.EOF)
-	require.Contains(t, run(t, exitUsage, "top", typedTarget(t, false)).errors.String(), "qs.Config.Inspect")
+	require.Contains(t, run(t, exitUsage, "top", startTypedTarget(t, false)).errors.String(), "qs.Config.Inspect")
 	require.Contains(t, run(t, 2, "top", "-interval", "0", s.addr).errors.String(), "--interval is 0s, want more than 0s and at most 10s")
 
 	q := newQS(t, "top", "-interval", "1ms", s.addr)
@@ -450,7 +450,7 @@ func TestTop(t *testing.T) {
 func TestLookupFate(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 10)
-	addr := inProcess(t, map[string]hg.Handler{inspect.RPCsRPC: func(r hg.Request) error {
+	addr := startTarget(t, map[string]hg.Handler{inspect.RPCsRPC: func(r hg.Request) error {
 		_ = r.Detach() // never answered
 		asked <- struct{}{}
 		return nil
@@ -478,7 +478,7 @@ func TestLookupFate(t *testing.T) {
 	require.Equal(t, "qs rpcs: "+addr+" did not list its methods within 100ms\n"+
 		"  to do:  repeat it, or give it more time with --timeout; qs ping "+addr+" shows whether it answers\n", q.errors.String())
 	require.NotContains(t, run(t, exitNotRun, "rpcs", "-json", "-timeout", "100ms", addr).errors.String(), `"fate"`)
-	require.Contains(t, run(t, exitUsage, "call", typedTarget(t, false), "nosuch").errors.String(), "to do:  look at what there is: qs rpcs ")
+	require.Contains(t, run(t, exitUsage, "call", startTypedTarget(t, false), "nosuch").errors.String(), "to do:  look at what there is: qs rpcs ")
 	require.Contains(t, adviceFor(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a shows")
 }
 
@@ -486,7 +486,7 @@ func TestLookupFate(t *testing.T) {
 // even if a pipe or a file has data, with a note.
 func TestNoInput(t *testing.T) {
 	t.Parallel()
-	addr, plain := typedTarget(t, true), serve(t, "").addr
+	addr, plain := startTypedTarget(t, true), serve(t, "").addr
 	file := filepath.Join(t.TempDir(), "input")
 	writeFile(t, file, []byte(`"x"`))
 	const zero, empty = "no JSON given, the zero value is sent", "no input given, an empty one is sent"
@@ -528,7 +528,7 @@ func TestNoInput(t *testing.T) {
 func TestStreamCut(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{})
-	addr := inProcessNode(t, func(n *qs.Node) {
+	addr := startTargetNode(t, func(n *qs.Node) {
 		qs.DefineStream[int, int]("tick").Handle(n, func(ctx context.Context, n int, send func(int) error) error {
 			for i := range n {
 				if err := send(i); err != nil {
@@ -547,11 +547,11 @@ func TestStreamCut(t *testing.T) {
 	require.Regexp(t, `"code_text":"timed out","fate":"ran"`, q.errors.String())
 	require.Equal(t, "0\n1\n", run(t, 0, "call", "-timeout", "0", "-n", "2", addr, "tick", "4").out.String())
 	require.Regexp(t, `did not answer within 1s; it MAY HAVE RUN`, run(t, exitMayHaveRun, "call", "-timeout", "1s", addr, "tick", "0").errors.String())
-	require.Equal(t, "qs call: --count is for streams, and shop/token is none; NOT sent\n", run(t, exitUsage, "call", "-n", "1", typedTarget(t, true), "shop/token", `""`).errors.String())
+	require.Equal(t, "qs call: --count is for streams, and shop/token is none; NOT sent\n", run(t, exitUsage, "call", "-n", "1", startTypedTarget(t, true), "shop/token", `""`).errors.String())
 }
 
-// inProcessNode serves a node of this process.
-func inProcessNode(t *testing.T, handle func(n *qs.Node)) (addr string) {
+// startTargetNode serves a node of this process.
+func startTargetNode(t *testing.T, handle func(n *qs.Node)) (addr string) {
 	t.Helper()
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Inspect: true})
 	require.NoError(t, err)
@@ -603,11 +603,11 @@ func TestServeDrains(t *testing.T) {
 			s.cmd.Stdout = out
 			s.start()
 			addr := ""
-			soon(t, "the address", func() bool { addr = strings.TrimSpace(readFile(t, out.Name())); return addr != "" })
+			waitUntil(t, "the address", func() bool { addr = strings.TrimSpace(readFile(t, out.Name())); return addr != "" })
 			q := newQS(t, "call", "-t", "1h", addr, c.method, c.in).start()
 			looker, err := dial(&network{timeout: patience}, addr)
 			require.NoError(t, err)
-			soon(t, "the call", func() bool {
+			waitUntil(t, "the call", func() bool {
 				l, err := looker.fetchGauges(t.Context())
 				return err == nil && slices.ContainsFunc(l.all[0].Calls, func(s inspect.CallState) bool { return s.RPC == c.method && s.State == "running" }) || q.hasEnded()
 			})
@@ -627,7 +627,7 @@ func TestServeDrains(t *testing.T) {
 // TestRawOfMsgpack: bytes that a method cannot decode are not sent to it.
 func TestRawOfMsgpack(t *testing.T) {
 	t.Parallel()
-	addr := typedTarget(t, true)
+	addr := startTypedTarget(t, true)
 	const want = "shop/token is of codec msgpack, and the input of --raw is none: without --raw JSON is converted; NOT sent\n"
 	require.Equal(t, "qs call: "+want, run(t, exitUsage, "call", "-raw", addr, "shop/token", "garbage").errors.String())
 	require.Equal(t, "qs bench: "+want, run(t, exitUsage, "bench", "-n", "1", "-raw", addr, "shop/token", "garbage").errors.String())
@@ -638,7 +638,7 @@ func TestRawOfMsgpack(t *testing.T) {
 // TestHealth: a program is ready, or the reason is printed.
 func TestHealth(t *testing.T) {
 	t.Parallel()
-	class, addr := inProcessClass(t, nil)
+	class, addr := startTargetClass(t, nil)
 	require.Equal(t, "ok\n", run(t, 0, "health", addr).out.String())
 	class.SetReady(false)
 	q := run(t, 1, "health", addr)
@@ -655,7 +655,7 @@ func TestHealth(t *testing.T) {
 func TestHealthWaits(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
-	addr := inProcess(t, map[string]hg.Handler{hg.HealthRPC: func(r hg.Request) error {
+	addr := startTarget(t, map[string]hg.Handler{hg.HealthRPC: func(r hg.Request) error {
 		if asked.Add(1) < 3 {
 			return hg.Refuse(hg.Errorf(hg.ErrNotReady, "it starts"))
 		}
@@ -666,7 +666,7 @@ func TestHealthWaits(t *testing.T) {
 	require.EqualValues(t, 3, asked.Load())
 	require.Contains(t, run(t, 1, "health", "--wait", "1ms", "tcp://127.0.0.1:1").errors.String(), "cannot be reached")
 	q := newQS(t, "health", "--wait", "1h", "-json", "tcp://127.0.0.1:1").start()
-	soon(t, "the end of it", func() bool {
+	waitUntil(t, "the end of it", func() bool {
 		_ = q.cmd.Process.Signal(os.Interrupt)
 		return q.hasEnded()
 	})

@@ -24,8 +24,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// cp is qs cp with small pieces.
-func cp(args ...string) []string {
+// cpArgs is qs cp with small pieces.
+func cpArgs(args ...string) []string {
 	return append([]string{"cp", "-piece", fmt.Sprint(testPiece)}, args...)
 }
 
@@ -38,7 +38,7 @@ func TestCpSizes(t *testing.T) {
 			name := fmt.Sprintf("f %d%s", size, sha)
 			src, back := filepath.Join(dir, name), filepath.Join(dir, "back", name)
 			writeFile(t, src, noise(size))
-			out := run(t, 0, cp(sha, src, s.addr+"/"+name)...).out.String()
+			out := run(t, 0, cpArgs(sha, src, s.addr+"/"+name)...).out.String()
 			sum := fmt.Sprintf("crc32c:%08x", crc32.Checksum(noise(size), castagnoli))
 			if sha == "-sha256" {
 				sum = "sha256:[0-9a-f]{64}"
@@ -46,7 +46,7 @@ func TestCpSizes(t *testing.T) {
 			require.Regexp(t, `^1 file, .* in .* s, \d+ MiB/s, verified; `+sum+`\n$`, out)
 			requireFile(t, src, filepath.Join(s.root, name))
 			require.NoError(t, os.MkdirAll(filepath.Dir(back), 0o777))
-			run(t, 0, cp(sha, s.addr+"/"+name, back)...)
+			run(t, 0, cpArgs(sha, s.addr+"/"+name, back)...)
 			requireFile(t, src, back)
 			require.NoError(t, os.RemoveAll(filepath.Dir(back)))
 			require.NoError(t, os.Remove(filepath.Join(s.root, name)))
@@ -72,7 +72,7 @@ func TestCpJSON(t *testing.T) {
 	data := noise(3*testPiece + 1)
 	writeFile(t, src, data)
 	copyJSON := func(args ...string) (r copyResult) {
-		q := run(t, 0, cp(append([]string{"-json"}, args...)...)...)
+		q := run(t, 0, cpArgs(append([]string{"-json"}, args...)...)...)
 		require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
 		require.Empty(t, q.errors.String())
 		require.Positive(t, r.Seconds)
@@ -107,22 +107,22 @@ func TestCpTree(t *testing.T) {
 			requireFile(t, filepath.Join(src, name), filepath.Join(got, name))
 		}
 	}
-	q := run(t, 0, cp(src, s.addr+"/new/copy")...)
+	q := run(t, 0, cpArgs(src, s.addr+"/new/copy")...)
 	require.Regexp(t, `^4 files, 128 KiB in .*; left out: 1\n$`, q.out.String())
 	require.Contains(t, q.errors.String(), "a tree/link is a symbolic link: left out\n")
 	requireTree(filepath.Join(s.root, "new", "copy"))
 
 	require.NoError(t, os.Remove(filepath.Join(s.root, "new", "copy", "one")))
-	q = run(t, 0, cp(src, s.addr+"/new/copy")...)
+	q = run(t, 0, cpArgs(src, s.addr+"/new/copy")...)
 	require.Regexp(t, `^1 file, 1 B in .*; 3 files unchanged \(same size, time and mode\); left out: 1\n$`, q.out.String())
 	requireTree(filepath.Join(s.root, "new", "copy"))
 
-	run(t, 0, cp(src, s.addr+"/")...) // into the root
+	run(t, 0, cpArgs(src, s.addr+"/")...) // into the root
 	requireTree(filepath.Join(s.root, "a tree"))
 
-	run(t, 0, cp(s.addr+"/new/copy", filepath.Join(dir, "back"))...)
+	run(t, 0, cpArgs(s.addr+"/new/copy", filepath.Join(dir, "back"))...)
 	requireTree(filepath.Join(dir, "back"))
-	run(t, 0, cp(s.addr+"/a tree", filepath.Join(dir, "into")+"/")...)
+	run(t, 0, cpArgs(s.addr+"/a tree", filepath.Join(dir, "into")+"/")...)
 	requireTree(filepath.Join(dir, "into", "a tree"))
 }
 
@@ -140,18 +140,18 @@ func TestCpInto(t *testing.T) {
 		"there/h": "there/h",
 		"made/":   "made/f",
 	} {
-		run(t, 0, cp(src, s.addr+"/"+to)...)
+		run(t, 0, cpArgs(src, s.addr+"/"+to)...)
 		requireFile(t, src, filepath.Join(s.root, want))
 	}
-	q := run(t, exitUsage, cp(src, s.addr+"/missing/f")...)
+	q := run(t, exitUsage, cpArgs(src, s.addr+"/missing/f")...)
 	require.Regexp(t, `there is no directory missing below the root; qs cp`, q.errors.String())
-	run(t, 0, cp(s.addr+"/there/h", dir)...)
+	run(t, 0, cpArgs(s.addr+"/there/h", dir)...)
 	requireFile(t, src, filepath.Join(dir, "h"))
-	q = run(t, exitUsage, cp(s.addr+"/nothing", dir)...)
+	q = run(t, exitUsage, cpArgs(s.addr+"/nothing", dir)...)
 	require.Regexp(t, `(?m)^qs cp: copy tcp://.*/nothing: nothing: file does not exist\n$`, q.errors.String())
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o777))
 	require.NoError(t, os.MkdirAll(filepath.Join(s.root, "there", "d", "f"), 0o777))
-	q = run(t, exitHandler, cp(src, s.addr+"/there/d")...)
+	q = run(t, exitHandler, cpArgs(src, s.addr+"/there/d")...)
 	require.Regexp(t, `there/d/f is a directory; to copy into it, add a / at the end`, q.errors.String())
 }
 
@@ -173,14 +173,14 @@ func TestCpStaysInside(t *testing.T) {
 
 	for _, path := range []string{"../secret", "a/../../secret", "/" + secret, "up/secret", "absolute"} {
 		back := filepath.Join(t.TempDir(), "back")
-		q := newQS(t, cp(s.addr+"/"+path, back)...).start()
+		q := newQS(t, cpArgs(s.addr+"/"+path, back)...).start()
 		<-q.ended
 		require.Contains(t, []int{exitUsage, exitHandler}, q.code, "the second is of the system")
 		require.Regexp(t, `leads out of the root|escapes from parent`, q.errors.String(), path)
 		require.NoFileExists(t, back)
 	}
 	for _, path := range []string{"../new", "a/../../new", "/" + parent + "/new", "up/new", "up/", "../", "up/newdir/", "dangling"} {
-		q := newQS(t, cp(src, s.addr+"/"+path)...).start()
+		q := newQS(t, cpArgs(src, s.addr+"/"+path)...).start()
 		<-q.ended
 		require.Contains(t, []int{exitUsage, exitHandler}, q.code, "the second is of the system")
 		require.Regexp(t, `leads out of the root|escapes from parent`, q.errors.String(), path)
@@ -198,33 +198,33 @@ func TestCpPipes(t *testing.T) {
 	t.Parallel()
 	s := serveFiles(t, "")
 	data := noise(5*testPiece + 13)
-	q := newQS(t, cp("-", s.addr+"/f")...)
+	q := newQS(t, cpArgs("-", s.addr+"/f")...)
 	q.cmd.Stdin = bytes.NewReader(data)
 	require.Regexp(t, `^1 file, 320 KiB in .*; crc32c:`, q.start().wait(0).out.String())
 	require.Equal(t, string(data), readFile(t, filepath.Join(s.root, "f")))
 	for _, flags := range [][]string{nil, {"-json"}} {
-		q = run(t, 0, cp(append(flags, s.addr+"/f", "-")...)...)
+		q = run(t, 0, cpArgs(append(flags, s.addr+"/f", "-")...)...)
 		require.True(t, bytes.Equal(data, q.out.Bytes()))
 		require.Regexp(t, `^1 file, 320 KiB in |^\{"bytes":327693,`, q.errors.String())
 	}
-	require.Contains(t, run(t, exitUsage, cp("-", s.addr+"/")...).errors.String(), "needs the name of a file")
-	require.Contains(t, run(t, exitUsage, cp(s.addr+"/none", "-")...).errors.String(), "none: file does not exist")
+	require.Contains(t, run(t, exitUsage, cpArgs("-", s.addr+"/")...).errors.String(), "needs the name of a file")
+	require.Contains(t, run(t, exitUsage, cpArgs(s.addr+"/none", "-")...).errors.String(), "none: file does not exist")
 	require.NoFileExists(t, "-")
 	require.NoError(t, os.Mkdir(filepath.Join(s.root, "d"), 0o777))
-	require.Contains(t, run(t, exitFailed, cp("-", s.addr+"/d")...).errors.String(), "d is a directory: name a file in it")
+	require.Contains(t, run(t, exitFailed, cpArgs("-", s.addr+"/d")...).errors.String(), "d is a directory: name a file in it")
 }
 
 // TestCpPipeInterrupt: Ctrl-C ends a copy with an idle input, and leaves no file.
 func TestCpPipeInterrupt(t *testing.T) {
 	t.Parallel()
 	s := serveFiles(t, "")
-	q := newQS(t, cp("-json", "-", s.addr+"/f")...)
+	q := newQS(t, cpArgs("-json", "-", s.addr+"/f")...)
 	stdin, err := q.cmd.StdinPipe()
 	require.NoError(t, err)
 	q.start()
 	_, err = stdin.Write(noise(testPiece))
 	require.NoError(t, err)
-	soon(t, "the first piece", func() bool {
+	waitUntil(t, "the first piece", func() bool {
 		info, err := os.Stat(filepath.Join(s.root, "f.qs-part"))
 		return err == nil && info.Size() > 0
 	})
@@ -235,7 +235,7 @@ func TestCpPipeInterrupt(t *testing.T) {
 	require.NoError(t, json.Unmarshal(q.errors.Bytes(), &e))
 	require.Equal(t, "copy -: interrupted", e.Error.Message)
 	require.Equal(t, "nothing; "+s.addr+"/f was not touched", e.Error.Kept)
-	soon(t, "that the part is gone", func() bool { return !exists(filepath.Join(s.root, "f.qs-part"))() })
+	waitUntil(t, "that the part is gone", func() bool { return !fileExists(filepath.Join(s.root, "f.qs-part"))() })
 	requireNames(t, s.root)
 }
 
@@ -245,7 +245,7 @@ func TestCpRefused(t *testing.T) {
 
 	none := serve(t, "")
 	for _, args := range [][]string{{src, none.addr + "/f"}, {none.addr + "/f", src + ".back"}} {
-		q := run(t, exitUsage, cp(args...)...)
+		q := run(t, exitUsage, cpArgs(args...)...)
 		require.Regexp(t, `: tcp://\S+ does not serve that; start it with qs serve of the same version, for files with --root DIR\n$`, q.errors.String())
 	}
 
@@ -253,19 +253,19 @@ func TestCpRefused(t *testing.T) {
 	writeFile(t, filepath.Join(root, "f"), noise(10))
 	readOnly := serve(t, "", "-root", root)
 	for _, to := range []string{"g", "newdir/"} {
-		require.Regexp(t, `"exit_code":2,.*"fate":"did_not_run"`, run(t, exitUsage, cp("-json", src, readOnly.addr+"/"+to)...).errors.String())
-		q := run(t, exitUsage, cp(src, readOnly.addr+"/"+to)...)
+		require.Regexp(t, `"exit_code":2,.*"fate":"did_not_run"`, run(t, exitUsage, cpArgs("-json", src, readOnly.addr+"/"+to)...).errors.String())
+		q := run(t, exitUsage, cpArgs(src, readOnly.addr+"/"+to)...)
 		require.Regexp(t, `target: this target takes no files; start it with qs serve --root DIR --write: permission denied\n$`, q.errors.String())
 	}
 	requireNames(t, root, "f")
 	w := serveFiles(t, "")
-	require.Regexp(t, `^qs cp: .*: there is no directory no/dir below the root; qs cp `+src+` `+w.addr+`/no/dir/ makes it\n$`, run(t, exitUsage, cp(src, w.addr+"/no/dir/x")...).errors.String())
-	run(t, 0, cp(src, w.addr+"/no/dir/", "-r")...)
-	require.Equal(t, "1 file unchanged (same size, time and mode); nothing copied\n", run(t, 0, cp(src, w.addr+"/no/dir/")...).out.String())
-	run(t, 0, cp(readOnly.addr+"/f", src+".back")...)
+	require.Regexp(t, `^qs cp: .*: there is no directory no/dir below the root; qs cp `+src+` `+w.addr+`/no/dir/ makes it\n$`, run(t, exitUsage, cpArgs(src, w.addr+"/no/dir/x")...).errors.String())
+	run(t, 0, cpArgs(src, w.addr+"/no/dir/", "-r")...)
+	require.Equal(t, "1 file unchanged (same size, time and mode); nothing copied\n", run(t, 0, cpArgs(src, w.addr+"/no/dir/")...).out.String())
+	run(t, 0, cpArgs(readOnly.addr+"/f", src+".back")...)
 	requireFile(t, filepath.Join(root, "f"), src+".back")
 
-	q := run(t, exitNotRun, cp(src, "tcp://127.0.0.1:1/f")...)
+	q := run(t, exitNotRun, cpArgs(src, "tcp://127.0.0.1:1/f")...)
 	require.Regexp(t, `tcp://127.0.0.1:1 cannot be reached: connect: connection refused\n`, q.errors.String())
 }
 

@@ -45,7 +45,7 @@ func TestCpReplacesFilesOnly(t *testing.T) {
 	near := serve(t, "", "-root", filepath.Dir(src))
 	for name, text := range want {
 		for code, args := range map[int][]string{exitFailed: {near.addr + "/f", filepath.Join(here, name)}, exitHandler: {src, far.addr + "/" + name}} {
-			require.Regexp(t, text, run(t, code, cp(args...)...).errors.String())
+			require.Regexp(t, text, run(t, code, cpArgs(args...)...).errors.String())
 			info, err := os.Lstat(filepath.Join(here, name))
 			require.NoError(t, err)
 			require.Equal(t, modes[name], info.Mode(), name)

@@ -33,8 +33,8 @@ func requireHarmless(t *testing.T, q *process) {
 	require.Contains(t, all, "pwned")
 }
 
-// refusing is a program that refuses every session with a text, in bytes of the tcp transport.
-func refusing(t *testing.T, text string) string {
+// startRefusingServer is a program that refuses every session with a text, in bytes of the tcp transport.
+func startRefusingServer(t *testing.T, text string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func refusing(t *testing.T, text string) string {
 // TestHostileRefusal: the text with which a program refuses the session.
 func TestHostileRefusal(t *testing.T) {
 	t.Parallel()
-	addr := refusing(t, escapes)
+	addr := startRefusingServer(t, escapes)
 	for _, args := range []string{"ping --count 1 %", "call % x", "rpcs %", "top -n 1 %", "ger %", "info %", "perf --target %", "cp %/f " + t.TempDir()} {
 		q := run(t, exitNotRun, strings.Fields(strings.ReplaceAll(args, "%", addr))...)
 		requireHarmless(t, q)
@@ -91,8 +91,8 @@ func TestHostileNames(t *testing.T) {
 	requireHarmless(t, run(t, exitHandler, "cp", back, s.addr+"/again"))
 }
 
-// hostileTarget is a program with hostile names, errors and output.
-func hostileTarget(t *testing.T) (addr string) {
+// startHostileTarget is a program with hostile names, errors and output.
+func startHostileTarget(t *testing.T) (addr string) {
 	t.Helper()
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Inspect: true})
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func hostileTarget(t *testing.T) (addr string) {
 // TestHostileAnswers: the data in answers of a program: names, errors with details, output.
 func TestHostileAnswers(t *testing.T) {
 	t.Parallel()
-	addr := hostileTarget(t)
+	addr := startHostileTarget(t)
 	requireHarmless(t, run(t, 0, "rpcs", addr))
 	requireHarmless(t, run(t, 0, "rpcs", "-json", addr))
 	require.Equal(t, escapes, run(t, 0, "call", "-raw", addr, "raw").out.String(), "to a pipe, as it is")
@@ -140,7 +140,7 @@ func TestHostileCompletion(t *testing.T) {
 	} {
 		handlers[name] = func(r hg.Request) error { return r.RespondRaw(nil, nil) }
 	}
-	addr := inProcess(t, handlers)
+	addr := startTarget(t, handlers)
 	out := run(t, 0, "__complete", "call", addr, "").out.String()
 	require.ElementsMatch(t, []string{"shop/order", "shop.v2:order-1", "größe", ":4"}, strings.Fields(out), out)
 	require.Equal(t, ":4\n", run(t, 0, "__complete", "call", addr, "`").out.String())

@@ -41,8 +41,8 @@ var outputs = map[string]any{
 	"serve": serveReport{}, "soak": soak.Report{}, "top": topReport{}, "version": buildReport{},
 }
 
-// makeSchema returns the schema of all outputs, from their types.
-func makeSchema(t *testing.T) *jsonschema.Schema {
+// buildSchema returns the schema of all outputs, from their types.
+func buildSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	all := &jsonschema.Schema{
 		Schema: "https://json-schema.org/draft/2020-12/schema", Title: "What the commands of qs print with --json",
@@ -62,7 +62,7 @@ func makeSchema(t *testing.T) *jsonschema.Schema {
 
 // TestSchema: the schema in the repository is that of the types.
 func TestSchema(t *testing.T) {
-	want, err := json.MarshalIndent(makeSchema(t), "", "  ")
+	want, err := json.MarshalIndent(buildSchema(t), "", "  ")
 	require.NoError(t, err)
 	want = append(want, '\n')
 	if *update {
@@ -89,7 +89,7 @@ func TestJSONTopic(t *testing.T) {
 	for _, c := range (&app{}).newRoot().Commands() {
 		require.Equal(t, !c.Hidden && c.Name() != "help" && c.Name() != "completion", listed[c.Name()], c.Name())
 	}
-	require.ElementsMatch(t, slices.Collect(maps.Keys(makeSchema(t).Defs)), slices.Collect(maps.Keys(defs)))
+	require.ElementsMatch(t, slices.Collect(maps.Keys(buildSchema(t).Defs)), slices.Collect(maps.Keys(defs)))
 }
 
 // requireSchema wants every line of an output to be of the schema of a command.
@@ -157,7 +157,7 @@ func TestJSONOfCommands(t *testing.T) {
 		"perf-table":  {"perf -op lat -bulk 64 " + quick},
 		"ping":        {"ping -count 2 -interval 0 %"},
 		"schema":      {"schema %"},
-		"rpcs":        {"rpcs -all %", "rpcs " + typedTarget(t, true), "rpcs %"},
+		"rpcs":        {"rpcs -all %", "rpcs " + startTypedTarget(t, true), "rpcs %"},
 		"top":         {"top -count 2 -interval 1ms %", "top -once -interval 10ms -all %"},
 		"version":     {"version"},
 	} {

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// busyTime returns the processor time of a process, if the system reports it, in ticks of 10 ms.
-func busyTime(t *testing.T, pid int) time.Duration {
+// processorTime returns the processor time of a process, if the system reports it, in ticks of 10 ms.
+func processorTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	if runtime.GOOS != "linux" {
 		return 0
@@ -39,7 +39,7 @@ func busyTime(t *testing.T, pid int) time.Duration {
 // removed its target, and uses a processor for less than half of the time until then.
 func requireEnds(t *testing.T, q *process, code int, lose func()) {
 	t.Helper()
-	before := busyTime(t, q.cmd.Process.Pid)
+	before := processorTime(t, q.cmd.Process.Pid)
 	begun := time.Now()
 	lose()
 	q.wait(code)
@@ -57,7 +57,7 @@ func (s *server) waitForLoad() {
 	c, err := dial(&network{timeout: patience}, s.addr)
 	require.NoError(s.t, err)
 	defer c.close()
-	soon(s.t, "requests", func() bool {
+	waitUntil(s.t, "requests", func() bool {
 		all, err := c.gauges(s.t.Context())
 		if err != nil {
 			return false
@@ -70,9 +70,9 @@ func (s *server) waitForLoad() {
 		}
 		return asking >= 2 // we are one of them; a slow machine may have lost and found the other
 	})
-	before := busyTime(s.t, s.cmd.Process.Pid)
-	soon(s.t, "load", func() bool {
-		return busyTime(s.t, s.cmd.Process.Pid) >= before+20*time.Millisecond || runtime.GOOS != "linux"
+	before := processorTime(s.t, s.cmd.Process.Pid)
+	waitUntil(s.t, "load", func() bool {
+		return processorTime(s.t, s.cmd.Process.Pid) >= before+20*time.Millisecond || runtime.GOOS != "linux"
 	})
 }
 

@@ -12,11 +12,11 @@ import (
 
 // TestDatagrams: the commands, with targets that are reached over udp.
 func TestDatagrams(t *testing.T) {
-	commandsOver(t, "udp", "udp://127.0.0.1:0", `udp://127\.0\.0\.1:PORT`)
+	testCommands(t, "udp", "udp://127.0.0.1:0", `udp://127\.0\.0\.1:PORT`)
 }
 
-// commandsOver runs the commands over a transport; form is how qs info describes its addresses.
-func commandsOver(t *testing.T, scheme, listen, form string) {
+// testCommands runs the commands over a transport; form is how qs info describes its addresses.
+func testCommands(t *testing.T, scheme, listen, form string) {
 	s := serveFiles(t, "", listen)
 	require.Regexp(t, "^"+scheme+"://", s.addr)
 	require.Contains(t, run(t, 0, "ping", "-interval", "0", "-count", "3", s.addr).out.String(), "\n3 sent, 3 answered, 0 lost; ")
@@ -25,9 +25,9 @@ func commandsOver(t *testing.T, scheme, listen, form string) {
 
 	src := filepath.Join(t.TempDir(), "f")
 	writeFile(t, src, noise(3*testPiece+13))
-	run(t, 0, cp(src, s.addr+"/f")...)
+	run(t, 0, cpArgs(src, s.addr+"/f")...)
 	requireFile(t, src, filepath.Join(s.root, "f"))
-	run(t, 0, cp("-sha256", s.addr+"/f", src+".back")...)
+	run(t, 0, cpArgs("-sha256", s.addr+"/f", src+".back")...)
 	requireFile(t, src, src+".back")
 
 	var rs []bench.Result

@@ -145,7 +145,7 @@ func TestPerfCores(t *testing.T) {
 	q := run(t, 0, "perf", "-op", "cores", "-json", "-api", "typed", "-transport", "sm", "-time", short, "-inflight", "3", "-bulk", "0", "-size", "9")
 	var rs []bench.CoresResult
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs), "%s", &q.out)
-	require.Equal(t, coreCounts(runtime.NumCPU()), coresOf(rs))
+	require.Equal(t, coreCounts(runtime.NumCPU()), coresIn(rs))
 	for _, r := range rs {
 		require.Equal(t, "quicksilver-sm-typed", r.Peer)
 		require.Positive(t, r.P50)
@@ -157,7 +157,7 @@ func TestPerfCores(t *testing.T) {
 	require.Equal(t, "1", strings.Fields(lines[2])[0])
 }
 
-func coresOf(rs []bench.CoresResult) (cores []int) {
+func coresIn(rs []bench.CoresResult) (cores []int) {
 	for _, r := range rs {
 		cores = append(cores, r.Cores)
 	}

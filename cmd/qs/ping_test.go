@@ -57,15 +57,15 @@ func TestPingJSON(t *testing.T) {
 	require.True(t, 0 < r.Min && r.Min <= r.P50 && r.P50 <= r.P99 && r.P99 <= r.Max, "%+v", r)
 }
 
-// inProcess is a target in this process with other handlers than those of qs.
-func inProcess(t *testing.T, handlers map[string]hg.Handler) string {
+// startTarget is a target in this process with other handlers than those of qs.
+func startTarget(t *testing.T, handlers map[string]hg.Handler) string {
 	t.Helper()
-	_, addr := inProcessClass(t, handlers)
+	_, addr := startTargetClass(t, handlers)
 	return addr
 }
 
-// inProcessClass is inProcess, and the target's class.
-func inProcessClass(t *testing.T, handlers map[string]hg.Handler) (class *hg.Class, addr string) {
+// startTargetClass is inProcess, and the target's class.
+func startTargetClass(t *testing.T, handlers map[string]hg.Handler) (class *hg.Class, addr string) {
 	t.Helper()
 	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{Codec: codec.Raw, Reflect: true})
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func inProcessClass(t *testing.T, handlers map[string]hg.Handler) (class *hg.Cla
 func TestPingContinuesAfterTimeout(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Request) error {
+	addr := startTarget(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Request) error {
 		if calls++; calls == 2 {
 			_ = h.Detach() // never answered
 			return nil
@@ -114,7 +114,7 @@ func TestPingContinuesAfterTimeout(t *testing.T) {
 // TestPingRefused: a target that refuses a ping is alive.
 func TestPingRefused(t *testing.T) {
 	t.Parallel()
-	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(hg.Request) error { return hg.Errorf(hg.ErrDenied, "not you") }})
+	addr := startTarget(t, map[string]hg.Handler{hg.PingRPC: func(hg.Request) error { return hg.Errorf(hg.ErrDenied, "not you") }})
 	out := run(t, 0, "ping", "-interval", "0", "-count", "2", addr).out.String()
 	require.Regexp(t, `(?m)^2 sent, 2 answered, 0 lost; `, out)
 }
@@ -122,7 +122,7 @@ func TestPingRefused(t *testing.T) {
 // TestPingSilent: a target that lives and answers nothing is given up after the peer timeout.
 func TestPingSilent(t *testing.T) {
 	t.Parallel()
-	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Request) error {
+	addr := startTarget(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Request) error {
 		_ = h.Detach()
 		return nil
 	}})
@@ -158,7 +158,7 @@ func TestPingInterrupt(t *testing.T) {
 		require.NoError(t, err)
 		return string(b)
 	}
-	soon(t, "the first answer", func() bool { return strings.Contains(text(), "seq=1") })
+	waitUntil(t, "the first answer", func() bool { return strings.Contains(text(), "seq=1") })
 	require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
 	q.wait(0)
 	require.Regexp(t, `\n1 sent, 1 answered, 0 lost; `, text())

@@ -210,15 +210,15 @@ func requireFile(t *testing.T, want, got string) {
 	require.Equal(t, wi.ModTime(), gi.ModTime())
 }
 
-func exists(name string) func() bool {
+func fileExists(name string) func() bool {
 	return func() bool {
 		_, err := os.Lstat(name)
 		return !errors.Is(err, os.ErrNotExist)
 	}
 }
 
-// soon waits until is returns true.
-func soon(t *testing.T, what string, is func() bool) {
+// waitUntil waits until is returns true.
+func waitUntil(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	require.Eventually(t, is, patience, time.Millisecond, what)
 }

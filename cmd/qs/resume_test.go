@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A broken transfer is one that halts at the side that receives, when half of the file is verified.
-type broken struct {
+// An interruptedCopy transfer is one that halts at the side that receives, when half of the file is verified.
+type interruptedCopy struct {
 	t        *testing.T
 	src, dst string
 	data     []byte
@@ -30,10 +30,10 @@ type broken struct {
 
 const brokenSize = 40*testPiece + 5
 
-// breakOff begins a transfer and returns when it halts.
-func breakOff(t *testing.T, download bool, serveFlags ...string) *broken {
+// startInterruptedCopy begins a transfer and returns when it halts.
+func startInterruptedCopy(t *testing.T, download bool, serveFlags ...string) *interruptedCopy {
 	t.Helper()
-	b := &broken{t: t, data: noise(brokenSize), stalled: filepath.Join(t.TempDir(), "stalled"), root: t.TempDir(), download: download}
+	b := &interruptedCopy{t: t, data: noise(brokenSize), stalled: filepath.Join(t.TempDir(), "stalled"), root: t.TempDir(), download: download}
 	there, here := filepath.Join(b.root, "f"), filepath.Join(t.TempDir(), "f")
 	b.src, b.dst = here, there
 	if download {
@@ -51,21 +51,21 @@ func breakOff(t *testing.T, download bool, serveFlags ...string) *broken {
 		b.origin.cmd.Env = append(b.origin.cmd.Env, env)
 	}
 	b.origin.start()
-	soon(t, "half of the file", exists(b.stalled))
+	waitUntil(t, "half of the file", fileExists(b.stalled))
 	return b
 }
 
 // args copy the file, with the server there is now.
-func (b *broken) args(more ...string) []string {
+func (b *interruptedCopy) args(more ...string) []string {
 	from, to := b.src, b.server.addr+"/f"
 	if b.download {
 		from, to = to, b.dst
 	}
-	return cp(append(more, from, to)...)
+	return cpArgs(append(more, from, to)...)
 }
 
-// kept returns a regular expression for the line of an error about the part that was kept.
-func (b *broken) kept() string {
+// keptPattern returns a regular expression for the line of an error about the part that was kept.
+func (b *interruptedCopy) keptPattern() string {
 	in := regexp.QuoteMeta(filepath.Dir(b.dst))
 	if !b.download {
 		in = b.server.addr
@@ -73,14 +73,14 @@ func (b *broken) kept() string {
 	return `  kept:   [0-9.]+ [KM]iB of 2\.50 MiB in ` + in + `/f\.qs-part; ` + in + `/f was not touched\n`
 }
 
-// goOn lets the halted side continue, if it is still running.
-func (b *broken) goOn() { require.NoError(b.t, os.Remove(b.stalled)) }
+// continueStalled lets the halted side continue, if it is still running.
+func (b *interruptedCopy) continueStalled() { require.NoError(b.t, os.Remove(b.stalled)) }
 
-// restart serves the same files by another process.
-func (b *broken) restart() { b.server = serve(b.t, "", "-root", b.root, "-write") }
+// restartServer serves the same files by another process.
+func (b *interruptedCopy) restartServer() { b.server = serve(b.t, "", "-root", b.root, "-write") }
 
 // resume runs the command again, requires the whole file, and returns the output.
-func (b *broken) resume(args ...string) (r copyResult, notes string) {
+func (b *interruptedCopy) resume(args ...string) (r copyResult, notes string) {
 	b.t.Helper()
 	q := run(b.t, 0, b.args(append(args, "-json")...)...)
 	require.NoError(b.t, json.Unmarshal(q.out.Bytes(), &r))
@@ -90,7 +90,7 @@ func (b *broken) resume(args ...string) (r copyResult, notes string) {
 }
 
 // requireResumed wants at least half of the file not to have been moved again.
-func (b *broken) requireResumed(args ...string) {
+func (b *interruptedCopy) requireResumed(args ...string) {
 	b.t.Helper()
 	r, notes := b.resume(args...)
 	require.GreaterOrEqual(b.t, r.Resumed, int64(brokenSize/2))
@@ -98,11 +98,11 @@ func (b *broken) requireResumed(args ...string) {
 	require.Equal(b.t, 1, r.Files)
 	require.Empty(b.t, notes)
 	if len(args) == 0 {
-		require.Equal(b.t, sumOf(b.data), r.Checksum)
+		require.Equal(b.t, checksum(b.data), r.Checksum)
 	}
 }
 
-func sumOf(b []byte) string { return fmt.Sprintf("crc32c:%08x", crc32.Checksum(b, castagnoli)) }
+func checksum(b []byte) string { return fmt.Sprintf("crc32c:%08x", crc32.Checksum(b, castagnoli)) }
 
 func eachDirection(t *testing.T, test func(t *testing.T, download bool)) {
 	t.Run("up", func(t *testing.T) { test(t, false) })
@@ -111,12 +111,12 @@ func eachDirection(t *testing.T, test func(t *testing.T, download bool)) {
 
 func TestResumeAfterKilledTarget(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
-		b := breakOff(t, download)
+		b := startInterruptedCopy(t, download)
 		b.server.kill()
-		b.goOn()
+		b.continueStalled()
 		b.origin.wait(exitNotRun)
-		require.Regexp(t, `^qs cp: copy \S+: `+b.server.addr+` (was lost: connection|cannot be reached: connect: connection refused)[^\0]*\n`+b.kept()+`  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
-		b.restart()
+		require.Regexp(t, `^qs cp: copy \S+: `+b.server.addr+` (was lost: connection|cannot be reached: connect: connection refused)[^\0]*\n`+b.keptPattern()+`  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
+		b.restartServer()
 		b.requireResumed()
 	})
 }
@@ -124,10 +124,10 @@ func TestResumeAfterKilledTarget(t *testing.T) {
 // TestResumeAfterKilledOrigin: the same target resumes with a new origin, or another target does.
 func TestResumeAfterKilledOrigin(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
-		b := breakOff(t, download)
+		b := startInterruptedCopy(t, download)
 		require.NoError(t, b.origin.cmd.Process.Kill())
 		b.origin.wait(-1)
-		b.goOn()
+		b.continueStalled()
 		b.requireResumed("-sha256")
 	})
 }
@@ -136,12 +136,12 @@ func TestResumeAfterKilledOrigin(t *testing.T) {
 func TestResumeAfterInterrupt(t *testing.T) {
 	t.Parallel()
 	eachDirection(t, func(t *testing.T, download bool) {
-		b := breakOff(t, download)
+		b := startInterruptedCopy(t, download)
 		require.NoError(t, b.origin.cmd.Process.Signal(os.Interrupt))
 		b.origin.wait(exitInterrupted) // it ends by itself if it is the halted side
-		require.Regexp(t, `(?m)^qs cp: copy .*: interrupted\n`+b.kept()+`  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
+		require.Regexp(t, `(?m)^qs cp: copy .*: interrupted\n`+b.keptPattern()+`  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
 		if !download {
-			b.goOn()
+			b.continueStalled()
 		}
 		require.NoFileExists(t, b.dst)
 		b.requireResumed()
@@ -153,13 +153,13 @@ func TestResumeAfterInterrupt(t *testing.T) {
 func TestSecondCopy(t *testing.T) {
 	t.Parallel()
 	eachDirection(t, func(t *testing.T, download bool) {
-		b := breakOff(t, download)
+		b := startInterruptedCopy(t, download)
 		for range 2 { // nor did the first refusal change anything
 			q := run(t, exitNotRun, b.args("-anew")...)
 			require.Regexp(t, `: f is being written by another copy( from 127\.0\.0\.1:\d+)?, which goes on; this one has not touched it: `+
 				`.*\n  to do:  wait for that, then run the same command again\n$`, q.errors.String())
 		}
-		b.goOn()
+		b.continueStalled()
 		b.origin.wait(0)
 		requireFile(t, b.src, b.dst)
 		requireNames(t, filepath.Dir(b.dst), "f")
@@ -170,59 +170,59 @@ func TestSecondCopy(t *testing.T) {
 // without a busy wait.
 func TestStoppedTarget(t *testing.T) {
 	t.Parallel()
-	b := breakOff(t, false)
+	b := startInterruptedCopy(t, false)
 	requireEnds(t, b.origin, exitNotRun, func() {
 		require.NoError(t, b.server.cmd.Process.Signal(syscall.SIGSTOP))
 	})
-	require.Regexp(t, `was lost: the peer was silent for 500ms.*\n`+b.kept()+`  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
+	require.Regexp(t, `was lost: the peer was silent for 500ms.*\n`+b.keptPattern()+`  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
 	b.server.kill()
-	b.restart()
+	b.restartServer()
 	b.requireResumed()
 }
 
 // TestStuckTarget: one that lives and does not go on is given up after -timeout.
 func TestStuckTarget(t *testing.T) {
 	t.Parallel()
-	b := breakOff(t, false)
+	b := startInterruptedCopy(t, false)
 	require.NoError(t, b.origin.cmd.Process.Kill())
 	b.origin.wait(-1)
 	q := run(t, exitNotRun, b.args("-timeout", "300ms")...)
 	require.Regexp(t, `did not answer qs/file/open within 300ms\n  to do:  run the same command again\n$`, q.errors.String())
-	b.goOn()
+	b.continueStalled()
 	b.requireResumed()
 }
 
 // TestFrozenOrigin: an origin that is stopped while the target pulls from it does not hold up
 // another one, although the target will not give it up for a long time: the transfer is canceled.
 func TestFrozenOrigin(t *testing.T) {
-	b := breakOff(t, false, "-peer-timeout", "1h")
+	b := startInterruptedCopy(t, false, "-peer-timeout", "1h")
 	require.NoError(t, b.origin.cmd.Process.Signal(syscall.SIGSTOP))
-	b.goOn()
+	b.continueStalled()
 	b.requireResumed("-timeout", "5s", "-sha256=false")
 }
 
 // TestServeEnds: a target that is told to end cancels the requests in flight, and ends.
 func TestServeEnds(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
-		b := breakOff(t, download)
+		b := startInterruptedCopy(t, download)
 		require.NoError(t, b.server.cmd.Process.Signal(syscall.SIGTERM))
 		// it ends by itself if it is the halted side
 		require.NoError(t, b.server.cmd.Wait(), "%s", &b.server.errors)
 		if download {
-			b.goOn()
+			b.continueStalled()
 		}
 		b.origin.wait(exitNotRun)
-		b.restart()
+		b.restartServer()
 		b.requireResumed()
 	})
 }
 
 func TestChangedSourceRestarts(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
-		b := breakOff(t, download)
+		b := startInterruptedCopy(t, download)
 		require.NoError(t, b.origin.cmd.Process.Kill())
 		b.origin.wait(-1)
-		b.goOn()
+		b.continueStalled()
 		b.data = append([]byte("changed"), b.data[7:]...) // the same size
 		writeFile(t, b.src, b.data)
 		require.NoError(t, os.Chtimes(b.src, time.Time{}, time.Unix(1_800_000_000, 0)))
@@ -230,7 +230,7 @@ func TestChangedSourceRestarts(t *testing.T) {
 		require.Contains(t, notes, "f: the source has changed since the transfer was broken off: it begins anew\n")
 		require.Zero(t, r.Resumed)
 		require.EqualValues(t, brokenSize, r.Bytes)
-		require.Equal(t, sumOf(b.data), r.Checksum)
+		require.Equal(t, checksum(b.data), r.Checksum)
 	})
 }
 
@@ -238,17 +238,17 @@ func TestChangedSourceRestarts(t *testing.T) {
 // joined to the part.
 func TestOtherSourceRestarts(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
-		b := breakOff(t, download)
+		b := startInterruptedCopy(t, download)
 		require.NoError(t, b.origin.cmd.Process.Kill())
 		b.origin.wait(-1)
-		b.goOn()
+		b.continueStalled()
 		b.data = append([]byte("changed"), b.data[7:]...)
 		writeFile(t, b.src, b.data)
 		r, notes := b.resume()
 		require.Contains(t, notes, "f: the part that was left behind is not of this source: it begins anew\n")
 		require.Zero(t, r.Resumed)
 		require.EqualValues(t, brokenSize, r.Bytes)
-		require.Equal(t, sumOf(b.data), r.Checksum)
+		require.Equal(t, checksum(b.data), r.Checksum)
 	})
 }
 
@@ -263,11 +263,11 @@ func TestDamagedPart(t *testing.T) {
 			"short": func(f *os.File) error { return f.Truncate(testPiece) },
 		} {
 			t.Run(name, func(t *testing.T) {
-				b := breakOff(t, download)
+				b := startInterruptedCopy(t, download)
 				require.NoError(t, b.origin.cmd.Process.Kill())
 				b.origin.wait(-1)
 				b.server.kill()
-				b.restart()
+				b.restartServer()
 				part, err := os.OpenFile(b.dst+".qs-part", os.O_WRONLY, 0)
 				require.NoError(t, err)
 				require.NoError(t, damage(part))
@@ -275,23 +275,23 @@ func TestDamagedPart(t *testing.T) {
 				r, notes := b.resume()
 				require.Contains(t, notes, "f: the part that was left behind is damaged: it begins anew\n")
 				require.Zero(t, r.Resumed)
-				require.Equal(t, sumOf(b.data), r.Checksum)
+				require.Equal(t, checksum(b.data), r.Checksum)
 			})
 		}
 	})
 }
 
 func TestAnewDiscardsPart(t *testing.T) {
-	b := breakOff(t, false)
+	b := startInterruptedCopy(t, false)
 	require.NoError(t, b.origin.cmd.Process.Kill())
 	b.origin.wait(-1)
-	b.goOn()
+	b.continueStalled()
 	r, _ := b.resume("-anew")
 	require.Zero(t, r.Resumed)
 }
 
-// changedCode is the exit code of a copy whose source has changed: on this machine, or at the target.
-func changedCode(download bool) int {
+// changedExitCode is the exit code of a copy whose source has changed: on this machine, or at the target.
+func changedExitCode(download bool) int {
 	if download {
 		return exitHandler
 	}
@@ -303,10 +303,10 @@ func changedCode(download bool) int {
 func TestSourceTruncatedDuringCopy(t *testing.T) {
 	require.Greater(t, brokenSize, mapFrom)
 	eachDirection(t, func(t *testing.T, download bool) {
-		b := breakOff(t, download)
+		b := startInterruptedCopy(t, download)
 		require.NoError(t, os.Truncate(b.src, brokenSize/2+testPiece/2))
-		b.goOn()
-		b.origin.wait(changedCode(download))
+		b.continueStalled()
+		b.origin.wait(changedExitCode(download))
 		require.Contains(t, b.origin.errors.String(), "f was changed while it was copied: copy it again when it is at rest")
 		require.NoFileExists(t, b.dst)
 		r, _ := b.resume()
@@ -319,10 +319,10 @@ func TestSourceTruncatedDuringCopy(t *testing.T) {
 // of old and new pieces.
 func TestSourceChangedDuringCopy(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
-		b := breakOff(t, download)
+		b := startInterruptedCopy(t, download)
 		writeFile(t, b.src, append([]byte("changed"), b.data...))
-		b.goOn()
-		b.origin.wait(changedCode(download))
+		b.continueStalled()
+		b.origin.wait(changedExitCode(download))
 		require.Contains(t, b.origin.errors.String(), "f was changed while it was copied: copy it again when it is at rest")
 		require.NoFileExists(t, b.dst)
 		r, _ := b.resume()
@@ -335,10 +335,10 @@ func TestBackslash(t *testing.T) {
 	s := serveFiles(t, "")
 	writeFile(t, filepath.Join(s.root, "d", `a\b`), noise(10))
 	back := filepath.Join(t.TempDir(), "back")
-	run(t, 0, cp(s.addr+"/d", back)...)
+	run(t, 0, cpArgs(s.addr+"/d", back)...)
 	requireNames(t, back, `a\b`)
 	requireFile(t, filepath.Join(s.root, "d", `a\b`), filepath.Join(back, `a\b`))
 	require.NoError(t, os.RemoveAll(filepath.Join(s.root, "d")))
-	run(t, 0, cp(back, s.addr+"/d")...)
+	run(t, 0, cpArgs(back, s.addr+"/d")...)
 	requireNames(t, filepath.Join(s.root, "d"), `a\b`)
 }

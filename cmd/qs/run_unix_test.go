@@ -27,11 +27,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-func init() { asProgram = program }
+func init() { asProgram = runMember }
 
-// program joins the others and then acts as args say: "leave", or "fail RANK", or "absent RANK", or
+// runMember joins the others and then acts as args say: "leave", or "fail RANK", or "absent RANK", or
 // "wait" for a signal, or "stubborn": then rank 0 ignores SIGTERM, and the other ranks fail.
-func program(args []string) int {
+func runMember(args []string) int {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	told := make(chan os.Signal, 1)
@@ -73,7 +73,7 @@ func program(args []string) int {
 	return 0
 }
 
-func sorted(text string) []string {
+func sortedLines(text string) []string {
 	l := strings.Split(strings.TrimSpace(text), "\n")
 	slices.Sort(l)
 	return l
@@ -82,7 +82,7 @@ func sorted(text string) []string {
 func TestRun(t *testing.T) {
 	t.Parallel()
 	q := run(t, 0, "run", "-n", "3", "--", executable(t), programArg, "leave")
-	require.Equal(t, []string{"[0] rank 0 of 3", "[1] rank 1 of 3", "[2] rank 2 of 3"}, sorted(q.out.String()))
+	require.Equal(t, []string{"[0] rank 0 of 3", "[1] rank 1 of 3", "[2] rank 2 of 3"}, sortedLines(q.out.String()))
 	require.Empty(t, q.errors.String())
 }
 
@@ -92,7 +92,7 @@ func TestRunFailureEndsAll(t *testing.T) {
 	q := run(t, 1, "run", "-n", "3", "-grace", "4s", "--", executable(t), programArg, "fail", "1")
 	require.Equal(t, []string{
 		"[0] rank 0 of 3", "[0] told: terminated", "[1] rank 1 of 3", "[2] rank 2 of 3", "[2] told: terminated",
-	}, sorted(q.out.String()))
+	}, sortedLines(q.out.String()))
 	require.Contains(t, q.errors.String(), "[1] no end to this line\n")
 	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\n")
 }
@@ -144,8 +144,8 @@ func TestRunPassesSignals(t *testing.T) {
 	q.wait(0)
 }
 
-// shell starts a qs run of a script, and returns readers of its output.
-func shell(t *testing.T, script string, flags ...string) (q *process, out, errors *bufio.Scanner) {
+// startShell starts a qs run of a script, and returns readers of its output.
+func startShell(t *testing.T, script string, flags ...string) (q *process, out, errors *bufio.Scanner) {
 	t.Helper()
 	q = newQS(t, append(append([]string{"run"}, flags...), "--", "sh", "-c", script)...)
 	var theirs []*os.File
@@ -169,7 +169,7 @@ func shell(t *testing.T, script string, flags ...string) (q *process, out, error
 func TestRunKillsStopped(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
-		q, out, diag := shell(t, `trap "" TERM INT HUP; echo here; kill -STOP $$`, "-n", "1", "-grace", "100ms")
+		q, out, diag := startShell(t, `trap "" TERM INT HUP; echo here; kill -STOP $$`, "-n", "1", "-grace", "100ms")
 		require.True(t, out.Scan())
 		require.Equal(t, "[0] here", out.Text())
 		require.NoError(t, q.cmd.Process.Signal(s))
@@ -184,7 +184,7 @@ func TestRunKillsStopped(t *testing.T) {
 // A second signal cuts the grace short.
 func TestRunSecondSignalKills(t *testing.T) {
 	t.Parallel()
-	q, out, diag := shell(t, `trap "" TERM INT; echo here; while :; do sleep 1; done`, "-n", "1", "-grace", "1h")
+	q, out, diag := startShell(t, `trap "" TERM INT; echo here; while :; do sleep 1; done`, "-n", "1", "-grace", "1h")
 	require.True(t, out.Scan())
 	require.NoError(t, q.cmd.Process.Signal(syscall.SIGINT))
 	require.True(t, diag.Scan())
@@ -198,7 +198,7 @@ func TestRunSecondSignalKills(t *testing.T) {
 // With -keep the other processes continue if one fails, and the exit code reports the failure.
 func TestRunKeeps(t *testing.T) {
 	t.Parallel()
-	q, out, diag := shell(t, `[ $QS_RANK = 1 ] && exit 3; trap "echo on; exit 0" USR1; echo here; while :; do sleep 0.01; done`,
+	q, out, diag := startShell(t, `[ $QS_RANK = 1 ] && exit 3; trap "echo on; exit 0" USR1; echo here; while :; do sleep 0.01; done`,
 		"-n", "2", "-grace", "0", "-keep")
 	require.True(t, diag.Scan())
 	require.Equal(t, "qs run: rank 1: exit status 3", diag.Text())
@@ -215,7 +215,7 @@ func TestRunKillsGrandchildren(t *testing.T) {
 	t.Parallel()
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
-	q, _, diag := shell(t, `(exec 3>`+fifo+`; sleep 60) & exit 0`, "-n", "1")
+	q, _, diag := startShell(t, `(exec 3>`+fifo+`; sleep 60) & exit 0`, "-n", "1")
 	f, err := os.Open(fifo)
 	require.NoError(t, err)
 	defer f.Close()
@@ -226,21 +226,21 @@ func TestRunKillsGrandchildren(t *testing.T) {
 	q.wait(0)
 }
 
-// held is a pipe that processes of a test hold open for writing while they run.
-type held struct {
+// heldPipe is a pipe that processes of a test hold open for writing while they run.
+type heldPipe struct {
 	t    *testing.T
 	name string
 	f    *os.File
 }
 
-func newHeld(t *testing.T) *held {
-	h := &held{t: t, name: filepath.Join(t.TempDir(), "held")}
+func newHeldPipe(t *testing.T) *heldPipe {
+	h := &heldPipe{t: t, name: filepath.Join(t.TempDir(), "held")}
 	require.NoError(t, syscall.Mkfifo(h.name, 0o600))
 	return h
 }
 
-// begun waits until a process holds it, and has written a line for each of n.
-func (h *held) begun(n int) {
+// waitForWriters waits until a process holds it, and has written a line for each of n.
+func (h *heldPipe) waitForWriters(n int) {
 	h.t.Helper()
 	var err error
 	h.f, err = os.Open(h.name)
@@ -252,7 +252,7 @@ func (h *held) begun(n int) {
 }
 
 // requireGone waits until none holds it.
-func (h *held) requireGone() {
+func (h *heldPipe) requireGone() {
 	h.t.Helper()
 	_, err := io.ReadAll(h.f)
 	require.NoError(h.t, err)
@@ -262,7 +262,7 @@ func (h *held) requireGone() {
 func TestRunOutputNotRead(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []string{"-keep=false", "-keep"} {
-		h := newHeld(t)
+		h := newHeldPipe(t)
 		script := `exec 3>` + h.name + `; trap "exit 0" TERM; echo here >&3; while :; do echo line; sleep 0.01; done`
 		q := newQS(t, "run", "-n", "2", keep, "--", "sh", "-c", script)
 		r, w, err := os.Pipe()
@@ -270,7 +270,7 @@ func TestRunOutputNotRead(t *testing.T) {
 		q.cmd.Stdout = w
 		q.start()
 		require.NoError(t, w.Close())
-		h.begun(2)
+		h.waitForWriters(2)
 		require.True(t, bufio.NewScanner(r).Scan())
 		require.NoError(t, r.Close())
 		h.requireGone()
@@ -282,7 +282,7 @@ func TestRunOutputNotRead(t *testing.T) {
 // An output that is not read, and not closed, does not keep qs run from ending.
 func TestRunOutputBlocked(t *testing.T) {
 	t.Parallel()
-	h := newHeld(t)
+	h := newHeldPipe(t)
 	q := newQS(t, "run", "-n", "2", "-grace", "10ms", "--", "sh", "-c", `echo line; exec 3>`+h.name+`; echo here >&3; sleep 60`)
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -298,7 +298,7 @@ func TestRunOutputBlocked(t *testing.T) {
 	q.cmd.Stdout = w
 	q.start()
 	require.NoError(t, w.Close())
-	h.begun(2)
+	h.waitForWriters(2)
 	require.NoError(t, q.cmd.Process.Signal(syscall.SIGTERM))
 	h.requireGone()
 	q.wait(1)

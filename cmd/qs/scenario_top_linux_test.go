@@ -15,9 +15,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// busyTarget is a program to inspect, with a call of "stalls" in flight from a client named
+// startBusyTarget is a program to inspect, with a call of "stalls" in flight from a client named
 // "billing".
-func busyTarget(t *testing.T) (addr string) {
+func startBusyTarget(t *testing.T) (addr string) {
 	t.Helper()
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Inspect: true})
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func busyTarget(t *testing.T) (addr string) {
 // and rates and percentiles.
 func TestTopOnce(t *testing.T) {
 	t.Parallel()
-	addr := busyTarget(t)
+	addr := startBusyTarget(t)
 	q := run(t, 0, "top", "-once", "-json", "-interval", "200ms", addr)
 	requireSchema(t, "top", q.out.Bytes())
 	var r topReport
@@ -107,11 +107,11 @@ type screenStep struct {
 	do    func(screen *os.File)
 }
 
-// onScreen runs a command on a terminal of 100 columns, with the expected exit code, performs the
+// runScreenSteps runs a command on a terminal of 100 columns, with the expected exit code, performs the
 // steps, and returns everything that the terminal got.
-func onScreen(t *testing.T, env string, code int, steps []screenStep, args ...string) string {
+func runScreenSteps(t *testing.T, env string, code int, steps []screenStep, args ...string) string {
 	t.Helper()
-	screen, terminal := openTerminalOf(t, 100)
+	screen, terminal := openTerminalColumns(t, 100)
 	q := newQS(t, args...)
 	q.cmd.Env = append(q.cmd.Env, "TERM=xterm", env)
 	q.cmd.Stdin, q.cmd.Stdout, q.cmd.Stderr = terminal, terminal, terminal
@@ -138,8 +138,8 @@ func onScreen(t *testing.T, env string, code int, steps []screenStep, args ...st
 	return all.String()
 }
 
-// press returns a step that types keys.
-func press(keys string) func(screen *os.File) {
+// typeKeys returns a step that types keys.
+func typeKeys(keys string) func(screen *os.File) {
 	return func(screen *os.File) { _, _ = screen.WriteString(keys) }
 }
 
@@ -147,16 +147,16 @@ func press(keys string) func(screen *os.File) {
 // keys filter, sort, pause and quit.
 func TestTopScreen(t *testing.T) {
 	t.Parallel()
-	addr := busyTarget(t)
+	addr := startBusyTarget(t)
 	steps := []screenStep{
-		{`running +target +stalls +billing[^\r]*\r(?s:.*)\nupper[^\r]*target`, press("/billing\r")},
-		{`filter: billing (?s:.*)Peers: 1`, press("s")}, {`sort: p99`, press("p")}, {`PAUSED`, press("\x1b[A3q")},
+		{`running +target +stalls +billing[^\r]*\r(?s:.*)\nupper[^\r]*target`, typeKeys("/billing\r")},
+		{`filter: billing (?s:.*)Peers: 1`, typeKeys("s")}, {`sort: p99`, typeKeys("p")}, {`PAUSED`, typeKeys("\x1b[A3q")},
 	}
-	shown := onScreen(t, "NO_COLOR=", 0, steps, "top", "-interval", "100ms", addr)
+	shown := runScreenSteps(t, "NO_COLOR=", 0, steps, "top", "-interval", "100ms", addr)
 	require.True(t, strings.HasPrefix(shown, "\x1b[?1049h\x1b[?25l"), "%q", shown[:100])
 	require.True(t, strings.HasSuffix(shown, "\x1b[?25h\x1b[?1049l"))
 	require.Contains(t, shown, "\x1b[1mCalls under way")
-	shown = onScreen(t, "NO_COLOR=1", 0, []screenStep{{`running +target +stalls`, press("\x03")}}, "top", "-interval", "100ms", addr)
+	shown = runScreenSteps(t, "NO_COLOR=1", 0, []screenStep{{`running +target +stalls`, typeKeys("\x03")}}, "top", "-interval", "100ms", addr)
 	require.NotRegexp(t, `\x1b\[\d*m`, shown)
 }
 
@@ -180,11 +180,11 @@ func TestWatchersContinue(t *testing.T) {
 			addr := s.addr
 			kill := func(*os.File) { s.kill() }
 			restart := func(*os.File) { s = serve(t, "", addr) }
-			onScreen(t, "NO_COLOR=1", 0, []screenStep{
+			runScreenSteps(t, "NO_COLOR=1", 0, []screenStep{
 				{c.answers, kill}, {`no answer for [1-9]\d*s: connect: connection refused`, func(*os.File) {}},
-				{`no answer for ([2-9]|\d\d+)s: connect: connection refused`, restart}, {c.answers, press("\x03")},
+				{`no answer for ([2-9]|\d\d+)s: connect: connection refused`, restart}, {c.answers, typeKeys("\x03")},
 			}, append(c.args, addr)...)
-			text := onScreen(t, "NO_COLOR=1", c.lost, []screenStep{{c.answers, kill}, {`no answer for \d+s`, press("\x03")}}, append(c.args, addr)...)
+			text := runScreenSteps(t, "NO_COLOR=1", c.lost, []screenStep{{c.answers, kill}, {`no answer for \d+s`, typeKeys("\x03")}}, append(c.args, addr)...)
 			if c.lost != 0 {
 				require.Regexp(t, `\d+ sent, \d+ answered, \d+ lost; (?s:.*)qs ping: `+addr+` was lost at the end: no answer for \d+s: connect: connection refused\r\n$`, text)
 			}
@@ -196,7 +196,7 @@ func TestWatchersContinue(t *testing.T) {
 // method and its peer.
 func TestTopStream(t *testing.T) {
 	t.Parallel()
-	addr := inProcessNode(t, func(n *qs.Node) {
+	addr := startTargetNode(t, func(n *qs.Node) {
 		qs.DefineStream[int, int]("flood").Handle(n, func(_ context.Context, _ int, send func(int) error) error {
 			for i := 0; ; i++ {
 				if err := send(i); err != nil {
@@ -209,7 +209,7 @@ func TestTopStream(t *testing.T) {
 	caller.cmd.Stdout = nil // /dev/null
 	caller.start()
 	var r topReport
-	soon(t, "the stream", func() bool {
+	waitUntil(t, "the stream", func() bool {
 		q := run(t, 0, "top", "-once", "-json", "-interval", "100ms", addr)
 		r = topReport{}
 		require.NoError(t, json.Unmarshal(q.out.Bytes(), &r))

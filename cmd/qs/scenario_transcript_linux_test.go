@@ -16,10 +16,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// onTerminal runs a command on a terminal and returns its output and its exit code.
-func onTerminal(t *testing.T, columns uint16, args ...string) (text string, code int) {
+// runOnTerminal runs a command on a terminal and returns its output and its exit code.
+func runOnTerminal(t *testing.T, columns uint16, args ...string) (text string, code int) {
 	t.Helper()
-	screen, terminal := openTerminalOf(t, columns)
+	screen, terminal := openTerminalColumns(t, columns)
 	q := newQS(t, args...)
 	q.cmd.Env = append(q.cmd.Env, "TERM=xterm")
 	q.cmd.Stdin, q.cmd.Stdout, q.cmd.Stderr = terminal, terminal, terminal
@@ -46,7 +46,7 @@ var transcript = []string{
 // errors and JSON, and no text of a server reaches the terminal unescaped.
 func TestTranscript(t *testing.T) {
 	t.Parallel()
-	typed, hostile := typedTarget(t, true), hostileTarget(t)
+	typed, hostile := startTypedTarget(t, true), startHostileTarget(t)
 	for _, columns := range []uint16{80, 200, 0} {
 		name := fmt.Sprint(columns)
 		if columns == 0 {
@@ -71,7 +71,7 @@ func TestTranscript(t *testing.T) {
 					text += "(standard error)\n" + q.errors.String()
 				}
 			} else {
-				text, code = onTerminal(t, columns, args...)
+				text, code = runOnTerminal(t, columns, args...)
 			}
 			for out := range strings.Lines(text) {
 				for _, r := range out {
@@ -100,8 +100,8 @@ var tookText = regexp.MustCompile(`after [0-9.]+[µnm]?s`)
 // TestBytesOnTerminal: output that is no text goes to files and pipes, not to a terminal.
 func TestBytesOnTerminal(t *testing.T) {
 	t.Parallel()
-	addr := inProcess(t, map[string]hg.Handler{"bytes": func(r hg.Request) error { return r.RespondRaw([]byte("a\x00\xff"), nil) }})
-	text, code := onTerminal(t, 200, "call", "-raw", addr, "bytes", "x")
+	addr := startTarget(t, map[string]hg.Handler{"bytes": func(r hg.Request) error { return r.RespondRaw([]byte("a\x00\xff"), nil) }})
+	text, code := runOnTerminal(t, 200, "call", "-raw", addr, "bytes", "x")
 	require.Equal(t, "qs call: the output of bytes is 3 bytes that are no text, and not for a terminal: send it to a file or a pipe; the method ran\n", text)
 	require.Equal(t, exitFailed, code)
 	require.Equal(t, "a\x00\xff", run(t, 0, "call", "-raw", addr, "bytes", "x").out.String())

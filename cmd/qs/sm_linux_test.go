@@ -11,7 +11,7 @@ import (
 )
 
 // TestSharedMemory: the commands, with targets that are reached through shared memory.
-func TestSharedMemory(t *testing.T) { commandsOver(t, "sm", "sm://*", "sm://NAME") }
+func TestSharedMemory(t *testing.T) { testCommands(t, "sm", "sm://*", "sm://NAME") }
 
 // A process with a thousand peers that say nothing, in ten processes, takes next to nothing of a
 // processor.

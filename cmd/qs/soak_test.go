@@ -42,7 +42,7 @@ func TestSoak(t *testing.T) {
 				}
 				t.Run(transport, func(t *testing.T) {
 					t.Parallel()
-					r := soakOver(t, transport, seed)
+					r := runSoak(t, transport, seed)
 					mu.Lock()
 					defer mu.Unlock()
 					calls += r.Calls
@@ -59,9 +59,9 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakOver runs "qs soak" in a process of its own: it compares the resources of the process at the
+// runSoak runs "qs soak" in a process of its own: it compares the resources of the process at the
 // end with those at the beginning. The first faults of the first seed are short.
-func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
+func runSoak(t *testing.T, transport string, seed uint64) soak.Report {
 	args := []string{"soak", "-json", "-transport", transport, "-time", soakTime.String(), "-every", "100ms", "-peer-timeout", "500ms", "-targets", "3",
 		"-inflight", long.Or("12", "24"), "-origins", long.Or("1", "3"), "-bulk", "100000", "-streams", long.Or("4", "40"), "-seed", fmt.Sprint(seed)}
 	q := newQSWithin(t, *soakTime+4*patience, args...).start().wait(0)

@@ -15,10 +15,10 @@ import (
 )
 
 // openTerminal returns both sides of a new terminal of 120 columns.
-func openTerminal(t *testing.T) (screen, terminal *os.File) { return openTerminalOf(t, 120) }
+func openTerminal(t *testing.T) (screen, terminal *os.File) { return openTerminalColumns(t, 120) }
 
-// openTerminalOf returns both sides of a new terminal.
-func openTerminalOf(t *testing.T, columns uint16) (screen, terminal *os.File) {
+// openTerminalColumns returns both sides of a new terminal.
+func openTerminalColumns(t *testing.T, columns uint16) (screen, terminal *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	require.NoError(t, err)
@@ -39,7 +39,7 @@ func TestProgressBar(t *testing.T) {
 	writeFile(t, filepath.Join(src, "f"), noise(5*testPiece))
 	require.NoError(t, os.Symlink("f", filepath.Join(src, "link")))
 	screen, terminal := openTerminal(t)
-	q := newQS(t, cp(src, s.addr+"/d")...)
+	q := newQS(t, cpArgs(src, s.addr+"/d")...)
 	q.cmd.Env = append(q.cmd.Env, "TERM=xterm")
 	q.cmd.Stderr = terminal
 	q.start()

@@ -14,8 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// looks returns two samples of a program, 2 s apart.
-func looks() (now, before *gaugesSample) {
+// twoSamples returns two samples of a program, 2 s apart.
+func twoSamples() (now, before *gaugesSample) {
 	times := func(n int64) map[int]int64 {
 		return map[int]int64{inspect.TimeBucket(time.Millisecond): 9 * n, inspect.TimeBucket(time.Second): n}
 	}
@@ -45,7 +45,7 @@ func looks() (now, before *gaugesSample) {
 
 // TestReportRates: rates and percentiles count the events between two samples.
 func TestReportRates(t *testing.T) {
-	now, before := looks()
+	now, before := twoSamples()
 	r := newTopReport("tcp://h:1", now, before, false)
 	require.Equal(t, 2.0, r.Seconds)
 	require.Len(t, r.Calls, 2, "none of Quicksilver's own")
@@ -77,7 +77,7 @@ func TestReportRates(t *testing.T) {
 // of its peer.
 func TestReportStreams(t *testing.T) {
 	stream := func(items int64, age time.Duration) *gaugesSample {
-		now, _ := looks()
+		now, _ := twoSamples()
 		now.all[0].Watched = age
 		now.all[0].Traffic = nil
 		now.all[0].Calls = []inspect.CallState{
@@ -105,7 +105,7 @@ func TestReportStreams(t *testing.T) {
 
 // TestTopNarrow: on 80 columns names come first and are not cut; other columns are omitted.
 func TestTopNarrow(t *testing.T) {
-	now, before := looks()
+	now, before := twoSamples()
 	p := &now.all[0].Peers[1]
 	p.Process, p.Remote = "billing", "192.168.100.200:34567"
 	v := topView{order: byRate, report: newTopReport("tcp://h:1", now, before, false)}
@@ -124,7 +124,7 @@ func TestTopNarrow(t *testing.T) {
 // TestTopViewFits: the screen has no line that is wider, and no more lines, than the terminal,
 // whatever its size, and nothing that it obeys.
 func TestTopViewFits(t *testing.T) {
-	now, before := looks()
+	now, before := twoSamples()
 	for i := range 300 {
 		now.all[0].Calls = append(now.all[0].Calls, inspect.CallState{RPC: fmt.Sprint("many/", i), Peer: strings.Repeat("世", 50)})
 	}
@@ -154,7 +154,7 @@ func TestTopViewFits(t *testing.T) {
 
 // TestTopViewKeys: keys sort, filter, pause, choose a list, and quit.
 func TestTopViewKeys(t *testing.T) {
-	now, before := looks()
+	now, before := twoSamples()
 	v := topView{order: byRate, report: newTopReport("tcp://h:1", now, before, false)}
 	shows := func() string { return strings.Join(v.render(120, 40), "\n") }
 	press := func(keys string) {
@@ -191,7 +191,7 @@ func TestTopViewKeys(t *testing.T) {
 
 // TestTopOrders: every column of the table of methods can be sorted by, by its name.
 func TestTopOrders(t *testing.T) {
-	now, before := looks()
+	now, before := twoSamples()
 	for name, order := range sortOrders {
 		require.NotPanics(t, func() { newTopReport("tcp://h:1", now, before, true).sort(order) }, name)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// deaf returns an address of this machine that accepts connections and never responds.
-func deaf(t *testing.T) string {
+// listenSilently returns an address of this machine that accepts connections and never responds.
+func listenSilently(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestUnreachable(t *testing.T) {
 		"other transport": {"", strings.Replace(datagrams.addr, "udp", "tcp", 1), "connect: connection refused", start, exitNotRun},
 		"no datagrams":    {"", strings.Replace(plain.addr, "tcp", "udp", 1), "no answer", start, exitNotRun},
 		"HTTP":            {"", "tcp://" + web.Listener.Addr().String(), "what answers there does not speak Quicksilver, or another version of it", "correct the address", exitNotRun},
-		"deaf":            {"", deaf(t), "no connection within 500ms", "see what runs there: ", exitNotRun},
+		"deaf":            {"", listenSilently(t), "no connection within 500ms", "see what runs there: ", exitNotRun},
 		"stopped":         {"", stopped.addr, "no connection within 500ms", "see what runs there: ", exitNotRun},
 		"TLS there":       {"", secret.addr, "refused by peer: TLS is required here", "give --cert, --key and --ca as they are there", exitUsage},
 		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not speak TLS", "give --cert, --key and --ca as they are there", exitUsage},

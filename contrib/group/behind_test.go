@@ -16,10 +16,10 @@ import (
 // TestEventsOfMany: a loop over Events is told of each member that is there, however many there are.
 func TestEventsOfMany(t *testing.T) {
 	t.Parallel()
-	world(t, func(ctx context.Context, _ *sim.World, n *qs.Node, d *double, g *group.Group) {
+	runSim(t, func(ctx context.Context, _ *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
 		const many = 1100
 		for i := range many {
-			d.report(member(fmt.Sprintf("m%d", i), 1, group.Alive))
+			d.report(newMember(fmt.Sprintf("m%d", i), 1, group.Alive))
 		}
 		ctx, stop := n.HG().NA().WithTimeout(ctx, time.Second)
 		defer stop()
@@ -37,18 +37,18 @@ func TestEventsOfMany(t *testing.T) {
 // says.
 func TestEventsBehind(t *testing.T) {
 	t.Parallel()
-	world(t, func(ctx context.Context, _ *sim.World, n *qs.Node, d *double, g *group.Group) {
-		d.report(member("a", 1, group.Alive))
+	runSim(t, func(ctx context.Context, _ *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
+		d.report(newMember("a", 1, group.Alive))
 		ctx, stop := n.HG().NA().WithTimeout(ctx, time.Minute)
 		defer stop()
 		first, last := true, group.Event{}
 		for last = range g.Events(ctx) {
 			if first {
 				for i := range uint64(1000) {
-					d.report(member("a", 2+i, group.Alive))
+					d.report(newMember("a", 2+i, group.Alive))
 					require.NoError(t, n.HG().Sleep(ctx, time.Millisecond))
 				}
-				d.report(member("a", 1001, group.Left))
+				d.report(newMember("a", 1001, group.Left))
 				require.NoError(t, n.HG().Sleep(ctx, time.Second))
 			}
 			if first = false; last.Epoch == g.View().Epoch {

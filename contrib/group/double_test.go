@@ -17,17 +17,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A double is a Source that says what a test tells it to.
-type double struct{ report func(group.Member) }
+// A fakeSource is a Source that says what a test tells it to.
+type fakeSource struct{ report func(group.Member) }
 
-func (d *double) Watch(report func(group.Member)) error { d.report = report; return nil }
-func (d *double) Leave(context.Context) error           { return nil }
-func (d *double) Close() error                          { return nil }
+func (d *fakeSource) Watch(report func(group.Member)) error { d.report = report; return nil }
+func (d *fakeSource) Leave(context.Context) error           { return nil }
+func (d *fakeSource) Close() error                          { return nil }
 
 var echo = qs.Define[string, string]("test/echo")
 
-// world runs do on a client with the group of a double. Servers a, b and c echo their names, after an hour if asked to "hang".
-func world(t *testing.T, do func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group)) {
+// runSim runs do on a client with the group of a double. Servers a, b and c echo their names, after an hour if asked to "hang".
+func runSim(t *testing.T, do func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group)) {
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	defer w.Close()
 	open := func(addr string) *qs.Node {
@@ -55,7 +55,7 @@ func world(t *testing.T, do func(ctx context.Context, w *sim.World, n *qs.Node, 
 		defer n.Close()
 		ctx, end := n.HG().NA().WithTimeout(context.Background(), time.Hour)
 		defer end()
-		d := &double{}
+		d := &fakeSource{}
 		g, err := group.Over(n, "client", d)
 		require.NoError(t, err)
 		do(ctx, w, n, d, g)
@@ -64,32 +64,32 @@ func world(t *testing.T, do func(ctx context.Context, w *sim.World, n *qs.Node, 
 	require.NoError(t, w.Run(2*time.Hour))
 }
 
-func member(name string, incarnation uint64, s group.State) group.Member {
+func newMember(name string, incarnation uint64, s group.State) group.Member {
 	return group.Member{Name: name, Addr: "sim://" + name, Serves: []string{"kv"}, Incarnation: incarnation, State: s}
 }
 
 // TestEvents: what a source says becomes events, in order, and views.
 func TestEvents(t *testing.T) {
 	t.Parallel()
-	moved := member("a", 2, group.Alive)
+	moved := newMember("a", 2, group.Alive)
 	moved.Addr = "sim://b"
 	for _, c := range []struct {
 		say  []group.Member
 		want []string
 		view []string
 	}{
-		{[]group.Member{member("a", 1, 0), member("a", 1, 0)}, []string{"joined a/1"}, []string{"a/1"}},
-		{[]group.Member{member("a", 1, 1)}, []string{"joined a/1", "suspected a/1"}, []string{"a/1"}},
-		{[]group.Member{member("a", 1, 0), member("a", 1, 1), member("a", 1, 0)}, []string{"joined a/1", "suspected a/1", "back a/1"}, []string{"a/1"}},
-		{[]group.Member{member("a", 1, 0), member("a", 1, 2), member("a", 1, 3)}, []string{"joined a/1", "failed a/1"}, nil},
-		{[]group.Member{member("a", 1, 0), member("a", 1, 3), member("a", 2, 0)}, []string{"joined a/1", "left a/1", "back a/2"}, []string{"a/2"}},
-		{[]group.Member{member("a", 1, 0), member("a", 2, 0), member("a", 1, 2)}, []string{"joined a/1", "failed a/1", "back a/2"}, []string{"a/2"}},
-		{[]group.Member{member("a", 2, 0), member("a", 1, 0), member("a", 1, 3)}, []string{"joined a/2"}, []string{"a/2"}},
-		{[]group.Member{member("a", 2, 0), moved}, []string{"joined a/2", "changed a/2"}, []string{"a/2"}},
-		{[]group.Member{member("a", 1, 2)}, nil, nil},
-		{[]group.Member{member("b", 1, 0), member("a", 1, 0)}, []string{"joined b/1", "joined a/1"}, []string{"a/1", "b/1"}},
+		{[]group.Member{newMember("a", 1, 0), newMember("a", 1, 0)}, []string{"joined a/1"}, []string{"a/1"}},
+		{[]group.Member{newMember("a", 1, 1)}, []string{"joined a/1", "suspected a/1"}, []string{"a/1"}},
+		{[]group.Member{newMember("a", 1, 0), newMember("a", 1, 1), newMember("a", 1, 0)}, []string{"joined a/1", "suspected a/1", "back a/1"}, []string{"a/1"}},
+		{[]group.Member{newMember("a", 1, 0), newMember("a", 1, 2), newMember("a", 1, 3)}, []string{"joined a/1", "failed a/1"}, nil},
+		{[]group.Member{newMember("a", 1, 0), newMember("a", 1, 3), newMember("a", 2, 0)}, []string{"joined a/1", "left a/1", "back a/2"}, []string{"a/2"}},
+		{[]group.Member{newMember("a", 1, 0), newMember("a", 2, 0), newMember("a", 1, 2)}, []string{"joined a/1", "failed a/1", "back a/2"}, []string{"a/2"}},
+		{[]group.Member{newMember("a", 2, 0), newMember("a", 1, 0), newMember("a", 1, 3)}, []string{"joined a/2"}, []string{"a/2"}},
+		{[]group.Member{newMember("a", 2, 0), moved}, []string{"joined a/2", "changed a/2"}, []string{"a/2"}},
+		{[]group.Member{newMember("a", 1, 2)}, nil, nil},
+		{[]group.Member{newMember("b", 1, 0), newMember("a", 1, 0)}, []string{"joined b/1", "joined a/1"}, []string{"a/1", "b/1"}},
 	} {
-		world(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group) {
+		runSim(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
 			text := func(m group.Member) string { return fmt.Sprintf("%s/%d", m.Name, m.Incarnation) }
 			var got, iterated, view []string
 			epoch := uint64(0)
@@ -127,9 +127,9 @@ func TestEvents(t *testing.T) {
 // and comes back. A member that claims the address of another takes nobody's calls with it.
 func TestFailedMember(t *testing.T) {
 	t.Parallel()
-	world(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group) {
+	runSim(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
 		for _, name := range []string{"a", "b"} {
-			d.report(member(name, 1, group.Alive))
+			d.report(newMember(name, 1, group.Alive))
 		}
 		kv, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: g}, "kv")
 		require.NoError(t, err)
@@ -143,15 +143,15 @@ func TestFailedMember(t *testing.T) {
 		w.Node("a").Pause(0)
 		begun := w.Now()
 		w.Sleep(time.Second)
-		d.report(member("a", 1, group.Suspected))
+		d.report(newMember("a", 1, group.Suspected))
 		w.Sleep(time.Millisecond)
-		require.False(t, done(hangs), "a suspicion ends nothing")
-		liar := member("liar", 1, group.Alive)
+		require.False(t, isDone(hangs), "a suspicion ends nothing")
+		liar := newMember("liar", 1, group.Alive)
 		liar.Addr = "sim://b"
 		d.report(liar)
 		liar.State = group.Failed
 		d.report(liar)
-		d.report(member("a", 1, group.Failed))
+		d.report(newMember("a", 1, group.Failed))
 		_, err = hangs.Wait(ctx)
 		require.ErrorIs(t, err, qs.ErrPeerLost)
 		require.Equal(t, qs.MaybeRan, qs.FateOf(err))
@@ -162,9 +162,9 @@ func TestFailedMember(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "b", out)
 		}
-		require.False(t, done(lives), "calls to others go on")
+		require.False(t, isDone(lives), "calls to others go on")
 		w.Node("a").Resume()
-		d.report(member("a", 2, group.Alive))
+		d.report(newMember("a", 2, group.Alive))
 		w.Sleep(time.Second)
 		out, err = echo.Call(ctx, kv, "x")
 		require.NoError(t, err)
@@ -173,7 +173,7 @@ func TestFailedMember(t *testing.T) {
 	})
 }
 
-func done[T any](f *qs.Future[T]) bool {
+func isDone[T any](f *qs.Future[T]) bool {
 	select {
 	case <-f.Done():
 		return true
@@ -185,15 +185,15 @@ func done[T any](f *qs.Future[T]) bool {
 // TestDialledMember: a call that has not reached a member that fails did not run.
 func TestDialledMember(t *testing.T) {
 	t.Parallel()
-	world(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group) {
-		d.report(member("a", 1, group.Alive))
+	runSim(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
+		d.report(newMember("a", 1, group.Alive))
 		a, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: g}, "a")
 		require.NoError(t, err)
 		w.Sleep(time.Millisecond)
 		w.Partition("client", "a", true)
 		call := echo.Go(ctx, a, "x")
 		w.Sleep(10 * time.Millisecond)
-		d.report(member("a", 1, group.Failed))
+		d.report(newMember("a", 1, group.Failed))
 		_, err = call.Wait(ctx)
 		require.ErrorIs(t, err, qs.ErrPeerLost)
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
@@ -206,9 +206,9 @@ func TestDialledMember(t *testing.T) {
 // TestByKey: calls of one key go to its first owner, and to the next while that one is away.
 func TestByKey(t *testing.T) {
 	t.Parallel()
-	world(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group) {
+	runSim(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
 		for _, name := range []string{"a", "b", "c"} {
-			d.report(member(name, 1, group.Alive))
+			d.report(newMember(name, 1, group.Alive))
 		}
 		kv, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: g, Balancer: g.ByKey(func(c *qs.Call) string {
 			if c == nil {
@@ -232,7 +232,7 @@ func TestByKey(t *testing.T) {
 		}
 		require.Len(t, used, 3)
 		next := g.View().Owners(moved, 2)[1].Name
-		d.report(member("a", 1, group.Left))
+		d.report(newMember("a", 1, group.Left))
 		w.Sleep(time.Millisecond)
 		out, err := echo.Call(qs.WithMetadata(ctx, "key", moved), kv, "x")
 		require.NoError(t, err)
@@ -242,15 +242,15 @@ func TestByKey(t *testing.T) {
 
 // TestRemove: a callback that is removed is not called any more, whatever it was behind.
 func TestRemove(t *testing.T) {
-	world(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group) {
+	runSim(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
 		calls := 0
 		var remove func()
 		remove = g.OnEvent(func(group.Event) {
 			calls++
 			remove()
 		})
-		d.report(member("a", 1, group.Alive))
-		d.report(member("b", 1, group.Alive))
+		d.report(newMember("a", 1, group.Alive))
+		d.report(newMember("b", 1, group.Alive))
 		require.NoError(t, n.HG().Sleep(ctx, time.Second))
 		require.Equal(t, 1, calls)
 	})
@@ -259,8 +259,8 @@ func TestRemove(t *testing.T) {
 // TestEventEndsItsGoroutine: a callback that ends its goroutine, as FailNow does, is called with the next events all the same.
 func TestEventEndsItsGoroutine(t *testing.T) {
 	t.Parallel()
-	d := &double{}
-	g, err := group.Over(served(t), "client", d)
+	d := &fakeSource{}
+	g, err := group.Over(serveNode(t), "client", d)
 	require.NoError(t, err)
 	defer g.Close()
 	got := make(chan string, 6)
@@ -269,7 +269,7 @@ func TestEventEndsItsGoroutine(t *testing.T) {
 		runtime.Goexit()
 	})()
 	for i := range cap(got) {
-		d.report(member(fmt.Sprint("m", i), 1, group.Alive))
+		d.report(newMember(fmt.Sprint("m", i), 1, group.Alive))
 	}
 	for i := range cap(got) {
 		select {
@@ -281,13 +281,13 @@ func TestEventEndsItsGoroutine(t *testing.T) {
 	}
 }
 
-// A failing is a Source that cannot begin.
-type failing struct{ double }
+// A failingSource is a Source that cannot begin.
+type failingSource struct{ fakeSource }
 
-func (*failing) Watch(func(group.Member)) error { return errors.New("no network") }
+func (*failingSource) Watch(func(group.Member)) error { return errors.New("no network") }
 
 func TestSourceFails(t *testing.T) {
 	t.Parallel()
-	_, err := group.Over(nil, "x", &failing{})
+	_, err := group.Over(nil, "x", &failingSource{})
 	require.ErrorContains(t, err, "no network")
 }

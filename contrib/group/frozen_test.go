@@ -39,14 +39,14 @@ func TestLeaveFrozen(t *testing.T) {
 	t.Parallel()
 	there, frozen := freeport.Addr(t), freeport.Addr(t)
 	slow := func(o group.Options) group.Options { o.Probe = time.Second; return o }
-	a := join(t, slow(options("a", there)))
-	b := join(t, slow(options("b", frozen, there)))
-	until(t, a, is(group.Joined, "b"))
+	a := joinGroup(t, slow(newOptions("a", there)))
+	b := joinGroup(t, slow(newOptions("b", frozen, there)))
+	waitForEvent(t, a, isEvent(group.Joined, "b"))
 	require.NoError(t, b.Close())
 	l, err := net.Listen("tcp", frozen)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	until(t, a, is(group.Fails, "b"))
+	waitForEvent(t, a, isEvent(group.Fails, "b"))
 	for err == nil { // what has asked before it failed
 		require.NoError(t, l.(*net.TCPListener).SetDeadline(time.Now().Add(10*time.Millisecond)))
 		var c net.Conn

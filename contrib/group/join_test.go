@@ -23,8 +23,8 @@ import (
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// served opens a node that serves until the test ends.
-func served(t *testing.T) *qs.Node {
+// serveNode opens a node that serves until the test ends.
+func serveNode(t *testing.T) *qs.Node {
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)
 	echo.Handle(n, func(_ context.Context, in string) (string, error) { return in, nil })
@@ -35,21 +35,21 @@ func served(t *testing.T) *qs.Node {
 	return n
 }
 
-func options(name, gossip string, seeds ...string) group.Options {
+func newOptions(name, gossip string, seeds ...string) group.Options {
 	return group.Options{Name: name, Gossip: gossip, Seeds: seeds, Serves: []string{"kv"}, Probe: 50 * time.Millisecond, Logger: quiet}
 }
 
-func join(t *testing.T, o group.Options) *group.Group {
+func joinGroup(t *testing.T, o group.Options) *group.Group {
 	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
 	defer stop()
-	g, err := group.Join(ctx, served(t), o)
+	g, err := group.Join(ctx, serveNode(t), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = g.Close() })
 	return g
 }
 
-// until waits for an event of g.
-func until(t *testing.T, g *group.Group, want func(group.Event) bool) group.Event {
+// waitForEvent waits for an event of g.
+func waitForEvent(t *testing.T, g *group.Group, want func(group.Event) bool) group.Event {
 	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
 	defer stop()
 	for e := range g.Events(ctx) {
@@ -61,7 +61,7 @@ func until(t *testing.T, g *group.Group, want func(group.Event) bool) group.Even
 	return group.Event{}
 }
 
-func is(k group.Kind, name string) func(group.Event) bool {
+func isEvent(k group.Kind, name string) func(group.Event) bool {
 	return func(e group.Event) bool { return e.Kind == k && e.Member.Name == name }
 }
 
@@ -69,19 +69,19 @@ func is(k group.Kind, name string) func(group.Event) bool {
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	seed := freeport.Addr(t)
-	one := options("one", seed)
+	one := newOptions("one", seed)
 	one.Key, one.Meta = []byte("0123456789abcdef"), []byte("rack 7")
 	one.Probe = 200 * time.Millisecond // a busy machine delays an answer by more than the others' 50 ms, and this test is about each event
-	a := join(t, one)
-	b := options("two", "", seed)
+	a := joinGroup(t, one)
+	b := newOptions("two", "", seed)
 	b.Key, b.Probe = one.Key, one.Probe
-	two := join(t, b)
+	two := joinGroup(t, b)
 	c := b
 	c.Name = "three"
-	three := join(t, c)
+	three := joinGroup(t, c)
 	for _, g := range []*group.Group{a, two, three} {
 		for _, name := range []string{"one", "two", "three"} {
-			until(t, g, is(group.Joined, name))
+			waitForEvent(t, g, isEvent(group.Joined, name))
 		}
 	}
 	m, ok := three.View().Find("one")
@@ -97,7 +97,7 @@ func TestJoin(t *testing.T) {
 	defer stop()
 	g, err := group.Join(ctx, client, d)
 	require.NoError(t, err)
-	addrs := counting{Balancer: qs.LeastLoaded()}
+	addrs := countingBalancer{Balancer: qs.LeastLoaded()}
 	kv, err := client.PeerWith(ctx, qs.PeerOptions{Resolver: g, Balancer: &addrs}, "kv")
 	require.NoError(t, err)
 	for addrs.n < 3 { // one that is suspected at that moment is not in the first view
@@ -114,7 +114,7 @@ func TestJoin(t *testing.T) {
 			select {
 			case e := <-seen:
 				all = append(all, e)
-				if is(k, name)(e) {
+				if isEvent(k, name)(e) {
 					return e
 				}
 			case <-ctx.Done():
@@ -126,14 +126,14 @@ func TestJoin(t *testing.T) {
 	next(group.Leaves, "two")
 	require.NoError(t, three.Close())
 	next(group.Fails, "three")
-	require.True(t, slices.ContainsFunc(all, is(group.Suspects, "three")), "on a busy machine perhaps before it was closed")
+	require.True(t, slices.ContainsFunc(all, isEvent(group.Suspects, "three")), "on a busy machine perhaps before it was closed")
 	_, ok = g.View().Find("three")
 	require.False(t, ok)
-	again := join(t, c)
+	again := joinGroup(t, c)
 	e := next(group.Back, "three")
 	require.Greater(t, e.Member.Incarnation, m.Incarnation)
 	_ = again.Close()
-	join(t, c) // before anybody has missed it
+	joinGroup(t, c) // before anybody has missed it
 	next(group.Fails, "three")
 	next(group.Back, "three")
 	require.NoError(t, g.Leave(ctx))
@@ -143,18 +143,18 @@ func TestJoin(t *testing.T) {
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	seed, open := freeport.Addr(t), freeport.Addr(t)
-	one := options("one", seed)
+	one := newOptions("one", seed)
 	one.Key = []byte("0123456789abcdef")
-	g := join(t, one)
-	free := join(t, options("free", open))
+	g := joinGroup(t, one)
+	free := joinGroup(t, newOptions("free", open))
 	for _, c := range []struct {
 		seed string
 		key  []byte
 	}{{seed, []byte("fedcba9876543210")}, {seed, nil}, {open, one.Key}} {
-		o := options("stranger", "", c.seed)
+		o := newOptions("stranger", "", c.seed)
 		o.Key = c.key
 		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		_, err := group.Join(ctx, served(t), o)
+		_, err := group.Join(ctx, serveNode(t), o)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		stop()
 	}
@@ -165,7 +165,7 @@ func TestKeys(t *testing.T) {
 // TestOptions: what cannot be is refused.
 func TestOptions(t *testing.T) {
 	t.Parallel()
-	n := served(t)
+	n := serveNode(t)
 	for what, o := range map[string]group.Options{
 		"Name": {}, "#": {Name: "a#b"}, "Key": {Name: "a", Key: make([]byte, 7)}, "Meta": {Name: "a", Meta: make([]byte, 300)},
 		"Probe": {Name: "a", Probe: 1}, "Gossip": {Name: "a", Gossip: "nowhere"}, "Serves": {Name: "a", Serves: []string{string(make([]byte, 600))}},
@@ -194,7 +194,7 @@ func TestLeaveTwice(t *testing.T) {
 			t.Parallel()
 			ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
 			defer stop()
-			g := join(t, options("a", freeport.Addr(t)))
+			g := joinGroup(t, newOptions("a", freeport.Addr(t)))
 			require.NoError(t, end(ctx, g))
 			require.ErrorIs(t, g.Leave(ctx), qs.ErrClosed)
 			require.NoError(t, g.Close())
@@ -216,7 +216,7 @@ func TestRendezvous(t *testing.T) {
 		_ = rendezvous.Serve(ctx, l, rendezvous.ServerConfig{Size: size, Auth: protocol.Auth{Secret: []byte("secret")}})
 	})
 	for i := range size {
-		n := served(t)
+		n := serveNode(t)
 		all.Go(func() {
 			m, err := rendezvous.Join(ctx, rendezvous.Config{Addr: l.Addr().String(), Rank: i, Size: size, Auth: protocol.Auth{Secret: []byte("secret")}})
 			if err != nil {
@@ -224,7 +224,7 @@ func TestRendezvous(t *testing.T) {
 				return
 			}
 			defer m.Close()
-			o := options(fmt.Sprint("p", i), "")
+			o := newOptions(fmt.Sprint("p", i), "")
 			o.Rendezvous = m
 			g, err := group.Join(ctx, n, o)
 			if err != nil {
@@ -253,35 +253,35 @@ func TestJoinWithClockBehind(t *testing.T) {
 		o.Probe = time.Second // no member misses the first one before the second has joined, which need not be above it then
 		return o
 	}
-	a := join(t, patiently(options("a", seed)))
+	a := joinGroup(t, patiently(newOptions("a", seed)))
 	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
 	defer stop()
 	now := uint64(time.Now().UnixNano())
 	as := func(incarnation uint64) (*group.Group, string) {
-		n := served(t)
-		g, err := group.JoinAs(ctx, n, patiently(options("d", "", seed)), incarnation)
+		n := serveNode(t)
+		g, err := group.JoinAs(ctx, n, patiently(newOptions("d", "", seed)), incarnation)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = g.Close() })
 		return g, n.Addr().String()
 	}
 	first, was := as(now + uint64(time.Hour))
-	until(t, a, func(e group.Event) bool { return e.Member.Addr == was })
+	waitForEvent(t, a, func(e group.Event) bool { return e.Member.Addr == was })
 	require.NoError(t, first.Close())
 	second, is := as(now)
 	for _, g := range []*group.Group{a, second} {
-		until(t, g, func(e group.Event) bool { return e.Member.Addr == is && e.Member.Incarnation > now+uint64(time.Hour) })
+		waitForEvent(t, g, func(e group.Event) bool { return e.Member.Addr == is && e.Member.Incarnation > now+uint64(time.Hour) })
 		m, _ := g.View().Find("d")
 		require.Equal(t, is, m.Addr)
 	}
 }
 
-// counting is a Balancer that says how many addresses there were.
-type counting struct {
+// countingBalancer is a Balancer that says how many addresses there were.
+type countingBalancer struct {
 	qs.Balancer
 	n int
 }
 
-func (c *counting) Pick(call *qs.Call, all []qs.Candidate) int {
+func (c *countingBalancer) Pick(call *qs.Call, all []qs.Candidate) int {
 	c.n = len(all)
 	return c.Balancer.Pick(call, all)
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A refusing is a memberlist.AliveDelegate that takes no notice of a member.
-type refusing struct {
+// An ignoringDelegate is a memberlist.AliveDelegate that takes no notice of a member.
+type ignoringDelegate struct {
 	*gossip
 	name string
 }
 
-func (r refusing) NotifyAlive(n *memberlist.Node) error {
+func (r ignoringDelegate) NotifyAlive(n *memberlist.Node) error {
 	if strings.HasPrefix(n.Name, r.name+"#") {
 		return errors.New("it does not know it")
 	}
@@ -40,7 +40,7 @@ func TestLeaveIsPassedOn(t *testing.T) {
 		cfg, err := s.newConfig()
 		require.NoError(t, err)
 		if name == "leaver" {
-			cfg.Alive = refusing{s, "stranger"}
+			cfg.Alive = ignoringDelegate{s, "stranger"}
 		}
 		s.list, err = memberlist.Create(cfg)
 		require.NoError(t, err)

@@ -32,7 +32,7 @@ const (
 func TestMain(m *testing.M) {
 	if text := os.Getenv(manyEnv); text != "" {
 		rank, seed, _ := strings.Cut(text, " ")
-		if err := members(rank, seed); err != nil {
+		if err := runMembers(rank, seed); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -41,9 +41,9 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// members is a child: several members, each of which says when it sees all, and when it has lost one. A byte of its
+// runMembers is a child: several members, each of which says when it sees all, and when it has lost one. A byte of its
 // input has the first of them die.
-func members(rank, seed string) error {
+func runMembers(rank, seed string) error {
 	var groups []*group.Group
 	for i := range ownersPer {
 		n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
@@ -123,10 +123,10 @@ func TestMany(t *testing.T) {
 		return time.Since(begun)
 	}
 	joined := count("all", children*ownersPer)
-	ticks, bytes, idle := cpu(t, cmds), loopback(t), 10*time.Second
+	ticks, bytes, idle := processorTime(t, cmds), loopbackBytes(t), 10*time.Second
 	timer := time.NewTimer(idle)
 	<-timer.C
-	used, sent := cpu(t, cmds)-ticks, loopback(t)-bytes
+	used, sent := processorTime(t, cmds)-ticks, loopbackBytes(t)-bytes
 	begun = time.Now()
 	_, err := kill.Write([]byte{1})
 	require.NoError(t, err)
@@ -135,8 +135,8 @@ func TestMany(t *testing.T) {
 		joined, 100*used.Seconds()/idle.Seconds()/(children*ownersPer), float64(sent)/idle.Seconds()/(children*ownersPer), lost)
 }
 
-// cpu returns the processor time of processes.
-func cpu(t *testing.T, cmds []*exec.Cmd) (d time.Duration) {
+// processorTime returns the processor time of processes.
+func processorTime(t *testing.T, cmds []*exec.Cmd) (d time.Duration) {
 	for _, cmd := range cmds {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 		require.NoError(t, err)
@@ -150,8 +150,8 @@ func cpu(t *testing.T, cmds []*exec.Cmd) (d time.Duration) {
 	return d
 }
 
-// loopback returns how many bytes have gone over the loopback interface.
-func loopback(t *testing.T) (n int64) {
+// loopbackBytes returns how many bytes have gone over the loopback interface.
+func loopbackBytes(t *testing.T) (n int64) {
 	text, err := os.ReadFile("/proc/net/dev")
 	require.NoError(t, err)
 	for line := range strings.Lines(string(text)) {

@@ -12,7 +12,7 @@ import (
 // BenchmarkCalls measures each kind of call of 64 bytes over tcp, between two nodes of this
 // process. examples/beside compares processes.
 func BenchmarkCalls(b *testing.B) {
-	d := echo()
+	d := echoDouble()
 	d.unary = func(_ context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 		return &testgrpc.SimpleResponse{Payload: in.Payload}, nil
 	}
@@ -26,9 +26,9 @@ func BenchmarkCalls(b *testing.B) {
 		}
 		return nil
 	}
-	tc := testgrpc.NewTestServiceClient(overTCP(b).pair(b, d.register))
+	tc := testgrpc.NewTestServiceClient(tcpNetwork(b).pair(b, d.register))
 	b.Run("unary", func(b *testing.B) {
-		in := simple(64)
+		in := newUnaryRequest(64)
 		b.ReportAllocs()
 		for b.Loop() {
 			_, err := tc.UnaryCall(b.Context(), in)
@@ -39,7 +39,7 @@ func BenchmarkCalls(b *testing.B) {
 		b.ReportAllocs()
 		b.SetParallelism(32)
 		b.RunParallel(func(pb *testing.PB) {
-			in := simple(64)
+			in := newUnaryRequest(64)
 			for pb.Next() {
 				_, err := tc.UnaryCall(b.Context(), in)
 				require.NoError(b, err)
@@ -47,7 +47,7 @@ func BenchmarkCalls(b *testing.B) {
 		})
 	})
 	b.Run("down", func(b *testing.B) {
-		in := item(64)
+		in := newRequest(64)
 		in.ResponseParameters = []*testgrpc.ResponseParameters{{Size: int32(b.N)}}
 		b.ReportAllocs()
 		s, err := tc.StreamingOutputCall(b.Context(), in)
@@ -59,7 +59,7 @@ func BenchmarkCalls(b *testing.B) {
 	b.Run("pingpong", func(b *testing.B) {
 		s, err := tc.FullDuplexCall(b.Context())
 		require.NoError(b, err)
-		in := item(64)
+		in := newRequest(64)
 		b.ReportAllocs()
 		for b.Loop() {
 			require.NoError(b, s.Send(in))

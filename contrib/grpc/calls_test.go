@@ -28,9 +28,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// echo is a double that answers with as much as it gets, and sends the metadata of requests back as
+// echoDouble is a double that answers with as much as it gets, and sends the metadata of requests back as
 // header and trailer.
-func echo() *double {
+func echoDouble() *double {
 	mirror := func(ctx context.Context) {
 		in, _ := metadata.FromIncomingContext(ctx)
 		_ = grpc.SetHeader(ctx, in)
@@ -87,23 +87,23 @@ func echo() *double {
 // trailer of every kind of call; keys that gRPC reserves are left out; too much is
 // ResourceExhausted, and a key or a value that cannot be is Internal, before anything is sent.
 func TestMetadata(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
-		tc := testgrpc.NewTestServiceClient(n.pair(t, echo().register))
+	eachNetwork(t, func(t *testing.T, n network) {
+		tc := testgrpc.NewTestServiceClient(n.pair(t, echoDouble().register))
 		sent := metadata.MD{"a": {"1", "2"}, "b-bin": {"\x00\xff\n", ""},
 			"long": {strings.Repeat("x", 60_000)}, "under_score.and.dot": {"~"}}
-		ctx := metadata.NewOutgoingContext(within(t),
+		ctx := metadata.NewOutgoingContext(testContext(t),
 			metadata.Join(sent, metadata.MD{"grpc-status": {"0"}, "content-type": {"x"},
 				"te": {"trailers"}}))
 
 		var header, trailer metadata.MD
-		_, err := tc.UnaryCall(ctx, simple(1), grpc.Header(&header), grpc.Trailer(&trailer))
+		_, err := tc.UnaryCall(ctx, newUnaryRequest(1), grpc.Header(&header), grpc.Trailer(&trailer))
 		require.NoError(t, err)
 		require.Equal(t, sent, header)
 		require.Equal(t, sent, trailer)
 
 		s, err := tc.FullDuplexCall(ctx, grpc.Header(&header), grpc.Trailer(&trailer))
 		require.NoError(t, err)
-		require.NoError(t, s.Send(item(1)))
+		require.NoError(t, s.Send(newRequest(1)))
 		_, err = s.Recv()
 		require.NoError(t, err)
 		got, err := s.Header()
@@ -121,8 +121,8 @@ func TestMetadata(t *testing.T) {
 			{"a b": {"x"}}:                          codes.Internal,
 			{"a": {"\x01"}}:                         codes.Internal,
 		} {
-			ctx := metadata.NewOutgoingContext(within(t), *md)
-			_, err = tc.UnaryCall(ctx, simple(1))
+			ctx := metadata.NewOutgoingContext(testContext(t), *md)
+			_, err = tc.UnaryCall(ctx, newUnaryRequest(1))
 			require.Equal(t, want, status.Code(err))
 			require.Equal(t, qs.NotRun, grpcqs.FateOf(err))
 			_, err = tc.FullDuplexCall(ctx)
@@ -141,7 +141,7 @@ func TestTrailerTooLong(t *testing.T) {
 			s.SetTrailer(metadata.Pairs("short", "x"))
 			return result
 		}}
-		s, err := testgrpc.NewTestServiceClient(overTCP(t).pair(t, d.register)).FullDuplexCall(within(t))
+		s, err := testgrpc.NewTestServiceClient(tcpNetwork(t).pair(t, d.register)).FullDuplexCall(testContext(t))
 		require.NoError(t, err)
 		_, err = s.Recv()
 		require.Equal(t, want, status.Code(err))
@@ -152,7 +152,7 @@ func TestTrailerTooLong(t *testing.T) {
 // TestHeaderEarly: the header of a stream arrives before the first message, while the handler
 // waits.
 func TestHeaderEarly(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		d := &double{both: func(s testgrpc.TestService_FullDuplexCallServer) error {
 			if err := s.SendHeader(metadata.Pairs("early", "yes")); err != nil {
 				return err
@@ -163,7 +163,7 @@ func TestHeaderEarly(t *testing.T) {
 			_, err := s.Recv()
 			return err
 		}}
-		s, err := testgrpc.NewTestServiceClient(n.pair(t, d.register)).FullDuplexCall(within(t))
+		s, err := testgrpc.NewTestServiceClient(n.pair(t, d.register)).FullDuplexCall(testContext(t))
 		require.NoError(t, err)
 		received := make(chan error, 1)
 		go func() { // which takes the header
@@ -173,21 +173,21 @@ func TestHeaderEarly(t *testing.T) {
 		header, err := s.Header()
 		require.NoError(t, err)
 		require.Equal(t, metadata.Pairs("early", "yes"), header)
-		require.NoError(t, s.Send(item(1)))
+		require.NoError(t, s.Send(newRequest(1)))
 		require.Equal(t, io.EOF, <-received)
 	})
 }
 
 // TestLongDeadline: a deadline of days passes whole, to calls of each kind.
 func TestLongDeadline(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		const long = 100 * time.Hour
 		left := make(chan time.Duration, 1)
-		d := fails(func(ctx context.Context) {
+		d := failingDouble(func(ctx context.Context) {
 			by, _ := ctx.Deadline()
 			left <- time.Until(by)
 		}, errors.New("seen"))
-		for kind, call := range kinds(n.pair(t, d.register)) {
+		for kind, call := range callKinds(n.pair(t, d.register)) {
 			ctx, cancel := context.WithTimeout(context.Background(), long)
 			require.Error(t, call(ctx), kind)
 			cancel()
@@ -202,7 +202,7 @@ func TestLongDeadline(t *testing.T) {
 // qs.WithMetadata.
 
 func TestMetadataForAuthorize(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		config := n.config
 		n.config = func() qs.Config {
 			cfg := config()
@@ -215,11 +215,11 @@ func TestMetadataForAuthorize(t *testing.T) {
 			}
 			return cfg
 		}
-		d := fails(func(context.Context) {}, status.Error(codes.Aborted, "has run"))
-		for kind, call := range kinds(n.pair(t, d.register)) {
-			require.Equal(t, codes.PermissionDenied, status.Code(call(within(t))), kind)
+		d := failingDouble(func(context.Context) {}, status.Error(codes.Aborted, "has run"))
+		for kind, call := range callKinds(n.pair(t, d.register)) {
+			require.Equal(t, codes.PermissionDenied, status.Code(call(testContext(t))), kind)
 			require.Equal(t, codes.Aborted,
-				status.Code(call(qs.WithMetadata(within(t), "token", "good"))), kind)
+				status.Code(call(qs.WithMetadata(testContext(t), "token", "good"))), kind)
 		}
 	})
 }
@@ -227,9 +227,9 @@ func TestMetadataForAuthorize(t *testing.T) {
 // TestDeadline: a call of each kind ends with DeadlineExceeded, and so does the context of its
 // handler, which has the deadline.
 func TestDeadline(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		ended := make(chan error, 100)
-		d := fails(func(ctx context.Context) {
+		d := failingDouble(func(ctx context.Context) {
 			if _, ok := ctx.Deadline(); !ok {
 				ended <- errors.New("no deadline")
 				return
@@ -237,13 +237,13 @@ func TestDeadline(t *testing.T) {
 			<-ctx.Done()
 			ended <- ctx.Err()
 		}, context.DeadlineExceeded)
-		for kind, call := range kinds(n.pair(t, d.register)) {
+		for kind, call := range callKinds(n.pair(t, d.register)) {
 			for limit, ran := 50*time.Millisecond, false; !ran; limit *= 2 { // on a busy machine the request may come late, or too late
-				ctx, cancel := context.WithTimeout(within(t), limit)
+				ctx, cancel := context.WithTimeout(testContext(t), limit)
 				err := call(ctx)
 				cancel()
 				require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%s: %v", kind, err)
-				ctx, cancel = context.WithTimeout(within(t), limit)
+				ctx, cancel = context.WithTimeout(testContext(t), limit)
 				select {
 				case err := <-ended:
 					if ran = err == context.DeadlineExceeded; !ran { // the caller's end came first, since the request was on its way for long
@@ -261,15 +261,15 @@ func TestDeadline(t *testing.T) {
 // TestCancel: a call that is canceled ends with Canceled at once, and its handler's context ends,
 // for all kinds.
 func TestCancel(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		begun, ended := make(chan bool, 10), make(chan error, 10)
-		d := fails(func(ctx context.Context) {
+		d := failingDouble(func(ctx context.Context) {
 			begun <- true
 			<-ctx.Done()
 			ended <- ctx.Err()
 		}, nil)
-		for kind, call := range kinds(n.pair(t, d.register)) {
-			ctx, cancel := context.WithCancel(within(t))
+		for kind, call := range callKinds(n.pair(t, d.register)) {
+			ctx, cancel := context.WithCancel(testContext(t))
 			go func() {
 				<-begun
 				cancel()
@@ -285,16 +285,16 @@ func TestCancel(t *testing.T) {
 // TestAbandonedStream: who ends the context of a stream, and calls nothing of it any more, leaves
 // nothing behind: the handler's context ends, and OnFinish is called, once.
 func TestAbandonedStream(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		ended := make(chan error, 1)
 		d := &double{both: func(s testgrpc.TestService_FullDuplexCallServer) error {
-			_ = s.Send(message(1))
+			_ = s.Send(newResponse(1))
 			<-s.Context().Done()
 			ended <- s.Context().Err()
 			return nil
 		}}
 		tc := testgrpc.NewTestServiceClient(n.pair(t, d.register))
-		ctx, cancel := context.WithCancel(within(t))
+		ctx, cancel := context.WithCancel(testContext(t))
 		finished := make(chan error, 10)
 		s, err := tc.FullDuplexCall(ctx, grpc.OnFinish(func(err error) { finished <- err }))
 		require.NoError(t, err)
@@ -303,7 +303,7 @@ func TestAbandonedStream(t *testing.T) {
 		cancel()
 		require.Equal(t, context.Canceled, <-ended)
 		require.Equal(t, codes.Canceled, status.Code(<-finished))
-		require.Equal(t, io.EOF, s.Send(item(1)))
+		require.Equal(t, io.EOF, s.Send(newRequest(1)))
 		_, err = s.Recv()
 		require.Equal(t, codes.Canceled, status.Code(err))
 		require.Empty(t, finished)
@@ -313,14 +313,14 @@ func TestAbandonedStream(t *testing.T) {
 // TestMessageSize: each limit refuses what is longer with ResourceExhausted: of the client and the
 // server, of what they send and receive.
 func TestMessageSize(t *testing.T) {
-	n := overTCP(t)
+	n := tcpNetwork(t)
 	const most = 1000
 	call := func(c *grpcqs.Client, size int, opts ...grpc.CallOption) map[string]error {
 		tc := testgrpc.NewTestServiceClient(c)
-		_, unary := tc.UnaryCall(within(t), simple(size), opts...)
-		s, both := tc.FullDuplexCall(within(t), opts...)
+		_, unary := tc.UnaryCall(testContext(t), newUnaryRequest(size), opts...)
+		s, both := tc.FullDuplexCall(testContext(t), opts...)
 		if both == nil {
-			if both = s.Send(item(size)); both == nil || both == io.EOF {
+			if both = s.Send(newRequest(size)); both == nil || both == io.EOF {
 				_, both = s.Recv()
 			}
 			_ = s.CloseSend()
@@ -332,12 +332,12 @@ func TestMessageSize(t *testing.T) {
 		return map[string]error{"unary": unary, "both": both}
 	}
 	for name, c := range map[string]*grpcqs.Client{
-		"server receives": n.pair(t, echo().register, atServer{grpcqs.MaxReceive(most)}),
-		"server sends":    n.pair(t, echo().register, atServer{grpcqs.MaxSend(most)}),
-		"client receives": n.pair(t, echo().register, atClient{grpcqs.MaxReceive(most)}),
-		"client sends":    n.pair(t, echo().register, atClient{grpcqs.MaxSend(most)}),
-		"both":            n.pair(t, echo().register, grpcqs.MaxReceive(most)),
-		"options": n.pair(t, echo().register,
+		"server receives": n.pair(t, echoDouble().register, serverOption{grpcqs.MaxReceive(most)}),
+		"server sends":    n.pair(t, echoDouble().register, serverOption{grpcqs.MaxSend(most)}),
+		"client receives": n.pair(t, echoDouble().register, clientOption{grpcqs.MaxReceive(most)}),
+		"client sends":    n.pair(t, echoDouble().register, clientOption{grpcqs.MaxSend(most)}),
+		"both":            n.pair(t, echoDouble().register, grpcqs.MaxReceive(most)),
+		"options": n.pair(t, echoDouble().register,
 			grpcqs.DefaultCallOptions(grpc.MaxCallSendMsgSize(most))),
 	} {
 		for kind, err := range call(c, most-20) {
@@ -348,11 +348,11 @@ func TestMessageSize(t *testing.T) {
 			require.Contains(t, err.Error(), "larger than max", name)
 		}
 	}
-	c := n.pair(t, echo().register)
+	c := n.pair(t, echoDouble().register)
 	for kind, err := range call(c, 4<<20+1) {
 		require.Equal(t, codes.ResourceExhausted, status.Code(err), kind)
 	}
-	big := n.pair(t, echo().register, grpcqs.MaxReceive(16<<20))
+	big := n.pair(t, echoDouble().register, grpcqs.MaxReceive(16<<20))
 	for kind, err := range call(big, 10<<20) {
 		require.NoError(t, err, kind)
 	}
@@ -362,23 +362,23 @@ func TestMessageSize(t *testing.T) {
 // kinds; identity is none, and a name that nobody has registered is refused. A message that would
 // expand beyond the limit is not expanded.
 func TestCompression(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		seen := &recorder{}
-		c := n.pair(t, echo().register, atClient{grpcqs.Stats(seen)})
+		c := n.pair(t, echoDouble().register, clientOption{grpcqs.Stats(seen)})
 		tc := testgrpc.NewTestServiceClient(c)
-		out, err := tc.UnaryCall(within(t), simple(100_000), grpc.UseCompressor("gzip"))
+		out, err := tc.UnaryCall(testContext(t), newUnaryRequest(100_000), grpc.UseCompressor("gzip"))
 		require.NoError(t, err)
 		require.Len(t, out.Payload.Body, 100_000)
-		s, err := tc.FullDuplexCall(within(t), grpc.UseCompressor("gzip"))
+		s, err := tc.FullDuplexCall(testContext(t), grpc.UseCompressor("gzip"))
 		require.NoError(t, err)
-		require.NoError(t, s.Send(item(100_000)))
+		require.NoError(t, s.Send(newRequest(100_000)))
 		in, err := s.Recv()
 		require.NoError(t, err)
 		require.Len(t, in.Payload.Body, 100_000)
 		require.NoError(t, s.CloseSend())
 		_, err = s.Recv()
 		require.Equal(t, io.EOF, err)
-		d, err := tc.StreamingOutputCall(within(t), item(100_000), grpc.UseCompressor("gzip"))
+		d, err := tc.StreamingOutputCall(testContext(t), newRequest(100_000), grpc.UseCompressor("gzip"))
 		require.NoError(t, err)
 		for range 3 {
 			_, err = d.Recv()
@@ -394,11 +394,11 @@ func TestCompression(t *testing.T) {
 				require.Less(t, e.CompressedLength, e.Length/10)
 			}
 		}
-		_, err = tc.UnaryCall(within(t), simple(10), grpc.UseCompressor("identity"))
+		_, err = tc.UnaryCall(testContext(t), newUnaryRequest(10), grpc.UseCompressor("identity"))
 		require.NoError(t, err)
-		_, err = tc.UnaryCall(within(t), simple(10), grpc.UseCompressor("nobody"))
+		_, err = tc.UnaryCall(testContext(t), newUnaryRequest(10), grpc.UseCompressor("nobody"))
 		require.Equal(t, codes.Internal, status.Code(err))
-		_, err = tc.UnaryCall(within(t), simple(5<<20), grpc.UseCompressor("gzip"))
+		_, err = tc.UnaryCall(testContext(t), newUnaryRequest(5<<20), grpc.UseCompressor("gzip"))
 		require.Equal(t, codes.ResourceExhausted, status.Code(err))
 		require.Contains(t, err.Error(), "after decompression")
 	})
@@ -407,23 +407,23 @@ func TestCompression(t *testing.T) {
 // TestNoLimit: math.MaxInt, which programs give to say that there is no limit, is none, of messages
 // that are compressed as of others.
 func TestNoLimit(t *testing.T) {
-	tc := testgrpc.NewTestServiceClient(overTCP(t).pair(t, echo().register,
+	tc := testgrpc.NewTestServiceClient(tcpNetwork(t).pair(t, echoDouble().register,
 		grpcqs.MaxReceive(math.MaxInt)))
 	for _, name := range []string{"identity", "gzip"} {
-		out, err := tc.UnaryCall(within(t), simple(100_000), grpc.UseCompressor(name))
+		out, err := tc.UnaryCall(testContext(t), newUnaryRequest(100_000), grpc.UseCompressor(name))
 		require.NoError(t, err)
 		require.Len(t, out.Payload.GetBody(), 100_000, name)
 	}
 }
 
-// A keeper is a codec that passes bytes through, and keeps those that it gets, as it may after Ref.
-type keeper struct{}
+// A bytesCodec is a codec that passes bytes through, and keeps those that it gets, as it may after Ref.
+type bytesCodec struct{}
 
-func (keeper) Name() string { return "proto" }
+func (bytesCodec) Name() string { return "proto" }
 
-func (keeper) Marshal(v any) (mem.BufferSlice, error) { return *v.(*mem.BufferSlice), nil }
+func (bytesCodec) Marshal(v any) (mem.BufferSlice, error) { return *v.(*mem.BufferSlice), nil }
 
-func (keeper) Unmarshal(data mem.BufferSlice, v any) error {
+func (bytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	data.Ref()
 	*v.(*mem.BufferSlice) = data
 	return nil
@@ -432,11 +432,11 @@ func (keeper) Unmarshal(data mem.BufferSlice, v any) error {
 // TestCodecKeeps: what a codec of a program keeps of a message stays as it has come, whatever comes
 // after it.
 func TestCodecKeeps(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
-		c := n.pair(t, echo().register)
+	eachNetwork(t, func(t *testing.T, n network) {
+		c := n.pair(t, echoDouble().register)
 		var got []mem.BufferSlice
 		encoded := func(i int) *mem.BufferSlice {
-			m := simple(1000)
+			m := newUnaryRequest(1000)
 			m.Payload.Body[0], m.Payload.Body[999] = byte(i), byte(i)
 			b, err := proto.Marshal(m)
 			require.NoError(t, err)
@@ -445,15 +445,15 @@ func TestCodecKeeps(t *testing.T) {
 		const all = 50
 		for i := range all {
 			var out mem.BufferSlice
-			require.NoError(t, c.Invoke(within(t), testgrpc.TestService_UnaryCall_FullMethodName,
-				encoded(i), &out, grpc.ForceCodecV2(keeper{})))
+			require.NoError(t, c.Invoke(testContext(t), testgrpc.TestService_UnaryCall_FullMethodName,
+				encoded(i), &out, grpc.ForceCodecV2(bytesCodec{})))
 			got = append(got, out)
 		}
-		s, err := c.NewStream(within(t), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
-			testgrpc.TestService_FullDuplexCall_FullMethodName, grpc.ForceCodecV2(keeper{}))
+		s, err := c.NewStream(testContext(t), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+			testgrpc.TestService_FullDuplexCall_FullMethodName, grpc.ForceCodecV2(bytesCodec{}))
 		require.NoError(t, err)
 		for i := range all {
-			m := item(1000)
+			m := newRequest(1000)
 			m.Payload.Body[0], m.Payload.Body[999] = byte(i), byte(i)
 			b, err := proto.Marshal(m)
 			require.NoError(t, err)
@@ -475,21 +475,21 @@ func TestCodecKeeps(t *testing.T) {
 
 // TestOptionsRefused: what has no counterpart is refused by its name, and nothing was sent.
 func TestOptionsRefused(t *testing.T) {
-	c := overTCP(t).pair(t, echo().register)
+	c := tcpNetwork(t).pair(t, echoDouble().register)
 	tc := testgrpc.NewTestServiceClient(c)
 	for name, o := range map[string]grpc.CallOption{
 		"CallAuthority":               grpc.CallAuthority("elsewhere"),
 		"CallCustomCodec":             grpc.CustomCodecCallOption{},
 		"acceptCompressorsCallOption": experimental.AcceptCompressors("gzip"),
 	} {
-		_, err := tc.UnaryCall(within(t), simple(1), o)
+		_, err := tc.UnaryCall(testContext(t), newUnaryRequest(1), o)
 		require.Equal(t, codes.Unimplemented, status.Code(err))
 		require.Contains(t, err.Error(), name)
 		require.Equal(t, qs.NotRun, grpcqs.FateOf(err))
-		_, err = tc.FullDuplexCall(within(t), o)
+		_, err = tc.FullDuplexCall(testContext(t), o)
 		require.Contains(t, err.Error(), name)
 	}
-	_, err := c.NewStream(within(t), &grpc.StreamDesc{}, testgrpc.TestService_UnaryCall_FullMethodName)
+	_, err := c.NewStream(testContext(t), &grpc.StreamDesc{}, testgrpc.TestService_UnaryCall_FullMethodName)
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 	for name, o := range map[string]grpc.CallOption{
 		"a program's own": ownOption{note: "for an interceptor"}, "a pointer to one": &ownOption{},
@@ -498,7 +498,7 @@ func TestOptionsRefused(t *testing.T) {
 		"MaxRetryRPCBufferSize": grpc.MaxRetryRPCBufferSize(1),
 		"ForceCodecV2":          grpc.CallContentSubtype("proto"), "FailFast": grpc.FailFast(true),
 	} {
-		_, err := tc.UnaryCall(within(t), simple(1), o)
+		_, err := tc.UnaryCall(testContext(t), newUnaryRequest(1), o)
 		require.NoError(t, err, name)
 	}
 }
@@ -515,28 +515,28 @@ type (
 // TestWaitForReady: with it a call of each kind waits until there is a server, which comes later;
 // without it is Unavailable and has not run.
 func TestWaitForReady(t *testing.T) {
-	n := overTCP(t)
+	n := tcpNetwork(t)
 	first := n.serve(t, nil, func(*qs.Node) {})
 	addr := first.Addr()
 	require.NoError(t, first.Close())
 	c := grpcqs.NewClient(n.dial(t, addr, nil))
-	for kind, call := range kinds(c) {
-		err := call(within(t))
+	for kind, call := range callKinds(c) {
+		err := call(testContext(t))
 		require.Equal(t, codes.Unavailable, status.Code(err), kind)
 		require.Equal(t, qs.NotRun, grpcqs.FateOf(err), kind)
 	}
 	waiting := grpcqs.NewClient(n.dial(t, addr, nil), grpcqs.DefaultCallOptions(grpc.WaitForReady(true)))
-	short, cancel := context.WithTimeout(within(t), 50*time.Millisecond)
-	require.Equal(t, codes.DeadlineExceeded, status.Code(kinds(waiting)["unary"](short)))
+	short, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+	require.Equal(t, codes.DeadlineExceeded, status.Code(callKinds(waiting)["unary"](short)))
 	cancel()
 	var wg sync.WaitGroup
 	errs := make(chan error, 4)
-	for _, call := range kinds(waiting) {
-		wg.Go(func() { errs <- call(within(t)) })
+	for _, call := range callKinds(waiting) {
+		wg.Go(func() { errs <- call(testContext(t)) })
 	}
 	n.server = addr.String()
 	n.serve(t, nil, func(node *qs.Node) {
-		fails(nil, status.Error(codes.DataLoss, "it has run")).register(grpcqs.NewServer(node))
+		failingDouble(nil, status.Error(codes.DataLoss, "it has run")).register(grpcqs.NewServer(node))
 	})
 	wg.Wait()
 	for range 4 {
@@ -544,24 +544,24 @@ func TestWaitForReady(t *testing.T) {
 	}
 }
 
-// perCall are credentials.
-type perCall struct{ secure bool }
+// perCallCredentials are credentials.
+type perCallCredentials struct{ secure bool }
 
-func (perCall) GetRequestMetadata(_ context.Context, uri ...string) (map[string]string, error) {
+func (perCallCredentials) GetRequestMetadata(_ context.Context, uri ...string) (map[string]string, error) {
 	return map[string]string{"authorization": "Bearer x", "uri": uri[0]}, nil
 }
-func (c perCall) RequireTransportSecurity() bool { return c.secure }
+func (c perCallCredentials) RequireTransportSecurity() bool { return c.secure }
 
 // TestCredentials: those that require a private transport go with a call over TLS and shared memory
 // only, and are else Unauthenticated, before anything is sent; others go always.
 func TestCredentials(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
-		tc := testgrpc.NewTestServiceClient(n.pair(t, echo().register))
+	eachNetwork(t, func(t *testing.T, n network) {
+		tc := testgrpc.NewTestServiceClient(n.pair(t, echoDouble().register))
 		for _, secure := range []bool{false, true} {
 			var header metadata.MD
-			_, err := tc.UnaryCall(within(t), simple(1), grpc.PerRPCCredentials(perCall{secure}),
+			_, err := tc.UnaryCall(testContext(t), newUnaryRequest(1), grpc.PerRPCCredentials(perCallCredentials{secure}),
 				grpc.UseCompressor("gzip"), grpc.Header(&header))
-			s, serr := tc.FullDuplexCall(within(t), grpc.PerRPCCredentials(perCall{secure}))
+			s, serr := tc.FullDuplexCall(testContext(t), grpc.PerRPCCredentials(perCallCredentials{secure}))
 			if secure && !n.secure && !n.shared {
 				require.Equal(t, codes.Unauthenticated, status.Code(err))
 				require.Equal(t, qs.NotRun, grpcqs.FateOf(err))
@@ -583,7 +583,7 @@ func TestCredentials(t *testing.T) {
 // TestPeer: both sides know the other one: its address, over TLS its verified certificate, over
 // shared memory that it is private.
 func TestPeer(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		var at atomic.Pointer[peer.Peer]
 		d := &double{unary: func(ctx context.Context,
 			_ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
@@ -593,10 +593,10 @@ func TestPeer(t *testing.T) {
 				method != testgrpc.TestService_UnaryCall_FullMethodName {
 				return nil, errors.New("grpc.Method is " + method)
 			}
-			return answer(1), nil
+			return newUnaryResponse(1), nil
 		}}
 		var target peer.Peer
-		_, err := testgrpc.NewTestServiceClient(n.pair(t, d.register)).UnaryCall(within(t), simple(1),
+		_, err := testgrpc.NewTestServiceClient(n.pair(t, d.register)).UnaryCall(testContext(t), newUnaryRequest(1),
 			grpc.Peer(&target))
 		require.NoError(t, err)
 		for _, p := range []*peer.Peer{at.Load(), &target} {
@@ -681,7 +681,7 @@ func (r *recorder) names() (all []string) {
 func TestStats(t *testing.T) {
 	client, server := &recorder{}, &recorder{}
 	tagged := make(chan any, 1)
-	d := echo()
+	d := echoDouble()
 	unary := d.unary
 	d.unary = func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 		tagged <- ctx.Value(server)
@@ -690,9 +690,9 @@ func TestStats(t *testing.T) {
 		}
 		return unary(ctx, in)
 	}
-	c := overTCP(t).pair(t, d.register, atClient{grpcqs.Stats(client)}, atServer{grpcqs.Stats(server)})
+	c := tcpNetwork(t).pair(t, d.register, clientOption{grpcqs.Stats(client)}, serverOption{grpcqs.Stats(server)})
 	tc := testgrpc.NewTestServiceClient(c)
-	_, err := tc.UnaryCall(within(t), simple(5))
+	_, err := tc.UnaryCall(testContext(t), newUnaryRequest(5))
 	require.NoError(t, err)
 	require.Equal(t, testgrpc.TestService_UnaryCall_FullMethodName, <-tagged)
 	require.Equal(t, []string{"client Begin", "client OutHeader", "client OutPayload", "client InHeader",
@@ -701,9 +701,9 @@ func TestStats(t *testing.T) {
 		"End"}, server.names())
 
 	client.got = nil
-	s, err := tc.FullDuplexCall(within(t))
+	s, err := tc.FullDuplexCall(testContext(t))
 	require.NoError(t, err)
-	require.NoError(t, s.Send(item(5)))
+	require.NoError(t, s.Send(newRequest(5)))
 	_, err = s.Recv()
 	require.NoError(t, err)
 	require.NoError(t, s.CloseSend())
@@ -724,10 +724,10 @@ func TestStatsOfPanic(t *testing.T) {
 		}),
 	} {
 		server := &recorder{}
-		c := overTCP(t).pair(t, fails(func(context.Context) { panic("on purpose") }, nil).register,
-			atServer{grpcqs.Stats(server)}, opt)
-		for kind, call := range kinds(c) {
-			require.Equal(t, codes.Internal, status.Code(call(within(t))), "%s, %s", name, kind)
+		c := tcpNetwork(t).pair(t, failingDouble(func(context.Context) { panic("on purpose") }, nil).register,
+			serverOption{grpcqs.Stats(server)}, opt)
+		for kind, call := range callKinds(c) {
+			require.Equal(t, codes.Internal, status.Code(call(testContext(t))), "%s, %s", name, kind)
 			all := server.all()
 			end, ok := all[len(all)-1].(*stats.End)
 			require.True(t, ok, "%s, %s: %v", name, kind, server.names())
@@ -778,17 +778,17 @@ func TestInterceptors(t *testing.T) {
 			return streamer(ctx, desc, cc, method, opts...)
 		}
 	}
-	c := overTCP(t).pair(t, fails(nil, errors.New("no")).register,
+	c := tcpNetwork(t).pair(t, failingDouble(nil, errors.New("no")).register,
 		grpcqs.UnaryInterceptor(serverUnary("s1"), serverUnary("s2")),
 		grpcqs.StreamInterceptor(serverStream("s1"), serverStream("s2")),
 		grpcqs.UnaryClientInterceptor(clientUnary("c1"), clientUnary("c2")),
 		grpcqs.StreamClientInterceptor(clientStream("c1")),
 		grpcqs.StreamClientInterceptor(clientStream("c2")))
-	err := kinds(c)["unary"](within(t))
+	err := callKinds(c)["unary"](testContext(t))
 	require.Equal(t, "s1", status.Convert(err).Message())
 	require.Equal(t, []string{"c1", "c2", "s1", "s2"}, order)
 	order = nil
-	require.Equal(t, codes.Unknown, status.Code(kinds(c)["both"](within(t))))
+	require.Equal(t, codes.Unknown, status.Code(callKinds(c)["both"](testContext(t))))
 	require.Equal(t, []string{"c1", "c2", "s1", "s2"}, order)
 }
 
@@ -805,17 +805,17 @@ func TestRetried(t *testing.T) {
 			}
 			return &testgrpc.SimpleResponse{Payload: in.Payload}, nil
 		}}
-		net := overTCP(t)
+		net := tcpNetwork(t)
 		server := net.serve(t, nil, func(node *qs.Node) { d.register(grpcqs.NewServer(node)) })
 		to := net.dial(t, server.Addr(),
 			func(c *qs.Config) { c.ClientInterceptors = []qs.Interceptor{i} })
-		_, err := testgrpc.NewTestServiceClient(grpcqs.NewClient(to)).UnaryCall(within(t), simple(7))
+		_, err := testgrpc.NewTestServiceClient(grpcqs.NewClient(to)).UnaryCall(testContext(t), newUnaryRequest(7))
 		if name == "retry" {
 			require.Equal(t, codes.Unavailable, status.Code(err))
 			n.Store(0)
 		}
 		c := grpcqs.NewClient(to, grpcqs.Idempotent(func(string) bool { return true }))
-		out, err := testgrpc.NewTestServiceClient(c).UnaryCall(within(t), simple(7))
+		out, err := testgrpc.NewTestServiceClient(c).UnaryCall(testContext(t), newUnaryRequest(7))
 		require.NoError(t, err, name)
 		require.Len(t, out.Payload.Body, 7)
 	}
@@ -824,14 +824,14 @@ func TestRetried(t *testing.T) {
 // TestSlowReader: a client that does not read stops its server, after about 0.5 MB; other calls go
 // on; then it gets all, in order.
 func TestSlowReader(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		const all = 2000
 		var sent atomic.Int64
-		d := echo()
+		d := echoDouble()
 		d.down = func(_ *testgrpc.StreamingOutputCallRequest,
 			s testgrpc.TestService_StreamingOutputCallServer) error {
 			for i := range all {
-				m := message(1000)
+				m := newResponse(1000)
 				m.Payload.Body[0], m.Payload.Body[1] = byte(i), byte(i>>8)
 				if err := s.Send(m); err != nil {
 					return err
@@ -841,13 +841,13 @@ func TestSlowReader(t *testing.T) {
 			return nil
 		}
 		tc := testgrpc.NewTestServiceClient(n.pair(t, d.register))
-		s, err := tc.StreamingOutputCall(within(t), item(1))
+		s, err := tc.StreamingOutputCall(testContext(t), newRequest(1))
 		require.NoError(t, err)
 		last := int64(-1)
 		for last != sent.Load() { // it has stopped
 			last = sent.Load()
 			for range 50 {
-				_, err := tc.UnaryCall(within(t), simple(100))
+				_, err := tc.UnaryCall(testContext(t), newUnaryRequest(100))
 				require.NoError(t, err)
 			}
 		}
@@ -866,9 +866,9 @@ func TestSlowReader(t *testing.T) {
 // twice, is Internal.
 func TestCardinality(t *testing.T) {
 	d := &double{up: func(testgrpc.TestService_StreamingInputCallServer) error { return nil }}
-	tc := testgrpc.NewTestServiceClient(overTCP(t).pair(t, d.register))
+	tc := testgrpc.NewTestServiceClient(tcpNetwork(t).pair(t, d.register))
 	call := func() error {
-		s, err := tc.StreamingInputCall(within(t))
+		s, err := tc.StreamingInputCall(testContext(t))
 		require.NoError(t, err)
 		_, err = s.CloseAndRecv()
 		return err
@@ -886,15 +886,15 @@ func TestCardinality(t *testing.T) {
 func TestStreamsBeside(t *testing.T) {
 	const streams, messages = 100, 100
 	for range 3 {
-		tc := testgrpc.NewTestServiceClient(overTCP(t).pair(t, echo().register))
+		tc := testgrpc.NewTestServiceClient(tcpNetwork(t).pair(t, echoDouble().register))
 		var wg sync.WaitGroup
 		for k := range byte(streams) {
-			ctx, cancel := context.WithCancel(within(t))
+			ctx, cancel := context.WithCancel(testContext(t))
 			s, err := tc.FullDuplexCall(ctx)
 			require.NoError(t, err)
 			wg.Go(func() {
 				for i := range byte(messages) {
-					m := item(1000)
+					m := newRequest(1000)
 					m.Payload.Body[0], m.Payload.Body[999] = k, i
 					if err := s.Send(m); err != nil {
 						return
@@ -926,10 +926,10 @@ func TestStreamsBeside(t *testing.T) {
 // TestOneMessage: a call without client streaming sends one message, also when RecvMsg has begun
 // before SendMsg; a second one is refused.
 func TestOneMessage(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
-		c := n.pair(t, echo().register)
+	eachNetwork(t, func(t *testing.T, n network) {
+		c := n.pair(t, echoDouble().register)
 		for _, early := range []bool{false, true} {
-			s, err := c.NewStream(within(t), &grpc.StreamDesc{ServerStreams: true},
+			s, err := c.NewStream(testContext(t), &grpc.StreamDesc{ServerStreams: true},
 				testgrpc.TestService_StreamingOutputCall_FullMethodName, grpc.UseCompressor("gzip"))
 			require.NoError(t, err)
 			header, begun := make(chan error, 1), make(chan struct{})
@@ -941,8 +941,8 @@ func TestOneMessage(t *testing.T) {
 				}
 			}()
 			<-begun
-			require.NoError(t, s.SendMsg(item(100)))
-			require.Equal(t, codes.Internal, status.Code(s.SendMsg(item(100))))
+			require.NoError(t, s.SendMsg(newRequest(100)))
+			require.Equal(t, codes.Internal, status.Code(s.SendMsg(newRequest(100))))
 			require.NoError(t, s.CloseSend())
 			if early {
 				require.NoError(t, <-header)

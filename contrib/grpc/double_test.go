@@ -38,8 +38,8 @@ func (d *double) StreamingInputCall(s testgrpc.TestService_StreamingInputCallSer
 
 func (d *double) FullDuplexCall(s testgrpc.TestService_FullDuplexCallServer) error { return d.both(s) }
 
-// fails is a double whose methods all end with err, after what before does.
-func fails(before func(ctx context.Context), err error) *double {
+// failingDouble is a double whose methods all end with err, after what before does.
+func failingDouble(before func(ctx context.Context), err error) *double {
 	if before == nil {
 		before = func(context.Context) {}
 	}
@@ -64,36 +64,36 @@ func fails(before func(ctx context.Context), err error) *double {
 	}
 }
 
-// message returns one of a stream with a body of n bytes.
-func message(n int) *testgrpc.StreamingOutputCallResponse {
+// newResponse returns one of a stream with a body of n bytes.
+func newResponse(n int) *testgrpc.StreamingOutputCallResponse {
 	return &testgrpc.StreamingOutputCallResponse{Payload: &testgrpc.Payload{Body: make([]byte, n)}}
 }
 
-// item is message for the other direction.
-func item(n int) *testgrpc.StreamingOutputCallRequest {
+// newRequest is message for the other direction.
+func newRequest(n int) *testgrpc.StreamingOutputCallRequest {
 	return &testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: make([]byte, n)}}
 }
 
-// simple returns the input of a unary call with a body of n bytes.
-func simple(n int) *testgrpc.SimpleRequest {
+// newUnaryRequest returns the input of a unary call with a body of n bytes.
+func newUnaryRequest(n int) *testgrpc.SimpleRequest {
 	return &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: make([]byte, n)}}
 }
 
-// answer returns the output of one.
-func answer(n int) *testgrpc.SimpleResponse {
+// newUnaryResponse returns the output of one.
+func newUnaryResponse(n int) *testgrpc.SimpleResponse {
 	return &testgrpc.SimpleResponse{Payload: &testgrpc.Payload{Body: make([]byte, n)}}
 }
 
-// kinds calls f for each kind of call with what makes one and returns its error.
-func kinds(c *grpcqs.Client) map[string]func(ctx context.Context) error {
+// callKinds calls f for each kind of call with what makes one and returns its error.
+func callKinds(c *grpcqs.Client) map[string]func(ctx context.Context) error {
 	tc := testgrpc.NewTestServiceClient(c)
 	return map[string]func(ctx context.Context) error{
 		"unary": func(ctx context.Context) error {
-			_, err := tc.UnaryCall(ctx, simple(1))
+			_, err := tc.UnaryCall(ctx, newUnaryRequest(1))
 			return err
 		},
 		"down": func(ctx context.Context) error {
-			s, err := tc.StreamingOutputCall(ctx, item(1))
+			s, err := tc.StreamingOutputCall(ctx, newRequest(1))
 			for err == nil {
 				_, err = s.Recv()
 			}

@@ -27,8 +27,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// within bounds what a test waits for.
-func within(t testing.TB) context.Context {
+// testContext bounds what a test waits for.
+func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	t.Cleanup(cancel)
 	return ctx
@@ -90,8 +90,8 @@ func networks(t testing.TB) []network {
 	return all
 }
 
-// each runs f on every network, on all at once.
-func each(t *testing.T, f func(t *testing.T, n network)) {
+// eachNetwork runs f on every network, on all at once.
+func eachNetwork(t *testing.T, f func(t *testing.T, n network)) {
 	for _, n := range networks(t) {
 		t.Run(n.name, func(t *testing.T) {
 			t.Parallel()
@@ -100,8 +100,8 @@ func each(t *testing.T, f func(t *testing.T, n network)) {
 	}
 }
 
-// overTCP is the network of tests that need one only.
-func overTCP(t testing.TB) network { return networks(t)[0] }
+// tcpNetwork is the network of tests that need one only.
+func tcpNetwork(t testing.TB) network { return networks(t)[0] }
 
 // serve opens a node that serves what register registers until the test ends.
 func (n network) serve(t testing.TB, change func(*qs.Config), register func(*qs.Node)) *qs.Node {
@@ -132,15 +132,15 @@ func (n network) dial(t testing.TB, server hg.Addr, change func(*qs.Config)) qs.
 	node, err := qs.Open(n.client, cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, node.Close()) })
-	to, err := node.Peer(within(t), server.String())
+	to, err := node.Peer(testContext(t), server.String())
 	require.NoError(t, err)
 	return to
 }
 
-// atServer makes an option one of the server only, and atClient of the client.
+// serverOption makes an option one of the server only, and atClient of the client.
 type (
-	atServer struct{ grpcqs.ServerOption }
-	atClient struct{ grpcqs.ClientOption }
+	serverOption struct{ grpcqs.ServerOption }
+	clientOption struct{ grpcqs.ClientOption }
 )
 
 // pair returns a client of a server that register registers.

@@ -24,22 +24,22 @@ import (
 // kind, both of one trace, the server's below the client's, with the method, and with an error
 // where the call has failed at the server.
 func TestOpenTelemetry(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		spans := tracetest.NewSpanRecorder()
 		provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 		opts := []otelgrpc.Option{otelgrpc.WithTracerProvider(provider),
 			otelgrpc.WithPropagators(propagation.TraceContext{})}
 		seen := make(chan trace.SpanContext, 1)
-		d := fails(func(ctx context.Context) { seen <- trace.SpanContextFromContext(ctx) },
+		d := failingDouble(func(ctx context.Context) { seen <- trace.SpanContextFromContext(ctx) },
 			status.Error(codes.Internal, "broken"))
 		server := n.serve(t, nil, func(node *qs.Node) {
 			d.register(grpcqs.NewServer(node, grpcqs.Stats(otelgrpc.NewServerHandler(opts...))))
 		})
 		client := grpcqs.NewClient(n.dial(t, server.Addr(), nil),
 			grpcqs.Stats(otelgrpc.NewClientHandler(opts...)))
-		for kind, call := range kinds(client) {
+		for kind, call := range callKinds(client) {
 			spans.Reset()
-			require.Equal(t, codes.Internal, status.Code(call(within(t))), kind)
+			require.Equal(t, codes.Internal, status.Code(call(testContext(t))), kind)
 			inHandler := <-seen
 			bySide := map[trace.SpanKind]sdktrace.ReadOnlySpan{}
 			require.Eventually(t, func() bool { // the server's may end after the client's

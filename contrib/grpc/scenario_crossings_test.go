@@ -45,9 +45,9 @@ const (
 	frozenFor = 3 * time.Second
 )
 
-// A crossing is one call of a kind in a world of its own, to which something happens after so many
+// A faultCase is one call of a kind in a world of its own, to which something happens after so many
 // events of the world.
-type crossing struct {
+type faultCase struct {
 	seed        uint64
 	kind, event string
 	after       int // events; 0: it does not happen
@@ -67,8 +67,8 @@ type crossing struct {
 	left           error  // what the client's Shutdown says
 }
 
-func newCrossing(seed uint64) *crossing {
-	x := &crossing{seed: seed, rng: rand.New(rand.NewPCG(seed, 55))}
+func newFaultCase(seed uint64) *faultCase {
+	x := &faultCase{seed: seed, rng: rand.New(rand.NewPCG(seed, 55))}
 	x.kind = crossKinds[x.rng.IntN(len(crossKinds))]
 	x.event = crossEvents[x.rng.IntN(len(crossEvents))]
 	x.items, x.size = 1+x.rng.IntN(20), 1<<x.rng.IntN(13)
@@ -85,12 +85,12 @@ func newCrossing(seed uint64) *crossing {
 	return x
 }
 
-func (x *crossing) String() string {
+func (x *faultCase) String() string {
 	return fmt.Sprintf("-grpcqs.seed=%d: %s call of %d messages of %d bytes, %s after %d events", x.seed,
 		x.kind, x.items, x.size, x.event, x.after)
 }
 
-func (x *crossing) open(addr string) *qs.Node {
+func (x *faultCase) open(addr string) *qs.Node {
 	cfg := qs.Config{Logger: slog.New(slog.DiscardHandler)}
 	if x.event == "stop" {
 		cfg.ShutdownTimeout = -1
@@ -104,34 +104,34 @@ func (x *crossing) open(addr string) *qs.Node {
 }
 
 // number and numbered are how a message says which it is.
-func (x *crossing) numbered(i int) *testgrpc.Payload {
+func (x *faultCase) numbered(i int) *testgrpc.Payload {
 	b := make([]byte, x.size+4)
 	copy(b, fmt.Sprintf("%04d", i))
 	return &testgrpc.Payload{Body: b}
 }
 
-func (x *crossing) check(i int, p *testgrpc.Payload) {
+func (x *faultCase) check(i int, p *testgrpc.Payload) {
 	if got := string(p.GetBody()[:4]); got != fmt.Sprintf("%04d", i) || len(p.GetBody()) != x.size+4 {
 		panic(fmt.Sprintf("message %s of %d bytes in place of message %d", got, len(p.GetBody()), i))
 	}
 }
 
-// begin begins a handler.
-func (x *crossing) begin(ctx context.Context) {
+// enterHandler begins a handler.
+func (x *faultCase) enterHandler(ctx context.Context) {
 	x.ran++
 	_ = grpc.SetHeader(ctx, metadata.Pairs("h", "1"))
 	_ = grpc.SetTrailer(ctx, metadata.Pairs("t", "1"))
 	x.pause(ctx)
 }
 
-func (x *crossing) pause(ctx context.Context) {
+func (x *faultCase) pause(ctx context.Context) {
 	if x.rng.IntN(3) == 0 {
 		_ = x.server.HG().Sleep(ctx, time.Duration(x.rng.IntN(200))*time.Microsecond)
 	}
 }
 
 // receive receives messages from receive, in their order, until the end.
-func (x *crossing) receive(ctx context.Context, receive func() (*testgrpc.Payload, error)) error {
+func (x *faultCase) receive(ctx context.Context, receive func() (*testgrpc.Payload, error)) error {
 	for i := 0; ; i++ {
 		p, err := receive()
 		if err != nil {
@@ -143,16 +143,16 @@ func (x *crossing) receive(ctx context.Context, receive func() (*testgrpc.Payloa
 }
 
 // double is the service.
-func (x *crossing) double() *double {
+func (x *faultCase) double() *double {
 	return &double{
 		unary: func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
-			x.begin(ctx)
+			x.enterHandler(ctx)
 			x.check(0, in.Payload)
 			return &testgrpc.SimpleResponse{Payload: x.numbered(0)}, x.st.Err()
 		},
 		down: func(in *testgrpc.StreamingOutputCallRequest,
 			s testgrpc.TestService_StreamingOutputCallServer) error {
-			x.begin(s.Context())
+			x.enterHandler(s.Context())
 			x.check(0, in.Payload)
 			for i := range x.items {
 				if err := s.Send(&testgrpc.StreamingOutputCallResponse{Payload: x.numbered(i)}); err != nil {
@@ -163,7 +163,7 @@ func (x *crossing) double() *double {
 			return x.st.Err()
 		},
 		up: func(s testgrpc.TestService_StreamingInputCallServer) error {
-			x.begin(s.Context())
+			x.enterHandler(s.Context())
 			n := int32(0)
 			err := x.receive(s.Context(), func() (*testgrpc.Payload, error) {
 				in, err := s.Recv()
@@ -179,7 +179,7 @@ func (x *crossing) double() *double {
 			return s.SendAndClose(&testgrpc.StreamingInputCallResponse{AggregatedPayloadSize: n - 1})
 		},
 		both: func(s testgrpc.TestService_FullDuplexCallServer) error {
-			x.begin(s.Context())
+			x.enterHandler(s.Context())
 			i := 0
 			err := x.receive(s.Context(), func() (*testgrpc.Payload, error) {
 				in, err := s.Recv()
@@ -198,7 +198,7 @@ func (x *crossing) double() *double {
 }
 
 // call makes the call, and returns its error: nil if all that is to come has come, in order.
-func (x *crossing) call(ctx context.Context, tc testgrpc.TestServiceClient) error {
+func (x *faultCase) call(ctx context.Context, tc testgrpc.TestServiceClient) error {
 	all := func(i int, err error) error {
 		if err == io.EOF && i != x.items {
 			panic(fmt.Sprintf("%d messages of %d, and the end", i, x.items))
@@ -263,7 +263,7 @@ func (x *crossing) call(ctx context.Context, tc testgrpc.TestServiceClient) erro
 }
 
 // run runs the world.
-func (x *crossing) run() error {
+func (x *faultCase) run() error {
 	serving, stop := context.WithCancel(context.Background())
 	defer stop()
 	listening := false
@@ -315,8 +315,8 @@ func (x *crossing) run() error {
 	return err
 }
 
-// audit says what is wrong with how the call has ended.
-func (x *crossing) audit() error {
+// checkEnd says what is wrong with how the call has ended.
+func (x *faultCase) checkEnd() error {
 	code, fate := status.Code(x.err), grpcqs.FateOf(x.err)
 	expected := proto.Equal(status.Convert(x.err).Proto(), x.st.Proto())
 	lost := code == codes.Unavailable
@@ -368,14 +368,14 @@ func TestCrossings(t *testing.T) {
 	}
 	begun := map[string]int{} // for each event, calls that it has met
 	for seed := from; seed <= to; seed++ {
-		dry := newCrossing(seed) // says how many steps there are
+		dry := newFaultCase(seed) // says how many steps there are
 		dry.event = "nothing"
 		require.NoError(t, dry.run(), dry)
-		require.NoError(t, dry.audit(), dry)
-		x := newCrossing(seed)
+		require.NoError(t, dry.checkEnd(), dry)
+		x := newFaultCase(seed)
 		x.after = 1 + x.rng.IntN(int(dry.events))
 		require.NoError(t, x.run(), x)
-		require.NoError(t, x.audit(), x)
+		require.NoError(t, x.checkEnd(), x)
 		if !proto.Equal(status.Convert(x.err).Proto(), x.st.Proto()) {
 			begun[x.kind+" "+x.event]++
 		}

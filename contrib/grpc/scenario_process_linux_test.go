@@ -31,7 +31,7 @@ func TestServerProcess(t *testing.T) {
 	}
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)
-	d := echo()
+	d := echoDouble()
 	d.unary = func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -46,8 +46,8 @@ func TestServerProcess(t *testing.T) {
 	require.NoError(t, n.Serve(ctx))
 }
 
-// process starts a server process, and returns its address.
-func process(t *testing.T) (*exec.Cmd, string) {
+// startServerProcess starts a server process, and returns its address.
+func startServerProcess(t *testing.T) (*exec.Cmd, string) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServerProcess$")
 	cmd.Env = append(os.Environ(), processVariable+"=1")
 	in, err := cmd.StdinPipe()
@@ -84,16 +84,16 @@ func TestProcesses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd, addr := process(t)
-			n := overTCP(t)
+			cmd, addr := startServerProcess(t)
+			n := tcpNetwork(t)
 			node, err := qs.Open(n.client, n.config())
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, node.Close()) })
-			to, err := node.Peer(within(t), addr)
+			to, err := node.Peer(testContext(t), addr)
 			require.NoError(t, err)
 			tc := testgrpc.NewTestServiceClient(grpcqs.NewClient(to))
 			begun, ended := make(chan bool, 3), make(chan error, 3)
-			ctx, cancel := context.WithCancel(within(t))
+			ctx, cancel := context.WithCancel(testContext(t))
 			defer cancel()
 			limited := func() context.Context {
 				ctx, cancel := context.WithTimeout(ctx, c.within)
@@ -105,13 +105,13 @@ func TestProcesses(t *testing.T) {
 			up, err := tc.StreamingInputCall(ctx)
 			require.NoError(t, err)
 			require.NoError(t, up.Send(&testgrpc.StreamingInputCallRequest{}))
-			require.NoError(t, both.Send(item(1)))
+			require.NoError(t, both.Send(newRequest(1)))
 			_, err = both.Recv()
 			require.NoError(t, err)
 			require.NoError(t, cmd.Process.Signal(c.signal))
 			go func() {
 				begun <- true
-				_, err := tc.UnaryCall(limited(), simple(1))
+				_, err := tc.UnaryCall(limited(), newUnaryRequest(1))
 				ended <- err
 			}()
 			go func() {

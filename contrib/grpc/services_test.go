@@ -20,10 +20,10 @@ import (
 // TestServices: grpc-go's own services, health, reflection and channelz, register on a Server, and
 // answer.
 func TestServices(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		h := health.NewServer()
 		c := n.pair(t, func(s *grpcqs.Server) {
-			echo().register(s)
+			echoDouble().register(s)
 			healthpb.RegisterHealthServer(s, h)
 			reflection.Register(s)
 			channelzservice.RegisterChannelzServiceToServer(s)
@@ -31,7 +31,7 @@ func TestServices(t *testing.T) {
 			require.Len(t, info, 5)
 			require.Len(t, info[testgrpc.TestService_ServiceDesc.ServiceName].Methods, 8)
 		})
-		ctx := within(t)
+		ctx := testContext(t)
 
 		hc := healthpb.NewHealthClient(c)
 		w, err := hc.Watch(ctx, &healthpb.HealthCheckRequest{})

@@ -36,12 +36,12 @@ func TestStatusArrives(t *testing.T) {
 		codes.Unauthenticated: 144, 4711: 130,
 	}
 	d := &double{}
-	c := overTCP(t).pair(t, d.register)
+	c := tcpNetwork(t).pair(t, d.register)
 	for code, native := range want {
 		st := status.New(code, "text of "+code.String())
-		*d = *fails(nil, st.Err())
-		for kind, call := range kinds(c) {
-			err := call(within(t))
+		*d = *failingDouble(nil, st.Err())
+		for kind, call := range callKinds(c) {
+			err := call(testContext(t))
 			require.Equal(t, code, status.Code(err), "%s: %v", kind, err)
 			require.Equal(t, st.Message(), status.Convert(err).Message(), kind)
 			require.Equal(t, native, qs.CodeOf(err), kind)
@@ -56,17 +56,17 @@ func TestStatusArrives(t *testing.T) {
 // mended.
 func TestStatusLimits(t *testing.T) {
 	d := &double{}
-	c := overTCP(t).pair(t, d.register)
+	c := tcpNetwork(t).pair(t, d.register)
 	for _, size := range []int{0, 1 << 10, 64 << 10} {
 		st, err := status.New(codes.Aborted,
 			"why").WithDetails(&errdetails.DebugInfo{Detail: strings.Repeat("x", size)})
 		require.NoError(t, err)
-		*d = *fails(func(ctx context.Context) {
+		*d = *failingDouble(func(ctx context.Context) {
 			require.NoError(t, grpc.SetTrailer(ctx,
 				metadata.Pairs("t", "1", "t", "2", "t-bin", "\x00\xff")))
 		}, st.Err())
-		for kind, call := range kinds(c) {
-			err := call(within(t))
+		for kind, call := range callKinds(c) {
+			err := call(testContext(t))
 			require.True(t, proto.Equal(st.Proto(), status.Convert(err).Proto()), "%s, %d: %v", kind,
 				size, err)
 			require.Equal(t, qs.ErrAborted, qs.CodeOf(err))
@@ -75,15 +75,15 @@ func TestStatusLimits(t *testing.T) {
 	st, err := status.New(codes.Aborted,
 		"why").WithDetails(&errdetails.DebugInfo{Detail: strings.Repeat("x", 70<<10)})
 	require.NoError(t, err)
-	*d = *fails(nil, st.Err())
-	for kind, call := range kinds(c) {
-		err := call(within(t))
+	*d = *failingDouble(nil, st.Err())
+	for kind, call := range callKinds(c) {
+		err := call(testContext(t))
 		require.Equal(t, codes.ResourceExhausted, status.Code(err), kind)
 		require.Contains(t, err.Error(), "Aborted")
 	}
-	*d = *fails(nil, status.Error(codes.NotFound, "a\xffb"))
-	for _, call := range kinds(c) {
-		require.Equal(t, "a\uFFFDb", status.Convert(call(within(t))).Message())
+	*d = *failingDouble(nil, status.Error(codes.NotFound, "a\xffb"))
+	for _, call := range callKinds(c) {
+		require.Equal(t, "a\uFFFDb", status.Convert(call(testContext(t))).Message())
 	}
 }
 
@@ -91,7 +91,7 @@ func TestStatusLimits(t *testing.T) {
 // panic is Internal, and a method that is not registered is Unimplemented and has not run.
 func TestStatusOfErrors(t *testing.T) {
 	d := &double{}
-	c := overTCP(t).pair(t, d.register)
+	c := tcpNetwork(t).pair(t, d.register)
 	for err, want := range map[error]codes.Code{
 		errors.New("plain"):      codes.Unknown,
 		io.EOF:                   codes.Unknown,
@@ -104,17 +104,17 @@ func TestStatusOfErrors(t *testing.T) {
 		if err == nil {
 			continue
 		}
-		*d = *fails(nil, err)
-		for kind, call := range kinds(c) {
-			require.Equal(t, want, status.Code(call(within(t))), "%s: %v", kind, err)
+		*d = *failingDouble(nil, err)
+		for kind, call := range callKinds(c) {
+			require.Equal(t, want, status.Code(call(testContext(t))), "%s: %v", kind, err)
 		}
 	}
-	*d = *fails(func(context.Context) { panic("a bug of the handler") }, nil)
-	for kind, call := range kinds(c) {
-		require.Equal(t, codes.Internal, status.Code(call(within(t))), kind)
+	*d = *failingDouble(func(context.Context) { panic("a bug of the handler") }, nil)
+	for kind, call := range callKinds(c) {
+		require.Equal(t, codes.Internal, status.Code(call(testContext(t))), kind)
 	}
 	other := testgrpc.NewUnimplementedServiceClient(c)
-	_, err := other.UnimplementedCall(within(t), &testgrpc.Empty{})
+	_, err := other.UnimplementedCall(testContext(t), &testgrpc.Empty{})
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 	require.ErrorIs(t, err, qs.ErrNoMethod)
 	require.Contains(t, status.Convert(err).Message(), "UnimplementedCall is not served by tcp://")
@@ -142,12 +142,12 @@ func TestForeignHandler(t *testing.T) {
 				return qs.Errorf(code, "in words")
 			}}
 		}
-		n := overTCP(t)
+		n := tcpNetwork(t)
 		server := n.serve(t, cfg, func(node *qs.Node) {
-			fails(nil,
+			failingDouble(nil,
 				nil).register(grpcqs.NewServer(node))
 		})
-		err := kinds(grpcqs.NewClient(n.dial(t, server.Addr(), nil)))["unary"](within(t))
+		err := callKinds(grpcqs.NewClient(n.dial(t, server.Addr(), nil)))["unary"](testContext(t))
 		require.Equal(t, want, status.Code(err), "%v: %v", code, err)
 		require.Equal(t, "in words", status.Convert(err).Message())
 		require.Equal(t, qs.NotRun, grpcqs.FateOf(err))

@@ -16,7 +16,7 @@ import (
 
 // TestChannel: the cases that grpchan has for channels pass.
 func TestChannel(t *testing.T) {
-	each(t, func(t *testing.T, n network) {
+	eachNetwork(t, func(t *testing.T, n network) {
 		c := n.pair(t, func(s *grpcqs.Server) {
 			grpchantesting.RegisterTestServiceServer(s,
 				&grpchantesting.TestServer{})
@@ -25,16 +25,16 @@ func TestChannel(t *testing.T) {
 	})
 }
 
-// A fatal is a logger for package interop, whose cases say with Fatalf what is wrong.
-type fatal struct {
+// A fatalLogger is a logger for package interop, whose cases say with Fatalf what is wrong.
+type fatalLogger struct {
 	grpclog.LoggerV2
 	t *testing.T
 }
 
-func (f *fatal) FatalDepth(_ int, args ...any)   { f.t.Fatal(args...) }
-func (f *fatal) ErrorDepth(_ int, args ...any)   { f.t.Log(args...) }
-func (f *fatal) WarningDepth(_ int, args ...any) {}
-func (f *fatal) InfoDepth(_ int, args ...any)    {}
+func (f *fatalLogger) FatalDepth(_ int, args ...any)   { f.t.Fatal(args...) }
+func (f *fatalLogger) ErrorDepth(_ int, args ...any)   { f.t.Log(args...) }
+func (f *fatalLogger) WarningDepth(_ int, args ...any) {}
+func (f *fatalLogger) InfoDepth(_ int, args ...any)    {}
 
 // TestInterop: the cases of grpc-go's own interoperability tests pass. Not among them are those
 // that need Google's services (DoComputeEngineCreds, DoServiceAccountCreds, DoJWTTokenCreds,
@@ -42,7 +42,7 @@ func (f *fatal) InfoDepth(_ int, args ...any)    {}
 // DoComputeEngineChannelCredentials), those of grpc-go's balancers (DoPickFirstUnary,
 // DoORCAPerRPCTest, DoORCAOOBTest), and DoSoakTest, which makes connections itself.
 func TestInterop(t *testing.T) {
-	log := &fatal{}
+	log := &fatalLogger{}
 	grpclog.SetLoggerV2(log)
 	t.Cleanup(func() {
 		grpclog.SetLoggerV2(grpclog.NewLoggerV2(testWriter{}, testWriter{},
@@ -92,7 +92,7 @@ func TestInterop(t *testing.T) {
 		} {
 			t.Run(n.name+"/"+name, func(t *testing.T) {
 				log.t = t
-				f(within(t))
+				f(testContext(t))
 			})
 		}
 	}

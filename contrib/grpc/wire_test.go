@@ -35,7 +35,7 @@ func TestItemAliasesNothing(t *testing.T) {
 	want := wrapperspb.Bytes([]byte{1, 2, 3})
 	encoded, err := proto.Marshal(want)
 	require.NoError(t, err)
-	for _, codec := range []encoding.CodecV2{nil, retaining{}} {
+	for _, codec := range []encoding.CodecV2{nil, retainingCodec{}} {
 		b := append([]byte{flagMessage}, encoded...)
 		var got wrapperspb.BytesValue
 		var kept []byte
@@ -72,12 +72,12 @@ func TestItemOfOtherKinds(t *testing.T) {
 	require.Error(t, wireCodec{}.Decode(nil, &i))
 }
 
-// retaining is a codec that retains what it decodes.
-type retaining struct{}
+// retainingCodec is a codec that retains what it decodes.
+type retainingCodec struct{}
 
-func (retaining) Name() string                         { return "retaining" }
-func (retaining) Marshal(any) (mem.BufferSlice, error) { return nil, nil }
-func (retaining) Unmarshal(b mem.BufferSlice, v any) error {
+func (retainingCodec) Name() string                         { return "retaining" }
+func (retainingCodec) Marshal(any) (mem.BufferSlice, error) { return nil, nil }
+func (retainingCodec) Unmarshal(b mem.BufferSlice, v any) error {
 	*v.(*[]byte) = b[0].ReadOnlyData()
 	return nil
 }

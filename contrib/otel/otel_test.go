@@ -20,8 +20,8 @@ import (
 
 var greet = qs.Define[string, string]("test/greet")
 
-// counts returns how many calls an instrument has seen, by error.type.
-func counts(t *testing.T, r *metric.ManualReader, name string) map[string]uint64 {
+// callCounts returns how many calls an instrument has seen, by error.type.
+func callCounts(t *testing.T, r *metric.ManualReader, name string) map[string]uint64 {
 	var all metricdata.ResourceMetrics
 	require.NoError(t, r.Collect(context.Background(), &all))
 	n := map[string]uint64{}
@@ -124,8 +124,8 @@ func TestInterceptors(t *testing.T) {
 	}
 
 	want := map[string]uint64{"": 2, "bad input": 1, qs.ErrUnavailable.Error(): 1}
-	require.Equal(t, want, counts(t, reader, "rpc.client.call.duration"))
-	require.Equal(t, want, counts(t, reader, "rpc.server.call.duration"))
+	require.Equal(t, want, callCounts(t, reader, "rpc.client.call.duration"))
+	require.Equal(t, want, callCounts(t, reader, "rpc.server.call.duration"))
 	require.NoError(t, caller.Close())
 	stop()
 	require.NoError(t, <-ended)

@@ -49,19 +49,19 @@ func main() {
 	_ = node.Close()
 }
 `), 0o600))
-	cache := goIn(t, repo, nil, "env", "GOMODCACHE")
+	cache := runGo(t, repo, nil, "env", "GOMODCACHE")
 	env := []string{
 		"GOWORK=off", "GOFLAGS=-modcacherw", "GOMODCACHE=" + t.TempDir(), "GOSUMDB=off",
 		"GOPROXY=file://" + filepath.ToSlash(proxy) + ",file://" + filepath.ToSlash(filepath.Join(cache, "cache", "download")) + ",https://proxy.golang.org",
 	}
-	goIn(t, dir, env, "mod", "init", "example.com/user")
-	goIn(t, dir, env, "get", root+"/contrib/otel@"+release, root+"/contrib/prometheus@"+release)
-	goIn(t, dir, env, "vet", ".")
-	require.Contains(t, goIn(t, dir, env, "list", "-m", "all"), root+" "+release)
+	runGo(t, dir, env, "mod", "init", "example.com/user")
+	runGo(t, dir, env, "get", root+"/contrib/otel@"+release, root+"/contrib/prometheus@"+release)
+	runGo(t, dir, env, "vet", ".")
+	require.Contains(t, runGo(t, dir, env, "list", "-m", "all"), root+" "+release)
 }
 
-// goIn runs the go command, and returns what it prints.
-func goIn(t *testing.T, dir string, env []string, args ...string) string {
+// runGo runs the go command, and returns what it prints.
+func runGo(t *testing.T, dir string, env []string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)

@@ -178,7 +178,7 @@ func (f fleet) stop() {
 // runServer is the main function of a server. It ends with its standard input.
 func runServer() {
 	p := &process{kind: os.Args[1], number: os.Args[2], dir: os.Args[3], out: json.NewEncoder(os.Stdout)}
-	p.trans = openBare(p.kind)
+	p.trans = openTransport(p.kind)
 	p.reply(reply{Addr: p.trans.LocalAddr()})
 	in := json.NewDecoder(os.Stdin)
 	for {
@@ -200,7 +200,7 @@ type process struct {
 	out               *json.Encoder
 	trans             raft.Transport
 	raft              *raft.Raft
-	growth            growth
+	growth            memoryGrowth
 }
 
 func (p *process) reply(r reply) {
@@ -269,7 +269,7 @@ func (p *process) start(addrs []raft.ServerAddress) (err error) {
 	if err = raft.BootstrapCluster(cfg, logs, stable, snaps, p.trans, all); err != nil {
 		return err
 	}
-	p.raft, err = raft.NewRaft(cfg, sinkhole{}, logs, stable, snaps, p.trans)
+	p.raft, err = raft.NewRaft(cfg, discardFSM{}, logs, stable, snaps, p.trans)
 	return err
 }
 
@@ -313,8 +313,8 @@ func (p *process) send(c command) (micros []int64, err error) {
 	done := make(chan error, 1)
 	go func() {
 		size := int64(c.Size)
-		done <- p.trans.InstallSnapshot("to", c.To, snapshotOf(size), &raft.InstallSnapshotResponse{},
-			&counter{left: size})
+		done <- p.trans.InstallSnapshot("to", c.To, newSnapshotRequest(size), &raft.InstallSnapshotResponse{},
+			&countingReader{left: size})
 	}()
 	for {
 		select {
@@ -332,22 +332,22 @@ func (p *process) send(c command) (micros []int64, err error) {
 	}
 }
 
-// A growth is by how much this process has grown.
-type growth struct {
+// A memoryGrowth is by how much this process has grown.
+type memoryGrowth struct {
 	before, most int64
 	stop         chan struct{}
 	stopped      sync.WaitGroup
 }
 
-func (g *growth) begin() {
+func (g *memoryGrowth) begin() {
 	if g.stop != nil {
 		g.end()
 	}
-	g.before, g.most, g.stop = resident(), 0, make(chan struct{})
+	g.before, g.most, g.stop = residentMemory(), 0, make(chan struct{})
 	stop := g.stop
 	g.stopped.Go(func() {
 		for every := time.NewTicker(5 * time.Millisecond); ; {
-			g.most = max(g.most, resident()-g.before)
+			g.most = max(g.most, residentMemory()-g.before)
 			select {
 			case <-every.C:
 			case <-stop:
@@ -358,15 +358,15 @@ func (g *growth) begin() {
 	})
 }
 
-func (g *growth) end() int64 {
+func (g *memoryGrowth) end() int64 {
 	close(g.stop)
 	g.stopped.Wait()
 	g.stop = nil
 	return g.most
 }
 
-// resident returns how much memory this process has resident, in bytes.
-func resident() int64 {
+// residentMemory returns how much memory this process has resident, in bytes.
+func residentMemory() int64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
 		panic(err)

@@ -19,8 +19,8 @@ import (
 // kinds are what is compared: raftqs, and raft's own transport over TCP.
 var kinds = []string{"qs-tcp", "qs-sm", "raft-tcp"}
 
-// openBare returns a transport of a kind that ends with the process.
-func openBare(kind string) raft.Transport {
+// openTransport returns a transport of a kind that ends with the process.
+func openTransport(kind string) raft.Transport {
 	if kind == "raft-tcp" {
 		tcp, err := raft.NewTCPTransport("127.0.0.1:0", nil, 3, 10*time.Second, io.Discard)
 		if err != nil {
@@ -28,7 +28,7 @@ func openBare(kind string) raft.Transport {
 		}
 		return tcp
 	}
-	node, err := qs.Open(address(strings.TrimPrefix(kind, "qs-")),
+	node, err := qs.Open(listenAddr(strings.TrimPrefix(kind, "qs-")),
 		qs.Config{PeerTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)
@@ -38,12 +38,12 @@ func openBare(kind string) raft.Transport {
 	return t
 }
 
-// A sinkhole is a state machine that keeps nothing.
-type sinkhole struct{}
+// A discardFSM is a state machine that keeps nothing.
+type discardFSM struct{}
 
-func (sinkhole) Apply(*raft.Log) any                 { return nil }
-func (sinkhole) Snapshot() (raft.FSMSnapshot, error) { return &frozen{}, nil }
-func (sinkhole) Restore(from io.ReadCloser) error {
+func (discardFSM) Apply(*raft.Log) any                 { return nil }
+func (discardFSM) Snapshot() (raft.FSMSnapshot, error) { return &fsmSnapshot{}, nil }
+func (discardFSM) Restore(from io.ReadCloser) error {
 	_, err := io.Copy(io.Discard, from)
 	return err
 }
@@ -196,13 +196,13 @@ func BenchmarkPipeline(b *testing.B) {
 		for _, window := range []int{2, 16} {
 			open := func(b *testing.B) (from, to *Transport) {
 				from, to = openPair(b, scheme, Options{MaxInFlight: window})
-				answer(b, to, func(raft.RPC) (any,
+				answerRequests(b, to, func(raft.RPC) (any,
 					error) {
 					return &raft.AppendEntriesResponse{Success: true}, nil
 				})
 				return from, to
 			}
-			request := entries(101, 8, 100)
+			request := newEntries(101, 8, 100)
 			b.Run(fmt.Sprintf("%s/%d/streams", scheme, window), func(b *testing.B) {
 				from, to := open(b)
 				p, err := from.AppendEntriesPipeline("to", to.LocalAddr())

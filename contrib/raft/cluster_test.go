@@ -19,15 +19,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A record is a state machine that keeps what was applied, in order. What begins with the same 8
+// A recordFSM is a state machine that keeps what was applied, in order. What begins with the same 8
 // bytes is the same, and kept once: a test applies it again when it does not know what has become
 // of it.
-type record struct {
+type recordFSM struct {
 	mu      sync.Mutex // guards the fields below
 	applied [][]byte
 }
 
-func (r *record) Apply(l *raft.Log) any {
+func (r *recordFSM) Apply(l *raft.Log) any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !slices.ContainsFunc(r.applied, func(a []byte) bool { return bytes.Equal(a[:8], l.Data[:8]) }) {
@@ -36,11 +36,11 @@ func (r *record) Apply(l *raft.Log) any {
 	return len(r.applied)
 }
 
-func (r *record) Snapshot() (raft.FSMSnapshot, error) {
-	return &frozen{r.all()}, nil
+func (r *recordFSM) Snapshot() (raft.FSMSnapshot, error) {
+	return &fsmSnapshot{r.all()}, nil
 }
 
-func (r *record) Restore(from io.ReadCloser) error {
+func (r *recordFSM) Restore(from io.ReadCloser) error {
 	b, err := io.ReadAll(from)
 	if err != nil {
 		return err
@@ -54,15 +54,15 @@ func (r *record) Restore(from io.ReadCloser) error {
 	return nil
 }
 
-func (r *record) all() [][]byte {
+func (r *recordFSM) all() [][]byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.applied)
 }
 
-type frozen struct{ applied [][]byte }
+type fsmSnapshot struct{ applied [][]byte }
 
-func (f *frozen) Persist(sink raft.SnapshotSink) error {
+func (f *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	var b []byte
 	for _, a := range f.applied {
 		b = append(binary.BigEndian.AppendUint32(b, uint32(len(a))), a...)
@@ -74,14 +74,14 @@ func (f *frozen) Persist(sink raft.SnapshotSink) error {
 	return sink.Close()
 }
 
-func (*frozen) Release() {}
+func (*fsmSnapshot) Release() {}
 
 // A member is one server of a cluster.
 type member struct {
 	id    raft.ServerID
 	t     *Transport
 	raft  *raft.Raft
-	fsm   *record
+	fsm   *recordFSM
 	logs  *raft.InmemStore
 	snaps raft.SnapshotStore
 }
@@ -122,14 +122,14 @@ func newCluster(t testing.TB, scheme string, n int, change func(*raft.Config)) *
 		servers = append(servers, raft.Server{ID: m.id, Address: m.t.LocalAddr()})
 	}
 	for _, m := range c.all {
-		require.NoError(t, raft.BootstrapCluster(cfgOf(cfg, m.id), m.logs, m.logs, m.snaps, m.t,
+		require.NoError(t, raft.BootstrapCluster(memberConfig(cfg, m.id), m.logs, m.logs, m.snaps, m.t,
 			raft.Configuration{Servers: servers}))
 		c.start(m)
 	}
 	return c
 }
 
-func cfgOf(cfg *raft.Config, id raft.ServerID) *raft.Config {
+func memberConfig(cfg *raft.Config, id raft.ServerID) *raft.Config {
 	own := *cfg
 	own.LocalID = id
 	return &own
@@ -137,16 +137,16 @@ func cfgOf(cfg *raft.Config, id raft.ServerID) *raft.Config {
 
 // add opens another server, which does not run yet.
 func (c *cluster) add() *member {
-	m := &member{id: raft.ServerID(fmt.Sprint("server", len(c.all))), fsm: &record{},
+	m := &member{id: raft.ServerID(fmt.Sprint("server", len(c.all))), fsm: &recordFSM{},
 		logs: raft.NewInmemStore(), snaps: raft.NewInmemSnapshotStore()}
-	openNode(c.t, address(c.scheme), qs.Config{},
+	openNode(c.t, listenAddr(c.scheme), qs.Config{},
 		func(n *qs.Node) { m.t = NewTransport(n, Options{Timeout: 2 * time.Second}) })
 	c.all = append(c.all, m)
 	return m
 }
 
 func (c *cluster) start(m *member) {
-	r, err := raft.NewRaft(cfgOf(c.cfg, m.id), m.fsm, m.logs, m.logs, m.snaps, m.t)
+	r, err := raft.NewRaft(memberConfig(c.cfg, m.id), m.fsm, m.logs, m.logs, m.snaps, m.t)
 	require.NoError(c.t, err)
 	m.raft = r
 }
@@ -184,8 +184,8 @@ func (c *cluster) leader() *member {
 	return leader
 }
 
-// isCandidate waits until m asks for votes.
-func isCandidate(t testing.TB, m *member) {
+// waitForCandidate waits until m asks for votes.
+func waitForCandidate(t testing.TB, m *member) {
 	t.Helper()
 	eventually(t, func() error {
 		if state := m.raft.State(); state != raft.Candidate {
@@ -226,9 +226,9 @@ func (c *cluster) followers() (all []*member) {
 	return slices.DeleteFunc(c.running(), func(m *member) bool { return m == leader })
 }
 
-// soon repeats what may fail because another server has come to lead: on a loaded machine that
+// retryUntilLed repeats what may fail because another server has come to lead: on a loaded machine that
 // happens at any time.
-func (c *cluster) soon(f func(leader *member) error) {
+func (c *cluster) retryUntilLed(f func(leader *member) error) {
 	c.t.Helper()
 	eventually(c.t, func() error { return f(c.leader()) })
 }
@@ -238,7 +238,7 @@ func (c *cluster) apply(n, size int) {
 	c.t.Helper()
 	first := c.next
 	c.next += uint64(n)
-	c.soon(func(leader *member) error {
+	c.retryUntilLed(func(leader *member) error {
 		var all []raft.ApplyFuture
 		for i := first; i < c.next; i++ {
 			data := make([]byte, max(size, 8))
@@ -254,8 +254,8 @@ func (c *cluster) apply(n, size int) {
 	})
 }
 
-// same waits until all that run have applied the same n entries.
-func (c *cluster) same(n int) {
+// waitForApplied waits until all that run have applied the same n entries.
+func (c *cluster) waitForApplied(n int) {
 	c.t.Helper()
 	for _, m := range c.running() {
 		eventually(c.t, func() error {
@@ -273,8 +273,8 @@ func (c *cluster) same(n int) {
 	}
 }
 
-// divide cuts the connections between two halves, in both directions; heal undoes it.
-func (c *cluster) divide(left []*member) {
+// partition cuts the connections between two halves, in both directions; heal undoes it.
+func (c *cluster) partition(left []*member) {
 	for _, a := range c.all {
 		for _, b := range c.all {
 			if slices.Contains(left, a) != slices.Contains(left, b) {
@@ -311,9 +311,9 @@ func TestReplicates(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(200, 100)
 		c.apply(6, 300<<10)
-		c.same(206)
-		c.soon(func(leader *member) error { return leader.raft.Barrier(patience).Error() })
-		c.soon(func(leader *member) error { return leader.raft.VerifyLeader().Error() })
+		c.waitForApplied(206)
+		c.retryUntilLed(func(leader *member) error { return leader.raft.Barrier(patience).Error() })
+		c.retryUntilLed(func(leader *member) error { return leader.raft.VerifyLeader().Error() })
 	})
 }
 
@@ -325,7 +325,7 @@ func TestLeaderEnds(t *testing.T) {
 		c.stop(was)
 		require.NotSame(c.t, was, c.leader())
 		c.apply(50, 100)
-		c.same(100)
+		c.waitForApplied(100)
 	})
 }
 
@@ -335,7 +335,7 @@ func TestPartitionedLeader(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)
 		was := c.leader()
-		c.divide([]*member{was})
+		c.partition([]*member{was})
 		lost := was.raft.Apply([]byte("never committed"), patience)
 		eventually(c.t, func() error {
 			if was.raft.State() == raft.Leader {
@@ -348,7 +348,7 @@ func TestPartitionedLeader(t *testing.T) {
 		require.NotSame(c.t, was, c.leader())
 		c.apply(20, 100)
 		c.heal()
-		c.same(40)
+		c.waitForApplied(40)
 	})
 }
 
@@ -358,14 +358,14 @@ func TestFollowerAway(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)
 		away := c.followers()[0]
-		c.divide([]*member{away})
-		isCandidate(c.t, away)
+		c.partition([]*member{away})
+		waitForCandidate(c.t, away)
 		term := away.raft.CurrentTerm()
 		c.apply(20, 100)
-		isCandidate(c.t, away)
+		waitForCandidate(c.t, away)
 		require.Equal(c.t, term, away.raft.CurrentTerm())
 		c.heal()
-		c.same(40)
+		c.waitForApplied(40)
 	})
 }
 
@@ -375,7 +375,7 @@ func TestInstallsSnapshot(t *testing.T) {
 	compact := func(cfg *raft.Config) { cfg.TrailingLogs = 1 }
 	eachCluster(t, compact, func(c *cluster) {
 		away := c.followers()[0]
-		c.divide([]*member{away})
+		c.partition([]*member{away})
 		c.apply(24, 256<<10)
 		for _, m := range c.all { // any of them may come to lead, and has the last entries only then
 			if m != away {
@@ -392,7 +392,7 @@ func TestInstallsSnapshot(t *testing.T) {
 		}
 		c.heal()
 		c.apply(5, 100)
-		c.same(29)
+		c.waitForApplied(29)
 		list, err := away.snaps.List()
 		require.NoError(c.t, err)
 		require.NotEmpty(c.t, list)
@@ -404,14 +404,14 @@ func TestTransfersLeadership(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)
 		next := c.followers()[1]
-		c.soon(func(leader *member) error {
+		c.retryUntilLed(func(leader *member) error {
 			if leader == next {
 				return nil
 			}
 			return leader.raft.LeadershipTransferToServer(next.id, next.t.LocalAddr()).Error()
 		})
 		c.apply(20, 100)
-		c.same(40)
+		c.waitForApplied(40)
 	})
 }
 
@@ -423,17 +423,17 @@ func TestReplacesMember(t *testing.T) {
 		old := c.followers()[0]
 		m := c.add()
 		c.start(m)
-		c.soon(func(leader *member) error {
+		c.retryUntilLed(func(leader *member) error {
 			return leader.raft.AddVoter(m.id, m.t.LocalAddr(), 0,
 				patience).Error()
 		})
-		c.soon(func(leader *member) error {
+		c.retryUntilLed(func(leader *member) error {
 			return leader.raft.RemoveServer(old.id, 0,
 				patience).Error()
 		})
 		c.stop(old)
 		c.apply(20, 100)
-		c.same(40)
+		c.waitForApplied(40)
 		require.Len(c.t, c.leader().raft.GetConfiguration().Configuration().Servers, len(c.all)-1)
 	})
 }

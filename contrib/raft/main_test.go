@@ -32,8 +32,8 @@ var schemes = []string{"tcp", "sm", "udp"}
 
 var names atomic.Int64
 
-// address returns one to listen at.
-func address(scheme string) string {
+// listenAddr returns one to listen at.
+func listenAddr(scheme string) string {
 	if scheme == "sm" {
 		return fmt.Sprintf("sm://raftqs-%d-%d", os.Getpid(), names.Add(1))
 	}
@@ -64,14 +64,14 @@ func openNode(t testing.TB, addr string, cfg qs.Config, register func(*qs.Node))
 // openPair returns the Transports of two nodes.
 func openPair(t testing.TB, scheme string, o Options) (from, to *Transport) {
 	for _, p := range []**Transport{&from, &to} {
-		openNode(t, address(scheme), qs.Config{}, func(n *qs.Node) { *p = NewTransport(n, o) })
+		openNode(t, listenAddr(scheme), qs.Config{}, func(n *qs.Node) { *p = NewTransport(n, o) })
 		t.Cleanup(func() { require.NoError(t, (*p).Close()) })
 	}
 	return from, to
 }
 
-// answer answers the requests that come to a Transport with f, until the test ends.
-func answer(t testing.TB, to *Transport, f func(raft.RPC) (any, error)) {
+// answerRequests answers the requests that come to a Transport with f, until the test ends.
+func answerRequests(t testing.TB, to *Transport, f func(raft.RPC) (any, error)) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

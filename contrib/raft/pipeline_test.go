@@ -14,9 +14,9 @@ import (
 // TestPipelineOrder: many requests arrive in order, and their futures come in order, with their own
 // responses.
 func TestPipelineOrder(t *testing.T) {
-	each(t, Options{MaxInFlight: 8}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{MaxInFlight: 8}, func(t *testing.T, from, to *Transport) {
 		next := uint64(1)
-		answer(t, to, func(rpc raft.RPC) (any, error) {
+		answerRequests(t, to, func(rpc raft.RPC) (any, error) {
 			r := rpc.Command.(*raft.AppendEntriesRequest)
 			ok := r.Entries[0].Index == next
 			next++
@@ -31,7 +31,7 @@ func TestPipelineOrder(t *testing.T) {
 		go func() {
 			defer close(failed)
 			for i := range uint64(n) {
-				f, err := p.AppendEntries(entries(i+1, 1, 100), &raft.AppendEntriesResponse{})
+				f, err := p.AppendEntries(newEntries(i+1, 1, 100), &raft.AppendEntriesResponse{})
 				if err != nil {
 					failed <- err
 					return
@@ -58,17 +58,17 @@ func TestPipelineWindow(t *testing.T) {
 	for _, window := range []int{2, 3, 10} {
 		o := Options{MaxInFlight: window}
 		t.Run("", func(t *testing.T) {
-			each(t, o, func(t *testing.T, from, to *Transport) {
+			eachTransport(t, o, func(t *testing.T, from, to *Transport) {
 				p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 				require.NoError(t, err)
 				defer p.Close()
 				for i := range window - 1 {
-					_, err := p.AppendEntries(entries(uint64(i+1), 1, 1), &raft.AppendEntriesResponse{})
+					_, err := p.AppendEntries(newEntries(uint64(i+1), 1, 1), &raft.AppendEntriesResponse{})
 					require.NoError(t, err)
 				}
 				sent := make(chan error, 1)
 				go func() {
-					_, err := p.AppendEntries(entries(uint64(window), 1, 1),
+					_, err := p.AppendEntries(newEntries(uint64(window), 1, 1),
 						&raft.AppendEntriesResponse{})
 					sent <- err
 				}()
@@ -103,33 +103,33 @@ func TestNoPipeline(t *testing.T) {
 
 // TestPipelineClose: Close fails what is in flight, and what is blocked; and it may come again.
 func TestPipelineClose(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 		require.NoError(t, err)
-		f, err := p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{})
+		f, err := p.AppendEntries(newEntries(1, 1, 1), &raft.AppendEntriesResponse{})
 		require.NoError(t, err)
 		blocked := make(chan error, 1)
 		go func() {
-			_, err := p.AppendEntries(entries(2, 1, 1), &raft.AppendEntriesResponse{})
+			_, err := p.AppendEntries(newEntries(2, 1, 1), &raft.AppendEntriesResponse{})
 			blocked <- err
 		}()
 		require.NoError(t, p.Close())
 		require.ErrorIs(t, receive(t, blocked), raft.ErrPipelineShutdown)
 		require.ErrorIs(t, f.Error(), raft.ErrPipelineShutdown)
 		require.NoError(t, p.Close())
-		_, err = p.AppendEntries(entries(3, 1, 1), &raft.AppendEntriesResponse{})
+		_, err = p.AppendEntries(newEntries(3, 1, 1), &raft.AppendEntriesResponse{})
 		require.ErrorIs(t, err, raft.ErrPipelineShutdown)
 	})
 }
 
-// A closer says where a server is, and closes a Transport with its n-th answer.
-type closer struct {
+// A closingProvider says where a server is, and closes a Transport with its n-th answer.
+type closingProvider struct {
 	to *Transport
 	n  int
 	t  *Transport
 }
 
-func (c *closer) ServerAddr(raft.ServerID) (raft.ServerAddress, error) {
+func (c *closingProvider) ServerAddr(raft.ServerID) (raft.ServerAddress, error) {
 	if c.n--; c.n == 0 {
 		_ = c.t.Close()
 	}
@@ -139,14 +139,14 @@ func (c *closer) ServerAddr(raft.ServerID) (raft.ServerAddress, error) {
 // TestPipelineTransportCloses: a Transport that closes while a pipeline begins ends it. With the
 // race detector: that is another goroutine.
 func TestPipelineTransportCloses(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		from.opts.Addresses = &closer{to, 2, from}
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
+		from.opts.Addresses = &closingProvider{to, 2, from}
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr()) // from now on the address is known, and nobody asks whether from is closed
 		require.NoError(t, err)
 		defer p.Close()
 		if p, err = from.AppendEntriesPipeline("to", to.LocalAddr()); err == nil {
 			var f raft.AppendFuture
-			if f, err = p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{}); err == nil {
+			if f, err = p.AppendEntries(newEntries(1, 1, 1), &raft.AppendEntriesResponse{}); err == nil {
 				err = f.Error()
 			}
 			require.NoError(t, p.Close())
@@ -159,11 +159,11 @@ func TestPipelineTransportCloses(t *testing.T) {
 // answered one when the pipeline ends, has not succeeded: raft looks at the response of a future
 // only, and would commit entries that the follower does not have.
 func TestPipelineEndsWithinRequest(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 		require.NoError(t, err)
 		defer p.Close()
-		f, err := p.AppendEntries(entries(1, 2, maxRequest), &raft.AppendEntriesResponse{})
+		f, err := p.AppendEntries(newEntries(1, 2, maxRequest), &raft.AppendEntriesResponse{})
 		require.NoError(t, err)
 		first := receive(t, to.Consumer())
 		require.Len(t, first.Command.(*raft.AppendEntriesRequest).Entries, 1)
@@ -185,29 +185,29 @@ func TestPipelineEndsWithinRequest(t *testing.T) {
 // TestPipelineOverdue: a request that gets no response in time ends its pipeline, with one that
 // follows.
 func TestPipelineOverdue(t *testing.T) {
-	each(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 		require.NoError(t, err)
 		defer p.Close()
-		if _, err = p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{}); err != nil { // until then it has blocked
+		if _, err = p.AppendEntries(newEntries(1, 1, 1), &raft.AppendEntriesResponse{}); err != nil { // until then it has blocked
 			require.ErrorIs(t, err, qs.ErrTimeout)
 		}
 		first := receive(t, p.Consumer())
 		require.ErrorIs(t, first.Error(), qs.ErrTimeout)
 		require.ErrorContains(t, first.Error(), "no response for 50ms")
-		_, err = p.AppendEntries(entries(2, 1, 1), &raft.AppendEntriesResponse{})
+		_, err = p.AppendEntries(newEntries(2, 1, 1), &raft.AppendEntriesResponse{})
 		require.ErrorIs(t, err, qs.ErrTimeout)
 	})
 }
 
 // TestPipelineErrorOfRaft: an error of raft ends the pipeline; the futures come with it.
 func TestPipelineErrorOfRaft(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(raft.RPC) (any, error) { return nil, raft.ErrRaftShutdown })
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
+		answerRequests(t, to, func(raft.RPC) (any, error) { return nil, raft.ErrRaftShutdown })
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 		require.NoError(t, err)
 		defer p.Close()
-		f, err := p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{})
+		f, err := p.AppendEntries(newEntries(1, 1, 1), &raft.AppendEntriesResponse{})
 		require.NoError(t, err)
 		require.Same(t, f, receive(t, p.Consumer()))
 		require.ErrorContains(t, f.Error(), raft.ErrRaftShutdown.Error())
@@ -217,8 +217,8 @@ func TestPipelineErrorOfRaft(t *testing.T) {
 // TestPipelineUnread: futures that nobody takes hold the pipeline up, and Close ends it all the
 // same.
 func TestPipelineUnread(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(raft.RPC) (any, error) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
+		answerRequests(t, to, func(raft.RPC) (any, error) {
 			return &raft.AppendEntriesResponse{Success: true},
 				nil
 		})
@@ -228,7 +228,7 @@ func TestPipelineUnread(t *testing.T) {
 		go func() {
 			n := 0
 			for ; ; n++ {
-				if _, err := p.AppendEntries(entries(uint64(n+1), 1, 1),
+				if _, err := p.AppendEntries(newEntries(uint64(n+1), 1, 1),
 					&raft.AppendEntriesResponse{}); err != nil {
 					break
 				}
@@ -247,8 +247,8 @@ func TestPipelineUnread(t *testing.T) {
 // TestPipelineSpills: futures that raft did not take in time come all the same, in order, when it
 // takes them, although nothing is sent then.
 func TestPipelineSpills(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(raft.RPC) (any, error) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
+		answerRequests(t, to, func(raft.RPC) (any, error) {
 			return &raft.AppendEntriesResponse{Success: true},
 				nil
 		})
@@ -256,7 +256,7 @@ func TestPipelineSpills(t *testing.T) {
 		require.NoError(t, err)
 		defer p.Close()
 		for i := range uint64(3) { // two for Consumer, and one that waits for that
-			f, err := p.AppendEntries(entries(i+1, 1, 1), &raft.AppendEntriesResponse{})
+			f, err := p.AppendEntries(newEntries(i+1, 1, 1), &raft.AppendEntriesResponse{})
 			require.NoError(t, err)
 			require.NoError(t, f.Error())
 		}
@@ -274,7 +274,7 @@ func TestPipelineBadFrames(t *testing.T) {
 		"request": {0, 0, 0, 3, 1, 2, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, Options{}, func(t *testing.T, from, to *Transport) {
+			eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 				h, err := from.node.HG().Create(to.node.Addr(), from.pipelineID)
 				require.NoError(t, err)
 				require.NoError(t, h.SetStreams(pipelineStreams...))
@@ -299,7 +299,7 @@ func TestPipelineBadStreams(t *testing.T) {
 		"both up": {{Up: true}, {Up: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, Options{}, func(t *testing.T, from, to *Transport) {
+			eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 				h, err := from.node.HG().Create(to.node.Addr(), from.pipelineID)
 				require.NoError(t, err)
 				require.NoError(t, h.SetStreams(streams...))
@@ -317,7 +317,7 @@ func TestPipelineBadStreams(t *testing.T) {
 // TestPipelineEnds: a leader that sends no more ends the call without an error; within a request
 // with one.
 func TestPipelineEnds(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		for _, sent := range [][]byte{nil, {0, 0, 0, 3, 1}} {
 			h, err := from.node.HG().Create(to.node.Addr(), from.pipelineID)
 			require.NoError(t, err)
@@ -348,15 +348,15 @@ func TestPipelineAuthorizePanics(t *testing.T) {
 		}
 		return nil
 	}}
-	each(t, o, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(raft.RPC) (any, error) {
+	eachTransport(t, o, func(t *testing.T, from, to *Transport) {
+		answerRequests(t, to, func(raft.RPC) (any, error) {
 			return &raft.AppendEntriesResponse{Success: true},
 				nil
 		})
 		for _, id := range []string{"strange", "from"} {
 			p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 			require.NoError(t, err)
-			request := entries(1, 1, 1)
+			request := newEntries(1, 1, 1)
 			request.ID = []byte(id)
 			f, err := p.AppendEntries(request, &raft.AppendEntriesResponse{})
 			require.NoError(t, err)

@@ -20,9 +20,9 @@ import (
 
 var simSeed = flag.Uint64("raftqs.seed", 0, "run this seed only in TestSimulated")
 
-// A scripted follower answers as raft does, on the coroutine of the handler. raft itself cannot run
+// A scriptedFollower follower answers as raft does, on the coroutine of the handler. raft itself cannot run
 // in the simulator: its goroutines wait in channels, and its clocks are real.
-type scripted struct {
+type scriptedFollower struct {
 	t        *testing.T
 	last     uint64 // index of its last entry
 	refused  int
@@ -30,7 +30,7 @@ type scripted struct {
 	broken   int    // pipelines, and calls for a snapshot, that have failed
 }
 
-func (s *scripted) deliver(
+func (s *scriptedFollower) deliver(
 	_ context.Context, rpc raft.RPC, _ bool, _ <-chan raft.RPCResponse,
 ) (raft.RPCResponse, error) {
 	switch r := rpc.Command.(type) {
@@ -92,7 +92,7 @@ func simulate(t *testing.T, seed uint64) (hash uint64, broken int) {
 		require.NoError(t, err)
 		return node
 	}
-	follower := &scripted{t: t}
+	follower := &scriptedFollower{t: t}
 	serving, stop := context.WithCancel(context.Background())
 	defer stop()
 	w.Go("follower", func() {
@@ -104,7 +104,7 @@ func simulate(t *testing.T, seed uint64) (hash uint64, broken int) {
 	})
 	const all = 60
 	var want bytes.Buffer
-	_, _ = io.Copy(&want, &counter{left: 300_000})
+	_, _ = io.Copy(&want, &countingReader{left: 300_000})
 	w.Go("leader", func() {
 		defer stop()
 		node := open("sim://leader")
@@ -112,14 +112,14 @@ func simulate(t *testing.T, seed uint64) (hash uint64, broken int) {
 		from := NewTransport(node, Options{Timeout: 5 * time.Second, MaxInFlight: 4})
 		defer from.Close()
 		for acked := uint64(0); acked < all; w.Sleep(100 * time.Millisecond) {
-			acked = pipe(t, w, node, from, follower, acked, all)
+			acked = sendPipeline(t, w, node, from, follower, acked, all)
 			if acked < all {
 				follower.broken++
 			}
 		}
 		for follower.snapshot == nil {
 			var resp raft.InstallSnapshotResponse
-			err := from.InstallSnapshot("follower", "sim://follower", snapshotOf(int64(want.Len())),
+			err := from.InstallSnapshot("follower", "sim://follower", newSnapshotRequest(int64(want.Len())),
 				&resp, bytes.NewReader(want.Bytes()))
 			if err == nil {
 				require.True(t, resp.Success)
@@ -137,10 +137,10 @@ func simulate(t *testing.T, seed uint64) (hash uint64, broken int) {
 	return w.Hash(), follower.broken
 }
 
-// pipe sends entries by one pipeline until that fails, or all are there, and returns the last that
+// sendPipeline sends entries by one pipeline until that fails, or all are there, and returns the last that
 // the follower has acknowledged.
-func pipe(
-	t *testing.T, w *sim.World, node *qs.Node, from *Transport, follower *scripted, acked, all uint64,
+func sendPipeline(
+	t *testing.T, w *sim.World, node *qs.Node, from *Transport, follower *scriptedFollower, acked, all uint64,
 ) uint64 {
 	p, err := from.AppendEntriesPipeline("follower", "sim://follower")
 	if err != nil {
@@ -150,7 +150,7 @@ func pipe(
 	for next := acked; next < all; {
 		sent := 0
 		for ; sent < 3 && next < all; sent++ {
-			if _, err := p.AppendEntries(entries(next+1, 1, 100),
+			if _, err := p.AppendEntries(newEntries(next+1, 1, 100),
 				&raft.AppendEntriesResponse{}); err != nil {
 				return acked
 			}

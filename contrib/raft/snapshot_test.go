@@ -15,13 +15,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A counter gives n bytes, and counts those that were read.
-type counter struct {
+// A countingReader gives n bytes, and counts those that were read.
+type countingReader struct {
 	left int64
 	read atomic.Int64
 }
 
-func (c *counter) Read(p []byte) (int, error) {
+func (c *countingReader) Read(p []byte) (int, error) {
 	n := min(int64(len(p)), c.left)
 	if n == 0 {
 		return 0, io.EOF
@@ -43,7 +43,7 @@ var pattern = func() []byte {
 	return b
 }()
 
-func snapshotOf(size int64) *raft.InstallSnapshotRequest {
+func newSnapshotRequest(size int64) *raft.InstallSnapshotRequest {
 	return &raft.InstallSnapshotRequest{RPCHeader: header, SnapshotVersion: 1, Term: 10,
 		LastLogIndex: 100, LastLogTerm: 9,
 		Configuration: []byte("c"), ConfigurationIndex: 5, Size: size}
@@ -52,15 +52,15 @@ func snapshotOf(size int64) *raft.InstallSnapshotRequest {
 // TestSnapshot: request and bytes arrive, no more than the request says, and the response comes
 // back.
 func TestSnapshot(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		for _, size := range []int64{0, 1, 2048, 100_000, 9 << 20} {
 			var got []byte
 			var args any
 			done := make(chan error, 1)
 			var resp raft.InstallSnapshotResponse
 			go func() {
-				done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(size), &resp,
-					&counter{left: size + 10})
+				done <- from.InstallSnapshot("to", to.LocalAddr(), newSnapshotRequest(size), &resp,
+					&countingReader{left: size + 10})
 			}()
 			rpc := receive(t, to.Consumer())
 			args = rpc.Command
@@ -68,9 +68,9 @@ func TestSnapshot(t *testing.T) {
 			rpc.Respond(&raft.InstallSnapshotResponse{Term: 11, Success: true}, err)
 			require.NoError(t, receive(t, done))
 			require.Equal(t, raft.InstallSnapshotResponse{Term: 11, Success: true}, resp)
-			require.Equal(t, snapshotOf(size), args)
+			require.Equal(t, newSnapshotRequest(size), args)
 			var want bytes.Buffer
-			_, _ = io.Copy(&want, &counter{left: size})
+			_, _ = io.Copy(&want, &countingReader{left: size})
 			require.Equal(t, size, int64(len(got)))
 			require.True(t, bytes.Equal(want.Bytes(), got))
 		}
@@ -79,12 +79,12 @@ func TestSnapshot(t *testing.T) {
 
 // TestSnapshotSlowFollower: a follower that does not read holds the leader up after a few MiB.
 func TestSnapshotSlowFollower(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		const size = 32 << 20
-		data := &counter{left: size}
+		data := &countingReader{left: size}
 		done := make(chan error, 1)
 		go func() {
-			done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(size),
+			done <- from.InstallSnapshot("to", to.LocalAddr(), newSnapshotRequest(size),
 				&raft.InstallSnapshotResponse{}, data)
 		}()
 		rpc := receive(t, to.Consumer())
@@ -102,12 +102,12 @@ func TestSnapshotSlowFollower(t *testing.T) {
 // TestSnapshotReaderFails: the follower gets an error, not a short snapshot that it takes for
 // whole; the leader gets the error of its reader.
 func TestSnapshotReaderFails(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		broken := errors.New("bad sector")
 		done := make(chan error, 1)
 		go func() {
-			data := io.MultiReader(&counter{left: 3 << 20}, errReader{broken})
-			done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(6<<20),
+			data := io.MultiReader(&countingReader{left: 3 << 20}, errReader{broken})
+			done <- from.InstallSnapshot("to", to.LocalAddr(), newSnapshotRequest(6<<20),
 				&raft.InstallSnapshotResponse{}, data)
 		}()
 		rpc := receive(t, to.Consumer())
@@ -136,16 +136,16 @@ func TestSnapshotPeerGone(t *testing.T) {
 				t.Parallel()
 				var from, to *Transport
 				o := Options{Timeout: time.Hour}
-				one := openNode(t, address(scheme), qs.Config{},
+				one := openNode(t, listenAddr(scheme), qs.Config{},
 					func(n *qs.Node) { from = NewTransport(n, o) })
 				defer from.Close()
-				two := openNode(t, address(scheme), qs.Config{},
+				two := openNode(t, listenAddr(scheme), qs.Config{},
 					func(n *qs.Node) { to = NewTransport(n, o) })
 				defer to.Close()
 				done := make(chan error, 1)
 				go func() {
-					done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(32<<20),
-						&raft.InstallSnapshotResponse{}, &counter{left: 32 << 20})
+					done <- from.InstallSnapshot("to", to.LocalAddr(), newSnapshotRequest(32<<20),
+						&raft.InstallSnapshotResponse{}, &countingReader{left: 32 << 20})
 				}()
 				rpc := receive(t, to.Consumer())
 				_, err := io.ReadFull(rpc.Reader, make([]byte, 1<<20))
@@ -170,7 +170,7 @@ func TestSnapshotPeerGone(t *testing.T) {
 // TestSnapshotBesideHeartbeats: heartbeats are answered while a snapshot moves, and while it stands
 // still.
 func TestSnapshotBesideHeartbeats(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		to.SetHeartbeatHandler(func(rpc raft.RPC) {
 			rpc.Respond(&raft.AppendEntriesResponse{Success: true},
 				nil)
@@ -178,8 +178,8 @@ func TestSnapshotBesideHeartbeats(t *testing.T) {
 		const size = 32 << 20
 		done := make(chan error, 1)
 		go func() {
-			done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(size),
-				&raft.InstallSnapshotResponse{}, &counter{left: size})
+			done <- from.InstallSnapshot("to", to.LocalAddr(), newSnapshotRequest(size),
+				&raft.InstallSnapshotResponse{}, &countingReader{left: size})
 		}()
 		rpc := receive(t, to.Consumer())
 		for range 8 {

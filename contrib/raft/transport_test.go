@@ -20,8 +20,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// each runs a test over each transport.
-func each(t *testing.T, o Options, f func(t *testing.T, from, to *Transport)) {
+// eachTransport runs a test over each transport.
+func eachTransport(t *testing.T, o Options, f func(t *testing.T, from, to *Transport)) {
 	t.Parallel()
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
@@ -34,8 +34,8 @@ func each(t *testing.T, o Options, f func(t *testing.T, from, to *Transport)) {
 
 var header = raft.RPCHeader{ProtocolVersion: 3, ID: []byte("from"), Addr: []byte("tcp://127.0.0.1:1")}
 
-// entries returns a request with n entries, of which the first is that of an index.
-func entries(index uint64, n, size int) *raft.AppendEntriesRequest {
+// newEntries returns a request with n entries, of which the first is that of an index.
+func newEntries(index uint64, n, size int) *raft.AppendEntriesRequest {
 	r := &raft.AppendEntriesRequest{RPCHeader: header, Term: 4, Leader: []byte("l"),
 		PrevLogEntry: index - 1, PrevLogTerm: 4, LeaderCommitIndex: 90}
 	for i := range n {
@@ -49,10 +49,10 @@ var heartbeatRequest = &raft.AppendEntriesRequest{RPCHeader: header, Term: 4, Le
 
 // TestCalls: each request arrives as it was sent, and its response comes back.
 func TestCalls(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		var got any
 		var answers any
-		answer(t, to, func(rpc raft.RPC) (any, error) {
+		answerRequests(t, to, func(rpc raft.RPC) (any, error) {
 			got = rpc.Command
 			return answers, nil
 		})
@@ -61,7 +61,7 @@ func TestCalls(t *testing.T) {
 		appended := &raft.AppendEntriesResponse{RPCHeader: h, Term: 5, LastLog: 6, Success: true}
 		answers = appended
 		var a raft.AppendEntriesResponse
-		request := entries(101, 3, 200)
+		request := newEntries(101, 3, 200)
 		require.NoError(t, from.AppendEntries("to", to.LocalAddr(), request, &a))
 		require.Equal(t, appended, &a)
 		require.Equal(t, request, got)
@@ -96,8 +96,8 @@ func TestCalls(t *testing.T) {
 
 // TestErrorOfRaft: the text of an error arrives: raft looks for "unexpected command" in it.
 func TestErrorOfRaft(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(raft.RPC) (any, error) { return nil, errors.New("unexpected command") })
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
+		answerRequests(t, to, func(raft.RPC) (any, error) { return nil, errors.New("unexpected command") })
 		err := from.RequestPreVote("to", to.LocalAddr(), &raft.RequestPreVoteRequest{RPCHeader: header},
 			&raft.RequestPreVoteResponse{})
 		require.ErrorContains(t, err, "unexpected command")
@@ -106,8 +106,8 @@ func TestErrorOfRaft(t *testing.T) {
 
 // TestWrongResponse: a response of another type is an error, and no panic.
 func TestWrongResponse(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(raft.RPC) (any, error) { return &raft.TimeoutNowResponse{}, nil })
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
+		answerRequests(t, to, func(raft.RPC) (any, error) { return &raft.TimeoutNowResponse{}, nil })
 		err := from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header},
 			&raft.RequestVoteResponse{})
 		require.ErrorContains(t, err, "raft answered with *raft.TimeoutNowResponse")
@@ -117,10 +117,10 @@ func TestWrongResponse(t *testing.T) {
 // TestHeartbeatPasses: a heartbeat goes to its handler while the main loop takes nothing, a request
 // with entries waits. Without a handler the main loop gets it.
 func TestHeartbeatPasses(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		waits := make(chan error, 1)
 		go func() {
-			waits <- from.AppendEntries("to", to.LocalAddr(), entries(101, 1, 10),
+			waits <- from.AppendEntries("to", to.LocalAddr(), newEntries(101, 1, 10),
 				&raft.AppendEntriesResponse{})
 		}()
 		to.SetHeartbeatHandler(func(rpc raft.RPC) {
@@ -134,7 +134,7 @@ func TestHeartbeatPasses(t *testing.T) {
 		}
 		require.Empty(t, waits)
 		to.SetHeartbeatHandler(nil)
-		answer(t, to, func(raft.RPC) (any,
+		answerRequests(t, to, func(raft.RPC) (any,
 			error) {
 			return &raft.AppendEntriesResponse{Term: 7, Success: true}, nil
 		})
@@ -147,8 +147,8 @@ func TestHeartbeatPasses(t *testing.T) {
 
 // TestManyCallers: calls of many goroutines at once do not disturb each other.
 func TestManyCallers(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(rpc raft.RPC) (any, error) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
+		answerRequests(t, to, func(rpc raft.RPC) (any, error) {
 			r := rpc.Command.(*raft.AppendEntriesRequest)
 			return &raft.AppendEntriesResponse{Term: r.Term, LastLog: r.PrevLogEntry, Success: true}, nil
 		})
@@ -157,7 +157,7 @@ func TestManyCallers(t *testing.T) {
 			callers.Go(func() {
 				for k := range uint64(10) {
 					var resp raft.AppendEntriesResponse
-					err := from.AppendEntries("to", to.LocalAddr(), entries(100*i+k+1, 3, 100), &resp)
+					err := from.AppendEntries("to", to.LocalAddr(), newEntries(100*i+k+1, 3, 100), &resp)
 					if err != nil || resp.LastLog != 100*i+k {
 						t.Errorf("caller %d: got %d, %v; want %d", i, resp.LastLog, err, 100*i+k)
 					}
@@ -170,10 +170,10 @@ func TestManyCallers(t *testing.T) {
 
 // TestLargeRequest: more than fits one request arrives in parts; a part that is refused ends it.
 func TestLargeRequest(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		var last, parts atomic.Uint64
 		refuse := uint64(1 << 40)
-		answer(t, to, func(rpc raft.RPC) (any, error) {
+		answerRequests(t, to, func(rpc raft.RPC) (any, error) {
 			r := rpc.Command.(*raft.AppendEntriesRequest)
 			parts.Add(1)
 			if r.PrevLogEntry != last.Load() || r.PrevLogEntry >= refuse {
@@ -183,7 +183,7 @@ func TestLargeRequest(t *testing.T) {
 			return &raft.AppendEntriesResponse{Success: true, LastLog: last.Load()}, nil
 		})
 		var resp raft.AppendEntriesResponse
-		require.NoError(t, from.AppendEntries("to", to.LocalAddr(), entries(1, 9, 256<<10), &resp))
+		require.NoError(t, from.AppendEntries("to", to.LocalAddr(), newEntries(1, 9, 256<<10), &resp))
 		require.True(t, resp.Success)
 		require.EqualValues(t, 9, resp.LastLog)
 		require.EqualValues(t, 3, parts.Load())
@@ -192,7 +192,7 @@ func TestLargeRequest(t *testing.T) {
 		require.NoError(t, err)
 		defer p.Close()
 		var piped raft.AppendEntriesResponse
-		f, err := p.AppendEntries(entries(10, 9, 256<<10), &piped)
+		f, err := p.AppendEntries(newEntries(10, 9, 256<<10), &piped)
 		require.NoError(t, err)
 		require.Same(t, f, receive(t, p.Consumer()))
 		require.NoError(t, f.Error())
@@ -200,7 +200,7 @@ func TestLargeRequest(t *testing.T) {
 		require.EqualValues(t, 18, f.Response().LastLog)
 
 		refuse = 20
-		f, err = p.AppendEntries(entries(19, 9, 256<<10), &raft.AppendEntriesResponse{})
+		f, err = p.AppendEntries(newEntries(19, 9, 256<<10), &raft.AppendEntriesResponse{})
 		require.NoError(t, err)
 		require.NoError(t, f.Error())
 		require.False(t, f.Response().Success)
@@ -210,7 +210,7 @@ func TestLargeRequest(t *testing.T) {
 // TestClose: a closed Transport ends what waits, in both directions, makes no calls, and takes
 // none.
 func TestClose(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		ended := make(chan error, 1)
 		call := func() {
 			ended <- from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header},
@@ -233,7 +233,7 @@ func TestClose(t *testing.T) {
 
 // TestCloseEndsCalls: Close ends the calls that are under way.
 func TestCloseEndsCalls(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		ended := make(chan error, 1)
 		go func() {
 			ended <- from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header},
@@ -247,7 +247,7 @@ func TestCloseEndsCalls(t *testing.T) {
 
 // TestTimeout: a call that raft does not answer ends at its time.
 func TestTimeout(t *testing.T) {
-	each(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
+	eachTransport(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
 		err := from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header},
 			&raft.RequestVoteResponse{})
 		require.ErrorIs(t, err, qs.ErrTimeout)
@@ -269,14 +269,14 @@ func TestNobodyThere(t *testing.T) {
 	var to *Transport
 	openNode(t, addr, qs.Config{}, func(n *qs.Node) { to = NewTransport(n, Options{}) })
 	defer to.Close()
-	answer(t, to, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{}, nil })
+	answerRequests(t, to, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{}, nil })
 	require.Eventually(t, func() bool { return request() == nil }, patience, 10*time.Millisecond)
 }
 
 // TestAddresses: the provider's address counts, and raft's if it has none.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
-	where := &provider{}
+	where := &fixedProvider{}
 	var from, to *Transport
 	openNode(t, "tcp://127.0.0.1:0", qs.Config{},
 		func(n *qs.Node) { from = NewTransport(n, Options{Addresses: where, Addr: "tcp://from:1"}) })
@@ -284,7 +284,7 @@ func TestAddresses(t *testing.T) {
 	defer from.Close()
 	defer to.Close()
 	require.EqualValues(t, "tcp://from:1", from.LocalAddr())
-	answer(t, to, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{}, nil })
+	answerRequests(t, to, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{}, nil })
 	require.EqualValues(t, "tcp://a:1", from.DecodePeer(from.EncodePeer("to", "tcp://a:1")))
 	where.addr = to.LocalAddr()
 	require.Equal(t, to.LocalAddr(), from.DecodePeer(from.EncodePeer("to", "tcp://a:1")))
@@ -294,9 +294,9 @@ func TestAddresses(t *testing.T) {
 		&raft.RequestVoteResponse{}))
 }
 
-type provider struct{ addr raft.ServerAddress }
+type fixedProvider struct{ addr raft.ServerAddress }
 
-func (p *provider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+func (p *fixedProvider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	if p.addr == "" || id != "to" {
 		return "", errors.New("not known")
 	}
@@ -305,8 +305,8 @@ func (p *provider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 
 // TestDisconnect: neither side reaches the other one, until Connect.
 func TestDisconnect(t *testing.T) {
-	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{}, nil })
+	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
+		answerRequests(t, to, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{}, nil })
 		request := &raft.RequestVoteRequest{RPCHeader: raft.RPCHeader{Addr: []byte(from.LocalAddr())}}
 		call := func() error {
 			return from.RequestVote("to", to.LocalAddr(), request,
@@ -337,8 +337,8 @@ func TestClustersShareANode(t *testing.T) {
 	})
 	defer a.Close()
 	defer b.Close()
-	answer(t, a, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{Term: 1}, nil })
-	answer(t, b, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{Term: 2}, nil })
+	answerRequests(t, a, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{Term: 1}, nil })
+	answerRequests(t, b, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{Term: 2}, nil })
 	for i, from := range []*Transport{a, b} {
 		var resp raft.RequestVoteResponse
 		require.NoError(t, from.RequestVote("to", a.LocalAddr(),
@@ -368,7 +368,7 @@ func TestVerifyName(t *testing.T) {
 		return tr
 	}
 	to := open(good, Options{Authorize: VerifyName(nil)})
-	answer(t, to, func(rpc raft.RPC) (any, error) {
+	answerRequests(t, to, func(rpc raft.RPC) (any, error) {
 		if rpc.Reader != nil {
 			return &raft.InstallSnapshotResponse{Success: true}, nil
 		}
@@ -387,12 +387,12 @@ func TestVerifyName(t *testing.T) {
 	p, err := impostor.AppendEntriesPipeline("to", to.LocalAddr())
 	require.NoError(t, err)
 	defer p.Close()
-	f, err := p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{})
+	f, err := p.AppendEntries(newEntries(1, 1, 1), &raft.AppendEntriesResponse{})
 	require.NoError(t, err)
 	require.ErrorIs(t, f.Error(), qs.ErrDenied)
 	byName := VerifyName(func(id raft.ServerID) string { return fmt.Sprintf("%s.raft", id) })
-	require.NoError(t, byName("kv-1", called("kv-1.raft")))
-	require.Error(t, byName("kv-1", called("kv-1")))
+	require.NoError(t, byName("kv-1", callerNamed("kv-1.raft")))
+	require.Error(t, byName("kv-1", callerNamed("kv-1")))
 	require.Error(t, VerifyName(nil)("", qs.Caller{}), "nobody is not the server without a name")
 }
 
@@ -404,36 +404,36 @@ func TestFollowerGone(t *testing.T) {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			var from, to *Transport
-			openNode(t, address(scheme), qs.Config{},
+			openNode(t, listenAddr(scheme), qs.Config{},
 				func(n *qs.Node) { from = NewTransport(n, Options{Timeout: time.Hour}) })
 			defer from.Close()
-			gone := openNode(t, address(scheme), qs.Config{},
+			gone := openNode(t, listenAddr(scheme), qs.Config{},
 				func(n *qs.Node) { to = NewTransport(n, Options{}) })
 			defer to.Close()
 			ended := make(chan error, 1)
 			go func() {
-				ended <- from.AppendEntries("to", to.LocalAddr(), entries(1, 1, 1),
+				ended <- from.AppendEntries("to", to.LocalAddr(), newEntries(1, 1, 1),
 					&raft.AppendEntriesResponse{})
 			}()
 			receive(t, to.Consumer())
 			p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 			require.NoError(t, err)
 			defer p.Close()
-			f, err := p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{})
+			f, err := p.AppendEntries(newEntries(1, 1, 1), &raft.AppendEntriesResponse{})
 			require.NoError(t, err)
 			receive(t, to.Consumer())
 			require.NoError(t, gone.Close())
 			require.Error(t, receive(t, ended))
 			require.Same(t, f, receive(t, p.Consumer()))
 			require.Error(t, f.Error())
-			_, err = p.AppendEntries(entries(2, 1, 1), &raft.AppendEntriesResponse{})
+			_, err = p.AppendEntries(newEntries(2, 1, 1), &raft.AppendEntriesResponse{})
 			require.Error(t, err)
 		})
 	}
 }
 
-// called returns a caller whose certificate has a name.
-func called(name string) (c qs.Caller) {
+// callerNamed returns a caller whose certificate has a name.
+func callerNamed(name string) (c qs.Caller) {
 	c.Name = name
 	return c
 }

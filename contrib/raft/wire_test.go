@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// messages has one of each type, with every field set.
-func messages() []any {
+// sampleMessages has one of each type, with every field set.
+func sampleMessages() []any {
 	h := raft.RPCHeader{ProtocolVersion: 3, ID: []byte("kv-1"), Addr: []byte("tcp://127.0.0.1:7000")}
 	return []any{
 		&struct{}{},
@@ -41,8 +41,8 @@ func messages() []any {
 // TestEncoding: every field of every type arrives; bytes that are cut off, or too many, are
 // refused.
 func TestEncoding(t *testing.T) {
-	for _, want := range messages() {
-		allSet(t, reflect.ValueOf(want).Elem(), reflect.TypeOf(want).String())
+	for _, want := range sampleMessages() {
+		requireAllSet(t, reflect.ValueOf(want).Elem(), reflect.TypeOf(want).String())
 		b, err := wireCodec{}.Append([]byte("before"), want)
 		require.NoError(t, err)
 		b = bytes.TrimPrefix(b, []byte("before"))
@@ -63,13 +63,13 @@ func TestEncoding(t *testing.T) {
 	require.Error(t, wireCodec{}.Decode(nil, new(int)))
 }
 
-// allSet fails if a field is zero: a type of raft has one that messages, and perhaps wire, do not
+// requireAllSet fails if a field is zero: a type of raft has one that messages, and perhaps wire, do not
 // know.
-func allSet(t *testing.T, v reflect.Value, name string) {
+func requireAllSet(t *testing.T, v reflect.Value, name string) {
 	for i := range v.NumField() {
 		f, field := v.Field(i), v.Type().Field(i)
 		if field.Anonymous {
-			allSet(t, f, name)
+			requireAllSet(t, f, name)
 			continue
 		}
 		require.False(t, f.IsZero(), "%s.%s", name, field.Name)
@@ -86,13 +86,13 @@ func TestManyEntriesInFewBytes(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for i, m := range messages() {
+	for i, m := range sampleMessages() {
 		b, err := wireCodec{}.Append(nil, m)
 		require.NoError(f, err)
 		f.Add(i, b)
 	}
 	f.Fuzz(func(t *testing.T, i int, b []byte) {
-		all := messages()
+		all := sampleMessages()
 		v := reflect.New(reflect.TypeOf(all[uint(i)%uint(len(all))]).Elem()).Interface()
 		if (wireCodec{}).Decode(b, v) != nil {
 			return

@@ -14,23 +14,23 @@ import (
 )
 
 // openDouble opens the database of a double.
-func openDouble[H head](t testing.TB, cfg yokan.Config) (*double, *yokan.Database) {
+func openDouble[H requestHead](t testing.TB, cfg yokan.Config) (*double, *yokan.Database) {
 	d, addr := serveDouble[H](t)
-	db, err := yokan.Open(within(t), openNode(t), addr, 42, cfg)
+	db, err := yokan.Open(testContext(t), openNode(t), addr, 42, cfg)
 	require.NoError(t, err)
 	return d, db
 }
 
 // TestOpen: a provider that is not there, or is another one, or answers nonsense, is no database.
 func TestOpen(t *testing.T) {
-	d, addr := serveDouble[since10](t)
+	d, addr := serveDouble[head010](t)
 	n := openNode(t)
 	open := func(provider uint16, cfg yokan.Config) error {
-		_, err := yokan.Open(within(t), n, addr, provider, cfg)
+		_, err := yokan.Open(testContext(t), n, addr, provider, cfg)
 		return err
 	}
 	require.NoError(t, open(42, yokan.Config{}))
-	named, err := yokan.Open(within(t), n, strings.Replace(addr, "127.0.0.1", "localhost", 1), 42, yokan.Config{})
+	named, err := yokan.Open(testContext(t), n, strings.Replace(addr, "127.0.0.1", "localhost", 1), 42, yokan.Config{})
 	require.NoError(t, err)
 	require.Equal(t, addr, named.Addr())
 	require.ErrorIs(t, open(42, yokan.Config{MaxBytes: -1}), yokan.ErrInvalidArgs)
@@ -43,13 +43,13 @@ func TestOpen(t *testing.T) {
 	_, err = other.Provide(3, "yokan")
 	require.NoError(t, err)
 	for provider, want := range map[uint16]string{1: `it is "warabi"`, 2: `it is ""`} {
-		_, err = yokan.Open(within(t), n, other.Addr(), provider, yokan.Config{})
+		_, err = yokan.Open(testContext(t), n, other.Addr(), provider, yokan.Config{})
 		require.ErrorIs(t, err, yokan.ErrInvalidProvider)
 		require.ErrorContains(t, err, want)
 	}
-	_, err = yokan.Open(within(t), n, other.Addr(), 3, yokan.Config{})
+	_, err = yokan.Open(testContext(t), n, other.Addr(), 3, yokan.Config{})
 	require.ErrorIs(t, err, mercury.ErrNoMethod, "it has the name, and no RPC")
-	_, err = yokan.Open(within(t), n, "nowhere", 42, yokan.Config{})
+	_, err = yokan.Open(testContext(t), n, "nowhere", 42, yokan.Config{})
 	require.ErrorIs(t, err, mercury.ErrInvalid)
 
 	for flags, want := range map[int]error{0: yokan.ErrAnswer, 3: yokan.ErrAnswer} {
@@ -63,30 +63,30 @@ func TestOpen(t *testing.T) {
 // TestDeadline: a service from release 0.10 is told what is left of the context's deadline, in milliseconds, and 0
 // without one. An older one is told nothing, and both are told the modes that are theirs.
 func TestDeadline(t *testing.T) {
-	d, db := openDouble[since10](t, yokan.Config{})
+	d, db := openDouble[head010](t, yokan.Config{})
 	require.NoError(t, db.With(yokan.Append|yokan.Direct).Put(context.Background(), []byte("k"), nil))
-	require.Equal(t, since10{Mode: int32(yokan.Append)}, d.lastHead())
+	require.Equal(t, head010{Mode: int32(yokan.Append)}, d.lastHead())
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	require.NoError(t, db.With(yokan.Bulk).Put(ctx, []byte("k"), nil))
-	last := d.lastHead().(since10)
+	last := d.lastHead().(head010)
 	require.Zero(t, last.Mode)
 	require.InDelta(t, 3.6e6, last.Timeout, 60e3)
 
 	_, err := db.With(yokan.Consume|yokan.Inclusive).ListKeys(context.Background(), nil, nil, 3)
 	require.NoError(t, err)
-	require.Equal(t, since10{Mode: int32(yokan.Inclusive)}, d.lastHead(), "a list is asked for again if it does not fit")
+	require.Equal(t, head010{Mode: int32(yokan.Inclusive)}, d.lastHead(), "a list is asked for again if it does not fit")
 
-	old, db := openDouble[until09](t, yokan.Config{})
+	old, db := openDouble[head009](t, yokan.Config{})
 	require.NoError(t, db.With(yokan.Append).Put(ctx, []byte("k"), nil))
-	require.Equal(t, until09{int32(yokan.Append)}, old.lastHead())
+	require.Equal(t, head009{int32(yokan.Append)}, old.lastHead())
 }
 
 // TestCanceled: an operation whose context ends does so, with the service still at work, and its buffers are the
 // caller's again.
 func TestCanceled(t *testing.T) {
-	d, db := openDouble[since10](t, yokan.Config{})
-	require.NoError(t, db.Put(within(t), []byte("k"), []byte("value")))
+	d, db := openDouble[head010](t, yokan.Config{})
+	require.NoError(t, db.Put(testContext(t), []byte("k"), []byte("value")))
 	for _, mode := range []yokan.Mode{yokan.Direct, yokan.Bulk} {
 		ctx, cancel := context.WithCancel(context.Background())
 		release := make(chan struct{})
@@ -97,26 +97,26 @@ func TestCanceled(t *testing.T) {
 		buf := make([]byte, 10)
 		_, err := db.With(mode).GetPacked(ctx, [][]byte{[]byte("k")}, buf)
 		require.ErrorIs(t, err, mercury.ErrCanceled)
-		require.Equal(t, mercury.MaybeRan, fate(err))
+		require.Equal(t, mercury.MaybeRan, fateOf(err))
 		if mode == yokan.Bulk {
-			d.t = discard{} // its writes fail from here on
+			d.t = discardT{} // its writes fail from here on
 		}
 		close(release)
 		require.Equal(t, make([]byte, 10), buf)
 	}
 }
 
-// fate returns that of an error of package yokan.
-func fate(err error) mercury.Fate { return err.(*yokan.Error).Fate }
+// fateOf returns that of an error of package yokan.
+func fateOf(err error) mercury.Fate { return err.(*yokan.Error).Fate }
 
-// discard is a test that ignores failures.
-type discard struct{}
+// discardT is a test that ignores failures.
+type discardT struct{}
 
-func (discard) Errorf(string, ...any) {}
+func (discardT) Errorf(string, ...any) {}
 
 func TestErrorText(t *testing.T) {
-	_, db := openDouble[since10](t, yokan.Config{})
-	_, err := db.Get(within(t), []byte("k"))
+	_, db := openDouble[head010](t, yokan.Config{})
+	_, err := db.Get(testContext(t), []byte("k"))
 	require.EqualError(t, err, fmt.Sprintf("yokan: get at %s, provider 42: key not found (YOKAN_ERR_KEY_NOT_FOUND)", db.Addr()))
 	for code, want := range map[yokan.Code]string{
 		-5: "unknown code -5", 0: "unknown code 0", 36: "unknown code 36", yokan.ErrOther: "other error (YOKAN_ERR_OTHER)", yokan.ErrMode: "YOKAN_ERR_MODE",

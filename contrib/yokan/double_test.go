@@ -19,40 +19,40 @@ import (
 
 // What requests begin with, in releases from 0.10 and before.
 type (
-	head    interface{ mode() yokan.Mode }
-	since10 struct {
+	requestHead interface{ mode() yokan.Mode }
+	head010     struct {
 		Mode    int32
 		Timeout float64
 	}
-	until09 struct{ Mode int32 }
+	head009 struct{ Mode int32 }
 )
 
-func (h since10) mode() yokan.Mode { return yokan.Mode(h.Mode) }
-func (h until09) mode() yokan.Mode { return yokan.Mode(h.Mode) }
+func (h head010) mode() yokan.Mode { return yokan.Mode(h.Mode) }
+func (h head009) mode() yokan.Mode { return yokan.Mode(h.Mode) }
 
 // Input and output as Yokan declares them in C; D stands for the direct RPCs.
 type (
-	bulkIn[H head] struct {
+	bulkIn[H requestHead] struct {
 		Head                H
 		Count, Offset, Size uint64
 		Origin              *string
 		Mem                 mercury.Bulk
 	}
-	getIn[H head] struct {
+	getIn[H requestHead] struct {
 		Head                H
 		Count, Offset, Size uint64
 		Origin              *string
 		Packed              bool
 		Mem                 mercury.Bulk
 	}
-	keysIn[H head] struct {
+	keysIn[H requestHead] struct {
 		Head                                          H
 		Packed                                        bool
 		Count, FromSize, FilterSize, Offset, KeysSize uint64
 		Origin                                        *string
 		Mem                                           mercury.Bulk
 	}
-	pairsIn[H head] struct {
+	pairsIn[H requestHead] struct {
 		Head                                          H
 		Packed                                        bool
 		Count, FromSize, FilterSize, Offset, KeysSize uint64
@@ -60,38 +60,38 @@ type (
 		Origin                                        *string
 		Mem                                           mercury.Bulk
 	}
-	checkDIn[H head] struct {
+	checkDIn[H requestHead] struct {
 		Head  H
 		Keys  []byte   `proc:"u64"`
 		Sizes []uint64 `proc:"u64"`
 	}
-	eraseDIn[H head] struct {
+	eraseDIn[H requestHead] struct {
 		Head  H
 		Sizes []uint64 `proc:"u64"`
 		Keys  []byte   `proc:"u64"`
 	}
-	prefixIn[H head] struct {
+	prefixIn[H requestHead] struct {
 		Head   H
 		Prefix []byte `proc:"u64"`
 	}
-	putDIn[H head] struct {
+	putDIn[H requestHead] struct {
 		Head                 H
 		KeySizes, ValueSizes []uint64 `proc:"u64"`
 		Keys, Values         []byte   `proc:"u64"`
 	}
-	getDIn[H head] struct {
+	getDIn[H requestHead] struct {
 		Head  H
 		Room  uint64
 		Sizes []uint64 `proc:"u64"`
 		Keys  []byte   `proc:"u64"`
 	}
-	keysDIn[H head] struct {
+	keysDIn[H requestHead] struct {
 		Head         H
 		Count        uint64
 		From, Filter []byte `proc:"u64"`
 		KeysSize     uint64
 	}
-	pairsDIn[H head] struct {
+	pairsDIn[H requestHead] struct {
 		Head                 H
 		Count                uint64
 		From, Filter         []byte `proc:"u64"`
@@ -182,7 +182,7 @@ func (d *double) takeCalls() map[string]int {
 const modes = yokan.Direct | 1<<16 | yokan.Inclusive | yokan.Append | yokan.Consume | yokan.NewOnly | yokan.ExistOnly | yokan.NoPrefix | yokan.IgnoreKeys | yokan.Suffix
 
 // serveDouble serves a double at provider 42 of a node of its own, and returns the node's address.
-func serveDouble[H head](t testing.TB) (*double, string) {
+func serveDouble[H requestHead](t testing.TB) (*double, string) {
 	n := openNode(t)
 	return addDouble[H](t, n), n.Addr()
 }
@@ -193,17 +193,17 @@ func exampleService() (*mercury.Node, string) {
 	if err != nil {
 		panic(err)
 	}
-	addDouble[since10](failing{}, n)
+	addDouble[head010](panickingT{}, n)
 	return n, n.Addr()
 }
 
-// failing is the test of an example.
-type failing struct{}
+// panickingT is the test of an example.
+type panickingT struct{}
 
-func (failing) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+func (panickingT) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
 // addDouble has n serve a double at provider 42.
-func addDouble[H head](t assert.TestingT, n *mercury.Node) *double {
+func addDouble[H requestHead](t assert.TestingT, n *mercury.Node) *double {
 	d := &double{t: t, data: map[string][]byte{}, calls: map[string]int{}}
 	p, err := n.Provide(42, "yokan")
 	assert.NoError(t, err)
@@ -215,61 +215,61 @@ func addDouble[H head](t assert.TestingT, n *mercury.Node) *double {
 		return bulkKeys(ctx, d, "yk_exists", in, func(keys [][]byte, r *reply) { d.exists(keys, r) })
 	})
 	handle(d, p, "yk_exists_direct", func(_ context.Context, in checkDIn[H]) (existsDOut, error) {
-		r := d.reply("yk_exists_direct", in.Head, func(r *reply) { d.exists(split(in.Sizes, in.Keys, r), r) })
+		r := d.reply("yk_exists_direct", in.Head, func(r *reply) { d.exists(splitItems(in.Sizes, in.Keys, r), r) })
 		return existsDOut{r.flags, r.ret}, nil
 	})
 	handle(d, p, "yk_length", func(ctx context.Context, in bulkIn[H]) (int32, error) {
 		return bulkKeys(ctx, d, "yk_length", in, func(keys [][]byte, r *reply) { d.lengths(keys, r) })
 	})
 	handle(d, p, "yk_length_direct", func(_ context.Context, in checkDIn[H]) (lengthDOut, error) {
-		r := d.reply("yk_length_direct", in.Head, func(r *reply) { d.lengths(split(in.Sizes, in.Keys, r), r) })
+		r := d.reply("yk_length_direct", in.Head, func(r *reply) { d.lengths(splitItems(in.Sizes, in.Keys, r), r) })
 		return lengthDOut{r.sizes[0], r.ret}, nil
 	})
 	handle(d, p, "yk_erase", func(ctx context.Context, in bulkIn[H]) (int32, error) {
 		return bulkKeys(ctx, d, "yk_erase", in, func(keys [][]byte, _ *reply) { d.erase(keys) })
 	})
 	handle(d, p, "yk_erase_direct", func(_ context.Context, in eraseDIn[H]) (int32, error) {
-		return d.reply("yk_erase_direct", in.Head, func(r *reply) { d.erase(split(in.Sizes, in.Keys, r)) }).ret, nil
+		return d.reply("yk_erase_direct", in.Head, func(r *reply) { d.erase(splitItems(in.Sizes, in.Keys, r)) }).ret, nil
 	})
 	handle(d, p, "yk_put", func(ctx context.Context, in bulkIn[H]) (int32, error) {
 		mem, sizes := d.pull(ctx, in.Mem, in.Origin, in.Offset, in.Size), [2][]uint64{}
 		for i := range sizes {
-			sizes[i], mem = numbers(mem[:8*in.Count]), mem[8*in.Count:]
+			sizes[i], mem = decodeNumbers(mem[:8*in.Count]), mem[8*in.Count:]
 		}
 		return d.reply("yk_put", in.Head, func(r *reply) {
-			keys := split(sizes[0], mem, r)
-			d.put(in.Head.mode(), keys, split(sizes[1], mem[totalSize(keys):], r), r)
+			keys := splitItems(sizes[0], mem, r)
+			d.put(in.Head.mode(), keys, splitItems(sizes[1], mem[totalSize(keys):], r), r)
 		}).ret, nil
 	})
 	handle(d, p, "yk_put_direct", func(_ context.Context, in putDIn[H]) (int32, error) {
 		return d.reply("yk_put_direct", in.Head, func(r *reply) {
-			d.put(in.Head.mode(), split(in.KeySizes, in.Keys, r), split(in.ValueSizes, in.Values, r), r)
+			d.put(in.Head.mode(), splitItems(in.KeySizes, in.Keys, r), splitItems(in.ValueSizes, in.Values, r), r)
 		}).ret, nil
 	})
 	handle(d, p, "yk_get", func(ctx context.Context, in getIn[H]) (int32, error) {
 		mem := d.pull(ctx, in.Mem, in.Origin, in.Offset, in.Size)
 		n := 8 * in.Count
-		sizes, begin := numbers(mem[:n]), 2*n
+		sizes, begin := decodeNumbers(mem[:n]), 2*n
 		for _, size := range sizes {
 			begin += size
 		}
 		rooms := []uint64{in.Size - begin}
 		if !in.Packed {
-			rooms = numbers(mem[n : 2*n])
+			rooms = decodeNumbers(mem[n : 2*n])
 		}
-		r := d.reply("yk_get", in.Head, func(r *reply) { d.get(in.Head.mode(), split(sizes, mem[2*n:], r), rooms, r) })
+		r := d.reply("yk_get", in.Head, func(r *reply) { d.get(in.Head.mode(), splitItems(sizes, mem[2*n:], r), rooms, r) })
 		if len(rooms) == 1 && !in.Packed && r.sizes[0][0] > noMore {
 			return int32(yokan.ErrFromMercury), nil // the service takes the size for a length
 		}
 		if r.ret == 0 {
-			d.push(ctx, in.Mem, in.Offset+n, encode(r.sizes[0]))
+			d.push(ctx, in.Mem, in.Offset+n, encodeNumbers(r.sizes[0]))
 			d.push(ctx, in.Mem, in.Offset+begin, r.data[0])
 		}
 		return r.ret, nil
 	})
 	handle(d, p, "yk_get_direct", func(_ context.Context, in getDIn[H]) (getDOut, error) {
 		r := d.reply("yk_get_direct", in.Head, func(r *reply) {
-			d.get(in.Head.mode(), split(in.Sizes, in.Keys, r), []uint64{in.Room}, r)
+			d.get(in.Head.mode(), splitItems(in.Sizes, in.Keys, r), []uint64{in.Room}, r)
 		})
 		return getDOut{r.sizes[0], r.data[0], r.ret}, nil
 	})
@@ -281,7 +281,7 @@ func addDouble[H head](t assert.TestingT, n *mercury.Node) *double {
 		})
 		if r.ret == 0 {
 			at := in.Offset + uint64(len(mem))
-			d.push(ctx, in.Mem, at, encode(r.sizes[0]))
+			d.push(ctx, in.Mem, at, encodeNumbers(r.sizes[0]))
 			d.push(ctx, in.Mem, at+8*in.Count, r.data[0])
 		}
 		return r.ret, nil
@@ -300,8 +300,8 @@ func addDouble[H head](t assert.TestingT, n *mercury.Node) *double {
 		})
 		if r.ret == 0 {
 			at := in.Offset + uint64(len(mem))
-			d.push(ctx, in.Mem, at, encode(r.sizes[0]))
-			d.push(ctx, in.Mem, at+8*in.Count, encode(r.sizes[1]))
+			d.push(ctx, in.Mem, at, encodeNumbers(r.sizes[0]))
+			d.push(ctx, in.Mem, at+8*in.Count, encodeNumbers(r.sizes[1]))
 			d.push(ctx, in.Mem, at+16*in.Count, r.data[0])
 			d.push(ctx, in.Mem, at+16*in.Count+in.KeysSize, r.data[1])
 		}
@@ -313,7 +313,7 @@ func addDouble[H head](t assert.TestingT, n *mercury.Node) *double {
 		})
 		return pairsDOut{r.ret, r.sizes[0], r.sizes[1], r.data[0], r.data[1]}, nil
 	})
-	if _, ok := any(*new(H)).(since10); ok { // it came with release 0.10
+	if _, ok := any(*new(H)).(head010); ok { // it came with release 0.10
 		handle(d, p, "yk_erase_range", func(_ context.Context, in prefixIn[H]) (int32, error) {
 			return d.reply("yk_erase_range", in.Head, func(*reply) {
 				maps.DeleteFunc(d.data, func(k string, _ []byte) bool { return bytes.HasPrefix([]byte(k), in.Prefix) })
@@ -333,7 +333,7 @@ func handle[In, Out any](d *double, p *mercury.Provider, name string, fn func(co
 }
 
 // reply carries out a request of the modes in h, if the double supports them, and forges the reply.
-func (d *double) reply(rpc string, h head, do func(*reply)) reply {
+func (d *double) reply(rpc string, h requestHead, do func(*reply)) reply {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.last = h
@@ -365,28 +365,28 @@ func (d *double) push(ctx context.Context, b mercury.Bulk, offset uint64, data [
 }
 
 // bulkKeys carries out a request whose memory has the sizes of keys, the keys, and room for an answer.
-func bulkKeys[H head](ctx context.Context, d *double, rpc string, in bulkIn[H], do func([][]byte, *reply)) (int32, error) {
+func bulkKeys[H requestHead](ctx context.Context, d *double, rpc string, in bulkIn[H], do func([][]byte, *reply)) (int32, error) {
 	mem := d.pull(ctx, in.Mem, in.Origin, in.Offset, in.Size)
-	sizes, mem := numbers(mem[:8*in.Count]), mem[8*in.Count:]
+	sizes, mem := decodeNumbers(mem[:8*in.Count]), mem[8*in.Count:]
 	var keys [][]byte
 	r := d.reply(rpc, in.Head, func(r *reply) {
-		keys = split(sizes, mem, r)
+		keys = splitItems(sizes, mem, r)
 		do(keys, r)
 	})
 	if r.ret == 0 && rpc != "yk_erase" {
-		d.push(ctx, in.Mem, in.Offset+8*in.Count+uint64(totalSize(keys)), append(encode(r.sizes[0]), r.flags...))
+		d.push(ctx, in.Mem, in.Offset+8*in.Count+uint64(totalSize(keys)), append(encodeNumbers(r.sizes[0]), r.flags...))
 	}
 	return r.ret, nil
 }
 
-func numbers(b []byte) (all []uint64) {
+func decodeNumbers(b []byte) (all []uint64) {
 	for ; len(b) > 0; b = b[8:] {
 		all = append(all, binary.LittleEndian.Uint64(b))
 	}
 	return all
 }
 
-func encode(all []uint64) (b []byte) {
+func encodeNumbers(all []uint64) (b []byte) {
 	for _, n := range all {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
@@ -400,8 +400,8 @@ func totalSize(items [][]byte) (n int) {
 	return n
 }
 
-// split returns the items in b.
-func split(sizes []uint64, b []byte, r *reply) (items [][]byte) {
+// splitItems returns the items in b.
+func splitItems(sizes []uint64, b []byte, r *reply) (items [][]byte) {
 	for _, n := range sizes {
 		if n > uint64(len(b)) {
 			r.ret = int32(yokan.ErrInvalidArgs)

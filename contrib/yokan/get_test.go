@@ -11,8 +11,8 @@ import (
 
 // TestGetCalls: a small value takes one call, a longer one three, and nothing is asked for twice.
 func TestGetCalls(t *testing.T) {
-	d, db := openDouble[since10](t, yokan.Config{})
-	ctx := within(t)
+	d, db := openDouble[head010](t, yokan.Config{})
+	ctx := testContext(t)
 	small, long := []byte("small"), []byte("long")
 	require.NoError(t, db.PutMulti(ctx, []yokan.Pair{{Key: small, Value: make([]byte, 3000)}, {Key: long, Value: make([]byte, 3100)}}))
 	require.Equal(t, map[string]int{"yk_exists_direct": 1, "yk_put": 1}, d.takeCalls())
@@ -35,8 +35,8 @@ func TestGetCalls(t *testing.T) {
 // TestGetGrows: a value that grows between the answers is asked for again, but not for ever, and not if it has
 // been erased.
 func TestGetGrows(t *testing.T) {
-	d, db := openDouble[since10](t, yokan.Config{})
-	ctx := within(t)
+	d, db := openDouble[head010](t, yokan.Config{})
+	ctx := testContext(t)
 	key := []byte("k")
 	require.NoError(t, db.Put(ctx, key, make([]byte, 5000)))
 	grow := func(times int) {
@@ -66,8 +66,8 @@ func TestGetGrows(t *testing.T) {
 
 // TestGetMaxBytes: values up to Config.MaxBytes are read, and none beyond it, whatever the provider says.
 func TestGetMaxBytes(t *testing.T) {
-	d, db := openDouble[since10](t, yokan.Config{MaxBytes: 10_000})
-	ctx := within(t)
+	d, db := openDouble[head010](t, yokan.Config{MaxBytes: 10_000})
+	ctx := testContext(t)
 	keys := [][]byte{[]byte("a"), []byte("b")}
 	require.NoError(t, db.PutMulti(ctx, []yokan.Pair{{Key: keys[0], Value: make([]byte, 5000)}, {Key: keys[1], Value: make([]byte, 5000)}}))
 	values, err := db.GetMulti(ctx, keys)
@@ -88,8 +88,8 @@ func TestGetMaxBytes(t *testing.T) {
 
 // TestGetEachArguments: there is a buffer for each key.
 func TestGetEachArguments(t *testing.T) {
-	_, db := openDouble[since10](t, yokan.Config{})
-	ctx := within(t)
+	_, db := openDouble[head010](t, yokan.Config{})
+	ctx := testContext(t)
 	_, err := db.GetEach(ctx, [][]byte{[]byte("k")}, nil)
 	require.ErrorIs(t, err, yokan.ErrInvalidArgs)
 	_, err = db.GetEach(ctx, [][]byte{[]byte("k"), nil}, [][]byte{nil, nil})
@@ -105,8 +105,8 @@ func TestGetEachArguments(t *testing.T) {
 // TestGetPackedOwnership: values are parts of the caller's buffer, which cannot be appended to into each other,
 // and bytes behind them stay.
 func TestGetPackedOwnership(t *testing.T) {
-	_, db := openDouble[since10](t, yokan.Config{})
-	ctx := within(t)
+	_, db := openDouble[head010](t, yokan.Config{})
+	ctx := testContext(t)
 	keys := [][]byte{[]byte("a"), []byte("b")}
 	require.NoError(t, db.PutMulti(ctx, []yokan.Pair{{Key: keys[0], Value: []byte("one")}, {Key: keys[1], Value: []byte("two")}}))
 	for _, mode := range []yokan.Mode{yokan.Direct, yokan.Bulk} {

@@ -13,8 +13,8 @@ import (
 // TestListRoom: keys and values that do not fit are asked for again with more room, of which Config.MaxBytes is
 // the limit.
 func TestListRoom(t *testing.T) {
-	d, db := openDouble[since10](t, yokan.Config{MaxBytes: 200_000})
-	ctx := within(t)
+	d, db := openDouble[head010](t, yokan.Config{MaxBytes: 200_000})
+	ctx := testContext(t)
 	for i := range 10 {
 		require.NoError(t, db.Put(ctx, fmt.Appendf(nil, "%0500d", i), make([]byte, 10_000)))
 	}
@@ -37,9 +37,9 @@ func TestListRoom(t *testing.T) {
 
 // TestListPages: everything is listed in pages, from the last key on.
 func TestListPages(t *testing.T) {
-	_, db := openDouble[since10](t, yokan.Config{})
-	ctx := within(t)
-	want := numbered("k", 1000, 0)
+	_, db := openDouble[head010](t, yokan.Config{})
+	ctx := testContext(t)
+	want := newPairs("k", 1000, 0)
 	require.NoError(t, db.PutMulti(ctx, want))
 	var all [][]byte
 	var from []byte

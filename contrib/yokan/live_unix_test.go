@@ -68,7 +68,7 @@ func startBedrock(t *testing.T) string {
 			t.Log(out)
 		}
 	})
-	for ctx := within(t); ; {
+	for ctx := testContext(t); ; {
 		select {
 		case <-out.more:
 		case <-ctx.Done():
@@ -84,12 +84,12 @@ func startBedrock(t *testing.T) string {
 // one put.
 func TestLive(t *testing.T) {
 	addr := startBedrock(t)
-	db, err := yokan.Open(within(t), openNode(t), addr, 42, yokan.Config{})
+	db, err := yokan.Open(testContext(t), openNode(t), addr, 42, yokan.Config{})
 	require.NoError(t, err)
 	for name, mode := range ways {
-		t.Run(name, func(t *testing.T) { operations(t, db, mode) })
+		t.Run(name, func(t *testing.T) { testOperations(t, db, mode) })
 	}
-	t.Run("errors", func(t *testing.T) { failures(t, db) })
-	t.Run("segments", func(t *testing.T) { segments(t, db, 10_000) })
-	t.Run("load", func(t *testing.T) { load(t, db) })
+	t.Run("errors", func(t *testing.T) { testFailures(t, db) })
+	t.Run("segments", func(t *testing.T) { testSegments(t, db, 10_000) })
+	t.Run("load", func(t *testing.T) { testLoad(t, db) })
 }

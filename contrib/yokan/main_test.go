@@ -22,8 +22,8 @@ func openNode(t testing.TB) *mercury.Node {
 	return n
 }
 
-// within bounds what a test waits for.
-func within(t testing.TB) context.Context {
+// testContext bounds what a test waits for.
+func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	t.Cleanup(cancel)
 	return ctx

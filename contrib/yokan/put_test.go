@@ -39,7 +39,7 @@ func TestPutSegments(t *testing.T) {
 		want := []byte{}
 		for _, items := range [][][]byte{keys, c.values} {
 			for _, b := range items {
-				want = append(want, encode([]uint64{uint64(len(b))})...)
+				want = append(want, encodeNumbers([]uint64{uint64(len(b))})...)
 			}
 		}
 		want = append(append(want, bytes.Join(keys, nil)...), bytes.Join(c.values, nil)...)

@@ -14,8 +14,8 @@ import (
 // nothing where they are, and flags of another number, are ErrAnswer, whichever way the data travel. Codes that
 // there are not are told by their number.
 func TestHostileAnswers(t *testing.T) {
-	d, db := openDouble[since10](t, yokan.Config{})
-	ctx := within(t)
+	d, db := openDouble[head010](t, yokan.Config{})
+	ctx := testContext(t)
 	keys := [][]byte{[]byte("a"), []byte("b")}
 	require.NoError(t, db.PutMulti(ctx, []yokan.Pair{{Key: keys[0], Value: []byte("value")}, {Key: keys[1], Value: []byte("value")}}))
 	calls := map[string]func(*yokan.Database) error{
@@ -78,7 +78,7 @@ func TestHostileAnswers(t *testing.T) {
 				}
 				err := calls[call](db.With(mode))
 				require.ErrorIs(t, err, yokan.ErrAnswer, "%s: %s, mode %d", lie.what, call, mode)
-				require.Equal(t, mercury.Ran, fate(err))
+				require.Equal(t, mercury.Ran, fateOf(err))
 			}
 		}
 	}
@@ -88,12 +88,12 @@ func TestHostileAnswers(t *testing.T) {
 			for _, mode := range both {
 				err := fn(db.With(mode))
 				require.ErrorIs(t, err, yokan.Code(code), "%s", call)
-				require.Equal(t, mercury.Ran, fate(err))
+				require.Equal(t, mercury.Ran, fateOf(err))
 			}
 		}
 	}
 	d.forgeWith(func(string, *reply) { panic("a provider that fails") })
-	d.t = discard{}
+	d.t = discardT{}
 	for call, fn := range calls {
 		for _, mode := range both {
 			require.ErrorIs(t, fn(db.With(mode)), mercury.ErrRemote, "%s", call)
@@ -113,10 +113,10 @@ func TestForeignAnswers(t *testing.T) {
 	}
 	p, err := service.Provide(42, "yokan")
 	require.NoError(t, err)
-	mercury.DefineMargo[checkDIn[since10], existsDOut]("yk_exists_direct").HandleAt(p, func(context.Context, checkDIn[since10]) (existsDOut, error) {
+	mercury.DefineMargo[checkDIn[head010], existsDOut]("yk_exists_direct").HandleAt(p, func(context.Context, checkDIn[head010]) (existsDOut, error) {
 		return existsDOut{Flags: []byte{0}}, nil
 	})
-	ctx := within(t)
+	ctx := testContext(t)
 	db, err := yokan.Open(ctx, n, service.Addr(), 42, yokan.Config{})
 	require.NoError(t, err)
 	_, err = db.Count(ctx)
@@ -128,5 +128,5 @@ func TestForeignAnswers(t *testing.T) {
 	_, err = db.ListPairs(ctx, nil, nil, 3)
 	require.ErrorIs(t, err, mercury.ErrProtocol)
 	require.ErrorIs(t, db.Put(ctx, []byte("k"), nil), mercury.ErrProtocol)
-	require.Equal(t, mercury.Ran, fate(db.Put(ctx, []byte("k"), nil)))
+	require.Equal(t, mercury.Ran, fateOf(db.Put(ctx, []byte("k"), nil)))
 }

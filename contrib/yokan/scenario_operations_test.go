@@ -15,8 +15,8 @@ import (
 // ways are how data travel: as their size says, in messages, and by lent memory.
 var ways = map[string]yokan.Mode{"size": 0, "direct": yokan.Direct, "bulk": yokan.Bulk}
 
-// numbered returns n keys in their order, with values of the lengths 0, 1, 2 and so on times step.
-func numbered(prefix string, n, step int) (pairs []yokan.Pair) {
+// newPairs returns n keys in their order, with values of the lengths 0, 1, 2 and so on times step.
+func newPairs(prefix string, n, step int) (pairs []yokan.Pair) {
 	for i := range n {
 		pairs = append(pairs, yokan.Pair{Key: fmt.Appendf(nil, "%s%05d", prefix, i), Value: bytes.Repeat([]byte{byte(i)}, step*i)})
 	}
@@ -37,9 +37,9 @@ func valuesOf(pairs []yokan.Pair) (values [][]byte) {
 	return values
 }
 
-// operations plays each operation on an empty database, which a double or a real service has, and leaves it empty.
-func operations(t *testing.T, db *yokan.Database, mode yokan.Mode) {
-	ctx := within(t)
+// testOperations plays each operation on an empty database, which a double or a real service has, and leaves it empty.
+func testOperations(t *testing.T, db *yokan.Database, mode yokan.Mode) {
+	ctx := testContext(t)
 	with := func(m yokan.Mode) *yokan.Database { return db.With(mode | m) }
 	db = with(0)
 
@@ -81,7 +81,7 @@ func operations(t *testing.T, db *yokan.Database, mode yokan.Mode) {
 	require.NoError(t, db.Erase(ctx, key))
 
 	// Values of all lengths, also of none and of more than a message, with a key between them that is not there.
-	pairs := numbered("k", 100, 100)
+	pairs := newPairs("k", 100, 100)
 	require.NoError(t, db.PutMulti(ctx, pairs))
 	keys := append([][]byte{[]byte("absent")}, keysOf(pairs)...)
 	values, err := db.GetMulti(ctx, keys)
@@ -167,7 +167,7 @@ func operations(t *testing.T, db *yokan.Database, mode yokan.Mode) {
 	require.Zero(t, n)
 
 	// Many keys, which do not fit into a message.
-	many := numbered("many", 1000, 0)
+	many := newPairs("many", 1000, 0)
 	require.NoError(t, db.PutMulti(ctx, many))
 	flags, err = db.ExistsMulti(ctx, keysOf(many))
 	require.NoError(t, err)
@@ -184,12 +184,12 @@ func operations(t *testing.T, db *yokan.Database, mode yokan.Mode) {
 	require.Zero(t, n)
 }
 
-// failures plays what a provider refuses, or the client itself.
-func failures(t *testing.T, db *yokan.Database) {
-	ctx := within(t)
+// testFailures plays what a provider refuses, or the client itself.
+func testFailures(t *testing.T, db *yokan.Database) {
+	ctx := testContext(t)
 	_, err := db.Get(ctx, nil)
 	require.ErrorIs(t, err, yokan.ErrInvalidArgs)
-	require.Equal(t, mercury.NotRun, fate(err))
+	require.Equal(t, mercury.NotRun, fateOf(err))
 	for mode, want := range map[yokan.Mode]mercury.Fate{
 		yokan.Append | yokan.NewOnly: mercury.NotRun, // which the client refuses
 		1 << 20:                      mercury.Ran,    // and which the provider does
@@ -197,7 +197,7 @@ func failures(t *testing.T, db *yokan.Database) {
 	} {
 		err = db.With(mode).Put(ctx, []byte("k"), nil)
 		require.ErrorIs(t, err, yokan.ErrMode)
-		require.Equal(t, want, fate(err))
+		require.Equal(t, want, fateOf(err))
 	}
 	require.NoError(t, db.PutMulti(ctx, nil))
 	_, err = db.ListKeys(ctx, nil, nil, -1)
@@ -206,12 +206,12 @@ func failures(t *testing.T, db *yokan.Database) {
 	_, err = yokan.Open(ctx, openNode(t), db.Addr(), db.Provider()+1, yokan.Config{})
 	require.ErrorIs(t, err, mercury.ErrNoMethod)
 	require.ErrorContains(t, err, "no such provider")
-	require.Equal(t, mercury.NotRun, fate(err))
+	require.Equal(t, mercury.NotRun, fateOf(err))
 }
 
-// segments puts n values that are lent as they are, and reads them back.
-func segments(t *testing.T, db *yokan.Database, n int) {
-	ctx := within(t)
+// testSegments puts n values that are lent as they are, and reads them back.
+func testSegments(t *testing.T, db *yokan.Database, n int) {
+	ctx := testContext(t)
 	mem := make([]byte, n*4096)
 	pairs := make([]yokan.Pair, n)
 	for i := range pairs {
@@ -227,10 +227,10 @@ func segments(t *testing.T, db *yokan.Database, n int) {
 	require.NoError(t, db.EraseMulti(ctx, keysOf(pairs)))
 }
 
-// load puts 1,000 pairs of 1.5 MB with one call, and then 6,400 more from 16 goroutines, and gets.
-func load(t *testing.T, db *yokan.Database) {
-	ctx := within(t)
-	pairs := numbered("bulk", 1000, 3)
+// testLoad puts 1,000 pairs of 1.5 MB with one call, and then 6,400 more from 16 goroutines, and gets.
+func testLoad(t *testing.T, db *yokan.Database) {
+	ctx := testContext(t)
+	pairs := newPairs("bulk", 1000, 3)
 	require.NoError(t, db.PutMulti(ctx, pairs))
 	values, err := db.GetMulti(ctx, keysOf(pairs))
 	require.NoError(t, err)

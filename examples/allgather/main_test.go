@@ -43,8 +43,8 @@ type member struct {
 	errs  bytes.Buffer
 }
 
-// start starts all, and returns when each has said that it has started. stop ends the server, as a crash would.
-func start(t *testing.T, args ...string) (members []*member, stop func()) {
+// startMembers starts all, and returns when each has said that it has started. stop ends the server, as a crash would.
+func startMembers(t *testing.T, args ...string) (members []*member, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -88,8 +88,8 @@ func (m *member) end() (last string, err error) {
 	return last, m.cmd.Wait()
 }
 
-// overEach runs f for each transport between processes.
-func overEach(t *testing.T, f func(t *testing.T, listen string)) {
+// eachTransport runs f for each transport between processes.
+func eachTransport(t *testing.T, f func(t *testing.T, listen string)) {
 	for _, scheme := range hg.Schemes() {
 		listen, ok := map[string]string{"tcp": "tcp://127.0.0.1:0", "udp": "udp://127.0.0.1:0", "sm": "sm://*"}[scheme]
 		if !ok {
@@ -100,8 +100,8 @@ func overEach(t *testing.T, f func(t *testing.T, listen string)) {
 }
 
 func TestAllgather(t *testing.T) {
-	overEach(t, func(t *testing.T, listen string) {
-		members, _ := start(t, "-listen", listen)
+	eachTransport(t, func(t *testing.T, listen string) {
+		members, _ := startMembers(t, "-listen", listen)
 		for rank, m := range members {
 			last, err := m.end()
 			require.NoError(t, err, "rank %d: %s", rank, &m.errs)
@@ -112,8 +112,8 @@ func TestAllgather(t *testing.T) {
 
 // One that is killed is named by all others, which end with an error.
 func TestKilled(t *testing.T) {
-	overEach(t, func(t *testing.T, listen string) {
-		members, _ := start(t, "-listen", listen, "-for", "1m", "-peer-timeout", "1s")
+	eachTransport(t, func(t *testing.T, listen string) {
+		members, _ := startMembers(t, "-listen", listen, "-for", "1m", "-peer-timeout", "1s")
 		require.NoError(t, members[2].cmd.Process.Kill())
 		for rank, m := range members {
 			_, err := m.end()
@@ -127,7 +127,7 @@ func TestKilled(t *testing.T) {
 
 // X-T6: once the startup is complete nobody needs the server.
 func TestServerGone(t *testing.T) {
-	members, stop := start(t, "-for", "200ms")
+	members, stop := startMembers(t, "-for", "200ms")
 	stop()
 	for rank, m := range members {
 		last, err := m.end()

@@ -48,8 +48,8 @@ func command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// blob runs the program.
-func blob(t testing.TB, args ...string) string {
+// runBlob runs the program.
+func runBlob(t testing.TB, args ...string) string {
 	t.Helper()
 	var out, said strings.Builder
 	cmd := command(args...)
@@ -86,21 +86,21 @@ func serveAt(t testing.TB, addr, dir string, flags ...string) *process {
 	return p
 }
 
-// file returns the name of a file of n bytes that follow from the seed.
-func file(t testing.TB, seed uint64, n int) string {
+// newFile returns the name of a file of n bytes that follow from the seed.
+func newFile(t testing.TB, seed uint64, n int) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "in")
-	require.NoError(t, os.WriteFile(name, noise(seed, n), 0o600))
+	require.NoError(t, os.WriteFile(name, randomBytes(seed, n), 0o600))
 	return name
 }
 
-func noise(seed uint64, n int) []byte {
+func randomBytes(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 1}).Read(b)
 	return b
 }
 
-func same(t testing.TB, a, b string) {
+func requireSameFile(t testing.TB, a, b string) {
 	t.Helper()
 	x, err := os.ReadFile(a)
 	require.NoError(t, err)
@@ -109,8 +109,8 @@ func same(t testing.TB, a, b string) {
 	require.True(t, bytes.Equal(x, y), "%s and %s differ", a, b)
 }
 
-// eventually waits for a condition of the file system.
-func eventually(t testing.TB, what string, over func() bool) {
+// waitUntil waits for a condition of the file system.
+func waitUntil(t testing.TB, what string, over func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -127,26 +127,26 @@ func eventually(t testing.TB, what string, over func() bool) {
 func TestBlobOverUDP(t *testing.T) {
 	t.Parallel()
 	s := serveAt(t, "udp://127.0.0.1:0", t.TempDir())
-	in, out := file(t, 1, 3<<20), filepath.Join(t.TempDir(), "out")
-	blob(t, "put", "a", in, s.addr)
-	blob(t, "get", "a", out, s.addr)
-	same(t, in, out)
+	in, out := newFile(t, 1, 3<<20), filepath.Join(t.TempDir(), "out")
+	runBlob(t, "put", "a", in, s.addr)
+	runBlob(t, "get", "a", out, s.addr)
+	requireSameFile(t, in, out)
 }
 
 func TestBlob(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := serve(t, dir)
-	in, out := file(t, 1, 3<<20), filepath.Join(t.TempDir(), "out")
-	blob(t, "put", "a", in, s.addr)
-	blob(t, "put", "empty", file(t, 1, 0), s.addr)
-	blob(t, "get", "a", out, s.addr)
-	same(t, in, out)
-	blob(t, "get", "empty", out, s.addr)
-	same(t, file(t, 1, 0), out)
-	require.Equal(t, "a\nempty\n", blob(t, "ls", "*", s.addr))
-	blob(t, "rm", "empty", s.addr)
-	require.Equal(t, "a\n", blob(t, "ls", "*", s.addr))
+	in, out := newFile(t, 1, 3<<20), filepath.Join(t.TempDir(), "out")
+	runBlob(t, "put", "a", in, s.addr)
+	runBlob(t, "put", "empty", newFile(t, 1, 0), s.addr)
+	runBlob(t, "get", "a", out, s.addr)
+	requireSameFile(t, in, out)
+	runBlob(t, "get", "empty", out, s.addr)
+	requireSameFile(t, newFile(t, 1, 0), out)
+	require.Equal(t, "a\nempty\n", runBlob(t, "ls", "*", s.addr))
+	runBlob(t, "rm", "empty", s.addr)
+	require.Equal(t, "a\n", runBlob(t, "ls", "*", s.addr))
 
 	var said strings.Builder
 	for _, args := range [][]string{{"get", "b", out, s.addr}, {"put", "../b", in, s.addr}, {"what"}, {"put", "a"}} {
@@ -169,37 +169,37 @@ func TestFailOver(t *testing.T) {
 	if long.On {
 		n = 512 << 20
 	}
-	in := file(t, 2, n)
+	in := newFile(t, 2, n)
 	for name, sig := range map[string]os.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
 		for _, what := range []string{"put", "get"} {
 			t.Run(what+"/"+name, func(t *testing.T) {
 				t.Parallel() // what is stopped is noticed after a second or two
 				dir, out := t.TempDir(), filepath.Join(t.TempDir(), "out")
 				first, other := serve(t, dir), serve(t, dir)
-				args, begun := []string{what, "a", in, first.addr + "," + other.addr}, func() bool { return partBegun(t, dir) }
+				args, begun := []string{what, "a", in, first.addr + "," + other.addr}, func() bool { return hasPart(t, dir) }
 				if what == "get" {
 					require.NoError(t, os.Link(in, filepath.Join(dir, "a")))
-					args[2], begun = out, func() bool { return fileBegun(out) }
+					args[2], begun = out, func() bool { return hasBegun(out) }
 				}
 				var said strings.Builder
 				cmd := command(append([]string{"-stall", "1s"}, args...)...)
 				cmd.Stderr = &said
 				require.NoError(t, cmd.Start())
-				eventually(t, "the transfer", begun)
+				waitUntil(t, "the transfer", begun)
 				require.NoError(t, first.Process.Signal(sig))
 				require.NoError(t, cmd.Wait(), &said)
 				if what == "put" {
 					out = filepath.Join(dir, "a")
 				}
-				same(t, in, out)
-				require.Equal(t, "a\n", blob(t, "ls", "a", other.addr))
+				requireSameFile(t, in, out)
+				require.Equal(t, "a\n", runBlob(t, "ls", "a", other.addr))
 			})
 		}
 	}
 }
 
-// partBegun reports whether a server has received some bytes of a file.
-func partBegun(t testing.TB, dir string) bool {
+// hasPart reports whether a server has received some bytes of a file.
+func hasPart(t testing.TB, dir string) bool {
 	parts, err := filepath.Glob(filepath.Join(dir, ".part-*"))
 	require.NoError(t, err)
 	return slices.ContainsFunc(parts, func(part string) bool {
@@ -208,8 +208,8 @@ func partBegun(t testing.TB, dir string) bool {
 	})
 }
 
-// fileBegun reports whether the first bytes of a file have come.
-func fileBegun(name string) bool {
+// hasBegun reports whether the first bytes of a file have come.
+func hasBegun(name string) bool {
 	f, err := os.Open(name)
 	if err != nil {
 		return false
@@ -225,7 +225,7 @@ func TestSIGTERM(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := serve(t, dir)
-	want := noise(4, 32<<20)
+	want := randomBytes(4, 32<<20)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a"), want, 0o600))
 	node, err := qs.Open("tcp://", qs.Config{})
 	require.NoError(t, err)
@@ -241,7 +241,7 @@ func TestSIGTERM(t *testing.T) {
 				return 0, err
 			}
 		} else if got.Len() < 2<<20 { // it drains by now: new calls are refused
-			eventually(t, "the end of new calls", func() bool {
+			waitUntil(t, "the end of new calls", func() bool {
 				_, err := List.Call(ctx, store, "*")
 				return errors.Is(err, qs.ErrRefused)
 			})
@@ -266,11 +266,11 @@ func TestSimulated(t *testing.T) {
 		seeds = 1000
 	}
 	for seed := range seeds {
-		simulated(t, uint64(seed))
+		runSimulated(t, uint64(seed))
 	}
 }
 
-func simulated(t *testing.T, seed uint64) {
+func runSimulated(t *testing.T, seed uint64) {
 	dir := t.TempDir()
 	rng := rand.New(rand.NewPCG(seed, 2))
 	w := sim.NewWorld(sim.Config{Seed: seed, Level: sim.Level(seed & 1), Faults: sim.Faults{Jitter: 200 * time.Microsecond, Loss: rng.Float64() / 200}})
@@ -321,12 +321,12 @@ func simulated(t *testing.T, seed uint64) {
 		out := filepath.Join(t.TempDir(), "out")
 		for i := range 4 {
 			key := fmt.Sprint("key", i)
-			in := file(t, seed+uint64(i), rng.IntN(300_000))
+			in := newFile(t, seed+uint64(i), rng.IntN(300_000))
 			_, err := call(ctx, store, "put", key, in)
 			require.NoError(t, err, "seed %d: put %s", seed, key)
 			_, err = call(ctx, store, "get", key, out)
 			require.NoError(t, err, "seed %d: get %s", seed, key)
-			same(t, in, out)
+			requireSameFile(t, in, out)
 		}
 		names, err := call(ctx, store, "ls", "key*", "")
 		require.NoError(t, err, "seed %d: ls", seed)
@@ -343,10 +343,10 @@ func TestTLS(t *testing.T) {
 	cert, key := testcert.Write(t)
 	flags := []string{"-cert", cert, "-key", key, "-ca", cert}
 	s := serve(t, t.TempDir(), flags...)
-	in, out := file(t, 5, 1<<20), filepath.Join(t.TempDir(), "out")
-	blob(t, append(flags, "put", "a", in, s.addr)...)
-	blob(t, append(flags, "get", "a", out, s.addr)...)
-	same(t, in, out)
+	in, out := newFile(t, 5, 1<<20), filepath.Join(t.TempDir(), "out")
+	runBlob(t, append(flags, "put", "a", in, s.addr)...)
+	runBlob(t, append(flags, "get", "a", out, s.addr)...)
+	requireSameFile(t, in, out)
 
 	other, otherKey := testcert.Write(t)
 	for want, flags := range map[string][]string{"TLS is required here": nil, "certificate": {"-cert", other, "-key", otherKey, "-ca", cert}} {
@@ -367,7 +367,7 @@ func TestQS(t *testing.T) {
 	said, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	s := serve(t, t.TempDir())
-	blob(t, "put", "a", file(t, 1, 1000), s.addr)
+	runBlob(t, "put", "a", newFile(t, 1, 1000), s.addr)
 	run := func(args ...string) string {
 		out, err := exec.Command(qs, args...).Output() // what is no answer is not there
 		require.NoError(t, err)

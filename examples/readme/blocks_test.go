@@ -244,7 +244,7 @@ var block = regexp.MustCompile("(?s)```go\n(.*?)```")
 func TestBlocks(t *testing.T) {
 	code := "" // of the examples, without indentation
 	for _, pattern := range []string{"qs/*_test.go", "qs/*/*_test.go", "hg/codec/*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/bench/*/*.go", "contrib/*/*/*/*.go", "examples/plugin/*/*.go", "mercury/*_test.go", "internal/test/proctest/memory_test.go"} {
-		code += plain(sources(t, ".", pattern))
+		code += unindent(sources(t, ".", pattern))
 	}
 	shown := 0
 	for page, text := range pages(t) {
@@ -254,7 +254,7 @@ func TestBlocks(t *testing.T) {
 		}
 		for _, m := range blocks {
 			for part := range strings.SplitSeq(m[1], "\n\n") {
-				assert.True(t, strings.Contains(code, plain(part)), "%s shows what is nowhere:\n%s", page, part)
+				assert.True(t, strings.Contains(code, unindent(part)), "%s shows what is nowhere:\n%s", page, part)
 				shown++
 			}
 		}
@@ -262,8 +262,8 @@ func TestBlocks(t *testing.T) {
 	require.Greater(t, shown, 10)
 }
 
-// plain takes the indentation off.
-func plain(text string) string {
+// unindent takes the indentation off.
+func unindent(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		b.WriteString(strings.TrimSpace(line) + "\n")

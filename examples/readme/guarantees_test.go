@@ -121,8 +121,8 @@ var guarantees = []guarantee{
 	{"page-json", "The JSON of the page has the shape that MONITORING documents, and nothing else.", []string{"qs/debug: TestDocumentedShape", "qs/debug: TestShape"}},
 }
 
-// page writes docs/GUARANTEES.md.
-func page() string {
+// guaranteesPage writes docs/GUARANTEES.md.
+func guaranteesPage() string {
 	var b strings.Builder
 	b.WriteString(`# Guarantees
 
@@ -145,11 +145,11 @@ var update = flag.Bool("update", false, "write docs/GUARANTEES.md, and the progr
 func TestGuarantees(t *testing.T) {
 	file := filepath.Join(root, "docs/GUARANTEES.md")
 	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(page()), 0o666))
+		require.NoError(t, os.WriteFile(file, []byte(guaranteesPage()), 0o666))
 	}
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, page(), string(b), "go test ./examples/readme -update writes it anew")
+	require.Equal(t, guaranteesPage(), string(b), "go test ./examples/readme -update writes it anew")
 	for _, g := range guarantees {
 		assert.Equal(t, strings.HasPrefix(g.id, ":"), len(g.tests) == 0, "%q: a promise without a test", g.id)
 	}

@@ -85,13 +85,13 @@ func publish(t *testing.T, dir string) {
 	file, err := os.Create(filepath.Join(dir, version+".zip"))
 	require.NoError(t, err)
 	z := zip.NewWriter(file)
-	require.NoError(t, pack(z, os.DirFS(root)))
+	require.NoError(t, zipModule(z, os.DirFS(root)))
 	require.NoError(t, z.Close())
 	require.NoError(t, file.Close())
 }
 
-// pack writes what users get: the files of the module without those of the modules inside of it.
-func pack(z *zip.Writer, tree fs.FS) error {
+// zipModule writes what users get: the files of the module without those of the modules inside of it.
+func zipModule(z *zip.Writer, tree fs.FS) error {
 	return fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:

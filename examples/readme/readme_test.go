@@ -142,7 +142,7 @@ func TestFaults(t *testing.T) {
 			}
 		}
 	}
-	caught := catchers()
+	caught := mutantTests()
 	hazards := []string{"H3b"}
 	for n := 1; n <= 17; n++ {
 		hazards = append(hazards, fmt.Sprintf("H%d", n))
@@ -164,8 +164,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// catchers returns the tests that internal/test/mutant names for each mutant, as "package test".
-func catchers() map[string][]string {
+// mutantTests returns the tests that internal/test/mutant names for each mutant, as "package test".
+func mutantTests() map[string][]string {
 	found := map[string][]string{}
 	for _, m := range mutant.All() {
 		found[m.Name] = nil

@@ -237,8 +237,8 @@ func TestAmplification(t *testing.T) {
 	}
 }
 
-// zoo is full of things that inflate.
-type zoo struct {
+// inflatingTypes is full of things that inflate.
+type inflatingTypes struct {
 	Wides   []wide
 	ByName  map[string]wide
 	Ptrs    []*wide
@@ -268,7 +268,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(field(name, append(ext8(5), 0xdf, 0, 0x10, 0, 0)...))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, v := range []any{new(zoo), new(any), new(map[string]any), new([]wide), new(endless), new(string)} {
+		for _, v := range []any{new(inflatingTypes), new(any), new(map[string]any), new([]wide), new(endless), new(string)} {
 			got := allocated(func() { _ = codec.Msgpack.Decode(b, v) })
 			if limit := uint64(300*len(b) + 1<<20); got > limit {
 				t.Fatalf("%d bytes allocated into %T for %d bytes %x", got, v, len(b), b)

@@ -43,10 +43,10 @@ var destinations = []reflect.Type{
 	reflect.TypeFor[map[string][]tuple](), reflect.TypeFor[[300]int](), reflect.TypeFor[[][300]int](), reflect.TypeFor[[][400]int](), reflect.TypeFor[string](),
 }
 
-// cost returns how Decode of b into a new value of type t ends, and the bytes that it allocates, the value itself apart. It
+// decodeCost returns how Decode of b into a new value of type t ends, and the bytes that it allocates, the value itself apart. It
 // tries again when these are more than limit: others may allocate at the same time, and the race detector takes spare decoders
 // away at random.
-func cost(b []byte, t reflect.Type, limit uint64) (least uint64, err error) {
+func decodeCost(b []byte, t reflect.Type, limit uint64) (least uint64, err error) {
 	var before, after runtime.MemStats
 	for i := range 20 {
 		v := reflect.New(t).Interface()
@@ -63,15 +63,15 @@ func cost(b []byte, t reflect.Type, limit uint64) (least uint64, err error) {
 	return least, err
 }
 
-// judge fails if a refusal of b costs more than was promised, or if b is refused although the decoder takes it.
-func judge(t *testing.T, b []byte, typ reflect.Type) error {
+// requireCheapRefusal fails if a refusal of b costs more than was promised, or if b is refused although the decoder takes it.
+func requireCheapRefusal(t *testing.T, b []byte, typ reflect.Type) error {
 	t.Helper()
 	s := shapeOf(reflect.New(typ).Interface())
 	limit := uint64(budgetFor(len(b)))
 	if s.largest > budgetFor(0)-decoderCost { // too large to ask about: two of them
 		limit += 2 * uint64(s.largest)
 	}
-	n, err := cost(b, typ, limit)
+	n, err := decodeCost(b, typ, limit)
 	if err == nil {
 		return nil
 	}
@@ -88,14 +88,14 @@ func judge(t *testing.T, b []byte, typ reflect.Type) error {
 	return err
 }
 
-// many returns an array of n times the same element, and what follows.
-func many(n int, element []byte, last ...[]byte) []byte {
+// repeatedArray returns an array of n times the same element, and what follows.
+func repeatedArray(n int, element []byte, last ...[]byte) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{0xdd}, uint32(n+len(last)))
 	return append(append(b, bytes.Repeat(element, n)...), bytes.Join(last, nil)...)
 }
 
-// pairs returns a map of n pairs with the same value, and one more.
-func pairs(n int, value []byte, key, last []byte) []byte {
+// repeatedMap returns a map of n pairs with the same value, and one more.
+func repeatedMap(n int, value []byte, key, last []byte) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{0xdf}, uint32(n+1))
 	for i := range n {
 		b = append(b, 0xa3, byte('a'+i%16), byte('a'+i/16%16), byte('a'+i/256))
@@ -109,7 +109,7 @@ var values = map[string][]byte{
 	"array": {0x90}, "map": {0x80}, "pair": {0x81, 0xa1, 'a', 1}, "pair of numbers": {0x81, 1, 1}, "nest": {0x91, 0x91, 0x90},
 	"true": {0xc3}, "float": {0xca, 0, 0, 0, 0}, "double": {0xcb, 0, 0, 0, 0, 0, 0, 0, 0}, "time": {0xd6, 0xff, 0, 0, 0, 0}, "extension": {0xd4, 5, 0},
 	"hollow": {0xc7, 0, 5}, "list as key": {0x81, 0x90, 1}, "binary as key": {0x81, 0xc4, 1, 'a', 1}, "person": append([]byte("\x81\xa3Age"), 0xc3),
-	"friends": append([]byte("\x81\xa7Friends\x91"), 0xc0), "long array": many(301, []byte{1}),
+	"friends": append([]byte("\x81\xa7Friends\x91"), 0xc0), "long array": repeatedArray(301, []byte{1}),
 }
 
 // Whatever a hostile sender puts behind many good values: what is refused has cost no more than 4 times the bytes, and 4 KiB.
@@ -120,7 +120,7 @@ func TestRefusedCostsLittle(t *testing.T) {
 		v := values[name]
 		for _, end := range []string{"number", "text", "array", "double", "extension", "list as key", "long array"} {
 			last := values[end]
-			for _, b := range [][]byte{many(n, v, last), pairs(n, v, []byte("\xa1z"), last)} {
+			for _, b := range [][]byte{repeatedArray(n, v, last), repeatedMap(n, v, []byte("\xa1z"), last)} {
 				for _, typ := range destinations {
 					sv, err := check(b, MaxDepth)
 					require.NoError(t, err, name)
@@ -132,7 +132,7 @@ func TestRefusedCostsLittle(t *testing.T) {
 						continue
 					}
 					if tried++; tried%5 == 0 { // measuring takes long
-						_ = judge(t, b, typ)
+						_ = requireCheapRefusal(t, b, typ)
 						refused++
 					}
 				}
@@ -142,23 +142,23 @@ func TestRefusedCostsLittle(t *testing.T) {
 	require.Greater(t, refused, 100)
 }
 
-// spelled is a type that a program has taught the decoder.
-type spelled struct{ N int }
+// registeredType is a type that a program has taught the decoder.
+type registeredType struct{ N int }
 
 // A type that the program has registered with msgpack decodes as it says, in long messages too.
 func TestTaughtTypes(t *testing.T) {
-	msgpack.Register(spelled{}, func(e *msgpack.Encoder, v reflect.Value) error {
+	msgpack.Register(registeredType{}, func(e *msgpack.Encoder, v reflect.Value) error {
 		return e.EncodeString(string(make([]byte, v.Field(0).Int())))
 	}, func(d *msgpack.Decoder, v reflect.Value) error {
 		s, err := d.DecodeString()
 		v.Field(0).SetInt(int64(len(s)))
 		return err
 	})
-	in := make([]spelled, 1000)
+	in := make([]registeredType, 1000)
 	in[999].N = 3
 	b, err := Msgpack.Append(nil, in)
 	require.NoError(t, err)
-	var out []spelled
+	var out []registeredType
 	require.NoError(t, Msgpack.Decode(b, &out))
 	require.Equal(t, in, out)
 }
@@ -175,11 +175,11 @@ func FuzzFit(f *testing.F) {
 			return
 		}
 		typ := destinations[int(to)%len(destinations)]
-		_ = judge(t, b, typ)
+		_ = requireCheapRefusal(t, b, typ)
 		if check, err := check(b, MaxDepth-1); err == nil && check.values > 0 { // the same, after many that may be good
-			_ = judge(t, many(int(times)*4, []byte{0xc0}, b), typ)
-			_ = judge(t, many(int(times), []byte{0xa0}, b), typ)
-			_ = judge(t, pairs(int(times), []byte{0xc0}, []byte("\xa1z"), b), typ)
+			_ = requireCheapRefusal(t, repeatedArray(int(times)*4, []byte{0xc0}, b), typ)
+			_ = requireCheapRefusal(t, repeatedArray(int(times), []byte{0xa0}, b), typ)
+			_ = requireCheapRefusal(t, repeatedMap(int(times), []byte{0xc0}, []byte("\xa1z"), b), typ)
 		}
 	})
 }

@@ -107,20 +107,20 @@ func TestCheckAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// skips is the verdict of the decoder's own Skip, which recurses and so needs small inputs.
-func skips(b []byte) bool {
+// decoderSkips is the verdict of the decoder's own Skip, which recurses and so needs small inputs.
+func decoderSkips(b []byte) bool {
 	r := bytes.NewReader(b)
 	return msgpack.NewDecoder(r).Skip() == nil && r.Len() == 0
 }
 
-// sameAsSkip fails if Check and Skip judge b differently.
-func sameAsSkip(t *testing.T, b []byte) (valid bool) {
+// requireSameAsSkip fails if Check and Skip judge b differently.
+func requireSameAsSkip(t *testing.T, b []byte) (valid bool) {
 	t.Helper()
 	err := codec.Check(b, len(b))
 	if err != nil && bits.UintSize == 32 {
 		return false // a length that is no int is negative for Skip, which goes on
 	}
-	if skips(b) != (err == nil) {
+	if decoderSkips(b) != (err == nil) {
 		t.Fatalf("Check says %v of %x, Skip the opposite", err, b)
 	}
 	return err == nil
@@ -148,7 +148,7 @@ func TestCheckAgreesWithSkip(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	valid := 0
 	for range 20_000 {
-		if sameAsSkip(t, randomInput(rng)) {
+		if requireSameAsSkip(t, randomInput(rng)) {
 			valid++
 		}
 	}
@@ -163,7 +163,7 @@ func FuzzCheck(f *testing.F) {
 		if len(b) > 4096 {
 			t.Skip("Skip recurses")
 		}
-		sameAsSkip(t, b)
+		requireSameAsSkip(t, b)
 	})
 }
 

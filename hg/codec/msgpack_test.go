@@ -113,16 +113,16 @@ func TestMsgpackIsDeterministic(t *testing.T) {
 	}
 }
 
-type failing struct{ err error }
+type failingValue struct{ err error }
 
-func (f failing) EncodeMsgpack(e *msgpack.Encoder) error {
+func (f failingValue) EncodeMsgpack(e *msgpack.Encoder) error {
 	_ = e.EncodeString("part of it")
 	return f.err
 }
 
 func TestMsgpackErrors(t *testing.T) {
 	broken := errors.New("broken")
-	b, err := codec.Msgpack.Append([]byte("head"), failing{broken})
+	b, err := codec.Msgpack.Append([]byte("head"), failingValue{broken})
 	require.ErrorIs(t, err, broken)
 	require.ErrorContains(t, err, "codec_test.failing")
 	require.Equal(t, "head", string(b))

@@ -28,19 +28,19 @@ func TestIntegersFit(t *testing.T) {
 			}
 			into := reflect.New(reflect.StructOf([]reflect.StructField{{Name: "N", Type: reflect.SliceOf(reflect.TypeOf(to))}}))
 			err := codec.Msgpack.Decode(b, into.Interface())
-			fits := exact(reflect.ValueOf(v)).Cmp(exact(reflect.ValueOf(v).Convert(reflect.TypeOf(to)))) == 0
+			fits := exactInt(reflect.ValueOf(v)).Cmp(exactInt(reflect.ValueOf(v).Convert(reflect.TypeOf(to)))) == 0
 			if !fits {
 				require.ErrorIs(t, err, codec.ErrRange, "%v into %T", v, to)
 				require.ErrorContains(t, err, "N: ")
 				continue
 			}
 			require.NoError(t, err, "%v into %T", v, to)
-			require.Zero(t, exact(reflect.ValueOf(v)).Cmp(exact(into.Elem().Field(0).Index(0))), "%v into %T", v, to)
+			require.Zero(t, exactInt(reflect.ValueOf(v)).Cmp(exactInt(into.Elem().Field(0).Index(0))), "%v into %T", v, to)
 		}
 	}
 }
 
-func exact(v reflect.Value) *big.Int {
+func exactInt(v reflect.Value) *big.Int {
 	if v.CanInt() {
 		return big.NewInt(v.Int())
 	}

@@ -40,17 +40,17 @@ func byTag(tag int32) *impi.Receive {
 	}
 }
 
-// within bounds a test that would otherwise wait for ever.
-func within(t *testing.T) context.Context {
+// testContext bounds a test that would otherwise wait for ever.
+func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// drip writes one byte at a time.
-type drip struct{ net.Conn }
+// oneByteConn writes one byte at a time.
+type oneByteConn struct{ net.Conn }
 
-func (d drip) Write(b []byte) (int, error) {
+func (d oneByteConn) Write(b []byte) (int, error) {
 	for i := range b {
 		if _, err := d.Conn.Write(b[i : i+1]); err != nil {
 			return i, err
@@ -77,7 +77,7 @@ func eachStream(t *testing.T, f func(t *testing.T, a, b net.Conn)) {
 		"pipe": func(*testing.T) (net.Conn, net.Conn) { return net.Pipe() },
 		"one byte per write": func(*testing.T) (net.Conn, net.Conn) {
 			a, b := net.Pipe()
-			return drip{a}, drip{b}
+			return oneByteConn{a}, oneByteConn{b}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func eachStream(t *testing.T, f func(t *testing.T, a, b net.Conn)) {
 	}
 }
 
-func channels(t *testing.T, connA, connB net.Conn, c impi.AgentConfig) (a, b *channel.Channel) {
+func newChannels(t *testing.T, connA, connB net.Conn, c impi.AgentConfig) (a, b *channel.Channel) {
 	t.Helper()
 	c.Local, c.Remote = []impi.Proc{alice}, []impi.Proc{bob}
 	a, err := channel.Open(connA, c)
@@ -101,7 +101,7 @@ func channels(t *testing.T, connA, connB net.Conn, c impi.AgentConfig) (a, b *ch
 	return a, b
 }
 
-func start(t *testing.T) func(*channel.Request, error) *channel.Request {
+func startRequest(t *testing.T) func(*channel.Request, error) *channel.Request {
 	return func(r *channel.Request, err error) *channel.Request {
 		t.Helper()
 		require.NoError(t, err)
@@ -109,42 +109,42 @@ func start(t *testing.T) func(*channel.Request, error) *channel.Request {
 	}
 }
 
-// holds waits until b holds n messages.
-func holds(t *testing.T, b *channel.Channel, n int) {
+// waitForMessages waits until b holds n messages.
+func waitForMessages(t *testing.T, b *channel.Channel, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return b.Stats().Held == n }, 30*time.Second, time.Millisecond)
 }
 
 func TestChannel(t *testing.T) {
 	eachStream(t, func(t *testing.T, connA, connB net.Conn) {
-		ctx := within(t)
-		a, b := channels(t, connA, connB, impi.AgentConfig{MaxPacket: 16, Hiwater: 4, Ackmark: 2})
+		ctx := testContext(t)
+		a, b := newChannels(t, connA, connB, impi.AgentConfig{MaxPacket: 16, Hiwater: 4, Ackmark: 2})
 
-		short := start(t)(a.Send(message(1, "short")))
-		long := start(t)(a.Send(message(2, "a message of more than one packet")))
-		doomed := start(t)(a.Send(syncMessage(3, "destroyed")))
+		short := startRequest(t)(a.Send(message(1, "short")))
+		long := startRequest(t)(a.Send(message(2, "a message of more than one packet")))
+		doomed := startRequest(t)(a.Send(syncMessage(3, "destroyed")))
 		rl, rs := byTag(2), byTag(1)
-		require.NoError(t, start(t)(b.Receive(rl)).Wait(ctx))
-		require.NoError(t, start(t)(b.Receive(rs)).Wait(ctx))
+		require.NoError(t, startRequest(t)(b.Receive(rl)).Wait(ctx))
+		require.NoError(t, startRequest(t)(b.Receive(rs)).Wait(ctx))
 		require.Equal(t, "a message of more than one packet", string(rl.Buf[:rl.N]))
 		require.Equal(t, "short", string(rs.Buf[:rs.N]))
 		require.NoError(t, short.Wait(ctx))
 		require.NoError(t, long.Wait(ctx))
 
-		holds(t, b, 1)
+		waitForMessages(t, b, 1)
 		_, ok := b.Probe(byTag(3).Match)
 		require.True(t, ok)
 		answer, err := doomed.Cancel(ctx)
 		require.NoError(t, err)
 		require.Equal(t, impi.Canceled, answer)
 		require.ErrorIs(t, doomed.Wait(ctx), impi.ErrCanceled)
-		holds(t, b, 0)
+		waitForMessages(t, b, 0)
 
 		answer, err = long.Cancel(ctx)
 		require.NoError(t, err)
 		require.Equal(t, impi.TooLate, answer)
 
-		posted := start(t)(b.Receive(byTag(9)))
+		posted := startRequest(t)(b.Receive(byTag(9)))
 		answer, err = posted.Cancel(ctx)
 		require.NoError(t, err)
 		require.Equal(t, impi.Canceled, answer)
@@ -163,14 +163,14 @@ func second[A, B any](_ A, b B) B { return b }
 // C-T6: any number of goroutines may cancel. One request goes out, and all get its answer, those that come late too.
 func TestConcurrentCancels(t *testing.T) {
 	leak.Check(t)
-	ctx := within(t)
+	ctx := testContext(t)
 	connA, connB := net.Pipe()
-	a, b := channels(t, connA, connB, impi.AgentConfig{})
+	a, b := newChannels(t, connA, connB, impi.AgentConfig{})
 	for _, want := range []impi.Answer{impi.Canceled, impi.TooLate} {
-		r := start(t)(a.Send(syncMessage(1, "")))
-		holds(t, b, 1)
+		r := startRequest(t)(a.Send(syncMessage(1, "")))
+		waitForMessages(t, b, 1)
 		if want == impi.TooLate {
-			start(t)(b.Receive(byTag(1)))
+			startRequest(t)(b.Receive(byTag(1)))
 			require.NoError(t, r.Wait(ctx))
 		}
 		answers := make(chan impi.Answer, 100)
@@ -188,20 +188,20 @@ func TestConcurrentCancels(t *testing.T) {
 		for range cap(answers) {
 			require.Equal(t, want, <-answers)
 		}
-		holds(t, b, 0)
+		waitForMessages(t, b, 0)
 	}
 }
 
 // C12, C-T11: receives race cancels. Each message goes one way, and both ends agree which.
 func TestReceiveRacesCancelOverChannel(t *testing.T) {
 	leak.Check(t)
-	ctx := within(t)
+	ctx := testContext(t)
 	connA, connB := tcpPair(t)
-	a, b := channels(t, connA, connB, impi.AgentConfig{Hiwater: 8, Ackmark: 3})
+	a, b := newChannels(t, connA, connB, impi.AgentConfig{Hiwater: 8, Ackmark: 3})
 	const many = 2000
 	canceled, received := 0, 0
 	for i := range many {
-		s := start(t)(a.Send(syncMessage(1, fmt.Sprint(i))))
+		s := startRequest(t)(a.Send(syncMessage(1, fmt.Sprint(i))))
 		r := byTag(1)
 		var rx *channel.Request
 		var both sync.WaitGroup
@@ -209,7 +209,7 @@ func TestReceiveRacesCancelOverChannel(t *testing.T) {
 			for range i % 40 { // to begin at another time in each round
 				b.Stats()
 			}
-			rx = start(t)(b.Receive(r))
+			rx = startRequest(t)(b.Receive(r))
 		})
 		answer, err := s.Cancel(ctx)
 		require.NoError(t, err)
@@ -236,14 +236,14 @@ func TestReceiveRacesCancelOverChannel(t *testing.T) {
 // C19, C-T17: the peer is gone. All that is under way ends, and a cancel without an answer says that it is unknown.
 func TestChannelPeerLost(t *testing.T) {
 	eachStream(t, func(t *testing.T, connA, connB net.Conn) {
-		ctx := within(t)
+		ctx := testContext(t)
 		config := impi.AgentConfig{Local: []impi.Proc{alice}, Remote: []impi.Proc{bob}, Hiwater: 2}
 		a, err := channel.Open(connA, config)
 		require.NoError(t, err)
 		defer a.Close()
-		exposed, asked := start(t)(a.Send(syncMessage(1, ""))), start(t)(a.Send(syncMessage(2, "")))
-		queued := start(t)(a.Send(message(3, "")))
-		posted := start(t)(a.Receive(&impi.Receive{Match: impi.Match{To: alice}}))
+		exposed, asked := startRequest(t)(a.Send(syncMessage(1, ""))), startRequest(t)(a.Send(syncMessage(2, "")))
+		queued := startRequest(t)(a.Send(message(3, "")))
+		posted := startRequest(t)(a.Receive(&impi.Receive{Match: impi.Match{To: alice}}))
 		_, err = io.ReadFull(connB, make([]byte, 2*impi.PacketSize)) // they have left
 		require.NoError(t, err)
 
@@ -274,11 +274,11 @@ func TestChannelPeerLost(t *testing.T) {
 // Close ends what is under way here, at once, though the peer does not read.
 func TestChannelClose(t *testing.T) {
 	eachStream(t, func(t *testing.T, connA, connB net.Conn) {
-		ctx := within(t)
+		ctx := testContext(t)
 		defer connB.Close()
 		a, err := channel.Open(connA, impi.AgentConfig{Local: []impi.Proc{alice}, Remote: []impi.Proc{bob}})
 		require.NoError(t, err)
-		s := start(t)(a.Send(syncMessage(1, "")))
+		s := startRequest(t)(a.Send(syncMessage(1, "")))
 		require.NoError(t, a.Close())
 		err = s.Wait(ctx)
 		require.ErrorIs(t, err, net.ErrClosed)
@@ -291,11 +291,11 @@ func TestChannelClose(t *testing.T) {
 // A peer that breaks the protocol is cut off, and all say why.
 func TestChannelViolation(t *testing.T) {
 	eachStream(t, func(t *testing.T, connA, connB net.Conn) {
-		ctx := within(t)
+		ctx := testContext(t)
 		a, err := channel.Open(connA, impi.AgentConfig{Local: []impi.Proc{alice}, Remote: []impi.Proc{bob}})
 		require.NoError(t, err)
 		defer a.Close()
-		r := start(t)(a.Receive(&impi.Receive{Match: impi.Match{To: alice}}))
+		r := startRequest(t)(a.Receive(&impi.Receive{Match: impi.Match{To: alice}}))
 		bad := impi.Packet{Type: impi.PacketData, Len: 1 << 31, MsgLen: 1 << 31, Src: bob, Dest: alice}
 		_, err = connB.Write(bad.Append(nil))
 		require.NoError(t, err)
@@ -310,15 +310,15 @@ func TestChannelViolation(t *testing.T) {
 func TestChannelFinishWaits(t *testing.T) {
 	leak.Check(t)
 	connA, connB := net.Pipe()
-	a, b := channels(t, connA, connB, impi.AgentConfig{})
+	a, b := newChannels(t, connA, connB, impi.AgentConfig{})
 	short, cancel := context.WithCancel(context.Background())
-	s := start(t)(a.Send(syncMessage(1, "")))
+	s := startRequest(t)(a.Send(syncMessage(1, "")))
 	require.ErrorIs(t, a.Finish(short), impi.ErrActive)
-	holds(t, b, 1)
-	start(t)(b.Receive(byTag(1)))
-	require.NoError(t, s.Wait(within(t)))
+	waitForMessages(t, b, 1)
+	startRequest(t)(b.Receive(byTag(1)))
+	require.NoError(t, s.Wait(testContext(t)))
 	cancel()
 	require.ErrorIs(t, a.Finish(short), context.Canceled)
-	require.NoError(t, b.Finish(within(t)))
-	require.NoError(t, a.Finish(within(t)))
+	require.NoError(t, b.Finish(testContext(t)))
+	require.NoError(t, a.Finish(testContext(t)))
 }

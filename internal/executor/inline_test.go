@@ -12,41 +12,41 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// script is a Poller in the time of the bubble.
-type script struct {
+// pollScript is a Poller in the time of the bubble.
+type pollScript struct {
 	alone   bool
 	start   time.Time
 	flushes int
 	reads   atomic.Int32 // of the clock
 }
 
-func (s *script) OneJobWaits() bool  { return s.alone }
-func (s *script) Flush()             { s.flushes++ }
-func (s *script) Now() time.Duration { s.reads.Add(1); return time.Since(s.start) + 1 }
+func (s *pollScript) OneJobWaits() bool  { return s.alone }
+func (s *pollScript) Flush()             { s.flushes++ }
+func (s *pollScript) Now() time.Duration { s.reads.Add(1); return time.Since(s.start) + 1 }
 
-// pass is a loop.Pass.
-type pass struct {
+// testPass is a loop.Pass.
+type testPass struct {
 	run    func(one bool)
 	keep   func()
 	polled time.Duration
 	set    time.Duration // by SetClock
 }
 
-func (p *pass) Run(one bool)               { p.run(one) }
-func (p *pass) Polled() time.Duration      { return p.polled }
-func (p *pass) SetClock(now time.Duration) { p.set = now }
-func (p *pass) Keep()                      { p.keep() }
+func (p *testPass) Run(one bool)               { p.run(one) }
+func (p *testPass) Polled() time.Duration      { return p.polled }
+func (p *testPass) SetClock(now time.Duration) { p.set = now }
+func (p *testPass) Keep()                      { p.keep() }
 
 // runPass is RunPass after a poll that has not read the clock.
 func runPass[T comparable](i *Inline[T], run func(one bool), keep func()) {
-	i.RunPass(&pass{run: run, keep: keep, polled: -1})
+	i.RunPass(&testPass{run: run, keep: keep, polled: -1})
 }
 
 // inlineTest has an Inline whose jobs are how long they block. It notes which of them ran on the goroutine that polls.
 type inlineTest struct {
 	e    *Executor[time.Duration]
 	i    *Inline[time.Duration]
-	poll *script
+	poll *pollScript
 	all  sync.WaitGroup
 
 	mu    sync.Mutex
@@ -56,9 +56,9 @@ type inlineTest struct {
 }
 
 func newInlineTest() *inlineTest {
-	x := &inlineTest{poll: &script{start: time.Now()}}
+	x := &inlineTest{poll: &pollScript{start: time.Now()}}
 	x.e = New(Options[time.Duration]{Go: x.all.Go, MaxRunning: 64, Run: func(d time.Duration) {
-		on := goroutine()
+		on := goroutineName()
 		pause(d)
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -71,8 +71,8 @@ func newInlineTest() *inlineTest {
 	return x
 }
 
-// goroutine names the one that runs.
-func goroutine() string {
+// goroutineName names the one that runs.
+func goroutineName() string {
 	b := make([]byte, 64)
 	b = b[:runtime.Stack(b, false)]
 	for i, c := range b {
@@ -85,7 +85,7 @@ func goroutine() string {
 
 // pass is one pass in which jobs come, and how many of them ran on the goroutine that polls.
 func (x *inlineTest) pass(jobs ...time.Duration) (here int) {
-	x.polls = goroutine()
+	x.polls = goroutineName()
 	x.poll.alone = len(jobs) == 1
 	before := x.here
 	runPass(x.i, func(bool) {
@@ -133,10 +133,10 @@ func TestInlineReadsTheClockOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		x := newInlineTest()
-		x.polls, x.poll.alone = goroutine(), true
+		x.polls, x.poll.alone = goroutineName(), true
 		pause(time.Second)
 		for i, late := range []time.Duration{0, 2 * maxAlone} {
-			p := &pass{run: func(bool) { x.i.Give(0) }, polled: x.poll.Now() - late}
+			p := &testPass{run: func(bool) { x.i.Give(0) }, polled: x.poll.Now() - late}
 			x.poll.reads.Store(0)
 			x.i.RunPass(p)
 			require.Equal(t, i+1, x.here)
@@ -185,7 +185,7 @@ func TestInlineEnded(t *testing.T) {
 				runtime.Goexit()
 			}
 		}})
-		i := NewInline(e, &script{start: time.Now()})
+		i := NewInline(e, &pollScript{start: time.Now()})
 		all.Go(func() {
 			runPass(i, func(bool) {
 				i.Give(true)
@@ -218,7 +218,7 @@ func TestLasting(t *testing.T) {
 				on := ""
 				x.e.opts.Run = func(d time.Duration) {
 					ran++
-					on = goroutine()
+					on = goroutineName()
 					if c.says && ran == 1 {
 						x.i.Blocks(d + 1) // another one
 						require.Zero(t, kept)
@@ -231,7 +231,7 @@ func TestLasting(t *testing.T) {
 				var here string
 				go func() {
 					defer close(passed)
-					here = goroutine()
+					here = goroutineName()
 					runPass(x.i, func(one bool) {
 						require.True(t, one)
 						x.i.GiveLasting(0)
@@ -295,11 +295,11 @@ func TestLastingTakesNoPlace(t *testing.T) {
 		ran := make(chan struct{})
 		x.e.opts.Run = func(d time.Duration) {
 			if d > 0 {
-				other = goroutine()
+				other = goroutineName()
 				close(ran)
 				return
 			}
-			on = goroutine()
+			on = goroutineName()
 			x.e.Give(1)
 			select {
 			case <-ran:
@@ -308,7 +308,7 @@ func TestLastingTakesNoPlace(t *testing.T) {
 			}
 		}
 		x.all.Go(func() {
-			here = goroutine()
+			here = goroutineName()
 			runPass(x.i, func(bool) { x.i.GiveLasting(0) }, nil)
 		})
 		synctest.Wait()
@@ -361,12 +361,12 @@ func TestInlinesOfOneExecutor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newInlineTest()
 		defer x.end()
-		other := NewInline(x.e, &script{alone: true, start: time.Now()})
+		other := NewInline(x.e, &pollScript{alone: true, start: time.Now()})
 		beside := func() { // a pass of other, on its own goroutine
 			x.all.Go(func() { runPass(other, func(bool) {}, nil) })
 			synctest.Wait()
 		}
-		x.polls = goroutine()
+		x.polls = goroutineName()
 		runPass(x.i, func(bool) {
 			beside()
 			x.i.Give(0)
@@ -377,7 +377,7 @@ func TestInlinesOfOneExecutor(t *testing.T) {
 
 		kept, on := 0, ""
 		x.e.opts.Run = func(d time.Duration) {
-			on = goroutine()
+			on = goroutineName()
 			x.i.Blocks(d)
 		}
 		x.poll.alone = true

@@ -28,8 +28,8 @@ var kinds = []frame.Kind{
 	frame.Probe, frame.Probed, frame.Held, frame.Retire,
 }
 
-// sample is a frame of each kind with every field set that it can have.
-func sample(k frame.Kind) (h frame.Header, payload []byte) {
+// sampleFrame is a frame of each kind with every field set that it can have.
+func sampleFrame(k frame.Kind) (h frame.Header, payload []byte) {
 	h = frame.Header{Kind: k, Context: 0x0102, Op: 0x1112131415161718, Tag: 0x2122232425262728, Credit: 0x31323334}
 	for i := range h.Tail.Token {
 		h.Tail.Token[i] = 0xd0 + byte(i)
@@ -84,7 +84,7 @@ func encode(b []byte, h frame.Header, payload []byte) []byte {
 func TestGolden(t *testing.T) {
 	var got strings.Builder
 	for _, k := range kinds {
-		h, payload := sample(k)
+		h, payload := sampleFrame(k)
 		b := encode(nil, h, payload)
 		fmt.Fprintf(&got, "%v\n", k)
 		for len(b) > 0 {
@@ -105,7 +105,7 @@ func TestGolden(t *testing.T) {
 
 func TestParseWhatWasAppended(t *testing.T) {
 	for _, k := range kinds {
-		h, payload := sample(k)
+		h, payload := sampleFrame(k)
 		prefix := []byte("before")
 		b := encode(append([]byte(nil), prefix...), h, payload)
 		require.Equal(t, prefix, b[:6])
@@ -128,7 +128,7 @@ func TestParseWhatWasAppended(t *testing.T) {
 // Any bit that flips is noticed: in header and tail always, in the payload where the checksum covers it.
 func TestChecksum(t *testing.T) {
 	for _, k := range kinds {
-		h, payload := sample(k)
+		h, payload := sampleFrame(k)
 		b := encode(nil, h, payload)
 		covered := len(b)
 		if k.Bulk() {
@@ -152,12 +152,12 @@ func TestChecksum(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	edit := func(k frame.Kind, f func(h *frame.Header)) []byte {
-		h, payload := sample(k)
+		h, payload := sampleFrame(k)
 		f(&h)
 		return encode(nil, h, payload)
 	}
 	raw := func(k frame.Kind, at int, v ...byte) []byte {
-		h, payload := sample(k)
+		h, payload := sampleFrame(k)
 		b := encode(nil, h, payload)
 		copy(b[at:], v)
 		return b
@@ -217,7 +217,7 @@ func TestParseUnknownOptional(t *testing.T) {
 func TestString(t *testing.T) {
 	require.Equal(t, "KIND0 KIND99 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(99), frame.Kind(255)))
 	for _, k := range kinds {
-		h, payload := sample(k)
+		h, payload := sampleFrame(k)
 		b := encode(nil, h, payload)
 		got, err := frame.Parse(b)
 		require.NoError(t, err)
@@ -231,7 +231,7 @@ func TestString(t *testing.T) {
 			require.NotContains(t, text, leak, "the token is printed")
 		}
 	}
-	h, _ := sample(frame.Expected)
+	h, _ := sampleFrame(frame.Expected)
 	require.Contains(t, h.String(), "flags=0x2")
 }
 
@@ -245,7 +245,7 @@ func TestBulk(t *testing.T) {
 // Whatever Parse accepts gives the same bytes when it is appended again.
 func FuzzParse(f *testing.F) {
 	for _, k := range kinds {
-		h, payload := sample(k)
+		h, payload := sampleFrame(k)
 		beginnings.Seed(f, encode(nil, h, payload))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -15,13 +15,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// labelled is one value of a HELLO.
-type labelled struct {
+// labelValue is one value of a HELLO.
+type labelValue struct {
 	label uint16
 	value []byte
 }
 
-func hello(vs ...labelled) (b []byte) {
+func hello(vs ...labelValue) (b []byte) {
 	for _, v := range vs {
 		b = binary.LittleEndian.AppendUint16(b, v.label)
 		b = binary.LittleEndian.AppendUint16(b, uint16(len(v.value)))
@@ -30,9 +30,9 @@ func hello(vs ...labelled) (b []byte) {
 	return b
 }
 
-// least is a HELLO with what must be there.
-func least() []labelled {
-	return []labelled{
+// minimalHello is a HELLO with what must be there.
+func minimalHello() []labelValue {
+	return []labelValue{
 		{0x0100, []byte{1, 0, 1, 0}}, {0x0200, make([]byte, 16)}, {0x0500, []byte{2, 0}}, {0x0600, []byte{3, 0}},
 		{0x0700, []byte{32, 0, 0, 0}}, {0x0800, []byte{0, 16, 0, 0}},
 	}
@@ -49,7 +49,7 @@ func TestGreeting(t *testing.T) {
 	require.Empty(t, got.Label)
 	got.Label = nil
 	require.Equal(t, empty, got)
-	got, err = frame.ParseGreeting(hello(least()...))
+	got, err = frame.ParseGreeting(hello(minimalHello()...))
 	require.NoError(t, err)
 	require.Equal(t, frame.Greeting{Versions: frame.Range{Oldest: 1, Newest: 1}, Context: 2, Target: 3, Envelopes: 32, Eager: 4096}, got)
 }
@@ -60,7 +60,7 @@ func TestGreetingProcess(t *testing.T) {
 		"worker": "worker", "": "", "a\x1b[31mb": "", "a\nb": "", "\xff": "", "root (10.0.0.1:1)": "",
 		strings.Repeat("x", 64): strings.Repeat("x", 64), strings.Repeat("x", 65): "",
 	} {
-		got, err := frame.ParseGreeting(hello(append(least(), labelled{0x1200, []byte(value)})...))
+		got, err := frame.ParseGreeting(hello(append(minimalHello(), labelValue{0x1200, []byte(value)})...))
 		require.NoError(t, err)
 		require.Equal(t, frame.Greeting{Versions: frame.Range{Oldest: 1, Newest: 1}, Context: 2, Target: 3, Envelopes: 32, Eager: 4096, Process: want}, got)
 	}
@@ -69,9 +69,9 @@ func TestGreetingProcess(t *testing.T) {
 // A host that cannot be printed is none.
 func TestGreetingHost(t *testing.T) {
 	for value, want := range map[string]string{"node 7": "node 7", "": "", "a\x1b[31mb": "", "a\nb": "", "\xff": ""} {
-		vs := least()
-		at := slices.IndexFunc(vs, func(v labelled) bool { return v.label > 0x0400 })
-		got, err := frame.ParseGreeting(hello(slices.Insert(vs, at, labelled{0x0400, []byte(value)})...))
+		vs := minimalHello()
+		at := slices.IndexFunc(vs, func(v labelValue) bool { return v.label > 0x0400 })
+		got, err := frame.ParseGreeting(hello(slices.Insert(vs, at, labelValue{0x0400, []byte(value)})...))
 		require.NoError(t, err)
 		require.Equal(t, want, got.Host)
 	}
@@ -79,31 +79,31 @@ func TestGreetingHost(t *testing.T) {
 
 // Labels that nobody knows yet are skipped, wherever they stand.
 func TestGreetingUnknownLabels(t *testing.T) {
-	want, err := frame.ParseGreeting(hello(least()...))
+	want, err := frame.ParseGreeting(hello(minimalHello()...))
 	require.NoError(t, err)
-	for i := range len(least()) + 1 {
-		vs := least()
+	for i := range len(minimalHello()) + 1 {
+		vs := minimalHello()
 		label := uint16(1)
 		if i > 0 {
 			label = vs[i-1].label + 1
 		}
 		for _, n := range []int{0, 1, 1000} {
-			with := append(append(append([]labelled{}, vs[:i]...), labelled{label, make([]byte, n)}), vs[i:]...)
+			with := append(append(append([]labelValue{}, vs[:i]...), labelValue{label, make([]byte, n)}), vs[i:]...)
 			got, err := frame.ParseGreeting(hello(with...))
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 		}
 	}
-	_, err = frame.ParseGreeting(hello(append(least(), labelled{0x7fff, nil})...))
+	_, err = frame.ParseGreeting(hello(append(minimalHello(), labelValue{0x7fff, nil})...))
 	require.NoError(t, err, "the highest label")
 }
 
 // TestGreetingLongerValues: what a value has behind what is known of it is skipped.
 func TestGreetingLongerValues(t *testing.T) {
-	want, err := frame.ParseGreeting(hello(least()...))
+	want, err := frame.ParseGreeting(hello(minimalHello()...))
 	require.NoError(t, err)
-	for i := range least() {
-		vs := least()
+	for i := range minimalHello() {
+		vs := minimalHello()
 		vs[i].value = append(vs[i].value, "later"...)
 		got, err := frame.ParseGreeting(hello(vs...))
 		require.NoError(t, err)
@@ -113,39 +113,39 @@ func TestGreetingLongerValues(t *testing.T) {
 
 // TestGreetingMustUnderstand: a label that has to be understood, and is not known, refuses the HELLO.
 func TestGreetingMustUnderstand(t *testing.T) {
-	_, err := frame.ParseGreeting(hello(append(least(), labelled{0x9234, []byte("later")})...))
+	_, err := frame.ParseGreeting(hello(append(minimalHello(), labelValue{0x9234, []byte("later")})...))
 	require.ErrorIs(t, err, codes.ErrVersion)
 	require.ErrorContains(t, err, "label 0x9234 has to be understood, and this side does not know it")
 }
 
 func TestGreetingRefuses(t *testing.T) {
-	full := hello(least()...)
+	full := hello(minimalHello()...)
 	for _, versions := range [][]byte{{0, 0, 0, 0}, {0, 0, 1, 0}, {2, 0, 1, 0}, {1, 0, 0, 0}} {
-		vs := least()
+		vs := minimalHello()
 		vs[0].value = versions
 		_, err := frame.ParseGreeting(hello(vs...))
 		require.ErrorContains(t, err, "of frames", "versions % x", versions)
-		_, err = frame.ParseGreeting(hello(append(least(), labelled{0x1300, versions})...))
+		_, err = frame.ParseGreeting(hello(append(minimalHello(), labelValue{0x1300, versions})...))
 		require.Equal(t, bytes.Equal(versions, make([]byte, 4)), err == nil, "versions % x of messages", versions)
 	}
-	for i, v := range least() {
-		without := append(append([]labelled{}, least()[:i]...), least()[i+1:]...)
+	for i, v := range minimalHello() {
+		without := append(append([]labelValue{}, minimalHello()[:i]...), minimalHello()[i+1:]...)
 		_, err := frame.ParseGreeting(hello(without...))
 		require.ErrorIs(t, err, codes.ErrProtocol, "without label %#x", v.label)
 		require.ErrorContains(t, err, "lacks a label")
 
-		twice := append(append(append([]labelled{}, least()[:i]...), v), least()[i:]...)
+		twice := append(append(append([]labelValue{}, minimalHello()[:i]...), v), minimalHello()[i:]...)
 		_, err = frame.ParseGreeting(hello(twice...))
 		require.ErrorContains(t, err, "ascending order", "label %#x twice", v.label)
 
 		for _, n := range []int{0, len(v.value) - 1} {
-			other := least()
+			other := minimalHello()
 			other[i].value = make([]byte, n)
 			_, err = frame.ParseGreeting(hello(other...))
 			require.ErrorIs(t, err, codes.ErrProtocol, "label %#x of %d bytes", v.label, n)
 		}
 		if i > 0 {
-			swapped := least()
+			swapped := minimalHello()
 			swapped[i-1], swapped[i] = swapped[i], swapped[i-1]
 			_, err = frame.ParseGreeting(hello(swapped...))
 			require.ErrorContains(t, err, "ascending order")
@@ -155,15 +155,15 @@ func TestGreetingRefuses(t *testing.T) {
 		_, err := frame.ParseGreeting(full[:n])
 		require.ErrorIs(t, err, codes.ErrProtocol, "%d of %d bytes", n, len(full))
 	}
-	long := append(least(), labelled{0x2000, []byte(strings.Repeat("x", frame.MaxHello))})
+	long := append(minimalHello(), labelValue{0x2000, []byte(strings.Repeat("x", frame.MaxHello))})
 	_, err := frame.ParseGreeting(hello(long...))
 	require.ErrorContains(t, err, "the limit is 4096")
-	most := append(least(), labelled{0x2000, nil})
+	most := append(minimalHello(), labelValue{0x2000, nil})
 	most[len(most)-1].value = make([]byte, frame.MaxHello-len(hello(most...)))
 	require.Len(t, hello(most...), frame.MaxHello)
 	_, err = frame.ParseGreeting(hello(most...))
 	require.NoError(t, err, "the longest HELLO")
-	_, err = frame.ParseGreeting(hello(append(least(), labelled{0x0900, make([]byte, 7)})...))
+	_, err = frame.ParseGreeting(hello(append(minimalHello(), labelValue{0x0900, make([]byte, 7)})...))
 	require.ErrorContains(t, err, "want 8")
 }
 
@@ -171,8 +171,8 @@ func TestGreetingRefuses(t *testing.T) {
 func FuzzGreeting(f *testing.F) {
 	g := greeting()
 	beginnings.Seed(f, g.Append(nil))
-	beginnings.Seed(f, hello(least()...))
-	beginnings.Seed(f, hello(append(least(), labelled{0x0a01, []byte("later")})...))
+	beginnings.Seed(f, hello(minimalHello()...))
+	beginnings.Seed(f, hello(append(minimalHello(), labelValue{0x0a01, []byte("later")})...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g, err := frame.ParseGreeting(b)
 		if err != nil {

@@ -39,7 +39,7 @@ var hexBlock = regexp.MustCompile("(?s)```hex ([a-z0-9-]+)\n(.*?)```")
 func TestWireDocBytes(t *testing.T) {
 	text, err := os.ReadFile(wireDoc)
 	require.NoError(t, err)
-	w := converse(t)
+	w := runConversation(t)
 	shown := map[string]bool{}
 	fresh := hexBlock.ReplaceAllStringFunc(string(text), func(block string) string {
 		m := hexBlock.FindStringSubmatch(block)
@@ -87,11 +87,11 @@ func TestWireDocTables(t *testing.T) {
 		n, _ := strconv.Atoi(m[1])
 		codes[n] = m[2]
 	}
-	require.Equal(t, codesOf(t), codes)
+	require.Equal(t, codesByNumber(t), codes)
 }
 
-// codesOf returns the codes of package na/codes by their numbers.
-func codesOf(t *testing.T) map[int]string {
+// codesByNumber returns the codes of package na/codes by their numbers.
+func codesByNumber(t *testing.T) map[int]string {
 	src, err := os.ReadFile("../../na/codes/codes.go")
 	require.NoError(t, err)
 	// Name, and number if it does not follow from the line above.
@@ -118,9 +118,9 @@ func codesOf(t *testing.T) map[int]string {
 	return codes
 }
 
-// converse lets an origin and a target talk and returns what they send.
-func converse(t *testing.T) *wire {
-	w := &wire{t: t, made: map[string]string{}, targets: map[string]carrier.Class{}, carriers: map[carrier.Core]*taped{}}
+// runConversation lets an origin and a target talk and returns what they send.
+func runConversation(t *testing.T) *wire {
+	w := &wire{t: t, made: map[string]string{}, targets: map[string]carrier.Class{}, carriers: map[carrier.Core]*recordingCarrier{}}
 	tcls, target := w.open("tcp://10.0.0.7:9000", hg.Config{})
 	ocls, origin := w.open("tcp://", hg.Config{})
 	w.origin = origin.NA()
@@ -252,7 +252,7 @@ type wire struct {
 	now      time.Duration
 	rand     byte
 	targets  map[string]carrier.Class
-	carriers map[carrier.Core]*taped
+	carriers map[carrier.Core]*recordingCarrier
 	origin   *na.Context
 	sent     []sentFrame
 	made     map[string]string // bytes in words, by name
@@ -324,9 +324,9 @@ func (w *wire) Scheme() string { return "tcp" }
 // Open implements carrier.Plugin.
 func (w *wire) Open(class carrier.Class, rest string) (*carrier.Network, error) {
 	n := &carrier.Network{
-		Names: &taped{},
+		Names: &recordingCarrier{},
 		NewCarrier: func(e carrier.Core) (carrier.Carrier, error) {
-			w.carriers[e] = &taped{w: w, e: e}
+			w.carriers[e] = &recordingCarrier{w: w, e: e}
 			return w.carriers[e], nil
 		},
 	}
@@ -351,8 +351,8 @@ func (w *wire) Rand(b []byte) {
 	}
 }
 
-// A taped is a carrier without limits.
-type taped struct {
+// A recordingCarrier is a carrier without limits.
+type recordingCarrier struct {
 	w    *wire
 	e    carrier.Core
 	ends []*end
@@ -362,7 +362,7 @@ type taped struct {
 
 // An end is one side of a connection.
 type end struct {
-	c      *taped
+	c      *recordingCarrier
 	in     framing.In
 	out    framing.Out
 	rx     []byte
@@ -371,13 +371,13 @@ type end struct {
 	gone   bool
 }
 
-func (c *taped) Check(string) error { return nil }
-func (c *taped) Resolve(text string, done func(string, error)) func() {
+func (c *recordingCarrier) Check(string) error { return nil }
+func (c *recordingCarrier) Resolve(text string, done func(string, error)) func() {
 	done(text, nil)
 	return nil
 }
 
-func (c *taped) Dial(l carrier.Session) {
+func (c *recordingCarrier) Dial(l carrier.Session) {
 	to := c.w.carriers[c.w.targets[l.Name()].Context(l.Target())]
 	mine, theirs := &end{c: c, origin: true}, &end{c: to}
 	for _, x := range []*end{mine, theirs} {
@@ -394,7 +394,7 @@ func (c *taped) Dial(l carrier.Session) {
 	c.ends, to.ends = append(c.ends, mine), append(to.ends, theirs)
 }
 
-func (c *taped) Flush(ls []carrier.Session) {
+func (c *recordingCarrier) Flush(ls []carrier.Session) {
 	for _, l := range ls {
 		if x, ok := l.Conn().(*end); ok {
 			x.send()
@@ -402,14 +402,14 @@ func (c *taped) Flush(ls []carrier.Session) {
 	}
 }
 
-func (c *taped) Cut(l carrier.Session, bye frame.Bye) {
+func (c *recordingCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	if x, ok := l.Conn().(*end); ok && !x.gone {
 		x.gone = true
 		x.put(bye.Frame())
 	}
 }
 
-func (c *taped) Poll(time.Duration) time.Duration {
+func (c *recordingCarrier) Poll(time.Duration) time.Duration {
 	for _, x := range c.ends {
 		for len(x.rx) > 0 && !x.gone {
 			x.take()
@@ -420,18 +420,18 @@ func (c *taped) Poll(time.Duration) time.Duration {
 	}
 	return 0
 }
-func (c *taped) Lingering(time.Duration) bool { return false }
-func (c *taped) Shut()                        {}
-func (c *taped) Release()                     {}
+func (c *recordingCarrier) Lingering(time.Duration) bool { return false }
+func (c *recordingCarrier) Shut()                        {}
+func (c *recordingCarrier) Release()                     {}
 
 // Drive implements simhook.Driver.
-func (c *taped) Drive(_ time.Duration, ready func() bool) bool {
+func (c *recordingCarrier) Drive(_ time.Duration, ready func() bool) bool {
 	c.e.(simhook.Core).Poll(c.w.now)
 	return ready()
 }
 
-func (c *taped) Wake()      {}
-func (c *taped) FlushSoon() {}
+func (c *recordingCarrier) Wake()      {}
+func (c *recordingCarrier) FlushSoon() {}
 
 // take reads what has arrived.
 func (x *end) take() {

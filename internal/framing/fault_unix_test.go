@@ -14,8 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// truncated returns a mapping whose file has been cut to half of its length.
-func truncated(t *testing.T, n int) []byte {
+// truncatedMapping returns a mapping whose file has been cut to half of its length.
+func truncatedMapping(t *testing.T, n int) []byte {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 	require.NoError(t, err)
@@ -35,8 +35,8 @@ func truncated(t *testing.T, n int) []byte {
 // as soon as it has the zeroes.
 func TestFaultComesBeforeTheAnswer(t *testing.T) {
 	const size = 64 << 10
-	for name, write := range map[string]func(s *solo) []byte{
-		"lent to the system": func(s *solo) (all []byte) {
+	for name, write := range map[string]func(s *rawSession) []byte{
+		"lent to the system": func(s *rawSession) (all []byte) {
 			for faults := 0; ; {
 				s.e.Lock()
 				more := s.out.Fill()
@@ -58,7 +58,7 @@ func TestFaultComesBeforeTheAnswer(t *testing.T) {
 				return all // and the writer is delayed
 			}
 		},
-		"copied": func(s *solo) []byte {
+		"copied": func(s *rawSession) []byte {
 			b := make([]byte, 1<<20)
 			s.e.Lock()
 			defer s.e.Unlock()
@@ -67,10 +67,10 @@ func TestFaultComesBeforeTheAnswer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSolo(t)
+			s := newRawSession(t)
 			require.NoError(t, s.feed(hello(), 1<<20))
 			s.take(1 << 20)
-			m, err := s.nctx.Class().NewMem(truncated(t, size))
+			m, err := s.nctx.Class().NewMem(truncatedMapping(t, size))
 			require.NoError(t, err)
 			var ended []na.Result
 			op := s.nctx.NewOp(func(_ *na.Op, r na.Result) { ended = append(ended, r) })

@@ -19,9 +19,9 @@ const (
 	putSize = 4500
 )
 
-// A scene is a live session with one operation of every kind under way, and what becomes of it.
-type scene struct {
-	*solo
+// A liveSession is a live session with one operation of every kind under way, and what becomes of it.
+type liveSession struct {
+	*rawSession
 	log   []string
 	local []byte
 	lent  *na.Mem
@@ -31,7 +31,7 @@ type scene struct {
 	ops   map[string]*na.Op
 }
 
-func filled(n int, seed byte) []byte {
+func filledBytes(n int, seed byte) []byte {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = seed + byte(i*3) + byte(i>>8)
@@ -39,10 +39,10 @@ func filled(n int, seed byte) []byte {
 	return b
 }
 
-// newScene begins a session and every kind of operation.
-func newScene(t testing.TB) *scene {
+// newLiveSession begins a session and every kind of operation.
+func newLiveSession(t testing.TB) *liveSession {
 	t.Helper()
-	s := &scene{solo: newSolo(t), local: filled(gotSize, 1), ids: map[frame.Kind]uint64{}, ops: map[string]*na.Op{}}
+	s := &liveSession{rawSession: newRawSession(t), local: filledBytes(gotSize, 1), ids: map[frame.Kind]uint64{}, ops: map[string]*na.Op{}}
 	require.NoError(t, s.feed(hello(), 1<<20))
 	peer := na.MakeAddr(peerName, 0)
 	start := func(name string, run func(op *na.Op) error) {
@@ -61,7 +61,7 @@ func newScene(t testing.TB) *scene {
 	var err error
 	s.in1, err = cls.Register(na.WriteOnly, make([]byte, 100), make([]byte, putSize), make([]byte, 7))
 	require.NoError(t, err)
-	s.out1, err = cls.Register(na.ReadOnly, filled(300, 9))
+	s.out1, err = cls.Register(na.ReadOnly, filledBytes(300, 9))
 	require.NoError(t, err)
 	buf := make([]byte, 64)
 	start("receive unexpected", func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
@@ -90,7 +90,7 @@ func newScene(t testing.TB) *scene {
 }
 
 // script is what the peer says: a frame of every kind, and where each begins.
-func (s *scene) script() (b []byte, begins []int) {
+func (s *liveSession) script() (b []byte, begins []int) {
 	credit := uint32(32)
 	whole := func(h frame.Header, payload []byte) {
 		begins = append(begins, len(b))
@@ -103,15 +103,15 @@ func (s *scene) script() (b []byte, begins []int) {
 		b = append(h.AppendFront(b, len(payload)), payload...)
 	}
 	put := frame.Tail{Token: s.in1.Key().Token, Offset: 3, Length: putSize}
-	data := filled(gotSize, 77)
+	data := filledBytes(gotSize, 77)
 	whole(frame.Header{Kind: frame.Unexpected, Op: 1, Tag: 5}, []byte("unexpected"))
 	apart(frame.Header{Kind: frame.Put, Op: 500, Tail: put}, nil)
-	apart(frame.Header{Kind: frame.Data, Op: 500}, filled(4200, 30))
+	apart(frame.Header{Kind: frame.Data, Op: 500}, filledBytes(4200, 30))
 	whole(frame.Header{Kind: frame.Expected, Tag: 1}, []byte("expected"))
 	apart(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.ids[frame.Get]}, data[:4300])
 	whole(frame.Header{Kind: frame.Expected, Tag: 2}, []byte("too long"))
 	whole(frame.Header{Kind: frame.Expected, Tag: 9, Flags: frame.FlagTell}, nil)
-	apart(frame.Header{Kind: frame.Data, Op: 500, Tag: 4200}, filled(putSize-4200, 31))
+	apart(frame.Header{Kind: frame.Data, Op: 500, Tag: 4200}, filledBytes(putSize-4200, 31))
 	apart(frame.Header{Kind: frame.Done, Op: s.ids[frame.Put]}, nil)
 	apart(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.ids[frame.Get], Tag: 4300}, data[4300:])
 	apart(frame.Header{Kind: frame.Get, Op: 501, Tail: frame.Tail{Token: s.out1.Key().Token, Offset: 7, Length: 200}}, nil)
@@ -132,7 +132,7 @@ func (s *scene) script() (b []byte, begins []int) {
 }
 
 // outcome is everything that the peer's frames changed.
-func (s *scene) outcome() string {
+func (s *liveSession) outcome() string {
 	s.Helper()
 	answers := s.take(1 << 20)
 	for s.nctx.Trigger(0) > 0 {
@@ -145,7 +145,7 @@ func (s *scene) outcome() string {
 
 // A stream cut in two at any point means the same.
 func TestEverySplit(t *testing.T) {
-	s := newScene(t)
+	s := newLiveSession(t)
 	b, begins := s.script()
 	require.NoError(t, s.feed(b, 1<<20))
 	want := s.outcome()
@@ -158,7 +158,7 @@ func TestEverySplit(t *testing.T) {
 		"lease: N=0 tag=0 from=<no address> err=na: lease solo://peer: the peer dropped the message",
 		"lease: N=4 tag=0 from=<no address> err=<nil>",
 		"never answered: N=0 tag=0 from=<no address> err=na: get solo://peer: session closed by peer: goodbye",
-		fmt.Sprintf("get %x", filled(gotSize, 77)),
+		fmt.Sprintf("get %x", filledBytes(gotSize, 77)),
 		"LateDropped:3", "Violations:0", "PeersLeft:1",
 	} {
 		require.Contains(t, want, part)
@@ -175,7 +175,7 @@ func TestEverySplit(t *testing.T) {
 			continue
 		}
 		checked++
-		s := newScene(t)
+		s := newLiveSession(t)
 		require.NoError(t, s.feed(b[:at], 1<<20))
 		s.in.Idle()
 		require.NoError(t, s.feed(b[at:], 1<<20))
@@ -188,18 +188,18 @@ func TestEverySplit(t *testing.T) {
 
 // Cut into pieces of all sizes, the stream means the same.
 func TestPieces(t *testing.T) {
-	s := newScene(t)
+	s := newLiveSession(t)
 	b, _ := s.script()
 	require.NoError(t, s.feed(b, 1<<20))
 	want := s.outcome()
 	for _, size := range []int{1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 1000, 4096, 4097} {
-		s := newScene(t)
+		s := newLiveSession(t)
 		require.NoError(t, s.feed(b, size))
 		require.Equal(t, want, s.outcome(), "pieces of %d bytes", size)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 30 {
-		s := newScene(t)
+		s := newLiveSession(t)
 		for rest := b; len(rest) > 0; {
 			n := min(1+r.IntN(1<<r.IntN(13)), len(rest))
 			require.NoError(t, s.feed(rest[:n], 1+r.IntN(n)))
@@ -213,7 +213,7 @@ func TestPieces(t *testing.T) {
 func TestHelloSplit(t *testing.T) {
 	b := hello()
 	for at := range b {
-		s := newSolo(t)
+		s := newRawSession(t)
 		require.NoError(t, s.feed(b[:at], 1<<20))
 		require.Nil(t, s.link)
 		require.NoError(t, s.feed(b[at:], 1<<20))
@@ -240,7 +240,7 @@ func TestBadBeginning(t *testing.T) {
 		"session begins with KIND84": []byte("GET T / HTTP/1.1\r\nHost: somewhere.example.org\r\n\r\n"),
 		"HELLO lacks a label":        long.Append(nil, nil),
 	} {
-		s := newSolo(t)
+		s := newRawSession(t)
 		err := s.feed(b, 1<<20)
 		require.ErrorContains(t, err, text)
 		require.Nil(t, s.link)
@@ -258,7 +258,7 @@ func TestLongestFrame(t *testing.T) {
 		na.MaxRoom + 1: fmt.Sprintf("UNEXPECTED frame with %d bytes, the limit is %d", na.MaxRoom+1, na.MaxRoom),
 	} {
 		for _, atMost := range []int{1 << 20, 5000} {
-			s := newSolo(t)
+			s := newRawSession(t)
 			require.NoError(t, s.feed(hello(), 1<<20))
 			h := frame.Header{Kind: frame.Unexpected, Op: 1, Credit: 32}
 			err := s.feed(h.Append(nil, make([]byte, n)), atMost)
@@ -281,14 +281,14 @@ func longFrames() []byte {
 		{Kind: frame.Unexpected, Op: 1, Tag: 5}, {Kind: frame.Expected, Tag: 7}, {Kind: frame.Expected, Tag: 8}, {Kind: frame.Unexpected, Op: 2, Tag: 6},
 	} {
 		h.Credit = 32
-		b = h.Append(b, filled([]int{40000, 30000, 20000, 10}[i], byte(10*i+1)))
+		b = h.Append(b, filledBytes([]int{40000, 30000, 20000, 10}[i], byte(10*i+1)))
 	}
 	return b
 }
 
-// newLong is a solo whose peer has room, and owes the message of tag 7.
-func newLong(t *testing.T) (s *solo, got *na.Result) {
-	s = newSolo(t)
+// newLongSession is a solo whose peer has room, and owes the message of tag 7.
+func newLongSession(t *testing.T) (s *rawSession, got *na.Result) {
+	s = newRawSession(t)
 	require.NoError(t, s.feed(hello(), 1<<20))
 	peer := na.MakeAddr(peerName, 0)
 	s.nctx.Upper().GrantRoom(peer, 40000)
@@ -303,18 +303,18 @@ func newLong(t *testing.T) (s *solo, got *na.Result) {
 // Long messages arrive the same however the bytes are cut, and also beside others.
 func TestLongMessages(t *testing.T) {
 	for _, atMost := range []int{1, 31, 1000, 4096, 4097, 9000, 39999, 50000, 1 << 20} {
-		s, got := newLong(t)
+		s, got := newLongSession(t)
 		require.NoError(t, s.feed(longFrames(), atMost))
 		s.nctx.Trigger(0)
 		require.NoError(t, got.Err)
-		require.True(t, bytes.Equal(filled(30000, 11), got.Envelope.Data), "at most %d bytes at a time", atMost)
+		require.True(t, bytes.Equal(filledBytes(30000, 11), got.Envelope.Data), "at most %d bytes at a time", atMost)
 		got.Envelope.Free()
 		require.EqualValues(t, 1, s.nctx.Stats().LateDropped)
 		for i, n := range []int{40000, 10} {
 			var env *na.Envelope
 			require.NoError(t, s.nctx.RecvUnexpected(s.nctx.NewOp(func(_ *na.Op, r na.Result) { env = r.Envelope })))
 			s.nctx.Trigger(0)
-			require.True(t, bytes.Equal(filled(n, byte(30*i+1)), env.Data), "at most %d bytes at a time", atMost)
+			require.True(t, bytes.Equal(filledBytes(n, byte(30*i+1)), env.Data), "at most %d bytes at a time", atMost)
 			env.Free()
 		}
 		s.close()
@@ -325,7 +325,7 @@ func TestLongMessages(t *testing.T) {
 func TestLongMessageDamaged(t *testing.T) {
 	for _, atMost := range []int{3000, 9000, 1 << 20} {
 		for at := 32; at < 40000; at += 997 {
-			s, _ := newLong(t)
+			s, _ := newLongSession(t)
 			b := longFrames()[:40032]
 			b[at] ^= 4
 			require.ErrorIs(t, s.feed(b, atMost), na.ErrChecksum, "byte %d", at)
@@ -337,16 +337,16 @@ func TestLongMessageDamaged(t *testing.T) {
 
 // What goes out is the same bytes however it is written, also by Copy.
 func TestEveryWrite(t *testing.T) {
-	begin := func() *solo {
-		s := newSolo(t)
+	begin := func() *rawSession {
+		s := newRawSession(t)
 		require.NoError(t, s.feed(hello(), 1<<20))
 		peer := na.MakeAddr(peerName, 0)
-		m, err := s.nctx.Class().NewMem(filled(10, 1), filled(300_000, 2), nil, filled(5, 3))
+		m, err := s.nctx.Class().NewMem(filledBytes(10, 1), filledBytes(300_000, 2), nil, filledBytes(5, 3))
 		require.NoError(t, err)
 		key := na.Key{Len: 1 << 20, Access: na.ReadWrite}
 		done := func(*na.Op, na.Result) {}
 		for i := range 5 {
-			require.NoError(t, s.nctx.SendUnexpected(s.nctx.NewOp(done), peer, na.Tag(i), filled(i*700, byte(i))))
+			require.NoError(t, s.nctx.SendUnexpected(s.nctx.NewOp(done), peer, na.Tag(i), filledBytes(i*700, byte(i))))
 		}
 		require.NoError(t, s.nctx.Put(s.nctx.NewOp(done), m, 3, peer, key, 0, 300_000))
 		require.NoError(t, s.nctx.Get(s.nctx.NewOp(done), m, 3, peer, key, 0, 300_000))
@@ -363,13 +363,13 @@ func TestEveryWrite(t *testing.T) {
 			put = append(put, payloads[i]...)
 		}
 	}
-	all := bytes.Join([][]byte{filled(10, 1), filled(300_000, 2), filled(5, 3)}, nil)
+	all := bytes.Join([][]byte{filledBytes(10, 1), filledBytes(300_000, 2), filledBytes(5, 3)}, nil)
 	require.True(t, bytes.Equal(all[3:300_003], put))
 	s.close()
 	for _, n := range []int{1, 31, 32, 33, 1000, 65537, 262144} {
 		s := begin()
 		if n == 1 { // for the first of it
-			require.True(t, bytes.Equal(want[:5000], takeSome(s, 5000, 1)))
+			require.True(t, bytes.Equal(want[:5000], takePieces(s, 5000, 1)))
 			rest := s.take(1 << 30)
 			require.True(t, bytes.Equal(want[5000:], rest))
 		} else {
@@ -394,8 +394,8 @@ func TestEveryWrite(t *testing.T) {
 	s.close()
 }
 
-// takeSome writes n bytes, a few at a time.
-func takeSome(s *solo, n, atMost int) (all []byte) {
+// takePieces writes n bytes, a few at a time.
+func takePieces(s *rawSession, n, atMost int) (all []byte) {
 	for len(all) < n {
 		s.e.Lock()
 		more := s.out.Fill()
@@ -420,7 +420,7 @@ func takeSome(s *solo, n, atMost int) (all []byte) {
 // back.
 func TestRevokedInPiece(t *testing.T) {
 	for _, at := range []int{0, 1, 63, 64, 65, 1000, 100_000, 262_143, 262_208, 262_272, 300_000} {
-		s := newSolo(t)
+		s := newRawSession(t)
 		require.NoError(t, s.feed(hello(), 1<<20))
 		s.take(1 << 20)
 		peer := na.MakeAddr(peerName, 0)
@@ -435,7 +435,7 @@ func TestRevokedInPiece(t *testing.T) {
 			}
 		})
 		require.NoError(t, s.nctx.Put(op, m, 0, peer, na.Key{Len: 1 << 20, Access: na.ReadWrite}, 0, 400_000))
-		b := takeSome(s, at, 100_000)
+		b := takePieces(s, at, 100_000)
 		op.Cancel()
 		s.nctx.Trigger(0)
 		require.Equal(t, 1, ended, "canceled after %d bytes", at)
@@ -453,7 +453,7 @@ func TestRevokedInPiece(t *testing.T) {
 func TestGatherBounds(t *testing.T) {
 	const slices = 2 * framing.MaxVectors
 	for _, cancel := range []bool{false, true} {
-		s := newSolo(t)
+		s := newRawSession(t)
 		require.NoError(t, s.feed(hello(), 1<<20))
 		s.take(1 << 20)
 		bufs := make([][]byte, slices)
@@ -482,9 +482,9 @@ func TestGatherBounds(t *testing.T) {
 func TestCanceledInPiece(t *testing.T) {
 	for _, at := range []int{0, 31, 32, 33, 900, 1000, 4999, 5031, 5032} {
 		for _, atMost := range []int{1 << 20, 700} {
-			s := newScene(t)
+			s := newLiveSession(t)
 			h := frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.ids[frame.Get], Credit: 32}
-			b := append(h.AppendFront(nil, gotSize), filled(gotSize, 77)...)
+			b := append(h.AppendFront(nil, gotSize), filledBytes(gotSize, 77)...)
 			require.NoError(t, s.feed(b[:at], atMost))
 			s.ops["get"].Cancel()
 			s.nctx.Trigger(0)
@@ -503,11 +503,11 @@ func TestCanceledInPiece(t *testing.T) {
 }
 
 func TestLast(t *testing.T) {
-	s := newSolo(t)
+	s := newRawSession(t)
 	require.NoError(t, s.feed(hello(), 1<<20))
 	peer := na.MakeAddr(peerName, 0)
 	require.NoError(t, s.nctx.SendUnexpected(s.nctx.NewOp(func(*na.Op, na.Result) {}), peer, 5, []byte("first")))
-	b := takeSome(s, 40, 40)
+	b := takePieces(s, 40, 40)
 	require.True(t, s.out.Pending())
 	require.Positive(t, s.out.Front())
 	last := frame.Bye{Code: na.ErrClosed, Text: "closed"}.Frame()
@@ -524,19 +524,19 @@ func TestLast(t *testing.T) {
 	require.Equal(t, "first", string(payloads[len(payloads)-2]))
 	s.close()
 
-	s = newSolo(t)
+	s = newRawSession(t)
 	require.NoError(t, s.feed(hello(), 1<<20))
 	m, err := s.nctx.Class().NewMem(make([]byte, 100_000))
 	require.NoError(t, err)
 	require.NoError(t, s.nctx.Put(s.nctx.NewOp(func(*na.Op, na.Result) {}), m, 0, peer, na.Key{Len: 1 << 20, Access: na.ReadWrite}, 0, 100_000))
-	takeSome(s, 50_000, 10_000)
+	takePieces(s, 50_000, 10_000)
 	require.False(t, s.out.Last(last), "in the middle of a piece")
 	s.close()
 }
 
 // End: nothing is delivered any more, whatever is fed.
 func TestEnd(t *testing.T) {
-	s := newScene(t)
+	s := newLiveSession(t)
 	b, _ := s.script()
 	require.NoError(t, s.feed(b[:50], 1<<20))
 	s.e.Lock()

@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// guarded checks that a session that was fed anything has touched only the memory that it may.
-func guarded(t *testing.T, s *scene, errs ...error) {
+// requireMemoryIntact checks that a session that was fed anything has touched only the memory that it may.
+func requireMemoryIntact(t *testing.T, s *liveSession, errs ...error) {
 	t.Helper()
 	for _, err := range errs {
 		if err != nil && s.link != nil && s.link.Up() {
@@ -17,7 +17,7 @@ func guarded(t *testing.T, s *scene, errs ...error) {
 		}
 	}
 	lent := s.out1.Segments()[0]
-	if !bytes.Equal(lent, filled(300, 9)) {
+	if !bytes.Equal(lent, filledBytes(300, 9)) {
 		t.Fatal("memory that peers may only read was written")
 	}
 	if got := string(s.lent.Segments()[0]); got != "lent" {
@@ -42,7 +42,7 @@ func guarded(t *testing.T, s *scene, errs ...error) {
 
 // Arbitrary bytes on a live session, cut anywhere.
 func FuzzStream(f *testing.F) {
-	s := newScene(f)
+	s := newLiveSession(f)
 	b, begins := s.script()
 	s.close()
 	f.Add(b, uint16(1<<12))
@@ -54,8 +54,8 @@ func FuzzStream(f *testing.F) {
 		f.Add(b[at:end], uint16(7))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, atMost uint16) {
-		s := newScene(t)
-		guarded(t, s, s.feed(b, int(atMost)+1))
+		s := newLiveSession(t)
+		requireMemoryIntact(t, s, s.feed(b, int(atMost)+1))
 	})
 }
 
@@ -65,7 +65,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte{4, 0, 3, 0, 200, 0, 1, 0, 0, 4, 0, 3, 200, 200, 0, 1, 0, 0}, uint16(9))
 	f.Add([]byte{6, 0, 9, 0, 0, 0, 2, 7, 100, 15, 0, 0, 0, 0, 0, 3, 0, 4}, uint16(9))
 	f.Fuzz(func(t *testing.T, input []byte, atMost uint16) {
-		s := newScene(t)
+		s := newLiveSession(t)
 		ops := []uint64{0, 1, 2, 3, s.ids[frame.Get], s.ids[frame.Put], s.ids[frame.Get] + 2, 1 << 63}
 		tokens := [][16]byte{{}, s.in1.Key().Token, s.out1.Key().Token, s.lent.Key().Token}
 		var b []byte
@@ -90,6 +90,6 @@ func FuzzFrames(f *testing.F) {
 				b = h.AppendFront(b, 0)
 			}
 		}
-		guarded(t, s, s.feed(b, int(atMost)+1))
+		requireMemoryIntact(t, s, s.feed(b, int(atMost)+1))
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A solo is a session whose other side is the test: it owns the bytes in both directions.
-type solo struct {
+// A rawSession is a session whose other side is the test: it owns the bytes in both directions.
+type rawSession struct {
 	testing.TB
 	nctx *na.Context
 	e    carrier.Core
@@ -27,46 +27,46 @@ type solo struct {
 
 const peerName = "solo://peer"
 
-func (s *solo) Scheme() string { return "solo" }
+func (s *rawSession) Scheme() string { return "solo" }
 
-func (s *solo) Open(_ carrier.Class, rest string) (*carrier.Network, error) {
+func (s *rawSession) Open(_ carrier.Class, rest string) (*carrier.Network, error) {
 	return &carrier.Network{
-		Listen: "solo://" + rest, Names: soloCarrier{s},
-		NewCarrier: func(e carrier.Core) (carrier.Carrier, error) { s.e = e; return soloCarrier{s}, nil },
+		Listen: "solo://" + rest, Names: rawCarrier{s},
+		NewCarrier: func(e carrier.Core) (carrier.Carrier, error) { s.e = e; return rawCarrier{s}, nil },
 	}, nil
 }
 
 // Now, Rand and Driven implement simhook.Clock.
-func (s *solo) Now() time.Duration { return 0 }
-func (s *solo) Driven() bool       { return true }
-func (s *solo) Rand(b []byte) {
+func (s *rawSession) Now() time.Duration { return 0 }
+func (s *rawSession) Driven() bool       { return true }
+func (s *rawSession) Rand(b []byte) {
 	s.rand++
 	for i := range b {
 		b[i] = s.rand + byte(i)
 	}
 }
 
-// soloCarrier moves nothing by itself.
-type soloCarrier struct{ s *solo }
+// rawCarrier moves nothing by itself.
+type rawCarrier struct{ s *rawSession }
 
-func (soloCarrier) Check(string) error { return nil }
-func (soloCarrier) Resolve(text string, done func(string, error)) func() {
+func (rawCarrier) Check(string) error { return nil }
+func (rawCarrier) Resolve(text string, done func(string, error)) func() {
 	done(text, nil)
 	return nil
 }
-func (soloCarrier) Dial(carrier.Session)             {}
-func (soloCarrier) Flush([]carrier.Session)          {}
-func (c soloCarrier) Cut(carrier.Session, frame.Bye) { c.s.cut = true }
-func (soloCarrier) Poll(time.Duration) time.Duration { return 0 }
-func (soloCarrier) Lingering(time.Duration) bool     { return false }
-func (soloCarrier) Shut()                            {}
-func (soloCarrier) Release()                         {}
-func (soloCarrier) Drive(_ time.Duration, ready func() bool) bool {
+func (rawCarrier) Dial(carrier.Session)             {}
+func (rawCarrier) Flush([]carrier.Session)          {}
+func (c rawCarrier) Cut(carrier.Session, frame.Bye) { c.s.cut = true }
+func (rawCarrier) Poll(time.Duration) time.Duration { return 0 }
+func (rawCarrier) Lingering(time.Duration) bool     { return false }
+func (rawCarrier) Shut()                            {}
+func (rawCarrier) Release()                         {}
+func (rawCarrier) Drive(_ time.Duration, ready func() bool) bool {
 	return ready()
 }
 
-func (soloCarrier) Wake()      {}
-func (soloCarrier) FlushSoon() {}
+func (rawCarrier) Wake()      {}
+func (rawCarrier) FlushSoon() {}
 
 func hello() []byte {
 	g := frame.Greeting{
@@ -76,15 +76,15 @@ func hello() []byte {
 	return h.Append(nil, g.Append(nil))
 }
 
-// newSolo opens a class to which the test connects; the HELLO of the test has not been fed.
-func newSolo(t testing.TB) *solo {
+// newRawSession opens a class to which the test connects; the HELLO of the test has not been fed.
+func newRawSession(t testing.TB) *rawSession {
 	t.Helper()
-	return newSoloWith(t, na.Config{})
+	return newRawSessionWith(t, na.Config{})
 }
 
-func newSoloWith(t testing.TB, cfg na.Config) *solo {
+func newRawSessionWith(t testing.TB, cfg na.Config) *rawSession {
 	t.Helper()
-	s := &solo{TB: t}
+	s := &rawSession{TB: t}
 	s.in.Buffers, s.out.Buffers = &s.bufs, &s.bufs
 	cfg.Plugins = []na.Plugin{s}
 	cls, err := na.Open("solo://me", cfg)
@@ -92,7 +92,7 @@ func newSoloWith(t testing.TB, cfg na.Config) *solo {
 	s.nctx, err = cls.NewContext()
 	require.NoError(t, err)
 	s.in.Greet = func(g *frame.Greeting) error {
-		l, err := s.e.Admit(soloCarrier{s}, "conn", g, true)
+		l, err := s.e.Admit(rawCarrier{s}, "conn", g, true)
 		s.link, s.in.Session, s.out.Session = l, l, l
 		return err
 	}
@@ -100,7 +100,7 @@ func newSoloWith(t testing.TB, cfg na.Config) *solo {
 }
 
 // close gives everything back.
-func (s *solo) close() {
+func (s *rawSession) close() {
 	s.Helper()
 	require.NoError(s, s.nctx.Class().Close())
 	for i := 0; !s.nctx.Closed(); i++ {
@@ -113,7 +113,7 @@ func (s *solo) close() {
 }
 
 // feed hands over bytes as they come off a stream, at most the given number at a time.
-func (s *solo) feed(b []byte, atMost int) error {
+func (s *rawSession) feed(b []byte, atMost int) error {
 	for len(b) > 0 && !s.cut {
 		left := b[:min(atMost, len(b))]
 		n := 0
@@ -139,7 +139,7 @@ func (s *solo) feed(b []byte, atMost int) error {
 }
 
 // take writes what there is to write, at most so many bytes at a time, and returns it.
-func (s *solo) take(atMost int) (all []byte) {
+func (s *rawSession) take(atMost int) (all []byte) {
 	for {
 		s.e.Lock()
 		more := s.out.Session != nil && s.out.Fill()

@@ -12,8 +12,8 @@ const (
 	open
 )
 
-// door makes a machine that All does not return.
-func door(t *testing.T) *Machine {
+// newTestMachine makes a machine that All does not return.
+func newTestMachine(t *testing.T) *Machine {
 	before, found := machines, firstViolation.Load()
 	m := New("door", []string{"shut", "ajar", "open"}, [][]State{shut: {ajar, open}, ajar: {ajar, open}, open: {shut}})
 	machines = before
@@ -23,7 +23,7 @@ func door(t *testing.T) *Machine {
 }
 
 func TestLegalStepsAreCounted(t *testing.T) {
-	m := door(t)
+	m := newTestMachine(t)
 	for _, step := range [][2]State{{shut, open}, {open, shut}, {shut, open}, {shut, ajar}, {ajar, ajar}} {
 		m.Move(step[0], step[1])
 	}
@@ -38,7 +38,7 @@ func TestLegalStepsAreCounted(t *testing.T) {
 
 // TestWrongStepsPanic: the panic names the machine and both states. Broken keeps the first.
 func TestWrongStepsPanic(t *testing.T) {
-	m := door(t)
+	m := newTestMachine(t)
 	const first = "states: door: ajar does not follow open"
 	require.PanicsWithValue(t, first, func() { m.Move(open, ajar) })
 	require.PanicsWithValue(t, "states: door: shut does not follow ajar", func() { m.Move(ajar, shut) })
@@ -51,7 +51,7 @@ func TestWrongStepsPanic(t *testing.T) {
 
 // Programs do not check.
 func TestUnchecked(t *testing.T) {
-	m := door(t)
+	m := newTestMachine(t)
 	isChecking.Store(false)
 	defer isChecking.Store(true)
 	m.Move(open, ajar)

@@ -25,7 +25,7 @@ Generated from the code of hg and bulk by go test ./internal/fsmcheck -update. S
 func TestPage(t *testing.T) {
 	want := about
 	for _, m := range fsmcheck.All() {
-		want += fmt.Sprintf("\n## %s\n\n%s", m.Name(), table(m))
+		want += fmt.Sprintf("\n## %s\n\n%s", m.Name(), machineTable(m))
 	}
 	if *update || os.Getenv("QUICKSILVER_UPDATE") != "" {
 		require.NoError(t, os.WriteFile("TABLES.md", []byte(want), 0o644))
@@ -49,8 +49,8 @@ func TestDrawings(t *testing.T) {
 	}
 }
 
-// table is a machine in markdown: a row for each state.
-func table(m *fsmcheck.Machine) string {
+// machineTable is a machine in markdown: a row for each state.
+func machineTable(m *fsmcheck.Machine) string {
 	follow := map[string][]string{}
 	for _, s := range m.Steps() {
 		follow[s.From] = append(follow[s.From], s.To)

@@ -13,8 +13,8 @@ import (
 func TestCallbacksOfPassAreBatched(t *testing.T) {
 	for _, n := range []int{1, 2, 5} {
 		synctest.Test(t, func(t *testing.T) {
-			f, l := newFake()
-			w, end := waiting(l)
+			f, l := newFakeDriver()
+			w, end := startWaiter(l)
 			held := 0
 			f.mu.Lock()
 			for range n - 1 {
@@ -26,7 +26,7 @@ func TestCallbacksOfPassAreBatched(t *testing.T) {
 			require.NoError(t, <-end)
 			require.Zero(t, f.holds.Load(), "it is still held back, and nobody leads")
 			require.Equal(t, n > 1, held == n, "held back in %d of %d callbacks", held, n)
-			quiet(t, f, l)
+			requireIdle(t, f, l)
 		})
 	}
 }
@@ -36,9 +36,9 @@ func TestCallbacksOfPassAreBatched(t *testing.T) {
 func TestWorkersAndWokenAreBatched(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			f, l := newFake()
-			last, lastEnd := waiting(l)
-			w, end := waiting(l)
+			f, l := newFakeDriver()
+			last, lastEnd := startWaiter(l)
+			w, end := startWaiter(l)
 			gate := make(chan struct{})
 			held := make(chan int32, 2)
 			f.mu.Lock()
@@ -66,7 +66,7 @@ func TestWorkersAndWokenAreBatched(t *testing.T) {
 			close(gate)
 			f.post(last.End)
 			require.NoError(t, <-lastEnd)
-			quiet(t, f, l)
+			requireIdle(t, f, l)
 		})
 	}
 }
@@ -74,8 +74,8 @@ func TestWorkersAndWokenAreBatched(t *testing.T) {
 // When no goroutine leads any more, the last of the workers sends the output.
 func TestLastWorkerSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		w, end := waiting(l)
+		f, l := newFakeDriver()
+		w, end := startWaiter(l)
 		var numbers []uint32
 		f.mu.Lock()
 		for range 2 {
@@ -89,14 +89,14 @@ func TestLastWorkerSends(t *testing.T) {
 		require.EqualValues(t, 1, f.holds.Load())
 		l.Home(numbers[1])
 		require.Zero(t, f.holds.Load())
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // After waits that time out fewer passes wait, and a wait that succeeds ends that.
 func TestWorkersAreSkippedAfterTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, l := newFake()
+		_, l := newFakeDriver()
 		pass := func(home bool) (waited bool) {
 			begun := time.Now()
 			n := l.BeginBatch()
@@ -124,7 +124,7 @@ func TestWorkersAreSkippedAfterTimeout(t *testing.T) {
 // Who runs callbacks beside a batch of another one sends what is held back then, and leaves that one its batch.
 func TestConcurrentBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
+		f, l := newFakeDriver()
 		f.queue = append(f.queue, nil, nil)
 		first := l.BeginBatch()
 		second := l.BeginBatch()

@@ -20,9 +20,9 @@ import (
 // are woken at once.
 func TestNewWaiterTakesLentLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		first, firstEnd := waiting(l)
-		second, secondEnd := waiting(l)
+		f, l := newFakeDriver()
+		first, firstEnd := startWaiter(l)
+		second, secondEnd := startWaiter(l)
 		hold := make(chan struct{})
 		f.post(func() {
 			second.End() // it waits for the end of the pass
@@ -32,10 +32,10 @@ func TestNewWaiterTakesLentLead(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, secondEnd)
 		begun := time.Now()
-		third, thirdEnd := waiting(l)
+		third, thirdEnd := startWaiter(l)
 		require.NoError(t, <-secondEnd)
 		require.Zero(t, time.Since(begun))
-		fourth, fourthEnd := waiting(l)
+		fourth, fourthEnd := startWaiter(l)
 		f.post(fourth.End)
 		require.NoError(t, <-fourthEnd)
 		require.Zero(t, time.Since(begun))
@@ -45,13 +45,13 @@ func TestNewWaiterTakesLentLead(t *testing.T) {
 		require.NoError(t, <-firstEnd)
 		f.post(third.End)
 		require.NoError(t, <-thirdEnd)
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
-// driving starts goroutines in Drive, which behind, if it is not nil, is called in behind the callbacks. One that a
+// startDrivers starts goroutines in Drive, which behind, if it is not nil, is called in behind the callbacks. One that a
 // callback ends is not replaced.
-func driving(t *testing.T, l *loop.Loop, n int, behind func()) (stop func()) {
+func startDrivers(t *testing.T, l *loop.Loop, n int, behind func()) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	for range n {
@@ -78,8 +78,8 @@ func TestDriversRunOneByOne(t *testing.T) {
 	for what, end := range map[string]func(){"returns": func() {}, "panics": func() { panic("on purpose") }, "exits": runtime.Goexit} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f, l := newFake()
-				stop := driving(t, l, 3, nil)
+				f, l := newFakeDriver()
+				stop := startDrivers(t, l, 3, nil)
 				var at, ran atomic.Int32
 				var late func()
 				for i := range 4 {
@@ -104,14 +104,14 @@ func TestDriversRunOneByOne(t *testing.T) {
 					})
 					synctest.Wait()
 					if i == 0 { // one that comes meanwhile does not take the lead, free or lent
-						late = driving(t, l, 1, nil)
+						late = startDrivers(t, l, 1, nil)
 					}
 				}
 				pause(50 * ms)
 				require.EqualValues(t, 4, ran.Load())
 				stop()
 				late()
-				quiet(t, f, l)
+				requireIdle(t, f, l)
 			})
 		})
 	}
@@ -120,7 +120,7 @@ func TestDriversRunOneByOne(t *testing.T) {
 // A driver that loses the lead before its callbacks run, to another one that runs some, leaves the rest to that.
 func TestDriverLosesTheLeadBeforeItsCallbacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
+		f, l := newFakeDriver()
 		ctx, cancel := context.WithCancel(context.Background())
 		var (
 			all     sync.WaitGroup
@@ -156,17 +156,17 @@ func TestDriverLosesTheLeadBeforeItsCallbacks(t *testing.T) {
 		require.EqualValues(t, 4, ran.Load())
 		cancel()
 		all.Wait()
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // What a driver does behind its callbacks loses it the lead when it takes long, to the other one.
 func TestDriverBehindItsCallbacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
+		f, l := newFakeDriver()
 		var once sync.Once
 		hold := make(chan struct{})
-		stop := driving(t, l, 2, func() { once.Do(func() { <-hold }) })
+		stop := startDrivers(t, l, 2, func() { once.Do(func() { <-hold }) })
 		ran := make(chan bool, 2)
 		f.post(func() { ran <- true })
 		<-ran
@@ -176,15 +176,15 @@ func TestDriverBehindItsCallbacks(t *testing.T) {
 		require.LessOrEqual(t, time.Since(begun), 2*ms)
 		close(hold)
 		stop()
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // What ends a wait between the look at its condition and its sleep is seen.
 func TestEndBeforePark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		leader, led := waiting(l)
+		f, l := newFakeDriver()
+		leader, led := startWaiter(l)
 		var over atomic.Bool
 		looks := 0
 		require.NoError(t, l.Wait(context.Background(), -1, func() bool {
@@ -196,16 +196,16 @@ func TestEndBeforePark(t *testing.T) {
 		}))
 		f.post(leader.End)
 		require.NoError(t, <-led)
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // A waiter that parks with an earlier deadline than the leader polls until ends that poll in time.
 func TestEarlierDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
+		f, l := newFakeDriver()
 		never := func() bool { return false }
-		leader, led := waiting(l)
+		leader, led := startWaiter(l)
 		begun := time.Now()
 		for _, d := range []time.Duration{30 * ms, 20 * ms, 10 * ms} {
 			go func() {
@@ -217,13 +217,13 @@ func TestEarlierDeadline(t *testing.T) {
 		pause(40 * ms)
 		f.post(leader.End)
 		require.NoError(t, <-led)
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // A lead that is given up while another goroutine parks is taken by that.
 func TestLeadReleasedDuringPark(t *testing.T) {
-	f, l := newFake()
+	f, l := newFakeDriver()
 	for range 5_000 {
 		require.True(t, l.TryLead())
 		w, end := l.NewWaiter(), make(chan error, 1)
@@ -243,23 +243,23 @@ func TestLeadReleasedDuringPark(t *testing.T) {
 // Who takes the lead for a moment hands it to one that came meanwhile, and takes it from none but one in callbacks.
 func TestTryLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
+		f, l := newFakeDriver()
 		require.True(t, l.TryLead())
 		require.False(t, l.TryLead())
-		w, end := waiting(l)
+		w, end := startWaiter(l)
 		l.Unlead()
 		synctest.Wait()
 		require.False(t, l.TryLead(), "w leads")
 		f.post(w.End)
 		require.NoError(t, <-end)
-		w, end = waiting(l)
+		w, end = startWaiter(l)
 		f.post(func() {
 			require.True(t, l.TryLead())
 			l.Unlead()
 			w.End()
 		})
 		require.NoError(t, <-end)
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
@@ -268,7 +268,7 @@ func TestTryLead(t *testing.T) {
 func TestLoopUnderLoad(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	f, l := newFake()
+	f, l := newFakeDriver()
 	var all, drivers sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
 	for range 2 {
@@ -334,11 +334,11 @@ func TestLoopUnderLoad(t *testing.T) {
 // on waiting.
 func TestYieldingGivesTheLeadToADriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
+		f, l := newFakeDriver()
 		w, end := l.NewYielding(), make(chan error, 1)
 		go func() { end <- w.Wait(context.Background()) }()
 		synctest.Wait()
-		stop := driving(t, l, 1, nil)
+		stop := startDrivers(t, l, 1, nil)
 		require.Equal(t, 1, l.Parked())
 		ran := false
 		f.post(func() { ran = true })
@@ -350,6 +350,6 @@ func TestYieldingGivesTheLeadToADriver(t *testing.T) {
 		f.post(w.End)
 		require.NoError(t, <-end)
 		stop()
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }

@@ -18,8 +18,8 @@ import (
 
 const ms = time.Millisecond
 
-// fake is a Driver without a network: callbacks are posted by the test.
-type fake struct {
+// fakeDriver is a Driver without a network: callbacks are posted by the test.
+type fakeDriver struct {
 	start time.Time
 	kick  chan struct{}
 
@@ -29,34 +29,34 @@ type fake struct {
 	holds, flushes, polls atomic.Int32
 }
 
-func newFake() (*fake, *loop.Loop) {
-	f := &fake{start: time.Now(), kick: make(chan struct{}, 1)}
+func newFakeDriver() (*fakeDriver, *loop.Loop) {
+	f := &fakeDriver{start: time.Now(), kick: make(chan struct{}, 1)}
 	return f, loop.New(f, loop.Lend)
 }
 
-func (f *fake) Now() time.Duration { return time.Since(f.start) }
+func (f *fakeDriver) Now() time.Duration { return time.Since(f.start) }
 
-func (f *fake) Stir() {
+func (f *fakeDriver) Stir() {
 	select {
 	case f.kick <- struct{}{}:
 	default:
 	}
 }
 
-func (f *fake) post(cb func()) {
+func (f *fakeDriver) post(cb func()) {
 	f.mu.Lock()
 	f.queue = append(f.queue, cb)
 	f.mu.Unlock()
 	f.Stir()
 }
 
-func (f *fake) Queued() int {
+func (f *fakeDriver) Queued() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.queue)
 }
 
-func (f *fake) Poll(w *loop.Waiter, _, until time.Duration) (read time.Duration, err error) {
+func (f *fakeDriver) Poll(w *loop.Waiter, _, until time.Duration) (read time.Duration, err error) {
 	if f.polls.Add(1) > 1 {
 		panic("two goroutines are in Poll")
 	}
@@ -85,7 +85,7 @@ type runner func(p loop.Pass)
 
 func (r runner) RunPass(p loop.Pass) { r(p) }
 
-func (f *fake) Run(w *loop.Waiter, max int) (ran int) {
+func (f *fakeDriver) Run(w *loop.Waiter, max int) (ran int) {
 	for stopped := false; ran < max && !stopped; ran++ {
 		f.mu.Lock()
 		if len(f.queue) == 0 {
@@ -101,10 +101,10 @@ func (f *fake) Run(w *loop.Waiter, max int) (ran int) {
 	return ran
 }
 
-func (f *fake) Hold() bool { f.holds.Add(1); return true }
-func (f *fake) Unhold()    { f.holds.Add(-1) }
-func (f *fake) Freed()     {}
-func (f *fake) Flush()     { f.flushes.Add(1) }
+func (f *fakeDriver) Hold() bool { f.holds.Add(1); return true }
+func (f *fakeDriver) Unhold()    { f.holds.Add(-1) }
+func (f *fakeDriver) Freed()     {}
+func (f *fakeDriver) Flush()     { f.flushes.Add(1) }
 
 // pause lets time of the bubble pass.
 func pause(d time.Duration) {
@@ -112,16 +112,16 @@ func pause(d time.Duration) {
 	<-timer.C
 }
 
-// waiting starts a goroutine that waits for a Waiter of its own, and lets it park or take the lead.
-func waiting(t *loop.Loop) (w *loop.Waiter, result chan error) {
+// startWaiter starts a goroutine that waits for a Waiter of its own, and lets it park or take the lead.
+func startWaiter(t *loop.Loop) (w *loop.Waiter, result chan error) {
 	w, result = t.NewWaiter(), make(chan error, 1)
 	go func() { result <- w.Wait(context.Background()) }()
 	synctest.Wait()
 	return w, result
 }
 
-// quiet requires that no goroutine waits and no output is held back.
-func quiet(t *testing.T, f *fake, l *loop.Loop) {
+// requireIdle requires that no goroutine waits and no output is held back.
+func requireIdle(t *testing.T, f *fakeDriver, l *loop.Loop) {
 	t.Helper()
 	pause(10 * ms) // the watch may still be on
 	synctest.Wait()
@@ -132,13 +132,13 @@ func quiet(t *testing.T, f *fake, l *loop.Loop) {
 // All callbacks of a pass run before goroutines are woken, and the leader keeps the lead.
 func TestPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		leader, led := waiting(l)
+		f, l := newFakeDriver()
+		leader, led := startWaiter(l)
 		var ends []chan error
 		ran := 0
 		f.mu.Lock()
 		for range 20 {
-			w, end := waiting(l)
+			w, end := startWaiter(l)
 			ends = append(ends, end)
 			f.queue = append(f.queue, func() {
 				ran++
@@ -158,17 +158,17 @@ func TestPass(t *testing.T) {
 		require.Empty(t, led)
 		f.post(leader.End)
 		require.NoError(t, <-led)
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // A callback that takes long loses the lead: another one drives meanwhile, and ends.
 func TestLongCallbackLosesTheLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		first, firstEnd := waiting(l)
-		second, secondEnd := waiting(l)
-		third, thirdEnd := waiting(l)
+		f, l := newFakeDriver()
+		first, firstEnd := startWaiter(l)
+		second, secondEnd := startWaiter(l)
+		third, thirdEnd := startWaiter(l)
 		hold := make(chan struct{})
 		f.post(func() { <-hold; first.End() })
 		f.post(second.End)
@@ -181,16 +181,16 @@ func TestLongCallbackLosesTheLead(t *testing.T) {
 		require.Empty(t, firstEnd)
 		close(hold)
 		require.NoError(t, <-firstEnd)
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // A Wait inside a callback takes the lead over: it would sleep for ever behind itself.
 func TestWaitInsideCallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		outer, outerEnd := waiting(l)
-		other, otherEnd := waiting(l)
+		f, l := newFakeDriver()
+		outer, outerEnd := startWaiter(l)
+		other, otherEnd := startWaiter(l)
 		f.post(func() {
 			inner := l.NewWaiter()
 			f.post(inner.End)
@@ -202,7 +202,7 @@ func TestWaitInsideCallback(t *testing.T) {
 		require.NoError(t, <-outerEnd)
 		f.post(other.End)
 		require.NoError(t, <-otherEnd)
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
@@ -211,7 +211,7 @@ func TestWaitInsideCallback(t *testing.T) {
 func TestCallbackPanicsInAPass(t *testing.T) {
 	for _, end := range []func(){func() { panic("ouch") }, runtime.Goexit} {
 		synctest.Test(t, func(t *testing.T) {
-			f, l := newFake()
+			f, l := newFakeDriver()
 			gone := make(chan any, 1)
 			go func() {
 				defer func() { gone <- recover() }()
@@ -221,7 +221,7 @@ func TestCallbackPanicsInAPass(t *testing.T) {
 			var ends []chan error
 			f.mu.Lock()
 			for i := range 8 {
-				w, e := waiting(l)
+				w, e := startWaiter(l)
 				ends = append(ends, e)
 				f.queue = append(f.queue, w.End)
 				if i == 4 {
@@ -234,7 +234,7 @@ func TestCallbackPanicsInAPass(t *testing.T) {
 			for _, e := range ends {
 				require.NoError(t, <-e)
 			}
-			quiet(t, f, l)
+			requireIdle(t, f, l)
 		})
 	}
 }
@@ -244,8 +244,8 @@ func TestCallbackPanicsInAPass(t *testing.T) {
 func TestDrainBatch(t *testing.T) {
 	for _, home := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			f, l := newFake()
-			last, lastEnd := waiting(l)
+			f, l := newFakeDriver()
+			last, lastEnd := startWaiter(l)
 			const n = 16
 			var held atomic.Int32
 			next := make([]*loop.Waiter, n)
@@ -280,7 +280,7 @@ func TestDrainBatch(t *testing.T) {
 			all.Wait()
 			f.post(last.End)
 			require.NoError(t, <-lastEnd)
-			quiet(t, f, l)
+			requireIdle(t, f, l)
 		})
 	}
 }
@@ -288,7 +288,7 @@ func TestDrainBatch(t *testing.T) {
 // A condition that panics does so in the Wait that it belongs to, wherever it is looked at, and the others go on.
 func TestConditionPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
+		f, l := newFakeDriver()
 		var bad atomic.Bool
 		done := func() bool {
 			if bad.Load() {
@@ -305,7 +305,7 @@ func TestConditionPanics(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		w, end := waiting(l)
+		w, end := startWaiter(l)
 		bad.Store(true)
 		l.Wake()
 		require.Equal(t, "ouch", <-gone[0])
@@ -313,7 +313,7 @@ func TestConditionPanics(t *testing.T) {
 		require.Equal(t, "ouch", <-gone[1])
 		f.post(w.End)
 		require.NoError(t, <-end)
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
@@ -321,8 +321,8 @@ func TestConditionPanics(t *testing.T) {
 // at its time.
 func TestWakeAndLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		leader, led := waiting(l)
+		f, l := newFakeDriver()
+		leader, led := startWaiter(l)
 		var over atomic.Bool
 		ends := make(chan error, 4)
 		for range 4 {
@@ -343,18 +343,18 @@ func TestWakeAndLimits(t *testing.T) {
 		require.Empty(t, led)
 		f.post(leader.End)
 		require.NoError(t, <-led)
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // When all woken goroutines have ended and none leads, no output stays held back.
 func TestNothingHeldBackWithoutALeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
+		f, l := newFakeDriver()
 		var ends []chan error
 		var queue []func()
 		for range 4 {
-			w, end := waiting(l)
+			w, end := startWaiter(l)
 			ends = append(ends, end)
 			queue = append(queue, w.End)
 		}
@@ -366,13 +366,13 @@ func TestNothingHeldBackWithoutALeader(t *testing.T) {
 			require.NoError(t, <-end)
 		}
 		require.Positive(t, f.holds.Load())
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // A cancelable context costs nothing while no goroutine sleeps: each goroutine checks it itself.
 func TestContextCostsNothing(t *testing.T) {
-	f, l := newFake()
+	f, l := newFakeDriver()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	w := l.NewWaiter()
@@ -390,7 +390,7 @@ func TestContextCostsNothing(t *testing.T) {
 // The end of its context ends the wait of the leader, asleep in Progress, and of a parked goroutine.
 func TestContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
+		f, l := newFakeDriver()
 		why := errors.New("enough")
 		var results []chan error
 		var cancels []context.CancelCauseFunc
@@ -406,6 +406,6 @@ func TestContextEnds(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, why, <-results[i])
 		}
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// standingIn has a goroutine stand in when nobody leads, until stop.
-func standingIn(l *loop.Loop) (times *atomic.Int32, stop func()) {
+// startStandIn has a goroutine stand in when nobody leads, until stop.
+func startStandIn(l *loop.Loop) (times *atomic.Int32, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	times = new(atomic.Int32)
 	var idle func()
@@ -36,8 +36,8 @@ func standingIn(l *loop.Loop) (times *atomic.Int32, stop func()) {
 // Nobody waits: a goroutine stands in after a moment, runs what comes, and goes on.
 func TestStandIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		times, stop := standingIn(l)
+		f, l := newFakeDriver()
+		times, stop := startStandIn(l)
 		ran := make(chan time.Time, 1)
 		f.post(func() { ran <- time.Now() })
 		begun := time.Now()
@@ -48,7 +48,7 @@ func TestStandIn(t *testing.T) {
 		require.Zero(t, (<-ran).Sub(begun))
 		require.EqualValues(t, 1, times.Load())
 		stop()
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
@@ -56,15 +56,15 @@ func TestStandIn(t *testing.T) {
 // led for a moment, and not between two waits.
 func TestStandInGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		times, stop := standingIn(l)
+		f, l := newFakeDriver()
+		times, stop := startStandIn(l)
 		pause(10 * ms)
 		require.EqualValues(t, 1, times.Load())
-		w, end := waiting(l)
+		w, end := startWaiter(l)
 		f.post(w.End)
 		require.NoError(t, <-end)
 		for range 20 {
-			w, end := waiting(l)
+			w, end := startWaiter(l)
 			pause(ms / 2)
 			require.Zero(t, l.Parked(), "who waits leads")
 			f.post(w.End)
@@ -72,26 +72,26 @@ func TestStandInGivesWay(t *testing.T) {
 		}
 		require.EqualValues(t, 1, times.Load())
 		pause(10 * ms)
-		w, end = waiting(l)
+		w, end = startWaiter(l)
 		require.Equal(t, 1, l.Parked(), "who waits does not lead")
 		f.post(w.End)
 		require.NoError(t, <-end)
 		stop()
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // While many wait the one that stands in leads.
 func TestStandInLeadsACrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		times, stop := standingIn(l)
+		f, l := newFakeDriver()
+		times, stop := startStandIn(l)
 		var (
 			all  []*loop.Waiter
 			ends []chan error
 		)
 		for range 8 {
-			w, end := waiting(l)
+			w, end := startWaiter(l)
 			all, ends = append(all, w), append(ends, end)
 		}
 		require.Equal(t, 7, l.Parked(), "one of them leads")
@@ -108,16 +108,16 @@ func TestStandInLeadsACrowd(t *testing.T) {
 			require.NoError(t, <-ends[i])
 		}
 		stop()
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // A leader that is kept in a callback is stood in for.
 func TestStandInForOneInACallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		_, stop := standingIn(l)
-		w, end := waiting(l)
+		f, l := newFakeDriver()
+		_, stop := startStandIn(l)
+		w, end := startWaiter(l)
 		hold, ran := make(chan struct{}), make(chan time.Time, 1)
 		f.post(func() { <-hold })
 		f.post(func() { ran <- time.Now() })
@@ -127,16 +127,16 @@ func TestStandInForOneInACallback(t *testing.T) {
 		close(hold)
 		require.NoError(t, <-end)
 		stop()
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }
 
 // Rouse has a goroutine stand in at once, if nobody leads.
 func TestRouse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, l := newFake()
-		times, stop := standingIn(l)
-		w, end := waiting(l)
+		f, l := newFakeDriver()
+		times, stop := startStandIn(l)
+		w, end := startWaiter(l)
 		l.Rouse()
 		require.Zero(t, times.Load())
 		f.post(w.End)
@@ -147,6 +147,6 @@ func TestRouse(t *testing.T) {
 		l.Rouse()
 		require.Zero(t, (<-ran).Sub(begun))
 		stop()
-		quiet(t, f, l)
+		requireIdle(t, f, l)
 	})
 }

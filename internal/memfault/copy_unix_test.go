@@ -18,8 +18,8 @@ import (
 
 const size = 1 << 20
 
-// truncated returns size bytes of a file that has only half of them.
-func truncated(t *testing.T) []byte {
+// truncatedMapping returns size bytes of a file that has only half of them.
+func truncatedMapping(t *testing.T) []byte {
 	f, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
 	require.NoError(t, f.Truncate(size))
@@ -32,7 +32,7 @@ func truncated(t *testing.T) []byte {
 }
 
 func TestCopy(t *testing.T) {
-	b := truncated(t)
+	b := truncatedMapping(t)
 	mine := bytes.Repeat([]byte{7}, size)
 	for _, c := range []struct {
 		name     string
@@ -82,7 +82,7 @@ func TestCopy(t *testing.T) {
 }
 
 func TestRead(t *testing.T) {
-	b := truncated(t)
+	b := truncatedMapping(t)
 	castagnoli := crc32.MakeTable(crc32.Castagnoli) // of which the code is assembly
 	for _, c := range []struct {
 		name string
@@ -109,7 +109,7 @@ func TestRead(t *testing.T) {
 
 // What was set for the goroutine stays set, after a fault too.
 func TestCopyRestores(t *testing.T) {
-	b := truncated(t)
+	b := truncatedMapping(t)
 	for _, was := range []bool{false, true} {
 		before := debug.SetPanicOnFault(was)
 		_, ok := memfault.Copy(make([]byte, 9), b[size-9:])

@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
 )
 
-func reader(all ...string) *pieces.Reader {
+func newReader(all ...string) *pieces.Reader {
 	return &pieces.Reader{Check: func() error { return nil }, Next: func() ([]byte, error) {
 		if len(all) == 0 {
 			return nil, io.EOF
@@ -25,22 +25,22 @@ func reader(all ...string) *pieces.Reader {
 }
 
 func TestReader(t *testing.T) {
-	require.NoError(t, iotest.TestReader(reader("one", "two", "three"), []byte("onetwothree")))
+	require.NoError(t, iotest.TestReader(newReader("one", "two", "three"), []byte("onetwothree")))
 
 	var b bytes.Buffer
-	n, err := reader("one", "two").WriteTo(&b)
+	n, err := newReader("one", "two").WriteTo(&b)
 	require.NoError(t, err)
 	require.EqualValues(t, 6, n)
 	require.Equal(t, "onetwo", b.String())
 
-	n, err = reader("one", "two").WriteTo(iotest.TruncateWriter(&b, 0))
+	n, err = newReader("one", "two").WriteTo(iotest.TruncateWriter(&b, 0))
 	require.NoError(t, err)
 	require.EqualValues(t, 6, n)
-	n, err = reader("one", "two").WriteTo(short{})
+	n, err = newReader("one", "two").WriteTo(shortWriter{})
 	require.ErrorIs(t, err, io.ErrShortWrite)
 	require.EqualValues(t, 1, n)
 
-	gone, r := error(nil), reader("one", "two")
+	gone, r := error(nil), newReader("one", "two")
 	r.Check = func() error { return gone }
 	p := make([]byte, 2)
 	_, err = r.Read(p)
@@ -50,12 +50,12 @@ func TestReader(t *testing.T) {
 	require.ErrorIs(t, err, gone, "although there are bytes")
 }
 
-type short struct{}
+type shortWriter struct{}
 
-func (short) Write([]byte) (int, error) { return 1, nil }
+func (shortWriter) Write([]byte) (int, error) { return 1, nil }
 
-// taker takes up to most bytes, three at a time.
-type taker struct {
+// limitedWriter takes up to most bytes, three at a time.
+type limitedWriter struct {
 	pieces.Writer
 	got  []byte
 	room []byte
@@ -64,8 +64,8 @@ type taker struct {
 
 var errFull = errors.New("full")
 
-func newTaker(most int) *taker {
-	w := &taker{most: most}
+func newLimitedWriter(most int) *limitedWriter {
+	w := &limitedWriter{most: most}
 	w.Writer = pieces.Writer{
 		Room: func() ([]byte, error) {
 			w.room = make([]byte, min(3, w.most-len(w.got)))
@@ -78,7 +78,7 @@ func newTaker(most int) *taker {
 }
 
 func TestWriter(t *testing.T) {
-	w := newTaker(10)
+	w := newLimitedWriter(10)
 	n, err := io.WriteString(w, "12345678")
 	require.NoError(t, err)
 	require.Equal(t, 8, n)
@@ -91,26 +91,26 @@ func TestWriter(t *testing.T) {
 		in  string
 		err error
 	}{{"", nil}, {"1234567890", nil}, {"12345678901", errFull}} {
-		w = newTaker(10)
+		w = newLimitedWriter(10)
 		n, err := w.ReadFrom(iotest.DataErrReader(strings.NewReader(c.in)))
 		require.ErrorIs(t, err, c.err)
 		require.EqualValues(t, min(len(c.in), 10), n)
 		require.Equal(t, c.in[:n], string(w.got))
 	}
-	_, err = newTaker(10).ReadFrom(iotest.ErrReader(errFull))
+	_, err = newLimitedWriter(10).ReadFrom(iotest.ErrReader(errFull))
 	require.ErrorIs(t, err, errFull)
-	_, err = newTaker(10).ReadFrom(idle{})
+	_, err = newLimitedWriter(10).ReadFrom(idleReader{})
 	require.ErrorIs(t, err, io.ErrNoProgress)
 }
 
-type idle struct{}
+type idleReader struct{}
 
-func (idle) Read([]byte) (int, error) { return 0, nil }
+func (idleReader) Read([]byte) (int, error) { return 0, nil }
 
 // TestWriterSkips: what Room has given is given back when a Read has filled nothing of it, also when it panics.
 func TestWriterSkips(t *testing.T) {
 	skipped := 0
-	w := newTaker(10)
+	w := newLimitedWriter(10)
 	w.Skip = func() { skipped++ }
 	n, err := w.ReadFrom(iotest.DataErrReader(strings.NewReader("1234")))
 	require.NoError(t, err)
@@ -119,10 +119,10 @@ func TestWriterSkips(t *testing.T) {
 	_, err = w.ReadFrom(strings.NewReader(""))
 	require.NoError(t, err)
 	require.Equal(t, 1, skipped)
-	require.Panics(t, func() { _, _ = w.ReadFrom(panics{}) })
+	require.Panics(t, func() { _, _ = w.ReadFrom(panickingReader{}) })
 	require.Equal(t, 2, skipped)
 }
 
-type panics struct{}
+type panickingReader struct{}
 
-func (panics) Read([]byte) (int, error) { panic("read") }
+func (panickingReader) Read([]byte) (int, error) { panic("read") }

@@ -14,15 +14,15 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// token makes a token of a number that is not 0.
-func token(n uint64) *[16]byte {
+// newToken makes a token of a number that is not 0.
+func newToken(n uint64) *[16]byte {
 	var t [16]byte
 	binary.LittleEndian.PutUint64(t[8:], n)
 	return &t
 }
 
-// empty gives back what is kept for later.
-func empty(t *testing.T) {
+// drainPool gives back what is kept for later.
+func drainPool(t *testing.T) {
 	t.Cleanup(func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -38,7 +38,7 @@ func empty(t *testing.T) {
 
 // Blocks do not overlap, keep what is written, and leave nothing behind.
 func TestBlocks(t *testing.T) {
-	empty(t)
+	drainPool(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	type held struct {
 		b    []byte
@@ -73,7 +73,7 @@ func TestBlocks(t *testing.T) {
 }
 
 func TestFreeOfForeignMemory(t *testing.T) {
-	empty(t)
+	drainPool(t)
 	b, err := Alloc(10_000)
 	require.NoError(t, err)
 	require.Panics(t, func() { Free(make([]byte, 1)) })
@@ -99,7 +99,7 @@ func TestChunkIsReleased(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("chunks are on Linux only")
 	}
-	empty(t)
+	drainPool(t)
 	small, large := alloc(t, 1), alloc(t, chunkSize+1)
 	more := alloc(t, chunkSize)
 	require.Len(t, loadChunks(), 3)
@@ -119,36 +119,36 @@ func TestClaims(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("chunks are on Linux only")
 	}
-	empty(t)
+	drainPool(t)
 	b := alloc(t, 3*pageSize)
 	defer Free(b)
-	require.Zero(t, Share(make([]byte, 9), token(1)))
-	require.Zero(t, Share(nil, token(1)))
-	require.Zero(t, Share(b[:0], token(1)))
+	require.Zero(t, Share(make([]byte, 9), newToken(1)))
+	require.Zero(t, Share(nil, newToken(1)))
+	require.Zero(t, Share(b[:0], newToken(1)))
 	c := loadChunks()[0]
 	var places []Place
 	for i := range Claims {
-		p := Share(b[i:i+10], token(uint64(i+1)))
+		p := Share(b[i:i+10], newToken(uint64(i+1)))
 		require.Equal(t, c.id, p.Chunk)
 		places = append(places, p)
 	}
-	require.Zero(t, Share(b, token(9)), "the table is full")
+	require.Zero(t, Share(b, newToken(9)), "the table is full")
 	require.Panics(t, func() { Free(b) }, "peers may read it")
 	for i, p := range places {
-		own := token(uint64(i + 1))
+		own := newToken(uint64(i + 1))
 		at, n, ok := FindClaim(c.mem, p.Claim, own)
 		require.True(t, ok)
 		require.Equal(t, 10, n)
 		require.Same(t, &b[i], &c.mem[at])
 		require.True(t, IsClaimValid(c.mem, p.Claim, own))
-		_, _, ok = FindClaim(c.mem, p.Claim, token(uint64(i+2)))
+		_, _, ok = FindClaim(c.mem, p.Claim, newToken(uint64(i+2)))
 		require.False(t, ok)
 		Unshare(p)
 		_, _, ok = FindClaim(c.mem, p.Claim, own)
 		require.False(t, ok)
 		require.False(t, IsClaimValid(c.mem, p.Claim, own))
 	}
-	again := Share(b, token(7))
+	again := Share(b, newToken(7))
 	require.NotZero(t, again)
 	Unshare(again)
 	Unshare(Place{})
@@ -178,20 +178,20 @@ func TestLookRefuses(t *testing.T) {
 		{"another's", 6, tableSize, 1, false},
 	} {
 		write(c.check, c.off, c.n)
-		at, n, ok := FindClaim(chunk, 7, token(5))
+		at, n, ok := FindClaim(chunk, 7, newToken(5))
 		require.Equal(t, c.ok, ok, c.name)
 		if ok {
 			require.Equal(t, []int{int(c.off), int(c.n)}, []int{at, n}, c.name)
 		}
 	}
 	write(0, tableSize, 1)
-	_, _, ok := FindClaim(chunk, 7, token(0))
+	_, _, ok := FindClaim(chunk, 7, newToken(0))
 	require.False(t, ok, "no claim is no claim, whatever the token")
 	write(5, tableSize, 1)
 	for _, claim := range []uint16{0, 6, Claims + 1, 0xffff} {
-		_, _, ok = FindClaim(chunk, claim, token(5))
+		_, _, ok = FindClaim(chunk, claim, newToken(5))
 		require.False(t, ok, "claim %d", claim)
 	}
-	_, _, ok = FindClaim(chunk[:claimSize], 7, token(5))
+	_, _, ok = FindClaim(chunk[:claimSize], 7, newToken(5))
 	require.False(t, ok, "a chunk that is shorter than its table")
 }

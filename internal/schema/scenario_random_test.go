@@ -188,7 +188,7 @@ func fillRandom(r *rand.Rand, v reflect.Value) {
 }
 
 // A plain value is nil, a bool, a *big.Float, a string (of bytes, too), a []any, or a map[string]any with the keys as text.
-func plainOf(v reflect.Value) any {
+func plainValue(v reflect.Value) any {
 	switch v.Kind() {
 	case reflect.Invalid:
 		return nil
@@ -199,7 +199,7 @@ func plainOf(v reflect.Value) any {
 	case reflect.Float32, reflect.Float64:
 		return big.NewFloat(v.Float())
 	case reflect.Pointer, reflect.Interface:
-		return plainOf(v.Elem())
+		return plainValue(v.Elem())
 	case reflect.Slice, reflect.Array:
 		if v.Type().Elem().Kind() == reflect.Uint8 {
 			b := make([]byte, v.Len())
@@ -208,19 +208,19 @@ func plainOf(v reflect.Value) any {
 		}
 		all := make([]any, v.Len())
 		for i := range all {
-			all[i] = plainOf(v.Index(i))
+			all[i] = plainValue(v.Index(i))
 		}
 		return all
 	case reflect.Map:
 		all := map[string]any{}
 		for it := v.MapRange(); it.Next(); {
-			all[fmt.Sprint(it.Key())] = plainOf(it.Value())
+			all[fmt.Sprint(it.Key())] = plainValue(it.Value())
 		}
 		return all
 	case reflect.Struct:
 		all := map[string]any{}
 		for i := range v.NumField() {
-			all[v.Type().Field(i).Name] = plainOf(v.Field(i))
+			all[v.Type().Field(i).Name] = plainValue(v.Field(i))
 		}
 		return all
 	}
@@ -313,7 +313,7 @@ func isAnswered(answer any, got reflect.Value, mayBeNil bool) bool {
 	case reflect.Pointer:
 		return !got.IsNil() && isAnswered(answer, got.Elem(), false)
 	case reflect.Interface:
-		return hasArrived(answer, plainOf(got)) && hasArrived(plainOf(got), answer)
+		return hasArrived(answer, plainValue(got)) && hasArrived(plainValue(got), answer)
 	case reflect.Struct:
 		a, ok := answer.(map[string]any)
 		for i := range got.NumField() {
@@ -335,7 +335,7 @@ func isAnswered(answer any, got reflect.Value, mayBeNil bool) bool {
 	case reflect.Slice, reflect.Array:
 		a, ok := answer.([]any)
 		if !ok { // bytes
-			return answer == plainOf(got)
+			return answer == plainValue(got)
 		}
 		for i := range min(len(a), got.Len()) {
 			if !isAnswered(a[i], got.Index(i), false) {
@@ -344,7 +344,7 @@ func isAnswered(answer any, got reflect.Value, mayBeNil bool) bool {
 		}
 		return len(a) == got.Len()
 	}
-	return hasArrived(answer, plainOf(got)) && hasArrived(plainOf(got), answer)
+	return hasArrived(answer, plainValue(got)) && hasArrived(plainValue(got), answer)
 }
 
 func canBeMissing(f reflect.StructField) bool {
@@ -364,7 +364,7 @@ func leftOut(t reflect.Type, v reflect.Value) any {
 			return nil
 		}
 	}
-	p := plainOf(v)
+	p := plainValue(v)
 	switch p := p.(type) {
 	case []any:
 		for i := range p {
@@ -416,7 +416,7 @@ func TestRandomTypes(t *testing.T) {
 		types := makeFamily(r, 16)
 		for _, from := range types {
 			for _, to := range types {
-				broken := breaksOf(t, from, to)
+				broken := brokenPeers(t, from, to)
 				for range values {
 					v := reflect.New(from)
 					fillRandom(r, v.Elem())
@@ -426,7 +426,7 @@ func TestRandomTypes(t *testing.T) {
 
 					got := reflect.New(to)
 					if err = decode(b, got.Interface(), checker.CheckUnknown); err == nil {
-						require.True(t, hasArrived(plainOf(v), plainOf(got)), "sent: %s: %+v", what, got.Elem())
+						require.True(t, hasArrived(plainValue(v), plainValue(got)), "sent: %s: %+v", what, got.Elem())
 						arrived++
 					} else {
 						requireNamed(t, err, from, to)
@@ -475,8 +475,8 @@ func requireNamed(t *testing.T, err error, from, to reflect.Type) {
 	require.Contains(t, err.Error(), to.String())
 }
 
-// breaksOf returns the old peers that see a break, and which, when a type was old and is now.
-func breaksOf(t *testing.T, old, now reflect.Type) (broken string) {
+// brokenPeers returns the old peers that see a break, and which, when a type was old and is now.
+func brokenPeers(t *testing.T, old, now reflect.Type) (broken string) {
 	of := func(t reflect.Type) schema.Program {
 		signature := schema.Signature{Kind: schema.Plain, In: schema.Of(t), Out: schema.Of(t)}
 		return schema.Program{Methods: []schema.Method{{Name: "m", Codec: "msgpack", Signature: signature}}}

@@ -63,15 +63,15 @@ func TestShape(t *testing.T) {
 		}
 	}
 	require.Len(t, wire, len(names), "%v", names)
-	require.Less(t, len(Of(wide(6)).String()), 3*maxText)
+	require.Less(t, len(Of(wideType(6)).String()), 3*maxText)
 }
 
-// wide is a type with a long description: fields of fields.
-func wide(depth int) reflect.Type {
+// wideType is a type with a long description: fields of fields.
+func wideType(depth int) reflect.Type {
 	if depth == 0 {
 		return reflect.TypeFor[int]()
 	}
-	inner := wide(depth - 1)
+	inner := wideType(depth - 1)
 	var fields []reflect.StructField
 	for _, name := range strings.Split("ABCDEFGH", "") {
 		fields = append(fields, reflect.StructField{Name: name, Type: inner})
@@ -90,7 +90,7 @@ type (
 		Of   T
 		More *box[T]
 	}
-	odd struct {
+	unusualTags struct {
 		A int `msgpack:"a name,alias:old"`
 		B int `msgpack:"{b},omitempty"`
 		*shapeBase
@@ -100,7 +100,7 @@ type (
 // Parse reads texts of String and of formatLines; the type that it returns has the same texts.
 func TestParse(t *testing.T) {
 	for _, typ := range []reflect.Type{
-		reflect.TypeFor[shaped](), reflect.TypeFor[tuple](), reflect.TypeFor[outer](), reflect.TypeFor[odd](), reflect.TypeFor[struct{}](),
+		reflect.TypeFor[shaped](), reflect.TypeFor[tuple](), reflect.TypeFor[outer](), reflect.TypeFor[unusualTags](), reflect.TypeFor[struct{}](),
 		reflect.TypeFor[map[string][]struct{ A [4]byte }](), reflect.TypeFor[**any](), reflect.TypeFor[error](),
 	} {
 		want := Of(typ)

@@ -19,14 +19,14 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-func within(t testing.TB) context.Context {
+func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// ours opens a node that serves until the test ends.
-func ours(t testing.TB) *qs.Node {
+// newQSNode opens a node that serves until the test ends.
+func newQSNode(t testing.TB) *qs.Node {
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -40,7 +40,7 @@ func ours(t testing.TB) *qs.Node {
 	return n
 }
 
-func theirs(t testing.TB) *mercury.Node {
+func newMercuryNode(t testing.TB) *mercury.Node {
 	n, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = n.Close() })
@@ -48,7 +48,7 @@ func theirs(t testing.TB) *mercury.Node {
 }
 
 func peer(t testing.TB, from, to *qs.Node) qs.Peer {
-	p, err := from.Peer(within(t), to.Addr().String())
+	p, err := from.Peer(testContext(t), to.Addr().String())
 	require.NoError(t, err)
 	return p
 }
@@ -89,13 +89,13 @@ func serveWork(n *mercury.Node) {
 
 // A program of ours calls a C service through a gateway, and lends it memory of two kinds. What C leaves alone stays as it was.
 func TestCallC(t *testing.T) {
-	service, gwC, gwOurs, client := theirs(t), theirs(t), ours(t), ours(t)
+	service, gwC, gwOurs, client := newMercuryNode(t), newMercuryNode(t), newQSNode(t), newQSNode(t)
 	serveWork(service)
 	gateway.New(gwOurs, gwC, gateway.Config{Targets: []string{service.Addr()}, Memory: 4 << 20})
 	gw := peer(t, client, gwOurs)
 	for _, size := range []int{1, 5000, 1<<20 + 1} {
 		from, to := fill(size), bytes.Repeat([]byte{0xee}, size+100)
-		out, err := gateway.Call(within(t), gw, service.Addr(), work.ID(), "Ada", gateway.Lent{Buf: from, Access: mercury.Read}, uint32(40),
+		out, err := gateway.Call(testContext(t), gw, service.Addr(), work.ID(), "Ada", gateway.Lent{Buf: from, Access: mercury.Read}, uint32(40),
 			gateway.Lent{Buf: to, Access: mercury.Write}, uint8(9))
 		require.NoError(t, err)
 		var answer string
@@ -124,18 +124,18 @@ func TestCallC(t *testing.T) {
 		{"no access", service.Addr(), work.ID(), []any{gateway.Lent{Buf: mem}}, qs.ErrBadInput, qs.NotRun},
 		{"no bytes", service.Addr(), work.ID(), []any{gateway.Lent{Access: mercury.Read}}, qs.ErrBadInput, qs.NotRun},
 	} {
-		_, err := gateway.Call(within(t), gw, c.addr, c.id, c.in...)
+		_, err := gateway.Call(testContext(t), gw, c.addr, c.id, c.in...)
 		remote, ok := hg.RemoteOf(err)
 		require.True(t, ok, "%s: %v", c.what, err)
 		require.Equal(t, c.code, remote.Code, c.what)
 		require.Equal(t, c.fate, qs.FateOf(err), c.what)
 	}
-	_, err := gateway.Call(within(t), gw, service.Addr(), work.ID(), 5)
+	_, err := gateway.Call(testContext(t), gw, service.Addr(), work.ID(), 5)
 	require.ErrorIs(t, err, qs.ErrInvalid)
 
 	service.Handle(1, func(*mercury.Request) { _ = service.Close() })
 	for _, want := range []qs.Code{qs.ErrAborted, qs.ErrUnavailable} { // it ends in the first, and is gone at the second
-		_, err = gateway.Call(within(t), gw, service.Addr(), 1, "x")
+		_, err = gateway.Call(testContext(t), gw, service.Addr(), 1, "x")
 		remote, ok := hg.RemoteOf(err)
 		require.True(t, ok, "%v", err)
 		require.Equal(t, want, remote.Code)
@@ -144,7 +144,7 @@ func TestCallC(t *testing.T) {
 
 // When the caller gives up so does the gateway, and the memory is nobody's any more.
 func TestCallGivenUp(t *testing.T) {
-	service, gwC, gwOurs, client := theirs(t), theirs(t), ours(t), ours(t)
+	service, gwC, gwOurs, client := newMercuryNode(t), newMercuryNode(t), newQSNode(t), newQSNode(t)
 	called := make(chan *mercury.Remote, 1)
 	service.Handle(1, func(r *mercury.Request) {
 		r.Detach()
@@ -152,7 +152,7 @@ func TestCallGivenUp(t *testing.T) {
 		called <- r.Remote(b)
 	})
 	gateway.New(gwOurs, gwC, gateway.Config{Targets: []string{"*"}})
-	ctx, cancel := context.WithCancel(within(t))
+	ctx, cancel := context.WithCancel(testContext(t))
 	errs := make(chan error, 1)
 	gw := peer(t, client, gwOurs)
 	mem := make([]byte, 5000)
@@ -164,7 +164,7 @@ func TestCallGivenUp(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-errs, qs.ErrCanceled)
 	for err := error(nil); !errors.Is(err, mercury.ErrPeerLost); { // soon the gateway's memory is not lent any more
-		_, err = m.Put(within(t), fill(5000), 0)
+		_, err = m.Put(testContext(t), fill(5000), 0)
 		require.NotErrorIs(t, err, mercury.ErrTimeout)
 	}
 	require.Equal(t, make([]byte, 5000), mem)
@@ -186,7 +186,7 @@ var serveMoves = qs.Define[transferIn, moveOut]("moves", qs.WithCodec(gateway.Pr
 
 // A C client calls a service of ours through a gateway. The service reads and writes what the client lends, while it handles its request.
 func TestServeC(t *testing.T) {
-	client, gwC, gwOurs, service := theirs(t), theirs(t), ours(t), ours(t)
+	client, gwC, gwOurs, service := newMercuryNode(t), newMercuryNode(t), newQSNode(t), newQSNode(t)
 	kept := make(chan context.Context, 1)
 	var lent mercury.Bulk
 	serveMoves.Handle(service, func(ctx context.Context, in transferIn) (out moveOut, err error) {
@@ -225,7 +225,7 @@ func TestServeC(t *testing.T) {
 			defer r.Close()
 			*b = r.Bulk()
 		}
-		out, err := moves.Call(within(t), client, gwC.Addr(), in)
+		out, err := moves.Call(testContext(t), client, gwC.Addr(), in)
 		require.NoError(t, err)
 		want := make([]byte, size)
 		copy(want[in.Off:], from[in.Off:])
@@ -237,12 +237,12 @@ func TestServeC(t *testing.T) {
 		r, ok := hg.RemoteOf(err) // or its own end says so first
 		require.True(t, err != nil && (!ok || r.Code == qs.ErrNotFound), "%v", err)
 	}
-	_, err := client.Call(within(t), gwC.Addr(), mercury.ID("nothing"), nil)
+	_, err := client.Call(testContext(t), gwC.Addr(), mercury.ID("nothing"), nil)
 	require.Equal(t, mercury.ErrUnreachable, mercury.CodeOf(err), "it did not run")
-	_, err = client.Call(within(t), gwC.Addr(), mercury.ID("moves"), []byte("rubbish"))
+	_, err = client.Call(testContext(t), gwC.Addr(), mercury.ID("moves"), []byte("rubbish"))
 	require.ErrorIs(t, err, mercury.ErrRemote)
 	require.NoError(t, service.Close())
-	_, err = client.Call(within(t), gwC.Addr(), mercury.ID("moves"), nil)
+	_, err = client.Call(testContext(t), gwC.Addr(), mercury.ID("moves"), nil)
 	require.ErrorIs(t, err, mercury.ErrRemote)
 }
 
@@ -262,14 +262,14 @@ func TestNull(t *testing.T) {
 
 // A service that was not called through a gateway has no memory of a C client to read.
 func TestNoGateway(t *testing.T) {
-	service, client := ours(t), ours(t)
+	service, client := newQSNode(t), newQSNode(t)
 	got := make(chan error, 1)
 	m := qs.Define[struct{}, struct{}]("plain")
 	m.Handle(service, func(ctx context.Context, _ struct{}) (out struct{}, err error) {
 		got <- gateway.Get(ctx, mercury.Bulk{}, make([]byte, 1), 0)
 		return
 	})
-	_, err := m.Call(within(t), peer(t, client, service), struct{}{})
+	_, err := m.Call(testContext(t), peer(t, client, service), struct{}{})
 	require.NoError(t, err)
 	require.ErrorIs(t, <-got, qs.ErrInvalid)
 }

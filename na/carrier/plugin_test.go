@@ -20,14 +20,14 @@ func (p *countingPlugin) Scheme() string { return p.scheme }
 
 func (p *countingPlugin) Open(carrier.Class, string) (*carrier.Network, error) {
 	p.opened++
-	return &carrier.Network{Names: noNames{}, NewCarrier: func(carrier.Core) (carrier.Carrier, error) { return nil, codes.ErrUnsupported }}, nil
+	return &carrier.Network{Names: emptyNames{}, NewCarrier: func(carrier.Core) (carrier.Carrier, error) { return nil, codes.ErrUnsupported }}, nil
 }
 
-// noNames find nobody.
-type noNames struct{}
+// emptyNames find nobody.
+type emptyNames struct{}
 
-func (noNames) Check(string) error { return codes.ErrUnsupported }
-func (noNames) Resolve(_ string, done func(name string, err error)) func() {
+func (emptyNames) Check(string) error { return codes.ErrUnsupported }
+func (emptyNames) Resolve(_ string, done func(name string, err error)) func() {
 	done("", codes.ErrUnsupported)
 	return nil
 }

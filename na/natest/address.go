@@ -50,40 +50,40 @@ func lookup(b *bed) {
 	a, t := b.pair(na.Config{})
 	second := b.context(t.cls)
 	for _, s := range []*side{t, second} {
-		r := a.lookup(s.Self().String()).ok()
+		r := a.lookup(s.Self().String()).requireOK()
 		require.Equal(b, s.Self(), r.Addr, "lookup of %v", s.Self())
-		a.send(r.Addr, 1, []byte("x")).ok()
+		a.send(r.Addr, 1, []byte("x")).requireOK()
 		s.next()
 	}
 	parsed, err := na.ParseAddr(t.Self().String())
 	require.NoError(b, err)
 	require.Equal(b, t.Self(), parsed)
 	require.NotEqual(b, a.Self(), t.Self())
-	require.Equal(b, t.Self(), t.lookup(t.Self().String()).ok().Addr, "lookup of the own address")
+	require.Equal(b, t.Self(), t.lookup(t.Self().String()).requireOK().Addr, "lookup of the own address")
 
 	for _, text := range []string{"", "nothing", t.Self().Scheme() + "://", t.Self().String() + "#x", "#1"} {
-		a.lookup(text).fails(na.ErrInvalid)
+		a.lookup(text).requireFails(na.ErrInvalid)
 	}
-	a.lookup("unheard-of://host:1").fails(na.ErrUnsupported, na.ErrInvalid)
+	a.lookup("unheard-of://host:1").requireFails(na.ErrUnsupported, na.ErrInvalid)
 	require.Equal(b, a.Stats().Peers, 2, "sessions: the two that were used")
 }
 
 func invalidNames(b *bed) {
 	a, t := b.pair(na.Config{})
-	a.lookup(b.net.Invalid).fails(na.ErrInvalid)
+	a.lookup(b.net.Invalid).requireFails(na.ErrInvalid)
 	to, err := na.ParseAddr(b.net.Invalid)
 	require.NoError(b, err)
 	c := a.send(to, 1, nil)
 	a.trigger()
 	require.True(b, c.ended(), "a send to %v waits for Progress", to)
-	c.notRun(na.ErrInvalid)
-	a.send(t.Self(), 1, nil).ok()
+	c.requireNotRun(na.ErrInvalid)
+	a.send(t.Self(), 1, nil).requireOK()
 	t.next()
 }
 
 func remote(b *bed) {
 	a, t := b.pair(na.Config{Name: "worker"})
-	toA, toT := b.meet(a, t)
+	toA, toT := b.connect(a, t)
 	seen, ok := t.Identity(toA)
 	require.True(b, ok)
 	there, ok := a.Identity(toT)
@@ -110,19 +110,19 @@ func remote(b *bed) {
 	}
 
 	in := t.recv()
-	a.send(toT, 1, nil).ok()
-	env := in.ok().Envelope
+	a.send(toT, 1, nil).requireOK()
+	env := in.requireOK().Envelope
 	require.Equal(b, seen, env.Identity())
 	require.NoError(b, a.cls.Close())
 	b.until("the session is seen to be over", func() bool { return t.Stats().Peers == 0 })
 	require.Equal(b, seen.Remote, env.Identity().Remote, "after the session")
-	in.free()
+	in.freeEnvelope()
 
 	in = t.recv()
-	t.send(t.Self(), 1, nil).ok()
-	env = in.ok().Envelope
+	t.send(t.Self(), 1, nil).requireOK()
+	env = in.requireOK().Envelope
 	require.Empty(b, env.Identity().Remote, "of oneself")
-	in.free()
+	in.freeEnvelope()
 }
 
 func badAddress(b *bed) {
@@ -140,11 +140,11 @@ func badAddress(b *bed) {
 		"lease":            func(op *na.Op, to na.Addr) error { _, err := a.Upper().Lease(op, to, 0, make([]byte, 8)); return err },
 	} {
 		c := a.call(what)
-		c.refused(na.ErrInvalid, func(op *na.Op) error { return start(op, na.Addr{}) })
+		c.requireRefused(na.ErrInvalid, func(op *na.Op) error { return start(op, na.Addr{}) })
 		if err := c.try(func(op *na.Op) error { return start(op, other) }); err != nil {
 			require.ErrorIs(b, err, na.ErrUnsupported, "%s to another transport", what)
 		} else {
-			c.notRun(na.ErrUnsupported, na.ErrUnreachable)
+			c.requireNotRun(na.ErrUnsupported, na.ErrUnreachable)
 		}
 	}
 	require.Zero(b, a.cls.Regions(), "regions left by leases that were refused")
@@ -152,13 +152,13 @@ func badAddress(b *bed) {
 
 func boundAddress(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, toT := b.meet(a, t)
+	toA, toT := b.connect(a, t)
 	require.Equal(b, t.Self(), toT.Named(), "the address that answers come from")
 	require.NotEqual(b, toT.Named(), toT, "an address that came with a message is bound to its session")
 	require.Equal(b, toT.String(), t.Self().String(), "the text says nothing of the session")
 	old := t.recvExpected(toA, 3, 8)
-	a.sendExpected(toT, 3, nil).ok() // the bound address works, too
-	old.ok()
+	a.sendExpected(toT, 3, nil).requireOK() // the bound address works, too
+	old.requireOK()
 
 	name := t.cls.Addr().Name()
 	require.NoError(b, t.cls.Close())
@@ -166,8 +166,8 @@ func boundAddress(b *bed) {
 	b.until("the session is seen to be over", func() bool { return a.Stats().Peers == 0 })
 	again := b.open(name, na.Config{})
 	require.Equal(b, t.Self(), again.Self(), "the same address again")
-	a.send(toT, 1, []byte("for the old one")).notRun(na.ErrPeerLost)
-	a.recvExpected(toT, 1, 8).fails(na.ErrPeerLost)
+	a.send(toT, 1, []byte("for the old one")).requireNotRun(na.ErrPeerLost)
+	a.recvExpected(toT, 1, 8).requireFails(na.ErrPeerLost)
 	var m message
 	b.until("the name reaches the new instance", func() bool { // at once, or after the pause that follows the loss
 		if a.send(t.Self(), 2, []byte("for the new one")).wait().Err != nil {
@@ -177,25 +177,25 @@ func boundAddress(b *bed) {
 		return true
 	})
 	require.Equal(b, "for the new one", string(m.data))
-	again.send(toA, 1, []byte("x")).fails(na.ErrPeerLost, na.ErrUnreachable) // bound by the old instance
-	b.meet(a, again)
+	again.send(toA, 1, []byte("x")).requireFails(na.ErrPeerLost, na.ErrUnreachable) // bound by the old instance
+	b.connect(a, again)
 }
 
 func originVanishes(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	require.NoError(b, a.cls.Close())
 	b.until("the session is seen to be over", func() bool { return t.Stats().Peers == 0 })
-	t.send(toA, 1, []byte("x")).notRun(na.ErrPeerLost)
-	t.sendExpected(toA, 1, []byte("x")).notRun(na.ErrPeerLost)
-	t.send(toA.Named(), 1, []byte("x")).notRun(na.ErrUnreachable)
+	t.send(toA, 1, []byte("x")).requireNotRun(na.ErrPeerLost)
+	t.sendExpected(toA, 1, []byte("x")).requireNotRun(na.ErrPeerLost)
+	t.send(toA.Named(), 1, []byte("x")).requireNotRun(na.ErrUnreachable)
 }
 
 func firstCallAfterIdle(b *bed) {
 	a, t := b.pair(na.Config{ConnectTimeout: 1e9})
 	b.pass()
 	a.parked = true
-	b.lapse(1.2e9)
+	b.passTime(1.2e9)
 	a.parked = false
-	b.meet(a, t)
+	b.connect(a, t)
 }

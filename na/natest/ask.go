@@ -30,8 +30,8 @@ func (s *side) ask(to na.Addr, tag na.Tag, data []byte, n int, by na.Deadline) *
 func (s *side) answer(data []byte) {
 	s.b.Helper()
 	in := s.recv()
-	in.ok()
-	env := in.keep()
+	in.requireOK()
+	env := in.keepEnvelope()
 	out := s.call("answer")
 	left := false
 	err := out.try(func(op *na.Op) (err error) {
@@ -45,7 +45,7 @@ func (s *side) answer(data []byte) {
 		out.mu.Unlock()
 		return
 	}
-	out.ok()
+	out.requireOK()
 }
 
 func asks(b *bed) {
@@ -55,7 +55,7 @@ func asks(b *bed) {
 		want := pattern(i, 10*i)
 		k := a.ask(t.Self(), na.Tag(i), pattern(i, 20), 200, na.Deadline{})
 		t.answer(want)
-		r := k.ok()
+		r := k.requireOK()
 		require.EqualValues(b, len(want), r.N)
 		require.Equal(b, want, k.buf[:r.N])
 		require.Equal(b, na.Tag(i), r.Tag)
@@ -64,15 +64,15 @@ func asks(b *bed) {
 	}
 	k := a.ask(t.Self(), 1, nil, 10, na.Deadline{})
 	t.answer(pattern(1, 11))
-	require.Equal(b, na.Ran, k.fails(na.ErrOverflow).Fate)
+	require.Equal(b, na.Ran, k.requireFails(na.ErrOverflow).Fate)
 	b.until("every envelope is free", func() bool { return t.Stats().Envelopes == 0 })
-	b.quiet(a, t)
+	b.drain(a, t)
 }
 
 func asksTakenBack(b *bed) {
 	t := b.listen(na.Config{Envelopes: 1})
 	a := b.origin(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	first := a.ask(t.Self(), 1, nil, 10, na.Deadline{})
 	b.until("it is held", func() bool { return t.Stats().Envelopes == 1 })
 	waits := a.ask(t.Self(), 2, nil, 10, na.Deadline{})
@@ -80,13 +80,13 @@ func asksTakenBack(b *bed) {
 
 	_, _, left := a.Upper().CancelIfUnsent(waits.op)
 	require.False(b, left)
-	waits.notRun(na.ErrCanceled)
-	b.lapse(2 * time.Millisecond)
-	late.notRun(na.ErrTimeout)
+	waits.requireNotRun(na.ErrCanceled)
+	b.passTime(2 * time.Millisecond)
+	late.requireNotRun(na.ErrTimeout)
 	to, id, left := a.Upper().CancelIfUnsent(first.op)
 	require.True(b, left, "one that has left is not recalled")
 	require.False(b, first.ended())
-	a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, to, id) }).ok()
+	a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, to, id) }).requireOK()
 	r := first.cancelNow()
 	require.ErrorIs(b, r.Err, na.ErrCanceled)
 	require.Equal(b, na.MaybeRan, r.Fate)
@@ -95,12 +95,12 @@ func asksTakenBack(b *bed) {
 	abandoned := a.ask(t.Self(), 4, nil, 10, na.Deadline{})
 	b.until("it is held", func() bool { return t.Stats().Envelopes == 1 })
 	a.Upper().AbandonCall(abandoned.op)
-	abandoned.fails(na.ErrCanceled)
+	abandoned.requireFails(na.ErrCanceled)
 	b.until("it is destroyed", func() bool { return t.Stats().Envelopes == 0 })
 
 	over := a.ask(t.Self(), 5, make([]byte, 4), 10, na.Deadline{At: a.Now() + time.Millisecond})
-	b.lapse(2 * time.Millisecond)
-	over.fails(na.ErrTimeout)
+	b.passTime(2 * time.Millisecond)
+	over.requireFails(na.ErrTimeout)
 	b.until("the peer was told", func() bool { return t.Stats().Envelopes == 0 })
 
 	lost := a.ask(t.Self(), 6, nil, 10, na.Deadline{})
@@ -110,14 +110,14 @@ func asksTakenBack(b *bed) {
 			env.Free()
 		}
 		in := t.recv()
-		tag = in.ok().Tag
-		env = in.keep()
+		tag = in.requireOK().Tag
+		env = in.keepEnvelope()
 	}
 	require.True(b, env.Accept())
 	untaken := a.ask(t.Self(), 7, nil, 10, na.Deadline{})
 	b.until("the next one is held", func() bool { return t.Stats().Envelopes == 1 })
 	t.Close()
-	require.Equal(b, na.MaybeRan, lost.fails(na.ErrPeerLost).Fate)
-	untaken.notRun(na.ErrPeerLost)
+	require.Equal(b, na.MaybeRan, lost.requireFails(na.ErrPeerLost).Fate)
+	untaken.requireNotRun(na.ErrPeerLost)
 	env.Free()
 }

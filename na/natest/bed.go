@@ -187,8 +187,8 @@ func (b *bed) until(what string, done func() bool) {
 	}
 }
 
-// ripen drives until callbacks of s wait for Trigger.
-func (s *side) ripen(what string) {
+// driveUntilPending drives until callbacks of s wait for Trigger.
+func (s *side) driveUntilPending(what string) {
 	s.b.Helper()
 	s.parked = true
 	s.b.until(what, func() bool {
@@ -198,36 +198,36 @@ func (s *side) ripen(what string) {
 	s.parked = false
 }
 
-// lapse drives for a duration of the plugin's clock.
-func (b *bed) lapse(d time.Duration) {
+// passTime drives for a duration of the plugin's clock.
+func (b *bed) passTime(d time.Duration) {
 	b.Helper()
 	end := b.sides[0].Now() + d
 	b.until("time passes", func() bool { return b.sides[0].Now() >= end })
 }
 
-// reach sends messages to an address that has failed, until it is dialed again and a message
+// sendUntilReached sends messages to an address that has failed, until it is dialed again and a message
 // leaves.
-func (b *bed) reach(s *side, to na.Addr, data []byte) {
+func (b *bed) sendUntilReached(s *side, to na.Addr, data []byte) {
 	b.Helper()
 	b.until("an address that failed is reached again", func() bool {
 		if s.send(to, 1, data).wait().Err == nil {
 			return true
 		}
-		b.lapse(10 * time.Millisecond)
+		b.passTime(10 * time.Millisecond)
 		return false
 	})
 }
 
-// quiet drives until everything in flight between a and t has arrived: it sends bulk data in both
+// drain drives until everything in flight between a and t has arrived: it sends bulk data in both
 // directions.
-func (b *bed) quiet(a, t *side) {
+func (b *bed) drain(a, t *side) {
 	b.Helper()
 	for range 2 {
 		m := t.register(na.ReadWrite, make([]byte, 7))
 		here := a.private(make([]byte, 7))
-		a.put(here, 0, t.Self(), m.Key(), 0, 7).ok()
-		a.get(here, 0, t.Self(), m.Key(), 0, 7).ok()
-		t.deregister(m).ok()
+		a.put(here, 0, t.Self(), m.Key(), 0, 7).requireOK()
+		a.get(here, 0, t.Self(), m.Key(), 0, 7).requireOK()
+		t.deregister(m).requireOK()
 		for range 10 {
 			b.pass()
 		}
@@ -277,12 +277,12 @@ func (b *bed) settle() {
 		r.s.takeBack(r.m)
 	}
 	for _, s := range b.sides {
-		b.empty(s)
+		b.receiveAll(s)
 	}
 	for _, s := range b.sides {
 		if st := s.Stats(); !s.Closed() {
 			st.Envelopes = 0 // empty has checked it, and in an assisted context a message in flight may have arrived since
-			b.zero(s, st, "before it was closed")
+			b.requireZeroGauges(s, st, "before it was closed")
 		}
 	}
 	b.close()
@@ -290,7 +290,7 @@ func (b *bed) settle() {
 		b.audit.check(b)
 	}
 	for _, s := range b.sides {
-		b.zero(s, s.Stats(), "after it was closed")
+		b.requireZeroGauges(s, s.Stats(), "after it was closed")
 		if got := s.Stats().Reserved; got != 0 {
 			b.Errorf("%s: got %d bytes reserved for envelopes after every session has ended, want 0", s.name, got)
 		}
@@ -308,14 +308,14 @@ func (b *bed) rounds(ks []int, check func(k int)) {
 	b.Helper()
 	for i, k := range ks {
 		if i > 0 {
-			b.fresh()
+			b.reopen()
 		}
 		check(k)
 	}
 }
 
-// fresh ends the present classes, with all checks, for new ones.
-func (b *bed) fresh() {
+// reopen ends the present classes, with all checks, for new ones.
+func (b *bed) reopen() {
 	b.Helper()
 	b.settle()
 	b.classes, b.sides, b.calls, b.mems, b.streams, b.over = nil, nil, nil, nil, nil, false
@@ -324,16 +324,16 @@ func (b *bed) fresh() {
 	}
 }
 
-// empty receives the unexpected messages that were not received, until their gauge is at zero.
-func (b *bed) empty(s *side) {
+// receiveAll receives the unexpected messages that were not received, until their gauge is at zero.
+func (b *bed) receiveAll(s *side) {
 	b.Helper()
 	for b.freeAll(); !s.Closed() && s.Stats().Envelopes > 0; b.freeAll() {
-		s.recv().ok()
+		s.recv().requireOK()
 	}
 }
 
-// zero checks the gauges.
-func (b *bed) zero(s *side, st na.Stats, when string) {
+// requireZeroGauges checks the gauges.
+func (b *bed) requireZeroGauges(s *side, st na.Stats, when string) {
 	b.Helper()
 	if st.Outstanding != 0 || st.Envelopes != 0 || st.Queued != 0 || st.Leases != 0 || st.Streams != 0 || st.Regions != 0 {
 		b.Errorf("%s: got gauges %+v %s, want Outstanding, Envelopes, Queued, Leases, Streams and Regions 0", s.name, st, when)
@@ -395,7 +395,7 @@ func (b *bed) pending() (left []*call) {
 
 func (b *bed) freeAll() {
 	for _, c := range b.all() {
-		c.free()
+		c.freeEnvelope()
 	}
 }
 

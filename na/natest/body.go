@@ -75,12 +75,12 @@ func (s *side) answerBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	})
 }
 
-// took receives a message and checks it and its body.
-func (b *bed) took(t *side, tag na.Tag, msg, body []byte) *na.Envelope {
+// receiveBody receives a message and checks it and its body.
+func (b *bed) receiveBody(t *side, tag na.Tag, msg, body []byte) *na.Envelope {
 	b.Helper()
 	c := t.recv()
-	r := c.ok()
-	env := c.keep()
+	r := c.requireOK()
+	env := c.keepEnvelope()
 	require.Equal(b, tag, r.Tag)
 	require.True(b, bytes.Equal(msg, env.Data), "the message before the body")
 	require.True(b, bytes.Equal(body, env.Body), "a body of %d bytes arrives damaged", len(body))
@@ -91,16 +91,16 @@ func (b *bed) took(t *side, tag na.Tag, msg, body []byte) *na.Envelope {
 func (b *bed) bodyPair(n int) (a, t *side, toA na.Addr) {
 	b.Helper()
 	a, t = b.pair(na.Config{})
-	toA, _ = b.meet(a, t)
+	toA, _ = b.connect(a, t)
 	b.grant(a, t, toA, n)
 	a.Upper().GrantRoom(t.Self(), n)
 	b.until("the other side has room, too", func() bool { return t.roomFor(toA, n) > 0 })
-	b.quiet(a, t)
+	b.drain(a, t)
 	return a, t, toA
 }
 
-// noneHeld waits until no room is taken at s.
-func (b *bed) noneHeld(s *side) {
+// waitNoneHeld waits until no room is taken at s.
+func (b *bed) waitNoneHeld(s *side) {
 	b.Helper()
 	b.until("no room is taken", func() bool { return b.roomOf(s).RoomHeld == 0 })
 }
@@ -111,22 +111,22 @@ func bodiesArrive(b *bed) {
 		for i := range 6 {
 			tag, in, out := na.Tag(i), pattern(i, n), pattern(100+i, n-i)
 			c := a.callBody(t.Self(), tag, pattern(i, 30), in)
-			env := b.took(t, tag, pattern(i, 30), in)
+			env := b.receiveBody(t, tag, pattern(i, 30), in)
 			require.Positive(b, b.roomOf(t).RoomHeld)
 			answer := t.answerBody(env.From, tag, pattern(i, 20), out)
-			c.ok()
-			answer.ok()
+			c.requireOK()
+			answer.requireOK()
 			require.True(b, bytes.Equal(in, env.Body), "a body of %d bytes before it is freed", n)
 			env.Free()
 			require.Zero(b, b.roomOf(t).RoomHeld)
-			got := c.keep()
+			got := c.keepEnvelope()
 			require.True(b, bytes.Equal(pattern(i, 20), got.Data), "the answer before its body")
 			require.True(b, bytes.Equal(out, got.Body), "the body of an answer of %d bytes arrives damaged", n)
 			require.Zero(b, b.roomOf(a).RoomHeld, "who has received a body has its memory")
 			got.Free()
 			b.until("the room is back", func() bool { return a.roomFor(t.Self(), n) > 0 && t.roomFor(toA, n) > 0 })
 		}
-		b.quiet(a, t)
+		b.drain(a, t)
 	})
 }
 
@@ -135,7 +135,7 @@ func bodyLimits(b *bed) {
 	a, t, toA := b.bodyPair(n)
 	fit := a.roomFor(t.Self(), n)
 	for _, bad := range []int{0, a.Limits().MaxUnexpected, na.MaxBody + 1} {
-		a.call("call with a bad body").refused(na.ErrMsgSize, func(op *na.Op) error {
+		a.call("call with a bad body").requireRefused(na.ErrMsgSize, func(op *na.Op) error {
 			return a.Upper().Call(op, na.CallSpec{To: toA, Tag: 1, Msg: []byte{1}, Body: make([]byte, bad)})
 		})
 	}
@@ -144,15 +144,15 @@ func bodyLimits(b *bed) {
 	c.start(func(op *na.Op) error {
 		return a.Upper().Call(op, na.CallSpec{To: bound, Tag: 1, Msg: []byte{1}, Body: make([]byte, n)})
 	})
-	c.notRun(na.ErrMsgSize)
+	c.requireNotRun(na.ErrMsgSize)
 	require.Equal(b, fit, a.roomFor(t.Self(), n))
 
 	plain := a.recvExpected(t.Self(), 7, 100)
-	t.answerBody(toA, 7, []byte{1}, pattern(1, n)).ok()
-	plain.fails(na.ErrOverflow)
-	t.answerBody(toA, 8, []byte{1}, pattern(1, n)).ok() // no receive for it
-	b.quiet(a, t)
-	b.noneHeld(a)
+	t.answerBody(toA, 7, []byte{1}, pattern(1, n)).requireOK()
+	plain.requireFails(na.ErrOverflow)
+	t.answerBody(toA, 8, []byte{1}, pattern(1, n)).requireOK() // no receive for it
+	b.drain(a, t)
+	b.waitNoneHeld(a)
 }
 
 // stages runs calls, each of which goes a step further than the one before, until one ends by
@@ -179,8 +179,8 @@ func bodyCanceledAnywhere(b *bed) {
 		drain := func() {
 			for t.Stats().Envelopes > 0 {
 				c := t.recv()
-				tag := c.ok().Tag
-				env := c.keep()
+				tag := c.requireOK().Tag
+				env := c.keepEnvelope()
 				require.True(b, bytes.Equal(pattern(int(tag), n), env.Body), "a body of which a part was canceled")
 				arrived[tag] = true
 				env.Free()
@@ -193,14 +193,14 @@ func bodyCanceledAnywhere(b *bed) {
 			}
 			r := c.cancelNow()
 			require.ErrorIs(b, r.Err, na.ErrCanceled)
-			b.quiet(a, t)
+			b.drain(a, t)
 			drain()
 			if r.Fate == na.NotRun {
 				require.False(b, arrived[na.Tag(i)], "a message that did not leave")
 			} else {
 				b.until("what has left arrives", func() bool { drain(); return arrived[na.Tag(i)] })
 			}
-			b.noneHeld(t)
+			b.waitNoneHeld(t)
 			b.until("the room is back", func() bool { return a.roomFor(t.Self(), n) > 0 })
 			if arrived[na.Tag(i)] {
 				break
@@ -220,16 +220,16 @@ func bodyWithdrawnAnywhere(b *bed) {
 		}
 		to, id, left := a.Upper().CancelIfUnsent(c.op)
 		if !left {
-			c.notRun(na.ErrCanceled)
-			b.noneHeld(t)
+			c.requireNotRun(na.ErrCanceled)
+			b.waitNoneHeld(t)
 			continue
 		}
 		w := a.call("withdraw")
-		w.start(func(op *na.Op) error { return a.Withdraw(op, to, id) }).ok()
+		w.start(func(op *na.Op) error { return a.Withdraw(op, to, id) }).requireOK()
 		c.cancelNow()
-		b.quiet(a, t)
+		b.drain(a, t)
 		require.Zero(b, t.Stats().Envelopes, "what was withdrawn is not received")
-		b.noneHeld(t)
+		b.waitNoneHeld(t)
 	}
 }
 
@@ -249,10 +249,10 @@ func bodyOfCanceledReceive(b *bed) {
 	}, func(c *call, i int) {
 		if r := c.cancelNow(); r.Err == nil {
 			require.True(b, bytes.Equal(pattern(i, n), r.Envelope.Body))
-			c.free()
+			c.freeEnvelope()
 		}
-		b.quiet(a, t)
-		b.noneHeld(a)
+		b.drain(a, t)
+		b.waitNoneHeld(a)
 		b.until("the room is back", func() bool { return t.roomFor(toA, n) > 0 })
 	})
 }
@@ -260,7 +260,7 @@ func bodyOfCanceledReceive(b *bed) {
 func bodiesOfTheLost(b *bed) {
 	for i := range 12 {
 		if i > 0 {
-			b.fresh()
+			b.reopen()
 		}
 		const n = 600 << 10
 		a, t, toA := b.bodyPair(n)
@@ -274,9 +274,9 @@ func bodiesOfTheLost(b *bed) {
 		} else {
 			t.Disconnect(toA, errors.New("it has to go"))
 		}
-		c.fails(na.ErrPeerLost)
+		c.requireFails(na.ErrPeerLost)
 		s.wait()
-		b.until("what has arrived is received", func() bool { b.empty(t); return t.Stats().Envelopes == 0 })
+		b.until("what has arrived is received", func() bool { b.receiveAll(t); return t.Stats().Envelopes == 0 })
 	}
 }
 
@@ -284,7 +284,7 @@ func bodyAmongMessages(b *bed) {
 	const n = 1 << 20
 	a, t, _ := b.bodyPair(n)
 	b.grant(a, t, b.roomOf(t).Addr, n)
-	b.quiet(a, t)
+	b.drain(a, t)
 	fit := min(a.roomFor(t.Self(), n), 3)
 	m := t.register(na.ReadWrite, pattern(50, n))
 	here := make([]byte, n)
@@ -296,8 +296,8 @@ func bodyAmongMessages(b *bed) {
 	long := 0
 	for range 2 * fit {
 		c := t.recv()
-		r := c.ok()
-		env := c.keep()
+		r := c.requireOK()
+		env := c.keepEnvelope()
 		if i := int(r.Tag / 2); r.Tag%2 == 0 {
 			require.True(b, bytes.Equal(pattern(i, n-i), env.Body), "body %d", i)
 			long++
@@ -308,10 +308,10 @@ func bodyAmongMessages(b *bed) {
 		env.Free()
 	}
 	require.Equal(b, fit, long)
-	get.ok()
+	get.requireOK()
 	require.True(b, bytes.Equal(pattern(50, n), here), "what was got meanwhile")
-	t.deregister(m).ok()
-	b.noneHeld(t)
+	t.deregister(m).requireOK()
+	b.waitNoneHeld(t)
 	for _, c := range b.calls {
 		if !c.ended() {
 			c.cancelNow()

@@ -36,12 +36,12 @@ type call struct {
 	accepted int
 	ran      int
 	last     na.Result
-	env      *na.Envelope // received and not freed
-	rooms    []*room      // of every receive that was started
+	env      *na.Envelope     // received and not freed
+	rooms    []*guardedBuffer // of every receive that was started
 }
 
-// A room is the buffer of a receive between guards, and how it looked when the callback ran.
-type room struct {
+// A guardedBuffer is the buffer of a receive between guards, and how it looked when the callback ran.
+type guardedBuffer struct {
 	arena, snapshot []byte
 	n               int
 }
@@ -88,8 +88,8 @@ func (c *call) start(start func(op *na.Op) error) *call {
 	return c
 }
 
-// refused tries an operation that must be refused with code.
-func (c *call) refused(code na.Code, start func(op *na.Op) error) {
+// requireRefused tries an operation that must be refused with code.
+func (c *call) requireRefused(code na.Code, start func(op *na.Op) error) {
 	c.b.Helper()
 	require.ErrorIs(c.b, c.try(start), code, "start of %s", c.what)
 }
@@ -195,16 +195,16 @@ func (c *call) wait() na.Result {
 	return c.result()
 }
 
-// ok waits for success.
-func (c *call) ok() na.Result {
+// requireOK waits for success.
+func (c *call) requireOK() na.Result {
 	c.b.Helper()
 	r := c.wait()
 	require.NoError(c.b, r.Err, "%s of %s", c.what, c.s.name)
 	return r
 }
 
-// fails waits for an end with code.
-func (c *call) fails(codes ...na.Code) na.Result {
+// requireFails waits for an end with code.
+func (c *call) requireFails(codes ...na.Code) na.Result {
 	c.b.Helper()
 	r := c.wait()
 	for _, code := range codes {
@@ -216,10 +216,10 @@ func (c *call) fails(codes ...na.Code) na.Result {
 	return r
 }
 
-// notRun waits for an end with code of which it is certain that nothing left.
-func (c *call) notRun(codes ...na.Code) na.Result {
+// requireNotRun waits for an end with code of which it is certain that nothing left.
+func (c *call) requireNotRun(codes ...na.Code) na.Result {
 	c.b.Helper()
-	r := c.fails(codes...)
+	r := c.requireFails(codes...)
 	require.Equal(c.b, na.NotRun, r.Fate, "%s of %s: fate of %v", c.what, c.s.name, r.Err)
 	return r
 }
@@ -241,8 +241,8 @@ func (c *call) cancelNow() na.Result {
 	return c.result()
 }
 
-// free frees the envelope that the call received.
-func (c *call) free() {
+// freeEnvelope frees the envelope that the call received.
+func (c *call) freeEnvelope() {
 	c.mu.Lock()
 	env := c.env
 	c.env = nil
@@ -252,8 +252,8 @@ func (c *call) free() {
 	}
 }
 
-// keep removes the envelope from the ledger: the rule frees it.
-func (c *call) keep() *na.Envelope {
+// keepEnvelope removes the envelope from the ledger: the rule frees it.
+func (c *call) keepEnvelope() *na.Envelope {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	env := c.env
@@ -265,7 +265,7 @@ const guardSize = 16
 
 // buffer gives the next start of a receive n bytes between guards.
 func (c *call) buffer(n int) {
-	r := &room{arena: fill(n+2*guardSize, guard), n: n}
+	r := &guardedBuffer{arena: fill(n+2*guardSize, guard), n: n}
 	c.buf = r.arena[guardSize : guardSize+n : guardSize+n]
 	c.mu.Lock()
 	c.rooms = append(c.rooms, r)
@@ -364,7 +364,7 @@ func (s *side) takeBack(m *na.Mem) {
 	c := s.call("deregister")
 	switch err := c.try(func(op *na.Op) error { return s.Deregister(op, m) }); {
 	case err == nil:
-		c.ok()
+		c.requireOK()
 	case !s.Closing():
 		require.NoError(s.b, err, "start of deregister at %s", s.name)
 	default:
@@ -383,11 +383,11 @@ func (s *side) register(access na.Access, segs ...[]byte) *na.Mem {
 	return m
 }
 
-// A mine is memory that others may get from, and memory that they may put to.
-type mine struct{ out, in na.Key }
+// A moveKeys is memory that others may get from, and memory that they may put to.
+type moveKeys struct{ out, in na.Key }
 
-func (s *side) mine(n int) mine {
-	return mine{s.register(na.ReadOnly, pattern(0, n)).Key(), s.register(na.WriteOnly, make([]byte, n)).Key()}
+func (s *side) mine(n int) moveKeys {
+	return moveKeys{s.register(na.ReadOnly, pattern(0, n)).Key(), s.register(na.WriteOnly, make([]byte, n)).Key()}
 }
 
 func (s *side) private(segs ...[]byte) *na.Mem {
@@ -413,24 +413,24 @@ func (s *side) next() message {
 // message waits for the message of a receive and frees its envelope.
 func (c *call) message() message {
 	c.b.Helper()
-	r := c.ok()
+	r := c.requireOK()
 	require.NotNil(c.b, r.Envelope, "receive ended with success and no envelope")
 	m := message{append([]byte{}, r.Envelope.Data...), r.Envelope.From, r.Envelope.Tag}
 	require.Equal(c.b, m.from, r.Addr, "the sender in result and envelope")
 	require.Equal(c.b, m.tag, r.Tag, "the tag in result and envelope")
 	require.Equal(c.b, int64(len(m.data)), r.N, "the length in result and envelope")
-	c.free()
+	c.freeEnvelope()
 	return m
 }
 
-// meet brings a session up and returns the address by which t can answer a, and a can answer t.
-func (b *bed) meet(a, t *side) (toA, toT na.Addr) {
+// connect brings a session up and returns the address by which t can answer a, and a can answer t.
+func (b *bed) connect(a, t *side) (toA, toT na.Addr) {
 	b.Helper()
 	in := t.recv()
-	a.send(t.Self(), 1, []byte("hello")).ok()
+	a.send(t.Self(), 1, []byte("hello")).requireOK()
 	toA = in.message().from
 	back := a.recvExpected(t.Self(), 2, 8)
 	t.sendExpected(toA, 2, []byte("hello"))
-	toT = back.ok().Addr
+	toT = back.requireOK().Addr
 	return toA, toT
 }

@@ -71,7 +71,7 @@ func pendingStarts(b *bed, a, t *side) []start {
 	theirs := t.mine(moving)
 	src, dst := a.private(make([]byte, moving)), a.private(make([]byte, moving))
 	for range t.Limits().Envelopes {
-		a.send(t.Self(), 1, nil).ok()
+		a.send(t.Self(), 1, nil).requireOK()
 	}
 	tag := na.Tag(1000)
 	unmoved := na.NotRun // unless another goroutine drives: then it may have begun
@@ -86,12 +86,12 @@ func pendingStarts(b *bed, a, t *side) []start {
 		{"expected send to a peer not reached yet", func() *call {
 			return a.sendExpected(b.listen(na.Config{}).Self(), 2, []byte("x"))
 		}, na.NotRun, na.OK},
-		{"send to nobody", func() *call { return a.send(b.nobody(), 2, []byte("x")) }, na.NotRun, na.ErrUnreachable},
+		{"send to nobody", func() *call { return a.send(b.unusedAddr(), 2, []byte("x")) }, na.NotRun, na.ErrUnreachable},
 		{"receive unexpected", func() *call { return a.recv() }, na.MaybeRan, na.OK},
 		{"receive expected", func() *call { tag++; return a.recvExpected(t.Self(), tag, 100) }, na.MaybeRan, na.OK},
 		{"receive expected from nobody", func() *call {
 			tag++
-			return a.recvExpected(b.nobody(), tag, 100)
+			return a.recvExpected(b.unusedAddr(), tag, 100)
 		}, na.MaybeRan, na.ErrUnreachable},
 		{"put", func() *call { return a.put(src, 0, t.Self(), theirs.in, 0, moving) }, na.MaybeRan, na.OK},
 		{"get", func() *call { return a.get(dst, 0, t.Self(), theirs.out, 0, moving) }, na.MaybeRan, na.OK},
@@ -102,8 +102,8 @@ func pendingStarts(b *bed, a, t *side) []start {
 	}
 }
 
-// nobody returns an address without a listener.
-func (b *bed) nobody() na.Addr {
+// unusedAddr returns an address without a listener.
+func (b *bed) unusedAddr() na.Addr {
 	b.Helper()
 	addr, err := na.ParseAddr(b.net.Nobody)
 	require.NoError(b, err, "Network.Nobody")
@@ -122,7 +122,7 @@ func cancelNow(b *bed) {
 			s.check(b, r, na.ErrCanceled, turns == 0)
 		}
 	}
-	b.quiet(a, t)
+	b.drain(a, t)
 	require.Equal(b, t.Limits().Envelopes, t.Stats().Envelopes, "messages that arrived: those that were not canceled")
 }
 
@@ -137,12 +137,12 @@ func cancelLookup(b *bed) {
 	}
 	c := a.lookup(b.net.Pending)
 	a.Close()
-	c.fails(na.ErrClosed)
+	c.requireFails(na.ErrClosed)
 }
 
 func cancelEverywhere(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	theirs := t.mine(moving)
 	src, dst := a.private(make([]byte, moving)), a.private(make([]byte, moving))
 	received := 0
@@ -151,7 +151,7 @@ func cancelEverywhere(b *bed) {
 	take.then = func(r na.Result) {
 		if r.Err == nil {
 			received++
-			take.free()
+			take.freeEnvelope()
 			again()
 		}
 	}
@@ -183,7 +183,7 @@ func cancelEverywhere(b *bed) {
 		}
 	}
 	b.until("every message has arrived", func() bool { return received >= sent })
-	b.quiet(a, t)
+	b.drain(a, t)
 	require.Equal(b, sent, received, "messages that arrived, of those that were not canceled")
 	require.Zero(b, a.Stats().PeersLost+t.Stats().PeersLost, "sessions lost by cancels")
 	require.Zero(b, a.Stats().Violations+t.Stats().Violations)
@@ -191,14 +191,14 @@ func cancelEverywhere(b *bed) {
 
 func cancelTwice(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	c := a.call("receive expected")
 	c.buffer(8)
 	post := func() { c.start(func(op *na.Op) error { return a.RecvExpected(op, t.Self(), 7, c.buf) }) }
 	c.op.Cancel() // idle
 	post()
 	t.sendExpected(toA, 7, []byte("x"))
-	c.ok() // that cancel was of no life
+	c.requireOK() // that cancel was of no life
 	c.op.Cancel()
 	c.op.Cancel()
 	post()
@@ -210,9 +210,9 @@ func cancelTwice(b *bed) {
 	require.Equal(b, 2, c.times())
 	post()
 	t.sendExpected(toA, 7, []byte("x"))
-	a.ripen("the receive has ended, its callback has not run")
+	a.driveUntilPending("the receive has ended, its callback has not run")
 	c.op.Cancel() // too late: it has ended
-	c.ok()
+	c.requireOK()
 	require.Equal(b, 3, c.times())
 }
 
@@ -259,7 +259,7 @@ func cancelNotRun(b *bed) {
 			}
 			return true
 		})
-		b.quiet(a, t)
+		b.drain(a, t)
 		for t.Stats().Envelopes > 0 {
 			arrived[t.next().tag] = true
 		}
@@ -280,7 +280,7 @@ func cancelNotRun(b *bed) {
 func cancelKeepsEnvelopes(b *bed) {
 	const g = 3
 	a, t := b.pair(na.Config{Envelopes: g})
-	b.meet(a, t)
+	b.connect(a, t)
 	for round := range 20 {
 		var cs []*call
 		for range g + 5 {
@@ -298,19 +298,19 @@ func cancelKeepsEnvelopes(b *bed) {
 		for _, c := range cs {
 			c.wait()
 		}
-		b.empty(t)
+		b.receiveAll(t)
 	}
-	b.quiet(a, t)
-	b.empty(t)
+	b.drain(a, t)
+	b.receiveAll(t)
 	for range g { // all are there
-		a.send(t.Self(), 1, nil).ok()
+		a.send(t.Self(), 1, nil).requireOK()
 	}
-	require.False(b, func() bool { c := a.send(t.Self(), 1, nil); b.quiet(a, t); return c.ended() }(), "one more than was guaranteed")
+	require.False(b, func() bool { c := a.send(t.Self(), 1, nil); b.drain(a, t); return c.ended() }(), "one more than was guaranteed")
 }
 
 func canceledReceiveUntouched(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	for i, k := range steps[:10] {
 		tag := na.Tag(10 + i)
 		c := a.recvExpected(t.Self(), tag, 4096)
@@ -323,14 +323,14 @@ func canceledReceiveUntouched(b *bed) {
 		}
 		copy(c.buf, pattern(i, 4096))
 		c.rooms[0].snapshot = bytes.Clone(c.rooms[0].arena)
-		b.quiet(a, t)
+		b.drain(a, t)
 		require.Equal(b, pattern(i, 4096), c.buf, "the buffer of a canceled receive, %d turns after the message was sent", k)
 	}
 }
 
 func canceledGetUntouched(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	mem := t.register(na.ReadOnly, fill(moving, secret))
 	for i, k := range steps {
 		ours := make([]byte, moving)
@@ -340,7 +340,7 @@ func canceledGetUntouched(b *bed) {
 			b.step()
 		}
 		c.cancelNow()
-		b.quiet(a, t)
+		b.drain(a, t)
 		require.True(b, bytes.Equal(pattern(i, moving), ours), "memory of a get that was canceled after %d turns was written later", k)
 	}
 	require.Zero(b, a.Stats().PeersLost)
@@ -348,7 +348,7 @@ func canceledGetUntouched(b *bed) {
 
 func canceledPutUnread(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	for i, k := range steps {
 		theirs := make([]byte, moving)
 		mem := t.register(na.WriteOnly, theirs)
@@ -359,19 +359,19 @@ func canceledPutUnread(b *bed) {
 			b.step()
 		}
 		r := c.cancelNow()
-		b.quiet(a, t)
+		b.drain(a, t)
 		require.Negative(b, bytes.IndexByte(theirs, secret), "memory of a put that was canceled after %d turns was read later", k)
 		if r.Err == nil {
 			require.True(b, bytes.Equal(pattern(i, moving), theirs), "a put that ended with success, %d turns", k)
 		}
-		t.deregister(mem).ok()
+		t.deregister(mem).requireOK()
 	}
 	require.Zero(b, a.Stats().PeersLost)
 }
 
 func reuseAfterCancel(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	first, second := t.register(na.ReadOnly, fill(moving, secret)), t.register(na.ReadOnly, pattern(1, moving))
 	sink := t.register(na.WriteOnly, make([]byte, moving))
 	for _, k := range steps {
@@ -419,7 +419,7 @@ func reuseAfterCancel(b *bed) {
 		}
 		b.until("the second put ends", func() bool { return p.times() == 2 })
 		require.NoError(b, p.result().Err)
-		b.quiet(a, t)
+		b.drain(a, t)
 		require.True(b, bytes.Equal(pattern(4, moving), sink.Segments()[0]), "the second put, first canceled after %d turns", k)
 	}
 	require.Zero(b, a.Stats().PeersLost)
@@ -427,7 +427,7 @@ func reuseAfterCancel(b *bed) {
 
 func reuseReceive(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	for i, k := range steps[:10] {
 		c := a.call("receive expected")
 		c.then = func(r na.Result) {
@@ -448,7 +448,7 @@ func reuseReceive(b *bed) {
 			a.trigger()
 		}
 		require.Equal(b, 1, c.times())
-		b.quiet(a, t)
+		b.drain(a, t)
 		if c.times() == 1 { // the first life took the message
 			t.sendExpected(toA, 7, pattern(50+i, 150))
 		}
@@ -473,7 +473,7 @@ func restartInCallback(b *bed) {
 	in.then = func(r na.Result) {
 		require.NoError(b, r.Err)
 		got = append(got, r.Tag)
-		in.free()
+		in.freeEnvelope()
 		if len(got) < n {
 			post()
 		}
@@ -517,7 +517,7 @@ func restartInCallback(b *bed) {
 
 func cancelInCallback(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	var others []*call
 	for i := range 5 {
 		others = append(others, a.recvExpected(t.Self(), na.Tag(10+i), 8))
@@ -568,7 +568,7 @@ func cancelSelf(b *bed) {
 			}
 		}
 		to.parked = false
-		b.quiet(t, to)
-		b.empty(to)
+		b.drain(t, to)
+		b.receiveAll(to)
 	}
 }

@@ -45,7 +45,7 @@ var lost = []na.Code{na.ErrPeerLost, na.ErrUnreachable}
 func peerClose(b *bed) {
 	a, t := b.pair(na.Config{Envelopes: 3})
 	by := b.listen(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	type loss struct {
 		peer na.Addr
 		err  error
@@ -56,7 +56,7 @@ func peerClose(b *bed) {
 		losses = append(losses, loss{peer, err})
 	})
 	t.recv()
-	b.meet(a, by)
+	b.connect(a, by)
 	a.sendMany(t.Self(), 3)
 	b.until("the envelopes are used", func() bool { return t.Stats().Envelopes+t.Upper().Queued() == 3 })
 	theirs := t.mine(moving)
@@ -70,18 +70,18 @@ func peerClose(b *bed) {
 	t.Close()
 	// the first may have been sent when t's receive, or Close, freed its envelope
 	for _, c := range queued[1:] {
-		c.notRun(lost...)
+		c.requireNotRun(lost...)
 	}
-	expected.fails(lost...)
-	lease.fails(lost...)
+	expected.requireFails(lost...)
+	lease.requireFails(lost...)
 	for _, c := range []*call{get, put} {
 		if r := c.wait(); r.Err != nil {
-			c.fails(lost...)
+			c.requireFails(lost...)
 		}
 	}
-	theirLease.fails(na.ErrClosed)
+	theirLease.requireFails(na.ErrClosed)
 	b.until("OnFault runs", func() bool { return len(losses) > 0 })
-	b.quiet(a, by)
+	b.drain(a, by)
 	require.Len(b, losses, 1, "calls of OnFault for one session")
 	require.Equal(b, t.Self(), losses[0].peer.Named())
 	require.ErrorIs(b, losses[0].err, na.ErrPeerLost)
@@ -93,8 +93,8 @@ func peerClose(b *bed) {
 
 func peerLeaves(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
-	b.quiet(a, t)
+	b.connect(a, t)
+	b.drain(a, t)
 	t.Close()
 	b.until("it has left", func() bool { return a.Stats().Peers == 0 })
 	require.EqualValues(b, 1, a.Stats().PeersLeft)
@@ -107,17 +107,17 @@ func peerCloseElsewhere(b *bed) {
 	toA := map[*side]na.Addr{}
 	waits := map[*side]*call{}
 	for _, s := range []*side{t, other, by} {
-		toA[s], _ = b.meet(a, s)
+		toA[s], _ = b.connect(a, s)
 		waits[s] = a.recvExpected(s.Self(), 7, 8)
 	}
 	other.Close()
-	waits[other].fails(lost...)
-	b.quiet(a, t)
-	b.quiet(a, by)
+	waits[other].requireFails(lost...)
+	b.drain(a, t)
+	b.drain(a, by)
 	for _, s := range []*side{t, by} {
 		require.False(b, waits[s].ended(), "a receive from %s ended with another context", s.name)
 		s.sendExpected(toA[s], 7, []byte("x"))
-		waits[s].ok()
+		waits[s].requireOK()
 	}
 	require.False(b, other.cls.Closed())
 }
@@ -156,7 +156,7 @@ func localClose(b *bed) {
 		"put":              func(op *na.Op) error { return a.Put(op, local, 0, t.Self(), local.Key(), 0, 1) },
 		"lease":            func(op *na.Op) error { _, err := a.Upper().Lease(op, t.Self(), 9, nil); return err },
 	} {
-		a.call(what+" after Close").refused(na.ErrClosed, start)
+		a.call(what+" after Close").requireRefused(na.ErrClosed, start)
 	}
 	a.Upper().GiveBack(t.Self(), local.Key())
 	a.Wake()
@@ -168,7 +168,7 @@ func closeEverywhere(b *bed) {
 	for _, local := range []bool{true, false} {
 		b.rounds(steps[:12], func(k int) {
 			a, t := b.pair(na.Config{})
-			toA, _ := b.meet(a, t)
+			toA, _ := b.connect(a, t)
 			theirs := t.mine(moving)
 			ours := make([]byte, moving)
 			get := a.get(a.private(ours), 0, t.Self(), theirs.out, 0, moving)
@@ -188,7 +188,7 @@ func closeEverywhere(b *bed) {
 			}
 			for _, c := range []*call{get, put, expected, out} {
 				if r := c.wait(); r.Err != nil {
-					c.fails(ends...)
+					c.requireFails(ends...)
 				}
 			}
 			if get.result().Err == nil {
@@ -207,13 +207,13 @@ func closeEverywhere(b *bed) {
 				require.Equal(b, pattern(3, 4096), r.Envelope.Data)
 			}
 		})
-		b.fresh()
+		b.reopen()
 	}
 }
 
 func closeInCallback(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	var others []*call
 	for i := range 5 {
 		others = append(others, a.recvExpected(t.Self(), na.Tag(10+i), 8))
@@ -228,32 +228,32 @@ func closeInCallback(b *bed) {
 		a.Close()
 		require.Zero(b, ran, "callbacks that ran inside Close")
 		require.False(b, a.Closed(), "closed while a callback runs")
-		a.call("send after Close").refused(na.ErrClosed, func(op *na.Op) error { return a.SendUnexpected(op, t.Self(), 0, nil) })
+		a.call("send after Close").requireRefused(na.ErrClosed, func(op *na.Op) error { return a.SendUnexpected(op, t.Self(), 0, nil) })
 		require.NoError(b, a.cls.Close())
 	}
 	t.sendExpected(toA, 7, []byte("x"))
-	c.ok()
+	c.requireOK()
 	for _, o := range others {
-		o.fails(na.ErrClosed)
+		o.requireFails(na.ErrClosed)
 	}
 	b.until("all is given back", a.cls.Closed)
 }
 
 func closeWithEndedOperations(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	mem := t.register(na.ReadWrite, pattern(1, 100))
 	cs := []*call{a.recvExpected(t.Self(), 7, 8), a.recv(), a.get(a.private(make([]byte, 100)), 0, t.Self(), mem.Key(), 0, 100)}
 	t.sendExpected(toA, 7, []byte("x"))
 	t.send(toA, 8, []byte("y"))
-	a.ripen("some have ended, no callback has run")
+	a.driveUntilPending("some have ended, no callback has run")
 	ended := a.Upper().Queued()
 	a.Close()
 	good := 0
 	for _, c := range cs {
 		switch r := c.wait(); {
 		case r.Err != nil:
-			c.fails(na.ErrClosed)
+			c.requireFails(na.ErrClosed)
 		case r.Envelope != nil:
 			require.Equal(b, "y", string(r.Envelope.Data))
 			fallthrough
@@ -295,7 +295,7 @@ func closeTwice(b *bed) {
 
 func shutdown(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	other := b.listen(na.Config{})
 	inside := a.recvExpected(t.Self(), 7, 8)
 	inside.then = func(na.Result) {
@@ -304,11 +304,11 @@ func shutdown(b *bed) {
 		require.NoError(b, other.Shutdown(context.Background()), "Shutdown of another context inside a callback")
 	}
 	t.sendExpected(toA, 7, nil)
-	inside.ok()
+	inside.requireOK()
 	require.False(b, a.Closed(), "a Shutdown that refused has closed the context")
-	b.meet(a, t)
+	b.connect(a, t)
 
-	pending := []*call{a.recvExpected(t.Self(), 8, 8), a.recv(), a.send(b.nobody(), 1, nil)}
+	pending := []*call{a.recvExpected(t.Self(), 8, 8), a.recv(), a.send(b.unusedAddr(), 1, nil)}
 	b.triggering.Add(1) // Shutdown calls Trigger itself
 	err := a.Shutdown(context.Background())
 	b.triggering.Add(-1)
@@ -316,7 +316,7 @@ func shutdown(b *bed) {
 	require.True(b, a.Closed())
 	for _, c := range pending {
 		require.True(b, c.ended(), "%s is pending after Shutdown", c.what)
-		c.fails(na.ErrClosed, na.ErrUnreachable) // the dial may have failed before
+		c.requireFails(na.ErrClosed, na.ErrUnreachable) // the dial may have failed before
 	}
 	require.NoError(b, a.Shutdown(context.Background()), "once more")
 
@@ -330,7 +330,7 @@ func shutdown(b *bed) {
 	if err != nil {
 		require.ErrorIs(b, err, cause)
 	}
-	last.fails(na.ErrClosed)
+	last.requireFails(na.ErrClosed)
 }
 
 func unreachable(b *bed) {
@@ -342,20 +342,20 @@ func unreachable(b *bed) {
 	begin := a.Now()
 	local := a.private(make([]byte, 10))
 	key := na.Key{Len: 10, Access: na.ReadWrite}
-	lease, _ := a.lease(b.nobody(), 2, make([]byte, 10))
+	lease, _ := a.lease(b.unusedAddr(), 2, make([]byte, 10))
 	for _, c := range []*call{
-		a.send(b.nobody(), 1, []byte("x")),
-		a.sendExpected(b.nobody(), 1, []byte("x")),
-		a.recvExpected(b.nobody(), 1, 8),
-		a.put(local, 0, b.nobody(), key, 0, 10),
-		a.get(local, 0, b.nobody(), key, 0, 10),
+		a.send(b.unusedAddr(), 1, []byte("x")),
+		a.sendExpected(b.unusedAddr(), 1, []byte("x")),
+		a.recvExpected(b.unusedAddr(), 1, 8),
+		a.put(local, 0, b.unusedAddr(), key, 0, 10),
+		a.get(local, 0, b.unusedAddr(), key, 0, 10),
 		lease,
 	} {
-		c.notRun(na.ErrUnreachable)
+		c.requireNotRun(na.ErrUnreachable)
 	}
 	require.Less(b, a.Now()-begin, 10*timeoutOf(timeout), "time until all had failed")
 	for range 5 { // and again, faster than the address is dialled again
-		a.send(b.nobody(), 1, nil).notRun(na.ErrUnreachable)
+		a.send(b.unusedAddr(), 1, nil).requireNotRun(na.ErrUnreachable)
 	}
 	require.Zero(b, a.Stats().PeersLost)
 	require.Zero(b, a.Stats().Reserved, "bytes reserved for envelopes of a peer that is not there")
@@ -364,7 +364,7 @@ func unreachable(b *bed) {
 func frozenPeer(b *bed) {
 	const timeout = 2e9
 	a, t := b.pair(na.Config{PeerTimeout: timeout})
-	b.meet(a, t)
+	b.connect(a, t)
 	theirs := t.mine(moving)
 	t.parked = true
 	expected := a.recvExpected(t.Self(), 7, 8)
@@ -377,15 +377,15 @@ func frozenPeer(b *bed) {
 			b.drive(a, 0)
 		}
 		if r := c.cancelNow(); !errors.Is(r.Err, na.ErrCanceled) {
-			c.fails(lost...)
+			c.requireFails(lost...)
 			break
 		}
 	}
-	expected.fails(lost...)
-	put.fails(lost...)
+	expected.requireFails(lost...)
+	put.requireFails(lost...)
 	require.Less(b, a.Now()-begin, 2*timeoutOf(timeout), "time until the peer was given up")
 	t.parked = false
-	b.reach(a, t.Self(), nil)
+	b.sendUntilReached(a, t.Self(), nil)
 	t.next()
 }
 
@@ -397,13 +397,13 @@ func frozenCaller(b *bed) {
 		require.ErrorIs(b, err, na.ErrPeerLost)
 		gone++
 	})
-	b.meet(a, t)
+	b.connect(a, t)
 	c := t.recv()
-	a.send(t.Self(), 1, []byte("work for long")).ok()
-	c.ok()
-	env := c.keep()
+	a.send(t.Self(), 1, []byte("work for long")).requireOK()
+	c.requireOK()
+	env := c.keepEnvelope()
 	env.Accept()
-	b.lapse(2 * timeout)
+	b.passTime(2 * timeout)
 	require.Zero(b, gone, "a peer that answers when it is asked is lost")
 	answer := a.recvExpected(t.Self(), 3, 8)
 	a.parked = true
@@ -412,25 +412,25 @@ func frozenCaller(b *bed) {
 	env.Free()
 	require.EqualValues(b, 1, t.Stats().PeersLost)
 	a.parked = false
-	answer.fails(lost...)
-	a.send(t.Self(), 2, nil).ok()
+	answer.requireFails(lost...)
+	a.send(t.Self(), 2, nil).requireOK()
 	t.next()
 }
 
 func ownFreeze(b *bed) {
 	const timeout = 500e6
 	a, t := b.pair(na.Config{PeerTimeout: timeout})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	c := a.recvExpected(t.Self(), 7, 8)
 	b.pass()
 	for range 2 {
 		a.parked = true
-		b.lapse(2 * timeout)
+		b.passTime(2 * timeout)
 		a.parked = false
-		b.lapse(timeout / 2)
+		b.passTime(timeout / 2)
 		require.False(b, c.ended(), "a peer was accused after a freeze of this process")
 	}
 	t.sendExpected(toA, 7, nil)
-	c.ok()
+	c.requireOK()
 	require.Zero(b, a.Stats().PeersLost)
 }

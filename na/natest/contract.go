@@ -25,26 +25,26 @@ func contractKept(b *bed) {
 	b.audit = &audit{}
 	b.rounds([]int{1, 3, 6, 12}, func(k int) {
 		a, t := b.pair(na.Config{})
-		toA, toT := b.meet(a, t)
+		toA, toT := b.connect(a, t)
 		for i, n := range []int{0, 1, 100, 4096} {
 			in := t.recv()
-			a.send(toT, na.Tag(i), pattern(i, n)).ok()
-			in.ok()
-			in.free()
+			a.send(toT, na.Tag(i), pattern(i, n)).requireOK()
+			in.requireOK()
+			in.freeEnvelope()
 			back := a.recvExpected(toT, na.Tag(i), n)
-			t.sendExpected(toA, na.Tag(i), pattern(i, n)).ok()
-			back.ok()
+			t.sendExpected(toA, na.Tag(i), pattern(i, n)).requireOK()
+			back.requireOK()
 		}
 		b.grant(a, t, toA, na.MaxRoom)
 		long := t.recv()
-		a.sendLong(t.Self(), 9, pattern(9, na.MaxRoom)).ok()
-		long.ok()
-		long.free()
+		a.sendLong(t.Self(), 9, pattern(9, na.MaxRoom)).requireOK()
+		long.requireOK()
+		long.freeEnvelope()
 
 		theirs := t.mine(moving)
 		ours := a.private(make([]byte, moving))
-		a.put(ours, 0, t.Self(), theirs.in, 0, moving).ok()
-		a.get(ours, 0, t.Self(), theirs.out, 0, moving).ok()
+		a.put(ours, 0, t.Self(), theirs.in, 0, moving).requireOK()
+		a.get(ours, 0, t.Self(), theirs.out, 0, moving).requireOK()
 		for range 4 { // pieces in flight have no destination any more, and some have no source
 			for range 2 {
 				get := a.get(ours, 0, t.Self(), theirs.out, 0, moving)
@@ -55,25 +55,25 @@ func contractKept(b *bed) {
 				get.cancelNow()
 				put.cancelNow()
 			}
-			b.quiet(a, t)
+			b.drain(a, t)
 		}
 		b.until("each View has been ended by Sent or Placed, those with Discard too", func() bool { return b.audit.out() == 0 })
 		b.audit.check(b)
 	})
-	b.fresh()
+	b.reopen()
 
 	const size = pullMax * 3 / 2
 	a, t := b.pair(na.Config{})
 	in := t.register(na.WriteOnly, make([]byte, size))
-	a.put(a.private(pattern(1, size)), 0, t.Self(), in.Key(), 0, size).ok()
-	a.send(b.nobody(), 1, nil).notRun(na.ErrUnreachable)
+	a.put(a.private(pattern(1, size)), 0, t.Self(), in.Key(), 0, size).requireOK()
+	a.send(b.unusedAddr(), 1, nil).requireNotRun(na.ErrUnreachable)
 	b.audit.check(b)
 }
 
 func goneIsNotSent(b *bed) {
 	b.audit = &audit{}
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	if !b.audit.exact {
 		b.Logf("the network is not Exact: zeroes are sent, and the peer is told that they are none")
 	}
@@ -82,10 +82,10 @@ func goneIsNotSent(b *bed) {
 		b.audit.gone.Store(true)
 		put := a.put(a.private(pattern(1, n)), 0, t.Self(), mem.Key(), 0, int64(n))
 		b.until("a piece loses its memory", func() bool { return !b.audit.gone.Load() })
-		b.quiet(a, t)
+		b.drain(a, t)
 		put.cancelNow()
-		b.quiet(a, t)
-		t.deregister(mem).ok()
+		b.drain(a, t)
+		t.deregister(mem).requireOK()
 	}
 	b.audit.check(b)
 }
@@ -93,11 +93,11 @@ func goneIsNotSent(b *bed) {
 func shutAdmitsNobody(b *bed) {
 	b.audit = &audit{}
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	b.audit.linger.Store(true) // as if last frames had still to be sent to peers
 	t.Close()
 	late := b.origin(na.Config{ConnectTimeout: 300 * time.Millisecond}) // the plugin may not respond at all
-	late.send(t.Self(), 1, nil).notRun(na.ErrUnreachable, na.ErrPeerLost)
+	late.send(t.Self(), 1, nil).requireNotRun(na.ErrUnreachable, na.ErrPeerLost)
 	require.Zero(b, late.Stats().Peers)
 	b.audit.linger.Store(false)
 	b.audit.check(b)
@@ -107,15 +107,15 @@ func peerDies(b *bed) {
 	b.audit = &audit{}
 	for _, origin := range []bool{true, false} {
 		a, t := b.pair(na.Config{})
-		toA, toT := b.meet(a, t)
+		toA, toT := b.connect(a, t)
 		dies, waits := t, a.recvExpected(toT, 7, 8)
 		if origin {
 			dies, waits = a, t.recvExpected(toA, 7, 8)
 		}
 		b.audit.silent.Store(true)
 		require.NoError(b, dies.cls.Close())
-		waits.fails(na.ErrPeerLost)
+		waits.requireFails(na.ErrPeerLost)
 		b.audit.silent.Store(false)
-		b.fresh()
+		b.reopen()
 	}
 }

@@ -58,7 +58,7 @@ func envelopes(b *bed) {
 		require.Equal(b, g, t.Limits().Envelopes)
 		cs := a.sendMany(t.Self(), g+more)
 		b.until("as many have left as are guaranteed", func() bool { return count(cs) >= g && t.Stats().Envelopes >= g })
-		b.quiet(a, t)
+		b.drain(a, t)
 		require.Equal(b, g, count(cs), "messages that left; guaranteed are %d", g)
 		require.Equal(b, more, a.Stats().Queued, "messages that wait at the source")
 		require.Equal(b, g, t.Stats().Envelopes, "messages that wait at the target")
@@ -71,7 +71,7 @@ func envelopes(b *bed) {
 			require.Equal(b, pattern(i, 10+i%50), m.data)
 		}
 		for _, c := range cs {
-			c.ok()
+			c.requireOK()
 		}
 	})
 }
@@ -95,21 +95,21 @@ func expedited(b *bed) {
 			}
 			to := t.Self()
 			if cfg.Reserve == na.LiteralReserve {
-				a.patient(to, 0) // of one envelope it alone gets any
+				a.sendPatient(to, 0) // of one envelope it alone gets any
 			} else {
-				a.send(to, 0, nil).ok()
+				a.send(to, 0, nil).requireOK()
 			}
 			for i := 1; i < guaranteed; i++ {
-				a.patient(to, na.Tag(i))
+				a.sendPatient(to, na.Tag(i))
 			}
 			b.until("every envelope that is guaranteed is used", func() bool { return t.Stats().Envelopes == guaranteed })
 			// and the send queue is full
-			behind := []*call{a.patient(to, 100), a.patient(to, 101), a.patient(to, 102)}
+			behind := []*call{a.sendPatient(to, 100), a.sendPatient(to, 101), a.sendPatient(to, 102)}
 			first := a.expedite(to, 200)
 			second := a.expedite(to, 201)
-			first.ok()
+			first.requireOK()
 			b.until("the expedited message is there", func() bool { return t.Stats().Envelopes == guaranteed+na.ExpeditedEnvelopes })
-			b.quiet(a, t)
+			b.drain(a, t)
 			require.False(b, second.ended(), "nobody has accepted the first one")
 			require.Zero(b, count(behind), "ordinary messages do not use its envelope")
 			for i := range guaranteed {
@@ -117,8 +117,8 @@ func expedited(b *bed) {
 				if i > 0 {
 					continue
 				}
-				second.ok() // it goes first
-				b.quiet(a, t)
+				second.requireOK() // it goes first
+				b.drain(a, t)
 				require.Zero(b, count(behind), "the envelope that came back is for expedited messages")
 			}
 			require.Equal(b, na.Tag(200), t.next().tag)
@@ -126,9 +126,9 @@ func expedited(b *bed) {
 				t.next()
 			}
 			for _, c := range behind {
-				c.ok()
+				c.requireOK()
 			}
-			b.fresh()
+			b.reopen()
 		}
 	})
 }
@@ -142,13 +142,13 @@ func acceptFreesRoom(b *bed) {
 		left := func(n int, when string) {
 			b.Helper()
 			b.until(fmt.Sprintf("message %d leaves after %s", n, when), func() bool { return count(cs) >= n })
-			b.quiet(a, t)
+			b.drain(a, t)
 			require.Equal(b, n, count(cs), "messages that have left after %s", when)
 		}
 		recv := func() *na.Envelope {
 			c := t.recv()
-			c.ok()
-			return c.keep()
+			c.requireOK()
+			return c.keepEnvelope()
 		}
 		one := recv()
 		left(g, "one was received")
@@ -176,8 +176,8 @@ func acceptFreesRoom(b *bed) {
 			four.Free()
 		}
 		three.Free()
-		b.until("the rest leaves", func() bool { b.empty(t); return count(cs) == len(cs) })
-		b.quiet(a, t) // and arrives
+		b.until("the rest leaves", func() bool { b.receiveAll(t); return count(cs) == len(cs) })
+		b.drain(a, t) // and arrives
 	})
 }
 
@@ -186,17 +186,17 @@ func acceptBeforeFull(b *bed) {
 	t := b.listen(na.Config{Envelopes: g})
 	a := b.origin(na.Config{})
 	for _, c := range a.sendMany(t.Self(), g-2) {
-		c.ok()
+		c.requireOK()
 	}
 	first := t.recv()
-	first.ok()
-	first.free()
-	b.quiet(a, t)
+	first.requireOK()
+	first.freeEnvelope()
+	b.drain(a, t)
 	for i, c := range a.sendMany(t.Self(), 3) {
 		c.b.until(fmt.Sprintf("message %d of 3 leaves, for which there is room", i+1), c.ended)
 	}
 	last := a.send(t.Self(), 1, nil)
-	b.quiet(a, t)
+	b.drain(a, t)
 	require.False(b, last.ended(), "one more than there is room for")
 }
 
@@ -204,15 +204,15 @@ func sendQueueFull(b *bed) {
 	const g, q = 2, 5
 	t := b.listen(na.Config{Envelopes: g})
 	a := b.origin(na.Config{SendQueue: q})
-	b.meet(a, t)
+	b.connect(a, t)
 	for round := range 3 {
 		sent := a.sendMany(t.Self(), g)
 		for _, c := range sent {
-			c.ok()
+			c.requireOK()
 		}
 		queued := a.sendMany(t.Self(), q)
 		for range 4 {
-			a.send(t.Self(), 99, nil).notRun(na.ErrNoCredit)
+			a.send(t.Self(), 99, nil).requireNotRun(na.ErrNoCredit)
 		}
 		require.Equal(b, q, a.Stats().Queued)
 		if round == 1 { // a cancel makes room in the queue
@@ -225,7 +225,7 @@ func sendQueueFull(b *bed) {
 			}
 		}
 		for _, c := range queued {
-			c.ok()
+			c.requireOK()
 		}
 	}
 }
@@ -237,13 +237,13 @@ func headToHead(b *bed) {
 				cfg := na.Config{Envelopes: g}
 				left, right := b.listen(cfg), b.listen(cfg)
 				if k == 1 {
-					b.meet(left, right)
+					b.connect(left, right)
 				}
 				ls := left.sendMany(right.Self(), n)
 				rs := right.sendMany(left.Self(), n)
 				if n == g { // no side receives before all of its own have left
 					for _, c := range append(ls, rs...) {
-						c.ok()
+						c.requireOK()
 					}
 				}
 				for i := range n {
@@ -251,15 +251,15 @@ func headToHead(b *bed) {
 					require.Equal(b, na.Tag(i), right.next().tag, "of %d messages with %d envelopes", n, g)
 				}
 				for _, c := range append(ls, rs...) {
-					c.ok()
+					c.requireOK()
 				}
 			})
-			b.fresh()
+			b.reopen()
 		}
 	}
 	s := b.listen(na.Config{Envelopes: 1}) // with itself
 	c := s.send(s.Self(), 1, nil)
-	c.ok()
+	c.requireOK()
 	s.next()
 }
 
@@ -270,13 +270,13 @@ func budgetShort(b *bed) {
 	leave := func(a *side) int {
 		cs := a.sendMany(t.Self(), g+1)
 		b.until("the first message leaves", func() bool { return count(cs) > 0 })
-		b.quiet(a, t)
+		b.drain(a, t)
 		n := count(cs)
 		for _, c := range cs {
 			c.op.Cancel()
 			c.wait()
 		}
-		b.empty(t)
+		b.receiveAll(t)
 		return n
 	}
 	first, second, third := b.origin(na.Config{}), b.origin(na.Config{}), b.origin(na.Config{})
@@ -285,7 +285,7 @@ func budgetShort(b *bed) {
 	require.Equal(b, g, leave(first), "messages of the first peer")
 	second.recvExpected(t.Self(), 99, 8)
 	require.Equal(b, 1, leave(second), "messages of the second peer: the budget is short")
-	r := third.send(t.Self(), 1, nil).notRun(na.ErrUnreachable, na.ErrNoMemory)
+	r := third.send(t.Self(), 1, nil).requireNotRun(na.ErrUnreachable, na.ErrNoMemory)
 	require.Contains(b, r.Err.Error(), "Config.Budget", "the error says what was asked for and what is left")
 	require.Contains(b, r.Err.Error(), fmt.Sprint(budget), "the error says what was asked for and what is left")
 	require.LessOrEqual(b, t.Stats().Reserved, budget)
@@ -301,20 +301,20 @@ func budgetShort(b *bed) {
 	u, v := b.listen(na.Config{}), b.listen(na.Config{})
 	require.Equal(b, 1, len(poor.sendMany(u.Self(), 1)))
 	b.until("its session is up", func() bool { return u.Stats().Peers == 1 })
-	poor.send(v.Self(), 1, nil).notRun(na.ErrNoMemory)
-	poor.recvExpected(v.Self(), 1, 8).fails(na.ErrNoMemory)
+	poor.send(v.Self(), 1, nil).requireNotRun(na.ErrNoMemory)
+	poor.recvExpected(v.Self(), 1, 8).requireFails(na.ErrNoMemory)
 }
 
 func envelopeOutlivesSession(b *bed) {
 	a, t := b.pair(na.Config{})
 	for i := range 3 {
-		a.send(t.Self(), na.Tag(i), pattern(i, 1000)).ok()
+		a.send(t.Self(), na.Tag(i), pattern(i, 1000)).requireOK()
 	}
 	var kept []*na.Envelope
 	for range 3 {
 		c := t.recv()
-		c.ok()
-		kept = append(kept, c.keep())
+		c.requireOK()
+		kept = append(kept, c.keepEnvelope())
 	}
 	kept[0].Accept()
 	require.NoError(b, a.cls.Close())
@@ -338,14 +338,14 @@ func answersNeedNoEnvelope(b *bed) {
 	b.rounds([]int{1, 4}, func(g int) {
 		cfg := na.Config{Envelopes: g}
 		left, right := b.listen(cfg), b.listen(cfg)
-		toLeft, _ := b.meet(left, right)
+		toLeft, _ := b.connect(left, right)
 		cs := append(left.sendMany(right.Self(), g+3), right.sendMany(left.Self(), g+3)...)
 		b.until("every envelope is used", func() bool { return left.Stats().Envelopes == g && right.Stats().Envelopes == g })
 		answer := left.recvExpected(right.Self(), 7, 100)
-		right.sendExpected(toLeft, 7, pattern(1, 100)).ok()
-		answer.ok()
-		b.quiet(left, right)
-		b.quiet(right, left)
+		right.sendExpected(toLeft, 7, pattern(1, 100)).requireOK()
+		answer.requireOK()
+		b.drain(left, right)
+		b.drain(right, left)
 		require.Equal(b, 2*g, count(cs))
 		for range g + 3 {
 			left.next()

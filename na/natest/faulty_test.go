@@ -333,7 +333,7 @@ func (s *badSession) Placed(v carrier.View) error {
 	if f := s.c.network.placed; f != nil {
 		return f(s, v)
 	}
-	return s.Session.Placed(bare(v))
+	return s.Session.Placed(unwrapView(v))
 }
 
 func (s *badSession) Sent(v carrier.View) {
@@ -341,10 +341,10 @@ func (s *badSession) Sent(v carrier.View) {
 		f(s, v)
 		return
 	}
-	s.Session.Sent(bare(v))
+	s.Session.Sent(unwrapView(v))
 }
 
-func (s *badSession) Faulted(v carrier.View) { s.Session.Faulted(bare(v)) }
+func (s *badSession) Faulted(v carrier.View) { s.Session.Faulted(unwrapView(v)) }
 
 func (s *badSession) Fail(err error) {
 	if f := s.c.network.fail; f != nil {
@@ -391,28 +391,28 @@ func (w *badWriter) Piece(h *carrier.Header, v carrier.View) {
 	w.Writer.Piece(h, v)
 }
 
-// bare returns the View of the session that one of the Views below wraps, or v itself.
-func bare(v carrier.View) carrier.View {
+// unwrapView returns the View of the session that one of the Views below wraps, or v itself.
+func unwrapView(v carrier.View) carrier.View {
 	switch v := v.(type) {
-	case *greedyView:
+	case *unborrowedView:
 		return v.View
 	case *lateView:
 		return v.View
-	case *keptView:
+	case *unreturnedView:
 		return v.View
-	case *hastyView:
+	case *useBeforeBorrowView:
 		return v.View
 	}
 	return v
 }
 
-// A greedyView is used whatever Borrow says.
-type greedyView struct {
+// An unborrowedView is used whatever Borrow says.
+type unborrowedView struct {
 	carrier.View
 	lent bool
 }
 
-func (v *greedyView) Borrow() bool {
+func (v *unborrowedView) Borrow() bool {
 	if v.View.Discard() {
 		return false
 	}
@@ -420,14 +420,14 @@ func (v *greedyView) Borrow() bool {
 	return true
 }
 
-func (v *greedyView) Return() {
+func (v *unborrowedView) Return() {
 	if v.lent {
 		v.View.Return()
 	}
 	v.lent = false
 }
 
-func (v *greedyView) CopyIn(from int, b []byte) {
+func (v *unborrowedView) CopyIn(from int, b []byte) {
 	if !v.Borrow() {
 		return
 	}
@@ -437,7 +437,7 @@ func (v *greedyView) CopyIn(from int, b []byte) {
 	v.Return()
 }
 
-func (v *greedyView) CopyOut(b []byte) bool {
+func (v *unborrowedView) CopyOut(b []byte) bool {
 	if !v.Borrow() {
 		return false
 	}
@@ -478,24 +478,24 @@ func (v *lateView) write() {
 	}
 }
 
-// A keptView is borrowed and not returned.
-type keptView struct{ carrier.View }
+// An unreturnedView is borrowed and not returned.
+type unreturnedView struct{ carrier.View }
 
-func (keptView) Return() {}
+func (unreturnedView) Return() {}
 
-// A hastyView is used without Borrow.
-type hastyView struct{ carrier.View }
+// An useBeforeBorrowView is used without Borrow.
+type useBeforeBorrowView struct{ carrier.View }
 
-func (hastyView) Borrow() bool { return true }
-func (hastyView) Return()      {}
+func (useBeforeBorrowView) Borrow() bool { return true }
+func (useBeforeBorrowView) Return()      {}
 
-func (v hastyView) CopyOut(b []byte) bool {
+func (v useBeforeBorrowView) CopyOut(b []byte) bool {
 	copy(b, v.Slice(0, v.Len()))
 	return true
 }
 
-// every returns a function that reports true each n-th time.
-func every(n int) func() bool {
+// everyNth returns a function that reports true each n-th time.
+func everyNth(n int) func() bool {
 	i := 0
 	return func() bool { i++; return i%n == 0 }
 }
@@ -530,7 +530,7 @@ func (s *badSession) release(w carrier.Writer) {
 
 var faults = []fault{
 	{"loses a message", []string{"OrderUnexpected"}, func(n *badNetwork) {
-		hit := every(50)
+		hit := everyNth(50)
 		n.sends(func(_ *badSession, w carrier.Writer, h *carrier.Header, payload []byte) {
 			if !hit() {
 				w.Frame(h, payload)
@@ -538,7 +538,7 @@ var faults = []fault{
 		})
 	}},
 	{"sends a message twice", []string{"OrderUnexpected"}, func(n *badNetwork) {
-		hit := every(50)
+		hit := everyNth(50)
 		n.sends(func(_ *badSession, w carrier.Writer, h *carrier.Header, payload []byte) {
 			w.Frame(h, payload)
 			if hit() {
@@ -547,7 +547,7 @@ var faults = []fault{
 		})
 	}},
 	{"reorders messages", []string{"OrderUnexpected"}, func(n *badNetwork) {
-		hit := every(20)
+		hit := everyNth(20)
 		n.sends(func(s *badSession, w carrier.Writer, h *carrier.Header, payload []byte) {
 			if hit() {
 				s.hold(h, slices.Clone(payload))
@@ -606,7 +606,7 @@ var faults = []fault{
 			if err != nil {
 				return nil, err
 			}
-			return &greedyView{View: v}, nil
+			return &unborrowedView{View: v}, nil
 		}
 	}},
 	{"writes memory of a View that was returned", []string{"MoveSizes", "CanceledGetUntouched"}, func(n *badNetwork) {
@@ -619,12 +619,12 @@ var faults = []fault{
 		}
 		n.placed = func(s *badSession, v carrier.View) error {
 			s.c.later(v.(*lateView).write)
-			return s.Session.Placed(bare(v))
+			return s.Session.Placed(unwrapView(v))
 		}
 	}},
 	{"sends memory of a View that was not borrowed", []string{"CanceledPutUnread"}, func(n *badNetwork) {
 		n.piece = func(_ *badSession, w carrier.Writer, h *carrier.Header, v carrier.View) {
-			w.Piece(h, &greedyView{View: v})
+			w.Piece(h, &unborrowedView{View: v})
 		}
 	}},
 	{"borrows memory and does not return it", []string{"LocalDeregistered", "LeaseRead"}, func(n *badNetwork) {
@@ -633,11 +633,11 @@ var faults = []fault{
 			if err != nil {
 				return nil, err
 			}
-			return &keptView{v}, nil
+			return &unreturnedView{v}, nil
 		}
 	}},
 	{"loses bulk data", []string{"MoveLarge"}, func(n *badNetwork) {
-		hit := every(20)
+		hit := everyNth(20)
 		n.piece = func(s *badSession, w carrier.Writer, h *carrier.Header, v carrier.View) {
 			if hit() {
 				s.Session.Sent(v)
@@ -776,7 +776,7 @@ var faults = []fault{
 	}},
 	{"uses memory of a View without Borrow", []string{"ContractKept"}, func(n *badNetwork) {
 		n.piece = func(_ *badSession, w carrier.Writer, h *carrier.Header, v carrier.View) {
-			w.Piece(h, &hastyView{v})
+			w.Piece(h, &useBeforeBorrowView{v})
 		}
 	}},
 	{"calls Fail from inside Dial", []string{"ContractKept"}, func(n *badNetwork) {
@@ -817,8 +817,8 @@ var faults = []fault{
 	}},
 }
 
-// faulty is the simulator with f planted, or without.
-func faulty(f *fault) Maker {
+// newFaultyMaker is the simulator with f planted, or without.
+func newFaultyMaker(f *fault) Maker {
 	return func(testing.TB) Network {
 		w := sim.NewWorld(sim.Config{Seed: 1, NoAssist: true, Latency: 20 * time.Microsecond, Level: sim.LevelB})
 		p := w.Plugin()
@@ -842,12 +842,12 @@ func TestFaultsAreCaught(t *testing.T) {
 			}
 			failed := map[string]bool{}
 			for _, name := range names {
-				if find(name).lacks(faulty(nil)(t)) != "" {
+				if find(name).lacks(newFaultyMaker(nil)(t)) != "" {
 					continue
 				}
-				r := record(t, func(tb testing.TB) { Check(tb, faulty(f), name) })
+				r := runRecorded(t, func(tb testing.TB) { Check(tb, newFaultyMaker(f), name) })
 				if failed[name] = r.Failed(); failed[name] {
-					t.Logf("caught by %s: %s", name, r.first())
+					t.Logf("caught by %s: %s", name, r.firstLine())
 				}
 			}
 			for _, name := range f.caught {
@@ -865,17 +865,17 @@ func TestSkip(t *testing.T) {
 	require.Len(t, problems, 2)
 	require.Contains(t, problems[0], "rule Tags is skipped without a reason")
 	require.Contains(t, problems[1], `"Tag", which does not exist`)
-	r := record(t, func(tb testing.TB) { Check(tb, faulty(nil), "Tag") })
+	r := runRecorded(t, func(tb testing.TB) { Check(tb, newFaultyMaker(nil), "Tag") })
 	require.True(t, r.Failed())
-	require.Contains(t, r.first(), `there is no rule "Tag"`)
+	require.Contains(t, r.firstLine(), `there is no rule "Tag"`)
 }
 
 // Cover asks for no rule about what the plugin does not have, and for every other one.
 func TestCover(t *testing.T) {
 	n := Network{Concurrent: true, Assisted: true}
 	frozen := Network{}
-	require.False(t, record(t, func(tb testing.TB) { Cover(tb, n, frozen) }).Failed())
-	r := record(t, func(tb testing.TB) { Cover(tb, n) })
+	require.False(t, runRecorded(t, func(tb testing.TB) { Cover(tb, n, frozen) }).Failed())
+	r := runRecorded(t, func(tb testing.TB) { Cover(tb, n) })
 	require.True(t, r.Failed())
 	require.Contains(t, strings.Join(r.lines, "\n"), "no network checks rule FrozenPeer")
 }
@@ -890,15 +890,15 @@ func TestHang(t *testing.T) {
 			return nil
 		}
 	}}
-	r := record(t, func(tb testing.TB) { find("Lookup").runWithin(tb, faulty(stuck), 50*time.Millisecond) })
+	r := runRecorded(t, func(tb testing.TB) { find("Lookup").runWithin(tb, newFaultyMaker(stuck), 50*time.Millisecond) })
 	require.True(t, r.Failed())
-	require.Contains(t, r.first(), "rule Lookup hangs")
+	require.Contains(t, r.firstLine(), "rule Lookup hangs")
 	close(goOn)
 }
 
 // A rule that fails says why it is there, and leaves nothing behind.
 func TestFailureIsExplained(t *testing.T) {
-	r := record(t, func(tb testing.TB) { Check(tb, faulty(&faults[0]), "OrderUnexpected") })
+	r := runRecorded(t, func(tb testing.TB) { Check(tb, newFaultyMaker(&faults[0]), "OrderUnexpected") })
 	require.True(t, r.Failed())
 	require.Contains(t, strings.Join(r.lines, "\n"), "rule OrderUnexpected: "+find("OrderUnexpected").why)
 	require.NotContains(t, strings.Join(r.lines, "\n"), "left behind")
@@ -907,5 +907,5 @@ func TestFailureIsExplained(t *testing.T) {
 // The wrapper itself breaks nothing: what fails above fails because of the fault.
 func TestNoFault(t *testing.T) {
 	harmless := &fault{name: "does nothing", plant: func(*badNetwork) {}}
-	TestPlugin(t, faulty(harmless), nil)
+	TestPlugin(t, newFaultyMaker(harmless), nil)
 }

@@ -24,8 +24,8 @@ var flowRules = []rule{
 		why: "the gauges say how many envelopes the program really needs"},
 }
 
-// patient sends a message that may wait for an envelope whatever the policy.
-func (s *side) patient(to na.Addr, tag na.Tag) *call {
+// sendPatient sends a message that may wait for an envelope whatever the policy.
+func (s *side) sendPatient(to na.Addr, tag na.Tag) *call {
 	s.b.Helper()
 	c := s.call(fmt.Sprintf("patient send of message %d", tag))
 	c.op.SetPatient(true)
@@ -39,21 +39,21 @@ func noCreditFails(b *bed) {
 		const g = 3
 		t := b.listen(na.Config{Envelopes: g})
 		a := b.origin(na.Config{OnNoCredit: policies[k]})
-		b.meet(a, t)
+		b.connect(a, t)
 		for range 5 {
 			for i := range g {
-				a.send(t.Self(), na.Tag(i), nil).ok()
+				a.send(t.Self(), na.Tag(i), nil).requireOK()
 			}
-			a.send(t.Self(), 99, nil).notRun(na.ErrNoCredit)
-			waits := a.patient(t.Self(), g)
-			a.send(t.Self(), 99, nil).notRun(na.ErrNoCredit)
-			b.quiet(a, t)
+			a.send(t.Self(), 99, nil).requireNotRun(na.ErrNoCredit)
+			waits := a.sendPatient(t.Self(), g)
+			a.send(t.Self(), 99, nil).requireNotRun(na.ErrNoCredit)
+			b.drain(a, t)
 			require.False(b, waits.ended(), "there is no envelope for it")
 			for i := range g + 1 {
 				require.Equal(b, na.Tag(i), t.next().tag, "order")
 			}
-			waits.ok()
-			b.quiet(a, t) // the source is notified of the room
+			waits.requireOK()
+			b.drain(a, t) // the source is notified of the room
 		}
 		require.EqualValues(b, 15, a.Stats().Stalls)
 	})
@@ -74,7 +74,7 @@ func reserveHeadToHead(b *bed) {
 		var cs [2][]*call
 		next := func(i int, s, to *side) bool {
 			if n := len(cs[i]); n == 0 || n < g && cs[i][n-1].ended() {
-				cs[i] = append(cs[i], s.patient(to.Self(), na.Tag(n)))
+				cs[i] = append(cs[i], s.sendPatient(to.Self(), na.Tag(n)))
 			}
 			return len(cs[i]) == g && cs[i][g-1].ended()
 		}
@@ -86,12 +86,12 @@ func reserveHeadToHead(b *bed) {
 			b.until("both sides have sent all they were promised", both)
 			require.Zero(b, left.Stats().Queued)
 			// the reserved one is only for operations that wait
-			left.send(right.Self(), 99, nil).notRun(na.ErrNoCredit)
+			left.send(right.Self(), 99, nil).requireNotRun(na.ErrNoCredit)
 		} else {
 			for range 3 * g {
 				both()
-				b.quiet(left, right)
-				b.quiet(right, left)
+				b.drain(left, right)
+				b.drain(right, left)
 			}
 			require.False(b, both(), "with the rule to the letter both wait for the other to receive")
 			for i := range cs {
@@ -111,23 +111,23 @@ func reserveHeadToHead(b *bed) {
 func needAndWant(b *bed) {
 	t := b.listen(na.Config{Envelopes: 4, Eager: 1024})
 	a := b.origin(na.Config{Need: 5})
-	r := a.send(t.Self(), 1, nil).notRun(na.ErrUnreachable)
+	r := a.send(t.Self(), 1, nil).requireNotRun(na.ErrUnreachable)
 	require.Contains(b, r.Err.Error(), "5", "the error says what is needed")
 	require.Contains(b, r.Err.Error(), "4", "the error says what is guaranteed")
 	b.until("the target has forgotten the peer", func() bool { return t.Stats().Reserved == 0 })
 	a = b.origin(na.Config{Need: 4})
-	a.send(t.Self(), 2, nil).ok()
+	a.send(t.Self(), 2, nil).requireOK()
 	require.Equal(b, na.GuaranteedBytes(1, 4, 1024), t.Stats().Reserved)
 	a = b.origin(na.Config{Want: 2})
 	cs := a.sendMany(t.Self(), 3)
-	cs[1].ok()
-	b.quiet(a, t)
+	cs[1].requireOK()
+	b.drain(a, t)
 	require.False(b, cs[2].ended(), "no more is guaranteed than was wanted")
 	require.Equal(b, na.GuaranteedBytes(1, 4, 1024)+na.GuaranteedBytes(1, 2, 1024), t.Stats().Reserved)
 
 	strict := b.listen(na.Config{Need: 3})
 	poor := b.origin(na.Config{Envelopes: 2})
-	r = poor.send(strict.Self(), 1, nil).notRun(na.ErrUnreachable)
+	r = poor.send(strict.Self(), 1, nil).requireNotRun(na.ErrUnreachable)
 	require.Contains(b, r.Err.Error(), "guarantees 2 envelopes, want at least 3")
 }
 
@@ -139,17 +139,17 @@ func guaranteedToTheByte(b *bed) {
 	for i := range peers {
 		a := b.origin(na.Config{})
 		for j := range g {
-			a.send(t.Self(), na.Tag(j), pattern(i, eager)).ok()
+			a.send(t.Self(), na.Tag(j), pattern(i, eager)).requireOK()
 		}
 		as = append(as, a)
 	}
 	b.until("all are held", func() bool { return t.Stats().Envelopes == peers*g })
 	require.Equal(b, na.GuaranteedBytes(peers, g, eager), t.Stats().Reserved)
 	over := as[0].send(t.Self(), g, nil)
-	b.quiet(as[0], t)
+	b.drain(as[0], t)
 	require.False(b, over.ended(), "one more than is guaranteed stops at its source")
 	late := b.origin(na.Config{})
-	r := late.send(t.Self(), 1, nil).notRun(na.ErrUnreachable)
+	r := late.send(t.Self(), 1, nil).requireNotRun(na.ErrUnreachable)
 	require.Contains(b, r.Err.Error(), "Config.Budget")
 	for _, p := range t.Peers() {
 		require.Equal(b, g, p.Held)
@@ -158,23 +158,23 @@ func guaranteedToTheByte(b *bed) {
 	require.Len(b, t.Peers(), peers, "the guarantees of the others are untouched")
 	require.NoError(b, as[1].cls.Close())
 	b.until("a peer has left", func() bool { return t.Stats().Peers == peers-1 })
-	b.empty(t)
+	b.receiveAll(t)
 	require.Equal(b, na.GuaranteedBytes(peers-1, g, eager), t.Stats().Reserved)
-	b.reach(late, t.Self(), nil)
-	over.ok()
+	b.sendUntilReached(late, t.Self(), nil)
+	over.requireOK()
 }
 
 // asymmetric is G-T26.
 func asymmetric(b *bed) {
 	left, right := b.listen(na.Config{Envelopes: 2}), b.listen(na.Config{Envelopes: 7})
-	toLeft, _ := b.meet(left, right)
+	toLeft, _ := b.connect(left, right)
 	if !b.net.Unverified {
 		toLeft = left.Self() // its name leads to the same session
 	}
 	ls, rs := left.sendMany(right.Self(), 10), right.sendMany(toLeft, 10)
 	b.until("every envelope is used", func() bool { return left.Stats().Envelopes == 2 && right.Stats().Envelopes == 7 })
-	b.quiet(left, right)
-	b.quiet(right, left)
+	b.drain(left, right)
+	b.drain(right, left)
 	require.Equal(b, 7, count(ls))
 	require.Equal(b, 2, count(rs))
 	peers := left.Peers()
@@ -196,11 +196,11 @@ func highWater(b *bed) {
 	a, t := b.pair(na.Config{})
 	for _, n := range []int{3, 17, 5} {
 		for _, c := range a.sendMany(t.Self(), n) {
-			c.ok()
+			c.requireOK()
 		}
 		b.until("all are held", func() bool { return t.Stats().Envelopes == n })
-		b.empty(t)
-		b.quiet(a, t)
+		b.receiveAll(t)
+		b.drain(a, t)
 	}
 	require.Equal(b, 17, a.Stats().HighWater)
 	for _, p := range a.Peers() {

@@ -27,11 +27,11 @@ func (b *bed) exchange(a, t *side) {
 	b.Helper()
 	k := a.ask(t.Self(), 1, pattern(1, 100), 100, na.Deadline{})
 	t.answer(pattern(2, 50))
-	require.EqualValues(b, 50, k.ok().N)
+	require.EqualValues(b, 50, k.requireOK().N)
 }
 
-// noFault requires that no loss was reported.
-func (b *bed) noFault(all ...*side) {
+// requireNoFault requires that no loss was reported.
+func (b *bed) requireNoFault(all ...*side) {
 	b.Helper()
 	for _, s := range all {
 		st := s.Stats()
@@ -49,10 +49,10 @@ func idleEnds(b *bed) {
 		before := a.Stats().PeersIdle
 		k := a.ask(t.Self(), 1, pattern(1, 100), 100, na.Deadline{})
 		m := t.recv()
-		from := m.ok().Addr
-		t.sendExpected(from, 1, pattern(2, 50)).ok()
-		m.keep().Free()
-		require.EqualValues(b, 50, k.ok().N)
+		from := m.requireOK().Addr
+		t.sendExpected(from, 1, pattern(2, 50)).requireOK()
+		m.keepEnvelope().Free()
+		require.EqualValues(b, 50, k.requireOK().N)
 		ended := func() bool {
 			return a.Stats().Peers == 0 && t.Stats().Peers == 0 && a.Stats().PeersIdle > before
 		}
@@ -62,20 +62,20 @@ func idleEnds(b *bed) {
 
 		if b.net.Unverified {
 			// the peer at the end of that session is not known
-			t.send(from, 2, nil).notRun(na.ErrUnreachable, na.ErrPeerLost)
+			t.send(from, 2, nil).requireNotRun(na.ErrUnreachable, na.ErrPeerLost)
 			from = a.Self()
 		}
 		k = t.ask(from, 2, nil, 10, na.Deadline{}) // the address still reaches the same peer
 		a.answer(nil)
-		k.ok()
+		k.requireOK()
 		b.until("the session ends", func() bool { return a.Stats().Peers == 0 && t.Stats().Peers == 0 })
 	}
-	b.noFault(a, t)
+	b.requireNoFault(a, t)
 
 	own := a.send(a.Self(), 1, nil)
-	own.ok()
-	a.recv().ok()
-	b.lapse(200 * time.Millisecond)
+	own.requireOK()
+	a.recv().requireOK()
+	b.passTime(200 * time.Millisecond)
 	require.Equal(b, 1, a.Stats().Peers, "sessions of a process with itself")
 }
 
@@ -93,7 +93,7 @@ func idleStays(b *bed) {
 	}
 	hold("call", func(a, t *side) func() {
 		k := a.ask(t.Self(), 2, nil, 10, na.Deadline{})
-		return func() { t.answer(nil); k.ok() }
+		return func() { t.answer(nil); k.requireOK() }
 	})
 	hold("receive of the dialer", func(a, t *side) func() {
 		k := a.recvExpected(t.Self(), 3, 10)
@@ -104,20 +104,20 @@ func idleStays(b *bed) {
 		return func() { k.op.Cancel(); k.wait() }
 	})
 	hold("message that nobody has accepted", func(a, t *side) func() {
-		a.send(t.Self(), 4, nil).ok()
-		return func() { t.recv().ok() }
+		a.send(t.Self(), 4, nil).requireOK()
+		return func() { t.recv().requireOK() }
 	})
 	hold("memory for the peer alone", func(a, t *side) func() {
 		m, err := t.cls.RegisterFor(t.Peers()[0].Addr, na.ReadOnly, make([]byte, 10))
 		require.NoError(b, err)
-		return func() { t.call("deregister").start(func(op *na.Op) error { return t.Deregister(op, m) }).ok() }
+		return func() { t.call("deregister").start(func(op *na.Op) error { return t.Deregister(op, m) }).requireOK() }
 	})
 	hold("memory of one that cannot be dialled", func(a, t *side) func() {
 		m, err := a.cls.Register(na.ReadOnly, make([]byte, 10))
 		require.NoError(b, err)
-		return func() { a.call("deregister").start(func(op *na.Op) error { return a.Deregister(op, m) }).ok() }
+		return func() { a.call("deregister").start(func(op *na.Op) error { return a.Deregister(op, m) }).requireOK() }
 	})
-	b.lapse(400 * time.Millisecond)
+	b.passTime(400 * time.Millisecond)
 	for _, h := range all {
 		require.Equal(b, [2]int{1, 1}, [2]int{h.a.Stats().Peers, h.t.Stats().Peers}, h.what)
 		require.Zero(b, h.a.Stats().PeersIdle, h.what)
@@ -126,7 +126,7 @@ func idleStays(b *bed) {
 	}
 	for _, h := range all {
 		b.until("the session ends", func() bool { return h.a.Stats().Peers == 0 && h.t.Stats().Peers == 0 })
-		b.noFault(h.a, h.t)
+		b.requireNoFault(h.a, h.t)
 	}
 }
 
@@ -143,7 +143,7 @@ func idleMakesRoom(b *bed) {
 	}
 	b.exchange(all[0], t)
 	b.exchange(all[peers-1], t)
-	b.noFault(append(all, t)...)
+	b.requireNoFault(append(all, t)...)
 
 	a := b.origin(small)
 	var targets []*side
@@ -156,7 +156,7 @@ func idleMakesRoom(b *bed) {
 	b.until("the first has ended", func() bool { return targets[0].Stats().Peers == 0 })
 	require.Equal(b, 1, targets[peers-1].Stats().Peers, "sessions with the last one")
 	b.exchange(a, targets[0])
-	b.noFault(append(targets, a)...)
+	b.requireNoFault(append(targets, a)...)
 	// A session that takes long to end may have the next one asked, too.
 	ended := a.Stats().PeersIdle
 	require.GreaterOrEqual(b, ended, int64(peers+1-2), "sessions ended to make room")
@@ -169,14 +169,14 @@ func idleCrosses(b *bed) {
 		b.exchange(a, t)
 		b.until("the session is about to end", func() bool { return i%3 > 0 || a.Stats().Peers == 0 })
 		if i%3 == 2 {
-			b.lapse(time.Duration(40+3*i) * time.Millisecond)
+			b.passTime(time.Duration(40+3*i) * time.Millisecond)
 		}
 		// All at once, each way.
 		k, k2 := a.ask(t.Self(), 1, nil, 10, na.Deadline{}), t.ask(a.Self(), 2, nil, 10, na.Deadline{})
 		t.answer(nil)
 		a.answer(nil)
-		k.ok()
-		k2.ok()
+		k.requireOK()
+		k2.requireOK()
 	}
-	b.noFault(a, t)
+	b.requireNoFault(a, t)
 }

@@ -27,66 +27,66 @@ var leaseRules = []rule{
 
 func leaseRead(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, toT := b.meet(a, t)
+	toA, toT := b.connect(a, t)
 	for i, n := range []int{0, 1, 100_000} {
 		lease, m := t.lease(toA, na.Tag(i), pattern(i, n))
 		require.Equal(b, na.ReadOnly, m.Key().Access)
 		answer := a.recvExpected(t.Self(), na.Tag(i), na.KeySize)
 		t.sendExpected(toA, na.Tag(i), m.Key().Append(nil))
-		answer.ok()
+		answer.requireOK()
 		key, err := na.DecodeKey(answer.buf)
 		require.NoError(b, err)
 		ours := make([]byte, n)
 		for range 2 {
-			a.get(a.private(ours), 0, toT, key, 0, int64(n)).ok()
+			a.get(a.private(ours), 0, toT, key, 0, int64(n)).requireOK()
 			require.Equal(b, pattern(i, n), ours)
 		}
 		require.False(b, lease.ended())
 		require.Equal(b, 1, t.Stats().Leases)
 		a.Upper().GiveBack(toT, key)
-		require.EqualValues(b, n, lease.ok().N)
-		a.get(a.private(ours), 0, toT, key, 0, int64(n)).fails(na.ErrRevoked)
+		require.EqualValues(b, n, lease.requireOK().N)
+		a.get(a.private(ours), 0, toT, key, 0, int64(n)).requireFails(na.ErrRevoked)
 		a.Upper().GiveBack(toT, key) // once more does no harm
 		require.Zero(b, t.cls.Regions())
 	}
-	b.meet(a, t)
+	b.connect(a, t)
 }
 
 func leaseDropped(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	other, _ := t.lease(toA, 8, make([]byte, 10))
 	waits := a.recvExpected(t.Self(), 7, na.KeySize)
 	waits.cancelNow()
 	lease, m := t.lease(toA, 7, make([]byte, 10))
-	t.sendExpected(toA, 7, m.Key().Append(nil)).ok()
-	lease.fails(na.ErrNoEntry)
-	a.get(a.private(make([]byte, 10)), 0, t.Self(), m.Key(), 0, 10).fails(na.ErrRevoked)
+	t.sendExpected(toA, 7, m.Key().Append(nil)).requireOK()
+	lease.requireFails(na.ErrNoEntry)
+	a.get(a.private(make([]byte, 10)), 0, t.Self(), m.Key(), 0, 10).requireFails(na.ErrRevoked)
 	require.False(b, other.ended(), "the lease of another tag has ended")
 }
 
 func leaseOtherPeer(b *bed) {
 	a, t := b.pair(na.Config{})
 	c := b.origin(na.Config{})
-	toA, _ := b.meet(a, t)
-	b.meet(c, t)
+	toA, _ := b.connect(a, t)
+	b.connect(c, t)
 	lease, m := t.lease(toA, 7, pattern(1, 100))
 	ours := fill(100, guard)
-	c.get(c.private(ours), 0, t.Self(), m.Key(), 0, 100).fails(na.ErrPermission, na.ErrRevoked)
+	c.get(c.private(ours), 0, t.Self(), m.Key(), 0, 100).requireFails(na.ErrPermission, na.ErrRevoked)
 	require.Equal(b, fill(100, guard), ours)
 	c.Upper().GiveBack(t.Self(), m.Key())
-	b.quiet(c, t)
+	b.drain(c, t)
 	require.False(b, lease.ended(), "another peer gave the lease back")
 	forged := m.Key()
 	forged.Access = na.ReadWrite
-	a.put(a.private(fill(100, secret)), 0, t.Self(), forged, 0, 100).fails(na.ErrPermission)
-	a.get(a.private(ours), 0, t.Self(), m.Key(), 0, 100).ok()
+	a.put(a.private(fill(100, secret)), 0, t.Self(), forged, 0, 100).requireFails(na.ErrPermission)
+	a.get(a.private(ours), 0, t.Self(), m.Key(), 0, 100).requireOK()
 	require.Equal(b, pattern(1, 100), ours)
 }
 
 func leaseCanceled(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	for _, k := range steps {
 		lent := pattern(k, moving)
 		lease, m := t.lease(toA, 7, lent)
@@ -109,14 +109,14 @@ func leaseCanceled(b *bed) {
 
 func leasePeerGone(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	lease, _ := t.lease(toA, 7, make([]byte, 10))
 	require.NoError(b, a.cls.Close())
-	lease.fails(na.ErrPeerLost)
+	lease.requireFails(na.ErrPeerLost)
 	require.Zero(b, t.cls.Regions())
 	late := t.call("lease to a peer that is gone")
 	if err := late.try(func(op *na.Op) error { _, err := t.Upper().Lease(op, toA, 8, make([]byte, 10)); return err }); err == nil {
-		late.notRun(na.ErrPeerLost)
+		late.requireNotRun(na.ErrPeerLost)
 	} else {
 		require.ErrorIs(b, err, na.ErrPeerLost)
 	}
@@ -125,11 +125,11 @@ func leasePeerGone(b *bed) {
 
 func leaseTwice(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, toT := b.meet(a, t)
+	toA, toT := b.connect(a, t)
 	first, m := t.lease(toA, 7, pattern(1, 10))
 	second := t.call("second lease")
 	if err := second.try(func(op *na.Op) error { _, err := t.Upper().Lease(op, toA, 7, make([]byte, 10)); return err }); err == nil {
-		second.notRun(na.ErrBusy)
+		second.requireNotRun(na.ErrBusy)
 	} else {
 		require.ErrorIs(b, err, na.ErrBusy)
 	}
@@ -144,7 +144,7 @@ func leaseTwice(b *bed) {
 	require.Equal(b, len(all), t.Stats().Leases)
 	for tag, key := range keys {
 		a.Upper().GiveBack(toT, key)
-		all[tag].ok()
+		all[tag].requireOK()
 	}
 	require.Zero(b, t.Stats().Leases)
 }
@@ -156,12 +156,12 @@ func leaseSelf(b *bed) {
 		from := t.next().from
 		lease, m := t.lease(from, 7, pattern(1, 1000))
 		ours := make([]byte, 1000)
-		to.get(to.private(ours), 0, t.Self(), m.Key(), 0, 1000).ok()
+		to.get(to.private(ours), 0, t.Self(), m.Key(), 0, 1000).requireOK()
 		require.Equal(b, pattern(1, 1000), ours)
 		to.Upper().GiveBack(t.Self(), m.Key())
-		lease.ok()
+		lease.requireOK()
 		lease, m = t.lease(from, 8, pattern(1, 1000))
 		t.sendExpected(from, 8, m.Key().Append(nil)) // there is no receive for it
-		lease.fails(na.ErrNoEntry)
+		lease.requireFails(na.ErrNoEntry)
 	}
 }

@@ -70,7 +70,7 @@ func orderUnexpected(b *bed) {
 func orderExpected(b *bed) {
 	const n = 100
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	var order []na.Tag
 	for i := n; i > 0; i-- {
 		c := a.recvExpected(t.Self(), na.Tag(100+i), 8)
@@ -97,38 +97,38 @@ func sizesUnexpected(b *bed) {
 		want := pattern(i, n)
 		c := a.send(t.Self(), na.Tag(i), want)
 		got := t.next()
-		c.ok()
+		c.requireOK()
 		require.True(b, bytes.Equal(want, got.data), "message of %d bytes: got %d other ones", n, len(got.data))
 	}
-	a.call("send too long").refused(na.ErrMsgSize, func(op *na.Op) error {
+	a.call("send too long").requireRefused(na.ErrMsgSize, func(op *na.Op) error {
 		return a.SendUnexpected(op, t.Self(), 0, make([]byte, limit+1))
 	})
 }
 
 func sizesExpected(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	limit := t.Limits().MaxExpected
 	for i, n := range sizesUpTo(limit) {
 		want := pattern(i, n)
 		tag := na.Tag(10 + i)
 		exact, roomy := a.recvExpected(t.Self(), tag, n), a.recvExpected(t.Self(), tag+100, limit+10)
-		t.sendExpected(toA, tag, want).ok()
-		t.sendExpected(toA, tag+100, want).ok()
-		require.Equal(b, int64(n), exact.ok().N, "length of a message of %d bytes", n)
+		t.sendExpected(toA, tag, want).requireOK()
+		t.sendExpected(toA, tag+100, want).requireOK()
+		require.Equal(b, int64(n), exact.requireOK().N, "length of a message of %d bytes", n)
 		require.True(b, bytes.Equal(want, exact.buf), "message of %d bytes arrives damaged", n)
-		require.Equal(b, int64(n), roomy.ok().N, "length of a message of %d bytes in a larger buffer", n)
+		require.Equal(b, int64(n), roomy.requireOK().N, "length of a message of %d bytes in a larger buffer", n)
 		require.True(b, bytes.Equal(want, roomy.buf[:n]), "message of %d bytes arrives damaged", n)
 		require.True(b, bytes.Equal(fill(limit+10-n, guard), roomy.buf[n:]), "bytes behind a message of %d bytes were written", n)
 	}
-	t.call("send too long").refused(na.ErrMsgSize, func(op *na.Op) error {
+	t.call("send too long").requireRefused(na.ErrMsgSize, func(op *na.Op) error {
 		return t.SendExpected(op, toA, 0, make([]byte, limit+1))
 	})
 }
 
 func tags(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	highest := a.Limits().MaxTag
 	all := []na.Tag{0, 1, 2, highest / 2, highest - 1, highest}
 	for _, tag := range all {
@@ -142,8 +142,8 @@ func tags(b *bed) {
 	for i := range all {
 		tag := all[(i+3)%len(all)]
 		want := binary.LittleEndian.AppendUint64(nil, uint64(tag))
-		t.sendExpected(toA, tag, want).ok()
-		r := posted[tag].ok()
+		t.sendExpected(toA, tag, want).requireOK()
+		r := posted[tag].requireOK()
 		require.Equal(b, tag, r.Tag, "tag of an expected message")
 		require.Equal(b, want, posted[tag].buf, "message of tag %d", tag)
 		require.Equal(b, len(all)-i-1, len(b.pending()), "receives that are still pending")
@@ -153,50 +153,50 @@ func tags(b *bed) {
 func tagsOfPeers(b *bed) {
 	a := b.origin(na.Config{})
 	t, u := b.listen(na.Config{}), b.listen(na.Config{})
-	fromT, _ := b.meet(a, t)
-	fromU, _ := b.meet(a, u)
+	fromT, _ := b.connect(a, t)
+	fromU, _ := b.connect(a, u)
 	one, two := a.recvExpected(t.Self(), 7, 8), a.recvExpected(u.Self(), 7, 8)
 	u.sendExpected(fromU, 7, []byte("u"))
-	require.Equal(b, "u", string(two.buf[:two.ok().N]))
-	b.quiet(a, u)
+	require.Equal(b, "u", string(two.buf[:two.requireOK().N]))
+	b.drain(a, u)
 	require.False(b, one.ended(), "the receive from another peer has ended")
 	t.sendExpected(fromT, 7, []byte("t"))
-	require.Equal(b, "t", string(one.buf[:one.ok().N]))
+	require.Equal(b, "t", string(one.buf[:one.requireOK().N]))
 }
 
 func dropLate(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	for tag := range na.Tag(10) {
-		t.sendExpected(toA, 100+tag, []byte("nobody waits")).ok()
+		t.sendExpected(toA, 100+tag, []byte("nobody waits")).requireOK()
 	}
 	fence := a.recvExpected(t.Self(), 5, 8)
 	t.sendExpected(toA, 5, nil)
-	fence.ok()
+	fence.requireOK()
 	require.EqualValues(b, 10, a.Stats().LateDropped, "messages counted as dropped")
 	late := a.recvExpected(t.Self(), 100, 32)
-	t.sendExpected(toA, 100, []byte("again")).ok()
-	require.Equal(b, "again", string(late.buf[:late.ok().N]), "what a receive got that was posted after a message was dropped")
+	t.sendExpected(toA, 100, []byte("again")).requireOK()
+	require.Equal(b, "again", string(late.buf[:late.requireOK().N]), "what a receive got that was posted after a message was dropped")
 	require.EqualValues(b, 10, a.Stats().LateDropped, "messages counted as dropped at the end")
 }
 
 func expectedTooLong(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	short, empty, other := a.recvExpected(t.Self(), 7, 9), a.recvExpected(t.Self(), 8, 0), a.recvExpected(t.Self(), 9, 10)
 	for tag := na.Tag(7); tag <= 9; tag++ {
-		t.sendExpected(toA, tag, pattern(1, 10)).ok()
+		t.sendExpected(toA, tag, pattern(1, 10)).requireOK()
 	}
-	short.fails(na.ErrOverflow)
-	empty.fails(na.ErrOverflow)
-	other.ok()
+	short.requireFails(na.ErrOverflow)
+	empty.requireFails(na.ErrOverflow)
+	other.requireOK()
 	require.Equal(b, fill(9, guard), short.buf, "the buffer that was too short")
 	require.Equal(b, pattern(1, 10), other.buf)
 }
 
 func busyOperation(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	buf := make([]byte, 8)
 	mem, key := a.private(buf), t.register(na.ReadWrite, make([]byte, 8)).Key()
 	c := a.recvExpected(t.Self(), 7, 8)
@@ -214,38 +214,38 @@ func busyOperation(b *bed) {
 		require.ErrorIs(b, c.try(start), na.ErrBusy, "%s with an operation that is busy", what)
 	}
 	require.True(b, c.op.Busy())
-	b.quiet(a, t)
+	b.drain(a, t)
 	require.Zero(b, c.times(), "callbacks of the operation that was started once and has not ended")
 	require.Zero(b, a.cls.Regions(), "regions registered by a lease that was refused")
 	c.op.Cancel()
-	c.fails(na.ErrCanceled)
-	a.deregister(mem).ok() // it was not taken back by the refused start
+	c.requireFails(na.ErrCanceled)
+	a.deregister(mem).requireOK() // it was not taken back by the refused start
 }
 
 func duplicateReceive(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	first := a.recvExpected(t.Self(), 7, 8)
 	second := a.call("second receive")
 	second.buffer(8)
 	err := second.try(func(op *na.Op) error { return a.RecvExpected(op, t.Self(), 7, second.buf) })
 	if err == nil {
-		second.notRun(na.ErrBusy)
+		second.requireNotRun(na.ErrBusy)
 	} else {
 		require.ErrorIs(b, err, na.ErrBusy)
 	}
 	t.sendExpected(toA, 7, []byte("x"))
-	first.ok()
+	first.requireOK()
 	third := a.recvExpected(t.Self(), 7, 8) // the tag is free again
 	t.sendExpected(toA, 7, []byte("y"))
-	third.ok()
+	third.requireOK()
 	require.Equal(b, byte('y'), third.buf[0])
 }
 
 func sendBufferIsOurs(b *bed) {
 	// The ledger overwrites each buffer in the callback of its send.
 	a, t := b.pair(na.Config{Envelopes: 3})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	const n = 40
 	for i := range n {
 		a.send(t.Self(), na.Tag(i), pattern(i, 1000))
@@ -261,7 +261,7 @@ func sendBufferIsOurs(b *bed) {
 		t.sendExpected(toA, na.Tag(i), pattern(i, 1000))
 	}
 	for i := range n {
-		posted[i].ok()
+		posted[i].requireOK()
 		require.Equal(b, pattern(i, 1000), posted[i].buf, "expected message %d", i)
 	}
 }
@@ -288,8 +288,8 @@ func selfMessages(b *bed) {
 		for i, addr := range []na.Addr{back, from.Self()} {
 			tag := na.Tag(50 + i)
 			c := from.recvExpected(to.Self(), tag, 100)
-			to.sendExpected(addr, tag, pattern(i, 100)).ok()
-			c.ok()
+			to.sendExpected(addr, tag, pattern(i, 100)).requireOK()
+			c.requireOK()
 			require.Equal(b, pattern(i, 100), c.buf, "expected message to %s", from.name)
 		}
 	}
@@ -314,12 +314,12 @@ func contexts(b *bed) {
 				require.Equal(b, tag, m.tag)
 				require.Equal(b, i, m.from.Target(), "context of the sender")
 				to.sendExpected(m.from, tag, []byte{byte(tag)})
-				r := c.ok()
+				r := c.requireOK()
 				require.Equal(b, j, r.Addr.Target(), "context of the answer's sender")
 				require.Equal(b, byte(tag), c.buf[0])
 				require.False(b, decoy.ended(), "the answer of one context ended a receive from another")
 				decoy.op.Cancel()
-				decoy.fails(na.ErrCanceled)
+				decoy.requireFails(na.ErrCanceled)
 			}
 		}
 	}
@@ -331,18 +331,18 @@ func contexts(b *bed) {
 
 func noSuchContext(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	for _, id := range []int{1, 7, 255, 65535} {
-		a.send(t.Self().WithTarget(id), 1, []byte("x")).notRun(na.ErrUnreachable)
-		a.recvExpected(t.Self().WithTarget(id), 1, 8).fails(na.ErrUnreachable)
-		t.send(t.Self().WithTarget(id), 1, []byte("x")).notRun(na.ErrUnreachable) // in the own process
+		a.send(t.Self().WithTarget(id), 1, []byte("x")).requireNotRun(na.ErrUnreachable)
+		a.recvExpected(t.Self().WithTarget(id), 1, 8).requireFails(na.ErrUnreachable)
+		t.send(t.Self().WithTarget(id), 1, []byte("x")).requireNotRun(na.ErrUnreachable) // in the own process
 	}
-	b.meet(a, t)
+	b.connect(a, t)
 	late, later := b.context(t.cls), b.context(t.cls)
 	begin := a.Now()
-	b.meet(a, later)
+	b.connect(a, later)
 	require.Less(b, a.Now()-begin, 500*time.Millisecond, "time to reach a context after others could not be reached")
-	b.reach(a, late.Self(), []byte("x"))
+	b.sendUntilReached(a, late.Self(), []byte("x"))
 	require.Equal(b, "x", string(late.next().data))
 	t.send(late.Self(), 1, []byte("y"))
 	require.Equal(b, "y", string(late.next().data))
@@ -357,15 +357,15 @@ func smallerEager(b *bed) {
 	second := a.send(t.Self(), 2, pattern(2, 512))
 	third := a.send(t.Self(), 3, pattern(3, 4096))
 	last := a.send(t.Self(), 4, pattern(4, 1))
-	first.notRun(na.ErrMsgSize)
+	first.requireNotRun(na.ErrMsgSize)
 	require.Equal(b, pattern(2, 512), t.next().data)
-	second.ok()
-	third.notRun(na.ErrMsgSize)
+	second.requireOK()
+	third.requireNotRun(na.ErrMsgSize)
 	require.Equal(b, pattern(4, 1), t.next().data)
-	last.ok()
+	last.requireOK()
 	// And now that it has.
-	a.send(t.Self(), 5, pattern(5, 513)).notRun(na.ErrMsgSize)
-	a.sendExpected(t.Self(), 5, pattern(5, 513)).notRun(na.ErrMsgSize)
+	a.send(t.Self(), 5, pattern(5, 513)).requireNotRun(na.ErrMsgSize)
+	a.sendExpected(t.Self(), 5, pattern(5, 513)).requireNotRun(na.ErrMsgSize)
 	a.send(t.Self(), 6, pattern(6, 512))
 	require.Equal(b, pattern(6, 512), t.next().data)
 }

@@ -62,20 +62,20 @@ func moveSizes(b *bed) {
 		copy(theirs, pattern(1000+i, size))
 		want := bytes.Clone(theirs)
 		copy(want[c.roff:c.roff+c.n], ours[c.loff:])
-		require.Equal(b, c.n, a.put(local, c.loff, t.Self(), key, c.roff, c.n).ok().N, "bytes put")
+		require.Equal(b, c.n, a.put(local, c.loff, t.Self(), key, c.roff, c.n).requireOK().N, "bytes put")
 		require.True(b, bytes.Equal(want, theirs), "put of %+v", c)
 
 		copy(theirs, pattern(2000+i, size))
 		want = bytes.Clone(ours)
 		copy(want[c.loff:c.loff+c.n], theirs[c.roff:])
-		require.Equal(b, c.n, a.get(local, c.loff, t.Self(), key, c.roff, c.n).ok().N, "bytes got")
+		require.Equal(b, c.n, a.get(local, c.loff, t.Self(), key, c.roff, c.n).requireOK().N, "bytes got")
 		require.True(b, bytes.Equal(want, ours), "get of %+v", c)
 	}
 }
 
 func moveBounds(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	arena := fill(300, guard)
 	mem := t.register(na.ReadWrite, arena[100:200:200])
 	local := a.private(make([]byte, 100))
@@ -86,22 +86,22 @@ func moveBounds(b *bed) {
 		{math.MinInt64, 0, 1}, {0, math.MinInt64, math.MaxInt64}, {50, 50, math.MaxInt64 - 10},
 	} {
 		what := fmt.Sprintf("put of %+v", c)
-		a.call(what).refused(na.ErrInvalid, func(op *na.Op) error {
+		a.call(what).requireRefused(na.ErrInvalid, func(op *na.Op) error {
 			return a.Put(op, local, c.loff, t.Self(), mem.Key(), c.roff, c.n)
 		})
-		a.call("get").refused(na.ErrInvalid, func(op *na.Op) error {
+		a.call("get").requireRefused(na.ErrInvalid, func(op *na.Op) error {
 			return a.Get(op, local, c.loff, t.Self(), mem.Key(), c.roff, c.n)
 		})
 	}
-	a.call("put").refused(na.ErrInvalid, func(op *na.Op) error { return a.Put(op, nil, 0, t.Self(), mem.Key(), 0, 1) })
+	a.call("put").requireRefused(na.ErrInvalid, func(op *na.Op) error { return a.Put(op, nil, 0, t.Self(), mem.Key(), 0, 1) })
 
 	forged := mem.Key()
 	forged.Len = math.MaxInt64
 	for _, c := range []bounds{{0, 100, 1}, {0, 1, 100}, {0, 101, 0}, {0, math.MaxInt64 - 100, 100}} {
-		a.put(local, c.loff, t.Self(), forged, c.roff, c.n).fails(na.ErrInvalid, na.ErrPermission)
-		a.get(local, c.loff, t.Self(), forged, c.roff, c.n).fails(na.ErrInvalid, na.ErrPermission)
+		a.put(local, c.loff, t.Self(), forged, c.roff, c.n).requireFails(na.ErrInvalid, na.ErrPermission)
+		a.get(local, c.loff, t.Self(), forged, c.roff, c.n).requireFails(na.ErrInvalid, na.ErrPermission)
 	}
-	a.put(local, 0, t.Self(), forged, 0, 100).ok()
+	a.put(local, 0, t.Self(), forged, 0, 100).requireOK()
 	require.Equal(b, fill(100, guard), arena[:100], "bytes before the region")
 	require.Equal(b, fill(100, guard), arena[200:], "bytes after the region")
 }
@@ -117,21 +117,21 @@ func movePermission(b *bed) {
 	get := func(k na.Key) func(*na.Op) error {
 		return func(op *na.Op) error { return a.Get(op, local, 0, t.Self(), k, 0, 100) }
 	}
-	a.call("put to memory for reading").refused(na.ErrPermission, put(read.Key()))
-	a.call("get from memory for writing").refused(na.ErrPermission, get(write.Key()))
+	a.call("put to memory for reading").requireRefused(na.ErrPermission, put(read.Key()))
+	a.call("get from memory for writing").requireRefused(na.ErrPermission, get(write.Key()))
 	forge := func(m *na.Mem) na.Key {
 		k := m.Key()
 		k.Access = na.ReadWrite
 		return k
 	}
-	a.call("forged put").start(put(forge(read))).fails(na.ErrPermission)
-	a.call("forged get").start(get(forge(write))).fails(na.ErrPermission)
+	a.call("forged put").start(put(forge(read))).requireFails(na.ErrPermission)
+	a.call("forged get").start(get(forge(write))).requireFails(na.ErrPermission)
 	require.Equal(b, pattern(1, 100), theirs)
 	require.Equal(b, pattern(2, 100), ours)
-	a.call("get").start(get(read.Key())).ok()
+	a.call("get").start(get(read.Key())).requireOK()
 	require.Equal(b, theirs, ours)
 	copy(ours, pattern(3, 100))
-	a.call("put").start(put(write.Key())).ok()
+	a.call("put").start(put(write.Key())).requireOK()
 	require.Equal(b, theirs, ours)
 	for _, access := range []na.Access{na.NoAccess, na.ReadWrite + 1, 255} {
 		_, err := t.cls.Register(access, theirs)
@@ -147,8 +147,8 @@ func moveWrongKey(b *bed) {
 	for i := range 40 { // of an earlier life of the owner, most likely
 		wrong := mem.Key()
 		wrong.Token[i%16] ^= 1
-		a.put(local, 0, t.Self(), wrong, 0, 100).fails(na.ErrRevoked)
-		a.get(local, 0, t.Self(), wrong, 0, 100).fails(na.ErrRevoked)
+		a.put(local, 0, t.Self(), wrong, 0, 100).requireFails(na.ErrRevoked)
+		a.get(local, 0, t.Self(), wrong, 0, 100).requireFails(na.ErrRevoked)
 	}
 	require.Equal(b, pattern(1, 100), theirs)
 	local2 := a.private(make([]byte, 10))
@@ -156,8 +156,8 @@ func moveWrongKey(b *bed) {
 	require.NoError(b, err)
 	k := private.Key()
 	k.Access = na.ReadWrite
-	a.get(local2, 0, a.Self(), k, 0, 10).fails(na.ErrRevoked) // private memory has no key
-	a.get(local, 0, t.Self(), mem.Key(), 0, 100).ok()
+	a.get(local2, 0, a.Self(), k, 0, 10).requireFails(na.ErrRevoked) // private memory has no key
+	a.get(local, 0, t.Self(), mem.Key(), 0, 100).requireOK()
 	require.Zero(b, a.Stats().PeersLost)
 }
 
@@ -167,20 +167,20 @@ func moveGuessing(b *bed) {
 	theirs := pattern(1, 100)
 	mem := t.register(na.ReadWrite, theirs)
 	gone := t.register(na.ReadWrite, theirs)
-	t.deregister(gone).ok()
+	t.deregister(gone).requireOK()
 	ours := fill(100, secret)
 	local := a.private(ours)
 	for range 100 {
-		a.put(local, 0, t.Self(), gone.Key(), 0, 100).fails(na.ErrRevoked)
+		a.put(local, 0, t.Self(), gone.Key(), 0, 100).requireFails(na.ErrRevoked)
 	}
 	require.Zero(b, t.Stats().PeersLost, "sessions lost by one who was late")
 	answers := 0
 	for i := range 200 { // few of them are answered in each session
 		wrong := mem.Key()
 		wrong.Token[i%16] ^= byte(1 + i)
-		answers += map[bool]int{true: 1}[na.CodeOf(a.get(local, 0, t.Self(), wrong, 0, 100).fails(na.ErrRevoked, na.ErrPeerLost).Err) == na.ErrRevoked]
+		answers += map[bool]int{true: 1}[na.CodeOf(a.get(local, 0, t.Self(), wrong, 0, 100).requireFails(na.ErrRevoked, na.ErrPeerLost).Err) == na.ErrRevoked]
 		if i%50 == 0 {
-			other.get(other.private(make([]byte, 100)), 0, t.Self(), mem.Key(), 0, 100).ok()
+			other.get(other.private(make([]byte, 100)), 0, t.Self(), mem.Key(), 0, 100).requireOK()
 		}
 	}
 	require.Equal(b, fill(100, secret), ours)
@@ -196,11 +196,11 @@ func moveAfterDeregister(b *bed) {
 	local := a.private(fill(100, secret))
 	for range 3 {
 		mem := t.register(na.ReadWrite, theirs)
-		a.get(a.private(make([]byte, 100)), 0, t.Self(), mem.Key(), 0, 100).ok()
-		t.deregister(mem).ok()
+		a.get(a.private(make([]byte, 100)), 0, t.Self(), mem.Key(), 0, 100).requireOK()
+		t.deregister(mem).requireOK()
 		for _, n := range []int64{0, 1, 100} {
-			a.put(local, 0, t.Self(), mem.Key(), 0, n).fails(na.ErrRevoked)
-			a.get(local, 0, t.Self(), mem.Key(), 0, n).fails(na.ErrRevoked)
+			a.put(local, 0, t.Self(), mem.Key(), 0, n).requireFails(na.ErrRevoked)
+			a.get(local, 0, t.Self(), mem.Key(), 0, n).requireFails(na.ErrRevoked)
 		}
 	}
 	require.Equal(b, pattern(1, 100), theirs)
@@ -208,7 +208,7 @@ func moveAfterDeregister(b *bed) {
 	require.EqualValues(b, 1, a.cls.Regions())
 	require.EqualValues(b, 1, a.Stats().Regions)
 	require.Zero(b, t.cls.Regions())
-	a.deregister(mem).ok()
+	a.deregister(mem).requireOK()
 	require.Zero(b, a.cls.Regions())
 }
 
@@ -245,15 +245,15 @@ func moveSegments(b *bed) {
 			loff, roff := r.IntN(size-n+1), r.IntN(size-n+1)
 			if r.IntN(2) == 0 {
 				copy(modelT[roff:roff+n], modelA[loff:])
-				a.put(local, int64(loff), t.Self(), remote.Key(), int64(roff), int64(n)).ok()
+				a.put(local, int64(loff), t.Self(), remote.Key(), int64(roff), int64(n)).requireOK()
 			} else {
 				copy(modelA[loff:loff+n], modelT[roff:])
-				a.get(local, int64(loff), t.Self(), remote.Key(), int64(roff), int64(n)).ok()
+				a.get(local, int64(loff), t.Self(), remote.Key(), int64(roff), int64(n)).requireOK()
 			}
 			require.True(b, bytes.Equal(modelA, ours) && bytes.Equal(modelT, theirs),
 				"round %d: %d bytes from %d to %d differ from the model", round, n, loff, roff)
 		}
-		t.deregister(remote).ok()
+		t.deregister(remote).requireOK()
 	}
 }
 
@@ -269,12 +269,12 @@ func moveMaxSegments(b *bed) {
 	ours, theirs := pattern(1, 3*limit+3), pattern(2, 3*limit+3)
 	n := int64(3 * limit)
 	local, remote := a.private(cut(ours, limit)...), t.register(na.ReadWrite, cut(theirs, limit)...)
-	a.put(local, 0, t.Self(), remote.Key(), 0, n).ok()
+	a.put(local, 0, t.Self(), remote.Key(), 0, n).requireOK()
 	require.True(b, bytes.Equal(pattern(1, int(n)), theirs[:n]), "put of %d segments", limit)
 	copy(theirs, pattern(3, int(n)))
-	a.get(local, 0, t.Self(), remote.Key(), 0, n).ok()
+	a.get(local, 0, t.Self(), remote.Key(), 0, n).requireOK()
 	require.True(b, bytes.Equal(pattern(3, int(n)), ours[:n]), "get of %d segments", limit)
-	a.get(local, 1, t.Self(), remote.Key(), 2, n-2).ok()
+	a.get(local, 1, t.Self(), remote.Key(), 2, n-2).requireOK()
 	require.True(b, bytes.Equal(theirs[2:n], ours[1:n-1]), "get of %d segments, shifted", limit)
 	_, err := a.cls.NewMem(cut(ours, limit+1)...)
 	require.ErrorIs(b, err, na.ErrInvalid, "one segment more")
@@ -290,7 +290,7 @@ func moveOverlap(b *bed) {
 	want := bytes.Join([][]byte{buf[100:900], buf[:500], buf[100:900], buf[899:900]}, nil)
 	theirs := make([]byte, len(want))
 	mem := t.register(na.ReadWrite, theirs)
-	a.put(local, 0, t.Self(), mem.Key(), 0, local.Len()).ok()
+	a.put(local, 0, t.Self(), mem.Key(), 0, local.Len()).requireOK()
 	require.True(b, bytes.Equal(want, theirs), "put of segments that overlap")
 }
 
@@ -306,8 +306,8 @@ func moveLarge(b *bed) {
 		a.send(t.Self(), na.Tag(i), nil)
 		require.Equal(b, na.Tag(i), t.next().tag)
 	}
-	require.EqualValues(b, size, put.ok().N)
-	require.EqualValues(b, size, get.ok().N)
+	require.EqualValues(b, size, put.requireOK().N)
+	require.EqualValues(b, size, get.requireOK().N)
 	require.True(b, bytes.Equal(src, in.Segments()[0]), "16 MiB put")
 	require.True(b, bytes.Equal(out.Segments()[0], dst), "16 MiB got")
 }
@@ -324,7 +324,7 @@ func moveMany(b *bed) {
 		a.put(src, i*size, t.Self(), put.Key(), i*size, size)
 	}
 	for _, c := range b.all() {
-		c.ok()
+		c.requireOK()
 	}
 	require.True(b, bytes.Equal(theirs, ours), "%d gets", n)
 	require.True(b, bytes.Equal(mine, put.Segments()[0]), "%d puts", n)
@@ -339,13 +339,13 @@ func moveSelf(b *bed) {
 		theirs := mem.Segments()[0]
 		ours := make([]byte, size)
 		local := from.private(ours[:300_001], ours[300_001:])
-		from.get(local, 0, to.Self(), mem.Key(), 0, size).ok()
+		from.get(local, 0, to.Self(), mem.Key(), 0, size).requireOK()
 		require.True(b, bytes.Equal(theirs, ours), "get from %s", to.name)
 		copy(ours, pattern(2, size))
-		from.put(local, 10, to.Self(), mem.Key(), 5, size-10).ok()
+		from.put(local, 10, to.Self(), mem.Key(), 5, size-10).requireOK()
 		require.True(b, bytes.Equal(ours[10:], theirs[5:size-5]), "put to %s", to.name)
-		to.deregister(mem).ok()
-		from.get(local, 0, to.Self(), mem.Key(), 0, 1).fails(na.ErrRevoked)
+		to.deregister(mem).requireOK()
+		from.get(local, 0, to.Self(), mem.Key(), 0, 1).requireFails(na.ErrRevoked)
 	}
 }
 
@@ -364,7 +364,7 @@ const moving = 1 << 20
 func localDeregistered(b *bed) {
 	b.rounds(steps, func(k int) {
 		a, t := b.pair(na.Config{})
-		b.meet(a, t)
+		b.connect(a, t)
 		mem := t.register(na.ReadWrite, make([]byte, moving))
 		theirs := mem.Segments()[0]
 		local := a.register(na.ReadOnly, pattern(k, moving))
@@ -380,25 +380,25 @@ func localDeregistered(b *bed) {
 				// callback about to be queued.
 				require.False(b, over.ended() && !c.ended() && !b.net.Concurrent, "%s: local memory was given back while the transfer went on", what)
 			}
-			c.ok()
-			over.ok()
+			c.requireOK()
+			over.requireOK()
 			require.True(b, bytes.Equal(ours, theirs), "%s whose local memory was deregistered after %d turns", what, k)
 		}
 		move(a.put(local, 0, t.Self(), mem.Key(), 0, moving), "put")
 		copy(theirs, pattern(k+100, moving))
 		local = a.register(na.WriteOnly, ours)
 		move(a.get(local, 0, t.Self(), mem.Key(), 0, moving), "get")
-		a.call("get into memory that was taken back").refused(na.ErrRevoked, func(op *na.Op) error {
+		a.call("get into memory that was taken back").requireRefused(na.ErrRevoked, func(op *na.Op) error {
 			return a.Get(op, local, 0, t.Self(), mem.Key(), 0, 1)
 		})
 		require.Zero(b, a.Stats().PeersLost+t.Stats().PeersLost, "sessions lost")
-		b.quiet(a, t)
+		b.drain(a, t)
 	})
 }
 
 func localDeregisteredCancel(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	theirs := t.mine(moving)
 	for _, k := range steps {
 		local := a.register(na.ReadOnly, pattern(k, moving))
@@ -416,13 +416,13 @@ func localDeregisteredCancel(b *bed) {
 		}
 		require.NoError(b, over.cancelNow().Err, "deregister after the transfer was canceled: nobody uses the memory")
 	}
-	b.meet(a, t)
+	b.connect(a, t)
 }
 
 func deregisterDuringMove(b *bed) {
 	b.rounds(steps, func(k int) {
 		a, t := b.pair(na.Config{})
-		b.meet(a, t)
+		b.connect(a, t)
 		out, in := t.register(na.ReadOnly, pattern(1, moving)), t.register(na.WriteOnly, make([]byte, moving))
 		ours := make([]byte, moving)
 		get := a.get(a.private(ours), 0, t.Self(), out.Key(), 0, moving)
@@ -432,7 +432,7 @@ func deregisterDuringMove(b *bed) {
 		}
 		a.parked = true // the peer does nothing any more
 		for _, m := range []*na.Mem{out, in} {
-			t.deregister(m).ok()
+			t.deregister(m).requireOK()
 			copy(m.Segments()[0], fill(moving, secret))
 		}
 		a.parked = false
@@ -444,21 +444,21 @@ func deregisterDuringMove(b *bed) {
 		if r := put.wait(); r.Err != nil {
 			require.ErrorIs(b, r.Err, na.ErrRevoked)
 		}
-		b.quiet(a, t)
+		b.drain(a, t)
 		require.Negative(b, bytes.IndexByte(ours, secret), "memory was read after Deregister had ended, %d turns into the transfer", k)
 		require.True(b, bytes.Equal(fill(moving, secret), in.Segments()[0]), "memory was written after Deregister had ended, %d turns into the transfer", k)
-		a.get(a.private(ours), 0, t.Self(), out.Key(), 0, 1).fails(na.ErrRevoked)
-		a.put(a.private(ours), 0, t.Self(), in.Key(), 0, 1).fails(na.ErrRevoked)
+		a.get(a.private(ours), 0, t.Self(), out.Key(), 0, 1).requireFails(na.ErrRevoked)
+		a.put(a.private(ours), 0, t.Self(), in.Key(), 0, 1).requireFails(na.ErrRevoked)
 	})
 }
 
 func deregisterTwice(b *bed) {
 	s := b.listen(na.Config{})
 	for _, m := range []*na.Mem{s.register(na.ReadWrite, make([]byte, 10)), s.private(make([]byte, 10))} {
-		s.deregister(m).ok()
-		s.call("second deregister").refused(na.ErrClosed, func(op *na.Op) error { return s.Deregister(op, m) })
+		s.deregister(m).requireOK()
+		s.call("second deregister").requireRefused(na.ErrClosed, func(op *na.Op) error { return s.Deregister(op, m) })
 	}
 	m := s.register(na.ReadOnly) // no segments at all
 	require.Zero(b, m.Len())
-	s.deregister(m).ok()
+	s.deregister(m).requireOK()
 }

@@ -32,38 +32,38 @@ func (s *side) probe(to na.Addr, timeout time.Duration) *call {
 
 func probe(b *bed) {
 	a, t := b.pair(na.Config{})
-	a.probe(t.Self(), 0).ok()
+	a.probe(t.Self(), 0).requireOK()
 	t.cls.SetReady(false)
-	a.probe(t.Self(), 0).fails(na.ErrNotReady)
+	a.probe(t.Self(), 0).requireFails(na.ErrNotReady)
 	t.cls.SetReady(true)
 	var many []*call
 	for range 40 {
 		many = append(many, a.probe(t.Self(), time.Hour))
 	}
 	for _, c := range many {
-		require.Equal(b, na.NotRun, c.ok().Fate)
+		require.Equal(b, na.NotRun, c.requireOK().Fate)
 		require.Equal(b, t.Self(), c.last.Addr.Named())
 	}
 	t.cls.Drain()
-	a.probe(t.Self(), 0).fails(na.ErrDraining)
+	a.probe(t.Self(), 0).requireFails(na.ErrDraining)
 }
 
 func probeNotDriven(b *bed) {
 	a, t := b.pair(na.Config{})
-	a.probe(t.Self(), 0).ok()
+	a.probe(t.Self(), 0).requireOK()
 	c := a.probe(t.Self(), 0)
 	t.parked = true
 	timed := a.probe(t.Self(), 20*time.Millisecond)
-	r := timed.fails(na.ErrTimeout)
+	r := timed.requireFails(na.ErrTimeout)
 	require.ErrorContains(b, r.Err, "no response to the probe")
 	b.until("the probes are received", func() bool {
 		_ = t.Progress(0) // which takes bytes in, and runs nothing
 		return t.Upper().Queued() > 0
 	})
-	b.lapse(5 * time.Millisecond)
+	b.passTime(5 * time.Millisecond)
 	require.False(b, c.ended(), "the callbacks of the peer do not run")
 	t.trigger()
-	c.ok()
+	c.requireOK()
 	t.parked = false
 }
 
@@ -74,7 +74,7 @@ func probeBesideRequests(b *bed) {
 		cs := a.sendMany(t.Self(), g+5)
 		b.until("every envelope is used", func() bool { return count(cs) == g && t.Stats().Envelopes == g })
 		for range 3 {
-			a.probe(t.Self(), time.Second).ok()
+			a.probe(t.Self(), time.Second).requireOK()
 		}
 		require.Equal(b, g, count(cs))
 		require.Equal(b, g, t.Stats().Envelopes, "envelopes in use")
@@ -89,56 +89,56 @@ func probeEnds(b *bed) {
 	if b.net.Nobody != "" {
 		to, err := na.ParseAddr(b.net.Nobody)
 		require.NoError(b, err)
-		a.probe(to, 0).fails(na.ErrUnreachable)
+		a.probe(to, 0).requireFails(na.ErrUnreachable)
 	}
 	c := a.probe(t.Self(), 0)
 	c.op.Cancel() // it has not left
-	c.fails(na.ErrCanceled)
-	a.probe(t.Self(), 0).ok()
+	c.requireFails(na.ErrCanceled)
+	a.probe(t.Self(), 0).requireOK()
 	t.parked = true
 	c = a.probe(t.Self(), 0)
-	b.lapse(2 * time.Millisecond)
+	b.passTime(2 * time.Millisecond)
 	c.op.Cancel()
-	c.fails(na.ErrCanceled)
+	c.requireFails(na.ErrCanceled)
 	t.trigger() // the answer is late
-	a.probe(t.Self(), time.Millisecond).fails(na.ErrTimeout)
+	a.probe(t.Self(), time.Millisecond).requireFails(na.ErrTimeout)
 	lost := a.probe(t.Self(), 0)
-	b.lapse(2 * time.Millisecond)
+	b.passTime(2 * time.Millisecond)
 	t.parked = false
 	a.Disconnect(t.Self(), errors.New("of the test"))
-	lost.fails(na.ErrPeerLost)
+	lost.requireFails(na.ErrPeerLost)
 	b.until("the peer is reached again", func() bool { return a.probe(t.Self(), 0).wait().Err == nil })
 	t.parked = true
 	last := a.probe(t.Self(), 0)
 	a.Close()
-	last.fails(na.ErrClosed)
+	last.requireFails(na.ErrClosed)
 	t.parked = false
 }
 
 func probeSelf(b *bed) {
 	s := b.listen(na.Config{Contexts: 2})
 	other := b.context(s.cls)
-	s.probe(s.Self(), time.Second).ok()
-	s.probe(other.Self(), time.Second).ok()
-	other.probe(s.Self(), time.Second).ok()
+	s.probe(s.Self(), time.Second).requireOK()
+	s.probe(other.Self(), time.Second).requireOK()
+	other.probe(s.Self(), time.Second).requireOK()
 	other.parked = true
-	s.probe(other.Self(), 5*time.Millisecond).fails(na.ErrTimeout)
+	s.probe(other.Self(), 5*time.Millisecond).requireFails(na.ErrTimeout)
 	other.parked = false
 	s.cls.SetReady(false)
-	s.probe(s.Self(), time.Second).fails(na.ErrNotReady)
+	s.probe(s.Self(), time.Second).requireFails(na.ErrNotReady)
 }
 
 func heldBack(b *bed) {
 	a, t := b.pair(na.Config{})
-	a.send(t.Self(), 1, nil).ok()
+	a.send(t.Self(), 1, nil).requireOK()
 	heldBy := func(what string) bool {
 		p := a.Peers()
 		return len(p) == 1 && p[0].HeldBy == what
 	}
 	b.until("the peer says that nobody has taken the message", func() bool { return heldBy("nobody drives it, or its program is busy") })
 	in := t.recv()
-	in.ok()
-	env := in.keep()
+	in.requireOK()
+	env := in.keepEnvelope()
 	b.until("it says that its program has", func() bool { return heldBy("its program has not accepted them") })
 	require.True(b, env.Accept())
 	b.until("it says that this is over", func() bool { return heldBy("") })

@@ -38,7 +38,7 @@ func timeoutOf(ns float64) time.Duration { return time.Duration(ns) }
 
 func progressIdle(b *bed) {
 	s := b.listen(na.Config{})
-	b.lapse(5 * time.Millisecond) // until nothing is in flight
+	b.passTime(5 * time.Millisecond) // until nothing is in flight
 	for _, d := range []time.Duration{0, time.Millisecond, 30 * time.Millisecond} {
 		begin, wall := s.Now(), time.Now()
 		err := s.Progress(d)
@@ -53,7 +53,7 @@ func progressIdle(b *bed) {
 
 func wake(b *bed) {
 	s := b.listen(na.Config{})
-	b.lapse(5 * time.Millisecond)
+	b.passTime(5 * time.Millisecond)
 	begin := s.Now()
 	s.Wake()
 	require.NoError(b, s.Progress(time.Hour))
@@ -87,7 +87,7 @@ func receive[T any](b *bed, ch <-chan T) (v T) {
 
 func triggerSome(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	const n = 10
 	var cs []*call
 	var order []int
@@ -124,7 +124,7 @@ func triggerSome(b *bed) {
 
 func together(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	theirs := t.mine(100)
 	var get, canceled *call
 	a.Batch(func() {
@@ -139,7 +139,7 @@ func together(b *bed) {
 	for i := range 11 {
 		require.Equal(b, na.Tag(i), t.next().tag)
 	}
-	get.ok()
+	get.requireOK()
 	require.Panics(b, func() {
 		a.Batch(func() {
 			a.send(t.Self(), 11, nil)
@@ -149,30 +149,30 @@ func together(b *bed) {
 	require.Equal(b, na.Tag(11), t.next().tag)
 	last := a.recv()
 	a.Batch(a.Close)
-	last.fails(na.ErrClosed)
+	last.requireFails(na.ErrClosed)
 	b.until("the peer hears of Close", func() bool { return t.Stats().Peers == 0 })
 }
 
 func oneSided(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	mem := t.register(na.ReadWrite, pattern(1, moving))
 	t.parked = true
 	ours := make([]byte, moving)
-	a.get(a.private(ours), 0, t.Self(), mem.Key(), 0, moving).ok()
+	a.get(a.private(ours), 0, t.Self(), mem.Key(), 0, moving).requireOK()
 	require.Equal(b, pattern(1, moving), ours)
-	a.put(a.private(pattern(2, moving)), 0, t.Self(), mem.Key(), 0, moving).ok()
+	a.put(a.private(pattern(2, moving)), 0, t.Self(), mem.Key(), 0, moving).requireOK()
 	require.Equal(b, pattern(2, moving), mem.Segments()[0])
 	c := b.origin(na.Config{}) // a new peer gets in, too
-	c.get(c.private(ours), 0, t.Self(), mem.Key(), 0, moving).ok()
-	c.send(t.Self(), 1, nil).ok()
+	c.get(c.private(ours), 0, t.Self(), mem.Key(), 0, moving).requireOK()
+	c.send(t.Self(), 1, nil).requireOK()
 	t.parked = false
 	t.next()
 }
 
 func manyFollow(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	var wg sync.WaitGroup
 	var ended atomic.Int32
 	b.triggering.Add(1)
@@ -201,11 +201,11 @@ func manyFollow(b *bed) {
 	b.until("every sleeper hears of Close", func() bool { return ended.Load() == 4 })
 	wg.Wait()
 	b.triggering.Add(-1)
-	last.fails(na.ErrClosed)
+	last.requireFails(na.ErrClosed)
 }
 
-// crowd drives contexts from several goroutines each until stop is called.
-func crowd(b *bed, sides ...*side) (stop func()) {
+// driveConcurrently drives contexts from several goroutines each until stop is called.
+func driveConcurrently(b *bed, sides ...*side) (stop func()) {
 	var wg sync.WaitGroup
 	var over atomic.Bool
 	b.triggering.Add(1)
@@ -233,9 +233,9 @@ func crowd(b *bed, sides ...*side) (stop func()) {
 	}
 }
 
-// toil starts operations of every kind at random and cancels some. sentOK counts the messages whose
+// startRandomOps starts operations of every kind at random and cancels some. sentOK counts the messages whose
 // send ended well.
-func toil(b *bed, seed uint64, n int, a, t *side, m mine, sentOK *atomic.Int64, closed *atomic.Bool) {
+func startRandomOps(b *bed, seed uint64, n int, a, t *side, m moveKeys, sentOK *atomic.Int64, closed *atomic.Bool) {
 	r := rand.New(rand.NewPCG(seed, 99))
 	var flying []*call
 	tag := na.Tag(seed) << 32
@@ -300,7 +300,7 @@ func toil(b *bed, seed uint64, n int, a, t *side, m mine, sentOK *atomic.Int64, 
 
 func storm(b *bed) {
 	a, t := b.listen(na.Config{Envelopes: 8}), b.listen(na.Config{Envelopes: 8})
-	b.meet(a, t)
+	b.connect(a, t)
 	var received [2]atomic.Int64
 	for i, s := range []*side{a, t} {
 		for range 3 {
@@ -309,7 +309,7 @@ func storm(b *bed) {
 			c.then = func(r na.Result) {
 				if r.Err == nil {
 					received[i].Add(1)
-					c.free()
+					c.freeEnvelope()
 					again()
 				}
 			}
@@ -317,16 +317,16 @@ func storm(b *bed) {
 		}
 	}
 	ofA, ofT := a.mine(64<<10), t.mine(64<<10)
-	stop := crowd(b, a, t)
+	stop := driveConcurrently(b, a, t)
 	var sent [2]atomic.Int64
 	var wg sync.WaitGroup
 	var closed atomic.Bool
 	for seed := range uint64(4) {
 		wg.Go(func() {
 			if seed%2 == 0 {
-				toil(b, seed, 300, a, t, ofT, &sent[1], &closed)
+				startRandomOps(b, seed, 300, a, t, ofT, &sent[1], &closed)
 			} else {
-				toil(b, seed, 300, t, a, ofA, &sent[0], &closed)
+				startRandomOps(b, seed, 300, t, a, ofA, &sent[0], &closed)
 			}
 		})
 	}
@@ -335,7 +335,7 @@ func storm(b *bed) {
 	for i, s := range []string{"first", "second"} {
 		b.until("every message has arrived at the "+s, func() bool { return received[i].Load() >= sent[i].Load() })
 	}
-	b.quiet(a, t)
+	b.drain(a, t)
 	for i := range sent {
 		require.Equal(b, sent[i].Load(), received[i].Load(), "messages received, of those whose send ended with success")
 	}
@@ -348,9 +348,9 @@ func storm(b *bed) {
 func stormClose(b *bed) {
 	for round := range uint64(3) {
 		a, t := b.listen(na.Config{Envelopes: 8}), b.listen(na.Config{Envelopes: 8})
-		b.meet(a, t)
+		b.connect(a, t)
 		ofA, ofT := a.mine(64<<10), t.mine(64<<10)
-		stop := crowd(b, a, t)
+		stop := driveConcurrently(b, a, t)
 		var wg sync.WaitGroup
 		var closed atomic.Bool
 		var started atomic.Int32
@@ -358,9 +358,9 @@ func stormClose(b *bed) {
 			wg.Go(func() {
 				started.Add(1)
 				if seed%2 == 0 {
-					toil(b, 10*round+seed, 40, a, t, ofT, new(atomic.Int64), &closed)
+					startRandomOps(b, 10*round+seed, 40, a, t, ofT, new(atomic.Int64), &closed)
 				} else {
-					toil(b, 10*round+seed, 40, t, a, ofA, new(atomic.Int64), &closed)
+					startRandomOps(b, 10*round+seed, 40, t, a, ofA, new(atomic.Int64), &closed)
 				}
 			})
 		}
@@ -374,7 +374,7 @@ func stormClose(b *bed) {
 		})
 		wg.Wait()
 		stop()
-		b.fresh()
+		b.reopen()
 	}
 	b.listen(na.Config{})
 }

@@ -19,8 +19,8 @@ type recorder struct {
 	cleanups []func()
 }
 
-// record runs f to its end, cleanups included.
-func record(t testing.TB, f func(tb testing.TB)) *recorder {
+// runRecorded runs f to its end, cleanups included.
+func runRecorded(t testing.TB, f func(tb testing.TB)) *recorder {
 	r := &recorder{TB: t}
 	done := make(chan struct{})
 	go func() {
@@ -96,8 +96,8 @@ func (r *recorder) Fatalf(f string, a ...any) { r.Logf(f, a...); r.FailNow() }
 func (r *recorder) Skip(args ...any)          { r.Log(args...); r.SkipNow() }
 func (r *recorder) Skipf(f string, a ...any)  { r.Logf(f, a...); r.SkipNow() }
 
-// first is what was said first.
-func (r *recorder) first() string {
+// firstLine is what was said first.
+func (r *recorder) firstLine() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.lines) == 0 {

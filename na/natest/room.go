@@ -26,8 +26,8 @@ var roomRules = []rule{
 		why: "a receive that is canceled while its long message arrives ends at once, and the message harms nobody"},
 }
 
-// around are lengths around every size class, and beyond an envelope of 4 KiB.
-func around() (ns []int) {
+// sizesAround are lengths around every size class, and beyond an envelope of 4 KiB.
+func sizesAround() (ns []int) {
 	ns = append(ns, 4097)
 	for class := 1; class <= 3; class++ {
 		n := na.RoomBytes(class)
@@ -108,7 +108,7 @@ func roomIsGranted(b *bed) {
 	a, t := b.pair(na.Config{})
 	_, ok := a.Upper().ClaimRoom(t.Self(), n)
 	require.False(b, ok, "room at a peer without a session")
-	toA, _ := b.meet(a, t)
+	toA, _ := b.connect(a, t)
 	idle := t.Stats().Reserved
 	_, ok = a.Upper().ClaimRoom(t.Self(), n)
 	require.False(b, ok, "room that was not granted")
@@ -123,7 +123,7 @@ func roomIsGranted(b *bed) {
 	for range 20 {
 		b.grant(a, t, toA, n)
 	}
-	b.quiet(a, t)
+	b.drain(a, t)
 	require.Greater(b, b.roomOf(t).Room, first.Room, "more is granted when more is needed")
 	require.LessOrEqual(b, b.roomOf(t).Room, int64(64*na.MaxRoom), "room of one peer")
 
@@ -131,18 +131,18 @@ func roomIsGranted(b *bed) {
 		_, ok = a.Upper().ClaimRoom(t.Self(), bad)
 		require.False(b, ok, "room for %d bytes", bad)
 	}
-	a.send(b.roomOf(a).Addr, 1, make([]byte, n)).notRun(na.ErrMsgSize) // no claim
-	a.call("send too long").refused(na.ErrMsgSize, func(op *na.Op) error {
+	a.send(b.roomOf(a).Addr, 1, make([]byte, n)).requireNotRun(na.ErrMsgSize) // no claim
+	a.call("send too long").requireRefused(na.ErrMsgSize, func(op *na.Op) error {
 		return a.SendUnexpected(op, b.roomOf(a).Addr, 0, make([]byte, na.MaxRoom+1))
 	})
 }
 
 func roomSizes(b *bed) {
 	a, t := b.pair(na.Config{})
-	toA, toT := b.meet(a, t)
+	toA, toT := b.connect(a, t)
 	b.grant(a, t, toA, na.MaxRoom)
 	b.grant(a, t, toA, na.MaxRoom)
-	for i, n := range around() {
+	for i, n := range sizesAround() {
 		want := pattern(i, n)
 		tag := na.Tag(3 * i)
 		cs := []*call{a.send(toT, tag, pattern(i, 100)), a.sendLong(t.Self(), tag+1, want), a.send(toT, tag+2, pattern(i, 4096))}
@@ -152,35 +152,35 @@ func roomSizes(b *bed) {
 			require.True(b, bytes.Equal(want, got.data), "message of %d bytes: got %d other ones", n, len(got.data))
 		}
 		for _, c := range cs {
-			c.ok()
+			c.requireOK()
 		}
-		b.quiet(a, t)
+		b.drain(a, t)
 	}
-	for i, n := range around() {
+	for i, n := range sizesAround() {
 		want := pattern(i, n)
 		tag := na.Tag(100 + 10*i)
 		short, exact, roomy := a.recvLong(toT, tag, 10, n), a.recvLong(toT, tag+1, n, n), a.recvLong(toT, tag+2, 100, na.MaxRoom)
 		less := a.recvLong(toT, tag+3, 10, n-1)
 		plain := a.recvExpected(toT, tag+4, 100)
 		for k := range na.Tag(5) {
-			t.sendExpectedLong(toA, tag+k, want, na.MaxRoom).ok()
+			t.sendExpectedLong(toA, tag+k, want, na.MaxRoom).requireOK()
 		}
 		for _, c := range []*call{short, roomy} {
-			r := c.ok()
+			r := c.requireOK()
 			require.Equal(b, int64(n), r.N)
 			require.True(b, bytes.Equal(want, r.Envelope.Data), "message of %d bytes arrives damaged", n)
 			require.True(b, bytes.Equal(fill(len(c.buf), guard), c.buf), "the buffer beside an envelope was written")
-			c.free()
+			c.freeEnvelope()
 		}
-		require.Nil(b, exact.ok().Envelope, "a message that fits the buffer")
+		require.Nil(b, exact.requireOK().Envelope, "a message that fits the buffer")
 		require.True(b, bytes.Equal(want, exact.buf), "message of %d bytes arrives damaged", n)
-		less.fails(na.ErrOverflow)
-		plain.fails(na.ErrOverflow)
+		less.requireFails(na.ErrOverflow)
+		plain.requireFails(na.ErrOverflow)
 	}
-	t.call("send too long").refused(na.ErrMsgSize, func(op *na.Op) error {
+	t.call("send too long").requireRefused(na.ErrMsgSize, func(op *na.Op) error {
 		return t.SendExpectedLong(op, toA, 0, make([]byte, na.MaxRoom+1), 2*na.MaxRoom)
 	})
-	t.call("send longer than the receive").refused(na.ErrMsgSize, func(op *na.Op) error {
+	t.call("send longer than the receive").requireRefused(na.ErrMsgSize, func(op *na.Op) error {
 		return t.SendExpectedLong(op, toA, 0, make([]byte, 20000), 19999)
 	})
 }
@@ -188,27 +188,27 @@ func roomSizes(b *bed) {
 func roomComesBack(b *bed) {
 	b.rounds([]int{5000, 30 << 10, na.MaxRoom}, func(n int) {
 		a, t := b.pair(na.Config{})
-		toA, _ := b.meet(a, t)
+		toA, _ := b.connect(a, t)
 		b.grant(a, t, toA, n)
-		b.quiet(a, t)
+		b.drain(a, t)
 		fit := a.roomFor(t.Self(), n)
 		each := b.roomOf(t).Room / int64(fit)
 		for round := range 3 {
 			var kept []*na.Envelope
 			for i := range fit {
-				a.sendLong(t.Self(), na.Tag(i), pattern(i, n)).ok()
+				a.sendLong(t.Self(), na.Tag(i), pattern(i, n)).requireOK()
 			}
 			require.Zero(b, a.roomFor(t.Self(), n), "room beyond what was granted")
 			for range fit {
 				c := t.recv()
-				c.ok()
-				kept = append(kept, c.keep())
+				c.requireOK()
+				kept = append(kept, c.keepEnvelope())
 			}
 			require.Equal(b, int64(fit)*each, b.roomOf(t).RoomHeld)
 			for _, e := range kept {
 				e.Accept()
 			}
-			b.quiet(a, t)
+			b.drain(a, t)
 			require.Zero(b, a.roomFor(t.Self(), n), "room of messages that are accepted and not freed")
 			for i, e := range kept {
 				require.True(b, bytes.Equal(pattern(i, n), e.Data), "message %d before it is freed", i)
@@ -218,9 +218,9 @@ func roomComesBack(b *bed) {
 			// room that is less than half of all may wait for a message to go behind
 			last := a.recvExpected(t.Self(), 99, 8)
 			t.sendExpected(toA, 99, nil)
-			last.ok()
+			last.requireOK()
 			b.until("the room is back", func() bool { return a.roomFor(t.Self(), n) >= fit })
-			b.quiet(a, t)
+			b.drain(a, t)
 			require.Equal(b, fit, a.roomFor(t.Self(), n), "room in round %d", round)
 		}
 	})
@@ -230,15 +230,15 @@ func roomOfWhatDoesNotLeave(b *bed) {
 	const g, n = 2, 40 << 10
 	t := b.listen(na.Config{Envelopes: g})
 	a := b.origin(na.Config{SendQueue: 3})
-	toA, toT := b.meet(a, t)
+	toA, toT := b.connect(a, t)
 	b.grant(a, t, toA, n)
 	b.grant(a, t, toA, n)
-	b.quiet(a, t)
+	b.drain(a, t)
 	fit := a.roomFor(t.Self(), n)
 	require.GreaterOrEqual(b, fit, 4)
 	same := func(free int, when string) {
 		b.Helper()
-		b.quiet(a, t)
+		b.drain(a, t)
 		require.Equal(b, free, a.roomFor(t.Self(), n), "room after %s", when)
 	}
 	op := a.NewOp(func(*na.Op, na.Result) {})
@@ -247,8 +247,8 @@ func roomOfWhatDoesNotLeave(b *bed) {
 	same(fit, "a send that was refused")
 
 	first := a.sendLong(t.Self(), 1, pattern(1, n))
-	sent := first.ok()
-	a.send(t.Self(), 2, nil).ok()
+	sent := first.requireOK()
+	a.send(t.Self(), 2, nil).requireOK()
 	waits := a.sendLong(t.Self(), 3, pattern(3, n))
 	same(fit-2, "one left and one waits")
 	require.ErrorIs(b, waits.cancelNow().Err, na.ErrCanceled)
@@ -256,16 +256,16 @@ func roomOfWhatDoesNotLeave(b *bed) {
 	same(fit-1, "the one that waits was canceled")
 
 	queued := []*call{a.send(t.Self(), 4, nil), a.send(t.Self(), 5, nil), a.send(t.Self(), 6, nil)}
-	a.sendLong(t.Self(), 7, pattern(7, n)).notRun(na.ErrNoCredit)
+	a.sendLong(t.Self(), 7, pattern(7, n)).requireNotRun(na.ErrNoCredit)
 	same(fit-1, "one found the queue full")
 
 	c := a.call("withdraw")
-	c.start(func(op *na.Op) error { return a.Withdraw(op, toT, sent.ID) }).ok()
+	c.start(func(op *na.Op) error { return a.Withdraw(op, toT, sent.ID) }).requireOK()
 	b.until("its envelope is free", func() bool { return count(queued) == 1 })
 	require.Equal(b, na.Tag(2), t.next().tag, "what was withdrawn is not received")
-	b.until("the rest leaves", func() bool { b.empty(t); return count(queued) == len(queued) })
+	b.until("the rest leaves", func() bool { b.receiveAll(t); return count(queued) == len(queued) })
 	// the room may wait for a message to go behind: it returns with the credit of those that are received
-	b.until("its room is back", func() bool { b.empty(t); return a.roomFor(t.Self(), n) == fit })
+	b.until("its room is back", func() bool { b.receiveAll(t); return a.roomFor(t.Self(), n) == fit })
 	same(fit, "it was withdrawn")
 }
 
@@ -274,7 +274,7 @@ func roomHeadToHead(b *bed) {
 		const n = 40 << 10
 		cfg := na.Config{Envelopes: g}
 		left, right := b.listen(cfg), b.listen(cfg)
-		toLeft, toRight := b.meet(left, right)
+		toLeft, toRight := b.connect(left, right)
 		for range 3 {
 			b.grant(left, right, toLeft, n)
 			right.Upper().GrantRoom(toLeft, n)
@@ -294,10 +294,10 @@ func roomHeadToHead(b *bed) {
 		}
 		cs := append(send(left, toRight), send(right, toLeft)...)
 		for _, c := range cs { // nothing was received
-			c.ok()
+			c.requireOK()
 		}
 		over := []*call{left.send(toRight, 99, nil), right.send(toLeft, 99, nil)}
-		b.quiet(left, right)
+		b.drain(left, right)
 		require.Zero(b, count(over), "one message more than was guaranteed")
 		for _, s := range []*side{left, right} {
 			for i := range g {
@@ -306,7 +306,7 @@ func roomHeadToHead(b *bed) {
 			require.Equal(b, na.Tag(99), s.next().tag)
 		}
 		for _, c := range over {
-			c.ok()
+			c.requireOK()
 		}
 	})
 }
@@ -318,7 +318,7 @@ func roomBudget(b *bed) {
 	var toAs []na.Addr
 	for range 4 {
 		a := b.origin(na.Config{})
-		toA, _ := b.meet(a, t)
+		toA, _ := b.connect(a, t)
 		as, toAs = append(as, a), append(toAs, toA)
 	}
 	idle := t.Stats().Reserved
@@ -330,10 +330,10 @@ func roomBudget(b *bed) {
 	require.LessOrEqual(b, t.Stats().Reserved-idle, int64(budget/4), "room of all peers")
 	require.Greater(b, t.Stats().Reserved-idle, int64(budget/4-n), "room of all peers")
 	b.until("the first peer knows of room", func() bool { return as[0].roomFor(t.Self(), n) > 0 })
-	as[0].sendLong(t.Self(), 1, pattern(1, n)).ok()
+	as[0].sendLong(t.Self(), 1, pattern(1, n)).requireOK()
 	c := t.recv()
-	c.ok()
-	held := c.keep()
+	c.requireOK()
+	held := c.keepEnvelope()
 	for _, a := range as {
 		require.NoError(b, a.cls.Close())
 	}
@@ -347,7 +347,7 @@ func roomBudget(b *bed) {
 func roomCancelsReceive(b *bed) {
 	const n = 60 << 10
 	a, t := b.pair(na.Config{})
-	toA, toT := b.meet(a, t)
+	toA, toT := b.connect(a, t)
 	for i := range 20 {
 		tag := na.Tag(10 + i)
 		c := a.recvLong(toT, tag, 100, na.MaxRoom)
@@ -357,12 +357,12 @@ func roomCancelsReceive(b *bed) {
 		}
 		c.op.Cancel()
 		again := a.recvLong(toT, tag+100, 100, na.MaxRoom)
-		s.ok()
+		s.requireOK()
 		r := c.wait()
 		require.True(b, r.Err == nil || na.CodeOf(r.Err) == na.ErrCanceled, "a canceled receive ended with %v", r.Err)
-		c.free()
-		t.sendExpectedLong(toA, tag+100, pattern(i+1, n), na.MaxRoom).ok()
-		require.True(b, bytes.Equal(pattern(i+1, n), again.ok().Envelope.Data), "the message after it")
-		again.free()
+		c.freeEnvelope()
+		t.sendExpectedLong(toA, tag+100, pattern(i+1, n), na.MaxRoom).requireOK()
+		require.True(b, bytes.Equal(pattern(i+1, n), again.requireOK().Envelope.Data), "the message after it")
+		again.freeEnvelope()
 	}
 }

@@ -117,8 +117,8 @@ func (a *side) stream(t na.Addr, bulk bool, ups ...bool) *streamed {
 func (s *side) take() *na.Envelope {
 	s.b.Helper()
 	c := s.recv()
-	c.ok()
-	return c.keep()
+	c.requireOK()
+	return c.keepEnvelope()
 }
 
 // open has the target take the request, open its streams and begin them.
@@ -171,8 +171,8 @@ func streamExpected(b *bed) {
 			require.ErrorIs(b, k.there[0].err, io.EOF)
 			require.Len(b, k.there[0].data, int(window))
 			k.there[0].Expect(1 << 20) // it has ended
-			t.sendExpected(k.env.From, k.env.Tag, []byte("end")).ok()
-			k.call.ok()
+			t.sendExpected(k.env.From, k.env.Tag, []byte("end")).requireOK()
+			k.call.requireOK()
 			k.closeAll()
 		}
 	}
@@ -257,8 +257,8 @@ func streamOrder(b *bed) {
 			require.ErrorIs(b, k.here[1].err, io.EOF, "down, %s", what)
 			require.True(b, bytes.Equal(up, k.there[0].data), "up, %s", what)
 			require.True(b, bytes.Equal(down, k.here[1].data), "down, %s", what)
-			t.sendExpected(k.env.From, k.env.Tag, []byte("end")).ok()
-			k.call.ok()
+			t.sendExpected(k.env.From, k.env.Tag, []byte("end")).requireOK()
+			k.call.requireOK()
 			k.closeAll()
 		}
 	}
@@ -270,11 +270,11 @@ func streamBeforeHandler(b *bed) {
 	k.env = t.take()
 	_, err := k.here[0].Write([]byte("early"))
 	require.ErrorIs(b, err, na.ErrAgain)
-	b.quiet(a, t)
+	b.drain(a, t)
 	require.Zero(b, k.here[0].ready, "it may be written before the handler begins")
 	require.Zero(b, k.here[0].Moved())
 	k.openLater(t)
-	b.quiet(a, t)
+	b.drain(a, t)
 	require.Zero(b, k.here[0].ready, "it may be written before the handler reads")
 	_, err = k.there[0].Next()
 	require.ErrorIs(b, err, na.ErrAgain)
@@ -323,8 +323,8 @@ func streamResetEachSide(b *bed) {
 		})
 		require.ErrorIs(b, other.err, na.ErrOverflow, "situation %d", i)
 		require.ErrorContains(b, other.err, "too much of it", "situation %d", i)
-		t.sendExpected(k.env.From, k.env.Tag, nil).ok()
-		k.call.ok()
+		t.sendExpected(k.env.From, k.env.Tag, nil).requireOK()
+		k.call.requireOK()
 		k.closeAll()
 	}
 }
@@ -368,8 +368,8 @@ func streamFail(b *bed) {
 				require.ErrorIs(b, err, na.ErrIO, "%s, once more", what)
 				to.Fail(na.ErrOverflow, "of the reader") // nothing
 			}
-			t.sendExpected(k.env.From, k.env.Tag, nil).ok()
-			k.call.ok()
+			t.sendExpected(k.env.From, k.env.Tag, nil).requireOK()
+			k.call.requireOK()
 			k.closeAll()
 		}
 	}
@@ -380,8 +380,8 @@ func streamFail(b *bed) {
 func streamAnswerFirst(b *bed) {
 	a, t := b.pair(na.Config{})
 	k := a.stream(t.Self(), true, true, false).open(t)
-	t.sendExpected(k.env.From, k.env.Tag, []byte("early")).ok()
-	k.call.ok()
+	t.sendExpected(k.env.From, k.env.Tag, []byte("early")).requireOK()
+	k.call.requireOK()
 	for i, f := range k.here { // up, and down
 		from, to := f, k.there[i]
 		if i == 1 {
@@ -408,7 +408,7 @@ func streamPeerLost(b *bed) {
 	whole.CloseWrite()
 	_, _ = cut.write([]byte("cut"), 10)
 	b.until("the bytes have come", func() bool { return k.here[0].Moved() == 5 && k.here[1].Moved() == 3 })
-	b.quiet(a, t)
+	b.drain(a, t)
 	require.NoError(b, t.cls.Close())
 	for _, f := range k.here[:2] {
 		b.until("it ends", func() bool { return !f.read(10) })
@@ -419,6 +419,6 @@ func streamPeerLost(b *bed) {
 	require.ErrorIs(b, k.here[1].err, na.ErrPeerLost)
 	_, err := k.here[2].Write([]byte{1})
 	require.ErrorIs(b, err, na.ErrPeerLost)
-	k.call.fails(na.ErrPeerLost)
+	k.call.requireFails(na.ErrPeerLost)
 	k.closeAll()
 }

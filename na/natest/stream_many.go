@@ -61,8 +61,8 @@ func (tr *transfer) step() (more bool) {
 	return tr.writing || tr.reading
 }
 
-// goThrough drives until all have ended, and checks every byte.
-func (b *bed) goThrough(what string, all []*transfer) {
+// driveTransfers drives until all have ended, and checks every byte.
+func (b *bed) driveTransfers(what string, all []*transfer) {
 	b.Helper()
 	left := all
 	defer func() {
@@ -105,8 +105,8 @@ func anySize(rng *rand.Rand) func() int {
 // answer ends the call.
 func (k *streamed) answer(t *side) {
 	k.call.b.Helper()
-	t.sendExpected(k.env.From, k.env.Tag, nil).ok()
-	k.call.ok()
+	t.sendExpected(k.env.From, k.env.Tag, nil).requireOK()
+	k.call.requireOK()
 }
 
 // reserves returns the bytes that s has reserved for streams, and for envelopes.
@@ -163,7 +163,7 @@ func streamSelf(b *bed) {
 	a := b.listen(na.Config{})
 	for _, bulk := range []bool{false, true} {
 		k := a.stream(a.Self(), bulk, true, false, true, false).open(a)
-		b.goThrough("with itself", k.transfers(func(i int) int { return 1 + i*60_000 }, oneSize(50_000)))
+		b.driveTransfers("with itself", k.transfers(func(i int) int { return 1 + i*60_000 }, oneSize(50_000)))
 		k.answer(a)
 		k.closeAll()
 	}
@@ -193,12 +193,12 @@ func streamMany(b *bed) {
 				b.until("a stream that nobody reads is full", func() bool { _, more := f.write(make([]byte, 1<<20), 1<<20); return more && f.again })
 			}
 		}
-		b.goThrough(fmt.Sprintf("%d streams", n), all)
+		b.driveTransfers(fmt.Sprintf("%d streams", n), all)
 		for _, k := range append(calls, stalled...) {
 			k.answer(t)
 			k.closeAll()
 		}
-		b.fresh()
+		b.reopen()
 	}
 }
 
@@ -244,7 +244,7 @@ func streamDrain(b *bed) {
 			require.True(b, bytes.Equal(data[i], f.data), "stream %d", i)
 		}
 		k.closeAll()
-		b.fresh()
+		b.reopen()
 	}
 }
 
@@ -268,11 +268,11 @@ func streamLate(b *bed) {
 		}
 		k.answer(t)
 		k.closeAll()
-		b.quiet(a, t)
+		b.drain(a, t)
 		b.until("room is free", func() bool { return a.held()+t.held() == 0 })
 		require.Zero(b, a.Stats().Streams+t.Stats().Streams)
 		next := a.stream(t.Self(), round%2 == 0, true, false).open(t)
-		b.goThrough("the next streams", next.transfers(size(100_000), oneSize(1<<20)))
+		b.driveTransfers("the next streams", next.transfers(size(100_000), oneSize(1<<20)))
 		next.answer(t)
 		next.closeAll()
 	}
@@ -302,13 +302,13 @@ func streamFairToMessages(b *bed) {
 		recv := t.call("receive of a flood")
 		recv.then = func(r na.Result) {
 			got++
-			recv.free()
+			recv.freeEnvelope()
 			if r.Err == nil {
 				recv.start(func(op *na.Op) error { return t.RecvUnexpected(op) })
 			}
 		}
 		recv.start(func(op *na.Op) error { return t.RecvUnexpected(op) })
-		b.goThrough("a stream through a flood of messages", all)
+		b.driveTransfers("a stream through a flood of messages", all)
 		stop = true
 		b.until("the flood ends", func() bool { return got == sent && len(b.pending()) <= 2 })
 		recv.then = nil
@@ -330,7 +330,7 @@ func streamFairToMessages(b *bed) {
 		for range 50 {
 			in, m := t.recv(), a.send(t.Self(), 1, []byte("beside"))
 			b.until("a message beside a flood of bytes", func() bool { flood(); return m.ended() && in.ended() })
-			in.free()
+			in.freeEnvelope()
 		}
 		k.answer(t)
 		k.closeAll()
@@ -375,14 +375,14 @@ func streamWindowExact(b *bed) {
 				return n, full == c.n || c.room > 0 && t.held() == c.room && reserve >= int64(c.n-full)*na.StreamReserve
 			}
 			b.until(what+": it comes to the limit", func() bool { _, stalled := moved(); return stalled })
-			b.quiet(a, t)
+			b.drain(a, t)
 			all, stalled := moved()
 			require.True(b, stalled, what)
 			require.LessOrEqual(b, t.held(), c.room, what)
 			require.LessOrEqual(b, all, t.held()+int64(c.n)*na.StreamReserve, what)
 
 			k.there[0].read(1) // less than half of the reserve, and of the window: it opens nothing
-			b.quiet(a, t)
+			b.drain(a, t)
 			now, _ := moved()
 			require.LessOrEqual(b, now, all+1, "%s: one byte is read", what)
 			first := k.here[0].Moved()
@@ -391,7 +391,7 @@ func streamWindowExact(b *bed) {
 			k.answer(t)
 			k.closeAll()
 			b.until(what+": room is free", func() bool { return t.held() == 0 })
-			b.fresh()
+			b.reopen()
 		}
 	}
 	// A reader that was fast, and stops: it holds no more than the largest window.
@@ -433,7 +433,7 @@ func streamWindowExact(b *bed) {
 		require.LessOrEqual(b, unread, t.held()+na.StreamReserve)
 		k.answer(t)
 		k.closeAll()
-		b.fresh()
+		b.reopen()
 	}
 }
 
@@ -460,7 +460,7 @@ func streamReserveUnderPressure(b *bed) {
 			all = append(all, tr)
 		}
 	}
-	b.goThrough("streams without room", all)
+	b.driveTransfers("streams without room", all)
 	require.Zero(b, a.held()+t.held())
 	for _, k := range calls {
 		for i, up := range k.ups {
@@ -499,7 +499,7 @@ func streamCancelEverywhere(b *bed) {
 		stages
 	)
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	before := [2]int64{a.reserves(), t.reserves()}
 	for stage := range stages {
 		for action := range 8 {
@@ -522,9 +522,9 @@ func streamCancelEverywhere(b *bed) {
 			if stage == beforeItLeaves {
 				k.call.op.Cancel()
 				end()
-				k.call.fails(na.ErrCanceled)
-				b.quiet(a, t)
-				b.empty(t)
+				k.call.requireFails(na.ErrCanceled)
+				b.drain(a, t)
+				b.receiveAll(t)
 				require.Zero(b, a.Stats().Streams, what)
 				require.Equal(b, before, [2]int64{a.reserves(), t.reserves()}, what)
 				continue
@@ -532,7 +532,7 @@ func streamCancelEverywhere(b *bed) {
 			k.env = t.take()
 			if stage == queued {
 				end()
-				b.quiet(a, t)
+				b.drain(a, t)
 			}
 			k.openLater(t)
 			if stage > opened {
@@ -550,7 +550,7 @@ func streamCancelEverywhere(b *bed) {
 				b.until(what, func() bool { _, _ = from.Write(make([]byte, 30_000)); return from.Moved() == firstWindow })
 			case ended, read:
 				from.CloseWrite()
-				b.quiet(a, t)
+				b.drain(a, t)
 			}
 			if stage == read {
 				b.until(what, func() bool { return !to.read(10_000) })
@@ -568,7 +568,7 @@ func streamCancelEverywhere(b *bed) {
 				require.ErrorContains(b, other.err, what)
 			}
 			k.closeAll()
-			b.quiet(a, t)
+			b.drain(a, t)
 			require.Zero(b, a.Stats().Streams+t.Stats().Streams, what)
 			require.Zero(b, a.held()+t.held(), what)
 			require.Equal(b, before, [2]int64{a.reserves(), t.reserves()}, what)
@@ -578,7 +578,7 @@ func streamCancelEverywhere(b *bed) {
 
 func streamWithdrawMovedNothing(b *bed) {
 	a, t := b.pair(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	before := [2]int64{a.reserves(), t.reserves()}
 	// The request waits at the target, and is taken back.
 	k := a.stream(t.Self(), false, true, false)
@@ -588,15 +588,15 @@ func streamWithdrawMovedNothing(b *bed) {
 	k.here[0].CloseWrite()
 	to, id, left := a.Upper().CancelIfUnsent(k.call.op)
 	require.True(b, left)
-	a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, to, id) }).ok()
+	a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, to, id) }).requireOK()
 	k.call.op.Cancel()
-	k.call.fails(na.ErrCanceled)
+	k.call.requireFails(na.ErrCanceled)
 	for _, f := range k.here {
 		require.Zero(b, f.Moved())
 		f.Reset(na.ErrCanceled, "withdrawn")
 		f.Close()
 	}
-	b.quiet(a, t)
+	b.drain(a, t)
 	require.Zero(b, a.Stats().Streams+t.Stats().Streams+t.Stats().Envelopes)
 	require.Equal(b, before, [2]int64{a.reserves(), t.reserves()})
 
@@ -606,18 +606,18 @@ func streamWithdrawMovedNothing(b *bed) {
 		full = append(full, a.send(t.Self(), 1, nil))
 	}
 	k = a.stream(t.Self(), false, true, false)
-	b.quiet(a, t)
+	b.drain(a, t)
 	require.False(b, k.here[0].Begun())
 	k.call.op.Cancel()
-	k.call.notRun(na.ErrCanceled)
+	k.call.requireNotRun(na.ErrCanceled)
 	for _, f := range k.here {
 		require.False(b, f.Begun())
 		require.Zero(b, f.Moved())
 		f.Close()
 	}
-	b.empty(t)
+	b.receiveAll(t)
 	for _, c := range full {
-		c.ok()
+		c.requireOK()
 	}
 	require.Equal(b, before, [2]int64{a.reserves(), t.reserves()})
 
@@ -629,7 +629,7 @@ func streamWithdrawMovedNothing(b *bed) {
 		for _, f := range k.here {
 			f.Close()
 		}
-		b.quiet(a, t)
+		b.drain(a, t)
 		k.openLater(t)
 		up, down := k.there[0], k.there[1]
 		b.until("the target learns that nobody sends", func() bool { return !up.read(1) })
@@ -644,9 +644,9 @@ func streamWithdrawMovedNothing(b *bed) {
 		}
 		down.Close()
 		up.Close()
-		k.call.fails(na.ErrCanceled)
+		k.call.requireFails(na.ErrCanceled)
 		k.env.Free()
-		b.quiet(a, t)
+		b.drain(a, t)
 		require.Zero(b, a.Stats().Streams+t.Stats().Streams)
 		require.Zero(b, a.held()+t.held())
 		require.Equal(b, before, [2]int64{a.reserves(), t.reserves()})
@@ -674,18 +674,18 @@ func streamIdle(b *bed) {
 	}
 	require.Equal(b, n, a.Stats().Streams)
 	require.Equal(b, n, t.Stats().Streams)
-	b.lapse(300 * time.Millisecond)
-	b.noFault(a, t)
+	b.passTime(300 * time.Millisecond)
+	b.requireNoFault(a, t)
 	require.Equal(b, 1, t.Stats().Peers, "the session is not idle")
 	b.exchange(a, t)
 	last := calls[len(calls)-1]
-	b.goThrough("one of them goes on", last.transfers(size(5000), oneSize(1000)))
+	b.driveTransfers("one of them goes on", last.transfers(size(5000), oneSize(1000)))
 	for _, k := range calls {
 		for _, f := range append(k.here, k.there...) {
 			f.Close()
 		}
 	}
 	b.until("the session is idle", func() bool { return a.Stats().Peers == 0 && t.Stats().Peers == 0 })
-	b.noFault(a, t)
+	b.requireNoFault(a, t)
 	require.Zero(b, a.Stats().Reserved+t.Stats().Reserved)
 }

@@ -29,7 +29,7 @@ var withdrawRules = []rule{
 
 func (s *side) withdraw(m *call) *call {
 	s.b.Helper()
-	r := m.ok()
+	r := m.requireOK()
 	require.NotZero(s.b, r.ID, "a send that left says what Withdraw needs")
 	return s.call("withdraw").start(func(op *na.Op) error { return s.Withdraw(op, r.Addr, r.ID) })
 }
@@ -40,14 +40,14 @@ func withdrawHeld(b *bed) {
 	for range 20 {
 		ms := a.sendMany(t.Self(), 4)
 		for _, m := range ms {
-			m.ok()
+			m.requireOK()
 		}
 		b.until("all are held", func() bool { return t.Stats().Envelopes == 4 })
 		in := t.recv()
-		in.ok()
-		env := in.keep() // the first, received and not accepted
-		a.withdraw(ms[0]).ok()
-		a.withdraw(ms[2]).ok()
+		in.requireOK()
+		env := in.keepEnvelope() // the first, received and not accepted
+		a.withdraw(ms[0]).requireOK()
+		a.withdraw(ms[2]).requireOK()
 		require.False(b, env.Accept(), "it was promised that nothing comes of the message")
 		env.Free()
 		for _, want := range []na.Tag{1, 3} {
@@ -62,27 +62,27 @@ func withdrawAccepted(b *bed) {
 	a, t := b.pair(na.Config{})
 	m := a.send(t.Self(), 1, []byte("kept"))
 	in := t.recv()
-	in.ok()
-	env := in.keep()
+	in.requireOK()
+	env := in.keepEnvelope()
 	require.True(b, env.Accept())
-	a.withdraw(m).fails(na.ErrTooLate)
+	a.withdraw(m).requireFails(na.ErrTooLate)
 	require.Equal(b, "kept", string(env.Data), "who accepted it has it")
 	env.Free()
-	a.withdraw(m).fails(na.ErrTooLate)
+	a.withdraw(m).requireFails(na.ErrTooLate)
 	require.Zero(b, t.Stats().Withdrawn)
 }
 
 func withdrawUnknown(b *bed) {
 	a, t := b.pair(na.Config{})
 	m := a.send(t.Self(), 1, []byte("once"))
-	r := m.ok()
+	r := m.requireOK()
 	b.until("it is held", func() bool { return t.Stats().Envelopes == 1 })
-	a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, r.Addr, r.ID+1) }).notRun(na.ErrInvalid)
+	a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, r.Addr, r.ID+1) }).requireNotRun(na.ErrInvalid)
 	first := a.withdraw(m)
 	second := a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, r.Addr, r.ID) })
-	first.ok()
-	second.fails(na.ErrBusy, na.ErrTooLate)
-	a.withdraw(m).fails(na.ErrTooLate)
+	first.requireOK()
+	second.requireFails(na.ErrBusy, na.ErrTooLate)
+	a.withdraw(m).requireFails(na.ErrTooLate)
 	require.Equal(b, int64(1), t.Stats().Withdrawn)
 }
 
@@ -90,17 +90,17 @@ func withdrawLost(b *bed) {
 	a, t := b.pair(na.Config{})
 	ms := a.sendMany(t.Self(), 3)
 	for _, m := range ms {
-		m.ok()
+		m.requireOK()
 		in := t.recv()
-		in.ok()
-		require.True(b, in.keep().Accept())
+		in.requireOK()
+		require.True(b, in.keepEnvelope().Accept())
 	}
 	t.Close()
 	cs := []*call{a.withdraw(ms[0]), a.withdraw(ms[1]), a.withdraw(ms[2])}
 	for _, c := range cs {
-		c.fails(na.ErrPeerLost)
+		c.requireFails(na.ErrPeerLost)
 	}
-	a.withdraw(ms[0]).fails(na.ErrPeerLost)
+	a.withdraw(ms[0]).requireFails(na.ErrPeerLost)
 }
 
 func timer(b *bed) {
@@ -110,11 +110,11 @@ func timer(b *bed) {
 	first := a.call("timer").start(func(op *na.Op) error { return a.Timer(op, soon) })
 	never := a.call("timer").start(func(op *na.Op) error { return a.Timer(op, time.Hour) })
 	require.ErrorIs(b, never.cancelNow().Err, na.ErrCanceled)
-	first.ok()
+	first.requireOK()
 	require.GreaterOrEqual(b, a.Now()-begun, soon)
 	left := a.call("timer").start(func(op *na.Op) error { return a.Timer(op, time.Hour) })
 	a.Close()
-	left.fails(na.ErrClosed)
+	left.requireFails(na.ErrClosed)
 }
 
 func abandon(b *bed) {
@@ -139,10 +139,10 @@ func abandon(b *bed) {
 		return tags
 	}
 	ms := a.sendMany(t.Self(), 2)
-	kept, lost := ms[0].ok(), ms[1].ok()
+	kept, lost := ms[0].requireOK(), ms[1].requireOK()
 	in := t.recv()
-	in.ok()
-	env := in.keep()
+	in.requireOK()
+	env := in.keepEnvelope()
 	require.True(b, env.Accept())
 	a.Upper().Abandon(lost.Addr, lost.ID)
 	a.Upper().Abandon(kept.Addr, kept.ID)
@@ -150,20 +150,20 @@ func abandon(b *bed) {
 	b.until("it is destroyed", func() bool { return t.Stats().Envelopes == 0 })
 	env.Free()
 	for _, m := range a.sendMany(t.Self(), 2) {
-		m.ok() // both envelopes are free
+		m.requireOK() // both envelopes are free
 	}
 	require.Equal(b, na.Tag(0), t.next().tag)
 	require.Equal(b, na.Tag(1), t.next().tag)
 	for i, m := range a.sendMany(t.Self(), 2) { // by either way
-		sent := m.ok()
+		sent := m.requireOK()
 		in := t.recv()
-		in.ok()
-		env := in.keep()
+		in.requireOK()
+		env := in.keepEnvelope()
 		require.True(b, env.Watch(nil))
 		if i == 0 {
 			a.Upper().Abandon(sent.Addr, sent.ID)
 		} else {
-			a.withdraw(m).ok()
+			a.withdraw(m).requireOK()
 		}
 		require.Equal(b, []na.Tag{na.Tag(i)}, take())
 		require.False(b, env.Watch(nil))
@@ -175,26 +175,26 @@ func abandon(b *bed) {
 func deadline(b *bed) {
 	t := b.listen(na.Config{Envelopes: 1})
 	a := b.origin(na.Config{})
-	b.meet(a, t)
+	b.connect(a, t)
 	send := func(left time.Duration) *call {
 		return a.call("send with a deadline").start(func(op *na.Op) error {
 			return a.SendUnexpectedBy(op, t.Self(), 1, make([]byte, 8), na.Deadline{At: a.Now() + left, Field: 4})
 		})
 	}
 	first := send(time.Hour)
-	first.ok()
+	first.requireOK()
 	late := send(time.Millisecond)
 	next := send(time.Hour)
-	b.lapse(2 * time.Millisecond)
+	b.passTime(2 * time.Millisecond)
 	m := t.next()
 	us := time.Duration(binary.LittleEndian.Uint32(m.data[4:])) * time.Microsecond
 	require.LessOrEqual(b, us, time.Hour)
 	require.Greater(b, us, time.Hour-patience)
-	late.notRun(na.ErrTimeout)
-	next.ok()
+	late.requireNotRun(na.ErrTimeout)
+	next.requireOK()
 	require.Less(b, time.Duration(binary.LittleEndian.Uint32(t.next().data[4:]))*time.Microsecond, time.Hour-time.Millisecond,
 		"what it has waited here is gone")
-	a.call("send").refused(na.ErrInvalid, func(op *na.Op) error {
+	a.call("send").requireRefused(na.ErrInvalid, func(op *na.Op) error {
 		return a.SendUnexpectedBy(op, t.Self(), 1, make([]byte, 8), na.Deadline{At: 1, Field: 5})
 	})
 }

@@ -17,22 +17,22 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-func place(t testing.TB) string {
+func shortDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "sm") // short: it is part of the address of a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	return dir
 }
 
-// beside is a network whose classes have shared memory beside another transport: everybody is reached by it.
-func beside(scheme string, first na.Plugin) natest.Maker {
+// besideSharedMemory is a network whose classes have shared memory beside another transport: everybody is reached by it.
+func besideSharedMemory(scheme string, first na.Plugin) natest.Maker {
 	return func(t testing.TB) natest.Network {
 		return natest.Network{
 			Listen:     func(int) string { return scheme + "://127.0.0.1:0,sm://" },
 			Origin:     scheme + "://,sm://",
 			Nobody:     scheme + "://127.0.0.1:1",
 			Invalid:    scheme + "://127.0.0.1",
-			Plugins:    []na.Plugin{first, sm.New(sm.Options{Dir: place(t)})},
+			Plugins:    []na.Plugin{first, sm.New(sm.Options{Dir: shortDir(t)})},
 			Concurrent: true,
 			Assisted:   true,
 			Carrier:    !long.On, // tcp keeps the other rules with the same code
@@ -44,7 +44,7 @@ func beside(scheme string, first na.Plugin) natest.Maker {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	natest.TestVariants(t, map[string]natest.Maker{
-		"tcp": beside("tcp", tcp.New(tcp.Options{})),
-		"udp": beside("udp", udp.New(udp.Options{})),
+		"tcp": besideSharedMemory("tcp", tcp.New(tcp.Options{})),
+		"udp": besideSharedMemory("udp", udp.New(udp.Options{})),
 	})
 }

@@ -29,14 +29,14 @@ func benchWorld(b *testing.B, cfg sim.Config, n int) *sim.World {
 		for range n {
 			got = false
 			_ = nctx.RecvUnexpected(recv)
-			until(nctx, &got)
-			until(nctx, &sent)
+			driveUntil(nctx, &got)
+			driveUntil(nctx, &sent)
 			sent = false
 			_ = nctx.SendExpected(send, from, tag, text)
 		}
-		until(nctx, &sent)
+		driveUntil(nctx, &sent)
 		w.Sleep(time.Millisecond)
-		finish(cls, nctx)
+		closeClass(cls, nctx)
 	})
 	w.Go("a", func() {
 		w.Sleep(time.Microsecond)
@@ -54,10 +54,10 @@ func benchWorld(b *testing.B, cfg sim.Config, n int) *sim.World {
 			got, sent = false, false
 			_ = nctx.RecvExpected(recv, to, na.Tag(i), buf)
 			_ = nctx.SendUnexpected(send, to, na.Tag(i), text)
-			until(nctx, &sent)
-			until(nctx, &got)
+			driveUntil(nctx, &sent)
+			driveUntil(nctx, &got)
 		}
-		finish(cls, nctx)
+		closeClass(cls, nctx)
 	})
 	if err := w.Run(time.Minute); err != nil {
 		b.Error(err)
@@ -65,14 +65,14 @@ func benchWorld(b *testing.B, cfg sim.Config, n int) *sim.World {
 	return w
 }
 
-func until(nctx *na.Context, done *bool) {
+func driveUntil(nctx *na.Context, done *bool) {
 	for !*done {
 		_ = nctx.Progress(-1)
 		nctx.Trigger(0)
 	}
 }
 
-func finish(cls *na.Class, nctx *na.Context) {
+func closeClass(cls *na.Class, nctx *na.Context) {
 	_ = cls.Close()
 	for !cls.Closed() {
 		nctx.Trigger(0)

@@ -21,7 +21,7 @@ import (
 func TestWithTimeout(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
-	p := join(t, w, "sim://a")
+	p := openTestNode(t, w, "sim://a")
 	type key struct{}
 	w.Go("a", func() {
 		parent, stop := context.WithCancelCause(context.WithValue(context.Background(), key{}, 7))
@@ -34,7 +34,7 @@ func TestWithTimeout(t *testing.T) {
 		left, err := w.Until(deadlineOf(t, below))
 		require.NoError(t, err)
 		require.Equal(t, time.Hour, left)
-		require.ErrorIs(t, lapse(below, p.nctx), context.DeadlineExceeded)
+		require.ErrorIs(t, driveUntilEnd(below, p.nctx), context.DeadlineExceeded)
 		require.Equal(t, time.Hour, w.Now()-begun)
 		require.Equal(t, context.DeadlineExceeded, ctx.Err())
 		require.Equal(t, context.DeadlineExceeded, below.Err())
@@ -45,7 +45,7 @@ func TestWithTimeout(t *testing.T) {
 		inner, cancelInner := w.WithTimeout(outer, time.Hour)
 		defer cancelInner()
 		require.Equal(t, deadlineOf(t, outer), deadlineOf(t, inner))
-		require.ErrorIs(t, lapse(inner, p.nctx), context.DeadlineExceeded)
+		require.ErrorIs(t, driveUntilEnd(inner, p.nctx), context.DeadlineExceeded)
 		require.Equal(t, time.Hour+time.Minute, w.Now()-begun)
 
 		canceled, cancelNow := w.WithTimeout(parent, time.Hour)
@@ -61,7 +61,7 @@ func TestWithTimeout(t *testing.T) {
 			stop(why)
 		})
 		begun = w.Now()
-		require.ErrorIs(t, lapse(mine, p.nctx), why)
+		require.ErrorIs(t, driveUntilEnd(mine, p.nctx), why)
 		require.Equal(t, time.Second, w.Now()-begun)
 		require.Equal(t, context.Canceled, mine.Err())
 		past, cancelPast := w.WithTimeout(context.Background(), -1)
@@ -72,8 +72,8 @@ func TestWithTimeout(t *testing.T) {
 	p.close()
 }
 
-// lapse drives nctx until ctx ends, and returns the cause of that.
-func lapse(ctx context.Context, nctx *na.Context) error {
+// driveUntilEnd drives nctx until ctx ends, and returns the cause of that.
+func driveUntilEnd(ctx context.Context, nctx *na.Context) error {
 	return nctx.Upper().Loop().Wait(ctx, -1, func() bool { return false })
 }
 
@@ -90,11 +90,11 @@ func TestCancelReplays(t *testing.T) {
 	t.Parallel()
 	run := func() uint64 {
 		w := sim.NewWorld(sim.Config{Seed: *seedFlag, Latency: time.Millisecond})
-		p := join(t, w, "sim://a")
+		p := openTestNode(t, w, "sim://a")
 		for range 20 {
 			ctx, cancel := context.WithCancel(context.Background())
 			w.Go("a", func() {
-				require.ErrorIs(t, lapse(ctx, p.nctx), context.Canceled)
+				require.ErrorIs(t, driveUntilEnd(ctx, p.nctx), context.Canceled)
 				w.Note("ended", uint64(w.Now()), 0)
 				w.Sleep(time.Microsecond)
 			})
@@ -135,7 +135,7 @@ func TestRealDeadlineRefused(t *testing.T) {
 		w.Sleep(time.Millisecond)
 		hctx := openHG(t, w, "sim://", nil)
 		defer hctx.Close()
-		to, id := named(t, "sim://server"), hg.HashName("left")
+		to, id := addrOf(t, "sim://server"), hg.HashName("left")
 		realTime, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
 		h, err := hctx.Create(to, id)
@@ -188,7 +188,7 @@ func TestWatchdog(t *testing.T) {
 func TestEndlessTimeout(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
-	join(t, w, "sim://a")
+	openTestNode(t, w, "sim://a")
 	w.Go("a", func() {
 		w.Sleep(time.Hour)
 		for _, d := range []time.Duration{math.MaxInt64, 30 * 365 * 24 * time.Hour} {

@@ -13,12 +13,12 @@ import (
 // What a cork holds back leaves together with the Uncork, at the next Flush or Progress, or by
 // itself while the program does something else.
 func TestCork(t *testing.T) {
-	levels(t, func(t *testing.T, cfg sim.Config) {
-		for name, release := range map[string]func(p *party, w *sim.World) (atMost time.Duration){
-			"uncork":   func(p *party, _ *sim.World) time.Duration { p.nctx.Upper().Uncork(); return 0 },
-			"flush":    func(p *party, _ *sim.World) time.Duration { p.nctx.Upper().Flush(); return 0 },
-			"progress": func(p *party, _ *sim.World) time.Duration { _ = p.nctx.Progress(0); return time.Microsecond },
-			"nobody": func(_ *party, w *sim.World) time.Duration {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
+		for name, release := range map[string]func(p *testNode, w *sim.World) (atMost time.Duration){
+			"uncork":   func(p *testNode, _ *sim.World) time.Duration { p.nctx.Upper().Uncork(); return 0 },
+			"flush":    func(p *testNode, _ *sim.World) time.Duration { p.nctx.Upper().Flush(); return 0 },
+			"progress": func(p *testNode, _ *sim.World) time.Duration { _ = p.nctx.Progress(0); return time.Microsecond },
+			"nobody": func(_ *testNode, w *sim.World) time.Duration {
 				w.Sleep(10 * time.Millisecond)
 				return 2 * time.Millisecond
 			},
@@ -28,7 +28,7 @@ func TestCork(t *testing.T) {
 				var left, came, bound time.Duration
 				const n = 5
 				w.Go("target", func() {
-					p := join(t, w, "sim://target")
+					p := openTestNode(t, w, "sim://target")
 					require.Equal(t, "hello", string(p.recv().Envelope.Data))
 					for range n {
 						p.recv()
@@ -37,7 +37,7 @@ func TestCork(t *testing.T) {
 					p.close()
 				})
 				w.Go("origin", func() {
-					p := join(t, w, "sim://origin")
+					p := openTestNode(t, w, "sim://origin")
 					addr, err := na.ParseAddr("sim://target")
 					require.NoError(t, err)
 					require.NoError(t, p.send(addr, 1, "hello").Err)

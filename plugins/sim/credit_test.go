@@ -21,7 +21,7 @@ func TestRateOfCredit(t *testing.T) {
 			w := sim.NewWorld(sim.Config{Seed: 1, Latency: latency, PollCost: time.Nanosecond})
 			arrived, over := 0, false
 			w.Go("target", func() {
-				p := joinWith(t, na.Config{Plugins: []na.Plugin{w.Plugin()}, Envelopes: c.g, CreditBatch: c.b}, "sim://target")
+				p := openTestNodeWith(t, na.Config{Plugins: []na.Plugin{w.Plugin()}, Envelopes: c.g, CreditBatch: c.b}, "sim://target")
 				var recv *na.Op
 				recv = p.nctx.NewOp(func(_ *na.Op, r na.Result) {
 					if r.Err != nil {
@@ -40,9 +40,9 @@ func TestRateOfCredit(t *testing.T) {
 			})
 			w.Go("source", func() {
 				w.Sleep(trip)
-				p := join(t, w, "sim://")
+				p := openTestNode(t, w, "sim://")
 				send := func(op *na.Op) {
-					require.NoError(t, p.nctx.SendUnexpected(op, named(t, "sim://target"), 1, []byte("x")))
+					require.NoError(t, p.nctx.SendUnexpected(op, addrOf(t, "sim://target"), 1, []byte("x")))
 				}
 				for range 2 * c.g {
 					send(p.nctx.NewOp(func(op *na.Op, r na.Result) {

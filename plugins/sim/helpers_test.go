@@ -17,8 +17,8 @@ import (
 
 var seedFlag = flag.Uint64("sim.seed", 1, "seed of the random tests")
 
-// A party is a class with one context.
-type party struct {
+// A testNode is a class with one context.
+type testNode struct {
 	t    testing.TB
 	cls  *na.Class
 	nctx *na.Context
@@ -26,25 +26,25 @@ type party struct {
 	shared bool
 }
 
-func (p *party) patience() time.Duration {
+func (p *testNode) patience() time.Duration {
 	if p.shared {
 		return 20 * time.Millisecond
 	}
 	return -1
 }
 
-func join(t testing.TB, w *sim.World, addr string) *party {
+func openTestNode(t testing.TB, w *sim.World, addr string) *testNode {
 	t.Helper()
-	return joinWith(t, na.Config{Plugins: []na.Plugin{w.Plugin()}}, addr)
+	return openTestNodeWith(t, na.Config{Plugins: []na.Plugin{w.Plugin()}}, addr)
 }
 
-func joinWith(t testing.TB, cfg na.Config, addr string) *party {
+func openTestNodeWith(t testing.TB, cfg na.Config, addr string) *testNode {
 	t.Helper()
 	cls, err := na.Open(addr, cfg)
 	require.NoError(t, err)
 	nctx, err := cls.NewContext()
 	require.NoError(t, err)
-	return &party{t: t, cls: cls, nctx: nctx}
+	return &testNode{t: t, cls: cls, nctx: nctx}
 }
 
 // An outcome is how an operation ended, once it has.
@@ -55,7 +55,7 @@ type outcome struct {
 }
 
 // post starts an operation.
-func (p *party) post(start func(op *na.Op) error) *outcome {
+func (p *testNode) post(start func(op *na.Op) error) *outcome {
 	p.t.Helper()
 	o := &outcome{}
 	o.op = p.nctx.NewOp(func(_ *na.Op, r na.Result) {
@@ -67,7 +67,7 @@ func (p *party) post(start func(op *na.Op) error) *outcome {
 }
 
 // wait drives the party until o has ended.
-func (p *party) wait(o *outcome) na.Result {
+func (p *testNode) wait(o *outcome) na.Result {
 	p.t.Helper()
 	for o.count == 0 {
 		if err := p.nctx.Progress(p.patience()); err != nil && !errors.Is(err, na.ErrTimeout) {
@@ -79,35 +79,35 @@ func (p *party) wait(o *outcome) na.Result {
 	return o.Result
 }
 
-func (p *party) do(start func(op *na.Op) error) na.Result {
+func (p *testNode) do(start func(op *na.Op) error) na.Result {
 	p.t.Helper()
 	return p.wait(p.post(start))
 }
 
-func (p *party) addr() na.Addr { return p.nctx.Self() }
+func (p *testNode) addr() na.Addr { return p.nctx.Self() }
 
-func (p *party) send(to na.Addr, tag na.Tag, text string) na.Result {
+func (p *testNode) send(to na.Addr, tag na.Tag, text string) na.Result {
 	p.t.Helper()
 	return p.do(func(op *na.Op) error { return p.nctx.SendUnexpected(op, to, tag, []byte(text)) })
 }
 
-func (p *party) recv() na.Result {
+func (p *testNode) recv() na.Result {
 	p.t.Helper()
 	return p.do(p.nctx.RecvUnexpected)
 }
 
-func (p *party) put(m *na.Mem, to na.Addr, key na.Key) na.Result {
+func (p *testNode) put(m *na.Mem, to na.Addr, key na.Key) na.Result {
 	p.t.Helper()
 	return p.do(func(op *na.Op) error { return p.nctx.Put(op, m, 0, to, key, 0, m.Len()) })
 }
 
-func (p *party) get(m *na.Mem, from na.Addr, key na.Key) na.Result {
+func (p *testNode) get(m *na.Mem, from na.Addr, key na.Key) na.Result {
 	p.t.Helper()
 	return p.do(func(op *na.Op) error { return p.nctx.Get(op, m, 0, from, key, 0, m.Len()) })
 }
 
 // close closes the class and drives it to its end.
-func (p *party) close() {
+func (p *testNode) close() {
 	p.t.Helper()
 	require.NoError(p.t, p.cls.Close())
 	for !p.cls.Closed() {
@@ -120,7 +120,7 @@ func (p *party) close() {
 }
 
 // mem returns registered memory with a pattern in it, in segments of the given sizes.
-func (p *party) mem(access na.Access, seed byte, sizes ...int) *na.Mem {
+func (p *testNode) mem(access na.Access, seed byte, sizes ...int) *na.Mem {
 	p.t.Helper()
 	m, err := p.cls.Register(access, segments(seed, sizes...)...)
 	require.NoError(p.t, err)
@@ -128,7 +128,7 @@ func (p *party) mem(access na.Access, seed byte, sizes ...int) *na.Mem {
 }
 
 // local returns private memory with a pattern in it.
-func (p *party) local(seed byte, sizes ...int) *na.Mem {
+func (p *testNode) local(seed byte, sizes ...int) *na.Mem {
 	p.t.Helper()
 	m, err := p.cls.NewMem(segments(seed, sizes...)...)
 	require.NoError(p.t, err)
@@ -158,8 +158,8 @@ func patternAt(seed byte, off, n int) []byte {
 	return noise()[from : from+n]
 }
 
-// holds fails the test unless m holds the pattern of seed.
-func holds(t testing.TB, m *na.Mem, seed byte) {
+// requirePattern fails the test unless m holds the pattern of seed.
+func requirePattern(t testing.TB, m *na.Mem, seed byte) {
 	t.Helper()
 	off := 0
 	for i, s := range m.Segments() {
@@ -170,8 +170,8 @@ func holds(t testing.TB, m *na.Mem, seed byte) {
 	}
 }
 
-// levels runs a test on both levels.
-func levels(t *testing.T, f func(t *testing.T, cfg sim.Config)) {
+// eachLevel runs a test on both levels.
+func eachLevel(t *testing.T, f func(t *testing.T, cfg sim.Config)) {
 	t.Helper()
 	for name, level := range map[string]sim.Level{"A": sim.LevelA, "B": sim.LevelB} {
 		t.Run(name, func(t *testing.T) { f(t, sim.Config{Seed: *seedFlag, Level: level}) })

@@ -13,10 +13,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A hostile is a peer that sends frames according to a program of bytes: legal ones with altered
+// A hostilePeer is a peer that sends frames according to a program of bytes: legal ones with altered
 // fields, at the wrong time, twice, cut, damaged, or none. It remembers received frames, to refer
 // to live objects.
-type hostile struct {
+type hostilePeer struct {
 	t    testing.TB
 	host *sim.RawHost
 	conn *sim.Raw
@@ -62,8 +62,8 @@ func (p *program) sparse() byte {
 	return b & p.next()
 }
 
-// one picks one of some values; the last ones, which are the newest, are preferred.
-func one[T any](p *program, of []T) (v T) {
+// pickOne picks one of some values; the last ones, which are the newest, are preferred.
+func pickOne[T any](p *program, of []T) (v T) {
 	if len(of) == 0 {
 		p.next()
 		return v
@@ -76,7 +76,7 @@ const (
 	hostileGives = 4 // envelopes
 )
 
-func (h *hostile) connect() {
+func (h *hostilePeer) connect() {
 	if h.conn != nil && !h.gone && !h.over {
 		h.conn.Close()
 	}
@@ -88,7 +88,7 @@ func (h *hostile) connect() {
 }
 
 // sendBytes sends bytes, after the rest of a frame that was cut.
-func (h *hostile) sendBytes(b []byte) {
+func (h *hostilePeer) sendBytes(b []byte) {
 	if h.conn == nil {
 		h.connect()
 	}
@@ -97,7 +97,7 @@ func (h *hostile) sendBytes(b []byte) {
 }
 
 // sendFrame sends a frame whose payload is n bytes.
-func (h *hostile) sendFrame(f frame.Header, n int) {
+func (h *hostilePeer) sendFrame(f frame.Header, n int) {
 	payload := bytes.Repeat([]byte{'h'}, n)
 	switch f.Kind {
 	case frame.Hello, frame.Unexpected, frame.Expected, frame.Goaway:
@@ -108,13 +108,13 @@ func (h *hostile) sendFrame(f frame.Header, n int) {
 	h.sendBytes(h.last)
 }
 
-// honestly sends a frame with the credit that belongs into it.
-func (h *hostile) honestly(f frame.Header, n int) {
+// sendHonestFrame sends a frame with the credit that belongs into it.
+func (h *hostilePeer) sendHonestFrame(f frame.Header, n int) {
 	f.Credit = h.credit
 	h.sendFrame(f, n)
 }
 
-func (h *hostile) hello(alter byte) {
+func (h *hostilePeer) hello(alter byte) {
 	g := frame.Greeting{
 		Versions: frame.Versions(), Incarnation: [16]byte{h.inc, 0xff}, Listen: hostileName, Host: "sim",
 		Envelopes: hostileGives, Eager: 4096, Features: frame.FeatureWithdraw,
@@ -157,8 +157,8 @@ func (h *hostile) hello(alter byte) {
 	h.greets = true
 }
 
-// odd is a number near the edges.
-func (h *hostile) odd() int64 {
+// drawEdge is a number near the edges.
+func (h *hostilePeer) drawEdge() int64 {
 	b := h.in.next()
 	switch b >> 5 {
 	case 0:
@@ -178,7 +178,7 @@ func (h *hostile) odd() int64 {
 }
 
 // sendNext makes the peer send one frame.
-func (h *hostile) sendNext(what byte) {
+func (h *hostilePeer) sendNext(what byte) {
 	v := h.in.next
 	switch what % 20 {
 	case 0:
@@ -187,16 +187,16 @@ func (h *hostile) sendNext(what byte) {
 		h.hello(v())
 	case 2, 3: // any frame at all
 		f := frame.Header{
-			Kind: frame.Kind(v()%byte(frame.Held) + 1), Flags: h.in.sparse() & 0x0f, Credit: h.credit, Op: one(&h.in, h.ops), Tag: one(&h.in, h.tags),
-			Tail: frame.Tail{Token: one(&h.in, h.tokens), Offset: max(h.odd(), 0), Length: max(h.odd(), 0)},
+			Kind: frame.Kind(v()%byte(frame.Held) + 1), Flags: h.in.sparse() & 0x0f, Credit: h.credit, Op: pickOne(&h.in, h.ops), Tag: pickOne(&h.in, h.tags),
+			Tail: frame.Tail{Token: pickOne(&h.in, h.tokens), Offset: max(h.drawEdge(), 0), Length: max(h.drawEdge(), 0)},
 		}
 		switch alter := v(); alter % 8 {
 		case 1:
-			f.Credit += uint32(h.odd())
+			f.Credit += uint32(h.drawEdge())
 		case 2:
-			f.Op = uint64(h.odd())
+			f.Op = uint64(h.drawEdge())
 		case 3:
-			f.Tag = uint64(h.odd())
+			f.Tag = uint64(h.drawEdge())
 		case 4:
 			f.Context = uint16(v())
 		case 5:
@@ -207,38 +207,38 @@ func (h *hostile) sendNext(what byte) {
 		h.sendFrame(f, int(v())*int(v()%32))
 	case 4: // a message, while there is an envelope
 		h.sent++
-		h.honestly(frame.Header{Kind: frame.Unexpected, Op: h.sent, Tag: uint64(v())}, int(v()))
+		h.sendHonestFrame(frame.Header{Kind: frame.Unexpected, Op: h.sent, Tag: uint64(v())}, int(v()))
 	case 5: // an answer
-		h.honestly(frame.Header{Kind: frame.Expected, Tag: one(&h.in, h.tags), Flags: v() & frame.FlagTell}, int(v()))
+		h.sendHonestFrame(frame.Header{Kind: frame.Expected, Tag: pickOne(&h.in, h.tags), Flags: v() & frame.FlagTell}, int(v()))
 	case 6: // a piece of a get of the victim
-		g := one(&h.in, h.gets)
-		h.honestly(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: g.Op, Tag: uint64(v())}, int(min(g.Tail.Length, int64(v()))))
+		g := pickOne(&h.in, h.gets)
+		h.sendHonestFrame(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: g.Op, Tag: uint64(v())}, int(min(g.Tail.Length, int64(v()))))
 	case 7: // all of it
-		g := one(&h.in, h.gets)
-		h.honestly(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: g.Op}, int(min(g.Tail.Length, 1<<16)))
-		h.honestly(frame.Header{Kind: frame.Done, Op: g.Op}, 0)
+		g := pickOne(&h.in, h.gets)
+		h.sendHonestFrame(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: g.Op}, int(min(g.Tail.Length, 1<<16)))
+		h.sendHonestFrame(frame.Header{Kind: frame.Done, Op: g.Op}, 0)
 	case 8:
-		h.honestly(frame.Header{Kind: frame.Done, Op: one(&h.in, h.gets).Op, Tag: uint64(v())}, 0)
+		h.sendHonestFrame(frame.Header{Kind: frame.Done, Op: pickOne(&h.in, h.gets).Op, Tag: uint64(v())}, 0)
 	case 9:
-		h.honestly(frame.Header{Kind: frame.Done, Op: one(&h.in, h.puts).Op, Tag: uint64(h.in.sparse())}, 0)
+		h.sendHonestFrame(frame.Header{Kind: frame.Done, Op: pickOne(&h.in, h.puts).Op, Tag: uint64(h.in.sparse())}, 0)
 	case 10, 11: // a put or a get of its own
-		f := frame.Header{Kind: frame.Get, Op: uint64(v() % 8), Tail: frame.Tail{Token: one(&h.in, h.tokens), Offset: max(h.odd(), 0), Length: max(h.odd(), 0)}}
+		f := frame.Header{Kind: frame.Get, Op: uint64(v() % 8), Tail: frame.Tail{Token: pickOne(&h.in, h.tokens), Offset: max(h.drawEdge(), 0), Length: max(h.drawEdge(), 0)}}
 		if what%20 == 10 {
-			h.honestly(f, 0)
+			h.sendHonestFrame(f, 0)
 			break
 		}
 		f.Kind = frame.Put
-		h.honestly(f, 0)
-		h.honestly(frame.Header{Kind: frame.Data, Op: f.Op}, int(min(f.Tail.Length, int64(v())*16)))
+		h.sendHonestFrame(f, 0)
+		h.sendHonestFrame(frame.Header{Kind: frame.Data, Op: f.Op}, int(min(f.Tail.Length, int64(v())*16)))
 	case 12:
-		h.honestly(frame.Header{Kind: []frame.Kind{frame.Withdraw, frame.Abandon, frame.Cancel}[v()%3], Op: uint64(v()) % (h.sent + 2)}, 0)
+		h.sendHonestFrame(frame.Header{Kind: []frame.Kind{frame.Withdraw, frame.Abandon, frame.Cancel}[v()%3], Op: uint64(v()) % (h.sent + 2)}, 0)
 	case 13:
 		h.credit += uint32(v() % 8)
 		f := frame.Header{Kind: []frame.Kind{frame.Credit, frame.Ping, frame.Pong, frame.Cancel, frame.Probe, frame.Probed, frame.Held}[v()%7]}
 		if f.Kind >= frame.Probe {
 			f.Op, f.Tag = uint64(v()%9), uint64(v()%4)<<(v()%2*32)
 		}
-		h.honestly(f, 0)
+		h.sendHonestFrame(f, 0)
 	case 14: // the last one again, damaged perhaps
 		b := bytes.Clone(h.last)
 		if flip := v(); len(b) > 0 && flip%2 == 1 {
@@ -273,7 +273,7 @@ func (h *hostile) sendNext(what byte) {
 
 // readFrames reads the frames of the victim and remembers their ids. They must be whole and right,
 // whatever the peer has sent.
-func (h *hostile) readFrames() {
+func (h *hostilePeer) readFrames() {
 	if h.conn == nil || h.mute {
 		return
 	}
@@ -302,7 +302,7 @@ func (h *hostile) readFrames() {
 	}
 }
 
-func (h *hostile) heard(f frame.Header) {
+func (h *hostilePeer) heard(f frame.Header) {
 	const most = 16
 	keep := func(to *[]frame.Header) { *to = append((*to)[max(0, len(*to)-most):], f) }
 	switch f.Kind {
@@ -333,12 +333,12 @@ type user struct {
 	nctx   *na.Context
 	posted int
 	ended  int
-	works  []*work
+	works  []*operation
 	held   []*na.Envelope
 	late   []func() // checks to make at the end
 }
 
-type work struct {
+type operation struct {
 	op    *na.Op
 	what  string
 	ended int
@@ -346,8 +346,8 @@ type work struct {
 }
 
 // start begins an operation; then, if it is not nil, runs when it has ended.
-func (u *user) start(what string, run func(op *na.Op) error, then func(r na.Result)) *work {
-	w := &work{what: what}
+func (u *user) start(what string, run func(op *na.Op) error, then func(r na.Result)) *operation {
+	w := &operation{what: what}
 	w.op = u.nctx.NewOp(func(_ *na.Op, r na.Result) {
 		w.ended++
 		w.r = r
@@ -382,13 +382,13 @@ func (u *user) into(n int) (buf []byte, ended func(r na.Result)) {
 	return buf, func(na.Result) { at = bytes.Clone(buf) }
 }
 
-// A field is a victim with a hostile peer and an honest one, the bystander.
-type field struct {
+// A hostileTest is a victim with a hostile peer and an honest one, the bystander.
+type hostileTest struct {
 	t       testing.TB
 	w       *sim.World
 	victim  *user
 	other   *user
-	hostile *hostile
+	hostile *hostilePeer
 	in      *na.Mem // of the victim: peers may put
 	out     *na.Mem // peers may get
 	arena   []byte  // around in
@@ -399,8 +399,8 @@ type field struct {
 
 const bystanders = na.Tag(1) << 40 // in the tags of the bystander
 
-func newField(t testing.TB, in []byte) *field {
-	f := &field{t: t, w: sim.NewWorld(sim.Config{Seed: uint64(len(in)), Window: 1 << 10}), lent: []byte("lent to the hostile")}
+func newHostileTest(t testing.TB, in []byte) *hostileTest {
+	f := &hostileTest{t: t, w: sim.NewWorld(sim.Config{Seed: uint64(len(in)), Window: 1 << 10}), lent: []byte("lent to the hostile")}
 	open := func(name string) *user {
 		cls, err := na.Open("sim://"+name, na.Config{Plugins: []na.Plugin{f.w.Plugin()}, Envelopes: 8, Eager: 1024, SendQueue: 64, PeerTimeout: time.Second})
 		if err != nil {
@@ -421,7 +421,7 @@ func newField(t testing.TB, in []byte) *field {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.hostile = &hostile{t: t, host: host, in: in, inc: 1, ops: []uint64{0, 1, 2, 1 << 32}, tags: []uint64{0, 1, 2, 3},
+	f.hostile = &hostilePeer{t: t, host: host, in: in, inc: 1, ops: []uint64{0, 1, 2, 1 << 32}, tags: []uint64{0, 1, 2, 3},
 		tokens: [][16]byte{{}, f.in.Key().Token, f.out.Key().Token}}
 	for range 2 {
 		f.receiveAll()
@@ -429,7 +429,7 @@ func newField(t testing.TB, in []byte) *field {
 	return f
 }
 
-func (f *field) register(access na.Access, segs ...[]byte) *na.Mem {
+func (f *hostileTest) register(access na.Access, segs ...[]byte) *na.Mem {
 	m, err := f.victim.nctx.Class().Register(access, segs...)
 	if err != nil {
 		f.t.Fatal(err)
@@ -439,7 +439,7 @@ func (f *field) register(access na.Access, segs ...[]byte) *na.Mem {
 
 // receiveAll makes the victim answer the bystander, and keep the messages of the hostile until the
 // program releases them.
-func (f *field) receiveAll() {
+func (f *hostileTest) receiveAll() {
 	u := f.victim
 	u.start("receive", u.nctx.RecvUnexpected, func(r na.Result) {
 		if r.Err != nil {
@@ -458,7 +458,7 @@ func (f *field) receiveAll() {
 }
 
 // driveAll drives all nodes, some times.
-func (f *field) driveAll(times int) {
+func (f *hostileTest) driveAll(times int) {
 	for range times {
 		for _, u := range []*user{f.victim, f.other} {
 			_ = u.nctx.Progress(0)
@@ -473,8 +473,8 @@ func (f *field) driveAll(times int) {
 // roundTrip is longer than the time of anything in flight.
 const roundTrip = 50 * time.Microsecond
 
-// bystand has the bystander call the victim, put and get, and fails when that does not work.
-func (f *field) bystand() {
+// checkBystander has the bystander call the victim, put and get, and fails when that does not work.
+func (f *hostileTest) checkBystander() {
 	u, peer := f.other, f.victim.nctx.Self()
 	f.calls++
 	tag, text := bystanders|na.Tag(f.calls), fmt.Sprint("call ", f.calls)
@@ -485,7 +485,7 @@ func (f *field) bystand() {
 	}
 	own := f.register(na.ReadWrite, bytes.Repeat([]byte{byte(f.calls)}, 100))
 	key := own.Key()
-	works := []*work{
+	works := []*operation{
 		u.start("answer", func(op *na.Op) error { return u.nctx.RecvExpected(op, peer, tag, answer) }, nil),
 		u.start("call", func(op *na.Op) error { return u.nctx.SendUnexpected(op, peer, tag, []byte(text)) }, nil),
 		u.start("get", func(op *na.Op) error { return u.nctx.Get(op, local, 0, peer, key, 0, 100) }, nil),
@@ -508,8 +508,8 @@ func (f *field) bystand() {
 	f.victim.start("deregister", func(op *na.Op) error { return f.victim.nctx.Deregister(op, own) }, nil)
 }
 
-// user makes the victim's program start an operation with the hostile.
-func (f *field) user(what byte) {
+// actAsVictim makes the victim's program start an operation with the hostile.
+func (f *hostileTest) actAsVictim(what byte) {
 	u, v := f.victim, f.hostile.in.next
 	peer := na.MakeAddr(hostileName, 0)
 	if len(u.held) > 0 {
@@ -552,7 +552,7 @@ func (f *field) user(what byte) {
 		}, nil)
 	case 6:
 		if len(f.sent) > 0 {
-			r := one(&f.hostile.in, f.sent)
+			r := pickOne(&f.hostile.in, f.sent)
 			if v()%4 == 0 {
 				u.nctx.Upper().Abandon(r.Addr, r.ID)
 				return
@@ -560,7 +560,7 @@ func (f *field) user(what byte) {
 			u.start("withdraw", func(op *na.Op) error { return u.nctx.Withdraw(op, r.Addr, r.ID) }, nil)
 		}
 	case 7, 8:
-		if w := one(&f.hostile.in, u.works); w != nil && w.what != "receive" && w.what != "answer" {
+		if w := pickOne(&f.hostile.in, u.works); w != nil && w.what != "receive" && w.what != "answer" {
 			w.op.Cancel()
 		}
 	case 9:
@@ -586,17 +586,17 @@ func (f *field) user(what byte) {
 }
 
 // run plays the program.
-func (f *field) run() {
+func (f *hostileTest) run() {
 	h := f.hostile
-	f.bystand()
+	f.checkBystander()
 	for steps := 0; len(h.in) > 0 && steps < 200; steps++ {
 		switch b := h.in.next(); {
 		case b < 128:
 			h.sendNext(b)
 		case b < 224:
-			f.user(b)
+			f.actAsVictim(b)
 		case b < 232:
-			f.bystand()
+			f.checkBystander()
 		case b < 236:
 			f.w.Sleep(time.Duration(h.in.next()) * 4 * time.Millisecond)
 		case b < 240:
@@ -605,13 +605,13 @@ func (f *field) run() {
 		f.driveAll(1 + steps%2)
 		f.checkGauges()
 	}
-	f.bystand()
+	f.checkBystander()
 	f.audit()
 	f.close()
 }
 
 // checkGauges checks the gauges that the hostile peer could have made grow.
-func (f *field) checkGauges() {
+func (f *hostileTest) checkGauges() {
 	st := f.victim.nctx.Stats()
 	if st.Envelopes > 8*(st.Peers+int(st.PeersLost)+1) || st.Reserved > 64<<20 || st.Leases > 1024 {
 		f.t.Fatalf("beyond the limits: %+v", st)
@@ -619,7 +619,7 @@ func (f *field) checkGauges() {
 }
 
 // audit checks that a session which was not broken is as good as ever.
-func (f *field) audit() {
+func (f *hostileTest) audit() {
 	h := f.hostile
 	h.mute = false
 	f.driveAll(3)
@@ -630,7 +630,7 @@ func (f *field) audit() {
 		h.sendBytes(nil)
 	}
 	before := h.pongs
-	h.honestly(frame.Header{Kind: frame.Ping, Tag: 1}, 0)
+	h.sendHonestFrame(frame.Header{Kind: frame.Ping, Tag: 1}, 0)
 	f.driveAll(5)
 	if !h.over && h.pongs == before {
 		f.t.Fatalf("the session is neither ended nor in use")
@@ -638,7 +638,7 @@ func (f *field) audit() {
 }
 
 // close ends everything, and checks that all has ended once.
-func (f *field) close() {
+func (f *hostileTest) close() {
 	if n := f.other.nctx.Stats().PeersLost; n != 0 {
 		f.t.Fatalf("the bystander has lost %d sessions", n)
 	}
@@ -692,7 +692,7 @@ func FuzzSession(f *testing.F) {
 		if len(p) > 4096 {
 			return
 		}
-		newField(t, p).run()
+		newHostileTest(t, p).run()
 	})
 }
 
@@ -723,7 +723,7 @@ func TestHostilePrograms(t *testing.T) {
 			for i := range p {
 				p[i] = byte(r.UintN(256))
 			}
-			newField(t, p).run()
+			newHostileTest(t, p).run()
 		})
 	}
 }

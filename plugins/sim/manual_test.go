@@ -15,9 +15,9 @@ import (
 )
 
 func TestMessages(t *testing.T) {
-	levels(t, func(t *testing.T, cfg sim.Config) {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		w := sim.NewWorld(cfg)
-		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 		recv := b.post(b.nctx.RecvUnexpected)
 		require.NoError(t, a.send(b.addr(), 7, "hello").Err)
 		r := b.wait(recv)
@@ -40,7 +40,7 @@ func TestMessages(t *testing.T) {
 
 func TestOriginWithoutName(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	a, b := join(t, w, "sim://"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://"), openTestNode(t, w, "sim://b")
 	require.NoError(t, a.send(b.addr(), 1, "x").Err)
 	r := b.recv()
 	require.NoError(t, r.Err)
@@ -54,7 +54,7 @@ func TestOriginWithoutName(t *testing.T) {
 	r = a.recv()
 	require.Equal(t, "z", string(r.Envelope.Data))
 	r.Envelope.Free()
-	c := join(t, w, "sim://c")
+	c := openTestNode(t, w, "sim://c")
 	require.ErrorIs(t, c.send(a.addr(), 1, "x").Err, na.ErrUnreachable)
 	c.close()
 	a.close()
@@ -63,7 +63,7 @@ func TestOriginWithoutName(t *testing.T) {
 
 func TestSelf(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	a := join(t, w, "sim://a")
+	a := openTestNode(t, w, "sim://a")
 	require.NoError(t, a.send(a.addr(), 1, "me").Err)
 	r := a.recv()
 	require.Equal(t, "me", string(r.Envelope.Data))
@@ -73,11 +73,11 @@ func TestSelf(t *testing.T) {
 
 func TestContexts(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	second, err := b.cls.NewContext()
 	require.NoError(t, err)
 	require.NoError(t, a.send(second.Self(), 1, "second").Err)
-	b2 := &party{t: t, cls: b.cls, nctx: second}
+	b2 := &testNode{t: t, cls: b.cls, nctx: second}
 	r := b2.recv()
 	require.Equal(t, "second", string(r.Envelope.Data))
 	r.Envelope.Free()
@@ -91,18 +91,18 @@ func TestPutGet(t *testing.T) {
 		{{1}, {1}}, {{0, 5, 0}, {2, 3}}, {{1000, 1, 4000}, {5001}}, {{300 << 10, 7, 300 << 10}, {100, 600<<10 - 93}},
 		{{5 << 20}, {1 << 20, 4 << 20}},
 	}
-	levels(t, func(t *testing.T, cfg sim.Config) {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		w := sim.NewWorld(cfg)
-		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 		for _, s := range sizes { // b is not driven: its peers are served nevertheless
 			remote := b.mem(na.ReadWrite, 3, s[1]...)
 			local := a.local(99, s[0]...)
 			r := a.get(local, b.addr(), remote.Key())
 			require.NoError(t, r.Err)
 			require.Equal(t, local.Len(), r.N)
-			holds(t, local, 3)
+			requirePattern(t, local, 3)
 			require.NoError(t, a.put(a.local(42, s[0]...), b.addr(), remote.Key()).Err)
-			holds(t, remote, 42)
+			requirePattern(t, remote, 42)
 		}
 		a.close()
 		b.close()
@@ -111,7 +111,7 @@ func TestPutGet(t *testing.T) {
 
 func TestLookup(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Latency: time.Millisecond})
-	a := join(t, w, "sim://a")
+	a := openTestNode(t, w, "sim://a")
 	r := a.do(func(op *na.Op) error { return a.nctx.Lookup(op, "sim://nobody#3") })
 	require.NoError(t, r.Err, "a lookup resolves, it does not connect")
 	require.Equal(t, "sim://nobody#3", r.Addr.String())
@@ -123,7 +123,7 @@ func TestLookup(t *testing.T) {
 func TestLookupCancel(t *testing.T) {
 	var trace strings.Builder
 	w := sim.NewWorld(sim.Config{Trace: &trace})
-	a := join(t, w, "sim://a")
+	a := openTestNode(t, w, "sim://a")
 	o := a.post(func(op *na.Op) error { return a.nctx.Lookup(op, "sim://b") })
 	o.op.Cancel()
 	require.Equal(t, 1, a.nctx.Trigger(0), "without Progress")
@@ -138,18 +138,18 @@ func TestLookupCancel(t *testing.T) {
 
 func TestAddresses(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	a := join(t, w, "sim://a")
+	a := openTestNode(t, w, "sim://a")
 	_, err := na.Open("sim://a", na.Config{Plugins: []na.Plugin{w.Plugin()}})
 	require.ErrorIs(t, err, na.ErrAddrInUse)
 	_, err = na.Open("sim://a/b", na.Config{Plugins: []na.Plugin{w.Plugin()}})
 	require.ErrorIs(t, err, na.ErrInvalid)
 	a.close()
-	join(t, w, "sim://a").close()
+	openTestNode(t, w, "sim://a").close()
 }
 
 func TestUnreachable(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Latency: time.Millisecond})
-	a := join(t, w, "sim://a")
+	a := openTestNode(t, w, "sim://a")
 	to, err := na.ParseAddr("sim://nobody")
 	require.NoError(t, err)
 	r := a.send(to, 1, "x")
@@ -161,7 +161,7 @@ func TestUnreachable(t *testing.T) {
 // A program may do nothing for long before it sends for the first time.
 func TestDialAfterSilence(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	w.Sleep(time.Hour)
 	require.NoError(t, a.send(b.addr(), 1, "x").Err)
 	require.Less(t, w.Now(), time.Hour+time.Second)
@@ -169,7 +169,7 @@ func TestDialAfterSilence(t *testing.T) {
 
 func TestTimeouts(t *testing.T) {
 	w := sim.NewWorld(sim.Config{PollCost: 3 * time.Microsecond})
-	a := join(t, w, "sim://a")
+	a := openTestNode(t, w, "sim://a")
 	for _, d := range []time.Duration{1, time.Microsecond, 17 * time.Millisecond, 3 * time.Hour} {
 		before := w.Now()
 		require.ErrorIs(t, a.nctx.Progress(d), na.ErrTimeout)
@@ -188,7 +188,7 @@ func TestTimeouts(t *testing.T) {
 // A program that only polls gets everything done.
 func TestPolling(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	recv := b.post(b.nctx.RecvUnexpected)
 	a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), 1, []byte("x")) })
 	for range 1000 {
@@ -206,11 +206,11 @@ func TestPolling(t *testing.T) {
 // Several goroutines may drive an unpaced world, although its time advances quickly: an operation
 // may end by its deadline, but it ends once, with a correct result.
 func TestGoroutines(t *testing.T) {
-	levels(t, func(t *testing.T, cfg sim.Config) {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		w := sim.NewWorld(cfg)
-		server := join(t, w, "sim://server")
+		server := openTestNode(t, w, "sim://server")
 		remote := server.mem(na.ReadOnly, 3, 70_000)
-		clients := []*party{join(t, w, "sim://"), join(t, w, "sim://")}
+		clients := []*testNode{openTestNode(t, w, "sim://"), openTestNode(t, w, "sim://")}
 		var wg sync.WaitGroup
 		for i := range 4 { // two on each context
 			wg.Go(func() {
@@ -233,7 +233,7 @@ func TestGoroutines(t *testing.T) {
 					}
 					switch code := na.CodeOf(r.Err); code {
 					case na.OK:
-						holds(t, local, 3)
+						requirePattern(t, local, 3)
 					case na.ErrPeerLost, na.ErrUnreachable:
 					default:
 						t.Error(r.Err)
@@ -253,19 +253,19 @@ func TestGoroutines(t *testing.T) {
 
 // A goroutine that waits in a world without further events is woken by an action of another one.
 func TestSleeper(t *testing.T) {
-	for name, act := range map[string]func(a, b *party){
-		"wake":  func(a, _ *party) { a.nctx.Wake() },
-		"close": func(a, _ *party) { _ = a.cls.Close() },
+	for name, act := range map[string]func(a, b *testNode){
+		"wake":  func(a, _ *testNode) { a.nctx.Wake() },
+		"close": func(a, _ *testNode) { _ = a.cls.Close() },
 		// Its GOAWAY has to be delivered by a driver.
-		"peer closes": func(_, b *party) { _ = b.cls.Close() },
-		"post": func(a, b *party) {
+		"peer closes": func(_, b *testNode) { _ = b.cls.Close() },
+		"post": func(a, b *testNode) {
 			b.post(func(op *na.Op) error { return b.nctx.SendUnexpected(op, a.addr(), 1, nil) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := sim.NewWorld(sim.Config{})
 			cfg := na.Config{Plugins: []na.Plugin{w.Plugin()}, IdleTimeout: -1} // with nothing to do some time
-			a, b := joinWith(t, cfg, "sim://a"), joinWith(t, cfg, "sim://b")
+			a, b := openTestNodeWith(t, cfg, "sim://a"), openTestNodeWith(t, cfg, "sim://b")
 			a.post(a.nctx.RecvUnexpected)
 			if name == "peer closes" {
 				require.NoError(t, a.send(b.addr(), 1, "x").Err) // there is a session
@@ -288,7 +288,7 @@ func TestSleeper(t *testing.T) {
 
 // The default world is paced.
 func TestDefaultWorld(t *testing.T) {
-	a, b := joinWith(t, na.Config{}, "sim://default-a"), joinWith(t, na.Config{}, "sim://default-b")
+	a, b := openTestNodeWith(t, na.Config{}, "sim://default-a"), openTestNodeWith(t, na.Config{}, "sim://default-b")
 	require.NoError(t, a.send(b.addr(), 1, "x").Err)
 	r := b.recv()
 	require.NoError(t, r.Err)
@@ -312,7 +312,7 @@ func pingPong(t *testing.T, w *sim.World, pairs, rounds int) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for range pairs {
-		a, b := join(t, w, "sim://"), join(t, w, "sim://"+randomName(w))
+		a, b := openTestNode(t, w, "sim://"), openTestNode(t, w, "sim://"+randomName(w))
 		wg.Go(func() {
 			for i := range rounds {
 				r := b.recv()

@@ -18,10 +18,10 @@ func TestManyPeers(t *testing.T) {
 	for _, dials := range []bool{true, false} {
 		t.Run(fmt.Sprintf("dials=%v", dials), func(t *testing.T) {
 			w := sim.NewWorld(sim.Config{})
-			one := join(t, w, "sim://one")
-			var all []*party
+			one := openTestNode(t, w, "sim://one")
+			var all []*testNode
 			for i := range n {
-				other := join(t, w, fmt.Sprintf("sim://n%d", i))
+				other := openTestNode(t, w, fmt.Sprintf("sim://n%d", i))
 				all = append(all, other)
 				from, to := one, other
 				if !dials {

@@ -19,14 +19,14 @@ func TestLossyNetwork(t *testing.T) {
 			cfg := sim.Config{Seed: *seedFlag, Level: sim.LevelB, Bandwidth: 1e8, Window: 64 << 10}
 			moved := func(f sim.Faults) (time.Duration, sim.Stats) {
 				w := sim.NewWorld(cfg)
-				a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+				a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 				require.NoError(t, a.send(b.addr(), 1, "hello").Err)
 				b.recv().Envelope.Free()
 				w.SetFaults(f)
 				begun := w.Now()
 				remote, local := b.mem(na.ReadOnly, 3, big/4), a.local(99, big/4)
 				require.NoError(t, a.get(local, b.addr(), remote.Key()).Err)
-				holds(t, local, 3)
+				requirePattern(t, local, 3)
 				took := w.Now() - begun
 				for i := range na.Tag(20) {
 					require.NoError(t, a.send(b.addr(), i, "again").Err)
@@ -57,7 +57,7 @@ func TestLossyNetwork(t *testing.T) {
 // A network that loses everything is a peer that is lost.
 func TestLossOfEverything(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	require.NoError(t, a.send(b.addr(), 1, "hello").Err)
 	b.recv().Envelope.Free()
 	m := b.mem(na.ReadOnly, 3, 1000)
@@ -74,7 +74,7 @@ func TestLossOfEverything(t *testing.T) {
 
 func TestFailPost(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	require.Zero(t, w.Node("a").Posts())
 	require.NoError(t, a.send(b.addr(), 1, "hello").Err)
 	require.Equal(t, 2, w.Node("a").Posts(), "a dial and a send")

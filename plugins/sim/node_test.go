@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// waitsFor posts a receive of an answer that never arrives and returns when and how it ended.
-func (p *party) waitsFor(w *sim.World, peer na.Addr) (time.Duration, error) {
+// waitForTimeout posts a receive of an answer that never arrives and returns when and how it ended.
+func (p *testNode) waitForTimeout(w *sim.World, peer na.Addr) (time.Duration, error) {
 	before := w.Now()
 	r := p.do(func(op *na.Op) error { return p.nctx.RecvExpected(op, peer, 1<<40, make([]byte, 8)) })
 	return w.Now() - before, r.Err
@@ -20,7 +20,7 @@ func (p *party) waitsFor(w *sim.World, peer na.Addr) (time.Duration, error) {
 // serveForever answers calls until the coroutine ends.
 func serveForever(t testing.TB, w *sim.World, addr string) func() {
 	return func() {
-		p := join(t, w, addr)
+		p := openTestNode(t, w, addr)
 		for {
 			p.echo(1)
 		}
@@ -42,7 +42,7 @@ func TestCrash(t *testing.T) {
 			n.Go(serveForever(t, w, "sim://server"))
 			w.Go("client", func() {
 				w.Sleep(time.Millisecond)
-				p, to := join(t, w, "sim://client"), named(t, "sim://server")
+				p, to := openTestNode(t, w, "sim://client"), addrOf(t, "sim://server")
 				var faults []na.Addr
 				p.nctx.OnFault(func(peer na.Addr, _ error) { faults = append(faults, peer.Named()) })
 				require.NoError(t, p.call(to, 1, "x"))
@@ -86,12 +86,12 @@ func TestRestartAfterSilence(t *testing.T) {
 	n.Go(serveForever(t, w, "sim://server"))
 	w.Go("client", func() {
 		w.Sleep(time.Millisecond)
-		p, to := join(t, w, "sim://client"), named(t, "sim://server")
+		p, to := openTestNode(t, w, "sim://client"), addrOf(t, "sim://server")
 		require.NoError(t, p.call(to, 1, "x"))
 		n.PowerOff()
 		n.Go(serveForever(t, w, "sim://server"))
 		w.Sleep(time.Millisecond)
-		after, err := p.waitsFor(w, to) // its first heartbeat meets the new incarnation
+		after, err := p.waitForTimeout(w, to) // its first heartbeat meets the new incarnation
 		require.ErrorIs(t, err, na.ErrPeerLost)
 		require.Less(t, after, 2*time.Second)
 		require.NoError(t, p.call(to, 2, "y"))
@@ -103,7 +103,7 @@ func TestRestartAfterSilence(t *testing.T) {
 // What a node sent before it crashed still arrives.
 func TestCrashKeepsSentData(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Latency: time.Millisecond})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	require.NoError(t, a.send(b.addr(), 1, "first").Err)
 	require.NoError(t, a.send(b.addr(), 2, "second").Err)
 	w.Node("a").Crash()
@@ -125,7 +125,7 @@ func TestCrashWhileDialing(t *testing.T) {
 	for _, victim := range []string{"a", "b"} {
 		for after := range 8 {
 			w := sim.NewWorld(sim.Config{Latency: 2 * time.Microsecond})
-			a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+			a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 			o := a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), 1, []byte("x")) })
 			w.Sleep(time.Duration(after) * time.Microsecond)
 			w.Node(victim).Crash()
@@ -148,7 +148,7 @@ func TestPauseShort(t *testing.T) {
 	n.Go(serveForever(t, w, "sim://server"))
 	w.Go("client", func() {
 		w.Sleep(time.Millisecond)
-		p, to := join(t, w, "sim://client"), named(t, "sim://server")
+		p, to := openTestNode(t, w, "sim://client"), addrOf(t, "sim://server")
 		require.NoError(t, p.call(to, 1, "x"))
 		n.Pause(time.Second)
 		before := w.Now()
@@ -168,10 +168,10 @@ func TestPauseLong(t *testing.T) {
 	n.Go(serveForever(t, w, "sim://server"))
 	w.Go("client", func() {
 		w.Sleep(time.Millisecond)
-		p, to := join(t, w, "sim://client"), named(t, "sim://server")
+		p, to := openTestNode(t, w, "sim://client"), addrOf(t, "sim://server")
 		require.NoError(t, p.call(to, 1, "x"))
 		n.Pause(30 * time.Second)
-		after, err := p.waitsFor(w, to)
+		after, err := p.waitForTimeout(w, to)
 		require.ErrorIs(t, err, na.ErrPeerLost)
 		require.InDelta(t, 5, after.Seconds(), 0.01, "from its last sign of life")
 		w.Sleep(30 * time.Second)
@@ -183,10 +183,10 @@ func TestPauseLong(t *testing.T) {
 
 // The coroutines of a paused node do not run, and data for it fills one window and no more.
 func TestPauseIsBounded(t *testing.T) {
-	levels(t, func(t *testing.T, cfg sim.Config) {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		cfg.Window = 64 << 10
 		w := sim.NewWorld(cfg)
-		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 		ticks := 0
 		w.Node("b").Go(func() {
 			for range 100 {
@@ -207,7 +207,7 @@ func TestPauseIsBounded(t *testing.T) {
 			require.Less(t, w.Stats().Bytes, uint64(64<<10), "nothing was delivered")
 			w.Node("b").Resume()
 			require.NoError(t, a.wait(put).Err)
-			holds(t, remote, 7)
+			requirePattern(t, remote, 7)
 		})
 		require.NoError(t, w.Run(time.Minute))
 		require.Equal(t, 100, ticks)
@@ -230,17 +230,17 @@ func TestPartition(t *testing.T) {
 			bystander := w.Node("bystander")
 			bystander.Go(func() {
 				w.Sleep(time.Millisecond)
-				p := join(t, w, "sim://bystander")
+				p := openTestNode(t, w, "sim://bystander")
 				for i := range 100 {
 					w.Sleep(100 * time.Millisecond)
 					before := w.Now()
-					require.NoError(t, p.call(named(t, "sim://server"), na.Tag(i), "still there"))
+					require.NoError(t, p.call(addrOf(t, "sim://server"), na.Tag(i), "still there"))
 					require.Less(t, w.Now()-before, time.Millisecond)
 				}
 			})
 			w.Go("client", func() {
 				w.Sleep(time.Millisecond)
-				p, to := join(t, w, "sim://client"), named(t, "sim://server")
+				p, to := openTestNode(t, w, "sim://client"), addrOf(t, "sim://server")
 				require.NoError(t, p.call(to, 1, "x"))
 
 				// Three seconds: no peer is lost.
@@ -257,7 +257,7 @@ func TestPartition(t *testing.T) {
 				// A minute: the peer is lost five seconds after its last sign of life, and a new
 				// session is made within two after healing.
 				c.part(w)
-				after, err := p.waitsFor(w, to)
+				after, err := p.waitForTimeout(w, to)
 				require.ErrorIs(t, err, na.ErrPeerLost)
 				require.InDelta(t, 5, after.Seconds(), 0.01)
 				w.Sleep(time.Minute)
@@ -275,7 +275,7 @@ func TestPartition(t *testing.T) {
 // Dialling through a partition waits, and works if it heals in time.
 func TestPartitionWhileDialing(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	w.Partition("b", "a", false)
 	r := a.send(b.addr(), 1, "x")
 	require.ErrorIs(t, r.Err, na.ErrUnreachable)
@@ -295,10 +295,10 @@ func TestPartitionWhileDialing(t *testing.T) {
 
 // A sender does not learn of room across a partition.
 func TestPartitionHoldsRoom(t *testing.T) {
-	levels(t, func(t *testing.T, cfg sim.Config) {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		cfg.Window = 64 << 10
 		w := sim.NewWorld(cfg)
-		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 		remote := b.mem(na.WriteOnly, 1, 4<<20)
 		require.NoError(t, a.send(b.addr(), 1, "x").Err)
 		w.Partition("b", "a", false)
@@ -308,13 +308,13 @@ func TestPartitionHoldsRoom(t *testing.T) {
 		require.Less(t, w.Stats().Bytes, uint64(1<<20))
 		w.Heal()
 		require.NoError(t, a.wait(put).Err)
-		holds(t, remote, 7)
+		requirePattern(t, remote, 7)
 	})
 }
 
 func TestHealUnclogs(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Faults: sim.Faults{Clog: 1, ClogFor: time.Hour}})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	o := a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), 1, nil) })
 	w.Sleep(time.Second)
 	require.Zero(t, o.count)
@@ -331,7 +331,7 @@ func TestHealUnclogs(t *testing.T) {
 func TestSimultaneousDial(t *testing.T) {
 	for seed := range uint64(50) {
 		w := sim.NewWorld(sim.Config{Seed: seed, Level: sim.LevelB, Faults: sim.Faults{Jitter: 10 * time.Microsecond}})
-		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 		w.Go("a", func() { require.NoError(t, a.send(b.addr(), 1, "from a").Err); require.NoError(t, a.recv().Err) })
 		w.Go("b", func() { require.NoError(t, b.send(a.addr(), 1, "from b").Err); require.NoError(t, b.recv().Err) })
 		require.NoError(t, w.Run(time.Minute), "seed %d", seed)
@@ -344,7 +344,7 @@ func TestSimultaneousDial(t *testing.T) {
 // What was on its way to a context that closes while its node is paused is not kept.
 func TestCloseWhilePaused(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	require.NoError(t, a.send(b.addr(), 1, "x").Err)
 	r := b.recv()
 	w.Node("b").Pause(0)
@@ -365,7 +365,7 @@ func TestCloseWhilePaused(t *testing.T) {
 // restarts.
 func TestRestartAfterPause(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Window: 1000})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	require.NoError(t, a.send(b.addr(), 1, "x").Err)
 	w.Node("b").Pause(0)
 	var all []*outcome
@@ -374,7 +374,7 @@ func TestRestartAfterPause(t *testing.T) {
 	}
 	w.Sleep(time.Millisecond)
 	w.Node("b").PowerOff()
-	join(t, w, "sim://b")
+	openTestNode(t, w, "sim://b")
 	before := w.Now()
 	for _, o := range all {
 		a.wait(o)
@@ -386,7 +386,7 @@ func TestRestartAfterPause(t *testing.T) {
 // A partition by chance that ends does not end one that the program made.
 func TestPartitionStays(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Faults: sim.Faults{Partition: 1, PartitionFor: time.Second}})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	o := a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), 1, nil) })
 	w.Sleep(time.Millisecond)
 	require.Equal(t, uint64(1), w.Stats().Partitions)

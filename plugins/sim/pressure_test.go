@@ -17,7 +17,7 @@ const big = 4 << 20
 // A transfer that is canceled at any moment leaves the stream in step, and the canceled memory alone.
 func TestCancelInMidChunk(t *testing.T) {
 	for _, kind := range []string{"get", "put"} {
-		levels(t, func(t *testing.T, cfg sim.Config) {
+		eachLevel(t, func(t *testing.T, cfg sim.Config) {
 			cfg.Window = 32 << 10 // an eighth of a chunk
 			whole, _ := cancelInMidChunk(t, cfg, kind, time.Second)
 			const steps = 12
@@ -38,7 +38,7 @@ func TestCancelInMidChunk(t *testing.T) {
 func cancelInMidChunk(t *testing.T, cfg sim.Config, kind string, after time.Duration) (took time.Duration, partly bool) {
 	t.Helper()
 	w := sim.NewWorld(cfg)
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	require.NoError(t, a.send(b.addr(), 1, "hello").Err)
 	b.recv().Envelope.Free()
 	remote, local := b.mem(na.ReadWrite, 3, big), a.local(99, 1<<20, big-1<<20)
@@ -77,9 +77,9 @@ func cancelInMidChunk(t *testing.T, cfg sim.Config, kind string, after time.Dura
 	fresh := b.mem(na.ReadWrite, 5, 300<<10)
 	mine := a.local(0, 300<<10)
 	require.NoError(t, a.get(mine, b.addr(), fresh.Key()).Err)
-	holds(t, mine, 5)
+	requirePattern(t, mine, 5)
 	require.NoError(t, a.put(a.local(8, 300<<10), b.addr(), fresh.Key()).Err)
-	holds(t, fresh, 8)
+	requirePattern(t, fresh, 8)
 	w.Sleep(time.Second)
 	if kind == "get" && o.Err != nil {
 		for _, s := range local.Segments() {
@@ -96,7 +96,7 @@ func cancelInMidChunk(t *testing.T, cfg sim.Config, kind string, after time.Dura
 // A frame of any length arrives whole although the stream is cut everywhere.
 func TestCutAnywhere(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag, Level: sim.LevelB, Window: 300})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	for n := range 600 {
 		text := patternAt(byte(n), 0, n)
 		o := a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), na.Tag(n), text) })
@@ -113,9 +113,9 @@ func TestCutAnywhere(t *testing.T) {
 
 // Transfers over the limit begin when others end, not at the next timer.
 func TestManyTransfersDoNotStall(t *testing.T) {
-	levels(t, func(t *testing.T, cfg sim.Config) {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		w := sim.NewWorld(cfg)
-		a, b := join(t, w, "sim://"), join(t, w, "sim://b")
+		a, b := openTestNode(t, w, "sim://"), openTestNode(t, w, "sim://b")
 		const n, size = 500, 300
 		remote, local := b.mem(na.ReadOnly, 1, n*size), a.local(2, n*size)
 		var all []*outcome
@@ -127,7 +127,7 @@ func TestManyTransfersDoNotStall(t *testing.T) {
 		for _, o := range all {
 			require.NoError(t, a.wait(o).Err)
 		}
-		holds(t, local, 1)
+		requirePattern(t, local, 1)
 		require.Less(t, w.Now(), 100*time.Millisecond)
 	})
 }
@@ -135,7 +135,7 @@ func TestManyTransfersDoNotStall(t *testing.T) {
 // Bandwidth takes virtual time.
 func TestBandwidth(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Bandwidth: 1e6})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	remote := b.mem(na.ReadOnly, 3, 1e6)
 	require.NoError(t, a.get(a.local(0, 1e6), b.addr(), remote.Key()).Err)
 	require.InDelta(t, 1, w.Now().Seconds(), 0.01)
@@ -146,7 +146,7 @@ func TestLevelsAgree(t *testing.T) {
 	var seen [2][]string
 	for _, level := range []sim.Level{sim.LevelA, sim.LevelB} {
 		w := sim.NewWorld(sim.Config{Seed: *seedFlag, Level: level})
-		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 		note := func(format string, args ...any) { seen[level] = append(seen[level], fmt.Sprintf(format, args...)) }
 		for i := range 20 {
 			size := 1 << i
@@ -160,10 +160,10 @@ func TestLevelsAgree(t *testing.T) {
 			remote := b.mem(na.ReadWrite, byte(i), size)
 			local := a.local(0, size)
 			r := a.get(local, b.addr(), remote.Key())
-			holds(t, local, byte(i))
+			requirePattern(t, local, byte(i))
 			note("get %d %v", r.N, r.Err)
 			r = a.put(a.local(7, size), b.addr(), remote.Key())
-			holds(t, remote, 7)
+			requirePattern(t, remote, 7)
 			note("put %d %v", r.N, r.Err)
 			_, err := a.cls.Register(na.ReadOnly, make([]byte, 4))
 			require.NoError(t, err)
@@ -184,10 +184,10 @@ func TestLevelsAgree(t *testing.T) {
 
 // Reset ends the session of both sides, and the next operation makes a new one.
 func TestReset(t *testing.T) {
-	levels(t, func(t *testing.T, cfg sim.Config) {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		cfg.Faults.Reset = 0.02
 		w := sim.NewWorld(cfg)
-		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 		w.Go("b", func() {
 			for {
 				r := b.recv()
@@ -217,10 +217,10 @@ func TestReset(t *testing.T) {
 
 // A damaged byte never reaches a program: the session ends instead.
 func TestCorrupt(t *testing.T) {
-	levels(t, func(t *testing.T, cfg sim.Config) {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		cfg.Faults.Corrupt = 0.02
 		w := sim.NewWorld(cfg)
-		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 		w.Go("b", func() {
 			for {
 				r := b.recv()
@@ -241,7 +241,7 @@ func TestCorrupt(t *testing.T) {
 				}
 				local := a.local(0, 100<<10)
 				if r := a.get(local, b.addr(), remote.Key()); r.Err == nil {
-					holds(t, local, 3)
+					requirePattern(t, local, 3)
 				}
 			}
 			b.cls.Close()
@@ -254,7 +254,7 @@ func TestCorrupt(t *testing.T) {
 
 func TestClog(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag, Faults: sim.Faults{Clog: 0.05, ClogFor: 300 * time.Millisecond}})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	w.Go("b", func() { b.echo(200) })
 	w.Go("a", func() {
 		for i := range 200 {
@@ -268,7 +268,7 @@ func TestClog(t *testing.T) {
 
 func TestRefuse(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Faults: sim.Faults{Refuse: 1}})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	require.ErrorIs(t, a.send(b.addr(), 1, "x").Err, na.ErrUnreachable)
 	w.SetFaults(sim.Faults{})
 	require.ErrorContains(t, a.send(b.addr(), 1, "x").Err, "next dial in")

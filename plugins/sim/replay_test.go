@@ -29,7 +29,7 @@ func runStorm(t testing.TB, seed uint64) *sim.World {
 		name := fmt.Sprint("node", i)
 		n := w.Node(name)
 		life := func() {
-			p := join(t, w, "sim://"+name)
+			p := openTestNode(t, w, "sim://"+name)
 			remote := p.mem(na.ReadWrite, byte(i), 70_000)
 			n.Go(func() { // the server of the node
 				for {
@@ -47,7 +47,7 @@ func runStorm(t testing.TB, seed uint64) *sim.World {
 			})
 			p.shared = true
 			for j := range calls {
-				to := named(t, fmt.Sprint("sim://node", rng.IntN(nodes)))
+				to := addrOf(t, fmt.Sprint("sim://node", rng.IntN(nodes)))
 				tag := na.Tag(j)
 				buf := make([]byte, 64)
 				answer := p.post(func(op *na.Op) error { return p.nctx.RecvExpected(op, to, tag, buf) })
@@ -106,7 +106,7 @@ func TestReplay(t *testing.T) {
 			t.Errorf("seeds %d and %d have the same hash", seed, other)
 		}
 		seen[w.Hash()] = seed
-		add(&all, w.Stats())
+		addStats(&all, w.Stats())
 		if seed%4 == 0 {
 			if again := runStorm(t, seed); again.Hash() != w.Hash() {
 				t.Errorf("seed %d: hash %#x, then %#x", seed, w.Hash(), again.Hash())
@@ -123,7 +123,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-func add(to *sim.Stats, s sim.Stats) {
+func addStats(to *sim.Stats, s sim.Stats) {
 	to.Events += s.Events
 	to.Segments += s.Segments
 	to.Resets += s.Resets

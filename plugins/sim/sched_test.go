@@ -16,7 +16,7 @@ import (
 )
 
 // echo answers n messages: each with an expected message of the same tag and text.
-func (p *party) echo(n int) {
+func (p *testNode) echo(n int) {
 	for range n {
 		r := p.recv()
 		require.NoError(p.t, r.Err)
@@ -27,7 +27,7 @@ func (p *party) echo(n int) {
 }
 
 // call sends a message and waits for its echo.
-func (p *party) call(to na.Addr, tag na.Tag, text string) error {
+func (p *testNode) call(to na.Addr, tag na.Tag, text string) error {
 	p.t.Helper()
 	buf := make([]byte, 64)
 	answer := p.post(func(op *na.Op) error { return p.nctx.RecvExpected(op, to, tag, buf) })
@@ -43,7 +43,7 @@ func (p *party) call(to na.Addr, tag na.Tag, text string) error {
 	return r.Err
 }
 
-func named(t testing.TB, text string) na.Addr {
+func addrOf(t testing.TB, text string) na.Addr {
 	t.Helper()
 	a, err := na.ParseAddr(text)
 	require.NoError(t, err)
@@ -51,11 +51,11 @@ func named(t testing.TB, text string) na.Addr {
 }
 
 func TestCoroutines(t *testing.T) {
-	levels(t, func(t *testing.T, cfg sim.Config) {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		w := sim.NewWorld(cfg)
 		const clients, calls = 3, 20
 		w.Go("server", func() {
-			p := join(t, w, "sim://server")
+			p := openTestNode(t, w, "sim://server")
 			p.echo(clients * calls)
 			w.Sleep(time.Second)
 			p.close()
@@ -63,9 +63,9 @@ func TestCoroutines(t *testing.T) {
 		for i := range clients {
 			w.Go(fmt.Sprintf("client%d", i), func() {
 				w.Sleep(time.Millisecond) // the server listens by then
-				p := join(t, w, "sim://")
+				p := openTestNode(t, w, "sim://")
 				for j := range calls {
-					require.NoError(t, p.call(named(t, "sim://server"), na.Tag(j), fmt.Sprint(i, j)))
+					require.NoError(t, p.call(addrOf(t, "sim://server"), na.Tag(j), fmt.Sprint(i, j)))
 				}
 				p.close()
 			})
@@ -79,8 +79,8 @@ func TestCoroutines(t *testing.T) {
 // Coroutines that share a context all make progress.
 func TestCoroutinesShareContext(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	server := join(t, w, "sim://server")
-	client := join(t, w, "sim://client")
+	server := openTestNode(t, w, "sim://server")
+	client := openTestNode(t, w, "sim://client")
 	server.shared, client.shared = true, true
 	const workers, calls = 4, 10
 	for range 2 {
@@ -103,7 +103,7 @@ func TestCoroutineTimeouts(t *testing.T) {
 	var woke []string
 	for i, d := range []time.Duration{30 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond} {
 		w.Go(fmt.Sprint(i), func() {
-			p := join(t, w, "sim://")
+			p := openTestNode(t, w, "sim://")
 			before := w.Now()
 			require.ErrorIs(t, p.nctx.Progress(d), na.ErrTimeout)
 			require.Equal(t, d, w.Now()-before)
@@ -119,7 +119,7 @@ func TestCoroutineTimeouts(t *testing.T) {
 // nor because of an earlier limit.
 func TestNoFalseTimeout(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	const n = 20
 	got := 0
 	for range 3 {
@@ -161,7 +161,7 @@ func TestCoroutineMakesCoroutine(t *testing.T) {
 
 func TestDeadlock(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: 77})
-	w.Go("stuck", func() { join(t, w, "sim://x").recv() })
+	w.Go("stuck", func() { openTestNode(t, w, "sim://x").recv() })
 	w.Go("fine", func() { w.Sleep(time.Second) })
 	err := w.Run(time.Hour)
 	require.ErrorIs(t, err, sim.ErrDeadlock)
@@ -188,7 +188,7 @@ func TestLimit(t *testing.T) {
 func TestStuckIsGrouped(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	defer w.Close()
-	w.Go("stuck", func() { join(t, w, "sim://x").recv() })
+	w.Go("stuck", func() { openTestNode(t, w, "sim://x").recv() })
 	for i := range 100 {
 		w.Go("sleeper", func() { w.Sleep(time.Hour + time.Duration(i)*time.Second) })
 	}
@@ -287,7 +287,7 @@ func TestRunInsideRun(t *testing.T) {
 
 func TestStall(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Faults: sim.Faults{Stall: 10 * time.Millisecond}})
-	server, client := join(t, w, "sim://server"), join(t, w, "sim://client")
+	server, client := openTestNode(t, w, "sim://server"), openTestNode(t, w, "sim://client")
 	w.Go("server", func() { server.echo(100) })
 	w.Go("client", func() {
 		for i := range 100 {
@@ -301,16 +301,16 @@ func TestStall(t *testing.T) {
 
 // NoAssist leaves everything to the coroutines.
 func TestNoAssist(t *testing.T) {
-	levels(t, func(t *testing.T, cfg sim.Config) {
+	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		cfg.NoAssist = true
 		w := sim.NewWorld(cfg)
-		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 		remote := b.mem(na.ReadWrite, 3, 100)
 		var got time.Duration
 		w.Go("a", func() {
 			local := a.local(9, 100)
 			require.NoError(t, a.get(local, b.addr(), remote.Key()).Err)
-			holds(t, local, 3)
+			requirePattern(t, local, 3)
 			got = w.Now()
 		})
 		w.Go("b", func() {
@@ -326,7 +326,7 @@ func TestNoAssist(t *testing.T) {
 func TestTraceText(t *testing.T) {
 	var text strings.Builder
 	w := sim.NewWorld(sim.Config{Trace: &text})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	require.NoError(t, a.send(b.addr(), 1, "x").Err)
 	w.Note("done", 1, 2)
 	for _, want := range []string{"open", "dial", "connect", "segment", "note"} {
@@ -346,7 +346,7 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errors.Join(os.ErrClo
 // Once a context is closed and released, every wait in its Progress ends.
 func TestClosedUnderWaiter(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
 	ended := 0
 	for range 2 {
 		w.Go("waiter", func() {
@@ -374,7 +374,7 @@ func TestClosedUnderWaiter(t *testing.T) {
 
 func TestStuckText(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
-	w.Go("waits", func() { _ = join(t, w, "sim://x").nctx.Progress(time.Hour) })
+	w.Go("waits", func() { _ = openTestNode(t, w, "sim://x").nctx.Progress(time.Hour) })
 	w.Go("frozen", func() { w.Sleep(time.Second) })
 	w.Node("frozen").Pause(0)
 	err := w.Run(time.Minute)
@@ -388,10 +388,10 @@ func TestPlacement(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	box := w.Node("box")
 	require.Equal(t, "box", box.Name())
-	a := joinWith(t, na.Config{Plugins: []na.Plugin{box.Plugin()}}, "sim://a")
-	b, c := join(t, w, "sim://b"), join(t, w, "sim://c")
-	var inside *party
-	w.Go("box", func() { inside = join(t, w, "sim://inside") })
+	a := openTestNodeWith(t, na.Config{Plugins: []na.Plugin{box.Plugin()}}, "sim://a")
+	b, c := openTestNode(t, w, "sim://b"), openTestNode(t, w, "sim://c")
+	var inside *testNode
+	w.Go("box", func() { inside = openTestNode(t, w, "sim://inside") })
 	require.NoError(t, w.Run(0))
 	require.NoError(t, c.send(a.addr(), 1, "x").Err)
 	require.NoError(t, c.send(inside.addr(), 1, "x").Err)

@@ -30,19 +30,19 @@ const (
 )
 
 func init() {
-	roles["poor target"] = func() error { return poor(roles["target"]) }
-	roles["target"] = target
-	roles["origin"] = caller
+	roles["poor target"] = func() error { return withoutSharedMemory(roles["target"]) }
+	roles["target"] = runTarget
+	roles["origin"] = runCaller
 }
 
-// patient is a configuration without timeouts of silent peers: only the end of a session reports
+// noTimeoutConfig is a configuration without timeouts of silent peers: only the end of a session reports
 // their exit.
-func patient(dir string) hg.Config {
+func noTimeoutConfig(dir string) hg.Config {
 	return hg.Config{NA: na.Config{PeerTimeout: time.Hour, ConnectTimeout: 10 * time.Second, Plugins: []na.Plugin{sm.New(sm.Options{Dir: dir})}}}
 }
 
-// lifeline ends the process with its standard input, and at the commanded point.
-func lifeline() {
+// exitWithStdin ends the process with its standard input, and at the commanded point.
+func exitWithStdin() {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
@@ -60,8 +60,8 @@ func lifeline() {
 	}
 }
 
-// poor runs f in a process that can have no shared memory.
-func poor(f func() error) error {
+// withoutSharedMemory runs f in a process that can have no shared memory.
+func withoutSharedMemory(f func() error) error {
 	signal.Ignore(syscall.SIGXFSZ)
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 64 << 10, Max: 64 << 10}); err != nil {
 		return err
@@ -89,19 +89,19 @@ func open(addr string, cfg hg.Config, handler hg.Handler) (*hg.Context, error) {
 	return cls.NewContext()
 }
 
-// child opens a class in a child, and prints its address.
-func child(addr string, handler hg.Handler) (*hg.Context, error) {
-	lifeline()
-	hctx, err := open(addr, patient(os.Getenv(dirEnv)), handler)
+// openChild opens a class in a child, and prints its address.
+func openChild(addr string, handler hg.Handler) (*hg.Context, error) {
+	exitWithStdin()
+	hctx, err := open(addr, noTimeoutConfig(os.Getenv(dirEnv)), handler)
 	if err == nil {
 		fmt.Println(hctx.Class().Addr())
 	}
 	return hctx, err
 }
 
-// target echoes.
-func target() error {
-	hctx, err := child("sm://*", echo)
+// runTarget echoes.
+func runTarget() error {
+	hctx, err := openChild("sm://*", echo)
 	for err == nil {
 		hctx.Trigger(0)
 		if na.CodeOf(hctx.Progress(-1)) == na.ErrClosed {
@@ -111,9 +111,9 @@ func target() error {
 	return err
 }
 
-// origin calls the process that has started this one, n calls at a time.
-func origin(n int) (*load, error) {
-	hctx, err := child("sm://", nil)
+// startLoad calls the process that has started this one, n calls at a time.
+func startLoad(n int) (*load, error) {
+	hctx, err := openChild("sm://", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -124,9 +124,9 @@ func origin(n int) (*load, error) {
 	return newLoad(hctx, to, n), nil
 }
 
-// caller calls without end.
-func caller() error {
-	l, err := origin(8)
+// runCaller calls without end.
+func runCaller() error {
+	l, err := startLoad(8)
 	for err == nil {
 		l.hctx.Trigger(0)
 		err = l.failed
@@ -141,8 +141,8 @@ type load struct {
 	to      na.Addr
 	handles []*hg.Handle
 	flying  int
-	good    int
-	bad     int
+	right   int
+	wrong   int
 	failed  error // the first
 	stop    bool
 }
@@ -169,13 +169,13 @@ func newLoad(hctx *hg.Context, to na.Addr, n int) *load {
 				}
 			}
 			if err != nil {
-				l.bad++
+				l.wrong++
 				if l.failed == nil {
 					l.failed = err
 				}
 				return
 			}
-			l.good++
+			l.right++
 			next()
 		}
 		next = func() {
@@ -183,7 +183,7 @@ func newLoad(hctx *hg.Context, to na.Addr, n int) *load {
 				return
 			}
 			if err := h.ForwardRaw(in, ended); err != nil {
-				l.bad++
+				l.wrong++
 				if l.failed == nil {
 					l.failed = err
 				}
@@ -202,8 +202,8 @@ func (l *load) close() {
 	}
 }
 
-// A survivor is this process: it calls, and is called.
-type survivor struct {
+// A parent is this process: it calls, and is called.
+type parent struct {
 	t     *testing.T
 	dir   string
 	cls   *hg.Class
@@ -211,10 +211,10 @@ type survivor struct {
 	serve int // requests
 }
 
-// newSurvivor returns one with a budget for the messages of peers; 0 is the default.
-func newSurvivor(t *testing.T, budget int64) *survivor {
-	s := &survivor{t: t, dir: listener(t)}
-	cfg := patient(s.dir)
+// newParent returns one with a budget for the messages of peers; 0 is the default.
+func newParent(t *testing.T, budget int64) *parent {
+	s := &parent{t: t, dir: listener(t)}
+	cfg := noTimeoutConfig(s.dir)
 	cfg.NA.Budget = budget
 	var err error
 	s.hctx, err = open("sm://*", cfg, func(in hg.Request) error { s.serve++; return echo(in) })
@@ -228,7 +228,7 @@ func newSurvivor(t *testing.T, budget int64) *survivor {
 	return s
 }
 
-func (s *survivor) until(what string, done func() bool) {
+func (s *parent) until(what string, done func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); {
 		s.hctx.Trigger(0)
@@ -254,7 +254,7 @@ type process struct {
 }
 
 // start starts a child.
-func (s *survivor) start(role string, env ...string) *process {
+func (s *parent) start(role string, env ...string) *process {
 	s.t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(append(os.Environ(), roleEnv+"="+role, dirEnv+"="+s.dir, peerEnv+"="+s.cls.Addr().String()), env...)
@@ -285,8 +285,8 @@ func (p *process) line() string {
 
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
-// isDead reports whether the process has exited.
-func (p *process) isDead() bool {
+// hasExited reports whether the process has exited.
+func (p *process) hasExited() bool {
 	select {
 	case p.at = <-p.done:
 	default:
@@ -294,11 +294,11 @@ func (p *process) isDead() bool {
 	return !p.at.IsZero()
 }
 
-// dead waits until the process has exited, and returns the time of that.
-func (p *process) dead() time.Time {
+// waitExited waits until the process has exited, and returns the time of that.
+func (p *process) waitExited() time.Time {
 	p.t.Helper()
 	defer p.in.Close()
-	if p.isDead() {
+	if p.hasExited() {
 		return p.at
 	}
 	select {

@@ -20,8 +20,8 @@ import (
 const devShm = "/dev/shm"
 
 func init() {
-	roles["tiny /dev/shm"] = func() error { return inside(unix.Mount("tmpfs", devShm, "tmpfs", 0, "size=64k")) }
-	roles["no /dev/shm"] = func() error { return inside(bareDev()) }
+	roles["tiny /dev/shm"] = func() error { return runTestsInside(unix.Mount("tmpfs", devShm, "tmpfs", 0, "size=64k")) }
+	roles["no /dev/shm"] = func() error { return runTestsInside(mountBareDev()) }
 }
 
 // TestDevShm checks that the package works where /dev/shm is tiny, and where there is none: its
@@ -46,8 +46,8 @@ func TestDevShm(t *testing.T) {
 	}
 }
 
-// bareDev mounts a /dev in which there are the devices that tests need, and nothing else.
-func bareDev() error {
+// mountBareDev mounts a /dev in which there are the devices that tests need, and nothing else.
+func mountBareDev() error {
 	dir, err := os.MkdirTemp("", "dev")
 	if err != nil {
 		return err
@@ -68,8 +68,8 @@ func bareDev() error {
 	return unix.Mount(dir, "/dev", "", unix.MS_MOVE, "")
 }
 
-// inside runs the tests with the new mounts.
-func inside(err error) error {
+// runTestsInside runs the tests with the new mounts.
+func runTestsInside(err error) error {
 	if err != nil {
 		return err
 	}

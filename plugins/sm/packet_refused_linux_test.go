@@ -76,8 +76,8 @@ func (p *pair) send() error {
 	return err
 }
 
-// refuse has the system refuse packets of a kind with so many descriptors, the first n of them; n < 0: all.
-func refuse(t *testing.T, kind uint16, fds, n int, err error) (left *int) {
+// refusePackets has the system refuse packets of a kind with so many descriptors, the first n of them; n < 0: all.
+func refusePackets(t *testing.T, kind uint16, fds, n int, err error) (left *int) {
 	refuseSend = func(k uint16, f int) error {
 		if k != kind || f != fds || n == 0 {
 			return nil
@@ -99,7 +99,7 @@ func TestTooManyReferences(t *testing.T) {
 		fds  int
 	}{"HELLO": {kindHello, 1}, "its answer": {kindHello, 2}, "the segment": {kindSegment, 1}} {
 		t.Run(name, func(t *testing.T) {
-			left := refuse(t, c.kind, c.fds, 3, unix.ETOOMANYREFS)
+			left := refusePackets(t, c.kind, c.fds, 3, unix.ETOOMANYREFS)
 			p := newPair(t, na.Config{})
 			require.NoError(t, p.send())
 			require.Zero(t, *left, "it was not refused")
@@ -117,7 +117,7 @@ func TestTooManyReferencesForever(t *testing.T) {
 		fds  int
 	}{"HELLO": {kindHello, 1}, "its answer": {kindHello, 2}} {
 		t.Run(name, func(t *testing.T) {
-			refuse(t, c.kind, c.fds, -1, unix.ETOOMANYREFS)
+			refusePackets(t, c.kind, c.fds, -1, unix.ETOOMANYREFS)
 			p := newPair(t, na.Config{ConnectTimeout: 100 * time.Millisecond})
 			require.ErrorIs(t, p.send(), na.ErrUnreachable)
 		})
@@ -150,7 +150,7 @@ func TestAreaWithoutDescriptors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const n = 300_000
-			h := newHost(t, Options{})
+			h := newRawHost(t, Options{})
 			other := h.stranger()
 			otherAddr := other.join()
 			s := h.stranger()
@@ -170,7 +170,7 @@ func TestAreaWithoutDescriptors(t *testing.T) {
 			s.sendBody(frame.Body, b.At, n)
 			s.send(frame.Header{Kind: frame.Unexpected, Flags: frame.FlagBody, Op: bodyID(n)}, []byte("front"))
 			if name == "none" {
-				resting(t, h.nctx)
+				requireIdle(t, h.nctx)
 				sent := false
 				require.NoError(t, h.nctx.SendExpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { sent = r.Err == nil }), otherAddr, 1, nil))
 				h.until("another session goes on", func() bool { return sent })
@@ -191,7 +191,7 @@ func TestAreaWithoutDescriptors(t *testing.T) {
 func TestTooManyReferencesOfArea(t *testing.T) {
 	p := newPair(t, na.Config{})
 	require.NoError(t, p.send())
-	left := refuse(t, kindArea, 1, 3, unix.ETOOMANYREFS)
+	left := refusePackets(t, kindArea, 1, 3, unix.ETOOMANYREFS)
 	const n = 300_000
 	host := p.ctxs[0]
 	mem, err := host.Class().Register(na.ReadWrite, make([]byte, n))

@@ -61,7 +61,7 @@ func TestNameOfExitedProcess(t *testing.T) {
 		})
 	}
 	for range 10 {
-		leave(t, o, "dead")
+		leaveFiles(t, o, "dead")
 		p, _, err := o.listen("dead")
 		if err != nil {
 			t.Error(err)
@@ -75,8 +75,8 @@ func TestNameOfExitedProcess(t *testing.T) {
 	all.Wait()
 }
 
-// leave leaves the files of a process that listened at a name and was killed.
-func leave(t *testing.T, o *Options, name string) {
+// leaveFiles leaves the files of a process that listened at a name and was killed.
+func leaveFiles(t *testing.T, o *Options, name string) {
 	t.Helper()
 	p, _, err := o.listen(name)
 	require.NoError(t, err)
@@ -188,9 +188,9 @@ func TestFilesOfOthers(t *testing.T) {
 			require.Equal(t, before, list())
 		}
 		for range 2 { // files left by a kill are removed, or taken again
-			leave(t, o, "Gemfile")
+			leaveFiles(t, o, "Gemfile")
 			require.NoError(t, os.Remove(in("Gemfile"))) // the lock file only
-			leave(t, o, "server")
+			leaveFiles(t, o, "server")
 			p, _, err := o.listen("server")
 			require.NoError(t, err)
 			require.ElementsMatch(t, append([]string{"server", "server" + lockSuffix}, before...), list())
@@ -208,7 +208,7 @@ func TestFilesOfOthers(t *testing.T) {
 		}
 
 		// A name of ours at which another process has begun to listen.
-		leave(t, o, "taken")
+		leaveFiles(t, o, "taken")
 		require.NoError(t, os.Remove(in("taken")))
 		other, err := net.Listen("unixpacket", in("taken"))
 		require.NoError(t, err)

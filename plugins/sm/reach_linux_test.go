@@ -27,9 +27,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// A neighbourhood is two classes of this process: one lends memory of the pool, and is driven only
+// A lendingPair is two classes of this process: one lends memory of the pool, and is driven only
 // to take it back; the other reads.
-type neighbourhood struct {
+type lendingPair struct {
 	t            *testing.T
 	opts         Options
 	owner, other *hg.Context
@@ -46,15 +46,15 @@ func openAt(t *testing.T, addr string, opts Options) *hg.Context {
 	return hctx
 }
 
-func newNeighbourhood(t *testing.T, size int) *neighbourhood {
-	return newNeighbourhoodWith(t, size, Options{Unassisted: true})
+func newLendingPair(t *testing.T, size int) *lendingPair {
+	return newLendingPairWith(t, size, Options{Unassisted: true})
 }
 
-func newNeighbourhoodWith(t *testing.T, size int, opts Options) *neighbourhood {
+func newLendingPairWith(t *testing.T, size int, opts Options) *lendingPair {
 	dir, err := os.MkdirTemp("", "sm")
 	require.NoError(t, err)
 	opts.Dir = dir
-	n := &neighbourhood{t: t, opts: opts}
+	n := &lendingPair{t: t, opts: opts}
 	n.owner, n.other = openAt(t, "sm://owner", n.opts), openAt(t, "sm://", n.opts)
 	n.mem, err = qbulk.Alloc(size)
 	require.NoError(t, err)
@@ -68,11 +68,11 @@ func newNeighbourhoodWith(t *testing.T, size int, opts Options) *neighbourhood {
 	n.lend()
 	_, err = n.get(size) // requests the chunk
 	require.NoError(t, err)
-	n.until(n.direct)
+	n.until(n.isDirect)
 	return n
 }
 
-func (n *neighbourhood) close(hctx *hg.Context) {
+func (n *lendingPair) close(hctx *hg.Context) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if hctx == n.owner {
@@ -82,7 +82,7 @@ func (n *neighbourhood) close(hctx *hg.Context) {
 }
 
 // lend lends mem.
-func (n *neighbourhood) lend() {
+func (n *lendingPair) lend() {
 	var err error
 	n.handle, err = qbulk.Create(n.owner, qbulk.Options{Access: qbulk.ReadOnly, Eager: -1}, n.mem)
 	require.NoError(n.t, err)
@@ -92,8 +92,8 @@ func (n *neighbourhood) lend() {
 	require.NoError(n.t, n.remote.UnmarshalBinary(b))
 }
 
-// takeBack takes it back, and writes something else there.
-func (n *neighbourhood) takeBack() {
+// closeLent takes it back, and writes something else there.
+func (n *lendingPair) closeLent() {
 	closed := false
 	require.NoError(n.t, n.handle.CloseFunc(func(error) { closed = true }))
 	for range 3 {
@@ -106,7 +106,7 @@ func (n *neighbourhood) takeBack() {
 }
 
 // start begins to read so many bytes, in one piece.
-func (n *neighbourhood) start(size int) (op *qbulk.Op, into []byte, ended *error) {
+func (n *lendingPair) start(size int) (op *qbulk.Op, into []byte, ended *error) {
 	into = make([]byte, size)
 	local, err := qbulk.Create(n.other, qbulk.Options{}, into)
 	require.NoError(n.t, err)
@@ -120,7 +120,7 @@ func (n *neighbourhood) start(size int) (op *qbulk.Op, into []byte, ended *error
 
 var errUnderWay = os.ErrInvalid
 
-func (n *neighbourhood) until(done func() bool) {
+func (n *lendingPair) until(done func() bool) {
 	n.t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); {
 		for _, hctx := range []*hg.Context{n.owner, n.other} {
@@ -133,15 +133,15 @@ func (n *neighbourhood) until(done func() bool) {
 	}
 }
 
-func (n *neighbourhood) get(size int) ([]byte, error) {
+func (n *lendingPair) get(size int) ([]byte, error) {
 	n.t.Helper()
 	_, into, ended := n.start(size)
 	n.until(func() bool { return *ended != errUnderWay })
 	return into, *ended
 }
 
-// direct reports whether the memory is read without its owner.
-func (n *neighbourhood) direct() bool {
+// isDirect reports whether the memory is read without its owner.
+func (n *lendingPair) isDirect() bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // else it would be pulled
 	v, err := qbulk.NewView(ctx, n.other, qbulk.Stream{Peer: n.owner.Class().Addr(), Handle: n.remote, Size: 1})
@@ -157,7 +157,7 @@ func (n *neighbourhood) direct() bool {
 // nothing more is copied.
 func TestReachWithoutOwner(t *testing.T) {
 	const size = 9 << 20
-	n := newNeighbourhood(t, size)
+	n := newLendingPair(t, size)
 	for i := range n.mem {
 		n.mem[i] = 1
 	}
@@ -196,7 +196,7 @@ func TestReachWithoutOwner(t *testing.T) {
 // piece, and nothing more.
 func TestReachCanceledInCopy(t *testing.T) {
 	const size = 64 << 20
-	n := newNeighbourhoodWith(t, size, Options{})
+	n := newLendingPairWith(t, size, Options{})
 	var pieces atomic.Int64
 	inCopy = func() { pieces.Add(1) }
 	defer func() { inCopy = nil }()
@@ -223,7 +223,7 @@ func TestReachCanceledInCopy(t *testing.T) {
 // count, wherever the read is then.
 func TestReachRevoked(t *testing.T) {
 	const size = 4 * reachPiece
-	n := newNeighbourhood(t, size)
+	n := newLendingPair(t, size)
 	defer func() { inCopy = nil }()
 	for pieces := range 5 { // 0: never; 4: in the last
 		for i := range n.mem {
@@ -232,7 +232,7 @@ func TestReachRevoked(t *testing.T) {
 		left := pieces
 		inCopy = func() {
 			if left--; left == 0 {
-				n.takeBack()
+				n.closeLent()
 			}
 		}
 		_, into, ended := n.start(size)
@@ -240,7 +240,7 @@ func TestReachRevoked(t *testing.T) {
 		if pieces == 0 {
 			require.NoError(t, *ended)
 			require.NotContains(t, into, byte(0xdb))
-			n.takeBack()
+			n.closeLent()
 		} else {
 			require.ErrorIs(t, *ended, na.ErrRevoked)
 		}
@@ -254,7 +254,7 @@ func TestReachRevoked(t *testing.T) {
 	require.Len(t, v.Bytes(), size)
 	n.mem[7] = 77
 	require.EqualValues(t, 77, v.Bytes()[7], "it is the owner's")
-	n.takeBack()
+	n.closeLent()
 	require.ErrorIs(t, v.Close(), na.ErrRevoked)
 	require.ErrorIs(t, v.Close(), na.ErrRevoked)
 	require.Nil(t, v.Bytes())
@@ -264,7 +264,7 @@ func TestReachRevoked(t *testing.T) {
 // TestViewOutlivesSession checks that a view is valid after its session has ended, and its end
 // removes the mapping.
 func TestViewOutlivesSession(t *testing.T) {
-	n := newNeighbourhood(t, 10_000)
+	n := newLendingPair(t, 10_000)
 	n.mem[9999] = 9
 	v, err := qbulk.NewView(context.Background(), n.other, qbulk.Stream{Peer: n.owner.Class().Addr(), Handle: n.remote})
 	require.NoError(t, err)
@@ -276,7 +276,7 @@ func TestViewOutlivesSession(t *testing.T) {
 
 // TestFreedChunks checks that chunks that the owner has given back are not kept for ever.
 func TestFreedChunks(t *testing.T) {
-	n := newNeighbourhood(t, 100)
+	n := newLendingPair(t, 100)
 	mapped := func() int {
 		b, err := os.ReadFile("/proc/self/maps")
 		require.NoError(t, err)
@@ -291,7 +291,7 @@ func TestFreedChunks(t *testing.T) {
 		n.lend()
 		_, err = n.get(1)
 		require.NoError(t, err)
-		n.until(n.direct)
+		n.until(n.isDirect)
 		require.LessOrEqual(t, mapped(), before+2, "one for each side")
 		require.NoError(t, n.handle.Close())
 		qbulk.Free(n.mem)
@@ -302,7 +302,7 @@ func TestFreedChunks(t *testing.T) {
 // TestReachRestarted checks that the key of an owner that has ended reaches nothing of the process
 // that listens there now, although its chunk has the same number.
 func TestReachRestarted(t *testing.T) {
-	n := newNeighbourhood(t, 10_000)
+	n := newLendingPair(t, 10_000)
 	stale := n.remote
 	n.close(n.owner)
 	n.owner = openAt(t, "sm://owner", n.opts)
@@ -327,9 +327,9 @@ func TestReachOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
 	}
-	h := newHost(t, Options{AnyUser: true})
+	h := newRawHost(t, Options{AnyUser: true})
 	require.NoError(t, os.Chmod(filepath.Dir(h.path), 0o711))
-	connected := make(chan *stranger)
+	connected := make(chan *rawPeer)
 	go func() {
 		runtime.LockOSThread() // the thread ends with the goroutine
 		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534)
@@ -359,7 +359,7 @@ func TestReachOtherUser(t *testing.T) {
 // TestReachOrdinaryMemory checks that only memory of one piece that is from the pool, and that
 // every process with the handle may read, is read so.
 func TestReachOrdinaryMemory(t *testing.T) {
-	n := newNeighbourhood(t, 10_000)
+	n := newLendingPair(t, 10_000)
 	for name, c := range map[string]struct {
 		opts qbulk.Options
 		segs [][]byte
@@ -384,7 +384,7 @@ func TestReachOrdinaryMemory(t *testing.T) {
 // TestBadChunks checks that an invalid answer to a request of a chunk ends the peer's own session
 // at most; and whatever a peer writes into the chunk, no read is outside of it.
 func TestBadChunks(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newRawHost(t, Options{})
 	local, err := h.cls.NewMem(make([]byte, 1<<20))
 	require.NoError(t, err)
 	const size = 32 << 10
@@ -479,7 +479,7 @@ func TestChunkAnsweredTwice(t *testing.T) {
 	wantAgain = 0
 	t.Cleanup(func() { wantAgain = old })
 	const size = 32 << 10
-	h := newHost(t, Options{})
+	h := newRawHost(t, Options{})
 	local, err := h.cls.NewMem(make([]byte, 1000))
 	require.NoError(t, err)
 	shared, fd, err := memfd.Make(size)
@@ -524,7 +524,7 @@ func TestChunkAnsweredTwice(t *testing.T) {
 // TestForgedRead checks that a report of a peer of the bytes that it has read counts for memory
 // that it may read, and for nothing else.
 func TestForgedRead(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newRawHost(t, Options{})
 	s := h.stranger()
 	from := s.join()
 	register := func(access na.Access) *na.Mem {

@@ -26,7 +26,7 @@ func init() {
 }
 
 func serve(handler hg.Handler) error {
-	hctx, err := child("sm://*", handler)
+	hctx, err := openChild("sm://*", handler)
 	for err == nil {
 		hctx.Trigger(0)
 		if na.CodeOf(hctx.Progress(-1)) == na.ErrClosed {
@@ -105,13 +105,13 @@ func lend(in hg.Request) (err error) {
 		return err
 	}
 	if in, _ := in.InputRaw(); len(in) > 0 {
-		go scribble()
+		go writeRandomly()
 	}
 	return in.RespondRaw(b, nil)
 }
 
 // call calls the child, and returns how that ends.
-func (f *funeral) call(p *process, in []byte) *answer {
+func (f *exitTest) call(p *process, in []byte) *answer {
 	h, err := f.hctx.Create(p.addr, hg.HashName("echo"))
 	require.NoError(f.t, err)
 	a := &answer{}
@@ -135,11 +135,11 @@ type answer struct {
 // TestPoison checks that bytes read after a Close has completed are never taken for lent ones, in
 // any state of the reader; and that the Close waits for no reader.
 func TestPoison(t *testing.T) {
-	f := newFuneral(t)
+	f := newExitTest(t)
 	mem, err := bulk.Alloc(lentSize)
 	require.NoError(t, err)
 	defer func() { bulk.Free(mem); pool.ReleaseUnused() }()
-	f.maps, f.fds = shared(t)
+	f.maps, f.fds = countMappings(t)
 	p := f.reader()
 	seen := map[string]int{}
 	for round := 0; round < long.Or(60, 2000) || seen["right"] == 0 || seen["revoked"] == 0; round++ {
@@ -184,17 +184,17 @@ func TestPoison(t *testing.T) {
 			seen[string(a.out)]++
 		}
 		if what == "kill" {
-			f.bury(p, nil)
+			f.requireReleased(p, nil)
 			p = f.reader()
 		}
 	}
 	t.Log(seen)
 	p.kill()
-	f.bury(p, nil)
+	f.requireReleased(p, nil)
 }
 
 // reader starts a child that reads, and that has mapped the memory that this process lends.
-func (f *funeral) reader() *process {
+func (f *exitTest) reader() *process {
 	p := f.start("reader")
 	mem, err := bulk.Alloc(lentSize)
 	require.NoError(f.t, err)
@@ -217,7 +217,7 @@ func (f *funeral) reader() *process {
 // TestLenderStoppedAndKilled checks that memory of a stopped owner is read all the same; a kill in
 // the middle of a read ends the read at most; and nothing is left of the owner.
 func TestLenderStoppedAndKilled(t *testing.T) {
-	f := newFuneral(t)
+	f := newExitTest(t)
 	for round := range long.Or(10, 300) {
 		p := f.start("lender")
 		a := f.call(p, nil)
@@ -263,14 +263,14 @@ func TestLenderStoppedAndKilled(t *testing.T) {
 			right()
 		}
 		require.NoError(t, local.CloseWait(context.Background()))
-		f.bury(p, nil)
+		f.requireReleased(p, nil)
 	}
 }
 
 // TestLenderWritesAnything checks that a lender that writes anything into its lent memory, and into the rest
 // that it shares, affects only itself.
 func TestLenderWritesAnything(t *testing.T) {
-	f := newFuneral(t)
+	f := newExitTest(t)
 	for range 5 {
 		p := f.start("vandal lender")
 		a := f.call(p, nil)
@@ -296,7 +296,7 @@ func TestLenderWritesAnything(t *testing.T) {
 		}
 		t.Log(ends)
 		p.kill()
-		f.until("it is dead", p.isDead)
-		f.bury(p, nil)
+		f.until("it is dead", p.hasExited)
+		f.requireReleased(p, nil)
 	}
 }

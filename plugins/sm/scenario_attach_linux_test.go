@@ -11,11 +11,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-func init() { roles["guest"] = guest }
+func init() { roles["guest"] = callOnceAndStay }
 
-// guest calls once, prints the outcome, and stays.
-func guest() error {
-	l, err := origin(1)
+// callOnceAndStay calls once, prints the outcome, and stays.
+func callOnceAndStay() error {
+	l, err := startLoad(1)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func TestManyAttach(t *testing.T) {
 	if long.On {
 		n, budget = 600, 64<<20 // the default
 	}
-	s := newSurvivor(t, budget)
+	s := newParent(t, budget)
 	type answer struct {
 		*process
 		line string
@@ -71,6 +71,6 @@ func TestManyAttach(t *testing.T) {
 	}
 	s.until("all are gone", func() bool { return s.hctx.Stats().NA.Peers == 0 })
 	for _, g := range guests {
-		g.dead()
+		g.waitExited()
 	}
 }

@@ -18,7 +18,7 @@ import (
 // TestBeginnings checks that no truncated packet of any kind ends a listener, nor does one behind a
 // hello; others are served afterwards.
 func TestBeginnings(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newRawHost(t, Options{})
 	packet := func(kind uint16, body ...byte) []byte {
 		b := binary.LittleEndian.AppendUint32(nil, packetMagic)
 		b = append(b, ring.OldestVersion, ring.Version)

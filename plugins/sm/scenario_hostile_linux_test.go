@@ -24,14 +24,14 @@ import (
 func init() {
 	for _, role := range []string{"target", "origin"} {
 		roles["vandal "+role] = func() error {
-			go scribble()
+			go writeRandomly()
 			return roles[role]()
 		}
 	}
 }
 
-// scribble writes random bytes into the memory of this process that its peers read, without end: a few at a time, then many.
-func scribble() {
+// writeRandomly writes random bytes into the memory of this process that its peers read, without end: a few at a time, then many.
+func writeRandomly() {
 	runtime.LockOSThread()
 	for n := 1; ; n++ {
 		for _, b := range ownMemory() {
@@ -66,7 +66,7 @@ func ownMemory() (all [][]byte) {
 // TestPeerWritesAnything checks that a peer that writes anything at any time into the memory that it shares
 // ends its own session at most: no other peer is affected, and nothing is left.
 func TestPeerWritesAnything(t *testing.T) {
-	f := newFuneral(t)
+	f := newExitTest(t)
 	vandals, ended := 0, 0
 	violations := func() uint64 { return uint64(f.hctx.Stats().NA.Violations) }
 	for end := time.Now().Add(long.Or(400*time.Millisecond, time.Minute)); vandals < 4 || time.Now().Before(end) || violations() == 0 && vandals < 100; vandals++ {
@@ -78,7 +78,7 @@ func TestPeerWritesAnything(t *testing.T) {
 		}
 		enough := time.Now().Add(100 * time.Millisecond)
 		f.until("it has done what it can", func() bool {
-			return p.isDead() || l != nil && l.flying == 0 || time.Now().After(enough)
+			return p.hasExited() || l != nil && l.flying == 0 || time.Now().After(enough)
 		})
 		if time.Now().Before(enough) {
 			ended++
@@ -89,8 +89,8 @@ func TestPeerWritesAnything(t *testing.T) {
 			f.until("every call to it ends", func() bool { return l.flying == 0 })
 			l.close()
 		}
-		f.until("it is dead", p.isDead)
-		f.bury(p, nil)
+		f.until("it is dead", p.hasExited)
+		f.requireReleased(p, nil)
 	}
 	t.Logf("%d vandals, %d of them ended their session soon, %d violations", vandals, ended, violations())
 	require.Positive(t, violations())
@@ -99,7 +99,7 @@ func TestPeerWritesAnything(t *testing.T) {
 // TestNoMemory checks that memory that a process cannot have is an error at its peers that states
 // it, and costs no other process anything.
 func TestNoMemory(t *testing.T) {
-	f := newFuneral(t)
+	f := newExitTest(t)
 	p := f.start("poor target")
 	l := newLoad(f.hctx, p.addr, 1)
 	f.until("the call ends", func() bool { return l.flying == 0 })
@@ -108,7 +108,7 @@ func TestNoMemory(t *testing.T) {
 	require.Equal(t, hg.NotRun, hg.FateOf(l.failed))
 	l.close()
 	p.kill()
-	f.bury(p, nil)
+	f.requireReleased(p, nil)
 }
 
 // TestOtherUser checks that another user's process is refused, on either side, unless the option
@@ -117,11 +117,11 @@ func TestOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
 	}
-	f := newFuneral(t)
+	f := newExitTest(t)
 	require.NoError(t, os.Chmod(f.dir, 0o711))
 	path := filepath.Join(f.dir, strings.TrimPrefix(f.cls.Addr().Name(), "sm://"))
 	require.NoError(t, os.Chmod(path, 0o666))
-	fd := asNobody(t, func() int {
+	fd := asOtherUser(t, func() int {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		require.NoError(t, err)
 		require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: path}))
@@ -138,8 +138,8 @@ func TestOtherUser(t *testing.T) {
 	require.Contains(t, string(b[:n]), "the peer belongs to user 65534, this process to 0")
 }
 
-// asNobody runs f on a thread of another user, which ends with it.
-func asNobody(t *testing.T, f func() int) (fd int) {
+// asOtherUser runs f on a thread of another user, which ends with it.
+func asOtherUser(t *testing.T, f func() int) (fd int) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -18,8 +18,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// shared counts the shared memory that this process holds, and its descriptors.
-func shared(t *testing.T) (maps, fds int) {
+// countMappings counts the shared memory that this process holds, and its descriptors.
+func countMappings(t *testing.T) (maps, fds int) {
 	b, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
 	all, err := os.ReadDir("/proc/self/fd")
@@ -27,34 +27,34 @@ func shared(t *testing.T) (maps, fds int) {
 	return strings.Count(string(b), "memfd:quicksilver"), len(all)
 }
 
-// A funeral ends children and checks the others.
-type funeral struct {
-	*survivor
+// An exitTest ends children and checks the others.
+type exitTest struct {
+	*parent
 	by     *load // calls to a bystander, which must not be affected
 	maps   int
 	fds    int
 	notice []time.Duration
 }
 
-func newFuneral(t *testing.T) *funeral {
-	f := &funeral{survivor: newSurvivor(t, 0)}
+func newExitTest(t *testing.T) *exitTest {
+	f := &exitTest{parent: newParent(t, 0)}
 	p := f.start("target")
 	f.by = newLoad(f.hctx, p.addr, 3)
-	f.until("the bystander answers", func() bool { return f.by.good > 30 })
-	f.maps, f.fds = shared(t)
+	f.until("the bystander answers", func() bool { return f.by.right > 30 })
+	f.maps, f.fds = countMappings(t)
 	t.Cleanup(func() {
 		f.by.stop = true
 		f.until("the bystander is left alone", func() bool { return f.by.flying == 0 })
 		require.NoError(t, f.by.failed)
 		f.by.close()
 		p.kill()
-		p.dead()
+		p.waitExited()
 	})
 	return f
 }
 
-// bury waits until everything of an exited child is released, and nothing else.
-func (f *funeral) bury(p *process, l *load) {
+// requireReleased waits until everything of an exited child is released, and nothing else.
+func (f *exitTest) requireReleased(p *process, l *load) {
 	f.t.Helper()
 	if l != nil {
 		f.until("every call to the dead ends", func() bool { return l.flying == 0 })
@@ -64,21 +64,21 @@ func (f *funeral) bury(p *process, l *load) {
 	}
 	f.until("its session ends", func() bool { return f.hctx.Stats().NA.Peers == 1 })
 	ended := time.Now()
-	f.notice = append(f.notice, max(0, ended.Sub(p.dead())))
+	f.notice = append(f.notice, max(0, ended.Sub(p.waitExited())))
 	if l != nil {
 		l.close()
 	}
-	good := f.by.good
-	f.until("the bystander answers", func() bool { return f.by.good > good+3 })
+	good := f.by.right
+	f.until("the bystander answers", func() bool { return f.by.right > good+3 })
 	require.NoError(f.t, f.by.failed)
 	f.until("its memory and descriptors are given back", func() bool {
-		maps, fds := shared(f.t)
+		maps, fds := countMappings(f.t)
 		return maps <= f.maps && fds <= f.fds
 	})
 }
 
 // child starts a child in a role and waits until it is at work.
-func (f *funeral) child(role string, env ...string) (*process, *load) {
+func (f *exitTest) child(role string, env ...string) (*process, *load) {
 	f.t.Helper()
 	if role == "origin" {
 		was := f.serve
@@ -92,7 +92,7 @@ func (f *funeral) child(role string, env ...string) (*process, *load) {
 	l := newLoad(f.hctx, p.addr, 8)
 	require.NoError(f.t, l.failed)
 	if len(env) == 0 {
-		f.until("the child answers", func() bool { return l.good > 20 })
+		f.until("the child answers", func() bool { return l.right > 20 })
 	}
 	return p, l
 }
@@ -101,7 +101,7 @@ func (f *funeral) child(role string, env ...string) (*process, *load) {
 // origin. Its peers get a fault; answers are those of their requests; nothing is left, and no other
 // process is affected.
 func TestExitAtEachPoint(t *testing.T) {
-	f := newFuneral(t)
+	f := newExitTest(t)
 	for point := range ring.Points {
 		if point == ring.Wait { // no process is so far behind
 			continue
@@ -112,8 +112,8 @@ func TestExitAtEachPoint(t *testing.T) {
 					times = min(times, 3) // it hardly blocks
 				}
 				p, l := f.child(role, fmt.Sprintf("%s=%d %d", dieEnv, point, times))
-				f.until(fmt.Sprintf("an %s dies at point %d", role, point), p.isDead)
-				f.bury(p, l)
+				f.until(fmt.Sprintf("an %s dies at point %d", role, point), p.hasExited)
+				f.requireReleased(p, l)
 			}
 		}
 	}
@@ -125,7 +125,7 @@ func TestKills(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	f := newFuneral(t)
+	f := newExitTest(t)
 	kills := long.Or(50, 2000)
 	if raceflag.Enabled && !long.On { // a process of the race detector takes as long to start as ten others
 		kills = 16
@@ -137,7 +137,7 @@ func TestKills(t *testing.T) {
 			_ = f.hctx.Progress(0)
 		}
 		p.kill()
-		f.bury(p, l)
+		f.requireReleased(p, l)
 	}
 	slices.Sort(f.notice)
 	t.Logf("%d deaths, heard of within %v, the longest after %v", kills, f.notice[len(f.notice)*99/100], f.notice[len(f.notice)-1])

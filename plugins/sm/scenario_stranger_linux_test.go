@@ -20,19 +20,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// A host is a context to which strangers connect.
-type host struct {
+// A rawHost is a context to which strangers connect.
+type rawHost struct {
 	t    *testing.T
 	cls  *na.Class
 	nctx *na.Context
 	path string
 }
 
-func newHost(t *testing.T, opts Options) *host {
+func newRawHost(t *testing.T, opts Options) *rawHost {
 	dir, err := os.MkdirTemp("", "sm")
 	require.NoError(t, err)
 	opts.Dir = dir
-	h := &host{t: t, path: dir + "/host"}
+	h := &rawHost{t: t, path: dir + "/host"}
 	h.cls, err = na.Open("sm://host", na.Config{PeerTimeout: time.Hour, Plugins: []na.Plugin{New(opts)}})
 	require.NoError(t, err)
 	h.nctx, err = h.cls.NewContext()
@@ -45,7 +45,7 @@ func newHost(t *testing.T, opts Options) *host {
 	return h
 }
 
-func (h *host) until(what string, done func() bool) {
+func (h *rawHost) until(what string, done func() bool) {
 	h.t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); {
 		_ = h.nctx.Progress(time.Millisecond)
@@ -56,27 +56,27 @@ func (h *host) until(what string, done func() bool) {
 	}
 }
 
-// A stranger is a peer whose frames are written by the test.
-type stranger struct {
-	*host
+// A rawPeer is a peer whose frames are written by the test.
+type rawPeer struct {
+	*rawHost
 	fd       int
 	bell     int
 	peerBell int       // of the host
 	end      *ring.End // once it has joined
 }
 
-func (h *host) stranger() *stranger {
+func (h *rawHost) stranger() *rawPeer {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(h.t, err)
 	require.NoError(h.t, unix.Connect(fd, &unix.SockaddrUnix{Name: h.path}))
 	bell, err := newBell()
 	require.NoError(h.t, err)
-	s := &stranger{host: h, fd: fd, bell: bell, peerBell: -1}
+	s := &rawPeer{rawHost: h, fd: fd, bell: bell, peerBell: -1}
 	h.t.Cleanup(s.leave)
 	return s
 }
 
-func (s *stranger) leave() {
+func (s *rawPeer) leave() {
 	if s.fd >= 0 {
 		_ = unix.Close(s.fd)
 		_ = unix.Close(s.bell)
@@ -86,7 +86,7 @@ func (s *stranger) leave() {
 }
 
 // recv returns the next packet, and whether the host has ended the connection.
-func (s *stranger) recv() (said packet, over bool) {
+func (s *rawPeer) recv() (said packet, over bool) {
 	s.t.Helper()
 	buf := make([]byte, maxPacket)
 	s.until("the host says something", func() bool {
@@ -109,7 +109,7 @@ func hello(change func(g *frame.Greeting)) []byte {
 }
 
 // greet sends a hello, and shares a segment.
-func (s *stranger) greet() {
+func (s *rawPeer) greet() {
 	require.NoError(s.t, sendPacket(s.fd, kindHello, hello(nil), s.bell))
 	said, over := s.recv()
 	require.False(s.t, over)
@@ -133,7 +133,7 @@ func (s *stranger) greet() {
 }
 
 // send sends a frame.
-func (s *stranger) send(h frame.Header, payload []byte) {
+func (s *rawPeer) send(h frame.Header, payload []byte) {
 	var tail [frame.TailSize]byte
 	h.SetPayload(len(payload))
 	if h.Size() > frame.HeaderSize {
@@ -150,7 +150,7 @@ func (s *stranger) send(h frame.Header, payload []byte) {
 func bodyID(n int) uint64 { return uint64(n)<<40 | 1 }
 
 // sendBody sends a frame about a body of n bytes in the area.
-func (s *stranger) sendBody(kind frame.Kind, at, n int) {
+func (s *rawPeer) sendBody(kind frame.Kind, at, n int) {
 	m := descriptorOf(&frame.Header{Kind: kind, Op: bodyID(n), Tag: uint64(at)})
 	s.end.PutBlock(&m, ring.Block{})
 	if s.end.Publish() {
@@ -159,7 +159,7 @@ func (s *stranger) sendBody(kind frame.Kind, at, n int) {
 }
 
 // sendShown sends a piece of a stream whose n bytes stand at at in the area.
-func (s *stranger) sendShown(kind frame.Kind, at, n int) {
+func (s *rawPeer) sendShown(kind frame.Kind, at, n int) {
 	m := descriptorOf(&frame.Header{Kind: kind, Flags: frame.FlagStream, Op: 1})
 	s.end.ShowBlock(ring.Bulk, &m, ring.Block{At: at, Len: n})
 	if s.end.Publish() {
@@ -168,7 +168,7 @@ func (s *stranger) sendShown(kind frame.Kind, at, n int) {
 }
 
 // join greets, and returns the address that the host has for the stranger.
-func (s *stranger) join() (from na.Addr) {
+func (s *rawPeer) join() (from na.Addr) {
 	s.greet()
 	s.send(frame.Header{Kind: frame.Unexpected, Op: 1}, nil)
 	require.NoError(s.t, s.nctx.RecvUnexpected(s.nctx.NewOp(func(_ *na.Op, r na.Result) {
@@ -190,7 +190,7 @@ func open(t *testing.T) int {
 // TestLater checks that messages that only a later release sends are skipped, in any form: packets
 // with any number of descriptors and of any length, and frames whose payload is anywhere.
 func TestLater(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newRawHost(t, Options{})
 	before := open(t)
 	s := h.stranger()
 	bells := make([]int, 40)
@@ -232,7 +232,7 @@ func TestLater(t *testing.T) {
 // TestBadPackets checks that with any packet on the socket, before its hello and after, a peer gets
 // the reason when its session ends. Others continue, and nothing is left of it.
 func TestBadPackets(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newRawHost(t, Options{})
 	friend := h.stranger()
 	friend.join()
 	memfd := func(size int) int {
@@ -252,20 +252,20 @@ func TestBadPackets(t *testing.T) {
 			_ = unix.Close(fd)
 		}
 	}()
-	raw := func(b string) func(*stranger) error {
-		return func(s *stranger) error { return unix.Send(s.fd, []byte(b), 0) }
+	raw := func(b string) func(*rawPeer) error {
+		return func(s *rawPeer) error { return unix.Send(s.fd, []byte(b), 0) }
 	}
-	says := func(kind uint16, body []byte, fds ...int) func(*stranger) error {
-		return func(s *stranger) error { return sendPacket(s.fd, kind, body, fds...) }
+	says := func(kind uint16, body []byte, fds ...int) func(*rawPeer) error {
+		return func(s *rawPeer) error { return sendPacket(s.fd, kind, body, fds...) }
 	}
-	greets := func(change func(*frame.Greeting)) func(*stranger) error {
-		return func(s *stranger) error { return sendPacket(s.fd, kindHello, hello(change), s.bell) }
+	greets := func(change func(*frame.Greeting)) func(*rawPeer) error {
+		return func(s *rawPeer) error { return sendPacket(s.fd, kindHello, hello(change), s.bell) }
 	}
-	joined := func(then func(*stranger) error) func(*stranger) error {
-		return func(s *stranger) error { s.join(); return then(s) }
+	joined := func(then func(*rawPeer) error) func(*rawPeer) error {
+		return func(s *rawPeer) error { s.join(); return then(s) }
 	}
 	for name, c := range map[string]struct {
-		do   func(s *stranger) error
+		do   func(s *rawPeer) error
 		want string
 	}{
 		"another protocol":         {raw("GET / HTTP/1.1\r\n"), `a packet begins with 0x`},
@@ -276,77 +276,77 @@ func TestBadPackets(t *testing.T) {
 		"no hello":                 {says(kindSegment, nil, plain), `packet 2 before the hello`},
 		"no greeting":              {says(kindHello, []byte("hello"), plain), `HELLO`},
 		"no bell":                  {says(kindHello, hello(nil)), `packet 1 with 0 descriptors, want 1`},
-		"two bells":                {func(s *stranger) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell) }, `with 2 descriptors`},
-		"three bells":              {func(s *stranger) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell, s.bell) }, `too many descriptors`},
+		"two bells":                {func(s *rawPeer) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell) }, `with 2 descriptors`},
+		"three bells":              {func(s *rawPeer) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell, s.bell) }, `too many descriptors`},
 		"very many":                {says(kindHello, hello(nil), make([]int, 40)...), `too many descriptors`},
 		"a bell that waits":        {says(kindHello, hello(nil), pipe[1]), `the bell of the peer is not nonblocking`},
 		"nowhere":                  {greets(func(g *frame.Greeting) { g.Target = 77 }), `no such context: 77`},
 		"no envelopes":             {greets(func(g *frame.Greeting) { g.Envelopes = 0 }), `offers 0 envelopes`},
 		"huge envelopes":           {greets(func(g *frame.Greeting) { g.Eager = 1 << 30 }), `out of bounds`},
-		"a small segment":          {func(s *stranger) error { return s.without(small) }, `shares 4096 bytes of memory, want`},
-		"a segment that is not":    {func(s *stranger) error { return s.without(pipe[0]) }, `shares 0 bytes of memory, want`},
+		"a small segment":          {func(s *rawPeer) error { return s.greetWith(small) }, `shares 4096 bytes of memory, want`},
+		"a segment that is not":    {func(s *rawPeer) error { return s.greetWith(pipe[0]) }, `shares 0 bytes of memory, want`},
 		"hello again":              {joined(greets(nil)), `packet 1 where none is allowed`},
 		"segment again":            {joined(says(kindSegment, nil, area)), `packet 2 where none is allowed`},
 		"an unsealed area":         {joined(says(kindArea, nil, plain)), `the peer shares 0 bytes`},
 		"a want without a number":  {joined(says(kindWant, []byte{1, 2, 3})), `asks for memory in a way that is not allowed`},
 		"a want with a descriptor": {joined(says(kindWant, make([]byte, 4), plain)), `packet 5 with 1 descriptors, want 0`},
 		"a chunk for nobody":       {joined(says(kindChunk, make([]byte, 12), area)), `shares memory in a way that is not allowed`},
-		"area again": {joined(func(s *stranger) error {
+		"area again": {joined(func(s *rawPeer) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			return sendPacket(s.fd, kindArea, nil, area)
 		}), `a second area`},
-		"a body in no area": {joined(func(s *stranger) error {
+		"a body in no area": {joined(func(s *rawPeer) error {
 			s.end.SetArea(make([]byte, ring.AreaSize))
 			s.send(frame.Header{Kind: frame.Expected}, make([]byte, 20_000))
 			return nil
 		}), `does not share`},
-		"a body in an area that is not there": {joined(func(s *stranger) error {
+		"a body in an area that is not there": {joined(func(s *rawPeer) error {
 			s.sendBody(frame.Body, 0, 100_000)
 			return nil
 		}), `does not share`},
-		"a body outside of the area": {joined(func(s *stranger) error {
+		"a body outside of the area": {joined(func(s *rawPeer) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendBody(frame.Body, ring.BodyRoom-99_999, 100_000)
 			return nil
 		}), `a body of 100000 bytes at \d+ of`},
-		"a body without room": {joined(func(s *stranger) error {
+		"a body without room": {joined(func(s *rawPeer) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendBody(frame.Body, 0, 100_000)
 			return nil
 		}), `no room for it was offered`},
-		"a piece in an area that is not there": {joined(func(s *stranger) error {
+		"a piece in an area that is not there": {joined(func(s *rawPeer) error {
 			s.sendShown(frame.Data, 0, 100_000)
 			return nil
 		}), `does not share`},
-		"a piece outside of the area": {joined(func(s *stranger) error {
+		"a piece outside of the area": {joined(func(s *rawPeer) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendShown(frame.Data, ring.BodyRoom-99_999, 100_000)
 			return nil
 		}), `a body of 100000 bytes at \d+ of`},
-		"a piece longer than any": {joined(func(s *stranger) error {
+		"a piece longer than any": {joined(func(s *rawPeer) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendShown(frame.Data, 0, 1<<30)
 			return nil
 		}), `the limit is`},
-		"a piece of a message": {joined(func(s *stranger) error {
+		"a piece of a message": {joined(func(s *rawPeer) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendShown(frame.Ping, 0, 100_000)
 			return nil
 		}), `PING frame`},
-		"another frame about a body": {joined(func(s *stranger) error {
+		"another frame about a body": {joined(func(s *rawPeer) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendBody(frame.Ping, 0, 100_000)
 			return nil
 		}), `PING frame about a body`},
-		"a hello in the ring": {joined(func(s *stranger) error {
+		"a hello in the ring": {joined(func(s *rawPeer) error {
 			s.send(frame.Header{Kind: frame.Hello, Tag: frame.Magic}, nil)
 			return nil
 		}), `HELLO frame where none is allowed`},
-		"unknown flags": {joined(func(s *stranger) error {
+		"unknown flags": {joined(func(s *rawPeer) error {
 			s.send(frame.Header{Kind: frame.Ping, Flags: 0x7f}, nil)
 			return nil
 		}), `flags`},
-		"forged credit": {joined(func(s *stranger) error {
+		"forged credit": {joined(func(s *rawPeer) error {
 			s.send(frame.Header{Kind: frame.Ping, Credit: 1 << 31}, nil)
 			return nil
 		}), `credit`},
@@ -373,8 +373,8 @@ func TestBadPackets(t *testing.T) {
 	h.until("the friend is heard", func() bool { return n == 1 })
 }
 
-// without greets, and shares fd in place of a segment.
-func (s *stranger) without(fd int) error {
+// greetWith greets, and shares fd in place of a segment.
+func (s *rawPeer) greetWith(fd int) error {
 	require.NoError(s.t, sendPacket(s.fd, kindHello, hello(nil), s.bell))
 	said, over := s.recv()
 	require.False(s.t, over)
@@ -385,7 +385,7 @@ func (s *stranger) without(fd int) error {
 // TestFramesBeforeExit checks that frames that a peer has sent count although it ends before it rings,
 // also when it is not polled any more.
 func TestFramesBeforeExit(t *testing.T) {
-	h := newHost(t, Options{Unassisted: true})
+	h := newRawHost(t, Options{Unassisted: true})
 	s := h.stranger()
 	s.join()
 	for range 2 * maxIdle { // until it is not hot
@@ -429,7 +429,7 @@ func TestByeBeforeReset(t *testing.T) {
 // and has one code, whatever that of the peer is.
 func TestReasonOfRefusal(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, Options{})
+	h := newRawHost(t, Options{})
 	lis, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	defer unix.Close(lis)
@@ -462,7 +462,7 @@ func TestReasonOfRefusal(t *testing.T) {
 // it still sends, and operations that wait for it end (F68).
 func TestNeverTakes(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, Options{TakeTimeout: 200 * time.Millisecond})
+	h := newRawHost(t, Options{TakeTimeout: 200 * time.Millisecond})
 	s := h.stranger()
 	from := s.join()
 	ended := 0
@@ -487,9 +487,9 @@ func TestNeverTakes(t *testing.T) {
 	require.Positive(t, pings)
 }
 
-// resting requires that a context which has nothing to do takes less than a ninth of a processor: one that spins gets more, on a machine that is
+// requireIdle requires that a context which has nothing to do takes less than a ninth of a processor: one that spins gets more, on a machine that is
 // busy, too.
-func resting(t *testing.T, nctx *na.Context) {
+func requireIdle(t *testing.T, nctx *na.Context) {
 	used := func() time.Duration {
 		var u unix.Rusage
 		require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
@@ -509,7 +509,7 @@ func resting(t *testing.T, nctx *na.Context) {
 // TestOutOfDescriptors checks that when the process has no descriptor left no peer is accepted, and
 // it does not spin; sessions continue, and all recovers (F72).
 func TestOutOfDescriptors(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newRawHost(t, Options{})
 	s := h.stranger()
 	from := s.join()
 	late := h.stranger()
@@ -522,7 +522,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	restore := func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }
 	defer restore()
 
-	resting(t, h.nctx)
+	requireIdle(t, h.nctx)
 	sent := false
 	require.NoError(t, h.nctx.SendExpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { sent = r.Err == nil }), from, 1, nil))
 	h.until("a session goes on", func() bool { return sent })
@@ -535,7 +535,7 @@ func TestOutOfDescriptors(t *testing.T) {
 // TestAttachToClosing checks that an attach to a context that is closed meanwhile is refused like
 // one to an unknown context, and nothing is left of the peer.
 func TestAttachToClosing(t *testing.T) {
-	h := newHost(t, Options{Unassisted: true})
+	h := newRawHost(t, Options{Unassisted: true})
 	h.stranger().join() // memory made once is there
 	before := open(t)
 	closing, err := h.cls.NewContext()
@@ -563,7 +563,7 @@ func TestAttachToClosing(t *testing.T) {
 // TestTwoHellos checks that a peer that sends two hellos, for another context than the one that
 // accepts it, ends its own session, whichever context reads the second: nothing is left of it.
 func TestTwoHellos(t *testing.T) {
-	h := newHost(t, Options{Unassisted: true})
+	h := newRawHost(t, Options{Unassisted: true})
 	h.stranger().join() // memory made once is there
 	other, err := h.cls.NewContext()
 	require.NoError(t, err)
@@ -614,7 +614,7 @@ func TestTwoHellos(t *testing.T) {
 // sender to its area are not seen, and room is where it was.
 func TestBodyIsCopied(t *testing.T) {
 	const n = 300_000
-	h := newHost(t, Options{})
+	h := newRawHost(t, Options{})
 	s := h.stranger()
 	from := s.join()
 	area, fd, err := makeMemory(ring.AreaSize)
@@ -650,7 +650,7 @@ func TestBodyIsCopied(t *testing.T) {
 func TestCloseBelowCopy(t *testing.T) {
 	below := 0
 	for attempt := 0; below < 3 && attempt < 200; attempt++ { // most succeed where there are two processors
-		h := newHost(t, Options{Unassisted: true})
+		h := newRawHost(t, Options{Unassisted: true})
 		s := h.stranger()
 		from := s.join()
 		s.send(frame.Header{Kind: frame.Credit, Tag: 4 * na.MaxBody}, nil)
@@ -659,27 +659,27 @@ func TestCloseBelowCopy(t *testing.T) {
 			bound, ok = h.nctx.Upper().ClaimRoom(from, na.MaxBody)
 			return ok
 		})
-		there := shares(t)
+		there := countShared(t)
 		body, done := make([]byte, na.MaxBody), make(chan struct{})
 		op := h.nctx.NewOp(func(*na.Op, na.Result) {})
 		go func() {
 			defer close(done)
 			_ = h.nctx.Upper().SendExpectedBody(op, bound, 1, []byte("front"), body, true)
 		}()
-		for shares(t) == there { // the area is made just before
+		for countShared(t) == there { // the area is made just before
 			runtime.Gosched()
 		}
 		h.nctx.Close()
 		h.nctx.Trigger(0)
 		_ = h.nctx.Progress(0)
-		if left := shares(t); left == there { // the area is left, and the segment is not
+		if left := countShared(t); left == there { // the area is left, and the segment is not
 			below++
 		} else { // the copy has ended meanwhile: one into memory that is not there would have ended the process
 			require.Equal(t, there-1, left)
 		}
 		<-done
 		h.until("it is closed", h.nctx.Closed)
-		require.Equal(t, there-1, shares(t), "the stranger has its own")
+		require.Equal(t, there-1, countShared(t), "the stranger has its own")
 	}
 	t.Logf("%d times a context was closed below a copy", below)
 	if runtime.GOMAXPROCS(0) > 1 { // memory that is unmapped below the copy is never seen to be left
@@ -691,7 +691,7 @@ func TestCloseBelowCopy(t *testing.T) {
 // exited, for as long as it takes: its Read may block.
 func TestStreamBelowRead(t *testing.T) {
 	const n = 100_000
-	h := newHost(t, Options{})
+	h := newRawHost(t, Options{})
 	before := open(t)
 	s := h.stranger()
 	from := s.join()
@@ -703,28 +703,28 @@ func TestStreamBelowRead(t *testing.T) {
 	}))
 	s.send(frame.Header{Kind: frame.Credit, Tag: 1 << 20}, nil)
 	s.send(frame.Header{Kind: frame.Window, Flags: frame.FlagAnswer, Op: 1, Tag: 1 << 20}, make([]byte, 8))
-	shared := shares(t)
+	shared := countShared(t)
 	var b []byte
 	h.until("it may write", func() bool {
 		b, err = up.Reserve(n)
 		return err == nil
 	})
-	require.Equal(t, shared+1, shares(t), "the memory is not of the area")
+	require.Equal(t, shared+1, countShared(t), "the memory is not of the area")
 	s.leave()
 	h.until("the session ends, and its descriptors", func() bool { return ended && open(t) <= before })
-	require.Equal(t, shared, shares(t), "the area is left, and the segment of the stranger")
+	require.Equal(t, shared, countShared(t), "the area is left, and the segment of the stranger")
 	for i := range b {
 		b[i] = 1
 	}
 	up.Close()
 	up.Commit(n)
-	require.Equal(t, shared-1, shares(t), "the area is left")
+	require.Equal(t, shared-1, countShared(t), "the area is left")
 }
 
 // TestSendBelowCopy checks that messages sent while another goroutine copies bulk data to the peer
 // leave behind it: no goroutine has to drive for that.
 func TestSendBelowCopy(t *testing.T) {
-	h := newHost(t, Options{Unassisted: true})
+	h := newRawHost(t, Options{Unassisted: true})
 	segs := make([][]byte, 16<<10) // slow to copy
 	for i := range segs {
 		segs[i] = make([]byte, 1)
@@ -760,8 +760,8 @@ func TestSendBelowCopy(t *testing.T) {
 	}
 }
 
-// shares counts the segments and areas that this process writes.
-func shares(t *testing.T) (n int) {
+// countShared counts the segments and areas that this process writes.
+func countShared(t *testing.T) (n int) {
 	maps, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
 	for line := range strings.Lines(string(maps)) {
@@ -790,12 +790,12 @@ func TestCloseBelowWriter(t *testing.T) {
 	defer func() { ring.Step = nil }()
 	below := 0
 	for attempt := 0; below < 3 && attempt < 100; attempt++ { // most succeed where there are two processors
-		h := newHost(t, Options{Unassisted: true})
+		h := newRawHost(t, Options{Unassisted: true})
 		m, err := h.cls.Register(na.ReadOnly, segs...)
 		require.NoError(t, err)
 		s := h.stranger()
 		from := s.join()
-		there := shares(t)
+		there := countShared(t)
 		for op := range uint64(maxPieces) {
 			s.send(frame.Header{Kind: frame.Get, Op: op, Tail: frame.Tail{Token: m.Key().Token, Length: size}}, nil)
 		}
@@ -818,13 +818,13 @@ func TestCloseBelowWriter(t *testing.T) {
 		}
 		h.nctx.Close()
 		h.until("it is closed", h.nctx.Closed)
-		left := shares(t)
+		left := countShared(t)
 		if bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*peer).fill")) { // it writes still
 			below++
 			require.GreaterOrEqual(t, left, there, "it writes into memory that is not there")
 		}
 		<-done
-		require.Equal(t, there-1, shares(t), "the stranger has its own")
+		require.Equal(t, there-1, countShared(t), "the stranger has its own")
 	}
 	t.Logf("%d times a context was closed below a writer", below)
 }
@@ -832,7 +832,7 @@ func TestCloseBelowWriter(t *testing.T) {
 // TestClosedBeforeHello checks that a peer that has closed before its hello is read replaces no
 // other: operations that wait continue to wait.
 func TestClosedBeforeHello(t *testing.T) {
-	h := newHost(t, Options{Unassisted: true})
+	h := newRawHost(t, Options{Unassisted: true})
 	dir := filepath.Dir(h.path)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)

@@ -24,14 +24,14 @@ var pingPongSizes = []int{0, 64, 2000}
 // pingPong has a target and an origin in one process, and returns the number of messages that each
 // call has written.
 func pingPong() error {
-	lifeline()
+	exitWithStdin()
 	var written atomic.Int64
 	ring.Step = func(p ring.Point) {
 		if p == ring.Publish {
 			written.Add(1)
 		}
 	}
-	cfg := patient(os.Getenv(dirEnv))
+	cfg := noTimeoutConfig(os.Getenv(dirEnv))
 	cfg.NA.Plugins = []na.Plugin{sm.New(sm.Options{Dir: os.Getenv(dirEnv), Unassisted: true})} // one goroutine does all
 	target, err := open("sm://*", cfg, echo)
 	if err != nil {
@@ -74,11 +74,11 @@ func pingPong() error {
 // TestPingPongSendsNoCredit checks that a request gives its envelope back with the answer: calls
 // one after the other send a request and an answer each, and no frame for credit only (G-T29).
 func TestPingPongSendsNoCredit(t *testing.T) {
-	s := newSurvivor(t, 0)
+	s := newParent(t, 0)
 	p := s.start("ping-pong")
 	for _, size := range pingPongSizes {
 		require.Equal(t, fmt.Sprint(2*pingPongCalls), p.line(), "frames of %d calls with %d bytes", pingPongCalls, size)
 	}
 	p.kill()
-	p.dead()
+	p.waitExited()
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// heap is the memory in use after a collection.
-func heap() int64 {
+// heapInUse is the memory in use after a collection.
+func heapInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -34,7 +34,7 @@ func TestNeverReads(t *testing.T) {
 	if !leak.Alone(t) {
 		return
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		opts.WriteTimeout = 500 * time.Millisecond
 		for !neverReads(t, opts) { // on a machine so busy that the slow peer has not read for long, either
 			opts.WriteTimeout *= 2
@@ -58,9 +58,9 @@ func neverReads(t *testing.T, opts tcp.Options) bool {
 	bystander := rawJoin(t, n, greeting())
 	r := rawJoin(t, n, greeting())
 	m := r.message(n)
-	o, end := op(n.ctx())
+	o, end := newOp(n.ctx())
 	require.NoError(t, n.ctx().RecvExpected(o, m, 5, make([]byte, 10)))
-	before, begun := heap(), time.Now()
+	before, begun := heapInUse(), time.Now()
 	for i := range 64 {
 		get.Op = uint64(i + 1)
 		r.send(get, nil)
@@ -81,10 +81,10 @@ func neverReads(t *testing.T, opts tcp.Options) bool {
 	var gone error
 	most, left := int64(0), size
 	buf := make([]byte, 1<<20) // a system reports room when a third of its buffer is free
-	await(t, "the cut", func() bool {
+	driveUntil(t, "the cut", func() bool {
 		if now := time.Since(begun); now-last > limit/16 && left > 0 && gone == nil { // so all of it takes twice the limit
 			longest, last = max(longest, now-last), now
-			most = max(most, heap()-before)
+			most = max(most, heapInUse()-before)
 			var read int
 			read, gone = slow.nc.Read(buf)
 			left -= read
@@ -92,7 +92,7 @@ func neverReads(t *testing.T, opts tcp.Options) bool {
 		return end.done()
 	}, n)
 	took := time.Since(begun)
-	code(t, na.ErrPeerLost, end.Err)
+	requireCode(t, na.ErrPeerLost, end.Err)
 	require.ErrorContains(t, end.Err, "has read nothing")
 	require.GreaterOrEqual(t, took, limit*8/10)
 	require.Less(t, most, int64(4<<20), "send queue")
@@ -107,7 +107,7 @@ func neverReads(t *testing.T, opts tcp.Options) bool {
 }
 
 // message sends a message and returns the address of r as its receiver sees it.
-func (r *raw) message(n *node) na.Addr {
+func (r *rawPeer) message(n *node) na.Addr {
 	r.t.Helper()
 	r.send(mail, []byte("x"))
 	_, from, _ := recvUnexpected(r.t, n.ctx(), n)
@@ -126,14 +126,14 @@ func TestSlowloris(t *testing.T) {
 	if !leak.Alone(t) {
 		return
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		many, limit := long.Or(300, 1000), 500*time.Millisecond
 		opts.MaxHalfOpen, opts.HandshakeTimeout = many+16, limit
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
-		stop := driven(n)
+		stop := startDriver(n)
 		defer stop()
 		hello := helloFrame(func(*frame.Greeting) {})
-		before := heap()
+		before := heapInUse()
 		conns := make([]net.Conn, many)
 		for i := range conns {
 			nc, err := net.Dial("tcp", hostPort(n))
@@ -165,7 +165,7 @@ func TestSlowloris(t *testing.T) {
 				<-gone
 			})
 		}
-		grown := heap() - before
+		grown := heapInUse() - before
 		for range 10 {
 			rawJoin(t, n, greeting())
 		}
@@ -189,14 +189,14 @@ func TestConnectFlood(t *testing.T) {
 	if !leak.Alone(t) {
 		return
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		const limit, at = 16, 32
 		flood := int64(long.Or(64, 320))
 		opts.MaxHalfOpen, opts.HandshakeTimeout = limit, time.Minute
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
-		defer driven(n)()
+		defer startDriver(n)()
 		settled := rawJoin(t, n, greeting())
-		before := heap()
+		before := heapInUse()
 		var all sync.WaitGroup
 		var closed atomic.Int64
 		enough, stop := context.WithCancel(t.Context())
@@ -225,7 +225,7 @@ func TestConnectFlood(t *testing.T) {
 			settled.send(frame.Header{Kind: frame.Ping}, nil)
 			settled.readKind(frame.Pong)
 			longest = max(longest, time.Since(begun))
-			most = max(most, heap()-before)
+			most = max(most, heapInUse()-before)
 			select {
 			case <-ended:
 				over = true

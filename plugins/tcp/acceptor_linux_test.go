@@ -24,7 +24,7 @@ func TestOwnFreezeRefusesNoHello(t *testing.T) {
 	for end := c.Now() + 2*limit; c.Now() < end; { // frozen
 	}
 	_ = c.Progress(time.Millisecond)
-	await(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
+	driveUntil(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
 	r.readHello()
 	require.Equal(t, n.cls.Addr().Name(), r.peer.Listen)
 }
@@ -39,7 +39,7 @@ func TestLongestHandshakeTimeout(t *testing.T) {
 		_ = c.Progress(time.Millisecond) // accepts
 	}
 	r.hello(greeting())
-	await(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
+	driveUntil(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
 	r.readHello()
 }
 
@@ -53,7 +53,7 @@ func TestAbandonedConnectionIsRefused(t *testing.T) {
 	g.Listen = l.addr().Name()
 	r := rawDial(t, n)
 	r.hello(g)
-	await(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
+	driveUntil(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
 	r.readHello()
 	first := rawDial(t, n) // the next one is not read before this one has ended
 	old := rawDial(t, n)
@@ -62,9 +62,9 @@ func TestAbandonedConnectionIsRefused(t *testing.T) {
 	require.NoError(t, first.nc.Close())
 	next := rawDial(t, n)
 	next.hello(greeting())
-	await(t, "the one after it", func() bool { return c.Stats().Peers == 2 }, n)
+	driveUntil(t, "the one after it", func() bool { return c.Stats().Peers == 2 }, n)
 	r.send(frame.Header{Kind: frame.Ping, Tag: 7}, nil)
-	stop := driven(n)
+	stop := startDriver(n)
 	defer stop()
 	h, _ := r.readKind(frame.Pong)
 	require.EqualValues(t, 7, h.Tag)

@@ -18,7 +18,7 @@ import (
 const bulkSize = 1 << 20 // more than enough to want a second connection
 
 // dialBulk makes the second connection of the session of r, which dialled n.
-func (r *raw) dialBulk(n *node) *raw {
+func (r *rawPeer) dialBulk(n *node) *rawPeer {
 	r.t.Helper()
 	second := rawDial(r.t, n)
 	g := r.mine
@@ -29,7 +29,7 @@ func (r *raw) dialBulk(n *node) *raw {
 }
 
 // readMove reads the data of a get up to its GETDONE, all of it with the flags of the connection.
-func (r *raw) readMove(id uint64) (data []byte) {
+func (r *rawPeer) readMove(id uint64) (data []byte) {
 	r.t.Helper()
 	for {
 		h, payload := r.read()
@@ -44,7 +44,7 @@ func (r *raw) readMove(id uint64) (data []byte) {
 	}
 }
 
-func random(n int) []byte {
+func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.Read(b)
 	return b
@@ -54,7 +54,7 @@ func random(n int) []byte {
 // begin once that is up use it, in both directions.
 func TestBulkOfDialer(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
-	want := random(bulkSize)
+	want := randomBytes(bulkSize)
 	owned := bytes.Clone(want) // the node's own goroutine reads and writes it
 	mem, err := n.cls.Register(na.ReadWrite, owned)
 	require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestBulkOfDialer(t *testing.T) {
 	r.send(frame.Header{Kind: frame.Get, Op: 3, Tail: small}, nil)
 	require.Equal(t, want[:100], r.readMove(3), "what is small does not need it")
 
-	theirs := random(bulkSize)
+	theirs := randomBytes(bulkSize)
 	second.send(frame.Header{Kind: frame.Put, Op: 4, Tail: tail}, nil)
 	second.sendFront(frame.Header{Kind: frame.Data, Op: 4}, bulkSize)
 	second.write(theirs)
@@ -114,11 +114,11 @@ func TestBulkOfListener(t *testing.T) {
 	g := greeting()
 	g.Label = name
 	r, to := joinAs(t, n, l, g), l.addr()
-	data := random(bulkSize)
+	data := randomBytes(bulkSize)
 	mem, err := n.cls.NewMem(data)
 	require.NoError(t, err)
-	put := func(what string, from *raw) {
-		o, end := op(n.ctx())
+	put := func(what string, from *rawPeer) {
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().Put(o, mem, 0, to, someKey(bulkSize), 0, bulkSize))
 		var got []byte
 		h, _ := from.read()
@@ -131,9 +131,9 @@ func TestBulkOfListener(t *testing.T) {
 		}
 		require.Equal(t, data, got, what)
 		r.send(frame.Header{Kind: frame.Done, Op: h.Op}, nil)
-		ok(t, what, end, n)
+		requireSuccess(t, what, end, n)
 	}
-	defer driven(n)()
+	defer startDriver(n)()
 	put("before it", r)
 	second := newRaw(t, l.accept())
 	second.readHello()
@@ -144,7 +144,7 @@ func TestBulkOfListener(t *testing.T) {
 	require.Eventually(t, func() bool { return n.ctx().Stats().BulkFlows == 1 }, patience, time.Millisecond)
 	put("after it", second)
 
-	o, end := op(n.ctx())
+	o, end := newOp(n.ctx())
 	require.NoError(t, n.ctx().Put(o, mem, 0, to, someKey(bulkSize), 0, bulkSize))
 	h, _ := second.read()
 	require.Equal(t, frame.Put, h.Kind)
@@ -152,7 +152,7 @@ func TestBulkOfListener(t *testing.T) {
 	for h.Kind != frame.Cancel {
 		h, _ = second.read()
 	}
-	await(t, "cancel", end.done, n)
+	driveUntil(t, "cancel", end.done, n)
 	require.Zero(t, n.ctx().Stats().PeersLost)
 }
 
@@ -160,7 +160,7 @@ func TestBulkOfListener(t *testing.T) {
 // second connection are skipped, at the listening side and at the dialing one.
 func TestBulkOfLaterRelease(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
-	defer driven(n)()
+	defer startDriver(n)()
 	first := rawJoin(t, n, greeting())
 	second := rawDial(t, n)
 	g := first.mine
@@ -175,11 +175,11 @@ func TestBulkOfLaterRelease(t *testing.T) {
 	g.Label = append(bytes.Clone(name), "later"...)
 	dialler := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	joinAs(t, dialler, l, g)
-	mem, err := dialler.cls.NewMem(random(bulkSize))
+	mem, err := dialler.cls.NewMem(randomBytes(bulkSize))
 	require.NoError(t, err)
-	o, _ := op(dialler.ctx())
+	o, _ := newOp(dialler.ctx())
 	require.NoError(t, dialler.ctx().Put(o, mem, 0, l.addr(), someKey(bulkSize), 0, bulkSize))
-	defer driven(dialler)()
+	defer startDriver(dialler)()
 	second = newRaw(t, l.accept())
 	second.readHello()
 	require.Equal(t, name, second.peer.Label)
@@ -197,9 +197,9 @@ func TestBulkRefused(t *testing.T) {
 	r, to := joinAs(t, n, l, g), l.addr()
 	mem, err := n.cls.NewMem(make([]byte, bulkSize))
 	require.NoError(t, err)
-	defer driven(n)()
+	defer startDriver(n)()
 	for i := range 3 {
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().Put(o, mem, 0, to, someKey(bulkSize), 0, bulkSize))
 		h, _ := r.read()
 		for got := 0; got < bulkSize; {
@@ -215,7 +215,7 @@ func TestBulkRefused(t *testing.T) {
 			second.readEnd()
 		}
 		r.send(frame.Header{Kind: frame.Done, Op: h.Op}, nil)
-		ok(t, "put", end, n)
+		requireSuccess(t, "put", end, n)
 	}
 	require.NoError(t, l.l.(*net.TCPListener).SetDeadline(time.Now().Add(20*time.Millisecond)))
 	_, err = l.l.Accept()
@@ -260,7 +260,7 @@ func TestMessagesPassBulk(t *testing.T) {
 	second := r.dialBulk(n)
 	second.readHello()
 	r.send(frame.Header{Kind: frame.Get, Op: 1, Tail: frame.Tail{Token: mem.Key().Token, Length: size}}, nil)
-	quiet(n)
+	driveUntilStalled(n)
 	for range 100 {
 		r.send(frame.Header{Kind: frame.Ping}, nil)
 		r.readKind(frame.Pong)
@@ -273,7 +273,7 @@ func TestMessagesPassBulk(t *testing.T) {
 func TestGoawayWithBulk(t *testing.T) {
 	for range 5 {
 		n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true}, na.Config{}, 1)
-		stop := driven(n)
+		stop := startDriver(n)
 		r := rawJoin(t, n, greeting())
 		second := r.dialBulk(n)
 		second.readHello()
@@ -281,18 +281,18 @@ func TestGoawayWithBulk(t *testing.T) {
 		stop()
 		r.send(frame.Header{Kind: frame.Unexpected, Tag: 5}, []byte("here I am"))
 		_, from, _ := recvUnexpected(t, n.ctx(), n)
-		stop = driven(n)
+		stop = startDriver(n)
 		other := rawJoin(t, n, greeting()) // so that the first connection is not the one that is looked at first
 		other.send(frame.Header{Kind: frame.Ping}, nil)
 		other.readKind(frame.Pong)
 		stop()
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().RecvExpected(o, from, 1, make([]byte, 8)))
 		require.NoError(t, second.nc.Close())
 		r.write(frame.Bye{Code: na.ErrClosed, Next: 7, Text: "enough"}.Frame())
 		require.NoError(t, r.nc.Close())
-		await(t, "end of the receive", end.done, n)
-		code(t, na.ErrPeerLost, end.Err)
+		driveUntil(t, "end of the receive", end.done, n)
+		requireCode(t, na.ErrPeerLost, end.Err)
 		require.ErrorContains(t, end.Err, "enough")
 		require.EqualValues(t, 7, end.ID)
 	}

@@ -14,11 +14,11 @@ import (
 // TestCorkedFramesLeave checks that output that is held back is sent after a while, also if no
 // goroutine drives and the one that corked is busy.
 func TestCorkedFramesLeave(t *testing.T) {
-	n, r, to := joined(t, tcp.Options{}, na.Config{})
+	n, r, to := openJoined(t, tcp.Options{}, na.Config{})
 	require.True(t, n.ctx().Upper().Cork())
 	defer n.ctx().Upper().Uncork()
 	for i := range 10 { // after the first few the background poller rests, and must be called
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		text := fmt.Sprint("held ", i)
 		require.NoError(t, n.ctx().SendUnexpected(o, to, 1, []byte(text)))
 		_, payload := r.readKind(frame.Unexpected)
@@ -32,7 +32,7 @@ func TestCorkedFramesLeave(t *testing.T) {
 // TestCorkHolds checks that output under a cork is sent together, when the cork is removed or a
 // goroutine drives.
 func TestCorkHolds(t *testing.T) {
-	n, r, to := joined(t, tcp.Options{Unassisted: true}, na.Config{})
+	n, r, to := openJoined(t, tcp.Options{Unassisted: true}, na.Config{})
 	require.False(t, n.ctx().Upper().Cork(), "nobody would send what is held while nobody drives")
 	sent := 0
 	n.ctx().Batch(func() {
@@ -52,9 +52,9 @@ func TestCorkHolds(t *testing.T) {
 // TestFlushInBatch checks that a batch is a cork like any other, and Flush sends what it holds
 // back.
 func TestFlushInBatch(t *testing.T) {
-	n, r, to := joined(t, tcp.Options{Unassisted: true}, na.Config{})
+	n, r, to := openJoined(t, tcp.Options{Unassisted: true}, na.Config{})
 	n.ctx().Batch(func() {
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, to, 1, nil))
 		n.ctx().Trigger(0)
 		require.Zero(t, end.n, "it is held")

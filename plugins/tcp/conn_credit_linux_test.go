@@ -23,7 +23,7 @@ func TestCreditUnread(t *testing.T) {
 	g.Envelopes = 1
 	r := joinAs(t, n, l, g)
 	send := func() error {
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("x")))
 		n.ctx().Trigger(0)
 		require.Equal(t, 1, end.n, "it leaves or fails at once")
@@ -84,9 +84,9 @@ func TestWithdrawBehindAPart(t *testing.T) {
 	// The peer does not read: the buffers of the system are full, and a message is written in part.
 	// The system may report a full buffer for a moment before that, too.
 	quiet := 0
-	await(t, "a message that is written in part", func() bool {
+	driveUntil(t, "a message that is written in part", func() bool {
 		for n.ctx().Stats().Queued < 3 {
-			o, end := op(n.ctx())
+			o, end := newOp(n.ctx())
 			require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, message))
 			ends = append(ends, end)
 			require.Less(t, len(ends), 4000)
@@ -99,7 +99,7 @@ func TestWithdrawBehindAPart(t *testing.T) {
 	}, n)
 	require.Less(t, sent, len(ends))
 	last := ends[sent-1].Result
-	o, end := op(n.ctx())
+	o, end := newOp(n.ctx())
 	require.NoError(t, n.ctx().Withdraw(o, last.Addr, last.ID))
 	read := 0
 	for {
@@ -116,7 +116,7 @@ func TestWithdrawBehindAPart(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, read, sent, "the message came before, whole")
 	r.send(frame.Header{Kind: frame.Withdrawn, Op: last.ID}, nil)
-	ok(t, "withdraw", end, n)
+	requireSuccess(t, "withdraw", end, n)
 	for ; read < len(ends); read++ {
 		r.readKind(frame.Unexpected)
 	}

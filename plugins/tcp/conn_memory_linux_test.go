@@ -24,7 +24,7 @@ func TestPartialHeader(t *testing.T) {
 	if !leak.Alone(t) {
 		return
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		const each = 4 << 10
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		at, err := net.ResolveTCPAddr("tcp", hostPort(n))
@@ -43,26 +43,26 @@ func TestPartialHeader(t *testing.T) {
 		peers := func(want int) func() bool { return func() bool { return n.ctx().Stats().Peers == want } }
 		for i := range 20 { // memory kept for all
 			dial()
-			await(t, "the first", peers(i+1), n)
+			driveUntil(t, "the first", peers(i+1), n)
 		}
 		for name, more := range map[string][]byte{"idle": nil, "half a header": half} {
-			before, first, reserved := heap(), n.ctx().Stats().Peers, n.ctx().Stats().Reserved
+			before, first, reserved := heapInUse(), n.ctx().Stats().Peers, n.ctx().Stats().Reserved
 			fds := make([]int, *halves)
 			for i := range fds {
 				fds[i] = dial()
 				if i%100 == 99 {
-					await(t, name, peers(first+i+1), n)
+					driveUntil(t, name, peers(first+i+1), n)
 				}
 			}
-			await(t, name, peers(first+*halves), n)
+			driveUntil(t, name, peers(first+*halves), n)
 			for _, fd := range fds {
 				_, err := unix.Write(fd, more)
 				require.NoError(t, err)
 			}
 			var used, reserve int64
 			for try := range 20 { // the memory of goroutines that have not finished a handshake is not kept, nor is that of a pool
-				quiet(n)
-				used, reserve = (heap()-before)/int64(*halves), (n.ctx().Stats().Reserved-reserved)/int64(*halves)
+				driveUntilStalled(n)
+				used, reserve = (heapInUse()-before)/int64(*halves), (n.ctx().Stats().Reserved-reserved)/int64(*halves)
 				if raceflag.Enabled { // which takes memory of its own
 					used /= 4
 				}

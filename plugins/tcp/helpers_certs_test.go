@@ -76,8 +76,8 @@ func (a *authority) under(name string) *authority {
 	return &authority{t: a.t, cert: c.Leaf, key: c.PrivateKey.(*ecdsa.PrivateKey)}
 }
 
-// beside returns c with further certificates to be sent after it.
-func beside(c tls.Certificate, more ...*x509.Certificate) tls.Certificate {
+// withCertificates returns c with further certificates to be sent after it.
+func withCertificates(c tls.Certificate, more ...*x509.Certificate) tls.Certificate {
 	c.Certificate = slices.Clone(c.Certificate)
 	for _, m := range more {
 		c.Certificate = append(c.Certificate, m.Raw)

@@ -20,8 +20,8 @@ const patience = 20 * time.Second
 // variants are the two carriers.
 var variants = map[string]tcp.Options{"epoll": {}, "portable": {Portable: true}}
 
-// each runs fn over both carriers.
-func each(t *testing.T, fn func(t *testing.T, opts tcp.Options)) {
+// eachCarrier runs fn over both carriers.
+func eachCarrier(t *testing.T, fn func(t *testing.T, opts tcp.Options)) {
 	for name, opts := range variants {
 		if opts.Portable || runtime.GOOS == "linux" {
 			t.Run(name, func(t *testing.T) { fn(t, opts) })
@@ -65,8 +65,8 @@ func (n *node) close() {
 	require.True(n.t, n.cls.Closed() || len(n.ctxs) == 0)
 }
 
-// driven has a goroutine drive Progress of a node until the returned function is called.
-func driven(n *node) (stop func()) {
+// startDriver has a goroutine drive Progress of a node until the returned function is called.
+func startDriver(n *node) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := n.ctx()
 	var one sync.WaitGroup
@@ -81,8 +81,8 @@ func driven(n *node) (stop func()) {
 	}
 }
 
-// await drives the contexts of all nodes until done reports true.
-func await(t testing.TB, what string, done func() bool, nodes ...*node) {
+// driveUntil drives the contexts of all nodes until done reports true.
+func driveUntil(t testing.TB, what string, done func() bool, nodes ...*node) {
 	t.Helper()
 	end := time.Now().Add(patience)
 	for i := 0; !done(); i++ {
@@ -115,16 +115,16 @@ func (o *outcome) hear(_ *na.Op, r na.Result) {
 	o.n++
 }
 
-// op returns an operation and its outcome.
-func op(c *na.Context) (*na.Op, *outcome) {
+// newOp returns an operation and its outcome.
+func newOp(c *na.Context) (*na.Op, *outcome) {
 	o := &outcome{}
 	return c.NewOp(o.hear), o
 }
 
-// ok waits for the end of an operation, which must be a success.
-func ok(t testing.TB, what string, o *outcome, nodes ...*node) na.Result {
+// requireSuccess waits for the end of an operation, which must be a success.
+func requireSuccess(t testing.TB, what string, o *outcome, nodes ...*node) na.Result {
 	t.Helper()
-	await(t, what, o.done, nodes...)
+	driveUntil(t, what, o.done, nodes...)
 	require.NoError(t, o.Err, what)
 	require.Equal(t, 1, o.n)
 	return o.Result
@@ -133,32 +133,32 @@ func ok(t testing.TB, what string, o *outcome, nodes ...*node) na.Result {
 // lookup resolves the address of another node.
 func lookup(t testing.TB, from *node, text string) na.Addr {
 	t.Helper()
-	o, end := op(from.ctx())
+	o, end := newOp(from.ctx())
 	require.NoError(t, from.ctx().Lookup(o, text))
-	return ok(t, "lookup", end, from).Addr
+	return requireSuccess(t, "lookup", end, from).Addr
 }
 
 // sendUnexpected sends a message and waits until it has left.
 func sendUnexpected(t testing.TB, c *na.Context, to na.Addr, tag na.Tag, text string, nodes ...*node) {
 	t.Helper()
-	o, end := op(c)
+	o, end := newOp(c)
 	require.NoError(t, c.SendUnexpected(o, to, tag, []byte(text)))
-	ok(t, "send "+text, end, nodes...)
+	requireSuccess(t, "send "+text, end, nodes...)
 }
 
 // recvUnexpected waits for a message.
 func recvUnexpected(t testing.TB, c *na.Context, nodes ...*node) (string, na.Addr, na.Tag) {
 	t.Helper()
-	o, end := op(c)
+	o, end := newOp(c)
 	require.NoError(t, c.RecvUnexpected(o))
-	r := ok(t, "receive unexpected", end, nodes...)
+	r := requireSuccess(t, "receive unexpected", end, nodes...)
 	text := string(r.Envelope.Data)
 	r.Envelope.Free()
 	return text, r.Addr, r.Tag
 }
 
-// code fails the test unless err matches want.
-func code(t testing.TB, want na.Code, err error) {
+// requireCode fails the test unless err matches want.
+func requireCode(t testing.TB, want na.Code, err error) {
 	t.Helper()
 	require.True(t, errors.Is(err, want), "got error %v, want %v", err, want)
 }

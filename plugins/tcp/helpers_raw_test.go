@@ -14,9 +14,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A raw is a peer made of a socket and the frame package, which only does what a test calls. The
+// A rawPeer is a peer made of a socket and the frame package, which only does what a test calls. The
 // other side is driven by its background poller or its goroutines meanwhile.
-type raw struct {
+type rawPeer struct {
 	t     testing.TB
 	nc    net.Conn
 	tcp   *net.TCPConn // nc, or the connection under its TLS
@@ -32,8 +32,8 @@ func greeting() frame.Greeting {
 	return g
 }
 
-func newRaw(t testing.TB, nc net.Conn) *raw {
-	r := &raw{t: t, nc: nc, tcp: nc.(*net.TCPConn)}
+func newRaw(t testing.TB, nc net.Conn) *rawPeer {
+	r := &rawPeer{t: t, nc: nc, tcp: nc.(*net.TCPConn)}
 	t.Cleanup(func() { _ = nc.Close() })
 	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
 	require.NoError(t, r.tcp.SetReadBuffer(64<<10)) // so that unread bytes fill the sockets soon
@@ -41,7 +41,7 @@ func newRaw(t testing.TB, nc net.Conn) *raw {
 }
 
 // rawDial connects to a node and sends nothing.
-func rawDial(t testing.TB, n *node) *raw {
+func rawDial(t testing.TB, n *node) *rawPeer {
 	t.Helper()
 	nc, err := net.Dial("tcp", hostPort(n))
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func rawDial(t testing.TB, n *node) *raw {
 }
 
 // rawJoin connects to a node and completes the handshake.
-func rawJoin(t testing.TB, n *node, g frame.Greeting) *raw {
+func rawJoin(t testing.TB, n *node, g frame.Greeting) *rawPeer {
 	t.Helper()
 	r := rawDial(t, n)
 	r.hello(g)
@@ -84,12 +84,12 @@ func (l *rawListener) accept() net.Conn {
 }
 
 // join accepts a connection and completes the handshake.
-func (l *rawListener) join() *raw {
+func (l *rawListener) join() *rawPeer {
 	l.t.Helper()
 	return l.greet(greeting())
 }
 
-func (l *rawListener) greet(g frame.Greeting) *raw {
+func (l *rawListener) greet(g frame.Greeting) *rawPeer {
 	l.t.Helper()
 	r := newRaw(l.t, l.accept())
 	r.readHello()
@@ -99,14 +99,14 @@ func (l *rawListener) greet(g frame.Greeting) *raw {
 	return r
 }
 
-func (r *raw) hello(g frame.Greeting) {
+func (r *rawPeer) hello(g frame.Greeting) {
 	r.t.Helper()
 	r.mine, r.limit = g, g.Envelopes
 	h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
 	r.write(h.Append(nil, g.Append(nil)))
 }
 
-func (r *raw) readHello() {
+func (r *rawPeer) readHello() {
 	r.t.Helper()
 	h, payload := r.read()
 	require.Equal(r.t, frame.Hello, h.Kind)
@@ -116,27 +116,27 @@ func (r *raw) readHello() {
 }
 
 // send sends a whole frame.
-func (r *raw) send(h frame.Header, payload []byte) {
+func (r *rawPeer) send(h frame.Header, payload []byte) {
 	r.t.Helper()
 	h.Context, h.Credit = r.peer.Context, r.limit
 	r.write(h.Append(nil, payload))
 }
 
 // sendFront sends the front of a frame whose n bytes of payload follow.
-func (r *raw) sendFront(h frame.Header, n int) {
+func (r *rawPeer) sendFront(h frame.Header, n int) {
 	r.t.Helper()
 	h.Context, h.Credit = r.peer.Context, r.limit
 	r.write(h.AppendFront(nil, n))
 }
 
-func (r *raw) write(b []byte) {
+func (r *rawPeer) write(b []byte) {
 	r.t.Helper()
 	_, err := r.nc.Write(b)
 	require.NoError(r.t, err)
 }
 
 // read reads one frame, and checks it as any receiver does.
-func (r *raw) read() (frame.Header, []byte) {
+func (r *rawPeer) read() (frame.Header, []byte) {
 	r.t.Helper()
 	front := make([]byte, frame.HeaderSize, frame.HeaderSize+frame.TailSize)
 	_, err := io.ReadFull(r.nc, front)
@@ -157,7 +157,7 @@ func (r *raw) read() (frame.Header, []byte) {
 }
 
 // readKind reads frames until one of kind; only control frames precede it.
-func (r *raw) readKind(kind frame.Kind) (frame.Header, []byte) {
+func (r *rawPeer) readKind(kind frame.Kind) (frame.Header, []byte) {
 	r.t.Helper()
 	for {
 		h, payload := r.read()
@@ -169,7 +169,7 @@ func (r *raw) readKind(kind frame.Kind) (frame.Header, []byte) {
 }
 
 // readEnd reads until the connection ends, and returns the code of the preceding Goaway, or 0.
-func (r *raw) readEnd() (code na.Code, text string) {
+func (r *rawPeer) readEnd() (code na.Code, text string) {
 	r.t.Helper()
 	for {
 		var one [1]byte

@@ -17,10 +17,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// hosts is a resolver of made-up names.
-type hosts map[string][]string
+// hostsResolver is a resolver of made-up names.
+type hostsResolver map[string][]string
 
-func (h hosts) LookupNetIP(_ context.Context, network, host string) ([]netip.Addr, error) {
+func (h hostsResolver) LookupNetIP(_ context.Context, network, host string) ([]netip.Addr, error) {
 	if network != "ip" {
 		return nil, errors.New("want both kinds of addresses")
 	}
@@ -36,7 +36,7 @@ func (h hosts) LookupNetIP(_ context.Context, network, host string) ([]netip.Add
 }
 
 func TestLookup(t *testing.T) {
-	world := hosts{
+	world := hostsResolver{
 		"four": {"10.0.0.7"}, "six": {"2001:db8::7"}, "both": {"2001:db8::7", "10.0.0.7", "10.0.0.8"},
 		"mapped": {"::ffff:10.0.0.9"}, "none": {}, "ten": nil, "wild": {"0.0.0.0"}, "node-7.example.org": {"10.0.0.7"},
 	}
@@ -85,9 +85,9 @@ func TestLookup(t *testing.T) {
 	}
 	n := open(t, "tcp://", tcp.Options{Resolver: world}, na.Config{}, 1)
 	for _, row := range rows {
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().Lookup(o, row.text))
-		await(t, "lookup "+row.text, end.done, n)
+		driveUntil(t, "lookup "+row.text, end.done, n)
 		if row.want != "" {
 			require.NoError(t, end.Err, row.text)
 			require.Equal(t, row.want, end.Addr.String())
@@ -101,17 +101,17 @@ func TestLookup(t *testing.T) {
 // TestLookupAtOnce checks that numeric addresses need neither Progress nor a goroutine.
 func TestLookupAtOnce(t *testing.T) {
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
-	o, end := op(n.ctx())
+	o, end := newOp(n.ctx())
 	require.NoError(t, n.ctx().Lookup(o, "tcp://10.0.0.7:9000"))
 	n.ctx().Trigger(0)
 	require.Equal(t, 1, end.n)
 	require.NoError(t, end.Err)
 }
 
-// blocked is a resolver that blocks until its caller cancels.
-type blocked struct{ asked chan string }
+// blockingResolver is a resolver that blocks until its caller cancels.
+type blockingResolver struct{ asked chan string }
 
-func (b blocked) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
+func (b blockingResolver) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
 	b.asked <- host
 	<-ctx.Done()
 	return nil, ctx.Err()
@@ -120,22 +120,22 @@ func (b blocked) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr,
 // TestCancelLookup checks that a lookup is canceled at once although the resolver blocks; so is one
 // that is in progress at Close.
 func TestCancelLookup(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
-		dns := blocked{make(chan string, 2)}
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		dns := blockingResolver{make(chan string, 2)}
 		opts.Resolver = dns
 		n := open(t, "tcp://", opts, na.Config{}, 1)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().Lookup(o, "tcp://slow:1"))
 		require.Equal(t, "slow", <-dns.asked)
 		cancelNow(t, n.ctx(), o, end)
 
-		o, end = op(n.ctx())
+		o, end = newOp(n.ctx())
 		require.NoError(t, n.ctx().Lookup(o, "tcp://slower:1"))
 		require.Equal(t, "slower", <-dns.asked)
 		n.ctx().Close()
 		n.ctx().Trigger(0)
 		require.Equal(t, 1, end.n)
-		code(t, na.ErrClosed, end.Err)
+		requireCode(t, na.ErrClosed, end.Err)
 	})
 }
 
@@ -158,7 +158,7 @@ func TestUnresolved(t *testing.T) {
 	} {
 		addr, err := na.ParseAddr(text)
 		require.NoError(t, err)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, addr, 1, nil))
 		n.ctx().Trigger(0)
 		require.Equal(t, 1, end.n)
@@ -169,11 +169,11 @@ func TestUnresolved(t *testing.T) {
 }
 
 func TestListenErrors(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer func() { _ = taken.Close() }()
-		opts.Resolver = hosts{"away": {"192.0.2.1"}}
+		opts.Resolver = hostsResolver{"away": {"192.0.2.1"}}
 		for rest, want := range map[string]struct {
 			code na.Code
 			says string
@@ -229,7 +229,7 @@ func TestNames(t *testing.T) {
 		{"127.0.0.1:0", "2001:db8::9", `^tcp://\[2001:db8::9\]:[1-9]\d*$`},
 		{"127.0.0.1:0", "[2001:db8::9]:7", `^tcp://\[2001:db8::9\]:7$`},
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for _, row := range rows {
 			if _, err := net.InterfaceByName("lo"); strings.HasPrefix(row.listen, "[") && !six || strings.HasPrefix(row.listen, "lo:") && err != nil {
 				continue
@@ -252,7 +252,7 @@ func TestNames(t *testing.T) {
 // TestAdvertise checks that peers get the address that the class advertises, and answer on the
 // session that it made when its packets have another source address.
 func TestAdvertise(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		behind := opts
 		behind.Advertise = "203.0.113.9:700"
 		a := open(t, "tcp://127.0.0.1:0", behind, na.Config{}, 1)
@@ -272,7 +272,7 @@ func TestAdvertise(t *testing.T) {
 // TestForgedListenAddress checks that a peer that claims to listen at an address of another machine is not
 // taken for that one.
 func TestForgedListenAddress(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		for i, row := range []struct {
 			listen string
@@ -303,16 +303,16 @@ func TestForgedListenAddress(t *testing.T) {
 // TestDialSelf checks that an address that leads back to the class under a name that it does not
 // know fails at once.
 func TestDialSelf(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		opts.Advertise = "203.0.113.9"
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		_, port, err := net.SplitHostPort(hostPort(n))
 		require.NoError(t, err)
 		begin := time.Now()
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, na.MakeAddr("tcp://127.0.0.1:"+port, 0), 1, nil))
-		await(t, "refusal", end.done, n)
-		code(t, na.ErrUnreachable, end.Err)
+		driveUntil(t, "refusal", end.done, n)
+		requireCode(t, na.ErrUnreachable, end.Err)
 		require.ErrorContains(t, end.Err, "itself")
 		require.Less(t, time.Since(begin), 2*time.Second)
 	})

@@ -18,8 +18,8 @@ func TestBeginnings(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	for name, cfg := range map[string]*tls.Config{"plain": nil, "TLS": ca.mutual(ca.issue("both", nil))} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, opts tcp.Options) {
-				b := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+			eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+				b := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{}, 1)
 				a := open(t, "tcp://", opts, na.Config{}, 1)
 				plain := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 				via, session := beginnings.Record(t, "tcp", hostPort(plain))
@@ -31,14 +31,14 @@ func TestBeginnings(t *testing.T) {
 				recorded := session()
 				require.NotEmpty(t, recorded)
 
-				stop := driven(b)
+				stop := startDriver(b)
 				dial := func() (net.Conn, error) { return net.Dial("tcp", hostPort(b)) }
 				beginnings.Send(t, dial, recorded)
 				if cfg != nil {
 					beginnings.SendSessions(t, func() (net.Conn, error) { return tls.Dial("tcp", hostPort(b), raw13(cfg)) }, recorded)
 				}
 				stop()
-				c := open(t, "tcp://", with(opts, cfg), na.Config{}, 1)
+				c := open(t, "tcp://", withTLS(opts, cfg), na.Config{}, 1)
 				sendUnexpected(t, c.ctx(), b.cls.Addr(), 1, "served", b, c)
 			})
 		})

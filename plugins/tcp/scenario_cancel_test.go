@@ -21,14 +21,14 @@ func cancelNow(t testing.TB, c *na.Context, o *na.Op, end *outcome) {
 		c.Trigger(0)
 	}
 	require.Equal(t, 1, end.n, "the callback of a canceled operation runs in the next Trigger")
-	code(t, na.ErrCanceled, end.Err)
+	requireCode(t, na.ErrCanceled, end.Err)
 }
 
 // someKey is the key of memory that a raw peer claims to have.
 func someKey(n int64) na.Key { return na.Key{Token: [16]byte{1, 2, 3}, Len: n, Access: na.ReadWrite} }
 
-// joined opens a node that has a session with a raw peer.
-func joined(t testing.TB, opts tcp.Options, cfg na.Config) (*node, *raw, na.Addr) {
+// openJoined opens a node that has a session with a raw peer.
+func openJoined(t testing.TB, opts tcp.Options, cfg na.Config) (*node, *rawPeer, na.Addr) {
 	t.Helper()
 	l := rawListen(t)
 	n := open(t, "tcp://", opts, cfg, 1)
@@ -36,31 +36,31 @@ func joined(t testing.TB, opts tcp.Options, cfg na.Config) (*node, *raw, na.Addr
 }
 
 // join has a node make a session with a raw peer.
-func join(t testing.TB, n *node, l *rawListener) *raw {
+func join(t testing.TB, n *node, l *rawListener) *rawPeer {
 	t.Helper()
 	return joinAs(t, n, l, greeting())
 }
 
 // joinAs is join by a peer that announces g.
-func joinAs(t testing.TB, n *node, l *rawListener, g frame.Greeting) *raw {
+func joinAs(t testing.TB, n *node, l *rawListener, g frame.Greeting) *rawPeer {
 	t.Helper()
-	o, end := op(n.ctx())
+	o, end := newOp(n.ctx())
 	require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
 	_ = n.ctx().Progress(0)
 	r := l.greet(g)
-	ok(t, "hello", end, n)
+	requireSuccess(t, "hello", end, n)
 	_, payload := r.readKind(frame.Unexpected)
 	require.Equal(t, "hello", string(payload))
 	r.limit++
 	return r
 }
 
-// exchange proves that the session with a raw peer is in order, both ways.
-func exchange(t testing.TB, n *node, r *raw, to na.Addr, text string) {
+// requireExchange proves that the session with a raw peer is in order, both ways.
+func requireExchange(t testing.TB, n *node, r *rawPeer, to na.Addr, text string) {
 	t.Helper()
-	o, end := op(n.ctx())
+	o, end := newOp(n.ctx())
 	require.NoError(t, n.ctx().SendUnexpected(o, to, 1, []byte(text)))
-	ok(t, "send "+text, end, n)
+	requireSuccess(t, "send "+text, end, n)
 	_, payload := r.readKind(frame.Unexpected)
 	require.Equal(t, text, string(payload))
 	r.limit++
@@ -72,13 +72,13 @@ func exchange(t testing.TB, n *node, r *raw, to na.Addr, text string) {
 // TestCancelGet stops the owner of the memory in the middle of a piece. The get is canceled at
 // once, nothing of the rest lands in its buffer, and the session continues when the owner does.
 func TestCancelGet(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
-		n, r, to := joined(t, opts, na.Config{})
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		n, r, to := openJoined(t, opts, na.Config{})
 		const size, piece, half = 1 << 20, 256 << 10, 100_000
 		buf := make([]byte, size)
 		mem, err := n.cls.NewMem(buf)
 		require.NoError(t, err)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().Get(o, mem, 0, to, someKey(size), 0, size))
 		_ = n.ctx().Progress(0)
 		get, _ := r.readKind(frame.Get)
@@ -87,7 +87,7 @@ func TestCancelGet(t *testing.T) {
 		theirs := bytes.Repeat([]byte{0xAA}, piece)
 		r.sendFront(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: get.Op}, piece)
 		r.write(theirs[:half])
-		quiet(n)
+		driveUntilStalled(n)
 
 		cancelNow(t, n.ctx(), o, end)
 		require.Equal(t, theirs[:half], buf[:half], "half a piece had arrived")
@@ -101,7 +101,7 @@ func TestCancelGet(t *testing.T) {
 		r.send(frame.Header{Kind: frame.Done, Op: get.Op}, nil)
 		canceled, _ := r.readKind(frame.Cancel)
 		require.Equal(t, get.Op, canceled.Op)
-		exchange(t, n, r, to, "after the cancel")
+		requireExchange(t, n, r, to, "after the cancel")
 		require.Equal(t, bytes.Repeat([]byte{0x11}, size), buf, "bytes arrived after the callback")
 
 		// The same operation again, to its end.
@@ -113,14 +113,14 @@ func TestCancelGet(t *testing.T) {
 		r.write(theirs)
 		r.send(frame.Header{Kind: frame.Done, Op: again.Op}, nil)
 		*end = outcome{}
-		ok(t, "get again", end, n)
+		requireSuccess(t, "get again", end, n)
 		require.Equal(t, theirs, buf[:piece])
 		require.Zero(t, n.ctx().Stats().PeersLost)
 	})
 }
 
-// quiet drives n until nothing has moved for a while: its output has filled the sockets.
-func quiet(n *node) {
+// driveUntilStalled drives n until nothing has moved for a while: its output has filled the sockets.
+func driveUntilStalled(n *node) {
 	for still := 0; still < 10; {
 		before := time.Now()
 		_ = n.ctx().Progress(5 * time.Millisecond)
@@ -135,8 +135,8 @@ func quiet(n *node) {
 // session continues when the peer reads.
 func TestCancelPut(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
-		n, r, to := joined(t, opts, na.Config{PeerTimeout: time.Minute})
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		n, r, to := openJoined(t, opts, na.Config{PeerTimeout: time.Minute})
 		const size = 24 << 20
 		data := make([]byte, size)
 		for i := range data {
@@ -144,9 +144,9 @@ func TestCancelPut(t *testing.T) {
 		}
 		mem, err := n.cls.NewMem(data)
 		require.NoError(t, err)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().Put(o, mem, 0, to, someKey(size), 0, size))
-		quiet(n)
+		driveUntilStalled(n)
 
 		cancelNow(t, n.ctx(), o, end)
 		for i := range data {
@@ -181,7 +181,7 @@ func TestCancelPut(t *testing.T) {
 			require.NotZero(t, zeroes)
 		}
 		r.send(frame.Header{Kind: frame.Done, Op: op}, nil) // late
-		exchange(t, n, r, to, "after the cancel")
+		requireExchange(t, n, r, to, "after the cancel")
 		require.Equal(t, int64(1), n.ctx().Stats().LateDropped)
 		require.Zero(t, n.ctx().Stats().PeersLost)
 	})
@@ -189,7 +189,7 @@ func TestCancelPut(t *testing.T) {
 
 // TestDeregisterWhileRead deregisters memory that is being sent to a peer that does not read.
 func TestDeregisterWhileRead(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		const size = 24 << 20
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		data := bytes.Repeat([]byte{0x55}, size)
@@ -197,9 +197,9 @@ func TestDeregisterWhileRead(t *testing.T) {
 		require.NoError(t, err)
 		r := rawJoin(t, n, greeting())
 		r.send(frame.Header{Kind: frame.Get, Op: 5, Tail: frame.Tail{Token: mem.Key().Token, Length: size}}, nil)
-		quiet(n)
+		driveUntilStalled(n)
 
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().Deregister(o, mem))
 		n.ctx().Trigger(0)
 		require.Equal(t, 1, end.n, "a peer that does not read cannot delay the end of a registration")
@@ -214,7 +214,7 @@ func TestDeregisterWhileRead(t *testing.T) {
 				continue
 			}
 			if h.Kind == frame.Done {
-				code(t, na.ErrRevoked, na.Code(h.Tag))
+				requireCode(t, na.ErrRevoked, na.Code(h.Tag))
 				break
 			}
 			require.Equal(t, frame.Data, h.Kind)
@@ -231,7 +231,7 @@ func TestDeregisterWhileRead(t *testing.T) {
 // at full speed. The callback runs in the next Trigger all the same, if the system releases it in
 // time, and the memory is not accessed after it.
 func TestCancelUnderLoad(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		const size = 4 << 20
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -243,14 +243,14 @@ func TestCancelUnderLoad(t *testing.T) {
 		buf := make([]byte, size)
 		mem, err := a.cls.NewMem(buf)
 		require.NoError(t, err)
-		defer driven(a)()
-		defer driven(b)()
+		defer startDriver(a)()
+		defer startDriver(b)()
 		// How long an operation takes is the machine's affair. The pause before the cancel finds it out: it grows
 		// after an operation that the cancel has ended, and is halved after one that has ended before.
 		pause, canceled, whole := 50*time.Microsecond, 0, 0
 		for i := 0; canceled < 40 || whole < 8; i++ {
 			require.Less(t, i, 2000, "%d operations were canceled, %d were not", canceled, whole)
-			o, end := op(a.ctx())
+			o, end := newOp(a.ctx())
 			if i%2 == 0 {
 				require.NoError(t, a.ctx().Get(o, mem, 0, to, source.Key(), 0, size))
 			} else {
@@ -263,11 +263,11 @@ func TestCancelUnderLoad(t *testing.T) {
 			o.Cancel()
 			a.ctx().Trigger(0)
 			if end.n == 0 { // it was ending by itself, or its memory is in a system call for longer than Trigger waits
-				await(t, "the end", end.done, a)
+				driveUntil(t, "the end", end.done, a)
 			}
 			require.Equal(t, 1, end.n, "round %d", i)
 			if end.Err != nil {
-				code(t, na.ErrCanceled, end.Err)
+				requireCode(t, na.ErrCanceled, end.Err)
 				canceled++
 				pause += pause/8 + time.Microsecond
 			} else {

@@ -19,19 +19,19 @@ import (
 
 // TestGoaway checks that a side that closes notifies its peers, whichever side has dialed.
 func TestGoaway(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for range 20 {
 			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 			in := rawJoin(t, n, greeting())
 			out := rawListen(t)
-			o, end := op(n.ctx())
+			o, end := newOp(n.ctx())
 			require.NoError(t, n.ctx().SendUnexpected(o, out.addr(), 1, []byte("x")))
 			_ = n.ctx().Progress(0)
 			r := out.join()
-			ok(t, "hello", end, n)
+			requireSuccess(t, "hello", end, n)
 			r.readKind(frame.Unexpected)
 			require.NoError(t, n.cls.Close())
-			for _, peer := range []*raw{in, r} {
+			for _, peer := range []*rawPeer{in, r} {
 				got, text := peer.readEnd()
 				require.Equal(t, na.ErrClosed, got)
 				require.Contains(t, text, "closed")
@@ -43,7 +43,7 @@ func TestGoaway(t *testing.T) {
 // TestGoawayWhileDriven closes while another goroutine drives: nothing is given back before the
 // peers have been notified.
 func TestGoawayWhileDriven(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for range 100 {
 			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 			r := rawJoin(t, n, greeting())
@@ -65,17 +65,17 @@ func TestGoawayWhileDriven(t *testing.T) {
 
 // TestGoawayAfterMessages checks that messages sent before Close arrive before the Goaway.
 func TestGoawayAfterMessages(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for range 20 {
-			n, r, to := joined(t, opts, na.Config{})
+			n, r, to := openJoined(t, opts, na.Config{})
 			var ends []*outcome
 			for i := range 10 {
-				o, end := op(n.ctx())
+				o, end := newOp(n.ctx())
 				require.NoError(t, n.ctx().SendUnexpected(o, to, na.Tag(i), make([]byte, 4000)))
 				ends = append(ends, end)
 			}
 			for _, end := range ends {
-				ok(t, "send", end, n)
+				requireSuccess(t, "send", end, n)
 			}
 			require.NoError(t, n.cls.Close())
 			for i := range 10 {
@@ -91,19 +91,19 @@ func TestGoawayAfterMessages(t *testing.T) {
 // TestGoawayBeforeReset checks that the reason of the peer's Goaway is received although writing to
 // the peer fails first.
 func TestGoawayBeforeReset(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		const size = 24 << 20
-		n, r, to := joined(t, opts, na.Config{})
+		n, r, to := openJoined(t, opts, na.Config{})
 		mem, err := n.cls.NewMem(make([]byte, size))
 		require.NoError(t, err)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().Put(o, mem, 0, to, someKey(size), 0, size))
-		quiet(n)
+		driveUntilStalled(n)
 		last := frame.Header{Kind: frame.Goaway, Tag: uint64(na.ErrNoMemory)}
 		r.write(last.Append(nil, []byte("I am full")))
 		require.NoError(t, r.nc.Close()) // resets: there is much that was not read
-		await(t, "end of the put", end.done, n)
-		code(t, na.ErrPeerLost, end.Err)
+		driveUntil(t, "end of the put", end.done, n)
+		requireCode(t, na.ErrPeerLost, end.Err)
 		require.ErrorContains(t, end.Err, "I am full")
 	})
 }
@@ -111,10 +111,10 @@ func TestGoawayBeforeReset(t *testing.T) {
 // TestGoawayThenHello checks that a connection that the peer has refused is closed, whatever it
 // sends next.
 func TestGoawayThenHello(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{}, 1)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
 		_ = n.ctx().Progress(0)
 		require.NoError(t, l.l.(*net.TCPListener).SetDeadline(time.Now().Add(patience)))
@@ -124,10 +124,10 @@ func TestGoawayThenHello(t *testing.T) {
 		liar.readHello()
 		refusal := frame.Header{Kind: frame.Goaway, Tag: uint64(na.ErrDuplicate)}
 		liar.write(append(refusal.Append(nil, nil), helloFrame(func(*frame.Greeting) {})...))
-		stop := driven(n)
+		stop := startDriver(n)
 		r := l.join() // it dials again
 		stop()
-		ok(t, "hello", end, n)
+		requireSuccess(t, "hello", end, n)
 		_, payload := r.readKind(frame.Unexpected)
 		require.Equal(t, "hello", string(payload))
 	})
@@ -137,7 +137,7 @@ func TestGoawayThenHello(t *testing.T) {
 // next Trigger, without Progress, and everything is given back.
 func TestCloseInFlight(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		const size = 24 << 20
 		l := rawListen(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -152,7 +152,7 @@ func TestCloseInFlight(t *testing.T) {
 		require.NoError(t, err)
 		var ends []*outcome
 		start := func(f func(o *na.Op) error) {
-			o, end := op(n.ctx())
+			o, end := newOp(n.ctx())
 			require.NoError(t, f(o))
 			ends = append(ends, end)
 		}
@@ -162,14 +162,14 @@ func TestCloseInFlight(t *testing.T) {
 		start(func(o *na.Op) error { return n.ctx().SendUnexpected(o, mute.addr(), 5, []byte("x")) })
 		start(func(o *na.Op) error { return n.ctx().Put(o, put, 0, mute.addr(), someKey(size), 0, size) })
 		start(func(o *na.Op) error { return n.ctx().RecvExpected(o, n.cls.Addr(), 5, make([]byte, 10)) })
-		quiet(n)
+		driveUntilStalled(n)
 		get, _ := r.readKind(frame.Get)
 		r.sendFront(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: get.Op}, 256<<10)
 		r.write(make([]byte, 1000)) // the middle of a piece
 		r2 := rawJoin(t, n, greeting())
 		r2.send(frame.Header{Kind: frame.Get, Op: 1, Tail: frame.Tail{Token: served.Key().Token, Length: size}}, nil)
 		start(func(o *na.Op) error { return n.ctx().Put(o, put, 0, to, someKey(size), 0, size) })
-		quiet(n)
+		driveUntilStalled(n)
 		for _, end := range ends {
 			require.False(t, end.done())
 		}
@@ -188,7 +188,7 @@ func TestCloseInFlight(t *testing.T) {
 // in the middle of it.
 func TestStress(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for round := range long.Or(3, 5) {
 			stress(t, opts, uint64(round))
 		}

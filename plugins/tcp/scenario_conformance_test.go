@@ -13,16 +13,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// silent is a resolver that never answers.
-type silent struct{}
+// silentResolver is a resolver that never answers.
+type silentResolver struct{}
 
-func (silent) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error) {
+func (silentResolver) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
 func network(t testing.TB, opts tcp.Options) natest.Network {
-	opts.Resolver = silent{}
+	opts.Resolver = silentResolver{}
 	host := natest.OwnHost()
 	return natest.Network{
 		Listen:     func(int) string { return "tcp://" + host + ":0" },

@@ -18,7 +18,7 @@ import (
 // TestContexts reaches each of several contexts by its target id, from each of several contexts, whichever of them
 // accepts the connection.
 func TestContexts(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for _, reuse := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ReusePort=%v", reuse), func(t *testing.T) {
 				opts := opts
@@ -51,10 +51,10 @@ func TestContexts(t *testing.T) {
 // TestContextsAppear has peers request contexts while they are being made: each is served or
 // refused.
 func TestContextsAppear(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for range 10 {
 			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
-			stop := driven(n)
+			stop := startDriver(n)
 			var peers sync.WaitGroup
 			for w := range 4 {
 				peers.Go(func() {
@@ -90,7 +90,7 @@ func TestContextsAppear(t *testing.T) {
 
 // TestNoContexts checks that a class that never had a context gives its address back.
 func TestNoContexts(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for range 2 {
 			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 0)
 			at := n.cls.Addr().String()
@@ -102,13 +102,13 @@ func TestNoContexts(t *testing.T) {
 
 // TestNoSuchContext checks that the peer gets an error for a context that does not exist.
 func TestNoSuchContext(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 2)
-		o, end := op(a.ctx())
+		o, end := newOp(a.ctx())
 		require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr().WithTarget(7), 1, []byte("x")))
-		await(t, "refusal", end.done, a, b)
-		code(t, na.ErrUnreachable, end.Err)
+		driveUntil(t, "refusal", end.done, a, b)
+		requireCode(t, na.ErrUnreachable, end.Err)
 		require.ErrorContains(t, end.Err, "no such context: 7")
 		require.Equal(t, na.NotRun, end.Fate)
 	})
@@ -116,7 +116,7 @@ func TestNoSuchContext(t *testing.T) {
 
 // TestAcceptorCloses checks that when the context that accepts is closed another one accepts.
 func TestAcceptorCloses(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for _, reuse := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ReusePort=%v", reuse), func(t *testing.T) {
 				opts := opts
@@ -134,10 +134,10 @@ func TestAcceptorCloses(t *testing.T) {
 				}
 				// No context accepts now: a peer that connects is refused at once.
 				a := open(t, "tcp://", opts, na.Config{}, 1)
-				o, end := op(a.ctx())
+				o, end := newOp(a.ctx())
 				require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("x")))
-				await(t, "refusal", end.done, a, b)
-				code(t, na.ErrUnreachable, end.Err)
+				driveUntil(t, "refusal", end.done, a, b)
+				requireCode(t, na.ErrUnreachable, end.Err)
 			})
 		}
 	})
@@ -146,14 +146,14 @@ func TestAcceptorCloses(t *testing.T) {
 // TestReusePortIsExclusive checks that a server that is started by mistake is refused although
 // contexts share the port.
 func TestReusePortIsExclusive(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		opts.ReusePort = true
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 3)
 		for _, reuse := range []bool{false, true} {
 			other := opts
 			other.ReusePort = reuse
 			_, err := na.Open("tcp://"+hostPort(b), na.Config{Plugins: []na.Plugin{tcp.New(other)}})
-			code(t, na.ErrAddrInUse, err)
+			requireCode(t, na.ErrAddrInUse, err)
 		}
 		l, err := net.Listen("tcp", hostPort(b))
 		require.Error(t, err)
@@ -164,7 +164,7 @@ func TestReusePortIsExclusive(t *testing.T) {
 // TestSelf checks that a class reaches its own contexts, by its name and by every other name of its
 // address.
 func TestSelf(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for _, addr := range []string{"tcp://", "tcp://127.0.0.1:0", "tcp://:0"} {
 			t.Run(addr, func(t *testing.T) {
 				n := open(t, addr, opts, na.Config{}, 2)

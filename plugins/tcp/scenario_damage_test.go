@@ -25,9 +25,9 @@ func TestFlippedBits(t *testing.T) {
 		{Kind: frame.Unexpected, Tag: 7}, {Kind: frame.Expected, Tag: 5}, {Kind: frame.Ping, Tag: 1},
 		{Kind: frame.Get, Op: 1}, {Kind: frame.Data, Flags: frame.FlagAnswer, Op: 1}, {Kind: frame.Put, Op: 1},
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
-		stop := driven(n)
+		stop := startDriver(n)
 		defer stop()
 		flips, told := 0, map[na.Code]int{}
 		every := long.Or(3, 1)
@@ -36,7 +36,7 @@ func TestFlippedBits(t *testing.T) {
 				for at := i % every; ; at += every {
 					r := rawJoin(t, n, greeting())
 					to := r.message(n)
-					o, end := op(n.ctx())
+					o, end := newOp(n.ctx())
 					buf := make([]byte, 16)
 					require.NoError(t, n.ctx().RecvExpected(o, to, 5, buf))
 					h.Context, h.Credit = r.peer.Context, r.limit
@@ -51,7 +51,7 @@ func TestFlippedBits(t *testing.T) {
 					}
 					if at >= len(b) {
 						_ = r.nc.Close()
-						await(t, "the end", end.done, n)
+						driveUntil(t, "the end", end.done, n)
 						return
 					}
 					b[at] ^= 1 << (flips % 8)
@@ -61,8 +61,8 @@ func TestFlippedBits(t *testing.T) {
 						require.Contains(t, []na.Code{na.ErrChecksum, na.ErrProtocol}, got, "byte %d: %s", at, text)
 						told[got]++
 					}
-					await(t, "the end", end.done, n)
-					code(t, na.ErrPeerLost, end.Err)
+					driveUntil(t, "the end", end.done, n)
+					requireCode(t, na.ErrPeerLost, end.Err)
 					require.Equal(t, 1, end.n)
 					require.True(t, bytes.Equal(buf, make([]byte, 16)), "byte %d: damaged bytes were handed out", at)
 				}
@@ -77,22 +77,22 @@ func TestFlippedBits(t *testing.T) {
 // TestResetInAFrame resets a connection in the middle of a message, at each part of it (F31): the
 // session is lost, and nothing of the message arrives.
 func TestResetInAFrame(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		h := frame.Header{Kind: frame.Expected, Tag: 5}
 		whole := h.Append(nil, make([]byte, 8))
 		for at := 1; at < len(whole); at++ {
 			r := rawJoin(t, n, greeting())
 			to := r.message(n)
-			o, end := op(n.ctx())
+			o, end := newOp(n.ctx())
 			buf := make([]byte, 16)
 			require.NoError(t, n.ctx().RecvExpected(o, to, 5, buf))
 			h.Context, h.Credit = r.peer.Context, r.limit
 			r.write(h.Append(nil, []byte("finished"))[:at])
 			require.NoError(t, r.nc.(interface{ SetLinger(int) error }).SetLinger(0))
 			require.NoError(t, r.nc.Close())
-			await(t, "the end", end.done, n)
-			code(t, na.ErrPeerLost, end.Err)
+			driveUntil(t, "the end", end.done, n)
+			requireCode(t, na.ErrPeerLost, end.Err)
 			require.Equal(t, make([]byte, 16), buf)
 		}
 		require.EqualValues(t, len(whole)-1, n.ctx().Stats().PeersLost)
@@ -104,14 +104,14 @@ func TestResetInAFrame(t *testing.T) {
 // the announced number of bytes has arrived.
 func TestDamagedLength(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: 500 * time.Millisecond}, 1)
-		stop := driven(n)
+		stop := startDriver(n)
 		defer stop()
 		r := rawJoin(t, n, greeting())
 		to := r.message(n)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		buf := make([]byte, 16)
 		require.NoError(t, n.ctx().RecvExpected(o, to, 5, buf))
 		h := frame.Header{Kind: frame.Expected, Tag: 5, Context: r.peer.Context, Credit: r.limit}
@@ -135,8 +135,8 @@ func TestDamagedLength(t *testing.T) {
 		}
 		require.Positive(t, pongs, "the peer showed that it lives")
 		require.Less(t, pongs, 100, "it was not the bytes that ended it")
-		await(t, "the end", end.done, n)
-		code(t, na.ErrPeerLost, end.Err)
+		driveUntil(t, "the end", end.done, n)
+		requireCode(t, na.ErrPeerLost, end.Err)
 		require.ErrorContains(t, end.Err, "no message of the peer was complete")
 		require.Equal(t, make([]byte, 16), buf)
 	})

@@ -19,7 +19,7 @@ import (
 // every message that was queued before it was up arrives once and in order.
 func TestSimultaneousDial(t *testing.T) {
 	const rounds, messages = 200, 20
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		slow := 0 // rounds in which both had to dial again
 		for round := range rounds {
 			a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -92,7 +92,7 @@ func TestSimultaneousDial(t *testing.T) {
 // session fail, new ones reach the new instance, an address that is bound to the old session does
 // not.
 func TestRestart(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		to := b.cls.Addr()
@@ -101,7 +101,7 @@ func TestRestart(t *testing.T) {
 			_, _, _ = recvUnexpected(t, b.ctx(), a, b)
 			sendUnexpected(t, b.ctx(), a.cls.Addr(), 1, "back", a, b)
 			_, bound, _ := recvUnexpected(t, a.ctx(), a, b)
-			recv, end := op(a.ctx())
+			recv, end := newOp(a.ctx())
 			require.NoError(t, a.ctx().RecvExpected(recv, to, 1, make([]byte, 8)))
 
 			b.close()
@@ -112,8 +112,8 @@ func TestRestart(t *testing.T) {
 				text, _, _ := recvUnexpected(t, a.ctx(), a, b)
 				require.Equal(t, "I am new", text)
 			}
-			await(t, "end of the receive", end.done, a, b)
-			code(t, na.ErrPeerLost, end.Err)
+			driveUntil(t, "end of the receive", end.done, a, b)
+			requireCode(t, na.ErrPeerLost, end.Err)
 			require.Equal(t, na.MaybeRan, end.Fate)
 
 			sendUnexpected(t, a.ctx(), to, 3, "to the second", a, b)
@@ -121,10 +121,10 @@ func TestRestart(t *testing.T) {
 			require.Equal(t, "to the second", text)
 			require.Equal(t, na.Tag(3), tag)
 
-			o, gone := op(a.ctx())
+			o, gone := newOp(a.ctx())
 			require.NoError(t, a.ctx().SendUnexpected(o, bound, 4, []byte("to the first")))
-			await(t, "refusal", gone.done, a, b)
-			code(t, na.ErrPeerLost, gone.Err)
+			driveUntil(t, "refusal", gone.done, a, b)
+			requireCode(t, na.ErrPeerLost, gone.Err)
 			require.Equal(t, na.NotRun, gone.Fate)
 		}
 	})
@@ -134,13 +134,13 @@ func TestRestart(t *testing.T) {
 // of the same name connects. The existing session is probed before it makes room.
 func TestRestartUnnoticed(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: 500 * time.Millisecond}, 1)
 		g := greeting()
 		g.Listen = "tcp://127.0.0.1:9"
 		first := rawJoin(t, n, g)
-		recv, end := op(n.ctx())
+		recv, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().RecvExpected(recv, na.MakeAddr(g.Listen, 0), 1, make([]byte, 8)))
 
 		g.Incarnation = greeting().Incarnation
@@ -149,13 +149,13 @@ func TestRestartUnnoticed(t *testing.T) {
 		first.readKind(frame.Ping)
 		got, _ := early.readEnd()
 		require.Equal(t, na.ErrDuplicate, got)
-		await(t, "end of the old session", end.done, n)
-		code(t, na.ErrPeerLost, end.Err)
+		driveUntil(t, "end of the old session", end.done, n)
+		requireCode(t, na.ErrPeerLost, end.Err)
 		require.ErrorContains(t, end.Err, "restarted")
 		got, _ = first.readEnd()
 		require.Equal(t, na.ErrPeerLost, got)
 		second := rawJoin(t, n, g)
-		exchange(t, n, second, na.MakeAddr(g.Listen, 0), "new")
+		requireExchange(t, n, second, na.MakeAddr(g.Listen, 0), "new")
 	})
 }
 
@@ -163,7 +163,7 @@ func TestRestartUnnoticed(t *testing.T) {
 // its address, and with its incarnation, which is public.
 func TestForgedHelloKeepsSession(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		const timeout = 500 * time.Millisecond
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: timeout}, 1)
@@ -188,7 +188,7 @@ func TestForgedHelloKeepsSession(t *testing.T) {
 			peer.send(frame.Header{Kind: frame.Pong, Tag: h.Tag}, nil)
 			asked++
 		}
-		exchange(t, n, peer, na.MakeAddr(g.Listen, 0), "the old one")
+		requireExchange(t, n, peer, na.MakeAddr(g.Listen, 0), "the old one")
 		require.Zero(t, n.ctx().Stats().PeersLost)
 		require.Equal(t, 2, n.ctx().Stats().Peers)
 	})
@@ -197,30 +197,30 @@ func TestForgedHelloKeepsSession(t *testing.T) {
 // TestRedial checks that a peer that has lost its session without a Goaway is accepted at once: it
 // shows the secret of that session.
 func TestRedial(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Hour}, 1)
 		g := greeting()
 		g.Listen = "tcp://127.0.0.1:9"
 		first := rawJoin(t, n, g)
-		recv, end := op(n.ctx())
+		recv, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().RecvExpected(recv, na.MakeAddr(g.Listen, 0), 1, make([]byte, 8)))
 		g.Proof = first.peer.Secret
 		second := rawJoin(t, n, g)
-		await(t, "end of the old session", end.done, n)
-		code(t, na.ErrPeerLost, end.Err)
+		driveUntil(t, "end of the old session", end.done, n)
+		requireCode(t, na.ErrPeerLost, end.Err)
 		require.ErrorContains(t, end.Err, "connected again")
 		require.NotEqual(t, first.peer.Secret, second.peer.Secret)
-		exchange(t, n, second, na.MakeAddr(g.Listen, 0), "new")
+		requireExchange(t, n, second, na.MakeAddr(g.Listen, 0), "new")
 
 		l := rawListen(t) // and so do we
 		for i := range byte(3) {
-			o, end := op(n.ctx())
+			o, end := newOp(n.ctx())
 			require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
 			_ = n.ctx().Progress(0)
 			mine := greeting()
 			mine.Secret = frame.Secret{i + 1}
 			r := l.greet(mine)
-			ok(t, "hello", end, n)
+			requireSuccess(t, "hello", end, n)
 			var shown frame.Secret
 			if i > 0 {
 				shown = frame.Secret{i}
@@ -228,14 +228,14 @@ func TestRedial(t *testing.T) {
 			require.Equal(t, shown, r.peer.Proof)
 			lost := n.ctx().Stats().PeersLost
 			require.NoError(t, r.nc.Close())
-			await(t, "end of the session", func() bool { return n.ctx().Stats().PeersLost > lost }, n)
+			driveUntil(t, "end of the session", func() bool { return n.ctx().Stats().PeersLost > lost }, n)
 		}
 	})
 }
 
 // TestReconnect checks that a connection that breaks is made anew by the next operation.
 func TestReconnect(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{}, 1)
 		var faults []error
@@ -244,18 +244,18 @@ func TestReconnect(t *testing.T) {
 			faults = append(faults, err)
 		})
 		for i, how := range []string{"closed", "reset", "closed", "reset"} {
-			o, end := op(n.ctx())
+			o, end := newOp(n.ctx())
 			require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
 			_ = n.ctx().Progress(0)
 			r := l.join()
-			ok(t, "hello", end, n)
+			requireSuccess(t, "hello", end, n)
 			r.readKind(frame.Unexpected)
 			if how == "reset" {
 				require.NoError(t, r.tcp.SetLinger(0))
 			}
 			require.NoError(t, r.nc.Close())
-			await(t, "fault", func() bool { return len(faults) == i+1 }, n)
-			code(t, na.ErrPeerLost, faults[i])
+			driveUntil(t, "fault", func() bool { return len(faults) == i+1 }, n)
+			requireCode(t, na.ErrPeerLost, faults[i])
 			require.ErrorContains(t, faults[i], how)
 		}
 	})
@@ -274,13 +274,13 @@ func closedPort(t testing.TB) string {
 }
 
 func TestDialRefused(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://", opts, na.Config{}, 1)
 		to := na.MakeAddr("tcp://"+closedPort(t), 0)
 		for range 3 {
 			var ends []*outcome
 			for i := range 10 {
-				o, end := op(n.ctx())
+				o, end := newOp(n.ctx())
 				if i%2 == 0 {
 					require.NoError(t, n.ctx().SendUnexpected(o, to, 1, []byte("x")))
 				} else {
@@ -289,8 +289,8 @@ func TestDialRefused(t *testing.T) {
 				ends = append(ends, end)
 			}
 			for _, end := range ends {
-				await(t, "refusal", end.done, n)
-				code(t, na.ErrUnreachable, end.Err)
+				driveUntil(t, "refusal", end.done, n)
+				requireCode(t, na.ErrUnreachable, end.Err)
 				require.ErrorContains(t, end.Err, "refused")
 				require.Equal(t, na.NotRun, end.Fate)
 			}
@@ -303,15 +303,15 @@ func TestDialRefused(t *testing.T) {
 // TestConnectTimeout dials a listener that accepts and sends nothing.
 func TestConnectTimeout(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{ConnectTimeout: 100 * time.Millisecond}, 1)
 		begin := time.Now()
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("x")))
-		await(t, "timeout", end.done, n)
-		code(t, na.ErrUnreachable, end.Err)
+		driveUntil(t, "timeout", end.done, n)
+		requireCode(t, na.ErrUnreachable, end.Err)
 		require.ErrorContains(t, end.Err, "100ms")
 		require.Equal(t, na.NotRun, end.Fate)
 		took := time.Since(begin)
@@ -324,7 +324,7 @@ func TestConnectTimeout(t *testing.T) {
 // causes has the whole ConnectTimeout.
 func TestConnectTimeoutAfterRefusal(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		n := open(t, "tcp://", opts, na.Config{ConnectTimeout: 500 * time.Millisecond}, 1)
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -332,9 +332,9 @@ func TestConnectTimeoutAfterRefusal(t *testing.T) {
 		at := l.Addr().String()
 		require.NoError(t, l.Close())
 		send := func() error {
-			o, end := op(n.ctx())
+			o, end := newOp(n.ctx())
 			require.NoError(t, n.ctx().SendUnexpected(o, na.MakeAddr("tcp://"+at, 0), 1, nil))
-			await(t, "end", end.done, n)
+			driveUntil(t, "end", end.done, n)
 			return end.Err
 		}
 		require.ErrorContains(t, send(), "refused")
@@ -353,18 +353,18 @@ func TestConnectTimeoutAfterRefusal(t *testing.T) {
 // TestCancelWhileDialing cancels the last operation of a session that is being made; later ones
 // work.
 func TestCancelWhileDialing(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{}, 1)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("never")))
 		cancelNow(t, n.ctx(), o, end)
 		require.Equal(t, na.NotRun, end.Fate)
-		o, end = op(n.ctx())
+		o, end = newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
 		_ = n.ctx().Progress(0)
 		r := l.join()
-		ok(t, "hello", end, n)
+		requireSuccess(t, "hello", end, n)
 		_, payload := r.readKind(frame.Unexpected)
 		require.Equal(t, "hello", string(payload))
 	})
@@ -372,7 +372,7 @@ func TestCancelWhileDialing(t *testing.T) {
 
 // TestManyPeers has one class talk to many at once.
 func TestManyPeers(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		const peers = 40
 		hub := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 2)
 		all := []*node{hub}
@@ -380,12 +380,12 @@ func TestManyPeers(t *testing.T) {
 		for i := range peers {
 			p := open(t, "tcp://", opts, na.Config{}, 1)
 			all = append(all, p)
-			o, end := op(p.ctx())
+			o, end := newOp(p.ctx())
 			require.NoError(t, p.ctx().SendUnexpected(o, hub.cls.Addr().WithTarget(i%2), na.Tag(i), []byte(fmt.Sprint(i))))
 			sends = append(sends, end)
 		}
 		for i, end := range sends {
-			ok(t, fmt.Sprintf("send %d", i), end, all...)
+			requireSuccess(t, fmt.Sprintf("send %d", i), end, all...)
 		}
 		seen := map[na.Tag]bool{}
 		for i := range peers {
@@ -405,7 +405,7 @@ func TestDialZone(t *testing.T) {
 	} else {
 		require.NoError(t, l.Close())
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		server := open(t, "tcp://[::1]:0", opts, na.Config{}, 1)
 		client := open(t, "tcp://", opts, na.Config{}, 1)
 		to := na.MakeAddr(strings.Replace(server.cls.Addr().Name(), "::1", "::1%lo", 1), 0)

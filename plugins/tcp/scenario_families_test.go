@@ -19,7 +19,7 @@ func eachSecurity(t *testing.T, fn func(t *testing.T, opts tcp.Options)) {
 		t.Skip("a machine may have no IPv6")
 	}
 	_ = l.Close()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Run("plain", func(t *testing.T) { fn(t, opts) })
 		t.Run("TLS", func(t *testing.T) {
 			ca := newAuthority(t, "cluster")
@@ -70,7 +70,7 @@ func TestFamilies(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				opts := opts
-				opts.Resolver = hosts{"both": c.dns}
+				opts.Resolver = hostsResolver{"both": c.dns}
 				to := open(t, "tcp://"+c.listen+":0", opts, na.Config{}, 1)
 				_, port, err := net.SplitHostPort(hostPort(to))
 				require.NoError(t, err)
@@ -109,12 +109,12 @@ func TestFamiliesDead(t *testing.T) {
 		_, port, err := net.SplitHostPort(l.Addr().String())
 		require.NoError(t, err)
 		require.NoError(t, l.Close())
-		opts.Resolver = hosts{"both": {"::1", "127.0.0.1"}}
+		opts.Resolver = hostsResolver{"both": {"::1", "127.0.0.1"}}
 		n := open(t, "tcp://", opts, na.Config{}, 1)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, lookup(t, n, "tcp://both:"+port), 1, nil))
-		await(t, "the end", end.done, n)
-		code(t, na.ErrUnreachable, end.Err)
+		driveUntil(t, "the end", end.done, n)
+		requireCode(t, na.ErrUnreachable, end.Err)
 		require.Equal(t, na.NotRun, end.Fate)
 		require.ErrorContains(t, end.Err, "tcp://[::1]:"+port+": connect")
 		require.ErrorContains(t, end.Err, "; tcp://127.0.0.1:"+port+": connect")
@@ -124,7 +124,7 @@ func TestFamiliesDead(t *testing.T) {
 // TestFamiliesSelf checks that the name of a host that has an address of this class leads to the
 // class itself; one among many does not.
 func TestFamiliesSelf(t *testing.T) {
-	opts := tcp.Options{Resolver: hosts{
+	opts := tcp.Options{Resolver: hostsResolver{
 		"me": {"::1", "127.0.0.1", "127.0.0.2"}, "us": {"127.0.0.2", "127.0.0.1", "127.0.0.3"},
 	}}
 	n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)

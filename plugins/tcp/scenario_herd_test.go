@@ -56,12 +56,12 @@ func serve(n *node) (stop func()) {
 	}
 }
 
-// call begins a call of a node that serve drives, and returns the outcomes of the answer and of the
+// startCall begins a call of a node that serve drives, and returns the outcomes of the answer and of the
 // message.
-func call(t testing.TB, c *na.Context, to na.Addr) (answer, sent *outcome) {
-	recv, answer := op(c)
+func startCall(t testing.TB, c *na.Context, to na.Addr) (answer, sent *outcome) {
+	recv, answer := newOp(c)
 	require.NoError(t, c.RecvExpected(recv, to, 1, make([]byte, 8)))
-	send, sent := op(c)
+	send, sent := newOp(c)
 	require.NoError(t, c.SendUnexpected(send, to, 1, []byte("anybody?")))
 	return answer, sent
 }
@@ -69,7 +69,7 @@ func call(t testing.TB, c *na.Context, to na.Addr) (answer, sent *outcome) {
 // TestManyPeersAtOnce checks that many peers may connect and call at once, as when a parallel job starts, or a
 // server has restarted. None is refused.
 func TestManyPeersAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		server := open(t, "tcp://127.0.0.1:0", opts, na.Config{Budget: 4 << 30}, 1)
 		defer serve(server)()
 		for range *herdRounds {
@@ -80,11 +80,11 @@ func TestManyPeersAtOnce(t *testing.T) {
 			}
 			begun := time.Now()
 			for i, p := range peers {
-				answers[i], sent[i] = call(t, p.ctx(), server.cls.Addr())
+				answers[i], sent[i] = startCall(t, p.ctx(), server.cls.Addr())
 			}
 			failed := 0
 			for i, p := range peers {
-				await(t, "answer", func() bool { return answers[i].done() && sent[i].done() }, p)
+				driveUntil(t, "answer", func() bool { return answers[i].done() && sent[i].done() }, p)
 				if answers[i].Err != nil {
 					t.Log(answers[i].Err)
 					failed++
@@ -103,7 +103,7 @@ func TestManyPeersAtOnce(t *testing.T) {
 // keep other peers out.
 func TestRedials(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		clients := *redials / 4
 		opts.MaxHalfOpen = *redials * 5 / 8
 		server := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -124,13 +124,13 @@ func TestRedials(t *testing.T) {
 				}
 			})
 		}
-		await(t, "the flood", func() bool { return dials.Load() > int64(opts.MaxHalfOpen) }, server)
+		driveUntil(t, "the flood", func() bool { return dials.Load() > int64(opts.MaxHalfOpen) }, server)
 		late, longest := 0, time.Duration(0)
 		for range clients {
 			p := open(t, "tcp://", opts, na.Config{}, 1)
 			begun := time.Now()
-			answer, _ := call(t, p.ctx(), server.cls.Addr())
-			await(t, "answer", answer.done, p)
+			answer, _ := startCall(t, p.ctx(), server.cls.Addr())
+			driveUntil(t, "answer", answer.done, p)
 			took := time.Since(begun)
 			if longest = max(longest, took); answer.Err != nil || *inTime > 0 && took > *inTime {
 				t.Log(took, answer.Err)

@@ -68,7 +68,7 @@ func TestBadHello(t *testing.T) {
 			return b
 		}(), na.ErrProtocol, "length 2147483648"},
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestBadHello(t *testing.T) {
 
 // TestSlowHello checks that a HELLO may arrive byte by byte.
 func TestSlowHello(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		r := rawDial(t, n)
 		hello := helloFrame(func(*frame.Greeting) {})
@@ -107,7 +107,7 @@ func TestSlowHello(t *testing.T) {
 // its first bytes are cut into segments; one that ends before that ends nothing else.
 func TestTLSClientInSegments(t *testing.T) {
 	hello := clientHello(t, &tls.Config{ServerName: "x"})
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		for cut := 1; cut <= 8; cut++ {
 			short := rawDial(t, n)
@@ -132,32 +132,32 @@ func TestTLSClientInSegments(t *testing.T) {
 // is cut.
 func TestBadSession(t *testing.T) {
 	rows := map[string]struct {
-		send func(r *raw)
+		send func(r *rawPeer)
 		text string
 	}{
-		"garbage":                    {func(r *raw) { r.write([]byte("................................................................")) }, "unknown kind"},
-		"second HELLO":               {func(r *raw) { r.hello(r.mine) }, "HELLO frame"},
-		"no envelope":                {func(r *raw) { overrun(r) }, "envelopes were guaranteed"},
-		"credit out of bounds (F81)": {func(r *raw) { r.limit += 5000; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 5032 after 32"},
-		"credit at its most (F81)": {func(r *raw) {
+		"garbage":                    {func(r *rawPeer) { r.write([]byte("................................................................")) }, "unknown kind"},
+		"second HELLO":               {func(r *rawPeer) { r.hello(r.mine) }, "HELLO frame"},
+		"no envelope":                {func(r *rawPeer) { exceedCredit(r) }, "envelopes were guaranteed"},
+		"credit out of bounds (F81)": {func(r *rawPeer) { r.limit += 5000; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 5032 after 32"},
+		"credit at its most (F81)": {func(r *rawPeer) {
 			r.limit = 4096
 			r.send(frame.Header{Kind: frame.Ping}, nil)
 			r.readKind(frame.Pong)
 			r.limit++
 			r.send(frame.Header{Kind: frame.Ping}, nil)
 		}, "credit 4097 after 4096"},
-		"credit wraps (F81)": {func(r *raw) { r.limit = 1 << 31; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 2147483648 after 32"},
-		"unknown flags (F82)": {func(r *raw) {
+		"credit wraps (F81)": {func(r *rawPeer) { r.limit = 1 << 31; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 2147483648 after 32"},
+		"unknown flags (F82)": {func(r *rawPeer) {
 			r.send(frame.Header{Kind: frame.Ping, Flags: 0xf0}, nil)
 		}, "unknown flags"},
-		"too long": {func(r *raw) { r.send(frame.Header{Kind: frame.Unexpected}, make([]byte, 5000)) }, "5000 bytes"},
-		"data for nobody": {func(r *raw) {
+		"too long": {func(r *rawPeer) { r.send(frame.Header{Kind: frame.Unexpected}, make([]byte, 5000)) }, "5000 bytes"},
+		"data for nobody": {func(r *rawPeer) {
 			r.sendFront(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Tag: 1 << 63, Op: 1}, 100)
 			r.write(make([]byte, 100))
 			r.hello(r.mine)
 		}, "HELLO frame"},
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		settled := rawJoin(t, n, greeting())
 		to := settled.message(n)
@@ -170,9 +170,9 @@ func TestBadSession(t *testing.T) {
 				require.Equal(t, na.ErrProtocol, got)
 				require.Contains(t, text, row.text)
 				require.Equal(t, before.Violations+1, n.ctx().Stats().Violations)
-				o, end := op(n.ctx())
+				o, end := newOp(n.ctx())
 				require.NoError(t, n.ctx().SendUnexpected(o, to, 1, []byte(name)))
-				ok(t, "send to another session", end, n)
+				requireSuccess(t, "send to another session", end, n)
 				_, payload := settled.readKind(frame.Unexpected)
 				require.Equal(t, name, string(payload))
 				settled.limit++
@@ -183,8 +183,8 @@ func TestBadSession(t *testing.T) {
 	})
 }
 
-// overrun sends more unexpected messages than there are envelopes for.
-func overrun(r *raw) {
+// exceedCredit sends more unexpected messages than there are envelopes for.
+func exceedCredit(r *rawPeer) {
 	for range r.peer.Envelopes + na.ExpeditedEnvelopes + 1 {
 		r.send(frame.Header{Kind: frame.Unexpected}, []byte("x"))
 	}
@@ -194,7 +194,7 @@ func overrun(r *raw) {
 // other peers are served.
 func TestHalfOpen(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		const limit = 8
 		opts.MaxHalfOpen = limit
@@ -208,7 +208,7 @@ func TestHalfOpen(t *testing.T) {
 				n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 				settled := rawJoin(t, n, greeting())
 				begin := time.Now()
-				idle := make([]*raw, limit)
+				idle := make([]*rawPeer, limit)
 				for i := range idle {
 					idle[i] = rawDial(t, n)
 					idle[i].write([]byte{0}) // something, but no HELLO
@@ -238,7 +238,7 @@ func TestHalfOpen(t *testing.T) {
 
 // TestHalfClosed checks that a connection that ends before its HELLO leaves nothing.
 func TestHalfClosed(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		opts.MaxHalfOpen = 4
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		hello := helloFrame(func(*frame.Greeting) {})
@@ -252,7 +252,7 @@ func TestHalfClosed(t *testing.T) {
 			}
 			require.NoError(t, nc.Close())
 			if i%4 == 3 { // room for these was freed
-				await(t, "join", func() bool {
+				driveUntil(t, "join", func() bool {
 					nc, err := net.Dial("tcp", hostPort(n))
 					require.NoError(t, err)
 					defer func() { _ = nc.Close() }()

@@ -16,13 +16,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// resting drives one context for d, in which the process must use less than a third of a processor. It looks three times: the
+// requireIdle drives one context for d, in which the process must use less than a third of a processor. It looks three times: the
 // collector may have work that others have left.
-func resting(t testing.TB, n *node, d time.Duration, what string) {
+func requireIdle(t testing.TB, n *node, d time.Duration, what string) {
 	t.Helper()
 	var all []time.Duration
 	for range 3 {
-		used := busy(n, d)
+		used := processorTime(n, d)
 		if used < d/3 {
 			return
 		}
@@ -31,8 +31,8 @@ func resting(t testing.TB, n *node, d time.Duration, what string) {
 	require.Fail(t, "it spins", "%s: in %v processor time of %v", what, d, all)
 }
 
-// busy returns the processor time that the process uses in d, while one context is driven.
-func busy(n *node, d time.Duration) time.Duration {
+// processorTime returns the processor time that the process uses in d, while one context is driven.
+func processorTime(n *node, d time.Duration) time.Duration {
 	used := func() time.Duration {
 		var u unix.Rusage
 		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -53,24 +53,24 @@ func TestIdle(t *testing.T) {
 	if !leak.Alone(t) {
 		return
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		opts.MaxHalfOpen = 1
 		const size, window = 24 << 20, 150 * time.Millisecond
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Hour}, 1)
-		resting(t, n, window, "listening")
+		requireIdle(t, n, window, "listening")
 		rawDial(t, n)
 		rawDial(t, n) // one too many
-		resting(t, n, window, "half open")
+		requireIdle(t, n, window, "half open")
 
 		l := rawListen(t)
 		r := join(t, n, l)
-		resting(t, n, window, "a session")
+		requireIdle(t, n, window, "a session")
 		mem, err := n.cls.NewMem(make([]byte, size))
 		require.NoError(t, err)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().Put(o, mem, 0, l.addr(), someKey(size), 0, size))
-		quiet(n)
-		resting(t, n, window, "a full socket")
+		driveUntilStalled(n)
+		requireIdle(t, n, window, "a full socket")
 		o.Cancel()
 		n.ctx().Trigger(0)
 		require.True(t, end.done())
@@ -79,11 +79,11 @@ func TestIdle(t *testing.T) {
 			for _, err := r.nc.Read(b); err == nil; _, err = r.nc.Read(b) {
 			}
 		}()
-		quiet(n)
-		resting(t, n, window, "a socket that was full")
+		driveUntilStalled(n)
+		requireIdle(t, n, window, "a socket that was full")
 		require.NoError(t, r.nc.Close())
-		quiet(n)
-		resting(t, n, window, "a closed connection")
+		driveUntilStalled(n)
+		requireIdle(t, n, window, "a closed connection")
 	})
 }
 
@@ -94,13 +94,13 @@ func TestOutOfDescriptors(t *testing.T) {
 	if !leak.Alone(t) {
 		return
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		r := rawJoin(t, n, greeting())
 		l := rawListen(t)
 		late := rawDial(t, n) // its socket is ours; the accepted one will not be had
 		_ = late.nc.Close()
-		quiet(n)
+		driveUntilStalled(n)
 
 		// Our ends of connections need descriptors too: make them before the limit is set.
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -119,19 +119,19 @@ func TestOutOfDescriptors(t *testing.T) {
 		_, err = unix.Write(fd, hello)
 		require.NoError(t, err)
 		const window = 500 * time.Millisecond
-		resting(t, n, window, "accepting spins")
+		requireIdle(t, n, window, "accepting spins")
 		require.Equal(t, 1, n.ctx().Stats().Peers)
 
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, nil))
-		await(t, "failure", end.done, n)
-		code(t, na.ErrUnreachable, end.Err)
+		driveUntil(t, "failure", end.done, n)
+		requireCode(t, na.ErrUnreachable, end.Err)
 		require.ErrorContains(t, end.Err, "too many open files")
 		r.send(frame.Header{Kind: frame.Ping}, nil)
 		r.readKind(frame.Pong)
 
 		restore()
-		await(t, "the connection that waited", func() bool { return n.ctx().Stats().Peers == 2 }, n)
+		driveUntil(t, "the connection that waited", func() bool { return n.ctx().Stats().Peers == 2 }, n)
 	})
 }
 
@@ -141,7 +141,7 @@ func TestContextWithoutDescriptors(t *testing.T) {
 	if !leak.Alone(t) {
 		return
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 0)
 		var old unix.Rlimit
 		require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))

@@ -13,8 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// scattered cuts n bytes of memory into segments, some of them empty.
-func scattered(n int, seed uint64) (flat []byte, segs [][]byte) {
+// splitMemory cuts n bytes of memory into segments, some of them empty.
+func splitMemory(n int, seed uint64) (flat []byte, segs [][]byte) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	flat = make([]byte, n)
 	for rest := flat; len(rest) > 0; {
@@ -35,14 +35,14 @@ func fill(b []byte, seed uint64) {
 // TestPutGet moves 8 MiB from and to memory of many segments on both sides, at odd offsets.
 func TestPutGet(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		const size, loff, roff = 8 << 20, 12345, 777
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		to := lookup(t, a, b.cls.Addr().String())
 
-		remote, remoteSegs := scattered(size+roff+99, 1)
-		local, localSegs := scattered(size+loff+11, 2)
+		remote, remoteSegs := splitMemory(size+roff+99, 1)
+		local, localSegs := splitMemory(size+loff+11, 2)
 		mem, err := b.cls.Register(na.ReadWrite, remoteSegs...)
 		require.NoError(t, err)
 		mine, err := a.cls.NewMem(localSegs...)
@@ -50,31 +50,31 @@ func TestPutGet(t *testing.T) {
 
 		fill(local, 3)
 		before := bytes.Clone(remote)
-		put, end := op(a.ctx())
+		put, end := newOp(a.ctx())
 		require.NoError(t, a.ctx().Put(put, mine, loff, to, mem.Key(), roff, size))
-		require.Equal(t, int64(size), ok(t, "put", end, a, b).N)
+		require.Equal(t, int64(size), requireSuccess(t, "put", end, a, b).N)
 		require.True(t, bytes.Equal(local[loff:loff+size], remote[roff:roff+size]), "what was put differs")
 		require.True(t, bytes.Equal(before[:roff], remote[:roff]), "bytes before the range were changed")
 		require.True(t, bytes.Equal(before[roff+size:], remote[roff+size:]), "bytes after the range were changed")
 
 		fill(remote, 4)
 		before = bytes.Clone(local)
-		get, end := op(a.ctx())
+		get, end := newOp(a.ctx())
 		require.NoError(t, a.ctx().Get(get, mine, loff, to, mem.Key(), roff, size))
-		require.Equal(t, int64(size), ok(t, "get", end, a, b).N)
+		require.Equal(t, int64(size), requireSuccess(t, "get", end, a, b).N)
 		require.True(t, bytes.Equal(local[loff:loff+size], remote[roff:roff+size]), "what was got differs")
 		require.True(t, bytes.Equal(before[:loff], local[:loff]), "bytes before the range were changed")
 		require.True(t, bytes.Equal(before[loff+size:], local[loff+size:]), "bytes after the range were changed")
 
-		closing, end := op(b.ctx())
+		closing, end := newOp(b.ctx())
 		require.NoError(t, b.ctx().Deregister(closing, mem))
-		ok(t, "deregister", end, b)
+		requireSuccess(t, "deregister", end, b)
 	})
 }
 
 // TestTinySegments moves memory whose one piece has more segments than a system call takes.
 func TestTinySegments(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		to := lookup(t, a, b.cls.Addr().String())
@@ -94,14 +94,14 @@ func TestTinySegments(t *testing.T) {
 		require.NoError(t, err)
 		for i := range uint64(5) {
 			fill(local, 2*i)
-			put, end := op(a.ctx())
+			put, end := newOp(a.ctx())
 			require.NoError(t, a.ctx().Put(put, mine, 0, to, mem.Key(), 0, size))
-			ok(t, "put", end, a, b)
+			requireSuccess(t, "put", end, a, b)
 			require.True(t, bytes.Equal(local, remote), "what was put differs")
 			fill(remote, 2*i+1)
-			get, end := op(a.ctx())
+			get, end := newOp(a.ctx())
 			require.NoError(t, a.ctx().Get(get, mine, 0, to, mem.Key(), 0, size))
-			ok(t, "get", end, a, b)
+			requireSuccess(t, "get", end, a, b)
 			require.True(t, bytes.Equal(local, remote), "what was got differs")
 		}
 	})
@@ -109,9 +109,9 @@ func TestTinySegments(t *testing.T) {
 
 // TestTinySegmentsAtOnce has a whole piece wait in the socket for memory of more segments than a system call takes.
 func TestTinySegmentsAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		const segments, each = 1024, 50
-		n, r, to := joined(t, opts, na.Config{})
+		n, r, to := openJoined(t, opts, na.Config{})
 		flat := make([]byte, segments*each)
 		var segs [][]byte
 		for i := range segments {
@@ -119,17 +119,17 @@ func TestTinySegmentsAtOnce(t *testing.T) {
 		}
 		mem, err := n.cls.NewMem(segs...)
 		require.NoError(t, err)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().Get(o, mem, 0, to, someKey(segments*each), 0, segments*each))
 		_ = n.ctx().Progress(0)
 		get, _ := r.readKind(frame.Get)
 		r.sendFront(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: get.Op}, segments*each)
-		quiet(n) // the front is taken in by itself
+		driveUntilStalled(n) // the front is taken in by itself
 		theirs := make([]byte, segments*each)
 		fill(theirs, 6)
 		r.write(theirs)
 		r.send(frame.Header{Kind: frame.Done, Op: get.Op}, nil)
-		ok(t, "get", end, n)
+		requireSuccess(t, "get", end, n)
 		require.True(t, bytes.Equal(theirs, flat))
 	})
 }
@@ -137,7 +137,7 @@ func TestTinySegmentsAtOnce(t *testing.T) {
 // TestManyMoves runs puts and gets of many sizes at once, both ways, among messages.
 func TestManyMoves(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		type move struct {
@@ -158,7 +158,7 @@ func TestManyMoves(t *testing.T) {
 					require.NoError(t, err)
 					mine, err := from.cls.NewMem(local)
 					require.NoError(t, err)
-					o, end := op(from.ctx())
+					o, end := newOp(from.ctx())
 					m := move{end: end, what: fmt.Sprintf("put %v of %d bytes", put, n)}
 					if put {
 						fill(local, seed)
@@ -178,7 +178,7 @@ func TestManyMoves(t *testing.T) {
 			require.Equal(t, "among them", text)
 		}
 		for _, m := range moves {
-			ok(t, m.what, m.end, a, b)
+			requireSuccess(t, m.what, m.end, a, b)
 			require.True(t, bytes.Equal(m.local, m.want), "%s: bytes differ", m.what)
 		}
 	})
@@ -186,7 +186,7 @@ func TestManyMoves(t *testing.T) {
 
 // TestOneSided: the owner of the memory calls neither Progress nor Trigger.
 func TestOneSided(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		to := lookup(t, a, b.cls.Addr().String())
@@ -196,9 +196,9 @@ func TestOneSided(t *testing.T) {
 		require.NoError(t, err)
 		mine, err := a.cls.NewMem(local)
 		require.NoError(t, err)
-		get, end := op(a.ctx())
+		get, end := newOp(a.ctx())
 		require.NoError(t, a.ctx().Get(get, mine, 0, to, mem.Key(), 0, 1<<20))
-		ok(t, "get", end, a)
+		requireSuccess(t, "get", end, a)
 		require.True(t, bytes.Equal(local, remote))
 	})
 }

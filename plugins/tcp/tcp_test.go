@@ -10,7 +10,7 @@ import (
 )
 
 func TestMessages(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		to := lookup(t, a, b.cls.Addr().String())
@@ -22,12 +22,12 @@ func TestMessages(t *testing.T) {
 		require.Equal(t, a.cls.Addr(), from.Named())
 
 		buf := make([]byte, 64)
-		recv, got := op(a.ctx())
+		recv, got := newOp(a.ctx())
 		require.NoError(t, a.ctx().RecvExpected(recv, to, 9, buf))
-		send, sent := op(b.ctx())
+		send, sent := newOp(b.ctx())
 		require.NoError(t, b.ctx().SendExpected(send, from, 9, []byte("answer")))
-		ok(t, "send answer", sent, a, b)
-		r := ok(t, "answer", got, a, b)
+		requireSuccess(t, "send answer", sent, a, b)
+		r := requireSuccess(t, "answer", got, a, b)
 		require.Equal(t, "answer", string(buf[:r.N]))
 
 		sendUnexpected(t, b.ctx(), from, 8, "back", a, b)

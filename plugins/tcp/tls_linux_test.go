@@ -23,10 +23,10 @@ import (
 // directions, and cancels in their middle do not affect the session.
 func TestTLSBulk(t *testing.T) {
 	const size = 8 << 20
-	opts := with(tcp.Options{}, mutualTLS(t))
+	opts := withTLS(tcp.Options{}, mutualTLS(t))
 	a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 	b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
-	theirs := random(size)
+	theirs := randomBytes(size)
 	mem, err := b.cls.Register(na.ReadWrite, theirs)
 	require.NoError(t, err)
 	want := append([]byte(nil), theirs...)
@@ -34,14 +34,14 @@ func TestTLSBulk(t *testing.T) {
 	local, err := a.cls.NewMem(ours)
 	require.NoError(t, err)
 	get := func() (*na.Op, *outcome) {
-		o, end := op(a.ctx())
+		o, end := newOp(a.ctx())
 		require.NoError(t, a.ctx().Get(o, local, 0, b.cls.Addr(), mem.Key(), 0, size))
 		return o, end
 	}
 	for range 3 {
 		clear(ours)
 		_, end := get()
-		ok(t, "get", end, a, b)
+		requireSuccess(t, "get", end, a, b)
 		require.Equal(t, want, ours)
 	}
 	require.Equal(t, 1, a.ctx().Stats().BulkFlows)
@@ -53,24 +53,24 @@ func TestTLSBulk(t *testing.T) {
 			_ = b.ctx().Progress(0)
 		}
 		o.Cancel()
-		await(t, "cancel of the get", end.done, a, b)
-		p, end := op(a.ctx())
+		driveUntil(t, "cancel of the get", end.done, a, b)
+		p, end := newOp(a.ctx())
 		require.NoError(t, a.ctx().Put(p, local, 0, b.cls.Addr(), mem.Key(), 0, size))
 		for range i {
 			_ = a.ctx().Progress(0)
 			_ = b.ctx().Progress(0)
 		}
 		p.Cancel()
-		await(t, "cancel of the put", end.done, a, b)
+		driveUntil(t, "cancel of the put", end.done, a, b)
 	}
-	want = random(size)
+	want = randomBytes(size)
 	copy(ours, want)
-	p, end := op(a.ctx())
+	p, end := newOp(a.ctx())
 	require.NoError(t, a.ctx().Put(p, local, 0, b.cls.Addr(), mem.Key(), 0, size))
-	ok(t, "put", end, a, b)
+	requireSuccess(t, "put", end, a, b)
 	clear(ours)
 	_, end = get()
-	ok(t, "get", end, a, b)
+	requireSuccess(t, "get", end, a, b)
 	require.Equal(t, want, ours)
 	require.Zero(t, a.ctx().Stats().PeersLost)
 	require.Equal(t, 1, a.ctx().Stats().BulkFlows)
@@ -81,9 +81,9 @@ func TestTLSBulk(t *testing.T) {
 func TestTLSBulkOfAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
-	n := open(t, "tcp://127.0.0.1:0", with(tcp.Options{}, cfg), na.Config{}, 1)
+	n := open(t, "tcp://127.0.0.1:0", withTLS(tcp.Options{}, cfg), na.Config{}, 1)
 	r := secureJoin(t, n, cfg, greeting())
-	second := func(cfg *tls.Config) *raw {
+	second := func(cfg *tls.Config) *rawPeer {
 		second := rawDial(t, n).secure(raw13(cfg))
 		g := r.mine
 		g.Label = r.peer.Label
@@ -105,12 +105,12 @@ func TestTLSBulkOfAnother(t *testing.T) {
 func TestTLSBulkToAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
-	n := open(t, "tcp://", with(tcp.Options{}, cfg), na.Config{}, 1)
+	n := open(t, "tcp://", withTLS(tcp.Options{}, cfg), na.Config{}, 1)
 	l := rawListen(t)
-	o, end := op(n.ctx())
+	o, end := newOp(n.ctx())
 	require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
 	_ = n.ctx().Progress(0)
-	accept := func(cfg *tls.Config) *raw {
+	accept := func(cfg *tls.Config) *rawPeer {
 		r := newRaw(t, l.accept())
 		r.nc = tls.Server(r.tcp, raw13(cfg))
 		return r
@@ -121,12 +121,12 @@ func TestTLSBulkToAnother(t *testing.T) {
 	g.Listen, g.Label = l.addr().Name(), make([]byte, 16)
 	g.Label[3] = 1
 	r.hello(g)
-	ok(t, "hello", end, n)
+	requireSuccess(t, "hello", end, n)
 	r.readKind(frame.Unexpected)
 
 	mem, err := n.cls.NewMem(make([]byte, bulkSize))
 	require.NoError(t, err)
-	put, _ := op(n.ctx())
+	put, _ := newOp(n.ctx())
 	require.NoError(t, n.ctx().Put(put, mem, 0, l.addr(), someKey(bulkSize), 0, bulkSize))
 	_, err = accept(other).nc.Read(make([]byte, 1))
 	require.Equal(t, io.EOF, err)
@@ -139,21 +139,21 @@ func TestTLSBulkToAnother(t *testing.T) {
 // TestTLSFault checks that memory that is unmapped ends its transfer, not the process: TLS never
 // accesses it.
 func TestTLSFault(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		const size = 1 << 20
 		opts.TLS = mutualTLS(t)
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		whole, err := b.cls.Register(na.ReadWrite, make([]byte, size))
 		require.NoError(t, err)
-		gone, err := b.cls.Register(na.ReadWrite, half(t, size))
+		gone, err := b.cls.Register(na.ReadWrite, halfMapped(t, size))
 		require.NoError(t, err)
 		local := func(buf []byte) *na.Mem {
 			m, err := a.cls.NewMem(buf)
 			require.NoError(t, err)
 			return m
 		}
-		fine, bad := make([]byte, size), half(t, size)
+		fine, bad := make([]byte, size), halfMapped(t, size)
 		for range 3 { // the second is made meanwhile
 			for name, start := range map[string]func(o *na.Op) error{
 				"get into it": func(o *na.Op) error { return a.ctx().Get(o, local(bad), 0, b.cls.Addr(), whole.Key(), 0, size) },
@@ -161,21 +161,21 @@ func TestTLSFault(t *testing.T) {
 				"get from it": func(o *na.Op) error { return a.ctx().Get(o, local(fine), 0, b.cls.Addr(), gone.Key(), 0, size) },
 				"put into it": func(o *na.Op) error { return a.ctx().Put(o, local(fine), 0, b.cls.Addr(), gone.Key(), 0, size) },
 			} {
-				o, end := op(a.ctx())
+				o, end := newOp(a.ctx())
 				require.NoError(t, start(o))
-				await(t, name, end.done, a, b)
-				code(t, na.ErrFault, end.Err)
+				driveUntil(t, name, end.done, a, b)
+				requireCode(t, na.ErrFault, end.Err)
 			}
-			o, end := op(a.ctx())
+			o, end := newOp(a.ctx())
 			require.NoError(t, a.ctx().Get(o, local(fine), 0, b.cls.Addr(), whole.Key(), 0, size))
-			ok(t, "get", end, a, b)
+			requireSuccess(t, "get", end, a, b)
 		}
 		require.Zero(t, a.ctx().Stats().PeersLost)
 	})
 }
 
-// half returns memory of which half is unmapped.
-func half(t *testing.T, n int) []byte {
+// halfMapped returns memory of which half is unmapped.
+func halfMapped(t *testing.T, n int) []byte {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 	require.NoError(t, err)
@@ -196,14 +196,14 @@ func TestTLSSlowPeer(t *testing.T) {
 	const rate, most = 30 << 10, 56 << 10 // 64 KiB are written at a time
 	cfg := mutualTLS(t)
 	var nodes []*node
-	var peers []*raw
+	var peers []*rawPeer
 	for _, opts := range []tcp.Options{{TLS: cfg}, {TLS: cfg, Portable: true}, {Portable: true}} {
 		opts.WriteTimeout = limit
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Hour}, 1)
 		mem, err := n.cls.Register(na.ReadOnly, make([]byte, size))
 		require.NoError(t, err)
 		r := narrowDial(t, n)
-		defer driven(n)()
+		defer startDriver(n)()
 		if opts.TLS != nil {
 			r.secure(raw13(cfg))
 		}
@@ -230,7 +230,7 @@ func TestTLSSlowPeer(t *testing.T) {
 }
 
 // narrowDial connects to a node so that few bytes are in flight to it at a time.
-func narrowDial(t *testing.T, n *node) *raw {
+func narrowDial(t *testing.T, n *node) *rawPeer {
 	t.Helper()
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
@@ -243,7 +243,7 @@ func narrowDial(t *testing.T, n *node) *raw {
 	t.Cleanup(func() { _ = nc.Close() })
 	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
 	far := -1 // the descriptor of the other end
-	await(t, "accept", func() bool {
+	driveUntil(t, "accept", func() bool {
 		for fd := range 1000 {
 			peer, err := unix.Getpeername(fd)
 			if in, ok := peer.(*unix.SockaddrInet4); err == nil && ok && in.Port == nc.LocalAddr().(*net.TCPAddr).Port {
@@ -253,5 +253,5 @@ func narrowDial(t *testing.T, n *node) *raw {
 		return far >= 0
 	}, n)
 	require.NoError(t, unix.SetsockoptInt(far, unix.SOL_SOCKET, unix.SO_SNDBUF, 8<<10))
-	return &raw{t: t, nc: nc, tcp: nc.(*net.TCPConn)}
+	return &rawPeer{t: t, nc: nc, tcp: nc.(*net.TCPConn)}
 }

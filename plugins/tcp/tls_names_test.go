@@ -14,32 +14,32 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// lookedUp returns the address that text leads to, or the error.
-func lookedUp(t *testing.T, n *node, text string) (na.Addr, error) {
+// lookupAddr returns the address that text leads to, or the error.
+func lookupAddr(t *testing.T, n *node, text string) (na.Addr, error) {
 	t.Helper()
-	o, end := op(n.ctx())
+	o, end := newOp(n.ctx())
 	require.NoError(t, n.ctx().Lookup(o, text))
-	await(t, "lookup", end.done, n)
+	driveUntil(t, "lookup", end.done, n)
 	return end.Addr, end.Err
 }
 
-// greet sends a message to an address, and returns its result and, if it arrived, the name under
+// sendGreeting sends a message to an address, and returns its result and, if it arrived, the name under
 // which the target has the origin.
-func greet(t *testing.T, a, b *node, to na.Addr) (who na.Identity, err error) {
+func sendGreeting(t *testing.T, a, b *node, to na.Addr) (who na.Identity, err error) {
 	t.Helper()
-	recv, got := op(b.ctx())
+	recv, got := newOp(b.ctx())
 	require.NoError(t, b.ctx().RecvUnexpected(recv))
-	o, end := op(a.ctx())
+	o, end := newOp(a.ctx())
 	if err := a.ctx().SendUnexpected(o, to, 1, []byte("hello")); err != nil {
 		recv.Cancel()
-		await(t, "canceled", got.done, b)
+		driveUntil(t, "canceled", got.done, b)
 		return who, err
 	}
-	await(t, "end", func() bool { return end.done() && (end.Err != nil || got.done()) }, a, b)
+	driveUntil(t, "end", func() bool { return end.done() && (end.Err != nil || got.done()) }, a, b)
 	if end.Err != nil {
 		require.Equal(t, na.NotRun, end.Fate)
 		recv.Cancel()
-		await(t, "canceled", got.done, b)
+		driveUntil(t, "canceled", got.done, b)
 		return who, end.Err
 	}
 	who = got.Envelope.Identity()
@@ -54,17 +54,17 @@ func TestTLSNames(t *testing.T) {
 	named := func(names ...string) func(*x509.Certificate) {
 		return func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, names }
 	}
-	names := hosts{"kv.test": {"127.0.0.1"}, "kv.test.": {"127.0.0.1"}, "kv-0.pods.test": {"127.0.0.1"}, "evil.test": {"127.0.0.1"}}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	names := hostsResolver{"kv.test": {"127.0.0.1"}, "kv.test.": {"127.0.0.1"}, "kv-0.pods.test": {"127.0.0.1"}, "evil.test": {"127.0.0.1"}}
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		opts.Resolver = names
 		server := func(t *testing.T, change func(*x509.Certificate)) (b *node, port string) {
-			b = open(t, "tcp://127.0.0.1:0", with(opts, ca.mutual(ca.issue("server", change))), na.Config{}, 1)
+			b = open(t, "tcp://127.0.0.1:0", withTLS(opts, ca.mutual(ca.issue("server", change))), na.Config{}, 1)
 			_, port, _ = strings.Cut(b.cls.Addr().Name(), "127.0.0.1")
 			return b, port
 		}
 		client := func(t *testing.T) *node {
-			return open(t, "tcp://", with(opts, ca.mutual(ca.issue("client", nil))), na.Config{}, 1)
+			return open(t, "tcp://", withTLS(opts, ca.mutual(ca.issue("client", nil))), na.Config{}, 1)
 		}
 		t.Run("DNS", func(t *testing.T) {
 			for text, want := range map[string]string{
@@ -77,19 +77,19 @@ func TestTLSNames(t *testing.T) {
 			} {
 				b, port := server(t, named("kv.test", "*.pods.test"))
 				a := client(t)
-				to, err := lookedUp(t, a, strings.Replace(text, ":PORT", port, 1))
+				to, err := lookupAddr(t, a, strings.Replace(text, ":PORT", port, 1))
 				require.NoError(t, err)
-				who, err := greet(t, a, b, to)
+				who, err := sendGreeting(t, a, b, to)
 				if want == "" {
 					require.NoError(t, err, text)
 					require.Equal(t, "client", who.Name)
 					again, err := na.ParseAddr(to.String())
 					require.NoError(t, err)
-					again, err = lookedUp(t, a, again.String())
+					again, err = lookupAddr(t, a, again.String())
 					require.NoError(t, err)
 					require.Equal(t, to, again, "an address that was printed leads to the same")
 				} else {
-					code(t, na.ErrUnreachable, err)
+					requireCode(t, na.ErrUnreachable, err)
 					require.ErrorContains(t, err, want)
 					require.Zero(t, b.ctx().Stats().Peers, "nobody was let in")
 				}
@@ -98,9 +98,9 @@ func TestTLSNames(t *testing.T) {
 		t.Run("IP", func(t *testing.T) {
 			b, port := server(t, nil)
 			a := client(t)
-			to, err := lookedUp(t, a, "tcp://127.0.0.1"+port)
+			to, err := lookupAddr(t, a, "tcp://127.0.0.1"+port)
 			require.NoError(t, err)
-			_, err = greet(t, a, b, to)
+			_, err = sendGreeting(t, a, b, to)
 			require.NoError(t, err)
 		})
 		t.Run("Others", func(t *testing.T) { // all names that are there are listed, of any kind
@@ -110,66 +110,66 @@ func TestTLSNames(t *testing.T) {
 					c.URIs = []*url.URL{{Scheme: "spiffe", Host: "test", Path: "/kv"}}
 				})
 				a := client(t)
-				to, err := lookedUp(t, a, text+port)
+				to, err := lookupAddr(t, a, text+port)
 				require.NoError(t, err)
-				_, err = greet(t, a, b, to)
-				code(t, na.ErrUnreachable, err)
+				_, err = sendGreeting(t, a, b, to)
+				requireCode(t, na.ErrUnreachable, err)
 				require.ErrorContains(t, err, "valid for kv.test, 10.0.0.7, spiffe://test/kv, not "+want)
 			}
 		})
 		t.Run("SecondName", func(t *testing.T) {
 			b, port := server(t, named("kv.test", "kv-0.pods.test"))
 			a := client(t)
-			first, err := lookedUp(t, a, "tcp://kv.test"+port)
+			first, err := lookupAddr(t, a, "tcp://kv.test"+port)
 			require.NoError(t, err)
-			early, err := lookedUp(t, a, "tcp://evil.test"+port) // no session has been verified
+			early, err := lookupAddr(t, a, "tcp://evil.test"+port) // no session has been verified
 			require.NoError(t, err)
-			second, err := lookedUp(t, a, "tcp://kv-0.pods.test"+port)
+			second, err := lookupAddr(t, a, "tcp://kv-0.pods.test"+port)
 			require.NoError(t, err)
-			_, err = greet(t, a, b, first)
+			_, err = sendGreeting(t, a, b, first)
 			require.NoError(t, err)
-			_, err = greet(t, a, b, second)
+			_, err = sendGreeting(t, a, b, second)
 			require.NoError(t, err)
 			require.Equal(t, 1, b.ctx().Stats().Peers, "one session for both names")
 
-			_, err = greet(t, a, b, early)
-			code(t, na.ErrPermission, err)
+			_, err = sendGreeting(t, a, b, early)
+			requireCode(t, na.ErrPermission, err)
 			require.ErrorContains(t, err, "valid for kv.test, kv-0.pods.test, not evil.test")
-			_, err = lookedUp(t, a, "tcp://evil.test"+port)
-			code(t, na.ErrPermission, err)
+			_, err = lookupAddr(t, a, "tcp://evil.test"+port)
+			requireCode(t, na.ErrPermission, err)
 			require.ErrorContains(t, err, "not evil.test")
-			_, err = greet(t, a, b, first.WithHost(""))
-			code(t, na.ErrPermission, err)
-			_, err = greet(t, a, b, first)
+			_, err = sendGreeting(t, a, b, first.WithHost(""))
+			requireCode(t, na.ErrPermission, err)
+			_, err = sendGreeting(t, a, b, first)
 			require.NoError(t, err, "the session is unharmed")
 		})
 		t.Run("WhileDialling", func(t *testing.T) {
 			b, port := server(t, named("kv.test"))
 			a := client(t)
-			good, err := lookedUp(t, a, "tcp://kv.test"+port)
+			good, err := lookupAddr(t, a, "tcp://kv.test"+port)
 			require.NoError(t, err)
-			bad, err := lookedUp(t, a, "tcp://evil.test"+port)
+			bad, err := lookupAddr(t, a, "tcp://evil.test"+port)
 			require.NoError(t, err)
-			one, first := op(a.ctx())
+			one, first := newOp(a.ctx())
 			require.NoError(t, a.ctx().SendUnexpected(one, good, 1, []byte("good")))
-			two, second := op(a.ctx())
+			two, second := newOp(a.ctx())
 			require.NoError(t, a.ctx().SendUnexpected(two, bad, 1, []byte("bad")))
-			await(t, "ends", func() bool { return first.done() && second.done() }, a, b)
+			driveUntil(t, "ends", func() bool { return first.done() && second.done() }, a, b)
 			require.ErrorContains(t, second.Err, "not evil.test")
 			require.Equal(t, na.NotRun, second.Fate)
-			_, err = greet(t, a, b, good)
+			_, err = sendGreeting(t, a, b, good)
 			require.NoError(t, err, "the right name is reached at the next attempt")
 		})
 		t.Run("ServerName", func(t *testing.T) {
 			b, port := server(t, named("fixed.test"))
 			cfg := ca.mutual(ca.issue("client", nil))
 			cfg.ServerName = "fixed.test"
-			a := open(t, "tcp://", with(opts, cfg), na.Config{}, 1)
+			a := open(t, "tcp://", withTLS(opts, cfg), na.Config{}, 1)
 			for _, text := range []string{"tcp://127.0.0.1", "tcp://kv.test"} {
-				to, err := lookedUp(t, a, text+port)
+				to, err := lookupAddr(t, a, text+port)
 				require.NoError(t, err)
 				require.Equal(t, b.cls.Addr().String(), to.String(), "nobody looks at the name")
-				_, err = greet(t, a, b, to)
+				_, err = sendGreeting(t, a, b, to)
 				require.NoError(t, err)
 			}
 		})
@@ -189,9 +189,9 @@ func TestIdentityNames(t *testing.T) {
 		{"cart.test", func(c *x509.Certificate) { c.DNSNames = []string{"cart.test", "other.test"} }},
 		{"common", nil},
 	} {
-		b := open(t, "tcp://127.0.0.1:0", with(tcp.Options{}, ca.mutual(ca.issue("server", nil))), na.Config{}, 1)
-		a := open(t, "tcp://", with(tcp.Options{}, ca.mutual(ca.issue("common", row.change))), na.Config{}, 1)
-		who, err := greet(t, a, b, b.cls.Addr())
+		b := open(t, "tcp://127.0.0.1:0", withTLS(tcp.Options{}, ca.mutual(ca.issue("server", nil))), na.Config{}, 1)
+		a := open(t, "tcp://", withTLS(tcp.Options{}, ca.mutual(ca.issue("common", row.change))), na.Config{}, 1)
+		who, err := sendGreeting(t, a, b, b.cls.Addr())
 		require.NoError(t, err)
 		require.Equal(t, row.want, who.Name)
 		require.Equal(t, []netip.Addr{netip.MustParseAddr("127.0.0.1")}, who.IPs())

@@ -28,15 +28,15 @@ import (
 type records struct {
 	*net.TCPConn
 	t       testing.TB
-	in, out half13
+	in, out halfTLS13
 	plain   []byte // decrypted, not yet read
 	updates int    // of the peer's keys
 
 	notified bool // close_notify has arrived
 }
 
-// half13 is one direction.
-type half13 struct {
+// halfTLS13 is one direction.
+type halfTLS13 struct {
 	t      testing.TB
 	secret []byte
 	aead   cipher.AEAD
@@ -45,7 +45,7 @@ type half13 struct {
 }
 
 // takeRecords does the handshake on r and takes the records over.
-func takeRecords(r *raw, cfg *tls.Config) *records {
+func takeRecords(r *rawPeer, cfg *tls.Config) *records {
 	r.t.Helper()
 	var log bytes.Buffer
 	cfg = raw13(cfg)
@@ -72,7 +72,7 @@ func takeRecords(r *raw, cfg *tls.Config) *records {
 	return rec
 }
 
-func (h *half13) begin(t testing.TB, secret []byte) {
+func (h *halfTLS13) begin(t testing.TB, secret []byte) {
 	h.t, h.secret, h.seq = t, secret, 0
 	block, err := aes.NewCipher(h.derive("key", 16))
 	require.NoError(t, err)
@@ -82,10 +82,10 @@ func (h *half13) begin(t testing.TB, secret []byte) {
 }
 
 // update switches to the next keys.
-func (h *half13) update() { h.begin(h.t, h.derive("traffic upd", sha256.Size)) }
+func (h *halfTLS13) update() { h.begin(h.t, h.derive("traffic upd", sha256.Size)) }
 
 // derive is HKDF-Expand-Label of RFC 8446 without a context.
-func (h *half13) derive(label string, n int) []byte {
+func (h *halfTLS13) derive(label string, n int) []byte {
 	label = "tls13 " + label
 	info := fmt.Sprintf("%c%c%c%s%c", 0, n, len(label), label, 0)
 	b, err := hkdf.Expand(sha256.New, h.secret, info, n)
@@ -93,7 +93,7 @@ func (h *half13) derive(label string, n int) []byte {
 	return b
 }
 
-func (h *half13) nonce() []byte {
+func (h *halfTLS13) nonce() []byte {
 	nonce := bytes.Clone(h.iv)
 	for i, b := range binary.BigEndian.AppendUint64(nil, h.seq) {
 		nonce[4+i] ^= b
@@ -155,9 +155,9 @@ func (c *records) Read(b []byte) (int, error) {
 func TestTLSKeyUpdate(t *testing.T) {
 	t.Parallel()
 	cfg := mutualTLS(t)
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
-		opts = with(opts, cfg)
+		opts = withTLS(opts, cfg)
 		opts.WriteTimeout = 500 * time.Millisecond
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		r := rawDial(t, n)
@@ -185,6 +185,6 @@ func TestTLSKeyUpdate(t *testing.T) {
 		for err := error(nil); err == nil; {
 			_, err = r.nc.Read(make([]byte, 1))
 		}
-		await(t, "end of the session", func() bool { return n.ctx().Stats().Peers == 0 }, n)
+		driveUntil(t, "end of the session", func() bool { return n.ctx().Stats().Peers == 0 }, n)
 	})
 }

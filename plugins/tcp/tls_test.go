@@ -27,8 +27,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// with returns opts with TLS.
-func with(opts tcp.Options, cfg *tls.Config) tcp.Options {
+// withTLS returns opts with TLS.
+func withTLS(opts tcp.Options, cfg *tls.Config) tcp.Options {
 	opts.TLS = cfg
 	return opts
 }
@@ -41,7 +41,7 @@ func raw13(cfg *tls.Config) *tls.Config {
 }
 
 // secure begins TLS as a client.
-func (r *raw) secure(cfg *tls.Config) *raw {
+func (r *rawPeer) secure(cfg *tls.Config) *rawPeer {
 	r.t.Helper()
 	nc := tls.Client(r.tcp, cfg)
 	require.NoError(r.t, nc.Handshake())
@@ -50,7 +50,7 @@ func (r *raw) secure(cfg *tls.Config) *raw {
 }
 
 // secureJoin connects to a node with TLS and completes both handshakes.
-func secureJoin(t testing.TB, n *node, cfg *tls.Config, g frame.Greeting) *raw {
+func secureJoin(t testing.TB, n *node, cfg *tls.Config, g frame.Greeting) *rawPeer {
 	t.Helper()
 	r := rawDial(t, n).secure(raw13(cfg))
 	r.hello(g)
@@ -59,7 +59,7 @@ func secureJoin(t testing.TB, n *node, cfg *tls.Config, g frame.Greeting) *raw {
 }
 
 // ping fails the test unless the node answers.
-func (r *raw) ping() {
+func (r *rawPeer) ping() {
 	r.t.Helper()
 	r.send(frame.Header{Kind: frame.Ping}, nil)
 	r.readKind(frame.Pong)
@@ -83,7 +83,7 @@ func TestTLSIdentity(t *testing.T) {
 		"by the user's hook": {tls.RequireAnyClientCert, []tls.Certificate{client}, "client", true},
 		"not asked for":      {tls.NoClientCert, []tls.Certificate{client}, "", false},
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
 				theirs := ca.mutual(server)
@@ -91,8 +91,8 @@ func TestTLSIdentity(t *testing.T) {
 				if row.verifyMyself {
 					theirs.VerifyConnection = func(s tls.ConnectionState) error { return nil }
 				}
-				b := open(t, "tcp://127.0.0.1:0", with(opts, theirs), na.Config{}, 1)
-				a := open(t, "tcp://", with(opts, ca.mutual(row.own...)), na.Config{}, 1)
+				b := open(t, "tcp://127.0.0.1:0", withTLS(opts, theirs), na.Config{}, 1)
+				a := open(t, "tcp://", withTLS(opts, ca.mutual(row.own...)), na.Config{}, 1)
 				sendUnexpected(t, a.ctx(), b.cls.Addr(), 1, "hello", a, b)
 				_, from, _ := recvUnexpected(t, b.ctx(), a, b)
 				id, ok := b.ctx().Identity(from)
@@ -111,7 +111,7 @@ func TestTLSIdentity(t *testing.T) {
 				require.Equal(t, "server", id.Name)
 				require.True(t, server.Leaf.Equal(id.Certificates[0]))
 				a.close()
-				await(t, "end of the session", func() bool { return b.ctx().Stats().Peers == 0 }, b)
+				driveUntil(t, "end of the session", func() bool { return b.ctx().Stats().Peers == 0 }, b)
 			})
 		}
 	})
@@ -130,9 +130,9 @@ func TestTLSIdentityChain(t *testing.T) {
 		want []string
 	}{
 		"none":         {direct, tls.RequireAndVerifyClientCert, []string{"client", "cluster"}},
-		"of another":   {beside(direct, x.cert), tls.RequireAndVerifyClientCert, []string{"client", "cluster"}},
-		"needed":       {beside(below, x.cert), tls.RequireAndVerifyClientCert, []string{"client", "x", "cluster"}},
-		"not verified": {beside(direct, x.cert), tls.RequireAnyClientCert, []string{"client"}},
+		"of another":   {withCertificates(direct, x.cert), tls.RequireAndVerifyClientCert, []string{"client", "cluster"}},
+		"needed":       {withCertificates(below, x.cert), tls.RequireAndVerifyClientCert, []string{"client", "x", "cluster"}},
+		"not verified": {withCertificates(direct, x.cert), tls.RequireAnyClientCert, []string{"client"}},
 	}
 	names := func(id na.Identity) (names []string) {
 		for _, c := range id.Certificates {
@@ -140,14 +140,14 @@ func TestTLSIdentityChain(t *testing.T) {
 		}
 		return names
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
 				theirs, ours := ca.mutual(row.own), ca.mutual(row.own)
 				theirs.ClientAuth, theirs.VerifyConnection = row.auth, hook
 				ours.VerifyConnection, ours.InsecureSkipVerify = hook, row.auth == tls.RequireAnyClientCert
-				b := open(t, "tcp://127.0.0.1:0", with(opts, theirs), na.Config{}, 1)
-				a := open(t, "tcp://", with(opts, ours), na.Config{}, 1)
+				b := open(t, "tcp://127.0.0.1:0", withTLS(opts, theirs), na.Config{}, 1)
+				a := open(t, "tcp://", withTLS(opts, ours), na.Config{}, 1)
 				sendUnexpected(t, a.ctx(), b.cls.Addr(), 1, "hello", a, b)
 				_, from, _ := recvUnexpected(t, b.ctx(), a, b)
 				id, ok := b.ctx().Identity(from)
@@ -189,15 +189,15 @@ func TestTLSIdentityForClient(t *testing.T) {
 		"none was chosen":                  {conn, nil, "client"},
 		"none was chosen, nobody looks":    {nobody, nil, ""},
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
 				cfg := row.cfg.Clone()
 				cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return row.chosen, nil }
-				b := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+				b := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{}, 1)
 				own := ca.mutual()
 				own.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &client, nil }
-				a := open(t, "tcp://", with(opts, own), na.Config{}, 1)
+				a := open(t, "tcp://", withTLS(opts, own), na.Config{}, 1)
 				sendUnexpected(t, a.ctx(), b.cls.Addr(), 1, "hello", a, b)
 				_, from, _ := recvUnexpected(t, b.ctx(), a, b)
 				id, ok := b.ctx().Identity(from)
@@ -254,21 +254,21 @@ func TestTLSRefused(t *testing.T) {
 		"plain client":              {good, nil, "TLS is required here: set Config.TLS, or tcp.Options.TLS "},
 		"plain server":              {nil, oneTwo, "does not speak TLS: set Config.TLS, or tcp.Options.TLS "},
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
 				opts := opts
 				opts.MaxHalfOpen = 2 // a refused connection does not count for long
-				b := open(t, "tcp://127.0.0.1:0", with(opts, row.server), na.Config{}, 1)
-				a := open(t, "tcp://", with(opts, row.client), na.Config{}, 1)
-				recv, got := op(b.ctx())
+				b := open(t, "tcp://127.0.0.1:0", withTLS(opts, row.server), na.Config{}, 1)
+				a := open(t, "tcp://", withTLS(opts, row.client), na.Config{}, 1)
+				recv, got := newOp(b.ctx())
 				require.NoError(t, b.ctx().RecvUnexpected(recv))
 				for range 3 {
-					o, end := op(a.ctx())
+					o, end := newOp(a.ctx())
 					require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("secret")))
-					await(t, "refusal", end.done, a, b)
-					code(t, na.ErrUnreachable, end.Err)
+					driveUntil(t, "refusal", end.done, a, b)
+					requireCode(t, na.ErrUnreachable, end.Err)
 					require.NotErrorIs(t, end.Err, na.ErrPermission, "an error has one code")
 					require.Equal(t, na.NotRun, end.Fate)
 					require.ErrorContains(t, end.Err, row.want)
@@ -277,9 +277,9 @@ func TestTLSRefused(t *testing.T) {
 				require.Zero(t, b.ctx().Stats().Reserved)
 				require.False(t, got.done())
 				if row.server == good {
-					c := open(t, "tcp://", with(opts, ca.mutual(client)), na.Config{}, 1)
+					c := open(t, "tcp://", withTLS(opts, ca.mutual(client)), na.Config{}, 1)
 					sendUnexpected(t, c.ctx(), b.cls.Addr(), 1, "served", b, c)
-					r := ok(t, "message", got, b, c)
+					r := requireSuccess(t, "message", got, b, c)
 					require.Equal(t, "served", string(r.Envelope.Data))
 					r.Envelope.Free()
 				}
@@ -308,10 +308,10 @@ func TestTLSDowngrade(t *testing.T) {
 		"other protocol": {other, "no application protocol", "another program is there"},
 		"no protocol":    {none, "", "another program is there"},
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
-				n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+				n := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{}, 1)
 				r := rawDial(t, n)
 				nc := tls.Client(r.tcp, row.peer)
 				if err := nc.Handshake(); row.asClient != "" {
@@ -324,7 +324,7 @@ func TestTLSDowngrade(t *testing.T) {
 				require.Zero(t, n.ctx().Stats().Peers)
 
 				l := rawListen(t)
-				o, end := op(n.ctx())
+				o, end := newOp(n.ctx())
 				require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("secret")))
 				_ = n.ctx().Progress(0)
 				peer := tls.Server(l.accept(), row.peer)
@@ -334,9 +334,9 @@ func TestTLSDowngrade(t *testing.T) {
 					_, _ = io.Copy(&heard, peer)
 					_ = peer.Close()
 				})
-				await(t, "refusal", end.done, n)
+				driveUntil(t, "refusal", end.done, n)
 				both.Wait()
-				code(t, na.ErrUnreachable, end.Err)
+				requireCode(t, na.ErrUnreachable, end.Err)
 				require.ErrorContains(t, end.Err, row.asListener)
 				require.Zero(t, heard.Len(), "bytes that the peer heard")
 			})
@@ -349,26 +349,26 @@ func TestTLSDowngrade(t *testing.T) {
 func TestTLSBroken(t *testing.T) {
 	cfg := mutualTLS(t)
 	rows := map[string]struct {
-		do   func(r *raw)
+		do   func(r *rawPeer)
 		want string
 	}{
-		"garbage":        {func(r *raw) { rawWrite(r, bytes.Repeat([]byte("garbage."), 100)) }, "record"},
-		"damaged record": {func(r *raw) { rawWrite(r, append([]byte{23, 3, 3, 0, 64}, make([]byte, 64)...)) }, "bad record MAC"},
-		"huge record":    {func(r *raw) { rawWrite(r, append([]byte{23, 3, 3, 0xff, 0xff}, make([]byte, 64)...)) }, "oversized record"},
-		"plain alert":    {func(r *raw) { rawWrite(r, []byte{21, 3, 3, 0, 2, 1, 0}) }, "bad record MAC"},
-		"plain frame": {func(r *raw) {
+		"garbage":        {func(r *rawPeer) { rawWrite(r, bytes.Repeat([]byte("garbage."), 100)) }, "record"},
+		"damaged record": {func(r *rawPeer) { rawWrite(r, append([]byte{23, 3, 3, 0, 64}, make([]byte, 64)...)) }, "bad record MAC"},
+		"huge record":    {func(r *rawPeer) { rawWrite(r, append([]byte{23, 3, 3, 0xff, 0xff}, make([]byte, 64)...)) }, "oversized record"},
+		"plain alert":    {func(r *rawPeer) { rawWrite(r, []byte{21, 3, 3, 0, 2, 1, 0}) }, "bad record MAC"},
+		"plain frame": {func(r *rawPeer) {
 			h := frame.Header{Kind: frame.Ping}
 			rawWrite(r, h.Append(nil, nil))
 		}, "record"},
-		"cut": {func(r *raw) { require.NoError(r.t, r.tcp.CloseWrite()) }, "without the close_notify"},
-		"cut in the middle of a record": {func(r *raw) {
+		"cut": {func(r *rawPeer) { require.NoError(r.t, r.tcp.CloseWrite()) }, "without the close_notify"},
+		"cut in the middle of a record": {func(r *rawPeer) {
 			rawWrite(r, []byte{23, 3, 3, 0, 64, 1, 2, 3})
 			require.NoError(r.t, r.tcp.CloseWrite())
 		}, "without the close_notify"},
-		"announced": {func(r *raw) { require.NoError(r.t, r.nc.(*tls.Conn).CloseWrite()) }, "closed by peer"},
+		"announced": {func(r *rawPeer) { require.NoError(r.t, r.nc.(*tls.Conn).CloseWrite()) }, "closed by peer"},
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		n := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{}, 1)
 		good := secureJoin(t, n, cfg, greeting())
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
@@ -376,8 +376,8 @@ func TestTLSBroken(t *testing.T) {
 				n.ctx().OnFault(func(_ na.Addr, err error) { faults = append(faults, err) })
 				bad := secureJoin(t, n, cfg, greeting())
 				row.do(bad)
-				await(t, "fault", func() bool { return len(faults) > 0 }, n)
-				code(t, na.ErrPeerLost, faults[0])
+				driveUntil(t, "fault", func() bool { return len(faults) > 0 }, n)
+				requireCode(t, na.ErrPeerLost, faults[0])
 				require.ErrorContains(t, faults[0], row.want)
 				_, _ = io.Copy(io.Discard, bad.tcp) // ends
 				require.Equal(t, 1, n.ctx().Stats().Peers)
@@ -388,7 +388,7 @@ func TestTLSBroken(t *testing.T) {
 }
 
 // rawWrite writes past TLS.
-func rawWrite(r *raw, b []byte) {
+func rawWrite(r *rawPeer, b []byte) {
 	r.t.Helper()
 	_, err := r.tcp.Write(b)
 	require.NoError(r.t, err)
@@ -398,8 +398,8 @@ func rawWrite(r *raw, b []byte) {
 // close_notify of TLS.
 func TestTLSEnds(t *testing.T) {
 	cfg := mutualTLS(t)
-	each(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		n := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{}, 1)
 		r := rawDial(t, n)
 		rec := takeRecords(r, cfg)
 		r.hello(greeting())
@@ -430,8 +430,8 @@ func TestTLSBadHello(t *testing.T) {
 			g.Versions = frame.Range{Oldest: frame.Version + 1, Newest: frame.Version + 1}
 		}), na.ErrVersion, fmt.Sprintf("the listening side %d; upgrade the listening side", frame.Version)},
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		n := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{}, 1)
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
 				r := rawDial(t, n).secure(raw13(cfg))
@@ -457,11 +457,11 @@ func TestTLSBadHello(t *testing.T) {
 // TestTLSReplay (F78) checks that a session that was recorded and is played again opens nothing.
 func TestTLSReplay(t *testing.T) {
 	cfg := mutualTLS(t)
-	each(t, func(t *testing.T, opts tcp.Options) {
-		b := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
-		a := open(t, "tcp://", with(opts, cfg), na.Config{}, 1)
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		b := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{}, 1)
+		a := open(t, "tcp://", withTLS(opts, cfg), na.Config{}, 1)
 		l := rawListen(t)
-		o, sent := op(a.ctx())
+		o, sent := newOp(a.ctx())
 		require.NoError(t, a.ctx().SendUnexpected(o, l.addr(), 1, []byte("once")))
 		_ = a.ctx().Progress(0)
 		var tape bytes.Buffer // data from a
@@ -477,14 +477,14 @@ func TestTLSReplay(t *testing.T) {
 			_, _ = io.Copy(near, rawConn{far})
 			_ = near.Close()
 		})
-		ok(t, "send", sent, a, b)
+		requireSuccess(t, "send", sent, a, b)
 		text, _, _ := recvUnexpected(t, b.ctx(), a, b)
 		require.Equal(t, "once", text)
 		a.close()
 		both.Wait()
-		await(t, "end of the session", func() bool { return b.ctx().Stats().Peers == 0 }, b)
+		driveUntil(t, "end of the session", func() bool { return b.ctx().Stats().Peers == 0 }, b)
 
-		recv, got := op(b.ctx())
+		recv, got := newOp(b.ctx())
 		require.NoError(t, b.ctx().RecvUnexpected(recv))
 		for _, n := range []int{tape.Len(), tape.Len() / 2, 600} {
 			r := rawDial(t, b)
@@ -507,8 +507,8 @@ func TestTLSResumesNothing(t *testing.T) {
 	cfg := mutualTLS(t)
 	tickets := tls.NewLRUClientSessionCache(8)
 	cfg.ClientSessionCache = tickets
-	each(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		n := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{}, 1)
 		for range 2 {
 			r := secureJoin(t, n, cfg, greeting())
 			r.ping() // a ticket would have arrived before it
@@ -520,8 +520,8 @@ func TestTLSResumesNothing(t *testing.T) {
 		// A listener that issues some is not offered them the second time either.
 		l := rawListen(t)
 		for range 2 {
-			m := open(t, "tcp://", with(opts, cfg), na.Config{}, 1)
-			o, end := op(m.ctx())
+			m := open(t, "tcp://", withTLS(opts, cfg), na.Config{}, 1)
+			o, end := newOp(m.ctx())
 			require.NoError(t, m.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
 			_ = m.ctx().Progress(0)
 			r := newRaw(t, l.accept())
@@ -529,7 +529,7 @@ func TestTLSResumesNothing(t *testing.T) {
 			r.nc = nc
 			r.readHello()
 			r.hello(greeting())
-			ok(t, "hello", end, m)
+			requireSuccess(t, "hello", end, m)
 			require.False(t, nc.ConnectionState().DidResume)
 			m.close()
 		}
@@ -544,8 +544,8 @@ func TestTLSConfigForClient(t *testing.T) {
 	loose := cfg.Clone()
 	loose.NextProtos, loose.ClientAuth = []string{"h2"}, tls.NoClientCert
 	asking := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return loose, nil }}
-	each(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", with(opts, asking), na.Config{}, 1)
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		n := open(t, "tcp://127.0.0.1:0", withTLS(opts, asking), na.Config{}, 1)
 		secureJoin(t, n, ca.mutual(), greeting()).ping() // without a certificate, as the function requires
 		r := rawDial(t, n)
 		old := raw13(ca.mutual())
@@ -556,7 +556,7 @@ func TestTLSConfigForClient(t *testing.T) {
 
 // TestIdentityWithoutTLS checks that without TLS no identity is proven.
 func TestIdentityWithoutTLS(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		sendUnexpected(t, a.ctx(), b.cls.Addr(), 1, "hello", a, b)
@@ -597,18 +597,18 @@ func TestTLSHalfOpen(t *testing.T) {
 		"silent": nil, "a header": {22, 3, 1, 0x40, 0}, "whole": small, "large": large,
 		"certificates": nil,
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for name, stage := range stages {
 			t.Run(name, func(t *testing.T) {
-				opts := with(opts, cfg)
+				opts := withTLS(opts, cfg)
 				opts.MaxHalfOpen = limit
 				if opts.HandshakeTimeout = time.Minute; name == "silent" {
 					opts.HandshakeTimeout = time.Second
 				}
 				n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 				settled := secureJoin(t, n, cfg, greeting())
-				before := memory()
-				idle := make([]*raw, limit)
+				before := memoryInUse()
+				idle := make([]*rawPeer, limit)
 				for i := range idle {
 					idle[i] = rawDial(t, n)
 					rawWrite(idle[i], stage)
@@ -623,7 +623,7 @@ func TestTLSHalfOpen(t *testing.T) {
 					}
 				}
 				settled.ping() // earlier bytes are in flight
-				used := int(memory()-before) / limit
+				used := int(memoryInUse()-before) / limit
 				if raceflag.Enabled { // which takes memory of its own
 					used /= 2
 				}
@@ -643,7 +643,7 @@ func TestTLSHalfOpen(t *testing.T) {
 						_, _ = io.Copy(io.Discard, r.nc)
 					}
 				}
-				await(t, "room", func() bool { return !full(t, n, cfg) }, n)
+				driveUntil(t, "room", func() bool { return !isFull(t, n, cfg) }, n)
 				secureJoin(t, n, cfg, greeting()).ping()
 			})
 		}
@@ -651,22 +651,22 @@ func TestTLSHalfOpen(t *testing.T) {
 }
 
 // halfProof does the handshake but for the last hundred bytes.
-func halfProof(r *raw, cfg *tls.Config) {
+func halfProof(r *rawPeer, cfg *tls.Config) {
 	r.t.Helper()
-	part := &partial{Conn: r.tcp}
+	part := &partialWriter{Conn: r.tcp}
 	require.NoError(r.t, tls.Client(part, cfg).Handshake())
 	last := part.last
 	require.Greater(r.t, len(last), 4<<10)
 	rawWrite(r, last[:len(last)-100])
 }
 
-// partial holds back the end of the last write.
-type partial struct {
+// partialWriter holds back the end of the last write.
+type partialWriter struct {
 	net.Conn
 	last []byte
 }
 
-func (p *partial) Write(b []byte) (int, error) {
+func (p *partialWriter) Write(b []byte) (int, error) {
 	if _, err := p.Conn.Write(p.last); err != nil {
 		return 0, err
 	}
@@ -675,7 +675,7 @@ func (p *partial) Write(b []byte) (int, error) {
 }
 
 // Read sends the held bytes first.
-func (p *partial) Read(b []byte) (int, error) {
+func (p *partialWriter) Read(b []byte) (int, error) {
 	if _, err := p.Write(nil); err != nil {
 		return 0, err
 	}
@@ -689,24 +689,24 @@ func TestTLSTooMuch(t *testing.T) {
 	for range 30 {
 		wide.NextProtos = append(wide.NextProtos, string(bytes.Repeat([]byte("x"), 100)))
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		n := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{}, 1)
 		r := rawDial(t, n)
 		require.Error(t, tls.Client(r.tcp, wide).Handshake())
 		secureJoin(t, n, cfg, greeting()).ping()
 	})
 }
 
-// full reports whether a node takes no connection now.
-func full(t testing.TB, n *node, cfg *tls.Config) bool {
+// isFull reports whether a node takes no connection now.
+func isFull(t testing.TB, n *node, cfg *tls.Config) bool {
 	nc, err := net.Dial("tcp", hostPort(n))
 	require.NoError(t, err)
 	defer nc.Close()
 	return tls.Client(nc, raw13(cfg)).Handshake() != nil
 }
 
-// memory returns the memory in use: of the heap and of stacks.
-func memory() int64 {
+// memoryInUse returns the memory in use: of the heap and of stacks.
+func memoryInUse() int64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
@@ -743,7 +743,7 @@ func TestTLSSlowFunction(t *testing.T) {
 	const limit = 4
 	cfg := mutualTLS(t)
 	hello := clientHello(t, raw13(cfg))
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		var running atomic.Int32
 		returns := make(chan struct{})
@@ -755,12 +755,12 @@ func TestTLSSlowFunction(t *testing.T) {
 		}
 		opts.TLS, opts.MaxHalfOpen, opts.HandshakeTimeout = slow, limit, 200*time.Millisecond
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
-		var kept [limit]*raw
+		var kept [limit]*rawPeer
 		for i := range kept {
 			kept[i] = rawDial(t, n)
 			rawWrite(kept[i], hello)
 		}
-		await(t, "functions", func() bool { return running.Load() == limit }, n)
+		driveUntil(t, "functions", func() bool { return running.Load() == limit }, n)
 		for range 3 {
 			more := rawDial(t, n)
 			_, _ = more.tcp.Write(hello)
@@ -768,7 +768,7 @@ func TestTLSSlowFunction(t *testing.T) {
 		}
 		require.EqualValues(t, limit, running.Load())
 		close(returns)
-		await(t, "room", func() bool { return !full(t, n, cfg) }, n)
+		driveUntil(t, "room", func() bool { return !isFull(t, n, cfg) }, n)
 		for _, r := range kept {
 			_, _ = io.Copy(io.Discard, r.nc)
 		}
@@ -788,7 +788,7 @@ func TestTLSPanic(t *testing.T) {
 		},
 		"Time": func(c *tls.Config, f func()) { c.Time = func() time.Time { f(); return time.Now() } },
 	}
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		for stop, f := range stops {
 			for place, set := range places {
@@ -800,7 +800,7 @@ func TestTLSPanic(t *testing.T) {
 							f()
 						}
 					})
-					opts := with(opts, own)
+					opts := withTLS(opts, own)
 					opts.MaxHalfOpen, opts.HandshakeTimeout = 2, time.Hour
 					timeout := 200 * time.Millisecond // a goroutine that has ended returns nothing: only this ends the attempt
 					if stop == "panic" {
@@ -814,15 +814,15 @@ func TestTLSPanic(t *testing.T) {
 						_ = r.tcp.Close()
 					}
 					l := rawListen(t)
-					o, end := op(n.ctx())
+					o, end := newOp(n.ctx())
 					require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("x")))
 					_ = n.ctx().Progress(0)
 					r := newRaw(t, l.accept())
 					var peer sync.WaitGroup
 					peer.Go(func() { _ = tls.Server(r.tcp, raw13(cfg)).Handshake() })
-					await(t, "end of the send", end.done, n)
+					driveUntil(t, "end of the send", end.done, n)
 					peer.Wait()
-					code(t, na.ErrUnreachable, end.Err)
+					requireCode(t, na.ErrUnreachable, end.Err)
 					if stop == "panic" {
 						require.ErrorContains(t, end.Err, "panicked here")
 					}
@@ -839,23 +839,23 @@ func TestTLSPanic(t *testing.T) {
 func TestTLSPeerSilent(t *testing.T) {
 	t.Parallel()
 	cfg := mutualTLS(t)
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		opts.TLS, opts.HandshakeTimeout = cfg, 200*time.Millisecond
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{}, 1)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("x")))
-		await(t, "timeout", end.done, n)
-		code(t, na.ErrUnreachable, end.Err)
+		driveUntil(t, "timeout", end.done, n)
+		requireCode(t, na.ErrUnreachable, end.Err)
 		require.ErrorContains(t, end.Err, "TLS handshake in time")
 		require.Equal(t, na.NotRun, end.Fate)
 
-		o, end = op(n.ctx()) // closing does not wait for it; at another address, as the first is not dialed again at once
+		o, end = newOp(n.ctx()) // closing does not wait for it; at another address, as the first is not dialed again at once
 		require.NoError(t, n.ctx().SendUnexpected(o, rawListen(t).addr(), 1, []byte("x")))
 		n.ctx().Close()
-		await(t, "close", end.done, n)
-		code(t, na.ErrClosed, end.Err)
+		driveUntil(t, "close", end.done, n)
+		requireCode(t, na.ErrClosed, end.Err)
 	})
 }
 
@@ -865,13 +865,13 @@ func TestTLSNameOfAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg := ca.mutual(ca.issue("node", nil))
 	other := ca.mutual(ca.issue("other", func(c *x509.Certificate) { c.IPAddresses = nil }))
-	each(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		n := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{}, 1)
 		l := rawListen(t) // the true one
 		g := greeting()
 		g.Listen = l.addr().Name()
 		liar := secureJoin(t, n, other, g)
-		o, end := op(n.ctx())
+		o, end := newOp(n.ctx())
 		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("secret")))
 		_ = n.ctx().Progress(0)
 		r := newRaw(t, l.accept())
@@ -879,7 +879,7 @@ func TestTLSNameOfAnother(t *testing.T) {
 		r.readHello()
 		g.Incarnation = greeting().Incarnation
 		r.hello(g)
-		ok(t, "message", end, n)
+		requireSuccess(t, "message", end, n)
 		_, payload := r.readKind(frame.Unexpected)
 		require.Equal(t, "secret", string(payload))
 		liar.ping()
@@ -896,9 +896,9 @@ func TestTLSNameOfAnother(t *testing.T) {
 		// So does one whose chain was not verified yet.
 		own := cfg.Clone()
 		own.ClientAuth, own.VerifyConnection = tls.RequireAnyClientCert, func(tls.ConnectionState) error { return nil }
-		m := open(t, "tcp://127.0.0.1:0", with(opts, own), na.Config{}, 1)
+		m := open(t, "tcp://127.0.0.1:0", withTLS(opts, own), na.Config{}, 1)
 		x := ca.under("x")
-		true2 := secureJoin(t, m, ca.mutual(beside(x.issue("below", nil), x.cert)), g)
+		true2 := secureJoin(t, m, ca.mutual(withCertificates(x.issue("below", nil), x.cert)), g)
 		sendUnexpected(t, m.ctx(), l.addr(), 1, "hello", m)
 		_, payload = true2.readKind(frame.Unexpected)
 		require.Equal(t, "hello", string(payload))
@@ -908,15 +908,15 @@ func TestTLSNameOfAnother(t *testing.T) {
 // TestTLSOptions checks that options that cannot work are an error of Open.
 func TestTLSOptions(t *testing.T) {
 	_, err := na.Open("tcp://", na.Config{Plugins: []na.Plugin{tcp.New(tcp.Options{TLS: &tls.Config{MaxVersion: tls.VersionTLS12}})}})
-	code(t, na.ErrInvalid, err)
+	requireCode(t, na.ErrInvalid, err)
 	require.ErrorContains(t, err, "TLS.MaxVersion is TLS 1.2")
 	_, err = na.Open("tcp://127.0.0.1:0", na.Config{Plugins: []na.Plugin{tcp.New(tcp.Options{TLS: &tls.Config{}})}})
-	code(t, na.ErrInvalid, err)
+	requireCode(t, na.ErrInvalid, err)
 	require.ErrorContains(t, err, "no certificate")
 }
 
-// longer returns cfg with a chain of n certificates.
-func longer(cfg *tls.Config, n int) *tls.Config {
+// withLongChain returns cfg with a chain of n certificates.
+func withLongChain(cfg *tls.Config, n int) *tls.Config {
 	cfg = cfg.Clone()
 	c := cfg.Certificates[0]
 	for range n - 1 {
@@ -930,20 +930,20 @@ func longer(cfg *tls.Config, n int) *tls.Config {
 // reason and the remedy; the server logs and counts it.
 func TestTLSLongChain(t *testing.T) {
 	cfg := mutualTLS(t)
-	each(t, func(t *testing.T, opts tcp.Options) {
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		var log bytes.Buffer
 		logger := slog.New(slog.NewTextHandler(&log, nil))
-		b := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{Logger: logger}, 1)
-		a := open(t, "tcp://", with(opts, longer(cfg, 40)), na.Config{}, 1)
-		o, end := op(a.ctx())
+		b := open(t, "tcp://127.0.0.1:0", withTLS(opts, cfg), na.Config{Logger: logger}, 1)
+		a := open(t, "tcp://", withTLS(opts, withLongChain(cfg, 40)), na.Config{}, 1)
+		o, end := newOp(a.ctx())
 		require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("secret")))
-		await(t, "refusal", end.done, a, b)
-		code(t, na.ErrUnreachable, end.Err)
+		driveUntil(t, "refusal", end.done, a, b)
+		requireCode(t, na.ErrUnreachable, end.Err)
 		require.ErrorContains(t, end.Err, "the certificates of this side are too long: a listener takes 6144 bytes")
 		require.ErrorContains(t, end.Err, "show fewer intermediate certificates")
-		await(t, "it is counted", func() bool { return b.ctx().Stats().HandshakesFailed > 0 }, a, b)
+		driveUntil(t, "it is counted", func() bool { return b.ctx().Stats().HandshakesFailed > 0 }, a, b)
 		require.Equal(t, 1, strings.Count(log.String(), "the peer's certificates are longer than this side takes"), log.String())
-		c := open(t, "tcp://", with(opts, longer(cfg, 3)), na.Config{}, 1)
+		c := open(t, "tcp://", withTLS(opts, withLongChain(cfg, 3)), na.Config{}, 1)
 		sendUnexpected(t, c.ctx(), b.cls.Addr(), 1, "served", b, c)
 	})
 }

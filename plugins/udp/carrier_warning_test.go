@@ -28,8 +28,8 @@ func TestCloseWarns(t *testing.T) {
 		t.Cleanup(between.Close)
 		a := open(t, "udp://", udp.Options{}, 1)
 		to := na.MakeAddr("udp://"+between.Addr().String(), 0)
-		sender := say(t, a.ctxs[0], to, b.ctxs[0], "hello", a, b)
-		say(t, b.ctxs[0], sender, a.ctxs[0], "and back, with an acknowledgment", a, b)
+		sender := sendMessage(t, a.ctxs[0], to, b.ctxs[0], "hello", a, b)
+		sendMessage(t, b.ctxs[0], sender, a.ctxs[0], "and back, with an acknowledgment", a, b)
 		if lost {
 			between.ShutAfter(0, false)
 		}
@@ -40,9 +40,9 @@ func TestCloseWarns(t *testing.T) {
 				sent++
 			}), to, 1, []byte("last words")))
 		}
-		await(t, "sends", func() bool { return sent == 3 }, a)
+		driveUntil(t, "sends", func() bool { return sent == 3 }, a)
 		require.NoError(t, a.cls.Close())
-		await(t, "close", a.cls.Closed, a, b)
+		driveUntil(t, "close", a.cls.Closed, a, b)
 		if !lost {
 			require.Empty(t, log.String())
 			continue

@@ -19,9 +19,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// pairOf opens two classes with TLS, and returns their parts, and a function that sends a message
+// newPair opens two classes with TLS, and returns their parts, and a function that sends a message
 // in both directions.
-func pairOf(t *testing.T, most uint64) (doms [2]*domain, send func()) {
+func newPair(t *testing.T, most uint64) (doms [2]*domain, send func()) {
 	t.Helper()
 	c := testcert.New()
 	pool := testcert.Pool(c)
@@ -67,8 +67,8 @@ func pairOf(t *testing.T, most uint64) (doms [2]*domain, send func()) {
 	}
 }
 
-// only returns the single connection of a door.
-func only(t *testing.T, d *sharedSocket) (k *conn) {
+// onlyConn returns the single connection of a door.
+func onlyConn(t *testing.T, d *sharedSocket) (k *conn) {
 	t.Helper()
 	d.table.RLock()
 	defer d.table.RUnlock()
@@ -81,9 +81,9 @@ func only(t *testing.T, d *sharedSocket) (k *conn) {
 // TestKeysAreUpdated checks that keys are updated while messages are exchanged, and none is lost;
 // 10,000 times in a long run.
 func TestKeysAreUpdated(t *testing.T) {
-	doms, send := pairOf(t, 2)
+	doms, send := newPair(t, 2)
 	send()
-	k := only(t, doms[1].shared)
+	k := onlyConn(t, doms[1].shared)
 	want := 300
 	if long.On {
 		want = 10_000
@@ -144,11 +144,11 @@ func TestAddressIsProven(t *testing.T) {
 // TestFloodBesideCalls checks that while strangers request tokens, and send anything to a
 // connection that is up, known peers are served, and no state of a stranger is kept.
 func TestFloodBesideCalls(t *testing.T) {
-	doms, send := pairOf(t, 0)
+	doms, send := newPair(t, 0)
 	send()
 	d := doms[1].shared
-	b, s := ask(0, 0, tokenRequestSize), &counted{}
-	real, k := d.sock, only(t, d)
+	b, s := newInitial(0, 0, tokenRequestSize), &countingSocket{}
+	real, k := d.sock, onlyConn(t, d)
 	await := time.Now().Add(10 * time.Second)
 	for !k.handshakeDone.Load() {
 		require.Less(t, time.Now(), await)
@@ -169,7 +169,7 @@ func TestFloodBesideCalls(t *testing.T) {
 		}
 	}
 	require.Equal(t, 20_000, s.sent)
-	require.Same(t, k, only(t, d))
+	require.Same(t, k, onlyConn(t, d))
 	require.Empty(t, k.in)
 }
 
@@ -177,7 +177,7 @@ func TestFloodBesideCalls(t *testing.T) {
 // is refused, and leaves nothing.
 func TestTLSOtherProtocols(t *testing.T) {
 	t.Parallel()
-	doms, send := pairOf(t, 0)
+	doms, send := newPair(t, 0)
 	send()
 	c, target := doms[0].shared.contexts[0], doms[1].shared
 	for name, protocols := range map[string][]string{"other": {"h2"}, "none": nil} {
@@ -201,16 +201,16 @@ func TestTLSOtherProtocols(t *testing.T) {
 		require.Less(t, time.Now(), end)
 		send()
 	}
-	only(t, target)
+	onlyConn(t, target)
 	send()
 }
 
 // TestConnectionRemoved checks that a connection without an association is removed some seconds after its
 // handshake, and not during it, however long the peer takes for its last acknowledgment.
 func TestConnectionRemoved(t *testing.T) {
-	doms, send := pairOf(t, 0)
+	doms, send := newPair(t, 0)
 	send()
-	c := only(t, doms[0].shared).c
+	c := onlyConn(t, doms[0].shared).c
 	c.e.Lock()
 	defer c.e.Unlock()
 	k, _ := newConn(c, newID(c.id), 1, netip.MustParseAddrPort("127.0.0.1:1"), 0)
@@ -233,7 +233,7 @@ func TestConnectionRemoved(t *testing.T) {
 // TestHandshakeReleased checks that a session keeps its keys and the proven identity of its
 // peer, and nothing else of the handshake, which needs several times as much memory.
 func TestHandshakeReleased(t *testing.T) {
-	doms, send := pairOf(t, 0)
+	doms, send := newPair(t, 0)
 	var seen weak.Pointer[net.UDPAddr]
 	doms[1].guard.cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		seen = weak.Make(hello.Conn.RemoteAddr().(*net.UDPAddr))
@@ -244,5 +244,5 @@ func TestHandshakeReleased(t *testing.T) {
 		require.Less(t, time.Now(), end, "the handshake is still there")
 		send()
 	}
-	only(t, doms[1].shared)
+	onlyConn(t, doms[1].shared)
 }

@@ -112,7 +112,7 @@ func FuzzFragments(f *testing.F) {
 	for _, b := range fragments(make([]byte, jumbo)) {
 		beginnings.Seed(f, b)
 	}
-	d, s, _ := guardedDoor(f)
+	d, s, _ := newGuardedSocket(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := s.bytes
 		d.routeDatagrams([]inboundDatagram{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})

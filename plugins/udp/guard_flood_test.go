@@ -16,14 +16,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A counted socket sends nothing, and counts it.
-type counted struct {
+// A countingSocket socket sends nothing, and counts it.
+type countingSocket struct {
 	socket
 	sent, bytes int
 	last        outboundDatagram
 }
 
-func (s *counted) send(o *outbox) {
+func (s *countingSocket) send(o *outbox) {
 	for i := range o.list {
 		s.sent++
 		s.bytes += len(o.list[i].b)
@@ -31,18 +31,18 @@ func (s *counted) send(o *outbox) {
 	}
 }
 
-// guardedDoor is a door with TLS and no contexts, and a clock.
-func guardedDoor(t testing.TB) (d *sharedSocket, s *counted, now *time.Duration) {
+// newGuardedSocket is a door with TLS and no contexts, and a clock.
+func newGuardedSocket(t testing.TB) (d *sharedSocket, s *countingSocket, now *time.Duration) {
 	t.Helper()
 	g, err := newTLSAcceptor(&tls.Config{Certificates: []tls.Certificate{testcert.New()}}, nil)
 	require.NoError(t, err)
 	now = new(time.Duration)
 	*now = time.Hour
-	s = &counted{}
+	s = &countingSocket{}
 	return &sharedSocket{at: netip.MustParseAddrPort("127.0.0.1:9"), guard: g, now: func() time.Duration { return *now }, sock: s}, s, now
 }
 
-func ask(to, from uint64, size int) []byte {
+func newInitial(to, from uint64, size int) []byte {
 	h := longHeader{kind: initial, to: to, from: from}
 	return append(h.appendTo(nil), make([]byte, size)...)[:size]
 }
@@ -50,11 +50,11 @@ func ask(to, from uint64, size int) []byte {
 // TestFlood sends 100,000 first packets from as many addresses: the answer to each is shorter, and
 // no state is kept for it.
 func TestFlood(t *testing.T) {
-	d, s, _ := guardedDoor(t)
+	d, s, _ := newGuardedSocket(t)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	came, b := 0, ask(0, 0, tokenRequestSize)
+	came, b := 0, newInitial(0, 0, tokenRequestSize)
 	for i := range uint32(100_000) {
 		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)
 		binary.BigEndian.PutUint64(b[13:], uint64(i))
@@ -76,12 +76,12 @@ func TestNoAmplification(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	for _, plain := range []bool{false, true} {
-		d, s, _ := guardedDoor(t)
+		d, s, _ := newGuardedSocket(t)
 		if plain {
 			d.guard = nil
 		}
 		for range 20_000 {
-			b := ask(r.Uint64(), r.Uint64(), longSize+r.IntN(2*tokenRequestSize))
+			b := newInitial(r.Uint64(), r.Uint64(), longSize+r.IntN(2*tokenRequestSize))
 			b[0] = byte(r.Uint32())
 			if r.IntN(2) == 0 {
 				b[0] = 0xc0
@@ -98,9 +98,9 @@ func TestNoAmplification(t *testing.T) {
 // TestToken checks that a token is valid for its address and its connection id, for a while, and
 // for nothing else.
 func TestToken(t *testing.T) {
-	d, s, now := guardedDoor(t)
+	d, s, now := newGuardedSocket(t)
 	at := netip.MustParseAddrPort("10.0.0.1:1000")
-	d.routeDatagrams([]inboundDatagram{{b: ask(3<<56, 7, tokenRequestSize), from: at}})
+	d.routeDatagrams([]inboundDatagram{{b: newInitial(3<<56, 7, tokenRequestSize), from: at}})
 	h, ok := parseLong(s.last.b)
 	require.True(t, ok)
 	require.Equal(t, retry, h.kind)
@@ -118,7 +118,7 @@ func TestToken(t *testing.T) {
 		forged[i] ^= 1
 		require.False(t, shows(forged, "10.0.0.1:1000", h.from), i)
 	}
-	other, _, _ := guardedDoor(t)
+	other, _, _ := newGuardedSocket(t)
 	require.False(t, other.guard.checkToken(h.token, at, *now, h.from))
 	*now += tokenLife + 1
 	require.False(t, shows(h.token, "10.0.0.1:1000", h.from))
@@ -127,8 +127,8 @@ func TestToken(t *testing.T) {
 // FuzzLong checks that no datagram that arrives makes a door panic, keep anything or send more than
 // it received.
 func FuzzLong(f *testing.F) {
-	d, s, _ := guardedDoor(f)
-	beginnings.Seed(f, ask(0, 1, tokenRequestSize))
+	d, s, _ := newGuardedSocket(f)
+	beginnings.Seed(f, newInitial(0, 1, tokenRequestSize))
 	beginnings.Seed(f, append([]byte{0x40}, make([]byte, 40)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > arq.MaxSize {

@@ -58,7 +58,7 @@ func TestTokenOnce(t *testing.T) {
 		first := longHeader{kind: initial, to: id, from: 7, token: token}
 		return append(first.appendTo(nil), make([]byte, 100)...)
 	}
-	got, answered := exchange(ask(0, 7, tokenRequestSize))
+	got, answered := exchange(newInitial(0, 7, tokenRequestSize))
 	require.True(t, answered)
 	for range 2 {
 		_, answered = exchange(begin(got.token, got.from))
@@ -83,7 +83,7 @@ func TestTokenOnce(t *testing.T) {
 // TestTokensUsed checks that as many used tokens are kept as there is room for, and no used one is
 // ever valid again.
 func TestTokensUsed(t *testing.T) {
-	d, _, now := guardedDoor(t)
+	d, _, now := newGuardedSocket(t)
 	g := d.guard
 	at := netip.MustParseAddrPort("10.0.0.1:1000")
 	first := g.makeToken(at, *now, 1)

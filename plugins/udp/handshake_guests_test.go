@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// crowd has n peers begin a handshake and send nothing more: from one address with different ports,
+// startHandshakes has n peers begin a handshake and send nothing more: from one address with different ports,
 // or each from its own.
-func (d *sharedSocket) crowd(n int, one bool) {
+func (d *sharedSocket) startHandshakes(n int, one bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i := range n {
@@ -28,7 +28,7 @@ func (d *sharedSocket) crowd(n int, one bool) {
 // TestHandshakesOfOneAddress checks that however many handshakes one address begins, and does not
 // continue, others are accepted at once.
 func TestHandshakesOfOneAddress(t *testing.T) {
-	d, _, _ := guardedDoor(t)
+	d, _, _ := newGuardedSocket(t)
 	g := d.guard
 	one, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	for i := range 2 * maxHalfOpen {
@@ -62,8 +62,8 @@ func TestHandshakesMakeRoom(t *testing.T) {
 	for _, one := range []bool{true, false} {
 		t.Run(map[bool]string{true: "one address", false: "many"}[one], func(t *testing.T) {
 			t.Parallel()
-			doms, send := pairOf(t, 0)
-			doms[1].shared.crowd(2*maxHalfOpen, one)
+			doms, send := newPair(t, 0)
+			doms[1].shared.startHandshakes(2*maxHalfOpen, one)
 			send()
 		})
 	}

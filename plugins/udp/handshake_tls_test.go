@@ -39,7 +39,7 @@ func mutual(own tls.Certificate, trusted ...tls.Certificate) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
 }
 
-func named(name string, change ...func(c *x509.Certificate)) tls.Certificate {
+func newNamedCert(name string, change ...func(c *x509.Certificate)) tls.Certificate {
 	return testcert.NewWith(func(c *x509.Certificate) {
 		c.Subject.CommonName = name
 		for _, f := range change {
@@ -48,8 +48,8 @@ func named(name string, change ...func(c *x509.Certificate)) tls.Certificate {
 	})
 }
 
-// with returns opts with TLS.
-func with(opts udp.Options, cfg *tls.Config) udp.Options {
+// withTLS returns opts with TLS.
+func withTLS(opts udp.Options, cfg *tls.Config) udp.Options {
 	opts.TLS = cfg
 	return opts
 }
@@ -58,7 +58,7 @@ func with(opts udp.Options, cfg *tls.Config) udp.Options {
 // was not verified. A peer that proves the name that a dial of its address would require has its
 // address for a name.
 func TestTLSIdentity(t *testing.T) {
-	server, client := named("server"), named("client")
+	server, client := newNamedCert("server"), newNamedCert("client")
 	rows := map[string]struct {
 		auth tls.ClientAuthType
 		own  []tls.Certificate
@@ -71,7 +71,7 @@ func TestTLSIdentity(t *testing.T) {
 		"by the user's hook": {tls.RequireAnyClientCert, []tls.Certificate{client}, true, "client"},
 		"chosen for it":      {tls.RequireAndVerifyClientCert, []tls.Certificate{client}, false, "client"},
 	}
-	each(t, func(t *testing.T, opts udp.Options) {
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
 				theirs, ours := mutual(server, server, client), mutual(client, server, client)
@@ -88,13 +88,13 @@ func TestTLSIdentity(t *testing.T) {
 						return chosen, nil
 					}
 				}
-				b := open(t, "udp://127.0.0.1:0", with(opts, theirs), 1)
+				b := open(t, "udp://127.0.0.1:0", withTLS(opts, theirs), 1)
 				at := "udp://127.0.0.1:0"
 				if row.own == nil {
 					at = "udp://" // a peer without a certificate cannot listen
 				}
-				a := open(t, at, with(opts, ours), 1)
-				sender := say(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "hello", a, b)
+				a := open(t, at, withTLS(opts, ours), 1)
+				sender := sendMessage(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "hello", a, b)
 				id, ok := b.ctxs[0].Identity(sender)
 				require.True(t, ok)
 				require.True(t, id.Secure)
@@ -109,7 +109,7 @@ func TestTLSIdentity(t *testing.T) {
 					require.Empty(t, id.Certificates)
 					require.Contains(t, sender.Name(), "udp://@")
 				}
-				sender = say(t, b.ctxs[0], sender, a.ctxs[0], "back", a, b)
+				sender = sendMessage(t, b.ctxs[0], sender, a.ctxs[0], "back", a, b)
 				id, ok = a.ctxs[0].Identity(sender)
 				require.True(t, ok)
 				require.Equal(t, "server", id.Name)
@@ -123,11 +123,11 @@ func TestTLSIdentity(t *testing.T) {
 // served.
 func TestTLSRefused(t *testing.T) {
 	t.Parallel()
-	server, client, stranger := named("server"), named("client"), named("stranger")
+	server, client, stranger := newNamedCert("server"), newNamedCert("client"), newNamedCert("stranger")
 	good := mutual(server, server, client)
 	ours := func(own tls.Certificate) *tls.Config { return mutual(own, server, client, own) }
 	theirs := func(name string, change func(c *x509.Certificate)) (*tls.Config, *tls.Config) {
-		c := named(name, change)
+		c := newNamedCert(name, change)
 		return mutual(c, c, client), mutual(client, c, client)
 	}
 	type row struct {
@@ -154,7 +154,7 @@ func TestTLSRefused(t *testing.T) {
 		s, c := theirs("server", r.change)
 		rows[name] = row{s, c, r.want}
 	}
-	late := named("client", expired)
+	late := newNamedCert("client", expired)
 	rows["expired client"] = row{mutual(server, server, late), mutual(late, server, late), "has expired, or is not valid yet, says the peer"}
 	forged := ours(client)
 	forged.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stranger, nil }
@@ -162,34 +162,34 @@ func TestTLSRefused(t *testing.T) {
 	panics := mutual(server, server, client)
 	panics.VerifyConnection = func(tls.ConnectionState) error { panic("oh") }
 	rows["a function that panics"] = row{panics, ours(client), "the peer does not accept the certificate of this side"}
-	each(t, func(t *testing.T, opts udp.Options) {
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		t.Parallel()
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
-				b := open(t, "udp://127.0.0.1:0", with(opts, row.server), 1)
-				a := open(t, "udp://", with(opts, row.client), 1)
+				b := open(t, "udp://127.0.0.1:0", withTLS(opts, row.server), 1)
+				a := open(t, "udp://", withTLS(opts, row.client), 1)
 				for range 2 {
-					err := isRefused(t, a, b, row.want)
+					err := requireRefused(t, a, b, row.want)
 					require.NotErrorIs(t, err, na.ErrPermission, "an error has one code")
 				}
 				require.Zero(t, b.ctxs[0].Stats().Peers)
 				require.Zero(t, b.ctxs[0].Stats().Reserved)
 				if row.server == good {
-					c := open(t, "udp://", with(opts, ours(client)), 1)
-					say(t, c.ctxs[0], b.cls.Addr(), b.ctxs[0], "served", b, c)
+					c := open(t, "udp://", withTLS(opts, ours(client)), 1)
+					sendMessage(t, c.ctxs[0], b.cls.Addr(), b.ctxs[0], "served", b, c)
 				}
 			})
 		}
 	})
 }
 
-// isRefused has a send something to b, which fails and did not run. It returns the error.
-func isRefused(t *testing.T, a, b *node, want string) error {
+// requireRefused has a send something to b, which fails and did not run. It returns the error.
+func requireRefused(t *testing.T, a, b *node, want string) error {
 	t.Helper()
 	var end *na.Result
 	c := a.ctxs[0]
 	require.NoError(t, c.SendUnexpected(c.NewOp(func(_ *na.Op, r na.Result) { end = &r }), b.cls.Addr(), 1, []byte("secret")))
-	await(t, "refusal", func() bool { return end != nil }, a, b)
+	driveUntil(t, "refusal", func() bool { return end != nil }, a, b)
 	require.ErrorContains(t, end.Err, want)
 	require.ErrorIs(t, end.Err, na.ErrUnreachable)
 	require.Equal(t, na.NotRun, end.Fate)
@@ -210,8 +210,8 @@ func TestTLSMayListen(t *testing.T) {
 	require.NotContains(t, b.cls.Addr().Name(), "0.0.0.0")
 }
 
-// through opens a target, a path to it, and an origin, with TLS.
-func through(t *testing.T, rules relay.Rules) (a, b *node, way *relay.Relay, to na.Addr) {
+// openRelayedPair opens a target, a path to it, and an origin, with TLS.
+func openRelayedPair(t *testing.T, rules relay.Rules) (a, b *node, way *relay.Relay, to na.Addr) {
 	t.Helper()
 	opts := udp.Options{TLS: mutualTLS()}
 	b = open(t, "udp://127.0.0.1:0", opts, 1)
@@ -234,14 +234,14 @@ func TestTLSBadPaths(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rules.Seed = seed
-			a, b, way, to := through(t, rules)
+			a, b, way, to := openRelayedPair(t, rules)
 			way.Watch(func(d []byte, _ bool) {
 				if strings.Contains(string(d), "confidential") {
 					t.Error("it is to be seen")
 				}
 			})
 			for i := range 30 {
-				say(t, a.ctxs[0], to, b.ctxs[0], fmt.Sprintf("confidential %d", i), a, b)
+				sendMessage(t, a.ctxs[0], to, b.ctxs[0], fmt.Sprintf("confidential %d", i), a, b)
 			}
 		})
 	}
@@ -251,7 +251,7 @@ func TestTLSBadPaths(t *testing.T) {
 // address: it starts nothing, is delivered to no context, and disturbs no session.
 func TestTLSReplay(t *testing.T) {
 	t.Parallel()
-	a, b, way, to := through(t, relay.Rules{})
+	a, b, way, to := openRelayedPair(t, relay.Rules{})
 	var mu sync.Mutex
 	var tape [][]byte
 	way.Watch(func(d []byte, fromTarget bool) {
@@ -262,7 +262,7 @@ func TestTLSReplay(t *testing.T) {
 		}
 	})
 	for i := range 10 {
-		say(t, a.ctxs[0], to, b.ctxs[0], fmt.Sprint(i), a, b)
+		sendMessage(t, a.ctxs[0], to, b.ctxs[0], fmt.Sprint(i), a, b)
 	}
 	peers, recorded := b.ctxs[0].Stats().Peers, 0
 	again := func() {
@@ -295,7 +295,7 @@ func TestTLSReplay(t *testing.T) {
 	sent := false
 	o := a.ctxs[0]
 	require.NoError(t, o.SendUnexpected(o.NewOp(func(_ *na.Op, r na.Result) { require.NoError(t, r.Err); sent = true }), to, 7, []byte("new")))
-	await(t, "message", func() bool { return sent && got == 1 }, a, b)
+	driveUntil(t, "message", func() bool { return sent && got == 1 }, a, b)
 	require.Equal(t, peers, b.ctxs[0].Stats().Peers)
 	again() // after its end, too: the id is unknown then
 }
@@ -304,8 +304,8 @@ func TestTLSReplay(t *testing.T) {
 // transfer continues.
 func TestTLSAddressChanges(t *testing.T) {
 	t.Parallel()
-	a, b, way, to := through(t, relay.Rules{})
-	sender := say(t, a.ctxs[0], to, b.ctxs[0], "hello", a, b)
+	a, b, way, to := openRelayedPair(t, relay.Rules{})
+	sender := sendMessage(t, a.ctxs[0], to, b.ctxs[0], "hello", a, b)
 	began, ok := b.ctxs[0].Identity(sender)
 	require.True(t, ok)
 	n := 8 << 20
@@ -327,7 +327,7 @@ func TestTLSAddressChanges(t *testing.T) {
 		}
 		moves := 0
 		first, _, _ := way.Passed()
-		await(t, "transfer", func() bool {
+		driveUntil(t, "transfer", func() bool {
 			if now, back, _ := way.Passed(); moves < 2 && now+back > first+int64(20*(moves+1)) {
 				way.Move()
 				moves++
@@ -355,18 +355,18 @@ func TestTLSLongChain(t *testing.T) {
 		c.Certificate = append(c.Certificate[:len(c.Certificate):len(c.Certificate)], c.Certificate[0])
 	}
 	long.Certificates = []tls.Certificate{c}
-	each(t, func(t *testing.T, opts udp.Options) {
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		var log bytes.Buffer
 		cls, err := na.Open("udp://127.0.0.1:0", na.Config{
-			Plugins: []na.Plugin{udp.New(with(opts, cfg))}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Plugins: []na.Plugin{udp.New(withTLS(opts, cfg))}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		require.NoError(t, err)
-		b := enter(t, cls, 1)
-		a := open(t, "udp://", with(opts, long), 1)
-		isRefused(t, a, b, "the peer takes no certificates as long as those of this side: show fewer intermediate certificates")
-		await(t, "it is counted", func() bool { return b.ctxs[0].Stats().HandshakesFailed == 1 }, a, b)
+		b := openContexts(t, cls, 1)
+		a := open(t, "udp://", withTLS(opts, long), 1)
+		requireRefused(t, a, b, "the peer takes no certificates as long as those of this side: show fewer intermediate certificates")
+		driveUntil(t, "it is counted", func() bool { return b.ctxs[0].Stats().HandshakesFailed == 1 }, a, b)
 		require.Equal(t, 1, strings.Count(log.String(), "the peer's certificates are longer than this side takes"), log.String())
-		good := open(t, "udp://", with(opts, cfg), 1)
-		say(t, good.ctxs[0], b.cls.Addr(), b.ctxs[0], "served", good, b)
+		good := open(t, "udp://", withTLS(opts, cfg), 1)
+		sendMessage(t, good.ctxs[0], b.cls.Addr(), b.ctxs[0], "served", good, b)
 	})
 }

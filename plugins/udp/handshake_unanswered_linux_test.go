@@ -16,14 +16,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A meter is a socket that counts the bytes that it sends, and loses those that it does not pass.
-type meter struct {
+// A meteredSocket is a socket that counts the bytes that it sends, and loses those that it does not pass.
+type meteredSocket struct {
 	socket
 	bytes atomic.Int64
 	pass  func(b []byte) bool
 }
 
-func (m *meter) send(o *outbox) {
+func (m *meteredSocket) send(o *outbox) {
 	passed := outbox{}
 	for _, d := range o.list {
 		m.bytes.Add(int64(len(d.b)))
@@ -47,25 +47,25 @@ func TestUnansweredHandshake(t *testing.T) {
 	}{{"it goes on", 0, (3*12 + 8) * arq.BaseSize}, {"it is silent", 2, 20_000}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			unanswered(t, c.flight, c.most)
+			testUnanswered(t, c.flight, c.most)
 		})
 	}
 }
 
-func unanswered(t *testing.T, flight int64, most int64) {
+func testUnanswered(t *testing.T, flight int64, most int64) {
 	c := testcert.NewWith(func(c *x509.Certificate) {
 		for i := range 1500 {
 			c.DNSNames = append(c.DNSNames, fmt.Sprintf("a-rather-long-name-%d.example", i))
 		}
 	})
-	var meters [2]*meter
+	var meters [2]*meteredSocket
 	var sent atomic.Int64
 	isRetry := func(b []byte) bool { return b[0] == 0xf0 }
 	open := func(i int, addr string, cfg *tls.Config, pass func(b []byte) bool) (*na.Class, *na.Context) {
 		cls, err := na.Open(addr, na.Config{ConnectTimeout: 5 * time.Second, Plugins: []na.Plugin{plugin{opts: Options{TLS: cfg}, tune: func(d *domain) {
 			d.open = func(where netip.AddrPort, shared *sharedSocket) (socket, error) {
 				s, err := openPolled(where, shared)
-				meters[i] = &meter{socket: s, pass: pass}
+				meters[i] = &meteredSocket{socket: s, pass: pass}
 				return meters[i], err
 			}
 		}}}})

@@ -23,7 +23,7 @@ func TestHelloAgainAtTheEnd(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	g := frame.Greeting{Versions: frame.Versions(), Envelopes: 1, Eager: 4096}
 	_, _ = rand.Read(g.Incarnation[:])
-	s := &stranger{crowd: crowd{conn: conn, start: time.Now()}, mine: g}
+	s := &rawPeer{silentPeers: silentPeers{conn: conn, start: time.Now()}, mine: g}
 	s.m = arq.New(arq.Config{Rand: func(b []byte) { _, _ = rand.Read(b) }, Session: func() uint64 { return uint64(time.Now().UnixNano()) }}, s)
 	ap, _ := netip.ParseAddrPort(n.cls.Addr().Name()[len("udp://"):])
 	a, err := s.m.Dial(s.now(), ap, 0, arq.Path{Local: true}, s)
@@ -51,5 +51,5 @@ func TestHelloAgainAtTheEnd(t *testing.T) {
 		_ = n.ctxs[0].Progress(time.Millisecond)
 		n.ctxs[0].Trigger(0)
 	}
-	require.Zero(t, claim(t, n, frame.Greeting{}, false).code, "others are served")
+	require.Zero(t, dialRaw(t, n, frame.Greeting{}, false).code, "others are served")
 }

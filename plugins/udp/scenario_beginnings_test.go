@@ -22,8 +22,8 @@ import (
 func TestBeginnings(t *testing.T) {
 	for name, cfg := range map[string]*tls.Config{"plain": nil, "TLS": mutualTLS()} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, opts udp.Options) {
-				opts = with(opts, cfg)
+			eachSocket(t, func(t *testing.T, opts udp.Options) {
+				opts = withTLS(opts, cfg)
 				a, b := open(t, "udp://", opts, 1), open(t, "udp://127.0.0.1:0", opts, 1)
 				at := strings.TrimPrefix(b.cls.Addr().Name(), "udp://")
 				way, err := relay.New(netip.MustParseAddrPort(at), relay.Rules{})
@@ -38,13 +38,13 @@ func TestBeginnings(t *testing.T) {
 					}
 				})
 				for range 3 {
-					say(t, a.ctxs[0], na.MakeAddr("udp://"+way.Addr().String(), 0), b.ctxs[0], "recorded", a, b)
+					sendMessage(t, a.ctxs[0], na.MakeAddr("udp://"+way.Addr().String(), 0), b.ctxs[0], "recorded", a, b)
 				}
 				way.Close()
 				require.NotEmpty(t, session)
 				beginnings.Send(t, func() (net.Conn, error) { return net.Dial("udp", at) }, session)
 				c := open(t, "udp://", opts, 1)
-				say(t, c.ctxs[0], b.cls.Addr(), b.ctxs[0], "served", b, c)
+				sendMessage(t, c.ctxs[0], b.cls.Addr(), b.ctxs[0], "served", b, c)
 			})
 		})
 	}

@@ -13,16 +13,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// silent is a resolver that never answers.
-type silent struct{}
+// silentResolver is a resolver that never answers.
+type silentResolver struct{}
 
-func (silent) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error) {
+func (silentResolver) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
 func network(opts udp.Options) natest.Maker {
-	opts.Resolver = silent{}
+	opts.Resolver = silentResolver{}
 	return func(testing.TB) natest.Network {
 		host := natest.OwnHost()
 		return natest.Network{
@@ -39,8 +39,8 @@ func network(opts udp.Options) natest.Maker {
 	}
 }
 
-// carrier leaves out, in a short run, the rules that tcp keeps with the same code.
-func carrier(mk natest.Maker) natest.Maker {
+// withoutTCPRules leaves out, in a short run, the rules that tcp keeps with the same code.
+func withoutTCPRules(mk natest.Maker) natest.Maker {
 	return func(t testing.TB) natest.Network {
 		n := mk(t)
 		n.Carrier = !long.On
@@ -52,16 +52,16 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	variants := map[string]natest.Maker{}
 	if raceflag.Enabled || long.On || runtime.GOOS != "linux" { // it has a goroutine more, and all else is the same: the run with the race detector has it
-		variants["portable"] = carrier(network(udp.Options{Portable: true}))
+		variants["portable"] = withoutTCPRules(network(udp.Options{Portable: true}))
 	}
 	if !raceflag.Enabled || long.On {
-		variants["polled"] = carrier(network(udp.Options{}))
+		variants["polled"] = withoutTCPRules(network(udp.Options{}))
 	}
 	if long.On && runtime.GOOS == "linux" {
 		variants["unassisted"] = network(udp.Options{Unassisted: true})
 	}
 	if !raceflag.Enabled || long.On {
-		variants["tls"] = carrier(network(udp.Options{TLS: mutualTLS()}))
+		variants["tls"] = withoutTCPRules(network(udp.Options{TLS: mutualTLS()}))
 	}
 	if long.On {
 		variants["tls-portable"] = network(udp.Options{TLS: mutualTLS(), Portable: true})
@@ -80,8 +80,8 @@ func TestFrozen(t *testing.T) {
 	natest.Cover(t, assisted, alone(t))
 }
 
-// each runs a test over every kind of socket.
-func each(t *testing.T, test func(t *testing.T, opts udp.Options)) {
+// eachSocket runs a test over every kind of socket.
+func eachSocket(t *testing.T, test func(t *testing.T, opts udp.Options)) {
 	t.Run("polled", func(t *testing.T) { test(t, udp.Options{}) })
 	t.Run("portable", func(t *testing.T) { test(t, udp.Options{Portable: true}) })
 }

@@ -34,11 +34,11 @@ func open(t testing.TB, addr string, opts udp.Options, contexts int) *node {
 	t.Helper()
 	cls, err := na.Open(addr, na.Config{Plugins: []na.Plugin{udp.New(opts)}})
 	require.NoError(t, err)
-	return enter(t, cls, contexts)
+	return openContexts(t, cls, contexts)
 }
 
-// enter opens contexts of a class, and closes it at the end of the test.
-func enter(t testing.TB, cls *na.Class, contexts int) *node {
+// openContexts opens contexts of a class, and closes it at the end of the test.
+func openContexts(t testing.TB, cls *na.Class, contexts int) *node {
 	t.Helper()
 	n := &node{cls: cls}
 	for range contexts {
@@ -55,7 +55,7 @@ func enter(t testing.TB, cls *na.Class, contexts int) *node {
 	return n
 }
 
-func await(t testing.TB, what string, done func() bool, nodes ...*node) {
+func driveUntil(t testing.TB, what string, done func() bool, nodes ...*node) {
 	t.Helper()
 	for end := time.Now().Add(patience); !done(); {
 		require.Less(t, time.Now(), end, "%s: nothing happens", what)
@@ -68,9 +68,9 @@ func await(t testing.TB, what string, done func() bool, nodes ...*node) {
 	}
 }
 
-// say sends a message from one context to another, and returns the name that the receiver has for
+// sendMessage sends a message from one context to another, and returns the name that the receiver has for
 // the sender.
-func say(t testing.TB, from *na.Context, to na.Addr, at *na.Context, text string, nodes ...*node) (sender na.Addr) {
+func sendMessage(t testing.TB, from *na.Context, to na.Addr, at *na.Context, text string, nodes ...*node) (sender na.Addr) {
 	t.Helper()
 	sent, got := false, ""
 	require.NoError(t, at.RecvUnexpected(at.NewOp(func(_ *na.Op, r na.Result) {
@@ -82,7 +82,7 @@ func say(t testing.TB, from *na.Context, to na.Addr, at *na.Context, text string
 		require.NoError(t, r.Err)
 		sent = true
 	}), to, 1, []byte(text)))
-	await(t, text, func() bool { return sent && got != "" }, nodes...)
+	driveUntil(t, text, func() bool { return sent && got != "" }, nodes...)
 	require.Equal(t, text, got)
 	return sender
 }
@@ -91,13 +91,13 @@ func say(t testing.TB, from *na.Context, to na.Addr, at *na.Context, text string
 // another's, in any order of the calls; and the answers arrive on the same session.
 func TestContexts(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts udp.Options) {
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		a, b := open(t, "udp://127.0.0.1:0", opts, 3), open(t, "udp://127.0.0.1:0", opts, 3)
 		for i := 2; i >= 0; i-- {
 			for j, at := range b.ctxs {
-				sender := say(t, a.ctxs[i], b.cls.Addr().WithTarget(j), at, fmt.Sprintf("from %d to %d", i, j), a, b)
+				sender := sendMessage(t, a.ctxs[i], b.cls.Addr().WithTarget(j), at, fmt.Sprintf("from %d to %d", i, j), a, b)
 				require.Equal(t, a.cls.Addr().WithTarget(i), sender.Named())
-				say(t, at, sender, a.ctxs[i], "answer", a, b)
+				sendMessage(t, at, sender, a.ctxs[i], "answer", a, b)
 			}
 		}
 		for _, c := range append(a.ctxs, b.ctxs...) {
@@ -111,13 +111,13 @@ func TestContexts(t *testing.T) {
 // the address again.
 func TestContextCloses(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, opts udp.Options) {
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		b := open(t, "udp://127.0.0.1:0", opts, 3)
 		dial := func(target int) error {
 			a := open(t, "udp://", opts, 1)
 			var end *na.Result
 			require.NoError(t, a.ctxs[0].SendUnexpected(a.ctxs[0].NewOp(func(_ *na.Op, r na.Result) { end = &r }), b.cls.Addr().WithTarget(target), 1, []byte("x")))
-			await(t, "refusal", func() bool { return end != nil }, a, b)
+			driveUntil(t, "refusal", func() bool { return end != nil }, a, b)
 			require.ErrorIs(t, end.Err, na.ErrUnreachable)
 			require.Equal(t, na.NotRun, end.Fate)
 			return end.Err
@@ -126,10 +126,10 @@ func TestContextCloses(t *testing.T) {
 		for i := range 3 {
 			a := open(t, "udp://", opts, 1)
 			for j := i; j < 3; j++ {
-				say(t, a.ctxs[0], b.cls.Addr().WithTarget(j), b.ctxs[j], "hi", a, b)
+				sendMessage(t, a.ctxs[0], b.cls.Addr().WithTarget(j), b.ctxs[j], "hi", a, b)
 			}
 			b.ctxs[i].Close()
-			await(t, "close", b.ctxs[i].Closed, a, b)
+			driveUntil(t, "close", b.ctxs[i].Closed, a, b)
 			if i < 2 {
 				require.ErrorContains(t, dial(i), fmt.Sprintf("no such context: %d", i))
 			}
@@ -143,7 +143,7 @@ func TestContextCloses(t *testing.T) {
 		require.NoError(t, err)
 		b.ctxs = append(b.ctxs, c)
 		a := open(t, "udp://", opts, 1)
-		say(t, a.ctxs[0], b.cls.Addr().WithTarget(c.ID()), c, "again", a, b)
+		sendMessage(t, a.ctxs[0], b.cls.Addr().WithTarget(c.ID()), c, "again", a, b)
 	})
 }
 
@@ -161,16 +161,16 @@ func TestEveryPair(t *testing.T) {
 		for _, far := range all {
 			t.Run(fmt.Sprintf("%s %s to %s %s", near.Profile, near.Ack, far.Profile, far.Ack), func(t *testing.T) {
 				a, b := open(t, "udp://", near, 1), open(t, "udp://127.0.0.1:0", far, 1)
-				sender := say(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "there", a, b)
-				say(t, b.ctxs[0], sender, a.ctxs[0], "and back", a, b)
-				put(t, a, b, 300_000)
+				sender := sendMessage(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "there", a, b)
+				sendMessage(t, b.ctxs[0], sender, a.ctxs[0], "and back", a, b)
+				putBytes(t, a, b, 300_000)
 			})
 		}
 	}
 }
 
-// put writes n bytes from one node into memory of the other.
-func put(t testing.TB, from, to *node, n int64) {
+// putBytes writes n bytes from one node into memory of the other.
+func putBytes(t testing.TB, from, to *node, n int64) {
 	t.Helper()
 	src, dst := make([]byte, n), make([]byte, n)
 	for i := range src {
@@ -183,7 +183,7 @@ func put(t testing.TB, from, to *node, n int64) {
 	var end *na.Result
 	c := from.ctxs[0]
 	require.NoError(t, c.Put(c.NewOp(func(_ *na.Op, r na.Result) { end = &r }), here, 0, to.cls.Addr(), there.Key(), 0, n))
-	await(t, "put", func() bool { return end != nil }, from, to)
+	driveUntil(t, "put", func() bool { return end != nil }, from, to)
 	require.NoError(t, end.Err)
 	require.Equal(t, src, dst)
 }
@@ -222,9 +222,9 @@ func TestBlocked(t *testing.T) {
 			})
 			cls, err := na.Open("udp://", na.Config{Plugins: []na.Plugin{udp.New(udp.Options{})}, PeerTimeout: 2 * time.Second})
 			require.NoError(t, err)
-			a := enter(t, cls, 1)
+			a := openContexts(t, cls, 1)
 			to := na.MakeAddr("udp://"+between.Addr().String(), 0)
-			sender := say(t, a.ctxs[0], to, b.ctxs[0], "work", a, b)
+			sender := sendMessage(t, a.ctxs[0], to, b.ctxs[0], "work", a, b)
 			var end *na.Result
 			c := a.ctxs[0]
 			require.NoError(t, c.RecvExpected(c.NewOp(func(_ *na.Op, r na.Result) { end = &r }), to, 1, make([]byte, 10)))
@@ -238,7 +238,7 @@ func TestBlocked(t *testing.T) {
 			forth, back, _ := between.Passed()
 			t.Logf("%d packets were sent again in %v, of %d and %d", again.Load()-before, tt.blocked, forth, back)
 			require.NoError(t, b.ctxs[0].SendExpected(b.ctxs[0].NewOp(func(*na.Op, na.Result) {}), sender, 1, []byte("done")))
-			await(t, "answer", func() bool { return end != nil }, a, b)
+			driveUntil(t, "answer", func() bool { return end != nil }, a, b)
 			require.NoError(t, end.Err)
 			require.Zero(t, c.Stats().PeersLost)
 		})

@@ -16,10 +16,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// families is a resolver with the same addresses for every host.
-type families []string
+// familiesResolver is a resolver with the same addresses for every host.
+type familiesResolver []string
 
-func (f families) LookupNetIP(context.Context, string, string) (ips []netip.Addr, err error) {
+func (f familiesResolver) LookupNetIP(context.Context, string, string) (ips []netip.Addr, err error) {
 	for _, ip := range f {
 		ips = append(ips, netip.MustParseAddr(ip))
 	}
@@ -33,11 +33,11 @@ func eachSecurity(t *testing.T, test func(t *testing.T, opts udp.Options)) {
 		t.Skip("a machine may have no IPv6")
 	}
 	_ = six.Close()
-	each(t, func(t *testing.T, opts udp.Options) {
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		t.Run("plain", func(t *testing.T) { test(t, opts) })
 		t.Run("TLS", func(t *testing.T) {
-			c := named("node", func(c *x509.Certificate) { c.DNSNames = []string{"both"} })
-			test(t, with(opts, mutual(c, c)))
+			c := newNamedCert("node", func(c *x509.Certificate) { c.DNSNames = []string{"both"} })
+			test(t, withTLS(opts, mutual(c, c)))
 		})
 	})
 }
@@ -51,7 +51,7 @@ func lookup(t *testing.T, n *node, text string) (addr na.Addr) {
 		require.NoError(t, r.Err)
 		addr, found = r.Addr, true
 	}), text))
-	await(t, "lookup", func() bool { return found }, n)
+	driveUntil(t, "lookup", func() bool { return found }, n)
 	return addr
 }
 
@@ -61,15 +61,15 @@ func TestFamilies(t *testing.T) {
 	t.Parallel()
 	eachSecurity(t, func(t *testing.T, opts udp.Options) {
 		for name, c := range map[string]struct {
-			dns    families
+			dns    familiesResolver
 			listen string
 			silent string
 		}{
-			"IPv6 is refused":  {families{"::1", "127.0.0.1"}, "127.0.0.1", ""},
-			"IPv4 is refused":  {families{"127.0.0.1", "::1"}, "[::1]", ""},
-			"IPv6 is silent":   {families{"::1", "127.0.0.1"}, "127.0.0.1", "[::1]"},
-			"IPv4 is silent":   {families{"127.0.0.1", "::1"}, "[::1]", "127.0.0.1"},
-			"the third serves": {families{"::1", "127.0.0.2", "127.0.0.1"}, "127.0.0.1", ""},
+			"IPv6 is refused":  {familiesResolver{"::1", "127.0.0.1"}, "127.0.0.1", ""},
+			"IPv4 is refused":  {familiesResolver{"127.0.0.1", "::1"}, "[::1]", ""},
+			"IPv6 is silent":   {familiesResolver{"::1", "127.0.0.1"}, "127.0.0.1", "[::1]"},
+			"IPv4 is silent":   {familiesResolver{"127.0.0.1", "::1"}, "[::1]", "127.0.0.1"},
+			"the third serves": {familiesResolver{"::1", "127.0.0.2", "127.0.0.1"}, "127.0.0.1", ""},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -85,10 +85,10 @@ func TestFamilies(t *testing.T) {
 				}
 				from := open(t, "udp://", opts, 1)
 				addr := lookup(t, from, "udp://both"+port)
-				sender := say(t, from.ctxs[0], addr, to.ctxs[0], "hello", from, to)
-				back := say(t, to.ctxs[0], sender, from.ctxs[0], "answer", from, to)
+				sender := sendMessage(t, from.ctxs[0], addr, to.ctxs[0], "hello", from, to)
+				back := sendMessage(t, to.ctxs[0], sender, from.ctxs[0], "answer", from, to)
 				require.Equal(t, self, back.Named().String())
-				say(t, from.ctxs[0], addr, to.ctxs[0], "again", from, to)
+				sendMessage(t, from.ctxs[0], addr, to.ctxs[0], "again", from, to)
 				require.Equal(t, 1, from.ctxs[0].Stats().Peers)
 				require.Equal(t, 1, to.ctxs[0].Stats().Peers)
 			})
@@ -101,7 +101,7 @@ func TestFamilies(t *testing.T) {
 func TestFamiliesBoth(t *testing.T) {
 	t.Parallel()
 	eachSecurity(t, func(t *testing.T, opts udp.Options) {
-		opts.Resolver, opts.Trusted = families{"::1", "127.0.0.1"}, true
+		opts.Resolver, opts.Trusted = familiesResolver{"::1", "127.0.0.1"}, true
 		late := opts
 		late.Unassisted = !opts.Portable // a portable socket is read in any case
 		to := open(t, "udp://[::]:0", late, 1)
@@ -114,9 +114,9 @@ func TestFamiliesBoth(t *testing.T) {
 		for end := time.Now().Add(happyeyeballs.Delay * 5 / 4); time.Now().Before(end); { // the second attempt begins
 			_ = c.Progress(time.Millisecond)
 		}
-		await(t, "hello", func() bool { return sent }, from, to)
-		say(t, from.ctxs[0], addr, to.ctxs[0], "hello", from, to)
-		await(t, "one session", func() bool { return to.ctxs[0].Stats().Peers == 1 }, from, to)
+		driveUntil(t, "hello", func() bool { return sent }, from, to)
+		sendMessage(t, from.ctxs[0], addr, to.ctxs[0], "hello", from, to)
+		driveUntil(t, "one session", func() bool { return to.ctxs[0].Stats().Peers == 1 }, from, to)
 		require.Equal(t, 1, c.Stats().Peers)
 		require.Zero(t, from.ctxs[0].Stats().PeersLost)
 	})
@@ -131,14 +131,14 @@ func TestFamiliesDead(t *testing.T) {
 		require.NoError(t, err)
 		port := closed.LocalAddr().String()[len("127.0.0.1"):]
 		require.NoError(t, closed.Close())
-		opts.Resolver = families{"::1", "127.0.0.1", "203.0.113.9"}
+		opts.Resolver = familiesResolver{"::1", "127.0.0.1", "203.0.113.9"}
 		cls, err := na.Open("udp://", na.Config{Plugins: []na.Plugin{udp.New(opts)}, ConnectTimeout: 400 * time.Millisecond})
 		require.NoError(t, err)
-		n := enter(t, cls, 1)
+		n := openContexts(t, cls, 1)
 		addr := lookup(t, n, "udp://both"+port)
 		c, end := n.ctxs[0], error(nil)
 		require.NoError(t, c.SendUnexpected(c.NewOp(func(_ *na.Op, r na.Result) { end = r.Err }), addr, 1, nil))
-		await(t, "the end", func() bool { return end != nil }, n)
+		driveUntil(t, "the end", func() bool { return end != nil }, n)
 		require.ErrorIs(t, end, na.ErrUnreachable)
 		for _, host := range []string{"[::1]", "127.0.0.1", "203.0.113.9"} {
 			require.ErrorContains(t, end, "udp://"+host+port+": ")

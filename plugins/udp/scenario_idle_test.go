@@ -18,36 +18,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A crowd is many peers behind one socket: each sends HELLO, acknowledges the answer, and sends
+// A silentPeers is many peers behind one socket: each sends HELLO, acknowledges the answer, and sends
 // nothing more.
-type crowd struct {
+type silentPeers struct {
 	conn  *net.UDPConn
 	m     *arq.Machine
 	start time.Time
 	up    int
 }
 
-func (c *crowd) now() time.Duration { return time.Since(c.start) + 1 }
+func (c *silentPeers) now() time.Duration { return time.Since(c.start) + 1 }
 
-func (c *crowd) Hello(_ *arq.Assoc, dst []byte) []byte {
+func (c *silentPeers) Hello(_ *arq.Assoc, dst []byte) []byte {
 	g := frame.Greeting{Versions: frame.Versions(), Envelopes: 1, Eager: 4096, Need: 1, Want: 1, Host: "crowd"}
 	_, _ = rand.Read(g.Incarnation[:])
 	return g.Append(dst)
 }
-func (c *crowd) Greet(*arq.Assoc, []byte) error { c.up++; return nil }
-func (c *crowd) Admit(netip.AddrPort, []byte, bool, *arq.Assoc) arq.Admission {
+func (c *silentPeers) Greet(*arq.Assoc, []byte) error { c.up++; return nil }
+func (c *silentPeers) Admit(netip.AddrPort, []byte, bool, *arq.Assoc) arq.Admission {
 	return arq.Admission{}
 }
-func (c *crowd) Deliver(*arq.Assoc, []byte)                          {}
-func (c *crowd) Place(*arq.Assoc, *[arq.FrontSize]byte, int, []byte) {}
-func (c *crowd) Sent(*arq.Assoc, any)                                {}
-func (c *crowd) Room(*arq.Assoc)                                     {}
-func (c *crowd) Heard(*arq.Assoc)                                    {}
-func (c *crowd) Finishing(*arq.Assoc, []byte)                        {}
-func (c *crowd) Ended(*arq.Assoc, arq.End)                           {}
+func (c *silentPeers) Deliver(*arq.Assoc, []byte)                          {}
+func (c *silentPeers) Place(*arq.Assoc, *[arq.FrontSize]byte, int, []byte) {}
+func (c *silentPeers) Sent(*arq.Assoc, any)                                {}
+func (c *silentPeers) Room(*arq.Assoc)                                     {}
+func (c *silentPeers) Heard(*arq.Assoc)                                    {}
+func (c *silentPeers) Finishing(*arq.Assoc, []byte)                        {}
+func (c *silentPeers) Ended(*arq.Assoc, arq.End)                           {}
 
 // pass sends the pending packets, and takes in those that arrive within a moment.
-func (c *crowd) pass(t *testing.T, buf []byte) {
+func (c *silentPeers) pass(t *testing.T, buf []byte) {
 	var head [arq.HeadSize]byte
 	for {
 		o, ok := c.m.Next(c.now(), head[:])
@@ -70,8 +70,8 @@ func (c *crowd) pass(t *testing.T, buf []byte) {
 	c.m.Poll(c.now())
 }
 
-// gather connects peers to a node, some from each socket, and leaves them silent.
-func gather(t *testing.T, n *node, peers, each int) {
+// connectSilentPeers connects peers to a node, some from each socket, and leaves them silent.
+func connectSilentPeers(t *testing.T, n *node, peers, each int) {
 	ap, err := netip.ParseAddrPort(n.cls.Addr().Name()[len("udp://"):])
 	require.NoError(t, err)
 	buf := make([]byte, arq.MaxSize)
@@ -79,7 +79,7 @@ func gather(t *testing.T, n *node, peers, each int) {
 	for peers > 0 {
 		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		require.NoError(t, err)
-		c := &crowd{conn: conn, start: time.Now()}
+		c := &silentPeers{conn: conn, start: time.Now()}
 		c.m = arq.New(arq.Config{Rand: func(b []byte) { _, _ = rand.Read(b) }, Session: func() uint64 { session++; return session }}, c)
 		want := min(each, peers)
 		peers -= want
@@ -106,8 +106,8 @@ func TestContextBuffers(t *testing.T) {
 	b := open(t, "udp://127.0.0.1:0", udp.Options{}, 1)
 	talk := func() {
 		a := open(t, "udp://", udp.Options{}, 1)
-		sender := say(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "hello", a, b)
-		say(t, b.ctxs[0], sender, a.ctxs[0], "answer", a, b)
+		sender := sendMessage(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "hello", a, b)
+		sendMessage(t, b.ctxs[0], sender, a.ctxs[0], "answer", a, b)
 	}
 	heap := func() int64 {
 		runtime.GC()
@@ -166,13 +166,13 @@ func TestIdlePeers(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
-	gather(t, n, 100, 100) // buffers
+	connectSilentPeers(t, n, 100, 100) // buffers
 	before, reserved := heap(), c.Stats().Reserved
-	gather(t, n, peers, 50)
-	await(t, "all", func() bool { return c.Stats().Peers == 100+peers })
+	connectSilentPeers(t, n, peers, 50)
+	driveUntil(t, "all", func() bool { return c.Stats().Peers == 100+peers })
 	var each int64
 	defer func() { t.Logf("%d bytes for each of %d peers at the end", each, peers) }()
-	await(t, "all to be idle", func() bool {
+	driveUntil(t, "all to be idle", func() bool {
 		each = (heap() - before) / int64(peers)
 		return each <= 1200 // 1,035 to 1,115 were measured
 	})

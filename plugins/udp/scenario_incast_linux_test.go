@@ -15,8 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// drops returns the number of datagrams to a port that the system has dropped.
-func drops(t *testing.T, name string) (n int) {
+// droppedDatagrams returns the number of datagrams to a port that the system has dropped.
+func droppedDatagrams(t *testing.T, name string) (n int) {
 	t.Helper()
 	_, port, _ := strings.Cut(strings.TrimPrefix(name, "udp://"), ":")
 	p, err := strconv.Atoi(port)
@@ -64,12 +64,12 @@ func TestIncast(t *testing.T) {
 				left--
 			}), here, 0, b.cls.Addr(), there.Key(), int64(i*size), size))
 		}
-		await(t, "puts", func() bool { return left == 0 }, nodes...)
+		driveUntil(t, "puts", func() bool { return left == 0 }, nodes...)
 		for i := range senders {
 			require.Equal(t, src, dst[i*size:(i+1)*size])
 		}
 	}
-	require.Zero(t, drops(t, b.cls.Addr().Name()))
+	require.Zero(t, droppedDatagrams(t, b.cls.Addr().Name()))
 }
 
 // TestStoppedReceiver has many peers send bursts of messages to a process that is stopped for a
@@ -79,13 +79,13 @@ func TestStoppedReceiver(t *testing.T) {
 		t.Run(fmt.Sprintf("%dx%d", c.peers, c.count), func(t *testing.T) {
 			cls, err := na.Open("udp://127.0.0.1:0", na.Config{Envelopes: c.count, Plugins: []na.Plugin{udp.New(udp.Options{Unassisted: true, Profile: "modern"})}})
 			require.NoError(t, err)
-			b := enter(t, cls, 1)
+			b := openContexts(t, cls, 1)
 			at := b.ctxs[0]
 			senders, err := na.Open("udp://", na.Config{Contexts: c.peers, Plugins: []na.Plugin{udp.New(udp.Options{Profile: "modern"})}})
 			require.NoError(t, err)
-			a := enter(t, senders, c.peers)
+			a := openContexts(t, senders, c.peers)
 			for _, from := range a.ctxs {
-				say(t, from, cls.Addr(), at, "hello", &node{ctxs: []*na.Context{from}}, b)
+				sendMessage(t, from, cls.Addr(), at, "hello", &node{ctxs: []*na.Context{from}}, b)
 			}
 			for range 3 {
 				sent, got, n := 0, 0, c.peers*c.count
@@ -117,7 +117,7 @@ func TestStoppedReceiver(t *testing.T) {
 					require.Less(t, time.Now(), end, "%d of %d messages have arrived", got, n)
 				}
 			}
-			require.Zero(t, drops(t, cls.Addr().Name()), "datagrams that the system has dropped")
+			require.Zero(t, droppedDatagrams(t, cls.Addr().Name()), "datagrams that the system has dropped")
 		})
 	}
 }

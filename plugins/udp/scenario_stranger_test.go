@@ -15,32 +15,32 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A stranger is a peer whose HELLO is written by the test.
-type stranger struct {
-	crowd
+// A rawPeer is a peer whose HELLO is written by the test.
+type rawPeer struct {
+	silentPeers
 	mine, peer frame.Greeting
 	code       na.Code // of a refusal
 	over       bool    // there is an answer
 }
 
-func (s *stranger) Hello(_ *arq.Assoc, dst []byte) []byte { return s.mine.Append(dst) }
+func (s *rawPeer) Hello(_ *arq.Assoc, dst []byte) []byte { return s.mine.Append(dst) }
 
-func (s *stranger) Greet(_ *arq.Assoc, hello []byte) (err error) {
+func (s *rawPeer) Greet(_ *arq.Assoc, hello []byte) (err error) {
 	s.over = true
 	s.peer, err = frame.ParseGreeting(hello)
 	return err
 }
 
-func (s *stranger) Ended(_ *arq.Assoc, e arq.End) {
+func (s *rawPeer) Ended(_ *arq.Assoc, e arq.End) {
 	s.over = true
 	if e.Outcome == arq.Refusal {
 		s.code = frame.ParseBye([]byte(e.Words)).Code
 	}
 }
 
-// claim sends HELLO to a node and returns with the answer, which is there before if the stranger is
+// dialRaw sends HELLO to a node and returns with the answer, which is there before if the stranger is
 // mute.
-func claim(t *testing.T, n *node, g frame.Greeting, mute bool) *stranger {
+func dialRaw(t *testing.T, n *node, g frame.Greeting, mute bool) *rawPeer {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func claim(t *testing.T, n *node, g frame.Greeting, mute bool) *stranger {
 	if g.Incarnation == [16]byte{} {
 		_, _ = rand.Read(g.Incarnation[:])
 	}
-	s := &stranger{crowd: crowd{conn: conn, start: time.Now()}, mine: g}
+	s := &rawPeer{silentPeers: silentPeers{conn: conn, start: time.Now()}, mine: g}
 	session := uint64(time.Now().UnixNano())
 	s.m = arq.New(arq.Config{Rand: func(b []byte) { _, _ = rand.Read(b) }, Session: func() uint64 { session++; return session }}, s)
 	ap, err := netip.ParseAddrPort(n.cls.Addr().Name()[len("udp://"):])
@@ -79,17 +79,17 @@ func TestForgedHelloKeepsSession(t *testing.T) {
 	for _, portable := range []bool{false, true} {
 		opts := udp.Options{Portable: portable}
 		a, b := open(t, "udp://127.0.0.1:0", opts, 1), open(t, "udp://127.0.0.1:0", opts, 1)
-		say(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "first", a, b)
-		asked := claim(t, a, frame.Greeting{}, false).peer
+		sendMessage(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "first", a, b)
+		asked := dialRaw(t, a, frame.Greeting{}, false).peer
 		require.NotZero(t, asked.Secret)
 		for _, g := range []frame.Greeting{
 			{Listen: a.cls.Addr().Name(), Incarnation: asked.Incarnation},
 			{Listen: a.cls.Addr().Name(), Incarnation: asked.Incarnation, Proof: asked.Secret}, // of another session
 			{Listen: a.cls.Addr().Name()},
 		} {
-			require.Equal(t, na.ErrDuplicate, claim(t, b, g, false).code)
+			require.Equal(t, na.ErrDuplicate, dialRaw(t, b, g, false).code)
 		}
-		say(t, b.ctxs[0], a.cls.Addr(), a.ctxs[0], "second", a, b)
+		sendMessage(t, b.ctxs[0], a.cls.Addr(), a.ctxs[0], "second", a, b)
 		require.Zero(t, a.ctxs[0].Stats().PeersLost)
 		require.Zero(t, b.ctxs[0].Stats().PeersLost)
 	}
@@ -103,10 +103,10 @@ func TestOnePacketIsNoPeer(t *testing.T) {
 	faults := 0
 	n.ctxs[0].OnFault(func(na.Addr, error) { faults++ })
 	for range 20 {
-		claim(t, n, frame.Greeting{}, true)
+		dialRaw(t, n, frame.Greeting{}, true)
 	}
 	came := false
-	await(t, "the strangers have come and gone", func() bool {
+	driveUntil(t, "the strangers have come and gone", func() bool {
 		peers := n.ctxs[0].Stats().Peers
 		came = came || peers > 0
 		return came && peers == 0

@@ -35,7 +35,7 @@ func TestUnsent(t *testing.T) {
 				var end *na.Result
 				to := na.MakeAddr(c.to, 0)
 				require.NoError(t, from.SendUnexpected(from.NewOp(func(_ *na.Op, r na.Result) { end = &r }), to, 1, []byte("x")))
-				await(t, "the dial", func() bool { return end != nil }, a)
+				driveUntil(t, "the dial", func() bool { return end != nil }, a)
 				require.ErrorIs(t, end.Err, na.ErrUnreachable)
 				require.ErrorContains(t, end.Err, c.says)
 				require.Equal(t, na.NotRun, end.Fate)
@@ -61,7 +61,7 @@ func TestUndialable(t *testing.T) {
 				for range 2 {
 					var end *na.Result
 					require.NoError(t, from.SendUnexpected(from.NewOp(func(_ *na.Op, r na.Result) { end = &r }), na.MakeAddr(to, 0), 1, []byte("x")))
-					await(t, "the dial", func() bool { return end != nil }, a)
+					driveUntil(t, "the dial", func() bool { return end != nil }, a)
 					require.ErrorIs(t, end.Err, na.ErrUnreachable)
 					require.ErrorContains(t, end.Err, says)
 					require.Equal(t, na.NotRun, end.Fate)

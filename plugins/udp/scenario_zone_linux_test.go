@@ -47,7 +47,7 @@ func TestZone(t *testing.T) {
 			require.NoError(t, err, "%s", said)
 		}
 		if ip, ifc, ok := linkLocal(t, ""); ok {
-			talkZone(t, ip, ifc, ifc)
+			testZone(t, ip, ifc, ifc)
 		}
 		return
 	}
@@ -60,11 +60,11 @@ func TestZone(t *testing.T) {
 	require.True(t, ok)
 	_, near, ok := linkLocal(t, "d0")
 	require.True(t, ok)
-	talkZone(t, ip, far, near)
+	testZone(t, ip, far, near)
 }
 
-// talkZone has classes at near send a message to one that listens at ip of far.
-func talkZone(t *testing.T, ip netip.Addr, far, near net.Interface) {
+// testZone has classes at near send a message to one that listens at ip of far.
+func testZone(t *testing.T, ip netip.Addr, far, near net.Interface) {
 	each := map[string]udp.Options{"plain": {Trusted: true}, "portable": {Trusted: true, Portable: true}, "TLS": {TLS: mutualTLS()}}
 	for name, opts := range each {
 		for _, listen := range []string{"[" + ip.String() + "%" + far.Name + "]", "[" + ip.String() + "%" + strconv.Itoa(far.Index) + "]", "[::]"} {
@@ -82,8 +82,8 @@ func talkZone(t *testing.T, ip netip.Addr, far, near net.Interface) {
 					from := open(t, "udp://", opts, 1)
 					addr, err := na.ParseAddr("udp://[" + ip.String() + "%" + zone + "]" + port)
 					require.NoError(t, err)
-					sender := say(t, from.ctxs[0], addr, to.ctxs[0], "here", from, to)
-					say(t, to.ctxs[0], sender, from.ctxs[0], "answer", from, to)
+					sender := sendMessage(t, from.ctxs[0], addr, to.ctxs[0], "here", from, to)
+					sendMessage(t, to.ctxs[0], sender, from.ctxs[0], "answer", from, to)
 				})
 			}
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// shrink makes the receive buffer of the socket at a port of ours the smallest that the system has.
-func shrink(t *testing.T, port int) {
+// shrinkBuffer makes the receive buffer of the socket at a port of ours the smallest that the system has.
+func shrinkBuffer(t *testing.T, port int) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
@@ -49,9 +49,9 @@ func TestUT33TinyBuffer(t *testing.T) {
 		require.NoError(t, err)
 		target := netip.MustParseAddrPort(strings.TrimPrefix(cls.Addr().Name(), "udp://"))
 		if tiny {
-			shrink(t, int(target.Port()))
+			shrinkBuffer(t, int(target.Port()))
 		}
-		b, a := enter(t, cls, 1), open(t, "udp://", udp.Options{}, 1)
+		b, a := openContexts(t, cls, 1), open(t, "udp://", udp.Options{}, 1)
 		between, err := relay.New(target, relay.Rules{})
 		require.NoError(t, err)
 		t.Cleanup(between.Close)
@@ -80,7 +80,7 @@ func TestUT33TinyBuffer(t *testing.T) {
 				sent++
 			}), to, 1, binary.LittleEndian.AppendUint64(nil, uint64(i))))
 		}
-		await(t, "all of the burst", func() bool { return sent == burst && got == burst }, a, b)
+		driveUntil(t, "all of the burst", func() bool { return sent == burst && got == burst }, a, b)
 		as := func() bool {
 			if tiny {
 				return window.Load() == 4
@@ -88,7 +88,7 @@ func TestUT33TinyBuffer(t *testing.T) {
 			return window.Load() > 100
 		}
 		for i := 0; !as() && i < burst; i++ { // a permission is never withdrawn
-			say(t, from, to, at, "more", a, b)
+			sendMessage(t, from, to, at, "more", a, b)
 		}
 		require.True(t, as(), "%d packets may be under way; tiny: %v", window.Load(), tiny)
 	}

@@ -26,20 +26,20 @@ func socketPair(t *testing.T) (from *pollSocket, to [2]*pollSocket) {
 	return one(), [2]*pollSocket{one(), one()}
 }
 
-// A mail is a set of datagrams in flight, and those that each receiver must get.
-type mail struct {
+// A datagramSet is a set of datagrams in flight, and those that each receiver must get.
+type datagramSet struct {
 	o    outbox
 	want [2][][]byte
 }
 
-func (m *mail) add(to int, s *pollSocket, b []byte, again bool) {
+func (m *datagramSet) add(to int, s *pollSocket, b []byte, again bool) {
 	m.o.slab = append(m.o.slab, b...)
 	m.o.list = append(m.o.list, outboundDatagram{b: m.o.slab[len(m.o.slab)-len(b):], to: s.localAddr(), again: again})
 	m.want[to] = append(m.want[to], b)
 }
 
-// drain reads the packets that have arrived, and returns in how many messages of the system.
-func drain(s *pollSocket) (got [][]byte, messages int) {
+// readAll reads the packets that have arrived, and returns in how many messages of the system.
+func readAll(s *pollSocket) (got [][]byte, messages int) {
 	r := getReader()
 	defer r.put()
 	for {
@@ -68,7 +68,7 @@ func TestTrainsArrive(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		count := uint32(0)
 		for round := range 200 {
-			m := mail{o: outbox{slab: make([]byte, 0, 1<<20)}}
+			m := datagramSet{o: outbox{slab: make([]byte, 0, 1<<20)}}
 			for len(m.o.list) < turnPackets && len(m.o.slab) < turnBytes {
 				peer, size, run := r.IntN(2), 4+r.IntN(3000), 1+r.IntN(20)
 				for i := range run {
@@ -84,7 +84,7 @@ func TestTrainsArrive(t *testing.T) {
 			from.send(&m.o)
 			require.Empty(t, m.o.large)
 			for i, s := range to {
-				got, messages := drain(s)
+				got, messages := readAll(s)
 				require.Equal(t, m.want[i], got, "round %d, seed %d", round, seed)
 				if !refuse && round == 0 {
 					t.Logf("%d datagrams in %d messages", len(got), messages)
@@ -99,12 +99,12 @@ func TestTrainsArrive(t *testing.T) {
 // it, and a datagram that is sent again is sent separately.
 func TestTrainsSaveSystemCalls(t *testing.T) {
 	from, to := socketPair(t)
-	m := mail{o: outbox{slab: make([]byte, 0, 1<<20)}}
+	m := datagramSet{o: outbox{slab: make([]byte, 0, 1<<20)}}
 	for i := range 40 {
 		m.add(0, to[0], make([]byte, 1400), i == 20)
 	}
 	from.send(&m.o)
-	got, messages := drain(to[0])
+	got, messages := readAll(to[0])
 	require.Len(t, got, 40)
 	require.Equal(t, 3, messages, "20 datagrams, one, and 19")
 }

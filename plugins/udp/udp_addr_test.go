@@ -15,7 +15,7 @@ import (
 // TestListenErrors checks that an address that cannot be bound, or must not, is an error with the
 // reason.
 func TestListenErrors(t *testing.T) {
-	each(t, func(t *testing.T, opts udp.Options) {
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		taken, err := net.ListenPacket("udp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer func() { _ = taken.Close() }()
@@ -43,7 +43,7 @@ func TestListenErrors(t *testing.T) {
 // TestTrusted checks that on a network that is trusted a class listens on every address, and names
 // one of them.
 func TestTrusted(t *testing.T) {
-	each(t, func(t *testing.T, opts udp.Options) {
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		opts.Trusted = true
 		cls, err := na.Open("udp://0.0.0.0:0", na.Config{Plugins: []na.Plugin{udp.New(opts)}})
 		require.NoError(t, err)
@@ -98,8 +98,8 @@ func TestWildcard(t *testing.T) {
 					from := open(t, "udp://", opts, 1)
 					addr, err := na.ParseAddr("udp://" + host + ":" + port)
 					require.NoError(t, err)
-					sender := say(t, from.ctxs[0], addr, to.ctxs[0], "to "+host, from, to)
-					say(t, to.ctxs[0], sender, from.ctxs[0], "answer", from, to)
+					sender := sendMessage(t, from.ctxs[0], addr, to.ctxs[0], "to "+host, from, to)
+					sendMessage(t, to.ctxs[0], sender, from.ctxs[0], "answer", from, to)
 				}
 			})
 		}
@@ -109,7 +109,7 @@ func TestWildcard(t *testing.T) {
 // TestTakenPort checks that the error of a port that is taken names the address as it was given,
 // also where it is that of every interface.
 func TestTakenPort(t *testing.T) {
-	each(t, func(t *testing.T, opts udp.Options) {
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		opts.Trusted = true
 		taken, err := net.ListenPacket("udp", ":0")
 		require.NoError(t, err)

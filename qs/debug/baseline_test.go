@@ -269,7 +269,7 @@ func TestSlowAfterStart(t *testing.T) {
 
 // countSpread adds ended requests to each slot with the usual time, but two of each hundred with a
 // longer one.
-func (c *clock) countSpread(p *Page, slots int, methods map[string]spreadOf) {
+func (c *clock) countSpread(p *Page, slots int, methods map[string]latencySpread) {
 	for range slots {
 		for name, m := range methods {
 			for i := range m.n {
@@ -284,8 +284,8 @@ func (c *clock) countSpread(p *Page, slots int, methods map[string]spreadOf) {
 	}
 }
 
-// A spreadOf is how many requests end in a slot, how long most of them take, and how long the slowest.
-type spreadOf struct {
+// A latencySpread is how many requests end in a slot, how long most of them take, and how long the slowest.
+type latencySpread struct {
 	n          int
 	took, tail time.Duration
 }
@@ -297,14 +297,14 @@ func TestSlowMedianStandsOut(t *testing.T) {
 	t.Parallel()
 	var c clock
 	p := c.newPage()
-	usual, busy := map[string]spreadOf{}, map[string]spreadOf{}
+	usual, busy := map[string]latencySpread{}, map[string]latencySpread{}
 	for i := range 5 {
 		name := fmt.Sprint("m", i)
-		usual[name] = spreadOf{100, 5 * time.Millisecond, 6 * time.Millisecond}
-		busy[name] = spreadOf{100, 5 * time.Millisecond, time.Duration(120+20*i) * time.Millisecond}
+		usual[name] = latencySpread{100, 5 * time.Millisecond, 6 * time.Millisecond}
+		busy[name] = latencySpread{100, 5 * time.Millisecond, time.Duration(120+20*i) * time.Millisecond}
 	}
-	usual["images/get"], busy["images/get"] = spreadOf{10, 5 * time.Millisecond, 6 * time.Millisecond}, spreadOf{10, 5 * time.Millisecond, 400 * time.Millisecond}
-	usual["checkout/pay"], busy["checkout/pay"] = spreadOf{100, 5 * time.Millisecond, 6 * time.Millisecond}, spreadOf{100, 200 * time.Millisecond, 240 * time.Millisecond}
+	usual["images/get"], busy["images/get"] = latencySpread{10, 5 * time.Millisecond, 6 * time.Millisecond}, latencySpread{10, 5 * time.Millisecond, 400 * time.Millisecond}
+	usual["checkout/pay"], busy["checkout/pay"] = latencySpread{100, 5 * time.Millisecond, 6 * time.Millisecond}, latencySpread{100, 200 * time.Millisecond, 240 * time.Millisecond}
 	c.countSpread(p, 12, usual)
 	c.countSpread(p, 7, busy)
 	all := causesOf(p, "slow")

@@ -163,20 +163,20 @@ func (b *browser) screenshot(name string) {
 	require.NoError(b.t, os.WriteFile(dir+"/"+name+".png", picture, 0o644))
 }
 
-// A served is a page of a node that is busy, in a browser.
-type served struct {
+// A servedPage is a page of a node that is busy, in a browser.
+type servedPage struct {
 	*browser
-	looks atomic.Int64 // number of requests for the page
-	url   string
+	requests atomic.Int64 // number of requests for the page
+	url      string
 }
 
 // serve opens the page of a shop that is called all the time.
-func serve(t *testing.T) *served {
+func serve(t *testing.T) *servedPage {
 	t.Helper()
-	v := &served{browser: newBrowser(t)}
-	s := open(t, qs.Config{})
+	v := &servedPage{browser: newBrowser(t)}
+	s := openBusyNode(t, qs.Config{})
 	server := httptest.NewServer(http.StripPrefix("/debug/qs", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v.looks.Add(1)
+		v.requests.Add(1)
 		s.page.ServeHTTP(w, r)
 	})))
 	v.url = server.URL + "/debug/qs/"
@@ -203,7 +203,7 @@ func serve(t *testing.T) *served {
 			continue
 		}
 	})
-	wait(t, func() bool { return s.page.Snapshot(debug.Query{}).Streams.Total > 0 })
+	waitUntil(t, func() bool { return s.page.Snapshot(debug.Query{}).Streams.Total > 0 })
 	t.Cleanup(func() {
 		leave()
 		all.Wait()
@@ -219,9 +219,9 @@ func serve(t *testing.T) *served {
 }
 
 // updates waits until the page has renewed itself n times.
-func (v *served) updates(n int64) {
+func (v *servedPage) updates(n int64) {
 	v.t.Helper()
-	for until := v.looks.Load() + n + 1; v.looks.Load() < until; {
+	for until := v.requests.Load() + n + 1; v.requests.Load() < until; {
 		v.eval(`new Promise((done) => setTimeout(done, 50))`, nil)
 	}
 }

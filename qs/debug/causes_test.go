@@ -50,8 +50,8 @@ func TestLimitMomentary(t *testing.T) {
 	}
 }
 
-// under returns the data of a context with these calls in flight, and their peers.
-func under(calls ...inspect.Call) contextData {
+// contextWith returns the data of a context with these calls in flight, and their peers.
+func contextWith(calls ...inspect.Call) contextData {
 	d := contextData{open: true, calls: calls}
 	for i := range calls {
 		calls[i].ID = uint64(i + 1)
@@ -79,7 +79,7 @@ func TestStalledNamesPeers(t *testing.T) {
 		{0, 583, []inspect.Call{request(one, 9*time.Second)}, "In the last minute 583 requests of kv/get have ended: none from one (10.0.0.1:4000), 583 from others. So it is not the method that hangs, but the requests from one (10.0.0.1:4000). Usually"},
 		{2, 3, []inspect.Call{request(one, 7*time.Second), request(other, 9*time.Second)}, "2 requests of kv/get from 2 peers have been under way for more than 5s, the oldest, with other (10.0.0.2:4000), for 9s: its handler has not answered. In the last minute 5 requests of kv/get have ended: 2 from these peers, 3 from others."},
 	} {
-		p := &Page{sources: []source{&fakeSource{data: []contextData{under(c.calls...)}}}}
+		p := &Page{sources: []source{&fakeSource{data: []contextData{contextWith(c.calls...)}}}}
 		ends := func(peer hg.Addr, rpc string, kind inspect.EventKind, n int) {
 			for range n {
 				p.Observe(&inspect.Event{Kind: kind, RPC: rpc, Peer: peer, Took: time.Millisecond})
@@ -93,7 +93,7 @@ func TestStalledNamesPeers(t *testing.T) {
 		require.Len(t, all, 1)
 		require.Contains(t, all[0].Text, c.want)
 	}
-	p := &Page{sources: []source{&fakeSource{data: []contextData{under(request(one, 9*time.Second))}}}}
+	p := &Page{sources: []source{&fakeSource{data: []contextData{contextWith(request(one, 9*time.Second))}}}}
 	require.NotContains(t, causesOf(p, "stalled")[0].Text, "ended", "nothing counts what ends")
 }
 
@@ -114,11 +114,11 @@ func TestStuckNamesCallers(t *testing.T) {
 		{[]inspect.Call{goesOn, stream(one, 20*time.Second, 9*time.Second)}, "1 other stream of kv/feed goes on."},
 		{[]inspect.Call{goesOn, goesOn, stream(one, 30*time.Second, 7*time.Second), stream(other, 20*time.Second, 9*time.Second)}, "2 streams of kv/feed stand still: the callers are 2 peers, the first of which, other (10.0.0.2:4000), has taken nothing for 9s, and 1.0 KiB wait for it."},
 	} {
-		p := &Page{sources: []source{&fakeSource{data: []contextData{under(c.calls...)}}}}
+		p := &Page{sources: []source{&fakeSource{data: []contextData{contextWith(c.calls...)}}}}
 		all := causesOf(p, "stuck stream")
 		require.Len(t, all, 1)
 		require.Contains(t, all[0].Text, c.want)
-		require.Equal(t, len(c.calls) == 1, !holdsAll(all[0].Text, []string{" other stream"}))
+		require.Equal(t, len(c.calls) == 1, !containsAll(all[0].Text, []string{" other stream"}))
 		rows := p.Snapshot(Query{}).Streams.Rows
 		require.True(t, rows[0].Late)
 		require.Equal(t, len(c.calls) > 1, !rows[len(rows)-1].Late, "that which goes on is the oldest")
@@ -136,7 +136,7 @@ func TestCausesCertainFirst(t *testing.T) {
 	for range minFailures {
 		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/put", Code: hg.ErrNotFound, Took: 1})
 	}
-	p.sources = []source{&fakeSource{data: []contextData{under(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/scan", Peer: newPeer(1, "one"), State: "running", Age: 9 * time.Second})}}}
+	p.sources = []source{&fakeSource{data: []contextData{contextWith(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/scan", Peer: newPeer(1, "one"), State: "running", Age: 9 * time.Second})}}}
 	var kinds []string
 	for _, c := range p.Snapshot(Query{}).Causes {
 		kinds = append(kinds, c.Kind)
@@ -154,7 +154,7 @@ func TestCausesStay(t *testing.T) {
 	var c clock
 	p := c.newPage()
 	wait := func(n int) *fakeSource {
-		d := under(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: newPeer(1, "one"), State: "running", Age: 9 * time.Second})
+		d := contextWith(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: newPeer(1, "one"), State: "running", Age: 9 * time.Second})
 		d.MaxActive, d.Active = 1, 1
 		for i := range n {
 			d.calls = append(d.calls, inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: newPeer(1, "one"), State: "waiting", ID: uint64(i + 10)})
@@ -251,7 +251,7 @@ func TestLimitAdvice(t *testing.T) {
 		}
 		ends(c.slots, c.before)
 		ends(c.since, c.now)
-		d := under(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: busy, State: "running"}, inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: busy, State: "waiting"})
+		d := contextWith(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: busy, State: "running"}, inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: busy, State: "waiting"})
 		d.MaxActive, d.MaxActivePerPeer, d.Active = 128, 1, 1
 		d.Peers = []inspect.PeerGauges{{Address: busy.Name(), Label: busy.Label()}}
 		d.Peers[0].Addr = busy

@@ -42,14 +42,14 @@ func TestDenied(t *testing.T) {
 		page := debug.New(n)
 		var contexts []debug.Context
 		for { // the server may learn of the handshake's end after its client
-			contexts = snapshot(t, page, "").Contexts
+			contexts = getSnapshot(t, page, "").Contexts
 			if contexts[0].HandshakesFailed > 0 || t.Context().Err() != nil {
 				break
 			}
 		}
 		require.Equal(t, int64(1), contexts[0].Denied, scheme)
 		require.Positive(t, contexts[0].HandshakesFailed, scheme) // a client may dial again
-		_, html := get(t, page, "GET", "/", "text/html")
+		_, html := getPage(t, page, "GET", "/", "text/html")
 		require.Regexp(t, `1 requests denied, [1-9]\d* TLS handshakes failed`, html)
 		stop()
 		require.NoError(t, <-served)

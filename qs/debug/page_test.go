@@ -27,8 +27,8 @@ var (
 	ask   = qs.Define[string, string]("shop/ask")
 )
 
-// A shop is a node with a page, and a client with a call that stalls.
-type shop struct {
+// A busyNode is a node with a page, and a client with a call that stalls.
+type busyNode struct {
 	page *debug.Page
 	node *qs.Node
 	peer qs.Peer
@@ -36,11 +36,11 @@ type shop struct {
 	leave context.CancelFunc
 }
 
-// open opens a shop with a call of stall in flight. It sets Name, and the fields for the page, in
+// openBusyNode opens a shop with a call of stall in flight. It sets Name, and the fields for the page, in
 // the configuration.
-func open(t *testing.T, cfg qs.Config) *shop {
+func openBusyNode(t *testing.T, cfg qs.Config) *busyNode {
 	t.Helper()
-	s := &shop{page: &debug.Page{}}
+	s := &busyNode{page: &debug.Page{}}
 	cfg.Name = "shop"
 	s.page.Attach(&cfg)
 	var err error
@@ -77,8 +77,8 @@ func open(t *testing.T, cfg qs.Config) *shop {
 	return s
 }
 
-// get requests the page as a client that accepts accept.
-func get(t testing.TB, h http.Handler, method, path, accept string) (*http.Response, string) {
+// getPage requests the page as a client that accepts accept.
+func getPage(t testing.TB, h http.Handler, method, path, accept string) (*http.Response, string) {
 	t.Helper()
 	r := httptest.NewRequest(method, path, nil)
 	r.Header.Set("Accept", accept)
@@ -89,10 +89,10 @@ func get(t testing.TB, h http.Handler, method, path, accept string) (*http.Respo
 	return w.Result(), string(b)
 }
 
-// snapshot requests the page as JSON.
-func snapshot(t testing.TB, h http.Handler, query string) (s debug.Snapshot) {
+// getSnapshot requests the page as JSON.
+func getSnapshot(t testing.TB, h http.Handler, query string) (s debug.Snapshot) {
 	t.Helper()
-	r, body := get(t, h, "GET", "/?format=json&"+query, "")
+	r, body := getPage(t, h, "GET", "/?format=json&"+query, "")
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	d := json.NewDecoder(strings.NewReader(body))
 	d.DisallowUnknownFields()
@@ -102,14 +102,14 @@ func snapshot(t testing.TB, h http.Handler, query string) (s debug.Snapshot) {
 
 func TestPage(t *testing.T) {
 	t.Parallel()
-	s := open(t, qs.Config{})
+	s := openBusyNode(t, qs.Config{})
 	ctx := context.Background()
 	_, err := fail.Call(ctx, s.peer, "x")
 	require.ErrorIs(t, err, qs.ErrNotFound)
 	// Observe runs in Trigger
-	wait(t, func() bool { return s.page.Snapshot(debug.Query{}).Errors.Total == 1 })
+	waitUntil(t, func() bool { return s.page.Snapshot(debug.Query{}).Errors.Total == 1 })
 
-	r, html := get(t, s.page, "GET", "/", "text/html,*/*")
+	r, html := getPage(t, s.page, "GET", "/", "text/html,*/*")
 	require.Equal(t, "text/html; charset=utf-8", r.Header.Get("Content-Type"))
 	require.Regexp(t, `<td class="id"><a href="\?method=shop%2F%3Cstall%3E" title="shop/&lt;stall&gt;">shop/<wbr>&lt;stall&gt;</a></td><td class="id"><a href="\?peer=[^>]*>worker \(127\.0\.0\.1:\d+\)</a></td><td class="n">[^<]*</td><td class="words">its handler has not answered</td>`, html)
 	require.Regexp(t, `<tr data-key="request shop/fail 64" class="bad"><td class="n">1</td><td class="words">not found</td>.*no key user/17`, html)
@@ -120,12 +120,12 @@ func TestPage(t *testing.T) {
 		{"/", "application/json", "application/json"}, {"/", "text/plain", "text/plain"},
 		{"/?format=json", "text/html", "application/json"}, {"/?format=text", "application/json", "text/plain"},
 	} {
-		r, _ := get(t, s.page, "GET", c.path, c.accept)
+		r, _ := getPage(t, s.page, "GET", c.path, c.accept)
 		require.Equal(t, c.want+"; charset=utf-8", r.Header.Get("Content-Type"), "%+v", c)
 	}
-	_, text := get(t, s.page, "GET", "/?format=text", "")
+	_, text := getPage(t, s.page, "GET", "/?format=text", "")
 	require.Regexp(t, `(?m)^request +\d[\d.µmn]*s +shop/<stall> +worker \(127\.0\.0\.1:\d+\) +its handler has not answered`, text)
-	v := snapshot(t, s.page, "")
+	v := getSnapshot(t, s.page, "")
 	require.Len(t, v.Contexts, 1)
 	require.True(t, v.Observed)
 	require.Equal(t, "shop", v.Process.Name)
@@ -140,51 +140,51 @@ func TestPage(t *testing.T) {
 	require.Positive(t, v.Calls.Rows[0].Age)
 	e := v.Errors.Rows[0]
 	require.Equal(t, []any{"request", "shop/fail", "not found", "no key user/17", int64(1), "ran"}, []any{e.Kind, e.Method, e.Error, e.Text, e.Count, e.Fate})
-	r, _ = get(t, s.page, "POST", "/", "")
+	r, _ = getPage(t, s.page, "POST", "/", "")
 	require.Equal(t, http.StatusMethodNotAllowed, r.StatusCode)
 
 	s.leave()
-	wait(t, func() bool { return s.page.Snapshot(debug.Query{}).Calls.Total == 0 })
+	waitUntil(t, func() bool { return s.page.Snapshot(debug.Query{}).Calls.Total == 0 })
 }
 
 // TestPagesOfMethodAndPeer: a method and a peer have pages of their own, without rows of others.
 func TestPagesOfMethodAndPeer(t *testing.T) {
 	t.Parallel()
-	s := open(t, qs.Config{})
+	s := openBusyNode(t, qs.Config{})
 	for range 30 {
 		_, err := ask.Call(context.Background(), s.peer, "x")
 		require.NoError(t, err)
 	}
-	wait(t, func() bool {
+	waitUntil(t, func() bool {
 		m := s.page.Snapshot(debug.Query{Method: "shop/ask"}).Methods
 		return m.Total == 1 && m.Rows[0].Count == 30
 	})
-	m := snapshot(t, s.page, "method=shop/ask").Methods.Rows[0]
+	m := getSnapshot(t, s.page, "method=shop/ask").Methods.Rows[0]
 	require.Equal(t, []any{"request", int64(30), int64(30), int64(30)}, []any{m.Kind, m.Count, m.Minute.Count, m.TenMinutes.Count})
 	require.Positive(t, m.Minute.P50)
 	require.LessOrEqual(t, m.Minute.P50, m.Minute.P99)
 	require.Positive(t, m.Minute.Received)
 	require.NotNil(t, m.Slowest)
 	require.Contains(t, m.Slowest.Peer, "worker (")
-	_, html := get(t, s.page, "GET", "/?method=shop/ask", "")
+	_, html := getPage(t, s.page, "GET", "/?method=shop/ask", "")
 	require.Contains(t, html, "What is counted of them is of all methods.", "the peers of the page of a method")
 	require.Contains(t, html, "requests of shop/ask")
 	require.Contains(t, html, "30 since the page began, of which 0 failed")
 	require.NotContains(t, html, "shop/&lt;stall")
 
 	address := s.page.Snapshot(debug.Query{}).Peers.Rows[0].Address
-	_, html = get(t, s.page, "GET", debugLink(t, html, s.page, address), "")
+	_, html = getPage(t, s.page, "GET", debugLink(t, html, s.page, address), "")
 	require.Regexp(t, `It calls itself <b>worker</b>, is at <b>127\.0\.0\.1:\d+</b>`, html)
 	require.Contains(t, html, "1 requests of it are under way here")
 	require.Contains(t, html, "Nothing vouches for its name")
-	require.Zero(t, snapshot(t, s.page, "peer=tcp://10.0.0.1:1").Calls.Total)
-	require.EqualValues(t, 30, snapshot(t, s.page, "").Peers.Rows[0].Minute.Count)
+	require.Zero(t, getSnapshot(t, s.page, "peer=tcp://10.0.0.1:1").Calls.Total)
+	require.EqualValues(t, 30, getSnapshot(t, s.page, "").Peers.Rows[0].Minute.Count)
 }
 
 // debugLink returns the link to the page of a peer in the overview.
 func debugLink(t *testing.T, _ string, p *debug.Page, address string) string {
 	t.Helper()
-	_, html := get(t, p, "GET", "/", "")
+	_, html := getPage(t, p, "GET", "/", "")
 	at := regexp.MustCompile(`href="(\?peer=[^"]+)"`).FindStringSubmatch(html)
 	require.NotNil(t, at, "no link to %s", address)
 	return "/" + at[1]
@@ -193,23 +193,23 @@ func debugLink(t *testing.T, _ string, p *debug.Page, address string) string {
 // TestLinksAreRelative: all links are parameters, so that they work wherever the page is mounted.
 func TestLinksAreRelative(t *testing.T) {
 	t.Parallel()
-	s := open(t, qs.Config{})
+	s := openBusyNode(t, qs.Config{})
 	mux := http.NewServeMux()
 	mux.Handle("/debug/qs", s.page)
 	mux.Handle("/deep/er/", http.StripPrefix("/deep/er", s.page))
 	for _, path := range []string{"/debug/qs", "/deep/er/"} {
-		r, html := get(t, mux, "GET", path, "")
+		r, html := getPage(t, mux, "GET", path, "")
 		require.Equal(t, http.StatusOK, r.StatusCode)
 		links := regexp.MustCompile(`(?:href|src|action)="([^"]*)"`).FindAllStringSubmatch(html, -1)
 		require.Greater(t, len(links), 20)
 		for _, l := range links {
 			require.Regexp(t, `^\?`, l[1])
-			r, _ := get(t, mux, "GET", path+strings.ReplaceAll(l[1], "&amp;", "&"), "")
+			r, _ := getPage(t, mux, "GET", path+strings.ReplaceAll(l[1], "&amp;", "&"), "")
 			require.Equal(t, http.StatusOK, r.StatusCode, l[1])
 		}
 		require.NotContains(t, html, "<form method=\"get\" action")
 	}
-	r, _ := get(t, mux, "GET", "/deep/er/readyz", "")
+	r, _ := getPage(t, mux, "GET", "/deep/er/readyz", "")
 	require.Equal(t, http.StatusOK, r.StatusCode)
 }
 
@@ -222,9 +222,9 @@ func TestBuiltInLeftOut(t *testing.T) {
 	}
 	for _, format := range []string{"", "format=json&", "format=text&"} {
 		for _, name := range []string{"shop/order", "hg/ping", "hg/rpcs", "hg/health"} {
-			_, all := get(t, &p, "GET", "/?"+format+"all", "")
+			_, all := getPage(t, &p, "GET", "/?"+format+"all", "")
 			require.Contains(t, all, name)
-			_, some := get(t, &p, "GET", "/?"+format, "")
+			_, some := getPage(t, &p, "GET", "/?"+format, "")
 			require.Equal(t, name == "shop/order" || name == "hg/health", strings.Contains(some, name), format+name)
 		}
 	}
@@ -261,9 +261,9 @@ func TestPublish(t *testing.T) {
 // the calls that have ended.
 func TestNew(t *testing.T) {
 	t.Parallel()
-	s := open(t, qs.Config{})
+	s := openBusyNode(t, qs.Config{})
 	page := debug.New(s.node)
-	r, _ := get(t, page, "GET", "/healthz", "")
+	r, _ := getPage(t, page, "GET", "/healthz", "")
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	v := page.Snapshot(debug.Query{})
 	require.False(t, v.Observed)
@@ -272,7 +272,7 @@ func TestNew(t *testing.T) {
 	require.Equal(t, 1, v.Peers.Total)
 	require.Zero(t, v.Load.Requests.TenMinutes.Count)
 	require.Equal(t, 1, v.Methods.Total, "the one that is under way")
-	_, html := get(t, page, "GET", "/", "")
+	_, html := getPage(t, page, "GET", "/", "")
 	require.Contains(t, html, "Page.Attach before Open")
 }
 
@@ -312,7 +312,7 @@ func TestAttachTwice(t *testing.T) {
 // public.
 func TestGuard(t *testing.T) {
 	t.Parallel()
-	s := open(t, qs.Config{})
+	s := openBusyNode(t, qs.Config{})
 	s.page.Guard = func(w http.ResponseWriter, r *http.Request) bool {
 		_, password, _ := r.BasicAuth()
 		if password != "secret" {
@@ -323,11 +323,11 @@ func TestGuard(t *testing.T) {
 		return true
 	}
 	for _, path := range []string{"/", "/?format=json", "/?format=text", "/x/y"} {
-		r, body := get(t, s.page, "GET", path, "")
+		r, body := getPage(t, s.page, "GET", path, "")
 		require.Equal(t, http.StatusUnauthorized, r.StatusCode)
 		require.Equal(t, "who are you?\n", body)
 	}
-	r, _ := get(t, s.page, "GET", "/readyz", "")
+	r, _ := getPage(t, s.page, "GET", "/readyz", "")
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	q := httptest.NewRequest("GET", "/", nil)
 	q.SetBasicAuth("", "secret")
@@ -344,9 +344,9 @@ func TestTraceURL(t *testing.T) {
 	page := debug.Page{TraceURL: func(id string) string { return base + id }}
 	trace := inspect.TraceID{0xaf, 15: 1}
 	page.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "a", Code: hg.ErrNotFound, Text: "x", Took: 1, Trace: trace})
-	_, html := get(t, &page, "GET", "/", "")
+	_, html := getPage(t, &page, "GET", "/", "")
 	require.Contains(t, html, `<a href="https://jaeger.example/trace/`+trace.String()+`" rel="noreferrer">`+trace.String()+`</a>`)
-	v := snapshot(t, &page, "q="+trace.String())
+	v := getSnapshot(t, &page, "q="+trace.String())
 	require.Equal(t, base+trace.String(), v.Errors.Rows[0].TraceURL)
 	panics := debug.Page{TraceURL: func(string) string { panic("oh") }}
 	for range 2 { // with no lock held
@@ -354,7 +354,7 @@ func TestTraceURL(t *testing.T) {
 		require.Panics(t, func() { panics.Snapshot(debug.Query{}) })
 	}
 	base = "javascript:alert(1)//"
-	_, html = get(t, &page, "GET", "/", "")
+	_, html = getPage(t, &page, "GET", "/", "")
 	require.NotContains(t, html, "javascript:")
 	require.Contains(t, html, trace.String())
 }

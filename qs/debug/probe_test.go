@@ -74,7 +74,7 @@ func TestAttachAndProbe(t *testing.T) {
 	f := slow.Go(context.Background(), to, 1)
 	<-begun
 	stop() // it drains, while the handler runs
-	wait(t, func() bool { return get("/readyz") == 503 })
+	waitUntil(t, func() bool { return get("/readyz") == 503 })
 	require.Equal(t, 200, get("/healthz"))
 	close(release)
 	_, err = f.Wait(context.Background())
@@ -86,8 +86,8 @@ func TestAttachAndProbe(t *testing.T) {
 	require.Contains(t, log.String(), "handler panicked")
 }
 
-// wait waits until done.
-func wait(t *testing.T, done func() bool) {
+// waitUntil waits until done.
+func waitUntil(t *testing.T, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); {
 		require.Less(t, time.Now(), end, "it does not happen")

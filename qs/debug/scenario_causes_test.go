@@ -64,7 +64,7 @@ func (w *world) waitForCause(t *testing.T, p *Page, kind string, texts ...string
 	for {
 		s := p.Snapshot(Query{})
 		for _, c := range s.Causes {
-			if c.Kind == kind && holdsAll(c.Text, texts) {
+			if c.Kind == kind && containsAll(c.Text, texts) {
 				r := httptest.NewRecorder()
 				p.ServeHTTP(r, httptest.NewRequest("GET", "/", nil))
 				require.Contains(t, r.Body.String(), "<b>"+kind+"</b>")
@@ -76,7 +76,7 @@ func (w *world) waitForCause(t *testing.T, p *Page, kind string, texts ...string
 	}
 }
 
-func holdsAll(text string, parts []string) bool {
+func containsAll(text string, parts []string) bool {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
 			return false

@@ -16,20 +16,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A freezer forwards the bytes between two processes until it is frozen: then connections stay
+// A freezingProxy forwards the bytes between two processes until it is frozen: then connections stay
 // open, and no byte passes.
-type freezer struct {
+type freezingProxy struct {
 	net.Listener
 	mu     sync.Mutex // guards frozen and conns
 	frozen bool
 	conns  []net.Conn
 }
 
-func newFreezer(t *testing.T, to string) *freezer {
+func newFreezingProxy(t *testing.T, to string) *freezingProxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	f := &freezer{Listener: l}
+	f := &freezingProxy{Listener: l}
 	var all sync.WaitGroup
 	pass := func(from, to net.Conn) {
 		b := make([]byte, 64<<10)
@@ -79,7 +79,7 @@ func newFreezer(t *testing.T, to string) *freezer {
 	return f
 }
 
-func (f *freezer) freeze() {
+func (f *freezingProxy) freeze() {
 	f.mu.Lock()
 	f.frozen = true
 	f.mu.Unlock()
@@ -97,7 +97,7 @@ func TestCausePeerLost(t *testing.T) {
 		begun <- struct{}{}
 		return untilDone(ctx, in)
 	})
-	f := newFreezer(t, w.server.Addr().Name()[len("tcp://"):])
+	f := newFreezingProxy(t, w.server.Addr().Name()[len("tcp://"):])
 	to, err := w.client.Peer(w.ctx, "tcp://"+f.Addr().String())
 	require.NoError(t, err)
 	for range 3 {

@@ -158,7 +158,7 @@ func contentTypeOf(t *testing.T, e ast.Expr) string {
 // with its type, and no other.
 func TestShape(t *testing.T) {
 	t.Parallel()
-	s := open(t, qs.Config{})
+	s := openBusyNode(t, qs.Config{})
 	rows := qs.DefineStream[int, int]("shop/rows")
 	rows.Handle(s.node, func(ctx context.Context, _ int, send func(int) error) error {
 		if err := send(1); err != nil {
@@ -172,8 +172,8 @@ func TestShape(t *testing.T) {
 	for _, err := range rows.Call(context.Background(), s.peer, 1) {
 		require.NoError(t, err)
 		s.page.StalledAfter = time.Nanosecond // so that there is a cause
-		wait(t, func() bool { return s.page.Snapshot(debug.Query{}).Errors.Total > 0 })
-		_, body := get(t, s.page, "GET", "/?format=json", "")
+		waitUntil(t, func() bool { return s.page.Snapshot(debug.Query{}).Errors.Total > 0 })
+		_, body := getPage(t, s.page, "GET", "/?format=json", "")
 		var v map[string]any
 		require.NoError(t, json.Unmarshal([]byte(body), &v))
 		checkShape(t, "", reflect.TypeFor[debug.Snapshot](), v)

@@ -38,13 +38,13 @@ func TestStreamLimits(t *testing.T) {
 		require.NoError(t, err)
 		defer call.Close()
 	}
-	snap := snapshot(t, p, "")
+	snap := getSnapshot(t, p, "")
 	got := snap.Contexts[0]
 	require.Equal(t, [3]int{3, 7, 5}, [3]int{int(got.Streams), got.MaxStreams, got.MaxStreamsPerPeer})
 	require.EqualValues(t, 3, snap.Peers.Rows[0].Streams)
-	_, text := get(t, p, "GET", "/?format=text", "")
+	_, text := getPage(t, p, "GET", "/?format=text", "")
 	require.Contains(t, text, "3 of 7 streams open")
-	_, html := get(t, p, "GET", "/", "text/html,*/*")
+	_, html := getPage(t, p, "GET", "/", "text/html,*/*")
 	require.Contains(t, html, "3 of 7 streams open (5 for each peer)")
 	stop()
 	require.NoError(t, c.Close())

@@ -14,16 +14,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs/qstest"
 )
 
-// A judged is a test that records how it fails.
-type judged struct {
+// A recordingTB is a test that records how it fails.
+type recordingTB struct {
 	testing.TB
 	errors, logs string
 }
 
-func (j *judged) Helper()                           {}
-func (j *judged) Errorf(format string, args ...any) { j.errors += fmt.Sprintf(format, args...) + "\n" }
-func (j *judged) Logf(format string, args ...any)   { j.logs += fmt.Sprintf(format, args...) + "\n" }
-func (j *judged) Fatalf(format string, args ...any) {
+func (j *recordingTB) Helper() {}
+func (j *recordingTB) Errorf(format string, args ...any) {
+	j.errors += fmt.Sprintf(format, args...) + "\n"
+}
+func (j *recordingTB) Logf(format string, args ...any) { j.logs += fmt.Sprintf(format, args...) + "\n" }
+func (j *recordingTB) Fatalf(format string, args ...any) {
 	j.Errorf(format, args...)
 	panic(j)
 }
@@ -42,8 +44,8 @@ type (
 )
 
 // compatible returns how Compatible ends with the methods of a file for those that are given.
-func compatible(t *testing.T, file string, methods ...qs.AnyMethod) (j *judged) {
-	j = &judged{TB: t}
+func compatible(t *testing.T, file string, methods ...qs.AnyMethod) (j *recordingTB) {
+	j = &recordingTB{TB: t}
 	defer func() {
 		if p := recover(); p != nil && p != j {
 			panic(p)

@@ -77,15 +77,15 @@ func TestServeWith(t *testing.T) {
 	require.Equal(t, []string{"client", "server"}, seen)
 }
 
-// A failing is a test that records how it ends.
-type failing struct {
+// A failingTB is a test that records how it ends.
+type failingTB struct {
 	testing.TB
 	text string
 }
 
-func (f *failing) Helper() {}
+func (f *failingTB) Helper() {}
 
-func (f *failing) Fatalf(format string, args ...any) {
+func (f *failingTB) Fatalf(format string, args ...any) {
 	f.text = fmt.Sprintf(format, args...)
 	panic(f)
 }
@@ -96,7 +96,7 @@ func TestServeCannotOpen(t *testing.T) {
 		"client": func(t testing.TB) { qstest.ServeWith(t, qs.Config{}, qs.Config{PeerTimeout: -1}, func(*qs.Node) {}) },
 	} {
 		t.Run(side, func(t *testing.T) {
-			f := &failing{TB: t}
+			f := &failingTB{TB: t}
 			require.Panics(t, func() { open(f) })
 			require.Contains(t, f.text, "qstest: open the "+side+": ")
 			require.Contains(t, f.text, "PeerTimeout")

@@ -18,33 +18,33 @@ func key(k uint64) *uint64 { return &k }
 
 func keyBytes(k uint64) []byte { return binary.BigEndian.AppendUint64(nil, k) }
 
-func withKey(t *testing.T) *table {
-	return newTable(t, protocol.ServerConfig{Form: protocol.Strict, Size: 1, Auth: protocol.Auth{Key: key(theKey)}})
+func newKeyTest(t *testing.T) *serverTest {
+	return newServerTest(t, protocol.ServerConfig{Form: protocol.Strict, Size: 1, Auth: protocol.Auth{Key: key(theKey)}})
 }
 
 // L1, L6, L-T18, L-T20: the length of AUTH says which of the two texts the client follows, and the right key is let in.
 func TestKey(t *testing.T) {
-	b := withKey(t)
-	b.hears(b.connect(command("AUTH", keyBytes(theKey)), rank(0)), command("IMPI", i32(1)))
+	b := newKeyTest(t)
+	b.requireSent(b.connect(command("AUTH", keyBytes(theKey)), rank(0)), command("IMPI", i32(1)))
 
-	b = withKey(t)
+	b = newKeyTest(t)
 	id := b.connect(command("AUTH", i32(3)))
-	b.hears(id, i32(1, 8)) // the key rather than none
-	b.say(id, keyBytes(theKey), rank(0))
-	b.hears(id, command("IMPI", i32(1)))
+	b.requireSent(id, i32(1, 8)) // the key rather than none
+	b.send(id, keyBytes(theKey), rank(0))
+	b.requireSent(id, command("IMPI", i32(1)))
 }
 
 // L2: of several mechanisms that both have, the strongest is taken.
 func TestStrongestMechanism(t *testing.T) {
 	auth := protocol.Auth{None: true, Key: key(theKey)}
-	b := newTable(t, protocol.ServerConfig{Form: protocol.Strict, Size: 1, Auth: auth})
-	b.hears(b.connect(command("AUTH", i32(-1))), i32(1, 8))
-	b.hears(b.connect(command("AUTH", i32(1))), i32(0, 0))
+	b := newServerTest(t, protocol.ServerConfig{Form: protocol.Strict, Size: 1, Auth: auth})
+	b.requireSent(b.connect(command("AUTH", i32(-1))), i32(1, 8))
+	b.requireSent(b.connect(command("AUTH", i32(1))), i32(0, 0))
 }
 
 // L1, L3, L4, L-T18, L-T19, L-T20: who has no key learns nothing and holds up nobody.
 func TestWrongKey(t *testing.T) {
-	b := withKey(t)
+	b := newKeyTest(t)
 	for name, words := range map[string][][]byte{
 		"no AUTH":             {rank(0)},
 		"wrong key":           {command("AUTH", keyBytes(theKey+1)), rank(0)},
@@ -55,16 +55,16 @@ func TestWrongKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.t = t
-			require.ErrorIs(t, b.refuses(b.connect(words...)), protocol.ErrDenied)
+			require.ErrorIs(t, b.requireRefused(b.connect(words...)), protocol.ErrDenied)
 		})
 	}
 	b.t = t
 	id := b.connect(command("AUTH", i32(2)))
-	b.hears(id, i32(1, 8))
-	b.say(id, keyBytes(theKey^1<<63), rank(0))
-	require.ErrorIs(t, b.refuses(id), protocol.ErrDenied)
-	require.ErrorIs(t, b.refuses(b.connect(command("AUTH", []byte("12345")))), protocol.ErrViolation)
-	b.hears(b.connect(command("AUTH", keyBytes(theKey)), rank(0)), command("IMPI", i32(1)))
+	b.requireSent(id, i32(1, 8))
+	b.send(id, keyBytes(theKey^1<<63), rank(0))
+	require.ErrorIs(t, b.requireRefused(id), protocol.ErrDenied)
+	require.ErrorIs(t, b.requireRefused(b.connect(command("AUTH", []byte("12345")))), protocol.ErrViolation)
+	b.requireSent(b.connect(command("AUTH", keyBytes(theKey)), rank(0)), command("IMPI", i32(1)))
 }
 
 // L1, L2: a server that asks for nothing takes whatever it is told.
@@ -75,13 +75,13 @@ func TestNoKeyNeeded(t *testing.T) {
 		"mechanism": {command("AUTH", i32(3)), rank(0)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := strict(t, 1)
+			b := newStrictTest(t, 1)
 			id := b.connect(words...)
 			if name == "mechanism" {
-				b.hears(id, i32(0, 0), command("IMPI", i32(1)))
+				b.requireSent(id, i32(0, 0), command("IMPI", i32(1)))
 				return
 			}
-			b.hears(id, command("IMPI", i32(1)))
+			b.requireSent(id, command("IMPI", i32(1)))
 		})
 	}
 }
@@ -132,8 +132,8 @@ func TestClientTakesAnyLengthOfAKey(t *testing.T) {
 	}
 }
 
-func withSecret(t *testing.T) *table {
-	return newTable(t, protocol.ServerConfig{
+func newSecretTest(t *testing.T) *serverTest {
+	return newServerTest(t, protocol.ServerConfig{
 		Size: 1, Auth: protocol.Auth{Secret: []byte("secret")},
 		Nonce: func(b []byte) { copy(b, "the server's nonce, 32 bytes long") },
 	})
@@ -158,20 +158,20 @@ func TestSecret(t *testing.T) {
 		"reflection":   {proof("secret", "server", server, client), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := withSecret(t)
+			b := newSecretTest(t)
 			id := b.connect(command("AUTH", i32(7)))
-			b.hears(id, i32(2, 64), []byte(server))
-			b.say(id, []byte(client), c.proof, command("JOIN", i32(1, 0, 1)))
+			b.requireSent(id, i32(2, 64), []byte(server))
+			b.send(id, []byte(client), c.proof, command("JOIN", i32(1, 0, 1)))
 			if c.ok {
-				b.hears(id, proof("secret", "server", server, client), command("JOIN", i32(1)))
+				b.requireSent(id, proof("secret", "server", server, client), command("JOIN", i32(1)))
 				return
 			}
-			require.ErrorIs(t, b.refuses(id), protocol.ErrDenied)
+			require.ErrorIs(t, b.requireRefused(id), protocol.ErrDenied)
 		})
 	}
-	b := withSecret(t)
-	require.ErrorIs(t, b.refuses(b.connect(command("JOIN", i32(1, 0, 1)))), protocol.ErrDenied)
-	require.ErrorIs(t, b.refuses(b.connect(command("AUTH", i32(3)))), protocol.ErrDenied)
+	b := newSecretTest(t)
+	require.ErrorIs(t, b.requireRefused(b.connect(command("JOIN", i32(1, 0, 1)))), protocol.ErrDenied)
+	require.ErrorIs(t, b.requireRefused(b.connect(command("AUTH", i32(3)))), protocol.ErrDenied)
 }
 
 // A client sends nothing to a server that cannot prove itself.

@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// held is what is on the heap after f has run, beyond what was there before; f returns what must stay alive.
-func held(f func() any) int64 {
+// heapGrowth is what is on the heap after f has run, beyond what was there before; f returns what must stay alive.
+func heapGrowth(f func() any) int64 {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -27,8 +27,8 @@ func held(f func() any) int64 {
 // L5, L28, L-T22: a claim costs nothing, and a stranger no more than a few dozen bytes and the table entry.
 func TestMemoryFollowsBytes(t *testing.T) {
 	const strangers = 1000
-	got := held(func() any {
-		b := newTable(t, protocol.ServerConfig{Form: protocol.Strict, Size: 1, Auth: open, Pending: strangers})
+	got := heapGrowth(func() any {
+		b := newServerTest(t, protocol.ServerConfig{Form: protocol.Strict, Size: 1, Auth: open, Pending: strangers})
 		for range strangers {
 			b.connect(join([]byte("COLL"), i32(64)), make([]byte, 63))
 		}
@@ -36,16 +36,16 @@ func TestMemoryFollowsBytes(t *testing.T) {
 	})
 	require.Less(t, got, int64(strangers*1024))
 
-	got = held(func() any {
-		b := strict(t, 2)
-		ids := b.joined(2)
-		b.say(ids[0], join([]byte("COLL"), i32(1<<20+4, 7)))
+	got = heapGrowth(func() any {
+		b := newStrictTest(t, 2)
+		ids := b.joinClients(2)
+		b.send(ids[0], join([]byte("COLL"), i32(1<<20+4, 7)))
 		require.Empty(t, b.closed[ids[0]])
 		return b
 	})
 	require.Less(t, got, int64(64<<10))
 
-	got = held(func() any {
+	got = heapGrowth(func() any {
 		c := joinedClient(t, protocol.Native, 0, 2)
 		require.NoError(t, c.Receive(join([]byte("COLL"), i32(32<<20), i32(7))))
 		return c

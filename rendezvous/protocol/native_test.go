@@ -10,42 +10,42 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-func native(t *testing.T, size int) (*table, []int) {
+func newNativeTest(t *testing.T, size int) (*serverTest, []int) {
 	t.Helper()
-	b := newTable(t, protocol.ServerConfig{Size: size, Auth: open})
+	b := newServerTest(t, protocol.ServerConfig{Size: size, Auth: open})
 	ids := make([]int, size)
 	for i := range ids {
 		ids[i] = b.connect(command("JOIN", i32(1, i, size)))
 	}
 	for _, id := range ids {
-		b.hears(id, command("JOIN", i32(size)))
+		b.requireSent(id, command("JOIN", i32(size)))
 	}
 	return b, ids
 }
 
 // L-T40: any number of clients, a mask of as many bits, the length of each part; absent is not empty.
 func TestNativeSet(t *testing.T) {
-	b, ids := native(t, 33)
-	b.say(ids[32], coll(0x10000, 'c', 'c'))
-	b.say(ids[1], coll(0x10000))
-	b.say(ids[0], coll(0x10000, 'a'))
+	b, ids := newNativeTest(t, 33)
+	b.send(ids[32], coll(0x10000, 'c', 'c'))
+	b.send(ids[1], coll(0x10000))
+	b.send(ids[0], coll(0x10000, 'a'))
 	for _, id := range ids {
-		b.say(id, command("DONE"))
+		b.send(id, command("DONE"))
 	}
-	b.hears(ids[5], command("COLL", i32(0x10000, 3, 1, 1, 0, 2), []byte("acc")), command("DONE"))
+	b.requireSent(ids[5], command("COLL", i32(0x10000, 3, 1, 1, 0, 2), []byte("acc")), command("DONE"))
 }
 
 // L29: whoever has joined is told why a startup has failed, and who was the reason.
 func TestNativeAbort(t *testing.T) {
-	b, ids := native(t, 3)
-	b.say(ids[2], coll(0))
+	b, ids := newNativeTest(t, 3)
+	b.send(ids[2], coll(0))
 	reason := "rank 2: startup protocol violation: label 0x0"
-	b.hears(ids[0], command("ABRT", i32(2), []byte(reason)))
-	require.EqualError(t, b.aborted(ids...), reason)
+	b.requireSent(ids[0], command("ABRT", i32(2), []byte(reason)))
+	require.EqualError(t, b.requireAborted(ids...), reason)
 
-	b, ids = native(t, 2)
+	b, ids = newNativeTest(t, 2)
 	b.expire()
-	b.hears(ids[1], command("ABRT", i32(0), []byte("startup timed out: not done: rank 0, 1")))
+	b.requireSent(ids[1], command("ABRT", i32(0), []byte("startup timed out: not done: rank 0, 1")))
 }
 
 // Whoever cannot join is told why, once it has shown who it is.
@@ -61,21 +61,21 @@ func TestNativeRefusal(t *testing.T) {
 		{command("JOIN", i32(0, 0, 0)), "startup protocol violation: no common version: client supports 0x0, server 1 (upgrade the client)"},
 		{command("JOIN", i32(1, 0)), "startup protocol violation: JOIN with a length of 8"},
 	} {
-		b := newTable(t, protocol.ServerConfig{Size: 2, Auth: open})
+		b := newServerTest(t, protocol.ServerConfig{Size: 2, Auth: open})
 		id := b.connect(c.word)
-		b.hears(id, command("ABRT", i32(-1), []byte(c.why)))
-		require.EqualError(t, b.refuses(id), c.why)
+		b.requireSent(id, command("ABRT", i32(-1), []byte(c.why)))
+		require.EqualError(t, b.requireRefused(id), c.why)
 	}
 }
 
 // L30, L-T30: a command with the high bit is skipped by who does not know it, in both directions.
 func TestNativeOptional(t *testing.T) {
-	b, ids := native(t, 2)
-	b.say(ids[0], command("\xd7HAT", make([]byte, 4096)), coll(7))
-	b.say(ids[1], coll(7))
-	b.hears(ids[0], command("COLL", i32(7, 3, 0, 0)))
-	b.say(ids[1], command("\xd7HAT", make([]byte, 4097)))
-	require.ErrorIs(t, b.aborted(ids...), protocol.ErrViolation)
+	b, ids := newNativeTest(t, 2)
+	b.send(ids[0], command("\xd7HAT", make([]byte, 4096)), coll(7))
+	b.send(ids[1], coll(7))
+	b.requireSent(ids[0], command("COLL", i32(7, 3, 0, 0)))
+	b.send(ids[1], command("\xd7HAT", make([]byte, 4097)))
+	require.ErrorIs(t, b.requireAborted(ids...), protocol.ErrViolation)
 
 	c := joinedClient(t, protocol.Native, 0, 2)
 	require.NoError(t, c.Receive(command("\xd7HAT", []byte("abc"))))
@@ -84,10 +84,10 @@ func TestNativeOptional(t *testing.T) {
 
 // TestNativeLater: clients of a later release, and one of a server, that speak the version of today as well, and say more, are understood.
 func TestNativeLater(t *testing.T) {
-	b := newTable(t, protocol.ServerConfig{Size: 2, Auth: open})
+	b := newServerTest(t, protocol.ServerConfig{Size: 2, Auth: open})
 	ids := []int{b.connect(command("JOIN", i32(1<<16|2, 0, 2), []byte("later"))), b.connect(command("JOIN", i32(1<<16|1, 1, 0)))}
 	for _, id := range ids {
-		b.hears(id, command("JOIN", i32(2)))
+		b.requireSent(id, command("JOIN", i32(2)))
 	}
 	c, err := protocol.NewClient(protocol.ClientConfig{Form: protocol.Native, Rank: 0, Auth: open})
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func TestNativeLater(t *testing.T) {
 // L-T40: 200 members, half of which are silent, or say nothing.
 func TestNativeParts(t *testing.T) {
 	const size = 200
-	r := newRoom(t, protocol.ServerConfig{Size: size, Auth: open}, 1)
+	r := newStartupSim(t, protocol.ServerConfig{Size: size, Auth: open}, 1)
 	r.joinAll()
 	want := make([][]byte, size)
 	for i := range want {

@@ -20,8 +20,8 @@ var (
 	nativeSeeds = flag.Int("native.seeds", long.Or(2, 20), "seeds of TestNativeSeeds")
 )
 
-// A room is a server and its clients, whose bytes meet in an order, and in pieces, that a seed decides.
-type room struct {
+// A startupSim is a server and its clients, whose bytes meet in an order, and in pieces, that a seed decides.
+type startupSim struct {
 	t       *testing.T
 	random  *rand.Rand
 	server  *protocol.Server
@@ -34,9 +34,9 @@ type room struct {
 	events  []protocol.Event
 }
 
-func newRoom(t *testing.T, cfg protocol.ServerConfig, seed uint64) *room {
+func newStartupSim(t *testing.T, cfg protocol.ServerConfig, seed uint64) *startupSim {
 	t.Helper()
-	r := &room{t: t, random: rand.New(rand.NewPCG(seed, 1)), cfg: cfg}
+	r := &startupSim{t: t, random: rand.New(rand.NewPCG(seed, 1)), cfg: cfg}
 	r.cfg.Nonce = r.nonce
 	s, err := protocol.NewServer(r.cfg)
 	require.NoError(t, err)
@@ -46,14 +46,14 @@ func newRoom(t *testing.T, cfg protocol.ServerConfig, seed uint64) *room {
 	return r
 }
 
-func (r *room) nonce(b []byte) {
+func (r *startupSim) nonce(b []byte) {
 	for i := range b {
 		b[i] = byte(r.random.Uint32())
 	}
 }
 
 // joinAll lets all clients join, and returns when all were told so.
-func (r *room) joinAll() {
+func (r *startupSim) joinAll() {
 	r.t.Helper()
 	for _, rank := range r.random.Perm(r.cfg.Size) {
 		c, err := protocol.NewClient(protocol.ClientConfig{
@@ -70,7 +70,7 @@ func (r *room) joinAll() {
 }
 
 // run moves bytes until there are none.
-func (r *room) run() {
+func (r *startupSim) run() {
 	busy := make([]int, 0, r.cfg.Size)
 	for {
 		busy = busy[:0]
@@ -102,7 +102,7 @@ func (r *room) run() {
 }
 
 // piece takes some of the bytes.
-func (r *room) piece(from *[]byte) []byte {
+func (r *startupSim) piece(from *[]byte) []byte {
 	n := len(*from)
 	if n > 0 && !r.whole {
 		n = min(n, 1+r.random.IntN(64))
@@ -112,13 +112,13 @@ func (r *room) piece(from *[]byte) []byte {
 	return b
 }
 
-func (r *room) takeClient(rank int, c *protocol.Client) {
+func (r *startupSim) takeClient(rank int, c *protocol.Client) {
 	out, sets := c.Take()
 	r.up[rank] = append(r.up[rank], out...)
 	r.sets[rank] = append(r.sets[rank], sets...)
 }
 
-func (r *room) takeServer() {
+func (r *startupSim) takeServer() {
 	out, events := r.server.Take()
 	for _, o := range out {
 		r.down[o.Conn] = append(r.down[o.Conn], o.Send...)
@@ -132,7 +132,7 @@ var impiLabels = []protocol.Label{
 }
 
 // startup lets all clients go through all of it, in an order of their own; some skip labels, or submit nothing.
-func (r *room) startup(labels []protocol.Label) {
+func (r *startupSim) startup(labels []protocol.Label) {
 	r.t.Helper()
 	r.joinAll()
 	size := r.cfg.Size
@@ -175,7 +175,7 @@ func (r *room) startup(labels []protocol.Label) {
 }
 
 // compare requires that a client was told exactly what all have submitted.
-func (r *room) compare(rank int, labels []protocol.Label, want map[protocol.Label][][]byte) {
+func (r *startupSim) compare(rank int, labels []protocol.Label, want map[protocol.Label][][]byte) {
 	sets := r.sets[rank]
 	for _, label := range labels {
 		parts := want[label]
@@ -209,7 +209,7 @@ func TestStrictSeeds(t *testing.T) {
 		seeds /= 10
 	}
 	for seed := range seeds {
-		r := newRoom(t, protocol.ServerConfig{Form: protocol.Strict, Size: 32, Auth: protocol.Auth{None: true, Key: key(theKey)}}, uint64(seed))
+		r := newStartupSim(t, protocol.ServerConfig{Form: protocol.Strict, Size: 32, Auth: protocol.Auth{None: true, Key: key(theKey)}}, uint64(seed))
 		r.startup(impiLabels)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
@@ -220,7 +220,7 @@ func TestStrictSeeds(t *testing.T) {
 func TestNativeSeeds(t *testing.T) {
 	for seed := range *nativeSeeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			r := newRoom(t, protocol.ServerConfig{Size: 1024, Auth: protocol.Auth{Secret: []byte("secret")}}, uint64(seed))
+			r := newStartupSim(t, protocol.ServerConfig{Size: 1024, Auth: protocol.Auth{Secret: []byte("secret")}}, uint64(seed))
 			r.whole = true // of 5 MB in all, pieces of 64 bytes would be too many
 			r.startup([]protocol.Label{0x10000, 0x10100, 0x10200, 0x10300})
 		})
@@ -229,7 +229,7 @@ func TestNativeSeeds(t *testing.T) {
 
 // L22, L-T24: all clients send all labels before anybody reads.
 func TestPipelined(t *testing.T) {
-	r := newRoom(t, protocol.ServerConfig{Form: protocol.Strict, Size: 3, Auth: open}, 1)
+	r := newStartupSim(t, protocol.ServerConfig{Form: protocol.Strict, Size: 3, Auth: open}, 1)
 	r.whole = true
 	r.joinAll()
 	part := make([]byte, 64<<10)
@@ -251,7 +251,7 @@ func TestPipelined(t *testing.T) {
 
 // L-T39: a client that waits for each label before it sends the next, beside one that skips most of them.
 func TestLockStep(t *testing.T) {
-	r := newRoom(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open}, 1)
+	r := newStartupSim(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open}, 1)
 	r.joinAll()
 	require.NoError(t, r.clients[1].Submit(0x1600, nil))
 	for i, label := range impiLabels {

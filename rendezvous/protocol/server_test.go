@@ -13,80 +13,80 @@ import (
 
 // L11, L-T2: parts come in any order and leave by rank.
 func TestSetsAreInOrderOfRank(t *testing.T) {
-	b := strict(t, 3)
-	ids := b.joined(3)
-	b.say(ids[2], coll(0x1100, 'c'))
-	b.say(ids[0], coll(0x1100, 'a'))
-	b.say(ids[1], coll(0x1100, 'b'))
+	b := newStrictTest(t, 3)
+	ids := b.joinClients(3)
+	b.send(ids[2], coll(0x1100, 'c'))
+	b.send(ids[0], coll(0x1100, 'a'))
+	b.send(ids[1], coll(0x1100, 'b'))
 	for _, id := range ids {
-		b.hears(id, set(0x1100, 7, "abc"))
+		b.requireSent(id, set(0x1100, 7, "abc"))
 	}
 }
 
 // L14, L-T3: nothing leaves before the last part, and everything as soon as it is there, DONE or not.
 func TestSetIsSentWhenComplete(t *testing.T) {
-	b := strict(t, 3)
-	ids := b.joined(3)
-	b.say(ids[0], coll(7, 'a'))
-	b.say(ids[1], coll(7, 'b'))
+	b := newStrictTest(t, 3)
+	ids := b.joinClients(3)
+	b.send(ids[0], coll(7, 'a'))
+	b.send(ids[1], coll(7, 'b'))
 	for _, id := range ids {
-		b.hears(id)
+		b.requireSent(id)
 	}
-	b.say(ids[2], coll(7, 'c'))
+	b.send(ids[2], coll(7, 'c'))
 	for _, id := range ids {
-		b.hears(id, set(7, 7, "abc"))
+		b.requireSent(id, set(7, 7, "abc"))
 	}
 }
 
 // L13, L16, L-T4: a higher label says that the lower one will not come.
 func TestSkippedLabel(t *testing.T) {
-	b := strict(t, 3)
-	ids := b.joined(3)
-	b.say(ids[0], coll(7, 'a'))
-	b.say(ids[2], coll(7, 'c'))
-	b.say(ids[1], coll(8, 'B'))
+	b := newStrictTest(t, 3)
+	ids := b.joinClients(3)
+	b.send(ids[0], coll(7, 'a'))
+	b.send(ids[2], coll(7, 'c'))
+	b.send(ids[1], coll(8, 'B'))
 	for _, id := range ids {
-		b.hears(id, set(7, 5, "ac"))
+		b.requireSent(id, set(7, 5, "ac"))
 	}
-	b.say(ids[0], coll(8, 'A'))
-	b.hears(ids[0])
-	b.say(ids[2], coll(8, 'C'))
-	b.hears(ids[0], set(8, 7, "ABC"))
+	b.send(ids[0], coll(8, 'A'))
+	b.requireSent(ids[0])
+	b.send(ids[2], coll(8, 'C'))
+	b.requireSent(ids[0], set(8, 7, "ABC"))
 }
 
 // L13, L23, L-T5: DONE says that nothing more will come, and the others go on.
 func TestDoneEarly(t *testing.T) {
-	b := strict(t, 3)
-	ids := b.joined(3)
-	b.say(ids[2], coll(7, 'c'), command("DONE"))
-	b.say(ids[0], coll(7, 'a'), coll(9, 'A'))
-	b.say(ids[1], coll(7, 'b'), coll(9, 'B'))
-	b.hears(ids[2], set(7, 7, "abc"), set(9, 3, "AB"))
-	b.say(ids[0], command("DONE"))
-	b.hears(ids[2])
-	b.say(ids[1], command("DONE"))
-	b.hears(ids[2], command("DONE"))
+	b := newStrictTest(t, 3)
+	ids := b.joinClients(3)
+	b.send(ids[2], coll(7, 'c'), command("DONE"))
+	b.send(ids[0], coll(7, 'a'), coll(9, 'A'))
+	b.send(ids[1], coll(7, 'b'), coll(9, 'B'))
+	b.requireSent(ids[2], set(7, 7, "abc"), set(9, 3, "AB"))
+	b.send(ids[0], command("DONE"))
+	b.requireSent(ids[2])
+	b.send(ids[1], command("DONE"))
+	b.requireSent(ids[2], command("DONE"))
 }
 
 // L15, L20, L-T6: one event completes several labels; they leave in ascending order, and none that nobody has submitted.
 func TestHigherLabelCompletesSeveral(t *testing.T) {
-	b := strict(t, 2)
-	ids := b.joined(2)
-	b.say(ids[0], coll(1, 'a'), coll(2, 'b'), coll(3, 'c'), coll(4, 'd'), coll(5, 'e'))
-	b.hears(ids[0])
-	b.say(ids[1], coll(6, 'F'))
-	b.hears(ids[0], set(1, 1, "a"), set(2, 1, "b"), set(3, 1, "c"), set(4, 1, "d"), set(5, 1, "e"))
-	b.say(ids[0], command("DONE"))
-	b.hears(ids[0], set(6, 2, "F"))
+	b := newStrictTest(t, 2)
+	ids := b.joinClients(2)
+	b.send(ids[0], coll(1, 'a'), coll(2, 'b'), coll(3, 'c'), coll(4, 'd'), coll(5, 'e'))
+	b.requireSent(ids[0])
+	b.send(ids[1], coll(6, 'F'))
+	b.requireSent(ids[0], set(1, 1, "a"), set(2, 1, "b"), set(3, 1, "c"), set(4, 1, "d"), set(5, 1, "e"))
+	b.send(ids[0], command("DONE"))
+	b.requireSent(ids[0], set(6, 2, "F"))
 }
 
 // L18, L-T8: a label that the server does not know is a label.
 func TestUnknownLabelIsRelayed(t *testing.T) {
-	b := strict(t, 2)
-	ids := b.joined(2)
-	b.say(ids[0], coll(0x7FFF0000, 1))
-	b.say(ids[1], coll(0x7FFF0000, 2))
-	b.hears(ids[1], set(0x7FFF0000, 3, "\x01\x02"))
+	b := newStrictTest(t, 2)
+	ids := b.joinClients(2)
+	b.send(ids[0], coll(0x7FFF0000, 1))
+	b.send(ids[1], coll(0x7FFF0000, 2))
+	b.requireSent(ids[1], set(0x7FFF0000, 3, "\x01\x02"))
 }
 
 // L12, L19, L27, L29, L-T9, L-T10, L-T17, L-T22, L-T29, L-T30: a client that has joined and breaks the protocol ends the
@@ -113,39 +113,39 @@ func TestViolationAborts(t *testing.T) {
 		{"unknown command with the high bit", "out of order", [][]byte{command("\xd7HAT", []byte("abc"))}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := strict(t, 3)
-			ids := b.joined(3)
-			b.say(ids[1], c.words...)
-			err := b.aborted(ids...)
+			b := newStrictTest(t, 3)
+			ids := b.joinClients(3)
+			b.send(ids[1], c.words...)
+			err := b.requireAborted(ids...)
 			require.ErrorIs(t, err, protocol.ErrViolation)
 			require.ErrorContains(t, err, c.why)
 			var who *protocol.MemberError
 			require.ErrorAs(t, err, &who)
 			require.Equal(t, 1, who.Rank)
-			b.hears(ids[0]) // the strict form has no command to say why
+			b.requireSent(ids[0]) // the strict form has no command to say why
 		})
 	}
 }
 
 // L16, L-T11: nothing is something.
 func TestEmptyPart(t *testing.T) {
-	b := strict(t, 3)
-	ids := b.joined(3)
-	b.say(ids[0], coll(7, 'a'))
-	b.say(ids[1], coll(7))
-	b.say(ids[2], command("DONE"))
-	b.hears(ids[0], set(7, 3, "a"))
+	b := newStrictTest(t, 3)
+	ids := b.joinClients(3)
+	b.send(ids[0], coll(7, 'a'))
+	b.send(ids[1], coll(7))
+	b.send(ids[2], command("DONE"))
+	b.requireSent(ids[0], set(7, 3, "a"))
 }
 
 // L16, L-T12: rank 31 is the sign bit.
 func TestRank31(t *testing.T) {
-	b := strict(t, 32)
-	ids := b.joined(32)
+	b := newStrictTest(t, 32)
+	ids := b.joinClients(32)
 	for _, id := range ids[:31] {
-		b.say(id, command("DONE"))
+		b.send(id, command("DONE"))
 	}
-	b.say(ids[31], coll(7, 'z'))
-	b.hears(ids[0], set(7, 1<<31, "z"))
+	b.send(ids[31], coll(7, 'z'))
+	b.requireSent(ids[0], set(7, 1<<31, "z"))
 }
 
 // L-T13: the mask has 32 bits; the native form has no such limit.
@@ -160,41 +160,41 @@ func TestSize(t *testing.T) {
 
 // L7, L-T14: the size is told to all when the last has joined.
 func TestJoinIsABarrier(t *testing.T) {
-	b := strict(t, 3)
+	b := newStrictTest(t, 3)
 	first, second := b.connect(rank(2)), b.connect(rank(0))
-	b.hears(first)
-	b.hears(second)
+	b.requireSent(first)
+	b.requireSent(second)
 	third := b.connect(rank(1))
 	for _, id := range []int{first, second, third} {
-		b.hears(id, command("IMPI", i32(3)))
+		b.requireSent(id, command("IMPI", i32(3)))
 	}
 }
 
 // L8, L9, L-T15: a rank that cannot be had costs the connection, and nobody else.
 func TestRankNotAvailable(t *testing.T) {
-	b := strict(t, 2)
+	b := newStrictTest(t, 2)
 	first := b.connect(rank(0))
 	for _, r := range []int{0, -1, 2, 1 << 30} {
-		require.ErrorIs(t, b.refuses(b.connect(rank(r))), protocol.ErrRank)
+		require.ErrorIs(t, b.requireRefused(b.connect(rank(r))), protocol.ErrRank)
 	}
 	second := b.connect(rank(1))
-	b.hears(first, command("IMPI", i32(2)))
-	b.hears(second, command("IMPI", i32(2)))
-	require.ErrorIs(t, b.refuses(b.connect(rank(1))), protocol.ErrRank) // one too many
-	b.say(first, command("DONE"))
-	b.say(second, command("DONE"))
-	b.hears(first, command("DONE"))
+	b.requireSent(first, command("IMPI", i32(2)))
+	b.requireSent(second, command("IMPI", i32(2)))
+	require.ErrorIs(t, b.requireRefused(b.connect(rank(1))), protocol.ErrRank) // one too many
+	b.send(first, command("DONE"))
+	b.send(second, command("DONE"))
+	b.requireSent(first, command("DONE"))
 }
 
 // L9, L-T16: who goes before all are there may come again.
 func TestRankIsReusable(t *testing.T) {
-	b := strict(t, 2)
+	b := newStrictTest(t, 2)
 	gone := b.connect(rank(0))
 	b.lost(gone, nil)
-	require.ErrorIs(t, b.refuses(gone), io.ErrUnexpectedEOF)
+	require.ErrorIs(t, b.requireRefused(gone), io.ErrUnexpectedEOF)
 	back, other := b.connect(rank(0)), b.connect(rank(1))
-	b.hears(back, command("IMPI", i32(2)))
-	b.hears(other, command("IMPI", i32(2)))
+	b.requireSent(back, command("IMPI", i32(2)))
+	b.requireSent(other, command("IMPI", i32(2)))
 }
 
 // L10, L27, L-T17: what comes too early costs the connection, and frees its rank.
@@ -215,19 +215,19 @@ func TestOutOfOrderBeforeAllJoined(t *testing.T) {
 		"what a server is": {[]byte("GET / HTTP/1.1\r\n\r\n")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := strict(t, 2)
+			b := newStrictTest(t, 2)
 			id := b.connect(words...)
 			require.True(t, b.closed[id])
-			b.said[id] = nil // the answer to AUTH
-			require.ErrorIs(t, b.refuses(id), protocol.ErrViolation)
-			b.joined(2)
+			b.sent[id] = nil // the answer to AUTH
+			require.ErrorIs(t, b.requireRefused(id), protocol.ErrViolation)
+			b.joinClients(2)
 		})
 	}
 }
 
 // L5, L-T21: strangers are bounded, and the newest may stay.
 func TestPendingConnectionsAreLimited(t *testing.T) {
-	b := newTable(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open, Pending: 10})
+	b := newServerTest(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open, Pending: 10})
 	var idle []int
 	for range 1000 {
 		idle = append(idle, b.connect([]byte("IM")))
@@ -236,9 +236,9 @@ func TestPendingConnectionsAreLimited(t *testing.T) {
 		require.Equal(t, i < 990, b.closed[id], "connection %d", id)
 	}
 	require.ErrorIs(t, b.events[0].Err, protocol.ErrCrowded)
-	b.joined(2)
+	b.joinClients(2)
 	b.lost(idle[999], protocol.ErrLate)
-	require.ErrorIs(t, b.refuses(idle[999]), protocol.ErrLate)
+	require.ErrorIs(t, b.requireRefused(idle[999]), protocol.ErrLate)
 }
 
 // L28, L-T23: the part that would be too much is refused before it is kept.
@@ -254,15 +254,15 @@ func TestLimits(t *testing.T) {
 		{"total", "more than 200 bytes in all", protocol.Limits{Total: 200}, [][]byte{coll(7, 1, 2, 3), coll(8, 1, 2, 3)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newTable(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open, Limits: c.limits})
-			ids := b.joined(2)
+			b := newServerTest(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open, Limits: c.limits})
+			ids := b.joinClients(2)
 			if c.name != "labels" {
-				b.say(ids[0], coll(7, 1, 2, 3))
+				b.send(ids[0], coll(7, 1, 2, 3))
 			}
 			over, _ := b.server.Over()
 			require.False(t, over)
-			b.say(ids[1], c.words...)
-			err := b.aborted(ids...)
+			b.send(ids[1], c.words...)
+			err := b.requireAborted(ids...)
 			require.ErrorIs(t, err, protocol.ErrViolation)
 			require.ErrorContains(t, err, c.why)
 		})
@@ -277,14 +277,14 @@ func TestLimits(t *testing.T) {
 func TestLostWhileCollecting(t *testing.T) {
 	for name, done := range map[string]bool{"before its DONE": false, "after its DONE": true} {
 		t.Run(name, func(t *testing.T) {
-			b := strict(t, 3)
-			ids := b.joined(3)
-			b.say(ids[0], coll(7, 'a'))
+			b := newStrictTest(t, 3)
+			ids := b.joinClients(3)
+			b.send(ids[0], coll(7, 'a'))
 			if done {
-				b.say(ids[1], command("DONE"))
+				b.send(ids[1], command("DONE"))
 			}
 			b.lost(ids[1], nil)
-			err := b.aborted(ids...)
+			err := b.requireAborted(ids...)
 			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 			require.ErrorContains(t, err, "rank 1: ")
 		})
@@ -294,16 +294,16 @@ func TestLostWhileCollecting(t *testing.T) {
 // L25, L29, L-T25, L-T27: who is lost after the start is reported, and nobody else is harmed.
 func TestLostAfterStart(t *testing.T) {
 	slow := errors.New("slow")
-	b := strict(t, 4)
-	ids := b.started(4)
+	b := newStrictTest(t, 4)
+	ids := b.startClients(4)
 	b.lost(ids[1], nil)
 	b.lost(ids[2], slow)
-	b.say(ids[3], coll(7))
+	b.send(ids[3], coll(7))
 	require.True(t, b.closed[ids[3]])
 	require.False(t, b.closed[ids[0]])
-	b.hears(ids[0])
-	b.say(ids[0], command("FINI"))
-	err := b.aborted(ids...)
+	b.requireSent(ids[0])
+	b.send(ids[0], command("FINI"))
+	err := b.requireAborted(ids...)
 	require.ErrorIs(t, err, slow)
 	require.ErrorIs(t, err, protocol.ErrViolation)
 	require.ErrorContains(t, err, "rank 1: connection closed")
@@ -311,17 +311,17 @@ func TestLostAfterStart(t *testing.T) {
 
 // L24, L-T28: nothing is sent after FINI, and the server ends well with the last.
 func TestEnd(t *testing.T) {
-	b := strict(t, 2)
-	ids := b.started(2)
-	b.say(ids[1], command("FINI"))
+	b := newStrictTest(t, 2)
+	ids := b.startClients(2)
+	b.send(ids[1], command("FINI"))
 	require.True(t, b.closed[ids[1]])
 	over, _ := b.server.Over()
 	require.False(t, over)
-	require.ErrorIs(t, b.refuses(b.connect(command("FINI"))), protocol.ErrViolation) // it has no part in this
-	b.say(ids[0], command("FINI"))
-	require.NoError(t, b.aborted(ids...))
-	b.hears(ids[0])
-	b.hears(ids[1])
+	require.ErrorIs(t, b.requireRefused(b.connect(command("FINI"))), protocol.ErrViolation) // it has no part in this
+	b.send(ids[0], command("FINI"))
+	require.NoError(t, b.requireAborted(ids...))
+	b.requireSent(ids[0])
+	b.requireSent(ids[1])
 	late := b.connect()
 	require.True(t, b.closed[late])
 }
@@ -330,28 +330,28 @@ func TestEnd(t *testing.T) {
 func TestStop(t *testing.T) {
 	why := errors.New("enough")
 	for _, started := range []bool{false, true} {
-		b, ids := native(t, 2)
+		b, ids := newNativeTest(t, 2)
 		want := command("ABRT", i32(-1), []byte("enough"))
 		if started {
-			b.say(ids[0], command("DONE"))
-			b.say(ids[1], command("DONE"))
+			b.send(ids[0], command("DONE"))
+			b.send(ids[1], command("DONE"))
 			want = command("DONE")
 		}
 		b.server.Stop(why)
 		b.take()
-		b.hears(ids[0], want)
-		require.Equal(t, why, b.aborted(ids...))
+		b.requireSent(ids[0], want)
+		require.Equal(t, why, b.requireAborted(ids...))
 	}
 }
 
 // L26, L-T29: a little payload where none belongs is reported, and skipped.
 func TestOddPayload(t *testing.T) {
-	b := strict(t, 1)
-	ids := b.joined(1)
-	b.say(ids[0], command("DONE", make([]byte, 16)))
-	b.hears(ids[0], command("DONE"))
-	b.say(ids[0], command("FINI", make([]byte, 64)))
-	require.NoError(t, b.aborted(ids...))
+	b := newStrictTest(t, 1)
+	ids := b.joinClients(1)
+	b.send(ids[0], command("DONE", make([]byte, 16)))
+	b.requireSent(ids[0], command("DONE"))
+	b.send(ids[0], command("FINI", make([]byte, 64)))
+	require.NoError(t, b.requireAborted(ids...))
 	var odd []string
 	for _, e := range b.events {
 		if e.Kind == protocol.Odd {
@@ -363,30 +363,30 @@ func TestOddPayload(t *testing.T) {
 
 // L31, L-T31: the error says who is missing, and for what.
 func TestDeadline(t *testing.T) {
-	b := strict(t, 4)
+	b := newStrictTest(t, 4)
 	first := b.connect(rank(0))
 	b.connect(rank(1))
 	b.expire()
-	err := b.aborted(first)
+	err := b.requireAborted(first)
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.EqualError(t, err, "startup timed out: missing rank 2, 3")
 
-	b = strict(t, 3)
-	ids := b.joined(3)
-	b.say(ids[0], coll(7, 'a'), coll(9, 'A'))
-	b.say(ids[1], coll(7, 'b'))
+	b = newStrictTest(t, 3)
+	ids := b.joinClients(3)
+	b.send(ids[0], coll(7, 'a'), coll(9, 'A'))
+	b.send(ids[1], coll(7, 'b'))
 	b.expire()
-	err = b.aborted(ids...)
+	err = b.requireAborted(ids...)
 	require.EqualError(t, err, "startup timed out: label 0x7 waits for rank 2; label 0x9 waits for rank 1, 2")
 
-	b = strict(t, 3)
-	ids = b.joined(3)
-	b.say(ids[1], command("DONE"))
+	b = newStrictTest(t, 3)
+	ids = b.joinClients(3)
+	b.send(ids[1], command("DONE"))
 	b.expire()
-	require.EqualError(t, b.aborted(ids...), "startup timed out: not done: rank 0, 2")
+	require.EqualError(t, b.requireAborted(ids...), "startup timed out: not done: rank 0, 2")
 
-	b = strict(t, 1)
-	b.started(1)
+	b = newStrictTest(t, 1)
+	b.startClients(1)
 	b.expire()
 	over, _ := b.server.Over()
 	require.False(t, over)
@@ -394,17 +394,17 @@ func TestDeadline(t *testing.T) {
 
 // L-T37: a read is not a command.
 func TestByteByByte(t *testing.T) {
-	b := strict(t, 2)
+	b := newStrictTest(t, 2)
 	ids := []int{b.connect(), b.connect()}
 	say := func(id int, words ...[]byte) {
 		for _, x := range join(words...) {
-			b.say(id, []byte{x})
+			b.send(id, []byte{x})
 		}
 	}
 	say(ids[0], command("AUTH", i32(1)), rank(0))
 	say(ids[1], command("AUTH", make([]byte, 8)), rank(1))
 	say(ids[0], coll(7, 'a'), command("DONE", []byte("?")))
 	say(ids[1], coll(7, 'b'), command("DONE"))
-	b.hears(ids[0], i32(0, 0), command("IMPI", i32(2)), set(7, 3, "ab"), command("DONE"))
-	b.hears(ids[1], command("IMPI", i32(2)), set(7, 3, "ab"), command("DONE"))
+	b.requireSent(ids[0], i32(0, 0), command("IMPI", i32(2)), set(7, 3, "ab"), command("DONE"))
+	b.requireSent(ids[1], command("IMPI", i32(2)), set(7, 3, "ab"), command("DONE"))
 }

@@ -11,112 +11,112 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// A table is a server and what it has said to each connection. Its clients are bytes that a test writes by hand.
-type table struct {
+// A serverTest is a server and what it has said to each connection. Its clients are bytes that a test writes by hand.
+type serverTest struct {
 	t      *testing.T
 	server *protocol.Server
-	said   map[int][]byte
+	sent   map[int][]byte
 	closed map[int]bool
 	events []protocol.Event
 	last   int
 }
 
-func newTable(t *testing.T, cfg protocol.ServerConfig) *table {
+func newServerTest(t *testing.T, cfg protocol.ServerConfig) *serverTest {
 	t.Helper()
 	s, err := protocol.NewServer(cfg)
 	require.NoError(t, err)
-	return &table{t: t, server: s, said: map[int][]byte{}, closed: map[int]bool{}}
+	return &serverTest{t: t, server: s, sent: map[int][]byte{}, closed: map[int]bool{}}
 }
 
-// strict is a server that asks nobody who it is.
-func strict(t *testing.T, size int) *table {
+// newStrictTest is a server that asks nobody who it is.
+func newStrictTest(t *testing.T, size int) *serverTest {
 	t.Helper()
-	return newTable(t, protocol.ServerConfig{Form: protocol.Strict, Size: size, Auth: open})
+	return newServerTest(t, protocol.ServerConfig{Form: protocol.Strict, Size: size, Auth: open})
 }
 
 var open = protocol.Auth{None: true}
 
-func (b *table) take() {
+func (b *serverTest) take() {
 	out, events := b.server.Take()
 	for _, o := range out {
 		require.False(b.t, b.closed[o.Conn], "connection %d was closed already", o.Conn)
-		b.said[o.Conn] = append(b.said[o.Conn], o.Send...)
+		b.sent[o.Conn] = append(b.sent[o.Conn], o.Send...)
 		b.closed[o.Conn] = o.Close
 	}
 	b.events = append(b.events, events...)
 }
 
 // connect begins a connection and says each of the words.
-func (b *table) connect(words ...[]byte) int {
+func (b *serverTest) connect(words ...[]byte) int {
 	b.last++
 	b.server.Connect(b.last)
 	b.take()
-	b.say(b.last, words...)
+	b.send(b.last, words...)
 	return b.last
 }
 
-// say sends words to the server.
-func (b *table) say(id int, words ...[]byte) {
+// send sends words to the server.
+func (b *serverTest) send(id int, words ...[]byte) {
 	for _, w := range words {
 		b.server.Receive(id, w)
 		b.take()
 	}
 }
 
-func (b *table) lost(id int, err error) {
+func (b *serverTest) lost(id int, err error) {
 	b.server.Lost(id, err)
 	b.take()
 }
 
-func (b *table) expire() {
+func (b *serverTest) expire() {
 	b.server.Expire()
 	b.take()
 }
 
-// heard takes what a connection was told since the last call.
-func (b *table) heard(id int) []byte {
-	h := b.said[id]
-	delete(b.said, id)
+// takeSent takes what a connection was told since the last call.
+func (b *serverTest) takeSent(id int) []byte {
+	h := b.sent[id]
+	delete(b.sent, id)
 	return h
 }
 
-// hears requires that a connection was told exactly this.
-func (b *table) hears(id int, words ...[]byte) {
+// requireSent requires that a connection was told exactly this.
+func (b *serverTest) requireSent(id int, words ...[]byte) {
 	b.t.Helper()
-	require.Equal(b.t, hex.EncodeToString(join(words...)), hex.EncodeToString(b.heard(id)), "to connection %d", id)
+	require.Equal(b.t, hex.EncodeToString(join(words...)), hex.EncodeToString(b.takeSent(id)), "to connection %d", id)
 }
 
-// joined connects clients that join, with the ranks 0 to size-1; they have been told that all are there.
-func (b *table) joined(size int) []int {
+// joinClients connects clients that join, with the ranks 0 to size-1; they have been told that all are there.
+func (b *serverTest) joinClients(size int) []int {
 	b.t.Helper()
 	ids := make([]int, size)
 	for i := range ids {
 		ids[i] = b.connect(rank(i))
 	}
 	for _, id := range ids {
-		b.hears(id, command("IMPI", i32(size)))
+		b.requireSent(id, command("IMPI", i32(size)))
 	}
 	return ids
 }
 
-// started goes on to where the startup is complete.
-func (b *table) started(size int) []int {
+// startClients goes on to where the startup is complete.
+func (b *serverTest) startClients(size int) []int {
 	b.t.Helper()
-	ids := b.joined(size)
+	ids := b.joinClients(size)
 	for _, id := range ids {
-		b.say(id, command("DONE"))
+		b.send(id, command("DONE"))
 	}
 	for _, id := range ids {
-		b.hears(id, command("DONE"))
+		b.requireSent(id, command("DONE"))
 	}
 	return ids
 }
 
-// refuses requires that a connection was closed, that it was told nothing, and that the server goes on; it returns why.
-func (b *table) refuses(id int) error {
+// requireRefused requires that a connection was closed, that it was told nothing, and that the server goes on; it returns why.
+func (b *serverTest) requireRefused(id int) error {
 	b.t.Helper()
 	require.True(b.t, b.closed[id])
-	b.hears(id)
+	b.requireSent(id)
 	over, _ := b.server.Over()
 	require.False(b.t, over)
 	e := b.events[len(b.events)-1]
@@ -124,8 +124,8 @@ func (b *table) refuses(id int) error {
 	return e.Err
 }
 
-// aborted requires that the server has ended and closed everything; it returns why.
-func (b *table) aborted(ids ...int) error {
+// requireAborted requires that the server has ended and closed everything; it returns why.
+func (b *serverTest) requireAborted(ids ...int) error {
 	b.t.Helper()
 	over, err := b.server.Over()
 	require.True(b.t, over)

@@ -66,7 +66,7 @@ func TestEtcd(t *testing.T) {
 			client := open(at[1])
 			to, err := client.Peer(serving, server.Addr().String())
 			require.NoError(t, err)
-			use(t, name, grpcqs.NewClient(to))
+			testClient(t, name, grpcqs.NewClient(to))
 			require.NoError(t, client.Close())
 			stop()
 			<-served
@@ -74,8 +74,8 @@ func TestEtcd(t *testing.T) {
 	}
 }
 
-// use does what etcd's client does.
-func use(t *testing.T, prefix string, c *grpcqs.Client) {
+// testClient does what etcd's client does.
+func testClient(t *testing.T, prefix string, c *grpcqs.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cl := clientv3.NewCtxClient(ctx)

@@ -51,7 +51,7 @@ func parse(t *testing.T, image []byte) (texts []string, elements map[string]int)
 	}
 }
 
-func made(system, command string, rounds ...string) *run {
+func newRun(system, command string, rounds ...string) *run {
 	r := &run{System: system, Command: command}
 	for _, printed := range rounds {
 		r.Rounds = append(r.Rounds, json.RawMessage(printed))
@@ -62,11 +62,11 @@ func made(system, command string, rounds ...string) *run {
 // TestCalls: figures of "qs perf", and of a program that measures others and has no latency, are one plot and one table.
 func TestCalls(t *testing.T) {
 	f := &file{Runs: []*run{
-		made("ours", "qs perf",
+		newRun("ours", "qs perf",
 			`[{"lat_p50_us":30,"rate_per_s":{"1":1000,"16":2000,"64":3000},"bulk_mib_per_s":150}]`,
 			`[{"lat_p50_us":10,"rate_per_s":{"1":3000,"16":6000,"64":1234567},"bulk_mib_per_s":300}]`,
 			`[{"lat_p50_us":20,"rate_per_s":{"1":2000,"16":4000,"64":2000},"bulk_mib_per_s":200}]`),
-		made("theirs", "peer", `[{"rate_per_s":{"1":50,"16":60,"64":70}}]`),
+		newRun("theirs", "peer", `[{"rate_per_s":{"1":50,"16":60,"64":70}}]`),
 	}}
 	images, table, err := calls(f)
 	require.NoError(t, err)
@@ -82,9 +82,9 @@ func TestCalls(t *testing.T) {
 
 // TestShared: what stays within one host has plots and a table of its own.
 func TestShared(t *testing.T) {
-	ours := made("ours", "qs perf -transport sm", `[{"lat_p50_us":2,"rate_per_s":{"1":1000}}]`)
+	ours := newRun("ours", "qs perf -transport sm", `[{"lat_p50_us":2,"rate_per_s":{"1":1000}}]`)
 	ours.Shared = true
-	images, table, err := calls(&file{Runs: []*run{made("theirs", "peer", `[{"lat_p50_us":3,"rate_per_s":{"1":50}}]`), ours}})
+	images, table, err := calls(&file{Runs: []*run{newRun("theirs", "peer", `[{"lat_p50_us":3,"rate_per_s":{"1":50}}]`), ours}})
 	require.NoError(t, err)
 	require.Len(t, images, 4)
 	require.Equal(t, 2, strings.Count(table, "p50, us"))
@@ -96,15 +96,15 @@ func TestShared(t *testing.T) {
 // TestBodies: a row for each system, and a column for each size and each number of calls in flight.
 func TestBodies(t *testing.T) {
 	f := &file{Runs: []*run{
-		made("ours", "qs perf -size 1024 -inflight 1,3,16", `[{"rate_per_s":{"1":10,"3":20,"16":30}}]`),
-		made("theirs", "peers -size 2048", `[{"rate_per_s":{"3":7}}]`),
+		newRun("ours", "qs perf -size 1024 -inflight 1,3,16", `[{"rate_per_s":{"1":10,"3":20,"16":30}}]`),
+		newRun("theirs", "peers -size 2048", `[{"rate_per_s":{"3":7}}]`),
 	}}
 	_, table, err := bodies(f)
 	require.NoError(t, err)
 	require.Contains(t, table, "|calls/s|1 KiB, 1|1 KiB, 3|1 KiB, 16|2 KiB, 1|2 KiB, 3|2 KiB, 16|\n")
 	require.Contains(t, table, "|ours|10|20|30||||\n")
 	require.Contains(t, table, "|theirs|||||7.0||\n")
-	_, _, err = bodies(&file{Runs: []*run{made("ours", "qs perf", `[{}]`)}})
+	_, _, err = bodies(&file{Runs: []*run{newRun("ours", "qs perf", `[{}]`)}})
 	require.ErrorContains(t, err, "no -size")
 	_, _, err = short(f)
 	require.ErrorContains(t, err, "quicksilver, sm")
@@ -113,10 +113,10 @@ func TestBodies(t *testing.T) {
 // TestSizes: tables over sizes, and single transfers of one system, are a line each.
 func TestSizes(t *testing.T) {
 	f := &file{Runs: []*run{
-		made("ours", "qs perf -op read",
+		newRun("ours", "qs perf -op read",
 			`{"sizes":[{"size":4096,"value":10},{"size":65536,"value":100},{"size":1048576,"value":1000}]}`),
-		made("theirs", "peers -bulk 65536", `[{"bulk_mib_per_s":50}]`),
-		made("theirs", "peers -bulk 1048576", `[{"bulk_mib_per_s":500}]`),
+		newRun("theirs", "peers -bulk 65536", `[{"bulk_mib_per_s":50}]`),
+		newRun("theirs", "peers -bulk 1048576", `[{"bulk_mib_per_s":500}]`),
 	}}
 	images, table, err := bandwidth(f)
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestSizes(t *testing.T) {
 
 // TestPlain: a row for each system, and columns by the names that are printed.
 func TestPlain(t *testing.T) {
-	f := &file{Runs: []*run{made("ours", "a", `{"x":0.0234,"y":2}`, `{"x":0.03,"y":2}`), made("theirs", "b", `[{"y":3}]`)}}
+	f := &file{Runs: []*run{newRun("ours", "a", `{"x":0.0234,"y":2}`, `{"x":0.03,"y":2}`), newRun("theirs", "b", `[{"y":3}]`)}}
 	images, table, err := plain(column{"of x", "x"}, column{"of no run", "z"}, column{"of y", "y"})(f)
 	require.NoError(t, err)
 	require.Empty(t, images)
@@ -156,7 +156,7 @@ func TestRefused(t *testing.T) {
 
 // TestMeasure: commands are run in turn, and their output replaces the rounds that were there or comes beside them.
 func TestMeasure(t *testing.T) {
-	f := &file{Runs: []*run{made("a", `echo [{"lat_p50_us":1}]`, `[{}]`), made("b", `echo {"sizes":[]}`)}}
+	f := &file{Runs: []*run{newRun("a", `echo [{"lat_p50_us":1}]`, `[{}]`), newRun("b", `echo {"sizes":[]}`)}}
 	require.NoError(t, f.measure(1, false))
 	require.NoError(t, f.measure(1, true))
 	name := filepath.Join(t.TempDir(), "a.json")

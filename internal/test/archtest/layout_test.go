@@ -49,7 +49,7 @@ func findLayout(t *tree) (found []problem) {
 }
 
 func TestLayout(t *testing.T) {
-	whole := madeUp{".ci/run": "", ".gitignore": ""}
+	whole := fakeTree{".ci/run": "", ".gitignore": ""}
 	for _, name := range rootFolders {
 		whole[name+"/a/doc.txt"] = ""
 	}
@@ -58,14 +58,14 @@ func TestLayout(t *testing.T) {
 			whole[name] = ""
 		}
 	}
-	expect(t, findLayout, whole)
+	requireProblems(t, findLayout, whole)
 
 	delete(whole, "LICENSE")
 	delete(whole, "hg/a/doc.txt")
 	whole["node.go"], whole["node_test.go"] = "package m", "package m"
 	whole["util/a.go"], whole["NOTES.md"], whole["request"] = "package util", "", ""
 	delete(whole, "request/a/doc.txt")
-	expect(t, findLayout, whole,
+	requireProblems(t, findLayout, whole,
 		"LICENSE:0: is in the list of the root and not there",
 		"NOTES.md:0: is a file that the list of the root does not have",
 		"hg:0: is in the list of the root and not there",
@@ -90,7 +90,7 @@ var importedByTests = map[string]string{
 }
 
 // testOnly reports whether a folder holds nothing but tests and their helpers, and is no product.
-func testOnly(pkg string) bool { return under(pkg, "internal/test/...") }
+func testOnly(pkg string) bool { return matchesPattern(pkg, "internal/test/...") }
 
 // findUnused: a product package that only tests import belongs under internal/test.
 func findUnused(t *tree) (found []problem) {
@@ -119,7 +119,7 @@ func findUnused(t *tree) (found []problem) {
 
 func TestUnused(t *testing.T) {
 	const m = "example.org/m/"
-	expect(t, findUnused, madeUp{
+	requireProblems(t, findUnused, fakeTree{
 		"cmd/x/main.go":           imports("main", m+"hg", m+"internal/used"),
 		"hg/hg.go":                imports("hg", "fmt"),
 		"hg/hg_test.go":           imports("hg", m+"internal/fake", m+"internal/test/leak"),
@@ -148,7 +148,7 @@ func TestUnused(t *testing.T) {
 // with.
 func findHelpers(t *tree) (found []problem) {
 	for _, f := range t.files {
-		if f.test || testOnly(f.pkg) || underAny(f.pkg, []string{"na/natest", "cmd/qs/internal/soak"}) {
+		if f.test || testOnly(f.pkg) || matchesAnyPattern(f.pkg, []string{"na/natest", "cmd/qs/internal/soak"}) {
 			continue
 		}
 		for _, spec := range f.Imports {
@@ -162,7 +162,7 @@ func findHelpers(t *tree) (found []problem) {
 
 func TestHelpers(t *testing.T) {
 	const m = "example.org/m/"
-	expect(t, findHelpers, madeUp{
+	requireProblems(t, findHelpers, fakeTree{
 		"hg/a_test.go":              imports("hg", m+"internal/test/leak"),
 		"hg/a.go":                   imports("hg", m+"internal/testing", m+"internal/test/long"),
 		"internal/test/a/a.go":      imports("a", m+"internal/test/leak"),

@@ -73,7 +73,7 @@ func TestFuzzScript(t *testing.T) {
 		dir := filepath.Join("../../..", strings.TrimPrefix(words[0], "example.org/m/"))
 		require.DirExists(t, dir)
 	}
-	tr, err := load(os.DirFS("../../.."))
+	tr, err := loadTree(os.DirFS("../../.."))
 	require.NoError(t, err)
 	targets := 0
 	for _, f := range tr.files {

@@ -39,7 +39,7 @@ func findComments(t *tree) (found []problem) {
 }
 
 func TestComments(t *testing.T) {
-	expect(t, findComments, madeUp{
+	requireProblems(t, findComments, fakeTree{
 		"a/doc.go":      "// Package a is good.\npackage a",
 		"a/a.go":        "package a",
 		"b/b.go":        "// Package b says it in the wrong file.\npackage b",
@@ -101,7 +101,7 @@ func isSleep(e ast.Expr) bool {
 }
 
 func TestSleep(t *testing.T) {
-	expect(t, findSleep, madeUp{
+	requireProblems(t, findSleep, fakeTree{
 		"a/a.go":      "package a\nimport \"time\"\nfunc f() { time.Sleep(1) }",
 		"a/a_test.go": "package a\nimport \"time\"\nfunc g() {\n\ttime.Sleep(1)\n}",
 		"b/b_test.go": "package b\nimport clock \"time\"\nvar wait = clock.Sleep",
@@ -126,7 +126,7 @@ var pureNA = regexp.MustCompile(`^(body|data|endpoint|envelope|list|loopback|mem
 
 // isPure: besides these packages, the files of pureNA.
 func isPure(f *file) bool {
-	return underAny(f.pkg, pure) || f.pkg == "na" && pureNA.MatchString(path.Base(f.path))
+	return matchesAnyPattern(f.pkg, pure) || f.pkg == "na" && pureNA.MatchString(path.Base(f.path))
 }
 
 var clockNames = []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Sleep", "Tick"}
@@ -189,15 +189,15 @@ func f(wg *sync.WaitGroup) {
 		"hg/a.go", "hg/codec/a.go", "bulk/a.go", "request/a.go", "na/session.go", "na/data_sink.go", "internal/frame/a.go",
 		"internal/framing/a.go", "rendezvous/protocol/a.go", "impi/a.go",
 	} {
-		expect(t, findImpurity, madeUp{name: body}, all(name)...)
+		requireProblems(t, findImpurity, fakeTree{name: body}, all(name)...)
 	}
-	expect(t, findImpurity, madeUp{
+	requireProblems(t, findImpurity, fakeTree{
 		"na/a.go": body, "plugins/tcp/a.go": body, "hg/a_test.go": body, "hgx/a.go": body, "na/options.go": body, "na/carrier/session.go": body,
 		"rendezvous/a.go": body, "impi/channel/a.go": body,
 		"hg/ok.go": "package hg\nimport \"time\"\nfunc f(now time.Time) time.Duration { return now.Sub(now) }",
 	})
 	for _, name := range clockNames {
-		expect(t, findImpurity, madeUp{"hg/a.go": "package hg\nimport \"time\"\nvar _ = time." + name}, "hg/a.go:3: uses time."+name)
+		requireProblems(t, findImpurity, fakeTree{"hg/a.go": "package hg\nimport \"time\"\nvar _ = time." + name}, "hg/a.go:3: uses time."+name)
 	}
 }
 
@@ -229,7 +229,7 @@ func findLeaks(t *tree) (found []problem) {
 
 func TestLeaks(t *testing.T) {
 	leak := "import \"example.org/m/internal/test/leak\"\n"
-	expect(t, findLeaks, madeUp{
+	requireProblems(t, findLeaks, fakeTree{
 		"a/a.go":                          "package a",
 		"b/a_test.go":                     "package b",
 		"b/b_test.go":                     "package b\n" + leak + "func TestMain(m *testing.M) { leak.Main(m) }",
@@ -261,7 +261,7 @@ func findLeftovers(t *tree) (found []problem) {
 
 func TestLeftovers(t *testing.T) {
 	a, b, c, d := "TO"+"DO", "FIX"+"ME", "X"+"XX", "HA"+"CK"
-	expect(t, findLeftovers, madeUp{
+	requireProblems(t, findLeftovers, fakeTree{
 		"a.go":      "package m\n\n// " + a + "(me): finish\nvar x = 1 // " + b,
 		"a_test.go": "package m\n/*\n" + c + "\n*/\n// " + d + ": works",
 		"b.go":      "package m\nvar mastodonX, " + a + "s = \"" + c + "X\", 1",
@@ -289,16 +289,16 @@ func findUnsafe(t *tree) (found []problem) {
 }
 
 func mayBeUnsafe(f *file) bool {
-	if under(f.pkg, "plugins/sm/...") || under(f.pkg, "internal/pool/...") {
+	if matchesPattern(f.pkg, "plugins/sm/...") || matchesPattern(f.pkg, "internal/pool/...") {
 		return true
 	}
 	name := strings.TrimSuffix(strings.TrimSuffix(f.path, ".go"), "_test")
-	return (under(f.pkg, "na/...") || under(f.pkg, "plugins/tcp/...") || under(f.pkg, "plugins/udp/...")) && strings.HasSuffix(name, "_linux")
+	return (matchesPattern(f.pkg, "na/...") || matchesPattern(f.pkg, "plugins/tcp/...") || matchesPattern(f.pkg, "plugins/udp/...")) && strings.HasSuffix(name, "_linux")
 }
 
 func TestUnsafe(t *testing.T) {
 	body := imports("p", "unsafe")
-	expect(t, findUnsafe, madeUp{
+	requireProblems(t, findUnsafe, fakeTree{
 		"plugins/sm/a.go": body, "na/epoll_linux.go": body, "na/epoll_linux_test.go": body, "plugins/tcp/conn_linux.go": body,
 		"na/a.go": body, "na/a_test.go": body, "hg/a_linux.go": body, "plugins/udp/a_linux.go": body, "plugins/udp/a.go": body, "plugins/smx/a.go": body,
 		"na/c.go": imports("p", "fmt", "C"),

@@ -46,9 +46,9 @@ func (t *tree) at(f *file, pos token.Pos, format string, args ...any) problem {
 	return problem{f.path, t.fset.Position(pos).Line, fmt.Sprintf(format, args...)}
 }
 
-// load parses every Go file of the module at the root of fsys, and of the tool's, which keeps the
+// loadTree parses every Go file of the module at the root of fsys, and of the tool's, which keeps the
 // same rules. It leaves out what the go command does not build either.
-func load(fsys fs.FS) (*tree, error) {
+func loadTree(fsys fs.FS) (*tree, error) {
 	mod, err := fs.ReadFile(fsys, "go.mod")
 	if err != nil {
 		return nil, err
@@ -129,17 +129,17 @@ func (t *tree) uses(f *file, pkg string, names ...string) (found []problem) {
 	return found
 }
 
-// under reports whether a package path matches a pattern: an exact path, or a path and "/..." for
+// matchesPattern reports whether a package path matches a pattern: an exact path, or a path and "/..." for
 // it and all below.
-func under(pkg, pattern string) bool {
+func matchesPattern(pkg, pattern string) bool {
 	if prefix, ok := strings.CutSuffix(pattern, "/..."); ok {
 		return pkg == prefix || strings.HasPrefix(pkg, prefix+"/")
 	}
 	return pkg == pattern
 }
 
-func underAny(pkg string, patterns []string) bool {
-	return slices.ContainsFunc(patterns, func(p string) bool { return under(pkg, p) })
+func matchesAnyPattern(pkg string, patterns []string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return matchesPattern(pkg, p) })
 }
 
 type check struct {
@@ -170,7 +170,7 @@ func sorted(ps []problem) []problem {
 }
 
 func TestTree(t *testing.T) {
-	tr, err := load(os.DirFS("../../.."))
+	tr, err := loadTree(os.DirFS("../../.."))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,24 +186,24 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// A madeUp tree maps file names to their text.
-type madeUp map[string]string
+// A fakeTree tree maps file names to their text.
+type fakeTree map[string]string
 
-func (m madeUp) load(t *testing.T) *tree {
+func (m fakeTree) load(t *testing.T) *tree {
 	t.Helper()
 	fsys := fstest.MapFS{"go.mod": {Data: []byte("module example.org/m\n\ngo 1.26\n")}}
 	for name, text := range m {
 		fsys[name] = &fstest.MapFile{Data: []byte(text)}
 	}
-	tr, err := load(fsys)
+	tr, err := loadTree(fsys)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return tr
 }
 
-// expect runs a check on a made-up tree.
-func expect(t *testing.T, find func(*tree) []problem, m madeUp, want ...string) {
+// requireProblems runs a check on a made-up tree.
+func requireProblems(t *testing.T, find func(*tree) []problem, m fakeTree, want ...string) {
 	t.Helper()
 	var got []string
 	for _, p := range sorted(find(m.load(t))) {
@@ -215,7 +215,7 @@ func expect(t *testing.T, find func(*tree) []problem, m madeUp, want ...string) 
 }
 
 func TestLoad(t *testing.T) {
-	tr := madeUp{
+	tr := fakeTree{
 		"a.go": "package m", "x/b.go": "package x", "x/b_test.go": "package x", "x/testdata/c.go": "not Go",
 		"_x/d.go": "not Go", ".x/e.go": "not Go", "x/_f.go": "not Go", "other/go.mod": "module o", "other/g.go": "not Go",
 		"x/notes.txt": "TEXT",
@@ -228,7 +228,7 @@ func TestLoad(t *testing.T) {
 	if !slices.Equal(got, want) || tr.module != "example.org/m" {
 		t.Errorf("got module %s, files %q, want %q", tr.module, got, want)
 	}
-	if _, err := load(fstest.MapFS{"go.mod": {}, "a.go": {Data: []byte("package")}}); err == nil {
+	if _, err := loadTree(fstest.MapFS{"go.mod": {}, "a.go": {Data: []byte("package")}}); err == nil {
 		t.Error("a file that does not parse went unnoticed")
 	}
 }

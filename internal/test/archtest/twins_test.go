@@ -49,7 +49,7 @@ func findTwins(t *tree) (found []problem) {
 }
 
 func TestTwins(t *testing.T) {
-	m := madeUp{}
+	m := fakeTree{}
 	for _, name := range []string{
 		"hg/call.go", "hg/call_test.go", "hg/call_cancel_test.go", "hg/call_cancel_linux_test.go", "hg/call_two_words_test.go",
 		"hg/wire_linux.go", "hg/wire_test.go", "hg/wire_linux_test.go", "hg/peer_watch.go", "hg/peer_watch_late_test.go", "hg/peer_test.go",
@@ -60,7 +60,7 @@ func TestTwins(t *testing.T) {
 		m[name] = "package p"
 	}
 	const says = "tests no file of its package by its name: name it after the one that it tests, or scenario_"
-	expect(t, findTwins, m,
+	requireProblems(t, findTwins, m,
 		"hg/call_two_words_test.go:1: "+says+"call_two_words_test.go if it crosses several",
 		"hg/peer_test.go:1: "+says+"peer_test.go if it crosses several",
 		"hg/scenario_test.go:1: "+says+"scenario_test.go if it crosses several",

@@ -109,7 +109,7 @@ func findVersions(t *tree) (found []problem) {
 				report("the last kind is not %s", last)
 			}
 		}
-		if f.test || underAny(f.pkg, otherProtocols) {
+		if f.test || matchesAnyPattern(f.pkg, otherProtocols) {
 			continue
 		}
 		for _, decl := range f.Decls {
@@ -150,7 +150,7 @@ func TestVersions(t *testing.T) {
 			page += fmt.Sprintf(says, value) + "\n"
 		}
 	}
-	whole := madeUp{
+	whole := fakeTree{
 		wirePage:                              page,
 		"internal/frame/release.go":           "package frame\nconst Version = 4",
 		"internal/frame/frame.go":             "package frame\nconst (\n\tkind = 1\n\tmaxKind = 19\n)",
@@ -161,7 +161,7 @@ func TestVersions(t *testing.T) {
 		"plugins/sm/internal/ring/release.go": "package ring\nconst Version = 3",
 		"mercury/a.go":                        "package mercury\nconst headerVersion = 9",
 	}
-	expect(t, findVersions, whole)
+	requireProblems(t, findVersions, whole)
 
 	whole["internal/frame/release.go"] = "package frame\nconst Version = 5"
 	whole["internal/frame/frame.go"] = "package frame\nconst maxKind = 20"
@@ -170,7 +170,7 @@ func TestVersions(t *testing.T) {
 	whole["bulk/handle.go"] = "package bulk\nconst wireVersion = 2"
 	whole["qs/lend_pump.go"] = "package qs\n\nconst ringVersion = 1"
 	whole[wirePage] = strings.Replace(page, "|frames|x|4|\n", "|frames|x|4|\n|dust|x|7|\n", 1)
-	expect(t, findVersions, whole,
+	requireProblems(t, findVersions, whole,
 		`docs/internals/WIRE.md:0: plugins/sm/internal/ring/release.go has no constant Version, from which the version of sm memory is taken`,
 		`docs/internals/WIRE.md:0: the last kind is not 20`,
 		`docs/internals/WIRE.md:0: the page does not say "**Bulk handle**, a binary value in msgpack:\n\n|offset|bytes|field|meaning|\n|---:|---:|---|---|\n|0|1|version|2|"`,

@@ -90,8 +90,8 @@ func (c *wordCounts) countWords(t *tree, f *file) {
 	for line := range strings.Lines(f.text) {
 		c.lines++
 		width := utf8.RuneCountInString(strings.ReplaceAll(strings.TrimRight(line, "\r\n"), "\t", "    "))
-		c.above100 += number(width > 100)
-		c.above120 += number(width > 120)
+		c.above100 += boolNumber(width > 100)
+		c.above120 += boolNumber(width > 120)
 	}
 	for _, group := range f.Comments {
 		c.countComment(group.Text()) // without directives
@@ -104,9 +104,9 @@ func (c *wordCounts) countWords(t *tree, f *file) {
 				c.countLocks(n.Body)
 			}
 		case *ast.IfStmt:
-			c.init += number(assigns(n.Init))
+			c.init += boolNumber(isAssignment(n.Init))
 		case *ast.SwitchStmt:
-			c.init += number(assigns(n.Init))
+			c.init += boolNumber(isAssignment(n.Init))
 		case *ast.CallExpr:
 			c.countError(n)
 		}
@@ -119,7 +119,7 @@ func (c *wordCounts) countComment(text string) {
 		return
 	}
 	c.comments++
-	c.headless += number(headless.MatchString(text))
+	c.headless += boolNumber(headless.MatchString(text))
 	for _, w := range word.FindAllString(text, -1) {
 		c.words++
 		for list := range anchorWords {
@@ -142,13 +142,13 @@ func (c *wordCounts) countName(fun *ast.FuncDecl) {
 	}
 	if first == name {
 		c.oneWord++
-		c.noVerb += number(!verbs[name])
+		c.noVerb += boolNumber(!verbs[name])
 	}
-	c.inflected += number(!baseForms[first] && len(first) > 2 && (strings.HasSuffix(first, "s") || strings.HasSuffix(first, "ed")))
+	c.inflected += boolNumber(!baseForms[first] && len(first) > 2 && (strings.HasSuffix(first, "s") || strings.HasSuffix(first, "ed")))
 }
 
-// assigns reports whether the head of a statement changes a variable instead of making one.
-func assigns(s ast.Stmt) bool {
+// isAssignment reports whether the head of a statement changes a variable instead of making one.
+func isAssignment(s ast.Stmt) bool {
 	a, ok := s.(*ast.AssignStmt)
 	return ok && a.Tok != token.DEFINE
 }
@@ -168,27 +168,27 @@ func (c *wordCounts) countError(call *ast.CallExpr) {
 		return
 	}
 	for _, arg := range call.Args {
-		text := literal(arg)
+		text := literalText(arg)
 		if text == "" {
 			continue
 		}
 		c.errors++
-		c.persons += number(persons.MatchString(text))
+		c.persons += boolNumber(persons.MatchString(text))
 	}
 }
 
-// literal returns the text of a string literal, of a sum of them, or of the first argument of a
+// literalText returns the text of a string literal, of a sum of them, or of the first argument of a
 // call such as Sprintf.
-func literal(e ast.Expr) string {
+func literalText(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
 		text, _ := strconv.Unquote(e.Value)
 		return text
 	case *ast.BinaryExpr:
-		return literal(e.X) + literal(e.Y)
+		return literalText(e.X) + literalText(e.Y)
 	case *ast.CallExpr:
 		if len(e.Args) > 0 {
-			return literal(e.Args[0])
+			return literalText(e.Args[0])
 		}
 	}
 	return ""
@@ -220,19 +220,19 @@ func (c *wordCounts) countLocks(body *ast.BlockStmt) {
 		entered = entered || unlocks
 		left = left || unlocks && last[lock]
 	}
-	c.entered += number(entered)
-	c.left += number(left)
+	c.entered += boolNumber(entered)
+	c.left += boolNumber(left)
 }
 
-func number(is bool) int {
+func boolNumber(is bool) int {
 	if is {
 		return 1
 	}
 	return 0
 }
 
-// report is a table: a line for each kind, a column for each of the counts and for each project.
-func report(names []string, counts []*wordCounts) string {
+// wordTable is a table: a line for each kind, a column for each of the counts and for each project.
+func wordTable(names []string, counts []*wordCounts) string {
 	var b strings.Builder
 	line := func(kind string, ours func(c *wordCounts) string, theirs func(p project) string) {
 		fmt.Fprintf(&b, "%-34s", kind)
@@ -289,7 +289,7 @@ func percent(n, all int) float64 { return 100 * float64(n) / float64(max(all, 1)
 func countTree(t *tree, pattern string) *wordCounts {
 	c := &wordCounts{of: map[string]int{}}
 	for _, f := range t.files {
-		if !f.test && !testOnly(f.pkg) && (pattern == "" || under(f.pkg, pattern)) {
+		if !f.test && !testOnly(f.pkg) && (pattern == "" || matchesPattern(f.pkg, pattern)) {
 			c.countWords(t, f)
 		}
 	}
@@ -302,7 +302,7 @@ func countTree(t *tree, pattern string) *wordCounts {
 //	go test ./internal/test/archtest -run Words -v
 func TestWords(t *testing.T) {
 	t.Parallel()
-	tr, err := load(os.DirFS("../../.."))
+	tr, err := loadTree(os.DirFS("../../.."))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,11 +316,11 @@ func TestWords(t *testing.T) {
 		}
 		counts = append(counts, countTree(tr, folder+"/..."))
 	}
-	t.Logf("\n%s", report(names, counts))
+	t.Logf("\n%s", wordTable(names, counts))
 }
 
 func TestWordCounts(t *testing.T) {
-	got := countTree(madeUp{
+	got := countTree(fakeTree{
 		"hg/a.go": "// Package hg is good.\npackage hg\n\n" +
 			"// What it does is not said by a subject.\nfunc say() {}\n" +
 			"// send writes, and nobody knows who reads.\nfunc send() {}\n" +
@@ -353,7 +353,7 @@ func TestWordCounts(t *testing.T) {
 			t.Errorf("%s: got %d, want %d", what, n[0], n[1])
 		}
 	}
-	text := report([]string{"made up"}, []*wordCounts{got})
+	text := wordTable([]string{"made up"}, []*wordCounts{got})
 	for _, want := range []string{
 		"x/net/quic   etcd raft",
 		"  with a name of one word             13 86.7% |   115 23.0%    23 13.4%",

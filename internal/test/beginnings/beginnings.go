@@ -20,8 +20,8 @@ const (
 	maxDials, maxWaiting = 8, 48
 )
 
-// strangerInputs are inputs of other protocols, which arrive at any port.
-func strangerInputs() [][]byte {
+// foreignInputs are inputs of other protocols, which arrive at any port.
+func foreignInputs() [][]byte {
 	return [][]byte{
 		make([]byte, longest),
 		bytes.Repeat([]byte{0xff}, longest),
@@ -48,7 +48,7 @@ func clientHello() []byte {
 func Send(t testing.TB, dial func() (net.Conn, error), sessions ...[][]byte) {
 	t.Helper()
 	s := newSender(dial)
-	for _, in := range append(strangerInputs(), joinBytes(sessions)...) {
+	for _, in := range append(foreignInputs(), joinBytes(sessions)...) {
 		for n := 1; n <= min(len(in), longest); n++ {
 			for how := range connectionEnds {
 				s.startConn([][]byte{in[:n]}, how)
@@ -89,9 +89,9 @@ const (
 
 // A sender makes connections, and keeps those that have not ended.
 type sender struct {
-	dial   func() (net.Conn, error)
-	places chan struct{} // holds an element for each dial in progress
-	wait   sync.WaitGroup
+	dial  func() (net.Conn, error)
+	slots chan struct{} // holds an element for each dial in progress
+	wait  sync.WaitGroup
 
 	mu   sync.Mutex // guards the fields below
 	open []net.Conn
@@ -99,15 +99,15 @@ type sender struct {
 }
 
 func newSender(dial func() (net.Conn, error)) *sender {
-	return &sender{dial: dial, places: make(chan struct{}, maxDials)}
+	return &sender{dial: dial, slots: make(chan struct{}, maxDials)}
 }
 
 // startConn sends packets on a connection of their own.
 func (s *sender) startConn(packets [][]byte, how int) {
-	s.places <- struct{}{}
+	s.slots <- struct{}{}
 	s.wait.Go(func() {
 		s.sendPackets(packets, how)
-		<-s.places
+		<-s.slots
 	})
 }
 

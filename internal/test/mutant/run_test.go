@@ -55,8 +55,8 @@ func TestMutants(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, chosen, "no mutant has such a name")
-	b := build(t, chosen)
-	b.sound(t, chosen)
+	b := buildBinaries(t, chosen)
+	b.requirePass(t, chosen)
 	verdicts := make([]verdict, len(chosen))
 	var wg sync.WaitGroup
 	next := make(chan int)
@@ -99,7 +99,7 @@ type binaries struct {
 	path map[string]string
 }
 
-func build(t *testing.T, chosen []Mutant) *binaries {
+func buildBinaries(t *testing.T, chosen []Mutant) *binaries {
 	dir := t.TempDir()
 	overlay, err := Overlay(root, dir)
 	require.NoError(t, err)
@@ -129,8 +129,8 @@ func (m Mutant) catchers() []Catcher {
 	return m.Catchers
 }
 
-// sound requires that every test passes, in time, where no mutant is on.
-func (b *binaries) sound(t *testing.T, chosen []Mutant) {
+// requirePass requires that every test passes, in time, where no mutant is on.
+func (b *binaries) requirePass(t *testing.T, chosen []Mutant) {
 	tests := map[string][]string{}
 	for _, m := range chosen {
 		for _, c := range m.catchers() {
@@ -189,16 +189,16 @@ func (b *binaries) judge(m Mutant) (v verdict) {
 		case err == nil:
 			v.wrong = append(v.wrong, fmt.Sprintf("NOT CAUGHT by %v", c))
 		case said == "":
-			v.wrong = append(v.wrong, fmt.Sprintf("%v fails%s, but does not say %q:\n%s", c, how(out, err), c.Says, out))
+			v.wrong = append(v.wrong, fmt.Sprintf("%v fails%s, but does not say %q:\n%s", c, describeEnd(out, err), c.Says, out))
 		default:
-			v.caught = append(v.caught, fmt.Sprintf("%v%s: %.60q", c, how(out, err), said))
+			v.caught = append(v.caught, fmt.Sprintf("%v%s: %.60q", c, describeEnd(out, err), said))
 		}
 	}
 	return v
 }
 
-// how describes an end that is not a failed test.
-func how(out string, err error) string {
+// describeEnd describes an end that is not a failed test.
+func describeEnd(out string, err error) string {
 	var exit *exec.ExitError
 	switch {
 	case strings.Contains(out, "SIGXCPU"), strings.Contains(out, "panic: test timed out"), !errors.As(err, &exit):

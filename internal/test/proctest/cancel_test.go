@@ -93,9 +93,9 @@ func (b *busyOrigin) cancel(h *hg.Handle, rounds int) *cancelCount {
 // that lives, that is stopped, and that is dead (F44): each ends once; of those to the stopped one
 // no more leave than there are envelopes, memory does not grow, and when it goes on the same
 // session serves the handle's next call, with its own answer.
-func TestCancelTenThousand(t *testing.T) { eachCostly(t, cancelTenThousand) }
+func TestCancelTenThousand(t *testing.T) { eachCostly(t, testCancelTenThousand) }
 
-func cancelTenThousand(t *testing.T, tr transport) {
+func testCancelTenThousand(t *testing.T, tr transport) {
 	rounds := 10_000
 	if raceflag.Enabled {
 		rounds = 2000
@@ -122,9 +122,9 @@ func cancelTenThousand(t *testing.T, tr transport) {
 	p.stop()
 	late := b.hctx.Stats().NA.LateDropped
 	promised := target().Promised
-	before := inUse()
+	before := heapInUse()
 	stopped := b.cancel(h, rounds)
-	grown := inUse() - before
+	grown := heapInUse() - before
 	require.Equal(t, rounds, stopped.callbacks)
 	require.Equal(t, rounds, stopped.canceled)
 	require.LessOrEqual(t, stopped.sent, promised, "as many may leave as there are envelopes")
@@ -145,17 +145,17 @@ func cancelTenThousand(t *testing.T, tr transport) {
 	require.Equal(t, rounds, dead.callbacks)
 	b.driveUntil(func() bool { return b.hctx.Stats().NA.PeersLost == 1 })
 
-	t.Logf("Cancel to callback, target alive:    %s, %d had left", spreadText(alive.took), alive.sent)
-	t.Logf("Cancel to callback, target stopped:  %s", spreadText(stopped.took))
-	t.Logf("Cancel to callback, target dead:     %s", spreadText(dead.took))
+	t.Logf("Cancel to callback, target alive:    %s, %d had left", durationsText(alive.took), alive.sent)
+	t.Logf("Cancel to callback, target stopped:  %s", durationsText(stopped.took))
+	t.Logf("Cancel to callback, target dead:     %s", durationsText(dead.took))
 	b.over = true
 	b.driveUntil(func() bool { return b.flying == 0 })
 	require.NoError(t, b.fail, "a call that nobody canceled")
 	t.Logf("%d calls to a target that lived were answered meanwhile", b.answered)
 }
 
-// inUse is how many bytes of the heap are.
-func inUse() int64 {
+// heapInUse is how many bytes of the heap are.
+func heapInUse() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats

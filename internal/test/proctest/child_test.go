@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 // roles are what a child may be.
 var roles = map[string]func() error{"target": runTarget}
 
-// exposed is what the child gives away: a region to be pulled.
-type exposed struct {
+// exposedRegion is what the child gives away: a region to be pulled.
+type exposedRegion struct {
 	Region *bulk.Handle
 	Sum    uint64
 }
@@ -120,7 +120,7 @@ func newHandlers(hctx *hg.Context) map[string]hg.Handler {
 			if err != nil {
 				return err
 			}
-			return h.Respond(&exposed{b, checksum(region)}, nil)
+			return h.Respond(&exposedRegion{b, checksum(region)}, nil)
 		}
 	}
 	return map[string]hg.Handler{

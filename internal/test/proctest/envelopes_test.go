@@ -31,8 +31,8 @@ const (
 
 func init() { roles["holder"] = runHolder }
 
-// held is the report of a holder about its messages and memory.
-type held struct {
+// holderReport is the report of a holder about its messages and memory.
+type holderReport struct {
 	Stats    na.Stats
 	Peers    int
 	Fullest  int   // most messages held of one peer
@@ -61,7 +61,7 @@ func runHolder() error {
 	fmt.Println(cls.Addr())
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		debug.FreeOSMemory()
-		h := held{Stats: nctx.Stats()}
+		h := holderReport{Stats: nctx.Stats()}
 		h.Resident, h.Shared = residentMemory()
 		for _, p := range nctx.Peers() {
 			h.Peers++
@@ -93,7 +93,7 @@ func residentMemory() (own, shared int64) {
 	return (pages - both) * page, both * page
 }
 
-func (p *process) readHeld() (h held) {
+func (p *process) readHeld() (h holderReport) {
 	p.t.Helper()
 	_, err := fmt.Fprintln(p.in)
 	require.NoError(p.t, err)
@@ -173,12 +173,12 @@ func TestGERExample(t *testing.T) {
 	eachCostly(t, func(t *testing.T, tr transport) {
 		t.Parallel()
 		for _, spare := range []int{0, 3} { // envelopes for a 129th
-			t.Run(fmt.Sprintf("spare %d", spare), func(t *testing.T) { gerExample(t, tr, spare) })
+			t.Run(fmt.Sprintf("spare %d", spare), func(t *testing.T) { testGERExample(t, tr, spare) })
 		}
 	})
 }
 
-func gerExample(t *testing.T, tr transport, spare int) {
+func testGERExample(t *testing.T, tr transport, spare int) {
 	t.Parallel()
 	budget := int64(guaranteed)
 	if spare > 0 {
@@ -198,7 +198,7 @@ func gerExample(t *testing.T, tr transport, spare int) {
 		s.driveUntil(func() bool { return s.ended == gerEnvelopes })
 		require.NoError(t, s.fail)
 	}
-	var now held
+	var now holderReport
 	for end := time.Now().Add(time.Minute); now.Stats.Envelopes < gerPeers*gerEnvelopes && time.Now().Before(end); {
 		now = p.readHeld()
 	}

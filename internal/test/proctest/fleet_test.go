@@ -15,14 +15,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A list is a Resolver: it says what is set.
-type list struct {
+// An addrList is a Resolver: it says what is set.
+type addrList struct {
 	mu      sync.Mutex // guards the fields below
 	addrs   []string
 	changed chan struct{}
 }
 
-func (l *list) set(all ...*process) {
+func (l *addrList) set(all ...*process) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.addrs = nil
@@ -35,7 +35,7 @@ func (l *list) set(all ...*process) {
 	l.changed = make(chan struct{})
 }
 
-func (l *list) Watch(ctx context.Context, _ string, update func([]string, error)) error {
+func (l *addrList) Watch(ctx context.Context, _ string, update func([]string, error)) error {
 	for ctx.Err() == nil {
 		l.mu.Lock()
 		addrs, changed := l.addrs, l.changed
@@ -49,14 +49,14 @@ func (l *list) Watch(ctx context.Context, _ string, update func([]string, error)
 	return ctx.Err()
 }
 
-// A counter is a Balancer that counts what another one picks.
-type counter struct {
+// A countingBalancer is a Balancer that counts what another one picks.
+type countingBalancer struct {
 	by     qs.Balancer
 	mu     sync.Mutex // guards the field below
 	picked map[string]int
 }
 
-func (c *counter) Pick(call *qs.Call, ts []qs.Candidate) int {
+func (c *countingBalancer) Pick(call *qs.Call, ts []qs.Candidate) int {
 	i := c.by.Pick(call, ts)
 	if i >= 0 && call != nil {
 		c.mu.Lock()
@@ -67,7 +67,7 @@ func (c *counter) Pick(call *qs.Call, ts []qs.Candidate) int {
 }
 
 // countsSince returns what was picked since the last time.
-func (c *counter) countsSince() map[string]int {
+func (c *countingBalancer) countsSince() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	was := c.picked
@@ -88,7 +88,7 @@ func TestFleet(t *testing.T) {
 		defer func() { require.NoError(t, n.Close()) }()
 		ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer stop()
-		names, counts := &list{}, &counter{by: qs.RoundRobin(), picked: map[string]int{}}
+		names, counts := &addrList{}, &countingBalancer{by: qs.RoundRobin(), picked: map[string]int{}}
 		names.set(a, b, c)
 		to, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: names, Balancer: counts, HealthInterval: 200 * time.Millisecond}, "echo")
 		require.NoError(t, err)

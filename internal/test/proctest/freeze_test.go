@@ -140,8 +140,8 @@ func (o *origin) waitForNext(p *process) string {
 
 func init() { roles["worker"] = workerChild }
 
-// counts is what a worker child says of itself at its end.
-type counts struct {
+// workerReport is what a worker child says of itself at its end.
+type workerReport struct {
 	Ended, Failed int
 	Held          string
 	Lost          int64
@@ -162,7 +162,7 @@ func workerChild() error {
 	if err != nil {
 		return err
 	}
-	var c counts
+	var c workerReport
 	over := make(chan struct{})
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -241,7 +241,7 @@ func TestOwnFreeze(t *testing.T) {
 		goesOn()
 		goesOn() // the answer was before this
 		require.NoError(t, p.in.Close())
-		var c counts
+		var c workerReport
 		require.NoError(t, json.Unmarshal([]byte(o.waitForNext(p)), &c))
 		t.Logf("%+v", c)
 		require.Zero(t, c.Failed)

@@ -28,7 +28,7 @@ func TestRestart(t *testing.T) {
 		lend := o.newHandle("lend")
 		defer lend.Close()
 		require.NoError(t, o.call(lend, nil))
-		var ex exposed
+		var ex exposedRegion
 		require.NoError(t, lend.Output(&ex))
 		h := o.newHandle("hold")
 		defer h.Close()

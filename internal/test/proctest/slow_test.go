@@ -18,9 +18,9 @@ import (
 // A target that is stopped with 8,192 requests waiting for it takes nothing from ten others (G9,
 // F67). Each round answers the same number of calls to the ten while none of the stopped one's
 // ends; the test prints how long rounds take beside it and without it.
-func TestSlowTargetAmongTen(t *testing.T) { eachCostly(t, slowTargetAmongTen) }
+func TestSlowTargetAmongTen(t *testing.T) { eachCostly(t, testSlowTargetAmongTen) }
 
-func slowTargetAmongTen(t *testing.T, tr transport) {
+func testSlowTargetAmongTen(t *testing.T, tr transport) {
 	const fast, flight = 10, 8
 	calls := long.Or(2000, 4000)
 	rounds := long.Or(2, *rounds)

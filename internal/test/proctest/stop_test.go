@@ -24,8 +24,8 @@ var rounds = flag.Int("rounds", long.Or(3, 6), "cancels of TestStoppedOwner")
 
 var zeroes = make([]byte, 1<<20)
 
-// spreadText describes durations.
-func spreadText(d []time.Duration) string {
+// durationsText describes durations.
+func durationsText(d []time.Duration) string {
 	slices.Sort(d)
 	at := func(q float64) time.Duration { return d[min(int(q*float64(len(d))), len(d)-1)] }
 	return fmt.Sprintf("n=%d p50=%v p99=%v p99.9=%v max=%v", len(d), at(0.5), at(0.99), at(0.999), d[len(d)-1])
@@ -37,11 +37,11 @@ func TestStoppedTarget(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {
 		t.Parallel()
-		stoppedTarget(t, tr)
+		testStoppedTarget(t, tr)
 	})
 }
 
-func stoppedTarget(t *testing.T, tr transport) {
+func testStoppedTarget(t *testing.T, tr transport) {
 	p := tr.startTarget(t, "")
 	o := tr.newOrigin(t, p, hg.Config{NA: na.Config{PeerTimeout: 30 * time.Second}}) // a busy machine takes its time, too
 	h := o.newHandle("echo")
@@ -85,8 +85,8 @@ func stoppedTarget(t *testing.T, tr transport) {
 		h.Close()
 	}
 	require.Equal(t, 2000, canceled)
-	t.Logf("Cancel to callback, one in flight:   %s", spreadText(took))
-	t.Logf("Cancel to callback, 1000 in flight:  %s", spreadText(together))
+	t.Logf("Cancel to callback, one in flight:   %s", durationsText(took))
+	t.Logf("Cancel to callback, 1000 in flight:  %s", durationsText(together))
 
 	for time.Since(stopped) < 3*time.Second {
 		_ = o.hctx.Progress(3*time.Second - time.Since(stopped))
@@ -109,16 +109,16 @@ func stoppedTarget(t *testing.T, tr transport) {
 // and after the owner goes on the whole region is pulled in the same session, byte for byte.
 func TestStoppedOwner(t *testing.T) {
 	t.Parallel()
-	eachTransport(t, stoppedOwner)
+	eachTransport(t, testStoppedOwner)
 }
 
-func stoppedOwner(t *testing.T, tr transport) {
+func testStoppedOwner(t *testing.T, tr transport) {
 	p := tr.startTarget(t, "")
 	o := tr.newOrigin(t, p, hg.Config{NA: na.Config{PeerTimeout: time.Minute}}) // filling a gigabyte may take its time
 	h := o.newHandle("expose")
 	defer h.Close()
 	require.NoError(t, o.call(h, nil))
-	var ex exposed
+	var ex exposedRegion
 	require.NoError(t, h.Output(&ex))
 
 	local := make([]byte, regionSize)
@@ -157,7 +157,7 @@ func stoppedOwner(t *testing.T, tr transport) {
 			}
 		}
 	}
-	t.Logf("Cancel of a pull to callback: %s", spreadText(took))
+	t.Logf("Cancel of a pull to callback: %s", durationsText(took))
 
 	calls := 0
 	var got error

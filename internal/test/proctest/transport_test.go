@@ -113,13 +113,13 @@ func (tr transport) startPair(t *testing.T, cfg hg.Config) (*process, *origin) {
 // A bystander is another child, which is called now and then while something happens to the others.
 // It must not notice.
 type bystander struct {
-	o      *origin
-	h      *hg.Handle
-	flying bool
-	last   time.Time
-	calls  int
-	failed error
-	most   time.Duration
+	o       *origin
+	h       *hg.Handle
+	flying  bool
+	last    time.Time
+	calls   int
+	failed  error
+	longest time.Duration
 }
 
 // watch makes o call a bystander until the test ends, and fails the test if one of the calls fails.
@@ -133,7 +133,7 @@ func (o *origin) watch(tr transport) {
 		o.driveUntil(func() bool { return !b.flying && b.calls > 0 })
 		o.by = nil
 		b.h.Close()
-		o.t.Logf("bystander: %d calls, longest %v", b.calls, b.most)
+		o.t.Logf("bystander: %d calls, longest %v", b.calls, b.longest)
 		require.NoError(o.t, b.failed, "the bystander felt it")
 	})
 }
@@ -147,7 +147,7 @@ func (b *bystander) call() {
 	if err := b.h.ForwardRaw([]byte("all well?"), func(_ *hg.Handle, err error) {
 		b.flying = false
 		b.calls++
-		b.most = max(b.most, time.Since(b.last))
+		b.longest = max(b.longest, time.Since(b.last))
 		if b.failed == nil {
 			b.failed = err
 		}

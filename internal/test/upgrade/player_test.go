@@ -19,25 +19,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A recorded is a frame of a conversation of testdata/wire, or of a test's own: its header, as it
+// A recordedFrame is a frame of a conversation of testdata/wire, or of a test's own: its header, as it
 // was sent, and its payload.
-type recorded struct {
+type recordedFrame struct {
 	frame.Header
 	payload []byte
 }
 
 // conversations are those of testdata/wire, by release, and then the frames by their names.
-func conversations(t *testing.T) map[string]map[string]recorded {
+func conversations(t *testing.T) map[string]map[string]recordedFrame {
 	t.Helper()
 	files, err := filepath.Glob(root + "/testdata/wire/*/conversation.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	all := map[string]map[string]recorded{}
+	all := map[string]map[string]recordedFrame{}
 	block := regexp.MustCompile(`(?m)^([a-z-]+)\n[A-Z]+ ctx.*\n((?:[0-9a-f]{4}  .*\n?)+)`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		frames := map[string]recorded{}
+		frames := map[string]recordedFrame{}
 		for _, m := range block.FindAllStringSubmatch(string(text), -1) {
 			var b []byte
 			for line := range strings.Lines(m[2]) {
@@ -50,7 +50,7 @@ func conversations(t *testing.T) map[string]map[string]recorded {
 			if h.Flags&frame.FlagPayload != 0 {
 				require.NoError(t, h.Verify(b), "%s of %s", m[1], file)
 			}
-			frames[m[1]] = recorded{h, b[h.Size():]}
+			frames[m[1]] = recordedFrame{h, b[h.Size():]}
 		}
 		require.Greater(t, len(frames), 15, "%s", file)
 		all[filepath.Base(filepath.Dir(file))] = frames
@@ -105,19 +105,19 @@ type player struct {
 	inner carrier.Carrier
 
 	// Guarded by the lock of the core.
-	session *played
-	queue   []recorded
+	session *playedSession
+	queue   []recordedFrame
 	refused []frame.Bye
 	failed  []error
 
-	got     []recorded
+	got     []recordedFrame
 	changed chan struct{} // has room for one: something above has
 	done    chan struct{}
 	stop    chan struct{}
 }
 
-// change notes that something has changed for which until may wait.
-func (p *player) change() {
+// signal notes that something has changed for which until may wait.
+func (p *player) signal() {
 	select {
 	case p.changed <- struct{}{}:
 	default:
@@ -162,18 +162,18 @@ func (p *player) dial(to na.Addr) {
 	require.NoError(p.t, p.nctx.SendUnexpected(op, to, 1, []byte("never leaves")))
 }
 
-// say sends frames, once there is a session.
-func (p *player) say(all ...recorded) {
+// sendFrames sends frames, once there is a session.
+func (p *player) sendFrames(all ...recordedFrame) {
 	p.t.Helper()
-	p.until("the session is up", func() bool { return p.session != nil && p.session.Up() })
+	p.waitUntil("the session is up", func() bool { return p.session != nil && p.session.Up() })
 	p.core.Lock()
 	p.queue = append(p.queue, all...)
 	p.inner.Flush([]carrier.Session{p.session.Session})
 	p.core.Unlock()
 }
 
-// until waits until what is locked is so.
-func (p *player) until(what string, is func() bool) {
+// waitUntil waits until what is locked is so.
+func (p *player) waitUntil(what string, is func() bool) {
 	p.t.Helper()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -192,10 +192,10 @@ func (p *player) until(what string, is func() bool) {
 	}
 }
 
-// hears waits for a frame of a kind, and takes it out of those that have come.
-func (p *player) hears(kind frame.Kind) (r recorded) {
+// waitForFrame waits for a frame of a kind, and takes it out of those that have come.
+func (p *player) waitForFrame(kind frame.Kind) (r recordedFrame) {
 	p.t.Helper()
-	p.until("a "+kind.String()+" comes", func() bool {
+	p.waitUntil("a "+kind.String()+" comes", func() bool {
 		for i := range p.got {
 			if p.got[i].Kind == kind {
 				r = p.got[i]
@@ -246,9 +246,9 @@ type playedCarrier struct {
 
 func (c *playedCarrier) Dial(s carrier.Session) { c.Carrier.Dial(c.p.play(s)) }
 
-func (p *player) play(s carrier.Session) *played {
-	p.session = &played{s, p}
-	p.change()
+func (p *player) play(s carrier.Session) *playedSession {
+	p.session = &playedSession{s, p}
+	p.signal()
 	return p.session
 }
 
@@ -266,19 +266,19 @@ func (c *playedCore) Admit(_ carrier.Carrier, conn any, g *carrier.Greeting, ver
 	return c.outer.p.play(s), nil
 }
 
-// A played is a session, in which the player says what the test wants.
-type played struct {
+// A playedSession is a session, in which the player says what the test wants.
+type playedSession struct {
 	carrier.Session
 	p *player
 }
 
-func (s *played) Hello(_ carrier.Lane, dst, label []byte) []byte {
+func (s *playedSession) Hello(_ carrier.Lane, dst, label []byte) []byte {
 	return append(dst, withLabel(s.p.hello, labelCarrier, label)...)
 }
 
-func (s *played) Sends() bool { return len(s.p.queue) > 0 }
+func (s *playedSession) Sends() bool { return len(s.p.queue) > 0 }
 
-func (s *played) Pull(lane carrier.Lane, w carrier.Writer) (more bool) {
+func (s *playedSession) Pull(lane carrier.Lane, w carrier.Writer) (more bool) {
 	for len(s.p.queue) > 0 && lane == carrier.Messages && s.Up() {
 		r := s.p.queue[0]
 		whole, _ := w.Room()
@@ -293,25 +293,25 @@ func (s *played) Pull(lane carrier.Lane, w carrier.Writer) (more bool) {
 	return false
 }
 
-func (s *played) Greet(g *carrier.Greeting) error {
-	defer s.p.change()
+func (s *playedSession) Greet(g *carrier.Greeting) error {
+	defer s.p.signal()
 	return s.Session.Greet(g)
 }
 
-func (s *played) Deliver(h *carrier.Header, payload []byte) error {
-	defer s.p.change()
-	s.p.got = append(s.p.got, recorded{*h, append([]byte(nil), payload...)})
+func (s *playedSession) Deliver(h *carrier.Header, payload []byte) error {
+	defer s.p.signal()
+	s.p.got = append(s.p.got, recordedFrame{*h, append([]byte(nil), payload...)})
 	return nil
 }
 
-func (s *played) Refused(bye carrier.Bye) {
-	defer s.p.change()
+func (s *playedSession) Refused(bye carrier.Bye) {
+	defer s.p.signal()
 	s.p.refused = append(s.p.refused, bye)
 	s.Session.Refused(bye)
 }
 
-func (s *played) Fail(err error) {
-	defer s.p.change()
+func (s *playedSession) Fail(err error) {
+	defer s.p.signal()
 	s.p.failed = append(s.p.failed, err)
 	s.Session.Fail(err)
 }

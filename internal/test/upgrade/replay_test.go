@@ -44,7 +44,7 @@ type site struct {
 	*testing.T
 	listen string
 	plugin func() carrier.Plugin
-	old    map[string]recorded // the conversation of one release
+	old    map[string]recordedFrame // the conversation of one release
 }
 
 // eachSite runs f over every transport, with the conversation of each release.
@@ -62,14 +62,14 @@ func eachSite(t *testing.T, f func(s *site)) {
 	}
 }
 
-// A live is a process of today.
-type live struct {
+// A liveNode is a process of today.
+type liveNode struct {
 	cls  *hg.Class
 	hctx *hg.Context
 }
 
 // live opens one that answers "greet".
-func (s *site) live() *live {
+func (s *site) live() *liveNode {
 	cls, err := hg.Open(s.listen, hg.Config{NA: na.Config{Plugins: []na.Plugin{s.plugin()}}})
 	require.NoError(s, err)
 	hctx, err := cls.NewContext()
@@ -96,11 +96,11 @@ func (s *site) live() *live {
 		stop.Store(true)
 		<-done
 	})
-	return &live{cls, hctx}
+	return &liveNode{cls, hctx}
 }
 
 // call has the live side call a method of a player. What it returns gives the outcome.
-func (l *live) call(t *testing.T, to na.Addr, method, in string) (wait func() (string, error)) {
+func (l *liveNode) call(t *testing.T, to na.Addr, method, in string) (wait func() (string, error)) {
 	h, err := l.hctx.Create(to, hg.HashName(method))
 	require.NoError(t, err)
 	type outcome struct {
@@ -139,16 +139,16 @@ func TestReplayToListener(t *testing.T) {
 		l := s.live()
 		p := s.dialer(s.old["hello"].payload)
 		p.dial(l.cls.Addr())
-		p.say(s.old["request"])
-		require.Equal(s, s.old["response"].payload, p.hears(frame.Expected).payload, "rule \"a response has the version of its request\" is broken")
+		p.sendFrames(s.old["request"])
+		require.Equal(s, s.old["response"].payload, p.waitForFrame(frame.Expected).payload, "rule \"a response has the version of its request\" is broken")
 		for _, name := range []string{"credit", "giveback", "dropped", "late-response", "no-response", "ping"} {
-			p.say(s.old[name])
+			p.sendFrames(s.old[name])
 		}
-		p.hears(frame.Pong)
+		p.waitForFrame(frame.Pong)
 		again := s.old["request"]
 		again.Tag++
-		p.say(again)
-		require.Equal(s, again.Tag, p.hears(frame.Expected).Tag)
+		p.sendFrames(again)
+		require.Equal(s, again.Tag, p.waitForFrame(frame.Expected).Tag)
 		require.Zero(s, l.hctx.NA().Stats().Violations, "rule \"a frame of the release before is read\" is broken")
 	})
 }
@@ -163,12 +163,12 @@ func TestReplayToDialer(t *testing.T) {
 			{"greet", "hello", "response", "hello, world"}, {"gone", "", "error-response", ""}, {"gone", "", "no-response", ""},
 		} {
 			wait := l.call(s.T, p.nctx.Self(), call.method, call.in)
-			request := p.hears(frame.Unexpected)
+			request := p.waitForFrame(frame.Unexpected)
 			require.Equal(s, byte(4), request.payload[0], "rule \"a request has the version of its session\" is broken")
 			require.True(s, bytes.HasSuffix(request.payload, []byte(call.in)))
 			answer := s.old[call.answer]
 			answer.Tag = request.Tag
-			p.say(answer)
+			p.sendFrames(answer)
 			out, err := wait()
 			switch call.answer {
 			case "response":
@@ -181,14 +181,14 @@ func TestReplayToDialer(t *testing.T) {
 				require.ErrorIs(s, err, na.ErrNoResponse)
 			}
 		}
-		p.say(s.old["ping"])
-		p.hears(frame.Pong)
+		p.sendFrames(s.old["ping"])
+		p.waitForFrame(frame.Pong)
 		require.Zero(s, l.hctx.NA().Stats().Violations)
 	})
 }
 
-// versions is the value of a label with a range.
-func versions(oldest, newest uint16) []byte {
+// versionRange is the value of a label with a range.
+func versionRange(oldest, newest uint16) []byte {
 	return binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, oldest), newest)
 }
 
@@ -198,7 +198,7 @@ func TestFuture(t *testing.T) {
 	eachSite(t, func(s *site) {
 		l := s.live()
 		hello := s.old["hello"].payload
-		request := func(fields byte, words int) recorded {
+		request := func(fields byte, words int) recordedFrame {
 			r := s.old["request"]
 			r.payload = slices.Insert(bytes.Clone(r.payload), 24, make([]byte, 8*words)...)
 			r.payload[22] = fields
@@ -206,8 +206,8 @@ func TestFuture(t *testing.T) {
 		}
 		other := s.dialer(hello)
 		other.dial(l.cls.Addr())
-		other.say(s.old["ping"])
-		other.hears(frame.Pong)
+		other.sendFrames(s.old["ping"])
+		other.waitForFrame(frame.Pong)
 		distinct := byte(1)
 		player := func(hello []byte) *player {
 			distinct++
@@ -216,23 +216,23 @@ func TestFuture(t *testing.T) {
 			return p
 		}
 
-		p := player(withLabel(withLabel(withLabel(hello, labelVersions, append(versions(frame.Version, frame.Version+1), "later"...)), 0x1400, []byte("later")), labelMessages, versions(4, 9)))
+		p := player(withLabel(withLabel(withLabel(hello, labelVersions, append(versionRange(frame.Version, frame.Version+1), "later"...)), 0x1400, []byte("later")), labelMessages, versionRange(4, 9)))
 		p.rule = "label below 0x8000, kind of frame from 128 on: skipped"
 		for _, n := range []int{0, 10, 50_000} {
-			p.say(recorded{frame.Header{Kind: 200, Flags: 0x7e, Op: 7, Tag: 8, Credit: 32}, make([]byte, n)})
+			p.sendFrames(recordedFrame{frame.Header{Kind: 200, Flags: 0x7e, Op: 7, Tag: 8, Credit: 32}, make([]byte, n)})
 		}
 		r := s.old["request"]
-		p.say(r)
-		require.Equal(s, s.old["response"].payload, p.hears(frame.Expected).payload, "rule %q is broken", p.rule)
+		p.sendFrames(r)
+		require.Equal(s, s.old["response"].payload, p.waitForFrame(frame.Expected).payload, "rule %q is broken", p.rule)
 		p.rule = "field behind a header: skipped"
-		p.say(request(3, 3))
-		require.Equal(s, s.old["response"].payload, p.hears(frame.Expected).payload, "rule %q is broken", p.rule)
+		p.sendFrames(request(3, 3))
+		require.Equal(s, s.old["response"].payload, p.waitForFrame(frame.Expected).payload, "rule %q is broken", p.rule)
 		p.rule = "field that has to be understood: ErrVersion, did not run"
-		p.say(request(128|3, 3))
-		answer := p.hears(frame.Expected).payload
+		p.sendFrames(request(128|3, 3))
+		answer := p.waitForFrame(frame.Expected).payload
 		require.Equal(s, []byte{byte(na.ErrVersion), byte(na.NotRun)}, answer[2:4], "rule %q is broken", p.rule)
-		p.say(s.old["ping"])
-		p.hears(frame.Pong)
+		p.sendFrames(s.old["ping"])
+		p.waitForFrame(frame.Pong)
 
 		for rule, h := range map[string]frame.Header{
 			"kind of frame below 128: refused, its session ends": {Kind: 29, Credit: 32},
@@ -240,8 +240,8 @@ func TestFuture(t *testing.T) {
 		} {
 			p := player(hello)
 			p.rule = rule
-			p.say(recorded{h, nil})
-			p.until("the session ends", func() bool { return len(p.refused) > 0 })
+			p.sendFrames(recordedFrame{h, nil})
+			p.waitUntil("the session ends", func() bool { return len(p.refused) > 0 })
 			require.Equal(s, na.ErrProtocol, p.refused[0].Code, "rule %q is broken", rule)
 			require.Contains(s, p.refused[0].Text, "unknown", "rule %q is broken", rule)
 		}
@@ -250,20 +250,20 @@ func TestFuture(t *testing.T) {
 			text  string
 		}{
 			"label from 0x8000 on: refused": {withLabel(hello, 0x9234, []byte("later")), "label 0x9234 has to be understood"},
-			"no common version of frames: refused, with both ranges": {withLabel(hello, labelVersions, versions(98, 99)),
+			"no common version of frames: refused, with both ranges": {withLabel(hello, labelVersions, versionRange(98, 99)),
 				"no common version of frames: the dialing side speaks 98 to 99, the listening side " + frame.Versions().String() + "; upgrade the listening side"},
-			"an older release: refused, with both ranges": {withLabel(hello, labelVersions, versions(1, 2)), "upgrade the dialing side"},
-			"no common version of RPC headers: refused":   {withLabel(hello, labelMessages, versions(98, 99)), "no common version of RPC headers"},
+			"an older release: refused, with both ranges": {withLabel(hello, labelVersions, versionRange(1, 2)), "upgrade the dialing side"},
+			"no common version of RPC headers: refused":   {withLabel(hello, labelMessages, versionRange(98, 99)), "no common version of RPC headers"},
 		} {
 			p := player(row.hello)
 			p.rule = rule
-			p.until("the session is refused", func() bool { return len(p.refused) > 0 })
+			p.waitUntil("the session is refused", func() bool { return len(p.refused) > 0 })
 			require.Equal(s, na.ErrVersion, p.refused[0].Code, "rule %q is broken", rule)
 			require.Contains(s, p.refused[0].Text, row.text, "rule %q is broken", rule)
 		}
 		other.rule = "what is refused ends its own session"
-		other.say(s.old["ping"])
-		other.hears(frame.Pong)
+		other.sendFrames(s.old["ping"])
+		other.waitForFrame(frame.Pong)
 	})
 }
 
@@ -273,8 +273,8 @@ func TestFutureListener(t *testing.T) {
 	eachSite(t, func(s *site) {
 		l := s.live()
 		for name, answer := range map[string][]byte{
-			"; upgrade the dialing side":   withLabel(s.old["answer"].payload, labelVersions, versions(98, 99)),
-			"; upgrade the listening side": withLabel(s.old["answer"].payload, labelVersions, versions(1, 2)),
+			"; upgrade the dialing side":   withLabel(s.old["answer"].payload, labelVersions, versionRange(98, 99)),
+			"; upgrade the listening side": withLabel(s.old["answer"].payload, labelVersions, versionRange(1, 2)),
 		} {
 			p := newPlayer(s.T, s.plugin(), s.listen, answer)
 			_, err := l.call(s.T, p.nctx.Self(), "greet", "hello")()
@@ -289,7 +289,7 @@ func TestFutureListener(t *testing.T) {
 // TestOldIsThere: the commit that testdata/wire/OLD names has nodes, wherever the history reaches
 // to it.
 func TestOldIsThere(t *testing.T) {
-	commit, why := old(t)
+	commit, why := previousRelease(t)
 	if why != "" {
 		t.Skip(why)
 	}

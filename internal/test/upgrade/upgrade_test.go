@@ -85,8 +85,8 @@ func watchSources(t *testing.T) {
 	}))
 }
 
-// old returns the commit of the release before. why is not empty if it cannot be built here.
-func old(t *testing.T) (commit, why string) {
+// previousRelease returns the commit of the release before. why is not empty if it cannot be built here.
+func previousRelease(t *testing.T) (commit, why string) {
 	t.Helper()
 	name, err := os.ReadFile(root + "/testdata/wire/OLD")
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func git(args ...string) ([]byte, error) {
 // checkout returns a directory with the source of the release before.
 func (b *builds) checkout(t *testing.T) string {
 	t.Helper()
-	commit, why := old(t)
+	commit, why := previousRelease(t)
 	if why != "" {
 		t.Skip(why)
 	}
@@ -169,23 +169,23 @@ func (m *member) start(of release) {
 		}
 	}()
 	m.p = p
-	m.wait("listens")
+	m.waitForLine("listens")
 }
 
-// say writes a line to the process.
-func (m *member) say(line string) {
+// writeLine writes a line to the process.
+func (m *member) writeLine(line string) {
 	_, err := io.WriteString(m.p.in, line+"\n")
 	require.NoError(m, err)
 }
 
-// wait waits for a line of the process.
-func (m *member) wait(line string) {
+// waitForLine waits for a line of the process.
+func (m *member) waitForLine(line string) {
 	m.Helper()
-	require.Equal(m, line, m.next(line))
+	require.Equal(m, line, m.nextLine(line))
 }
 
-// next returns the next line of the process.
-func (m *member) next(what string) string {
+// nextLine returns the next line of the process.
+func (m *member) nextLine(what string) string {
 	m.Helper()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -202,11 +202,11 @@ func (m *member) next(what string) string {
 	}
 }
 
-// quiet has the process call no more.
-func (m *member) quiet() {
+// stopCalls has the process call no more.
+func (m *member) stopCalls() {
 	m.Helper()
-	m.say("stop")
-	for m.next("stopped") != "stopped" { // "works" may have come meanwhile
+	m.writeLine("stop")
+	for m.nextLine("stopped") != "stopped" { // "works" may have come meanwhile
 	}
 }
 
@@ -214,7 +214,7 @@ func (m *member) quiet() {
 func (m *member) end() {
 	m.Helper()
 	require.NoError(m, m.p.in.Close())
-	line := m.next("its report")
+	line := m.nextLine("its report")
 	var r upgrade.Report
 	require.NoError(m, json.Unmarshal([]byte(line), &r), "%s", line)
 	require.NoError(m, m.p.cmd.Wait(), "%s", m.p.errs)
@@ -226,15 +226,15 @@ func (m *member) end() {
 // others go on.
 func (m *member) replace(of release) {
 	m.Helper()
-	m.quiet()
+	m.stopCalls()
 	m.end()
 	m.start(of)
-	m.say("go")
-	m.wait("works")
+	m.writeLine("go")
+	m.waitForLine("works")
 	for _, other := range m.members {
 		if other != m {
-			other.say("mark")
-			other.wait("works")
+			other.writeLine("mark")
+			other.waitForLine("works")
 		}
 	}
 }
@@ -324,10 +324,10 @@ func newCluster(t *testing.T, b *builds, layout int, of release) *cluster {
 		m.start(of)
 	}
 	for _, m := range c.members {
-		m.say("go")
+		m.writeLine("go")
 	}
 	for _, m := range c.members {
-		m.wait("works")
+		m.waitForLine("works")
 	}
 	return c
 }
@@ -336,7 +336,7 @@ func newCluster(t *testing.T, b *builds, layout int, of release) *cluster {
 func (c *cluster) stop() {
 	c.Helper()
 	for _, m := range c.members {
-		m.quiet()
+		m.stopCalls()
 	}
 	for _, m := range c.members {
 		m.end()
@@ -351,7 +351,7 @@ func TestRollingUpgrade(t *testing.T) {
 	watchSources(t)
 	b := &builds{dir: t.TempDir(), nodes: map[release]string{}}
 	pairs := long.Or([][2]release{{before, next}}, [][2]release{{before, today}, {today, next}, {before, next}, {next, before}})
-	if _, why := old(t); why != "" {
+	if _, why := previousRelease(t); why != "" {
 		pairs = append(pairs, [2]release{today, next})
 	}
 	for _, pair := range pairs {

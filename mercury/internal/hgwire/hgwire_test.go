@@ -323,7 +323,7 @@ func TestHostileBulk(t *testing.T) {
 		for _, v := range []uint64{1 << 63, 1<<64 - 1, 1 << 32, 1 << 31, 0} {
 			bad := bytes.Clone(wire)
 			binary.LittleEndian.PutUint64(bad[at:], v)
-			check(t, bad)
+			requireBounded(t, bad)
 		}
 	}
 	for n := range wire {
@@ -333,7 +333,7 @@ func TestHostileBulk(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, b []byte) {
+func requireBounded(t *testing.T, b []byte) {
 	var back hgwire.Bulk
 	if _, err := back.Parse(b); err != nil {
 		return
@@ -350,7 +350,7 @@ func check(t *testing.T, b []byte) {
 func FuzzBulk(f *testing.F) {
 	b := handle()
 	beginnings.Seed(f, b.Append(nil))
-	f.Fuzz(check)
+	f.Fuzz(requireBounded)
 }
 
 func FuzzRequest(f *testing.F) {

@@ -82,8 +82,8 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// node opens a class over a network with one RPC, "echo", and drives its context until the test ends.
-func node(t testing.TB, opts streamnet.Options, addr string, cfg na.Config) *hg.Context {
+// openNode opens a class over a network with one RPC, "echo", and drives its context until the test ends.
+func openNode(t testing.TB, opts streamnet.Options, addr string, cfg na.Config) *hg.Context {
 	t.Helper()
 	cfg.Plugins = []na.Plugin{streamnet.New(opts)}
 	class, err := hg.Open(addr, hg.Config{NA: cfg})
@@ -112,8 +112,8 @@ func node(t testing.TB, opts streamnet.Options, addr string, cfg na.Config) *hg.
 	return hctx
 }
 
-// echo calls the node at addr and checks the answer.
-func echo(ctx context.Context, from *hg.Context, addr, text string) error {
+// callEcho calls the node at addr and checks the answer.
+func callEcho(ctx context.Context, from *hg.Context, addr, text string) error {
 	to, err := from.LookupWait(ctx, addr)
 	if err != nil {
 		return err
@@ -133,8 +133,8 @@ func echo(ctx context.Context, from *hg.Context, addr, text string) error {
 	return nil
 }
 
-// bound ends what hangs.
-func bound(t testing.TB) context.Context {
+// testContext ends what hangs.
+func testContext(t testing.TB) context.Context {
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(stop)

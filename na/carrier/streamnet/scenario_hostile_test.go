@@ -28,10 +28,10 @@ func helloFrame() []byte {
 	return h.Append(nil, g.Append(nil))
 }
 
-// stranger connects to a node of p.
-func stranger(t testing.TB, p *pipes, name string) net.Conn {
+// rawConn connects to a node of p.
+func rawConn(t testing.TB, p *pipes, name string) net.Conn {
 	t.Helper()
-	nc, err := p.dial(bound(t), name)
+	nc, err := p.dial(testContext(t), name)
 	require.NoError(t, err)
 	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
 	t.Cleanup(func() { _ = nc.Close() })
@@ -41,8 +41,8 @@ func stranger(t testing.TB, p *pipes, name string) net.Conn {
 // FuzzStranger: whatever a stranger sends, it is turned away or waited for, and others are served.
 func FuzzStranger(f *testing.F) {
 	p := newPipes()
-	node(f, p.options(), "pipe://target", na.Config{})
-	origin := node(f, p.options(), "pipe://", na.Config{})
+	openNode(f, p.options(), "pipe://target", na.Config{})
+	origin := openNode(f, p.options(), "pipe://", na.Config{})
 	hello := helloFrame()
 	ping := frame.Header{Kind: frame.Ping, Credit: 32}
 	get := frame.Header{Kind: frame.Get, Op: 1, Tail: frame.Tail{Length: 1 << 20}}
@@ -66,7 +66,7 @@ func FuzzStranger(f *testing.F) {
 		require.NotErrorIs(t, err, context.DeadlineExceeded)
 		_ = nc.Close()
 		<-said
-		require.NoError(t, echo(bound(t), origin, "pipe://target", "still here"))
+		require.NoError(t, callEcho(testContext(t), origin, "pipe://target", "still here"))
 	})
 }
 
@@ -74,8 +74,8 @@ func FuzzStranger(f *testing.F) {
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
-	node(t, p.options(), "pipe://target", na.Config{})
-	nc := stranger(t, p, "target")
+	openNode(t, p.options(), "pipe://target", na.Config{})
+	nc := rawConn(t, p, "target")
 	_, err := nc.Write(make([]byte, 64))
 	require.NoError(t, err)
 	got, err := io.ReadAll(nc)
@@ -91,9 +91,9 @@ func TestHalfHello(t *testing.T) {
 	p := newPipes()
 	opts := p.options()
 	opts.HandshakeTimeout = 100 * time.Millisecond
-	node(t, opts, "pipe://target", na.Config{})
+	openNode(t, opts, "pipe://target", na.Config{})
 	for _, n := range []int{0, 1, 40} {
-		nc := stranger(t, p, "target")
+		nc := rawConn(t, p, "target")
 		_, err := nc.Write(helloFrame()[:n])
 		require.NoError(t, err)
 		_, err = nc.Read(make([]byte, 1))
@@ -107,15 +107,15 @@ func TestHalfOpenBound(t *testing.T) {
 	p := newPipes()
 	opts := p.options()
 	opts.MaxHalfOpen, opts.HandshakeTimeout = 3, time.Hour
-	node(t, opts, "pipe://target", na.Config{})
-	first := stranger(t, p, "target")
+	openNode(t, opts, "pipe://target", na.Config{})
+	first := rawConn(t, p, "target")
 	for range 5 {
-		stranger(t, p, "target")
+		rawConn(t, p, "target")
 	}
 	_, err := first.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF, "the oldest makes room")
-	origin := node(t, p.options(), "pipe://", na.Config{})
-	require.NoError(t, echo(bound(t), origin, "pipe://target", "let in"))
+	origin := openNode(t, p.options(), "pipe://", na.Config{})
+	require.NoError(t, callEcho(testContext(t), origin, "pipe://target", "let in"))
 }
 
 // TestNeverReads: a peer that takes nothing is lost after WriteTimeout. A cancel does not wait for
@@ -125,8 +125,8 @@ func TestNeverReads(t *testing.T) {
 	p := newPipes()
 	opts := p.options()
 	opts.WriteTimeout = 300 * time.Millisecond
-	origin := node(t, opts, "pipe://", na.Config{PeerTimeout: time.Hour})
-	node(t, p.options(), "pipe://target", na.Config{})
+	origin := openNode(t, opts, "pipe://", na.Config{PeerTimeout: time.Hour})
+	openNode(t, p.options(), "pipe://target", na.Config{})
 	mute, _, err := p.listen("mute")
 	require.NoError(t, err)
 	defer mute.Close()
@@ -139,7 +139,7 @@ func TestNeverReads(t *testing.T) {
 		_, _ = nc.Read(make([]byte, 4096)) // the HELLO: a pipe gives all of a write
 		_, _ = nc.Write(helloFrame())
 	}()
-	ctx := bound(t)
+	ctx := testContext(t)
 	to, err := origin.LookupWait(ctx, "pipe://mute")
 	require.NoError(t, err)
 	call := func(ctx context.Context) error {
@@ -154,7 +154,7 @@ func TestNeverReads(t *testing.T) {
 	begun := time.Now()
 	require.ErrorIs(t, call(ctx), codes.ErrPeerLost)
 	require.Less(t, time.Since(begun), patience/2)
-	require.NoError(t, echo(ctx, origin, "pipe://target", "not held up"))
+	require.NoError(t, callEcho(ctx, origin, "pipe://target", "not held up"))
 }
 
 // TestDialGivenUp: the context of Dial ends with the session, and with the class.
@@ -178,9 +178,9 @@ func TestDialGivenUp(t *testing.T) {
 			if name == "connect timeout" {
 				cfg.ConnectTimeout = 100 * time.Millisecond
 			}
-			origin := node(t, opts, "pipe://", cfg)
+			origin := openNode(t, opts, "pipe://", cfg)
 			ended := make(chan error, 1)
-			go func() { ended <- echo(bound(t), origin, "pipe://nobody", "x") }()
+			go func() { ended <- callEcho(testContext(t), origin, "pipe://nobody", "x") }()
 			<-dialing
 			end(t, origin)
 			require.ErrorIs(t, <-given, context.Canceled)
@@ -195,7 +195,7 @@ func TestDialErrors(t *testing.T) {
 	for _, err := range []error{errors.New("no route"), codes.WithText(codes.ErrPermission, "not for you")} {
 		opts := newPipes().options()
 		opts.Dial = func(context.Context, string) (net.Conn, error) { return nil, err }
-		got := echo(bound(t), node(t, opts, "pipe://", na.Config{}), "pipe://nobody", "x")
+		got := callEcho(testContext(t), openNode(t, opts, "pipe://", na.Config{}), "pipe://nobody", "x")
 		require.ErrorIs(t, got, codes.ErrUnreachable)
 		require.ErrorContains(t, got, err.Error())
 		require.Equal(t, hg.NotRun, hg.FateOf(got))
@@ -207,7 +207,7 @@ func TestDialErrors(t *testing.T) {
 func TestDialAgain(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
-	node(t, p.options(), "pipe://target", na.Config{})
+	openNode(t, p.options(), "pipe://target", na.Config{})
 	opts := p.options()
 	dials := 0 // one at a time
 	opts.Dial = func(ctx context.Context, name string) (net.Conn, error) {
@@ -216,22 +216,22 @@ func TestDialAgain(t *testing.T) {
 		}
 		return p.dial(ctx, name)
 	}
-	require.NoError(t, echo(bound(t), node(t, opts, "pipe://", na.Config{}), "pipe://target", "x"))
+	require.NoError(t, callEcho(testContext(t), openNode(t, opts, "pipe://", na.Config{}), "pipe://target", "x"))
 	require.Equal(t, 3, dials)
 }
 
 // TestManyConnections: a hundred classes call one at the same time, and all connections end with them.
 func TestManyConnections(t *testing.T) {
 	p := newPipes()
-	target := node(t, p.options(), "pipe://target", na.Config{})
-	ctx := bound(t)
+	target := openNode(t, p.options(), "pipe://target", na.Config{})
+	ctx := testContext(t)
 	var all sync.WaitGroup
 	errs := make([]error, 100)
 	for i := range errs {
-		origin := node(t, p.options(), "pipe://", na.Config{})
+		origin := openNode(t, p.options(), "pipe://", na.Config{})
 		all.Go(func() {
 			for n := range 5 {
-				errs[i] = errors.Join(errs[i], echo(ctx, origin, "pipe://target", fmt.Sprint(i, " ", n)))
+				errs[i] = errors.Join(errs[i], callEcho(ctx, origin, "pipe://target", fmt.Sprint(i, " ", n)))
 			}
 		})
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// open opens a class over a network and closes it.
-func open(opts streamnet.Options, addr string) error {
+// openAndClose opens a class over a network and closes it.
+func openAndClose(opts streamnet.Options, addr string) error {
 	class, err := na.Open(addr, na.Config{Plugins: []na.Plugin{streamnet.New(opts)}})
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func open(opts streamnet.Options, addr string) error {
 // TestBadOptions: every bad option is named.
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
-	err := open(streamnet.Options{Scheme: "x", MaxHalfOpen: -1, HandshakeTimeout: -1, WriteTimeout: -1}, "x://")
+	err := openAndClose(streamnet.Options{Scheme: "x", MaxHalfOpen: -1, HandshakeTimeout: -1, WriteTimeout: -1}, "x://")
 	require.ErrorIs(t, err, codes.ErrInvalid)
 	for _, field := range []string{"Dial", "MaxHalfOpen", "HandshakeTimeout", "WriteTimeout"} {
 		require.ErrorContains(t, err, field)
@@ -46,9 +46,9 @@ func TestListenErrors(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
 	opts := p.options()
-	require.NoError(t, open(opts, "pipe://a"))
+	require.NoError(t, openAndClose(opts, "pipe://a"))
 	opts.Check = func(name string) error { return errors.New("is bad") }
-	require.ErrorIs(t, open(opts, "pipe://b"), codes.ErrInvalid)
+	require.ErrorIs(t, openAndClose(opts, "pipe://b"), codes.ErrInvalid)
 	select {
 	case <-p.names["b"].done:
 	default:
@@ -56,7 +56,7 @@ func TestListenErrors(t *testing.T) {
 	}
 	opts.Check = nil
 	for _, name := range []string{"a b", "a#1", strings.Repeat("a", 1100)} { // peers cannot look these up
-		require.ErrorIs(t, open(opts, "pipe://"+name), codes.ErrInvalid)
+		require.ErrorIs(t, openAndClose(opts, "pipe://"+name), codes.ErrInvalid)
 		select {
 		case <-p.names[name].done:
 		default:
@@ -64,15 +64,15 @@ func TestListenErrors(t *testing.T) {
 		}
 	}
 	opts.Scheme = "a_b"
-	require.ErrorIs(t, open(opts, "a_b://"), codes.ErrInvalid)
+	require.ErrorIs(t, openAndClose(opts, "a_b://"), codes.ErrInvalid)
 	opts.Scheme = "pipe"
 	opts.Listen = func(string) (net.Listener, string, error) { return nil, "", errors.New("no such device") }
-	require.ErrorIs(t, open(opts, "pipe://a"), codes.ErrAddrInvalid)
+	require.ErrorIs(t, openAndClose(opts, "pipe://a"), codes.ErrAddrInvalid)
 	opts.Listen = func(string) (net.Listener, string, error) { return nil, "", codes.ErrAddrInUse }
-	require.ErrorIs(t, open(opts, "pipe://a"), codes.ErrAddrInUse)
+	require.ErrorIs(t, openAndClose(opts, "pipe://a"), codes.ErrAddrInUse)
 	opts.Listen = nil
-	require.ErrorIs(t, open(opts, "pipe://a"), codes.ErrUnsupported)
-	require.NoError(t, open(opts, "pipe://"))
+	require.ErrorIs(t, openAndClose(opts, "pipe://a"), codes.ErrUnsupported)
+	require.NoError(t, openAndClose(opts, "pipe://"))
 }
 
 // TestVerify: of two classes that call each other one connection is used by both if the network
@@ -87,10 +87,10 @@ func TestVerify(t *testing.T) {
 			asked <- name
 			return trusts
 		}
-		a, b := node(t, p.options(), "pipe://a", na.Config{}), node(t, opts, "pipe://b", na.Config{})
-		require.NoError(t, echo(bound(t), a, "pipe://b", "x"))
+		a, b := openNode(t, p.options(), "pipe://a", na.Config{}), openNode(t, opts, "pipe://b", na.Config{})
+		require.NoError(t, callEcho(testContext(t), a, "pipe://b", "x"))
 		require.Equal(t, "a", <-asked)
-		require.NoError(t, echo(bound(t), b, "pipe://a", "y"))
+		require.NoError(t, callEcho(testContext(t), b, "pipe://a", "y"))
 		want := 2
 		if trusts {
 			want = 1
@@ -123,7 +123,7 @@ func TestTLS(t *testing.T) {
 		l, name, err := p.listen(where)
 		return tls.NewListener(l, cfg), name, err
 	}
-	target := node(t, opts, "pipe://target", na.Config{})
+	target := openNode(t, opts, "pipe://target", na.Config{})
 	seen := make(chan na.Identity, 1)
 	_, err := target.Class().Register("who", func(r hg.Request) error {
 		id, _ := target.NA().Identity(r.Peer())
@@ -131,10 +131,10 @@ func TestTLS(t *testing.T) {
 		return r.Respond(nil, nil)
 	})
 	require.NoError(t, err)
-	origin := node(t, opts, "pipe://", na.Config{})
+	origin := openNode(t, opts, "pipe://", na.Config{})
 	_, err = origin.Class().Register("who", nil)
 	require.NoError(t, err)
-	ctx := bound(t)
+	ctx := testContext(t)
 	to, err := origin.LookupWait(ctx, "pipe://target")
 	require.NoError(t, err)
 	h, err := origin.Create(to, hg.HashName("who"))
@@ -148,9 +148,9 @@ func TestTLS(t *testing.T) {
 		require.Equal(t, carrier.NameOf(id.Certificates[0]), id.Name)
 	}
 
-	plain := node(t, p.options(), "pipe://", na.Config{ConnectTimeout: 2 * time.Second})
-	require.ErrorIs(t, echo(ctx, plain, "pipe://target", "x"), codes.ErrUnreachable)
-	nc := stranger(t, p, "target")
+	plain := openNode(t, p.options(), "pipe://", na.Config{ConnectTimeout: 2 * time.Second})
+	require.ErrorIs(t, callEcho(ctx, plain, "pipe://target", "x"), codes.ErrUnreachable)
+	nc := rawConn(t, p, "target")
 	_, err = nc.Read(make([]byte, 1))
 	require.Error(t, err)
 }
@@ -166,8 +166,8 @@ func TestNoAddresses(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
 	p.wrap = func(nc net.Conn) net.Conn { return bareConn{nc} }
-	target, origin := node(t, p.options(), "pipe://target", na.Config{}), node(t, p.options(), "pipe://", na.Config{})
-	require.NoError(t, echo(bound(t), origin, "pipe://target", "x"))
+	target, origin := openNode(t, p.options(), "pipe://target", na.Config{}), openNode(t, p.options(), "pipe://", na.Config{})
+	require.NoError(t, callEcho(testContext(t), origin, "pipe://target", "x"))
 	for _, c := range []*hg.Context{target, origin} {
 		peer := c.NA().Peers()[0].Addr
 		id, ok := c.NA().Identity(peer)
@@ -177,13 +177,13 @@ func TestNoAddresses(t *testing.T) {
 	}
 }
 
-// A hastyConn writes less than it is given, and reports no error.
-type hastyConn struct {
+// A shortWriteConn writes less than it is given, and reports no error.
+type shortWriteConn struct {
 	net.Conn
 	short *atomic.Bool
 }
 
-func (c hastyConn) Write(b []byte) (int, error) {
+func (c shortWriteConn) Write(b []byte) (int, error) {
 	if c.short.Load() && len(b) > 10_000 {
 		b = b[:len(b)-10]
 	}
@@ -196,9 +196,9 @@ func TestShortWrite(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
 	var short atomic.Bool
-	p.wrap = func(nc net.Conn) net.Conn { return hastyConn{nc, &short} }
-	target, origin := node(t, p.options(), "pipe://target", na.Config{}).NA(), node(t, p.options(), "pipe://", na.Config{})
-	require.NoError(t, echo(bound(t), origin, "pipe://target", "x"))
+	p.wrap = func(nc net.Conn) net.Conn { return shortWriteConn{nc, &short} }
+	target, origin := openNode(t, p.options(), "pipe://target", na.Config{}).NA(), openNode(t, p.options(), "pipe://", na.Config{})
+	require.NoError(t, callEcho(testContext(t), origin, "pipe://target", "x"))
 	there := make([]byte, 30_000)
 	mem, err := target.Class().Register(na.WriteOnly, there)
 	require.NoError(t, err)
@@ -223,33 +223,33 @@ func TestOptionsGiveNothing(t *testing.T) {
 	p := newPipes()
 	opts := p.options()
 	opts.Listen = func(string) (net.Listener, string, error) { return nil, "a", nil }
-	err := open(opts, "pipe://a")
+	err := openAndClose(opts, "pipe://a")
 	require.ErrorIs(t, err, codes.ErrInvalid)
 	require.ErrorContains(t, err, `options of "pipe": Options.Listen returned neither`)
 
 	opts = p.options()
 	opts.Dial = func(context.Context, string) (net.Conn, error) { return nil, nil }
-	origin := node(t, opts, "pipe://", na.Config{})
-	err = echo(bound(t), origin, "pipe://a", "x")
+	origin := openNode(t, opts, "pipe://", na.Config{})
+	err = callEcho(testContext(t), origin, "pipe://a", "x")
 	require.ErrorIs(t, err, codes.ErrUnreachable)
 	require.ErrorContains(t, err, `options of "pipe": Options.Dial returned neither`)
 
 	opts = p.options()
 	opts.Listen = func(where string) (net.Listener, string, error) {
 		l, name, err := p.listen(where)
-		return &hollowListener{Listener: l, hollow: 2}, name, err
+		return &nilListener{Listener: l, hollow: 2}, name, err
 	}
-	node(t, opts, "pipe://hollow", na.Config{})
-	require.NoError(t, echo(bound(t), node(t, p.options(), "pipe://", na.Config{}), "pipe://hollow", "accepted"))
+	openNode(t, opts, "pipe://hollow", na.Config{})
+	require.NoError(t, callEcho(testContext(t), openNode(t, p.options(), "pipe://", na.Config{}), "pipe://hollow", "accepted"))
 }
 
-// A hollowListener accepts nil first.
-type hollowListener struct {
+// A nilListener accepts nil first.
+type nilListener struct {
 	net.Listener
 	hollow int
 }
 
-func (l *hollowListener) Accept() (net.Conn, error) {
+func (l *nilListener) Accept() (net.Conn, error) {
 	if l.hollow > 0 {
 		l.hollow--
 		return nil, nil

@@ -30,9 +30,9 @@ type actor struct {
 	depth   int // callbacks inside callbacks
 	slow    time.Duration
 	few     bool // handlers at a time
-	handles []*live
+	handles []*originHandle
 	timed   []*callEntry // calls with a deadline
-	moves   []*move
+	moves   []*transfer
 	lookups []*lookup
 	kept    []hg.Request // requests that are answered later
 	nevers  []hg.Request // or when the world is calm
@@ -40,19 +40,19 @@ type actor struct {
 	callers int          // coroutines that wait for a call
 	lot     *rand.Rand   // about dispatching and waiting
 	regions int          // bulk handles whose Close has not completed
-	order   map[way]uint64
+	order   map[sessionPath]uint64
 	room    []byte
 }
 
-// live is an origin's handle.
-type live struct {
+// originHandle is an origin's handle.
+type originHandle struct {
 	h    *hg.Handle
 	busy bool
 	call *callEntry // the last
 }
 
-// A move is a transfer.
-type move struct {
+// A transfer is a transfer.
+type transfer struct {
 	op *bulk.Op
 	c  *callEntry
 }
@@ -63,9 +63,9 @@ type lookup struct {
 	c *callEntry
 }
 
-// A way leads from a context in one session to another; small requests keep their order on it,
+// A sessionPath leads from a context in one session to another; small requests keep their order on it,
 // unless they wait for others that are served.
-type way struct {
+type sessionPath struct {
 	from na.Addr
 	to   *hg.Context
 }
@@ -210,7 +210,7 @@ func (a *actor) waitUntilEmpty(hctx *hg.Context, end time.Duration) {
 	s := a.s
 	for s.failed == nil {
 		st := hctx.Stats()
-		if nothingLeft(&st) {
+		if isIdle(&st) {
 			a.check(hctx)
 			break
 		}
@@ -262,7 +262,7 @@ func (a *actor) shutdown() {
 	s := a.s
 	a.closing = true
 	if a.rng.IntN(2) == 0 {
-		a.inOrder()
+		a.shutdownClass()
 	}
 	_ = a.cls.Close()
 	for turn := 0; ; turn++ {
@@ -300,8 +300,8 @@ func (a *actor) shutdown() {
 	}
 }
 
-// inOrder is Shutdown, with a context that ends at once or with none.
-func (a *actor) inOrder() {
+// shutdownClass is Shutdown, with a context that ends at once or with none.
+func (a *actor) shutdownClass() {
 	s := a.s
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -14,17 +14,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// rpc names the RPCs of a scenario; input begins with the call's token.
-type rpc struct {
+// rpcName names the RPCs of a scenario; input begins with the call's token.
+type rpcName struct {
 	name string
-	act  acts
+	act  actions
 }
 
-var rpcs = []rpc{{"echo", 0}, {"later", actLater}, {"never", actNever}, {"silent", actSilent}, {"fail", actFail}, {"grow", actGrow},
+var rpcs = []rpcName{{"echo", 0}, {"later", actLater}, {"never", actNever}, {"silent", actSilent}, {"fail", actFail}, {"grow", actGrow},
 	{"pull", actPull}, {"push", actPush}, {"relay", actRelay}, {"note", actNote}}
 
-// A lending is memory that a call lends to others.
-type lending struct {
+// A lentRegion is memory that a call lends to others.
+type lentRegion struct {
 	region *bulk.Handle
 	memory []byte
 	closed bool
@@ -58,7 +58,7 @@ func (a *actor) doOne() {
 }
 
 // doInCallback does random acts in a callback or handler, in addition to its work.
-func (a *actor) doInCallback(l *live) {
+func (a *actor) doInCallback(l *originHandle) {
 	if !a.s.isOn(actCallback) || a.rng.IntN(8) > 0 || a.depth >= 2 {
 		return
 	}
@@ -117,20 +117,20 @@ func (a *actor) forward() {
 	}
 }
 
-func (a *actor) create(hctx *hg.Context) *live {
+func (a *actor) create(hctx *hg.Context) *originHandle {
 	h, err := hctx.Create(a.drawPeer(), hg.HashName("echo"))
 	if err != nil {
 		a.failUnlessClosing("create", err)
 		return nil
 	}
-	l := &live{h: h}
+	l := &originHandle{h: h}
 	a.handles = append(a.handles, l)
 	return l
 }
 
 // call forwards an idle handle: any RPC, or, with a name, that one with this input after the token;
 // done gets the outcome.
-func (a *actor) call(l *live, name string, input []byte, done ...func(err error)) bool {
+func (a *actor) call(l *originHandle, name string, input []byte, done ...func(err error)) bool {
 	s := a.s
 	relayed := name != ""
 	if !relayed {
@@ -230,7 +230,7 @@ func (a *actor) callInCoroutine() {
 // drawTimeout bounds some calls: from a microsecond to 10 s; and all those that handlers wait for,
 // since two nodes with few handlers would wait for each other for ever. It returns when the time is
 // up.
-func (a *actor) drawTimeout(l *live, relayed bool) time.Duration {
+func (a *actor) drawTimeout(l *originHandle, relayed bool) time.Duration {
 	d := time.Duration(0)
 	switch some := a.rng.IntN(4) == 0; {
 	case relayed:
@@ -247,7 +247,7 @@ func (a *actor) drawTimeout(l *live, relayed bool) time.Duration {
 
 // planCancel sets hooks: a cancel after some events or exactly at the deadline, or a free of the
 // memory too early.
-func (a *actor) planCancel(l *live, c *callEntry) {
+func (a *actor) planCancel(l *originHandle, c *callEntry) {
 	s := a.s
 	cancel := func() {
 		if l.call == c && l.busy && !a.hasEnded() {
@@ -294,7 +294,7 @@ func (a *actor) lend(c *callEntry, name string, hctx *hg.Context, in []byte) ([]
 	if err != nil {
 		return nil, err
 	}
-	c.lent = &lending{region: region, memory: memory}
+	c.lent = &lentRegion{region: region, memory: memory}
 	in = binary.LittleEndian.AppendUint64(in, c.token)
 	return region.AppendBinary(in)
 }
@@ -459,7 +459,7 @@ func (a *actor) handler(name string) hg.Handler {
 		if err := h.SetOutputMeta(s.metaOf(token)); err != nil {
 			s.fail("metadata for the output of call %x: %v", token, err)
 		}
-		if w := (way{h.Peer(), h.HG()}); len(in) <= waitedHead && !a.few {
+		if w := (sessionPath{h.Peer(), h.HG()}); len(in) <= waitedHead && !a.few {
 			if before := a.order[w]; before > token {
 				s.fail("call %x from %v came after call %x", token, w.from, before)
 			}
@@ -559,7 +559,7 @@ func (a *actor) move(h hg.Request, name string, token uint64, in []byte) error {
 		a.recordRefusal(c, err)
 		return err
 	}
-	if a.moves = append(a.moves, &move{op, c}); len(a.moves) > 32 {
+	if a.moves = append(a.moves, &transfer{op, c}); len(a.moves) > 32 {
 		a.moves = a.moves[1:]
 	}
 	return nil

@@ -64,13 +64,13 @@ func (c *choices) next() bool {
 	return false
 }
 
-// A duel is two nodes, one call, and one action on it at any moment.
-type duel struct {
+// A pairCase is two nodes, one call, and one action on it at any moment.
+type pairCase struct {
 	call string // "small", "large", "pull", "push"
 	deed string // "cancel", "withdraw", "abandon", "close", "free", "finalize", "crash", "crash origin"
 	cold bool   // the two are not connected yet
 
-	worker
+	targetProgram
 	w          *sim.World
 	c          *choices
 	at         *hg.Context // the target
@@ -92,7 +92,7 @@ type duel struct {
 const duelMove = 3 * 4096
 
 // run is one world.
-func (d *duel) run(c *choices) error {
+func (d *pairCase) run(c *choices) error {
 	d.w = sim.NewWorld(sim.Config{Seed: 1, Choose: c.choose})
 	defer d.w.Close()
 	d.c = c
@@ -102,16 +102,16 @@ func (d *duel) run(c *choices) error {
 		d.fail("%v", err)
 	}
 	if d.deed != "crash" {
-		d.worker.audit()
+		d.targetProgram.audit()
 	}
 	return d.failed
 }
 
-func (d *duel) open(name string) (*hg.Class, *hg.Context) {
+func (d *pairCase) open(name string) (*hg.Class, *hg.Context) {
 	return openNode(d.w.Plugin(), name, 256, d.work)
 }
 
-func (d *duel) runTarget() {
+func (d *pairCase) runTarget() {
 	var cls *hg.Class
 	cls, d.at = d.open("target")
 	for !d.over {
@@ -119,7 +119,7 @@ func (d *duel) runTarget() {
 		d.at.Trigger(0)
 	}
 	if d.deed == "crash origin" {
-		driveUntil(d.at, time.Second, func() bool { st := d.at.Stats(); return nothingLeft(&st) })
+		driveUntil(d.at, time.Second, func() bool { st := d.at.Stats(); return isIdle(&st) })
 		d.c.on = false
 		for what, err := range map[string]error{"a transfer": d.moveErr, "a response": d.answerErr} {
 			if err != nil && !errors.Is(err, na.ErrPeerLost) && !errors.Is(err, na.ErrAnswered) {
@@ -130,7 +130,7 @@ func (d *duel) runTarget() {
 	d.closeClass(cls, d.at)
 }
 
-func (d *duel) runOrigin(c *choices) {
+func (d *pairCase) runOrigin(c *choices) {
 	d.cls, d.hctx = d.open("origin")
 	if !d.cold {
 		h, err := d.hctx.Create(na.MakeAddr("sim://target", 0), hg.HashName("work"))
@@ -179,7 +179,7 @@ func (d *duel) runOrigin(c *choices) {
 }
 
 // forward makes the call.
-func (d *duel) forward() {
+func (d *pairCase) forward() {
 	var in []byte
 	switch d.call {
 	case "small":
@@ -223,7 +223,7 @@ func (d *duel) forward() {
 }
 
 // applyAction applies the action of the duel, which may happen at any moment.
-func (d *duel) applyAction() {
+func (d *pairCase) applyAction() {
 	defer func() {
 		d.done = true
 		d.hctx.Wake()
@@ -258,7 +258,7 @@ func (d *duel) applyAction() {
 }
 
 // takeBackMemory ends the loan of the memory. Peers must not write it then.
-func (d *duel) takeBackMemory() {
+func (d *pairCase) takeBackMemory() {
 	d.freeing++
 	freed := func(error) {
 		d.freed++
@@ -273,7 +273,7 @@ func (d *duel) takeBackMemory() {
 	}
 }
 
-func (d *duel) work(h hg.Request) error {
+func (d *pairCase) work(h hg.Request) error {
 	d.runs++
 	in, err := h.InputRaw()
 	if err != nil {
@@ -287,7 +287,7 @@ func (d *duel) work(h hg.Request) error {
 }
 
 // audit checks the call after its end.
-func (d *duel) audit() {
+func (d *pairCase) audit() {
 	switch fate := hg.FateOf(d.err); {
 	case d.ends != 1 || d.asked && d.told != 1:
 		d.fail("%d callbacks of the call, %d of the withdraw", d.ends, d.told)
@@ -303,7 +303,7 @@ func (d *duel) audit() {
 }
 
 // closeClass closes a class, and checks that nothing is left and that no callback ran late.
-func (d *duel) closeClass(cls *hg.Class, hctx *hg.Context) {
+func (d *pairCase) closeClass(cls *hg.Class, hctx *hg.Context) {
 	endNode(cls, hctx, d.fail)
 	if d.freed > 0 && !bytes.Equal(d.memory, poisoned[:len(d.memory)]) {
 		d.fail("memory was written after it had been taken back")
@@ -315,7 +315,7 @@ func (d *duel) closeClass(cls *hg.Class, hctx *hg.Context) {
 
 // countEnds counts the end of a run: that of the call, or, where its origin crashed, the action of
 // the target.
-func (d *duel) countEnds(ends map[string]int) {
+func (d *pairCase) countEnds(ends map[string]int) {
 	if d.deed != "crash origin" {
 		ends[outcomeOf(d.err)]++
 		return
@@ -368,7 +368,7 @@ func TestEveryOrder(t *testing.T) {
 				n, longest := 0, 0
 				ends := map[string]int{}
 				for more := true; more; more = c.next() {
-					d := duel{call: call, deed: deed, cold: cold}
+					d := pairCase{call: call, deed: deed, cold: cold}
 					err := d.run(&c)
 					require.NoError(t, err, "%s, %s, cold %v: order %v", call, deed, cold, c.path)
 					n++

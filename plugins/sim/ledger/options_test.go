@@ -23,47 +23,47 @@ type options struct {
 	Crashes  int           // nodes that crash and are started again
 	Closes   int           // classes that are closed in the middle of everything and opened again under their name
 	Idle     time.Duration // na.Config.IdleTimeout
-	Off      acts
+	Off      actions
 	Faults   sim.Faults
 	Planted  bool // the audit fails where a class was closed and a call canceled: for tests of the shrinker
 }
 
-// acts is a set of actions of programs besides calling echo.
-type acts uint32
+// actions is a set of actions of programs besides calling echo.
+type actions uint32
 
 const (
-	actLater    acts = 1 << iota // answered later
-	actNever                     // answered never, or when the world is calm
-	actSilent                    // the handler returns without an answer
-	actFail                      // the handler fails
-	actGrow                      // large output
-	actPull                      // the target pulls
-	actPush                      // the target pushes
-	actRelay                     // the target has a third node pull
-	actNote                      // one-way
-	actNobody                    // an RPC that is not served
-	actLookup                    //
-	actCancel                    // of anything
-	actSoon                      // cancel after some events
-	actWithdraw                  //
-	actAbandon                   //
-	actClose                     // of handles, in flight or not
-	actDeadline                  // timeouts, and cancels that tie with them
-	actCallback                  // anything inside callbacks and handlers
-	actFree                      // memory is taken back while it is being moved
-	actSlow                      // nodes that do not progress for a while
-	actFew                       // few handlers at a time
-	actDispatch                  // requests are dispatched, and run later, or never
-	actWait                      // calls that a coroutine of their own waits for
+	actLater    actions = 1 << iota // answered later
+	actNever                        // answered never, or when the world is calm
+	actSilent                       // the handler returns without an answer
+	actFail                         // the handler fails
+	actGrow                         // large output
+	actPull                         // the target pulls
+	actPush                         // the target pushes
+	actRelay                        // the target has a third node pull
+	actNote                         // one-way
+	actNobody                       // an RPC that is not served
+	actLookup                       //
+	actCancel                       // of anything
+	actSoon                         // cancel after some events
+	actWithdraw                     //
+	actAbandon                      //
+	actClose                        // of handles, in flight or not
+	actDeadline                     // timeouts, and cancels that tie with them
+	actCallback                     // anything inside callbacks and handlers
+	actFree                         // memory is taken back while it is being moved
+	actSlow                         // nodes that do not progress for a while
+	actFew                          // few handlers at a time
+	actDispatch                     // requests are dispatched, and run later, or never
+	actWait                         // calls that a coroutine of their own waits for
 	actsEnd
 )
 
 var actText = [...]string{"later", "never", "silent", "fail", "grow", "pull", "push", "relay", "note", "nobody", "lookup", "cancel",
 	"soon", "withdraw", "abandon", "close", "deadline", "callback", "free", "slow", "few", "dispatch", "wait"}
 
-func (a acts) has(what acts) bool { return a&what != 0 }
+func (a actions) has(what actions) bool { return a&what != 0 }
 
-func (a acts) String() string {
+func (a actions) String() string {
 	var all []string
 	for i, text := range actText {
 		if a.has(1 << i) {
@@ -85,7 +85,7 @@ func drawOptions(seed uint64) options {
 	o.MaxSize = 1 << (10 + min(r.IntN(11), r.IntN(11)))
 	o.Crashes = r.IntN(3) * r.IntN(2)
 	o.Closes = r.IntN(3) * r.IntN(2)
-	o.Off = acts(r.Uint32()&r.Uint32()) & (actsEnd - 1)
+	o.Off = actions(r.Uint32()&r.Uint32()) & (actsEnd - 1)
 	if r.IntN(8) == 0 { // nothing that a peer may be lost of
 		f := &o.Faults
 		f.Reset, f.Corrupt, f.Clog, f.Pause, f.Partition, f.Loss = 0, 0, 0, 0, 0, 0

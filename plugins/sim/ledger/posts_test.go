@@ -14,11 +14,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A post is one call between two nodes of which a post fails: every one, one world for each.
+// A postCase is one call between two nodes of which a post fails: every one, one world for each.
 //
 //	origin: Forward ──────────► target: handler, pulls or pushes ─► Respond ─► origin: callback
 //	 posts 1, 2, …               posts 1, 2, …                                 then a call that succeeds, and nothing is left
-type post struct {
+type postCase struct {
 	w              *sim.World
 	origin, target int // longest messages
 	input, output  int
@@ -26,19 +26,19 @@ type post struct {
 	move           int  // bytes that are moved; 0: none
 	all            bool // every post of the origin fails while the call is in flight
 
-	worker
+	targetProgram
 	ends, runs int
 	err        error
 	done       bool
 }
 
-func (p *post) open(name string, eager int) (*hg.Class, *hg.Context) {
+func (p *postCase) open(name string, eager int) (*hg.Class, *hg.Context) {
 	return openNode(p.w.Node(name).Plugin(), name, eager, p.work)
 }
 
 // run makes the call while the n-th post at a node fails, and returns how many posts that node has
 // made.
-func (p *post) run(seed uint64, at string, n int, err error) int {
+func (p *postCase) run(seed uint64, at string, n int, err error) int {
 	p.w = sim.NewWorld(sim.Config{Seed: seed})
 	defer p.w.Close()
 	p.w.Node(at).FailPost(n, err)
@@ -79,7 +79,7 @@ func (p *post) run(seed uint64, at string, n int, err error) int {
 }
 
 // call makes one call and waits for its end.
-func (p *post) call(hctx *hg.Context) {
+func (p *postCase) call(hctx *hg.Context) {
 	p.ends, p.runs, p.err = 0, 0, nil
 	in := bytes.Repeat([]byte{7}, p.input)
 	var region *bulk.Handle
@@ -138,7 +138,7 @@ func (p *post) call(hctx *hg.Context) {
 }
 
 // work is the handler.
-func (p *post) work(h hg.Request) error {
+func (p *postCase) work(h hg.Request) error {
 	p.runs++
 	in, err := h.InputRaw()
 	if err != nil {
@@ -159,7 +159,7 @@ func (p *post) work(h hg.Request) error {
 }
 
 // everyPost runs a call once for each post that it makes at either side.
-func everyPost(t *testing.T, c post) {
+func everyPost(t *testing.T, c postCase) {
 	for _, at := range []string{"origin", "target"} {
 		for _, err := range []error{na.ErrAgain, na.ErrNoMemory} {
 			failed := 0
@@ -179,28 +179,28 @@ func everyPost(t *testing.T, c post) {
 }
 
 func TestPostsFail(t *testing.T) {
-	everyPost(t, post{input: 10, output: 10})
+	everyPost(t, postCase{input: 10, output: 10})
 }
 
 // H3b: a body that does not fit a message is fetched from its owner, and the fetch may fail at its
 // start, on either side.
 func TestH3bPostsFail(t *testing.T) {
-	t.Run("both larger", func(t *testing.T) { everyPost(t, post{input: 20 << 10, output: 30 << 10}) })
-	t.Run("for the target only", func(t *testing.T) { everyPost(t, post{origin: 4096, target: 256, input: 2000, output: 100}) })
-	t.Run("for the origin only", func(t *testing.T) { everyPost(t, post{origin: 256, target: 4096, input: 100, output: 2000}) })
+	t.Run("both larger", func(t *testing.T) { everyPost(t, postCase{input: 20 << 10, output: 30 << 10}) })
+	t.Run("for the target only", func(t *testing.T) { everyPost(t, postCase{origin: 4096, target: 256, input: 2000, output: 100}) })
+	t.Run("for the origin only", func(t *testing.T) { everyPost(t, postCase{origin: 256, target: 4096, input: 100, output: 2000}) })
 }
 
 // H16: the k-th post of a transfer fails while those before it are in flight.
 func TestH16PostsFail(t *testing.T) {
-	t.Run("pull", func(t *testing.T) { everyPost(t, post{output: 10, dir: bulk.Pull, move: 5*4096 + 1}) })
-	t.Run("push", func(t *testing.T) { everyPost(t, post{output: 10, dir: bulk.Push, move: 5*4096 + 1}) })
+	t.Run("pull", func(t *testing.T) { everyPost(t, postCase{output: 10, dir: bulk.Pull, move: 5*4096 + 1}) })
+	t.Run("push", func(t *testing.T) { everyPost(t, postCase{output: 10, dir: bulk.Push, move: 5*4096 + 1}) })
 }
 
 // H8: the call cannot be posted, or no dial succeeds, or neither: it ends once, and did not run.
 func TestH8PostAndDialFail(t *testing.T) {
 	const post1, dial, both = 1, 2, 0
 	for _, n := range []int{post1, dial, both} {
-		p := post{input: 10, output: 10, all: n == both}
+		p := postCase{input: 10, output: 10, all: n == both}
 		p.run(1, "origin", n, na.ErrNoMemory)
 		require.NoError(t, p.failed, "post %d", n)
 		want := errors.Is(p.err, na.ErrNoMemory) || errors.Is(p.err, na.ErrAgain)

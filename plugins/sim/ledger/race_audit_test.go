@@ -19,11 +19,11 @@ type raceCall struct {
 	ran       int
 	callbacks int
 	err       error
-	asks      []ask
+	asks      []withdrawal
 }
 
-// An ask is one Withdraw.
-type ask struct {
+// A withdrawal is one Withdraw.
+type withdrawal struct {
 	over    bool // the call had ended or was canceled
 	ended   bool // its callback had run
 	bounded bool // or an earlier ask had a bound on the wait, after which the call is canceled
@@ -84,7 +84,7 @@ func (s *race) auditCall(c *raceCall) {
 }
 
 // auditAsk: withdrawn and not run, or too late and run; indeterminate only after a failure.
-func (s *race) auditAsk(c *raceCall, k *ask) {
+func (s *race) auditAsk(c *raceCall, k *withdrawal) {
 	if k.told != 1 {
 		s.fail("a withdraw of call %d had %d callbacks", c.token, k.told)
 		return

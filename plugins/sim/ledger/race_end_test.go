@@ -97,7 +97,7 @@ func (a *racer) waitForAll(where string, turn func(time.Duration)) {
 // useHandles calls once with every handle, and every node once.
 func (a *racer) useHandles() {
 	for _, en := range a.entries {
-		en.todo = [4]deed{}
+		en.todo = [4]plannedAction{}
 		a.callOnceOrTwice(en, a.rng.IntN(len(a.s.names)))
 	}
 	for to := range a.s.names {

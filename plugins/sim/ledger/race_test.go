@@ -176,22 +176,22 @@ type racer struct {
 	cls     *hg.Class
 	hctx    *hg.Context
 	entries []*entry
-	kept    []kept       // requests that are answered later
-	holding bool         // no handler begins
-	given   []hg.Request // those that are held back
-	open    int          // callbacks that have not run
-	idle    int          // turns in which nothing happened
+	kept    []keptRequest // requests that are answered later
+	holding bool          // no handler begins
+	given   []hg.Request  // those that are held back
+	open    int           // callbacks that have not run
+	idle    int           // turns in which nothing happened
 }
 
 // An entry is a handle and the planned action on its call.
 type entry struct {
 	h    *hg.Handle
 	call *raceCall // in flight; nil if the handle is idle
-	todo [4]deed
+	todo [4]plannedAction
 }
 
-// A deed is an action at a certain time.
-type deed struct {
+// A plannedAction is an action at a certain time.
+type plannedAction struct {
 	what uint8
 	at   time.Duration
 }
@@ -204,7 +204,7 @@ const (
 	doClose
 )
 
-type kept struct {
+type keptRequest struct {
 	h  hg.Request
 	at time.Duration
 }
@@ -347,9 +347,9 @@ func (a *racer) forward(en *entry) {
 		if a.rng.IntN(8) > 0 {
 			at += time.Duration(a.rng.Int64N(int64(s.opts.span)))
 		}
-		en.todo[i] = deed{what, at}
+		en.todo[i] = plannedAction{what, at}
 	}
-	en.todo = [4]deed{}
+	en.todo = [4]plannedAction{}
 	if s.opts.plain {
 		if c.token%2 == 0 {
 			plan(0, doWithdraw)
@@ -418,7 +418,7 @@ func (a *racer) call(en *entry, rpc string, to int) bool {
 		switch a.rng.IntN(16) { // a callback may do anything with its handle
 		case 0:
 			en.todo[0].what = doNothing
-			a.ask(h, c, 0)
+			a.withdrawAndRecord(h, c, 0)
 		case 1:
 			h.Cancel()
 		case 2:
@@ -438,13 +438,13 @@ func (a *racer) call(en *entry, rpc string, to int) bool {
 // withdraw takes the call of a handle back, or tries to when there is none any more.
 func (a *racer) withdraw(en *entry, timeout time.Duration) {
 	if c := en.call; c != nil {
-		a.ask(en.h, c, timeout)
+		a.withdrawAndRecord(en.h, c, timeout)
 	}
 }
 
-// ask is Withdraw with a line in the ledger.
-func (a *racer) ask(h *hg.Handle, c *raceCall, timeout time.Duration) {
-	k := ask{over: c.callbacks > 0 || c.canceled, ended: c.callbacks > 0, bounded: c.bounded}
+// withdrawAndRecord is Withdraw with a line in the ledger.
+func (a *racer) withdrawAndRecord(h *hg.Handle, c *raceCall, timeout time.Duration) {
+	k := withdrawal{over: c.callbacks > 0 || c.canceled, ended: c.callbacks > 0, bounded: c.bounded}
 	if !k.over && len(c.asks) == 0 {
 		a.s.asked++
 	}
@@ -479,7 +479,7 @@ func (a *racer) handler(rpc string) hg.Handler {
 			return h.RespondRaw(in[:8], nil)
 		case "later":
 			_ = h.Detach()
-			a.kept = append(a.kept, kept{h, a.s.w.Now() + time.Duration(a.rng.Int64N(int64(a.s.opts.span)))})
+			a.kept = append(a.kept, keptRequest{h, a.s.w.Now() + time.Duration(a.rng.Int64N(int64(a.s.opts.span)))})
 		}
 		return nil
 	}

@@ -33,10 +33,10 @@ var reachText = [reachEnd]string{"cancel between arrival and trigger", "cancel i
 	"free during transfer", "restart with ops in flight", "credit exhaustion", "finalize", "finalize with pending cancel",
 	"shutdown with ops in flight", "dispatched requests", "calls waited for"}
 
-type reach [reachEnd]int64
+type coverage [reachEnd]int64
 
-// tally is the sum of what scenarios did.
-type tally struct {
+// totals is the sum of what scenarios did.
+type totals struct {
 	seeds, ops, leastOps int64
 	outcomes             map[string]int64
 	cancels, late        int64
@@ -45,10 +45,10 @@ type tally struct {
 	broken               broken
 	replayed, mismatches int64 // seeds that were run twice, and of these such that differed
 	restarts             int64 // of nodes that had crashed or had been closed
-	reach                reach
+	reach                coverage
 }
 
-func (a *tally) add(s *scenario) {
+func (a *totals) add(s *scenario) {
 	if a.outcomes == nil {
 		a.outcomes = map[string]int64{}
 	}
@@ -102,7 +102,7 @@ type report struct {
 	StepsLegal     int              `json:"steps_legal"`
 }
 
-func (a *tally) report() *report {
+func (a *totals) report() *report {
 	st := &a.world
 	r := &report{
 		Seeds: a.seeds, Ops: a.ops, Events: st.Events, VirtualHours: float64(a.virtual.Milliseconds()/36) / 1e5, Completions: a.outcomes,

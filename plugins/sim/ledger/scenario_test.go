@@ -33,11 +33,11 @@ type scenario struct {
 	outcomes map[string]int64
 	cancels  int64 // operations that were canceled in flight
 	late     int64 // messages without a receiver
-	watched  []watched
+	watched  []retiredMemory
 	came     map[string]int // nodes, by the place where they meet after the calm
 	parting  bool           // only operations for the end of the world are begun
 	broken   broken
-	reach    reach
+	reach    coverage
 }
 
 // A callEntry is one line of the ledger: a forward, a response, a transfer, a lookup or a withdraw.
@@ -56,16 +56,16 @@ type callEntry struct {
 	begun     time.Duration
 	deadline  time.Duration
 	overdue   int // number of times that it was found in flight after its deadline
-	lent      *lending
-	handle    *live
+	lent      *lentRegion
+	handle    *originHandle
 	of        *callEntry // of a response, a withdraw or a transfer: the call
 	response  *callEntry // the last that was accepted
 	result    hg.WithdrawResult
 	over      bool // the call had ended or was canceled when its withdraw began
 }
 
-// watched is memory that must not be written any more.
-type watched struct {
+// retiredMemory is memory that must not be written any more.
+type retiredMemory struct {
 	what string
 	b    []byte
 }
@@ -95,7 +95,7 @@ func newScenarioOf(o options) *scenario {
 }
 
 // isOn reports whether programs perform this action.
-func (s *scenario) isOn(what acts) bool { return !s.Off.has(what) }
+func (s *scenario) isOn(what actions) bool { return !s.Off.has(what) }
 
 func (s *scenario) summary() string {
 	return fmt.Sprintf("options %v\nops %d, outcomes %v, virtual %v, %+v", &s.options, s.ops, s.outcomes, s.w.Now(), s.w.Stats())
@@ -197,7 +197,7 @@ func (s *scenario) crash(i int) {
 // start opens a node's class and runs its program.
 func (s *scenario) start(i int) *actor {
 	s.made++
-	a := &actor{s: s, i: i, rng: newRand(s.Seed, s.made), node: s.w.Node(s.names[i]), order: map[way]uint64{}}
+	a := &actor{s: s, i: i, rng: newRand(s.Seed, s.made), node: s.w.Node(s.names[i]), order: map[sessionPath]uint64{}}
 	if i < len(s.nodes) {
 		s.nodes[i] = a
 	} else {
@@ -328,7 +328,7 @@ func outcomeOf(err error) string {
 func (s *scenario) fillRetired(what string, b []byte) {
 	if len(b) > 0 {
 		copy(b, poisoned)
-		s.watched = append(s.watched, watched{what, b})
+		s.watched = append(s.watched, retiredMemory{what, b})
 	}
 }
 

@@ -46,7 +46,7 @@ func TestSeeds(t *testing.T) {
 	}
 	var (
 		mu       sync.Mutex
-		total    tally
+		total    totals
 		failures int
 	)
 	steps := countSteps()
@@ -114,7 +114,7 @@ func runSeed(seed uint64) (*scenario, *sim.World, error) {
 		s.failed = err
 		return s, nil, err
 	}
-	strain, err := runStrain(seed)
+	strain, err := runStress(seed)
 	return s, strain, err
 }
 

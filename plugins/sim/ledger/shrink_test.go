@@ -96,7 +96,7 @@ func (k *shrinker) shrinkNumbers() {
 
 func (k *shrinker) shrinkActs() {
 	k.try(func(o *options) { o.Off = actsEnd - 1 })
-	for a := acts(1); a < actsEnd; a <<= 1 {
+	for a := actions(1); a < actsEnd; a <<= 1 {
 		k.try(func(o *options) { o.Off |= a })
 	}
 }

@@ -42,8 +42,8 @@ func driveUntil(hctx *hg.Context, d time.Duration, done func() bool) {
 	}
 }
 
-// nothingLeft reports whether nothing is in flight in a context, and nothing is reserved.
-func nothingLeft(st *hg.Stats) bool {
+// isIdle reports whether nothing is in flight in a context, and nothing is reserved.
+func isIdle(st *hg.Stats) bool {
 	n := &st.NA
 	return st.Handles == 0 && st.Lent == 0 && st.Pulled == 0 && st.Active == 0 && st.Waiting == 0 && n.Regions == 0 && n.Leases == 0 &&
 		n.Outstanding == 0 && n.Queued == 0 && n.Envelopes == 0
@@ -51,7 +51,7 @@ func nothingLeft(st *hg.Stats) bool {
 
 // endNode checks that nothing is left, and closes.
 func endNode(cls *hg.Class, hctx *hg.Context, fail func(string, ...any)) {
-	clean := func() bool { st := hctx.Stats(); return nothingLeft(&st) && st.NA.Violations == 0 }
+	clean := func() bool { st := hctx.Stats(); return isIdle(&st) && st.NA.Violations == 0 }
 	if driveUntil(hctx, 10*time.Second, clean); !clean() {
 		fail("something is left at %v: %+v", cls.Addr(), hctx.Stats())
 	}
@@ -61,8 +61,8 @@ func endNode(cls *hg.Class, hctx *hg.Context, fail func(string, ...any)) {
 	}
 }
 
-// A worker is the program of a target: it moves memory, and then answers. Everything ends once.
-type worker struct {
+// A targetProgram is the program of a target: it moves memory, and then answers. Everything ends once.
+type targetProgram struct {
 	answers, answered int   // responses that were accepted, and their callbacks
 	answerErr         error // of the last, refused or not
 	moves, moved      int   // transfers begun, and ended
@@ -71,14 +71,14 @@ type worker struct {
 	failed            error
 }
 
-func (w *worker) fail(format string, args ...any) {
+func (w *targetProgram) fail(format string, args ...any) {
 	if w.failed == nil {
 		w.failed = fmt.Errorf(format, args...)
 	}
 }
 
 // answer gives a response.
-func (w *worker) answer(give func(cb hg.RespondFunc) error) error {
+func (w *targetProgram) answer(give func(cb hg.RespondFunc) error) error {
 	err := give(func(_ hg.Request, err error) { w.answered, w.answerErr = w.answered+1, err })
 	if err == nil {
 		w.answers++
@@ -90,7 +90,7 @@ func (w *worker) answer(give func(cb hg.RespondFunc) error) error {
 
 // moveAndAnswer pulls ones from the origin's memory, or pushes twos to it, and answers with out
 // when that has ended.
-func (w *worker) moveAndAnswer(h hg.Request, remote *bulk.Handle, out []byte) error {
+func (w *targetProgram) moveAndAnswer(h hg.Request, remote *bulk.Handle, out []byte) error {
 	dir, size := bulk.Pull, int(remote.Len())
 	if remote.Access() == bulk.WriteOnly {
 		dir = bulk.Push
@@ -127,7 +127,7 @@ func (w *worker) moveAndAnswer(h hg.Request, remote *bulk.Handle, out []byte) er
 }
 
 // audit checks the actions of the target after its class was closed.
-func (w *worker) audit() {
+func (w *targetProgram) audit() {
 	if w.answered != w.answers || w.moved != w.moves {
 		w.fail("%d responses had %d callbacks, %d transfers had %d", w.answers, w.answered, w.moves, w.moved)
 	}

@@ -26,7 +26,7 @@ func TestSoak(t *testing.T) {
 	s := newRace(1, raceOptions{until: hour, span: 200 * time.Millisecond, faults: storm, crashes: crashes})
 	err := s.run()
 	st := s.w.Stats()
-	var total toll
+	var total raceCounts
 	total.add(s)
 	t.Logf("%v; heap %d KiB more for %d calls", &total, (heapInUse()-before)>>10, len(s.calls))
 	require.NoError(t, err, s.summary())

@@ -14,20 +14,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A strain is one seed: two nodes that do everything that a handle allows, and everything that it
+// A stressRun is one seed: two nodes that do everything that a handle allows, and everything that it
 // refuses, wherever user code can run: in callbacks, handlers, codecs, and between the completions
 // of one Trigger. The only requirement on the outcome is that everything ends exactly once; the
 // purpose is to cover the tables of the state machines.
-type strain struct {
+type stressRun struct {
 	w      *sim.World
-	nodes  []*strainer
+	nodes  []*stressNode
 	failed error
 }
 
-// A strainer is the program of one node, and the codec of its class.
-type strainer struct {
+// A stressNode is the program of one node, and the codec of its class.
+type stressNode struct {
 	codec.Codec
-	s    *strain
+	s    *stressRun
 	i    int
 	rng  *rand.Rand
 	cls  *hg.Class
@@ -48,17 +48,17 @@ type strainer struct {
 
 var errStrain = errors.New("the codec does not want to")
 
-// runStrain is the whole life of a strain; its world is over.
-func runStrain(seed uint64) (*sim.World, error) {
+// runStress is the whole life of a strain; its world is over.
+func runStress(seed uint64) (*sim.World, error) {
 	r := newRand(seed, 2000)
 	cfg := sim.Config{Seed: seed, NoAssist: r.IntN(4) == 0}
 	if r.IntN(2) == 0 {
 		cfg.Faults = sim.Faults{Jitter: 20 * time.Microsecond, Reset: 0.02 * r.Float64(), Clog: 0.02, ClogFor: time.Millisecond, Narrow: r.Float64()}
 	}
-	s := &strain{w: sim.NewWorld(cfg)}
+	s := &stressRun{w: sim.NewWorld(cfg)}
 	defer s.w.Close()
 	for i := range 2 {
-		a := &strainer{Codec: codec.Raw, s: s, i: i, rng: newRand(seed, 2001+uint64(i)), working: true, closing: r.IntN(3) == 0}
+		a := &stressNode{Codec: codec.Raw, s: s, i: i, rng: newRand(seed, 2001+uint64(i)), working: true, closing: r.IntN(3) == 0}
 		s.nodes = append(s.nodes, a)
 		node := s.w.Node(fmt.Sprintf("s%d", i))
 		node.Go(func() { a.main(node) })
@@ -69,14 +69,14 @@ func runStrain(seed uint64) (*sim.World, error) {
 	return s.w, s.failed
 }
 
-func (s *strain) fail(format string, args ...any) {
+func (s *stressRun) fail(format string, args ...any) {
 	if s.failed == nil {
 		s.failed = fmt.Errorf("strain: "+format, args...)
 	}
 }
 
 // check fails the run for an operation that was refused without a valid reason.
-func (a *strainer) check(what string, err error, may ...na.Code) {
+func (a *stressNode) check(what string, err error, may ...na.Code) {
 	if err == nil || errors.Is(err, errStrain) || slices.Contains(append(may, na.ErrClosed, na.ErrAgain, na.ErrNoCredit), na.CodeOf(err)) {
 		return
 	}
@@ -84,7 +84,7 @@ func (a *strainer) check(what string, err error, may ...na.Code) {
 }
 
 // expectOnce returns a function that a callback calls, and fails the run if it is called twice.
-func (a *strainer) expectOnce(what string) func() {
+func (a *stressNode) expectOnce(what string) func() {
 	a.open++
 	n := 0
 	return func() {
@@ -95,7 +95,7 @@ func (a *strainer) expectOnce(what string) func() {
 	}
 }
 
-func (a *strainer) main(node *sim.Node) {
+func (a *stressNode) main(node *sim.Node) {
 	cfg := hg.Config{Codec: a, MaxActive: 1 + a.rng.IntN(4), MaxLent: 64 << 10}
 	cfg.NA = na.Config{Plugins: []na.Plugin{node.Plugin()}, Envelopes: 1 + a.rng.IntN(3), Eager: 256 << a.rng.IntN(3), SendQueue: 1 + a.rng.IntN(8),
 		PeerTimeout: 500 * time.Millisecond}
@@ -154,7 +154,7 @@ func (a *strainer) main(node *sim.Node) {
 	}
 }
 
-func (a *strainer) drawPeer() na.Addr {
+func (a *stressNode) drawPeer() na.Addr {
 	i := 1 - a.i
 	if a.rng.IntN(8) == 0 {
 		i = a.i
@@ -163,10 +163,10 @@ func (a *strainer) drawPeer() na.Addr {
 	return addr
 }
 
-func (a *strainer) drawSize() int { return a.rng.IntN(1 + 1<<a.rng.IntN(15)) }
+func (a *stressNode) drawSize() int { return a.rng.IntN(1 + 1<<a.rng.IntN(15)) }
 
 // trigger runs callbacks, inside one too.
-func (a *strainer) trigger() {
+func (a *stressNode) trigger() {
 	if a.depth < 3 {
 		a.depth++
 		a.hctx.Trigger(a.rng.IntN(4))
@@ -175,7 +175,7 @@ func (a *strainer) trigger() {
 }
 
 // doOne does one random act. It may be called wherever user code runs.
-func (a *strainer) doOne() {
+func (a *stressNode) doOne() {
 	h := a.handles[a.rng.IntN(len(a.handles))]
 	switch r := a.rng.IntN(100); {
 	case r < 35 && a.working:
@@ -211,7 +211,7 @@ func (a *strainer) doOne() {
 }
 
 // actInTrigger does random acts between the completions of one Trigger.
-func (a *strainer) actInTrigger(times int) {
+func (a *stressNode) actInTrigger(times int) {
 	a.runBetweenEnds(func() {
 		a.doOne()
 		a.doOne()
@@ -223,14 +223,14 @@ func (a *strainer) actInTrigger(times int) {
 
 // runBetweenEnds runs f between the completions of one Trigger: as the callback of an operation of
 // the user's, behind those that have ended by now.
-func (a *strainer) runBetweenEnds(f func()) {
+func (a *stressNode) runBetweenEnds(f func()) {
 	op := a.hctx.NA().NewOp(func(*na.Op, na.Result) { f() })
 	if a.hctx.NA().Timer(op, time.Hour) == nil {
 		op.Cancel()
 	}
 }
 
-func (a *strainer) forward(h *hg.Handle) {
+func (a *stressNode) forward(h *hg.Handle) {
 	in := make([]byte, a.drawSize())
 	ended := a.expectOnce("a call")
 	if err := h.Forward(in, func(*hg.Handle, error) {
@@ -245,7 +245,7 @@ func (a *strainer) forward(h *hg.Handle) {
 }
 
 // Append is user code inside Forward and Respond.
-func (a *strainer) Append(dst []byte, v any) ([]byte, error) {
+func (a *stressNode) Append(dst []byte, v any) ([]byte, error) {
 	if a.inCodec < 2 {
 		a.inCodec++
 		switch a.rng.IntN(8) {
@@ -264,7 +264,7 @@ func (a *strainer) Append(dst []byte, v any) ([]byte, error) {
 }
 
 // handle is the handler of every RPC.
-func (a *strainer) handle(h hg.Request) error {
+func (a *stressNode) handle(h hg.Request) error {
 	switch a.rng.IntN(8) {
 	case 0:
 		return errors.New("asked to fail")
@@ -291,7 +291,7 @@ func (a *strainer) handle(h hg.Request) error {
 	return nil
 }
 
-func (a *strainer) respond(h hg.Request) {
+func (a *stressNode) respond(h hg.Request) {
 	var cb hg.RespondFunc
 	ended := func() {}
 	if a.rng.IntN(2) == 0 {
@@ -325,7 +325,7 @@ func (a *strainer) respond(h hg.Request) {
 }
 
 // answer deals with a request that was kept.
-func (a *strainer) answer() {
+func (a *stressNode) answer() {
 	if len(a.kept) == 0 {
 		return
 	}
@@ -343,7 +343,7 @@ func (a *strainer) answer() {
 }
 
 // move pulls from the origin's memory.
-func (a *strainer) move(h hg.Request) {
+func (a *stressNode) move(h hg.Request) {
 	remote := new(bulk.Handle)
 	if remote.UnmarshalBinary(a.key) != nil {
 		return

@@ -70,8 +70,8 @@ func (p *stuckPair) withdraw(c *stuckCall) {
 	require.NoError(p.t, c.h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) { c.told++; c.result = r }))
 }
 
-// turn drives both sides a little; the target runs handlers or not.
-func (p *stuckPair) turn(handlers bool) {
+// drive drives both sides a little; the target runs handlers or not.
+func (p *stuckPair) drive(handlers bool) {
 	_ = p.octx.Progress(time.Microsecond)
 	p.octx.Trigger(0)
 	_ = p.tctx.Progress(time.Microsecond)
@@ -82,7 +82,7 @@ func (p *stuckPair) turn(handlers bool) {
 
 func (p *stuckPair) until(what string, done func() bool) {
 	p.t.Helper()
-	for end := p.w.Now() + time.Second; !done(); p.turn(true) {
+	for end := p.w.Now() + time.Second; !done(); p.drive(true) {
 		require.Less(p.t, p.w.Now(), end, "%s takes too long: %+v %+v", what, p.octx.Stats(), p.tctx.Stats())
 	}
 }
@@ -127,7 +127,7 @@ func TestCloseWhileWithdrawing(t *testing.T) {
 						calls = append(calls, p.forward(i%2*1000))
 					}
 					for range at / 4 {
-						p.turn(at%3 == 0)
+						p.drive(at%3 == 0)
 					}
 					if withdraws {
 						for _, c := range calls[1:] {
@@ -135,7 +135,7 @@ func TestCloseWhileWithdrawing(t *testing.T) {
 						}
 					}
 					for range at % 4 {
-						p.turn(at%3 == 0)
+						p.drive(at%3 == 0)
 					}
 					cls := p.origin
 					if side == "target" {

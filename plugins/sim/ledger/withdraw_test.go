@@ -35,7 +35,7 @@ func TestWithdrawRaces(t *testing.T) {
 		}
 		return
 	}
-	total := races(t, (*withdraws+racesPerSeed-1)/racesPerSeed, func(seed uint64) *race { return drawRace(seed, racesPerSeed) })
+	total := runRaces(t, (*withdraws+racesPerSeed-1)/racesPerSeed, func(seed uint64) *race { return drawRace(seed, racesPerSeed) })
 	if total.races < 10_000 {
 		return
 	}
@@ -51,7 +51,7 @@ func TestWithdrawRaces(t *testing.T) {
 // TestWithdrawHalf (X-T2, as far as streams go: they lose nothing): half of all requests are
 // withdrawn; each is either dispatched or withdrawn, and no credit is lost.
 func TestWithdrawHalf(t *testing.T) {
-	races(t, 20, func(seed uint64) *race {
+	runRaces(t, 20, func(seed uint64) *race {
 		return newRace(seed, raceOptions{races: racesPerSeed, envelopes: 4, plain: true})
 	})
 }
@@ -72,12 +72,12 @@ func TestRaceReplays(t *testing.T) {
 	}
 }
 
-// races runs worlds on all cores.
-func races(t *testing.T, n int, make func(seed uint64) *race) *toll {
+// runRaces runs worlds on all cores.
+func runRaces(t *testing.T, n int, make func(seed uint64) *race) *raceCounts {
 	t.Helper()
 	var (
 		mu    sync.Mutex
-		total toll
+		total raceCounts
 	)
 	took := manySeeds(n, func(seed uint64) bool {
 		s := make(seed)
@@ -101,8 +101,8 @@ func races(t *testing.T, n int, make func(seed uint64) *race) *toll {
 	return &total
 }
 
-// A toll is how races ended.
-type toll struct {
+// A raceCounts is how races ended.
+type raceCounts struct {
 	seeds, clean, calls, races int
 	results                    [4]int // by WithdrawResult
 	ran                        int    // of the indeterminate
@@ -114,7 +114,7 @@ type toll struct {
 	world   sim.Stats
 }
 
-func (p *toll) add(s *race) {
+func (p *raceCounts) add(s *race) {
 	p.seeds++
 	if s.opts.isClean() {
 		p.clean++
@@ -152,7 +152,7 @@ func (p *toll) add(s *race) {
 	}
 }
 
-func (p *toll) String() string {
+func (p *raceCounts) String() string {
 	of := func(n int) string { return fmt.Sprintf("%d (%.1f %%)", n, 100*float64(n)/float64(max(p.races, 1))) }
 	return fmt.Sprintf("races %d: withdrawn %s, too late %s, indeterminate %s, of these ran %d; "+
 		"one-way %d, larger than a message %d, to itself %d, canceled %d, with a bound %d, asked again %d; "+

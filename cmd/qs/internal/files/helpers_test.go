@@ -23,8 +23,8 @@ const (
 
 var noise, writeFile, requireNames = filetest.Noise, filetest.Write, filetest.RequireNames
 
-// target opens a node that serves what register registers until the test ends, and returns its address.
-func target(t *testing.T, register func(n *qs.Node)) string {
+// serveNode opens a node that serves what register registers until the test ends, and returns its address.
+func serveNode(t *testing.T, register func(n *qs.Node)) string {
 	t.Helper()
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func serveFiles(t *testing.T) (addr, root string) {
 func newServer(t *testing.T) (s *Server, addr, root string) {
 	t.Helper()
 	root = t.TempDir()
-	addr = target(t, func(n *qs.Node) {
+	addr = serveNode(t, func(n *qs.Node) {
 		var err error
 		s, err = Serve(n, root, true)
 		require.NoError(t, err)
@@ -58,8 +58,8 @@ func newServer(t *testing.T) (s *Server, addr, root string) {
 	return s, addr, root
 }
 
-// origin opens a node that calls, and returns what NewCopier and newClient want to know of a target.
-func origin(t *testing.T, target string) (*qs.Node, na.Addr) {
+// openOrigin opens a node that calls, and returns what NewCopier and newClient want to know of a target.
+func openOrigin(t *testing.T, target string) (*qs.Node, na.Addr) {
 	t.Helper()
 	addr, err := na.ParseAddr(target)
 	require.NoError(t, err)
@@ -68,9 +68,9 @@ func origin(t *testing.T, target string) (*qs.Node, na.Addr) {
 	return n, addr
 }
 
-func dial(t *testing.T, target string) *client {
+func openClient(t *testing.T, target string) *client {
 	t.Helper()
-	n, addr := origin(t, target)
+	n, addr := openOrigin(t, target)
 	c, err := newClient(n, addr, patience)
 	require.NoError(t, err)
 	t.Cleanup(c.close)

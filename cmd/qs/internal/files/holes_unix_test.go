@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hollow makes a sparse file: data, a hole, data that is zero in places, and a hole at the end.
-func hollow(t *testing.T, name string) []byte {
+// writeSparseFile makes a sparse file: data, a hole, data that is zero in places, and a hole at the end.
+func writeSparseFile(t *testing.T, name string) []byte {
 	t.Helper()
 	data := make([]byte, 3<<20+100)
 	copy(data, noise(5000))
@@ -28,7 +28,7 @@ func hollow(t *testing.T, name string) []byte {
 // TestWriteSparse: what is read is what was written, wherever it begins, and units of zeros are holes.
 func TestWriteSparse(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
-	data := hollow(t, name)
+	data := writeSparseFile(t, name)
 	got, err := os.ReadFile(name)
 	require.NoError(t, err)
 	require.Equal(t, data, got)
@@ -50,7 +50,7 @@ func TestWriteSparse(t *testing.T) {
 // TestPartOfSparseFile: holes stay holes, also of a part that is gone on with and has more bytes than were verified.
 func TestPartOfSparseFile(t *testing.T) {
 	d, dir := newDisk(t)
-	data := hollow(t, filepath.Join(dir, "source"))
+	data := writeSparseFile(t, filepath.Join(dir, "source"))
 	info, err := os.Stat(filepath.Join(dir, "source"))
 	require.NoError(t, err)
 	if holesOf(info) == 0 {
@@ -63,7 +63,7 @@ func TestPartOfSparseFile(t *testing.T) {
 		p, err := d.openPart("f", st, how)
 		require.NoError(t, err)
 		require.NoError(t, p.write(0, data[:half]))
-		require.NoError(t, p.verify(crcOf(data[:half])))
+		require.NoError(t, p.verify(checksum(data[:half])))
 		_, err = p.f.WriteAt(more, int64(half)) // not verified, and not what comes next
 		require.NoError(t, err)
 		p.close()
@@ -75,8 +75,8 @@ func TestPartOfSparseFile(t *testing.T) {
 		require.Zero(t, left)
 		require.EqualValues(t, half, p.sums.at)
 		require.NoError(t, p.write(int64(half), data[half:]))
-		require.NoError(t, p.verify(crcOf(data)))
-		require.NoError(t, p.commit(crcOf(data), nil, false))
+		require.NoError(t, p.verify(checksum(data)))
+		require.NoError(t, p.commit(checksum(data), nil, false))
 		got, err := os.ReadFile(filepath.Join(dir, "f"))
 		require.NoError(t, err)
 		require.Equal(t, data, got)
@@ -91,7 +91,7 @@ func TestPartOfSparseFile(t *testing.T) {
 func TestCopySparse(t *testing.T) {
 	addr, root := serveFiles(t)
 	dir := t.TempDir()
-	data := hollow(t, filepath.Join(dir, "f"))
+	data := writeSparseFile(t, filepath.Join(dir, "f"))
 	holes := func(name string) int64 {
 		info, err := os.Stat(name)
 		require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestCopySparse(t *testing.T) {
 	}
 	for _, o := range []Options{{Upload: true, Local: "f", Remote: "g"}, {Local: "h", Remote: "g"}} {
 		o.Folder, o.Piece, o.Window, o.Timeout = dir, testPiece, 4, patience
-		node, at := origin(t, addr)
+		node, at := openOrigin(t, addr)
 		c, err := NewCopier(t.Context(), node, at, o)
 		require.NoError(t, err)
 		require.NoError(t, c.Run(t.Context(), noProgress{}))

@@ -26,7 +26,7 @@ func TestPartHasOneWriter(t *testing.T) {
 	p, err := d.openPart("d/f", stamp{Size: 300, Mode: 0o600}, partOptions{})
 	require.NoError(t, err)
 	require.NoError(t, p.write(0, data[:200]))
-	require.NoError(t, p.verify(crcOf(data[:200])))
+	require.NoError(t, p.verify(checksum(data[:200])))
 	for _, path := range []string{"d/f", "link/f"} {
 		for _, anew := range []bool{false, true} {
 			_, err := d.openPart(path, stamp{Size: 300, Mode: 0o600}, partOptions{Anew: anew})
@@ -35,7 +35,7 @@ func TestPartHasOneWriter(t *testing.T) {
 		}
 	}
 	require.NoError(t, p.write(200, data[200:]))
-	require.NoError(t, p.commit(crcOf(data), nil, false))
+	require.NoError(t, p.commit(checksum(data), nil, false))
 	requireNames(t, filepath.Join(dir, "d"), "f")
 	got, err := os.ReadFile(filepath.Join(dir, "d", "f"))
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestPartsInTurn(t *testing.T) {
 					continue
 				}
 				if n%3 > 0 && p.write(0, data) == nil {
-					if err := p.commit(crcOf(data), nil, false); err != nil {
+					if err := p.commit(checksum(data), nil, false); err != nil {
 						t.Error(err)
 					}
 					committed.Add(1)
@@ -91,7 +91,7 @@ func TestPartRemovedWhileWritten(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, first.write(0, data[:verified]))
 			if verified > 0 {
-				require.NoError(t, first.verify(crcOf(data[:verified])))
+				require.NoError(t, first.verify(checksum(data[:verified])))
 			}
 			require.NoError(t, os.Remove(filepath.Join(dir, "f.qs-part")))
 			require.NoError(t, os.Remove(filepath.Join(dir, "f.qs-part.journal")))
@@ -100,11 +100,11 @@ func TestPartRemovedWhileWritten(t *testing.T) {
 			require.NoError(t, second.write(0, data[:200]))
 
 			require.NoError(t, first.write(int64(verified), data[verified:]))
-			require.ErrorContains(t, first.commit(crcOf(data), nil, false), "f.qs-part was removed or replaced while it was written")
+			require.ErrorContains(t, first.commit(checksum(data), nil, false), "f.qs-part was removed or replaced while it was written")
 			first.close()
 			requireNames(t, dir, "f.qs-part", "f.qs-part.journal")
 			require.NoError(t, second.write(200, data[200:]))
-			require.NoError(t, second.commit(crcOf(data), nil, false))
+			require.NoError(t, second.commit(checksum(data), nil, false))
 			requireData(t, dir, data)
 		})
 	}

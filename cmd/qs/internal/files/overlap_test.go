@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counter returns 1, 2, ... last, then err.
-func counter(last int, err error) func(context.Context) (int, error) {
+// countTo returns 1, 2, ... last, then err.
+func countTo(last int, err error) func(context.Context) (int, error) {
 	n := 0
 	return func(context.Context) (int, error) {
 		if n == last {
@@ -28,15 +28,15 @@ func TestOverlap(t *testing.T) {
 		got = append(got, n)
 		return nil
 	}
-	require.NoError(t, overlap(t.Context(), 2, counter(5, io.EOF), take))
+	require.NoError(t, overlap(t.Context(), 2, countTo(5, io.EOF), take))
 	require.Equal(t, []int{1, 2, 3, 4, 5}, got, "in order")
 
 	got = nil
-	require.Equal(t, failed, overlap(t.Context(), 2, counter(3, failed), take))
+	require.Equal(t, failed, overlap(t.Context(), 2, countTo(3, failed), take))
 	require.Equal(t, []int{1, 2, 3}, got, "what had been returned before the failure")
 
 	got = nil
-	err := overlap(t.Context(), 2, counter(1000, io.EOF), func(ctx context.Context, n int) error {
+	err := overlap(t.Context(), 2, countTo(1000, io.EOF), func(ctx context.Context, n int) error {
 		got = append(got, n)
 		if n == 3 {
 			return failed
@@ -49,7 +49,7 @@ func TestOverlap(t *testing.T) {
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(failed)
-	require.Equal(t, failed, overlap(ctx, 2, counter(5, io.EOF), take))
+	require.Equal(t, failed, overlap(ctx, 2, countTo(5, io.EOF), take))
 }
 
 // TestOverlapWorksAtOnce: first is a step ahead while second is at work.

@@ -39,7 +39,7 @@ func TestPartNotOfATransfer(t *testing.T) {
 				require.NoError(t, kind.make(filepath.Join(dir, "f"+suffix)))
 				requireRefused(t, d, dir, "f"+suffix+" "+kind.text, false)
 				if suffix == ".qs-part" && name != "for others" { // a journal beside it makes it no better
-					writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), journalOf(`{"source_size":300,"verified":50,"crc32c":1}`))
+					writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), newJournal(`{"source_size":300,"verified":50,"crc32c":1}`))
 					requireRefused(t, d, dir, "f"+suffix+" "+kind.text, false)
 				}
 			}
@@ -73,7 +73,7 @@ func TestPartOfAnotherUser(t *testing.T) {
 func TestPartWithModeOfSource(t *testing.T) {
 	d, dir := newDisk(t)
 	data := noise(300)
-	begun(t, d, data, false).close()
+	beginPart(t, d, data, false).close()
 	name := filepath.Join(dir, "f.qs-part")
 	require.NoError(t, os.Chmod(name, 0o644))
 	elsewhere, err := os.Open(name)
@@ -87,8 +87,8 @@ func TestPartWithModeOfSource(t *testing.T) {
 	require.Zero(t, left)
 	require.Zero(t, p.sums.at)
 	require.NoError(t, p.write(0, data))
-	require.NoError(t, p.verify(crcOf(data)))
-	require.NoError(t, p.commit(crcOf(data), nil, false))
+	require.NoError(t, p.verify(checksum(data)))
+	require.NoError(t, p.commit(checksum(data), nil, false))
 	requireData(t, dir, data)
 	info, err := elsewhere.Stat()
 	require.NoError(t, err)

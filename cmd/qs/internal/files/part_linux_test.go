@@ -14,8 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// obeyModes lets this goroutine be refused what modes of files refuse, also when root runs the test.
-func obeyModes(t *testing.T) {
+// dropRootAccess lets this goroutine be refused what modes of files refuse, also when root runs the test.
+func dropRootAccess(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread() // and the thread ends with the goroutine
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -28,13 +28,13 @@ func obeyModes(t *testing.T) {
 // TestPartWithoutWriteMode: a part that got the mode of its source, and not its name, is gone on with.
 func TestPartWithoutWriteMode(t *testing.T) {
 	d, dir := newDisk(t)
-	obeyModes(t)
+	dropRootAccess(t)
 	data := noise(300)
 	st := stamp{Size: 300, Mode: 0o400}
 	p, err := d.openPart("f", st, partOptions{})
 	require.NoError(t, err)
 	require.NoError(t, p.write(0, data[:100]))
-	require.NoError(t, p.verify(crcOf(data[:100])))
+	require.NoError(t, p.verify(checksum(data[:100])))
 	p.close()
 	require.NoError(t, os.Chmod(filepath.Join(dir, "f.qs-part"), 0o400))
 
@@ -44,7 +44,7 @@ func TestPartWithoutWriteMode(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 100, p.sums.at)
 	require.NoError(t, p.write(100, data[100:]))
-	require.NoError(t, p.commit(crcOf(data), nil, false))
+	require.NoError(t, p.commit(checksum(data), nil, false))
 	requireNames(t, dir, "f")
 	requireMode(t, filepath.Join(dir, "f"), 0o400)
 }

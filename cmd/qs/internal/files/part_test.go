@@ -22,20 +22,20 @@ func newDisk(t *testing.T) (*disk, string) {
 	return d, dir
 }
 
-func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
-// begun returns the part of a file with data, of which the first 100 bytes are verified.
-func begun(t *testing.T, d *disk, data []byte, sha bool) *part {
+// beginPart returns the part of a file with data, of which the first 100 bytes are verified.
+func beginPart(t *testing.T, d *disk, data []byte, sha bool) *part {
 	t.Helper()
 	p, err := d.openPart("f", stamp{Size: int64(len(data)), Mode: 0o600}, partOptions{SHA256: sha})
 	require.NoError(t, err)
 	require.NoError(t, p.write(0, data[:100]))
-	require.NoError(t, p.verify(crcOf(data[:100])))
+	require.NoError(t, p.verify(checksum(data[:100])))
 	return p
 }
 
-// goneOn returns what begun has begun, after it was closed.
-func goneOn(t *testing.T, d *disk, data []byte) *part {
+// resumePart returns what begun has begun, after it was closed.
+func resumePart(t *testing.T, d *disk, data []byte) *part {
 	t.Helper()
 	p, err := d.openPart("f", stamp{Size: int64(len(data)), Mode: 0o600}, partOptions{})
 	require.NoError(t, err)
@@ -59,21 +59,21 @@ func requireData(t *testing.T, dir string, data []byte) {
 func TestPartDamagedOnTheWay(t *testing.T) {
 	d, dir := newDisk(t)
 	data := noise(300)
-	p := begun(t, d, data, false)
+	p := beginPart(t, d, data, false)
 	bad := noise(101)[1:]
 	require.NoError(t, p.write(100, bad))
-	err := p.verify(crcOf(data[:200]))
+	err := p.verify(checksum(data[:200]))
 	require.ErrorIs(t, err, na.ErrChecksum)
 	require.ErrorContains(t, err, "f was damaged on the way: CRC-32C of the first 200 bytes is")
 	p.close()
 
-	p = goneOn(t, d, data)
+	p = resumePart(t, d, data)
 	require.ErrorIs(t, p.write(0, data[:100]), na.ErrProtocol, "a piece that is not the next one")
 	require.ErrorIs(t, p.write(100, noise(201)), na.ErrProtocol, "more than the file has")
 	require.ErrorIs(t, p.commit(0, nil, false), na.ErrProtocol, "not complete")
 	require.NoError(t, p.write(100, data[100:]))
-	require.NoError(t, p.verify(crcOf(data)))
-	require.NoError(t, p.commit(crcOf(data), nil, true))
+	require.NoError(t, p.verify(checksum(data)))
+	require.NoError(t, p.commit(checksum(data), nil, true))
 	p.close()
 	requireData(t, dir, data)
 }
@@ -85,11 +85,11 @@ func TestPartWrongChecksum(t *testing.T) {
 	for _, c := range []struct {
 		crc uint32
 		sha []byte
-	}{{crcOf(data), bad[:]}, {crcOf(data) + 1, good[:]}, {crcOf(data), nil}} {
+	}{{checksum(data), bad[:]}, {checksum(data) + 1, good[:]}, {checksum(data), nil}} {
 		d, dir := newDisk(t)
-		p := begun(t, d, data, true)
+		p := beginPart(t, d, data, true)
 		require.NoError(t, p.write(100, data[100:]))
-		require.NoError(t, p.verify(crcOf(data)))
+		require.NoError(t, p.verify(checksum(data)))
 		err := p.commit(c.crc, c.sha, false)
 		require.ErrorIs(t, err, na.ErrChecksum)
 		require.ErrorContains(t, err, "its checksums are")
@@ -111,7 +111,7 @@ func TestPartUnusable(t *testing.T) {
 // TestJournal: whatever is in a journal, it is not trusted further than the part bears it out.
 func TestJournal(t *testing.T) {
 	data := noise(300)
-	good := fmt.Sprintf(`{"source_size":300,"source_mtime_ns":7,"verified":200,"crc32c":%d}`, crcOf(data[:200]))
+	good := fmt.Sprintf(`{"source_size":300,"source_mtime_ns":7,"verified":200,"crc32c":%d}`, checksum(data[:200]))
 	for text, want := range map[string]int64{
 		good:                      200,
 		`{"source_size":300}`:     0,
@@ -122,7 +122,7 @@ func TestJournal(t *testing.T) {
 	} {
 		d, dir := newDisk(t)
 		writePrivate(t, filepath.Join(dir, "f.qs-part"), data[:250])
-		writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), journalOf(text))
+		writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), newJournal(text))
 		p, err := d.openPart("f", stamp{Size: 300, ModTime: 7}, partOptions{})
 		require.NoError(t, err)
 		left, err := p.verifyNext()
@@ -130,14 +130,14 @@ func TestJournal(t *testing.T) {
 		require.Zero(t, left)
 		require.Equal(t, want, p.sums.at, text)
 		require.NoError(t, p.write(want, data[want:]))
-		require.NoError(t, p.verify(crcOf(data)))
-		require.NoError(t, p.commit(crcOf(data), nil, false))
+		require.NoError(t, p.verify(checksum(data)))
+		require.NoError(t, p.commit(checksum(data), nil, false))
 		requireData(t, dir, data)
 	}
 }
 
-// journalOf is a journal that holds text.
-func journalOf(text string) []byte { return fmt.Appendf(nil, "%-*s\n", recordSize-1, text) }
+// newJournal is a journal that holds text.
+func newJournal(text string) []byte { return fmt.Appendf(nil, "%-*s\n", recordSize-1, text) }
 
 // writePrivate writes a file as a transfer makes it.
 func writePrivate(t *testing.T, name string, data []byte) {
@@ -158,7 +158,7 @@ func TestPartOfOtherProgram(t *testing.T) {
 			writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), []byte("j\n"))
 		},
 		"f.qs-part.journal is not a journal of qs": func(t *testing.T, dir string) {
-			writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), journalOf(`{"verified":-1}`))
+			writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), newJournal(`{"verified":-1}`))
 		},
 	} {
 		for _, anew := range []bool{false, true} {
@@ -172,16 +172,16 @@ func TestPartOfOtherProgram(t *testing.T) {
 // requireRefused wants a part of f to be refused with a text, and all that is in dir to be there as before.
 func requireRefused(t *testing.T, d *disk, dir, text string, anew bool) {
 	t.Helper()
-	before := describe(t, dir)
+	before := listDir(t, dir)
 	_, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, partOptions{Anew: anew})
 	require.ErrorIs(t, err, na.ErrExists)
 	require.ErrorContains(t, err, text)
 	require.ErrorContains(t, err, "move it away or name another destination")
-	require.Equal(t, before, describe(t, dir))
+	require.Equal(t, before, listDir(t, dir))
 }
 
-// describe returns what is in a folder: names, kinds and modes, and what files hold.
-func describe(t *testing.T, dir string) (all []string) {
+// listDir returns what is in a folder: names, kinds and modes, and what files hold.
+func listDir(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -203,7 +203,7 @@ func describe(t *testing.T, dir string) (all []string) {
 func TestPartFailedWrite(t *testing.T) {
 	d, dir := newDisk(t)
 	data := noise(300)
-	p := begun(t, d, data, false)
+	p := beginPart(t, d, data, false)
 	good := p.f
 	var err error
 	p.f, err = os.Open(filepath.Join(dir, "f.qs-part")) // for reading
@@ -212,12 +212,12 @@ func TestPartFailedWrite(t *testing.T) {
 	require.Error(t, want)
 	require.NoError(t, p.f.Close())
 	p.f = good
-	require.Equal(t, want, p.verify(crcOf(data[:200])))
+	require.Equal(t, want, p.verify(checksum(data[:200])))
 	require.Equal(t, want, p.write(200, data[200:]))
-	require.Equal(t, want, p.verify(crcOf(data)))
-	require.Equal(t, want, p.commit(crcOf(data), nil, false))
+	require.Equal(t, want, p.verify(checksum(data)))
+	require.Equal(t, want, p.commit(checksum(data), nil, false))
 	p.close()
-	goneOn(t, d, data).close()
+	resumePart(t, d, data).close()
 }
 
 // TestJournalIsNeverEmpty: the record of the run before is there until the first of this run replaces it.

@@ -11,27 +11,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// An endless store has an entry of one kind after the other in each directory.
-type endless kind
+// An endlessStore store has an entry of one kind after the other in each directory.
+type endlessStore kind
 
-func (endless) stat(_ context.Context, path string) (entry, error) {
+func (endlessStore) stat(_ context.Context, path string) (entry, error) {
 	return entry{Name: path, Kind: directory}, nil
 }
 
-func (e endless) list(_ context.Context, _, after string) ([]entry, error) {
+func (e endlessStore) list(_ context.Context, _, after string) ([]entry, error) {
 	n := 0
 	_, _ = fmt.Sscan(after, &n)
 	return []entry{{Name: fmt.Sprintf("%09d", n+1), Kind: kind(e)}}, nil
 }
 
-func (endless) mkdir(context.Context, string, uint32) error { return nil }
+func (endlessStore) mkdir(context.Context, string, uint32) error { return nil }
 
 // TestEndlessTree: a target that lists without an end, in breadth or in depth, is refused.
 func TestEndlessTree(t *testing.T) {
 	defer func(n int) { maxEntries = n }(maxEntries)
 	maxEntries = 1000
 	for _, k := range []kind{regular, directory, special} {
-		_, err := makePlan(t.Context(), endless(k), endless(k), "d", "d", false)
+		_, err := makePlan(t.Context(), endlessStore(k), endlessStore(k), "d", "d", false)
 		require.ErrorIs(t, err, na.ErrInvalid)
 		require.ErrorContains(t, err, "more than 4096 bytes, or more than 1000 entries")
 	}
@@ -39,7 +39,7 @@ func TestEndlessTree(t *testing.T) {
 
 // TestEndlessSeek: so is one that has always as much left to look at.
 func TestEndlessSeek(t *testing.T) {
-	c := dial(t, target(t, func(n *qs.Node) {
+	c := openClient(t, serveNode(t, func(n *qs.Node) {
 		methodSeek.Handle(n, func(context.Context, seekRequest) (seekReply, error) { return seekReply{Left: 5}, nil })
 	}))
 	err := (&Copier{c: c}).verifyPrefix(t.Context(), seekRequest{}, &seekReply{Left: 6})

@@ -20,7 +20,7 @@ func TestHostileOrigin(t *testing.T) {
 	addr, root := serveFiles(t)
 	data := noise(1000)
 	writeFile(t, filepath.Join(root, "f"), data)
-	a, b := dial(t, addr), dial(t, addr)
+	a, b := openClient(t, addr), openClient(t, addr)
 	ctx := t.Context()
 	buf, err := newBuffer(a.node.HG(), bulk.ReadWrite, 1000)
 	require.NoError(t, err)
@@ -87,7 +87,7 @@ func TestHostileOrigin(t *testing.T) {
 	}
 	// Nothing is left to look at when a piece has come.
 	seekID := open(openRequest{Path: "g", Write: true, Stamp: stamp{Size: 1000}})
-	_, err = ask(a, pieceRequest{ID: seekID, Size: 500, Memory: buf.h, CRC: crcOf(buf.mem[:500])})
+	_, err = ask(a, pieceRequest{ID: seekID, Size: 500, Memory: buf.h, CRC: checksum(buf.mem[:500])})
 	require.NoError(t, err)
 	err = seek(a, seekRequest{ID: seekID})
 	require.ErrorIs(t, err, na.ErrProtocol)
@@ -122,7 +122,7 @@ func TestHostileOrigin(t *testing.T) {
 	p, err := ask(a, pieceRequest{ID: open(openRequest{Path: "f"}), Size: 1000, Memory: buf.h})
 	require.NoError(t, err)
 	require.Equal(t, data, buf.mem)
-	require.Equal(t, crcOf(data), p.CRC)
+	require.Equal(t, checksum(data), p.CRC)
 	requireNames(t, root, "f")
 }
 
@@ -131,7 +131,7 @@ func TestPieceOvertakes(t *testing.T) {
 	addr, root := serveFiles(t)
 	data := noise(1500)
 	writeFile(t, filepath.Join(root, "f"), data)
-	c := dial(t, addr)
+	c := openClient(t, addr)
 	buf, err := newBuffer(c.node.HG(), bulk.ReadWrite, 1500)
 	require.NoError(t, err)
 	move := func(in openRequest) {
@@ -140,7 +140,7 @@ func TestPieceOvertakes(t *testing.T) {
 		require.NoError(t, err)
 		var pieces []*pending
 		for _, at := range []int64{1000, 500, 0} {
-			p, err := c.forward(&pieceRequest{ID: opened.ID, Offset: at, At: at, Size: 500, Memory: buf.h, CRC: crcOf(data[:at+500])})
+			p, err := c.forward(&pieceRequest{ID: opened.ID, Offset: at, At: at, Size: 500, Memory: buf.h, CRC: checksum(data[:at+500])})
 			require.NoError(t, err)
 			pieces = append(pieces, p)
 		}
@@ -148,7 +148,7 @@ func TestPieceOvertakes(t *testing.T) {
 			_, err := p.wait(t.Context())
 			require.NoError(t, err)
 		}
-		_, err = callMethod(t.Context(), c, methodClose, closeRequest{ID: opened.ID, Commit: true, CRC: crcOf(data)})
+		_, err = callMethod(t.Context(), c, methodClose, closeRequest{ID: opened.ID, Commit: true, CRC: checksum(data)})
 		require.NoError(t, err)
 	}
 	move(openRequest{Path: "f"})
@@ -162,7 +162,7 @@ func TestPieceOvertakes(t *testing.T) {
 // TestSecondUpload: a second upload of a file, by whatever path, is refused while the origin of the first answers.
 func TestSecondUpload(t *testing.T) {
 	addr, root := serveFiles(t)
-	a, b := dial(t, addr), dial(t, addr)
+	a, b := openClient(t, addr), openClient(t, addr)
 	in := openRequest{Path: "f", Write: true, Stamp: stamp{Size: 10}}
 	first, err := callMethod(t.Context(), a, methodOpen, in)
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestSecondUpload(t *testing.T) {
 func TestTransfersOfClient(t *testing.T) {
 	s, addr, root := newServer(t)
 	writeFile(t, filepath.Join(root, "f"), noise(10))
-	hogs := []*client{dial(t, addr), dial(t, addr)}
+	hogs := []*client{openClient(t, addr), openClient(t, addr)}
 	in := openRequest{Path: "f"}
 	var last openReply
 	for i := range maxTransfersOfClient {
@@ -196,7 +196,7 @@ func TestTransfersOfClient(t *testing.T) {
 		last, err = callMethod(t.Context(), hogs[i%2], methodOpen, in)
 		require.NoError(t, err)
 	}
-	for _, hog := range append(hogs, dial(t, addr)) {
+	for _, hog := range append(hogs, openClient(t, addr)) {
 		_, err := callMethod(t.Context(), hog, methodOpen, in)
 		require.ErrorIs(t, err, na.ErrAgain)
 		require.ErrorContains(t, err, "the target has 128 transfers of this client; try again when some have ended")
@@ -232,14 +232,14 @@ func TestClientOf(t *testing.T) {
 func TestHostileTarget(t *testing.T) {
 	for _, name := range []string{"../evil", "a/../../evil", "/evil", "..", ".", "", `\\evil`} {
 		t.Run(name, func(t *testing.T) {
-			addr := target(t, func(n *qs.Node) {
+			addr := serveNode(t, func(n *qs.Node) {
 				methodStat.Handle(n, func(context.Context, pathRequest) (entry, error) { return entry{Name: "d", Kind: directory}, nil })
 				methodList.Handle(n, func(context.Context, listRequest) (listReply, error) {
 					return listReply{[]entry{{Name: name, Kind: regular, Stamp: stamp{Size: 1}}}}, nil
 				})
 			})
 			dir := t.TempDir()
-			node, at := origin(t, addr)
+			node, at := openOrigin(t, addr)
 			_, err := NewCopier(t.Context(), node, at, Options{Folder: dir, Local: "to", Remote: "d", Into: true, Timeout: patience})
 			require.ErrorIs(t, err, na.ErrProtocol)
 			require.ErrorContains(t, err, fmt.Sprintf("lists an entry %q in d: protocol error", name))

@@ -55,7 +55,7 @@ func TestSourceRead(t *testing.T) {
 				require.Equal(t, want.crc, src.sums.crc)
 				require.Equal(t, size < mapFrom, mem == buf.h, "a file of %d bytes", size)
 			}
-			require.Equal(t, crcOf(data), src.sums.crc)
+			require.Equal(t, checksum(data), src.sums.crc)
 			require.Equal(t, want.String(), src.sums.String())
 			require.NoError(t, src.verify())
 			require.NoError(t, os.Remove(name), "an open file is no hindrance")

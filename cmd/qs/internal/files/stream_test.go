@@ -28,7 +28,7 @@ func (noProgress) Note(string) {}
 func copyStream(t *testing.T, ctx context.Context, addr string, o Options) (Counts, error) {
 	t.Helper()
 	o.Piece, o.Window, o.Timeout = testPiece, 4, patience
-	node, at := origin(t, addr)
+	node, at := openOrigin(t, addr)
 	c, err := NewCopier(ctx, node, at, o)
 	if err != nil {
 		return Counts{}, err
@@ -80,7 +80,7 @@ func TestStreamBreaks(t *testing.T) {
 	addr, root := serveFiles(t)
 	writeFile(t, filepath.Join(root, "f"), noise(10))
 	broken := errors.New("broken")
-	_, err := copyStream(t, t.Context(), addr, Options{Upload: true, Remote: "f", From: io.MultiReader(bytes.NewReader(noise(3*testPiece)), failing{broken})})
+	_, err := copyStream(t, t.Context(), addr, Options{Upload: true, Remote: "f", From: io.MultiReader(bytes.NewReader(noise(3*testPiece)), failingStream{broken})})
 	require.ErrorIs(t, err, broken)
 	r, w := io.Pipe()
 	defer w.Close()
@@ -91,7 +91,7 @@ func TestStreamBreaks(t *testing.T) {
 	}()
 	_, err = copyStream(t, ctx, addr, Options{Upload: true, Remote: "f", From: r})
 	require.ErrorIs(t, err, broken)
-	_, err = copyStream(t, t.Context(), addr, Options{Remote: "f", To: failing{broken}})
+	_, err = copyStream(t, t.Context(), addr, Options{Remote: "f", To: failingStream{broken}})
 	require.ErrorIs(t, err, broken)
 	got, err := os.ReadFile(filepath.Join(root, "f"))
 	require.NoError(t, err)
@@ -104,13 +104,13 @@ func TestStreamIsVerified(t *testing.T) {
 	var out bytes.Buffer
 	w := streamWriter{newSums(false), &out}
 	data := noise(100)
-	require.NoError(t, w.write(data[:50], crcOf(data[:50])))
-	require.ErrorIs(t, w.write(data[50:], crcOf(data[:50])), na.ErrChecksum)
+	require.NoError(t, w.write(data[:50], checksum(data[:50])))
+	require.ErrorIs(t, w.write(data[50:], checksum(data[:50])), na.ErrChecksum)
 	require.Equal(t, data[:50], out.Bytes())
 }
 
-// failing fails to read and to write.
-type failing struct{ err error }
+// failingStream fails to read and to write.
+type failingStream struct{ err error }
 
-func (f failing) Read([]byte) (int, error)  { return 0, f.err }
-func (f failing) Write([]byte) (int, error) { return 0, f.err }
+func (f failingStream) Read([]byte) (int, error)  { return 0, f.err }
+func (f failingStream) Write([]byte) (int, error) { return 0, f.err }

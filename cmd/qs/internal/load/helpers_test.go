@@ -72,8 +72,8 @@ func encode(t testing.TB, in any) []byte {
 	return b
 }
 
-// bounded returns a context that ends with the test's patience.
-func bounded(t testing.TB) context.Context {
+// boundedContext returns a context that ends with the test's patience.
+func boundedContext(t testing.TB) context.Context {
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(stop)

@@ -35,7 +35,7 @@ func TestRunCounts(t *testing.T) {
 			cfg := newConfig(t, one, two)
 			set(&cfg)
 			cfg.Concurrency = max(cfg.Concurrency, 2*cfg.Connections)
-			res, err := Run(bounded(t), cfg)
+			res, err := Run(boundedContext(t), cfg)
 			require.NoError(t, err)
 			require.Equal(t, one.ledger.Load()+two.ledger.Load(), res.Calls+res.WarmupCalls)
 			require.Equal(t, res.Calls, res.Succeeded)
@@ -79,7 +79,7 @@ func TestRunLargeInputs(t *testing.T) {
 	cfg := newConfig(t, newTarget(t, nil))
 	cfg.Count, cfg.Concurrency, cfg.Inputs = 30, 30, [][]byte{encode(t, strings.Repeat("x", 500_000))}
 	for range 4 {
-		res, err := Run(bounded(t), cfg)
+		res, err := Run(boundedContext(t), cfg)
 		require.NoError(t, err)
 		require.Equal(t, int64(30), res.Succeeded)
 		require.False(t, res.Interrupted)
@@ -95,12 +95,12 @@ func TestRunLateAtTheEnd(t *testing.T) {
 		r := &run{cfg: cfg, lanes: 1, cancel: func(error) {}}
 		id, err := r.registerMethod()
 		require.NoError(t, err)
-		w, err := newWorker(bounded(t), r, 0, id)
+		w, err := newWorker(boundedContext(t), r, 0, id)
 		require.NoError(t, err)
 		defer w.close()
 		w.start()
 		w.started -= time.Second
-		require.NoError(t, w.drive(bounded(t)))
+		require.NoError(t, w.drive(boundedContext(t)))
 		require.Equal(t, want, w.lanes[0].sent)
 		res := r.newResult([]*worker{w})
 		require.Equal(t, want, res.Succeeded)
@@ -114,7 +114,7 @@ func TestRunTakesTurns(t *testing.T) {
 	one, two := newTarget(t, nil), newTarget(t, nil)
 	cfg := newConfig(t, one, two)
 	cfg.Count, cfg.Rate, cfg.Inputs = 100, 10_000, [][]byte{encode(t, "a"), encode(t, "bbb")}
-	res, err := Run(bounded(t), cfg)
+	res, err := Run(boundedContext(t), cfg)
 	require.NoError(t, err)
 	require.Equal(t, []NodeResult{{one.addr(), 50, 0}, {two.addr(), 50, 0}}, res.ByNode)
 	require.Equal(t, 3, res.InputBytes, "2 and 4 bytes")
@@ -137,7 +137,7 @@ func TestRunFailures(t *testing.T) {
 	})
 	cfg := newConfig(t, s)
 	cfg.Count, cfg.Timeout = 1000, time.Second
-	res, err := Run(bounded(t), cfg)
+	res, err := Run(boundedContext(t), cfg)
 	require.NoError(t, err)
 	require.Equal(t, int64(1000), s.ledger.Load())
 	require.Equal(t, int64(1000), res.Calls)
@@ -183,7 +183,7 @@ func TestRunNodeDies(t *testing.T) {
 			}()
 			cfg := newConfig(t, s)
 			cfg.Duration, cfg.GiveUp, cfg.Rate = patience, 300*time.Millisecond, rate
-			res, err := Run(bounded(t), cfg)
+			res, err := Run(boundedContext(t), cfg)
 			require.ErrorIs(t, err, ErrNoAnswer)
 			require.False(t, res.Interrupted)
 			require.Positive(t, res.Succeeded)
@@ -206,7 +206,7 @@ func TestRunUnknownMethod(t *testing.T) {
 	t.Parallel()
 	cfg := newConfig(t, newTarget(t, nil))
 	cfg.Method, cfg.Duration = "wrok", patience
-	res, err := Run(bounded(t), cfg)
+	res, err := Run(boundedContext(t), cfg)
 	require.ErrorIs(t, err, ErrRefused)
 	remote, ok := hg.RemoteOf(err)
 	require.True(t, ok)
@@ -219,7 +219,7 @@ func TestRunUnreachable(t *testing.T) {
 	s := newTarget(t, nil)
 	cfg := newConfig(t, s, &target{node: s.node})
 	cfg.Nodes[1], cfg.Count = "tcp://127.0.0.1:1", 1
-	res, err := Run(bounded(t), cfg)
+	res, err := Run(boundedContext(t), cfg)
 	failed, ok := errors.AsType[*ConnectError](err)
 	require.True(t, ok)
 	require.Equal(t, "tcp://127.0.0.1:1", failed.Node.String())
@@ -231,7 +231,7 @@ func TestRunUnreachable(t *testing.T) {
 // An interrupt ends the run at once, also when a node holds calls, and what was measured is there.
 func TestRunInterrupted(t *testing.T) {
 	t.Parallel()
-	ctx, stop := context.WithCancel(bounded(t))
+	ctx, stop := context.WithCancel(boundedContext(t))
 	s := newTarget(t, func(ctx context.Context, n int64) error {
 		if n > 100 {
 			if n == 108 {
@@ -260,7 +260,7 @@ func TestRunOneWay(t *testing.T) {
 	qs.DefineOneWay[string]("note").Handle(s.node, func(_ context.Context, in string) { got <- in })
 	cfg := newConfig(t, s)
 	cfg.Method, cfg.OneWay, cfg.Count = "note", true, 10
-	res, err := Run(bounded(t), cfg)
+	res, err := Run(boundedContext(t), cfg)
 	require.NoError(t, err)
 	require.Equal(t, int64(10), res.Succeeded)
 	for range 10 {
@@ -270,7 +270,7 @@ func TestRunOneWay(t *testing.T) {
 
 func TestRunProgress(t *testing.T) {
 	t.Parallel()
-	ctx, stop := context.WithCancel(bounded(t))
+	ctx, stop := context.WithCancel(boundedContext(t))
 	cfg := newConfig(t, newTarget(t, nil))
 	cfg.Duration = patience
 	var seen []Snapshot

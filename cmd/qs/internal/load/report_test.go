@@ -10,7 +10,7 @@ import (
 
 func TestReport(t *testing.T) {
 	t.Parallel()
-	after := madeUp(1000, 45, 0.01, 20)
+	after := makeResult(1000, 45, 0.01, 20)
 	*after = Result{
 		Method: "gre\x1b[31met", Nodes: []string{"tcp://a:1", "tcp://b:1"}, Concurrency: 50, Connections: 1, TargetRate: 2000, InputBytes: 7,
 		Seconds: 10, WarmupCalls: 5, Calls: 10_100, Succeeded: 10_000, Late: 700, Failed: 100, Canceled: 3, Unsent: 9_897, Interrupted: true,
@@ -22,7 +22,7 @@ func TestReport(t *testing.T) {
 		ByNode:   []NodeResult{{"tcp://a:1", 5000, 100}, {"tcp://b:1", 5000, 0}},
 		Slices:   after.Slices,
 	}
-	after.Changes = Compare(madeUp(2000, 45.6, 0.01, 20), after)
+	after.Changes = Compare(makeResult(2000, 45.6, 0.01, 20), after)
 	after.Before, after.Now = "before.json", "this run"
 	for i := range after.Slices { // after the comparison: the stall is not in its noise
 		s := &after.Slices[i]

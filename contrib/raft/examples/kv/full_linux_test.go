@@ -18,7 +18,7 @@ func (f *fleet) fillDisk(i int, full bool) {
 		_, _, errno := syscall.Syscall6(syscall.SYS_PRLIMIT64, uintptr(f.cmds[i].Process.Pid),
 			syscall.RLIMIT_FSIZE,
 			uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(get)), 0, 0)
-		if f.runs(i) {
+		if f.isRunning(i) {
 			require.Zero(f.t, errno, "prlimit: %v", errno)
 		}
 	}
@@ -30,8 +30,8 @@ func (f *fleet) fillDisk(i int, full bool) {
 	call(&limit, nil)
 }
 
-// runs reports whether a server has not ended by itself.
-func (f *fleet) runs(i int) bool {
+// isRunning reports whether a server has not ended by itself.
+func (f *fleet) isRunning(i int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(f.cmds[i].Process.Pid) + "/stat")
 	if err != nil {
 		return false

@@ -28,8 +28,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// build builds a command, of the module in dir.
-func build(t *testing.T, dir, pkg string) string {
+// buildCommand builds a command, of the module in dir.
+func buildCommand(t *testing.T, dir, pkg string) string {
 	out := filepath.Join(t.TempDir(), "program")
 	cmd := exec.Command("go", "build", "-o", out, pkg)
 	cmd.Dir = dir
@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	kv, err := os.Executable()
 	require.NoError(t, err)
-	run := build(t, "../../../..", "./cmd/qs")
+	run := buildCommand(t, "../../../..", "./cmd/qs")
 	cert, key := testcert.Write(t)
 	ctx, stop := context.WithTimeout(context.Background(), 8*patience)
 	defer stop()
@@ -133,14 +133,14 @@ func (f *fleet) ready(i int) {
 // leader returns the number of the server that leads.
 func (f *fleet) leader(node *qs.Node) (leader int) {
 	require.Eventually(f.t, func() bool {
-		leader = slices.IndexFunc(f.addrs, func(addr string) bool { return leads(node, addr) })
+		leader = slices.IndexFunc(f.addrs, func(addr string) bool { return isLeader(node, addr) })
 		return leader >= 0
 	}, 4*patience, 20*time.Millisecond)
 	return leader
 }
 
-// leads reports whether the server at an address says that it leads.
-func leads(node *qs.Node, addr string) bool {
+// isLeader reports whether the server at an address says that it leads.
+func isLeader(node *qs.Node, addr string) bool {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
 	peer, err := node.Peer(ctx, addr)
@@ -203,8 +203,8 @@ func (f *fleet) replace(node *qs.Node, i int) {
 	require.NotContains(f.t, s.Servers, old)
 }
 
-// trouble makes a fault of a kind, and ends it.
-func (f *fleet) trouble(node *qs.Node, kind string, i int, r *rand.Rand) {
+// injectFault makes a fault of a kind, and ends it.
+func (f *fleet) injectFault(node *qs.Node, kind string, i int, r *rand.Rand) {
 	pause := func(least, more int) {
 		t := time.NewTimer(time.Duration(least+r.IntN(more)) * time.Millisecond)
 		<-t.C
@@ -225,11 +225,11 @@ func (f *fleet) trouble(node *qs.Node, kind string, i int, r *rand.Rand) {
 		f.isolate(node, i, false)
 	case "full": // its disk: one that leads cannot go on
 		f.fillDisk(i, true)
-		require.Eventually(f.t, func() bool { return !leads(node, f.addrs[i]) }, 4*patience,
+		require.Eventually(f.t, func() bool { return !isLeader(node, f.addrs[i]) }, 4*patience,
 			20*time.Millisecond, "kv-%d leads with a full disk", i)
 		pause(500, 1000)
 		f.fillDisk(i, false)
-		if !f.runs(i) {
+		if !f.isRunning(i) {
 			_ = f.end(i, syscall.SIGKILL)
 			f.start(i)
 		}
@@ -258,9 +258,9 @@ func (f *fleet) freeze(node *qs.Node, h *history) {
 		h.writeLatency(begin, frozen))
 }
 
-// faultsOf returns the faults of a round, in their order. Of the long run each fourth round has the slow ones, too: half an hour is some 200 killed, 100
+// roundFaults returns the faults of a round, in their order. Of the long run each fourth round has the slow ones, too: half an hour is some 200 killed, 100
 // stopped and 50 cut off, and more on a machine that does nothing else.
-func faultsOf(round uint64) (kinds []string) {
+func roundFaults(round uint64) (kinds []string) {
 	slow := []string{"full", "frozen follower", "ended"}
 	switch {
 	case !long.On:
@@ -290,7 +290,7 @@ func TestProcesses(t *testing.T) {
 	r := rand.New(rand.NewPCG(*seedFlag, 100))
 	count := map[string]int{}
 	for begin, round := time.Now(), uint64(1); round == 1 || time.Since(begin) < *proofTime; round++ {
-		kinds := faultsOf(round)
+		kinds := roundFaults(round)
 		run, stop := context.WithCancel(context.Background())
 		h := newHistory(6)
 		var clients sync.WaitGroup
@@ -308,7 +308,7 @@ func TestProcesses(t *testing.T) {
 			if kind == "frozen follower" {
 				f.freeze(node, h)
 			} else {
-				f.trouble(node, kind, i, r)
+				f.injectFault(node, kind, i, r)
 			}
 			count[kind]++
 			was := h.ackedWrites()

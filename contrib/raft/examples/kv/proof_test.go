@@ -158,9 +158,9 @@ func (c *cluster) leader() *replica {
 	return c.copies[0]
 }
 
-// trouble makes faults until ctx ends, and returns how many: a copy, mostly the leader, ends and begins again, or is cut off for
+// injectFaults makes faults until ctx ends, and returns how many: a copy, mostly the leader, ends and begins again, or is cut off for
 // a while. Elections get slower with pace, and so do the faults.
-func (c *cluster) trouble(ctx context.Context, r *rand.Rand, pace time.Duration) (ended, divided int) {
+func (c *cluster) injectFaults(ctx context.Context, r *rand.Rand, pace time.Duration) (ended, divided int) {
 	pause := func(least, more int) {
 		t := time.NewTimer(pace * time.Duration(least+r.IntN(more)) * time.Millisecond)
 		defer t.Stop()
@@ -189,9 +189,9 @@ func (c *cluster) trouble(ctx context.Context, r *rand.Rand, pace time.Duration)
 	return ended, divided
 }
 
-// atPace calls f with a pace of 1, then 2, 4 and so on, until it reports true: where so much else runs that no leader stays in office, or nothing
+// retrySlower calls f with a pace of 1, then 2, 4 and so on, until it reports true: where so much else runs that no leader stays in office, or nothing
 // is written between two faults, everything takes longer.
-func atPace(t *testing.T, f func(pace time.Duration) bool) {
+func retrySlower(t *testing.T, f func(pace time.Duration) bool) {
 	for pace := time.Duration(1); !f(pace); pace *= 2 {
 		require.LessOrEqual(t, pace, time.Duration(16))
 	}
@@ -219,7 +219,7 @@ func runFaults(t *testing.T, d, pace time.Duration, change func(*server)) (write
 					rand.New(rand.NewPCG(*seedFlag+round, uint64(i+1))))
 			})
 		}
-		e, p := c.trouble(ctx, faults, pace)
+		e, p := c.injectFaults(ctx, faults, pace)
 		ended, divided = ended+e, divided+p
 		clients.Wait()
 		stop()
@@ -237,7 +237,7 @@ func runFaults(t *testing.T, d, pace time.Duration, change func(*server)) (write
 // TestLinearizable: what clients are answered while servers end and are cut off is what one copy could have answered.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
-	atPace(t, func(pace time.Duration) bool {
+	retrySlower(t, func(pace time.Duration) bool {
 		writes, err := runFaults(t, max(*proofTime, pace*4*time.Second), pace, nil)
 		require.NoError(t, err)
 		return writes > 0
@@ -255,7 +255,7 @@ func TestPlantedBugs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			atPace(t, func(pace time.Duration) bool {
+			retrySlower(t, func(pace time.Duration) bool {
 				_, err := runFaults(t, (2*pace-1)*2*time.Second, pace, plant) // each time with more faults
 				if err != nil {
 					require.ErrorIs(t, err, errNotLinearizable)

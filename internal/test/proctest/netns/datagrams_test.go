@@ -25,15 +25,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 )
 
-// A passage is one relay of a child.
-type passage struct {
+// A relaySpec is one relay of a child.
+type relaySpec struct {
 	At, To netip.AddrPort
 	Rules  relay.Rules
 }
 
 // runRelays is the main function of a child that relays. It answers each line of its standard input
 // with the number of datagrams to which something has happened.
-func runRelays(all []passage) error {
+func runRelays(all []relaySpec) error {
 	var relays []*relay.Relay
 	for _, p := range all {
 		r, err := relay.At(p.At, p.To, p.Rules)
@@ -68,19 +68,19 @@ func TestRelayed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // it waits rather than computes
-			s := &scene{world: emptyWorld(t, "udp")}
+			s := &faultTest{world: newEmptyWorld(t, "udp")}
 			s.a, s.b = s.newSide("a", "10.78.0.1"), s.newSide("b", "10.79.0.1")
 			middle := s.newSide("r", "10.78.0.2")
 			s.a.connect(middle)
 			middle.dev, middle.addr = "vr2", "10.79.0.2"
 			s.b.connect(middle)
 			at := netip.MustParseAddrPort
-			relays := middle.start("udp", 0, setup{Relays: []passage{
+			relays := middle.start("udp", 0, childConfig{Relays: []relaySpec{
 				{at("10.78.0.2:9000"), at("10.79.0.1:9000"), rules},
 				{at("10.78.0.2:9100"), at("10.79.0.1:9100"), relay.Rules{}},
 				{at("10.79.0.2:9000"), at("10.78.0.1:9000"), rules},
 			}})
-			s.startNodes("udp", setup{})
+			s.startNodes("udp", childConfig{})
 			s.startLoad(fmt.Sprintf("%d+", rate), "udp://10.79.0.2:9000", "udp://10.78.0.2:9000", "udp://10.78.0.2:9100")
 			pause(*length)
 			hurt, err := strconv.Atoi(relays.command("hurt?"))
@@ -96,7 +96,7 @@ func TestRelayed(t *testing.T) {
 // A path that loses whatever the system sends in trains, and nothing else, as drivers have been
 // seen to do: after the first of them no more are made, and nothing is lost.
 func TestTrainsAreLost(t *testing.T) {
-	s := newScene(t, "udp", setup{}, fmt.Sprintf("%d++", rate))
+	s := newFaultTest(t, "udp", childConfig{}, fmt.Sprintf("%d++", rate))
 	s.setBothInputs("meta length > 2000 counter drop")
 	pulls := func(n int) {
 		from := s.near.readReports()[0].Pulls
@@ -116,10 +116,10 @@ func TestTrainsAreLost(t *testing.T) {
 func TestFlows(t *testing.T) {
 	const mbit, flows = 20, 8
 	w := newWorld(t, "udp")
-	source := w.b.start("udp", 9000, setup{})
+	source := w.b.start("udp", 9000, childConfig{})
 	var sinks []*node
 	for i := range flows {
-		n := w.a.start("udp", 9001+i, setup{})
+		n := w.a.start("udp", 9001+i, childConfig{})
 		n.command("load %s 1++", source.Addr)
 		sinks = append(sinks, n)
 	}
@@ -155,8 +155,8 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// A copying is a file that qs serves at b, to be copied by a.
-type copying struct {
+// A copyTest is a file that qs serves at b, to be copied by a.
+type copyTest struct {
 	*world
 	t              *testing.T
 	tool, src, dst string
@@ -177,10 +177,10 @@ func buildTool(t *testing.T) (tool string) {
 	return tool
 }
 
-func newCopying(t *testing.T, tool string, size int64, flags ...string) *copying {
+func newCopyTest(t *testing.T, tool string, size int64, flags ...string) *copyTest {
 	t.Helper()
 	dir := t.TempDir()
-	c := &copying{t: t, flags: flags, tool: tool, src: filepath.Join(dir, "root", "file"), dst: filepath.Join(dir, "copy"), size: size}
+	c := &copyTest{t: t, flags: flags, tool: tool, src: filepath.Join(dir, "root", "file"), dst: filepath.Join(dir, "copy"), size: size}
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "root"), 0o777))
 	f, err := os.Create(c.src)
 	require.NoError(t, err)
@@ -200,12 +200,12 @@ func newCopying(t *testing.T, tool string, size int64, flags ...string) *copying
 }
 
 // commandAt is qs with the flags, at a side.
-func (c *copying) commandAt(s *side, command string, args ...string) *exec.Cmd {
+func (c *copyTest) commandAt(s *side, command string, args ...string) *exec.Cmd {
 	return exec.Command("ip", slices.Concat([]string{"netns", "exec", s.ns, c.tool, command}, c.flags, args)...)
 }
 
 // start copies the file. The function that it returns waits for the end, when the copy is whole.
-func (c *copying) start() (end func()) {
+func (c *copyTest) start() (end func()) {
 	c.t.Helper()
 	cp := c.commandAt(c.a, "cp", "udp://"+addrB+":9000/file", c.dst)
 	var said strings.Builder
@@ -239,7 +239,7 @@ func TestCopy(t *testing.T) {
 	for name, flags := range map[string][]string{"plain": nil, "tls": tlsFlags(t)} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("QS_UDP_TRUSTED", "1")
-			c := newCopying(t, tool, long.Or[int64](64<<20, 1<<30), flags...)
+			c := newCopyTest(t, tool, long.Or[int64](64<<20, 1<<30), flags...)
 			for _, s := range []*side{c.a, c.b} {
 				s.nft("table inet fault {", "chain in {", "type filter hook input priority 0",
 					"meta l4proto udp numgen random mod 100 < 5 counter drop", "}", "}")
@@ -259,7 +259,7 @@ func tlsFlags(t *testing.T) []string {
 // The address of who copies a file changes in the middle of it, and the old one is gone: with TLS
 // the transfer goes on.
 func TestAddressChanges(t *testing.T) {
-	c := newCopying(t, buildTool(t), 64<<20, tlsFlags(t)...)
+	c := newCopyTest(t, buildTool(t), 64<<20, tlsFlags(t)...)
 	c.a.requireOK(runTool("tc", "-n", c.b.ns, "qdisc", "add", "dev", c.b.dev, "root", "tbf", "rate", "300mbit", "burst", "128kb", "latency", "20ms"))
 	c.a.nft("table inet fault {", "chain in {", "type filter hook input priority 0", "meta l4proto udp counter", "}", "}")
 	end := c.start()

@@ -29,9 +29,9 @@ func eachScheme(t *testing.T, f func(t *testing.T, scheme string)) {
 	}
 }
 
-// A scene is a world with its people: a and b call each other, and a calls a bystander next to b
+// A faultTest is a world with its people: a and b call each other, and a calls a bystander next to b
 // whom no fault is about.
-type scene struct {
+type faultTest struct {
 	*world
 	near, far, other *node
 	begun            time.Time
@@ -39,28 +39,28 @@ type scene struct {
 
 const rate = 300 // calls a second of each to the other
 
-// newScene begins the calls of a to b, at a rate with a + for pulls, and of b to a.
-func newScene(t *testing.T, scheme string, set setup, rates ...string) *scene {
+// newFaultTest begins the calls of a to b, at a rate with a + for pulls, and of b to a.
+func newFaultTest(t *testing.T, scheme string, set childConfig, rates ...string) *faultTest {
 	t.Helper()
 	ours := fmt.Sprintf("%d+", rate)
 	if len(rates) > 0 {
 		ours = rates[0]
 	}
-	s := &scene{world: newWorld(t, scheme)}
+	s := &faultTest{world: newWorld(t, scheme)}
 	s.startNodes(scheme, set)
 	s.startLoad(ours, s.near.Addr, s.far.Addr, s.other.Addr)
 	return s
 }
 
 // startNodes starts the nodes that call each other.
-func (s *scene) startNodes(scheme string, set setup) {
+func (s *faultTest) startNodes(scheme string, set childConfig) {
 	s.near = s.a.start(scheme, 9000, set)
 	s.far = s.b.start(scheme, 9000, set)
-	s.other = s.b.start(scheme, 9100, setup{Cert: set.Cert, Key: set.Key})
+	s.other = s.b.start(scheme, 9100, childConfig{Cert: set.Cert, Key: set.Key})
 }
 
 // startLoad makes the nodes call each other at these addresses.
-func (s *scene) startLoad(ours, near, far, other string) {
+func (s *faultTest) startLoad(ours, near, far, other string) {
 	s.t.Helper()
 	s.begun = time.Now()
 	s.near.command("load %s %s", far, ours)
@@ -78,7 +78,7 @@ var sessionErrors = []string{na.ErrPeerLost.Error(), na.ErrUnreachable.Error(), 
 // stopLoad ends the calls, waits for those in flight, and checks what must be true always: no
 // answer was wrong, nothing ran twice, calls fail for no other reason than that the session ended
 // or none could be had, and the calls of the process that is not concerned succeed.
-func (s *scene) stopLoad() (near, far report) {
+func (s *faultTest) stopLoad() (near, far report) {
 	s.t.Helper()
 	waitUntil(s.t, "the bystander's answers", func() bool { return s.near.readReports()[1].Calls > 10 })
 	s.near.command("rest")
@@ -108,7 +108,7 @@ func (s *scene) stopLoad() (near, far report) {
 
 // requireNoLoss is rest, after which no call has failed and nobody was accused, although rules have
 // struck packets at both sides.
-func (s *scene) requireNoLoss() (near report) {
+func (s *faultTest) requireNoLoss() (near report) {
 	s.t.Helper()
 	s.t.Logf("%d and %d packets were struck", s.a.countDropped(), s.b.countDropped())
 	require.Positive(s.t, s.a.countDropped())
@@ -117,7 +117,7 @@ func (s *scene) requireNoLoss() (near report) {
 }
 
 // requireHealthy is rest, after which no call has failed and nobody was accused.
-func (s *scene) requireHealthy() (near report) {
+func (s *faultTest) requireHealthy() (near report) {
 	s.t.Helper()
 	near, far := s.stopLoad()
 	for _, r := range []report{near, far} {
@@ -129,7 +129,7 @@ func (s *scene) requireHealthy() (near report) {
 }
 
 // waitForLoss waits until a child has lost its peer, and returns how long that took.
-func (s *scene) waitForLoss(n *node, what string, since time.Time) time.Duration {
+func (s *faultTest) waitForLoss(n *node, what string, since time.Time) time.Duration {
 	s.t.Helper()
 	var took time.Duration
 	waitUntil(s.t, what, func() bool {
@@ -146,7 +146,7 @@ func (s *scene) waitForLoss(n *node, what string, since time.Time) time.Duration
 }
 
 // waitForRecovery waits until both sides are served again.
-func (s *scene) waitForRecovery(since time.Time) {
+func (s *faultTest) waitForRecovery(since time.Time) {
 	s.t.Helper()
 	for _, n := range []*node{s.near, s.far} {
 		waitUntil(s.t, "calls after the fault", func() bool { return n.readReports()[0].Good.After(since) })
@@ -159,11 +159,11 @@ func (s *scene) waitForRecovery(since time.Time) {
 // Random loss both ways: every call ends well, before anybody could be accused (F16, F17, F18).
 func TestLoss(t *testing.T) {
 	cert, key := testcert.Write(t)
-	eachScheme(t, func(t *testing.T, scheme string) { testLoss(t, scheme, setup{}) })
-	t.Run("udp-tls", func(t *testing.T) { testLoss(t, "udp", setup{Cert: cert, Key: key}) })
+	eachScheme(t, func(t *testing.T, scheme string) { testLoss(t, scheme, childConfig{}) })
+	t.Run("udp-tls", func(t *testing.T) { testLoss(t, "udp", childConfig{Cert: cert, Key: key}) })
 }
 
-func testLoss(t *testing.T, scheme string, set setup) {
+func testLoss(t *testing.T, scheme string, set childConfig) {
 	for _, row := range []struct {
 		percent int
 		timeout time.Duration
@@ -173,7 +173,7 @@ func testLoss(t *testing.T, scheme string, set setup) {
 		set.PeerTimeout = row.timeout
 		t.Run(fmt.Sprintf("%d%%", row.percent), func(t *testing.T) {
 			t.Parallel() // it waits rather than computes
-			s := newScene(t, scheme, set)
+			s := newFaultTest(t, scheme, set)
 			s.setBothInputs(fmt.Sprintf("numgen random mod 100 < %d counter drop", row.percent))
 			pause(*length)
 			near := s.requireNoLoss()
@@ -191,7 +191,7 @@ func testLoss(t *testing.T, scheme string, set setup) {
 // Nothing passes for 500 ms, again and again (F19).
 func TestBursts(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
-		s := newScene(t, scheme, setup{})
+		s := newFaultTest(t, scheme, childConfig{})
 		for end := time.Now().Add(max(*length, 4*time.Second)); time.Now().Before(end); {
 			s.setBothInputs("counter drop")
 			pause(500 * time.Millisecond)
@@ -206,7 +206,7 @@ func TestBursts(t *testing.T) {
 func TestDuplicates(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Parallel() // it waits rather than computes
-		s := newScene(t, scheme, setup{})
+		s := newFaultTest(t, scheme, childConfig{})
 		for _, side := range []*side{s.a, s.b} {
 			side.hook("egress", fmt.Sprintf("numgen random mod 100 < %d counter dup to %q", map[string]int{"tcp": 20, "udp": 50}[scheme], side.dev))
 		}
@@ -223,7 +223,7 @@ func TestDamage(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Parallel() // it waits rather than computes
 		if scheme == "udp" {
-			s := newScene(t, scheme, setup{})
+			s := newFaultTest(t, scheme, childConfig{})
 			for _, side := range []*side{s.a, s.b} {
 				side.hook("ingress", "meta length > 60 numgen random mod 100 < 5 counter @th,320,8 set 0xa5")
 			}
@@ -231,7 +231,7 @@ func TestDamage(t *testing.T) {
 			s.requireNoLoss()
 			return
 		}
-		s := newScene(t, scheme, setup{}, fmt.Sprint(rate))
+		s := newFaultTest(t, scheme, childConfig{}, fmt.Sprint(rate))
 		for _, side := range []*side{s.a, s.b} {
 			side.hook("ingress", "meta length > 60 numgen random mod 100 < 1 counter @th,320,8 set 0xa5")
 		}
@@ -249,7 +249,7 @@ func TestDamage(t *testing.T) {
 // 3.2 s and then after 6.4 s, when the peer has been given up.
 func TestPartition(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
-		s := newScene(t, scheme, setup{})
+		s := newFaultTest(t, scheme, childConfig{})
 		s.setBothInputs("counter drop")
 		pause(3500 * time.Millisecond)
 		s.heal()
@@ -263,13 +263,13 @@ const short = time.Second // a PeerTimeout
 // the other in time, and have a new session soon after it has healed.
 func TestLongPartition(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
-		for name, cut := range map[string]func(s *scene){
-			"both ways": func(s *scene) { s.setBothInputs("counter drop") },
-			"a to b":    func(s *scene) { s.b.input("counter drop") },
-			"b to a":    func(s *scene) { s.a.input("counter drop") },
+		for name, cut := range map[string]func(s *faultTest){
+			"both ways": func(s *faultTest) { s.setBothInputs("counter drop") },
+			"a to b":    func(s *faultTest) { s.b.input("counter drop") },
+			"b to a":    func(s *faultTest) { s.a.input("counter drop") },
 		} {
 			t.Run(name, func(t *testing.T) {
-				s := newScene(t, scheme, setup{PeerTimeout: short})
+				s := newFaultTest(t, scheme, childConfig{PeerTimeout: short})
 				begun := time.Now()
 				cut(s)
 				for _, n := range []*node{s.near, s.far} {
@@ -299,7 +299,7 @@ func TestHalfOpen(t *testing.T) {
 				continue // who is idle says nothing, and is not asked
 			}
 			t.Run(fmt.Sprintf("idle %v", idle), func(t *testing.T) {
-				s := newScene(t, scheme, setup{PeerTimeout: short, KeepAlive: time.Second})
+				s := newFaultTest(t, scheme, childConfig{PeerTimeout: short, KeepAlive: time.Second})
 				if idle {
 					s.near.command("rest")
 					s.far.command("rest")
@@ -329,7 +329,7 @@ func TestHalfOpen(t *testing.T) {
 func TestReset(t *testing.T) {
 	t.Run("tcp", func(t *testing.T) {
 		scheme := "tcp"
-		s := newScene(t, scheme, setup{}, fmt.Sprintf("%d++", rate))
+		s := newFaultTest(t, scheme, childConfig{}, fmt.Sprintf("%d++", rate))
 		for range 3 {
 			begun := time.Now()
 			s.b.input("counter reject with tcp reset")
@@ -348,7 +348,7 @@ func TestReset(t *testing.T) {
 func TestRate(t *testing.T) {
 	const mbit = 20
 	eachScheme(t, func(t *testing.T, scheme string) {
-		s := newScene(t, scheme, setup{}, fmt.Sprintf("%d++", rate))
+		s := newFaultTest(t, scheme, childConfig{}, fmt.Sprintf("%d++", rate))
 		for _, side := range []*side{s.a, s.b} {
 			side.requireOK(runTool("tc", "-n", side.ns, "qdisc", "add", "dev", side.dev, "root", "tbf",
 				"rate", fmt.Sprintf("%dmbit", mbit), "burst", "16kb", "latency", "50ms"))

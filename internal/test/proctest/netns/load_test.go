@@ -27,13 +27,13 @@ const (
 	most       = 1000     // calls under way
 )
 
-// A setup says what a child is to be.
-type setup struct {
+// A childConfig says what a child is to be.
+type childConfig struct {
 	Listen      string
 	PeerTimeout time.Duration
 	KeepAlive   time.Duration
-	Relays      []passage // if any, it is no program but these
-	Cert, Key   string    // files; with them there is TLS over udp
+	Relays      []relaySpec // if any, it is no program but these
+	Cert, Key   string      // files; with them there is TLS over udp
 }
 
 // A report is what a child says of one load.
@@ -67,7 +67,7 @@ type program struct {
 //	                 if it ends in ++
 //	rest             start nothing more
 //	report           all reports as JSON
-func runProgram(s setup) error {
+func runProgram(s childConfig) error {
 	secret, err := qs.LoadTLS(s.Cert, s.Key, s.Cert)
 	if err != nil {
 		return err

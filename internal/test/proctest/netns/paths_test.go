@@ -14,21 +14,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 )
 
-// A crossing is two sides with two routers between them, by IPv4 and IPv6.
+// A routedWorld is two sides with two routers between them, by IPv4 and IPv6.
 //
 //	┌ a ┐ va  ra ┌ router ┐ vr  vs ┌ router ┐ rb  vb ┌ b ┐
 //	└───┘────────└────────┘────────└────────┘────────└───┘
-type crossing struct {
+type routedWorld struct {
 	*world
 	routers [2]*side
 }
 
 const routersLink = 2 // number of the link between the routers; those of a and b are 0 and 1
 
-// newCrossing makes a crossing whose links take packets of 9,000 bytes.
-func newCrossing(t *testing.T) *crossing {
+// newRoutedWorld makes a crossing whose links take packets of 9,000 bytes.
+func newRoutedWorld(t *testing.T) *routedWorld {
 	t.Helper()
-	c := &crossing{world: emptyWorld(t, "udp")}
+	c := &routedWorld{world: newEmptyWorld(t, "udp")}
 	c.a, c.b = c.newSide("a", ""), c.newSide("b", "")
 	c.routers = [2]*side{c.newSide("r", ""), c.newSide("s", "")}
 	for _, s := range []*side{c.a, c.b, c.routers[0], c.routers[1]} { // addresses are usable at once
@@ -49,7 +49,7 @@ func newCrossing(t *testing.T) *crossing {
 
 // link lays a cable with a number: one end has the addresses that end in 1, the other those that
 // end in 2.
-func (c *crossing) link(i int, one *side, dev1 string, two *side, dev2 string) {
+func (c *routedWorld) link(i int, one *side, dev1 string, two *side, dev2 string) {
 	c.t.Helper()
 	one.requireOK(runTool("ip", "link", "add", dev1, "netns", one.ns, "mtu", "9000", "type", "veth", "peer", "name", dev2, "netns", two.ns, "mtu", "9000"))
 	for n, end := range []struct{ ns, dev string }{{one.ns, dev1}, {two.ns, dev2}} {
@@ -60,7 +60,7 @@ func (c *crossing) link(i int, one *side, dev1 string, two *side, dev2 string) {
 }
 
 // setMTU makes the routers drop packets of more than mtu bytes without an ICMP message.
-func (c *crossing) setMTU(mtu int) {
+func (c *routedWorld) setMTU(mtu int) {
 	c.t.Helper()
 	for _, r := range c.routers {
 		r.nft("table inet quiet {", "chain out {", "type filter hook output priority 0",
@@ -73,13 +73,13 @@ func (c *crossing) setMTU(mtu int) {
 // the session goes on, whichever the family.
 func TestPathNarrows(t *testing.T) {
 	cert, key := testcert.Write(t)
-	for name, set := range map[string]setup{"plain": {}, "TLS": {Cert: cert, Key: key}} {
+	for name, set := range map[string]childConfig{"plain": {}, "TLS": {Cert: cert, Key: key}} {
 		for family, addrs := range map[string][2]string{"IPv6": {"[2001:db8:0::2]", "[2001:db8:1::2]"}, "IPv4": {"10.78.0.2", "10.78.1.2"}} {
 			t.Run(family+" "+name, func(t *testing.T) {
 				t.Parallel()
-				c := newCrossing(t)
+				c := newRoutedWorld(t)
 				c.a.addr, c.b.addr = addrs[0], addrs[1]
-				s := &scene{world: c.world}
+				s := &faultTest{world: c.world}
 				s.startNodes("udp", set)
 				s.startLoad(fmt.Sprintf("%d+", rate), s.near.Addr, s.far.Addr, s.other.Addr)
 				waitUntil(t, "pulls in large packets", func() bool { return s.near.readReports()[0].Pulls > 5 })
@@ -104,15 +104,15 @@ func TestFamilyDead(t *testing.T) {
 		for _, scheme := range schemes {
 			t.Run(scheme+" "+dead, func(t *testing.T) {
 				t.Parallel()
-				c := newCrossing(t)
+				c := newRoutedWorld(t)
 				c.routers[0].nft("table inet dead {", "chain pass {", "type filter hook forward priority 0",
 					"meta nfproto "+dead+" counter drop", "}", "}")
 				hosts := filepath.Join("/etc/netns", c.a.ns) // what "ip netns exec" lays over /etc
 				require.NoError(t, os.MkdirAll(hosts, 0o755))
 				t.Cleanup(func() { _ = os.RemoveAll(hosts) })
 				require.NoError(t, os.WriteFile(filepath.Join(hosts, "hosts"), []byte("2001:db8:1::2 both\n10.78.1.2 both\n"), 0o644))
-				near := c.a.start(scheme, 9000, setup{})
-				c.b.start(scheme, 9000, setup{})
+				near := c.a.start(scheme, 9000, childConfig{})
+				c.b.start(scheme, 9000, childConfig{})
 				near.command("load %s://both:9000 %d", scheme, rate)
 				waitUntil(t, "calls", func() bool { return near.readReports()[0].Calls > rate/2 })
 				r := near.readReports()[0]
@@ -140,7 +140,7 @@ func TestScoped(t *testing.T) {
 			s.addr = "[" + ip + "%" + s.dev + "]"
 		}
 		at := func(s *side, from *side) string { return scheme + "://[" + ends[s] + "%" + from.dev + "]:9000" }
-		near, far := w.a.start(scheme, 9000, setup{}), w.b.start(scheme, 9000, setup{})
+		near, far := w.a.start(scheme, 9000, childConfig{}), w.b.start(scheme, 9000, childConfig{})
 		require.Equal(t, at(w.b, w.b), far.Addr)
 		near.command("load %s %d", at(w.b, w.a), rate)
 		far.command("load %s %d", at(w.a, w.b), rate)

@@ -34,7 +34,7 @@ const (
 // asked for these tests.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(childEnv); text != "" {
-		var s setup
+		var s childConfig
 		err := json.Unmarshal([]byte(text), &s)
 		switch {
 		case err != nil:
@@ -113,13 +113,13 @@ var worlds atomic.Int32
 // newWorld makes a world, and removes it at the end of the test.
 func newWorld(t *testing.T, scheme string) *world {
 	t.Helper()
-	w := emptyWorld(t, scheme)
+	w := newEmptyWorld(t, scheme)
 	w.a, w.b = w.newSide("a", addrA), w.newSide("b", addrB)
 	w.a.connect(w.b)
 	return w
 }
 
-func emptyWorld(t *testing.T, scheme string) *world {
+func newEmptyWorld(t *testing.T, scheme string) *world {
 	return &world{t: t, scheme: scheme, n: int(worlds.Add(1))}
 }
 
@@ -222,7 +222,7 @@ type node struct {
 }
 
 // start runs a child that listens on a port of s.
-func (s *side) start(scheme string, port int, set setup) *node {
+func (s *side) start(scheme string, port int, set childConfig) *node {
 	s.t.Helper()
 	set.Listen = fmt.Sprintf("%s://%s:%d", scheme, s.addr, port)
 	text, err := json.Marshal(set)

@@ -34,15 +34,15 @@ const (
 	pace     = 20 * time.Millisecond
 )
 
-// lent is the input of sum.
-type lent struct {
+// lentInput is the input of sum.
+type lentInput struct {
 	Data qs.Source
 }
 
 var (
 	always = qs.Retry(qs.RetryPolicy{Attempts: 100, BudgetRatio: -1})
 	echo   = qs.Define[question, answer]("upgrade/echo", qs.Idempotent(), always)
-	sum    = qs.Define[lent, uint32]("upgrade/sum", qs.Idempotent(), always)
+	sum    = qs.Define[lentInput, uint32]("upgrade/sum", qs.Idempotent(), always)
 	add    = qs.Define[uint64, bool]("upgrade/add")
 	count  = qs.DefineStream[uint64, uint64]("upgrade/count")
 	talk   = qs.DefineDuplex[uint64, uint64, uint64]("upgrade/talk")
@@ -182,16 +182,16 @@ const called = "called"
 // errExpected is the end of a call that may fail while its target is replaced.
 var errExpected = errors.New("the target was replaced")
 
-// broken returns the error of an answer that is wrong: whatever happens to its target, a call never
+// wrongAnswer returns the error of an answer that is wrong: whatever happens to its target, a call never
 // gets one.
-func broken(rule string, args ...any) error {
+func wrongAnswer(rule string, args ...any) error {
 	return fmt.Errorf("rule %q is broken: "+rule, append([]any{rule}, args...)...)
 }
 
 // serve registers the methods for the peers.
 func (x *node) serve() {
 	echo.Handle(x.n, func(_ context.Context, in question) (answer, error) { return reply(in), nil })
-	sum.Handle(x.n, func(ctx context.Context, in lent) (uint32, error) {
+	sum.Handle(x.n, func(ctx context.Context, in lentInput) (uint32, error) {
 		h := crc32.NewIEEE()
 		_, err := io.Copy(h, in.Data.Reader(ctx))
 		return h.Sum32(), err
@@ -227,8 +227,8 @@ func (x *node) serve() {
 	})
 }
 
-// data returns bytes of a length that goes inline, beside a message, or is lent, in turn.
-func data(seq uint64) []byte {
+// testData returns bytes of a length that goes inline, beside a message, or is lent, in turn.
+func testData(seq uint64) []byte {
 	b := make([]byte, []int{10, 3_000, 20_000, 300_000}[seq%4])
 	for i := range b {
 		b[i] = byte(seq) + byte(i*7)
@@ -239,10 +239,10 @@ func data(seq uint64) []byte {
 func (x *node) callEcho(seq uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
-	in := question{N: x.first + seq, Data: data(seq)}
+	in := question{N: x.first + seq, Data: testData(seq)}
 	out, err := echo.Call(ctx, x.peers, in)
 	if err == nil && (out.N != in.N || string(out.Data) != string(in.Data)) {
-		return broken("an answer is never that of another call, or damaged: asked %d with %d bytes, got %d with %d", in.N, len(in.Data), out.N, len(out.Data))
+		return wrongAnswer("an answer is never that of another call, or damaged: asked %d with %d bytes, got %d with %d", in.N, len(in.Data), out.N, len(out.Data))
 	}
 	return err
 }
@@ -254,9 +254,9 @@ func (x *node) callSum(seq uint64) error {
 	for i := range b {
 		b[i] = byte(seq) ^ byte(i>>3)
 	}
-	got, err := sum.Call(ctx, x.peers, lent{qs.Bytes(b)})
+	got, err := sum.Call(ctx, x.peers, lentInput{qs.Bytes(b)})
 	if want := crc32.ChecksumIEEE(b); err == nil && got != want {
-		return broken("a transfer that has succeeded has moved the bytes: got the checksum %#x, want %#x", got, want)
+		return wrongAnswer("a transfer that has succeeded has moved the bytes: got the checksum %#x, want %#x", got, want)
 	}
 	return err
 }
@@ -291,12 +291,12 @@ func (x *node) callCount(seq uint64) error {
 		case err != nil:
 			return err
 		case item != next:
-			return broken("the items of a stream come in their order, each once: got %d, want %d", item, next)
+			return wrongAnswer("the items of a stream come in their order, each once: got %d, want %d", item, next)
 		}
 		next++
 	}
 	if next != seq+items {
-		return broken("a stream that ends without an error is whole: got %d items, want %d", next-seq, items)
+		return wrongAnswer("a stream that ends without an error is whole: got %d items, want %d", next-seq, items)
 	}
 	return nil
 }
@@ -308,27 +308,27 @@ func (x *node) callTalk(seq uint64) error {
 	defer s.Close()
 	for i := range uint64(items) {
 		if err := s.Send(i); err != nil && err != io.EOF { // Receive returns the reason
-			return ended(ctx, err)
+			return streamEnd(ctx, err)
 		}
 		got, err := s.Receive()
 		switch {
 		case err == io.EOF:
-			return broken("a stream that ends without an error is whole: got %d items, want %d", i, items)
+			return wrongAnswer("a stream that ends without an error is whole: got %d items, want %d", i, items)
 		case err != nil:
-			return ended(ctx, err)
+			return streamEnd(ctx, err)
 		case got != seq+i:
-			return broken("the items of a stream come in their order, each once: got %d, want %d", got, seq+i)
+			return wrongAnswer("the items of a stream come in their order, each once: got %d, want %d", got, seq+i)
 		}
 	}
 	s.CloseSend()
 	if _, err := s.Receive(); err != io.EOF {
-		return ended(ctx, err)
+		return streamEnd(ctx, err)
 	}
 	return nil
 }
 
-// ended returns the meaning of the end of a stream with err.
-func ended(ctx context.Context, err error) error {
+// streamEnd returns the meaning of the end of a stream with err.
+func streamEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}

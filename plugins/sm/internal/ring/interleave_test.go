@@ -14,8 +14,8 @@ import (
 // Every order of the steps of two or three actors: each runs from one Point to the next, and the search goes through all choices of
 // who is next. The memory is the heap, so the race detector sees what they do.
 
-// A stage runs actors in one order.
-type stage struct {
+// A scheduler runs actors in one order.
+type scheduler struct {
 	actors []*actor
 	now    *actor
 	back   chan struct{}
@@ -27,11 +27,11 @@ type actor struct {
 	turn chan bool // false: it dies
 	may  func() bool
 	over bool
-	s    *stage
+	s    *scheduler
 }
 
 // step lets another go on, at the points between which the two sides see of each other.
-func (s *stage) step(p Point) {
+func (s *scheduler) step(p Point) {
 	if s.now != nil && p != Reserve && p != Write && p != Consume {
 		s.now.await(always)
 	}
@@ -49,9 +49,9 @@ func (a *actor) await(cond func() bool) {
 
 func always() bool { return true }
 
-// play runs the actors: choose picks one of n that can go on. It reports who is stuck at the end, if anybody is.
-func play(choose func(n int) int, actors ...*actor) (stuck []string) {
-	s := &stage{actors: actors, back: make(chan struct{})}
+// playOrder runs the actors: choose picks one of n that can go on. It reports who is stuck at the end, if anybody is.
+func playOrder(choose func(n int) int, actors ...*actor) (stuck []string) {
+	s := &scheduler{actors: actors, back: make(chan struct{})}
 	Step = s.step
 	defer func() { Step = nil }()
 	for _, a := range actors {
@@ -99,7 +99,7 @@ func search(setup func() (actors []*actor, check func(stuck []string) bool)) (or
 	for {
 		actors, check := setup()
 		at := 0
-		stuck := play(func(n int) int {
+		stuck := playOrder(func(n int) int {
 			if at == len(path) {
 				path, width = append(path, 0), append(width, n)
 			}
@@ -188,7 +188,7 @@ func (r *reader) takeAll() {
 	r.e.Report()
 }
 
-func put(e *End, n int) {
+func putMessage(e *End, n int) {
 	e.Put(Messages, &Message{Kind: 1, Tag: uint64(n)}, []byte(fmt.Sprintf("message %d", n)))
 }
 
@@ -201,10 +201,10 @@ func TestEveryOrderOfSleep(t *testing.T) {
 		rang := false
 		r := &reader{e: b}
 		writer := &actor{name: "writer", run: func(*actor) {
-			put(a, 0)
+			putMessage(a, 0)
 			rang = a.Publish() || rang
-			put(a, 1)
-			put(a, 2)
+			putMessage(a, 1)
+			putMessage(a, 2)
 			rang = a.Publish() || rang
 		}}
 		leader := &actor{name: "leader", run: func(me *actor) {
@@ -216,13 +216,13 @@ func TestEveryOrderOfSleep(t *testing.T) {
 				b.Disarm()
 			}
 		}}
-		return []*actor{writer, leader}, func() string { return result(r, n) }
+		return []*actor{writer, leader}, func() string { return checkResult(r, n) }
 	})
 	t.Logf("%d orders", orders)
 	require.Greater(t, orders, 100)
 }
 
-func result(r *reader, n int) string {
+func checkResult(r *reader, n int) string {
 	if r.bad == "" && r.got != n {
 		return fmt.Sprintf("got %d messages, want %d", r.got, n)
 	}
@@ -239,7 +239,7 @@ func TestEveryOrderOfAssist(t *testing.T) {
 		r := &reader{e: b}
 		writer := &actor{name: "writer", run: func(*actor) {
 			for i := range n {
-				put(a, i)
+				putMessage(a, i)
 				rang = a.Publish() || rang
 			}
 		}}
@@ -275,7 +275,7 @@ func TestEveryOrderOfAssist(t *testing.T) {
 				}
 			}
 		}}
-		return []*actor{writer, leader, assist}, func() string { return result(r, n) }
+		return []*actor{writer, leader, assist}, func() string { return checkResult(r, n) }
 	})
 	t.Logf("%d orders", orders)
 	require.Greater(t, orders, 100)
@@ -290,7 +290,7 @@ func TestEveryOrderOfRoom(t *testing.T) {
 		sent, rangA, rangB := 0, false, false
 		r := &reader{e: b}
 		full := func() bool {
-			longest, _ := room(t, a, Bulk)
+			longest, _ := largestMessage(t, a, Bulk)
 			return longest < 0
 		}
 		one := func() {
@@ -337,7 +337,7 @@ func TestEveryOrderOfRoom(t *testing.T) {
 				b.Disarm()
 			}
 		}}
-		return []*actor{writer, taker}, func() string { return result(r, n) }
+		return []*actor{writer, taker}, func() string { return checkResult(r, n) }
 	})
 	t.Logf("%d orders", orders)
 	require.Greater(t, orders, 100)
@@ -365,10 +365,10 @@ func TestEveryOrderOfDeath(t *testing.T) {
 					}
 					step(p)
 				}
-				put(a, 0)
-				put(a, 1)
+				putMessage(a, 0)
+				putMessage(a, 1)
 				rang = a.Publish() || rang
-				put(a, 2)
+				putMessage(a, 2)
 				rang = a.Publish() || rang
 			}
 			var published uint64
@@ -387,7 +387,7 @@ func TestEveryOrderOfDeath(t *testing.T) {
 				o := &a.out[Messages]
 				for published = 0; a.own.load(o.base+int(published)*descSize) != 0; published++ {
 				}
-				return result(r, int(published))
+				return checkResult(r, int(published))
 			}
 		})
 	}
@@ -402,7 +402,7 @@ func TestSearchFinds(t *testing.T) {
 		rang := false
 		r := &reader{e: b}
 		writer := &actor{name: "writer", run: func(*actor) {
-			put(a, 0)
+			putMessage(a, 0)
 			rang = a.Publish()
 		}}
 		leader := &actor{name: "leader", run: func(me *actor) {

@@ -41,8 +41,8 @@ func TestSize(t *testing.T) {
 	require.GreaterOrEqual(t, slotStride, SlotSize)
 }
 
-// room is what a has room for, by all that is known.
-func room(t testing.TB, a *End, r int) (longest int, bulk bool) {
+// largestMessage is what a has room for, by all that is known.
+func largestMessage(t testing.TB, a *End, r int) (longest int, bulk bool) {
 	longest, bulk, less := a.Room(r)
 	if less {
 		require.NoError(t, a.Update())
@@ -77,7 +77,7 @@ func TestTwin(t *testing.T) {
 		for range 5_000 {
 			r := rng.IntN(rings)
 			if rng.IntN(2) == 0 {
-				longest, bulk := room(t, a, r)
+				longest, bulk := largestMessage(t, a, r)
 				if longest < 0 {
 					require.Greater(t, len(twin[r]), 1)
 					continue
@@ -133,7 +133,7 @@ func TestGuarantee(t *testing.T) {
 		buf := make([]byte, g.Eager)
 		for k := range 100 + 20*g.Envelopes {
 			for range k % 3 { // moves the ring on
-				room(t, a, Messages)
+				largestMessage(t, a, Messages)
 				a.Put(Messages, &Message{Kind: 1}, buf[:min(g.Eager, 97+k%160)])
 			}
 			a.Publish()
@@ -144,12 +144,12 @@ func TestGuarantee(t *testing.T) {
 				continue
 			}
 			for i := range g.Envelopes {
-				longest, _ := room(t, a, Messages)
+				longest, _ := largestMessage(t, a, Messages)
 				require.GreaterOrEqual(t, longest, g.Eager, "envelope %d of %d", i, g.Envelopes)
 				a.Put(Messages, &Message{Kind: 1}, buf)
 			}
 			for range g.Envelopes {
-				longest, _ := room(t, a, Messages)
+				longest, _ := largestMessage(t, a, Messages)
 				require.GreaterOrEqual(t, longest, 0)
 				a.Put(Messages, &Message{Kind: 2}, nil)
 			}
@@ -164,7 +164,7 @@ func TestBulkLeavesRoom(t *testing.T) {
 	buf := make([]byte, usual.Eager)
 	for k := range 300 { // whatever was sent before, if it was taken
 		for range k % 80 {
-			room(t, a, Messages)
+			largestMessage(t, a, Messages)
 			a.Put(Messages, &Message{Kind: 1}, nil)
 		}
 		a.Publish()
@@ -172,13 +172,13 @@ func TestBulkLeavesRoom(t *testing.T) {
 		}
 		b.Report()
 		for r := range rings {
-			_, bulk := room(t, a, r)
+			_, bulk := largestMessage(t, a, r)
 			require.True(t, bulk, "after %d messages", k%80)
 		}
 	}
 	n := 0
 	for ; ; n++ {
-		_, bulk := room(t, a, Messages)
+		_, bulk := largestMessage(t, a, Messages)
 		if !bulk {
 			break
 		}
@@ -186,7 +186,7 @@ func TestBulkLeavesRoom(t *testing.T) {
 	}
 	require.Greater(t, n, 8)
 	for range 2 * usual.Envelopes {
-		longest, _ := room(t, a, Messages)
+		longest, _ := largestMessage(t, a, Messages)
 		require.GreaterOrEqual(t, longest, 0)
 		a.Put(Messages, &Message{Kind: 1}, nil)
 	}
@@ -199,7 +199,7 @@ func TestSlots(t *testing.T) {
 	long := buf[:cap(buf):cap(buf)]
 	long = append(long, make([]byte, SlotSize-len(long))...)
 	send := func() {
-		longest, _ := room(t, a, Messages)
+		longest, _ := largestMessage(t, a, Messages)
 		require.Equal(t, SlotSize, longest)
 		a.Put(Messages, &Message{Kind: 1}, long)
 		a.Publish()
@@ -220,7 +220,7 @@ func TestSlots(t *testing.T) {
 		send()
 	}
 	for k := range 3 {
-		_, bulk := room(t, a, Bulk)
+		_, bulk := largestMessage(t, a, Bulk)
 		require.True(t, bulk, "beside %d messages", Slots-bits.OnesCount64(bulkSlots))
 		a.PutLater(Bulk, &Message{Kind: 6, Len: SlotSize})
 		a.Publish()
@@ -232,7 +232,7 @@ func TestSlots(t *testing.T) {
 	for range bits.OnesCount64(bulkSlots) {
 		send()
 	}
-	longest, bulk := room(t, a, Messages)
+	longest, bulk := largestMessage(t, a, Messages)
 	require.Less(t, longest, SlotSize)
 	require.False(t, bulk)
 	require.Equal(t, first, get(), "and there is room without a Report")
@@ -287,7 +287,7 @@ func TestBlocks(t *testing.T) {
 			if rng.IntN(3) == 0 {
 				a.Drop(h.Block)
 			} else {
-				room(t, a, Messages)
+				largestMessage(t, a, Messages)
 				a.PutBlock(&Message{Kind: 18, Tag: uint64(h.At)}, h.Block)
 				a.Publish()
 				sent = append(sent, h)
@@ -337,7 +337,7 @@ func TestShowBlock(t *testing.T) {
 			at, ok := a.Reserve(200_000)
 			require.True(t, ok)
 			copy(a.Body(at), fmt.Sprint("body ", r, k))
-			room(t, a, r)
+			largestMessage(t, a, r)
 			part := Block{At: at.At, Len: 100_000 + k}
 			a.ShowBlock(r, &Message{Kind: 5, Op: 7, Tag: uint64(k)}, part)
 			a.Publish()
@@ -375,7 +375,7 @@ func TestShowBlock(t *testing.T) {
 func TestVoid(t *testing.T) {
 	a, b := pair(t, usual)
 	for k := range 3 * Slots {
-		_, bulk := room(t, a, Bulk)
+		_, bulk := largestMessage(t, a, Bulk)
 		require.True(t, bulk, "after %d pieces that were given up", k)
 		a.Void(a.PutLater(Bulk, &Message{Kind: 6, Len: SlotSize}))
 		a.Publish()
@@ -410,7 +410,7 @@ func TestAreaComesLate(t *testing.T) {
 	require.NoError(t, b.Join(left, g))
 	body := make([]byte, 20_000)
 	body[19_999] = 7
-	longest, _ := room(t, a, Messages)
+	longest, _ := largestMessage(t, a, Messages)
 	require.Equal(t, SlotSize, longest)
 	require.True(t, a.NeedsArea(Messages, len(body)))
 	area := heap(AreaSize)
@@ -462,7 +462,7 @@ func TestRoomBell(t *testing.T) {
 	a, b := pair(t, usual)
 	buf := make([]byte, usual.Eager)
 	fill := func() {
-		for longest := 0; longest >= 0; longest, _ = room(t, a, Bulk) {
+		for longest := 0; longest >= 0; longest, _ = largestMessage(t, a, Bulk) {
 			a.Put(Bulk, &Message{Kind: 1}, nil)
 		}
 		a.Publish()
@@ -593,7 +593,7 @@ func TestAllocations(t *testing.T) {
 	body, buf := make([]byte, 1000), make([]byte, usual.Eager)
 	var m Taken
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
-		room(t, a, Messages)
+		largestMessage(t, a, Messages)
 		a.Put(Messages, &Message{Kind: 1}, body)
 		a.Publish()
 		if ok, _, err := b.Take(Messages, &m, buf); !ok || err != nil {
@@ -608,7 +608,7 @@ func BenchmarkMessage(b *testing.B) {
 	body, buf := make([]byte, 88), make([]byte, usual.Eager)
 	var m Taken
 	for b.Loop() {
-		room(b, x, Messages)
+		largestMessage(b, x, Messages)
 		x.Put(Messages, &Message{Kind: 1}, body)
 		x.Publish()
 		_, _, _ = y.Take(Messages, &m, buf)

@@ -8,31 +8,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// quiet is a user who does nothing.
-type quiet struct {
+// discardUpper is a user who does nothing.
+type discardUpper struct {
 	placed, delivered, sent int
 	last                    *Assoc
 }
 
-func (q *quiet) Admit(netip.AddrPort, []byte, bool, *Assoc) Admission {
+func (q *discardUpper) Admit(netip.AddrPort, []byte, bool, *Assoc) Admission {
 	return Admission{User: q, Path: Path{Size: 8972, Local: true}}
 }
-func (q *quiet) Hello(a *Assoc, dst []byte) []byte { return dst }
-func (q *quiet) Greet(*Assoc, []byte) error        { return nil }
-func (q *quiet) Deliver(a *Assoc, body []byte)     { q.delivered++; q.last = a }
-func (q *quiet) Place(a *Assoc, front *[FrontSize]byte, at int, payload []byte) {
+func (q *discardUpper) Hello(a *Assoc, dst []byte) []byte { return dst }
+func (q *discardUpper) Greet(*Assoc, []byte) error        { return nil }
+func (q *discardUpper) Deliver(a *Assoc, body []byte)     { q.delivered++; q.last = a }
+func (q *discardUpper) Place(a *Assoc, front *[FrontSize]byte, at int, payload []byte) {
 	q.placed += len(payload)
 }
-func (q *quiet) Sent(*Assoc, any)         { q.sent++ }
-func (q *quiet) Room(*Assoc)              {}
-func (q *quiet) Heard(*Assoc)             {}
-func (q *quiet) Finishing(*Assoc, []byte) {}
-func (q *quiet) Ended(*Assoc, End)        {}
+func (q *discardUpper) Sent(*Assoc, any)         { q.sent++ }
+func (q *discardUpper) Room(*Assoc)              {}
+func (q *discardUpper) Heard(*Assoc)             {}
+func (q *discardUpper) Finishing(*Assoc, []byte) {}
+func (q *discardUpper) Ended(*Assoc, End)        {}
 
-// wire is two machines and the memory of one packet.
-type wire struct {
+// machinePair is two machines and the memory of one packet.
+type machinePair struct {
 	m    [2]*Machine
-	q    [2]*quiet
+	q    [2]*discardUpper
 	addr [2]netip.AddrPort
 	as   *Assoc
 	now  time.Duration
@@ -42,8 +42,8 @@ type wire struct {
 	n    int
 }
 
-func newWire(tb testing.TB, cfg Config) *wire {
-	w := &wire{now: time.Second}
+func newMachinePair(tb testing.TB, cfg Config) *machinePair {
+	w := &machinePair{now: time.Second}
 	seed := byte(0)
 	cfg.Rand = func(b []byte) {
 		for i := range b {
@@ -54,7 +54,7 @@ func newWire(tb testing.TB, cfg Config) *wire {
 	sessions := uint64(0)
 	cfg.Session = func() uint64 { sessions++; return sessions }
 	for i := range w.m {
-		w.q[i] = &quiet{}
+		w.q[i] = &discardUpper{}
 		w.m[i] = New(cfg, w.q[i])
 		w.addr[i] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + i)}), 7000)
 	}
@@ -69,7 +69,7 @@ func newWire(tb testing.TB, cfg Config) *wire {
 }
 
 // pump moves what there is, both ways, once.
-func (w *wire) pump() {
+func (w *machinePair) pump() {
 	for i, m := range w.m {
 		for {
 			o, ok := m.Next(w.now, w.head[:])
@@ -97,7 +97,7 @@ func (w *wire) pump() {
 }
 
 // echo is a message there and one back.
-func (w *wire) echo(msg []byte) {
+func (w *machinePair) echo(msg []byte) {
 	w.as.Frame(msg[:32], msg[32:], true)
 	w.pump()
 	w.q[1].last.Frame(msg[:32], msg[32:], true)
@@ -106,7 +106,7 @@ func (w *wire) echo(msg []byte) {
 }
 
 // bulk moves 64 KiB.
-func (w *wire) bulk(front *[FrontSize]byte) {
+func (w *machinePair) bulk(front *[FrontSize]byte) {
 	for sent := w.q[0].sent; w.q[0].sent == sent; w.pump() {
 		if w.as.lane[1].una == w.as.lane[1].nxt {
 			w.as.Piece(front, w, len(w.data))
@@ -115,7 +115,7 @@ func (w *wire) bulk(front *[FrontSize]byte) {
 }
 
 func BenchmarkEcho(b *testing.B) {
-	w := newWire(b, Config{})
+	w := newMachinePair(b, Config{})
 	msg := make([]byte, 96)
 	b.ReportAllocs()
 	w.n = 0
@@ -126,7 +126,7 @@ func BenchmarkEcho(b *testing.B) {
 }
 
 func BenchmarkBulk64KiB(b *testing.B) {
-	w := newWire(b, Config{})
+	w := newMachinePair(b, Config{})
 	var front [FrontSize]byte
 	b.SetBytes(int64(len(w.data)))
 	b.ReportAllocs()
@@ -139,7 +139,7 @@ func BenchmarkBulk64KiB(b *testing.B) {
 
 // Nothing is allocated for a packet, once the pools are filled.
 func TestNoAllocation(t *testing.T) {
-	w := newWire(t, Config{})
+	w := newMachinePair(t, Config{})
 	msg := make([]byte, 96)
 	var front [FrontSize]byte
 	for range 100 {

@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 )
 
-// atOnce is how many calls begin at once: one, and five hundred after a while, as of a program that was stopped.
-func atOnce(call int) int {
+// burstSize is how many calls begin at once: one, and five hundred after a while, as of a program that was stopped.
+func burstSize(call int) int {
 	if call == 300 {
 		return 500
 	}
@@ -64,7 +64,7 @@ func TestCallsUnderLoss(t *testing.T) {
 				data := make([]byte, 1<<16)
 				id := uint32(0)
 				for call := range 300 * 5 {
-					for i := range 2 * atOnce(call) {
+					for i := range 2 * burstSize(call) {
 						i %= 2
 						m := make([]byte, 100)
 						m[0] = 'q'

@@ -129,7 +129,7 @@ func TestPathSize(t *testing.T) {
 		n.idle(10 * time.Second)
 		require.Equal(t, c.want, a.assoc.maxDatagram(), "%+v", c)
 		require.Equal(t, c.want, b.assoc.maxDatagram(), "%+v", c)
-		n.pour(a, b, 200_000, time.Minute)
+		n.sendBulk(a, b, 200_000, time.Minute)
 		require.Zero(t, a.m.Stats().Resent, "a lost probe is no congestion, and what follows fits")
 
 		if c.want > BaseSize {
@@ -142,7 +142,7 @@ func TestPathSize(t *testing.T) {
 				}
 				return false
 			}
-			n.pour(a, b, 200_000, time.Minute)
+			n.sendBulk(a, b, 200_000, time.Minute)
 			require.Equal(t, BaseSize, a.assoc.maxDatagram())
 			require.Positive(t, fragments)
 		}
@@ -157,7 +157,7 @@ func TestLocalPath(t *testing.T) {
 	n.join(a, b)
 	require.Equal(t, 32<<10, a.assoc.maxDatagram(), "what the peer receives")
 	require.Equal(t, MaxSize, b.assoc.maxDatagram())
-	n.pour(a, b, 1<<20, time.Minute)
+	n.sendBulk(a, b, 1<<20, time.Minute)
 	n.stream(b, a, 20, 60000, time.Minute)
 }
 

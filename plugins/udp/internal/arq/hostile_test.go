@@ -13,17 +13,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/beginnings"
 )
 
-func rebuild(b []byte) []byte { seal(b); return b }
+func reencode(b []byte) []byte { seal(b); return b }
 
-// numbers is what a hostile packet must not change.
-type numbers struct {
+// packetState is what a hostile packet must not change.
+type packetState struct {
 	lane  [2]lane
 	state state
 	cwnd  uint32
 	srtt  uint32
 }
 
-func (a *Assoc) numbers() numbers { return numbers{a.lane, a.state, a.cwnd, a.srtt} }
+func (a *Assoc) numbers() packetState { return packetState{a.lane, a.state, a.cwnd, a.srtt} }
 
 // U4, U5, U-T31: acknowledgments of what was never sent, wild selective ones, wrong identities and tokens, truncated heads: dropped,
 // counted, and nothing has changed.
@@ -76,7 +76,7 @@ func TestUT31Hostile(t *testing.T) {
 
 // U-T31: what is no packet.
 func TestUT31Malformed(t *testing.T) {
-	whole := rebuild(append((&Packet{form: formOf(Version), kind: kindData}).append(nil), "body"...))
+	whole := reencode(append((&Packet{form: formOf(Version), kind: kindData}).append(nil), "body"...))
 	_, err := Parse(whole)
 	require.NoError(t, err)
 	for n := range len(whole) {
@@ -106,7 +106,7 @@ func TestUT31Malformed(t *testing.T) {
 		"cookie too long":       {kind: kindCookie, body: make([]byte, cookieSize+1)},
 		"reset with a body":     {kind: kindReset, body: []byte{1}},
 	} {
-		_, err := Parse(rebuild(append(p.append(nil), p.body...)))
+		_, err := Parse(reencode(append(p.append(nil), p.body...)))
 		require.ErrorIs(t, err, ErrMalformed, name)
 	}
 }
@@ -202,7 +202,7 @@ func TestReplay(t *testing.T) {
 	var all [][]byte
 	n.watch = func(from *node, p *Packet) {
 		if from == a {
-			all = append(all, rebuild(append(p.append(nil), p.body...)))
+			all = append(all, reencode(append(p.append(nil), p.body...)))
 		}
 	}
 	n.join(a, b)
@@ -301,7 +301,7 @@ func FuzzParse(f *testing.F) {
 	beginnings.Seed(f, []byte{})
 	for k := kindData; k <= kindReset; k++ {
 		p := Packet{kind: k, body: make([]byte, shapes[k].min)}
-		beginnings.Seed(f, rebuild(append(p.append(nil), p.body...)))
+		beginnings.Seed(f, reencode(append(p.append(nil), p.body...)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for range 2 {
@@ -310,7 +310,7 @@ func FuzzParse(f *testing.F) {
 				require.Equal(t, b[4:12], binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, p.id), p.token))
 				_ = p.String()
 			} else if err == nil {
-				again := rebuild(append(p.append(nil), p.body...))
+				again := reencode(append(p.append(nil), p.body...))
 				require.Equal(t, b[1:], again[1:], "encodes to the same")
 				_ = p.String()
 				if p.kind == kindHello || p.kind == kindAccept {
@@ -323,7 +323,7 @@ func FuzzParse(f *testing.F) {
 				return
 			}
 			b = bytes.Clone(b) // and with a checksum that is right
-			rebuild(b)
+			reencode(b)
 		}
 	})
 }
@@ -398,7 +398,7 @@ func schedule(t *testing.T, seed uint64, script []byte) {
 				break
 			}
 			p.body = make([]byte, shapes[p.kind].min)
-			if q, err := Parse(rebuild(append(p.append(nil), p.body...))); err == nil {
+			if q, err := Parse(reencode(append(p.append(nil), p.body...))); err == nil {
 				from := []*node{b, a}[op>>7].addr
 				if rnd.IntN(2) == 0 {
 					from = netip.MustParseAddrPort("10.1.1.1:1")

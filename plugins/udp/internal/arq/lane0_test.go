@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sends gives b a packet of lane 0 as if a had sent it, that far ahead of the next expected one.
-func (n *network) sends(a, b *node, ahead, size int) {
+// deliverAhead gives b a packet of lane 0 as if a had sent it, that far ahead of the next expected one.
+func (n *network) deliverAhead(a, b *node, ahead, size int) {
 	as := n.peerOf(a.assoc, b)
 	p := Packet{form: formOf(Version), kind: kindData, id: as.id, token: as.token, seq: as.lane[0].rcv + uint32(ahead), ack: as.lane[0].una, edge: as.lane[0].edge,
 		body: make([]byte, size)}
@@ -33,7 +33,7 @@ func TestHeldIsBounded(t *testing.T) {
 		as := n.peerOf(nd.assoc, b)
 		for _, size := range []int{60_000, 9000, 3000, 1} {
 			for ahead := 1; ahead <= 64; ahead++ {
-				n.sends(nd, b, ahead, size)
+				n.deliverAhead(nd, b, ahead, size)
 			}
 		}
 		if f := as.flight; f != nil {
@@ -61,25 +61,25 @@ func TestHeldAndCut(t *testing.T) {
 	n.idle(ms)
 	as := n.peerOf(a.assoc, b)
 	for ahead := 1; ahead < 10; ahead++ {
-		n.sends(a, b, ahead, 100)
+		n.deliverAhead(a, b, ahead, 100)
 	}
 	require.Positive(t, b.m.Stats().Retained)
-	cut := &cutter{Upper: b, after: 4}
+	cut := &cuttingUpper{Upper: b, after: 4}
 	b.m.up = cut
-	n.sends(a, b, 0, 100)
+	n.deliverAhead(a, b, 0, 100)
 	require.Equal(t, 4, cut.delivered)
 	require.Equal(t, dead, as.state)
 	require.Zero(t, b.m.held)
 	require.Zero(t, b.m.Stats().Retained)
 }
 
-// A cutter is a user who cuts the association after some packets.
-type cutter struct {
+// A cuttingUpper is a user who cuts the association after some packets.
+type cuttingUpper struct {
 	Upper
 	after, delivered int
 }
 
-func (c *cutter) Deliver(a *Assoc, body []byte) {
+func (c *cuttingUpper) Deliver(a *Assoc, body []byte) {
 	if c.delivered++; c.delivered == c.after {
 		a.Cut([]byte("enough"))
 	}
@@ -90,7 +90,7 @@ func TestSeedKeepsNothing(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{Profile: Seed}, Config{Profile: Seed})
 	for ahead := 1; ahead < 10; ahead++ {
-		n.sends(a, b, ahead, 100)
+		n.deliverAhead(a, b, ahead, 100)
 	}
 	require.EqualValues(t, 9, b.m.Stats().OutOfOrder)
 	require.Zero(t, b.m.Stats().Retained)

@@ -463,8 +463,8 @@ func (n *network) stream(a, b *node, count, size int, most time.Duration) {
 	require.Len(n, b.got, want)
 }
 
-// pour sends size bytes of bulk data from a to b and waits until they are there and a knows it.
-func (n *network) pour(a, b *node, size int, most time.Duration) time.Duration {
+// sendBulk sends size bytes of bulk data from a to b and waits until they are there and a knows it.
+func (n *network) sendBulk(a, b *node, size int, most time.Duration) time.Duration {
 	n.Helper()
 	src := make([]byte, size)
 	for i := range src {

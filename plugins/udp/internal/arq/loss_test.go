@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// delayed has the packets of a whose numbers count from the first that follows arrive later, each by so much.
-func delayed(n *network, a *node, late map[uint32]time.Duration) {
+// delayPackets has the packets of a whose numbers count from the first that follows arrive later, each by so much.
+func delayPackets(n *network, a *node, late map[uint32]time.Duration) {
 	first := a.assoc.lane[0].nxt
 	n.drop = func(from *node, p *Packet) bool {
 		if from != a || p.kind != kindData || p.lane() != 0 {
@@ -21,7 +21,7 @@ func delayed(n *network, a *node, late map[uint32]time.Duration) {
 		}
 		by, ok := late[p.seq-first]
 		if delete(late, p.seq-first); ok {
-			n.inject(n.now+n.f.delay+by, a.addr, n.order[1].addr, rebuild(append(p.append(nil), p.body...)))
+			n.inject(n.now+n.f.delay+by, a.addr, n.order[1].addr, reencode(append(p.append(nil), p.body...)))
 		}
 		return ok
 	}
@@ -45,7 +45,7 @@ func TestPacketThreshold(t *testing.T) {
 			n.stream(a, b, 8, 8, time.Second) // who begins may send few
 			n.idle(20 * ms)
 			b.got = nil
-			delayed(n, a, map[uint32]time.Duration{0: time.Duration(overtaken)*10*time.Microsecond + 5*time.Microsecond})
+			delayPackets(n, a, map[uint32]time.Duration{0: time.Duration(overtaken)*10*time.Microsecond + 5*time.Microsecond})
 			n.burst(a, 5, 10*time.Microsecond)
 			n.run(time.Second, func() bool { return len(b.got) == 5 })
 			n.idle(100 * ms)
@@ -70,7 +70,7 @@ func TestTimeThreshold(t *testing.T) {
 				again = n.now - start
 			}
 		}
-		delayed(n, a, map[uint32]time.Duration{0: c.late})
+		delayPackets(n, a, map[uint32]time.Duration{0: c.late})
 		n.burst(a, 2, 0)
 		n.idle(200 * ms)
 		require.Equal(t, c.resent, a.m.Stats().Resent, "packets sent again, late by %v", c.late)
@@ -100,7 +100,7 @@ func TestSelectivelyAcknowledged(t *testing.T) {
 			require.Zero(t, s.at(p.seq).flags&pktAcked, "sent again after it was acknowledged: %v", p)
 		}
 		n.stream(a, b, 500, 1100, time.Minute)
-		n.pour(a, b, 200_000, time.Minute)
+		n.sendBulk(a, b, 200_000, time.Minute)
 		n.idle(10 * time.Second)
 		require.Greater(t, sacked, 3)
 		require.Zero(t, b.m.Stats().OutOfOrder)
@@ -117,7 +117,7 @@ func TestLateOriginal(t *testing.T) {
 	n.idle(ms)
 	// Packet 0 is sent again after 22.5 ms, and arrives at 31 ms by its first transmission. Packets 3 to 5 leave just before its second and
 	// arrive after its first.
-	delayed(n, a, map[uint32]time.Duration{0: 21 * ms})
+	delayPackets(n, a, map[uint32]time.Duration{0: 21 * ms})
 	n.burst(a, 3, 0)
 	n.idle(22 * ms)
 	n.burst(a, 3, 100*time.Microsecond)
@@ -194,7 +194,7 @@ func hostileAcks(t *testing.T, seed uint64, script []byte) {
 		body := make([]byte, size)
 		copy(body, script)
 		script = script[min(size, len(script)):]
-		q, err := Parse(rebuild(append(p.append(nil), body...)))
+		q, err := Parse(reencode(append(p.append(nil), body...)))
 		require.NoError(t, err)
 		was := as.lane[lane].una
 		a.m.Receive(n.now, b.addr, &q)

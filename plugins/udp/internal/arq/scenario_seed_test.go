@@ -26,7 +26,7 @@ func TestSeedIsAsPublished(t *testing.T) {
 			}
 			n.stream(a, b, 200, 64, time.Hour)
 			n.stream(b, a, 10, 30000, time.Hour)
-			n.pour(a, b, 100_000, time.Hour)
+			n.sendBulk(a, b, 100_000, time.Hour)
 			n.idle(10 * time.Second)
 		}
 	}

@@ -42,7 +42,7 @@ func TestScripts(t *testing.T) {
 			b, err := os.ReadFile(file)
 			require.NoError(t, err)
 			var out, again strings.Builder
-			s := &scripted{T: t, nodes: map[string]*node{}, lost: map[string]int{}, twice: map[string]bool{}}
+			s := &scriptPlayer{T: t, nodes: map[string]*node{}, lost: map[string]int{}, twice: map[string]bool{}}
 			for _, part := range strings.Split(strings.TrimSpace(string(b)), "\n\n") {
 				cmds, _, _ := strings.Cut(part, "\n----")
 				s.out = &strings.Builder{}
@@ -63,7 +63,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-type scripted struct {
+type scriptPlayer struct {
 	*testing.T
 	net   *network
 	nodes map[string]*node
@@ -77,7 +77,7 @@ type scripted struct {
 	sent  int
 }
 
-func (s *scripted) command(line string) {
+func (s *scriptPlayer) command(line string) {
 	f := strings.Fields(line)
 	nd := (*node)(nil)
 	if len(f) > 1 {
@@ -162,7 +162,7 @@ func (s *scripted) command(line string) {
 	}
 }
 
-func (s *scripted) config(words []string) (c Config) {
+func (s *scriptPlayer) config(words []string) (c Config) {
 	for _, w := range words {
 		name, v, _ := strings.Cut(w, "=")
 		n, _ := strconv.Atoi(v)
@@ -186,14 +186,14 @@ func (s *scripted) config(words []string) (c Config) {
 	return c
 }
 
-func (s *scripted) peer(nd *node) *node {
+func (s *scriptPlayer) peer(nd *node) *node {
 	if nd == s.nodes["a"] {
 		return s.nodes["b"]
 	}
 	return s.nodes["a"]
 }
 
-func (s *scripted) name(nd *node) string {
+func (s *scriptPlayer) name(nd *node) string {
 	if nd == s.nodes["a"] {
 		return "a"
 	}
@@ -201,7 +201,7 @@ func (s *scripted) name(nd *node) string {
 }
 
 // base is the number of the first packet of nd.
-func (s *scripted) base(nd *node, lane int) uint32 {
+func (s *scriptPlayer) base(nd *node, lane int) uint32 {
 	i := int(s.name(nd)[0] - 'a')
 	if s.first[i][lane] == 0 {
 		s.first[i][lane] = nd.assoc.lane[lane].una
@@ -209,7 +209,7 @@ func (s *scripted) base(nd *node, lane int) uint32 {
 	return s.first[i][lane]
 }
 
-func (s *scripted) print(from *node, p *Packet) {
+func (s *scriptPlayer) print(from *node, p *Packet) {
 	if s.quiet {
 		return
 	}
@@ -226,7 +226,7 @@ func (s *scripted) print(from *node, p *Packet) {
 	fmt.Fprintf(s.out, "%v %s %v\n", s.net.now-s.start, s.name(from), &q)
 }
 
-func (s *scripted) drop(from *node, p *Packet) bool {
+func (s *scriptPlayer) drop(from *node, p *Packet) bool {
 	if p.kind == kindData && !s.quiet {
 		key := fmt.Sprintf("%s %d", s.name(from), p.seq-s.base(from, p.lane()))
 		if p.lane() == 1 {

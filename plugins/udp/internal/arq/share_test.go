@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// occupied is what a datagram takes of the receive buffer of a socket: the system's memory for it, in powers of two, and its description.
-func occupied(n int) int {
+// bufferUse is what a datagram takes of the receive buffer of a socket: the system's memory for it, in powers of two, and its description.
+func bufferUse(n int) int {
 	size := 512
 	for size < n+384 {
 		size *= 2
@@ -23,17 +23,17 @@ type backlog struct {
 }
 
 func (b *backlog) take(n int) (ok bool) {
-	if b.held+occupied(n) > b.room {
+	if b.held+bufferUse(n) > b.room {
 		b.dropped++
 		return false
 	}
-	b.held += occupied(n)
+	b.held += bufferUse(n)
 	b.most = max(b.most, b.held)
 	return true
 }
 
-// crowd is many peers of one machine, whose buffer has room bytes.
-func crowd(t *testing.T, peers, room int) (n *network, target *node, all []*node, b *backlog) {
+// newIncast is many peers of one machine, whose buffer has room bytes.
+func newIncast(t *testing.T, peers, room int) (n *network, target *node, all []*node, b *backlog) {
 	n = newNetwork(t, 1, faults{delay: 50 * time.Microsecond})
 	receive := func() int { return room / 4 * 3 }
 	target, b = n.add(0, Config{Receive: receive}), &backlog{room: room}
@@ -51,9 +51,9 @@ func crowd(t *testing.T, peers, room int) (n *network, target *node, all []*node
 	return n, target, all, b
 }
 
-// pause stops the target for a moment, in which each peer has count messages of 1,000 bytes to send, the first of them more, and then
+// stopTarget stops the target for a moment, in which each peer has count messages of 1,000 bytes to send, the first of them more, and then
 // waits until all are there.
-func pause(n *network, target *node, all []*node, b *backlog, count, more int) {
+func stopTarget(n *network, target *node, all []*node, b *backlog, count, more int) {
 	n.Helper()
 	target.got, target.busy, b.held = nil, n.now+500*ms, 0
 	for i, nd := range all {
@@ -83,20 +83,20 @@ func pause(n *network, target *node, all []*node, b *backlog, count, more int) {
 func TestStoppedTarget(t *testing.T) {
 	for _, c := range []struct{ peers, count, room int }{{32, 256, 8 << 20}, {128, 32, 4 << 20}, {8, 256, 416 << 10}} {
 		t.Run(fmt.Sprintf("%dx%d in %d KiB", c.peers, c.count, c.room>>10), func(t *testing.T) {
-			n, target, all, b := crowd(t, c.peers, c.room)
+			n, target, all, b := newIncast(t, c.peers, c.room)
 			for range 3 {
-				pause(n, target, all, b, c.count, 0)
+				stopTarget(n, target, all, b, c.count, 0)
 				require.Zero(t, b.dropped, "just after another")
 			}
 			n.idle(10 * shareEpoch)
-			pause(n, target, all, b, c.count, 0)
+			stopTarget(n, target, all, b, c.count, 0)
 			require.Zero(t, b.dropped, "after a pause")
 			n.idle(10 * shareEpoch)
 			for range 20 {
 				n.stream(all[0], target, 100, 1000, time.Minute)
 				n.idle(time.Second / 2)
 			}
-			pause(n, target, all, b, c.count, 0)
+			stopTarget(n, target, all, b, c.count, 0)
 			require.Zero(t, b.dropped, "one had it alone")
 			n.idle(10 * shareEpoch)
 			for range 10 {
@@ -106,7 +106,7 @@ func TestStoppedTarget(t *testing.T) {
 				n.stream(nd, target, 1, 1000, time.Minute)
 			}
 			n.idle(5 * ms)
-			pause(n, target, all, b, c.count, 4000)
+			stopTarget(n, target, all, b, c.count, 4000)
 			require.Zero(t, b.dropped, "one has it yet")
 			require.Greater(t, b.most, b.room/4, "bytes that waited")
 		})

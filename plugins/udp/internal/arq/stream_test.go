@@ -55,7 +55,7 @@ func TestUT1ExactlyOnceInOrder(t *testing.T) {
 				a, b := n.pair(p.a, p.b)
 				n.stream(a, b, count, 64, time.Hour)
 				n.stream(b, a, 10, 30000, time.Hour)
-				n.pour(a, b, 300_000, time.Hour)
+				n.sendBulk(a, b, 300_000, time.Hour)
 				n.idle(10 * time.Second)
 				require.Zero(t, a.m.Stats().Retained+b.m.Stats().Retained, "bytes retained")
 			})
@@ -78,7 +78,7 @@ func TestEveryPair(t *testing.T) {
 				a, b := n.pair(near, far)
 				n.stream(a, b, 300, 64, time.Hour)
 				n.stream(b, a, 10, 30000, time.Hour)
-				n.pour(a, b, 100_000, time.Hour)
+				n.sendBulk(a, b, 100_000, time.Hour)
 				n.idle(10 * time.Second)
 				require.Zero(t, a.m.Stats().Retained+b.m.Stats().Retained, "bytes retained")
 			})
@@ -102,7 +102,7 @@ func TestUT14Wrap(t *testing.T) {
 			n.join(a, b)
 			require.Equal(t, uint32(0xfffffff0), a.assoc.lane[0].una)
 			n.stream(a, b, 100, 1000, time.Hour)
-			n.pour(a, b, 100_000, time.Hour)
+			n.sendBulk(a, b, 100_000, time.Hour)
 			require.Less(t, a.assoc.lane[0].una, uint32(1000), "wrapped")
 			require.Less(t, a.assoc.lane[1].una, uint32(1000), "wrapped")
 		})
@@ -215,7 +215,7 @@ func TestUT13NoDoubling(t *testing.T) {
 			p.a.Ack, p.b.Ack = Eager, Eager
 			a, b := n.pair(p.a, p.b)
 			n.stream(a, b, 200, 1100, time.Minute)
-			n.pour(a, b, 100_000, time.Minute)
+			n.sendBulk(a, b, 100_000, time.Minute)
 			n.idle(time.Second)
 			require.LessOrEqual(t, a.m.Stats().Resent, int64(4))
 			require.LessOrEqual(t, n.packets, 1500)
@@ -342,7 +342,7 @@ func TestUT28Selective(t *testing.T) {
 		a, b := n.add(1, c), n.add(2, c)
 		a.path, b.path = Path{Size: BaseSize, Local: true}, Path{Size: BaseSize, Local: true} // no congestion window in either
 		n.join(a, b)
-		took[profile] = n.pour(a, b, 4<<20, time.Hour)
+		took[profile] = n.sendBulk(a, b, 4<<20, time.Hour)
 		t.Logf("%v: %v %+v", profile, took[profile], a.m.Stats())
 	}
 	require.Greater(t, float64(took[Seed]), 1.7*float64(took[Modern]))
@@ -385,7 +385,7 @@ func TestGoodput(t *testing.T) {
 			return gone && lost == "trains"
 		}
 		for range 100 {
-			took[lost] += n.pour(a, b, 256<<10, time.Minute)
+			took[lost] += n.sendBulk(a, b, 256<<10, time.Minute)
 		}
 		t.Logf("%v lost: %v %+v", lost, took[lost], a.m.Stats())
 	}

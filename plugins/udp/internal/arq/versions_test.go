@@ -54,7 +54,7 @@ func TestOtherForm(t *testing.T) {
 	n.idle(time.Second)
 	as := a.assoc
 	other := Packet{form: formOf(Version + 1), kind: 9, flags: 0xff, id: as.id, token: as.token, body: []byte("of a later version")}
-	datagram := rebuild(append(other.append(nil), other.body...))
+	datagram := reencode(append(other.append(nil), other.body...))
 	p, err := Parse(datagram)
 	require.NoError(t, err)
 	was, invalid := as.numbers(), a.m.Stats().Invalid

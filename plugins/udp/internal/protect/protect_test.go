@@ -61,8 +61,8 @@ func TestClientInitial(t *testing.T) {
 
 // pair returns both ends of one direction, with another that lets the receiver follow key updates.
 type pair struct {
-	seal, back *protect.Sealer
-	open, hear *protect.Opener
+	seal, back   *protect.Sealer
+	open, update *protect.Opener
 }
 
 func newPair(t testing.TB, suite uint16, secret []byte, most uint64) *pair {
@@ -71,7 +71,7 @@ func newPair(t testing.TB, suite uint16, secret []byte, most uint64) *pair {
 	other := append([]byte{secret[0] ^ 1}, secret[1:]...)
 	for _, err := range []error{
 		func() (err error) { p.seal, err = protect.NewSealer(suite, secret, a); return }(),
-		func() (err error) { p.hear, err = protect.NewOpener(suite, other, a); return }(),
+		func() (err error) { p.update, err = protect.NewOpener(suite, other, a); return }(),
 		func() (err error) { p.open, err = protect.NewOpener(suite, secret, b); return }(),
 		func() (err error) { p.back, err = protect.NewSealer(suite, other, b); return }(),
 	} {
@@ -82,14 +82,14 @@ func newPair(t testing.TB, suite uint16, secret []byte, most uint64) *pair {
 
 const at = 9
 
-func packet(payload string) []byte {
+func newPacket(payload string) []byte {
 	b := append([]byte{0x40}, make([]byte, at-1+protect.NumberSize)...)
 	return append(append(b, payload...), make([]byte, protect.TagSize)...)
 }
 
-func sealed(t testing.TB, s *protect.Sealer, payload string) []byte {
+func sealPacket(t testing.TB, s *protect.Sealer, payload string) []byte {
 	t.Helper()
-	b := packet(payload)
+	b := newPacket(payload)
 	require.NoError(t, s.Seal(b, at))
 	return b
 }
@@ -106,7 +106,7 @@ func TestSuites(t *testing.T) {
 			}
 			p := newPair(t, suite, secret, 0)
 			for _, text := range []string{"", "a", "hello", strings.Repeat("x", 60000)} {
-				b := sealed(t, p.seal, text)
+				b := sealPacket(t, p.seal, text)
 				require.NotContains(t, string(b), "hello")
 				got, ok := p.open.Open(b, at)
 				require.True(t, ok)
@@ -122,7 +122,7 @@ func TestSuites(t *testing.T) {
 func TestForged(t *testing.T) {
 	for _, suite := range suites {
 		p := newPair(t, suite, make([]byte, 48)[:32+16*int(suite-tls.TLS_AES_128_GCM_SHA256)%32], 0)
-		b := sealed(t, p.seal, "transfer 100 to Alice")
+		b := sealPacket(t, p.seal, "transfer 100 to Alice")
 		try := func(b []byte) bool {
 			_, ok := p.open.Open(append([]byte(nil), b...), at)
 			return ok
@@ -155,7 +155,7 @@ func TestReordered(t *testing.T) {
 	const n = 1500
 	all := make([][]byte, n)
 	for i := range all {
-		all[i] = sealed(t, p.seal, "x")
+		all[i] = sealPacket(t, p.seal, "x")
 	}
 	for range 2 {
 		for j, i := range r.Perm(n) {
@@ -165,12 +165,12 @@ func TestReordered(t *testing.T) {
 		}
 	}
 	for range 5000 {
-		_, ok := p.open.Open(sealed(t, p.seal, "x"), at)
+		_, ok := p.open.Open(sealPacket(t, p.seal, "x"), at)
 		require.True(t, ok)
 	}
-	late := sealed(t, p.seal, "x")
+	late := sealPacket(t, p.seal, "x")
 	for range 2100 {
-		_, ok := p.open.Open(sealed(t, p.seal, "x"), at)
+		_, ok := p.open.Open(sealPacket(t, p.seal, "x"), at)
 		require.True(t, ok)
 	}
 	_, ok := p.open.Open(late, at)
@@ -190,11 +190,11 @@ func TestKeyUpdates(t *testing.T) {
 		o    *protect.Opener
 		held []byte
 	}
-	ways := [2]*way{{s: p.seal, o: p.open}, {s: p.back, o: p.hear}}
+	ways := [2]*way{{s: p.seal, o: p.open}, {s: p.back, o: p.update}}
 	for n := 0; p.seal.Updates() < 10000; n++ {
 		require.Less(t, n, 1000000)
 		w := ways[n%2]
-		b := sealed(t, w.s, "x")
+		b := sealPacket(t, w.s, "x")
 		switch k := r.IntN(10); {
 		case k == 0: // lost
 			continue
@@ -220,7 +220,7 @@ func TestKeyUpdates(t *testing.T) {
 func FuzzOpen(f *testing.F) {
 	p := newPair(f, tls.TLS_AES_128_GCM_SHA256, make([]byte, 32), 0)
 	f.Add([]byte{0x40}, 9)
-	f.Add(sealed(f, p.seal, "hello"), 9)
+	f.Add(sealPacket(f, p.seal, "hello"), 9)
 	f.Fuzz(func(t *testing.T, b []byte, n int) {
 		o, err := protect.NewOpener(tls.TLS_CHACHA20_POLY1305_SHA256, make([]byte, 32), &protect.Phase{})
 		require.NoError(t, err)
