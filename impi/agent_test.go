@@ -290,7 +290,8 @@ func TestLongMessage(t *testing.T) {
 	}
 }
 
-// Two long messages at a time: the destination request tells their packets apart.
+// TestTwoLongMessages checks two long messages at a time: the destination request tells their
+// packets apart.
 func TestTwoLongMessages(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 3, Hiwater: 4})
 	first, second := l.send(message(1, "aaaaaaaaaa")), l.send(message(2, "bbbbbbbbbbbbb"))
@@ -318,7 +319,8 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// Messages match the oldest receive, receives the oldest message, and both only what they name.
+// TestMatch checks that messages match the oldest receive, receives the oldest message, and both
+// only what they name.
 func TestMatch(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	other := message(1, "other context")
@@ -388,7 +390,8 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(t, l.a.Send(message(1, "")), impi.ErrActive)
 }
 
-// Active sends and receives and events that were not taken have one limit together.
+// TestMaxOperations checks that active sends and receives and events that were not taken have one
+// limit together.
 func TestMaxOperations(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxOperations: 2})
 	l.send(message(1, ""))
@@ -442,7 +445,7 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-// The end of the channel ends everything, each with what can be said about it.
+// TestFail checks that the end of the channel ends every operation, each with its known outcome.
 func TestFail(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4, Hiwater: 3, Ackmark: 1})
 	exposed := l.send(syncMessage(1, "1"))

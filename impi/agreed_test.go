@@ -8,7 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/impi"
 )
 
-// Every host has a say, those of other channels too, so that all agents count alike.
+// TestAgentConfig checks that the values of every host count, those of other channels too, so that
+// all agents compute the same.
 func TestAgentConfig(t *testing.T) {
 	w := impi.World{PacketLen: 4000, Clients: []impi.Client{
 		{Hosts: []impi.Host{{Ackmark: 10, Hiwater: 20, Procs: []impi.Proc{alice, anna}}}},

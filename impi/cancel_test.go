@@ -11,7 +11,8 @@ import (
 
 // The numbers in the names are those of docs/internals/REQUIREMENTS.md.
 
-// C1: A message is known by source, destination and number: equal numbers of other pairs are other messages.
+// TestRequestNumberIsPerPair (C1) checks that a message is known by source, destination and number:
+// equal numbers of other pairs are other messages.
 func TestRequestNumberIsPerPair(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, "alice to bob"))
@@ -29,7 +30,8 @@ func TestRequestNumberIsPerPair(t *testing.T) {
 	require.Equal(t, 1, l.a.Stats().Held)
 }
 
-// C2, C-T25: the process that a packet names must be one of the peer's, and it can only cancel what is its own.
+// TestCancelFindsOnlyItsOwn (C2, C-T25) checks that the process that a packet names must be one of
+// the peer's, and it can only cancel what is its own.
 func TestCancelFindsOnlyItsOwn(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	l.send(syncMessage(1, "alice to bob"))
@@ -47,7 +49,8 @@ func TestCancelFindsOnlyItsOwn(t *testing.T) {
 	require.ErrorIs(t, l.b.Input(stranger.Append(nil)), impi.ErrProtocol)
 }
 
-// C3, C-T5: what is over, or was never sent, is not canceled, and no packet says so.
+// TestTooLateIsLocal (C3, C-T5) checks that what is over, or was never sent, is not canceled, and
+// no packet says so.
 func TestTooLateIsLocal(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	require.Equal(t, impi.TooLate, l.a.Cancel(message(9, "never sent")))
@@ -61,7 +64,8 @@ func TestTooLateIsLocal(t *testing.T) {
 	require.Len(t, l.aEvents, 2, "the ends of the sends")
 }
 
-// C4, C-T1: the peer is asked about a message that has left, is active, and is not known to be received.
+// TestCanceledBeforeReceive (C4, C-T1) checks that the peer gets a cancel request for a message
+// that has left, is active, and is not known to be received.
 func TestCanceledBeforeReceive(t *testing.T) {
 	for _, text := range []string{"short", "longer than a packet"} {
 		l := newLink(t, impi.AgentConfig{MaxPacket: 8})
@@ -77,8 +81,8 @@ func TestCanceledBeforeReceive(t *testing.T) {
 	}
 }
 
-// C5, C-T3: a message that waits for the window is taken back here. Nothing of it ever leaves, and the window is not
-// used.
+// TestCancelQueuedMessage (C5, C-T3) checks that a message that waits for the window is withdrawn
+// locally: nothing of it is sent, and the window is not used.
 func TestCancelQueuedMessage(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 1, Ackmark: 1})
 	l.send(syncMessage(1, "takes the window"))
@@ -99,7 +103,8 @@ func TestCancelQueuedMessage(t *testing.T) {
 	l.send(syncMessage(2, "the number is free"))
 }
 
-// C5: a SYNCACK that comes before the request has left makes it too late, and no request leaves.
+// TestReceivedBeforeCancelRequest (C5) checks that a SYNCACK that arrives before the cancel request
+// has left makes it too late, and no request is sent.
 func TestReceivedBeforeCancelRequest(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, ""))
@@ -115,7 +120,7 @@ func TestReceivedBeforeCancelRequest(t *testing.T) {
 	require.Zero(t, countType(l.ab, impi.PacketCancel))
 }
 
-// C5, C-T6: canceling again joins the first, whatever stage that is at.
+// TestCancelTwice (C5, C-T6) checks that a second cancel joins the first, at any stage of that.
 func TestCancelTwice(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, ""))
@@ -129,7 +134,7 @@ func TestCancelTwice(t *testing.T) {
 	require.Equal(t, 1, countType(l.ab, impi.PacketCancel))
 }
 
-// C5: a receive is taken back without a packet.
+// TestCancelReceiveIsLocal (C5) checks that a receive is withdrawn without a packet.
 func TestCancelReceiveIsLocal(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	r := l.receive(byTag(1))
@@ -145,8 +150,8 @@ func TestCancelReceiveIsLocal(t *testing.T) {
 	l.requireReceived(r, "a")
 }
 
-// C6, C-T9: each request that arrives gets one reply, whatever is known of its number, and whether or not a SYNCACK
-// was sent.
+// TestOneReplyPerCancel (C6, C-T9) checks that each request that arrives gets one reply, whatever
+// the state of its number, and whether or not a SYNCACK was sent.
 func TestOneReplyPerCancel(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	for i := range 3 {
@@ -168,7 +173,8 @@ func TestOneReplyPerCancel(t *testing.T) {
 	require.Equal(t, 1, l.b.Stats().Held, "2 is still there")
 }
 
-// C7, C-T14: yes destroys a long message that is held: the rest is never sent, and the first part is let go.
+// TestLongMessageDestroyed (C7, C-T14) checks that yes destroys a long message that is held: the
+// rest is never sent, and the first part is freed.
 func TestLongMessageDestroyed(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4})
 	s := l.send(message(1, "0123456789"))
@@ -182,8 +188,8 @@ func TestLongMessageDestroyed(t *testing.T) {
 	require.Zero(t, countType(l.ab, impi.PacketData))
 }
 
-// C8, C-T2: a message is received when its first packet matches. The state of the rest makes no difference, nor does
-// a probe.
+// TestFirstPacketMatches (C8, C-T2) checks that a message is received when its first packet
+// matches. The state of the rest makes no difference, nor does a probe.
 func TestFirstPacketMatches(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4})
 	s := l.send(message(1, "0123456789"))
@@ -205,7 +211,8 @@ func TestFirstPacketMatches(t *testing.T) {
 	require.False(t, ok)
 }
 
-// C8: a probe finds a message when its first packet is read as a whole, and not before.
+// TestProbeNeedsWholePacket (C8) checks that a probe finds a message when its first packet is read
+// as a whole, and not before.
 func TestProbeNeedsWholePacket(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4})
 	l.send(message(1, "0123456789"))
@@ -220,7 +227,8 @@ func TestProbeNeedsWholePacket(t *testing.T) {
 	require.EqualValues(t, 10, p.MsgLen)
 }
 
-// C9, C-T4: the request leaves behind the whole of its message, in the same stream, wherever that is cut.
+// TestCancelFollowsItsMessage (C9, C-T4) checks that the request leaves behind the whole of its
+// message, in the same stream, wherever that is cut.
 func TestCancelFollowsItsMessage(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, "hello"))
@@ -235,7 +243,7 @@ func TestCancelFollowsItsMessage(t *testing.T) {
 	require.Equal(t, impi.Canceled, l.answer(s))
 }
 
-// C11: to wait for the reply is a state. Everything else goes on.
+// TestCancelLeavesOthers (C11) checks that waiting for the reply blocks nothing else.
 func TestCancelLeavesOthers(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, "canceled"))
@@ -250,7 +258,8 @@ func TestCancelLeavesOthers(t *testing.T) {
 	require.Equal(t, impi.Canceled, l.answer(s))
 }
 
-// C13, C-T12: a message that is destroyed gives its place in the window back, once.
+// TestCanceledMessageFreesWindow (C13, C-T12) checks that a message that is destroyed returns its
+// place in the window, once.
 func TestCanceledMessageFreesWindow(t *testing.T) {
 	for _, ackmark := range []int{1, 2, 4} {
 		l := newLink(t, impi.AgentConfig{Hiwater: 4, Ackmark: ackmark})
@@ -270,7 +279,8 @@ func TestCanceledMessageFreesWindow(t *testing.T) {
 	}
 }
 
-// C14, C-T10: SYNCACK and CANCELNO may come in either order: the send ends with the one, the cancel with the other.
+// TestCancelReplyInAnyOrder (C14, C-T10) checks that SYNCACK and CANCELNO may arrive in either
+// order: the send ends with the one, the cancel with the other.
 func TestCancelReplyInAnyOrder(t *testing.T) {
 	syncAck := impi.Packet{Type: impi.PacketSyncAck, Src: bob, Dest: alice, SrcRequest: 1}
 	no := impi.Packet{Type: impi.PacketCancelNo, Src: bob, Dest: alice, SrcRequest: 1}
@@ -292,7 +302,8 @@ func TestCancelReplyInAnyOrder(t *testing.T) {
 	}
 }
 
-// C15, C-T13: a SYNCACK while a cancel is under way does not stop the transfer.
+// TestTransferContinuesAfterLateCancel (C15, C-T13) checks that a SYNCACK while a cancel is under
+// way does not stop the transfer.
 func TestTransferContinuesAfterLateCancel(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4})
 	s := l.send(message(1, "0123456789"))
@@ -309,7 +320,8 @@ func TestTransferContinuesAfterLateCancel(t *testing.T) {
 	l.requireReceived(r, "0123456789")
 }
 
-// C16, C-T15: a message cannot be received and destroyed. A peer that says both has broken the protocol.
+// TestCancelYesAndSyncAckIsViolation (C16, C-T15) checks that a message cannot be received and
+// destroyed. A peer that says both has broken the protocol.
 func TestCancelYesAndSyncAckIsViolation(t *testing.T) {
 	syncAck := impi.Packet{Type: impi.PacketSyncAck, Src: bob, Dest: alice, SrcRequest: 1, DestRequest: 1}
 	yes := impi.Packet{Type: impi.PacketCancelYes, Src: bob, Dest: alice, SrcRequest: 1}
@@ -332,7 +344,8 @@ func TestCancelYesAndSyncAckIsViolation(t *testing.T) {
 	}
 }
 
-// C17: a reply to no request changes nothing, and is counted. Yes about an active message is a lie.
+// TestStrayCancelReply (C17) checks that a reply to no request changes nothing, and is counted. A
+// yes for an active message is a violation.
 func TestStrayCancelReply(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, ""))
@@ -353,8 +366,9 @@ func TestStrayCancelReply(t *testing.T) {
 	l.requireSent(s, impi.ErrUnknown)
 }
 
-// C20, C-T18: requests and replies do not wait for the window, which is closed when people cancel. It is closed in
-// the other direction too, and the replies come all the same.
+// TestCancelWithClosedWindow (C20, C-T18) checks that requests and replies do not wait for the
+// window, which is closed when programs cancel. It is closed in the other direction too, and the
+// replies are sent all the same.
 func TestCancelWithClosedWindow(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 4, Ackmark: 4})
 	var sends []*impi.Send
@@ -379,7 +393,8 @@ func TestCancelWithClosedWindow(t *testing.T) {
 	require.Zero(t, l.b.Stats().Held)
 }
 
-// C20: no more than Hiwater requests of a pair are without a reply. The others wait here.
+// TestCancelRequestsAreLimited (C20) checks that no more than Hiwater requests of a pair are
+// without a reply. The others wait here.
 func TestCancelRequestsAreLimited(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 2, Ackmark: 1})
 	var sends []*impi.Send
@@ -400,7 +415,8 @@ func TestCancelRequestsAreLimited(t *testing.T) {
 	require.Equal(t, 1, countType(l.leaveA(), impi.PacketCancel))
 }
 
-// C20, C-T19: a peer that asks and asks and does not read the replies is cut off.
+// TestCancelFlood (C20, C-T19) checks that a peer that sends requests without end and does not read
+// the replies is cut off.
 func TestCancelFlood(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 4})
 	p := impi.Packet{Type: impi.PacketCancel, Src: alice, Dest: bob}
@@ -410,7 +426,8 @@ func TestCancelFlood(t *testing.T) {
 	require.ErrorIs(t, l.b.Input(p.Append(nil)), impi.ErrProtocol)
 }
 
-// C21, C22, C-T20: of two messages with one number the newest is destroyed; the older survives.
+// TestCancelFindsNewestMessage (C21, C22, C-T20) checks that of two messages with one number the
+// newest is destroyed; the older survives.
 func TestCancelFindsNewestMessage(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	older := l.send(message(1, "older"))
@@ -425,7 +442,8 @@ func TestCancelFindsNewestMessage(t *testing.T) {
 	require.Zero(t, l.b.Stats().Held)
 }
 
-// C22, C-T23: the time of a cancel does not depend on how many messages are held. Those of both ends are meant in turn.
+// BenchmarkCancel (C22, C-T23) checks that the time of a cancel does not depend on how many
+// messages are held. Those of both ends are meant in turn.
 func BenchmarkCancel(b *testing.B) {
 	for _, held := range []int{100, 100_000} {
 		b.Run(fmt.Sprintf("held=%d", held), func(b *testing.B) {
@@ -458,8 +476,8 @@ func BenchmarkCancel(b *testing.B) {
 	}
 }
 
-// C23, C-T21: the newest of a number has been received. An older one that is still held must not be destroyed in its
-// place.
+// TestCancelSparesOlderMessage (C23, C-T21) checks that the newest of a number has been received.
+// An older one that is still held must not be destroyed instead.
 func TestCancelSparesOlderMessage(t *testing.T) {
 	for _, early := range []bool{false, true} { // the receive is there before the message comes, or after
 		l := newLink(t, impi.AgentConfig{})
@@ -485,7 +503,8 @@ func TestCancelSparesOlderMessage(t *testing.T) {
 	}
 }
 
-// C23, C-T22: when the newest of three has been destroyed, another cancel of their number finds nothing.
+// TestOlderMessageIsDetached (C23, C-T22) checks that when the newest of three has been destroyed,
+// another cancel of their number finds nothing.
 func TestOlderMessageIsDetached(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	l.send(message(1, "first"))
@@ -511,7 +530,8 @@ func (l *link) sendNow(s *impi.Send) *impi.Send {
 	return s
 }
 
-// C24, C-T24: a number cannot be used again while a cancel of it has no answer, though its message has ended.
+// TestRequestNumberInUse (C24, C-T24) checks that a number cannot be used again while a cancel of
+// it has no answer, though its message has ended.
 func TestRequestNumberInUse(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, ""))
@@ -530,8 +550,8 @@ func TestRequestNumberInUse(t *testing.T) {
 	l.send(message(1, ""))
 }
 
-// C-T33: the window closes at Hiwater packets that are not received. Every Ackmark packets that are received open it
-// by so many. Packets that only arrive do not.
+// TestWindowOfPair (C-T33) checks that the window closes at Hiwater packets that are not received.
+// Every Ackmark packets that are received open it by so many. Packets that only arrive do not.
 func TestWindowOfPair(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 4, Ackmark: 2})
 	for i := range 10 {
@@ -556,7 +576,8 @@ func TestWindowOfPair(t *testing.T) {
 	require.Zero(t, l.b.Stats().Held)
 }
 
-// One pair whose window is closed does not stop the others, which take turns.
+// TestPairsTakeTurns checks that one pair whose window is closed does not stop the others, which
+// take turns.
 func TestPairsTakeTurns(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 2, Ackmark: 1})
 	for i := range 4 {

@@ -19,7 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of messages anew")
 
-// C-T32: The layout, written down a second time: offset, size and value of each field of IMPI_Packet.
+// TestPacketLayout (C-T32) checks the layout against a second copy of it: offset, size and value of
+// each field of IMPI_Packet.
 func TestPacketLayout(t *testing.T) {
 	fields := []struct {
 		offset, size int
@@ -60,8 +61,8 @@ func TestPacketLayout(t *testing.T) {
 	require.ErrorIs(t, err, impi.ErrProtocol)
 }
 
-// Exchanges whose every byte is written down in testdata: what both agents say, in order. Each is run with whole writes and
-// with one byte at a time.
+// TestGoldenExchanges checks exchanges whose every byte is in testdata: the packets of both agents,
+// in order. Each is run with whole writes and with one byte at a time.
 func TestGoldenExchanges(t *testing.T) {
 	for name, run := range map[string]func(l *link){
 		"short":    func(l *link) { l.receive(byTag(1)); l.send(message(1, "hello")); l.run() },
@@ -133,7 +134,8 @@ func (l *link) recordPackets(direction string, raw []byte) {
 	}
 }
 
-// The bytes in the files, fed to agents that have heard nothing before: what the files say is what they understand.
+// TestGoldenIsUnderstood checks the bytes in the files with new agents: they decode what the files
+// describe.
 func TestGoldenIsUnderstood(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("testdata", "message-number-twice.txt"))
 	require.NoError(t, err)
@@ -170,7 +172,8 @@ func FuzzParsePacket(f *testing.F) {
 	})
 }
 
-// Bytes mean the same however the stream is cut, and never more memory than the bounds.
+// FuzzInput checks that bytes mean the same however the stream is cut, and memory stays within its
+// bounds.
 func FuzzInput(f *testing.F) {
 	p := impi.Packet{Type: impi.PacketDataSync, Src: alice, Dest: bob, Len: 5, MsgLen: 5, SrcRequest: 1}
 	first := append(p.Append(nil), "hello"...)

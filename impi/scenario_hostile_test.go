@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/impi"
 )
 
-// What a peer must not send ends the channel, whatever it is, and names the packet.
+// TestViolations checks that a packet that a peer must not send ends the channel, and the error
+// names the packet.
 func TestViolations(t *testing.T) {
 	config := impi.AgentConfig{MaxPacket: 8, Hiwater: 2, Ackmark: 2}
 	for name, c := range map[string]struct {
@@ -51,7 +52,8 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// A peer that sends more than the window is cut off when it needs more memory than it was promised.
+// TestBeyondTheWindow checks that a peer that sends more than the window is cut off when it needs
+// more memory than it was guaranteed.
 func TestBeyondTheWindow(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 3})
 	p := impi.Packet{Type: impi.PacketData, Src: alice, Dest: bob}
@@ -65,7 +67,8 @@ func TestBeyondTheWindow(t *testing.T) {
 	require.Equal(t, 4, l.b.Stats().Held)
 }
 
-// SYNCACKs that a peer does not read are bounded too, also when receives wait for all that it sends.
+// TestSyncAcksNotRead checks that SYNCACKs that a peer does not read are bounded too, also when
+// receives wait for all that it sends.
 func TestSyncAcksNotRead(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 3})
 	p := impi.Packet{Type: impi.PacketDataSync, Src: alice, Dest: bob, Context: 7}
@@ -80,7 +83,7 @@ func TestSyncAcksNotRead(t *testing.T) {
 	}
 }
 
-// The parts of a long message must fit together.
+// TestBadRest checks that the parts of a long message must fit together.
 func TestBadRest(t *testing.T) {
 	for name, change := range map[string]func(*impi.Packet){
 		"number":        func(p *impi.Packet) { p.DestRequest++ },
@@ -105,7 +108,8 @@ func TestBadRest(t *testing.T) {
 	}
 }
 
-// A message of any length costs no more than its first packet and the buffer of its receive.
+// TestHugeMessage checks that a message of any length costs no more than its first packet and the
+// buffer of its receive.
 func TestHugeMessage(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 8})
 	first := impi.Packet{
@@ -124,7 +128,8 @@ func TestHugeMessage(t *testing.T) {
 	require.Equal(t, []byte{1, 2, 3, 4, 5, 6}, r.Buf)
 }
 
-// LAM/MPI writes 128 into the length of packets without data. C-T32.
+// TestControlPacketLength (C-T32) checks the length of 128 that LAM/MPI writes into packets without
+// data.
 func TestControlPacketLength(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, ""))
@@ -145,7 +150,8 @@ func TestControlPacketLength(t *testing.T) {
 	require.True(t, l.a.Finished())
 }
 
-// Random packets, most of them almost right, and operations between them: the agent stands it, and stays within its bounds.
+// FuzzAgent checks that the agent survives random packets, most of them nearly valid, and
+// operations between them, and stays within its bounds.
 func FuzzAgent(f *testing.F) {
 	for seed := range uint64(8) {
 		f.Add(seed, []byte("seed"))

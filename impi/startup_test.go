@@ -81,7 +81,8 @@ func eachGolden(t *testing.T, f func(t *testing.T, size int, auth protocol.Auth,
 	}
 }
 
-// L-T1, L-T37: the server says what the golden exchanges say, to each client and after each line.
+// TestGoldenServer (L-T1, L-T37) checks that the server sends the bytes of the golden exchanges, to
+// each client and after each line.
 func TestGoldenServer(t *testing.T) {
 	eachGolden(t, func(t *testing.T, size int, auth protocol.Auth, lines []goldenLine, cut func([]byte) [][]byte) {
 		s, err := protocol.NewServer(protocol.ServerConfig{Form: protocol.Strict, Size: size, Auth: auth})
@@ -120,7 +121,7 @@ func TestGoldenServer(t *testing.T) {
 	})
 }
 
-// L-T1, L-T37: so do clients.
+// TestGoldenClients (L-T1, L-T37) checks that clients send the bytes of the golden exchanges.
 func TestGoldenClients(t *testing.T) {
 	eachGolden(t, func(t *testing.T, size int, _ protocol.Auth, lines []goldenLine, cut func([]byte) [][]byte) {
 		clients := make([]*protocol.Client, size)

@@ -66,7 +66,7 @@ func u32(values ...uint32) (b []byte) {
 	return b
 }
 
-// L21: the labels are these, and in this order.
+// TestLabels (L21) checks that the labels are these, and in this order.
 func TestLabels(t *testing.T) {
 	require.Equal(t, [...]protocol.Label{
 		0x1000, 0x1100, 0x1200, 0x1300, 0x1400, 0x1500, 0x1600, 0x2000, 0x2100, 0x2200, 0x2300, 0x2400, 0x3000, 0x3100,
@@ -86,7 +86,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// L-T32: each pair takes the highest version that both speak.
+// TestVersions (L-T32) checks that each pair takes the highest version that both speak.
 func TestVersions(t *testing.T) {
 	clients := []Client{newClient(0, 1), newClient(1, 1), newClient(2, 1)}
 	clients[1].Versions = []Version{{}, {0, 1}}
@@ -110,7 +110,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// L-T33: the limits of collective operations are the same for all, once the default stands for itself.
+// TestAgreement (L-T33) checks that the limits of collective operations are the same for all, once
+// the default is replaced by its value.
 func TestAgreement(t *testing.T) {
 	clients := []Client{newClient(0, 1), newClient(1, 1), newClient(2, 1)}
 	clients[1].CollXSize, clients[1].CollMaxLinear = 1024, 4
@@ -129,7 +130,7 @@ func TestAgreement(t *testing.T) {
 	require.Error(t, newWorldReader(1).readSet(newSet(LabelCollXSize, u32(0xFFFFFFFE))))
 }
 
-// L-T34: the smallest counts.
+// TestMinimum (L-T34) checks that the smallest limit counts.
 func TestMinimum(t *testing.T) {
 	clients := []Client{newClient(0, 1), newClient(1, 1), newClient(2, 1)}
 	clients[1].PacketLen, clients[1].MaxTag = 1024, 40000
@@ -142,7 +143,8 @@ func TestMinimum(t *testing.T) {
 	require.Error(t, newWorldReader(1).readSet(newSet(LabelPacketLen, u32(0))))
 }
 
-// L-T35: hosts and processes go to whom they belong: 3 hosts with 2 processes, 2 with 3, 2 with 4.
+// TestSplit (L-T35) checks that hosts and processes are assigned to their clients: 3 hosts with 2
+// processes, 2 with 3, 2 with 4.
 func TestSplit(t *testing.T) {
 	clients := []Client{newClient(0, 2, 2, 2), newClient(1, 3, 3), newClient(2, 4, 4), newClient(3), newClient(4, 0, 5)}
 	w, err := newWorldFrom(clients, nil)
@@ -156,7 +158,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// L-T36: process numbers have 8 bytes, or 4.
+// TestPIDOfFourBytes (L-T36) checks that process numbers have 8 bytes, or 4.
 func TestPIDOfFourBytes(t *testing.T) {
 	clients := []Client{newClient(0, 2), newClient(1, 1)}
 	w, err := newWorldFrom(clients, func(s *protocol.Set) {
@@ -169,7 +171,8 @@ func TestPIDOfFourBytes(t *testing.T) {
 	require.Equal(t, int64(0xFFFFFFFF), w.Clients[1].Hosts[0].Procs[0].PID)
 }
 
-// L17, L27: inconsistent data is an error, and an announced number alone causes no allocation.
+// TestBadSets (L17, L27) checks that inconsistent data is an error, and an announced number alone
+// causes no allocation.
 func TestBadSets(t *testing.T) {
 	clients := []Client{newClient(0, 2), newClient(1, 1)}
 	for _, c := range []struct {
@@ -203,7 +206,8 @@ func TestBadSets(t *testing.T) {
 	require.EqualError(t, err, "impi: label 0x2100 missing from client 1")
 }
 
-// Whatever the labels hold, reading them ends, and takes no more memory than they have bytes.
+// FuzzWorld checks that with any contents of the labels, reading them ends, and takes no more
+// memory than they have bytes.
 func FuzzWorld(f *testing.F) {
 	clients := []Client{newClient(0, 1, 2), newClient(1, 1)}
 	var good []byte
@@ -267,7 +271,8 @@ func TestAuthFromEnv(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 }
 
-// L7 to L24 over sockets: three clients, all 14 labels, and the same world for all.
+// TestExchange checks L7 to L24 over sockets: three clients, all 14 labels, and the same world for
+// all.
 func TestExchange(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	defer stop()

@@ -81,7 +81,7 @@ func TestOpenErrors(t *testing.T) {
 	require.ErrorContains(t, err, "open fake://here: taken")
 }
 
-// A name that a HELLO cannot carry is refused.
+// TestConfigName checks that a name that a HELLO cannot carry is refused.
 func TestConfigName(t *testing.T) {
 	for _, name := range []string{strings.Repeat("x", 65), "a\nb", "root (10.0.0.1:1"} {
 		_, err := Open("fake://", Config{Name: name, Plugins: []Plugin{&fakePlugin{}}})

@@ -238,8 +238,8 @@ func (w *failingWriter) Piece(h *frame.Header, v carrier.View) {
 	w.l.Fail(ErrPeerLost)
 }
 
-// TestSessionFailsInStreamFrame: bytes that a stream has when its session ends in the middle of the send are counted as unsent no more,
-// and not twice.
+// TestSessionFailsInStreamFrame checks that bytes that a stream has when its session ends in the
+// middle of the send are not counted as unsent any more, and not twice.
 func TestSessionFailsInStreamFrame(t *testing.T) {
 	for name, bulk := range map[string]bool{"frame": false, "piece": true} {
 		t.Run(name, func(t *testing.T) {

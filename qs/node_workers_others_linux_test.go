@@ -13,8 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestRequestBesideInline: a request that a goroutine of the program takes in, by Trigger, while an Inline handler keeps the driver, runs at
-// once: it is not left to the driver.
+// TestRequestBesideInline checks that a request that a goroutine of the program takes in, by
+// Trigger, while an Inline handler keeps the driver, runs at once, and is not left to the driver.
 func TestRequestBesideInline(t *testing.T) {
 	t.Parallel()
 	gate, entered := make(chan struct{}), make(chan struct{})

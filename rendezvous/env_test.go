@@ -78,7 +78,8 @@ func TestStartAlone(t *testing.T) {
 	require.NoError(t, m.Leave())
 }
 
-// Under Slurm rank 0 serves. It may leave first: the others have everything by then.
+// TestStartUnderSlurm checks that under Slurm rank 0 serves. It may leave first: the others have
+// all values by then.
 func TestStartUnderSlurm(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -110,7 +111,8 @@ func TestStartUnderSlurm(t *testing.T) {
 	}
 }
 
-// If the others do not come, the process that serves says so, and leaves nothing behind.
+// TestStartTimesOut checks that if the others do not start, the process that serves reports it, and
+// leaves nothing behind.
 func TestStartTimesOut(t *testing.T) {
 	env := lookup("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_NODELIST=127.0.0.1")
 	_, err := rendezvous.StartIn(testContext(t), rendezvous.Options{Port: 47077, Timeout: 100 * time.Millisecond}, env)

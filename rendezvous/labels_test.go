@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// L-T42: all members come to the same values.
+// TestExchange (L-T42) checks that all members compute the same values.
 func TestExchange(t *testing.T) {
 	const size = 5
 	h := startServer(t, rendezvous.ServerConfig{Size: size, Auth: secret})
@@ -37,8 +37,8 @@ func TestExchange(t *testing.T) {
 	require.NoError(t, h.end(t))
 }
 
-// TestExchangeLater: a member of a later release says more under each label, and has a label of its own; those of
-// this one do not see that.
+// TestExchangeLater checks that a member of a later release may send more under each label, and a
+// label of its own; members of this release ignore that.
 func TestExchangeLater(t *testing.T) {
 	h := startServer(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
 	var world *rendezvous.World
@@ -72,7 +72,8 @@ func TestExchangeLater(t *testing.T) {
 	}, Features: 6, GER: 8}, world)
 }
 
-// A member that does not submit one of the labels is an error for the others.
+// TestExchangeWithoutAMember checks that a member that does not submit one of the labels is an
+// error for the others.
 func TestExchangeWithoutAMember(t *testing.T) {
 	h := startServer(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
 	errs := eachRank(2, func(rank int) error {

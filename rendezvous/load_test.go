@@ -24,8 +24,8 @@ type node struct {
 // requestCounts count what became of the requests of all.
 type requestCounts struct{ calls, ok, withdrawn, tooLate int }
 
-// X-T1: start, agree on envelopes, call each other, take requests back by the hundred, and end: each request runs or was
-// taken back, and nothing is left.
+// TestStartedTogether (X-T1) checks a start, an agreement on envelopes, calls to each other,
+// withdrawals by the hundred, and the end: each request runs or was withdrawn, and nothing is left.
 func TestStartedTogether(t *testing.T) {
 	const size, rounds = 3, 20
 	transports.Each(t, func(t *testing.T, n *transports.Net) {

@@ -146,7 +146,8 @@ func TestStartup(t *testing.T) {
 	}
 }
 
-// The callbacks of a member run in Trigger, on the goroutine that calls it, in the order of the labels.
+// TestCallbacks checks that the callbacks of a member run in Trigger, on the goroutine that calls
+// it, in the order of the labels.
 func TestCallbacks(t *testing.T) {
 	h := startServer(t, rendezvous.ServerConfig{Size: 1, Auth: secret})
 	m, err := rendezvous.Join(testContext(t), rendezvous.Config{Addr: h.addr, Auth: secret})
@@ -176,7 +177,8 @@ func TestCallbacks(t *testing.T) {
 	require.NoError(t, h.end(t))
 }
 
-// L31, L-T31: the error of the server and of waiting members names the missing members.
+// TestMissingMember (L31, L-T31) checks that the error of the server and of waiting members names
+// the missing members.
 func TestMissingMember(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, rendezvous.ServerConfig{Size: 3, Auth: secret, Startup: time.Second})
@@ -194,7 +196,8 @@ func TestMissingMember(t *testing.T) {
 	require.ErrorIs(t, h.err, os.ErrDeadlineExceeded)
 }
 
-// L-T41: a collect that takes too long is an error, without a part of the set, and the other members get the reason.
+// TestCollectTimesOut (L-T41) checks that a collect that takes too long is an error, without a part
+// of the set, and the other members get the reason.
 func TestCollectTimesOut(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
@@ -220,7 +223,7 @@ func TestCollectTimesOut(t *testing.T) {
 	require.ErrorContains(t, h.end(t), "rank 0: ")
 }
 
-// L25, L-T26: a member that dies ends the startup for all, at once.
+// TestMemberDies (L25, L-T26) checks that a member that dies ends the startup for all, at once.
 func TestMemberDies(t *testing.T) {
 	h := startServer(t, rendezvous.ServerConfig{Form: protocol.Strict, Size: 3, Auth: protocol.Auth{None: true}})
 	errs := eachRank(3, func(rank int) error {
@@ -242,7 +245,8 @@ func TestMemberDies(t *testing.T) {
 	require.ErrorContains(t, h.end(t), "rank 2: connection closed")
 }
 
-// A server that comes late is found, and one that does not come is an error that says so.
+// TestServerStartsLate checks that a server that starts late is found, and one that does not start
+// is an error that states it.
 func TestServerStartsLate(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -260,7 +264,8 @@ func TestServerStartsLate(t *testing.T) {
 	require.NoError(t, <-joined)
 }
 
-// L4, L5, L22, L-T18, L-T21, L-T25: strangers of every kind do not keep the others from starting.
+// TestHostileClients (L4, L5, L22, L-T18, L-T21, L-T25) checks that unknown connections of every
+// kind do not keep the members from starting.
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	const size = 4
@@ -301,7 +306,8 @@ func TestHostileClients(t *testing.T) {
 	require.NoError(t, h.end(t))
 }
 
-// L5: a connection that has not joined in time is closed, and so is one that says a byte now and then.
+// TestLateConnections (L5) checks that a connection that has not joined in time is closed, and so
+// is one that sends a byte now and then.
 func TestLateConnections(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, rendezvous.ServerConfig{Size: 1, Auth: secret, Handshake: 100 * time.Millisecond})
@@ -318,8 +324,8 @@ func TestLateConnections(t *testing.T) {
 	require.ErrorIs(t, h.events[0].Err, protocol.ErrLate)
 }
 
-// L32, L-T25: a member that does not read delays no other one until its write timeout; then the startup fails, and
-// the error names it.
+// TestMemberThatDoesNotRead (L32, L-T25) checks that a member that does not read delays no other
+// one until its write timeout; then the startup fails, and the error names it.
 func TestMemberThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	limits := protocol.Limits{Part: 24 << 20}

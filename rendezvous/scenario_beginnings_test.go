@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// TestBeginnings: no beginning of anything ends a server, which then serves its member.
+// TestBeginnings checks that no truncated message of any protocol ends a server, which then serves
+// its member.
 func TestBeginnings(t *testing.T) {
 	key := uint64(42)
 	for name, c := range map[string]struct {

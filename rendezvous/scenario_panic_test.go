@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// TestPanic: a panic caused by the bytes of a member ends the server with an error that says so, and not the process.
-// The state of the machine may be half changed then.
+// TestPanic checks that a panic caused by the bytes of a member ends the server with an error that
+// states it, and not the process. The state of the machine may be half changed then.
 func TestPanic(t *testing.T) {
 	t.Cleanup(rendezvous.Plant(func(b []byte) {
 		if bytes.Contains(b, []byte("plant-me")) {

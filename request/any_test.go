@@ -41,7 +41,8 @@ func TestWaitAnyAmongCompleted(t *testing.T) {
 	})
 }
 
-// One request may be in the list twice, and the others may complete after the wait has been satisfied.
+// TestWaitSameRequestTwice checks that one request may be in the list twice, and the others may
+// complete after the wait has been satisfied.
 func TestWaitSameRequestTwice(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a, b := c.Create(nil), c.Create(nil)
@@ -55,7 +56,8 @@ func TestWaitSameRequestTwice(t *testing.T) {
 	})
 }
 
-// N requests that never complete take one timeout, not N of them.
+// TestWaitAllHasOneDeadline checks that n requests that never complete take one timeout, not N of
+// them.
 func TestWaitAllHasOneDeadline(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		var reqs []*request.Request

@@ -48,7 +48,8 @@ func TestOneGoroutineDrives(t *testing.T) {
 	})
 }
 
-// A sleeper completed by the driver wakes at once and the driver drives on.
+// TestDriverCompletesASleeper checks that a sleeper completed by the driver wakes at once and the
+// driver continues to drive.
 func TestDriverCompletesASleeper(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a, b := c.Create(nil), c.Create(nil)
@@ -63,7 +64,7 @@ func TestDriverCompletesASleeper(t *testing.T) {
 	})
 }
 
-// A leaving driver wakes one sleeper, not the crowd.
+// TestHandOverWakesOne checks that a leaving driver wakes one sleeper, not all of them.
 func TestHandOverWakesOne(t *testing.T) {
 	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		first, rest := c.Create(nil), c.Create(nil)
@@ -110,7 +111,8 @@ func TestEarlierDeadlineOfAFollower(t *testing.T) {
 	}
 }
 
-// The driver knows all deadlines that were there when it began, so it need not be woken for them.
+// TestDriverKeepsTimeForAll checks that the driver knows all deadlines that were there when it
+// began, so it need not be woken for them.
 func TestDriverKeepsTimeForAll(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a := c.Create(nil)
@@ -131,8 +133,8 @@ func TestDriverKeepsTimeForAll(t *testing.T) {
 	})
 }
 
-// Complete from a goroutine that has nothing to do with the class reaches a sleeper at once, and a driver when it can
-// be woken.
+// TestCompleteByOtherGoroutine checks that Complete from a goroutine that does not use the class
+// otherwise reaches a sleeper at once, and a driver when it can be woken.
 func TestCompleteByOtherGoroutine(t *testing.T) {
 	run := func(t *testing.T, w *testWorld, c *request.Class) time.Duration {
 		a, b := c.Create(nil), c.Create(nil)
@@ -171,7 +173,8 @@ func TestCallbackMayWait(t *testing.T) {
 	})
 }
 
-// The request of the outer Wait completes during the inner one.
+// TestOuterCompletesDuringInner checks that the request of the outer Wait may complete during the
+// inner one.
 func TestOuterCompletesDuringInner(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		outer, inner := c.Create(nil), c.Create(nil)
@@ -185,7 +188,8 @@ func TestOuterCompletesDuringInner(t *testing.T) {
 	})
 }
 
-// A callback that waits among sleepers. Whoever runs it is held up by it, the other one is not.
+// TestCallbackMayWaitAmongOthers checks a callback that waits among sleepers: the goroutine that
+// runs it is delayed by it, the other one is not.
 func TestCallbackMayWaitAmongOthers(t *testing.T) {
 	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a, b, inner := c.Create(nil), c.Create(nil), c.Create(nil)
@@ -202,8 +206,9 @@ func TestCallbackMayWaitAmongOthers(t *testing.T) {
 	})
 }
 
-// Callbacks block for long in as many of the waiting goroutines. All the others go on: their requests complete and
-// their timeouts pass to the millisecond, also when they come only now.
+// TestBlockingCallbackDelaysOnlyItself checks callbacks that block for long in as many of the
+// waiting goroutines. All the others continue: their requests complete and their timeouts end to
+// the millisecond, also when they begin to wait only now.
 func TestBlockingCallbackDelaysOnlyItself(t *testing.T) {
 	for blocking := range 5 {
 		withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
@@ -249,8 +254,8 @@ func TestBlockingCallbackDelaysOnlyItself(t *testing.T) {
 	}
 }
 
-// The sleeper that is woken to take the lead finds that its time is up: it must pass the lead on, for the driver that
-// woke it is in a callback that blocks.
+// TestPromotedSleeperLeaves checks that the sleeper that is woken to take the lead has timed out:
+// it must pass the lead on, for the driver that woke it is in a callback that blocks.
 func TestPromotedSleeperLeaves(t *testing.T) {
 	scheduled := func() (passed bool) {
 		withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
@@ -285,7 +290,8 @@ func TestPromotedSleeperLeaves(t *testing.T) {
 	t.Error("the third never got the lead while b was in the callback")
 }
 
-// All waiters but the last are inside callbacks; no other one can be promoted, and the next goroutine that waits leads.
+// TestLeadIsFreeWhileAllRunCallbacks checks that when all waiters but the last are inside
+// callbacks, and no other one can be promoted, the next goroutine that waits leads.
 func TestLeadIsFreeWhileAllRunCallbacks(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		release := make(chan struct{})
@@ -325,7 +331,8 @@ func TestSeveralWaitForOneRequest(t *testing.T) {
 	})
 }
 
-// A poll beside a driver runs what is queued, leaves Progress to the driver and does not sleep.
+// TestWaitZeroWhileAnotherDrives checks that a poll beside a driver runs the queued callbacks,
+// leaves Progress to the driver and does not sleep.
 func TestWaitZeroWhileAnotherDrives(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		a := c.Create(nil)
@@ -338,7 +345,8 @@ func TestWaitZeroWhileAnotherDrives(t *testing.T) {
 	})
 }
 
-// A panic in a callback, or the end of its goroutine, passes through the Wait and leaves the class in order.
+// TestCallbackPanics checks that a panic in a callback, or the end of its goroutine, passes through
+// the Wait and leaves the class usable.
 func TestCallbackPanics(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
@@ -432,8 +440,9 @@ func TestNoLockIsHeldInCallsOut(t *testing.T) {
 	})
 }
 
-// Sixty-four goroutines wait for operations that end in random order. Virtual time makes the answer exact: a wait ends
-// at the completion or at the deadline, whichever is first, and without a Waiter at most one slice later.
+// TestRandomWaitsEndOnTime checks sixty-four goroutines that wait for operations that end in random
+// order. Virtual time makes the answer exact: a wait ends at the completion or at the deadline,
+// whichever is first, and without a Waiter at most one slice later.
 func TestRandomWaitsEndOnTime(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		tolerance := request.Slice
@@ -534,8 +543,9 @@ func (p *randomPlayer) ended(start, want time.Duration) {
 	assert.LessOrEqual(p.t, got, want+p.tolerance)
 }
 
-// Callbacks that block, wait for others and start new operations. The times are no longer exact, but every wait ends,
-// every callback runs once, and never are two goroutines in Progress.
+// TestRandomCallbacks checks callbacks that block, wait for others and start new operations. The
+// times are no longer exact, but every wait ends, every callback runs once, and never are two
+// goroutines in Progress.
 func TestRandomCallbacks(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		rnd := newRand(t)

@@ -87,7 +87,7 @@ func (e *echo) play(n, rounds int) {
 	wg.Wait()
 }
 
-// Every wake-up counts here: a lost one blocks the test for ever.
+// TestWaitParallel checks that no wake-up is lost: a lost one blocks the test for ever.
 func TestWaitParallel(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 64} {
 		e := newEcho()

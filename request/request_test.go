@@ -138,7 +138,8 @@ func TestEndlessCallbacksDoNotDelayWait(t *testing.T) {
 	})
 }
 
-// The sequence that request emulation is for: time out, cancel, wait for the callback, use the request again.
+// TestWaitAfterCancel checks the sequence that request emulation is for: time out, cancel, wait for
+// the callback, use the request again.
 func TestWaitAfterCancel(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
@@ -159,8 +160,8 @@ func TestWaitAfterCancel(t *testing.T) {
 	})
 }
 
-// Forward has returned an error, so the callback never comes. The request can be used for the next attempt, and the
-// one that was dropped next to it has no effect.
+// TestForwardFailed checks that after a Forward that has returned an error, and so has no callback,
+// the request can be used for the next attempt, and one that was dropped next to it has no effect.
 func TestForwardFailed(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		dropped, r := c.Create(nil), c.Create(nil)
@@ -298,7 +299,8 @@ func TestWaitContextText(t *testing.T) {
 	})
 }
 
-// Without a Waiter the end of the context is seen late, but by one slice at most.
+// TestWaitContextOfPlainProgressor checks that without a Waiter the end of the context is detected
+// late, but by one slice at most.
 func TestWaitContextOfPlainProgressor(t *testing.T) {
 	withoutWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), 250*ms)
@@ -310,7 +312,8 @@ func TestWaitContextOfPlainProgressor(t *testing.T) {
 	})
 }
 
-// Callbacks that come faster than they run do not hold up the cancellation.
+// TestWaitContextAmongEndlessCallbacks checks that callbacks that are queued faster than they run
+// do not delay the cancellation.
 func TestWaitContextAmongEndlessCallbacks(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		r := c.Create(nil)
@@ -333,7 +336,8 @@ func TestWaitContextAmongEndlessCallbacks(t *testing.T) {
 	})
 }
 
-// Two contexts end while two goroutines wait for one request. One of them sleeps, one drives.
+// TestWaitContextCancelsOncePerRequest checks two contexts that end while two goroutines wait for
+// one request. One of them sleeps, one drives.
 func TestWaitContextCancelsOncePerRequest(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		calls := 0
@@ -354,7 +358,8 @@ func TestWaitContextCancelsOncePerRequest(t *testing.T) {
 	})
 }
 
-// A stopped AfterFunc must leave nothing that reaches a later Wait.
+// TestWaitContextLeavesNothingBehind checks that a stopped AfterFunc leaves nothing that reaches a
+// later Wait.
 func TestWaitContextLeavesNothingBehind(t *testing.T) {
 	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -372,8 +377,9 @@ func TestWaitContextLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// The context ends and the request completes in one callback: the function that AfterFunc has started by then must not
-// reach a later Wait. On a single processor it runs when that Wait blocks.
+// TestWaitContextEndsWithTheCompletion checks a context that ends and a request that completes in
+// one callback: the function that AfterFunc has started by then must not reach a later Wait. On a
+// single processor it runs when that Wait blocks.
 func TestWaitContextEndsWithTheCompletion(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
@@ -428,8 +434,9 @@ func TestClosedProgressor(t *testing.T) {
 	})
 }
 
-// The Progressor fails while many wait. All of them must hear of it, and what the closing has queued must run. A
-// waiter whose callback another goroutine is just running may hear of the failure first.
+// TestCloseDuringWaits checks a Progressor that fails while many wait. All of them must get the
+// error, and the callbacks that the closing has queued must run. A waiter whose callback another
+// goroutine is just running may get the error first.
 func TestCloseDuringWaits(t *testing.T) {
 	eachProgressor(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		var wg sync.WaitGroup
@@ -458,7 +465,8 @@ func TestCloseDuringWaits(t *testing.T) {
 	})
 }
 
-// Cancel that fails: the context ends, and then the Progressor does, before the callback.
+// TestWaitContextClosedAfterCancel checks a cancel that fails: the context ends, and then the
+// Progressor does, before the callback.
 func TestWaitContextClosedAfterCancel(t *testing.T) {
 	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), ms)
@@ -476,8 +484,8 @@ type cancelError int
 func (cancelError) Error() string        { return "ended early" }
 func (cancelError) Is(target error) bool { return target == context.Canceled }
 
-// A passed deadline is no cancel, whatever the canceled operation said: errors.As does not find that, and leaves its
-// target as it is.
+// TestDeadlineDoesNotMatchCanceled checks that a passed deadline is no cancel, whatever error the
+// canceled operation returned: errors.As does not find that, and leaves its target unchanged.
 func TestDeadlineDoesNotMatchCanceled(t *testing.T) {
 	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), ms)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNormalize: a command line in any order, with one dash or two before long flags, is the same
-// to pflag.
+// TestNormalize checks that a command line in any order, with one dash or two before long flags, is
+// the same to pflag.
 func TestNormalize(t *testing.T) {
 	for line, want := range map[string]string{
 		"ping tcp://h:1 -timeout 3s":     "ping --timeout=3s -- tcp://h:1",
@@ -45,7 +45,7 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// TestOldFlags: every flag of every command may have one dash.
+// TestOldFlags checks that every flag of every command may have one dash.
 func TestOldFlags(t *testing.T) {
 	root := (&app{}).newRoot()
 	for _, c := range root.Commands() {

@@ -61,7 +61,8 @@ func TestBench(t *testing.T) {
 	q.start().wait(0)
 }
 
-// Errors in the flags are reported before anything is sent, or after the first call.
+// TestBenchMistakes checks that errors in the flags are reported before anything is sent, or after
+// the first call.
 func TestBenchMistakes(t *testing.T) {
 	t.Parallel()
 	addr := startTypedTarget(t, true)
@@ -153,8 +154,8 @@ func TestBenchCompare(t *testing.T) {
 	require.Regexp(t, `--compare: .* is not what qs bench --json prints`, run(t, 1, "bench", "-compare", before, s.addr, hg.PingRPC).errors.String())
 }
 
-// If the target is killed during a run without end, the run ends by itself, and reports the
-// outcomes of the calls.
+// TestBenchTargetDies checks that if the target is killed during a run without end, the run ends by
+// itself, and reports the outcomes of the calls.
 func TestBenchTargetDies(t *testing.T) {
 	t.Parallel()
 	for name, rate := range map[string]string{"closed": "0", "open": "20000"} {
@@ -189,7 +190,7 @@ func TestBenchTargetDies(t *testing.T) {
 	}
 }
 
-// An interrupt ends the run, and its results are printed.
+// TestBenchInterrupt checks that an interrupt ends the run, and its results are printed.
 func TestBenchInterrupt(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "")

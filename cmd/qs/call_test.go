@@ -240,7 +240,7 @@ func TestCall(t *testing.T) {
 	require.Regexp(t, `^qs call: "1 2" is JSON with something behind it\n`, run(t, 2, "call", addr, "shop/order", "1 2").errors.String())
 }
 
-// TestCallLends: files are a Source and a Sink of a method.
+// TestCallLends checks that files are a Source and a Sink of a method.
 func TestCallLends(t *testing.T) {
 	t.Parallel()
 	addr := startTypedTarget(t, true)
@@ -270,8 +270,9 @@ func TestCallLends(t *testing.T) {
 	require.Regexp(t, `not for --raw`, call(2, "-raw", "-source", "Goods="+src).errors.String())
 }
 
-// A mistake in the name of a field, or in that of a file, leaves files as they are, and so does a
-// call that fails: the method has not run, or its bytes do not become the file.
+// TestCallKeepsFiles checks that a mistake in the name of a field, or in that of a file, leaves
+// files as they are, and so does a call that fails: the method has not run, or its bytes do not
+// become the file.
 func TestCallKeepsFiles(t *testing.T) {
 	t.Parallel()
 	addr, dir := startTypedTarget(t, true), t.TempDir()
@@ -303,8 +304,8 @@ func TestCallKeepsFiles(t *testing.T) {
 	require.EqualValues(t, 0o640, info.Mode().Perm())
 }
 
-// The output of a method with Sinks is the same whether files are lent in them or not, and several
-// files can be lent.
+// TestCallSinks checks that the output of a method with Sinks is the same whether files are lent in
+// them or not, and several files can be lent.
 func TestCallSinks(t *testing.T) {
 	t.Parallel()
 	addr, dir := startTypedTarget(t, true), t.TempDir()
@@ -322,8 +323,8 @@ func TestCallSinks(t *testing.T) {
 	require.Equal(t, "two", readFile(t, two))
 }
 
-// Metadata goes with a call of each kind, and a one-way method can be called.
-// The items of a stream are lines, those in front of an error, too.
+// TestCallStream checks that metadata is sent with a call of each kind, and a one-way method can be
+// called. The items of a stream are lines, those in front of an error, too.
 func TestCallStream(t *testing.T) {
 	t.Parallel()
 	addr := startTypedTarget(t, true)
@@ -360,8 +361,8 @@ func TestCallMeta(t *testing.T) {
 	require.Regexp(t, `one-way.*\n.*\n.*--oneway for one-way methods`, run(t, exitUsage, "call", startTypedTarget(t, false), "shop/note", `"hello"`).errors.String())
 }
 
-// The output of a call is valid input for another one, with the same meaning, also for values that
-// JSON cannot represent.
+// TestCallRoundTrip checks that the output of a call is valid input for another one, with the same
+// meaning, also for values that JSON cannot represent.
 func TestCallRoundTrip(t *testing.T) {
 	t.Parallel()
 	addr := startTypedTarget(t, true)
@@ -445,8 +446,8 @@ func TestTop(t *testing.T) {
 	q.wait(0)
 }
 
-// TestLookupFate: a call is not sent if the types of its method are not received in time, or before
-// an interrupt; commands that only query have no fate.
+// TestLookupFate checks that a call is not sent if the types of its method are not received in
+// time, or before an interrupt; commands that only query have no fate.
 func TestLookupFate(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 10)
@@ -482,8 +483,8 @@ func TestLookupFate(t *testing.T) {
 	require.Contains(t, adviceFor(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a shows")
 }
 
-// TestNoInput: only "-" and "@-" read the standard input. Without an input the zero value is sent,
-// even if a pipe or a file has data, with a note.
+// TestNoInput checks that only "-" and "@-" read the standard input. Without an input the zero
+// value is sent, even if a pipe or a file has data, with a note.
 func TestNoInput(t *testing.T) {
 	t.Parallel()
 	addr, plain := startTypedTarget(t, true), serve(t, "").addr
@@ -523,8 +524,8 @@ func TestNoInput(t *testing.T) {
 	require.Empty(t, run(t, 0, "call", addr, "shop/token").errors.String(), "/dev/null")
 }
 
-// TestStreamCut: a stream that ends early after some items has run, and the error says so; --count
-// ends it without an error.
+// TestStreamCut checks that a stream that ends early after some items has run, and the error says
+// so; --count ends it without an error.
 func TestStreamCut(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{})
@@ -565,8 +566,8 @@ func startTargetNode(t *testing.T, handle func(n *qs.Node)) (addr string) {
 	return n.Addr().String()
 }
 
-// TestServeRehearsalMethods: the methods of qs serve answer, and produce the exit codes for "may
-// have run" and for "failed".
+// TestServeRehearsalMethods checks that the methods of qs serve answer, and produce the exit codes
+// for "may have run" and for "failed".
 func TestServeRehearsalMethods(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, "").addr
@@ -579,8 +580,8 @@ func TestServeRehearsalMethods(t *testing.T) {
 	require.Regexp(t, `answers: fail was called; it ran\n`, run(t, exitHandler, "call", addr, "fail", "null").errors.String())
 }
 
-// TestServeDrains: after SIGTERM a server waits for requests, for --drain, and reports the requests
-// that it has canceled.
+// TestServeDrains checks that after SIGTERM a server waits for requests, for --drain, and reports
+// the requests that it has canceled.
 func TestServeDrains(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -624,7 +625,7 @@ func TestServeDrains(t *testing.T) {
 	}
 }
 
-// TestRawOfMsgpack: bytes that a method cannot decode are not sent to it.
+// TestRawOfMsgpack checks that bytes that a method cannot decode are not sent to it.
 func TestRawOfMsgpack(t *testing.T) {
 	t.Parallel()
 	addr := startTypedTarget(t, true)
@@ -635,7 +636,7 @@ func TestRawOfMsgpack(t *testing.T) {
 	require.Contains(t, run(t, exitNotRun, "call", "-json", "tcp://127.0.0.1:1", "m").errors.String(), `"fate":"did_not_run"`)
 }
 
-// TestHealth: a program is ready, or the reason is printed.
+// TestHealth checks that a program is ready, or the reason is printed.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	class, addr := startTargetClass(t, nil)
@@ -651,7 +652,7 @@ func TestHealth(t *testing.T) {
 	require.Contains(t, run(t, 1, "health", "tcp://127.0.0.1:1").errors.String(), "cannot be reached")
 }
 
-// TestHealthWaits: --wait polls until the program is ready, or the time is over.
+// TestHealthWaits checks that --wait polls until the program is ready, or the time is over.
 func TestHealthWaits(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
@@ -673,7 +674,7 @@ func TestHealthWaits(t *testing.T) {
 	require.Contains(t, []int{exitInterrupted, -1}, q.code, "before it catches signals it is ended by them")
 }
 
-// TestCallAdvice: the advice depends on the fate of the request, not only on the code.
+// TestCallAdvice checks that the advice depends on the fate of the request, not only on the code.
 func TestCallAdvice(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -29,7 +29,7 @@ func cpArgs(args ...string) []string {
 	return append([]string{"cp", "-piece", fmt.Sprint(testPiece)}, args...)
 }
 
-// TestCpSizes: there and back again, with bytes, mode and time.
+// TestCpSizes checks that a file is copied up and down again with its bytes, mode and time.
 func TestCpSizes(t *testing.T) {
 	s := serveFiles(t, "")
 	dir := t.TempDir()
@@ -55,7 +55,8 @@ func TestCpSizes(t *testing.T) {
 	}
 }
 
-// TestCpLarge: pieces of the usual size, that are written bite by bite, of which the last is short.
+// TestCpLarge checks pieces of the usual size, written in several parts, of which the last is
+// short.
 func TestCpLarge(t *testing.T) {
 	s := serveFiles(t, "")
 	src := filepath.Join(t.TempDir(), "f")
@@ -88,7 +89,7 @@ func TestCpJSON(t *testing.T) {
 	require.Equal(t, copyResult{Same: 1}, copyJSON(s.addr+"/f", src+".back"))
 }
 
-// TestCpTree: a directory with all in it, up and down, twice.
+// TestCpTree checks a directory with everything in it, copied up and down twice.
 func TestCpTree(t *testing.T) {
 	s := serveFiles(t, "")
 	dir := t.TempDir()
@@ -126,7 +127,7 @@ func TestCpTree(t *testing.T) {
 	requireTree(filepath.Join(dir, "into", "a tree"))
 }
 
-// TestCpInto: where a file goes.
+// TestCpInto checks the destination path of a file.
 func TestCpInto(t *testing.T) {
 	s := serveFiles(t, "")
 	dir := t.TempDir()
@@ -155,7 +156,7 @@ func TestCpInto(t *testing.T) {
 	require.Regexp(t, `there/d/f is a directory; to copy into it, add a / at the end`, q.errors.String())
 }
 
-// TestCpStaysInside: no path and no link leads out of the root, for reading or writing.
+// TestCpStaysInside checks that no path and no link leads out of the root, for reading or writing.
 func TestCpStaysInside(t *testing.T) {
 	parent := t.TempDir()
 	root := filepath.Join(parent, "root")
@@ -193,7 +194,8 @@ func TestCpStaysInside(t *testing.T) {
 	require.Equal(t, "secret", string(data))
 }
 
-// TestCpPipes: - is the standard input and output. What the output holds is the data alone.
+// TestCpPipes checks that - is the standard input and output, and that the output holds only the
+// data.
 func TestCpPipes(t *testing.T) {
 	t.Parallel()
 	s := serveFiles(t, "")
@@ -214,7 +216,7 @@ func TestCpPipes(t *testing.T) {
 	require.Contains(t, run(t, exitFailed, cpArgs("-", s.addr+"/d")...).errors.String(), "d is a directory: name a file in it")
 }
 
-// TestCpPipeInterrupt: Ctrl-C ends a copy with an idle input, and leaves no file.
+// TestCpPipeInterrupt checks that Ctrl-C ends a copy with an idle input, and leaves no file.
 func TestCpPipeInterrupt(t *testing.T) {
 	t.Parallel()
 	s := serveFiles(t, "")
@@ -269,8 +271,8 @@ func TestCpRefused(t *testing.T) {
 	require.Regexp(t, `tcp://127.0.0.1:1 cannot be reached: connect: connection refused\n`, q.errors.String())
 }
 
-// TestCpErrorOffersResume: an error offers to resume the copy only if there is a part, and has the
-// exit code for a retry only if a retry can help.
+// TestCpErrorOffersResume checks that an error offers to resume the copy only if there is a part,
+// and has the exit code for a retry only if a retry can help.
 func TestCpErrorOffersResume(t *testing.T) {
 	const again = "\n  to do:  run the same command again"
 	for _, c := range []struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCpReplacesFilesOnly: a device, a pipe, a socket or a link at the destination is not replaced,
-// on either side, and the error names its type.
+// TestCpReplacesFilesOnly checks that a device, a pipe, a socket or a link at the destination is
+// not replaced, on either side, and the error names its type.
 func TestCpReplacesFilesOnly(t *testing.T) {
 	t.Parallel()
 	here, _ := os.MkdirTemp("", "cp") // a socket's name is short

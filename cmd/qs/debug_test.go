@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
-// TestServeDebug: with -debug a target serves its debug page by HTTP.
+// TestServeDebug checks that with -debug a target serves its debug page by HTTP.
 func TestServeDebug(t *testing.T) {
 	t.Parallel()
 	q := newQS(t, "serve", "-child", "-debug", "127.0.0.1:0")

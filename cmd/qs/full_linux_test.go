@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFullOutput: a failed write of the output is an error, which for a call says that the method
-// ran.
+// TestFullOutput checks that a failed write of the output is an error, which for a call says that
+// the method ran.
 func TestFullOutput(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, "").addr

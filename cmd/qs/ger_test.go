@@ -9,9 +9,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestGer: the command prints the numbers of the GER paper's example, as na.TestGERTable has them,
-// as text and as JSON, parses the kinds of pairs in -contexts, and rejects invalid numbers of
-// envelopes.
+// TestGer checks that the command prints the numbers of the GER paper's example, as na.TestGERTable
+// has them, as text and as JSON, parses the kinds of pairs in -contexts, and rejects invalid
+// numbers of envelopes.
 func TestGer(t *testing.T) {
 	args := []string{"ger", "-groups", "4", "-tags", "8", "-peers", "128", "-eager", "1024", "-processes", "4"}
 	out := run(t, 0, args...).out.String()
@@ -47,7 +47,7 @@ func TestGer(t *testing.T) {
 	require.Contains(t, run(t, 2, "ger", "-peers", "16777216", "-ger", "16777216", "-eager", "65536").errors.String(), "1.8e+19 bytes")
 }
 
-// TestGerAsks: a running program reports its use and its needs.
+// TestGerAsks checks that a running program reports the envelopes that it uses and needs.
 func TestGerAsks(t *testing.T) {
 	s := serveFiles(t, "")
 	out := run(t, 0, "ger", s.addr).out.String()

@@ -65,7 +65,7 @@ func startRefusingServer(t *testing.T, text string) string {
 	return "tcp://" + l.Addr().String()
 }
 
-// TestHostileRefusal: the text with which a program refuses the session.
+// TestHostileRefusal checks the text with which a program refuses the session.
 func TestHostileRefusal(t *testing.T) {
 	t.Parallel()
 	addr := startRefusingServer(t, escapes)
@@ -76,7 +76,7 @@ func TestHostileRefusal(t *testing.T) {
 	}
 }
 
-// TestHostileNames: names of files in a tree that is copied, at either side.
+// TestHostileNames checks names of files in a tree that is copied, on either side.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	root, name := t.TempDir(), strings.ReplaceAll(escapes, "/", "")
@@ -116,7 +116,7 @@ func startHostileTarget(t *testing.T) (addr string) {
 	return n.Addr().String()
 }
 
-// TestHostileAnswers: the data in answers of a program: names, errors with details, output.
+// TestHostileAnswers checks the data in answers of a program: names, errors with details, output.
 func TestHostileAnswers(t *testing.T) {
 	t.Parallel()
 	addr := startHostileTarget(t)
@@ -128,9 +128,9 @@ func TestHostileAnswers(t *testing.T) {
 	requireHarmless(t, run(t, exitUsage, "call", addr, "none"+escapes))
 }
 
-// TestHostileCompletion: names of methods that a shell would expand, split or parse as a flag are
-// not completed. The script for bash evaluates the typed text, and inserts the common prefix of
-// several names.
+// TestHostileCompletion checks that names of methods that a shell would expand, split or parse as a
+// flag are not completed. The script for bash evaluates the typed text, and inserts the common
+// prefix of several names.
 func TestHostileCompletion(t *testing.T) {
 	t.Parallel()
 	handlers := map[string]hg.Handler{}

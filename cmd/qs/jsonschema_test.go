@@ -60,7 +60,7 @@ func buildSchema(t *testing.T) *jsonschema.Schema {
 	return all
 }
 
-// TestSchema: the schema in the repository is that of the types.
+// TestSchema checks that the schema in the repository matches the types.
 func TestSchema(t *testing.T) {
 	want, err := json.MarshalIndent(buildSchema(t), "", "  ")
 	require.NoError(t, err)
@@ -73,8 +73,8 @@ func TestSchema(t *testing.T) {
 	require.Equal(t, string(want), string(got), "go test ./cmd/qs -run TestSchema -update writes it anew")
 }
 
-// TestJSONTopic: "qs help json" and docs/OPERATIONS.md name every command that prints JSON, and
-// every part of the schema once.
+// TestJSONTopic checks that "qs help json" and docs/OPERATIONS.md name every command that prints
+// JSON, and every part of the schema once.
 func TestJSONTopic(t *testing.T) {
 	page := readFile(t, "../../docs/OPERATIONS.md")
 	listed, defs := map[string]bool{}, map[string]bool{}
@@ -137,7 +137,8 @@ func requireSnakeCase(t *testing.T, where string, v any) {
 	}
 }
 
-// TestJSONOfCommands: the output of each command with -json matches the schema, also for errors.
+// TestJSONOfCommands checks that the output of each command with -json matches the schema, also for
+// errors.
 func TestJSONOfCommands(t *testing.T) {
 	t.Parallel()
 	s := serveFiles(t, "")

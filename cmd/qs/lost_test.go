@@ -76,7 +76,7 @@ func (s *server) waitForLoad() {
 	})
 }
 
-// TestTargetLost: a target that is killed or stopped under load.
+// TestTargetLost checks a target that is killed or stopped under load.
 func TestTargetLost(t *testing.T) {
 	t.Parallel()
 	listen := map[string]string{"perf sm": "sm://*"}

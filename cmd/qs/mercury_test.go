@@ -22,7 +22,8 @@ type openedIn struct {
 	Handle uint64
 }
 
-// The command calls a method by name, by number and of Margo, and measures a server.
+// TestMercury checks that the command calls a method by name, by number and of Margo, and measures
+// a server.
 func TestMercury(t *testing.T) {
 	n, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 	require.NoError(t, err)
@@ -68,8 +69,8 @@ func TestMercury(t *testing.T) {
 	require.Contains(t, run(t, 2, "mercury", n.Addr(), "dance").errors.String(), "dance")
 }
 
-// A gateway of the command line forwards calls in both directions, and only to the configured
-// targets.
+// TestMercuryGateway checks that a gateway of the command line forwards calls in both directions,
+// and only to the configured targets.
 func TestMercuryGateway(t *testing.T) {
 	c, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 )
 
-// TestDatagrams: the commands, with targets that are reached over udp.
+// TestDatagrams checks the commands with targets that are reached over udp.
 func TestDatagrams(t *testing.T) {
 	testCommands(t, "udp", "udp://127.0.0.1:0", `udp://127\.0\.0\.1:PORT`)
 }

@@ -18,7 +18,8 @@ var (
 	inlineCommand = regexp.MustCompile("`(qs [a-z][^`\n]*)`")
 )
 
-// TestPages: the commands of qs that the pages show have the flags and the numbers of arguments that qs takes.
+// TestPages checks that the commands of qs that the pages show have the flags and the numbers of
+// arguments that qs takes.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	shown := 0
@@ -96,7 +97,7 @@ func splitWords(line string) (words []string) {
 	return words
 }
 
-// TestWrongPages: a command line that qs would refuse fails.
+// TestWrongPages checks that a command line that qs would refuse fails the test of the pages.
 func TestWrongPages(t *testing.T) {
 	require.Equal(t, []string{"qs", "call", "A", "greet", `"Ada" b`, ""}, splitWords(`qs call A greet '"Ada" b' '' >out # why`))
 	for line, want := range map[string]string{

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What qs run has started ends with it, also when it cannot do anything any more.
+// TestRunKilled checks that the processes that qs run has started end with it, also when it is
+// killed.
 func TestRunKilled(t *testing.T) {
 	t.Parallel()
 	h := newHeldPipe(t)

@@ -70,7 +70,8 @@ func TestPerfLadders(t *testing.T) {
 	}
 }
 
-// The tables of calls include payloads larger than a message, in one direction and in both.
+// TestPerfLargeCalls checks that the tables of calls include payloads larger than a message, in one
+// direction and in both.
 func TestPerfLargeCalls(t *testing.T) {
 	for _, args := range [][]string{{"rate"}, {"rate", "-both"}, {"lat"}, {"lat", "-both"}} {
 		q := run(t, 0, append([]string{"perf", "-time", "1ms", "-inflight", "2", "-bulk", "131072", "-op"}, args...)...)

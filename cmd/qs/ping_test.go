@@ -33,7 +33,7 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// The lines and the sum say the same of a time.
+// TestPingStats checks that the lines and the summary print a time alike.
 func TestPingStats(t *testing.T) {
 	var out strings.Builder
 	p := &pinger{out: &out}
@@ -92,8 +92,8 @@ func startTargetClass(t *testing.T, handlers map[string]hg.Handler) (class *hg.C
 	return class, class.Addr().String()
 }
 
-// TestPingContinuesAfterTimeout: a call without an answer is canceled and counted, and the next
-// ones are answered.
+// TestPingContinuesAfterTimeout checks that a call without an answer is canceled and counted, and
+// the next ones are answered.
 func TestPingContinuesAfterTimeout(t *testing.T) {
 	t.Parallel()
 	calls := 0
@@ -111,7 +111,7 @@ func TestPingContinuesAfterTimeout(t *testing.T) {
 	require.Regexp(t, `(?m)^4 sent, 3 answered, 1 lost; `, out)
 }
 
-// TestPingRefused: a target that refuses a ping is alive.
+// TestPingRefused checks that a target that refuses a ping is alive.
 func TestPingRefused(t *testing.T) {
 	t.Parallel()
 	addr := startTarget(t, map[string]hg.Handler{hg.PingRPC: func(hg.Request) error { return hg.Errorf(hg.ErrDenied, "not you") }})
@@ -119,7 +119,8 @@ func TestPingRefused(t *testing.T) {
 	require.Regexp(t, `(?m)^2 sent, 2 answered, 0 lost; `, out)
 }
 
-// TestPingSilent: a target that lives and answers nothing is given up after the peer timeout.
+// TestPingSilent checks that a target that is alive and sends no answer is given up after the peer
+// timeout.
 func TestPingSilent(t *testing.T) {
 	t.Parallel()
 	addr := startTarget(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Request) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPlainProgress: without a terminal there is a line every second at most.
+// TestPlainProgress checks that without a terminal there is a line every second at most.
 func TestPlainProgress(t *testing.T) {
 	out, err := os.Create(t.TempDir() + "/out")
 	require.NoError(t, err)

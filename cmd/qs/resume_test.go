@@ -121,7 +121,8 @@ func TestResumeAfterKilledTarget(t *testing.T) {
 	})
 }
 
-// TestResumeAfterKilledOrigin: the same target resumes with a new origin, or another target does.
+// TestResumeAfterKilledOrigin checks that the same target resumes with a new origin, or another
+// target does.
 func TestResumeAfterKilledOrigin(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := startInterruptedCopy(t, download)
@@ -132,7 +133,7 @@ func TestResumeAfterKilledOrigin(t *testing.T) {
 	})
 }
 
-// TestResumeAfterInterrupt: Ctrl-C ends the command at once and keeps the part.
+// TestResumeAfterInterrupt checks that Ctrl-C ends the command at once and keeps the part.
 func TestResumeAfterInterrupt(t *testing.T) {
 	t.Parallel()
 	eachDirection(t, func(t *testing.T, download bool) {
@@ -148,8 +149,8 @@ func TestResumeAfterInterrupt(t *testing.T) {
 	})
 }
 
-// TestSecondCopy: a copy to a file that another copy is writing is refused, and the first one
-// continues.
+// TestSecondCopy checks that a copy to a file that another copy is writing is refused, and the
+// first one continues.
 func TestSecondCopy(t *testing.T) {
 	t.Parallel()
 	eachDirection(t, func(t *testing.T, download bool) {
@@ -166,8 +167,8 @@ func TestSecondCopy(t *testing.T) {
 	})
 }
 
-// TestStoppedTarget: a target that is stopped in the middle is given up after the peer timeout,
-// without a busy wait.
+// TestStoppedTarget checks that a target that is stopped in the middle is given up after the peer
+// timeout, without a busy wait.
 func TestStoppedTarget(t *testing.T) {
 	t.Parallel()
 	b := startInterruptedCopy(t, false)
@@ -180,7 +181,8 @@ func TestStoppedTarget(t *testing.T) {
 	b.requireResumed()
 }
 
-// TestStuckTarget: one that lives and does not go on is given up after -timeout.
+// TestStuckTarget checks that a target that is alive and makes no progress is given up after
+// -timeout.
 func TestStuckTarget(t *testing.T) {
 	t.Parallel()
 	b := startInterruptedCopy(t, false)
@@ -192,8 +194,9 @@ func TestStuckTarget(t *testing.T) {
 	b.requireResumed()
 }
 
-// TestFrozenOrigin: an origin that is stopped while the target pulls from it does not hold up
-// another one, although the target will not give it up for a long time: the transfer is canceled.
+// TestFrozenOrigin checks that an origin that is stopped while the target pulls from it does not
+// hold up another one, although the target will not give it up for a long time: the transfer is
+// canceled.
 func TestFrozenOrigin(t *testing.T) {
 	b := startInterruptedCopy(t, false, "-peer-timeout", "1h")
 	require.NoError(t, b.origin.cmd.Process.Signal(syscall.SIGSTOP))
@@ -201,7 +204,7 @@ func TestFrozenOrigin(t *testing.T) {
 	b.requireResumed("-timeout", "5s", "-sha256=false")
 }
 
-// TestServeEnds: a target that is told to end cancels the requests in flight, and ends.
+// TestServeEnds checks that a target that gets SIGTERM cancels the requests in flight, and ends.
 func TestServeEnds(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := startInterruptedCopy(t, download)
@@ -234,8 +237,8 @@ func TestChangedSourceRestarts(t *testing.T) {
 	})
 }
 
-// TestOtherSourceRestarts: another source, with the size and time that the part's had, is not
-// joined to the part.
+// TestOtherSourceRestarts checks that another source, with the size and time of the part's source,
+// is not joined to the part.
 func TestOtherSourceRestarts(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := startInterruptedCopy(t, download)
@@ -252,7 +255,7 @@ func TestOtherSourceRestarts(t *testing.T) {
 	})
 }
 
-// TestDamagedPart: one verified byte was changed, or some are missing.
+// TestDamagedPart checks a part of which one verified byte was changed, or some are missing.
 func TestDamagedPart(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		for name, damage := range map[string]func(f *os.File) error{
@@ -298,8 +301,8 @@ func changedExitCode(download bool) int {
 	return exitFailed
 }
 
-// TestSourceTruncatedDuringCopy: the missing pages of a mapped file end the transfer, and no
-// process.
+// TestSourceTruncatedDuringCopy checks that missing pages of a mapped file end the transfer, and
+// not the process.
 func TestSourceTruncatedDuringCopy(t *testing.T) {
 	require.Greater(t, brokenSize, mapFrom)
 	eachDirection(t, func(t *testing.T, download bool) {
@@ -315,8 +318,8 @@ func TestSourceTruncatedDuringCopy(t *testing.T) {
 	})
 }
 
-// TestSourceChangedDuringCopy: a file that is written to while it is copied does not become a file
-// of old and new pieces.
+// TestSourceChangedDuringCopy checks that a file that is written to while it is copied does not
+// become a file of old and new pieces.
 func TestSourceChangedDuringCopy(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := startInterruptedCopy(t, download)
@@ -330,7 +333,7 @@ func TestSourceChangedDuringCopy(t *testing.T) {
 	})
 }
 
-// TestBackslash: a name may have a \\ in it where that separates nothing.
+// TestBackslash checks that a name may contain \ on systems where that is not a separator.
 func TestBackslash(t *testing.T) {
 	s := serveFiles(t, "")
 	writeFile(t, filepath.Join(s.root, "d", `a\b`), noise(10))

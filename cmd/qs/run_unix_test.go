@@ -86,7 +86,8 @@ func TestRun(t *testing.T) {
 	require.Empty(t, q.errors.String())
 }
 
-// If one process fails the others are told to end, and qs run ends with the exit code of the first.
+// TestRunFailureEndsAll checks that if one process fails the others get SIGTERM, and qs run ends
+// with the exit code of the first.
 func TestRunFailureEndsAll(t *testing.T) {
 	t.Parallel()
 	q := run(t, 1, "run", "-n", "3", "-grace", "4s", "--", executable(t), programArg, "fail", "1")
@@ -97,7 +98,7 @@ func TestRunFailureEndsAll(t *testing.T) {
 	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\n")
 }
 
-// With -json each line is an object, and so is each note.
+// TestRunJSON checks that with -json each line is an object, and so is each note.
 func TestRunJSON(t *testing.T) {
 	t.Parallel()
 	q := run(t, 0, "run", "-json", "-n", "1", "--", executable(t), programArg, "leave")
@@ -108,7 +109,7 @@ func TestRunJSON(t *testing.T) {
 	require.Contains(t, q.errors.String(), `"kind":"failed"`)
 }
 
-// A process that does not end when it is told to is killed.
+// TestRunKills checks that a process that does not end after SIGTERM is killed.
 func TestRunKills(t *testing.T) {
 	t.Parallel()
 	q := run(t, 1, "run", "-n", "2", "-grace", "10ms", "--", executable(t), programArg, "stubborn")
@@ -116,7 +117,8 @@ func TestRunKills(t *testing.T) {
 		"qs run: 2 failures, the first: rank 1: exit status 3\n")
 }
 
-// A process that does not join is named, by qs and to the waiting processes.
+// TestRunNamesMissing checks that a process that does not join is named, by qs and to the waiting
+// processes.
 func TestRunNamesMissing(t *testing.T) {
 	t.Parallel()
 	q := run(t, 1, "run", "-n", "3", "-timeout", "1s", "-grace", "10ms", "--", executable(t), programArg, "absent", "2")
@@ -164,8 +166,8 @@ func startShell(t *testing.T, script string, flags ...string) (q *process, out, 
 	return q, out, errors
 }
 
-// A process that is stopped or ignores signals is killed at the end of the grace period, so qs run
-// always ends when it is told to.
+// TestRunKillsStopped checks that a process that is stopped or ignores signals is killed at the end
+// of the grace period, so qs run always ends when it is told to.
 func TestRunKillsStopped(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
@@ -181,7 +183,7 @@ func TestRunKillsStopped(t *testing.T) {
 	}
 }
 
-// A second signal cuts the grace short.
+// TestRunSecondSignalKills checks that a second signal ends the grace period.
 func TestRunSecondSignalKills(t *testing.T) {
 	t.Parallel()
 	q, out, diag := startShell(t, `trap "" TERM INT; echo here; while :; do sleep 1; done`, "-n", "1", "-grace", "1h")
@@ -195,7 +197,8 @@ func TestRunSecondSignalKills(t *testing.T) {
 	q.wait(1)
 }
 
-// With -keep the other processes continue if one fails, and the exit code reports the failure.
+// TestRunKeeps checks that with -keep the other processes continue if one fails, and the exit code
+// reports the failure.
 func TestRunKeeps(t *testing.T) {
 	t.Parallel()
 	q, out, diag := startShell(t, `[ $QS_RANK = 1 ] && exit 3; trap "echo on; exit 0" USR1; echo here; while :; do sleep 0.01; done`,
@@ -210,7 +213,8 @@ func TestRunKeeps(t *testing.T) {
 	q.wait(1)
 }
 
-// What a process leaves behind in its group is killed, and qs run does not wait for its output.
+// TestRunKillsGrandchildren checks that the processes that a process leaves in its group are
+// killed, and qs run does not wait for their output.
 func TestRunKillsGrandchildren(t *testing.T) {
 	t.Parallel()
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -258,7 +262,8 @@ func (h *heldPipe) requireGone() {
 	require.NoError(h.t, err)
 }
 
-// If the reader of the output of qs run is gone, the processes end, and then qs run does.
+// TestRunOutputNotRead checks that if the reader of the output of qs run is gone, the processes
+// end, and then qs run does.
 func TestRunOutputNotRead(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []string{"-keep=false", "-keep"} {
@@ -279,7 +284,8 @@ func TestRunOutputNotRead(t *testing.T) {
 	}
 }
 
-// An output that is not read, and not closed, does not keep qs run from ending.
+// TestRunOutputBlocked checks that an output that is not read, and not closed, does not keep qs run
+// from ending.
 func TestRunOutputBlocked(t *testing.T) {
 	t.Parallel()
 	h := newHeldPipe(t)
@@ -313,8 +319,8 @@ func TestRunUsage(t *testing.T) {
 	require.Contains(t, run(t, 2, "rendezvous").errors.String(), "--processes says how many")
 }
 
-// Processes that were started by other means find each other with the settings that qs rendezvous
-// prints.
+// TestRendezvous checks that processes that were started by other means find each other with the
+// settings that qs rendezvous prints.
 func TestRendezvous(t *testing.T) {
 	t.Parallel()
 	q := newQS(t, "rendezvous", "-n", "2")
@@ -345,8 +351,8 @@ func TestRendezvous(t *testing.T) {
 	require.Contains(t, q.errors.String(), "all processes have started")
 }
 
-// qs rendezvous -impi is a server of IMPI 0.0, which admits clients with the environment of
-// LAM/MPI.
+// TestRendezvousIMPI checks that qs rendezvous -impi is a server of IMPI 0.0, which admits clients
+// with the environment of LAM/MPI.
 func TestRendezvousIMPI(t *testing.T) {
 	t.Parallel()
 	open := run(t, 2, "rendezvous", "-impi", "-n", "1")
@@ -377,7 +383,7 @@ func TestRendezvousIMPI(t *testing.T) {
 	requireSchema(t, "note", q.errors.Bytes())
 }
 
-// A line without an end is kept within bounds.
+// TestLongLine checks that a line without an end is kept within bounds.
 func TestLongLine(t *testing.T) {
 	var out strings.Builder
 	var all lineWriter

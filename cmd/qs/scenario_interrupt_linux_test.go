@@ -43,7 +43,7 @@ func interruptAt(t *testing.T, shown string, args ...string) *process {
 	return q
 }
 
-// TestPerfInterrupt: perf shows its progress, and after Ctrl-C the results so far.
+// TestPerfInterrupt checks that perf shows its progress, and after Ctrl-C the results so far.
 func TestPerfInterrupt(t *testing.T) {
 	t.Parallel()
 	// long enough for the interrupt to precede the last
@@ -63,8 +63,8 @@ func TestPerfInterrupt(t *testing.T) {
 	require.Contains(t, q.errors.String(), "qs perf: interrupted")
 }
 
-// TestSoakInterrupt: soak shows its progress, and Ctrl-C ends the load early: the audit is still
-// made.
+// TestSoakInterrupt checks that soak shows its progress, and Ctrl-C ends the load early: the audit
+// is still made.
 func TestSoakInterrupt(t *testing.T) {
 	t.Parallel()
 	q := interruptAt(t, `[1-9]s of 1h0m0s: [0-9,]+ calls from this process; faults: `, "soak", "-json", "-time", "1h", "-every", "100ms",

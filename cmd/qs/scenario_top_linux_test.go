@@ -62,8 +62,8 @@ func startBusyTarget(t *testing.T) (addr string) {
 	return n.Addr().String()
 }
 
-// TestTopOnce: one report has the call in flight with its age, the client by its name and address,
-// and rates and percentiles.
+// TestTopOnce checks that one report has the call in flight with its age, the client by its name
+// and address, and rates and percentiles.
 func TestTopOnce(t *testing.T) {
 	t.Parallel()
 	addr := startBusyTarget(t)
@@ -143,8 +143,8 @@ func typeKeys(keys string) func(screen *os.File) {
 	return func(screen *os.File) { _, _ = screen.WriteString(keys) }
 }
 
-// TestTopScreen: on a terminal top uses the whole screen, and restores it, with the call in flight;
-// keys filter, sort, pause and quit.
+// TestTopScreen checks that on a terminal top uses the whole screen, and restores it, with the call
+// in flight; keys filter, sort, pause and quit.
 func TestTopScreen(t *testing.T) {
 	t.Parallel()
 	addr := startBusyTarget(t)
@@ -160,9 +160,9 @@ func TestTopScreen(t *testing.T) {
 	require.NotRegexp(t, `\x1b\[\d*m`, shown)
 }
 
-// TestWatchersContinue: top and ping without a number of reports or calls outlive their program:
-// they count for how long there is no answer, and go on when it is there again. Ctrl-C ends them at
-// once; ping fails if there is no answer then.
+// TestWatchersContinue checks that top and ping without a number of reports or calls outlive their
+// program: they count for how long there is no answer, and go on when it is there again. Ctrl-C
+// ends them at once; ping fails if there is no answer then.
 func TestWatchersContinue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -192,8 +192,8 @@ func TestWatchersContinue(t *testing.T) {
 	}
 }
 
-// TestTopStream: a running stream is a handler at work, and its items are in the rates of its
-// method and its peer.
+// TestTopStream checks that a running stream is a handler at work, and its items are in the rates
+// of its method and its peer.
 func TestTopStream(t *testing.T) {
 	t.Parallel()
 	addr := startTargetNode(t, func(n *qs.Node) {

@@ -41,9 +41,9 @@ var transcript = []string{
 	"call % shop/order @nosuch", "call http://h:1 greet", "__complete call --met", "call % greet Ada", "call %",
 }
 
-// TestTranscript: the output of commands on terminals of 80 and 200 columns and to a pipe, with the
-// exit codes, is in testdata/transcript-*.txt. No line is longer than the terminal, except those of
-// errors and JSON, and no text of a server reaches the terminal unescaped.
+// TestTranscript checks that the output of commands on terminals of 80 and 200 columns and to a
+// pipe, with the exit codes, is in testdata/transcript-*.txt. No line is longer than the terminal,
+// except those of errors and JSON, and no text of a server reaches the terminal unescaped.
 func TestTranscript(t *testing.T) {
 	t.Parallel()
 	typed, hostile := startTypedTarget(t, true), startHostileTarget(t)
@@ -97,7 +97,8 @@ func TestTranscript(t *testing.T) {
 
 var tookText = regexp.MustCompile(`after [0-9.]+[µnm]?s`)
 
-// TestBytesOnTerminal: output that is no text goes to files and pipes, not to a terminal.
+// TestBytesOnTerminal checks that output that is no text goes to files and pipes, not to a
+// terminal.
 func TestBytesOnTerminal(t *testing.T) {
 	t.Parallel()
 	addr := startTarget(t, map[string]hg.Handler{"bytes": func(r hg.Request) error { return r.RespondRaw([]byte("a\x00\xff"), nil) }})
@@ -107,8 +108,8 @@ func TestBytesOnTerminal(t *testing.T) {
 	require.Equal(t, "a\x00\xff", run(t, 0, "call", "-raw", addr, "bytes", "x").out.String())
 }
 
-// TestBashCompletes: the script of qs completion bash completes commands, flags, values and methods
-// in a shell that has nothing else.
+// TestBashCompletes checks that the script of qs completion bash completes commands, flags, values
+// and methods in a shell without other completions.
 func TestBashCompletes(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestSchemaOfPackage: the package variables of a program are those that its test has committed.
+// TestSchemaOfPackage checks that the package variables of a program are those that its test has
+// committed.
 func TestSchemaOfPackage(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("../../examples/blob/testdata/api.txt")
@@ -25,7 +26,7 @@ func TestSchemaOfPackage(t *testing.T) {
 // errNoStock is a code of a program that a test of schemas runs.
 var errNoStock = qs.DefineCode(231, "no stock left")
 
-// TestSchemaOfAddress: a running program is described as its package variables are.
+// TestSchemaOfAddress checks that a running program is described like its package variables.
 func TestSchemaOfAddress(t *testing.T) {
 	t.Parallel()
 	order := qs.Define[struct{ Item string }, int64]("schema/order")

@@ -10,11 +10,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 )
 
-// TestSharedMemory: the commands, with targets that are reached through shared memory.
+// TestSharedMemory checks the commands with targets that are reached through shared memory.
 func TestSharedMemory(t *testing.T) { testCommands(t, "sm", "sm://*", "sm://NAME") }
 
-// A process with a thousand peers that say nothing, in ten processes, takes next to nothing of a
-// processor.
+// TestIdleSharedMemory checks that a process with a thousand silent peers, in ten processes, uses
+// almost no processor time.
 func TestIdleSharedMemory(t *testing.T) {
 	q := run(t, 0, "perf", "-op", "idle", "-transport", "sm", "-json", "-peers", long.Or("20", "1000"), "-time", long.Or(short, "20s"))
 	var r bench.IdleResult

@@ -83,7 +83,7 @@ func runSoak(t *testing.T, transport string, seed uint64) soak.Report {
 	return r
 }
 
-// TestSoakBadFlags: invalid flags are reported before anything is started.
+// TestSoakBadFlags checks that invalid flags are reported before anything is started.
 func TestSoakBadFlags(t *testing.T) {
 	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "0"}, {"-bulk", "1"}, {"-streams", "-1"},
 		{"-faults", "stall", "-transport", "sm"}} {

@@ -32,7 +32,7 @@ func openTerminalColumns(t *testing.T, columns uint16) (screen, terminal *os.Fil
 	return screen, terminal
 }
 
-// TestProgressBar: on a terminal cp draws a bar, and notes stand above it.
+// TestProgressBar checks that on a terminal cp draws a bar, and notes stand above it.
 func TestProgressBar(t *testing.T) {
 	s := serveFiles(t, "")
 	src := filepath.Join(t.TempDir(), "d")
@@ -52,8 +52,8 @@ func TestProgressBar(t *testing.T) {
 	require.Regexp(t, `^1 file, `, q.out.String())
 }
 
-// TestProgressBarDoesNotBlock: the goroutine that counts bytes does not hold a lock that the bar
-// needs to draw itself.
+// TestProgressBarDoesNotBlock checks that the goroutine that counts bytes does not hold a lock that
+// the bar needs to draw itself.
 func TestProgressBarDoesNotBlock(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	screen, terminal := openTerminal(t)
@@ -82,8 +82,8 @@ func TestProgressBarDoesNotBlock(t *testing.T) {
 	require.NoError(t, terminal.Close())
 }
 
-// TestProgressBarLastLine: the bar is drawn again between its last byte and close. The race
-// detector watches.
+// TestProgressBarLastLine checks that the bar may be drawn again between its last byte and close,
+// under the race detector.
 func TestProgressBarLastLine(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	screen, terminal := openTerminal(t)
@@ -97,7 +97,7 @@ func TestProgressBarLastLine(t *testing.T) {
 	require.NoError(t, terminal.Close())
 }
 
-// TestBenchLine: on a terminal bench shows how far it is, and removes that at the end.
+// TestBenchLine checks that on a terminal bench shows its progress, and removes it at the end.
 func TestBenchLine(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "")

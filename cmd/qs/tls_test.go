@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 )
 
-// TestTLS: every command that dials or serves takes the same three flags.
+// TestTLS checks that every command that dials or serves takes the same three flags.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := testcert.Write(t)
@@ -57,7 +57,7 @@ func TestTLS(t *testing.T) {
 	require.Regexp(t, `authority that is unknown here \(CN=node\)\n  to do:  give --ca with the authority`, q.errors.String())
 }
 
-// TestTLSForAll: without -ca a target takes origins that have no certificate.
+// TestTLSForAll checks that without -ca a target takes origins that have no certificate.
 func TestTLSForAll(t *testing.T) {
 	t.Parallel()
 	cert, key := testcert.Write(t)

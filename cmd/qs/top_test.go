@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReadKeys: keys that are sequences are left out, and none behind them is.
+// TestReadKeys checks that keys that are sequences are skipped, and the keys behind them are not.
 func TestReadKeys(t *testing.T) {
 	keys, done := make(chan rune), make(chan struct{})
 	defer close(done)

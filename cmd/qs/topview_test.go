@@ -43,7 +43,7 @@ func twoSamples() (now, before *gaugesSample) {
 	return made(3*time.Second, 30), made(time.Second, 10)
 }
 
-// TestReportRates: rates and percentiles count the events between two samples.
+// TestReportRates checks that rates and percentiles count the events between two samples.
 func TestReportRates(t *testing.T) {
 	now, before := twoSamples()
 	r := newTopReport("tcp://h:1", now, before, false)
@@ -73,8 +73,8 @@ func TestReportRates(t *testing.T) {
 	require.Zero(t, newTopReport("tcp://h:1", &gaugesSample{all: []inspect.Activity{{}}}, nil, false).Seconds)
 }
 
-// TestReportStreams: a stream in flight is active, and its items are in the rates of its method and
-// of its peer.
+// TestReportStreams checks that a stream in flight is active, and its items are in the rates of its
+// method and of its peer.
 func TestReportStreams(t *testing.T) {
 	stream := func(items int64, age time.Duration) *gaugesSample {
 		now, _ := twoSamples()
@@ -103,7 +103,8 @@ func TestReportStreams(t *testing.T) {
 	require.Len(t, r.Peers, 1, "a filter by a method keeps the peer that calls it")
 }
 
-// TestTopNarrow: on 80 columns names come first and are not cut; other columns are omitted.
+// TestTopNarrow checks that on 80 columns names come first and are not cut; other columns are
+// omitted.
 func TestTopNarrow(t *testing.T) {
 	now, before := twoSamples()
 	p := &now.all[0].Peers[1]
@@ -121,8 +122,8 @@ func TestTopNarrow(t *testing.T) {
 	}
 }
 
-// TestTopViewFits: the screen has no line that is wider, and no more lines, than the terminal,
-// whatever its size, and nothing that it obeys.
+// TestTopViewFits checks that the screen fits the terminal in width and lines, at any size, and
+// contains no control sequence of a peer.
 func TestTopViewFits(t *testing.T) {
 	now, before := twoSamples()
 	for i := range 300 {
@@ -152,7 +153,7 @@ func TestTopViewFits(t *testing.T) {
 	require.Contains(t, strings.Join(v.render(120, 40), "\n"), "\x1b[1mPeers: 2\x1b[0m")
 }
 
-// TestTopViewKeys: keys sort, filter, pause, choose a list, and quit.
+// TestTopViewKeys checks that keys sort, filter, pause, choose a list, and quit.
 func TestTopViewKeys(t *testing.T) {
 	now, before := twoSamples()
 	v := topView{order: byRate, report: newTopReport("tcp://h:1", now, before, false)}
@@ -189,7 +190,7 @@ func TestTopViewKeys(t *testing.T) {
 	require.True(t, v.handleKey(3))
 }
 
-// TestTopOrders: every column of the table of methods can be sorted by, by its name.
+// TestTopOrders checks that every column of the table of methods can be sorted by, by its name.
 func TestTopOrders(t *testing.T) {
 	now, before := twoSamples()
 	for name, order := range sortOrders {

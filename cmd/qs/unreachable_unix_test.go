@@ -27,8 +27,8 @@ func listenSilently(t *testing.T) string {
 	return "tcp://" + l.Addr().String()
 }
 
-// TestUnreachable: each command describes in two lines an address that it cannot use, and the
-// remedy.
+// TestUnreachable checks that each command describes an address that it cannot use, and the remedy,
+// in two lines.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	cert, key := testcert.Write(t)
@@ -83,8 +83,8 @@ func TestUnreachable(t *testing.T) {
 	})
 }
 
-// TestHostNames: every command accepts a host name instead of an IP address, and reports an unknown
-// host.
+// TestHostNames checks that every command accepts a host name instead of an IP address, and reports
+// an unknown host.
 func TestHostNames(t *testing.T) {
 	t.Parallel()
 	s := serveFiles(t, "")

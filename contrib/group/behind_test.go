@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestEventsOfMany: a loop over Events is told of each member that is there, however many there are.
+// TestEventsOfMany checks that a loop over Events gets each present member, for any number of
+// members.
 func TestEventsOfMany(t *testing.T) {
 	t.Parallel()
 	runSim(t, func(ctx context.Context, _ *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
@@ -33,8 +34,8 @@ func TestEventsOfMany(t *testing.T) {
 	})
 }
 
-// TestEventsBehind: a loop over Events that is too slow for what happens misses the oldest events, not the last: it ends with what View
-// says.
+// TestEventsBehind checks that a loop over Events that is slower than the events misses the oldest,
+// not the last: its final state is that of View.
 func TestEventsBehind(t *testing.T) {
 	t.Parallel()
 	runSim(t, func(ctx context.Context, _ *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {

@@ -68,7 +68,7 @@ func newMember(name string, incarnation uint64, s group.State) group.Member {
 	return group.Member{Name: name, Addr: "sim://" + name, Serves: []string{"kv"}, Incarnation: incarnation, State: s}
 }
 
-// TestEvents: what a source says becomes events, in order, and views.
+// TestEvents checks that the reports of a source become events, in order, and views.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	moved := newMember("a", 2, group.Alive)
@@ -123,8 +123,9 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestFailedMember: calls to a member that fails end at once, with the fate that is true; others go on; a Resolver's Peer goes elsewhere
-// and comes back. A member that claims the address of another takes nobody's calls with it.
+// TestFailedMember checks that calls to a member that fails end at once, with the correct fate, and
+// calls to others continue; a Resolver's Peer uses another member and returns. A member that claims
+// the address of another does not end calls to that one.
 func TestFailedMember(t *testing.T) {
 	t.Parallel()
 	runSim(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
@@ -182,7 +183,7 @@ func isDone[T any](f *qs.Future[T]) bool {
 	}
 }
 
-// TestDialledMember: a call that has not reached a member that fails did not run.
+// TestDialledMember checks that a call that has not reached a failed member did not run.
 func TestDialledMember(t *testing.T) {
 	t.Parallel()
 	runSim(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
@@ -203,7 +204,8 @@ func TestDialledMember(t *testing.T) {
 	})
 }
 
-// TestByKey: calls of one key go to its first owner, and to the next while that one is away.
+// TestByKey checks that calls of one key go to its first owner, and to the next while the first is
+// absent.
 func TestByKey(t *testing.T) {
 	t.Parallel()
 	runSim(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
@@ -240,7 +242,7 @@ func TestByKey(t *testing.T) {
 	})
 }
 
-// TestRemove: a callback that is removed is not called any more, whatever it was behind.
+// TestRemove checks that a removed callback is not called any more, wherever its event was queued.
 func TestRemove(t *testing.T) {
 	runSim(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
 		calls := 0
@@ -256,7 +258,8 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// TestEventEndsItsGoroutine: a callback that ends its goroutine, as FailNow does, is called with the next events all the same.
+// TestEventEndsItsGoroutine checks that a callback that ends its goroutine, as FailNow does, is
+// still called with the next events.
 func TestEventEndsItsGoroutine(t *testing.T) {
 	t.Parallel()
 	d := &fakeSource{}

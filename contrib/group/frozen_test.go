@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestJoinFrozen: Join ends with its context although seeds are frozen, which take connections and say nothing.
+// TestJoinFrozen checks that Join ends with its context although the seeds are frozen: they accept
+// connections and send nothing.
 func TestJoinFrozen(t *testing.T) {
 	t.Parallel()
 	var seeds []string
@@ -34,7 +35,8 @@ func TestJoinFrozen(t *testing.T) {
 	require.Less(t, time.Since(begun), 4*time.Second)
 }
 
-// TestLeaveFrozen: Leave ends with its context although a member that failed, and is asked whether it is back, is frozen.
+// TestLeaveFrozen checks that Leave ends with its context although a failed member that is probed
+// again is frozen.
 func TestLeaveFrozen(t *testing.T) {
 	t.Parallel()
 	there, frozen := freeport.Addr(t), freeport.Addr(t)

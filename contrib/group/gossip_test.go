@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGossipReachesAll: of those that start at once none is expected to miss another, by what each sends of what is new.
+// TestGossipReachesAll checks that with many members that start at once, the number of updates that
+// each sends is enough for every member to get all of them.
 func TestGossipReachesAll(t *testing.T) {
 	t.Parallel()
 	s := newGossip(&Options{Name: "a", Gossip: "127.0.0.1:0"}, 1)

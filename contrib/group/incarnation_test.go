@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOtherOfTheNameCounts: when the process of a name that counts has failed, another one of the name that is alive does.
+// TestOtherOfTheNameCounts checks that when the process that holds a name has failed, another
+// process of the name that is alive becomes the member.
 func TestOtherOfTheNameCounts(t *testing.T) {
 	g := &Group{name: "client", known: map[string]Member{}}
 	g.view.Store(&View{})
@@ -44,7 +45,8 @@ func TestOtherOfTheNameCounts(t *testing.T) {
 	require.Empty(t, counts())
 }
 
-// TestViewIsWhatIsKnown: a view is made of the one before, and is what it would be if it was made anew.
+// TestViewIsWhatIsKnown checks that a view that is derived from the one before equals a view that
+// is built anew.
 func TestViewIsWhatIsKnown(t *testing.T) {
 	const seed = 1
 	t.Logf("seed %d", seed)
@@ -67,7 +69,8 @@ func TestViewIsWhatIsKnown(t *testing.T) {
 	}
 }
 
-// TestRaise: an incarnation is raised above those of the name only, and only if there is a higher number.
+// TestRaise checks that an incarnation is raised only above those of its own name, and only if
+// there is a higher number.
 func TestRaise(t *testing.T) {
 	for others, want := range map[[3]uint64]uint64{
 		{1, 2, 3}:           10,

@@ -65,7 +65,8 @@ func isEvent(k group.Kind, name string) func(group.Event) bool {
 	return func(e group.Event) bool { return e.Kind == k && e.Member.Name == name }
 }
 
-// TestJoin: members find each other, call each other by the group, and notice who leaves, dies and is back.
+// TestJoin checks that members find each other, call each other by the group, and report members
+// that leave, fail and return.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	seed := freeport.Addr(t)
@@ -139,7 +140,8 @@ func TestJoin(t *testing.T) {
 	require.NoError(t, g.Leave(ctx))
 }
 
-// TestKeys: a wrong key, or none, is not let in, and neither does a process with a key join a group without one.
+// TestKeys checks that a process with a wrong key, or none, is not admitted, and a process with a
+// key does not join a group without one.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	seed, open := freeport.Addr(t), freeport.Addr(t)
@@ -162,7 +164,7 @@ func TestKeys(t *testing.T) {
 	require.Len(t, free.View().Members, 1)
 }
 
-// TestOptions: what cannot be is refused.
+// TestOptions checks that invalid options are refused.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	n := serveNode(t)
@@ -183,7 +185,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestLeaveTwice: who leaves a second time, or has closed, is told so.
+// TestLeaveTwice checks that a second Leave, and a Leave after Close, return an error.
 func TestLeaveTwice(t *testing.T) {
 	t.Parallel()
 	for what, end := range map[string]func(context.Context, *group.Group) error{
@@ -202,7 +204,7 @@ func TestLeaveTwice(t *testing.T) {
 	}
 }
 
-// TestRendezvous: processes that were started together are a group, without seeds.
+// TestRendezvous checks that processes that were started together are a group, without seeds.
 func TestRendezvous(t *testing.T) {
 	t.Parallel()
 	const size = 4
@@ -244,8 +246,8 @@ func TestRendezvous(t *testing.T) {
 	}
 }
 
-// TestJoinWithClockBehind: a process that starts at once after another one of its name has died, with a clock that is behind, is the
-// member, for the others and for itself.
+// TestJoinWithClockBehind checks that a process that starts right after another one of its name has
+// failed, with a clock that is behind, becomes the member, for the others and for itself.
 func TestJoinWithClockBehind(t *testing.T) {
 	t.Parallel()
 	seed := freeport.Addr(t)

@@ -26,7 +26,8 @@ func (r ignoringDelegate) NotifyAlive(n *memberlist.Node) error {
 	return r.gossip.NotifyAlive(n)
 }
 
-// TestLeaveIsPassedOn: who is not known to a member that leaves is told by others that it has left, and has not failed.
+// TestLeaveIsPassedOn checks that a member that does not know the leaving member gets its departure
+// from others as a leave, not as a failure.
 func TestLeaveIsPassedOn(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)

@@ -81,7 +81,8 @@ func runMembers(rank, seed string) error {
 	return err
 }
 
-// TestMany: 64 members in 8 processes find each other, and all notice when one dies.
+// TestMany checks that 64 members in 8 processes find each other, and all report a member that
+// fails.
 func TestMany(t *testing.T) {
 	if !long.On {
 		t.Skip("only in the long run")

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOwners: shares are even, a member that leaves moves what it owned and nothing else, and what owns a key never changes.
+// TestOwners checks that shares are even, a member that leaves moves only the keys that it owned,
+// and the owner of a key does not change otherwise.
 func TestOwners(t *testing.T) {
 	t.Parallel()
 	const keys, members = 100_000, 16

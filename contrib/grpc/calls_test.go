@@ -83,8 +83,8 @@ func echoDouble() *double {
 	}
 }
 
-// TestMetadata: keys with several values, binary ones and 60 KB arrive, and come back as header and
-// trailer of every kind of call; keys that gRPC reserves are left out; too much is
+// TestMetadata checks that keys with several values, binary ones and 60 KB arrive, and come back as
+// header and trailer of every kind of call; keys that gRPC reserves are left out; too much is
 // ResourceExhausted, and a key or a value that cannot be is Internal, before anything is sent.
 func TestMetadata(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
@@ -131,8 +131,8 @@ func TestMetadata(t *testing.T) {
 	})
 }
 
-// TestTrailerTooLong: a trailer of a stream that cannot be sent fails a call that would have ended
-// well, and no other one.
+// TestTrailerTooLong checks that a trailer of a stream that cannot be sent fails a call that would
+// have ended well, and no other one.
 func TestTrailerTooLong(t *testing.T) {
 	for want, result := range map[codes.Code]error{codes.ResourceExhausted: nil,
 		codes.NotFound: status.Error(codes.NotFound, "no")} {
@@ -149,8 +149,8 @@ func TestTrailerTooLong(t *testing.T) {
 	}
 }
 
-// TestHeaderEarly: the header of a stream arrives before the first message, while the handler
-// waits.
+// TestHeaderEarly checks that the header of a stream arrives before the first message, while the
+// handler waits.
 func TestHeaderEarly(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		d := &double{both: func(s testgrpc.TestService_FullDuplexCallServer) error {
@@ -178,7 +178,7 @@ func TestHeaderEarly(t *testing.T) {
 	})
 }
 
-// TestLongDeadline: a deadline of days passes whole, to calls of each kind.
+// TestLongDeadline checks that a deadline of days passes whole, to calls of each kind.
 func TestLongDeadline(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		const long = 100 * time.Hour
@@ -224,8 +224,8 @@ func TestMetadataForAuthorize(t *testing.T) {
 	})
 }
 
-// TestDeadline: a call of each kind ends with DeadlineExceeded, and so does the context of its
-// handler, which has the deadline.
+// TestDeadline checks that a call of each kind ends with DeadlineExceeded, and so does the context
+// of its handler, which has the deadline.
 func TestDeadline(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		ended := make(chan error, 100)
@@ -258,8 +258,8 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// TestCancel: a call that is canceled ends with Canceled at once, and its handler's context ends,
-// for all kinds.
+// TestCancel checks that a call that is canceled ends with Canceled at once, and its handler's
+// context ends, for all kinds.
 func TestCancel(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		begun, ended := make(chan bool, 10), make(chan error, 10)
@@ -282,8 +282,8 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestAbandonedStream: who ends the context of a stream, and calls nothing of it any more, leaves
-// nothing behind: the handler's context ends, and OnFinish is called, once.
+// TestAbandonedStream checks that a caller that ends the context of a stream, and uses the stream
+// no more, leaves nothing behind: the handler's context ends, and OnFinish is called, once.
 func TestAbandonedStream(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		ended := make(chan error, 1)
@@ -310,8 +310,8 @@ func TestAbandonedStream(t *testing.T) {
 	})
 }
 
-// TestMessageSize: each limit refuses what is longer with ResourceExhausted: of the client and the
-// server, of what they send and receive.
+// TestMessageSize checks that each limit refuses longer messages with ResourceExhausted: for the
+// client and the server, for sent and received messages.
 func TestMessageSize(t *testing.T) {
 	n := tcpNetwork(t)
 	const most = 1000
@@ -358,9 +358,9 @@ func TestMessageSize(t *testing.T) {
 	}
 }
 
-// TestCompression: messages of a call with UseCompressor are compressed in both directions, of all
-// kinds; identity is none, and a name that nobody has registered is refused. A message that would
-// expand beyond the limit is not expanded.
+// TestCompression checks that messages of a call with UseCompressor are compressed in both
+// directions, of all kinds; identity is none, and a name that is not registered is refused. A
+// message that would expand beyond the limit is not expanded.
 func TestCompression(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		seen := &recorder{}
@@ -404,8 +404,8 @@ func TestCompression(t *testing.T) {
 	})
 }
 
-// TestNoLimit: math.MaxInt, which programs give to say that there is no limit, is none, of messages
-// that are compressed as of others.
+// TestNoLimit checks that math.MaxInt, which programs use for no limit, is no limit, for compressed
+// and other messages.
 func TestNoLimit(t *testing.T) {
 	tc := testgrpc.NewTestServiceClient(tcpNetwork(t).pair(t, echoDouble().register,
 		grpcqs.MaxReceive(math.MaxInt)))
@@ -429,8 +429,8 @@ func (bytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// TestCodecKeeps: what a codec of a program keeps of a message stays as it has come, whatever comes
-// after it.
+// TestCodecKeeps checks that memory that a codec of a program keeps of a message does not change
+// when later messages arrive.
 func TestCodecKeeps(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		c := n.pair(t, echoDouble().register)
@@ -473,7 +473,8 @@ func TestCodecKeeps(t *testing.T) {
 	})
 }
 
-// TestOptionsRefused: what has no counterpart is refused by its name, and nothing was sent.
+// TestOptionsRefused checks that an option without a counterpart is refused by its name, and
+// nothing is sent.
 func TestOptionsRefused(t *testing.T) {
 	c := tcpNetwork(t).pair(t, echoDouble().register)
 	tc := testgrpc.NewTestServiceClient(c)
@@ -512,8 +513,8 @@ type (
 	wrapOption struct{ grpc.CallOption }
 )
 
-// TestWaitForReady: with it a call of each kind waits until there is a server, which comes later;
-// without it is Unavailable and has not run.
+// TestWaitForReady checks that with WaitForReady a call of each kind waits for a server that starts
+// later; without it the call ends with Unavailable and has not run.
 func TestWaitForReady(t *testing.T) {
 	n := tcpNetwork(t)
 	first := n.serve(t, nil, func(*qs.Node) {})
@@ -552,8 +553,8 @@ func (perCallCredentials) GetRequestMetadata(_ context.Context, uri ...string) (
 }
 func (c perCallCredentials) RequireTransportSecurity() bool { return c.secure }
 
-// TestCredentials: those that require a private transport go with a call over TLS and shared memory
-// only, and are else Unauthenticated, before anything is sent; others go always.
+// TestCredentials checks that credentials that require a private transport go with a call over TLS
+// and shared memory only, and are else Unauthenticated, before anything is sent; others go always.
 func TestCredentials(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		tc := testgrpc.NewTestServiceClient(n.pair(t, echoDouble().register))
@@ -580,8 +581,8 @@ func TestCredentials(t *testing.T) {
 	})
 }
 
-// TestPeer: both sides know the other one: its address, over TLS its verified certificate, over
-// shared memory that it is private.
+// TestPeer checks that both sides know each other: the address, over TLS the verified certificate,
+// over shared memory that it is private.
 func TestPeer(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		var at atomic.Pointer[peer.Peer]
@@ -676,8 +677,8 @@ func (r *recorder) names() (all []string) {
 	return all
 }
 
-// TestStats: stats handlers of both sides see a call of each kind, and its handler has the context
-// that they have made.
+// TestStats checks that stats handlers of both sides see a call of each kind, and its handler has
+// the context that they have made.
 func TestStats(t *testing.T) {
 	client, server := &recorder{}, &recorder{}
 	tagged := make(chan any, 1)
@@ -713,8 +714,8 @@ func TestStats(t *testing.T) {
 		"client InPayload", "client InTrailer", "client End"}, client.names())
 }
 
-// TestStatsOfPanic: stats handlers of a server see the end of a call whose handler, or interceptor,
-// has panicked.
+// TestStatsOfPanic checks that stats handlers of a server see the end of a call whose handler, or
+// interceptor, has panicked.
 func TestStatsOfPanic(t *testing.T) {
 	for name, opt := range map[string]any{
 		"handler": nil,
@@ -736,8 +737,8 @@ func TestStatsOfPanic(t *testing.T) {
 	}
 }
 
-// TestInterceptors: those of gRPC run in the order in which they were given, on both sides, and may
-// change context, input and error.
+// TestInterceptors checks that interceptors of gRPC run in the order in which they were given, on
+// both sides, and may change context, input and error.
 func TestInterceptors(t *testing.T) {
 	var mu sync.Mutex
 	var order []string
@@ -792,8 +793,8 @@ func TestInterceptors(t *testing.T) {
 	require.Equal(t, []string{"c1", "c2", "s1", "s2"}, order)
 }
 
-// TestRetried: qs.Retry and qs.Hedge work for gRPC's calls: what Idempotent names is repeated when
-// its server says Unavailable.
+// TestRetried checks that qs.Retry and qs.Hedge work for gRPC's calls: a method that Idempotent
+// names is repeated when its server returns Unavailable.
 func TestRetried(t *testing.T) {
 	for name, i := range map[string]qs.Interceptor{"retry": qs.Retry(qs.RetryPolicy{Backoff: time.Millisecond}),
 		"hedge": qs.Hedge(time.Millisecond)} {
@@ -821,8 +822,8 @@ func TestRetried(t *testing.T) {
 	}
 }
 
-// TestSlowReader: a client that does not read stops its server, after about 0.5 MB; other calls go
-// on; then it gets all, in order.
+// TestSlowReader checks that a client that does not read stops its server after about 0.5 MB, while
+// other calls continue; then it gets all messages, in order.
 func TestSlowReader(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		const all = 2000
@@ -862,8 +863,8 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// TestCardinality: a call without server streaming that gets no message, or a handler that answers
-// twice, is Internal.
+// TestCardinality checks that a call without server streaming that gets no message, or a handler
+// that answers twice, is Internal.
 func TestCardinality(t *testing.T) {
 	d := &double{up: func(testgrpc.TestService_StreamingInputCallServer) error { return nil }}
 	tc := testgrpc.NewTestServiceClient(tcpNetwork(t).pair(t, d.register))
@@ -881,8 +882,8 @@ func TestCardinality(t *testing.T) {
 	require.Equal(t, codes.Internal, status.Code(call()))
 }
 
-// TestStreamsBeside: each of many streams at once gets what was sent in it, in both directions,
-// while others are canceled.
+// TestStreamsBeside checks that each of many concurrent streams gets the messages that were sent in
+// it, in both directions, while others are canceled.
 func TestStreamsBeside(t *testing.T) {
 	const streams, messages = 100, 100
 	for range 3 {
@@ -923,8 +924,8 @@ func TestStreamsBeside(t *testing.T) {
 	}
 }
 
-// TestOneMessage: a call without client streaming sends one message, also when RecvMsg has begun
-// before SendMsg; a second one is refused.
+// TestOneMessage checks that a call without client streaming sends one message, also when RecvMsg
+// has begun before SendMsg; a second one is refused.
 func TestOneMessage(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		c := n.pair(t, echoDouble().register)

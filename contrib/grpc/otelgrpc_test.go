@@ -20,9 +20,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestOpenTelemetry: the stats handlers of otelgrpc make a span at each side of a call of each
-// kind, both of one trace, the server's below the client's, with the method, and with an error
-// where the call has failed at the server.
+// TestOpenTelemetry checks that the stats handlers of otelgrpc make a span at each side of a call
+// of each kind, both of one trace, the server's below the client's, with the method, and with an
+// error where the call has failed at the server.
 func TestOpenTelemetry(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		spans := tracetest.NewSpanRecorder()

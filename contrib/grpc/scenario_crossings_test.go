@@ -358,9 +358,9 @@ func (x *faultCase) checkEnd() error {
 	return nil
 }
 
-// TestCrossings: a server is killed, powered off, stopped, drained or frozen, or the call is
-// canceled, at a step of a call of each kind: its status is right, and so is its fate, no message
-// comes twice or out of order, and nothing is left.
+// TestCrossings checks a server that is killed, powered off, stopped, drained or frozen, or a call
+// that is canceled, at each step of a call of each kind: its status and its fate are right, no
+// message arrives twice or out of order, and nothing is left.
 func TestCrossings(t *testing.T) {
 	from, to := uint64(1), uint64(*crossSeeds)
 	if *crossSeed != 0 {

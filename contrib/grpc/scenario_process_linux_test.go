@@ -69,9 +69,9 @@ func startServerProcess(t *testing.T) (*exec.Cmd, string) {
 	return nil, ""
 }
 
-// TestProcesses: the process of a server is killed, or frozen, while it serves a call of each kind:
-// the calls end with Unavailable when it is killed, and at their deadline when it is frozen, and
-// nobody knows what it has done.
+// TestProcesses checks a server process that is killed, or frozen, while it serves a call of each
+// kind: the calls end with Unavailable when it is killed, and at their deadline when it is frozen,
+// with the fate MaybeRan.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

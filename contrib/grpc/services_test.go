@@ -17,8 +17,8 @@ import (
 	grpcqs "github.com/quicksilver-rpc/quicksilver/contrib/grpc"
 )
 
-// TestServices: grpc-go's own services, health, reflection and channelz, register on a Server, and
-// answer.
+// TestServices checks that grpc-go's own services, health, reflection and channelz, register on a
+// Server, and answer.
 func TestServices(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		h := health.NewServer()

@@ -21,8 +21,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestStatusArrives: every code, of 17 and of a program's own, comes back from every kind of call,
-// with its text, and so does its code of package qs, which interceptors of the Node see.
+// TestStatusArrives checks that every code, of 17 and of a program's own, comes back from every
+// kind of call, with its text, and so does its code of package qs, which interceptors of the Node
+// see.
 func TestStatusArrives(t *testing.T) {
 	want := map[codes.Code]qs.Code{
 		codes.Canceled: 129, codes.Unknown: 130, codes.InvalidArgument: qs.ErrBadInput,
@@ -51,9 +52,9 @@ func TestStatusArrives(t *testing.T) {
 	}
 }
 
-// TestStatusLimits: details of up to 64 KiB arrive whole, from every kind of call, with the
-// trailer; a status beyond the limit is ResourceExhausted and says so; a text that is no UTF-8 is
-// mended.
+// TestStatusLimits checks that details of up to 64 KiB arrive whole, from every kind of call, with
+// the trailer; a status beyond the limit is ResourceExhausted and says so; a text that is no UTF-8
+// is mended.
 func TestStatusLimits(t *testing.T) {
 	d := &double{}
 	c := tcpNetwork(t).pair(t, d.register)
@@ -87,8 +88,8 @@ func TestStatusLimits(t *testing.T) {
 	}
 }
 
-// TestStatusOfErrors: errors that are no statuses become the status that grpc-go makes of them, a
-// panic is Internal, and a method that is not registered is Unimplemented and has not run.
+// TestStatusOfErrors checks that errors that are no statuses become the status that grpc-go gives
+// them, a panic is Internal, and a method that is not registered is Unimplemented and has not run.
 func TestStatusOfErrors(t *testing.T) {
 	d := &double{}
 	c := tcpNetwork(t).pair(t, d.register)
@@ -125,7 +126,7 @@ type wrapped struct{ error }
 
 func (w *wrapped) Unwrap() error { return w.error }
 
-// TestForeignHandler: what a handler of package qs answers has the status that the table says.
+// TestForeignHandler checks that an answer of a handler of package qs has the status of the table.
 func TestForeignHandler(t *testing.T) {
 	for code, want := range map[qs.Code]codes.Code{
 		qs.ErrBadInput: codes.InvalidArgument, qs.ErrNotFound: codes.NotFound,

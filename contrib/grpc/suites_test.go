@@ -14,7 +14,7 @@ import (
 	grpcqs "github.com/quicksilver-rpc/quicksilver/contrib/grpc"
 )
 
-// TestChannel: the cases that grpchan has for channels pass.
+// TestChannel checks that the cases that grpchan has for channels pass.
 func TestChannel(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		c := n.pair(t, func(s *grpcqs.Server) {
@@ -36,9 +36,9 @@ func (f *fatalLogger) ErrorDepth(_ int, args ...any)   { f.t.Log(args...) }
 func (f *fatalLogger) WarningDepth(_ int, args ...any) {}
 func (f *fatalLogger) InfoDepth(_ int, args ...any)    {}
 
-// TestInterop: the cases of grpc-go's own interoperability tests pass. Not among them are those
-// that need Google's services (DoComputeEngineCreds, DoServiceAccountCreds, DoJWTTokenCreds,
-// DoOauth2TokenCreds, DoPerRPCCreds, DoGoogleDefaultCredentials,
+// TestInterop checks that the cases of grpc-go's own interoperability tests pass. Not among them
+// are those that need Google's services (DoComputeEngineCreds, DoServiceAccountCreds,
+// DoJWTTokenCreds, DoOauth2TokenCreds, DoPerRPCCreds, DoGoogleDefaultCredentials,
 // DoComputeEngineChannelCredentials), those of grpc-go's balancers (DoPickFirstUnary,
 // DoORCAPerRPCTest, DoORCAOOBTest), and DoSoakTest, which makes connections itself.
 func TestInterop(t *testing.T) {

@@ -29,8 +29,9 @@ func TestTimeoutText(t *testing.T) {
 	require.Empty(t, encodeLongTimeout(context.Background()))
 }
 
-// TestItemAliasesNothing: a message received on a stream is independent of the bytes that it was
-// decoded from, whatever its codec retains: package qs uses the buffer for other streams afterwards.
+// TestItemAliasesNothing checks that a message received on a stream is independent of the bytes
+// that it was decoded from, whatever its codec retains: package qs uses the buffer for other
+// streams afterwards.
 func TestItemAliasesNothing(t *testing.T) {
 	want := wrapperspb.Bytes([]byte{1, 2, 3})
 	encoded, err := proto.Marshal(want)
@@ -56,8 +57,8 @@ func TestItemAliasesNothing(t *testing.T) {
 	}
 }
 
-// TestItemOfOtherKinds: without a destination a message is dropped, and a message that cannot be
-// decoded is an error of the receiver, not of the wire.
+// TestItemOfOtherKinds checks that without a destination a message is dropped, and a message that
+// cannot be decoded is an error of the receiver, not of the wire.
 func TestItemOfOtherKinds(t *testing.T) {
 	i := item{}
 	require.NoError(t, wireCodec{}.Decode([]byte{flagMessage, 255}, &i))

@@ -42,7 +42,8 @@ func callCounts(t *testing.T, r *metric.ManualReader, name string) map[string]ui
 	return n
 }
 
-// The span of a handler is under that of its caller, in the same trace, and each attempt has its own.
+// TestInterceptors checks that the span of a handler is under that of its caller, in the same
+// trace, and each attempt has its own.
 func TestInterceptors(t *testing.T) {
 	spans, reader := tracetest.NewSpanRecorder(), metric.NewManualReader()
 	cfg := qsotel.Config{

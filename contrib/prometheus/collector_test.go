@@ -27,7 +27,8 @@ var (
 	ticks  = qs.DefineDuplex[int, int, int]("math/ticks")
 )
 
-// A server's metrics, fetched by HTTP, tell what it has done and please the linter.
+// TestCollector checks that a server's metrics, fetched by HTTP, count its calls and pass the
+// linter.
 func TestCollector(t *testing.T) {
 	c := qsprom.New()
 	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{HG: hg.Config{Observe: c.Observe}})
@@ -105,7 +106,7 @@ func TestCollector(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// What peers make up does not grow the labels without bound.
+// TestBound checks that names that peers choose do not grow the labels without bound.
 func TestBound(t *testing.T) {
 	c := qsprom.New()
 	for i := range 1000 {

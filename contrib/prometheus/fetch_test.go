@@ -18,8 +18,9 @@ const (
 	release = "v0.1.0"
 )
 
-// A program that fetches this module and contrib/otel as a user does, from a proxy that has the release: it builds with what their
-// go.mod files say, without go.work.
+// TestFetched checks a program that fetches this module and contrib/otel as a user does, from a
+// proxy that has the release: it builds with the requirements of their go.mod files, without
+// go.work.
 func TestFetched(t *testing.T) {
 	repo, err := filepath.Abs("../..")
 	require.NoError(t, err)

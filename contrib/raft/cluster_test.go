@@ -305,8 +305,8 @@ func eachCluster(t *testing.T, change func(*raft.Config), f func(c *cluster)) {
 	}
 }
 
-// TestReplicates: what the leader applies is applied everywhere, in one order; entries larger than
-// one request, too.
+// TestReplicates checks that the leader's entries are applied everywhere, in one order, also
+// entries larger than one request.
 func TestReplicates(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(200, 100)
@@ -317,7 +317,7 @@ func TestReplicates(t *testing.T) {
 	})
 }
 
-// TestLeaderEnds: another leader goes on, and the entries of the first one stay.
+// TestLeaderEnds checks that another leader continues, and the entries of the first one stay.
 func TestLeaderEnds(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(50, 100)
@@ -329,8 +329,8 @@ func TestLeaderEnds(t *testing.T) {
 	})
 }
 
-// TestPartitionedLeader: a leader that is cut off steps down and commits nothing; the others go on;
-// it takes over what they have.
+// TestPartitionedLeader checks that a leader that is cut off steps down and commits nothing, the
+// others continue, and it then applies their entries.
 func TestPartitionedLeader(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)
@@ -352,8 +352,9 @@ func TestPartitionedLeader(t *testing.T) {
 	})
 }
 
-// TestFollowerAway: a follower that is cut off asks for votes by RequestPreVote and leaves its term
-// alone, so that it does not depose the leader when it is back; then it gets what it missed.
+// TestFollowerAway checks that a follower that is cut off asks for votes by RequestPreVote and
+// leaves its term alone, so that it does not depose the leader when it is back; then it gets the
+// entries that it missed.
 func TestFollowerAway(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)
@@ -369,8 +370,8 @@ func TestFollowerAway(t *testing.T) {
 	})
 }
 
-// TestInstallsSnapshot: a server whose entries are gone at the leader gets a snapshot, larger than
-// what is read ahead, and then entries.
+// TestInstallsSnapshot checks that a server that needs entries that the leader has no more gets a
+// snapshot, larger than the read-ahead, and then entries.
 func TestInstallsSnapshot(t *testing.T) {
 	compact := func(cfg *raft.Config) { cfg.TrailingLogs = 1 }
 	eachCluster(t, compact, func(c *cluster) {
@@ -399,7 +400,7 @@ func TestInstallsSnapshot(t *testing.T) {
 	})
 }
 
-// TestTransfersLeadership: TimeoutNow makes the chosen server the leader, under load.
+// TestTransfersLeadership checks that TimeoutNow makes the chosen server the leader, under load.
 func TestTransfersLeadership(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)
@@ -415,8 +416,8 @@ func TestTransfersLeadership(t *testing.T) {
 	})
 }
 
-// TestReplacesMember: a new server gets everything, an old one is removed, and the rest goes on
-// without it.
+// TestReplacesMember checks that a new server gets everything, an old one is removed, and the
+// others continue without it.
 func TestReplacesMember(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)

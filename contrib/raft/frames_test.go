@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFramesInPieces: a frame is whole only with its last byte, however its bytes come.
+// TestFramesInPieces checks that a frame is complete only with its last byte, however its bytes
+// arrive.
 func TestFramesInPieces(t *testing.T) {
 	frame := append([]byte{0, 0, 0, 9}, "123456789"...)
 	for piece := 1; piece <= len(frame); piece++ {
@@ -28,8 +29,8 @@ func TestFramesInPieces(t *testing.T) {
 	require.Equal(t, frameHeaderLen, n, "what follows is of the next frame")
 }
 
-// TestFrameLength: a length beyond the bound is refused, and one within it allocates no more than a
-// request has, whatever it says.
+// TestFrameLength checks that a length beyond the bound is refused, and one within it allocates no
+// more than the length of the received request.
 func TestFrameLength(t *testing.T) {
 	var r frameReader
 	_, _, err := r.consume([]byte{4, 0, 0, 1})
@@ -46,8 +47,8 @@ func TestFrameLength(t *testing.T) {
 	require.True(t, whole)
 }
 
-// TestTurn: one has the turn at a time, and does not leave before it has looked at what came
-// meanwhile.
+// TestTurn checks that one caller has the turn at a time, and does not leave before it has
+// processed what was queued meanwhile.
 func TestTurn(t *testing.T) {
 	var turn notifyLock
 	require.True(t, turn.tryLock())

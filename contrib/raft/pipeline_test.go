@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestPipelineOrder: many requests arrive in order, and their futures come in order, with their own
-// responses.
+// TestPipelineOrder checks that many requests arrive in order, and their futures complete in order,
+// with their own responses.
 func TestPipelineOrder(t *testing.T) {
 	eachTransport(t, Options{MaxInFlight: 8}, func(t *testing.T, from, to *Transport) {
 		next := uint64(1)
@@ -52,8 +52,8 @@ func TestPipelineOrder(t *testing.T) {
 	})
 }
 
-// TestPipelineWindow: MaxInFlight requests are sent without a response, and the call that sends the
-// last of them blocks until there is one.
+// TestPipelineWindow checks that MaxInFlight requests are sent without a response, and the call
+// that sends the last of them blocks until there is one.
 func TestPipelineWindow(t *testing.T) {
 	for _, window := range []int{2, 3, 10} {
 		o := Options{MaxInFlight: window}
@@ -94,14 +94,16 @@ func TestPipelineWindow(t *testing.T) {
 	}
 }
 
-// TestNoPipeline: with MaxInFlight 1 there is none, as raft wants it said.
+// TestNoPipeline checks that with MaxInFlight 1 there is no pipeline, and the error is the one that
+// raft expects.
 func TestNoPipeline(t *testing.T) {
 	from, to := openPair(t, "tcp", Options{MaxInFlight: 1})
 	_, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 	require.Equal(t, raft.ErrPipelineReplicationNotSupported, err)
 }
 
-// TestPipelineClose: Close fails what is in flight, and what is blocked; and it may come again.
+// TestPipelineClose checks that Close fails the requests in flight and those that are blocked, and
+// may be called again.
 func TestPipelineClose(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
@@ -136,8 +138,8 @@ func (c *closingProvider) ServerAddr(raft.ServerID) (raft.ServerAddress, error) 
 	return c.to.LocalAddr(), nil
 }
 
-// TestPipelineTransportCloses: a Transport that closes while a pipeline begins ends it. With the
-// race detector: that is another goroutine.
+// TestPipelineTransportCloses checks that a Transport that closes while a pipeline begins ends it;
+// the race detector covers the other goroutine.
 func TestPipelineTransportCloses(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		from.opts.Addresses = &closingProvider{to, 2, from}
@@ -155,9 +157,9 @@ func TestPipelineTransportCloses(t *testing.T) {
 	})
 }
 
-// TestPipelineEndsWithinRequest: a request that is sent in parts, of which the follower has
-// answered one when the pipeline ends, has not succeeded: raft looks at the response of a future
-// only, and would commit entries that the follower does not have.
+// TestPipelineEndsWithinRequest checks that a request that is sent in parts, of which the follower
+// has answered one when the pipeline ends, has not succeeded: raft looks at the response of a
+// future only, and would commit entries that the follower does not have.
 func TestPipelineEndsWithinRequest(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
@@ -182,8 +184,8 @@ func TestPipelineEndsWithinRequest(t *testing.T) {
 	})
 }
 
-// TestPipelineOverdue: a request that gets no response in time ends its pipeline, with one that
-// follows.
+// TestPipelineOverdue checks that a request that gets no response in time ends its pipeline,
+// together with the next request.
 func TestPipelineOverdue(t *testing.T) {
 	eachTransport(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
@@ -200,7 +202,8 @@ func TestPipelineOverdue(t *testing.T) {
 	})
 }
 
-// TestPipelineErrorOfRaft: an error of raft ends the pipeline; the futures come with it.
+// TestPipelineErrorOfRaft checks that an error of raft ends the pipeline, and the futures complete
+// with it.
 func TestPipelineErrorOfRaft(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		answerRequests(t, to, func(raft.RPC) (any, error) { return nil, raft.ErrRaftShutdown })
@@ -214,8 +217,8 @@ func TestPipelineErrorOfRaft(t *testing.T) {
 	})
 }
 
-// TestPipelineUnread: futures that nobody takes hold the pipeline up, and Close ends it all the
-// same.
+// TestPipelineUnread checks that futures that are not consumed block the pipeline, and Close ends
+// it all the same.
 func TestPipelineUnread(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		answerRequests(t, to, func(raft.RPC) (any, error) {
@@ -244,8 +247,8 @@ func TestPipelineUnread(t *testing.T) {
 	})
 }
 
-// TestPipelineSpills: futures that raft did not take in time come all the same, in order, when it
-// takes them, although nothing is sent then.
+// TestPipelineSpills checks that futures that raft did not consume in time are delivered in order
+// when it does, although nothing is sent then.
 func TestPipelineSpills(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		answerRequests(t, to, func(raft.RPC) (any, error) {
@@ -266,8 +269,8 @@ func TestPipelineSpills(t *testing.T) {
 	})
 }
 
-// TestPipelineBadFrames: what is not of this protocol ends the call with ErrBadInput, and raft gets
-// nothing.
+// TestPipelineBadFrames checks that bytes that are not of this protocol end the call with
+// ErrBadInput, and raft gets nothing.
 func TestPipelineBadFrames(t *testing.T) {
 	for name, bytes := range map[string][]byte{
 		"length":  {0xff, 0xff, 0xff, 0xff},
@@ -291,8 +294,8 @@ func TestPipelineBadFrames(t *testing.T) {
 	}
 }
 
-// TestPipelineBadStreams: a call without the streams of a pipeline ends with ErrBadInput, and not
-// with a panic of the handler.
+// TestPipelineBadStreams checks that a call without the streams of a pipeline ends with
+// ErrBadInput, and not with a panic of the handler.
 func TestPipelineBadStreams(t *testing.T) {
 	for name, streams := range map[string][]hg.StreamSpec{
 		"none": nil, "one": {{Up: true, Bulk: true}}, "swapped": {{}, {Up: true}},
@@ -314,8 +317,8 @@ func TestPipelineBadStreams(t *testing.T) {
 	}
 }
 
-// TestPipelineEnds: a leader that sends no more ends the call without an error; within a request
-// with one.
+// TestPipelineEnds checks that a leader that sends no more ends the call without an error, and
+// within a request with one.
 func TestPipelineEnds(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		for _, sent := range [][]byte{nil, {0, 0, 0, 3, 1}} {
@@ -339,8 +342,8 @@ func TestPipelineEnds(t *testing.T) {
 	})
 }
 
-// TestPipelineAuthorizePanics: an Authorize that panics ends the pipeline, as it does a call, and
-// not the process; the node goes on.
+// TestPipelineAuthorizePanics checks that an Authorize that panics ends the pipeline, as it does a
+// call, and not the process; the node continues.
 func TestPipelineAuthorizePanics(t *testing.T) {
 	o := Options{Authorize: func(id raft.ServerID, _ qs.Caller) error {
 		if id == "strange" {

@@ -58,9 +58,9 @@ func (s *scriptedFollower) deliver(
 	return raft.RPCResponse{}, io.ErrNoProgress
 }
 
-// TestSimulated: on a bad network, in virtual time, a leader gets its entries and a snapshot to a
-// follower. What a future or a call says was done has been done; a request of a pipeline never
-// overtakes one that came before; a snapshot is whole or refused.
+// TestSimulated checks that on a bad network, in virtual time, a leader gets its entries and a
+// snapshot to a follower. A success of a future or a call is true; a request of a pipeline never
+// overtakes an earlier one; a snapshot is whole or refused.
 func TestSimulated(t *testing.T) {
 	t.Parallel()
 	if *simSeed != 0 {

@@ -49,8 +49,8 @@ func newSnapshotRequest(size int64) *raft.InstallSnapshotRequest {
 		Configuration: []byte("c"), ConfigurationIndex: 5, Size: size}
 }
 
-// TestSnapshot: request and bytes arrive, no more than the request says, and the response comes
-// back.
+// TestSnapshot checks that request and bytes arrive, no more than the announced size, and the
+// response is returned.
 func TestSnapshot(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		for _, size := range []int64{0, 1, 2048, 100_000, 9 << 20} {
@@ -77,7 +77,8 @@ func TestSnapshot(t *testing.T) {
 	})
 }
 
-// TestSnapshotSlowFollower: a follower that does not read holds the leader up after a few MiB.
+// TestSnapshotSlowFollower checks that a follower that does not read blocks the leader after a few
+// MiB.
 func TestSnapshotSlowFollower(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		const size = 32 << 20
@@ -99,8 +100,8 @@ func TestSnapshotSlowFollower(t *testing.T) {
 	})
 }
 
-// TestSnapshotReaderFails: the follower gets an error, not a short snapshot that it takes for
-// whole; the leader gets the error of its reader.
+// TestSnapshotReaderFails checks that the follower gets an error instead of a truncated snapshot,
+// and the leader gets the error of its reader.
 func TestSnapshotReaderFails(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		broken := errors.New("bad sector")
@@ -122,8 +123,8 @@ type errReader struct{ err error }
 
 func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
-// TestSnapshotPeerGone: when a process ends in the midst of a snapshot, the other one is free at
-// once, although the timeout is an hour.
+// TestSnapshotPeerGone checks that when a process ends during a snapshot, the other one is released
+// at once, although the timeout is an hour.
 func TestSnapshotPeerGone(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes {
@@ -167,8 +168,8 @@ func TestSnapshotPeerGone(t *testing.T) {
 	}
 }
 
-// TestSnapshotBesideHeartbeats: heartbeats are answered while a snapshot moves, and while it stands
-// still.
+// TestSnapshotBesideHeartbeats checks that heartbeats are answered while a snapshot is in progress,
+// and while it is blocked.
 func TestSnapshotBesideHeartbeats(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		to.SetHeartbeatHandler(func(rpc raft.RPC) {

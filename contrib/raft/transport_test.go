@@ -47,7 +47,7 @@ func newEntries(index uint64, n, size int) *raft.AppendEntriesRequest {
 
 var heartbeatRequest = &raft.AppendEntriesRequest{RPCHeader: header, Term: 4, Leader: []byte("l")}
 
-// TestCalls: each request arrives as it was sent, and its response comes back.
+// TestCalls checks that each request arrives as it was sent, and its response is returned.
 func TestCalls(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		var got any
@@ -94,7 +94,8 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// TestErrorOfRaft: the text of an error arrives: raft looks for "unexpected command" in it.
+// TestErrorOfRaft checks that the text of an error arrives: raft looks for "unexpected command" in
+// it.
 func TestErrorOfRaft(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		answerRequests(t, to, func(raft.RPC) (any, error) { return nil, errors.New("unexpected command") })
@@ -104,7 +105,7 @@ func TestErrorOfRaft(t *testing.T) {
 	})
 }
 
-// TestWrongResponse: a response of another type is an error, and no panic.
+// TestWrongResponse checks that a response of another type is an error, and no panic.
 func TestWrongResponse(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		answerRequests(t, to, func(raft.RPC) (any, error) { return &raft.TimeoutNowResponse{}, nil })
@@ -114,8 +115,8 @@ func TestWrongResponse(t *testing.T) {
 	})
 }
 
-// TestHeartbeatPasses: a heartbeat goes to its handler while the main loop takes nothing, a request
-// with entries waits. Without a handler the main loop gets it.
+// TestHeartbeatPasses checks that a heartbeat goes to its handler while the main loop receives
+// nothing, and a request with entries waits. Without a handler the main loop gets it.
 func TestHeartbeatPasses(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		waits := make(chan error, 1)
@@ -145,7 +146,7 @@ func TestHeartbeatPasses(t *testing.T) {
 	})
 }
 
-// TestManyCallers: calls of many goroutines at once do not disturb each other.
+// TestManyCallers checks that calls of many goroutines at once do not disturb each other.
 func TestManyCallers(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		answerRequests(t, to, func(rpc raft.RPC) (any, error) {
@@ -168,7 +169,8 @@ func TestManyCallers(t *testing.T) {
 	})
 }
 
-// TestLargeRequest: more than fits one request arrives in parts; a part that is refused ends it.
+// TestLargeRequest checks that entries that exceed one request arrive in parts, and a part that is
+// refused ends the request.
 func TestLargeRequest(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		var last, parts atomic.Uint64
@@ -207,8 +209,8 @@ func TestLargeRequest(t *testing.T) {
 	})
 }
 
-// TestClose: a closed Transport ends what waits, in both directions, makes no calls, and takes
-// none.
+// TestClose checks that a closed Transport ends waiting calls, in both directions, and makes and
+// accepts no more calls.
 func TestClose(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		ended := make(chan error, 1)
@@ -231,7 +233,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestCloseEndsCalls: Close ends the calls that are under way.
+// TestCloseEndsCalls checks that close ends the calls that are under way.
 func TestCloseEndsCalls(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		ended := make(chan error, 1)
@@ -245,7 +247,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	})
 }
 
-// TestTimeout: a call that raft does not answer ends at its time.
+// TestTimeout checks that a call that raft does not answer ends at its timeout.
 func TestTimeout(t *testing.T) {
 	eachTransport(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
 		err := from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header},
@@ -254,7 +256,8 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// TestNobodyThere: a server that is down is an error soon, and is found when it is up.
+// TestNobodyThere checks that a server that is down is reported as an error soon, and is reached
+// when it is up.
 func TestNobodyThere(t *testing.T) {
 	t.Parallel()
 	addr := "tcp://" + freeport.Addr(t)
@@ -273,7 +276,7 @@ func TestNobodyThere(t *testing.T) {
 	require.Eventually(t, func() bool { return request() == nil }, patience, 10*time.Millisecond)
 }
 
-// TestAddresses: the provider's address counts, and raft's if it has none.
+// TestAddresses checks that the provider's address is used, and raft's if it has none.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	where := &fixedProvider{}
@@ -303,7 +306,7 @@ func (p *fixedProvider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error)
 	return p.addr, nil
 }
 
-// TestDisconnect: neither side reaches the other one, until Connect.
+// TestDisconnect checks that neither side reaches the other one, until Connect.
 func TestDisconnect(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		answerRequests(t, to, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{}, nil })
@@ -328,7 +331,7 @@ func TestDisconnect(t *testing.T) {
 	})
 }
 
-// TestClustersShareANode: requests of one cluster do not reach the other one.
+// TestClustersShareANode checks that requests of one cluster do not reach the other one.
 func TestClustersShareANode(t *testing.T) {
 	t.Parallel()
 	var a, b *Transport
@@ -347,8 +350,8 @@ func TestClustersShareANode(t *testing.T) {
 	}
 }
 
-// TestVerifyName: a server that says that it is another one is refused, by the name in its
-// certificate.
+// TestVerifyName checks that a server that claims the id of another one is refused, by the name in
+// its certificate.
 func TestVerifyName(t *testing.T) {
 	t.Parallel()
 	cert := func(name string) tls.Certificate {
@@ -396,8 +399,8 @@ func TestVerifyName(t *testing.T) {
 	require.Error(t, VerifyName(nil)("", qs.Caller{}), "nobody is not the server without a name")
 }
 
-// TestFollowerGone: calls and pipelines to a server whose node ends fail at once, not at their
-// timeouts.
+// TestFollowerGone checks that calls and pipelines to a server whose node ends fail at once, not at
+// their timeouts.
 func TestFollowerGone(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes {

@@ -38,7 +38,7 @@ func sampleMessages() []any {
 	}
 }
 
-// TestEncoding: every field of every type arrives; bytes that are cut off, or too many, are
+// TestEncoding checks that every field of every type arrives, and truncated or trailing bytes are
 // refused.
 func TestEncoding(t *testing.T) {
 	for _, want := range sampleMessages() {
@@ -76,8 +76,8 @@ func requireAllSet(t *testing.T, v reflect.Value, name string) {
 	}
 }
 
-// TestManyEntriesInFewBytes: a number of entries that the bytes cannot hold allocates nothing for
-// them.
+// TestManyEntriesInFewBytes checks that a number of entries that exceeds the bytes allocates
+// nothing for them.
 func TestManyEntriesInFewBytes(t *testing.T) {
 	b, err := wireCodec{}.Append(nil, &raft.AppendEntriesRequest{})
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestSplit: a large request becomes several that do the same.
+// TestSplit checks that a large request becomes several with the same effect.
 func TestSplit(t *testing.T) {
 	req := &raft.AppendEntriesRequest{Term: 3, PrevLogEntry: 10, PrevLogTerm: 2, LeaderCommitIndex: 9}
 	require.Len(t, splitRequest(req), 1)

@@ -21,7 +21,8 @@ func openDouble[H requestHead](t testing.TB, cfg yokan.Config) (*double, *yokan.
 	return d, db
 }
 
-// TestOpen: a provider that is not there, or is another one, or answers nonsense, is no database.
+// TestOpen checks that a provider that does not exist, is of another type, or sends invalid
+// answers, is refused by Open.
 func TestOpen(t *testing.T) {
 	d, addr := serveDouble[head010](t)
 	n := openNode(t)
@@ -60,8 +61,9 @@ func TestOpen(t *testing.T) {
 	require.ErrorIs(t, open(42, yokan.Config{}), yokan.ErrInvalidDatabase)
 }
 
-// TestDeadline: a service from release 0.10 is told what is left of the context's deadline, in milliseconds, and 0
-// without one. An older one is told nothing, and both are told the modes that are theirs.
+// TestDeadline checks that a service from release 0.10 gets the time left until the context's
+// deadline, in milliseconds, and 0 without one. An older one gets no deadline, and both get the
+// modes that they support.
 func TestDeadline(t *testing.T) {
 	d, db := openDouble[head010](t, yokan.Config{})
 	require.NoError(t, db.With(yokan.Append|yokan.Direct).Put(context.Background(), []byte("k"), nil))
@@ -82,8 +84,8 @@ func TestDeadline(t *testing.T) {
 	require.Equal(t, head009{int32(yokan.Append)}, old.lastHead())
 }
 
-// TestCanceled: an operation whose context ends does so, with the service still at work, and its buffers are the
-// caller's again.
+// TestCanceled checks that an operation whose context ends returns at once, with the service still
+// running, and its buffers are the caller's again.
 func TestCanceled(t *testing.T) {
 	d, db := openDouble[head010](t, yokan.Config{})
 	require.NoError(t, db.Put(testContext(t), []byte("k"), []byte("value")))

@@ -9,7 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/contrib/yokan"
 )
 
-// TestGetCalls: a small value takes one call, a longer one three, and nothing is asked for twice.
+// TestGetCalls checks that a small value takes one call, a longer one three, and nothing is
+// requested twice.
 func TestGetCalls(t *testing.T) {
 	d, db := openDouble[head010](t, yokan.Config{})
 	ctx := testContext(t)
@@ -32,8 +33,8 @@ func TestGetCalls(t *testing.T) {
 	require.Equal(t, map[string]int{"yk_length_direct": 1}, d.takeCalls(), "and nothing else of what is not there")
 }
 
-// TestGetGrows: a value that grows between the answers is asked for again, but not for ever, and not if it has
-// been erased.
+// TestGetGrows checks that a value that grows between the answers is requested again, but not
+// without end, and not if it has been erased.
 func TestGetGrows(t *testing.T) {
 	d, db := openDouble[head010](t, yokan.Config{})
 	ctx := testContext(t)
@@ -64,7 +65,8 @@ func TestGetGrows(t *testing.T) {
 	require.Zero(t, d.takeCalls()["yk_put"])
 }
 
-// TestGetMaxBytes: values up to Config.MaxBytes are read, and none beyond it, whatever the provider says.
+// TestGetMaxBytes checks that values up to Config.MaxBytes are read, and no longer ones, whatever
+// the provider announces.
 func TestGetMaxBytes(t *testing.T) {
 	d, db := openDouble[head010](t, yokan.Config{MaxBytes: 10_000})
 	ctx := testContext(t)
@@ -86,7 +88,7 @@ func TestGetMaxBytes(t *testing.T) {
 	require.ErrorIs(t, err, yokan.ErrBufferSize)
 }
 
-// TestGetEachArguments: there is a buffer for each key.
+// TestGetEachArguments checks that there is a buffer for each key.
 func TestGetEachArguments(t *testing.T) {
 	_, db := openDouble[head010](t, yokan.Config{})
 	ctx := testContext(t)
@@ -102,8 +104,8 @@ func TestGetEachArguments(t *testing.T) {
 	require.Equal(t, []yokan.Value{{Err: yokan.ErrKeyNotFound}, {Err: yokan.ErrKeyNotFound}}, values)
 }
 
-// TestGetPackedOwnership: values are parts of the caller's buffer, which cannot be appended to into each other,
-// and bytes behind them stay.
+// TestGetPackedOwnership checks that values are parts of the caller's buffer, which cannot be
+// appended to into each other, and bytes behind them stay.
 func TestGetPackedOwnership(t *testing.T) {
 	_, db := openDouble[head010](t, yokan.Config{})
 	ctx := testContext(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/contrib/yokan"
 )
 
-// TestListRoom: keys and values that do not fit are asked for again with more room, of which Config.MaxBytes is
-// the limit.
+// TestListRoom checks that keys and values that do not fit are requested again with more room, of
+// which Config.MaxBytes is the limit.
 func TestListRoom(t *testing.T) {
 	d, db := openDouble[head010](t, yokan.Config{MaxBytes: 200_000})
 	ctx := testContext(t)
@@ -35,7 +35,8 @@ func TestListRoom(t *testing.T) {
 	require.ErrorIs(t, err, yokan.ErrInvalidArgs)
 }
 
-// TestListPages: everything is listed in pages, from the last key on.
+// TestListPages checks that everything is listed in pages, each from the last key of the one
+// before.
 func TestListPages(t *testing.T) {
 	_, db := openDouble[head010](t, yokan.Config{})
 	ctx := testContext(t)

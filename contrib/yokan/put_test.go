@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/contrib/yokan"
 )
 
-// TestPutSegments: values of 4 KiB and more are lent where they are, and shorter ones are copied together, in the
-// order of the pairs.
+// TestPutSegments checks that values of 4 KiB and more are lent where they are, and shorter ones
+// are copied together, in the order of the pairs.
 func TestPutSegments(t *testing.T) {
 	short, long := bytes.Repeat([]byte("s"), 4095), bytes.Repeat([]byte("l"), 4096)
 	for _, c := range []struct {

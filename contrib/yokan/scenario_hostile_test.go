@@ -10,9 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// TestHostileAnswers: sizes beyond the buffer, of another number, that add up to more than there is, or mean
-// nothing where they are, and flags of another number, are ErrAnswer, whichever way the data travel. Codes that
-// there are not are told by their number.
+// TestHostileAnswers checks that sizes beyond the buffer, of another number, that add up to more
+// than there is, or mean nothing where they are, and flags of another number, are ErrAnswer,
+// whichever way the data travel. Codes that there are not are told by their number.
 func TestHostileAnswers(t *testing.T) {
 	d, db := openDouble[head010](t, yokan.Config{})
 	ctx := testContext(t)
@@ -101,7 +101,8 @@ func TestHostileAnswers(t *testing.T) {
 	}
 }
 
-// TestForeignAnswers: the output of another type is an error, and so is a provider that does not use Margo.
+// TestForeignAnswers checks that the output of another type is an error, and so is a provider that
+// does not use Margo.
 func TestForeignAnswers(t *testing.T) {
 	n, service := openNode(t), openNode(t)
 	for _, name := range []string{"yk_count", "yk_get_direct", "yk_list_keyvals_direct", "yk_length_direct", "yk_put_direct"} {

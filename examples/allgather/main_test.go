@@ -110,7 +110,7 @@ func TestAllgather(t *testing.T) {
 	})
 }
 
-// One that is killed is named by all others, which end with an error.
+// TestKilled checks that a process that is killed is named by all others, which end with an error.
 func TestKilled(t *testing.T) {
 	eachTransport(t, func(t *testing.T, listen string) {
 		members, _ := startMembers(t, "-listen", listen, "-for", "1m", "-peer-timeout", "1s")
@@ -125,7 +125,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// X-T6: once the startup is complete nobody needs the server.
+// TestServerGone (X-T6) checks that once the startup is complete the server may end.
 func TestServerGone(t *testing.T) {
 	members, stop := startMembers(t, "-for", "200ms")
 	stop()

@@ -123,7 +123,7 @@ func waitUntil(t testing.TB, what string, over func() bool) {
 	}
 }
 
-// TestBlobOverUDP: another transport is another address.
+// TestBlobOverUDP checks that another transport needs only another address.
 func TestBlobOverUDP(t *testing.T) {
 	t.Parallel()
 	s := serveAt(t, "udp://127.0.0.1:0", t.TempDir())
@@ -162,7 +162,8 @@ func TestBlob(t *testing.T) {
 	require.Len(t, entries, 1, "what was not complete is not there")
 }
 
-// A server that is killed, or stopped, in the middle of a transfer: the other one takes over, and nothing fails.
+// TestFailOver checks a server that is killed, or stopped, in the middle of a transfer: the other
+// one takes over, and nothing fails.
 func TestFailOver(t *testing.T) {
 	t.Parallel()
 	n := 64 << 20
@@ -220,7 +221,8 @@ func hasBegun(name string) bool {
 	return b != [1024]byte{}
 }
 
-// SIGTERM in the middle of a get: the transfer ends well, and so does the server.
+// TestSIGTERM checks SIGTERM in the middle of a get: the transfer succeeds, and the server ends
+// without an error.
 func TestSIGTERM(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -337,7 +339,7 @@ func runSimulated(t *testing.T, seed uint64) {
 	require.NoError(t, w.Run(time.Hour), "seed %d", seed)
 }
 
-// TestTLS: the three flags; both sides prove who they are.
+// TestTLS checks the three flags: both sides present and verify certificates.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := testcert.Write(t)
@@ -356,7 +358,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestQS: the tool lists and calls what the server serves.
+// TestQS checks that the tool lists and calls what the server serves.
 func TestQS(t *testing.T) {
 	t.Parallel()
 	qs := filepath.Join(t.TempDir(), "qs")
@@ -381,7 +383,8 @@ func TestQS(t *testing.T) {
 	require.Equal(t, "null\n", run("call", s.addr, "blob/list", `"*"`))
 }
 
-// TestCompatible: a change that programs with the committed methods do not bear is seen before it is released.
+// TestCompatible checks that an incompatible change to a committed method fails the test before it
+// is released.
 func TestCompatible(t *testing.T) {
 	qstest.Compatible(t, "testdata/api.txt", Put, Get, List, Delete)
 }

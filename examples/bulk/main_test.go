@@ -18,7 +18,8 @@ func TestBulk(t *testing.T) {
 	require.Equal(t, "3100000 bytes: ALL THAT GLITTERS IS NOT GOLD ...\nall of them right: true\n", out.String())
 }
 
-// TestBulkRefused: what a target does not take is the origin's error, and the target goes on.
+// TestBulkRefused checks that a request that the target refuses is an error of the origin, and the
+// target continues.
 func TestBulkRefused(t *testing.T) {
 	target, origin := open("tcp://127.0.0.1:0", upper), open("tcp://", nil)
 	driven := make(chan struct{})

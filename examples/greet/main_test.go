@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// Server and client find each other, and the server ends when it is told to.
+// TestGreet checks that server and client find each other, and the server ends on its signal.
 func TestGreet(t *testing.T) {
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
@@ -32,7 +32,8 @@ func TestGreet(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// A program that is run without arguments prints its address and what to do next.
+// TestServing checks that a program that is run without arguments prints its address and what to do
+// next.
 func TestServing(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()

@@ -9,7 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 )
 
-// Every handler that was not spared has run, and no other.
+// TestHedge checks that every handler that was not spared has run, and no other.
 func TestHedge(t *testing.T) {
 	var out strings.Builder
 	spared, ran := run(&out)

@@ -21,8 +21,8 @@ func Example() {
 	// SEVEN JOBS ARE DONE BY THESE WORKERS
 }
 
-// TestLeaveInJob: workers that leave in the middle of a job: each job has one result, of them or of the worker that stays. At the end the
-// queue stops, and the idle worker learns it.
+// TestLeaveInJob checks workers that leave in the middle of a job: each job has one result, of them
+// or of the remaining worker. At the end the queue stops, and the idle worker is notified.
 func TestLeaveInJob(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -18,7 +18,8 @@ func Example() {
 	// Output: 42 <nil>
 }
 
-// TestCall: the client calls another process's provider, and says so if there is none.
+// TestCall checks that the client calls another process's provider, and reports an error if there
+// is none.
 func TestCall(t *testing.T) {
 	node, err := serve()
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// The service answers the two clients, and ends when it is told to.
+// TestMercury checks that the service answers the two clients, and ends on its signal.
 func TestMercury(t *testing.T) {
 	t.Chdir(t.TempDir())
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)

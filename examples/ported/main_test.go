@@ -18,7 +18,8 @@ func Example() {
 	// Output: 42 <nil>
 }
 
-// TestSilentTarget: a target that accepts connections and says nothing is given up by the loop that the page shows.
+// TestSilentTarget checks that a target that accepts connections and sends nothing is given up by
+// the loop that the page shows.
 func TestSilentTarget(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -28,7 +29,7 @@ func TestSilentTarget(t *testing.T) {
 	require.Contains(t, b.String(), "canceled")
 }
 
-// TestShown: docs/MERCURY.md shows the handler and the origin as they are here.
+// TestShown checks that docs/MERCURY.md shows the handler and the origin as they are here.
 func TestShown(t *testing.T) {
 	program, err := os.ReadFile("main.go")
 	require.NoError(t, err)

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestAnswers: what docs/guide/troubleshooting.md answers to questions is what happens.
+// TestAnswers checks that the answers of docs/guide/troubleshooting.md describe the actual
+// behavior.
 func TestAnswers(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()

@@ -68,7 +68,7 @@ func servedWith(t *testing.T, cfg qs.Config, register func(node *qs.Node)) qs.Pe
 	return server
 }
 
-// TestLent: a Source and a Sink.
+// TestLent checks a Source and a Sink.
 func TestLent(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "a"))
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func TestLent(t *testing.T) {
 	require.Equal(t, data, room)
 }
 
-// TestWhatWentWrong: what an error says.
+// TestWhatWentWrong checks the facts in an error.
 func TestWhatWentWrong(t *testing.T) {
 	server := served(t, func(node *qs.Node) { Greet.Handle(node, hello) })
 	call := func(ctx context.Context, server qs.Peer, name string) string {
@@ -120,7 +120,7 @@ func TestWhatWentWrong(t *testing.T) {
 	require.Equal(t, "again", call(ctx, server, "Ada"))
 }
 
-// TestGreetOnABadNetwork: a service of one's own in the simulator.
+// TestGreetOnABadNetwork checks a service of a program in the simulator.
 func TestGreetOnABadNetwork(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 
@@ -143,7 +143,7 @@ func TestGreetOnABadNetwork(t *testing.T) {
 	require.NoError(t, w.Run(time.Hour)) // of virtual time, which takes a moment
 }
 
-// TestAround: an interceptor, metadata, and an authorizer.
+// TestAround checks an interceptor, metadata, and an authorizer.
 func TestAround(t *testing.T) {
 	cfg := qs.Config{
 		ServerInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
@@ -176,7 +176,7 @@ func TestAround(t *testing.T) {
 	require.Contains(t, said.String(), `method=greet tenant=a caller="" error=<nil>`)
 }
 
-// TestSpread: calls spread over the addresses of one name.
+// TestSpread checks calls that are spread over the addresses of one name.
 func TestSpread(t *testing.T) {
 	node, err := qs.Open("tcp://", qs.Config{TCP: tcp.Options{Resolver: anyHost{}}})
 	require.NoError(t, err)
@@ -203,7 +203,7 @@ type Row struct{ A, B int }
 
 var Rows = qs.DefineStream[string, Row]("rows")
 
-// TestRows: a stream.
+// TestRows checks a stream.
 func TestRows(t *testing.T) {
 	server := served(t, func(node *qs.Node) {
 		Rows.Handle(node, func(_ context.Context, query string, send func(Row) error) error {
@@ -223,7 +223,7 @@ func TestRows(t *testing.T) {
 	require.Equal(t, Row{3, 3}, sum)
 }
 
-// TestPage: a debug page.
+// TestPage checks a debug page.
 func TestPage(t *testing.T) {
 	node, err := qs.Open("tcp://", qs.Config{})
 	require.NoError(t, err)
@@ -239,8 +239,9 @@ func TestPage(t *testing.T) {
 
 var block = regexp.MustCompile("(?s)```go\n(.*?)```")
 
-// TestBlocks: what the pages show is code that is built. The first block of README.md is a program of its own, which TestFirstProgram
-// builds; whole programs in other pages are compared by TestPrograms.
+// TestBlocks checks that the code in the pages is compiled. The first block of README.md is a
+// program of its own, which TestFirstProgram builds; whole programs in other pages are compared by
+// TestPrograms.
 func TestBlocks(t *testing.T) {
 	code := "" // of the examples, without indentation
 	for _, pattern := range []string{"qs/*_test.go", "qs/*/*_test.go", "hg/codec/*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/bench/*/*.go", "contrib/*/*/*/*.go", "examples/plugin/*/*.go", "mercury/*_test.go", "internal/test/proctest/memory_test.go"} {

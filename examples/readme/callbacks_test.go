@@ -22,7 +22,7 @@ func again(err error) string {
 	return "?"
 }
 
-// TestCallbacks: what docs/guide/callbacks.md shows of two processes.
+// TestCallbacks checks what docs/guide/callbacks.md shows of two processes.
 func TestCallbacks(t *testing.T) {
 	server, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})
 	require.NoError(t, err)

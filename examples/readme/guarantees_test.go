@@ -162,7 +162,8 @@ var (
 
 var transport = regexp.MustCompile("(?m)^\\|`\\w+://.*$")
 
-// TestReadmePromises: each bullet and each transport of what the library does links to a guarantee that is there.
+// TestReadmePromises checks that each bullet and each transport of what the library does links to a
+// guarantee that is there.
 func TestReadmePromises(t *testing.T) {
 	_, rest, ok := strings.Cut(readme(t), "\n## What you get\n")
 	require.True(t, ok)

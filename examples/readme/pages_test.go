@@ -37,7 +37,8 @@ func pages(t *testing.T) map[string]string {
 //	<!-- output: examples/errors -->              what the example of its test prints
 var program = regexp.MustCompile("(?s)<!-- (program|output): (\\S+) -->\n```(?:go)?\n(.*?)```\n")
 
-// TestPrograms: whole programs in pages, and what they print, are those that tests build and run.
+// TestPrograms checks that whole programs in pages, and what they print, are those that tests build
+// and run.
 func TestPrograms(t *testing.T) {
 	shown := 0
 	for page, text := range pages(t) {
@@ -106,7 +107,8 @@ var (
 // within finds the module in which the commands of a line run: "in contrib/raft: `go run ./examples/three`".
 var within = regexp.MustCompile(`\bin ((?:contrib|examples)/[\w/]+): `)
 
-// TestCommands: what a page has the go command run, build or get is there. The commands of the tool are a matter of its own tests.
+// TestCommands checks that packages that a page runs, builds or gets with the go command exist. The
+// commands of the tool have tests of their own.
 func TestCommands(t *testing.T) {
 	found := 0
 	for page, text := range pages(t) {
@@ -140,7 +142,7 @@ func TestCommands(t *testing.T) {
 	require.Greater(t, found, 20)
 }
 
-// TestIndex: every example is in the index of the examples.
+// TestIndex checks that every example is in the index of the examples.
 func TestIndex(t *testing.T) {
 	index := pages(t)["examples/README.md"]
 	for _, pattern := range []string{"examples/*", "contrib/*/examples/*", "examples/plugin/*"} {
@@ -157,7 +159,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestDocsIndex: every page of docs is in its index.
+// TestDocsIndex checks that every page of docs is in its index.
 func TestDocsIndex(t *testing.T) {
 	all := pages(t)
 	for page := range all {
@@ -173,9 +175,11 @@ var unchecked = []string{"na.Open        ─► Plugin.Open(Class, listen)"}
 // fenced finds every block of a page, with the kind and the comment above it.
 var fenced = regexp.MustCompile("(?s)(<!-- (?:program|output): \\S+ -->\n)?\n?```(\\w*)\n(.*?)```")
 
-// TestEveryBlock: each block of a page is of a kind that a test checks. Go code: TestBlocks, or TestFirstProgram for the first one of README.md.
-// Programs and their output: TestPrograms. Lines of a shell: TestCommands and, for the tool, TestPages of cmd/qs. The
-// program in C stands beside its twin in Go, which TestShown of examples/ported compares; it needs C Mercury, and is not compiled.
+// TestEveryBlock checks that each block of a page is of a kind that a test checks. Go code:
+// TestBlocks, or TestFirstProgram for the first one of README.md. Programs and their output:
+// TestPrograms. Lines of a shell: TestCommands and, for the tool, TestPages of cmd/qs. The program
+// in C stands beside its twin in Go, which TestShown of examples/ported compares; it needs C
+// Mercury, and is not compiled.
 func TestEveryBlock(t *testing.T) {
 	for page, text := range pages(t) {
 		for _, m := range fenced.FindAllStringSubmatch(text, -1) {
@@ -199,7 +203,7 @@ func TestEveryBlock(t *testing.T) {
 // benchmarks finds the benchmarks that a page names, or has the go command run.
 var benchmarks = regexp.MustCompile(`\bBenchmark([A-Z]\w+)|-bench ([A-Z]\w+)`)
 
-// TestBenchmarks: what a page names as the source of a figure is there.
+// TestBenchmarks checks that the source that a page names for a figure exists.
 func TestBenchmarks(t *testing.T) {
 	found := 0
 	for page, text := range pages(t) {
@@ -238,8 +242,8 @@ var drawn = regexp.MustCompile(`(?s)<!-- figures: .*?<!-- end -->`)
 // measured is a section of figures that the program which it names prints.
 var measured = regexp.MustCompile(`(?s)\n## Beside grpc-go\n.*?\n## `)
 
-// TestFigures: the figures of the guide, and of figurePages, are those of the pages that tests hold to the code, or of the comments beside the
-// defaults.
+// TestFigures checks that the figures of the guide, and of figurePages, are those of the pages that
+// tests hold to the code, or of the comments beside the defaults.
 func TestFigures(t *testing.T) {
 	all := pages(t)
 	known := all["docs/LIMITS.md"] + all["docs/BENCHMARKS.md"] + all["docs/GUARANTEES.md"]

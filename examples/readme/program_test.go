@@ -20,8 +20,9 @@ const (
 	version = "v0.1.0"
 )
 
-// TestFirstProgram: the first program of README.md, pasted into an empty module that gets the library as users do, builds and runs. The
-// library is this checkout, published to a proxy of the test's own; what it depends on comes from the module cache, and no network is used.
+// TestFirstProgram checks that the first program of README.md, pasted into an empty module that
+// gets the library as users do, builds and runs. The library is this checkout, published to a proxy
+// of the test's own; what it depends on comes from the module cache, and no network is used.
 func TestFirstProgram(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -44,7 +45,7 @@ func TestFirstProgram(t *testing.T) {
 	require.Equal(t, "hello, Ada\n", goCommand(t, user, env, "run", "."))
 }
 
-// TestModules: the library's users do not get what only the tool needs.
+// TestModules checks that users of the library do not get the requirements of the tool.
 func TestModules(t *testing.T) {
 	t.Parallel()
 	env := []string{"GOWORK=off"}

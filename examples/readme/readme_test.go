@@ -48,7 +48,8 @@ func proofsIn(text string) (found []proof) {
 // entry finds the entries of a list of things that are shown by tests: "- **F01, F02** text", lines of text behind it included.
 var entry = regexp.MustCompile(`(?m)^- \*\*([^*]+)\*\*(.*(?:\n  .*)*)`)
 
-// TestProofs: every test, and every rule of the conformance suite, that the pages name exists, and each entry names one.
+// TestProofs checks that every test, and every rule of the conformance suite, that the pages name
+// exists, and each entry names one.
 func TestProofs(t *testing.T) {
 	for _, file := range []string{"docs/GUARANTEES.md", "docs/internals/REQUIREMENTS.md", "docs/LIMITS.md", "docs/internals/FAULTS.md"} {
 		b, err := os.ReadFile(filepath.Join(root, file))
@@ -80,7 +81,8 @@ func TestProofs(t *testing.T) {
 	}
 }
 
-// TestRequirements: every entry names a test, and none of what the older protocols require is missing.
+// TestRequirements checks that every entry names a test, and none of what the older protocols
+// require is missing.
 func TestRequirements(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, "docs/internals/REQUIREMENTS.md"))
 	require.NoError(t, err)
@@ -120,8 +122,9 @@ func TestRequirements(t *testing.T) {
 // everywhere are the packages whose tests run over every transport, the simulator's too.
 var everywhere = []string{"hg", "bulk", "na/natest", "internal/test/archtest"}
 
-// TestFaults: no fault and no hazard is missing. Each fault names a test with real processes and one in the simulator, or says why
-// there is none. Each hazard has a planted bug, and each test that has to notice that is named after it.
+// TestFaults checks that no fault and no hazard is missing. Each fault names a test with real
+// processes and one in the simulator, or says why there is none. Each hazard has a planted bug, and
+// each test that has to notice that is named after it.
 func TestFaults(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, "docs/internals/FAULTS.md"))
 	require.NoError(t, err)
@@ -177,7 +180,7 @@ func mutantTests() map[string][]string {
 	return found
 }
 
-// TestNames: every name of the API that a page for users gives is exported.
+// TestNames checks that every name of the API that a page for users gives is exported.
 func TestNames(t *testing.T) {
 	found := 0
 	have := map[string]map[string]bool{}

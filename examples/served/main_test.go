@@ -20,7 +20,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// TestServed: the service answers calls, probes and whoever asks for its methods and gauges, shows its page, and ends when it is told to.
+// TestServed checks that the service answers calls, probes and requests for its methods and gauges,
+// shows its page, and ends on its signal.
 func TestServed(t *testing.T) {
 	const at, page = "tcp://127.0.0.1:7121", "127.0.0.1:7122"
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
@@ -63,7 +64,8 @@ func TestServed(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// TestPageTaken: a port of the page that another program has is an error, and nothing serves.
+// TestPageTaken checks that a port of the page that another program has is an error, and nothing is
+// served.
 func TestPageTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -71,7 +73,7 @@ func TestPageTaken(t *testing.T) {
 	require.ErrorContains(t, serve(t.Context(), "tcp://127.0.0.1:0", taken.Addr().String()), "address already in use")
 }
 
-// TestShown: docs/OPERATIONS.md shows the service as it is here.
+// TestShown checks that docs/OPERATIONS.md shows the service as it is here.
 func TestShown(t *testing.T) {
 	program, err := os.ReadFile("main.go")
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ var seed = flag.Uint64("seed", 0, "run this seed only")
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// Minutes of a bad network, again and again, in a second.
+// TestCounter checks minutes of a bad network, several times, in a second.
 func TestCounter(t *testing.T) {
 	t.Parallel()
 	if *seed != 0 {

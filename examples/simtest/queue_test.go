@@ -16,7 +16,8 @@ import (
 
 const workers, each = 3, 5
 
-// TestQueue: three workers take the jobs of a queue in a world, and a seed does the same again.
+// TestQueue checks three workers that take the jobs of a queue in a world, and that a seed replays
+// the run.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(10) {
@@ -64,7 +65,7 @@ func takeAll(t *testing.T, seed uint64) uint64 {
 	return w.Hash()
 }
 
-// TestQueueOverTCP: the same service with goroutines.
+// TestQueueOverTCP checks the same service with goroutines.
 func TestQueueOverTCP(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// TestWeb: the page, a method and a stream of the service over HTTP, and its end.
+// TestWeb checks the page, a method and a stream of the service over HTTP, and its end.
 func TestWeb(t *testing.T) {
 	const at, web = "tcp://127.0.0.1:7125", "127.0.0.1:7126"
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)

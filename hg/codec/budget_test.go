@@ -115,7 +115,7 @@ func TestBudgetRefuses(t *testing.T) {
 	}
 }
 
-// What a sender may mean honestly is decoded, however badly it happens to compress.
+// TestBudgetAccepts checks that valid messages are decoded, however well they happen to compress.
 func TestBudgetAccepts(t *testing.T) {
 	type flags struct{ A, B, C, D bool }
 	type version1 struct{ ID, Name string }
@@ -198,13 +198,15 @@ type sparseOuter struct{ Inner []wide }
 
 func (sparseOuter) DecodeSparse() {}
 
-// A struct embedded by pointer comes along with the first of its fields.
+// TestBudgetEmbeddedPointer checks that a struct embedded by pointer is allocated with the first of
+// its fields.
 func TestBudgetEmbeddedPointer(t *testing.T) {
 	err := codec.Msgpack.Decode(array(1000, field("Name", 0xa0)...), new([]byPtr))
 	require.ErrorIs(t, err, codec.ErrInflated)
 }
 
-// The numbers in doc.go. Growing a slice and building rows leave garbage behind, which is counted here as well.
+// TestAmplification checks the numbers in doc.go. Garbage of growing slices and of building rows is
+// counted as well.
 func TestAmplification(t *testing.T) {
 	const n = 100_000
 	emptyPairs := append(binary.BigEndian.AppendUint32([]byte{0xdf}, n), bytes.Repeat([]byte{0xa0}, 2*n)...)

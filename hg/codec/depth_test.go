@@ -56,8 +56,9 @@ func omitting(n int) (o *omits) {
 	return o
 }
 
-// What contains itself, or is nested more deeply than Decode takes, is an error of Append that names the type: not the end of the
-// process, and not the receiver's error.
+// TestAppendTooDeep checks that a value that contains itself, or is nested more deeply than Decode
+// takes, is an error of Append that names the type: it neither ends the process nor is an error of
+// the receiver.
 func TestAppendTooDeep(t *testing.T) {
 	self := &link{}
 	self.Next = self
@@ -101,7 +102,8 @@ func forks(n int) (v any) {
 	return v
 }
 
-// What is shared is not looked at once for each way to it, which takes years, but once for each depth.
+// TestAppendTooDeepAndShared checks that a shared value is visited once for each depth, and not
+// once for each path to it, which would take years.
 func TestAppendTooDeepAndShared(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]any{
@@ -115,7 +117,7 @@ func TestAppendTooDeepAndShared(t *testing.T) {
 	}
 }
 
-// What Append takes, Decode takes, to the last level.
+// TestAppendDeep checks that every value that Append accepts, Decode accepts, to the last level.
 func TestAppendDeep(t *testing.T) {
 	for name, v := range map[string]any{
 		"32 links": chain(codec.MaxDepth), "encodes itself": own{codec.MaxDepth}, "not encoded": hides{Self: chain(100)},

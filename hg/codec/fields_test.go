@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Equal types have neither fields that are unknown nor fields that are missing, whatever the values, and comparing them allocates nothing.
+// TestFieldsOfEqualTypes checks that equal types have neither fields that are unknown nor fields
+// that are missing, whatever the values, and comparing them allocates nothing.
 func TestFieldsOfEqualTypes(t *testing.T) {
 	type part struct {
 		Base struct{ A int }
@@ -34,7 +35,7 @@ func TestFieldsOfEqualTypes(t *testing.T) {
 	}
 }
 
-// The errors name the place, and match their reasons.
+// TestFieldErrors checks that the errors name the place, and match their reasons.
 func TestFieldErrors(t *testing.T) {
 	type row struct {
 		N int
@@ -106,7 +107,8 @@ func BenchmarkFields(b *testing.B) {
 	})
 }
 
-// TestSameFields: a message of the receiver's own type is compared with its names, and with nothing else.
+// TestSameFields checks that a message of the receiver's own type is compared with its names, and
+// with nothing else.
 func TestSameFields(t *testing.T) {
 	t.Parallel()
 	type flat struct {

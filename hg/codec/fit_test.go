@@ -112,7 +112,8 @@ var values = map[string][]byte{
 	"friends": append([]byte("\x81\xa7Friends\x91"), 0xc0), "long array": repeatedArray(301, []byte{1}),
 }
 
-// Whatever a hostile sender puts behind many good values: what is refused has cost no more than 4 times the bytes, and 4 KiB.
+// TestRefusedCostsLittle checks that with any bytes of a hostile sender behind many valid values, a
+// refused message has cost no more than 4 times the bytes, and 4 KiB.
 func TestRefusedCostsLittle(t *testing.T) {
 	const n = 700
 	tried, refused := 0, 0
@@ -145,7 +146,8 @@ func TestRefusedCostsLittle(t *testing.T) {
 // registeredType is a type that a program has taught the decoder.
 type registeredType struct{ N int }
 
-// A type that the program has registered with msgpack decodes as it says, in long messages too.
+// TestTaughtTypes checks that a type that the program has registered with msgpack decodes as it
+// says, in long messages too.
 func TestTaughtTypes(t *testing.T) {
 	msgpack.Register(registeredType{}, func(e *msgpack.Encoder, v reflect.Value) error {
 		return e.EncodeString(string(make([]byte, v.Field(0).Int())))
@@ -163,7 +165,8 @@ func TestTaughtTypes(t *testing.T) {
 	require.Equal(t, in, out)
 }
 
-// FuzzFit: of any bytes, into any of many types: what is refused costs little, and what is refused the decoder refuses.
+// FuzzFit checks that with any bytes, and any of many types, a refusal costs little, and what is
+// refused the decoder refuses, too.
 func FuzzFit(f *testing.F) {
 	for i := range uint8(len(destinations)) {
 		f.Add([]byte("\x92\x01\xc3"), i, uint8(200))

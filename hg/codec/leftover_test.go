@@ -21,8 +21,9 @@ type leftoverOuter struct {
 	Next  *leftoverOuter
 }
 
-// TestLeftovers: what a value decodes to does not depend on what the destination has from an earlier one: lists of strings and what
-// is behind an interface. A []byte keeps its memory, and a pointer in an interface is decoded into.
+// TestLeftovers checks that the decoded value does not depend on the earlier contents of the
+// destination: lists of strings and what is behind an interface. A []byte keeps its memory, and a
+// pointer in an interface is decoded into.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	full := func(next *leftoverOuter) leftoverOuter {

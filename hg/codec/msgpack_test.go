@@ -138,7 +138,7 @@ func TestMsgpackErrors(t *testing.T) {
 	require.Error(t, codec.Msgpack.Decode([]byte{0x90}, (*[]string)(nil)))
 }
 
-// Bytes at which the decoder panics, because reflect does.
+// TestMsgpackPanicBecomesError checks bytes at which the decoder panics, because reflect does.
 func TestMsgpackPanicBecomesError(t *testing.T) {
 	var withErr struct{ Err error }
 	b := encode(t, map[string]int{"Err": 1})
@@ -221,7 +221,8 @@ func TestMsgpackHostile(t *testing.T) {
 	}
 }
 
-// Behind empty extensions the guard sees a flat row of values where the decoder would nest, a level for each of them.
+// TestMsgpackEndlessBehindExtensions checks that behind empty extensions the guard counts a flat
+// row of values where the decoder would nest, a level for each of them.
 func TestMsgpackEndlessBehindExtensions(t *testing.T) {
 	defer debug.SetMaxStack(debug.SetMaxStack(64 << 20))
 	pair := append([]byte{0xa1, 'k'}, ext8(0)...)
@@ -235,7 +236,8 @@ func TestMsgpackEndlessBehindExtensions(t *testing.T) {
 	require.ErrorIs(t, codec.Msgpack.Decode(b, &v), codec.ErrExtension)
 }
 
-// An extension that is read as one is let through, before and after other values.
+// TestMsgpackExtensions checks that an extension that is read as one is let through, before and
+// after other values.
 func TestMsgpackExtensions(t *testing.T) {
 	type times struct {
 		A, B time.Time
@@ -297,7 +299,7 @@ func BenchmarkMsgpackDecode(b *testing.B) {
 	}
 }
 
-// The same without guard and budget.
+// BenchmarkMsgpackDecodeUnguarded checks the same without guard and budget.
 func BenchmarkMsgpackDecodeUnguarded(b *testing.B) {
 	in := encode(b, &everything{S: "text", List: make([]point, 20), Map: map[string]point{"k": {X: 9}}})
 	b.SetBytes(int64(len(in)))

@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
-// TestPlain: bytes and strings are coded without the encoder of msgpack, which the result is compared with.
+// TestPlain checks that bytes and strings are coded without the encoder of msgpack, with the same
+// result.
 func TestPlain(t *testing.T) {
 	var (
 		noBytes  *[]byte

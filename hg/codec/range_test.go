@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
-// An integer that the receiver's type does not hold is refused, from every type into every other, at the limits of all of them.
+// TestIntegersFit checks that an integer that the receiver's type does not hold is refused, from
+// every type into every other, at the limits of all of them.
 func TestIntegersFit(t *testing.T) {
 	t.Parallel()
 	var values []any

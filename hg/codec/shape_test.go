@@ -25,7 +25,8 @@ type own struct{ X []string }
 func (own) EncodeMsgpack(e *msgpack.Encoder) error  { return e.EncodeNil() }
 func (*own) DecodeMsgpack(d *msgpack.Decoder) error { return d.DecodeNil() }
 
-// The shape of a struct knows the names and the order that the encoder uses, which are the decoder's too.
+// TestShapeKnowsTheEncodersFields checks that the shape of a struct has the names and the order of
+// the encoder, which are the decoder's too.
 func TestShapeKnowsTheEncodersFields(t *testing.T) {
 	for _, v := range []any{
 		&struct {
@@ -101,7 +102,7 @@ func TestShapeKnowsTheEncodersFields(t *testing.T) {
 	}
 }
 
-// Types without large elements cost nothing but a look into the cache.
+// TestShapeIsLight checks that types without large elements cost only a lookup in the cache.
 func TestShapeIsLight(t *testing.T) {
 	type request struct {
 		Name  string

@@ -43,7 +43,8 @@ func (*stamped) UnmarshalBinary(b []byte) error { return nil }
 func (marshals) MarshalBinary() ([]byte, error)  { return nil, nil }
 func (*marshals) UnmarshalBinary(b []byte) error { return nil }
 
-// A type of which something would not arrive is refused, by its name, that of the field, and the reason; others are not.
+// TestCheckType checks that a type with a part that would not be sent is refused, by its name, that
+// of the field, and the reason; others are not.
 func TestCheckType(t *testing.T) {
 	t.Parallel()
 	check := func(c codec.Codec, v any) error { return c.(codec.TypeChecker).CheckType(reflect.TypeOf(v).Elem()) }

@@ -9,7 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// TestTimeBucket: a duration is not longer than its bucket says, and by more than a tenth not shorter.
+// TestTimeBucket checks that a duration is at most the bound of its bucket, and at most a tenth
+// below it.
 func TestTimeBucket(t *testing.T) {
 	require.Zero(t, inspect.TimeBucket(-1))
 	require.Zero(t, inspect.TimeBucket(1))

@@ -9,7 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// TestLaterFields: what a later release adds to a record of the RPCs of the library is skipped, in their inputs and in their outputs.
+// TestLaterFields checks that fields that a later release adds to a record of the RPCs of the
+// library are skipped, in inputs and in outputs.
 func TestLaterFields(t *testing.T) {
 	encode := func(v any) []byte {
 		b, err := codec.Msgpack.Append(nil, v)

@@ -160,7 +160,8 @@ func TestChannel(t *testing.T) {
 
 func second[A, B any](_ A, b B) B { return b }
 
-// C-T6: any number of goroutines may cancel. One request goes out, and all get its answer, those that come late too.
+// TestConcurrentCancels (C-T6) checks that any number of goroutines may cancel. One request is
+// sent, and all get its answer, also late callers.
 func TestConcurrentCancels(t *testing.T) {
 	leak.Check(t)
 	ctx := testContext(t)
@@ -192,7 +193,8 @@ func TestConcurrentCancels(t *testing.T) {
 	}
 }
 
-// C12, C-T11: receives race cancels. Each message goes one way, and both ends agree which.
+// TestReceiveRacesCancelOverChannel (C12, C-T11) checks that receives race cancels. Each message
+// goes one way, and both ends agree which.
 func TestReceiveRacesCancelOverChannel(t *testing.T) {
 	leak.Check(t)
 	ctx := testContext(t)
@@ -233,7 +235,8 @@ func TestReceiveRacesCancelOverChannel(t *testing.T) {
 	require.Zero(t, a.Stats().Operations+b.Stats().Operations)
 }
 
-// C19, C-T17: the peer is gone. All that is under way ends, and a cancel without an answer says that it is unknown.
+// TestChannelPeerLost (C19, C-T17) checks a peer that has exited: every pending operation ends, and
+// a cancel without an answer reports an unknown outcome.
 func TestChannelPeerLost(t *testing.T) {
 	eachStream(t, func(t *testing.T, connA, connB net.Conn) {
 		ctx := testContext(t)
@@ -271,7 +274,8 @@ func TestChannelPeerLost(t *testing.T) {
 	})
 }
 
-// Close ends what is under way here, at once, though the peer does not read.
+// TestChannelClose checks that Close ends all pending operations at once, though the peer does not
+// read.
 func TestChannelClose(t *testing.T) {
 	eachStream(t, func(t *testing.T, connA, connB net.Conn) {
 		ctx := testContext(t)
@@ -288,7 +292,8 @@ func TestChannelClose(t *testing.T) {
 	})
 }
 
-// A peer that breaks the protocol is cut off, and all say why.
+// TestChannelViolation checks that a peer that breaks the protocol is cut off, and all operations
+// report the reason.
 func TestChannelViolation(t *testing.T) {
 	eachStream(t, func(t *testing.T, connA, connB net.Conn) {
 		ctx := testContext(t)
@@ -306,7 +311,8 @@ func TestChannelViolation(t *testing.T) {
 	})
 }
 
-// Finish waits for the peer's, and no longer than its context.
+// TestChannelFinishWaits checks that Finish waits for that of the peer, and no longer than its
+// context.
 func TestChannelFinishWaits(t *testing.T) {
 	leak.Check(t)
 	connA, connB := net.Pipe()

@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBlockedJobs: jobs that block get goroutines in a bounded time, also when they do not all stand still at once: of 400 callers
-// whose jobs block for 1 ms each waits hardly longer than that, and the few goroutines that quick jobs share do not hold them up.
+// TestBlockedJobs checks that jobs that block get goroutines in a bounded time, also when they do
+// not all block at once: of 400 callers whose jobs block for 1 ms each waits little longer than
+// that, and the few goroutines that quick jobs share do not delay them.
 func TestBlockedJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -51,7 +52,7 @@ func TestBlockedJobs(t *testing.T) {
 	})
 }
 
-// TestQuickJobs: jobs that use a processor share a few goroutines, although some wait.
+// TestQuickJobs checks that jobs that use a processor share a few goroutines, although some wait.
 func TestQuickJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,8 +77,8 @@ func TestQuickJobs(t *testing.T) {
 	})
 }
 
-// TestJobsThatAreOver: jobs that need not run any more leave the queue, however many come while all goroutines are blocked, and the others
-// run in order.
+// TestJobsThatAreOver checks that jobs that need not run any more leave the queue, however many
+// arrive while all goroutines are blocked, and the others run in order.
 func TestJobsThatAreOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

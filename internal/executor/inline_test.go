@@ -102,8 +102,9 @@ func (x *inlineTest) end() {
 	x.all.Wait()
 }
 
-// TestInline: quick jobs run on the goroutine that polls, alone and in a batch; one of a batch that blocks is the last there; when jobs were
-// slow again and again the executor's goroutines run all of them, for a pause that grows.
+// TestInline checks that quick jobs run on the goroutine that polls, alone and in a batch; one of a
+// batch that blocks is the last to run there; when jobs were slow repeatedly the executor's
+// goroutines run all of them, for a growing pause.
 func TestInline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,8 +128,8 @@ func TestInline(t *testing.T) {
 	})
 }
 
-// TestInlineReadsTheClockOnce: the time of a job that comes alone begins when polling has ended, and the time at its end is that at which the
-// next pass begins.
+// TestInlineReadsTheClockOnce checks that the time of a single job begins when polling has ended,
+// and the time at its end is that at which the next pass begins.
 func TestInlineReadsTheClockOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,7 +149,8 @@ func TestInlineReadsTheClockOnce(t *testing.T) {
 	})
 }
 
-// TestInlineBesideOthers: while a goroutine of the executor runs a job, the one that polls runs none.
+// TestInlineBesideOthers checks that while a goroutine of the executor runs a job, the one that
+// polls runs none.
 func TestInlineBesideOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,7 +173,8 @@ func TestInlineBesideOthers(t *testing.T) {
 	})
 }
 
-// TestInlineEnded: a job that ends the goroutine that polls leaves the executor as after any other job.
+// TestInlineEnded checks that a job that ends the goroutine that polls leaves the executor as after
+// any other job.
 func TestInlineEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,8 +204,9 @@ func TestInlineEnded(t *testing.T) {
 	})
 }
 
-// TestLasting: a job that may run for ever begins on the goroutine that polls, unless other jobs run; when it blocks, or says that it will, the
-// goroutine is its own, another one polls, and the jobs behind it run at once.
+// TestLasting checks that a job that may run for ever begins on the goroutine that polls, unless
+// other jobs run; when it blocks, or announces that it will, the goroutine is its own, another one
+// polls, and the jobs behind it run at once.
 func TestLasting(t *testing.T) {
 	for name, c := range map[string]struct {
 		says bool
@@ -255,7 +259,8 @@ func TestLasting(t *testing.T) {
 	}
 }
 
-// TestLastingThatBlocks: who polls next takes over from a goroutine that such a job keeps. After three of them none begins there for a while.
+// TestLastingThatBlocks checks that the next polling goroutine takes over from one that such a job
+// keeps. After three of them none begins there for a while.
 func TestLastingThatBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newInlineTest()
@@ -284,7 +289,8 @@ func TestLastingThatBlocks(t *testing.T) {
 	})
 }
 
-// TestLastingTakesNoPlace: a job that runs on the goroutine that polls, and waits for another one, does not count for MaxRunning.
+// TestLastingTakesNoPlace checks that a job that runs on the goroutine that polls, and waits for
+// another one, does not count for MaxRunning.
 func TestLastingTakesNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newInlineTest()
@@ -317,7 +323,8 @@ func TestLastingTakesNoPlace(t *testing.T) {
 	})
 }
 
-// TestInlineLeavesOne: a job that was left to the goroutine that polls does not wait for those that began elsewhere meanwhile, and block.
+// TestInlineLeavesOne checks that a job that was left to the goroutine that polls does not wait for
+// jobs that began elsewhere meanwhile, and block.
 func TestInlineLeavesOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newInlineTest()
@@ -336,7 +343,8 @@ func TestInlineLeavesOne(t *testing.T) {
 	})
 }
 
-// TestInlinePausesOncePerPass: slow jobs of one pass begin one pause, however many they are; those that are slow after it double it.
+// TestInlinePausesOncePerPass checks that slow jobs of one pass begin one pause, however many they
+// are; those that are slow after it double it.
 func TestInlinePausesOncePerPass(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -354,8 +362,9 @@ func TestInlinePausesOncePerPass(t *testing.T) {
 	})
 }
 
-// TestInlinesOfOneExecutor: a pass beside that of another Inline changes nothing for that one: what is left to it runs on its own goroutine, and
-// a job of GiveLasting that blocks there has it replaced.
+// TestInlinesOfOneExecutor checks that a pass does not affect another Inline of the executor: jobs
+// that are left to that run on its own goroutine, and a job of GiveLasting that blocks there has it
+// replaced.
 func TestInlinesOfOneExecutor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

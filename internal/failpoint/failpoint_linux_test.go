@@ -146,8 +146,9 @@ var transports = map[string]struct {
 	"sm":            {sm.New(sm.Options{}), "sm://host*", true},
 }
 
-// TestPanicWithLock: a panic while the endpoint is locked ends the context. Every operation of it gets the reason, those that begin later, too,
-// and so does Progress; the process lives, the other context serves, and all can be closed.
+// TestPanicWithLock checks that a panic while the endpoint is locked ends the context. Every
+// operation of it gets the reason, those that begin later, too, and so does Progress; the process
+// lives, the other context serves, and all can be closed.
 func TestPanicWithLock(t *testing.T) {
 	plantPanics(t)
 	for name, tr := range transports {
@@ -188,7 +189,7 @@ func TestPanicWithLock(t *testing.T) {
 	}
 }
 
-// TestPanicWithoutLock: a panic while no lock is held cuts that connection only.
+// TestPanicWithoutLock checks that a panic while no lock is held cuts that connection only.
 func TestPanicWithoutLock(t *testing.T) {
 	for name, tr := range transports {
 		if strings.HasPrefix(name, "sm") { // see TestPanicOfPacket: sm reads no messages without the lock
@@ -222,7 +223,8 @@ func TestPanicWithoutLock(t *testing.T) {
 	}
 }
 
-// TestPanicOfPacket: sm reads packets without the lock, and the rings with it. A hello that panics cuts the peer
+// TestPanicOfPacket checks that a hello that panics cuts its peer: sm reads packets without the
+// lock, and the rings with it.
 func TestPanicOfPacket(t *testing.T) {
 	plantPanics(t)
 	tr := transports["sm"]
@@ -236,7 +238,8 @@ func TestPanicOfPacket(t *testing.T) {
 	c.close()
 }
 
-// TestPanicOfGuest: a connection that panics before its HELLO is whole is cut, and counted.
+// TestPanicOfGuest checks that a connection that panics before its HELLO is whole is cut, and
+// counted.
 func TestPanicOfGuest(t *testing.T) {
 	plantPanics(t)
 	for _, name := range []string{"tcp", "tcp, portable"} {
@@ -256,7 +259,8 @@ func TestPanicOfGuest(t *testing.T) {
 	}
 }
 
-// TestUserPanicIsTheUsers: a panic of a callback in Trigger is the program's, also when it comes of what a peer has sent.
+// TestUserPanicIsTheUsers checks that a panic of a callback in Trigger is passed on to the program,
+// also when it is caused by bytes of a peer.
 func TestUserPanicIsTheUsers(t *testing.T) {
 	b := openNode(t, "tcp://127.0.0.1:0", tcp.New(tcp.Options{}))
 	mine := errors.New("mine")
@@ -268,7 +272,7 @@ func TestUserPanicIsTheUsers(t *testing.T) {
 	b.close()
 }
 
-// TestServeEnds: Serve of a node whose context has broken returns the reason.
+// TestServeEnds checks that Serve of a node whose context has broken returns the reason.
 func TestServeEnds(t *testing.T) {
 	plantPanics(t)
 	cfg := qs.Config{Logger: slog.New(slog.DiscardHandler)}

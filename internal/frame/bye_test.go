@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// TestWords: last words come back as they were, and those of earlier versions, which are a code and the text, can be read.
+// TestWords checks that a BYE decodes to the encoded values, and that BYEs of earlier versions,
+// which are a code and the text, can be read.
 func TestWords(t *testing.T) {
 	b := frame.Bye{Code: codes.ErrVersion, Next: 1<<56 - 1, Text: "peer speaks protocol version 3"}
 	require.Equal(t, b, frame.ParseBye(b.Words()))
@@ -22,7 +23,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestCutText: a text that is too long loses whole characters, so that its receiver can print what is left.
+// TestCutText checks that a text that is too long is cut at a character, so that its receiver can
+// print the rest.
 func TestCutText(t *testing.T) {
 	for _, row := range []struct {
 		text string

@@ -80,7 +80,8 @@ func encode(b []byte, h frame.Header, payload []byte) []byte {
 	return h.Append(b, payload)
 }
 
-// The bytes of every kind. They cross the wire: a difference here is a new version of the protocol.
+// TestGolden checks the bytes of every kind. They are sent to peers: a difference is a new version
+// of the protocol.
 func TestGolden(t *testing.T) {
 	var got strings.Builder
 	for _, k := range kinds {
@@ -125,7 +126,8 @@ func TestParseWhatWasAppended(t *testing.T) {
 	}
 }
 
-// Any bit that flips is noticed: in header and tail always, in the payload where the checksum covers it.
+// TestChecksum checks that any flipped bit is detected: in header and tail always, in the payload
+// where the checksum covers it.
 func TestChecksum(t *testing.T) {
 	for _, k := range kinds {
 		h, payload := sampleFrame(k)
@@ -189,7 +191,8 @@ func TestParseRefuses(t *testing.T) {
 	require.Equal(t, frame.MaxPayload, got.Payload())
 }
 
-// TestParseUnknownOptional: a frame of an optional kind that is not known is read to its end, whatever its flags; its checksum is checked.
+// TestParseUnknownOptional checks that a frame of an optional kind that is not known is read to its
+// end, whatever its flags; its checksum is checked.
 func TestParseUnknownOptional(t *testing.T) {
 	for _, k := range []frame.Kind{frame.FirstOptional, 200, 255} {
 		require.True(t, k.IsSkipped())
@@ -242,7 +245,7 @@ func TestBulk(t *testing.T) {
 	require.False(t, frame.Kind(200).Bulk())
 }
 
-// Whatever Parse accepts gives the same bytes when it is appended again.
+// FuzzParse checks that any frame that Parse accepts is appended as the same bytes.
 func FuzzParse(f *testing.F) {
 	for _, k := range kinds {
 		h, payload := sampleFrame(k)

@@ -54,7 +54,8 @@ func TestGreeting(t *testing.T) {
 	require.Equal(t, frame.Greeting{Versions: frame.Range{Oldest: 1, Newest: 1}, Context: 2, Target: 3, Envelopes: 32, Eager: 4096}, got)
 }
 
-// TestGreetingProcess: a name that no process may have is as none, and nothing else is lost.
+// TestGreetingProcess checks that an invalid process name is read as empty, and nothing else is
+// lost.
 func TestGreetingProcess(t *testing.T) {
 	for value, want := range map[string]string{
 		"worker": "worker", "": "", "a\x1b[31mb": "", "a\nb": "", "\xff": "", "root (10.0.0.1:1)": "",
@@ -66,7 +67,7 @@ func TestGreetingProcess(t *testing.T) {
 	}
 }
 
-// A host that cannot be printed is none.
+// TestGreetingHost checks that a host that cannot be printed is read as empty.
 func TestGreetingHost(t *testing.T) {
 	for value, want := range map[string]string{"node 7": "node 7", "": "", "a\x1b[31mb": "", "a\nb": "", "\xff": ""} {
 		vs := minimalHello()
@@ -77,7 +78,7 @@ func TestGreetingHost(t *testing.T) {
 	}
 }
 
-// Labels that nobody knows yet are skipped, wherever they stand.
+// TestGreetingUnknownLabels checks that unknown labels are skipped, at any place.
 func TestGreetingUnknownLabels(t *testing.T) {
 	want, err := frame.ParseGreeting(hello(minimalHello()...))
 	require.NoError(t, err)
@@ -98,7 +99,7 @@ func TestGreetingUnknownLabels(t *testing.T) {
 	require.NoError(t, err, "the highest label")
 }
 
-// TestGreetingLongerValues: what a value has behind what is known of it is skipped.
+// TestGreetingLongerValues checks that trailing bytes of a value behind the known ones are skipped.
 func TestGreetingLongerValues(t *testing.T) {
 	want, err := frame.ParseGreeting(hello(minimalHello()...))
 	require.NoError(t, err)
@@ -111,7 +112,8 @@ func TestGreetingLongerValues(t *testing.T) {
 	}
 }
 
-// TestGreetingMustUnderstand: a label that has to be understood, and is not known, refuses the HELLO.
+// TestGreetingMustUnderstand checks that an unknown label that must be understood refuses the
+// HELLO.
 func TestGreetingMustUnderstand(t *testing.T) {
 	_, err := frame.ParseGreeting(hello(append(minimalHello(), labelValue{0x9234, []byte("later")})...))
 	require.ErrorIs(t, err, codes.ErrVersion)
@@ -167,7 +169,8 @@ func TestGreetingRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "want 8")
 }
 
-// What is accepted means the same when it is encoded again: the labels that nobody knows are gone, nothing else.
+// FuzzGreeting checks that an accepted HELLO means the same when it is encoded again: unknown
+// labels are removed, nothing else.
 func FuzzGreeting(f *testing.F) {
 	g := greeting()
 	beginnings.Seed(f, g.Append(nil))
@@ -202,7 +205,8 @@ func FuzzGreeting(f *testing.F) {
 	})
 }
 
-// A secret is not in what prints a greeting, and none matches nothing.
+// TestSecretIsSecret checks that a secret is not in the printed greeting, and an empty secret
+// matches nothing.
 func TestSecretIsSecret(t *testing.T) {
 	g := greeting()
 	g.Proof = g.Secret

@@ -9,7 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// TestAgree: two sides use the newest version that both speak, whoever dials, and each error says which side is behind.
+// TestAgree checks that two sides use the newest version that both speak, whichever dials, and each
+// error names the older side.
 func TestAgree(t *testing.T) {
 	n := func(oldest, newest uint16) frame.Range { return frame.Range{Oldest: oldest, Newest: newest} }
 	for _, row := range []struct {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBuffersAreReused: what is given back is what the next stream gets, up to a bound.
+// TestBuffersAreReused checks that a returned buffer is used by the next stream, up to a bound.
 func TestBuffersAreReused(t *testing.T) {
 	var s Buffers
 	most := len(s.free)
@@ -29,7 +29,8 @@ func TestBuffersAreReused(t *testing.T) {
 	require.False(t, given[s.get()], "more buffers were kept than the bound")
 }
 
-// TestBuffersHaveOneOwner: a buffer that several goroutines take and give back at the same time belongs to one of them at a time.
+// TestBuffersHaveOneOwner checks that a buffer that several goroutines get and return at the same
+// time has one owner at a time.
 func TestBuffersHaveOneOwner(t *testing.T) {
 	var s Buffers
 	var all sync.WaitGroup
@@ -48,7 +49,8 @@ func TestBuffersHaveOneOwner(t *testing.T) {
 	all.Wait()
 }
 
-// TestIdleStreamHoldsNoBuffer: a buffer is spare again as soon as its stream has nothing more to read or to write.
+// TestIdleStreamHoldsNoBuffer checks that a buffer is released as soon as its stream has nothing
+// more to read or to write.
 func TestIdleStreamHoldsNoBuffer(t *testing.T) {
 	var s Buffers
 	spare := func() (n int) {

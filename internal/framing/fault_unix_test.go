@@ -31,8 +31,8 @@ func truncatedMapping(t *testing.T, n int) []byte {
 	return b
 }
 
-// A put whose memory is gone ends before anything is sent in its place: the peer, which cannot know, says that all is well
-// as soon as it has the zeroes.
+// TestFaultComesBeforeTheAnswer checks that a put whose memory is gone ends before anything is sent
+// in its place: a peer that got zeroes instead would report a success.
 func TestFaultComesBeforeTheAnswer(t *testing.T) {
 	const size = 64 << 10
 	for name, write := range map[string]func(s *rawSession) []byte{

@@ -143,7 +143,7 @@ func (s *liveSession) outcome() string {
 	return fmt.Sprintf("%q\nget %x\nput %x\nstats %+v\nanswers %x", s.log, s.local, s.in1.Segments(), st, answers)
 }
 
-// A stream cut in two at any point means the same.
+// TestEverySplit checks that a stream cut in two at any point means the same.
 func TestEverySplit(t *testing.T) {
 	s := newLiveSession(t)
 	b, begins := s.script()
@@ -186,7 +186,7 @@ func TestEverySplit(t *testing.T) {
 	require.Greater(t, checked, 1000)
 }
 
-// Cut into pieces of all sizes, the stream means the same.
+// TestPieces checks that cut into pieces of all sizes, the stream means the same.
 func TestPieces(t *testing.T) {
 	s := newLiveSession(t)
 	b, _ := s.script()
@@ -209,7 +209,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// The HELLO of a peer that connects, cut anywhere.
+// TestHelloSplit checks the HELLO of a peer that connects, cut anywhere.
 func TestHelloSplit(t *testing.T) {
 	b := hello()
 	for at := range b {
@@ -222,7 +222,8 @@ func TestHelloSplit(t *testing.T) {
 	}
 }
 
-// What comes first and is no HELLO turns the peer away; nothing is admitted.
+// TestBadBeginning checks that a first frame that is no HELLO refuses the peer, and nothing is
+// admitted.
 func TestBadBeginning(t *testing.T) {
 	ping := frame.Header{Kind: frame.Ping}
 	put := frame.Header{Kind: frame.Data}
@@ -249,7 +250,8 @@ func TestBadBeginning(t *testing.T) {
 	}
 }
 
-// A message has at most as many bytes as its sender was offered, with what room it has.
+// TestLongestFrame checks that a message has at most as many bytes as its sender was offered, in
+// addition to its room.
 func TestLongestFrame(t *testing.T) {
 	for n, want := range map[int]string{
 		4096:           "",
@@ -300,7 +302,8 @@ func newLongSession(t *testing.T) (s *rawSession, got *na.Result) {
 	return s, got
 }
 
-// Long messages arrive the same however the bytes are cut, and also beside others.
+// TestLongMessages checks that long messages arrive the same however the bytes are cut, and also
+// beside others.
 func TestLongMessages(t *testing.T) {
 	for _, atMost := range []int{1, 31, 1000, 4096, 4097, 9000, 39999, 50000, 1 << 20} {
 		s, got := newLongSession(t)
@@ -321,7 +324,7 @@ func TestLongMessages(t *testing.T) {
 	}
 }
 
-// A long message that is damaged anywhere is never delivered.
+// TestLongMessageDamaged checks that a long message that is damaged anywhere is never delivered.
 func TestLongMessageDamaged(t *testing.T) {
 	for _, atMost := range []int{3000, 9000, 1 << 20} {
 		for at := 32; at < 40000; at += 997 {
@@ -335,7 +338,7 @@ func TestLongMessageDamaged(t *testing.T) {
 	}
 }
 
-// What goes out is the same bytes however it is written, also by Copy.
+// TestEveryWrite checks that the output is the same bytes however it is written, also by Copy.
 func TestEveryWrite(t *testing.T) {
 	begin := func() *rawSession {
 		s := newRawSession(t)
@@ -416,8 +419,8 @@ func takePieces(s *rawSession, n, atMost int) (all []byte) {
 	return all
 }
 
-// A put that is canceled in the middle of a piece: the stream goes on, zeroes in place of what the program has taken
-// back.
+// TestRevokedInPiece checks a put that is canceled in the middle of a piece: the stream continues,
+// with zeroes in place of the memory that the program got back.
 func TestRevokedInPiece(t *testing.T) {
 	for _, at := range []int{0, 1, 63, 64, 65, 1000, 100_000, 262_143, 262_208, 262_272, 300_000} {
 		s := newRawSession(t)
@@ -449,7 +452,8 @@ func TestRevokedInPiece(t *testing.T) {
 	}
 }
 
-// TestGatherBounds: a piece of many slices, or of zeroes, behind a header takes MaxVectors buffers at most.
+// TestGatherBounds checks that a piece of many slices, or of zeroes, behind a header takes
+// MaxVectors buffers at most.
 func TestGatherBounds(t *testing.T) {
 	const slices = 2 * framing.MaxVectors
 	for _, cancel := range []bool{false, true} {
@@ -478,7 +482,8 @@ func TestGatherBounds(t *testing.T) {
 	}
 }
 
-// A get that is canceled in the middle of a piece that goes straight to its memory: the rest is read and dropped.
+// TestCanceledInPiece checks a get that is canceled in the middle of a piece that is read directly
+// into its memory: the rest is read and dropped.
 func TestCanceledInPiece(t *testing.T) {
 	for _, at := range []int{0, 31, 32, 33, 900, 1000, 4999, 5031, 5032} {
 		for _, atMost := range []int{1 << 20, 700} {
@@ -534,7 +539,7 @@ func TestLast(t *testing.T) {
 	s.close()
 }
 
-// End: nothing is delivered any more, whatever is fed.
+// TestEnd checks that after End nothing is delivered any more.
 func TestEnd(t *testing.T) {
 	s := newLiveSession(t)
 	b, _ := s.script()
@@ -550,8 +555,8 @@ func TestEnd(t *testing.T) {
 	s.close()
 }
 
-// TestIdleHoldsNothing: a stream whose first reads waited has given their buffer back when it is idle: idle peers are
-// many.
+// TestIdleHoldsNothing checks that a stream whose first reads waited has returned its buffer when
+// it is idle, since there are many idle peers.
 func TestIdleHoldsNothing(t *testing.T) {
 	heap := func() int64 {
 		runtime.GC()

@@ -40,7 +40,7 @@ func requireMemoryIntact(t *testing.T, s *liveSession, errs ...error) {
 	}
 }
 
-// Arbitrary bytes on a live session, cut anywhere.
+// FuzzStream checks arbitrary bytes on a live session, cut anywhere.
 func FuzzStream(f *testing.F) {
 	s := newLiveSession(f)
 	b, begins := s.script()
@@ -59,7 +59,8 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// Arbitrary frames with checksums that are right: nine bytes of the input say what a frame is.
+// FuzzFrames checks arbitrary frames with valid checksums: nine bytes of the input determine a
+// frame.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{2, 0, 1, 5, 10, 0, 0, 0, 0, 7, 0, 2, 0, 100, 0, 1, 0, 0}, uint16(100))
 	f.Add([]byte{4, 0, 3, 0, 200, 0, 1, 0, 0, 4, 0, 3, 200, 200, 0, 1, 0, 0}, uint16(9))

@@ -36,7 +36,8 @@ func TestLegalStepsAreCounted(t *testing.T) {
 	require.Empty(t, Broken())
 }
 
-// TestWrongStepsPanic: the panic names the machine and both states. Broken keeps the first.
+// TestWrongStepsPanic checks that the panic names the machine and both states. Broken returns the
+// first.
 func TestWrongStepsPanic(t *testing.T) {
 	m := newTestMachine(t)
 	const first = "states: door: ajar does not follow open"
@@ -49,7 +50,7 @@ func TestWrongStepsPanic(t *testing.T) {
 	}
 }
 
-// Programs do not check.
+// TestUnchecked checks that programs do not check the tables.
 func TestUnchecked(t *testing.T) {
 	m := newTestMachine(t)
 	isChecking.Store(false)

@@ -35,7 +35,7 @@ func TestPage(t *testing.T) {
 	require.Equal(t, want, string(got), "go test ./internal/fsmcheck -update writes it anew")
 }
 
-// TestDrawings: every state of every machine is in docs/internals/STATES.md.
+// TestDrawings checks that every state of every machine is in docs/internals/STATES.md.
 func TestDrawings(t *testing.T) {
 	text, err := os.ReadFile("../../docs/internals/STATES.md")
 	require.NoError(t, err)

@@ -18,7 +18,7 @@ func addrs(texts ...string) (ips []netip.Addr) {
 	return ips
 }
 
-// TestOrder: the families take turns, the resolver's first address is the first.
+// TestOrder checks that the families take turns, the resolver's first address is the first.
 func TestOrder(t *testing.T) {
 	for name, c := range map[string]struct{ in, want []netip.Addr }{
 		"one":         {addrs("192.0.2.1"), addrs("192.0.2.1")},
@@ -35,7 +35,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestGroups: each address of the first family has one of the other, all of them are in a group, and none is alone.
+// TestGroups checks that each address of the first family is grouped with one of the other, all of
+// them are in a group, and no group has a single address.
 func TestGroups(t *testing.T) {
 	groups := func(all ...[]netip.Addr) [][]netip.Addr { return all }
 	for name, c := range map[string]struct {

@@ -17,7 +17,7 @@ func (r *Race) begin(now time.Duration) (all []int) {
 	return all
 }
 
-// TestRaceStaggered: attempts that are not answered begin one Delay after the other.
+// TestRaceStaggered checks that attempts that are not answered begin one Delay after the other.
 func TestRaceStaggered(t *testing.T) {
 	r := New(3, 1000*ms, 5*time.Second)
 	require.Equal(t, []int{0}, r.begin(1000*ms))
@@ -33,7 +33,8 @@ func TestRaceStaggered(t *testing.T) {
 	require.False(t, r.Lost(), "they are under way")
 }
 
-// TestRaceFailed: a failed attempt starts the next one at once, and the delay counts from there.
+// TestRaceFailed checks that a failed attempt starts the next one at once, and the delay counts
+// from there.
 func TestRaceFailed(t *testing.T) {
 	r := New(3, 0, 5*time.Second)
 	require.Equal(t, []int{0}, r.begin(0))
@@ -48,7 +49,8 @@ func TestRaceFailed(t *testing.T) {
 	require.Empty(t, r.begin(time.Hour))
 }
 
-// TestRaceFailedTwice: two failures at one time start one attempt, and the next begins a Delay later.
+// TestRaceFailedTwice checks that two failures at one time start one attempt, and the next begins a
+// Delay later.
 func TestRaceFailedTwice(t *testing.T) {
 	r := New(4, 0, 5*time.Second)
 	require.Equal(t, []int{0}, r.begin(0))
@@ -59,7 +61,7 @@ func TestRaceFailedTwice(t *testing.T) {
 	require.Equal(t, []int{3}, r.begin(260*ms+Delay))
 }
 
-// TestRaceShort: every address has its turn where there is little time.
+// TestRaceShort checks that every address has its turn when there is little time.
 func TestRaceShort(t *testing.T) {
 	r := New(4, 0, 80*ms)
 	for i := range 4 {

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Output of callbacks of one pass is held back while there are several, and is sent at its end when no goroutine is
-// outstanding.
+// TestCallbacksOfPassAreBatched checks that output of callbacks of one pass is held back while
+// there are several, and is sent at its end when no goroutine is running.
 func TestCallbacksOfPassAreBatched(t *testing.T) {
 	for _, n := range []int{1, 2, 5} {
 		synctest.Test(t, func(t *testing.T) {
@@ -31,8 +31,9 @@ func TestCallbacksOfPassAreBatched(t *testing.T) {
 	}
 }
 
-// The leader waits for workers that callbacks have given work to, together with those that the pass has woken: what
-// all of them send leaves together, and those that take long hold nothing back.
+// TestWorkersAndWokenAreBatched checks that the leader waits for workers that callbacks have given
+// work to, together with the goroutines that the pass has woken: their output leaves together, and
+// slow ones delay nothing.
 func TestWorkersAndWokenAreBatched(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -71,7 +72,8 @@ func TestWorkersAndWokenAreBatched(t *testing.T) {
 	}
 }
 
-// When no goroutine leads any more, the last of the workers sends the output.
+// TestLastWorkerSends checks that when no goroutine leads any more, the last of the workers sends
+// the output.
 func TestLastWorkerSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -93,7 +95,8 @@ func TestLastWorkerSends(t *testing.T) {
 	})
 }
 
-// After waits that time out fewer passes wait, and a wait that succeeds ends that.
+// TestWorkersAreSkippedAfterTimeout checks that after waits that time out fewer passes wait, and a
+// wait that succeeds ends that.
 func TestWorkersAreSkippedAfterTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := newFakeDriver()
@@ -121,7 +124,8 @@ func TestWorkersAreSkippedAfterTimeout(t *testing.T) {
 	})
 }
 
-// Who runs callbacks beside a batch of another one sends what is held back then, and leaves that one its batch.
+// TestConcurrentBatches checks that a goroutine that runs callbacks beside a batch of another one
+// sends the output that is held back then, and leaves that batch alone.
 func TestConcurrentBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()

@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// A goroutine that comes to wait while the leader is in a callback leads at once, and those that have ended by then
-// are woken at once.
+// TestNewWaiterTakesLentLead checks that a goroutine that begins to wait while the leader is in a
+// callback leads at once, and those that have ended by then are woken at once.
 func TestNewWaiterTakesLentLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -72,8 +72,9 @@ func startDrivers(t *testing.T, l *loop.Loop, n int, behind func()) (stop func()
 	return func() { cancel(); all.Wait() }
 }
 
-// Callbacks of goroutines in Drive run one after the other, however long one takes, waits, and ends; what comes
-// behind them does not keep others from leading.
+// TestDriversRunOneByOne checks that callbacks of goroutines in Drive run one after the other,
+// however long one takes, waits, or ends; the functions behind them do not keep others from
+// leading.
 func TestDriversRunOneByOne(t *testing.T) {
 	for what, end := range map[string]func(){"returns": func() {}, "panics": func() { panic("on purpose") }, "exits": runtime.Goexit} {
 		t.Run(what, func(t *testing.T) {
@@ -117,7 +118,8 @@ func TestDriversRunOneByOne(t *testing.T) {
 	}
 }
 
-// A driver that loses the lead before its callbacks run, to another one that runs some, leaves the rest to that.
+// TestDriverLosesTheLeadBeforeItsCallbacks checks that a driver that loses the lead before its
+// callbacks run, to another one that runs some, leaves the rest to that.
 func TestDriverLosesTheLeadBeforeItsCallbacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -160,7 +162,8 @@ func TestDriverLosesTheLeadBeforeItsCallbacks(t *testing.T) {
 	})
 }
 
-// What a driver does behind its callbacks loses it the lead when it takes long, to the other one.
+// TestDriverBehindItsCallbacks checks that a driver whose functions behind its callbacks take long
+// loses the lead to another one.
 func TestDriverBehindItsCallbacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -180,7 +183,8 @@ func TestDriverBehindItsCallbacks(t *testing.T) {
 	})
 }
 
-// What ends a wait between the look at its condition and its sleep is seen.
+// TestEndBeforePark checks that a completion between the check of a condition and the sleep of its
+// wait is not missed.
 func TestEndBeforePark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -200,7 +204,8 @@ func TestEndBeforePark(t *testing.T) {
 	})
 }
 
-// A waiter that parks with an earlier deadline than the leader polls until ends that poll in time.
+// TestEarlierDeadline checks that a waiter that parks with an earlier deadline than the leader
+// polls until has that poll end in time.
 func TestEarlierDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -221,7 +226,8 @@ func TestEarlierDeadline(t *testing.T) {
 	})
 }
 
-// A lead that is given up while another goroutine parks is taken by that.
+// TestLeadReleasedDuringPark checks that a lead that is given up while another goroutine parks goes
+// to that goroutine.
 func TestLeadReleasedDuringPark(t *testing.T) {
 	f, l := newFakeDriver()
 	for range 5_000 {
@@ -240,7 +246,8 @@ func TestLeadReleasedDuringPark(t *testing.T) {
 	}
 }
 
-// Who takes the lead for a moment hands it to one that came meanwhile, and takes it from none but one in callbacks.
+// TestTryLead checks that a goroutine that takes the lead for a moment hands it to one that began
+// to wait meanwhile, and takes it only from one that is in callbacks.
 func TestTryLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -263,8 +270,9 @@ func TestTryLead(t *testing.T) {
 	})
 }
 
-// Goroutines that wait with and without limits, in callbacks and outside, for ends from everywhere, all come to their
-// end; so do those whose callbacks end their goroutine.
+// TestLoopUnderLoad checks that goroutines that wait with and without limits, in callbacks and
+// outside, for completions from anywhere, all return; so do those whose callbacks end their
+// goroutine.
 func TestLoopUnderLoad(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -330,8 +338,8 @@ func TestLoopUnderLoad(t *testing.T) {
 	require.Eventually(t, l.Quiet, 30*time.Second, time.Millisecond)
 }
 
-// One that yields leads as others do while no goroutine in Drive is parked; then it gives the lead to that, and goes
-// on waiting.
+// TestYieldingGivesTheLeadToADriver checks that a goroutine that yields leads as others do while no
+// goroutine in Drive is parked; then it gives the lead to that, and continues to wait.
 func TestYieldingGivesTheLeadToADriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()

@@ -129,7 +129,8 @@ func requireIdle(t *testing.T, f *fakeDriver, l *loop.Loop) {
 	require.Zero(t, f.holds.Load(), "holds")
 }
 
-// All callbacks of a pass run before goroutines are woken, and the leader keeps the lead.
+// TestPass checks that all callbacks of a pass run before goroutines are woken, and the leader
+// keeps the lead.
 func TestPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -162,7 +163,8 @@ func TestPass(t *testing.T) {
 	})
 }
 
-// A callback that takes long loses the lead: another one drives meanwhile, and ends.
+// TestLongCallbackLosesTheLead checks that a callback that takes long loses the lead: another
+// goroutine drives meanwhile, and ends.
 func TestLongCallbackLosesTheLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -185,7 +187,8 @@ func TestLongCallbackLosesTheLead(t *testing.T) {
 	})
 }
 
-// A Wait inside a callback takes the lead over: it would sleep for ever behind itself.
+// TestWaitInsideCallback checks that a Wait inside a callback takes the lead over: it would block
+// for ever otherwise.
 func TestWaitInsideCallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -206,8 +209,9 @@ func TestWaitInsideCallback(t *testing.T) {
 	})
 }
 
-// A panic in a callback, or the end of its goroutine, passes through the Wait of the leader. The others go on,
-// those whose callbacks had run before it too, and nothing stays held back.
+// TestCallbackPanicsInAPass checks that a panic in a callback, or the end of its goroutine, passes
+// through the Wait of the leader. The others continue, those whose callbacks had run before it too,
+// and nothing stays held back.
 func TestCallbackPanicsInAPass(t *testing.T) {
 	for _, end := range []func(){func() { panic("ouch") }, runtime.Goexit} {
 		synctest.Test(t, func(t *testing.T) {
@@ -239,8 +243,8 @@ func TestCallbackPanicsInAPass(t *testing.T) {
 	}
 }
 
-// What those that are woken send is held back until they have come home; who does not come home holds nothing back
-// for long.
+// TestDrainBatch checks that the output of woken goroutines is held back until they wait again; one
+// that does not wait again holds nothing back for long.
 func TestDrainBatch(t *testing.T) {
 	for _, home := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -285,7 +289,8 @@ func TestDrainBatch(t *testing.T) {
 	}
 }
 
-// A condition that panics does so in the Wait that it belongs to, wherever it is looked at, and the others go on.
+// TestConditionPanics checks that a condition that panics does so in the Wait that it belongs to,
+// wherever it is looked at, and the others continue.
 func TestConditionPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -317,8 +322,8 @@ func TestConditionPanics(t *testing.T) {
 	})
 }
 
-// Wake makes all waiters check their conditions, also in the middle of a pass, and a Wait ends with its context and
-// at its time.
+// TestWakeAndLimits checks that Wake makes all waiters check their conditions, also in the middle
+// of a pass, and a Wait ends with its context and at its timeout.
 func TestWakeAndLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -347,7 +352,8 @@ func TestWakeAndLimits(t *testing.T) {
 	})
 }
 
-// When all woken goroutines have ended and none leads, no output stays held back.
+// TestNothingHeldBackWithoutALeader checks that when all woken goroutines have ended and none
+// leads, no output stays held back.
 func TestNothingHeldBackWithoutALeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -370,7 +376,8 @@ func TestNothingHeldBackWithoutALeader(t *testing.T) {
 	})
 }
 
-// A cancelable context costs nothing while no goroutine sleeps: each goroutine checks it itself.
+// TestContextCostsNothing checks that a cancelable context needs no goroutine while none sleeps:
+// each waiter checks it itself.
 func TestContextCostsNothing(t *testing.T) {
 	f, l := newFakeDriver()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -387,7 +394,8 @@ func TestContextCostsNothing(t *testing.T) {
 	require.Zero(t, allocs)
 }
 
-// The end of its context ends the wait of the leader, asleep in Progress, and of a parked goroutine.
+// TestContextEnds checks that the end of its context ends the wait of the leader, blocked in
+// Progress, and of a parked goroutine.
 func TestContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()

@@ -33,7 +33,8 @@ func startStandIn(l *loop.Loop) (times *atomic.Int32, stop func()) {
 	}
 }
 
-// Nobody waits: a goroutine stands in after a moment, runs what comes, and goes on.
+// TestStandIn checks that a goroutine stands in after a moment when there is no waiter, runs the
+// callbacks, and continues.
 func TestStandIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -52,8 +53,9 @@ func TestStandIn(t *testing.T) {
 	})
 }
 
-// Who waits while a goroutine stands in is woken by it, and leads from then on; it stands in again when nobody has
-// led for a moment, and not between two waits.
+// TestStandInGivesWay checks that a goroutine that waits while another one stands in is woken by
+// it, and leads from then on; that one stands in again when there has been no leader for a moment,
+// and not between two waits.
 func TestStandInGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -81,7 +83,7 @@ func TestStandInGivesWay(t *testing.T) {
 	})
 }
 
-// While many wait the one that stands in leads.
+// TestStandInLeadsACrowd checks that while many wait the goroutine that stands in leads.
 func TestStandInLeadsACrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -112,7 +114,8 @@ func TestStandInLeadsACrowd(t *testing.T) {
 	})
 }
 
-// A leader that is kept in a callback is stood in for.
+// TestStandInForOneInACallback checks that a goroutine stands in for a leader that is blocked in a
+// callback.
 func TestStandInForOneInACallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
@@ -131,7 +134,7 @@ func TestStandInForOneInACallback(t *testing.T) {
 	})
 }
 
-// Rouse has a goroutine stand in at once, if nobody leads.
+// TestRouse checks that Rouse has a goroutine stand in at once, if there is no leader.
 func TestRouse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()

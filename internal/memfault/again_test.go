@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 )
 
-// The race detector finds fault with Gather here, and not with GatherAgain.
+// TestGatherAgain checks that the race detector reports Gather here, and not GatherAgain.
 func TestGatherAgain(t *testing.T) {
 	src, dst := []byte("01234"), make([]byte, 8)
 	done := make(chan struct{})

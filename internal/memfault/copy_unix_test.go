@@ -107,7 +107,7 @@ func TestRead(t *testing.T) {
 	require.PanicsWithValue(t, "mine", func() { memfault.Read(nil, func([]byte) { panic("mine") }) })
 }
 
-// What was set for the goroutine stays set, after a fault too.
+// TestCopyRestores checks that settings of the goroutine are unchanged, after a fault too.
 func TestCopyRestores(t *testing.T) {
 	b := truncatedMapping(t)
 	for _, was := range []bool{false, true} {

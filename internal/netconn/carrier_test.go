@@ -13,8 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// TestGoawayOfALateWriter: on a busy machine a writer may not run before the deadline that Cut has set. It sends the last frame all
-// the same.
+// TestGoawayOfALateWriter checks that a writer that does not run before the deadline that Cut has
+// set, as on a busy machine, still sends the last frame.
 func TestGoawayOfALateWriter(t *testing.T) {
 	in, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// TestZone: a zone is a name or a number, and one address is written in one way.
+// TestZone checks that a zone is a name or a number, and one address is written in one way.
 func TestZone(t *testing.T) {
 	all, err := net.Interfaces()
 	require.NoError(t, err)

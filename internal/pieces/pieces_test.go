@@ -107,7 +107,8 @@ type idleReader struct{}
 
 func (idleReader) Read([]byte) (int, error) { return 0, nil }
 
-// TestWriterSkips: what Room has given is given back when a Read has filled nothing of it, also when it panics.
+// TestWriterSkips checks that the memory that Room has returned is given back when a Read has
+// filled nothing of it, also when it panics.
 func TestWriterSkips(t *testing.T) {
 	skipped := 0
 	w := newLimitedWriter(10)

@@ -36,7 +36,7 @@ func drainPool(t *testing.T) {
 	})
 }
 
-// Blocks do not overlap, keep what is written, and leave nothing behind.
+// TestBlocks checks that blocks do not overlap, keep their contents, and leave nothing behind.
 func TestBlocks(t *testing.T) {
 	drainPool(t)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -94,7 +94,7 @@ func alloc(t *testing.T, n int) []byte {
 	return b
 }
 
-// One idle chunk of the common size is kept, and no other.
+// TestChunkIsReleased checks that one idle chunk of the common size is kept, and no other.
 func TestChunkIsReleased(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("chunks are on Linux only")
@@ -114,7 +114,8 @@ func TestChunkIsReleased(t *testing.T) {
 	Free(loadChunks()[0].mem[tableSize:])
 }
 
-// A claim finds its memory for whoever knows its token, until it ends; each end of memory that is not a block's has none.
+// TestClaims checks that a claim finds its memory for any caller with its token, until it ends; the
+// ends of memory that is not a block's have no claim.
 func TestClaims(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("chunks are on Linux only")
@@ -154,7 +155,8 @@ func TestClaims(t *testing.T) {
 	Unshare(Place{})
 }
 
-// What a peer writes into its table is believed only as far as it fits what is mapped.
+// TestLookRefuses checks that a peer's writes to its table are used only as far as they match the
+// mapping.
 func TestLookRefuses(t *testing.T) {
 	chunk := make([]byte, tableSize+4*pageSize)
 	write := func(check, off, n uint64) {

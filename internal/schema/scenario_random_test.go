@@ -403,8 +403,9 @@ func isEmptied(p any) bool {
 
 var aName = regexp.MustCompile(`\b(Alpha|Beta|Gamma|Delta|Epsilon)\b`)
 
-// TestRandomTypes: for random pairs of types, one of which may be an earlier version of the other, the other side reads the values that
-// were sent and answered, or an error names a field. Pairs that Compare finds compatible have no error at all.
+// TestRandomTypes checks that for random pairs of types, one of which may be an earlier version of
+// the other, the other side reads the values that were sent and answered, or an error names a
+// field. Pairs that Compare finds compatible have no error at all.
 func TestRandomTypes(t *testing.T) {
 	t.Parallel()
 	families, values := long.Or(12, 400), long.Or(2, 4) // families of 16 × 16 pairs

@@ -42,7 +42,8 @@ type shaped struct {
 	Map     map[shapeLevel]*int
 }
 
-// A shape describes the wire: the names that msgpack gives, the elements of types, and the types that encode themselves.
+// TestShape checks that a shape describes the wire: the names that msgpack gives, the elements of
+// types, and the types that encode themselves.
 func TestShape(t *testing.T) {
 	got := Of(reflect.TypeFor[shaped]()).String()
 	require.Equal(t, "schema.shaped{ID int, named schema.shapeBase{ID int, Kind int}, Kind string, re? []uint8, Level int8, At time.Time, Wait time.Duration, Month int, "+
@@ -97,7 +98,8 @@ type (
 	}
 )
 
-// Parse reads texts of String and of formatLines; the type that it returns has the same texts.
+// TestParse checks that parse reads texts of String and of formatLines; the type that it returns
+// has the same texts.
 func TestParse(t *testing.T) {
 	for _, typ := range []reflect.Type{
 		reflect.TypeFor[shaped](), reflect.TypeFor[tuple](), reflect.TypeFor[outer](), reflect.TypeFor[unusualTags](), reflect.TypeFor[struct{}](),
@@ -134,7 +136,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestIndent: a line is indented by the structs that it is in, however these are held.
+// TestIndent checks that a line is indented by the structs that it is in, however these are held.
 func TestIndent(t *testing.T) {
 	type in struct{ A int }
 	type outer struct {

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process whose calls have ended has its memory back, without a garbage collection.
+// TestRelease checks that a process whose calls have ended has its memory back, without a garbage
+// collection.
 func TestRelease(t *testing.T) {
 	resident := func() int {
 		f, err := os.ReadFile("/proc/self/statm")

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// A class holds what it is for, and no smaller one does.
+// TestSizes checks that a class fits its sizes, and no smaller one does.
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	var sizes []int
@@ -44,7 +44,8 @@ func TestSizes(t *testing.T) {
 	require.Equal(t, Least, Size(1))
 }
 
-// What is put in comes out again, and is not cleared; what is too large is not kept.
+// TestPut checks that a buffer that is put is returned again, not cleared; a buffer that is too
+// large is not kept.
 func TestPut(t *testing.T) {
 	b := Get(1 << 20)
 	for i := range b {
@@ -59,7 +60,8 @@ func TestPut(t *testing.T) {
 	require.Panics(t, func() { Put(make([]byte, 5, 70<<10)) })
 }
 
-// A shelf gives back what lies there from one look to the next but one, and keeps what was in use meanwhile.
+// TestIdle checks that a shelf releases buffers that were not used between two sweeps, and keeps
+// those in use.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	var s freeList

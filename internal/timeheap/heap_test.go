@@ -16,7 +16,7 @@ type value struct {
 	index Index
 }
 
-// The heap against a sorted slice.
+// TestHeap checks the heap against a sorted slice.
 func TestHeap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 50 {
@@ -68,7 +68,7 @@ func TestHeapAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, round))
 }
 
-// What many have used is not kept when they are gone.
+// TestHeapReleasesMemory checks that the memory of many users is released when they have ended.
 func TestHeapReleasesMemory(t *testing.T) {
 	for _, n := range []int{maxIdleCap / 2, 10 * maxIdleCap} {
 		var h Heap[value]

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
-// TestMistakes: an error names the place, the value there, and the wanted type.
+// TestMistakes checks that an error names the place, the value there, and the wanted type.
 func TestMistakes(t *testing.T) {
 	m, err := Parse("{Name string, Inner {Sizes []int8, At time.Time, Wait time.Duration}, By map[uint8]bool, Level slog.Level(text), Tree kv.Tree, Body Source} -> int64")
 	require.NoError(t, err)
@@ -39,7 +39,8 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestFree: a value without a known type is the same after it has gone through the codec and JSON.
+// TestFree checks that a value without a known type is the same after it has been converted by the
+// codec and by JSON.
 func TestFree(t *testing.T) {
 	for _, text := range []string{
 		`null`, `true`, `-5`, `18446744073709551615`, `2.0`, `0.1`, `"x"`, `[]`, `{}`, `{"a":[1,{"b":null}]}`, `{"$bytes":"AP8="}`,
@@ -71,7 +72,7 @@ func TestParse(t *testing.T) {
 	require.Equal(t, []Field{{"A.T", []int{0, 1}}}, m.Sinks())
 }
 
-// FuzzParse: a shape comes from a peer. It is refused, or its types can be sent and printed.
+// FuzzParse checks that a shape from a peer is refused, or its types can be sent and printed.
 func FuzzParse(f *testing.F) {
 	f.Add("{Name string, In {At time.Time, M map[int]*[]uint8, L a.B(text)}, Body Source} -> *big.Int(text)")
 	f.Add("[3]map[bool]{a,b any}")

@@ -87,7 +87,8 @@ func serveWork(n *mercury.Node) {
 	})
 }
 
-// A program of ours calls a C service through a gateway, and lends it memory of two kinds. What C leaves alone stays as it was.
+// TestCallC checks that a Quicksilver program calls a C service through a gateway, and lends it
+// memory of two kinds. Bytes that C does not write stay unchanged.
 func TestCallC(t *testing.T) {
 	service, gwC, gwOurs, client := newMercuryNode(t), newMercuryNode(t), newQSNode(t), newQSNode(t)
 	serveWork(service)
@@ -142,7 +143,8 @@ func TestCallC(t *testing.T) {
 	}
 }
 
-// When the caller gives up so does the gateway, and the memory is nobody's any more.
+// TestCallGivenUp checks that when the caller gives up the gateway does too, and the memory is
+// released.
 func TestCallGivenUp(t *testing.T) {
 	service, gwC, gwOurs, client := newMercuryNode(t), newMercuryNode(t), newQSNode(t), newQSNode(t)
 	called := make(chan *mercury.Remote, 1)
@@ -184,7 +186,8 @@ type (
 
 var serveMoves = qs.Define[transferIn, moveOut]("moves", qs.WithCodec(gateway.Proc))
 
-// A C client calls a service of ours through a gateway. The service reads and writes what the client lends, while it handles its request.
+// TestServeC checks that a C client calls a Quicksilver service through a gateway. The service
+// reads and writes what the client lends, while it handles its request.
 func TestServeC(t *testing.T) {
 	client, gwC, gwOurs, service := newMercuryNode(t), newMercuryNode(t), newQSNode(t), newQSNode(t)
 	kept := make(chan context.Context, 1)
@@ -246,7 +249,7 @@ func TestServeC(t *testing.T) {
 	require.ErrorIs(t, err, mercury.ErrRemote)
 }
 
-// NULL passes through the codec, in a struct and alone.
+// TestNull checks that NULL passes through the codec, in a struct and alone.
 func TestNull(t *testing.T) {
 	type named struct{ Name *string }
 	for _, v := range []any{named{}, &named{}, (*string)(nil), new(*string)} {
@@ -260,7 +263,8 @@ func TestNull(t *testing.T) {
 	require.Nil(t, back)
 }
 
-// A service that was not called through a gateway has no memory of a C client to read.
+// TestNoGateway checks that a service that was not called through a gateway has no memory of a C
+// client to read.
 func TestNoGateway(t *testing.T) {
 	service, client := newQSNode(t), newQSNode(t)
 	got := make(chan error, 1)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// The client measures the server, in every way, with its data verified.
+// TestBothSides checks that the client measures the server, in every way, with its data verified.
 func TestBothSides(t *testing.T) {
 	server, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 	require.NoError(t, err)
@@ -44,7 +44,8 @@ func TestBothSides(t *testing.T) {
 	<-ended
 }
 
-// A client that asks for any number of small buffers gets those that the server has memory for. What it had is free when it has gone.
+// TestSmallBuffers checks that a client that requests any number of small buffers gets those that
+// the server has memory for. They are released when it has disconnected.
 func TestSmallBuffers(t *testing.T) {
 	server, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 	require.NoError(t, err)
@@ -79,7 +80,8 @@ func TestSmallBuffers(t *testing.T) {
 	}
 }
 
-// A transfer takes little memory beside its buffers, however many they are.
+// TestManyBuffers checks that a transfer takes little memory beside its buffers, for any number of
+// them.
 func TestManyBuffers(t *testing.T) {
 	server, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 	require.NoError(t, err)

@@ -42,7 +42,8 @@ func value() all {
 	return all{true, -2, 0x01020304, -5, 1.5, "hi", [2]inner{{-1, 2}, {3, 4}}, []inner{{5, 6}}, []byte("raw"), mercury.Bulk{}, nil, []byte("end")}
 }
 
-// The bytes are those of hg_proc: nothing between the fields, little-endian, strings with their end and two flags.
+// TestBytes checks that the bytes are those of hg_proc: nothing between the fields, little-endian,
+// strings with their end and two flags.
 func TestBytes(t *testing.T) {
 	b, err := proc.Marshal(value())
 	require.NoError(t, err)
@@ -63,7 +64,8 @@ func TestBytes(t *testing.T) {
 	require.ErrorContains(t, proc.Unmarshal([]byte{1, 2}, new(uint8)), "1 trailing bytes")
 }
 
-// hg_test_rpc_open's input, as C has it: a string and a handle of 64 bits.
+// TestString checks the input of hg_test_rpc_open as C encodes it: a string and a handle of 64
+// bits.
 func TestString(t *testing.T) {
 	type in struct {
 		Path   string
@@ -85,7 +87,8 @@ type nullIn struct {
 	Rest   []byte `proc:"rest"`
 }
 
-// The bytes of a NULL hg_string_t are a length of 0 and nothing else, in the input and the output of a call as C sends them.
+// TestNull checks that the bytes of a NULL hg_string_t are a length of 0 and nothing else, in the
+// input and the output of a call as C sends them.
 func TestNull(t *testing.T) {
 	messages, err := golden.Read("null")
 	require.NoError(t, err)

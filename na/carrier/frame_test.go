@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// TestHeader: what the package comment says of the methods of a Header, and of who checks which
-// checksum.
+// TestHeader checks the statements of the package comment about the methods of a Header, and about
+// which side checks which checksum.
 func TestHeader(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, 66560, carrier.MaxWhole)

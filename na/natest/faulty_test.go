@@ -857,7 +857,8 @@ func TestFaultsAreCaught(t *testing.T) {
 	}
 }
 
-// A rule is skipped by a name that exists and for a reason; Check knows no other names either.
+// TestSkip checks that a rule is skipped by a name that exists and for a reason; Check accepts no
+// other names either.
 func TestSkip(t *testing.T) {
 	require.Empty(t, checkSkip(nil))
 	require.Empty(t, checkSkip(map[string]string{"Tags": "this network has none"}))
@@ -870,7 +871,8 @@ func TestSkip(t *testing.T) {
 	require.Contains(t, r.firstLine(), `there is no rule "Tag"`)
 }
 
-// Cover asks for no rule about what the plugin does not have, and for every other one.
+// TestCover checks that Cover requires no rule for a feature that the plugin lacks, and every other
+// one.
 func TestCover(t *testing.T) {
 	n := Network{Concurrent: true, Assisted: true}
 	frozen := Network{}
@@ -880,7 +882,7 @@ func TestCover(t *testing.T) {
 	require.Contains(t, strings.Join(r.lines, "\n"), "no network checks rule FrozenPeer")
 }
 
-// A rule that never returns from the plugin fails by its name.
+// TestHang checks that a rule that is blocked in the plugin for ever fails with its name.
 func TestHang(t *testing.T) {
 	goOn := make(chan struct{})
 	stuck := &fault{plant: func(n *badNetwork) {
@@ -896,7 +898,7 @@ func TestHang(t *testing.T) {
 	close(goOn)
 }
 
-// A rule that fails says why it is there, and leaves nothing behind.
+// TestFailureIsExplained checks that a rule that fails logs its purpose, and leaves nothing behind.
 func TestFailureIsExplained(t *testing.T) {
 	r := runRecorded(t, func(tb testing.TB) { Check(tb, newFaultyMaker(&faults[0]), "OrderUnexpected") })
 	require.True(t, r.Failed())
@@ -904,7 +906,8 @@ func TestFailureIsExplained(t *testing.T) {
 	require.NotContains(t, strings.Join(r.lines, "\n"), "left behind")
 }
 
-// The wrapper itself breaks nothing: what fails above fails because of the fault.
+// TestNoFault checks that the wrapper itself breaks nothing: failures above are caused by the
+// fault.
 func TestNoFault(t *testing.T) {
 	harmless := &fault{name: "does nothing", plant: func(*badNetwork) {}}
 	TestPlugin(t, newFaultyMaker(harmless), nil)

@@ -11,9 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A cancel that comes when an operation has been started and the context has not yet taken it in
-// ends it all the same: hazard H1, at the one place where no lock of a layer above keeps the two
-// apart. The simulator is asked there whether the start fails.
+// TestH1CancelBetween checks that a cancel between the start of an operation and the context's
+// taking it in ends it all the same: hazard H1, at the one place where no lock of a layer above
+// keeps the two apart. The simulator decides there whether the start fails.
 func TestH1CancelBetween(t *testing.T) {
 	leak.Check(t)
 	var starting *na.Op

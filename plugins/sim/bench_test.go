@@ -82,14 +82,14 @@ func closeClass(cls *na.Class, nctx *na.Context) {
 	}
 }
 
-// BenchmarkPingPong: one round is two messages and two coroutine switches.
+// BenchmarkPingPong measures a round of two messages and two coroutine switches.
 func BenchmarkPingPong(b *testing.B) {
 	b.ReportAllocs()
 	w := benchWorld(b, sim.Config{}, b.N)
 	b.ReportMetric(float64(w.Stats().Events)/b.Elapsed().Seconds(), "events/s")
 }
 
-// BenchmarkSeed: one iteration is a new world with two nodes, a connection and 200 rounds.
+// BenchmarkSeed measures an iteration of a new world with two nodes, a connection and 200 rounds.
 func BenchmarkSeed(b *testing.B) {
 	for name, cfg := range map[string]sim.Config{
 		"A":       {},
@@ -109,7 +109,7 @@ func BenchmarkSeed(b *testing.B) {
 	}
 }
 
-// BenchmarkStorm: one iteration is a seed of everything that can go wrong.
+// BenchmarkStorm measures a seed with every class of faults.
 func BenchmarkStorm(b *testing.B) {
 	seed := uint64(0)
 	events := uint64(0)

@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A context of the world ends at its virtual time, with those below it, and not before; one that
-// waits with it returns then.
+// TestWithTimeout checks that a context of the world ends at its virtual time, with those below it,
+// and not before; a wait with it returns then.
 func TestWithTimeout(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
@@ -84,8 +84,8 @@ func deadlineOf(t testing.TB, ctx context.Context) time.Time {
 	return at
 }
 
-// A coroutine sees the end of a context by another one at the same point of the trace in each run,
-// although package context notifies goroutines.
+// TestCancelReplays checks that a coroutine gets the end of a context by another one at the same
+// point of the trace in each run, although package context notifies goroutines.
 func TestCancelReplays(t *testing.T) {
 	t.Parallel()
 	run := func() uint64 {
@@ -114,8 +114,8 @@ func TestCancelReplays(t *testing.T) {
 	}
 }
 
-// A deadline in real time is refused in a coroutine; one below a virtual one is that of the virtual
-// one.
+// TestRealDeadlineRefused checks that a deadline in real time is refused in a coroutine; one below
+// a virtual one is that of the virtual one.
 func TestRealDeadlineRefused(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
@@ -167,7 +167,8 @@ func openHG(t testing.TB, w *sim.World, addr string, handler hg.Handler) *hg.Con
 	return hctx
 }
 
-// A coroutine that waits for another on a channel is named, with its stack.
+// TestWatchdog checks that a coroutine that waits for another on a channel is named, with its
+// stack.
 func TestWatchdog(t *testing.T) {
 	t.Parallel()
 	var told bytes.Buffer
@@ -184,7 +185,7 @@ func TestWatchdog(t *testing.T) {
 	require.Contains(t, told.String(), "waitOnChannel")
 }
 
-// A timeout beyond the range of virtual time has no effect.
+// TestEndlessTimeout checks that a timeout beyond the range of virtual time has no effect.
 func TestEndlessTimeout(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
@@ -210,7 +211,8 @@ type writerFunc func(b []byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// Spawn puts a coroutine on the node of its caller; outside of coroutines there is none.
+// TestSpawn checks that spawn puts a coroutine on the node of its caller; outside of coroutines
+// there is none.
 func TestSpawn(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})

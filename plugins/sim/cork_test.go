@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// What a cork holds back leaves together with the Uncork, at the next Flush or Progress, or by
-// itself while the program does something else.
+// TestCork checks that output that a cork holds back leaves together with the Uncork, at the next
+// Flush or Progress, or by itself while the program does something else.
 func TestCork(t *testing.T) {
 	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		for name, release := range map[string]func(p *testNode, w *sim.World) (atMost time.Duration){

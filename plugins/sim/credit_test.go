@@ -11,9 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// TestRateOfCredit: a source that always has messages to send, with G envelopes at its peer and
-// credit that is returned for B at a time, sends between G-B+1 and G messages in a round trip (G19,
-// G-T17). The virtual clock makes that exact.
+// TestRateOfCredit checks that a source that always has messages to send, with G envelopes at its
+// peer and credit that is returned for B at a time, sends between G-B+1 and G messages in a round
+// trip (G19, G-T17). The virtual clock makes that exact.
 func TestRateOfCredit(t *testing.T) {
 	const latency, trip, trips = time.Millisecond, 2 * time.Millisecond, 50
 	for _, c := range []struct{ g, b int }{{1, 1}, {2, 1}, {2, 2}, {8, 1}, {8, 2}, {8, 5}, {8, 8}, {32, 1}, {32, 8}, {32, 32}, {100, 25}} {

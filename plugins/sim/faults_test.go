@@ -65,7 +65,7 @@ func TestBelow(t *testing.T) {
 	require.Zero(t, d.intn(0))
 }
 
-// Each class of faults is on in half of the draws, in all combinations of two.
+// TestDraw checks that each class of faults is on in half of the draws, in all combinations of two.
 func TestDraw(t *testing.T) {
 	most := Storm()
 	require.NoError(t, most.validate())

@@ -11,8 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// TestForeignGoroutine: with CheckGoroutines a goroutine of go, or of context.AfterFunc, that waits or spawns in a world while a coroutine runs
-// panics with the name of the coroutine; coroutines that are spawned, and those that are killed, do not.
+// TestForeignGoroutine checks that with CheckGoroutines a goroutine of go, or of context.AfterFunc,
+// that waits or spawns in a world while a coroutine runs panics with the name of the coroutine;
+// coroutines that are spawned, and those that are killed, do not.
 func TestForeignGoroutine(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: 7, CheckGoroutines: true})

@@ -11,8 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// TestDriverStopsDuringClockCheck: of two goroutines that drive contexts, one stops while the other
-// checks whether the clock may advance to the first's deadline: it then advances to its own.
+// TestDriverStopsDuringClockCheck checks that of two goroutines that drive contexts, one stops
+// while the other checks whether the clock may advance to the first's deadline: it then advances to
+// its own.
 func TestDriverStopsDuringClockCheck(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: 1})

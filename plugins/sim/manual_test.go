@@ -158,7 +158,8 @@ func TestUnreachable(t *testing.T) {
 	require.Equal(t, 2*time.Millisecond, w.Now(), "a round trip")
 }
 
-// A program may do nothing for long before it sends for the first time.
+// TestDialAfterSilence checks that a program may be idle for long before it sends for the first
+// time.
 func TestDialAfterSilence(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -185,7 +186,7 @@ func TestTimeouts(t *testing.T) {
 	require.Equal(t, before, w.Now())
 }
 
-// A program that only polls gets everything done.
+// TestPolling checks that a program that only polls completes its operations.
 func TestPolling(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -203,8 +204,8 @@ func TestPolling(t *testing.T) {
 	t.Fatal("no message after 1000 polls")
 }
 
-// Several goroutines may drive an unpaced world, although its time advances quickly: an operation
-// may end by its deadline, but it ends once, with a correct result.
+// TestGoroutines checks that several goroutines may drive an unpaced world, although its time
+// advances quickly: an operation may end by its deadline, but it ends once, with a correct result.
 func TestGoroutines(t *testing.T) {
 	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		w := sim.NewWorld(cfg)
@@ -251,7 +252,8 @@ func TestGoroutines(t *testing.T) {
 	})
 }
 
-// A goroutine that waits in a world without further events is woken by an action of another one.
+// TestSleeper checks that a goroutine that waits in a world without further events is woken by an
+// action of another one.
 func TestSleeper(t *testing.T) {
 	for name, act := range map[string]func(a, b *testNode){
 		"wake":  func(a, _ *testNode) { a.nctx.Wake() },
@@ -286,7 +288,7 @@ func TestSleeper(t *testing.T) {
 	}
 }
 
-// The default world is paced.
+// TestDefaultWorld checks that the default world is paced.
 func TestDefaultWorld(t *testing.T) {
 	a, b := openTestNodeWith(t, na.Config{}, "sim://default-a"), openTestNodeWith(t, na.Config{}, "sim://default-b")
 	require.NoError(t, a.send(b.addr(), 1, "x").Err)

@@ -10,9 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// TestManyPeers: with defaults a process exchanges messages with many more peers, one after the
-// other, than have room at a time: it dials them, or they dial it. All of them stay alive, and no
-// fault is reported.
+// TestManyPeers checks that with defaults a process exchanges messages with many more peers, one
+// after the other, than have room at a time: it dials them, or they dial it. All of them stay
+// alive, and no fault is reported.
 func TestManyPeers(t *testing.T) {
 	n := long.Or(600, 5000)
 	for _, dials := range []bool{true, false} {

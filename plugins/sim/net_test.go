@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// Loss, duplicates and reordering only add delays: the moved bytes are correct and in order.
+// TestLossyNetwork checks that loss, duplicates and reordering only add delays: the moved bytes are
+// correct and in order.
 func TestLossyNetwork(t *testing.T) {
 	for name, f := range map[string]sim.Faults{
 		"none": {}, "loss": {Loss: 0.3}, "duplicate": {Duplicate: 0.5}, "reorder": {Reorder: 0.2, ReorderFor: time.Millisecond},
@@ -54,7 +55,7 @@ func TestLossyNetwork(t *testing.T) {
 	}
 }
 
-// A network that loses everything is a peer that is lost.
+// TestLossOfEverything checks that a peer is lost over a network that loses everything.
 func TestLossOfEverything(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -101,7 +102,8 @@ func TestFailPost(t *testing.T) {
 	b.close()
 }
 
-// Hooks run between two events, by time and by count, and may call functions that do not wait.
+// TestHooks checks that hooks run between two events, by time and by count, and may call functions
+// that do not wait.
 func TestHooks(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
 	var at []time.Duration

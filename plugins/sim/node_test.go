@@ -79,7 +79,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// A node that has restarted notifies the peers of its previous instance.
+// TestRestartAfterSilence checks that a node that has restarted notifies the peers of its previous
+// instance.
 func TestRestartAfterSilence(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	n := w.Node("server")
@@ -100,7 +101,7 @@ func TestRestartAfterSilence(t *testing.T) {
 	require.NoError(t, w.Run(time.Minute))
 }
 
-// What a node sent before it crashed still arrives.
+// TestCrashKeepsSentData checks that what a node sent before it crashed still arrives.
 func TestCrashKeepsSentData(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Latency: time.Millisecond})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -120,7 +121,7 @@ func TestCrashKeepsSentData(t *testing.T) {
 	b.close()
 }
 
-// A crash while the connection is being made, at each moment of that.
+// TestCrashWhileDialing checks a crash while the connection is being made, at each moment of that.
 func TestCrashWhileDialing(t *testing.T) {
 	for _, victim := range []string{"a", "b"} {
 		for after := range 8 {
@@ -181,7 +182,8 @@ func TestPauseLong(t *testing.T) {
 	require.NoError(t, w.Run(2*time.Minute))
 }
 
-// The coroutines of a paused node do not run, and data for it fills one window and no more.
+// TestPauseIsBounded checks that the coroutines of a paused node do not run, and data for it fills
+// one window and no more.
 func TestPauseIsBounded(t *testing.T) {
 	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		cfg.Window = 64 << 10
@@ -272,7 +274,8 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// Dialling through a partition waits, and works if it heals in time.
+// TestPartitionWhileDialing checks that dialling through a partition waits, and works if it heals
+// in time.
 func TestPartitionWhileDialing(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -293,7 +296,7 @@ func TestPartitionWhileDialing(t *testing.T) {
 	require.Equal(t, na.Tag(2), b.recv().Tag)
 }
 
-// A sender does not learn of room across a partition.
+// TestPartitionHoldsRoom checks that a sender does not get credit across a partition.
 func TestPartitionHoldsRoom(t *testing.T) {
 	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		cfg.Window = 64 << 10
@@ -327,7 +330,8 @@ func TestHealUnclogs(t *testing.T) {
 	require.Less(t, w.Now(), 3*time.Second)
 }
 
-// Both sides dial at once: one session results, and nothing is lost.
+// TestSimultaneousDial checks that both sides dial at once: one session results, and nothing is
+// lost.
 func TestSimultaneousDial(t *testing.T) {
 	for seed := range uint64(50) {
 		w := sim.NewWorld(sim.Config{Seed: seed, Level: sim.LevelB, Faults: sim.Faults{Jitter: 10 * time.Microsecond}})
@@ -341,7 +345,8 @@ func TestSimultaneousDial(t *testing.T) {
 	}
 }
 
-// What was on its way to a context that closes while its node is paused is not kept.
+// TestCloseWhilePaused checks that frames in flight to a context that closes while its node is
+// paused are not kept.
 func TestCloseWhilePaused(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -361,8 +366,8 @@ func TestCloseWhilePaused(t *testing.T) {
 	require.Zero(t, conns+held+segments)
 }
 
-// A peer that has filled the window of a paused node is notified when the node crashes and
-// restarts.
+// TestRestartAfterPause checks that a peer that has filled the window of a paused node is notified
+// when the node crashes and restarts.
 func TestRestartAfterPause(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Window: 1000})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -383,7 +388,8 @@ func TestRestartAfterPause(t *testing.T) {
 	require.Less(t, w.Now()-before, time.Millisecond)
 }
 
-// A partition by chance that ends does not end one that the program made.
+// TestPartitionStays checks that a partition by chance that ends does not end one that the program
+// made.
 func TestPartitionStays(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Faults: sim.Faults{Partition: 1, PartitionFor: time.Second}})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")

@@ -14,7 +14,8 @@ import (
 
 const big = 4 << 20
 
-// A transfer that is canceled at any moment leaves the stream in step, and the canceled memory alone.
+// TestCancelInMidChunk checks that a transfer that is canceled at any moment leaves the framing of
+// the stream intact, and the canceled memory untouched.
 func TestCancelInMidChunk(t *testing.T) {
 	for _, kind := range []string{"get", "put"} {
 		eachLevel(t, func(t *testing.T, cfg sim.Config) {
@@ -93,7 +94,8 @@ func cancelInMidChunk(t *testing.T, cfg sim.Config, kind string, after time.Dura
 	return took, partly
 }
 
-// A frame of any length arrives whole although the stream is cut everywhere.
+// TestCutAnywhere checks that a frame of any length arrives whole although the stream is cut
+// everywhere.
 func TestCutAnywhere(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag, Level: sim.LevelB, Window: 300})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -111,7 +113,8 @@ func TestCutAnywhere(t *testing.T) {
 	require.Greater(t, s.Full, uint64(300))
 }
 
-// Transfers over the limit begin when others end, not at the next timer.
+// TestManyTransfersDoNotStall checks that transfers over the limit begin when others end, not at
+// the next timer.
 func TestManyTransfersDoNotStall(t *testing.T) {
 	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		w := sim.NewWorld(cfg)
@@ -132,7 +135,7 @@ func TestManyTransfersDoNotStall(t *testing.T) {
 	})
 }
 
-// Bandwidth takes virtual time.
+// TestBandwidth checks that the configured bandwidth takes virtual time.
 func TestBandwidth(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Bandwidth: 1e6})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -141,7 +144,8 @@ func TestBandwidth(t *testing.T) {
 	require.InDelta(t, 1, w.Now().Seconds(), 0.01)
 }
 
-// The two levels differ in how bytes are transported, not in the results of a program.
+// TestLevelsAgree checks that the two levels differ in how bytes are transported, not in the
+// results of a program.
 func TestLevelsAgree(t *testing.T) {
 	var seen [2][]string
 	for _, level := range []sim.Level{sim.LevelA, sim.LevelB} {
@@ -182,7 +186,8 @@ func TestLevelsAgree(t *testing.T) {
 	require.Equal(t, seen[0], seen[1])
 }
 
-// Reset ends the session of both sides, and the next operation makes a new one.
+// TestReset checks that Reset ends the session of both sides, and the next operation makes a new
+// one.
 func TestReset(t *testing.T) {
 	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		cfg.Faults.Reset = 0.02
@@ -215,7 +220,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// A damaged byte never reaches a program: the session ends instead.
+// TestCorrupt checks that a damaged byte never reaches a program: the session ends instead.
 func TestCorrupt(t *testing.T) {
 	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		cfg.Faults.Corrupt = 0.02

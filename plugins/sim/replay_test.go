@@ -138,7 +138,7 @@ func addStats(to *sim.Stats, s sim.Stats) {
 	to.Dropped += s.Dropped
 }
 
-// Without a network nothing but the world decides: these do not change with the protocol.
+// TestGoldenWorld checks hashes of worlds without a network: they do not change with the protocol.
 func TestGoldenWorld(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: 1, Faults: sim.Faults{Stall: time.Millisecond}})
 	for i := range uint64(5) {
@@ -155,7 +155,8 @@ func TestGoldenWorld(t *testing.T) {
 	require.Equal(t, uint64(0x8cc7f58ba43cd868), w.Hash())
 }
 
-// Other processes, on one and on two processors, with and without the race detector, see the same.
+// TestReplayAcrossProcesses checks that other processes, with one and two processors, with and
+// without the race detector, replay the same trace.
 func TestReplayAcrossProcesses(t *testing.T) {
 	const env = "SIM_HASHES"
 	hashes := func() (lines []string) {

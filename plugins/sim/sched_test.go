@@ -76,7 +76,7 @@ func TestCoroutines(t *testing.T) {
 	})
 }
 
-// Coroutines that share a context all make progress.
+// TestCoroutinesShareContext checks that coroutines that share a context all make progress.
 func TestCoroutinesShareContext(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	server := openTestNode(t, w, "sim://server")
@@ -115,8 +115,8 @@ func TestCoroutineTimeouts(t *testing.T) {
 	require.Equal(t, 30*time.Millisecond, w.Now())
 }
 
-// A wait without limit does not end because another coroutine has consumed the event that woke it,
-// nor because of an earlier limit.
+// TestNoFalseTimeout checks that a wait without limit does not end because another coroutine has
+// consumed the event that woke it, nor because of an earlier limit.
 func TestNoFalseTimeout(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -184,7 +184,8 @@ func TestLimit(t *testing.T) {
 	require.Equal(t, time.Hour, w.Now())
 }
 
-// TestStuckIsGrouped: the error of a Run with many coroutines has a line for each kind, the most first.
+// TestStuckIsGrouped checks that the error of a Run with many coroutines has a line for each kind,
+// the most first.
 func TestStuckIsGrouped(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	defer w.Close()
@@ -217,7 +218,8 @@ func TestPanic(t *testing.T) {
 	w.Close()
 }
 
-// A test that fails inside a coroutine ends as usual, and the world can still be used.
+// TestFailNow checks that a test that fails inside a coroutine ends as usual, and the world can
+// still be used.
 func TestFailNow(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	w.Go("other", func() { w.Sleep(time.Hour) })
@@ -264,7 +266,7 @@ func TestKill(t *testing.T) {
 	require.Equal(t, []string{"still there", "deferred"}, left)
 }
 
-// A killed coroutine cannot be kept alive by a recover.
+// TestKillIsNoPanic checks that a killed coroutine cannot be kept alive by a recover.
 func TestKillIsNoPanic(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	w.Go("victim", func() {
@@ -299,7 +301,7 @@ func TestStall(t *testing.T) {
 	require.Less(t, w.Now(), 10*time.Second)
 }
 
-// NoAssist leaves everything to the coroutines.
+// TestNoAssist checks that NoAssist leaves all progress to the coroutines.
 func TestNoAssist(t *testing.T) {
 	eachLevel(t, func(t *testing.T, cfg sim.Config) {
 		cfg.NoAssist = true
@@ -343,7 +345,8 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errors.Join(os.ErrClosed) }
 
-// Once a context is closed and released, every wait in its Progress ends.
+// TestClosedUnderWaiter checks that once a context is closed and released, every wait in its
+// Progress ends.
 func TestClosedUnderWaiter(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	a, b := openTestNode(t, w, "sim://a"), openTestNode(t, w, "sim://b")
@@ -383,7 +386,7 @@ func TestStuckText(t *testing.T) {
 	w.Close()
 }
 
-// Classes live where they are opened.
+// TestPlacement checks that classes belong to the node where they are opened.
 func TestPlacement(t *testing.T) {
 	w := sim.NewWorld(sim.Config{})
 	box := w.Node("box")

@@ -184,7 +184,7 @@ func TestManyMoves(t *testing.T) {
 	})
 }
 
-// TestOneSided: the owner of the memory calls neither Progress nor Trigger.
+// TestOneSided checks operations on memory whose owner calls neither Progress nor Trigger.
 func TestOneSided(t *testing.T) {
 	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://", opts, na.Config{}, 1)

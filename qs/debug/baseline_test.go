@@ -33,7 +33,8 @@ func causesOf(p *Page, kind string) (all []Cause) {
 	return all
 }
 
-// The rate of before is that of the time for which the page has counted.
+// TestSlowReportsRates checks that the earlier rate is that of the time for which the page has
+// counted.
 func TestSlowReportsRates(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -48,9 +49,9 @@ func TestSlowReportsRates(t *testing.T) {
 	}
 }
 
-// The cause of a slow method depends on the resources that the process has used: its requests wait
-// for other processes, or its handlers compute or lack a processor. Without that knowledge the text
-// has no cause.
+// TestWaitOrCompute checks that the cause of a slow method depends on the resources that the
+// process has used: its requests wait for other processes, or its handlers compute or lack a
+// processor. Without that knowledge the text has no cause.
 func TestWaitOrCompute(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -70,8 +71,8 @@ func TestWaitOrCompute(t *testing.T) {
 	}
 }
 
-// A slow method is reported as long as it is slow, with its usual times, even if the page is not
-// viewed, and for an hour at most.
+// TestSlowLasts checks that a slow method is reported as long as it is slow, with its usual times,
+// even if the page is not viewed, and for an hour at most.
 func TestSlowLasts(t *testing.T) {
 	t.Parallel()
 	for _, looks := range []bool{false, true} {
@@ -101,8 +102,8 @@ func TestSlowLasts(t *testing.T) {
 	}
 }
 
-// If all methods are slower, that is reported, with the resources that the process uses, and also
-// those methods that are even slower, the worst first.
+// TestSlowMachine checks that if all methods are slower, that is reported, with the resources that
+// the process uses, and also those methods that are even slower, the worst first.
 func TestSlowMachine(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -146,8 +147,9 @@ func (c *clock) countTails(p *Page, slots int, tails map[methodKey]time.Duration
 	}
 }
 
-// A machine that is busy now and then lengthens the tails of all methods, one of them the most. A
-// method is reported if it is slower than the others, even if few are of its kind.
+// TestSlowMoments checks that a machine that is busy now and then lengthens the tails of all
+// methods, one of them the most. A method is reported if it is slower than the others, even if few
+// are of its kind.
 func TestSlowMoments(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -169,7 +171,8 @@ func TestSlowMoments(t *testing.T) {
 	require.Contains(t, all[0].Text, "Calls of ledger/post are slower than usual: one of a hundred took more than ")
 }
 
-// A method that takes little time is delayed by the same moments many times as long as it takes.
+// TestSlowMomentsOfAShortMethod checks that a method that takes little time is delayed by the same
+// moments many times as long as it takes.
 func TestSlowMomentsOfAShortMethod(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -197,8 +200,9 @@ func TestSlowMomentsOfAShortMethod(t *testing.T) {
 	}
 }
 
-// A delay of all methods has the largest relative effect on short ones, and on calls: it is
-// reported as one cause, without the methods. A method with a longer delay is reported by itself.
+// TestSlowByTheSame checks that a delay of all methods has the largest relative effect on short
+// ones, and on calls: it is reported as one cause, without the methods. A method with a longer
+// delay is reported by itself.
 func TestSlowByTheSame(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -235,7 +239,7 @@ func bodyOf(t *testing.T, p *Page, path string) string {
 	return w.Body.String()
 }
 
-// If all calls are slower, the peers may be the cause: the text says so.
+// TestSlowCalls checks that if all calls are slower, the text names the peers as a possible cause.
 func TestSlowCalls(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -253,7 +257,8 @@ func TestSlowCalls(t *testing.T) {
 	require.Contains(t, all[0].Text, "All calls are slower than usual: the peers, the network, or this process or its machine are busy. It is so for the calls of 3 of 3 methods")
 }
 
-// A method that is slower than in its first seconds is not slow: the usual times need a minute.
+// TestSlowAfterStart checks that a method that is slower than in its first seconds is not reported
+// as slow: the usual times need a minute.
 func TestSlowAfterStart(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -290,9 +295,9 @@ type latencySpread struct {
 	took, tail time.Duration
 }
 
-// A method with an outlying median is reported by itself, even while the slowest requests of all
-// others take many times as long; of the latter, the method with few requests is not reported as
-// the worst.
+// TestSlowMedianStandsOut checks that a method with an outlying median is reported by itself, even
+// while the slowest requests of all others take many times as long; of the latter, the method with
+// few requests is not reported as the worst.
 func TestSlowMedianStandsOut(t *testing.T) {
 	t.Parallel()
 	var c clock

@@ -226,8 +226,8 @@ func (v *servedPage) updates(n int64) {
 	}
 }
 
-// TestBrowserKeepsPlace: when the page refreshes itself, the keyboard focus, a selection and scroll
-// positions are kept, and tables do not jump.
+// TestBrowserKeepsPlace checks that when the page refreshes itself, the keyboard focus, a selection
+// and scroll positions are kept, and tables do not jump.
 func TestBrowserKeepsPlace(t *testing.T) {
 	v := serve(t)
 	v.updates(2)
@@ -277,8 +277,8 @@ func TestBrowserKeepsPlace(t *testing.T) {
 	require.True(t, kept)
 }
 
-// TestBrowserReorders: rows that change places move around the row with the focus, and the page
-// equals the response of the server.
+// TestBrowserReorders checks that rows that change places move around the row with the focus, and
+// the page equals the response of the server.
 func TestBrowserReorders(t *testing.T) {
 	v := serve(t)
 	v.eval(`document.getElementById("pause").click()`, nil)
@@ -314,7 +314,7 @@ func TestBrowserReorders(t *testing.T) {
 	require.Empty(t, bad)
 }
 
-// TestBrowserPauses: a paused page does not change, and continues afterwards.
+// TestBrowserPauses checks that a paused page does not change, and continues afterwards.
 func TestBrowserPauses(t *testing.T) {
 	v := serve(t)
 	v.updates(1)
@@ -334,9 +334,9 @@ func TestBrowserPauses(t *testing.T) {
 	require.True(t, same)
 }
 
-// TestBrowserLooks: the page is dark if the system is, and on a phone no wider than the screen,
-// with age and state visible. Its policy forbids nothing that the page does, and it sends requests
-// to its server only.
+// TestBrowserLooks checks that the page is dark if the system is, and on a phone no wider than the
+// screen, with age and state visible. Its policy blocks nothing that the page does, and it sends
+// requests to its server only.
 func TestBrowserLooks(t *testing.T) {
 	v := serve(t)
 	v.updates(1)
@@ -390,8 +390,9 @@ func TestBrowserLooks(t *testing.T) {
 	require.Equal(t, "undefined", forbidden[1], "a script that somebody has put into the page does not run")
 }
 
-// TestBrowserShowsCauses: five causes are visible, with their number, on a screen and on a phone;
-// the content below keeps its place when they disappear, and when they appear out of sight.
+// TestBrowserShowsCauses checks that five causes are visible, with their number, on a screen and on
+// a phone; the content below keeps its place when they disappear, and when they appear out of
+// sight.
 func TestBrowserShowsCauses(t *testing.T) {
 	v := serve(t)
 	for _, width := range []int{1280, 390} {
@@ -432,7 +433,7 @@ func TestBrowserShowsCauses(t *testing.T) {
 	require.Equal(t, "What is wrong", heading[:13])
 }
 
-// TestBrowserMemory: a page that is open for long needs no more memory for it.
+// TestBrowserMemory checks that the memory of a page that is open for long does not grow.
 func TestBrowserMemory(t *testing.T) {
 	v := serve(t)
 	v.eval(`document.getElementById("pause").click();
@@ -461,7 +462,8 @@ func TestBrowserMemory(t *testing.T) {
 	require.Less(t, nodesThen, 1.5*nodes+1000)
 }
 
-// TestBrowserAccessible: axe finds nothing, on any view. QUICKSILVER_AXE names its axe.min.js.
+// TestBrowserAccessible checks that axe reports nothing, on any view. QUICKSILVER_AXE names its
+// axe.min.js.
 func TestBrowserAccessible(t *testing.T) {
 	path := os.Getenv("QUICKSILVER_AXE")
 	if path == "" {

@@ -12,9 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A request that waits for the limit of its peer is attributed to that limit, even if another
-// request of the peer has ended at the moment of the snapshot; of several possible limits the one
-// with the highest use is named.
+// TestLimitMomentary checks that a request that waits for the limit of its peer is attributed to
+// that limit, even if another request of the peer has ended at the moment of the snapshot; of
+// several possible limits the one with the highest use is named.
 func TestLimitMomentary(t *testing.T) {
 	t.Parallel()
 	busy, other := newPeer(1, "busy"), newPeer(2, "other")
@@ -59,9 +59,9 @@ func contextWith(calls ...inspect.Call) contextData {
 	return d
 }
 
-// A stalled method is reported with its only peer, or the number of peers, and with the calls of
-// the method that have ended since: that tells a method that hangs from one that hangs for one
-// caller.
+// TestStalledNamesPeers checks that a stalled method is reported with its only peer, or the number
+// of peers, and with the calls of the method that have ended since: that tells a method that hangs
+// from one that hangs for one caller.
 func TestStalledNamesPeers(t *testing.T) {
 	t.Parallel()
 	one, other := newPeer(1, "one"), newPeer(2, "other")
@@ -97,8 +97,8 @@ func TestStalledNamesPeers(t *testing.T) {
 	require.NotContains(t, causesOf(p, "stalled")[0].Text, "ended", "nothing counts what ends")
 }
 
-// Stuck streams are reported with the number of those of the same method that make progress, and
-// are the first rows.
+// TestStuckNamesCallers checks that stuck streams are reported with the number of those of the same
+// method that make progress, and are the first rows.
 func TestStuckNamesCallers(t *testing.T) {
 	t.Parallel()
 	one, other := newPeer(1, "one"), newPeer(2, "other")
@@ -125,8 +125,8 @@ func TestStuckNamesCallers(t *testing.T) {
 	}
 }
 
-// Causes that are derived from times are less certain: they follow the certain ones, in a lighter
-// style.
+// TestCausesCertainFirst checks that causes that are derived from times are less certain: they
+// follow the certain ones, in a lighter style.
 func TestCausesCertainFirst(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -147,8 +147,8 @@ func TestCausesCertainFirst(t *testing.T) {
 	require.Contains(t, body, `<li data-key="errors kv/put "><b>errors</b> 10`)
 }
 
-// A limit that is reached again and again is reported continuously, for ten seconds, and in its
-// place; a cause that has ended is removed at once.
+// TestCausesStay checks that a limit that is reached again and again is reported continuously, for
+// ten seconds, and in its place; a cause that has ended is removed at once.
 func TestCausesStay(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -187,8 +187,8 @@ func TestCausesStay(t *testing.T) {
 	require.Empty(t, p.recentCauses)
 }
 
-// What has ended of a method with a peer is counted for a minute. It is not known of a peer with
-// more methods than are counted.
+// TestEndedWithPeer checks that ended calls of a method with a peer are counted for a minute. They
+// are not counted for a peer with more methods than are counted.
 func TestEndedWithPeer(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -219,8 +219,8 @@ func TestEndedWithPeer(t *testing.T) {
 	require.False(t, is)
 }
 
-// A peer that calls far more often than before is to call less, and not to have a higher limit, for
-// as long as it does.
+// TestLimitAdvice checks that for a peer that calls far more often than before the advice is fewer
+// calls, and not a higher limit, for as long as it does.
 func TestLimitAdvice(t *testing.T) {
 	t.Parallel()
 	busy := newPeer(1, "busy")
@@ -263,7 +263,8 @@ func TestLimitAdvice(t *testing.T) {
 	}
 }
 
-// The page of a peer states that its tables of methods and of errors count all peers.
+// TestPageOfPeerNamesCounts checks that the page of a peer states that its tables of methods and of
+// errors count all peers.
 func TestPageOfPeerNamesCounts(t *testing.T) {
 	t.Parallel()
 	p := &Page{}

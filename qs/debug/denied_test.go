@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
-// The page counts requests that were denied, and TLS handshakes that failed.
+// TestDenied checks that the page counts requests that were denied, and TLS handshakes that failed.
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	ask := qs.Define[int, int]("denied/ask")

@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// Streams in flight count for their method: the items and the bytes since they began, and since the
-// last snapshot.
+// TestFlowsCountForMethods checks that streams in flight count for their method: the items and the
+// bytes since they began, and since the last snapshot.
 func TestFlowsCountForMethods(t *testing.T) {
 	t.Parallel()
 	c := clock{now: time.Minute}
@@ -55,7 +55,8 @@ func TestFlowsCountForMethods(t *testing.T) {
 	require.Empty(t, p.streamMarks)
 }
 
-// The rates of peers are those of the methods: RPCs of the library count if Query.All is set.
+// TestPeersCountAsMethods checks that the rates of peers are those of the methods: RPCs of the
+// library count if Query.All is set.
 func TestPeersCountAsMethods(t *testing.T) {
 	t.Parallel()
 	p := &Page{}
@@ -78,8 +79,8 @@ func TestPeersCountAsMethods(t *testing.T) {
 	require.EqualValues(t, []int64{4, 1, 112, 1}, []int64{w.Count, w.Errors, w.Sent, w.Received})
 }
 
-// The page of a method has the peers that call it, or that it is called at: now, or in the last ten
-// minutes.
+// TestPeersOfMethod checks that the page of a method has the peers that call it, or that it is
+// called at: now, or in the last ten minutes.
 func TestPeersOfMethod(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -112,8 +113,8 @@ func TestPeersOfMethod(t *testing.T) {
 	require.Equal(t, []string{"calling"}, of("kv/get"))
 }
 
-// The page of a peer has the number of ended calls in the last minute for each of its methods,
-// including those without any.
+// TestMethodsOfPeer checks that the page of a peer has the number of ended calls in the last minute
+// for each of its methods, including those without any.
 func TestMethodsOfPeer(t *testing.T) {
 	t.Parallel()
 	var c clock

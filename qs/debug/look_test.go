@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A row is marked when it is older than is usual for its method: a report may take its minutes, and
-// a lookup not even a second.
+// TestLate checks that a row is marked when it is older than is usual for its method: a report may
+// take its minutes, and a lookup not even a second.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -42,7 +42,7 @@ func TestLate(t *testing.T) {
 	require.Contains(t, bodyOf(t, p, "/"), `class="old"`)
 }
 
-// The number of causes is on the page.
+// TestCausesAreCounted checks that the number of causes is on the page.
 func TestCausesAreCounted(t *testing.T) {
 	t.Parallel()
 	p := &Page{}

@@ -147,7 +147,8 @@ func TestPage(t *testing.T) {
 	waitUntil(t, func() bool { return s.page.Snapshot(debug.Query{}).Calls.Total == 0 })
 }
 
-// TestPagesOfMethodAndPeer: a method and a peer have pages of their own, without rows of others.
+// TestPagesOfMethodAndPeer checks that a method and a peer have pages of their own, without rows of
+// others.
 func TestPagesOfMethodAndPeer(t *testing.T) {
 	t.Parallel()
 	s := openBusyNode(t, qs.Config{})
@@ -190,7 +191,8 @@ func debugLink(t *testing.T, _ string, p *debug.Page, address string) string {
 	return "/" + at[1]
 }
 
-// TestLinksAreRelative: all links are parameters, so that they work wherever the page is mounted.
+// TestLinksAreRelative checks that all links are parameters, so that they work wherever the page is
+// mounted.
 func TestLinksAreRelative(t *testing.T) {
 	t.Parallel()
 	s := openBusyNode(t, qs.Config{})
@@ -213,7 +215,8 @@ func TestLinksAreRelative(t *testing.T) {
 	require.Equal(t, http.StatusOK, r.StatusCode)
 }
 
-// Calls of Quicksilver itself are omitted unless they are requested; errors always include them.
+// TestBuiltInLeftOut checks that calls of Quicksilver itself are omitted unless they are requested;
+// errors always include them.
 func TestBuiltInLeftOut(t *testing.T) {
 	t.Parallel()
 	var p debug.Page
@@ -230,7 +233,7 @@ func TestBuiltInLeftOut(t *testing.T) {
 	}
 }
 
-// What peers make up does not grow the page without bound.
+// TestBounds checks that names that peers choose do not grow the page without bound.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	var p debug.Page
@@ -257,8 +260,8 @@ func TestPublish(t *testing.T) {
 	require.True(t, strings.HasPrefix(expvar.Get(name).String(), `{"time":`))
 }
 
-// TestNew: a page of a node that is open has its peers, the calls in flight and probes, and none of
-// the calls that have ended.
+// TestNew checks that a page of a node that is open has its peers, the calls in flight and probes,
+// and none of the calls that have ended.
 func TestNew(t *testing.T) {
 	t.Parallel()
 	s := openBusyNode(t, qs.Config{})
@@ -276,8 +279,8 @@ func TestNew(t *testing.T) {
 	require.Contains(t, html, "Page.Attach before Open")
 }
 
-// TestAttachTwice: a page that is attached twice, or is shown a class that it has, counts and lists
-// everything once; so does one that is attached to the configuration of two nodes.
+// TestAttachTwice checks that a page that is attached twice, or is shown a class that it has,
+// counts and lists everything once; so does one that is attached to the configuration of two nodes.
 func TestAttachTwice(t *testing.T) {
 	t.Parallel()
 	var page, other debug.Page
@@ -308,8 +311,8 @@ func TestAttachTwice(t *testing.T) {
 	}
 }
 
-// TestGuard: a function of the program decides who sees the page; probes reveal nothing and are
-// public.
+// TestGuard checks that a function of the program decides which requests may read the page; probes
+// reveal nothing and are public.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	s := openBusyNode(t, qs.Config{})
@@ -336,8 +339,8 @@ func TestGuard(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.Code)
 }
 
-// TestTraceURL: the id of a trace links to the URL of the program, if that is a URL that a browser
-// may open.
+// TestTraceURL checks that the id of a trace links to the URL of the program, if that is a URL that
+// a browser may open.
 func TestTraceURL(t *testing.T) {
 	t.Parallel()
 	base := "https://jaeger.example/trace/"

@@ -22,9 +22,9 @@ var (
 	bad  = qs.Define[int, int]("debug/bad")
 )
 
-// A page that is attached shows the node and counts its calls, beside another observer. Its probes
-// say whether the node is open and ready: not before it is opened, not after SetReady(false), and
-// while it drains open only.
+// TestAttachAndProbe checks that a page that is attached shows the node and counts its calls,
+// beside another observer. Its probes report whether the node is open and ready: not before it is
+// opened, not after SetReady(false), and while it drains open only.
 func TestAttachAndProbe(t *testing.T) {
 	t.Parallel()
 	var page debug.Page
@@ -94,7 +94,7 @@ func waitUntil(t *testing.T, done func() bool) {
 	}
 }
 
-// A program without a node of package qs has the same by Show.
+// TestProbeOfClass checks that a program without a node of package qs has the same by Show.
 func TestProbeOfClass(t *testing.T) {
 	t.Parallel()
 	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})

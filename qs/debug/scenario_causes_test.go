@@ -103,8 +103,8 @@ func untilDone(ctx context.Context, _ int) (int, error) {
 	return 0, context.Cause(ctx)
 }
 
-// A call with a handler that hangs: both sides report the method, the peer, the age, and the reason
-// of the wait.
+// TestCauseStalledCall checks a call with a handler that hangs: both sides report the method, the
+// peer, the age, and the reason of the wait.
 func TestCauseStalledCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{}, nil)
@@ -124,7 +124,8 @@ func TestCauseStalledCall(t *testing.T) {
 	requireNoCauses(t, w.clientPage)
 }
 
-// A peer that takes nothing: all of its envelopes are used, and messages wait for one at the client.
+// TestCausePeerTakesNothing checks a peer that accepts no messages: all of its envelopes are used,
+// and messages wait for one at the client.
 func TestCausePeerTakesNothing(t *testing.T) {
 	t.Parallel()
 	cfg := qs.Config{}
@@ -139,7 +140,8 @@ func TestCausePeerTakesNothing(t *testing.T) {
 	require.Equal(t, w.server.Addr().String(), c.Peer)
 }
 
-// A stream that its caller does not read: both sides say so, and the server, which peer that is.
+// TestCauseStuckStream checks a stream that its caller does not read: both sides report it, and the
+// server names the peer.
 func TestCauseStuckStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{}, nil)
@@ -158,8 +160,8 @@ func TestCauseStuckStream(t *testing.T) {
 	}
 }
 
-// A limit that is reached: requests wait, and the limit is named: that of the method, of a peer, of
-// the node.
+// TestCauseLimitReached checks a limit that is reached: requests wait, and the limit is named: that
+// of the method, of a peer, of the node.
 func TestCauseLimitReached(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -187,7 +189,7 @@ func TestCauseLimitReached(t *testing.T) {
 	}
 }
 
-// A used-up budget for peers is reported, too.
+// TestCauseBudgetExhausted checks that a used-up budget for peers is reported, too.
 func TestCauseBudgetExhausted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{MaxPeers: 1}, nil)
@@ -197,8 +199,8 @@ func TestCauseBudgetExhausted(t *testing.T) {
 	w.waitForCause(t, w.serverPage, "limit", "The memory that is guaranteed to peers is used up", "for 1 peer (qs.Config.MaxPeers)")
 }
 
-// A leak: handles that are never closed grow with each snapshot; handles that are closed again do
-// not.
+// TestCauseLeak checks a leak: handles that are never closed grow with each snapshot; handles that
+// are closed again do not.
 func TestCauseLeak(t *testing.T) {
 	t.Parallel()
 	var now atomic.Int64
@@ -246,7 +248,8 @@ func TestCauseLeak(t *testing.T) {
 	w.waitForCause(t, w.clientPage, "leak", "registered regions of memory", ". Together they are about 1.5 KiB; all of the 1000 that were looked at are alike: 1 B each, for peers to read, and no peer has used them.", "package bulk")
 }
 
-// A method that has become slow: both sides compare the last minute with the time before.
+// TestCauseSlowMethod checks a method that has become slow: both sides compare the last minute with
+// the time before.
 func TestCauseSlowMethod(t *testing.T) {
 	t.Parallel()
 	var now atomic.Int64
@@ -285,7 +288,7 @@ func TestCauseSlowMethod(t *testing.T) {
 	w.waitForCause(t, w.clientPage, "slow", "Calls of kv/get are slower than usual")
 }
 
-// Failing calls: the share, the code, and the text of the last error.
+// TestCauseErrors checks failing calls: the share, the code, and the text of the last error.
 func TestCauseErrors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{}, nil)
@@ -303,7 +306,7 @@ func TestCauseErrors(t *testing.T) {
 	w.waitForCause(t, w.clientPage, "errors", "10 of 20 calls of kv/get", "no key user/19")
 }
 
-// A node that is not ready, and one that is closed.
+// TestCauseNotReady checks a node that is not ready, and one that is closed.
 func TestCauseNotReady(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{}, nil)
@@ -320,8 +323,8 @@ type putIn struct{ Body qs.Source }
 
 var put = qs.Define[putIn, int64]("kv/put")
 
-// TestProgressOfCall: the row of a call that lends memory shows how much of it was moved, and the
-// pieces in flight have no rows.
+// TestProgressOfCall checks that the row of a call that lends memory shows how much of it was
+// moved, and the pieces in flight have no rows.
 func TestProgressOfCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{}, nil)

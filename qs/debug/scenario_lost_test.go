@@ -85,8 +85,8 @@ func (f *freezingProxy) freeze() {
 	f.mu.Unlock()
 }
 
-// A frozen peer loses its session before its calls count as stalled: both sides report which peer
-// was lost, when, with which error, and the calls in flight with it.
+// TestCausePeerLost checks that a frozen peer loses its session before its calls count as stalled:
+// both sides report which peer was lost, when, with which error, and the calls in flight with it.
 func TestCausePeerLost(t *testing.T) {
 	t.Parallel()
 	cfg := qs.Config{}
@@ -111,8 +111,8 @@ func TestCausePeerLost(t *testing.T) {
 	require.NotEmpty(t, c.Peer)
 }
 
-// Lost peers are reported for some minutes, one by one if there are few, and only if there were
-// calls in flight with them.
+// TestLostPeersAreForgotten checks that lost peers are reported for some minutes, one by one if
+// there are few, and only if there were calls in flight with them.
 func TestLostPeersAreForgotten(t *testing.T) {
 	t.Parallel()
 	var c clock

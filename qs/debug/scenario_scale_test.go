@@ -93,8 +93,9 @@ func busyPage(peers, streams, calls int) *Page {
 	return p
 }
 
-// TestManyStreamsAndPeers: of 10,000 streams, 10,000 calls and 5,000 peers the page shows a
-// readable part and the total, and links to the rest: sorted, filtered and cut by the server.
+// TestManyStreamsAndPeers checks that of 10,000 streams, 10,000 calls and 5,000 peers the page
+// shows a readable part and the total, and links to the rest: sorted, filtered and cut by the
+// server.
 func TestManyStreamsAndPeers(t *testing.T) {
 	t.Parallel()
 	p := busyPage(5000, 10_000, 10_000)
@@ -155,8 +156,9 @@ func rowsOf(s Snapshot, view string) (keys []string) {
 	return keys
 }
 
-// TestHostileNames: strings that peers choose, such as names of methods and processes and texts of
-// errors, are shown as text on the page, in its JSON and on terminals, whatever they contain.
+// TestHostileNames checks that strings that peers choose, such as names of methods and processes
+// and texts of errors, are shown as text on the page, in its JSON and on terminals, whatever they
+// contain.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("looong", 20_000)
@@ -210,7 +212,7 @@ func TestHostileNames(t *testing.T) {
 	require.Less(t, w.Body.Len(), 200_000, "a long name does not make a long page")
 }
 
-// BenchmarkPage: the page of a process with 10,000 streams, 10,000 calls and 5,000 peers.
+// BenchmarkPage measures the page of a process with 10,000 streams, 10,000 calls and 5,000 peers.
 func BenchmarkPage(b *testing.B) {
 	for _, of := range []struct {
 		name                  string
@@ -266,8 +268,8 @@ func BenchmarkObserve(b *testing.B) {
 	})
 }
 
-// TestTransfersOfCalls: a transfer is counted with the request that it belongs to, and is a row of
-// its own if there is none.
+// TestTransfersOfCalls checks that a transfer is counted with the request that it belongs to, and
+// is a row of its own if there is none.
 func TestTransfersOfCalls(t *testing.T) {
 	t.Parallel()
 	a, b := newPeer(1, "a"), newPeer(2, "b")

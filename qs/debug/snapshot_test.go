@@ -25,7 +25,8 @@ var update = flag.Bool("update", false, "write the shape of the JSON into docs/M
 
 const shapePage = "../../docs/MONITORING.md"
 
-// TestDocumentedShape: docs/MONITORING.md describes the JSON as the comments of the structs do.
+// TestDocumentedShape checks that docs/MONITORING.md describes the JSON as the comments of the
+// structs do.
 func TestDocumentedShape(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(shapePage)
@@ -154,8 +155,8 @@ func contentTypeOf(t *testing.T, e ast.Expr) string {
 	return ""
 }
 
-// TestShape: the JSON of a page with something in each list has every field that is documented,
-// with its type, and no other.
+// TestShape checks that the JSON of a page with something in each list has every field that is
+// documented, with its type, and no other.
 func TestShape(t *testing.T) {
 	t.Parallel()
 	s := openBusyNode(t, qs.Config{})

@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
-// TestStreamLimits: the page, its text and its JSON have the open streams, of all and of a peer,
-// and how many there may be.
+// TestStreamLimits checks that the page, its text and its JSON have the open streams, of all and of
+// a peer, and how many there may be.
 func TestStreamLimits(t *testing.T) {
 	talk := qs.DefineDuplex[int, int, int]("test/talk")
 	cfg := qs.Config{}

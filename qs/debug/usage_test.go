@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// What the process uses is on the page, in the JSON and in the text.
+// TestUsage checks that the resources that the process uses are on the page, in the JSON and in the
+// text.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -45,8 +46,9 @@ func leakingPage(c *clock, regions int64) (*Page, *fakeSource) {
 	return p, f
 }
 
-// A leak is found without an earlier snapshot: the ends of calls trigger the count. It is reported
-// with its rate, also a low one; values that rise and fall are not.
+// TestLeakWithoutViewer checks that a leak is found without an earlier snapshot: the ends of calls
+// trigger the count. It is reported with its rate, also a low one; values that rise and fall are
+// not.
 func TestLeakWithoutViewer(t *testing.T) {
 	t.Parallel()
 	for _, l := range []struct {
@@ -86,8 +88,8 @@ func TestLeakWithoutViewer(t *testing.T) {
 	require.Empty(t, causesOf(p, "leak"), "it comes and goes")
 }
 
-// The first snapshot with thousands of objects reports them: with the rate since the page has begun
-// to count, or without one at the beginning.
+// TestLeakAtFirstSnapshot checks that the first snapshot with thousands of objects reports them:
+// with the rate since the page has begun to count, or without one at the beginning.
 func TestLeakAtFirstSnapshot(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -105,8 +107,8 @@ func TestLeakAtFirstSnapshot(t *testing.T) {
 	require.Contains(t, causesOf(p, "leak")[0].Text, "and in the last 40m0s have become 5 more each second.")
 }
 
-// Leaking memory is reported with the peer that has used most of it last, by session, and with its
-// size.
+// TestLeakNamesUserOfMemory checks that leaking memory is reported with the peer that has used most
+// of it last, by session, and with its size.
 func TestLeakNamesUserOfMemory(t *testing.T) {
 	t.Parallel()
 	user, gone := newPeer(1, "kv"), uint64(99)

@@ -26,7 +26,7 @@ func (p *Page) method(t *testing.T, name string) Method {
 	return s.Methods.Rows[0]
 }
 
-// The percentiles of the page are those of the sorted list, to an eighth.
+// TestQuantiles checks that the percentiles of the page are those of the sorted list, to an eighth.
 func TestQuantiles(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -56,8 +56,8 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestWindows: events count in the last minute and in the last ten minutes, and leave these windows
-// in time.
+// TestWindows checks that events count in the last minute and in the last ten minutes, and leave
+// these windows in time.
 func TestWindows(t *testing.T) {
 	t.Parallel()
 	var c clock
@@ -103,8 +103,8 @@ func TestWindows(t *testing.T) {
 	require.Equal(t, time.Second, m.Most)
 }
 
-// TestErrorsAreGrouped: of a method and a code there is one row, with the first, the last, and the
-// text of that.
+// TestErrorsAreGrouped checks that of a method and a code there is one row, with the first, the
+// last, and the text of that.
 func TestErrorsAreGrouped(t *testing.T) {
 	t.Parallel()
 	p := &Page{}
@@ -127,7 +127,8 @@ func TestErrorsAreGrouped(t *testing.T) {
 	require.EqualValues(t, 1002, s.Methods.Rows[0].Errors, "of requests")
 }
 
-// TestBytesOfTransfers: the bytes that a handler moves are those of its method, and of the peer.
+// TestBytesOfTransfers checks that the bytes that a handler moves are counted for its method, and
+// for the peer.
 func TestBytesOfTransfers(t *testing.T) {
 	t.Parallel()
 	p := &Page{}
@@ -140,8 +141,8 @@ func TestBytesOfTransfers(t *testing.T) {
 	require.Zero(t, s.Errors.Total, "the handler that made it fails or does not")
 }
 
-// TestPeersAreForgotten: peers that are counted are bounded, those that were idle the longest make
-// room.
+// TestPeersAreForgotten checks that peers that are counted are bounded, those that were idle the
+// longest make room.
 func TestPeersAreForgotten(t *testing.T) {
 	t.Parallel()
 	var c clock

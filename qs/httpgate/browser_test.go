@@ -37,7 +37,8 @@ const page = `<!doctype html><title>gate</title><script>
 })();
 </script>`
 
-// A page in a real browser calls a method and follows a stream. When it closes one the context of the handler ends.
+// TestBrowserPage checks that a page in a browser calls a method and follows a stream. When it
+// closes one the context of the handler ends.
 func TestBrowserPage(t *testing.T) {
 	if !long.On {
 		t.Skip("a browser takes seconds")

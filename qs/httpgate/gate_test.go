@@ -163,7 +163,8 @@ func (w *world) fails(status int, code, fate, method, path, body string, header 
 	return a
 }
 
-// Input and output are JSON by the types of the method, with the names that its fields have on the wire.
+// TestUnary checks that input and output are JSON by the types of the method, with the names that
+// its fields have on the wire.
 func TestUnary(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, httpgate.Options{Headers: []string{"Authorization"}})
@@ -178,7 +179,8 @@ func TestUnary(t *testing.T) {
 	require.JSONEq(t, `"Bearer bread"`, out)
 }
 
-// Each error has a status, a code of Connect, and the fate of the request; what leads to no call has not run.
+// TestErrors checks that each error has a status, a code of Connect, and the fate of the request; a
+// request that leads to no call has not run.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, httpgate.Options{MaxBody: 200, AllowOrigin: func(r *http.Request) bool { return r.Header.Get("Origin") == "https://friend.test" }})
@@ -224,7 +226,8 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, 200, status)
 }
 
-// What would be read as another input than was written is refused, and says where.
+// TestAmbiguousInput checks that input that would be read differently from how it was written is
+// refused, with its position.
 func TestAmbiguousInput(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, httpgate.Options{})
@@ -241,7 +244,8 @@ func TestAmbiguousInput(t *testing.T) {
 	}
 }
 
-// A body that comes too slowly ends with the time of its request, and the connection of one that came in time goes on.
+// TestSlowBody checks that a body that arrives too slowly ends with the time of its request, and
+// the connection of one that arrived in time continues.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, httpgate.Options{Timeout: 50 * time.Millisecond})
@@ -266,7 +270,8 @@ func TestSlowBody(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// The deadline of a stream ends a write to a client that does not read.
+// TestStreamToStuckClient checks that the deadline of a stream ends a write to a client that does
+// not read.
 func TestStreamToStuckClient(t *testing.T) {
 	t.Parallel()
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
@@ -305,7 +310,7 @@ func TestStreamToStuckClient(t *testing.T) {
 	require.NoError(t, <-served)
 }
 
-// A deadline in the header, and that of Options, travels to the handler.
+// TestDeadline checks that a deadline in the header, and that of Options, travels to the handler.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, httpgate.Options{Timeout: 300 * time.Millisecond}) // long enough that the handler begins
@@ -318,7 +323,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// A request that is canceled ends the context of its handler: of a plain method, and of a stream in both forms.
+// TestCancel checks that a request that is canceled ends the context of its handler: of a plain
+// method, and of a stream in both forms.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, httpgate.Options{})
@@ -340,7 +346,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// The items of a stream are events or lines, and the last says how it has ended; an error before the first has a status.
+// TestStream checks that the items of a stream are events or lines, and the last has the outcome;
+// an error before the first has a status.
 func TestStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, httpgate.Options{})
@@ -375,7 +382,8 @@ func TestStream(t *testing.T) {
 	w.fails(400, "invalid_argument", "not_run", "POST", "/rpc/shop/count", `"many"`)
 }
 
-// An item arrives when the handler sends it, though the stream goes on.
+// TestStreamFlushes checks that an item arrives when the handler sends it, though the stream
+// continues.
 func TestStreamFlushes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, httpgate.Options{})
@@ -391,7 +399,7 @@ func TestStreamFlushes(t *testing.T) {
 	require.ErrorIs(t, <-w.ended, context.Canceled)
 }
 
-// What cannot be served panics when the gate is made.
+// TestMisuse checks that a method that cannot be served panics when the gate is made.
 func TestMisuse(t *testing.T) {
 	t.Parallel()
 	upload := qs.Define[struct{ Body qs.Source }, int]("shop/upload")
@@ -409,7 +417,7 @@ func TestMisuse(t *testing.T) {
 	require.Contains(t, r.Body.String(), "not_run")
 }
 
-// curl calls a method, and follows a stream.
+// TestCurl checks that curl calls a method, and follows a stream.
 func TestCurl(t *testing.T) {
 	t.Parallel()
 	curl, err := exec.LookPath("curl")

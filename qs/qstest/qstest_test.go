@@ -32,7 +32,8 @@ func TestGreet(t *testing.T) {
 	require.Equal(t, "hello, Ada", answer)
 }
 
-// TestServeLeavesNothing: the nodes are gone at the end of the test, and the handler of a call that was canceled has returned.
+// TestServeLeavesNothing checks that the nodes are closed at the end of the test, and the handler
+// of a canceled call has returned.
 func TestServeLeavesNothing(t *testing.T) {
 	leak.Check(t)
 	returned := false
@@ -59,7 +60,7 @@ func TestServeLeavesNothing(t *testing.T) {
 	require.True(t, returned)
 }
 
-// TestServeWith: each node has its own configuration.
+// TestServeWith checks that each node has its own configuration.
 func TestServeWith(t *testing.T) {
 	var seen []string
 	note := func(side string) []qs.Interceptor {
@@ -104,7 +105,7 @@ func TestServeCannotOpen(t *testing.T) {
 	}
 }
 
-// TestWait: values, a close and the end of the context, outside of the simulator.
+// TestWait checks values, a close and the end of the context, outside of the simulator.
 func TestWait(t *testing.T) {
 	node, err := qs.Open("tcp://", qs.Config{})
 	require.NoError(t, err)
@@ -123,7 +124,8 @@ func TestWait(t *testing.T) {
 	require.ErrorIs(t, err, why)
 }
 
-// TestWaitInTheSimulator: a coroutine waits for a value from a handler of another node, and for its own deadline, in virtual time.
+// TestWaitInTheSimulator checks that a coroutine waits for a value from a handler of another node,
+// and for its own deadline, in virtual time.
 func TestWaitInTheSimulator(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: 7})
 	defer w.Close()
@@ -175,7 +177,7 @@ type recorder struct {
 func (r *recorder) Helper()          {}
 func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
 
-// TestRegisterFails: nothing is left when register ends the test.
+// TestRegisterFails checks that nothing is left when register ends the test.
 func TestRegisterFails(t *testing.T) {
 	r := &recorder{TB: t}
 	var addr string

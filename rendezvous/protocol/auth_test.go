@@ -22,7 +22,8 @@ func newKeyTest(t *testing.T) *serverTest {
 	return newServerTest(t, protocol.ServerConfig{Form: protocol.Strict, Size: 1, Auth: protocol.Auth{Key: key(theKey)}})
 }
 
-// L1, L6, L-T18, L-T20: the length of AUTH says which of the two texts the client follows, and the right key is let in.
+// TestKey (L1, L6, L-T18, L-T20) checks that the length of AUTH determines which of the two texts
+// the client follows, and the right key is admitted.
 func TestKey(t *testing.T) {
 	b := newKeyTest(t)
 	b.requireSent(b.connect(command("AUTH", keyBytes(theKey)), rank(0)), command("IMPI", i32(1)))
@@ -34,7 +35,8 @@ func TestKey(t *testing.T) {
 	b.requireSent(id, command("IMPI", i32(1)))
 }
 
-// L2: of several mechanisms that both have, the strongest is taken.
+// TestStrongestMechanism (L2) checks that of several mechanisms that both have, the strongest is
+// taken.
 func TestStrongestMechanism(t *testing.T) {
 	auth := protocol.Auth{None: true, Key: key(theKey)}
 	b := newServerTest(t, protocol.ServerConfig{Form: protocol.Strict, Size: 1, Auth: auth})
@@ -42,7 +44,8 @@ func TestStrongestMechanism(t *testing.T) {
 	b.requireSent(b.connect(command("AUTH", i32(1))), i32(0, 0))
 }
 
-// L1, L3, L4, L-T18, L-T19, L-T20: who has no key learns nothing and holds up nobody.
+// TestWrongKey (L1, L3, L4, L-T18, L-T19, L-T20) checks that a client without the key gets no
+// information and delays no other.
 func TestWrongKey(t *testing.T) {
 	b := newKeyTest(t)
 	for name, words := range map[string][][]byte{
@@ -67,7 +70,7 @@ func TestWrongKey(t *testing.T) {
 	b.requireSent(b.connect(command("AUTH", keyBytes(theKey)), rank(0)), command("IMPI", i32(1)))
 }
 
-// L1, L2: a server that asks for nothing takes whatever it is told.
+// TestNoKeyNeeded (L1, L2) checks that a server that requires no authentication accepts any.
 func TestNoKeyNeeded(t *testing.T) {
 	for name, words := range map[string][][]byte{
 		"no AUTH":   {rank(0)},
@@ -86,7 +89,7 @@ func TestNoKeyNeeded(t *testing.T) {
 	}
 }
 
-// L2, L-T19: without a mechanism nobody starts.
+// TestNoMechanism (L2, L-T19) checks that without a common mechanism no client starts.
 func TestNoMechanism(t *testing.T) {
 	const want = "rendezvous: no authentication enabled, set Auth.None, Key or Secret"
 	for _, auth := range []protocol.Auth{{}, {Secret: []byte("s")}} {
@@ -99,7 +102,8 @@ func TestNoMechanism(t *testing.T) {
 	require.EqualError(t, err, want)
 }
 
-// A client takes no mechanism that it has not offered, so that nobody talks it into sending its key.
+// TestClientRefusesUnofferedMechanism checks that a client accepts no mechanism that it has not
+// offered, so that a server cannot make it send its key.
 func TestClientRefusesUnofferedMechanism(t *testing.T) {
 	for name, answer := range map[string][]byte{
 		"key":        i32(1, 8),
@@ -119,7 +123,8 @@ func TestClientRefusesUnofferedMechanism(t *testing.T) {
 	}
 }
 
-// A server may say any length with the key: a client sends what a key is.
+// TestClientTakesAnyLengthOfAKey checks that a server may announce any length with the key: a
+// client sends the length of a key.
 func TestClientTakesAnyLengthOfAKey(t *testing.T) {
 	for _, n := range []int{0, 4, 8, 100} {
 		key := uint64(theKey)
@@ -145,7 +150,8 @@ func proof(secret, role, server, client string) []byte {
 	return m.Sum(nil)
 }
 
-// Both sides prove that they know the secret, and a proof is good for one connection and one role.
+// TestSecret checks that both sides prove that they know the secret, and a proof is good for one
+// connection and one role.
 func TestSecret(t *testing.T) {
 	const server, client = "the server's nonce, 32 bytes lon", "the client's nonce, 32 bytes too"
 	for name, c := range map[string]struct {
@@ -174,7 +180,8 @@ func TestSecret(t *testing.T) {
 	require.ErrorIs(t, b.requireRefused(b.connect(command("AUTH", i32(3)))), protocol.ErrDenied)
 }
 
-// A client sends nothing to a server that cannot prove itself.
+// TestServerWithoutTheSecret checks that a client sends nothing to a server that cannot prove
+// itself.
 func TestServerWithoutTheSecret(t *testing.T) {
 	const client = "the client's nonce, 32 bytes too"
 	c, err := protocol.NewClient(protocol.ClientConfig{

@@ -23,7 +23,7 @@ func joinedClient(t *testing.T, form protocol.Form, rank, size int) *protocol.Cl
 	return c
 }
 
-// L8: a client that the server would refuse does not begin.
+// TestClientConfig (L8) checks that a client that the server would refuse does not begin.
 func TestClientConfig(t *testing.T) {
 	for _, c := range []struct {
 		cfg protocol.ClientConfig
@@ -39,7 +39,8 @@ func TestClientConfig(t *testing.T) {
 	}
 }
 
-// L10, L12, L19: what a client's program does in a wrong order is an error there, and sends nothing.
+// TestClientOrder (L10, L12, L19) checks that what a client's program does in a wrong order is an
+// error there, and sends nothing.
 func TestClientOrder(t *testing.T) {
 	c, err := protocol.NewClient(protocol.ClientConfig{Form: protocol.Strict, Auth: open})
 	require.NoError(t, err)
@@ -63,7 +64,8 @@ func TestClientOrder(t *testing.T) {
 	require.Equal(t, join(coll(7, 'a'), command("DONE")), out)
 }
 
-// L17, L-T7: labels that a client has not asked for pass by.
+// TestClientIgnoresOtherLabels (L17, L-T7) checks that labels that a client has not requested are
+// skipped.
 func TestClientIgnoresOtherLabels(t *testing.T) {
 	c := joinedClient(t, protocol.Strict, 0, 2)
 	require.NoError(t, c.Submit(7, []byte("a")))
@@ -78,7 +80,7 @@ func TestClientIgnoresOtherLabels(t *testing.T) {
 	require.Nil(t, sets[2].Parts())
 }
 
-// L-T12: the mask is 32 bits, whatever the sign.
+// TestClientRank31 (L-T12) checks that the mask is 32 bits, whatever the sign.
 func TestClientRank31(t *testing.T) {
 	c := joinedClient(t, protocol.Strict, 31, 32)
 	require.NoError(t, c.Submit(7, []byte("z")))
@@ -89,7 +91,8 @@ func TestClientRank31(t *testing.T) {
 	require.Equal(t, 1, sets[0].Mask.Count())
 }
 
-// L15, L16, L20, L27: what a server may not say ends the client, with nothing allocated for a claim.
+// TestBadServer (L15, L16, L20, L27) checks that an invalid message of a server ends the client,
+// with nothing allocated for an announced length.
 func TestBadServer(t *testing.T) {
 	for name, word := range map[string][]byte{
 		"label zero":                  set(0, 3, ""),
@@ -134,7 +137,7 @@ func TestBadServer(t *testing.T) {
 	}
 }
 
-// The lengths of parts must fit the mask and the bytes.
+// TestBadLengths checks that the lengths of parts must fit the mask and the bytes.
 func TestBadLengths(t *testing.T) {
 	for name, payload := range map[string][]byte{
 		"negative":   join(i32(7, 3, 1, -1)),

@@ -24,7 +24,8 @@ func heapGrowth(f func() any) int64 {
 	return int64(after.HeapAlloc) - int64(before.HeapAlloc)
 }
 
-// L5, L28, L-T22: a claim costs nothing, and a stranger no more than a few dozen bytes and the table entry.
+// TestMemoryFollowsBytes (L5, L28, L-T22) checks that an announced length costs nothing, and an
+// unknown client no more than a few dozen bytes and the table entry.
 func TestMemoryFollowsBytes(t *testing.T) {
 	const strangers = 1000
 	got := heapGrowth(func() any {

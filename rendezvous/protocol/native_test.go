@@ -23,7 +23,8 @@ func newNativeTest(t *testing.T, size int) (*serverTest, []int) {
 	return b, ids
 }
 
-// L-T40: any number of clients, a mask of as many bits, the length of each part; absent is not empty.
+// TestNativeSet (L-T40) checks any number of clients, a mask of as many bits, and the length of
+// each part; absent is not empty.
 func TestNativeSet(t *testing.T) {
 	b, ids := newNativeTest(t, 33)
 	b.send(ids[32], coll(0x10000, 'c', 'c'))
@@ -35,7 +36,8 @@ func TestNativeSet(t *testing.T) {
 	b.requireSent(ids[5], command("COLL", i32(0x10000, 3, 1, 1, 0, 2), []byte("acc")), command("DONE"))
 }
 
-// L29: whoever has joined is told why a startup has failed, and who was the reason.
+// TestNativeAbort (L29) checks that every joined client gets the reason why a startup has failed,
+// with the client that caused it.
 func TestNativeAbort(t *testing.T) {
 	b, ids := newNativeTest(t, 3)
 	b.send(ids[2], coll(0))
@@ -48,7 +50,8 @@ func TestNativeAbort(t *testing.T) {
 	b.requireSent(ids[1], command("ABRT", i32(0), []byte("startup timed out: not done: rank 0, 1")))
 }
 
-// Whoever cannot join is told why, once it has shown who it is.
+// TestNativeRefusal checks that a client that cannot join gets the reason, once it is
+// authenticated.
 func TestNativeRefusal(t *testing.T) {
 	for _, c := range []struct {
 		word []byte
@@ -68,7 +71,8 @@ func TestNativeRefusal(t *testing.T) {
 	}
 }
 
-// L30, L-T30: a command with the high bit is skipped by who does not know it, in both directions.
+// TestNativeOptional (L30, L-T30) checks that an unknown command with the high bit is skipped, in
+// both directions.
 func TestNativeOptional(t *testing.T) {
 	b, ids := newNativeTest(t, 2)
 	b.send(ids[0], command("\xd7HAT", make([]byte, 4096)), coll(7))
@@ -82,7 +86,8 @@ func TestNativeOptional(t *testing.T) {
 	require.ErrorIs(t, c.Receive(command("WHAT")), protocol.ErrViolation)
 }
 
-// TestNativeLater: clients of a later release, and one of a server, that speak the version of today as well, and say more, are understood.
+// TestNativeLater checks that clients of a later release, and one of a server, that use this
+// version as well, and send more, are accepted.
 func TestNativeLater(t *testing.T) {
 	b := newServerTest(t, protocol.ServerConfig{Size: 2, Auth: open})
 	ids := []int{b.connect(command("JOIN", i32(1<<16|2, 0, 2), []byte("later"))), b.connect(command("JOIN", i32(1<<16|1, 1, 0)))}
@@ -95,7 +100,7 @@ func TestNativeLater(t *testing.T) {
 	require.Equal(t, 2, c.Size())
 }
 
-// L-T40: 200 members, half of which are silent, or say nothing.
+// TestNativeParts (L-T40) checks 200 members, half of which are silent, or submit nothing.
 func TestNativeParts(t *testing.T) {
 	const size = 200
 	r := newStartupSim(t, protocol.ServerConfig{Size: size, Auth: open}, 1)
@@ -123,7 +128,8 @@ func TestNativeParts(t *testing.T) {
 	}
 }
 
-// A reason is text for people: long ones are cut, and nothing in it moves a cursor.
+// TestReason checks that a reason is printable text: long ones are cut, and it contains no control
+// characters.
 func TestReason(t *testing.T) {
 	c := joinedClient(t, protocol.Native, 0, 2)
 	err := c.Receive(command("ABRT", i32(1), []byte("bad\x1b[2J\nnews\xff")))

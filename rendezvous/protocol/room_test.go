@@ -227,7 +227,7 @@ func TestNativeSeeds(t *testing.T) {
 	}
 }
 
-// L22, L-T24: all clients send all labels before anybody reads.
+// TestPipelined (L22, L-T24) checks that all clients may send all labels before any of them reads.
 func TestPipelined(t *testing.T) {
 	r := newStartupSim(t, protocol.ServerConfig{Form: protocol.Strict, Size: 3, Auth: open}, 1)
 	r.whole = true
@@ -249,7 +249,8 @@ func TestPipelined(t *testing.T) {
 	}
 }
 
-// L-T39: a client that waits for each label before it sends the next, beside one that skips most of them.
+// TestLockStep (L-T39) checks a client that waits for each label before it sends the next, beside
+// one that skips most of them.
 func TestLockStep(t *testing.T) {
 	r := newStartupSim(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open}, 1)
 	r.joinAll()

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// L11, L-T2: parts come in any order and leave by rank.
+// TestSetsAreInOrderOfRank (L11, L-T2) checks that parts arrive in any order and are sent in the
+// order of ranks.
 func TestSetsAreInOrderOfRank(t *testing.T) {
 	b := newStrictTest(t, 3)
 	ids := b.joinClients(3)
@@ -23,7 +24,8 @@ func TestSetsAreInOrderOfRank(t *testing.T) {
 	}
 }
 
-// L14, L-T3: nothing leaves before the last part, and everything as soon as it is there, DONE or not.
+// TestSetIsSentWhenComplete (L14, L-T3) checks that nothing is sent before the last part, and
+// everything as soon as it has arrived, DONE or not.
 func TestSetIsSentWhenComplete(t *testing.T) {
 	b := newStrictTest(t, 3)
 	ids := b.joinClients(3)
@@ -38,7 +40,8 @@ func TestSetIsSentWhenComplete(t *testing.T) {
 	}
 }
 
-// L13, L16, L-T4: a higher label says that the lower one will not come.
+// TestSkippedLabel (L13, L16, L-T4) checks that a higher label means that the lower one will not be
+// submitted.
 func TestSkippedLabel(t *testing.T) {
 	b := newStrictTest(t, 3)
 	ids := b.joinClients(3)
@@ -54,7 +57,8 @@ func TestSkippedLabel(t *testing.T) {
 	b.requireSent(ids[0], set(8, 7, "ABC"))
 }
 
-// L13, L23, L-T5: DONE says that nothing more will come, and the others go on.
+// TestDoneEarly (L13, L23, L-T5) checks that after DONE nothing more is expected of a client, and
+// the others continue.
 func TestDoneEarly(t *testing.T) {
 	b := newStrictTest(t, 3)
 	ids := b.joinClients(3)
@@ -68,7 +72,8 @@ func TestDoneEarly(t *testing.T) {
 	b.requireSent(ids[2], command("DONE"))
 }
 
-// L15, L20, L-T6: one event completes several labels; they leave in ascending order, and none that nobody has submitted.
+// TestHigherLabelCompletesSeveral (L15, L20, L-T6) checks that one event completes several labels;
+// they are sent in ascending order, and labels without a submission are not.
 func TestHigherLabelCompletesSeveral(t *testing.T) {
 	b := newStrictTest(t, 2)
 	ids := b.joinClients(2)
@@ -80,7 +85,8 @@ func TestHigherLabelCompletesSeveral(t *testing.T) {
 	b.requireSent(ids[0], set(6, 2, "F"))
 }
 
-// L18, L-T8: a label that the server does not know is a label.
+// TestUnknownLabelIsRelayed (L18, L-T8) checks that a label that the server does not know is
+// handled like any other.
 func TestUnknownLabelIsRelayed(t *testing.T) {
 	b := newStrictTest(t, 2)
 	ids := b.joinClients(2)
@@ -89,8 +95,8 @@ func TestUnknownLabelIsRelayed(t *testing.T) {
 	b.requireSent(ids[1], set(0x7FFF0000, 3, "\x01\x02"))
 }
 
-// L12, L19, L27, L29, L-T9, L-T10, L-T17, L-T22, L-T29, L-T30: a client that has joined and breaks the protocol ends the
-// startup, and the reason names it.
+// TestViolationAborts (L12, L19, L27, L29, L-T9, L-T10, L-T17, L-T22, L-T29, L-T30) checks that a
+// client that has joined and breaks the protocol ends the startup, and the reason names it.
 func TestViolationAborts(t *testing.T) {
 	for _, c := range []struct {
 		name, why string
@@ -127,7 +133,7 @@ func TestViolationAborts(t *testing.T) {
 	}
 }
 
-// L16, L-T11: nothing is something.
+// TestEmptyPart (L16, L-T11) checks that an empty part is a part.
 func TestEmptyPart(t *testing.T) {
 	b := newStrictTest(t, 3)
 	ids := b.joinClients(3)
@@ -137,7 +143,7 @@ func TestEmptyPart(t *testing.T) {
 	b.requireSent(ids[0], set(7, 3, "a"))
 }
 
-// L16, L-T12: rank 31 is the sign bit.
+// TestRank31 (L16, L-T12) checks that rank 31 is the sign bit.
 func TestRank31(t *testing.T) {
 	b := newStrictTest(t, 32)
 	ids := b.joinClients(32)
@@ -148,7 +154,7 @@ func TestRank31(t *testing.T) {
 	b.requireSent(ids[0], set(7, 1<<31, "z"))
 }
 
-// L-T13: the mask has 32 bits; the native form has no such limit.
+// TestSize (L-T13) checks that the mask has 32 bits; the native form has no such limit.
 func TestSize(t *testing.T) {
 	_, err := protocol.NewServer(protocol.ServerConfig{Form: protocol.Strict, Size: 33, Auth: open})
 	require.EqualError(t, err, "rendezvous: 33 clients, want 1 to 32")
@@ -158,7 +164,7 @@ func TestSize(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// L7, L-T14: the size is told to all when the last has joined.
+// TestJoinIsABarrier (L7, L-T14) checks that the size is sent to all when the last has joined.
 func TestJoinIsABarrier(t *testing.T) {
 	b := newStrictTest(t, 3)
 	first, second := b.connect(rank(2)), b.connect(rank(0))
@@ -170,7 +176,8 @@ func TestJoinIsABarrier(t *testing.T) {
 	}
 }
 
-// L8, L9, L-T15: a rank that cannot be had costs the connection, and nobody else.
+// TestRankNotAvailable (L8, L9, L-T15) checks that an invalid rank costs the connection, and no
+// other.
 func TestRankNotAvailable(t *testing.T) {
 	b := newStrictTest(t, 2)
 	first := b.connect(rank(0))
@@ -186,7 +193,8 @@ func TestRankNotAvailable(t *testing.T) {
 	b.requireSent(first, command("DONE"))
 }
 
-// L9, L-T16: who goes before all are there may come again.
+// TestRankIsReusable (L9, L-T16) checks that a client that disconnects before all have joined may
+// connect again.
 func TestRankIsReusable(t *testing.T) {
 	b := newStrictTest(t, 2)
 	gone := b.connect(rank(0))
@@ -197,7 +205,8 @@ func TestRankIsReusable(t *testing.T) {
 	b.requireSent(other, command("IMPI", i32(2)))
 }
 
-// L10, L27, L-T17: what comes too early costs the connection, and frees its rank.
+// TestOutOfOrderBeforeAllJoined (L10, L27, L-T17) checks that a message that arrives too early
+// costs the connection, and frees its rank.
 func TestOutOfOrderBeforeAllJoined(t *testing.T) {
 	for name, words := range map[string][][]byte{
 		"COLL first":       {coll(7)},
@@ -225,7 +234,8 @@ func TestOutOfOrderBeforeAllJoined(t *testing.T) {
 	}
 }
 
-// L5, L-T21: strangers are bounded, and the newest may stay.
+// TestPendingConnectionsAreLimited (L5, L-T21) checks that connections that have not joined are
+// bounded, and the newest is kept.
 func TestPendingConnectionsAreLimited(t *testing.T) {
 	b := newServerTest(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open, Pending: 10})
 	var idle []int
@@ -241,7 +251,7 @@ func TestPendingConnectionsAreLimited(t *testing.T) {
 	require.ErrorIs(t, b.requireRefused(idle[999]), protocol.ErrLate)
 }
 
-// L28, L-T23: the part that would be too much is refused before it is kept.
+// TestLimits (L28, L-T23) checks that the part that would be too much is refused before it is kept.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		name, why string
@@ -273,7 +283,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// L25, L32, L-T25, L-T26: who is lost while parts are collected ends the startup for all.
+// TestLostWhileCollecting (L25, L32, L-T25, L-T26) checks that a client that is lost while parts
+// are collected ends the startup for all.
 func TestLostWhileCollecting(t *testing.T) {
 	for name, done := range map[string]bool{"before its DONE": false, "after its DONE": true} {
 		t.Run(name, func(t *testing.T) {
@@ -291,7 +302,8 @@ func TestLostWhileCollecting(t *testing.T) {
 	}
 }
 
-// L25, L29, L-T25, L-T27: who is lost after the start is reported, and nobody else is harmed.
+// TestLostAfterStart (L25, L29, L-T25, L-T27) checks that a client that is lost after the start is
+// reported, and no other is affected.
 func TestLostAfterStart(t *testing.T) {
 	slow := errors.New("slow")
 	b := newStrictTest(t, 4)
@@ -309,7 +321,8 @@ func TestLostAfterStart(t *testing.T) {
 	require.ErrorContains(t, err, "rank 1: connection closed")
 }
 
-// L24, L-T28: nothing is sent after FINI, and the server ends well with the last.
+// TestEnd (L24, L-T28) checks that nothing is sent after FINI, and the server ends without an error
+// with the last client.
 func TestEnd(t *testing.T) {
 	b := newStrictTest(t, 2)
 	ids := b.startClients(2)
@@ -326,7 +339,8 @@ func TestEnd(t *testing.T) {
 	require.True(t, b.closed[late])
 }
 
-// A server that is stopped says why if it is missed, and nothing if nobody needs it any more.
+// TestStop checks that a server that is stopped returns the reason if clients still need it, and no
+// error if none does.
 func TestStop(t *testing.T) {
 	why := errors.New("enough")
 	for _, started := range []bool{false, true} {
@@ -344,7 +358,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// L26, L-T29: a little payload where none belongs is reported, and skipped.
+// TestOddPayload (L26, L-T29) checks that a small payload where none belongs is reported, and
+// skipped.
 func TestOddPayload(t *testing.T) {
 	b := newStrictTest(t, 1)
 	ids := b.joinClients(1)
@@ -361,7 +376,7 @@ func TestOddPayload(t *testing.T) {
 	require.Equal(t, []string{"DONE with a payload of 16 bytes", "FINI with a payload of 64 bytes"}, odd)
 }
 
-// L31, L-T31: the error says who is missing, and for what.
+// TestDeadline (L31, L-T31) checks that the error names the missing clients, and the label.
 func TestDeadline(t *testing.T) {
 	b := newStrictTest(t, 4)
 	first := b.connect(rank(0))
@@ -392,7 +407,7 @@ func TestDeadline(t *testing.T) {
 	require.False(t, over)
 }
 
-// L-T37: a read is not a command.
+// TestByteByByte (L-T37) checks that a command may arrive in several reads.
 func TestByteByByte(t *testing.T) {
 	b := newStrictTest(t, 2)
 	ids := []int{b.connect(), b.connect()}

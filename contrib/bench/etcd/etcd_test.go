@@ -23,8 +23,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestEtcd: a server of etcd serves its own services on a Node, over tcp and over shared memory, and etcd's own client does what it does: keys,
-// transactions, errors, leases that are kept alive, watches, elections.
+// TestEtcd checks that a server of etcd serves its own services on a Node, over tcp and over shared
+// memory, and etcd's own client uses keys, transactions, errors, leases that are kept alive,
+// watches, elections.
 func TestEtcd(t *testing.T) {
 	cfg := embed.NewConfig()
 	cfg.Dir, cfg.LogLevel, cfg.LogOutputs = t.TempDir(), "fatal", []string{"/dev/null"}

@@ -21,7 +21,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Each system answers calls of several workers, and bulk data, in a process of its own.
+// TestSystems checks that each system answers calls of several workers, and bulk data, in a process
+// of its own.
 func TestSystems(t *testing.T) {
 	for _, s := range systems {
 		t.Run(s.name, func(t *testing.T) {
@@ -36,7 +37,8 @@ func TestSystems(t *testing.T) {
 	}
 }
 
-// What is printed is a list with a result for each system, as contrib/plot reads it.
+// TestOutput checks that the output is a list with a result for each system, as contrib/plot reads
+// it.
 func TestOutput(t *testing.T) {
 	out, err := exec.Command(os.Args[0], "-peers", "raw-tcp,shmipc-go", "-time", "5ms", "-inflight", "2", "-bulk", "0").Output()
 	require.NoError(t, err)

@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPages: the plots and tables of the repository are made from the figures beside them.
+// TestPages checks that the plots and tables of the repository are generated from the figures
+// beside them.
 func TestPages(t *testing.T) {
 	made, err := page("../../../docs")
 	require.NoError(t, err)
@@ -59,7 +60,8 @@ func newRun(system, command string, rounds ...string) *run {
 	return r
 }
 
-// TestCalls: figures of "qs perf", and of a program that measures others and has no latency, are one plot and one table.
+// TestCalls checks that figures of "qs perf", and of a program that measures others and has no
+// latency, are one plot and one table.
 func TestCalls(t *testing.T) {
 	f := &file{Runs: []*run{
 		newRun("ours", "qs perf",
@@ -80,7 +82,7 @@ func TestCalls(t *testing.T) {
 	require.GreaterOrEqual(t, elements["path"], 6, "a bar for each of three rates of two systems")
 }
 
-// TestShared: what stays within one host has plots and a table of its own.
+// TestShared checks that figures of one host have plots and a table of their own.
 func TestShared(t *testing.T) {
 	ours := newRun("ours", "qs perf -transport sm", `[{"lat_p50_us":2,"rate_per_s":{"1":1000}}]`)
 	ours.Shared = true
@@ -93,7 +95,8 @@ func TestShared(t *testing.T) {
 	require.NotContains(t, texts, "theirs")
 }
 
-// TestBodies: a row for each system, and a column for each size and each number of calls in flight.
+// TestBodies checks a table with a row for each system, and a column for each size and each number
+// of calls in flight.
 func TestBodies(t *testing.T) {
 	f := &file{Runs: []*run{
 		newRun("ours", "qs perf -size 1024 -inflight 1,3,16", `[{"rate_per_s":{"1":10,"3":20,"16":30}}]`),
@@ -110,7 +113,7 @@ func TestBodies(t *testing.T) {
 	require.ErrorContains(t, err, "quicksilver, sm")
 }
 
-// TestSizes: tables over sizes, and single transfers of one system, are a line each.
+// TestSizes checks that a table over sizes, and single transfers of one system, are a line each.
 func TestSizes(t *testing.T) {
 	f := &file{Runs: []*run{
 		newRun("ours", "qs perf -op read",
@@ -127,7 +130,7 @@ func TestSizes(t *testing.T) {
 	require.Greater(t, elements["path"], 7, "two lines and their points")
 }
 
-// TestPlain: a row for each system, and columns by the names that are printed.
+// TestPlain checks a table with a row for each system, and columns by the printed names.
 func TestPlain(t *testing.T) {
 	f := &file{Runs: []*run{newRun("ours", "a", `{"x":0.0234,"y":2}`, `{"x":0.03,"y":2}`), newRun("theirs", "b", `[{"y":3}]`)}}
 	images, table, err := plain(column{"of x", "x"}, column{"of no run", "z"}, column{"of y", "y"})(f)
@@ -136,7 +139,7 @@ func TestPlain(t *testing.T) {
 	require.Equal(t, "||of x|of y|\n|---|---:|---:|\n|ours|0.027 (0.023–0.030)|2.0|\n|theirs||3.0|\n", table)
 }
 
-// TestRefused: what cannot be read is an error that names it, and nothing is drawn of it.
+// TestRefused checks that invalid input is an error that names it, and nothing is drawn of it.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		`{`: "JSON",
@@ -154,7 +157,8 @@ func TestRefused(t *testing.T) {
 	require.ErrorContains(t, err, "calls")
 }
 
-// TestMeasure: commands are run in turn, and their output replaces the rounds that were there or comes beside them.
+// TestMeasure checks that commands are run in turn, and that their output replaces the earlier
+// rounds or is added to them.
 func TestMeasure(t *testing.T) {
 	f := &file{Runs: []*run{newRun("a", `echo [{"lat_p50_us":1}]`, `[{}]`), newRun("b", `echo {"sizes":[]}`)}}
 	require.NoError(t, f.measure(1, false))

@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 	}, nil)
 }
 
-// TestMainCalls: the program of the page runs.
+// TestMainCalls checks that the program of the page runs.
 func TestMainCalls(t *testing.T) {
 	_ = os.Remove("/tmp/greet.sock")
 	t.Cleanup(func() { _ = os.Remove("/tmp/greet.sock") })

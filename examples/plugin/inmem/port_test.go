@@ -13,7 +13,8 @@ type idleCore struct{ carrier.Core }
 
 func (idleCore) PollSoon() {}
 
-// TestWindow: what waits for a peer that nobody drives is bounded, and the sender is told when there is room again.
+// TestWindow checks that the frames that wait for a peer that is not driven are bounded, and the
+// sender is notified when there is room again.
 func TestWindow(t *testing.T) {
 	a, b := &end{port: &port{core: idleCore{}}}, &end{port: &port{core: idleCore{}}}
 	a.peer, b.peer = b, a

@@ -93,7 +93,7 @@ func TestTour(t *testing.T) {
 	}
 }
 
-// TestInUse: a second class at a socket is refused while the first listens.
+// TestInUse checks that a second class at a socket is refused while the first listens.
 func TestInUse(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "target")
 	target, err := tour.Serve(unixsock.New(), addr)
@@ -106,7 +106,7 @@ func TestInUse(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-// TestNames: one socket has one name.
+// TestNames checks that a socket has one name.
 func TestNames(t *testing.T) {
 	for _, where := range []string{"relative", "/tmp/../tmp/x", "/tmp/x/", "/" + strings.Repeat("long", 30)} {
 		_, err := tour.Serve(unixsock.New(), "unix://"+where)

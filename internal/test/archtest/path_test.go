@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPathOfACall: every function that the page on the path of a call names is in the file that it
-// names.
+// TestPathOfACall checks that every function that the page on the path of a call names is in the
+// file that it names.
 func TestPathOfACall(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/internals/CALL.md")
 	require.NoError(t, err)

@@ -25,8 +25,8 @@ func runScript(t *testing.T, path, script string, args ...string) (out string, e
 	return string(b), err
 }
 
-// .ci/release finds the version that the changelog begins with in every module, and names a tag for
-// each; another version it finds nowhere.
+// TestReleaseScript checks that .ci/release finds the version that the changelog begins with in
+// every module, and names a tag for each; another version is found nowhere.
 func TestReleaseScript(t *testing.T) {
 	t.Parallel()
 	changelog, err := os.ReadFile("../../../CHANGELOG.md")
@@ -51,8 +51,8 @@ func TestReleaseScript(t *testing.T) {
 	require.Error(t, err)
 }
 
-// The script that builds the fuzz targets for OSS-Fuzz builds all of them, under names of their
-// own. The programs that it calls are of this test.
+// TestFuzzScript checks that the script that builds the fuzz targets for OSS-Fuzz builds all of
+// them, under names of their own. The programs that it calls are replaced by this test.
 func TestFuzzScript(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The workflow runs .ci/run, whole, on Linux, and the tests on the systems that .ci/run only
-// compiles for.
+// TestWorkflow checks that the workflow runs .ci/run, whole, on Linux, and the tests on the systems
+// that .ci/run only compiles for.
 func TestWorkflow(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile(filepath.Join("..", "..", "..", ".github", "workflows", "ci.yml"))
@@ -41,8 +41,8 @@ func TestWorkflow(t *testing.T) {
 	}
 }
 
-// Every action of the workflows is named by the hash of a commit, which cannot be changed, with its
-// version behind.
+// TestPinned checks that every action of the workflows is named by the hash of a commit, which
+// cannot be changed, with its version behind it.
 func TestPinned(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../../.github/workflows/*.yml")

@@ -12,7 +12,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// TestAddr: the address can be listened at, and is none that the system would give to somebody else.
+// TestAddr checks that the address can be listened on, and is not one that the system would give to
+// another process.
 func TestAddr(t *testing.T) {
 	addr := Addr(t)
 	host, text, err := net.SplitHostPort(addr)

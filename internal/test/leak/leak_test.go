@@ -77,7 +77,8 @@ func TestCatchesFile(t *testing.T) {
 	_ = f.Close()
 }
 
-// The number of a descriptor is used again at once, so the number alone says little.
+// TestCatchesDescriptorThatTookANumber checks that a descriptor whose number is used again at once
+// is told from the earlier one.
 func TestCatchesDescriptorThatTookANumber(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("descriptors are listed on Linux only")

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestAudit: whatever is wrong is found, and said.
+// TestAudit checks that every violation is found, and reported.
 func TestAudit(t *testing.T) {
 	const id = ID(3<<perOrigin | 1)
 	fails := func(fate na.Fate) error { return &hg.Error{Op: "forward", Fate: fate, Err: na.ErrPeerLost} }

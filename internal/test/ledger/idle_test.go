@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestIdle: where nothing breaks, sessions that end as soon as they are idle, and those that make
-// room for others, change the end of no call.
+// TestIdle checks that without faults, sessions that end as soon as they are idle, and sessions
+// that make room for others, change the outcome of no call.
 func TestIdle(t *testing.T) {
 	ended, calls := int64(0), 0
 	for seed := uint64(1); seed <= uint64(long.Or(20, 2000)); seed++ {

@@ -26,8 +26,8 @@ var (
 	theseOpt = flag.String("ledger.options", "", "the options that TestSeeds runs, as a failure prints them")
 )
 
-// TestSeeds: random programs over package qs under random faults, and what every call was told
-// agrees with what ran.
+// TestSeeds checks random programs over package qs under random faults: the outcomes that callers
+// got match the handlers that ran.
 func TestSeeds(t *testing.T) {
 	if *oneSeed != 0 || *theseOpt != "" {
 		o := drawOptions(*oneSeed)
@@ -91,7 +91,7 @@ func TestSeeds(t *testing.T) {
 	require.Positive(t, total.Kinds["echo-all"])
 }
 
-// TestReplay: a seed does the same again.
+// TestReplay checks that a seed replays the same run.
 func TestReplay(t *testing.T) {
 	for seed := uint64(1); seed <= 5; seed++ {
 		a, _ := play(drawOptions(seed))

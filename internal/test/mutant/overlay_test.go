@@ -18,7 +18,7 @@ const root = "../../.."
 
 var keep = flag.String("mutant.keep", "", "the folder where TestOverlay leaves the overlay, for go test -overlay")
 
-// TestOverlay: every anchor is there, once, and what comes out compiles.
+// TestOverlay checks that every anchor occurs once, and the result compiles.
 func TestOverlay(t *testing.T) {
 	dir := *keep
 	if dir == "" {
@@ -43,8 +43,8 @@ func TestOverlay(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// TestTable: each mutant has a name of its own, can be turned on and off, and the tests that catch
-// it exist.
+// TestTable checks that each mutant has a name of its own, can be turned on and off, and the tests
+// that catch it exist.
 func TestTable(t *testing.T) {
 	tests := testsOf(t)
 	names := map[string]bool{}
@@ -65,7 +65,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestPatch: pieces that overlap, or leave what is not Go, are an error.
+// TestPatch checks that pieces that overlap, or leave text that is not Go, are an error.
 func TestPatch(t *testing.T) {
 	const text = "package p\n\nfunc f() int { return 1 }\n"
 	b, err := applyEdits(text, []replacement{{33, 34, "3", "b"}, {26, 32, `if planted.Is("a") { return 2 }; return`, "a"}})

@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// TestMutants: each mutant is caught, by the tests that are named for it, all of which fail, or
-// else by a seed. The report is the table.
+// TestMutants checks that each mutant is caught, by the tests that are named for it, all of which
+// fail, or else by a seed. The report has the table.
 func TestMutants(t *testing.T) {
 	var chosen []Mutant
 	name := regexp.MustCompile(*which)

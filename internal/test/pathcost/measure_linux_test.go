@@ -127,7 +127,8 @@ func empty()  {}
 `,
 }
 
-// TestMeasure: the sample is charged with what it does in every call, in the functions that do it.
+// TestMeasure checks that the costs of the sample are those of every call, in the functions that
+// cause them.
 func TestMeasure(t *testing.T) {
 	t.Setenv("GOWORK", "off")
 	dir := t.TempDir()

@@ -89,10 +89,10 @@ func (b *busyOrigin) cancel(h *hg.Handle, rounds int) *cancelCount {
 	return c
 }
 
-// Ten thousand calls are forwarded and canceled on one handle beside calls that go on, to a target
-// that lives, that is stopped, and that is dead (F44): each ends once; of those to the stopped one
-// no more leave than there are envelopes, memory does not grow, and when it goes on the same
-// session serves the handle's next call, with its own answer.
+// TestCancelTenThousand checks that ten thousand calls are forwarded and canceled on one handle
+// beside other calls, to a target that is alive, stopped, and killed (F44): each ends once; of
+// those to the stopped one no more are sent than there are envelopes, memory does not grow, and
+// when it continues the same session serves the handle's next call, with its own answer.
 func TestCancelTenThousand(t *testing.T) { eachCostly(t, testCancelTenThousand) }
 
 func testCancelTenThousand(t *testing.T, tr transport) {

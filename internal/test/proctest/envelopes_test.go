@@ -163,10 +163,10 @@ func (s *sender) connect() {
 	s.ended = 0
 }
 
-// 128 peers each hold 32 messages of 1 KiB at a process that takes none in (requirements G2, G6,
-// G8, G9): all are held, the 33rd of each stops at its source, the gauge is exact, and memory is
-// what was guaranteed, and over sm that of the peers' rings. A 129th peer gets what the budget has
-// left.
+// TestGERExample checks that 128 peers each hold 32 messages of 1 KiB at a process that accepts
+// none (requirements G2, G6, G8, G9): all are held, the 33rd of each stops at its source, the gauge
+// is exact, and memory is that of the guarantee, and over sm that of the peers' rings. A 129th peer
+// gets the rest of the budget.
 func TestGERExample(t *testing.T) {
 	t.Parallel()
 	require.EqualValues(t, guaranteed, na.GuaranteedBytes(gerPeers, gerEnvelopes, gerEager))

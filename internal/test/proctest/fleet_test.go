@@ -75,9 +75,9 @@ func (c *countingBalancer) countsSince() map[string]int {
 	return was
 }
 
-// TestFleet: of the processes of a service one is killed, one is stopped, one comes and one is
-// taken away, under load. No call fails, what has gone gets no calls, and in the end all that are
-// there get equally many.
+// TestFleet checks a service of which one process is killed, one is stopped, one is added and one
+// is removed, under load. No call fails, removed processes get no calls, and in the end all present
+// ones get the same number.
 func TestFleet(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {

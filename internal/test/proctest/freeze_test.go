@@ -62,7 +62,8 @@ func (w *worker) stop() {
 	w.o.driveUntil(func() bool { return w.active == 0 })
 }
 
-// A target stops for a second (F08): nobody is accused and no call fails.
+// TestShortFreeze checks a target that stops for a second (F08): no peer is reported lost, and no
+// call fails.
 func TestShortFreeze(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {
@@ -83,8 +84,9 @@ func TestShortFreeze(t *testing.T) {
 
 const shortest = 1500 * time.Millisecond // a PeerTimeout that a busy machine can keep
 
-// A target stops for longer than PeerTimeout (F09): what waits for it ends with ErrPeerLost in
-// time. When it goes on, what it still has to say is dropped, and a new session serves.
+// TestLongFreeze checks a target that stops for longer than PeerTimeout (F09): pending calls to it
+// end with ErrPeerLost in time. When it continues, its late frames are dropped, and a new session
+// is used.
 func TestLongFreeze(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {
@@ -209,9 +211,9 @@ func workerChild() error {
 	}
 }
 
-// A process is stopped itself for longer than its PeerTimeout, with a call under way (F10): when it
-// goes on it does not take its healthy peer for dead, although its clock says that it has not heard
-// of it for long.
+// TestOwnFreeze checks a process that is stopped for longer than its PeerTimeout, with a call in
+// flight (F10): when it continues it does not give up its healthy peer, although by its clock no
+// frame has arrived for long.
 func TestOwnFreeze(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {
@@ -250,8 +252,8 @@ func TestOwnFreeze(t *testing.T) {
 	})
 }
 
-// A target gets a twentieth of a processor (F15), by SIGSTOP and SIGCONT, which needs no privilege:
-// it is slow, and nobody takes it for dead.
+// TestStarvedTarget checks a target that gets a twentieth of a processor (F15), by SIGSTOP and
+// SIGCONT, which needs no privilege: it is slow, and is not reported lost.
 func TestStarvedTarget(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {

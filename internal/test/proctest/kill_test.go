@@ -17,9 +17,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A target is killed before it reads the request (F01), while its handler runs (F02), and after its
-// answer has left (F03). The call ends once, not by a time-out where there is a connection, and its
-// handle calls another target at once.
+// TestKilledTarget checks a target that is killed before it reads the request (F01), while its
+// handler runs (F02), and after its answer has left (F03). The call ends once, not by a timeout
+// where there is a connection, and its handle calls another target at once.
 func TestKilledTarget(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -119,9 +119,9 @@ func originChild() error {
 	return serve(hctx)
 }
 
-// An origin is killed while its request is handled (F04): an answer that is given before the target
-// knows has left or not, one that is given after it does ends with ErrPeerLost or is refused, and
-// nothing of that peer is left, also of an answer so large that it is lent.
+// TestKilledOrigin checks that an origin that is killed while its request is handled (F04): an
+// answer before the target detects it has left or not, one after that ends with ErrPeerLost or is
+// refused, and nothing of that peer is left, also of an answer so large that it is lent.
 func TestKilledOrigin(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {
@@ -187,8 +187,8 @@ func eachPoint(t *testing.T, f func(t *testing.T, tr transport, size, point int6
 	})
 }
 
-// A puller is killed in the middle (F05) and near the end: the call ends with ErrPeerLost, and the
-// region is free at once.
+// TestKilledPuller checks a puller that is killed in the middle (F05) and near the end: the call
+// ends with ErrPeerLost, and the region is released at once.
 func TestKilledPuller(t *testing.T) {
 	t.Parallel()
 	eachPoint(t, func(t *testing.T, tr transport, size, point int64) {
@@ -223,8 +223,9 @@ func TestKilledPuller(t *testing.T) {
 	})
 }
 
-// The owner of a region is killed in the middle of a pull (F06) and near its end (F64): the pull
-// ends with ErrPeerLost, says how much has come, and the local memory is free.
+// TestKilledOwner checks an owner of a region that is killed in the middle of a pull (F06) and near
+// its end (F64): the pull ends with ErrPeerLost, reports the bytes that have arrived, and the local
+// memory is released.
 func TestKilledOwner(t *testing.T) {
 	t.Parallel()
 	eachPoint(t, func(t *testing.T, tr transport, size, point int64) {

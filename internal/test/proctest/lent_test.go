@@ -111,9 +111,10 @@ func runBorrower() error {
 	return n.Serve(ctx)
 }
 
-// TestLentMemory: when a Call has returned nobody reads or writes what it has lent any more. It is
-// canceled in mid-transfer, while the target runs, is stopped or has been killed; then what was
-// lent is poisoned, and the target goes on: it must never see poison, and the poison must stay.
+// TestLentMemory checks that after a Call has returned the memory that it has lent is neither read
+// nor written. It is canceled in mid-transfer, while the target runs, is stopped or has been
+// killed; then the lent memory is poisoned, and the target continues: it must never read poison,
+// and the poison must stay.
 func TestLentMemory(t *testing.T) {
 	t.Parallel()
 	for _, tr := range transports {

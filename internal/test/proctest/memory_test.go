@@ -29,7 +29,8 @@ const smallLimit = 48 << 20 // GOMEMLIMIT
 
 func init() { roles["small"] = func() error { return serveTarget(small) } }
 
-// TestSmallProfile: the profile that docs/LIMITS.md publishes is the one that TestLittleMemory tries.
+// TestSmallProfile checks that the profile that docs/LIMITS.md publishes is the one that
+// TestLittleMemory uses.
 func TestSmallProfile(t *testing.T) {
 	source, err := os.ReadFile("memory_test.go")
 	require.NoError(t, err)
@@ -54,9 +55,10 @@ func (p *process) peakMemory() (n int64) {
 	return n << 10
 }
 
-// A target with the profile of a small process is given more than it can take at once, in bodies of
-// up to a megabyte (F73), until 300 have been answered: its resident memory never exceeds 64 MiB,
-// and every other call is refused because of one of these settings.
+// TestLittleMemory checks a target with the profile of a small process that gets more requests than
+// it can accept at once, in bodies of up to a megabyte (F73), until 300 have been answered: its
+// resident memory never exceeds 64 MiB, and every other call is refused because of one of these
+// settings.
 func TestLittleMemory(t *testing.T) {
 	eachTransport(t, func(t *testing.T, tr transport) {
 		const limit, flight = 64 << 20, 48

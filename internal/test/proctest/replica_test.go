@@ -17,8 +17,8 @@ import (
 
 var echoes = qs.Define[int, int]("echo", qs.Idempotent())
 
-// TestFrozenReplica: the first of two processes of a service stops, goes on, and dies, under load.
-// No call fails, and it gets calls again when it has gone on.
+// TestFrozenReplica checks a service whose first of two processes stops, continues, and is killed,
+// under load. No call fails, and it gets calls again when it has continued.
 func TestFrozenReplica(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {

@@ -19,9 +19,9 @@ import (
 
 var restarts = flag.Int("proctest.restarts", long.Or(10, 100), "restarts of TestManyRestarts")
 
-// A target is killed in the middle of a call and another one takes its address (F11): the call ends
-// with ErrPeerLost, the next one of the same handle is served, and what the old one had lent is
-// refused.
+// TestRestart checks a target that is killed in the middle of a call, with another one that takes
+// its address (F11): the call ends with ErrPeerLost, the next one of the same handle is served, and
+// memory that the old one had lent is refused.
 func TestRestart(t *testing.T) {
 	eachTransport(t, func(t *testing.T, tr transport) {
 		p, o := tr.startPair(t, hg.Config{})
@@ -61,8 +61,8 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// A target is killed and started again many times under load (F12): every call ends, and neither
-// descriptors nor memory grow.
+// TestManyRestarts checks a target that is killed and started again many times under load (F12):
+// every call ends, and neither descriptors nor memory grow.
 func TestManyRestarts(t *testing.T) {
 	n := *restarts
 	eachTransport(t, func(t *testing.T, tr transport) {

@@ -104,8 +104,8 @@ func eachEnd(t *testing.T, f func(t *testing.T, tr transport, step int, end func
 	}
 }
 
-// The process of a stream's handler is killed, or stopped, at some item: the loop gets no item
-// twice or out of order, and then the end.
+// TestStreamOfEndedTarget checks a stream whose handler's process is killed, or stopped, at some
+// item: the loop gets no item twice or out of order, and then the end.
 func TestStreamOfEndedTarget(t *testing.T) {
 	t.Parallel()
 	eachEnd(t, func(t *testing.T, tr transport, step int, end func(p *process)) {
@@ -132,7 +132,8 @@ func TestStreamOfEndedTarget(t *testing.T) {
 	})
 }
 
-// The process of a stream's caller is killed, or stopped: the context of the handler ends.
+// TestStreamToEndedOrigin checks a stream whose caller's process is killed, or stopped: the context
+// of the handler ends.
 func TestStreamToEndedOrigin(t *testing.T) {
 	t.Parallel()
 	eachEnd(t, func(t *testing.T, tr transport, step int, end func(p *process)) {

@@ -15,9 +15,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A target that is stopped with 8,192 requests waiting for it takes nothing from ten others (G9,
-// F67). Each round answers the same number of calls to the ten while none of the stopped one's
-// ends; the test prints how long rounds take beside it and without it.
+// TestSlowTargetAmongTen checks that a target that is stopped with 8,192 requests waiting for it
+// does not slow down ten others (G9, F67). Each round answers the same number of calls to the ten
+// while none of the stopped one's ends; the test prints how long rounds take beside it and without
+// it.
 func TestSlowTargetAmongTen(t *testing.T) { eachCostly(t, testSlowTargetAmongTen) }
 
 func testSlowTargetAmongTen(t *testing.T, tr transport) {

@@ -31,8 +31,8 @@ func durationsText(d []time.Duration) string {
 	return fmt.Sprintf("n=%d p50=%v p99=%v p99.9=%v max=%v", len(d), at(0.5), at(0.99), at(0.999), d[len(d)-1])
 }
 
-// A target stopped for 3 s (C-T28): 1,000 calls to it are canceled at once, and after it goes on
-// the same session serves.
+// TestStoppedTarget checks a target that is stopped for 3 s (C-T28): 1,000 calls to it are canceled
+// at once, and after it continues the same session is used.
 func TestStoppedTarget(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, tr transport) {
@@ -105,8 +105,9 @@ func testStoppedTarget(t *testing.T, tr transport) {
 	t.Logf("answers of canceled calls that came late and were dropped: %d", after.LateDropped)
 }
 
-// The owner of a region is stopped in the middle of a pull of 1 GiB: the pull is canceled at once,
-// and after the owner goes on the whole region is pulled in the same session, byte for byte.
+// TestStoppedOwner checks an owner of a region that is stopped in the middle of a pull of 1 GiB:
+// the pull is canceled at once, and after the owner continues the whole region is pulled in the
+// same session, byte for byte.
 func TestStoppedOwner(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, testStoppedOwner)

@@ -14,7 +14,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// Every datagram takes as long as is asked for, those that others overtake, and copies, too.
+// TestLatency checks that every datagram is delayed by the requested time, those that others
+// overtake, and copies, too.
 func TestLatency(t *testing.T) {
 	t.Parallel()
 	target, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -40,8 +41,8 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// Of a thousand datagrams about as many as is asked for are lost, repeated, damaged and late, in
-// both directions; and those that nothing happens to arrive as they were.
+// TestRules checks that of a thousand datagrams about the requested numbers are lost, repeated,
+// damaged and delayed, in both directions, and the others arrive unchanged.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

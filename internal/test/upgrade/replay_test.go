@@ -132,8 +132,8 @@ func (s *site) dialer(hello []byte) *player {
 	return newPlayer(s.T, s.plugin(), scheme, hello)
 }
 
-// TestReplayToListener: a process of today takes what each release before has sent as a dialer, and
-// answers its request with the bytes that it has got then.
+// TestReplayToListener checks that a process of this release accepts the frames that each release
+// before has sent as a dialer, and answers its request with the recorded bytes.
 func TestReplayToListener(t *testing.T) {
 	eachSite(t, func(s *site) {
 		l := s.live()
@@ -153,8 +153,8 @@ func TestReplayToListener(t *testing.T) {
 	})
 }
 
-// TestReplayToDialer: a process of today calls one of each release before, which answers as it did
-// then.
+// TestReplayToDialer checks that a process of this release calls one of each release before, which
+// answers with the recorded frames.
 func TestReplayToDialer(t *testing.T) {
 	eachSite(t, func(s *site) {
 		l := s.live()
@@ -192,8 +192,8 @@ func versionRange(oldest, newest uint16) []byte {
 	return binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, oldest), newest)
 }
 
-// TestFuture: a new thing of each sort, as a later release may send it, is skipped or refused as
-// section 0 of WIRE.md says, and nobody else's session is lost.
+// TestFuture checks that a new thing of each sort, as a later release may send it, is skipped or
+// refused as section 0 of WIRE.md says, and no other session is lost.
 func TestFuture(t *testing.T) {
 	eachSite(t, func(s *site) {
 		l := s.live()
@@ -267,8 +267,8 @@ func TestFuture(t *testing.T) {
 	})
 }
 
-// TestFutureListener: a process that dials one of two releases later learns from the error which
-// side is to be upgraded.
+// TestFutureListener checks that a process that dials one of two releases later gets an error that
+// names the side to be upgraded.
 func TestFutureListener(t *testing.T) {
 	eachSite(t, func(s *site) {
 		l := s.live()
@@ -286,8 +286,8 @@ func TestFutureListener(t *testing.T) {
 	})
 }
 
-// TestOldIsThere: the commit that testdata/wire/OLD names has nodes, wherever the history reaches
-// to it.
+// TestOldIsThere checks that the commit that testdata/wire/OLD names has nodes, wherever the
+// history includes it.
 func TestOldIsThere(t *testing.T) {
 	commit, why := previousRelease(t)
 	if why != "" {

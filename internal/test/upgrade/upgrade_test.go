@@ -344,9 +344,9 @@ func (c *cluster) stop() {
 	c.check()
 }
 
-// TestRollingUpgrade: three processes under load are replaced one by one by those of another
-// release, and back. No idempotent call fails, no fate is wrong, and streams are whole or end with
-// an error. Processes of the next release use what it brings.
+// TestRollingUpgrade checks three processes under load that are replaced one by one by those of
+// another release, and back. No idempotent call fails, no fate is wrong, and streams are complete
+// or end with an error. Processes of the next release use its additions.
 func TestRollingUpgrade(t *testing.T) {
 	watchSources(t)
 	b := &builds{dir: t.TempDir(), nodes: map[release]string{}}

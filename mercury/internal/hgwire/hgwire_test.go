@@ -19,8 +19,9 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// Each request, response and bulk handle that C sent is parsed and made again, byte for byte. C fills in no checksums unless it is told
-// to, and leaves rubbish behind the code of a refusal.
+// TestGolden checks that each request, response and bulk handle that C sent is parsed and encoded
+// again, byte for byte. C fills in no checksums unless it is configured to, and leaves garbage
+// behind the code of a refusal.
 func TestGolden(t *testing.T) {
 	seen := map[string]int{}
 	for _, name := range golden.Names {
@@ -106,7 +107,8 @@ func goldenBulk(t *testing.T, payload []byte, seen map[string]int) (bulk hgwire.
 	return bulk
 }
 
-// The library's refusals have rubbish behind their code, and their length means nothing.
+// TestRefusal checks that refusals of the C library have garbage behind their code, and their
+// length has no meaning.
 func TestRefusal(t *testing.T) {
 	for _, s := range []string{"0200000077778888" + strings.Repeat("99", 16), "0280000077778888" + strings.Repeat("99", 24), "02800000"} {
 		b, err := hex.DecodeString(s)
@@ -119,7 +121,8 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// With checksums the header is four bytes longer. The sums are those of the two algorithms' descriptions.
+// TestChecksums checks that with checksums the header is four bytes longer. The checksums match the
+// descriptions of the two algorithms.
 func TestChecksums(t *testing.T) {
 	r := hgwire.Request{ID: 0x3130393837363534, Flags: hgwire.Checksums}
 	b := r.Append(nil, []byte("123456789"))
@@ -145,7 +148,8 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
-// A checksum that does not fit is noticed. 0 means that the peer fills in none, until it has filled in one.
+// TestVerifier checks that a wrong checksum is detected. 0 means that the peer fills in none, until
+// it has filled in one.
 func TestVerifier(t *testing.T) {
 	r := hgwire.Request{ID: 7, Flags: hgwire.Checksums}
 	wire := r.Append(nil, []byte("input"))
@@ -232,7 +236,7 @@ func handle() hgwire.Bulk {
 	}}
 }
 
-// A bound handle names its owner, however much a library says of it.
+// TestBoundBulk checks that a bound handle names its owner, whatever else a library adds to it.
 func TestBoundBulk(t *testing.T) {
 	for _, eager := range [][]byte{nil, fillBytes(30)} {
 		b := handle()
@@ -301,7 +305,7 @@ func TestBulk(t *testing.T) {
 	require.True(t, back.IsNull())
 }
 
-// Memory that is registered by address is addressed by it.
+// TestVirtual checks that memory that is registered by address is addressed by it.
 func TestVirtual(t *testing.T) {
 	b := handle()
 	wire := b.Append(nil)
@@ -315,7 +319,8 @@ func TestVirtual(t *testing.T) {
 	require.Equal(t, wire, back.Append(nil), "as it is passed on")
 }
 
-// Every 8 bytes of a handle set to a large number: an error, or a handle within its bounds, and never a large allocation.
+// TestHostileBulk checks handles with every 8 bytes set to a large number: an error, or a handle
+// within its bounds, and never a large allocation.
 func TestHostileBulk(t *testing.T) {
 	b := handle()
 	wire := b.Append(nil)

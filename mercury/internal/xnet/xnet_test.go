@@ -14,7 +14,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// What C sent is parsed and made again, byte for byte. Only a count of pieces that an earlier message left in a header is not.
+// TestGolden checks that messages that C sent are parsed and encoded again, byte for byte, except
+// for a count of pieces that an earlier message left in a header.
 func TestGolden(t *testing.T) {
 	for _, name := range golden.Names {
 		messages, err := golden.Read(name)
@@ -44,7 +45,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// A header whose lengths do not fit together is refused, whichever field is wrong.
+// TestBadHeaders checks that a header whose lengths do not fit together is refused, whichever field
+// is wrong.
 func TestBadHeaders(t *testing.T) {
 	good := (&xnet.Header{Op: xnet.ReadReq, N: 1, IOV: [4]xnet.IOV{{Len: 8, Key: 1}}}).Append(nil, 0)
 	var h xnet.Header
@@ -63,7 +65,7 @@ func TestBadHeaders(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Lengths whose sum wraps around are more than any limit.
+// TestTotal checks that lengths whose sum wraps around are more than any limit.
 func TestTotal(t *testing.T) {
 	h := xnet.Header{Op: xnet.Write, N: 2, IOV: [4]xnet.IOV{{Len: 1 << 63}, {Len: 1 << 63}}}
 	_, err := h.Total(1 << 40)

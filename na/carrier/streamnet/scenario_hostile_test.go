@@ -38,7 +38,8 @@ func rawConn(t testing.TB, p *pipes, name string) net.Conn {
 	return nc
 }
 
-// FuzzStranger: whatever a stranger sends, it is turned away or waited for, and others are served.
+// FuzzStranger checks that a peer that sends any bytes is refused or waited for, and others are
+// served.
 func FuzzStranger(f *testing.F) {
 	p := newPipes()
 	openNode(f, p.options(), "pipe://target", na.Config{})
@@ -70,7 +71,8 @@ func FuzzStranger(f *testing.F) {
 	})
 }
 
-// TestRefusal: a peer that breaks the protocol is told why, also over a connection without CloseWrite.
+// TestRefusal checks that a peer that breaks the protocol gets the reason, also over a connection
+// without CloseWrite.
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -85,7 +87,8 @@ func TestRefusal(t *testing.T) {
 	require.Equal(t, codes.ErrProtocol, h.Bye(got[h.Size():]).Code)
 }
 
-// TestHalfHello: a connection whose HELLO does not end is closed when HandshakeTimeout is over.
+// TestHalfHello checks that a connection whose HELLO does not end is closed when HandshakeTimeout
+// is over.
 func TestHalfHello(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -101,7 +104,7 @@ func TestHalfHello(t *testing.T) {
 	}
 }
 
-// TestHalfOpenBound: strangers that connect and say nothing keep no peer out for long.
+// TestHalfOpenBound checks that connections that send nothing do not block other peers for long.
 func TestHalfOpenBound(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -118,8 +121,8 @@ func TestHalfOpenBound(t *testing.T) {
 	require.NoError(t, callEcho(testContext(t), origin, "pipe://target", "let in"))
 }
 
-// TestNeverReads: a peer that takes nothing is lost after WriteTimeout. A cancel does not wait for
-// that, and nobody else does.
+// TestNeverReads checks that a peer that reads nothing is lost after WriteTimeout. Neither a cancel
+// nor another peer waits for that.
 func TestNeverReads(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -157,7 +160,7 @@ func TestNeverReads(t *testing.T) {
 	require.NoError(t, callEcho(ctx, origin, "pipe://target", "not held up"))
 }
 
-// TestDialGivenUp: the context of Dial ends with the session, and with the class.
+// TestDialGivenUp checks that the context of Dial ends with the session, and with the class.
 func TestDialGivenUp(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, origin *hg.Context){
@@ -189,7 +192,7 @@ func TestDialGivenUp(t *testing.T) {
 	}
 }
 
-// TestDialErrors: a dial that fails is ErrUnreachable with its reason, and nothing ran.
+// TestDialErrors checks that a dial that fails is ErrUnreachable with its reason, and nothing ran.
 func TestDialErrors(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{errors.New("no route"), codes.WithText(codes.ErrPermission, "not for you")} {
@@ -202,8 +205,8 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// TestDialAgain: a peer that cannot take a connection at the moment is dialed again, for the call
-// that waits.
+// TestDialAgain checks that a peer that cannot take a connection at the moment is dialed again, for
+// the call that waits.
 func TestDialAgain(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -220,7 +223,8 @@ func TestDialAgain(t *testing.T) {
 	require.Equal(t, 3, dials)
 }
 
-// TestManyConnections: a hundred classes call one at the same time, and all connections end with them.
+// TestManyConnections checks that a hundred classes call one at the same time, and all connections
+// end with them.
 func TestManyConnections(t *testing.T) {
 	p := newPipes()
 	target := openNode(t, p.options(), "pipe://target", na.Config{})

@@ -30,7 +30,7 @@ func openAndClose(opts streamnet.Options, addr string) error {
 	return class.Close()
 }
 
-// TestBadOptions: every bad option is named.
+// TestBadOptions checks that every bad option is named.
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
 	err := openAndClose(streamnet.Options{Scheme: "x", MaxHalfOpen: -1, HandshakeTimeout: -1, WriteTimeout: -1}, "x://")
@@ -40,8 +40,8 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// TestListenErrors: a code stays, an error without one has the code of an address that is not
-// there; the name is checked, and a listener whose name is not valid is closed.
+// TestListenErrors checks that a code is kept, and an error without one has the code of an
+// unreachable address; the name is checked, and a listener whose name is not valid is closed.
 func TestListenErrors(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -75,8 +75,8 @@ func TestListenErrors(t *testing.T) {
 	require.NoError(t, openAndClose(opts, "pipe://"))
 }
 
-// TestVerify: of two classes that call each other one connection is used by both if the network
-// vouches for names, else each dials.
+// TestVerify checks that of two classes that call each other both use one connection if the network
+// verifies names, else each dials.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	for _, trusts := range []bool{true, false} {
@@ -99,8 +99,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestTLS: what a *tls.Conn has proven is the peer's identity; a peer without TLS is turned away,
-// and one that does not begin is not waited for.
+// TestTLS checks that the verified certificate of a *tls.Conn is the peer's identity; a peer
+// without TLS is refused, and one that does not begin TLS is not waited for.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	cert := testcert.New()
@@ -161,7 +161,7 @@ type bareConn struct{ net.Conn }
 func (bareConn) RemoteAddr() net.Addr { return nil }
 func (bareConn) LocalAddr() net.Addr  { return nil }
 
-// TestNoAddresses: connections need not know their addresses, on either side.
+// TestNoAddresses checks that connections may report no addresses, on either side.
 func TestNoAddresses(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -190,8 +190,8 @@ func (c shortWriteConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestShortWrite: a write that loses bytes without an error ends the session, before the peer takes
-// what follows for bulk data.
+// TestShortWrite checks that a write that loses bytes without an error ends the session, before the
+// peer reads the following bytes as bulk data.
 func TestShortWrite(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
@@ -216,8 +216,8 @@ func TestShortWrite(t *testing.T) {
 	require.ErrorIs(t, <-ended, codes.ErrPeerLost)
 }
 
-// TestOptionsGiveNothing: a function of the options that returns nil in place of what it is for is
-// named in the error.
+// TestOptionsGiveNothing checks that a function of the options that returns nil in place of its
+// result is named in the error.
 func TestOptionsGiveNothing(t *testing.T) {
 	t.Parallel()
 	p := newPipes()

@@ -182,21 +182,23 @@ func TestPostsFail(t *testing.T) {
 	everyPost(t, postCase{input: 10, output: 10})
 }
 
-// H3b: a body that does not fit a message is fetched from its owner, and the fetch may fail at its
-// start, on either side.
+// TestH3bPostsFail (H3b) checks that a body that does not fit a message is fetched from its owner,
+// and the fetch may fail at its start, on either side.
 func TestH3bPostsFail(t *testing.T) {
 	t.Run("both larger", func(t *testing.T) { everyPost(t, postCase{input: 20 << 10, output: 30 << 10}) })
 	t.Run("for the target only", func(t *testing.T) { everyPost(t, postCase{origin: 4096, target: 256, input: 2000, output: 100}) })
 	t.Run("for the origin only", func(t *testing.T) { everyPost(t, postCase{origin: 256, target: 4096, input: 100, output: 2000}) })
 }
 
-// H16: the k-th post of a transfer fails while those before it are in flight.
+// TestH16PostsFail (H16) checks that the k-th post of a transfer fails while those before it are in
+// flight.
 func TestH16PostsFail(t *testing.T) {
 	t.Run("pull", func(t *testing.T) { everyPost(t, postCase{output: 10, dir: bulk.Pull, move: 5*4096 + 1}) })
 	t.Run("push", func(t *testing.T) { everyPost(t, postCase{output: 10, dir: bulk.Push, move: 5*4096 + 1}) })
 }
 
-// H8: the call cannot be posted, or no dial succeeds, or neither: it ends once, and did not run.
+// TestH8PostAndDialFail (H8) checks that the call cannot be posted, or no dial succeeds, or
+// neither: it ends once, and did not run.
 func TestH8PostAndDialFail(t *testing.T) {
 	const post1, dial, both = 1, 2, 0
 	for _, n := range []int{post1, dial, both} {

@@ -141,9 +141,9 @@ func manySeeds(n int, run func(seed uint64) (ok bool)) time.Duration {
 	return time.Since(begun)
 }
 
-// One seed gives one trace: in two runs, in processes with one and two threads, and with the race
-// detector; another seed gives another. The constants change only when the protocol, the simulator
-// or the scenario does.
+// TestReplay checks that one seed gives one trace: in two runs, in processes with one and two
+// threads, and with the race detector; another seed gives another. The constants change only when
+// the protocol, the simulator or the scenario does.
 func TestReplay(t *testing.T) {
 	if list := os.Getenv("QUICKSILVER_SIM_REPLAY"); list != "" {
 		for _, f := range strings.Fields(list) {

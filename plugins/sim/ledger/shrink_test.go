@@ -155,8 +155,8 @@ func shrunkText(s *scenario) string {
 	return text
 }
 
-// A bug that needs a closed class and a canceled call shrinks to little more than these, and the
-// generated test compiles.
+// TestShrink checks that a bug that needs a closed class and a canceled call is shrunk to little
+// more than these, and the generated test compiles.
 func TestShrink(t *testing.T) {
 	o := drawOptions(1)
 	o.Planted, o.Closes, o.Crashes, o.Nodes, o.Off = true, 2, 2, 6, 0

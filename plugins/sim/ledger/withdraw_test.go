@@ -56,7 +56,7 @@ func TestWithdrawHalf(t *testing.T) {
 	})
 }
 
-// One seed of a race gives one trace.
+// TestRaceReplays checks that one seed of a race gives one trace.
 func TestRaceReplays(t *testing.T) {
 	seen := map[uint64]uint64{}
 	for seed := range uint64(12) {

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFloorWritesAll: what does not fit the socket waits until the other end has read.
+// TestFloorWritesAll checks that bytes that do not fit the socket wait until the other end has
+// read.
 func TestFloorWritesAll(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

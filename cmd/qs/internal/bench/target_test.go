@@ -8,7 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A target that answers with other bytes than it should is not measured.
+// TestChecksPayloads checks that a target that answers with other bytes than it should is not
+// measured.
 func TestChecksPayloads(t *testing.T) {
 	b := Pattern(1 << 17)
 	require.True(t, isPattern(b))
@@ -33,7 +34,8 @@ func TestChecksPayloads(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What a target gives has the size that was asked for, also after more was given.
+// TestGivesPattern checks that the output of a target has the requested size, also after a longer
+// one.
 func TestGivesPattern(t *testing.T) {
 	g := &giveServer{}
 	for _, n := range []int{0, 7, 70_000, 300} {
@@ -43,7 +45,8 @@ func TestGivesPattern(t *testing.T) {
 	}
 }
 
-// TestMemory: a target has one memory for transfers, whatever origins ask for at the same time.
+// TestMemory checks that a target has one memory for transfers, whatever origins request at the
+// same time.
 func TestMemory(t *testing.T) {
 	class, err := hg.Open("tcp://", hg.Config{})
 	require.NoError(t, err)

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestBuffersAreBounded: a target lends its transfers so much memory, keeps some of it, and takes it all back.
+// TestBuffersAreBounded checks that a target lends its transfers a bounded amount of memory, keeps
+// some of it, and takes all of it back.
 func TestBuffersAreBounded(t *testing.T) {
 	class, err := hg.Open("tcp://", hg.Config{})
 	require.NoError(t, err)

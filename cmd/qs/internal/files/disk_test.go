@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 )
 
-// TestDiskStaysInside: every operation refuses every path that leads out, whatever was asked before it.
+// TestDiskStaysInside checks that every operation refuses every path that leads out, whatever was
+// asked before it.
 func TestDiskStaysInside(t *testing.T) {
 	d, dir := newDisk(t)
 	outside := t.TempDir()
@@ -63,7 +64,7 @@ func TestDiskListsInPages(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// TestMkdirAtOnce: who makes a directory that another makes at this moment has it, too.
+// TestMkdirAtOnce checks that of two calls that make the same directory at once both succeed.
 func TestMkdirAtOnce(t *testing.T) {
 	d, _ := newDisk(t)
 	var all sync.WaitGroup

@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestPipes: a pipe below the root, which nobody writes to, is not waited for.
+// TestPipes checks that a pipe below the root that has no writer is not waited for.
 func TestPipes(t *testing.T) {
 	d, dir := newDisk(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))

@@ -25,7 +25,8 @@ func writeSparseFile(t *testing.T, name string) []byte {
 	return data
 }
 
-// TestWriteSparse: what is read is what was written, wherever it begins, and units of zeros are holes.
+// TestWriteSparse checks that the bytes read are the bytes written, at any offset, and that units
+// of zeros are holes.
 func TestWriteSparse(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	data := writeSparseFile(t, name)
@@ -47,7 +48,8 @@ func TestWriteSparse(t *testing.T) {
 	}
 }
 
-// TestPartOfSparseFile: holes stay holes, also of a part that is gone on with and has more bytes than were verified.
+// TestPartOfSparseFile checks that holes stay holes, also in a part that is resumed and has more
+// bytes than were verified.
 func TestPartOfSparseFile(t *testing.T) {
 	d, dir := newDisk(t)
 	data := writeSparseFile(t, filepath.Join(dir, "source"))
@@ -87,7 +89,7 @@ func TestPartOfSparseFile(t *testing.T) {
 	}
 }
 
-// TestCopySparse: a copy in either direction is as sparse as its source.
+// TestCopySparse checks that a copy in either direction is as sparse as its source.
 func TestCopySparse(t *testing.T) {
 	addr, root := serveFiles(t)
 	dir := t.TempDir()

@@ -17,7 +17,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestPartHasOneWriter: while a transfer writes a part no other one gets it, by whatever path, and nothing is damaged.
+// TestPartHasOneWriter checks that while a transfer writes a part no other transfer gets it, by any
+// path, and nothing is damaged.
 func TestPartHasOneWriter(t *testing.T) {
 	d, dir := newDisk(t)
 	data := noise(300)
@@ -46,8 +47,8 @@ func TestPartHasOneWriter(t *testing.T) {
 	p.close()
 }
 
-// TestPartsInTurn: a part that becomes the file, or goes, at the moment when the next transfer opens it, is not that
-// transfer's.
+// TestPartsInTurn checks that a part that becomes the file, or is removed, while the next transfer
+// opens it, is not used by that transfer.
 func TestPartsInTurn(t *testing.T) {
 	d, dir := newDisk(t)
 	var writers sync.WaitGroup
@@ -80,8 +81,9 @@ func TestPartsInTurn(t *testing.T) {
 	requireNames(t, dir, "f")
 }
 
-// TestPartRemovedWhileWritten: a transfer whose part and journal were removed fails, and leaves the part of a second transfer,
-// which it would make the file half written.
+// TestPartRemovedWhileWritten checks that a transfer whose part and journal were removed fails, and
+// leaves alone the part of a second transfer, which it would otherwise rename to the file half
+// written.
 func TestPartRemovedWhileWritten(t *testing.T) {
 	for verified, name := range map[int]string{0: "nothing verified", 100: "part verified"} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +112,8 @@ func TestPartRemovedWhileWritten(t *testing.T) {
 	}
 }
 
-// TestDropWaits: a transfer that somebody else drops is closed when drop returns: its part can be opened again.
+// TestDropWaits checks that a transfer that is dropped by another caller is closed when drop
+// returns: its part can be opened again.
 func TestDropWaits(t *testing.T) {
 	d, _ := newDisk(t)
 	fs := &Server{disk: d, transfers: map[uint64]*transfer{}}

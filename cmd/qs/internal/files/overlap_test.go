@@ -52,7 +52,7 @@ func TestOverlap(t *testing.T) {
 	require.Equal(t, failed, overlap(ctx, 2, countTo(5, io.EOF), take))
 }
 
-// TestOverlapWorksAtOnce: first is a step ahead while second is at work.
+// TestOverlapWorksAtOnce checks that the first function is one step ahead of the second.
 func TestOverlapWorksAtOnce(t *testing.T) {
 	ahead := make(chan int)
 	n := 0

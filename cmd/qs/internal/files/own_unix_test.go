@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPartNotOfATransfer: what has the name of a part or a journal, and cannot be one of this user's transfers, is refused, not
-// waited for, and stays as it is, and so does what it leads to.
+// TestPartNotOfATransfer checks that a file with the name of a part or a journal that cannot be one
+// of this user's transfers is refused without waiting, and that it and its link target stay
+// unchanged.
 func TestPartNotOfATransfer(t *testing.T) {
 	for name, kind := range map[string]struct {
 		text string
@@ -47,8 +48,8 @@ func TestPartNotOfATransfer(t *testing.T) {
 	}
 }
 
-// TestPartOfAnotherUser: another user of the machine who has prepared a part, or a journal, in a folder that both may write to,
-// gets neither the data nor the file.
+// TestPartOfAnotherUser checks that another user of the machine who has prepared a part, or a
+// journal, in a folder that both may write to, gets neither the data nor the file.
 func TestPartOfAnotherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can make files of another user")
@@ -68,8 +69,8 @@ func TestPartOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestPartWithModeOfSource: a part that has the rights of its source already, and not its name, may be open elsewhere: it is not
-// written to, and the transfer begins anew.
+// TestPartWithModeOfSource checks that a part that already has the mode of its source, and not its
+// name, may be open elsewhere: it is not written to, and the transfer starts from the beginning.
 func TestPartWithModeOfSource(t *testing.T) {
 	d, dir := newDisk(t)
 	data := noise(300)

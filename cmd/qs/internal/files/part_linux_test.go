@@ -25,7 +25,8 @@ func dropRootAccess(t *testing.T) {
 	require.NoError(t, unix.Capset(&header, &caps[0]))
 }
 
-// TestPartWithoutWriteMode: a part that got the mode of its source, and not its name, is gone on with.
+// TestPartWithoutWriteMode checks that a part that got the mode of its source, and not its name, is
+// resumed.
 func TestPartWithoutWriteMode(t *testing.T) {
 	d, dir := newDisk(t)
 	dropRootAccess(t)
@@ -49,7 +50,8 @@ func TestPartWithoutWriteMode(t *testing.T) {
 	requireMode(t, filepath.Join(dir, "f"), 0o400)
 }
 
-// TestPartWithoutRoom: what cannot fit is refused before anything is sent, with both sizes, and leaves nothing behind.
+// TestPartWithoutRoom checks that a file that cannot fit is refused before anything is sent, with
+// both sizes, and leaves nothing behind.
 func TestPartWithoutRoom(t *testing.T) {
 	d, dir := newDisk(t)
 	_, err := d.openPart("f", stamp{Size: 1<<60 + 1}, partOptions{})
@@ -58,7 +60,8 @@ func TestPartWithoutRoom(t *testing.T) {
 	requireNames(t, dir)
 }
 
-// TestPartReserves: a long file has room ahead of what was written, and no more than a step of it.
+// TestPartReserves checks that space is reserved ahead of the written end of a long file, and no
+// more than one step of it.
 func TestPartReserves(t *testing.T) {
 	d, dir := newDisk(t)
 	p, err := d.openPart("f", stamp{Size: 3 * reserveStep}, partOptions{})
@@ -93,7 +96,8 @@ func requireMode(t *testing.T, name string, want os.FileMode) {
 	require.Equal(t, want, info.Mode().Perm())
 }
 
-// TestSourcesOfTheSystem: a file whose size is not how much can be read is not sent as if it were complete.
+// TestSourcesOfTheSystem checks that a file with a size that differs from what can be read is not
+// sent as if it were complete.
 func TestSourcesOfTheSystem(t *testing.T) {
 	d, err := openDisk("/")
 	require.NoError(t, err)

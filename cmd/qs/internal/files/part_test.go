@@ -55,7 +55,8 @@ func requireData(t *testing.T, dir string, data []byte) {
 	require.Equal(t, data, got)
 }
 
-// TestPartDamagedOnTheWay: a piece whose bytes are not those that the source has sums of does not count.
+// TestPartDamagedOnTheWay checks that a piece with bytes that do not match the checksums of the
+// source does not count.
 func TestPartDamagedOnTheWay(t *testing.T) {
 	d, dir := newDisk(t)
 	data := noise(300)
@@ -78,7 +79,8 @@ func TestPartDamagedOnTheWay(t *testing.T) {
 	requireData(t, dir, data)
 }
 
-// TestPartWrongChecksum: a file whose checksums differ at the end does not get its name, and is not gone on with.
+// TestPartWrongChecksum checks that a file with a wrong checksum at the end does not get its name,
+// and is not resumed.
 func TestPartWrongChecksum(t *testing.T) {
 	data := noise(300)
 	good, bad := sha256.Sum256(data), sha256.Sum256(nil)
@@ -98,7 +100,7 @@ func TestPartWrongChecksum(t *testing.T) {
 	}
 }
 
-// TestPartUnusable: nothing is left when nothing was verified.
+// TestPartUnusable checks that nothing is left when nothing was verified.
 func TestPartUnusable(t *testing.T) {
 	d, dir := newDisk(t)
 	p, err := d.openPart("f", stamp{Size: 300}, partOptions{})
@@ -108,7 +110,8 @@ func TestPartUnusable(t *testing.T) {
 	requireNames(t, dir)
 }
 
-// TestJournal: whatever is in a journal, it is not trusted further than the part bears it out.
+// TestJournal checks that a journal with any contents is trusted only as far as the part confirms
+// it.
 func TestJournal(t *testing.T) {
 	data := noise(300)
 	good := fmt.Sprintf(`{"source_size":300,"source_mtime_ns":7,"verified":200,"crc32c":%d}`, checksum(data[:200]))
@@ -145,8 +148,8 @@ func writePrivate(t *testing.T, name string, data []byte) {
 	require.NoError(t, os.WriteFile(name, data, 0o600))
 }
 
-// TestPartOfOtherProgram: a file that has the name of a part or of a journal, and that no transfer has made, is refused with
-// its name, and stays as it is, with and without -anew.
+// TestPartOfOtherProgram checks that a file that has the name of a part or of a journal, and that
+// no transfer has made, is refused with its name, and stays as it is, with and without -anew.
 func TestPartOfOtherProgram(t *testing.T) {
 	data := noise(300)
 	for name, make := range map[string]func(t *testing.T, dir string){
@@ -199,7 +202,8 @@ func listDir(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-// TestPartFailedWrite: bytes that did not reach the file are never promised, also when later ones would.
+// TestPartFailedWrite checks that bytes that did not reach the file are never acknowledged, also
+// when later bytes would.
 func TestPartFailedWrite(t *testing.T) {
 	d, dir := newDisk(t)
 	data := noise(300)
@@ -220,7 +224,8 @@ func TestPartFailedWrite(t *testing.T) {
 	resumePart(t, d, data).close()
 }
 
-// TestJournalIsNeverEmpty: the record of the run before is there until the first of this run replaces it.
+// TestJournalIsNeverEmpty checks that the record of the previous run is kept until the first record
+// of this run replaces it.
 func TestJournalIsNeverEmpty(t *testing.T) {
 	d, dir := newDisk(t)
 	j, err := d.openJournal("j")

@@ -26,7 +26,8 @@ func (e endlessStore) list(_ context.Context, _, after string) ([]entry, error) 
 
 func (endlessStore) mkdir(context.Context, string, uint32) error { return nil }
 
-// TestEndlessTree: a target that lists without an end, in breadth or in depth, is refused.
+// TestEndlessTree checks that a target that lists without an end, in breadth or in depth, is
+// refused.
 func TestEndlessTree(t *testing.T) {
 	defer func(n int) { maxEntries = n }(maxEntries)
 	maxEntries = 1000
@@ -37,7 +38,7 @@ func TestEndlessTree(t *testing.T) {
 	}
 }
 
-// TestEndlessSeek: so is one that has always as much left to look at.
+// TestEndlessSeek checks that a target that always reports more entries to come is refused.
 func TestEndlessSeek(t *testing.T) {
 	c := openClient(t, serveNode(t, func(n *qs.Node) {
 		methodSeek.Handle(n, func(context.Context, seekRequest) (seekReply, error) { return seekReply{Left: 5}, nil })

@@ -15,7 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestHostileOrigin: what an origin must not do is an error of its call, and the target goes on.
+// TestHostileOrigin checks that an invalid request of an origin is an error of its call, and the
+// target continues.
 func TestHostileOrigin(t *testing.T) {
 	addr, root := serveFiles(t)
 	data := noise(1000)
@@ -126,7 +127,8 @@ func TestHostileOrigin(t *testing.T) {
 	requireNames(t, root, "f")
 }
 
-// TestPieceOvertakes: a piece that comes before the one in front of it in the file waits for that.
+// TestPieceOvertakes checks that a piece that arrives before the one in front of it in the file
+// waits for that.
 func TestPieceOvertakes(t *testing.T) {
 	addr, root := serveFiles(t)
 	data := noise(1500)
@@ -159,7 +161,8 @@ func TestPieceOvertakes(t *testing.T) {
 	require.Equal(t, data, got)
 }
 
-// TestSecondUpload: a second upload of a file, by whatever path, is refused while the origin of the first answers.
+// TestSecondUpload checks that a second upload of a file, by whatever path, is refused while the
+// origin of the first answers.
 func TestSecondUpload(t *testing.T) {
 	addr, root := serveFiles(t)
 	a, b := openClient(t, addr), openClient(t, addr)
@@ -183,8 +186,8 @@ func TestSecondUpload(t *testing.T) {
 	requireNames(t, root)
 }
 
-// TestTransfersOfClient: a client that takes all the transfers that it can get, by several sessions, leaves enough for others, and has
-// them again when it ends some.
+// TestTransfersOfClient checks that a client that takes all the transfers that it can get, by
+// several sessions, leaves enough for others, and gets them again when it ends some.
 func TestTransfersOfClient(t *testing.T) {
 	s, addr, root := newServer(t)
 	writeFile(t, filepath.Join(root, "f"), noise(10))
@@ -209,7 +212,7 @@ func TestTransfersOfClient(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestClientOf: sessions of one machine, or of one certificate, are one client.
+// TestClientOf checks that sessions of one machine, or of one certificate, count as one client.
 func TestClientOf(t *testing.T) {
 	for _, c := range []struct {
 		want string
@@ -228,7 +231,7 @@ func TestClientOf(t *testing.T) {
 	}
 }
 
-// TestHostileTarget: names that a target lists do not lead out of the destination.
+// TestHostileTarget checks that names that a target lists do not lead out of the destination.
 func TestHostileTarget(t *testing.T) {
 	for _, name := range []string{"../evil", "a/../../evil", "/evil", "..", ".", "", `\\evil`} {
 		t.Run(name, func(t *testing.T) {

@@ -40,7 +40,8 @@ func newSource(t *testing.T, size int) (src *source, buf *buffer, name string, d
 	return src, buf, name, data
 }
 
-// TestSourceRead: transfers find the bytes that the sums are of, in the file itself if it is large.
+// TestSourceRead checks that transfers send the bytes that the checksums are of, from the file
+// itself if it is large.
 func TestSourceRead(t *testing.T) {
 	for _, size := range []int{1, 3*testPiece + 1, mapFrom - 1, mapFrom, mapFrom + testPiece + 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -63,7 +64,8 @@ func TestSourceRead(t *testing.T) {
 	}
 }
 
-// TestSourceTruncated: a file that becomes shorter while it is open is an error that says so, mapped or not.
+// TestSourceTruncated checks that a file that becomes shorter while it is open is reported as an
+// error that states it, mapped or not.
 func TestSourceTruncated(t *testing.T) {
 	for _, size := range []int{2 * testPiece, mapFrom} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -85,7 +87,8 @@ func TestSourceTruncated(t *testing.T) {
 	}
 }
 
-// TestStampOfFarTimes: a time that is too far for a stamp is the nearest one that is not, so that the copy has the same stamp.
+// TestStampOfFarTimes checks that a time that is too far for a stamp is the nearest one that is
+// not, so that the copy has the same stamp.
 func TestStampOfFarTimes(t *testing.T) {
 	for then, want := range map[time.Time]int64{
 		time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC): math.MaxInt64,

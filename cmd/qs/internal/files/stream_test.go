@@ -38,7 +38,7 @@ func copyStream(t *testing.T, ctx context.Context, addr string, o Options) (Coun
 	return c.Counts(), err
 }
 
-// TestStreams: a stream of any size becomes a file, and a file a stream.
+// TestStreams checks that a stream of any size becomes a file, and a file a stream.
 func TestStreams(t *testing.T) {
 	addr, root := serveFiles(t)
 	for _, size := range []int{0, 1, testPiece - 1, testPiece, testPiece + 1, 20*testPiece + 13} {
@@ -75,7 +75,8 @@ func TestStreams(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// TestStreamBreaks: a stream that fails, or is interrupted while nothing comes, leaves the file as it was, and nothing beside it.
+// TestStreamBreaks checks that a stream that fails, or is interrupted while no data arrives, leaves
+// the file as it was, and no other file beside it.
 func TestStreamBreaks(t *testing.T) {
 	addr, root := serveFiles(t)
 	writeFile(t, filepath.Join(root, "f"), noise(10))
@@ -99,7 +100,7 @@ func TestStreamBreaks(t *testing.T) {
 	requireNames(t, root, "f")
 }
 
-// TestStreamIsVerified: what was damaged is not written.
+// TestStreamIsVerified checks that damaged data is not written.
 func TestStreamIsVerified(t *testing.T) {
 	var out bytes.Buffer
 	w := streamWriter{newSums(false), &out}

@@ -21,8 +21,8 @@ func newEcho(b *testing.B) *target {
 	return s
 }
 
-// The three ways to keep 50 calls in flight: this package, the least that a program can do by callbacks, and typed calls of 50 goroutines.
-// Of BenchmarkRun and BenchmarkCallbacks the difference is what the tool costs.
+// BenchmarkRun measures this package with 50 calls in flight. BenchmarkCallbacks is the minimum
+// that a program can do with callbacks: the difference is the cost of the tool.
 func BenchmarkRun(b *testing.B) {
 	cfg := newConfig(b, newEcho(b))
 	cfg.Method, cfg.Concurrency, cfg.Count = "echo", benchInFlight, int64(b.N)

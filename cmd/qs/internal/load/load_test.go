@@ -13,7 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// What the nodes have counted is what is reported, whatever the loop, the connections and the end of the run are.
+// TestRunCounts checks that the report has the counts of the nodes, for any loop, number of
+// connections and end of the run.
 func TestRunCounts(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*Config){
@@ -73,7 +74,8 @@ func TestRunCounts(t *testing.T) {
 	}
 }
 
-// The last call may end behind step in the queue of Trigger, as large ones often do: the run ends all the same.
+// TestRunLargeInputs checks that the run ends although the last call ends behind step in the queue
+// of Trigger, as large calls often do.
 func TestRunLargeInputs(t *testing.T) {
 	t.Parallel()
 	cfg := newConfig(t, newTarget(t, nil))
@@ -86,7 +88,8 @@ func TestRunLargeInputs(t *testing.T) {
 	}
 }
 
-// A worker of an open loop that wakes behind the end makes the calls that were due before: only those are not sent for which none was idle.
+// TestRunLateAtTheEnd checks that a worker of an open loop that wakes after the end makes the calls
+// that were due before: only calls for which no worker was idle are not sent.
 func TestRunLateAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for inFlight, want := range map[int]int64{200: 100, 30: 30} {
@@ -108,7 +111,8 @@ func TestRunLateAtTheEnd(t *testing.T) {
 	}
 }
 
-// Both nodes get their turn of an open loop, and inputs are taken in turn.
+// TestRunTakesTurns checks that both nodes get their turn of an open loop, and inputs are used in
+// turn.
 func TestRunTakesTurns(t *testing.T) {
 	t.Parallel()
 	one, two := newTarget(t, nil), newTarget(t, nil)
@@ -120,7 +124,8 @@ func TestRunTakesTurns(t *testing.T) {
 	require.Equal(t, 3, res.InputBytes, "2 and 4 bytes")
 }
 
-// A node that refuses half of the calls, fails some after they ran, and lets others time out.
+// TestRunFailures checks the report of a node that refuses half of the calls, fails some after they
+// ran, and lets others time out.
 func TestRunFailures(t *testing.T) {
 	t.Parallel()
 	s := newTarget(t, func(ctx context.Context, n int64) error {
@@ -160,7 +165,8 @@ func TestRunFailures(t *testing.T) {
 	}
 }
 
-// A node that dies during the run: the calls that it had are told from those that could not be sent, and the run ends.
+// TestRunNodeDies checks a node that exits during the run: its calls are counted apart from those
+// that could not be sent, and the run ends.
 func TestRunNodeDies(t *testing.T) {
 	t.Parallel()
 	for name, rate := range map[string]float64{"closed": 0, "open": 5000} {
@@ -228,7 +234,8 @@ func TestRunUnreachable(t *testing.T) {
 	require.Zero(t, s.ledger.Load(), "nothing was sent")
 }
 
-// An interrupt ends the run at once, also when a node holds calls, and what was measured is there.
+// TestRunInterrupted checks that an interrupt ends the run at once, also when a node holds calls,
+// and that the measured results are reported.
 func TestRunInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(boundedContext(t))

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Slices grow with a run of unknown length, no call is lost, and recorders with slices of several widths add up.
+// TestRecorderSlices checks that slices grow with a run of unknown length, no call is lost, and
+// recorders with slices of several widths add up.
 func TestRecorderSlices(t *testing.T) {
 	t.Parallel()
 	fill := func(seconds int) *recorder {
@@ -55,7 +56,8 @@ func TestRecorderSlices(t *testing.T) {
 	requireEven(short, 300*time.Second, 10)
 }
 
-// Calls that end after the run are in the latencies and not in the rate.
+// TestRecorderEnd checks that calls that end after the run are in the latencies and not in the
+// rate.
 func TestRecorderEnd(t *testing.T) {
 	t.Parallel()
 	rec := newRecorder(Config{Nodes: []string{"a"}, Warmup: time.Second, Duration: 2 * time.Second, Rate: 1})

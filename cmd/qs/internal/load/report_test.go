@@ -70,7 +70,8 @@ now:    this run
 `, b.String())
 }
 
-// A run without a success has no rate and no latencies, and one without a call no table of them.
+// TestReportNoSuccess checks that a run without a success has no rate and no latencies, and one
+// without a call no table of them.
 func TestReportNoSuccess(t *testing.T) {
 	t.Parallel()
 	r := &Result{Method: "fail", Nodes: []string{"tcp://a:1"}, Seconds: 1, Calls: 3, Failed: 3, Failures: &Latencies{3, 1, 2, 3, 4, 5, 6, 7}}

@@ -59,8 +59,9 @@ func measurePause(t *testing.T, set func(*Config)) (res Result) {
 	return res
 }
 
-// 1200 calls at 300 a second, and a pause of a second: in an open loop 300 of them are due during the pause, and their latencies fall
-// in a straight line from a second to nothing. In a closed loop one call sees the pause, and no percentile shows it.
+// TestPauseCountsAsLatency checks 1,200 calls at 300 a second, and a pause of a second: in an open
+// loop 300 of them are due during the pause, and their latencies decrease linearly from a second to
+// zero. In a closed loop one call spans the pause, and no percentile shows it.
 func TestPauseCountsAsLatency(t *testing.T) {
 	t.Parallel()
 	requireRamp := func(l Latencies) { // a quarter of the calls is on the ramp: percentile p has waited (p-75)/25 of a second

@@ -31,7 +31,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestWriter: data is written without what a terminal obeys, however it is cut.
+// TestWriter checks that data is written without terminal control sequences, however it is cut.
 func TestWriter(t *testing.T) {
 	data := "größe\t77\n" + hostile + "世\xe4\xb8"
 	want := "größe\t77\n" + strings.ReplaceAll(Text(hostile), `\n`, "\n") + `世\xe4\xb8`

@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
 )
 
-// TestLogKeepsLibraryPanics: of what the processes of a soak log, only the panics of the library reach standard error.
+// TestLogKeepsLibraryPanics checks that of the logs of the processes of a soak, only the panics of
+// the library reach standard error.
 func TestLogKeepsLibraryPanics(t *testing.T) {
 	t.Parallel()
 	var out, book bytes.Buffer

@@ -45,7 +45,8 @@ func newConfig() Config {
 	}
 }
 
-// TestRunPortTaken: when a target is killed another process may take its port before it starts again.
+// TestRunPortTaken checks that when a target is killed another process may take its port before it
+// starts again.
 func TestRunPortTaken(t *testing.T) {
 	t.Parallel()
 	cfg := newConfig()
@@ -82,7 +83,7 @@ func TestRunPortTaken(t *testing.T) {
 	require.Positive(t, r.Faults["kill"])
 }
 
-// TestRunFails: a soak whose target does not start again ends, and says so.
+// TestRunFails checks that a soak with a target that does not start again ends, and reports that.
 func TestRunFails(t *testing.T) {
 	t.Parallel()
 	cfg := newConfig()

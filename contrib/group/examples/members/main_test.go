@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// TestRun: five processes that a launcher starts together find and call each other, and leave.
+// TestRun checks that five processes that a launcher starts together find and call each other, and
+// leave.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	build := func(name, at, pkg string) string {

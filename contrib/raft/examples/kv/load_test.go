@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// TestLoad: the load waits for each other server once; a server calls again when its call has failed, and ends when the load is over.
+// TestLoad checks that the load waits for each other server once; a server calls again when its
+// call has failed, and ends when the load is over.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	node := openNode(t, "tcp://127.0.0.1:0", patience)

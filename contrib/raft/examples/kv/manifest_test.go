@@ -96,7 +96,8 @@ type (
 	}
 )
 
-// TestManifest: the manifest has no other field than these, its parts fit each other, and its flags are those of kv.
+// TestManifest checks that the manifest has no other field than these, its parts fit each other,
+// and its flags are those of kv.
 func TestManifest(t *testing.T) {
 	t.Parallel()
 	text, err := os.Open("kv.yaml")

@@ -38,7 +38,8 @@ func buildCommand(t *testing.T, dir, pkg string) string {
 	return out
 }
 
-// TestRun: five processes on one machine, started together, under load, with TLS and a launcher.
+// TestRun checks that five processes on one machine, started together, under load, with TLS and a
+// launcher.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	kv, err := os.Executable()
@@ -276,8 +277,9 @@ func roundFaults(round uint64) (kinds []string) {
 	return kinds
 }
 
-// TestProcesses: five processes, of which one after the other is killed, stopped, cut off and ended, or has a full disk, with files that are synced. It is short in
-// the ordinary tests: each fault once, at the leader.
+// TestProcesses checks five processes, one of which at a time is killed, stopped, cut off and
+// ended, or has a full disk, with files that are synced. In a short run each fault occurs once, at
+// the leader.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	t.Logf("seed %d", *seedFlag)

@@ -234,7 +234,8 @@ func runFaults(t *testing.T, d, pace time.Duration, change func(*server)) (write
 	return writes, nil
 }
 
-// TestLinearizable: what clients are answered while servers end and are cut off is what one copy could have answered.
+// TestLinearizable checks that the answers that clients get while servers end and are cut off are
+// those that a single copy could have given.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	retrySlower(t, func(pace time.Duration) bool {
@@ -244,8 +245,8 @@ func TestLinearizable(t *testing.T) {
 	})
 }
 
-// TestPlantedBugs: the checker finds a write that is acknowledged before it is committed, and a read of a leader that asks nobody whether it
-// leads still.
+// TestPlantedBugs checks that the checker finds a write that is acknowledged before it is
+// committed, and a read of a leader that does not confirm that it is still the leader.
 func TestPlantedBugs(t *testing.T) {
 	for name, plant := range map[string]func(*server){
 		"acknowledged before commit": func(s *server) {

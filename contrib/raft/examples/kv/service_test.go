@@ -28,7 +28,8 @@ func openClient(t *testing.T) (context.Context, *cluster, *qs.Node, *Client) {
 	return ctx, c, node, client
 }
 
-// TestPutAndGet: writes, reads, compare and swap, a deletion; a stale read has what a server has.
+// TestPutAndGet checks writes, reads, compare and swap, and a deletion; a stale read returns the
+// state of its server.
 func TestPutAndGet(t *testing.T) {
 	t.Parallel()
 	ctx, c, node, client := openClient(t)
@@ -59,7 +60,7 @@ func TestPutAndGet(t *testing.T) {
 	require.False(t, got.Found)
 }
 
-// TestRedirect: a server that does not lead has done nothing, and says who leads.
+// TestRedirect checks that a server that is not the leader has done nothing, and names the leader.
 func TestRedirect(t *testing.T) {
 	t.Parallel()
 	ctx, c, node, client := openClient(t)
@@ -90,7 +91,8 @@ func TestRedirect(t *testing.T) {
 	}, patience, 5*time.Millisecond)
 }
 
-// TestWatch: a watcher of any server gets the changes with its prefix in order, and an end when the server ends.
+// TestWatch checks that a watcher of any server gets the changes with its prefix in order, and an
+// end when the server ends.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	ctx, c, node, client := openClient(t)
@@ -146,7 +148,8 @@ func TestWatch(t *testing.T) {
 	<-k.served
 }
 
-// TestStop: a server that stops answers the requests that it has begun, and refuses later ones: raft that has been shut down answers only some.
+// TestStop checks that a server that stops answers the requests that it has begun, and refuses
+// later ones: raft that has been shut down answers only some.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	ctx, c, _, client := openClient(t)
@@ -189,7 +192,7 @@ func TestStop(t *testing.T) {
 	<-leader.served
 }
 
-// TestSlowWatcher: one that does not read is ended, and holds nothing up.
+// TestSlowWatcher checks that a watcher that does not read is ended, and delays nothing.
 func TestSlowWatcher(t *testing.T) {
 	s := newStore()
 	w, stop := s.watch("")
@@ -208,7 +211,8 @@ func TestSlowWatcher(t *testing.T) {
 	require.True(t, failed, "an entry that cannot be read is an error at every server, and no panic")
 }
 
-// TestStoreSnapshot: a store made of a snapshot is the same; its watchers end.
+// TestStoreSnapshot checks that a store that is restored from a snapshot is the same, and its
+// watchers end.
 func TestStoreSnapshot(t *testing.T) {
 	s, sink := newStore(), &memorySink{}
 	b, err := codec.Msgpack.Append(nil, command{Key: "a", Value: "1"})

@@ -93,8 +93,8 @@ func TestRelayed(t *testing.T) {
 	}
 }
 
-// A path that loses whatever the system sends in trains, and nothing else, as drivers have been
-// seen to do: after the first of them no more are made, and nothing is lost.
+// TestTrainsAreLost checks a path that loses the datagrams that the system sends in trains, and
+// nothing else, as some drivers do: after the first of them no more are made, and nothing is lost.
 func TestTrainsAreLost(t *testing.T) {
 	s := newFaultTest(t, "udp", childConfig{}, fmt.Sprintf("%d++", rate))
 	s.setBothInputs("meta length > 2000 counter drop")
@@ -111,8 +111,8 @@ func TestTrainsAreLost(t *testing.T) {
 	s.requireHealthy()
 }
 
-// Eight flows share a narrow link (F34): together they use most of it, and the slowest has at least
-// a quarter of what the fastest has.
+// TestFlows checks eight flows that share a narrow link (F34): together they use most of it, and
+// the slowest has at least a quarter of the fastest.
 func TestFlows(t *testing.T) {
 	const mbit, flows = 20, 8
 	w := newWorld(t, "udp")
@@ -233,7 +233,8 @@ func fileSum(t *testing.T, path string) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// A file arrives whole by qs cp although one packet in twenty is lost, with TLS and without.
+// TestCopy checks that a file arrives whole by qs cp although one packet in twenty is lost, with
+// TLS and without.
 func TestCopy(t *testing.T) {
 	tool := buildTool(t)
 	for name, flags := range map[string][]string{"plain": nil, "tls": tlsFlags(t)} {
@@ -256,8 +257,8 @@ func tlsFlags(t *testing.T) []string {
 	return []string{"-cert", cert, "-key", key, "-ca", cert, "-server-name", "127.0.0.1"}
 }
 
-// The address of who copies a file changes in the middle of it, and the old one is gone: with TLS
-// the transfer goes on.
+// TestAddressChanges checks an origin whose address changes in the middle of a copy, with the old
+// address removed: with TLS the transfer continues.
 func TestAddressChanges(t *testing.T) {
 	c := newCopyTest(t, buildTool(t), 64<<20, tlsFlags(t)...)
 	c.a.requireOK(runTool("tc", "-n", c.b.ns, "qdisc", "add", "dev", c.b.dev, "root", "tbf", "rate", "300mbit", "burst", "128kb", "latency", "20ms"))

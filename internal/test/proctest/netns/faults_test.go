@@ -156,7 +156,8 @@ func (s *faultTest) waitForRecovery(since time.Time) {
 	}
 }
 
-// Random loss both ways: every call ends well, before anybody could be accused (F16, F17, F18).
+// TestLoss checks random loss in both directions: every call succeeds, before a peer could be
+// reported lost (F16, F17, F18).
 func TestLoss(t *testing.T) {
 	cert, key := testcert.Write(t)
 	eachScheme(t, func(t *testing.T, scheme string) { testLoss(t, scheme, childConfig{}) })
@@ -188,7 +189,7 @@ func testLoss(t *testing.T, scheme string, set childConfig) {
 	}
 }
 
-// Nothing passes for 500 ms, again and again (F19).
+// TestBursts checks outages of 500 ms, one after the other (F19).
 func TestBursts(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		s := newFaultTest(t, scheme, childConfig{})
@@ -202,7 +203,8 @@ func TestBursts(t *testing.T) {
 	})
 }
 
-// Every fifth packet comes twice, over udp every other one (F23): nothing of it is seen.
+// TestDuplicates checks packets that arrive twice, every fifth, over udp every second (F23): they
+// have no effect.
 func TestDuplicates(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Parallel() // it waits rather than computes
@@ -215,10 +217,10 @@ func TestDuplicates(t *testing.T) {
 	})
 }
 
-// One packet in a hundred carries a damaged byte that the checksum of TCP does not know of, since a
-// veth pair computes none (F25): sessions end, nobody gets a wrong answer, and new sessions serve
-// on. Calls only: the bytes of pulls have no checksum of their own. Over udp, where packets have
-// one, a damaged packet is a lost one: nothing is seen of one in twenty.
+// TestDamage checks that one packet in a hundred carries a damaged byte that the checksum of TCP
+// does not cover, since a veth pair computes none (F25): sessions end, no answer is wrong, and new
+// sessions are used. Calls only: the bytes of pulls have no checksum of their own. Over udp, where
+// packets have one, a damaged packet is a lost one: one in twenty has no effect.
 func TestDamage(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Parallel() // it waits rather than computes
@@ -244,9 +246,9 @@ func TestDamage(t *testing.T) {
 	})
 }
 
-// A partition that is shorter than the time-out (F27): everything ends well over the session that
-// was there. It heals after 3.5 s because a system that waits twice as long each time tries after
-// 3.2 s and then after 6.4 s, when the peer has been given up.
+// TestPartition checks a partition that is shorter than the timeout (F27): all operations succeed
+// over the existing session. It heals after 3.5 s because a system that doubles its retransmission
+// timeout retries after 3.2 s and then after 6.4 s, when the peer has been given up.
 func TestPartition(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		s := newFaultTest(t, scheme, childConfig{})
@@ -259,8 +261,9 @@ func TestPartition(t *testing.T) {
 
 const short = time.Second // a PeerTimeout
 
-// A partition that is longer than the time-out (F28), both ways or one way (F29): both ends lose
-// the other in time, and have a new session soon after it has healed.
+// TestLongPartition checks a partition that is longer than the timeout (F28), in both directions or
+// one (F29): both ends report the other lost in time, and have a new session soon after it has
+// healed.
 func TestLongPartition(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		for name, cut := range map[string]func(s *faultTest){
@@ -325,7 +328,8 @@ func TestHalfOpen(t *testing.T) {
 	})
 }
 
-// Connections are reset in the middle of what they carry (F31). There are none of udp.
+// TestReset checks connections that are reset in the middle of a frame (F31). There are none of
+// udp.
 func TestReset(t *testing.T) {
 	t.Run("tcp", func(t *testing.T) {
 		scheme := "tcp"
@@ -343,8 +347,8 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// A narrow link (F34): 20 Mbit/s with a queue of 50 ms. No operation fails, pulls go on, and use no
-// more than the link has.
+// TestRate checks a narrow link (F34): 20 Mbit/s with a queue of 50 ms. No operation fails, pulls
+// continue, and use no more than the link has.
 func TestRate(t *testing.T) {
 	const mbit = 20
 	eachScheme(t, func(t *testing.T, scheme string) {

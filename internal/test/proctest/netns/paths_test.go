@@ -69,8 +69,8 @@ func (c *routedWorld) setMTU(mtu int) {
 	}
 }
 
-// TestPathNarrows: a path becomes narrower in the middle of calls and pulls, and no ICMP says so:
-// the session goes on, whichever the family.
+// TestPathNarrows checks a path that becomes narrower in the middle of calls and pulls, without an
+// ICMP message: the session continues, in either family.
 func TestPathNarrows(t *testing.T) {
 	cert, key := testcert.Write(t)
 	for name, set := range map[string]childConfig{"plain": {}, "TLS": {Cert: cert, Key: key}} {
@@ -97,8 +97,8 @@ func TestPathNarrows(t *testing.T) {
 	}
 }
 
-// TestFamilyDead: the name of a host has an IPv4 and an IPv6 address, and one of the families ends
-// in a router that drops everything. Calls by the name are answered all the same, and none fails.
+// TestFamilyDead checks that a host with an IPv4 and an IPv6 address, where a router drops
+// everything of one family. Calls by the name are answered all the same, and none fails.
 func TestFamilyDead(t *testing.T) {
 	for _, dead := range []string{"ipv6", "ipv4"} {
 		for _, scheme := range schemes {
@@ -128,8 +128,8 @@ func TestFamilyDead(t *testing.T) {
 	}
 }
 
-// TestScoped: processes that listen at link-local addresses call each other by them, each with the
-// zone that its own end of the link is.
+// TestScoped checks that processes that listen on link-local addresses call each other by them,
+// each with the zone of its own end of the link.
 func TestScoped(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Parallel()

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Two processes with shared memory beside tcp or udp, and one directory of names, use it inside a
-// namespace only.
+// TestPlaces checks that two processes with shared memory beside tcp or udp, and one directory of
+// names, use it only within a namespace.
 func TestPlaces(t *testing.T) {
 	tool := buildTool(t)
 	eachScheme(t, func(t *testing.T, scheme string) {

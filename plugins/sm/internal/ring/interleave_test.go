@@ -192,7 +192,8 @@ func putMessage(e *End, n int) {
 	e.Put(Messages, &Message{Kind: 1, Tag: uint64(n)}, []byte(fmt.Sprintf("message %d", n)))
 }
 
-// A reader that sleeps when there is nothing is always woken, whichever way a message and its sleep cross.
+// TestEveryOrderOfSleep checks that a reader that sleeps on an empty ring is always woken, in any
+// order of message and sleep.
 func TestEveryOrderOfSleep(t *testing.T) {
 	mem := newSegments()
 	const n = 3
@@ -229,7 +230,8 @@ func checkResult(r *reader, n int) string {
 	return r.bad
 }
 
-// A leader that leaves with the bell armed is followed by the assist, whom the bell wakes; a new leader takes over from it.
+// TestEveryOrderOfAssist checks that a leader that leaves with the bell armed is followed by the
+// background poller, which the bell wakes; a new leader takes over from it.
 func TestEveryOrderOfAssist(t *testing.T) {
 	mem := newSegments()
 	n := long.Or(1, 2)
@@ -281,7 +283,8 @@ func TestEveryOrderOfAssist(t *testing.T) {
 	require.Greater(t, orders, 100)
 }
 
-// A writer that waits for room sleeps, too: whoever takes something wakes it.
+// TestEveryOrderOfRoom checks that a writer that sleeps for want of room is woken by the reader
+// that frees some.
 func TestEveryOrderOfRoom(t *testing.T) {
 	mem := newSegments()
 	orders := everyOrder(t, func() ([]*actor, func() string) {
@@ -343,7 +346,8 @@ func TestEveryOrderOfRoom(t *testing.T) {
 	require.Greater(t, orders, 100)
 }
 
-// A writer dies at each of its steps: its peer gets what was published, the first messages in their order, and nothing else.
+// TestEveryOrderOfDeath checks a writer that exits at each of its steps: its peer gets the
+// published messages, the first ones in their order, and nothing else.
 func TestEveryOrderOfDeath(t *testing.T) {
 	mem := newSegments()
 	for last := 1; last < 16; last++ {
@@ -393,7 +397,8 @@ func TestEveryOrderOfDeath(t *testing.T) {
 	}
 }
 
-// A search that finds nothing proves nothing if it would not find what is known to be wrong.
+// TestSearchFinds checks that the search finds known bugs: otherwise a search without a result
+// would prove nothing.
 func TestSearchFinds(t *testing.T) {
 	mem := newSegments()
 	asleep := 0

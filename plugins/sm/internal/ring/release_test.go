@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGoldenSegment: the front of a segment, its length and a descriptor as release 0.1.0 has written them. Magic, form and length never change
-// their places; the rest belongs to version 5.
+// TestGoldenSegment checks the front of a segment, its length and a descriptor as release 0.1.0 has
+// written them. Magic, form and length never change their places; the rest belongs to version 5.
 func TestGoldenSegment(t *testing.T) {
 	g := Geometry{Envelopes: 33, Eager: 4096, Version: 5}
 	require.Equal(t, 163_840, g.Size())
@@ -20,7 +20,8 @@ func TestGoldenSegment(t *testing.T) {
 	require.Equal(t, "0300020201000000"+"0700000000000000"+"0800000000000000"+"09000000"+"40000000"+"616263", fmt.Sprintf("%x", []byte(own.desc(offMessages, 0)[:35])))
 }
 
-// TestOtherSegment: a segment of another version, or of other sizes than it should have, is not read.
+// TestOtherSegment checks that a segment of another version, or of other sizes than it should have,
+// is not read.
 func TestOtherSegment(t *testing.T) {
 	g := Geometry{Envelopes: 2, Eager: 256, Version: Version}
 	for _, off := range []int{offMagic, offForm, offForm + 4, offLength} {

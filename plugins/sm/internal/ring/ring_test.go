@@ -60,7 +60,8 @@ func take(t testing.TB, e *End, r int, buf []byte) (Taken, bool) {
 	return m, ok
 }
 
-// Whatever goes in comes out, once and in its order, with its body; the twin is two slices of messages.
+// TestTwin checks that every message that is written is read, once and in its order, with its body;
+// the model is two slices of messages.
 func TestTwin(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -126,7 +127,8 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// All envelopes fit, full, wherever the ring stands, and so does a withdraw of each.
+// TestGuarantee checks that all envelopes fit, full, wherever the ring stands, and so does a
+// withdraw of each.
 func TestGuarantee(t *testing.T) {
 	for _, g := range []Geometry{{1, 256, 0}, {32, 4096, 0}, {5, 300, Version}} {
 		a, b := pair(t, g)
@@ -158,7 +160,7 @@ func TestGuarantee(t *testing.T) {
 	}
 }
 
-// Bulk data leaves room for messages.
+// TestBulkLeavesRoom checks that bulk data leaves room for messages.
 func TestBulkLeavesRoom(t *testing.T) {
 	a, b := pair(t, usual)
 	buf := make([]byte, usual.Eager)
@@ -192,7 +194,8 @@ func TestBulkLeavesRoom(t *testing.T) {
 	}
 }
 
-// Slots are used again as soon as they are free, the first of them before others; those that messages use leave some to bulk data.
+// TestSlots checks that slots are used again as soon as they are free, the first of them before
+// others; those that messages use leave some for bulk data.
 func TestSlots(t *testing.T) {
 	a, b := pair(t, usual)
 	buf := make([]byte, usual.Eager)
@@ -239,7 +242,8 @@ func TestSlots(t *testing.T) {
 	send()
 }
 
-// Bodies in blocks do not touch each other, whatever their lengths and the order in which they end; what was free first is used again.
+// TestBlocks checks that bodies in blocks do not touch each other, whatever their lengths and the
+// order in which they end; the block that was freed first is used again.
 func TestBlocks(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -329,7 +333,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// A message of ShowBlock says where its body stands. That stays until the peer has taken the message, whatever is taken meanwhile.
+// TestShowBlock checks that a message of ShowBlock has the place of its body, which stays until the
+// peer has taken the message, whichever others are taken meanwhile.
 func TestShowBlock(t *testing.T) {
 	a, b := pair(t, usual)
 	for r := range rings {
@@ -371,7 +376,7 @@ func TestShowBlock(t *testing.T) {
 	require.False(t, ok, "it names no body")
 }
 
-// A piece that was given up takes no slot.
+// TestVoid checks that a piece that was given up takes no slot.
 func TestVoid(t *testing.T) {
 	a, b := pair(t, usual)
 	for k := range 3 * Slots {
@@ -386,7 +391,7 @@ func TestVoid(t *testing.T) {
 	}
 }
 
-// What is not published does not exist.
+// TestHalfWritten checks that data that is not published is not read.
 func TestHalfWritten(t *testing.T) {
 	a, b := pair(t, usual)
 	buf := make([]byte, usual.Eager)
@@ -401,7 +406,7 @@ func TestHalfWritten(t *testing.T) {
 	require.Equal(t, "half", string(m.Body))
 }
 
-// A body waits until the peer's area has come.
+// TestAreaComesLate checks that a body waits until the peer's area has arrived.
 func TestAreaComesLate(t *testing.T) {
 	g := usual
 	left, right := heap(g.Size()), heap(g.Size())
@@ -434,7 +439,7 @@ func TestAreaComesLate(t *testing.T) {
 	require.Equal(t, body, got.Body)
 }
 
-// A bell rings once for each sleep.
+// TestBell checks that a bell rings once for each sleep.
 func TestBell(t *testing.T) {
 	a, b := pair(t, usual)
 	buf := make([]byte, usual.Eager)
@@ -457,7 +462,8 @@ func TestBell(t *testing.T) {
 	require.False(t, a.Publish(), "nothing was written")
 }
 
-// A writer that waits for room is woken when there is some, and only if it waits.
+// TestRoomBell checks that a writer that waits for room is woken when there is some, and only if it
+// waits.
 func TestRoomBell(t *testing.T) {
 	a, b := pair(t, usual)
 	buf := make([]byte, usual.Eager)
@@ -483,7 +489,8 @@ func TestRoomBell(t *testing.T) {
 	require.False(t, a.Look())
 }
 
-// Whatever the peer writes is refused or taken, and nothing more than its own messages is spoiled.
+// TestHostile checks that any bytes that the peer writes are refused or read, and no other messages
+// are affected.
 func TestHostile(t *testing.T) {
 	g := Geometry{Envelopes: 2, Eager: 256}
 	buf := make([]byte, g.Eager)
@@ -526,7 +533,8 @@ func TestHostile(t *testing.T) {
 	require.ErrorIs(t, e.Join(heap(g.Size()+8), g), ErrBroken, "another size")
 }
 
-// What the peer changes after it was looked at is not seen: each word is read once.
+// TestReadsOnce checks that changes of the peer after a check have no effect: each word is read
+// once.
 func TestReadsOnce(t *testing.T) {
 	a, b := pair(t, usual)
 	first := a.own.desc(offMessages, 0)
@@ -587,7 +595,7 @@ func FuzzPeer(f *testing.F) {
 	})
 }
 
-// The parts that are used for each message make no garbage.
+// TestAllocations checks that no memory is allocated for a message.
 func TestAllocations(t *testing.T) {
 	a, b := pair(t, usual)
 	body, buf := make([]byte, 1000), make([]byte, usual.Eager)

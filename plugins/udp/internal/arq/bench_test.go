@@ -137,7 +137,7 @@ func BenchmarkBulk64KiB(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(w.n), "ns/packet")
 }
 
-// Nothing is allocated for a packet, once the pools are filled.
+// TestNoAllocation checks that nothing is allocated for a packet, once the pools are filled.
 func TestNoAllocation(t *testing.T) {
 	w := newMachinePair(t, Config{})
 	msg := make([]byte, 96)

@@ -19,8 +19,9 @@ func burstSize(call int) int {
 	return 1
 }
 
-// Calls at a steady rate, both ways at once, each answered with as much, beside pulls of 64 KiB one after the other: however much the
-// network loses, each is answered within seconds. A side that cannot keep up sends more in a packet, not more packets.
+// TestCallsUnderLoss checks calls at a steady rate, in both directions at once, with answers of the
+// same size, beside pulls of 64 KiB one after the other: with any loss, each is answered within
+// seconds. A side that cannot keep up sends more in a packet, not more packets.
 func TestCallsUnderLoss(t *testing.T) {
 	for _, c := range []struct {
 		percent int

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever packets of the handshake are lost, repeated or late, there is one association.
+// TestHandshakeFaults checks that with lost, repeated or late packets of the handshake there is one
+// association.
 func TestHandshakeFaults(t *testing.T) {
 	for seed := range uint64(50) {
 		n := newNetwork(t, seed, faults{delay: 5 * ms, loss: 0.4, dup: 0.3, reorder: 0.5})
@@ -25,7 +26,7 @@ func TestHandshakeFaults(t *testing.T) {
 	}
 }
 
-// Both dial each other at once: one association.
+// TestCrossing checks that two sides that dial each other at once have one association.
 func TestCrossing(t *testing.T) {
 	for seed := range uint64(30) {
 		n := newNetwork(t, seed, faults{delay: 5 * ms, loss: float64(seed%3) * 0.2})
@@ -70,7 +71,8 @@ func TestRefuse(t *testing.T) {
 	require.Equal(t, PeerGone, a.ends[len(a.ends)-1].Outcome)
 }
 
-// A peer may have to show first that it receives where it says it is: it does, and is asked about only then.
+// TestAdmitAsksForCookie checks that a peer may have to prove first that it receives at its
+// address: it does, and is challenged only then.
 func TestAdmitAsksForCookie(t *testing.T) {
 	for seed := range uint64(20) {
 		n := newNetwork(t, seed, faults{delay: ms, loss: float64(seed%2) * 0.3})
@@ -85,7 +87,7 @@ func TestAdmitAsksForCookie(t *testing.T) {
 	}
 }
 
-// A dial is repeated as often as the program says.
+// TestDialRetries checks that a dial is repeated as often as it is configured.
 func TestDialRetries(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a := n.add(1, Config{DialRetries: 4})
@@ -98,7 +100,8 @@ func TestDialRetries(t *testing.T) {
 	require.Equal(t, 5, hellos)
 }
 
-// The system says that nobody is there: believed when the peer does not answer three probes, not when it does.
+// TestRefusedHint checks an ICMP error of the system: it counts when the peer does not answer three
+// probes, and not when it does.
 func TestRefusedHint(t *testing.T) {
 	for _, delay := range []time.Duration{ms, 20 * ms} { // an answer takes twice as long
 		for _, alive := range []bool{true, false} {
@@ -115,7 +118,8 @@ func TestRefusedHint(t *testing.T) {
 	}
 }
 
-// The size of datagrams: what the path is said to carry is tried, then the next rung; a path that carries less later is noticed.
+// TestPathSize checks the size of datagrams: the announced path size is probed, then the next step;
+// a path that carries less later is detected.
 func TestPathSize(t *testing.T) {
 	for _, c := range []struct{ carries, tried, want int }{
 		{9000, 9000, 9000}, {1500, 9000, 1472}, {1200, 9000, BaseSize}, {65507, 65507, 65507}, {1500, 1460, 1460}, {9000, 0, BaseSize},
@@ -149,7 +153,7 @@ func TestPathSize(t *testing.T) {
 	}
 }
 
-// On the same machine the size is certain.
+// TestLocalPath checks that on the same machine the size is used without probes.
 func TestLocalPath(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.add(1, Config{}), n.add(2, Config{Size: 32 << 10})
@@ -161,7 +165,8 @@ func TestLocalPath(t *testing.T) {
 	n.stream(b, a, 20, 60000, time.Minute)
 }
 
-// Retained packets are bounded for all associations together; who was kept from sending goes on when there is room.
+// TestRetainedIsBounded checks that retained packets are bounded for all associations together, and
+// a blocked sender continues when there is room.
 func TestRetainedIsBounded(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a := n.add(1, Config{MaxRetained: 200_000})
@@ -201,7 +206,7 @@ func TestRetainedIsBounded(t *testing.T) {
 	require.Zero(t, a.m.Stats().Retained)
 }
 
-// 10,000 idle peers: about 300 bytes each, no timer, no flight.
+// TestIdlePeers checks 10,000 idle peers: about 300 bytes each, no timer, and no packet in flight.
 func TestIdlePeers(t *testing.T) {
 	require.LessOrEqual(t, reflect.TypeFor[Assoc]().Size(), uintptr(256))
 	const peers = 10_000
@@ -238,7 +243,8 @@ func TestIdlePeers(t *testing.T) {
 	runtime.KeepAlive(srv)
 }
 
-// Contexts of one process share its address, and number their dials together: one that was numbered first may arrive last.
+// TestDialsOfOneAddress checks that contexts of one process share its address, and number their
+// dials together: the first number may arrive last.
 func TestDialsOfOneAddress(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	late := func(session uint64) func() uint64 { return func() uint64 { return session } }
@@ -258,7 +264,8 @@ func TestDialsOfOneAddress(t *testing.T) {
 	require.Equal(t, 2, b.admitted, "what the same context has said before is old")
 }
 
-// A HELLO that comes again when its association ends already, because the network or a peer repeats it, has no answer: the user has left.
+// TestHelloAtTheEnd checks that a HELLO that arrives again when its association is ending, because
+// the network or a peer repeats it, has no answer: its upper layer has ended it.
 func TestHelloAtTheEnd(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	var hello []byte

@@ -25,8 +25,9 @@ type packetState struct {
 
 func (a *Assoc) numbers() packetState { return packetState{a.lane, a.state, a.cwnd, a.srtt} }
 
-// U4, U5, U-T31: acknowledgments of what was never sent, wild selective ones, wrong identities and tokens, truncated heads: dropped,
-// counted, and nothing has changed.
+// TestUT31Hostile (U4, U5, U-T31) checks that acknowledgments of packets that were never sent,
+// invalid selective ones, wrong identities and tokens, and truncated heads are dropped and counted,
+// and change nothing.
 func TestUT31Hostile(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})
@@ -74,7 +75,7 @@ func TestUT31Hostile(t *testing.T) {
 	require.Len(t, b.got, got+10)
 }
 
-// U-T31: what is no packet.
+// TestUT31Malformed (U-T31) checks bytes that are no packet.
 func TestUT31Malformed(t *testing.T) {
 	whole := reencode(append((&Packet{form: formOf(Version), kind: kindData}).append(nil), "body"...))
 	_, err := Parse(whole)
@@ -111,8 +112,8 @@ func TestUT31Malformed(t *testing.T) {
 	}
 }
 
-// U-T32: first packets with forged sources: the state is bounded before a handshake is valid, and no answer is longer than what it
-// answers, for any kind of packet.
+// TestUT32Amplification (U-T32) checks first packets with forged sources: the state is bounded
+// before a handshake is valid, and no answer is longer than its request, for any kind of packet.
 func TestUT32Amplification(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	b := n.add(2, Config{HalfOpen: 16})
@@ -166,8 +167,8 @@ func TestUT32Amplification(t *testing.T) {
 	n.stream(a, b, 10, 64, time.Minute)
 }
 
-// There are never more than MaxPeers associations, and one beyond them is not told of; answers to strangers wait in a queue that
-// is bounded.
+// TestPeersAreBounded checks that there are never more than MaxPeers associations, and one beyond
+// them is not reported; answers to unknown peers wait in a bounded queue.
 func TestPeersAreBounded(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	b := n.add(0, Config{MaxPeers: 3, HalfOpen: 1 << 20})
@@ -195,7 +196,8 @@ func TestPeersAreBounded(t *testing.T) {
 	require.Equal(t, int64(1000-maxControl), c.m.Stats().Dropped)
 }
 
-// Replayed packets: those of a handshake and of a stream, again, during the association and after it, change nothing.
+// TestReplay checks replayed packets, of a handshake and of a stream, during the association and
+// after it: they change nothing.
 func TestReplay(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.add(1, Config{}), n.add(2, Config{})
@@ -234,7 +236,8 @@ func TestReplay(t *testing.T) {
 	require.Zero(t, b.m.Stats().HalfOpen)
 }
 
-// A HELLO with the address of a peer that is known needs a cookie, which goes to that address: a forged one ends nothing.
+// TestForgedHello checks that a HELLO with the address of a known peer needs a cookie, which is
+// sent to that address: a forged one ends nothing.
 func TestForgedHello(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})
@@ -259,7 +262,8 @@ func TestForgedHello(t *testing.T) {
 	require.Equal(t, 2, b.admitted)
 }
 
-// TestCookieOnce: the HELLO of a peer, recorded and sent again when its association is over, is no proof that somebody receives there.
+// TestCookieOnce checks that the HELLO of a peer, recorded and sent again when its association has
+// ended, is no proof that a process receives there.
 func TestCookieOnce(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.add(1, Config{}), n.add(2, Config{})
@@ -328,8 +332,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzMachine, U-T35: two machines over a network that the input drives, and a stranger who knows the identities: messages come
-// once and in order, una <= ack <= nxt, and what is kept is what is counted.
+// FuzzMachine (U-T35) checks two machines over a network that the input drives, and an attacker
+// that knows the identities: messages arrive once and in order, una <= ack <= nxt, and the counts
+// match the kept packets.
 func FuzzMachine(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(seed, []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})

@@ -15,8 +15,8 @@ func (n *network) deliverAhead(a, b *node, ahead, size int) {
 	b.m.Receive(n.now, a.addr, &p)
 }
 
-// TestHeldIsBounded: packets that come out of order are kept within what the peer was promised, in numbers and in bytes, and those of all
-// peers within the receive buffer.
+// TestHeldIsBounded checks that packets that arrive out of order are kept within the receive window
+// of the peer, in numbers and in bytes, and those of all peers within the receive buffer.
 func TestHeldIsBounded(t *testing.T) {
 	const receive, peers = 3 << 20, 200
 	n := newNetwork(t, 1, faults{delay: ms})
@@ -53,7 +53,8 @@ func TestHeldIsBounded(t *testing.T) {
 	require.Zero(t, b.m.Stats().Retained)
 }
 
-// TestHeldAndCut: the user cuts the association while packets are delivered that were kept: none follows, and nothing is left of them.
+// TestHeldAndCut checks an upper layer that cuts the association while kept packets are delivered:
+// none follows, and nothing is left of them.
 func TestHeldAndCut(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})
@@ -85,7 +86,7 @@ func (c *cuttingUpper) Deliver(a *Assoc, body []byte) {
 	}
 }
 
-// TestSeedKeepsNothing: the receive window of profile seed is one packet.
+// TestSeedKeepsNothing checks that the receive window of profile seed is one packet.
 func TestSeedKeepsNothing(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{Profile: Seed}, Config{Profile: Seed})

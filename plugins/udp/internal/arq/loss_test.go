@@ -36,7 +36,8 @@ func (n *network) burst(a *node, count int, apart time.Duration) {
 	}
 }
 
-// TestPacketThreshold: a packet that two others have overtaken is not sent again, one that three have overtaken is, once.
+// TestPacketThreshold checks that a packet that two others have overtaken is not sent again, and
+// one that three have overtaken is, once.
 func TestPacketThreshold(t *testing.T) {
 	for _, overtaken := range []int{1, 2, 3, 4} {
 		t.Run(fmt.Sprint(overtaken), func(t *testing.T) {
@@ -54,7 +55,8 @@ func TestPacketThreshold(t *testing.T) {
 	}
 }
 
-// TestTimeThreshold: a packet that one other has overtaken is lost when it is late by an eighth of the round trip.
+// TestTimeThreshold checks that a packet that one other has overtaken is lost when it is late by an
+// eighth of the round trip.
 func TestTimeThreshold(t *testing.T) {
 	for _, c := range []struct {
 		late   time.Duration
@@ -81,8 +83,8 @@ func TestTimeThreshold(t *testing.T) {
 	}
 }
 
-// TestSelectivelyAcknowledged: under loss and reordering no packet is sent again that the sender knows to have arrived, and no
-// packet is dropped that came out of order.
+// TestSelectivelyAcknowledged checks that under loss and reordering no packet is sent again that is
+// known to have arrived, and no packet that arrived out of order is dropped.
 func TestSelectivelyAcknowledged(t *testing.T) {
 	for seed := range uint64(20) {
 		n := newNetwork(t, seed, faults{loss: 0.1, reorder: 0.1, dup: 0.05, delay: 5 * ms})
@@ -108,8 +110,9 @@ func TestSelectivelyAcknowledged(t *testing.T) {
 	}
 }
 
-// TestLateOriginal: a packet counts as lost, is sent again, and comes late after all. The acknowledgment is of the late one, as its clock
-// says: it does not make those lost that were sent between the two.
+// TestLateOriginal checks a packet that counts as lost, is sent again, and arrives late. The
+// acknowledgment is of the late one, by its timestamp: the packets sent between the two do not
+// count as lost.
 func TestLateOriginal(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: 10 * ms})
 	a, b := n.pair(Config{}, Config{})
@@ -126,8 +129,8 @@ func TestLateOriginal(t *testing.T) {
 	require.Len(t, b.got, 8+6)
 }
 
-// TestProbeTimer: a peer that says again and again what is known does not put off the probe of what it has not acknowledged, also not where
-// others are acknowledged selectively.
+// TestProbeTimer checks that a peer that repeats known acknowledgments does not delay the probe of
+// packets that it has not acknowledged, also not where others are acknowledged selectively.
 func TestProbeTimer(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})
@@ -150,7 +153,8 @@ func TestProbeTimer(t *testing.T) {
 	require.Less(t, times[3]-times[0], 60*ms)
 }
 
-// TestPersistentCongestion: when three probes in a row are not answered, the congestion window is the least, and grows again.
+// TestPersistentCongestion checks that when three probes in a row are not answered, the congestion
+// window is the least, and grows again.
 func TestPersistentCongestion(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: 10 * ms})
 	a, b := n.pair(Config{}, Config{})
@@ -215,7 +219,7 @@ func script0(b []byte) byte {
 	return b[0]
 }
 
-// FuzzAcks: whatever acknowledgments a peer makes up, wild ones are dropped, and counts stay what they count.
+// FuzzAcks checks that invalid acknowledgments of a peer are dropped, and the counts stay correct.
 func FuzzAcks(f *testing.F) {
 	for seed := range uint64(10) {
 		f.Add(seed, acksOf(seed))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The kinds in docs/internals/WIRE.md are those of the code.
+// TestWirePage checks that the kinds in docs/internals/WIRE.md are those of the code.
 func TestWirePage(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/internals/WIRE.md")
 	require.NoError(t, err)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// U19 to U23, U-T20 to U-T22: whatever packet of the release is lost, for good, both sides end in bounded time, and nobody says that
-// something is unconfirmed which is not.
+// TestUT22Release (U19 to U23, U-T20 to U-T22) checks that with any packet of the release lost for
+// good, both sides end in bounded time, and no confirmed packet is reported as unconfirmed.
 func TestUT22Release(t *testing.T) {
 	for _, p := range pairs {
 		for lost := range 8 {
@@ -43,7 +43,8 @@ func TestUT22Release(t *testing.T) {
 	}
 }
 
-// U20, U-T21: the peer is gone during the release: bounded, with the count.
+// TestUT21PeerGone (U20, U-T21) checks a peer that has exited during the release: the wait is
+// bounded, and the count is reported.
 func TestUT21PeerGone(t *testing.T) {
 	for _, p := range pairs {
 		n := newNetwork(t, 1, faults{delay: ms})
@@ -64,7 +65,8 @@ func TestUT21PeerGone(t *testing.T) {
 	}
 }
 
-// U20, U-T21: from Finish of the Machine on, a silent peer is given up after FinRetries timeouts, on a path that takes a second too.
+// TestUT21FewerTries (U20, U-T21) checks that from Finish of the Machine on, a silent peer is given
+// up after FinRetries timeouts, on a path that takes a second too.
 func TestUT21FewerTries(t *testing.T) {
 	for _, delay := range []time.Duration{ms, 500 * ms} {
 		n := newNetwork(t, 1, faults{delay: delay})
@@ -80,7 +82,8 @@ func TestUT21FewerTries(t *testing.T) {
 	}
 }
 
-// Who is busy for longer than the other side waits for it finds what it was told last, and learns how the association has ended.
+// TestGivenUp checks that a side that is busy for longer than the other side waits for it receives
+// the last packets, and the outcome of the association.
 func TestGivenUp(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})
@@ -99,7 +102,8 @@ func TestGivenUp(t *testing.T) {
 	require.Equal(t, []End{{Outcome: Refusal, Words: "over"}}, b.ends)
 }
 
-// U26, U-T25: after Finish nothing is taken, and what comes is delivered until the peer's FIN.
+// TestUT25AfterFinish (U26, U-T25) checks that after Finish nothing is taken, and what comes is
+// delivered until the peer's FIN.
 func TestUT25AfterFinish(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})
@@ -121,8 +125,8 @@ func TestUT25AfterFinish(t *testing.T) {
 	require.Equal(t, "over", b.words)
 }
 
-// Who is busy for longer than the release takes has the last words in its socket, and after them that the peer has left. That
-// holds too if the words themselves are lost.
+// TestFinishUnheard checks that a side that is busy for longer than the release takes has the last
+// data in its socket, and after it the end of the peer. The same holds if that data is lost.
 func TestFinishUnheard(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		n := newNetwork(t, 1, faults{delay: ms})
@@ -141,7 +145,8 @@ func TestFinishUnheard(t *testing.T) {
 	}
 }
 
-// What is under way in bulk is void when its user leaves, and the release goes on.
+// TestFinishDetached checks that bulk data in flight is void when its upper layer has ended, and
+// the release continues.
 func TestFinishDetached(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms, loss: 0.2})
 	a, b := n.pair(Config{}, Config{})
@@ -161,7 +166,7 @@ func TestFinishDetached(t *testing.T) {
 	require.Equal(t, Clean, b.ends[0].Outcome)
 }
 
-// A cut is told once; if that is lost, the next packet is answered with RESET.
+// TestCut checks that a cut is sent once; if that is lost, the next packet is answered with RESET.
 func TestCut(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		n := newNetwork(t, 1, faults{delay: ms})
@@ -183,8 +188,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// U5, U-T15: a peer restarts at its address: what is left of its old life is dropped and answered with RESET, and the old association
-// ends.
+// TestUT15Restart (U5, U-T15) checks a peer that restarts at its address: packets of its earlier
+// life are dropped and answered with RESET, and the old association ends.
 func TestUT15Restart(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})

@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// U11: only an acknowledgment reports that packets are missing. A packet with data that carries the same number again, however it is
-// marked, repeats nothing: the peer may have sent it before it knew better.
+// TestU11GapIsAnAcknowledgment (U11) checks that only an acknowledgment reports that packets are
+// missing. A packet with data that carries the same number again, however it is marked, repeats
+// nothing: the peer may have sent it before a newer one.
 func TestU11GapIsAnAcknowledgment(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, _ := n.pair(Config{Profile: Seed}, Config{Profile: Seed})
@@ -28,8 +29,9 @@ func TestU11GapIsAnAcknowledgment(t *testing.T) {
 	require.EqualValues(t, 1, a.m.Stats().GoneBack, "by an acknowledgment")
 }
 
-// U16: a round trip is measured by a clock of ours that comes back, each once: what comes back again, or out of order, was kept or is late,
-// and says nothing about the path. The peer's clock that goes back is the newest that was heard.
+// TestU16EachClockOnce (U16) checks that a round trip is measured by an echoed timestamp, each
+// once: a timestamp that is repeated, or out of order, was kept or is late, and has no effect on
+// the estimate. When the peer's timestamp goes back, the newest received one counts.
 func TestU16EachClockOnce(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, _ := n.pair(Config{}, Config{})

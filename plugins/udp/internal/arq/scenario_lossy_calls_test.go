@@ -43,8 +43,9 @@ func lossyCalls(t *testing.T, seed uint64, rtt time.Duration, loss float64, coun
 	return n.now - start, a.m.Stats().Resent + b.m.Stats().Resent
 }
 
-// TestLossyCalls: 30 small calls over paths that lose packets at random end within a few round trips, of 60 seeds in nine of ten. With
-// -v it prints the table of docs/internals/DECISIONS.md, 43.
+// TestLossyCalls checks that 30 small calls over paths that lose packets at random end within a few
+// round trips, of 60 seeds in nine of ten. With -v it prints the table of
+// docs/internals/DECISIONS.md, 43.
 func TestLossyCalls(t *testing.T) {
 	const seeds, count = 60, 30
 	// Round trips that 30 calls which do not wait for each other may take, and 30 which do.

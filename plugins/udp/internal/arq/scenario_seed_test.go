@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSeedIsAsPublished: what two sides of profile seed send over networks that lose, repeat and reorder packets, and when, has not changed:
-// go-back-n, a receive window of one, one timer with a backoff that is bounded. Only the version of the packets is not looked at.
+// TestSeedIsAsPublished checks the packets that two sides of profile seed send over networks that
+// lose, repeat and reorder packets, and their times: go-back-n, a receive window of one, one timer
+// with a bounded backoff. Only the version of the packets may change.
 func TestSeedIsAsPublished(t *testing.T) {
 	sum, packets := crc32.NewIEEE(), 0
 	for seed := range uint64(10) {

@@ -78,8 +78,9 @@ func stopTarget(n *network, target *node, all []*node, b *backlog, count, more i
 	}
 }
 
-// TestStoppedTarget: many peers send bursts while the target is stopped, and the receive buffer of its socket has room for what they are
-// allowed to send: when they have all sent just before, when they begin after a pause, and when one had the buffer alone.
+// TestStoppedTarget checks that many peers send bursts while the target is stopped, and the receive
+// buffer of its socket has room for all packets that they may send: when they have all sent just
+// before, when they begin after a pause, and when one peer used the whole buffer before.
 func TestStoppedTarget(t *testing.T) {
 	for _, c := range []struct{ peers, count, room int }{{32, 256, 8 << 20}, {128, 32, 4 << 20}, {8, 256, 416 << 10}} {
 		t.Run(fmt.Sprintf("%dx%d in %d KiB", c.peers, c.count, c.room>>10), func(t *testing.T) {
@@ -113,8 +114,9 @@ func TestStoppedTarget(t *testing.T) {
 	}
 }
 
-// TestBlockedGoBack: packets of a retransmission are lost again while the congestion window is full. When the timer asks it, the peer says
-// what is missing: that the left edge is sent again then is up to no window.
+// TestBlockedGoBack checks packets of a retransmission that are lost again while the congestion
+// window is full. At the timer's probe the peer reports the missing packets: the left edge is sent
+// again then without regard to a window.
 func TestBlockedGoBack(t *testing.T) {
 	for _, profile := range []Profile{Modern, Seed} {
 		n := newNetwork(t, 1, faults{delay: ms})

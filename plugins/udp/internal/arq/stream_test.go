@@ -44,8 +44,9 @@ var pairs = []sides{
 	{"seed to modern", Config{Profile: Seed, Ack: Lazy}, Config{}},
 }
 
-// U1, U4, U-T1, U-T14, U-T27: under loss, duplicates, reordering and damage every message and every byte comes once, messages in
-// order, whatever the two sides are, and over the wrap of the numbers.
+// TestUT1ExactlyOnceInOrder (U1, U4, U-T1, U-T14, U-T27) checks that under loss, duplicates,
+// reordering and damage every message and every byte arrives once, messages in order, for any two
+// sides, and over the wrap of the numbers.
 func TestUT1ExactlyOnceInOrder(t *testing.T) {
 	count := long.Or(4000, 100_000)
 	for _, p := range pairs {
@@ -63,7 +64,8 @@ func TestUT1ExactlyOnceInOrder(t *testing.T) {
 	}
 }
 
-// U9, U-T27: whatever profile and mode one side has, and whatever the other, under loss and reordering everything arrives.
+// TestEveryPair (U9, U-T27) checks that with any profile and mode of either side, under loss and
+// reordering, everything arrives.
 func TestEveryPair(t *testing.T) {
 	var all []Config
 	for _, profile := range []Profile{Modern, Seed} {
@@ -86,7 +88,7 @@ func TestEveryPair(t *testing.T) {
 	}
 }
 
-// U4, U-T14: numbers wrap.
+// TestUT14Wrap (U4, U-T14) checks that numbers wrap.
 func TestUT14Wrap(t *testing.T) {
 	near := Config{Rand: func(b []byte) {
 		for i := range b {
@@ -109,8 +111,8 @@ func TestUT14Wrap(t *testing.T) {
 	}
 }
 
-// U5, U10, U-T4, U-T5: one way, lazily acknowledged, is a window per timeout; eagerly it is ten times as fast, and nothing is
-// sent again.
+// TestUT4UT5OneWay (U5, U10, U-T4, U-T5) checks that one way, lazily acknowledged, is a window per
+// timeout; eagerly it is ten times as fast, and nothing is sent again.
 func TestUT4UT5OneWay(t *testing.T) {
 	took := map[AckMode]time.Duration{}
 	for _, mode := range []AckMode{Lazy, Eager, Adaptive} {
@@ -131,7 +133,8 @@ func TestUT4UT5OneWay(t *testing.T) {
 	require.Greater(t, took[Lazy], 10*took[Adaptive], "%v", took)
 }
 
-// U12, U14, U-T10: the left edge is lost while the peer goes on sending with old acknowledgments: the timer is not starved.
+// TestUT10NotStarved (U12, U14, U-T10) checks that the loss of the left edge does not starve the
+// timer while the peer continues to send with old acknowledgments.
 func TestUT10NotStarved(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{Profile: Seed, Ack: Lazy}, Config{Profile: Seed, Ack: Lazy})
@@ -151,7 +154,8 @@ func TestUT10NotStarved(t *testing.T) {
 	}
 }
 
-// U13, U15, U-T12: one loss in a window of 64 is recovered from once.
+// TestUT12OneRecovery (U13, U15, U-T12) checks that one loss in a window of 64 is recovered from
+// once.
 func TestUT12OneRecovery(t *testing.T) {
 	for _, p := range pairs {
 		t.Run(p.name, func(t *testing.T) {
@@ -174,7 +178,8 @@ func TestUT12OneRecovery(t *testing.T) {
 	}
 }
 
-// U15, U-T12: so it is when the packets behind a lost one come one by one, and each of them causes a report.
+// TestUT12OneRecoverySpaced (U15, U-T12) checks the same when the packets behind a lost one arrive
+// one by one, and each of them causes a report.
 func TestUT12OneRecoverySpaced(t *testing.T) {
 	for _, p := range pairs {
 		t.Run(p.name, func(t *testing.T) {
@@ -207,7 +212,8 @@ func TestUT12OneRecoverySpaced(t *testing.T) {
 	}
 }
 
-// U11, U15, U-T13: the network repeats every packet: the traffic does not grow.
+// TestUT13NoDoubling (U11, U15, U-T13) checks a network that repeats every packet: the traffic does
+// not grow.
 func TestUT13NoDoubling(t *testing.T) {
 	for _, p := range pairs {
 		t.Run(p.name, func(t *testing.T) {
@@ -223,8 +229,9 @@ func TestUT13NoDoubling(t *testing.T) {
 	}
 }
 
-// Bulk data that came before the frame which opens it is not acknowledged, so it stays under way; when the window has become small
-// meanwhile, it must not keep that frame from being sent.
+// TestBarrierPassesTheWindow checks that bulk data that arrived before the frame which opens it is
+// not acknowledged, and so stays in flight; when the window has become small meanwhile, it must not
+// block that frame.
 func TestBarrierPassesTheWindow(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.add(1, Config{}), n.add(2, Config{})
@@ -243,7 +250,8 @@ func TestBarrierPassesTheWindow(t *testing.T) {
 	n.run(10*time.Second, func() bool { return len(b.got) == 3 && b.placed == len(b.mem) })
 }
 
-// U16, U-T16, U-T30: a packet that was sent twice, and an acknowledgment that waited, do not spoil the round trip.
+// TestUT16UT30RoundTrip (U16, U-T16, U-T30) checks that a packet that was sent twice, and an
+// acknowledgment that waited, do not distort the round trip.
 func TestUT16UT30RoundTrip(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{Ack: Lazy})
@@ -268,7 +276,8 @@ func TestUT16UT30RoundTrip(t *testing.T) {
 	require.InDelta(t, 2*ms, a.assoc.rtt(), float64(ms/2))
 }
 
-// U17, U-T18: the peer acknowledges from its reader: nothing is sent again while its program computes.
+// TestUT18Native (U17, U-T18) checks that the peer acknowledges from its reader: nothing is sent
+// again while its program computes.
 func TestUT18Native(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})
@@ -281,7 +290,8 @@ func TestUT18Native(t *testing.T) {
 	require.False(t, any)
 }
 
-// U18, U24, U-T19, U-T24: a peer that vanishes is given up after MaxRetries, with the number of frames it has not acknowledged.
+// TestUT19PeerVanishes (U18, U24, U-T19, U-T24) checks that a peer that exits is given up after
+// MaxRetries, with the number of frames it has not acknowledged.
 func TestUT19PeerVanishes(t *testing.T) {
 	for _, p := range pairs {
 		t.Run(p.name, func(t *testing.T) {
@@ -302,7 +312,8 @@ func TestUT19PeerVanishes(t *testing.T) {
 	}
 }
 
-// U2, U-T26: a window of one, and a full queue: Room says no, nothing is lost, and Room is called again.
+// TestUT26Window (U2, U-T26) checks a window of one, and a full queue: Room returns false, nothing
+// is lost, and Room is called again.
 func TestUT26Window(t *testing.T) {
 	for _, window := range []int{1, 2, 256} {
 		n := newNetwork(t, 1, faults{delay: ms, loss: 0.05})
@@ -318,7 +329,7 @@ func TestUT26Window(t *testing.T) {
 	}
 }
 
-// U3: a packet leaves when it is given, if the window is open.
+// TestU3Immediately (U3) checks that a packet leaves when it is given, if the window is open.
 func TestU3Immediately(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, _ := n.pair(Config{}, Config{})
@@ -333,7 +344,8 @@ func TestU3Immediately(t *testing.T) {
 	require.Equal(t, n.now, sent)
 }
 
-// U-T28: 1 % of the packets are lost, a round trip is worth 100 of them, the window 256: selective acknowledgments are at least 1.7 times as fast as go-back-n.
+// TestUT28Selective (U-T28) checks a loss of 1 % of the packets, with a round trip of 100 of them
+// and a window of 256: selective acknowledgments are at least 1.7 times as fast as go-back-n.
 func TestUT28Selective(t *testing.T) {
 	took := map[Profile]time.Duration{}
 	for _, profile := range []Profile{Modern, Seed} {
@@ -348,7 +360,8 @@ func TestUT28Selective(t *testing.T) {
 	require.Greater(t, float64(took[Seed]), 1.7*float64(took[Modern]))
 }
 
-// U-T29: nothing is lost but everything is late for once: at most two timeouts, of two probes each, and the window does not collapse.
+// TestUT29DelaySpike (U-T29) checks a single delay of all packets without loss: at most two
+// timeouts, of two probes each, and the window does not collapse.
 func TestUT29DelaySpike(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})
@@ -363,8 +376,8 @@ func TestUT29DelaySpike(t *testing.T) {
 	require.GreaterOrEqual(t, a.assoc.cwnd, window/2)
 }
 
-// Bulk data in bursts of 256 KiB over a short path, of whose packets one in a hundred is lost, or one train in a hundred as a whole:
-// at least 60 % of what there is without loss.
+// TestGoodput checks bulk data in bursts of 256 KiB over a short path that loses one packet in a
+// hundred, or one train in a hundred as a whole: at least 60 % of the throughput without loss.
 func TestGoodput(t *testing.T) {
 	const burst = 44 // packets of a train
 	took := map[string]time.Duration{}
@@ -394,8 +407,9 @@ func TestGoodput(t *testing.T) {
 	}
 }
 
-// Congestion, "Must show": through a bottleneck of 20 Mbit/s at least 60 % of the link, one flow and eight together, and the
-// slowest of eight has at least a quarter of the fastest.
+// TestBottleneck checks congestion, "Must show": through a bottleneck of 20 Mbit/s at least 60 % of
+// the link, one flow and eight together, and the slowest of eight has at least a quarter of the
+// fastest.
 func TestBottleneck(t *testing.T) {
 	for _, loss := range []float64{0, 0.01, 0.05} {
 		for _, flows := range []int{1, 8} {
@@ -443,7 +457,8 @@ func TestBottleneck(t *testing.T) {
 	}
 }
 
-// U-T34: 16 senders to one receiver: no collapse, and none has less than half of another.
+// TestUT34Incast (U-T34) checks 16 senders to one receiver: no collapse, and none has less than
+// half of another.
 func TestUT34Incast(t *testing.T) {
 	const rate = 100e6 / 8
 	n := newNetwork(t, 5, faults{delay: ms, rate: rate, queue: 200_000})
@@ -487,7 +502,7 @@ func TestUT34Incast(t *testing.T) {
 	require.Less(t, 20*again, packets, "collapse begins where what the link carries is repeated")
 }
 
-// Messages of all sizes in one stream, several in a packet and one in several.
+// TestFrames checks messages of all sizes in one stream, several in a packet and one in several.
 func TestFrames(t *testing.T) {
 	n := newNetwork(t, 2, faults{delay: ms, loss: 0.02, reorder: 0.1})
 	a, b := n.pair(Config{}, Config{})
@@ -504,7 +519,8 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// U9, U-T6: modes and profiles are named, and what is no name is an error that says the names.
+// TestUT6Names (U9, U-T6) checks that modes and profiles have names, and an invalid name is an
+// error that lists the names.
 func TestUT6Names(t *testing.T) {
 	for name, want := range map[string]AckMode{"": Adaptive, "adaptive": Adaptive, "lazy": Lazy, "eager": Eager} {
 		got, err := ParseAckMode(name)
@@ -522,7 +538,8 @@ func TestUT6Names(t *testing.T) {
 	require.ErrorContains(t, err, "modern nor seed")
 }
 
-// F21: only packets that acknowledge are lost, or only those that carry something: either way everything arrives, each once.
+// TestOneKindLost (F21) checks that everything arrives once when only packets that acknowledge are
+// lost, or only those that carry data.
 func TestOneKindLost(t *testing.T) {
 	for _, lost := range []kind{kindAck, kindData} {
 		for _, ack := range []AckMode{Adaptive, Lazy, Eager} {

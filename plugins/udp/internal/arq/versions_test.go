@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestVersions: two sides use the newest version that both speak, and without one the HELLO is refused, in words that both understand.
+// TestVersions checks that two sides use the newest version that both speak, and without one the
+// HELLO is refused, in a form that both sides read.
 func TestVersions(t *testing.T) {
 	const own = Version
 	words := func(oldest, newest uint8) []byte { return fmt.Append(nil, "you speak ", oldest, " to ", newest) }
@@ -46,8 +47,9 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestOtherForm: a packet of a version that this side does not speak changes nothing. One of an association that is not known is answered with
-// RESET, so that a peer learns at once that this side is another process by now.
+// TestOtherForm checks that a packet of a version that this side does not speak changes nothing.
+// One of an association that is not known is answered with RESET, so that a peer detects at once
+// that this side is another process.
 func TestOtherForm(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})
@@ -73,7 +75,8 @@ func TestOtherForm(t *testing.T) {
 	}
 }
 
-// TestLongerGreeting: what a later release puts between the greeting and the engine's HELLO, and unknown bits of the profile, are skipped.
+// TestLongerGreeting checks that bytes that a later release puts between the greeting and the
+// engine's HELLO, and unknown bits of the profile, are skipped.
 func TestLongerGreeting(t *testing.T) {
 	g := greeting{oldest: OldestVersion, newest: Version, id: 1, token: 2, session: 3, size: BaseSize, profile: 0xffff, hello: []byte("hello")}
 	b := g.append(nil)
@@ -95,7 +98,8 @@ func TestLongerGreeting(t *testing.T) {
 	}
 }
 
-// TestGoldenPackets: the bytes of packets as release 0.1.0 has sent them. Those of form 0 never change; the others belong to version 3.
+// TestGoldenPackets checks the bytes of packets as release 0.1.0 has sent them. Those of form 0
+// never change; the others belong to version 3.
 func TestGoldenPackets(t *testing.T) {
 	g := greeting{id: 0x01020304, token: 0x05060708, session: 0x1112131415161718, first: [2]uint32{0x21, 0x22}, window: [2]uint32{0x23, 0x24},
 		size: 1400, profile: isSelective, oldest: 3, newest: 3, hello: []byte("HELLO of the engine")}

@@ -19,7 +19,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// TestInitialSecrets: RFC 9001 A.1.
+// TestInitialSecrets checks the vectors of RFC 9001 A.1.
 func TestInitialSecrets(t *testing.T) {
 	client, server, err := protect.Initial(unhex(t, "8394c8f03e515708"))
 	require.NoError(t, err)
@@ -27,7 +27,8 @@ func TestInitialSecrets(t *testing.T) {
 	require.Equal(t, unhex(t, "3c199828fd139efd216c155ad844cc81fb82fa8d7446fa7d78be803acdda951b"), server)
 }
 
-// TestClientInitial: RFC 9001 A.2. Seal fills in the length of the number and the number; the payload is a CRYPTO frame and padding.
+// TestClientInitial checks the vectors of RFC 9001 A.2. Seal fills in the length of the number and
+// the number; the payload is a CRYPTO frame and padding.
 func TestClientInitial(t *testing.T) {
 	client, _, err := protect.Initial(unhex(t, "8394c8f03e515708"))
 	require.NoError(t, err)
@@ -96,7 +97,7 @@ func sealPacket(t testing.TB, s *protect.Sealer, payload string) []byte {
 
 var suites = []uint16{tls.TLS_AES_128_GCM_SHA256, tls.TLS_AES_256_GCM_SHA384, tls.TLS_CHACHA20_POLY1305_SHA256}
 
-// TestSuites: what is sealed is opened, with each of the suites.
+// TestSuites checks that sealed packets are opened, with each of the suites.
 func TestSuites(t *testing.T) {
 	for _, suite := range suites {
 		t.Run(tls.CipherSuiteName(suite), func(t *testing.T) {
@@ -118,7 +119,8 @@ func TestSuites(t *testing.T) {
 	require.ErrorContains(t, err, "none of RFC 9001")
 }
 
-// TestForged: a packet that is changed in any bit, cut anywhere, or came before, is not opened; and those that are not go on.
+// TestForged checks that a packet that is changed in any bit, cut anywhere, or repeated, is not
+// opened, and valid ones still are.
 func TestForged(t *testing.T) {
 	for _, suite := range suites {
 		p := newPair(t, suite, make([]byte, 48)[:32+16*int(suite-tls.TLS_AES_128_GCM_SHA256)%32], 0)
@@ -146,7 +148,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestReordered: packets may come in any order within the window, each once; what is older is not taken.
+// TestReordered checks that packets may arrive in any order within the window, each once; older
+// ones are refused.
 func TestReordered(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -179,7 +182,8 @@ func TestReordered(t *testing.T) {
 
 var came [1500]bool
 
-// TestKeyUpdates: 10,000 updates of either side, while packets are lost, repeated and overtake one another.
+// TestKeyUpdates checks 10,000 updates of either side, while packets are lost, repeated and
+// reordered.
 func TestKeyUpdates(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -216,7 +220,7 @@ func TestKeyUpdates(t *testing.T) {
 	require.InDelta(t, p.seal.Updates(), p.back.Updates(), 1)
 }
 
-// FuzzOpen: nothing that is not sealed is opened, and nothing of it panics.
+// FuzzOpen checks that no packet that is not sealed is opened, and none panics.
 func FuzzOpen(f *testing.F) {
 	p := newPair(f, tls.TLS_AES_128_GCM_SHA256, make([]byte, 32), 0)
 	f.Add([]byte{0x40}, 9)

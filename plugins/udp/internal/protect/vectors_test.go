@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestChaCha: RFC 9001 A.5.
+// TestChaCha checks the vectors of RFC 9001 A.5.
 func TestChaCha(t *testing.T) {
 	bytes := func(s string) []byte {
 		b, err := hex.DecodeString(s)
