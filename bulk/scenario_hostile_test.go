@@ -20,7 +20,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A hostilePeer is a peer that keeps the rules of package na and none of those above: a program of bytes tells it which
+// A hostilePeer is a peer that keeps the rules of package na and none of those above: a program of bytes selects which
 // requests, answers, keys and bulk handles to make up, which of the real ones to alter, what to do with memory that
 // is not its own, and when to leave. (FuzzSession is about peers that break the rules of package na.)
 //

@@ -19,7 +19,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// newAuthorizedPair returns a pair whose target calls ask for each request.
+// newAuthorizedPair returns a pair whose target calls an authorizer for each request.
 func newAuthorizedPair(t *testing.T, n *transports.Net, ask hg.Authorizer) *pair {
 	p := &pair{Net: n, t: t}
 	p.target, p.tctx = n.Target(hg.Config{Authorize: ask})

@@ -14,8 +14,8 @@ import (
 
 // TestDispatchedAnswersLeaveTogether checks that the answers of dispatched handlers that one
 // Trigger, or one pass of a Wait, has given away are sent together, at its end at the latest. On a
-// busy machine a handler is slow at times, and its answer leaves by itself: the test goes on until
-// it has seen enough that do not.
+// busy machine a handler is slow at times, and its answer leaves by itself: the test continues
+// until it has seen enough that do not.
 func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 	for _, how := range []string{"Trigger", "Wait"} {
 		t.Run(how, func(t *testing.T) {

@@ -461,7 +461,7 @@ func TestH17(t *testing.T) {
 					require.NoError(t, h.Forward(i, func(h *hg.Handle, err error) {
 						entered.Add(1)
 						assert.ErrorIs(t, err, hg.ErrClosed)
-						for range 100 { // others go on meanwhile
+						for range 100 { // others continue meanwhile
 							_ = p.octx.Stats()
 						}
 						h.Close()

@@ -175,7 +175,7 @@ func TestClosedAfterTheLastCallback(t *testing.T) {
 }
 
 // TestOtherCallbackPanicsInWait checks that a callback of another operation that panics in a wait ends
-// that wait; the call goes on, and its handle can be used again.
+// that wait; the call continues, and its handle can be used again.
 func TestOtherCallbackPanicsInWait(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})

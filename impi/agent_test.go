@@ -19,7 +19,7 @@ var (
 	ben   = impi.Proc{Host: [16]byte{15: 2}, PID: 202}
 )
 
-// A link is two agents and the bytes between them, which move when the test says so.
+// A link is two agents and the bytes between them, which the test moves.
 type link struct {
 	t        testing.TB
 	a, b     *impi.Agent
@@ -140,7 +140,7 @@ func (l *link) receive(r *impi.Receive) *impi.Receive {
 	return r
 }
 
-// cancel asks the peer about s and returns its answer.
+// cancel sends a cancel request for s and returns the answer.
 func (l *link) cancel(s *impi.Send) impi.Answer {
 	l.t.Helper()
 	require.Equal(l.t, impi.Asked, l.a.Cancel(s))
@@ -419,7 +419,8 @@ func TestFinish(t *testing.T) {
 	require.ErrorIs(t, l.a.Finish(), impi.ErrActive)
 	l.run()
 
-	// What came before the FINI can still be received after it, and its SYNCACK follows the other FINI.
+	// Messages before the FINI can still be received after it, and its SYNCACK follows the other
+	// FINI.
 	require.NoError(t, l.b.Finish())
 	l.run()
 	require.Equal(t, impi.PacketFini, l.ba[len(l.ba)-1].Type)
@@ -459,11 +460,11 @@ func TestFail(t *testing.T) {
 	l.arriveA()
 	require.Equal(t, impi.Asked, l.a.Cancel(asked))
 	l.leaveA()
-	l.arriveB() // the answer does not come back
+	l.arriveB() // the answer is lost
 	require.Empty(t, events(l.b), "parts of the long message are missing")
 	l.receive(byTag(5))
 
-	// A part of a packet, so that the end of the stream comes where it must not.
+	// A part of a packet, so that the stream ends within a packet.
 	require.NoError(t, l.a.Input(make([]byte, 5)))
 	l.a.Fail(io.EOF)
 	l.a.Fail(fmt.Errorf("the first reason counts"))

@@ -50,7 +50,7 @@ func TestCancelFindsOnlyItsOwn(t *testing.T) {
 }
 
 // TestTooLateIsLocal (C3, C-T5) checks that what is over, or was never sent, is not canceled, and
-// no packet says so.
+// no packet is sent for it.
 func TestTooLateIsLocal(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	require.Equal(t, impi.TooLate, l.a.Cancel(message(9, "never sent")))
@@ -158,7 +158,7 @@ func TestOneReplyPerCancel(t *testing.T) {
 		l.send(syncMessage(uint64(i), ""))
 	}
 	l.receive(byTag(0))
-	l.run() // 0 is received, and that was said
+	l.run() // 0 is received, and its SYNCACK was sent
 	l.ba = nil
 	for _, id := range []uint64{0, 0, 1, 1, 77} { // 1 is held, 77 was never there
 		p := impi.Packet{Type: impi.PacketCancel, Src: alice, Dest: bob, SrcRequest: id}
@@ -321,7 +321,7 @@ func TestTransferContinuesAfterLateCancel(t *testing.T) {
 }
 
 // TestCancelYesAndSyncAckIsViolation (C16, C-T15) checks that a message cannot be received and
-// destroyed. A peer that says both has broken the protocol.
+// destroyed. A peer that sends both has broken the protocol.
 func TestCancelYesAndSyncAckIsViolation(t *testing.T) {
 	syncAck := impi.Packet{Type: impi.PacketSyncAck, Src: bob, Dest: alice, SrcRequest: 1, DestRequest: 1}
 	yes := impi.Packet{Type: impi.PacketCancelYes, Src: bob, Dest: alice, SrcRequest: 1}
@@ -398,7 +398,7 @@ func TestCancelWithClosedWindow(t *testing.T) {
 func TestCancelRequestsAreLimited(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 2, Ackmark: 1})
 	var sends []*impi.Send
-	for i := range 6 { // a peer that says PROTOACK before SYNCACK lets more messages be out than the window holds
+	for i := range 6 { // a peer that sends PROTOACK before SYNCACK lets more messages be out than the window holds
 		sends = append(sends, l.send(syncMessage(uint64(i), "")))
 		if len(l.leaveA()) == 0 {
 			ack := impi.Packet{Type: impi.PacketProtoAck, Src: bob, Dest: alice}
@@ -455,7 +455,7 @@ func BenchmarkCancel(b *testing.B) {
 			}
 			ask, at := message, 0
 			ask.Type = impi.PacketCancel
-			for b.Loop() { // what is destroyed comes again
+			for b.Loop() { // destroyed messages are sent again
 				if ask.SrcRequest = uint64(at / 2); at%2 == 1 {
 					ask.SrcRequest = uint64(held - 1 - at/2)
 				}
@@ -470,7 +470,7 @@ func BenchmarkCancel(b *testing.B) {
 				if err := l.b.Input(message.Append(nil)); err != nil {
 					b.Fatal(err)
 				}
-				l.b.NextPacket(nil) // what the window has to say
+				l.b.NextPacket(nil) // packets of the window
 			}
 		})
 	}
@@ -479,7 +479,7 @@ func BenchmarkCancel(b *testing.B) {
 // TestCancelSparesOlderMessage (C23, C-T21) checks that the newest of a number has been received.
 // An older one that is still held must not be destroyed instead.
 func TestCancelSparesOlderMessage(t *testing.T) {
-	for _, early := range []bool{false, true} { // the receive is there before the message comes, or after
+	for _, early := range []bool{false, true} { // the receive is posted before the message arrives, or after
 		l := newLink(t, impi.AgentConfig{})
 		l.send(message(1, "older"))
 		l.run()
@@ -495,7 +495,7 @@ func TestCancelSparesOlderMessage(t *testing.T) {
 		if !early {
 			l.receive(r)
 		}
-		require.Equal(t, impi.TooLate, l.cancel(newer)) // before the SYNCACK has come
+		require.Equal(t, impi.TooLate, l.cancel(newer)) // before the SYNCACK has arrived
 		l.requireReceived(r, "newer")
 		older := l.receive(byTag(1))
 		l.run()

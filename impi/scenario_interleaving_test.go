@@ -400,7 +400,7 @@ func (w *world) events() {
 	}
 }
 
-// withdrawn reports whether the sender has been told that its message is destroyed.
+// withdrawn reports whether the sender has received the answer that its message is destroyed.
 func (m *worldMessage) withdrawn() bool { return m.ended > 0 && m.err != nil }
 
 // end receives what is left, and checks that nothing is lost.

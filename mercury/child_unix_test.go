@@ -83,7 +83,7 @@ func TestStopped(t *testing.T) {
 			mine := buf[:1<<20]
 			go func() {
 				var err error
-				for i := 0; err == nil; i++ { // until it cannot go on
+				for i := 0; err == nil; i++ { // until it blocks
 					if _, err = move(ctx, mine, 0); i == 0 {
 						started <- struct{}{}
 					}

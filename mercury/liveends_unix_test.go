@@ -69,7 +69,7 @@ func TestLiveEndsInTransfer(t *testing.T) {
 					regions, mems = append(regions, region), append(mems, mem)
 					go func() {
 						var err error
-						for j := 0; err == nil; j++ { // until it cannot go on
+						for j := 0; err == nil; j++ { // until it blocks
 							if _, err = move.Call(ctx, n, addr, moveIn{Handle: i, Size: size}); j == 0 {
 								first <- struct{}{}
 							}

@@ -65,7 +65,7 @@ type actor struct {
 	next    func() (struct{}, bool)
 	stop    func()
 	yield   func(struct{}) bool
-	canRun  func() bool // go on; nil: it can
+	canRun  func() bool // continue; nil: it can
 	done    bool
 	history uint64 // of all that it has seen
 }
@@ -361,7 +361,7 @@ func (w modelWait) Stirred() bool {
 
 func (w modelWait) WillSleep() {}
 
-// isRunnable reports whether an actor can go on.
+// isRunnable reports whether an actor can continue.
 func (a *actor) isRunnable() bool { return !a.done && (a.canRun == nil || a.canRun()) }
 
 // others reports whether an actor other than the background poller can run.
@@ -466,7 +466,7 @@ func (m *model) settle(t *testing.T) {
 	require.FailNow(t, "they go round in circles", "%v", m.trace)
 }
 
-// take gives a its turn, if it can go on.
+// take gives a its turn, if it can continue.
 func (m *model) take(a *actor) {
 	if !a.isRunnable() {
 		return

@@ -190,7 +190,7 @@ func TestBodyThatEnds(t *testing.T) {
 	require.Zero(t, p.nctx.Stats().Reserved)
 }
 
-// TestBodyIsNotConfirmed checks that a peer that asks for a confirmation gets none for a message
+// TestBodyIsNotConfirmed checks that a peer that requests a confirmation gets none for a message
 // whose body is still in flight: the peer may end the session once it has it.
 func TestBodyIsNotConfirmed(t *testing.T) {
 	const n = 100_000

@@ -92,7 +92,7 @@ func (emptyNames) Resolve(_ string, done func(string, error)) func() {
 }
 
 // TestFailWithoutError checks that a carrier that ends a session without an error is named, and the
-// context goes on.
+// context continues.
 func TestFailWithoutError(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(l *session){

@@ -60,7 +60,7 @@ func (s *script) advanceUntil(step time.Duration, is func() bool) {
 	}
 }
 
-// TestSessionRetires lets the certificate of the peer expire: calls in flight go on, a call that
+// TestSessionRetires lets the certificate of the peer expire: calls in flight continue, a call that
 // begins dials anew and reports that the session retires, and the session ends when nothing is in
 // flight.
 func TestSessionRetires(t *testing.T) {

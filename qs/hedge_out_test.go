@@ -47,7 +47,7 @@ func TestHedgeHasOwnOut(t *testing.T) {
 	inner := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		err := next(ctx)
 		if err == nil {
-			select { // both go on together
+			select { // both run together
 			case answered <- struct{}{}:
 			case <-answered:
 			}

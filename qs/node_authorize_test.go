@@ -60,7 +60,7 @@ func TestAuthorizeByName(t *testing.T) {
 }
 
 // TestAuthorizeBlocks checks that while Authorize blocks for hg/ping, for a method that is Inline
-// and for one that is not, calls and pings of others go on, and streams, for which it is not
+// and for one that is not, calls and pings of others continue, and streams, for which it is not
 // called.
 func TestAuthorizeBlocks(t *testing.T) {
 	t.Parallel()

@@ -136,7 +136,7 @@ func TestServeBesideShutdown(t *testing.T) {
 }
 
 // TestShutdownInHandler checks that a Shutdown in a handler is refused, and leaves the node as it
-// was: its names are looked up, and calls go on.
+// was: its names are looked up, and calls continue.
 func TestShutdownInHandler(t *testing.T) {
 	t.Parallel()
 	ender, inline := qs.Define[int, int]("test/ender"), qs.Define[int, int]("test/ender/inline", qs.Inline())

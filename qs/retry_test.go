@@ -210,8 +210,8 @@ func TestStallRacesAnswer(t *testing.T) {
 }
 
 // TestStallIsOfBytes checks that a slow handler that moves bytes is not given up, however long its
-// call takes. One that works and moves none cannot be told from one that hangs: Stall has to be
-// longer than that takes.
+// call takes. One that works and moves none cannot be distinguished from one that hangs: Stall has
+// to be longer than that takes.
 func TestStallIsOfBytes(t *testing.T) {
 	t.Parallel()
 	const pieces, size = 10, 10_000

@@ -26,8 +26,8 @@ func endWithDrain(ctx context.Context, _ *qs.Call, next func(context.Context) er
 }
 
 // TestDrainWithStuckReaders checks a server with 200 subscriptions, none of whose readers reads,
-// that is told to stop: its handlers end, those that wait for Draining and those that wait in send
-// by an interceptor, and Serve returns nil. It cuts nothing off, and needs next to nothing of its
+// whose context ends: its handlers end, those that wait for Draining and those that wait in send by
+// an interceptor, and Serve returns nil. It cuts nothing off, and needs next to nothing of its
 // ShutdownTimeout.
 func TestDrainWithStuckReaders(t *testing.T) {
 	t.Parallel()

@@ -321,8 +321,8 @@ func TestNothingIsReadAhead(t *testing.T) {
 	require.Equal(t, []int64{0, 0}, readBy[:2])
 }
 
-// TestWithdrawTooLate checks that a call that it was too late to withdraw goes on as if it was not
-// withdrawn: Retry makes it at the second address.
+// TestWithdrawTooLate checks that a call that it was too late to withdraw continues as if it was
+// not withdrawn: Retry makes it at the second address.
 func TestWithdrawTooLate(t *testing.T) {
 	t.Parallel()
 	running, refuse := make(chan struct{}), make(chan struct{})

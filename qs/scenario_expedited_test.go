@@ -208,8 +208,8 @@ func TestStreamsOfManyClients(t *testing.T) {
 	all.Wait()
 }
 
-// TestLongCallsAndStream checks that a stream goes on during long calls, which hold all places but
-// its own, and all envelopes.
+// TestLongCallsAndStream checks that a stream continues during long calls, which hold all places
+// but its own, and all envelopes.
 func TestLongCallsAndStream(t *testing.T) {
 	t.Parallel()
 	c := newHandlerBarrier(127)

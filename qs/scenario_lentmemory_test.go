@@ -20,8 +20,8 @@ import (
 
 // TestLentMemory checks that with whatever a call ends, the memory that it has lent is not read or
 // written any more when it has returned. A call is canceled after each number of events, while the
-// target runs, is paused, or crashes. Then the lent memory is poisoned, and the world goes on: the
-// target must never see poison, and the poison must stay.
+// target runs, is paused, or crashes. Then the lent memory is poisoned, and the world continues:
+// the target must never see poison, and the poison must stay.
 func TestLentMemory(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"Bytes", "Reader", "Buffer", "Writer"} {

@@ -342,7 +342,7 @@ func TestDefaultLimits(t *testing.T) {
 	require.Eventually(t, func() bool { return l.left.Load() == 0 && isIdle(nodes[0]) && isIdle(nodes[1]) }, time.Minute, time.Millisecond)
 }
 
-// TestLeasesBeyond checks that a stream goes on when the calls of the same process hold all that
+// TestLeasesBeyond checks that a stream continues when the calls of the same process hold all that
 // may be lent to the peer, in number and in bytes, and those beyond are refused.
 func TestLeasesBeyond(t *testing.T) {
 	t.Parallel()

@@ -175,8 +175,8 @@ func TestStuckFromAndInto(t *testing.T) {
 }
 
 // TestStuckInto checks that a handler whose caller's Writer is stuck returns as soon as the bytes
-// that it wrote have left or wait to leave, and the server may end: the call goes on at its caller,
-// until the Writer has got all, or the caller's ctx ends.
+// that it wrote have left or wait to leave, and the server may end: the call continues at its
+// caller, until the Writer has got all, or the caller's ctx ends.
 func TestStuckInto(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, addr string) {

@@ -19,7 +19,7 @@ func TestExchange(t *testing.T) {
 	for i := range infos {
 		infos[i] = rendezvous.Info{Addr: fmt.Sprint("tcp://10.0.0.", i, ":7000"), Features: 1<<i ^ 0xff, GER: uint32(32 - 8*(i%3)), Name: fmt.Sprint("node", i)}
 	}
-	infos[4].GER, infos[4].Name = 0, "" // does not say
+	infos[4].GER, infos[4].Name = 0, "" // does not contain
 	for rank, err := range eachRank(size, func(rank int) error {
 		m, err := rendezvous.Join(testContext(t), rendezvous.Config{Addr: h.addr, Rank: rank, Size: size, Auth: secret})
 		if err != nil {

@@ -92,7 +92,7 @@ func TestStartedTogether(t *testing.T) {
 	})
 }
 
-// callAll has every node call all, and take every second request back if it is told to.
+// callAll has every node call all, and take every second request back if withdraw is set.
 func (o *requestCounts) callAll(t *testing.T, n *transports.Net, nodes []*node, withdraw bool) {
 	t.Helper()
 	pending := 0

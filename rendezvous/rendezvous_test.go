@@ -338,7 +338,7 @@ func TestMemberThatDoesNotRead(t *testing.T) {
 	m, err := rendezvous.Join(testContext(t), rendezvous.Config{Addr: h.addr, Size: 2, Auth: protocol.Auth{None: true}, Limits: limits})
 	require.NoError(t, err)
 	defer m.Close()
-	_, err = io.WriteString(nc, "COLL\x00\x00\x00\x04\x00\x01\x00\x00") // skips what comes before
+	_, err = io.WriteString(nc, "COLL\x00\x00\x00\x04\x00\x01\x00\x00") // skips earlier lines
 	require.NoError(t, err)
 	set, err := m.CollectWait(testContext(t), 7, make([]byte, limits.Part)) // more than sockets hold
 	require.NoError(t, err)

@@ -274,7 +274,7 @@ func TestPromotedSleeperLeaves(t *testing.T) {
 			assert.Equal(t, 10*ms, at)
 			_, at = thirdDone()
 			passed = at == 12*ms
-			if !passed { // it got the lead, and with it the callback, before b came to that
+			if !passed { // it got the lead, and with it the callback, before b did
 				assert.Equal(t, 19*ms, at)
 			}
 			_, at = bDone()

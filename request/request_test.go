@@ -478,7 +478,7 @@ func TestWaitContextClosedAfterCancel(t *testing.T) {
 	})
 }
 
-// cancelError is how some package says that an operation was canceled.
+// cancelError is the error of a canceled operation of another package.
 type cancelError int
 
 func (cancelError) Error() string        { return "ended early" }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFullOutput checks that a failed write of the output is an error, which for a call says that
+// TestFullOutput checks that a failed write of the output is an error, which for a call states that
 // the method ran.
 func TestFullOutput(t *testing.T) {
 	t.Parallel()

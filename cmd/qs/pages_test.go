@@ -27,7 +27,7 @@ func TestPages(t *testing.T) {
 		files, err := filepath.Glob(filepath.Join("../..", filepath.FromSlash(pattern)))
 		require.NoError(t, err)
 		for _, file := range files {
-			if filepath.Base(file) == "CHANGELOG.md" { // that tells of what was
+			if filepath.Base(file) == "CHANGELOG.md" { // of the past
 				continue
 			}
 			text, err := os.ReadFile(file)

@@ -23,7 +23,7 @@ import (
 )
 
 // stallEnv makes a qs that receives a file halt when this many bytes are verified: "BYTES:FILE". It
-// then creates FILE, and continues when FILE is removed, or it is told to end.
+// then creates FILE, and continues when FILE is removed, or it gets SIGTERM.
 const stallEnv = "QUICKSILVER_QS_STALL"
 
 // With this first argument the test binary is a program for qs run, where there are tests of it.

@@ -29,7 +29,7 @@ import (
 
 func init() { asProgram = runMember }
 
-// runMember joins the others and then acts as args say: "leave", or "fail RANK", or "absent RANK", or
+// runMember joins the others and then acts by args: "leave", or "fail RANK", or "absent RANK", or
 // "wait" for a signal, or "stubborn": then rank 0 ignores SIGTERM, and the other ranks fail.
 func runMember(args []string) int {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
@@ -167,7 +167,7 @@ func startShell(t *testing.T, script string, flags ...string) (q *process, out, 
 }
 
 // TestRunKillsStopped checks that a process that is stopped or ignores signals is killed at the end
-// of the grace period, so qs run always ends when it is told to.
+// of the grace period, so qs run always ends on SIGTERM.
 func TestRunKillsStopped(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {

@@ -161,7 +161,7 @@ func TestTopScreen(t *testing.T) {
 }
 
 // TestWatchersContinue checks that top and ping without a number of reports or calls outlive their
-// program: they count for how long there is no answer, and go on when it is there again. Ctrl-C
+// program: they count for how long there is no answer, and continue when it is there again. Ctrl-C
 // ends them at once; ping fails if there is no answer then.
 func TestWatchersContinue(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,7 @@ func TestUnreachable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for command, args := range map[string]string{"ping": "-count 1 %", "call": "% x", "top": "-n 1 %", "rpcs": "%", "ger": "%", "perf": "-target %", "cp": cert + " %/f"} {
-				// they say it with the same words
+				// they print the same text
 				if !long.On && name != "nothing" && command != "ping" && command != "cp" {
 					continue
 				}

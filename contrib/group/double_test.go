@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A fakeSource is a Source that says what a test tells it to.
+// A fakeSource is a Source with the reports of a test.
 type fakeSource struct{ report func(group.Member) }
 
 func (d *fakeSource) Watch(report func(group.Member)) error { d.report = report; return nil }
@@ -26,7 +26,8 @@ func (d *fakeSource) Close() error                          { return nil }
 
 var echo = qs.Define[string, string]("test/echo")
 
-// runSim runs do on a client with the group of a double. Servers a, b and c echo their names, after an hour if asked to "hang".
+// runSim runs do on a client with the group of a fakeSource. Servers a, b and c echo their names,
+// after an hour if asked to "hang".
 func runSim(t *testing.T, do func(ctx context.Context, w *sim.World, n *qs.Node, d *fakeSource, g *group.Group)) {
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	defer w.Close()

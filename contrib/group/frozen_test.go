@@ -49,7 +49,7 @@ func TestLeaveFrozen(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	waitForEvent(t, a, isEvent(group.Fails, "b"))
-	for err == nil { // what has asked before it failed
+	for err == nil { // requests from before it failed
 		require.NoError(t, l.(*net.TCPListener).SetDeadline(time.Now().Add(10*time.Millisecond)))
 		var c net.Conn
 		if c, err = l.Accept(); err == nil {
@@ -57,7 +57,7 @@ func TestLeaveFrozen(t *testing.T) {
 		}
 	}
 	require.NoError(t, l.(*net.TCPListener).SetDeadline(time.Time{}))
-	c, err := l.Accept() // it is asked whether it is back
+	c, err := l.Accept() // it is probed again
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)

@@ -134,7 +134,7 @@ func TestJoin(t *testing.T) {
 	e := next(group.Back, "three")
 	require.Greater(t, e.Member.Incarnation, m.Incarnation)
 	_ = again.Close()
-	joinGroup(t, c) // before anybody has missed it
+	joinGroup(t, c) // before its failure is detected
 	next(group.Fails, "three")
 	next(group.Back, "three")
 	require.NoError(t, g.Leave(ctx))
@@ -277,7 +277,7 @@ func TestJoinWithClockBehind(t *testing.T) {
 	}
 }
 
-// countingBalancer is a Balancer that says how many addresses there were.
+// countingBalancer is a Balancer that counts the addresses.
 type countingBalancer struct {
 	qs.Balancer
 	n int

@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// runMembers is a child: several members, each of which says when it sees all, and when it has lost one. A byte of its
-// input has the first of them die.
+// runMembers is a child: several members, each of which prints a line when its view is complete, and when it has lost
+// one. A byte of its input has the first of them die.
 func runMembers(rank, seed string) error {
 	var groups []*group.Group
 	for i := range ownersPer {

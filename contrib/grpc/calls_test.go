@@ -238,7 +238,7 @@ func TestDeadline(t *testing.T) {
 			ended <- ctx.Err()
 		}, context.DeadlineExceeded)
 		for kind, call := range callKinds(n.pair(t, d.register)) {
-			for limit, ran := 50*time.Millisecond, false; !ran; limit *= 2 { // on a busy machine the request may come late, or too late
+			for limit, ran := 50*time.Millisecond, false; !ran; limit *= 2 { // on a busy machine the request may arrive late, or too late
 				ctx, cancel := context.WithTimeout(testContext(t), limit)
 				err := call(ctx)
 				cancel()
@@ -246,7 +246,7 @@ func TestDeadline(t *testing.T) {
 				ctx, cancel = context.WithTimeout(testContext(t), limit)
 				select {
 				case err := <-ended:
-					if ran = err == context.DeadlineExceeded; !ran { // the caller's end came first, since the request was on its way for long
+					if ran = err == context.DeadlineExceeded; !ran { // the call ended first, since the request was in flight for long
 						require.Equal(t, context.Canceled, err, kind)
 					}
 				case <-ctx.Done():
@@ -504,7 +504,7 @@ func TestOptionsRefused(t *testing.T) {
 	}
 }
 
-// Options of a program's own, which only interceptors of its own know.
+// Options of a program's own, which only its own interceptors use.
 type (
 	ownOption struct {
 		grpc.EmptyCallOption
@@ -686,7 +686,7 @@ func TestStats(t *testing.T) {
 	unary := d.unary
 	d.unary = func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 		tagged <- ctx.Value(server)
-		if v := ctx.Value(client); v != nil { // which nobody has put there
+		if v := ctx.Value(client); v != nil { // which is a default
 			return nil, errors.New("a value from nowhere")
 		}
 		return unary(ctx, in)

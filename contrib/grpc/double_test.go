@@ -8,7 +8,7 @@ import (
 	grpcqs "github.com/quicksilver-rpc/quicksilver/contrib/grpc"
 )
 
-// A double is a service of which each test says what it does.
+// A double is a service whose behavior each test sets.
 type double struct {
 	testgrpc.UnimplementedTestServiceServer
 	unary func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error)

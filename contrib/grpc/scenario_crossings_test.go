@@ -64,7 +64,7 @@ type faultCase struct {
 	header         metadata.MD
 	took           time.Duration
 	events         uint64 // during the call
-	left           error  // what the client's Shutdown says
+	left           error  // the error of the client's Shutdown
 }
 
 func newFaultCase(seed uint64) *faultCase {
@@ -103,7 +103,7 @@ func (x *faultCase) open(addr string) *qs.Node {
 	return n
 }
 
-// number and numbered are how a message says which it is.
+// number and numbered give messages a number.
 func (x *faultCase) numbered(i int) *testgrpc.Payload {
 	b := make([]byte, x.size+4)
 	copy(b, fmt.Sprintf("%04d", i))
@@ -197,7 +197,7 @@ func (x *faultCase) double() *double {
 	}
 }
 
-// call makes the call, and returns its error: nil if all that is to come has come, in order.
+// call makes the call, and returns its error: nil if all expected messages have arrived, in order.
 func (x *faultCase) call(ctx context.Context, tc testgrpc.TestServiceClient) error {
 	all := func(i int, err error) error {
 		if err == io.EOF && i != x.items {
@@ -315,7 +315,7 @@ func (x *faultCase) run() error {
 	return err
 }
 
-// checkEnd says what is wrong with how the call has ended.
+// checkEnd returns an error if the call has ended wrongly.
 func (x *faultCase) checkEnd() error {
 	code, fate := status.Code(x.err), grpcqs.FateOf(x.err)
 	expected := proto.Equal(status.Convert(x.err).Proto(), x.st.Proto())
@@ -368,7 +368,7 @@ func TestCrossings(t *testing.T) {
 	}
 	begun := map[string]int{} // for each event, calls that it has met
 	for seed := from; seed <= to; seed++ {
-		dry := newFaultCase(seed) // says how many steps there are
+		dry := newFaultCase(seed) // determines the number of steps
 		dry.event = "nothing"
 		require.NoError(t, dry.run(), dry)
 		require.NoError(t, dry.checkEnd(), dry)

@@ -25,7 +25,7 @@ func TestChannel(t *testing.T) {
 	})
 }
 
-// A fatalLogger is a logger for package interop, whose cases say with Fatalf what is wrong.
+// A fatalLogger is a logger for package interop, whose cases report failures with Fatalf.
 type fatalLogger struct {
 	grpclog.LoggerV2
 	t *testing.T

@@ -34,7 +34,7 @@ type command struct {
 	To      raft.ServerAddress   `json:",omitempty"` // send
 }
 
-// A reply is what a server has to say about a command. An Error fails it.
+// A reply is a server's answer to a command. An Error fails it.
 type reply struct {
 	Error  string             `json:",omitempty"`
 	Addr   raft.ServerAddress `json:",omitempty"` // the first line, before any command
@@ -47,7 +47,7 @@ type reply struct {
 // A server is one process of a benchmark, with one server of raft.
 //
 //	start    the cluster begins
-//	lead     commit an entry, and say whether that was possible
+//	lead     commit an entry, and report whether that was possible
 //	load     commit entries by so many clients
 //	compact  forget entries
 //	receive  take snapshots from now on, without a cluster
@@ -308,7 +308,7 @@ func (p *process) receive() {
 	}
 }
 
-// send sends a snapshot, which comes from memory, and a heartbeat each millisecond meanwhile.
+// send sends a snapshot from memory, and a heartbeat each millisecond meanwhile.
 func (p *process) send(c command) (micros []int64, err error) {
 	done := make(chan error, 1)
 	go func() {

@@ -20,8 +20,7 @@ import (
 )
 
 // A recordFSM is a state machine that keeps what was applied, in order. What begins with the same 8
-// bytes is the same, and kept once: a test applies it again when it does not know what has become
-// of it.
+// bytes is the same, and kept once: a test applies it again when its outcome is unknown.
 type recordFSM struct {
 	mu      sync.Mutex // guards the fields below
 	applied [][]byte
@@ -96,7 +95,7 @@ type cluster struct {
 	next    uint64 // the number of the next entry
 }
 
-// newCluster starts n servers that know each other.
+// newCluster starts n servers of one configuration.
 func newCluster(t testing.TB, scheme string, n int, change func(*raft.Config)) *cluster {
 	cfg := raft.DefaultConfig()
 	pace := time.Duration(1)
@@ -226,8 +225,8 @@ func (c *cluster) followers() (all []*member) {
 	return slices.DeleteFunc(c.running(), func(m *member) bool { return m == leader })
 }
 
-// retryUntilLed repeats what may fail because another server has come to lead: on a loaded machine that
-// happens at any time.
+// retryUntilLed repeats what may fail because of a new leader: on a loaded machine that happens at any
+// time.
 func (c *cluster) retryUntilLed(f func(leader *member) error) {
 	c.t.Helper()
 	eventually(c.t, func() error { return f(c.leader()) })
@@ -378,7 +377,7 @@ func TestInstallsSnapshot(t *testing.T) {
 		away := c.followers()[0]
 		c.partition([]*member{away})
 		c.apply(24, 256<<10)
-		for _, m := range c.all { // any of them may come to lead, and has the last entries only then
+		for _, m := range c.all { // any of them may become the leader, and has the last entries only then
 			if m != away {
 				eventually(c.t, func() error {
 					if err := m.raft.Snapshot().Error(); err != nil {

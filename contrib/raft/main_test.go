@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// patience bounds what comes soon, on a machine that has much else to do.
+// patience bounds short waits, on a busy machine.
 const patience = time.Minute
 
 // schemes are the transports that tests run over.
@@ -70,7 +70,7 @@ func openPair(t testing.TB, scheme string, o Options) (from, to *Transport) {
 	return from, to
 }
 
-// answerRequests answers the requests that come to a Transport with f, until the test ends.
+// answerRequests answers the requests to a Transport with f, until the test ends.
 func answerRequests(t testing.TB, to *Transport, f func(raft.RPC) (any, error)) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -90,7 +90,7 @@ func answerRequests(t testing.TB, to *Transport, f func(raft.RPC) (any, error)) 
 	})
 }
 
-// receive takes a value that comes soon.
+// receive returns the next value, which must arrive soon.
 func receive[T any](t testing.TB, ch <-chan T) (v T) {
 	t.Helper()
 	select {

@@ -124,7 +124,7 @@ func TestPipelineClose(t *testing.T) {
 	})
 }
 
-// A closingProvider says where a server is, and closes a Transport with its n-th answer.
+// A closingProvider returns the address of a server, and closes a Transport with its n-th answer.
 type closingProvider struct {
 	to *Transport
 	n  int
@@ -143,7 +143,7 @@ func (c *closingProvider) ServerAddr(raft.ServerID) (raft.ServerAddress, error) 
 func TestPipelineTransportCloses(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		from.opts.Addresses = &closingProvider{to, 2, from}
-		p, err := from.AppendEntriesPipeline("to", to.LocalAddr()) // from now on the address is known, and nobody asks whether from is closed
+		p, err := from.AppendEntriesPipeline("to", to.LocalAddr()) // from now on the address is cached, and closed is not checked
 		require.NoError(t, err)
 		defer p.Close()
 		if p, err = from.AppendEntriesPipeline("to", to.LocalAddr()); err == nil {

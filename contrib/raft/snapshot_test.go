@@ -26,7 +26,7 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	if n == 0 {
 		return 0, io.EOF
 	}
-	for i := int64(0); i < n; { // bytes are told apart by their place, modulo the length of pattern, which is prime
+	for i := int64(0); i < n; { // bytes are distinguished by their offset, modulo the length of pattern, which is prime
 		i += int64(copy(p[i:n], pattern[(c.read.Load()+i)%int64(len(pattern)):]))
 	}
 	c.left -= n

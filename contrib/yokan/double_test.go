@@ -168,7 +168,7 @@ func (d *double) lastHead() any {
 	return d.last
 }
 
-// takeCalls returns how often RPCs were called since it was asked before.
+// takeCalls returns how often RPCs were called since the previous call.
 func (d *double) takeCalls() map[string]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -177,7 +177,7 @@ func (d *double) takeCalls() map[string]int {
 	return calls
 }
 
-// modes are those that the double supports. It ignores what C's client tells of itself: that data are direct, and
+// modes are those that the double supports. It ignores the other flags of C's client: that data are direct, and
 // that there are arguments of which the timeout was one.
 const modes = yokan.Direct | 1<<16 | yokan.Inclusive | yokan.Append | yokan.Consume | yokan.NewOnly | yokan.ExistOnly | yokan.NoPrefix | yokan.IgnoreKeys | yokan.Suffix
 
@@ -313,7 +313,7 @@ func addDouble[H requestHead](t assert.TestingT, n *mercury.Node) *double {
 		})
 		return pairsDOut{r.ret, r.sizes[0], r.sizes[1], r.data[0], r.data[1]}, nil
 	})
-	if _, ok := any(*new(H)).(head010); ok { // it came with release 0.10
+	if _, ok := any(*new(H)).(head010); ok { // it is new in release 0.10
 		handle(d, p, "yk_erase_range", func(_ context.Context, in prefixIn[H]) (int32, error) {
 			return d.reply("yk_erase_range", in.Head, func(*reply) {
 				maps.DeleteFunc(d.data, func(k string, _ []byte) bool { return bytes.HasPrefix([]byte(k), in.Prefix) })

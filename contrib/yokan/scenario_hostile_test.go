@@ -12,7 +12,7 @@ import (
 
 // TestHostileAnswers checks that sizes beyond the buffer, of another number, that add up to more
 // than there is, or mean nothing where they are, and flags of another number, are ErrAnswer,
-// whichever way the data travel. Codes that there are not are told by their number.
+// whichever way the data travel. Codes that there are not are reported by their number.
 func TestHostileAnswers(t *testing.T) {
 	d, db := openDouble[head010](t, yokan.Config{})
 	ctx := testContext(t)

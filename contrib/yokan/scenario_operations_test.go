@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// ways are how data travel: as their size says, in messages, and by lent memory.
+// ways are the ways of data: by size, in messages, and by lent memory.
 var ways = map[string]yokan.Mode{"size": 0, "direct": yokan.Direct, "bulk": yokan.Bulk}
 
 // newPairs returns n keys in their order, with values of the lengths 0, 1, 2 and so on times step.

@@ -43,7 +43,8 @@ type member struct {
 	errs  bytes.Buffer
 }
 
-// startMembers starts all, and returns when each has said that it has started. stop ends the server, as a crash would.
+// startMembers starts all, and returns when each has printed that it has started. stop ends the
+// server, as a crash would.
 func startMembers(t *testing.T, args ...string) (members []*member, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -209,7 +209,7 @@ func hasPart(t testing.TB, dir string) bool {
 	})
 }
 
-// hasBegun reports whether the first bytes of a file have come.
+// hasBegun reports whether the first bytes of a file have arrived.
 func hasBegun(name string) bool {
 	f, err := os.Open(name)
 	if err != nil {
@@ -259,8 +259,8 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// TestSimulated runs the same code in simulated worlds. One of two servers is crashed, paused or cut off, whenever the seed says,
-// and comes back or not; the network delays and loses. Every put, get and ls succeeds, with the right bytes.
+// TestSimulated runs the same code in simulated worlds. One of two servers is crashed, paused or cut off, at times that the seed
+// draws, and is restarted or not; the network delays and loses. Every put, get and ls succeeds, with the right bytes.
 func TestSimulated(t *testing.T) {
 	t.Parallel()
 	seeds := 40

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 // command returns the program with its arguments. It is bounded, and Wait fails if a process is left that holds its
-// output open: the target, if anybody.
+// output open: the target, if any.
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 90*time.Second)

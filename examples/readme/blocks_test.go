@@ -192,7 +192,7 @@ func TestSpread(t *testing.T) {
 	require.Equal(t, "tcp://kv.default.svc:9000", server.String())
 }
 
-// anyHost is a resolver that knows every host.
+// anyHost is a resolver that resolves every host.
 type anyHost struct{}
 
 func (anyHost) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {

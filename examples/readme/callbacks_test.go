@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
-// again says whether a call that has ended with err may be made again.
+// again returns whether a call that has ended with err may be made again.
 func again(err error) string {
 	switch hg.FateOf(err) {
 	case hg.NotRun:

@@ -31,7 +31,7 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// program finds a whole program in a page, or what it prints. The comment above the block says where it comes from:
+// program finds a whole program in a page, or its output. The comment above the block names its source:
 //
 //	<!-- program: examples/errors/main.go -->     the file, without its first comment
 //	<!-- output: examples/errors -->              what the example of its test prints
@@ -113,7 +113,7 @@ func TestCommands(t *testing.T) {
 	found := 0
 	for page, text := range pages(t) {
 		for line := range strings.Lines(text) {
-			from := []string{".", filepath.Dir(page)} // commands run in the root, or in the module whose README says so
+			from := []string{".", filepath.Dir(page)} // commands run in the root, or in the module of that README
 			if m := within.FindStringSubmatch(line); m != nil {
 				from = []string{m[1]}
 			}

@@ -22,7 +22,7 @@ const (
 
 // TestFirstProgram checks that the first program of README.md, pasted into an empty module that
 // gets the library as users do, builds and runs. The library is this checkout, published to a proxy
-// of the test's own; what it depends on comes from the module cache, and no network is used.
+// of the test's own; its requirements are read from the module cache, and no network is used.
 func TestFirstProgram(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -37,7 +37,8 @@ func TestFirstProgram(t *testing.T) {
 	env := []string{
 		"GOWORK=off", "GOTOOLCHAIN=local", "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOMODCACHE=" + mods,
 		"GOPROXY=" + fileURL(proxy) + "," + fileURL(filepath.Join(cached, "cache", "download")),
-		// Without the names of folders in what is compiled the build cache knows the library again in the next run.
+		// Without the names of folders in what is compiled the build cache has the library in the
+		// next run.
 		"GOFLAGS=-mod=mod -modcacherw -trimpath",
 	}
 	goCommand(t, user, env, "mod", "init", "example.com/hello")

@@ -123,8 +123,8 @@ func TestRequirements(t *testing.T) {
 var everywhere = []string{"hg", "bulk", "na/natest", "internal/test/archtest"}
 
 // TestFaults checks that no fault and no hazard is missing. Each fault names a test with real
-// processes and one in the simulator, or says why there is none. Each hazard has a planted bug, and
-// each test that has to notice that is named after it.
+// processes and one in the simulator, or gives the reason why there is none. Each hazard has a
+// planted bug, and each test that has to notice that is named after it.
 func TestFaults(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, "docs/internals/FAULTS.md"))
 	require.NoError(t, err)

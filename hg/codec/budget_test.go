@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
-// wide takes 208 bytes of memory and is nothing on the wire if a peer says nil.
+// wide takes 208 bytes of memory and is nothing on the wire if a peer sends nil.
 type wide struct {
 	Name   string
 	Counts [24]int64

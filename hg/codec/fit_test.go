@@ -68,7 +68,7 @@ func requireCheapRefusal(t *testing.T, b []byte, typ reflect.Type) error {
 	t.Helper()
 	s := shapeOf(reflect.New(typ).Interface())
 	limit := uint64(budgetFor(len(b)))
-	if s.largest > budgetFor(0)-decoderCost { // too large to ask about: two of them
+	if s.largest > budgetFor(0)-decoderCost { // too large for one: two of them
 		limit += 2 * uint64(s.largest)
 	}
 	n, err := decodeCost(b, typ, limit)
@@ -146,8 +146,8 @@ func TestRefusedCostsLittle(t *testing.T) {
 // registeredType is a type that a program has taught the decoder.
 type registeredType struct{ N int }
 
-// TestTaughtTypes checks that a type that the program has registered with msgpack decodes as it
-// says, in long messages too.
+// TestTaughtTypes checks that a type that the program has registered with msgpack uses that
+// decoder, in long messages too.
 func TestTaughtTypes(t *testing.T) {
 	msgpack.Register(registeredType{}, func(e *msgpack.Encoder, v reflect.Value) error {
 		return e.EncodeString(string(make([]byte, v.Field(0).Int())))

@@ -118,7 +118,7 @@ func requireSameAsSkip(t *testing.T, b []byte) (valid bool) {
 	t.Helper()
 	err := codec.Check(b, len(b))
 	if err != nil && bits.UintSize == 32 {
-		return false // a length that is no int is negative for Skip, which goes on
+		return false // a length that is no int is negative for Skip, which continues
 	}
 	if decoderSkips(b) != (err == nil) {
 		t.Fatalf("Check says %v of %x, Skip the opposite", err, b)

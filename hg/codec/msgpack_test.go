@@ -80,7 +80,7 @@ func TestMsgpackNothing(t *testing.T) {
 	require.ErrorContains(t, codec.Msgpack.Decode([]byte{}, &v), "empty input")
 	require.Equal(t, 7, v)
 
-	// What nobody wants is checked all the same.
+	// A value without a destination is checked, too.
 	require.NoError(t, codec.Msgpack.Decode([]byte{0x91, 0xc0}, nil))
 	require.ErrorIs(t, codec.Msgpack.Decode([]byte{0x91}, nil), codec.ErrTruncated)
 	require.ErrorIs(t, codec.Msgpack.Decode(nest("\x91", 33, 1), nil), codec.ErrDepth)

@@ -47,7 +47,7 @@ func TestPlain(t *testing.T) {
 	}
 	for _, b := range []string{"", "\xa1", "\xa0x", "\xa1xy", "\xbf", "\xc4", "\xc4\x02x", "\xc5\x00", "\xc5\x00\x01", "\xc5\x00\x01xy", "\xc6\x00\x00\x00",
 		"\xc6\xff\xff\xff\xff", "\xd9", "\xd9\x01", "\xd9\x00x", "\xda\x00", "\xdb\x00\x00\x00\x02x", "\xdb\xff\xff\xff\xffx"} {
-		for _, v := range []any{new([]byte), new(string)} { // the guard says why
+		for _, v := range []any{new([]byte), new(string)} { // the guard gives the reason
 			want := codec.Check([]byte(b), codec.MaxDepth)
 			if b == "" {
 				want = &codec.InputError{Err: codec.ErrNoValue}

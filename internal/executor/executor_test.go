@@ -112,7 +112,7 @@ func TestJobsThatAreOver(t *testing.T) {
 	})
 }
 
-// pause is how long a job blocks, and a caller comes late, in the time of the bubble.
+// pause is how long a job blocks, and a caller is late, in the time of the bubble.
 func pause(d time.Duration) {
 	if d > 0 {
 		<-time.NewTimer(d).C

@@ -83,7 +83,7 @@ func goroutineName() string {
 	return string(b)
 }
 
-// pass is one pass in which jobs come, and how many of them ran on the goroutine that polls.
+// pass runs one pass with jobs, and returns how many of them ran on the goroutine that polls.
 func (x *inlineTest) pass(jobs ...time.Duration) (here int) {
 	x.polls = goroutineName()
 	x.poll.alone = len(jobs) == 1

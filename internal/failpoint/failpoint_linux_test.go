@@ -148,7 +148,7 @@ var transports = map[string]struct {
 
 // TestPanicWithLock checks that a panic while the endpoint is locked ends the context. Every
 // operation of it gets the reason, those that begin later, too, and so does Progress; the process
-// lives, the other context serves, and all can be closed.
+// continues, the other context serves, and all can be closed.
 func TestPanicWithLock(t *testing.T) {
 	plantPanics(t)
 	for name, tr := range transports {

@@ -224,7 +224,7 @@ func runConversation(t *testing.T) *wire {
 	w.cut("late-response", frame.Expected, false, "dropped", frame.Dropped, true)
 
 	_, ended = call("late", nil)
-	for range 3 { // nothing arrives: package na asks
+	for range 3 { // nothing arrives: package na probes
 		w.now += time.Second
 		w.drive(origin, target)
 	}

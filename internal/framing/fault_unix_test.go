@@ -46,7 +46,7 @@ func TestFaultComesBeforeTheAnswer(t *testing.T) {
 				}
 				iov := s.out.Gather(nil)
 				if len(all) == 0 && faults == 0 && s.out.Fault() {
-					faults++ // as a system call that could read none of it says
+					faults++ // as reported by a system call that could read none of it
 					continue
 				}
 				n := 0

@@ -89,7 +89,7 @@ func newLiveSession(t testing.TB) *liveSession {
 	return s
 }
 
-// script is what the peer says: a frame of every kind, and where each begins.
+// script returns the bytes of the peer: a frame of every kind, and the offset of each.
 func (s *liveSession) script() (b []byte, begins []int) {
 	credit := uint32(32)
 	whole := func(h frame.Header, payload []byte) {

@@ -112,7 +112,7 @@ func (s *rawSession) close() {
 	s.out.Close()
 }
 
-// feed hands over bytes as they come off a stream, at most the given number at a time.
+// feed hands over bytes as they are read from a stream, at most the given number at a time.
 func (s *rawSession) feed(b []byte, atMost int) error {
 	for len(b) > 0 && !s.cut {
 		left := b[:min(atMost, len(b))]

@@ -104,7 +104,7 @@ func TestDriversRunOneByOne(t *testing.T) {
 						}
 					})
 					synctest.Wait()
-					if i == 0 { // one that comes meanwhile does not take the lead, free or lent
+					if i == 0 { // one that begins to wait meanwhile does not take the lead, free or lent
 						late = startDrivers(t, l, 1, nil)
 					}
 				}

@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// startStandIn has a goroutine stand in when nobody leads, until stop.
+// startStandIn has a goroutine stand in when there is no leader, until stop.
 func startStandIn(l *loop.Loop) (times *atomic.Int32, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	times = new(atomic.Int32)

@@ -237,7 +237,7 @@ func TestServeC(t *testing.T) {
 		require.NotZero(t, out.Sum)
 
 		err = gateway.Get(<-kept, lent, make([]byte, 1), 0)
-		r, ok := hg.RemoteOf(err) // or its own end says so first
+		r, ok := hg.RemoteOf(err) // or its own end is detected first
 		require.True(t, err != nil && (!ok || r.Code == qs.ErrNotFound), "%v", err)
 	}
 	_, err := client.Call(testContext(t), gwC.Addr(), mercury.ID("nothing"), nil)

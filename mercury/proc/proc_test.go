@@ -108,7 +108,7 @@ func TestNull(t *testing.T) {
 		require.NoError(t, proc.Unmarshal(input, &in))
 		require.Equal(t, want, in)
 	}
-	var plain struct { // who does not care reads ""
+	var plain struct { // a reader that does not distinguish NULL reads ""
 		Origin string
 		N      uint32
 		Rest   []byte `proc:"rest"`

@@ -23,7 +23,7 @@ func (p *countingPlugin) Open(carrier.Class, string) (*carrier.Network, error) {
 	return &carrier.Network{Names: emptyNames{}, NewCarrier: func(carrier.Core) (carrier.Carrier, error) { return nil, codes.ErrUnsupported }}, nil
 }
 
-// emptyNames find nobody.
+// emptyNames resolves no name.
 type emptyNames struct{}
 
 func (emptyNames) Check(string) error { return codes.ErrUnsupported }

@@ -19,7 +19,7 @@ const pullMax = 8 << 20
 // against the contract of package carrier. It finds violations that have no immediate effect for a
 // program. It covers every class that is opened with plugins of wrap.
 type audit struct {
-	silent atomic.Bool // sessions are cut without a BYE, as if the process had died
+	silent atomic.Bool // sessions are cut without a BYE, as after a crash of the process
 	linger atomic.Bool // closed contexts are kept from being released
 	gone   atomic.Bool // the memory of the next piece is withdrawn before the piece leaves
 

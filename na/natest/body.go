@@ -156,7 +156,7 @@ func bodyLimits(b *bed) {
 }
 
 // stages runs calls, each of which goes a step further than the one before, until one ends by
-// itself. begin starts a call; over checks it when its time has come.
+// itself. begin starts a call; over checks it at its end.
 func (b *bed) stages(begin func(i int) (c *call), over func(c *call, i int)) {
 	b.Helper()
 	for i := range 60 {

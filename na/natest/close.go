@@ -371,7 +371,7 @@ func frozenPeer(b *bed) {
 	put := a.put(a.private(make([]byte, moving)), 0, t.Self(), theirs.in, 0, moving)
 	local := a.private(make([]byte, 10))
 	begin := a.Now()
-	for i := range 6000 { // more than the peer would be asked to keep in mind
+	for i := range 6000 { // more than the peer has room for
 		c := a.get(local, 0, t.Self(), theirs.out, 0, 10)
 		if i%3 == 0 {
 			b.drive(a, 0)

@@ -10,8 +10,8 @@
 //		}, map[string]string{"Storm": "why this plugin cannot keep the rule"})
 //	}
 //
-// A plugin of another module runs it in its own tests, with go test: what package na/carrier asks
-// of a plugin is all that the suite needs. Check runs a single rule, and a rule that fails says why
+// A plugin of another module runs it in its own tests, with go test: what package na/carrier requires
+// of a plugin is sufficient. Check runs a single rule, and a rule that fails says why
 // a user cares.
 //
 // A rule is a row: its name, why a user cares, and a check. It runs on a bed: the classes that it
@@ -24,7 +24,7 @@
 // inside Trigger; a refused one's never; memory was not touched after the callback; every gauge is
 // back at zero at the end; no goroutine and no descriptor is left. One goroutine drives all
 // contexts, so that a plugin with virtual time can be tested; rules that need several goroutines
-// run only where Network.Concurrent says so. A plugin with several networks, assisted and not,
+// run only if Network.Concurrent is set. A plugin with several networks, assisted and not,
 // calls Cover, so that each rule is checked on one of them.
 //
 // Not here: faults of the network itself, processes that die, speed.

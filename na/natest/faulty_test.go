@@ -406,7 +406,7 @@ func unwrapView(v carrier.View) carrier.View {
 	return v
 }
 
-// An unborrowedView is used whatever Borrow says.
+// An unborrowedView is used whatever Borrow returns.
 type unborrowedView struct {
 	carrier.View
 	lent bool

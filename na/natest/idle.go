@@ -157,7 +157,7 @@ func idleMakesRoom(b *bed) {
 	require.Equal(b, 1, targets[peers-1].Stats().Peers, "sessions with the last one")
 	b.exchange(a, targets[0])
 	b.requireNoFault(append(targets, a)...)
-	// A session that takes long to end may have the next one asked, too.
+	// A session that takes long to end may cause a request to the next one, too.
 	ended := a.Stats().PeersIdle
 	require.GreaterOrEqual(b, ended, int64(peers+1-2), "sessions ended to make room")
 	require.LessOrEqual(b, ended, int64(peers+1), "sessions ended to make room")

@@ -42,7 +42,7 @@ type Network struct {
 	// in its HELLO (verified is false in Core.Admit): operations to that name make a session of
 	// their own. The rules then reach the peer by its own session.
 	Unverified bool
-	// Datagrams means that a process that dies without a BYE is only detected by its silence,
+	// Datagrams means that a process that exits without a BYE is only detected by its silence,
 	// because no connection ends with it.
 	Datagrams bool
 	// Carrier omits the rules for code that this plugin shares with another plugin, which is tested

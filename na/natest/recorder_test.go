@@ -96,7 +96,7 @@ func (r *recorder) Fatalf(f string, a ...any) { r.Logf(f, a...); r.FailNow() }
 func (r *recorder) Skip(args ...any)          { r.Log(args...); r.SkipNow() }
 func (r *recorder) Skipf(f string, a ...any)  { r.Logf(f, a...); r.SkipNow() }
 
-// firstLine is what was said first.
+// firstLine returns the first logged line.
 func (r *recorder) firstLine() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -42,7 +42,7 @@ func (b *bed) grant(a, t *side, toA na.Addr, n int) {
 	b.grantTo(a, t.Self(), t, toA, n)
 }
 
-// grantTo is grant where a reaches t as toT says.
+// grantTo is grant with an address by which a reaches t.
 func (b *bed) grantTo(a *side, toT na.Addr, t *side, toA na.Addr, n int) {
 	b.Helper()
 	t.Upper().GrantRoom(toA, n)

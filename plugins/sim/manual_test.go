@@ -49,7 +49,7 @@ func TestOriginWithoutName(t *testing.T) {
 	require.NoError(t, b.do(func(op *na.Op) error { return b.nctx.SendExpected(op, r.Addr, 2, []byte("y")) }).Err)
 	require.NoError(t, a.wait(answer).Err)
 	r.Envelope.Free()
-	// Nobody can dial it: its name means the session that it has made.
+	// It cannot be dialed: its name refers to the session that it has made.
 	require.NoError(t, b.send(a.addr(), 1, "z").Err)
 	r = a.recv()
 	require.Equal(t, "z", string(r.Envelope.Data))

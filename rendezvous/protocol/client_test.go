@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// joinedClient is a client that was told that all are there.
+// joinedClient is a client after all clients have joined.
 func joinedClient(t *testing.T, form protocol.Form, rank, size int) *protocol.Client {
 	t.Helper()
 	c, err := protocol.NewClient(protocol.ClientConfig{Form: form, Rank: rank, Auth: open})

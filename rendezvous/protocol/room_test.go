@@ -52,7 +52,7 @@ func (r *startupSim) nonce(b []byte) {
 	}
 }
 
-// joinAll lets all clients join, and returns when all were told so.
+// joinAll lets all clients join, and returns when all have received that.
 func (r *startupSim) joinAll() {
 	r.t.Helper()
 	for _, rank := range r.random.Perm(r.cfg.Size) {
@@ -174,13 +174,13 @@ func (r *startupSim) startup(labels []protocol.Label) {
 	require.NoError(r.t, err)
 }
 
-// compare requires that a client was told exactly what all have submitted.
+// compare requires that a client got exactly the submitted parts.
 func (r *startupSim) compare(rank int, labels []protocol.Label, want map[protocol.Label][][]byte) {
 	sets := r.sets[rank]
 	for _, label := range labels {
 		parts := want[label]
 		if parts == nil {
-			continue // nobody has submitted it
+			continue // it was not submitted
 		}
 		if len(sets) == 0 || sets[0].Label != label {
 			r.t.Fatalf("rank %d: no label %v", rank, label)

@@ -128,7 +128,7 @@ func TestViolationAborts(t *testing.T) {
 			var who *protocol.MemberError
 			require.ErrorAs(t, err, &who)
 			require.Equal(t, 1, who.Rank)
-			b.requireSent(ids[0]) // the strict form has no command to say why
+			b.requireSent(ids[0]) // the strict form has no command for a reason
 		})
 	}
 }

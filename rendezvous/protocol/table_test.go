@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// A serverTest is a server and what it has said to each connection. Its clients are bytes that a test writes by hand.
+// A serverTest is a server and the bytes that it has sent to each connection. Its clients are bytes
+// that a test writes by hand.
 type serverTest struct {
 	t      *testing.T
 	server *protocol.Server
@@ -28,7 +29,7 @@ func newServerTest(t *testing.T, cfg protocol.ServerConfig) *serverTest {
 	return &serverTest{t: t, server: s, sent: map[int][]byte{}, closed: map[int]bool{}}
 }
 
-// newStrictTest is a server that asks nobody who it is.
+// newStrictTest is a server without authentication.
 func newStrictTest(t *testing.T, size int) *serverTest {
 	t.Helper()
 	return newServerTest(t, protocol.ServerConfig{Form: protocol.Strict, Size: size, Auth: open})
@@ -46,7 +47,7 @@ func (b *serverTest) take() {
 	b.events = append(b.events, events...)
 }
 
-// connect begins a connection and says each of the words.
+// connect begins a connection and sends each of the words.
 func (b *serverTest) connect(words ...[]byte) int {
 	b.last++
 	b.server.Connect(b.last)
@@ -73,20 +74,21 @@ func (b *serverTest) expire() {
 	b.take()
 }
 
-// takeSent takes what a connection was told since the last call.
+// takeSent takes the bytes that were sent to a connection since the last call.
 func (b *serverTest) takeSent(id int) []byte {
 	h := b.sent[id]
 	delete(b.sent, id)
 	return h
 }
 
-// requireSent requires that a connection was told exactly this.
+// requireSent requires that exactly these bytes were sent to a connection.
 func (b *serverTest) requireSent(id int, words ...[]byte) {
 	b.t.Helper()
 	require.Equal(b.t, hex.EncodeToString(join(words...)), hex.EncodeToString(b.takeSent(id)), "to connection %d", id)
 }
 
-// joinClients connects clients that join, with the ranks 0 to size-1; they have been told that all are there.
+// joinClients connects clients that join, with the ranks 0 to size-1; they have received that all
+// have joined.
 func (b *serverTest) joinClients(size int) []int {
 	b.t.Helper()
 	ids := make([]int, size)
@@ -99,7 +101,7 @@ func (b *serverTest) joinClients(size int) []int {
 	return ids
 }
 
-// startClients goes on to where the startup is complete.
+// startClients runs until the startup is complete.
 func (b *serverTest) startClients(size int) []int {
 	b.t.Helper()
 	ids := b.joinClients(size)
@@ -112,7 +114,8 @@ func (b *serverTest) startClients(size int) []int {
 	return ids
 }
 
-// requireRefused requires that a connection was closed, that it was told nothing, and that the server goes on; it returns why.
+// requireRefused requires that a connection was closed, that nothing was sent to it, and that the
+// server continues; it returns the reason.
 func (b *serverTest) requireRefused(id int) error {
 	b.t.Helper()
 	require.True(b.t, b.closed[id])
@@ -124,7 +127,7 @@ func (b *serverTest) requireRefused(id int) error {
 	return e.Err
 }
 
-// requireAborted requires that the server has ended and closed everything; it returns why.
+// requireAborted requires that the server has ended and closed everything; it returns the reason.
 func (b *serverTest) requireAborted(ids ...int) error {
 	b.t.Helper()
 	over, err := b.server.Over()
@@ -159,7 +162,7 @@ func rank(r int) []byte { return command("IMPI", i32(r)) }
 
 func coll(label int, data ...byte) []byte { return command("COLL", i32(label), data) }
 
-// set is what a strict server says about a label.
+// set returns the message of a strict server for a label.
 func set(label int, mask uint32, data string) []byte {
 	return command("COLL", i32(label, int(int32(mask))), []byte(data))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// idleCore is a context that nobody drives. It has what an end calls outside of Poll.
+// idleCore is a context that is not driven. It has the methods that an end calls outside of Poll.
 type idleCore struct{ carrier.Core }
 
 func (idleCore) PollSoon() {}

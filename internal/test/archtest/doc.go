@@ -1,10 +1,10 @@
 // Package archtest holds tests about the source tree itself: what the compiler and the linters do
 // not know about this project.
 //
-//	imports     point down only: the table in imports_test.go says who may import whom
-//	comments    a package says what it is in doc.go, a program in its package comment
+//	imports     point down only: the table in imports_test.go has the allowed imports
+//	comments    a package is described in doc.go, a program in its package comment
 //	sleep       no test waits by time.Sleep
-//	purity      protocol code starts no goroutine and reads no clock and no random source: they come from outside
+//	purity      protocol code starts no goroutine and reads no clock and no random source: they are passed in
 //	leftovers   no marks of unfinished work
 //	unsafe      stays where shared memory and system calls are; nothing uses cgo
 //	layout      the root has the folders and files of a list, and no Go file

@@ -233,7 +233,7 @@ func findUnknownNames(fsys fs.FS) (found []problem, names int, err error) {
 	}
 	named := regexp.MustCompile("`([A-Za-z]\\w*(?:\\.[A-Za-z]\\w*)*\\.[A-Z]\\w*)(?:\\([^`]*)?`")
 	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || path.Ext(name) != ".md" || name == "CHANGELOG.md" { // that tells of what was
+		if err != nil || path.Ext(name) != ".md" || name == "CHANGELOG.md" { // of the past
 			return err
 		}
 		b, err := fs.ReadFile(fsys, name)

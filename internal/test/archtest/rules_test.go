@@ -62,8 +62,8 @@ func TestComments(t *testing.T) {
 }
 
 // findSleep: a test that sleeps is slow on a fast machine and fails on a slow one. A receive from
-// time.After that is a statement sleeps by another name. How long a fault lasts is said by a
-// function pause, which has a timer.
+// time.After that is a statement sleeps by another name. How long a fault lasts is the argument of
+// a function pause, which has a timer.
 func findSleep(t *tree) (found []problem) {
 	for _, f := range t.files {
 		if !f.test {

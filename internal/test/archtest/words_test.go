@@ -59,7 +59,7 @@ var (
 	word     = regexp.MustCompile(`[A-Za-z][A-Za-z']*`)
 )
 
-// verbs are the names of one word that say what a function does, in the base form.
+// verbs are the names of one word that name what a function does, in the base form.
 var verbs = wordSet(`abort accept account acquire add adjust admit adopt advance allocate allow announce append apply arm ask assign attach
 	await bind block build calculate call cancel check choose claim clear clone close collect commit compact compare compile compute connect
 	consume convert copy count create cut deal decode decrypt defer delay delete deliver derive describe detach dial disconnect dispatch drain

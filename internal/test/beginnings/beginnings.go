@@ -15,7 +15,7 @@ import (
 const (
 	// longest is how many bytes of each input are sent at the most, one more each time.
 	longest = 64
-	// maxDials is how many connections are being made at a time, and maxWaiting how many say
+	// maxDials is how many connections are being made at a time, and maxWaiting how many send
 	// nothing more, or have half closed.
 	maxDials, maxWaiting = 8, 48
 )

@@ -1,3 +1,3 @@
-// Package freeport finds ports of the loopback interface for tests that must know an address before
-// they listen there, or listen there again.
+// Package freeport finds ports of the loopback interface for tests that need an address before they
+// listen there, or listen there again.
 package freeport

@@ -15,7 +15,7 @@ const (
 )
 
 // Addr returns a host:port of 127.0.0.1 that is free for TCP and UDP. The system gives the port to
-// no socket that does not ask for it by number, so that a server that has ended finds it free when
+// no socket that does not request it by number, so that a server that has ended finds it free when
 // it starts again.
 func Addr(t testing.TB) string {
 	t.Helper()

@@ -16,7 +16,7 @@
 //
 // What counts is what is new at the end. Goroutines of the runtime, of package testing and of
 // signal delivery are tolerated, and so is Go's own epoll descriptor, which is made before the
-// first look. Descriptors are told apart by number and by what they are linked to; only Linux can
+// first look. Descriptors are distinguished by number and by what they are linked to; only Linux can
 // list them, elsewhere the check is about goroutines alone.
 //
 // Both turn on the tables of package fsmcheck, and fail if one was broken.

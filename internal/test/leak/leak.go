@@ -38,7 +38,7 @@ var Parallel = 8
 // Main runs the tests of a package and ends the process. It fails if goroutines or descriptors are
 // left afterwards. Tests that call t.Parallel mostly wait, so more of them than there are
 // processors run at a time: Parallel. Garbage is collected less often than by default, unless GOGC
-// says how often.
+// is set.
 func Main(m *testing.M) {
 	_ = flag.Set("test.parallel", strconv.Itoa(Parallel))
 	flag.Parse()

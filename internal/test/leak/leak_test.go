@@ -78,7 +78,7 @@ func TestCatchesFile(t *testing.T) {
 }
 
 // TestCatchesDescriptorThatTookANumber checks that a descriptor whose number is used again at once
-// is told from the earlier one.
+// is distinguished from the earlier one.
 func TestCatchesDescriptorThatTookANumber(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("descriptors are listed on Linux only")

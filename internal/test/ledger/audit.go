@@ -15,7 +15,7 @@ type Audit struct {
 	Calls    int            `json:"calls"`
 	Executed int            `json:"executed"` // calls that ran
 	Repeated int            `json:"repeated"` // calls that ran more than once, and may have
-	Cut      int            `json:"cut"`      // calls of origins that died
+	Cut      int            `json:"cut"`      // calls of origins that were killed
 	Kinds    map[string]int `json:"kinds"`    // calls by kind
 	// by how they ended: success, CanceledOnPurpose, or an error
 	Outcomes  map[string]int `json:"outcomes"`

@@ -29,8 +29,8 @@ func (id ID) String() string { return fmt.Sprintf("%d.%d", id.origin(), uint64(i
 //	end ID FATE ATTEMPTS CODE  it has ended
 //	back ID RESULT             Withdraw has returned
 //	run ID, done ID            its handler begins, is about to return without an error
-//	refused ID                 its handler says that it has done nothing
-//	wrong TEXT                 somebody has seen a promise broken
+//	refused ID                 its handler has answered that it did nothing
+//	wrong TEXT                 a process has observed a violation
 type Book struct {
 	mu sync.Mutex // one write at a time
 	to io.Writer

@@ -130,7 +130,7 @@ func (c *caller) newRequest() *request {
 // drawRequest draws a call.
 func (c *caller) drawRequest() *request {
 	r := c.newRequest()
-	if c.sprints && c.rng.IntN(50) > 0 { // few handlers hear of a cancel, and wait until the deadline
+	if c.sprints && c.rng.IntN(50) > 0 { // few handlers get a cancel, and wait until the deadline
 		r.to, r.how = c.peers[0], []Deeds{DeedAbandon, DeedAbandon, DeedAbandon, DeedAbandon, DeedAbandon, DeedAbandon, DeedWithdraw, DeedCancel}[c.rng.IntN(8)]
 		if c.Off&r.how != 0 {
 			r.how = 0

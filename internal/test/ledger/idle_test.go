@@ -20,7 +20,7 @@ func TestIdle(t *testing.T) {
 		o := drawOptions(seed)
 		o.Faults, o.Breakers, o.Rounds, o.Callers, o.Origins = sim.Faults{Jitter: 20 * time.Millisecond}, 0, 12, 1+o.Callers%2, 2
 		o.Idle, o.Pause = 1, 200*time.Millisecond
-		if seed%2 == 0 { // calls to two peers at a time; more are refused, in a way that says so
+		if seed%2 == 0 { // calls to two peers at a time; more are refused, with that reason
 			o.Budget = na.GuaranteedBytes(2, 32, 4<<10)
 		}
 		w, err := play(o)

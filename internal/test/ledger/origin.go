@@ -66,7 +66,7 @@ type nodeLife struct {
 	left     atomic.Int64
 }
 
-// Run lives until ctx ends, or so many lives if lives is not 0.
+// Run runs nodes one after the other until ctx ends, or the given number if it is not 0.
 func (o *Origin) Run(ctx context.Context, lives int) error {
 	for n := uint64(0); ctx.Err() == nil && (lives == 0 || n < uint64(lives)); n++ {
 		l := &nodeLife{Origin: o, rng: rand.New(rand.NewPCG(o.Seed, o.Number<<20|n))}
@@ -147,7 +147,7 @@ func (l *nodeLife) runLife(ctx context.Context) error {
 		l.Sleep(step)
 	}
 	if left := l.left.Load(); left > 0 {
-		// which ones the audit knows
+		// by number, for the audit
 		l.Book.addWrong("%d calls have not ended %v after the last began", left, l.Patience)
 		return nil
 	}

@@ -106,7 +106,7 @@ func (w *world) summary() string {
 	return fmt.Sprintf("%+v\n%s\nbroken: %v\n%s", w.options, text, w.broke, strings.Join(w.lines, "\n"))
 }
 
-// shrunk looks for a smaller case that goes wrong, and says how to replay it.
+// shrunk looks for a smaller case that fails, and returns how to replay it.
 func shrunk(o options, w *world) string {
 	end, kind := time.Now().Add(5*time.Second), w.kind()
 	try := func(change func(o *options)) bool {

@@ -8,7 +8,7 @@
 //
 // The code that is built and shipped has none of this in it.
 //
-//	go test ./internal/test/mutant                   every edit fits the code, and what comes out compiles
+//	go test ./internal/test/mutant                   every edit fits the code, and the result compiles
 //	go test ./internal/test/mutant -mutant.run=.     every bug is caught
 //
 // To add a mutant, add an entry to one of these files. An edit is as small as the bug. To change a

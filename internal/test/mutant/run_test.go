@@ -88,7 +88,7 @@ func TestMutants(t *testing.T) {
 
 // A verdict is what became of one mutant.
 type verdict struct {
-	caught []string // by which tests, and what they said
+	caught []string // by which tests, with their output
 	wrong  []string // those that do not catch it, or not for its own sake
 	output string
 }

@@ -20,9 +20,9 @@ var figures = []string{functions, locks, clockReads, systemCalls, allocations, f
 
 // Two lists are not figures, but explain one.
 const (
-	// clockReaders are the callers of functions called now: where reads of the clock come from. A
-	// call is counted with the statement that it is in, although the condition before it may have
-	// spared it.
+	// clockReaders are the callers of functions called now: where the clock is read. A call is
+	// counted with the statement that it is in, although the condition before it may have spared
+	// it.
 	clockReaders = "clock readers"
 	// varying are functions that are entered in some rounds and not in others, as the threads run.
 	// They do not count.

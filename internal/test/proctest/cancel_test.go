@@ -15,11 +15,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A busyOrigin has calls to a target that lives under way all the time, and cancels calls to another.
+// A busyOrigin has calls to a live target in flight all the time, and cancels calls to another.
 type busyOrigin struct {
 	*origin
 	answered int
-	fail     error // the first of a call that nobody cancels
+	fail     error // the first of a call that is not canceled
 	over     bool
 	flying   int
 }

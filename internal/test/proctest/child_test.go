@@ -127,7 +127,7 @@ func newHandlers(hctx *hg.Context) map[string]hg.Handler {
 		"echo":   handleEcho,
 		"expose": expose(regionSize),
 		"lend":   expose(1 << 20),
-		"answer": func(h hg.Request) error { // says when the answer has left
+		"answer": func(h hg.Request) error { // prints a line when the answer has left
 			return h.RespondRaw(nil, func(hg.Request, error) { fmt.Println("answered") })
 		},
 		"hold": func(h hg.Request) error { // answers when it is released
@@ -157,14 +157,15 @@ func newHandlers(hctx *hg.Context) map[string]hg.Handler {
 	}
 }
 
-// pullArgs asks for a pull of Region, during which something happens when Point bytes have been moved.
+// pullArgs requests a pull of Region, during which something happens when Point bytes have been
+// moved.
 type pullArgs struct {
 	Region      *bulk.Handle
 	Size, Point int64
 }
 
-// handlePull pulls what the origin of h has asked for, and answers. It calls point once, in the
-// middle, and done at the end; done may be nil.
+// handlePull pulls the region that the origin of h has requested, and answers. It calls point once,
+// in the middle, and done at the end; done may be nil.
 func handlePull(h hg.Request, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) error {
 	local, err := bulk.Create(h.HG(), bulk.Options{Access: bulk.LocalOnly}, make([]byte, in.Size))
 	if err != nil {
@@ -246,7 +247,7 @@ func startRole(t *testing.T, role string, env ...string) *process {
 	return p
 }
 
-// readLine is the next that the child says.
+// readLine returns the next line of the child.
 func (p *process) readLine() string {
 	p.t.Helper()
 	line, err := p.out.ReadString('\n')
@@ -259,7 +260,7 @@ func (p *process) signal(s syscall.Signal) {
 	require.NoError(p.t, p.cmd.Process.Signal(s))
 }
 
-// stop sends SIGSTOP and returns when the kernel says that the child is stopped.
+// stop sends SIGSTOP and returns when the kernel reports that the child is stopped.
 func (p *process) stop() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)
@@ -345,7 +346,7 @@ func (o *origin) driveUntil(done func() bool) {
 	}
 }
 
-// drive goes on for d.
+// drive drives for d.
 func (o *origin) drive(d time.Duration) {
 	o.t.Helper()
 	end := time.Now().Add(d)

@@ -3,7 +3,7 @@
 // test binary again, in a role), ends them by id, and is bounded in time.
 //
 //	test (origin) ── ──► child (target or owner of memory)        test (target) ◄── ── child (origin)
-//	      └── SIGSTOP, SIGCONT, SIGKILL ──┘ └── ► another child, the bystander, who must not notice
+//	      └── SIGSTOP, SIGCONT, SIGKILL ──┘ └── ► another child, the bystander, which must not be affected
 //
 // The tests of faults run over each row of transports. Its folder netns has a network that
 // misbehaves.

@@ -122,7 +122,7 @@ func newSender(t *testing.T, tr transport, p *process) *sender {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		require.NoError(t, cls.Close()) // nobody takes the last message: it is not waited for
+		require.NoError(t, cls.Close()) // the last message is not received: it is not waited for
 		require.NoError(t, nctx.Shutdown(ctx))
 	})
 	return &sender{t: t, cls: cls, nctx: nctx, to: to}

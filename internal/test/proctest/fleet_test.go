@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// An addrList is a Resolver: it says what is set.
+// An addrList is a Resolver with addresses that are set.
 type addrList struct {
 	mu      sync.Mutex // guards the fields below
 	addrs   []string

@@ -120,7 +120,7 @@ func TestLongFreeze(t *testing.T) {
 	})
 }
 
-// waitForNext returns the next line of a child, and drives this side until it comes.
+// waitForNext returns the next line of a child, and drives this side until then.
 func (o *origin) waitForNext(p *process) string {
 	o.t.Helper()
 	lines := make(chan string, 1)
@@ -142,7 +142,7 @@ func (o *origin) waitForNext(p *process) string {
 
 func init() { roles["worker"] = workerChild }
 
-// workerReport is what a worker child says of itself at its end.
+// workerReport is the output of a worker child at its end.
 type workerReport struct {
 	Ended, Failed int
 	Held          string

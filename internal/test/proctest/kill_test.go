@@ -66,7 +66,7 @@ func TestKilledTarget(t *testing.T) {
 	}
 }
 
-// The environment of a child that is an origin: whom it calls, with what.
+// The environment of a child that is an origin: the address that it calls, and the input.
 const (
 	peerEnv = "QUICKSILVER_TEST_PEER"
 	jobEnv  = "QUICKSILVER_TEST_JOB"
@@ -155,7 +155,7 @@ func TestKilledOrigin(t *testing.T) {
 					if !early {
 						refused = respond()
 					}
-					if refused != nil { // Trigger has told of the loss: the request is over
+					if refused != nil { // Trigger has reported the loss: the request has ended
 						require.ErrorIs(t, refused, na.ErrAnswered)
 					} else {
 						o.driveUntil(func() bool { return ended == 1 })

@@ -46,9 +46,9 @@ var (
 
 func init() { roles["borrower"] = runBorrower }
 
-// runBorrower is a target that uses what callers lend. It says "point" after Point bytes, and
-// "over" when a handler has ended, after it has tried to go on without leave; with "poison" if it
-// has read that.
+// runBorrower is a target that uses the memory that callers lend. It prints "point" after Point
+// bytes, and "over" when a handler has ended, after it has tried to continue without permission;
+// with "poison" if it has read that.
 func runBorrower() error {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
@@ -153,7 +153,7 @@ func lendAt(t *testing.T, node *qs.Node, p *process, kind, state string, point i
 	var returned atomic.Bool
 	through := 0
 	begun := make(chan time.Time, 1)
-	go func() { // reads what the target says; the test waits for it
+	go func() { // reads the lines of the target; the test waits for it
 		defer cancel()
 		line, _ := p.out.ReadString('\n')
 		if strings.TrimSpace(line) == "point" {

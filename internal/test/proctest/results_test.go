@@ -22,12 +22,12 @@ import (
 var numbers = qs.DefineStream[int, int]("test/numbers")
 
 // serveNumbers serves it, and calls ended when a handler has returned: with nothing if its request
-// goes on.
+// continues.
 func serveNumbers(n *qs.Node, ended func(why error)) {
 	numbers.Handle(n, func(ctx context.Context, from int, send func(int) error) error {
 		for i := from; ; i++ {
 			if err := send(i); err != nil {
-				<-ctx.Done() // the end of the session, of which send may say a moment before
+				<-ctx.Done() // the end of the session, which send may report a moment before
 				ended(context.Cause(ctx))
 				return err
 			}
@@ -54,7 +54,7 @@ func numbersChild() error {
 	return n.Serve(context.Background())
 }
 
-// readerChild reads so many items, says so, and then one a second.
+// readerChild reads a number of items, prints a line, and then reads one a second.
 func readerChild() error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)

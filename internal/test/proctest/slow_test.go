@@ -26,7 +26,7 @@ func testSlowTargetAmongTen(t *testing.T, tr transport) {
 	calls := long.Or(2000, 4000)
 	rounds := long.Or(2, *rounds)
 	if raceflag.Enabled {
-		rounds = 2 // they take long, and tell nothing of speed
+		rounds = 2 // they take long, and do not measure speed
 	}
 	slow := tr.startTarget(t, "")
 	o := openAt(t, tr.origin, hg.Config{NA: na.Config{PeerTimeout: time.Hour}}, nil)

@@ -72,7 +72,7 @@ func eachCostly(t *testing.T, f func(t *testing.T, tr transport)) {
 }
 
 // shortTimeouts returns a configuration that detects the death of a peer soon. The end of a
-// connection has to tell of it where there are connections, not silence.
+// connection has to reveal it where there are connections, not silence.
 func (tr transport) shortTimeouts() hg.Config {
 	if tr.connected {
 		return hg.Config{NA: na.Config{PeerTimeout: time.Hour}}

@@ -34,7 +34,7 @@ type Relay struct {
 	rules     Rules
 	rnd       *rand.Rand
 	peers     map[netip.AddrPort]*net.UDPConn
-	moved     []*net.UDPConn // backs that nothing comes through any more
+	moved     []*net.UDPConn // backs that nothing passes any more
 	bytesLeft [2]int         // bytes that may still pass: to the target, and from it; negative: no limit
 	isShut    bool
 	closed    bool

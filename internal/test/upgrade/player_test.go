@@ -91,9 +91,10 @@ const (
 	labelMessages = 0x1300
 )
 
-// A player is a peer over a real transport that says what a test wants: its HELLO and its frames
-// are the test's, and what the other side says is kept. It is a plugin around the transport's, and
-// a class of package na above, which does what the transport needs; no frame of that class leaves.
+// A player is a peer over a real transport that sends the frames of a test: its HELLO and its
+// frames are the test's, and the frames of the other side are kept. It is a plugin around the
+// transport's, and a class of package na above, which does what the transport needs; no frame of
+// that class leaves.
 type player struct {
 	carrier.Plugin
 	t     *testing.T
@@ -192,7 +193,7 @@ func (p *player) waitUntil(what string, is func() bool) {
 	}
 }
 
-// waitForFrame waits for a frame of a kind, and takes it out of those that have come.
+// waitForFrame waits for a frame of a kind, and removes it from the received ones.
 func (p *player) waitForFrame(kind frame.Kind) (r recordedFrame) {
 	p.t.Helper()
 	p.waitUntil("a "+kind.String()+" comes", func() bool {
@@ -266,7 +267,7 @@ func (c *playedCore) Admit(_ carrier.Carrier, conn any, g *carrier.Greeting, ver
 	return c.outer.p.play(s), nil
 }
 
-// A playedSession is a session, in which the player says what the test wants.
+// A playedSession is a session, in which the player sends the frames of the test.
 type playedSession struct {
 	carrier.Session
 	p *player

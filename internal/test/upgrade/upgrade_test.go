@@ -26,7 +26,7 @@ import (
 
 const (
 	root     = "../../.."
-	patience = 30 * time.Second // for what comes soon
+	patience = 30 * time.Second // for short waits
 )
 
 // The releases, whose nodes are built on first use.
@@ -206,7 +206,7 @@ func (m *member) nextLine(what string) string {
 func (m *member) stopCalls() {
 	m.Helper()
 	m.writeLine("stop")
-	for m.nextLine("stopped") != "stopped" { // "works" may have come meanwhile
+	for m.nextLine("stopped") != "stopped" { // "works" may have arrived meanwhile
 	}
 }
 
@@ -223,7 +223,7 @@ func (m *member) end() {
 }
 
 // replace has a process of another release take the place of the one that is there, while the
-// others go on.
+// others continue.
 func (m *member) replace(of release) {
 	m.Helper()
 	m.stopCalls()

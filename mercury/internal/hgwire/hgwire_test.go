@@ -169,7 +169,7 @@ func TestVerifier(t *testing.T) {
 		header, payload := check(none)
 		require.Equal(t, []bool{ok, ok}, []bool{header, payload})
 		for at := range wire {
-			if at == 0 || at == 1 || at == 10 || at == 14 || at == 15 { // what the parser refuses, the length, and what nobody reads
+			if at == 0 || at == 1 || at == 10 || at == 14 || at == 15 { // bytes that the parser refuses, the length, and unused bytes
 				continue
 			}
 			for bit := range 8 {

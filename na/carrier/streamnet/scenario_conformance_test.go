@@ -86,7 +86,7 @@ var literal = streamnet.New(streamnet.Options{
 	},
 })
 
-// closedPort returns an address of loopback on which nobody listens.
+// closedPort returns an address of loopback without a listener.
 func closedPort(t testing.TB, host string) string {
 	l, err := net.Listen("tcp", host+":0")
 	require.NoError(t, err)

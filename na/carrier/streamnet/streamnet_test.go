@@ -155,7 +155,7 @@ func TestTLS(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A bareConn is a connection that knows no addresses, as net.Conn allows.
+// A bareConn is a connection without addresses, as net.Conn allows.
 type bareConn struct{ net.Conn }
 
 func (bareConn) RemoteAddr() net.Addr { return nil }

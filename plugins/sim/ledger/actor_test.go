@@ -272,7 +272,7 @@ func (a *actor) shutdown() {
 			break
 		}
 		if a.cls.NA().Closed() {
-			s.w.Sleep(time.Millisecond) // coroutines of callers go on
+			s.w.Sleep(time.Millisecond) // coroutines of callers continue to run
 		}
 		for _, c := range a.hctxs {
 			c.Trigger(0)
@@ -386,7 +386,7 @@ func (c *callEntry) handleEnd(err error) {
 	switch {
 	case c.canceled && err == nil && c.kind != "response":
 		s.reach[reachTooLate]++
-	case c.kind == "call" && outcomeOf(err) == "timeout" && (c.deadline == 0 || s.w.Now() <= c.deadline-max(time.Microsecond, (c.deadline-c.begun)/1000)): // which is how exactly the target knows it, and is believed
+	case c.kind == "call" && outcomeOf(err) == "timeout" && (c.deadline == 0 || s.w.Now() <= c.deadline-max(time.Microsecond, (c.deadline-c.begun)/1000)): // which is the precision at the target
 		s.fail("call %x has run out of time at %v, its deadline is %v", c.token, s.w.Now(), c.deadline)
 	case outcomeOf(err) == "lost" && !s.mayLose():
 		s.fail("%s %x ended with %v, and no peer was lost", c.kind, c.token, err)

@@ -95,8 +95,8 @@ func (a *actor) serve() {
 	}
 }
 
-// callEveryNode calls every node. A session that has died in silence, or a dial before the calm
-// that failed, may cost one try.
+// callEveryNode calls every node. A session that was lost unnoticed, or a dial before the calm that
+// failed, may cost one try.
 func (a *actor) callEveryNode() {
 	s := a.s
 	hctx, left := a.anyContext(), s.names

@@ -105,7 +105,7 @@ func (a *racer) useHandles() {
 	}
 }
 
-// callOnceOrTwice makes a call that succeeds. A session that has died in silence may cost a try.
+// callOnceOrTwice makes a call that succeeds. A session that was lost unnoticed may cost a try.
 func (a *racer) callOnceOrTwice(en *entry, to int) {
 	s := a.s
 	tries := 1

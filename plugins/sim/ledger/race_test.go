@@ -13,8 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A race is one seed: a world whose nodes send each other requests and withdraw them, so that the
-// question comes about when the handler would start.
+// A race is one seed: a world whose nodes send each other requests and withdraw them, so that the withdrawal arrives about when the handler would start.
 //
 //	work: forward, withdraw, cancel, faults ─► calm ─► every handle once more ─► every envelope once more ─► close ─► audit
 type race struct {

@@ -89,7 +89,7 @@ func (s *scenario) auditResponse(c *callEntry) {
 	}
 }
 
-// isAnswered reports whether a response to a call has left, as far as anybody knows.
+// isAnswered reports whether a response to a call has left, as far as the ledger shows.
 func (c *callEntry) isAnswered() bool {
 	r := c.response
 	return r != nil && (r.callbacks > 0 && r.err == nil || r.by.crashed)

@@ -25,7 +25,7 @@ var writeShrunk = flag.Bool("sim.shrink", false, "shrink a failure for a minute,
 
 // A shrinker looks for a smaller case that fails in the same way.
 //
-//	options ─► a fault less, or fewer nodes, operations, crashes, or an act less ─► fails in the same way? keep it, and go on
+//	options ─► a fault less, or fewer nodes, operations, crashes, or an act less ─► fails in the same way? keep it, and repeat
 type shrinker struct {
 	options
 	kind string // of the failure

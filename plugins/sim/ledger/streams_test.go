@@ -28,7 +28,7 @@ var (
 // A streamWorld is one seed: nodes that call one another with streams, beside messages and puts,
 // cancel, reset and crash, under faults and with limits of a few places.
 //
-//	work ─► calm: no new calls, no faults ─► each stream comes to an end but those of ends that stand still ─► these go on, too ─► audit ─► close
+//	work ─► calm: no new calls, no faults ─► each stream ends but those of paused ends ─► these continue, too ─► audit ─► close
 //
 // The ledger has a line for each stream, whose bytes follow from its number and their offsets.
 type streamWorld struct {
@@ -43,7 +43,7 @@ type streamWorld struct {
 	calls   []*streamCall
 	made    uint64
 	calmed  bool
-	resumed bool // ends that stood still go on, too
+	resumed bool // paused ends continue, too
 	failed  error
 
 	resets, whole, lost, opened int
@@ -392,7 +392,7 @@ func (n *streamNode) call(to *streamNode, addr na.Addr) {
 	c.op = n.startOp(func(op *na.Op) error { return n.nctx.Upper().Call(op, spec) }, func(r na.Result) {
 		c.ended = true
 		if r.Err == nil && spec.Buf[0] == 0 {
-			return // the streams go on
+			return // the streams continue
 		}
 		for _, e := range c.ends {
 			if !e.done || e.line.ended { // the target may not have opened it

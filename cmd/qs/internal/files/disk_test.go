@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 )
 
-// TestDiskStaysInside checks that every operation refuses every path that leads out, whatever was
-// asked before it.
+// TestDiskStaysInside checks that every operation refuses every path that leads out, after any
+// other operations.
 func TestDiskStaysInside(t *testing.T) {
 	d, dir := newDisk(t)
 	outside := t.TempDir()

@@ -58,7 +58,7 @@ func newServer(t *testing.T) (s *Server, addr, root string) {
 	return s, addr, root
 }
 
-// openOrigin opens a node that calls, and returns what NewCopier and newClient want to know of a target.
+// openOrigin opens a node that calls, and returns the arguments of NewCopier and newClient.
 func openOrigin(t *testing.T, target string) (*qs.Node, na.Addr) {
 	t.Helper()
 	addr, err := na.ParseAddr(target)

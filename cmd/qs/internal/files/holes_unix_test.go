@@ -66,7 +66,7 @@ func TestPartOfSparseFile(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, p.write(0, data[:half]))
 		require.NoError(t, p.verify(checksum(data[:half])))
-		_, err = p.f.WriteAt(more, int64(half)) // not verified, and not what comes next
+		_, err = p.f.WriteAt(more, int64(half)) // not verified, and not the next bytes
 		require.NoError(t, err)
 		p.close()
 

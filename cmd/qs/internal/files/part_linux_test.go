@@ -74,7 +74,7 @@ func TestPartReserves(t *testing.T) {
 	has := func(want int64) {
 		t.Helper()
 		require.Equal(t, want, p.room)
-		if !able { // then it was asked for, and nothing came of it
+		if !able { // then it was requested, without effect
 			return
 		}
 		var st unix.Stat_t

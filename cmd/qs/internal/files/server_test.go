@@ -86,7 +86,7 @@ func TestHostileOrigin(t *testing.T) {
 			want(na.ErrInvalid, "-1 is not an offset to go on from", func(id uint64) error { return seek(a, seekRequest{ID: id, At: -1}) })
 		}
 	}
-	// Nothing is left to look at when a piece has come.
+	// Nothing is left to check when a piece has arrived.
 	seekID := open(openRequest{Path: "g", Write: true, Stamp: stamp{Size: 1000}})
 	_, err = ask(a, pieceRequest{ID: seekID, Size: 500, Memory: buf.h, CRC: checksum(buf.mem[:500])})
 	require.NoError(t, err)

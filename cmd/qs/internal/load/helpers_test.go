@@ -23,7 +23,8 @@ type target struct {
 	ledger atomic.Int64
 }
 
-// newTarget returns a target whose handler answers with its input, or as handle says for the call of a number, counted from 1.
+// newTarget returns a target whose handler answers with its input, or with the result of handle for
+// the number of the call, counted from 1.
 func newTarget(t testing.TB, handle func(ctx context.Context, n int64) error) *target {
 	t.Helper()
 	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})

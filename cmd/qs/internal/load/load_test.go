@@ -155,7 +155,7 @@ func TestRunFailures(t *testing.T) {
 		{1, uint8(hg.ErrTimeout), "timed out", "may_have_run", false, ""},
 	} {
 		got := res.Errors[i]
-		if want.Count == 1 { // the node may have said so sooner than this side
+		if want.Count == 1 { // the node may have reported it sooner than this side
 			got.Fate, got.Answered = want.Fate, want.Answered
 		} else {
 			require.Contains(t, got.Example, want.Example)

@@ -140,7 +140,7 @@ func (f *fleet) leader(node *qs.Node) (leader int) {
 	return leader
 }
 
-// isLeader reports whether the server at an address says that it leads.
+// isLeader reports whether the server at an address is the leader.
 func isLeader(node *qs.Node, addr string) bool {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
@@ -224,7 +224,7 @@ func (f *fleet) injectFault(node *qs.Node, kind string, i int, r *rand.Rand) {
 		f.isolate(node, i, true)
 		pause(1000, 2000)
 		f.isolate(node, i, false)
-	case "full": // its disk: one that leads cannot go on
+	case "full": // its disk: a leader cannot continue
 		f.fillDisk(i, true)
 		require.Eventually(f.t, func() bool { return !isLeader(node, f.addrs[i]) }, 4*patience,
 			20*time.Millisecond, "kv-%d leads with a full disk", i)

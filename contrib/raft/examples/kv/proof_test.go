@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// patience bounds what comes soon, on a machine that has much else to do.
+// patience bounds short waits, on a busy machine.
 const patience = 30 * time.Second
 
 // A replica is a server in this process, which can end and begin again with what it has stored.
@@ -148,7 +148,7 @@ func (c *cluster) end(k *replica) {
 	}
 }
 
-// leader returns the copy that says it leads, or any.
+// leader returns the leading copy, or any.
 func (c *cluster) leader() *replica {
 	for _, k := range c.copies {
 		if k.runs && k.raft.State() == raft.Leader {

@@ -155,7 +155,7 @@ func TestStop(t *testing.T) {
 	ctx, c, _, client := openClient(t)
 	_, err := client.Put(ctx, PutIn{Key: "a", Value: "1"})
 	require.NoError(t, err)
-	_, err = client.Get(ctx, GetIn{Key: "a"}) // its leader has applied everything, and would ask raft whether it leads
+	_, err = client.Get(ctx, GetIn{Key: "a"}) // its leader has applied everything, and would confirm with raft that it leads
 	require.NoError(t, err)
 	leader := c.leader()
 	stopped, last := make(chan struct{}), make(chan error, 64)

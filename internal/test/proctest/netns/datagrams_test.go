@@ -56,7 +56,7 @@ func runRelays(all []relaySpec) error {
 }
 
 // Datagrams are overtaken by 2 to 20 others, damaged so that the checksum of UDP fits, or come
-// twice (F22, F23, F24): no answer is wrong, nothing runs twice, and calls go on at their rate. A
+// twice (F22, F23, F24): no answer is wrong, nothing runs twice, and calls continue at their rate. A
 // relay in a namespace of its own does it.
 //
 //	a ═ 10.78.0.1 ── 10.78.0.2 ═ relays ═ 10.79.0.2 ── 10.79.0.1 ═ b
@@ -128,7 +128,7 @@ func TestFlows(t *testing.T) {
 	}
 	w.b.requireOK(runTool("tc", "-n", w.b.ns, "qdisc", "add", "dev", w.b.dev, "root", "tbf", "rate", fmt.Sprintf("%dmbit", mbit),
 		"burst", "16kb", "latency", "50ms"))
-	pause(time.Second) // until their windows know the link
+	pause(time.Second) // until their windows fit the link
 	count := func() (all []int) {
 		for _, n := range sinks {
 			all = append(all, n.readReports()[0].Pulls)

@@ -10,7 +10,7 @@
 // family.
 //
 // It needs root, ip of iproute2 and nft of nftables, so it is no part of a plain run: nothing runs
-// unless QUICKSILVER_NETNS=1 says so, and then what is missing is a failure.
+// unless QUICKSILVER_NETNS=1 is set, and then what is missing is a failure.
 //
 //	QUICKSILVER_NETNS=1 go test ./internal/test/proctest/netns -v
 //	QUICKSILVER_NETNS=1 go test ./internal/test/proctest/netns -v -run 'TestLoss/tcp/5%$' -netns.for=10m -timeout 15m

@@ -16,8 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// length is how long faults that go on are kept up; ten minutes and more say something about rare
-// events.
+// length is how long lasting faults are kept up; ten minutes and more cover rare events.
 var length = flag.Duration("netns.for", long.Or(4*time.Second, 3*time.Minute), "how long each fault that goes on is kept up")
 
 // schemes are the transports that the tests run over.
@@ -30,7 +29,7 @@ func eachScheme(t *testing.T, f func(t *testing.T, scheme string)) {
 }
 
 // A faultTest is a world with its people: a and b call each other, and a calls a bystander next to b
-// whom no fault is about.
+// which no fault affects.
 type faultTest struct {
 	*world
 	near, far, other *node
@@ -106,8 +105,8 @@ func (s *faultTest) stopLoad() (near, far report) {
 	return near, far
 }
 
-// requireNoLoss is rest, after which no call has failed and nobody was accused, although rules have
-// struck packets at both sides.
+// requireNoLoss is rest, after which no call has failed and no peer was reported lost, although
+// rules have struck packets at both sides.
 func (s *faultTest) requireNoLoss() (near report) {
 	s.t.Helper()
 	s.t.Logf("%d and %d packets were struck", s.a.countDropped(), s.b.countDropped())
@@ -116,7 +115,7 @@ func (s *faultTest) requireNoLoss() (near report) {
 	return s.requireHealthy()
 }
 
-// requireHealthy is rest, after which no call has failed and nobody was accused.
+// requireHealthy is rest, after which no call has failed and no peer was reported lost.
 func (s *faultTest) requireHealthy() (near report) {
 	s.t.Helper()
 	near, far := s.stopLoad()
@@ -299,7 +298,7 @@ func TestHalfOpen(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string) {
 		for _, idle := range []bool{false, true} {
 			if idle && scheme == "udp" {
-				continue // who is idle says nothing, and is not asked
+				continue // an idle side sends nothing, and is not probed
 			}
 			t.Run(fmt.Sprintf("idle %v", idle), func(t *testing.T) {
 				s := newFaultTest(t, scheme, childConfig{PeerTimeout: short, KeepAlive: time.Second})

@@ -27,7 +27,7 @@ const (
 	most       = 1000     // calls under way
 )
 
-// A childConfig says what a child is to be.
+// A childConfig is the configuration of a child.
 type childConfig struct {
 	Listen      string
 	PeerTimeout time.Duration
@@ -36,7 +36,7 @@ type childConfig struct {
 	Cert, Key   string      // files; with them there is TLS over udp
 }
 
-// A report is what a child says of one load.
+// A report is a child's output about one load.
 type report struct {
 	Peer        string
 	Calls       int // that succeeded
@@ -53,7 +53,7 @@ type report struct {
 	Ran, Twice  int // requests that this process has run, and those of them that it ran more than once
 }
 
-// A program echoes, owns a region, and calls whom it is told to call.
+// A program echoes, owns a region, and calls the addresses that it gets.
 type program struct {
 	hctx  *hg.Context
 	loads []*load
@@ -289,7 +289,7 @@ func (l *load) handleEnd(begun time.Time, err error) {
 	}
 }
 
-// pull pulls a piece of the peer's region; the first time it asks for the region.
+// pull pulls a piece of the peer's region; the first time it requests the region.
 func (l *load) pull() {
 	l.pulling = true
 	l.Outstanding++

@@ -166,8 +166,8 @@ func (s *side) rules(statement string) string {
 	return "tcp dport 9000 " + statement + "\ntcp sport 9000 " + statement
 }
 
-// input has a verdict, as nft says it, over what arrives here from or for port 9000. The word
-// counter stands before what it does.
+// input sets a verdict, in the syntax of nft, for packets that arrive here from or for port 9000.
+// The word counter stands before what it does.
 func (s *side) input(verdict string) {
 	s.t.Helper()
 	s.nft("table inet fault {", "chain in {", "type filter hook input priority 0", s.rules(verdict), "}", "}")
@@ -263,20 +263,20 @@ func (n *node) command(format string, args ...any) string {
 	return n.readLine()
 }
 
-// readReports asks for the state of all loads.
+// readReports requests the state of all loads.
 func (n *node) readReports() (all []report) {
 	n.t.Helper()
 	require.NoError(n.t, json.Unmarshal([]byte(n.command("report")), &all))
 	return all
 }
 
-// pause lets the world go on for d.
+// pause lets the world run for d.
 func pause(d time.Duration) {
 	timer := time.NewTimer(d)
 	<-timer.C
 }
 
-// waitUntil asks again and again until done reports true.
+// waitUntil calls done until it reports true.
 func waitUntil(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !done(); pause(20 * time.Millisecond) {

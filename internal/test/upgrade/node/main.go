@@ -5,7 +5,7 @@
 //	stdout  ──► "listens"; "works": each kind of call has succeeded often enough, and peers have called, since "go" or the last "mark";
 //	             "stopped"; "failed" and why, when a call has failed that must not; the report, in JSON
 //
-// It is built at the commit of the release before, too, so what it says to its peers changes as the
+// It is built at the commit of the release before, too, so its messages to peers change as the
 // methods of any program may: fields are added.
 package main
 

@@ -7,15 +7,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/upgrade"
 )
 
-// A question has a new field, which is empty: an origin may only set it if it knows that the target
-// has the field (docs/EVOLUTION.md).
+// A question has a new field, which is empty: an origin may only set it if the target is known to
+// have the field (docs/EVOLUTION.md).
 type question struct {
 	N     uint64
 	Data  []byte
 	Later map[string]uint64
 }
 
-// An answer has a new field, which is set: an origin that does not know it skips it.
+// An answer has a new field, which is set: an origin without it skips it.
 type answer struct {
 	N     uint64
 	Data  []byte

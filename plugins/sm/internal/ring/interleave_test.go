@@ -12,7 +12,7 @@ import (
 )
 
 // Every order of the steps of two or three actors: each runs from one Point to the next, and the search goes through all choices of
-// who is next. The memory is the heap, so the race detector sees what they do.
+// who is next. The memory is the heap, so the race detector checks the accesses.
 
 // A scheduler runs actors in one order.
 type scheduler struct {
@@ -30,7 +30,7 @@ type actor struct {
 	s    *scheduler
 }
 
-// step lets another go on, at the points between which the two sides see of each other.
+// step lets another actor run, at the points between which the two sides exchange data.
 func (s *scheduler) step(p Point) {
 	if s.now != nil && p != Reserve && p != Write && p != Consume {
 		s.now.await(always)
@@ -49,7 +49,8 @@ func (a *actor) await(cond func() bool) {
 
 func always() bool { return true }
 
-// playOrder runs the actors: choose picks one of n that can go on. It reports who is stuck at the end, if anybody is.
+// playOrder runs the actors: choose picks one of n that can run. It returns the actors that are
+// stuck at the end.
 func playOrder(choose func(n int) int, actors ...*actor) (stuck []string) {
 	s := &scheduler{actors: actors, back: make(chan struct{})}
 	Step = s.step
@@ -92,8 +93,8 @@ func playOrder(choose func(n int) int, actors ...*actor) (stuck []string) {
 	return stuck
 }
 
-// search plays what setup makes in every order; check is told who sleeps for ever, and ends the search when it reports false. It
-// returns how many orders there are.
+// search plays what setup makes in every order; check gets the actors that sleep for ever, and ends the search when it reports
+// false. It returns how many orders there are.
 func search(setup func() (actors []*actor, check func(stuck []string) bool)) (orders int, path []int) {
 	var width []int
 	for {
@@ -121,7 +122,7 @@ func search(setup func() (actors []*actor, check func(stuck []string) bool)) (or
 	}
 }
 
-// everyOrder searches for what check calls bad, or somebody who sleeps for ever.
+// everyOrder searches for what check calls bad, or an actor that sleeps for ever.
 func everyOrder(t *testing.T, setup func() (actors []*actor, check func() string)) (orders int) {
 	t.Helper()
 	found := ""
@@ -158,7 +159,7 @@ func (s *segments) pair(t testing.TB) (a, b *End) {
 	return a, b
 }
 
-// A reader takes everything, and says what is wrong with it.
+// A reader reads everything, and records what is wrong with it.
 type reader struct {
 	e   *End
 	got int
@@ -256,7 +257,7 @@ func TestEveryOrderOfAssist(t *testing.T) {
 			leading = true
 		}
 		leader := &actor{name: "leader", run: func(me *actor) {
-			for range 2 { // comes, looks once, and is off to user code
+			for range 2 { // begins, looks once, and returns to user code
 				lead(me)
 				if armed {
 					b.Disarm()
@@ -378,7 +379,7 @@ func TestEveryOrderOfDeath(t *testing.T) {
 			var published uint64
 			leader := &actor{name: "leader", run: func(me *actor) {
 				for over := false; !over && r.bad == ""; {
-					over = dead // the news comes first: what was there before is taken after it
+					over = dead // the new message is read first: the older one after it
 					r.takeAll()
 					if !over && !b.Arm() {
 						me.await(func() bool { return rang || dead })

@@ -552,7 +552,7 @@ func TestReadsOnce(t *testing.T) {
 	require.EqualValues(t, 1, m.Kind)
 }
 
-// FuzzPeer reads from a segment and an area that hold anything, and writes with what they say.
+// FuzzPeer reads from a segment and an area that hold anything, and writes by their contents.
 func FuzzPeer(f *testing.F) {
 	f.Add([]byte{0}, uint16(0))
 	f.Add([]byte{1, 0, 0, 0, 1}, uint16(offMessages))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// discardUpper is a user who does nothing.
+// discardUpper is an Upper that does nothing.
 type discardUpper struct {
 	placed, delivered, sent int
 	last                    *Assoc

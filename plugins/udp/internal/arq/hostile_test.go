@@ -157,7 +157,7 @@ func TestUT32Amplification(t *testing.T) {
 	require.Zero(t, b.m.Stats().Peers)
 	require.Len(t, b.ends, 16)
 
-	// Who is there gets in under load, with one more round trip.
+	// A real peer is accepted under load, with one more round trip.
 	b.m.stats.HalfOpen = 16
 	b.hello = "short"
 	a := n.add(1, Config{})

@@ -74,7 +74,7 @@ func TestHeldAndCut(t *testing.T) {
 	require.Zero(t, b.m.Stats().Retained)
 }
 
-// A cuttingUpper is a user who cuts the association after some packets.
+// A cuttingUpper is an Upper that cuts the association after some packets.
 type cuttingUpper struct {
 	Upper
 	after, delivered int

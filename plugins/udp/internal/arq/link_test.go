@@ -50,7 +50,7 @@ type datagram struct {
 	b    []byte
 }
 
-// A node is a machine with its user, who checks what comes.
+// A node is a machine with an Upper that checks the received frames.
 type node struct {
 	net   *network
 	addr  netip.AddrPort
@@ -65,7 +65,7 @@ type node struct {
 	refuse    string
 	crossing  bool
 	verified  []bool
-	cookie    bool     // asks for one
+	cookie    bool     // requests one
 	got       [][]byte // frames
 	part      []byte
 	mem       []byte // where bulk data goes
@@ -77,7 +77,7 @@ type node struct {
 	room      func(a *Assoc)
 	onFin     func(a *Assoc)
 	finishing int
-	words     string // of the FIN that came
+	words     string // of the received FIN
 	ends      []End
 	lastWords string // for a peer that does not answer
 	void      map[any]bool
@@ -292,7 +292,7 @@ func (d *datagrams) Pop() any {
 	return x
 }
 
-// settle flushes everybody until nobody has anything to send now.
+// settle flushes all nodes until none has anything to send now.
 func (n *network) settle() {
 	for _, nd := range n.order {
 		nd.flush()
@@ -349,7 +349,7 @@ func (n *network) step(until time.Duration) bool {
 	return true
 }
 
-// run goes on until done reports true, and fails after the time.
+// run runs until done reports true, and fails after the time.
 func (n *network) run(most time.Duration, done func() bool) {
 	n.Helper()
 	until := n.now + most
@@ -463,7 +463,8 @@ func (n *network) stream(a, b *node, count, size int, most time.Duration) {
 	require.Len(n, b.got, want)
 }
 
-// sendBulk sends size bytes of bulk data from a to b and waits until they are there and a knows it.
+// sendBulk sends size bytes of bulk data from a to b and waits until they have arrived and are
+// acknowledged.
 func (n *network) sendBulk(a, b *node, size int, most time.Duration) time.Duration {
 	n.Helper()
 	src := make([]byte, size)

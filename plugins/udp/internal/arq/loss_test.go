@@ -43,7 +43,7 @@ func TestPacketThreshold(t *testing.T) {
 		t.Run(fmt.Sprint(overtaken), func(t *testing.T) {
 			n := newNetwork(t, 1, faults{delay: 5 * ms})
 			a, b := n.pair(Config{}, Config{})
-			n.stream(a, b, 8, 8, time.Second) // who begins may send few
+			n.stream(a, b, 8, 8, time.Second) // the initial window is small
 			n.idle(20 * ms)
 			b.got = nil
 			delayPackets(n, a, map[uint32]time.Duration{0: time.Duration(overtaken)*10*time.Microsecond + 5*time.Microsecond})
@@ -249,7 +249,7 @@ func TestHostileAcks(t *testing.T) {
 	for seed := range uint64(100) {
 		hostileAcks(t, seed, acksOf(seed))
 	}
-	// Packet 1 has come, and then it is the next that is expected.
+	// Packet 1 has arrived, and then it is the next expected one.
 	one, two := []byte{0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0}, []byte{0, 0, 1, 0}
 	for lane := range byte(2) {
 		one[0], two[0] = lane, lane

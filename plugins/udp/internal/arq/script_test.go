@@ -32,7 +32,7 @@ var update = flag.Bool("update", false, "write the expected output of the script
 //	finished b                  b's user ends the association when a does
 //	is a                        state and numbers
 //	stats a                     counts that are not zero
-//	got b                       what came
+//	got b                       the received messages
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txt")
 	require.NoError(t, err)

@@ -21,7 +21,7 @@ type sides struct {
 	a, b Config
 }
 
-// selective reports whether either side of p can say which packets have come.
+// selective reports whether either side of p reports which packets have arrived.
 func (p *sides) selective() bool { return p.a.Profile == Modern && p.b.Profile == Modern }
 
 // requireOneRecovery fails unless a packet that was lost was recovered from once: by itself, or by going back once.
@@ -185,7 +185,7 @@ func TestUT12OneRecoverySpaced(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			n := newNetwork(t, 1, faults{delay: ms})
 			a, b := n.pair(p.a, p.b)
-			n.stream(a, b, 1, 8, time.Second) // who begins may send few
+			n.stream(a, b, 1, 8, time.Second) // the initial window is small
 			n.idle(10 * ms)
 			b.got = nil
 			first, lost, reports := a.assoc.lane[0].una, false, 0
