@@ -77,9 +77,9 @@ func TestMaxStreams(t *testing.T) {
 	})
 }
 
-// TestStreamsOfABoundedRPC checks that the limit of an RPC holds for its streams, too: they wait
+// TestStreamsOfLimitedRPC checks that the limit of an RPC holds for its streams, too: they wait
 // for each other, and for nothing else.
-func TestStreamsOfABoundedRPC(t *testing.T) {
+func TestStreamsOfLimitedRPC(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
 		var kept []hg.Request

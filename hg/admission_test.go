@@ -71,10 +71,10 @@ func TestMaxActive(t *testing.T) {
 	})
 }
 
-// TestBoundOfOne checks that an RPC with a limit of its own runs and queues the given numbers of
+// TestRPCLimits checks that an RPC with a limit of its own runs and queues the given numbers of
 // requests, and refuses the rest at once; another RPC is not affected. A request that waits is
 // refused by its deadline, or can be withdrawn, and free room is used.
-func TestBoundOfOne(t *testing.T) {
+func TestRPCLimits(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var k holdingTarget
@@ -258,9 +258,9 @@ func TestWaitingRequests(t *testing.T) {
 	})
 }
 
-// TestTakenBackLeavesQueue checks that a request that was withdrawn leaves the queue at once:
+// TestWithdrawnLeavesQueue checks that a request that was withdrawn leaves the queue at once:
 // neither Stats.Waiting nor RPC.Queue counts it, so others may wait in its place.
-func TestTakenBackLeavesQueue(t *testing.T) {
+func TestWithdrawnLeavesQueue(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		take func(p *pair, h *hg.Handle)
@@ -323,9 +323,9 @@ func TestTakenBackLeavesQueue(t *testing.T) {
 	}
 }
 
-// TestTakenBackMeanwhile withdraws requests before, while and after they begin to wait: none of
+// TestWithdrawWhileQueued withdraws requests before, while and after they begin to wait: none of
 // them stays.
-func TestTakenBackMeanwhile(t *testing.T) {
+func TestWithdrawWhileQueued(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 8}})
 		var k holdingTarget
@@ -414,10 +414,10 @@ func TestExpeditedIsInline(t *testing.T) {
 	})
 }
 
-// TestHeldUpNamedToOrigin checks that a limit that holds a request up until its time is nearly over is
+// TestLimitNamedToOrigin checks that a limit that holds a request up until its time is nearly over is
 // named to its origin, within the deadline: an eighth of it before, at least 1 ms and at most 250
 // ms.
-func TestHeldUpNamedToOrigin(t *testing.T) {
+func TestLimitNamedToOrigin(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		cfg  hg.Config
@@ -472,9 +472,9 @@ func TestHeldUpNamedToOrigin(t *testing.T) {
 	}
 }
 
-// TestHurryEndsNoHandler checks that a handler that runs has all of its time, also when its request
+// TestWaitingRequestKeepsHandlerTime checks that a handler that runs has all of its time, also when its request
 // has waited.
-func TestHurryEndsNoHandler(t *testing.T) {
+func TestWaitingRequestKeepsHandlerTime(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
 		var a contextRecorder
@@ -500,9 +500,9 @@ func TestHurryEndsNoHandler(t *testing.T) {
 	})
 }
 
-// TestHeldUpHereNamed checks that the error of a call whose time ends while its request waits here
+// TestLocalLimitNamed checks that the error of a call whose time ends while its request waits here
 // for an envelope names that limit.
-func TestHeldUpHereNamed(t *testing.T) {
+func TestLocalLimitNamed(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 2}})
 		var k holdingTarget

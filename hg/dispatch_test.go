@@ -89,9 +89,9 @@ func TestDispatchedHandlerIsAnswered(t *testing.T) {
 	require.ErrorIs(t, hg.Request{}.Run(), hg.ErrInvalid)
 }
 
-// TestDispatchedIsTakenBack checks that a request that is withdrawn before Run gives its place to
+// TestDispatchedWithdrawFreesPlace checks that a request that is withdrawn before Run gives its place to
 // the next one, which need not wait for Run of the first.
-func TestDispatchedIsTakenBack(t *testing.T) {
+func TestDispatchedWithdrawFreesPlace(t *testing.T) {
 	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		id := p.rpc("x", echo)
 		outs := make([]outcome, 3)
@@ -279,8 +279,8 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 	}, hg.Config{})
 }
 
-// TestDispatchedAndTakenBack checks that the origin may take a request back until it is run.
-func TestDispatchedAndTakenBack(t *testing.T) {
+// TestDispatchedWithdraw checks that the origin may take a request back until it is run.
+func TestDispatchedWithdraw(t *testing.T) {
 	withDispatch(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		id := p.rpc("x", func(hg.Request) error { panic("it runs") })
 		h := p.handle(id)

@@ -23,8 +23,8 @@ func TestPullCanceledBetweenPieces(t *testing.T) {
 	require.ErrorIs(t, p.fetchNextLocked(), ErrCanceled)
 }
 
-// TestCollision checks that the error for two names with one id has both names.
-func TestCollision(t *testing.T) {
+// TestNameCollision checks that the error for two names with one id has both names.
+func TestNameCollision(t *testing.T) {
 	c := &Class{}
 	c.rpcs.init()
 	c.rpcs.hash = func(string) ID { return 7 }

@@ -110,9 +110,9 @@ func TestEveryOrderOfParts(t *testing.T) {
 	require.Equal(t, serviceSpare, s.phase)
 }
 
-// TestAnswerBeatsIndeterminate checks that a withdraw without an answer is too late when the answer
+// TestAnswerDecidesIndeterminate checks that a withdraw without an answer is too late when the answer
 // to the call is there already, and only then: an unknown outcome ends with an error.
-func TestAnswerBeatsIndeterminate(t *testing.T) {
+func TestAnswerDecidesIndeterminate(t *testing.T) {
 	_, c, id, there := newIsolatedContext(t)
 	var (
 		lost     = na.Result{Err: na.ErrPeerLost, Fate: na.MaybeRan}

@@ -283,9 +283,9 @@ func TestStreamsEndWithTheCall(t *testing.T) {
 	})
 }
 
-// TestStreamsOfAHandlerThatIsLate checks that when the context of the handler has ended, though the
+// TestStreamsOfLateHandler checks that when the context of the handler has ended, though the
 // origin reads on, bytes that were not read are dropped.
-func TestStreamsOfAHandlerThatIsLate(t *testing.T) {
+func TestStreamsOfLateHandler(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.newStreamHandle(func(r hg.Request) error {

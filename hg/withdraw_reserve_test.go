@@ -11,9 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestLastEnvelopeIsTakenBack checks that a request that took the last envelope has left: the
+// TestWithdrawOfLastEnvelope checks that a request that took the last envelope has left: the
 // target is notified that it was abandoned, and a withdrawal can be sent.
-func TestLastEnvelopeIsTakenBack(t *testing.T) {
+func TestWithdrawOfLastEnvelope(t *testing.T) {
 	cfg := hg.Config{NA: na.Config{Envelopes: 2, OnNoCredit: na.Block, Reserve: na.LiteralReserve}}
 	withWithdraws(t, cfg, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		first, last := p.handle(id), p.handle(id)

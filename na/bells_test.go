@@ -477,9 +477,9 @@ func (m *model) take(a *actor) {
 	}
 }
 
-// TestEveryOrderOfBells checks that whatever the leader does, and whenever the peer posts, every
+// TestWakeupsInEveryOrder checks that whatever the leader does, and whenever the peer posts, every
 // posted letter is taken in.
-func TestEveryOrderOfBells(t *testing.T) {
+func TestWakeupsInEveryOrder(t *testing.T) {
 	t.Parallel()
 	preemptions := long.Or(2, 4)
 	if raceflag.Enabled {

@@ -47,9 +47,9 @@ func (s *script) withdraw(m *result) *result {
 	return s.op(func(op *Op) error { return s.nctx.Withdraw(op, m.Addr, m.ID) })
 }
 
-// TestWithdrawAsks checks the source: it sends one withdrawal for each message, as many without an
+// TestWithdrawSent checks the source: it sends one withdrawal for each message, as many without an
 // answer as the peer guarantees envelopes, and every answer finds its operation or nothing.
-func TestWithdrawAsks(t *testing.T) {
+func TestWithdrawSent(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meetWithdrawing(4)
 	ms := s.sentMessages(l, 4)

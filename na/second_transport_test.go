@@ -65,9 +65,9 @@ func (s *script) currentHello(l *session) frame.Greeting {
 	return g
 }
 
-// TestOfferTaken has a dialer go where the peer offers, show the secret there, and keep the name
+// TestOfferFollowed has a dialer go where the peer offers, show the secret there, and keep the name
 // that it has dialed.
-func TestOfferTaken(t *testing.T) {
+func TestOfferFollowed(t *testing.T) {
 	s, c := newSecondTransportScript(t, Config{}, false)
 	r := s.send("x")
 	l := s.e.names[s.addr()]
@@ -135,8 +135,8 @@ func TestOfferShort(t *testing.T) {
 	require.NoError(t, r.Err)
 }
 
-// TestOfferInClear has an offer arrive from a peer that has proven nothing, where TLS is required.
-func TestOfferInClear(t *testing.T) {
+// TestOfferUnverified has an offer arrive from a peer that has proven nothing, where TLS is required.
+func TestOfferUnverified(t *testing.T) {
 	s, c := newSecondTransportScript(t, Config{Local: LocalAlways}, true)
 	r := s.send("x")
 	s.refuse(s.e.names[s.addr()], theOffer)

@@ -78,9 +78,9 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestHeldNot checks that requests that arrive and are accepted in time make no HELD, however many
+// TestHeldNotSentInTime checks that requests that arrive and are accepted in time make no HELD, however many
 // there are.
-func TestHeldNot(t *testing.T) {
+func TestHeldNotSentInTime(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.connect(9)
 	for n := range uint64(200) {

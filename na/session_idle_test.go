@@ -38,9 +38,9 @@ func (s *script) waitForLeave(l *session) {
 
 var goodbye = frame.Header{Kind: frame.Goaway, Tag: uint64(byeIdle)}
 
-// TestLeave checks that a session ends after IdleTimeout, without a notification. An operation that
+// TestIdleLeave checks that a session ends after IdleTimeout, without a notification. An operation that
 // begins before the answer leaves in this session, or in the next one.
-func TestLeave(t *testing.T) {
+func TestIdleLeave(t *testing.T) {
 	s := newScript(t, Config{IdleTimeout: idleFor})
 	l := s.leavingSession()
 	r := s.send("held")
@@ -80,9 +80,9 @@ func TestLeave(t *testing.T) {
 	require.Zero(t, st.PeersLost+st.PeersLeft)
 }
 
-// TestLeaveBound checks that an operation bound to the session is not sent in the new one: the peer
+// TestIdleLeaveBoundOperation checks that an operation bound to the session is not sent in the new one: the peer
 // may have restarted since.
-func TestLeaveBound(t *testing.T) {
+func TestIdleLeaveBoundOperation(t *testing.T) {
 	s := newScript(t, Config{IdleTimeout: idleFor})
 	l := s.leavingSession()
 	bound := l.addr()
@@ -112,9 +112,9 @@ func TestLeaveBound(t *testing.T) {
 	s.trigger()
 }
 
-// TestLeaveRefused checks that a side refuses while anything is open there, or in flight to the
+// TestIdleLeaveRefused checks that a side refuses while anything is open there, or in flight to the
 // peer.
-func TestLeaveRefused(t *testing.T) {
+func TestIdleLeaveRefused(t *testing.T) {
 	leave := func(s *script, l *session, op, tag uint64) string {
 		require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Leave, Op: op, Tag: tag}, nil))
 		if l.Down() {

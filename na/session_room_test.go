@@ -74,8 +74,8 @@ func TestForgedRoom(t *testing.T) {
 	require.NoError(t, feed(1<<30))
 }
 
-// TestRoomBesidePromised checks that the room of all peers leaves Config.Peers their envelopes.
-func TestRoomBesidePromised(t *testing.T) {
+// TestRoomBesideEnvelopes checks that the room of all peers leaves Config.Peers their envelopes.
+func TestRoomBesideEnvelopes(t *testing.T) {
 	each := GuaranteedBytes(1, 8, 4096)
 	s := newScript(t, Config{Envelopes: 8, Peers: 10, Budget: 10*each + 100_000})
 	l := s.connect(5)

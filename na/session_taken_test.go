@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPeerTakesNothing checks that a peer that takes nothing of either flow is lost, although it sends;
+// TestPeerNotReading checks that a peer that takes nothing of either flow is lost, although it sends;
 // one that takes a little, or for which there is nothing, is not.
-func TestPeerTakesNothing(t *testing.T) {
+func TestPeerNotReading(t *testing.T) {
 	const limit = 10 * time.Second
 	for _, flow := range []carrier.Lane{carrier.Messages, carrier.Bulk} {
 		s := (&script{T: t, takeTimeout: limit}).open(Config{PeerTimeout: time.Hour})

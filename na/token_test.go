@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMint checks that a class recognizes the tokens that it has made, also those that it has
+// TestTokenMint checks that a class recognizes the tokens that it has made, also those that it has
 // discarded, and no others.
-func TestMint(t *testing.T) {
+func TestTokenMint(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	random := func(b []byte) {
 		for i := range b {

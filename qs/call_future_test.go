@@ -39,10 +39,10 @@ type probed struct{ P probe }
 
 var probing = qs.Define[probed, probed]("test/probing", qs.Idempotent())
 
-// TestTakenBackAtEachPoint checks that whenever a Future is canceled, abandoned or withdrawn,
+// TestFutureEndedAtEachPoint checks that whenever a Future is canceled, abandoned or withdrawn,
 // between Go and its end, the call ends, and its error, its fate and the result of Withdraw are
 // true.
-func TestTakenBackAtEachPoint(t *testing.T) {
+func TestFutureEndedAtEachPoint(t *testing.T) {
 	t.Parallel()
 	verbs := map[string]func(*qs.Future[probed], context.Context) hg.WithdrawResult{
 		"cancel":   func(f *qs.Future[probed], _ context.Context) hg.WithdrawResult { f.Cancel(); return hg.Withdrawn },
@@ -174,8 +174,8 @@ func TestTakenBackAtEachPoint(t *testing.T) {
 	}
 }
 
-// TestTakenBackAtRandom checks the same at random moments, over every transport.
-func TestTakenBackAtRandom(t *testing.T) {
+// TestFutureEndedAtRandom checks the same at random moments, over every transport.
+func TestFutureEndedAtRandom(t *testing.T) {
 	t.Parallel()
 	listen := map[string]string{"tcp": "tcp://127.0.0.1:0", "udp": "udp://127.0.0.1:0"}
 	if runtime.GOOS == "linux" {

@@ -176,9 +176,9 @@ func TestRetryCodes(t *testing.T) {
 	}
 }
 
-// TestRefusedGoesElsewhere checks that a call that an address refuses is made at the next one at
+// TestRefusedCallUsesNextAddress checks that a call that an address refuses is made at the next one at
 // once, with every Balancer.
-func TestRefusedGoesElsewhere(t *testing.T) {
+func TestRefusedCallUsesNextAddress(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
 	for _, pick := range []qs.Balancer{nil, qs.RoundRobin(), qs.LeastLoaded()} {

@@ -152,9 +152,9 @@ func TestMethodTimeoutInQueue(t *testing.T) {
 	require.NoError(t, err, "the first has run beyond its time, and succeeds")
 }
 
-// TestMethodTimeoutOfAnother checks that a handler's error of a call of its own that timed out is
+// TestMethodTimeoutOfNestedCall checks that a handler's error of a call of its own that timed out is
 // not taken for its Timeout.
-func TestMethodTimeoutOfAnother(t *testing.T) {
+func TestMethodTimeoutOfNestedCall(t *testing.T) {
 	t.Parallel()
 	outer := qs.Define[struct{}, struct{}]("timeout/outer", qs.Timeout(time.Hour))
 	_, to := pair(t, quietConfig(), func(n *qs.Node) {

@@ -91,10 +91,10 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// TestBesideLeftOut checks that a second transport is used if it is available: where sm has no
+// TestBesideUnavailable checks that a second transport is used if it is available: where sm has no
 // directory the node opens all the same, logs the reason, and its calls use the first. As a first
 // transport sm fails to open there.
-func TestBesideLeftOut(t *testing.T) {
+func TestBesideUnavailable(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -197,9 +197,9 @@ func TestBesideBoth(t *testing.T) {
 	}
 }
 
-// TestBesideBeyondPlaces runs more streams and uploads than there are places for handlers, over the
+// TestBesideBeyondHandlerLimit runs more streams and uploads than there are places for handlers, over the
 // second transport.
-func TestBesideBeyondPlaces(t *testing.T) {
+func TestBesideBeyondHandlerLimit(t *testing.T) {
 	t.Parallel()
 	cfg := withSharedMemory(t)(qs.Config{})
 	c := newHandlerBarrier(128)
@@ -209,9 +209,9 @@ func TestBesideBeyondPlaces(t *testing.T) {
 	testUploadsEachWay(t, "tcp://127.0.0.1:0,sm://", cfg)
 }
 
-// TestBesideInClear checks that an offer of another transport by an unverified peer is not
+// TestBesideUnverifiedOffer checks that an offer of another transport by an unverified peer is not
 // followed.
-func TestBesideInClear(t *testing.T) {
+func TestBesideUnverifiedOffer(t *testing.T) {
 	t.Parallel()
 	sock, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -181,10 +181,10 @@ func TestCallbackIsCalledBack(t *testing.T) {
 
 var together = qs.Define[int, bool]("test/together")
 
-// TestTogether checks that requests that arrive together are handled by the goroutine that drives,
+// TestRequestsArriveTogether checks that requests that arrive together are handled by the goroutine that drives,
 // too, whatever one of them does: wait for the others, end the goroutine, panic, or take long. All
 // of them end, and later ones.
-func TestTogether(t *testing.T) {
+func TestRequestsArriveTogether(t *testing.T) {
 	t.Parallel()
 	const n = 8
 	for what, does := range map[string]func(in int, others *sync.WaitGroup){

@@ -212,9 +212,9 @@ func TestResolver(t *testing.T) {
 	}
 }
 
-// TestResolverAskedAgain checks that when an address has failed a Resolver without Watch is called
+// TestResolverCalledAfterFailure checks that when an address has failed a Resolver without Watch is called
 // at once, but not twice within a second.
-func TestResolverAskedAgain(t *testing.T) {
+func TestResolverCalledAfterFailure(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
 	for seed := range uint64(5) {

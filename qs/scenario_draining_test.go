@@ -149,10 +149,10 @@ func TestDrainingSimulated(t *testing.T) {
 	require.Equal(t, "drained", strings.TrimSpace(out))
 }
 
-// TestDrainCallsBack checks that while a server drains it refuses the ordinary calls of a client,
+// TestDrainingHandlerCallsBack checks that while a server drains it refuses the ordinary calls of a client,
 // also of one that has a session with it; but the handler of the session calls the client back, and
 // lends it data.
-func TestDrainCallsBack(t *testing.T) {
+func TestDrainingHandlerCallsBack(t *testing.T) {
 	t.Parallel()
 	type job struct{ Data qs.Source }
 	eachTransport(t, func(t *testing.T, addr string) {

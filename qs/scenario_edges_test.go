@@ -19,9 +19,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestOneAtATime checks that two attempts at once do not share a Reader: the second is refused, and
+// TestReaderServesOneAttempt checks that two attempts at once do not share a Reader: the second is refused, and
 // the first gets all of it.
-func TestOneAtATime(t *testing.T) {
+func TestReaderServesOneAttempt(t *testing.T) {
 	t.Parallel()
 	begun, second := make(chan struct{}), make(chan struct{})
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
@@ -104,10 +104,10 @@ func TestSinkServesOneAttempt(t *testing.T) {
 	}
 }
 
-// TestFromIsLentOnce checks that a Reader of which a handler has got bytes, and one whose Read was
+// TestReaderIsLentOnce checks that a Reader of which a handler has got bytes, and one whose Read was
 // left running, serves no other call, which would lack them; one of which no handler has got bytes
 // does.
-func TestFromIsLentOnce(t *testing.T) {
+func TestReaderIsLentOnce(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	want := randomBytes(1, 100_000)

@@ -346,8 +346,8 @@ func TestDetachedAttemptEnds(t *testing.T) {
 	<-ended // the target was notified
 }
 
-// TestMoved checks that Call.BytesMoved counts each byte once, whatever is lent.
-func TestMoved(t *testing.T) {
+// TestBytesMoved checks that Call.BytesMoved counts each byte once, whatever is lent.
+func TestBytesMoved(t *testing.T) {
 	t.Parallel()
 	var moved int64
 	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {

@@ -152,9 +152,9 @@ func (c *handlerBarrier) streams(t *testing.T, n *qs.Node, to qs.Peer, streams i
 	all.Wait()
 }
 
-// TestStreamsBeyondPlaces checks that as many streams of one client as there are places for
+// TestStreamsBeyondHandlerLimit checks that as many streams of one client as there are places for
 // handlers, and more, all end in order.
-func TestStreamsBeyondPlaces(t *testing.T) {
+func TestStreamsBeyondHandlerLimit(t *testing.T) {
 	t.Parallel()
 	for _, v := range []struct {
 		at      string

@@ -93,10 +93,10 @@ func testGraceCalls(t *testing.T, begin func(who string) (addr string, served fu
 	}
 }
 
-// TestGracePasses checks that a server that ends in order, and whose ShutdownTimeout is over, fails
+// TestShutdownTimeoutFailsNoRetry checks that a server that ends in order, and whose ShutdownTimeout is over, fails
 // no idempotent call with Retry: when its handler returns the error of its context the call is made
 // at the next server.
-func TestGracePasses(t *testing.T) {
+func TestShutdownTimeoutFailsNoRetry(t *testing.T) {
 	for _, at := range []string{"tcp://127.0.0.1:0", "udp://127.0.0.1:0", "sm://*"} {
 		scheme, _, _ := strings.Cut(at, "://")
 		t.Run(scheme, func(t *testing.T) {

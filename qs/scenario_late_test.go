@@ -130,9 +130,9 @@ func TestLateGoroutines(t *testing.T) {
 	}
 }
 
-// TestLateReadFromBlocks checks that a ReadFrom that a handler has left behind, whose reader blocks
+// TestLateReadFromBlocksNothing checks that a ReadFrom that a handler has left behind, whose reader blocks
 // for ever, delays nothing.
-func TestLateReadFromBlocks(t *testing.T) {
+func TestLateReadFromBlocksNothing(t *testing.T) {
 	gave, wait, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		lateMethod.Handle(n, func(ctx context.Context, in lateIn) (int, error) {

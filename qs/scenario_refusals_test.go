@@ -158,9 +158,9 @@ func TestNoMethodAndDraining(t *testing.T) {
 	}
 }
 
-// TestAnswerCannotLeave checks a handler's result that cannot be sent: the caller gets the reason,
+// TestResultCannotBeSent checks a handler's result that cannot be sent: the caller gets the reason,
 // and the handler's next answer arrives.
-func TestAnswerCannotLeave(t *testing.T) {
+func TestResultCannotBeSent(t *testing.T) {
 	t.Parallel()
 	const most = 10_000
 	echo := qs.Define[int, []byte]("test/size")

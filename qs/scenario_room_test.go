@@ -10,10 +10,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestQuietClientsMakeRoom checks that the session of a client that had a large answer, and has
+// TestIdleClientsMakeRoom checks that the session of a client that had a large answer, and has
 // been quiet since, ends for the next client at once: not only when the server has looked at its
 // sessions again, which takes a tenth of PeerTimeout.
-func TestQuietClientsMakeRoom(t *testing.T) {
+func TestIdleClientsMakeRoom(t *testing.T) {
 	t.Parallel()
 	big := qs.Define[int, []byte]("room/big")
 	server := open(t, "tcp://127.0.0.1:0", qs.Config{MaxPeers: 2, PeerTimeout: 10 * time.Minute})

@@ -128,9 +128,9 @@ func TestStreamOfStuckReader(t *testing.T) {
 	}
 }
 
-// TestStuckFromAndInto checks that a server ends a request whose Reader or Writer is stuck at the
+// TestStuckReaderAndWriter checks that a server ends a request whose Reader or Writer is stuck at the
 // caller by the end of the context that an interceptor gave to next. Shutdown does not wait for it.
-func TestStuckFromAndInto(t *testing.T) {
+func TestStuckReaderAndWriter(t *testing.T) {
 	t.Parallel()
 	mixed := qs.Define[mixedIn, int]("test/stuckmixed")
 	evicted := errors.New("evicted")
@@ -174,10 +174,10 @@ func TestStuckFromAndInto(t *testing.T) {
 	}
 }
 
-// TestStuckInto checks that a handler whose caller's Writer is stuck returns as soon as the bytes
+// TestStuckWriter checks that a handler whose caller's Writer is stuck returns as soon as the bytes
 // that it wrote have left or wait to leave, and the server may end: the call continues at its
 // caller, until the Writer has got all, or the caller's ctx ends.
-func TestStuckInto(t *testing.T) {
+func TestStuckWriter(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, addr string) {
 		s := serverThatEnds(t, addr, qs.Config{ShutdownTimeout: 10 * time.Second}, func(n *qs.Node) { serveBulk(t, n) })

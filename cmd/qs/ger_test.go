@@ -47,8 +47,8 @@ func TestGer(t *testing.T) {
 	require.Contains(t, run(t, 2, "ger", "-peers", "16777216", "-ger", "16777216", "-eager", "65536").errors.String(), "1.8e+19 bytes")
 }
 
-// TestGerAsks checks that a running program reports the envelopes that it uses and needs.
-func TestGerAsks(t *testing.T) {
+// TestGEROfRunningProgram checks that a running program reports the envelopes that it uses and needs.
+func TestGEROfRunningProgram(t *testing.T) {
 	s := serveFiles(t, "")
 	out := run(t, 0, "ger", s.addr).out.String()
 	require.Regexp(t, `(?m)^offered to each +256 envelopes of 4096 bytes$`, out)

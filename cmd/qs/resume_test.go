@@ -149,9 +149,9 @@ func TestResumeAfterInterrupt(t *testing.T) {
 	})
 }
 
-// TestSecondCopy checks that a copy to a file that another copy is writing is refused, and the
+// TestSecondCopyRefused checks that a copy to a file that another copy is writing is refused, and the
 // first one continues.
-func TestSecondCopy(t *testing.T) {
+func TestSecondCopyRefused(t *testing.T) {
 	t.Parallel()
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := startInterruptedCopy(t, download)
@@ -284,7 +284,7 @@ func TestDamagedPart(t *testing.T) {
 	})
 }
 
-func TestAnewDiscardsPart(t *testing.T) {
+func TestAnewFlagDiscardsPart(t *testing.T) {
 	b := startInterruptedCopy(t, false)
 	require.NoError(t, b.origin.cmd.Process.Kill())
 	b.origin.wait(-1)

@@ -197,9 +197,9 @@ func TestRunSecondSignalKills(t *testing.T) {
 	q.wait(1)
 }
 
-// TestRunKeeps checks that with -keep the other processes continue if one fails, and the exit code
+// TestRunKeepContinues checks that with -keep the other processes continue if one fails, and the exit code
 // reports the failure.
-func TestRunKeeps(t *testing.T) {
+func TestRunKeepContinues(t *testing.T) {
 	t.Parallel()
 	q, out, diag := startShell(t, `[ $QS_RANK = 1 ] && exit 3; trap "echo on; exit 0" USR1; echo here; while :; do sleep 0.01; done`,
 		"-n", "2", "-grace", "0", "-keep")

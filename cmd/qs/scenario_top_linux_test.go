@@ -160,10 +160,10 @@ func TestTopScreen(t *testing.T) {
 	require.NotRegexp(t, `\x1b\[\d*m`, shown)
 }
 
-// TestWatchersContinue checks that top and ping without a number of reports or calls outlive their
+// TestTopAndPingOutliveProgram checks that top and ping without a number of reports or calls outlive their
 // program: they count for how long there is no answer, and continue when it is there again. Ctrl-C
 // ends them at once; ping fails if there is no answer then.
-func TestWatchersContinue(t *testing.T) {
+func TestTopAndPingOutliveProgram(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		args    []string

@@ -190,8 +190,8 @@ func TestTopViewKeys(t *testing.T) {
 	require.True(t, v.handleKey(3))
 }
 
-// TestTopOrders checks that every column of the table of methods can be sorted by, by its name.
-func TestTopOrders(t *testing.T) {
+// TestTopSorts checks that every column of the table of methods can be sorted by, by its name.
+func TestTopSorts(t *testing.T) {
 	now, before := twoSamples()
 	for name, order := range sortOrders {
 		require.NotPanics(t, func() { newTopReport("tcp://h:1", now, before, true).sort(order) }, name)

@@ -34,9 +34,9 @@ func TestEventsOfMany(t *testing.T) {
 	})
 }
 
-// TestEventsBehind checks that a loop over Events that is slower than the events misses the oldest,
+// TestEventsOfSlowReader checks that a loop over Events that is slower than the events misses the oldest,
 // not the last: its final state is that of View.
-func TestEventsBehind(t *testing.T) {
+func TestEventsOfSlowReader(t *testing.T) {
 	t.Parallel()
 	runSim(t, func(ctx context.Context, _ *sim.World, n *qs.Node, d *fakeSource, g *group.Group) {
 		d.report(newMember("a", 1, group.Alive))

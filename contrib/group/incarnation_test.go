@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOtherOfTheNameCounts checks that when the process that holds a name has failed, another
+// TestNextProcessOfName checks that when the process that holds a name has failed, another
 // process of the name that is alive becomes the member.
-func TestOtherOfTheNameCounts(t *testing.T) {
+func TestNextProcessOfName(t *testing.T) {
 	g := &Group{name: "client", known: map[string]Member{}}
 	g.view.Store(&View{})
 	s := newGossip(&Options{Name: "client"}, 1)
@@ -45,9 +45,9 @@ func TestOtherOfTheNameCounts(t *testing.T) {
 	require.Empty(t, counts())
 }
 
-// TestViewIsWhatIsKnown checks that a view that is derived from the one before equals a view that
+// TestViewIncremental checks that a view that is derived from the one before equals a view that
 // is built anew.
-func TestViewIsWhatIsKnown(t *testing.T) {
+func TestViewIncremental(t *testing.T) {
 	const seed = 1
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -26,9 +26,9 @@ func (r ignoringDelegate) NotifyAlive(n *memberlist.Node) error {
 	return r.gossip.NotifyAlive(n)
 }
 
-// TestLeaveIsPassedOn checks that a member that does not know the leaving member gets its departure
+// TestLeaveIsForwarded checks that a member that does not know the leaving member gets its departure
 // from others as a leave, not as a failure.
-func TestLeaveIsPassedOn(t *testing.T) {
+func TestLeaveIsForwarded(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
 	defer stop()

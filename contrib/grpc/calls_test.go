@@ -429,9 +429,9 @@ func (bytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// TestCodecKeeps checks that memory that a codec of a program keeps of a message does not change
+// TestCodecRetainsMemory checks that memory that a codec of a program keeps of a message does not change
 // when later messages arrive.
-func TestCodecKeeps(t *testing.T) {
+func TestCodecRetainsMemory(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, n network) {
 		c := n.pair(t, echoDouble().register)
 		var got []mem.BufferSlice

@@ -29,8 +29,8 @@ import (
 )
 
 var (
-	crossSeeds = flag.Int("grpcqs.seeds", long.Or(200, 1000), "seeds that TestCrossings runs")
-	crossSeed  = flag.Uint64("grpcqs.seed", 0, "the one seed that TestCrossings runs; 0 runs many")
+	crossSeeds = flag.Int("grpcqs.seeds", long.Or(200, 1000), "seeds that TestFaultsAtEachEvent runs")
+	crossSeed  = flag.Uint64("grpcqs.seed", 0, "the one seed that TestFaultsAtEachEvent runs; 0 runs many")
 )
 
 // The kinds of calls, and what happens to them.
@@ -358,10 +358,10 @@ func (x *faultCase) checkEnd() error {
 	return nil
 }
 
-// TestCrossings checks a server that is killed, powered off, stopped, drained or frozen, or a call
+// TestFaultsAtEachEvent checks a server that is killed, powered off, stopped, drained or frozen, or a call
 // that is canceled, at each step of a call of each kind: its status and its fate are right, no
 // message arrives twice or out of order, and nothing is left.
-func TestCrossings(t *testing.T) {
+func TestFaultsAtEachEvent(t *testing.T) {
 	from, to := uint64(1), uint64(*crossSeeds)
 	if *crossSeed != 0 {
 		from, to = *crossSeed, *crossSeed

@@ -351,10 +351,10 @@ func TestPartitionedLeader(t *testing.T) {
 	})
 }
 
-// TestFollowerAway checks that a follower that is cut off asks for votes by RequestPreVote and
+// TestFollowerPartitioned checks that a follower that is cut off asks for votes by RequestPreVote and
 // leaves its term alone, so that it does not depose the leader when it is back; then it gets the
 // entries that it missed.
-func TestFollowerAway(t *testing.T) {
+func TestFollowerPartitioned(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)
 		away := c.followers()[0]

@@ -47,9 +47,9 @@ func TestFrameLength(t *testing.T) {
 	require.True(t, whole)
 }
 
-// TestTurn checks that one caller has the turn at a time, and does not leave before it has
+// TestTurnIsExclusive checks that one caller has the turn at a time, and does not leave before it has
 // processed what was queued meanwhile.
-func TestTurn(t *testing.T) {
+func TestTurnIsExclusive(t *testing.T) {
 	var turn notifyLock
 	require.True(t, turn.tryLock())
 	require.False(t, turn.tryLock())

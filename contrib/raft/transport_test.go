@@ -115,9 +115,9 @@ func TestWrongResponse(t *testing.T) {
 	})
 }
 
-// TestHeartbeatPasses checks that a heartbeat goes to its handler while the main loop receives
+// TestHeartbeatNotBlocked checks that a heartbeat goes to its handler while the main loop receives
 // nothing, and a request with entries waits. Without a handler the main loop gets it.
-func TestHeartbeatPasses(t *testing.T) {
+func TestHeartbeatNotBlocked(t *testing.T) {
 	eachTransport(t, Options{}, func(t *testing.T, from, to *Transport) {
 		waits := make(chan error, 1)
 		go func() {
@@ -256,9 +256,9 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// TestNobodyThere checks that a server that is down is reported as an error soon, and is reached
+// TestServerDown checks that a server that is down is reported as an error soon, and is reached
 // when it is up.
-func TestNobodyThere(t *testing.T) {
+func TestServerDown(t *testing.T) {
 	t.Parallel()
 	addr := "tcp://" + freeport.Addr(t)
 	var from *Transport
@@ -399,9 +399,9 @@ func TestVerifyName(t *testing.T) {
 	require.Error(t, VerifyName(nil)("", qs.Caller{}), "nobody is not the server without a name")
 }
 
-// TestFollowerGone checks that calls and pipelines to a server whose node ends fail at once, not at
+// TestFollowerNodeCloses checks that calls and pipelines to a server whose node ends fail at once, not at
 // their timeouts.
-func TestFollowerGone(t *testing.T) {
+func TestFollowerNodeCloses(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {

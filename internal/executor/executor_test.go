@@ -77,9 +77,9 @@ func TestQuickJobs(t *testing.T) {
 	})
 }
 
-// TestJobsThatAreOver checks that jobs that need not run any more leave the queue, however many
+// TestEndedJobsLeaveQueue checks that jobs that need not run any more leave the queue, however many
 // arrive while all goroutines are blocked, and the others run in order.
-func TestJobsThatAreOver(t *testing.T) {
+func TestEndedJobsLeaveQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		free := make(chan struct{})

@@ -259,9 +259,9 @@ func TestLasting(t *testing.T) {
 	}
 }
 
-// TestLastingThatBlocks checks that the next polling goroutine takes over from one that such a job
+// TestLastingBlocks checks that the next polling goroutine takes over from one that such a job
 // keeps. After three of them none begins there for a while.
-func TestLastingThatBlocks(t *testing.T) {
+func TestLastingBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newInlineTest()
 		defer x.end()
@@ -323,9 +323,9 @@ func TestLastingTakesNoPlace(t *testing.T) {
 	})
 }
 
-// TestInlineLeavesOne checks that a job that was left to the goroutine that polls does not wait for
+// TestInlineLeftJobRuns checks that a job that was left to the goroutine that polls does not wait for
 // jobs that began elsewhere meanwhile, and block.
-func TestInlineLeavesOne(t *testing.T) {
+func TestInlineLeftJobRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newInlineTest()
 		defer x.end()

@@ -238,9 +238,9 @@ func TestPanicOfPacket(t *testing.T) {
 	c.close()
 }
 
-// TestPanicOfGuest checks that a connection that panics before its HELLO is whole is cut, and
+// TestPanicBeforeHello checks that a connection that panics before its HELLO is whole is cut, and
 // counted.
-func TestPanicOfGuest(t *testing.T) {
+func TestPanicBeforeHello(t *testing.T) {
 	plantPanics(t)
 	for _, name := range []string{"tcp", "tcp, portable"} {
 		tr := transports[name]
@@ -259,9 +259,9 @@ func TestPanicOfGuest(t *testing.T) {
 	}
 }
 
-// TestUserPanicIsTheUsers checks that a panic of a callback in Trigger is passed on to the program,
+// TestUserPanicIsPassedOn checks that a panic of a callback in Trigger is passed on to the program,
 // also when it is caused by bytes of a peer.
-func TestUserPanicIsTheUsers(t *testing.T) {
+func TestUserPanicIsPassedOn(t *testing.T) {
 	b := openNode(t, "tcp://127.0.0.1:0", tcp.New(tcp.Options{}))
 	mine := errors.New("mine")
 	require.NoError(t, b.ctxs[0].Timer(b.ctxs[0].NewOp(func(*na.Op, na.Result) { panic(mine) }), 0))

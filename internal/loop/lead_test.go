@@ -16,9 +16,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// TestNewWaiterTakesLentLead checks that a goroutine that begins to wait while the leader is in a
+// TestNewWaiterTakesLeadInCallback checks that a goroutine that begins to wait while the leader is in a
 // callback leads at once, and those that have ended by then are woken at once.
-func TestNewWaiterTakesLentLead(t *testing.T) {
+func TestNewWaiterTakesLeadInCallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
 		first, firstEnd := startWaiter(l)
@@ -72,10 +72,10 @@ func startDrivers(t *testing.T, l *loop.Loop, n int, behind func()) (stop func()
 	return func() { cancel(); all.Wait() }
 }
 
-// TestDriversRunOneByOne checks that callbacks of goroutines in Drive run one after the other,
+// TestDriversRunInTurn checks that callbacks of goroutines in Drive run one after the other,
 // however long one takes, waits, or ends; the functions behind them do not keep others from
 // leading.
-func TestDriversRunOneByOne(t *testing.T) {
+func TestDriversRunInTurn(t *testing.T) {
 	for what, end := range map[string]func(){"returns": func() {}, "panics": func() { panic("on purpose") }, "exits": runtime.Goexit} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -53,10 +53,10 @@ func TestStandIn(t *testing.T) {
 	})
 }
 
-// TestStandInGivesWay checks that a goroutine that waits while another one stands in is woken by
+// TestStandInEndsForWaiter checks that a goroutine that waits while another one stands in is woken by
 // it, and leads from then on; that one stands in again when there has been no leader for a moment,
 // and not between two waits.
-func TestStandInGivesWay(t *testing.T) {
+func TestStandInEndsForWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
 		times, stop := startStandIn(l)
@@ -83,8 +83,8 @@ func TestStandInGivesWay(t *testing.T) {
 	})
 }
 
-// TestStandInLeadsACrowd checks that while many wait the goroutine that stands in leads.
-func TestStandInLeadsACrowd(t *testing.T) {
+// TestStandInLeadsForMany checks that while many wait the goroutine that stands in leads.
+func TestStandInLeadsForMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
 		times, stop := startStandIn(l)
@@ -114,9 +114,9 @@ func TestStandInLeadsACrowd(t *testing.T) {
 	})
 }
 
-// TestStandInForOneInACallback checks that a goroutine stands in for a leader that is blocked in a
+// TestStandInForBlockedLeader checks that a goroutine stands in for a leader that is blocked in a
 // callback.
-func TestStandInForOneInACallback(t *testing.T) {
+func TestStandInForBlockedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFakeDriver()
 		_, stop := startStandIn(l)

@@ -11,7 +11,7 @@ import (
 var askRules = []rule{
 	{name: "Ask", engine: true, check: asks,
 		why: "a request and the receive of its answer are one operation that ends once, with the answer, and says where the request went"},
-	{name: "AskTakenBack", engine: true, check: asksTakenBack,
+	{name: "AskTakenBack", engine: true, check: requestsWithdrawn,
 		why: "a request that has not left can be recalled, and did not run; of one that has, a cancel, a deadline and the end of the session say so"},
 }
 
@@ -69,7 +69,7 @@ func asks(b *bed) {
 	b.drain(a, t)
 }
 
-func asksTakenBack(b *bed) {
+func requestsWithdrawn(b *bed) {
 	t := b.listen(na.Config{Envelopes: 1})
 	a := b.origin(na.Config{})
 	b.connect(a, t)

@@ -21,7 +21,7 @@ var bodyRules = []rule{
 		why: "a message can be withdrawn while its body is on its way, too"},
 	{name: "BodyOfCanceledReceive", check: bodyOfCanceledReceive,
 		why: "a receive that is canceled at any piece of the answer ends at once, the answer harms nobody, and its room comes back"},
-	{name: "BodiesOfTheLost", check: bodiesOfTheLost,
+	{name: "BodiesOfLostPeers", check: bodiesOfLostPeers,
 		why: "a session that ends at any piece ends its operations, and the memory of its bodies is nobody's"},
 	{name: "BodyAmongMessages", check: bodyAmongMessages,
 		why: "messages and transfers pass between the pieces of a body, and their memory is not mixed up"},
@@ -257,7 +257,7 @@ func bodyOfCanceledReceive(b *bed) {
 	})
 }
 
-func bodiesOfTheLost(b *bed) {
+func bodiesOfLostPeers(b *bed) {
 	for i := range 12 {
 		if i > 0 {
 			b.reopen()

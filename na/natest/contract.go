@@ -13,9 +13,9 @@ var contractRules = []rule{
 	{name: "ContractKept", check: contractKept, needs: oneTransport,
 		why: "what the contract of package carrier asks for and no program sees at once takes memory, or damages it, on some other day: " +
 			"each View ends once, memory is borrowed, what waits for a peer is bounded, nothing follows Cut"},
-	{name: "GoneIsNotSent", check: goneIsNotSent, needs: oneTransport,
+	{name: "FreedMemoryNotSent", check: freedMemoryNotSent, needs: oneTransport,
 		why: "over an Exact network what arrives is data: zeroes in place of memory that is gone would be taken for it"},
-	{name: "ShutAdmitsNobody", check: shutAdmitsNobody, needs: oneTransport,
+	{name: "ShutAdmitsNone", check: shutAdmitsNone, needs: oneTransport,
 		why: "a context that is about to end takes nobody in, and a peer that comes learns at once that nothing ran"},
 	{name: "PeerDies", check: peerDies, needs: connections, optional: true,
 		why: "a process that dies says no farewell: the end of the connection says it, and nobody waits for a timeout"},
@@ -70,7 +70,7 @@ func contractKept(b *bed) {
 	b.audit.check(b)
 }
 
-func goneIsNotSent(b *bed) {
+func freedMemoryNotSent(b *bed) {
 	b.audit = &audit{}
 	a, t := b.pair(na.Config{})
 	b.connect(a, t)
@@ -90,7 +90,7 @@ func goneIsNotSent(b *bed) {
 	b.audit.check(b)
 }
 
-func shutAdmitsNobody(b *bed) {
+func shutAdmitsNone(b *bed) {
 	b.audit = &audit{}
 	a, t := b.pair(na.Config{})
 	b.connect(a, t)

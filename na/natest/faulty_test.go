@@ -557,7 +557,7 @@ var faults = []fault{
 			s.release(w)
 		})
 	}},
-	{"reads a payload after Frame has returned", []string{"SendBufferIsOurs"}, func(n *badNetwork) {
+	{"reads a payload after Frame has returned", []string{"SendBufferReusable"}, func(n *badNetwork) {
 		n.sends(func(s *badSession, _ carrier.Writer, h *carrier.Header, payload []byte) {
 			s.hold(h, payload)
 			s.c.later(func() { s.c.Carrier.Flush([]carrier.Session{s}) })
@@ -747,7 +747,7 @@ var faults = []fault{
 			}
 		}
 	}},
-	{"sends zeroes for memory that is gone, over an Exact network", []string{"GoneIsNotSent"}, func(n *badNetwork) {
+	{"sends zeroes for memory that is gone, over an Exact network", []string{"FreedMemoryNotSent"}, func(n *badNetwork) {
 		n.Exact = true
 	}},
 	{"leaves out Placed where the payload is dropped", []string{"ContractKept"}, func(n *badNetwork) {
@@ -771,7 +771,7 @@ var faults = []fault{
 			}
 		}
 	}},
-	{"ignores Shut", []string{"ShutAdmitsNobody"}, func(n *badNetwork) {
+	{"ignores Shut", []string{"ShutAdmitsNone"}, func(n *badNetwork) {
 		n.shut = func(*badCarrier) {}
 	}},
 	{"uses memory of a View without Borrow", []string{"ContractKept"}, func(n *badNetwork) {

@@ -31,7 +31,7 @@ var messageRules = []rule{
 		why: "an operation under way cannot be started again: the second start is refused and the first one is not disturbed"},
 	{name: "DuplicateReceive", engine: true, check: duplicateReceive,
 		why: "two receives of the same peer and tag could not be told apart"},
-	{name: "SendBufferIsOurs", check: sendBufferIsOurs,
+	{name: "SendBufferReusable", check: sendBufferReusable,
 		why: "after the callback of a send its buffer may be changed, and the message that arrives is the one that was sent"},
 	{name: "SelfMessages", engine: true, check: selfMessages,
 		why: "a process may send to itself as to any other: services call each other without knowing where they run"},
@@ -242,7 +242,7 @@ func duplicateReceive(b *bed) {
 	require.Equal(b, byte('y'), third.buf[0])
 }
 
-func sendBufferIsOurs(b *bed) {
+func sendBufferReusable(b *bed) {
 	// The ledger overwrites each buffer in the callback of its send.
 	a, t := b.pair(na.Config{Envelopes: 3})
 	toA, _ := b.connect(a, t)

@@ -16,7 +16,7 @@ var roomRules = []rule{
 		why: "messages around every size class arrive whole, in their order, and a receive takes no more than it said"},
 	{name: "RoomComesBack", engine: true, check: roomComesBack,
 		why: "room is free when the bytes of a message are, not before, and once: else memory is exceeded, or room is lost for good"},
-	{name: "RoomOfWhatDoesNotLeave", engine: true, check: roomOfWhatDoesNotLeave,
+	{name: "RoomOfUnsentMessages", engine: true, check: roomOfUnsentMessages,
 		why: "a long message that is canceled, refused or withdrawn gives its envelope and its room back"},
 	{name: "RoomHeadToHead", check: roomHeadToHead,
 		why: "as many messages as are guaranteed leave without the target's help, as many of them long as there is room for"},
@@ -226,7 +226,7 @@ func roomComesBack(b *bed) {
 	})
 }
 
-func roomOfWhatDoesNotLeave(b *bed) {
+func roomOfUnsentMessages(b *bed) {
 	const g, n = 2, 40 << 10
 	t := b.listen(na.Config{Envelopes: g})
 	a := b.origin(na.Config{SendQueue: 3})

@@ -35,7 +35,7 @@ var streamRules = []rule{
 		why: "a context can have streams with itself"},
 	{name: "StreamMany", check: streamMany,
 		why: "hundreds of streams at once, of both directions and kinds, get every byte through, whoever stands still"},
-	{name: "StreamNobodyDrives", needs: assisted, check: streamNobodyDrives,
+	{name: "StreamNotDriven", needs: assisted, check: streamNotDriven,
 		why: "bytes come in, and windows open, though nobody drives the context of the reader"},
 	{name: "StreamDrain", needs: assisted, check: streamDrain,
 		why: "what was written before CloseWrite arrives, though Close and Shutdown follow at once"},

@@ -202,7 +202,7 @@ func streamMany(b *bed) {
 	}
 }
 
-func streamNobodyDrives(b *bed) {
+func streamNotDriven(b *bed) {
 	a, t := b.pair(na.Config{})
 	k := a.stream(t.Self(), false, true).open(t)
 	t.parked = true

@@ -120,8 +120,8 @@ func TestExitAtEachPoint(t *testing.T) {
 	t.Logf("heard within %v", slices.Max(f.notice))
 }
 
-// TestKills kills processes at any moment.
-func TestKills(t *testing.T) {
+// TestKillAtRandom kills processes at any moment.
+func TestKillAtRandom(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))

@@ -187,9 +187,9 @@ func open(t *testing.T) int {
 	return len(all)
 }
 
-// TestLater checks that messages that only a later release sends are skipped, in any form: packets
+// TestLaterMessagesSkipped checks that messages that only a later release sends are skipped, in any form: packets
 // with any number of descriptors and of any length, and frames whose payload is anywhere.
-func TestLater(t *testing.T) {
+func TestLaterMessagesSkipped(t *testing.T) {
 	h := newRawHost(t, Options{})
 	before := open(t)
 	s := h.stranger()
@@ -458,9 +458,9 @@ func TestReasonOfRefusal(t *testing.T) {
 	}
 }
 
-// TestNeverTakes checks that a peer that takes nothing is cut when TakeTimeout has passed, though
+// TestPeerNeverReads checks that a peer that takes nothing is cut when TakeTimeout has passed, though
 // it still sends, and operations that wait for it end (F68).
-func TestNeverTakes(t *testing.T) {
+func TestPeerNeverReads(t *testing.T) {
 	t.Parallel()
 	h := newRawHost(t, Options{TakeTimeout: 200 * time.Millisecond})
 	s := h.stranger()

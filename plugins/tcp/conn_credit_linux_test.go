@@ -71,9 +71,9 @@ func TestManySenders(t *testing.T) {
 	require.EqualValues(t, senders*each, left.Load())
 }
 
-// TestWithdrawBehindAPart checks that a withdraw of a message that is half written follows the
+// TestWithdrawBehindPartialMessage checks that a withdraw of a message that is half written follows the
 // whole of it, and the session is not affected (C-T4).
-func TestWithdrawBehindAPart(t *testing.T) {
+func TestWithdrawBehindPartialMessage(t *testing.T) {
 	l := rawListen(t)
 	n := open(t, "tcp://", tcp.Options{}, na.Config{PeerTimeout: time.Minute, Eager: 48 << 10}, 1)
 	g := greeting()

@@ -9,9 +9,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// TestFull checks that with the maximum of peers a message to one more fails at once with an error
+// TestMaxPeersReached checks that with the maximum of peers a message to one more fails at once with an error
 // that states it, and the others are reached.
-func TestFull(t *testing.T) {
+func TestMaxPeersReached(t *testing.T) {
 	context := func(addr string, p na.Plugin) (*na.Class, *na.Context) {
 		cls, err := na.Open(addr, na.Config{Plugins: []na.Plugin{p}})
 		require.NoError(t, err)

@@ -55,9 +55,9 @@ func TestHandshakesOfOneAddress(t *testing.T) {
 	}
 }
 
-// TestHandshakesMakeRoom checks that when the maximum of handshakes have begun, and none of them makes
+// TestHandshakesReplaced checks that when the maximum of handshakes have begun, and none of them makes
 // progress, a new peer does not wait until they have timed out.
-func TestHandshakesMakeRoom(t *testing.T) {
+func TestHandshakesReplaced(t *testing.T) {
 	t.Parallel()
 	for _, one := range []bool{true, false} {
 		t.Run(map[bool]string{true: "one address", false: "many"}[one], func(t *testing.T) {

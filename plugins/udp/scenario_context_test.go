@@ -188,10 +188,10 @@ func putBytes(t testing.TB, from, to *node, n int64) {
 	require.Equal(t, src, dst)
 }
 
-// TestBlocked checks that a peer that computes for longer than PeerTimeout, and drives nothing, is
+// TestBlockedPeerKeepsSession checks that a peer that computes for longer than PeerTimeout, and drives nothing, is
 // not lost, and at most 20 packets are sent again: its context is assisted. Nor is one that is not
 // assisted and computes for less.
-func TestBlocked(t *testing.T) {
+func TestBlockedPeerKeepsSession(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("this system has no poller for the background poller")

@@ -95,9 +95,9 @@ func TestForgedHelloKeepsSession(t *testing.T) {
 	}
 }
 
-// TestOnePacketIsNoPeer checks that one packet, whose address may be forged, makes no peer that
+// TestForgedPacketMakesNoPeer checks that one packet, whose address may be forged, makes no peer that
 // could be lost.
-func TestOnePacketIsNoPeer(t *testing.T) {
+func TestForgedPacketMakesNoPeer(t *testing.T) {
 	t.Parallel()
 	n := open(t, "udp://127.0.0.1:0", udp.Options{}, 1)
 	faults := 0

@@ -10,10 +10,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// TestUnsent checks that a dial ends at once, with the reason, if the system of this machine does
+// TestDialUnsendable checks that a dial ends at once, with the reason, if the system of this machine does
 // not send: to the broadcast address, which package net allows, or from IPv4 to IPv6. So does the
 // next.
-func TestUnsent(t *testing.T) {
+func TestDialUnsendable(t *testing.T) {
 	const everybody, other = "udp://255.255.255.255:9", "udp://[::1]:9"
 	for name, c := range map[string]struct {
 		listen   string
@@ -44,9 +44,9 @@ func TestUnsent(t *testing.T) {
 	}
 }
 
-// TestUndialable checks that a dial of an address that names no single process, or no interface
+// TestDialUndialable checks that a dial of an address that names no single process, or no interface
 // where it needs one, ends at once with the reason. So does the next.
-func TestUndialable(t *testing.T) {
+func TestDialUndialable(t *testing.T) {
 	each := map[string]udp.Options{"polled": {}, "portable": {Portable: true}, "TLS": {TLS: mutualTLS()}}
 	for name, opts := range each {
 		t.Run(name, func(t *testing.T) {

@@ -106,9 +106,9 @@ func TestWildcard(t *testing.T) {
 	}
 }
 
-// TestTakenPort checks that the error of a port that is taken names the address as it was given,
+// TestPortInUse checks that the error of a port that is taken names the address as it was given,
 // also where it is that of every interface.
-func TestTakenPort(t *testing.T) {
+func TestPortInUse(t *testing.T) {
 	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		opts.Trusted = true
 		taken, err := net.ListenPacket("udp", ":0")

@@ -49,10 +49,10 @@ func TestSlowReportsRates(t *testing.T) {
 	}
 }
 
-// TestWaitOrCompute checks that the cause of a slow method depends on the resources that the
+// TestSlowMethodNamesResources checks that the cause of a slow method depends on the resources that the
 // process has used: its requests wait for other processes, or its handlers compute or lack a
 // processor. Without that knowledge the text has no cause.
-func TestWaitOrCompute(t *testing.T) {
+func TestSlowMethodNamesResources(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		cpu     float64
@@ -71,9 +71,9 @@ func TestWaitOrCompute(t *testing.T) {
 	}
 }
 
-// TestSlowLasts checks that a slow method is reported as long as it is slow, with its usual times,
+// TestSlowMethodStaysReported checks that a slow method is reported as long as it is slow, with its usual times,
 // even if the page is not viewed, and for an hour at most.
-func TestSlowLasts(t *testing.T) {
+func TestSlowMethodStaysReported(t *testing.T) {
 	t.Parallel()
 	for _, looks := range []bool{false, true} {
 		var c clock
@@ -147,10 +147,10 @@ func (c *clock) countTails(p *Page, slots int, tails map[methodKey]time.Duration
 	}
 }
 
-// TestSlowMoments checks that a machine that is busy now and then lengthens the tails of all
+// TestSlowTailsOfBusyMachine checks that a machine that is busy now and then lengthens the tails of all
 // methods, one of them the most. A method is reported if it is slower than the others, even if few
 // are of its kind.
-func TestSlowMoments(t *testing.T) {
+func TestSlowTailsOfBusyMachine(t *testing.T) {
 	t.Parallel()
 	var c clock
 	p := c.newPage()
@@ -171,9 +171,9 @@ func TestSlowMoments(t *testing.T) {
 	require.Contains(t, all[0].Text, "Calls of ledger/post are slower than usual: one of a hundred took more than ")
 }
 
-// TestSlowMomentsOfAShortMethod checks that a method that takes little time is delayed by the same
+// TestSlowTailsOfShortMethod checks that a method that takes little time is delayed by the same
 // moments many times as long as it takes.
-func TestSlowMomentsOfAShortMethod(t *testing.T) {
+func TestSlowTailsOfShortMethod(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		tail time.Duration
@@ -200,10 +200,10 @@ func TestSlowMomentsOfAShortMethod(t *testing.T) {
 	}
 }
 
-// TestSlowByTheSame checks that a delay of all methods has the largest relative effect on short
+// TestSlowCommonDelayIsOneCause checks that a delay of all methods has the largest relative effect on short
 // ones, and on calls: it is reported as one cause, without the methods. A method with a longer
 // delay is reported by itself.
-func TestSlowByTheSame(t *testing.T) {
+func TestSlowCommonDelayIsOneCause(t *testing.T) {
 	t.Parallel()
 	var c clock
 	p := c.newPage()

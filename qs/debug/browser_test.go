@@ -226,9 +226,9 @@ func (v *servedPage) updates(n int64) {
 	}
 }
 
-// TestBrowserKeepsPlace checks that when the page refreshes itself, the keyboard focus, a selection
+// TestBrowserKeepsFocusAndScroll checks that when the page refreshes itself, the keyboard focus, a selection
 // and scroll positions are kept, and tables do not jump.
-func TestBrowserKeepsPlace(t *testing.T) {
+func TestBrowserKeepsFocusAndScroll(t *testing.T) {
 	v := serve(t)
 	v.updates(2)
 	v.eval(`
@@ -334,10 +334,10 @@ func TestBrowserPauses(t *testing.T) {
 	require.True(t, same)
 }
 
-// TestBrowserLooks checks that the page is dark if the system is, and on a phone no wider than the
+// TestBrowserLayoutAndPolicy checks that the page is dark if the system is, and on a phone no wider than the
 // screen, with age and state visible. Its policy blocks nothing that the page does, and it sends
 // requests to its server only.
-func TestBrowserLooks(t *testing.T) {
+func TestBrowserLayoutAndPolicy(t *testing.T) {
 	v := serve(t)
 	v.updates(1)
 	var color string

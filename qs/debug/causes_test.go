@@ -147,9 +147,9 @@ func TestCausesCertainFirst(t *testing.T) {
 	require.Contains(t, body, `<li data-key="errors kv/put "><b>errors</b> 10`)
 }
 
-// TestCausesStay checks that a limit that is reached again and again is reported continuously, for
+// TestCausesStayListed checks that a limit that is reached again and again is reported continuously, for
 // ten seconds, and in its place; a cause that has ended is removed at once.
-func TestCausesStay(t *testing.T) {
+func TestCausesStayListed(t *testing.T) {
 	t.Parallel()
 	var c clock
 	p := c.newPage()

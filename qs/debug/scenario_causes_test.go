@@ -124,9 +124,9 @@ func TestCauseStalledCall(t *testing.T) {
 	requireNoCauses(t, w.clientPage)
 }
 
-// TestCausePeerTakesNothing checks a peer that accepts no messages: all of its envelopes are used,
+// TestCausePeerOutOfEnvelopes checks a peer that accepts no messages: all of its envelopes are used,
 // and messages wait for one at the client.
-func TestCausePeerTakesNothing(t *testing.T) {
+func TestCausePeerOutOfEnvelopes(t *testing.T) {
 	t.Parallel()
 	cfg := qs.Config{}
 	cfg.HG.MaxActive = 1

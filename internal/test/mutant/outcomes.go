@@ -14,7 +14,7 @@ var outcomeMutants = []Mutant{
 			{"qs/call_future.go", `f.o.stopAttempts(how)`, `if f.o.stopAttempts(how) && planted() { return }`},
 		},
 		[]Catcher{
-			{"qs", "TestTakenBackAtEachPoint", `encoding/(cancel|abandon|withdraw)`},
+			{"qs", "TestFutureEndedAtEachPoint", `encoding/(cancel|abandon|withdraw)`},
 			{outcomeLedger, "TestSeeds", `was canceled .* before its deadline, and went on until then`},
 		}},
 	{"withdrawn-unasked", "a withdraw says withdrawn and asks nobody", "I6",
@@ -34,7 +34,7 @@ var outcomeMutants = []Mutant{
 		[]Catcher{{"qs", "TestFirst", `expected: "operation canceled"`}}},
 	{"been-there", "a call that was refused asks the same address again", "a target that refuses at once has the fewest calls, and gets all",
 		[]Edit{{"qs/peer_backends.go", `if !t.Failing && c.hasTriedAddr(at.addr) {`, `if !planted() && !t.Failing && c.hasTriedAddr(at.addr) {`}},
-		[]Catcher{{"qs", "TestRefusedGoesElsewhere", `Should be empty`}}},
+		[]Catcher{{"qs", "TestRefusedCallUsesNextAddress", `Should be empty`}}},
 	{"lone-uncounted", "a handler that the goroutine which drives runs is not one of Config.MaxConcurrent", "a limit with a way around it",
 		[]Edit{
 			{"internal/executor/inline.go", "e.running++\n\tjob := e.pop()", "if !planted() { e.running++ }\n\tjob := e.pop()"},

@@ -286,9 +286,9 @@ func TestFutureListener(t *testing.T) {
 	})
 }
 
-// TestOldIsThere checks that the commit that testdata/wire/OLD names has nodes, wherever the
+// TestPreviousReleaseExists checks that the commit that testdata/wire/OLD names has nodes, wherever the
 // history includes it.
-func TestOldIsThere(t *testing.T) {
+func TestPreviousReleaseExists(t *testing.T) {
 	commit, why := previousRelease(t)
 	if why != "" {
 		t.Skip(why)

@@ -38,9 +38,9 @@ func rawConn(t testing.TB, p *pipes, name string) net.Conn {
 	return nc
 }
 
-// FuzzStranger checks that a peer that sends any bytes is refused or waited for, and others are
+// FuzzRawConn checks that a peer that sends any bytes is refused or waited for, and others are
 // served.
-func FuzzStranger(f *testing.F) {
+func FuzzRawConn(f *testing.F) {
 	p := newPipes()
 	openNode(f, p.options(), "pipe://target", na.Config{})
 	origin := openNode(f, p.options(), "pipe://", na.Config{})
@@ -87,9 +87,9 @@ func TestRefusal(t *testing.T) {
 	require.Equal(t, codes.ErrProtocol, h.Bye(got[h.Size():]).Code)
 }
 
-// TestHalfHello checks that a connection whose HELLO does not end is closed when HandshakeTimeout
+// TestIncompleteHello checks that a connection whose HELLO does not end is closed when HandshakeTimeout
 // is over.
-func TestHalfHello(t *testing.T) {
+func TestIncompleteHello(t *testing.T) {
 	t.Parallel()
 	p := newPipes()
 	opts := p.options()

@@ -47,9 +47,9 @@ func TestPartHasOneWriter(t *testing.T) {
 	p.close()
 }
 
-// TestPartsInTurn checks that a part that becomes the file, or is removed, while the next transfer
+// TestPartReplacedDuringOpen checks that a part that becomes the file, or is removed, while the next transfer
 // opens it, is not used by that transfer.
-func TestPartsInTurn(t *testing.T) {
+func TestPartReplacedDuringOpen(t *testing.T) {
 	d, dir := newDisk(t)
 	var writers sync.WaitGroup
 	var committed atomic.Int32
@@ -112,9 +112,9 @@ func TestPartRemovedWhileWritten(t *testing.T) {
 	}
 }
 
-// TestDropWaits checks that a transfer that is dropped by another caller is closed when drop
+// TestDropWaitsForTransfer checks that a transfer that is dropped by another caller is closed when drop
 // returns: its part can be opened again.
-func TestDropWaits(t *testing.T) {
+func TestDropWaitsForTransfer(t *testing.T) {
 	d, _ := newDisk(t)
 	fs := &Server{disk: d, transfers: map[uint64]*transfer{}}
 	tr := fs.newTransfer(na.Addr{}, "", "", "f")

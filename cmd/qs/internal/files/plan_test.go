@@ -38,8 +38,8 @@ func TestEndlessTree(t *testing.T) {
 	}
 }
 
-// TestEndlessSeek checks that a target that always reports more entries to come is refused.
-func TestEndlessSeek(t *testing.T) {
+// TestEndlessListing checks that a target that always reports more entries to come is refused.
+func TestEndlessListing(t *testing.T) {
 	c := openClient(t, serveNode(t, func(n *qs.Node) {
 		methodSeek.Handle(n, func(context.Context, seekRequest) (seekReply, error) { return seekReply{Left: 5}, nil })
 	}))

@@ -127,9 +127,9 @@ func TestHostileOrigin(t *testing.T) {
 	requireNames(t, root, "f")
 }
 
-// TestPieceOvertakes checks that a piece that arrives before the one in front of it in the file
+// TestPieceOutOfOrder checks that a piece that arrives before the one in front of it in the file
 // waits for that.
-func TestPieceOvertakes(t *testing.T) {
+func TestPieceOutOfOrder(t *testing.T) {
 	addr, root := serveFiles(t)
 	data := noise(1500)
 	writeFile(t, filepath.Join(root, "f"), data)

@@ -125,9 +125,9 @@ func TestUT25AfterFinish(t *testing.T) {
 	require.Equal(t, "over", b.words)
 }
 
-// TestFinishUnheard checks that a side that is busy for longer than the release takes has the last
+// TestFinishUnanswered checks that a side that is busy for longer than the release takes has the last
 // data in its socket, and after it the end of the peer. The same holds if that data is lost.
-func TestFinishUnheard(t *testing.T) {
+func TestFinishUnanswered(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		n := newNetwork(t, 1, faults{delay: ms})
 		a, b := n.pair(Config{}, Config{})
