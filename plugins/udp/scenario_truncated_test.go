@@ -17,9 +17,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// TestBeginnings checks that no truncated packet ends a node, in plain and with TLS; others are
+// TestTruncatedMessages checks that no truncated packet ends a node, in plain and with TLS; others are
 // served afterwards.
-func TestBeginnings(t *testing.T) {
+func TestTruncatedMessages(t *testing.T) {
 	for name, cfg := range map[string]*tls.Config{"plain": nil, "TLS": mutualTLS()} {
 		t.Run(name, func(t *testing.T) {
 			eachSocket(t, func(t *testing.T, opts udp.Options) {

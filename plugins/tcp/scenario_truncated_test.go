@@ -12,9 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestBeginnings checks that no truncated frame or packet ends a listener, in plain and inside TLS;
+// TestTruncatedMessages checks that no truncated frame or packet ends a listener, in plain and inside TLS;
 // others are served meanwhile and afterwards.
-func TestBeginnings(t *testing.T) {
+func TestTruncatedMessages(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	for name, cfg := range map[string]*tls.Config{"plain": nil, "TLS": ca.mutual(ca.issue("both", nil))} {
 		t.Run(name, func(t *testing.T) {

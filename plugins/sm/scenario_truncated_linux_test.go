@@ -15,9 +15,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// TestBeginnings checks that no truncated packet of any kind ends a listener, nor does one behind a
+// TestTruncatedMessages checks that no truncated packet of any kind ends a listener, nor does one behind a
 // hello; others are served afterwards.
-func TestBeginnings(t *testing.T) {
+func TestTruncatedMessages(t *testing.T) {
 	h := newRawHost(t, Options{})
 	packet := func(kind uint16, body ...byte) []byte {
 		b := binary.LittleEndian.AppendUint32(nil, packetMagic)

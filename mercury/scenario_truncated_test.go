@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// TestBeginnings checks that no truncated message ends a node; others are served afterwards.
-func TestBeginnings(t *testing.T) {
+// TestTruncatedMessages checks that no truncated message ends a node; others are served afterwards.
+func TestTruncatedMessages(t *testing.T) {
 	n, client := open(t, mercury.Config{}), open(t, mercury.Config{})
 	serveEcho(n)
 	via, session := beginnings.Record(t, "tcp", hostPort(n))

@@ -11,9 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// TestBeginnings checks that no truncated message of any protocol ends a server, which then serves
+// TestTruncatedMessages checks that no truncated message of any protocol ends a server, which then serves
 // its member.
-func TestBeginnings(t *testing.T) {
+func TestTruncatedMessages(t *testing.T) {
 	key := uint64(42)
 	for name, c := range map[string]struct {
 		form protocol.Form
