@@ -101,15 +101,15 @@ func (p *Page) Snapshot(q Query) Snapshot {
 func (l *snapshotBuilder) cutRows(causes []Cause) Snapshot {
 	q := l.q
 	ofPeer := func(address string) bool { return q.Peer == "" || q.Peer == address }
-	unwanted := func(method string) bool {
+	isMethodHidden := func(method string) bool {
 		return q.Method != "" && q.Method != method || q.Method == "" && !q.All && inspect.IsBuiltIn(method)
 	}
-	call := func(c Call) bool {
-		return unwanted(c.Method) || !ofPeer(c.Address) || !q.matches(c.Kind, c.Method, c.Peer, c.State, c.Means, c.Trace)
+	isCallHidden := func(c Call) bool {
+		return isMethodHidden(c.Method) || !ofPeer(c.Address) || !q.matches(c.Kind, c.Method, c.Peer, c.State, c.Means, c.Trace)
 	}
-	l.calls, l.streams = slices.DeleteFunc(l.calls, call), slices.DeleteFunc(l.streams, call)
+	l.calls, l.streams = slices.DeleteFunc(l.calls, isCallHidden), slices.DeleteFunc(l.streams, isCallHidden)
 	l.methods = slices.DeleteFunc(l.methods, func(m Method) bool {
-		return unwanted(m.Name) || !q.matches(m.Kind, m.Name)
+		return isMethodHidden(m.Name) || !q.matches(m.Kind, m.Name)
 	})
 	l.errors = slices.DeleteFunc(l.errors, func(e ErrorGroup) bool {
 		return q.Method != "" && q.Method != e.Method || !ofPeer(e.Address) || !q.matches(e.Kind, e.Method, e.Error, e.Text, e.Peer, e.Trace)
@@ -317,10 +317,10 @@ func (l *snapshotBuilder) addCalls() {
 			}
 		}
 	}
-	oldest := func(a, b Call) int { return cmp.Compare(b.Age, a.Age) }
+	compareAge := func(a, b Call) int { return cmp.Compare(b.Age, a.Age) }
 	for _, rows := range [][]Call{l.calls, l.streams} {
-		if !slices.IsSortedFunc(rows, oldest) { // rows of several contexts
-			slices.SortStableFunc(rows, oldest)
+		if !slices.IsSortedFunc(rows, compareAge) { // rows of several contexts
+			slices.SortStableFunc(rows, compareAge)
 		}
 	}
 	l.streams = moveStuckFirst(l.streams)
