@@ -76,7 +76,7 @@ func TestView(t *testing.T) {
 			require.NoError(t, v.Close())
 		}
 		small := view(bulk.Stream{Peer: p.peer, Handle: decodeRemote(t, newHandle(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, theirs[:9]))})
-		require.Equal(t, theirs[:9], small.Bytes(), "what came with the handle")
+		require.Equal(t, theirs[:9], small.Bytes(), "data that was sent with the handle")
 		require.False(t, small.Shared())
 		require.NoError(t, small.Close())
 		own := view(bulk.Stream{Handle: h, Size: 10})

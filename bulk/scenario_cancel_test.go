@@ -120,7 +120,7 @@ func (s *transferTest) requireWholePieces(to *memory) {
 			found += int64(end - at)
 		}
 	}
-	require.LessOrEqual(s.t, s.moved, found, "pieces that are said to be moved are not in place")
+	require.LessOrEqual(s.t, s.moved, found, "pieces that are reported as moved are not in place")
 	require.True(s.t, to.hasIntactCanaries(), "bytes beside the segments were written")
 }
 

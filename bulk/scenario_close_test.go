@@ -95,7 +95,7 @@ func TestCloseWhileAPeerIsFrozen(t *testing.T) {
 					op := s.start()
 					s.stepUntil(g.isStalled)
 					s.revoke()
-					require.Zero(t, s.calls, "the peer has not heard of it")
+					require.Zero(t, s.calls, "the peer has not been notified")
 					require.Zero(t, op.Moved())
 					g.resume()
 					s.requireRevoked(false)

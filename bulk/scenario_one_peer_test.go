@@ -38,7 +38,7 @@ func TestHandleForOnePeer(t *testing.T) {
 		require.NoError(t, err)
 		encoded, err := secret.MarshalBinary()
 		require.NoError(t, err)
-		require.NotContains(t, string(encoded), "secret", "whoever has the handle would have the data")
+		require.NotContains(t, string(encoded), "secret", "any process with the handle would have the data")
 		require.NoError(t, secret.Close())
 		theirs := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1, Peer: peer}, s.ownerMem.segs...)
 		s.spec.Remote = decodeRemote(t, theirs)
@@ -55,7 +55,7 @@ func TestHandleForOnePeer(t *testing.T) {
 		p.Until(func() bool { return e.calls == 1 })
 		require.ErrorIs(t, e.err, na.ErrPermission)
 		require.True(t, mine.isFilledWith(0xaa))
-		require.Empty(t, describeDiff(s.ownerMem.bytes(), before), "the stranger has written")
+		require.Empty(t, describeDiff(s.ownerMem.bytes(), before), "another process has written")
 
 		e = p.withT(t).transfer(s.spec)
 		require.NoError(t, e.err)

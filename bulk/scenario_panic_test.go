@@ -32,7 +32,7 @@ func TestOnProgressPanics(t *testing.T) {
 			}
 			require.Equal(t, 1, s.calls)
 			require.NoError(t, s.err)
-			require.EqualValues(t, 300_000, told, "the last one told of everything")
+			require.EqualValues(t, 300_000, told, "the last one reported all bytes")
 			closed := 0
 			require.NoError(t, s.localHandle.CloseFunc(func(error) { closed++ }))
 			s.Until(func() bool { return closed > 0 })

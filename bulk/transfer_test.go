@@ -170,7 +170,7 @@ func TestChunks(t *testing.T) {
 			e := p.withT(t).transfer(spec)
 			require.NoError(t, e.err)
 			require.Equal(t, c.size, e.moved)
-			require.Equal(t, c.size, last, "the last call tells all")
+			require.Equal(t, c.size, last, "the last call reports all bytes")
 			require.LessOrEqual(t, told, c.calls)
 			if c.calls > 0 {
 				require.Positive(t, told)

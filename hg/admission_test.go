@@ -380,7 +380,7 @@ func TestLostOriginLeavesQueue(t *testing.T) {
 		k.answer()
 		p.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
-		require.Empty(t, k.kept, "nobody runs")
+		require.Empty(t, k.kept, "no handler runs")
 		p.Until(func() bool { return outs[0].calls+outs[1].calls+outs[2].calls == 3 })
 		h.Close()
 		for _, h := range handles {

@@ -281,7 +281,7 @@ func TestAuthorizerSkippedAfterRefusal(t *testing.T) {
 		require.NoError(t, err)
 		err = p.call(h, "x")
 		requireCode(t, err, hg.ErrNoMethod)
-		require.NotContains(t, err.Error(), "secret", "names are not for those who may not call")
+		require.NotContains(t, err.Error(), "secret", "names are only for authorized callers")
 		require.NoError(t, h.Reset(p.target.Addr(), p.rpc("x", echo)))
 		var o outcome
 		require.NoError(t, h.Forward("waits for its handler", o.cb))

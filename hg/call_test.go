@@ -83,7 +83,7 @@ func TestContextTravels(t *testing.T) {
 		require.NotErrorIs(t, err, hg.ErrTimeout)
 		require.NotErrorIs(t, err, context.DeadlineExceeded)
 		waitForEnd(t, at.ctx)
-		require.ErrorIs(t, context.Cause(at.ctx), context.Canceled, "the target was told")
+		require.ErrorIs(t, context.Cause(at.ctx), context.Canceled, "the target was notified")
 
 		past, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
 		defer cancel()

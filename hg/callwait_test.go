@@ -67,7 +67,7 @@ func TestAnswerAfterTheContext(t *testing.T) {
 					}
 				}
 				remote, ok := hg.RemoteOf(err)
-				require.True(t, ok, "what it said is not lost: %v; %v, %v", err, ends, says)
+				require.True(t, ok, "its error is not lost: %v; %v, %v", err, ends, says)
 				require.ErrorContains(t, err, remote.Text)
 				want := hg.Ran
 				if remote.Refused {

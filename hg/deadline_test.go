@@ -207,7 +207,7 @@ func TestExpiredInTheQueue(t *testing.T) {
 			require.Zero(t, o.calls)
 			n.Until(func() bool { return o.calls > 0 })
 			requireTimeout(t, o.err, na.NotRun)
-			require.ErrorContains(t, o.err, "before the handler began", "the target says so")
+			require.ErrorContains(t, o.err, "before the handler began", "the target reports it")
 			require.NotErrorIs(t, o.err, hg.ErrRemote, "the deadline was the origin's")
 			require.Equal(t, 1, o.calls)
 			require.Zero(t, ran)

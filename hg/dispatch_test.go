@@ -379,7 +379,7 @@ func TestInline(t *testing.T) {
 		}
 		require.Equal(t, 1, strings.Count(log.String(), "rpc=inline"), "%s", log.String())
 		require.NoError(t, p.call(own, nil))
-		require.NotContains(t, log.String(), "rpc=qs/own", "nobody can remove Inline of the library's own")
+		require.NotContains(t, log.String(), "rpc=qs/own", "Inline of the library's own RPCs cannot be removed")
 		require.Len(t, *given, 1)
 		p.requireClean(3)
 	}, hg.Config{})

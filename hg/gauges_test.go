@@ -44,7 +44,7 @@ func TestServeGauges(t *testing.T) {
 		require.Equal(t, []int{1024, 8}, []int{g.Eager, g.Envelopes})
 		require.EqualValues(t, 64<<20, g.Budget)
 		require.Equal(t, na.GuaranteedBytes(1, 8, 1024), g.Reserved)
-		require.EqualValues(t, 1, g.Active, "the one that asks")
+		require.EqualValues(t, 1, g.Active, "the peer that reads the gauges")
 		require.Equal(t, []int{1024, 128}, []int{g.MaxActive, g.MaxActivePerPeer})
 		require.Len(t, g.Peers, 1)
 		require.Equal(t, []int{8, 0, 8}, []int{g.Peers[0].Offered, g.Peers[0].Held, g.Peers[0].Promised}, "%+v", g.Peers[0])

@@ -77,7 +77,7 @@ func TestAbandonEndsHandlers(t *testing.T) {
 			h.Abandon()
 			h.Abandon()
 			p.octx.Trigger(0)
-			require.Equal(t, 1, outs[i].calls, "it waits for nobody")
+			require.Equal(t, 1, outs[i].calls, "it does not wait")
 			require.ErrorIs(t, outs[i].err, hg.ErrCanceled)
 			require.Equal(t, na.MaybeRan, hg.FateOf(outs[i].err))
 		}

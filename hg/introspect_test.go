@@ -45,7 +45,7 @@ func TestCalls(t *testing.T) {
 		require.Empty(t, listed(p.octx, inspect.EventOrigin))
 		forward()
 		p.Until(func() bool { return len(held) == 1 })
-		require.Equal(t, []string{"running"}, listed(p.tctx, inspect.EventTarget), "it came before the first look")
+		require.Equal(t, []string{"running"}, listed(p.tctx, inspect.EventTarget), "it arrived before the first snapshot")
 		for range 3 {
 			forward()
 		}

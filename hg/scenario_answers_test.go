@@ -227,7 +227,7 @@ func TestCloseInsideCallback(t *testing.T) {
 			h.Close()
 		}))
 		n.Until(p.origin.NA().Closed)
-		require.ErrorIs(t, shutdown, na.ErrBusy, "Shutdown inside a callback says so")
+		require.ErrorIs(t, shutdown, na.ErrBusy, "Shutdown inside a callback returns that error")
 	})
 }
 

@@ -612,7 +612,7 @@ func TestCancelTenThousandOfAStoppedTarget(t *testing.T) {
 		var out string
 		require.NoError(t, h.Output(&out))
 		require.Equal(t, "own answer", out)
-		require.LessOrEqual(t, runs, 2+16, "requests of which the target heard")
+		require.LessOrEqual(t, runs, 2+16, "requests that the target received")
 		require.Zero(t, p.octx.Stats().NA.PeersLost, "the session is the first")
 		h.Close()
 		p.requireClean(0)

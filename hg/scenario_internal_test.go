@@ -366,7 +366,7 @@ func TestUnknownBits(t *testing.T) {
 		var r response
 		_, _, err := r.parse(b, nil)
 		require.NoError(t, err, "fate %d", fate)
-		require.Equal(t, na.MaybeRan, r.fate, "a fate of a later release says nothing")
+		require.Equal(t, na.MaybeRan, r.fate, "a fate of a later release is unknown")
 	}
 }
 

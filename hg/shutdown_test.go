@@ -82,7 +82,7 @@ func TestShutdownDrains(t *testing.T) {
 		require.NoError(t, errs[0], "the handler that ran")
 		requireCode(t, errs[1], hg.ErrDraining)
 		requireCode(t, errs[2], hg.ErrDraining)
-		require.ErrorIs(t, errs[3], hg.ErrUnreachable, "the peer that came")
+		require.ErrorIs(t, errs[3], hg.ErrUnreachable, "the peer that connected")
 		for _, err := range errs {
 			if err != nil {
 				require.ErrorContains(t, err, "shutting down")

@@ -74,7 +74,7 @@ func TestWithdrawBuffered(t *testing.T) {
 		}
 		require.NoError(t, p.call(h, nil), "the handle is ready to be used again")
 		require.Equal(t, 1, *ran)
-		require.Zero(t, p.octx.Stats().NA.LateDropped, "nobody answers what was withdrawn")
+		require.Zero(t, p.octx.Stats().NA.LateDropped, "a withdrawn request is not answered")
 		h.Close()
 	})
 }
@@ -94,7 +94,7 @@ func TestWithdrawTooLate(t *testing.T) {
 		require.NoError(t, h.Withdraw(0, during.cb))
 		p.Until(func() bool { return during.n > 0 })
 		require.Equal(t, hg.TooLate, during.r)
-		require.Zero(t, o.calls, "the call goes on")
+		require.Zero(t, o.calls, "the call continues")
 		require.NoError(t, kept.RespondRaw([]byte("yes"), nil))
 		releaseUnanswered(kept)
 		p.Until(func() bool { return o.calls > 0 })
@@ -329,7 +329,7 @@ func TestWithdrawTimeout(t *testing.T) {
 		require.Equal(t, 1, o.calls)
 		if p.Sim { // of the first call, which ran, its word to the withdraw and its answer
 			require.Zero(t, p.tctx.Stats().NA.Withdrawn)
-			require.EqualValues(t, 2, p.octx.Stats().NA.LateDropped, "what came late, and was dropped")
+			require.EqualValues(t, 2, p.octx.Stats().NA.LateDropped, "late answers, which were dropped")
 		}
 		h.Close()
 	})

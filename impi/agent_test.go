@@ -242,7 +242,7 @@ func TestShortMessage(t *testing.T) {
 		Type: impi.PacketData, Len: 5, Src: alice, Dest: bob, SrcRequest: 1, MsgLen: 5, Rank: 3, Tag: 1, Context: 7, SeqNum: 1,
 		Count: 5, Datatype: 99,
 	}, r.Packet)
-	require.Empty(t, l.ba, "nothing comes back for a short message before Ackmark")
+	require.Empty(t, l.ba, "nothing is returned for a short message before Ackmark")
 }
 
 func TestSyncMessage(t *testing.T) {
@@ -250,7 +250,7 @@ func TestSyncMessage(t *testing.T) {
 	s := l.send(syncMessage(1, "hello"))
 	l.run()
 	_, ended := l.sent(s)
-	require.False(t, ended, "nobody has received it")
+	require.False(t, ended, "it was not received")
 	r := l.receive(byTag(1))
 	l.run()
 	l.requireSent(s, nil)

@@ -294,7 +294,7 @@ func TestCancelReplyInAnyOrder(t *testing.T) {
 			require.NoError(t, l.a.Input(p.Append(nil)))
 			require.Len(t, events(l.a), 1, "event %d", i)
 			if i == 0 && p.Type == impi.PacketCancelNo {
-				require.Equal(t, impi.TooLate, l.a.Cancel(s), "it is received, as the peer says")
+				require.Equal(t, impi.TooLate, l.a.Cancel(s), "it is received, as the peer reports")
 			}
 		}
 		require.Zero(t, l.a.Stats().Operations)

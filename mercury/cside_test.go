@@ -177,7 +177,7 @@ func TestDoubleServes(t *testing.T) {
 			p := make([]byte, 2)
 			_, err = n.Remote(addr, m).Get(testContext(t), p, 1)
 			require.NoError(t, err)
-			require.Equal(t, "bc", string(p), "the data came in the handle")
+			require.Equal(t, "bc", string(p), "the data was in the handle")
 		}
 	}
 }

@@ -122,7 +122,7 @@ func (d *double) read() (h xnet.Header, b []byte, err error) {
 func (d *double) requireEnded() {
 	_, err := io.Copy(io.Discard, d.r)
 	if ne, ok := err.(net.Error); ok {
-		require.False(d.t, ne.Timeout(), "the connection goes on")
+		require.False(d.t, ne.Timeout(), "the connection was not closed")
 	}
 }
 

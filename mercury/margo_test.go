@@ -57,7 +57,7 @@ func TestProvider(t *testing.T) {
 	_, err = mercury.Identity(ctx, client, n.Addr(), 42)
 	require.ErrorIs(t, err, mercury.ErrNoMethod)
 	_, err = get.At(0).Call(ctx, client, n.Addr(), 5)
-	require.NoError(t, err, "others go on")
+	require.NoError(t, err, "others continue")
 	_, err = n.Provide(42, "the next")
 	require.NoError(t, err)
 	require.PanicsWithValue(t, "mercury: method sum has no providers: define it with DefineMargo", func() { sum.At(3) })

@@ -247,7 +247,7 @@ func TestCallGivenUp(t *testing.T) {
 	require.Negative(t, bytes.IndexByte(append(first, second...), 0))
 	d.sendResponse(tag, 0, hgwire.More, lentHandle(100, 1, 1))
 	h, one := d.recv()
-	require.EqualValues(t, xnet.Tagged, h.Op, "output that nobody wants is acknowledged unread")
+	require.EqualValues(t, xnet.Tagged, h.Op, "unwanted output is acknowledged unread")
 	require.Len(t, one, 1)
 	d.readReq(0, 1, key)
 	d.requireEnded()

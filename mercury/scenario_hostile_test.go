@@ -95,7 +95,7 @@ func TestForged(t *testing.T) {
 	require.Equal(t, "ofi+tcp://127.0.0.1:72", string(out), "not the name in the request")
 	select {
 	case <-called:
-		t.Fatal("it called whom the request named")
+		t.Fatal("it called the address in the request")
 	default:
 	}
 	nc, err := net.Dial("tcp", addr[len("ofi+tcp://"):]) // lets the other goroutine end

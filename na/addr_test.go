@@ -68,7 +68,7 @@ func TestAddr(t *testing.T) {
 	require.NotEqual(t, a, bound)
 	require.EqualValues(t, 77, bound.Session())
 	require.Equal(t, a, bound.Named())
-	require.Equal(t, a.String(), bound.String(), "the text says nothing of the session")
+	require.Equal(t, a.String(), bound.String(), "the text does not contain the session")
 	require.Equal(t, MakeAddr("tcp://10.0.0.7:9000", 5), bound.WithTarget(5))
 
 	var zero Addr

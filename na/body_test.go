@@ -214,7 +214,7 @@ func TestBodyIsNotConfirmed(t *testing.T) {
 			pongs = append(pongs, f.Header)
 		}
 	}
-	require.Len(t, pongs, 1, "it is asked no more than once")
+	require.Len(t, pongs, 1, "it is requested no more than once")
 	require.Equal(t, ping.Op, pongs[0].Op)
 	require.Equal(t, ping.Tag, pongs[0].Tag)
 	require.NoError(t, p.deliver(p.l, ping, nil))

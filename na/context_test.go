@@ -85,7 +85,7 @@ func TestProgressAbove(t *testing.T) {
 	require.True(t, c.Upper().Queue(&task))
 	require.NoError(t, receiveWithin(t, done, "Progress hears of the layer above"))
 	require.NoError(t, c.Progress(0))
-	require.Equal(t, 2, c.Trigger(0), "it says how many callbacks ran")
+	require.Equal(t, 2, c.Trigger(0), "it returns the number of callbacks that ran")
 	require.Equal(t, 1, ran)
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
 }
@@ -277,7 +277,7 @@ func TestStartChecks(t *testing.T) {
 func TestOnFault(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	c.reportLost(fakePeer, ErrPeerLost)
-	require.Zero(t, c.Upper().Queued(), "nobody wants to know")
+	require.Zero(t, c.Upper().Queued(), "there is no OnFault function")
 	var heard []string
 	for i := range 2 {
 		c.OnFault(func(peer Addr, err error) { heard = append(heard, fmt.Sprint(i, " ", peer, " ", err)) })
@@ -312,7 +312,7 @@ func TestOnFault(t *testing.T) {
 	heard = nil
 	c.Trigger(0)
 	require.Len(t, heard, 2*(maxFaults+1))
-	require.Equal(t, more, heard[2*maxFaults:], "whatever was lost after some have run is told of, too")
+	require.Equal(t, more, heard[2*maxFaults:], "losses after some have run are reported, too")
 }
 
 // TestOnFaultRemoved checks that a function that was removed is not called any more, not even for
@@ -338,7 +338,7 @@ func TestOnFaultRemoved(t *testing.T) {
 	require.Equal(t, []int{0, 2, 2}, heard)
 	remove[2]()
 	c.reportLost(fakePeer, ErrPeerLost)
-	require.Zero(t, c.Trigger(0), "nobody wants to know")
+	require.Zero(t, c.Trigger(0), "there is no OnFault function")
 }
 
 // TestAbandonNotifiesLayer checks that the layer above is notified of each abandoned message at once,
@@ -346,7 +346,7 @@ func TestOnFaultRemoved(t *testing.T) {
 func TestAbandonNotifiesLayer(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	c.reportAbandoned(&Envelope{})
-	require.Zero(t, c.Upper().Queued(), "nobody wants to know")
+	require.Zero(t, c.Upper().Queued(), "there is no OnFault function")
 	told, ran := 0, 0
 	var tasks []*Task
 	c.Upper().OnAbandon(func(e *Envelope) {

@@ -282,9 +282,9 @@ func (s *script) pullFrom(l *session, f carrier.Lane) (p pulledFrame, ok bool) {
 	more := l.hasMore(f)
 	var w selfFrame
 	l.Pull(f, &w)
-	require.False(s, w.taken && !more, "a carrier.Writer without room is told that there is nothing")
+	require.False(s, w.taken && !more, "Pull reports no frame to a carrier.Writer without room")
 	if !w.taken {
-		require.False(s, l.hasMore(f), "Pull gives nothing, and says that there is more")
+		require.False(s, l.hasMore(f), "Pull returns nothing, and reports that there is more")
 		return p, false
 	}
 	p = pulledFrame{Header: w.head, payload: w.buf, view: w.view}

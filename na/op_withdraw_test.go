@@ -73,7 +73,7 @@ func TestWithdrawSent(t *testing.T) {
 	late.Cancel()
 	s.trigger()
 	require.ErrorIs(t, late.Err, ErrCanceled)
-	require.Empty(t, s.drain(l), "the cancel of a question says nothing to the peer")
+	require.Empty(t, s.drain(l), "the cancel of a withdraw sends nothing to the peer")
 	before := s.nctx.Stats().LateDropped
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Withdrawn, Op: 2}, nil))
 	require.Equal(t, before+1, s.nctx.Stats().LateDropped)
@@ -172,7 +172,7 @@ func TestWithdrawDestroys(t *testing.T) {
 	}
 	require.Zero(t, s.nctx.Stats().Envelopes)
 	require.EqualValues(t, 4, l.released, "each envelope was freed once")
-	require.Error(t, s.deliver(l, frame.Header{Kind: frame.Withdraw, Op: 5}, nil), "the fifth never came")
+	require.Error(t, s.deliver(l, frame.Header{Kind: frame.Withdraw, Op: 5}, nil), "the fifth never arrived")
 	require.False(t, l.Up())
 }
 
@@ -206,7 +206,7 @@ func TestWithdrawRacesAccept(t *testing.T) {
 		env.Free()
 		all := s.drain(l)
 		if code := Code(all[0].Tag); all[0].Kind != frame.Withdrawn || (code == OK) == accepted {
-			t.Fatalf("message %d: %v says %v, accepted %v", i+1, all[0].Kind, code, accepted)
+			t.Fatalf("message %d: %v reports %v, accepted %v", i+1, all[0].Kind, code, accepted)
 		}
 		if accepted {
 			wins++
@@ -332,7 +332,7 @@ func TestRecords(t *testing.T) {
 	require.NoError(t, l.Placed(v))
 	s.e.Unlock()
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 2}, nil))
-	require.Equal(t, 1, put, "the one that nobody was given")
+	require.Equal(t, 1, put, "the one that was not delivered")
 	s.trigger()
 	require.Len(t, given, 3)
 	for i, want := range []struct {

@@ -109,7 +109,7 @@ func TestPollerOwnersChange(t *testing.T) {
 		case got := <-called:
 			require.Equal(t, i, got)
 		case <-time.After(30 * time.Second):
-			t.Fatalf("nobody was told of descriptor %d", i)
+			t.Fatalf("descriptor %d was not reported", i)
 		}
 		if i%3 != 0 { // the others stay
 			p.Remove(fd, id)

@@ -79,7 +79,7 @@ func TestQueueConcurrent(t *testing.T) {
 				popped.Add(1)
 				mu.Lock()
 				if seen[task] {
-					t.Error("a task came twice")
+					t.Error("a task was taken twice")
 				}
 				seen[task] = true
 				mu.Unlock()

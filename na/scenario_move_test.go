@@ -34,7 +34,7 @@ func TestMovesTakeTurns(t *testing.T) {
 		pending := len(s.e.pending) > 0
 		s.e.Unlock()
 		if i+maxInFlight < n {
-			require.True(t, pending, "the carrier is not told that the next may begin")
+			require.True(t, pending, "the carrier is not notified that the next may begin")
 			next := s.drain(l)
 			require.Equal(t, []string{"GET"}, kinds(next))
 			ids = append(ids, next[0].Op)
@@ -111,7 +111,7 @@ func TestServeRevoked(t *testing.T) {
 		}
 		gone := s.op(func(op *Op) error { return s.nctx.Deregister(op, m) })
 		s.trigger()
-		require.Equal(t, 1, gone.ended, "nobody touches the memory now")
+		require.Equal(t, 1, gone.ended, "the memory is not used now")
 		frames = append(frames, s.drain(l)...)
 		last := frames[len(frames)-1]
 		require.Equal(t, frame.Done, last.Kind)

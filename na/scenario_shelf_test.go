@@ -109,7 +109,7 @@ func TestShelfOfStream(t *testing.T) {
 		require.Equal(t, n, k)
 	}
 	write(n)
-	require.Zero(t, s.shelf.reserved, "nobody reads it")
+	require.Zero(t, s.shelf.reserved, "it is not read")
 	require.NoError(t, up.window(1<<20, StreamReserve))
 	s.drain(l)
 	write(minPiece - 1)

@@ -99,7 +99,7 @@ func TestStreamRoomGrows(t *testing.T) {
 		return false
 	})
 	require.Equal(t, length, got)
-	require.Less(t, pieces, length/na.StreamReserve/2, "pieces in which the stream has come")
+	require.Less(t, pieces, length/na.StreamReserve/2, "pieces in which the stream has arrived")
 	t.Logf("%d pieces, room %d", pieces, a.Peers()[0].Room)
 
 	for _, s := range append(append(all, to...), from...) {

@@ -71,7 +71,7 @@ func TestHostStaggered(t *testing.T) {
 	require.Equal(t, []string{six, four, other}, s.dialedAddrs())
 
 	first, won := s.attempts[0], s.attempts[1]
-	require.NotEqual(t, first.secret, won.secret, "each of the peers hears another secret")
+	require.NotEqual(t, first.secret, won.secret, "each of the peers gets another secret")
 	require.False(t, won.Up())
 	require.NoError(t, s.answerDial(won, 1))
 	require.Equal(t, []string{six, other}, s.endedAttempts)
@@ -89,7 +89,7 @@ func TestHostStaggered(t *testing.T) {
 	s.trigger()
 	require.NoError(t, r.Err)
 	s.failAttempt(0, WithText(ErrUnreachable, "late"))
-	require.True(t, l.Up(), "an attempt that was cut says nothing any more")
+	require.True(t, l.Up(), "an attempt that was cut has no effect any more")
 
 	again := s.sendTo(s.host())
 	direct := s.sendTo(MakeAddr(four, 0))

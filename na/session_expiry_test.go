@@ -76,7 +76,7 @@ func TestSessionRetires(t *testing.T) {
 	require.Less(t, s.clock, time.Hour+time.Second)
 	require.Contains(t, kinds(s.drain(l)), "RETIRE")
 	require.EqualValues(t, 1, s.nctx.Stats().PeersRetired)
-	require.Len(t, s.dialed, 1, "nothing asks for another session")
+	require.Len(t, s.dialed, 1, "nothing requests another session")
 
 	begins := s.send("next")
 	require.Len(t, s.dialed, 2)
@@ -156,7 +156,7 @@ func TestPeerRetires(t *testing.T) {
 	l := s.connect(5)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Retire}, nil))
 	require.NotNil(t, l.retiring)
-	require.NotContains(t, kinds(s.drain(l)), "RETIRE", "the peer knows")
+	require.NotContains(t, kinds(s.drain(l)), "RETIRE", "the peer is notified")
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Retire}, nil))
 	s.send("next")
 	require.Len(t, s.dialed, 2)

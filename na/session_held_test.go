@@ -47,7 +47,7 @@ func TestHeld(t *testing.T) {
 		require.Empty(t, said())
 	}
 	s.advance(heldEvery)
-	require.Equal(t, []heldby.State{{Reason: heldby.NotDriven, Active: 2, Limit: 0}}, said(), "nobody takes them")
+	require.Equal(t, []heldby.State{{Reason: heldby.NotDriven, Active: 2, Limit: 0}}, said(), "they are not received")
 	s.advance(heldEvery)
 	require.Empty(t, said(), "the same again")
 	var envs []*Envelope
@@ -57,7 +57,7 @@ func TestHeld(t *testing.T) {
 		envs = append(envs, r.Envelope)
 	}
 	s.advance(heldEvery)
-	require.Equal(t, []heldby.State{{Reason: heldby.Program, Active: 2, Limit: 0}}, said(), "whoever has taken them says nothing")
+	require.Equal(t, []heldby.State{{Reason: heldby.Program, Active: 2, Limit: 0}}, said(), "received requests send no HELD")
 	require.True(t, envs[0].Watch(heldAs{Reason: heldby.PerPeer, Active: 128, Limit: 128}))
 	s.advance(heldEvery)
 	require.Equal(t, []heldby.State{{Reason: heldby.PerPeer, Active: 128, Limit: 128}}, said())

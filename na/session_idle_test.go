@@ -56,7 +56,7 @@ func TestIdleLeave(t *testing.T) {
 	s.trigger()
 
 	s = newScript(t, Config{IdleTimeout: idleFor})
-	s.nctx.OnFault(func(Addr, error) { t.Error("a fault is told") })
+	s.nctx.OnFault(func(Addr, error) { t.Error("a fault is reported") })
 	l = s.leavingSession()
 	r, g = s.send("held"), s.get(s.mem(10))
 	e := s.expect(9, make([]byte, 3))

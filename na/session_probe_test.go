@@ -52,7 +52,7 @@ func TestProbeNewestNumber(t *testing.T) {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Probe, Op: n + 1}, nil))
 	}
 	s.advance(time.Millisecond)
-	require.Empty(t, s.drain(l), "nobody has run callbacks")
+	require.Empty(t, s.drain(l), "no callbacks have run")
 	s.trigger()
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Probe, Op: 1 << 40}, nil), "after Trigger: it waits for the next")
 	out := s.drain(l)

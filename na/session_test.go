@@ -93,7 +93,7 @@ func TestHandshakeRefuses(t *testing.T) {
 	s.trigger()
 	require.ErrorIs(t, r.Err, ErrUnreachable)
 	require.Zero(t, s.nctx.Stats().PeersLost)
-	require.NoError(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Ping}, nil), "a session that is down hears nothing")
+	require.NoError(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Ping}, nil), "a session that is down receives nothing")
 }
 
 // TestOneCode checks that whatever reason a peer gives, and whatever a carrier reports, before a
@@ -142,7 +142,7 @@ func TestGoaway(t *testing.T) {
 	s.trigger()
 	require.ErrorIs(t, late.Err, ErrPeerLost)
 	require.ErrorContains(t, late.Err, "bye")
-	require.Less(t, len(late.Err.Error()), 1000, "what a peer says is cut")
+	require.Less(t, len(late.Err.Error()), 1000, "the text of a peer is cut")
 	require.EqualValues(t, 1, s.nctx.Stats().PeersLeft)
 	require.Zero(t, s.nctx.Stats().PeersLost, "a peer that closes is not lost")
 
@@ -330,7 +330,7 @@ func TestViolations(t *testing.T) {
 			require.EqualValues(t, 1, s.nctx.Stats().Violations)
 			require.EqualValues(t, 1, s.nctx.Stats().PeersLost)
 			require.Len(t, s.cuts[l], 1)
-			require.Contains(t, s.cuts[l][0], ErrProtocol.Error(), "the peer is told why")
+			require.Contains(t, s.cuts[l][0], ErrProtocol.Error(), "the peer gets the reason")
 			for s.nctx.Stats().Envelopes > 0 {
 				r := s.op(func(op *Op) error { return s.nctx.RecvUnexpected(op) })
 				s.trigger()
@@ -618,7 +618,7 @@ func TestPeerNotLostUnread(t *testing.T) {
 	}
 	answer = func() { require.NoError(t, s.hello(l, peerGreeting(5))) }
 	s.advance(s.e.tickEvery())
-	require.True(t, l.Up(), "its HELLO has come in time")
+	require.True(t, l.Up(), "its HELLO has arrived in time")
 	for range 30 {
 		answer = func() { require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil)) }
 		s.advance(s.e.tickEvery())
@@ -752,7 +752,7 @@ func TestBackoff(t *testing.T) {
 			require.Len(t, s.dialed, n, "pause %d", i)
 		}
 		s.advance(time.Millisecond)
-		require.Len(t, s.dialed, n, "nobody dials of its own accord")
+		require.Len(t, s.dialed, n, "no dial begins without an operation")
 		s.send("x")
 		require.Len(t, s.dialed, n+1, "the first after the pause dials at once")
 		fail()

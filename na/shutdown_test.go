@@ -168,7 +168,7 @@ func TestShutdownWaits(t *testing.T) {
 			require.Greater(t, p.looks, int64(10))
 			require.True(t, c.ep.draining)
 			require.Positive(t, p.asked, "whether the peer has everything")
-			require.True(t, p.l.confirmed || slow, "closed before the peer has answered: looked %d times, asked at the %d-th", p.looks, p.asked)
+			require.True(t, p.l.confirmed || slow, "closed before the peer has answered: polled %d times, probed at the %d-th", p.looks, p.asked)
 			require.True(t, c.Class().Closed())
 			_, err := c.Class().NewContext()
 			require.ErrorIs(t, err, ErrClosed)

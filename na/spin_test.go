@@ -150,7 +150,7 @@ func TestSpinnerRecordsOwnWaits(t *testing.T) {
 func TestSpinnerFollowsProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	s := newSpinner(50 * time.Microsecond)
-	require.Zero(t, countWaits(&s, 100, 8*time.Microsecond)[awake], "there is nobody to run meanwhile")
+	require.Zero(t, countWaits(&s, 100, 8*time.Microsecond)[awake], "there is no other thread to run meanwhile")
 	runtime.GOMAXPROCS(2)
 	require.Positive(t, countWaits(&s, 2*spinProcs, 8*time.Microsecond)[awake])
 }

@@ -53,7 +53,7 @@ func TestChunkGrowsOverOlderPiece(t *testing.T) {
 	c, at := r.chunks.place(13*k, 2*k)
 	write(0, 10*k)
 	r.consume(10 * k)
-	require.Nil(t, r.chunks.list.all()[0], "all that has come was read")
+	require.Nil(t, r.chunks.list.all()[0], "all bytes that have arrived were read")
 	write(10*k, 2*k)
 	require.Len(t, r.chunks.list.all()[0].buf, 4*k, "the memory ends within the piece")
 	write(15*k, k)

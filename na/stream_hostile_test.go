@@ -448,7 +448,7 @@ func FuzzStreamReceiver(f *testing.F) {
 				}
 				for i := off; i < off+n; i++ {
 					if come[i] {
-						t.Fatalf("byte %d comes twice", i)
+						t.Fatalf("byte %d arrives twice", i)
 					}
 					come[i] = true
 				}
@@ -496,11 +496,11 @@ func FuzzStreamReceiver(f *testing.F) {
 			}
 			for i, a := range r.ahead {
 				if ahead += a.to - a.from; a.from <= r.next || i > 0 && a.from <= r.ahead[i-1].to {
-					t.Fatalf("runs %v, %d has come", r.ahead, r.next)
+					t.Fatalf("runs %v, %d has arrived", r.ahead, r.next)
 				}
 			}
 			if r.unreadBytes() != r.next-r.read+ahead+filled || r.room != held || r.reserved < 0 || r.reserved > StreamReserve || r.unreadBytes() > r.limit-r.read {
-				t.Fatalf("got %d unread, %d and %d charged, %d held; %d to %d come, ahead %d, filled %d", r.unreadBytes(), r.reserved, r.room, held, r.read, r.next, ahead, filled)
+				t.Fatalf("got %d unread, %d and %d charged, %d held; %d to %d arrived, ahead %d, filled %d", r.unreadBytes(), r.reserved, r.room, held, r.read, r.next, ahead, filled)
 			}
 			if len(r.ahead) > maxGaps {
 				t.Fatalf("%d gaps", len(r.ahead))
@@ -604,7 +604,7 @@ func FuzzStreamFrames(f *testing.F) {
 				t.Fatalf("got %v, want ErrProtocol", err)
 			}
 			if err != nil && p.l.Up() {
-				t.Fatalf("the session goes on after %v", err)
+				t.Fatalf("the session continues after %v", err)
 			}
 			sum := int64(0)
 			for _, st := range reads {

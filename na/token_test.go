@@ -24,7 +24,7 @@ func TestTokenMint(t *testing.T) {
 		var a, b [16]byte
 		ours.next(&a, random)
 		theirs.next(&b, random)
-		require.False(t, seen[a] || seen[b], "a token comes twice")
+		require.False(t, seen[a] || seen[b], "a token is repeated")
 		seen[a], seen[b] = true, true
 		require.True(t, ours.isOwn(a))
 		require.False(t, ours.isOwn(b), "another class's")

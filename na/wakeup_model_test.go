@@ -413,7 +413,7 @@ func explore(t *testing.T, preemptions int, make func() *model) (states int) {
 			can := m.options()
 			if len(can) == 0 {
 				if m.taken != m.source.posted {
-					require.FailNow(t, "letters are left, and nobody looks", "%v", m.trace)
+					require.FailNow(t, "letters are left, and no actor looks", "%v", m.trace)
 				}
 				break
 			}

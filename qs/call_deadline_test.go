@@ -79,7 +79,7 @@ func TestDeadlineBeyondTheWire(t *testing.T) {
 			require.Equal(t, 2*time.Hour, took.Round(time.Second), "timeout %v", timeout)
 		}
 		w.Sleep(time.Second)
-		require.Len(t, ended, 2, "handlers that were told that the time is up")
+		require.Len(t, ended, 2, "handlers whose context ended with the deadline")
 
 		ctx, cancel := n.WithTimeout(context.Background(), 3*time.Hour)
 		defer cancel()

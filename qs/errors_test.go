@@ -339,7 +339,7 @@ func TestMethodLimits(t *testing.T) {
 		w.Close()
 		require.Equal(t, 8, most)
 		require.Equal(t, ok, ran)
-		require.Equal(t, 40, ok, "8 at work and 32 that wait; all came at once")
+		require.Equal(t, 40, ok, "8 at work and 32 that wait; all arrived at once")
 		require.Equal(t, 360, refused)
 	}
 }
@@ -422,7 +422,7 @@ func TestMaxPeers(t *testing.T) {
 			require.NoError(t, ctx.Err())
 			_, err = repeat.Call(ctx, to, "x")
 		}
-		require.Positive(t, s.HG().Stats().NA.PeersIdle, "one at least: another is asked when the first takes its time")
+		require.Positive(t, s.HG().Stats().NA.PeersIdle, "one at least: another is called when the first is slow")
 	}
 	_, err := qs.Open("tcp://", qs.Config{MaxPeers: -1})
 	require.ErrorContains(t, err, "MaxPeers is -1")

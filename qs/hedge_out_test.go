@@ -36,7 +36,7 @@ func TestHedgeHasOwnOut(t *testing.T) {
 	same := func(c *qs.Call, want string) {
 		who, _ := c.ResponseMetadata.Get("who")
 		if got := *c.Out.(*string); got != who+want {
-			t.Errorf("the output is %q, its metadata says %q", got, who)
+			t.Errorf("the output is %q, its metadata is %q", got, who)
 		}
 	}
 	outer := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {

@@ -207,7 +207,7 @@ func TestFirst(t *testing.T) {
 			require.Equal(t, -1, i)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Equal(t, qs.MaybeRan, qs.FateOf(err))
-			require.False(t, late.Over(), "it goes on")
+			require.False(t, late.Over(), "it continues")
 			late.Abandon()
 
 			i, _, err = qs.WaitFirst(ctx, late, once.Go(ctx, peers[1], "x"))

@@ -92,7 +92,7 @@ func TestBlockedStreamEndsAtDeadline(t *testing.T) {
 		case <-ended:
 		case <-time.NewTimer(10 * time.Second).C: // the request arrived too late to run
 		}
-		require.Equal(t, make([]byte, len(fill)), fill, "somebody writes to memory that was lent to a call that has ended")
+		require.Equal(t, make([]byte, len(fill)), fill, "memory that was lent to a call that has ended is written")
 		close(from.release)
 		close(into.release)
 		blocked := from.begun

@@ -155,7 +155,7 @@ func TestDeadlineTravels(t *testing.T) {
 	close(over)
 	require.ErrorIs(t, err, qs.ErrTimeout)
 	require.NotErrorIs(t, err, context.Canceled)
-	require.Contains(t, []error{context.DeadlineExceeded, context.Canceled}, <-ended, "its own clock, or the origin's word, which comes first")
+	require.Contains(t, []error{context.DeadlineExceeded, context.Canceled}, <-ended, "its own clock or the origin's notice, whichever is first")
 
 	why := errors.New("enough")
 	canceled, cancel := context.WithCancelCause(context.Background())

@@ -112,7 +112,7 @@ func TestHungHandlers(t *testing.T) {
 			require.Empty(t, failed)
 			require.Less(t, countSlower(took[:105], 500*time.Millisecond), 105)
 			late := countSlower(took[105:], 500*time.Millisecond)
-			require.GreaterOrEqual(t, late, 3, "nobody tried")
+			require.GreaterOrEqual(t, late, 3, "no call tried it")
 			require.LessOrEqual(t, late, 7, "pauses of 1, 2, 4, 8, 16 s, half of each drawn")
 			clear(hangs)
 			_, failed = startCalls(ctx, w, to, time.Minute)
@@ -227,7 +227,7 @@ func TestProbeEndsWithNode(t *testing.T) {
 			w.Node("one").Pause(0)
 			_, failed := startCalls(ctx, w, to, 7*time.Second)
 			require.Empty(t, failed)
-			require.Equal(t, 1, n.Probes(), "it asks the one that is frozen")
+			require.Equal(t, 1, n.Probes(), "it probes the one that is frozen")
 			begun := w.Now()
 			if closes {
 				require.NoError(t, n.Close())
@@ -306,7 +306,7 @@ func TestManyAddresses(t *testing.T) {
 	r.updates <- many
 	p, err := c.PeerWith(testContext(t), qs.PeerOptions{Resolver: r, Balancer: carelessBalancer{}}, "service")
 	require.NoError(t, err)
-	require.Len(t, p.Addrs(), 1024, "each came twice")
+	require.Len(t, p.Addrs(), 1024, "each was listed twice")
 	fixed := make([]string, 0, 5000)
 	for i := range 5000 {
 		fixed = append(fixed, many[2*i])

@@ -182,15 +182,15 @@ func TestResolver(t *testing.T) {
 				f.Sleep(1100 * time.Millisecond)
 				_, failed = f.callers(ctx, other, 1, 200*time.Millisecond)
 				require.Empty(t, failed)
-				require.Len(t, to.Addrs(), 2, "an error keeps what was said before")
+				require.Len(t, to.Addrs(), 2, "an error keeps the earlier addresses")
 				before := r.watches
 				if !polled {
 					require.Equal(t, 1, r.running)
-					require.LessOrEqual(t, before, 6, "one Watch for both, and one for nobody")
+					require.LessOrEqual(t, before, 6, "one Watch for both, and one without callers")
 				}
 
 				f.Sleep(10 * time.Second)
-				require.Zero(t, r.running, "nobody calls")
+				require.Zero(t, r.running, "there are no calls")
 				before = r.watches
 				f.Sleep(10 * time.Second)
 				require.Equal(t, before, r.watches)
@@ -266,7 +266,7 @@ func TestHealth(t *testing.T) {
 				require.Empty(t, failed)
 				require.Positive(t, f.takeServed()["s0"], "it gets calls again")
 				require.NoError(t, n.Sleep(ctx, time.Second))
-				require.Zero(t, n.Looks(), "nobody calls, nobody looks")
+				require.Zero(t, n.Looks(), "without calls there are no probes")
 			})
 		}
 	}

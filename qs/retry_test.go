@@ -119,7 +119,7 @@ func TestRetryByFate(t *testing.T) {
 			begun := w.Now()
 			got, err = once.Call(ctx, to, "here?")
 			require.NoError(t, err)
-			require.Equal(t, "two", got, "a probe asks for it, no call does")
+			require.Equal(t, "two", got, "a probe requests it, no call does")
 			require.Less(t, w.Now()-begun, 10*time.Millisecond)
 		}
 	})
@@ -343,7 +343,7 @@ func TestFuture(t *testing.T) {
 		require.ErrorIs(t, err, qs.ErrCanceled)
 		w.Sleep(2 * time.Minute)
 		require.NotContains(t, ended, "second")
-		require.Error(t, ended["third"], "the target heard of it")
+		require.Error(t, ended["third"], "the target was notified")
 		require.NoError(t, ended["fourth"], "the target did not")
 	})
 }

@@ -76,7 +76,7 @@ func testGraceCalls(t *testing.T, begin func(who string) (addr string, served fu
 		room := make([]byte, 20<<20)
 		got, err := grace.Call(ctx, to, graceIn{how, qs.Bytes(make([]byte, 20<<20)), qs.Buffer(room)})
 		if how == "own" {
-			require.ErrorIs(t, err, qs.ErrNotFound, "what the handler says itself")
+			require.ErrorIs(t, err, qs.ErrNotFound, "the handler's own error")
 		} else {
 			require.NoError(t, err, how)
 			require.Equal(t, "two", got, how)

@@ -161,7 +161,7 @@ func TestCallsShowFlow(t *testing.T) {
 		require.NotNil(t, of[i].Flow)
 		require.Positive(t, of[i].Flow.Stuck)
 		require.Positive(t, of[i].Flow.Waiting)
-		require.Zero(t, of[i].Flow.Items, "the loop has not come back")
+		require.Zero(t, of[i].Flow.Items, "the loop has not returned")
 		require.Equal(t, at.ID, of[i].ID)
 	}
 	require.Equal(t, 1000, taken)

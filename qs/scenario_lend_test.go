@@ -290,7 +290,7 @@ func TestStreamOnce(t *testing.T) {
 	require.ErrorContains(t, second, "bytes of a Reader")
 	require.Equal(t, qs.Ran, qs.FateOf(err), "the first did")
 	require.Equal(t, 10_000, <-sizes)
-	require.Empty(t, sizes, "nobody else got the rest")
+	require.Empty(t, sizes, "no other handler got the rest")
 }
 
 type (

@@ -93,7 +93,7 @@ func TestAbandonEndsHandler(t *testing.T) {
 		case err := <-ended:
 			require.ErrorIs(t, err, context.Canceled)
 		case <-testContext(t).Done():
-			t.Fatal("a handler goes on")
+			t.Fatal("a handler continues")
 		}
 	}
 }

@@ -97,7 +97,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 						}
 						close(reading)
 						err := <-returned // while the loop stands still
-						require.NoError(t, s.end(), "Shutdown waits for a handler that has been told to end")
+						require.NoError(t, s.end(), "Shutdown waits for a handler whose context has ended")
 						switch how {
 						case "nil":
 							require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 						require.Equal(t, 4, n)
 					case how == "error" && driven:
 						require.ErrorIs(t, last, qs.ErrNotFound)
-						require.Equal(t, 4, n, "the error comes behind the items")
+						require.Equal(t, 4, n, "the error is behind the items")
 					case how == "canceled nil" && last == nil: // the process had it all before
 						require.Equal(t, 4, n)
 					default:
@@ -168,7 +168,7 @@ func TestStuckReaderAndWriter(t *testing.T) {
 				_, err := mixed.Call(testContext(t), peer(t, client, s.n.Addr().String()), in)
 				require.Error(t, err)
 				require.ErrorIs(t, <-ends, evicted)
-				require.NoError(t, s.end(), "Shutdown waits for a handler that has been told to end")
+				require.NoError(t, s.end(), "Shutdown waits for a handler whose context has ended")
 			})
 		})
 	}
@@ -190,7 +190,7 @@ func TestStuckWriter(t *testing.T) {
 			f := get.Go(ctx, to, getIn{"copy", 5000, sink})
 			<-end.begun
 			require.Eventually(t, func() bool { return s.n.HG().Stats().Active == 0 }, 30*time.Second, time.Millisecond, "the handler waits for the Writer")
-			require.Eventually(t, func() bool { return client.HG().NA().Stats().Outstanding == 0 }, 30*time.Second, time.Millisecond, "the answer does not come")
+			require.Eventually(t, func() bool { return client.HG().NA().Stats().Outstanding == 0 }, 30*time.Second, time.Millisecond, "the answer does not arrive")
 			if how == "canceled" {
 				cancel()
 				_, err := f.Wait(testContext(t))

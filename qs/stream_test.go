@@ -54,7 +54,7 @@ func (s *rowSource) serve(n *qs.Node) {
 			}
 			if err := send(row{i, bytes.Repeat([]byte{byte(i)}, size)}); err != nil {
 				if ctx.Err() == nil {
-					return fmt.Errorf("send fails, but the request goes on: %w", err)
+					return fmt.Errorf("send fails, but the request continues: %w", err)
 				}
 				s.over.Add(1)
 				return err
@@ -99,7 +99,7 @@ func (s *rowSource) left(nodes ...*qs.Node) (n int) {
 func takeAll(t testing.TB, in rowsIn, all iter.Seq2[row, error]) (n int, err error) {
 	t.Helper()
 	for r, e := range all {
-		require.NoError(t, err, "something comes behind an error")
+		require.NoError(t, err, "an item arrives behind an error")
 		if err = e; err == nil {
 			want := in.Size
 			if n == in.Big && n > 0 {
@@ -162,7 +162,7 @@ func TestStream(t *testing.T) {
 				}
 				require.ErrorIs(t, err, hg.ErrRemote)
 				require.Equal(t, qs.Ran, qs.FateOf(err))
-				require.Equal(t, in.N, n, "the error comes behind the items")
+				require.Equal(t, in.N, n, "the error is behind the items")
 				if end == "error" {
 					require.ErrorIs(t, err, qs.ErrNotFound)
 					said, ok := hg.RemoteOf(err)
@@ -256,7 +256,7 @@ func TestStreamEnds(t *testing.T) {
 				case "cancel":
 					require.ErrorIs(t, last, qs.ErrCanceled)
 					require.ErrorIs(t, last, end)
-					require.Equal(t, step+1, n, "the loop goes on when its context has ended")
+					require.Equal(t, step+1, n, "the loop continues when its context has ended")
 				case "deadline":
 					require.ErrorIs(t, last, context.DeadlineExceeded)
 				default:

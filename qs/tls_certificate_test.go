@@ -62,7 +62,7 @@ func TestLoadTLS(t *testing.T) {
 	require.Empty(t, name)
 	name, err = callWhoami(t, forAll, strange, strangeKey, cert)
 	require.NoError(t, err)
-	require.Empty(t, name, "nobody has verified it")
+	require.Empty(t, name, "it was not verified")
 
 	_, err = callWhoami(t, mutual, "", "", cert)
 	require.ErrorContains(t, err, "wants a certificate")

@@ -149,7 +149,7 @@ func TestCertificateRenewed(t *testing.T) {
 		stop()
 		callers.Wait()
 		close(finish)
-		require.NoError(t, <-lasting, "a call goes on in the session that retires")
+		require.NoError(t, <-lasting, "a call continues in the session that retires")
 		require.Eventually(t, func() bool { return n.HG().Stats().NA.Peers == 1 && s.HG().Stats().NA.Peers == 1 }, 30*time.Second, 10*time.Millisecond,
 			"what retires ends when nothing is under way")
 		for _, node := range []*qs.Node{n, s} {
@@ -263,7 +263,7 @@ func TestHandshakeBetweenTwoFiles(t *testing.T) {
 
 		<-time.NewTimer(2 * time.Second).C
 		before := time.Now()
-		require.Same(t, first, <-certificate(), "no key comes")
+		require.Same(t, first, <-certificate(), "no key arrives")
 		require.GreaterOrEqual(t, time.Since(before), time.Second)
 
 		got := certificate()

@@ -117,7 +117,7 @@ func TestEndlessCallbacksDoNotDelayWait(t *testing.T) {
 		assert.False(t, r.Wait(0), "a poll ends")
 
 		w.after(0, func() { r.Complete(nil) }) // needs Progress, though the queue is never empty
-		assert.True(t, r.Wait(-1), "bytes go on moving")
+		assert.True(t, r.Wait(-1), "bytes continue to move")
 
 		r.Reset(nil)
 		stop = true
@@ -277,7 +277,7 @@ func TestWaitContext(t *testing.T) {
 					assert.NotErrorIs(t, err, not)
 				}
 				if tt.op.noCancel {
-					assert.True(t, r.Wait(-1), "the callback comes all the same")
+					assert.True(t, r.Wait(-1), "the callback runs all the same")
 				} else {
 					assert.True(t, r.Completed(), "returned before the callback has run")
 				}
@@ -295,7 +295,7 @@ func TestWaitContextText(t *testing.T) {
 		assert.EqualError(t, r.WaitContext(ctx), "operation canceled: context deadline exceeded")
 
 		r.Reset(func() { w.post(func() { r.Complete(context.DeadlineExceeded) }) })
-		assert.EqualError(t, r.WaitContext(ctx), "context deadline exceeded", "no cause is said twice")
+		assert.EqualError(t, r.WaitContext(ctx), "context deadline exceeded", "no cause is stated twice")
 	})
 }
 

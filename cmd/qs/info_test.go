@@ -29,7 +29,7 @@ func TestInfoJSON(t *testing.T) {
 	require.Contains(t, object["plugins"], "tcp")
 	require.EqualValues(t, 4096, object["tcp_max_unexpected_bytes"])
 	lines := strings.Split(strings.TrimSpace(run(t, 0, "info").out.String()), "\n")
-	require.Len(t, object, len(lines), "both forms tell the same")
+	require.Len(t, object, len(lines), "both forms have the same facts")
 	if runtime.GOOS == "linux" {
 		require.Contains(t, object, "epoll_pwait2")
 		require.IsType(t, 0.0, object["rmem_max"])

@@ -39,7 +39,7 @@ func TestPerfPlain(t *testing.T) {
 	require.Equal(t, []string{"peer", "p50", "us", "p99", "us", "rate@2", "bulk", "MiB/s"}, strings.Fields(lines[1]))
 	fields := strings.Fields(lines[2])
 	require.Equal(t, "quicksilver-tcp-callback", fields[0])
-	require.Equal(t, "-", fields[len(fields)-1], "bulk was not asked for")
+	require.Equal(t, "-", fields[len(fields)-1], "bulk was not requested")
 }
 
 func TestPerfLadders(t *testing.T) {

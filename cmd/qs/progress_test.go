@@ -49,7 +49,7 @@ func TestPlainProgress(t *testing.T) {
 	p.Add(50)
 	p.Note("something")
 	p.close()
-	require.Equal(t, []string{"something"}, lines(), "a quiet one says what matters")
+	require.Equal(t, []string{"something"}, lines(), "a quiet one prints what matters")
 }
 
 // pause advances the time of the bubble.

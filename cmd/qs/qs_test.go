@@ -168,7 +168,7 @@ func serve(t *testing.T, env string, args ...string) *server {
 		_ = s.cmd.Process.Kill()
 		_ = s.cmd.Wait()
 		if t.Failed() {
-			t.Logf("serve said: %s", &s.errors)
+			t.Logf("serve printed: %s", &s.errors)
 		}
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')

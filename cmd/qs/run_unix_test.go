@@ -356,7 +356,7 @@ func TestRendezvous(t *testing.T) {
 func TestRendezvousIMPI(t *testing.T) {
 	t.Parallel()
 	open := run(t, 2, "rendezvous", "-impi", "-n", "1")
-	require.Empty(t, open.out.String(), "an address where nobody will listen")
+	require.Empty(t, open.out.String(), "an address without a listener")
 	require.Contains(t, open.errors.String(), "IMPI_AUTH_NONE")
 	require.Contains(t, open.errors.String(), "IMPI_AUTH_KEY")
 	q := newQS(t, "rendezvous", "-json", "-impi", "-n", "1")

@@ -75,7 +75,7 @@ func TestLeaveIsForwarded(t *testing.T) {
 	hears(between, "leaver", Alive)
 	hears(between, "stranger", Alive)
 	hears(stranger, "leaver", Alive)
-	require.Equal(t, 2, leaver.countMembers(), "it knows itself and one")
+	require.Equal(t, 2, leaver.countMembers(), "its view has itself and one other")
 	require.NoError(t, leaver.Leave(ctx))
 	require.Equal(t, Left, hears(stranger, "leaver", Left, Failed))
 }

@@ -118,7 +118,7 @@ func TestMany(t *testing.T) {
 					n--
 				}
 			case <-limit:
-				require.Zero(t, n, "members that do not say %q", want)
+				require.Zero(t, n, "members that do not print %q", want)
 			}
 		}
 		return time.Since(begun)

@@ -164,7 +164,7 @@ func TestFailedMember(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "b", out)
 		}
-		require.False(t, isDone(lives), "calls to others go on")
+		require.False(t, isDone(lives), "calls to others continue")
 		w.Node("a").Resume()
 		d.report(newMember("a", 2, group.Alive))
 		w.Sleep(time.Second)
@@ -201,7 +201,7 @@ func TestDialledMember(t *testing.T) {
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 		require.Less(t, w.Now(), 100*time.Millisecond)
 		_, err = echo.Call(ctx, a, "x")
-		require.ErrorIs(t, err, qs.ErrUnreachable, "nobody is called that")
+		require.ErrorIs(t, err, qs.ErrUnreachable, "there is no member of that name")
 	})
 }
 

@@ -65,7 +65,7 @@ func startServerProcess(t *testing.T) (*exec.Cmd, string) {
 			return cmd, addr
 		}
 	}
-	t.Fatal("the server process has said nothing")
+	t.Fatal("the server process has printed nothing")
 	return nil, ""
 }
 

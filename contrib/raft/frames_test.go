@@ -54,7 +54,7 @@ func TestTurnIsExclusive(t *testing.T) {
 	require.True(t, turn.tryLock())
 	require.False(t, turn.tryLock())
 	require.False(t, turn.tryLock())
-	require.False(t, turn.tryUnlock(), "something came")
+	require.False(t, turn.tryUnlock(), "something was received")
 	require.False(t, turn.tryLock(), "it has the turn still")
 	require.False(t, turn.tryUnlock())
 	require.True(t, turn.tryUnlock())

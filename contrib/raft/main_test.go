@@ -96,7 +96,7 @@ func receive[T any](t testing.TB, ch <-chan T) (v T) {
 	select {
 	case v = <-ch:
 	case <-time.After(patience):
-		require.FailNow(t, "nothing came")
+		require.FailNow(t, "nothing was received")
 	}
 	return v
 }

@@ -77,7 +77,7 @@ func TestDeadline(t *testing.T) {
 
 	_, err := db.With(yokan.Consume|yokan.Inclusive).ListKeys(context.Background(), nil, nil, 3)
 	require.NoError(t, err)
-	require.Equal(t, head010{Mode: int32(yokan.Inclusive)}, d.lastHead(), "a list is asked for again if it does not fit")
+	require.Equal(t, head010{Mode: int32(yokan.Inclusive)}, d.lastHead(), "a list is requested again if it does not fit")
 
 	old, db := openDouble[head009](t, yokan.Config{})
 	require.NoError(t, db.With(yokan.Append).Put(ctx, []byte("k"), nil))

@@ -27,7 +27,7 @@ func TestGetCalls(t *testing.T) {
 	value, err = db.With(yokan.Consume).Get(ctx, small)
 	require.NoError(t, err)
 	require.Len(t, value, 3000)
-	require.Equal(t, map[string]int{"yk_length_direct": 1, "yk_get_direct": 1}, d.takeCalls(), "the length is asked for first")
+	require.Equal(t, map[string]int{"yk_length_direct": 1, "yk_get_direct": 1}, d.takeCalls(), "the length is requested first")
 	_, err = db.With(yokan.Consume).Get(ctx, small)
 	require.ErrorIs(t, err, yokan.ErrKeyNotFound)
 	require.Equal(t, map[string]int{"yk_length_direct": 1}, d.takeCalls(), "and nothing else of what is not there")

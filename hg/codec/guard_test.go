@@ -121,7 +121,7 @@ func requireSameAsSkip(t *testing.T, b []byte) (valid bool) {
 		return false // a length that is no int is negative for Skip, which continues
 	}
 	if decoderSkips(b) != (err == nil) {
-		t.Fatalf("Check says %v of %x, Skip the opposite", err, b)
+		t.Fatalf("Check returns %v for %x, Skip the opposite", err, b)
 	}
 	return err == nil
 }

@@ -121,7 +121,7 @@ func TestInline(t *testing.T) {
 		}
 		require.Equal(t, 1, x.pass(slow), "the one that begins the pause")
 		require.Zero(t, x.pass(0), "in the pause")
-		require.Equal(t, 2, x.pass(0, 0), "jobs that come together are judged by themselves")
+		require.Equal(t, 2, x.pass(0, 0), "jobs of one batch are judged by themselves")
 		pause(firstPause)
 		require.Equal(t, 1, x.pass(0), "after the pause")
 		x.end()

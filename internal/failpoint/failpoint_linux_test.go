@@ -251,7 +251,7 @@ func TestPanicBeforeHello(t *testing.T) {
 		_, err = nc.Write([]byte(panicText))
 		require.NoError(t, err)
 		_, err = io.ReadAll(nc)
-		require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "the connection goes on")
+		require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "the connection continues")
 		require.NoError(t, nc.Close())
 		driveUntil(t, "it is counted", func() bool { return b.ctxs[0].Stats().Panics == 1 }, b)
 		driveUntil(t, "it is logged", func() bool { return strings.Contains(b.log.String(), "failpoint_linux_test.go") }, b)

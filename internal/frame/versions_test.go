@@ -37,5 +37,5 @@ func TestAgree(t *testing.T) {
 	}
 	own := frame.Versions()
 	require.LessOrEqual(t, own.Oldest, own.Newest)
-	require.LessOrEqual(t, own.Newest-own.Oldest, uint16(1), "a release speaks its own version and the one before")
+	require.LessOrEqual(t, own.Newest-own.Oldest, uint16(1), "a release supports its own version and the one before")
 }

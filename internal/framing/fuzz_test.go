@@ -13,7 +13,7 @@ func requireMemoryIntact(t *testing.T, s *liveSession, errs ...error) {
 	t.Helper()
 	for _, err := range errs {
 		if err != nil && s.link != nil && s.link.Up() {
-			t.Fatalf("a session whose stream is broken goes on: %v", err)
+			t.Fatalf("a session whose stream is broken continues: %v", err)
 		}
 	}
 	lent := s.out1.Segments()[0]

@@ -24,7 +24,7 @@ func TestCallbacksOfPassAreBatched(t *testing.T) {
 			f.mu.Unlock()
 			f.Stir()
 			require.NoError(t, <-end)
-			require.Zero(t, f.holds.Load(), "it is still held back, and nobody leads")
+			require.Zero(t, f.holds.Load(), "it is still held back, and there is no leader")
 			require.Equal(t, n > 1, held == n, "held back in %d of %d callbacks", held, n)
 			requireIdle(t, f, l)
 		})

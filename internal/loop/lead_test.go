@@ -292,13 +292,13 @@ func TestLoopUnderLoad(t *testing.T) {
 					go w.End()
 				case 1:
 					if err := l.Wait(context.Background(), time.Duration(r.IntN(200))*time.Microsecond, func() bool { return false }); err == nil {
-						t.Error("the condition has not come")
+						t.Error("the condition does not hold")
 					}
 					continue
 				case 2:
 					short, stop := context.WithTimeout(context.Background(), time.Duration(r.IntN(200))*time.Microsecond)
 					if w.Wait(short) == nil {
-						t.Error("the end has not come")
+						t.Error("the wait has not ended")
 					}
 					stop()
 					continue

@@ -145,7 +145,7 @@ func TestPass(t *testing.T) {
 				ran++
 				w.End()
 				for _, e := range ends {
-					require.Empty(t, e, "somebody has been woken in the middle of the pass")
+					require.Empty(t, e, "a waiter was woken in the middle of the pass")
 				}
 			})
 		}

@@ -68,14 +68,14 @@ func TestStandInEndsForWaiter(t *testing.T) {
 		for range 20 {
 			w, end := startWaiter(l)
 			pause(ms / 2)
-			require.Zero(t, l.Parked(), "who waits leads")
+			require.Zero(t, l.Parked(), "a waiter leads")
 			f.post(w.End)
 			require.NoError(t, <-end)
 		}
 		require.EqualValues(t, 1, times.Load())
 		pause(10 * ms)
 		w, end = startWaiter(l)
-		require.Equal(t, 1, l.Parked(), "who waits does not lead")
+		require.Equal(t, 1, l.Parked(), "no waiter leads")
 		f.post(w.End)
 		require.NoError(t, <-end)
 		stop()

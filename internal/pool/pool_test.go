@@ -62,7 +62,7 @@ func TestBlocks(t *testing.T) {
 		b, err := Alloc(n)
 		require.NoError(t, err)
 		require.Len(t, b, n)
-		require.Equal(t, n, cap(b), "nobody can append to a neighbour's")
+		require.Equal(t, n, cap(b), "an append cannot reach the next block")
 		h := held{b, byte(i)}
 		b[0], b[n/2], b[n-1] = h.mark, h.mark, h.mark
 		all = append(all, h)

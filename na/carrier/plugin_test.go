@@ -54,7 +54,7 @@ func TestRegister(t *testing.T) {
 	require.Equal(t, 1, one.opened)
 	open(given)
 	require.Equal(t, 1, one.opened)
-	require.Equal(t, 1, given.opened, "the plugins that are given come first")
+	require.Equal(t, 1, given.opened, "the given plugins have precedence")
 	require.Zero(t, two.opened)
 }
 

@@ -101,12 +101,12 @@ func remote(b *bed) {
 	}
 	require.Equal(b, "worker ("+seen.Remote+")", toA.Label(), "of a peer that does not listen")
 	require.Equal(b, "worker ("+t.Self().String()+")", toT.Label(), "of one that listens")
-	require.Equal(b, t.Self().String(), t.Self().Label(), "of an address that did not come with a message")
+	require.Equal(b, t.Self().String(), t.Self().Label(), "of an address that did not arrive with a message")
 	peers := t.Peers()
 	require.Len(b, peers, 1)
 	require.Equal(b, []any{toA, "worker", seen.Remote}, []any{peers[0].Addr, peers[0].Process, peers[0].Remote})
 	if s := there.Transport; s == t.Self().Scheme() && (s == "tcp" || s == "udp") {
-		require.Equal(b, t.Self().Name(), s+"://"+there.Remote, "who was dialled is where it was dialled")
+		require.Equal(b, t.Self().Name(), s+"://"+there.Remote, "a dialed peer has the dialed address")
 	}
 
 	in := t.recv()
@@ -153,9 +153,9 @@ func badAddress(b *bed) {
 func boundAddress(b *bed) {
 	a, t := b.pair(na.Config{})
 	toA, toT := b.connect(a, t)
-	require.Equal(b, t.Self(), toT.Named(), "the address that answers come from")
-	require.NotEqual(b, toT.Named(), toT, "an address that came with a message is bound to its session")
-	require.Equal(b, toT.String(), t.Self().String(), "the text says nothing of the session")
+	require.Equal(b, t.Self(), toT.Named(), "the address from which answers arrive")
+	require.NotEqual(b, toT.Named(), toT, "an address that arrived with a message is bound to its session")
+	require.Equal(b, toT.String(), t.Self().String(), "the text does not contain the session")
 	old := t.recvExpected(toA, 3, 8)
 	a.sendExpected(toT, 3, nil).requireOK() // the bound address works, too
 	old.requireOK()

@@ -122,7 +122,7 @@ func bodiesArrive(b *bed) {
 			got := c.keepEnvelope()
 			require.True(b, bytes.Equal(pattern(i, 20), got.Data), "the answer before its body")
 			require.True(b, bytes.Equal(out, got.Body), "the body of an answer of %d bytes arrives damaged", n)
-			require.Zero(b, b.roomOf(a).RoomHeld, "who has received a body has its memory")
+			require.Zero(b, b.roomOf(a).RoomHeld, "the receiver of a body has its memory")
 			got.Free()
 			b.until("the room is back", func() bool { return a.roomFor(t.Self(), n) > 0 && t.roomFor(toA, n) > 0 })
 		}

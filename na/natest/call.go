@@ -76,7 +76,7 @@ func (c *call) try(start func(op *na.Op) error) error {
 	c.mu.Unlock()
 	var oe *na.OpError
 	if !errors.As(err, &oe) || oe.Op == "" || oe.Fate != na.NotRun {
-		c.b.Errorf("%s was refused with %#v, want an OpError that names it and says that it did not run", c.what, err)
+		c.b.Errorf("%s was refused with %#v, want an OpError that names it and has the fate NotRun", c.what, err)
 	}
 	return err
 }
@@ -98,7 +98,7 @@ func (c *call) requireRefused(code na.Code, start func(op *na.Op) error) {
 func (c *call) done(op *na.Op, r na.Result) {
 	b := c.b
 	if b.triggering.Load() == 0 {
-		b.Errorf("%s: its callback ran while nobody was in Trigger", c.what)
+		b.Errorf("%s: its callback ran outside of Trigger", c.what)
 	}
 	if op != c.op {
 		b.Errorf("%s: its callback was given another operation", c.what)

@@ -271,7 +271,7 @@ func cancelNotRun(b *bed) {
 				require.True(b, arrived[tag], "message %d was sent and did not arrive", tag)
 			case r.Fate == na.NotRun:
 				require.ErrorIs(b, r.Err, na.ErrCanceled)
-				require.False(b, arrived[tag], "message %d was canceled, said that it did not run, and arrived", tag)
+				require.False(b, arrived[tag], "message %d was canceled, reported as not run, and arrived", tag)
 			}
 		}
 	}

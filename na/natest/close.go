@@ -87,7 +87,7 @@ func peerClose(b *bed) {
 	require.ErrorIs(b, losses[0].err, na.ErrPeerLost)
 	require.EqualValues(b, 1, a.Stats().PeersLeft+a.Stats().PeersLost, "it may have closed in the middle of a frame")
 	require.Equal(b, 1, a.Stats().Peers, "sessions that are left")
-	require.False(b, any.ended(), "a receive from anybody ended with one peer")
+	require.False(b, any.ended(), "a receive from any peer ended with one peer")
 	by.send(a.Self(), 5, nil).wait()
 }
 
@@ -337,7 +337,7 @@ func unreachable(b *bed) {
 	const timeout = 300e6
 	a := b.origin(na.Config{ConnectTimeout: timeout})
 	a.OnFault(func(peer na.Addr, err error) {
-		b.Errorf("OnFault of %v, with whom there never was a session: %v", peer, err)
+		b.Errorf("OnFault of %v, with which there never was a session: %v", peer, err)
 	})
 	begin := a.Now()
 	local := a.private(make([]byte, 10))
@@ -404,7 +404,7 @@ func frozenCaller(b *bed) {
 	env := c.keepEnvelope()
 	env.Accept()
 	b.passTime(2 * timeout)
-	require.Zero(b, gone, "a peer that answers when it is asked is lost")
+	require.Zero(b, gone, "a peer that answers probes is lost")
 	answer := a.recvExpected(t.Self(), 3, 8)
 	a.parked = true
 	b.until("the peer of an open message is lost", func() bool { return gone == 1 })

@@ -75,7 +75,7 @@ func freedMemoryNotSent(b *bed) {
 	a, t := b.pair(na.Config{})
 	b.connect(a, t)
 	if !b.audit.exact {
-		b.Logf("the network is not Exact: zeroes are sent, and the peer is told that they are none")
+		b.Logf("the network is not Exact: zeroes are sent, and the peer is notified that they are no data")
 	}
 	for _, n := range []int{100, 5000, 300_000} {
 		mem := t.register(na.WriteOnly, make([]byte, n))

@@ -110,7 +110,7 @@ func expedited(b *bed) {
 			first.requireOK()
 			b.until("the expedited message is there", func() bool { return t.Stats().Envelopes == guaranteed+na.ExpeditedEnvelopes })
 			b.drain(a, t)
-			require.False(b, second.ended(), "nobody has accepted the first one")
+			require.False(b, second.ended(), "the first one was not accepted")
 			require.Zero(b, count(behind), "ordinary messages do not use its envelope")
 			for i := range guaranteed {
 				require.Equal(b, na.Tag(i), t.next().tag)
@@ -119,7 +119,7 @@ func expedited(b *bed) {
 				}
 				second.requireOK() // it goes first
 				b.drain(a, t)
-				require.Zero(b, count(behind), "the envelope that came back is for expedited messages")
+				require.Zero(b, count(behind), "the returned envelope is for expedited messages")
 			}
 			require.Equal(b, na.Tag(200), t.next().tag)
 			for range 4 {
@@ -286,15 +286,15 @@ func budgetShort(b *bed) {
 	second.recvExpected(t.Self(), 99, 8)
 	require.Equal(b, 1, leave(second), "messages of the second peer: the budget is short")
 	r := third.send(t.Self(), 1, nil).requireNotRun(na.ErrUnreachable, na.ErrNoMemory)
-	require.Contains(b, r.Err.Error(), "Config.Budget", "the error says what was asked for and what is left")
-	require.Contains(b, r.Err.Error(), fmt.Sprint(budget), "the error says what was asked for and what is left")
+	require.Contains(b, r.Err.Error(), "Config.Budget", "the error has the requested number and the rest")
+	require.Contains(b, r.Err.Error(), fmt.Sprint(budget), "the error has the requested number and the rest")
 	require.LessOrEqual(b, t.Stats().Reserved, budget)
 	require.Positive(b, t.Stats().Reserved)
 	first.cls.Close()
 	b.until("the first peer has left", func() bool { return first.cls.Closed() && t.Stats().Peers == 1 })
 	fourth := b.origin(na.Config{})
-	require.Equal(b, g, leave(fourth), "messages of a peer that came when another had left")
-	require.Equal(b, 1, leave(second), "messages of the second peer, whose session goes on")
+	require.Equal(b, g, leave(fourth), "messages of a peer that connected when another had left")
+	require.Equal(b, 1, leave(second), "messages of the second peer, whose session continues")
 
 	// can guarantee one envelope itself
 	poor := b.origin(na.Config{Budget: na.GuaranteedBytes(1, 1, eager)})

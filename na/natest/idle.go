@@ -43,7 +43,7 @@ func (b *bed) requireNoFault(all ...*side) {
 func idleEnds(b *bed) {
 	t, a := b.listen(hasty), b.listen(hasty)
 	for _, s := range []*side{a, t} {
-		s.OnFault(func(peer na.Addr, err error) { b.Errorf("a fault of %v is told: %v", peer, err) })
+		s.OnFault(func(peer na.Addr, err error) { b.Errorf("a fault of %v is reported: %v", peer, err) })
 	}
 	for range 3 {
 		before := a.Stats().PeersIdle

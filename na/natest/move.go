@@ -173,7 +173,7 @@ func moveGuessing(b *bed) {
 	for range 100 {
 		a.put(local, 0, t.Self(), gone.Key(), 0, 100).requireFails(na.ErrRevoked)
 	}
-	require.Zero(b, t.Stats().PeersLost, "sessions lost by one who was late")
+	require.Zero(b, t.Stats().PeersLost, "sessions lost by a late peer")
 	answers := 0
 	for i := range 200 { // few of them are answered in each session
 		wrong := mem.Key()
@@ -185,7 +185,7 @@ func moveGuessing(b *bed) {
 	}
 	require.Equal(b, fill(100, secret), ours)
 	require.Equal(b, pattern(1, 100), theirs)
-	require.GreaterOrEqual(b, t.Stats().Violations, int64(8), "sessions of one who tries keys that were cut")
+	require.GreaterOrEqual(b, t.Stats().Violations, int64(8), "sessions of a peer that tries keys that were cut")
 	require.Greater(b, answers, 100)
 	require.Zero(b, other.Stats().PeersLost)
 }
@@ -414,7 +414,7 @@ func localDeregisteredCancel(b *bed) {
 		if r := c.cancelNow(); r.Err != nil {
 			require.ErrorIs(b, r.Err, na.ErrCanceled)
 		}
-		require.NoError(b, over.cancelNow().Err, "deregister after the transfer was canceled: nobody uses the memory")
+		require.NoError(b, over.cancelNow().Err, "deregister after the transfer was canceled: the memory is not used")
 	}
 	b.connect(a, t)
 }

@@ -118,7 +118,7 @@ func roomIsGranted(b *bed) {
 	first := b.roomOf(t)
 	require.Positive(b, first.Room)
 	require.Equal(b, idle+first.Room, t.Stats().Reserved, "room is reserved beside the envelopes")
-	require.Equal(b, 4, a.roomFor(t.Self(), n), "the first grant is for four messages, so that one of them back is told behind a response")
+	require.Equal(b, 4, a.roomFor(t.Self(), n), "the first grant is for four messages, so that the return of one is announced behind a response")
 	require.Zero(b, t.roomFor(toA, n), "room that the other side has granted")
 	for range 20 {
 		b.grant(a, t, toA, n)

@@ -469,7 +469,7 @@ func streamReserveUnderPressure(b *bed) {
 				if up {
 					from = k.here[i]
 				}
-				require.EqualValues(b, na.StreamReserve, from.Moved(), "of a stream that nobody reads")
+				require.EqualValues(b, na.StreamReserve, from.Moved(), "of a stream that is not read")
 			}
 		}
 		k.answer(t)

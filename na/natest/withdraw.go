@@ -30,7 +30,7 @@ var withdrawRules = []rule{
 func (s *side) withdraw(m *call) *call {
 	s.b.Helper()
 	r := m.requireOK()
-	require.NotZero(s.b, r.ID, "a send that left says what Withdraw needs")
+	require.NotZero(s.b, r.ID, "a send that left has what Withdraw needs")
 	return s.call("withdraw").start(func(op *na.Op) error { return s.Withdraw(op, r.Addr, r.ID) })
 }
 
@@ -48,7 +48,7 @@ func withdrawHeld(b *bed) {
 		env := in.keepEnvelope() // the first, received and not accepted
 		a.withdraw(ms[0]).requireOK()
 		a.withdraw(ms[2]).requireOK()
-		require.False(b, env.Accept(), "it was promised that nothing comes of the message")
+		require.False(b, env.Accept(), "the message was reported as withdrawn")
 		env.Free()
 		for _, want := range []na.Tag{1, 3} {
 			require.Equal(b, want, t.next().tag, "the others arrive, in order")
@@ -66,7 +66,7 @@ func withdrawAccepted(b *bed) {
 	env := in.keepEnvelope()
 	require.True(b, env.Accept())
 	a.withdraw(m).requireFails(na.ErrTooLate)
-	require.Equal(b, "kept", string(env.Data), "who accepted it has it")
+	require.Equal(b, "kept", string(env.Data), "the target that accepted it has it")
 	env.Free()
 	a.withdraw(m).requireFails(na.ErrTooLate)
 	require.Zero(b, t.Stats().Withdrawn)

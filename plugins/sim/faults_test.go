@@ -100,7 +100,7 @@ func TestDraw(t *testing.T) {
 	}
 	require.InDelta(t, 250, both, 50)
 	require.InDelta(t, 750, either, 50)
-	require.Zero(t, on["CorruptBulk"], "only if asked for")
+	require.Zero(t, on["CorruptBulk"], "only if it is set")
 	require.Equal(t, Faults{}, Faults{}.Draw(rng))
 }
 

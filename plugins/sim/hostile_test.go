@@ -283,14 +283,14 @@ func (h *hostilePeer) readFrames() {
 	for len(h.bytes) >= frame.HeaderSize && len(h.bytes) >= frame.Need(h.bytes) {
 		f, err := frame.Parse(h.bytes)
 		if err != nil {
-			h.t.Fatalf("the victim says %x: %v", h.bytes, err)
+			h.t.Fatalf("the victim sends %x: %v", h.bytes, err)
 		}
 		end := f.Size() + f.Payload()
 		if len(h.bytes) < end {
 			break
 		}
 		if f.Flags&frame.FlagPayload != 0 && f.Verify(h.bytes[:end]) != nil {
-			h.t.Fatalf("the victim says %v with a wrong checksum", &f)
+			h.t.Fatalf("the victim sends %v with a wrong checksum", &f)
 		}
 		h.heard(f)
 		h.bytes = h.bytes[end:]
@@ -314,7 +314,7 @@ func (h *hostilePeer) heard(f frame.Header) {
 		h.pongs++
 	case frame.Goaway:
 		if h.code = na.Code(f.Tag); h.code == na.OK || f.Tag > 255 || f.Payload() > 512 {
-			h.t.Fatalf("the victim says goodbye with %v", &f)
+			h.t.Fatalf("the victim sends BYE with %v", &f)
 		}
 	}
 	if f.Op != 0 {

@@ -131,7 +131,7 @@ func TestLookupCancel(t *testing.T) {
 	require.Zero(t, w.Now())
 	require.ErrorIs(t, a.nctx.Progress(time.Second), na.ErrTimeout)
 	require.Equal(t, 1, o.count)
-	require.NotContains(t, trace.String(), "lookup", "it did not go on")
+	require.NotContains(t, trace.String(), "lookup", "it did not continue")
 	require.NoError(t, a.do(func(op *na.Op) error { return a.nctx.Lookup(op, "sim://b") }).Err)
 	require.Contains(t, trace.String(), "lookup")
 }

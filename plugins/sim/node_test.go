@@ -115,7 +115,7 @@ func TestCrashKeepsSentData(t *testing.T) {
 		r.Envelope.Free()
 	}
 	before := w.Now()
-	require.ErrorIs(t, a.nctx.Progress(time.Second), na.ErrTimeout, "the crashed context hears nothing")
+	require.ErrorIs(t, a.nctx.Progress(time.Second), na.ErrTimeout, "the crashed context receives nothing")
 	require.Equal(t, time.Second, w.Now()-before)
 	require.ErrorIs(t, a.nctx.Progress(-1), na.ErrTimeout, "and does not wait for ever")
 	b.close()

@@ -29,7 +29,7 @@ func TestCancelInMidChunk(t *testing.T) {
 					inside++
 				}
 			}
-			require.GreaterOrEqual(t, inside, steps/2, "cancels that came in the middle")
+			require.GreaterOrEqual(t, inside, steps/2, "cancels in the middle")
 		})
 	}
 }

@@ -180,7 +180,7 @@ func TestLimit(t *testing.T) {
 	require.ErrorIs(t, err, sim.ErrLimit)
 	require.ErrorContains(t, err, "sleeper (sleeping until 1h0m0s)")
 	require.Equal(t, time.Minute, w.Now())
-	require.NoError(t, w.Run(0), "and Run may go on")
+	require.NoError(t, w.Run(0), "and Run may continue")
 	require.Equal(t, time.Hour, w.Now())
 }
 

@@ -306,7 +306,7 @@ func (p *process) waitExited() time.Time {
 		return p.at
 	case <-time.After(30 * time.Second):
 		p.kill()
-		p.t.Fatal("the child lives on")
+		p.t.Fatal("the child has not exited")
 		return time.Time{}
 	}
 }

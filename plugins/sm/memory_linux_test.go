@@ -145,7 +145,7 @@ func TestMapMemory(t *testing.T) {
 	other, err := unix.Dup(fd)
 	require.NoError(t, err)
 	_, err = unix.Mmap(fd, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	require.ErrorIs(t, err, unix.EPERM, "nobody else writes it")
+	require.ErrorIs(t, err, unix.EPERM, "no other goroutine writes it")
 	require.ErrorIs(t, unix.Ftruncate(fd, 0), unix.EPERM)
 	require.NoError(t, unix.Close(fd))
 	seen, err := mapMemory(other, 8192)

@@ -99,7 +99,7 @@ func (n *lendingPair) closeLent() {
 	for range 3 {
 		n.owner.Trigger(0)
 	}
-	require.True(n.t, closed, "nobody delays it")
+	require.True(n.t, closed, "it is not delayed")
 	for i := range n.mem {
 		n.mem[i] = 0xdb
 	}
@@ -174,7 +174,7 @@ func TestReachWithoutOwner(t *testing.T) {
 	}
 	require.NoError(t, *ended)
 	require.Equal(t, size, count(into))
-	require.EqualValues(t, size, n.handle.Moved(), "it has not heard of it")
+	require.EqualValues(t, size, n.handle.Moved(), "it has not been notified")
 	n.until(func() bool { return n.handle.Moved() == 2*size+1 }) // the first get, the view, and this
 
 	for turns := range 6 {
@@ -346,7 +346,7 @@ func TestReachOtherUser(t *testing.T) {
 	_ = h.nctx.Progress(0)
 	_, ok, err := recvPacket(s.fd, make([]byte, maxPacket))
 	require.NoError(t, err)
-	require.False(t, ok, "nothing is asked")
+	require.False(t, ok, "nothing is requested")
 	require.NoError(t, sendPacket(s.fd, kindWant, make([]byte, 4)))
 	said, over := s.recv()
 	require.False(t, over)
@@ -544,5 +544,5 @@ func TestForgedRead(t *testing.T) {
 	require.LessOrEqual(t, read.Served(), int64(1)<<40)
 	require.Zero(t, write.Served())
 	require.Zero(t, other.Served())
-	require.Equal(t, 1, h.nctx.Stats().Peers, "it may have been taken back: nobody is cut for it")
+	require.Equal(t, 1, h.nctx.Stats().Peers, "it may have been taken back: no peer is cut for it")
 }

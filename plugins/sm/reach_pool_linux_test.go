@@ -168,7 +168,7 @@ func TestPoison(t *testing.T) {
 			f.hctx.NA().Trigger(0)
 			f.hctx.Trigger(0)
 		}
-		require.True(t, closed, "nobody delays it")
+		require.True(t, closed, "it is not delayed")
 		for i := range mem {
 			mem[i] = poison
 		}

@@ -117,7 +117,7 @@ func TestExitAtEachPoint(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("heard within %v", slices.Max(f.notice))
+	t.Logf("detected within %v", slices.Max(f.notice))
 }
 
 // TestKillAtRandom kills processes at any moment.
@@ -140,12 +140,12 @@ func TestKillAtRandom(t *testing.T) {
 		f.requireReleased(p, l)
 	}
 	slices.Sort(f.notice)
-	t.Logf("%d deaths, heard of within %v, the longest after %v", kills, f.notice[len(f.notice)*99/100], f.notice[len(f.notice)-1])
+	t.Logf("%d exits, detected within %v, the longest after %v", kills, f.notice[len(f.notice)*99/100], f.notice[len(f.notice)-1])
 	if long.On {
 		require.Less(t, f.notice[len(f.notice)*99/100], 100*time.Millisecond)
 		require.Less(t, f.notice[len(f.notice)-1], time.Second)
 	}
 	left, err := os.ReadDir(f.dir)
 	require.NoError(t, err)
-	require.LessOrEqual(t, len(left), 2*(3+1), "names: our own, the bystander's, and what the last that died left")
+	require.LessOrEqual(t, len(left), 2*(3+1), "names: our own, the bystander's, and what the last that was killed left")
 }

@@ -360,7 +360,7 @@ func TestBadPackets(t *testing.T) {
 				said.closeRest()
 				said, over = s.recv()
 			}
-			require.False(t, over, "it is told why")
+			require.False(t, over, "it gets the reason")
 			require.EqualValues(t, kindBye, said.kind)
 			require.Regexp(t, c.want, frame.ParseBye(said.body).Text)
 			s.leave()
@@ -405,7 +405,7 @@ func TestFramesBeforeExit(t *testing.T) {
 	s.leave()
 	h.until("it is gone", func() bool { return h.nctx.Stats().Peers == 0 })
 	h.nctx.Trigger(0)
-	require.True(t, heard, "what it said last")
+	require.True(t, heard, "its last message")
 }
 
 // TestByeBeforeReset checks that the last packet of a peer that closes is read, although it has not
@@ -553,7 +553,7 @@ func TestAttachToClosing(t *testing.T) {
 	require.NoError(t, sendPacket(s.fd, kindHello, hello(func(g *frame.Greeting) { g.Target = uint16(closing.ID()) }), s.bell))
 	said, over := s.recv()
 	ring.Step = nil
-	require.False(t, over, "it is told why")
+	require.False(t, over, "it gets the reason")
 	require.EqualValues(t, kindBye, said.kind)
 	require.Equal(t, "no such context: 1", frame.ParseBye(said.body).Text)
 	s.leave()
@@ -679,7 +679,7 @@ func TestCloseBelowCopy(t *testing.T) {
 		}
 		<-done
 		h.until("it is closed", h.nctx.Closed)
-		require.Equal(t, there-1, countShared(t), "the stranger has its own")
+		require.Equal(t, there-1, countShared(t), "the raw peer has its own")
 	}
 	t.Logf("%d times a context was closed below a copy", below)
 	if runtime.GOMAXPROCS(0) > 1 { // memory that is unmapped below the copy is never seen to be left
@@ -712,7 +712,7 @@ func TestStreamBelowRead(t *testing.T) {
 	require.Equal(t, shared+1, countShared(t), "the memory is not of the area")
 	s.leave()
 	h.until("the session ends, and its descriptors", func() bool { return ended && open(t) <= before })
-	require.Equal(t, shared, countShared(t), "the area is left, and the segment of the stranger")
+	require.Equal(t, shared, countShared(t), "the area is left, and the segment of the raw peer")
 	for i := range b {
 		b[i] = 1
 	}
@@ -824,7 +824,7 @@ func TestCloseBelowWriter(t *testing.T) {
 			require.GreaterOrEqual(t, left, there, "it writes into memory that is not there")
 		}
 		<-done
-		require.Equal(t, there-1, countShared(t), "the stranger has its own")
+		require.Equal(t, there-1, countShared(t), "the raw peer has its own")
 	}
 	t.Logf("%d times a context was closed below a writer", below)
 }

@@ -101,7 +101,7 @@ func neverReads(t *testing.T, opts tcp.Options) bool {
 	bystander.send(frame.Header{Kind: frame.Ping}, nil)
 	bystander.readKind(frame.Pong)
 	stayed := n.ctx().Stats().Peers == 2
-	require.True(t, stayed && gone == nil || longest > limit/8, "who reads slowly stays: %d peers, %v", n.ctx().Stats().Peers, gone)
+	require.True(t, stayed && gone == nil || longest > limit/8, "a slow reader stays: %d peers, %v", n.ctx().Stats().Peers, gone)
 	_ = slow.nc.Close()
 	return stayed
 }

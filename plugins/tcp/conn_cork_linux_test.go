@@ -33,7 +33,7 @@ func TestCorkedFramesLeave(t *testing.T) {
 // goroutine drives.
 func TestCorkHolds(t *testing.T) {
 	n, r, to := openJoined(t, tcp.Options{Unassisted: true}, na.Config{})
-	require.False(t, n.ctx().Upper().Cork(), "nobody would send what is held while nobody drives")
+	require.False(t, n.ctx().Upper().Cork(), "held output would not be sent while no goroutine drives")
 	sent := 0
 	n.ctx().Batch(func() {
 		for range 10 {

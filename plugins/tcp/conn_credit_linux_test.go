@@ -114,7 +114,7 @@ func TestWithdrawBehindPartialMessage(t *testing.T) {
 		n.ctx().Trigger(0)
 		_ = n.ctx().Progress(0)
 	}
-	require.GreaterOrEqual(t, read, sent, "the message came before, whole")
+	require.GreaterOrEqual(t, read, sent, "the message arrived before, whole")
 	r.send(frame.Header{Kind: frame.Withdrawn, Op: last.ID}, nil)
 	requireSuccess(t, "withdraw", end, n)
 	for ; read < len(ends); read++ {

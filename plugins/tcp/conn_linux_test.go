@@ -75,6 +75,6 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, 256, o.MaxHalfOpen)
 	require.Equal(t, 5*time.Second, o.HandshakeTimeout)
 	require.Equal(t, 10*time.Second, o.WriteTimeout)
-	require.Equal(t, 30*time.Second, Options{}.withDefaults(30*time.Second).WriteTimeout, "PeerTimeout comes first")
+	require.Equal(t, 30*time.Second, Options{}.withDefaults(30*time.Second).WriteTimeout, "PeerTimeout is first")
 	require.Equal(t, time.Second, Options{WriteTimeout: time.Second}.withDefaults(30*time.Second).WriteTimeout)
 }

@@ -68,7 +68,7 @@ func TestFlippedBits(t *testing.T) {
 				}
 			})
 		}
-		t.Logf("%d bits were flipped, the peer was told: %v", flips, told)
+		t.Logf("%d bits were flipped, the peer got: %v", flips, told)
 		require.Positive(t, told[na.ErrChecksum], "checksums that were found wrong")
 		require.Zero(t, n.ctx().Stats().Envelopes, "a damaged message was taken in")
 	})
@@ -133,7 +133,7 @@ func TestDamagedLength(t *testing.T) {
 				pongs++
 			}
 		}
-		require.Positive(t, pongs, "the peer showed that it lives")
+		require.Positive(t, pongs, "the peer showed that it is alive")
 		require.Less(t, pongs, 100, "it was not the bytes that ended it")
 		driveUntil(t, "the end", end.done, n)
 		requireCode(t, na.ErrPeerLost, end.Err)

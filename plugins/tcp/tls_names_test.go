@@ -91,7 +91,7 @@ func TestTLSNames(t *testing.T) {
 				} else {
 					requireCode(t, na.ErrUnreachable, err)
 					require.ErrorContains(t, err, want)
-					require.Zero(t, b.ctx().Stats().Peers, "nobody was let in")
+					require.Zero(t, b.ctx().Stats().Peers, "no peer was admitted")
 				}
 			}
 		})
@@ -168,7 +168,7 @@ func TestTLSNames(t *testing.T) {
 			for _, text := range []string{"tcp://127.0.0.1", "tcp://kv.test"} {
 				to, err := lookupAddr(t, a, text+port)
 				require.NoError(t, err)
-				require.Equal(t, b.cls.Addr().String(), to.String(), "nobody looks at the name")
+				require.Equal(t, b.cls.Addr().String(), to.String(), "the name is not checked")
 				_, err = sendGreeting(t, a, b, to)
 				require.NoError(t, err)
 			}

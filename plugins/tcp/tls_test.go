@@ -338,7 +338,7 @@ func TestTLSDowngrade(t *testing.T) {
 				both.Wait()
 				requireCode(t, na.ErrUnreachable, end.Err)
 				require.ErrorContains(t, end.Err, row.asListener)
-				require.Zero(t, heard.Len(), "bytes that the peer heard")
+				require.Zero(t, heard.Len(), "bytes that the peer received")
 			})
 		}
 	})

@@ -105,7 +105,7 @@ func TestToken(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, retry, h.kind)
 	require.Equal(t, uint64(7), h.to)
-	require.Equal(t, uint64(3), h.from>>56, "the context that was asked for")
+	require.Equal(t, uint64(3), h.from>>56, "the requested context")
 	shows := func(token []byte, at string, id uint64) bool {
 		return d.guard.checkToken(token, netip.MustParseAddrPort(at), d.now(), id)
 	}

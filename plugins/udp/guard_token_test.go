@@ -62,7 +62,7 @@ func TestTokenOnce(t *testing.T) {
 	require.True(t, answered)
 	for range 2 {
 		_, answered = exchange(begin(got.token, got.from))
-		require.False(t, answered, "the handshake has begun, and what has come is no message of it")
+		require.False(t, answered, "the handshake has begun, and the received packet is no message of it")
 		require.Equal(t, 1, guests(), "once")
 		d.guard.mu.Lock()
 		d.guard.halfOpen[0].cancel()
@@ -111,5 +111,5 @@ func TestTokensUsed(t *testing.T) {
 	last := g.makeToken(at, *now, 1)
 	g.useToken(g.makeToken(at, *now, 1), *now)
 	require.Less(t, len(g.used), 3, "those that are too old are forgotten first")
-	require.True(t, g.checkToken(last, at, *now, 1), "then nobody else's is void")
+	require.True(t, g.checkToken(last, at, *now, 1), "then no other one is void")
 }

@@ -80,6 +80,6 @@ func TestClosedSendsNothing(t *testing.T) {
 	require.NoError(t, far.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
 	b := make([]byte, 4096)
 	n, err := far.Read(b)
-	require.Zero(t, n, "somebody else's connection has %x", b[:min(n, 32)])
+	require.Zero(t, n, "another connection has %x", b[:min(n, 32)])
 	require.True(t, errors.Is(err, os.ErrDeadlineExceeded))
 }

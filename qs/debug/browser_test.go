@@ -387,7 +387,7 @@ func TestBrowserLayoutAndPolicy(t *testing.T) {
 	}
 	v.eval(`new Promise((done) => { const s = document.createElement("script"); s.textContent = "window.ran = true"; document.body.append(s); setTimeout(() => done(forbidden.concat(String(window.ran))), 100); })`, &forbidden)
 	require.Len(t, forbidden, 2, "%q", forbidden)
-	require.Equal(t, "undefined", forbidden[1], "a script that somebody has put into the page does not run")
+	require.Equal(t, "undefined", forbidden[1], "an injected script does not run")
 }
 
 // TestBrowserShowsCauses checks that five causes are visible, with their number, on a screen and on

@@ -121,7 +121,7 @@ func TestStuckNamesCallers(t *testing.T) {
 		require.Equal(t, len(c.calls) == 1, !containsAll(all[0].Text, []string{" other stream"}))
 		rows := p.Snapshot(Query{}).Streams.Rows
 		require.True(t, rows[0].Late)
-		require.Equal(t, len(c.calls) > 1, !rows[len(rows)-1].Late, "that which goes on is the oldest")
+		require.Equal(t, len(c.calls) > 1, !rows[len(rows)-1].Late, "the one that continues is the oldest")
 	}
 }
 

@@ -85,7 +85,7 @@ func TestLeakWithoutViewer(t *testing.T) {
 		p.Observe(&inspect.Event{RPC: "x", Took: 1})
 		c.now += slotTime
 	}
-	require.Empty(t, causesOf(p, "leak"), "it comes and goes")
+	require.Empty(t, causesOf(p, "leak"), "it rises and falls")
 }
 
 // TestLeakAtFirstSnapshot checks that the first snapshot with thousands of objects reports them:

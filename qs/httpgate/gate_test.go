@@ -413,7 +413,7 @@ func TestMisuse(t *testing.T) {
 	require.Panics(t, func() { httpgate.New(to, httpgate.Options{}, httpgate.Unary(echo), httpgate.Unary(echo)) })
 	r := httptest.NewRecorder()
 	httpgate.New(to, httpgate.Options{}, httpgate.Unary(fail)).ServeHTTP(r, httptest.NewRequest("POST", "/shop/fail", nil))
-	require.Equal(t, 503, r.Code, "nobody listens")
+	require.Equal(t, 503, r.Code, "there is no listener")
 	require.Contains(t, r.Body.String(), "not_run")
 }
 

@@ -29,7 +29,7 @@ func TestWindow(t *testing.T) {
 	for range sent / 1000 {
 		b.took(1000)
 	}
-	require.Len(t, a.port.inbox, 1, "told once")
+	require.Len(t, a.port.inbox, 1, "notified once")
 	require.Equal(t, room, a.port.inbox[0].kind)
 	whole, piece := a.Room()
 	require.Equal(t, []int{carrier.MaxWhole, carrier.PieceSize}, []int{whole, piece})

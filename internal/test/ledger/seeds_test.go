@@ -71,7 +71,7 @@ func TestSeeds(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d seeds in %v: %d calls, %d ran, %d ran again, %d of origins that died; %v; %v; withdraws %v; %v", *seeds, time.Since(begun).Round(time.Millisecond),
+	t.Logf("%d seeds in %v: %d calls, %d ran, %d ran again, %d of origins that were killed; %v; %v; withdraws %v; %v", *seeds, time.Since(begun).Round(time.Millisecond),
 		total.Calls, total.Executed, total.Repeated, total.Cut, broke, total.Outcomes, total.Withdraws, total.Kinds)
 	if *seeds < 60 || t.Failed() {
 		return

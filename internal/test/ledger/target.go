@@ -117,7 +117,7 @@ var errEnding = qs.Errorf(qs.ErrUnavailable, "the target ends")
 func (t *Target) handleAsk(ctx context.Context, in askInput) (askAnswer, error) {
 	if in.Act == actRefuse {
 		t.Book.addRefused(in.ID)
-		return askAnswer{}, qs.Refuse(qs.Errorf(qs.ErrUnavailable, "asked to refuse"))
+		return askAnswer{}, qs.Refuse(qs.Errorf(qs.ErrUnavailable, "requested to refuse"))
 	}
 	t.Book.addRun(in.ID)
 	if err := t.runAct(ctx, in); err != nil {
@@ -141,7 +141,7 @@ func (t *Target) runAct(ctx context.Context, in askInput) error {
 		}
 		return ctx.Err()
 	case actFail:
-		return qs.Errorf(qs.ErrAborted, "asked to fail")
+		return qs.Errorf(qs.ErrAborted, "requested to fail")
 	case actPanic:
 		panic("asked to panic")
 	case actExit:

@@ -150,7 +150,7 @@ func testCancelTenThousand(t *testing.T, tr transport) {
 	t.Logf("Cancel to callback, target dead:     %s", durationsText(dead.took))
 	b.over = true
 	b.driveUntil(func() bool { return b.flying == 0 })
-	require.NoError(t, b.fail, "a call that nobody canceled")
+	require.NoError(t, b.fail, "a call that was not canceled")
 	t.Logf("%d calls to a target that lived were answered meanwhile", b.answered)
 }
 

@@ -164,7 +164,7 @@ func lendAt(t *testing.T, node *qs.Node, p *process, kind, state string, point i
 				_ = p.cmd.Process.Kill()
 			}
 		} else {
-			t.Errorf("the target says %q before its point", line)
+			t.Errorf("the target prints %q before its point", line)
 		}
 		begun <- time.Now()
 	}()

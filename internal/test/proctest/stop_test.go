@@ -102,7 +102,7 @@ func testStoppedTarget(t *testing.T, tr transport) {
 	after := o.hctx.Stats().NA
 	require.Equal(t, sessions.Peers, after.Peers)
 	require.Zero(t, after.PeersLost, "the same session serves on")
-	t.Logf("answers of canceled calls that came late and were dropped: %d", after.LateDropped)
+	t.Logf("late answers of canceled calls, which were dropped: %d", after.LateDropped)
 }
 
 // TestStoppedOwner checks an owner of a region that is stopped in the middle of a pull of 1 GiB:

@@ -36,7 +36,7 @@ func TestLatency(t *testing.T) {
 	_ = target.SetReadDeadline(begun.Add(20 * time.Second))
 	for b := make([]byte, 8); len(got) < 50; got[b[0]] = true {
 		_, _, err = target.ReadFromUDPAddrPort(b)
-		require.NoError(t, err, "%d of 50 have come", len(got))
+		require.NoError(t, err, "%d of 50 have arrived", len(got))
 		require.GreaterOrEqual(t, time.Since(begun), 50*time.Millisecond)
 	}
 }

@@ -197,7 +197,7 @@ func (m *member) nextLine(what string) string {
 		}
 		return line
 	case <-timer.C:
-		m.Fatalf("rule \"releases that follow one another talk\" is broken: the process of release %s at %s does not say %q: %s", m.p.of, m.listen, what, m.p.errs)
+		m.Fatalf("rule \"releases that follow one another talk\" is broken: the process of release %s at %s does not print %q: %s", m.p.of, m.listen, what, m.p.errs)
 		return ""
 	}
 }
@@ -276,7 +276,7 @@ func (c *cluster) check() {
 	if slices.Contains(c.of, next) {
 		for _, what := range []string{"labels", "notes", "asks", "flags", "fields", "handles"} {
 			if later[what] == 0 {
-				c.Errorf("rule \"what a release brings is used between two processes that have it\" is broken: no new %s have come", what)
+				c.Errorf("rule \"what a release brings is used between two processes that have it\" is broken: no new %s have arrived", what)
 			}
 		}
 	}

@@ -461,7 +461,7 @@ func (a *actor) handler(name string) hg.Handler {
 		}
 		if w := (sessionPath{h.Peer(), h.HG()}); len(in) <= waitedHead && !a.few {
 			if before := a.order[w]; before > token {
-				s.fail("call %x from %v came after call %x", token, w.from, before)
+				s.fail("call %x from %v arrived after call %x", token, w.from, before)
 			}
 			a.order[w] = token
 		}

@@ -288,7 +288,7 @@ func (a *actor) shutdown() {
 		}
 	}
 	if a.open > 0 || a.regions > 0 {
-		s.fail("node %s is closed, and %d callbacks and %d regions are to come", s.names[a.i], a.open, a.regions)
+		s.fail("node %s is closed, and %d callbacks and %d regions are pending", s.names[a.i], a.open, a.regions)
 	}
 	for _, c := range a.hctxs {
 		st := c.Stats()
@@ -319,11 +319,11 @@ func (a *actor) shutdownClass() {
 	took := s.w.Now() - begun
 	switch left := (*hg.ShutdownError)(nil); {
 	case !a.cls.NA().Closed() || a.open > 0:
-		s.fail("node %s: Shutdown has returned %v, and %d callbacks are to come", s.names[a.i], err, a.open)
+		s.fail("node %s: Shutdown has returned %v, and %d callbacks are pending", s.names[a.i], err, a.open)
 	case took > 4*time.Second && s.w.Stats().Pauses == 0: // Linger is 2 s
 		s.fail("node %s: Shutdown took %v", s.names[a.i], took)
 	case err == nil && len(a.handles)+a.regions > 0: // requests may have ended by themselves
-		s.fail("node %s: Shutdown says that nothing is left: %d handles, %d regions", s.names[a.i], len(a.handles), a.regions)
+		s.fail("node %s: Shutdown reports that nothing is left: %d handles, %d regions", s.names[a.i], len(a.handles), a.regions)
 	case err != nil && (!errors.As(err, &left) || s.parting && left.Calls+left.Handlers == 0 && (left.Unconfirmed == 0 || !a.mayLeaveUnconfirmed())):
 		s.fail("node %s: Shutdown: %v", s.names[a.i], err)
 	}

@@ -298,7 +298,7 @@ func (d *pairCase) audit() {
 	case d.asked && d.result != hg.Withdrawn && d.result != hg.TooLate:
 		d.fail("the withdraw gave %v", d.result)
 	case d.deed == "withdraw" && d.result == hg.TooLate && d.err != nil:
-		d.fail("the withdraw came too late, and the call ended with %v", d.err)
+		d.fail("the withdraw was too late, and the call ended with %v", d.err)
 	}
 }
 

@@ -32,7 +32,7 @@ func (s *scenario) checkMeta(what string, token uint64, m hg.Metadata) {
 	}
 	for name := range m.All() {
 		if _, ok := want.Get(name); !ok {
-			s.fail("call %x: %s came with the %s, nobody sent it", token, name, what)
+			s.fail("call %x: %s arrived with the %s, and was not sent", token, name, what)
 		}
 	}
 }

@@ -77,9 +77,9 @@ func (s *race) auditCall(c *raceCall) {
 	case c.err == nil && !c.oneWay && c.ran != 1:
 		s.fail("call %d succeeded and ran %d times", c.token, c.ran)
 	case c.err != nil && fate == na.NotRun && c.ran != 0:
-		s.fail("call %d did not run, says %q, and ran", c.token, c.err)
+		s.fail("call %d did not run according to %q, and ran", c.token, c.err)
 	case c.err != nil && fate == na.Ran && c.ran != 1:
-		s.fail("call %d ran, says %q, and did not", c.token, c.err)
+		s.fail("call %d ran according to %q, and did not", c.token, c.err)
 	}
 }
 
@@ -99,22 +99,22 @@ func (s *race) auditAsk(c *raceCall, k *withdrawal) {
 		case !errors.Is(c.err, hg.ErrCanceled):
 			s.fail("call %d was withdrawn and ended with %v", c.token, c.err)
 		case hg.FateOf(c.err) != na.NotRun:
-			s.fail("call %d was withdrawn and its error says %v", c.token, hg.FateOf(c.err))
+			s.fail("call %d was withdrawn and its error is %v", c.token, hg.FateOf(c.err))
 		}
 	case hg.TooLate:
 		lost := !s.opts.isClean() && (c.oneWay || errors.Is(c.err, hg.ErrPeerLost) || errors.Is(c.err, hg.ErrUnreachable))
 		dropped := c.oneWay && c.canceled // it had left, but its body had not
 		if c.ran != 1 && !k.over && !k.bounded && !lost && !dropped {
-			s.fail("withdraw of call %d came too late, and it did not run; it ended with %v", c.token, c.err)
+			s.fail("withdraw of call %d was too late, and it did not run; it ended with %v", c.token, c.err)
 		}
 	case hg.Indeterminate:
 		switch {
 		case k.ended, k.over && k == &c.asks[0]:
 			s.fail("call %d was over, its withdraw gave %v", c.token, k.r)
 		case s.opts.isClean() && !c.canceled && !c.bounded:
-			s.fail("nobody knows about call %d, and nothing went wrong; it ended with %v", c.token, c.err)
+			s.fail("the outcome of call %d is unknown, and nothing failed; it ended with %v", c.token, c.err)
 		case c.err == nil && !c.oneWay:
-			s.fail("nobody knows about call %d, and it succeeded", c.token)
+			s.fail("the outcome of call %d is unknown, and it succeeded", c.token)
 		}
 	default:
 		s.fail("withdraw of call %d gave %v", c.token, k.r)

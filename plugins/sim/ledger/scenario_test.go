@@ -210,7 +210,7 @@ func (s *scenario) start(i int) *actor {
 // entry returns the line of a token.
 func (s *scenario) entry(token uint64) *callEntry {
 	if token == 0 || token > uint64(len(s.calls)) {
-		s.fail("a request has token %x, which nobody made", token)
+		s.fail("a request has token %x, which was not made", token)
 		return &callEntry{}
 	}
 	return s.calls[token-1]
@@ -262,7 +262,7 @@ func (s *scenario) auditEntry(c *callEntry) {
 	}
 	s.outcomes[outcomeOf(c.err)]++
 	if outcomeOf(c.err) == "canceled" && !c.canceled && !c.withdrawn {
-		s.fail("%s %x ended with %v, and nobody has canceled it", c.kind, c.token, c.err)
+		s.fail("%s %x ended with %v, and was not canceled", c.kind, c.token, c.err)
 	}
 	if c.kind != "call" {
 		return
@@ -275,9 +275,9 @@ func (s *scenario) auditEntry(c *callEntry) {
 	case noResponse(c.err) && c.isAnswered() && !c.response.by.crashed:
 		s.fail("call %x ended with %v, and response %x to it has left", c.token, c.err, c.response.token)
 	case c.err != nil && hg.FateOf(c.err) == na.NotRun && c.ran != 0:
-		s.fail("call %x did not run, says %q, and ran", c.token, c.err)
+		s.fail("call %x did not run according to %q, and ran", c.token, c.err)
 	case c.err != nil && hg.FateOf(c.err) == na.Ran && c.ran != 1:
-		s.fail("call %x ran, says %q, and did not", c.token, c.err)
+		s.fail("call %x ran according to %q, and did not", c.token, c.err)
 	}
 }
 
@@ -296,7 +296,7 @@ func (s *scenario) auditWithdraw(c *callEntry) {
 		}
 	case hg.Indeterminate:
 		if of.err == nil && !of.oneWay {
-			s.fail("nobody knows about call %x, and it succeeded", of.token)
+			s.fail("the outcome of call %x is unknown, and it succeeded", of.token)
 		}
 	default:
 		s.fail("withdraw of call %x gave %v", of.token, c.result)

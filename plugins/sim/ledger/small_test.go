@@ -109,7 +109,7 @@ func (w *targetProgram) moveAndAnswer(h hg.Request, remote *bulk.Handle, out []b
 				whole = int(e.Moved)
 			}
 			if ones := bytes.Count(local, []byte{1}); dir == bulk.Pull && ones < whole || whole > size {
-				w.fail("%d bytes were pulled, %d are said to be", ones, whole)
+				w.fail("%d bytes were pulled, %d are reported", ones, whole)
 			}
 			copy(local, poisoned)
 			w.locals = append(w.locals, local)

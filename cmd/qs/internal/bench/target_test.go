@@ -70,7 +70,7 @@ func TestMemory(t *testing.T) {
 		m.releaseMemory()
 	}
 	_, buf, err = m.acquireMemory(hctx, 101, true)
-	require.NoError(t, err, "nobody uses it any more")
+	require.NoError(t, err, "it is not used any more")
 	require.Equal(t, make([]byte, 101), buf)
 	refused(101, false)
 	refused(101, true)

@@ -60,7 +60,7 @@ func TestBuffersAreBounded(t *testing.T) {
 	over, end := context.WithCancelCause(t.Context())
 	end(na.ErrTimeout)
 	_, err = has.buffer(over, MaxPiece)
-	require.ErrorIs(t, err, na.ErrTimeout, "it waits for as long as the transfer goes on")
+	require.ErrorIs(t, err, na.ErrTimeout, "it waits until the transfer has ended")
 	got := make(chan error, 1)
 	go func() {
 		b, err := has.buffer(t.Context(), MaxPiece)

@@ -72,7 +72,7 @@ func TestPartReplacedDuringOpen(t *testing.T) {
 				}
 				p.close()
 				if got, _ := os.ReadFile(filepath.Join(dir, "f")); len(got) > 0 && !bytes.Equal(got, noise(len(got))) || len(got) == 0 && committed.Load() > 0 {
-					t.Errorf("a file of %d bytes that nobody has committed", len(got))
+					t.Errorf("a file of %d bytes that was not committed", len(got))
 				}
 			}
 		})

@@ -57,7 +57,7 @@ func TestLoad(t *testing.T) {
 	select {
 	case <-returned:
 	case <-time.After(patience):
-		t.Fatal("kv-1 goes on")
+		t.Fatal("kv-1 continues")
 	}
 	require.NoError(t, other.Close())
 	require.NoError(t, node.Close())

@@ -141,7 +141,7 @@ func TestWatch(t *testing.T) {
 	case err := <-failed:
 		require.ErrorIs(t, err, qs.ErrAborted)
 	case <-time.After(patience):
-		t.Fatal("the watcher goes on")
+		t.Fatal("the watcher continues")
 	}
 	k.runs = false
 	require.NoError(t, k.node.Close())

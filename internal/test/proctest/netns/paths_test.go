@@ -90,7 +90,7 @@ func TestPathNarrows(t *testing.T) {
 					r := s.near.readReports()[0]
 					return len(r.Lost) > 0 || r.Good.Sub(began) > time.Second && r.Pulls > pulls+5
 				})
-				t.Logf("%d and %d answers of the routers were not heard", c.routers[0].countDropped(), c.routers[1].countDropped())
+				t.Logf("%d and %d answers of the routers were lost", c.routers[0].countDropped(), c.routers[1].countDropped())
 				s.requireHealthy()
 			})
 		}

@@ -482,7 +482,7 @@ func TestRoomBell(t *testing.T) {
 	a.Wait()
 	require.False(t, a.Arm())
 	take(t, b, Bulk, buf)
-	require.False(t, a.Look(), "b has not said so")
+	require.False(t, a.Look(), "b has not announced it")
 	require.True(t, b.Report())
 	require.True(t, a.Look())
 	a.Go()

@@ -261,7 +261,7 @@ func TestDialsOfOneAddress(t *testing.T) {
 	require.NoError(t, err)
 	n.idle(time.Minute)
 	require.Equal(t, 2, b.m.Stats().Peers)
-	require.Equal(t, 2, b.admitted, "what the same context has said before is old")
+	require.Equal(t, 2, b.admitted, "earlier numbers of the same context are old")
 }
 
 // TestHelloAtTheEnd checks that a HELLO that arrives again when its association is ending, because

@@ -153,7 +153,7 @@ func TestUT32Amplification(t *testing.T) {
 	require.Positive(t, st.Cookies)
 	require.Positive(t, st.Resets)
 	n.idle(3 * time.Second)
-	require.Zero(t, b.m.Stats().HalfOpen, "who shows nothing is forgotten")
+	require.Zero(t, b.m.Stats().HalfOpen, "a peer without a cookie is dropped")
 	require.Zero(t, b.m.Stats().Peers)
 	require.Len(t, b.ends, 16)
 
@@ -290,7 +290,7 @@ func TestCookieOnce(t *testing.T) {
 	require.Equal(t, cookies+1, b.m.Stats().Cookies)
 	n.idle(time.Second)
 	n.join(a, b)
-	require.Equal(t, 2, b.admitted, "the peer itself comes again")
+	require.Equal(t, 2, b.admitted, "the peer itself dials again")
 
 	for i := range maxUsedCookies {
 		b.m.useCookie(n.now, [cookieSize]byte{1, byte(i), byte(i >> 8)})

@@ -395,7 +395,7 @@ func (nd *node) check() {
 		require.Equal(nd.net, flying, a.flight.flying, "bytes under way, and their count")
 		r, units := &a.flight.recv[0], 0
 		for seq, h := range r.held {
-			require.True(nd.net, r.hasPacket(seq-a.lane[0].rcv), "a packet that is kept has come")
+			require.True(nd.net, r.hasPacket(seq-a.lane[0].rcv), "a packet that is kept has arrived")
 			units += numbersFor(headSize + len(h.body))
 		}
 		require.Equal(nd.net, units, r.units, "units that kept packets take, and their count")

@@ -36,7 +36,7 @@ func TestUT22Release(t *testing.T) {
 				if lost < 4 {
 					require.Equal(t, Clean, a.ends[0].Outcome, "%v", a.ends)
 					require.Equal(t, []End{{Outcome: Clean}}, b.ends)
-					require.Zero(t, a.m.Stats().Resets+b.m.Stats().Resets, "who has said everything stays to acknowledge once more")
+					require.Zero(t, a.m.Stats().Resets+b.m.Stats().Resets, "a side that has sent everything stays to acknowledge once more")
 				}
 			})
 		}

@@ -305,7 +305,7 @@ func TestUT19PeerVanishes(t *testing.T) {
 			a.bulk(a.assoc, 0, make([]byte, 5000))
 			n.run(30*time.Second, func() bool { return len(a.ends) > 0 })
 			require.Equal(t, []End{{Outcome: PeerGone, Messages: 5}}, a.ends)
-			require.Empty(t, a.sent, "nothing is said of the views of an association that is gone")
+			require.Empty(t, a.sent, "the views of an ended association are not reported")
 			require.Zero(t, a.m.Stats().Retained)
 			require.Zero(t, a.m.Stats().Peers)
 		})

@@ -144,7 +144,7 @@ func TestForged(t *testing.T) {
 			require.False(t, try(b[:n]), "cut at %d", n)
 		}
 		require.True(t, try(b))
-		require.False(t, try(b), "came before")
+		require.False(t, try(b), "was repeated")
 	}
 }
 
