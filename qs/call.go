@@ -18,8 +18,8 @@ type Call struct {
 	Method     string
 	Idempotent bool // the method is declared Idempotent
 	Peer       Peer // the destination; at the server, the origin
-	// Metadata is sent with the input. WithMetadata sets it in the ctx of Call; an interceptor may
-	// too.
+	// Metadata is sent with the input. It is what WithMetadata has put into the ctx of Call. A
+	// client's interceptor may set it, or use WithMetadata for the ctx that it gives to next.
 	Metadata hg.Metadata
 	// In and Out point to the input and the output. At the server In is decoded before the first
 	// interceptor runs.
@@ -117,12 +117,12 @@ type (
 //   - A call with more fails with hg.ErrOverflow, one with a bad name with ErrInvalid. Both are
 //     NotRun.
 func WithMetadata(ctx context.Context, name, value string) context.Context {
-	was, _ := ctx.Value(metaKey{}).(metaFromContext)
+	was := metaOf(ctx)
 	if was.err != nil {
 		return ctx
 	}
 	m, err := was.m.With(name, value)
-	return context.WithValue(ctx, metaKey{}, metaFromContext{m, err})
+	return context.WithValue(ctx, metaKey{}, &metaFromContext{m, err})
 }
 
 // Metadata returns the value that the caller has sent under name with WithMetadata, or what a server
@@ -144,6 +144,34 @@ func Metadata(ctx context.Context, name string) (value string, ok bool) {
 type metaFromContext struct {
 	m   hg.Metadata
 	err error
+}
+
+// noMeta is the metadata of a context without WithMetadata.
+var noMeta metaFromContext
+
+// metaOf returns the metadata in ctx.
+func metaOf(ctx context.Context) *metaFromContext {
+	if m, ok := ctx.Value(metaKey{}).(*metaFromContext); ok {
+		return m
+	}
+	return &noMeta
+}
+
+// addMetadata adds what an interceptor, called with ctx, has put into the next ctx by WithMetadata.
+func (c *Call) addMetadata(ctx, next context.Context) (err error) {
+	before, after := metaOf(ctx), metaOf(next)
+	if after == before || after.err != nil {
+		return after.err
+	}
+	for name, value := range after.m.All() {
+		if old, ok := before.m.Get(name); ok && old == value {
+			continue // an interceptor may have removed or changed it in c
+		}
+		if c.Metadata, err = c.Metadata.With(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // An attemptControl tracks the attempts of one call: those in flight, and the outcome of those that

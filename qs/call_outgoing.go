@@ -66,14 +66,17 @@ func (o *outgoingCall) prepare(
 		}
 	}
 	o.callerCtx = ctx
-	if c, ok := ctx.Value(metaKey{}).(metaFromContext); ok {
-		if c.err != nil {
-			return ctx, stop, &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun,
-				Err: c.err}
-		}
-		o.Metadata = c.m
+	meta := metaOf(ctx)
+	if meta.err != nil {
+		return ctx, stop, o.notRun(meta.err)
 	}
+	o.Metadata = meta.m
 	return ctx, stop, nil
+}
+
+// notRun returns the error of a call that has not left, because of err.
+func (o *outgoingCall) notRun(err error) error {
+	return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: err}
 }
 
 // allInterceptors returns the interceptors of the call: those of the node, and inside them those of
@@ -114,7 +117,7 @@ func (o *outgoingCall) runInterceptors(
 	if len(is) == 0 {
 		err = o.callOnce(ctx, s, c)
 	} else {
-		err = is[0](ctx, c, func(ctx context.Context) error {
+		err = is[0](ctx, c, func(next context.Context) error {
 			in := &nestedScope{callScope: callScope{parent: s, fate: NotRun}}
 			o.answerMu.Lock()
 			in.call, in.answersBefore = *c, s.answers
@@ -126,7 +129,11 @@ func (o *outgoingCall) runInterceptors(
 			o.answerMu.Unlock()
 			err := errNextLate // stands if runInterceptors panics or ends the goroutine
 			defer func() { o.resultFor(c, s, in, err) }()
-			err = o.runInterceptors(ctx, is[1:], &in.callScope, &in.call)
+			if err = in.call.addMetadata(ctx, next); err != nil {
+				err = o.notRun(err)
+				return err
+			}
+			err = o.runInterceptors(next, is[1:], &in.callScope, &in.call)
 			return err
 		})
 	}

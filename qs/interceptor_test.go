@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,4 +65,46 @@ func TestLogCallsLevels(t *testing.T) {
 	require.Contains(t, there.String(), `error="given up"`)
 	require.Contains(t, there.String(), "level=DEBUG")
 	require.NotContains(t, there.String(), "level=WARN")
+}
+
+// TestInterceptorMetadata checks that a client's interceptor adds metadata by WithMetadata in the
+// context that it gives to next, for each attempt anew, beside what the caller has sent; that a
+// change of Call.Metadata stays; and that an invalid name fails the call, which did not run.
+func TestInterceptorMetadata(t *testing.T) {
+	t.Parallel()
+	method := qs.Define[string, string]("test/metadata")
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		method.Handle(n, func(ctx context.Context, _ string) (string, error) {
+			var all []string
+			for name, value := range qs.CallFrom(ctx).Metadata.All() {
+				all = append(all, name+"="+value)
+			}
+			slices.Sort(all)
+			return strings.Join(all, " "), nil
+		})
+	})
+	token := "token"
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{
+		func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			var err error
+			if c.Metadata, err = c.Metadata.With("tenant", "changed"); err != nil {
+				return err
+			}
+			_ = next(qs.WithMetadata(ctx, token, "first"))
+			return next(qs.WithMetadata(ctx, token, "second"))
+		},
+		func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+			return next(qs.WithMetadata(ctx, "inner", "yes"))
+		},
+	}})
+	to := peer(t, n, s.Addr().String())
+	ctx := qs.WithMetadata(qs.WithMetadata(testContext(t), "tenant", "blue"), "trace", "7")
+	got, err := method.Call(ctx, to, "")
+	require.NoError(t, err)
+	require.Equal(t, "inner=yes tenant=changed token=second trace=7", got)
+	token = "No Such Name"
+	_, err = method.Call(ctx, to, "")
+	require.ErrorIs(t, err, qs.ErrInvalid)
+	require.ErrorContains(t, err, token)
+	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }

@@ -31,9 +31,11 @@ type RetryPolicy struct {
 	// back. If it does, the request is certain not to have run, and can be repeated although its
 	// method is not idempotent. Zero means not to ask.
 	WithdrawTimeout time.Duration
-	// Codes are the answers of handlers that have run for which calls of Idempotent methods are
+	// Codes are the codes of handlers that have run for which calls of Idempotent methods are
 	// repeated. Nil means ErrUnavailable, ErrNotReady, ErrDraining and ErrAborted; an empty list
-	// none.
+	// none. Codes of the program, 128 to 255, are never repeated unless they are listed: also if
+	// the handler refuses with one, or an interceptor behind Retry puts one in front of another
+	// code.
 	Codes []Code
 	// BudgetRatio is the retry budget: within 10 s there are at most 10 retries, and BudgetRatio
 	// for each first attempt in addition. Retries at another address that does not fail are not
@@ -148,6 +150,9 @@ func (c *Call) isRepeatable(err error, codes []Code) bool {
 		return false
 	}
 	code := hg.CodeOf(err)
+	if code >= 128 { // the program's, of a handler, or of an interceptor in front of any other code
+		return slices.Contains(codes, code)
+	}
 	switch r, ok := hg.RemoteOf(err); {
 	case ok && !r.Refused:
 		return slices.Contains(codes, r.Code)
@@ -161,7 +166,7 @@ func (c *Call) isRepeatable(err error, codes []Code) bool {
 		hg.ErrUnsupported, ErrBadInput, ErrDenied, ErrNotFound, ErrAlreadyExists:
 		return false
 	}
-	return code < 128 // codes from 128 on are the program's: it decides
+	return true
 }
 
 // budgetFor returns the retry budget of the node for the Retry interceptor that p belongs to.

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -637,5 +638,47 @@ func TestRetryUntilTheDeadline(t *testing.T) {
 			require.Equal(t, qs.NotRun, qs.FateOf(err))
 		})
 		require.NoError(t, w.Run(time.Hour))
+	}
+}
+
+// TestRetryCodesOfProgram checks that a code of the program decides whether a call is repeated,
+// however it got there: by a handler, by a handler that refuses, or by an interceptor that puts it
+// in front of another code.
+func TestRetryCodesOfProgram(t *testing.T) {
+	t.Parallel()
+	own := qs.Code(200)
+	var runs atomic.Int32
+	method := qs.Define[string, int]("test/codes-of-program", qs.Idempotent())
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		method.Handle(n, func(_ context.Context, how string) (int, error) {
+			runs.Add(1)
+			switch how {
+			case "handler":
+				return 0, qs.Errorf(own, "full")
+			case "refusal":
+				return 0, qs.Refuse(qs.Errorf(own, "full"))
+			}
+			return 0, qs.Refuse(qs.Errorf(qs.ErrExhausted, "full"))
+		})
+	})
+	wrap := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+		err := next(ctx)
+		if errors.Is(err, qs.ErrExhausted) {
+			return qs.Errorf(own, "overload: %w", err)
+		}
+		return err
+	}
+	for _, listed := range []bool{false, true} {
+		policy, want := qs.RetryPolicy{Attempts: 3, Backoff: -1, BudgetRatio: -1}, int32(1)
+		if listed {
+			policy.Codes, want = []qs.Code{own}, 3
+		}
+		to := peer(t, open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(policy), wrap}}), s.Addr().String())
+		for _, how := range []string{"handler", "refusal", "interceptor"} {
+			runs.Store(0)
+			_, err := method.Call(testContext(t), to, how)
+			require.Equal(t, own, qs.CodeOf(err), how)
+			require.Equal(t, want, runs.Load(), "%s, listed %v", how, listed)
+		}
 	}
 }
