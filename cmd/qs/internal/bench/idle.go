@@ -9,6 +9,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // An IdleResult is the CPU time and the memory for peers that do nothing, and for callers beside them.
@@ -34,7 +35,7 @@ type Crowd struct {
 func Idle(ctx context.Context, cfg hg.Config, listen string, crowd Crowd, d time.Duration) (r IdleResult, err error) {
 	all := crowd.Peers + crowd.Callers
 	cfg.NA.Envelopes = 32
-	cfg.NA.Budget = int64(all+1) * 32 * (4096 + 64)
+	cfg.NA.Budget = int64(all+1) * int64(cfg.NA.Envelopes+na.ExpeditedEnvelopes) * (4096 + 64)
 	class, err := hg.Open(listen, cfg)
 	if err != nil {
 		return r, err
