@@ -344,6 +344,9 @@ func (a *app) newSwarm() *cobra.Command {
 		}
 		fmt.Fprintln(a.stdout, swarmReady)
 		if areCallers {
+			if _, err := fmt.Fscanln(os.Stdin, new(string)); err != nil { // bench.Begin
+				return nil // the other process has ended
+			}
 			for _, p := range all {
 				go func() { _ = p.CallOn() }() // it ends with the process, or the target
 			}
@@ -352,6 +355,6 @@ func (a *app) newSwarm() *cobra.Command {
 		return err
 	}}
 	n.secrets.flags(c.Flags())
-	c.Flags().BoolVar(&areCallers, "call", false, "make one call after the other")
+	c.Flags().BoolVar(&areCallers, "call", false, "make one call after the other, once a line arrives")
 	return c
 }

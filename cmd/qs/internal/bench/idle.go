@@ -26,9 +26,12 @@ type IdleResult struct {
 // A Crowd is the peers of Idle. Those that do nothing are in other processes than those that call.
 type Crowd struct {
 	Peers, Callers, Processes int // Processes for each of both
-	// Start starts a process of so many peers, which have connected to addr when it returns.
+	// Start starts a process of so many peers, which have connected to addr when it returns. Callers begin after the line Begin.
 	Start func(addr string, peers int, areCallers bool) (*self.Child, error)
 }
+
+// Begin is the line after which a process of callers begins to call.
+const Begin = "begin"
 
 // Idle has many peers connect to this process, call it once and fall silent, or go on to call it, and measures what that costs here:
 // this process's processor time, and its heap and stacks for each peer. The system's memory for sockets is not in it.
@@ -64,6 +67,7 @@ func Idle(ctx context.Context, cfg hg.Config, listen string, crowd Crowd, d time
 		<-drained
 	}()
 	before := memory()
+	var callers []*self.Child
 	for _, part := range []struct {
 		peers      int
 		areCallers bool
@@ -78,6 +82,9 @@ func Idle(ctx context.Context, cfg hg.Config, listen string, crowd Crowd, d time
 				return r, err
 			}
 			defer c.Stop()
+			if part.areCallers {
+				callers = append(callers, c)
+			}
 		}
 		r.Processes += n
 	}
@@ -85,6 +92,11 @@ func Idle(ctx context.Context, cfg hg.Config, listen string, crowd Crowd, d time
 		return r, fmt.Errorf("%d of %d peers are connected", got, all)
 	}
 	r.Peers, r.Callers = crowd.Peers, crowd.Callers
+	for _, c := range callers {
+		if err := c.Send(Begin); err != nil {
+			return r, err
+		}
+	}
 	called := calls.Load()
 	begun, used := time.Now(), cpuTime()
 	over := time.NewTimer(d)

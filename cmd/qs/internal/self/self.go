@@ -117,6 +117,12 @@ func readLine(r io.Reader) (string, error) {
 	return string(line), nil
 }
 
+// Send writes a line to the standard input of the process.
+func (c *Child) Send(line string) error {
+	_, err := fmt.Fprintln(c.stdin, line)
+	return err
+}
+
 // Stop ends the process and waits for it.
 func (c *Child) Stop() { c.End(2 * time.Second) }
 
