@@ -503,9 +503,9 @@ func TestEagerIsASnapshot(t *testing.T) {
 			t.Helper()
 			mine := newMemory(100, 1300)
 			var e outcome
-			var told []int64
+			var notified []int64
 			op, err := bulk.Transfer(p.octx, bulk.Spec{Peer: p.mctx.Self(), Remote: got, RemoteOffset: 50, Local: newLocalHandle(t, p.octx, mine.segs...),
-				LocalOffset: 10, Size: 1350, OnProgress: func(_ *bulk.Op, moved int64) { told = append(told, moved) }}, e.done)
+				LocalOffset: 10, Size: 1350, OnProgress: func(_ *bulk.Op, moved int64) { notified = append(notified, moved) }}, e.done)
 			require.NoError(t, err)
 			require.Zero(t, e.calls, "done runs in Trigger")
 			op.Cancel() // everything is there: success wins
@@ -513,7 +513,7 @@ func TestEagerIsASnapshot(t *testing.T) {
 			require.Equal(t, 1, e.calls)
 			require.NoError(t, e.err)
 			require.EqualValues(t, 1350, e.moved)
-			require.Equal(t, []int64{1350}, told)
+			require.Equal(t, []int64{1350}, notified)
 			wanted := make([]byte, 1400)
 			copy(wanted[10:], want[50:])
 			copy(wanted[1360:], make([]byte, 40))

@@ -332,13 +332,13 @@ func TestCancelRacesTransfer(t *testing.T) {
 		canceled := 0
 		for i := range 60 {
 			over := make(chan error, 2)
-			told := make(chan int64, 64)
-			spec.OnProgress = func(_ *bulk.Op, moved int64) { told <- moved }
+			notified := make(chan int64, 64)
+			spec.OnProgress = func(_ *bulk.Op, moved int64) { notified <- moved }
 			op, err := bulk.Transfer(p.mctx, spec, func(_ *bulk.Op, err error) { over <- err })
 			require.NoError(t, err)
 			for range i / 10 * (i % 3) { // a little later in each round; calls of OnProgress may be few
 				select {
-				case <-told:
+				case <-notified:
 				case err := <-over:
 					over <- err
 				}
@@ -363,9 +363,9 @@ func TestCancelRacesTransfer(t *testing.T) {
 func TestCancelInsideOnProgress(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newTransferTest(t, p, dir, 512<<10)
-		told := 0
+		notified := 0
 		s.spec.OnProgress = func(op *bulk.Op, moved int64) {
-			told++
+			notified++
 			require.Positive(t, moved)
 			require.Zero(t, s.calls)
 			op.Cancel()
@@ -374,7 +374,7 @@ func TestCancelInsideOnProgress(t *testing.T) {
 		s.start()
 		s.Until(func() bool { return s.calls > 0 })
 		s.requireCanceledOrDone()
-		require.Positive(t, told)
+		require.Positive(t, notified)
 		s.requireReleased()
 	})
 }

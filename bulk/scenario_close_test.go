@@ -362,13 +362,13 @@ func TestCloseRacesTransfers(t *testing.T) {
 			from.fill(i)
 			to.fillByte(0)
 			there := newHandle(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
-			over, told, closed := make(chan error, 2), make(chan bool, 64), make(chan error, 2)
+			over, notified, closed := make(chan error, 2), make(chan bool, 64), make(chan error, 2)
 			_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: decodeRemote(t, there), Local: here, Size: size,
-				Chunk: 4 << 10, Window: 4, OnProgress: func(*bulk.Op, int64) { told <- true }}, func(_ *bulk.Op, err error) { over <- err })
+				Chunk: 4 << 10, Window: 4, OnProgress: func(*bulk.Op, int64) { notified <- true }}, func(_ *bulk.Op, err error) { over <- err })
 			require.NoError(t, err)
 			for range i % 5 {
 				select {
-				case <-told:
+				case <-notified:
 				case err := <-over:
 					over <- err
 				}

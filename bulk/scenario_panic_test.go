@@ -16,8 +16,8 @@ func TestOnProgressPanics(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		for _, leave := range []func(){func() { panic("ouch") }, runtime.Goexit} {
 			s := newTransferTest(t, p, dir, 300_000)
-			var told int64
-			s.spec.OnProgress = func(_ *bulk.Op, moved int64) { told = moved; leave() }
+			var notified int64
+			s.spec.OnProgress = func(_ *bulk.Op, moved int64) { notified = moved; leave() }
 			s.start()
 			for end := time.Now().Add(time.Minute); s.calls == 0 && time.Now().Before(end); {
 				ended := make(chan struct{})
@@ -32,7 +32,7 @@ func TestOnProgressPanics(t *testing.T) {
 			}
 			require.Equal(t, 1, s.calls)
 			require.NoError(t, s.err)
-			require.EqualValues(t, 300_000, told, "the last one reported all bytes")
+			require.EqualValues(t, 300_000, notified, "the last one reported all bytes")
 			closed := 0
 			require.NoError(t, s.localHandle.CloseFunc(func(error) { closed++ }))
 			s.Until(func() bool { return closed > 0 })

@@ -160,9 +160,9 @@ func TestChunks(t *testing.T) {
 			if dir == bulk.Push {
 				spec.RemoteOffset, spec.LocalOffset = 30, 20
 			}
-			told, last := int64(0), int64(0)
+			notified, last := int64(0), int64(0)
 			spec.OnProgress = func(op *bulk.Op, moved int64) {
-				told++
+				notified++
 				require.Greater(t, moved, last)
 				require.Equal(t, c.size, op.Size())
 				last = moved
@@ -171,9 +171,9 @@ func TestChunks(t *testing.T) {
 			require.NoError(t, e.err)
 			require.Equal(t, c.size, e.moved)
 			require.Equal(t, c.size, last, "the last call reports all bytes")
-			require.LessOrEqual(t, told, c.calls)
+			require.LessOrEqual(t, notified, c.calls)
 			if c.calls > 0 {
-				require.Positive(t, told)
+				require.Positive(t, notified)
 			}
 			got := mine
 			if dir == bulk.Push {
@@ -392,8 +392,8 @@ func TestPeerLost(t *testing.T) {
 					p := newPair(t, n)
 					s := newTransferTest(t, p, dir, 400<<10)
 					s.spec.Chunk, s.spec.Window = 4<<10, 1
-					told := int64(0)
-					s.spec.OnProgress = func(_ *bulk.Op, moved int64) { told = moved }
+					notified := int64(0)
+					s.spec.OnProgress = func(_ *bulk.Op, moved int64) { notified = moved }
 					op := s.start()
 					s.stepUntil(func() bool { return op.Moved() >= int64(s.size*part/100) })
 					require.NoError(t, p.owner.Close())
@@ -401,7 +401,7 @@ func TestPeerLost(t *testing.T) {
 					require.ErrorIs(t, s.err, na.ErrPeerLost)
 					s.requireFailed()
 					require.GreaterOrEqual(t, s.moved, int64(s.size*part/100))
-					require.Equal(t, s.moved, told)
+					require.Equal(t, s.moved, notified)
 					require.Zero(t, p.mctx.Stats().NA.Outstanding)
 					s.moverMem.fillByte(0xee)
 					for range 100 {

@@ -112,9 +112,9 @@ func TestRPCLimits(t *testing.T) {
 		require.NoError(t, p.call(p.handle(free), nil), "another RPC")
 
 		var taken hg.WithdrawResult // one that waits is taken back: its place is free
-		told := false
-		require.NoError(t, handles[4].Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) { taken, told = r, true }))
-		p.Until(func() bool { return told && outs[4].calls == 1 })
+		reported := false
+		require.NoError(t, handles[4].Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) { taken, reported = r, true }))
+		p.Until(func() bool { return reported && outs[4].calls == 1 })
 		require.Equal(t, hg.Withdrawn, taken)
 		for i := range 4 {
 			p.Until(func() bool { return len(k.kept) > 0 })

@@ -258,7 +258,7 @@ func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 		for i := range handles {
 			handles[i] = p.handle(id)
 		}
-		calls, told := 0, 0
+		calls, reported := 0, 0
 		cancel := func(rounds int) {
 			for range rounds {
 				var o outcome
@@ -272,11 +272,11 @@ func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 				p.octx.Trigger(0)
 				require.Equal(t, len(handles), o.calls)
 				for _, h := range m.kept { // when its origin has canceled, and not before
-					require.NoError(t, h.RespondRaw(big, func(hg.Request, error) { told++ }))
+					require.NoError(t, h.RespondRaw(big, func(hg.Request, error) { reported++ }))
 				}
 				m.kept = m.kept[:0]
 				calls += len(handles)
-				n.Until(func() bool { return told == calls && p.tctx.Stats().Handles == 0 })
+				n.Until(func() bool { return reported == calls && p.tctx.Stats().Handles == 0 })
 			}
 		}
 		cancel(20)

@@ -289,9 +289,9 @@ func TestDispatchedWithdraw(t *testing.T) {
 		for i, back := range []func(){
 			func() {
 				var result hg.WithdrawResult
-				told := false
-				require.NoError(t, h.Withdraw(time.Minute, func(_ *hg.Handle, r hg.WithdrawResult) { told, result = true, r }))
-				p.Until(func() bool { return told })
+				reported := false
+				require.NoError(t, h.Withdraw(time.Minute, func(_ *hg.Handle, r hg.WithdrawResult) { reported, result = true, r }))
+				p.Until(func() bool { return reported })
 				require.Equal(t, hg.Withdrawn, result)
 			},
 			h.Abandon,

@@ -45,9 +45,9 @@ func TestErrorFactsOfCalls(t *testing.T) {
 	var m silentTarget
 	kept := func(p *pair) { p.Until(func() bool { return len(m.kept) == 1 }) }
 	withdraw := func(p *pair, h *hg.Handle) {
-		told := false
-		require.NoError(p.t, h.Withdraw(0, func(*hg.Handle, hg.WithdrawResult) { told = true }))
-		p.triggerOriginUntil(func() bool { return told })
+		reported := false
+		require.NoError(p.t, h.Withdraw(0, func(*hg.Handle, hg.WithdrawResult) { reported = true }))
+		p.triggerOriginUntil(func() bool { return reported })
 	}
 	for _, c := range []struct {
 		name    string

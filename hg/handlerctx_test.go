@@ -276,19 +276,19 @@ func TestPeerLossAmongManyLosses(t *testing.T) {
 	withTwoCalls(t, func(t *testing.T, p *pair, a *contextRecorder, _ [2]*hg.Handle, outs *[2]outcome) {
 		p.tctx.Trigger(0)
 		_, octx := p.Origin(hg.Config{})
-		target, stranger := p.tctx.NA(), octx.NA()
-		op := stranger.NewOp(func(*na.Op, na.Result) {})
+		target, otherPeer := p.tctx.NA(), octx.NA()
+		op := otherPeer.NewOp(func(*na.Op, na.Result) {})
 		local, err := octx.Class().NA().NewMem(make([]byte, 1))
 		require.NoError(t, err)
 		for target.Upper().News() <= 1024 { // until they are not reported one by one any more
-			require.NoError(t, stranger.Get(op, local, 0, target.Self(), na.Key{Len: 1, Access: na.ReadOnly}, 0, 1))
+			require.NoError(t, otherPeer.Get(op, local, 0, target.Self(), na.Key{Len: 1, Access: na.ReadOnly}, 0, 1))
 			for still := p.Bounded(); op.Busy(); still() { // refused
 				_ = target.Progress(0)
-				_ = stranger.Progress(0)
-				stranger.Trigger(0)
+				_ = otherPeer.Progress(0)
+				otherPeer.Trigger(0)
 			}
 			for _, peer := range target.Peers() {
-				if peer.Addr.Named() == stranger.Self() {
+				if peer.Addr.Named() == otherPeer.Self() {
 					target.Disconnect(peer.Addr, nil)
 				}
 			}

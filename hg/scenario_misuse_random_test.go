@@ -32,7 +32,7 @@ type misuseTest struct {
 	kept chan keptRequest
 
 	steps, token, under atomic.Int64
-	asked, told         atomic.Int64 // callbacks of responses
+	asked, reported     atomic.Int64 // callbacks of responses
 	answers             atomic.Int64 // that arrived
 	wrong               atomic.Pointer[error]
 }
@@ -97,7 +97,7 @@ func (m *misuseTest) handler(r hg.Request) error {
 func (m *misuseTest) answer(r hg.Request, question []byte) {
 	m.asked.Add(1)
 	if err := r.Respond(question, func(r hg.Request, err error) {
-		m.told.Add(1)
+		m.reported.Add(1)
 		if err != nil {
 			m.answer(r, question) // once more, or that of no call any longer
 		}
@@ -119,7 +119,7 @@ func (m *misuseTest) step(rng *rand.Rand, r keptRequest) {
 		_ = r.Context().Err()
 	case 6:
 		m.asked.Add(1)
-		if r.RespondError(hg.ErrNotFound, func(hg.Request, error) { m.told.Add(1) }) != nil {
+		if r.RespondError(hg.ErrNotFound, func(hg.Request, error) { m.reported.Add(1) }) != nil {
 			m.asked.Add(-1)
 		}
 	case 7:
@@ -271,7 +271,7 @@ func TestMisuseAtRandom(t *testing.T) {
 			n.Until(func() bool {
 				select {
 				case <-over:
-					ended = m.wrong.Load() != nil || m.under.Load() == 0 && m.asked.Load() == m.told.Load()
+					ended = m.wrong.Load() != nil || m.under.Load() == 0 && m.asked.Load() == m.reported.Load()
 					return ended
 				default:
 					return m.steps.Load() >= to
@@ -287,7 +287,7 @@ func TestMisuseAtRandom(t *testing.T) {
 			}
 		}
 		m.p.requireClean(0)
-		t.Logf("%d calls, %d answers, %d callbacks of responses", m.token.Load(), m.answers.Load(), m.told.Load())
+		t.Logf("%d calls, %d answers, %d callbacks of responses", m.token.Load(), m.answers.Load(), m.reported.Load())
 		require.Positive(t, m.answers.Load())
 	})
 }

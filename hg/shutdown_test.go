@@ -60,7 +60,7 @@ func TestShutdownDrains(t *testing.T) {
 		other, octx := n.Origin(hg.Config{})
 		_, err := other.Register("keep", nil)
 		require.NoError(t, err)
-		stranger, err := octx.Create(p.target.Addr(), id)
+		otherPeer, err := octx.Create(p.target.Addr(), id)
 		require.NoError(t, err)
 		n.Serve(p.octx, 1)
 		n.Serve(octx, 1)
@@ -68,7 +68,7 @@ func TestShutdownDrains(t *testing.T) {
 			assert.True(t, p.tctx.NA().Draining())
 			assert.NoError(t, handles[2].Forward(2, func(h *hg.Handle, err error) {
 				heard(2)(h, err)
-				assert.NoError(t, stranger.Forward(nil, heard(3)))
+				assert.NoError(t, otherPeer.Forward(nil, heard(3)))
 			}))
 		})
 		require.NoError(t, p.target.Shutdown(context.Background()))
@@ -89,7 +89,7 @@ func TestShutdownDrains(t *testing.T) {
 				require.Equal(t, na.NotRun, hg.FateOf(err))
 			}
 		}
-		for _, h := range append(handles, stranger) {
+		for _, h := range append(handles, otherPeer) {
 			h.Close()
 		}
 	})

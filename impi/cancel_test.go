@@ -45,8 +45,8 @@ func TestCancelFindsOnlyItsOwn(t *testing.T) {
 		require.Equal(t, impi.Packet{Type: impi.PacketCancelNo, Src: p.Dest, Dest: p.Src, SrcRequest: 1}, l.ba[len(l.ba)-1])
 	}
 	require.Equal(t, 1, l.b.Stats().Held)
-	stranger := impi.Packet{Type: impi.PacketCancel, Src: impi.Proc{PID: 9}, Dest: bob, SrcRequest: 1}
-	require.ErrorIs(t, l.b.Input(stranger.Append(nil)), impi.ErrProtocol)
+	foreignPacket := impi.Packet{Type: impi.PacketCancel, Src: impi.Proc{PID: 9}, Dest: bob, SrcRequest: 1}
+	require.ErrorIs(t, l.b.Input(foreignPacket.Append(nil)), impi.ErrProtocol)
 }
 
 // TestTooLateIsLocal (C3, C-T5) checks that what is over, or was never sent, is not canceled, and

@@ -140,12 +140,12 @@ func TestGoldenIsUnderstood(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("testdata", "message-number-twice.txt"))
 	require.NoError(t, err)
 	l := newLink(t, impi.AgentConfig{MaxPacket: 8, Hiwater: 4, Ackmark: 3})
-	var said []string
+	var blocks []string
 	for _, block := range strings.Split(string(raw), "\n") {
 		row, isData := strings.CutPrefix(block, "  ")
 		if !isData {
-			said = append(said, block)
-		} else if strings.HasPrefix(said[len(said)-1], "A>") {
+			blocks = append(blocks, block)
+		} else if strings.HasPrefix(blocks[len(blocks)-1], "A>") {
 			b, err := hex.DecodeString(row)
 			require.NoError(t, err)
 			require.NoError(t, l.b.Input(b))
@@ -155,7 +155,7 @@ func TestGoldenIsUnderstood(t *testing.T) {
 	l.bEvents = events(l.b)
 	l.requireReceived(r, "older")
 	require.Zero(t, l.b.Stats().Held, "the newer was destroyed")
-	require.Equal(t, []string{"A> DATA", "A> DATASYNC", "A> CANCEL", "B> CANCELYES", "B> PROTOACK", ""}, said)
+	require.Equal(t, []string{"A> DATA", "A> DATASYNC", "A> CANCEL", "B> CANCELYES", "B> PROTOACK", ""}, blocks)
 }
 
 func FuzzParsePacket(f *testing.F) {

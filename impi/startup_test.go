@@ -87,10 +87,10 @@ func TestGoldenServer(t *testing.T) {
 	eachGolden(t, func(t *testing.T, size int, auth protocol.Auth, lines []goldenLine, cut func([]byte) [][]byte) {
 		s, err := protocol.NewServer(protocol.ServerConfig{Form: protocol.Strict, Size: size, Auth: auth})
 		require.NoError(t, err)
-		said := make([][]byte, size)
+		gotBytes := make([][]byte, size)
 		closed := make([]bool, size)
 		quiet := func() {
-			for rank, b := range said {
+			for rank, b := range gotBytes {
 				require.Empty(t, b, "to client %d", rank)
 			}
 		}
@@ -105,15 +105,15 @@ func TestGoldenServer(t *testing.T) {
 					s.Receive(l.rank, b)
 				}
 			case "<":
-				require.GreaterOrEqual(t, len(said[l.rank]), len(l.bytes), where)
-				require.Equal(t, l.bytes, said[l.rank][:len(l.bytes)], where)
-				said[l.rank] = said[l.rank][len(l.bytes):]
+				require.GreaterOrEqual(t, len(gotBytes[l.rank]), len(l.bytes), where)
+				require.Equal(t, l.bytes, gotBytes[l.rank][:len(l.bytes)], where)
+				gotBytes[l.rank] = gotBytes[l.rank][len(l.bytes):]
 			case "closed":
 				require.True(t, closed[l.rank], where)
 			}
 			out, _ := s.Take()
 			for _, o := range out {
-				said[o.Conn] = append(said[o.Conn], o.Send...)
+				gotBytes[o.Conn] = append(gotBytes[o.Conn], o.Send...)
 				closed[o.Conn] = closed[o.Conn] || o.Close
 			}
 		}
@@ -125,7 +125,7 @@ func TestGoldenServer(t *testing.T) {
 func TestGoldenClients(t *testing.T) {
 	eachGolden(t, func(t *testing.T, size int, _ protocol.Auth, lines []goldenLine, cut func([]byte) [][]byte) {
 		clients := make([]*protocol.Client, size)
-		said := make([][]byte, size)
+		gotBytes := make([][]byte, size)
 		for _, l := range lines {
 			where := fmt.Sprint(l.rank, " ", l.word, " ", l.text)
 			var err error
@@ -148,9 +148,9 @@ func TestGoldenClients(t *testing.T) {
 			case "fini":
 				err = c.Fini()
 			case ">":
-				require.GreaterOrEqual(t, len(said[l.rank]), len(l.bytes), where)
-				require.Equal(t, l.bytes, said[l.rank][:len(l.bytes)], where)
-				said[l.rank] = said[l.rank][len(l.bytes):]
+				require.GreaterOrEqual(t, len(gotBytes[l.rank]), len(l.bytes), where)
+				require.Equal(t, l.bytes, gotBytes[l.rank][:len(l.bytes)], where)
+				gotBytes[l.rank] = gotBytes[l.rank][len(l.bytes):]
 			case "<":
 				for _, b := range cut(l.bytes) {
 					require.NoError(t, c.Receive(b), where)
@@ -158,9 +158,9 @@ func TestGoldenClients(t *testing.T) {
 			}
 			require.NoError(t, err, where)
 			out, _ := c.Take()
-			said[l.rank] = append(said[l.rank], out...)
+			gotBytes[l.rank] = append(gotBytes[l.rank], out...)
 		}
-		for rank, b := range said {
+		for rank, b := range gotBytes {
 			require.Empty(t, b, "of client %d", rank)
 		}
 	})

@@ -73,13 +73,13 @@ func TestOtherProtocols(t *testing.T) {
 				require.Equal(t, c.answer, string(got))
 			}
 		}
-		said := log.take()
+		logged := log.take()
 		if c.words == "" {
-			require.Empty(t, said)
+			require.Empty(t, logged)
 			continue
 		}
-		require.Contains(t, said, c.words)
-		require.Equal(t, 1, strings.Count(said, "refused"), "%s", said)
+		require.Contains(t, logged, c.words)
+		require.Equal(t, 1, strings.Count(logged, "refused"), "%s", logged)
 	}
 
 	d := dialDouble(t, n, 46)
@@ -90,9 +90,9 @@ func TestOtherProtocols(t *testing.T) {
 		r, _ := d.recvResponse(1)
 		require.EqualValues(t, 15, r.Code)
 	}
-	said := log.take()
-	require.Contains(t, said, "protocol version 4, want 5")
-	require.Equal(t, 1, strings.Count(said, "refused"))
+	logged := log.take()
+	require.Contains(t, logged, "protocol version 4, want 5")
+	require.Equal(t, 1, strings.Count(logged, "refused"))
 	d.sendRequest(2, echoID, 0, []byte("in"))
 	_, out := d.recvResponse(2)
 	require.Equal(t, "in", string(out))

@@ -90,13 +90,13 @@ func TestTyped(t *testing.T) {
 func TestTypedNotify(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
 	note := mercury.Define[string, struct{}]("note")
-	told := make(chan string, 1)
+	reported := make(chan string, 1)
 	note.Handle(target, func(_ context.Context, text string) (out struct{}, err error) {
-		told <- text
+		reported <- text
 		return
 	})
 	require.NoError(t, note.Notify(testContext(t), origin, target.Addr(), "Ada"))
-	require.Equal(t, "Ada", <-told)
+	require.Equal(t, "Ada", <-reported)
 	err := note.Notify(testContext(t), origin, target.Addr(), "a\x00b")
 	require.ErrorIs(t, err, mercury.ErrInvalid)
 	require.Equal(t, mercury.NotRun, mercury.FateOf(err))

@@ -63,13 +63,13 @@ func TestProgressReturns(t *testing.T) {
 	require.NoError(t, c.RecvUnexpected(op))
 	done := startProgress(t, c, -1)
 	f.end(op, Result{})
-	require.NoError(t, receiveWithin(t, done, "Progress hears of a completion"))
+	require.NoError(t, receiveWithin(t, done, "Progress returns at a completion"))
 	require.NoError(t, c.Progress(-1), "as long as a callback waits")
 	require.Equal(t, 1, c.Trigger(0))
 
 	done = startProgress(t, c, time.Hour)
 	c.Wake()
-	require.NoError(t, receiveWithin(t, done, "Progress hears of Wake"))
+	require.NoError(t, receiveWithin(t, done, "Progress returns at Wake"))
 	require.ErrorIs(t, c.Progress(0), ErrTimeout, "a wake-up counts once")
 	c.Wake()
 	require.NoError(t, c.Progress(-1), "a wake-up before Progress counts")
@@ -83,7 +83,7 @@ func TestProgressAbove(t *testing.T) {
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
 	done := startProgress(t, c, -1)
 	require.True(t, c.Upper().Queue(&task))
-	require.NoError(t, receiveWithin(t, done, "Progress hears of the layer above"))
+	require.NoError(t, receiveWithin(t, done, "Progress returns for the layer above"))
 	require.NoError(t, c.Progress(0))
 	require.Equal(t, 2, c.Trigger(0), "it returns the number of callbacks that ran")
 	require.Equal(t, 1, ran)
@@ -208,7 +208,7 @@ func TestFollowerLeads(t *testing.T) {
 	require.ErrorIs(t, receiveWithin(t, leader, "the leader's time is over"), ErrTimeout)
 	eventually(t, "the second leads", func() bool { return c.loop.Parked() == 0 && c.isAsleep() })
 	f.end(op, Result{})
-	require.NoError(t, receiveWithin(t, follower, "the second hears of the completion"))
+	require.NoError(t, receiveWithin(t, follower, "the second gets the completion"))
 	c.Trigger(0)
 }
 
@@ -347,11 +347,11 @@ func TestAbandonNotifiesLayer(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	c.reportAbandoned(&Envelope{})
 	require.Zero(t, c.Upper().Queued(), "there is no OnFault function")
-	told, ran := 0, 0
+	reported, ran := 0, 0
 	var tasks []*Task
 	c.Upper().OnAbandon(func(e *Envelope) {
-		require.Equal(t, Tag(told), e.Tag)
-		told++
+		require.Equal(t, Tag(reported), e.Tag)
+		reported++
 		task := &Task{}
 		task.Init(func(any) int { ran++; return 0 }, nil)
 		tasks = append(tasks, task)
@@ -361,7 +361,7 @@ func TestAbandonNotifiesLayer(t *testing.T) {
 	for i := range many {
 		c.reportAbandoned(&Envelope{Tag: Tag(i)})
 	}
-	require.Equal(t, many, told)
+	require.Equal(t, many, reported)
 	c.Trigger(0)
 	require.Equal(t, many, ran)
 }
@@ -413,8 +413,8 @@ func TestCloseWakesSleepers(t *testing.T) {
 	go func() { follower <- c.Progress(time.Hour) }()
 	eventually(t, "the second follows", func() bool { return c.loop.Parked() == 1 })
 	c.Close()
-	require.ErrorIs(t, receiveWithin(t, leader, "the leader hears of Close"), ErrClosed)
-	require.ErrorIs(t, receiveWithin(t, follower, "the follower hears of Close"), ErrClosed)
+	require.ErrorIs(t, receiveWithin(t, leader, "the leader returns at Close"), ErrClosed)
+	require.ErrorIs(t, receiveWithin(t, follower, "the follower returns at Close"), ErrClosed)
 	require.EqualValues(t, 1, f.released.Load())
 	require.True(t, c.Closed())
 }

@@ -100,7 +100,7 @@ func TestSourceAtRest(t *testing.T) {
 			return before == peeks && b.want.Load()
 		})
 		b.post()
-		eventually(t, "the background poller hears the bell", func() bool { return b.taken.Load() == i+1 })
+		eventually(t, "the background poller gets the bell", func() bool { return b.taken.Load() == i+1 })
 		_ = c.Progress(0)
 	}
 }

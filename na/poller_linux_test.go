@@ -307,7 +307,7 @@ func TestAssistTakesOver(t *testing.T) {
 		done := startProgress(t, c, -1)
 		_, err = unix.Write(w, []byte("x"))
 		require.NoError(t, err)
-		require.NoError(t, receiveWithin(t, done, "the leader hears of the byte"))
+		require.NoError(t, receiveWithin(t, done, "the leader gets the byte"))
 		require.Equal(t, 1, c.Trigger(0))
 		_, err = unix.Write(w, []byte("x")) // no goroutine is blocked now
 		require.NoError(t, err)

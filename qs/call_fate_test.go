@@ -120,11 +120,11 @@ func TestFateOfAttempts(t *testing.T) {
 		"an error that becomes a success": {[]qs.Interceptor{swallows}, "x", qs.Ran, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var told error
-			outermost := func(ctx context.Context, _ *qs.Call, next next) error { told = next(ctx); return told }
+			var reported error
+			outermost := func(ctx context.Context, _ *qs.Call, next next) error { reported = next(ctx); return reported }
 			got, ran, err := runAttempts(t, append([]qs.Interceptor{outermost}, c.is...), c.do)
 			require.Equal(t, c.fate, qs.FateOf(err), "%v", err)
-			require.Equal(t, c.fate, qs.FateOf(told), "for the interceptors around it, too: %v", told)
+			require.Equal(t, c.fate, qs.FateOf(reported), "for the interceptors around it, too: %v", reported)
 			require.False(t, c.fate == qs.NotRun && ran > 0 || c.fate == qs.Ran && ran == 0 && name != "an error that becomes a success")
 			if err == nil {
 				require.Empty(t, c.text)
@@ -132,7 +132,7 @@ func TestFateOfAttempts(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, c.text)
-			if errors.Is(told, mine) {
+			if errors.Is(reported, mine) {
 				require.ErrorIs(t, err, mine)
 			}
 		})

@@ -16,10 +16,10 @@ import (
 // has returned before.
 func TestFlushIsOfTheCall(t *testing.T) {
 	t.Parallel()
-	told, swallow := make(chan error, 1), false
+	reported, swallow := make(chan error, 1), false
 	watch := func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
 		err := next(ctx)
-		told <- err
+		reported <- err
 		if swallow {
 			return nil
 		}
@@ -31,16 +31,16 @@ func TestFlushIsOfTheCall(t *testing.T) {
 		_, err := get.Call(testContext(t), to, getIn{"writer", 5000, qs.Writer(full)})
 		require.ErrorContains(t, err, "disk full")
 		require.Equal(t, qs.Ran, qs.FateOf(err))
-		if err := <-told; err != nil { // the interceptor got the error before it returned
+		if err := <-reported; err != nil { // the interceptor got the error before it returned
 			require.ErrorContains(t, err, "disk full")
 		}
 		b := make([]byte, 5000)
 		got, err := get.Call(testContext(t), to, getIn{"writer", 5000, qs.Buffer(b)})
 		require.NoError(t, err)
 		require.Equal(t, 5000, got)
-		require.NoError(t, <-told)
+		require.NoError(t, <-reported)
 		_, err = get.Call(testContext(t), to, getIn{"both", 5000, qs.Buffer(b)}) // the handler fails when it has written half of it
-		require.Error(t, <-told)
+		require.Error(t, <-reported)
 		require.Equal(t, swallow, err == nil)
 	}
 }

@@ -147,7 +147,7 @@ func TestRetryCodes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		codes []qs.Code
-		said  qs.Code
+		code  qs.Code
 		again bool
 	}{
 		{nil, qs.ErrUnavailable, true}, {nil, qs.ErrNotReady, true}, {nil, qs.ErrDraining, true}, {nil, qs.ErrAborted, true}, {nil, qs.ErrInternal, false}, {nil, qs.ErrNotFound, false},
@@ -158,7 +158,7 @@ func TestRetryCodes(t *testing.T) {
 		register := func(_ *sim.World, _ string, n *qs.Node) {
 			h := func(_ context.Context, _ string) (string, error) {
 				if ran++; ran == 1 {
-					return "", qs.Errorf(c.said, "another time")
+					return "", qs.Errorf(c.code, "another time")
 				}
 				return "done", nil
 			}
@@ -170,7 +170,7 @@ func TestRetryCodes(t *testing.T) {
 			require.Equal(t, c.again, err == nil, "%+v: %v", c, err)
 			ran = 0
 			_, err = once.Call(ctx, to, "x")
-			require.Equal(t, c.said, qs.CodeOf(err))
+			require.Equal(t, c.code, qs.CodeOf(err))
 			require.Equal(t, 1, ran, "it is not idempotent")
 		})
 	}

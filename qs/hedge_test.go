@@ -106,8 +106,8 @@ func TestHedgeOvertaken(t *testing.T) {
 		if ctx.Err() == nil {
 			return err
 		}
-		said := &hg.RemoteError{Code: qs.ErrCanceled, Text: "context canceled"}
-		return hghook.EndedBy(ctx, &hg.Error{Op: "forward", RPC: c.Method, Fate: qs.Ran, Err: said})
+		remote := &hg.RemoteError{Code: qs.ErrCanceled, Text: "context canceled"}
+		return hghook.EndedBy(ctx, &hg.Error{Op: "forward", RPC: c.Method, Fate: qs.Ran, Err: remote})
 	}
 	runFleet(t, 1, 2, []qs.Interceptor{qs.Hedge(10 * time.Millisecond), stopped}, func(ctx context.Context, f *fleet, n *qs.Node) {
 		f.takes["s0"] = time.Minute
@@ -237,7 +237,7 @@ func TestFirst(t *testing.T) {
 // with the attempt that was overtaken.
 func TestHedgeKeepsMetadata(t *testing.T) {
 	t.Parallel()
-	said, err := hg.Metadata{}.With("by", "the second")
+	wantMeta, err := hg.Metadata{}.With("by", "the second")
 	require.NoError(t, err)
 	var asked atomic.Int64
 	register := func(n *qs.Node) {
@@ -246,7 +246,7 @@ func TestHedgeKeepsMetadata(t *testing.T) {
 				<-ctx.Done()
 				return "", ctx.Err()
 			}
-			qs.CallFrom(ctx).ResponseMetadata = said
+			qs.CallFrom(ctx).ResponseMetadata = wantMeta
 			return "", nil
 		})
 	}
@@ -261,5 +261,5 @@ func TestHedgeKeepsMetadata(t *testing.T) {
 	}})
 	_, err = repeat.Call(testContext(t), peer(t, c, first.Addr().String(), second.Addr().String()), "")
 	require.NoError(t, err)
-	require.Equal(t, said, seen)
+	require.Equal(t, wantMeta, seen)
 }

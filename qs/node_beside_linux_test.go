@@ -100,15 +100,15 @@ func TestBesideUnavailable(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for name, dir := range map[string]string{"no directory": filepath.Join(file, "names"), "too long": filepath.Join(t.TempDir(), strings.Repeat("x", 110))} {
 		t.Run(name, func(t *testing.T) {
-			var said bytes.Buffer
+			var logs bytes.Buffer
 			cfg := func(log *bytes.Buffer) (cfg qs.Config) {
 				cfg.HG.NA.Plugins = []na.Plugin{sm.New(sm.Options{Dir: dir})}
 				cfg.HG.NA.Logger = slog.New(slog.NewTextHandler(log, nil))
 				return cfg
 			}
-			s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg(&said), serveSeen)
-			require.Contains(t, said.String(), "sm:// cannot be used")
-			require.Contains(t, said.String(), dir)
+			s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg(&logs), serveSeen)
+			require.Contains(t, logs.String(), "sm:// cannot be used")
+			require.Contains(t, logs.String(), dir)
 			got, err := seen.Call(testContext(t), peer(t, open(t, "tcp://,sm://", cfg(&bytes.Buffer{})), s.Addr().String()), struct{}{})
 			require.NoError(t, err)
 			require.Equal(t, "tcp", got[0])
@@ -258,8 +258,8 @@ func TestBesideAuthorize(t *testing.T) {
 	require.ErrorContains(t, call(qs.Config{TLS: trustingConfig(cert), Local: na.LocalAlways}), "not encrypted, by sm")
 	byName.Store(true)
 	require.NoError(t, call(qs.Config{TLS: trustingConfig(cert), Local: na.LocalAlways}))
-	stranger := trustingConfig(testcert.New(), cert)
-	err := call(qs.Config{TLS: stranger, Local: na.LocalAlways})
+	unknownTLS := trustingConfig(testcert.New(), cert)
+	err := call(qs.Config{TLS: unknownTLS, Local: na.LocalAlways})
 	require.ErrorIs(t, err, qs.ErrUnreachable)
 	require.NotContains(t, err.Error(), "sm")
 }

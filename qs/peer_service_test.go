@@ -40,9 +40,9 @@ func (r *registry) Watch(ctx context.Context, service string, update func([]stri
 	if service != "kv" {
 		return fmt.Errorf("no service %q", service)
 	}
-	for said := -1; ctx.Err() == nil; r.w.Sleep(20 * time.Millisecond) {
-		if said != r.changes {
-			said = r.changes
+	for lastChanges := -1; ctx.Err() == nil; r.w.Sleep(20 * time.Millisecond) {
+		if lastChanges != r.changes {
+			lastChanges = r.changes
 			update(r.addrs, r.err)
 		}
 		if r.polled {

@@ -353,12 +353,12 @@ func TestFuture(t *testing.T) {
 // each attempt. Metadata travels both ways.
 func TestInterceptors(t *testing.T) {
 	t.Parallel()
-	var said []string
+	var events []string
 	say := func(what string) qs.Interceptor {
 		return func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
-			said = append(said, what)
+			events = append(events, what)
 			err := next(ctx)
-			said = append(said, "/"+what)
+			events = append(events, "/"+what)
 			return err
 		}
 	}
@@ -376,7 +376,7 @@ func TestInterceptors(t *testing.T) {
 			return err
 		}}})
 		once.Handle(n, func(ctx context.Context, s string) (string, error) {
-			said = append(said, "handler")
+			events = append(events, "handler")
 			c := qs.CallFrom(ctx)
 			c.ResponseMetadata, _ = c.ResponseMetadata.With("took", "long")
 			return fmt.Sprint(s, " from ", ctx.Value(key{})), nil
@@ -411,7 +411,7 @@ func TestInterceptors(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "hello from Ada!", got)
 		require.Equal(t, "long", answer)
-		require.Equal(t, "c1 c2 /c2 c2 s1 handler /s1 /c2 /c1", strings.Join(said, " "))
+		require.Equal(t, "c1 c2 /c2 c2 s1 handler /s1 /c2 /c1", strings.Join(events, " "))
 		_, err = once.Call(context.Background(), to, "no")
 		require.ErrorIs(t, err, qs.ErrDenied)
 		require.Contains(t, log.String(), "level=DEBUG msg=call method=test/once peer=sim://one")

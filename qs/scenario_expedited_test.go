@@ -27,7 +27,7 @@ type handlerBarrier struct {
 	open  chan struct{} // handlers wait for this
 }
 
-// newHandlerBarrier returns a crowd whose handlers wait until a given number of them have begun, and until
+// newHandlerBarrier returns a handlerBarrier whose handlers wait until a given number of them have begun, and until
 // the test closes open.
 func newHandlerBarrier(handlers int) *handlerBarrier {
 	return &handlerBarrier{want: int64(handlers), full: make(chan struct{}), open: make(chan struct{})}
@@ -55,14 +55,14 @@ func (c *handlerBarrier) wait(ctx context.Context, t *testing.T) {
 	}
 }
 
-// The methods of a crowd.
+// The methods of a handlerBarrier.
 var (
-	crowdItems = qs.DefineStream[int, []byte]("crowd/items") // so many of 16 KiB
-	crowdPut   = qs.Define[qs.Source, int]("crowd/put")
-	crowdGet   = qs.Define[qs.Sink, int]("crowd/get")
-	crowdWait  = qs.Define[struct{}, struct{}]("crowd/wait")
-	crowdKeep  = qs.Define[[]byte, struct{}]("crowd/keep")
-	crowdEcho  = qs.Define[[]byte, int]("crowd/echo")
+	barrierItems = qs.DefineStream[int, []byte]("crowd/items") // so many of 16 KiB
+	barrierPut   = qs.Define[qs.Source, int]("crowd/put")
+	barrierGet   = qs.Define[qs.Sink, int]("crowd/get")
+	barrierWait  = qs.Define[struct{}, struct{}]("crowd/wait")
+	barrierKeep  = qs.Define[[]byte, struct{}]("crowd/keep")
+	barrierEcho  = qs.Define[[]byte, int]("crowd/echo")
 )
 
 const (
@@ -71,7 +71,7 @@ const (
 )
 
 func (c *handlerBarrier) serve(n *qs.Node) {
-	crowdItems.Handle(n, func(ctx context.Context, n int, send func([]byte) error) error {
+	barrierItems.Handle(n, func(ctx context.Context, n int, send func([]byte) error) error {
 		if n < 0 { // at once
 			n = -n
 		} else if err := c.enter(ctx); err != nil {
@@ -83,22 +83,22 @@ func (c *handlerBarrier) serve(n *qs.Node) {
 		}
 		return err
 	})
-	crowdPut.Handle(n, func(ctx context.Context, in qs.Source) (int, error) {
+	barrierPut.Handle(n, func(ctx context.Context, in qs.Source) (int, error) {
 		if err := c.enter(ctx); err != nil {
 			return 0, err
 		}
 		got, err := io.Copy(io.Discard, in.Reader(ctx))
 		return int(got), err
 	})
-	crowdGet.Handle(n, func(ctx context.Context, in qs.Sink) (int, error) {
+	barrierGet.Handle(n, func(ctx context.Context, in qs.Sink) (int, error) {
 		if err := c.enter(ctx); err != nil {
 			return 0, err
 		}
 		return in.Writer(ctx).Write(make([]byte, crowdBytes))
 	})
-	crowdWait.Handle(n, func(ctx context.Context, _ struct{}) (struct{}, error) { return struct{}{}, c.enter(ctx) })
-	crowdKeep.Handle(n, func(ctx context.Context, _ []byte) (struct{}, error) { return struct{}{}, c.enter(ctx) })
-	crowdEcho.Handle(n, func(_ context.Context, in []byte) (int, error) { return len(in), nil })
+	barrierWait.Handle(n, func(ctx context.Context, _ struct{}) (struct{}, error) { return struct{}{}, c.enter(ctx) })
+	barrierKeep.Handle(n, func(ctx context.Context, _ []byte) (struct{}, error) { return struct{}{}, c.enter(ctx) })
+	barrierEcho.Handle(n, func(_ context.Context, in []byte) (int, error) { return len(in), nil })
 }
 
 // shortContext bounds the wait for a call that ends unless there is a fault.
@@ -123,7 +123,7 @@ func isAnswered(t testing.TB, ctx context.Context, n *qs.Node, to qs.Peer) {
 // stream takes all items of a stream.
 func (c *handlerBarrier) stream(ctx context.Context, t *testing.T, to qs.Peer, want int) {
 	n := 0
-	for item, err := range crowdItems.Call(ctx, to, want) {
+	for item, err := range barrierItems.Call(ctx, to, want) {
 		if !assert.NoError(t, err, "after %d items of %d", n, want) {
 			return
 		}
@@ -142,7 +142,7 @@ func (c *handlerBarrier) streams(t *testing.T, n *qs.Node, to qs.Peer, streams i
 		all.Go(func() { c.stream(ctx, t, to, 20) }) // more than are in flight at once
 	}
 	all.Go(func() {
-		got, err := crowdEcho.Call(ctx, to, make([]byte, 100))
+		got, err := barrierEcho.Call(ctx, to, make([]byte, 100))
 		assert.NoError(t, err)
 		assert.Equal(t, 100, got)
 	})
@@ -217,14 +217,14 @@ func TestLongCallsAndStream(t *testing.T) {
 	ctx := shortContext(t)
 	var all sync.WaitGroup
 	items := 0
-	for _, err := range crowdItems.Call(ctx, to, -40) {
+	for _, err := range barrierItems.Call(ctx, to, -40) {
 		require.NoError(t, err)
 		if items++; items > 1 {
 			continue
 		}
 		for range 170 {
 			all.Go(func() {
-				_, err := crowdWait.Call(ctx, to, struct{}{})
+				_, err := barrierWait.Call(ctx, to, struct{}{})
 				assert.NoError(t, err)
 			})
 		}
@@ -238,13 +238,13 @@ func TestLongCallsAndStream(t *testing.T) {
 
 // put lends r, and get has so many bytes written to w.
 func (c *handlerBarrier) put(ctx context.Context, t *testing.T, to qs.Peer, r io.Reader) {
-	got, err := crowdPut.Call(ctx, to, qs.Reader(r))
+	got, err := barrierPut.Call(ctx, to, qs.Reader(r))
 	assert.NoError(t, err)
 	assert.Equal(t, crowdBytes, got)
 }
 
 func (c *handlerBarrier) get(ctx context.Context, t *testing.T, to qs.Peer, w io.Writer) {
-	got, err := crowdGet.Call(ctx, to, qs.Writer(w))
+	got, err := barrierGet.Call(ctx, to, qs.Writer(w))
 	assert.NoError(t, err)
 	assert.Equal(t, crowdBytes, got)
 }

@@ -357,14 +357,14 @@ func TestLeasesBeyond(t *testing.T) {
 		var all sync.WaitGroup
 		var refused atomic.Int64
 		items := 0 // without room they arrive by the reserve of the stream, one KiB at a time
-		for _, err := range crowdItems.Call(ctx, ba, -8) {
+		for _, err := range barrierItems.Call(ctx, ba, -8) {
 			require.NoError(t, err)
 			if items++; items > 1 {
 				continue
 			}
 			for range leases + 300 {
 				all.Go(func() {
-					switch _, err := crowdKeep.Call(ctx, ab, make([]byte, bytes)); {
+					switch _, err := barrierKeep.Call(ctx, ab, make([]byte, bytes)); {
 					case errors.Is(err, qs.ErrTimeout), strings.Contains(fmt.Sprint(err), "deadline"):
 						assert.NoError(t, err)
 					case errors.Is(err, hg.ErrAgain), errors.Is(err, hg.ErrRemote): // the target reports a number

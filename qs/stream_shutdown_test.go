@@ -27,11 +27,11 @@ func TestStreamCutOffByShutdown(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			deaf := qs.DefineDuplex[int, []byte, int]("test/deaf")
+			unresponsive := qs.DefineDuplex[int, []byte, int]("test/deaf")
 			s, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 			require.NoError(t, err)
 			ended := make(chan error, 1)
-			deaf.Handle(s, func(ctx context.Context, _ int, d *qs.DuplexServer[[]byte, int]) error {
+			unresponsive.Handle(s, func(ctx context.Context, _ int, d *qs.DuplexServer[[]byte, int]) error {
 				if err := d.Send(1); err != nil {
 					return err
 				}
@@ -43,7 +43,7 @@ func TestStreamCutOffByShutdown(t *testing.T) {
 			go func() { served <- s.Serve(context.Background()) }()
 			c, err := qs.Open("tcp://", qs.Config{})
 			require.NoError(t, err)
-			call := deaf.Call(testContext(t), peer(t, c, s.Addr().String()), 1)
+			call := unresponsive.Call(testContext(t), peer(t, c, s.Addr().String()), 1)
 			_, err = call.Receive()
 			require.NoError(t, err)
 			sent := make(chan error, 1)

@@ -165,10 +165,10 @@ func TestStream(t *testing.T) {
 				require.Equal(t, in.N, n, "the error is behind the items")
 				if end == "error" {
 					require.ErrorIs(t, err, qs.ErrNotFound)
-					said, ok := hg.RemoteOf(err)
+					remote, ok := hg.RemoteOf(err)
 					require.True(t, ok)
 					var page string
-					require.NoError(t, said.Detail(&page))
+					require.NoError(t, remote.Detail(&page))
 					require.Equal(t, "page 7", page)
 				} else {
 					require.ErrorIs(t, err, hg.ErrPanic)

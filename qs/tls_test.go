@@ -102,7 +102,7 @@ func TestTLSConfigs(t *testing.T) {
 	cfg := &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: testcert.Pool(cert)}
 	const question, answer = "a question that nobody else reads", "and the answer to that"
 	ask := qs.Define[string, string]("test/ask")
-	for name, said := range map[string]qs.Config{
+	for name, nodeConfig := range map[string]qs.Config{
 		"TLS":                        {TLS: cfg},
 		"TLS and options":            {TLS: cfg, TCP: tcp.Options{MaxHalfOpen: 7}},
 		"TLS and Contexts":           {TLS: cfg, Contexts: 2},
@@ -116,7 +116,7 @@ func TestTLSConfigs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var ran atomic.Int32
-			s := server(t, said, func(n *qs.Node) {
+			s := server(t, nodeConfig, func(n *qs.Node) {
 				ask.Handle(n, func(context.Context, string) (string, error) { ran.Add(1); return answer, nil })
 			})
 			way := newRecordingProxy(t, s.Addr())

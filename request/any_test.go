@@ -120,17 +120,17 @@ func TestWaitAllContext(t *testing.T) {
 			return r
 		}
 		early, broken := create("early", 0, nil), create("broken", 0, nil)
-		slow, lucky := create("slow", 5*ms, errCanceled), create("lucky", 2*ms, nil)
+		slow, answered := create("slow", 5*ms, errCanceled), create("lucky", 2*ms, nil)
 		w.after(10*ms, completeFunc(early))
 		w.after(10*ms, func() { broken.Complete(errBroken) })
 
-		err := request.WaitAllContext(ctx, early, broken, nil, slow, lucky)
+		err := request.WaitAllContext(ctx, early, broken, nil, slow, answered)
 		assert.Equal(t, 25*ms, w.now(), "after the last callback")
 		assert.Equal(t, []string{"slow", "lucky"}, canceled)
 		for _, want := range []error{errBroken, errCanceled, errMaster} {
 			assert.ErrorIs(t, err, want)
 		}
-		assert.NoError(t, request.WaitAllContext(ctx, early, lucky), "success wins over an ended context")
+		assert.NoError(t, request.WaitAllContext(ctx, early, answered), "success wins over an ended context")
 		err = request.WaitAllContext(ctx, early, broken)
 		assert.ErrorIs(t, err, errBroken)
 		assert.NotErrorIs(t, err, errMaster, "the context has done nothing here")
@@ -141,9 +141,9 @@ func TestWaitAllContextWithoutCancelFunc(t *testing.T) {
 	withWaiter(t, func(t *testing.T, w *testWorld, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), 20*ms)
 		defer stop()
-		deaf, lucky := c.Create(nil), c.Create(nil)
-		lucky.Reset(func() { w.after(5*ms, completeFunc(lucky)) })
-		assert.Equal(t, context.DeadlineExceeded, request.WaitAllContext(ctx, deaf, lucky))
+		unanswered, answered := c.Create(nil), c.Create(nil)
+		answered.Reset(func() { w.after(5*ms, completeFunc(answered)) })
+		assert.Equal(t, context.DeadlineExceeded, request.WaitAllContext(ctx, unanswered, answered))
 		assert.Equal(t, 25*ms, w.now(), "lucky is waited for, deaf is not")
 	})
 }

@@ -87,9 +87,9 @@ func readFile(t *testing.T, name string) string {
 var errCredit = qs.DefineCode(201, "credit used up")
 
 // startTypedTarget is a node in this process.
-func startTypedTarget(t *testing.T, tells bool) string {
+func startTypedTarget(t *testing.T, withReflect bool) string {
 	t.Helper()
-	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{HG: hg.Config{Reflect: tells}})
+	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{HG: hg.Config{Reflect: withReflect}})
 	require.NoError(t, err)
 	qs.Define[order, order]("shop/order").Handle(node, func(_ context.Context, o order) (order, error) {
 		switch {
@@ -345,8 +345,8 @@ func TestCallStream(t *testing.T) {
 
 func TestCallMeta(t *testing.T) {
 	t.Parallel()
-	for _, tells := range []bool{true, false} {
-		addr := startTypedTarget(t, tells)
+	for _, withReflect := range []bool{true, false} {
+		addr := startTypedTarget(t, withReflect)
 		out := run(t, 0, "call", "-meta", "token=a=b", "-meta", "tenant=c", addr, "shop/token").out.String()
 		require.Equal(t, "\"a=b c\"\n", out)
 		q := run(t, 0, "call", "-meta", "token=said", "-oneway", addr, "shop/note", `"hello"`)

@@ -34,10 +34,10 @@ func init() { asProgram = runMember }
 func runMember(args []string) int {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM, syscall.SIGUSR1)
+	reported := make(chan os.Signal, 1)
+	signal.Notify(reported, syscall.SIGTERM, syscall.SIGUSR1)
 	if args[0] == "absent" && args[1] == os.Getenv(rendezvous.EnvRank) {
-		<-told
+		<-reported
 		return 1
 	}
 	m, err := rendezvous.Start(ctx, rendezvous.Options{})
@@ -54,13 +54,13 @@ func runMember(args []string) int {
 	fmt.Printf("rank %d of %d\n", m.Rank(), len(world.Members))
 	switch {
 	case args[0] == "stubborn" && m.Rank() == 0:
-		<-told
+		<-reported
 		<-ctx.Done()
 	case args[0] == "stubborn", args[0] == "fail" && args[1] == strconv.Itoa(m.Rank()):
 		fmt.Fprint(os.Stderr, "no end to this line")
 		return 3
 	case args[0] != "leave":
-		s := <-told
+		s := <-reported
 		fmt.Println("told:", s)
 		if s == syscall.SIGTERM {
 			return 1

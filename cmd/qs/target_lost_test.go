@@ -62,13 +62,13 @@ func (s *server) waitForLoad() {
 		if err != nil {
 			return false
 		}
-		asking := 0
+		numCallers := 0
 		for _, p := range all[0].Peers {
 			if p.HeldMax > 0 {
-				asking++
+				numCallers++
 			}
 		}
-		return asking >= 2 // we are one of them; a slow machine may have lost and found the other
+		return numCallers >= 2 // we are one of them; a slow machine may have lost and found the other
 	})
 	before := processorTime(s.t, s.cmd.Process.Pid)
 	waitUntil(s.t, "load", func() bool {

@@ -55,7 +55,7 @@ func TestLeaveIsForwarded(t *testing.T) {
 		seed = s.list.LocalNode().Address()
 		return s, said
 	}
-	hears := func(said chan Member, name string, want ...State) State {
+	waitForState := func(said chan Member, name string, want ...State) State {
 		for {
 			select {
 			case m := <-said:
@@ -71,11 +71,11 @@ func TestLeaveIsForwarded(t *testing.T) {
 	}
 	leaver, _ := open("leaver")
 	_, between := open("between")
-	_, stranger := open("stranger")
-	hears(between, "leaver", Alive)
-	hears(between, "stranger", Alive)
-	hears(stranger, "leaver", Alive)
+	_, unknown := open("stranger")
+	waitForState(between, "leaver", Alive)
+	waitForState(between, "stranger", Alive)
+	waitForState(unknown, "leaver", Alive)
 	require.Equal(t, 2, leaver.countMembers(), "its view has itself and one other")
 	require.NoError(t, leaver.Leave(ctx))
-	require.Equal(t, Left, hears(stranger, "leaver", Left, Failed))
+	require.Equal(t, Left, waitForState(unknown, "leaver", Left, Failed))
 }

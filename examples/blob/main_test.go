@@ -51,10 +51,10 @@ func command(args ...string) *exec.Cmd {
 // runBlob runs the program.
 func runBlob(t testing.TB, args ...string) string {
 	t.Helper()
-	var out, said strings.Builder
+	var out, output strings.Builder
 	cmd := command(args...)
-	cmd.Stdout, cmd.Stderr = &out, &said
-	require.NoError(t, cmd.Run(), "blob %q: %s", args, &said)
+	cmd.Stdout, cmd.Stderr = &out, &output
+	require.NoError(t, cmd.Run(), "blob %q: %s", args, &output)
 	return out.String()
 }
 
@@ -148,15 +148,15 @@ func TestBlob(t *testing.T) {
 	runBlob(t, "rm", "empty", s.addr)
 	require.Equal(t, "a\n", runBlob(t, "ls", "*", s.addr))
 
-	var said strings.Builder
+	var output strings.Builder
 	for _, args := range [][]string{{"get", "b", out, s.addr}, {"put", "../b", in, s.addr}, {"what"}, {"put", "a"}} {
 		cmd := command(args...)
-		cmd.Stderr = &said
+		cmd.Stderr = &output
 		require.Error(t, cmd.Run(), "blob %q", args)
 	}
-	require.Contains(t, said.String(), "no such file")
-	require.Contains(t, said.String(), "escapes")
-	require.Contains(t, said.String(), "usage: blob")
+	require.Contains(t, output.String(), "no such file")
+	require.Contains(t, output.String(), "escapes")
+	require.Contains(t, output.String(), "usage: blob")
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "what was not complete is not there")
@@ -182,13 +182,13 @@ func TestFailOver(t *testing.T) {
 					require.NoError(t, os.Link(in, filepath.Join(dir, "a")))
 					args[2], begun = out, func() bool { return hasBegun(out) }
 				}
-				var said strings.Builder
+				var output strings.Builder
 				cmd := command(append([]string{"-stall", "1s"}, args...)...)
-				cmd.Stderr = &said
+				cmd.Stderr = &output
 				require.NoError(t, cmd.Start())
 				waitUntil(t, "the transfer", begun)
 				require.NoError(t, first.Process.Signal(sig))
-				require.NoError(t, cmd.Wait(), &said)
+				require.NoError(t, cmd.Wait(), &output)
 				if what == "put" {
 					out = filepath.Join(dir, "a")
 				}
@@ -352,9 +352,9 @@ func TestTLS(t *testing.T) {
 
 	other, otherKey := testcert.Write(t)
 	for want, flags := range map[string][]string{"TLS is required here": nil, "certificate": {"-cert", other, "-key", otherKey, "-ca", cert}} {
-		said, err := command(append(flags, "ls", "*", s.addr)...).CombinedOutput()
+		output, err := command(append(flags, "ls", "*", s.addr)...).CombinedOutput()
 		require.Error(t, err)
-		require.Contains(t, string(said), want)
+		require.Contains(t, string(output), want)
 	}
 }
 
@@ -366,8 +366,8 @@ func TestQS(t *testing.T) {
 	require.NoError(t, err)
 	build := exec.Command("go", "build", "-o", qs, "../../cmd/qs")
 	build.Env = append(os.Environ(), "GOWORK="+workspace) // the tool is a module of its own
-	said, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", said)
+	output, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", output)
 	s := serve(t, t.TempDir())
 	runBlob(t, "put", "a", newFile(t, 1, 1000), s.addr)
 	run := func(args ...string) string {

@@ -22,12 +22,12 @@ func TestGreet(t *testing.T) {
 	serving, end := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- serve(serving, at) }()
-	var said bytes.Buffer
+	var output bytes.Buffer
 	for err := errors.New("not yet"); err != nil && ctx.Err() == nil; { // the server may not be there
-		said.Reset()
-		err = client(ctx, &said, at, "Ada", "Grace")
+		output.Reset()
+		err = client(ctx, &output, at, "Ada", "Grace")
 	}
-	require.Equal(t, "hello, Ada\nhello, Grace\n", said.String())
+	require.Equal(t, "hello, Ada\nhello, Grace\n", output.String())
 	end()
 	require.NoError(t, <-ended)
 }
@@ -37,7 +37,7 @@ func TestGreet(t *testing.T) {
 func TestServing(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	var said bytes.Buffer
-	require.NoError(t, run(ctx, &said))
-	require.Equal(t, "serving at tcp://127.0.0.1:7117 until Ctrl-C; elsewhere: go run ./examples/greet Ada\n", said.String())
+	var output bytes.Buffer
+	require.NoError(t, run(ctx, &output))
+	require.Equal(t, "serving at tcp://127.0.0.1:7117 until Ctrl-C; elsewhere: go run ./examples/greet Ada\n", output.String())
 }

@@ -165,15 +165,15 @@ func TestAround(t *testing.T) {
 	require.ErrorContains(t, err, `"" is not of the shop`)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 
-	var said bytes.Buffer
+	var output bytes.Buffer
 	logger := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	slog.SetDefault(slog.New(slog.NewTextHandler(&output, nil)))
 	defer slog.SetDefault(logger)
 	cfg.Authorize = nil
 	server = servedWith(t, cfg, func(node *qs.Node) { Greet.Handle(node, hello) })
 	_, err = Greet.Call(qs.WithMetadata(context.Background(), "tenant", "a"), server, "Ada")
 	require.NoError(t, err)
-	require.Contains(t, said.String(), `method=greet tenant=a caller="" error=<nil>`)
+	require.Contains(t, output.String(), `method=greet tenant=a caller="" error=<nil>`)
 }
 
 // TestSpread checks calls that are spread over the addresses of one name.

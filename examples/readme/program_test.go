@@ -63,10 +63,10 @@ func goCommand(t *testing.T, dir string, env []string, args ...string) string {
 	defer stop()
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir, c.Env = dir, append(os.Environ(), env...)
-	var said strings.Builder
-	c.Stderr = &said
+	var output strings.Builder
+	c.Stderr = &output
 	out, err := c.Output()
-	require.NoError(t, err, "go %s\n%s", strings.Join(args, " "), &said)
+	require.NoError(t, err, "go %s\n%s", strings.Join(args, " "), &output)
 	return string(out)
 }
 

@@ -34,7 +34,7 @@ func TestCutText(t *testing.T) {
 		require.Equal(t, row.want, frame.CutText(row.text, row.most), "%d bytes of %q", row.most, row.text)
 	}
 	long := frame.Bye{Code: codes.ErrVersion, Text: "x" + strings.Repeat("ö", 300)}
-	said := frame.ParseBye(long.Words()).Text
-	require.True(t, utf8.ValidString(said), "%q", said)
-	require.Len(t, said, 511)
+	gotText := frame.ParseBye(long.Words()).Text
+	require.True(t, utf8.ValidString(gotText), "%q", gotText)
+	require.Len(t, gotText, 511)
 }

@@ -318,8 +318,8 @@ func isAnswered(answer any, got reflect.Value, mayBeNil bool) bool {
 		a, ok := answer.(map[string]any)
 		for i := range got.NumField() {
 			f := got.Type().Field(i)
-			e, said := a[f.Name]
-			if !said && (!canBeMissing(f) || !got.Field(i).IsZero()) || said && !isAnswered(e, got.Field(i), canBeMissing(f)) {
+			e, wasSent := a[f.Name]
+			if !wasSent && (!canBeMissing(f) || !got.Field(i).IsZero()) || wasSent && !isAnswered(e, got.Field(i), canBeMissing(f)) {
 				return false
 			}
 		}
@@ -327,7 +327,7 @@ func isAnswered(answer any, got reflect.Value, mayBeNil bool) bool {
 	case reflect.Map:
 		a, ok := answer.(map[string]any)
 		for it := got.MapRange(); it.Next(); {
-			if e, said := a[fmt.Sprint(it.Key())]; !said || !isAnswered(e, it.Value(), false) {
+			if e, wasSent := a[fmt.Sprint(it.Key())]; !wasSent || !isAnswered(e, it.Value(), false) {
 				return false
 			}
 		}

@@ -12,17 +12,17 @@ import (
 
 var bodyRules = []rule{
 	{name: "BodiesArrive", check: bodiesArrive,
-		why: "a body of any size arrives whole beside its message, each way, and its room comes back, once"},
+		why: "a body of any size arrives whole beside its message, each way, and its room is returned, once"},
 	{name: "BodyLimits", check: bodyLimits,
 		why: "a body needs room and has a limit, and a receive that takes none gets none"},
 	{name: "BodyCanceledAnywhere", check: bodyCanceledAnywhere,
-		why: "a message whose body is canceled at any piece has not left, or arrives whole: its memory is free, and its room and envelope come back"},
+		why: "a message whose body is canceled at any piece has not left, or arrives whole: its memory is free, and its room and envelope are returned"},
 	{name: "BodyWithdrawnAnywhere", check: bodyWithdrawnAnywhere,
 		why: "a message can be withdrawn while its body is on its way, too"},
 	{name: "BodyOfCanceledReceive", check: bodyOfCanceledReceive,
-		why: "a receive that is canceled at any piece of the answer ends at once, the answer harms nobody, and its room comes back"},
+		why: "a receive that is canceled at any piece of the answer ends at once, the answer affects nothing else, and its room is returned"},
 	{name: "BodiesOfLostPeers", check: bodiesOfLostPeers,
-		why: "a session that ends at any piece ends its operations, and the memory of its bodies is nobody's"},
+		why: "a session that ends at any piece ends its operations, and the memory of its bodies is released"},
 	{name: "BodyAmongMessages", check: bodyAmongMessages,
 		why: "messages and transfers pass between the pieces of a body, and their memory is not mixed up"},
 }

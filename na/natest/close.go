@@ -12,7 +12,7 @@ import (
 
 var closeRules = []rule{
 	{name: "PeerClose", check: peerClose,
-		why: "when a peer goes, every operation with it ends once, says whether anything left, and the program hears of it"},
+		why: "when a peer closes, every operation with it ends once, with its fate, and the program is notified"},
 	{name: "PeerLeaves", check: peerLeaves,
 		why: "a peer that closes, and that nothing is under way with, has left: it is not lost"},
 	{name: "PeerCloseElsewhere", check: peerCloseElsewhere,
@@ -30,11 +30,11 @@ var closeRules = []rule{
 	{name: "Shutdown", check: shutdown,
 		why: "Shutdown drains; inside a callback, which it would wait for, it refuses; a context that ends is its error"},
 	{name: "Unreachable", check: unreachable,
-		why: "where nobody listens every operation fails with NotRun within the connect timeout, and that is no loss of a peer"},
+		why: "without a listener every operation fails with NotRun within the connect timeout, and that is no loss of a peer"},
 	{name: "FrozenPeer", check: frozenPeer, needs: frozen,
 		why: "a peer that is silent for PeerTimeout is given up, and cancel does not wait for that, however often it is used"},
 	{name: "FrozenCaller", check: frozenCaller, needs: frozen,
-		why: "whoever is at work for a peer learns in PeerTimeout that it is gone, although the peer owes nothing"},
+		why: "work for a peer ends within PeerTimeout of its loss, although the peer owes nothing"},
 	{name: "OwnFreeze", check: ownFreeze, needs: frozen,
 		why: "a process that was frozen itself does not accuse its peers when it wakes up"},
 }

@@ -11,14 +11,14 @@ import (
 // These rules check the calls between package na and the plugin: see audit.
 var contractRules = []rule{
 	{name: "ContractKept", check: contractKept, needs: oneTransport,
-		why: "what the contract of package carrier asks for and no program sees at once takes memory, or damages it, on some other day: " +
+		why: "a violation of the contract of package carrier that no program sees at once takes memory, or damages it, on some other day: " +
 			"each View ends once, memory is borrowed, what waits for a peer is bounded, nothing follows Cut"},
 	{name: "FreedMemoryNotSent", check: freedMemoryNotSent, needs: oneTransport,
 		why: "over an Exact network what arrives is data: zeroes in place of memory that is gone would be taken for it"},
 	{name: "ShutAdmitsNone", check: shutAdmitsNone, needs: oneTransport,
-		why: "a context that is about to end takes nobody in, and a peer that comes learns at once that nothing ran"},
+		why: "a context that is about to end admits no peer, and a peer that connects is notified at once that nothing ran"},
 	{name: "PeerDies", check: peerDies, needs: connections, optional: true,
-		why: "a process that dies says no farewell: the end of the connection says it, and nobody waits for a timeout"},
+		why: "a process that is killed sends no BYE: the end of the connection reveals it, without a timeout"},
 }
 
 func contractKept(b *bed) {

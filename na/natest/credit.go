@@ -14,19 +14,19 @@ var creditRules = []rule{
 	{name: "Expedited", engine: true, check: expedited,
 		why: "an expedited message gets through when ordinary ones have used every envelope that is guaranteed and more of them wait"},
 	{name: "AcceptFreesRoom", engine: true, check: acceptFreesRoom,
-		why: "room comes back when a message is accepted or freed, not when it is received, and the source hears of each"},
+		why: "room is returned when a message is accepted or freed, not when it is received, and the source is notified of each"},
 	{name: "AcceptBeforeFull", engine: true, check: acceptBeforeFull,
-		why: "room that came back before the source had used all it knew of is known to it when it needs it"},
+		why: "room that was returned before the source had used all its credit is announced when the source needs it"},
 	{name: "SendQueueFull", engine: true, check: sendQueueFull,
 		why: "the queue at the source is bounded: one message more fails with ErrNoCredit and did not run, the others arrive"},
 	{name: "HeadToHead", check: headToHead,
 		why: "two processes that both send all that is guaranteed before they receive do not deadlock"},
 	{name: "BudgetShort", engine: true, check: budgetShort,
-		why: "memory for envelopes is bounded: a late peer is offered fewer, then refused with an error that says why, and room comes back"},
+		why: "memory for envelopes is bounded: a late peer is offered fewer, then refused with an error that has the reason, and room is returned"},
 	{name: "EnvelopeOutlivesSession", engine: true, check: envelopeOutlivesSession,
 		why: "a message that was received stays readable until it is freed, whatever became of its session or context"},
 	{name: "AnswersNeedNoEnvelope", engine: true, check: answersNeedNoEnvelope,
-		why: "answers and transfers go through when every envelope is used: else nobody could ever free one"},
+		why: "answers and transfers go through when every envelope is used: else none could ever be freed"},
 }
 
 // few lists numbers of envelopes.

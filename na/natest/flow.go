@@ -11,17 +11,17 @@ import (
 
 var flowRules = []rule{
 	{name: "NoCreditFails", engine: true, check: noCreditFails,
-		why: "with Fail or Block a message without an envelope fails at once and did not run, the order of the others is kept, and who waits gets the next"},
+		why: "with Fail or Block a message without an envelope fails at once and did not run, the order of the others is kept, and the one that waits gets the next"},
 	{name: "ReserveHeadToHead", check: reserveHeadToHead,
 		why: "LAM's rule deadlocks two sides that send all they were promised before they receive; with one hidden envelope it does not"},
 	{name: "NeedAndWant", engine: true, check: needAndWant,
-		why: "a peer that does not guarantee what is needed is refused with an error that says so, and none reserves more than is wanted"},
+		why: "a peer that does not guarantee what is needed is refused with an error that states it, and none reserves more than is wanted"},
 	{name: "GuaranteedToTheByte", engine: true, check: guaranteedToTheByte,
 		why: "as many peers are admitted as the budget does for and not one more, and each can fill its envelopes whatever the others do"},
 	{name: "Asymmetric", engine: true, check: asymmetric,
 		why: "each side guarantees a number of its own"},
 	{name: "HighWater", engine: true, check: highWater,
-		why: "the gauges say how many envelopes the program really needs"},
+		why: "the gauges show how many envelopes the program really needs"},
 }
 
 // sendPatient sends a message that may wait for an envelope whatever the policy.

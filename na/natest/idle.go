@@ -10,13 +10,13 @@ import (
 
 var idleRules = []rule{
 	{name: "IdleEnds", engine: true, check: idleEnds,
-		why: "a session in which nothing goes on ends at both sides, nobody is told of a fault, and the next operation dials anew"},
+		why: "a session without work ends at both sides, no fault is reported, and the next operation dials anew"},
 	{name: "IdleStays", engine: true, check: idleStays,
 		why: "a session stays while either side has anything open in it: a call, a receive, a message, a lease, memory of one peer alone"},
 	{name: "IdleMakesRoom", engine: true, check: idleMakesRoom,
 		why: "where the budget is short for one more peer an idle session ends, at the side that dials and at the one that is dialled"},
 	{name: "IdleCrosses", engine: true, check: idleCrosses,
-		why: "what begins while an idle session is about to end goes on in a new one, and does not fail"},
+		why: "an operation that begins while an idle session is about to end uses a new one, and does not fail"},
 }
 
 // hasty is for sessions that end as soon as nothing is in flight.

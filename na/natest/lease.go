@@ -10,13 +10,13 @@ import (
 
 var leaseRules = []rule{
 	{name: "LeaseRead", engine: true, check: leaseRead,
-		why: "memory that is lent for one answer is read by its peer, and comes back when the peer gives it back"},
+		why: "memory that is lent for one answer is read by its peer, and released when the peer returns it"},
 	{name: "LeaseDropped", engine: true, check: leaseDropped,
-		why: "when the peer has stopped waiting for the answer, the memory that was lent with it comes back by itself"},
+		why: "when the peer has stopped waiting for the answer, the memory that was lent with it is released by itself"},
 	{name: "LeaseOtherPeer", engine: true, check: leaseOtherPeer,
 		why: "a lease is for one peer: another one that learned the key is refused"},
 	{name: "LeaseCanceled", engine: true, check: leaseCanceled,
-		why: "the lender takes its memory back at any time: afterwards nobody reads it"},
+		why: "the lender takes its memory back at any time: afterwards it is not read"},
 	{name: "LeasePeerGone", engine: true, check: leasePeerGone,
 		why: "a peer that goes away does not keep memory that was lent to it"},
 	{name: "LeaseTwice", engine: true, check: leaseTwice,

@@ -36,7 +36,7 @@ var messageRules = []rule{
 	{name: "SelfMessages", engine: true, check: selfMessages,
 		why: "a process may send to itself as to any other: services call each other without knowing where they run"},
 	{name: "Contexts", engine: true, check: contexts,
-		why: "a message reaches the context that its address names, and the answer the context that asked"},
+		why: "a message reaches the context that its address names, and the answer the context of the request"},
 	{name: "NoSuchContext", engine: true, check: noSuchContext,
 		why: "a wrong target id fails with an answer, and does not disturb the sessions with other contexts"},
 	{name: "SmallerEager", check: smallerEager,

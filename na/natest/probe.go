@@ -11,15 +11,15 @@ import (
 
 var probeRules = []rule{
 	{name: "Probe", check: probe,
-		why: "a probe connects, and says whether the peer's program is ready: not while it says so itself, nor while it drains"},
+		why: "a probe connects, and reports whether the peer's program is ready: not while it reports itself as not ready, nor while it drains"},
 	{name: "ProbeNotDriven", check: probeNotDriven,
-		why: "a process that nobody drives answers no probe, although its bytes are received: its handlers would not run either"},
+		why: "a process that is not driven answers no probe, although its bytes are received: its handlers would not run either"},
 	{name: "ProbeBesideRequests", engine: true, check: probeBesideRequests,
 		why: "a probe needs no envelope: a peer whose envelopes are all in use is busy, not dead"},
 	{name: "ProbeEnds", check: probeEnds,
-		why: "a probe ends once, with what happened: canceled, out of time, nobody there, the session lost, the context closed"},
+		why: "a probe ends once, with its outcome: canceled, timed out, no listener, the session lost, the context closed"},
 	{name: "Held", check: heldBack,
-		why: "a peer whose requests wait hears why, and that it is over: its errors name the limit that it has met"},
+		why: "a peer whose requests wait is notified of the limit, and of the end of the wait: its errors name the limit"},
 	{name: "ProbeSelf", check: probeSelf,
 		why: "a context that probes itself or its neighbour is answered likewise"},
 }

@@ -21,7 +21,7 @@ var progressRules = []rule{
 	{name: "WakeSleeper", check: wakeSleeper, needs: concurrent,
 		why: "Wake from another goroutine ends a Progress that sleeps"},
 	{name: "TriggerSome", engine: true, check: triggerSome,
-		why: "Trigger runs as many callbacks as it was asked for, in the order in which the operations ended, and says how many"},
+		why: "Trigger runs the requested number of callbacks, in the order in which the operations ended, and returns how many"},
 	{name: "Together", check: together,
 		why: "what is started inside Together leaves when it returns, in order; a panic or a Close inside holds nothing back"},
 	{name: "OneSided", check: oneSided, needs: assisted,
@@ -150,7 +150,7 @@ func together(b *bed) {
 	last := a.recv()
 	a.Batch(a.Close)
 	last.requireFails(na.ErrClosed)
-	b.until("the peer hears of Close", func() bool { return t.Stats().Peers == 0 })
+	b.until("the peer is notified of Close", func() bool { return t.Stats().Peers == 0 })
 }
 
 func oneSided(b *bed) {
@@ -198,7 +198,7 @@ func manyFollow(b *bed) {
 	}
 	last := a.recv()
 	a.Close()
-	b.until("every sleeper hears of Close", func() bool { return ended.Load() == 4 })
+	b.until("every sleeper returns at Close", func() bool { return ended.Load() == 4 })
 	wg.Wait()
 	b.triggering.Add(-1)
 	last.requireFails(na.ErrClosed)

@@ -10,9 +10,9 @@ import (
 
 var askRules = []rule{
 	{name: "Ask", engine: true, check: asks,
-		why: "a request and the receive of its answer are one operation that ends once, with the answer, and says where the request went"},
+		why: "a request and the receive of its answer are one operation that ends once, with the answer, and has the address of the request"},
 	{name: "AskTakenBack", engine: true, check: requestsWithdrawn,
-		why: "a request that has not left can be recalled, and did not run; of one that has, a cancel, a deadline and the end of the session say so"},
+		why: "a request that has not left can be recalled, and did not run; a cancel, a deadline and the end of the session of one that has left have the fate MaybeRan"},
 }
 
 // ask sends a request that receives an answer of up to n bytes.

@@ -13,7 +13,7 @@ var roomRules = []rule{
 	{name: "RoomIsGranted", engine: true, check: roomIsGranted,
 		why: "memory for long messages is reserved for peers that send some: an idle one costs no more than its envelopes"},
 	{name: "RoomSizes", check: roomSizes,
-		why: "messages around every size class arrive whole, in their order, and a receive takes no more than it said"},
+		why: "messages around every size class arrive whole, in their order, and a receive takes no more than its length"},
 	{name: "RoomComesBack", engine: true, check: roomComesBack,
 		why: "room is free when the bytes of a message are, not before, and once: else memory is exceeded, or room is lost for good"},
 	{name: "RoomOfUnsentMessages", engine: true, check: roomOfUnsentMessages,
@@ -21,9 +21,9 @@ var roomRules = []rule{
 	{name: "RoomHeadToHead", check: roomHeadToHead,
 		why: "as many messages as are guaranteed leave without the target's help, as many of them long as there is room for"},
 	{name: "RoomBudget", engine: true, check: roomBudget,
-		why: "room of all peers is a quarter of the budget at the most, and comes back with the sessions"},
+		why: "room of all peers is a quarter of the budget at the most, and is returned with the sessions"},
 	{name: "RoomOfCanceledReceive", engine: true, check: roomCancelsReceive,
-		why: "a receive that is canceled while its long message arrives ends at once, and the message harms nobody"},
+		why: "a receive that is canceled while its long message arrives ends at once, and the message affects nothing else"},
 }
 
 // sizesAround are lengths around every size class, and beyond an envelope of 4 KiB.

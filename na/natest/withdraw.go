@@ -12,17 +12,17 @@ import (
 
 var withdrawRules = []rule{
 	{name: "WithdrawHeld", engine: true, check: withdrawHeld,
-		why: "a message that nobody has accepted can be taken back, received or not, and its envelope is free again"},
+		why: "a message that was not accepted can be withdrawn, received or not, and its envelope is free again"},
 	{name: "WithdrawAccepted", engine: true, check: withdrawAccepted,
-		why: "a message that was accepted cannot be taken back: the answer tells for certain which of the two it was"},
+		why: "a message that was accepted cannot be withdrawn: the answer is certain about which of the two it was"},
 	{name: "WithdrawUnknown", engine: true, check: withdrawUnknown,
 		why: "only a message that was sent in the session can be taken back, and each once"},
 	{name: "WithdrawLost", engine: true, check: withdrawLost,
-		why: "when the session ends before the answer, of a message that was accepted nobody knows: the question ends with ErrPeerLost"},
+		why: "when the session ends before the answer, the state of an accepted message is unknown: the withdraw ends with ErrPeerLost"},
 	{name: "Abandon", engine: true, check: abandon,
-		why: "a message that nobody has accepted is destroyed when its sender has no use for it any more; who has accepted it, or watches it, hears so"},
+		why: "a message that was not accepted is destroyed when its sender abandons it; the target that has accepted it, or watches it, is notified"},
 	{name: "Deadline", engine: true, check: deadline,
-		why: "a message says how much of its time is left when it leaves, and does not leave when none is"},
+		why: "a message carries the time left when it leaves, and does not leave when none is"},
 	{name: "Timer", check: timer,
 		why: "a timer ends when its time has passed and not before, and can be canceled"},
 }

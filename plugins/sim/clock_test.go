@@ -171,18 +171,18 @@ func openHG(t testing.TB, w *sim.World, addr string, handler hg.Handler) *hg.Con
 // stack.
 func TestWatchdog(t *testing.T) {
 	t.Parallel()
-	var told bytes.Buffer
+	var reported bytes.Buffer
 	var once sync.Once
 	release := make(chan struct{})
 	w := sim.NewWorld(sim.Config{Seed: 17, Patience: 5 * time.Millisecond, Log: writerFunc(func(b []byte) (int, error) {
 		defer once.Do(func() { close(release) })
-		return told.Write(b)
+		return reported.Write(b)
 	})})
 	w.Go("innocent", func() { w.Sleep(time.Second) })
 	w.Go("client", func() { waitOnChannel(release) })
 	require.NoError(t, w.Run(time.Minute))
-	require.Contains(t, told.String(), "seed 17: coroutine client has not yielded")
-	require.Contains(t, told.String(), "waitOnChannel")
+	require.Contains(t, reported.String(), "seed 17: coroutine client has not yielded")
+	require.Contains(t, reported.String(), "waitOnChannel")
 }
 
 // TestEndlessTimeout checks that a timeout beyond the range of virtual time has no effect.

@@ -18,22 +18,22 @@ func TestForeignGoroutine(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: 7, CheckGoroutines: true})
 	defer w.Close()
-	var said []any
+	var panics []any
 	spawned := 0
 	w.Go("node", func() {
 		for _, call := range []func(){func() { w.Sleep(time.Second) }, func() { w.Spawn(func() {}) }} {
 			w.Sleep(time.Second)
 			over := make(chan any)
-			recovered := func() {
+			run := func() {
 				defer func() { over <- recover() }()
 				call()
 			}
-			go recovered()
-			said = append(said, <-over)
+			go run()
+			panics = append(panics, <-over)
 			ctx, cancel := context.WithCancel(context.Background())
-			context.AfterFunc(ctx, recovered)
+			context.AfterFunc(ctx, run)
 			cancel()
-			said = append(said, <-over)
+			panics = append(panics, <-over)
 			w.Spawn(func() {
 				w.Sleep(time.Second)
 				spawned++
@@ -47,8 +47,8 @@ func TestForeignGoroutine(t *testing.T) {
 	w.After(time.Second, func() { w.Kill("killed") })
 	require.NoError(t, w.Run(2*time.Hour))
 	require.Equal(t, 2, spawned)
-	require.Len(t, said, 4)
-	for _, s := range said {
+	require.Len(t, panics, 4)
+	for _, s := range panics {
 		require.Contains(t, fmt.Sprint(s), "sim: seed 7: goroutine ")
 		require.Contains(t, fmt.Sprint(s), ", which is not one of the world's, has called while coroutine node ran: ")
 	}

@@ -151,9 +151,9 @@ func TestAreaWithoutDescriptors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const n = 300_000
 			h := newRawHost(t, Options{})
-			other := h.stranger()
+			other := h.newRawPeer()
 			otherAddr := other.join()
-			s := h.stranger()
+			s := h.newRawPeer()
 			from := s.join()
 			area, fd, err := makeMemory(ring.AreaSize)
 			require.NoError(t, err)

@@ -334,7 +334,7 @@ func TestReachOtherUser(t *testing.T) {
 		runtime.LockOSThread() // the thread ends with the goroutine
 		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534)
 		assert.Zero(t, errno)
-		connected <- h.stranger()
+		connected <- h.newRawPeer()
 	}()
 	s := <-connected
 	from := s.join()
@@ -348,10 +348,10 @@ func TestReachOtherUser(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, ok, "nothing is requested")
 	require.NoError(t, sendPacket(s.fd, kindWant, make([]byte, 4)))
-	said, over := s.recv()
+	received, over := s.recv()
 	require.False(t, over)
-	require.EqualValues(t, kindBye, said.kind)
-	require.Contains(t, frame.ParseBye(said.body).Text, "asks for memory in a way that is not allowed")
+	require.EqualValues(t, kindBye, received.kind)
+	require.Contains(t, frame.ParseBye(received.body).Text, "asks for memory in a way that is not allowed")
 	h.until("the get ends", func() bool { return ended.Err != errUnderWay })
 	require.ErrorIs(t, ended.Err, na.ErrPeerLost)
 }
@@ -416,7 +416,7 @@ func TestBadChunks(t *testing.T) {
 		"very large":          {says(5, 1<<60), []int{fd}, "in a way that is not allowed"},
 		"that can be written": {says(5, size), []int{plain}, "shared memory has seals"},
 	} {
-		s := h.stranger()
+		s := h.newRawPeer()
 		from := s.join()
 		good, bad := 0, 0
 		get := func() *na.Op {
@@ -431,16 +431,16 @@ func TestBadChunks(t *testing.T) {
 			return op
 		}
 		get()
-		said, over := s.recv()
+		received, over := s.recv()
 		require.False(t, over, name)
-		require.EqualValues(t, kindWant, said.kind, name)
-		require.Equal(t, says(5, 0)[:4], said.body, name)
+		require.EqualValues(t, kindWant, received.kind, name)
+		require.Equal(t, says(5, 0)[:4], received.body, name)
 		require.NoError(t, sendPacket(s.fd, kindChunk, c.body, c.fds...), name)
 		if c.want != "" {
-			said, over = s.recv()
+			received, over = s.recv()
 			require.False(t, over, name)
-			require.EqualValues(t, kindBye, said.kind, name)
-			require.Contains(t, string(frame.ParseBye(said.body).Text), c.want, name)
+			require.EqualValues(t, kindBye, received.kind, name)
+			require.Contains(t, string(frame.ParseBye(received.body).Text), c.want, name)
 		}
 		if name == "good" {
 			rng := rand.New(rand.NewPCG(1, 1))
@@ -454,9 +454,9 @@ func TestBadChunks(t *testing.T) {
 				op := get()
 				_ = h.nctx.Progress(0)
 				h.nctx.Trigger(0)
-				op.Cancel() // one that was requested of the stranger
+				op.Cancel() // one that was requested of the raw peer
 				h.nctx.Trigger(0)
-				for ok := true; ok; { // request to the stranger
+				for ok := true; ok; { // request to the raw peer
 					var m ring.Taken
 					ok, _, err = s.end.Take(ring.Messages, &m, make([]byte, 4096))
 					require.NoError(t, err)
@@ -490,7 +490,7 @@ func TestChunkAnsweredTwice(t *testing.T) {
 	there := binary.LittleEndian.AppendUint64(slices.Clone(number), size)
 	for _, answers := range [][2]int{{1, 1}, {1, 0}, {0, 0}, {0, 1}} {
 		name := fmt.Sprint("answers with descriptors: ", answers)
-		s := h.stranger()
+		s := h.newRawPeer()
 		from := s.join()
 		key := na.Key{Len: 1 << 20, Access: na.ReadOnly, Place: pool.Place{Chunk: 5, Claim: 3}}
 		for range answers {
@@ -498,9 +498,9 @@ func TestChunkAnsweredTwice(t *testing.T) {
 			require.NoError(t, h.nctx.Get(op, local, 0, from, key, 0, 1000))
 		}
 		for range answers {
-			said, over := s.recv()
+			received, over := s.recv()
 			require.False(t, over, name)
-			require.EqualValues(t, kindWant, said.kind, name)
+			require.EqualValues(t, kindWant, received.kind, name)
 		}
 		for _, n := range answers {
 			if n == 1 {
@@ -525,7 +525,7 @@ func TestChunkAnsweredTwice(t *testing.T) {
 // that it may read, and for nothing else.
 func TestForgedRead(t *testing.T) {
 	h := newRawHost(t, Options{})
-	s := h.stranger()
+	s := h.newRawPeer()
 	from := s.join()
 	register := func(access na.Access) *na.Mem {
 		m, err := h.cls.Register(access, make([]byte, 100))

@@ -48,16 +48,16 @@ func TestManyAttach(t *testing.T) {
 			}
 		}()
 	}
-	var guests []answer
+	var outcomes []answer
 	s.until("all have attached", func() bool {
 		select {
 		case a := <-all:
-			guests = append(guests, a)
+			outcomes = append(outcomes, a)
 		default:
 		}
-		return len(guests) == n
+		return len(outcomes) == n
 	})
-	for _, g := range guests {
+	for _, g := range outcomes {
 		require.Equal(t, "false <nil>", g.line)
 	}
 	st := s.hctx.Stats().NA
@@ -66,11 +66,11 @@ func TestManyAttach(t *testing.T) {
 	require.GreaterOrEqual(t, int(st.PeersIdle), n-st.Peers, "sessions that made room")
 	require.Zero(t, st.PeersLost)
 	require.Equal(t, n, s.serve)
-	for _, g := range guests {
+	for _, g := range outcomes {
 		g.kill()
 	}
 	s.until("all are gone", func() bool { return s.hctx.Stats().NA.Peers == 0 })
-	for _, g := range guests {
+	for _, g := range outcomes {
 		g.waitExited()
 	}
 }

@@ -65,7 +65,7 @@ type rawPeer struct {
 	end      *ring.End // once it has joined
 }
 
-func (h *rawHost) stranger() *rawPeer {
+func (h *rawHost) newRawPeer() *rawPeer {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(h.t, err)
 	require.NoError(h.t, unix.Connect(fd, &unix.SockaddrUnix{Name: h.path}))
@@ -86,17 +86,17 @@ func (s *rawPeer) leave() {
 }
 
 // recv returns the next packet, and whether the host has ended the connection.
-func (s *rawPeer) recv() (said packet, over bool) {
+func (s *rawPeer) recv() (received packet, over bool) {
 	s.t.Helper()
 	buf := make([]byte, maxPacket)
 	s.until("the host says something", func() bool {
 		var ok bool
 		var err error
-		said, ok, err = recvPacket(s.fd, buf)
+		received, ok, err = recvPacket(s.fd, buf)
 		over = err != nil
 		return ok || over
 	})
-	return said, over
+	return received, over
 }
 
 func hello(change func(g *frame.Greeting)) []byte {
@@ -111,16 +111,16 @@ func hello(change func(g *frame.Greeting)) []byte {
 // greet sends a hello, and shares a segment.
 func (s *rawPeer) greet() {
 	require.NoError(s.t, sendPacket(s.fd, kindHello, hello(nil), s.bell))
-	said, over := s.recv()
+	received, over := s.recv()
 	require.False(s.t, over)
-	defer said.closeRest()
-	require.EqualValues(s.t, kindHello, said.kind)
-	g, err := frame.ParseGreeting(said.body)
+	defer received.closeRest()
+	require.EqualValues(s.t, kindHello, received.kind)
+	g, err := frame.ParseGreeting(received.body)
 	require.NoError(s.t, err)
-	require.Equal(s.t, 2, said.n)
-	s.peerBell = said.takeDescriptor(1)
+	require.Equal(s.t, 2, received.n)
+	s.peerBell = received.takeDescriptor(1)
 	geo := ring.Geometry{Envelopes: int(g.Envelopes) + na.ExpeditedEnvelopes, Eager: 4096, Version: ring.Version}
-	its, err := mapMemory(said.takeDescriptor(0), (ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096, Version: ring.Version}).Size())
+	its, err := mapMemory(received.takeDescriptor(0), (ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096, Version: ring.Version}).Size())
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { unmap(&its) })
 	own, fd, err := makeMemory(geo.Size())
@@ -167,7 +167,7 @@ func (s *rawPeer) sendShown(kind frame.Kind, at, n int) {
 	}
 }
 
-// join greets, and returns the address that the host has for the stranger.
+// join greets, and returns the address that the host has for the raw peer.
 func (s *rawPeer) join() (from na.Addr) {
 	s.greet()
 	s.send(frame.Header{Kind: frame.Unexpected, Op: 1}, nil)
@@ -192,7 +192,7 @@ func open(t *testing.T) int {
 func TestLaterMessagesSkipped(t *testing.T) {
 	h := newRawHost(t, Options{})
 	before := open(t)
-	s := h.stranger()
+	s := h.newRawPeer()
 	bells := make([]int, 40)
 	for i := range bells {
 		bells[i] = s.bell
@@ -233,8 +233,8 @@ func TestLaterMessagesSkipped(t *testing.T) {
 // the reason when its session ends. Others continue, and nothing is left of it.
 func TestBadPackets(t *testing.T) {
 	h := newRawHost(t, Options{})
-	friend := h.stranger()
-	friend.join()
+	otherPeer := h.newRawPeer()
+	otherPeer.join()
 	memfd := func(size int) int {
 		b, fd, err := makeMemory(size)
 		require.NoError(t, err)
@@ -353,21 +353,21 @@ func TestBadPackets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := open(t)
-			s := h.stranger()
+			s := h.newRawPeer()
 			require.NoError(t, c.do(s))
-			said, over := s.recv()
-			for !over && said.kind == kindHello {
-				said.closeRest()
-				said, over = s.recv()
+			received, over := s.recv()
+			for !over && received.kind == kindHello {
+				received.closeRest()
+				received, over = s.recv()
 			}
 			require.False(t, over, "it gets the reason")
-			require.EqualValues(t, kindBye, said.kind)
-			require.Regexp(t, c.want, frame.ParseBye(said.body).Text)
+			require.EqualValues(t, kindBye, received.kind)
+			require.Regexp(t, c.want, frame.ParseBye(received.body).Text)
 			s.leave()
 			h.until("nothing is left of it", func() bool { return open(t) <= before && h.nctx.Stats().Peers == 1 })
 		})
 	}
-	friend.send(frame.Header{Kind: frame.Unexpected, Op: 2}, nil)
+	otherPeer.send(frame.Header{Kind: frame.Unexpected, Op: 2}, nil)
 	n := 0
 	require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { n++; r.Envelope.Free() })))
 	h.until("the friend is heard", func() bool { return n == 1 })
@@ -376,9 +376,9 @@ func TestBadPackets(t *testing.T) {
 // greetWith greets, and shares fd in place of a segment.
 func (s *rawPeer) greetWith(fd int) error {
 	require.NoError(s.t, sendPacket(s.fd, kindHello, hello(nil), s.bell))
-	said, over := s.recv()
+	received, over := s.recv()
 	require.False(s.t, over)
-	said.closeRest()
+	received.closeRest()
 	return sendPacket(s.fd, kindSegment, nil, fd)
 }
 
@@ -386,7 +386,7 @@ func (s *rawPeer) greetWith(fd int) error {
 // also when it is not polled any more.
 func TestFramesBeforeExit(t *testing.T) {
 	h := newRawHost(t, Options{Unassisted: true})
-	s := h.stranger()
+	s := h.newRawPeer()
 	s.join()
 	for range 2 * maxIdle { // until it is not hot
 		_ = h.nctx.Progress(100 * time.Microsecond) // longer than it polls: it blocks
@@ -417,10 +417,10 @@ func TestByeBeforeReset(t *testing.T) {
 	require.NoError(t, sendPacket(fds[0], kindArea, nil))
 	require.NoError(t, sendPacket(fds[1], kindBye, frame.Bye{Code: na.ErrClosed, Text: "closed"}.Words()))
 	require.NoError(t, unix.Close(fds[1]))
-	said, ok, err := recvPacket(fds[0], make([]byte, maxPacket))
+	received, ok, err := recvPacket(fds[0], make([]byte, maxPacket))
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, frame.Bye{Code: na.ErrClosed, Text: "closed"}, frame.ParseBye(said.body))
+	require.Equal(t, frame.Bye{Code: na.ErrClosed, Text: "closed"}, frame.ParseBye(received.body))
 	_, _, err = recvPacket(fds[0], make([]byte, maxPacket))
 	require.ErrorIs(t, err, errEOF)
 }
@@ -463,7 +463,7 @@ func TestReasonOfRefusal(t *testing.T) {
 func TestPeerNeverReads(t *testing.T) {
 	t.Parallel()
 	h := newRawHost(t, Options{TakeTimeout: 200 * time.Millisecond})
-	s := h.stranger()
+	s := h.newRawPeer()
 	from := s.join()
 	ended := 0
 	var failed error
@@ -510,9 +510,9 @@ func requireIdle(t *testing.T, nctx *na.Context) {
 // it does not spin; sessions continue, and all recovers (F72).
 func TestOutOfDescriptors(t *testing.T) {
 	h := newRawHost(t, Options{})
-	s := h.stranger()
+	s := h.newRawPeer()
 	from := s.join()
-	late := h.stranger()
+	late := h.newRawPeer()
 	var old unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
 	first, err := unix.Dup(0)
@@ -536,12 +536,12 @@ func TestOutOfDescriptors(t *testing.T) {
 // one to an unknown context, and nothing is left of the peer.
 func TestAttachToClosing(t *testing.T) {
 	h := newRawHost(t, Options{Unassisted: true})
-	h.stranger().join() // memory made once is there
+	h.newRawPeer().join() // memory made once is there
 	before := open(t)
 	closing, err := h.cls.NewContext()
 	require.NoError(t, err)
 
-	s := h.stranger()
+	s := h.newRawPeer()
 	closes := sync.OnceFunc(func() { // its segment has just been made
 		closing.Close()
 		for !closing.Closed() {
@@ -551,11 +551,11 @@ func TestAttachToClosing(t *testing.T) {
 	})
 	ring.Step = func(ring.Point) { closes() }
 	require.NoError(t, sendPacket(s.fd, kindHello, hello(func(g *frame.Greeting) { g.Target = uint16(closing.ID()) }), s.bell))
-	said, over := s.recv()
+	received, over := s.recv()
 	ring.Step = nil
 	require.False(t, over, "it gets the reason")
-	require.EqualValues(t, kindBye, said.kind)
-	require.Equal(t, "no such context: 1", frame.ParseBye(said.body).Text)
+	require.EqualValues(t, kindBye, received.kind)
+	require.Equal(t, "no such context: 1", frame.ParseBye(received.body).Text)
 	s.leave()
 	h.until("nothing is left of it", func() bool { return open(t) <= before })
 }
@@ -564,7 +564,7 @@ func TestAttachToClosing(t *testing.T) {
 // accepts it, ends its own session, whichever context reads the second: nothing is left of it.
 func TestTwoHellos(t *testing.T) {
 	h := newRawHost(t, Options{Unassisted: true})
-	h.stranger().join() // memory made once is there
+	h.newRawPeer().join() // memory made once is there
 	other, err := h.cls.NewContext()
 	require.NoError(t, err)
 	before := open(t)
@@ -592,18 +592,18 @@ func TestTwoHellos(t *testing.T) {
 		}
 	}()
 	for range 50 {
-		s := h.stranger()
+		s := h.newRawPeer()
 		greeting := hello(func(g *frame.Greeting) { g.Target = uint16(other.ID()) })
 		for range 2 {
 			require.NoError(t, sendPacket(s.fd, kindHello, greeting, s.bell))
 		}
 		for over := false; !over; {
-			var said packet
-			said, over = s.recv()
-			if said.kind == kindBye {
-				require.Contains(t, string(said.body[1:]), "packet 1 where none is allowed")
+			var received packet
+			received, over = s.recv()
+			if received.kind == kindBye {
+				require.Contains(t, string(received.body[1:]), "packet 1 where none is allowed")
 			}
-			said.closeRest()
+			received.closeRest()
 		}
 		s.leave()
 	}
@@ -615,7 +615,7 @@ func TestTwoHellos(t *testing.T) {
 func TestBodyIsCopied(t *testing.T) {
 	const n = 300_000
 	h := newRawHost(t, Options{})
-	s := h.stranger()
+	s := h.newRawPeer()
 	from := s.join()
 	area, fd, err := makeMemory(ring.AreaSize)
 	require.NoError(t, err)
@@ -651,7 +651,7 @@ func TestCloseBelowCopy(t *testing.T) {
 	below := 0
 	for attempt := 0; below < 3 && attempt < 200; attempt++ { // most succeed where there are two processors
 		h := newRawHost(t, Options{Unassisted: true})
-		s := h.stranger()
+		s := h.newRawPeer()
 		from := s.join()
 		s.send(frame.Header{Kind: frame.Credit, Tag: 4 * na.MaxBody}, nil)
 		bound, ok := na.Addr{}, false
@@ -693,7 +693,7 @@ func TestStreamBelowRead(t *testing.T) {
 	const n = 100_000
 	h := newRawHost(t, Options{})
 	before := open(t)
-	s := h.stranger()
+	s := h.newRawPeer()
 	from := s.join()
 	up, err := h.nctx.Upper().NewStream(true, true, func(any) int { return 0 }, nil)
 	require.NoError(t, err)
@@ -739,7 +739,7 @@ func TestSendBelowCopy(t *testing.T) {
 		}
 	}
 	defer func() { ring.Step = nil }()
-	s := h.stranger()
+	s := h.newRawPeer()
 	from := s.join()
 	for len(reserved) > 0 {
 		<-reserved
@@ -793,7 +793,7 @@ func TestCloseBelowWriter(t *testing.T) {
 		h := newRawHost(t, Options{Unassisted: true})
 		m, err := h.cls.Register(na.ReadOnly, segs...)
 		require.NoError(t, err)
-		s := h.stranger()
+		s := h.newRawPeer()
 		from := s.join()
 		there := countShared(t)
 		for op := range uint64(maxPieces) {
@@ -841,13 +841,13 @@ func TestClosedBeforeHello(t *testing.T) {
 	require.NoError(t, unix.Listen(fd, 1))
 	slow := na.MakeAddr("sm://slow", 0)
 	require.NoError(t, h.nctx.SendUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { err = r.Err }), slow, 1, []byte("x")))
-	s := h.stranger()
+	s := h.newRawPeer()
 	label := []byte((&Options{Dir: dir}).dirID())
 	require.NoError(t, sendPacket(s.fd, kindHello, hello(func(g *frame.Greeting) {
 		g.Listen, g.Label, g.Incarnation = "sm://slow", label, [16]byte{255, 255, 255, 255} // its connection would stay
 	}), s.bell))
 	s.leave()
-	h.stranger().greet()
+	h.newRawPeer().greet()
 	require.NoError(t, err)
 	require.Zero(t, h.nctx.Stats().PeersLost)
 }

@@ -56,14 +56,14 @@ func TestTruncatedMessages(t *testing.T) {
 	// The same behind the hello of a peer that has joined.
 	for kind := uint16(0); kind <= kindChunk+1; kind++ {
 		for n := range 17 {
-			s := h.stranger()
+			s := h.newRawPeer()
 			s.greet()
 			_, _ = unix.Write(s.fd, packet(kind, make([]byte, n)...))
 			h.until("the host has read it", func() bool { _ = h.nctx.Progress(0); return true })
 			s.leave()
 		}
 	}
-	s := h.stranger()
+	s := h.newRawPeer()
 	s.greet()
 	require.NotNil(t, s.end)
 }

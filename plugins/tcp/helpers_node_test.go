@@ -110,7 +110,7 @@ type outcome struct {
 
 func (o *outcome) done() bool { return o.n > 0 }
 
-func (o *outcome) hear(_ *na.Op, r na.Result) {
+func (o *outcome) recordResult(_ *na.Op, r na.Result) {
 	o.Result = r
 	o.n++
 }
@@ -118,7 +118,7 @@ func (o *outcome) hear(_ *na.Op, r na.Result) {
 // newOp returns an operation and its outcome.
 func newOp(c *na.Context) (*na.Op, *outcome) {
 	o := &outcome{}
-	return c.NewOp(o.hear), o
+	return c.NewOp(o.recordResult), o
 }
 
 // requireSuccess waits for the end of an operation, which must be a success.

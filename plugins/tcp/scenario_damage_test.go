@@ -29,7 +29,7 @@ func TestFlippedBits(t *testing.T) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		stop := startDriver(n)
 		defer stop()
-		flips, told := 0, map[na.Code]int{}
+		flips, reported := 0, map[na.Code]int{}
 		every := long.Or(3, 1)
 		for i, h := range kinds {
 			t.Run(fmt.Sprint(h.Kind), func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestFlippedBits(t *testing.T) {
 					_, _ = r.nc.Write(append(b, make([]byte, 64<<10)...)) // it may wait for more than there was, or have closed
 					if got, text := r.readEnd(); got != 0 {               // else it was overtaken by the reset
 						require.Contains(t, []na.Code{na.ErrChecksum, na.ErrProtocol}, got, "byte %d: %s", at, text)
-						told[got]++
+						reported[got]++
 					}
 					driveUntil(t, "the end", end.done, n)
 					requireCode(t, na.ErrPeerLost, end.Err)
@@ -68,8 +68,8 @@ func TestFlippedBits(t *testing.T) {
 				}
 			})
 		}
-		t.Logf("%d bits were flipped, the peer got: %v", flips, told)
-		require.Positive(t, told[na.ErrChecksum], "checksums that were found wrong")
+		t.Logf("%d bits were flipped, the peer got: %v", flips, reported)
+		require.Positive(t, reported[na.ErrChecksum], "checksums that were found wrong")
 		require.Zero(t, n.ctx().Stats().Envelopes, "a damaged message was taken in")
 	})
 }

@@ -170,7 +170,7 @@ func TestForgedHelloKeepsSession(t *testing.T) {
 		g := greeting()
 		g.Listen = "tcp://127.0.0.1:9"
 		peer := rawJoin(t, n, g)
-		stranger := rawJoin(t, n, greeting())
+		unknown := rawJoin(t, n, greeting())
 		begun := time.Now()
 		for asked := 0; asked < 5 || time.Since(begun) < timeout; pause(timeout / 50) {
 			g.Incarnation = peer.mine.Incarnation
@@ -178,7 +178,7 @@ func TestForgedHelloKeepsSession(t *testing.T) {
 			case 1:
 				g.Incarnation = greeting().Incarnation
 			case 2:
-				g.Proof = stranger.peer.Secret // of another session
+				g.Proof = unknown.peer.Secret // of another session
 			}
 			other := rawDial(t, n)
 			other.hello(g)

@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	herd       = flag.Int("tcp.herd", long.Or(300, 2000), "peers of TestManyPeersAtOnce")
+	numPeers   = flag.Int("tcp.herd", long.Or(300, 2000), "peers of TestManyPeersAtOnce")
 	herdRounds = flag.Int("tcp.rounds", long.Or(1, 5), "rounds of TestManyPeersAtOnce")
 	redials    = flag.Int("tcp.redials", long.Or(40, 400), "sockets of TestRedials that dial again; MaxHalfOpen is five eighths of it, the clients are a quarter")
 	inTime     = flag.Duration("tcp.within", 0, "how long a call of TestRedials may take; 0: as long as ConnectTimeout lets it")
@@ -73,7 +73,7 @@ func TestManyPeersAtOnce(t *testing.T) {
 		server := open(t, "tcp://127.0.0.1:0", opts, na.Config{Budget: 4 << 30}, 1)
 		defer serve(server)()
 		for range *herdRounds {
-			peers := make([]*node, *herd)
+			peers := make([]*node, *numPeers)
 			answers, sent := make([]*outcome, len(peers)), make([]*outcome, len(peers))
 			for i := range peers {
 				peers[i] = open(t, "tcp://", opts, na.Config{}, 1)

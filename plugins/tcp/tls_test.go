@@ -166,8 +166,8 @@ func TestTLSIdentityChain(t *testing.T) {
 // TestTLSIdentityForClient checks that a certificate that is not verified proves nothing, although
 // the functions of a configuration that was not used would have verified it.
 func TestTLSIdentityForClient(t *testing.T) {
-	ca, stranger := newAuthority(t, "cluster"), newAuthority(t, "stranger")
-	server, client := ca.issue("server", nil), stranger.issue("client", nil)
+	ca, unknown := newAuthority(t, "cluster"), newAuthority(t, "stranger")
+	server, client := ca.issue("server", nil), unknown.issue("client", nil)
 	hook := func(tls.ConnectionState) error { return nil }
 	peer := func([][]byte, [][]*x509.Certificate) error { return nil }
 	of := func(change func(c *tls.Config)) *tls.Config {
@@ -215,7 +215,7 @@ func TestTLSIdentityForClient(t *testing.T) {
 // served.
 func TestTLSRefused(t *testing.T) {
 	t.Parallel()
-	ca, stranger := newAuthority(t, "cluster"), newAuthority(t, "stranger")
+	ca, unknown := newAuthority(t, "cluster"), newAuthority(t, "stranger")
 	server, client := ca.issue("server", nil), ca.issue("client", nil)
 	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
 	early := func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }
@@ -228,7 +228,7 @@ func TestTLSRefused(t *testing.T) {
 	}
 	good := ca.mutual(server)
 	trustAll := ca.mutual(client)
-	trustAll.RootCAs = stranger.pool
+	trustAll.RootCAs = unknown.pool
 	oneTwo := ca.mutual(client)
 	rows := map[string]struct {
 		server, client *tls.Config
@@ -242,9 +242,9 @@ func TestTLSRefused(t *testing.T) {
 		"server with the wrong key":       {ca.mutual(wrongKey(server)), ca.mutual(client), "invalid signature"},
 		"no certificate":                  {good, ca.mutual(), "wants a certificate: set Certificates in the tls.Config"},
 		"unknown authority of the client": {good, &tls.Config{
-			Certificates: []tls.Certificate{stranger.issue("client", nil)}, RootCAs: ca.pool,
+			Certificates: []tls.Certificate{unknown.issue("client", nil)}, RootCAs: ca.pool,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-				c := stranger.issue("client", nil)
+				c := unknown.issue("client", nil)
 				return &c, nil
 			},
 		}, "does not know who signed"},
@@ -543,9 +543,9 @@ func TestTLSConfigForClient(t *testing.T) {
 	cfg := ca.mutual(ca.issue("node", nil))
 	loose := cfg.Clone()
 	loose.NextProtos, loose.ClientAuth = []string{"h2"}, tls.NoClientCert
-	asking := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return loose, nil }}
+	byClient := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return loose, nil }}
 	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", withTLS(opts, asking), na.Config{}, 1)
+		n := open(t, "tcp://127.0.0.1:0", withTLS(opts, byClient), na.Config{}, 1)
 		secureJoin(t, n, ca.mutual(), greeting()).ping() // without a certificate, as the function requires
 		r := rawDial(t, n)
 		old := raw13(ca.mutual())

@@ -67,7 +67,7 @@ func newPair(t *testing.T, most uint64) (doms [2]*domain, send func()) {
 	}
 }
 
-// onlyConn returns the single connection of a door.
+// onlyConn returns the single connection of a shared socket.
 func onlyConn(t *testing.T, d *sharedSocket) (k *conn) {
 	t.Helper()
 	d.table.RLock()
@@ -142,7 +142,7 @@ func TestAddressIsProven(t *testing.T) {
 }
 
 // TestFloodBesideCalls checks that while strangers request tokens, and send anything to a
-// connection that is up, known peers are served, and no state of a stranger is kept.
+// connection that is up, known peers are served, and no state of an unknown peer is kept.
 func TestFloodBesideCalls(t *testing.T) {
 	doms, send := newPair(t, 0)
 	send()

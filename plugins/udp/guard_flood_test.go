@@ -31,7 +31,7 @@ func (s *countingSocket) send(o *outbox) {
 	}
 }
 
-// newGuardedSocket is a door with TLS and no contexts, and a clock.
+// newGuardedSocket is a shared socket with TLS and no contexts, and a clock.
 func newGuardedSocket(t testing.TB) (d *sharedSocket, s *countingSocket, now *time.Duration) {
 	t.Helper()
 	g, err := newTLSAcceptor(&tls.Config{Certificates: []tls.Certificate{testcert.New()}}, nil)
@@ -69,7 +69,7 @@ func TestFlood(t *testing.T) {
 	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(1<<20))
 }
 
-// TestNoAmplification checks that no packet of a stranger, of any kind, has an answer that is
+// TestNoAmplification checks that no packet of an unknown peer, of any kind, has an answer that is
 // longer.
 func TestNoAmplification(t *testing.T) {
 	seed := rand.Uint64()
@@ -124,7 +124,7 @@ func TestToken(t *testing.T) {
 	require.False(t, shows(h.token, "10.0.0.1:1000", h.from))
 }
 
-// FuzzLong checks that no datagram that arrives makes a door panic, keep anything or send more than
+// FuzzLong checks that no datagram that arrives makes a shared socket panic, keep anything or send more than
 // it received.
 func FuzzLong(f *testing.F) {
 	d, s, _ := newGuardedSocket(f)

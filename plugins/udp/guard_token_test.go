@@ -49,7 +49,7 @@ func TestTokenOnce(t *testing.T) {
 		require.Equal(t, retry, h.kind)
 		return h, true
 	}
-	guests := func() int {
+	handshakes := func() int {
 		d.guard.mu.Lock()
 		defer d.guard.mu.Unlock()
 		return len(d.guard.halfOpen)
@@ -63,17 +63,17 @@ func TestTokenOnce(t *testing.T) {
 	for range 2 {
 		_, answered = exchange(begin(got.token, got.from))
 		require.False(t, answered, "the handshake has begun, and the received packet is no message of it")
-		require.Equal(t, 1, guests(), "once")
+		require.Equal(t, 1, handshakes(), "once")
 		d.guard.mu.Lock()
 		d.guard.halfOpen[0].cancel()
 		d.guard.mu.Unlock()
-		for end := time.Now().Add(10 * time.Second); guests() > 0; {
+		for end := time.Now().Add(10 * time.Second); handshakes() > 0; {
 			require.Less(t, time.Now(), end)
 			_ = ctx.Progress(time.Millisecond)
 		}
 		again, answered := exchange(begin(got.token, got.from))
 		require.True(t, answered, "shown again")
-		require.Zero(t, guests(), "a token that was used begins no handshake")
+		require.Zero(t, handshakes(), "a token that was used begins no handshake")
 		require.Equal(t, got.from, again.from)
 		require.NotEqual(t, got.token, again.token)
 		got = again

@@ -123,7 +123,7 @@ func TestTLSIdentity(t *testing.T) {
 // served.
 func TestTLSRefused(t *testing.T) {
 	t.Parallel()
-	server, client, stranger := newNamedCert("server"), newNamedCert("client"), newNamedCert("stranger")
+	server, client, unknown := newNamedCert("server"), newNamedCert("client"), newNamedCert("stranger")
 	good := mutual(server, server, client)
 	ours := func(own tls.Certificate) *tls.Config { return mutual(own, server, client, own) }
 	theirs := func(name string, change func(c *x509.Certificate)) (*tls.Config, *tls.Config) {
@@ -157,7 +157,7 @@ func TestTLSRefused(t *testing.T) {
 	late := newNamedCert("client", expired)
 	rows["expired client"] = row{mutual(server, server, late), mutual(late, server, late), "has expired, or is not valid yet, says the peer"}
 	forged := ours(client)
-	forged.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stranger, nil }
+	forged.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &unknown, nil }
 	rows["unknown authority of the client"] = row{good, forged, "the certificate of this side"}
 	panics := mutual(server, server, client)
 	panics.VerifyConnection = func(tls.ConnectionState) error { panic("oh") }

@@ -38,7 +38,7 @@ func (s *rawPeer) Ended(_ *arq.Assoc, e arq.End) {
 	}
 }
 
-// dialRaw sends HELLO to a node and returns with the answer, which is there before if the stranger is
+// dialRaw sends HELLO to a node and returns with the answer, which is there before if the raw peer is
 // mute.
 func dialRaw(t *testing.T, n *node, g frame.Greeting, mute bool) *rawPeer {
 	t.Helper()

@@ -14,7 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// TestHelloAgainAtTheEnd checks a stranger that sends HELLO, ends the session, and sends the same
+// TestHelloAgainAtTheEnd checks a peer that sends HELLO, ends the session, and sends the same
 // HELLO again before that is over: the node continues.
 func TestHelloAgainAtTheEnd(t *testing.T) {
 	n := open(t, "udp://127.0.0.1:0", udp.Options{}, 1)

@@ -43,8 +43,8 @@ func TestZone(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestZone$", "-test.v")
 			cmd.Env = append(os.Environ(), zoneEnv+"=1")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-			said, err := cmd.CombinedOutput()
-			require.NoError(t, err, "%s", said)
+			output, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", output)
 		}
 		if ip, ifc, ok := linkLocal(t, ""); ok {
 			testZone(t, ip, ifc, ifc)
@@ -53,8 +53,8 @@ func TestZone(t *testing.T) {
 	}
 	for _, args := range []string{"link set lo up", "link add d0 type veth peer name d1", "link set d0 addrgenmode none", "link set d1 addrgenmode none",
 		"addr add fe80::a/64 dev d0 nodad", "addr add fe80::b/64 dev d1 nodad", "link set d0 up", "link set d1 up"} {
-		said, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-		require.NoError(t, err, "ip %s: %s", args, said)
+		output, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+		require.NoError(t, err, "ip %s: %s", args, output)
 	}
 	ip, far, ok := linkLocal(t, "d1")
 	require.True(t, ok)

@@ -176,9 +176,9 @@ func TestSlowTailsOfBusyMachine(t *testing.T) {
 func TestSlowTailsOfShortMethod(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		tail time.Duration
-		slow int // number of other methods that are slow, too
-		told int
+		tail     time.Duration
+		slow     int // number of other methods that are slow, too
+		reported int
 	}{
 		{30 * time.Millisecond, 0, 0},
 		{300 * time.Millisecond, 0, 1},
@@ -196,7 +196,7 @@ func TestSlowTailsOfShortMethod(t *testing.T) {
 		}
 		k.countTails(p, 12, usual)
 		k.countTails(p, 7, busy)
-		require.Len(t, causesOf(p, "slow"), c.told)
+		require.Len(t, causesOf(p, "slow"), c.reported)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	ask := qs.Define[int, int]("denied/ask")
-	own, known, stranger := testcert.New(), testcert.New(), testcert.New()
+	own, known, unknown := testcert.New(), testcert.New(), testcert.New()
 	both := func(mine, other tls.Certificate) *tls.Config {
 		pool := testcert.Pool(other)
 		return &tls.Config{Certificates: []tls.Certificate{mine}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
@@ -30,7 +30,7 @@ func TestDenied(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		served := make(chan error, 1)
 		go func() { served <- n.Serve(ctx) }()
-		for _, cert := range []tls.Certificate{known, stranger} {
+		for _, cert := range []tls.Certificate{known, unknown} {
 			c, err := qs.Open(scheme+"://", qs.Config{TLS: both(cert, own)})
 			require.NoError(t, err)
 			to, err := c.Peer(ctx, n.Addr().String())

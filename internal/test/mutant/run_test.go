@@ -184,14 +184,14 @@ func (b *binaries) judge(m Mutant) (v verdict) {
 	for _, c := range m.catchers() {
 		out, _, err := b.run(c.Pkg, c.Test, m.Name, c != bySeeds)
 		v.output += out
-		said := regexp.MustCompile(c.Says).FindString(strings.Join(strings.Fields(out), " "))
+		matched := regexp.MustCompile(c.Says).FindString(strings.Join(strings.Fields(out), " "))
 		switch {
 		case err == nil:
 			v.wrong = append(v.wrong, fmt.Sprintf("NOT CAUGHT by %v", c))
-		case said == "":
+		case matched == "":
 			v.wrong = append(v.wrong, fmt.Sprintf("%v fails%s, but does not say %q:\n%s", c, describeEnd(out, err), c.Says, out))
 		default:
-			v.caught = append(v.caught, fmt.Sprintf("%v%s: %.60q", c, describeEnd(out, err), said))
+			v.caught = append(v.caught, fmt.Sprintf("%v%s: %.60q", c, describeEnd(out, err), matched))
 		}
 	}
 	return v

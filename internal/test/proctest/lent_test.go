@@ -63,11 +63,11 @@ func runBorrower() error {
 	fillPattern(want)
 	piece := make([]byte, lentPiece)
 	over := func(at int, poisoned bool, err error) {
-		said := fmt.Sprintf("over: %d bytes, %v", at, err)
+		printed := fmt.Sprintf("over: %d bytes, %v", at, err)
 		if poisoned {
-			said = "over: poison, " + said
+			printed = "over: poison, " + printed
 		}
-		fmt.Println(strings.ReplaceAll(said, "\n", " "))
+		fmt.Println(strings.ReplaceAll(printed, "\n", " "))
 	}
 	pass := func(at, n, point int) {
 		if at < point && point <= at+n {
@@ -214,9 +214,9 @@ func lendAt(t *testing.T, node *qs.Node, p *process, kind, state string, point i
 	if state == "killed" {
 		_ = p.cmd.Wait()
 	} else {
-		said := p.readLine()
-		require.Contains(t, said, "over: ")
-		require.NotContains(t, said, "poison")
+		printed := p.readLine()
+		require.Contains(t, printed, "over: ")
+		require.NotContains(t, printed, "poison")
 	}
 	for i, b := range mem {
 		if b != poisonByte {

@@ -58,15 +58,15 @@ func FuzzRawConn(f *testing.F) {
 		nc, err := p.dial(t.Context(), "target")
 		require.NoError(t, err)
 		require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
-		said := make(chan struct{})
+		sent := make(chan struct{})
 		go func() {
-			defer close(said)
+			defer close(sent)
 			_, _ = io.Copy(io.Discard, nc)
 		}()
 		_, err = nc.Write(b)
 		require.NotErrorIs(t, err, context.DeadlineExceeded)
 		_ = nc.Close()
-		<-said
+		<-sent
 		require.NoError(t, callEcho(testContext(t), origin, "pipe://target", "still here"))
 	})
 }

@@ -82,7 +82,7 @@ type pairCase struct {
 	ends, runs int
 	err        error
 	asked      bool // a withdraw was begun
-	told       int
+	reported   int
 	result     hg.WithdrawResult
 	freed      int // closes of the region that have completed
 	freeing    int
@@ -156,7 +156,7 @@ func (d *pairCase) runOrigin(c *choices) {
 	}
 	d.forward()
 	d.w.Go(on, d.applyAction)
-	for !d.done || d.ends == 0 && d.err == nil || d.asked && d.told == 0 || d.freed < d.freeing {
+	for !d.done || d.ends == 0 && d.err == nil || d.asked && d.reported == 0 || d.freed < d.freeing {
 		_ = d.hctx.Progress(-1)
 		d.hctx.Trigger(0)
 		if d.cls.NA().Closed() && d.done {
@@ -238,7 +238,7 @@ func (d *pairCase) applyAction() {
 	case "withdraw":
 		d.asked = true
 		if err := d.h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) {
-			d.told++
+			d.reported++
 			d.result = r
 		}); err != nil {
 			d.fail("withdraw: %v", err)
@@ -289,8 +289,8 @@ func (d *pairCase) work(h hg.Request) error {
 // audit checks the call after its end.
 func (d *pairCase) audit() {
 	switch fate := hg.FateOf(d.err); {
-	case d.ends != 1 || d.asked && d.told != 1:
-		d.fail("%d callbacks of the call, %d of the withdraw", d.ends, d.told)
+	case d.ends != 1 || d.asked && d.reported != 1:
+		d.fail("%d callbacks of the call, %d of the withdraw", d.ends, d.reported)
 	case d.runs > 1, d.err == nil && d.runs != 1, d.err != nil && fate == na.NotRun && d.runs > 0, d.err != nil && fate == na.Ran && d.runs == 0:
 		d.fail("the handler ran %d times, the call ended with %v", d.runs, d.err)
 	case d.asked && d.result == hg.Withdrawn && (d.runs > 0 || !errors.Is(d.err, hg.ErrCanceled)):
@@ -308,8 +308,8 @@ func (d *pairCase) closeClass(cls *hg.Class, hctx *hg.Context) {
 	if d.freed > 0 && !bytes.Equal(d.memory, poisoned[:len(d.memory)]) {
 		d.fail("memory was written after it had been taken back")
 	}
-	if d.ends > 1 || d.runs > 1 || d.told > 1 {
-		d.fail("%d callbacks of the call, %d of the withdraw, %d runs", d.ends, d.told, d.runs)
+	if d.ends > 1 || d.runs > 1 || d.reported > 1 {
+		d.fail("%d callbacks of the call, %d of the withdraw, %d runs", d.ends, d.reported, d.runs)
 	}
 }
 

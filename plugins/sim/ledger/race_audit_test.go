@@ -24,11 +24,11 @@ type raceCall struct {
 
 // A withdrawal is one Withdraw.
 type withdrawal struct {
-	over    bool // the call had ended or was canceled
-	ended   bool // its callback had run
-	bounded bool // or an earlier ask had a bound on the wait, after which the call is canceled
-	told    int
-	r       hg.WithdrawResult
+	over     bool // the call had ended or was canceled
+	ended    bool // its callback had run
+	bounded  bool // or an earlier ask had a bound on the wait, after which the call is canceled
+	reported int
+	r        hg.WithdrawResult
 }
 
 func (c *raceCall) handleEnd(err error) {
@@ -48,10 +48,10 @@ func (s *race) audit() {
 				s.fail("call %d of a crashed node had %d callbacks", c.token, c.callbacks)
 			}
 			for _, k := range c.asks {
-				if k.told > 1 {
-					s.fail("a withdraw of call %d of a crashed node had %d callbacks", c.token, k.told)
+				if k.reported > 1 {
+					s.fail("a withdraw of call %d of a crashed node had %d callbacks", c.token, k.reported)
 				}
-				if k.told == 1 && k.r == hg.Withdrawn && c.ran > 0 {
+				if k.reported == 1 && k.r == hg.Withdrawn && c.ran > 0 {
 					s.fail("call %d was withdrawn from a node that has crashed, and ran", c.token)
 				}
 			}
@@ -85,8 +85,8 @@ func (s *race) auditCall(c *raceCall) {
 
 // auditAsk: withdrawn and not run, or too late and run; indeterminate only after a failure.
 func (s *race) auditAsk(c *raceCall, k *withdrawal) {
-	if k.told != 1 {
-		s.fail("a withdraw of call %d had %d callbacks", c.token, k.told)
+	if k.reported != 1 {
+		s.fail("a withdraw of call %d had %d callbacks", c.token, k.reported)
 		return
 	}
 	switch k.r {

@@ -173,7 +173,7 @@ func (a *racer) useEnvelopes() {
 	a.waitForAll("empty", a.progressOnly)
 	a.hctx.Trigger(0)
 	for i, en := range all {
-		if c := calls[i]; c.callbacks != 1 || c.asks[0].told != 1 || c.asks[0].r != hg.Withdrawn {
+		if c := calls[i]; c.callbacks != 1 || c.asks[0].reported != 1 || c.asks[0].r != hg.Withdrawn {
 			s.fail("call %d waited for a handler or an envelope and was not withdrawn: %+v", c.token, c.asks)
 		}
 		en.h.Close()

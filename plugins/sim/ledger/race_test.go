@@ -453,7 +453,7 @@ func (a *racer) withdrawAndRecord(h *hg.Handle, c *raceCall, timeout time.Durati
 	a.open++
 	if err := h.Withdraw(timeout, func(_ *hg.Handle, r hg.WithdrawResult) {
 		a.open--
-		c.asks[i].told++
+		c.asks[i].reported++
 		c.asks[i].r = r
 		a.s.w.Note("told", c.token, uint64(r))
 	}); err != nil {

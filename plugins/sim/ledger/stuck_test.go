@@ -51,7 +51,7 @@ type stuckCall struct {
 	h         *hg.Handle
 	callbacks int
 	err       error
-	told      int
+	reported  int
 	result    hg.WithdrawResult
 }
 
@@ -67,7 +67,7 @@ func (p *stuckPair) forward(size int) *stuckCall {
 }
 
 func (p *stuckPair) withdraw(c *stuckCall) {
-	require.NoError(p.t, c.h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) { c.told++; c.result = r }))
+	require.NoError(p.t, c.h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) { c.reported++; c.result = r }))
 }
 
 // drive drives both sides a little; the target runs handlers or not.
@@ -144,7 +144,7 @@ func TestCloseWhileWithdrawing(t *testing.T) {
 					require.NoError(t, cls.Close())
 					p.until("the end of all calls", func() bool {
 						for _, c := range calls[1:] {
-							if c.callbacks == 0 || withdraws && c.told == 0 {
+							if c.callbacks == 0 || withdraws && c.reported == 0 {
 								return false
 							}
 						}
@@ -153,7 +153,7 @@ func TestCloseWhileWithdrawing(t *testing.T) {
 					for i, c := range calls[1:] {
 						what := fmt.Sprintf("call %d: %v, withdraw %v, ran %d", i, c.err, c.result, p.ran[i+1])
 						require.Equal(t, 1, c.callbacks, what)
-						require.LessOrEqual(t, c.told, 1, what)
+						require.LessOrEqual(t, c.reported, 1, what)
 						ran := p.ran[i+1]
 						require.LessOrEqual(t, ran, 1, what)
 						if c.err == nil {

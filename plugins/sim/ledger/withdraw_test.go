@@ -137,7 +137,7 @@ func (p *raceCounts) add(s *race) {
 		}
 	}
 	for _, c := range s.calls {
-		if len(c.asks) == 0 || c.asks[0].over || c.asks[0].told == 0 {
+		if len(c.asks) == 0 || c.asks[0].over || c.asks[0].reported == 0 {
 			continue
 		}
 		p.races++

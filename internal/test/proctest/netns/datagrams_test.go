@@ -208,13 +208,13 @@ func (c *copyTest) commandAt(s *side, command string, args ...string) *exec.Cmd 
 func (c *copyTest) start() (end func()) {
 	c.t.Helper()
 	cp := c.commandAt(c.a, "cp", "udp://"+addrB+":9000/file", c.dst)
-	var said strings.Builder
-	cp.Stdout, cp.Stderr = &said, &said
+	var output strings.Builder
+	cp.Stdout, cp.Stderr = &output, &output
 	begun := time.Now()
 	require.NoError(c.t, cp.Start())
 	return func() {
 		c.t.Helper()
-		require.NoError(c.t, cp.Wait(), "%s", &said)
+		require.NoError(c.t, cp.Wait(), "%s", &output)
 		took := time.Since(begun)
 		c.t.Logf("%d MiB in %v, %.0f MiB/s; %d and %d packets were struck", c.size>>20, took.Round(time.Millisecond),
 			float64(c.size>>20)/took.Seconds(), c.a.countDropped(), c.b.countDropped())

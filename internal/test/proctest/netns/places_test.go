@@ -29,9 +29,9 @@ func TestPlaces(t *testing.T) {
 			w.a: `reached by +` + scheme + `\nbecause +the peer is on another machine, or behind the border of a namespace`,
 			w.b: `reached by +sm\nbecause +the peer is on this machine`,
 		} {
-			said, err := runTool("ip", "netns", "exec", s.ns, tool, "info", "-local", at)
+			output, err := runTool("ip", "netns", "exec", s.ns, tool, "info", "-local", at)
 			require.NoError(t, err)
-			require.Regexp(t, want, said)
+			require.Regexp(t, want, output)
 		}
 	})
 }

@@ -55,10 +55,10 @@ type node struct {
 	peers qs.Peer // in turn
 	stop  chan struct{}
 
-	mu     sync.Mutex // guards the fields below
-	report upgrade.Report
-	since  map[string]int // successes since "go", or the last "mark"
-	told   bool           // "works" was printed
+	mu       sync.Mutex // guards the fields below
+	report   upgrade.Report
+	since    map[string]int // successes since "go", or the last "mark"
+	reported bool           // "works" was printed
 }
 
 func main() {
@@ -106,7 +106,7 @@ func run(listen string, peers []string, first uint64, cert, key string) error {
 			}
 		case "mark":
 			x.mu.Lock()
-			x.since, x.told = map[string]int{}, false
+			x.since, x.reported = map[string]int{}, false
 			x.mu.Unlock()
 		case "stop":
 			close(x.stop)
@@ -158,8 +158,8 @@ func (x *node) count(kind string) {
 			return
 		}
 	}
-	if !x.told {
-		x.told = true
+	if !x.reported {
+		x.reported = true
 		fmt.Println("works")
 	}
 }

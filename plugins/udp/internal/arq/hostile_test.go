@@ -395,7 +395,7 @@ func schedule(t *testing.T, seed uint64, script []byte) {
 			n.idle(time.Duration(rnd.IntN(int(20 * ms))))
 		case 11:
 			nd.busy = n.now + time.Duration(rnd.IntN(int(100*ms)))
-		case 12, 13, 14: // a stranger with the right identity
+		case 12, 13, 14: // an attacker with the right identity
 			p := Packet{kind: kind(1 + rnd.IntN(9)), id: as.id, token: as.token + uint32(rnd.IntN(2)*int(op>>6&1)), seq: rnd.Uint32(),
 				ack: as.lane[0].una + uint32(rnd.IntN(100)) - 200, edge: as.lane[0].edge, ts: rnd.Uint32()}
 			p.flags = uint8(rnd.Uint32()) & shapes[p.kind].flags &^ flagBulk
