@@ -13,8 +13,8 @@ const maxAddrText = 1024
 // An Addr names a context of a process: "tcp://10.0.0.7:9000", or "tcp://10.0.0.7:9000#2" for its
 // context 2. It is a small comparable value. The zero Addr names nothing.
 //
-// An Addr that came with a message is bound to the session that the message arrived on, so that an
-// answer cannot reach another process that has taken the same address since. [Addr.Named] removes
+// The Addr of a received message is bound to the session on which the message arrived, so that a
+// response cannot reach another process that has since taken the same address. [Addr.Named] removes
 // that binding.
 //
 // An Addr that was looked up by the name of a host, over a transport whose peers have certificates,
@@ -23,11 +23,11 @@ const maxAddrText = 1024
 //
 // The Addr of a host with several addresses of tcp or udp stands for all of them, at most eight:
 // "tcp://[2001:db8::7]:9000|10.0.0.7:9000". They are dialed as in RFC 8305, and the session uses
-// the first that answers. Messages of the peer, and OnFault, have that one address.
+// the first that answers. Received messages and OnFault report only that address.
 type Addr struct {
 	name    unique.Handle[string]
-	host    unique.Handle[string] // the zero Handle: none
-	label   *string               // the label of the session that it is bound to; nil: it is not bound
+	host    unique.Handle[string] // host name; the zero Handle if none
+	label   *string               // label of the bound session; nil if not bound
 	session uint64
 	target  uint16
 	set     bool
@@ -95,7 +95,7 @@ func (a Addr) Host() string {
 	return a.host.Value()
 }
 
-// WithHost returns a with another Host.
+// WithHost returns a copy of a with the given Host.
 func (a Addr) WithHost(host string) Addr {
 	if a.host = (unique.Handle[string]{}); host != "" {
 		a.host = unique.Make(host)
@@ -103,7 +103,7 @@ func (a Addr) WithHost(host string) Addr {
 	return a
 }
 
-// IsZero reports whether a names nothing.
+// IsZero reports whether a is the zero Addr.
 func (a Addr) IsZero() bool { return !a.set }
 
 // Name returns the text without the target id: "tcp://10.0.0.7:9000".
@@ -130,7 +130,7 @@ func (a Addr) String() string {
 	return text
 }
 
-// Label returns a as text for logs and tools; Lookup does not read it. For an Addr that came with a
+// Label returns a as text for logs and tools; Lookup does not read it. For the Addr of a received
 // message it is the peer's name (Config.Name) and its location: "worker (10.0.0.3:41234)", or "kv
 // (tcp://10.0.0.7:9000)" for a peer that listens. A peer without a name has only the part in
 // parentheses. For any other Addr it is String.
@@ -144,8 +144,8 @@ func (a Addr) Label() string {
 	return *a.label
 }
 
-// MakeLabel returns the Label of a peer with address a and the name process, which may be empty.
-// remote, if not empty, replaces a, which cannot be dialed then.
+// MakeLabel returns the Label of a peer with address a and the name process, which may be empty. If
+// remote is not empty it is shown instead of a, which cannot be dialed.
 func MakeLabel(a Addr, process, remote string) string {
 	place := a.String()
 	if remote != "" {
@@ -187,7 +187,7 @@ func (a Addr) WithTarget(id int) Addr {
 // Session returns the number of the session that a is bound to, or 0.
 func (a Addr) Session() uint64 { return a.session }
 
-// Bound returns a bound to a session.
+// Bound returns a copy of a that is bound to the given session.
 func (a Addr) Bound(session uint64) Addr {
 	a.session = session
 	return a
@@ -208,7 +208,7 @@ func (a Addr) MarshalText() ([]byte, error) {
 	return []byte(a.String()), nil
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler. Empty text is the zero Addr.
+// UnmarshalText implements encoding.TextUnmarshaler. Empty text decodes to the zero Addr.
 func (a *Addr) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*a = Addr{}

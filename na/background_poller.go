@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A backgroundPoller polls the context while no other goroutine does: it receives, answers
-// heartbeats, serves puts and gets. It runs no user code. It is one goroutine, which is parked
-// behind a gate. While the gate is shut, received bytes do not wake it.
+// A backgroundPoller polls the context while no other goroutine does. It receives frames, responds
+// to heartbeats, and serves puts and gets. It runs no user code. It has one goroutine, which parks
+// behind a gate. Received bytes wake the goroutine only while the gate is open.
 //
 //	parked, gate shut ◄── a leader sleeps in the poller (received bytes wake the leader) ◄─────────┐
 //	   │ the leader wakes: opens the gate    │ it slept only shortly, holds frames back, or         │
@@ -50,8 +50,8 @@ const (
 	leaderAsleep int32 = 4 // a leader sleeps in the poller
 )
 
-// backgroundAfter is how long no other goroutine must have polled before the background poller
-// does.
+// backgroundAfter is how long a context must not have been polled before the background poller
+// polls it.
 const backgroundAfter = 2 * time.Millisecond
 
 func newBackgroundPoller(c *Context) (*backgroundPoller, error) {
@@ -88,8 +88,9 @@ func (a *backgroundPoller) leaderSleeps() {
 	}
 }
 
-// leaderWakes is called when the leader wakes and may go on to run user code. It opens the gate, or
-// makes the background poller tick if the sleep was short or if the inlets are not armed any more.
+// leaderWakes handles the wake-up of the leader, which may run user code next. It opens the gate,
+// or makes the background poller tick if the sleep was short or if the inlets are not armed any
+// more.
 func (a *backgroundPoller) leaderWakes(slept time.Duration, disarmed bool) {
 	switch {
 	case a == nil:
@@ -100,15 +101,16 @@ func (a *backgroundPoller) leaderWakes(slept time.Duration, disarmed bool) {
 	}
 }
 
-// startTicking makes the background poller tick, until a tick in which no other goroutine has
-// polled: bytes may arrive, or frames be held back, without waking any goroutine.
+// startTicking starts the ticks of the background poller. They stop after a tick in which no other
+// goroutine has polled. Ticks are needed because bytes may arrive, or frames be held back, without
+// waking any goroutine.
 func (a *backgroundPoller) startTicking() {
 	if a != nil && a.nctx.watch.Load()&^leaderAsleep != backgroundTicks && a.setState(backgroundTicks) != backgroundTicks {
 		a.gate.wake()
 	}
 }
 
-// setState sets the state of the background poller, and returns the one before.
+// setState sets the state of the background poller and returns the previous state.
 func (a *backgroundPoller) setState(next int32) (was int32) {
 	for w := &a.nctx.watch; ; {
 		if old := w.Load(); w.CompareAndSwap(old, old&leaderAsleep|next) {
@@ -117,8 +119,7 @@ func (a *backgroundPoller) setState(next int32) (was int32) {
 	}
 }
 
-// stop makes the goroutine end, and does not wait for it. The poller may be closed after stop has
-// returned.
+// stop ends the goroutine without waiting for it. The poller may be closed after stop has returned.
 func (a *backgroundPoller) stop() {
 	if a == nil {
 		return
@@ -130,7 +131,7 @@ func (a *backgroundPoller) stop() {
 // run is the goroutine.
 func (a *backgroundPoller) run() {
 	c := a.nctx
-	var seen uint64 // Context.passes when the background poller polled last
+	var seen uint64 // value of Context.passes at the last poll
 	for !a.quit.Load() && a.gate.park() {
 		ticking := a.setState(backgroundTicks) == backgroundTicks
 		for {
@@ -160,8 +161,8 @@ func (a *backgroundPoller) run() {
 	}
 }
 
-// runWhileFree polls until nothing is ready, if no goroutine leads, and opens the gate. It gives up
-// the lead between two rounds. It reports whether the goroutine may park.
+// runWhileFree polls until nothing is ready, if no goroutine leads, and opens the gate. It releases
+// the lead between rounds. It reports whether the goroutine may park.
 func (a *backgroundPoller) runWhileFree() bool {
 	for a.nctx.loop.TryLead() {
 		if a.driveOnce() {
@@ -172,7 +173,7 @@ func (a *backgroundPoller) runWhileFree() bool {
 }
 
 // driveOnce polls once, and reports whether the gate is open then. The caller holds the lead, which
-// driveOnce gives up.
+// driveOnce releases.
 func (a *backgroundPoller) driveOnce() bool {
 	c := a.nctx
 	defer c.loop.Unlead()

@@ -9,9 +9,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A body is the part of a message that is sent beside it, in pieces, so that other messages are
-// sent in between. The message leaves after the last piece: one that is canceled before has not
-// left, and its request has not run. An inbound body is the state of one at the receiver.
+// A body is the part of a message that is sent separately, in chunks, so that other messages can be
+// sent in between. The message itself is sent after the last chunk. A message that is canceled
+// before that is never sent, and its request does not run. An inbound body is the receiver's state
+// of a body.
 //
 //	source:      ClaimRoom ─► BODY, DATA… on the flow for its size ─► all sent ─► the message, which names it
 //	             or, if it is on a carrier.Shelf, BODY with the offset there, and the message
@@ -24,9 +25,9 @@ import (
 type body struct {
 	buf   []byte
 	slab  []byte         // the memory of buf, if it comes from a slab
-	room  int            // the room that it takes; 0 once the envelope has taken that over
-	named bool           // its BODY has arrived
-	msg   *placedMessage // the message that waits for it, or nil
+	room  int            // reserved room; 0 after the envelope has taken it over
+	named bool           // the BODY frame has arrived
+	msg   *placedMessage // the message that waits for this body, or nil
 }
 
 // A packedBody is an outgoing body. It is a copy if the caller may use its memory again as soon as
@@ -91,8 +92,8 @@ func (p *packedBody) releaseLocked(s *outboundBulk) {
 	*p = packedBody{}
 }
 
-// enqueueSend queues o, which has its envelope if it needs one, to be sent; with a body, after
-// that.
+// enqueueSend queues the message of o, after its body if it has one. The caller has taken the
+// envelope, if o needs one.
 func (l *session) enqueueSend(o *Op) {
 	if !o.hasBody() {
 		l.msgs.push(o)
@@ -136,7 +137,8 @@ func (l *session) recallBody(o *Op) {
 	}
 }
 
-// bodyOf returns the peer's body with an ID. A new one takes its room.
+// bodyOf returns the peer's body with the given ID. If there is none, it creates one and charges
+// its room.
 func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 	if s := l.arrivals[id]; s != nil {
 		return s, nil
@@ -166,7 +168,7 @@ func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 	return s, nil
 }
 
-// deliverBody handles a BODY: it makes room for the body.
+// deliverBody handles a BODY frame. It allocates the buffer of the body.
 func (l *session) deliverBody(h *frame.Header) error {
 	s, err := l.bodyOf(h.Op)
 	if err != nil {
@@ -202,9 +204,8 @@ func (l *session) attachBody(h *frame.Header, env *Envelope) (whole bool, err er
 	return true, nil
 }
 
-// bodyCame delivers the message of a body whose last byte has arrived, if the message has arrived
-// too.
-func (l *session) bodyCame(s *inboundBulk) {
+// onBodyComplete delivers the message of a complete body, if the message has arrived.
+func (l *session) onBodyComplete(s *inboundBulk) {
 	if s.body.msg == nil {
 		return
 	}
@@ -235,7 +236,7 @@ func (l *session) awaitsBulk() bool {
 	return false
 }
 
-// confirmLater sends the PONG that had to wait for awaitsBulk to be false.
+// confirmLater sends the PONG that was delayed while awaitsBulk was true.
 func (l *session) confirmLater() {
 	if l.pongLater && !l.awaitsBulk() {
 		l.pong, l.pongLater = true, false
@@ -243,7 +244,7 @@ func (l *session) confirmLater() {
 	}
 }
 
-// cancelBody handles the CANCEL of a body: its message was not sent.
+// cancelBody handles the CANCEL frame of a body, whose message was not sent.
 func (l *session) cancelBody(h *frame.Header) {
 	s := l.arrivals[h.Op]
 	if s == nil || s.body.msg != nil {
@@ -254,8 +255,8 @@ func (l *session) cancelBody(h *frame.Header) {
 	l.e.dropSink(s)
 }
 
-// endBodies drops all bodies that have not been delivered, when the session ends. The carrier may
-// still be writing to their memory, so it is not used again.
+// endBodies drops all undelivered bodies when the session ends. Their memory is not reused, because
+// the carrier may still write to it.
 func (l *session) endBodies() {
 	all := l.arrivals
 	l.arrivals = nil

@@ -2,19 +2,19 @@ package na
 
 import "fmt"
 
-// A CallSpec describes a call: a request and the receive of its answer, which are one operation.
+// A CallSpec describes a call: one operation that sends a request and receives its answer.
 type CallSpec struct {
 	To  Addr
 	Tag Tag
 
 	// Msg is the request, an unexpected message. It belongs to the operation until that ends. A
-	// message longer than MaxUnexpected needs a ClaimRoom of its length before. If By is set, the
+	// message longer than MaxUnexpected requires a prior ClaimRoom of its length. If By is set, the
 	// time that is left is written into Msg when it is sent.
 	Msg []byte
 	By  Deadline
 
-	// Body, if not nil, is sent beside Msg and stands behind it in the peer's Envelope. It is
-	// longer than MaxUnexpected, needs a ClaimRoom of its length before, and belongs to the
+	// Body, if not nil, is sent separately from Msg and becomes Envelope.Body at the peer. It is
+	// longer than MaxUnexpected, requires a prior ClaimRoom of its length, and belongs to the
 	// operation until that ends. With Copy it is copied, to memory that the peer can read if
 	// possible, and belongs to the caller again when Call returns.
 	Body []byte
@@ -78,7 +78,7 @@ func (c upper) Call(op *Op, s CallSpec) error {
 	return nil
 }
 
-// checkSize returns an error if a request cannot be sent, however much room there is.
+// checkSize returns an error if a request is too large to be sent, regardless of room.
 func (s *CallSpec) checkSize(limit int) error {
 	switch {
 	case len(s.Streams) > 0 && (len(s.Streams) > MaxStreams || s.StreamsAt < 0 || s.StreamsAt > len(s.Msg)-streamIDSize):

@@ -10,14 +10,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Class is this process's membership of a network: an address, registered memory, and contexts.
+// A Class represents this process in a network. It has an address, registered memory and contexts.
 type Class struct {
 	cfg     Config
 	domain  *domain
 	regions atomic.Int64
 	tokens  tokenSource
 	serves  atomic.Bool
-	unready atomic.Bool // SetReady(false) was called
+	unready atomic.Bool // set by SetReady(false)
 	freed   atomic.Bool // the plugins have closed their networks
 
 	messages messageForms // the message forms of the layer above; constant after UseMessages
@@ -65,8 +65,7 @@ func Open(addr string, cfg Config) (*Class, error) {
 	return cls, nil
 }
 
-// pluginOf returns the plugin of one of the transports in addr, and the rest of its address behind
-// the scheme.
+// pluginOf returns the plugin for one, a transport in addr, and its address without the scheme.
 func pluginOf(addr, one string, given []Plugin) (p Plugin, rest string, err error) {
 	scheme, rest, ok := strings.Cut(one, "://")
 	if !ok {
@@ -150,8 +149,8 @@ func (c *Class) Close() error {
 // the address.
 func (c *Class) Closed() bool { return c.freed.Load() }
 
-// onContextReleased is called when a context has been released. The caller holds the lead of that
-// context, so it must not call the user's logger.
+// onContextReleased removes a released context, and closes the networks after the last one. The
+// caller holds the lead of that context, so onContextReleased does not call the user's logger.
 func (c *Class) onContextReleased(nctx *Context) {
 	c.mu.Lock()
 	c.open--
@@ -171,12 +170,12 @@ func (c *Class) closeNetworks() error {
 	return c.domain.close()
 }
 
-// SetReady sets the answer to peers' probes (Context.Probe): success with true, which is the
-// default, ErrNotReady with false. A context that drains answers ErrDraining in any case. It does
-// not block, and may be called from any goroutine.
+// SetReady sets the response to probes of peers (Context.Probe): success if ready is true, which is
+// the default, else ErrNotReady. A draining context always responds with ErrDraining. It does not
+// block, and may be called from any goroutine.
 func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
 
-// IsReady returns the last value of SetReady.
+// IsReady reports the last value passed to SetReady.
 func (c *Class) IsReady() bool { return !c.unready.Load() }
 
 // Serve records that this class serves requests of peers: see Config.IdleTimeout. RecvUnexpected

@@ -95,7 +95,7 @@ type Config struct {
 	// os.Args[0] if it is such a name, or none in the simulator, whose runs must not depend on how
 	// the program was started.
 	Name string
-	// Logger gets the messages that no error can carry. Nil means slog.Default().
+	// Logger receives the messages that cannot be returned as errors. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -117,7 +117,7 @@ func (c *Config) validate() error {
 		if p == nil {
 			bad("Plugins", "nil at index "+strconv.Itoa(i), "a plugin")
 		} else if slices.ContainsFunc(c.Plugins[:i], func(other Plugin) bool { return other != nil && other.Scheme() == p.Scheme() }) {
-			bad("Plugins", "two plugins for "+p.Scheme()+"://", "one")
+			bad("Plugins", "two plugins of scheme "+p.Scheme(), "one")
 		}
 	}
 	if c.Contexts < 0 || c.Contexts > 256 {

@@ -28,7 +28,7 @@ func TestConfigBadFields(t *testing.T) {
 
 	for name, c := range map[string]Config{
 		"Plugins is two plugins of scheme fake": {Plugins: []Plugin{&fakePlugin{}, &fakePlugin{}}},
-		"Plugins is nil at 0":                   {Plugins: []Plugin{nil}},
+		"Plugins is nil at index 0":                   {Plugins: []Plugin{nil}},
 
 		"Contexts":    {Contexts: -1},
 		"Eager":       {Eager: 48<<10 + 1},
@@ -68,13 +68,13 @@ func TestOpenErrors(t *testing.T) {
 	with := Config{Plugins: []Plugin{p}}
 	_, err := Open("here", with)
 	require.ErrorIs(t, err, ErrInvalid)
-	require.ErrorContains(t, err, "no scheme")
+	require.ErrorContains(t, err, "missing scheme")
 	_, err = Open("nosuch://here", with)
 	require.ErrorIs(t, err, ErrUnsupported)
 	require.ErrorContains(t, err, `unknown transport "nosuch": have fake, tcp`)
 	err = unknownScheme("nosuch", nil) // the examples have linked one in
 	require.ErrorIs(t, err, ErrUnsupported)
-	require.ErrorContains(t, err, "no plugin is linked in")
+	require.ErrorContains(t, err, "no plugin registered")
 	p.openErr = WithText(ErrAddrInUse, "taken")
 	_, err = Open("fake://here", with)
 	require.ErrorIs(t, err, ErrAddrInUse)

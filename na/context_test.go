@@ -249,16 +249,16 @@ func TestStartChecks(t *testing.T) {
 		{c.SendUnexpected(op, fakePeer, 0, make([]byte, 4097)), ErrMsgSize, "na: send unexpected fake://there: message of 4097 bytes, limit 4096"},
 		{c.SendExpected(op, fakePeer, 0, make([]byte, 4097)), ErrMsgSize, "message of 4097 bytes, limit 4096"},
 		{c.SendUnexpected(op, Addr{}, 0, nil), ErrInvalid, "na: send unexpected: empty peer address"},
-		{c.SendExpected(op, Addr{}, 0, nil), ErrInvalid, "no address"},
-		{c.RecvExpected(op, Addr{}, 0, nil), ErrInvalid, "no address"},
-		{c.Put(op, nil, 0, fakePeer, key, 0, 1), ErrInvalid, "no local memory"},
+		{c.SendExpected(op, Addr{}, 0, nil), ErrInvalid, "empty peer address"},
+		{c.RecvExpected(op, Addr{}, 0, nil), ErrInvalid, "empty peer address"},
+		{c.Put(op, nil, 0, fakePeer, key, 0, 1), ErrInvalid, "local memory is nil"},
 		{c.Put(op, local, 5, fakePeer, key, 0, 6), ErrInvalid, "6 bytes at offset 5 lie outside local memory of 10 bytes"},
 		{c.Get(op, local, 0, fakePeer, key, 9, 2), ErrInvalid, "2 bytes at offset 9 lie outside remote memory of 10 bytes"},
 		{c.Get(op, local, 0, fakePeer, key, -1, 2), ErrInvalid, "outside remote memory"},
 		{c.Get(op, local, 0, fakePeer, writable, 0, 2), ErrPermission, "remote memory allows write, get needs read"},
 		{c.Put(op, local, 0, fakePeer, readable, 0, 2), ErrPermission, "remote memory allows read, put needs write"},
-		{c.Put(op, local, 0, Addr{}, key, 0, 2), ErrInvalid, "no address"},
-		{func() error { _, err := c.Upper().Lease(op, Addr{}, 0, nil); return err }(), ErrInvalid, "no address"},
+		{c.Put(op, local, 0, Addr{}, key, 0, 2), ErrInvalid, "empty peer address"},
+		{func() error { _, err := c.Upper().Lease(op, Addr{}, 0, nil); return err }(), ErrInvalid, "empty peer address"},
 	} {
 		require.ErrorIs(t, c.err, c.code, "row %d", i)
 		require.ErrorContains(t, c.err, c.text)
@@ -474,7 +474,7 @@ func TestShutdown(t *testing.T) {
 	f.end(op, Result{})
 	c.Trigger(0)
 	require.ErrorIs(t, err, ErrBusy)
-	require.ErrorContains(t, err, "inside a callback")
+	require.ErrorContains(t, err, "from a callback")
 	require.Zero(t, f.shut.Load(), "a Shutdown that refuses closes nothing")
 
 	// Inside a callback of another.

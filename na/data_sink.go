@@ -14,21 +14,21 @@ import (
 //	own get ─ beginMoves ─► sink ─ DATA… ─► the peer's DONE, or all bytes over an Exact carrier, end the get
 //	PUT of the peer ──────► sink ─ DATA… ─► all bytes: DONE
 type inboundBulk struct {
-	op    *Op // the own get; nil: it has ended, or there is none
+	op    *Op // the get of this side; nil if there is none or it has ended
 	id    uint64
 	mem   *Mem
 	body  *body // the body, instead of mem and op
 	off   int64 // the offset in mem
 	n     int64
-	begun int64 // bytes for which the carrier has got views
+	begun int64 // bytes covered by views that were given to the carrier
 	got   int64 // bytes that were placed
 	views int   // views that the carrier has
 	code  Code
-	dead  bool // it takes no more bytes
+	dead  bool // further bytes are dropped
 }
 
-// dropSink makes a sink take no more bytes, and frees it, or lets the return of its last view free
-// it.
+// dropSink stops a sink and frees it. If the carrier holds views of it, the return of the last one
+// frees it.
 func (e *endpoint) dropSink(s *inboundBulk) {
 	s.dead, s.op = true, nil
 	if s.views > 0 {
@@ -147,7 +147,7 @@ func (l *session) Placed(of carrier.View) error {
 	o := s.op
 	if s.body != nil {
 		if s.got == s.n {
-			l.bodyCame(s)
+			l.onBodyComplete(s)
 		}
 		return nil
 	}

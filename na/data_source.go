@@ -16,7 +16,7 @@ import (
 //	GET of the peer ──────────► source ─ DATA… ─► after the last piece: DONE
 //	enqueueSend ──────────► BODY, source ─ DATA… ─► after the last piece the message is sent
 type outboundBulk struct {
-	op     *Op // the own put, or the message with the body; nil: it has ended, or there is none
+	op     *Op // the put of this side, or the message with the body; nil if there is none or it has ended
 	serve  bool
 	mem    *Mem
 	bytes  []byte // the body, instead of mem
@@ -24,10 +24,10 @@ type outboundBulk struct {
 	off    int64 // the offset in mem
 	n, at  int64
 	flow   carrier.Lane
-	queued bool // it waits for its turn
+	queued bool // waiting for its turn
 	views  int  // pieces that the carrier has not reported as sent
 	code   Code
-	dead   bool // it sends no more pieces
+	dead   bool // no more chunks are sent
 }
 
 // mayBegin reports whether a put or get that waits may start now.
@@ -165,7 +165,7 @@ func (l *session) failMemory(o *Op) {
 		"memory fault in the local memory between bytes %d and %d", o.x.loff, o.x.loff+o.x.n)))
 }
 
-// dropSource makes a source send no more pieces. The carrier completes those that it has.
+// dropSource stops a source. The carrier completes the chunks that it holds.
 func (l *session) dropSource(s *outboundBulk) {
 	s.dead, s.op = true, nil
 	if !s.queued {
@@ -179,7 +179,7 @@ func (l *session) dropSource(s *outboundBulk) {
 	l.settleSource(s)
 }
 
-// settleSource ends and frees s, unless it waits for its turn or the carrier has a piece of it.
+// settleSource ends and frees s, unless waiting for its turn or the carrier has a piece of it.
 func (l *session) settleSource(s *outboundBulk) {
 	if s.queued || s.views > 0 {
 		return

@@ -22,7 +22,7 @@ type view struct {
 	chunk  *chunk         // the chunk of a stream that bytes belongs to
 	stream *Stream        // the stream of chunk
 	at     int64          // the position in stream
-	out    bool           // the carrier has it
+	out    bool           // held by the carrier
 	code   Code           // ErrRevoked after a Borrow that reported false, ErrFault after Fault
 }
 
@@ -35,7 +35,8 @@ func (e *endpoint) lendViewLocked(v view) *view {
 	return p
 }
 
-// takeBackLocked ends the use of a view by the carrier. ok is false if that has ended before.
+// takeBackLocked ends the carrier's use of a view. ok is false if the carrier had returned it
+// before.
 func (e *endpoint) takeBackLocked(v *view) (was view, ok bool) {
 	if !v.out {
 		return view{}, false

@@ -31,7 +31,7 @@ const (
 	maxLookups         = 1024     // lookups of one context
 )
 
-// queueFullError returns the error of an operation that exceeds a limit of waiting operations.
+// queueFullError returns the error of an operation that would exceed a limit of queued operations.
 func queueFullError(limit int, what string) error {
 	return WithText(ErrAgain, fmt.Sprintf("limit of %d %s reached", limit, what))
 }
@@ -44,15 +44,15 @@ type endpoint struct {
 	id         int
 	routes     []route
 	faults     simhook.Faults // in a simulator; or nil
-	counted    atomic.Bool    // faults was asked already for the startSendExpected that follows an Answer
-	timer      atomic.Int64   // when Poll is due; 0: never
-	due        atomic.Int64   // when the first of timers expires; 0: there is none
+	counted    atomic.Bool    // failOp was called for the Answer that the next startSendExpected completes
+	timer      atomic.Int64   // time of the next Poll; 0 if none
+	due        atomic.Int64   // expiry of the first of timers; 0 if none
 	hasPending atomic.Bool    // pending is not empty
-	heldDue    atomic.Int64   // when reportHeldLocked is due; 0: never
+	heldDue    atomic.Int64   // time of the next reportHeldLocked; 0 if none
 
 	mu        sync.Mutex // guards the fields below and every session
 	shut      bool
-	broken    error // the panic under mu that has ended e; nil: there was none
+	broken    error // the panic under mu that has terminated e, or nil
 	draining  bool
 	finishing bool          // Confirm was called
 	lost      []Unconfirmed // the unconfirmed messages of sessions that have ended
@@ -61,15 +61,15 @@ type endpoint struct {
 	sessions  map[uint64]*session
 	names     map[Addr]*session
 	choosing  []*session // sessions with several addresses that have not settled on one
-	recent    Addr       // the last argument of findSessionLocked
-	found     *session   // its result; nil: that session has ended
+	recent    Addr       // last argument of findSessionLocked
+	found     *session   // its result; nil if that session has ended
 	waits     map[Addr]*backoff
 	// by dialable peer: the last session, which has ended or retires, for the next HELLO
 	proofs map[Addr]lastSession
 	// by session that has retired or ended because it was idle: the peer's incarnation
 	retired    map[uint64][16]byte
 	successors map[frame.Secret]*session // by secret of a session that retires: the peer's next session
-	expiryDue  time.Duration             // when the certificates of peers are checked; 0: never
+	expiryDue  time.Duration             // time of the next check of peers' certificates; 0 if none
 	leaving    int                       // the number of sessions in stateLeaving
 	shorts     int                       // the number of sessions that wait for envelopes
 	// idle sessions: those that peers have dialed, those that this side has dialed
@@ -201,7 +201,7 @@ func (e *endpoint) startLookup(t ticket, text string) {
 	e.mu.Unlock()
 }
 
-// startSendUnexpected sends buf to any receive of the peer. If the peer has no free envelope,
+// startSendUnexpected sends buf as an unexpected message. If the peer has no free envelope,
 // Config.OnNoCredit applies; a patient operation waits, a hasty one ends. The operation ends when
 // the message has been passed to the system, or with ErrUnreachable, ErrPeerLost, ErrNoCredit (no
 // envelope, or the local queue is full), ErrCanceled or ErrClosed. If it is canceled and ends with
@@ -427,9 +427,9 @@ func (e *endpoint) giveBack(to Addr, key Key) {
 	e.Unlock()
 }
 
-// cancelTicket ends the operation of t if it has not ended. It is called after t.isCanceling has
-// begun to report true. If another goroutine is ending the operation, cancelTicket returns after
-// that, because operations end under the lock.
+// cancelTicket ends the operation of t if it has not ended. The caller has set the canceling flag
+// of t. If another goroutine is ending the operation, cancelTicket returns after that, because
+// operations end under the lock.
 func (e *endpoint) cancelTicket(t ticket) {
 	e.mu.Lock()
 	if !t.isTakenIn() {
@@ -517,7 +517,7 @@ func (e *endpoint) collectStats() Stats {
 	}
 	for _, l := range e.busy {
 		s.Outstanding += l.waiting
-		s.Queued += l.toLeave()
+		s.Queued += l.unsentLen()
 		s.Leases += l.leases.n
 		s.Streams += len(l.streams)
 	}

@@ -54,7 +54,7 @@ func (d *domain) returnEnvelopes(n int) {
 	d.mu.Unlock()
 }
 
-// creditBatch returns how many freed envelopes, of n, are announced in a frame of their own.
+// creditBatch returns how many freed envelopes, out of n, trigger a separate credit frame.
 func (d *domain) creditBatch(n int) uint32 {
 	b := d.cfg.CreditBatch
 	if b == 0 {
@@ -63,8 +63,8 @@ func (d *domain) creditBatch(n int) uint32 {
 	return uint32(min(max(b, 1), n))
 }
 
-// reserveFor reserves envelopes for a peer that needs and wants so many; 0 means that it has not
-// said. short: the budget is too small for another peer, or for all that it wants.
+// reserveFor reserves envelopes for a peer with the given Need and Want; 0 means unspecified. short
+// reports whether the budget is too small for another peer, or for the peer's Want.
 func (d *domain) reserveFor(need, want int) (n int, short bool, err error) {
 	most, least := d.cfg.Envelopes, d.cfg.MinEnvelopes
 	if want != 0 {
@@ -110,8 +110,8 @@ func (e *endpoint) hasNoEnvelope(to Addr) bool {
 	return l != nil && l.state == stateUp && (l.queuedLen() > 0 || l.freeEnvelopes() <= 0 || l.freeEnvelopes() == 1 && l.keepsLastEnvelope())
 }
 
-// takeCredit uses an envelope of the peer for o, and reports whether there was one for it. No
-// message that goes first is waiting.
+// takeCredit takes an envelope of the peer for o, and reports whether one was free. The caller has
+// checked that no message with precedence waits.
 func (l *session) takeCredit(o *Op) bool {
 	if l.state != stateUp {
 		return false
@@ -157,7 +157,8 @@ func (l *session) queuedLen() int {
 	return l.queued.n + l.expedited.n
 }
 
-// enqueueRequest sends an unexpected message, queues it to wait for an envelope, or ends it.
+// enqueueRequest sends an unexpected message if an envelope is free. Otherwise it queues the
+// message or ends the operation, as Config.OnNoCredit selects.
 func (l *session) enqueueRequest(o *Op) {
 	switch {
 	case l.takeCredit(o): // no other message waits then
@@ -182,7 +183,7 @@ func (l *session) queueFor(o *Op) *opList {
 	return &l.queued
 }
 
-// sendWaiting handles the messages that have waited for the session, which is up now.
+// sendWaiting sends or queues the messages that waited for the session to come up.
 func (l *session) sendWaiting() {
 	l.sendQueued()
 	for _, q := range []*opList{&l.expedited, &l.queued} {
@@ -197,8 +198,8 @@ func (l *session) sendWaiting() {
 	}
 }
 
-// noCredit counts a message for which the peer has no free envelope, and ends it if it may not wait
-// for one.
+// noCredit counts a message for which no envelope is free. It ends the operation if the message may
+// not wait.
 func (l *session) noCredit(o *Op) {
 	l.stalls++
 	l.e.stats.Stalls++
@@ -262,8 +263,8 @@ func (l *session) returnEnvelope() {
 	l.scheduleCredit()
 }
 
-// scheduleCredit queues a frame that announces freed envelopes, if they are as many as the batch,
-// or if the peer has used all that it knows of. Otherwise the next frame announces them.
+// scheduleCredit queues a credit frame if a batch of envelopes has been freed, or if the peer has
+// used all announced ones. Otherwise the next frame carries the credit.
 func (l *session) scheduleCredit() {
 	free := l.released + l.guaranteed - l.advertised
 	if !l.creditDue && (free >= l.batch || free > 0 && int32(l.advertised-uint32(l.received)) <= 0) {
@@ -280,16 +281,15 @@ func (l *session) credit() uint32 {
 	return l.advertised
 }
 
-// probeLater makes tick ask the peer for its credit after Config.Probe, if messages still wait
-// then.
+// probeLater schedules a credit probe after Config.Probe, which is sent if messages still wait.
 func (l *session) probeLater() {
 	l.e.readClock()
 	l.probed = l.e.now
 	l.e.tickNoLaterThan(l.probed + l.e.dom.cfg.Probe)
 }
 
-// probeCredit asks the peer for its credit if messages have waited for Config.Probe (G20), and
-// returns when to do so next; 0 if none waits.
+// probeCredit requests the peer's credit if messages have waited for Config.Probe (G20). It returns
+// the time of the next probe, 0 if no message waits.
 func (l *session) probeCredit(now time.Duration) time.Duration {
 	if l.queuedLen() == 0 && l.heldLast.n == 0 {
 		return 0
@@ -308,7 +308,7 @@ func (l *session) peerStats() PeerStats {
 		Bytes:    GuaranteedBytes(1, l.reserved, l.e.dom.cfg.Eager),
 		Promised: int(l.peer.envelopes), Free: max(l.freeEnvelopes(), 0), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
 		Transport: l.route.scheme, Why: l.transportReason(),
-		Process: l.peer.process, Remote: l.remoteAddr(), HeldBy: l.heldThere().String(),
+		Process: l.peer.process, Remote: l.remoteAddr(), HeldBy: l.peerHeld().String(),
 	}
 	s.Load = l.load.Load()
 	l.roomGauges(&s)

@@ -39,7 +39,7 @@ func TestCodes(t *testing.T) {
 		_, known := pinned[Code(n)]
 		require.Equal(t, known, !strings.Contains(Code(n).Error(), " code "+strconv.Itoa(n)), "code %d is pinned if it has a text", n)
 	}
-	require.Equal(t, "application error 200", Code(200).Error())
+	require.Equal(t, "application error code 200", Code(200).Error())
 	require.Equal(t, "unknown error code 99", Code(99).Error())
 	for f, n := range map[Fate]uint8{MaybeRan: 0, NotRun: 1, Ran: 2} {
 		require.Equal(t, n, uint8(f))

@@ -76,14 +76,14 @@ func TestContract(t *testing.T) {
 	c.Budget--
 	_, err = open(c)
 	require.ErrorIs(t, err, ErrNoMemory)
-	require.ErrorContains(t, err, "enough for 3: raise Budget, or lower Peers, Envelopes, MinEnvelopes (4) or Eager")
+	require.ErrorContains(t, err, "and one for expedited messages each: raise Budget, or lower Peers, Envelopes, MinEnvelopes (4) or Eager")
 
 	c = Config{Peers: 10, Envelopes: 7, Eager: 1024, Budget: 10 * 9 * each, OnNoCredit: Fail, Reserve: HonestReserve}
 	_, err = open(c)
 	require.NoError(t, err, "with the hidden one")
 	c.Budget--
 	_, err = open(c)
-	require.ErrorContains(t, err, "enough for 6")
+	require.ErrorContains(t, err, "with 7 envelopes of 1088 bytes")
 }
 
 // TestGERTable has the numbers of the GER paper's example (G22 to G24, G-T23, G-T24): 4 communicators of 8 tags are 32 envelopes for each
@@ -120,7 +120,7 @@ func TestLiteralReserveWarns(t *testing.T) {
 	cls, err := Open("fake://x", Config{Plugins: []Plugin{&fakePlugin{}}, OnNoCredit: Fail, Reserve: LiteralReserve})
 	require.NoError(t, err)
 	require.NoError(t, cls.Close())
-	require.Contains(t, log.String(), "one less can be used")
+	require.Contains(t, log.String(), "one envelope of each peer is reserved")
 	log.Reset()
 	cls, err = Open("fake://x", Config{Plugins: []Plugin{&fakePlugin{}}, OnNoCredit: Fail, Reserve: HonestReserve})
 	require.NoError(t, err)

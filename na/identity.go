@@ -14,15 +14,15 @@ type Identity struct {
 	Host        string
 	Process     string
 	Incarnation [16]byte
-	// Transport is the scheme of the session's transport, empty for the own process. For a class
+	// Transport is the scheme of the session's transport, empty for a loopback session. For a class
 	// with two transports (see Open) Why is the reason for this one, as text.
 	Transport, Why string
 	// Remote is the network address of the peer as this process sees it. It is not verified. For
 	// tcp and udp it is the host:port of the peer's socket, or of the last address translator on
 	// the path; for sm "pid 4711", followed by "uid 1000" if that is another user; in the simulator
 	// the name of the node. A peer whose address changes, as over udp with TLS, has the address at
-	// which it was last known to receive. It is empty for the own process, and for a process that
-	// the system does not name.
+	// which it was last known to receive. It is empty for a loopback session, and for a process
+	// that the system does not name.
 	Remote string
 	// Secure reports that the session is encrypted, and that the peer has proven to own the first
 	// of Certificates. With LocalAlways the second transport is not encrypted; Certificates and

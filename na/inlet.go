@@ -20,7 +20,7 @@ type inletSet struct {
 // AddInlet makes the leader poll s. It is called while the endpoint is made.
 func (p *poller) AddInlet(s carrier.Inlet) { p.inletSet.inlets = append(p.inletSet.inlets, s) }
 
-// arm arms all inlets, and reports whether one has work already.
+// arm arms all inlets and reports whether one of them already has work.
 func (b *inletSet) arm() (work bool) {
 	for _, s := range b.inlets {
 		b.armed = true
@@ -43,7 +43,7 @@ func (b *inletSet) disarm() bool {
 	return true
 }
 
-// pollInlets handles what has arrived at inlets, and reports whether anything had.
+// pollInlets processes the data that has arrived at inlets, and reports whether there was any.
 func (c *Context) pollInlets() (came bool) {
 	b := &c.poller.inletSet
 	if b.disarm() {
@@ -57,7 +57,7 @@ func (c *Context) pollInlets() (came bool) {
 	return came
 }
 
-// peekInlet polls an inlet, and handles a panic in it.
+// peekInlet polls one inlet and recovers a panic of it.
 func (b *inletSet) peekInlet(i int) (came bool) {
 	s := b.inlets[i]
 	defer func() {
@@ -69,7 +69,7 @@ func (b *inletSet) peekInlet(i int) (came bool) {
 	return s.Peek()
 }
 
-// pollAll handles everything that has arrived, without blocking.
+// pollAll processes all data that has arrived, without blocking.
 func (c *Context) pollAll(now time.Duration) {
 	c.looked.Store(int64(now))
 	c.pollInlets()

@@ -31,7 +31,7 @@ type drivingState struct {
 // lookEvery limits how long a leader that has tasks to run does not poll for data that has arrived.
 const lookEvery = 500 * time.Microsecond
 
-// isLookDue reports whether the inlets and descriptors were not polled for lookEvery.
+// isLookDue reports whether the inlets and descriptors have not been polled for lookEvery.
 func (c *Context) isLookDue(now time.Duration) bool {
 	return now-time.Duration(c.looked.Load()) >= lookEvery
 }
@@ -89,7 +89,7 @@ func (c upper) Loop() *loop.Loop { return c.loop }
 // calls it before c is driven.
 func (c upper) OnRun(f func()) { c.onRun = f }
 
-// progressWait is a Context as the pollWaiter of Progress in a simulator.
+// progressWait adapts a Context to pollWaiter, for Progress in a simulator.
 type progressWait Context
 
 func (p *progressWait) Stirred() bool { return (*Context)(p).hasReady() }
@@ -103,7 +103,7 @@ type pollWaiter interface {
 	WillSleep()
 }
 
-// loopDriver is a Context as the loop.Driver of its loop.
+// loopDriver adapts a Context to loop.Driver.
 type loopDriver Context
 
 func (d *loopDriver) Poll(w *loop.Waiter, now, until time.Duration) (read time.Duration, err error) {
@@ -248,9 +248,9 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 
 // sleep waits in the poller, unless there is work already. It cannot miss a wake-up: a goroutine
 // that queues a completion or sets a timer after leaderAsleep was set sees that, and wakes the
-// leader; before that, the checks here see the completion or the timer. In the same way data at an
-// inlet either rings its bell, or is found when arm arms the bells. sleep returns the time at its
-// end, and whether anything arrived.
+// leader; before that, the checks here see the completion or the timer. In the same way, data at an
+// inlet either wakes the leader or is found by arm. sleep returns the time at its end, and whether
+// anything arrived.
 func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (end time.Duration, came bool) {
 	c.watch.Or(leaderAsleep)
 	c.background.leaderSleeps()

@@ -36,7 +36,7 @@ func (q *fifo[T]) pop() T {
 	return v
 }
 
-// unpopFront puts v, which pop has just returned, back to the front.
+// unpopFront puts v, the result of the last pop, back to the front.
 func (q *fifo[T]) unpopFront(v T) {
 	if q.len() == 0 {
 		q.push(v)

@@ -5,8 +5,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// Local selects when a class that was opened with a second transport, as "tcp://:7000,sm://", uses
-// that to reach peers.
+// Local selects when a class with a second transport, such as "tcp://:7000,sm://", uses it to reach
+// peers.
 type Local uint8
 
 const (

@@ -62,7 +62,7 @@ func (p *selfFrame) Piece(h *frame.Header, v carrier.View) { p.head, p.view, p.t
 const (
 	maxPump  = 256 << 10   // limits the bytes of a session in a row; the last frame may exceed it
 	maxDrain = 4 * maxPump // limits the bytes that a goroutine moves in a row: about a tenth of a millisecond
-	minCost  = 4 << 10     // the least cost of a frame, as the number of bytes that are copied in that time
+	minCost  = 4 << 10     // minimum cost of a frame, in bytes copied in the same time
 )
 
 // A selfConn connects two twins.
@@ -73,7 +73,7 @@ type selfConn struct {
 
 var _ carrier.Carrier = (*selfCarrier)(nil)
 
-// connectSelf brings up a session with the own class. Its twin is made with the first frame.
+// connectSelf brings up a loopback session. Its twin is made with the first frame.
 func (l *session) connectSelf() {
 	c := &selfConn{ends: [2]*session{l}}
 	if l.named.Target() == l.e.id {
@@ -102,7 +102,8 @@ func (c *selfConn) peerConn(l *session) *session {
 	return c.ends[0]
 }
 
-// twinOf returns the twin of l, which it makes if need be, or nil if its context does not exist.
+// twinOf returns the twin of l, and creates it if necessary. It returns nil if the context does not
+// exist.
 func (p *selfCarrier) twinOf(l *session) *session {
 	c := l.conn.(*selfConn)
 	if other := c.peerConn(l); other != nil {
@@ -130,8 +131,7 @@ func (p *selfCarrier) twinOf(l *session) *session {
 	return t
 }
 
-// Dial implements carrier.Carrier. It has nothing to do, because connectSelf brings a session up at
-// once.
+// Dial implements carrier.Carrier. It does nothing, because connectSelf brings sessions up.
 func (p *selfCarrier) Dial(carrier.Session) {}
 
 // Flush implements carrier.Carrier.
@@ -189,8 +189,8 @@ func (p *selfCarrier) drainTodo() {
 	}
 }
 
-// nextRunnerLocked returns the context that is to continue with the sessions in todo, or nil. The
-// caller holds p.mu.
+// nextRunnerLocked returns the context that continues with the sessions in todo, or nil. The caller
+// holds p.mu.
 func (p *selfCarrier) nextRunnerLocked() *Context {
 	if len(p.todo) == 0 {
 		p.todo = nil
@@ -256,8 +256,8 @@ func (p *selfCarrier) pumpConn(l *session) (n int) {
 	return n
 }
 
-// copyView copies the bytes of src to dst, as far as both may be used and do not fault. It copies
-// nothing if src was withdrawn.
+// copyView copies src to dst, and records a memory fault of either. It copies nothing if the memory
+// of src was withdrawn.
 func copyView(dst, src carrier.View) {
 	if src.Len() == 0 || !src.Borrow() {
 		return

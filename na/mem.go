@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/pool"
 )
 
-// Access is the set of operations that peers may do on registered memory.
+// Access is the set of operations that peers may perform on registered memory.
 type Access uint8
 
 // The access modes.
@@ -54,7 +54,7 @@ type Key struct {
 // String describes the region, without its token.
 func (k Key) String() string { return fmt.Sprintf("region of %d bytes (%s)", k.Len, k.Access) }
 
-// Format keeps the token out of every verb of package fmt.
+// Format implements fmt.Formatter. It omits the token for every verb.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 
 // Append appends the encoding of k to b, without its Place.
@@ -64,10 +64,10 @@ func (k Key) Append(b []byte) []byte {
 	return append(b, byte(k.Access))
 }
 
-// DecodeKey decodes the first KeySize bytes of b, as Key.Append has written them, and ignores the
-// rest. b may come from a peer: a key that is too short, or has an impossible length or access
-// mode, is an error that matches ErrProtocol. It does not check whether the owner still has the
-// memory. The key's Place is zero.
+// DecodeKey decodes a Key from the first KeySize bytes of b, the encoding of Key.Append, and
+// ignores the rest. b may come from a peer: a key that is too short, or has an impossible length or
+// access mode, is an error that matches ErrProtocol. It does not check whether the memory is still
+// registered. The key's Place is zero.
 func DecodeKey(b []byte) (Key, error) {
 	if len(b) < KeySize {
 		return Key{}, WithText(ErrProtocol, fmt.Sprintf("na: decode key: %d bytes, want %d", len(b), KeySize))
@@ -93,9 +93,9 @@ type Mem struct {
 	key    Key
 	segs   [][]byte
 	ends   []int64       // the linear end offset of each segment
-	public bool          // it is registered
+	public bool          // registered, so that peers can access it
 	only   uint64        // the session that may access it; 0: all
-	taken  atomic.Bool   // it was revoked
+	taken  atomic.Bool   // revoked
 	word   atomic.Int64  // the number of users, plus memClosed once revoked
 	closer ticket        // the operation that has revoked it; set before memClosed is
 	ending Result        // the result of closer; set before memClosed is
@@ -187,10 +187,11 @@ func (c *Class) register(access Access, only uint64, segs [][]byte, share bool) 
 	return m, nil
 }
 
-// Format keeps the token out of every verb of package fmt.
+// Format implements fmt.Formatter. It omits the token for every verb.
 func (m *Mem) Format(f fmt.State, verb rune) { m.key.Format(f, verb) }
 
-// Key returns the key that a peer needs to access the memory. That of a private Mem is of no use.
+// Key returns the key that a peer needs to access the memory. The key of a private Mem gives no
+// access.
 func (m *Mem) Key() Key { return m.key }
 
 // Len returns the number of bytes.
@@ -201,10 +202,10 @@ func (m *Mem) Segments() [][]byte { return m.segs }
 
 // Deregister revokes m. New requests for it fail from now on, and op completes when no transport
 // reads or writes it any more, which no peer can delay. Deregister waits for operations of this
-// process that use m as their local side; cancel them to be quick.
+// process that use m as their local side; cancel them to end the wait.
 //
-// A second Deregister fails with ErrClosed. So does one of a context that is closed and released; m
-// is revoked then, and op does not complete. Private memory may be revoked too.
+// A second Deregister fails with ErrClosed. So does a Deregister of a closed and released context,
+// which revokes m without completing op. Private memory may be revoked too.
 func (c *Context) Deregister(op *Op, m *Mem) error {
 	t, err := op.beginLife(kindDeregister, Addr{})
 	if errors.Is(err, ErrClosed) {

@@ -16,7 +16,8 @@ import (
 // The bytes that were read are reported to the peer, which counts them, with the next message or
 // soon: READ.
 
-// readsDirectly makes the carrier read for a get that starts, and reports whether it can.
+// readsDirectly starts a direct read by the carrier for a get, and reports whether the carrier can
+// do it.
 func (l *session) readsDirectly(o *Op) bool {
 	return o.x.key.Place.Claim != 0 && o.x.n > 0 && l.route.reacher != nil && l.route.reacher.Fetch(l, o.id, carrier.Region{Token: o.x.key.Token, Place: o.x.key.Place}, o.x.roff, o.x.n)
 }
@@ -34,8 +35,8 @@ func (l *session) PlaceOwn(id uint64, at, n int64) carrier.View {
 	return l.e.lendViewLocked(view{t: o.ticket(), mem: s.mem, off: s.off + at, n: n, sink: s})
 }
 
-// PlacedOwn implements carrier.Session: it ends a PlaceOwn. valid: the owner had not withdrawn the
-// memory when it had been read. The caller holds e.mu.
+// PlacedOwn implements carrier.Session: it ends a PlaceOwn. valid reports whether the memory was
+// still registered after it had been read. The caller holds e.mu.
 func (l *session) PlacedOwn(of carrier.View, valid bool) {
 	v, ok := l.e.takeBackLocked(of.(*view))
 	if !ok {
@@ -56,7 +57,7 @@ func (l *session) PlacedOwn(of carrier.View, valid bool) {
 	case v.code != OK:
 		l.failMemory(o)
 	default:
-		l.tellRead(o.x.key.Token, v.n)
+		l.recordRead(o.x.key.Token, v.n)
 		s.got += v.n
 		if o.x.at = s.got; o.x.at == o.x.n {
 			l.e.finishOpLocked(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
@@ -82,7 +83,7 @@ func (e *endpoint) viewShared(to Addr, key Key, off, n int64) (v View, ok bool) 
 	if up {
 		l.makeBusy()
 		l.views++
-		l.tellRead(key.Token, n)
+		l.recordRead(key.Token, n)
 	}
 	return View{Bytes: b, End: func() error {
 		if up {
@@ -105,21 +106,21 @@ func (l *session) endView() {
 }
 
 const (
-	// readDelay limits how long a READ is delayed. It is so long that the READs for a stopped peer
-	// fit the queue until the peer is declared lost.
+	// readDelay limits how long a READ is delayed. It is long enough for the READs to a stopped
+	// peer to fit the queue until the peer is declared lost.
 	readDelay = 100 * time.Millisecond
 	maxReads  = 16      // limits the regions with bytes that were not reported
 	mostRead  = 1 << 40 // limits the bytes of one report of a peer
 )
 
-// A remoteRead is the number of bytes read of a region of the peer that were not reported to it.
+// A remoteRead counts the bytes of one region of the peer that were read and not yet reported.
 type remoteRead struct {
 	token [16]byte
 	n     int64
 }
 
-// tellRead records n bytes to be reported to the peer as read.
-func (l *session) tellRead(token [16]byte, n int64) {
+// recordRead adds n bytes to the reads that are reported to the peer.
+func (l *session) recordRead(token [16]byte, n int64) {
 	if last := len(l.reads) - 1; last >= 0 && l.reads[last].token == token {
 		l.reads[last].n += n
 		return
@@ -130,12 +131,12 @@ func (l *session) tellRead(token [16]byte, n int64) {
 	}
 	l.reads = append(l.reads, remoteRead{token, n})
 	if len(l.reads) > maxReads {
-		l.readsDue()
+		l.queueReads()
 	}
 }
 
-// readsDue queues the READs for all recorded bytes.
-func (l *session) readsDue() {
+// queueReads queues the READ frames for all recorded bytes.
+func (l *session) queueReads() {
 	for _, r := range l.reads {
 		l.queueControl(r.headBytes())
 	}

@@ -21,8 +21,8 @@ func (c *Context) Lookup(op *Op, text string) error {
 }
 
 // SendUnexpected sends buf, at most Limits().MaxUnexpected bytes, to the peer's RecvUnexpected. buf
-// belongs to op until its callback runs. A longer message, up to MaxRoom bytes, needs a ClaimRoom
-// before; without it op ends with ErrMsgSize.
+// belongs to op until its callback runs. A longer message, up to MaxRoom bytes, requires a prior
+// ClaimRoom; without it op ends with ErrMsgSize.
 func (c *Context) SendUnexpected(op *Op, to Addr, tag Tag, buf []byte) error {
 	return c.SendUnexpectedBy(op, to, tag, buf, Deadline{})
 }
@@ -240,8 +240,8 @@ func (c upper) GiveBack(to Addr, key Key) {
 	}
 }
 
-// startOp starts an operation of c. It fails if c is closed, or if peer is zero and the kind needs
-// one.
+// startOp starts an operation of c. It fails if c is closed, or if the kind needs a peer and peer
+// is zero.
 func (c *Context) startOp(op *Op, kind opKind, peer Addr) (ticket, error) {
 	if kind >= kindsOfPeer && peer.IsZero() {
 		return ticket{}, c.refusedError(kind, peer, WithText(ErrInvalid, "empty peer address"))

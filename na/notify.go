@@ -46,26 +46,26 @@ func (c *Context) reportLost(peer Addr, err error) {
 		c.faults--
 		fns := c.onFault
 		c.newsMu.Unlock()
-		tellAll(fns, peer, err)
+		callAll(fns, peer, err)
 	})
-	if t, err := op.beginLife(kindPost, Addr{}); err == nil { // it is idle
+	if t, err := op.beginLife(kindPost, Addr{}); err == nil { // always: op is idle
 		t.finish(Result{})
 	}
 }
 
-// tellAll calls all fns, also if one panics or calls runtime.Goexit.
-func tellAll(fns []*func(peer Addr, err error), peer Addr, err error) {
+// callAll calls all fns, also if one panics or calls runtime.Goexit.
+func callAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 	if len(fns) == 0 {
 		return
 	}
-	defer tellAll(fns[1:], peer, err)
+	defer callAll(fns[1:], peer, err)
 	(*fns[0])(peer, err)
 }
 
 // OnAbandon makes fn be called when a peer abandons message e, which was accepted and not freed, or
 // withdraws e, which is watched. fn is called at once, on any goroutine and with the endpoint's
 // lock. It marks the record that e is a part of, and queues a Task of it (Queue) for the rest; it
-// must not call other methods of c. So no list of abandoned messages is needed that could grow
+// must not call other methods of c. So there is no list of abandoned messages that could grow
 // without limit.
 func (c upper) OnAbandon(fn func(e *Envelope)) { c.onAbandon.Store(&fn) }
 

@@ -22,7 +22,7 @@ const (
 
 	opPhaseMask  = 0x0f
 	opCanceling  = 0x10
-	opDue        = 0x20 // it is in the completion queue, though it may not have ended: ticket.setDue
+	opDue        = 0x20 // in the completion queue before its end: ticket.setDue
 	opHoldOne    = 1 << 8
 	opHoldMask   = 0xffff << 8
 	opGenShift   = 24

@@ -20,8 +20,8 @@ import (
 // many long ones would not stay in the caches.
 const maxStaged = 8 << 10
 
-// stagerFor returns a Writer that takes a message of n bytes at once. It returns nil if the carrier
-// cannot do that, or if more than before messages wait.
+// stagerFor returns a Writer to which a message of n bytes can be written at once. It returns nil
+// if the carrier has none, or if more than before messages wait.
 func (l *session) stagerFor(n, before int) carrier.Writer {
 	s := l.route.stager
 	if s == nil || l.state != stateUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].hasControls() || l.e.nctx.corks.Load() > 0 && n > maxStaged {
@@ -37,10 +37,10 @@ func (l *session) stagerFor(n, before int) carrier.Writer {
 	return w
 }
 
-// stageMessage passes the message of l to the carrier at once, if it is the only one and the
-// carrier can take it.
+// stageMessage writes the only queued message of l to the carrier at once, if the carrier can stage
+// it.
 func (l *session) stageMessage() {
-	if o := l.msgs.head; o != nil && l.canTake(o) {
+	if o := l.msgs.head; o != nil && l.fitsPeer(o) {
 		if w := l.stagerFor(len(o.buf), 1); w != nil {
 			l.sendMessage(w, len(o.buf))
 		}
@@ -67,7 +67,7 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 	l, err := e.sessionForLocked(t, s.To)
 	claim, claimed := e.claimOf(s.To, max(len(s.Msg), len(s.Body)))
 	if err == nil {
-		if err = l.mayAsk(t, &s, claim); bad != nil {
+		if err = l.checkCall(t, &s, claim); bad != nil {
 			err = bad
 		}
 	}
@@ -104,8 +104,8 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 	}
 }
 
-// mayAsk returns an error if a call must not start.
-func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
+// checkCall returns an error if a call must not start.
+func (l *session) checkCall(t ticket, s *CallSpec, claim int) error {
 	limit := l.e.dom.cfg.SendQueue
 	calls := maxRecvs + limit // the receives of calls in the send queue count too
 	if t.op.expedited {
@@ -125,8 +125,8 @@ func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
 	return nil
 }
 
-// claimOf uses the claim of room for a message of n bytes, and returns it with its session. A short
-// message needs none.
+// claimOf consumes the claim of room for a message of n bytes and returns it with its session. A
+// short message has no claim.
 func (e *endpoint) claimOf(to Addr, n int) (claim int, of *session) {
 	if n > e.dom.cfg.Eager {
 		if of = e.findSessionLocked(to); of != nil {
@@ -152,7 +152,7 @@ func (l *session) uncountExpedited(o *Op) {
 	}
 }
 
-// awaitReply makes o, a call whose request was sent, wait for the answer.
+// awaitReply adds o, a call whose request was sent, to the calls that wait for an answer.
 func (l *session) awaitReply(o *Op) {
 	l.uncountExpedited(o)
 	if x := o.x; x != nil {
@@ -188,9 +188,9 @@ func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
 	return Addr{}, 0, false
 }
 
-// heldUp returns the error of a call or a probe at its deadline, with what it has waited for as far
-// as that is known here.
-func (o *Op) heldUp() error {
+// deadlineError returns the error of a call or a probe at its deadline. Its text states what the
+// operation waited for, if that is known.
+func (o *Op) deadlineError() error {
 	l := o.session
 	switch {
 	case o.kind == kindProbe && l.Up():
@@ -198,7 +198,7 @@ func (o *Op) heldUp() error {
 	case o.kind != kindCall || l.state != stateUp:
 		return ErrTimeout
 	}
-	there := l.heldThere()
+	there := l.peerHeld()
 	switch {
 	case o.list == &l.queued:
 		text := fmt.Sprintf("all %d envelopes of the target are in use, %d requests queued", l.peer.envelopes, l.queued.n)
@@ -214,8 +214,8 @@ func (o *Op) heldUp() error {
 
 // abandonCall ends a Call or a Probe with err, and notifies the peer as Abandon does. At a deadline
 // the endpoint calls ticket.setDue, and Trigger calls abandonCall; an answer that arrives in
-// between counts. The streams of a call are reset first, because the peer would take the ABANDON
-// for the reason of their end.
+// between counts. The streams of a call are reset first, because the peer would otherwise end them
+// with the ABANDON as the reason.
 func (e *endpoint) abandonCall(t ticket, err error) {
 	e.mu.Lock()
 	if o := t.op; t.isTakenIn() {
@@ -226,7 +226,7 @@ func (e *endpoint) abandonCall(t ticket, err error) {
 			}
 		}
 		if err == ErrTimeout {
-			err = o.heldUp()
+			err = o.deadlineError()
 		}
 		if e.cancelOpLocked(o, err); isCall && id != 0 {
 			l.sendAbandonLocked(id)
@@ -236,14 +236,14 @@ func (e *endpoint) abandonCall(t ticket, err error) {
 }
 
 // sendAnswer sends an expected message without an operation, if the carrier can take it at once,
-// and frees env. Otherwise it does nothing, and the caller calls startSendExpected; or it returns
-// the error with which that would end.
+// and frees env. Otherwise it does nothing, and the caller calls startSendExpected. It returns an
+// error if startSendExpected would fail.
 func (e *endpoint) sendAnswer(env *Envelope, to Addr, tag Tag, buf []byte, most int) (left bool, err error) {
 	if e.faults != nil {
 		if err := e.failOp(); err != nil {
 			return false, err
 		}
-		e.counted.Store(true) // the startSendExpected that may follow does not ask faults again
+		e.counted.Store(true) // a startSendExpected that follows does not call failOp again
 	}
 	e.mu.Lock()
 	l := e.findSessionLocked(to)
@@ -274,8 +274,7 @@ func (e *endpoint) sendAnswer(env *Envelope, to Addr, tag Tag, buf []byte, most 
 }
 
 // takeArrived takes at most most messages that no receive has taken, oldest first and linked by
-// Envelope.next. countInbox returns how many there are, without the lock. Both are for a layer that
-// does not call RecvUnexpected.
+// Envelope.next. It is for a layer that does not call RecvUnexpected.
 func (e *endpoint) takeArrived(most int) (first *Envelope) {
 	if e.arrived.Load() == 0 {
 		return nil

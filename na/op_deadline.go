@@ -8,14 +8,13 @@ import (
 
 var errTooLong = WithText(ErrMsgSize, "message exceeds the peer's limit")
 
-// canTake reports whether the peer takes a message of the length of o.
-func (l *session) canTake(o *Op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
+// fitsPeer reports whether the message of o is within the peer's limits.
+func (l *session) fitsPeer(o *Op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
 
-// unsendableError returns an error if a message cannot be sent when its turn comes. It writes the
-// time that is left into one with a deadline: the clock is read for such messages only, here and
-// when they arrive.
+// unsendableError returns an error if a message can no longer be sent. If the message has a
+// deadline, it writes the time that is left into the message.
 func (l *session) unsendableError(o *Op) error {
-	if !l.canTake(o) { // it was queued before the HELLO of the peer
+	if !l.fitsPeer(o) { // it was queued before the HELLO of the peer
 		return errTooLong
 	}
 	if o.by.At == 0 {

@@ -9,7 +9,7 @@ import (
 // guards. It is zero before takeInLocked and after finishOpLocked, so that an idle Op does not keep
 // the user's memory alive. An operation is in at most one list.
 type endpointState struct {
-	at       int // the index in endpoint.ops plus 1; 0: the endpoint does not have it
+	at       int // index in endpoint.ops plus 1; 0 if it is not there
 	session  *session
 	list     *opList
 	prev     *Op
@@ -74,15 +74,15 @@ type leaseKey struct {
 	tag     Tag
 }
 
-// takeInLocked makes the endpoint have a started operation. From then on endpoint.finishOpLocked
-// ends it, and not ticket.finish alone.
+// takeInLocked adds a started operation to the endpoint. From then on only endpoint.finishOpLocked
+// ends it.
 func (e *endpoint) takeInLocked(t ticket) *Op {
 	e.ops = append(e.ops, t.op)
 	t.op.at = len(e.ops)
 	return t.op
 }
 
-// beginExtLocked calls takeInLocked, and gives the operation an opExtra.
+// beginExtLocked calls takeInLocked and allocates an opExtra for the operation.
 func (e *endpoint) beginExtLocked(t ticket) *Op {
 	o := e.takeInLocked(t)
 	o.x = e.exts.get()

@@ -15,9 +15,9 @@ import (
 //	Withdraw(n) ─────── WITHDRAW n ─────────────► unaccepted: destroyed, its envelope is free; WITHDRAWN n OK
 //	            ◄────── WITHDRAWN n ───────────── otherwise WITHDRAWN n ErrTooLate
 //
-// WITHDRAW is sent on the same flow as its message, so that it arrives after it. It needs no
-// envelope. A source has at most as many unanswered WITHDRAWs as the peer guarantees envelopes;
-// further ones wait.
+// A WITHDRAW is sent on the same flow as its message, so that it arrives after the message. It
+// needs no envelope. A source has at most as many unanswered WITHDRAWs as the peer guarantees
+// envelopes; further ones wait.
 
 // A withdrawalState is the state of the source.
 type withdrawalState struct {
@@ -27,9 +27,9 @@ type withdrawalState struct {
 	ids     map[uint64]*Op
 }
 
-// startWithdraw asks the peer to destroy message id of the session that to is bound to, if it was
-// not accepted. The operation ends with nil, ErrTooLate, ErrUnsupported, ErrPeerLost or
-// ErrCanceled.
+// startWithdraw requests that the peer destroy message id of the session that to is bound to,
+// unless the message was accepted. The operation ends with nil, ErrTooLate, ErrUnsupported,
+// ErrPeerLost or ErrCanceled.
 func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		return
@@ -89,7 +89,7 @@ func (l *session) askWithdraws() {
 // answer.
 func (l *session) forgetWithdraw(o *Op) { delete(l.withdraws.ids, o.id) }
 
-// deliverWithdrawn handles a WITHDRAWN: the answer to a WITHDRAW.
+// deliverWithdrawn handles a WITHDRAWN frame, the response to a WITHDRAW.
 func (l *session) deliverWithdrawn(h *frame.Header) error {
 	code := Code(h.Tag)
 	if l.withdraws.open == 0 || h.Tag > 255 || code != OK && code != ErrTooLate {
@@ -111,7 +111,8 @@ func (l *session) deliverWithdrawn(h *frame.Header) error {
 	return nil
 }
 
-// deliverWithdraw handles a WITHDRAW: it destroys the message if it was not accepted, and answers.
+// deliverWithdraw handles a WITHDRAW frame. It destroys the message unless it was accepted, and
+// responds.
 func (l *session) deliverWithdraw(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.received {
 		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAW frame for message %d, received %d", h.Op, l.received))
@@ -134,7 +135,7 @@ func (l *session) destroyMessage(id uint64) bool {
 		return false
 	}
 	env.withdrawn = true
-	l.unfreed-- // it does not keep the session busy, even if the program never takes it
+	l.unfreed-- // it no longer keeps the session busy
 	l.requests.remove(env)
 	l.e.stats.Withdrawn++
 	if env.watched {
@@ -173,8 +174,8 @@ func (e *endpoint) abandonRequest(to Addr, id uint64) {
 	e.Unlock()
 }
 
-// sendAbandonLocked queues an ABANDON. A session whose peer does not read does not end for want of
-// room in the queue.
+// sendAbandonLocked queues an ABANDON. If the queue is full the ABANDON is dropped, so that a peer
+// that does not read does not lose the session.
 func (l *session) sendAbandonLocked(id uint64) {
 	if !l.Up() || l.e.shut || l.peer.features&frame.FeatureWithdraw == 0 || id == 0 || id > l.seq {
 		return
@@ -217,7 +218,7 @@ type messageTable struct {
 	n     int
 }
 
-// add adds a message. The first one makes room for most messages.
+// add adds a message. The first call allocates space for most messages.
 func (w *messageTable) add(env *Envelope, most int) {
 	if w.n++; w.n > len(w.slots) {
 		w.grow(max(most, 2*len(w.slots)))
@@ -232,7 +233,7 @@ func (w *messageTable) add(env *Envelope, most int) {
 	w.rest[env.id] = env
 }
 
-// grow makes room for most messages.
+// grow allocates space for most messages.
 func (w *messageTable) grow(most int) {
 	old, rest, n := w.slots, w.rest, w.n
 	size := 1

@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// A libraryPanic is the error of a recovered panic of this library while it handled bytes of a
-// peer.
+// A libraryPanic is the error of a recovered panic of this library that occurred while it handled
+// data from a peer.
 type libraryPanic struct {
 	value any
 	stack []byte
@@ -36,8 +36,8 @@ func (c *Context) reportPanic(p *libraryPanic) {
 	})
 }
 
-// breakBy records that the endpoint has ended with err. Progress returns err when nothing is ready
-// any more.
+// breakBy records err as the reason for the end of the endpoint. Progress returns err when nothing
+// is ready any more.
 func (c *Context) breakBy(err error) {
 	if c.broken.CompareAndSwap(nil, &err) {
 		c.wakeLeader()
@@ -47,7 +47,7 @@ func (c *Context) breakBy(err error) {
 // isBroken reports whether breakBy was called.
 func (c *Context) isBroken() bool { return c.broken.Load() != nil }
 
-// brokenBy returns the error with which c has ended without Close, or nil.
+// brokenBy returns the error that has terminated c without Close, or nil.
 func (c *Context) brokenBy() error {
 	if err := c.broken.Load(); err != nil && c.state.Load() <= ctxDraining {
 		return *err
@@ -56,7 +56,7 @@ func (c *Context) brokenBy() error {
 }
 
 // onPanic handles a panic in a method of at, which was called without a lock. It ends only the
-// connection that at stands for.
+// connection of at.
 func (c *Context) onPanic(v, at any) {
 	p := caughtPanic(v)
 	if cut, ok := at.(carrier.Cutter); ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Plugin is a kind of network, as plugins/tcp.New returns. Package carrier documents how to
+// A Plugin is a transport, such as plugins/tcp.New returns. Package carrier documents how to
 // implement one.
 type Plugin = carrier.Plugin
 
@@ -38,7 +38,7 @@ type Stats struct {
 	Withdrawn   int64
 	LateDropped int64 // messages and chunks that were dropped because they belong to no operation
 	Violations  int64 // sessions that ended because the peer broke the protocol
-	Panics      int64 // recovered panics of the library over bytes of peers: please report what was logged
+	Panics      int64 // recovered panics of the library while handling data from peers; please report the log
 	// sessions that were lost: the peer died, was silent, broke the protocol, or declared this side
 	// lost
 	PeersLost int64
@@ -74,7 +74,7 @@ func findPlugin(scheme string, given []Plugin) (Plugin, error) {
 	return nil, unknownScheme(scheme, have)
 }
 
-// unknownScheme returns the error for a scheme without a plugin; have are those with one.
+// unknownScheme returns the error for a scheme without a plugin. have lists the known schemes.
 func unknownScheme(scheme string, have []string) error {
 	if len(have) == 0 {
 		return fmt.Errorf("na: unknown transport %q: no plugin registered (import plugins/all): %w", scheme, ErrUnsupported)

@@ -18,7 +18,7 @@ type poller struct {
 	woken      atomic.Bool // the eventfd was written and not read yet
 	events     [eventsAtOnce]unix.EpollEvent
 	hot        carrier.PollID // the last readable carrier.Peeker; used by the leader only
-	alone      bool           // no other descriptor was ready at that time
+	alone      bool           // no other descriptor was ready with hot
 	round      round
 
 	inletSet
@@ -68,7 +68,7 @@ func newPoller() (*poller, error) {
 	return p, nil
 }
 
-// A wakeFD is the eventfd of wake as a carrier.Pollable.
+// A wakeFD adapts the eventfd of wake to carrier.Pollable.
 type wakeFD poller
 
 // Ready reads the eventfd and then clears woken. In the other order a wake in between would set
@@ -233,8 +233,8 @@ func (p *poller) owner(id carrier.PollID) carrier.Pollable {
 	return owner.to
 }
 
-// peek polls the Peeker whose descriptor was the only ready one last, without epoll. asked: there
-// is one.
+// peek polls the Peeker whose descriptor was the only ready one in the last wait, without epoll.
+// asked reports whether there is one.
 func (p *poller) peek() (came, asked bool) {
 	if !p.alone {
 		return false, false
@@ -273,7 +273,7 @@ func (p *poller) sleep(d time.Duration) int {
 		}
 		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epfd), uintptr(events), uintptr(len(p.events)),
 			uintptr(unsafe.Pointer(ts)), 0, 0)
-		// a kernel before 5.11, or a seccomp filter that does not know it
+		// a kernel before 5.11, or a seccomp filter without epoll_pwait2
 		if errno == unix.ENOSYS || errno == unix.EPERM {
 			noPwait2.Store(true)
 			return p.sleep(d)

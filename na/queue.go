@@ -3,8 +3,8 @@ package na
 import "sync/atomic"
 
 // A Task is a function that Trigger runs: the end of an operation, a received message, or a
-// function that a layer above has queued. It is a field of the object that it belongs to. It is
-// made once and may be queued again and again, but is in the queue at most once at a time.
+// function that a layer above has queued. It is a field of the object that it belongs to. It may be
+// queued repeatedly, but is in the queue at most once at a time.
 type Task struct {
 	next *Task
 	run  func(data any) (ran int)
@@ -61,8 +61,8 @@ func (q *queue) takeIn() (first *Task) {
 	return first
 }
 
-// gather moves all tasks to rest, so that those pushed later come behind them, and reports whether
-// there are any.
+// gather moves all tasks to rest, ahead of tasks that are pushed later, and reports whether there
+// are any.
 func (q *queue) gather() bool {
 	if first := q.takeIn(); first != nil {
 		q.putBack(first)

@@ -18,7 +18,7 @@ import (
 // defer, directly: it recovers a panic, which ends e.
 func (e *endpoint) UnlockInput() { e.UnlockAfter(recover()) }
 
-// UnlockAfter is UnlockInput for a deferred function that has to find out first which endpoint is
+// UnlockAfter is UnlockInput for a deferred function that first has to determine which endpoint is
 // locked. v is the result of recover.
 func (e *endpoint) UnlockAfter(v any) {
 	flush := false
@@ -35,7 +35,7 @@ func (e *endpoint) UnlockAfter(v any) {
 	e.nctx.reportPanic(p)
 }
 
-// trySend calls sendDueLocked, and returns the value of a panic in it.
+// trySend calls sendDueLocked and returns the value of a recovered panic.
 func (e *endpoint) trySend() (flush bool, v any) {
 	defer func() { v = recover() }()
 	return e.sendDueLocked(), nil

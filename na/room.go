@@ -2,9 +2,9 @@ package na
 
 import "github.com/quicksilver-rpc/quicksilver/internal/slab"
 
-// A message longer than an envelope needs room: memory of the peer in size classes, which the peer
-// grants once such messages come, and which is free again when the message is freed. So does a
-// body. No operation waits for room: if there is none, the body is lent instead.
+// A message longer than an envelope, and a body, need room: memory of the peer, in size classes.
+// The peer grants room after the first such message, and room is free again when its message is
+// freed. No operation waits for room: if there is none, the body is lent instead.
 //
 //	source                                                destination
 //	ClaimRoom ─ granted and free? ─ no ─► lend the body ─► GrantRoom
@@ -71,7 +71,7 @@ func (c upper) ReturnRoom(bound Addr, n int) { c.ep.returnRoom(bound, n) }
 
 // GrantRoom grants the peer room for messages or bodies of n bytes, which do not fit an envelope,
 // as far as Config.Budget allows. Each call grants more, up to a limit per peer. Before the first
-// call a peer takes no memory beyond its envelopes.
+// call a peer uses no memory beyond its envelopes.
 func (c upper) GrantRoom(peer Addr, n int) {
 	if !c.Closing() {
 		c.ep.grantRoom(peer, n)

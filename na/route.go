@@ -42,8 +42,8 @@ func (e *endpoint) Lock() { e.mu.Lock() }
 // release the lock while it sends, so the state must be consistent before.
 func (e *endpoint) Unlock() { e.unlockSoon(e.sendDueLocked()) }
 
-// sendDueLocked sends queued frames, unless they are held back. first: they are held back, and are
-// the first ones, so that the caller has to make sure that they are sent soon. It may release the
+// sendDueLocked sends queued frames, unless they are held back. first reports whether frames are
+// now held back and none were before, so that the caller must schedule a flush. It may release the
 // lock while it sends.
 func (e *endpoint) sendDueLocked() (first bool) {
 	if len(e.pending) == 0 {
@@ -56,7 +56,8 @@ func (e *endpoint) sendDueLocked() (first bool) {
 	return e.unlocks == 1
 }
 
-// unlockSoon unlocks the endpoint. flush: frames are held back, which have to be sent soon.
+// unlockSoon unlocks the endpoint. If flush is true it schedules a flush of the frames that are
+// held back.
 func (e *endpoint) unlockSoon(flush bool) {
 	e.unlock()
 	if flush {
@@ -64,7 +65,7 @@ func (e *endpoint) unlockSoon(flush bool) {
 	}
 }
 
-// unlock unlocks the endpoint, and then sends the frames of the class to itself.
+// unlock unlocks the endpoint, and then moves the frames of loopback sessions.
 func (e *endpoint) unlock() {
 	e.mu.Unlock()
 	if e.dom.self.pending.Load() {
@@ -103,7 +104,7 @@ func (e *endpoint) flushHeld() {
 	e.unlock()
 }
 
-// Held reports whether there are frames that wait for Uncork or Flush.
+// Held reports whether frames wait for Uncork or Flush.
 func (e *endpoint) Held() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,7 +116,7 @@ func (e *endpoint) Held() bool {
 // makes that earlier. Only the leader calls it.
 func (e *endpoint) Poll(now time.Duration) time.Duration {
 	if at := e.timer.Load(); at != 0 && int64(now) >= at {
-		e.nctx.receiveAll() // so that no peer is declared lost whose answer has arrived and was not read
+		e.nctx.receiveAll() // so that a peer is not declared lost while its frames wait to be read
 		e.mu.Lock()
 		e.now = now
 		e.tick(now)
@@ -145,7 +146,7 @@ func (e *endpoint) Poll(now time.Duration) time.Duration {
 	return earlierOf(next, e.Next())
 }
 
-// pollCarrier polls a carrier. That of a broken endpoint may panic again, without the lock.
+// pollCarrier polls a carrier. It recovers a panic if the endpoint is broken.
 func (e *endpoint) pollCarrier(i int, now time.Duration) (next time.Duration) {
 	if e.nctx.isBroken() {
 		defer e.Rescue(func(error) {})

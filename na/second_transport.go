@@ -8,11 +8,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A class may have a second transport for peers in the same place: shared memory, on one machine.
-// Peers are still named and dialed by the first transport. A peer whose HELLO has the same place ID
-// is refused with an offer, and dials the second transport. The place ID in a HELLO is not
-// verified, so a connection over the second transport is accepted only with the secret that was
-// sent over the first.
+// A class may have a second transport, shared memory, for peers on the same machine. Peers are
+// still named and dialed by the first transport. A peer whose HELLO has the same place ID is
+// refused with an offer, and dials the second transport. The place ID in a HELLO is not verified,
+// so a connection over the second transport is accepted only with the secret that was sent over the
+// first.
 //
 //	dialer                                  listener
 //	HELLO, place          ── first ──►
@@ -41,8 +41,8 @@ type transportOffer struct {
 	until   time.Duration
 }
 
-// openSecond opens the second transport. If this process cannot use it, that is logged, and the
-// class uses only its first transport.
+// openSecond opens the second transport. If this process cannot use it, openSecond logs the reason,
+// and the class uses only its first transport.
 func (d *domain) openSecond(p carrier.Companion) error {
 	if d.driven || d.networks[0].scheme == p.Scheme() {
 		return WithText(ErrUnsupported, fmt.Sprintf("%s:// cannot be combined with %s://", d.networks[0].scheme, p.Scheme()))
@@ -84,8 +84,8 @@ func (e *endpoint) secondRoute() *route {
 // onSecondary reports whether l uses the second transport, or is dialing it.
 func (l *session) onSecondary() bool { return l.route != nil && l.route == l.e.secondRoute() }
 
-// makeOffer returns the offer with which a peer is refused that has sent g over the first
-// transport; nil: it may use the first transport.
+// makeOffer returns the offer for a peer that has sent g over the first transport, or nil if the
+// peer is to use the first transport.
 func (e *endpoint) makeOffer(g *frame.Greeting, named Addr, proof *carrier.Proof) *frame.Offer {
 	to := e.secondRoute()
 	if to == nil || to.Listen == "" || g.Place != e.dom.place || g.Place == ([16]byte{}) {
@@ -122,8 +122,8 @@ func (d *domain) Redirect(h *frame.Greeting) {
 }
 
 // Meets implements carrier.Session. It reports whether l, which is being dialed, and a connection
-// of its peer with HELLO g would both be refused with an offer. Neither may be chosen then, because
-// the two sides would disagree about which one.
+// of its peer with HELLO g would both be refused with an offer. Neither is chosen then, because the
+// two sides could disagree about the choice.
 func (l *session) Meets(g *frame.Greeting) bool {
 	return g.Place != ([16]byte{}) && l.buildGreeting().Place == g.Place
 }
@@ -141,8 +141,8 @@ func (e *endpoint) useOffer(g *frame.Greeting) (transportOffer, error) {
 	return o, nil
 }
 
-// followOffer dials the second transport as the peer offers, and reports false if this side has not
-// asked for an offer.
+// followOffer dials the second transport of an offer. It reports false if this side has not
+// requested an offer.
 func (l *session) followOffer(o *frame.Offer) bool {
 	to := l.e.secondRoute()
 	if to == nil || l.state != stateDialing || l.onSecondary() || l.buildGreeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
@@ -150,7 +150,7 @@ func (l *session) followOffer(o *frame.Offer) bool {
 	}
 	proof := proofOf(l.conn)
 	if l.e.dom.own.Secure && (proof == nil || !proof.Secure) {
-		return false // the offer came before the end of the handshake, so it may be forged
+		return false // the offer arrived before the end of the handshake, so it may be forged
 	}
 	l.proof = proof
 	l.cutConnection(frame.Bye{})
@@ -168,9 +168,9 @@ func (l *session) usePrimary() {
 	l.route, l.name, l.offerSecret = &l.e.routes[0], l.named.Name(), frame.Secret{}
 }
 
-// fallBackToPrimary dials the first transport after the second has failed with err, and asks for no
-// offer. The pause before the dial gives the carrier time to free resources of the failed attempt:
-// they may be the last descriptors.
+// fallBackToPrimary dials the first transport, without requesting an offer, after the second has
+// failed with err. The pause before the dial gives the carrier time to free resources of the failed
+// attempt: they may be the last descriptors.
 func (l *session) fallBackToPrimary(err error) {
 	l.secondaryFailure = fmt.Sprintf("%s failed: %v", l.route.scheme, err)
 	l.dialAgain(err, backoffFirst)

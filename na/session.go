@@ -39,19 +39,19 @@ type session struct {
 	*activeState // nil: the session is idle
 
 	e       *endpoint
-	route   *route // its transport and carrier
+	route   *route // transport and carrier of this session
 	name    string // the name to dial
 	host    string // the host name that the peer's certificate must contain; "": the address itself
 	id      uint64
-	named   Addr            // the address by which operations find it; zero: the peer cannot be dialed
-	choices *addressChoices // the addresses of its host, if there are several; otherwise nil
+	named   Addr            // address for lookups of this session; zero if the peer cannot be dialed
+	choices *addressChoices // addresses of the peer's host if there are several, else nil
 	peer    peerInfo        // set by the peer's HELLO
-	// the peer's proof, on this connection or on that of the offer; nil: there is none
+	// the peer's proof, on this connection or on that of the offer; nil if none
 	proof     *carrier.Proof
-	why       *string      // why the session uses its transport; nil: the class has only one
+	why       *string      // reason for the choice of transport; nil if the class has only one
 	remote    string       // the last result of remoteAddr
-	label     *string      // the label of its addresses, once it is up; nil: none
-	secret    frame.Secret // the peer shows it when it has lost the session and dials again
+	label     *string      // label of the peer's addresses, set when up, or nil
+	secret    frame.Secret // presented by the peer if it dials again after losing the session
 	state     sessionState
 	dialled   bool // this side has dialed
 	converts  bool // requests are sent in an older version than the newest one: see Class.UseMessages
@@ -63,16 +63,16 @@ type session struct {
 	asking    bool // askConfirmations has asked for a confirmation of the messages sent so far
 	asked     bool // askConfirmations has asked for the confirmation of all messages
 
-	short   bool // it waits for envelopes in the budget before it dials
+	short   bool // waits for envelopes in the budget before the dial
 	watched bool // it is in endpoint.holding
 
 	confirmed bool // the peer has confirmed all messages
-	silenced  bool // the session ends because the peer is silent
+	silenced  bool // ends because the peer is silent
 
-	retiring *retirement   // nil: it does not retire
-	succeeds *frame.Secret // the secret of the retired session that it replaces; nil: it replaces none
+	retiring *retirement   // nil unless retiring
+	succeeds *frame.Secret // secret of the retired session that this one replaces, or nil
 
-	leaves bool // the peer has sent that it closes
+	leaves bool // the peer has announced its close
 
 	// Sending.
 	// the longest message in bytes: the smaller value of both sides; 0 until it is up
@@ -85,7 +85,7 @@ type session struct {
 	shelved           int64    // bytes of streams on the carrier.Shelf
 	unconfirmedOneWay []uint64 // messages without a posted receive that the peer is not known to have received
 	stalls            int64
-	room              *peerRoom // nil: there is none
+	room              *peerRoom // nil if none
 	probeSeq          uint64    // the number of PROBEs sent
 	highWater         int32
 
@@ -112,7 +112,7 @@ type session struct {
 	idleSince        time.Duration
 	receivedExpected uint64        // the number of expected messages received
 	leftAt           uint64        // the value of received when LEAVE was sent
-	keepUntil        time.Duration // the peer has refused LEAVE, and is not asked again before this time
+	keepUntil        time.Duration // no LEAVE is sent before this time, after a STAY
 }
 
 // A peerInfo holds the parts of the peer's HELLO that a session needs.
@@ -127,10 +127,10 @@ type peerInfo struct {
 	// the version of the headers in messages: the newest that both sides speak; 0: one side has
 	// none
 	messages uint16
-	secret   frame.Secret // this side shows it when it has lost the session and dials again
+	secret   frame.Secret // presented to the peer if this side dials again after losing the session
 }
 
-// A lastSession holds what is remembered of a session that has ended or retires.
+// A lastSession records a session that has ended or retires.
 type lastSession struct {
 	secret  frame.Secret // the peer's secret
 	dialled bool         // this side had dialed
@@ -188,7 +188,7 @@ func (e *endpoint) sessionForLocked(t ticket, a Addr) (*session, error) {
 	}
 	if l := e.findSessionLocked(a); l != nil {
 		l.makeBusy()
-		return l, l.mustBeLocked(a)
+		return l, l.checkHostLocked(a)
 	}
 	if s := a.Session(); s != 0 {
 		if int(s&0xff) == e.id { // the low byte of a session's ID is its context: see addSession
@@ -211,7 +211,7 @@ func (e *endpoint) sessionForLocked(t ticket, a Addr) (*session, error) {
 }
 
 // callerSession returns the session of a peer that has dialed this side and cannot be dialed. The
-// peer has chosen its name itself, so it is an error if two have the same.
+// name is chosen by the peer, so two peers with one name are an error.
 func (e *endpoint) callerSession(a Addr) (found *session, err error) {
 	for _, l := range e.sessions {
 		switch {
@@ -241,7 +241,7 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 		}
 	}
 	e.readClock()
-	// so that a loop of calls to a dead peer makes no storm of connections
+	// limits the dials of a loop of calls to a dead peer
 	if w := e.waits[a]; w != nil && w.until > e.now {
 		return nil, fmt.Errorf("%w (next dial in %v)", w.why, (w.until - e.now).Round(time.Millisecond))
 	}
@@ -272,8 +272,8 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 	return l, nil
 }
 
-// newSession makes a session and reserves its envelopes. If the budget is short and an idle session
-// is about to end, and mayWait, the session is short: it waits for its envelopes.
+// newSession makes a session and reserves its envelopes. If the budget is short, an idle session is
+// ending, and mayWait is true, the session is marked short and waits for its envelopes.
 func (e *endpoint) newSession(named Addr, need, want uint32, mayWait bool) (*session, error) {
 	n, err := e.reserveForPeer(int(need), int(want))
 	short := err == errMakingRoom && mayWait
@@ -307,7 +307,7 @@ func (l *session) setGuarantee(n int) {
 	l.guaranteed, l.advertised, l.batch = uint32(n), uint32(n), l.e.dom.creditBatch(n)
 }
 
-// connect makes the carrier dial, if the envelopes of the session are reserved.
+// connect starts the dial, if the envelopes of the session are reserved.
 func (l *session) connect() {
 	if l.short && !l.reserveAgain() {
 		return
@@ -320,7 +320,7 @@ func (l *session) connect() {
 	l.route.carrier.Dial(l)
 }
 
-// startUp makes the session up, with the peer's HELLO g.
+// startUp completes the handshake with the peer's HELLO g and sets stateUp.
 func (l *session) startUp(g frame.Greeting) {
 	if l.activeState != nil && l.only != ([16]byte{}) && l.only != g.Incarnation {
 		l.endAll(WithText(ErrPeerLost, "the address is bound to a session that ended when the peer restarted"), false)
@@ -356,7 +356,7 @@ func (l *session) startUp(g frame.Greeting) {
 }
 
 // Fail implements carrier.Session. It ends the session, or the attempt to make one, with err: it
-// cuts the connection and ends every operation. The caller holds e.mu.
+// closes the connection and ends every operation. The caller holds e.mu.
 func (l *session) Fail(err error) { l.failWith(err) }
 
 // failWith implements Fail. While dialing it may dial again instead, depending on err.
@@ -382,7 +382,7 @@ func (l *session) failWith(err error) {
 		}
 		l.close(err, code, err.Error(), true)
 	case CodeOf(err) == ErrDuplicate && !l.e.shut:
-		// The peer dials too, and its connection is to stay. Dial again in case it does not arrive.
+		// The peer dials too, and its connection is kept. Dial again in case it does not arrive.
 		l.dialAgain(err, backoffFirst*5)
 	case l.state == stateDialing && l.onSecondary() && !l.e.shut:
 		l.fallBackToPrimary(err)
@@ -402,8 +402,8 @@ func (l *session) failWith(err error) {
 	}
 }
 
-// close ends l: it cuts the connection, with code and text for the peer, and ends every operation
-// with err. fault: OnFault reports the loss.
+// close ends l. It closes the connection, with code and text for the peer, and ends every operation
+// with err. If fault is true OnFault reports the loss.
 func (l *session) close(err error, code Code, text string, fault bool) {
 	if l.state == stateDown {
 		return
@@ -455,8 +455,8 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	}
 }
 
-// rememberSession keeps the secret that the next HELLO to a name shows. Without it the peer has to
-// probe its old session first, which takes longer.
+// rememberSession records the secret for the next HELLO to a name. Without it the peer has to probe
+// its old session first.
 func (e *endpoint) rememberSession(name Addr, s lastSession) {
 	if len(e.proofs) >= maxProofs {
 		clear(e.proofs)
@@ -480,7 +480,7 @@ func (l *session) endAll(err error, wasUp bool) {
 	for _, q := range []struct {
 		list     *opList
 		r        Result
-		notTaken *Result // the result for a message that the peer has not accepted
+		notTaken *Result // result of a message that the peer has not accepted
 	}{{list: &l.msgs, r: notRun}, {list: &l.bodies, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.expedited, r: notRun}, {list: &l.queuedMoves, r: notRun},
 		{list: &l.probes.waiting, r: notRun}, {list: &l.probes.asked, r: notRun}, {list: &l.inFlight, r: maybe},
 		{&l.recvs, maybe, &notRun}, {list: &l.leases, r: maybe}, {&l.heldLast, maybe, &notRun},
@@ -546,7 +546,7 @@ func (l *session) Refused(bye frame.Bye) {
 // refusalError returns the error for a session that the peer has refused.
 func refusalError(bye frame.Bye) error {
 	code := bye.Code
-	// these codes are about this process only
+	// in these cases the code would describe this process, not the peer
 	if code == OK || code == ErrCanceled || code == ErrTimeout || code == ErrClosed {
 		code = ErrUnreachable
 	}

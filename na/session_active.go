@@ -13,19 +13,19 @@ import (
 type activeState struct {
 	// Until the session is up.
 	offerSecret      frame.Secret  // the secret of the offer, while the second transport is dialed
-	offerEnd         time.Duration // when the dial of the second transport ends
-	secondaryFailure string        // why the second transport has failed; "": it has not
+	offerEnd         time.Duration // end of the dial of the second transport
+	secondaryFailure string        // reason why the second transport failed; empty if it did not
 	// when the first operation started; moved by the time that this process was frozen
 	born    time.Duration
 	since   time.Duration // when dialing began, or, in stateWaiting, begins
 	refusal error         // the error of the last attempt
-	spared  bool          // its timeout was extended once, after a freeze of this process
+	spared  bool          // timeout was extended once, after a freeze of this process
 
 	// Liveness.
 	waiting int // the number of operations that wait for the peer
 	// the number of its messages that were not freed, mostly requests that are being handled
 	unfreed int
-	// the peer may have lost the session: its silence counts though nothing is in flight
+	// the peer may have lost the session: silence is detected although nothing is in flight
 	suspected bool
 	// the incarnation that the peer must have; zero: any; used until the session is up
 	only [16]byte
@@ -84,19 +84,20 @@ type activeState struct {
 	burst   int           // bytes of messages sent since the last turn of a stream
 }
 
-// toLeave returns the number of messages that were not sent.
-func (l *session) toLeave() int { return l.msgs.n + l.bodies.n + l.queuedLen() }
+// unsentLen returns the number of messages that were not sent.
+func (l *session) unsentLen() int { return l.msgs.n + l.bodies.n + l.queuedLen() }
 
 // sendQueue returns the number of messages that count against Config.SendQueue.
-func (l *session) sendQueue() int { return l.toLeave() - l.answers - l.expediting }
+func (l *session) sendQueue() int { return l.unsentLen() - l.answers - l.expediting }
 
-// makeBusy gives l an activeState, if it has none, and adds it to the sessions that ticks check.
+// makeBusy allocates the activeState of l, if it has none, and adds l to the sessions that ticks
+// check.
 func (l *session) makeBusy() {
 	if l.activeState == nil {
 		l.activeState = &activeState{}
 		l.resting.remove(l)
 		l.e.addBusy(l)
-		l.lastHeard = l.e.now // silence before does not count
+		l.lastHeard = l.e.now // earlier silence is ignored
 	}
 }
 
@@ -111,7 +112,7 @@ func (e *endpoint) addBusy(l *session) {
 	e.busy = append(e.busy, l)
 }
 
-// isOpen reports whether PeerTimeout applies: the peer must not be silent.
+// isOpen reports whether PeerTimeout applies.
 func (l *session) isOpen() bool { return l.hasWork() || l.state == stateLeaving }
 
 // hasWork reports whether anything is in flight with the peer, in either direction.
@@ -125,7 +126,7 @@ func (l *session) isIdle() bool {
 	return !l.isOpen() && l.sentAll() && !l.pending && !l.pong && !l.creditDue && !l.probes.isBusy() && !l.heldBack.isBusy()
 }
 
-// sentAll reports whether no frame waits to be sent that the peer needs.
+// sentAll reports whether all frames that the peer needs have been sent.
 func (l *session) sentAll() bool {
 	return !l.stillWaits() && len(l.reads) == 0 && l.withdraws.open == 0 && l.owing.len() == 0 && l.flows[carrier.Messages].isEmpty() && l.flows[carrier.Bulk].isEmpty()
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// Hello implements carrier.Session. It appends the HELLO of l to dst. It changes nothing, so the
-// carrier may call it again. label is data of the carrier for the carrier of the peer. f is the
+// Hello implements carrier.Session. It appends the HELLO of l to dst. It has no side effects, so
+// the carrier may call it again. label is data of the carrier for the carrier of the peer. f is the
 // flow of the connection: only the HELLO of the first connection has the session's secret. The
 // caller holds e.mu.
 func (l *session) Hello(f carrier.Lane, dst, label []byte) []byte {
@@ -79,8 +79,8 @@ func (l *session) buildGreeting() frame.Greeting {
 	return g
 }
 
-// checkGreeting returns an error if the HELLO of a peer cannot be accepted. dialled: this side has
-// dialed.
+// checkGreeting returns an error if the HELLO of a peer cannot be accepted. dialled reports whether
+// this side has dialed.
 func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 	agree := func(what string, ours, theirs frame.Range) error {
 		if !dialled {
@@ -107,10 +107,10 @@ func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 	return nil
 }
 
-// Admit implements carrier.Core. It admits a peer that has dialed this side and sent g. verified:
-// the connection is from the machine that g.Listen names, so that operations with that name may
-// use this session. c is the carrier; conn becomes the session's Conn. The carrier sends an error
-// to the peer before it closes the connection. The caller holds e.mu.
+// Admit implements carrier.Core. It admits a peer that has dialed this side and sent g. verified
+// reports whether the connection is from the machine that g.Listen names, so that operations with
+// that name may use this session. c is the carrier; conn becomes the session's Conn. The carrier
+// sends an error to the peer before it closes the connection. The caller holds e.mu.
 func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (carrier.Session, error) {
 	l, err := e.admitHello(c, conn, g, verified)
 	if err != nil {
@@ -195,7 +195,7 @@ func (l *session) isSecondConnection(g *frame.Greeting) bool {
 	return l.Up() && l.dialled && l.peer.incarnation == g.Incarnation && (l.peer.context != g.Context || g.Any && l.e.id != 0)
 }
 
-// isCrossedDial reports whether a HELLO is a late one, of a dial that the peer has given up for a
+// isCrossedDial reports whether a HELLO is late: the peer has abandoned its dial in favor of a
 // connection that this side has dialed. The peer has sent the same secret on both; it would use a
 // new one if it had lost the session. So the HELLO must not end that session, nor start one after
 // its end.
@@ -225,10 +225,9 @@ func (l *session) Unproven() { l.forged = true }
 // Any process on the peer's machine can claim the peer's name and incarnation. So a session that is
 // up ends only for a HELLO with its secret: the peer has had the session and has lost it. Otherwise
 // the peer of old is probed: it may have restarted, or may not know of the session, or the HELLO
-// may be a stranger's. A late HELLO of a crossed dial is handled before: see isCrossedDial.
+// may be from another process. A late HELLO of a crossed dial is handled before: see isCrossedDial.
 //
-// Of two connections that are being made at the same time, the one that the larger incarnation has
-// dialed stays.
+// Of two concurrent dials, the one by the side with the larger incarnation is kept.
 func (e *endpoint) chooseConnection(old *session, g *frame.Greeting) error {
 	ours := slices.Compare(e.dom.inc[:], g.Incarnation[:]) > 0
 	switch {
@@ -253,7 +252,7 @@ func (e *endpoint) chooseConnection(old *session, g *frame.Greeting) error {
 	return nil
 }
 
-// adoptConnection makes l up with a connection that the peer has dialed.
+// adoptConnection brings l up on a connection that the peer has dialed.
 func (l *session) adoptConnection(r *route, conn any, proof *carrier.Proof, g *frame.Greeting) {
 	l.route, l.conn, l.proof = r, conn, proof
 	l.noteSuccessor(g)

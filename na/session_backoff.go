@@ -6,15 +6,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// A backoff delays the next dial of a name after a failure: operations that start before until end
-// at once, with why.
+// A backoff delays the next dial of a name after a failure. Operations that start before until fail
+// at once with why.
 type backoff struct {
 	until time.Duration
 	step  time.Duration
 	why   error
 }
 
-// The limits of the backoff. backoffLast is also how late a process that has restarted may be
+// The limits of the backoff. backoffLast also bounds the delay until a restarted process is
 // reached.
 const (
 	backoffFirst = 10 * time.Millisecond
@@ -22,7 +22,7 @@ const (
 	backoffNames = 1024
 )
 
-// dialAgain makes another attempt after a pause, within ConnectTimeout.
+// dialAgain schedules another dial after a pause, within ConnectTimeout.
 func (l *session) dialAgain(why error, pause time.Duration) {
 	l.cutConnection(frame.Bye{})
 	l.usePrimary() // an offer is valid for one attempt

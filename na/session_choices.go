@@ -12,8 +12,8 @@ import (
 )
 
 // A host may have several addresses, of both families. A session with it dials them as in RFC 8305,
-// with any transport. Each attempt is a carrier.Session of its own. The first attempt whose HELLO
-// is answered becomes the session; the others are cut.
+// with any transport. Each attempt is a carrier.Session of its own. The first attempt that receives
+// a HELLO becomes the session; the others are closed.
 //
 //	tick ─► startAttempts ─► carrier.Dial(attempt) ─┬─ Greet ─► settleOn: the session has that address, the others are cut
 //	  ▲                                             └─ Fail ─► the next attempt, or, if that was the last one, the session fails
@@ -21,9 +21,9 @@ import (
 
 // addressChoices holds the addresses of the host of a session, and the attempts to dial them.
 type addressChoices struct {
-	// the address that was looked up, which stands for all addrs; operations find the session by it
+	// the looked-up address, which stands for all addrs and is the key of the session
 	looked   Addr
-	addrs    []Addr         // in the order in which they are dialed; nil: the session has settled on one
+	addrs    []Addr         // in dial order; nil after the session has settled on one
 	attempts []*dialAttempt // the attempts of the current dial; attempts[i] dials addrs[i]
 	race     happyeyeballs.Race
 }
@@ -35,7 +35,7 @@ type dialAttempt struct {
 	addr   Addr
 	conn   any
 	secret frame.Secret // as session.secret; each attempt has its own, because it may reach another process
-	err    error        // the error with which it has failed; nil: it has not
+	err    error        // the error of a failed attempt, else nil
 	state  attemptState
 }
 
@@ -44,7 +44,7 @@ type attemptState uint8
 
 const (
 	attemptDialing attemptState = iota
-	attemptEnded                // it has failed, or was cut
+	attemptEnded                // failed or closed
 	attemptSettled              // the session has settled on it
 )
 
@@ -62,7 +62,7 @@ func (e *endpoint) expandHost(a Addr) (all []Addr) {
 	return all
 }
 
-// upAtLocked returns a session that is up with one of several addresses, or nil.
+// upAtLocked returns a session that is up at one of addrs, or nil.
 func (e *endpoint) upAtLocked(addrs []Addr) *session {
 	for _, a := range addrs {
 		if l := e.names[a]; l != nil && l.Up() {
@@ -108,7 +108,7 @@ func (c *addressChoices) nextAttemptAt() (at time.Duration, ok bool) {
 // startRace starts to dial the addresses of l.
 func (l *session) startRace() {
 	l.e.readClock()
-	// it was dialed by its address; the next operation will find it
+	// dialed by its address; the next operation uses it
 	if other := l.e.upAtLocked(l.choices.addrs); other != nil {
 		l.failWith(WithText(ErrUnreachable, "concurrent session with "+other.named.String()))
 		return
@@ -139,8 +139,7 @@ func (l *session) startAttempts() {
 }
 
 // err returns the error of a dial whose attempts have all failed. Its text has the error of every
-// address. Its code is one after which the session dials again, if an attempt has failed with such
-// a code.
+// address. If an attempt has failed with a code that allows another dial, err has that code.
 func (c *addressChoices) err() error {
 	code, other := ErrUnreachable, error(nil)
 	var texts []string
@@ -168,7 +167,7 @@ func (c *addressChoices) err() error {
 	return err
 }
 
-// settleOn sets the address of l to one of its choices, and cuts the attempts at the others.
+// settleOn sets the address of l to one of its choices, and closes the attempts at the others.
 func (l *session) settleOn(named Addr) {
 	c := l.choices
 	if !c.isUndecided() {
@@ -177,7 +176,7 @@ func (l *session) settleOn(named Addr) {
 	e := l.e
 	delete(e.waits, l.wantedAddr())
 	for _, a := range c.attempts {
-		if a.addr == named { // the peer at named has got the secret of the attempt
+		if a.addr == named { // the peer at named has received the secret of the attempt
 			l.secret = a.secret
 		}
 	}
@@ -196,7 +195,7 @@ func (l *session) stopChoosing() {
 	l.e.choosing = slices.DeleteFunc(l.e.choosing, func(other *session) bool { return other == l })
 }
 
-// cutAttempts cuts the attempts that are dialing.
+// cutAttempts closes the attempts that are dialing.
 func (l *session) cutAttempts(bye frame.Bye) {
 	for _, a := range l.choices.attempts {
 		if a.state == attemptDialing {
@@ -215,7 +214,7 @@ func (l *session) cutConnection(bye frame.Bye) {
 	l.route.carrier.Cut(l, bye)
 }
 
-// forgetChoices removes l from the tables of sessions with several addresses, when it ends or
+// forgetChoices removes l from the tables of sessions with several addresses when l ends or
 // retires.
 func (l *session) forgetChoices() {
 	c := l.choices
@@ -280,7 +279,7 @@ func (a *dialAttempt) Greet(g *frame.Greeting) error {
 	return nil
 }
 
-// decide makes the session settle on a.
+// decide settles the session on the address of a.
 func (a *dialAttempt) decide() {
 	a.state = attemptSettled
 	a.session.conn = a.conn

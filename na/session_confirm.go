@@ -9,21 +9,21 @@ import (
 // number of messages that were sent before it, and its PONG repeats the number: the peer has
 // received them. A credit implies how many unexpected messages were accepted.
 //
-// A message without a posted receive for an answer, and without a lease, has no operation after it
-// was sent. The numbers of such messages are listed until the peer is known to have received them.
+// Without a lease, or a posted receive for its answer, a message has no operation after it was
+// sent. The numbers of such messages are listed until the peer is known to have received them.
 // Unconfirmed, and so Shutdown, returns those of sessions that ended before.
 
 // maxUnconfirmed limits the peers in the result of Unconfirmed; the messages of others are counted
 // together.
 const maxUnconfirmed = 32
 
-// confirmEvery is the number of unconfirmed messages after which a tick asks for a confirmation.
+// confirmEvery is the number of unconfirmed messages after which a tick requests a confirmation.
 const confirmEvery = 128
 
 // askConfirmations asks peers to confirm the messages sent so far, and returns the number of peers
-// and messages that are not confirmed. last: nothing more will be sent, and it asks each peer for
-// the final confirmation. Control frames are sent before messages, so it does so only when no
-// messages of the peer wait.
+// and messages that are not confirmed. If last is true nothing more will be sent, and it requests
+// the final confirmation of each peer. Control frames are sent before messages, so this request
+// waits until no messages to the peer are queued.
 func (e *endpoint) askConfirmations(last bool) (peers, messages int) {
 	e.mu.Lock()
 	if last && !e.finishing {
@@ -49,7 +49,7 @@ func (e *endpoint) askConfirmations(last bool) (peers, messages int) {
 			continue
 		}
 		if !l.asked && l.answers == 0 && l.flows[carrier.Bulk].ctl.len() == 0 {
-			// every later PING asks for the final confirmation too, because a PONG answers the last
+			// every later PING requests the final confirmation too, because a PONG answers the last
 			// PING
 			l.asked = true
 			l.lastExpected = l.sentExpected
@@ -95,7 +95,7 @@ func addUnconfirmed(all []Unconfirmed, peer Addr, n int) []Unconfirmed {
 func (l *session) unconfirmedCount() int { return len(l.unconfirmedOneWay) + l.unconfirmedExpected() }
 
 // unconfirmedExpected returns the number of expected messages that are not confirmed. It excludes
-// those that were sent after the final question: answers that refuse late requests.
+// messages sent after the request for the final confirmation, which refuse late requests.
 func (l *session) unconfirmedExpected() int {
 	sent := l.sentExpected
 	if l.asked {
@@ -106,8 +106,8 @@ func (l *session) unconfirmedExpected() int {
 
 // noteLost records the unconfirmed messages of a session that ends. If the peer has ended it in
 // order, the bye has the first message that it has not accepted. Answers count only if this context
-// is draining and the peer is silent: a peer that has closed does not need them, and one that was
-// lost before gets an error itself.
+// is draining and the peer is silent. A closed peer does not need them, and the calls of a lost
+// peer end with an error.
 func (l *session) noteLost() {
 	n, notTaken := 0, uint64(0)
 	if l.activeState != nil {
@@ -124,20 +124,20 @@ func (l *session) noteLost() {
 	l.e.lost = addUnconfirmed(l.e.lost, l.addr().Named(), n)
 }
 
-// Silent implements carrier.Session. It is Fail for a peer that does not answer any more, and may
-// still wait for messages. The caller holds e.mu.
+// Silent implements carrier.Session. It is Fail for a peer that no longer responds and may still
+// wait for messages. The caller holds e.mu.
 func (l *session) Silent(err error) {
 	l.silenced = true
 	l.failWith(err)
 }
 
-// Confirmed implements carrier.Session. A carrier calls it when it has proof that the peer has received
-// everything. The caller holds e.mu.
+// Confirmed implements carrier.Session. The carrier calls it when all sent data is known to be
+// received. The caller holds e.mu.
 func (l *session) Confirmed() {
 	l.unconfirmedOneWay, l.takenExpected = nil, l.sentExpected
 }
 
-// noteSent records an unexpected message that is sent, if it has no operation afterwards.
+// noteSent records a sent unexpected message as unconfirmed, if its operation has ended.
 func (l *session) noteSent(o *Op) {
 	if l.posted.find(o.tag) == nil && (len(l.e.leases) == 0 || l.e.leases[leaseKey{l, o.tag}] == nil) {
 		l.unconfirmedOneWay = append(l.unconfirmedOneWay, l.seq)

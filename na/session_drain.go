@@ -2,8 +2,8 @@ package na
 
 import "github.com/quicksilver-rpc/quicksilver/na/carrier"
 
-// refuseNewPeers makes Admit refuse peers from now on, and carriers leave new peers to the other
-// processes that have the same listening socket.
+// refuseNewPeers makes Admit refuse new peers. Carriers leave new connections to other processes
+// with the same listening socket.
 func (e *endpoint) refuseNewPeers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -23,7 +23,7 @@ func (e *endpoint) countUnderway() Underway {
 	defer e.mu.Unlock()
 	u := Underway{Reached: e.reached}
 	for _, l := range e.busy {
-		u.Sends += l.toLeave()
+		u.Sends += l.unsentLen()
 		u.Moves += l.queuedMoves.n + l.inFlight.n
 		u.Served += len(l.served) + len(l.sinks)
 		u.Leases += l.leases.n

@@ -33,7 +33,7 @@ const (
 
 // A retirement is the state of a session that retires.
 type retirement struct {
-	by  time.Duration // when operations in flight end with an error; 0: never
+	by  time.Duration // when operations in flight are aborted; 0 for never
 	why string
 }
 
@@ -48,7 +48,7 @@ func (d *domain) hasExpired(p *carrier.Proof) bool {
 	return p != nil && !p.Expires.IsZero() && d.cfg.CertificateGrace >= 0 && !d.wallClock().Before(p.Expires)
 }
 
-// watchExpiryLocked makes a tick check the certificates of l, which is up, when they expire.
+// watchExpiryLocked schedules a check for the expiry of the certificates of l, which is up.
 func (l *session) watchExpiryLocked() {
 	if p, e := l.proof, l.e; p != nil && !p.Expires.IsZero() && e.dom.cfg.CertificateGrace >= 0 {
 		e.readClock()
@@ -58,8 +58,8 @@ func (l *session) watchExpiryLocked() {
 	}
 }
 
-// retireExpired makes the sessions retire whose peers' certificates have expired. It returns when
-// to check again; 0 is never.
+// retireExpired retires the sessions whose certificates have expired. It returns the time of the
+// next check, 0 if none.
 func (e *endpoint) retireExpired(now time.Duration) (next time.Duration) {
 	if e.expiryDue == 0 || now < e.expiryDue {
 		return e.expiryDue
@@ -90,7 +90,7 @@ func (l *session) deliverRetire(h *frame.Header) error {
 	return nil
 }
 
-// startRetiringLocked makes l retire: operations that start from now on use another session.
+// startRetiringLocked retires l. Operations that start later use another session.
 func (l *session) startRetiringLocked(why string) {
 	if l.retiring != nil || !l.Up() {
 		return
@@ -113,15 +113,15 @@ func (l *session) startRetiringLocked(why string) {
 	l.startSuccessor()
 }
 
-// startSuccessor dials the next session with the peer of l, which retires, if it may be needed and
-// no operation may start it: the peer cannot reach this process otherwise.
+// startSuccessor dials the next session with the peer of l, which retires. It does so only if the
+// peer cannot dial this process and no operation will start the dial.
 func (l *session) startSuccessor() {
 	e := l.e
 	if !l.dialled || e.shut || e.idleTimeout() != 0 && (e.dom.own.Listen != "" || e.dom.cls.Regions() == 0) {
 		return
 	}
 	if e.names[l.named] == nil {
-		_, _ = e.dialSession(l.wantedAddr()) // without it l ends with an error after the grace period
+		_, _ = e.dialSession(l.wantedAddr()) // if it fails l ends with an error after the grace period
 	}
 }
 
@@ -134,8 +134,8 @@ func (l *session) hasSuccessorLocked() bool {
 	return n != nil && n.Up() && n.peer.incarnation == l.peer.incarnation
 }
 
-// tickRetiring ends l, which retires, after the grace period, and asks the peer to end it when
-// nothing is in flight.
+// tickRetiring requests the end of l, which retires, once nothing is in flight. It ends l with an
+// error after the grace period.
 func (l *session) tickRetiring(now time.Duration) {
 	switch r := l.retiring; {
 	case r.by != 0 && now >= r.by:
@@ -166,9 +166,9 @@ func (l *session) forgetSuccession() {
 	}
 }
 
-// currentAddr returns the address, bound to its session, that an operation which starts now uses:
-// that of the successor if the session of a retires. It returns a itself if there is no session,
-// while it is being dialed, and without certificates, when no session retires.
+// currentAddr returns the bound address for an operation that starts now. If the session of a
+// retires, it is the address of the successor. It returns a itself if there is no session, if it is
+// being dialed, or without certificates.
 func (e *endpoint) currentAddr(a Addr) Addr {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -192,11 +192,11 @@ func (e *endpoint) currentAddr(a Addr) Addr {
 			return a // the operation fails with the same error
 		}
 		l = n
-	case l.mustBeLocked(a) != nil:
+	case l.checkHostLocked(a) != nil:
 		return a
 	}
-	// With a bound address an operation could not use the next session if this one ends just now;
-	// so it is bound only if needed.
+	// An operation with a bound address cannot use another session if this one ends, so the address
+	// is bound only if needed.
 	if !l.Up() || l.proof == nil || l.proof.Expires.IsZero() {
 		return a
 	}

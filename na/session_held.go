@@ -18,21 +18,21 @@ import (
 //
 // A session has at most one HELD to send, and sends it only if it is different from the last one.
 
-// heldEvery is the least time that a message has waited when the reason is reported; it is at most
-// twice that.
+// heldEvery is the time between two checks. A reason is reported after a message has waited for one
+// to two of them.
 const heldEvery = 100 * time.Millisecond
 
 // A heldReport is the state of HELD in a session.
 type heldReport struct {
-	said heldby.State // the last state that was, or will be, sent
-	owes bool         // the current HELD was not sent yet
+	said heldby.State // the last state that was sent or queued
+	owes bool         // said must be sent in a HELD
 	by   heldby.State // the last state that the peer has sent
 }
 
 // isBusy reports whether the session must stay busy to report that requests do not wait any more.
 func (h *heldReport) isBusy() bool { return h.owes || h.said.Reason != heldby.None }
 
-// watchHeld makes reportHeldLocked check l.
+// watchHeld adds l to the sessions that reportHeldLocked checks.
 func (l *session) watchHeld() {
 	l.watched = true
 	e := l.e
@@ -50,14 +50,14 @@ func (e *endpoint) reportHeldLocked(now time.Duration) {
 		env := l.oldestUnaccepted()
 		if env == nil || !l.Up() {
 			l.watched = false
-			l.sayHeld(heldby.State{})
+			l.queueHeld(heldby.State{})
 			continue
 		}
 		waiting = append(waiting, l)
 		if env.id <= l.lookedAt {
-			l.sayHeld(env.heldBy())
+			l.queueHeld(env.heldBy())
 		} else {
-			l.sayHeld(heldby.State{})
+			l.queueHeld(heldby.State{})
 		}
 		l.lookedAt = l.received
 	}
@@ -89,8 +89,8 @@ func (env *Envelope) heldBy() heldby.State {
 	return heldby.State{Reason: heldby.Program, Active: int(env.session.held)}
 }
 
-// sayHeld sends h to the peer, if it is different from the last state.
-func (l *session) sayHeld(h heldby.State) {
+// queueHeld queues a HELD with h, if h is different from the last state.
+func (l *session) queueHeld(h heldby.State) {
 	if l.activeState == nil || !l.Up() || l.heldBack.said == h {
 		return
 	}
@@ -117,8 +117,8 @@ func (l *session) deliverHeld(h *frame.Header) error {
 	return nil
 }
 
-// heldThere returns what requests wait for at the peer, as it has last reported.
-func (l *session) heldThere() heldby.State {
+// peerHeld returns the peer's last report of what requests wait for.
+func (l *session) peerHeld() heldby.State {
 	if l.activeState == nil {
 		return heldby.State{}
 	}

@@ -19,7 +19,7 @@ func (e *endpoint) certifierOf() carrier.Certifier {
 }
 
 // An otherHostError is the error of a peer whose certificate is valid for the dialed host name, but
-// not for another one that it was looked up by.
+// not for another host name that was looked up.
 type otherHostError struct{ error }
 
 // Unwrap returns the error of the certificate.
@@ -44,10 +44,10 @@ func (e *endpoint) lookedUpLocked(text Addr, name string) (Addr, error) {
 	return addr.WithHost(host), nil
 }
 
-// mustBeLocked returns an error if l cannot be used for a, which may have been looked up by another
-// host name than the dialed one: the peer's certificate must contain both. If the session is not
-// up, Greet checks that.
-func (l *session) mustBeLocked(a Addr) error {
+// checkHostLocked returns an error if l cannot be used for a. If a was looked up by another host
+// name than the dialed one, the peer's certificate must contain both. If the session is not up,
+// Greet checks that.
+func (l *session) checkHostLocked(a Addr) error {
 	host := a.Host()
 	if host == l.host || a.Session() != 0 {
 		return nil
@@ -68,7 +68,7 @@ func (l *session) mustBeLocked(a Addr) error {
 	return nil
 }
 
-// hasProvenLocked returns an error if proof is not valid for all hosts.
+// hasProvenLocked returns an error unless proof is valid for all hosts.
 func (l *session) hasProvenLocked(proof *carrier.Proof, hosts []string) error {
 	for _, host := range hosts {
 		if err := l.checkHost(proof, host); err != nil {

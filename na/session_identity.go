@@ -37,8 +37,8 @@ func (l *session) identity() Identity {
 	return id
 }
 
-// setLabel sets the label of the session's addresses, after the HELLO of the peer. There is none if
-// it would be the text of the address.
+// setLabel sets the label of the session's addresses, after the HELLO of the peer. It sets none if
+// the label would equal the text of the address.
 func (l *session) setLabel() {
 	remote := l.remoteAddr()
 	if !strings.HasPrefix(l.named.Name(), privatePrefix(l.e.dom.own.scheme)) {
@@ -58,7 +58,7 @@ func (l *session) remoteAddr() string {
 	return l.remote
 }
 
-// transportReason returns why l uses its transport, "" if the class has only one.
+// transportReason returns the reason for the transport of l, "" if the class has only one.
 func (l *session) transportReason() string {
 	if l.why == nil {
 		return ""
@@ -66,8 +66,8 @@ func (l *session) transportReason() string {
 	return *l.why
 }
 
-// shownIdentity returns the proof of the dialed peer. If it is reached by an offer, that is the
-// proof on the connection of the offer.
+// shownIdentity returns the proof of the dialed peer. For a peer that was reached by an offer, it
+// is the proof from the connection of the offer.
 func (l *session) shownIdentity() *carrier.Proof {
 	if l.onSecondary() {
 		return l.proof
@@ -75,8 +75,7 @@ func (l *session) shownIdentity() *carrier.Proof {
 	return proofOf(l.conn)
 }
 
-// proofOf returns the proof of a connection. It is nil without TLS, so that no memory is kept for
-// it.
+// proofOf returns the proof of a connection. It is nil without TLS, to save memory.
 func proofOf(conn any) *carrier.Proof {
 	if p, ok := conn.(carrier.Prover); ok {
 		if id := p.Proof(); id.Secure {

@@ -27,11 +27,10 @@ const (
 	byeIdle = ErrAgain
 	// askAgain is the time between two LEAVEs for a session that waits for envelopes.
 	askAgain = 100 * time.Millisecond
-	// keepFor is how long a session is not sent LEAVE again after a STAY. It is longer than the pause
-	// between two dials, so that a new peer for which no other session can end is refused, with the
-	// reason.
+	// keepFor is the time without another LEAVE after a STAY. It is longer than the pause between
+	// two dials, so that a new peer is refused with the reason if no other session can end.
 	keepFor = time.Second
-	// maxRetired limits the ended sessions whose peer's incarnation is remembered.
+	// maxRetired limits the entries of endpoint.retired.
 	maxRetired = 4096
 )
 
@@ -68,9 +67,8 @@ func (q *idleList) remove(l *session) {
 	l.resting, l.older, l.newer = nil, nil, nil
 }
 
-// onIdle removes the activeState of l, which has been idle since a time, and adds it to the idle
-// sessions, which end after IdleTimeout. A session of the process with itself needs no connection,
-// and does not end.
+// onIdle removes the activeState of l, and adds l to the idle sessions, which end after
+// IdleTimeout. A loopback session needs no connection and does not end.
 func (e *endpoint) onIdle(l *session, since time.Duration) {
 	l.activeState = nil
 	if l.route == &e.dom.self.route {
@@ -87,9 +85,9 @@ func (e *endpoint) onIdle(l *session, since time.Duration) {
 	}
 }
 
-// idleTimeout returns the idle timeout of sessions that this side has dialed; 0 is never. Peers of
-// a process that serves calls and cannot be dialed can reach it only in these sessions: by default
-// they do not end.
+// idleTimeout returns the idle timeout of sessions that this side has dialed; 0 means never. By
+// default they never end if this process serves calls and cannot be dialed, because peers can reach
+// it only in these sessions.
 func (e *endpoint) idleTimeout() time.Duration {
 	switch timeout := e.dom.cfg.IdleTimeout; {
 	case timeout != 0:
@@ -100,8 +98,8 @@ func (e *endpoint) idleTimeout() time.Duration {
 	return idleTimeout
 }
 
-// endIdle asks the peers of sessions that have been idle for IdleTimeout to end them. It returns
-// when to do so next; 0 is never.
+// endIdle sends LEAVE in the sessions that have been idle for IdleTimeout. It returns the time of
+// the next check, 0 if none.
 func (e *endpoint) endIdle(now time.Duration) (next time.Duration) {
 	timeout := e.idleTimeout()
 	q := &e.idle[1]
@@ -134,7 +132,7 @@ func (l *session) mayLeave() bool {
 		(l.room == nil || l.room.claimed == 0 && l.room.held == 0) && !l.e.dom.isBound(l.id)
 }
 
-// askToLeave sends LEAVE, which asks the peer whether the session may end.
+// askToLeave sends LEAVE, which proposes to the peer to end the session.
 func (l *session) askToLeave() {
 	l.makeBusy()
 	l.state = stateLeaving
@@ -143,7 +141,7 @@ func (l *session) askToLeave() {
 	l.queueControl(frame.Header{Kind: frame.Leave, Op: l.received, Tag: l.receivedExpected})
 }
 
-// cancelLeave makes a session in stateLeaving up again.
+// cancelLeave returns a session from stateLeaving to stateUp.
 func (l *session) cancelLeave() {
 	if l.state == stateLeaving {
 		l.state = stateUp
@@ -152,8 +150,8 @@ func (l *session) cancelLeave() {
 	}
 }
 
-// deliverLeave handles a LEAVE. It ends the session if it is idle here too, and if the peer has
-// received all messages; otherwise it answers STAY.
+// deliverLeave handles a LEAVE. It ends the session if it is idle at this side too and the peer has
+// received all messages. Otherwise it responds with STAY.
 func (l *session) deliverLeave(h *frame.Header) {
 	if h.Op != l.seq || h.Tag != l.sentExpected || !l.mayLeave() {
 		l.queueControl(frame.Header{Kind: frame.Stay})
@@ -174,7 +172,7 @@ func (l *session) deliverStay(h *frame.Header) error {
 	return nil
 }
 
-// endByAgreement ends a session by agreement: each side has received everything.
+// endByAgreement ends a session after both sides have agreed and received everything.
 func (l *session) endByAgreement() {
 	l.Confirmed()
 	for _, q := range []*opList{&l.withdraws.waiting, &l.withdraws.asked} {
@@ -232,7 +230,7 @@ func (l *session) endIdle() {
 	}
 }
 
-// takeHeld removes the waiting operations from l; none of them was sent.
+// takeHeld removes and returns the unsent operations of l.
 func (l *session) takeHeld() (all []*Op) {
 	for _, q := range []*opList{&l.recvs, &l.leases, &l.expedited, &l.queued, &l.msgs, &l.queuedMoves, &l.probes.waiting} {
 		for o := q.head; o != nil; o = q.head {
@@ -316,10 +314,10 @@ func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) 
 	case l.peer.incarnation != incarnation:
 		return nil, WithText(ErrPeerLost, "the address is bound to a session that ended when the peer restarted")
 	}
-	return l, l.mustBeLocked(a)
+	return l, l.checkHostLocked(a)
 }
 
-// reserveForPeer reserves envelopes for one more peer. If the budget is short and an idle session
+// reserveForPeer reserves envelopes for another peer. If the budget is short and an idle session
 // can end, the error is errMakingRoom.
 func (e *endpoint) reserveForPeer(need, want int) (int, error) {
 	n, short, err := e.dom.reserveFor(need, want)
@@ -332,8 +330,8 @@ func (e *endpoint) reserveForPeer(need, want int) (int, error) {
 	return 0, errMakingRoom
 }
 
-// makeRoom asks the session of the class that has been idle for longest to end, and reports whether
-// there is one.
+// makeRoom sends LEAVE in the session of the class that has been idle for longest, and reports
+// whether there is one.
 func (e *endpoint) makeRoom() bool {
 	if e.makeRoomHere() {
 		return true
@@ -358,7 +356,7 @@ func (e *endpoint) makeRoom() bool {
 	return false
 }
 
-// makeRoomHere does makeRoom for the sessions of e.
+// makeRoomHere is makeRoom for the sessions of e only.
 func (e *endpoint) makeRoomHere() bool {
 	e.readClock()
 	l := e.leastRecent()
@@ -405,8 +403,8 @@ func (e *endpoint) sweepIdle() {
 	}
 }
 
-// reserveAgain reserves the envelopes of a session that waits for them, and reports whether it has
-// them.
+// reserveAgain tries to reserve the envelopes of a session that waits for them, and reports whether
+// it has succeeded.
 func (l *session) reserveAgain() bool {
 	n, err := l.e.reserveForPeer(0, 0)
 	switch {
@@ -439,7 +437,7 @@ func (l *session) reservedLate(n int) {
 	l.setGuarantee(n)
 }
 
-// hurryShort makes sessions that wait for envelopes try again at once.
+// hurryShort schedules an immediate retry for the sessions that wait for envelopes.
 func (e *endpoint) hurryShort() {
 	if e.shorts == 0 {
 		return

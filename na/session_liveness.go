@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// readClock advances e.now outside Poll. The last Poll may be minutes ago when the program dials:
-// the few steps for which that matters read the clock.
+// readClock advances e.now outside Poll, for the few steps where an old time matters: the last Poll
+// may be minutes ago when the program dials.
 func (e *endpoint) readClock() { e.now = max(e.now, e.dom.now()) }
 
 // tickNoLaterThan makes the next tick no later than at.
@@ -31,11 +31,11 @@ func (e *endpoint) tickEvery() time.Duration {
 	return every / 10
 }
 
-// tick goes over the busy sessions. It dials those whose backoff has passed, ends those that could
-// not connect within ConnectTimeout, sends PINGs to silent peers, and ends the sessions of peers
-// that were silent for PeerTimeout.
+// tick checks the busy sessions. It dials those whose backoff has passed, ends those that could not
+// connect within ConnectTimeout, sends PINGs to silent peers, and ends the sessions of peers that
+// were silent for PeerTimeout.
 //
-// One tick adds at most two tick intervals of silence, however late it runs. So after this process
+// One tick adds at most two tick intervals of silence, even if it runs late. So after this process
 // was stopped a peer gets another PING, and its answer is read, before its session is ended.
 func (e *endpoint) tick(now time.Duration) {
 	frozen := e.frozenFor(now)
@@ -59,21 +59,21 @@ func (e *endpoint) tick(now time.Duration) {
 				next = earlierOf(next, r.by)
 			}
 			if l.Up() {
-				l.readsDue()
+				l.queueReads()
 			}
 			if left := e.dom.cfg.PeerTimeout - l.sinceHeard; l.Up() && l.isOpen() && left < next-now {
-				next = now + left // so that the timeout is noticed in time after late ticks
+				next = now + left // so that late ticks do not delay the timeout
 			}
 			if at := l.probeCredit(now); at != 0 {
 				next = min(next, at)
 			}
 		case l.state == stateDown:
 		case now-l.born >= e.dom.cfg.ConnectTimeout && frozen > 0 && !l.spared:
-			// the answer may be there, unread
+			// the response may have arrived unread
 			l.spared = true
 			l.born += e.tickGrace()
 		case now-l.born >= e.dom.cfg.ConnectTimeout:
-			l.failWith(l.tooLate())
+			l.failWith(l.connectTimeoutError())
 		case l.state == stateDialing && l.onSecondary() && now >= l.offerEnd:
 			l.fallBackToPrimary(WithText(ErrUnreachable, fmt.Sprintf("no connection within %v", offerTime)))
 		case l.state == stateWaiting && now >= l.since:
@@ -103,7 +103,8 @@ func (e *endpoint) tick(now time.Duration) {
 	e.timer.Store(int64(next))
 }
 
-// nextTick returns when tick must visit a session that waits or dials; 0 for one that is up.
+// nextTick returns the time of the next tick for a session that waits or dials, 0 for one that is
+// up.
 func (l *session) nextTick() time.Duration {
 	end := l.born + l.e.dom.cfg.ConnectTimeout
 	switch l.state {
@@ -121,8 +122,8 @@ func (l *session) nextTick() time.Duration {
 	return 0
 }
 
-// tooLate returns the error of a session that did not connect within ConnectTimeout.
-func (l *session) tooLate() error {
+// connectTimeoutError returns the error of a session that did not connect within ConnectTimeout.
+func (l *session) connectTimeoutError() error {
 	text := fmt.Sprintf("no connection within %v", l.e.dom.cfg.ConnectTimeout)
 	if l.choices.isUndecided() && l.state == stateDialing {
 		l.refusal = l.choices.err()
@@ -133,8 +134,8 @@ func (l *session) tooLate() error {
 	return WithText(ErrUnreachable, text)
 }
 
-// frozenFor returns how late a tick runs, or 0 if it is not later than tickGrace: a busy machine
-// explains that.
+// frozenFor returns how late a tick runs, or 0 if the delay is within tickGrace, which a busy
+// machine explains.
 func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
 	if late <= e.tickGrace() {
@@ -143,8 +144,8 @@ func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	return late
 }
 
-// tickGrace returns how late a tick may run before it counts as a stop of this process. A dial
-// whose time ran out during such a stop gets as long once more.
+// tickGrace returns how late a tick may run before it counts as a stop of this process. A dial that
+// timed out during such a stop gets its timeout once more.
 func (e *endpoint) tickGrace() time.Duration { return min(e.tickEvery(), e.dom.cfg.ConnectTimeout/2) }
 
 // tick measures the silence of the peer, sends a PING, and ends the session after too much of it.
@@ -170,7 +171,7 @@ func (l *session) tick(now, passed time.Duration) {
 	l.sinceHeard = min(l.sinceHeard+passed, now-l.lastHeard)
 	switch {
 	case l.suspected && l.sinceHeard >= timeout/2:
-		// earlier, so that the peer's new connection is accepted before that is given up
+		// before PeerTimeout, so that the peer's new connection is accepted in time
 		l.failWith(WithText(ErrPeerLost, "the peer has reconnected and does not respond on this session"))
 		return
 	case l.sinceHeard >= timeout:
@@ -184,8 +185,8 @@ func (l *session) tick(now, passed time.Duration) {
 }
 
 // checkLiveness sends a PING and ends the session soon if no answer arrives, even if nothing is in
-// flight. It is called when the peer connects although it has a session: it may have restarted, and
-// then does not know this one.
+// flight. It is called when the peer connects again, because the peer may have restarted and lost
+// this session.
 func (l *session) checkLiveness() {
 	l.makeBusy()
 	if !l.suspected {
@@ -196,8 +197,8 @@ func (l *session) checkLiveness() {
 }
 
 // maxPartial is for how many PeerTimeouts the bytes of an incomplete message count as a sign of
-// life. The message may be damaged: a wrong length makes the receiver take all that follows, PONGs
-// too, for its payload, and the checksum can be compared only when the whole length has arrived.
+// life. If a damaged message has a wrong length, the receiver reads all following frames, PONGs
+// too, as its payload. The checksum can be verified only after the whole length has arrived.
 const maxPartial = 3
 
 // sendPing queues a PING unless one waits to be sent already, so that a slow reader gets no more.

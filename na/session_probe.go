@@ -7,9 +7,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// A probe asks whether the peer's program drives its context, and whether that is ready. It is a
-// frame of the session that needs no envelope, no authorizer and no handler, so no limit on
-// requests delays it. Trigger answers it, and the background poller does not.
+// A probe requests whether the peer's program drives its context and is ready. It is a frame of the
+// session that needs no envelope, no authorizer and no handler, so no limit on requests delays it.
+// It is answered by Trigger, not by the background poller.
 //
 //	origin                                   target
 //	Probe ─► waiting ── PROBE n ───────────► due: the newest number counts
@@ -18,7 +18,7 @@ import (
 // A session has at most one PROBE and one PROBED to send. PROBED n ends the probes of PROBE n and
 // of those before it.
 
-// maxProbes bounds the probes in flight of one session.
+// maxProbes limits the probes in flight of one session.
 const maxProbes = 1024
 
 // probeState is the state of the probes of one session, in both directions.
@@ -35,7 +35,7 @@ type probeState struct {
 // isBusy reports whether a probe of the peer is unanswered.
 func (p *probeState) isBusy() bool { return p.due || p.answering != 0 }
 
-// startProbe begins a probe of the peer at to.
+// startProbe starts a probe of the peer at to.
 func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		return
@@ -86,7 +86,7 @@ func (l *session) stateFrame() frame.Header {
 	return frame.Header{Kind: frame.Probe, Op: l.probeSeq}
 }
 
-// deliverProbe handles a PROBE: it queues answerProbes for Trigger.
+// deliverProbe handles a PROBE frame. It queues answerProbes for Trigger.
 func (l *session) deliverProbe(h *frame.Header) error {
 	if h.Op == 0 || h.Tag != 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("PROBE frame with number %d and tag %#x", h.Op, h.Tag))
@@ -124,7 +124,7 @@ func (e *endpoint) answerProbes(any) (ran int) {
 	return 0
 }
 
-// forgetProbe removes l, which ends, from the sessions that answerProbes answers.
+// forgetProbe removes l from the sessions of answerProbes when l ends.
 func (l *session) forgetProbe() {
 	if l.activeState == nil || !l.probes.due {
 		return
@@ -142,7 +142,7 @@ var (
 	errNotDriven    = WithText(ErrTimeout, "no response to the probe: the peer's program is busy or does not call Progress")
 )
 
-// deliverProbed handles a PROBED: it ends the probes that it answers.
+// deliverProbed handles a PROBED frame. It ends the probes up to its number.
 func (l *session) deliverProbed(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.probeSeq {
 		return WithText(ErrProtocol, fmt.Sprintf("PROBED frame with number %d, sent %d probes", h.Op, l.probeSeq))

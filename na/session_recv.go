@@ -16,14 +16,14 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	}
 	failpoint.Frame(h)
 	l.makeBusy()
-	l.noteAlive() // before the frame is checked: a bad one is a sign of life too
+	l.noteAlive() // before the check: an invalid frame is a sign of life too
 	if !l.Up() {
 		return WithText(ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
 	}
 	if err := l.checkHeader(h); err != nil {
 		return err
 	}
-	l.forged = false // the frame carries numbers of this session that only the peer was sent
+	l.forged = false // the frame has numbers of this session that only the peer knows
 	switch h.Kind {
 	case frame.Unexpected:
 		l.countMessage(h)
@@ -97,8 +97,8 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// countMessage counts a message that is received or sent, for endpoint.messages. One with a body is
-// not counted: it counts as bulk data.
+// countMessage counts a message that is received or sent, for endpoint.messages. A message with a
+// body counts as bulk data instead.
 func (l *session) countMessage(h *frame.Header) {
 	if h.Flags&frame.FlagBody == 0 {
 		l.e.messages++
@@ -110,8 +110,8 @@ func (l *session) checkHeader(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
 	}
-	// The credit is cumulative, modulo 2^32. One that is older than the last arrived over another
-	// lane, where frames may be overtaken, and is ignored.
+	// The credit is cumulative, modulo 2^32. An older one has arrived over another lane, where
+	// frames may be reordered, and is ignored.
 	switch grown := int32(h.Credit - l.credits); {
 	case grown <= 0:
 	case h.Credit-l.used > maxCredit:
@@ -135,8 +135,8 @@ func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 
 // checkUnexpected returns an error if the peer may not send an unexpected message of n bytes now.
 func (l *session) checkUnexpected(n int) error {
-	// This side counts what it has announced and received, so it knows exactly whether the peer
-	// keeps to it. A peer that does not cannot take envelopes that were promised to others.
+	// This side counts announced credit and received messages, so it detects a peer that exceeds
+	// its credit before that peer uses the envelopes of others.
 	if next := l.received + 1; int32(l.advertised+ExpeditedEnvelopes-uint32(next)) < 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("unexpected message %d exceeds the guaranteed %d envelopes and %d expedited ones",
 			next, l.advertised, ExpeditedEnvelopes))
@@ -144,8 +144,8 @@ func (l *session) checkUnexpected(n int) error {
 	return l.checkRoom(n)
 }
 
-// onUnexpected takes an envelope of the guarantee for a received message, and hands the message out
-// when its body, if any, has arrived.
+// onUnexpected charges a received message to the guaranteed envelopes. It presents the message if
+// its body, if any, has arrived.
 func (l *session) onUnexpected(h *frame.Header, env *Envelope) error {
 	whole := true
 	if h.Flags&frame.FlagBody != 0 {
@@ -184,8 +184,8 @@ func (l *session) presentMessage(env *Envelope) {
 	l.e.nctx.wakeLeader()
 }
 
-// deliverExpected handles an EXPECTED. env is nil, or an envelope with the payload that is not used
-// anywhere else.
+// deliverExpected handles an EXPECTED. env is nil, or an envelope with the payload that only
+// deliverExpected uses.
 func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope) error {
 	l.receivedExpected++
 	if h.Flags&frame.FlagBody != 0 {
@@ -205,12 +205,12 @@ func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope
 // the message if there is no such receive.
 func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	withBody := env != nil && env.Body != nil
-	if withBody { // the room ends here: the receive owns the memory
+	if withBody { // the receive owns the memory, so the room is released
 		l.freeBytes(env.taken, 0)
 		env.taken = 0
 	}
-	// There is no receive if the call was canceled. Then the message is dropped, and the sender is
-	// told if it asked for that (FlagTell: it keeps lent memory until then).
+	// There is no receive if the call was canceled. The message is dropped then. With FlagTell the
+	// sender is notified, because it keeps lent memory until then.
 	o := l.posted.find(Tag(h.Tag))
 	n := h.Payload()
 	if o == nil || o.kind == kindCall && o.id == 0 || // its request was not sent yet
@@ -247,8 +247,8 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	l.e.finishOpLocked(o, r)
 }
 
-// deliverDone handles a DONE: it ends the put or get that the owner of the memory has reported
-// done.
+// deliverDone handles a DONE frame. It ends the put or get that the owner of the memory has
+// completed.
 func (l *session) deliverDone(h *frame.Header) error {
 	o := l.e.inFlight.get(h.Op)
 	// canceled meanwhile, or the operation of another session, which this peer must not end
@@ -273,9 +273,8 @@ func (l *session) deliverDone(h *frame.Header) error {
 	return nil
 }
 
-// reachMem returns the memory for a GET or PUT of the peer. It returns nil if the request ends at
-// once: then it has queued the DONE. under is how many requests of this kind are in flight in the
-// session.
+// reachMem returns the memory for a GET or PUT of the peer. If the request ends at once it queues
+// the DONE and returns nil. under is the number of requests of this kind in flight in the session.
 func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error) {
 	mem, code := l.e.dom.findMem(l, h.Tail, need)
 	if code == OK && under >= maxServing {
@@ -284,13 +283,13 @@ func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error
 	if code == OK && h.Tail.Length > 0 {
 		return mem, nil
 	}
-	// The answer has only a code, so that a peer without permission does not learn whether the
-	// memory exists or how long it is.
+	// The answer has only a code, so that a peer without permission cannot learn the existence or
+	// the length of the memory.
 	l.queueControl(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
 	return nil, l.countDenied(code, h.Tail.Token)
 }
 
-// deliverGet handles a GET: it begins to send the memory.
+// deliverGet handles a GET frame. It starts to send the memory.
 func (l *session) deliverGet(h *frame.Header) error {
 	if l.served[h.Op] != nil {
 		return WithText(ErrProtocol, fmt.Sprintf("GET frame for operation %#x, which is in progress", h.Op))
@@ -303,7 +302,7 @@ func (l *session) deliverGet(h *frame.Header) error {
 	return nil
 }
 
-// deliverPut handles a PUT: it makes the record that the pieces of data are placed by.
+// deliverPut handles a PUT frame. It creates the sink for the data.
 func (l *session) deliverPut(h *frame.Header) error {
 	if l.sinks[h.Op] != nil {
 		return WithText(ErrProtocol, fmt.Sprintf("PUT frame for operation %#x, which is in progress", h.Op))
@@ -322,10 +321,10 @@ func (l *session) deliverPut(h *frame.Header) error {
 	return nil
 }
 
-// countDenied counts the tokens for which a request was denied, and returns an error, which ends
-// the session, beyond maxDenials: the peer tries keys. Each token counts once, whatever the reason:
-// a peer that has a key of an earlier session, or of a process before a restart, asks for every
-// piece of it. A token of memory that this class has deregistered does not count.
+// countDenied counts the tokens for which a request was denied. Beyond maxDenials the peer is
+// guessing keys, and the returned error ends the session. Each token counts once, because a peer
+// with an outdated key repeats it for every chunk. A token of memory that this class has
+// deregistered does not count.
 func (l *session) countDenied(code Code, token [16]byte) error {
 	switch {
 	case code == OK || code == ErrAgain || code == ErrRevoked && l.e.dom.cls.isIssued(token):
@@ -339,7 +338,7 @@ func (l *session) countDenied(code Code, token [16]byte) error {
 	return nil
 }
 
-// deliverCancel handles a CANCEL: it stops the put, get or body that the peer has canceled.
+// deliverCancel handles a CANCEL frame. It stops the put, get or body that the peer has canceled.
 func (l *session) deliverCancel(h *frame.Header) {
 	if h.Flags&frame.FlagBody != 0 {
 		l.cancelBody(h)

@@ -8,14 +8,14 @@ import (
 
 // peerRoom is the room for messages longer than an envelope, and for bodies and streams: a second
 // cumulative credit beside that of envelopes, in bytes by size class. A message uses one envelope
-// whatever its size, so that the guarantee stays exact. A source that finds no room does not wait:
-// it sends the message another way.
+// whatever its size, so that the guarantee stays exact. If there is no room the source does not
+// wait, but sends the message another way.
 //
 //	source: used ≤ granted                             destination: taken ≤ announced ≤ freed + reserved
 //	ClaimRoom ─► SendUnexpected ── UNEXPECTED ──► taken ─► recycled: freed
 //	          granted ◄──────────────── CREDIT ◄── announced ◄───────┘
 //
-// session.room is nil until there is some.
+// session.room is nil until room is granted.
 type peerRoom struct {
 	// Source.
 	granted uint64 // bytes that the peer has ever granted
@@ -32,15 +32,15 @@ type peerRoom struct {
 }
 
 const (
-	// maxRoom bounds the room of one session for messages, in bytes: 64 of the largest class.
-	// maxBodies bounds it for bodies.
+	// maxRoom limits the room of one session for messages to 64 of the largest class, in bytes.
+	// maxBodies is the limit for bodies.
 	maxRoom   = 64 * MaxRoom
 	maxBodies = 4 * MaxBody
-	// maxGrant is how much unused room a peer may grant in bytes.
+	// maxGrant limits the unused room that a peer may grant, in bytes.
 	maxGrant = 1 << 30
 )
 
-// roomOf returns the room that a message or a body of n bytes takes; 0 for what fits an envelope.
+// roomOf returns the room that a message or a body of n bytes takes; 0 if it fits an envelope.
 func (l *session) roomOf(n int) int {
 	switch {
 	case n <= l.eager:
@@ -51,7 +51,7 @@ func (l *session) roomOf(n int) int {
 	return RoomBytes(roomClass(n))
 }
 
-// ensureRoom returns the account of l, which it makes if there is none.
+// ensureRoom returns the room of l. It allocates the account if there is none.
 func (l *session) ensureRoom() *peerRoom {
 	if l.room == nil {
 		l.room = &peerRoom{}
@@ -60,7 +60,7 @@ func (l *session) ensureRoom() *peerRoom {
 }
 
 // reserveRoom reserves up to want bytes of room for a peer that has have bytes already, and returns
-// how many. It reserves none if it cannot reserve least.
+// the number. It reserves nothing if least bytes are not available.
 //
 // All peers together get Config.Room. Without that they get at most a quarter of the budget, and
 // nothing of what the guarantee to Config.Peers needs. Granted room is returned only when the
@@ -76,8 +76,8 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	}
 	if n <= 0 || n < least {
 		if have == 0 {
-			// only the last refusal is kept: a peer that requests room once does not take it from others
-			// for ever
+			// only the last refusal is recorded, so that a single request does not reduce the room
+			// of others for ever
 			d.missed.Store(least)
 		}
 		return 0
@@ -99,8 +99,9 @@ func (d *domain) roomLeftLocked() int64 {
 	return min(share, d.cfg.Budget-d.reserved) - d.room
 }
 
-// reclaimRoom takes back n bytes of room that a peer has freed, if another peer was refused room,
-// and reports whether it did. have is what the peer has: below four such messages it keeps all.
+// reclaimRoom returns n bytes of room that a peer has freed to the budget, if another peer was
+// refused room, and reports whether it did. have is the room of the peer, which keeps four such
+// messages.
 func (d *domain) reclaimRoom(n, have int64) bool {
 	missed := d.missed.Load()
 	if missed <= 0 || have < 4*n {
@@ -119,7 +120,7 @@ func (d *domain) unreserveRoom(n int64) {
 
 // claimRoom claims room for one unexpected message of n bytes that is longer than an envelope, or
 // for a body. bound is to, bound to the session with the claim. Sending the message ends the claim,
-// with any result; otherwise the caller calls returnRoom.
+// whatever the result. If the message is not sent the caller calls returnRoom.
 func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -163,8 +164,8 @@ func (l *session) returnRoom(n int) {
 	}
 }
 
-// roomGranted handles the total of room that the peer has granted so far; a smaller total is older,
-// and ignored.
+// roomGranted handles the total room that the peer has granted. A smaller total is older, and
+// ignored.
 func (l *session) roomGranted(total uint64) error {
 	if total == 0 || l.room != nil && int64(total-l.room.granted) <= 0 {
 		return nil
@@ -177,9 +178,9 @@ func (l *session) roomGranted(total uint64) error {
 	return nil
 }
 
-// firstGrant is for how many messages the first grantRoom of a session reserves room. At four, one
-// message is a quarter of it, and scheduleRoomUpdate sends a CREDIT frame from a half on: so calls
-// one after the other return their room behind their responses, without frames of their own.
+// firstGrant is the number of messages for which the first grantRoom of a session reserves room. At
+// four, one message is a quarter of it, and scheduleRoomUpdate sends a CREDIT frame for half of it.
+// So sequential calls return their room with their responses, without separate frames.
 const firstGrant = 4
 
 // grantRoom reserves room for messages of n bytes of a peer, and announces it: for firstGrant of
@@ -206,8 +207,8 @@ func (e *endpoint) grantRoom(peer Addr, n int) {
 	l.scheduleRoomUpdate()
 }
 
-// checkRoom returns an error if the peer may not send an unexpected message of n bytes: it is too
-// long, or no room was announced for it.
+// checkRoom returns an error if an unexpected message of n bytes is too long or has no announced
+// room.
 func (l *session) checkRoom(n int) error {
 	need := l.roomOf(n)
 	switch {
@@ -241,8 +242,8 @@ func (l *session) freeRoom(env *Envelope) {
 }
 
 // freeBytes returns n bytes of room that the peer's messages had taken. If another peer was refused
-// room they go back to the budget, unless fewer than keep bytes were left then: streams free their
-// bytes in small parts, which would take all of it away.
+// room they return to the budget, as long as keep bytes remain. Otherwise the small parts that
+// streams free would take away all room.
 func (l *session) freeBytes(n int, keep int64) {
 	if n == 0 {
 		return
@@ -251,7 +252,7 @@ func (l *session) freeBytes(n int, keep int64) {
 	r.held -= int64(n)
 	r.freed += uint64(n)
 	if l.Up() && r.reserved-int64(n) >= keep && l.e.dom.reclaimRoom(int64(n), r.reserved) {
-		r.reserved -= int64(n) // so it is not granted to this peer again
+		r.reserved -= int64(n) // so that it is not granted to this peer again
 	}
 	if l.state == stateDown {
 		l.returnReserve()
@@ -263,13 +264,13 @@ func (l *session) freeBytes(n int, keep int64) {
 // unannouncedBytes returns how much free room was not announced to the peer yet.
 func (r *peerRoom) unannouncedBytes() uint64 { return r.freed + uint64(r.reserved) - r.announced }
 
-// scheduleRoomUpdate makes the session send a CREDIT with the free room, if at least half of all is
-// free. Less is announced with the next message.
+// scheduleRoomUpdate queues a CREDIT frame if at least half of the room is free. Less room is
+// announced with the next message.
 func (l *session) scheduleRoomUpdate() {
 	r := l.room
 	due := 2*r.unannouncedBytes() >= uint64(r.reserved)
-	// Streams whose readers have stopped may hold more than half; then the other condition
-	// announces room.
+	// Streams whose readers have stopped may hold more than half. The other condition announces
+	// room then.
 	if l.activeState != nil && len(l.streams) > 0 {
 		due = due || r.unannouncedBytes() >= r.announced-r.taken
 	}

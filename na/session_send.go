@@ -5,15 +5,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A laneQueue is what a session has to send on one carrier.Lane, except the messages.
+// A laneQueue holds the frames that a session has to send on one carrier.Lane, except messages.
 type laneQueue struct {
 	ctl fifo[frame.Header]
 	// ABANDON frames, on carrier.Messages only. They are not in ctl because they do not count for
 	// maxControl.
 	abandons   fifo[frame.Header]
-	sources    fifo[*outboundBulk] // a piece of each in turn
+	sources    fifo[*outboundBulk] // one chunk of each in turn
 	bodies     fifo[*outboundBulk] // one after the other, so that the first message is complete early
-	streams    fifo[*Stream]       // a piece of each in turn
+	streams    fifo[*Stream]       // one chunk of each in turn
 	streamed   bool                // the last piece was of a stream
 	hasStreams bool                // streams is not empty
 	rotates    bool                // the last piece of a source was of a body
@@ -48,14 +48,15 @@ func (q *laneQueue) queueOf(s *outboundBulk) *fifo[*outboundBulk] {
 // queueControl queues a frame without payload on carrier.Messages.
 func (l *session) queueControl(h frame.Header) { l.controlOn(carrier.Messages, h) }
 
-// controlOn queues a frame without payload on a lane: behind the data that it is about.
+// controlOn queues a frame without payload on a lane, behind the data that it refers to.
 func (l *session) controlOn(f carrier.Lane, h frame.Header) {
 	if l.state == stateDown {
 		return
 	}
 	l.makeBusy()
 	q := &l.flows[f].ctl
-	// None of these frames may be dropped, and the peer makes the queue grow: so it is bounded.
+	// These frames must not be dropped, and the peer controls the length of the queue, so it has a
+	// limit.
 	if q.len() >= maxControl {
 		l.failWith(WithText(ErrOverflow, "the peer sends requests but does not read the responses"))
 		return
@@ -97,7 +98,7 @@ func (l *session) flowFor(n int64) carrier.Lane {
 	return carrier.Messages
 }
 
-// Sends implements carrier.Session: it reports whether Pull has frames to give, on either lane. The
+// Sends implements carrier.Session: it reports whether Pull has frames to send, on either lane. The
 // caller holds endpoint.mu.
 func (l *session) Sends() bool {
 	return l.activeState != nil && (l.hasMessage() || l.pong || l.stateDue || l.creditDue || l.roomUpdateDue() || l.mayBegin() ||
@@ -107,16 +108,16 @@ func (l *session) Sends() bool {
 // hasMessage reports whether a message may be sent.
 func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == stateUp }
 
-// Pull implements carrier.Session: it gives w the frames of a lane in order until none is left, or
-// the next does not fit; more reports the latter. The caller holds endpoint.mu.
+// Pull implements carrier.Session: it writes the frames of a lane to w in order until none is left
+// or the next does not fit. more reports the latter. The caller holds endpoint.mu.
 //
 // The order on a lane is:
 //
-//  1. PONG, and probes: the peer measures the time until they arrive
+//  1. PONG and probes, whose delay the peer measures
 //  2. control frames, which are short and bounded, and free memory and calls at the peer
 //  3. messages
 //  4. the pieces of puts, gets, bodies and streams, in turn
-//  5. a CREDIT, if no other frame has carried the credit
+//  5. CREDIT, if no other frame has carried the credit
 func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 	if l.activeState == nil {
 		return false
@@ -141,7 +142,7 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 				return true
 			}
 		case messages && l.hasMessage() && len(l.reads) > 0:
-			l.readsDue() // before the message: an answer ends the use of the memory
+			l.queueReads() // before the message, because an answer ends the use of the memory
 		case q.ctl.len() > 0:
 			h := q.ctl.pop()
 			switch h.Kind {
@@ -195,7 +196,7 @@ func (l *session) sendFrame(f carrier.Lane, w carrier.Writer, h frame.Header) {
 func (l *session) completeHeader(f carrier.Lane, payload int) *frame.Header {
 	h := &l.e.head
 	h.Context = l.peer.context
-	// a frame on another lane may be read late, so it announces nothing new
+	// a frame on another lane may be read late, so it carries no new credit
 	if h.Credit = l.advertised; f == carrier.Messages {
 		h.Credit = l.credit()
 	}
@@ -207,7 +208,7 @@ func (l *session) completeHeader(f carrier.Lane, payload int) *frame.Header {
 // error if the message cannot be sent. It returns false when w has no room for the message.
 func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	o := l.msgs.head
-	if len(o.buf) > room && l.canTake(o) {
+	if len(o.buf) > room && l.fitsPeer(o) {
 		return false
 	}
 	if err := l.unsendableError(o); err != nil {
@@ -237,7 +238,7 @@ func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	if o.x != nil && len(o.x.streams) > 0 {
 		l.beginStreams(o)
 	}
-	o.room = 0 // from now on the peer returns the room of the body
+	o.room = 0 // the peer now returns the room of the body
 	if l.converts {
 		l.e.dom.cls.messages.convert(o.buf, l.peer.messages)
 	}
@@ -266,7 +267,7 @@ func (l *session) putExpected(w carrier.Writer, tag Tag, buf []byte, o *Op) {
 	l.putMessage(w, buf)
 }
 
-// nameBody puts the ID of the body, if there is one, into the header of the message of o.
+// nameBody writes the ID of the body, if there is one, into the header of the message of o.
 func nameBody(h *frame.Header, o *Op) {
 	if o.x != nil && o.x.bodyID != 0 {
 		h.Flags |= frame.FlagBody
@@ -278,7 +279,7 @@ func nameBody(h *frame.Header, o *Op) {
 func (l *session) putMessage(w carrier.Writer, buf []byte) {
 	l.countMessage(&l.e.head)
 	l.burst += len(buf)
-	// The operation is not held meanwhile: it can end under this lock only.
+	// No hold is needed, because the operation ends only under this lock.
 	w.Frame(l.completeHeader(carrier.Messages, len(buf)), buf)
 	if r := l.room; r != nil && r.unannouncedBytes() > 0 {
 		r.updateDue = true

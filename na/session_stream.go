@@ -10,43 +10,43 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// This file has the frames of streams.
+// This file implements the frames of streams.
 //
 // A stream is in the table of its session (active.streams) from the time its request is sent, at
 // the origin, or its handler has opened it, at the target. It is removed when its last frame was
 // sent or received, or it was reset. No record is kept after that: a frame of a stream that is not
 // in the table is late, and dropped.
 //
-// There is one exception, for an origin that has ended the stream before the target opened it: a
-// RESET would have arrived before the target had a record to end. So the origin answers the frame that
+// There is one exception: if the origin has ended a stream before the target opened it, a RESET
+// would arrive before the target has a record of the stream. So the origin answers the frame that
 // opens a stream with a RESET if the stream is not in its table. That frame is the first WINDOW of
 // a stream to the target, or the bytes at 0 of one to the origin.
 
 const (
-	// minPiece is the smallest number of bytes of a bulk stream that are sent as a DATA piece,
-	// which the receiver need not copy.
+	// minPiece is the smallest number of bytes of a bulk stream that are sent in a DATA frame,
+	// which the receiver does not copy.
 	minPiece = 16 << 10
-	// maxStreamFrame bounds the bytes of one STREAM frame, so that streams and messages take turns.
+	// maxStreamFrame limits the bytes of one STREAM frame, so that streams and messages take turns.
 	maxStreamFrame = 16 << 10
-	// maxBurst is how many bytes of messages are sent in a row while a stream waits.
+	// maxBurst limits the bytes of messages sent in a row while a stream waits.
 	maxBurst = 64 << 10
-	// maxClassUnsent bounds the unsent bytes of all streams of a class. Beyond it each stream may
+	// maxClassUnsent limits the unsent bytes of all streams of a class. Beyond it each stream may
 	// have StreamReserve unsent bytes.
 	maxClassUnsent = 64 << 20
 	// firstRoom is the room that is reserved when the first stream of a session begins, and
 	// maxStreamRoom the most that it grows to, in bytes.
 	firstRoom     = 256 << 10
 	maxStreamRoom = 2 * maxRoom
-	// maxShelved bounds the bytes of a carrier.Shelf that the streams of a session use, but for one
-	// chunk: the rest is for bodies.
+	// maxShelved limits the bytes of a carrier.Shelf that the streams of a session use, except for
+	// one chunk. The rest is for bodies.
 	maxShelved = 8 << 20
-	// maxExpectedRoom bounds the room that Stream.Expect reserves, in bytes.
+	// maxExpectedRoom limits the room that Stream.Expect reserves, in bytes.
 	maxExpectedRoom = 1 << 20
 )
 
-// reserveStream reserves StreamReserve bytes for a stream that is received. It takes them out of
-// the budget, or out of the room if the budget is promised to Config.Peers or used up, and reports
-// which.
+// reserveStream reserves StreamReserve bytes for a stream that is received. It takes them from the
+// budget, or from the room if the budget is promised to Config.Peers or used up. ofRoom reports the
+// latter.
 func (d *domain) reserveStream() (ofRoom bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -139,7 +139,7 @@ func (s *Stream) isOpened() bool {
 	return s.in.most > 0
 }
 
-// growRoom reserves room until the session has to bytes of it, at most maxStreamRoom.
+// growRoom reserves room until the session has to bytes, at most maxStreamRoom.
 func (l *session) growRoom(to int64) {
 	r := l.ensureRoom()
 	if more := min(to, maxStreamRoom) - r.reserved; more > 0 {
@@ -156,16 +156,17 @@ func (l *session) growForReaders() {
 	}
 }
 
-// growRoomIfHeld doubles the room if other streams hold all of it. Otherwise a reader that goes on
-// has only the reserve of its stream, one KiB for each round trip. The growth ends because each
-// stream whose reader has stopped holds one window at most.
+// growRoomIfHeld doubles the room if other streams hold all of it. Otherwise an active reader has
+// only the reserve of its stream, 1 KiB per round trip. The growth is bounded because a stream
+// whose reader has stopped holds at most one window.
 func (l *session) growRoomIfHeld() {
 	if r := l.ensureRoom(); r.announced == r.taken && r.unannouncedBytes() == 0 {
 		l.growRoom(max(2*r.reserved, firstRoom))
 	}
 }
 
-// roomLeft returns how many bytes of room the peer has granted and this side has not used.
+// roomLeft returns the number of bytes of room that the peer has granted and this side has not
+// used.
 func (l *session) roomLeft() int64 {
 	if l.room == nil {
 		return 0
@@ -173,7 +174,7 @@ func (l *session) roomLeft() int64 {
 	return int64(l.room.granted - l.room.used)
 }
 
-// queueWindow makes the session send the WINDOW or RESET that s owes.
+// queueWindow queues s to send its pending WINDOW or RESET.
 func (l *session) queueWindow(s *Stream) {
 	l.makeBusy()
 	if !s.owing {
@@ -184,14 +185,14 @@ func (l *session) queueWindow(s *Stream) {
 	l.markPending()
 }
 
-// oweWindow makes the session send a WINDOW of s.
+// oweWindow marks a WINDOW of s as pending, and queues s.
 func (l *session) oweWindow(s *Stream) {
 	s.owesWindow = true
 	l.queueWindow(s)
 }
 
-// sendState sends the next frame about the present state: a PROBED, PROBE, HELD, RESET or WINDOW.
-// It returns false when w has no room for it.
+// sendState sends the next state frame: a PROBED, PROBE, HELD, RESET or WINDOW. It returns false
+// when w has no room for it.
 func (l *session) sendState(w carrier.Writer, room int) bool {
 	switch {
 	case l.owesState():
@@ -204,7 +205,7 @@ func (l *session) sendState(w carrier.Writer, room int) bool {
 	return true
 }
 
-// sendOwed sends the next RESET or WINDOW that is owed. It returns false when w has no room for it.
+// sendOwed sends the next pending RESET or WINDOW. It returns false when w has no room for it.
 func (l *session) sendOwed(w carrier.Writer, room int) bool {
 	s := l.owing.pop()
 	h := &l.e.head
@@ -225,13 +226,13 @@ func (l *session) sendOwed(w carrier.Writer, room int) bool {
 		w.Frame(l.completeHeader(carrier.Messages, len(payload)), payload[:])
 	}
 	s.owing, s.owesReset, s.owesWindow = false, false, false
-	if s.open && !s.sent && s.in.owesWindow() { // the first WINDOW has less than the window, see windowToSend
+	if s.open && !s.sent && s.in.owesWindow() { // the first WINDOW is smaller than the window, see windowToSend
 		l.oweWindow(s)
 	}
 	return true
 }
 
-// frameHeader returns the header of a frame of s of the kind k.
+// frameHeader returns the header of a frame of kind k for s.
 func (s *Stream) frameHeader(k frame.Kind) frame.Header {
 	h := frame.Header{Kind: k, Op: s.id}
 	if !s.own {
@@ -241,7 +242,7 @@ func (s *Stream) frameHeader(k frame.Kind) frame.Header {
 }
 
 // maxWindow returns the limit for the window of s: an eighth of the free room, so that streams
-// whose readers have stopped leave room to the others.
+// whose readers have stopped leave room for others.
 func (s *Stream) maxWindow() int64 {
 	most := int64(maxMessageWindow)
 	if s.bulk {
@@ -309,7 +310,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 		if c.shelf != nil && piece > 0 {
 			most = len(b)
 		}
-	} else if f != carrier.Messages { // the end goes over carrier.Messages
+	} else if f != carrier.Messages { // the end is sent on carrier.Messages
 		s.queueOutputLocked()
 		return true
 	}
@@ -320,7 +321,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	}
 	b = b[:min(len(b), most)]
 	h := &l.e.head
-	if whole && s.out.cause && s.out.unsentBytes() == int64(len(b)) { // the error goes before the end
+	if whole && s.out.cause && s.out.unsentBytes() == int64(len(b)) { // the error is sent before the end
 		s.listed, q.hasStreams = true, true
 		q.streams.unpopFront(s)
 		if room < len(s.text) {
@@ -366,8 +367,8 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	return true
 }
 
-// streamOf returns the stream that a frame is for, or nil if it has ended. own reports whether this
-// side has numbered it.
+// streamOf returns the stream of a frame, or nil if it has ended. own reports whether this side has
+// assigned its number.
 func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
 	own = h.Flags&frame.FlagAnswer != 0
 	if own && h.Op > l.streamSeq {
@@ -377,7 +378,7 @@ func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
 }
 
 // admitStream checks a frame with n bytes of a stream, and charges them to the reserve or the room.
-// s is nil when the stream has ended: then the bytes are dropped.
+// s is nil if the stream has ended; the bytes are dropped then.
 func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 	s, own, err := l.streamOf(h)
 	if err != nil {
@@ -466,7 +467,7 @@ func (l *session) placedStream(v *view) {
 	v.chunk.drop()
 }
 
-// deliverWindow handles a WINDOW: how far the stream may be sent.
+// deliverWindow handles a WINDOW frame, which sets the offset up to which the stream may be sent.
 func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	s, own, err := l.streamOf(h)
 	if err != nil {
@@ -477,7 +478,7 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	}
 	granted := binary.LittleEndian.Uint64(payload)
 	if s == nil {
-		if own && h.Tag == firstWindow { // it is the first WINDOW: all others go further
+		if own && h.Tag == firstWindow { // the first WINDOW: all others have a larger offset
 			l.queueControl(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})
 		}
 		return nil
@@ -496,8 +497,8 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// deliverReset handles a RESET: it ends the stream with the error of the peer. With FlagEnd the
-// stream is not ended: the error takes the place of io.EOF.
+// deliverReset handles a RESET frame. It ends the stream with the error of the peer. With FlagEnd
+// the stream continues, and the error replaces io.EOF at its end.
 func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	s, _, err := l.streamOf(h)
 	switch {
@@ -527,8 +528,8 @@ func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// endStreams ends all streams with err because the session has ended. It goes by number, so that
-// runs in the simulator are equal.
+// endStreams ends all streams with err because the session has ended. It proceeds by number, so
+// that runs in the simulator are reproducible.
 func (l *session) endStreams(err error) {
 	all := make([]*Stream, 0, len(l.streams))
 	for _, s := range l.streams {

@@ -17,8 +17,8 @@ func TestHeldNotNamedOnceStreamsOpen(t *testing.T) {
 		l := &session{state: stateUp, activeState: &activeState{}}
 		l.heldBack.by = heldby.State{Reason: heldby.Authorizer}
 		o := &Op{kind: kindCall, endpointState: endpointState{id: 1, session: l, x: &opExtra{streams: []*Stream{s}}}}
-		require.NotEqual(t, ErrTimeout, o.heldUp(), "no stream is open")
+		require.NotEqual(t, ErrTimeout, o.deadlineError(), "no stream is open")
 		s.out.limit, s.in.most = firstWindow, 1
-		require.Equal(t, ErrTimeout, o.heldUp())
+		require.Equal(t, ErrTimeout, o.deadlineError())
 	}
 }

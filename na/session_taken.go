@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// takenState is the progress of the peer in taking what was sent on one lane, for
-// Config.WriteTimeout.
+// takenState tracks whether the peer reads what was sent on one lane, for Config.WriteTimeout.
 type takenState struct {
 	waits bool          // bytes were waiting for the peer when it was last checked
 	count uint64        // of carrier.WriteMeter.Taken
@@ -45,8 +44,8 @@ func (l *session) stillWaits() bool {
 	return l.wasWaiting()
 }
 
-// checkTaken measures for how long the peer has taken nothing on either lane, and ends the session
-// after Config.WriteTimeout. It reports whether the session is still up.
+// checkTaken measures how long the peer has read nothing on a lane, and ends the session after
+// Config.WriteTimeout. It reports whether the session is still up.
 func (l *session) checkTaken(passed time.Duration) bool {
 	t, ok := l.route.carrier.(carrier.WriteMeter)
 	limit := l.e.dom.own.WriteTimeout

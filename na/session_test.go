@@ -77,7 +77,7 @@ func TestHandshakeRefuses(t *testing.T) {
 		s.drain(l)
 		g := peerGreeting(5)
 		change(&g)
-		if strings.Contains(text, "leads back") {
+		if strings.Contains(text, "connects to this process") {
 			g.Incarnation = s.dom.inc
 		}
 		require.ErrorContains(t, s.hello(l, g), text)

@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// ackTime bounds how long Shutdown goes on after its time is over: for confirmations of peers,
-	// and for callbacks that must return. It bounds the wait for a confirmation also before that,
-	// once a peer is known to have every message.
+	// ackTime limits how long Shutdown continues after its deadline, for confirmations of peers and
+	// for callbacks to return. It also limits the wait for a confirmation before the deadline, once
+	// a peer is known to have every message.
 	ackTime = 400 * time.Millisecond
-	// lullTime is how long no get or put of a peer must have begun before Shutdown closes: the next
-	// piece of a transfer may be under way.
+	// lullTime is how long no get or put of a peer must have begun before Shutdown closes, because
+	// the next chunk of a transfer may be in flight.
 	lullTime = 50 * time.Millisecond
-	// driveStep is how long one context is driven before the next one is.
+	// driveStep is how long one context is driven before the next one.
 	driveStep = 5 * time.Millisecond
 )
 
-// Underway counts what an orderly end waits for.
+// Underway counts the operations that a graceful shutdown waits for.
 type Underway struct {
 	Sends   int    // messages that were not sent yet
 	Moves   int    // gets and puts of this process that have not ended
@@ -32,7 +32,7 @@ type Underway struct {
 // An Unconfirmed counts the messages to a peer that were sent, and that the peer is not known to
 // have received.
 type Unconfirmed struct {
-	Peer     Addr // zero: others, beyond the first 32
+	Peer     Addr // zero for all peers beyond the first 32
 	Messages int
 }
 
@@ -42,9 +42,9 @@ type Unconfirmed struct {
 // envelope, confirms all that was sent before. It does not block.
 func (c upper) Unconfirmed() []Unconfirmed { return c.ep.listUnconfirmed() }
 
-// Drain begins an orderly end: peers that connect from now on are refused, and layers above begin
-// nothing new. What is in flight goes on until Close. It does not block, and may be called from any
-// goroutine.
+// Drain begins a graceful shutdown. New peers are refused, and layers above start no new
+// operations. Operations in flight continue until Close. It does not block, and may be called from
+// any goroutine.
 func (c *Context) Drain() {
 	if c.state.CompareAndSwap(ctxOpen, ctxDraining) {
 		c.ep.refuseNewPeers()
@@ -62,7 +62,7 @@ func (c *Class) Drain() {
 	}
 }
 
-// Underway returns the counts of what is in flight.
+// Underway returns the counts of operations in flight.
 func (c upper) Underway() Underway { return c.ep.countUnderway() }
 
 // Shutdown is Context.Shutdown for all contexts of c together.
@@ -73,7 +73,7 @@ func (c *Class) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, &Shutdown{Contexts: contexts, Drain: c.Drain, Close: func() { _ = c.Close() }, Closed: c.Closed})
 }
 
-// Shutdown ends c in good order, and drives it meanwhile. It blocks, in three steps:
+// Shutdown shuts c down gracefully, and drives it meanwhile. It blocks, in three steps:
 //
 //  1. Peers that connect are refused. Messages, gets and puts that are in flight may end, also those
 //     of peers in registered memory. Posted receives are not waited for. This ends when ctx ends or, if
@@ -83,8 +83,8 @@ func (c *Class) Shutdown(ctx context.Context) error {
 //  3. c is closed, and every callback runs.
 //
 // It returns the cause of ctx, ErrTimeout, or ErrPeerLost when peers were lost that have not
-// confirmed everything. The error text has the counts of what was cut off or not confirmed, or of
-// callbacks that have not returned.
+// confirmed everything. The error text has the counts of aborted operations, of unconfirmed
+// messages, or of callbacks that have not returned.
 //
 // It returns soon after ctx or Config.Linger ends, unless a callback that it runs itself does not
 // return. Inside a callback of c it returns ErrBusy at once, because it would wait for that
@@ -130,7 +130,7 @@ func shutdown(ctx context.Context, e *Shutdown) error {
 	return fmt.Errorf("na: shutdown: %d operations in flight: %w", live, err)
 }
 
-// A Shutdown is the steps of an orderly end, for Shutdown of this package and of layers above.
+// A Shutdown implements the steps of a graceful shutdown, for this package and for layers above.
 //
 //	Drain ─► what is in flight ends ─► CancelRest ─► peers confirm everything ─► Close ─► every callback has returned
 //	         ctx, Config.Linger                     the same, and ackTime              ackTime, and no callback is left to run
@@ -140,12 +140,12 @@ type Shutdown struct {
 	Trigger  func(i int) int // runs callbacks of Contexts[i]; the layer above sets it
 	// reports whether nothing is in flight in Contexts[i] but gets and puts of peers
 	Idle          func(i int) bool
-	CancelRest    func()           // runs when the wait is over: counts what is left, and cancels what it can
+	CancelRest    func()           // runs after the wait: counts the remaining operations and cancels what it can
 	NoMoreReplies func(i int) bool // reports whether no handler may still answer in Contexts[i]
 	Close         func()
 	Closed        func() bool
 
-	Unconfirmed []Unconfirmed // Run sets it: what was not confirmed at the end
+	Unconfirmed []Unconfirmed // set by Run: the messages that were not confirmed
 
 	start time.Duration
 }
@@ -179,7 +179,7 @@ func (s *Shutdown) Run(ctx context.Context) error {
 		s.drive(func(ran int) bool { // callbacks may post more
 			now := s.now()
 			if s.all(func(c *Context) bool { return c.Live() == 0 }) && s.timeUp(ctx) == nil {
-				limit = now + ackTime // no callback is left, only memory of hundreds of sessions to release
+				limit = now + ackTime // no callback is left, but the memory of many sessions may have to be released
 			}
 			return ran == 0 && (s.all((*Context).Closed) || now >= limit)
 		})
@@ -196,7 +196,7 @@ func (s *Shutdown) Run(ctx context.Context) error {
 	return ErrBusy
 }
 
-// waitForWork drives until nothing is in flight, or the time is over: then it returns why.
+// waitForWork drives until nothing is in flight. It returns an error if the time is over first.
 func (s *Shutdown) waitForWork(ctx context.Context) (err error) {
 	class := s.Contexts[0].class
 	reached, lull := uint64(0), s.start
@@ -216,7 +216,7 @@ func (s *Shutdown) waitForWork(ctx context.Context) (err error) {
 	return err
 }
 
-// timeUp returns why the wait is over, or nil while there is time.
+// timeUp returns an error if the time is over.
 func (s *Shutdown) timeUp(ctx context.Context) error {
 	linger := s.Contexts[0].class.cfg.Linger
 	if ctx.Err() != nil {
@@ -255,8 +255,8 @@ func (s *Shutdown) idle() (idle bool, reached uint64) {
 	return idle, reached
 }
 
-// askAcks sends PINGs, and reports whether peers have everything, and how many messages they have
-// not confirmed. It asks the peers of every context, even if another one has not come so far.
+// askAcks sends PINGs to the peers of every context. It reports whether all messages are confirmed,
+// and how many are not.
 func (s *Shutdown) askAcks() (confirmed bool, messages int) {
 	confirmed = true
 	for i, c := range s.Contexts {
@@ -276,7 +276,7 @@ func (s *Shutdown) askAcks() (confirmed bool, messages int) {
 	return confirmed, messages
 }
 
-// all reports whether f reports true for every context.
+// all reports whether f returns true for every context.
 func (s *Shutdown) all(f func(*Context) bool) bool {
 	return !slices.ContainsFunc(s.Contexts, func(c *Context) bool { return !f(c) })
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A spinner decides how the leader of a context waits: asleep in the poller, or polling for a while
-// first. Polling answers sooner where a processor is free for it.
+// A spinner decides how the leader of a context waits: by sleeping in the poller, or by polling for
+// a while first. Polling has lower latency if a processor is free.
 //
 // It does not compare the times of the two ways: the time of a wait depends on how the peer waits,
 // and two sides that measure each other would both end up asleep. It stops polling for two reasons
@@ -23,10 +23,10 @@ type spinner struct {
 	procs  int           // GOMAXPROCS, as of at most spinProcs waits ago
 	waits  uint          // waits since procs was read
 	misses int           // spins in a row in which nothing arrived
-	vain   time.Duration // the time of a spin that a timer has interrupted: the next spin is shorter by it
+	vain   time.Duration // duration of a spin that a timer has interrupted, by which the next spin is shorter
 	looks  uint
 
-	// The spinner yields the processor now and then. The time of a yield shows whether another
+	// The spinner yields the processor periodically. The duration of a yield shows whether another
 	// thread needs it.
 	give    func()        // yieldProcessor, or that of a test
 	yields  int           // polls from one yield to the next
@@ -43,7 +43,7 @@ const (
 )
 
 const (
-	// spinMisses is how many spins in a row may find nothing before the leader sleeps.
+	// spinMisses is the number of unsuccessful spins in a row after which the leader sleeps.
 	spinMisses = 3
 	// spinYield polls are made before the clock is read. Between two yields there are at least as
 	// many, and up to spinYields where no other thread needs the processor.
@@ -54,8 +54,8 @@ const (
 	// hotLooks is how many polls of the inlets, and of the descriptor that was readable last, are
 	// made for one of all descriptors; inletLooks where there are inlets.
 	hotLooks, inletLooks = 4, 64
-	// pauseFirst and pauseLast bound spinner.pause. It grows when polling has gone well for less
-	// than usefulFor times what it has cost at its end.
+	// pauseFirst and pauseLast are the limits of spinner.pause. It grows if polling was useful for
+	// less than usefulFor times its cost.
 	pauseFirst, pauseLast = 2 * time.Millisecond, time.Second
 	usefulFor             = 4
 	// spinProcs is how many waits pass before GOMAXPROCS is read again.
@@ -66,14 +66,14 @@ const (
 type spinResult int
 
 const (
-	spinNone spinResult = iota // it did not begin: other goroutines spin on all processors but one
+	spinNone spinResult = iota // not started: other goroutines spin on all processors but one
 	spinCame                   // something is ready, or may be
-	spinVain                   // nothing arrived for as long as the spinner polls
-	// Poll is due. That does not show whether the peer answers in time.
+	spinVain                   // nothing arrived during the spin
+	// a Poll is due, which gives no information about the peer
 	spinDue
 )
 
-// spinning counts the goroutines of this process that spin. One processor is left to the others.
+// spinning counts the goroutines of this process that spin. At least one processor does not spin.
 var spinning atomic.Int32
 
 func newSpinner(limit time.Duration) spinner {
@@ -91,8 +91,8 @@ func (s *spinner) choose(now time.Duration) int {
 	return awake
 }
 
-// learn records a wait of d. way is how it was waited: the leader may have slept although choose
-// said awake. came reports whether anything arrived; otherwise only the time passed.
+// learn records a wait of d. way is the way that was used: the leader may have slept although
+// choose returned awake. came reports whether anything arrived; otherwise only the time passed.
 func (s *spinner) learn(way int, d time.Duration, came bool) {
 	switch {
 	case way == awake && came:
@@ -122,15 +122,15 @@ func (s *spinner) yield(now func() time.Duration) (took time.Duration) {
 	return 0
 }
 
-// yielded records that nothing arrived right after a yield of length took, and reports whether to stop
-// polling. It does if most yields were like that, or if took is so long that the thread that ran
-// cannot have been the peer, which answers sooner.
+// yielded records that nothing arrived right after a yield of length took, and reports whether to
+// stop polling. It does if most yields were unsuccessful, or if took is too long for the other
+// thread to have been the peer.
 func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
 	s.crowded |= 1
 	if bits.OnesCount64(s.crowded) <= 32 && took < yieldHog {
 		return false
 	}
-	// The pause doubles, unless polling has gone well for long enough.
+	// The pause doubles, unless polling was useful for long enough.
 	if s.pause = min(2*s.pause, pauseLast); now-s.again > usefulFor*max(took, yieldHog) {
 		s.pause = pauseFirst
 	}

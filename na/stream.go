@@ -22,27 +22,27 @@ import (
 //	Reset, by either side and at any time ── RESET ──►    the error of the other side
 //
 // Its frames need no envelope, no handler and no Trigger, and do not wait behind requests. The
-// answer of the call is independent: it may come before the stream has ended, and the stream goes
-// on.
+// answer of the call is independent: it may arrive before the stream has ended, and the stream
+// continues.
 //
-// No method blocks. A method that can do nothing now returns ErrAgain; then Trigger calls the step
-// function of NewStream or OpenStream when it may be tried again. Methods may be called from any
-// goroutine; one at a time writes, and one reads. The library owns the memory: Write copies, and
-// the result of Next is valid until Release or Close.
+// No method blocks. A method that would block returns ErrAgain; Trigger calls the step function of
+// NewStream or OpenStream when the call may be repeated. Methods may be called from any goroutine;
+// one at a time writes, and one reads. The library owns the memory: Write copies, and the result of
+// Next is valid until Release or Close.
 //
-// A window bounds the unread bytes: 16 KiB at first, and up to 256 KiB, or 1 MiB for bulk data,
+// A window limits the unread bytes: 16 KiB at first, and up to 256 KiB, or 1 MiB for bulk data,
 // when the reader is fast. They are charged to the room of the session (Config.Room) or, if none is
-// left, to the StreamReserve bytes that each stream has for itself. So a stream whose reader goes
-// on makes progress, whatever other streams hold.
+// left, to the StreamReserve bytes that each stream has for itself. So a stream with an active
+// reader makes progress, whatever other streams hold.
 type Stream struct {
 	c    *Context
-	l    *session // nil before it has begun
-	open bool     // it is in active.streams
+	l    *session // nil before the request is sent
+	open bool     // in active.streams
 	id   uint64
-	own  bool // this side is the origin, and has numbered it
+	own  bool // this side is the origin and has assigned the number
 	up   bool
 	bulk bool
-	sent bool // this side sends
+	sent bool // this side is the sender
 
 	step   func(data any) (ran int)
 	data   any
@@ -50,20 +50,20 @@ type Stream struct {
 	queued atomic.Bool // task is queued
 
 	closed   bool
-	finished bool  // its reserve was returned
-	ofRoom   bool  // its reserve is part of the room
-	err      error // why it has ended before its end
-	wants    bool  // a method returned ErrAgain: step must be called
+	finished bool  // the reserve was returned
+	ofRoom   bool  // the reserve is part of the room
+	err      error // the error of a stream that ended early
+	wants    bool  // a method returned ErrAgain, so step must be called
 
 	out sender
 	in  receiver
 
-	listed     bool // it is in a laneQueue
-	starved    bool // it is in active.starved: it waits for room
+	listed     bool // in a laneQueue
+	starved    bool // in active.starved, waiting for room
 	owesWindow bool
 	owesReset  bool
-	owing      bool // it is in active.owing
-	code       Code // the code of the RESET, and text is its text
+	owing      bool // in active.owing
+	code       Code // code and text of the RESET
 	text       string
 }
 
@@ -74,12 +74,12 @@ type streamKey struct {
 }
 
 const (
-	// maxUnsent and maxBulkUnsent bound the unsent bytes of one stream.
+	// maxUnsent and maxBulkUnsent limit the unsent bytes of one stream.
 	maxUnsent     = 64 << 10
 	maxBulkUnsent = 1 << 20
-	// maxResetText bounds the text of a RESET in bytes.
+	// maxResetText limits the text of a RESET in bytes.
 	maxResetText = 512
-	// MaxStreams is how many streams one call may have.
+	// MaxStreams is the maximum number of streams of one call.
 	MaxStreams = 15
 	// streamIDSize is the length of the number in a request that names its streams.
 	streamIDSize = 8
@@ -88,14 +88,14 @@ const (
 // NewStream makes a stream for a Call of c: up to the target, or else down from it. It does not
 // block.
 //
-// bulk tells that the stream carries large data rather than messages. Such data may use a lane of
+// bulk reports that the stream carries large data rather than messages. Such data may use a lane of
 // its own, and is not covered by a checksum of this module. Trigger calls step with data when a
 // method that returned ErrAgain may be tried again; step returns how many callbacks of the program
 // it has run.
 //
 // A stream that this side receives reserves StreamReserve bytes until Close. The error is
 // ErrNoMemory if neither Config.Budget nor Config.Room has so many left. The caller must call
-// Close, whatever becomes of the call.
+// Close, whatever the result of the call.
 func (c upper) NewStream(up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c.Context, own: true, up: up, bulk: bulk, sent: up, step: step, data: data}
 	if err := s.init(); err != nil {
@@ -104,12 +104,12 @@ func (c upper) NewStream(up, bulk bool, step func(data any) (ran int), data any)
 	return s, nil
 }
 
-// OpenStream opens a stream that the request e has named. id is the number that StreamID reads plus
-// the index of the stream. up, bulk, step and data are those of NewStream. It does not block.
+// OpenStream opens a stream of the request e. id is the result of StreamID plus the index of the
+// stream. up, bulk, step and data are those of NewStream. It does not block.
 //
 // The origin may send a stream that goes up from the first Next or Expect on. The error is
 // ErrNoMemory as of NewStream, ErrPeerLost if the session of the request has ended, or ErrDuplicate
-// if the stream is open already: the peer has broken the protocol.
+// if the stream is already open, which is a protocol violation of the peer.
 func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c.Context, id: id, up: up, bulk: bulk, sent: !up, step: step, data: data}
 	if err := s.init(); err != nil {
@@ -139,7 +139,7 @@ func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data 
 	return s, nil
 }
 
-// init reserves memory for s, and prepares its task.
+// init reserves memory for s and initializes its task.
 func (s *Stream) init() (err error) {
 	s.task.Init(func(any) int {
 		s.queued.Store(false)
@@ -154,7 +154,7 @@ func (s *Stream) init() (err error) {
 	}
 	s.in = newReceiver()
 	s.in.chunks.bulk = s.bulk
-	if s.own { // the target may send at once; the origin of a stream that goes up waits for a WINDOW
+	if s.own { // the target may send at once; the origin waits for a WINDOW
 		s.in.limit, s.in.granted = firstWindow, StreamReserve
 	}
 	s.ofRoom, err = s.c.ep.dom.reserveStream()
@@ -190,7 +190,7 @@ func (s *Stream) Moved() int64 {
 	return s.in.next
 }
 
-// tryAgainLocked returns ErrAgain, and makes queueStepLocked work. The caller holds endpoint.mu.
+// tryAgainLocked returns ErrAgain, and enables queueStepLocked. The caller holds endpoint.mu.
 func (s *Stream) tryAgainLocked() error {
 	s.wants = true
 	return ErrAgain
@@ -207,7 +207,7 @@ func (s *Stream) queueStepLocked() {
 	}
 }
 
-// checkWritableLocked returns why nothing may be written now, or nil. The caller holds endpoint.mu.
+// checkWritableLocked returns an error if nothing may be written now. The caller holds endpoint.mu.
 func (s *Stream) checkWritableLocked() error {
 	switch {
 	case !s.sent || s.out.ending || s.closed:
@@ -234,8 +234,8 @@ func (s *Stream) unsentLeftLocked() int64 {
 }
 
 // Write copies bytes of b into the stream and returns how many: at least one, or the error is
-// ErrAgain. They are sent as the window allows. A stream that goes up takes none before its
-// receiver has called Next or Expect. Other errors are that of the Reset of the receiver,
+// ErrAgain. They are sent as the window allows. Bytes of a stream to the target are accepted only
+// after its receiver has called Next or Expect. Other errors are that of the Reset of the receiver,
 // ErrPeerLost, and ErrInvalid after CloseWrite, Reset or Close. It does not block; one goroutine at
 // a time writes.
 func (s *Stream) Write(b []byte) (n int, err error) {
@@ -257,9 +257,9 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reserve returns memory of the stream for at least one byte and at most n, for the caller to fill.
-// The caller owns it until Commit, which must follow in any case, also after Close. The errors are
-// those of Write, and ErrInvalid if n is less than 1. It does not block.
+// Reserve returns memory of the stream, of 1 to n bytes, for the caller to fill. The caller owns it
+// until Commit, which is always required, also after Close. The errors are those of Write, and
+// ErrInvalid if n is less than 1. It does not block.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	if n < 1 {
 		return nil, WithText(ErrInvalid, fmt.Sprintf("reserve: size is %d, want at least 1", n))
@@ -276,8 +276,8 @@ func (s *Stream) Reserve(n int) ([]byte, error) {
 }
 
 // reserveLocked returns memory for at most n bytes. For bulk data it is in the Shelf of the carrier
-// if there is one, where the peer can read it. It is not there for a stream whose reader has not
-// begun, nor when the streams of the session have maxShelved bytes there.
+// if there is one, where the peer can read it. The Shelf is not used before the reader has begun,
+// nor beyond maxShelved bytes of the session.
 func (s *Stream) reserveLocked(n int64) []byte {
 	s.out.chunks.shelf = nil
 	if s.bulk && s.open && n >= minPiece && s.out.limit > firstWindow && s.l.shelved < maxShelved {
@@ -305,9 +305,9 @@ func (s *Stream) commitLocked(n int) {
 	s.queueOutputLocked()
 }
 
-// CloseWrite ends the writing: the receiver gets io.EOF after the last byte. The stream ends by
-// itself when all is sent, and Close may follow at once. It does nothing after Reset, or on a
-// stream that this side receives. It does not block.
+// CloseWrite ends the writing: the receiver gets io.EOF after the last byte. The stream ends when
+// all bytes have been sent; Close may be called before. It does nothing after Reset, or on a stream
+// that this side receives. It does not block.
 func (s *Stream) CloseWrite() {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -357,19 +357,19 @@ func (s *Stream) Next() ([]byte, error) {
 	return nil, s.tryAgainLocked()
 }
 
-// startReceivingLocked sends the first WINDOW of a stream that goes up, because its receiver reads now.
-// The caller holds endpoint.mu.
+// startReceivingLocked sends the first WINDOW of a stream to the target, when its receiver begins
+// to read. The caller holds endpoint.mu.
 func (s *Stream) startReceivingLocked() {
 	if s.open && s.in.limit == 0 {
 		s.l.oweWindow(s)
 	}
 }
 
-// Expect announces, at the receiver, that about n bytes will arrive, which it has learned by other
-// means. The window then begins with that size, as far as the room of the session allows, instead
-// of growing as bytes arrive. The sender of a stream to this side is notified when the first bytes
-// were read. Expect also begins a stream to the target, as Next does. It does nothing once the
-// stream has ended, and n may be wrong.
+// Expect announces that about n bytes will arrive. The receiver calls it if it knows the size. The
+// window then begins with that size, as far as the room of the session allows, instead of growing
+// as bytes arrive. The sender of a stream to this side is notified when the first bytes were read.
+// Expect also begins a stream to the target, as Next does. It does nothing once the stream has
+// ended, and n may be wrong.
 func (s *Stream) Expect(n int64) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -393,7 +393,7 @@ func (s *Stream) Release(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
 	s.in.chunks.lent = false
-	n = int(min(int64(n), s.in.next-s.in.read)) // after Reset there are none
+	n = int(min(int64(n), s.in.next-s.in.read)) // none after Reset
 	if s.closed || n <= 0 {
 		return
 	}
@@ -405,7 +405,7 @@ func (s *Stream) Release(n int) {
 		s.l.growRoomIfHeld()
 	}
 	s.freeRoomLocked(room)
-	if s.open && room > 0 { // the bytes may all have arrived before the first Next
+	if s.open && room > 0 { // all bytes may have arrived before the first Next
 		s.l.growForReaders()
 	}
 	if s.in.isRead() {
@@ -415,7 +415,7 @@ func (s *Stream) Release(n int) {
 
 // Reset ends the stream early: unsent bytes are dropped, and the other side gets an error with code
 // and text, which is cut to 512 bytes. On a stream that has ended it does nothing, and returns the
-// error if it had ended early.
+// error of an early end.
 func (s *Stream) Reset(code Code, text string) (ended error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -439,7 +439,7 @@ func (s *Stream) resetLocked(code Code, text string) {
 	s.finishReceivingLocked()
 }
 
-// isOverLocked reports whether s has come to its end: everything was sent, or was read. The caller
+// isOverLocked reports whether s has ended regularly: all bytes were sent, or were read. The caller
 // holds endpoint.mu.
 func (s *Stream) isOverLocked() bool {
 	if s.sent {
@@ -449,8 +449,8 @@ func (s *Stream) isOverLocked() bool {
 }
 
 // Close ends the use of the stream by the program; step is not called any more. After CloseWrite
-// the written bytes are still sent. A stream that has not come to its end is Reset with
-// ErrCanceled. It may be called at any time, and again. It does not block.
+// the written bytes are still sent. A stream that has not ended is Reset with ErrCanceled. Close
+// may be called at any time, and repeatedly. It does not block.
 func (s *Stream) Close() {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -458,7 +458,7 @@ func (s *Stream) Close() {
 		return
 	}
 	if s.sent && s.out.ending && (s.open || s.l == nil) && s.err == nil {
-		s.closed = true // it ends when all was sent
+		s.closed = true // ends when all bytes were sent
 		return
 	}
 	s.resetLocked(ErrCanceled, "the stream was closed")
@@ -485,8 +485,8 @@ func (s *Stream) freeRoomLocked(n int64) {
 	}
 }
 
-// finishReceivingLocked removes s from the table, and returns the reserve of a stream that receives
-// nothing more, once. The caller holds endpoint.mu.
+// finishReceivingLocked removes s from the table, and returns the reserve of a receiving stream,
+// once. The caller holds endpoint.mu.
 func (s *Stream) finishReceivingLocked() {
 	if s.open {
 		s.l.removeStream(s)

@@ -8,36 +8,34 @@ import (
 )
 
 // streamChunk is how many bytes of a stream of messages one chunk covers, and bulkChunk the same
-// for bulk data: chunk n has the bytes from n times that on. A piece of bulk data ends at the end
-// of a chunk at the latest, so bulkChunk is also its maximum; smaller ones would cost more system
-// calls.
+// for bulk data: chunk n begins at n times that size. A DATA frame does not cross the end of a
+// chunk, so bulkChunk is also its maximum; smaller frames would cost more system calls.
 const (
 	streamChunk = 64 << 10
 	bulkChunk   = 256 << 10
 )
 
-// A chunk is memory for the bytes of a stream in one span, or for a part of them: a small stream
-// needs little memory.
+// A chunk is memory for the bytes of a stream in one span, or for a part of them, so that a small
+// stream needs little memory.
 type chunk struct {
 	buf  []byte
 	base int  // the offset of buf in the span
 	refs int  // one for the stream, and one for each view of a carrier
-	lost bool // the program may still use buf: it is left to the garbage collector
+	lost bool // the program may still use buf, so it is left to the garbage collector
 
-	shelf   carrier.Shelf // has buf; nil: buf is of this process
-	at      int64         // where buf is in shelf
+	shelf   carrier.Shelf // the shelf that contains buf; nil if buf is process memory
+	at      int64         // offset of buf in shelf
 	shelved *int64        // counts the bytes of the session's streams in shelf
 }
 
 // chunkSizes are the lengths of chunks.
 var chunkSizes = [...]int{1 << 10, 4 << 10, 16 << 10, streamChunk, bulkChunk}
 
-// idleChunks are unused chunks by length. They are sync.Pools, so that the memory of a burst goes
-// back.
+// idleChunks are unused chunks by length. They are sync.Pools, so that the memory of a burst is
+// released.
 var idleChunks [len(chunkSizes)]sync.Pool
 
-// newChunk returns a chunk with at least n bytes, bulkChunk at most, from base on, and one
-// reference.
+// newChunk returns a chunk of n to bulkChunk bytes at base, with one reference.
 func newChunk(base, n int) *chunk {
 	for i, size := range chunkSizes {
 		if n > size {
@@ -53,8 +51,8 @@ func newChunk(base, n int) *chunk {
 	panic("na: a chunk beyond bulkChunk")
 }
 
-// shelveChunk is newChunk with memory of the shelf, where the peer can read it; nil if that is
-// full.
+// shelveChunk is newChunk with memory of the shelf, where the peer can read it. It returns nil if
+// the shelf is full.
 func (q *chunks) shelveChunk(base, n int) *chunk {
 	for _, size := range chunkSizes {
 		if n > size {
@@ -69,7 +67,7 @@ func (q *chunks) shelveChunk(base, n int) *chunk {
 	return nil
 }
 
-// drop ends one reference to c, which may be nil. The caller holds endpoint.mu if c may be in a
+// drop releases one reference to c, which may be nil. The caller holds endpoint.mu if c may be in a
 // shelf.
 func (c *chunk) drop() {
 	if c == nil {
@@ -90,21 +88,21 @@ func (c *chunk) drop() {
 	}
 }
 
-// chunks are those chunks of a stream whose bytes are needed, from one offset on. Some may be nil.
+// chunks holds the chunks of a stream whose bytes are needed, from one offset on. Some may be nil.
 type chunks struct {
 	list  fifo[*chunk]
 	first int64 // the number of the first chunk in list
 	bulk  bool  // the stream carries bulk data
-	lent  bool  // the program reads one: those let go of meanwhile are not used again
-	// shelf is where memory for at least minPiece bytes is looked for first; nil if there is none.
-	// shelved counts the bytes there.
+	lent  bool  // the program reads a chunk, so dropped chunks are not reused
+	// shelf is the preferred memory for at least minPiece bytes, or nil. shelved counts the bytes
+	// there.
 	shelf   carrier.Shelf
 	shelved *int64
-	// filled are bytes that carriers are writing, in no lock: few runs, one of each lane.
+	// filled lists the ranges that carriers are writing without a lock, one per lane.
 	filled []byteRange
 }
 
-// span returns how many bytes one chunk covers.
+// span returns the number of bytes that one chunk covers.
 func (q *chunks) span() int64 {
 	if q.bulk {
 		return bulkChunk
@@ -112,7 +110,7 @@ func (q *chunks) span() int64 {
 	return streamChunk
 }
 
-// at returns the chunk for off, or nil, and its memory from off on.
+// at returns the chunk for off, or nil, and its memory at off.
 func (q *chunks) at(off int64) (c *chunk, b []byte) {
 	i := off/q.span() - q.first
 	if i < 0 || i >= int64(q.list.len()) {
@@ -127,8 +125,9 @@ func (q *chunks) at(off int64) (c *chunk, b []byte) {
 	return c, b
 }
 
-// grow returns memory for the n bytes at off, which do not go beyond the end of a chunk. What the
-// chunk had is copied if it had not so much, but for what carriers are writing into it: see placed.
+// grow returns memory for the n bytes at off, which do not cross the end of a chunk. If the chunk
+// is too small it is replaced and its bytes are copied, except those that carriers are writing: see
+// placed.
 func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	if c, b = q.at(off); len(b) >= n {
 		return c, b[:n:n]
@@ -145,7 +144,7 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	var grown *chunk
 	if q.shelf != nil && to-from >= minPiece {
 		if c != nil {
-			c.refs++ // a shelf that looks for room takes in what the peer has read: that may have been all of c
+			c.refs++ // the shelf may free c while it looks for space
 		}
 		if grown = q.shelveChunk(from, to-from); c != nil {
 			c.refs--
@@ -163,17 +162,17 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	return grown, grown.buf[at : at+n : at+n]
 }
 
-// copy copies what from has to a chunk that covers more. What both cover begins at start. The
-// memory of from may be longer than what it covers, where the bytes, and the runs of filled, are
-// those of the next chunk. A run of filled may begin in the memory of from and end behind it: it is
-// being written to an older chunk, which the stream has let go of since.
+// copy copies the bytes of from to a larger chunk. The common range begins at start. The memory of
+// from may extend into the next chunk, whose bytes and ranges of filled are not copied. A range of
+// filled may begin in from and end behind it, if it is being written to an older chunk that was
+// dropped.
 func (q *chunks) copy(to, from *chunk, start int64) {
 	at, end := start+int64(from.base), start+min(int64(from.base+len(from.buf)), q.span())
 	part := func(until int64) {
 		copy(to.buf[at-start-int64(to.base):], from.buf[at-start-int64(from.base):until-start-int64(from.base)])
 	}
 	for at < end {
-		next := byteRange{end, end} // the first that is being written
+		next := byteRange{end, end} // the first range that is being written
 		for _, f := range q.filled {
 			if f.from >= at && f.from < next.from {
 				next = f
@@ -184,10 +183,10 @@ func (q *chunks) copy(to, from *chunk, start int64) {
 	}
 }
 
-// place returns the chunk where a carrier writes n bytes that come at off, and the index there. The
+// place returns the chunk, and the index in it, where a carrier writes the n bytes at off. The
 // carrier calls placed when it has written them.
 func (q *chunks) place(off, n int64) (c *chunk, at int) {
-	if n >= minPiece { // large blocks, because more bytes will follow and growing copies
+	if n >= minPiece { // large blocks, because more bytes follow and growing copies
 		c, _ = q.grow(blockOf(off, n))
 	} else {
 		c, _ = q.grow(off, int(n))
@@ -197,9 +196,9 @@ func (q *chunks) place(off, n int64) (c *chunk, at int) {
 	return c, int(off%q.span()) - c.base
 }
 
-// blockOf returns the smallest block that has the n bytes at off: its size is one of chunkSizes,
-// and it begins at a multiple of that. So a piece of at least minPiece gets at most four times the
-// memory that it needs, unless it crosses a multiple.
+// blockOf returns the smallest block that contains the n bytes at off. Its size is one of
+// chunkSizes, and it begins at a multiple of the size. So at least minPiece bytes use at most four
+// times their memory, unless they cross a multiple.
 func blockOf(off, n int64) (start int64, size int) {
 	for _, size = range chunkSizes {
 		start = off - off%int64(size)
@@ -210,8 +209,8 @@ func blockOf(off, n int64) (start int64, size int) {
 	return start, size
 }
 
-// placed notes that a carrier has written n bytes at off into c. They are copied if the chunk has
-// grown since.
+// placed records that a carrier has written n bytes at off into c. It copies them if the chunk has
+// been replaced since.
 func (q *chunks) placed(c *chunk, off, n int64) {
 	i := slices.Index(q.filled, byteRange{off, off + n})
 	q.filled = slices.Delete(q.filled, i, i+1)
@@ -231,8 +230,8 @@ func (q *chunks) dropBefore(off int64) {
 	}
 }
 
-// dropAt drops the chunk of the byte at off, which must hold nothing that is needed. It does
-// nothing if a carrier uses the chunk.
+// dropAt drops the chunk of the byte at off. The caller needs no byte of it. It does nothing if a
+// carrier uses the chunk.
 func (q *chunks) dropAt(off int64) {
 	if c, _ := q.at(off); c != nil && c.refs == 1 {
 		q.list.all()[off/q.span()-q.first] = nil

@@ -5,44 +5,44 @@ import (
 	"slices"
 )
 
-// A receiver is the receiving side of a stream: what has come and was not read, and how much more
-// may come. It has offsets and counts only, and uses no session.
+// A receiver is the state of the receiving side of a stream: the received and unread bytes, and the
+// flow control window. It has only offsets and counts, and uses no session.
 //
 //	0 ─ read ─────── next ──────────────── limit            bytes: taken ≤ granted (reserve), and those charged to the room
 //	    │ can be read │ gaps: other lanes    │ the sender stops
 //
 // The sender charges each byte to one of two accounts: the reserve of the stream, StreamReserve
 // bytes that only this stream uses while it is open, or the room of the session, which all streams
-// share. Both are cumulative on both sides, so a frame that comes twice or late does no harm. Read
-// bytes go back to the reserve first.
+// share. Both are cumulative on both sides, so a duplicate or late frame has no effect. Read bytes
+// are credited to the reserve first.
 type receiver struct {
 	chunks chunks
-	read   int64       // bytes before it were read
-	next   int64       // bytes before it have arrived, without a gap
-	most   int64       // the end of the bytes that have arrived
-	limit  int64       // the sender may send bytes before it: the last WINDOW
+	read   int64       // offset of the first unread byte
+	next   int64       // offset up to which all bytes have arrived
+	most   int64       // highest offset received
+	limit  int64       // offset up to which the sender may send, as in the last WINDOW
 	window int64       // limit - read after the next WINDOW
-	final  int64       // the length of the stream; -1: not known
+	final  int64       // length of the stream; -1 if unknown
 	ahead  []byteRange // ranges that have arrived after next, in order, with gaps between
 	cause  error       // the error after the last byte, instead of io.EOF
 
 	granted  uint64 // the total of the reserve that was granted by WINDOWs
 	taken    uint64 // the part of granted that bytes have used
 	reserved int64  // bytes that have arrived, are charged to the reserve, and were not read
-	room     int64  // the same for the room
+	room     int64  // like reserved, for the room
 	used     int64  // bytes that have arrived since the last WINDOW
 }
 
-// A byteRange is the bytes of a stream from one offset to another.
+// A byteRange is a range of bytes of a stream.
 type byteRange struct{ from, to int64 }
 
 const (
-	// StreamReserve is how many bytes the receiver reserves for each open stream: they can arrive
-	// whatever other streams hold.
+	// StreamReserve is the number of bytes that the receiver reserves for each open stream. They
+	// can arrive whatever other streams hold.
 	StreamReserve = 1 << 10
 	// firstWindow is the first window of a stream.
 	firstWindow = 16 << 10
-	// maxMessageWindow bounds the window of a stream of messages, and maxBulkWindow that of bulk
+	// maxMessageWindow limits the window of a stream of messages, and maxBulkWindow that of bulk
 	// data.
 	maxMessageWindow = 256 << 10
 	maxBulkWindow    = 1 << 20
@@ -51,7 +51,7 @@ const (
 	maxGaps = 4096
 )
 
-// newReceiver returns the receiver of a stream of which nothing has arrived.
+// newReceiver returns the receiver of a new stream.
 func newReceiver() receiver {
 	return receiver{final: -1, window: firstWindow}
 }
@@ -66,7 +66,7 @@ func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 		return bad("beyond the window, which ends at %d", r.limit)
 	case !toRoom && r.granted-r.taken < uint64(n):
 		return bad("beyond the reserve of %d, of which %d is used", r.granted, r.taken)
-	case end && off+n < r.most: // of what has come, an end too
+	case end && off+n < r.most: // also for a repeated end
 		return bad("final size is below the %d bytes received", r.most)
 	case r.final >= 0 && off+n > r.final:
 		return bad("beyond the final size %d", r.final)
@@ -94,7 +94,7 @@ func (r *receiver) firstRunFrom(off int64) int {
 	return i
 }
 
-// charge charges n bytes at off, which were checked, to the account that the sender has named.
+// charge charges the checked n bytes at off to the account that the sender has selected.
 func (r *receiver) charge(off, n int64, end, toRoom bool) {
 	if toRoom {
 		r.room += n
@@ -167,7 +167,7 @@ func (r *receiver) isRead() bool { return r.final >= 0 && r.read == r.final }
 // unreadBytes returns how many bytes have arrived and were not read; some may be behind a gap.
 func (r *receiver) unreadBytes() int64 { return r.reserved + r.room }
 
-// peek returns the next bytes that lie in one piece; nil when there are none.
+// peek returns the next contiguous bytes, or nil if there are none.
 func (r *receiver) peek() []byte {
 	n := min(r.next-r.read, r.chunks.span()-r.read%r.chunks.span())
 	if n == 0 {
@@ -177,8 +177,7 @@ func (r *receiver) peek() []byte {
 	return b[:n:n]
 }
 
-// consume ends the use of n bytes that were read, and returns how many of them were charged to the
-// room.
+// consume releases n read bytes, and returns how many of them were charged to the room.
 func (r *receiver) consume(n int64) (room int64) {
 	r.read += n
 	r.chunks.dropBefore(r.read)
@@ -194,7 +193,8 @@ func (r *receiver) consume(n int64) (room int64) {
 // grantable returns the total of the reserve that may be granted now.
 func (r *receiver) grantable() uint64 { return r.taken - uint64(r.reserved) + StreamReserve }
 
-// owesWindow reports whether to send a WINDOW: half of the window, or of the reserve, is free.
+// owesWindow reports whether a WINDOW must be sent, because half of the window or of the reserve is
+// free.
 func (r *receiver) owesWindow() bool {
 	return r.final < 0 && (2*(r.read+r.window-r.limit) >= r.window || 2*(r.grantable()-r.granted) >= StreamReserve)
 }
@@ -205,8 +205,7 @@ func (r *receiver) expect(n, most int64) { r.window = max(r.window, min(n, most)
 // windowToSend returns the limit and the total of the reserve for a WINDOW that is being sent. The
 // window doubles, up to most, while the reader keeps up with the sender: the sender used at least
 // half of it since the last WINDOW, and a quarter at most is unread. The first WINDOW always has
-// firstWindow: a sender that does not know the stream any more recognizes it by that (see
-// deliverWindow).
+// firstWindow, by which a sender without a record of the stream recognizes it (see deliverWindow).
 func (r *receiver) windowToSend(most int64) (limit int64, granted uint64) {
 	if r.limit == 0 {
 		r.limit, r.granted = firstWindow, r.grantable()
@@ -224,7 +223,7 @@ func (r *receiver) windowToSend(most int64) (limit int64, granted uint64) {
 	return r.limit, r.granted
 }
 
-// drop drops everything, and returns how many bytes were charged to the room.
+// drop drops all bytes, and returns how many were charged to the room.
 func (r *receiver) drop() (room int64) {
 	room = r.room
 	r.chunks.dropAll()

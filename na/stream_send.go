@@ -1,13 +1,13 @@
 package na
 
-// A sender is the sending side of a stream: what was written and not sent, and how much may be
-// sent. It has offsets and counts only, and uses no session.
+// A sender is the state of the sending side of a stream: the unsent bytes and the flow control
+// window. It has only offsets and counts, and uses no session.
 //
 //	0 ─ sent ──────────── written                 limit                 used ≤ granted: bytes charged to the reserve
 //	      │ waits          │ Write goes on         │ of the last WINDOW
 type sender struct {
 	chunks  chunks
-	lent    *chunk // the program has its memory, between Reserve and Commit; else nil
+	lent    *chunk // the chunk that the program fills between Reserve and Commit, or nil
 	sent    int64
 	written int64
 	limit   int64 // of the last WINDOW
@@ -28,7 +28,7 @@ func (s *sender) reserve(n int) []byte {
 	return b
 }
 
-// lend keeps the chunk after the written bytes until takeBack, because the program fills it.
+// lend references the chunk after the written bytes, which the program fills, until takeBack.
 func (s *sender) lend() {
 	s.lent, _ = s.chunks.at(s.written)
 	s.lent.refs++
@@ -37,7 +37,7 @@ func (s *sender) lend() {
 	}
 }
 
-// takeBack ends lend; it does nothing if there was none.
+// takeBack ends lend, if it was called.
 func (s *sender) takeBack() {
 	c := s.lent
 	if c == nil {
@@ -51,7 +51,7 @@ func (s *sender) takeBack() {
 	}
 }
 
-// allowance returns how many waiting bytes may be sent when the session has that much room, and
+// allowance returns the number of bytes that may be sent with the given room of the session, and
 // whether they are charged to the room. The reserve is used only when there is no room.
 func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 	n = max(min(s.unsentBytes(), s.limit-s.sent), 0)
@@ -61,11 +61,11 @@ func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 	return min(n, int64(s.granted-s.used)), false
 }
 
-// isEnding reports whether only the end of the stream must still be sent. It is not sent before the
-// first WINDOW, because the receiver would not know the stream.
+// isEnding reports whether only the end of the stream remains to be sent. The end is not sent
+// before the first WINDOW, because the receiver would not know the stream.
 func (s *sender) isEnding() bool { return s.ending && !s.ended && s.unsentBytes() == 0 && s.limit > 0 }
 
-// piece returns up to n waiting bytes, as many as lie in one chunk.
+// piece returns up to n unsent bytes of one chunk.
 func (s *sender) piece(n int64) (c *chunk, b []byte) {
 	c, b = s.chunks.at(s.sent)
 	return c, b[:min(n, s.chunks.span()-s.sent%s.chunks.span())]

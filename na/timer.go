@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// startTimer makes t end when the clock reads at.
+// startTimer sets a timer that ends t at time at.
 func (e *endpoint) startTimer(t ticket, at time.Duration) {
 	e.mu.Lock()
 	if err := e.refusalOfLocked(t); err != nil {
@@ -19,7 +19,7 @@ func (e *endpoint) startTimer(t ticket, at time.Duration) {
 	}
 }
 
-// maxExpire bounds the timers that end in one Poll; the others end in the next one.
+// maxExpire limits the timers that end in one Poll; the others end in the next one.
 const maxExpire = 1024
 
 // expireLocked ends the timers, and the calls and probes with a deadline, that are due. The caller holds
@@ -39,7 +39,8 @@ func (e *endpoint) expireLocked(now time.Duration) {
 	}
 }
 
-// addTimer sets a timer of o, and reports whether it is the earliest now: then Poll is due earlier.
+// addTimer sets a timer of o, and reports whether it is now the earliest, so that Poll is due
+// earlier.
 func (e *endpoint) addTimer(o *Op, at time.Duration) (first bool) {
 	e.timers.Set(o, &o.place, max(at, 1))
 	return e.setDue(o.place == 1)

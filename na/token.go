@@ -8,22 +8,21 @@ import (
 	"sync/atomic"
 )
 
-// A tokenSource makes the tokens of the registered memory of a class: the count of those made so
-// far, encrypted under a random key. So a token cannot be guessed, and the class recognizes one of
-// its own after it has forgotten it: a peer that uses one is late, and one with another token
-// guesses.
+// A tokenSource makes the tokens of the registered memory of a class. A token is a counter,
+// encrypted under a random key, so that it cannot be guessed. The class recognizes its tokens
+// without storing them, which distinguishes a late peer from one that guesses.
 type tokenSource struct {
 	key   sync.Once // makes block
 	block cipher.Block
 	made  atomic.Uint64
 }
 
-// next writes a token that was not made before.
+// next writes a new token.
 func (t *tokenSource) next(token *[16]byte, rand func([]byte)) {
 	t.key.Do(func() {
 		var key [16]byte
 		rand(key[:])
-		t.block, _ = aes.NewCipher(key[:]) // an error is about the length of the key
+		t.block, _ = aes.NewCipher(key[:]) // the only error is an invalid key length
 	})
 	*token = [16]byte{}
 	binary.LittleEndian.PutUint64(token[:], t.made.Add(1))
@@ -41,5 +40,5 @@ func (t *tokenSource) isOwn(token [16]byte) bool {
 }
 
 // isIssued reports whether the token belongs or belonged to memory that c has registered. It is
-// asked about a token of a peer that is not registered now.
+// called for a token that is not registered now.
 func (c *Class) isIssued(token [16]byte) bool { return c.tokens.isOwn(token) }

@@ -36,14 +36,14 @@ func (c upper) OnMessage(fn func(e *Envelope) (ran int), shut func()) {
 
 // Records makes the messages of OnMessage come in Envelopes of the layer above, each a part of its
 // record of the message (Envelope.Record). get returns an Envelope that is zero or was freed. Free
-// does not return it: its owner decides when to use it again. put takes back one whose message was
-// withdrawn or dropped before fn had it. Both are called on any goroutine with endpoint.mu held, so
-// they must not call c. Records must be called when OnMessage is.
+// does not return it: its owner decides when to use it again. put returns an Envelope whose message
+// was withdrawn or dropped before fn was called. Both are called on any goroutine with endpoint.mu
+// held, so they must not call c. Records must be called when OnMessage is.
 func (c upper) Records(get func() *Envelope, put func(*Envelope)) {
 	c.getRecord, c.putRecord = get, put
 }
 
-// maxTaken bounds how many messages takeMessages takes at a time.
+// maxTaken limits the messages that takeMessages takes at a time.
 const maxTaken = 1024
 
 // takeMessages removes messages from the inbox and returns them as tasks.
@@ -80,8 +80,7 @@ func (c upper) Queued() int {
 // Arrived reports whether messages wait for Trigger.
 func (c upper) Arrived() bool { return c.ep.countInbox() > 0 }
 
-// Settled is Queued; first it waits a moment for operations that have ended but whose memory a
-// transport still uses.
+// Settled is Queued after a short wait for ended operations whose memory a transport still uses.
 func (c upper) Settled() int {
 	if c.lingering.Load() > c.slow.Load() {
 		c.waitForUse()
@@ -116,7 +115,7 @@ func runTasks(k loop.UserCode) (n int) {
 		c.loop.Others.Add(1)
 		defer c.loop.Others.Add(-1) // deferred: a callback may panic
 	}
-	var t *Task // was removed from the queue, and did not run yet
+	var t *Task // removed from the queue and not run yet
 	all := max <= 0
 	if all {
 		if t = c.takeMessages(); t != nil && c.cq.gather() { // behind what is older
@@ -165,8 +164,8 @@ func (c *Context) runTask(t *Task) (ran int) {
 	return t.run(t.data)
 }
 
-// A pacer flushes held-back output while Trigger runs many callbacks, so that the peer can begin
-// with the first of it.
+// A pacer flushes held-back output while Trigger runs many callbacks, so that the peer can start on
+// the first frames.
 type pacer struct {
 	c    *Context
 	n    int
@@ -174,9 +173,9 @@ type pacer struct {
 }
 
 const (
-	// paceCount is how many callbacks run before the clock is read.
+	// paceCount is the number of callbacks between readings of the clock.
 	paceCount = 4
-	// paceTime is how long output is held back at most.
+	// paceTime limits how long output is held back.
 	paceTime = 10 * time.Microsecond
 )
 

@@ -10,12 +10,12 @@ import (
 )
 
 // A userFrame is a function below which a context runs code of the program: callbacks, handlers and
-// authorizers. Each context has one of its own, so a walk of the stack tells in which context's
-// callback a goroutine is. Go has no cheaper way to mark a goroutine.
+// authorizers. Each context has a separate one, so a stack walk identifies the context whose
+// callback a goroutine runs. Go has no cheaper way to mark a goroutine.
 type userFrame = func(k loop.UserCode) int
 
-// codeFrames are the frames by number. Each is a literal of its own, because Inside tells them
-// apart by their entry addresses. All contexts for which none is free share the last one.
+// codeFrames are the frames by number. Each is a separate literal, because Inside distinguishes
+// them by their entry addresses. All contexts for which none is free share the last one.
 var codeFrames = [frameCount]userFrame{
 	func(k loop.UserCode) int { return k.Run(k) },
 	func(k loop.UserCode) int { return k.Run(k) },
@@ -119,7 +119,7 @@ func (c upper) UserFrame() func(k loop.UserCode) int { return c.frame }
 
 // Inside reports whether the calling goroutine is in code of the program that c runs, in Trigger or
 // by UserCode. It walks the stack, so it is for rare calls. Contexts of one process beyond the
-// first 63 share a frame: Inside does not tell them apart.
+// first 63 share a frame: Inside does not distinguish them.
 func (c upper) Inside() bool {
 	entry := reflect.ValueOf(c.frame).Pointer()
 	pcs := make([]uintptr, 64)

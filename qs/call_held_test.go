@@ -68,7 +68,7 @@ func TestHeldCallsNameLimit(t *testing.T) {
 				_, err = method.Call(ctx, to, 2)
 				require.ErrorIs(t, err, qs.ErrTimeout)
 				require.Equal(t, qs.NotRun, qs.FateOf(err))
-				require.ErrorContains(t, err, "all 32 envelopes that the target guarantees are in use")
+				require.ErrorContains(t, err, "all 32 envelopes of the target are in use")
 				require.ErrorContains(t, err, want)
 				require.Equal(t, want, cli.HG().NA().Peers()[0].HeldBy)
 				end()

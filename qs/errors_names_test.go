@@ -49,5 +49,5 @@ func TestDefineCode(t *testing.T) {
 	for code, name := range map[qs.Code]string{127: "x", 214: "", 215: "a\nb", qs.ErrNotFound: "gone"} {
 		require.Panics(t, func() { qs.DefineCode(code, name) }, "%d %q", code, name)
 	}
-	require.Equal(t, "application error 214", qs.Code(214).Error())
+	require.Equal(t, "application error code 214", qs.Code(214).Error())
 }

@@ -302,8 +302,8 @@ func TestBesideAddresses(t *testing.T) {
 		"tcp://127.0.0.1:0,sm://name": "the second transport has no name of its own, write sm:// alone",
 		"tcp://127.0.0.1:0,udp://":    "udp:// cannot be the second transport of a class, sm:// can",
 		"sm://*,sm://":                "sm:// cannot be combined with sm://",
-		"tcp://127.0.0.1:0,":          "no scheme",
-		"tcp://,sm://,sm://":          "the second transport has no name of its own",
+		"tcp://127.0.0.1:0,":          "missing scheme",
+		"tcp://,sm://,sm://":          "second transport has an address",
 	} {
 		_, err := qs.Open(addr, qs.Config{})
 		require.ErrorContains(t, err, want, addr)

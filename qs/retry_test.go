@@ -488,7 +488,7 @@ func TestBadConfig(t *testing.T) {
 		"interceptor": func() (*qs.Node, error) {
 			return qs.Open("tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{nil}})
 		},
-		"no scheme": func() (*qs.Node, error) { return qs.Open("localhost:7000", qs.Config{}) },
+		"missing scheme": func() (*qs.Node, error) { return qs.Open("localhost:7000", qs.Config{}) },
 		"Dispatch": func() (*qs.Node, error) {
 			return qs.Open("tcp://", qs.Config{HG: hg.Config{Dispatch: func(hg.Request) {}}})
 		},

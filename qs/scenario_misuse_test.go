@@ -133,7 +133,7 @@ func TestPeerAddresses(t *testing.T) {
 		"tcp://127.0.0.1:one":  `has port "one"`,
 		"sm://elsewhere":       "does not use transport tcp: open another node or class at sm://",
 		"tcp://nobody.invalid": "missing port",
-		"tcp://@abcdef":        "names a process that does not listen",
+		"tcp://@abcdef":        "is of a process that does not listen",
 	} {
 		_, err := n.Peer(testContext(t), "tcp://127.0.0.1:1", addr)
 		require.ErrorContains(t, err, says, addr)

@@ -556,7 +556,7 @@ func TestStreamsHaveALimitOfTheirOwn(t *testing.T) {
 	require.Equal(t, 4, four)
 	for _, err := range held.Call(ctx, to, 0) {
 		require.ErrorIs(t, err, qs.ErrExhausted)
-		require.ErrorContains(t, err, "20 streams of this process are open at the peer")
+		require.ErrorContains(t, err, "limit of 20 open streams per peer reached")
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 	}
 	leave()

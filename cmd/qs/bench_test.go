@@ -116,7 +116,7 @@ func TestBenchMistakes(t *testing.T) {
 	require.Empty(t, q.out.String())
 	q = run(t, 1, "bench", "-n", "10", addr, "shop/order", `{"Item": "quota"}`)
 	require.Regexp(t, `^qs bench: 10 of 10 calls failed\n$`, q.errors.String())
-	require.Regexp(t, `\nerrors +code +fate +for example\n10 +200, application error 200 +did not run +.*the quota is used up`, q.out.String())
+	require.Regexp(t, `\nerrors +code +fate +for example\n10 +200, application error code 200 +did not run +.*the quota is used up`, q.out.String())
 }
 
 func TestBenchCompare(t *testing.T) {

@@ -215,7 +215,7 @@ func TestCall(t *testing.T) {
 		{exitHandler, `{"Count": -1}`, "shop/order", `shop/order: ` + addr + ` answers: a count of -1; it ran\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*qs rpcs ` + addr},
 		{exitHandler, `null`, "shop/order", `answers: no such item; it ran\n  code:   64, not found\n  to do:  the method ran and said so`},
 		{exitUsage, `{"Item": "gone"}`, "shop/order", `shop/order: ` + addr + ` refuses: it is gone; it did NOT RUN\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
-		{exitUsage, `{"Item": "quota"}`, "shop/order", `code:   200, application error 200\n  to do:  it did not run, and a repetition will not help`},
+		{exitUsage, `{"Item": "quota"}`, "shop/order", `code:   200, application error code 200\n  to do:  it did not run, and a repetition will not help`},
 		{exitUsage, `{"Item": "credit"}`, "shop/order", `code:   201, credit used up\n  to do:  it did not run, and a repetition will not help`},
 		{exitNotRun, `{"Item": "busy"}`, "shop/order", `to do:  it did not run: repeat it`},
 		{exitUsage, `{}`, "shop/ordr", `serves no method "shop/ordr": NOT sent; did you mean shop/order\?\n  to do:  look at what there is: qs rpcs ` + addr},

@@ -31,8 +31,8 @@ func TestPlace(t *testing.T) {
 		"tcp:h:1/x":        "write tcp://HOST:PORT/PATH, or ./tcp:h:1/x",
 		"TCP://h:1/x":      "is neither a path nor an address",
 		"tcp:///x":         "has no host",
-		"tcp://a b/x":      "blank or control character",
-		"tcp://h:1#none/x": `target id "none" is not a number`,
+		"tcp://a b/x":      "space or control character",
+		"tcp://h:1#none/x": `target id is "none", want`,
 	} {
 		_, err := parseLocation(text)
 		require.ErrorContains(t, err, want)

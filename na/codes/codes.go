@@ -132,7 +132,7 @@ func (c Code) Error() string {
 		if name := names[c-firstOwn].Load(); name != nil {
 			return *name
 		}
-		return "application error " + strconv.Itoa(int(c))
+		return "application error code " + strconv.Itoa(int(c))
 	}
 	return "unknown error code " + strconv.Itoa(int(c))
 }

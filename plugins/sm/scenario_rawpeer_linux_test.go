@@ -313,7 +313,7 @@ func TestBadPackets(t *testing.T) {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendBody(frame.Body, 0, 100_000)
 			return nil
-		}), `no room for it was offered`},
+		}), `without room granted`},
 		"a piece in an area that is not there": {joined(func(s *rawPeer) error {
 			s.sendShown(frame.Data, 0, 100_000)
 			return nil

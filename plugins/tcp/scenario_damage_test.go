@@ -137,7 +137,7 @@ func TestDamagedLength(t *testing.T) {
 		require.Less(t, pongs, 100, "it was not the bytes that ended it")
 		driveUntil(t, "the end", end.done, n)
 		requireCode(t, na.ErrPeerLost, end.Err)
-		require.ErrorContains(t, end.Err, "no message of the peer was complete")
+		require.ErrorContains(t, end.Err, "no complete message from the peer")
 		require.Equal(t, make([]byte, 16), buf)
 	})
 }

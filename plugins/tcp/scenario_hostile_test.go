@@ -55,7 +55,7 @@ func TestBadHello(t *testing.T) {
 			g.Versions = frame.Range{Oldest: frame.Version + 1, Newest: frame.Version + 1}
 		}), na.ErrVersion, fmt.Sprintf("the listening side %d; upgrade the listening side", frame.Version)},
 		"no room":    {helloFrame(func(g *frame.Greeting) { g.Envelopes = 0 }), na.ErrProtocol, "envelopes"},
-		"context":    {helloFrame(func(g *frame.Greeting) { g.Target = 300 }), na.ErrNoEntry, "no context 300"},
+		"context":    {helloFrame(func(g *frame.Greeting) { g.Target = 300 }), na.ErrNoEntry, "no such context: 300"},
 		"damaged":    {func() []byte { b := helloFrame(plain); b[50] ^= 1; return b }(), na.ErrChecksum, "checksum"},
 		"no payload": {func() []byte { h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}; return h.Append(nil, nil) }(), na.ErrProtocol, "lacks"},
 		"long": {func() []byte {
@@ -137,16 +137,16 @@ func TestBadSession(t *testing.T) {
 	}{
 		"garbage":                    {func(r *rawPeer) { r.write([]byte("................................................................")) }, "unknown kind"},
 		"second HELLO":               {func(r *rawPeer) { r.hello(r.mine) }, "HELLO frame"},
-		"no envelope":                {func(r *rawPeer) { exceedCredit(r) }, "envelopes were guaranteed"},
-		"credit out of bounds (F81)": {func(r *rawPeer) { r.limit += 5000; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 5032 after 32"},
+		"no envelope":                {func(r *rawPeer) { exceedCredit(r) }, "exceeds the guaranteed"},
+		"credit out of bounds (F81)": {func(r *rawPeer) { r.limit += 5000; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 5032, previously 32"},
 		"credit at its most (F81)": {func(r *rawPeer) {
 			r.limit = 4096
 			r.send(frame.Header{Kind: frame.Ping}, nil)
 			r.readKind(frame.Pong)
 			r.limit++
 			r.send(frame.Header{Kind: frame.Ping}, nil)
-		}, "credit 4097 after 4096"},
-		"credit wraps (F81)": {func(r *rawPeer) { r.limit = 1 << 31; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 2147483648 after 32"},
+		}, "credit 4097, previously 4096"},
+		"credit wraps (F81)": {func(r *rawPeer) { r.limit = 1 << 31; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 2147483648, previously 32"},
 		"unknown flags (F82)": {func(r *rawPeer) {
 			r.send(frame.Header{Kind: frame.Ping, Flags: 0xf0}, nil)
 		}, "unknown flags"},

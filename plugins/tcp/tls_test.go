@@ -425,7 +425,7 @@ func TestTLSBadHello(t *testing.T) {
 		text string
 	}{
 		"zeroes":  {make([]byte, 64), na.ErrProtocol, "KIND0"},
-		"context": {helloFrame(func(g *frame.Greeting) { g.Target = 300 }), na.ErrNoEntry, "no context 300"},
+		"context": {helloFrame(func(g *frame.Greeting) { g.Target = 300 }), na.ErrNoEntry, "no such context: 300"},
 		"version": {helloFrame(func(g *frame.Greeting) {
 			g.Versions = frame.Range{Oldest: frame.Version + 1, Newest: frame.Version + 1}
 		}), na.ErrVersion, fmt.Sprintf("the listening side %d; upgrade the listening side", frame.Version)},

@@ -21,7 +21,7 @@ func TestLogKeepsLibraryPanics(t *testing.T) {
 	log.Error("the connection was lost", "peer", "p")
 	require.Empty(t, out.String())
 	require.Empty(t, book.String())
-	log.Error("na: a panic while the bytes of a peer were handled", "panic", "index out of range", "stack", "frames")
+	log.Error("na: internal panic while handling data from a peer, please report it", "panic", "index out of range", "stack", "frames")
 	require.Contains(t, out.String(), "index out of range")
 	require.Contains(t, out.String(), "frames")
 	audit := ledger.NewAudit()
