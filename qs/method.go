@@ -41,8 +41,8 @@ type Method[In, Out any] struct {
 //     at the server (hg.Stats.Dropped); its sender gets no error.
 //
 // Define panics if the name is too short or too long; if the codec (WithCodec, or msgpack) does not
-// send all of a type, as [codec.TypeChecker] reports for chan, func and structs without exported
-// fields; and if a Source or a Sink is where it cannot be sent: in a pointer, slice, array or map,
+// send all of a type, as [codec.TypeChecker] reports for chan, func and structs of whose fields none
+// is exported (struct{} is sent); and if a Source or a Sink is where it cannot be sent: in a pointer, slice, array or map,
 // in a field that is unexported or that its tag leaves out, embedded, or in Out. A program that
 // sets Config.HG.Codec, and has types that msgpack does not send, must give the codec to WithCodec
 // too.
