@@ -40,6 +40,13 @@ type lentInput struct {
 type methodCodec struct {
 	codec.Codec
 	fields codec.FieldChecker // the same codec, if it is one; nil otherwise
+	both   fieldDecoder       // likewise
+}
+
+// A fieldDecoder is a codec that decodes a value and compares its fields in one step.
+type fieldDecoder interface {
+	DecodeSent(b []byte, v any) error     // Decode, then CheckUnknown
+	DecodeAnswered(b []byte, v any) error // Decode, then CheckMissing
 }
 
 // Append implements codec.Codec. It fails if the codec has left out a ticket, so that something
@@ -90,6 +97,9 @@ type (
 // decodeSent decodes what a caller has sent, an input or an item. Fields that v does not have are
 // an error.
 func (c methodCodec) decodeSent(b []byte, v any) error {
+	if c.both != nil {
+		return c.both.DecodeSent(b, v)
+	}
 	err := c.Codec.Decode(b, v)
 	if err == nil && c.fields != nil {
 		err = c.fields.CheckUnknown(b, v)
@@ -100,6 +110,9 @@ func (c methodCodec) decodeSent(b []byte, v any) error {
 // decodeAnswered decodes what a server has sent, an output or an item. Missing fields of v are an
 // error.
 func (c methodCodec) decodeAnswered(b []byte, v any) error {
+	if c.both != nil {
+		return c.both.DecodeAnswered(b, v)
+	}
 	err := c.Codec.Decode(b, v)
 	if err == nil && c.fields != nil {
 		err = c.fields.CheckMissing(b, v)
@@ -122,7 +135,8 @@ func (n *Node) resolveCodec(m *method) codec.Codec {
 func (n *Node) codecOf(m *method) methodCodec {
 	c := n.resolveCodec(m)
 	fields, _ := c.(codec.FieldChecker)
-	return methodCodec{c, fields}
+	both, _ := c.(fieldDecoder)
+	return methodCodec{c, fields, both}
 }
 
 // requestMeta returns the metadata of a request: m, and the fields of the tickets.

@@ -16,17 +16,29 @@ import (
 // maxSteps limits the steps into a value, including pointers and interfaces, which add no bytes.
 const maxSteps = 4 * MaxDepth
 
-var deeps sync.Map // reflect.Type → bool: the results of deep
+var facts sync.Map // reflect.Type → *typeFacts
+
+// typeFacts is what Append and Decode have to know of a type.
+type typeFacts struct {
+	deep bool  // values may be nested more deeply than MaxDepth
+	plan *plan // of the struct to which the type points; nil if there is none
+}
+
+// factsOf returns the facts of t.
+func factsOf(t reflect.Type) *typeFacts {
+	if f, ok := facts.Load(t); ok {
+		return f.(*typeFacts)
+	}
+	f := &typeFacts{deep: levels(schema.Of(t), map[*schema.Type]int{}) > MaxDepth}
+	if !f.deep && t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct {
+		f.plan = planFor(t.Elem())
+	}
+	facts.Store(t, f)
+	return f
+}
 
 // deep reports whether values of type t may be nested more deeply than MaxDepth.
-func deep(t reflect.Type) bool {
-	if d, ok := deeps.Load(t); ok {
-		return d.(bool)
-	}
-	d := levels(schema.Of(t), map[*schema.Type]int{}) > MaxDepth
-	deeps.Store(t, d)
-	return d
-}
+func deep(t reflect.Type) bool { return factsOf(t).deep }
 
 // levels returns how deeply values of type t may be nested, including pointers, and more than
 // MaxDepth if there is no limit. seen has the types whose levels are known, or being computed: the

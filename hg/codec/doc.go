@@ -10,6 +10,10 @@
 //	                                    ▼
 //	                                  decoder ──► v, or an error; a panic inside becomes an error too
 //
+// Bytes and strings, and structs of numbers, strings, []byte, []string and of such structs, without
+// options in their tags, are encoded and decoded without the msgpack package, to the same bytes and
+// values, if the peer has the same type: see plan. All else takes the way above.
+//
 // Append refuses a value that contains itself, or is nested more deeply than Decode takes
 // (MaxDepth), with ErrDepth.
 //

@@ -57,7 +57,15 @@ func (packer) Append(dst []byte, v any) ([]byte, error) {
 	if out, ok := appendPlain(dst, v); ok {
 		return out, nil
 	}
-	deep := deep(reflect.TypeOf(v))
+	t := factsOf(reflect.TypeOf(v))
+	if out, ok := t.appendPlanned(dst, v); ok {
+		return out, nil
+	}
+	return appendReflected(dst, v, t.deep)
+}
+
+// appendReflected is Append by the msgpack package; deep means that v may be nested too deeply.
+func appendReflected(dst []byte, v any, deep bool) ([]byte, error) {
 	if deep {
 		if at := tooDeep(reflect.ValueOf(v)); at != nil {
 			return dst, errDeep(v, at)
@@ -82,10 +90,15 @@ func (packer) Append(dst []byte, v any) ([]byte, error) {
 	return out, nil
 }
 
-func (packer) Decode(b []byte, v any) (err error) {
-	if decodePlain(b, v) {
+func (packer) Decode(b []byte, v any) error {
+	if decodePlain(b, v) || decodePlanned(b, v) {
 		return nil
 	}
+	return decodeReflected(b, v)
+}
+
+// decodeReflected is Decode by the msgpack package.
+func decodeReflected(b []byte, v any) error {
 	if v == nil && len(b) == 0 {
 		return nil
 	}

@@ -59,12 +59,7 @@ func decodePlain(b []byte, v any) bool {
 		if !ok || v == nil {
 			return false
 		}
-		if *v == nil || cap(*v) < len(body) {
-			*v = make([]byte, len(body)) // with copy behind it the memory is not cleared first
-			copy(*v, body)
-		} else {
-			*v = append((*v)[:0], body...)
-		}
+		*v = copyInto(*v, body)
 		return true
 	case *string:
 		body, ok := plainBody(b)
