@@ -282,7 +282,7 @@ func TestBadPackets(t *testing.T) {
 		"a bell that waits":        {says(kindHello, hello(nil), pipe[1]), `the bell of the peer is not nonblocking`},
 		"nowhere":                  {greets(func(g *frame.Greeting) { g.Target = 77 }), `no such context: 77`},
 		"no envelopes":             {greets(func(g *frame.Greeting) { g.Envelopes = 0 }), `offers 0 envelopes`},
-		"huge envelopes":           {greets(func(g *frame.Greeting) { g.Eager = 1 << 30 }), `out of bounds`},
+		"huge envelopes":           {greets(func(g *frame.Greeting) { g.Eager = 1 << 30 }), `out of range`},
 		"a small segment":          {func(s *rawPeer) error { return s.greetWith(small) }, `shares 4096 bytes of memory, want`},
 		"a segment that is not":    {func(s *rawPeer) error { return s.greetWith(pipe[0]) }, `shares 0 bytes of memory, want`},
 		"hello again":              {joined(greets(nil)), `packet 1 where none is allowed`},

@@ -151,7 +151,7 @@ func TestRestartUnnoticed(t *testing.T) {
 		require.Equal(t, na.ErrDuplicate, got)
 		driveUntil(t, "end of the old session", end.done, n)
 		requireCode(t, na.ErrPeerLost, end.Err)
-		require.ErrorContains(t, end.Err, "restarted")
+		require.ErrorContains(t, end.Err, "has reconnected")
 		got, _ = first.readEnd()
 		require.Equal(t, na.ErrPeerLost, got)
 		second := rawJoin(t, n, g)
@@ -208,7 +208,7 @@ func TestRedial(t *testing.T) {
 		second := rawJoin(t, n, g)
 		driveUntil(t, "end of the old session", end.done, n)
 		requireCode(t, na.ErrPeerLost, end.Err)
-		require.ErrorContains(t, end.Err, "connected again")
+		require.ErrorContains(t, end.Err, "superseded by a new connection")
 		require.NotEqual(t, first.peer.Secret, second.peer.Secret)
 		requireExchange(t, n, second, na.MakeAddr(g.Listen, 0), "new")
 

@@ -27,7 +27,7 @@ var sessionMutants = []Mutant{
 	{"credit-on-cancel", "a cancel at the origin gives the target's envelope back", "HTTP/2 rapid reset, I11",
 		[]Edit{{operation, "\t\to.completeCall(&r)", `if planted() && o.id != 0 { l.returnCredit() }; $`}},
 		[]Catcher{{"hg", "TestCancelTenThousand",
-			`envelopes were guaranteed|credit \d+ after \d+, \d+ used|Messages: the session is the first`}}},
+			`exceeds the guaranteed|credit \d+, previously \d+, used \d+|Messages: the session is the first`}}},
 	{"accepted-when-received", "an envelope goes back to the sender when its message is received", "",
 		[]Edit{
 			{endpoint, `if env := e.takeEnvelope(); env != nil {`, `$; if planted() { e.acceptMessage(env) }`},
