@@ -115,6 +115,6 @@ func TestAllocMisuse(t *testing.T) {
 		require.Panics(t, func() { bulk.Free(bad) })
 	}
 	bulk.Free(b)
-	require.PanicsWithValue(t, "bulk: Free of memory that is not from Alloc or was freed before", func() { bulk.Free(b) })
+	require.PanicsWithValue(t, "bulk: Free called with memory that is not from Alloc or is already freed", func() { bulk.Free(b) })
 	pool.ReleaseUnused()
 }

@@ -238,7 +238,7 @@ type attempt struct {
 	lastMoved  int64  // progress of loans when the timer last expired
 }
 
-var errNextLate = na.WithText(ErrInvalid, "next was called after its call, or its interceptor, had ended")
+var errNextLate = na.WithText(ErrInvalid, "next called after the call or the interceptor returned")
 
 // recordAddr records the address to which the next attempt goes.
 func (c *Call) recordAddr(addr hg.Addr) {
@@ -272,9 +272,9 @@ func (c *attemptControl) spentReason() string {
 	defer c.mu.Unlock()
 	switch {
 	case c.ioLeft:
-		return "a Read or a Write of an earlier attempt is still running: call the method again with a new Reader or Writer"
+		return "a Read or Write of an earlier attempt is still running; retry with a new Reader or Writer"
 	case c.streamedBytes > 0:
-		return fmt.Sprintf("an earlier attempt has moved %d bytes of a Reader, a Writer or a stream: call the method again with new ones",
+		return fmt.Sprintf("an earlier attempt transferred %d bytes of a Reader, Writer or stream; retry with a new one",
 			c.streamedBytes)
 	}
 	return ""

@@ -159,7 +159,7 @@ func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 // errStalled returns the error of an attempt that was canceled because it made no progress.
 func errStalled(stall time.Duration) error {
 	return na.WithText(hg.ErrTimeout,
-		fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", stall))
+		fmt.Sprintf("no response and no data for %v (RetryPolicy.ProgressTimeout)", stall))
 }
 
 // returnHandle clears what was set on h for this call, and returns h to the handle cache. Its call

@@ -80,9 +80,9 @@ func (f *futureCall) run(ctx context.Context) {
 func (f *futureCall) onEnd(ctx context.Context, returned bool, panicked any) {
 	o := f.o
 	if !returned {
-		why := "an interceptor or a codec ended the goroutine of the call"
+		why := "an interceptor or codec called runtime.Goexit"
 		if f.panic = panicked; panicked != nil {
-			why = fmt.Sprintf("an interceptor or a codec panicked: %v", panicked)
+			why = fmt.Sprintf("an interceptor or codec panicked: %v", panicked)
 		}
 		f.err = o.withFate(ctx, &o.top, o.m.name,
 			&hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
@@ -245,7 +245,7 @@ func (w *withdrawVotes) addVote(r hg.WithdrawResult) bool {
 func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, out Out, err error) {
 	errs := []error{}
 	if len(futures) == 0 {
-		errs = append(errs, na.WithText(ErrInvalid, "qs: WaitFirst of no futures"))
+		errs = append(errs, na.WithText(ErrInvalid, "qs: WaitFirst called without futures"))
 	}
 	left := make([]*futureCall, len(futures))
 	for i, f := range futures {

@@ -32,7 +32,7 @@ func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 		MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Timeout: m.o.timeout, Codec: c, Shape: m.shape}
 	// Without a handler: idOf registered it for a call.
 	if was, ok := n.class.Registered(m.name); ok && was.Handler != nil {
-		panic(fmt.Sprintf("qs: the node serves the method %s already: call Handle once for each name",
+		panic(fmt.Sprintf("qs: method %s already has a handler",
 			m.name))
 	}
 	if err := hghook.RegisterRPC(n.class, rpc,
@@ -222,7 +222,7 @@ func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 	defer func() {
 		if !returned && !s.closeHandler(leave) && !s.m.oneWay {
 			_ = s.r.RespondError(hg.Refuse(hg.Errorf(hg.ErrPanic,
-				"an interceptor of %s panicked or ended its goroutine before the handler began: see the server's log",
+				"an interceptor of %s panicked or called runtime.Goexit before the handler started; see the server's log",
 				s.m.name)), nil)
 		}
 	}()
@@ -241,7 +241,7 @@ func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 }
 
 var errNextTwice = na.WithText(ErrInvalid,
-	"a server's interceptor called next twice: the handler has begun")
+	"a server interceptor called next twice")
 
 // checkBegin marks the handler as begun, or returns why it must not begin.
 func (s *request) checkBegin() error {
@@ -446,7 +446,7 @@ func (s *request) takeStreams() error {
 		if t.stream == nil || t.stream.Spec() != (hg.StreamSpec{Up: l.source != nil, Bulk: true}) ||
 			taken[t.index] {
 			return hg.Errorf(hg.ErrBadInput,
-				"the input of %s has a ticket for stream %d of the request, which does not match it",
+				"the input of %s refers to stream %d, which does not match the request",
 				s.m.name, t.index)
 		}
 		taken[t.index] = true

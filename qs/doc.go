@@ -1,5 +1,6 @@
-// Package qs is RPC and bulk data transfer with types. A [Method] of another process is called like
-// a function of this one, and the deadline of its context travels along. What is large is lent for
-// the time of a call, by a [Source] or a [Sink] in the input, and moves straight to where it is
-// wanted. For callbacks see packages hg and bulk; [Node.HG] leads there.
+// Package qs implements typed RPC and bulk data transfer. A [Method] of another process is called
+// like a local function, and the deadline of its context is sent with the call. Large data is
+// passed as a [Source] or a [Sink] in the input: the peer reads or writes it during the call,
+// without copying it into a message. Packages hg and bulk have the same operations with callbacks;
+// see [Node.HG].
 package qs

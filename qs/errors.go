@@ -7,19 +7,18 @@ import (
 // A Code says why a call failed. It is an error, for errors.Is.
 type Code = hg.Code
 
-// Codes for handlers to give, by Errorf. 64 to 127 mean the same in every program; 128 to 255 are
-// the program's own (DefineCode).
+// Codes that handlers return with Errorf. Codes 64 to 127 have the same meaning in every program;
+// codes 128 to 255 are defined by the program (DefineCode).
 //
-// Some resemble codes that the library gives:
+// Some resemble codes that the library returns:
 //
-//   - ErrNotFound: a key that a handler does not know. ErrNoMethod: a method that the server does
-//     not have.
-//   - ErrDenied: a handler or an authorizer has refused. ErrPermission: an authorizer has refused
-//     without a code, or the peer has rejected this side's certificate. (A peer whose own
-//     certificate is bad is ErrUnreachable.)
-//   - ErrExhausted: a limit at the server is reached, MaxConcurrent of a method among them.
-//     hg.ErrNoCredit: this process has used its envelopes there, and does not wait for one
-//     (hg.WithNoWait). hg.ErrAgain: a limit of this process is reached.
+//   - ErrNotFound: the handler did not find a key. ErrNoMethod: the server has no such method.
+//   - ErrDenied: a handler or an authorizer refused the request. ErrPermission: an authorizer
+//     refused it without a code, or the peer rejected the local certificate. (If the peer's
+//     certificate is invalid, the error is ErrUnreachable.)
+//   - ErrExhausted: a limit of the server is reached, such as MaxConcurrent of a method.
+//     hg.ErrNoCredit: the server has no free envelope for this process, and the call does not wait
+//     for one (hg.WithNoWait). hg.ErrAgain: a limit of this process is reached.
 const (
 	ErrNotFound      = hg.ErrNotFound
 	ErrAlreadyExists = hg.ErrAlreadyExists
@@ -33,17 +32,15 @@ const (
 	ErrDraining      = hg.ErrDraining // the server shuts down: see Draining
 )
 
-// Codes for what happened here or on the way, those that programs handle. Package hg has the
-// others, which a call may end with, too: hg.ErrAgain, hg.ErrOverflow, hg.ErrUnsupported and
-// hg.ErrNoCredit.
+// Codes of local and network errors. Package hg has the others with which a call may end:
+// hg.ErrAgain, hg.ErrOverflow, hg.ErrUnsupported and hg.ErrNoCredit.
 //
-//   - hg.ErrRemote matches everything that a server has answered; ErrRefused what it has answered
-//     without having run the handler.
-//   - ErrNoMethod, ErrDraining, ErrTimeout, ErrPermission, hg.ErrOverflow, hg.ErrUnsupported and
-//     ErrInvalid may also be the answer of the library at the server when it refuses a call.
-//     errors.Is matches them and CodeOf returns them as if it had happened here; hg.RemoteOf says
-//     that it was there.
-//   - What a handler's error says matches hg.ErrRemote only, unless its code is 64 to 255.
+//   - hg.ErrRemote matches every error response of a server. ErrRefused matches those that were
+//     sent without running the handler.
+//   - The library at the server may also refuse a call with ErrNoMethod, ErrDraining, ErrTimeout,
+//     ErrPermission, hg.ErrOverflow, hg.ErrUnsupported or ErrInvalid. errors.Is and CodeOf treat
+//     such an error like a local one; hg.RemoteOf distinguishes them.
+//   - A handler's error matches only hg.ErrRemote, unless its code is 64 to 255.
 const (
 	ErrCanceled    = hg.ErrCanceled
 	ErrTimeout     = hg.ErrTimeout
@@ -70,7 +67,7 @@ const (
 func DefineCode(code Code, name string) Code { return hg.DefineCode(code, name) }
 
 type (
-	// A Fate says what became of a request at its target.
+	// A Fate reports whether a request ran at its target.
 	Fate = hg.Fate
 	// A Caller is the sender of a request. Trust only what its Identity reports as verified: a
 	// caller chooses the rest.
@@ -84,26 +81,26 @@ const (
 	Ran      = hg.Ran
 )
 
-// Errorf is fmt.Errorf, %w included, for an error that also matches code. A handler that returns it
-// answers with the code and the text; what %w wraps stays at the server.
+// Errorf formats an error as fmt.Errorf does, %w included. The error also matches code. If a
+// handler returns it, the caller gets the code and the text, but not the wrapped errors.
 func Errorf(code Code, format string, args ...any) error { return hg.Errorf(code, format, args...) }
 
-// Refuse marks the error of a handler that has done nothing. The caller gets NotRun, and may safely
+// Refuse marks the error of a handler that had no effect. The caller gets NotRun and may safely
 // repeat the call.
 //
 // Retry repeats it, at another address if there is one, if err has no code, or one that may be
 // temporary: ErrNotReady, ErrDraining, ErrExhausted, ErrUnavailable, ErrAborted or ErrInternal. It
-// does not for the others, where a repetition does not help: ErrNotFound, ErrAlreadyExists,
-// ErrBadInput, ErrDenied, and the program's own codes, 128 to 255. So use ErrDenied, or a code of
-// your own, for a spent quota, and ErrExhausted for one that refills soon.
+// does not repeat it for the other codes: ErrNotFound, ErrAlreadyExists, ErrBadInput, ErrDenied,
+// and the codes of the program, 128 to 255. So use ErrDenied, or a code of the program, for an
+// exhausted quota, and ErrExhausted for one that refills soon.
 func Refuse(err error) error { return hg.Refuse(err) }
 
-// WithDetail attaches a value to the error of a handler, for the caller to read with DetailOf. The
-// codec of the method encodes it. A detail of more than 1,024 bytes, or one that does not encode,
-// is left out, which is logged. WithDetail(nil, detail) is nil.
+// WithDetail attaches a value to the error of a handler. The caller reads it with DetailOf. The
+// codec of the method encodes it. A detail of more than 1,024 bytes, or one that fails to encode,
+// is omitted and logged. WithDetail(nil, detail) returns nil.
 func WithDetail(err error, detail any) error { return hg.WithDetail(err, detail) }
 
-// DetailOf returns the value that the handler has attached by WithDetail; ok is false if there is
+// DetailOf returns the value that the handler attached with WithDetail. ok is false if there is
 // none, or if it does not decode into T.
 func DetailOf[T any](err error) (detail T, ok bool) {
 	r, ok := hg.RemoteOf(err)
@@ -116,14 +113,14 @@ func DetailOf[T any](err error) (detail T, ok bool) {
 // CodeOf returns the code of err, for a switch:
 //
 //   - 0 for nil,
-//   - the code that the handler gave, 64 to 255,
+//   - the code of the handler's error, 64 to 255,
 //   - the code with which the library at the server refused the call, such as ErrNoMethod,
-//   - hg.ErrRemote for everything else that a server has answered,
+//   - hg.ErrRemote for every other error response of a server,
 //   - ErrTimeout and ErrCanceled for the errors of package context,
-//   - the code of what happened here, such as ErrUnreachable; na.ErrIO for an error without a code.
+//   - the code of a local error, such as ErrUnreachable; na.ErrIO for an error without a code.
 func CodeOf(err error) Code { return hg.CodeOf(err) }
 
-// FateOf returns what happened to the request of a call that ended with err; it is Ran for nil. If
-// err joins several errors, or a call made several attempts, it is Ran if one ran, MaybeRan if one
-// may have run, and NotRun only if none did.
+// FateOf returns the fate of the request of a call that ended with err; Ran for nil. If err joins
+// several errors, or the call made several attempts, it is Ran if one ran, MaybeRan if one may have
+// run, and NotRun otherwise.
 func FateOf(err error) Fate { return hg.FateOf(err) }

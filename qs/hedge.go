@@ -9,14 +9,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// Hedge returns a client's interceptor that also calls a second address when the first has not
-// answered after delay, or fails meanwhile. With a delay of zero both are called at once. The first
-// answer wins, even a handler's error, and the other attempt is abandoned: its request is
-// destroyed, or the ctx of its handler ends.
+// Hedge returns a client interceptor that also calls a second address if the first has not
+// responded after delay, or fails before that. With a delay of zero it calls both at once. It
+// returns the first response, also an error of a handler, and abandons the other attempt: its
+// request is discarded, or the ctx of its handler is canceled.
 //
-// It applies only to methods that are Idempotent and lend nothing, and to Peers that have a second
-// address that does not fail. Put it into Config.ClientInterceptors, or give it to Define, behind
-// Retry, which then repeats what neither address has answered.
+// It applies only to Idempotent methods without Sources and Sinks, and to Peers with a second
+// healthy address. Add it to Config.ClientInterceptors, or to the options of Define, after Retry.
+// Retry then repeats the call if neither address responds.
 func Hedge(delay time.Duration) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		if !c.Idempotent || c.lends || c.Peer.p == nil || c.Peer.p.single != nil {
@@ -63,9 +63,9 @@ func (h *hedgedCall) run(delay time.Duration) error {
 	return h.err
 }
 
-// isAnswered reports whether a call that ended with err was answered, by an output or by the error
-// of a handler. ErrCanceled and ErrTimeout are no answers: when this side has ended an attempt, its
-// handler may report no more than that.
+// isAnswered reports whether a call that ended with err got a response: an output or the error of a
+// handler. ErrCanceled and ErrTimeout do not count, since a handler returns them when this side
+// ended the attempt.
 func isAnswered(err error) bool {
 	if err == nil {
 		return true

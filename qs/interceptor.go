@@ -8,37 +8,35 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// An Interceptor runs around calls or handlers: Config.ClientInterceptors and
-// Config.ServerInterceptors have those of a node, the first outermost. As an Option of a method it
-// runs around the calls of that method, inside those of the node that calls, and has no effect at
-// the server. (A function literal needs the conversion Interceptor(f) to be an Option.) It runs
-// concurrently, for each call on its own. It calls next with ctx, or a context made of it, which
-// does the rest.
+// An Interceptor wraps calls or handlers. Config.ClientInterceptors and Config.ServerInterceptors
+// are those of a node; the first is outermost. As an Option of a method it wraps the calls of that
+// method, inside the interceptors of the calling node, and has no effect at the server. (A function
+// literal needs the conversion Interceptor(f) to be an Option.) It runs concurrently, once per
+// call. It calls next with ctx or a derived context, which continues the call.
 //
-// A client's interceptor
+// A client interceptor
 //
 //   - may change c.Peer and c.Metadata before the request leaves,
-//   - may call next again for another attempt, or several times at once. Each next has a Call of
-//     its own, made of c, and its Attempt, ResponseMetadata and BytesMoved are in c when it has
-//     returned.
-//   - calls next one after the other for a call with a Reader or a Sink, and for a stream: a next
-//     while another runs is refused (ErrInvalid), and so is one after bytes of a Reader, a Writer
-//     or a stream have moved.
-//   - cannot keep a call alive: the call ends when its ctx does, whatever next was given.
+//   - may call next several times, also concurrently, to make further attempts. Each next uses its
+//     own copy of c. When next returns, it has copied Attempt, ResponseMetadata and BytesMoved to c.
+//   - must call next sequentially for a call with a Reader or a Sink, and for a stream: a concurrent
+//     next fails with ErrInvalid, as does one after bytes of a Reader, a Writer or a stream were
+//     transferred.
+//   - cannot extend a call: the call ends with its own ctx, whatever context next gets.
 //
-// A server's interceptor
+// A server interceptor
 //
-//   - may call next once: a second call of it fails (ErrInvalid),
+//   - may call next once: a second call fails with ErrInvalid,
 //   - gets the error of the handler from next, which returns when the Sinks are flushed and the
-//     items of a stream are with the caller's process,
-//   - may end the context that it gives to next, which ends that wait, and what the handler waits
-//     for in send, a Source or a Sink,
-//   - refuses a request by returning before it calls next: the caller gets NotRun. That is so, too,
-//     if it panics or ends its goroutine then.
+//     items of a stream have reached the caller's process,
+//   - may cancel the context that it passes to next. This ends that wait, and wakes a handler that
+//     blocks in send or on a Source or a Sink,
+//   - refuses a request by returning without calling next: the caller gets NotRun. The same holds
+//     if it panics or calls runtime.Goexit before next.
 //
-// When an interceptor has returned, next begins nothing any more; what it left in flight is
-// abandoned, and waited for. FateOf an error of next, and of the call, covers every attempt in it,
-// whatever error an interceptor returns instead.
+// After an interceptor has returned, next fails. Attempts that are still in flight then are
+// abandoned before the call continues. FateOf an error of next, or of the call, covers all attempts
+// in it, even if an interceptor returns another error.
 type Interceptor func(ctx context.Context, c *Call, next func(context.Context) error) error
 
 // chainAround runs last inside the interceptors is.
@@ -49,15 +47,15 @@ func chainAround(ctx context.Context, is []Interceptor, c *Call, last func(conte
 	return is[0](ctx, c, func(ctx context.Context) error { return chainAround(ctx, is[1:], c, last) })
 }
 
-// LogCalls returns an interceptor, for either side, that logs each call when it has ended, with its
-// error, and at a client the fate of one that failed. A nil l is slog.Default().
+// LogCalls returns an interceptor, for either side, that logs each call at its end, with its error.
+// A client also logs the fate of a failed call. A nil l means slog.Default().
 //
-//   - slog.LevelDebug: it succeeded, or was canceled; a subscription that its caller has left, too.
-//   - slog.LevelInfo: an answer that a program plans for: a code of its own (128 to 255),
-//     ErrNotFound, ErrAlreadyExists, ErrBadInput, ErrDenied, ErrNotReady and ErrDraining.
-//   - slog.LevelWarn: everything else: errors without a code, deadlines, lost peers, ErrInternal,
-//     ErrUnavailable, ErrExhausted, ErrAborted. A panic of a handler is that at its client; at the
-//     server the library logs it.
+//   - slog.LevelDebug: success, and calls that the caller canceled, such as a subscription.
+//   - slog.LevelInfo: errors that programs expect: codes of the program (128 to 255), ErrNotFound,
+//     ErrAlreadyExists, ErrBadInput, ErrDenied, ErrNotReady and ErrDraining.
+//   - slog.LevelWarn: all other errors, such as those without a code, timeouts, lost peers,
+//     ErrInternal, ErrUnavailable, ErrExhausted and ErrAborted. A client logs a panic of the handler
+//     at this level; at the server the library logs it.
 func LogCalls(l *slog.Logger) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		now := func() time.Duration { return 0 }
@@ -90,7 +88,7 @@ func LogCalls(l *slog.Logger) Interceptor {
 	}
 }
 
-// logLevel returns the level at which LogCalls logs a call that ended with err and was given ctx.
+// logLevel returns the level at which LogCalls logs a call with ctx that ended with err.
 func logLevel(ctx context.Context, err error) slog.Level {
 	if err == nil {
 		return slog.LevelDebug

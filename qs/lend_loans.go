@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A loanSet holds what one attempt of a call has lent.
+// A loanSet holds the Sources and Sinks of one attempt of a call.
 type loanSet struct {
 	n       *Node
 	hctx    *hg.Context
@@ -26,21 +26,21 @@ type loanSet struct {
 	files   []*bulk.File
 	pumps   []*pump
 	tickets []*lentTicket // the tickets of the input, by number
-	// filled says how far each Sink with a ticket was filled, in the order of the tickets. It is
-	// from the answer.
+	// filled has the lengths of the Sinks with tickets, in the order of the tickets. It is set from
+	// the response.
 	filled  []sinkFill
 	sinks   []lentSink   // the Sinks of the input in the order of the fields, without zero Sinks
 	streams *callStreams // streams of items; nil for a plain method
 }
 
-// A lentSink is a Sink that an attempt has lent.
+// A lentSink is a Sink of an attempt.
 type lentSink struct {
 	*sinkState
 	hasTicket bool // the Sink has a ticket, so that the answer says how far it was filled
 }
 
-// lendInput lends the Sources and Sinks of the input in. It returns a pointer to a copy of in whose
-// Sources and Sinks encode as tickets.
+// lendInput registers the Sources and Sinks of the input in for access by the peer. It returns a
+// pointer to a copy of in whose Sources and Sinks encode as tickets.
 func (l *loanSet) lendInput(in any) (any, error) {
 	own := reflect.New(reflect.TypeOf(in).Elem())
 	own.Elem().Set(reflect.ValueOf(in).Elem())
@@ -98,7 +98,7 @@ func (l *loanSet) newTicket(f field, wire []byte) *lentTicket {
 	return t
 }
 
-// lendSource lends a Source, and returns the encoding of its ticket; empty if it has no bytes.
+// lendSource registers a Source and returns the encoding of its ticket; empty if it has no bytes.
 func (l *loanSet) lendSource(s *sourceState) ([]byte, error) {
 	switch {
 	case s.segs != nil:
@@ -123,7 +123,7 @@ func (l *loanSet) lendSource(s *sourceState) ([]byte, error) {
 	return nil, errNilSource
 }
 
-// lendSink lends a Sink, and returns the encoding of its ticket; empty if it has no room.
+// lendSink registers a Sink and returns the encoding of its ticket; empty if its size is 0.
 func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 	if s.into == nil {
 		s.filled.Store(0)
@@ -133,14 +133,14 @@ func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 		return l.lendMemory(bulk.WriteOnly, s.segs)
 	case s.file != nil:
 		if s.size < 0 {
-			return nil, fmt.Errorf("qs: FileBuffer: a size of %d, want 0 or more: %w", s.size,
+			return nil, fmt.Errorf("qs: FileBuffer: negative size %d: %w", s.size,
 				hg.ErrInvalid)
 		}
 		if info, err := s.file.Stat(); err != nil {
 			return nil, err
 		} else if info.Size() < s.size {
 			if err := s.file.Truncate(s.size); err != nil {
-				return nil, fmt.Errorf("qs: FileBuffer: the file cannot grow to %d bytes: %w", s.size,
+				return nil, fmt.Errorf("qs: FileBuffer: cannot grow the file to %d bytes: %w", s.size,
 					err)
 			}
 		}
@@ -166,8 +166,8 @@ func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 }
 
 var (
-	errNilSource = fmt.Errorf("qs: File or Reader got nil: %w", hg.ErrInvalid)
-	errNilSink   = fmt.Errorf("qs: FileBuffer or Writer got nil: %w", hg.ErrInvalid)
+	errNilSource = fmt.Errorf("qs: File or Reader called with nil: %w", hg.ErrInvalid)
+	errNilSink   = fmt.Errorf("qs: FileBuffer or Writer called with nil: %w", hg.ErrInvalid)
 )
 
 // A limitedFileWriter writes a file from its beginning. It fails instead of writing more than limit
@@ -181,14 +181,14 @@ type limitedFileWriter struct {
 func (w *limitedFileWriter) Write(b []byte) (int, error) {
 	if int64(len(b)) > w.limit-w.off {
 		return 0, hg.Errorf(hg.ErrOverflow,
-			"the file has room for %d bytes: give FileBuffer a larger size", w.limit)
+			"write exceeds the FileBuffer's size of %d bytes", w.limit)
 	}
 	n, err := w.f.WriteAt(b, w.off)
 	w.off += int64(n)
 	return n, err
 }
 
-// lendMemory lends segs, and returns the encoding of the ticket.
+// lendMemory registers segs and returns the encoding of the ticket.
 func (l *loanSet) lendMemory(access bulk.Access, segs [][]byte) ([]byte, error) {
 	if totalLen(segs) == 0 {
 		return []byte{}, nil
@@ -201,7 +201,7 @@ func (l *loanSet) lendMemory(access bulk.Access, segs [][]byte) ([]byte, error) 
 	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
-// lendMapped lends a mapped file, and returns the encoding of the ticket.
+// lendMapped registers a mapped file and returns the encoding of the ticket.
 func (l *loanSet) lendMapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	l.files = append(l.files, m)
 	if m.Len() == 0 {
@@ -215,13 +215,13 @@ func (l *loanSet) lendMapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
-// lendStream lends a reader or a writer, through a stream of the call, and returns the encoding of
-// the ticket.
+// lendStream creates the pump of a reader or a writer for a stream of the call. It returns the
+// encoding of the ticket.
 func (l *loanSet) lendStream(from io.Reader, into *sinkState, used *streamUse) ([]byte, error) {
 	index := len(l.m.streams) + len(l.pumps)
 	if index == na.MaxStreams {
 		return nil, hg.Errorf(ErrInvalid,
-			"the input has more than %d Readers and Writers, which need a stream of the call each: lend memory or files, or make several calls",
+			"the input has more than %d Readers and Writers; use Bytes, Buffer or files, or several calls",
 			na.MaxStreams-len(l.m.streams))
 	}
 	g, err := l.n.newPump(l.hctx, from, into, used)
@@ -263,8 +263,8 @@ func (l *loanSet) bindStreams(h *hg.Handle) {
 	}
 }
 
-// takeStreams ends the attempt of the streams of items, whose call has ended with err. The pumps
-// keep their streams.
+// takeStreams detaches the streams of items from h, whose call ended with err. The pumps keep their
+// streams.
 func (l *loanSet) takeStreams(h *hg.Handle, err error) {
 	all, _ := hghook.TakeStreams(h).([]*hg.Stream)
 	if l.streams != nil {
@@ -283,8 +283,8 @@ func (l *loanSet) finishPumps(ctx context.Context, i int, to hg.Addr) error {
 	return nil
 }
 
-// lentBytes returns the number of bytes of lent memory and files. Streams do not count: their
-// length is unknown.
+// lentBytes returns the number of bytes of memory and files in the Sources and Sinks. It does not
+// count streams, whose length is unknown.
 func (l *loanSet) lentBytes() (n int64) {
 	for _, h := range l.handles {
 		n += h.Len()
@@ -292,7 +292,7 @@ func (l *loanSet) lentBytes() (n int64) {
 	return n
 }
 
-// movedBytes returns the number of lent bytes that have moved.
+// movedBytes returns the number of bytes transferred from and to the Sources and Sinks.
 func (l *loanSet) movedBytes() (n int64) {
 	for _, h := range l.handles {
 		n += h.Moved()
@@ -317,8 +317,8 @@ func (l *loanSet) Report(c *inspect.Call) {
 	}
 }
 
-// spentBytes returns the number of bytes of readers, writers and items that have moved. Another
-// attempt could not move them again.
+// spentBytes returns the number of bytes of readers, writers and items that were transferred.
+// Another attempt could not transfer them again.
 func (l *loanSet) spentBytes() (n int64) {
 	for _, g := range l.pumps {
 		k, _ := g.pumpedBytes()
@@ -330,8 +330,8 @@ func (l *loanSet) spentBytes() (n int64) {
 	return n
 }
 
-// progress returns a number that grows whenever bytes move, also from the program's reader into the
-// memory of a stream.
+// progress returns a counter that grows when bytes are transferred, also from the program's reader
+// into the buffer of a stream.
 func (l *loanSet) progress() (n int64) {
 	for _, h := range l.handles {
 		n += h.Moved()
@@ -352,8 +352,8 @@ func (l *loanSet) revokeHandle(h *bulk.Handle) {
 	}
 }
 
-// failedBy returns err, the error of a call, extended by failed, the error of the program's reader
-// or writer. The text repeats failed only if it is not part of the server's answer.
+// failedBy joins err, the error of a call, and failed, the error of the program's reader or writer.
+// The text omits failed if err already contains it.
 func failedBy(err, failed error) error {
 	if r, ok := hg.RemoteOf(err); ok && strings.Contains(r.Text, failed.Error()) {
 		return repeatedCause{err, failed}
@@ -370,20 +370,20 @@ type repeatedCause struct {
 // Unwrap returns the error and its cause.
 func (e repeatedCause) Unwrap() []error { return []error{e.error, e.cause} }
 
-// fillSinks sets how far the Sinks were filled, as the answer says, and truncates files.
+// fillSinks sets the lengths of the Sinks from the response, and truncates their files.
 func (l *loanSet) fillSinks() error {
 	filled := l.filled
 	for _, lent := range l.sinks {
 		s, n := lent.sinkState, sinkFill{}
 		if lent.hasTicket {
 			if len(filled) == 0 {
-				return fmt.Errorf("qs: method %s: the answer has the fill of %d Sinks, fewer than the call has lent: %w",
+				return fmt.Errorf("qs: method %s: the response has the lengths of %d Sinks, fewer than the call has: %w",
 					l.m.name, len(l.filled), na.ErrProtocol)
 			}
 			n, filled = filled[0], filled[1:]
 			if room := (Sink{s}).Len(); n.prefix < 0 || n.end < n.prefix || room >= 0 && n.end > room ||
 				room < 0 && n.prefix != s.filled.Load() {
-				return fmt.Errorf("qs: method %s: the answer says that a Sink holds %d bytes and ends at %d, which is impossible: %w",
+				return fmt.Errorf("qs: method %s: invalid Sink length in the response: prefix %d, end %d: %w",
 					l.m.name, n.prefix, n.end, na.ErrProtocol)
 			}
 		}
@@ -401,7 +401,7 @@ func (l *loanSet) fillSinks() error {
 		}
 	}
 	if len(filled) > 0 {
-		return fmt.Errorf("qs: method %s: the answer has the fill of %d Sinks, more than the call has lent: %w",
+		return fmt.Errorf("qs: method %s: the response has the lengths of %d Sinks, more than the call has: %w",
 			l.m.name, len(l.filled), na.ErrProtocol)
 	}
 	return nil

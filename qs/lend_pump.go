@@ -30,8 +30,8 @@ type pump struct {
 	into *sinkState // the writer; nil if from is set
 	use  *streamUse // use of the Source or the Sink
 
-	file     bool // from or into is a file of this package, which does not block for long
-	finished bool // used by the goroutine only: it has ended without a panic
+	file     bool // from or into is a file of this package, whose operations are short
+	finished bool // the goroutine has ended without a panic; only the goroutine uses it
 
 	mu     sync.Mutex // guards the fields below
 	stream *hg.Stream // nil until the call of the attempt has begun; then the goroutine runs
@@ -43,8 +43,8 @@ type pump struct {
 	// interrupting is non-nil if a Read or a Write was interrupted; closed when its deadline is
 	// set.
 	interrupting chan struct{}
-	// abandoned says that close has returned while a Read or a Write was running. The result of
-	// that is discarded.
+	// abandoned is set if close returned while a Read or a Write was running. Its result is
+	// discarded.
 	abandoned bool
 	done      chan struct{} // closed when the goroutine has ended
 }
@@ -53,17 +53,17 @@ type pump struct {
 const maxPumpChunk = 256 << 10
 
 // A streamUse is true while an attempt uses a reader or a writer of the program. After a Read that
-// has given bytes, or was abandoned, another attempt would lack bytes without knowing.
+// returned bytes or was abandoned, another attempt would miss those bytes.
 type streamUse struct {
 	atomic.Bool
 	spent bool // no other attempt may use the reader
 }
 
 var errInUse = na.WithText(ErrInvalid,
-	"another attempt or call is using this Source or Sink: it serves one at a time")
+	"the Source or Sink is in use by another attempt or call")
 
 var errSpent = na.WithText(ErrInvalid,
-	"an earlier call has used bytes of this Reader, or left its Read running: lend a new one")
+	"the Reader was consumed by an earlier call; use a new one")
 
 // newPump returns the pump of one attempt, which the caller must release. It fails if the Source or
 // Sink is in use or spent.
@@ -103,8 +103,8 @@ func (g *pump) start(s *hg.Stream) {
 	})
 }
 
-// release ends the use of the reader or the writer, unless a Read or a Write was abandoned: then
-// the end of that does.
+// release ends the use of the reader or the writer. If a Read or a Write was abandoned, its return
+// ends the use instead.
 func (g *pump) release() {
 	g.mu.Lock()
 	left := g.abandoned
@@ -117,20 +117,18 @@ func (g *pump) release() {
 	}
 }
 
-// What is given to a Read or a Write that is under way when its call ends: to return, and to a
-// Write once it was interrupted. A Read is interrupted at once, since nothing is lost; a Write that
-// is cut short may break what it writes to, such as a TLS connection.
+// Grace periods of a Read or a Write that is running when its call ends.
 const (
 	// ioGrace is the time that a Read or a Write has to return after the end of its call.
 	// interruptGrace is the time that a Write has in addition after an interrupt. A Read is
-	// interrupted at once, since nothing is lost; a Write that is cut short may break what it
-	// writes to, such as a TLS connection.
+	// interrupted at once, since nothing is lost. An interrupted Write may break its writer, such
+	// as a TLS connection.
 	ioGrace        = 50 * time.Millisecond
 	interruptGrace = 20 * time.Millisecond
 )
 
-// close lets no Read or Write begin any more. It reports whether one was abandoned: it neither
-// returned in time nor could be interrupted.
+// close prevents further Reads and Writes. It reports whether a running one was abandoned because
+// it neither returned in time nor could be interrupted.
 func (g *pump) close() (left bool) {
 	g.mu.Lock()
 	g.closed = true
@@ -191,7 +189,7 @@ func (g *pump) interrupt() bool {
 	return g.setDeadline(time.Unix(1, 0))
 }
 
-// setDeadline sets the deadline of the program's reader or writer, and reports whether it has. A
+// setDeadline sets the deadline of the program's reader or writer, and reports whether it could. A
 // SetReadDeadline that panics, such as that of a nil embedded net.Conn, counts as missing.
 func (g *pump) setDeadline(at time.Time) (set bool) {
 	defer func() {
@@ -216,8 +214,7 @@ func (g *pump) beginIO() bool {
 	return g.busy
 }
 
-// endIO records that a Read or a Write has moved n bytes, and its error. It reports whether to go
-// on.
+// endIO records the result of a Read or a Write. It reports whether to continue.
 func (g *pump) endIO(n int, err error) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,8 +232,8 @@ func (g *pump) endIO(n int, err error) bool {
 	return err == nil && !g.closed
 }
 
-// wait waits until the stream can go on after ErrAgain, and reports whether it can. Any other error
-// ends the pump.
+// wait blocks until the stream can continue after ErrAgain, and reports whether it can. Any other
+// error ends the pump.
 func (g *pump) wait(err error) bool {
 	if isAgain(err) {
 		if err = g.stream.Wait(context.Background()); err == nil {
@@ -249,7 +246,7 @@ func (g *pump) wait(err error) bool {
 	return false
 }
 
-// isAgain reports whether err says that a stream cannot go on now.
+// isAgain reports whether err is temporary: the stream cannot continue yet.
 func isAgain(err error) bool { return errors.Is(err, hg.ErrAgain) }
 
 // fill reads from the program's reader into the stream.
@@ -270,7 +267,7 @@ func (g *pump) fill() {
 		end := err == io.EOF
 		switch {
 		case n < 0 || n > len(b):
-			n, err = 0, fmt.Errorf("a Read of %d bytes returned %d", len(b), n)
+			n, err = 0, fmt.Errorf("invalid Read: buffer of %d bytes, returned %d", len(b), n)
 		case end:
 			err = nil
 		case err != nil:
@@ -319,7 +316,7 @@ func (g *pump) drain() {
 		case n < len(b):
 			err = io.ErrShortWrite
 		case n > len(b):
-			err = fmt.Errorf("a Write of %d bytes returned %d", len(b), n)
+			err = fmt.Errorf("invalid Write: buffer of %d bytes, returned %d", len(b), n)
 		}
 		more := g.endIO(max(min(n, len(b)), 0), err)
 		g.stream.Release(len(b))
@@ -332,8 +329,8 @@ func (g *pump) drain() {
 	}
 }
 
-// fail sends the error of the program's reader or writer to the handler. The handler reads what the
-// reader gave before the error.
+// fail sends the error of the program's reader or writer to the handler. The handler gets it after
+// the bytes that the reader returned before.
 func (g *pump) fail(err error) {
 	if g.from != nil {
 		g.stream.Fail(na.ErrIO, fmt.Sprintf("the caller's reader failed: %v", err))
@@ -342,7 +339,7 @@ func (g *pump) fail(err error) {
 	g.stream.Reset(na.ErrIO, fmt.Sprintf("the caller's writer failed: %v", err))
 }
 
-// onReturn ends the goroutine, also when the program's Read or Write panics or ends it.
+// onReturn ends the goroutine, also if the program's Read or Write panics or calls runtime.Goexit.
 func (g *pump) onReturn() {
 	err := errGoexit
 	p := recover() // a panic of the program's Read or Write fails the call instead of the process
@@ -381,7 +378,7 @@ func (g *pump) onGoroutineEnd() {
 }
 
 var errGoexit = error(hg.Errorf(hg.ErrAborted,
-	"the Read or Write of the caller's stream ended its goroutine (runtime.Goexit)"))
+	"Read or Write of the caller's stream called runtime.Goexit"))
 
 // pumpedBytes returns the number of bytes read or written, and the error of the program's reader or
 // writer.
@@ -437,8 +434,8 @@ func (g *pump) finish(ctx context.Context, n *Node, i int) error {
 	return g.broken
 }
 
-// expectedOf returns the number of bytes that from will give, for readers of the standard library
-// that know it, and otherwise -1. It is a hint for buffer sizes.
+// expectedOf returns the number of bytes left in from, for readers of the standard library that
+// know it, and -1 for others. It is a hint for buffer sizes.
 func expectedOf(from io.Reader) int64 {
 	switch r := from.(type) {
 	case *bytes.Reader:
@@ -460,7 +457,7 @@ func expectedOf(from io.Reader) int64 {
 	return -1
 }
 
-// restOf returns the number of bytes behind the offset of r, which has size bytes.
+// restOf returns the number of bytes after the offset of r, which has size bytes.
 func restOf(r io.Seeker, size int64) int64 {
 	at, err := r.Seek(0, io.SeekCurrent)
 	if err != nil || at > size {
@@ -469,7 +466,7 @@ func restOf(r io.Seeker, size int64) int64 {
 	return size - at
 }
 
-// A sectionReader reads a file from its beginning, whatever the offset of the file is.
+// A sectionReader reads a file from its beginning, independent of the file's offset.
 type sectionReader struct {
 	f   *os.File
 	off int64
@@ -482,8 +479,8 @@ func (r *sectionReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A programError is an error of the program's own reader or writer. It matches what that matches,
-// except codes and errors of contexts, which would seem to be those of the call.
+// A programError wraps an error of the program's reader or writer. It does not match the codes and
+// context errors of the wrapped error, which would look like those of the call.
 type programError struct{ error }
 
 // Is implements errors.Is.

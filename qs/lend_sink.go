@@ -13,17 +13,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Sink is room that a caller lends for the time of its call, in a field of the input. The handler
-// writes into it. Both sides use the same type. The zero Sink has no room.
+// A Sink is a buffer, file or writer of the caller, in a field of the input. The handler writes to
+// it during the call. Both sides use the same type. The zero Sink has size 0.
 //
 //   - The caller makes it with Buffer, FileBuffer or Writer; the handler fills it with Writer,
 //     WriteAt or SendFile.
 //   - When Call has returned, whatever the error, nothing writes to the caller's memory or file any
 //     more, and no Write to its writer begins.
-//   - After an error the contents of a Buffer are undefined, and what a Writer has written is a
-//     prefix of what the handler wrote.
-//   - A Sink serves one attempt of one call at a time: a second one fails with ErrInvalid. Filled
-//     is that of the last attempt.
+//   - After an error the contents of a Buffer are undefined, and a Writer has got a prefix of the
+//     data.
+//   - One attempt of one call at a time uses a Sink: a second one fails with ErrInvalid. Filled is
+//     that of the last attempt.
 type Sink struct{ s *sinkState }
 
 // A sinkState is the state of a Sink, on either side.
@@ -43,35 +43,34 @@ type sinkState struct {
 	handler *pushedSink // at the handler
 }
 
-// Buffer lends memory to be filled. Do not use it until the call has returned; Filled then says how
-// much of it has arrived.
+// Buffer returns a Sink that stores data in segs. Do not use segs until the call has returned;
+// Filled then returns the number of bytes.
 func Buffer(segs ...[]byte) Sink { return Sink{&sinkState{segs: nonNil(segs)}} }
 
-// FileBuffer lends the first size bytes of a regular file, which must be open for reading and
-// writing. The offset of f does not matter.
+// FileBuffer returns a Sink that writes to the first size bytes of a regular file, which must be
+// open for reading and writing. The offset of f is ignored.
 //
 //   - The file is mapped, without a copy, if its system and file system can do that. Otherwise it
 //     is written as a stream, and the handler can only use Writer.
-//   - The file is extended to size bytes. When the call has succeeded, it is truncated behind the
-//     last byte that was written. Gaps that the handler left keep their content, which is zeros in
-//     a new file.
+//   - The file is extended to size bytes. After a successful call it is truncated after the last
+//     byte written. Gaps between writes keep their content, which is zeros in a new file.
 //   - If another process truncates the file during the call, the call fails, or the content reads
 //     as zeros.
 func FileBuffer(f *os.File, size int64) Sink { return Sink{&sinkState{file: f, size: size}} }
 
-// Writer lends w, for data of any length.
+// Writer returns a Sink that writes to w, for data of any length.
 //
-//   - What the handler writes is written to w by a goroutine of the caller's process, in pieces of
-//     up to 256 KiB, with up to some MiB on their way. Call returns when all has been written,
-//     though the handler has returned before.
-//   - An error of w fails the call, as that of Reader does. A call that has written bytes is not
-//     repeated by Retry.
-//   - A Write still running when the call ends has 50 ms, since one that is cut short may break a
-//     TLS connection. Then it is interrupted by SetWriteDeadline if w has that (the deadline is
-//     cleared afterwards). Otherwise it may still be running when Call returns.
+//   - A goroutine of the caller's process writes the handler's data to w, in chunks of up to 256 KiB,
+//     with a few MiB in flight. Call returns when all data has been written, which may be after the
+//     handler has returned.
+//   - An error of w fails the call, as one of Reader does. Retry does not repeat a call that has
+//     written bytes.
+//   - A Write that is running when the call ends has 50 ms to return, since an interrupted Write may
+//     break a TLS connection. Then SetWriteDeadline interrupts it, if w has that method (the deadline
+//     is cleared afterwards). Otherwise it may still be running when Call returns.
 func Writer(w io.Writer) Sink { return Sink{&sinkState{into: w}} }
 
-// Len returns the room in bytes; -1 for Writer, which has no limit.
+// Len returns the size in bytes; -1 for Writer, which has no limit.
 func (s Sink) Len() int64 {
 	switch {
 	case s.s == nil:
@@ -86,10 +85,10 @@ func (s Sink) Len() int64 {
 	return totalLen(s.s.segs)
 }
 
-// Filled is for the caller. If the handler found too little room it is 0, and the error of the call
-// is hg.ErrRemote, unless the handler gave it a code. It returns the number of bytes from the beginning that have arrived
-// without gaps; handlers that use WriteAt may leave gaps. After an error it is valid only for
-// Writer.
+// Filled returns, at the caller, the number of bytes from the beginning that were written without
+// gaps; handlers that use WriteAt may leave gaps. If the handler wrote more than the size, it is 0,
+// and the error of the call is hg.ErrRemote, unless the handler set a code. After an error it is
+// valid only for Writer.
 func (s Sink) Filled() int64 {
 	if s.s == nil {
 		return 0
@@ -101,16 +100,15 @@ func (s Sink) Filled() int64 {
 // return the same stream, for one goroutine at a time. Writer panics if ctx is nil.
 //
 //   - Writes are buffered: several chunks of 1 MiB are in flight. For a Writer of the caller up to
-//     1 MiB waits here, and the handler may return before it was sent.
-//   - A Write blocks until ctx is done. Earlier Writes, and the flush after the handler has
-//     returned without an error, continue until the request ends, the flush also until the context
-//     that an interceptor gave to next is done. If the flush fails, so does the call.
-//   - If the writer of the caller fails, a later Write returns its error. If the handler has
-//     returned before, only the caller gets it.
-//   - A goroutine that writes after the handler has returned gets ErrClosed; what it wrote before
-//     is flushed.
-//   - Errors match hg.ErrOverflow (no room), ErrClosed (the handler has returned), ErrTimeout or
-//     ErrCanceled (ctx), and hg.ErrUnsupported (at the caller).
+//     1 MiB is buffered here, and the handler may return before it was sent.
+//   - A Write blocks until ctx is done. Data of earlier Writes is still sent afterwards. If the
+//     handler returns without an error, the remaining data is flushed, until the request ends or the
+//     context that an interceptor passed to next is done. If the flush fails, the call fails.
+//   - If the writer of the caller fails, a later Write returns its error. If the handler has already
+//     returned, only the caller gets it.
+//   - A Write after the handler has returned fails with ErrClosed; data written before is flushed.
+//   - Errors match hg.ErrOverflow (the size is exceeded), ErrClosed (the handler has returned),
+//     ErrTimeout or ErrCanceled (ctx), and hg.ErrUnsupported (at the caller).
 func (s Sink) Writer(ctx context.Context) io.Writer {
 	if ctx == nil {
 		panic("qs: Sink.Writer with a nil context")
@@ -122,8 +120,8 @@ func (s Sink) Writer(ctx context.Context) io.Writer {
 }
 
 // WriteAt writes p at off, for the handler of s. It blocks until p has arrived, or the handler's
-// context is done. Errors match hg.ErrOverflow (no room), ErrClosed (the handler has returned), and
-// hg.ErrUnsupported (for Writer, and at the caller).
+// context is done. Errors match hg.ErrOverflow (the size is exceeded), ErrClosed (the handler has
+// returned), and hg.ErrUnsupported (for Writer, and at the caller).
 func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
 		return 0, errNoRoom
@@ -131,9 +129,8 @@ func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	return s.s.handler.writeAt(p, off)
 }
 
-// SendFile writes the regular file f from its beginning to its end, as Writer would, straight from
-// the page cache if f can be mapped. It returns the number of bytes. Its errors are those of
-// Writer.
+// SendFile writes the whole regular file f, as Writer would, directly from the page cache if f can
+// be mapped. It returns the number of bytes. Its errors are those of Writer.
 func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 	if s.s == nil {
 		if info, err := f.Stat(); err == nil && info.Size() == 0 {
@@ -144,10 +141,10 @@ func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 	return s.s.handler.sendFile(ctx, f)
 }
 
-var errNoRoom = fmt.Errorf("qs: the Sink is empty: the caller has to lend room with Buffer, FileBuffer or Writer: %w",
+var errNoRoom = fmt.Errorf("qs: sink: the caller provided no Buffer, FileBuffer or Writer: %w",
 	hg.ErrOverflow)
 
-// IsZero reports whether s is the zero Sink. It is for codecs that leave empty fields out.
+// IsZero reports whether s is the zero Sink. It is for codecs that omit empty fields.
 func (s Sink) IsZero() bool { return s.s == nil }
 
 // MarshalBinary is for codecs. The error matches hg.ErrUnsupported outside of the input of a call.
@@ -183,14 +180,14 @@ func (w failWriter) Write([]byte) (int, error) { return 0, w.err }
 // A pushedSink is a Sink at its handler.
 type pushedSink struct {
 	borrowedMem
-	w    *pushWriter // what Writer returns; nil before
-	full []extent    // what WriteAt has written, in order of the calls
+	w    *pushWriter // the result of Writer; nil before its first call
+	full []extent    // the ranges that WriteAt wrote, in order of the calls
 }
 
 // An extent is a range of bytes.
 type extent struct{ from, to int64 }
 
-// checkUsable returns why p cannot be used. p is nil at the caller.
+// checkUsable returns an error if p cannot be used. p is nil at the caller.
 func (p *pushedSink) checkUsable() error {
 	if p == nil {
 		return errNotInHandler("Sink")
@@ -212,7 +209,7 @@ func (p *pushedSink) writer(ctx context.Context) io.Writer {
 	return w
 }
 
-// writerOf returns the pushWriter of p, and makes it the first time.
+// writerOf returns the pushWriter of p, and creates it on the first call.
 func (p *pushedSink) writerOf() *pushWriter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -232,10 +229,10 @@ func (p *pushedSink) writeAt(b []byte, off int64) (int, error) {
 	}
 	switch {
 	case p.isStream():
-		return 0, fmt.Errorf("qs: sink: the caller has lent a Writer, which is a stream: use Sink.Writer: %w",
+		return 0, fmt.Errorf("qs: sink: the caller's Sink is a stream; use Sink.Writer: %w",
 			hg.ErrUnsupported)
 	case off < 0 || int64(len(b)) > p.handle.Len()-off:
-		return 0, fmt.Errorf("qs: sink: %d bytes at %d do not fit into the %d bytes of the Sink: %w",
+		return 0, fmt.Errorf("qs: sink: write of %d bytes at offset %d exceeds the Sink's size of %d: %w",
 			len(b), off, p.handle.Len(), hg.ErrOverflow)
 	case len(b) == 0:
 		return 0, nil
@@ -292,7 +289,7 @@ func (p *pushedSink) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	n := m.Len()
 	switch room := p.handle.Len() - w.pos; {
 	case n > room:
-		return 0, fmt.Errorf("qs: sink: the file has %d bytes, but the caller has lent room for %d: lend a larger FileBuffer, or a Writer: %w",
+		return 0, fmt.Errorf("qs: sink: file of %d bytes exceeds the Sink's size of %d: %w",
 			n, room, hg.ErrOverflow)
 	case n == 0:
 		return 0, nil
@@ -311,12 +308,12 @@ func (p *pushedSink) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	return n, nil
 }
 
-// flush ends the use of p after the handler has returned without an error, and waits until
-// everything has arrived, or ctx is done. It returns the number of bytes from the beginning that
-// were written without gaps, and the end of the last byte.
+// flush ends the use of p after the handler has returned without an error. It waits until all data
+// has arrived, or ctx is done. It returns the number of bytes from the beginning that were written
+// without gaps, and the end of the last byte.
 func (p *pushedSink) flush(ctx context.Context) (prefix, end int64, err error) {
 	p.mu.Lock()
-	p.ended = true // goroutines that the handler has left behind write nothing any more
+	p.ended = true // goroutines of the handler that still run can no longer write
 	w, all := p.w, slices.Clone(p.full)
 	p.mu.Unlock()
 	if w != nil {

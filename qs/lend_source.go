@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Source is bytes that a caller lends for the time of its call, in a field of the input. The
-// handler pulls them when it has room. Both sides use the same type. The zero Source is empty.
+// A Source is memory, a file or a reader of the caller, in a field of the input. The handler reads
+// it during the call, at its own pace. Both sides use the same type. The zero Source is empty.
 //
 //   - The caller makes it with Bytes, File or Reader; the handler reads it with Reader, ReadAt or
 //     View.
@@ -35,8 +35,8 @@ type sourceState struct {
 	handler *pulledSource // at the handler
 }
 
-// Bytes lends memory, which is not copied. Do not change it until the call has returned. Up to 2
-// KiB travel inside the request.
+// Bytes returns a Source of the memory segs, which is not copied. Do not change it until the call
+// has returned. Up to 2 KiB are sent inside the request.
 func Bytes(segs ...[]byte) Source { return Source{&sourceState{segs: nonNil(segs)}} }
 
 // nonNil returns segs, or an empty slice instead of nil: a nil field of sourceState and sinkState
@@ -48,29 +48,27 @@ func nonNil(segs [][]byte) [][]byte {
 	return segs
 }
 
-// File lends a regular file from its beginning to its end, whatever its offset is. The file is
-// mapped, without a copy, if that is possible. Keep f open until Call has returned. If the file is
-// truncated during the call, the call fails. A file with content but the size 0, as in /proc, is
-// lent as a stream, see Reader.
+// File returns a Source of a whole regular file, independent of its offset. The file is mapped,
+// without a copy, if possible. Keep f open until Call has returned. If the file is truncated during
+// the call, the call fails. A file with content but the size 0, as in /proc, is sent as a stream,
+// see Reader.
 func File(f *os.File) Source { return Source{&sourceState{file: f}} }
 
-// Reader lends what r gives, up to its end, as a stream whose length is not known.
+// Reader returns a Source that reads r until EOF, as a stream of unknown length.
 //
-//   - Nothing is read from r before the handler reads. Then r is read ahead of the handler, up to
-//     256 KiB at a time and some MiB in all, on a goroutine of its own.
-//   - An error of r fails the call, and so does a Read that panics or ends its goroutine. The
-//     handler reads the error behind what r had given. The error of the call matches it beside its
-//     own code, unless it is a code of this package or an error of a context.
-//   - A Read still running when the call ends, at its deadline for example, is interrupted by
-//     SetReadDeadline if r has that (the deadline is cleared afterwards; one that panics counts as
-//     none). Otherwise Call waits for it for 50 ms, then returns, and what that Read returns is
-//     discarded.
-//   - When a Read has given bytes, or was left running, r serves no other attempt and no other call
-//     (ErrInvalid), and Retry does not repeat the call. A handler that has not begun to read has
-//     used nothing of it.
-//   - One attempt of one call uses r at a time: another one fails with ErrInvalid.
+//   - r is not read before the handler reads. Then a goroutine reads r ahead of the handler, up to
+//     256 KiB at a time and a few MiB in all.
+//   - An error of r fails the call, as does a Read that panics or calls runtime.Goexit. The handler
+//     gets the error after the data before it. The error of the call also matches the error of r,
+//     unless that is a code of this package or an error of a context.
+//   - A Read that is running when the call ends is interrupted by SetReadDeadline, if r has that
+//     method (the deadline is cleared afterwards; a method that panics counts as missing). Otherwise
+//     Call waits 50 ms for it, then returns, and the result of the Read is discarded.
+//   - After a Read returned bytes or was abandoned, r cannot be used by another attempt or call
+//     (ErrInvalid), and Retry does not repeat the call. If the handler has not read, r is unused.
+//   - One attempt of one call at a time uses r: another one fails with ErrInvalid.
 //
-// A call lends at most 15 Readers and Writers (na.MaxStreams).
+// A call has at most 15 Readers and Writers (na.MaxStreams).
 func Reader(r io.Reader) Source { return Source{&sourceState{from: r}} }
 
 // Len returns the number of bytes, or -1 if it is unknown: for a Reader, for a file that cannot be
@@ -102,9 +100,10 @@ func totalLen(segs [][]byte) (n int64) {
 	return n
 }
 
-// Reader returns a reader of s for its handler; it is an io.WriterTo too. It pulls several chunks
-// of 1 MiB ahead. One goroutine at a time uses it. For a Reader of the caller there is one stream:
-// a second call continues where the first is. Reader panics if ctx is nil.
+// Reader returns a reader of s for its handler; it also implements io.WriterTo. It reads ahead
+// several chunks of 1 MiB. It is not safe for concurrent use. For a Reader of the caller all calls
+// share one stream: a second reader continues at the position of the first. Reader panics if ctx is
+// nil.
 //
 // Errors match ErrClosed (the handler has returned), ErrTimeout or ErrCanceled (ctx), and
 // hg.ErrUnsupported (at the caller).
@@ -118,10 +117,9 @@ func (s Source) Reader(ctx context.Context) io.Reader {
 	return s.s.handler.reader(ctx)
 }
 
-// ReadAt reads len(p) bytes from off on, for the handler of s. It blocks until they have arrived,
-// or the context of the request is done. At the end it returns io.EOF with fewer bytes. Errors
-// match ErrClosed (the handler has returned) and hg.ErrUnsupported (for a Reader, and at the
-// caller).
+// ReadAt reads len(p) bytes at offset off, for the handler of s. It blocks until they have arrived,
+// or the context of the request is done. At the end it returns fewer bytes and io.EOF. Errors match
+// ErrClosed (the handler has returned) and hg.ErrUnsupported (for a Reader, and at the caller).
 func (s Source) ReadAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
 		return 0, io.EOF
@@ -129,12 +127,12 @@ func (s Source) ReadAt(p []byte, off int64) (int, error) {
 	return s.s.handler.readAt(p, off)
 }
 
-// View returns all bytes of s, for its handler. If both processes share memory, and the caller has
-// lent memory of bulk.Alloc, the bytes are the caller's own, without a copy. Otherwise they are
-// pulled, and View blocks until they have arrived, or ctx is done.
+// View returns all bytes of s, for its handler. If both processes share memory, and the Source is
+// memory of bulk.Alloc, it returns the caller's memory without a copy. Otherwise it pulls the
+// bytes, and blocks until they have arrived or ctx is done.
 //
-// The bytes are valid until Close, or until the handler returns. See [bulk.NewView] for what may be
-// done with them. The error matches hg.ErrUnsupported for a Reader, and at the caller.
+// The bytes are valid until Close, or until the handler returns; see [bulk.NewView]. The error
+// matches hg.ErrUnsupported for a Reader, and at the caller.
 func (s Source) View(ctx context.Context) (*bulk.View, error) {
 	if s.s == nil {
 		return &bulk.View{}, nil
@@ -142,11 +140,11 @@ func (s Source) View(ctx context.Context) (*bulk.View, error) {
 	return s.s.handler.view(ctx)
 }
 
-// IsZero reports whether s is the zero Source. It is for codecs that leave empty fields out.
+// IsZero reports whether s is the zero Source. It is for codecs that omit empty fields.
 func (s Source) IsZero() bool { return s.s == nil }
 
 // MarshalBinary is for codecs. The error matches hg.ErrUnsupported outside of the input of a call.
-// A handler cannot lend a Source that it received.
+// A handler cannot pass on a Source that it received.
 func (s Source) MarshalBinary() ([]byte, error) {
 	switch {
 	case s.s == nil:
@@ -157,10 +155,10 @@ func (s Source) MarshalBinary() ([]byte, error) {
 	return s.s.lent.encoded(), nil
 }
 
-// errNotInCall returns the error of encoding a Source or a Sink that is not part of the input of a
+// errNotInCall returns the error of a Source or Sink that is encoded outside of the input of a
 // call.
 func errNotInCall(what string) error {
-	return fmt.Errorf("qs: a %s can only be sent in the input of a Method's Call, by the process that made it: %w",
+	return fmt.Errorf("qs: a %s can be encoded only in the input of Method.Call, by the process that created it: %w",
 		what, hg.ErrUnsupported)
 }
 
@@ -183,7 +181,7 @@ type pulledSource struct {
 	tail *streamReader // the reader of a Reader of the caller; nil before the first Reader
 }
 
-// checkUsable returns why p cannot be used. p is nil at the caller.
+// checkUsable returns an error if p cannot be used. p is nil at the caller.
 func (p *pulledSource) checkUsable() error {
 	if p == nil {
 		return errNotInHandler("Source")
@@ -216,7 +214,7 @@ func (p *pulledSource) readAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	if p.isStream() {
-		return 0, fmt.Errorf("qs: source: a Source made by Reader is a stream, which is read from its beginning to its end, by Reader: %w",
+		return 0, fmt.Errorf("qs: source: the Source is a stream; use Source.Reader: %w",
 			hg.ErrUnsupported)
 	}
 	r, err := bulk.NewReaderAt(p.req.handlerContext(), p.req.r.HG(),
@@ -235,7 +233,7 @@ func (p *pulledSource) view(ctx context.Context) (*bulk.View, error) {
 	case err != nil:
 		return nil, err
 	case p.isStream():
-		return nil, fmt.Errorf("qs: source: a Source made by Reader is a stream, which is read from its beginning to its end, by Reader: %w",
+		return nil, fmt.Errorf("qs: source: the Source is a stream; use Source.Reader: %w",
 			hg.ErrUnsupported)
 	}
 	v, err := bulk.NewView(ctx, p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
@@ -278,7 +276,7 @@ func (r *pullReader) WriteTo(w io.Writer) (int64, error) {
 	return n, r.onEnd(err)
 }
 
-// onEnd releases the buffers at the end of the Source, and returns the error of the operation.
+// onEnd releases the buffers after the last byte, and returns the error of the operation.
 func (r *pullReader) onEnd(err error) error {
 	if err == io.EOF {
 		r.fail = io.EOF
@@ -299,24 +297,24 @@ type borrowedMem struct {
 	nextID int
 }
 
-// errNotInHandler returns the error of using a Source or a Sink where only its handler can.
+// errNotInHandler returns the error of a Source or Sink that is used outside of its handler.
 func errNotInHandler(what string) error {
-	return fmt.Errorf("qs: a %s can only be read or written by the handler that received it: %w", what,
+	return fmt.Errorf("qs: a %s can be read or written only by the handler that received it: %w", what,
 		hg.ErrUnsupported)
 }
 
-// checkMemory returns why the memory cannot be used: the handler has returned.
+// checkMemory returns an error if the handler has returned.
 func (b *borrowedMem) checkMemory(what string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
-		return fmt.Errorf("qs: the %s was used after its handler had returned: %w", what, hg.ErrClosed)
+		return fmt.Errorf("qs: %s used after its handler returned: %w", what, hg.ErrClosed)
 	}
 	return nil
 }
 
-// causeOf returns the error of an operation that ended with err: if the handler has returned
-// meanwhile, that is the reason.
+// causeOf returns the error of an operation that ended with err. If the handler has returned, that
+// is the cause.
 func (b *borrowedMem) causeOf(what string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -327,8 +325,8 @@ func (b *borrowedMem) causeOf(what string, err error) error {
 	return err
 }
 
-// stopAtReturn registers stop, to be called when the handler returns. Calling now calls stop at
-// once instead.
+// stopAtReturn registers stop to be called when the handler returns. now calls it immediately
+// instead.
 func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -350,12 +348,12 @@ func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	}
 }
 
-// end ends the use of the memory: the handler has returned.
+// end ends the use of the memory when the handler has returned.
 func (b *borrowedMem) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended = true
-	for i := 1; i <= b.nextID; i++ { // in order, so that simulations replay
+	for i := 1; i <= b.nextID; i++ { // in order, so that simulations are reproducible
 		if stop := b.stops[i]; stop != nil {
 			stop()
 		}

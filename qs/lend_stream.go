@@ -17,7 +17,7 @@ type streamReader struct {
 	p        *pulledSource
 	ctx      context.Context
 	begun    bool
-	chunkLen int // bytes of the current chunk, to be released with the next
+	chunkLen int // length of the current chunk, which next releases
 }
 
 // newStreamReader returns the streamReader of p.
@@ -67,7 +67,7 @@ func newStreamWriter(p *pushedSink) *streamWriter {
 	return w
 }
 
-// room waits for memory of the stream, for the next bytes.
+// room waits for buffer space in the stream, and returns it.
 func (w *streamWriter) room() ([]byte, error) {
 	for {
 		if err := w.p.checkMemory("Sink"); err != nil {
@@ -83,15 +83,15 @@ func (w *streamWriter) room() ([]byte, error) {
 	}
 }
 
-// add commits n bytes of the memory that room has returned.
+// add commits n bytes of the buffer that room returned.
 func (w *streamWriter) add(n int) error {
 	w.p.stream.Commit(n)
 	w.pos += int64(n)
 	return nil
 }
 
-// waitStream waits, if err is ErrAgain, until the stream can go on, or ctx is done. Any other err
-// is returned as the handler gets it.
+// waitStream waits, if err is ErrAgain, until the stream can continue or ctx is done. It converts
+// any other err for the handler.
 func (b *borrowedMem) waitStream(ctx context.Context, what string, err error) error {
 	if isAgain(err) {
 		if err = contextEndError(ctx, what); err != nil {
@@ -118,7 +118,7 @@ func (b *borrowedMem) waitStream(ctx context.Context, what string, err error) er
 	return err
 }
 
-// contextEndError returns why ctx is done, or nil while it is not.
+// contextEndError returns the cause if ctx is done, or nil.
 func contextEndError(ctx context.Context, what string) error {
 	code := hg.ErrCanceled
 	switch ctx.Err() {

@@ -32,8 +32,7 @@ const (
 	ticketSink   = 4 // added to one of the others for a Sink
 )
 
-// A ticket is a Source or a Sink as it travels: a reference to memory, or to a stream of the
-// request.
+// A ticket is a Source or a Sink on the wire: a reference to memory, or to a stream of the request.
 type ticket struct {
 	number int          // number of the ticket within the request
 	handle *bulk.Handle // the memory; nil for a stream
@@ -47,8 +46,8 @@ func appendStreamTicket(b []byte, index int, length int64) []byte {
 	return binary.AppendUvarint(append(b, ticketStream, 0, byte(index)), uint64(length+1))
 }
 
-// parseTicket decodes a ticket; what is "Source" or "Sink". It returns nil for no bytes: nothing is
-// lent.
+// parseTicket decodes a ticket; what is "Source" or "Sink". It returns nil if b is empty: the
+// Source or Sink is zero.
 func parseTicket(b []byte, what string) (*ticket, error) {
 	switch {
 	case len(b) == 0:
@@ -81,7 +80,7 @@ func parseTicket(b []byte, what string) (*ticket, error) {
 	return nil, errNotTicket(what)
 }
 
-// isStream reports whether the bytes travel through a stream.
+// isStream reports whether the bytes are sent through a stream.
 func (t *ticket) isStream() bool { return t.handle == nil }
 
 // movedBytes returns the number of bytes that have moved.
@@ -92,7 +91,7 @@ func (t *ticket) movedBytes() int64 {
 	return t.handle.Moved()
 }
 
-// size returns the number of bytes lent, or -1 if it is unknown.
+// size returns the number of bytes, or -1 if it is unknown.
 func (t *ticket) size() int64 {
 	if t.isStream() {
 		return -1
@@ -102,7 +101,7 @@ func (t *ticket) size() int64 {
 
 // errNotTicket returns the error of bytes that are not a ticket.
 func errNotTicket(what string) error {
-	return fmt.Errorf("the bytes of the field are not a %s: both sides need the same type: %w", what,
+	return fmt.Errorf("malformed %s: the two sides have different types: %w", what,
 		na.ErrProtocol)
 }
 
@@ -114,7 +113,7 @@ type otherTicketError struct {
 
 // Error implements error.
 func (e *otherTicketError) Error() string {
-	return fmt.Sprintf("the caller lends a %s in a field that is a %s here: both sides need the same type",
+	return fmt.Sprintf("the field is a %s at the caller and a %s here",
 		e.lent, e.here)
 }
 

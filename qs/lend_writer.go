@@ -10,16 +10,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A pushWriter is what Sink.Writer returns. Goroutines that the handler has left behind may still
-// use it when the library flushes it after the handler has returned. So it has a lock. The user's
-// reader in ReadFrom is read without holding the lock.
+// A pushWriter is the result of Sink.Writer. It has a lock, since goroutines of the handler may
+// still use it while the library flushes it after the handler has returned. ReadFrom does not hold
+// the lock while it reads from the user's reader.
 type pushWriter struct {
 	p       *pushedSink
 	busy    atomic.Bool  // the lock is held
 	waiters atomic.Int32 // number of goroutines that wait for the lock
 
 	// The lock guards the fields below.
-	// limits the user's calls; what is in flight, and the flush, end with the request
+	// limits the user's calls; transfers in flight, and the flush, end with the request
 	ctx          context.Context
 	pos          int64         // number of bytes before those of pending
 	pendingBytes int64         // number of bytes given to pending
@@ -92,7 +92,7 @@ func (w *pushWriter) open() (io.Writer, error) {
 	}
 	if w.pending == nil {
 		if w.pos == w.p.handle.Len() {
-			return nil, fmt.Errorf("qs: the Sink is full: the caller has lent room for %d bytes; a larger FileBuffer or a Writer lends more: %w",
+			return nil, fmt.Errorf("qs: sink: write exceeds the Sink's size of %d bytes: %w",
 				w.pos, hg.ErrOverflow)
 		}
 		ctx, cancel := context.WithCancel(w.p.req)
@@ -126,7 +126,7 @@ func (w *pushWriter) bindContext() (unbound func() bool, err error) {
 	return context.AfterFunc(w.ctx, w.pending.cancel), nil
 }
 
-// contextError returns why the user's context is done, or nil while it is not.
+// contextError returns the cause if the user's context is done, or nil.
 func (w *pushWriter) contextError() error { return contextEndError(w.ctx, "sink") }
 
 // finishUserCall ends a call of the user that has written n bytes: it releases the lock, and
@@ -182,7 +182,7 @@ func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	in := &unlockedReader{w: w, r: r}
 	defer func() {
 		n := n - in.counted
-		if !in.unlocked { // unlocked: r panicked or ended the goroutine, or the node is closed
+		if !in.unlocked { // unlocked: r panicked or called runtime.Goexit, or the node is closed
 			err = w.finishUserCall(n, err)
 		}
 	}()
@@ -195,7 +195,7 @@ type unlockedReader struct {
 	r        io.Reader
 	unlocked bool // the lock is not held
 
-	lastRead int64 // bytes of the last Read, which the writer has not taken yet
+	lastRead int64 // bytes of the last Read, not yet passed to the writer
 	counted  int64 // bytes of all Reads before
 }
 
@@ -234,7 +234,7 @@ func (w *pushWriter) flushBounded() error {
 	return err
 }
 
-// flush waits until everything written has arrived. It ends a stream.
+// flush waits until all written data has arrived. It ends a stream.
 func (w *pushWriter) flush() error {
 	if w.stream != nil {
 		w.p.stream.CloseWrite()

@@ -17,10 +17,10 @@ type Method[In, Out any] struct {
 	calls sync.Pool // of *typedCall, for reuse
 }
 
-// Define declares a method, with opts. Call it to initialize a package variable; it does not use
-// the network. name is global, for example "package/method", and has 1 to 255 bytes. A Node uses
-// one codec and one kind (Method, Stream, Upload, Duplex, OneWay) for a name: with a second,
-// different definition a call fails with ErrInvalid and NotRun, and Handle panics.
+// Define declares a method. Call it to initialize a package variable; it does not use the network.
+// name is global, for example "package/method", and has 1 to 255 bytes. A Node uses one codec and
+// one kind (Method, Stream, Upload, Duplex, OneWay) for each name: with a second, different
+// definition calls fail with ErrInvalid and NotRun, and Handle panics.
 //
 // The two sides may have different definitions, for example in different versions of the program.
 // With the default codec:
@@ -35,10 +35,10 @@ type Method[In, Out any] struct {
 //     the caller. An integer that fits the other side's type is accepted. All these errors name the
 //     field.
 //   - Unexported fields are not sent. A time.Time arrives as the same instant, in local time.
-//   - A Source or a Sink may be added or removed like any field while it is zero. One that lends
-//     something but is missing in the server's input is refused: ErrBadInput, NotRun.
-//   - Another codec or kind is refused: ErrProtocol, NotRun. A refused one-way request is counted
-//     at the server (hg.Stats.Dropped); its sender gets no error.
+//   - A Source or a Sink may be added or removed like any field while it is zero. A call with one
+//     that is not zero, and missing in the server's input, is refused: ErrBadInput, NotRun.
+//   - Another codec or kind is refused: ErrProtocol, NotRun. The server counts refused one-way
+//     requests (hg.Stats.Dropped); their sender gets no error.
 //
 // Define panics if the name is too short or too long; if the codec (WithCodec, or msgpack) does not
 // send all of a type, as [codec.TypeChecker] reports for chan, func and structs of whose fields none
@@ -59,23 +59,24 @@ func (m *Method[In, Out]) Name() string { return m.m.name }
 //	{Name string, Size int64} -> string
 func (m *Method[In, Out]) Shape() string { return m.m.shape }
 
-// Handle makes n serve m with fn. n calls fn concurrently, for each request on its own, and fn may
-// block. The limits are Config.MaxConcurrent requests at a time, MaxConcurrent of the method, and
-// 128 of one client process (hg.Config.MaxActivePerPeer); a request beyond one of them waits until
-// another has ended. For calls that last, such as long polls, use a stream: streams have limits of
-// their own and take no place from other calls.
+// Handle registers fn as the handler of m at n. n calls fn concurrently, once per request, and fn
+// may block. The limits are Config.MaxConcurrent requests at a time, MaxConcurrent of the method,
+// and 128 of one client process (hg.Config.MaxActivePerPeer); a request beyond one of them waits.
+// For long calls, such as long polls, use a stream: streams have separate limits and do not delay
+// other calls.
 //
-// The ctx of fn ends at the caller's deadline, when the caller gives the call up, when its process
-// is lost, and when fn has returned. At the deadline, and when the caller gives up just before it,
-// ctx.Err is DeadlineExceeded; otherwise it is Canceled. ctx.Deadline has the deadline if less than
-// 71 minutes were left when the request was sent.
+// The ctx of fn is done at the caller's deadline, when the caller cancels the call, when the
+// caller's process is lost, and when fn has returned. At the deadline, or after a cancel just
+// before it, ctx.Err is DeadlineExceeded; otherwise it is Canceled. ctx.Deadline returns the
+// deadline if less than 71 minutes were left when the request was sent.
 //
-// The caller gets an error of fn with its text. Its errors.Is finds the outermost Code of the error
-// if that is one for handlers (ErrNotFound to ErrDraining, or the program's own, 128 to 255), and
-// else hg.ErrRemote only: a handler that returns its ctx.Err, or the error of a call that it has
-// made, wraps it by Errorf with a code. A panic of fn is hg.ErrPanic, and logged here with its stack.
+// The caller gets the text of the error of fn. The caller's error matches the outermost Code of
+// that error, if it is a code for handlers (ErrNotFound to ErrDraining, or 128 to 255), and
+// otherwise only hg.ErrRemote. So a handler that returns its ctx.Err, or the error of a call that
+// it made, should wrap it by Errorf with a code. A panic of fn is hg.ErrPanic, and logged here with
+// its stack.
 //
-// Handle panics when fn is nil, and when n serves a method of this name already.
+// Handle panics if fn is nil, or if n already has a handler for this name.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	handler := func(r hg.Request) error {
 		s := &typedRequest[In, Out]{request: request{requestContext: requestContext{n: n, m: m.m, r: r}}, fn: fn}
@@ -119,35 +120,35 @@ func (s *typedRequest[In, Out]) handle(ctx context.Context) (err error) {
 	return err
 }
 
-// Call calls m at to, and blocks until it is answered or ctx ends. When ctx ends the call ends at
-// once, whatever the server does, and the server is told (see Reader and Writer for calls that lend
-// these). Without a deadline of ctx, Config.CallTimeout or Timeout of the method, it may wait for
-// ever. It may be called from any goroutine, any number of times at once.
+// Call calls m at to, and blocks until the response arrives or ctx is done. When ctx is done the
+// call ends at once, whatever the server does, and a cancel is sent to the server (see Reader and
+// Writer for calls with these). Without a deadline of ctx, Config.CallTimeout or Timeout of the
+// method, it may block forever. It is safe for concurrent use.
 //
-// What in lends belongs to the call until Call returns; afterwards nothing reads or writes it any
-// more, whatever the error.
+// Sources and Sinks in in must not be used until Call returns; after that nothing reads or writes
+// them, whatever the error.
 //
 // The error matches exactly one of
 //
-//   - ErrTimeout and context.DeadlineExceeded, or ErrCanceled and context.Canceled: ctx has ended.
-//     It also matches context.Cause(ctx). This is so whatever the server has answered meanwhile,
-//     but for a success.
-//   - hg.ErrRemote: the server has answered. It also matches the code that its handler gave, or,
-//     where its library has refused the call, ErrNoMethod (it has no such method), ErrDraining (it
-//     shuts down), ErrTimeout (the handler could not begin in time), or ErrPermission, if
-//     Config.Authorize refused without a code.
-//   - another code of this package: it could not be called.
+//   - ErrTimeout and context.DeadlineExceeded, or ErrCanceled and context.Canceled: ctx is done. It
+//     also matches context.Cause(ctx). An error response of the server that arrives at the same time
+//     does not change this.
+//   - hg.ErrRemote: the server responded with an error. It also matches the code of the handler's
+//     error, or the code with which the library at the server refused the call: ErrNoMethod (it has
+//     no such method), ErrDraining (it is shutting down), ErrTimeout (the handler could not start in
+//     time), or ErrPermission (Config.Authorize refused without a code).
+//   - another code of this package: the request could not be sent, or the response not be received.
 //
-// FateOf(err) says what became of the request, of all attempts together. A panic of the program's
-// code in the call, in an encoder, an interceptor or a Balancer, is a panic of Call.
+// FateOf(err) reports whether the request ran, over all attempts. A panic of the program's code in
+// the call, in an encoder, an interceptor or a Balancer, is a panic of Call.
 func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, err error) {
 	err = m.CallInto(ctx, to, in, &out)
 	return out, err
 }
 
-// CallInto is Call that decodes the answer into *out, and reuses its memory as the codec does:
-// Msgpack fills a []byte that has room, adds to a map, and leaves fields that the answer omits, by
-// "omitempty", as they were. So repeated large answers can share one buffer. After an error the
+// CallInto is like Call, but decodes the output into *out and reuses its memory as the codec does:
+// Msgpack reuses the capacity of a []byte, adds to a map, and does not change fields that the
+// output omits ("omitempty"). So repeated large outputs can share one buffer. After an error the
 // contents of *out are undefined.
 func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out) error {
 	k := m.begin(to, in)
@@ -220,9 +221,9 @@ func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 	}, fn == nil)
 }
 
-// Send sends a request and returns when this process has handed it to the network, or with an error
-// as Call. Nothing says whether it arrives, nor whether the server has a handler for it: then it
-// returns nil, too.
+// Send sends a request, and returns when it was written to the network. Its errors are those of
+// Call. A nil error does not mean that the request arrives, or that the server has a handler for
+// it.
 func (m *OneWay[In]) Send(ctx context.Context, to Peer, in In) error {
 	k := &typedCall[In, struct{}]{in: in}
 	k.begin(m.m, to)

@@ -12,15 +12,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Requests and answers carry metadata about what both sides must agree on. So two programs with
-// different definitions of a method find out before the handler runs, and never exchange a part of
-// the data:
+// Requests and responses carry metadata about the definition of the method. So different
+// definitions at the two sides are detected before the handler runs and before data is transferred:
 //
 //	request: streams     those of items, which must be those of the method; then one per Reader and Writer
 //	         qs-lent     the fields of the tickets in the input, by number: the server finds all or refuses
 //	answer:  qs-filled   how far each Sink with a ticket is filled, by number; only if a Sink was lent
 //
-// The input and the output themselves have the same encoding whatever is lent.
+// The encoding of the input and the output does not depend on this metadata.
 const (
 	lentMeta   = "qs-lent"
 	filledMeta = "qs-filled"
@@ -49,8 +48,8 @@ type fieldDecoder interface {
 	DecodeAnswered(b []byte, v any) error // Decode, then CheckMissing
 }
 
-// Append implements codec.Codec. It fails if the codec has left out a ticket, so that something
-// lent would not arrive.
+// Append implements codec.Codec. It fails if the codec omitted a ticket, since a Source or a Sink
+// would be lost.
 func (c methodCodec) Append(dst []byte, v any) ([]byte, error) {
 	in, ok := v.(*lentInput)
 	if !ok {
@@ -63,8 +62,8 @@ func (c methodCodec) Append(dst []byte, v any) ([]byte, error) {
 	for _, t := range in.l.tickets {
 		if !t.encodedOnce.Load() {
 			return dst, hg.Errorf(hg.ErrUnsupported,
-				"codec %s does not encode %s of %T, which lends something: it leaves the field out, "+
-					"or does not call MarshalBinary; use codec.Msgpack, and no tag that leaves the field out",
+				"codec %s does not encode the Source or Sink in %s of %T; "+
+					"use codec.Msgpack, and no tag that omits the field",
 				c.Name(), t.field, in.in)
 		}
 	}
@@ -89,13 +88,12 @@ type (
 	decodedOutput outgoingCall
 )
 
-// The caller's definition counts. A server that skipped an unknown field of the input would do less
-// than it was asked for, and an answer without a field that the caller reads would look like a zero
-// value: both are errors. Fields that only the server has are harmless: in the input they are zero,
-// in the answer they are skipped.
+// The caller's definition is authoritative. If a server skipped an unknown field of the input, it
+// would ignore a part of the request. If an output lacked a field that the caller reads, the field
+// would look like a zero value. Both are errors. Fields that only the server has are harmless: in
+// the input they are zero, in the output they are skipped.
 
-// decodeSent decodes what a caller has sent, an input or an item. Fields that v does not have are
-// an error.
+// decodeSent decodes an input or an item of the caller. A field that v does not have is an error.
 func (c methodCodec) decodeSent(b []byte, v any) error {
 	if c.both != nil {
 		return c.both.DecodeSent(b, v)
@@ -107,8 +105,7 @@ func (c methodCodec) decodeSent(b []byte, v any) error {
 	return err
 }
 
-// decodeAnswered decodes what a server has sent, an output or an item. Missing fields of v are an
-// error.
+// decodeAnswered decodes an output or an item of the server. A missing field of v is an error.
 func (c methodCodec) decodeAnswered(b []byte, v any) error {
 	if c.both != nil {
 		return c.both.DecodeAnswered(b, v)
@@ -151,13 +148,13 @@ func (l *loanSet) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
 	return m.WithOwn(lentMeta, strings.Join(names, ","))
 }
 
-// A sinkFill says how far a Sink was filled.
+// A sinkFill is the length of the data in a Sink.
 type sinkFill struct {
 	prefix int64 // number of bytes from the beginning without gaps
 	end    int64 // end of the last byte written
 }
 
-// takeAnswer reads from the metadata of an answer how far the Sinks were filled.
+// takeAnswer reads the lengths of the Sinks from the metadata of a response.
 func (l *loanSet) takeAnswer(m hg.Metadata) error {
 	text, ok := m.Get(filledMeta)
 	if !ok {
@@ -173,7 +170,7 @@ func (l *loanSet) takeAnswer(m hg.Metadata) error {
 		n.prefix, err = strconv.ParseInt(prefix, 10, 64)
 		n.end, err2 = strconv.ParseInt(end, 10, 64)
 		if err != nil || err2 != nil {
-			return fmt.Errorf("qs: method %s: the answer says %q of its Sinks: %w", l.m.name, text,
+			return fmt.Errorf("qs: method %s: malformed Sink lengths %q in the response: %w", l.m.name, text,
 				na.ErrProtocol)
 		}
 		l.filled = append(l.filled, n)
@@ -186,11 +183,11 @@ func (l *loanSet) takeAnswer(m hg.Metadata) error {
 func (m *method) checkAgreement(r hg.Request) error {
 	theirs := r.Streams()
 	if i := slices.IndexFunc(theirs, func(s hg.StreamSpec) bool { return s.Bulk }); i >= 0 {
-		theirs = theirs[:i] // from here on they belong to tickets of the input
+		theirs = theirs[:i] // the rest are streams of tickets in the input
 	}
 	if !slices.Equal(theirs, m.streams) {
 		return hg.Errorf(na.ErrProtocol,
-			"the caller defines %s as %s, and here it is %s: both sides need the same", m.name,
+			"method %s is defined as %s by the caller, and as %s here", m.name,
 			kindOf(theirs), kindOf(m.streams))
 	}
 	return nil
@@ -208,7 +205,7 @@ func kindOf(specs []hg.StreamSpec) string {
 	case slices.Equal(specs, streamBoth):
 		return "a duplex (DefineDuplex)"
 	}
-	return fmt.Sprintf("what has %d streams", len(specs))
+	return fmt.Sprintf("a method with %d streams", len(specs))
 }
 
 // streamDown are the streams of a method that sends items to its caller.
@@ -232,8 +229,7 @@ func addFieldName(meta hg.Metadata, err error) error {
 	return err
 }
 
-// checkTickets returns an error unless the input of the handler has taken all tickets of the
-// caller.
+// checkTickets returns an error unless the decoded input has all tickets of the caller.
 func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 	names := lentFields(meta)
 	taken := make([]bool, len(names))
@@ -244,7 +240,7 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 		}
 		n := t.number
 		if n >= len(names) || taken[n] {
-			return hg.Errorf(hg.ErrBadInput, "the input of %s has the ticket number %d of %d", m.name, n,
+			return hg.Errorf(hg.ErrBadInput, "the input of %s has an invalid ticket: number %d of %d", m.name, n,
 				len(names))
 		}
 		taken[n] = true
@@ -261,11 +257,11 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 		}
 		has = "has " + strings.Join(fields, ", ")
 	}
-	return hg.Errorf(hg.ErrBadInput, "the caller lends %q, which does not arrive: the input of %s here %s; both sides need the same field, and a codec that encodes it",
-		names[n], m.name, has)
+	return hg.Errorf(hg.ErrBadInput, "the input of %s lacks the caller's field %q: here it %s",
+		m.name, names[n], has)
 }
 
-// filledSinks returns the text about the Sinks for the answer; "" if the request has lent none.
+// filledSinks returns the metadata value with the lengths of the Sinks; "" if the request has none.
 func (s *request) filledSinks() string {
 	var sinks []*lentField
 	for i := range s.lent {

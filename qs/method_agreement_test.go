@@ -226,8 +226,8 @@ func TestDisagreements(t *testing.T) {
 		{"a Source for bytes", method(keySource{"k", lent()}, text, nil), method(struct {
 			Key  string
 			Body []byte
-		}{}, text, nil), nil, `lends "Body", which does not arrive`, false},
-		{"bytes for a Source", method(struct{ Body []byte }{[]byte("abcdefgh")}, text, nil), method(keySource{}, text, nil), nil, `not a Source: both sides need the same type`, false},
+		}{}, text, nil), nil, `lacks the caller's field "Body"`, false},
+		{"bytes for a Source", method(struct{ Body []byte }{[]byte("abcdefgh")}, text, nil), method(keySource{}, text, nil), nil, `malformed Source: the two sides have different types`, false},
 
 		// Sinks.
 		{"a Sink", method(keySink{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), sawText{"k"}, "", true},
@@ -240,8 +240,8 @@ func TestDisagreements(t *testing.T) {
 		{"one of two Sinks", method(twoSinks{B: qs.Buffer(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller has to lend room", true},
 
 		// Kinds.
-		{"a stream, of a method", method(keyOnly{"k"}, text, nil), stream(nothing, text, nil), nil, `as a method \(Define\), and here it is a stream \(DefineStream\)`, false},
-		{"a method, of a stream", stream(keyOnly{"k"}, text, nil), method(nothing, text, nil), nil, `as a stream \(DefineStream\), and here it is a method \(Define\)`, false},
+		{"a stream, of a method", method(keyOnly{"k"}, text, nil), stream(nothing, text, nil), nil, `as a method \(Define\) by the caller, and as a stream \(DefineStream\) here`, false},
+		{"a method, of a stream", stream(keyOnly{"k"}, text, nil), method(nothing, text, nil), nil, `as a stream \(DefineStream\) by the caller, and as a method \(Define\) here`, false},
 		{"raw ones", stream([]byte("0123456789abcdefghi"), raw, codec.Raw), method([]byte{}, raw, codec.Raw), nil, `as a stream \(DefineStream\)`, false},
 		{"raw ones, back", method([]byte("0123456789abcdefghi"), raw, codec.Raw), stream([]byte{}, raw, codec.Raw), nil, `as a method \(Define\)`, false},
 		{"a one-way method, called", method(keyOnly{"k"}, text, nil), oneWay(nothing), nil, "is one-way at one side only", false},
@@ -309,8 +309,8 @@ func TestTwoDefinitions(t *testing.T) {
 	same := qs.Define[struct{ Body qs.Source }, []byte]("two/definitions")
 	s := server(t, qs.Config{}, func(n *qs.Node) {
 		packed.Handle(n, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
-		require.PanicsWithValue(t, "qs: method two/definitions: the program has two definitions of two/definitions, "+
-			"a method in codec msgpack (2) and a method in codec raw (1): give one of them another name", func() { raw.Handle(n, func(_ context.Context, in []byte) ([]byte, error) { return in, nil }) })
+		require.PanicsWithValue(t, "qs: method two/definitions: two/definitions is defined twice, as "+
+			"a method in codec msgpack (2) and as a method in codec raw (1)", func() { raw.Handle(n, func(_ context.Context, in []byte) ([]byte, error) { return in, nil }) })
 	})
 	c := open(t, "tcp://", qs.Config{})
 	to := peer(t, c, s.Addr().String())
@@ -320,7 +320,7 @@ func TestTwoDefinitions(t *testing.T) {
 	refused := func(err error, was string) {
 		t.Helper()
 		require.ErrorIs(t, err, qs.ErrInvalid)
-		require.ErrorContains(t, err, "a method in codec msgpack (2) and "+was)
+		require.ErrorContains(t, err, "as a method in codec msgpack (2) and as "+was)
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 	}
 	refused(err, "a method in codec raw (1)")
@@ -359,8 +359,8 @@ func TestDefineRefusesTypes(t *testing.T) {
 	type left struct {
 		Body qs.Source `msgpack:"-"`
 	}
-	refused(`has a qs\.Source in the field Body, which its tag leaves out`, func() { qs.Define[left, int]("types/left") })
-	refused(`has a qs\.Sink that struct .* embeds, whose methods would encode all of it as that: give the field a name`,
+	refused(`has a qs\.Source in the field Body \(omitted by its tag\)`, func() { qs.Define[left, int]("types/left") })
+	refused(`has a qs\.Sink embedded in struct .*, want a named field`,
 		func() { qs.Define[struct{ qs.Sink }, int]("types/embedded") })
 }
 

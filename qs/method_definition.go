@@ -21,7 +21,7 @@ type method struct {
 	fields    []field // Sources and Sinks of the input
 }
 
-// defineMethod makes a method of a kind with the given types. It panics if a type cannot be sent.
+// defineMethod returns a method of a kind with the given types. It panics if a type cannot be sent.
 func defineMethod(name string, opts []Option, kind schema.Kind, in, up, out reflect.Type) *method {
 	if name == "" || len(name) > 255 {
 		panic(fmt.Sprintf("qs: the method name %q has %d bytes, want 1 to 255", name, len(name)))
@@ -39,14 +39,14 @@ func defineMethod(name string, opts []Option, kind schema.Kind, in, up, out refl
 	m.fields = fieldsOf(name, m.signature.In, m.o.codec)
 	refuse := func(t *schema.Type, where string) {
 		if t != nil && len(fieldsOf(name, t, m.o.codec)) > 0 {
-			panic(fmt.Sprintf("qs: method %s has a Source or a Sink in its %s: put it into the input",
+			panic(fmt.Sprintf("qs: method %s has a Source or Sink in its %s, want it in the input",
 				name, where))
 		}
 	}
 	refuse(m.signature.Up, "items")
 	refuse(m.signature.Out, "output")
 	if m.oneWay && len(m.fields) > 0 {
-		panic(fmt.Sprintf("qs: method %s is one-way and has Sources or Sinks: use Define, whose answer ends their use",
+		panic(fmt.Sprintf("qs: one-way method %s has Sources or Sinks; use Define",
 			name))
 	}
 	return m
@@ -80,7 +80,7 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	if ok && n.defined[m.name] == "" {
 		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun,
 			Err: hg.Errorf(ErrInvalid,
-				"the program has registered %s with package hg too: give it another name", was.Name)}
+				"%s is also registered with package hg; use another name", was.Name)}
 	}
 	if err := n.useDefinitionLocked(m.name, is); err != nil {
 		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: err}
@@ -96,21 +96,21 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	return id, nil
 }
 
-// useDefinitionLocked records the definition is of a name. It fails if n has used another one,
-// which would make other requests. The caller holds mu.
+// useDefinitionLocked records the definition is of a name. It fails if n has used a different
+// definition of it. The caller holds mu.
 func (n *Node) useDefinitionLocked(name, is string) error {
 	switch was := n.defined[name]; was {
 	case "":
 		n.defined[name] = is
 	case is:
 	default:
-		return hg.Errorf(ErrInvalid, "the program has two definitions of %s, %s and %s: give one of them another name",
+		return hg.Errorf(ErrInvalid, "%s is defined twice, as %s and as %s",
 			name, was, is)
 	}
 	return nil
 }
 
-// describeDefinition describes m by what all definitions of its name must agree on.
+// describeDefinition returns a description of the properties that all definitions of a name share.
 func (n *Node) describeDefinition(m *method) string {
 	kind := "a method"
 	switch {
@@ -123,7 +123,7 @@ func (n *Node) describeDefinition(m *method) string {
 	return fmt.Sprintf("%s in codec %s (%d)", kind, c.Name(), c.ID())
 }
 
-// A field is the place of a Source or a Sink in an input.
+// A field locates a Source or a Sink in an input.
 type field struct {
 	path []int // indices of the fields that lead to it
 	sink bool
@@ -145,7 +145,7 @@ func fieldsOf(method string, t *schema.Type, c codec.Codec) []field {
 		seen: map[*schema.Type]bool{}}
 	w.visitType(t, nil, "", true)
 	if len(w.found) > maxFields {
-		panic(fmt.Sprintf("qs: method %s has %d Sources and Sinks in its input, there may be %d", method,
+		panic(fmt.Sprintf("qs: method %s has %d Sources and Sinks in its input, want at most %d", method,
 			len(w.found), maxFields))
 	}
 	return w.found
@@ -164,7 +164,7 @@ type typeWalk struct {
 func (w *typeWalk) visitType(t *schema.Type, path []int, name string, direct bool) {
 	if t.Go == sourceType || t.Go == sinkType {
 		if !direct {
-			panic(fmt.Sprintf("qs: method %s has a %v in %s, where Call cannot find it: put it into a field of a struct",
+			panic(fmt.Sprintf("qs: method %s has a %v in %s, want it in an exported field of a struct",
 				w.method, t.Go, name))
 		}
 		w.found = append(w.found, field{append([]int(nil), path...), t.Go == sinkType, name})
@@ -203,10 +203,10 @@ func (w *typeWalk) visitField(t *schema.Type, f *schema.Field, path []int, in st
 	case !f.Exported && (!f.Embedded || f.Type.Kind != reflect.Struct):
 		w.visitType(f.Type, nil, "the unexported field "+name, false)
 	case f.Embedded && (f.Type.Go == sourceType || f.Type.Go == sinkType):
-		panic(fmt.Sprintf("qs: method %s has a %v that %v embeds, whose methods would encode all of it as that: give the field a name",
+		panic(fmt.Sprintf("qs: method %s has a %v embedded in %v, want a named field",
 			w.method, f.Type.Go, t.Go))
 	case w.tags && f.Tag == "-" && t.Coding() == "":
-		w.visitType(f.Type, nil, "the field "+name+", which its tag leaves out", false)
+		w.visitType(f.Type, nil, "the field "+name+" (omitted by its tag)", false)
 	default:
 		w.visitType(f.Type, path, name, true)
 	}

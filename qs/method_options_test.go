@@ -156,10 +156,10 @@ func TestQueueAndEnvelopes(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
 	for text, f := range map[string]func(){
-		"qs: MaxConcurrent is -1, want a number of requests, or 0 for no limit of the method": func() { qs.MaxConcurrent(-1) },
-		"qs: MaxQueue is -1, want a number of requests that may wait":                         func() { qs.MaxQueue(-1) },
-		"qs: method options/none has a nil Interceptor":                                       func() { qs.DefineOneWay[int]("options/none", qs.Interceptor(nil)) },
-		"qs: method options/nil has a nil Option":                                             func() { qs.Define[int, int]("options/nil", nil) },
+		"qs: MaxConcurrent is -1, want a positive number, or 0 for no limit": func() { qs.MaxConcurrent(-1) },
+		"qs: MaxQueue is -1, want 0 or more":                                 func() { qs.MaxQueue(-1) },
+		"qs: method options/none has a nil Interceptor":                      func() { qs.DefineOneWay[int]("options/none", qs.Interceptor(nil)) },
+		"qs: method options/nil has a nil Option":                            func() { qs.Define[int, int]("options/nil", nil) },
 	} {
 		require.PanicsWithValue(t, text, f)
 	}

@@ -184,7 +184,7 @@ func TestHandleTwice(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", qs.Config{})
 	serve := func() { upper.Handle(n, func(_ context.Context, s string) (string, error) { return s, nil }) }
 	serve()
-	require.PanicsWithValue(t, "qs: the node serves the method test/upper already: call Handle once for each name", serve)
+	require.PanicsWithValue(t, "qs: method test/upper already has a handler", serve)
 }
 
 func TestDefinePanics(t *testing.T) {

@@ -206,7 +206,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 		defer stop()
 	}
 	if n.isInside() {
-		return fmt.Errorf("qs: Shutdown was called in a handler or a callback, which it would wait for: call it on another goroutine, or use Close: %w",
+		return fmt.Errorf("qs: Shutdown called in a handler or callback; call it on another goroutine, or use Close: %w",
 			na.ErrBusy)
 	}
 	n.ending.Store(true)

@@ -26,12 +26,12 @@ type ClientLimit struct {
 func (l ClientLimit) check() error {
 	switch {
 	case l.MaxConcurrent < 0:
-		return fmt.Errorf("its MaxConcurrent is %d, want a number of handlers, or 0 for no limit",
+		return fmt.Errorf("MaxConcurrent is %d, want a positive number, or 0 for no limit",
 			l.MaxConcurrent)
 	case !(l.Rate >= 0) || math.IsInf(l.Rate, 0):
-		return fmt.Errorf("its Rate is %v, want requests a second, or 0 for no limit", l.Rate)
+		return fmt.Errorf("Rate is %v, want requests per second, or 0 for no limit", l.Rate)
 	case l.Burst < 0 || l.Burst > 0 && l.Rate == 0:
-		return fmt.Errorf("its Burst is %d, want a number of requests, and a Rate", l.Burst)
+		return fmt.Errorf("Burst is %d, want 0, or a positive number and a Rate", l.Burst)
 	}
 	return nil
 }

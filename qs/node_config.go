@@ -139,7 +139,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 		errs = append(errs, fmt.Errorf("qs: config: "+format+": %w", append(args, hg.ErrInvalid)...))
 	}
 	if c.MaxConcurrent < 0 {
-		addErr("MaxConcurrent is %d, want a number of handlers, or 0 for HG.MaxActive", c.MaxConcurrent)
+		addErr("MaxConcurrent is %d, want a positive number, or 0 for HG.MaxActive", c.MaxConcurrent)
 	}
 	for name, limit := range c.ClientLimits {
 		if err := limit.check(); err != nil {
@@ -166,13 +166,13 @@ func (c Config) withDefaults(addr string) (Config, error) {
 			c.CertificateGrace, c.HG.NA.CertificateGrace)
 	}
 	if c.CallTimeout < 0 {
-		addErr("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
+		addErr("CallTimeout is %v, want a positive duration, or 0 for none", c.CallTimeout)
 	}
 	if c.Name != "" && c.HG.NA.Name != "" && c.Name != c.HG.NA.Name {
 		addErr("Name is %q, but HG.NA.Name is %q: set one of them", c.Name, c.HG.NA.Name)
 	}
 	if c.MaxInput < 0 {
-		addErr("MaxInput is %d, want a number of bytes, or 0 for HG.MaxInput", c.MaxInput)
+		addErr("MaxInput is %d, want a positive number, or 0 for HG.MaxInput", c.MaxInput)
 	}
 	if c.MaxInput != 0 && c.HG.MaxInput != 0 && c.MaxInput != c.HG.MaxInput {
 		addErr("MaxInput is %d, but HG.MaxInput is %d: set one of them", c.MaxInput, c.HG.MaxInput)
@@ -189,7 +189,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	}
 	own := c.transportPlugin(scheme, beside, addr, addErr)
 	if c.HG.Dispatch != nil {
-		addErr("HG.Dispatch is set, but qs dispatches handlers itself, see MaxConcurrent: use package hg")
+		addErr("HG.Dispatch is set, but qs dispatches handlers itself")
 	}
 	for _, i := range append(c.ClientInterceptors[:len(c.ClientInterceptors):len(c.ClientInterceptors)],
 		c.ServerInterceptors...) {
@@ -276,9 +276,9 @@ func schemesOf(addr string) (first, second string) {
 // noTLSReason returns why TLS cannot be set for a transport.
 func noTLSReason(scheme string) string {
 	if scheme == "sm" {
-		return "it needs none: messages stay in memory that only processes of one user can open"
+		return "messages are in memory that only processes of one user can open"
 	}
-	return "nothing would be encrypted"
+	return "messages would not be encrypted"
 }
 
 // transportPlugin returns the plugin with the options TLS, TCP and Contexts, or nil if none is set.
@@ -293,7 +293,7 @@ func (c *Config) transportPlugin(
 		case p == nil: // na.Open returns the error
 		case p.Scheme() == beside:
 		case p.Scheme() != scheme:
-			addErr("HG.NA.Plugins holds a plugin for %s://, which a node at %q does not use", p.Scheme(),
+			addErr("HG.NA.Plugins has a plugin for %s://, which a node at %q does not use", p.Scheme(),
 				addr)
 		case scheme == "tcp" || scheme == "udp":
 			given = true
@@ -310,7 +310,7 @@ func (c *Config) transportPlugin(
 		{!reflect.ValueOf(c.TCP).IsZero(), "TCP", "tcp://",
 			"use HG.NA.Plugins for options of other transports", scheme == "tcp"},
 		{several, "Contexts", "tcp://",
-			"only there several contexts can share an address: open several Nodes with different addresses",
+			"only tcp shares one address among contexts; open several Nodes",
 			scheme == "tcp"},
 	} {
 		asked = asked || f.set
@@ -318,10 +318,10 @@ func (c *Config) transportPlugin(
 		case f.set && !f.fits:
 			addErr("%s is for %s, not %q: %s", f.field, f.of, addr, f.hint)
 		case f.set && given && scheme == "udp":
-			addErr("%s is set, but HG.NA.Plugins holds a plugin for udp://, which has options of its own: set its TLS instead",
+			addErr("%s is set, but HG.NA.Plugins has a plugin for udp://: set the TLS of that plugin instead",
 				f.field)
 		case f.set && given:
-			addErr("%s is set, but HG.NA.Plugins holds a plugin for tcp://, which has options of its own: set TCP instead",
+			addErr("%s is set, but HG.NA.Plugins has a plugin for tcp://: set TCP instead",
 				f.field)
 		}
 	}

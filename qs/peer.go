@@ -145,14 +145,14 @@ func (o *PeerOptions) check(addrs []string) error {
 	var what string
 	switch {
 	case len(addrs) == 0:
-		what = "no address is given"
+		what = "no address"
 	case o.ResolveInterval < 0:
-		what = fmt.Sprintf("ResolveInterval is %v, want a time, or 0 for 30 s", o.ResolveInterval)
+		what = fmt.Sprintf("ResolveInterval is %v, want a positive duration, or 0 for 30 s", o.ResolveInterval)
 	case o.HealthInterval < 0 || o.HealthInterval > 0 && o.HealthInterval < minHealth:
 		what = fmt.Sprintf("HealthInterval is %v, want at least %v, or 0 to probe only failed addresses",
 			o.HealthInterval, minHealth)
 	case o.Resolver != nil && !reflect.ValueOf(o.Resolver).Comparable():
-		what = fmt.Sprintf("the Resolver is a %T, which is not comparable: use a pointer", o.Resolver)
+		what = fmt.Sprintf("the Resolver type %T is not comparable: use a pointer", o.Resolver)
 	default:
 		return nil
 	}
@@ -285,7 +285,7 @@ func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 // errNoPeer returns the error of a call of method with the zero Peer.
 func errNoPeer(method string) error {
 	return &hg.Error{Op: "forward", RPC: method, Fate: NotRun,
-		Err: na.WithText(ErrInvalid, "the Peer is zero: use Node.Peer")}
+		Err: na.WithText(ErrInvalid, "zero Peer: use Node.Peer")}
 }
 
 // Addr returns the address to which the next attempt may go. It is the zero Addr for the zero Peer,

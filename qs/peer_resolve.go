@@ -172,7 +172,7 @@ func (n *Node) watchService(key watchKey, refresh time.Duration) (*addrWatch, er
 		}
 	case len(n.watches) >= maxWatches:
 		return nil, na.WithText(hg.ErrAgain,
-			fmt.Sprintf("%d services are being watched, which is the limit", maxWatches))
+			fmt.Sprintf("too many watched services: the limit is %d", maxWatches))
 	default:
 		w = &addrWatch{n: n, key: key, refreshNow: make(chan struct{}, 1),
 			firstAnswer: make(chan struct{})}
@@ -230,7 +230,7 @@ func (w *addrWatch) waitFirst(ctx context.Context) error {
 	w.waiters.Add(1)
 	defer w.waiters.Add(-1)
 	if err := w.n.awaitDone(ctx, 0, w.firstAnswer); err != nil {
-		return fmt.Errorf("the Resolver has not answered for %s: %w", w.key.service, err)
+		return fmt.Errorf("resolve %s: no result yet: %w", w.key.service, err)
 	}
 	return w.lastError()
 }
@@ -282,7 +282,7 @@ func (w *addrWatch) update(addrs []string, err error) {
 	if many := len(addrs); many > maxAddrs {
 		addrs = addrs[:maxAddrs]
 		if !w.warnedTooMany.Swap(true) {
-			w.n.logger().Warn("a Resolver has found more addresses than a Peer can have: using the first",
+			w.n.logger().Warn("resolver returned more addresses than a Peer can have; using the first",
 				"service", w.key.service, "found", many, "most", maxAddrs)
 		}
 	}

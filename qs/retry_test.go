@@ -246,7 +246,7 @@ func TestStallIsOfBytes(t *testing.T) {
 					continue
 				}
 				require.ErrorIs(t, err, want)
-				require.ErrorContains(t, err, "no answer and no byte for 1s (RetryPolicy.ProgressTimeout)")
+				require.ErrorContains(t, err, "no response and no data for 1s (RetryPolicy.ProgressTimeout)")
 				require.Equal(t, qs.MaybeRan, qs.FateOf(err))
 			}
 		})
@@ -503,7 +503,7 @@ func TestBadConfig(t *testing.T) {
 	}
 	_, err := qs.Open("sm://x", qs.Config{TLS: &tls.Config{}})
 	require.ErrorIs(t, err, qs.ErrInvalid)
-	require.ErrorContains(t, err, `TLS is for tcp:// and udp://, not "sm://x": it needs none`)
+	require.ErrorContains(t, err, `TLS is for tcp:// and udp://, not "sm://x": messages are in memory that only processes of one user can open`)
 	n := open(t, "tcp://", qs.Config{})
 	_, err = n.Peer(testContext(t))
 	require.ErrorIs(t, err, qs.ErrInvalid)

@@ -46,7 +46,7 @@ func TestReaderServesOneAttempt(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, hashOf(randomBytes(1, 100_000)), got)
 	require.ErrorIs(t, refused, qs.ErrInvalid)
-	require.ErrorContains(t, refused, "one at a time")
+	require.ErrorContains(t, refused, "in use by another attempt or call")
 	require.Equal(t, qs.NotRun, qs.FateOf(refused))
 }
 
@@ -93,7 +93,7 @@ func TestSinkServesOneAttempt(t *testing.T) {
 			require.NoError(t, err, kind)
 			require.True(t, lends)
 			require.ErrorIs(t, refused, qs.ErrInvalid, kind)
-			require.ErrorContains(t, refused, "one at a time", kind)
+			require.ErrorContains(t, refused, "in use by another attempt or call", kind)
 			require.Equal(t, qs.NotRun, qs.FateOf(refused), kind)
 			require.EqualValues(t, 1000, sink.Filled(), kind)
 			go func() { <-begun }()
@@ -115,7 +115,7 @@ func TestReaderIsLentOnce(t *testing.T) {
 		t.Helper()
 		_, err := put.Call(testContext(t), to, putIn{"copy", src})
 		require.ErrorIs(t, err, qs.ErrInvalid)
-		require.ErrorContains(t, err, "lend a new one")
+		require.ErrorContains(t, err, "use a new one")
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 	}
 
@@ -150,7 +150,7 @@ func TestReaderIsLentOnce(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err = put.Call(testContext(t), to, putIn{"copy", src})
 		require.ErrorIs(t, err, qs.ErrInvalid)
-		return !strings.Contains(err.Error(), "one at a time")
+		return !strings.Contains(err.Error(), "in use by another attempt or call")
 	}, 30*time.Second, time.Millisecond)
 	refused(src)
 }

@@ -31,7 +31,7 @@ func TestGoexitInStreams(t *testing.T) {
 			}
 			return len(b), nil
 		}))})
-		require.ErrorContains(t, err, "ended its goroutine")
+		require.ErrorContains(t, err, "called runtime.Goexit")
 		require.ErrorIs(t, err, qs.ErrAborted)
 		left = after
 		_, err = get.Call(context.Background(), to, getIn{"copy", 9 << 20, qs.Writer(writerFunc(func(b []byte) (int, error) {
@@ -40,7 +40,7 @@ func TestGoexitInStreams(t *testing.T) {
 			}
 			return len(b), nil
 		}))})
-		require.ErrorContains(t, err, "ended its goroutine")
+		require.ErrorContains(t, err, "called runtime.Goexit")
 		require.ErrorIs(t, err, qs.ErrAborted)
 	}
 }

@@ -368,7 +368,7 @@ func TestUnmappedFiles(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, hashOf(randomBytes(7, n)), got)
 		_, err = get.Call(ctx, to, getIn{"copy", n, qs.FileBuffer(f, n-1)})
-		require.ErrorContains(t, err, "room for 5000000 bytes")
+		require.ErrorContains(t, err, "exceeds the FileBuffer's size of 5000000 bytes")
 	})
 }
 

@@ -32,12 +32,12 @@ func TestMistakesOfCallers(t *testing.T) {
 		return func() error { _, err := give.Call(ctx, to, struct{ Body qs.Sink }{s}); return err }
 	}
 	for says, call := range map[string]func() error{
-		"File or Reader got nil":       source(qs.File(nil)),
-		"Reader got nil":               source(qs.Reader(nil)),
-		"FileBuffer or Writer got nil": sink(qs.FileBuffer(nil, 1)),
-		"Writer got nil":               sink(qs.Writer(nil)),
-		"the Peer is zero":             func() error { _, err := double.Call(ctx, qs.Peer{}, point{}); return err },
-		"the Peer is zero:":            func() error { _, err := qs.Peer{}.Ping(ctx); return err },
+		"File or Reader called with nil":       source(qs.File(nil)),
+		"Reader called with nil":               source(qs.Reader(nil)),
+		"FileBuffer or Writer called with nil": sink(qs.FileBuffer(nil, 1)),
+		"Writer called with nil":               sink(qs.Writer(nil)),
+		"zero Peer":                            func() error { _, err := double.Call(ctx, qs.Peer{}, point{}); return err },
+		"zero Peer:":                           func() error { _, err := qs.Peer{}.Ping(ctx); return err },
 	} {
 		err := call()
 		require.ErrorIs(t, err, qs.ErrInvalid, says)
@@ -85,7 +85,7 @@ func TestGuide(t *testing.T) {
 			return err
 		},
 		"address already in use": func() error { _, err := qs.Open(to.String(), qs.Config{}); return err },
-		"the Source was used after its handler had returned": func() error {
+		"Source used after its handler returned": func() error {
 			_, err := take.Call(ctx, to, struct{ Body qs.Source }{qs.Bytes(make([]byte, 10_000))})
 			require.NoError(t, err)
 			_, err = (<-kept).ReadAt(make([]byte, 1), 0)

@@ -32,9 +32,9 @@ func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
 	m := defineMethod(name, opts, schema.Stream, reflect.TypeFor[In](), nil, reflect.TypeFor[Item]())
 	switch {
 	case slices.ContainsFunc(m.fields, func(f field) bool { return f.sink }):
-		panic(fmt.Sprintf("qs: stream %s has a Sink in its input: use Define, or send items", name))
+		panic(fmt.Sprintf("qs: stream %s has a Sink in its input; use Define, or send items", name))
 	case m.o.inline:
-		panic(fmt.Sprintf("qs: stream %s is Inline, but send blocks: leave Inline out", name))
+		panic(fmt.Sprintf("qs: stream %s has the option Inline, but its handler blocks", name))
 	}
 	m.streams = streamDown
 	return &Stream[In, Item]{m}

@@ -77,9 +77,9 @@ func (c *callStreams) beginAttempt() error {
 	defer c.mu.Unlock()
 	switch {
 	case c.attemptRunning:
-		return hg.Errorf(ErrInvalid, "an attempt of the stream is in flight: an interceptor of a stream must call next sequentially")
+		return hg.Errorf(ErrInvalid, "next called while an attempt of the stream is in flight")
 	case c.spent:
-		return hg.Errorf(ErrInvalid, "an earlier attempt has moved items: call the stream again")
+		return hg.Errorf(ErrInvalid, "an earlier attempt transferred items; start a new stream")
 	}
 	c.attemptRunning = true
 	return nil
@@ -167,7 +167,7 @@ func (c *callStreams) sendError() error {
 	return nil
 }
 
-var errNodeClosed = hg.Errorf(ErrClosed, "qs: this node is closed")
+var errNodeClosed = hg.Errorf(ErrClosed, "qs: node closed")
 
 // isNodeClosed reports whether err says that this node, not a peer's, was closed.
 func isNodeClosed(err error) bool {
@@ -301,7 +301,7 @@ func (c *callStreams) noStreamError(o *outgoingCall) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return brokenStream(o.m, o.Peer.Addr(), hg.Errorf(ErrClosed, "Receive after Close"))
+		return brokenStream(o.m, o.Peer.Addr(), hg.Errorf(ErrClosed, "Receive called after Close"))
 	}
 	return io.EOF
 }

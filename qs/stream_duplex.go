@@ -58,9 +58,9 @@ func defineItems(name string, opts []Option, kind schema.Kind, in, up, out refle
 	m := defineMethod(name, opts, kind, in, up, out)
 	switch {
 	case slices.ContainsFunc(m.fields, func(f field) bool { return f.sink }):
-		panic(fmt.Sprintf("qs: method %s has a Sink in its input: use Define, or send items", name))
+		panic(fmt.Sprintf("qs: method %s has a Sink in its input; use Define, or send items", name))
 	case m.o.inline:
-		panic(fmt.Sprintf("qs: method %s is Inline, but Receive blocks: leave Inline out", name))
+		panic(fmt.Sprintf("qs: method %s has the option Inline, but its handler blocks", name))
 	}
 	if m.streams = streamUp; kind == schema.Duplex {
 		m.streams = streamBoth
@@ -116,8 +116,8 @@ func (u *Receiver[Up]) ReceiveInto(item *Up) error {
 			u.n++
 			err = u.codec.decodeSent(b, item)
 			if u.r.releaseItem(); err != nil {
-				err = hg.Errorf(ErrBadInput, "qs: cannot decode item %d of the caller of %s: %w", u.n,
-					u.req.m.name, err)
+				err = hg.Errorf(ErrBadInput, "qs: method %s: cannot decode item %d of the caller: %w",
+					u.req.m.name, u.n, err)
 			}
 			return err
 		case err == io.EOF:
@@ -184,7 +184,7 @@ func (d *DuplexServer[Up, Down]) Send(item Down) error {
 	return d.down.sendItem(item)
 }
 
-var errHeaderLate = hg.Errorf(ErrInvalid, "qs: SendHeader must be called once, before the first Send")
+var errHeaderLate = hg.Errorf(ErrInvalid, "qs: SendHeader called twice, or after Send")
 
 // SendHeader sends the header, which the caller gets from Header. It must be called at most once,
 // before the first Send; otherwise the error matches ErrInvalid. SetTrailer sets what is sent after

@@ -337,7 +337,7 @@ func TestDuplexMisuse(t *testing.T) {
 	_, to := pair(t, qs.Config{}, serveTalk)
 	_, err := qs.DefineUpload[string, []byte, int]("test/talk").Call(testContext(t), to, "").CloseAndReceive()
 	require.ErrorIs(t, err, hg.ErrRemote)
-	require.ErrorContains(t, err, "as an upload (DefineUpload), and here it is a duplex (DefineDuplex)")
+	require.ErrorContains(t, err, "as an upload (DefineUpload) by the caller, and as a duplex (DefineDuplex) here")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	for text, define := range map[string]func(){
 		"Inline":          func() { qs.DefineDuplex[int, int, int]("test/bad", qs.Inline()) },
@@ -487,7 +487,7 @@ func TestItemNotDecoded(t *testing.T) {
 	_, err := wrong.Receive()
 	require.ErrorIs(t, err, qs.ErrBadInput)
 	require.ErrorIs(t, err, hg.ErrRemote)
-	require.ErrorContains(t, err, "cannot decode item 2 of the caller of test/words")
+	require.ErrorContains(t, err, "method test/words: cannot decode item 2 of the caller")
 	took, _ := wrong.Trailer().Get("took")
 	require.Equal(t, "none", took)
 
@@ -499,7 +499,7 @@ func TestItemNotDecoded(t *testing.T) {
 			require.NoError(t, err)
 		} else {
 			require.ErrorIs(t, err, qs.ErrBadInput)
-			require.ErrorContains(t, err, "cannot decode item 1 of the caller of test/load")
+			require.ErrorContains(t, err, "cannot decode item 1 of the caller")
 		}
 		took, _ = load.Trailer().Get("took")
 		require.Equal(t, "none", took)

@@ -189,17 +189,17 @@ func (w *itemWriter) checkErrorLocked(ctx context.Context) error {
 }
 
 var errStreamOver = hg.Errorf(ErrClosed,
-	"qs: an item was sent after the handler of the stream had returned")
+	"qs: send called after the stream's handler returned")
 
 // errSendClosed is the error of an item that was added after closeWrite.
-var errSendClosed = hg.Errorf(ErrClosed, "qs: Send after CloseSend or Close")
+var errSendClosed = hg.Errorf(ErrClosed, "qs: Send called after CloseSend or Close")
 
 // add adds an item, and frees its buffer. It blocks while the stream is full, until ctx is done.
 func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	item := b.b
 	if int64(len(item)) > w.maxItem {
 		b.free()
-		return hg.Errorf(hg.ErrOverflow, "qs: an item of %d bytes, hg.Config.MaxOutput is %d", len(item),
+		return hg.Errorf(hg.ErrOverflow, "qs: item of %d bytes exceeds hg.Config.MaxOutput of %d", len(item),
 			w.maxItem)
 	}
 	w.mu.Lock()
@@ -363,7 +363,7 @@ func (r *itemReader) releaseRead() (err error) {
 		r.received += int64(len(r.chunk))
 	}
 	if err == io.EOF && r.part != nil {
-		err = hg.Errorf(na.ErrProtocol, "the stream ended within an item")
+		err = hg.Errorf(na.ErrProtocol, "the stream ended in the middle of an item")
 	}
 	return err
 }
@@ -426,9 +426,9 @@ func (r *itemReader) next() ([]byte, error) {
 func (r *itemReader) check(size uint64, head int) error {
 	switch {
 	case head < 0:
-		return hg.Errorf(na.ErrProtocol, "the length of an item has more than 64 bits")
+		return hg.Errorf(na.ErrProtocol, "malformed item: its length has more than 64 bits")
 	case head > 0 && size > uint64(r.maxItem):
-		return hg.Errorf(hg.ErrOverflow, "an item of %d bytes, hg.Config.MaxOutput is %d", size,
+		return hg.Errorf(hg.ErrOverflow, "item of %d bytes exceeds hg.Config.MaxOutput of %d", size,
 			r.maxItem)
 	}
 	return nil

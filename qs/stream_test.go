@@ -343,9 +343,9 @@ func TestStreamRetry(t *testing.T) {
 // TestStreamMisuse checks that an invalid stream is refused when it is defined.
 func TestStreamMisuse(t *testing.T) {
 	t.Parallel()
-	require.PanicsWithValue(t, "qs: stream test/sink has a Sink in its input: use Define, or send items",
+	require.PanicsWithValue(t, "qs: stream test/sink has a Sink in its input; use Define, or send items",
 		func() { qs.DefineStream[getIn, int]("test/sink") })
-	require.PanicsWithValue(t, "qs: stream test/inline is Inline, but send blocks: leave Inline out",
+	require.PanicsWithValue(t, "qs: stream test/inline has the option Inline, but its handler blocks",
 		func() { qs.DefineStream[int, int]("test/inline", qs.Inline()) })
 	s := qs.DefineStream[int, int]("test/late")
 	later := make(chan func(int) error, 1)

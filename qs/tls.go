@@ -37,7 +37,7 @@ func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 		return nil, nil
 	}
 	if (cert == "") != (key == "") {
-		return nil, fmt.Errorf("qs: TLS: cert is %q and key %q: want files for both, or for neither: %w",
+		return nil, fmt.Errorf("qs: TLS: cert is %q and key is %q, want both or neither: %w",
 			cert, key, hg.ErrInvalid)
 	}
 	f := &tlsFiles{}
@@ -139,7 +139,7 @@ func (f *tlsFiles) refresh(w *watchedFiles, what string) {
 	if log == nil {
 		log = slog.Default()
 	}
-	log.Warn("TLS: "+what+" replaced by one that cannot be used: keeping the last one", "error", err)
+	log.Warn("TLS: "+what+" replaced by an invalid one; keeping the last valid one", "error", err)
 }
 
 // maxPairWait bounds the wait for the second file of a pair, pairPoll is how often it is looked
@@ -205,7 +205,7 @@ func setTLSLogger(cfg *tls.Config, log *slog.Logger) {
 func (f *tlsFiles) readPairLocked(certFile, keyFile string) error {
 	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
-		return fmt.Errorf("cert %s and key %s cannot be used: %w", certFile, keyFile, err)
+		return fmt.Errorf("cannot load cert %s and key %s: %w", certFile, keyFile, err)
 	}
 	f.cert = &cert
 	return nil
@@ -216,11 +216,11 @@ func (f *tlsFiles) readPairLocked(certFile, keyFile string) error {
 func (f *tlsFiles) readAuthoritiesLocked(file string) error {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("ca cannot be read: %w", err)
+		return fmt.Errorf("cannot read ca: %w", err)
 	}
 	trusted := x509.NewCertPool()
 	if !trusted.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("ca %s holds no certificate in PEM: %w", file, hg.ErrInvalid)
+		return fmt.Errorf("ca %s contains no PEM certificate: %w", file, hg.ErrInvalid)
 	}
 	f.trusted = trusted
 	return nil

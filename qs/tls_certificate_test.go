@@ -144,6 +144,6 @@ func TestBadCertificateIsLogged(t *testing.T) {
 	was, err := cfg.GetCertificate(&tls.ClientHelloInfo{})
 	require.NoError(t, err)
 	require.NotNil(t, was)
-	require.Contains(t, log.String(), "replaced by one that cannot be used")
+	require.Contains(t, log.String(), "replaced by an invalid one")
 	require.Contains(t, log.String(), cert)
 }

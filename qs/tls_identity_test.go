@@ -96,7 +96,7 @@ func TestCertificatesRefused(t *testing.T) {
 		"another name": {func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, []string{"db.test"} }, "kv.test", false, []string{"db.test", "kv.test"}},
 		"no address":   {func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, []string{"db.test"} }, "", false, []string{"127.0.0.1"}},
 		"expired":      {func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, "", false, []string{"expired"}},
-		"none":         {func(*x509.Certificate) {}, "", true, []string{"wants a certificate"}},
+		"none":         {func(*x509.Certificate) {}, "", true, []string{"requires a certificate"}},
 	} {
 		own := testcert.NewWith(c.change)
 		s := server(t, qs.Config{TLS: trustingConfig(own, client)}, func(n *qs.Node) {

@@ -155,7 +155,7 @@ func TestAuthoritiesRotate(t *testing.T) {
 			stale, err := qs.LoadTLS(c, k, both)
 			require.NoError(t, err)
 			_, err = dialed(stale)
-			require.ErrorContains(t, err, "does not know who signed", "a client of the old authority")
+			require.ErrorContains(t, err, "does not trust the authority", "a client of the old authority")
 			require.Equal(t, qs.NotRun, qs.FateOf(err))
 			replaceFile(t, both, oldCA) // a client's own file is read anew, too
 			_, err = dialed(stale)

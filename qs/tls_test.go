@@ -171,7 +171,7 @@ func TestConfigContradictions(t *testing.T) {
 		want []string
 	}{
 		{"udp://", with(qs.Config{TLS: cfg}, udp.New(udp.Options{})), []string{"TLS is set", "udp://"}},
-		{"sm://*", qs.Config{TLS: cfg}, []string{"TLS", "sm://", "needs none"}},
+		{"sm://*", qs.Config{TLS: cfg}, []string{"TLS", "sm://", "only processes of one user"}},
 		{"sim://a", with(qs.Config{TLS: cfg}, w.Plugin()), []string{"TLS", "sim://"}},
 		{"udp://", qs.Config{TCP: tcp.Options{TLS: cfg}}, []string{"TCP", "udp://"}},
 		{"sm://*", qs.Config{TCP: tcp.Options{TLS: cfg}}, []string{"TCP", "sm://"}},

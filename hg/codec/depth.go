@@ -194,7 +194,7 @@ func errDeep(v any, at reflect.Type) error {
 	if at != nil {
 		in = fmt.Sprintf(" or cyclic, at %v", at)
 	}
-	return fmt.Errorf("codec: encode %T: more than %d levels deep%s: %w", v, MaxDepth, in, ErrDepth)
+	return fmt.Errorf("codec: encode %T: nested more than %d levels deep%s: %w", v, MaxDepth, in, ErrDepth)
 }
 
 // checkDeep returns an error if the decoder would reject b, the encoding of v, because of its

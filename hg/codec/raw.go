@@ -45,8 +45,8 @@ func (raw) Append(dst []byte, v any) ([]byte, error) {
 			return append(dst, out...), nil
 		}
 	default:
-		return dst, fmt.Errorf("codec: raw encodes []byte, string, pointers to these, encoding.BinaryAppender and "+
-			"encoding.BinaryMarshaler, not %T: %w", v, ErrType)
+		return dst, fmt.Errorf("codec: raw encode %T: unsupported type, want []byte, string, encoding.BinaryAppender or "+
+			"encoding.BinaryMarshaler: %w", v, ErrType)
 	}
 	return dst, fmt.Errorf("codec: raw encode %T: %w", v, err)
 }
@@ -68,7 +68,7 @@ func (raw) Decode(b []byte, v any) error {
 	case encoding.BinaryUnmarshaler:
 		return rawUnmarshal(b, v)
 	}
-	return fmt.Errorf("codec: raw decodes into *[]byte, *string and encoding.BinaryUnmarshaler, not nil pointers, not %T: %w",
+	return fmt.Errorf("codec: raw decode into %T: unsupported type, want non-nil *[]byte, *string or encoding.BinaryUnmarshaler: %w",
 		v, ErrType)
 }
 

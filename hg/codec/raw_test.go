@@ -73,13 +73,13 @@ func TestRawReusesMemory(t *testing.T) {
 func TestRawErrors(t *testing.T) {
 	_, err := codec.Raw.Append(nil, 42)
 	require.ErrorIs(t, err, codec.ErrType)
-	require.ErrorContains(t, err, "encodes []byte, string")
-	require.ErrorContains(t, err, "not int")
+	require.ErrorContains(t, err, "unsupported type, want []byte, string")
+	require.ErrorContains(t, err, "encode int")
 
 	for _, v := range []any{new(int), []byte("not a pointer"), (*[]byte)(nil), (*string)(nil)} {
 		err = codec.Raw.Decode([]byte("x"), v)
 		require.ErrorIs(t, err, codec.ErrType)
-		require.ErrorContains(t, err, "decodes into *[]byte")
+		require.ErrorContains(t, err, "want non-nil *[]byte")
 	}
 
 	broken := errors.New("broken")

@@ -28,7 +28,7 @@ type Offer struct {
 
 // Error makes an Offer an error, so that Admit can return it and the carrier rejects the peer with
 // it.
-func (o *Offer) Error() string { return "the peer is to be dialled as " + o.Name }
+func (o *Offer) Error() string { return "the peer moved to " + o.Name }
 
 // Unwrap returns the code of the error.
 func (o *Offer) Unwrap() error { return codes.ErrAgain }
@@ -106,7 +106,7 @@ func (b Bye) Words() []byte {
 // ParseBye decodes the result of Words.
 func ParseBye(words []byte) Bye {
 	if len(words) < 9 {
-		return Bye{Code: codes.ErrProtocol, Text: "its last words are too short"}
+		return Bye{Code: codes.ErrProtocol, Text: "the BYE frame is too short"}
 	}
 	next, text := binary.LittleEndian.Uint64(words[1:]), words[9:]
 	if next >= 1<<56 { // no session has this many messages: earlier versions have the text here

@@ -267,10 +267,10 @@ func Parse(b []byte) (Header, error) {
 	}
 	if sh := &shapes[h.Kind]; h.Flags&FlagPayload == 0 {
 		if !sh.bulk && h.Payload() > 0 {
-			return h, codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame whose payload no checksum covers", h.Kind))
+			return h, codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame without a checksum of its payload", h.Kind))
 		}
 		if crcFront(b[:h.Size()]) != h.CRC {
-			return h, codes.WithText(codes.ErrChecksum, fmt.Sprintf("%v frame: checksum of the header does not match", h.Kind))
+			return h, codes.WithText(codes.ErrChecksum, fmt.Sprintf("%v frame: header checksum mismatch", h.Kind))
 		}
 	}
 	return h, nil
@@ -309,7 +309,7 @@ func (h *Header) Check(b []byte) error {
 func (h *Header) checkUnknown() error {
 	switch {
 	case h.Kind < FirstOptional:
-		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown kind %d, which has to be understood: this side knows 1 to %d", uint8(h.Kind), maxKind))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown critical kind %d, want 1 to %d", uint8(h.Kind), maxKind))
 	case h.Length > MaxWhole:
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown kind %d and length %d, the limit is %d", uint8(h.Kind), h.Length, MaxWhole))
 	}
@@ -319,7 +319,7 @@ func (h *Header) checkUnknown() error {
 // Verify checks the CRC of a frame whose CRC covers the payload. b is header, tail and payload.
 func (h *Header) Verify(b []byte) error {
 	if crcFront(b) != h.CRC {
-		return codes.WithText(codes.ErrChecksum, fmt.Sprintf("%v frame: checksum does not match", h.Kind))
+		return codes.WithText(codes.ErrChecksum, fmt.Sprintf("%v frame: checksum mismatch", h.Kind))
 	}
 	return nil
 }

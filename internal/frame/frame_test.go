@@ -165,20 +165,20 @@ func TestParseRefuses(t *testing.T) {
 		return b
 	}
 	for text, b := range map[string][]byte{
-		"unknown kind 0":                 raw(frame.Ping, 4, 0),
-		"unknown kind 29":                raw(frame.Ping, 4, 29),
-		"unknown kind 127":               raw(frame.Ping, 4, 127),
-		"unknown flags 0x80":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x80 }),
-		"unknown flags 0x81":             edit(frame.Unexpected, func(h *frame.Header) { h.Flags = 0x80 }),
-		"PING frame of length 1":         raw(frame.Ping, 0, 1),
-		"GET frame of length 31":         raw(frame.Get, 0, 31),
-		"GET frame of length 33":         raw(frame.Get, 0, 33),
-		"PUT frame of length 31":         raw(frame.Put, 0, 31),
-		"PUT frame of length 33":         raw(frame.Put, 0, 33),
-		"the limit is 1048576":           raw(frame.Data, 0, 0xff, 0xff, 0xff, 0xff),
-		"negative offset or length":      edit(frame.Get, func(h *frame.Header) { h.Tail.Offset = -1 }),
-		"GIVEBACK frame with a negative": edit(frame.GiveBack, func(h *frame.Header) { h.Tail.Length = -1 }),
-		"whose payload no checksum":      raw(frame.Unexpected, 5, 0),
+		"unknown critical kind 0":           raw(frame.Ping, 4, 0),
+		"unknown critical kind 29":          raw(frame.Ping, 4, 29),
+		"unknown critical kind 127":         raw(frame.Ping, 4, 127),
+		"unknown flags 0x80":                edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x80 }),
+		"unknown flags 0x81":                edit(frame.Unexpected, func(h *frame.Header) { h.Flags = 0x80 }),
+		"PING frame of length 1":            raw(frame.Ping, 0, 1),
+		"GET frame of length 31":            raw(frame.Get, 0, 31),
+		"GET frame of length 33":            raw(frame.Get, 0, 33),
+		"PUT frame of length 31":            raw(frame.Put, 0, 31),
+		"PUT frame of length 33":            raw(frame.Put, 0, 33),
+		"the limit is 1048576":              raw(frame.Data, 0, 0xff, 0xff, 0xff, 0xff),
+		"negative offset or length":         edit(frame.Get, func(h *frame.Header) { h.Tail.Offset = -1 }),
+		"GIVEBACK frame with a negative":    edit(frame.GiveBack, func(h *frame.Header) { h.Tail.Length = -1 }),
+		"without a checksum of its payload": raw(frame.Unexpected, 5, 0),
 	} {
 		_, err := frame.Parse(b)
 		require.ErrorIs(t, err, codes.ErrProtocol, text)

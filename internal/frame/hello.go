@@ -177,7 +177,7 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		}
 		last = int(label)
 		if b = b[4:]; len(b) < n {
-			return g, codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO: label %#x claims %d bytes, %d are left", label, n, len(b)))
+			return g, codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO: label %#x has length %d, with %d bytes left", label, n, len(b)))
 		}
 		v := b[:n]
 		b = b[n:]
@@ -255,7 +255,7 @@ func ParseGreeting(b []byte) (Greeting, error) {
 			}
 		default:
 			if !takeLater(label, v) && label&mustUnderstand != 0 {
-				return g, codes.WithText(codes.ErrVersion, fmt.Sprintf("HELLO: label %#x has to be understood, and this side does not know it", label))
+				return g, codes.WithText(codes.ErrVersion, fmt.Sprintf("HELLO: unknown critical label %#x", label))
 			}
 		}
 		if n < want {
@@ -267,7 +267,7 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		}
 	}
 	if seen != 6 {
-		return g, codes.WithText(codes.ErrProtocol, "HELLO lacks a label that is required")
+		return g, codes.WithText(codes.ErrProtocol, "HELLO: missing required label")
 	}
 	if g.Versions == (Range{}) || !g.Versions.isValid() || !g.Messages.isValid() {
 		return g, codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO: versions %d to %d of frames and %d to %d of messages cannot be",

@@ -117,7 +117,7 @@ func TestGreetingLongerValues(t *testing.T) {
 func TestGreetingMustUnderstand(t *testing.T) {
 	_, err := frame.ParseGreeting(hello(append(minimalHello(), labelValue{0x9234, []byte("later")})...))
 	require.ErrorIs(t, err, codes.ErrVersion)
-	require.ErrorContains(t, err, "label 0x9234 has to be understood, and this side does not know it")
+	require.ErrorContains(t, err, "unknown critical label 0x9234")
 }
 
 func TestGreetingRefuses(t *testing.T) {
@@ -134,7 +134,7 @@ func TestGreetingRefuses(t *testing.T) {
 		without := append(append([]labelValue{}, minimalHello()[:i]...), minimalHello()[i+1:]...)
 		_, err := frame.ParseGreeting(hello(without...))
 		require.ErrorIs(t, err, codes.ErrProtocol, "without label %#x", v.label)
-		require.ErrorContains(t, err, "lacks a label")
+		require.ErrorContains(t, err, "missing required label")
 
 		twice := append(append(append([]labelValue{}, minimalHello()[:i]...), v), minimalHello()[i:]...)
 		_, err = frame.ParseGreeting(hello(twice...))

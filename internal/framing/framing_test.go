@@ -235,11 +235,11 @@ func TestBadBeginning(t *testing.T) {
 		"session begins with PING":   ping.AppendFront(nil, 0),
 		"session begins with DATA":   put.AppendFront(nil, 100),
 		"session begins with HELLO":  other.Append(nil, nil),
-		"checksum does not match":    damaged,
+		"checksum mismatch":          damaged,
 		"HELLO of 50000 bytes":       long.Append(nil, make([]byte, 50000)),
 		"HELLO of 5000 bytes":        long.Append(nil, make([]byte, 5000))[:frame.HeaderSize], // nothing is kept for it
 		"session begins with KIND84": []byte("GET T / HTTP/1.1\r\nHost: somewhere.example.org\r\n\r\n"),
-		"HELLO lacks a label":        long.Append(nil, nil),
+		"missing required label":     long.Append(nil, nil),
 	} {
 		s := newRawSession(t)
 		err := s.feed(b, 1<<20)

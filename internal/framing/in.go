@@ -249,7 +249,7 @@ func (in *In) deliverFrame(h *frame.Header, payload []byte) error {
 	case h.Kind == frame.Goaway && in.Session != nil:
 		bye := h.Bye(payload)
 		if in.Lane != carrier.Messages {
-			return codes.WithText(bye.Code, "the peer ended the connection for bulk data: "+bye.Text)
+			return codes.WithText(bye.Code, "the peer closed the bulk connection: "+bye.Text)
 		}
 		in.Session.Refused(bye)
 		return nil
@@ -296,7 +296,7 @@ func (in *In) placePayload() (whole bool, err error) {
 		return false, nil
 	}
 	if in.isMessage && !in.sum.Check() {
-		return true, codes.WithText(codes.ErrChecksum, fmt.Sprintf("message of %d bytes: checksum does not match", in.view.Len()))
+		return true, codes.WithText(codes.ErrChecksum, fmt.Sprintf("message of %d bytes: checksum mismatch", in.view.Len()))
 	}
 	in.inPayload, in.isMessage = false, false
 	err = in.Session.Placed(in.view)

@@ -36,13 +36,13 @@ func (s State) String() string {
 	case None:
 		return ""
 	case NotDriven:
-		return "nobody drives it, or its program is busy"
+		return "its event loop does not run, or its program is busy"
 	case PerPeer:
 		return fmt.Sprintf("it handles %d requests of this process, its limit (MaxActivePerPeer)", s.Limit)
 	case Total:
 		return fmt.Sprintf("it handles %d requests, its limit (MaxActive)", s.Limit)
 	case Method:
-		return fmt.Sprintf("it handles %d requests of one method, whose limit that is (MaxConcurrent)", s.Limit)
+		return fmt.Sprintf("it handles %d requests of one method, the limit of that method (MaxConcurrent)", s.Limit)
 	case Workers:
 		return fmt.Sprintf("none of its workers is free, and %d requests are active", s.Active)
 	case Authorizer:

@@ -20,21 +20,21 @@ const (
 // FixedSize: other processes could write, too.
 func Make(n int) (b []byte, fd int, err error) {
 	fail := func(action string, err error) ([]byte, int, error) {
-		return nil, -1, fmt.Errorf("%s of %d bytes that can be shared: %w", action, n, err)
+		return nil, -1, fmt.Errorf("%s of %d bytes: %w", action, n, err)
 	}
 	fd, err = unix.MemfdCreate("quicksilver", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if err == unix.EINVAL { // before Linux 6.3
 		fd, err = unix.MemfdCreate("quicksilver", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	}
 	if err != nil {
-		return fail("make memory", err)
+		return fail("create shared memory", err)
 	}
 	if err = unix.Ftruncate(fd, int64(n)); err == nil {
 		b, err = unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return fail("map memory", err)
+		return fail("map shared memory", err)
 	}
 	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, OwnerWritable|unix.F_SEAL_SEAL); err != nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, FixedSize|unix.F_SEAL_SEAL)
@@ -42,7 +42,7 @@ func Make(n int) (b []byte, fd int, err error) {
 	if err != nil {
 		_ = unix.Close(fd)
 		_ = unix.Munmap(b)
-		return fail("seal memory", err)
+		return fail("seal shared memory", err)
 	}
 	return b, fd, nil
 }
@@ -51,7 +51,7 @@ func Make(n int) (b []byte, fd int, err error) {
 func Check(fd, n, seals int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Size != int64(n) {
-		return fmt.Errorf("%d bytes of memory, want %d", st.Size, n)
+		return fmt.Errorf("shared memory has %d bytes, want %d", st.Size, n)
 	}
 	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&seals != seals {
 		return fmt.Errorf("shared memory has seals %#x, want %#x", got, seals)

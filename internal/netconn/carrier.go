@@ -387,5 +387,5 @@ var (
 	// ErrEOF is the error of a session whose connection the peer has closed.
 	ErrEOF = codes.WithText(codes.ErrPeerLost, "connection closed by peer")
 	// ErrNoBulk refuses a second connection for a session that did not offer one, or has ended.
-	ErrNoBulk = codes.WithText(codes.ErrNoEntry, "no session waits for this connection")
+	ErrNoBulk = codes.WithText(codes.ErrNoEntry, "no session for this connection")
 )

@@ -130,7 +130,7 @@ func (s *Server) Join(ca Adopter) (own *Listener, err error) {
 		own = newListener(l)
 		starts = own
 	case s.shared.closed:
-		return nil, codes.WithText(codes.ErrClosed, "the listening socket was closed with the last context")
+		return nil, codes.WithText(codes.ErrClosed, "listener closed")
 	}
 	s.adopters = append(s.adopters, ca)
 	if starts != nil && !starts.started {
@@ -216,7 +216,7 @@ func (s *Server) adopterOf(target int) (Adopter, error) {
 
 // errAcceptedNothing is the error of a net.Listener of the program that violates the contract of
 // Accept.
-var errAcceptedNothing = errors.New("the program's net.Listener has returned a nil connection and no error")
+var errAcceptedNothing = errors.New("net.Listener returned a nil connection and a nil error")
 
 // acceptLoop accepts connections until the socket is closed.
 func (s *Server) acceptLoop(l *Listener) {
@@ -234,7 +234,7 @@ func (s *Server) acceptLoop(l *Listener) {
 			select {
 			case <-l.done:
 			default: // the program has closed its own socket
-				s.Log.Error("the listening socket was closed by the program: no peer can connect any more", "addr", addrText(l.l.Addr()))
+				s.Log.Error("listener closed by the program", "addr", addrText(l.l.Addr()))
 			}
 			return
 		default: // most likely the process has no descriptors left

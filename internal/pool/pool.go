@@ -55,7 +55,7 @@ func Alloc(n int) ([]byte, error) {
 		return []byte{}, nil
 	}
 	if n > math.MaxInt-pageSize-tableSize {
-		return nil, fmt.Errorf("%d bytes are more than the address space", n)
+		return nil, fmt.Errorf("%d bytes exceed the address space", n)
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -122,10 +122,10 @@ func Free(b []byte) {
 	defer mu.Unlock()
 	was, ok := blocks[&b[0]]
 	if !ok {
-		panic("bulk: Free of memory that is not from Alloc or was freed before")
+		panic("bulk: Free called with memory that is not from Alloc or is already freed")
 	}
 	if was.chunk != nil && was.chunk.hasClaimIn(was.span) {
-		panic("bulk: Free of memory that peers may still read: close its handle first")
+		panic("bulk: Free called before the memory's handle is closed")
 	}
 	delete(blocks, &b[0])
 	if was.chunk != nil && was.chunk.freeLocked(was.span) {

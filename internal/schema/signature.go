@@ -60,7 +60,7 @@ func ParseSignature(text string) (s Signature, err error) {
 		s.Kind = map[[2]bool]Kind{{}: Plain, {false, true}: Stream, {true, false}: Upload, {true, true}: Duplex}[[2]bool{up, down}]
 	}
 	if p.rest != "" || p.failed || up && s.Out == nil {
-		return Signature{}, fmt.Errorf("%q is no description of types, from %q on", text, p.rest)
+		return Signature{}, fmt.Errorf("malformed type description %q at %q", text, p.rest)
 	}
 	return s, nil
 }
@@ -152,7 +152,7 @@ func ParseProgram(text string) (program Program, err error) {
 		methods = append(methods, m)
 	}
 	if p.failed {
-		return Program{}, fmt.Errorf("line %d is none that qs schema writes", 1+strings.Count(text[:len(text)-len(p.rest)], "\n"))
+		return Program{}, fmt.Errorf("malformed line %d", 1+strings.Count(text[:len(text)-len(p.rest)], "\n"))
 	}
 	program.Methods = methods
 	return program, nil

@@ -165,7 +165,7 @@ func Parse(text string) (*Type, error) {
 	p := parser{rest: text}
 	t := p.parseType(0)
 	if p.skipSpace(); p.rest != "" || p.failed {
-		return nil, fmt.Errorf("%q is no description of a type, from %q on", text, p.rest)
+		return nil, fmt.Errorf("malformed type description %q at %q", text, p.rest)
 	}
 	return t, nil
 }

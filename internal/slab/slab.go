@@ -76,7 +76,7 @@ func Put(b []byte) {
 	b = b[:cap(b)]
 	class, size := sizeClass(len(b))
 	if size != len(b) {
-		panic("slab: Put of a buffer that is not from Get")
+		panic("slab: Put called with a buffer that is not from Get")
 	}
 	if raceflag.Enabled { // overwrite b, so that a use after Put is detected
 		b[0] = 0xDB

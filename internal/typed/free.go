@@ -161,7 +161,7 @@ func freeValue(v any, path string) (f Free, err error) {
 		}
 		n, err := v.Float64()
 		if err != nil {
-			return f, fmt.Errorf("%sthe number %s fits no float64", path, v)
+			return f, fmt.Errorf("%sthe number %s does not fit a float64", path, v)
 		}
 		return Free{n}, nil
 	case []any:

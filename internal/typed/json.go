@@ -19,14 +19,14 @@ import (
 
 // newUnquotedError returns the error of a text that is meant as a string and has no quotes.
 func newUnquotedError(text []byte, err error) error {
-	return fmt.Errorf(`"%s" is no JSON: %w; a string needs quotes inside the shell's: '"%[1]s"'`, text, err)
+	return fmt.Errorf(`"%s" is not JSON: %w; a string needs quotes inside the shell's: '"%[1]s"'`, text, err)
 }
 
 // Read reads a JSON text, for FromJSON. A text of which encoding/json would silently drop something
 // is an error: bytes that are not UTF-8, and an object that has a name twice.
 func Read(text []byte) (v any, err error) {
 	if !utf8.Valid(text) {
-		return nil, fmt.Errorf("%s is no JSON: it is not UTF-8", quote(text))
+		return nil, fmt.Errorf("%s is not JSON: it is not UTF-8", quote(text))
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -34,13 +34,13 @@ func Read(text []byte) (v any, err error) {
 		if unquotedString.Match(text) {
 			return nil, newUnquotedError(text, err)
 		}
-		return nil, fmt.Errorf("%s is no JSON: %w", quote(text), err)
+		return nil, fmt.Errorf("%s is not JSON: %w", quote(text), err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		if unquotedString.Match(text) { // a number and its unit
-			return nil, newUnquotedError(text, fmt.Errorf("a number with something behind it"))
+			return nil, newUnquotedError(text, fmt.Errorf("unexpected data after the number"))
 		}
-		return nil, fmt.Errorf("%s is JSON with something behind it", quote(text))
+		return nil, fmt.Errorf("%s has data after the JSON value", quote(text))
 	}
 	return v, findDuplicate(json.NewDecoder(bytes.NewReader(text)), "")
 }
@@ -61,7 +61,7 @@ func findDuplicate(d *json.Decoder, path string) error {
 			name, _ := token.(string)
 			at = memberPath(path, name)
 			if err == nil && seen[name] {
-				err = fmt.Errorf("%sthe name %q is there twice", path, name)
+				err = fmt.Errorf("%sduplicate name %q", path, name)
 			}
 			seen[name] = true
 		}
@@ -101,7 +101,7 @@ func FromJSON(t reflect.Type, v any) (reflect.Value, error) {
 func ToJSON(v any) (string, error) {
 	b, err := marshal(v)
 	if err != nil {
-		return "", fmt.Errorf("cannot be said in JSON: %w", err)
+		return "", fmt.Errorf("cannot be written as JSON: %w", err)
 	}
 	return string(b), nil
 }
@@ -149,7 +149,7 @@ func newTypeError(path string, v any, want string) error {
 	case map[string]any:
 		kind = "object"
 	}
-	return fmt.Errorf("%sthe %s %s is no %s", path, kind, text, want)
+	return fmt.Errorf("%sthe %s %s is not a valid %s", path, kind, text, want)
 }
 
 // fill converts v to the type of dst, which is zero, and stores it there.
@@ -256,9 +256,9 @@ func findField(t reflect.Type, name, path string) (int, error) {
 		}
 	}
 	if len(known) == 0 {
-		return 0, fmt.Errorf("%sthere is no field %q: it has none", path, name)
+		return 0, fmt.Errorf("%sunknown field %q: the type has none", path, name)
 	}
-	return 0, fmt.Errorf("%sthere is no field %q; there are %s", path, name, strings.Join(known, ", "))
+	return 0, fmt.Errorf("%sunknown field %q; the fields are %s", path, name, strings.Join(known, ", "))
 }
 
 func fillMap(dst reflect.Value, v any, path string) error {
@@ -275,7 +275,7 @@ func fillMap(dst reflect.Value, v any, path string) error {
 			from = json.Number(name)
 		}
 		if err := fill(key, from, path); err != nil {
-			return fmt.Errorf("%sthe name %q is no %s", path, name, t.Key().Kind())
+			return fmt.Errorf("%sthe name %q is not a valid %s", path, name, t.Key().Kind())
 		}
 		if err := fill(elem, object[name], memberPath(path, name)); err != nil {
 			return err

@@ -53,7 +53,7 @@ func Parse(shape string) (Method, error) {
 		m.Out = b.buildType(s.Out)
 	}
 	if b.hasBadName {
-		return Unknown, fmt.Errorf("%q has a field whose name no struct tag can have", shape)
+		return Unknown, fmt.Errorf("%q has a field name that is invalid in a struct tag", shape)
 	}
 	return m, nil
 }

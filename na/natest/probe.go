@@ -135,7 +135,7 @@ func heldBack(b *bed) {
 		p := a.Peers()
 		return len(p) == 1 && p[0].HeldBy == what
 	}
-	b.until("the peer says that nobody has taken the message", func() bool { return heldBy("nobody drives it, or its program is busy") })
+	b.until("the peer says that nobody has taken the message", func() bool { return heldBy("its event loop does not run, or its program is busy") })
 	in := t.recv()
 	in.requireOK()
 	env := in.keepEnvelope()

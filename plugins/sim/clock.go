@@ -57,7 +57,7 @@ func (in *instance) WithTimeout(parent context.Context, timeout time.Duration) (
 // does: see [World.Go].
 func (w *World) Spawn(f func()) {
 	if w.current == nil {
-		panic("sim: Spawn is called outside the coroutines of the world; use World.Go, which names a node")
+		panic("sim: Spawn called outside a coroutine of the world; use World.Go")
 	}
 	w.current.checkGoroutine()
 	w.current.node.Go(f)
@@ -72,7 +72,7 @@ func (w *World) Until(deadline time.Time) (time.Duration, error) {
 	case deadline.Before(horizon):
 		return deadline.Sub(epoch) - w.Now(), nil
 	case w.current != nil:
-		return 0, codes.WithText(codes.ErrInvalid, fmt.Sprintf("the context of coroutine %s has a deadline in real time; make it with "+
+		return 0, codes.WithText(codes.ErrInvalid, fmt.Sprintf("the context of coroutine %s has a deadline in real time; create it with "+
 			"sim.World.WithTimeout or na.Context.WithTimeout instead of context.WithTimeout", w.current.name))
 	}
 	return time.Until(deadline), nil

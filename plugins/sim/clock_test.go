@@ -216,7 +216,7 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 func TestSpawn(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
-	require.PanicsWithValue(t, "sim: Spawn is called outside the coroutines of the world; use World.Go, which names a node", func() { w.Spawn(func() {}) })
+	require.PanicsWithValue(t, "sim: Spawn called outside a coroutine of the world; use World.Go", func() { w.Spawn(func() {}) })
 	ran := false
 	w.Go("node", func() {
 		w.Spawn(func() {

@@ -21,8 +21,8 @@ func (c *coroutine) checkGoroutine() {
 		return
 	}
 	if number := goroutineNumber(); number != c.goroutine {
-		panic(fmt.Sprintf("sim: seed %d: goroutine %s, which is not one of the world's, has called while coroutine %s ran: what a goroutine "+
-			"of go or context.AfterFunc does cannot be replayed; start it with World.Spawn or na.Context.Spawn",
+		panic(fmt.Sprintf("sim: seed %d: goroutine %s called outside the world while coroutine %s ran: a goroutine "+
+			"of go or context.AfterFunc cannot be replayed; start it with World.Spawn or na.Context.Spawn",
 			c.w.cfg.Seed, number, c.name))
 	}
 }

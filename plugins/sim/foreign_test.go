@@ -50,6 +50,6 @@ func TestForeignGoroutine(t *testing.T) {
 	require.Len(t, panics, 4)
 	for _, s := range panics {
 		require.Contains(t, fmt.Sprint(s), "sim: seed 7: goroutine ")
-		require.Contains(t, fmt.Sprint(s), ", which is not one of the world's, has called while coroutine node ran: ")
+		require.Contains(t, fmt.Sprint(s), " called outside the world while coroutine node ran: ")
 	}
 }

@@ -134,10 +134,10 @@ func (p *pipe) deliver(from, to *endpoint) {
 		}
 	case s.kind == segmentClose:
 		w.addTrace("close", to.port.instance.name, p.conn.id, 0)
-		to.failSession(codes.WithText(codes.ErrPeerLost, "the peer closed the connection"))
+		to.failSession(codes.WithText(codes.ErrPeerLost, "connection closed by peer"))
 	case s.kind == segmentReset:
 		w.addTrace("reset", to.port.instance.name, p.conn.id, 0)
-		to.failSession(codes.WithText(codes.ErrPeerLost, "the connection was reset"))
+		to.failSession(codes.WithText(codes.ErrPeerLost, "connection reset by peer"))
 	default:
 		w.addTrace("segment", to.port.instance.name, p.conn.id<<1|uint64(p.side), checksum(s.data))
 		to.receive(s.data)

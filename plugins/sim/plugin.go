@@ -86,12 +86,12 @@ func (p *plugin) Open(class carrier.Class, rest string) (*carrier.Network, error
 // checkName returns why a class cannot listen on an address with rest behind "sim://".
 func checkName(rest string) error {
 	if rest == "" || len(rest) > 255 {
-		return codes.WithText(codes.ErrInvalid, fmt.Sprintf("sim: a name has 1 to 255 bytes, not %d", len(rest)))
+		return codes.WithText(codes.ErrInvalid, fmt.Sprintf("sim: name has %d bytes, want 1 to 255", len(rest)))
 	}
 	for i := 0; i < len(rest); i++ {
 		c := rest[i]
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.:", c) >= 0) {
-			return codes.WithText(codes.ErrInvalid, fmt.Sprintf("sim: name %q has a character other than letters, digits and -_.:", rest))
+			return codes.WithText(codes.ErrInvalid, fmt.Sprintf("sim: invalid name %q, want letters, digits and -_.:", rest))
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ func (n *Node) Posts() int { return int(n.posts.count.Load()) }
 // takes that back.
 func (n *Node) FailPost(k int, err error) {
 	if k > 0 && err == nil {
-		panic("sim: FailPost without an error")
+		panic("sim: FailPost called with a nil error")
 	}
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()

@@ -38,7 +38,7 @@ func (w *World) Run(limit time.Duration) error {
 	w.takeTurn()
 	if w.isRunning {
 		w.releaseTurn()
-		panic("sim: Run is called inside Run")
+		panic("sim: Run called within Run")
 	}
 	w.isRunning = true
 	defer w.startWatchdog()()

@@ -52,8 +52,8 @@ func (w *World) reportBlocked(c *coroutine) {
 	if out == nil {
 		out = os.Stderr
 	}
-	_, _ = fmt.Fprintf(out, "sim: seed %d: coroutine %s has not yielded for %v: if it waits for another coroutine, on a channel or a mutex, "+
-		"it waits for ever, since coroutines run one at a time; wait with Call, Context.Wait or World.Sleep instead\n%s\n",
+	_, _ = fmt.Fprintf(out, "sim: seed %d: coroutine %s has not yielded for %v; if it waits for another coroutine on a channel or mutex, "+
+		"it blocks forever, since coroutines run one at a time; wait with Call, Context.Wait or World.Sleep instead\n%s\n",
 		w.cfg.Seed, c.name, w.cfg.Patience, c.stackTrace())
 }
 
@@ -75,5 +75,5 @@ func (c *coroutine) stackTrace() []byte {
 			return one
 		}
 	}
-	return []byte("its stack was not found among those of all goroutines")
+	return []byte("its stack was not found")
 }

@@ -31,7 +31,7 @@ func (p *peer) connectLocked() error {
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return codes.WithText(codes.ErrUnreachable, "make a socket: "+err.Error())
+		return codes.WithText(codes.ErrUnreachable, "create a socket: "+err.Error())
 	}
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 		_ = unix.Close(fd)
@@ -96,7 +96,7 @@ var _ carrier.Locator = (*peer)(nil)
 // checkUser returns the error with which processes of a user are refused, nil if they are not.
 func (o *Options) checkUser(uid int) error {
 	if own := unix.Geteuid(); uid != own && !o.AnyUser {
-		return codes.WithText(codes.ErrPermission, fmt.Sprintf("the peer belongs to user %d, this process to %d (Options.AnyUser)", uid, own))
+		return codes.WithText(codes.ErrPermission, fmt.Sprintf("the peer runs as user %d, this process as user %d (Options.AnyUser)", uid, own))
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (p *peer) sendMemoryLocked() (err error) {
 	case !isTransient(err):
 		return errEOF
 	case p.sendBy != 0 && now >= p.sendBy:
-		return codes.WithText(codes.ErrAgain, fmt.Sprintf("send the peer the descriptors of shared memory: %v, for %v", err, sendTime))
+		return codes.WithText(codes.ErrAgain, fmt.Sprintf("send descriptors of shared memory: %v for %v", err, sendTime))
 	default:
 		if p.sendBy == 0 {
 			p.sendBy = now + sendTime
@@ -181,7 +181,7 @@ func (c *contextCarrier) handleConn(fd int) {
 		err = c.d.opts.checkUser(uid)
 	}
 	if err == nil && len(c.halfOpen) >= maxHalfOpen {
-		err = codes.WithText(codes.ErrAgain, fmt.Sprintf("%d connections have not sent HELLO, the limit is %d", maxHalfOpen, maxHalfOpen))
+		err = codes.WithText(codes.ErrAgain, fmt.Sprintf("too many connections without HELLO: %d, the limit is %d", maxHalfOpen, maxHalfOpen))
 	}
 	if err == nil {
 		err = p.makeBell(pid)
@@ -296,7 +296,7 @@ func (p *peer) handlePacket(s *packet) (moved bool) {
 	case p.link == nil && s.kind == kindHello:
 		return p.onHello(s)
 	case p.link == nil:
-		err = codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d before the hello", s.kind))
+		err = codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet of kind %d before HELLO", s.kind))
 	case s.kind == kindBye:
 		bye := frame.ParseBye(s.body) // before drain, which may reuse the buffer
 		p.drain()                     // handle the messages that the peer has sent before
@@ -310,7 +310,7 @@ func (p *peer) handlePacket(s *packet) (moved bool) {
 	case (s.kind == kindWant || s.kind == kindChunk) && p.end != nil:
 		err = p.serveMemory(s)
 	default:
-		err = codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d where none is allowed", s.kind))
+		err = codes.WithText(codes.ErrProtocol, fmt.Sprintf("unexpected packet of kind %d", s.kind))
 	}
 	if err != nil {
 		p.fail(err)
@@ -612,7 +612,7 @@ func (p *peer) fetchAreaLocked() error {
 		case ok && s.kind == kindArea:
 			return p.mapArea(&s)
 		case !ok || s.kind < kindWant:
-			return codes.WithText(codes.ErrProtocol, "a message in an area that the peer does not share")
+			return codes.WithText(codes.ErrProtocol, "message in an area that the peer does not share")
 		}
 		if err := p.handlePoolPacketLocked(&s); err != nil {
 			return err
@@ -638,7 +638,7 @@ func translateError(err error) error {
 	case errors.As(err, &code):
 		return err
 	case errors.Is(err, memfault.ErrFault):
-		return codes.WithText(codes.ErrNoMemory, "memory shared with the peer could not be allocated")
+		return codes.WithText(codes.ErrNoMemory, "cannot allocate memory shared with the peer")
 	case errors.Is(err, ring.ErrBroken):
 		return codes.WithText(codes.ErrProtocol, err.Error())
 	}

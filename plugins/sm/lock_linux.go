@@ -82,7 +82,7 @@ func isMarked(fd int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return false, errors.New("it is a file of another program; remove it, or use another name")
+	return false, errors.New("not a lock file of this transport; remove it, or use another name")
 }
 
 func writeLockMark(fd int) error {

@@ -23,11 +23,11 @@ func mapMemory(fd, n int) ([]byte, error) { return mapSealed(fd, n, memfd.FixedS
 func mapSealed(fd, n, seals int) ([]byte, error) {
 	defer unix.Close(fd)
 	if err := memfd.Check(fd, n, seals); err != nil {
-		return nil, codes.WithText(codes.ErrProtocol, "the peer shares "+err.Error())
+		return nil, codes.WithText(codes.ErrProtocol, "the peer's "+err.Error())
 	}
 	b, err := memfd.Map(fd, n)
 	if err != nil {
-		err = codes.WithText(codes.ErrNoMemory, "memory of the peer: "+err.Error())
+		err = codes.WithText(codes.ErrNoMemory, "map the peer's memory: "+err.Error())
 	}
 	return b, err
 }

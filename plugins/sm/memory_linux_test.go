@@ -132,7 +132,7 @@ func TestMapMemory(t *testing.T) {
 	_, err = mapMemory(memfd(8192, unix.F_SEAL_GROW), 8192)
 	require.ErrorContains(t, err, "shared memory has seals")
 	_, err = mapMemory(memfd(4096, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW), 8192)
-	require.ErrorContains(t, err, "shares 4096 bytes of memory, want 8192")
+	require.ErrorContains(t, err, "shared memory has 4096 bytes, want 8192")
 	pipe := make([]int, 2)
 	require.NoError(t, unix.Pipe2(pipe, unix.O_CLOEXEC))
 	_, err = mapMemory(pipe[0], 8192)

@@ -35,7 +35,7 @@ func checkName(text string) error {
 	for i, r := range text {
 		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
 		if !letter && (i == 0 || !strings.ContainsRune("._-", r)) {
-			return fmt.Errorf("has %q in its name: want letters, digits, and . _ - after the first", r)
+			return fmt.Errorf("has the invalid character %q, want letters, digits, and . _ - after the first", r)
 		}
 	}
 	switch {
@@ -44,7 +44,7 @@ func checkName(text string) error {
 	case len(text) > maxName:
 		return fmt.Errorf("has a name of %d bytes, the limit is %d", len(text), maxName)
 	case strings.HasSuffix(text, lockSuffix):
-		return fmt.Errorf("has a name that ends in %s: such files are the plugin's own", lockSuffix)
+		return fmt.Errorf("has the reserved suffix %s", lockSuffix)
 	}
 	return nil
 }

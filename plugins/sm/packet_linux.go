@@ -52,7 +52,7 @@ type packet struct {
 // checkDescriptors returns an error if p does not have n descriptors.
 func (p *packet) checkDescriptors(n int) error {
 	if p.n != n {
-		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d with %d descriptors, want %d", p.kind, p.n, n))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet of kind %d has %d descriptors, want %d", p.kind, p.n, n))
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
 
 // errStarved is the error of recvPacket when a packet with descriptors stays in the socket because
 // the process has no descriptor free.
-var errStarved = errors.New("no descriptors are free")
+var errStarved = errors.New("no free descriptors")
 
 // recvPacket receives a packet without blocking. ok is false if there is none. The error is errEOF
 // at the end of the socket, and errStarved for a packet that stays in the socket.
@@ -134,7 +134,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	case err == unix.EAGAIN || err == unix.EINTR:
 		return p, false, nil
 	case err != nil:
-		return p, false, codes.WithText(codes.ErrPeerLost, "the socket to the peer: "+err.Error())
+		return p, false, codes.WithText(codes.ErrPeerLost, "socket to the peer: "+err.Error())
 	}
 	bad := p.takeRights(oob[:oobn])
 	switch {
@@ -146,7 +146,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 		bad = p.parse(buf[:n])
 	case bad != nil:
 	case flags&unix.MSG_TRUNC != 0 || n < packetHead:
-		bad = codes.WithText(codes.ErrProtocol, fmt.Sprintf("a packet of %d bytes that is not whole", n))
+		bad = codes.WithText(codes.ErrProtocol, fmt.Sprintf("truncated packet of %d bytes", n))
 	default:
 		bad = p.parse(buf[:n])
 	}
@@ -154,7 +154,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 		if p.n == 0 && p.isTransient() {
 			return packet{}, false, errStarved
 		}
-		bad = codes.WithText(codes.ErrNoMemory, "not all descriptors of a packet have arrived: they are too many, or this process has too many open files")
+		bad = codes.WithText(codes.ErrNoMemory, "descriptors of a packet are missing: there are too many, or this process has too many open files")
 	}
 	_, _, _, _, _ = unix.Recvmsg(fd, nil, nil, unix.MSG_DONTWAIT) // remove the packet from the socket
 	if bad != nil {
@@ -174,7 +174,7 @@ func (p *packet) isTransient() bool {
 func (p *packet) takeRights(oob []byte) error {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return codes.WithText(codes.ErrProtocol, "a packet with damaged control data")
+		return codes.WithText(codes.ErrProtocol, "malformed control data of a packet")
 	}
 	for i := range all {
 		fds, err := unix.ParseUnixRights(&all[i])
@@ -184,7 +184,7 @@ func (p *packet) takeRights(oob []byte) error {
 		for _, fd := range fds {
 			if p.n == len(p.fds) {
 				_ = unix.Close(fd)
-				err = codes.WithText(codes.ErrProtocol, "a packet with too many descriptors")
+				err = codes.WithText(codes.ErrProtocol, "packet has too many descriptors")
 				continue
 			}
 			p.fds[p.n] = fd
@@ -206,12 +206,12 @@ func isSkipped(b []byte) bool {
 func (p *packet) parse(b []byte) error {
 	le := binary.LittleEndian
 	if m := le.Uint32(b); m != packetMagic {
-		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("a packet begins with %#x, want %#x", m, uint32(packetMagic)))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet begins with %#x, want %#x", m, uint32(packetMagic)))
 	}
 	p.speaks = frame.Range{Oldest: uint16(b[4]), Newest: uint16(b[5])}
 	p.kind, p.body = le.Uint16(b[6:]), b[packetHead:]
 	if p.kind < kindHello || p.kind > kindChunk && p.kind < firstOptional {
-		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("a packet of unknown kind %d", p.kind))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet of unknown kind %d", p.kind))
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ var errEOF = codes.WithText(codes.ErrPeerLost, "connection closed by peer")
 func newBell() (int, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return -1, codes.WithText(codes.ErrIO, "make a bell: "+err.Error())
+		return -1, codes.WithText(codes.ErrIO, "create an eventfd: "+err.Error())
 	}
 	return fd, nil
 }
@@ -233,10 +233,10 @@ func checkBell(fd int) error {
 	var path [64]byte
 	n, err := unix.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd), path[:])
 	if flags, ferr := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); ferr != nil || flags&unix.O_NONBLOCK == 0 {
-		return codes.WithText(codes.ErrProtocol, "the bell of the peer is not nonblocking")
+		return codes.WithText(codes.ErrProtocol, "the eventfd of the peer is not nonblocking")
 	}
 	if err == nil && string(path[:n]) != "anon_inode:[eventfd]" {
-		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("the bell of the peer is %q, want an eventfd", path[:n]))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("descriptor of the peer is %q, want an eventfd", path[:n]))
 	}
 	return nil
 }

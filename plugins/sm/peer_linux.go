@@ -230,7 +230,7 @@ func (f *processFD) Cut(err error) { (*peer)(f).fail(err) }
 func (f *processFD) Ready(_, _ bool) {
 	p := (*peer)(f)
 	p.drain()
-	p.fail(codes.WithText(codes.ErrPeerLost, "the process of the peer has ended"))
+	p.fail(codes.WithText(codes.ErrPeerLost, "the peer's process has exited"))
 }
 
 // drain handles all messages that the peer has sent.

@@ -47,7 +47,7 @@ func (o *Options) socketDir() string {
 func (o *Options) socketPath(name string) (string, error) {
 	p := filepath.Join(o.socketDir(), name)
 	if len(p) > 107 {
-		return "", codes.WithText(codes.ErrInvalid, fmt.Sprintf("the path %s of a socket has %d bytes, the system allows 107", p, len(p)))
+		return "", codes.WithText(codes.ErrInvalid, fmt.Sprintf("socket path %s has %d bytes, the limit is 107", p, len(p)))
 	}
 	return p, nil
 }
@@ -60,14 +60,14 @@ func (o *Options) makeDir() error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
-		return codes.WithText(codes.ErrIO, "make the directory of names "+dir+": "+err.Error())
+		return codes.WithText(codes.ErrIO, "create the socket directory "+dir+": "+err.Error())
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return codes.WithText(codes.ErrIO, "make the directory of names "+dir+": "+err.Error())
+		return codes.WithText(codes.ErrIO, "create the socket directory "+dir+": "+err.Error())
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
-		return codes.WithText(codes.ErrIO, "look at the directory of names "+dir+": "+err.Error())
+		return codes.WithText(codes.ErrIO, "stat the socket directory "+dir+": "+err.Error())
 	}
 	bad := ""
 	switch {
@@ -75,12 +75,12 @@ func (o *Options) makeDir() error {
 		bad = "is not a directory"
 	case o.AnyUser:
 	case int(st.Uid) != os.Geteuid():
-		bad = fmt.Sprintf("belongs to user %d, this process to %d", st.Uid, os.Geteuid())
+		bad = fmt.Sprintf("is owned by user %d, this process runs as user %d", st.Uid, os.Geteuid())
 	case st.Mode&0o077 != 0:
-		bad = fmt.Sprintf("has mode %#o, want 0700: others have access", st.Mode&0o777)
+		bad = fmt.Sprintf("has mode %#o, want 0700", st.Mode&0o777)
 	}
 	if bad != "" {
-		return codes.WithText(codes.ErrPermission, "the directory of names "+dir+" "+bad)
+		return codes.WithText(codes.ErrPermission, "the socket directory "+dir+" "+bad)
 	}
 	return nil
 }
@@ -106,13 +106,13 @@ func (o *Options) reachID() (place [16]byte, err error) {
 	for _, file := range []string{"net", "pid", "user"} {
 		id, err := os.Readlink("/proc/self/ns/" + file)
 		if err != nil {
-			return place, codes.WithText(codes.ErrIO, "find out what machine this is: "+err.Error())
+			return place, codes.WithText(codes.ErrIO, "read the machine ID: "+err.Error())
 		}
 		all += " " + id
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return place, codes.WithText(codes.ErrIO, "find out what machine this is: "+err.Error())
+		return place, codes.WithText(codes.ErrIO, "read the machine ID: "+err.Error())
 	}
 	sum := sha256.Sum256(append(boot, all...))
 	return [16]byte(sum[:]), nil
@@ -183,9 +183,9 @@ func inTheWay(path string, ours bool) string {
 	case err != nil:
 		return err.Error()
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
-		return "it is not a socket; remove it, or use another name"
+		return "not a socket; remove it, or use another name"
 	case !ours:
-		return "it is a socket of another program; remove it, or use another name"
+		return "socket of another program; remove it, or use another name"
 	case !isDeserted(path):
 		return "another program listens there; use another name"
 	}

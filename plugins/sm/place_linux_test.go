@@ -133,7 +133,7 @@ func TestLockFileCleanedAway(t *testing.T) {
 				_, _, err = o.listen("alive")
 				require.ErrorContains(t, err, "another program listens there")
 			} else {
-				require.ErrorContains(t, err, "it is a socket of another program")
+				require.ErrorContains(t, err, "socket of another program")
 				require.FileExists(t, in("three"))
 			}
 			alive.close()

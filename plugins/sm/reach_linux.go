@@ -135,7 +135,7 @@ func (p *peer) sendChunkLocked(s *packet) error {
 		return err
 	}
 	if len(s.body) != 4 || !p.sameUser {
-		return codes.WithText(codes.ErrProtocol, "the peer asks for memory in a way that is not allowed")
+		return codes.WithText(codes.ErrProtocol, "invalid request for shared memory from the peer")
 	}
 	body := append(make([]byte, 0, 12), s.body...)
 	fd, size, ok := pool.Descriptor(binary.LittleEndian.Uint32(s.body))
@@ -152,7 +152,7 @@ func (p *peer) sendChunkLocked(s *packet) error {
 // mapChunkLocked maps a chunk that the peer has sent. One that was requested several times is answered as
 // often: the first answer with a chunk counts.
 func (p *peer) mapChunkLocked(s *packet) error {
-	bad := codes.WithText(codes.ErrProtocol, "the peer shares memory in a way that is not allowed")
+	bad := codes.WithText(codes.ErrProtocol, "invalid share of memory from the peer")
 	if len(s.body) < 4 {
 		return bad
 	}

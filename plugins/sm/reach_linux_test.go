@@ -407,13 +407,13 @@ func TestBadChunks(t *testing.T) {
 	}{
 		"good":                {says(5, size), []int{fd}, ""},
 		"none":                {says(5, 0)[:4], nil, ""},
-		"another":             {says(6, size), []int{fd}, "in a way that is not allowed"},
-		"no number":           {nil, nil, "in a way that is not allowed"},
-		"half a size":         {says(5, size)[:8], []int{fd}, "in a way that is not allowed"},
-		"no descriptor":       {says(5, size), nil, "in a way that is not allowed"},
-		"two descriptors":     {says(5, size), []int{fd, fd}, "in a way that is not allowed"},
-		"of another size":     {says(5, size+1), []int{fd}, "32768 bytes of memory, want 32769"},
-		"very large":          {says(5, 1<<60), []int{fd}, "in a way that is not allowed"},
+		"another":             {says(6, size), []int{fd}, "invalid share of memory"},
+		"no number":           {nil, nil, "invalid share of memory"},
+		"half a size":         {says(5, size)[:8], []int{fd}, "invalid share of memory"},
+		"no descriptor":       {says(5, size), nil, "invalid share of memory"},
+		"two descriptors":     {says(5, size), []int{fd, fd}, "invalid share of memory"},
+		"of another size":     {says(5, size+1), []int{fd}, "shared memory has 32768 bytes, want 32769"},
+		"very large":          {says(5, 1<<60), []int{fd}, "invalid share of memory"},
 		"that can be written": {says(5, size), []int{plain}, "shared memory has seals"},
 	} {
 		s := h.newRawPeer()

@@ -135,7 +135,7 @@ func TestOtherUser(t *testing.T) {
 		n, _ = unix.Read(fd, b)
 		return n > 0
 	})
-	require.Contains(t, string(b[:n]), "the peer belongs to user 65534, this process to 0")
+	require.Contains(t, string(b[:n]), "the peer runs as user 65534, this process as user 0")
 }
 
 // asOtherUser runs f on a thread of another user, which ends with it.
@@ -180,7 +180,7 @@ func TestDirectory(t *testing.T) {
 	if os.Geteuid() == 0 {
 		require.NoError(t, os.Chmod(filepath.Join(dir, "made"), 0o700))
 		require.NoError(t, os.Chown(filepath.Join(dir, "made"), 65534, 65534))
-		require.ErrorContains(t, open(filepath.Join(dir, "made")), "belongs to user 65534, this process to 0")
+		require.ErrorContains(t, open(filepath.Join(dir, "made")), "is owned by user 65534, this process runs as user 0")
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 	require.ErrorIs(t, open(filepath.Join(dir, "file")), na.ErrPermission)

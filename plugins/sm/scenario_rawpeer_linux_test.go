@@ -268,12 +268,12 @@ func TestBadPackets(t *testing.T) {
 		do   func(s *rawPeer) error
 		want string
 	}{
-		"another protocol":         {raw("GET / HTTP/1.1\r\n"), `a packet begins with 0x`},
-		"half a head":              {raw("QSSM"), `a packet of 4 bytes that is not whole`},
-		"too long":                 {raw(strings.Repeat("x", maxPacket+1)), `that is not whole`},
+		"another protocol":         {raw("GET / HTTP/1.1\r\n"), `packet begins with 0x`},
+		"half a head":              {raw("QSSM"), `truncated packet of 4 bytes`},
+		"too long":                 {raw(strings.Repeat("x", maxPacket+1)), `truncated packet`},
 		"another layout":           {raw("QSSM\xfe\xff\x01\x00"), `the dialing side speaks 254 to 255, the listening side 5; upgrade the listening side`},
-		"an unknown kind":          {says(99, nil), `a packet of unknown kind 99`},
-		"no hello":                 {says(kindSegment, nil, plain), `packet 2 before the hello`},
+		"an unknown kind":          {says(99, nil), `packet of unknown kind 99`},
+		"no hello":                 {says(kindSegment, nil, plain), `packet of kind 2 before HELLO`},
 		"no greeting":              {says(kindHello, []byte("hello"), plain), `HELLO`},
 		"no bell":                  {says(kindHello, hello(nil)), `packet 1 with 0 descriptors, want 1`},
 		"two bells":                {func(s *rawPeer) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell) }, `with 2 descriptors`},

@@ -91,7 +91,7 @@ func (p plugin) OpenBeside(class carrier.Class, listens bool) (*carrier.Network,
 // validate returns an error if the options contradict each other.
 func (o *Options) validate() error {
 	if o.AnyUser && o.Dir == "" {
-		return codes.WithText(codes.ErrInvalid, "sm: options: AnyUser is true and Dir is empty, want a directory that the users share")
+		return codes.WithText(codes.ErrInvalid, "sm: options: AnyUser needs Dir, a directory that the users share")
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 type acceptor struct{}
 
 func (d *domain) open(string) error {
-	return codes.WithText(codes.ErrUnsupported, "the transport sm needs Linux")
+	return codes.WithText(codes.ErrUnsupported, "the sm transport is supported only on Linux")
 }
 
 func (o *Options) reachID() (place [16]byte, err error) { return place, codes.ErrUnsupported }

@@ -117,7 +117,7 @@ func (c *conn) checkSamePeer(main *conn) error {
 		same = a.Certificates[0].Equal(b.Certificates[0])
 	}
 	if !same {
-		return codes.WithText(codes.ErrPermission, "the connection for bulk data leads to a peer with another certificate than that of the session")
+		return codes.WithText(codes.ErrPermission, "the bulk connection has another peer certificate than the session")
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (ca *epollCarrier) newConnFrom(s *socket, in *framing.In, f carrier.Lane) (
 	err := c.attach(s)
 	switch {
 	case err != nil: // the peer may try again
-		err = lostError("keep the connection", err)
+		err = lostError("set TCP keepalive", err)
 	case isHungUp(c.fd):
 		err = netconn.ErrEOF
 	}

@@ -237,7 +237,7 @@ func TestBulkOfUnknownPeer(t *testing.T) {
 		second.hello(g)
 		got, text := second.readEnd()
 		require.Equal(t, na.ErrNoEntry, got, what)
-		require.Contains(t, text, "no session waits for this connection", what)
+		require.Contains(t, text, "no session for this connection", what)
 	}
 	refused("guessed", func(g *frame.Greeting) { g.Label = bytes.Repeat([]byte{7}, 16) })
 	refused("another process", func(g *frame.Greeting) { g.Incarnation[3]++ })

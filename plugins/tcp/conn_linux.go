@@ -119,7 +119,7 @@ func (c *conn) dialBlocking(ctx context.Context, name, host string) {
 		c.connecting = false
 		if err == nil {
 			if err = c.attach(s); err != nil { // an error of this process: dialing again would fail in the same way
-				err = unreachableError("keep the connection", err)
+				err = unreachableError("set TCP keepalive", err)
 			} else {
 				err = c.checkBulkPeer()
 			}

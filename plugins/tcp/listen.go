@@ -149,7 +149,7 @@ func parseAdvertise(text string, port uint16) (netip.AddrPort, error) {
 		ap = netip.AddrPortFrom(ap.Addr(), port)
 	}
 	if ap.Addr().IsUnspecified() {
-		return ap, errors.New("a wildcard address cannot be dialled")
+		return ap, errors.New("cannot dial a wildcard address")
 	}
 	return ap, nil
 }

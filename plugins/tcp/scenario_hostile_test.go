@@ -37,7 +37,7 @@ func TestBadHello(t *testing.T) {
 	}{
 		"other protocol": {[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n........"), na.ErrProtocol, "KIND"},
 		"zeroes":         {make([]byte, 64), na.ErrProtocol, "KIND0"},
-		"a TLS client":   {clientHello(t, &tls.Config{ServerName: "x"}), na.ErrProtocol, "the peer speaks TLS, this side does not"},
+		"a TLS client":   {clientHello(t, &tls.Config{ServerName: "x"}), na.ErrProtocol, "the peer uses TLS, and this side does not"},
 		"another kind": {func() []byte {
 			h := frame.Header{Kind: frame.Get}
 			return h.AppendFront(nil, 0)
@@ -57,7 +57,7 @@ func TestBadHello(t *testing.T) {
 		"no room":    {helloFrame(func(g *frame.Greeting) { g.Envelopes = 0 }), na.ErrProtocol, "envelopes"},
 		"context":    {helloFrame(func(g *frame.Greeting) { g.Target = 300 }), na.ErrNoEntry, "no such context: 300"},
 		"damaged":    {func() []byte { b := helloFrame(plain); b[50] ^= 1; return b }(), na.ErrChecksum, "checksum"},
-		"no payload": {func() []byte { h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}; return h.Append(nil, nil) }(), na.ErrProtocol, "lacks"},
+		"no payload": {func() []byte { h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}; return h.Append(nil, nil) }(), na.ErrProtocol, "missing required label"},
 		"long": {func() []byte {
 			h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
 			return h.Append(nil, make([]byte, 5000))
@@ -122,7 +122,7 @@ func TestTLSClientInSegments(t *testing.T) {
 			whole.write(hello[cut:])
 			got, text := whole.readEnd()
 			require.Equal(t, na.ErrProtocol, got, "cut at %d", cut)
-			require.Contains(t, text, "the peer speaks TLS, this side does not")
+			require.Contains(t, text, "the peer uses TLS, and this side does not")
 		}
 		rawJoin(t, n, greeting()).ping()
 	})

@@ -118,16 +118,16 @@ func (o *Options) validate() error {
 		}
 	}
 	if o.ReusePort && runtime.GOOS == "windows" {
-		bad("ReusePort", o.ReusePort, "false on Windows, where any process could take over a shared port")
+		bad("ReusePort", o.ReusePort, "false on Windows")
 	}
 	if o.ReusePort && o.Listener != nil {
-		bad("ReusePort", o.ReusePort, "false with a Listener, whose port cannot be shared")
+		bad("ReusePort", o.ReusePort, "false with a Listener")
 	}
 	if o.Spread < 0 || o.Spread > 256 {
-		bad("Spread", o.Spread, "a number of contexts up to 256, or 0")
+		bad("Spread", o.Spread, "0 to 256")
 	}
 	if o.MaxHalfOpen < 0 {
-		bad("MaxHalfOpen", o.MaxHalfOpen, "a number of connections, or 0 for 256")
+		bad("MaxHalfOpen", o.MaxHalfOpen, "a positive number, or 0 for 256")
 	}
 	if o.HandshakeTimeout < 0 {
 		bad("HandshakeTimeout", o.HandshakeTimeout, "a duration, or 0 for 5s")

@@ -92,7 +92,7 @@ func (s *security) handshake(
 ) (c *tlsConn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("a function of the tls.Config panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
+			s.log.Error("a callback of the tls.Config panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
 			c, err = nil, secure.ErrPanicked
 		}
 	}()
@@ -217,8 +217,8 @@ type silentError struct{ error }
 func (e silentError) Unwrap() error { return e.error }
 
 var (
-	errNotTLS    = errors.New("the peer does not speak TLS: " + secure.BothOrNone(scheme))
-	errTruncated = errors.New("connection cut: it ended without the close_notify of TLS")
+	errNotTLS    = errors.New("the peer does not use TLS: " + secure.BothOrNone(scheme))
+	errTruncated = errors.New("connection closed without a TLS close_notify alert")
 
 	errWantsPlain = secure.WantsPlain(scheme)
 	errWantsTLS   = secure.WantsTLS(scheme)

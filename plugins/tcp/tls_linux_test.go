@@ -92,7 +92,7 @@ func TestTLSBulkOfAnother(t *testing.T) {
 	}
 	got, text := second(other).readEnd()
 	require.Equal(t, na.ErrPermission, got)
-	require.Contains(t, text, "another certificate")
+	require.Contains(t, text, "another peer certificate")
 	require.Zero(t, n.ctx().Stats().BulkFlows)
 	second(cfg).readHello()
 	require.Equal(t, 1, n.ctx().Stats().BulkFlows)

@@ -234,25 +234,25 @@ func TestTLSRefused(t *testing.T) {
 		server, client *tls.Config
 		want           string
 	}{
-		"unknown authority of the server": {good, trustAll, "add it to RootCAs in the tls.Config of this side (CN=cluster)"},
-		"expired server":                  {ca.mutual(ca.issue("server", expired)), ca.mutual(client), "has expired, or is not valid yet: renew it there (subject "},
-		"early server":                    {ca.mutual(ca.issue("server", early)), ca.mutual(client), "not valid yet"},
+		"unknown authority of the server": {good, trustAll, "add it to RootCAs in the local tls.Config (CN=cluster)"},
+		"expired server":                  {ca.mutual(ca.issue("server", expired)), ca.mutual(client), "has expired or is not yet valid (subject "},
+		"early server":                    {ca.mutual(ca.issue("server", early)), ca.mutual(client), "not yet valid"},
 		"server of another host":          {ca.mutual(ca.issue("server", elsewhere)), ca.mutual(client), "set ServerName"},
 		"server with a client's":          {ca.mutual(ca.issue("server", noServer)), ca.mutual(client), "incompatible key usage"},
 		"server with the wrong key":       {ca.mutual(wrongKey(server)), ca.mutual(client), "invalid signature"},
-		"no certificate":                  {good, ca.mutual(), "wants a certificate: set Certificates in the tls.Config"},
+		"no certificate":                  {good, ca.mutual(), "requires a certificate; set Certificates in the local tls.Config"},
 		"unknown authority of the client": {good, &tls.Config{
 			Certificates: []tls.Certificate{unknown.issue("client", nil)}, RootCAs: ca.pool,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 				c := unknown.issue("client", nil)
 				return &c, nil
 			},
-		}, "does not know who signed"},
-		"expired client":            {good, ca.mutual(ca.issue("client", expired)), "has expired, or is not valid yet, says the peer"},
-		"client with a server's":    {good, ca.mutual(ca.issue("client", noClient)), "does not accept the certificate"},
-		"client with the wrong key": {good, ca.mutual(wrongKey(client)), "private key of this side is not that"},
+		}, "does not trust the authority"},
+		"expired client":            {good, ca.mutual(ca.issue("client", expired)), "as expired or not yet valid"},
+		"client with a server's":    {good, ca.mutual(ca.issue("client", noClient)), "rejected the local certificate"},
+		"client with the wrong key": {good, ca.mutual(wrongKey(client)), "local private key does not match"},
 		"plain client":              {good, nil, "TLS is required here: set Config.TLS, or tcp.Options.TLS "},
-		"plain server":              {nil, oneTwo, "does not speak TLS: set Config.TLS, or tcp.Options.TLS "},
+		"plain server":              {nil, oneTwo, "does not use TLS: set Config.TLS, or tcp.Options.TLS "},
 	}
 	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
@@ -304,9 +304,9 @@ func TestTLSDowngrade(t *testing.T) {
 		peer                 *tls.Config
 		asClient, asListener string
 	}{
-		"TLS 1.2":        {oneTwo, "protocol version not supported", "takes nothing older"},
-		"other protocol": {other, "no application protocol", "another program is there"},
-		"no protocol":    {none, "", "another program is there"},
+		"TLS 1.2":        {oneTwo, "protocol version not supported", "does not support TLS 1.3"},
+		"other protocol": {other, "no application protocol", "but not the protocol"},
+		"no protocol":    {none, "", "but not the protocol"},
 	}
 	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
 		for name, row := range rows {
@@ -824,7 +824,7 @@ func TestTLSPanic(t *testing.T) {
 					peer.Wait()
 					requireCode(t, na.ErrUnreachable, end.Err)
 					if stop == "panic" {
-						require.ErrorContains(t, end.Err, "panicked here")
+						require.ErrorContains(t, end.Err, "tls.Config panicked")
 					}
 					fine.Store(true)
 					secureJoin(t, n, cfg, greeting()).ping()

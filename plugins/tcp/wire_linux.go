@@ -188,7 +188,7 @@ func (wouldBlockError) Temporary() bool { return true }
 
 var (
 	errWouldBlock    net.Error = wouldBlockError{}
-	errUnreadReplies           = codes.WithText(codes.ErrProtocol, "the peer triggers TLS replies but does not read them")
+	errUnreadReplies           = codes.WithText(codes.ErrProtocol, "the peer does not read the replies to its TLS records")
 )
 
 // Read implements io.Reader.

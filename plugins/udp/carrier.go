@@ -66,7 +66,7 @@ type failedDial struct {
 }
 
 // errFull is the error of a dial when the machine has no association left.
-var errFull = codes.WithText(codes.ErrUnreachable, "this context has as many udp peers as it can: close some of them, or use another context")
+var errFull = codes.WithText(codes.ErrUnreachable, "too many udp peers in this context; close some, or use another context")
 
 // A peer joins a session of package na to its association of package arq. The endpoint's lock
 // guards it.
@@ -217,13 +217,13 @@ func (c *contextCarrier) Dial(l carrier.Session) {
 func undialableReason(ip netip.Addr, zone string) string {
 	switch {
 	case ip.IsMulticast():
-		return "a multicast address does not name a single process"
+		return "cannot dial a multicast address"
 	case !ip.Is6() || !ip.IsLinkLocalUnicast() || ip.Zone() != "":
 		return ""
 	case zone != "":
 		return "zone " + zone + " is no interface of this machine"
 	}
-	return "a link-local address needs its interface as the zone, as in [fe80::1%eth0]"
+	return "a link-local address needs a zone, as in [fe80::1%eth0]"
 }
 
 // pollSoon makes the next Poll send, and wakes the background poller: while callbacks of the
@@ -356,6 +356,6 @@ func (c *contextCarrier) Lingering(time.Duration) bool {
 func (c *contextCarrier) Release() {
 	c.shared.removeContext(c)
 	if n := c.unconfirmed; n.peers > 0 {
-		c.d.log.Warn("udp: a context has closed, and peers have not confirmed that they have everything", "peers", n.peers, "messages", n.messages)
+		c.d.log.Warn("udp: context closed before peers acknowledged all data", "peers", n.peers, "messages", n.messages)
 	}
 }

@@ -43,7 +43,7 @@ func TestMaxPeersReached(t *testing.T) {
 	require.NoError(t, send(peers[0]).Err)
 	r := send(peers[1])
 	require.ErrorIs(t, r.Err, na.ErrUnreachable)
-	require.ErrorContains(t, r.Err, "as many udp peers")
+	require.ErrorContains(t, r.Err, "too many udp peers")
 	require.Equal(t, na.NotRun, r.Fate)
 	require.NoError(t, send(peers[0]).Err)
 	for _, c := range all {

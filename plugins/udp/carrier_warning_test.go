@@ -47,7 +47,7 @@ func TestCloseWarns(t *testing.T) {
 			require.Empty(t, log.String())
 			continue
 		}
-		const want = `level=WARN msg="udp: a context has closed, and peers have not confirmed that they have everything" peers=1 messages=3`
+		const want = `level=WARN msg="udp: context closed before peers acknowledged all data" peers=1 messages=3`
 		require.Equal(t, 1, strings.Count(log.String(), want), log.String())
 	}
 }

@@ -187,7 +187,7 @@ func TestTLSOtherProtocols(t *testing.T) {
 		h.q = tls.QUICClient(&tls.QUICConfig{TLSConfig: h.cfg})
 		err := h.run(ctx)
 		require.ErrorContains(t, err, "no application protocol", name)
-		require.Contains(t, secure.Reason(err), "another program is there")
+		require.Contains(t, secure.Reason(err), "but not the protocol")
 		c.shared.removeConn(k)
 	}
 	left := func() int {

@@ -83,8 +83,8 @@ const (
 )
 
 var (
-	errNoAnswer = codes.WithText(codes.ErrUnreachable, "no answer")
-	errLate     = codes.WithText(codes.ErrUnreachable, "TLS: the peer did not end the TLS handshake in time")
+	errNoAnswer = codes.WithText(codes.ErrUnreachable, "no response")
+	errLate     = codes.WithText(codes.ErrUnreachable, "TLS: handshake timeout")
 )
 
 // A remoteAlert is the TLS alert with which the peer has ended the handshake.
@@ -397,7 +397,7 @@ func (h *handshake) handleTLSEvents() error {
 			}
 		case tls.QUICWriteData:
 			if e.Level == tls.QUICEncryptionLevelApplication {
-				return fmt.Errorf("unexpected TLS output after the handshake")
+				return fmt.Errorf("unexpected TLS data after the handshake")
 			}
 			h.levels[e.Level].out = append(h.levels[e.Level].out, e.Data...)
 		case tls.QUICTransportParameters:
@@ -406,7 +406,7 @@ func (h *handshake) handleTLSEvents() error {
 				want = binary.BigEndian.AppendUint64(want, h.k.id)
 			}
 			if string(e.Data) != string(want) {
-				return errors.New("the connection IDs were changed on the path")
+				return errors.New("connection IDs do not match those of the handshake")
 			}
 		case tls.QUICHandshakeDone:
 			h.finishTLS()
@@ -563,7 +563,7 @@ func recoverInCallbacks(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) 
 	cfg = cfg.Clone()
 	caught := func(err *error) {
 		if p := recover(); p != nil {
-			log.Error("a function of the tls.Config panicked", "peer", peer.String(), "panic", p, "stack", string(debug.Stack()))
+			log.Error("a callback of the tls.Config panicked", "peer", peer.String(), "panic", p, "stack", string(debug.Stack()))
 			*err = secure.ErrPanicked
 		}
 	}

@@ -135,8 +135,8 @@ func TestTLSRefused(t *testing.T) {
 		want           string
 	}
 	rows := map[string]row{
-		"unknown authority of the server": {good, mutual(client, client), "add it to RootCAs in the tls.Config of this side (CN=server)"},
-		"no certificate":                  {good, &tls.Config{RootCAs: ours(client).RootCAs}, "wants a certificate: set Certificates in the tls.Config"},
+		"unknown authority of the server": {good, mutual(client, client), "add it to RootCAs in the local tls.Config (CN=server)"},
+		"no certificate":                  {good, &tls.Config{RootCAs: ours(client).RootCAs}, "requires a certificate; set Certificates in the local tls.Config"},
 		"plain client":                    {good, nil, "TLS is required here: set Config.TLS, or udp.Options.TLS "},
 		"plain server":                    {nil, ours(client), "this side does not: set Config.TLS, or udp.Options.TLS "},
 	}
@@ -147,7 +147,7 @@ func TestTLSRefused(t *testing.T) {
 		change func(c *x509.Certificate)
 		want   string
 	}{
-		"expired server":         {expired, "has expired, or is not valid yet: renew it there (subject "},
+		"expired server":         {expired, "has expired or is not yet valid (subject "},
 		"server of another host": {elsewhere, "set ServerName"},
 		"server of another name": {other, "set ServerName"},
 	} {

@@ -136,7 +136,7 @@ func TestContextCloses(t *testing.T) {
 		}
 		if !opts.Portable { // there only a timeout reveals it
 			start := time.Now()
-			require.ErrorContains(t, dial(0), "no answer")
+			require.ErrorContains(t, dial(0), "no response")
 			t.Log("after", time.Since(start))
 		}
 		c, err := b.cls.NewContext()

@@ -66,7 +66,7 @@ func dialRaw(t *testing.T, n *node, g frame.Greeting, mute bool) *rawPeer {
 		return s
 	}
 	for end := time.Now().Add(patience); !s.over; s.pass(t, buf) {
-		require.Less(t, time.Now(), end, "no answer")
+		require.Less(t, time.Now(), end, "no response")
 		_ = n.ctxs[0].Progress(0)
 		n.ctxs[0].Trigger(0)
 	}

@@ -54,7 +54,7 @@ func TestDialUndialable(t *testing.T) {
 			from := a.ctxs[0]
 			for to, says := range map[string]string{
 				"udp://[fe80::1%nosuch]:9": "zone nosuch is no interface",
-				"udp://[fe80::1]:9":        "needs its interface as the zone",
+				"udp://[fe80::1]:9":        "needs a zone",
 				"udp://224.0.0.1:9":        "multicast",
 				"udp://[ff02::1]:9":        "multicast",
 			} {

@@ -63,13 +63,13 @@ func TestEnvironment(t *testing.T) {
 		return err
 	}
 	t.Setenv("QS_UDP_ACK", "often")
-	require.ErrorContains(t, open(udp.Options{}), `"often" is none of adaptive, lazy and eager`)
+	require.ErrorContains(t, open(udp.Options{}), `invalid acknowledgment mode "often", want adaptive, lazy or eager`)
 	require.NoError(t, open(udp.Options{Ack: "lazy"}))
 	t.Setenv("QS_UDP_ACK", "eager")
 	require.NoError(t, open(udp.Options{}))
 	require.ErrorIs(t, open(udp.Options{Ack: "Lazy"}), na.ErrInvalid)
 	t.Setenv("QS_UDP_PROFILE", "old")
-	require.ErrorContains(t, open(udp.Options{}), `"old" is neither modern nor seed`)
+	require.ErrorContains(t, open(udp.Options{}), `invalid profile "old", want modern or seed`)
 	require.NoError(t, open(udp.Options{Profile: "seed"}))
 }
 

@@ -106,7 +106,7 @@ func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 		return body[n:], err
 	}
 	if len(body) < frame.HeaderSize || len(body) < frame.Need(body) {
-		return nil, codes.WithText(codes.ErrProtocol, "a packet ends inside the header of a frame")
+		return nil, codes.WithText(codes.ErrProtocol, "packet ends inside a frame header")
 	}
 	h := &p.c.head
 	if *h, err = frame.Parse(body); err != nil {
@@ -218,10 +218,10 @@ func (c *contextCarrier) Ended(a *arq.Assoc, e arq.End) {
 	case e.Unsent != nil:
 		l.Fail(unsentError(e.Unsent))
 	case !p.up:
-		l.Fail(codes.WithText(codes.ErrUnreachable, "no answer"))
+		l.Fail(codes.WithText(codes.ErrUnreachable, "no response"))
 	case e.Absent:
-		l.Fail(codes.WithText(codes.ErrPeerLost, "the peer does not answer"))
+		l.Fail(codes.WithText(codes.ErrPeerLost, "no response from the peer"))
 	default:
-		l.Silent(codes.WithText(codes.ErrPeerLost, "the peer does not answer"))
+		l.Silent(codes.WithText(codes.ErrPeerLost, "no response from the peer"))
 	}
 }

@@ -144,7 +144,7 @@ func (g *Gate) writeError(w http.ResponseWriter, err error) {
 
 // writeNoMethod answers a request for a method that the gate does not serve, as it does one for a method that its Peer does not serve.
 func (g *Gate) writeNoMethod(w http.ResponseWriter, name string) {
-	text := fmt.Sprintf("method %s is not served by this gate: is it given to it under this name?", name)
+	text := fmt.Sprintf("method %s is not served by this gate", name)
 	g.writeError(w, &hg.Error{Op: "forward", RPC: name, Fate: qs.NotRun, Err: na.WithText(qs.ErrNoMethod, text)})
 }
 

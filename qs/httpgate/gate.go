@@ -83,7 +83,7 @@ func parseTypes(name, shape string) typed.Method {
 		return typed.Unknown
 	}
 	if len(types.Sources())+len(types.Sinks()) > 0 {
-		panic(fmt.Sprintf("httpgate: method %s has Sources or Sinks in its input, which cannot be lent over HTTP", name))
+		panic(fmt.Sprintf("httpgate: method %s has Sources or Sinks in its input, want none", name))
 	}
 	return types
 }
@@ -125,7 +125,7 @@ type Gate struct {
 // have one name, or to is the zero Peer.
 func New(to qs.Peer, o Options, methods ...Method) *Gate {
 	if to == (qs.Peer{}) {
-		panic("httpgate: New needs a Peer: Node.Peer makes one")
+		panic("httpgate: New called with a zero Peer: use Node.Peer")
 	}
 	if o.MaxBody <= 0 {
 		o.MaxBody = 1 << 20
@@ -133,7 +133,7 @@ func New(to qs.Peer, o Options, methods ...Method) *Gate {
 	g := &Gate{target: to, options: o, methods: map[string]Method{}}
 	for _, m := range methods {
 		if _, ok := g.methods[m.name]; ok {
-			panic(fmt.Sprintf("httpgate: two methods are called %s", m.name))
+			panic(fmt.Sprintf("httpgate: method %s is registered twice", m.name))
 		}
 		g.methods[m.name] = m
 	}
@@ -150,11 +150,11 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.writeNoMethod(w, strings.TrimPrefix(r.URL.Path, "/"))
 		return
 	case !g.isAllowedOrigin(r):
-		g.writeRefusal(w, http.StatusForbidden, "permission_denied", "the request comes from a page of another site (httpgate.Options.AllowOrigin)")
+		g.writeRefusal(w, http.StatusForbidden, "permission_denied", "cross-origin request not allowed (httpgate.Options.AllowOrigin)")
 		return
 	case r.Method != http.MethodPost && (m.stream == nil || r.Method != http.MethodGet):
 		w.Header().Set("Allow", map[bool]string{true: "GET, POST", false: "POST"}[m.stream != nil])
-		g.writeRefusal(w, http.StatusMethodNotAllowed, "unimplemented", r.Method+" is not for this method")
+		g.writeRefusal(w, http.StatusMethodNotAllowed, "unimplemented", r.Method+" is not allowed for this method")
 		return
 	}
 	ctx, stop, err := g.callContext(r, m.stream == nil)
@@ -213,7 +213,7 @@ func (g *Gate) callContext(r *http.Request, bounded bool) (ctx context.Context, 
 	if text := r.Header.Get("Connect-Timeout-Ms"); text != "" {
 		ms, err := strconv.ParseUint(text, 10, 64)
 		if err != nil || len(text) > 10 {
-			return nil, nil, fmt.Errorf("the header Connect-Timeout-Ms is %.20q, want milliseconds in up to 10 digits", text)
+			return nil, nil, fmt.Errorf("header Connect-Timeout-Ms is %.20q, want up to 10 digits", text)
 		}
 		limit = max(time.Duration(ms)*time.Millisecond, 1)
 	}
@@ -234,13 +234,13 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	switch inputs := query["input"]; {
 	case err != nil: // the part that could not be parsed may be the input
-		g.writeError(w, inputError{fmt.Errorf("the query: %w", err)})
+		g.writeError(w, inputError{fmt.Errorf("malformed query: %w", err)})
 		return nil, true
 	case len(inputs) > 1:
-		g.writeError(w, inputError{errors.New("the query has more than one input")})
+		g.writeError(w, inputError{errors.New("the query has several inputs")})
 		return nil, true
 	case r.Method != http.MethodGet && len(inputs) > 0:
-		g.writeError(w, inputError{fmt.Errorf("the input of %s is its body, and not in the query", r.Method)})
+		g.writeError(w, inputError{fmt.Errorf("input in the query of a %s request, want it in the body", r.Method)})
 		return nil, true
 	}
 	if r.Method == http.MethodGet {
@@ -253,10 +253,10 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 		}
 		if text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, g.options.MaxBody)); err != nil && !errors.As(err, new(*http.MaxBytesError)) {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				writeJSON(w, httpStatuses["deadline_exceeded"], connectError{"deadline_exceeded", "the deadline of the call has passed before its body had come", []connectDetail{newOutcomeDetail(qs.NotRun, qs.ErrTimeout)}})
+				writeJSON(w, httpStatuses["deadline_exceeded"], connectError{"deadline_exceeded", "deadline exceeded while reading the request body", []connectDetail{newOutcomeDetail(qs.NotRun, qs.ErrTimeout)}})
 				return nil, true
 			}
-			g.writeError(w, inputError{fmt.Errorf("the body could not be read: %w", err)})
+			g.writeError(w, inputError{fmt.Errorf("read the request body: %w", err)})
 			return nil, true
 		} else if err != nil {
 			text = make([]byte, g.options.MaxBody+1)
@@ -265,12 +265,12 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 		}
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if len(text) > 0 && (err != nil || kind != "application/json") {
-			g.writeRefusal(w, http.StatusUnsupportedMediaType, "invalid_argument", fmt.Sprintf("the Content-Type is %.60q, want application/json", r.Header.Get("Content-Type")))
+			g.writeRefusal(w, http.StatusUnsupportedMediaType, "invalid_argument", fmt.Sprintf("Content-Type is %.60q, want application/json", r.Header.Get("Content-Type")))
 			return nil, true
 		}
 	}
 	if int64(len(text)) > g.options.MaxBody {
-		g.writeRefusal(w, http.StatusRequestEntityTooLarge, "resource_exhausted", fmt.Sprintf("the input has more than %d bytes (httpgate.Options.MaxBody)", g.options.MaxBody))
+		g.writeRefusal(w, http.StatusRequestEntityTooLarge, "resource_exhausted", fmt.Sprintf("request body exceeds %d bytes (httpgate.Options.MaxBody)", g.options.MaxBody))
 		return nil, true
 	}
 	if len(text) == 0 {
@@ -304,7 +304,7 @@ func (m *Method) decodeOutput(out any) ([]byte, error) {
 		text, err = typed.ToJSON(p.Interface())
 	}
 	if err != nil {
-		return nil, outputError{fmt.Errorf("the output of %s: %w", m.name, err)}
+		return nil, outputError{fmt.Errorf("output of %s: %w", m.name, err)}
 	}
 	return []byte(text), nil
 }

@@ -234,10 +234,10 @@ func TestAmbiguousInput(t *testing.T) {
 	for _, c := range []struct{ method, path, body, want string }{
 		{"GET", "/rpc/shop/count?input=%zz", "", "query"},
 		{"GET", "/rpc/shop/count?input=3;x", "", "query"},
-		{"GET", "/rpc/shop/count?input=1&input=2", "", "more than one input"},
+		{"GET", "/rpc/shop/count?input=1&input=2", "", "several inputs"},
 		{"POST", "/rpc/shop/count?input=3", "", "body"},
-		{"POST", "/rpc/shop/echo", `{"Count":1,"Count":2}`, `name "Count" is there twice`},
-		{"POST", "/rpc/shop/echo", `{"Tags":{"a":1,"a":2}}`, `Tags: the name "a" is there twice`},
+		{"POST", "/rpc/shop/echo", `{"Count":1,"Count":2}`, `duplicate name "Count"`},
+		{"POST", "/rpc/shop/echo", `{"Tags":{"a":1,"a":2}}`, `Tags: duplicate name "a"`},
 		{"POST", "/rpc/shop/echo", "{\"name\":\"J\xfcrgen\"}", "not UTF-8"},
 	} {
 		require.Contains(t, w.fails(400, "invalid_argument", "not_run", c.method, c.path, c.body).Message, c.want, c.path)
@@ -403,7 +403,7 @@ func TestStreamFlushes(t *testing.T) {
 func TestMisuse(t *testing.T) {
 	t.Parallel()
 	upload := qs.Define[struct{ Body qs.Source }, int]("shop/upload")
-	require.PanicsWithValue(t, "httpgate: method shop/upload has Sources or Sinks in its input, which cannot be lent over HTTP", func() { httpgate.Unary(upload) })
+	require.PanicsWithValue(t, "httpgate: method shop/upload has Sources or Sinks in its input, want none", func() { httpgate.Unary(upload) })
 	require.Panics(t, func() { httpgate.New(qs.Peer{}, httpgate.Options{}) })
 	n, err := qs.Open("tcp://", qs.Config{})
 	require.NoError(t, err)

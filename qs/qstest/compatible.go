@@ -28,21 +28,21 @@ func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 	committed, err := os.ReadFile(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !update:
-		t.Fatalf("qstest: %s is not there; write it with %s=1 go test, and commit it", file, UpdateEnv)
+		t.Fatalf("qstest: %s does not exist; create it with %s=1 go test, and commit it", file, UpdateEnv)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		t.Fatalf("qstest: %v", err)
 	}
 	committed = bytes.ReplaceAll(committed, []byte("\r\n"), []byte("\n")) // a checkout on Windows may have these line ends
 	breaks, err := compareTexts(string(committed), now)
 	if err != nil {
-		t.Fatalf("qstest: %s: %v; write it again with %s=1 go test", file, err, UpdateEnv)
+		t.Fatalf("qstest: %s: %v; recreate it with %s=1 go test", file, err, UpdateEnv)
 	}
 	report := t.Errorf
 	if update {
 		report = t.Logf
 	}
 	for _, b := range breaks {
-		report("qstest: this breaks programs that have the methods of %s:\n%v", file, b)
+		report("qstest: incompatible with the methods of %s:\n%v", file, b)
 	}
 	switch {
 	case update:
@@ -53,9 +53,9 @@ func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 			t.Fatalf("qstest: %v", err)
 		}
 	case len(breaks) > 0:
-		t.Logf("qstest: take the change back, or give the method a new name, or the error a new code, and serve both. If no old peer is left: %s=1 go test", UpdateEnv)
+		t.Logf("qstest: revert the change, or serve both under a new method name or error code. If no old peer is left: %s=1 go test", UpdateEnv)
 	case now != string(committed):
-		t.Errorf("qstest: the methods are not those of %s, though nothing breaks; write it with %s=1 go test, and commit it", file, UpdateEnv)
+		t.Errorf("qstest: the methods differ from %s, compatibly; update it with %s=1 go test, and commit it", file, UpdateEnv)
 	}
 }
 

@@ -58,7 +58,7 @@ func compatible(t *testing.T, file string, methods ...qs.AnyMethod) (j *recordin
 func TestCompatible(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "testdata", "api.txt")
 	put, watch := qs.Define[putIn, putOut]("store/put"), qs.DefineStream[string, event]("store/watch")
-	require.Contains(t, compatible(t, file, put).errors, "is not there; write it with QUICKSILVER_UPDATE=1")
+	require.Contains(t, compatible(t, file, put).errors, "does not exist; create it with QUICKSILVER_UPDATE=1")
 	t.Setenv(qstest.UpdateEnv, "1")
 	require.Empty(t, compatible(t, file, watch, put).errors)
 	t.Setenv(qstest.UpdateEnv, "")
@@ -111,7 +111,7 @@ func TestCompatible(t *testing.T) {
 			Size int32
 			ETag *string
 			Note string `msgpack:",omitempty"`
-		}]("store/put"), watch, "though nothing breaks"},
+		}]("store/put"), watch, "compatibly"},
 	} {
 		methods := []qs.AnyMethod{row.watch}
 		if row.put != nil {
@@ -120,21 +120,21 @@ func TestCompatible(t *testing.T) {
 		got := compatible(t, file, methods...)
 		require.Contains(t, got.errors, row.want, what)
 		if what != "fine" {
-			require.Contains(t, got.logs, "give the method a new name")
+			require.Contains(t, got.logs, "new method name")
 		}
 	}
 	for text, want := range map[string]string{
 		"code 200 \"quota\"\n":                   "error code 200: \"quota\" was removed" + oldServers,
 		"code 230 \"quota used up\"\n":           "error code 230: it was \"quota used up\" and is \"lost\": give what is new another number" + oldClients + "they take the code in its answers for \"quota used up\"" + oldServers,
-		"code 230 \"lost\"\ncode 230 \"lost\"\n": "is none that qs schema writes",
-		"code 256 \"lost\"\n":                    "is none that qs schema writes",
-		"code 230\n":                             "is none that qs schema writes",
-		"":                                       "though nothing breaks",
+		"code 230 \"lost\"\ncode 230 \"lost\"\n": "malformed line",
+		"code 256 \"lost\"\n":                    "malformed line",
+		"code 230\n":                             "malformed line",
+		"":                                       "compatibly",
 	} {
 		base := strings.ReplaceAll(string(written), "code 230 \"lost\"\n", "")
 		require.NoError(t, os.WriteFile(file, []byte(base+text), 0o666))
 		require.Contains(t, compatible(t, file, put, watch).errors, want, text)
 	}
 	require.NoError(t, os.WriteFile(file, []byte("method a\ncodec msgpack\nin {\n\tA\n}\nout int\n"), 0o666))
-	require.Contains(t, compatible(t, file, put).errors, "line 4 is none that qs schema writes")
+	require.Contains(t, compatible(t, file, put).errors, "malformed line 4")
 }

@@ -48,13 +48,13 @@ func Parse(scheme, name string) (netip.AddrPort, error) {
 	ap, err := netip.ParseAddrPort(rest)
 	switch {
 	case err != nil:
-		return ap, notValid(name, "is not an IP address with a port; give host names to Lookup")
+		return ap, notValid(name, "is not an IP address with a port; resolve host names with Lookup")
 	case ap.Port() == 0:
 		return ap, notValid(name, "has port 0, want 1 to 65535")
 	case ap.Addr().IsUnspecified():
-		return ap, notValid(name, "names every address of a machine; name one")
+		return ap, notValid(name, "is a wildcard address")
 	case Canonical(scheme, ap) != name:
-		return ap, notValid(name, "is not in its canonical form "+Canonical(scheme, ap)+", which Lookup gives")
+		return ap, notValid(name, "is not in its canonical form "+Canonical(scheme, ap)+", which Lookup returns")
 	}
 	return ap, nil
 }
@@ -154,7 +154,7 @@ func (n *Names) Carries(id *carrier.Proof, name, host string) error {
 		return nil
 	}
 	if len(id.Certificates) == 0 {
-		return codes.WithText(codes.ErrPermission, "the peer has shown no certificate")
+		return codes.WithText(codes.ErrPermission, "the peer presented no certificate")
 	}
 	if host == "" {
 		host = HostOf(n.Scheme, name)
@@ -184,7 +184,7 @@ func NamesIn(c *x509.Certificate) string {
 	}
 	switch n := len(names); {
 	case n == 0:
-		return fmt.Sprintf("no name but the common name %q, which does not count", c.Subject.CommonName)
+		return fmt.Sprintf("only the common name %q, which is ignored", c.Subject.CommonName)
 	case n > maxNamed:
 		names = append(names[:maxNamed], fmt.Sprintf("%d more", n-maxNamed))
 	}
@@ -237,7 +237,7 @@ func (n *Names) split(text string) (wanted string, at []target, err error) {
 		at = append(at, t)
 	}
 	if _, ok := numeric(at); !ok && len(at) > 1 {
-		return "", nil, notValid(text, "has the name of a host among several addresses, want IP addresses")
+		return "", nil, notValid(text, "has a host name among several addresses, want IP addresses")
 	}
 	if len(at) > maxAddresses {
 		return "", nil, notValid(text, fmt.Sprintf("has %d addresses, the limit is %d", len(at), maxAddresses))
@@ -304,7 +304,7 @@ func (n *Names) resolved(text string, addrs []netip.AddrPort) (string, error) {
 		*family = true
 	}
 	if len(all) == 0 {
-		return "", notValid(text, "names every address of a machine; name one")
+		return "", notValid(text, "is a wildcard address")
 	}
 	return strings.Join(all, choice), nil
 }

@@ -254,7 +254,7 @@ func BothOrNone(scheme string) string {
 // WantsPlain is the error for a TLS client that connects to a peer without TLS, WantsTLS for a
 // plain client of a peer with TLS only.
 func WantsPlain(scheme string) error {
-	return codes.WithText(codes.ErrProtocol, "the peer speaks TLS, this side does not: "+BothOrNone(scheme))
+	return codes.WithText(codes.ErrProtocol, "the peer uses TLS, and this side does not: "+BothOrNone(scheme))
 }
 
 // WantsTLS is the reverse of WantsPlain.
@@ -264,12 +264,12 @@ func WantsTLS(scheme string) error {
 
 // Errors of a handshake.
 var (
-	ErrALPN     = errors.New("the peer speaks TLS but not " + ALPN + " inside it: another program is there")
-	ErrTooMuch  = errors.New("the peer's certificates are longer than this side takes before it knows who the peer is: " + shorten)
-	ErrPanicked = errors.New("a function of the tls.Config panicked here: see the log")
+	ErrALPN     = errors.New("the peer uses TLS, but not the protocol " + ALPN)
+	ErrTooMuch  = errors.New("the certificate chain of the peer is too long; " + shorten)
+	ErrPanicked = errors.New("a callback of the local tls.Config panicked; see the log")
 )
 
-const shorten = "have the peer show fewer intermediate certificates, or ones with smaller keys"
+const shorten = "use fewer intermediate certificates or smaller keys at the peer"
 
 // Overflow is the TLS alert record_overflow, for a peer that has sent too much.
 const Overflow = 22
@@ -277,8 +277,8 @@ const Overflow = 22
 // OwnTooLong returns the error of a client that has presented n bytes of certificates to a listener
 // with a lower limit.
 func OwnTooLong(n, limit int) error {
-	return fmt.Errorf("the certificates of this side are too long: a listener takes %d bytes before it knows who connects, and these came to %d: "+
-		"show fewer intermediate certificates, or ones with smaller keys", limit, n)
+	return fmt.Errorf("the local certificate chain is too long: the limit of a listener is %d bytes, these have %d; "+
+		"use fewer intermediate certificates or smaller keys", limit, n)
 }
 
 // alertExpired is the text of the alert for a certificate that is not valid at this time.
@@ -286,14 +286,14 @@ const alertExpired = "tls: expired certificate"
 
 // alerts has the remedies for the alerts with which a peer ends a handshake.
 var alerts = map[string]string{
-	"tls: certificate required":           "the peer wants a certificate: set Certificates in the tls.Config of this side",
-	"tls: bad certificate":                "the peer does not accept the certificate of this side",
-	alertExpired:                          "the certificate of this side has expired, or is not valid yet, says the peer: renew it",
-	"tls: unknown certificate authority":  "the peer does not know who signed the certificate of this side: add the authority to ClientCAs there",
-	"tls: record overflow":                "the peer takes no certificates as long as those of this side: show fewer intermediate certificates, or ones with smaller keys",
-	"tls: error decrypting message":       "the private key of this side is not that of its certificate, says the peer",
-	"tls: protocol version not supported": "the peer has no TLS 1.3 in common with this side, which takes nothing older",
-	"tls: no application protocol":        "the peer speaks TLS but not " + ALPN + " inside it: another program is there",
+	"tls: certificate required":           "the peer requires a certificate; set Certificates in the local tls.Config",
+	"tls: bad certificate":                "the peer rejected the local certificate",
+	alertExpired:                          "the peer rejected the local certificate as expired or not yet valid",
+	"tls: unknown certificate authority":  "the peer does not trust the authority of the local certificate; add it to the peer's ClientCAs",
+	"tls: record overflow":                "the peer rejected the local certificate chain as too long; use fewer intermediate certificates or smaller keys",
+	"tls: error decrypting message":       "the peer found that the local private key does not match the certificate",
+	"tls: protocol version not supported": "the peer does not support TLS 1.3",
+	"tls: no application protocol":        "the peer uses TLS, but not the protocol " + ALPN,
 }
 
 // Innermost returns the innermost text of err: without the addresses and calls that package net
@@ -318,19 +318,19 @@ func Reason(err error) string {
 	case isRefused:
 		return alerts[alertExpired] + " (" + carrier.Describe(refused.own) + ")"
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return "the peer did not end the TLS handshake in time"
+		return "handshake timeout"
 	case alerts[text] != "":
 		return alerts[text] + " (" + strings.TrimPrefix(text, "tls: ") + ")"
 	case !errors.As(err, &unverified):
 		return text
 	case errors.As(err, &unknown):
-		return "the peer's certificate was signed by an authority that is unknown here: add it to RootCAs in the tls.Config of this side (" +
+		return "the peer's certificate is signed by an unknown authority; add it to RootCAs in the local tls.Config (" +
 			unverified.UnverifiedCertificates[0].Issuer.String() + ")"
 	case errors.As(err, &host):
-		return "the peer's certificate is for another host: look the peer up by a name that is in it, put the name or address into it, or set ServerName in the tls.Config of this side (" +
+		return "the peer's certificate is for another host; look the peer up by a name in the certificate, or set ServerName in the local tls.Config (" +
 			inet.NotFor(host.Certificate, host.Host) + ")"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "the peer's certificate has expired, or is not valid yet: renew it there (" + carrier.Describe(invalid.Cert) + ", for " + inet.NamesIn(invalid.Cert) + ": " + invalid.Detail + ")"
+		return "the peer's certificate has expired or is not yet valid (" + carrier.Describe(invalid.Cert) + ", for " + inet.NamesIn(invalid.Cert) + ": " + invalid.Detail + ")"
 	}
-	return "the peer's certificate is not accepted: " + unverified.Err.Error()
+	return "invalid certificate of the peer: " + unverified.Err.Error()
 }

@@ -101,7 +101,7 @@ func (b *bodies) room() int {
 }
 
 // ErrBroken is matched by the errors about impossible contents of the peer's memory.
-var ErrBroken = errors.New("the peer broke the rules of the shared memory")
+var ErrBroken = errors.New("invalid data from the peer in shared memory")
 
 func broken(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrBroken, fmt.Sprintf(format, args...))
@@ -131,13 +131,13 @@ func (g Geometry) rings() [rings]in {
 // layout.
 func (e *End) Join(peer []byte, g Geometry) error {
 	if len(peer) != g.Size() {
-		return broken("a segment of %d bytes, want %d", len(peer), g.Size())
+		return broken("segment has %d bytes, want %d", len(peer), g.Size())
 	}
 	if m := memory(peer).load(offMagic); m != magic {
-		return broken("a segment begins with %#x, want %#x", m, uint64(magic))
+		return broken("segment begins with %#x, want %#x", m, uint64(magic))
 	}
 	if form, n := memory(peer).load(offForm), memory(peer).load(offLength); form != g.form() || n != uint64(g.Size()) {
-		return broken("a segment of layout %d with descriptors of %d bytes, which says that it has %d, want layout %d with %d and %d",
+		return broken("segment has layout %d, descriptors of %d bytes and size %d, want layout %d, %d and %d",
 			uint32(form), form>>32, n, g.Version, descSize, g.Size())
 	}
 	e.in = g.rings()

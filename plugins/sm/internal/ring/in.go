@@ -5,10 +5,10 @@ import "encoding/binary"
 // SetPeerArea adds the area that the peer writes. By the receiver.
 func (e *End) SetPeerArea(b []byte) error {
 	if len(b) != AreaSize {
-		return broken("an area of %d bytes, want %d", len(b), AreaSize)
+		return broken("area has %d bytes, want %d", len(b), AreaSize)
 	}
 	if e.areas.peer != nil {
-		return broken("a second area")
+		return broken("duplicate area")
 	}
 	e.areas.peer = b
 	return nil
@@ -49,7 +49,7 @@ func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 		return false, false, nil
 	case uint32(n.next + 1):
 	default:
-		return false, false, broken("message %d where %d is next", uint32(w>>32), uint32(n.next+1))
+		return false, false, broken("message has number %d, want %d", uint32(w>>32), uint32(n.next+1))
 	}
 	step(Consume)
 	le := binary.LittleEndian
@@ -66,14 +66,14 @@ func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 		t.Body = buf[:copy(buf, d[descBody:][:t.Len])]
 	case slot < Slots:
 		if t.Len > SlotSize {
-			return false, false, broken("a body of %d bytes in a slot of %d", t.Len, SlotSize)
+			return false, false, broken("body of %d bytes exceeds the slot of %d", t.Len, SlotSize)
 		}
 		if e.areas.peer == nil {
 			return false, true, nil
 		}
 		t.Slot, t.Body = slot, e.areas.peer.slot(slot, t.Len)
 	case slot != inRing || r != Messages || t.Len > len(buf) || t.Len > e.peerBodies.size:
-		return false, false, broken("a body of %d bytes in place %d", t.Len, slot)
+		return false, false, broken("invalid body of %d bytes at slot %d", t.Len, slot)
 	default:
 		t.Body = buf[:copy(buf, e.peer[e.peerBodies.place(t.Len):][:t.Len])]
 	}
@@ -96,7 +96,7 @@ func (e *End) taken() uint64 { return e.in[Messages].next&(1<<32-1) | e.in[Bulk]
 // with Block. The peer may change them, and reading them may fault. By the receiver.
 func (e *End) PeerBlock(at uint64, n int) ([]byte, error) {
 	if n < 0 || at > BodyRoom || n > BodyRoom-int(at) {
-		return nil, broken("a body of %d bytes at %d of %d", n, at, BodyRoom)
+		return nil, broken("invalid body of %d bytes at offset %d of %d", n, at, BodyRoom)
 	}
 	return e.areas.peer.block(int(at), n), nil
 }

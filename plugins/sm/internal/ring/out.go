@@ -44,7 +44,7 @@ func (e *End) Update() error {
 		taken := o.taken + uint64(uint32(word)-uint32(o.taken))
 		switch {
 		case taken-o.taken > o.published-o.taken:
-			return broken("%d messages taken of %d, after %d", taken, o.published, o.taken)
+			return broken("invalid count of read messages: %d of %d written, %d before", taken, o.published, o.taken)
 		case taken != o.taken && r == Messages:
 			e.bodies.free = o.ends[(taken-1)%uint64(o.descs)]
 		}

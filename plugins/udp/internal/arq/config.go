@@ -117,7 +117,7 @@ func ParseProfile(s string) (Profile, error) {
 	case "seed":
 		return Seed, nil
 	}
-	return 0, fmt.Errorf("profile %q is neither modern nor seed", s)
+	return 0, fmt.Errorf("invalid profile %q, want modern or seed", s)
 }
 
 // ParseAckMode returns the mode with a name: adaptive, the default for "", lazy or eager.
@@ -130,5 +130,5 @@ func ParseAckMode(s string) (AckMode, error) {
 	case "eager":
 		return Eager, nil
 	}
-	return 0, fmt.Errorf("acknowledgment mode %q is none of adaptive, lazy and eager", s)
+	return 0, fmt.Errorf("invalid acknowledgment mode %q, want adaptive, lazy or eager", s)
 }

@@ -83,7 +83,7 @@ func (a *Assoc) greeting() greeting {
 	m := a.m
 	hello := m.up.Hello(a, nil)
 	if len(hello) > MaxHello {
-		panic("arq: a hello longer than MaxHello")
+		panic("arq: hello exceeds MaxHello")
 	}
 	g := greeting{id: a.id, token: a.token, size: uint32(m.cfg.Size), oldest: m.cfg.oldest, newest: m.cfg.newest, hello: hello}
 	for i := range a.lane {
@@ -125,7 +125,7 @@ func (m *Machine) newAssoc(to netip.AddrPort, path Path, user any) *Assoc {
 }
 
 // ErrFull is the error of Dial when there are MaxPeers associations.
-var ErrFull = errors.New("arq: as many associations as are allowed")
+var ErrFull = errors.New("arq: too many associations")
 
 // Dial starts an association with a context of the peer at to. Upper.Greet is called with the
 // peer's answer, or Upper.Ended if there is none.

@@ -120,7 +120,7 @@ type Packet struct {
 // Errors of Parse.
 var (
 	ErrMalformed = errors.New("arq: malformed packet")
-	ErrDamaged   = errors.New("arq: checksum does not match")
+	ErrDamaged   = errors.New("arq: checksum mismatch")
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

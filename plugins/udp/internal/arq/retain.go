@@ -83,7 +83,7 @@ func (m *Machine) alloc0(n int) []byte {
 			return make([]byte, 0, size)
 		}
 	}
-	panic("arq: a packet larger than any datagram")
+	panic("arq: packet exceeds the size of a datagram")
 }
 
 // keepBufs limits the free buffers of each class, in bytes.

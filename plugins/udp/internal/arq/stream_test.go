@@ -533,9 +533,9 @@ func TestUT6Names(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	_, err := ParseAckMode("Lazy")
-	require.ErrorContains(t, err, "adaptive, lazy and eager")
+	require.ErrorContains(t, err, "adaptive, lazy or eager")
 	_, err = ParseProfile("fast")
-	require.ErrorContains(t, err, "modern nor seed")
+	require.ErrorContains(t, err, "want modern or seed")
 }
 
 // TestOneKindLost (F21) checks that everything arrives once when only packets that acknowledge are

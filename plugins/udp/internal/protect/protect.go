@@ -128,7 +128,7 @@ type side struct {
 func (d *side) init(id uint16, secret []byte) (*generation, error) {
 	s, ok := suites[id]
 	if !ok {
-		return nil, fmt.Errorf("protect: cipher suite %s is none of RFC 9001", tls.CipherSuiteName(id))
+		return nil, fmt.Errorf("protect: unsupported cipher suite %s", tls.CipherSuiteName(id))
 	}
 	d.suite = s
 	key, err := s.expand(secret, "quic hp", s.key)
