@@ -205,7 +205,7 @@ func DefineOneWay[In any](name string, opts ...Option) *OneWay[In] {
 // Name returns the name of m, as Call.Method has it.
 func (m *OneWay[In]) Name() string { return m.m.name }
 
-// Handle makes n serve m with fn, as Method.Handle does.
+// Handle registers fn as the handler of m at n, as Method.Handle does.
 func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 	n.registerHandler(m.m, func(r hg.Request) error {
 		s := &typedRequest[In, struct{}]{request: request{requestContext: requestContext{n: n, m: m.m, r: r}}}

@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Node is a process on a network: it serves methods, and calls those of other nodes. Its methods
+// A Node is a process on a network. It serves methods, and calls those of other nodes. Its methods
 // are safe for concurrent use.
 //
 //	Open ─► Handle … ─► Serve ── ctx done ──► drain: refuse new calls, wait for those in flight ─► return
@@ -31,7 +31,7 @@ type Node struct {
 
 	known   sync.Map      // method definitions that have been used: *method to hg.ID
 	budgets sync.Map      // retry budgets: *RetryPolicy to *retryBudget
-	idle    []handleCache // idle handles of each context
+	idle    []handleCache // idle handles, by context
 
 	idleDrivers []idleDriver // of each context
 
@@ -40,7 +40,7 @@ type Node struct {
 	cancelDrainCtx context.CancelFunc
 
 	served       atomic.Bool       // Serve was called
-	ending       atomic.Bool       // no handle is kept any more
+	ending       atomic.Bool       // handles are no longer cached
 	mu           sync.Mutex        // guards the fields below, and the registration of methods
 	defined      map[string]string // by name: the description of the first definition used
 	closed       bool
@@ -49,20 +49,20 @@ type Node struct {
 	watches      map[watchKey]*addrWatch // watches of services in progress
 }
 
-// Open opens a node at addr: "tcp://" only calls, "tcp://host:port" also serves; with port 0 the
-// system chooses one, and Node.Addr returns it. Open looks up the host of addr and binds the port;
-// it dials nobody, and starts no goroutine that runs code of the program. Open one node for the
-// life of the program: it keeps its connections. End it by Close, by Shutdown, or by the end of the
-// context of Serve.
+// Open opens a node at addr. A node at "tcp://" only makes calls, one at "tcp://host:port" also
+// serves; with port 0 the system chooses one, and Node.Addr returns it. Open resolves the host of
+// addr and binds the port. It dials no peer, and starts no goroutine that runs code of the program.
+// Open one node for the lifetime of the program, since it keeps its connections. Close it with
+// Close or Shutdown, or by canceling the context of Serve.
 //
-// Requests wait until Serve or a call of this node takes them, so register handlers first.
+// Requests are queued until Serve or a call of this node runs, so register handlers first.
 //
 // The error matches
 //
-//   - ErrInvalid: a Config or an address that cannot be; all bad fields are named,
+//   - ErrInvalid: an invalid Config or address; the text names all invalid fields,
 //   - hg.ErrUnsupported: no plugin has the scheme,
-//   - ErrNoEntry: the host is not known,
-//   - na.ErrAddrInUse, and syscall.EADDRINUSE: the port is taken,
+//   - ErrNoEntry: the host was not found,
+//   - na.ErrAddrInUse, and syscall.EADDRINUSE: the port is in use,
 //   - ErrPermission: udp beyond loopback without TLS.
 func Open(addr string, cfg Config) (*Node, error) {
 	cfg, err := cfg.withDefaults(addr)
@@ -108,32 +108,30 @@ func Open(addr string, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Addr returns the address at which others reach n; its String is what Peer takes. For a node that
-// listens on all interfaces it has the IP address of the interface of the default route, or that of
-// tcp.Options.Advertise.
+// Addr returns the address at which peers reach n; its String is an argument for Peer. For a node
+// that listens on all interfaces it has the IP address of the interface of the default route, or
+// that of tcp.Options.Advertise.
 func (n *Node) Addr() hg.Addr { return n.class.Addr() }
 
-// HG returns the context of package hg below the node, the first if there are several, for calls
-// with callbacks. Serve runs one callback at a time. A callback that must wait for something calls,
-// or uses WaitFor, which continues everything else. A callback that blocks on a channel may block
-// for ever: nothing else may receive what it waits for.
+// HG returns the node's context of package hg, the first if there are several, for calls with
+// callbacks. Serve runs one callback at a time. A callback may block in calls and in WaitFor, which
+// run other callbacks meanwhile. A callback that blocks on a channel may deadlock.
 func (n *Node) HG() *hg.Context { return n.hctx }
 
-// SetReady sets the answer of n to health probes and to "hg/health": ready, the default, or not
-// ready. A node that drains is never ready. It does not stop calls: clients that probe
-// (PeerOptions.HealthInterval) and orchestrators send their calls elsewhere.
+// SetReady sets whether n responds to health probes and to "hg/health" as ready, the default, or as
+// not ready. A node that drains is never ready. A node that is not ready still handles calls, but
+// clients that probe (PeerOptions.HealthInterval) and orchestrators use other nodes.
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
-// Serve serves the methods of n until ctx ends. It blocks. Two goroutines of its own drive each
-// context of n, one of them standing by; they run Inline and quick handlers, and workers run the
-// others. In the simulator it drives on this goroutine. When ctx ends it does what Shutdown does,
-// for Config.ShutdownTimeout. Give it a context of signal.NotifyContext to stop at SIGTERM. Call it
-// once: a second Serve returns an error that matches ErrInvalid.
+// Serve serves the methods of n until ctx is done. It blocks. It starts two goroutines to drive
+// each context of n, one of them on standby. They run Inline and short handlers; workers run the
+// others. In the simulator it drives on the calling goroutine. When ctx is done it shuts down as
+// Shutdown does, within Config.ShutdownTimeout. Use a context of signal.NotifyContext to stop at
+// SIGTERM. Serve may be called once: a second call returns an error that matches ErrInvalid.
 //
-// It returns nil when every call could finish, and when n was closed by Shutdown or Close before or
-// meanwhile; otherwise a *hg.ShutdownError that names the handlers that were cut off, and the peers
-// that are not known to have received what was sent to them. With several Contexts, calls to n's own
-// address need a Serve.
+// It returns nil if all calls finished, or if n was closed by Shutdown or Close. Otherwise it
+// returns a *hg.ShutdownError that names the handlers that were canceled, and the peers that have
+// not acknowledged all data. With several Contexts, calls to n's own address need a running Serve.
 func (n *Node) Serve(ctx context.Context) error {
 	if n.served.Swap(true) {
 		return na.WithText(hg.ErrInvalid, "qs: Serve called twice on one Node")
@@ -159,8 +157,8 @@ func (n *Node) Serve(ctx context.Context) error {
 }
 
 // driveContext starts a goroutine that drives hctx until ctx is done or hctx is closed, and then
-// sends the reason to ends. If a handler or an authorizer ends the goroutine, or a handler of a
-// stream keeps it, another goroutine replaces it.
+// sends the reason to ends. If a handler or an authorizer calls runtime.Goexit, or a handler of a
+// stream blocks the goroutine, another goroutine replaces it.
 func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 	spawned := n.workers.handlers.Spawn(func() {
 		l := hctx.NA().Upper().Loop()
@@ -173,7 +171,7 @@ func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- e
 			}
 		}
 		defer replace()
-		keep := func() { // called when a handler keeps this goroutine
+		keep := func() { // called when a handler blocks this goroutine
 			replace()
 			stop() // after replace: otherwise the end of this Drive would be reported to ends
 			l.HandOn()
@@ -191,14 +189,14 @@ func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- e
 // alwaysFalse is a condition for WaitFor that never holds.
 func alwaysFalse() bool { return false }
 
-// Shutdown ends n in good order: it refuses new calls with ErrDraining, waits for calls in flight
-// until ctx ends (for Config.ShutdownTimeout if ctx has no deadline), cancels the rest, and closes
-// n. It returns at most 1 s after ctx has ended. Close, in contrast, waits for nothing.
+// Shutdown shuts n down gracefully: it refuses new calls with ErrDraining, waits for calls in
+// flight until ctx is done (for Config.ShutdownTimeout if ctx has no deadline), cancels the rest,
+// and closes n. It returns at most 1 s after ctx is done. Close, in contrast, does not wait for
+// calls.
 //
-// It returns nil when nothing was canceled. Otherwise it returns a *hg.ShutdownError that names
-// what was, also a handler that answered a moment later. In a handler or a callback, for which it
-// would have to wait, it does nothing, and its error matches na.ErrBusy. A Serve that comes after
-// it, or runs meanwhile, returns nil.
+// It returns nil if no call was canceled. Otherwise it returns a *hg.ShutdownError that names the
+// canceled calls. Called in a handler or a callback it has no effect, since it would deadlock, and
+// its error matches na.ErrBusy. A running or later Serve returns nil.
 func (n *Node) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var stop context.CancelFunc
@@ -231,11 +229,10 @@ func (n *Node) isInside() bool {
 		func(hctx *hg.Context) bool { return hctx.NA().Upper().Inside() })
 }
 
-// Close ends n at once: calls in flight end with ErrClosed, and the contexts of handlers end. It
-// waits up to a second for the callbacks of these calls, but not for handlers; in a handler or a
-// callback it waits for nothing. A second Close does nothing. A Serve that comes after it returns
-// nil; one that runs meanwhile returns nil when the handlers that run on its goroutines have
-// returned.
+// Close closes n immediately: calls in flight end with ErrClosed, and the contexts of handlers are
+// canceled. It waits up to a second for the callbacks of these calls, but not for handlers. Called
+// in a handler or a callback it does not wait. A second Close has no effect. A later Serve returns
+// nil; a running one returns nil when the handlers on its goroutines have returned.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	was := n.closed
@@ -260,7 +257,7 @@ func (n *Node) Close() error {
 func (n *Node) spawn(f func()) { n.hctx.NA().Spawn(f) }
 
 // sleep waits for d, in virtual time in the simulator. It returns the cause of ctx if that is done
-// first. Unlike hg.Context.Sleep it drives nothing.
+// first. Unlike hg.Context.Sleep it does not drive the context.
 func (n *Node) sleep(ctx context.Context, d time.Duration) error {
 	if n.hctx.NA().Scheduled() {
 		return n.hctx.Sleep(ctx, d)
@@ -275,7 +272,7 @@ func (n *Node) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// withTimeout is context.WithTimeout, in virtual time in the simulator.
+// withTimeout is like context.WithTimeout, but uses virtual time in the simulator.
 func (n *Node) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return n.hctx.NA().WithTimeout(ctx, d)
 }
@@ -319,7 +316,7 @@ func (n *Node) takeHandle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	return h, err
 }
 
-// takeIdle returns an idle handle, or else one for calls of id at to. Of an idle one it is not known what it is for.
+// takeIdle returns an idle handle of any RPC and address, or else a new one for calls of id at to.
 func (n *Node) takeIdle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	k := &n.idle[i]
 	if h := k.last.Swap(nil); h != nil {
@@ -343,7 +340,7 @@ func (n *Node) keepHandle(i int, h *hg.Handle) {
 	n.keepIdle(i, h)
 }
 
-// keepIdle is keepHandle of a handle that has no output.
+// keepIdle is like keepHandle, for a handle without output.
 func (n *Node) keepIdle(i int, h *hg.Handle) {
 	k := &n.idle[i]
 	if k.last.CompareAndSwap(nil, h) {
@@ -364,8 +361,8 @@ func (n *Node) keepIdle(i int, h *hg.Handle) {
 	}
 }
 
-// probeAddr asks whether the context at the address to is driven and ready. It blocks until there
-// is an answer, or ctx is done.
+// probeAddr probes whether the context at the address to is driven and ready. It blocks until the
+// response arrives, or ctx is done.
 func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
 	hctx := n.contexts[i]
 	begun := n.now()
@@ -488,8 +485,7 @@ func (n *Node) runAfter(ctx context.Context, d time.Duration, f func()) (stop fu
 	return cancel
 }
 
-// waitDrained waits, after Close, until nothing uses memory of the program any more, for closeTime
-// at most.
+// waitDrained waits, after Close, until no memory of the program is in use, for closeTime at most.
 func (n *Node) waitDrained() {
 	for _, hctx := range n.contexts {
 		_ = hctx.WaitFor(context.Background(), closeTime, alwaysFalse)

@@ -10,19 +10,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loglimit"
 )
 
-// A ClientLimit limits what all clients of one name together may use of a node. The zero value is
+// A ClientLimit limits the use of a node by all clients of one name together. The zero value means
 // no limit.
 type ClientLimit struct {
-	// MaxConcurrent bounds the handlers at work for them at once, those of streams among them; 0
-	// means not at all.
+	// MaxConcurrent limits the running handlers of these clients, including those of streams; 0
+	// means no limit.
 	MaxConcurrent int
-	// Rate bounds how many requests a second begin, over time; 0 means not at all. Burst is how
-	// many may begin at once after a pause; 0 means as many as in one second, at least 1.
+	// Rate limits the number of requests per second; 0 means no limit. Burst is the number of
+	// requests that may start at once after a pause; 0 means Rate, at least 1.
 	Rate  float64
 	Burst int
 }
 
-// check returns what is wrong with l, or nil.
+// check returns an error if l is invalid.
 func (l ClientLimit) check() error {
 	switch {
 	case l.MaxConcurrent < 0:
@@ -44,8 +44,8 @@ func (l ClientLimit) burst() float64 {
 	return max(1, l.Rate)
 }
 
-// clientShares tracks what the clients of each name use. A request takes its share after the
-// authorizer, and before its input is decoded.
+// clientShares tracks the usage of the clients of each name. A request takes its share after the
+// authorizer has run and before its input is decoded.
 type clientShares struct {
 	n          *Node
 	limits     map[string]ClientLimit // Config.ClientLimits
@@ -59,7 +59,7 @@ type clientShares struct {
 	sweepAt int // size of shares at which idle ones are dropped
 }
 
-// A clientShare is what the clients of one name use: running handlers and a token bucket.
+// A clientShare is the usage of the clients of one name: running handlers and a token bucket.
 type clientShare struct {
 	active int           // number of running handlers
 	tokens float64       // number of requests that may begin
@@ -157,8 +157,8 @@ func (c *clientShares) returnShare(r hg.Request) {
 	}
 }
 
-// dropIdleLocked drops the shares that equal new ones: without running handlers, and with a full
-// bucket. The caller holds mu.
+// dropIdleLocked drops shares that are in their initial state, without running handlers and with a
+// full bucket. The caller holds mu.
 func (c *clientShares) dropIdleLocked(now time.Duration) {
 	for name, s := range c.shares {
 		limit := c.limitOf(name)

@@ -23,9 +23,9 @@ import (
 // A Config configures a node. The zero value works.
 type Config struct {
 	// TLS, if set, is used for all connections of "tcp://" and all packets of "udp://": TLS 1.3,
-	// with one configuration as client and server. Nil means what TCP says, and no TLS if that is
-	// nil, too. Both sides must agree. Every other scheme refuses it: "sm://" needs none, since
-	// only processes of one user can open its memory.
+	// with one configuration as client and server. Nil means TCP.TLS, and no TLS if that is nil,
+	// too. Both sides must use TLS, or neither. Other schemes reject it: only processes of one user
+	// can open the memory of "sm://".
 	TLS *tls.Config
 	// Local says when a node on two transports ("tcp://:7000,sm://") uses the second one for peers
 	// on this machine: na.LocalAuto, the default, unless TLS is on; na.LocalNever; na.LocalAlways.
@@ -33,18 +33,18 @@ type Config struct {
 	// TCP has the other options of "tcp://". The node fills in TLS and, with several Contexts,
 	// ReusePort and Spread.
 	TCP tcp.Options
-	// PeerTimeout is how long a peer may be silent while calls wait for it, or are handled for it,
-	// before it counts as lost. Zero means 5 s; the least is 500 ms.
+	// PeerTimeout is the time without data from a peer, while calls to it or from it are in flight,
+	// after which the peer counts as lost. Zero means 5 s; the minimum is 500 ms.
 	PeerTimeout time.Duration
 	// IdleTimeout is the time after which an idle session that this node has dialed ends, if its
 	// peer agrees; the next call connects again. Zero means 5 minutes, and never for a node that
 	// serves methods but does not listen. Negative means never. See [na.Config].
 	IdleTimeout time.Duration
-	// CertificateGrace is how long calls in flight may continue in a session after a certificate of
-	// it has expired, this node's or the peer's. Later calls connect again, with the current
-	// certificates (those in the files of LoadTLS). If these are valid no call fails. Otherwise
-	// calls fail with ErrUnreachable or ErrPermission and NotRun, and name the certificate. Each
-	// node checks the certificate of its peer, and either may end the session.
+	// CertificateGrace is the time for which calls in flight may continue in a session after the
+	// certificate of this node or of the peer has expired. Later calls reconnect with the current
+	// certificates (those in the files of LoadTLS). If these are valid, no call fails. Otherwise
+	// calls fail with ErrUnreachable or ErrPermission and NotRun, and the error names the
+	// certificate. Each node checks the certificate of its peer, and either may close the session.
 	//
 	// Zero means 1 minute. Negative means that sessions outlive the certificates of their peers.
 	// Without TLS it has no effect.
@@ -53,81 +53,83 @@ type Config struct {
 	// wait for ever. Streams, uploads and duplexes are exempt, since a subscription or a session has no
 	// natural end: they have the deadlines of their contexts only.
 	CallTimeout time.Duration
-	// MaxPeers is how many processes may be connected, with room for the requests of each. Zero
-	// means 488. Each costs about 130 KiB of HG.NA.Budget, which follows, with the default number
-	// of envelopes, touched only when messages come; HG.NA.Room becomes 16 MiB or more. A node that
-	// calls itself is one of them. Sessions that are idle make room for others.
+	// MaxPeers is the number of processes that may be connected, each with reserved memory for its
+	// requests. Zero means 488. Each needs about 130 KiB of HG.NA.Budget, with the default number
+	// of envelopes; the memory is touched only when messages arrive. MaxPeers sets HG.NA.Budget,
+	// and HG.NA.Room to 16 MiB or more. A node that calls itself counts, too. Idle sessions are
+	// closed to admit new peers.
 	MaxPeers int
-	// MaxInput limits the encoded input of a call, in bytes, without what it lends. It applies to
-	// the calls that n makes and to those that it accepts. A larger call does not run: the caller
-	// gets hg.ErrOverflow and NotRun. Zero means HG.MaxInput, and 64 MiB if that is zero too.
+	// MaxInput limits the encoded input of a call, in bytes, without the data of Sources and Sinks.
+	// It applies to calls of this node and to calls that it serves. A larger call does not run: the
+	// caller gets hg.ErrOverflow and NotRun. Zero means HG.MaxInput, or 64 MiB if that is zero too.
 	MaxInput int64
-	// Balancer chooses the address of each attempt, for Peers without PeerOptions.Balancer; those
-	// of Node.Peer are among them. Nil means the first address that does not fail. All these Peers
-	// share it, so that RoundRobin counts the calls of all.
+	// Balancer chooses the address of each attempt, for Peers without PeerOptions.Balancer, such as
+	// those of Node.Peer. Nil means the first healthy address. All these Peers share it, so that
+	// RoundRobin counts the calls of all.
 	Balancer Balancer
-	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies
+	// Authorize decides whether a request runs. A nil error allows it. An error or a panic denies
 	// it before its input is decoded: the caller gets NotRun and ErrPermission, or the code of the
 	// error.
 	//
-	//   - It is asked about every request, "hg/health" and others of the library among them, but
-	//     not about what belongs to a call in flight (items of a stream, pieces of a Reader or a
-	//     Writer), nor about Peer.Ping and the probes of Peers.
-	//   - It sees the Caller, Metadata and Method of the Call, and not In.
-	//   - It is called concurrently, on workers, also for methods that are Inline (unless
-	//     HG.AuthorizeQuick is set), and may block. Meanwhile it keeps that worker and a place of
-	//     HG.MaxActive and HG.MaxActivePerPeer; others go on as long as there are more.
-	//   - About "hg/health" and "hg/ping" it is asked on up to 16 goroutines of their own; while it
-	//     blocks there, the streams of that client stand still.
+	//   - It is called for every request, including "hg/health" and others of the library, but not
+	//     for data of a call in flight (items of a stream, chunks of a Reader or a Writer), and not
+	//     for Peer.Ping and the probes of Peers.
+	//   - Caller, Metadata and Method of the Call are set, but not In.
+	//   - It is called concurrently, on workers, also for Inline methods (unless HG.AuthorizeQuick is
+	//     set), and may block. A blocked call uses a worker, and counts against HG.MaxActive and
+	//     HG.MaxActivePerPeer.
+	//   - For "hg/health" and "hg/ping" it is called on up to 16 separate goroutines; while it blocks
+	//     there, the streams of that client are blocked.
 	Authorize func(ctx context.Context, c *Call) error
-	// MaxConcurrent is how many handlers of all methods run at a time; 0 means HG.MaxActive. The
-	// option MaxConcurrent bounds those of one method, within this. Streams, uploads and duplexes
-	// take no place of this: each has a goroutine, and HG.MaxStreams, HG.MaxStreamsPerPeer and the
-	// option MaxConcurrent of their method bound them.
+	// MaxConcurrent limits the running handlers of all methods; 0 means HG.MaxActive. The option
+	// MaxConcurrent limits those of one method. Handlers of streams, uploads and duplexes do not
+	// count: each has a goroutine, and HG.MaxStreams, HG.MaxStreamsPerPeer and the option
+	// MaxConcurrent of their method limit them.
 	//
-	// A handler that calls its own node and waits keeps its place meanwhile: if all places are held
-	// by such handlers, they wait for one another until their deadlines. A request that waits for a
-	// place until little of its time is left (an eighth, but at least 1 ms and at most 250 ms) is
-	// refused with ErrTimeout, and its error says which limit held it up.
+	// A handler that calls its own node and waits still counts. If all running handlers do that,
+	// they deadlock until their deadlines. A waiting request whose remaining time is short (an
+	// eighth, but at least 1 ms and at most 250 ms) is refused with ErrTimeout, and its error names
+	// the limit.
 	MaxConcurrent int
-	// ClientLimits limits what all clients of one name together may use of the methods of this
-	// node, over all their processes and sessions. The name is Identity.Name, which the certificate
-	// of a client proves. The entry "" is the limit of each name without an entry, and of all
-	// clients without a verified name as one. A request beyond a limit is refused at once, after
-	// Authorize and before its input is decoded: the caller gets ErrExhausted and NotRun, and the
-	// error names the client and the limit. The map is copied.
+	// ClientLimits limits the use of this node's methods by all clients of one name together, over
+	// all their processes and sessions. The key is Identity.Name, which the certificate of a client
+	// proves. The entry "" is the limit of each name without an entry, and of all clients without a
+	// verified name together. A request beyond a limit is refused at once, after Authorize and
+	// before its input is decoded: the caller gets ErrExhausted and NotRun, and the error names the
+	// client and the limit. The map is copied.
 	ClientLimits map[string]ClientLimit
-	// ShutdownTimeout is how long Serve and Shutdown wait for calls in flight before they cancel
-	// them, which cancels the contexts of handlers. They return at most 1 s later, even if a
-	// handler ignores its context. Zero means 10 s, negative means to cancel everything at once.
+	// ShutdownTimeout limits the time for which Serve and Shutdown wait for calls in flight. Then
+	// they cancel them, which cancels the contexts of handlers, and return at most 1 s later, even
+	// if a handler ignores its context. Zero means 10 s, negative means to cancel all calls at
+	// once.
 	ShutdownTimeout time.Duration
 	// Contexts is the number of event loops that share the port, for machines with many cores. Each
-	// has two goroutines in Serve, one of which stands by. Zero means 1. Peers are distributed over
-	// the contexts: each peer always reaches the same one, and answers and calls back leave through
-	// it. Calls to one Peer always use the same context. It is for "tcp://" only: over other
-	// transports open a Node with an address of its own for each core.
+	// has two goroutines in Serve, one of them on standby. Zero means 1. Peers are distributed over
+	// the contexts: each peer always reaches the same one, which also sends the responses and the
+	// calls to that peer. Calls to one Peer always use the same context. It is for "tcp://" only:
+	// over other transports open one Node per core, each with its own address.
 	Contexts int
-	// Name is the name under which peers show this node: their logs, errors and tools show a client
-	// that does not listen as "worker (10.0.0.3:41234)". It has at most 64 bytes of printable
-	// characters without parentheses. Empty means the base name of os.Args[0], and none in the
-	// simulator. Peers cannot verify it.
+	// Name is the display name of this node in the logs, errors and tools of peers, which show a
+	// client that does not listen as "worker (10.0.0.3:41234)". It has at most 64 bytes of
+	// printable characters without parentheses. Empty means the base name of os.Args[0], and no
+	// name in the simulator. Peers cannot verify it.
 	Name string
-	// Inspect makes the node answer the tools. "qs rpcs" and "qs call" get its methods with the
-	// types of their input and output. "qs top" and "qs ger" get its load, its limits, the calls in
-	// flight, and its peers by name and address. Every process that can connect may ask, unless
-	// Authorize denies "hg/rpcs" and "hg/gauges". It adds no cost per call, except while "qs top"
-	// runs, which counts the calls that end.
+	// Inspect enables requests of the tools. "qs rpcs" and "qs call" read the methods with the
+	// types of their input and output. "qs top" and "qs ger" read the load, the limits, the calls
+	// in flight, and the names and addresses of peers. Every process that can connect may read
+	// them, unless Authorize denies "hg/rpcs" and "hg/gauges". It adds no cost per call, except
+	// while "qs top" runs, which counts finished calls.
 	Inspect bool
-	// ClientInterceptors run around calls, ServerInterceptors around handlers. The first is the
-	// outermost. Interceptors of a method, given to Define, run inside ClientInterceptors.
+	// ClientInterceptors wrap calls, ServerInterceptors wrap handlers. The first is the outermost.
+	// Interceptors in the options of a method run inside ClientInterceptors.
 	ClientInterceptors, ServerInterceptors []Interceptor
-	// Logger gets what cannot be returned as an error, from all layers. Nil means HG.Logger, or
+	// Logger logs events of all layers that cannot be returned as errors. Nil means HG.Logger, or
 	// else slog.Default(). LogCalls logs calls.
 	Logger *slog.Logger
-	// HG configures the layers below: limits, Observe, Codec. The node sets its Dispatch, and what
-	// the fields above determine. A plugin in HG.NA.Plugins must be for the node's scheme and has
-	// options of its own: with one for tcp, TLS, TCP and Contexts must be zero; with one for udp,
-	// TLS.
+	// HG configures the layers below: limits, Observe, Codec. The node sets Dispatch, and the
+	// fields that those above determine. A plugin in HG.NA.Plugins must be for the node's scheme,
+	// and has its own options: with one for tcp, TLS, TCP and Contexts must be zero; with one for
+	// udp, TLS must be nil.
 	HG hg.Config
 }
 
@@ -282,8 +284,7 @@ func noTLSReason(scheme string) string {
 }
 
 // transportPlugin returns the plugin with the options TLS, TCP and Contexts, or nil if none is set.
-// An option without effect is an error: a node that silently ran without TLS would be a security
-// hole.
+// An option without effect is an error, so that a node never runs without TLS by mistake.
 func (c *Config) transportPlugin(
 	scheme, beside, addr string, addErr func(format string, args ...any),
 ) na.Plugin {

@@ -17,9 +17,8 @@ type workers struct {
 	handlers *executor.Executor[hg.Request]
 	inline   []*executor.Inline[hg.Request] // of each context
 
-	// health runs requests of hg.PingRPC and hg.HealthRPC about which an authorizer is asked: they
-	// do not wait for handlers. runs requests of hg.PingRPC and hg.HealthRPC if there is an
-	// authorizer, so that they do not wait for handlers
+	// health runs requests of hg.PingRPC and hg.HealthRPC if there is an authorizer, so that they
+	// do not wait for handlers.
 	health           *executor.Executor[hg.Request]
 	authorizesHealth bool // the node has an authorizer
 }
@@ -84,10 +83,10 @@ func (w *workers) dispatchStreams(r hg.Request) {
 	}
 }
 
-// notifyBlocking is called before the handler of a request with streams blocks, or when something
-// that it has queued waits for the driving goroutine. Another goroutine drives the context then.
+// notifyBlocking makes another goroutine drive the context. It is called before the handler of a
+// request with streams blocks, or when data that it has queued needs the driving goroutine.
 func (w *workers) notifyBlocking(r hg.Request) {
-	if id := r.HG().ID(); id < len(w.inline) { // else the program has made the context, and Serve does not drive it
+	if id := r.HG().ID(); id < len(w.inline) { // otherwise the program created the context, and Serve does not drive it
 		w.inline[id].Blocks(r)
 	}
 }

@@ -45,11 +45,11 @@ type serviceWatch struct {
 	addrs *[]hg.Addr // the result of w that the backends were made of
 }
 
-// PeerOptions configure how a Peer finds its addresses, and how it chooses among them. The zero
+// PeerOptions configure the resolution of a Peer's addresses and the choice among them. The zero
 // value works.
 type PeerOptions struct {
-	// Resolver finds the addresses of each service. Nil is DNS for the hosts of tcp and udp
-	// addresses; other addresses are used as they are. DNS uses the Resolver of Config.TCP, or else
+	// Resolver resolves each service to addresses. Nil means DNS for the hosts of tcp and udp
+	// addresses; other addresses are used unchanged. DNS uses the Resolver of Config.TCP, or else
 	// of the options of a plugin in Config.HG.NA.Plugins, or else of the system.
 	//
 	// "tcp://kv.example:9000" is every address of kv.example with that port, in an order that
@@ -57,45 +57,45 @@ type PeerOptions struct {
 	// family that the resolver prefers counts as a server. It is dialed together with one of the
 	// other family, as in RFC 8305: 250 ms later, or as soon as the first has failed.
 	Resolver Resolver
-	// Balancer chooses the address of each attempt. Nil is Config.Balancer.
+	// Balancer chooses the address of each attempt. Nil means Config.Balancer.
 	Balancer Balancer
-	// ResolveInterval is the interval at which a Resolver is asked whose Watch returns before its
-	// ctx is done. Zero means 30 s. It is asked sooner when an address has failed. After 4 ×
+	// ResolveInterval is the interval between calls of Resolver.Watch, if Watch returns before its
+	// ctx is done. Zero means 30 s. After an address has failed Watch is called sooner. After 4 ×
 	// ResolveInterval without a call Watch is canceled; the next call starts it again.
 	ResolveInterval time.Duration
 	// HealthInterval is the interval at which addresses are probed, as by Ping, while there are
-	// calls. An address that does not answer within it, or is not ready, fails. The least is 10 ms.
-	// Zero means to probe only failed addresses, before they get calls again.
+	// calls. An address that does not respond within it, or is not ready, is marked as failed. The
+	// minimum is 10 ms. Zero means to probe only failed addresses, before they get calls again.
 	HealthInterval time.Duration
 }
 
 // minHealth is the least HealthInterval: a lower one would make probes a large part of the load.
 const minHealth = 10 * time.Millisecond
 
-// Peer returns the service at addrs, in order of preference: PeerWith without options. A call goes
-// to the first address that does not fail, or as Config.Balancer says. Peer looks up host names
-// until ctx ends, and dials nobody: a server that is not there is an error of the first call, or of
-// Ping. Keep the Peer and share it between goroutines; it needs no Close.
+// Peer returns the Peer of a service at addrs, in order of preference, with default options (see
+// PeerWith). A call uses the first healthy address, or that of Config.Balancer. Peer resolves host
+// names until ctx is done, and does not dial: if no server runs there, the first call or Ping
+// fails. Keep the Peer and share it between goroutines; it needs no Close.
 func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 	return n.PeerWith(ctx, PeerOptions{}, addrs...)
 }
 
-// PeerWith returns the Peer of a service. It blocks until the Resolver has answered for the first
-// time, or ctx ends, and dials nobody. Later calls follow what the Resolver says: an address that
-// disappears gets no new calls, and those in flight there continue.
+// PeerWith returns the Peer of a service. It blocks until the Resolver returns the first result, or
+// ctx is done. It does not dial. Later calls use the latest result of the Resolver: an address that
+// disappears gets no new calls, and calls in flight there continue.
 //
-// An address fails when it cannot be reached, is lost, is given up by a call's deadline or by
-// RetryPolicy.ProgressTimeout, or refuses as not ready. It is then skipped for 0.5 to 1 s, doubling
-// up to 30 s. Once it answers a probe, one trial call is sent (a second one if the first takes as
-// long); if that succeeds the address is back in use. If all addresses fail, calls go where the
-// failure is oldest. A repeated call goes to an address that it has not been at, if one does not
-// fail.
+// An address fails if it is unreachable, if its connection is lost, if a call to it ends by its
+// deadline or by RetryPolicy.ProgressTimeout, or if it refuses as not ready. It is then skipped for
+// 0.5 to 1 s, doubling up to 30 s. Once it responds to a probe, one trial call is sent (a second one
+// if the first takes as long); if that succeeds, the address is in use again. If all addresses
+// fail, calls use the one with the oldest failure. A repeated call uses an address that it has not
+// tried, if a healthy one exists.
 //
 // Calls in flight at a process that freezes end, or are repeated by Retry, after
-// Config.PeerTimeout: nobody can know before.
+// Config.PeerTimeout.
 //
-// A Peer has at most 1,024 addresses: the first. An address whose host is not found is left out,
-// unless none is left. An address that does not fit the transport of n is an error that matches
+// A Peer uses at most the first 1,024 addresses. An address whose host is not found is omitted,
+// unless none is left. An address that does not match the transport of n is an error that matches
 // ErrInvalid or hg.ErrUnsupported.
 func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Peer, error) {
 	if err := o.check(addrs); err != nil {
@@ -119,7 +119,7 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 		default:
 			errs = append(errs, err)
 			if s.w != nil {
-				p.services = append(p.services, s) // it may be found later
+				p.services = append(p.services, s) // it may be resolved later
 			}
 		}
 	}
@@ -177,8 +177,8 @@ func (n *Node) findService(ctx context.Context, o PeerOptions, text string) (s s
 	return s, s.w.waitFirst(ctx)
 }
 
-// followServicesLocked updates the backends if a Resolver has found other addresses, and keeps the
-// services watched. The caller holds mu.
+// followServicesLocked updates the backends if a Resolver has returned other addresses, and keeps
+// the watches of the services running. The caller holds mu.
 func (p *peer) followServicesLocked(now time.Duration) {
 	changed := false
 	for i := range p.services {
@@ -259,11 +259,10 @@ func (p *peer) serviceTexts() string {
 	return strings.Join(all, ",")
 }
 
-// Ping asks whether a process drives its node at the address of p (see Addr), and returns the time
-// that the answer took. It blocks until the answer arrives, or ctx is done, and connects if there
-// is no connection.
+// Ping sends a ping to the node at the address of p (see Addr), and returns the round-trip time. It
+// blocks until the response arrives, or ctx is done. It connects if there is no connection.
 //
-//   - A node answers also when it is not ready or drains, and when all its limits on requests are
+//   - A node also responds if it is not ready or drains, and if all its limits on requests are
 //     reached: a ping needs no worker, no envelope and no authorizer.
 //   - Errors match ErrUnreachable (no process listens), ErrTimeout or ErrCanceled (ctx),
 //     ErrPeerLost (the connection is lost), and ErrInvalid (p is zero).
@@ -313,9 +312,9 @@ func (p Peer) Node() *Node {
 	return p.p.n
 }
 
-// Identity returns what is known about the process at the address of p (see Addr): its verified
-// certificates with TLS, and the transport. ok is false while there is no connection; Ping makes
-// one. It does not block.
+// Identity returns the identity of the process at the address of p (see Addr): its verified
+// certificates with TLS, and the transport. ok is false without a connection; Ping connects. It
+// does not block.
 func (p Peer) Identity() (id na.Identity, ok bool) {
 	if p.p == nil {
 		return na.Identity{}, false

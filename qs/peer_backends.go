@@ -8,8 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The pauses before an address that has failed is tried again: doubled from one to the other while
-// it fails, and half of each is drawn.
+// Pauses before a failed address is tried again.
 const (
 	// minPause and maxPause limit the pause before a failed address is tried again. It doubles
 	// while the address fails, and half of it is random.
@@ -31,11 +30,11 @@ func (at *backend) expectedTime(now time.Duration) time.Duration {
 	return at.latency >> min(max(now-at.latencyAt, 0)/time.Second, 62)
 }
 
-// isFailing reports whether other backends are preferable.
+// isFailing reports whether the backend has failed, so that other backends are preferable.
 func (at *backend) isFailing() bool { return at.state != backendUp && at.state != backendReady }
 
 // chooseBackendLocked returns the backend for an attempt of c, or nil if there is none. It prefers
-// backends where the call has not been. The caller holds mu.
+// backends that the call has not tried. The caller holds mu.
 func (p *peer) chooseBackendLocked(c *Call) *backend {
 	been, now := false, p.n.now()
 	p.candidates = p.candidates[:0]
@@ -77,8 +76,7 @@ func (p *peer) pickCandidateLocked(c *Call) *backend {
 	return nil
 }
 
-// hasOtherBackend reports whether there is a backend that does not fail and where the call has not
-// been.
+// hasOtherBackend reports whether there is a healthy backend that the call has not tried.
 func (p Peer) hasOtherBackend(c *Call) bool {
 	if p.p == nil || p.p.single != nil {
 		return false
@@ -106,8 +104,8 @@ func (p *peer) acquireAddr(c *Call) (backendLease, error) {
 	return t, err
 }
 
-// acquireAddrWithProbe is acquireAddr without the probe of a failed backend that may be due: it
-// returns due for the caller to send without the lock.
+// acquireAddrWithProbe is like acquireAddr, but does not probe a failed backend whose pause is
+// over. It returns that probe as due, for the caller to send without the lock.
 func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +128,7 @@ func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	for _, at := range p.backends {
 		switch {
 		case at.pauseEnd > now:
-		case at.state == backendTrying: // the trial takes longer than the pause: it may be a stream of days
+		case at.state == backendTrying: // the trial takes longer than the pause; it may be a long stream
 			at.state, at.pause = backendReady, min(2*at.pause, maxPause)
 		case at.state == backendFailing && due.backend == nil:
 			at.state = backendProbing
@@ -140,7 +138,7 @@ func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	return backendLease{backend: at, generation: at.generation, start: now}, due, nil
 }
 
-// addLent records that an attempt lends bytes.
+// addLent adds to the number of bytes in the Sources and Sinks of an attempt.
 func (p *peer) addLent(t *backendLease, bytes int64) {
 	if p.single != nil || bytes == 0 {
 		return
@@ -270,8 +268,8 @@ func (p *peer) dueProbes(expired bool) (all []*backend) {
 	return all
 }
 
-// checkBackend probes a backend that is up. If the probe gets no answer, but calls were answered
-// there meanwhile, the backend stays up: the probe was only delayed.
+// checkBackend probes a backend that is up. If the probe times out, but calls got responses from
+// the backend meanwhile, it stays up: the probe was only delayed.
 func (p *peer) checkBackend(at *backend) {
 	begun := p.n.now()
 	p.sendProbe(at, func(err error) {

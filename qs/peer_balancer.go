@@ -8,9 +8,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Balancer chooses the backend address of each attempt of a call. Pick returns an index of ts,
-// which is not empty, or -1 to choose none. Then, and if all addresses fail, the address whose
-// failure is oldest is used. c is nil for Peer.Addr.
+// A Balancer chooses the address of each attempt of a call. Pick returns an index of ts, which is
+// not empty, or -1 for no choice. In that case, and if all addresses fail, the address with the
+// oldest failure is used. c is nil for Peer.Addr.
 //
 // Pick is called with a lock held. It must be quick, must not call this package, and must not
 // retain c or ts.
@@ -22,14 +22,14 @@ type Balancer interface {
 type Candidate struct {
 	Addr      hg.Addr
 	InFlight  int   // number of this Peer's attempts in flight
-	LentBytes int64 // bytes that these attempts lend
-	// Latency is moving average of the last attempts; halved each second without one, and 0 before
-	// the first.
+	LentBytes int64 // bytes in the Sources and Sinks of these attempts
+	// Latency is a moving average over the last attempts. It is halved each second without an
+	// attempt, and 0 before the first one.
 	Latency time.Duration
-	Failing bool // other addresses are preferable: this one fails, or the call has been there
+	Failing bool // the address has failed, or the call has tried it: others are preferable
 }
 
-// inOrder is the Balancer that takes the first address that does not fail.
+// inOrder is the Balancer that chooses the first healthy address.
 type inOrder struct{}
 
 // Pick implements Balancer.
@@ -42,7 +42,7 @@ func (inOrder) Pick(_ *Call, ts []Candidate) int {
 	return -1
 }
 
-// RoundRobin returns a Balancer that takes the addresses in turn.
+// RoundRobin returns a Balancer that chooses the addresses in turn.
 func RoundRobin() Balancer { return &roundRobin{} }
 
 // A roundRobin is the Balancer of RoundRobin.
@@ -61,11 +61,11 @@ func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 	return nthHealthy(ts, int(turn%uint64(good)))
 }
 
-// LeastLoaded returns a Balancer that takes the address with the fewest calls of this Peer in
-// flight; each MiB that they lend counts as one more. Calls to an address that is over twice as
-// slow as others weigh up to four times as much, and an address without calls then counts as having
-// one. Ties are broken at random. How slow an address is is a mean of the last calls of all
-// methods, and of streams as a whole: one slow call keeps others away for some seconds.
+// LeastLoaded returns a Balancer that chooses the address with the fewest calls of this Peer in
+// flight; each MiB in their Sources and Sinks counts as one more call. Calls to an address with
+// more than twice the latency of others count up to four times, and such an address without calls
+// counts as having one. Ties are broken at random. The latency is a mean over the last calls of all
+// methods, a stream counting as one call. So one slow call diverts others for a few seconds.
 func LeastLoaded() Balancer { return leastLoaded{} }
 
 // leastLoaded is the Balancer of LeastLoaded.
@@ -126,10 +126,10 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 	return best
 }
 
-// load returns the load of an address: a call counts as much as a MiB lent.
+// load returns the load of an address: a call counts as much as a MiB of its Sources and Sinks.
 func (t *Candidate) load() int64 { return int64(t.InFlight)<<20 + t.LentBytes }
 
-// countHealthy returns the number of ts that do not fail.
+// countHealthy returns the number of healthy addresses in ts.
 func countHealthy(ts []Candidate) (n int) {
 	for i := range ts {
 		if !ts[i].Failing {
@@ -139,7 +139,7 @@ func countHealthy(ts []Candidate) (n int) {
 	return n
 }
 
-// nthHealthy returns the index of the n-th of ts that does not fail, counted from 0.
+// nthHealthy returns the index of the n-th healthy address in ts, counted from 0.
 func nthHealthy(ts []Candidate, n int) int {
 	for i := range ts {
 		if !ts[i].Failing {

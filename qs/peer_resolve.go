@@ -20,9 +20,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// A Resolver finds the addresses of a service. It must be comparable with ==, for example a
-// pointer. A Node runs one Watch for each service, on a goroutine of its own (in the simulator, in
-// a coroutine), while a Peer of the service is used.
+// A Resolver resolves a service to addresses. It must be comparable with ==, for example a pointer.
+// A Node runs one Watch per service, on a separate goroutine (in the simulator, in a coroutine),
+// while a Peer of the service is in use.
 type Resolver interface {
 	// Watch calls update with all addresses of a service, in order of preference: soon, and at each
 	// change, until ctx is done. service is an argument of PeerWith.
@@ -30,7 +30,7 @@ type Resolver interface {
 	//   - update must not be called concurrently. An error keeps the last addresses.
 	//   - A Watch that returns early is called again after PeerOptions.ResolveInterval. It is
 	//     called sooner after an error, or when an address has failed, but at most once per second.
-	//   - Of more than 1,024 addresses the first are used, which is logged.
+	//   - Only the first 1,024 addresses are used. More are ignored, with a log message.
 	Watch(ctx context.Context, service string, update func(addrs []string, err error)) error
 }
 
@@ -40,7 +40,7 @@ type Resolver interface {
 // if it does not answer. Each process has an order of its own for the addresses.
 type dnsResolver struct{ n *Node }
 
-// A hostResolver is a plugin whose options have a resolver of hosts; nil means that of the system.
+// A hostResolver is a plugin with a resolver of hosts in its options; nil means that of the system.
 type hostResolver interface{ HostResolver() tcp.Resolver }
 
 // hostResolver returns the resolver with which n looks up hosts.
@@ -131,8 +131,8 @@ type addrWatch struct {
 	refresh  atomic.Int64              // the shortest ResolveInterval of a Peer
 	waiters  atomic.Int32              // number of goroutines that wait for the first answer
 	ended    atomic.Bool               // the goroutine has ended
-	// warnedTooMany says that the Resolver has found more addresses than a Peer can have, which was
-	// logged.
+	// warnedTooMany is set after the warning that the Resolver returned more addresses than a Peer
+	// can have.
 	warnedTooMany atomic.Bool
 	refreshNow    chan struct{} // has an element if an address has failed
 	firstAnswer   chan struct{} // closed with the first answer
@@ -267,7 +267,7 @@ func (w *addrWatch) lastError() error {
 	return w.err
 }
 
-// refreshSoon makes the Resolver be asked soon: an address has failed.
+// refreshSoon makes run call the Resolver soon, since an address has failed.
 func (w *addrWatch) refreshSoon() {
 	select {
 	case w.refreshNow <- struct{}{}:
@@ -275,7 +275,7 @@ func (w *addrWatch) refreshSoon() {
 	}
 }
 
-// update handles an answer of the Resolver. An error keeps the last addresses.
+// update handles a result of the Resolver. An error keeps the last addresses.
 func (w *addrWatch) update(addrs []string, err error) {
 	var found []hg.Addr
 	addrs = dedupe(addrs)
@@ -310,7 +310,7 @@ func dedupe(all []string) (out []string) {
 	return out
 }
 
-// endFirstWait records the error of an answer, and ends waitFirst.
+// endFirstWait records the error of a result, and ends waitFirst.
 func (w *addrWatch) endFirstWait(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -321,8 +321,8 @@ func (w *addrWatch) endFirstWait(err error) {
 	}
 }
 
-// lookupAddrs looks up the addresses texts. Those that cannot be found are left out, unless none is
-// found.
+// lookupAddrs looks up the addresses texts. It omits those that are not found, and fails if none
+// is.
 func (n *Node) lookupAddrs(ctx context.Context, texts []string) (found []hg.Addr, err error) {
 	var errs []error
 	for _, text := range texts {

@@ -13,23 +13,24 @@ import (
 
 // A RetryPolicy configures Retry. The zero value works.
 type RetryPolicy struct {
-	// Attempts is the largest number of attempts of a call, the first included. Zero means 3, negative no bound: until its context ends, or
-	// BudgetRatio forbids more. Set BudgetRatio to -1, too, and give the calls deadlines, to wait for a server that restarts.
+	// Attempts is the maximum number of attempts of a call, including the first. Zero means 3,
+	// negative no limit: the call is repeated until its context is done or the retry budget is
+	// exhausted. To wait for a server that restarts, also set BudgetRatio to -1, and use deadlines.
 	Attempts int
-	// Backoff is the pause before the second attempt at one address. It is doubled each time, up to
-	// 1 s, and half of it is random. There is no pause before another address, unless that fails,
-	// too. Zero means 20 ms, negative none; where Attempts has no bound negative means 20 ms, too.
+	// Backoff is the pause before the second attempt at one address. It doubles each time, up to 1
+	// s, and half of it is random. There is no pause before an attempt at another healthy address.
+	// Zero means 20 ms, negative no pause; if Attempts is unlimited, negative means 20 ms, too.
 	Backoff time.Duration
-	// ProgressTimeout is the time without an answer and without a moved byte of what is lent after
-	// which an attempt is given up with ErrTimeout. Zero means never. It is for handlers that hang
-	// although their process answers. A handler that is at work, or a request that waits for a
-	// worker, looks the same from here: choose several times the longest that a healthy one takes
-	// from one piece to the next, and from the last one to its answer; for files and large buffers
-	// 30 s rather than 1 s. A stream without an item for that long ends, too. A process that is silent altogether is found after Config.PeerTimeout.
+	// ProgressTimeout is the time without a response, and without data transferred from Sources, to
+	// Sinks or in streams, after which an attempt ends with ErrTimeout. Zero means no timeout. It
+	// detects handlers that hang while their process is alive. It cannot distinguish them from a
+	// slow handler or a queued request: choose several times the longest pause of a healthy
+	// handler, for files and large buffers 30 s rather than 1 s. It also ends a stream without
+	// items. A frozen process is detected after Config.PeerTimeout.
 	ProgressTimeout time.Duration
-	// WithdrawTimeout is how long an attempt that is given up asks the server to give the request
-	// back. If it does, the request is certain not to have run, and can be repeated although its
-	// method is not idempotent. Zero means not to ask.
+	// WithdrawTimeout limits the time for which an attempt without progress tries to withdraw its
+	// request from the server. If the server returns the request, it has not run, and can be
+	// repeated even if its method is not idempotent. Zero means not to withdraw.
 	WithdrawTimeout time.Duration
 	// Codes are the codes of handlers that have run for which calls of Idempotent methods are
 	// repeated. Nil means ErrUnavailable, ErrNotReady, ErrDraining and ErrAborted; an empty list
@@ -37,32 +38,30 @@ type RetryPolicy struct {
 	// the handler refuses with one, or an interceptor behind Retry puts one in front of another
 	// code.
 	Codes []Code
-	// BudgetRatio is the retry budget: within 10 s there are at most 10 retries, and BudgetRatio
-	// for each first attempt in addition. Retries at another address that does not fail are not
-	// counted. The budget is that of one node's calls through one Retry, of all methods that it
-	// wraps. Zero means 0.1, negative no bound.
+	// BudgetRatio is the retry budget: within 10 s at most 10 retries, plus BudgetRatio for each
+	// first attempt. Retries at another healthy address are not counted. All calls of one node
+	// through one Retry share the budget. Zero means 0.1, negative no limit.
 	BudgetRatio float64
 }
 
-// Retry returns a client's interceptor that repeats calls that did not run. For methods that are
-// Idempotent it also repeats calls that may have run, and those whose handlers answered one of
-// RetryPolicy.Codes. Each attempt goes to an address of the Peer that does not fail and that the
-// call has not been at, if there is one.
+// Retry returns a client interceptor that repeats calls that did not run. For Idempotent methods it
+// also repeats calls that may have run, and calls that failed with one of RetryPolicy.Codes. Each
+// attempt uses a healthy address of the Peer that the call has not tried, if there is one.
 //
-// Errors that a repetition cannot fix are returned: bad requests, and what a server refuses for
-// good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a Reader or a
-// Writer have moved.
+// It does not retry permanent errors: bad requests, and permanent refusals of a server (see
+// Refuse). It does not retry after ctx is done, or after bytes of a Reader or a Writer were
+// transferred.
 //
-// Put it into Config.ClientInterceptors for all calls of a node, or give it to Define for those of
-// one method. If both have one, only that of the method repeats its calls: the innermost Retry
-// counts. Interceptors behind it run once for each attempt; those before it, and all of the node if
-// it is the method's, run once for each call:
+// Add it to Config.ClientInterceptors for all calls of a node, or to the options of Define for
+// those of one method. If both have one, only the innermost Retry repeats calls, that of the
+// method. Interceptors after it run once per attempt; those before it, and all of the node if it is
+// an option of the method, run once per call:
 //
 //	qs.Config{ClientInterceptors: []qs.Interceptor{logAll, qs.Retry(qs.RetryPolicy{}), countAttempts}}
 //	var get = qs.Define[Key, Value]("kv/get", qs.Idempotent(), qs.Retry(qs.RetryPolicy{Attempts: 5}))
 //
-// Make it once for a node or a method, not for each call: it keeps the budget of retries. At a
-// server it has no use.
+// Create it once for a node or a method, not for each call, since it holds the retry budget. It has
+// no effect at a server.
 func Retry(p RetryPolicy) Interceptor {
 	if p.Attempts == 0 {
 		p.Attempts = 3
@@ -140,8 +139,8 @@ func (e *exhaustedError) Error() string { return e.err.Error() + " (" + e.note +
 
 func (e *exhaustedError) Unwrap() error { return e.err }
 
-// isRepeatable reports whether a call that ended with err may be repeated, and whether that may
-// help. codes are the answers of handlers that may be repeated.
+// isRepeatable reports whether a call that ended with err may be repeated, and may succeed then.
+// codes is RetryPolicy.Codes.
 func (c *Call) isRepeatable(err error, codes []Code) bool {
 	if c.ctl.isStopped() || c.ctl.spentReason() != "" {
 		return false

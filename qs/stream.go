@@ -15,14 +15,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A Stream is a method whose results arrive one after the other, such as the rows of a query or the
-// lines of a log. It is a package variable that both programs import.
+// A Stream is a method with a sequence of results, such as the rows of a query or the lines of a
+// log. It is a package variable that both programs import.
 //
 //	handler: send ─► up to 32 KiB of items ─► up to 64 KiB in the stream ─► a window of up to 256 KiB ─► loop of the caller
 //	           └─ blocks while all of that is full ◄────────────────────────────────────────────────────────┘
 //
-// Items arrive in order, each once. An item is sent at once if nothing was sent just before.
-// Otherwise it is sent with those that follow, as soon as the handler pauses. An item has at most
+// Items arrive in order, each once. The first item after a pause is sent at once. Items that follow
+// quickly are sent in batches, as soon as the handler pauses. An item has at most
 // hg.Config.MaxOutput bytes.
 type Stream[In, Item any] struct{ m *method }
 
@@ -43,23 +43,23 @@ func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
 // Name returns the name of s, as Call.Method has it.
 func (s *Stream[In, Item]) Name() string { return s.m.name }
 
-// Shape describes In and Item as Method.Shape does, with " ..." behind.
+// Shape describes In and Item as Method.Shape does, followed by " ...".
 func (s *Stream[In, Item]) Shape() string { return s.m.shape }
 
-// Handle makes n serve s with fn, under the rules of Method.Handle. fn calls send for each item,
-// from one goroutine at a time.
+// Handle registers fn as the handler of s at n, under the rules of Method.Handle. fn calls send for
+// each item, from one goroutine at a time.
 //
 //   - send encodes the item at once. It blocks while the flow-control window of the caller is full,
 //     until ctx is done.
-//   - An error of send means that nothing more will arrive, and fn should return. It is the cause
+//   - After an error of send no further item arrives, and fn should return. The error is the cause
 //     of ctx: the caller has left its loop, its deadline has passed, or a context that an
-//     interceptor gave to next is done.
-//   - If fn returns nil, everything sent arrives. The request ends, and the interceptor's next
-//     returns, when the last item has been written to the stream; the caller may read it later.
-//   - If fn fails or panics, the caller gets the error after the items. If the last items cannot be
-//     written within one second, the caller gets those before them, and the error.
-//   - If ctx is done, items that have not arrived are dropped, only from the end.
-//   - So a server ends a caller that does not read by an error, or by an interceptor that cancels
+//     interceptor passed to next is done.
+//   - If fn returns nil, all items arrive. The request ends, and the interceptor's next returns,
+//     when the last item has been written to the stream; the caller may read it later.
+//   - If fn fails or panics, the caller gets the error after the items. Items that cannot be written
+//     within one second are dropped.
+//   - If ctx is done, items at the end that have not arrived are dropped.
+//   - To stop sending to a caller that does not read, return an error, or let an interceptor cancel
 //     the context of next.
 //   - After fn has returned, send fails with ErrClosed.
 func (s *Stream[In, Item]) Handle(
@@ -77,12 +77,13 @@ func (s *Stream[In, Item]) Handle(
 	}, fn == nil)
 }
 
-// answerStreams answers a request whose handler sends items through down, and has returned err.
+// answerStreams sends the response to a request with the items stream down, whose handler returned
+// err.
 func (s *request) answerStreams(down *hg.Stream, err error) error {
 	if err == nil {
 		err = s.setAnswerMeta("", "")
 	}
-	s.endLent() // before the caller is answered
+	s.endLent() // before the response is sent
 	if err != nil {
 		return s.onFailure(err)
 	}
@@ -219,14 +220,14 @@ func (q *itemSender[Item]) failItems(ctx context.Context) {
 // Call returns a sequence that calls s at a Peer each time a loop ranges over it, and yields the
 // items in order.
 //
-//   - The last pair has the error, if there is one: that of Method.Call. It comes after the items
-//     that were sent before it, but at once when ctx is done.
+//   - The last pair has the error of the call, if any, as in Method.Call. It follows the items that
+//     were sent before it, but is yielded at once when ctx is done.
 //   - A break ends the call, and cancels the context of the handler.
-//   - While the loop does something else, the handler blocks in send once the window is full.
-//     Between two items the call uses nothing of the loop's goroutine.
+//   - If the loop is slow, the handler blocks in send once the window is full. Between two items the
+//     call does not use the loop's goroutine.
 //   - A panic of the program's code in the call, in an encoder or an interceptor, is raised in the
 //     loop.
-//   - Retry repeats a call of which no item has arrived.
+//   - Retry repeats a call only before the first item.
 func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		var none Item

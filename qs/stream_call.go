@@ -38,10 +38,10 @@ type callStreams struct {
 	attemptRunning bool       // an attempt is in flight
 	callEnded      bool       // endCall was called
 	closed         bool       // closeUse was called
-	spent          bool       // an attempt has moved items, or was answered: there is no other one
+	spent          bool       // an attempt transferred items, or got its response: no further attempt
 	streams        []*hg.Stream
-	// resetReason is set if an attempt was answered while its stall timeout canceled it: why its
-	// streams were reset.
+	// resetReason is the error of streams that were reset because the response of an attempt
+	// arrived while its stall timeout canceled it.
 	resetReason error
 }
 
@@ -71,7 +71,7 @@ func (n *Node) maxItem() int64 {
 	return 64 << 20
 }
 
-// beginAttempt begins an attempt. It fails if one is in flight, or items have moved.
+// beginAttempt begins an attempt. It fails if one is in flight, or items were transferred.
 func (c *callStreams) beginAttempt() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,8 +102,8 @@ func (c *callStreams) bindAttempt(all []*hg.Stream) {
 	c.wake()
 }
 
-// endAttempt ends an attempt. Its streams continue if the handler has answered, or items have
-// moved.
+// endAttempt ends an attempt. Its streams continue if the handler has responded, or items were
+// transferred.
 func (c *callStreams) endAttempt(all []*hg.Stream, err error) {
 	moved := c.movedBytes() > 0
 	c.mu.Lock()
@@ -169,7 +169,7 @@ func (c *callStreams) sendError() error {
 
 var errNodeClosed = hg.Errorf(ErrClosed, "qs: node closed")
 
-// isNodeClosed reports whether err says that this node, not a peer's, was closed.
+// isNodeClosed reports whether err means that this node, not the peer's, was closed.
 func isNodeClosed(err error) bool {
 	_, remote := hg.RemoteOf(err)
 	return !remote && hg.CodeOf(err) == ErrClosed
@@ -295,8 +295,8 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 	}
 }
 
-// noStreamError returns the end of a call that succeeded without a stream: io.EOF if an interceptor
-// has answered it, or ErrClosed after Close.
+// noStreamError returns the error of receive for a call that succeeded without a stream: io.EOF if
+// an interceptor returned the result, or ErrClosed after Close.
 func (c *callStreams) noStreamError(o *outgoingCall) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -317,8 +317,8 @@ func (c *callStreams) movedBytes() (n int64) {
 	return n
 }
 
-// progress returns a number that grows with each byte that moves, and while the program has items
-// to take: then the handler is not to blame.
+// progress returns a counter that grows with each transferred byte, and while the program has
+// unread items, since the handler is not stalled then.
 func (c *callStreams) progress() (n int64) {
 	if c.down != nil {
 		n += c.down.progress()

@@ -36,8 +36,8 @@ func DefineDuplex[In, Up, Down any](name string, opts ...Option) *Duplex[In, Up,
 		reflect.TypeFor[Up](), reflect.TypeFor[Down]())}
 }
 
-// An Upload is a method whose caller sends items, and whose handler answers once: rows to load,
-// samples to count. For memory, a file or an io.Reader use a Source instead. It is a package
+// An Upload is a method whose caller sends items, and whose handler returns one output: rows to
+// load, samples to count. For memory, a file or an io.Reader use a Source instead. It is a package
 // variable that both programs import.
 type Upload[In, Up, Out any] struct{ m *method }
 
@@ -101,10 +101,10 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 	return item, err
 }
 
-// ReceiveInto is Receive that decodes the next item into *item, and reuses its memory as the codec
-// does: Msgpack fills a []byte that has room, adds to a map, and leaves fields that the item omits,
-// by "omitempty", as they were, also in the elements of a list. After an error the contents of *item
-// are undefined.
+// ReceiveInto is like Receive, but decodes the next item into *item and reuses its memory as the
+// codec does: Msgpack reuses the capacity of a []byte, adds to a map, and does not change fields
+// that the item omits ("omitempty"), also in the elements of a list. After an error the contents of
+// *item are undefined.
 func (u *Receiver[Up]) ReceiveInto(item *Up) error {
 	for {
 		if u.ctx.Err() != nil {
@@ -162,11 +162,10 @@ func iterate[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
 // A DuplexServer is the handler's side of a Duplex. One goroutine at a time receives, and one
 // sends. These may be two goroutines, and neither needs to be that of the handler.
 //
-//   - A handler that also waits for something else, such as Draining or a job, receives on a second
-//     goroutine, which passes the items on.
-//   - When the handler returns, a Receive and a Send of other goroutines return, with an error. So a
-//     handler whose caller does not read sends on a second goroutine, and returns an error to end
-//     the call.
+//   - A handler that also waits for another event, such as Draining or the end of a job, should
+//     receive on a second goroutine.
+//   - When the handler returns, Receive and Send in other goroutines fail. So a handler can send on a
+//     second goroutine, and return an error if the caller does not read.
 //   - Receive and Send wait on the handler's own ctx. Canceling a context that the handler derives
 //     from it does not end them.
 type DuplexServer[Up, Down any] struct {
@@ -201,9 +200,9 @@ func (d *DuplexServer[Up, Down]) SendHeader(header map[string]string) error {
 	return d.req.explainError(d.down.ctx, err)
 }
 
-// Handle makes n serve d with fn, under the rules of Stream.Handle. When fn returns, the caller
-// gets the items sent before, and then the end or the error. The caller's own Sends fail from then
-// on.
+// Handle registers fn as the handler of d at n, under the rules of Stream.Handle. When fn returns,
+// the caller gets the items sent before, and then the end or the error. After that Send of the
+// caller fails.
 func (d *Duplex[In, Up, Down]) Handle(
 	n *Node, fn func(ctx context.Context, in In, s *DuplexServer[Up, Down]) error,
 ) {
@@ -235,7 +234,7 @@ func (q *typedDuplex[In, Up, Down]) Report(c *inspect.Call) {
 	c.Flow = q.s.down.w.flow()
 }
 
-// Handle makes n serve u with fn, under the rules of Method.Handle.
+// Handle registers fn as the handler of u at n, under the rules of Method.Handle.
 func (u *Upload[In, Up, Out]) Handle(
 	n *Node, fn func(ctx context.Context, in In, items *Receiver[Up]) (Out, error),
 ) {
@@ -256,7 +255,7 @@ func (u *Upload[In, Up, Out]) Handle(
 		if err == nil {
 			err = q.setAnswerMeta("", "")
 		}
-		q.endLent() // before the caller is answered
+		q.endLent() // before the response is sent
 		if err != nil {
 			return q.onFailure(err)
 		}
@@ -284,7 +283,7 @@ type streamCall struct {
 	f              *futureCall // nil for a call without a Peer
 	codec          methodCodec
 	sendClosed     atomic.Bool // CloseSend or Close was called
-	err            error       // error of the last receive: how the call has ended
+	err            error       // error of the last receive: the error of the call, or io.EOF
 	headerReceived bool        // header is valid
 	header         map[string]string
 }
@@ -349,9 +348,9 @@ func (k *streamCall) close() {
 // and Close may be called by any goroutine, at any time.
 type DuplexCall[Up, Down any] struct{ k *streamCall }
 
-// Call begins a call of d and returns at once: Receive reports how the call ends. Close must
-// follow. ctx is that of the whole call: when it is done, Send and Receive return. Retry repeats a
-// call of which nothing has moved in either direction.
+// Call begins a call of d and returns at once; Receive returns its error. The caller must call
+// Close. ctx is the context of the whole call: when it is done, Send and Receive return. Retry
+// repeats a call only before the first item in either direction.
 func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *DuplexCall[Up, Down] {
 	k := &streamCall{}
 	k.Call.In = &in
@@ -369,9 +368,9 @@ func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.sendItem(&item) 
 // ErrClosed.
 func (c *DuplexCall[Up, Down]) CloseSend() { c.k.closeSend() }
 
-// Header waits for the header that the handler has given to SendHeader. It is nil if the handler
-// has sent an item, or has returned, without one. The error is that of Receive, but not io.EOF. The
-// goroutine that receives calls it.
+// Header waits for the header that the handler sent with SendHeader. It is nil if the handler sent
+// an item, or returned, without a header. The error is that of Receive, but not io.EOF. Only the
+// goroutine that receives may call it.
 func (c *DuplexCall[Up, Down]) Header() (header map[string]string, err error) {
 	if err = c.k.receiveHeader(); err == io.EOF {
 		err = nil
@@ -386,8 +385,8 @@ func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
 	return item, err
 }
 
-// ReceiveInto is Receive that decodes the next item into *item, under the rules of
-// [Receiver.ReceiveInto].
+// ReceiveInto is like Receive, but decodes the next item into *item, as [Receiver.ReceiveInto]
+// does.
 func (c *DuplexCall[Up, Down]) ReceiveInto(item *Down) error {
 	if err := c.k.receiveHeader(); err != nil {
 		return err
@@ -423,8 +422,8 @@ func (k *streamCall) receiveHeader() error {
 // All yields the items as Receive returns them. The last pair has the error, if it is not io.EOF.
 func (c *DuplexCall[Up, Down]) All() iter.Seq2[Down, error] { return iterate(c.Receive) }
 
-// Trailer returns what the handler has set with SetTrailer. It is valid when Receive has returned
-// an error.
+// Trailer returns the values that the handler set with SetTrailer. It is valid after Receive has
+// returned an error.
 func (c *DuplexCall[Up, Down]) Trailer() hg.Metadata { return c.k.trailer() }
 
 // trailer returns the metadata of the answer, if it has arrived.
@@ -435,8 +434,8 @@ func (k *streamCall) trailer() hg.Metadata {
 	return k.Call.ResponseMetadata
 }
 
-// Close ends the call, which cancels the context of the handler. When it returns nothing of the
-// call is in flight. It may be called at any time, and more than once.
+// Close ends the call, which cancels the context of the handler, and waits until the call has
+// ended. It may be called at any time, and more than once.
 func (c *DuplexCall[Up, Down]) Close() { c.k.close() }
 
 // An UploadCall is a call of an Upload.
@@ -445,9 +444,9 @@ type UploadCall[Up, Out any] struct {
 	out Out
 }
 
-// Call begins a call of u and returns at once: CloseAndReceive reports how the call ends.
-// CloseAndReceive or Close must follow. ctx is that of the whole call. Retry repeats a call of
-// which nothing has moved.
+// Call begins a call of u and returns at once; CloseAndReceive returns its error. The caller must
+// call CloseAndReceive or Close. ctx is the context of the whole call. Retry repeats a call only
+// before the first item.
 func (u *Upload[In, Up, Out]) Call(ctx context.Context, to Peer, in In) *UploadCall[Up, Out] {
 	c := &UploadCall[Up, Out]{k: &streamCall{}}
 	c.k.Call.In, c.k.Call.Out, c.k.reply = &in, &c.out, &c.out
@@ -476,8 +475,8 @@ func (c *UploadCall[Up, Out]) CloseAndReceive() (out Out, err error) {
 	return c.out, nil
 }
 
-// Trailer returns what the handler has set with SetTrailer. It is valid when CloseAndReceive has
-// returned.
+// Trailer returns the values that the handler set with SetTrailer. It is valid after
+// CloseAndReceive has returned.
 func (c *UploadCall[Up, Out]) Trailer() hg.Metadata { return c.k.trailer() }
 
 // Close ends the call, as DuplexCall.Close does.

@@ -26,15 +26,15 @@ const (
 	// sendAtOnceAfter is the idle time after which an item is written at once, without waiting for
 	// more.
 	sendAtOnceAfter = 20 * time.Microsecond
-	// busyBytes is the number of bytes added between two calls of writeAdded from which on the next
-	// one is called after busyInterval, and not as soon as possible.
+	// If at least busyBytes were added between two calls of writeAdded, the next call is delayed by
+	// busyInterval.
 	busyBytes    = 8 << 10
 	busyInterval = 500 * time.Microsecond
 	// maxRetainedBuffer limits the memory of a pooled buffer, in bytes.
 	maxRetainedBuffer = 128 << 10
 )
 
-// An itemBuffer holds bytes of items while it is needed: a stream without traffic has none.
+// An itemBuffer holds bytes of items. A stream without traffic has no itemBuffer.
 type itemBuffer struct{ b []byte }
 
 // idleBuffers pools empty buffers.
@@ -74,8 +74,8 @@ type itemWriter struct {
 
 	mu     sync.Mutex // guards the fields below
 	stream *hg.Stream // nil until the call has one
-	// perAttempt says that an error of stream ends an attempt, and not the items: there may be
-	// another attempt.
+	// perAttempt is set if an error of stream ends only the attempt, since another attempt may
+	// follow.
 	perAttempt     bool
 	callEnd        func() error // returns the error of items if the call has ended; may be nil
 	closed         bool         // no item follows
@@ -83,7 +83,7 @@ type itemWriter struct {
 	buf            *itemBuffer  // bytes to be written; nil if there are none
 	written        int          // number of bytes of buf that were written
 	err            error        // error of every further item
-	writeAddedFunc func()       // is writeAdded; bound once
+	writeAddedFunc func()       // the method value writeAdded
 	// WriteAdded will be called soon: items added until then are written together.
 	writePending bool
 	added        int           // number of bytes added since the last writeAdded
@@ -172,7 +172,7 @@ func (w *itemWriter) writeAdded() {
 	}
 }
 
-// checkErrorLocked returns why no item can be added, or nil. The caller holds mu.
+// checkErrorLocked returns an error if no item can be added. The caller holds mu.
 func (w *itemWriter) checkErrorLocked(ctx context.Context) error {
 	switch {
 	case w.err == errStreamOver:

@@ -15,21 +15,20 @@ import (
 
 // LoadTLS returns a configuration for Config.TLS, for client and server alike, from PEM files:
 //
-//   - cert, key and ca: both sides prove who they are. cert and key are shown to peers, and a
-//     peer's certificate must be signed by an authority in ca.
-//   - cert and key: servers prove who they are; clients need no certificate. A peer that is dialed
-//     must have a certificate that the system trusts.
-//   - ca: a client without a certificate, for servers that ask for none.
+//   - cert, key and ca: mutual TLS. cert and key are presented to peers, and a peer's certificate
+//     must be signed by an authority in ca.
+//   - cert and key: only servers are authenticated; clients need no certificate. A dialed peer must
+//     have a certificate that the system trusts.
+//   - ca: a client without a certificate, for servers that do not require one.
 //   - three empty names: nil, no TLS.
 //
-// The certificate of a server must carry the host by which it was looked up: a DNS name, or the IP
-// address where an address has one.
+// The certificate of a server must contain the host of its address: a DNS name or an IP address.
 //
-// All three files are read again when they change: connections that are made from then on use the
-// new contents, and sessions end with their certificates (Config.CertificateGrace), so that they
-// are made again. Files that cannot be used then are logged, by the Logger of the Node that was
-// opened last with the configuration, and the last good ones stay in use. To change authorities,
-// list the old and the new ones in ca until every certificate is signed by a new one.
+// All three files are reloaded when they change. New connections use the new contents. Sessions are
+// closed when their certificates expire (Config.CertificateGrace), and then reconnect. If the new
+// files are invalid, the last valid ones stay in use, and the Logger of the last Node that was
+// opened with the configuration logs the error. To change authorities, list the old and the new
+// ones in ca until every certificate is signed by a new one.
 //
 // The error matches ErrInvalid when only one of cert and key is given, or ca holds no certificate.
 func LoadTLS(cert, key, ca string) (*tls.Config, error) {
@@ -142,8 +141,7 @@ func (f *tlsFiles) refresh(w *watchedFiles, what string) {
 	log.Warn("TLS: "+what+" replaced by an invalid one; keeping the last valid one", "error", err)
 }
 
-// maxPairWait bounds the wait for the second file of a pair, pairPoll is how often it is looked
-// for.
+// Waiting for the second file of a pair.
 const (
 	// maxPairWait limits the wait for the second file of a pair. pairPollInterval is the interval
 	// of looking for it.
@@ -151,10 +149,10 @@ const (
 	pairPollInterval = 5 * time.Millisecond
 )
 
-// certificate returns the certificate in the files, or the last one that could be used. It is
-// called for each handshake, on its goroutine. The certificate and its key are replaced one after
-// the other. A handshake between the two would use the last certificate, which may have expired
-// since it was read. In that case it waits for the second file, for maxPairWait at most.
+// certificate returns the certificate in the files, or the last valid one. It is called for each
+// handshake, on its goroutine. The two files of a certificate and its key are not replaced
+// atomically. If the last certificate has expired, certificate waits for the second file, for
+// maxPairWait at most.
 func (f *tlsFiles) certificate() *tls.Certificate {
 	for end := time.Now().Add(maxPairWait); ; {
 		f.refresh(&f.pair, "the certificate was")
