@@ -120,7 +120,7 @@ func (w *watchedFiles) statFiles() (seen []os.FileInfo, err error) {
 	for _, name := range w.paths {
 		info, err := os.Stat(name)
 		if err != nil {
-			return nil, fmt.Errorf("%s cannot be read: %w", w.what, err)
+			return nil, fmt.Errorf("cannot read %s: %w", w.what, err)
 		}
 		seen = append(seen, info)
 	}

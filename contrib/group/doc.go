@@ -1,5 +1,6 @@
-// Package group tells the processes of a service who else is there: who has joined, is suspected, has failed, has left, and is back.
-// Membership is hashicorp/memberlist's (SWIM); what it learns is put to use for a Node.
+// Package group reports the members of a service to its processes: members that joined, are
+// suspected, failed, left, or returned. Membership is hashicorp/memberlist's (SWIM); what it learns
+// is put to use for a Node.
 //
 //	memberlist ─► Source ─► Group ─┬─► View, with an epoch ─► Owners, ByKey
 //	                               ├─► OnEvent, Events

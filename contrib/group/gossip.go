@@ -165,9 +165,9 @@ func (s *gossip) joinSeeds(ctx context.Context, r *rendezvous.Member) error {
 
 func newSeedError(ctx context.Context, last error) error {
 	if last == nil {
-		last = errors.New("there was no answer yet")
+		last = errors.New("no response yet")
 	}
-	return fmt.Errorf("no seed has answered: %w, at last: %w", context.Cause(ctx), last)
+	return fmt.Errorf("no response from a seed: %w: last error: %w", context.Cause(ctx), last)
 }
 
 // tryJoin joins all seeds, one after the other, until ctx ends. It returns nil if one has answered.
@@ -371,7 +371,7 @@ func (s *gossip) queueMemberLocked(full string, m Member) {
 func (s *gossip) NotifyAlive(n *memberlist.Node) error {
 	var c card
 	if err := msgpack.Unmarshal(n.Meta, &c); err != nil {
-		return fmt.Errorf("the node is no member of a Quicksilver group: %w", err)
+		return fmt.Errorf("not a member of a Quicksilver group: %w", err)
 	}
 	return nil
 }

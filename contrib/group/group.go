@@ -60,7 +60,7 @@ func (g *Group) Self() string { return g.name }
 // matches ErrClosed when g has been closed, or is leaving already.
 func (g *Group) Leave(ctx context.Context) error {
 	if g.closed.Swap(true) {
-		return hg.Errorf(hg.ErrClosed, "group: leave: %s has left, or its group is closed", g.name)
+		return hg.Errorf(hg.ErrClosed, "group: leave: %s has left, or the group is closed", g.name)
 	}
 	return errors.Join(g.source.Leave(ctx), g.source.Close())
 }

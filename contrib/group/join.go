@@ -90,7 +90,7 @@ func (o *Options) setDefaults(node *qs.Node) error {
 	case o.Name == "" || len(o.Name) > 128:
 		what = fmt.Sprintf("Name has %d bytes, want 1 to 128", len(o.Name))
 	case strings.Contains(o.Name, "#"):
-		what = fmt.Sprintf("Name is %q, want one without #", o.Name)
+		what = fmt.Sprintf("Name %q contains #", o.Name)
 	case n != 0 && n != 16 && n != 24 && n != 32:
 		what = fmt.Sprintf("Key has %d bytes, want 16, 24 or 32", n)
 	case len(o.Meta) > 256:
@@ -98,13 +98,13 @@ func (o *Options) setDefaults(node *qs.Node) error {
 	case o.Probe < 10*time.Millisecond:
 		what = fmt.Sprintf("Probe is %v, want at least 10ms", o.Probe)
 	case err != nil || u.Scheme == "" || u.Host == "":
-		what = fmt.Sprintf("Addr is %q, want the address of a node, as tcp://host:port", o.Addr)
+		what = fmt.Sprintf("Addr is %q, want an address such as tcp://host:port", o.Addr)
 	default:
 		for _, seed := range o.Seeds { // memberlist adds its own port to a seed without one: this process would join itself
 			if _, port, err := splitHostPort(seed); err != nil {
 				return fmt.Errorf("Seeds: %w", err)
 			} else if port == 0 {
-				return hg.Errorf(hg.ErrInvalid, "Seeds: address %s: want the port of a member", seed)
+				return hg.Errorf(hg.ErrInvalid, "Seeds: address %s has no port", seed)
 			}
 		}
 		return nil

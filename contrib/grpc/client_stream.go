@@ -54,7 +54,7 @@ func (c *Client) newStream(
 		err = checkMethod(method)
 	}
 	if err == nil && !desc.ClientStreams && !desc.ServerStreams {
-		err = newUnsentError(codes.Unimplemented, "grpcqs: NewStream of the unary method %s: use Invoke",
+		err = newUnsentError(codes.Unimplemented, "grpcqs: NewStream called with the unary method %s; use Invoke",
 			method)
 	}
 	if err == nil && ctx.Err() != nil {

@@ -188,7 +188,7 @@ func (i *callInfo) apply(opts []grpc.CallOption) error {
 			i.setCodec(strings.ToLower(o.Codec.Name()), codecV1{o.Codec})
 		case grpc.AuthorityOverrideCallOption:
 			return newUnsentError(codes.Unimplemented,
-				"grpcqs: the option CallAuthority is not supported: the qs.Peer determines where calls go")
+				"grpcqs: the option CallAuthority is not supported: the qs.Peer determines the server")
 		case grpc.CustomCodecCallOption:
 			return newUnsentError(codes.Unimplemented,
 				"grpcqs: the option CallCustomCodec is not supported: use ForceCodec")
@@ -316,7 +316,7 @@ func (c *Client) credentialMetadata(
 }
 
 // isPrivate reports whether the transport to the target is encrypted or local to this host. It
-// connects if there is no connection, since only the handshake says which transport is used.
+// connects if there is no connection, since the transport is known only after the handshake.
 func (c *Client) isPrivate(ctx context.Context) bool {
 	if c.target.Addr().Scheme() == "sm" {
 		return true

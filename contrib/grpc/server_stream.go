@@ -170,7 +170,7 @@ func (s *serverStream) RecvMsg(m any) error {
 	return nil
 }
 
-// decodeFirst decodes the message that came in the request into m.
+// decodeFirst decodes the message of the request into m.
 func (s *serverStream) decodeFirst(m any) error {
 	p := s.firstMessage
 	s.firstMessage, s.received = payload{}, true

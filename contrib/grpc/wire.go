@@ -31,7 +31,7 @@ import (
 // it is in the output, or in the last item of a stream. A call that succeeds has an end only if it
 // has a header or a trailer.
 const (
-	flagCompressed = 1 // the message is compressed as grpc-encoding of the request says
+	flagCompressed = 1 // the message is compressed with the grpc-encoding of the request
 	flagMessage    = 2 // there is a message
 	flagEnd        = 4 // there is an end
 
@@ -43,7 +43,7 @@ const (
 )
 
 var errMalformed = errors.New(
-	"grpcqs: malformed message: the peer runs another version of grpcqs, or does not run it")
+	"grpcqs: malformed message: the peer uses another version of grpcqs, or does not use it")
 
 // wireCodec is the codec of all methods of this package.
 type wireCodec struct{}
@@ -294,7 +294,7 @@ func newEnd(st *status.Status, header, trailer metadata.MD) *callEnd {
 		if size := proto.Size(p); size > maxStatus {
 			p = &spb.Status{
 				Code: int32(codes.ResourceExhausted),
-				Message: "grpcqs: the status " + st.Code().String() + " is too long to send: it has " +
+				Message: "grpcqs: status " + st.Code().String() + " has " +
 					strconv.Itoa(size) + " bytes, the limit is " + strconv.Itoa(maxStatus),
 			}
 		}

@@ -136,7 +136,8 @@ func codeName(err error) string {
 	return qs.CodeOf(err).Error()
 }
 
-// A metadataCarrier lets a propagator read and write metadata. A value that does not fit is left out, so that the call goes on without a trace.
+// A metadataCarrier lets a propagator read and write metadata. A value that does not fit is
+// omitted, so that the call continues without a trace.
 type metadataCarrier struct{ meta *hg.Metadata }
 
 func (c *metadataCarrier) Get(key string) string {

@@ -40,7 +40,7 @@ func (w *frameWriter) send(ctx context.Context, v any) error {
 	n := len(b) - frameHeaderLen
 	if n > maxFrameBody {
 		return qs.Errorf(hg.ErrOverflow,
-			"raftqs: the request has %d bytes, the limit of a pipeline is %d: make log entries smaller",
+			"raftqs: request of %d bytes exceeds the limit of %d; use smaller log entries",
 			n, maxFrameBody)
 	}
 	binary.BigEndian.PutUint32(b, uint32(n))
@@ -140,5 +140,5 @@ func (t *notifyLock) tryUnlock() bool {
 	return !t.locked
 }
 
-// isAgain reports whether err says that a stream has nothing to read now.
+// isAgain reports whether err means that a stream has no data to read yet.
 func isAgain(err error) bool { return errors.Is(err, hg.ErrAgain) }

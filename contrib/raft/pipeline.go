@@ -215,7 +215,7 @@ func (p *pipeline) handleResponse(resp *raft.AppendEntriesResponse) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.inFlight) == 0 {
-		return qs.Errorf(qs.ErrInternal, "raftqs: pipeline: received a response without a request")
+		return qs.Errorf(qs.ErrInternal, "raftqs: pipeline: response without a request")
 	}
 	f := p.inFlight[0]
 	if !f.rejected {
@@ -297,7 +297,7 @@ func (p *pipeline) onCallEnd(_ *hg.Handle, err error) {
 		p.onResponses() // responses that arrived before the end
 	}
 	if err == nil {
-		err = qs.Errorf(qs.ErrUnavailable, "raftqs: the follower ended the pipeline")
+		err = qs.Errorf(qs.ErrUnavailable, "raftqs: pipeline closed by the follower")
 	}
 	p.fail(fmt.Errorf("raftqs: pipeline: %w", err))
 	_ = p.handle.Close()
@@ -374,7 +374,7 @@ func (t *Transport) servePipeline(r hg.Request) error {
 	if s := r.Streams(); len(s) < len(pipelineStreams) || s[0].Up != pipelineStreams[0].Up ||
 		s[1].Up != pipelineStreams[1].Up {
 		return qs.Errorf(qs.ErrBadInput,
-			"raftqs: a pipeline has one stream in each direction, this call has others")
+			"raftqs: pipeline: want one stream in each direction")
 	}
 	in := &inboundPipeline{
 		transport: t,

@@ -101,7 +101,7 @@ var (
 )
 
 var errDisconnected = qs.Errorf(qs.ErrUnavailable,
-	"raftqs: disconnected from this server: call Connect to allow it again")
+	"raftqs: server is disconnected; call Connect to allow it again")
 
 // maxPeers limits the cache of peers. A full cache is cleared.
 const maxPeers = 256
@@ -441,7 +441,7 @@ func typedResponse[Out any](got raft.RPCResponse) (*Out, error) {
 	}
 	out, ok := got.Response.(*Out)
 	if !ok || out == nil {
-		return nil, qs.Errorf(qs.ErrInternal, "raftqs: raft answered with %T", got.Response)
+		return nil, qs.Errorf(qs.ErrInternal, "raftqs: unexpected response type %T from raft", got.Response)
 	}
 	return out, nil
 }

@@ -111,7 +111,7 @@ func TestWrongResponse(t *testing.T) {
 		answerRequests(t, to, func(raft.RPC) (any, error) { return &raft.TimeoutNowResponse{}, nil })
 		err := from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header},
 			&raft.RequestVoteResponse{})
-		require.ErrorContains(t, err, "raft answered with *raft.TimeoutNowResponse")
+		require.ErrorContains(t, err, "unexpected response type *raft.TimeoutNowResponse")
 	})
 }
 

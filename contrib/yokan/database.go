@@ -59,7 +59,7 @@ func Open(ctx context.Context, node *mercury.Node, addr string, provider uint16,
 	case err != nil:
 		return nil, db.newError("open", err)
 	case identity != "yokan":
-		return nil, db.newError("open", fmt.Errorf("%w: it is %.40q", ErrInvalidProvider, identity))
+		return nil, db.newError("open", fmt.Errorf("%w: got %.40q", ErrInvalidProvider, identity))
 	}
 	if db.isOldWire, err = db.probeVersion(ctx); err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ func invokeBulk[In any](ctx context.Context, db *Database, op string, m *mercury
 		return db.newRefusal(op, err)
 	}
 	code, err := invoke(ctx, db, op, m, set(region.EagerBulk()))
-	_ = region.Close() // Close of memory that was lent returns nil
+	_ = region.Close() // always nil for registered memory of the program
 	if err != nil {
 		return err
 	}

@@ -52,16 +52,16 @@ const (
 
 // codes are the names and texts by number.
 var codes = [...]struct{ name, text string }{
-	ErrAllocation:      {"YOKAN_ERR_ALLOCATION", "the provider has no memory for it"},
+	ErrAllocation:      {"YOKAN_ERR_ALLOCATION", "the provider is out of memory"},
 	ErrInvalidMID:      {"YOKAN_ERR_INVALID_MID", "the provider has no Margo instance"},
 	ErrInvalidArgs:     {"YOKAN_ERR_INVALID_ARGS", "invalid argument"},
 	ErrInvalidProvider: {"YOKAN_ERR_INVALID_PROVIDER", "not a provider of Yokan"},
 	ErrInvalidDatabase: {"YOKAN_ERR_INVALID_DATABASE", "the provider has no database"},
-	ErrInvalidBackend:  {"YOKAN_ERR_INVALID_BACKEND", "unknown type of backend"},
+	ErrInvalidBackend:  {"YOKAN_ERR_INVALID_BACKEND", "unknown backend type"},
 	ErrInvalidConfig:   {"YOKAN_ERR_INVALID_CONFIG", "invalid configuration"},
-	ErrInvalidID:       {"YOKAN_ERR_INVALID_ID", "invalid id of a document"},
+	ErrInvalidID:       {"YOKAN_ERR_INVALID_ID", "invalid document ID"},
 	ErrInvalidFilter:   {"YOKAN_ERR_INVALID_FILTER", "invalid filter"},
-	ErrFromMercury:     {"YOKAN_ERR_FROM_MERCURY", "the provider could not decode the request, or not transfer the data: its log says which"},
+	ErrFromMercury:     {"YOKAN_ERR_FROM_MERCURY", "the provider could not decode the request or transfer the data; see its log"},
 	ErrFromArgobots:    {"YOKAN_ERR_FROM_ARGOBOTS", "Argobots failed at the provider"},
 	ErrFromRemi:        {"YOKAN_ERR_FROM_REMI", "REMI failed at the provider"},
 	ErrOpUnsupported:   {"YOKAN_ERR_OP_UNSUPPORTED", "the operation is not supported"},
@@ -97,9 +97,9 @@ func (c Code) Error() string {
 	return fmt.Sprintf("%s (%s)", codes[c].text, codes[c].name)
 }
 
-// ErrAnswer is the cause of an Error if a provider's answer does not fit the request: it has another number of
-// sizes, or sizes beyond the buffer. Nothing of such an answer is returned.
-var ErrAnswer = errors.New("the answer does not fit the request")
+// ErrAnswer is the cause of an Error if a provider's answer does not fit the request: it has
+// another number of sizes, or sizes beyond the buffer. Nothing of such an answer is returned.
+var ErrAnswer = errors.New("the response does not match the request")
 
 // An Error ends an operation of a Database.
 type Error struct {

@@ -74,11 +74,11 @@ func (db *Database) GetMulti(ctx context.Context, keys [][]byte) ([][]byte, erro
 			return values, nil
 		}
 		if db.mode&Consume != 0 {
-			return nil, db.newError("get", fmt.Errorf("%w: %d values have grown since their lengths were asked for, and the service has erased them", ErrBufferSize, len(small)))
+			return nil, db.newError("get", fmt.Errorf("%w: %d values grew after their lengths were read; the service erased them", ErrBufferSize, len(small)))
 		}
 		pending, ask = small, true
 	}
-	return nil, db.newError("get", fmt.Errorf("%w: %d values were longer each time than a moment before", ErrBufferSize, len(pending)))
+	return nil, db.newError("get", fmt.Errorf("%w: %d values grew during each attempt", ErrBufferSize, len(pending)))
 }
 
 // pickItems returns the items at indexes.
@@ -102,7 +102,7 @@ func (db *Database) measureValues(ctx context.Context, keys [][]byte, pending []
 			continue
 		}
 		if n > db.maxBytes || uint64(room) > db.maxBytes-n {
-			return nil, 0, db.newError("get", fmt.Errorf("%w: key %d has a value of %d bytes, behind %d of other keys: Config.MaxBytes is %d", ErrBufferSize, pending[i], n, room, db.maxBytes))
+			return nil, 0, db.newError("get", fmt.Errorf("%w: the value of key %d has %d bytes, after %d bytes of other values; Config.MaxBytes is %d", ErrBufferSize, pending[i], n, room, db.maxBytes))
 		}
 		room += int(n)
 		there = append(there, pending[i])
@@ -162,7 +162,7 @@ func (db *Database) GetEach(ctx context.Context, keys, bufs [][]byte) ([]Value, 
 	for i, n := range sizes {
 		if values[i].Err = sizeError(n); values[i].Err == nil {
 			if n > uint64(len(bufs[i])) {
-				return nil, db.newError("get", fmt.Errorf("%w: a value of %d bytes in a buffer of %d", ErrAnswer, n, len(bufs[i])))
+				return nil, db.newError("get", fmt.Errorf("%w: value of %d bytes in a buffer of %d", ErrAnswer, n, len(bufs[i])))
 			}
 			values[i].Data = bufs[i][:n:n]
 		}
@@ -170,7 +170,7 @@ func (db *Database) GetEach(ctx context.Context, keys, bufs [][]byte) ([]Value, 
 	return values, nil
 }
 
-// sizeError returns the error that a size stands for.
+// sizeError converts a size to the error that it encodes.
 func sizeError(n uint64) error {
 	switch n {
 	case sizeNotFound:
@@ -214,7 +214,8 @@ func (db *Database) getValues(ctx context.Context, keys [][]byte, room int, buf 
 	return sizes, data, nil
 }
 
-// getValuesBulk reads values into lent memory: all into the first of bufs if packed, each into its own otherwise.
+// getValuesBulk reads values into registered memory: all into the first of bufs if packed,
+// otherwise each into its own buffer.
 func (db *Database) getValuesBulk(ctx context.Context, keys, bufs [][]byte, packed bool) (sizes []uint64, err error) {
 	n := len(keys)
 	keySizes, all := packItems(keys)
@@ -252,7 +253,7 @@ func checkSizes(sizes []uint64, count, room int) error {
 			continue
 		}
 		if n > left {
-			return fmt.Errorf("%w: value %d has %d bytes, and the buffer has room for %d", ErrAnswer, i, n, left)
+			return fmt.Errorf("%w: value %d has %d bytes, the buffer has room for %d", ErrAnswer, i, n, left)
 		}
 		left -= n
 	}
@@ -312,7 +313,7 @@ func (db *Database) getLengths(ctx context.Context, op string, keys [][]byte) (s
 	}
 	for _, length := range sizes {
 		if length > math.MaxInt64 && length != sizeNotFound {
-			return nil, db.newError(op, fmt.Errorf("%w: a length of %d bytes", ErrAnswer, length))
+			return nil, db.newError(op, fmt.Errorf("%w: invalid length %d", ErrAnswer, length))
 		}
 	}
 	return sizes, nil

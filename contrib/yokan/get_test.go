@@ -56,12 +56,12 @@ func TestGetGrows(t *testing.T) {
 	grow(1 << 30)
 	_, err = db.Get(ctx, key)
 	require.ErrorIs(t, err, yokan.ErrBufferSize)
-	require.ErrorContains(t, err, "longer each time")
+	require.ErrorContains(t, err, "grew during each attempt")
 	require.Equal(t, 7, d.takeCalls()["yk_length_direct"])
 	grow(1)
 	_, err = db.With(yokan.Consume).Get(ctx, key)
 	require.ErrorIs(t, err, yokan.ErrBufferSize)
-	require.ErrorContains(t, err, "has erased them")
+	require.ErrorContains(t, err, "the service erased them")
 	require.Zero(t, d.takeCalls()["yk_put"])
 }
 
@@ -78,7 +78,7 @@ func TestGetMaxBytes(t *testing.T) {
 	require.NoError(t, db.With(yokan.Append).Put(ctx, keys[1], []byte{0}))
 	_, err = db.GetMulti(ctx, keys)
 	require.ErrorIs(t, err, yokan.ErrBufferSize)
-	require.ErrorContains(t, err, "key 1 has a value of 5001 bytes, behind 5000 of other keys: Config.MaxBytes is 10000")
+	require.ErrorContains(t, err, "the value of key 1 has 5001 bytes, after 5000 bytes of other values; Config.MaxBytes is 10000")
 	d.forgeWith(func(rpc string, r *reply) {
 		if rpc == "yk_length_direct" {
 			r.sizes[0] = []uint64{1<<63 - 1, 1<<63 - 1}

@@ -88,7 +88,7 @@ func (db *Database) ErasePrefix(ctx context.Context, prefix []byte) error {
 		return err
 	}
 	if db.isOldWire {
-		return db.newRefusal("erase", fmt.Errorf("%w: the service is of a release before 0.10", ErrOpUnsupported))
+		return db.newRefusal("erase", fmt.Errorf("%w: the service is older than release 0.10", ErrOpUnsupported))
 	}
 	code, err := invoke(ctx, db, "erase", eraseRangeRPC, prefixIn{db.newHead(ctx, allModes), prefix})
 	if err != nil {

@@ -60,7 +60,7 @@ func (db *Database) listItems(ctx context.Context, from, filter []byte, count in
 		return nil, err
 	}
 	if count < 0 || uint64(count) > db.maxBytes/16 {
-		return nil, db.newRefusal("list", fmt.Errorf("%w: a count of %d, want 0 to %d: Config.MaxBytes/16", ErrInvalidArgs, count, db.maxBytes/16))
+		return nil, db.newRefusal("list", fmt.Errorf("%w: count is %d, want 0 to %d (Config.MaxBytes/16)", ErrInvalidArgs, count, db.maxBytes/16))
 	}
 	if count == 0 {
 		return nil, nil
@@ -93,7 +93,7 @@ func (db *Database) listItems(ctx context.Context, from, filter []byte, count in
 			}
 			room := min(4*uint64(l.room[i]), db.maxBytes-uint64(l.room[1-i]))
 			if room <= uint64(l.room[i]) {
-				return nil, db.newError("list", fmt.Errorf("%w: %d keys do not fit into Config.MaxBytes, %d: list fewer at a time", ErrBufferSize, count, db.maxBytes))
+				return nil, db.newError("list", fmt.Errorf("%w: %d keys exceed Config.MaxBytes of %d; list fewer at a time", ErrBufferSize, count, db.maxBytes))
 			}
 			l.room[i] = int(room)
 		}
@@ -121,7 +121,7 @@ func (p *page) splitPairs(l *listing) (pairs []Pair, small [2]bool, err error) {
 			case n == sizeTooSmall:
 				small[i] = true
 			case n > uint64(len(p.data[i])):
-				return nil, small, fmt.Errorf("%w: a size of %d in a buffer with %d bytes left", ErrAnswer, n, len(p.data[i]))
+				return nil, small, fmt.Errorf("%w: size %d in a buffer with %d bytes left", ErrAnswer, n, len(p.data[i]))
 			default:
 				found[i], p.data[i] = p.data[i][:n:n], p.data[i][n:]
 			}

@@ -1,7 +1,7 @@
 package yokan
 
-// A Mode changes what the operations of a Database do: Database.With. Modes are combined with |. Not every backend
-// supports every mode; ErrMode says so.
+// A Mode changes what the operations of a Database do: Database.With. Modes are combined with |.
+// Not every backend supports every mode; it returns ErrMode otherwise.
 type Mode int32
 
 // The modes, with Yokan's numbers.

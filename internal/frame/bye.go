@@ -12,10 +12,10 @@ import (
 // GOAWAY. One with codes.OK is not sent.
 type Bye struct {
 	Code codes.Code
-	Next uint64 // number of the first UNEXPECTED message of the other side that was not taken; 0: not known
+	Next uint64 // number of the first UNEXPECTED message of the peer that was not received; 0 if unknown
 	Text string
-	// Offer, if not nil, is another address of the class, for a peer that is rejected only in order
-	// to use that. It replaces Text.
+	// Offer, if not nil, is another address of the class, which the rejected peer should dial. It
+	// replaces Text.
 	Offer *Offer
 }
 
@@ -55,7 +55,7 @@ func (b Bye) wireText() (code byte, text string) {
 	return byte(b.Code), CutText(b.Text, maxText)
 }
 
-// CutText returns text, cut to at most most bytes without splitting a character.
+// CutText truncates text to at most most bytes without splitting a character.
 func CutText(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -7,5 +7,6 @@
 //	└────────┴────┴─────┴───────┴────────────┴────────────┴────────┴────────┴──────┴─────────┘
 //	  length counts tail and payload
 //
-// Nothing here reads a clock, allocates from a length, or uses a connection.
+// The package does not read a clock, does not allocate by a received length, and does not use a
+// connection.
 package frame

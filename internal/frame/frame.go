@@ -46,20 +46,20 @@ const (
 	Goaway     Kind = 12 // the session ends; op = first message not taken, tag = code, payload = text
 	Dropped    Kind = 13 // there was no receive for the expected message with tag, which has FlagTell
 	GiveBack   Kind = 14 // returns a lease; tail begins with its token
-	Withdraw   Kind = 15 // destroy the unexpected message with this number, if it was not accepted
+	Withdraw   Kind = 15 // discard the unexpected message with this number, if it was not delivered
 	Withdrawn  Kind = 16 // the answer to WITHDRAW; tag = code: OK, or too late
-	Abandon    Kind = 17 // the unexpected message with this number needs no answer any more
+	Abandon    Kind = 17 // the sender of the unexpected message with this number no longer needs an answer
 	Body       Kind = 18 // opens a body beside the message with tag; operation = its length and its number
-	Read       Kind = 19 // tail = region, 0, number of bytes of it that the sender has read by itself
+	Read       Kind = 19 // tail = region, 0, number of bytes that the sender read directly from shared memory
 	Leave      Kind = 20 // asks to end an idle session; op = unexpected messages received in it, tag = expected ones
-	Stay       Kind = 21 // the answer to LEAVE that the session goes on; GOAWAY is the other one
+	Stay       Kind = 21 // the answer to LEAVE that the session continues; GOAWAY is the alternative
 	Stream     Kind = 22 // bytes of a stream, delivered whole; op = stream, tag = offset; with FlagEnd its last ones
 	Window     Kind = 23 // op = stream, tag = offset up to which its sender may send, payload = bytes of its reserve ever granted
 	Reset      Kind = 24 // its sender or receiver ends the stream early; op = stream, tag = code, payload = text; with FlagEnd: the error at its end, which follows
-	Probe      Kind = 25 // asks whether the program that drives the receiver is ready; op = number of the probe in the session, from 1
+	Probe      Kind = 25 // requests the readiness of the receiver's program; op = number of the probe in the session, from 1
 	Probed     Kind = 26 // the answer to the newest PROBE; op = its number, tag = a Readiness
-	Held       Kind = 27 // what messages of the receiver wait for; op = a heldby.Reason, tag = active<<32 | limit
-	Retire     Kind = 28 // its sender begins nothing more in the session, and the receiver should not either
+	Held       Kind = 27 // the reason that messages of the receiver are queued; op = a heldby.Reason, tag = active<<32 | limit
+	Retire     Kind = 28 // its sender starts no further operation in the session, and the receiver should not either
 	maxKind         = 28
 	// FirstOptional is the first kind of those that a receiver skips if it does not know them.
 	// Other unknown kinds are errors.
@@ -142,7 +142,7 @@ func (k Kind) String() string {
 // isKnown reports whether k is one of the kinds.
 func (k Kind) isKnown() bool { return shapes[k].name != "" }
 
-// IsSkipped reports whether frames of k are skipped: this release does not know it, and need not.
+// IsSkipped reports whether frames of k are skipped: the kind is unknown and optional.
 func (k Kind) IsSkipped() bool { return k >= FirstOptional && !k.isKnown() }
 
 // shape returns the shape of a kind; an unknown one has neither tail nor flags.
@@ -354,5 +354,5 @@ const (
 // BodyID returns the identity of a body of n bytes that is the seq-th of its session.
 func BodyID(n int, seq uint64) uint64 { return uint64(n)<<bodyShift | seq&bodyMask }
 
-// BodyLen returns the length in an identity. It comes from the peer and is not checked.
+// BodyLen returns the length in an identity. The peer set it, and it is not validated.
 func BodyLen(id uint64) int { return int(id >> bodyShift) }

@@ -25,8 +25,8 @@ const (
 	labelEager       = 0x0800 // 4 bytes: bytes of one message
 	labelFeatures    = 0x0900 // 8 bytes: bits
 	labelCarrier     = 0x0a00 // bytes for the carrier of the receiver; may be empty
-	// 4 bytes: envelopes that the sender needs from the receiver of this HELLO; absent if any
-	// number will do
+	// 4 bytes: envelopes that the sender needs from the receiver of this HELLO; absent if it has no
+	// minimum
 	labelNeed = 0x0c00
 	// 4 bytes: the largest number of envelopes that the sender can use; absent for no limit
 	labelWant = 0x0d00

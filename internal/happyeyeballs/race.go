@@ -17,13 +17,13 @@ type Race struct {
 	nextAt    time.Duration // earliest start of the next attempt
 }
 
-// New returns a Race of so many addresses, the first of which is due now. The delay is shortened so
+// New returns a Race of n addresses. The first one is dialed at once. The delay is shortened so
 // that all attempts start within the first half of timeout.
 func New(addresses int, now, timeout time.Duration) Race {
 	return Race{addresses: addresses, nextAt: now, delay: min(Delay, timeout/2/time.Duration(max(addresses, 1)))}
 }
 
-// Next returns the index of the address to dial now. ok is false if none is due.
+// Next returns the index of the address to dial now. ok is false if it is too early for the next.
 func (r *Race) Next(now time.Duration) (i int, ok bool) {
 	if r.started == r.addresses || now < r.nextAt {
 		return 0, false
@@ -33,7 +33,7 @@ func (r *Race) Next(now time.Duration) (i int, ok bool) {
 	return r.started - 1, true
 }
 
-// Fail records that an attempt has failed. The next one is due now.
+// Fail records that an attempt has failed, so that Next returns the next address at once.
 func (r *Race) Fail(now time.Duration) {
 	r.failed++
 	r.nextAt = min(r.nextAt, now)

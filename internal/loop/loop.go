@@ -96,7 +96,7 @@ type Loop struct {
 	lastLeader   atomic.Pointer[Waiter] // the waiter that leads, or has led last
 	pollUntil    atomic.Int64           // the until of the leader's Poll
 	stirred      atomic.Bool            // the leader must return from Poll, for an earlier deadline
-	passes       atomic.Uint64          // how often the lead was lent
+	passes       atomic.Uint64          // number of times the lead was lent
 	driversInRun atomic.Int32           // goroutines in Drive that are in Run
 	// Others is how many goroutines that are not in Drive run callbacks: those in runCallbacks, and
 	// those that run callbacks of the Driver without the Loop, which they count themselves.

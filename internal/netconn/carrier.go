@@ -130,7 +130,7 @@ func (ca *Carrier) Cut(s carrier.Session, bye frame.Bye) {
 // Poll implements carrier.Carrier.
 func (ca *Carrier) Poll(time.Duration) time.Duration { return 0 }
 
-// Lingering implements carrier.Carrier: nothing lingers, because each writer ends by itself within
+// Lingering implements carrier.Carrier. It returns false, because each writer ends by itself within
 // closeTimeout.
 func (ca *Carrier) Lingering(time.Duration) bool { return false }
 
@@ -140,8 +140,7 @@ func (ca *Carrier) Shut() { ca.transport.Server.Leave(ca, ca.listener) }
 // Drain implements carrier.Drainer.
 func (ca *Carrier) Drain() { ca.transport.Server.Drain(ca) }
 
-// Release implements carrier.Carrier. It does nothing: Shut has cut every connection, and each
-// closes by itself.
+// Release implements carrier.Carrier. It is a no-op: every connection closes by itself after Shut.
 func (ca *Carrier) Release() {}
 
 // A conn is a connection of a session.
@@ -240,7 +239,7 @@ func (c *conn) readLoop(nc net.Conn) {
 	}
 }
 
-// handleRead handles the n bytes and the error of a read. filled says that the read has filled its
+// handleRead handles the n bytes and the error of a read. filled is true if the read has filled its
 // buffer, wasLarge that this was a large one. It reports whether the next read should have a large
 // buffer, and whether the connection is dead.
 func (c *conn) handleRead(nc net.Conn, n int, filled, wasLarge bool, err error) (large, dead bool) {

@@ -32,10 +32,10 @@ type halfOpenConn struct {
 }
 
 const (
-	// evictAfter is the age from which on the oldest half-open connection is closed when another
-	// one waits for its place.
+	// evictAfter is the minimum age at which the oldest half-open connection is closed to admit
+	// another one.
 	evictAfter = 100 * time.Millisecond
-	// maxDrain is how many bytes of the peer are read and dropped after a refusal.
+	// maxDrain limits the bytes of the peer that are read and discarded after a refusal.
 	maxDrain = 64 << 10
 )
 
@@ -90,7 +90,7 @@ func (p *pendingList) closeAll() {
 }
 
 // addHalfOpen waits until the list has room for an accepted connection, and starts its goroutine.
-// It closes the connection if the listener is closed meanwhile, or if no place becomes free because
+// It closes the connection if the listener is closed meanwhile, or if the list stays full because
 // functions of the program hold evicted connections.
 func (s *Server) addHalfOpen(nc net.Conn, done chan struct{}) {
 	h := &halfOpenConn{server: s, raw: nc, conn: nc, in: &framing.In{}, acceptedAt: time.Now()}

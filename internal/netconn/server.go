@@ -16,8 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// acceptPause is how long nothing is accepted after an error of Accept, which is most likely a lack
-// of descriptors.
+// acceptPause is the pause after an error of Accept, most likely a lack of descriptors.
 const acceptPause = 100 * time.Millisecond
 
 const (
@@ -33,20 +32,21 @@ type Server struct {
 	// MaxHalfOpen is the largest number of half-open connections; 0 means 256. When it is reached
 	// and another connection waits, the oldest one is closed once it is 0.1 s old.
 	MaxHalfOpen int
-	// HandshakeTimeout is how long Begin and the HELLO of a connection may take together; 0 means 5 s.
+	// HandshakeTimeout limits the time of Begin and the HELLO of a connection together; 0 means 5
+	// s.
 	HandshakeTimeout time.Duration
 	// Spread is the number of contexts over which peers that name no context are distributed; 0
-	// sends them to the first. Connections are accepted once there are so many contexts.
+	// means that they go to the first. Connections are accepted once that many contexts exist.
 	Spread int
 	// Sibling binds one more listening socket at the same address, one for each context after the
 	// first. If it is nil, all contexts share the first socket.
 	Sibling func() (net.Listener, error)
-	// Shared says that other processes may accept connections from the first socket, too. A server
-	// that drains then leaves new ones to them.
+	// Shared is set if other processes may accept connections from the first socket, too. A
+	// draining server then stops accepting, so that they get new connections.
 	Shared bool
-	// Begin does what precedes the HELLO on an accepted connection, whose deadline is due, and
-	// returns the connection to use instead. After an error the accepted connection is closed. It
-	// may be nil.
+	// Begin performs the handshake before the HELLO on an accepted connection, until the deadline
+	// due, and returns the connection to use instead. After an error the accepted connection is
+	// closed. It may be nil.
 	Begin func(nc net.Conn, due time.Time) (net.Conn, error)
 	// Verify reports whether the peer of nc is on the machine of the canonical name. If it is nil,
 	// no peer is verified.
@@ -58,7 +58,7 @@ type Server struct {
 	mu       sync.Mutex  // guards the fields below, and the listeners; may be taken with a context's lock
 	shared   *Listener   // the socket of Listen; nil if there is none
 	adopters []Adopter   // carriers that have joined and not left, in the order of their ids
-	draining []Adopter   // those of adopters that want no new peers
+	draining []Adopter   // adopters that accept no new peers
 	deferred []*Listener // sockets on which to accept once there are Spread contexts
 }
 
@@ -92,7 +92,7 @@ func (l *Listener) close() {
 	}
 }
 
-// Listen makes s accept connections of l, which s owns from now on. It may be called once, before
+// Listen makes s accept connections of l, and closes l at the end. It may be called once, before
 // the first Join.
 func (s *Server) Listen(l net.Listener) { s.shared = newListener(l) }
 
@@ -156,7 +156,7 @@ func (s *Server) setDefaults() {
 }
 
 // Leave removes ca, which gets no more connections, and closes its listening socket. After the last
-// carrier has left, nothing is accepted any more.
+// carrier has left, s accepts no connections.
 func (s *Server) Leave(ca Adopter, own *Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +176,8 @@ func (s *Server) Leave(ca Adopter, own *Listener) {
 	s.pending.closeAll()
 }
 
-// Drain is called once for a carrier that wants no new peers. When all want none and the socket is
-// Shared it is closed here: connections then wait for the other processes that have it.
+// Drain stops the distribution of new peers to a carrier. It is called once per carrier. After all
+// carriers are drained, it closes a Shared socket, so that other processes accept the connections.
 func (s *Server) Drain(ca Adopter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,8 +214,7 @@ func (s *Server) adopterOf(target int) (Adopter, error) {
 	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("no such context: %d", target))
 }
 
-// errAcceptedNothing is the error of a net.Listener of the program that violates the contract of
-// Accept.
+// errAcceptedNothing is the error of a program's net.Listener whose Accept violates its contract.
 var errAcceptedNothing = errors.New("net.Listener returned a nil connection and a nil error")
 
 // acceptLoop accepts connections until the socket is closed.

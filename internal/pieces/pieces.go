@@ -96,7 +96,7 @@ func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
 		}
 		full := len(room) == 0
 		if full {
-			room = make([]byte, 1) // one byte tells whether the reader is at its end, too
+			room = make([]byte, 1) // reading one byte detects the end of the reader
 		}
 		n, err := w.readInto(from, room, full)
 		if n > 0 && full {

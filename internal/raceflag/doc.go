@@ -1,3 +1,3 @@
-// Package raceflag tells tests whether the race detector is on: it makes everything about ten times
+// Package raceflag reports whether the race detector is on: it makes tests about ten times
 // slower.
 package raceflag

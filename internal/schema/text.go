@@ -170,7 +170,7 @@ func Parse(text string) (*Type, error) {
 	return t, nil
 }
 
-// A parser parses descriptions. They come from a peer: nothing of them is trusted.
+// A parser parses descriptions of peers. It trusts no part of them.
 type parser struct {
 	rest      string
 	failed    bool

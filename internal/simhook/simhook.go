@@ -55,7 +55,7 @@ type Faults interface {
 
 // A Core is a carrier.Core with the additional methods that a simulator uses.
 type Core interface {
-	// Poll does the work that is due, and returns when it is to be called again; 0 for never.
+	// Poll runs pending work, and returns the time of its next call; 0 for never.
 	Poll(now time.Duration) (next time.Duration)
 	// Next returns the last result of Poll.
 	Next() time.Duration

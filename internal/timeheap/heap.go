@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A Heap holds values ordered by the time at which they are due; values with equal times are in the
+// A Heap holds values ordered by their time; values with equal times are in the
 // order of Set. The zero value is empty.
 type Heap[T any] struct {
 	slots []slot[T]
@@ -28,7 +28,7 @@ type Index int32
 // maxIdleCap is the largest capacity, in values, that an empty heap keeps.
 const maxIdleCap = 64
 
-// First returns the value that is due first and its time; nil and 0 if the heap is empty.
+// First returns the value with the earliest time and that time; nil and 0 if the heap is empty.
 func (h *Heap[T]) First() (v *T, at time.Duration) {
 	if len(h.slots) == 0 {
 		return nil, 0

@@ -61,7 +61,7 @@ type Config struct {
 	Choose func(n int) int
 	// Patience is how long, in real time, a coroutine may run without a wait in Progress or Sleep
 	// before its name and stack are written to Log: it probably waits for another coroutine. Zero
-	// means 5 s, negative means for ever.
+	// means 5 s, negative means no limit.
 	Patience time.Duration
 	// Log is where to; nil means os.Stderr.
 	Log io.Writer

@@ -114,7 +114,7 @@ func (w *World) sendFault(p *pipe, size time.Duration) (late, busy time.Duration
 	return late, busy
 }
 
-// drawRetransmits returns how long it takes until something that was lost once has come through.
+// drawRetransmits returns a random time until a lost message has been retransmitted successfully.
 func (w *World) drawRetransmits() (late time.Duration) {
 	wait := max(2*(w.cfg.Latency+w.faults.Jitter), minRetransmit)
 	for again := true; again && late < time.Hour; again = w.faultRNG.hit(w.rates.loss) {

@@ -52,7 +52,7 @@ func (w *World) driveUntil(p *port, timeout time.Duration, ready func() bool) bo
 	}
 }
 
-// removeWaiterLocked removes a waiter; the clock may go on.
+// removeWaiterLocked removes a waiter, so that the clock may advance.
 func (w *World) removeWaiterLocked(me *waiter) {
 	w.waiters = removeElement(w.waiters, me)
 	if w.sleepers.Load() > 0 {

@@ -13,7 +13,7 @@ type Node struct {
 	instances []*instance
 	started   int  // coroutines made so far
 	isPaused  bool // stopped, as by SIGSTOP
-	isSilent  bool // went silently, and nothing has been opened on it since
+	isSilent  bool // stopped without closing its connections, and not reopened since
 	resume    event
 	posts     postCounter
 }
@@ -90,7 +90,7 @@ func (n *Node) Resume() {
 
 func (n *Node) fire(*event) { n.unpause() }
 
-// unpause lets a paused node go on.
+// unpause resumes a paused node.
 func (n *Node) unpause() {
 	if !n.isPaused {
 		return

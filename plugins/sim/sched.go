@@ -168,7 +168,7 @@ func (w *World) removeRunnable(i int) *coroutine {
 	return c
 }
 
-// isBlocked reports whether a runnable coroutine is no longer able to go on, and makes it wait
+// isBlocked reports whether a runnable coroutine can no longer continue, and makes it wait
 // again if so.
 func (w *World) isBlocked(c *coroutine) bool {
 	switch {
@@ -240,9 +240,9 @@ func (w *World) Sleep(d time.Duration) {
 	w.driveUntil(nil, max(d, 0), nil)
 }
 
-// newStuckError returns the error of a Run that gives up. It names the remaining coroutines, with a
-// line for those that have the same name and wait for the same: how many there are, and, if they
-// sleep, until when the first does.
+// newStuckError returns the error of a Run that cannot finish. It names the remaining coroutines,
+// with a line for those that have the same name and wait for the same: how many there are, and, if
+// they sleep, until when the first does.
 func (w *World) newStuckError(why error) error {
 	type kind struct{ name, waits string }
 	type group struct {

@@ -41,7 +41,7 @@ func (w *World) releaseTurnAndUnlock() {
 		w.mu.Lock()
 	}
 	w.turnTaken = false
-	if w.sleepers.Load() > 0 { // sleepers check whether they can go on
+	if w.sleepers.Load() > 0 { // sleepers check whether they can continue
 		w.cond.Broadcast()
 	}
 	w.mu.Unlock()

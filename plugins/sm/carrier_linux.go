@@ -49,7 +49,7 @@ type contextCarrier struct {
 	released   bool           // Release was called
 	listenerID carrier.PollID // the listening socket in the poller
 	watching   bool           // the listening socket is in the poller
-	acceptAt   time.Duration  // when accepting goes on, after descriptors ran out; 0: it was not stopped
+	acceptAt   time.Duration  // when accepting resumes after a lack of descriptors; 0 if it is not paused
 }
 
 const (

@@ -161,7 +161,7 @@ func (p *peer) sendMemoryLocked() (err error) {
 	}
 }
 
-// closeFD closes a descriptor and sets it to -1, which stands for none.
+// closeFD closes a descriptor and sets it to -1, which means no descriptor.
 func closeFD(fd *int) {
 	if *fd >= 0 {
 		_ = unix.Close(*fd)
@@ -414,7 +414,7 @@ func isDir(label, dir string) bool {
 
 // bringUpLocked admits the sender of a HELLO, and sends it this side's memory.
 func (p *peer) bringUpLocked(g *frame.Greeting) (err error) {
-	if hungUp(p.fd) { // the peer has given up the dial: a session with it would only be lost again
+	if hungUp(p.fd) { // the peer has canceled the dial
 		return errEOF
 	}
 	uid, _, err := peerCredentials(p.fd)

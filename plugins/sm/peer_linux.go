@@ -51,7 +51,7 @@ type peer struct {
 	writing      bool                  // a goroutine is in flushLocked
 	filling      int                   // the number of goroutines that write into the area
 	touched      int                   // the bytes of the area's room for bodies that the system has memory for
-	blocked      bool                  // the rings are full: sending goes on when the peer has taken something
+	blocked      bool                  // the rings are full; sending resumes when the peer has read a message
 	inResume     bool                  // it is in the context's resume
 	sameUser     bool                  // it is a process of the same user
 	remote       string                // the text of its process, and of its user if that is another

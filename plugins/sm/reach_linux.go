@@ -161,7 +161,7 @@ func (p *peer) mapChunkLocked(s *packet) error {
 	if i < 0 {
 		return bad
 	}
-	p.wants = slices.Delete(p.wants, 0, i+1) // the answers come in this order, unless the socket had no room for one
+	p.wants = slices.Delete(p.wants, 0, i+1) // the answers arrive in this order; some may be missing if the socket was full
 	c := p.chunks[id]
 	isWanted := c != nil && c.mem == nil
 	if len(s.body) == 4 && s.n == 0 {

@@ -42,7 +42,7 @@ type conn struct {
 	remoteAddr netip.AddrPort // the address of which p.remote is the text
 	orphaned   bool           // the last removeOrphansLocked has found no association
 	probe      struct {       // the path validation that is under way (RFC 9000 8.2)
-		to   netip.AddrPort // the address from which the peer's packets have come lately
+		to   netip.AddrPort // source address of the peer's latest packets
 		data [8]byte
 		next time.Duration // the earliest time of another challenge
 	}

@@ -157,7 +157,7 @@ func runDial(ctx context.Context, k *conn, name, host string) {
 	k.onDialEnd(err)
 }
 
-// setPeerID sets the peer's connection ID, which only a Retry tells the dialing side.
+// setPeerID sets the peer's connection ID, which the dialing side learns from a Retry.
 func (h *handshake) setPeerID(peer uint64) {
 	d, k := h.k.c.shared, h.k
 	d.table.Lock()

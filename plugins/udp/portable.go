@@ -56,7 +56,7 @@ func (s *goroutineSocket) watch(*contextCarrier) error {
 func (s *goroutineSocket) unwatch(*contextCarrier) {}
 
 // read passes received datagrams to the shared socket until the socket is closed. Other errors are
-// about datagrams that were sent, so that reading goes on.
+// about datagrams that were sent, so that reading continues.
 func (s *goroutineSocket) read() {
 	defer close(s.done)
 	b := make([]byte, arq.MaxSize)

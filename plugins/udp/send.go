@@ -38,7 +38,7 @@ type sendFailure struct {
 	err error
 }
 
-// noteFailure records that the system has not sent d, so that the machine gives up the peer. It
+// noteFailure records that the system has not sent d, so that the machine drops the peer. It
 // ignores errors that may pass, such as a full buffer: the datagram counts as lost then. One of
 // more than the base size that is too large for the path only shrinks the machine's datagram size.
 func (o *outbox) noteFailure(d outboundDatagram, err error) {
@@ -78,7 +78,7 @@ func (o *outbox) releaseMemory() {
 	o.slab = nil
 }
 
-// A bulkLoan is the user's memory that is lent for one datagram of bulk data. No lock is held while
+// A bulkLoan is the user's memory used for one datagram of bulk data. No lock is held while
 // it is read, so the view cannot be taken back until the loan has been returned.
 type bulkLoan struct {
 	pc         *bulkPiece
@@ -233,7 +233,7 @@ func (c *contextCarrier) sealPackets() {
 	}
 }
 
-// endLoansLocked returns the lent memory, and passes the failures of the turn to the machine.
+// endLoansLocked releases the users' memory, and passes the failures of the turn to the machine.
 func (c *contextCarrier) endLoansLocked() {
 	o := &c.out
 	for i := range o.bulk {

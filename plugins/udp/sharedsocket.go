@@ -43,7 +43,7 @@ type sharedSocket struct {
 	byID   map[uint64]*conn
 	byPeer map[uint64]*conn
 
-	// the local addresses that datagrams have come to; via is an index of it plus 1
+	// the local addresses that datagrams were sent to; via is an index of it plus 1
 	localAddrs atomic.Pointer[[]netip.Addr]
 }
 
@@ -51,7 +51,7 @@ type sharedSocket struct {
 type inboundDatagram struct {
 	b    []byte
 	from netip.AddrPort
-	via  uint8 // the local address that it came to, by its number in localAddrs; 0: unknown
+	via  uint8 // the local address that it was sent to, by its number in localAddrs; 0: unknown
 	p    arq.Packet
 	to   *contextCarrier // nil: all contexts
 	conn *conn           // nil: there is no TLS

@@ -245,7 +245,7 @@ func (s *pollSocket) read(r *batchReader) int {
 	}
 }
 
-// sourceOf returns the address that message i came from.
+// sourceOf returns the source address of message i.
 func (v *messageVector) sourceOf(i int) netip.AddrPort {
 	sa := &v.names[i]
 	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&sa.Port))[:])

@@ -17,7 +17,7 @@ import (
 // they call, the texts of errors, and the number of peers.
 const (
 	maxMethods        = 256 // names; the others share one for each kind
-	maxErrors         = 256 // groups; the one that came last the longest ago makes room
+	maxErrors         = 256 // groups; the least recent one is evicted
 	maxTextBytes      = 300 // bytes of the text of an error
 	maxPeersPerShard  = 512 // in each of peerShards; the one that was idle the longest makes room
 	maxMethodsPerPeer = 16  // of each peer; the one that was called the longest ago makes room

@@ -91,7 +91,7 @@ func (p *Page) answerProbe(w http.ResponseWriter, name string) {
 	fmt.Fprintln(w, text)
 }
 
-// contentTypeOf returns the media type that a client wants.
+// contentTypeOf returns the media type that a client accepts.
 func contentTypeOf(r *http.Request) string {
 	accept := r.Header.Get("Accept")
 	html := strings.Contains(accept, "text/html")

@@ -58,7 +58,7 @@ func (q Query) withDefaults() Query {
 	return q
 }
 
-// parseQuery reads the parameters of a page. A parameter that cannot be read has its default.
+// parseQuery parses the parameters of a page. An invalid parameter gets its default.
 func parseQuery(v url.Values) Query {
 	number := func(name string) int {
 		n, _ := strconv.Atoi(v.Get(name))

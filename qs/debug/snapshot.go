@@ -11,7 +11,7 @@ import (
 type Snapshot struct {
 	// Time is when it was made.
 	Time time.Time `json:"time"`
-	// Process says which program this is.
+	// Process identifies the program.
 	Process Process `json:"process"`
 	// Query is the query, with its defaults.
 	Query Query `json:"query"`
@@ -89,7 +89,7 @@ type Cause struct {
 	Kind string `json:"kind"`
 	// Text describes the problem, the values that show it, and the remedy.
 	Text string `json:"text"`
-	// Count is how many calls, requests or streams it stands for, if it is about such.
+	// Count is the number of affected calls, requests or streams, if any.
 	Count int `json:"count,omitempty"`
 	// Method and Peer are those that the cause is about, if it is about one; Peer is as in
 	// Call.Address.
@@ -283,7 +283,7 @@ type Method struct {
 
 // A Slowest is the call that took the longest.
 type Slowest struct {
-	// Took is how long.
+	// Took is its duration.
 	Took time.Duration `json:"took_ns"`
 	// Peer is as in Call.
 	Peer string `json:"peer"`

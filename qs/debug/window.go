@@ -51,7 +51,7 @@ func (r *slotRing[T]) newestSlots(now time.Duration, n int) []*T {
 	return all
 }
 
-// coveredTime returns the time that the n newest slots stand for.
+// coveredTime returns the time span of the n newest slots.
 func coveredTime(now time.Duration, n int) time.Duration {
 	return min(now, time.Duration(n-1)*slotTime+now%slotTime)
 }

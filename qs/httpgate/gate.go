@@ -45,7 +45,7 @@ type Method struct {
 	stream func(ctx context.Context, to qs.Peer, in []byte) (iter.Seq2[any, error], error)
 }
 
-// Unary returns m for a Gate. It panics if In has a Source or a Sink, which cannot be lent over HTTP.
+// Unary returns m for a Gate. It panics if In has a Source or a Sink, which HTTP does not support.
 func Unary[In, Out any](m *qs.Method[In, Out]) Method {
 	types := parseTypes(m.Name(), m.Shape())
 	return Method{name: m.Name(), types: types, call: func(ctx context.Context, to qs.Peer, b []byte) (any, error) {
@@ -94,7 +94,7 @@ type inputError struct{ error }
 // Unwrap returns why.
 func (e inputError) Unwrap() error { return e.error }
 
-// An outputError is an output that cannot be said in JSON: the handler has run.
+// An outputError is the error of an output that cannot be encoded as JSON. The handler has run.
 type outputError struct{ error }
 
 // Unwrap returns why.
@@ -248,7 +248,7 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 	} else {
 		c := http.NewResponseController(w)
 		end, bounded := ctx.Deadline()
-		if bounded { // a body that comes slowly is not read for longer
+		if bounded { // a slow body is not read for longer
 			_ = c.SetReadDeadline(end)
 		}
 		if text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, g.options.MaxBody)); err != nil && !errors.As(err, new(*http.MaxBytesError)) {

@@ -66,8 +66,9 @@ func addrOf(ifc *net.Interface) (netip.Addr, error) {
 	return netip.Addr{}, codes.WithText(codes.ErrAddrInvalid, "interface "+ifc.Name+" has no address")
 }
 
-// Outward chooses the address to be told to peers when the socket listens on all of them: the one that the default
-// route uses, else the first that is not confined to the machine or its link, else loopback.
+// Outward chooses the address to advertise to peers when the socket listens on all addresses: the
+// one that the default route uses, else the first that is not confined to the machine or its link,
+// else loopback.
 func Outward(wildcard netip.Addr) netip.Addr {
 	fits := func(ip netip.Addr) bool {
 		return ip.IsGlobalUnicast() && !ip.IsLinkLocalUnicast() && (ip.Is4() || wildcard.Is6())

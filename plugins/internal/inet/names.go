@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Names is what a class knows about the addresses of its transport. It implements carrier.Names.
+// Names resolves and checks the addresses of a transport for a class. It implements carrier.Names.
 type Names struct {
 	Scheme   string         // of the transport, without "://"
 	Self     string         // canonical or private name of the class
@@ -119,7 +119,7 @@ func (n *Names) Resolve(text string, done func(name string, err error)) (cancel 
 		defer stop()
 		ips, err := n.find(ctx, host)
 		switch {
-		case ctx.Err() != nil: // nobody listens any more
+		case ctx.Err() != nil: // the result is no longer needed
 		case err != nil:
 			done("", err)
 		default:
@@ -165,10 +165,10 @@ func (n *Names) Carries(id *carrier.Proof, name, host string) error {
 	return nil
 }
 
-// maxNamed bounds the names of a certificate that are told.
+// maxNamed limits the names of a certificate in an error text.
 const maxNamed = 16
 
-// NotFor says which names a certificate carries, that of host not among them.
+// NotFor returns a text with the names of a certificate that is not valid for host.
 func NotFor(c *x509.Certificate, host string) string {
 	return "valid for " + NamesIn(c) + ", not " + host
 }
@@ -366,7 +366,7 @@ func (n *Names) Verified(listen string, local, remote netip.Addr) bool {
 	if ap.Addr() == remote {
 		return true
 	}
-	// A process of this machine comes from any of its addresses.
+	// A process of this machine may use any of its addresses.
 	return (remote.IsLoopback() || remote == local) && IsLocal(ap.Addr())
 }
 

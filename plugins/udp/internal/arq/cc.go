@@ -2,11 +2,11 @@ package arq
 
 import "time"
 
-// congestion adapts the congestion window. It is driven by delay, because random loss says nothing
-// about a queue. Once per round trip it compares the least recent round trip with the least one
+// congestion adapts the congestion window. It is driven by delay, because random loss is no sign
+// of a queue. Once per round trip it compares the least recent round trip with the least one
 // ever; the difference is the time in queues, and from it follow the bytes of this association that
 // are queued. The window grows while those are few and shrinks when they are many, as in TCP Vegas
-// (Brakmo and Peterson, 1995). It is cut only if much is lost.
+// (Brakmo and Peterson, 1995). It is reduced at once only if much is lost.
 type congestion struct {
 	// the least round trip of this period; at its end it replaces Assoc.least, so that a changed
 	// route is noticed

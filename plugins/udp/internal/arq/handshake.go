@@ -155,8 +155,8 @@ func (a *Assoc) redial(now time.Duration) {
 	d.send, d.due = true, now+min(c.InitialRTO<<min(d.tries, 16), c.MaxRTO)
 }
 
-// emitHello makes a HELLO, if one is due. It is padded to BaseSize, so that no answer to it is
-// longer.
+// emitHello emits a HELLO, if its time has come. It is padded to BaseSize, so that no answer to it
+// is longer.
 func (a *Assoc) emitHello(now time.Duration, o *Out) bool {
 	d := &a.flight.dial
 	if a.state != dialing || !d.send {

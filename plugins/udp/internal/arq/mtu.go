@@ -44,7 +44,7 @@ func (a *Assoc) probePath(now time.Duration) {
 	}
 }
 
-// emitPing makes the PONG or PING that is due.
+// emitPing emits a pending PONG or PING.
 func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) {
 	pg := &a.flight.ping
 	p := Packet{kind: kindPing, seq: headSize}

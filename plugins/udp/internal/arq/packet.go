@@ -44,7 +44,7 @@ const (
 	kindPing   kind = 7 // requests a PONG; padded to probe for the datagram size
 	kindPong   kind = 8 // answers a PING
 	kindReset  kind = 9 // answers a packet of an unknown association
-	// is never sent: stands for a packet in the form of a version that this release does not speak
+	// is never sent: it represents a packet of a version that this release does not support
 	kindOther kind = 15
 )
 
