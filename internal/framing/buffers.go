@@ -26,7 +26,7 @@ func (s *Buffers) get() *[bufSize]byte {
 	return new([bufSize]byte)
 }
 
-// put keeps b for reuse, unless the pool is full.
+// put returns b to the pool, unless that is full.
 func (s *Buffers) put(b *[bufSize]byte) {
 	for i := range s.free {
 		if s.free[i].Load() == nil && s.free[i].CompareAndSwap(nil, b) {

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// bulkReadSize is how many bytes of lane Bulk a read takes into the buffer at most, besides
+	// bulkReadSize limits the bytes of lane Bulk that a read stores in the buffer, besides
 	// those for user memory.
 	bulkReadSize = 4 << 10
 	// waitReadSize is the size of the buffer for a read that may block.

@@ -11,7 +11,7 @@ import (
 // fillTarget is the number of bytes from which on no more frames are pulled for one write.
 const fillTarget = 64 << 10
 
-// zeroes replace the rest of a piece whose memory cannot be accessed any more.
+// zeroes replace the rest of a chunk whose memory is no longer accessible.
 var zeroes [64 << 10]byte
 
 // Out writes the frames of a session to a stream, the HELLO first. One goroutine at a time uses it.
@@ -111,7 +111,7 @@ func (out *Out) Piece(h *frame.Header, v carrier.View) {
 	out.Large = out.Large || v.Len() >= carrier.BulkMin
 }
 
-// ensureBuf takes a buffer if there is none, and returns the slice to append frames to.
+// ensureBuf allocates a buffer if there is none, and returns the slice to append frames to.
 func (out *Out) ensureBuf() []byte {
 	if out.buf == nil {
 		out.buf = out.Buffers.get()

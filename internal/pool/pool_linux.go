@@ -54,7 +54,7 @@ func (c *chunk) populate(end int) error {
 	}
 }
 
-// close releases c. Peers that have mapped it keep their mapping until they see headerReleased.
+// close releases c. Peers that have mapped it unmap it when they see headerReleased.
 func (c *chunk) close() {
 	if c.populated > 0 {
 		atomic.StoreUint64(word(c.mem, headerReleased), 1)

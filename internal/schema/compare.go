@@ -302,7 +302,8 @@ func (r *typeComparison) compareStructs(w, t *Type, path string) {
 	}
 }
 
-// findDecoded returns the member that the decoder fills for a name; ok is false if there is none.
+// findDecoded returns the member that the decoder fills for a name. known is false if there is
+// none.
 func (t *Type) findDecoded(name string) (m *Member, known bool) {
 	if m = t.Find(name); m != nil {
 		return m, true

@@ -24,7 +24,7 @@ func (w *World) allocBuffer(n int) []byte {
 	return make([]byte, n)
 }
 
-// freeBuffer takes a buffer back.
+// freeBuffer returns a buffer to its pool.
 func (w *World) freeBuffer(b []byte) {
 	size := minBufSize
 	for i := range w.freeBufs {

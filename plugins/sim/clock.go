@@ -11,7 +11,7 @@ import (
 )
 
 // Virtual time zero is epoch, for the deadlines of contexts; a time before horizon is virtual time,
-// because no clock of today shows it.
+// which no real clock shows.
 var (
 	epoch   = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	horizon = epoch.AddDate(20, 0, 0)

@@ -36,7 +36,7 @@ type Config struct {
 	// level A; on level B it is drawn for each connection from 4 KiB to 256 KiB. On level A one
 	// more frame than fits may be under way.
 	Window int
-	// PollCost is the virtual time that a Progress takes that does not wait, so that a program that
+	// PollCost is the virtual time of a Progress that does not wait, so that a program that
 	// polls sees time pass. Zero means 1 µs.
 	PollCost time.Duration
 	// NoAssist leaves the bytes that arrive for a context in its receive window until a goroutine

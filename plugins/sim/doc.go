@@ -53,5 +53,5 @@
 // Contexts use virtual time, too: [World.WithTimeout] makes them, and handlers get such ones. A
 // call made with a deadline in real time fails in a coroutine, with an error that says so.
 //
-// Not here: datagrams, and any cost of computing: a callback takes no virtual time.
+// Not simulated: datagrams, and the cost of computation: a callback takes no virtual time.
 package sim

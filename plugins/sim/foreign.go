@@ -6,7 +6,8 @@ import (
 	"runtime"
 )
 
-// goroutineNumber returns the number of the goroutine that calls it, as panics print it. It takes as long as several steps of a world.
+// goroutineNumber returns the number of the calling goroutine, as panics print it. It is slow: as
+// slow as several steps of a world.
 func goroutineNumber() string {
 	var buf [64]byte
 	_, text, _ := bytes.Cut(buf[:runtime.Stack(buf[:], false)], []byte(" ")) // goroutine 17 [running]:

@@ -117,14 +117,14 @@ func (n *Node) unpause() {
 // under the same name: it is a new incarnation.
 //
 // A coroutine that is ended so runs its deferred calls; what they send is lost. One that crashes
-// its own node goes on until it next waits.
+// its own node continues until it next waits.
 func (n *Node) Crash() {
 	n.w.takeTurn()
 	defer n.w.releaseTurn()
 	n.crash(n.w.faultRNG.hit(n.w.rates.silence))
 }
 
-// PowerOff is a Crash of which peers hear nothing.
+// PowerOff is a Crash without notification of the peers: their connections stay silent.
 func (n *Node) PowerOff() {
 	n.w.takeTurn()
 	defer n.w.releaseTurn()

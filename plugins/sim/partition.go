@@ -62,7 +62,7 @@ func (w *World) isPartitioned(from, to *Node) bool {
 	return ok
 }
 
-// holdEvent keeps an event until a partition ends.
+// holdEvent delays an event until a partition ends.
 func (w *World) holdEvent(ev *event) { w.heldEvents = append(w.heldEvents, ev) }
 
 // releaseHeld schedules the held events; those that are still behind a partition are held again.

@@ -59,7 +59,7 @@ func (p *pipe) push(s segment) {
 	}
 }
 
-// pop takes the first segment.
+// pop removes and returns the first segment.
 func (p *pipe) pop() segment {
 	s := p.segments[0]
 	p.segments[0] = segment{}

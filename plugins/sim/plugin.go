@@ -123,7 +123,7 @@ func (in *instance) carrier(e carrier.Core) (carrier.Carrier, error) {
 	return p, nil
 }
 
-// openPort returns the port of a context if it takes connections.
+// openPort returns the port of a context if it accepts connections.
 func (in *instance) openPort(target int) *port {
 	if in == nil || in.dead || target >= len(in.ports) {
 		return nil
@@ -134,7 +134,7 @@ func (in *instance) openPort(target int) *port {
 	return nil
 }
 
-// close gives the name back.
+// close releases the name.
 func (in *instance) close() error {
 	in.w.takeTurn()
 	defer in.w.releaseTurn()

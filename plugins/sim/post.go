@@ -22,8 +22,8 @@ type postCounter struct {
 // Posts counts the posts of the node's classes so far.
 func (n *Node) Posts() int { return int(n.posts.count.Load()) }
 
-// FailPost lets the k-th post from now on, counted from 1, fail with err; the others do not. k of 0
-// takes that back.
+// FailPost makes the k-th post from now on, counted from 1, fail with err. A k of 0 cancels an
+// earlier FailPost.
 func (n *Node) FailPost(k int, err error) {
 	if k > 0 && err == nil {
 		panic("sim: FailPost called with a nil error")

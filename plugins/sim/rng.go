@@ -24,7 +24,7 @@ func (d *rng) intn(n int) int {
 	return int(hi)
 }
 
-// hit draws whether something of the given rates happens.
+// hit draws whether an event of the given rates happens.
 func (d *rng) hit(p uint64) bool { return p > 0 && d.pcg.Uint64()>>32 < p }
 
 // expDuration draws from a distribution that is nearly exponential: the logarithm is linear between

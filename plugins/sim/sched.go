@@ -10,7 +10,7 @@ import (
 
 // The errors of a Run that gave up.
 var (
-	// ErrDeadlock: every coroutine waits without limit and nothing is in flight.
+	// ErrDeadlock: all coroutines wait without a timeout, and no event is in flight.
 	ErrDeadlock = errors.New("deadlock")
 	// ErrLimit: coroutines are left when the virtual time of Run is over.
 	ErrLimit = errors.New("time limit")
@@ -109,7 +109,8 @@ func (w *World) Run(limit time.Duration) error {
 	}
 }
 
-// takeNext takes one of the runnable coroutines, or runs an event if Config.Choose selects that.
+// takeNext removes and returns one of the runnable coroutines, or runs an event if Config.Choose
+// selects one.
 func (w *World) takeNext() (c *coroutine, happened bool) {
 	if w.cfg.Choose == nil {
 		return w.takeRandom(), false
@@ -148,7 +149,7 @@ func (w *World) takeNext() (c *coroutine, happened bool) {
 	return w.removeRunnable(slices.Index(w.runnable, c)), false
 }
 
-// takeRandom takes a runnable coroutine that is drawn by the seed.
+// takeRandom removes and returns a random runnable coroutine.
 func (w *World) takeRandom() *coroutine {
 	for len(w.runnable) > 0 {
 		if c := w.removeRunnable(w.orderRNG.intn(len(w.runnable))); !w.isBlocked(c) {
@@ -182,7 +183,7 @@ func (w *World) isBlocked(c *coroutine) bool {
 	return true
 }
 
-// resumeCoroutine lets c run until it waits again, and reports false when it has returned. The turn
+// resumeCoroutine runs c until it waits again, and returns false when c has returned. The turn
 // is released during that.
 func (w *World) resumeCoroutine(c *coroutine) bool {
 	c.state, c.hasBegun = coRunning, true
@@ -231,7 +232,7 @@ func (w *World) Close() {
 	w.killed = nil
 }
 
-// Sleep lets virtual time pass.
+// Sleep advances virtual time.
 func (w *World) Sleep(d time.Duration) {
 	if c := w.current; c != nil {
 		c.yieldUntil(nil, max(d, 0), nil)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// traceLen is how many entries a world keeps for its last words.
+// traceLen is the number of trace entries that a world keeps for error texts.
 const traceLen = 256
 
 // A traceEntry is one line of the trace.

@@ -63,7 +63,7 @@ type World struct {
 	watchdog watchdog
 }
 
-// NewWorld returns a world in which nothing has happened. It panics when cfg has a field out of
+// NewWorld returns a new world at time 0. It panics if cfg has a field out of
 // bounds: a mistake of the test, not of the tested.
 func NewWorld(cfg Config) *World {
 	if err := cfg.validate(); err != nil {
@@ -98,7 +98,7 @@ func (w *World) Rand(b []byte) {
 	}
 }
 
-// Stats counts what happened in a world.
+// Stats counts the events of a world.
 type Stats struct {
 	Events     uint64 // events of any kind
 	Segments   uint64 // segments that were delivered
@@ -183,7 +183,7 @@ func (w *World) deadlineAfter(d time.Duration) time.Duration {
 	return noDeadline
 }
 
-// drawDelay draws the time that a segment, dial or lookup takes.
+// drawDelay draws the delay of a segment, dial or lookup.
 func (w *World) drawDelay() time.Duration {
 	return w.cfg.Latency + w.faultRNG.expDuration(w.faults.Jitter)
 }

@@ -55,9 +55,9 @@ type contextCarrier struct {
 const (
 	// maxHot limits the hot peers.
 	maxHot = 32
-	// maxIdle is the number of sleeps without a message after which a peer is not hot any more.
+	// maxIdle is the number of sleeps without a message after which a peer is no longer hot.
 	maxIdle = 64
-	// helloTime is how long a process that has connected may take to send HELLO.
+	// helloTime limits the time from connect to HELLO.
 	helloTime = 2 * time.Second
 	// maxHalfOpen limits the connections that have not sent HELLO.
 	maxHalfOpen = 1024
@@ -244,7 +244,7 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 	return next
 }
 
-// resendMemoryLocked sends descriptors of memory again that the system did not take.
+// resendMemoryLocked sends descriptors of memory again whose earlier send failed with EAGAIN.
 func (c *contextCarrier) resendMemoryLocked(now time.Duration) {
 	all := c.unsent
 	c.unsent = nil

@@ -101,7 +101,7 @@ func (o *Options) checkUser(uid int) error {
 	return nil
 }
 
-// makeBell makes the eventfd that is given to the peer, and the pidfd of the peer's process unless
+// makeBell creates the eventfd that is sent to the peer, and the pidfd of the peer's process unless
 // that is this one.
 func (p *peer) makeBell(pid int) (err error) {
 	if p.bell, err = newBell(); err != nil {
@@ -212,7 +212,7 @@ func (p *peer) recvPacket() (s packet, ok bool, err error) {
 	return recvPacket(p.fd, c.buf)
 }
 
-// holdSpare makes the spare descriptor, if there is none and one is free. Only the goroutine that
+// holdSpare opens the spare descriptor, if there is none and one is free. Only the goroutine that
 // polls calls it.
 func (c *contextCarrier) holdSpare() {
 	if c.spare < 0 {

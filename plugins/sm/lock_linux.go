@@ -64,7 +64,7 @@ func unlockFile(path string, fd int) {
 	_ = unix.Close(fd)
 }
 
-// lockMark is what the lock file of a listener holds before its socket is made.
+// lockMark is the content of the lock file of a listener before its socket is created.
 const lockMark = "quicksilver sm\n"
 
 // isMarked reports whether a lock file, which the caller has locked, has had a listener. It returns

@@ -74,7 +74,7 @@ func (p *packet) takeDescriptor(i int) int {
 	return fd
 }
 
-// closeRest closes the descriptors that were not taken.
+// closeRest closes the descriptors that were not used.
 func (p *packet) closeRest() {
 	for _, fd := range p.fds[:p.n] {
 		if fd >= 0 {

@@ -288,7 +288,7 @@ func (p *peer) endReadLocked(n, m int, err error) {
 	}
 }
 
-// report publishes how many messages were taken. wake: the peer waits for room and sleeps.
+// report publishes the number of messages read. wake is true if the peer waits for room and sleeps.
 func (p *peer) report() (wake bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	if raceflag.Enabled {
@@ -323,7 +323,7 @@ func (p *peer) nextMessageLocked(r int) (ok bool, err error) {
 	return !p.dead.Load(), err
 }
 
-// takeMessage takes the next message of a ring into t. needs: the message uses the peer's area,
+// takeMessage reads the next message of a ring into t. needs: the message uses the peer's area,
 // which is not mapped.
 func (p *peer) takeMessage(r int, t *ring.Taken) (ok, needs bool, err error) {
 	defer memfault.Off(memfault.On(), &err)

@@ -238,7 +238,7 @@ func (p *listener) close() {
 	unlockFile(p.path+lockSuffix, p.lock)
 }
 
-// inodeOf returns the inode number of the file at path, 0 if there is none.
+// inodeOf returns the inode number of the file at path, or 0.
 func inodeOf(path string) uint64 {
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil {

@@ -182,7 +182,7 @@ func (w *bulkFlow) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.
 // Piece implements carrier.Writer.
 func (w *bulkFlow) Piece(h *frame.Header, v carrier.View) { (*peer)(w).putPiece(ring.Bulk, h, v) }
 
-// room returns the sizes of the largest frame and of the largest piece that ring r takes now.
+// room returns the sizes of the largest frame and of the largest chunk that ring r has room for.
 func (p *peer) room(r int) (whole, piece int) {
 	whole, slot, less := p.end.Room(r)
 	if less { // update only now, because it reads a cache line that the peer's core writes
@@ -214,7 +214,7 @@ func (p *peer) update() {
 	}
 }
 
-// readTaken updates p.end with the messages that the peer has taken.
+// readTaken updates p.end with the messages that the peer has read.
 func (p *peer) readTaken() {
 	defer memfault.Off(memfault.On(), &p.err)
 	if err := p.end.Update(); err != nil {

@@ -21,8 +21,8 @@ func (d *domain) newServer() *netconn.Server {
 	return s
 }
 
-// beginConn does the TLS handshake on an accepted connection, if the options ask for TLS. The peer gets the reason of a
-// refusal if it can read it.
+// beginConn performs the TLS handshake on an accepted connection, if the options have TLS. The peer
+// gets the reason of a refusal if it can read it.
 func (d *domain) beginConn(nc net.Conn, due time.Time) (net.Conn, error) {
 	s := &socket{tcp: nc.(*net.TCPConn)}
 	if !d.usePoller() { // else epollCarrier sets them on its own descriptor

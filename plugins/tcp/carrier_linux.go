@@ -195,7 +195,8 @@ func (ca *epollCarrier) reap() {
 	}
 }
 
-// Lingering implements carrier.Carrier: nothing lingers, because the last frame is sent at once or not at all.
+// Lingering implements carrier.Carrier. It returns false, because the last frame is sent at once or
+// not at all.
 func (ca *epollCarrier) Lingering(time.Duration) bool { return false }
 
 // Taken implements carrier.WriteMeter. The count is the bytes that the peer's system has acknowledged, plus the

@@ -80,8 +80,9 @@ func bind(where netip.AddrPort, control func(network, address string, c syscall.
 	return l.(*net.TCPListener), nil
 }
 
-// enablePortSharing lets further sockets of the same user share the port of l, which was bound exclusively. A second
-// server that is started by mistake still fails, unless it uses ReusePort, too.
+// enablePortSharing allows further sockets of the same user to share the port of l, which was bound
+// exclusively. A second server that is started by mistake still fails, unless it uses ReusePort,
+// too.
 func (d *domain) enablePortSharing(l *net.TCPListener) error {
 	raw, err := l.SyscallConn()
 	if err == nil {

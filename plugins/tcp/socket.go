@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// closeTimeout is how long the last bytes of a connection may take to be written.
+// closeTimeout limits the time for writing the last bytes of a connection.
 const closeTimeout = 100 * time.Millisecond
 
 // A socket is a net.Conn over TCP, with or without TLS. Its deadlines are those of the TCP connection.

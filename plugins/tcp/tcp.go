@@ -58,8 +58,8 @@ type Options struct {
 	// means 256. When it is reached, the next connection waits until the oldest one is 0.1 s old, which is then
 	// closed. With TLS a connection that was closed still counts while a function of the tls.Config runs for it.
 	MaxHalfOpen int
-	// HandshakeTimeout is how long an accepted connection may take until its HELLO has arrived, and how long the TLS
-	// handshake may take on a dialed one. Zero means 5 s.
+	// HandshakeTimeout limits the time from the accept of a connection to its HELLO, and the time
+	// that the TLS handshake may take on a dialed one. Zero means 5 s.
 	HandshakeTimeout time.Duration
 	// WriteTimeout is how long a peer may accept none of the bytes that are to be sent to it before the session ends.
 	// It is for peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or PeerTimeout if that

@@ -192,7 +192,7 @@ func (t *lowerConn) Write(b []byte) (int, error) {
 	return t.rw.Write(b)
 }
 
-// Close implements net.Conn. It does nothing: the owner of the socket closes it.
+// Close implements net.Conn. It is a no-op, since the owner of the socket closes it.
 func (t *lowerConn) Close() error { return nil }
 
 // LocalAddr implements net.Conn.

@@ -244,7 +244,7 @@ func (c *contextCarrier) Flush(ls []carrier.Session) {
 	c.flush()
 }
 
-// pull asks the session for messages and then for bulk data, as far as the window has room.
+// pull pulls messages and then bulk data from the session, as far as the window has room.
 func (p *peer) pull() {
 	if p.up && p.a.Up() && p.link != nil {
 		p.link.Pull(carrier.Messages, p)

@@ -68,7 +68,7 @@ func newConn(c *contextCarrier, id, peer uint64, to netip.AddrPort, via uint8) (
 // application keys.
 func (k *conn) confirmAccepted() { k.confirmed.Do(func() { close(k.done) }) }
 
-// acceptConn starts the handshake with a dialing peer that has shown a valid token. It returns nil
+// acceptConn starts the handshake with a dialing peer that sent a valid token. It returns nil
 // if the context is gone or if there are too many half-open connections. The caller holds the
 // shared socket's lock.
 func (d *sharedSocket) acceptConn(a *inboundDatagram, h *longHeader) *conn {
@@ -135,7 +135,7 @@ func (k *conn) onAcceptEnd() {
 	}
 }
 
-// onHandshakeEnd releases what the handshake has used, and drops its packets that arrive late.
+// onHandshakeEnd releases the resources of the handshake, and drops its late packets.
 func (k *conn) onHandshakeEnd() {
 	k.cancel()
 	k.handshakeDone.Store(true)

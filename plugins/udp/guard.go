@@ -217,8 +217,8 @@ func (g *tlsAcceptor) idFor(at netip.AddrPort, h *longHeader) uint64 {
 	return binary.BigEndian.Uint64(mac.Sum(nil))>>8 | h.to>>56<<56
 }
 
-// makeToken returns a token for the address at. A peer that shows it has received at that address.
-// The token itself has all that checkToken needs, so that no state is kept for it.
+// makeToken returns a token for the address at. A peer that returns it has received at that
+// address. The token itself has all that checkToken needs, so that no state is kept for it.
 func (g *tlsAcceptor) makeToken(at netip.AddrPort, now time.Duration, id uint64) []byte {
 	b := make([]byte, nonceSize, tokenSize)
 	_, _ = rand.Read(b)
@@ -386,14 +386,14 @@ func (d *sharedSocket) replyNoTLS(a *inboundDatagram) {
 	}
 }
 
-// findConn returns the connection that this side has given the ID, or nil.
+// findConn returns the connection with the local connection ID, or nil.
 func (d *sharedSocket) findConn(id uint64) *conn {
 	d.table.RLock()
 	defer d.table.RUnlock()
 	return d.byID[id]
 }
 
-// findConnByPeerID returns the connection that the peer has given the ID, or nil.
+// findConnByPeerID returns the connection with the peer's connection ID, or nil.
 func (d *sharedSocket) findConnByPeerID(id uint64) *conn {
 	d.table.RLock()
 	defer d.table.RUnlock()

@@ -107,7 +107,7 @@ func newHandshake(k *conn, client bool) *handshake {
 	return h
 }
 
-// runAccept runs the handshake of a peer that has shown a valid token. It calls waits whenever the
+// runAccept runs the handshake of a peer that sent a valid token. It calls waits whenever the
 // next packet is the peer's to send.
 func runAccept(ctx context.Context, k *conn, waits func()) {
 	defer k.onHandshakeEnd()
@@ -606,7 +606,7 @@ func recoverInCallbacks(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) 
 	return cfg
 }
 
-// A shownConn is the net.Conn that the functions of a tls.Config are given. It has only addresses.
+// A shownConn is the net.Conn passed to the callbacks of a tls.Config. It has only addresses.
 type shownConn struct{ remote net.Addr }
 
 func (s shownConn) RemoteAddr() net.Addr           { return s.remote }

@@ -31,7 +31,7 @@ type End struct {
 	own, peer memory
 	areas     struct{ own, peer memory } // nil until they are needed
 
-	// Sending. The fields hold what the last Update has found.
+	// Sending. The fields hold the result of the last Update.
 	out    [rings]out
 	bodies bodies  // the ring of bodies of Messages
 	free   uint64  // the set of free slots
@@ -180,7 +180,7 @@ func (e *End) Arm() bool {
 // Disarm announces that this side polls. By the receiver.
 func (e *End) Disarm() { e.own.store(offBell, 0) }
 
-// Look reports whether there is a message to take, or freed room for which this side waits. It
+// Look reports whether there is a message to read, or freed room for which this side waits. It
 // costs two or three loads. By the receiver.
 func (e *End) Look() bool {
 	if e.peer == nil {
@@ -205,7 +205,7 @@ func (n *in) lastNumber() uint32 {
 	return uint32(n.next + 1 - uint64(n.descs))
 }
 
-// Progress returns a number that changes whenever the peer has taken a message. Under the lock.
+// Progress returns a counter of the messages that the peer has read. The caller holds the lock.
 func (e *End) Progress() uint64 {
 	if e.peer == nil {
 		return 0

@@ -14,7 +14,7 @@ func (e *End) SetPeerArea(b []byte) error {
 	return nil
 }
 
-// A Taken is a message that Take has taken.
+// A Taken is a message returned by Take.
 type Taken struct {
 	Message
 	// in buf, or in a slot: then the peer may change it, or reading it may fault (package memfault)
@@ -82,14 +82,15 @@ func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 	return true, false, nil
 }
 
-// Free frees the room of all messages taken so far, whose bodies have been read. By the receiver.
+// Free frees the room of all messages taken so far, whose bodies have been read. The receiver calls
+// it.
 func (e *End) Free(r int) {
 	step(Release)
 	e.own.store(offTaken, e.taken())
 	e.unreported = true
 }
 
-// taken returns the word at offTaken: the numbers of messages taken from both rings.
+// taken returns the word at offTaken: the numbers of messages read from both rings.
 func (e *End) taken() uint64 { return e.in[Messages].next&(1<<32-1) | e.in[Bulk].next<<32 }
 
 // PeerBlock returns n bytes at an offset of the room for bodies in the peer's area, for a message

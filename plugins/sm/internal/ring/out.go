@@ -34,7 +34,7 @@ func (e *End) Room(r int) (longest int, bulk, less bool) {
 	return longest, bulk, less
 }
 
-// Update frees the room of the messages that the peer has taken. Under the lock.
+// Update frees the room of the messages that the peer has read. The caller holds the lock.
 func (e *End) Update() error {
 	if e.peer == nil {
 		return nil
@@ -67,7 +67,7 @@ func (e *End) Update() error {
 // Under the lock.
 func (e *End) NeedsArea(r, n int) bool { return e.areas.own == nil && e.needsSlot(r, n) }
 
-// needsSlot reports whether a body of n bytes in ring r goes into a slot.
+// needsSlot reports whether a body of n bytes in ring r is stored in a slot.
 func (e *End) needsSlot(r, n int) bool {
 	return n > Inline && (r == Bulk || n > e.eager || n > e.bodies.room())
 }
@@ -170,8 +170,8 @@ const (
 	shown   = Slots + 2 // in out.places only: a message of ShowBlock
 )
 
-// place chooses where the body of a message goes. Messages do not use the slots of bulk data while
-// others are free.
+// place chooses the location of the body of a message. Messages do not use the slots of bulk data
+// while others are free.
 func (e *End) place(r, n int) uint8 {
 	if !e.needsSlot(r, n) {
 		return inRing

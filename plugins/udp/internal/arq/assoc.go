@@ -139,7 +139,7 @@ func (a *Assoc) Addr() netip.AddrPort { return a.to }
 func (a *Assoc) Up() bool { return (a.state == open || a.state == half) && !a.peerFin }
 
 // isPlausible reports whether the numbers in a packet for a are possible. A packet with others is
-// forged, or damaged without TLS. It changes nothing.
+// forged, or damaged without TLS. It has no effect.
 func (a *Assoc) isPlausible(p *Packet) bool {
 	if p.form != a.form && p.form != 0 {
 		return false
@@ -250,8 +250,8 @@ func (a *Assoc) nextPacket(now time.Duration, head []byte, o *Out) bool {
 	return false
 }
 
-// goIdle sets the timer of a, which has nothing to send now, or returns its flight to the pool if
-// nothing is left in flight.
+// goIdle sets the timer of a, which has no packet to send, or returns its flight to the pool if no
+// packet is in flight.
 func (a *Assoc) goIdle(now time.Duration) {
 	due := time.Duration(0)
 	if a.flight != nil {

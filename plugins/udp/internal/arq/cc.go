@@ -72,7 +72,7 @@ func (c *congestion) pace(a *Assoc, now time.Duration, n int) {
 	c.nextAt = max(c.nextAt, now) + time.Duration(n)*a.rtt()*4/time.Duration(gain*int(a.cwnd))
 }
 
-// sample takes a sample of the round trip into the minima.
+// sample updates the minima with a sample of the round-trip time.
 func (c *congestion) sample(a *Assoc, rtt, now time.Duration) {
 	less := func(v *time.Duration) {
 		if *v == 0 || rtt < *v {

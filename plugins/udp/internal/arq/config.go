@@ -31,7 +31,7 @@ const (
 	Eager
 )
 
-// Config configures a Machine. A zero field means the default that its comment gives.
+// Config configures a Machine. A zero field means the default in its comment.
 type Config struct {
 	Profile Profile
 	Ack     AckMode

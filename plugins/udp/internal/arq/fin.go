@@ -14,7 +14,7 @@ const (
 	// Unconfirmed: the peer has not acknowledged everything in time. It may have received it
 	// nevertheless.
 	Unconfirmed
-	// PeerGone: the peer does not answer, or does not know the association any more.
+	// PeerGone: the peer does not respond, or no longer has the association.
 	PeerGone
 	// Refusal: the peer has refused or ended the association, with a code and a text.
 	Refusal
@@ -105,7 +105,7 @@ func (a *Assoc) continueRelease(now time.Duration) bool {
 	return false
 }
 
-// linger keeps a for a while after both FINs are acknowledged, to acknowledge repeated packets.
+// linger retains a for a while after both FINs are acknowledged, to acknowledge repeated packets.
 // Within the machine that is only until the acknowledgment is sent: it is hardly ever lost, and a
 // peer whose repeated FIN gets no answer has everything else acknowledged.
 func (a *Assoc) linger(now time.Duration) {

@@ -96,7 +96,7 @@ func (a *Assoc) greeting() greeting {
 	return g
 }
 
-// learn takes over the peer's greeting.
+// learn stores the parameters of the peer's greeting.
 func (a *Assoc) learn(g *greeting) {
 	a.peerID, a.peerToken = g.id, g.token
 	version, _ := a.m.cfg.agree(g)
@@ -111,7 +111,7 @@ func (a *Assoc) learn(g *greeting) {
 	a.most = uint16(min(uint32(a.most), g.size, MaxSize))
 }
 
-// agree returns the newest version that this side and the peer speak; ok is false if there is none.
+// agree returns the newest version that both sides support; ok is false if there is none.
 func (c *Config) agree(g *greeting) (version uint8, ok bool) {
 	version = min(c.newest, g.newest)
 	return version, version >= max(c.oldest, g.oldest)

@@ -29,8 +29,8 @@ func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 	return frame, piece
 }
 
-// freePackets returns how many packets lane i takes now. It limits those that wait for their first
-// transmission to a train.
+// freePackets returns the number of packets that lane i has room for. It limits those that wait for
+// their first transmission to a train.
 func (a *Assoc) freePackets(i int) int {
 	l, f := &a.lane[i], a.flight
 	given := l.nxt
@@ -40,7 +40,7 @@ func (a *Assoc) freePackets(i int) int {
 	return min(a.m.cfg.Window-int(given-l.una), train-int(given-f.send[i].high))
 }
 
-// notifyRoom calls Upper.Room if there is room and Room has returned that there is none. It reports
+// notifyRoom calls Upper.Room if there is room and the last Room returned none. It reports
 // whether it did.
 func (a *Assoc) notifyRoom() bool {
 	f := a.flight
@@ -53,7 +53,7 @@ func (a *Assoc) notifyRoom() bool {
 		}
 		return false
 	}
-	// the user asks for room on both lanes, so wait for both
+	// the user needs room on both lanes, so wait for both
 	if a.freePackets(0) <= 0 || a.freePackets(1) <= 0 {
 		return false
 	}
