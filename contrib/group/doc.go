@@ -7,8 +7,8 @@
 //	                               ├─► Watch: a qs.Resolver
 //	                               └─► na.Context.Disconnect: calls to a member that failed end at once
 //
-// A view is what one process believes. Two processes may believe different things, for ever if the network is divided: what must
-// never differ, such as where data lies, is fixed some other way.
+// A view is the state of one process. Views of two processes may differ, permanently if the network
+// is partitioned: what must never differ, such as where data lies, is fixed some other way.
 //
 // It is a module of its own, so that the library does not depend on memberlist.
 package group

@@ -250,7 +250,8 @@ func (s *gossip) rejoinMissing() {
 	}
 }
 
-// maxNotified bounds the members that Leave notifies at once; a member that is frozen takes long.
+// maxNotified limits the members that Leave notifies at once, since notifying a frozen member is
+// slow.
 const maxNotified = 16
 
 // waitOrDone receives from c, and reports whether that was before ctx ended.

@@ -65,7 +65,8 @@ func (g *Group) Leave(ctx context.Context) error {
 	return errors.Join(g.source.Leave(ctx), g.source.Close())
 }
 
-// Close ends g and announces nothing: to the other members the process will have failed. The Node stays open. After Leave it does nothing.
+// Close closes g without an announcement, so that the other members detect a failure. The Node
+// stays open. After Leave it has no effect.
 func (g *Group) Close() error {
 	if g.closed.Swap(true) {
 		return nil

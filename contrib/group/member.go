@@ -45,7 +45,7 @@ func (m *Member) isSame(o *Member) bool {
 
 // A View is the current members, suspected ones included, in the view of one process. It does not change.
 type View struct {
-	// Epoch counts the views of this process, from 1. Those of two processes have nothing to do with each other.
+	// Epoch counts the views of this process, from 1. The epochs of two processes are unrelated.
 	Epoch uint64
 	// Members are sorted by name. Do not change them.
 	Members []Member

@@ -98,7 +98,7 @@ func (c *Client) streamMethod(key methodKey) *streamMethod {
 	return m.(*streamMethod)
 }
 
-// isDeclaredIdempotent reports whether the .proto file of a method gives it an idempotency_level.
+// isDeclaredIdempotent reports whether the .proto file of a method sets an idempotency_level.
 func isDeclaredIdempotent(method string) bool {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
@@ -226,7 +226,7 @@ func orEmpty(md metadata.MD) metadata.MD {
 	return md
 }
 
-// fillPeers fills in the peer.Peer values that the option grpc.Peer was given.
+// fillPeers sets the peer.Peer values of the grpc.Peer options.
 func (i *callInfo) fillPeers(to qs.Peer) {
 	if len(i.peerAddrs) == 0 {
 		return
@@ -237,7 +237,7 @@ func (i *callInfo) fillPeers(to qs.Peer) {
 	}
 }
 
-// runOnFinish calls the functions that the option grpc.OnFinish was given.
+// runOnFinish calls the functions of the grpc.OnFinish options.
 func (i *callInfo) runOnFinish(err error) {
 	for _, f := range i.onFinish {
 		f(err)

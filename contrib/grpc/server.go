@@ -102,7 +102,7 @@ type serverCall struct {
 	input           payload       // the request message of a unary call
 
 	mu         sync.Mutex // guards the fields below
-	peer       *peer.Peer // nil until Value is asked for it
+	peer       *peer.Peer // nil until the first Value with its key
 	header     metadata.MD
 	trailer    metadata.MD
 	headerSent bool
@@ -228,7 +228,7 @@ func (c *serverCall) claimHeader() (md metadata.MD, ok bool) {
 	return c.header, ok
 }
 
-// buildEnd returns the end of the call with status st, or nil if nothing has to be sent.
+// buildEnd returns the encoded end of the call with status st, or nil if there is none to send.
 func (c *serverCall) buildEnd(st *status.Status) *callEnd {
 	c.mu.Lock()
 	defer c.mu.Unlock()

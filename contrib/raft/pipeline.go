@@ -89,7 +89,7 @@ func (t *Transport) AppendEntriesPipeline(
 		_ = p.handle.Close()
 		return nil, p.cause()
 	}
-	p.onResponses() // a response that arrived before OnReady was set has called nothing
+	p.onResponses() // for a response that arrived before OnReady was set
 	return p, nil
 }
 
@@ -386,7 +386,7 @@ func (t *Transport) servePipeline(r hg.Request) error {
 	}
 	in.requests.stream.OnReady(in.onRequests)
 	in.requests.stream.Expect(maxRequest)
-	in.onRequests() // a request that arrived before OnReady was set has called nothing
+	in.onRequests() // for a request that arrived before OnReady was set
 	if err := in.serve(); err != nil {
 		return err
 	}

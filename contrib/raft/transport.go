@@ -223,7 +223,7 @@ func (t *Transport) AppendEntries(
 	return nil
 }
 
-// isHeartbeat reports whether raft's heartbeat sent r. A heartbeat has a term and nothing else.
+// isHeartbeat reports whether raft's heartbeat sent r. A heartbeat has only a term.
 // raft's own transport makes the same test (net_transport.go of hashicorp/raft).
 func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return r.Term != 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && len(r.Entries) == 0 &&

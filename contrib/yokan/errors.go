@@ -106,8 +106,8 @@ type Error struct {
 	Op       string // "open", "put", "get", "length", "exists", "erase", "count" or "list"
 	Addr     string // of the provider's process
 	Provider uint16
-	// Fate says whether the last call of the operation reached the provider: NotRun if it was not sent or is
-	// certain not to have run, Ran if it was answered, also with an error, and MaybeRan if no answer came.
+	// Fate is the fate of the last call of the operation at the provider: NotRun if it was not sent
+	// or certainly did not run, Ran if a response arrived, also an error, and MaybeRan otherwise.
 	Fate mercury.Fate
 	Err  error // a Code, a *mercury.Error, or an error that wraps a Code or ErrAnswer
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// maxTries bounds how often GetMulti asks for values that have grown since it asked for their lengths.
+// maxTries limits the attempts of GetMulti to get values that grow after their lengths were read.
 const maxTries = 8
 
-// minRoom is the room for values, in a response, below which GetMulti asks for the lengths first.
+// minRoom is the space for values in a response below which GetMulti gets the lengths first.
 const minRoom = 512
 
 // Get returns the value of key. It waits for one call if key and value fit into a message, and for three
@@ -260,7 +260,8 @@ func checkSizes(sizes []uint64, count, room int) error {
 	return nil
 }
 
-// Length returns how long the value of key is. The error matches ErrKeyNotFound if there is no such key.
+// Length returns the length of the value of key. The error matches ErrKeyNotFound if there is no
+// such key.
 func (db *Database) Length(ctx context.Context, key []byte) (int64, error) {
 	lengths, err := db.Lengths(ctx, [][]byte{key})
 	if err != nil {
@@ -272,7 +273,8 @@ func (db *Database) Length(ctx context.Context, key []byte) (int64, error) {
 	return lengths[0], nil
 }
 
-// Lengths returns how long the values of keys are, with one call: -1 for a key that is not there.
+// Lengths returns the lengths of the values of keys, with one call: -1 for a key that does not
+// exist.
 func (db *Database) Lengths(ctx context.Context, keys [][]byte) ([]int64, error) {
 	if err := db.checkKeys("length", keys); err != nil || len(keys) == 0 {
 		return nil, err

@@ -100,7 +100,8 @@ func (db *Database) listItems(ctx context.Context, from, filter []byte, count in
 	}
 }
 
-// splitPairs returns the listed pairs, or for keys and for values whether there was no room for all of them.
+// splitPairs returns the listed pairs, or reports whether the buffers of keys or of values were too
+// small.
 func (p *page) splitPairs(l *listing) (pairs []Pair, small [2]bool, err error) {
 	last := 1
 	if l.values {

@@ -1,7 +1,7 @@
 package yokan
 
 // A Mode changes what the operations of a Database do: Database.With. Modes are combined with |.
-// Not every backend supports every mode; it returns ErrMode otherwise.
+// Not every backend supports every mode; an unsupported one is ErrMode.
 type Mode int32
 
 // The modes, with Yokan's numbers.
@@ -11,9 +11,9 @@ const (
 	Consume     Mode = 1 << 2  // Get erases what it returns
 	Wait        Mode = 1 << 3  // Get, Length, Exists and Erase wait until the key is there; it must be put with Notify
 	Notify      Mode = 1 << 3  // Put wakes operations that wait for the key
-	NewOnly     Mode = 1 << 4  // Put keeps what is there: one key is ErrKeyExists, several are skipped without an error
-	ExistOnly   Mode = 1 << 5  // Put replaces only what is there: one key is ErrKeyNotFound, several are skipped without an error
-	NoPrefix    Mode = 1 << 6  // ListKeys and ListPairs take the filter off the keys
+	NewOnly     Mode = 1 << 4  // Put does not replace values: with one key it fails with ErrKeyExists, of several it skips existing ones
+	ExistOnly   Mode = 1 << 5  // Put only replaces values: with one key it fails with ErrKeyNotFound, of several it skips missing ones
+	NoPrefix    Mode = 1 << 6  // ListKeys and ListPairs remove the filter prefix from the keys
 	IgnoreKeys  Mode = 1 << 7  // ListPairs returns values and empty keys; some backends nevertheless the last key
 	KeepLast    Mode = 3 << 7  // IgnoreKeys, but for the last key
 	Suffix      Mode = 1 << 9  // the filter of ListKeys and ListPairs is a suffix

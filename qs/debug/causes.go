@@ -257,7 +257,7 @@ func (l *snapshotBuilder) findWithoutWorker() []Cause {
 		"%s for a worker, the oldest for %s: as many handlers run as may (qs.Config.MaxConcurrent), or nothing drives the node (Serve).", countNoun(n, "request waits", "requests wait"), durationText(oldest))}}
 }
 
-// findNoRoom finds peers that take no messages.
+// findNoRoom finds peers without free envelopes.
 func (l *snapshotBuilder) findNoRoom() (all []Cause) {
 	for i := range l.peers {
 		p := &l.peers[i]
@@ -280,7 +280,7 @@ func (l *snapshotBuilder) findNoRoom() (all []Cause) {
 	return all
 }
 
-// A groupKey holds what the calls of a group have in common.
+// A groupKey has the common properties of the calls of a group.
 type groupKey struct{ kind, method, state string }
 
 // A callGroup is the calls of one cause.

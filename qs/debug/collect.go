@@ -111,11 +111,11 @@ type peerShard struct {
 	peers map[string]*peerCounter
 }
 
-// A peerCounter counts the calls to a peer and the requests of it.
+// A peerCounter counts the calls to a peer and its requests.
 type peerCounter struct {
 	firstSeen      time.Duration // the first event of the peer, by the clock of the page
 	lastSeen       time.Duration // the last event of the peer
-	served         int64         // requests of it, since firstSeen
+	served         int64         // its requests since firstSeen
 	excessRequests int64         // those of served in slots in which it called far more often than before
 	excessTime     time.Duration // the length of these slots
 	slots          slotRing[peerSlot]

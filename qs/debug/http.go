@@ -206,7 +206,7 @@ func (v pageData) Lists() []listLink {
 	return all
 }
 
-// countRows returns how many rows a list has, and how many are shown.
+// countRows returns the number of rows of a list, and the number of those on the page.
 func (v pageData) countRows(name string) (total, rows int) {
 	switch name {
 	case "calls":
@@ -270,7 +270,7 @@ type paging struct {
 	All, Before, After string
 }
 
-// Pages returns the range of the rows of a list that are shown.
+// Pages returns the range of the rows of a list that are on the page.
 func (v pageData) Pages(name string) paging {
 	total, rows := v.countRows(name)
 	p := paging{Total: total}
@@ -374,7 +374,7 @@ func bytesText(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// processorsText describes how many of the processors are used.
+// processorsText describes the number of processors in use.
 func (u Usage) processorsText() string {
 	of := countNoun(u.Processors, "processor", "processors")
 	if u.CPUCovers == 0 {

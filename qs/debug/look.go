@@ -224,7 +224,7 @@ func (c *Call) streamOrZero() Stream {
 	return *c.Stream
 }
 
-// labelOf returns the text that shows a peer to users: its own label, if that is known.
+// labelOf returns the display text of a peer: its label, if known.
 func (l *snapshotBuilder) labelOf(peer hg.Addr) string {
 	if peer.Session() == 0 {
 		if text := l.labels[peer.Name()]; text != "" {
@@ -342,7 +342,7 @@ func moveStuckFirst(streams []Call) []Call {
 	return all
 }
 
-// isStuck reports whether c is a stream of which its caller has taken nothing for 1 s.
+// isStuck reports whether c is a stream whose caller has read no item for 1 s.
 func (c *Call) isStuck() bool { return c.streamOrZero().Stuck >= time.Second }
 
 func (l *snapshotBuilder) newCall(context int, c *inspect.Call) Call {
@@ -530,7 +530,7 @@ func perSecond(w Window) float64 {
 type history struct {
 	minute, before slotTotals // the last minute; the nine before it
 	slots          [tenMinuteSlots - 1]uint32
-	complete       int // how many of slots are complete
+	complete       int // number of complete slots
 }
 
 // add adds the calls of m, which is locked, and returns the slot with the slowest one.

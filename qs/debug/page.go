@@ -14,8 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Page shows the nodes of a program to people, and answers probes. It is an http.Handler for any
-// path, with or without a slash at its end, since its links are relative:
+// A Page is a web page with the state of a program's nodes, and serves probes. It is an
+// http.Handler for any path, with or without a slash at its end, since its links are relative:
 //
 //	page := new(debug.Page)
 //	page.Attach(&cfg) // before qs.Open: calls that end are counted, too; debug.New(node) after it shows the rest
@@ -54,7 +54,7 @@ type Page struct {
 	recentCauses  map[string]recentCause // by Cause.holdKey
 }
 
-// A source is a class that is shown.
+// A source is a class on the page.
 type source interface {
 	name() string              // the name of the process, empty for none
 	isOpen() bool              // whether a context is not closed
@@ -101,7 +101,7 @@ func New(node *qs.Node) *Page {
 // second time it does nothing.
 func (p *Page) Show(class *hg.Class) { p.addClass(class) }
 
-// addClass reports whether class was not shown before.
+// addClass adds class, and reports whether it was not on the page before.
 func (p *Page) addClass(class *hg.Class) bool {
 	now := p.elapsedTime()
 	p.mu.Lock()

@@ -25,9 +25,9 @@ type Query struct {
 	Peer   string `json:"peer,omitempty"`
 	// Sort is the name of a column of View, with "-" before it for the largest first. See Sorts.
 	Sort string `json:"sort,omitempty"`
-	// Limit is how many rows each list may have: 1 to 1,000, 0 for 20, or 100 with a View.
+	// Limit is the maximum number of rows of each list: 1 to 1,000, 0 for 20, or 100 with a View.
 	Limit int `json:"limit"`
-	// Offset is how many rows of View are passed over.
+	// Offset is the number of rows of View to skip.
 	Offset int `json:"offset"`
 	// All includes the RPCs of the library, for which inspect.IsBuiltIn is true.
 	All bool `json:"all,omitempty"`

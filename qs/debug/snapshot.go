@@ -18,31 +18,31 @@ type Snapshot struct {
 	// Observed reports whether the page counts calls that have ended, by Attach or Observe. Without
 	// that, Methods and Errors are empty.
 	Observed bool `json:"observed"`
-	// Causes are the problems that were found, the worst first, and those that are less certain last.
+	// Causes are the detected problems, the worst first and the less certain ones last.
 	Causes []Cause `json:"causes"`
 	// Load is the sum of all methods, without those of the library unless Query.All.
 	Load Load `json:"load"`
-	// Contexts are those of the classes that are shown.
+	// Contexts are the contexts of the classes on the page.
 	Contexts []Context `json:"contexts"`
-	// Calls are under way, the oldest first: calls, requests, and transfers that belong to none of
-	// these. Streams are not among them.
+	// Calls are the calls, requests and other transfers in flight, the oldest first, without
+	// Streams.
 	Calls List[Call] `json:"calls"`
-	// Streams are the calls and requests with a stream that are under way: first those of which the
-	// caller has taken nothing for 1 s, then the oldest.
+	// Streams are the calls and requests with a stream in flight: first those whose caller has read
+	// no item for 1 s, then the oldest.
 	Streams List[Call] `json:"streams"`
-	// Methods counts the calls that have ended since the page began, by method and kind.
+	// Methods counts the finished calls since the start of the page, by method and kind.
 	Methods List[Method] `json:"methods"`
-	// Errors counts the calls that have failed, by method, kind and code.
+	// Errors counts the failed calls, by method, kind and code.
 	Errors List[ErrorGroup] `json:"errors"`
 	// Peers are the sessions that are up.
 	Peers List[Peer] `json:"peers"`
 }
 
-// A List is the rows of a list that are shown.
+// A List is a page of the rows of a list.
 type List[T any] struct {
-	// Total is how many there are that match the query.
+	// Total is the number of rows that match the query.
 	Total int `json:"total"`
-	// Rows are those from Query.Offset on, at most Query.Limit.
+	// Rows are the rows from Query.Offset on, at most Query.Limit.
 	Rows []T `json:"rows"`
 }
 
@@ -56,7 +56,7 @@ type Process struct {
 	Host string `json:"host"`
 	// Version is that of the program's module, with the revision if that is known.
 	Version string `json:"version"`
-	// Go is the version of the toolchain that has made the program.
+	// Go is the version of the toolchain that built the program.
 	Go string `json:"go"`
 	// Since is when the page began to count.
 	Since time.Time `json:"since"`
@@ -81,17 +81,17 @@ type Usage struct {
 	Heap       int64 `json:"heap"`
 }
 
-// A Cause is a problem, in words.
+// A Cause describes a problem.
 type Cause struct {
 	// Kind is one of "not ready", "limit", "no room at peer", "peer lost", "stuck stream",
 	// "stalled", "leak", "errors", "slow", in this order. "slow" is less certain than the others:
-	// it compares times with those of before.
+	// it compares times with earlier ones.
 	Kind string `json:"kind"`
 	// Text describes the problem, the values that show it, and the remedy.
 	Text string `json:"text"`
 	// Count is the number of affected calls, requests or streams, if any.
 	Count int `json:"count,omitempty"`
-	// Method and Peer are those that the cause is about, if it is about one; Peer is as in
+	// Method and Peer are the affected method and peer, if the cause affects one; Peer is as in
 	// Call.Address.
 	Method string `json:"method,omitempty"`
 	Peer   string `json:"peer,omitempty"`
@@ -110,25 +110,25 @@ type Load struct {
 	Transfers Rates `json:"transfers"`
 }
 
-// Rates are those of some time, at two scales.
+// Rates are the rates of the last minute and of the last ten minutes.
 type Rates struct {
-	// Minute is the last minute, TenMinutes the last ten, as far as the page has been there.
+	// Minute is the last minute, TenMinutes the last ten, or the time since the start of the page.
 	Minute     Window `json:"minute"`
 	TenMinutes Window `json:"ten_minutes"`
-	// History counts what ended in each of the last 60 slots of ten seconds that are complete,
-	// oldest first. There are fewer at the beginning.
+	// History has the number of finished calls in each of the last 60 complete slots of ten
+	// seconds, oldest first. At the beginning it has fewer slots.
 	History []uint32 `json:"history"`
 }
 
 // A Window sums up the calls that ended in the last minute or in the last ten minutes.
 type Window struct {
-	// Covers is how long it is: of the last minute 60 to 70 s, of the last ten minutes 600 to 610
-	// s, or since the page began.
+	// Covers is the length of the window: 60 to 70 s, or 600 to 610 s, or the time since the start
+	// of the page.
 	Covers time.Duration `json:"covers_ns"`
-	// Count is how many ended, Errors how many of these failed.
+	// Count is the number of finished calls, Errors the number of failed ones among them.
 	Count  int64 `json:"count"`
 	Errors int64 `json:"errors"`
-	// PerSecond is Count for each second.
+	// PerSecond is Count per second.
 	PerSecond float64 `json:"per_second"`
 	// Items counts the items of streams, also of streams that have not ended, as of the last
 	// Snapshot: those between the last Snapshot and the end of a stream are missing. The same holds
@@ -137,8 +137,8 @@ type Window struct {
 	// Sent and Received are bytes of input, output, items and memory.
 	Sent     int64 `json:"sent"`
 	Received int64 `json:"received"`
-	// Mean is the mean time. P50, P90 and P99 are percentiles. They are right to an eighth from 512
-	// ns to 275 s. Most is the longest. 0 if nothing ended.
+	// Mean is the mean time. P50, P90 and P99 are percentiles, with an error of at most an eighth
+	// from 512 ns to 275 s. Most is the maximum. All are 0 if no call ended.
 	Mean time.Duration `json:"mean_ns"`
 	P50  time.Duration `json:"p50_ns"`
 	P90  time.Duration `json:"p90_ns"`
@@ -205,7 +205,7 @@ type Call struct {
 	// Kind is "call" for a call that this process makes, "request" for one that it serves,
 	// "transfer" for one of package bulk.
 	Kind string `json:"kind"`
-	// Context is the index in Contexts of its context.
+	// Context is the index of its context in Contexts.
 	Context int `json:"context"`
 	// ID is the same at both sides of a call.
 	ID uint64 `json:"id"`
@@ -214,21 +214,20 @@ type Call struct {
 	// Peer is the other side as text for users, Address its address, which identifies it.
 	Peer    string `json:"peer"`
 	Address string `json:"address"`
-	// State is its state in docs/internals/STATES.md, Means the same in words.
+	// State is the state in docs/internals/STATES.md, Means its description.
 	State string `json:"state"`
 	Means string `json:"means"`
-	// Age is the time since a call or a transfer began, or a request came.
+	// Age is the time since the start of a call or a transfer, or the arrival of a request.
 	Age time.Duration `json:"age_ns"`
-	// Late reports whether it is older than is usual: than twice the time in which 99 % of its
-	// method end, and 100 ms; than 1 s if fewer than 20 have ended. A stream is late if its caller
-	// has taken nothing for 1 s.
+	// Late reports whether the age is unusual: more than twice the 99th percentile of its method,
+	// and more than 100 ms; or more than 1 s if fewer than 20 calls have ended. A stream is late if
+	// its caller has read no item for 1 s.
 	Late bool `json:"late"`
-	// Moved is the bytes that have been moved from and to its sources and sinks, including up to 8
-	// MiB that were read ahead and that the handler may not have read. Size is how many these will
-	// be, 0 if that is not known.
+	// Moved is the number of bytes transferred from its Sources and to its Sinks, including up to 8
+	// MiB of read-ahead. Size is the total number, 0 if it is unknown.
 	Moved int64 `json:"moved"`
 	Size  int64 `json:"size"`
-	// Transfers counts those under way that belong to it.
+	// Transfers is the number of its transfers in flight.
 	Transfers int `json:"transfers"`
 	// Trace is the id of its trace, TraceURL the URL that Page.TraceURL returns for it.
 	Trace    string `json:"trace,omitempty"`
@@ -247,14 +246,14 @@ type session struct {
 
 // A Stream is the progress of a stream.
 type Stream struct {
-	// Items is how many the handler has sent, or the caller's loop has taken; Bytes is how many
-	// were sent, or received.
+	// Items is the number of items that the handler sent, or that the caller's loop read; Bytes is
+	// the number of bytes sent or received.
 	Items int64 `json:"items"`
 	Bytes int64 `json:"bytes"`
-	// Waiting is how many bytes wait to be sent, because the caller takes no more, or to be taken
-	// by the caller's loop.
+	// Waiting is the number of buffered bytes: those that cannot be sent because the window is
+	// full, or those that the caller's loop has not read.
 	Waiting int64 `json:"waiting"`
-	// Stuck is how long the caller has taken nothing while items or bytes waited; 0 if none wait.
+	// Stuck is the time for which the caller has read no item while data is buffered; 0 if none is.
 	Stuck time.Duration `json:"stuck_ns"`
 }
 
@@ -262,18 +261,19 @@ type Stream struct {
 type Method struct {
 	// Kind is as in Call.
 	Kind string `json:"kind"`
-	// Name is that of the method, "(others)" for all beyond the first 256.
+	// Name is the name of the method, "(others)" for all beyond the first 256.
 	Name string `json:"name"`
-	// Count and Errors are those that have ended since the page began, Most is the longest time.
+	// Count is the number of calls that ended since the start of the page, Errors the number of
+	// failed ones among them. Most is the longest time.
 	Count  int64         `json:"count"`
 	Errors int64         `json:"errors"`
 	Most   time.Duration `json:"most_ns"`
-	// UnderWay counts calls, or requests that wait or run. Limit is how many handlers of it run at
-	// once (qs.MaxConcurrent); 0 for none of its own.
+	// UnderWay is the number of calls, or of queued and running requests. Limit is the limit of
+	// running handlers of the method (qs.MaxConcurrent); 0 if there is none.
 	UnderWay int `json:"under_way"`
 	Limit    int `json:"limit"`
 	Rates
-	// Slowest is the one that took the longest in the last ten minutes, if there is any.
+	// Slowest is the slowest call of the last ten minutes, if any.
 	Slowest *Slowest `json:"slowest,omitempty"`
 
 	usual Window // the baseline: times of the minutes before the last one that were not slow
@@ -281,7 +281,7 @@ type Method struct {
 	slowSince time.Duration
 }
 
-// A Slowest is the call that took the longest.
+// A Slowest is the slowest call of a method.
 type Slowest struct {
 	// Took is its duration.
 	Took time.Duration `json:"took_ns"`
@@ -300,16 +300,16 @@ type ErrorGroup struct {
 	// Code is the number of the code, Error its text.
 	Code  int    `json:"code"`
 	Error string `json:"error"`
-	// Count is how many there were since the page began, between First and Last.
+	// Count is the number of such errors since the start of the page, from First to Last.
 	Count int64     `json:"count"`
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// The following fields are of the last one. Text is the text of the error, Remote whether it
-	// came from the other side, Fate whether the request ran.
+	// The following fields describe the last error. Text is its text. Remote reports whether the
+	// peer returned it. Fate is the fate of the request.
 	Text   string `json:"text"`
 	Remote bool   `json:"remote"`
 	Fate   string `json:"fate"`
-	// Took is how long it took. Peer, Address, Trace and TraceURL are as in Call.
+	// Took is the duration of the call. Peer, Address, Trace and TraceURL are as in Call.
 	Took     time.Duration `json:"took_ns"`
 	Peer     string        `json:"peer"`
 	Address  string        `json:"address"`
@@ -321,16 +321,16 @@ type ErrorGroup struct {
 
 // A Peer is a session with another process.
 type Peer struct {
-	// Key identifies it among all rows.
+	// Key identifies the peer among all rows.
 	Key string `json:"key"`
-	// Context is the index in Contexts of its context.
+	// Context is the index of its context in Contexts.
 	Context int `json:"context"`
 	// Label is its name and its location as text for users, Address its address, which identifies it.
 	Label   string `json:"label"`
 	Address string `json:"address"`
-	// Process is its name as it claims. Remote is its network address as this process sees it.
-	// Verified is the name in its certificate, empty for none; Secure reports whether the session
-	// is encrypted.
+	// Process is the name that the peer claims. Remote is its network address as seen here.
+	// Verified is the name in its certificate, or empty. Secure reports whether the session is
+	// encrypted.
 	Process  string `json:"process"`
 	Remote   string `json:"remote"`
 	Verified string `json:"verified"`
@@ -338,29 +338,30 @@ type Peer struct {
 	// Transport is the scheme of the transport in use, Why the reason if there was a choice.
 	Transport string `json:"transport"`
 	Why       string `json:"why"`
-	// Requests counts those of it that are under way here, Calls those to it. Streams are among them.
+	// Requests is the number of its requests in flight, Calls the number of calls to it. Both
+	// include streams.
 	Requests int `json:"requests"`
 	Calls    int `json:"calls"`
-	// Streams is how many of the Requests count in Context.Streams.
+	// Streams is the number of Requests that count in Context.Streams.
 	Streams int64 `json:"streams"`
 	// Minute counts the calls and requests with it that ended in the last minute, without RPCs of
 	// the library unless Query.All; it has no times and no items.
 	Minute Window `json:"minute"`
-	// Offered is how many envelopes it may use here, Held how many messages of it hold one, HeldMax
-	// the most that did.
+	// Offered is the number of envelopes that the peer may use here, Held the number in use,
+	// HeldMax the maximum of Held.
 	Offered int `json:"offered"`
 	Held    int `json:"held"`
 	HeldMax int `json:"held_max"`
-	// Promised is how many envelopes it guarantees to this side, Free how many of these are.
-	// Waiting counts messages that wait here for one, Stalls all that had to wait. HighWater is the
-	// largest number of envelopes that were needed at a time.
+	// Promised is the number of envelopes that the peer guarantees to this side, Free the number of
+	// free ones. Waiting is the number of messages waiting for one, Stalls the number of all that
+	// waited. HighWater is the largest number of envelopes needed at a time.
 	Promised  int   `json:"promised"`
 	Free      int   `json:"free"`
 	Waiting   int   `json:"waiting"`
 	Stalls    int64 `json:"stalls"`
 	HighWater int   `json:"high_water"`
-	// HeldBy is the limit that requests to it wait for there, as it reports; empty when they do not
-	// wait.
+	// HeldBy is the limit for which requests wait at the peer, as the peer reports; empty if none
+	// waits.
 	HeldBy string `json:"held_by,omitempty"`
 	// Methods are the last 16 that it called, or was called at, by their names, if Query.Peer is
 	// set; those of the library if Query.All is.
@@ -375,6 +376,6 @@ type PeerMethod struct {
 	// Kind and Name are as in Method.
 	Kind string `json:"kind"`
 	Name string `json:"name"`
-	// Minute is how many ended in the last minute.
+	// Minute is the number of calls that ended in the last minute.
 	Minute int `json:"minute"`
 }

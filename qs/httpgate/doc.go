@@ -5,6 +5,7 @@
 //	GET  /ticks?input=3, event stream  ──► JSON ──► qs.Stream.Call
 //	data: 1 … data: 2 … event: end     ◄── JSON ◄── items
 //
-// It needs no generated code: JSON is read and written by the types of the methods, as "qs call" does. It adds no authentication of its own: the
-// caller of each call is the gate's node, which the Authorize of the target sees. Wrap the handler to check who asks.
+// It needs no generated code: JSON is read and written by the types of the methods, as "qs call"
+// does. It adds no authentication of its own: the caller of each call is the gate's node, which the
+// Authorize of the target sees. Wrap the handler to authenticate clients.
 package httpgate

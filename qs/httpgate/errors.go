@@ -38,7 +38,7 @@ const (
 
 var fateNames = map[qs.Fate]string{qs.NotRun: "not_run", qs.MaybeRan: "may_have_run", qs.Ran: "ran"}
 
-// httpStatuses holds the HTTP status that the Connect protocol gives each of its codes.
+// httpStatuses maps the codes of the Connect protocol to HTTP statuses.
 var httpStatuses = map[string]int{
 	"canceled": 499, "unknown": 500, "invalid_argument": 400, "deadline_exceeded": 504, "not_found": 404, "already_exists": 409,
 	"permission_denied": 403, "resource_exhausted": 429, "aborted": 409, "unimplemented": 501, "internal": 500, "unavailable": 503, "data_loss": 500,

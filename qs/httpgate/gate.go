@@ -88,7 +88,8 @@ func parseTypes(name, shape string) typed.Method {
 	return types
 }
 
-// An inputError is an input that does not fit the types of a method: nothing was sent.
+// An inputError is the error of an input that does not match the types of a method. No request was
+// sent.
 type inputError struct{ error }
 
 // Unwrap returns why.
