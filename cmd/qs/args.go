@@ -136,7 +136,7 @@ func newUnknownCommandError(c *cobra.Command, name string) error {
 	if c.HasParent() {
 		help = c.CommandPath() + " --help lists them"
 	}
-	return usageError{fmt.Sprintf("there is no command %q%s (%s)", name, suggestionText(found), help)}
+	return usageError{fmt.Sprintf("unknown command %q%s (%s)", name, suggestionText(found), help)}
 }
 
 // otherFlags are names that other tools have for flags of this one.

@@ -113,7 +113,7 @@ func (b *benchCommand) compareRuns(name string) error {
 		err = after.Report(b.app.stdout)
 	}
 	if err == nil && len(after.Settings) > 0 {
-		err = errors.New("the runs had other settings: NOT COMPARED")
+		err = errors.New("the settings of the runs differ: NOT COMPARED")
 	}
 	if err != nil {
 		return failedError{err}
@@ -154,7 +154,7 @@ func (b *benchCommand) runBench(args []string) error {
 	if before != nil {
 		now := b.cfg.Settings()
 		if other := load.ChangedSettings(before, &now); len(other) > 0 {
-			return usageError{fmt.Sprintf("--compare: the run of %s had other settings: %s; no call was made", b.compare, strings.Join(other, "; "))}
+			return usageError{fmt.Sprintf("--compare: the run of %s has different settings: %s; no call was made", b.compare, strings.Join(other, "; "))}
 		}
 	}
 	begun := time.Now()
@@ -217,7 +217,7 @@ func (b *benchCommand) checkFlags() error {
 		}
 		c.Nodes[i] = addr
 		if !strings.HasPrefix(addr, scheme+"://") {
-			return usageError{fmt.Sprintf("%s and %s: all nodes must be reached by one transport", c.Nodes[0], addr)}
+			return usageError{fmt.Sprintf("%s and %s: want the same transport for all nodes", c.Nodes[0], addr)}
 		}
 	}
 	switch {
@@ -232,11 +232,11 @@ func (b *benchCommand) checkFlags() error {
 	case c.Concurrency > maxInFlight:
 		return usageError{fmt.Sprintf("-c is %d, want 1 to %d", c.Concurrency, maxInFlight)}
 	case c.Concurrency < c.Connections*len(c.Nodes):
-		return usageError{fmt.Sprintf("-c is %d, fewer than the %d connections: each needs one call at least", c.Concurrency, c.Connections*len(c.Nodes))}
+		return usageError{fmt.Sprintf("-c is %d, want at least the number of connections, %d", c.Concurrency, c.Connections*len(c.Nodes))}
 	case b.size < -1 || b.size > 64<<20:
 		return usageError{fmt.Sprintf("--size is %d, want 0 to %d", b.size, 64<<20)}
 	case b.size >= 0 && b.lines:
-		return usageError{"--size makes the input up, and --lines reads it: give one of them"}
+		return usageError{"--size and --lines exclude each other"}
 	}
 	return nil
 }
@@ -245,14 +245,14 @@ func (b *benchCommand) checkFlags() error {
 func (b *benchCommand) prepareInputs(ctx context.Context, args []string) (err error) {
 	switch {
 	case b.size >= 0 && len(args) > 0:
-		return usageError{"--size makes the input up: give no other"}
+		return usageError{"--size and an input exclude each other"}
 	case b.lines && len(args) == 0:
-		return usageError{"--lines needs an input, @FILE or -"}
+		return usageError{"--lines needs an input: @FILE or -"}
 	case b.size < 0:
 		b.text = []byte("null")
 		if len(args) > 0 {
 			if b.text, err = readArgument(args[0]); err != nil {
-				return failedError{fmt.Errorf("the input cannot be read: %w: NOT sent", err)}
+				return failedError{fmt.Errorf("cannot read the input: %w: NOT sent", err)}
 			}
 		} else if b.isRaw {
 			b.text = nil
@@ -261,7 +261,7 @@ func (b *benchCommand) prepareInputs(ctx context.Context, args []string) (err er
 	texts := [][]byte{b.text}
 	if b.lines {
 		if texts = splitLines(b.text); len(texts) == 0 {
-			return usageError{"the input of --lines has no line; NOT sent"}
+			return usageError{"the input of --lines is empty; NOT sent"}
 		}
 	}
 	values := make([]any, len(texts))
@@ -297,7 +297,7 @@ func (b *benchCommand) prepareInputs(ctx context.Context, args []string) (err er
 			}
 		}
 	case about.codec != "msgpack":
-		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: --raw sends the input as it is; NOT sent", b.method, about.codec)}
+		return usageError{fmt.Sprintf("%s has the codec %s, which has no JSON form; use --raw; NOT sent", b.method, about.codec)}
 	default:
 		if texts, err = b.encodeInputs(&about, values); err != nil {
 			return err
@@ -332,7 +332,7 @@ func (b *benchCommand) encodeInputs(about *methodDescription, values []any) (all
 		in := reflect.New(about.In)
 		switch {
 		case about.In == reflect.TypeFor[typed.Free](), about.In.Kind() != reflect.Slice || about.In.Elem().Kind() != reflect.Uint8:
-			return nil, usageError{fmt.Sprintf("--size is for --raw, and for methods that take []byte; %s takes another type, or does not tell it; NOT sent", b.method)}
+			return nil, usageError{fmt.Sprintf("--size is for --raw, and for methods that take []byte; %s takes another or an unknown type; NOT sent", b.method)}
 		}
 		in.Elem().SetBytes(bench.Pattern(b.size))
 		one, err := codec.Msgpack.Append(nil, in.Interface())
@@ -389,7 +389,7 @@ func readResult(name string) (*load.Result, error) {
 	}
 	res := &load.Result{}
 	if err := json.Unmarshal(text, res); err != nil || res.Method == "" {
-		return nil, fmt.Errorf("--compare: %s is not what qs bench --json prints: %w", name, cmp.Or(err, errors.New("it names no method")))
+		return nil, fmt.Errorf("--compare: %s is not output of qs bench --json: %w", name, cmp.Or(err, errors.New("the method is missing")))
 	}
 	return res, nil
 }

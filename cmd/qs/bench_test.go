@@ -71,21 +71,21 @@ func TestBenchMistakes(t *testing.T) {
 		args []string
 		want string
 	}{
-		{2, []string{"shop/order", "{"}, `^qs bench: "\{" is no JSON: `},
-		{2, []string{"shop/order", `{"Item": 7}`}, `^qs bench: the input: Item: the number 7 is no string; NOT sent; shop/order takes`},
+		{2, []string{"shop/order", "{"}, `^qs bench: "\{" is not JSON: `},
+		{2, []string{"shop/order", `{"Item": 7}`}, `^qs bench: the input: Item: the number 7 is not a valid string; NOT sent; shop/order takes`},
 		{exitUsage, []string{"shop/ordr"}, `serves no method "shop/ordr": NOT sent; did you mean shop/order\?\n  to do:  look at what there is: qs rpcs`},
 		{2, []string{"shop/count"}, `shop/count is a stream, or takes a Source or a Sink: qs bench cannot call it; NOT sent`},
 		{2, []string{"shop/goods"}, `is a stream, or takes a Source`},
-		{exitFailed, []string{"shop/order", "@nosuch"}, `^qs bench: the input cannot be read: open nosuch: .*: NOT sent`},
+		{exitFailed, []string{"shop/order", "@nosuch"}, `^qs bench: cannot read the input: open nosuch: .*: NOT sent`},
 		{2, []string{"-lines", "shop/order"}, `-lines needs an input`},
-		{2, []string{"-lines", "shop/order", ""}, `the input of --lines has no line`},
-		{2, []string{"-lines", "shop/order", "{}\n{"}, `^qs bench: line 2: "\{" is no JSON`},
+		{2, []string{"-lines", "shop/order", ""}, `the input of --lines is empty`},
+		{2, []string{"-lines", "shop/order", "{}\n{"}, `^qs bench: line 2: "\{" is not JSON`},
 		{2, []string{"-lines", "shop/order", "{}\n{\"Item\": 7}"}, `^qs bench: line 2: the input: Item: the number 7`},
 		{2, []string{"-size", "3", "shop/order"}, `--size is for --raw, and for methods that take \[\]byte; shop/order takes`},
-		{2, []string{"-size", "3", "shop/order", "{}"}, `-size makes the input up`},
+		{2, []string{"-size", "3", "shop/order", "{}"}, `--size and an input exclude each other`},
 		{2, []string{"-rate", "-1", "shop/order"}, `-rate is -1, want 0 to 10000000`},
 		{2, []string{"-rate", "NaN", "shop/order"}, `-rate is NaN`},
-		{2, []string{"-c", "1", "-connections", "2", "shop/order"}, `-c is 1, fewer than the 2 connections`},
+		{2, []string{"-c", "1", "-connections", "2", "shop/order"}, `-c is 1, want at least the number of connections, 2`},
 		{2, []string{"-c", "-1", "shop/order"}, `--concurrency is not positive`},
 		{2, []string{"-d", "-1s", "shop/order"}, `--time is not positive`},
 		{2, []string{"-d", "0", "shop/order"}, `--time is not positive`},
@@ -93,7 +93,7 @@ func TestBenchMistakes(t *testing.T) {
 		{2, []string{"-n", "0", "shop/order"}, `--count is not positive`},
 		{2, []string{"-warmup", "-1s", "shop/order"}, `--warmup is negative`},
 		{2, []string{"-timeout", "0", "shop/order"}, `-timeout is not positive`},
-		{2, []string{"-node", "udp://127.0.0.1:1", "shop/order"}, `all nodes must be reached by one transport`},
+		{2, []string{"-node", "udp://127.0.0.1:1", "shop/order"}, `want the same transport for all nodes`},
 		{exitNotRun, []string{"-node", "tcp://127.0.0.1:1", "-d", "1h", "shop/order"}, `^qs bench: tcp://127\.0\.0\.1:1 cannot be reached: `},
 		{2, []string{"-compare", "nosuch"}, `^qs bench: METHOD is missing `},
 		{1, []string{"-compare", "nosuch", "shop/order"}, `^qs bench: --compare: open nosuch`},
@@ -112,7 +112,7 @@ func TestBenchMistakes(t *testing.T) {
 	}
 	silent := startTypedTarget(t, false)
 	q := run(t, exitUsage, "bench", "-d", "1h", silent, "shop/ordr")
-	require.Regexp(t, `the method cannot be called so: .*; it did NOT RUN\n  code:   2, no such method\n  to do:  look at what there is`, q.errors.String())
+	require.Regexp(t, `the method refused the call: .*; it did NOT RUN\n  code:   2, no such method\n  to do:  look at what there is`, q.errors.String())
 	require.Empty(t, q.out.String())
 	q = run(t, 1, "bench", "-n", "10", addr, "shop/order", `{"Item": "quota"}`)
 	require.Regexp(t, `^qs bench: 10 of 10 calls failed\n$`, q.errors.String())
@@ -127,7 +127,7 @@ func TestBenchCompare(t *testing.T) {
 	out := run(t, 0, "bench", "-n", "200", "-c", "1", "-compare", before, "-raw", s.addr, hg.PingRPC).out.String()
 	require.NotContains(t, out, "NOT COMPARED")
 	q := run(t, exitUsage, "bench", "-d", "1h", "-c", "2", "-compare", before, "-raw", s.addr, hg.PingRPC)
-	require.Equal(t, "qs bench: --compare: the run of "+before+" had other settings: calls in flight 1 before, now 2; no call was made\n", q.errors.String())
+	require.Equal(t, "qs bench: --compare: the run of "+before+" has different settings: calls in flight 1 before, now 2; no call was made\n", q.errors.String())
 	require.Regexp(t, `(?m)^ +before +now +ratio +noise$`, out)
 	require.Regexp(t, `(?m)^ +calls/s +\S+ +\S+ +\d+\.\d\d +(±\d+ %|-)`, out)
 	res := benchJSON(t, 0, "-n", "200", "-c", "1", "-compare", before, "-raw", s.addr, hg.PingRPC)
@@ -143,7 +143,7 @@ func TestBenchCompare(t *testing.T) {
 	writeFile(t, open, run(t, 0, "bench", "-json", "-n", "10", "-rate", "1000", "-c", "1", "-raw", s.addr, hg.PingRPC).out.Bytes())
 	q = run(t, exitFailed, "bench", "-compare", open, before) // without a program
 	out = q.out.String()
-	require.Equal(t, "qs bench: the runs had other settings: NOT COMPARED\n", q.errors.String())
+	require.Equal(t, "qs bench: the settings of the runs differ: NOT COMPARED\n", q.errors.String())
 	require.False(t, *benchJSON(t, exitFailed, "-compare", open, before).Compared)
 	require.Contains(t, out, "\nbefore: "+open+"\nnow:    "+before+"\n\nNOT COMPARED: other settings: open loop at 1000 calls/s before, now closed loop\n")
 	require.NotContains(t, out, "ratio")
@@ -151,7 +151,7 @@ func TestBenchCompare(t *testing.T) {
 	require.Equal(t, "calls_per_s", benchJSON(t, 0, "-compare", before, before).Changes[0].Name)
 
 	writeFile(t, before, []byte(`{}`))
-	require.Regexp(t, `--compare: .* is not what qs bench --json prints`, run(t, 1, "bench", "-compare", before, s.addr, hg.PingRPC).errors.String())
+	require.Regexp(t, `--compare: .* is not output of qs bench --json`, run(t, 1, "bench", "-compare", before, s.addr, hg.PingRPC).errors.String())
 }
 
 // TestBenchTargetDies checks that if the target is killed during a run without end, the run ends by
@@ -175,7 +175,7 @@ func TestBenchTargetDies(t *testing.T) {
 				require.NoError(t, s.cmd.Process.Kill())
 				q.wait(1)
 			}
-			require.Contains(t, q.errors.String(), "the run ended early: no node could be reached any more")
+			require.Contains(t, q.errors.String(), "the run ended early: all nodes are unreachable")
 			var res load.Result
 			require.NoError(t, json.Unmarshal(q.out.Bytes(), &res), "%s", &q.out)
 			require.Positive(t, res.Succeeded)

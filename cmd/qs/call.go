@@ -129,7 +129,7 @@ func (k *callCommand) run(args []string) error {
 	out := k.app.stdout
 	switch {
 	case k.count > 0 && !about.stream:
-		return usageError{fmt.Sprintf("--count is for streams, and %s is none; NOT sent", k.method)}
+		return usageError{fmt.Sprintf("--count is for streams, and %s is not a stream; NOT sent", k.method)}
 	case k.isRaw && about.stream:
 		return usageError{fmt.Sprintf("%s is a stream, and --raw is for methods; NOT sent", k.method)}
 	case k.isRaw:
@@ -138,7 +138,7 @@ func (k *callCommand) run(args []string) error {
 		}
 		return k.callRaw(ctx)
 	case about.codec != "msgpack":
-		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: --raw sends the argument as it is; NOT sent", k.method, about.codec)}
+		return usageError{fmt.Sprintf("%s has the codec %s, which has no JSON form; use --raw; NOT sent", k.method, about.codec)}
 	case about.stream, len(k.sourceFlag)+len(k.sinkFlag) > 0:
 		return k.callLending(ctx, about, k.sinkFlag, out)
 	}
@@ -150,7 +150,7 @@ func (k *callCommand) parseCommandLine(args []string) (err error) {
 	switch {
 	case len(args) > 0:
 		if k.text, err = readArgument(args[0]); err != nil {
-			return failedError{fmt.Errorf("the input cannot be read: %w: NOT sent", err)}
+			return failedError{fmt.Errorf("cannot read the input: %w: NOT sent", err)}
 		}
 	case k.isRaw:
 		k.text = nil
@@ -212,7 +212,7 @@ func (k *callCommand) callRaw(ctx context.Context) error {
 	}
 	out, flush := k.app.dataWriter()
 	if _, onTerminal := terminalWidth(k.app.stdout); onTerminal && (!utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0) {
-		return ranError{fmt.Errorf("the output of %s is %d bytes that are no text, and not for a terminal: send it to a file or a pipe; the method ran", k.method, len(b))}
+		return ranError{fmt.Errorf("the output of %s is %d bytes of binary data; redirect it to a file or a pipe; the method ran", k.method, len(b))}
 	}
 	_, err = out.Write(b)
 	return newOutputError(k.method, errors.Join(err, flush()))
@@ -301,21 +301,21 @@ func (c *client) describeFailure(method string, call *hg.Error) string {
 func adviceFor(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case code == hg.ErrTimeout && fate == hg.NotRun && !answered:
-		return "it did not run: repeat it, or give it more time with --timeout; qs ping " + addr + " shows whether it answers"
+		return "it did not run: retry it, or give it more time with --timeout; qs ping " + addr + " shows whether it answers"
 	case code == hg.ErrTimeout && fate != hg.NotRun:
-		return "give it more time with --timeout; it may have run, so look before you repeat it"
+		return "give it more time with --timeout; it may have run, so check before you retry it"
 	case answered && (code == hg.ErrBadInput || code == na.ErrProtocol && fate == hg.NotRun):
-		return "look at the codec and the input it wants (qs rpcs " + addr + "); --raw is for codec raw, --oneway for one-way methods"
+		return "check its codec and input (qs rpcs " + addr + "); --raw is for codec raw, --oneway for one-way methods"
 	case fate == hg.Ran:
-		return "the method ran and said so: what to do is in its text"
+		return "the method ran and returned this error; see its text"
 	case code == hg.ErrPermission:
-		return "show a certificate that the program lets in: --cert and --key"
+		return "present a certificate that the program allows: --cert and --key"
 	case answered && fate == hg.NotRun && isFinal(code):
-		return "it did not run, and a repetition will not help: do what the text says, then call again"
+		return "it did not run, and a retry alone will fail again: correct the cause first"
 	case fate == hg.NotRun:
-		return "it did not run: repeat it, or look at what the text says"
+		return "it did not run: retry it, or correct the cause"
 	}
-	return "it may have run: look before you repeat it"
+	return "it may have run: check before you retry it"
 }
 
 // isFinal reports whether a refusal with code is for good: see qs.Refuse.

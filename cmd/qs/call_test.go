@@ -201,7 +201,7 @@ func TestCall(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "order.json")
 	writeFile(t, file, []byte(`{"Item": "bolt", "Count": 1}`))
 	require.Contains(t, run(t, 0, "call", addr, "shop/order", "@"+file).out.String(), `"Count":2`)
-	require.Regexp(t, `the input cannot be read: open .*none`, run(t, exitFailed, "call", addr, "shop/order", "@"+file+".none").errors.String())
+	require.Regexp(t, `cannot read the input: open .*none`, run(t, exitFailed, "call", addr, "shop/order", "@"+file+".none").errors.String())
 	for in, args := range map[string][]string{`{"Item": "nut", "Count": 2}`: {addr, "shop/order"}, "hello": {"-raw", addr, hg.PingRPC}} {
 		q := newQS(t, append(append([]string{"call"}, args...), "-")...)
 		q.cmd.Stdin = strings.NewReader(in)
@@ -227,17 +227,17 @@ func TestCall(t *testing.T) {
 		require.Regexp(t, c.want, run(t, c.code, "call", addr, c.method, c.input).errors.String())
 	}
 	for input, want := range map[string]string{
-		`{"Item": 7}`:                    `Item: the number 7 is no string; NOT sent; shop/order takes main.order\{Item string, Count int, `,
-		`{"Item": "nut", "count": 1}`:    `there is no field "count"; there are Item, Count, Weight, Tags, Blob, Big; NOT sent`,
-		`{"Tags": ["a", false]}`:         `Tags\[1\]: the boolean false is no string; NOT sent`,
-		`{"Blob": "one"}`:                `Blob: the string "one" is no base64 of bytes: .*; NOT sent`,
-		`{"Count": 9223372036854775808}`: `Count: the number 9223372036854775808 is no int64; NOT sent`,
+		`{"Item": 7}`:                    `Item: the number 7 is not a valid string; NOT sent; shop/order takes main.order\{Item string, Count int, `,
+		`{"Item": "nut", "count": 1}`:    `unknown field "count"; the fields are Item, Count, Weight, Tags, Blob, Big; NOT sent`,
+		`{"Tags": ["a", false]}`:         `Tags\[1\]: the boolean false is not a valid string; NOT sent`,
+		`{"Blob": "one"}`:                `Blob: the string "one" is not a valid base64 of bytes: .*; NOT sent`,
+		`{"Count": 9223372036854775808}`: `Count: the number 9223372036854775808 is not a valid int64; NOT sent`,
 	} {
 		require.Regexp(t, `^qs call: the input: `+want, run(t, 2, "call", addr, "shop/order", input).errors.String())
 	}
 	require.Equal(t, "hello", run(t, 0, "call", addr, hg.PingRPC, "hello", "-raw").out.String(), "flags may stand anywhere")
-	require.Regexp(t, `^qs call: "\{" is no JSON: `, run(t, 2, "call", addr, "shop/order", "{").errors.String())
-	require.Regexp(t, `^qs call: "1 2" is JSON with something behind it\n`, run(t, 2, "call", addr, "shop/order", "1 2").errors.String())
+	require.Regexp(t, `^qs call: "\{" is not JSON: `, run(t, 2, "call", addr, "shop/order", "{").errors.String())
+	require.Regexp(t, `^qs call: "1 2" has data after the JSON value\n`, run(t, 2, "call", addr, "shop/order", "1 2").errors.String())
 }
 
 // TestCallLends checks that files are a Source and a Sink of a method.
@@ -458,9 +458,9 @@ func TestLookupFate(t *testing.T) {
 	}})
 	for _, command := range []string{"call", "bench"} {
 		q := run(t, exitNotRun, command, "-timeout", "100ms", addr, "greet")
-		const todo = "  to do:  repeat it, or give it more time with --timeout; qs ping "
+		const todo = "  to do:  retry it, or give it more time with --timeout; qs ping "
 		require.Equal(t, "qs "+command+": greet: NOT sent: "+addr+" did not answer within 100ms (asked for its types first)\n"+
-			todo+addr+" shows whether it answers\n", q.errors.String())
+			todo+addr+" shows whether the program responds\n", q.errors.String())
 		var e struct{ Error errorReport }
 		q = run(t, exitNotRun, command, "-timeout", "100ms", "-json", addr, "greet")
 		requireSchema(t, "error", q.errors.Bytes())
@@ -473,11 +473,11 @@ func TestLookupFate(t *testing.T) {
 		q = newQS(t, command, "-timeout", "1h", addr, "greet").start()
 		<-asked
 		require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
-		require.Regexp(t, `greet: NOT sent: .* before this was interrupted\n  to do:  repeat it, .*\n$`, q.wait(exitInterrupted).errors.String())
+		require.Regexp(t, `greet: NOT sent: .* before this was interrupted\n  to do:  retry it, .*\n$`, q.wait(exitInterrupted).errors.String())
 	}
 	q := run(t, exitNotRun, "rpcs", "-timeout", "100ms", addr)
 	require.Equal(t, "qs rpcs: "+addr+" did not list its methods within 100ms\n"+
-		"  to do:  repeat it, or give it more time with --timeout; qs ping "+addr+" shows whether it answers\n", q.errors.String())
+		"  to do:  retry it, or give it more time with --timeout; qs ping "+addr+" shows whether the program responds\n", q.errors.String())
 	require.NotContains(t, run(t, exitNotRun, "rpcs", "-json", "-timeout", "100ms", addr).errors.String(), `"fate"`)
 	require.Contains(t, run(t, exitUsage, "call", startTypedTarget(t, false), "nosuch").errors.String(), "to do:  look at what there is: qs rpcs ")
 	require.Contains(t, adviceFor(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a shows")
@@ -575,7 +575,7 @@ func TestServeRehearsalMethods(t *testing.T) {
 	require.Contains(t, run(t, exitUsage, "call", addr, "add", `{"C": 1}`).errors.String(), "C")
 	require.Equal(t, `"slept 1ms"`+"\n", run(t, 0, "call", addr, "sleep", `"1ms"`).out.String())
 	require.Regexp(t, `^qs call: sleep: `+addr+` did not answer within 500ms; it MAY HAVE RUN\n  code:`, run(t, exitMayHaveRun, "call", "-t", "500ms", addr, "sleep", `"1h"`).errors.String())
-	require.Contains(t, run(t, exitHandler, "call", addr, "sleep", `"2h"`).errors.String(), "2h0m0s is no time to sleep: want 0s to 1h0m0s")
+	require.Contains(t, run(t, exitHandler, "call", addr, "sleep", `"2h"`).errors.String(), "invalid duration 2h0m0s, want 0s to 1h0m0s")
 	require.Regexp(t, `^qs call: fail: `+addr+` answers: boo; it ran\n`, run(t, exitHandler, "call", addr, "fail", `"boo"`).errors.String())
 	require.Regexp(t, `answers: fail was called; it ran\n`, run(t, exitHandler, "call", addr, "fail", "null").errors.String())
 }
@@ -593,8 +593,8 @@ func TestServeDrains(t *testing.T) {
 	}{
 		// the last poll may print one
 		{"1m", "count", `{"N": 2, "Interval": "1s"}`, 0, `^qs serve: (1 request|2 requests) under way: waits up to 1m0s for the end\n$`},
-		{"50ms", "sleep", `"1h"`, exitFailed, `\nqs serve: broken off after 50ms: 1 request: handler of sleep has not answered\n$`},
-		{"0", "sleep", `"1h"`, exitFailed, `^qs serve: broken off after 0s: 1 request: handler of sleep has not answered\n$`},
+		{"50ms", "sleep", `"1h"`, exitFailed, `\nqs serve: canceled after 50ms: 1 request: handler of sleep has not answered\n$`},
+		{"0", "sleep", `"1h"`, exitFailed, `^qs serve: canceled after 0s: 1 request: handler of sleep has not answered\n$`},
 	} {
 		for _, handlers := range []string{"inline", "typed"} {
 			s := newQS(t, "serve", "-drain", c.drain, "-handlers", handlers)
@@ -682,23 +682,23 @@ func TestCallAdvice(t *testing.T) {
 		fate hg.Fate
 		want string
 	}{
-		{hg.ErrNoEntry, hg.Ran, "the method ran and said so"},
-		{na.ErrProtocol, hg.NotRun, "look at the codec"},
-		{na.ErrProtocol, hg.Ran, "the method ran and said so"},
-		{hg.ErrBadInput, hg.Ran, "look at the codec"},
-		{hg.ErrPermission, hg.NotRun, "show a certificate"},
-		{hg.ErrPermission, hg.Ran, "the method ran and said so"},
-		{hg.ErrDenied, hg.Ran, "the method ran and said so"},
-		{hg.ErrDenied, hg.NotRun, "do what the text says"}, // refused by a handler
+		{hg.ErrNoEntry, hg.Ran, "the method ran and returned this error"},
+		{na.ErrProtocol, hg.NotRun, "check its codec"},
+		{na.ErrProtocol, hg.Ran, "the method ran and returned this error"},
+		{hg.ErrBadInput, hg.Ran, "check its codec"},
+		{hg.ErrPermission, hg.NotRun, "present a certificate"},
+		{hg.ErrPermission, hg.Ran, "the method ran and returned this error"},
+		{hg.ErrDenied, hg.Ran, "the method ran and returned this error"},
+		{hg.ErrDenied, hg.NotRun, "correct the cause"}, // refused by a handler
 		{hg.ErrTimeout, hg.Ran, "give it more time"},
-		{hg.ErrTimeout, hg.NotRun, "it did not run: repeat it"},
-		{hg.ErrOverflow, hg.NotRun, "it did not run, and a repetition will not help"},
-		{hg.ErrDraining, hg.NotRun, "it did not run: repeat it"},
+		{hg.ErrTimeout, hg.NotRun, "it did not run: retry it"},
+		{hg.ErrOverflow, hg.NotRun, "it did not run, and a retry alone will fail again"},
+		{hg.ErrDraining, hg.NotRun, "it did not run: retry it"},
 		{hg.ErrPeerLost, hg.MaybeRan, "it may have run"},
 	} {
 		require.Contains(t, adviceFor(c.code, c.fate, true, "a"), c.want, "%v, %v", c.code, c.fate)
 	}
 	s := serveFiles(t, "")
 	says := run(t, exitHandler, "call", s.addr, "qs/file/open", `{"Path": "nosuch"}`).errors.String()
-	require.Regexp(t, `no such file or directory; it ran\n  code:   44, no such entry\n  to do:  the method ran and said so`, says)
+	require.Regexp(t, `no such file or directory; it ran\n  code:   44, no such entry\n  to do:  the method ran and returned this error`, says)
 }

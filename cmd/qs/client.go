@@ -59,7 +59,7 @@ func explainLookup(addr string, err error) error {
 		return usageError{call.Err.Error()}
 	}
 	err = show.Reword(err, addr+": "+strings.TrimSuffix(call.Err.Error(), ": no such host"))
-	return show.Advise(err, show.ToDo+"correct the host in the address, or see why its name is not found")
+	return show.Advise(err, show.ToDo+"correct the host in the address, or check its name resolution")
 }
 
 // close ends everything that is under way; no peer can delay it.
@@ -98,7 +98,7 @@ func (c *client) adviseReadOnly(err error, flag string) error {
 	if flag != "" {
 		flag = ", or give it more time with " + flag
 	}
-	return show.Advise(err, fmt.Sprintf("%srepeat it%s; qs ping %s shows whether it answers", show.ToDo, flag, c.peer))
+	return show.Advise(err, fmt.Sprintf("%sretry it%s; qs ping %s shows whether the program responds", show.ToDo, flag, c.peer))
 }
 
 // hostPort is an address without its scheme.
@@ -127,7 +127,7 @@ func isAddress(text string) bool {
 // newAddressError finds arguments ADDRESS and METHOD that were exchanged.
 func newAddressError(args []string) error {
 	if len(args) > 1 && !isAddress(args[0]) && isAddress(args[1]) {
-		return usageError{fmt.Sprintf("%q is no address; ADDRESS comes before METHOD", args[0])}
+		return usageError{fmt.Sprintf("%q is not an address; want ADDRESS before METHOD", args[0])}
 	}
 	return nil
 }
@@ -154,10 +154,10 @@ func parseScheme(text string) (string, error) {
 		}
 		return "", usageError{fmt.Sprintf("%q has no port: write %s:PORT", text, rest)}
 	case !ok:
-		return "", usageError{fmt.Sprintf("%q is no address: write HOST:PORT, or tcp://HOST:PORT", text)}
+		return "", usageError{fmt.Sprintf("%q is not an address, want HOST:PORT or tcp://HOST:PORT", text)}
 	}
 	if ok && scheme != "" && !slices.Contains(na.Schemes(), scheme) {
-		return "", usageError{fmt.Sprintf("%s: there is no transport %q: have %s", text, scheme, strings.Join(na.Schemes(), ", "))}
+		return "", usageError{fmt.Sprintf("%s: unknown transport %q, want one of %s", text, scheme, strings.Join(na.Schemes(), ", "))}
 	}
 	return text, nil
 }

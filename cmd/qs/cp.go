@@ -154,7 +154,7 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	if err != nil {
 		err = fmt.Errorf("copy %w", err)
 		if dir, _, nested := splitLast(to.path); opts.Upload && nested && strings.Contains(err.Error(), files.NoDirectory) {
-			err = fmt.Errorf("%w; qs cp %s %s/%s/ makes it", err, source, to.addr, dir)
+			err = fmt.Errorf("%w; qs cp %s %s/%s/ creates it", err, source, to.addr, dir)
 		}
 		kept := ""
 		if files.Interrupted(err) || errors.Is(err, errInterrupted) {

@@ -177,14 +177,14 @@ func TestCpStaysInside(t *testing.T) {
 		q := newQS(t, cpArgs(s.addr+"/"+path, back)...).start()
 		<-q.ended
 		require.Contains(t, []int{exitUsage, exitHandler}, q.code, "the second is of the system")
-		require.Regexp(t, `leads out of the root|escapes from parent`, q.errors.String(), path)
+		require.Regexp(t, `is outside of the root|escapes from parent`, q.errors.String(), path)
 		require.NoFileExists(t, back)
 	}
 	for _, path := range []string{"../new", "a/../../new", "/" + parent + "/new", "up/new", "up/", "../", "up/newdir/", "dangling"} {
 		q := newQS(t, cpArgs(src, s.addr+"/"+path)...).start()
 		<-q.ended
 		require.Contains(t, []int{exitUsage, exitHandler}, q.code, "the second is of the system")
-		require.Regexp(t, `leads out of the root|escapes from parent`, q.errors.String(), path)
+		require.Regexp(t, `is outside of the root|escapes from parent`, q.errors.String(), path)
 	}
 	after, err := os.ReadDir(parent)
 	require.NoError(t, err)

@@ -28,12 +28,12 @@ func TestCpReplacesFilesOnly(t *testing.T) {
 	require.NoError(t, os.Symlink(filepath.Join(here, "file"), filepath.Join(here, "absolute")))
 	require.NoError(t, os.Symlink("file", filepath.Join(here, "relative")))
 	want := map[string]string{
-		"pipe": `pipe is a pipe \(FIFO\), which is not replaced: name another file`, "socket": `socket is a socket, which is not replaced`,
-		"absolute": `absolute is a symbolic link that is not followed .*: name what it leads to, or remove it`,
-		"relative": `relative is a symbolic link: name the file that it leads to, or remove the link`,
+		"pipe": `pipe is a pipe \(FIFO\) and is not replaced; use another name`, "socket": `socket is a socket and is not replaced`,
+		"absolute": `absolute is a symbolic link that is not followed .*; use its target, or remove it`,
+		"relative": `relative is a symbolic link; use its target, or remove the link`,
 	}
 	if mknod(filepath.Join(here, "null")) == nil { // for root only
-		want["null"] = `null is a device, which is not replaced`
+		want["null"] = `null is a device and is not replaced`
 	}
 	modes := map[string]os.FileMode{}
 	for name := range want {

@@ -53,7 +53,7 @@ func (k *callCommand) describe(ctx context.Context) (methodDescription, error) {
 	}
 	all, err := inspect.DecodeRPCs(b)
 	if err != nil {
-		return d, fmt.Errorf("what %s says of its RPCs: %w", k.c.peer, err)
+		return d, fmt.Errorf("RPC descriptions of %s: %w", k.c.peer, err)
 	}
 	defineCodes(b)
 	i := slices.IndexFunc(all, func(rpc inspect.RPC) bool { return rpc.Name == k.method })
@@ -150,7 +150,7 @@ func (d *methodDescription) printMethod(out io.Writer, b []byte) error {
 	p := reflect.New(d.Out)
 	if len(b) > 0 {
 		if err := codec.Msgpack.Decode(b, p.Interface()); err != nil {
-			return fmt.Errorf("the output of %s is not what the program says that it is; the method ran, and --raw prints it as it is: %w", d.name, err)
+			return fmt.Errorf("the output of %s does not match its published type; the method ran, and --raw prints the bytes: %w", d.name, err)
 		}
 	}
 	line, err := typed.ToJSON(p.Interface())

@@ -81,7 +81,7 @@ func newOutputError(method string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return ranError{fmt.Errorf("the output of %s could not be written: %w; the method ran", method, err)}
+	return ranError{fmt.Errorf("cannot write the output of %s: %w; the method ran", method, err)}
 }
 
 // unansweredError is that of a request which only asks, and has no answer: it has no fate, since it changes nothing.

@@ -26,7 +26,7 @@ func TestFullOutput(t *testing.T) {
 		q := full(strings.Fields(strings.ReplaceAll(line, "%", addr))...)
 		require.Contains(t, q.errors.String(), "no space left on device", line)
 	}
-	require.Regexp(t, `^qs call: the output of greet could not be written: .*no space left on device; the method ran\n$`, full("call", addr, "greet", `"x"`).errors.String())
+	require.Regexp(t, `^qs call: cannot write the output of greet: .*no space left on device; the method ran\n$`, full("call", addr, "greet", `"x"`).errors.String())
 	for _, args := range [][]string{{"call", "-json", addr, "greet", `"x"`}, {"call", "-json", "-raw", addr, "qs/echo", "x"}} {
 		var e struct{ Error errorReport }
 		require.NoError(t, json.Unmarshal(full(args...).errors.Bytes(), &e))

@@ -145,7 +145,7 @@ func programFacts() []infoFact {
 // networkFacts are about the interfaces.
 func networkFacts() []infoFact {
 	listen := infoFact{key: "addresses", label: "addresses to listen on"}
-	mtu := infoFact{key: "loopback_mtu", label: "MTU of the loopback", unit: "bytes", err: fmt.Errorf("no interface is a loopback")}
+	mtu := infoFact{key: "loopback_mtu", label: "MTU of the loopback", unit: "bytes", err: fmt.Errorf("no loopback interface")}
 	var addrs []string
 	interfaces, err := net.Interfaces()
 	for _, i := range interfaces {

@@ -9,5 +9,5 @@ import (
 
 // kernelFacts returns that the facts of the kernel are available on Linux only.
 func kernelFacts() []infoFact {
-	return []infoFact{{key: "kernel", label: "kernel", err: fmt.Errorf("facts of the kernel are read on Linux only, not on %s", runtime.GOOS)}}
+	return []infoFact{{key: "kernel", label: "kernel", err: fmt.Errorf("kernel information is available only on Linux, not on %s", runtime.GOOS)}}
 }

@@ -38,7 +38,7 @@ func (a *fieldFlags) Set(text string) error {
 		return errors.New("want NAME=VALUE")
 	}
 	if slices.ContainsFunc(*a, func(a fieldFlag) bool { return a.name == name }) {
-		return fmt.Errorf("%s is there already", name)
+		return fmt.Errorf("duplicate name %s", name)
 	}
 	*a = append(*a, fieldFlag{name, value})
 	return nil

@@ -53,7 +53,7 @@ func start(args []string, out, diag io.Writer) int {
 		err = usageError{err.Error()}
 	}
 	if err == nil && written.failure() != nil {
-		err = failedError{fmt.Errorf("the output could not be written: %w", written.failure())}
+		err = failedError{fmt.Errorf("write the output: %w", written.failure())}
 	}
 	return a.reportError(cmd, err)
 }

@@ -289,9 +289,9 @@ func (q *mercuryCommand) runCall(ctx context.Context, n *mercury.Node, args []st
 	}
 	switch {
 	case len(b) < skip:
-		return fmt.Errorf("%s does not use Margo: the output is % x", q.addr, b)
+		return fmt.Errorf("%s does not use Margo: unexpected output % x", q.addr, b)
 	case skip > 0 && [4]byte(b) != [4]byte{}:
-		return fmt.Errorf("%s: Margo answers with an error: %w", q.addr, &mercury.RemoteError{Code: mercury.Code(b[0])})
+		return fmt.Errorf("%s: Margo returned an error: %w", q.addr, &mercury.RemoteError{Code: mercury.Code(b[0])})
 	}
 	if err := proc.Unmarshal(b[skip:], res.Addr().Interface()); err != nil {
 		return fmt.Errorf("%w; the output is % x", err, b[skip:])
@@ -320,7 +320,7 @@ func mercuryStruct(list string) (reflect.Value, error) {
 	for i, name := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
 		t := mercuryTypes[name]
 		if t == nil {
-			return reflect.Value{}, fmt.Errorf("%q is no type: want i8 to i64, u8 to u64, f32, f64, bool, string, string? or bytes", name)
+			return reflect.Value{}, fmt.Errorf("invalid type %q, want i8 to i64, u8 to u64, f32, f64, bool, string, string? or bytes", name)
 		}
 		f := reflect.StructField{Name: fmt.Sprintf("F%d", i), Type: t}
 		if name == "bytes" {
@@ -336,14 +336,14 @@ func mercuryStruct(list string) (reflect.Value, error) {
 func fillStruct(v reflect.Value, text string) error {
 	var values []json.RawMessage
 	if err := json.Unmarshal([]byte(text), &values); err != nil {
-		return fmt.Errorf("%q is no JSON array: %w", text, err)
+		return fmt.Errorf("%q is not a JSON array: %w", text, err)
 	}
 	if len(values) != v.NumField() {
 		return fmt.Errorf("%d values for %d types", len(values), v.NumField())
 	}
 	for i, value := range values {
 		if string(value) == "null" && v.Field(i).Kind() != reflect.Pointer {
-			return fmt.Errorf("value %d: null is for the type string?", i+1)
+			return fmt.Errorf("value %d: null is valid only for the type string?", i+1)
 		}
 		if err := json.Unmarshal(value, v.Field(i).Addr().Interface()); err != nil {
 			return fmt.Errorf("value %d: %w", i+1, err)

@@ -51,7 +51,7 @@ func TestMercury(t *testing.T) {
 		require.Contains(t, run(t, 0, "mercury", "-time", "5ms", "-verify", "-done", n.Addr(), verb).out.String(), "transfers of 1048576 bytes")
 	}
 	mercury.DefineMargo[struct{}, struct{}]("closed").At(3).Handle(n, func(context.Context, struct{}) (out struct{}, err error) { return out, mercury.ErrPermission })
-	require.Contains(t, run(t, 1, "mercury", "-provider", "3", n.Addr(), "call", "closed").errors.String(), "Margo answers with an error: target: permission denied")
+	require.Contains(t, run(t, 1, "mercury", "-provider", "3", n.Addr(), "call", "closed").errors.String(), "Margo returned an error: target: permission denied")
 	n.Handle(mercury.MargoID("plain", 3), func(r *mercury.Request) { _ = r.Respond(nil) })
 	require.Contains(t, run(t, 1, "mercury", "-provider", "3", n.Addr(), "call", "plain").errors.String(), "does not use Margo")
 	type null struct {
@@ -62,9 +62,9 @@ func TestMercury(t *testing.T) {
 	for _, in := range []string{`[null,7]`, `["",7]`, `["text",7]`} {
 		require.Equal(t, in+"\n", run(t, 0, "mercury", "-in", "string?,i32", "-out", "string?,i32", n.Addr(), "call", "null", in).out.String())
 	}
-	require.Contains(t, run(t, 2, "mercury", "-in", "string,i32", n.Addr(), "call", "null", "[null,7]").errors.String(), "value 1: null is for the type string?")
+	require.Contains(t, run(t, 2, "mercury", "-in", "string,i32", n.Addr(), "call", "null", "[null,7]").errors.String(), "value 1: null is valid only for the type string?")
 	require.Contains(t, run(t, exitUsage, "mercury", n.Addr(), "call", "nothing").errors.String(), "no such method")
-	require.Contains(t, run(t, 2, "mercury", "-in", "int", n.Addr(), "call", "x", "[1]").errors.String(), `"int" is no type`)
+	require.Contains(t, run(t, 2, "mercury", "-in", "int", n.Addr(), "call", "x", "[1]").errors.String(), `invalid type "int"`)
 	require.Contains(t, run(t, 2, "mercury", "-in", "i32", n.Addr(), "call", "x", "[1,2]").errors.String(), "2 values for 1 types")
 	require.Contains(t, run(t, 2, "mercury", n.Addr(), "dance").errors.String(), "dance")
 }

@@ -35,7 +35,7 @@ func (m *measurement) measureCores() error {
 		}
 		var one []bench.Result
 		if err := json.Unmarshal(out, &one); err != nil || len(one) != 1 {
-			return failedError{fmt.Errorf("with GOMAXPROCS %d the other process printed %q, not one result", cores, out)}
+			return failedError{fmt.Errorf("with GOMAXPROCS %d: unexpected output %q of the other process", cores, out)}
 		}
 		rs = append(rs, bench.CoresResult{Cores: cores, Result: one[0]})
 	}

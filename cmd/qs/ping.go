@@ -209,7 +209,7 @@ func (p *pinger) run(ctx context.Context) error {
 	case p.stats.Answered == 0 && p.stats.Sent > 0:
 		return p.newSilenceError(p.timeout)
 	case p.downErr != nil:
-		return brokenPromiseError{fmt.Errorf("%s was lost at the end: %s", p.peer, silenceText(time.Since(p.silentSince), p.downErr))}
+		return brokenPromiseError{fmt.Errorf("%s was lost: %s", p.peer, silenceText(time.Since(p.silentSince), p.downErr))}
 	}
 	return nil
 }

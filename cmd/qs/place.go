@@ -24,7 +24,7 @@ var remoteLocation = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://`)
 
 func parseLocation(text string) (location, error) {
 	if text == "" {
-		return location{}, usageError{"a path is empty"}
+		return location{}, usageError{"empty path"}
 	}
 	if text == "-" {
 		return location{path: text, isStdio: true}, nil

@@ -26,7 +26,7 @@ func TestPlace(t *testing.T) {
 		require.Equal(t, text, got.String())
 	}
 	for text, want := range map[string]string{
-		"":                 "a path is empty",
+		"":                 "empty path",
 		"tcp://h:1":        "has no path; write tcp://h:1/PATH, and tcp://h:1/ for the root of the target",
 		"tcp:h:1/x":        "write tcp://HOST:PORT/PATH, or ./tcp:h:1/x",
 		"TCP://h:1/x":      "is neither a path nor an address",

@@ -53,7 +53,7 @@ type rendezvousReport struct {
 // serveRendezvous serves until all processes have left.
 func (a *app) serveRendezvous(s *rendezvousServer) error {
 	if s.n < 1 {
-		return usageError{"--processes says how many processes there are"}
+		return usageError{"--processes is required"}
 	}
 	cfg := rendezvous.ServerConfig{Size: s.n, Startup: s.timeout, OnEvent: a.printEvent}
 	var err error
@@ -104,7 +104,7 @@ func secretFromEnv() ([]byte, error) {
 	}
 	key, err := hex.DecodeString(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s is not a string of hexadecimal digits", rendezvous.EnvKey)
+		return nil, fmt.Errorf("%s is not hexadecimal", rendezvous.EnvKey)
 	}
 	return key, nil
 }

@@ -157,7 +157,7 @@ func TestSecondCopyRefused(t *testing.T) {
 		b := startInterruptedCopy(t, download)
 		for range 2 { // nor did the first refusal change anything
 			q := run(t, exitNotRun, b.args("-anew")...)
-			require.Regexp(t, `: f is being written by another copy( from 127\.0\.0\.1:\d+)?, which goes on; this one has not touched it: `+
+			require.Regexp(t, `: f is being written by another copy( from 127\.0\.0\.1:\d+)?: `+
 				`.*\n  to do:  wait for that, then run the same command again\n$`, q.errors.String())
 		}
 		b.continueStalled()
@@ -230,7 +230,7 @@ func TestChangedSourceRestarts(t *testing.T) {
 		writeFile(t, b.src, b.data)
 		require.NoError(t, os.Chtimes(b.src, time.Time{}, time.Unix(1_800_000_000, 0)))
 		r, notes := b.resume()
-		require.Contains(t, notes, "f: the source has changed since the transfer was broken off: it begins anew\n")
+		require.Contains(t, notes, "f: the source has changed since the interrupted transfer; starting over\n")
 		require.Zero(t, r.Resumed)
 		require.EqualValues(t, brokenSize, r.Bytes)
 		require.Equal(t, checksum(b.data), r.Checksum)
@@ -248,7 +248,7 @@ func TestOtherSourceRestarts(t *testing.T) {
 		b.data = append([]byte("changed"), b.data[7:]...)
 		writeFile(t, b.src, b.data)
 		r, notes := b.resume()
-		require.Contains(t, notes, "f: the part that was left behind is not of this source: it begins anew\n")
+		require.Contains(t, notes, "f: the partial file is of another source; starting over\n")
 		require.Zero(t, r.Resumed)
 		require.EqualValues(t, brokenSize, r.Bytes)
 		require.Equal(t, checksum(b.data), r.Checksum)
@@ -276,7 +276,7 @@ func TestDamagedPart(t *testing.T) {
 				require.NoError(t, damage(part))
 				require.NoError(t, part.Close())
 				r, notes := b.resume()
-				require.Contains(t, notes, "f: the part that was left behind is damaged: it begins anew\n")
+				require.Contains(t, notes, "f: the partial file is damaged; starting over\n")
 				require.Zero(t, r.Resumed)
 				require.Equal(t, checksum(b.data), r.Checksum)
 			})

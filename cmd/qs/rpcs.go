@@ -85,7 +85,7 @@ func (a *app) listRPCs(l *rpcsCommand, args []string) error {
 	}
 	rpcs, err := inspect.DecodeRPCs(b)
 	if err != nil {
-		return fmt.Errorf("the list of RPCs of %s: %w", c.peer, err)
+		return fmt.Errorf("list RPCs of %s: %w", c.peer, err)
 	}
 	if len(args) == 2 {
 		one := slices.IndexFunc(rpcs, func(rpc inspect.RPC) bool { return rpc.Name == args[1] })

@@ -66,7 +66,7 @@ func (a *app) newRun() *cobra.Command {
 func (l *launch) runProcesses(program []string) error {
 	switch {
 	case l.processes < 1:
-		return usageError{"--processes says how many processes to start"}
+		return usageError{"--processes is required"}
 	case l.processes > protocol.MaxNative:
 		return usageError{fmt.Sprintf("--processes is %d, want at most %d", l.processes, protocol.MaxNative)}
 	case l.grace < 0:

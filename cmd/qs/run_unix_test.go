@@ -308,15 +308,15 @@ func TestRunOutputBlocked(t *testing.T) {
 	require.NoError(t, q.cmd.Process.Signal(syscall.SIGTERM))
 	h.requireGone()
 	q.wait(1)
-	require.Contains(t, q.errors.String(), "qs run: ranks 0, 1 are killed, and 2s later their output is not written: what qs run prints is not read\n")
+	require.Contains(t, q.errors.String(), "qs run: ranks 0, 1 are killed; 2s later the output of qs run is still blocked\n")
 }
 
 func TestRunUsage(t *testing.T) {
-	require.Contains(t, run(t, 2, "run", "--", "true").errors.String(), "--processes says how many")
+	require.Contains(t, run(t, 2, "run", "--", "true").errors.String(), "--processes is required")
 	require.Contains(t, run(t, 2, "run", "-n", "2", "-grace", "-1s", "--", "true").errors.String(), "-grace is negative")
 	require.Contains(t, run(t, 2, "run", "-n", "2").errors.String(), "0 arguments")
 	require.Contains(t, run(t, 1, "run", "-n", "2", "--", "/does/not/exist").errors.String(), "no such file")
-	require.Contains(t, run(t, 2, "rendezvous").errors.String(), "--processes says how many")
+	require.Contains(t, run(t, 2, "rendezvous").errors.String(), "--processes is required")
 }
 
 // TestRendezvous checks that processes that were started by other means find each other with the

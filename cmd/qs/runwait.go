@@ -145,9 +145,9 @@ func (w *waitState) killSteps(after time.Duration) []endStep {
 		return nil
 	}}, {reapDelay, func() error {
 		if w.launch.lines.isWriting() {
-			return fmt.Errorf("%s killed, and %v later their output is not written: what qs run prints is not read", w.runningText(), reapDelay)
+			return fmt.Errorf("%s killed; %v later the output of qs run is still blocked", w.runningText(), reapDelay)
 		}
-		return fmt.Errorf("%s killed, and not gone %v later", w.runningText(), reapDelay)
+		return fmt.Errorf("%s killed, but not exited %v later", w.runningText(), reapDelay)
 	}}}
 }
 

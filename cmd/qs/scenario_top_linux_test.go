@@ -186,7 +186,7 @@ func TestTopAndPingOutliveProgram(t *testing.T) {
 			}, append(c.args, addr)...)
 			text := runScreenSteps(t, "NO_COLOR=1", c.lost, []screenStep{{c.answers, kill}, {`no answer for \d+s`, typeKeys("\x03")}}, append(c.args, addr)...)
 			if c.lost != 0 {
-				require.Regexp(t, `\d+ sent, \d+ answered, \d+ lost; (?s:.*)qs ping: `+addr+` was lost at the end: no answer for \d+s: connect: connection refused\r\n$`, text)
+				require.Regexp(t, `\d+ sent, \d+ answered, \d+ lost; (?s:.*)qs ping: `+addr+` was lost: no answer for \d+s: connect: connection refused\r\n$`, text)
 			}
 		})
 	}

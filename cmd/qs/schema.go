@@ -107,7 +107,7 @@ func readSchema(ctx context.Context, s *schemaCommand, of string) (program schem
 		program, err = schema.ParseProgram(text)
 	}
 	if err == nil && len(program.Methods) == 0 {
-		err = fmt.Errorf("no package variable of %s is a method: qs schema finds what qs.Define, DefineStream, DefineUpload, DefineDuplex and DefineOneWay return", of)
+		err = fmt.Errorf("no methods in the package variables of %s, want results of qs.Define, DefineStream, DefineUpload, DefineDuplex or DefineOneWay", of)
 	}
 	return program, nil, err
 }
@@ -128,10 +128,10 @@ func fetchSchema(ctx context.Context, s *schemaCommand, address string) (program
 	}
 	rpcs, err := inspect.DecodeRPCs(b)
 	if err != nil {
-		return program, nil, fmt.Errorf("the list of methods of %s: %w", c.peer, err)
+		return program, nil, fmt.Errorf("list methods of %s: %w", c.peer, err)
 	}
 	if program.Codes, err = inspect.DecodeCodes(b); err != nil {
-		return program, nil, fmt.Errorf("the error codes of %s: %w", c.peer, err)
+		return program, nil, fmt.Errorf("list error codes of %s: %w", c.peer, err)
 	}
 	for _, rpc := range rpcs {
 		if inspect.IsBuiltIn(rpc.Name) {
@@ -176,7 +176,7 @@ func init() {
 func compileSchema(ctx context.Context, pattern string) (string, error) {
 	listed, err := runProgram(ctx, "go", "list", "-json=Dir,Name,ImportPath,GoFiles,CgoFiles", "--", pattern)
 	if err != nil {
-		return "", fmt.Errorf("%s is no address, and no package: %w", pattern, err)
+		return "", fmt.Errorf("%s is neither an address nor a package: %w", pattern, err)
 	}
 	var pkg struct {
 		Dir, Name, ImportPath string
@@ -224,7 +224,7 @@ func compileSchema(ctx context.Context, pattern string) (string, error) {
 	}
 	text, err := os.ReadFile(result)
 	if err != nil {
-		return "", fmt.Errorf("%s ended before its variables were initialized: %w", pkg.ImportPath, err)
+		return "", fmt.Errorf("%s exited before its variables were initialized: %w", pkg.ImportPath, err)
 	}
 	return string(text), nil
 }

@@ -19,8 +19,8 @@ func TestSchemaOfPackage(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(want), run(t, 0, "schema", "../../examples/blob").out.String())
 	require.Contains(t, run(t, exitUsage, "schema", "../../examples/...").errors.String(), "is more than one package")
-	require.Contains(t, run(t, 1, "schema", "../../qs/qstest").errors.String(), "no package variable of ../../qs/qstest is a method")
-	require.Contains(t, run(t, 1, "schema", "./nosuch").errors.String(), "./nosuch is no address, and no package")
+	require.Contains(t, run(t, 1, "schema", "../../qs/qstest").errors.String(), "no methods in the package variables of ../../qs/qstest")
+	require.Contains(t, run(t, 1, "schema", "./nosuch").errors.String(), "./nosuch is neither an address nor a package")
 }
 
 // errNoStock is a code of a program that a test of schemas runs.

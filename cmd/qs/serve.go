@@ -99,7 +99,7 @@ func serveExamples(class *hg.Class) error {
 				return err
 			}
 			if d < 0 || d > maxSleep {
-				return hg.Errorf(hg.ErrBadInput, "%v is no time to sleep: want 0s to %v", d, maxSleep)
+				return hg.Errorf(hg.ErrBadInput, "invalid duration %v, want 0s to %v", d, maxSleep)
 			}
 			if err := r.Detach(); err != nil {
 				return err
@@ -138,7 +138,7 @@ const defaultCount = 10
 // serveCount sends the numbers from 1 to N, and waits for Interval before each but the first.
 func serveCount(ctx context.Context, in countInput, send func(int) error) error {
 	if in.N < 0 || in.Interval < 0 || in.Interval > maxSleep {
-		return qs.Errorf(qs.ErrBadInput, "N is %d and Interval %v: want an N that is not negative, and 0s to %v", in.N, in.Interval, maxSleep)
+		return qs.Errorf(qs.ErrBadInput, "N is %d and Interval is %v, want N >= 0 and an Interval from 0s to %v", in.N, in.Interval, maxSleep)
 	}
 	for i := range cmp.Or(in.N, defaultCount) {
 		if i > 0 && in.Interval > 0 {
@@ -312,5 +312,5 @@ func (a *app) drainClass(class *hg.Class, shutdown func(context.Context) error, 
 	if len(left.Open) > 0 {
 		what = ": " + strings.Join(left.Open, "; ")
 	}
-	return brokenPromiseError{fmt.Errorf("broken off after %v: %s%s", within, all, what)}
+	return brokenPromiseError{fmt.Errorf("canceled after %v: %s%s", within, all, what)}
 }

@@ -66,5 +66,5 @@ func (s *secrets) plugins(addr string) ([]na.Plugin, error) {
 	case "udp":
 		return []na.Plugin{udp.New(udp.Options{TLS: cfg})}, nil
 	}
-	return nil, usageError{fmt.Sprintf("--cert, --key and --ca are for tcp:// and udp://, not %q: nothing would be encrypted", addr)}
+	return nil, usageError{fmt.Sprintf("--cert, --key and --ca are for tcp:// and udp://, not %q: messages would not be encrypted", addr)}
 }

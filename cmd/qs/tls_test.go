@@ -50,11 +50,11 @@ func TestTLS(t *testing.T) {
 	}
 	other, otherKey := testcert.Write(t)
 	for _, addr := range []string{s.addr, u.addr} {
-		require.Regexp(t, `cannot be reached: TLS: the peer wants a certificate \(.*\)\n  to do:  give --cert and --key: `, run(t, exitUsage, "ping", "-count", "1", "-ca", cert, addr).errors.String())
-		require.Regexp(t, `cannot be reached: TLS: the peer does not know who signed \(.*\)\n  to do:  give --cert and --key of an`, run(t, exitUsage, "ping", "-count", "1", "-ca", cert, "-cert", other, "-key", otherKey, addr).errors.String())
+		require.Regexp(t, `cannot be reached: TLS: the peer requires a certificate \(.*\)\n  to do:  give --cert and --key: `, run(t, exitUsage, "ping", "-count", "1", "-ca", cert, addr).errors.String())
+		require.Regexp(t, `cannot be reached: TLS: the peer does not trust the authority of the local certificate \(.*\)\n  to do:  give --cert and --key of an`, run(t, exitUsage, "ping", "-count", "1", "-ca", cert, "-cert", other, "-key", otherKey, addr).errors.String())
 	}
 	q := run(t, exitUsage, "ping", "-count", "1", "-cert", cert, "-key", key, "-ca", other, s.addr)
-	require.Regexp(t, `authority that is unknown here \(CN=node\)\n  to do:  give --ca with the authority`, q.errors.String())
+	require.Regexp(t, `is signed by an unknown authority \(CN=node\)\n  to do:  give --ca with the authority`, q.errors.String())
 }
 
 // TestTLSForAll checks that without -ca a target takes origins that have no certificate.
@@ -77,12 +77,12 @@ func TestTLSMistakes(t *testing.T) {
 		{2, `^qs ping: --cert needs --key`, []string{"-cert", cert}},
 		{2, `^qs ping: --server-name needs --ca`, []string{"-server-name", "x"}},
 		{2, `^qs ping: --key needs --cert`, []string{"-key", key, "-ca", cert}},
-		{2, `^qs ping: --cert, --key and --ca are for tcp:// and udp://, not "sm://x": nothing would be encrypted`, []string{"-cert", cert, "-key", key, "sm://x"}},
-		{1, `^qs ping: --cert, --key and --ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", "no-such-file", "-key", key}},
-		{1, `^qs ping: --cert, --key and --ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", cert, "-key", "no-such-file"}},
-		{1, `^qs ping: .*ca cannot be read: stat no-such-file: `, []string{"-ca", "no-such-file"}},
-		{1, `^qs ping: .*ca ` + key + ` holds no certificate in PEM`, []string{"-ca", key}},
-		{1, `^qs ping: .*cert ` + cert + ` and key ` + other + ` cannot be used: `, []string{"-cert", cert, "-key", other}},
+		{2, `^qs ping: --cert, --key and --ca are for tcp:// and udp://, not "sm://x": messages would not be encrypted`, []string{"-cert", cert, "-key", key, "sm://x"}},
+		{1, `^qs ping: --cert, --key and --ca: .*cannot read cert and key: stat no-such-file: `, []string{"-cert", "no-such-file", "-key", key}},
+		{1, `^qs ping: --cert, --key and --ca: .*cannot read cert and key: stat no-such-file: `, []string{"-cert", cert, "-key", "no-such-file"}},
+		{1, `^qs ping: .*cannot read ca: stat no-such-file: `, []string{"-ca", "no-such-file"}},
+		{1, `^qs ping: .*ca ` + key + ` contains no PEM certificate`, []string{"-ca", key}},
+		{1, `^qs ping: .*cannot load cert ` + cert + ` and key ` + other + `: `, []string{"-cert", cert, "-key", other}},
 	} {
 		if !strings.Contains(c.args[len(c.args)-1], "://") {
 			c.args = append(c.args, "tcp://127.0.0.1:1")

@@ -230,7 +230,7 @@ func (c *client) fetchGauges(ctx context.Context) (*gaugesSample, error) {
 // explainGauges adds the remedy to the error of a program that does not report its gauges.
 func (c *client) explainGauges(err error) error {
 	if isNoMethod(err) {
-		return fmt.Errorf("%s does not tell its gauges: set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
+		return fmt.Errorf("%s does not serve its gauges; set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
 	}
 	return c.adviseReadOnly(files.Explain(c.peer, err), "")
 }

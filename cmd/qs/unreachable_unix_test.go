@@ -36,7 +36,7 @@ func TestUnreachable(t *testing.T) {
 	require.NoError(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
 	web := httptest.NewServer(nil)
 	t.Cleanup(web.Close)
-	const start = "start the program there (qs serve ADDRESS), or correct the address: "
+	const start = "start the program there (qs serve ADDRESS), or correct the address, "
 	for name, c := range map[string]struct {
 		flags, addr, what, todo string
 		code                    int
@@ -69,9 +69,9 @@ func TestUnreachable(t *testing.T) {
 	t.Run("ping gives up first", func(t *testing.T) {
 		t.Parallel()
 		says := run(t, exitNotRun, "ping", "-count", "1", "-timeout", "200ms", stopped.addr).errors.String()
-		require.Regexp(t, `^qs ping: `+stopped.addr+` cannot be reached: no connection within 200ms\n  to do:  see what runs there: .*\n$`, says)
+		require.Regexp(t, `^qs ping: `+stopped.addr+` cannot be reached: no connection within 200ms\n  to do:  check that a Quicksilver program runs there.*\n$`, says)
 		says = run(t, exitNotRun, "ping", "-interval", "0", "-timeout", "200ms", "-peer-timeout", "500ms", stopped.addr).errors.String()
-		require.Regexp(t, `^qs ping: `+stopped.addr+` cannot be reached: no connection within 500ms\n  to do:  see what runs there: .*\n$`, says)
+		require.Regexp(t, `^qs ping: `+stopped.addr+` cannot be reached: no connection within 500ms\n  to do:  check that a Quicksilver program runs there.*\n$`, says)
 	})
 	t.Run("nobody serves", func(t *testing.T) {
 		t.Parallel()

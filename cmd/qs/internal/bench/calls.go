@@ -27,7 +27,7 @@ func (p *Perf) checkEcho(size int) error {
 	}
 	got, err := c.h.OutputRaw()
 	if err == nil && !bytes.Equal(got, c.in[len(p.key):]) {
-		err = fmt.Errorf("the target sent other bytes back than it was sent")
+		err = fmt.Errorf("the response differs from the request")
 	}
 	return err
 }
@@ -59,7 +59,7 @@ func (c *call) callOnce() error {
 	if c.p.API == "typed" {
 		out, err := TypedEcho.Call(context.Background(), c.p.to, c.in)
 		if err == nil && len(out) != len(c.in) {
-			err = fmt.Errorf("the target sent %d bytes back, not %d", len(out), len(c.in))
+			err = fmt.Errorf("the response has %d bytes, want %d", len(out), len(c.in))
 		}
 		return err
 	}

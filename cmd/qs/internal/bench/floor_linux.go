@@ -142,7 +142,7 @@ func (p *Perf) Floor(spin time.Duration) (r Result, err error) {
 func floorResult(peer string, start time.Time, lat []time.Duration, in []byte) (r Result, err error) {
 	rate := float64(len(lat)) / time.Since(start).Seconds()
 	if !isPattern(in) {
-		return r, errors.New("floor: other bytes came back than were sent")
+		return r, errors.New("floor: the response differs from the request")
 	}
 	slices.Sort(lat)
 	return Result{Peer: peer, P50: Percentile(lat, 50), P99: Percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil

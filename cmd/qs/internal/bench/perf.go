@@ -160,7 +160,7 @@ func (p *Perf) inputOf(size int) []byte {
 func (p *Perf) Close() { _ = p.hctx.Class().Close() }
 
 // ErrStopped is the error of measurements that Stop has ended.
-var ErrStopped = errors.New("stopped before the last measurement had ended")
+var ErrStopped = errors.New("stopped before the last measurement")
 
 // Stop ends the current measurement, whose figures are discarded, and those after it. It may be called from any goroutine.
 func (p *Perf) Stop() {

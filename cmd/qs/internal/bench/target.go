@@ -66,7 +66,7 @@ func parseMove(b []byte) (r moveRequest, rest []byte, err error) {
 	}
 	r = moveRequest{moveDir(b[0]), b[1] == 1, binary.LittleEndian.Uint32(b[2:]), binary.LittleEndian.Uint64(b[6:])}
 	if r.dir > pull || r.count < 1 || r.count > maxMoves || r.size > MaxMove {
-		return r, nil, fmt.Errorf("%s: %d transfers of %d bytes, at most %d of %d are made: %w", rpcMove, r.count, r.size,
+		return r, nil, fmt.Errorf("%s: %d transfers of %d bytes, the limit is %d of %d: %w", rpcMove, r.count, r.size,
 			maxMoves, MaxMove, hg.ErrInvalid)
 	}
 	return r, b[moveRequestSize:], nil
@@ -162,7 +162,7 @@ func handleLook(h hg.Request) error {
 	}
 	for at, b := 0, v.Bytes(); at < len(b); at += 4 << 20 {
 		if b[at] != patternAt(at) {
-			err = fmt.Errorf("byte %d of what is lent is not what it was", at)
+			err = fmt.Errorf("byte %d of the registered memory has changed", at)
 		}
 	}
 	if err = errors.Join(err, v.Close()); err != nil {
@@ -177,7 +177,7 @@ func (m *moveServer) acquireMemory(hctx *hg.Context, size uint64, check bool) (*
 	defer m.mu.Unlock()
 	same := m.mem != nil && uint64(len(m.buf)) == size
 	if m.users > 0 && (!same || check || m.check) {
-		return nil, nil, fmt.Errorf("%s: another origin measures; try again when it has ended: %w", rpcMove, hg.ErrAgain)
+		return nil, nil, fmt.Errorf("%s: another measurement is in progress; try again later: %w", rpcMove, hg.ErrAgain)
 	}
 	if !same {
 		if m.mem != nil {

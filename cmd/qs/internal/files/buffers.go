@@ -53,7 +53,7 @@ func (p *buffers) get(client string, size int64) (*buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lent[client]+size > maxBufferedOfClient {
-		return nil, fmt.Errorf("the %d MiB of buffers that the target has for this client are in use by its other transfers; try again when they have ended: %w",
+		return nil, fmt.Errorf("the target's %d MiB of buffers for this client are in use; try again later: %w",
 			maxBufferedOfClient>>20, na.ErrAgain)
 	}
 	b, err := p.takeLocked(size)
@@ -78,7 +78,7 @@ func (p *buffers) takeLocked(size int64) (*buffer, error) {
 		p.spare = p.spare[1:]
 	}
 	if p.bytes+size > maxBuffered {
-		return nil, fmt.Errorf("the target's %d MiB of buffers are in use by other transfers; try again when they have ended: %w",
+		return nil, fmt.Errorf("the target's %d MiB of buffers are in use; try again later: %w",
 			maxBuffered>>20, na.ErrAgain)
 	}
 	b, err := newBuffer(p.hctx, bulk.LocalOnly, size)

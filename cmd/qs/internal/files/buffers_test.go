@@ -41,13 +41,13 @@ func TestBuffersAreBounded(t *testing.T) {
 		if len(all) == each {
 			_, err = p.get(clients[0], 1)
 			require.ErrorIs(t, err, na.ErrAgain)
-			require.ErrorContains(t, err, "512 MiB of buffers that the target has for this client are in use")
+			require.ErrorContains(t, err, "512 MiB of buffers for this client are in use")
 		}
 	}
 	last := clients[len(clients)-1]
 	_, err = p.get(last, MaxPiece)
 	require.ErrorIs(t, err, na.ErrAgain)
-	require.ErrorContains(t, err, "1024 MiB of buffers are in use by other transfers")
+	require.ErrorContains(t, err, "1024 MiB of buffers are in use")
 
 	// A transfer that has some of it waits for that, and one that has none is refused.
 	fs := &Server{buffers: p}

@@ -113,7 +113,7 @@ func Explain(peer na.Addr, err error) error {
 	case errors.Is(err, hg.ErrUnreachable):
 		return newUnreachableError(peer, err)
 	case ok && remote.Refused && remote.Code == hg.ErrNoMethod:
-		return show.Reword(err, fmt.Sprintf("%s does not serve that; start it with qs serve of the same version, for files with --root DIR", peer))
+		return show.Reword(err, fmt.Sprintf("%s does not serve this method; start it with qs serve of the same version, for files with --root DIR", peer))
 	case ok:
 		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // between the two ends of qs codes mean the same
 	}
@@ -140,18 +140,19 @@ func (e certificateError) Unwrap() error { return e.error }
 // fail again.
 func NeedsCertificate(err error) bool { return errors.As(err, new(certificateError)) }
 
-const bothTLS = "give --cert, --key and --ca as they are there: both ends use TLS, or neither does"
+const bothTLS = "use TLS at both ends or at neither: set --cert, --key and --ca as the program there does"
 
 // explainTLSError says in the words of the flags what can be done about an error of TLS, whose text is for programs.
 func explainTLSError(what string) (said, todo string, known bool) {
 	for _, c := range [][2]string{
 		{"is for another host", "give --server-name with a name that the certificate carries, or an address with such a host"},
-		{"authority that is unknown here", "give --ca with the authority that signed the peer's certificate"},
-		{"the peer wants a certificate", "give --cert and --key: a certificate of an authority that the peer trusts"},
-		{"does not know who signed", "give --cert and --key of an authority that the peer trusts"},
-		{"has expired", "renew the certificate"},
+		{"is signed by an unknown authority", "give --ca with the authority that signed the peer's certificate"},
+		{"the peer requires a certificate", "give --cert and --key: a certificate of an authority that the peer trusts"},
+		{"does not trust the authority of the local certificate", "give --cert and --key of an authority that the peer trusts"},
+		{"has expired or is not yet valid", "renew the certificate"},
+		{"as expired or not yet valid", "renew the certificate"},
 		{"TLS is required here", bothTLS},
-		{"the peer does not speak TLS", bothTLS},
+		{"the peer does not use TLS", bothTLS},
 	} {
 		if before, rest, ok := strings.Cut(what, c[0]); ok {
 			if _, detail, ok := strings.Cut(rest, " ("); ok {
@@ -183,12 +184,12 @@ func newUnreachableError(peer na.Addr, err error) error {
 	case strings.Contains(what, "TLS"):
 		what, todo, needsCertificate = explainTLSError(what)
 	case strings.HasPrefix(what, "session begins with"), strings.Contains(what, "speaks protocol version"), errors.Is(err, na.ErrProtocol):
-		what = "what answers there does not speak Quicksilver, or another version of it" + versionText(what)
+		what = "the program there does not use Quicksilver, or uses another version" + versionText(what)
 		todo = "correct the address, or use the same version at both ends"
 	case strings.HasPrefix(what, "no connection within"):
-		todo = "see what runs there: a process that is stopped, or no Quicksilver program, does not answer; a firewall may be in between"
+		todo = "check that a Quicksilver program runs there and is not stopped, and that no firewall drops the packets"
 	case !said:
-		todo = "start the program there (qs serve ADDRESS), or correct the address: a program that listens says which it has, transport and port included"
+		todo = "start the program there (qs serve ADDRESS), or correct the address, transport and port included"
 	}
 	err = hg.Errorf(hg.ErrUnreachable, "%s cannot be reached: %s", peer, what)
 	if needsCertificate {

@@ -182,7 +182,7 @@ func (c *Copier) Run(ctx context.Context, show Progress) error {
 		c.current, c.begun, c.kept = s, false, 0
 		err := copyFile(ctx, s, c.opts.Anew)
 		if errors.Is(err, errOther) {
-			c.show.Note(s.to + ": the part that was left behind is not of this source: it begins anew")
+			c.show.Note(s.to + ": the partial file is of another source; starting over")
 			c.begun, c.kept = false, 0
 			err = copyFile(ctx, s, true)
 		}
@@ -219,7 +219,7 @@ func (c *Copier) verifyPrefix(ctx context.Context, req seekRequest, r *seekReply
 			return err
 		}
 		if r.Left >= before {
-			return fmt.Errorf("%s has %d bytes to look at, before %d: %w", c.c.addr, r.Left, before, na.ErrProtocol)
+			return fmt.Errorf("%s: %d bytes left to verify, %d before: %w", c.c.addr, r.Left, before, na.ErrProtocol)
 		}
 	}
 	return nil

@@ -45,7 +45,7 @@ func (d *disk) close() {
 func cleanPath(p string) (string, error) {
 	clean := path.Clean(p)
 	if strings.ContainsRune(p, 0) || !filepath.IsLocal(filepath.FromSlash(clean)) {
-		return "", fmt.Errorf("%q leads out of the root; name a path below it, without / in front: %w", p, na.ErrPermission)
+		return "", fmt.Errorf("%q is outside of the root; use a relative path below it: %w", p, na.ErrPermission)
 	}
 	return clean, nil
 }
@@ -77,7 +77,7 @@ func (d *disk) stat(_ context.Context, p string) (entry, error) {
 	}
 	if err != nil {
 		if link, failed := d.root.Lstat(p); failed == nil && link.Mode().Type() == fs.ModeSymlink {
-			return entry{}, fmt.Errorf("%s is a symbolic link that is not followed (%w): name what it leads to, or remove it", p, err)
+			return entry{}, fmt.Errorf("%s is a symbolic link that is not followed (%w); use its target, or remove it", p, err)
 		}
 		return entry{}, err
 	}

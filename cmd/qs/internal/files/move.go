@@ -101,7 +101,7 @@ func (t *transfer) read(m *move) (mem *bulk.Handle, at int64, err error) {
 	defer t.filesMu.Unlock()
 	s := t.source
 	if m.req.Offset != s.sums.at || m.req.Size > s.stamp.Size-s.sums.at {
-		return nil, 0, fmt.Errorf("%s: a piece of %d bytes at %d of %d, want %d: %w", s.name, m.req.Size, m.req.Offset, s.stamp.Size,
+		return nil, 0, fmt.Errorf("%s: chunk of %d bytes at offset %d of %d, want %d: %w", s.name, m.req.Size, m.req.Offset, s.stamp.Size,
 			s.sums.at, na.ErrProtocol)
 	}
 	mem, at, err = s.read(m.buf, m.req.Size)

@@ -52,7 +52,7 @@ type part struct {
 const reserveStep = 16 << 20
 
 // errSame is the result for a file that is already there with the same stamp.
-var errSame = errors.New("the same file is there already")
+var errSame = errors.New("the file exists already")
 
 // openPart begins or goes on with a part of name.
 func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
@@ -61,18 +61,18 @@ func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 		return nil, err
 	}
 	if st.Size < 0 {
-		return nil, fmt.Errorf("%s: a size of %d: %w", name, st.Size, na.ErrInvalid)
+		return nil, fmt.Errorf("%s: invalid size %d: %w", name, st.Size, na.ErrInvalid)
 	}
 	switch info, err := d.root.Lstat(name); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, err
 	case info.IsDir():
-		return nil, fmt.Errorf("%s is a directory; to copy into it, add a / at the end: %w", name, na.ErrExists)
+		return nil, fmt.Errorf("%s is a directory; add a trailing / to copy into it: %w", name, na.ErrExists)
 	case info.Mode().Type() == fs.ModeSymlink:
-		return nil, fmt.Errorf("%s is a symbolic link: name the file that it leads to, or remove the link: %w", name, na.ErrExists)
+		return nil, fmt.Errorf("%s is a symbolic link; use its target, or remove the link: %w", name, na.ErrExists)
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is %s, which is not replaced: name another file, or remove it: %w", name, kindText(info.Mode()), na.ErrExists)
+		return nil, fmt.Errorf("%s is %s and is not replaced; use another name, or remove it: %w", name, kindText(info.Mode()), na.ErrExists)
 	case !o.Anew && stampOf(info) == st:
 		return nil, errSame
 	}
@@ -84,9 +84,9 @@ func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 	switch {
 	case j.At == 0: // nobody began, or nothing was verified
 	case o.Anew:
-		p.note = name + ": what was there is not used"
+		p.note = name + ": the partial file is not used"
 	case j.Size != st.Size || j.ModTime != st.ModTime || j.At > st.Size:
-		p.note = name + ": the source has changed since the transfer was broken off: it begins anew"
+		p.note = name + ": the source has changed since the interrupted transfer; starting over"
 	default:
 		p.journaled, p.crc = j.At, j.CRC
 	}
@@ -117,7 +117,7 @@ func kindText(mode fs.FileMode) string {
 	case mode&fs.ModeSocket != 0:
 		return "a socket"
 	}
-	return "no regular file"
+	return "not a regular file"
 }
 
 // NoDirectory begins the text of the error for a part whose directory is missing.
@@ -165,7 +165,7 @@ func (p *part) openFile(known bool) (err error) {
 	}
 	info, err := p.f.Stat()
 	if err == nil && info.Size() > 0 {
-		err = fmt.Errorf("%s is not of a transfer that was broken off: %w", name, errNotOurs)
+		err = fmt.Errorf("%s is not of an interrupted transfer: %w", name, errNotOurs)
 	}
 	if err != nil {
 		return errors.Join(err, p.f.Close())
@@ -185,7 +185,7 @@ func (p *part) reset() error {
 // the journal says are not used. It comes before the first piece.
 func (p *part) verifyNext() (left int64, err error) {
 	if p.sums.at > p.journaled {
-		return 0, fmt.Errorf("%s: there is nothing to look at behind the first piece: %w", p.name, na.ErrProtocol)
+		return 0, fmt.Errorf("%s: nothing to verify after the first chunk: %w", p.name, na.ErrProtocol)
 	}
 	err = p.sums.addFrom(p.f, min(p.journaled, p.sums.at+seekStep))
 	switch {
@@ -197,7 +197,7 @@ func (p *part) verifyNext() (left int64, err error) {
 	case p.sums.crc == p.crc:
 		return 0, nil
 	}
-	p.note = p.name + ": the part that was left behind is damaged: it begins anew"
+	p.note = p.name + ": the partial file is damaged; starting over"
 	return 0, p.reset()
 }
 
@@ -214,7 +214,7 @@ func (p *part) write(offset int64, b []byte) error {
 		return p.failed
 	}
 	if offset != p.sums.at || !p.stream && int64(len(b)) > p.stamp.Size-offset || offset < p.journaled {
-		return fmt.Errorf("%s: a piece at %d, want %d: %w", p.name, offset, p.sums.at, na.ErrProtocol)
+		return fmt.Errorf("%s: chunk at offset %d, want %d: %w", p.name, offset, p.sums.at, na.ErrProtocol)
 	}
 	for b := range slices.Chunk(b, chunkSize) {
 		at := p.sums.at
@@ -273,7 +273,7 @@ func (p *part) verify(crc uint32) error {
 }
 
 func (p *part) newDamagedError(text string) error {
-	return fmt.Errorf("%s was damaged on the way: %s: %w", p.name, text, na.ErrChecksum)
+	return fmt.Errorf("%s is corrupt: %s: %w", p.name, text, na.ErrChecksum)
 }
 
 // commit makes the part the file, if it is complete and has the source's checksums. With toDisk it waits until a loss of
@@ -286,7 +286,7 @@ func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 	case p.failed != nil:
 		return p.failed
 	case p.sums.at != p.stamp.Size:
-		return fmt.Errorf("%s: %d of %d bytes have arrived: %w", p.name, p.sums.at, p.stamp.Size, na.ErrProtocol)
+		return fmt.Errorf("%s: received %d of %d bytes: %w", p.name, p.sums.at, p.stamp.Size, na.ErrProtocol)
 	case p.sums.crc != crc || !bytes.Equal(p.sums.digest(), sha):
 		text := fmt.Sprintf("its checksums are %08x %x, want %08x %x", p.sums.crc, p.sums.digest(), crc, sha)
 		return errors.Join(p.newDamagedError(text), p.reset())
@@ -327,7 +327,7 @@ func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 // and with the journal its lock, and a second transfer may have made new ones.
 func (p *part) requireNamed() error {
 	if name := p.name + partSuffix; !p.disk.isNamed(p.f, name) {
-		return fmt.Errorf("%s was removed or replaced while it was written: run the same command again: %w", name, na.ErrIO)
+		return fmt.Errorf("%s was removed or replaced during the transfer; run the same command again: %w", name, na.ErrIO)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func TestPartWithoutRoom(t *testing.T) {
 	d, dir := newDisk(t)
 	_, err := d.openPart("f", stamp{Size: 1<<60 + 1}, partOptions{})
 	require.ErrorIs(t, err, unix.ENOSPC)
-	require.Regexp(t, `^reserve .*f\.qs-part: 1099511627777 MiB are needed, \d+ MiB are free: no space left on device$`, err.Error())
+	require.Regexp(t, `^reserve .*f\.qs-part: need 1099511627777 MiB, \d+ MiB are free: no space left on device$`, err.Error())
 	requireNames(t, dir)
 }
 
@@ -114,7 +114,7 @@ func TestSourcesOfTheSystem(t *testing.T) {
 			err = src.verify()
 		}
 		src.close()
-		require.ErrorContains(t, err, fmt.Sprintf("%s: the system says that it has %d bytes, and it has more or fewer", name, src.stamp.Size))
+		require.ErrorContains(t, err, fmt.Sprintf("%s: the file size is %d bytes, but reading it returns a different number", name, src.stamp.Size))
 		require.ErrorIs(t, err, na.ErrInvalid)
 	}
 }

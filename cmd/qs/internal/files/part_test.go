@@ -65,7 +65,7 @@ func TestPartDamagedOnTheWay(t *testing.T) {
 	require.NoError(t, p.write(100, bad))
 	err := p.verify(checksum(data[:200]))
 	require.ErrorIs(t, err, na.ErrChecksum)
-	require.ErrorContains(t, err, "f was damaged on the way: CRC-32C of the first 200 bytes is")
+	require.ErrorContains(t, err, "f is corrupt: CRC-32C of the first 200 bytes is")
 	p.close()
 
 	p = resumePart(t, d, data)
@@ -153,7 +153,7 @@ func writePrivate(t *testing.T, name string, data []byte) {
 func TestPartOfOtherProgram(t *testing.T) {
 	data := noise(300)
 	for name, make := range map[string]func(t *testing.T, dir string){
-		"f.qs-part is not of a transfer": func(t *testing.T, dir string) {
+		"f.qs-part is not of an interrupted transfer": func(t *testing.T, dir string) {
 			writePrivate(t, filepath.Join(dir, "f.qs-part"), data)
 		},
 		"f.qs-part.journal is not a journal": func(t *testing.T, dir string) {

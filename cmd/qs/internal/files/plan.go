@@ -78,7 +78,7 @@ func (p *plan) addDir(ctx context.Context, src store, dir step) error {
 		for _, e := range entries {
 			s := step{path.Join(dir.from, e.Name), path.Join(dir.to, e.Name), e.Stamp, e.Holes}
 			if max(len(s.from), len(s.to)) > maxPath || len(p.files)+len(p.dirs)+len(p.skipped) >= maxEntries {
-				return fmt.Errorf("%.100s: a path of more than %d bytes, or more than %d entries: %w", s.from, maxPath, maxEntries, na.ErrInvalid)
+				return fmt.Errorf("%.100s: path exceeds %d bytes, or more than %d entries: %w", s.from, maxPath, maxEntries, na.ErrInvalid)
 			}
 			switch e.Kind {
 			case regular:

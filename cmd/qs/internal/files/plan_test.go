@@ -34,7 +34,7 @@ func TestEndlessTree(t *testing.T) {
 	for _, k := range []kind{regular, directory, special} {
 		_, err := makePlan(t.Context(), endlessStore(k), endlessStore(k), "d", "d", false)
 		require.ErrorIs(t, err, na.ErrInvalid)
-		require.ErrorContains(t, err, "more than 4096 bytes, or more than 1000 entries")
+		require.ErrorContains(t, err, "path exceeds 4096 bytes, or more than 1000 entries")
 	}
 }
 
@@ -45,5 +45,5 @@ func TestEndlessListing(t *testing.T) {
 	}))
 	err := (&Copier{c: c}).verifyPrefix(t.Context(), seekRequest{}, &seekReply{Left: 6})
 	require.ErrorIs(t, err, na.ErrProtocol)
-	require.ErrorContains(t, err, "has 5 bytes to look at, before 5")
+	require.ErrorContains(t, err, "5 bytes left to verify, 5 before")
 }

@@ -46,7 +46,7 @@ func (c *Copier) receiveFile(ctx context.Context, s step, anew bool) error {
 // receivePart goes on with a part.
 func (c *Copier) receivePart(ctx context.Context, opened openReply, dst *part) error {
 	if !opened.Stamp.isSameData(dst.stamp) {
-		return fmt.Errorf("it was changed at this moment: run the same command again: %w", na.ErrIO)
+		return fmt.Errorf("modified concurrently; run the same command again: %w", na.ErrIO)
 	}
 	for left := dst.journaled; left > 0 && ctx.Err() == nil; {
 		var err error

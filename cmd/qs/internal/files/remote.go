@@ -27,7 +27,7 @@ func (r remote) list(ctx context.Context, dir, after string) ([]entry, error) {
 	for _, e := range reply.Entries {
 		// Names become paths on this machine.
 		if e.Name == "." || !filepath.IsLocal(e.Name) || strings.ContainsAny(e.Name, separators) || e.Name <= after {
-			return nil, fmt.Errorf("%s lists an entry %q in %s: %w", r.c.addr, e.Name, dir, na.ErrProtocol)
+			return nil, fmt.Errorf("%s: invalid entry %q in %s: %w", r.c.addr, e.Name, dir, na.ErrProtocol)
 		}
 		after = e.Name
 	}

@@ -21,7 +21,7 @@ func requireRoom(f *os.File, size int64) error {
 	}
 	free := has + int64(disk.Bavail)*int64(disk.Bsize)
 	needed := (size-1)>>20 + 1 // rounded up, and what is free down: the first is more than the second
-	err := fmt.Errorf("%d MiB are needed, %d MiB are free: %w", needed, free>>20, unix.ENOSPC)
+	err := fmt.Errorf("need %d MiB, %d MiB are free: %w", needed, free>>20, unix.ENOSPC)
 	return &os.PathError{Op: "reserve", Path: f.Name(), Err: err}
 }
 

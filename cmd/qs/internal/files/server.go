@@ -43,7 +43,7 @@ type Server struct {
 func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	d, err := openDisk(root)
 	if err != nil {
-		return nil, fmt.Errorf("the folder of --root cannot be opened: %w", err)
+		return nil, fmt.Errorf("cannot open the directory of --root: %w", err)
 	}
 	fs := &Server{node: n, disk: d, write: write, buffers: newBuffers(n.HG()), transfers: map[uint64]*transfer{}}
 	handle(fs, methodStat, fs.stat)
@@ -66,7 +66,7 @@ func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	return fs, nil
 }
 
-var errReadOnly = fmt.Errorf("this target takes no files; start it with qs serve --root DIR --write: %w", na.ErrPermission)
+var errReadOnly = fmt.Errorf("the target is read-only; start it with qs serve --root DIR --write: %w", na.ErrPermission)
 
 // handle has the node serve m.
 func handle[In, Out any](fs *Server, m *qs.Method[In, Out], serve func(by qs.Caller, in In) (Out, error)) {
@@ -165,7 +165,7 @@ func (fs *Server) Close() {
 	fs.closed = true
 	fs.mu.Unlock()
 	for _, t := range fs.all() {
-		t.cancel(fmt.Errorf("the target is ending: %w", na.ErrClosed))
+		t.cancel(fmt.Errorf("the target is shutting down: %w", na.ErrClosed))
 	}
 	fs.running.Wait()
 	fs.disk.close()

@@ -65,25 +65,25 @@ func TestHostileOrigin(t *testing.T) {
 		piece := func(offset, size int64) func(id uint64) error {
 			return asks(a, pieceRequest{Offset: offset, Size: size, Memory: buf.h})
 		}
-		want(na.ErrCanceled, "there is no transfer", asks(b, pieceRequest{Size: 1000, Memory: buf.h})) // the number is of another session
-		want(na.ErrCanceled, "there is no transfer", func(id uint64) error { return closeFile(b, closeRequest{ID: id}) })
-		want(na.ErrCanceled, "there is no transfer", func(id uint64) error { return seek(b, seekRequest{ID: id}) })
-		want(na.ErrCanceled, "there is no transfer", asks(a, pieceRequest{ID: 1, Size: 1, Memory: buf.h}))
-		want(na.ErrInvalid, "a piece of 0 bytes, want 1 to", piece(0, 0))
-		want(na.ErrInvalid, "a piece of -1 bytes", piece(0, -1))
-		want(na.ErrInvalid, "a piece of", piece(0, MaxPiece+1))
-		want(na.ErrInvalid, "a piece of 1 bytes", asks(a, pieceRequest{Size: 1}))
+		want(na.ErrCanceled, "does not exist or was canceled", asks(b, pieceRequest{Size: 1000, Memory: buf.h})) // the number is of another session
+		want(na.ErrCanceled, "does not exist or was canceled", func(id uint64) error { return closeFile(b, closeRequest{ID: id}) })
+		want(na.ErrCanceled, "does not exist or was canceled", func(id uint64) error { return seek(b, seekRequest{ID: id}) })
+		want(na.ErrCanceled, "does not exist or was canceled", asks(a, pieceRequest{ID: 1, Size: 1, Memory: buf.h}))
+		want(na.ErrInvalid, "chunk of 0 bytes, want 1 to", piece(0, 0))
+		want(na.ErrInvalid, "chunk of -1 bytes", piece(0, -1))
+		want(na.ErrInvalid, "chunk of", piece(0, MaxPiece+1))
+		want(na.ErrInvalid, "chunk of 1 bytes", asks(a, pieceRequest{Size: 1}))
 		small, err := newBuffer(a.node.HG(), bulk.ReadWrite, 10)
 		require.NoError(t, err)
 		want(na.ErrInvalid, "outside the remote handle", asks(a, pieceRequest{Size: 1000, Memory: small.h}))
 		want(na.ErrProtocol, "want 0", piece(500, 500))
 		want(na.ErrProtocol, "want 0", piece(-500, 500))
 		if write {
-			want(na.ErrProtocol, "0 of 1000 bytes have arrived", func(id uint64) error { return closeFile(a, closeRequest{ID: id, Commit: true}) })
-			want(na.ErrChecksum, "damaged on the way", piece(0, 1000))
+			want(na.ErrProtocol, "received 0 of 1000 bytes", func(id uint64) error { return closeFile(a, closeRequest{ID: id, Commit: true}) })
+			want(na.ErrChecksum, "is corrupt", piece(0, 1000))
 		} else {
-			want(na.ErrInvalid, "1001 is not an offset to go on from", func(id uint64) error { return seek(a, seekRequest{ID: id, At: 1001}) })
-			want(na.ErrInvalid, "-1 is not an offset to go on from", func(id uint64) error { return seek(a, seekRequest{ID: id, At: -1}) })
+			want(na.ErrInvalid, "invalid offset 1001 to resume from", func(id uint64) error { return seek(a, seekRequest{ID: id, At: 1001}) })
+			want(na.ErrInvalid, "invalid offset -1 to resume from", func(id uint64) error { return seek(a, seekRequest{ID: id, At: -1}) })
 		}
 	}
 	// Nothing is left to check when a piece has arrived.
@@ -92,7 +92,7 @@ func TestHostileOrigin(t *testing.T) {
 	require.NoError(t, err)
 	err = seek(a, seekRequest{ID: seekID})
 	require.ErrorIs(t, err, na.ErrProtocol)
-	require.ErrorContains(t, err, "g: there is nothing to look at behind the first piece")
+	require.ErrorContains(t, err, "g: nothing to verify after the first chunk")
 	require.NoError(t, closeFile(a, closeRequest{ID: seekID}))
 	require.NoError(t, os.Remove(filepath.Join(root, "g.qs-part")))
 	require.NoError(t, os.Remove(filepath.Join(root, "g.qs-part.journal")))
@@ -172,7 +172,7 @@ func TestSecondUpload(t *testing.T) {
 	in.Path = "./d/../f"
 	_, err = callMethod(t.Context(), b, methodOpen, in)
 	require.ErrorIs(t, err, na.ErrAgain)
-	require.Regexp(t, `: f is being written by another copy from 127\.0\.0\.1:\d+, which goes on; this one has not touched it: `, err)
+	require.Regexp(t, `: f is being written by another copy from 127\.0\.0\.1:\d+: `, err)
 	again, err := callMethod(t.Context(), a, methodOpen, in)
 	require.NoError(t, err, "of the same origin")
 	_, err = callMethod(t.Context(), a, methodClose, closeRequest{ID: first.ID, Commit: true})
@@ -202,7 +202,7 @@ func TestTransfersOfClient(t *testing.T) {
 	for _, hog := range append(hogs, openClient(t, addr)) {
 		_, err := callMethod(t.Context(), hog, methodOpen, in)
 		require.ErrorIs(t, err, na.ErrAgain)
-		require.ErrorContains(t, err, "the target has 128 transfers of this client; try again when some have ended")
+		require.ErrorContains(t, err, "too many transfers of this client: 128; try again later")
 	}
 	_, err := s.open(qs.Caller{Identity: na.Identity{Transport: "tcp", Remote: "10.0.0.1:7"}}, in)
 	require.NoError(t, err)
@@ -245,7 +245,7 @@ func TestHostileTarget(t *testing.T) {
 			node, at := openOrigin(t, addr)
 			_, err := NewCopier(t.Context(), node, at, Options{Folder: dir, Local: "to", Remote: "d", Into: true, Timeout: patience})
 			require.ErrorIs(t, err, na.ErrProtocol)
-			require.ErrorContains(t, err, fmt.Sprintf("lists an entry %q in d: protocol error", name))
+			require.ErrorContains(t, err, fmt.Sprintf("invalid entry %q in d: protocol error", name))
 			requireNames(t, dir)
 		})
 	}

@@ -58,13 +58,13 @@ func (s *source) shareFile(hctx *hg.Context, access bulk.Access) {
 }
 
 // errOther is the error of a part that is not of this source although the stamps are the same.
-var errOther = fmt.Errorf("what was left behind is not of this source: %w", na.ErrChecksum)
+var errOther = fmt.Errorf("the partial file is of another source: %w", na.ErrChecksum)
 
 // seek prepares to send from the offset to, where the checksum must be crc. It looks at a step of the bytes before in each
 // call, and returns how many are left.
 func (s *source) seek(to int64, crc uint32) (left int64, err error) {
 	if to < s.sums.at || to > s.stamp.Size {
-		return 0, fmt.Errorf("%s: %d is not an offset to go on from: %w", s.name, to, na.ErrInvalid)
+		return 0, fmt.Errorf("%s: invalid offset %d to resume from: %w", s.name, to, na.ErrInvalid)
 	}
 	if err := s.sums.addFrom(s.f, min(to, s.sums.at+seekStep)); err != nil {
 		return 0, s.changed(err)
@@ -121,12 +121,12 @@ func (s *source) changed(err error) error {
 }
 
 func (s *source) wrongSize() error {
-	return fmt.Errorf("%s: the system says that it has %d bytes, and it has more or fewer, as files of /proc and /sys have: copy what cat prints: %w",
+	return fmt.Errorf("%s: the file size is %d bytes, but reading it returns a different number, as in /proc and /sys; copy the output of cat instead: %w",
 		s.name, s.stamp.Size, na.ErrInvalid)
 }
 
 func newChangedError(name string) error {
-	return fmt.Errorf("%s was changed while it was copied: copy it again when it is at rest: %w", name, na.ErrIO)
+	return fmt.Errorf("%s was modified during the copy; copy it again: %w", name, na.ErrIO)
 }
 
 // failureReason returns why the file could not be sent: err, or, if that may be the reason, that the file was changed.

@@ -78,7 +78,7 @@ func TestSourceTruncated(t *testing.T) {
 			_, _, err = src.read(buf, testPiece)
 			for _, err := range []error{err, src.failureReason(lost), src.failureReason(damaged)} {
 				require.ErrorIs(t, err, na.ErrIO)
-				require.ErrorContains(t, err, "f was changed while it was copied")
+				require.ErrorContains(t, err, "f was modified during the copy")
 			}
 			other := errors.New("another")
 			require.Equal(t, other, src.failureReason(other))

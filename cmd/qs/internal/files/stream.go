@@ -16,7 +16,7 @@ func (c *Copier) planStream(ctx context.Context) error {
 	c.plan = &plan{}
 	if c.opts.Upload {
 		if err == nil && there.Kind == directory {
-			err = fmt.Errorf("%s is a directory: name a file in it: %w", c.opts.Remote, na.ErrInvalid)
+			err = fmt.Errorf("%s is a directory, want a file: %w", c.opts.Remote, na.ErrInvalid)
 		}
 		c.plan.files = []step{{from: "-", to: c.opts.Remote}}
 		return err
@@ -108,7 +108,7 @@ func (c *Copier) receiveStream(ctx context.Context, s step, _ bool) error {
 		return err
 	}
 	if !bytes.Equal(end.SHA256, w.sums.digest()) {
-		return fmt.Errorf("the SHA-256 of all of it is %x, want %x: %w", w.sums.digest(), end.SHA256, na.ErrChecksum)
+		return fmt.Errorf("SHA-256 is %x, want %x: %w", w.sums.digest(), end.SHA256, na.ErrChecksum)
 	}
 	c.countCopied(w.sums.String())
 	return nil
@@ -124,7 +124,7 @@ type streamWriter struct {
 func (w *streamWriter) write(b []byte, crc uint32) error {
 	w.sums.add(b)
 	if w.sums.crc != crc {
-		return fmt.Errorf("the first %d bytes were damaged on the way: %w", w.sums.at, na.ErrChecksum)
+		return fmt.Errorf("the first %d bytes are corrupt: %w", w.sums.at, na.ErrChecksum)
 	}
 	_, err := w.to.Write(b)
 	return err

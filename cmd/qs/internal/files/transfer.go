@@ -65,7 +65,7 @@ func (fs *Server) newTransfer(peer na.Addr, client, from, path string) *transfer
 // enqueue queues a request, or returns why it is refused.
 func (t *transfer) enqueue(h hg.Request, req pieceRequest) error {
 	if req.Size < 1 || req.Size > MaxPiece || req.Memory == nil {
-		return fmt.Errorf("a piece of %d bytes, want 1 to %d: %w", req.Size, MaxPiece, na.ErrInvalid)
+		return fmt.Errorf("chunk of %d bytes, want 1 to %d: %w", req.Size, MaxPiece, na.ErrInvalid)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,7 +81,7 @@ func (t *transfer) enqueue(h hg.Request, req pieceRequest) error {
 	case t.queue <- m:
 		return nil
 	default:
-		return fmt.Errorf("more than %d pieces at a time: %w", MaxWindow, na.ErrAgain)
+		return fmt.Errorf("more than %d chunks in flight: %w", MaxWindow, na.ErrAgain)
 	}
 }
 
@@ -253,7 +253,7 @@ func (t *transfer) verifyPrefix(req seekRequest) (r seekReply, err error) {
 // finish ends a transfer: it commits one whose pieces have all been answered, or aborts it.
 func (t *transfer) finish(req closeRequest) (r closeReply, err error) {
 	if !req.Commit {
-		t.cancel(fmt.Errorf("the origin has broken the transfer off: %w", na.ErrCanceled))
+		t.cancel(fmt.Errorf("transfer canceled by the origin: %w", na.ErrCanceled))
 	}
 	t.stop()
 	<-t.ended

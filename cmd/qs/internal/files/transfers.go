@@ -16,7 +16,7 @@ func newInUseError(path, from string) error {
 	if from != "" {
 		from = " from " + from
 	}
-	return fmt.Errorf("%s is being written by another copy%s, which goes on; this one has not touched it: %w", path, from, na.ErrAgain)
+	return fmt.Errorf("%s is being written by another copy%s: %w", path, from, na.ErrAgain)
 }
 
 // probeTimeout is how long the origin of an upload may take to answer before another upload takes its place.
@@ -32,7 +32,7 @@ func (fs *Server) evictIdle(by qs.Caller, path string) error {
 		if t.peer != by.Addr && context.Cause(t.ctx) == nil && fs.probeOrigin(t) {
 			return newInUseError(path, t.from)
 		}
-		t.cancel(fmt.Errorf("this origin did not answer, and another copy of %s has taken its place: %w", path, na.ErrCanceled))
+		t.cancel(fmt.Errorf("the origin did not respond, and another copy of %s replaced it: %w", path, na.ErrCanceled))
 		<-t.ended
 		fs.drop(t)
 	}
@@ -56,7 +56,7 @@ func (fs *Server) add(t *transfer) error {
 	if all := fs.all(); len(all) >= maxTransfers || countTransfers(all, t.client) >= maxTransfersOfClient {
 		for _, old := range all {
 			if idle := time.Since(old.lastUse()); idle > maxIdle {
-				old.cancel(fmt.Errorf("the transfer of %s has rested for %v: %w", old.path, idle.Round(time.Second), na.ErrTimeout))
+				old.cancel(fmt.Errorf("the transfer of %s was idle for %v: %w", old.path, idle.Round(time.Second), na.ErrTimeout))
 				<-old.ended
 				fs.drop(old)
 			}
@@ -66,11 +66,11 @@ func (fs *Server) add(t *transfer) error {
 	defer fs.mu.Unlock()
 	switch {
 	case fs.closed:
-		return fmt.Errorf("the target is ending: %w", na.ErrClosed)
+		return fmt.Errorf("the target is shutting down: %w", na.ErrClosed)
 	case len(fs.transfers) >= maxTransfers:
-		return fmt.Errorf("the target has %d transfers; try again when some have ended: %w", maxTransfers, na.ErrAgain)
+		return fmt.Errorf("too many transfers at the target: %d; try again later: %w", maxTransfers, na.ErrAgain)
 	case countTransfers(slices.Collect(maps.Values(fs.transfers)), t.client) >= maxTransfersOfClient:
-		return fmt.Errorf("the target has %d transfers of this client; try again when some have ended: %w", maxTransfersOfClient, na.ErrAgain)
+		return fmt.Errorf("too many transfers of this client: %d; try again later: %w", maxTransfersOfClient, na.ErrAgain)
 	}
 	fs.lastID++
 	t.id = fs.lastID
@@ -96,7 +96,7 @@ func (fs *Server) find(peer na.Addr, id uint64) (*transfer, error) {
 	if t := fs.transfers[id]; t != nil && t.peer == peer {
 		return t, nil
 	}
-	return nil, fmt.Errorf("there is no transfer %d; it was broken off: %w", id, na.ErrCanceled)
+	return nil, fmt.Errorf("transfer %d does not exist or was canceled: %w", id, na.ErrCanceled)
 }
 
 func (fs *Server) all() []*transfer {

@@ -38,9 +38,9 @@ type Config struct {
 // The errors of Run, in addition to those of connecting.
 var (
 	// ErrNoAnswer ends a run whose nodes cannot be reached any more.
-	ErrNoAnswer = errors.New("the run ended early: no node could be reached any more")
+	ErrNoAnswer = errors.New("the run ended early: all nodes are unreachable")
 	// ErrRefused ends a run when the first answers show that no call of it can succeed: an unknown method, another codec, no permission.
-	ErrRefused = errors.New("the run ended early: the method cannot be called so")
+	ErrRefused = errors.New("the run ended early: the method refused the call")
 )
 
 // A ConnectError is the error of a node that could not be called before the run.
@@ -77,7 +77,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	defer cancel(nil)
 	r := &run{cfg: cfg, lanes: cfg.Connections * len(cfg.Nodes), cancel: cancel}
 	if cfg.Concurrency < r.lanes {
-		return Result{}, fmt.Errorf("%d calls in flight are fewer than the %d connections", cfg.Concurrency, r.lanes)
+		return Result{}, fmt.Errorf("too few calls in flight: %d for %d connections", cfg.Concurrency, r.lanes)
 	}
 	r.left.Store(cfg.Count)
 	r.first = r.countDueBefore(cfg.Warmup)

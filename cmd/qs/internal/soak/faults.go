@@ -192,5 +192,5 @@ func (s *soak) applyFault(ctx context.Context, v victim, kind string, last time.
 		}
 		pause(context.Background(), 50*time.Millisecond)
 	}
-	return false, fmt.Errorf("%v does not start again: %w", v, err)
+	return false, fmt.Errorf("restart %v: %w", v, err)
 }

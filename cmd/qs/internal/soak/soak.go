@@ -93,7 +93,7 @@ func (c *Config) Check() error {
 			return fmt.Errorf("--faults: processes cannot be stopped on %s", runtime.GOOS)
 		}
 		if needsRelay(k) && !hasConnections(c.Transport) {
-			return fmt.Errorf("--faults: %s is done to connections, and --transport %s has none", k, c.Transport)
+			return fmt.Errorf("--faults: %s needs connections, and --transport %s has none", k, c.Transport)
 		}
 	}
 	return nil
@@ -218,7 +218,7 @@ func (s *soak) run(ctx context.Context, r *Report) error {
 	for _, o := range s.origins {
 		if !o.child.End(s.patience()) {
 			r.Left++
-			r.addNote("an origin does not end")
+			r.addNote("an origin has not exited")
 		}
 	}
 	here.Wait()

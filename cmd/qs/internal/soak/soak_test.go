@@ -95,5 +95,5 @@ func TestRunFails(t *testing.T) {
 		return start(book, addr)
 	}
 	_, err := Run(t.Context(), cfg)
-	require.ErrorContains(t, err, "target 1 does not start again: no target today")
+	require.ErrorContains(t, err, "restart target 1: no target today")
 }
