@@ -28,7 +28,7 @@ func TestConfigBadFields(t *testing.T) {
 
 	for name, c := range map[string]Config{
 		"Plugins is two plugins of scheme fake": {Plugins: []Plugin{&fakePlugin{}, &fakePlugin{}}},
-		"Plugins is nil at index 0":                   {Plugins: []Plugin{nil}},
+		"Plugins is nil at index 0":             {Plugins: []Plugin{nil}},
 
 		"Contexts":    {Contexts: -1},
 		"Eager":       {Eager: 48<<10 + 1},
