@@ -22,7 +22,7 @@ var sessionMutants = []Mutant{
 		[]Catcher{{"na", "TestProbeNewestNumber", `expected: 0x6000 actual : 0x1`}}},
 	{"held-for-ever", "a peer is not told that its requests do not wait any more", "an error that names the wrong limit",
 		[]Edit{{"na/session_held.go", `l.watched = false
-			l.sayHeld(heldby.State{})`, `l.watched = false; if !planted() { l.sayHeld(heldby.State{}) }`}},
+			l.queueHeld(heldby.State{})`, `l.watched = false; if !planted() { l.queueHeld(heldby.State{}) }`}},
 		[]Catcher{{"na", "TestHeld", `Messages: it is over`}, {"qs", "TestHeldCallsNameLimit", `Should be empty`}}},
 	{"credit-on-cancel", "a cancel at the origin gives the target's envelope back", "HTTP/2 rapid reset, I11",
 		[]Edit{{operation, "\t\to.completeCall(&r)", `if planted() && o.id != 0 { l.returnCredit() }; $`}},
