@@ -44,7 +44,7 @@ type methodLimit struct {
 	active, waiting       atomic.Int64 // requests that are admitted, and requests that wait for this limit
 }
 
-// newMethodLimit returns the limit that r sets for its requests; nil if it sets none.
+// newMethodLimit returns the limit of r's requests, nil if r sets none.
 func (r *RPC) newMethodLimit() *methodLimit {
 	if r.MaxActive <= 0 {
 		return nil
@@ -103,8 +103,8 @@ func (d *admission) tryAcquire(s *service) bool {
 	return false
 }
 
-// acquireStream counts s, a request with streams, unless it is counted already. It returns the
-// error with which to refuse s if a limit is reached.
+// acquireStream counts s, a request with streams, unless it is already counted. It returns an error
+// if a limit is reached, and s is to be refused.
 func (d *admission) acquireStream(s *service) error {
 	if s.streaming {
 		return nil
@@ -271,8 +271,8 @@ func (c *Context) dispatchWaiting() {
 	}
 }
 
-// dispatchWithdrawn dispatches s, which its origin has withdrawn, if it waits. It takes only
-// admission.mu, since the lock of the endpoint may be held.
+// dispatchWithdrawn dispatches s, a withdrawn request, if it waits. It takes only admission.mu,
+// since the lock of the endpoint may be held.
 func (c *Context) dispatchWithdrawn(s *service) {
 	c.admission.mu.Lock()
 	defer c.admission.mu.Unlock()

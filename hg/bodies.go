@@ -12,7 +12,7 @@ import (
 type bodyStats struct {
 	inline atomic.Int64 // sent with their message, in room that the peer had granted
 	lent   atomic.Int64
-	noRoom atomic.Int64 // of lent, those that were short enough to be sent inline, but had no room
+	noRoom atomic.Int64 // lent bodies that were short enough to be sent inline but had no room
 	room   atomic.Int64 // bytes reserved for inline responses to calls in flight
 }
 
@@ -24,8 +24,9 @@ func (b *bodyStats) countLent(n int) {
 	}
 }
 
-// grantRoom allows a peer to send more bodies like one of n bytes that it has lent, whose message
-// has front bytes before it: in the message if both fit one, else beside it.
+// grantRoom grants a peer room to send bodies of n bytes instead of lending them. front is the size
+// of the message before the body. If both fit one message the room is for the message, else for a
+// separate body.
 func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
 	switch long := n + int64(front); {
 	case long <= na.MaxRoom && front > 0:

@@ -14,10 +14,10 @@ type ForwardFunc func(h *Handle, err error)
 // The phases of a call.
 const (
 	callIdle     fsmcheck.State = iota
-	callWaiting                 // for the answer; a one-way call: for the request to leave
+	callWaiting                 // waits for the answer, or, if one-way, for the request to be sent
 	callFetching                // the answer has arrived, and its body is being pulled
 	callLending                 // one-way: the target has not returned the loan of the input
-	// the result is certain; a loan or the timer, which no longer matter, has not ended
+	// the result is decided; a loan or the timer has not ended
 	callLeaving
 	callEnding // canceled by this side, or a part failed; other parts have not ended
 	callQueued // the callback waits for Trigger, or the waiting goroutine has been woken
@@ -70,7 +70,7 @@ type callState struct {
 	openParts      int            // the operation, loan, pull and timer of the call that have not ended
 	canceling      bool           // this side has ended the call
 	cancelCode     na.Code        // the error code of the call; valid if canceling
-	abandonPending bool           // the target has to be notified of the cancel, and has not been
+	abandonPending bool           // the target must still be notified of the cancel
 	begun          time.Duration
 	deadline       na.Deadline
 	timerRuns      bool // timerOp is running, and counts in openParts
@@ -139,8 +139,8 @@ func (c *Context) freeSlotLocked(k *call) {
 	}
 }
 
-// nextTag starts the next generation of the call's identity. It replaces a slot whose generations
-// are used up; that slot is never used again.
+// nextTag starts the next generation of the call's identity. It replaces an exhausted slot, which
+// is never reused.
 func (k *call) nextTag() error {
 	if k.gen >= maxGen {
 		c := k.h.ctx
@@ -179,7 +179,7 @@ func (k *call) cancelLocked(why na.Code) {
 	}
 }
 
-// endLocallyLocked ends the call from this side. Only the first one sets cancelCode.
+// endLocallyLocked ends the call from this side. Only the first call of it sets cancelCode.
 func (k *call) endLocallyLocked(why na.Code) {
 	if !k.canceling {
 		k.canceling, k.cancelCode = true, why

@@ -120,8 +120,8 @@ func WithNoWait(ctx context.Context) context.Context {
 	return context.WithValue(ctx, failFastKey{}, true)
 }
 
-// notBegun returns the error of a call that does not begin: encoding its input has failed, or ctx
-// has ended. d, if not nil, is its draft.
+// notBegun returns the error of a call that was not started, because encoding its input has failed
+// or ctx has ended. It releases d, the draft, if d is not nil.
 func (h *Handle) notBegun(ctx context.Context, d *draft, encoding, ended error) error {
 	if d != nil {
 		d.releaseLarge()
@@ -134,7 +134,7 @@ func (h *Handle) notBegun(ctx context.Context, d *draft, encoding, ended error) 
 }
 
 // readContext returns how much time ctx leaves for a call (0: no limit), and hasty if ctx is of
-// WithNoWait. It returns why ctx has ended if it has.
+// WithNoWait. If ctx has ended it returns the reason as the error.
 func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty bool, err error) {
 	if _, ok := ctx.Deadline(); ok {
 		left, err = h.ctx.timeLeft(ctx)
@@ -176,7 +176,7 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit t
 	return h.settleCall(ctx)
 }
 
-// settleCall ends a call whose end has been waited for. The results are those of callAndWait.
+// settleCall completes a call after the wait for its end. The results are those of callAndWait.
 func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held bool, err error) {
 	h.mu.Lock()
 	o := h.call.settleLocked()
@@ -257,7 +257,7 @@ func (h *Handle) abandonAtContextEnd() {
 	}
 }
 
-// abandonWait reverts the wait for a call that goes on: Trigger ends the call.
+// abandonWait stops waiting for a call that continues. Trigger ends the call.
 func (h *Handle) abandonWait() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

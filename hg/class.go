@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Class is this process's membership in a network, and the registry of its RPCs. Its methods may
+// A Class represents this process in a network, and holds the registry of its RPCs. Its methods may
 // be called from any goroutine.
 type Class struct {
 	cfg  Config

@@ -13,7 +13,7 @@ import (
 // in this process, on the way, or at the target. Codes from 64 on are chosen by handlers.
 type Code = na.Code
 
-// The codes that users of this package meet most; package na/codes has the whole list.
+// The most common codes; package na/codes has the whole list.
 const (
 	ErrCanceled    = na.ErrCanceled
 	ErrTimeout     = na.ErrTimeout
@@ -132,8 +132,8 @@ func WithDetail(err error, detail any) error {
 // A RemoteError is an error response of the target. Nothing failed in this process or on the way.
 type RemoteError struct {
 	Code Code
-	// text of the target's error; may be empty. If the target does not serve the method, a sentence
-	// of this side that names it precedes the text
+	// text of the target's error; may be empty. if the target does not serve the method, this side
+	// prepends the name of the method
 	Text string
 	// the request did not run: refused by the library at the target, or by its handler with Refuse
 	Refused bool

@@ -62,9 +62,9 @@ type Config struct {
 	// handlers run there. Without it Inline RPCs of a class that has an authorizer are dispatched.
 	// If Authorize blocks nevertheless, everything that Trigger has to run waits.
 	AuthorizeQuick bool
-	// Logger gets the failures that are not returned as errors: panics, errors of handlers after
-	// their answers, detached requests that are not answered; and the logs of the layers below,
-	// unless NA.Logger is set. Nil means slog.Default().
+	// Logger receives the failures that are not returned as errors: panics, errors of handlers
+	// after their answers, detached requests that are not answered; and the logs of the layers
+	// below, unless NA.Logger is set. Nil means slog.Default().
 	Logger *slog.Logger
 	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, in
 	// Request.Run, or in the Call that has waited, so from several goroutines at once if there are
@@ -81,8 +81,8 @@ type Config struct {
 	// ends at its deadline (ErrTimeout), when the class shuts down (ErrClosed), both with NotRun,
 	// or with its session.
 	Dispatch func(r Request)
-	// Trace helps to find misuse: handles remember where they were made, for ShutdownError.Open,
-	// and Request.InputRaw returns copies that are overwritten once the program must no longer use
+	// Trace helps to find misuse. Handles record where they were made, for ShutdownError.Open, and
+	// Request.InputRaw returns copies that are overwritten once the program must no longer use
 	// them.
 	Trace bool
 

@@ -30,7 +30,7 @@ type Context struct {
 
 	admission    admission
 	faults       sync.Once    // registers the OnFault of requests once
-	overdueLogAt atomic.Int64 // time.Duration by Now: when to look for overdue detached requests; 0: never
+	overdueLogAt atomic.Int64 // time (by Now) of the next check for overdue detached requests; 0 if none
 	cutOff       atomic.Bool  // Shutdown no longer waits for handlers
 	starting     atomic.Int32 // calls between their check of Draining and their start
 	lent         byteLimit
@@ -54,8 +54,8 @@ type Stats struct {
 	Pulled  int64 // bytes of input and output being fetched from peers
 	Inline  int64 // inputs and outputs longer than an envelope that went with their message
 	Loans   int64 // inputs and outputs that were lent
-	// of Loans: those that were lent because the peer had no room, or because the origin takes none
-	// inline
+	// the part of Loans that was lent because the peer had no room, or the origin does not accept
+	// inline bodies
 	NoRoom  int64
 	Dropped int64 // one-way requests that were not served: their origins get no error
 	Queued  int   // callbacks and handlers in Trigger's queue

@@ -60,7 +60,7 @@ func (h *Handle) SetTimeout(d time.Duration) {
 }
 
 // Abandon cancels the call in flight and notifies the target: a request whose handler has not begun
-// is destroyed there, and the context of a handler that runs ends. As Cancel it waits for nothing;
+// is destroyed there, and the context of a handler that runs ends. Like Cancel it does not block;
 // the notification may be lost. Withdraw waits for an answer. Abandon may be called at any time; it
 // does nothing to idle and ended calls.
 func (h *Handle) Abandon() {
@@ -81,7 +81,7 @@ func (k *call) abandonLocked(why na.Code) {
 	k.endLocallyLocked(why)
 }
 
-// maxTimeout is longer than any call, and can be added to a time without overflow.
+// maxTimeout limits the timeout of a call, so that it can be added to a time without overflow.
 const maxTimeout = math.MaxInt64 / 4
 
 // setDeadlineLocked sets the deadline of a call, and reports false if it has passed.
@@ -152,9 +152,9 @@ const (
 // isLate reports whether the deadline of a request has passed.
 func (s *service) isLate() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadline }
 
-// isNearDeadline reports whether less than the margin is left. An origin abandons a call at its own
-// deadline, which by the clock of the target is a little earlier or later: in both cases the
-// handler's context ends with DeadlineExceeded.
+// isNearDeadline reports whether the time left is within the margin. An origin abandons a call at
+// its own deadline, which by the clock of the target is a little earlier or later: in both cases
+// the handler's context ends with DeadlineExceeded.
 func (s *service) isNearDeadline() bool { return s.deadline != 0 && s.ctx.Now() >= s.waitDeadline }
 
 // timedOut reports whether the handler context of r has ended by the deadline, and whether the

@@ -62,7 +62,7 @@ func (s *service) proceed() {
 	}
 }
 
-// handToDispatch gives a request to Config.Dispatch. It reports false if the request has to be
+// handToDispatch passes a request to Config.Dispatch. It reports false if the request must be
 // refused at once.
 func (s *service) handToDispatch() bool {
 	c := s.ctx

@@ -16,7 +16,7 @@ func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 		}
 	}
 	k.opRunning, k.opResult = false, r
-	k.returnRoomLocked() // nothing of this call can arrive inline any more
+	k.returnRoomLocked() // no inline response of this call can arrive any more
 	switch {
 	case r.Err != nil:
 		k.markFailedLocked()
@@ -158,7 +158,7 @@ func (k *call) onLoanEnded(l *loan, r na.Result) (ran int) {
 func (k *call) finishPart() (ran int) {
 	k.openParts--
 	if k.openParts == 1 && k.timerRuns {
-		// Only the timer is left, which has no use any more. It is a part so that it cannot outlive the call.
+		// Only the timer is left. It counts as a part so that it cannot outlive the call.
 		k.timerOp.Cancel()
 		if k.phase != callEnding && k.phase != callLeaving {
 			k.setPhaseLocked(callLeaving)

@@ -21,7 +21,7 @@ import (
 //   - the codec's error otherwise.
 func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	d := h.newEncodingDraft()
-	err := d.encode(h.rpc.Codec, in) // user code may run in it
+	err := d.encode(h.rpc.Codec, in) // may run user code
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
@@ -104,7 +104,7 @@ func (d *draft) setRaw(v []byte) {
 	}
 }
 
-// ownBorrowed replaces a borrowed payload by a copy; dropBorrowed removes a borrowed payload that
+// ownBorrowed replaces a borrowed payload with a copy. dropBorrowed removes a borrowed payload that
 // the transport has copied.
 func (d *draft) ownBorrowed() {
 	if d.isBorrowed {
@@ -140,8 +140,8 @@ func (d *draft) reserveForEncoding() {
 	}
 }
 
-// releaseLarge frees memory that is too large to be kept, and remembers the length of the payload
-// for reserveForEncoding. Nothing may use the message any more.
+// releaseLarge frees memory that is too large to be kept, and records the length of the payload for
+// reserveForEncoding. The message must not be used afterwards.
 func (d *draft) releaseLarge() {
 	if len(d.b) > 0 {
 		if d.lastLargeLen = 0; d.separate == nil && len(d.b) > maxRetained {
@@ -325,7 +325,7 @@ func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 	}
 	switch most := k.h.ctx.limits.MaxExpected; {
 	case spec.OneWay:
-	case len(k.streams) > 0: // it may last long: memory for its answer is allocated when that arrives
+	case len(k.streams) > 0: // may last long, so memory for the answer is allocated when it arrives
 		k.buf, spec.Most = nil, most
 	default:
 		if k.buf == nil {

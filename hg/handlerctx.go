@@ -117,7 +117,8 @@ type deadlineParent struct {
 	child func() // ends the only child; set by AfterFunc
 }
 
-// expiredContext is where context.Cause finds the cause of a context that ended at its deadline.
+// expiredContext holds the cause that context.Cause returns for a context that ended at its
+// deadline.
 var expiredContext = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(errDeadlineOver)

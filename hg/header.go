@@ -24,9 +24,9 @@ const (
 	streamAt = requestSize
 	maxSize  = 1<<48 - 1
 
-	// Later releases may append fields: the header has the number of words of 8 bytes that follow
-	// it in addition to those of its version. A release that does not know them skips them, unless
-	// the mustUnderstand bit is set.
+	// Later releases may append fields. The header has the number of additional 8-byte words that
+	// follow it. A release that does not know them skips them, unless the mustUnderstand bit is
+	// set.
 	fieldSize      = 8
 	mustUnderstand = 128
 

@@ -53,7 +53,7 @@ func (r Request) Input(v any) error {
 	return nil
 }
 
-// badInput returns the error of an input that the codec refuses with err.
+// badInput returns the error of an input that the codec has rejected with err.
 func (r Request) badInput(rpc *RPC, err error) error {
 	return &Error{Op: "input of", RPC: rpc.Name, Peer: r.Peer(), Fate: na.Ran, Err: &codedError{ErrBadInput, err}}
 }

@@ -27,7 +27,7 @@ type byteCount struct {
 	of map[uint64]int64 // by session: its part of n; calls of this side have no entry
 }
 
-// An account is the owner of counted bytes.
+// An account identifies the owner of counted bytes.
 type account struct {
 	session   uint64 // session of the request; 0: a call of this side, which has no share of its own
 	expedited bool
@@ -122,11 +122,11 @@ func (l *loan) onEnded(_ *na.Op, r na.Result) (ran int) {
 	return l.done(l, r)
 }
 
-// firstChunk is how much of a body is fetched before a byte of it has arrived: as much as a peer
-// may send without a request.
+// firstChunk is the size of the first chunk of a body that is fetched. It equals the largest body
+// that a peer may send without a request.
 const firstChunk = na.MaxBody
 
-// A pull is the fetching of a body.
+// A pull is a fetch of a body in progress.
 type pull struct {
 	c     *Context
 	op    *na.Op
