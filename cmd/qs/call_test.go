@@ -38,15 +38,15 @@ type order struct {
 	Big    uint64
 }
 
-type sourceInput struct{ Goods qs.Source }
+type goods struct{ Goods qs.Source }
 
-type transferInput struct {
+type parcel struct {
 	Label string
 	Goods qs.Source
 	Back  qs.Sink
 }
 
-type sinksInput struct {
+type two struct {
 	In  struct{ One qs.Sink }
 	Two qs.Sink
 }
@@ -55,8 +55,8 @@ type base struct {
 	ID int64 `msgpack:"id"`
 }
 
-// An unusualValues has values that JSON cannot represent.
-type unusualValues struct {
+// odd holds values that JSON cannot represent.
+type odd struct {
 	base
 	Bytes    []byte
 	Array    [3]byte
@@ -72,7 +72,7 @@ type unusualValues struct {
 	Pointer  *int
 }
 
-var sample = unusualValues{base: base{7}, Bytes: []byte{0, 255}, Array: [3]byte{1, 2, 3}, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Wait: 1500 * time.Millisecond,
+var sample = odd{base: base{7}, Bytes: []byte{0, 255}, Array: [3]byte{1, 2, 3}, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Wait: 1500 * time.Millisecond,
 	Huge: new(big.Int).Exp(big.NewInt(10), big.NewInt(30), nil), Nan: math.NaN(), Any: []any{[]byte{1}, time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), 2.0},
 	ByNumber: map[int]string{-1: "a"}, ByBool: map[bool]int{true: 1}, Host: netip.MustParseAddr("10.0.0.1"), Level: slog.LevelWarn, Pointer: new(int)}
 
@@ -110,17 +110,17 @@ func startTypedTarget(t *testing.T, withReflect bool) string {
 		o.Blob = []byte(o.Item)
 		return o, nil
 	})
-	qs.Define[sourceInput, int64]("shop/goods").Handle(node, func(ctx context.Context, g sourceInput) (int64, error) {
+	qs.Define[goods, int64]("shop/goods").Handle(node, func(ctx context.Context, g goods) (int64, error) {
 		return io.Copy(io.Discard, g.Goods.Reader(ctx))
 	})
-	qs.Define[transferInput, int64]("shop/parcel").Handle(node, func(ctx context.Context, p transferInput) (int64, error) {
+	qs.Define[parcel, int64]("shop/parcel").Handle(node, func(ctx context.Context, p parcel) (int64, error) {
 		if p.Label == "fail" {
 			_, err := io.WriteString(p.Back.Writer(ctx), p.Label)
 			return 0, errors.Join(err, errors.New("fails behind its first bytes"))
 		}
 		return io.Copy(p.Back.Writer(ctx), io.MultiReader(strings.NewReader(p.Label), p.Goods.Reader(ctx)))
 	})
-	qs.Define[sinksInput, string]("shop/two").Handle(node, func(ctx context.Context, to sinksInput) (string, error) {
+	qs.Define[two, string]("shop/two").Handle(node, func(ctx context.Context, to two) (string, error) {
 		for text, sink := range map[string]qs.Sink{"one": to.In.One, "two": to.Two} {
 			if sink.Len() != 0 {
 				if _, err := io.WriteString(sink.Writer(ctx), text); err != nil {
@@ -137,7 +137,7 @@ func startTypedTarget(t *testing.T, withReflect bool) string {
 	qs.Define[string, string]("shop/token").Handle(node, func(ctx context.Context, _ string) (string, error) {
 		return token(ctx, "token") + " " + token(ctx, "tenant"), nil
 	})
-	qs.DefineStream[sourceInput, order]("shop/stock").Handle(node, func(ctx context.Context, g sourceInput, send func(order) error) error {
+	qs.DefineStream[goods, order]("shop/stock").Handle(node, func(ctx context.Context, g goods, send func(order) error) error {
 		text, err := io.ReadAll(g.Goods.Reader(ctx))
 		if err != nil {
 			return err
@@ -162,8 +162,8 @@ func startTypedTarget(t *testing.T, withReflect bool) string {
 	var note atomic.Value
 	qs.DefineOneWay[string]("shop/note").Handle(node, func(ctx context.Context, text string) { note.Store(token(ctx, "token") + ": " + text) })
 	qs.Define[string, any]("shop/noted").Handle(node, func(context.Context, string) (any, error) { return note.Load(), nil })
-	qs.Define[struct{}, unusualValues]("shop/sample").Handle(node, func(context.Context, struct{}) (unusualValues, error) { return sample, nil })
-	qs.Define[unusualValues, unusualValues]("shop/same").Handle(node, func(_ context.Context, o unusualValues) (unusualValues, error) {
+	qs.Define[struct{}, odd]("shop/sample").Handle(node, func(context.Context, struct{}) (odd, error) { return sample, nil })
+	qs.Define[odd, odd]("shop/same").Handle(node, func(_ context.Context, o odd) (odd, error) {
 		was, n := sample, o
 		if !math.IsNaN(n.Nan) || was.Time.Compare(n.Time) != 0 || was.Huge.Cmp(n.Huge) != 0 {
 			return o, qs.Errorf(qs.ErrBadInput, "got %+v", o)

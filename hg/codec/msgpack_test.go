@@ -124,7 +124,7 @@ func TestMsgpackErrors(t *testing.T) {
 	broken := errors.New("broken")
 	b, err := codec.Msgpack.Append([]byte("head"), failingValue{broken})
 	require.ErrorIs(t, err, broken)
-	require.ErrorContains(t, err, "codec_test.failing")
+	require.ErrorContains(t, err, "codec_test.failingValue")
 	require.Equal(t, "head", string(b))
 
 	_, err = codec.Msgpack.Append(nil, make(chan int))
