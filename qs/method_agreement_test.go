@@ -352,7 +352,7 @@ func TestDefineRefusesTypes(t *testing.T) {
 		func() { qs.Define[struct{ C chan int }, int]("types/chan") })
 	refused(`func\(\) has type func\(\), which has no encoding`, func() { qs.Define[int, func()]("types/func") })
 	refused(`\.P has type uintptr, which has no encoding`, func() { qs.DefineStream[int, struct{ P uintptr }]("types/item") })
-	refused(`unexported, a struct of which no field is exported`, func() { qs.DefineOneWay[unexported]("types/oneway") })
+	refused(`unexported, a struct without exported fields`, func() { qs.DefineOneWay[unexported]("types/oneway") })
 	refused(`codec: raw: int is neither \[\]byte nor string`, func() { qs.Define[int, []byte]("types/raw", qs.WithCodec(codec.Raw)) })
 	qs.Define[struct{ C chan int }, unexported]("types/json", qs.WithCodec(jsonCodec{}))
 	qs.Define[struct{}, struct{}]("types/nothing")

@@ -107,7 +107,7 @@ func TestBesideUnavailable(t *testing.T) {
 				return cfg
 			}
 			s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg(&logs), serveSeen)
-			require.Contains(t, logs.String(), "sm:// cannot be used")
+			require.Contains(t, logs.String(), "sm:// is unavailable")
 			require.Contains(t, logs.String(), dir)
 			got, err := seen.Call(testContext(t), peer(t, open(t, "tcp://,sm://", cfg(&bytes.Buffer{})), s.Addr().String()), struct{}{})
 			require.NoError(t, err)
@@ -299,8 +299,8 @@ func TestBesideRestart(t *testing.T) {
 func TestBesideAddresses(t *testing.T) {
 	t.Parallel()
 	for addr, want := range map[string]string{
-		"tcp://127.0.0.1:0,sm://name": "the second transport has no name of its own, write sm:// alone",
-		"tcp://127.0.0.1:0,udp://":    "udp:// cannot be the second transport of a class, sm:// can",
+		"tcp://127.0.0.1:0,sm://name": "second transport has an address, want sm:// alone",
+		"tcp://127.0.0.1:0,udp://":    "second transport is udp://, want sm://",
 		"sm://*,sm://":                "sm:// cannot be combined with sm://",
 		"tcp://127.0.0.1:0,":          "missing scheme",
 		"tcp://,sm://,sm://":          "second transport has an address",

@@ -153,7 +153,7 @@ func TestGoexitInCodec(t *testing.T) {
 	})
 	_, err := m.Call(testContext(t), to, false)
 	require.ErrorIs(t, err, hg.ErrPanic)
-	require.ErrorContains(t, err, "ended its goroutine")
+	require.ErrorContains(t, err, "called runtime.Goexit")
 	_, err = m.Call(testContext(t), to, true)
 	require.ErrorIs(t, err, qs.ErrDenied)
 	require.ErrorContains(t, err, "see the detail")

@@ -128,7 +128,7 @@ func TestPeerAddresses(t *testing.T) {
 	require.Equal(t, "tcp://nobody.invalid:1,tcp://127.0.0.1:1", to.String())
 	require.Len(t, to.Addrs(), 1)
 	for addr, says := range map[string]string{
-		"127.0.0.1:1":          "has no scheme",
+		"127.0.0.1:1":          "missing scheme",
 		"tcp://127.0.0.1":      "missing port",
 		"tcp://127.0.0.1:one":  `has port "one"`,
 		"sm://elsewhere":       "does not use transport tcp: open another node or class at sm://",
