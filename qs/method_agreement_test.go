@@ -217,11 +217,11 @@ func TestDisagreements(t *testing.T) {
 
 		// Sources.
 		{"a Source", method(keySource{"k", lent()}, text, nil), method(keySource{}, text, nil), sawText{`k, "lent"`}, "", true},
-		{"a Source more at the client, which lends", method(keySource{"k", lent()}, text, nil), method(nothing, text, nil), nil, `lends "Body", which does not arrive: .* has no Source`, false},
+		{"a Source more at the client, which lends", method(keySource{"k", lent()}, text, nil), method(nothing, text, nil), nil, `lacks the caller's field "Body": here it has no Source`, false},
 		{"a Source more at the client, which is zero", method(keySource{Key: "k"}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
 		{"a Source more at the server", method(keyOnly{"k"}, text, nil), method(keySource{}, text, nil), sawText{`k, ""`}, "", true},
 		{"a Source with another name", method(keyData{"k", lent()}, text, nil), method(keySource{}, text, nil), nil, `lends "Data", which does not arrive: .* has Body`, false},
-		{"a Sink for a Source", method(keySwap{"k", qs.Buffer(room)}, text, nil), method(keySource{}, text, nil), nil, `Body: .*lends a Sink in a field that is a Source`, false},
+		{"a Sink for a Source", method(keySwap{"k", qs.Buffer(room)}, text, nil), method(keySource{}, text, nil), nil, `Body: .*the field is a Sink at the caller and a Source here`, false},
 		{"a Source for a Sink", method(keySource{"k", lent()}, text, nil), method(keySwap{}, text, nil), nil, `Body: .*lends a Source in a field that is a Sink`, false},
 		{"a Source for bytes", method(keySource{"k", lent()}, text, nil), method(struct {
 			Key  string
@@ -234,7 +234,7 @@ func TestDisagreements(t *testing.T) {
 		{"a Sink more at the client, which lends", method(keySink{"k", qs.Buffer(room)}, text, nil), method(nothing, text, nil), nil, `lends "To", which does not arrive: .* has no Source`, false},
 		{"a Sink more at the client, which is zero", method(keySink{Key: "k"}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
 		{"a Sink more at the server, not used", method(keyOnly{"do not write"}, text, nil), method(keySink{}, text, nil), sawText{"do not write"}, "", true},
-		{"a Sink more at the server, used", method(keyOnly{"k"}, text, nil), method(keySink{}, text, nil), nil, `the caller has to lend room`, true},
+		{"a Sink more at the server, used", method(keyOnly{"k"}, text, nil), method(keySink{}, text, nil), nil, `the caller provided no Buffer`, true},
 		{"a Sink with another name", method(keyInto{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), nil, `lends "Into", which does not arrive: .* has To`, false},
 		{"Sinks in another order", method(twoSinks{sa, sb}, text, nil), method(sinksTwo{}, text, nil), sawText{"two"}, "", true},
 		{"one of two Sinks", method(twoSinks{B: qs.Buffer(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller has to lend room", true},
@@ -333,7 +333,7 @@ func TestTwoDefinitions(t *testing.T) {
 	_, err = c.HG().Class().Register("two/below", nil)
 	require.NoError(t, err)
 	_, err = qs.Define[struct{ Body qs.Source }, []byte]("two/below").Call(testContext(t), to, struct{ Body qs.Source }{qs.Bytes([]byte("in"))})
-	require.ErrorContains(t, err, "registered two/below with package hg too")
+	require.ErrorContains(t, err, "two/below is also registered with package hg")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
 

@@ -18,7 +18,7 @@ import (
 // the handler's context.
 func TestStreamCutOffByShutdown(t *testing.T) {
 	t.Parallel()
-	const own, peers, left = "this node is closed", "session closed by peer: the process closed", "the process has shut down or closed its node"
+	const own, peers, left = "qs: node closed", "session closed by peer: the process closed", "the process has shut down or closed its node"
 	for how, want := range map[string]struct{ receive, send, handler string }{
 		"server shuts down": {left, "EOF", left},
 		"server closes":     {peers, "EOF", left},

@@ -68,7 +68,7 @@ func TestLoadTLS(t *testing.T) {
 	require.ErrorContains(t, err, "wants a certificate")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	_, err = callWhoami(t, mutual, strange, strangeKey, cert)
-	require.ErrorContains(t, err, "does not know who signed")
+	require.ErrorContains(t, err, "does not trust the authority")
 	_, err = callWhoami(t, mutual, cert, key, strange)
 	require.ErrorContains(t, err, "add it to RootCAs")
 

@@ -48,7 +48,7 @@ func TestUnreachable(t *testing.T) {
 		"deaf":            {"", listenSilently(t), "no connection within 500ms", "see what runs there: ", exitNotRun},
 		"stopped":         {"", stopped.addr, "no connection within 500ms", "see what runs there: ", exitNotRun},
 		"TLS there":       {"", secret.addr, "refused by peer: TLS is required here", "give --cert, --key and --ca as they are there", exitUsage},
-		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not speak TLS", "give --cert, --key and --ca as they are there", exitUsage},
+		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not use TLS", "give --cert, --key and --ca as they are there", exitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

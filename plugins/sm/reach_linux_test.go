@@ -351,7 +351,7 @@ func TestReachOtherUser(t *testing.T) {
 	received, over := s.recv()
 	require.False(t, over)
 	require.EqualValues(t, kindBye, received.kind)
-	require.Contains(t, frame.ParseBye(received.body).Text, "asks for memory in a way that is not allowed")
+	require.Contains(t, frame.ParseBye(received.body).Text, "invalid request for shared memory")
 	h.until("the get ends", func() bool { return ended.Err != errUnderWay })
 	require.ErrorIs(t, ended.Err, na.ErrPeerLost)
 }

@@ -275,26 +275,26 @@ func TestBadPackets(t *testing.T) {
 		"an unknown kind":          {says(99, nil), `packet of unknown kind 99`},
 		"no hello":                 {says(kindSegment, nil, plain), `packet of kind 2 before HELLO`},
 		"no greeting":              {says(kindHello, []byte("hello"), plain), `HELLO`},
-		"no bell":                  {says(kindHello, hello(nil)), `packet 1 with 0 descriptors, want 1`},
-		"two bells":                {func(s *rawPeer) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell) }, `with 2 descriptors`},
+		"no bell":                  {says(kindHello, hello(nil)), `packet of kind 1 has 0 descriptors, want 1`},
+		"two bells":                {func(s *rawPeer) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell) }, `has 2 descriptors`},
 		"three bells":              {func(s *rawPeer) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell, s.bell) }, `too many descriptors`},
 		"very many":                {says(kindHello, hello(nil), make([]int, 40)...), `too many descriptors`},
-		"a bell that waits":        {says(kindHello, hello(nil), pipe[1]), `the bell of the peer is not nonblocking`},
+		"a bell that waits":        {says(kindHello, hello(nil), pipe[1]), `the eventfd of the peer is not nonblocking`},
 		"nowhere":                  {greets(func(g *frame.Greeting) { g.Target = 77 }), `no such context: 77`},
 		"no envelopes":             {greets(func(g *frame.Greeting) { g.Envelopes = 0 }), `offers 0 envelopes`},
 		"huge envelopes":           {greets(func(g *frame.Greeting) { g.Eager = 1 << 30 }), `out of range`},
-		"a small segment":          {func(s *rawPeer) error { return s.greetWith(small) }, `shares 4096 bytes of memory, want`},
-		"a segment that is not":    {func(s *rawPeer) error { return s.greetWith(pipe[0]) }, `shares 0 bytes of memory, want`},
-		"hello again":              {joined(greets(nil)), `packet 1 where none is allowed`},
-		"segment again":            {joined(says(kindSegment, nil, area)), `packet 2 where none is allowed`},
-		"an unsealed area":         {joined(says(kindArea, nil, plain)), `the peer shares 0 bytes`},
-		"a want without a number":  {joined(says(kindWant, []byte{1, 2, 3})), `asks for memory in a way that is not allowed`},
-		"a want with a descriptor": {joined(says(kindWant, make([]byte, 4), plain)), `packet 5 with 1 descriptors, want 0`},
-		"a chunk for nobody":       {joined(says(kindChunk, make([]byte, 12), area)), `shares memory in a way that is not allowed`},
+		"a small segment":          {func(s *rawPeer) error { return s.greetWith(small) }, `shared memory has 4096 bytes, want`},
+		"a segment that is not":    {func(s *rawPeer) error { return s.greetWith(pipe[0]) }, `shared memory has 0 bytes, want`},
+		"hello again":              {joined(greets(nil)), `unexpected packet of kind 1`},
+		"segment again":            {joined(says(kindSegment, nil, area)), `unexpected packet of kind 2`},
+		"an unsealed area":         {joined(says(kindArea, nil, plain)), `shared memory has 0 bytes`},
+		"a want without a number":  {joined(says(kindWant, []byte{1, 2, 3})), `invalid request for shared memory`},
+		"a want with a descriptor": {joined(says(kindWant, make([]byte, 4), plain)), `packet of kind 5 has 1 descriptors, want 0`},
+		"a chunk for nobody":       {joined(says(kindChunk, make([]byte, 12), area)), `invalid share of memory`},
 		"area again": {joined(func(s *rawPeer) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			return sendPacket(s.fd, kindArea, nil, area)
-		}), `a second area`},
+		}), `duplicate area`},
 		"a body in no area": {joined(func(s *rawPeer) error {
 			s.end.SetArea(make([]byte, ring.AreaSize))
 			s.send(frame.Header{Kind: frame.Expected}, make([]byte, 20_000))
@@ -308,7 +308,7 @@ func TestBadPackets(t *testing.T) {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendBody(frame.Body, ring.BodyRoom-99_999, 100_000)
 			return nil
-		}), `a body of 100000 bytes at \d+ of`},
+		}), `invalid body of 100000 bytes at offset \d+ of`},
 		"a body without room": {joined(func(s *rawPeer) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendBody(frame.Body, 0, 100_000)
@@ -322,7 +322,7 @@ func TestBadPackets(t *testing.T) {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendShown(frame.Data, ring.BodyRoom-99_999, 100_000)
 			return nil
-		}), `a body of 100000 bytes at \d+ of`},
+		}), `invalid body of 100000 bytes at offset \d+ of`},
 		"a piece longer than any": {joined(func(s *rawPeer) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendShown(frame.Data, 0, 1<<30)
@@ -601,7 +601,7 @@ func TestTwoHellos(t *testing.T) {
 			var received packet
 			received, over = s.recv()
 			if received.kind == kindBye {
-				require.Contains(t, string(received.body[1:]), "packet 1 where none is allowed")
+				require.Contains(t, string(received.body[1:]), "unexpected packet of kind 1")
 			}
 			received.closeRest()
 		}

@@ -848,7 +848,7 @@ func TestTLSPeerSilent(t *testing.T) {
 		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("x")))
 		driveUntil(t, "timeout", end.done, n)
 		requireCode(t, na.ErrUnreachable, end.Err)
-		require.ErrorContains(t, end.Err, "TLS handshake in time")
+		require.ErrorContains(t, end.Err, "TLS: handshake timeout")
 		require.Equal(t, na.NotRun, end.Fate)
 
 		o, end = newOp(n.ctx()) // closing does not wait for it; at another address, as the first is not dialed again at once
@@ -939,10 +939,10 @@ func TestTLSLongChain(t *testing.T) {
 		require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("secret")))
 		driveUntil(t, "refusal", end.done, a, b)
 		requireCode(t, na.ErrUnreachable, end.Err)
-		require.ErrorContains(t, end.Err, "the certificates of this side are too long: a listener takes 6144 bytes")
-		require.ErrorContains(t, end.Err, "show fewer intermediate certificates")
+		require.ErrorContains(t, end.Err, "the local certificate chain is too long: the limit of a listener is 6144 bytes")
+		require.ErrorContains(t, end.Err, "use fewer intermediate certificates")
 		driveUntil(t, "it is counted", func() bool { return b.ctx().Stats().HandshakesFailed > 0 }, a, b)
-		require.Equal(t, 1, strings.Count(log.String(), "the peer's certificates are longer than this side takes"), log.String())
+		require.Equal(t, 1, strings.Count(log.String(), "the certificate chain of the peer is too long"), log.String())
 		c := open(t, "tcp://", withTLS(opts, withLongChain(cfg, 3)), na.Config{}, 1)
 		sendUnexpected(t, c.ctx(), b.cls.Addr(), 1, "served", b, c)
 	})

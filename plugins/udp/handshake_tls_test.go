@@ -138,7 +138,7 @@ func TestTLSRefused(t *testing.T) {
 		"unknown authority of the server": {good, mutual(client, client), "add it to RootCAs in the local tls.Config (CN=server)"},
 		"no certificate":                  {good, &tls.Config{RootCAs: ours(client).RootCAs}, "requires a certificate; set Certificates in the local tls.Config"},
 		"plain client":                    {good, nil, "TLS is required here: set Config.TLS, or udp.Options.TLS "},
-		"plain server":                    {nil, ours(client), "this side does not: set Config.TLS, or udp.Options.TLS "},
+		"plain server":                    {nil, ours(client), "does not use TLS: set Config.TLS, or udp.Options.TLS "},
 	}
 	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
 	elsewhere := func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 2)} }
@@ -155,10 +155,10 @@ func TestTLSRefused(t *testing.T) {
 		rows[name] = row{s, c, r.want}
 	}
 	late := newNamedCert("client", expired)
-	rows["expired client"] = row{mutual(server, server, late), mutual(late, server, late), "has expired, or is not valid yet, says the peer"}
+	rows["expired client"] = row{mutual(server, server, late), mutual(late, server, late), "as expired or not yet valid"}
 	forged := ours(client)
 	forged.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &unknown, nil }
-	rows["unknown authority of the client"] = row{good, forged, "the certificate of this side"}
+	rows["unknown authority of the client"] = row{good, forged, "the local certificate"}
 	panics := mutual(server, server, client)
 	panics.VerifyConnection = func(tls.ConnectionState) error { panic("oh") }
 	rows["a function that panics"] = row{panics, ours(client), "the peer does not accept the certificate of this side"}
@@ -363,9 +363,9 @@ func TestTLSLongChain(t *testing.T) {
 		require.NoError(t, err)
 		b := openContexts(t, cls, 1)
 		a := open(t, "udp://", withTLS(opts, long), 1)
-		requireRefused(t, a, b, "the peer takes no certificates as long as those of this side: show fewer intermediate certificates")
+		requireRefused(t, a, b, "the peer rejected the local certificate chain as too long; use fewer intermediate certificates")
 		driveUntil(t, "it is counted", func() bool { return b.ctxs[0].Stats().HandshakesFailed == 1 }, a, b)
-		require.Equal(t, 1, strings.Count(log.String(), "the peer's certificates are longer than this side takes"), log.String())
+		require.Equal(t, 1, strings.Count(log.String(), "the certificate chain of the peer is too long"), log.String())
 		good := open(t, "udp://", withTLS(opts, cfg), 1)
 		sendMessage(t, good.ctxs[0], b.cls.Addr(), b.ctxs[0], "served", good, b)
 	})
