@@ -212,7 +212,7 @@ func TestDisagreements(t *testing.T) {
 		{"an output with fewer fields", method(keyOnly{"k"}, more, nil), method(nothing, text, nil), nil, `More of qs_test.sawMore: missing field`, true},
 		{"an integer for a float", method(int64(1<<53+1), text, nil), method(0.0, text, nil), nil, "9007199254740993 into float64: integer out of range", false},
 		{"an output of another type", method(keyOnly{"k"}, number, nil), method(nothing, text, nil), nil, `decode into \*qs_test.sawNumber: Saw: .*(invalid|unexpected) code`, true},
-		{"an output that is a string", method(keyOnly{"k"}, text, nil), method(nothing, str, nil), nil, `decode into \*qs_test.sawText: .*(invalid|unexpected) code`, true},
+		{"an output that is a string", method(keyOnly{"k"}, text, nil), method(nothing, str, nil), nil, `decode into \*qs_test.saw(Text)?: .*(invalid|unexpected) code`, true},
 		{"an output that is a struct", method(keyOnly{"k"}, str, nil), method(nothing, text, nil), nil, `decode into \*string: .*(invalid|unexpected) code`, true},
 
 		// Sources.
@@ -220,9 +220,9 @@ func TestDisagreements(t *testing.T) {
 		{"a Source more at the client, which lends", method(keySource{"k", lent()}, text, nil), method(nothing, text, nil), nil, `lacks the caller's field "Body": here it has no Source`, false},
 		{"a Source more at the client, which is zero", method(keySource{Key: "k"}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
 		{"a Source more at the server", method(keyOnly{"k"}, text, nil), method(keySource{}, text, nil), sawText{`k, ""`}, "", true},
-		{"a Source with another name", method(keyData{"k", lent()}, text, nil), method(keySource{}, text, nil), nil, `lends "Data", which does not arrive: .* has Body`, false},
+		{"a Source with another name", method(keyData{"k", lent()}, text, nil), method(keySource{}, text, nil), nil, `lacks the caller's field "Data": here it has Body`, false},
 		{"a Sink for a Source", method(keySwap{"k", qs.Buffer(room)}, text, nil), method(keySource{}, text, nil), nil, `Body: .*the field is a Sink at the caller and a Source here`, false},
-		{"a Source for a Sink", method(keySource{"k", lent()}, text, nil), method(keySwap{}, text, nil), nil, `Body: .*lends a Source in a field that is a Sink`, false},
+		{"a Source for a Sink", method(keySource{"k", lent()}, text, nil), method(keySwap{}, text, nil), nil, `Body: .*the field is a Source at the caller and a Sink here`, false},
 		{"a Source for bytes", method(keySource{"k", lent()}, text, nil), method(struct {
 			Key  string
 			Body []byte
@@ -231,13 +231,13 @@ func TestDisagreements(t *testing.T) {
 
 		// Sinks.
 		{"a Sink", method(keySink{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), sawText{"k"}, "", true},
-		{"a Sink more at the client, which lends", method(keySink{"k", qs.Buffer(room)}, text, nil), method(nothing, text, nil), nil, `lends "To", which does not arrive: .* has no Source`, false},
+		{"a Sink more at the client, which lends", method(keySink{"k", qs.Buffer(room)}, text, nil), method(nothing, text, nil), nil, `lacks the caller's field "To": here it has no Source`, false},
 		{"a Sink more at the client, which is zero", method(keySink{Key: "k"}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
 		{"a Sink more at the server, not used", method(keyOnly{"do not write"}, text, nil), method(keySink{}, text, nil), sawText{"do not write"}, "", true},
 		{"a Sink more at the server, used", method(keyOnly{"k"}, text, nil), method(keySink{}, text, nil), nil, `the caller provided no Buffer`, true},
-		{"a Sink with another name", method(keyInto{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), nil, `lends "Into", which does not arrive: .* has To`, false},
+		{"a Sink with another name", method(keyInto{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), nil, `lacks the caller's field "Into": here it has To`, false},
 		{"Sinks in another order", method(twoSinks{sa, sb}, text, nil), method(sinksTwo{}, text, nil), sawText{"two"}, "", true},
-		{"one of two Sinks", method(twoSinks{B: qs.Buffer(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller has to lend room", true},
+		{"one of two Sinks", method(twoSinks{B: qs.Buffer(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller provided no Buffer", true},
 
 		// Kinds.
 		{"a stream, of a method", method(keyOnly{"k"}, text, nil), stream(nothing, text, nil), nil, `as a method \(Define\) by the caller, and as a stream \(DefineStream\) here`, false},
@@ -253,9 +253,9 @@ func TestDisagreements(t *testing.T) {
 		{"a stream", stream(keyOnly{"k"}, text, nil), stream(nothing, text, nil), []sawText{{"{Key:k}"}}, "", true},
 		{"items with more fields", stream(keyOnly{"k"}, text, nil), stream(nothing, more, nil), []sawText{{"{Key:k}"}}, "", true},
 		{"items of another type", stream(keyOnly{"k"}, number, nil), stream(nothing, text, nil), nil, `decode into \*qs_test.sawNumber: Saw: .*(invalid|unexpected) code`, true},
-		{"items that are strings", stream(keyOnly{"k"}, text, nil), stream(nothing, str, nil), nil, `decode into \*qs_test.sawText: .*(invalid|unexpected) code`, true},
+		{"items that are strings", stream(keyOnly{"k"}, text, nil), stream(nothing, str, nil), nil, `decode into \*qs_test.saw(Text)?: .*(invalid|unexpected) code`, true},
 		{"a stream with a Source", stream(keySource{"k", lent()}, text, nil), stream(keySource{}, text, nil), []sawText{{`k, "lent"`}}, "", true},
-		{"a stream with a Source more at the client", stream(keySource{"k", lent()}, text, nil), stream(nothing, text, nil), nil, `lends "Body", which does not arrive`, false},
+		{"a stream with a Source more at the client", stream(keySource{"k", lent()}, text, nil), stream(nothing, text, nil), nil, `lacks the caller's field "Body"`, false},
 		{"a stream with a Source more at the server", stream(keyOnly{"k"}, text, nil), stream(keySource{}, text, nil), []sawText{{`k, ""`}}, "", true},
 
 		// Codecs.
@@ -267,12 +267,12 @@ func TestDisagreements(t *testing.T) {
 		{"msgpack for JSON", method(keyOnly{"k"}, text, nil), method(nothing, text, j), nil, "encoded with codec msgpack, decoded with json", false},
 		{"a stream in JSON", stream(keyOnly{"k"}, text, j), stream(nothing, text, j), []sawText{{"{Key:k}"}}, "", true},
 		{"a stream in JSON for msgpack", stream(keyOnly{"k"}, text, j), stream(nothing, text, nil), nil, "encoded with codec 200, decoded with msgpack", false},
-		{"a Source in JSON", method(keySource{"k", lent()}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
-		{"a From in JSON", method(keySource{"k", qs.Reader(strings.NewReader("x"))}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
-		{"a Sink in JSON", method(keySink{"k", qs.Buffer(room)}, text, j), method(keySink{}, text, j), nil, "codec json does not encode To of .*keySink", false},
-		{"a stream with a Source in JSON", stream(keySource{"k", lent()}, text, j), stream(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
+		{"a Source in JSON", method(keySource{"k", lent()}, text, j), method(keySource{}, text, j), nil, "codec json does not encode the Source or Sink in Body of .*keySource", false},
+		{"a From in JSON", method(keySource{"k", qs.Reader(strings.NewReader("x"))}, text, j), method(keySource{}, text, j), nil, "codec json does not encode the Source or Sink in Body of .*keySource", false},
+		{"a Sink in JSON", method(keySink{"k", qs.Buffer(room)}, text, j), method(keySink{}, text, j), nil, "codec json does not encode the Source or Sink in To of .*keySink", false},
+		{"a stream with a Source in JSON", stream(keySource{"k", lent()}, text, j), stream(keySource{}, text, j), nil, "codec json does not encode the Source or Sink in Body of .*keySource", false},
 		{"a zero Source in JSON", method(keySource{Key: "k"}, text, j), method(keySource{}, text, j), sawText{`k, ""`}, "", true},
-		{"a decoder that leaves a Source out", method(keySource{"k", lent()}, text, d), method(keySource{}, text, d), nil, `lends "Body", which does not arrive`, false},
+		{"a decoder that leaves a Source out", method(keySource{"k", lent()}, text, d), method(keySource{}, text, d), nil, `lacks the caller's field "Body"`, false},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			name := fmt.Sprintf("agree/%d", i)
@@ -353,7 +353,7 @@ func TestDefineRefusesTypes(t *testing.T) {
 	refused(`func\(\) has type func\(\), which has no encoding`, func() { qs.Define[int, func()]("types/func") })
 	refused(`\.P has type uintptr, which has no encoding`, func() { qs.DefineStream[int, struct{ P uintptr }]("types/item") })
 	refused(`unexported, a struct without exported fields`, func() { qs.DefineOneWay[unexported]("types/oneway") })
-	refused(`codec: raw: int is neither \[\]byte nor string`, func() { qs.Define[int, []byte]("types/raw", qs.WithCodec(codec.Raw)) })
+	refused(`codec: raw: int is not`, func() { qs.Define[int, []byte]("types/raw", qs.WithCodec(codec.Raw)) })
 	qs.Define[struct{ C chan int }, unexported]("types/json", qs.WithCodec(jsonCodec{}))
 	qs.Define[struct{}, struct{}]("types/nothing")
 	type left struct {

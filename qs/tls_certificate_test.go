@@ -65,7 +65,7 @@ func TestLoadTLS(t *testing.T) {
 	require.Empty(t, name, "it was not verified")
 
 	_, err = callWhoami(t, mutual, "", "", cert)
-	require.ErrorContains(t, err, "wants a certificate")
+	require.ErrorContains(t, err, "requires a certificate")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	_, err = callWhoami(t, mutual, strange, strangeKey, cert)
 	require.ErrorContains(t, err, "does not trust the authority")
