@@ -135,7 +135,7 @@ func TestBadSession(t *testing.T) {
 		send func(r *rawPeer)
 		text string
 	}{
-		"garbage":                    {func(r *rawPeer) { r.write([]byte("................................................................")) }, "unknown kind"},
+		"garbage":                    {func(r *rawPeer) { r.write([]byte("................................................................")) }, "unknown critical kind"},
 		"second HELLO":               {func(r *rawPeer) { r.hello(r.mine) }, "HELLO frame"},
 		"no envelope":                {func(r *rawPeer) { exceedCredit(r) }, "exceeds the guaranteed"},
 		"credit out of bounds (F81)": {func(r *rawPeer) { r.limit += 5000; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 5032, previously 32"},

@@ -360,11 +360,11 @@ func TestTLSBroken(t *testing.T) {
 			h := frame.Header{Kind: frame.Ping}
 			rawWrite(r, h.Append(nil, nil))
 		}, "record"},
-		"cut": {func(r *rawPeer) { require.NoError(r.t, r.tcp.CloseWrite()) }, "without the close_notify"},
+		"cut": {func(r *rawPeer) { require.NoError(r.t, r.tcp.CloseWrite()) }, "without a TLS close_notify"},
 		"cut in the middle of a record": {func(r *rawPeer) {
 			rawWrite(r, []byte{23, 3, 3, 0, 64, 1, 2, 3})
 			require.NoError(r.t, r.tcp.CloseWrite())
-		}, "without the close_notify"},
+		}, "without a TLS close_notify"},
 		"announced": {func(r *rawPeer) { require.NoError(r.t, r.nc.(*tls.Conn).CloseWrite()) }, "closed by peer"},
 	}
 	eachCarrier(t, func(t *testing.T, opts tcp.Options) {

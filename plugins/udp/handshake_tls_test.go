@@ -138,7 +138,7 @@ func TestTLSRefused(t *testing.T) {
 		"unknown authority of the server": {good, mutual(client, client), "add it to RootCAs in the local tls.Config (CN=server)"},
 		"no certificate":                  {good, &tls.Config{RootCAs: ours(client).RootCAs}, "requires a certificate; set Certificates in the local tls.Config"},
 		"plain client":                    {good, nil, "TLS is required here: set Config.TLS, or udp.Options.TLS "},
-		"plain server":                    {nil, ours(client), "does not use TLS: set Config.TLS, or udp.Options.TLS "},
+		"plain server":                    {nil, ours(client), "this side does not: set Config.TLS, or udp.Options.TLS "},
 	}
 	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
 	elsewhere := func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 2)} }
@@ -161,7 +161,7 @@ func TestTLSRefused(t *testing.T) {
 	rows["unknown authority of the client"] = row{good, forged, "the local certificate"}
 	panics := mutual(server, server, client)
 	panics.VerifyConnection = func(tls.ConnectionState) error { panic("oh") }
-	rows["a function that panics"] = row{panics, ours(client), "the peer does not accept the certificate of this side"}
+	rows["a function that panics"] = row{panics, ours(client), "the peer rejected the local certificate"}
 	eachSocket(t, func(t *testing.T, opts udp.Options) {
 		t.Parallel()
 		for name, row := range rows {
