@@ -84,7 +84,7 @@ func TestCodesInC(t *testing.T) {
 			require.False(t, seen[name], "%s is in two rows", name)
 			seen[name] = true
 			want := int(mercury.CodeOf(failures[name]))
-			if cells[3] != "its own" {
+			if cells[3] != "the same number" {
 				want, err = strconv.Atoi(cells[3])
 				require.NoError(t, err, row)
 			}

@@ -139,7 +139,7 @@ func (l *session) forgetProbe() {
 var (
 	errPeerNotReady = WithText(ErrNotReady, "the target is not ready")
 	errPeerEnds     = WithText(ErrDraining, "the target is shutting down")
-	errNotDriven    = WithText(ErrTimeout, "no response to the probe: the peer's program is busy or does not call Progress")
+	errNotDriven    = WithText(ErrTimeout, "no response to the probe: the peer's event loop does not run, or its program is busy")
 )
 
 // deliverProbed handles a PROBED frame. It ends the probes up to its number.

@@ -105,10 +105,10 @@ func callUndriven(t *testing.T, timeout time.Duration, call func(ctx context.Con
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		err = call(ctx)
 		cancel()
-		if err == nil || strings.Contains(err.Error(), "its event loop does not run") {
+		if err == nil || strings.Contains(err.Error(), "event loop does not run") {
 			break
 		}
 	}
-	require.ErrorContains(t, err, "its event loop does not run")
+	require.ErrorContains(t, err, "event loop does not run")
 	return err
 }

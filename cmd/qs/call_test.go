@@ -213,11 +213,11 @@ func TestCall(t *testing.T) {
 		input, method, want string
 	}{
 		{exitHandler, `{"Count": -1}`, "shop/order", `shop/order: ` + addr + ` answers: a count of -1; it ran\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*qs rpcs ` + addr},
-		{exitHandler, `null`, "shop/order", `answers: no such item; it ran\n  code:   64, not found\n  to do:  the method ran and said so`},
-		{exitUsage, `{"Item": "gone"}`, "shop/order", `shop/order: ` + addr + ` refuses: it is gone; it did NOT RUN\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
-		{exitUsage, `{"Item": "quota"}`, "shop/order", `code:   200, application error code 200\n  to do:  it did not run, and a repetition will not help`},
-		{exitUsage, `{"Item": "credit"}`, "shop/order", `code:   201, credit used up\n  to do:  it did not run, and a repetition will not help`},
-		{exitNotRun, `{"Item": "busy"}`, "shop/order", `to do:  it did not run: repeat it`},
+		{exitHandler, `null`, "shop/order", `answers: no such item; it ran\n  code:   64, not found\n  to do:  the method ran and returned this error`},
+		{exitUsage, `{"Item": "gone"}`, "shop/order", `shop/order: ` + addr + ` refuses: it is gone; it did NOT RUN\n  code:   64, not found\n  to do:  it did not run, and a retry alone will fail again`},
+		{exitUsage, `{"Item": "quota"}`, "shop/order", `code:   200, application error code 200\n  to do:  it did not run, and a retry alone will fail again`},
+		{exitUsage, `{"Item": "credit"}`, "shop/order", `code:   201, credit used up\n  to do:  it did not run, and a retry alone will fail again`},
+		{exitNotRun, `{"Item": "busy"}`, "shop/order", `to do:  it did not run: retry it`},
 		{exitUsage, `{}`, "shop/ordr", `serves no method "shop/ordr": NOT sent; did you mean shop/order\?\n  to do:  look at what there is: qs rpcs ` + addr},
 		{exitUsage, `{}`, "Shop/Order", `; did you mean shop/order\?\n`},
 		{exitUsage, `{}`, "order", `; did you mean shop/order\?\n`},
@@ -357,7 +357,7 @@ func TestCallMeta(t *testing.T) {
 	}
 	addr := startTypedTarget(t, true)
 	run(t, 0, "call", addr, "shop/note", `"hello"`)
-	require.Regexp(t, `--meta: .*"To Ken" cannot be a name`, run(t, 2, "call", "-meta", "To Ken=a", addr, "shop/token").errors.String())
+	require.Regexp(t, `--meta: .*invalid name "To Ken"`, run(t, 2, "call", "-meta", "To Ken=a", addr, "shop/token").errors.String())
 	require.Regexp(t, `one-way.*\n.*\n.*--oneway for one-way methods`, run(t, exitUsage, "call", startTypedTarget(t, false), "shop/note", `"hello"`).errors.String())
 }
 
@@ -480,7 +480,7 @@ func TestLookupFate(t *testing.T) {
 		"  to do:  retry it, or give it more time with --timeout; qs ping "+addr+" shows whether the program responds\n", q.errors.String())
 	require.NotContains(t, run(t, exitNotRun, "rpcs", "-json", "-timeout", "100ms", addr).errors.String(), `"fate"`)
 	require.Contains(t, run(t, exitUsage, "call", startTypedTarget(t, false), "nosuch").errors.String(), "to do:  look at what there is: qs rpcs ")
-	require.Contains(t, adviceFor(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a shows")
+	require.Contains(t, adviceFor(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: retry it, or give it more time with --timeout; qs ping a shows")
 }
 
 // TestNoInput checks that only "-" and "@-" read the standard input. Without an input the zero
@@ -548,7 +548,7 @@ func TestStreamCut(t *testing.T) {
 	require.Regexp(t, `"code_text":"timed out","fate":"ran"`, q.errors.String())
 	require.Equal(t, "0\n1\n", run(t, 0, "call", "-timeout", "0", "-n", "2", addr, "tick", "4").out.String())
 	require.Regexp(t, `did not answer within 1s; it MAY HAVE RUN`, run(t, exitMayHaveRun, "call", "-timeout", "1s", addr, "tick", "0").errors.String())
-	require.Equal(t, "qs call: --count is for streams, and shop/token is none; NOT sent\n", run(t, exitUsage, "call", "-n", "1", startTypedTarget(t, true), "shop/token", `""`).errors.String())
+	require.Equal(t, "qs call: --count is for streams, and shop/token is not a stream; NOT sent\n", run(t, exitUsage, "call", "-n", "1", startTypedTarget(t, true), "shop/token", `""`).errors.String())
 }
 
 // startTargetNode serves a node of this process.

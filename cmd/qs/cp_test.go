@@ -153,7 +153,7 @@ func TestCpInto(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o777))
 	require.NoError(t, os.MkdirAll(filepath.Join(s.root, "there", "d", "f"), 0o777))
 	q = run(t, exitHandler, cpArgs(src, s.addr+"/there/d")...)
-	require.Regexp(t, `there/d/f is a directory; to copy into it, add a / at the end`, q.errors.String())
+	require.Regexp(t, `there/d/f is a directory; add a trailing / to copy into it`, q.errors.String())
 }
 
 // TestCpStaysInside checks that no path and no link leads out of the root, for reading or writing.
@@ -213,7 +213,7 @@ func TestCpPipes(t *testing.T) {
 	require.Contains(t, run(t, exitUsage, cpArgs(s.addr+"/none", "-")...).errors.String(), "none: file does not exist")
 	require.NoFileExists(t, "-")
 	require.NoError(t, os.Mkdir(filepath.Join(s.root, "d"), 0o777))
-	require.Contains(t, run(t, exitFailed, cpArgs("-", s.addr+"/d")...).errors.String(), "d is a directory: name a file in it")
+	require.Contains(t, run(t, exitFailed, cpArgs("-", s.addr+"/d")...).errors.String(), "d is a directory, want a file")
 }
 
 // TestCpPipeInterrupt checks that Ctrl-C ends a copy with an idle input, and leaves no file.
@@ -248,7 +248,7 @@ func TestCpRefused(t *testing.T) {
 	none := serve(t, "")
 	for _, args := range [][]string{{src, none.addr + "/f"}, {none.addr + "/f", src + ".back"}} {
 		q := run(t, exitUsage, cpArgs(args...)...)
-		require.Regexp(t, `: tcp://\S+ does not serve that; start it with qs serve of the same version, for files with --root DIR\n$`, q.errors.String())
+		require.Regexp(t, `: tcp://\S+ does not serve this method; start it with qs serve of the same version, for files with --root DIR\n$`, q.errors.String())
 	}
 
 	root := t.TempDir()
@@ -257,11 +257,11 @@ func TestCpRefused(t *testing.T) {
 	for _, to := range []string{"g", "newdir/"} {
 		require.Regexp(t, `"exit_code":2,.*"fate":"did_not_run"`, run(t, exitUsage, cpArgs("-json", src, readOnly.addr+"/"+to)...).errors.String())
 		q := run(t, exitUsage, cpArgs(src, readOnly.addr+"/"+to)...)
-		require.Regexp(t, `target: this target takes no files; start it with qs serve --root DIR --write: permission denied\n$`, q.errors.String())
+		require.Regexp(t, `target: the target is read-only; start it with qs serve --root DIR --write: permission denied\n$`, q.errors.String())
 	}
 	requireNames(t, root, "f")
 	w := serveFiles(t, "")
-	require.Regexp(t, `^qs cp: .*: there is no directory no/dir below the root; qs cp `+src+` `+w.addr+`/no/dir/ makes it\n$`, run(t, exitUsage, cpArgs(src, w.addr+"/no/dir/x")...).errors.String())
+	require.Regexp(t, `^qs cp: .*: there is no directory no/dir below the root; qs cp `+src+` `+w.addr+`/no/dir/ creates it\n$`, run(t, exitUsage, cpArgs(src, w.addr+"/no/dir/x")...).errors.String())
 	run(t, 0, cpArgs(src, w.addr+"/no/dir/", "-r")...)
 	require.Equal(t, "1 file unchanged (same size, time and mode); nothing copied\n", run(t, 0, cpArgs(src, w.addr+"/no/dir/")...).out.String())
 	run(t, 0, cpArgs(readOnly.addr+"/f", src+".back")...)

@@ -30,7 +30,7 @@ func TestPlace(t *testing.T) {
 		"tcp://h:1":        "has no path; write tcp://h:1/PATH, and tcp://h:1/ for the root of the target",
 		"tcp:h:1/x":        "write tcp://HOST:PORT/PATH, or ./tcp:h:1/x",
 		"TCP://h:1/x":      "is neither a path nor an address",
-		"tcp:///x":         "has no host",
+		"tcp:///x":         "missing host",
 		"tcp://a b/x":      "space or control character",
 		"tcp://h:1#none/x": `target id is "none", want`,
 	} {

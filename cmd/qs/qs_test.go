@@ -311,7 +311,7 @@ func TestMistakes(t *testing.T) {
 		{2, `^qs perf: --op idle has no --busy, --cpuprofile and --target\n$`, []string{"perf", "-op", "idle", "-cpuprofile", "f"}},
 		{2, `^qs perf: --op idle has no --busy, --cpuprofile and --target\n$`, []string{"perf", "-op", "idle", "-target", "tcp://h:1"}},
 		{2, `^qs perf: --op cores has no --cpuprofile and --target\n$`, []string{"perf", "-op", "cores", "-target", "tcp://h:1"}},
-		{2, `^qs perf: --peers is 0, want at least 1\n$`, []string{"perf", "-op", "idle", "-peers", "0"}},
+		{2, `^qs perf: --peers is 0, want at least 1, or 0 with --callers\n$`, []string{"perf", "-op", "idle", "-peers", "0"}},
 		{2, `^qs perf: --processes is 0, want at least 1\n$`, []string{"perf", "-op", "idle", "-processes", "0"}},
 		{2, `^qs serve: --write needs --root`, []string{"serve", "-write"}},
 		{1, `^qs serve: cannot open the directory of --root: .*no-such-folder`, []string{"serve", "-root", "no-such-folder"}},

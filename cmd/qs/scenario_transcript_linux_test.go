@@ -103,7 +103,7 @@ func TestBytesOnTerminal(t *testing.T) {
 	t.Parallel()
 	addr := startTarget(t, map[string]hg.Handler{"bytes": func(r hg.Request) error { return r.RespondRaw([]byte("a\x00\xff"), nil) }})
 	text, code := runOnTerminal(t, 200, "call", "-raw", addr, "bytes", "x")
-	require.Equal(t, "qs call: the output of bytes is 3 bytes that are no text, and not for a terminal: send it to a file or a pipe; the method ran\n", text)
+	require.Equal(t, "qs call: the output of bytes is 3 bytes of binary data; redirect it to a file or a pipe; the method ran\n", text)
 	require.Equal(t, exitFailed, code)
 	require.Equal(t, "a\x00\xff", run(t, 0, "call", "-raw", addr, "bytes", "x").out.String())
 }

@@ -43,12 +43,12 @@ func TestUnreachable(t *testing.T) {
 	}{
 		"nothing":         {"", "tcp://127.0.0.1:1", "connect: connection refused", start, exitNotRun},
 		"other transport": {"", strings.Replace(datagrams.addr, "udp", "tcp", 1), "connect: connection refused", start, exitNotRun},
-		"no datagrams":    {"", strings.Replace(plain.addr, "tcp", "udp", 1), "no answer", start, exitNotRun},
-		"HTTP":            {"", "tcp://" + web.Listener.Addr().String(), "what answers there does not speak Quicksilver, or another version of it", "correct the address", exitNotRun},
-		"deaf":            {"", listenSilently(t), "no connection within 500ms", "see what runs there: ", exitNotRun},
-		"stopped":         {"", stopped.addr, "no connection within 500ms", "see what runs there: ", exitNotRun},
-		"TLS there":       {"", secret.addr, "refused by peer: TLS is required here", "give --cert, --key and --ca as they are there", exitUsage},
-		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not use TLS", "give --cert, --key and --ca as they are there", exitUsage},
+		"no datagrams":    {"", strings.Replace(plain.addr, "tcp", "udp", 1), "no response", start, exitNotRun},
+		"HTTP":            {"", "tcp://" + web.Listener.Addr().String(), "the program there does not use Quicksilver, or uses another version", "correct the address", exitNotRun},
+		"deaf":            {"", listenSilently(t), "no connection within 500ms", "check that a Quicksilver program runs there", exitNotRun},
+		"stopped":         {"", stopped.addr, "no connection within 500ms", "check that a Quicksilver program runs there", exitNotRun},
+		"TLS there":       {"", secret.addr, "refused by peer: TLS is required here", "use TLS at both ends or at neither: set --cert, --key and --ca", exitUsage},
+		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not use TLS", "use TLS at both ends or at neither: set --cert, --key and --ca", exitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

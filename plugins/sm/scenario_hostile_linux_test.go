@@ -104,7 +104,7 @@ func TestNoMemory(t *testing.T) {
 	l := newLoad(f.hctx, p.addr, 1)
 	f.until("the call ends", func() bool { return l.flying == 0 })
 	require.ErrorIs(t, l.failed, hg.ErrUnreachable)
-	require.ErrorContains(t, l.failed, "refused by peer: map memory of")
+	require.ErrorContains(t, l.failed, "refused by peer: map shared memory of")
 	require.Equal(t, hg.NotRun, hg.FateOf(l.failed))
 	l.close()
 	p.kill()

@@ -249,7 +249,7 @@ func TestFuture(t *testing.T) {
 			hello []byte
 			text  string
 		}{
-			"label from 0x8000 on: refused": {withLabel(hello, 0x9234, []byte("later")), "label 0x9234 has to be understood"},
+			"label from 0x8000 on: refused": {withLabel(hello, 0x9234, []byte("later")), "unknown critical label 0x9234"},
 			"no common version of frames: refused, with both ranges": {withLabel(hello, labelVersions, versionRange(98, 99)),
 				"no common version of frames: the dialing side speaks 98 to 99, the listening side " + frame.Versions().String() + "; upgrade the listening side"},
 			"an older release: refused, with both ranges": {withLabel(hello, labelVersions, versionRange(1, 2)), "upgrade the dialing side"},

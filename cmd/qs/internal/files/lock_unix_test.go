@@ -102,7 +102,7 @@ func TestPartRemovedWhileWritten(t *testing.T) {
 			require.NoError(t, second.write(0, data[:200]))
 
 			require.NoError(t, first.write(int64(verified), data[verified:]))
-			require.ErrorContains(t, first.commit(checksum(data), nil, false), "f.qs-part was removed or replaced while it was written")
+			require.ErrorContains(t, first.commit(checksum(data), nil, false), "f.qs-part was removed or replaced during the transfer")
 			first.close()
 			requireNames(t, dir, "f.qs-part", "f.qs-part.journal")
 			require.NoError(t, second.write(200, data[200:]))
