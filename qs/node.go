@@ -59,7 +59,8 @@ type Node struct {
 //
 // The error matches
 //
-//   - ErrInvalid: an invalid Config or address; the text names all invalid fields,
+//   - ErrInvalid: an invalid Config or address; the text names all invalid fields of Config, and once they are
+//     valid all of HG and HG.NA, which also check PeerTimeout and IdleTimeout,
 //   - hg.ErrUnsupported: no plugin has the scheme,
 //   - ErrNoEntry: the host was not found,
 //   - na.ErrAddrInUse, and syscall.EADDRINUSE: the port is in use,

@@ -22,18 +22,18 @@ type ClientLimit struct {
 	Burst int
 }
 
-// check returns an error if l is invalid.
-func (l ClientLimit) check() error {
+// problem says what is invalid in l; it is empty if nothing is.
+func (l ClientLimit) problem() string {
 	switch {
 	case l.MaxConcurrent < 0:
-		return fmt.Errorf("MaxConcurrent is %d, want a positive number, or 0 for no limit",
+		return fmt.Sprintf("MaxConcurrent is %d, want a positive number, or 0 for no limit",
 			l.MaxConcurrent)
 	case !(l.Rate >= 0) || math.IsInf(l.Rate, 0):
-		return fmt.Errorf("Rate is %v, want requests per second, or 0 for no limit", l.Rate)
+		return fmt.Sprintf("Rate is %v, want requests per second, or 0 for no limit", l.Rate)
 	case l.Burst < 0 || l.Burst > 0 && l.Rate == 0:
-		return fmt.Errorf("Burst is %d, want 0, or a positive number and a Rate", l.Burst)
+		return fmt.Sprintf("Burst is %d, want 0, or a positive number and a Rate", l.Burst)
 	}
-	return nil
+	return ""
 }
 
 // burst returns the number of requests that may begin at once.

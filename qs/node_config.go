@@ -144,8 +144,8 @@ func (c Config) withDefaults(addr string) (Config, error) {
 		addErr("MaxConcurrent is %d, want a positive number, or 0 for HG.MaxActive", c.MaxConcurrent)
 	}
 	for name, limit := range c.ClientLimits {
-		if err := limit.check(); err != nil {
-			addErr("ClientLimits[%q]: %v", name, err)
+		if problem := limit.problem(); problem != "" {
+			addErr("ClientLimits[%q]: %s", name, problem)
 		}
 	}
 	if c.Contexts < 0 || c.Contexts > 256 {

@@ -38,7 +38,7 @@ type (
 		U64    uint64 `msgpack:"sixty-four"`
 		F32    float32
 		S      planText
-		hidden int
+		hidden int //lint:ignore U1000 not exported, so not encoded
 	}
 	planLists struct {
 		F64    float64
@@ -56,17 +56,17 @@ type (
 		Z time.Time `msgpack:",omitempty"`
 	}
 	planOmitAll struct {
-		_msgpack struct{} `msgpack:",omitempty"`
+		_msgpack struct{} `msgpack:",omitempty"` //lint:ignore U1000 read by msgpack
 		A        int
 		B        []string
 	}
 	planTuple struct {
-		_msgpack struct{} `msgpack:",as_array"`
+		_msgpack struct{} `msgpack:",as_array"` //lint:ignore U1000 read by msgpack
 		A        int
 		B        string
 	}
 	planTupleToo struct {
-		_msgpack struct{} `msgpack:",asArray"`
+		_msgpack struct{} `msgpack:",asArray"` //lint:ignore U1000 read by msgpack
 		A        int
 		In       planInner
 	}
