@@ -43,7 +43,7 @@ func TestOpen(t *testing.T) {
 	other.Handle(mercury.MargoID("__identity__", 2), func(r *mercury.Request) { _ = r.Respond(make([]byte, 12)) }) // NULL
 	_, err = other.Provide(3, "yokan")
 	require.NoError(t, err)
-	for provider, want := range map[uint16]string{1: `it is "warabi"`, 2: `it is ""`} {
+	for provider, want := range map[uint16]string{1: `got "warabi"`, 2: `got ""`} {
 		_, err = yokan.Open(testContext(t), n, other.Addr(), provider, yokan.Config{})
 		require.ErrorIs(t, err, yokan.ErrInvalidProvider)
 		require.ErrorContains(t, err, want)

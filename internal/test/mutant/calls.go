@@ -51,7 +51,7 @@ var hazardMutants = []Mutant{
 		[]Catcher{{"hg", "TestH5LateAnswerAfterReuse", `Messages: the answer of the last call`}}},
 	{"h6-loans-collide", "the loan of a request has the number of the peer's own call", "H6",
 		[]Edit{{overflow, `l := &loan{`, `if planted() { tag &^= loanTag }; $`}},
-		[]Catcher{{"hg", "TestH6SameNumbersBothWays", `refused: memory is no longer registered`}}},
+		[]Catcher{{"hg", "TestH6SameNumbersBothWays", `memory is no longer registered`}}},
 	{"h7-loan-stays", "an input stays lent when the request could not be sent", "H7",
 		[]Edit{{ends, `k.loan.op.Cancel() // the target has fetched the input`, `if planted() && k.opResult.Err != nil { return }; $`}},
 		[]Catcher{{"hg", "TestH7SendFails", `actual : 0 .*callbacks of a call without an envelope`}}},

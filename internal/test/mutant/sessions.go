@@ -65,7 +65,7 @@ var sessionMutants = []Mutant{
 		[]Catcher{{"na", "TestExpedited", `expected: \[\]string\{"CREDIT"`}}},
 	{"expedited-admitted", "a request for a call in flight waits for a place", "128 streams that stand still",
 		[]Edit{{"hg/admission.go", `s.rpc.own.Expedited`, `s.rpc.own.Expedited && !planted()`}},
-		[]Catcher{{"qs", "TestLongCallsAndStream", `timed out after|the deadline is near`}}},
+		[]Catcher{{"qs", "TestLongCallsAndStream", `timed out after|did not begin before the deadline`}}},
 	{"expedited-counted", "what a call in flight lends takes the limit of the requests", "a stream that fails because other calls are long",
 		[]Edit{
 			{overflow, "if expedited {\n\t\treturn &b.expedited", "if expedited && !planted() {\n\t\treturn &b.expedited"},
@@ -158,7 +158,7 @@ var sessionMutants = []Mutant{
 		[]Catcher{{"na", "TestCrossedSecret", `expected: \(secret\)`}}},
 	{"rebinds", "an address bound to a session that has ended leads to the next one", "I15, F11",
 		[]Edit{{session, `int(s&0xff) == e.id`, `$ && !planted()`}},
-		[]Catcher{{"bulk", "TestPeerReplaced", `expected: "peer lost" in chain: .*the owner of the memory refused`}}},
+		[]Catcher{{"bulk", "TestPeerReplaced", `expected: "peer lost" in chain: .*refused by the memory.s owner`}}},
 	{"user-heartbeats", "heartbeats are answered only where the user calls Progress", "F56",
 		[]Edit{{deliver, `l.pong, l.pongOp, l.pongTag = true, h.Op, h.Tag`, `if planted() && planted.CalledBy("na.(*backgroundPoller)") { break }; $`}},
 		[]Catcher{{"hg", "TestTargetNotDriven", `expected: "timed out" in chain: .*the peer was silent for`}}},

@@ -26,7 +26,7 @@ func TestPlaces(t *testing.T) {
 		_, err = bufio.NewReader(out).ReadString('\n')
 		require.NoError(t, err)
 		for s, want := range map[*side]string{
-			w.a: `reached by +` + scheme + `\nbecause +the peer is on another machine, or behind the border of a namespace`,
+			w.a: `reached by +` + scheme + `\nbecause +the peer is on another machine, or in another namespace or directory`,
 			w.b: `reached by +sm\nbecause +the peer is on this machine`,
 		} {
 			output, err := runTool("ip", "netns", "exec", s.ns, tool, "info", "-local", at)
