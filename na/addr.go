@@ -7,23 +7,24 @@ import (
 	"unique"
 )
 
-// maxAddrText limits the length of the text of an address in bytes.
+// maxAddrText is the maximum length in bytes of an address's text form.
 const maxAddrText = 1024
 
-// An Addr names a context of a process: "tcp://10.0.0.7:9000", or "tcp://10.0.0.7:9000#2" for its
-// context 2. It is a small comparable value. The zero Addr names nothing.
+// An Addr is the address of a context of a process, such as "tcp://10.0.0.7:9000", or
+// "tcp://10.0.0.7:9000#2" for the context with id 2. Addrs are small and comparable with ==. The
+// zero Addr is not a valid address.
 //
 // The Addr of a received message is bound to the session on which the message arrived, so that a
-// response cannot reach another process that has since taken the same address. [Addr.Named] removes
-// that binding.
+// response cannot reach another process that has since taken over the same address. [Addr.Named]
+// removes that binding.
 //
-// An Addr that was looked up by the name of a host, over a transport whose peers have certificates,
-// keeps that name. Its text is "tcp://kv.example@10.0.0.7:9000", which Lookup reads. The
+// An Addr obtained by looking up a host name, over a transport whose peers present certificates,
+// keeps that name. Its text form is "tcp://kv.example@10.0.0.7:9000", which Lookup accepts. The
 // certificate of the process at that address must contain the name.
 //
-// The Addr of a host with several addresses of tcp or udp stands for all of them, at most eight:
-// "tcp://[2001:db8::7]:9000|10.0.0.7:9000". They are dialed as in RFC 8305, and the session uses
-// the first that answers. Received messages and OnFault report only that address.
+// If a host has several tcp or udp addresses, its Addr stands for all of them, up to eight:
+// "tcp://[2001:db8::7]:9000|10.0.0.7:9000". They are dialed as described in RFC 8305, and the
+// session uses the first one that answers. Received messages and OnFault report only that address.
 type Addr struct {
 	name    unique.Handle[string]
 	host    unique.Handle[string] // host name; the zero Handle if none
@@ -33,14 +34,14 @@ type Addr struct {
 	set     bool
 }
 
-// MakeAddr returns the address of context target under the canonical name "scheme://rest". Plugins
-// use it; programs use [ParseAddr] or [Context.Lookup].
+// MakeAddr returns the address of the context with id target under the canonical name
+// "scheme://rest". It is intended for plugins. Programs use [ParseAddr] or [Context.Lookup].
 func MakeAddr(name string, target int) Addr {
 	return Addr{name: unique.Make(name), target: uint16(target), set: true}
 }
 
-// ParseAddr parses the text form "scheme://rest" or "scheme://rest#target". It checks the form
-// only; Lookup lets the plugin check the rest. The error matches [ErrInvalid].
+// ParseAddr parses an address in the text form "scheme://rest" or "scheme://rest#target". It checks
+// only the syntax; the plugin checks the rest during Lookup. A returned error matches [ErrInvalid].
 func ParseAddr(text string) (Addr, error) {
 	if len(text) > maxAddrText {
 		return Addr{}, fmt.Errorf("na: address too long: %d bytes, limit %d: %w", len(text), maxAddrText, ErrInvalid)
@@ -60,7 +61,7 @@ func ParseAddr(text string) (Addr, error) {
 	return MakeAddr(name, target), nil
 }
 
-// checkName returns an error if the part of an address before '#' is not valid.
+// checkName returns an error if name, the part of an address before '#', is invalid.
 func checkName(name string) error {
 	scheme, rest, ok := strings.Cut(name, "://")
 	if !ok || scheme == "" {
@@ -86,8 +87,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// Host returns the name of the host that the peer's certificate must contain. It is empty if a was
-// looked up by its IP address, or if the transport does not verify names.
+// Host returns the host name that the peer's certificate must contain. It returns the empty string
+// if a was looked up by IP address or if the transport does not verify names.
 func (a Addr) Host() string {
 	if a.host == (unique.Handle[string]{}) {
 		return ""
@@ -95,7 +96,7 @@ func (a Addr) Host() string {
 	return a.host.Value()
 }
 
-// WithHost returns a copy of a with the given Host.
+// WithHost returns a copy of a with the given host name.
 func (a Addr) WithHost(host string) Addr {
 	if a.host = (unique.Handle[string]{}); host != "" {
 		a.host = unique.Make(host)
@@ -106,7 +107,8 @@ func (a Addr) WithHost(host string) Addr {
 // IsZero reports whether a is the zero Addr.
 func (a Addr) IsZero() bool { return !a.set }
 
-// Name returns the text without the target id: "tcp://10.0.0.7:9000".
+// Name returns the text form without the target id, such as "tcp://10.0.0.7:9000". It returns the
+// empty string for the zero Addr.
 func (a Addr) Name() string {
 	if !a.set {
 		return ""
@@ -114,7 +116,8 @@ func (a Addr) Name() string {
 	return a.name.Value()
 }
 
-// String returns the text form that Lookup reads. It does not contain the binding to a session.
+// String returns the text form of a, which Lookup accepts. It does not include the binding to a
+// session.
 func (a Addr) String() string {
 	if !a.set {
 		return "<no address>"
@@ -130,13 +133,14 @@ func (a Addr) String() string {
 	return text
 }
 
-// Label returns a as text for logs and tools; Lookup does not read it. For the Addr of a received
-// message it is the peer's name (Config.Name) and its location: "worker (10.0.0.3:41234)", or "kv
-// (tcp://10.0.0.7:9000)" for a peer that listens. A peer without a name has only the part in
-// parentheses. For any other Addr it is String.
+// Label returns a description of a for logs and tools. Lookup does not accept it. For the Addr of a
+// received message, Label returns the peer's name (Config.Name) and its location, such as "worker
+// (10.0.0.3:41234)", or "kv (tcp://10.0.0.7:9000)" if the peer listens. If the peer has no name,
+// Label returns only the location. For any other Addr, Label returns the same text as String.
 //
-// The name is what the peer claims, in printable characters without parentheses. The location of a
-// peer that does not listen is Identity.Remote at the beginning of the session.
+// The name is the one the peer reports and is not verified. It consists of printable characters
+// other than parentheses. The location of a peer that does not listen is the value of
+// Identity.Remote at the start of the session.
 func (a Addr) Label() string {
 	if a.label == nil {
 		return a.String()
@@ -144,8 +148,8 @@ func (a Addr) Label() string {
 	return *a.label
 }
 
-// MakeLabel returns the Label of a peer with address a and the name process, which may be empty. If
-// remote is not empty it is shown instead of a, which cannot be dialed.
+// MakeLabel returns the Label of a peer with address a. The peer's name, process, may be empty. If
+// remote is not empty, the label shows it in place of a, for peers that cannot be dialed.
 func MakeLabel(a Addr, process, remote string) string {
 	place := a.String()
 	if remote != "" {
@@ -160,47 +164,47 @@ func MakeLabel(a Addr, process, remote string) string {
 	return process + " (" + place + ")"
 }
 
-// Labeled returns a, which is bound to a session, with another Label, or with none if label is nil.
-// All addresses of one session have the same pointer, so that they compare equal. The string does
-// not change.
+// Labeled returns a copy of a, which must be bound to a session, with the given label, or without a
+// label if label is nil. All addresses of one session share the same pointer, so that they compare
+// equal. The caller must not modify the string.
 func (a Addr) Labeled(label *string) Addr {
 	a.label = label
 	return a
 }
 
-// Scheme returns the part before "://".
+// Scheme returns the part of the address before "://".
 func (a Addr) Scheme() string {
 	scheme, _, _ := strings.Cut(a.Name(), "://")
 	return scheme
 }
 
-// Target returns the id of the context that a names.
+// Target returns the id of the context that a refers to.
 func (a Addr) Target() int { return int(a.target) }
 
-// WithTarget returns the address of another context of the same process. It is not bound to a
-// session.
+// WithTarget returns the address of the context with the given id in the same process. The result
+// is not bound to a session.
 func (a Addr) WithTarget(id int) Addr {
 	a.target, a.session, a.label = uint16(id), 0, nil
 	return a
 }
 
-// Session returns the number of the session that a is bound to, or 0.
+// Session returns the number of the session to which a is bound, or 0 if a is not bound.
 func (a Addr) Session() uint64 { return a.session }
 
-// Bound returns a copy of a that is bound to the given session.
+// Bound returns a copy of a bound to the given session.
 func (a Addr) Bound(session uint64) Addr {
 	a.session = session
 	return a
 }
 
-// Named returns a without its binding to a session: the form to compare with a parsed address, or
-// to keep.
+// Named returns a copy of a that is not bound to a session. Use it to compare a with a parsed
+// address or to store it.
 func (a Addr) Named() Addr {
 	a.session, a.label = 0, nil
 	return a
 }
 
-// MarshalText implements encoding.TextMarshaler.
+// MarshalText implements [encoding.TextMarshaler].
 func (a Addr) MarshalText() ([]byte, error) {
 	if !a.set {
 		return nil, nil
@@ -208,7 +212,7 @@ func (a Addr) MarshalText() ([]byte, error) {
 	return []byte(a.String()), nil
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler. Empty text decodes to the zero Addr.
+// UnmarshalText implements [encoding.TextUnmarshaler]. Empty text decodes to the zero Addr.
 func (a *Addr) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*a = Addr{}

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A backgroundPoller polls the context while no other goroutine does. It receives frames, responds
-// to heartbeats, and serves puts and gets. It runs no user code. It has one goroutine, which parks
-// behind a gate. Received bytes wake the goroutine only while the gate is open.
+// A backgroundPoller polls a context while no other goroutine does. It receives frames, responds to
+// heartbeats, and serves puts and gets. It never runs user code. Its single goroutine parks behind
+// a gate; received bytes wake it only while the gate is open.
 //
 //	parked, gate shut ◄── a leader sleeps in the poller (received bytes wake the leader) ◄─────────┐
 //	   │ the leader wakes: opens the gate    │ it slept only shortly, holds frames back, or         │
@@ -17,19 +17,19 @@ import (
 //	   ▲                                        │ none has: polls once, which arms the inlets, and opens the gate
 //	   └────────────────────────────────────────┘
 //
-// While it ticks it does not use the gate, whose opening and shutting cost a system call each.
+// While ticking, it does not use the gate, because each opening or shutting costs a system call.
 type backgroundPoller struct {
 	nctx *Context
 	gate pollGate
 	quit atomic.Bool
 }
 
-// A pollGate parks the goroutine of a background poller. All methods but park and sleepFor are safe
-// for concurrent use.
+// A pollGate parks the goroutine of a background poller. All methods except park and sleepFor are
+// safe for concurrent use.
 type pollGate interface {
-	// park blocks until the context's poller is ready while the gate is open, which shuts the gate,
-	// or until wake or the time of alarm. It reports false after close. A wake before park makes it
-	// return at once.
+	// park blocks until the context's poller becomes ready while the gate is open, until wake is
+	// called, or until the alarm expires. Readiness also shuts the gate. If wake was called before
+	// park, park returns immediately. It returns false once close has been called.
 	park() bool
 	// sleepFor blocks for d.
 	sleepFor(d time.Duration)
@@ -40,17 +40,17 @@ type pollGate interface {
 	close()
 }
 
-// The states of the background poller. Context.watch holds one of them, with the bit leaderAsleep,
-// so that both change atomically.
+// States of the background poller. Context.watch combines one of them with the leaderAsleep bit, so
+// that both change atomically.
 const (
 	backgroundShut  int32 = 0 // parked, gate shut
 	backgroundOpen  int32 = 1 // parked, gate open, inlets armed
 	backgroundTicks int32 = 2 // ticking
 
-	leaderAsleep int32 = 4 // a leader sleeps in the poller
+	leaderAsleep int32 = 4 // set while a leader sleeps in the poller
 )
 
-// backgroundAfter is how long a context must not have been polled before the background poller
+// backgroundAfter is how long a context must go without being polled before the background poller
 // polls it.
 const backgroundAfter = 2 * time.Millisecond
 
@@ -63,34 +63,35 @@ func newBackgroundPoller(c *Context) (*backgroundPoller, error) {
 	return &backgroundPoller{nctx: c, gate: g}, nil
 }
 
-// start starts the goroutine. Without it only detach may be called.
+// start starts the goroutine. If start has not been called, detach is the only method that may be
+// called.
 func (a *backgroundPoller) start() {
 	if a == nil {
 		return
 	}
 	if len(a.nctx.poller.inlets) > 0 {
-		a.startTicking() // the inlets are not armed
+		a.startTicking() // the inlets are not yet armed
 	}
 	go a.run()
 }
 
-// detach frees a background poller that was not started.
+// detach releases a background poller that has not been started.
 func (a *backgroundPoller) detach() {
 	if a != nil {
 		a.gate.close()
 	}
 }
 
-// leaderSleeps shuts the gate, because received bytes wake the leader.
+// leaderSleeps shuts the gate, because received bytes will wake the leader instead.
 func (a *backgroundPoller) leaderSleeps() {
 	if a != nil && a.nctx.watch.CompareAndSwap(backgroundOpen|leaderAsleep, backgroundShut|leaderAsleep) {
 		a.gate.shut()
 	}
 }
 
-// leaderWakes handles the wake-up of the leader, which may run user code next. It opens the gate,
-// or makes the background poller tick if the sleep was short or if the inlets are not armed any
-// more.
+// leaderWakes is called when the leader wakes, after which the leader may run user code. It opens
+// the gate, or makes the background poller tick if the sleep was short or the inlets are no longer
+// armed.
 func (a *backgroundPoller) leaderWakes(slept time.Duration, disarmed bool) {
 	switch {
 	case a == nil:
@@ -101,9 +102,9 @@ func (a *backgroundPoller) leaderWakes(slept time.Duration, disarmed bool) {
 	}
 }
 
-// startTicking starts the ticks of the background poller. They stop after a tick in which no other
-// goroutine has polled. Ticks are needed because bytes may arrive, or frames be held back, without
-// waking any goroutine.
+// startTicking makes the background poller tick until a tick finds that no other goroutine has
+// polled since the previous one. Ticking is needed because bytes can arrive, or frames can be held
+// back, without waking any goroutine.
 func (a *backgroundPoller) startTicking() {
 	if a != nil && a.nctx.watch.Load()&^leaderAsleep != backgroundTicks && a.setState(backgroundTicks) != backgroundTicks {
 		a.gate.wake()
@@ -119,7 +120,8 @@ func (a *backgroundPoller) setState(next int32) (was int32) {
 	}
 }
 
-// stop ends the goroutine without waiting for it. The poller may be closed after stop has returned.
+// stop tells the goroutine to exit, without waiting for it. The caller may close the poller after
+// stop has returned.
 func (a *backgroundPoller) stop() {
 	if a == nil {
 		return
@@ -128,7 +130,7 @@ func (a *backgroundPoller) stop() {
 	a.gate.close()
 }
 
-// run is the goroutine.
+// run is the body of the background poller's goroutine.
 func (a *backgroundPoller) run() {
 	c := a.nctx
 	var seen uint64 // value of Context.passes at the last poll
@@ -148,8 +150,8 @@ func (a *backgroundPoller) run() {
 				continue
 			}
 			if c.watch.CompareAndSwap(backgroundTicks|leaderAsleep, backgroundShut|leaderAsleep) {
-				// frames may have been held back before the sleep, without a further call of
-				// startTicking
+				// Frames may have been held back before the sleep without another call to
+				// startTicking.
 				c.Upper().Flush()
 				break
 			}
@@ -161,8 +163,8 @@ func (a *backgroundPoller) run() {
 	}
 }
 
-// runWhileFree polls until nothing is ready, if no goroutine leads, and opens the gate. It releases
-// the lead between rounds. It reports whether the goroutine may park.
+// runWhileFree polls until nothing is ready, releasing the lead between rounds, and then opens the
+// gate. It stops early if another goroutine leads. It reports whether the goroutine may park.
 func (a *backgroundPoller) runWhileFree() bool {
 	for a.nctx.loop.TryLead() {
 		if a.driveOnce() {
@@ -172,8 +174,8 @@ func (a *backgroundPoller) runWhileFree() bool {
 	return false
 }
 
-// driveOnce polls once, and reports whether the gate is open then. The caller holds the lead, which
-// driveOnce releases.
+// driveOnce polls once and reports whether it left the gate open. The caller must hold the lead,
+// which driveOnce releases.
 func (a *backgroundPoller) driveOnce() bool {
 	c := a.nctx
 	defer c.loop.Unlead()
@@ -190,11 +192,11 @@ func (a *backgroundPoller) driveOnce() bool {
 		return false
 	}
 	a.setState(backgroundOpen)
-	if c.nudged.Load() { // pollSoon was called since Poll, when the background poller was ticking
+	if c.nudged.Load() { // pollSoon was called after Poll, while the background poller was ticking
 		a.setState(backgroundTicks)
 		return false
 	}
 	a.gate.open()
-	c.Upper().Flush() // frames may have been held back before the sleep, without a further call of startTicking
+	c.Upper().Flush() // Frames may have been held back before the sleep without another call to startTicking.
 	return true
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // A body is the part of a message that is sent separately, in chunks, so that other messages can be
-// sent in between. The message itself is sent after the last chunk. A message that is canceled
-// before that is never sent, and its request does not run. An inbound body is the receiver's state
-// of a body.
+// sent in between. The message itself is sent after the last chunk. If it is canceled before that,
+// it is never sent and its request does not run. The type body is the receiver's state of an
+// incoming body.
 //
 //	source:      ClaimRoom ─► BODY, DATA… on the flow for its size ─► all sent ─► the message, which names it
 //	             or, if it is on a carrier.Shelf, BODY with the offset there, and the message
@@ -20,26 +20,27 @@ import (
 //	destination: BODY: room, and a buffer ─ DATA… ─► complete ─┐
 //	             message ──────────────────────────────────────┴─► delivered
 //
-// Two flows are not ordered, so the message may arrive before its body. It takes its place among
-// the messages when it arrives, and is delivered when its body is complete.
+// Frames of different flows are not ordered, so a message may arrive before its body. It takes its
+// place in the order of messages when it arrives, and is delivered once its body is complete.
 type body struct {
 	buf   []byte
-	slab  []byte         // the memory of buf, if it comes from a slab
-	room  int            // reserved room; 0 after the envelope has taken it over
+	slab  []byte         // memory that holds buf, if it comes from a slab
+	room  int            // reserved room in bytes; 0 once the envelope has taken it over
 	named bool           // the BODY frame has arrived
-	msg   *placedMessage // the message that waits for this body, or nil
+	msg   *placedMessage // message waiting for this body, or nil
 }
 
-// A packedBody is an outgoing body. It is a copy if the caller may use its memory again as soon as
-// the call or send has started.
+// A packedBody is an outgoing body. It is a copy if the caller may reuse its memory as soon as the
+// call or send has started.
 type packedBody struct {
 	body  []byte
-	slab  []byte        // the memory of body, if it comes from a slab
-	shelf carrier.Shelf // the shelf that body is on, until BODY is sent; or nil
-	at    int64         // the offset on the shelf
+	slab  []byte        // memory that holds body, if it comes from a slab
+	shelf carrier.Shelf // shelf that holds body until BODY is sent; or nil
+	at    int64         // offset on the shelf
 }
 
-// packBody makes a copy of body, in memory that the peer can read if the carrier has such a shelf.
+// packBody copies body, into memory that the peer can read directly if the carrier provides a
+// Shelf.
 func (e *endpoint) packBody(to Addr, body []byte) (p packedBody, err error) {
 	e.mu.Lock()
 	if l := e.findSessionLocked(to); l != nil && l.state == stateUp {
@@ -59,8 +60,8 @@ func (e *endpoint) packBody(to Addr, body []byte) (p packedBody, err error) {
 	return p, nil
 }
 
-// packToShelfLocked copies body to a shelf, which may be nil. It returns the zero packedBody if
-// that is not possible. It releases the lock while it copies.
+// packToShelfLocked copies body to s, which may be nil. It returns the zero packedBody if it
+// cannot. The caller must hold e.mu, which packToShelfLocked releases while it copies.
 func (l *session) packToShelfLocked(s carrier.Shelf, body []byte) (p packedBody) {
 	if s == nil {
 		return packedBody{}
@@ -80,8 +81,8 @@ func (l *session) packToShelfLocked(s carrier.Shelf, body []byte) (p packedBody)
 	return packedBody{body: room, shelf: s, at: at}
 }
 
-// releaseLocked frees the memory of p. s is the outboundBulk that sends it, or nil. Memory that the
-// carrier still reads is left to the garbage collector.
+// releaseLocked frees the memory of p. s is the outboundBulk that sends p, or nil. Memory that the
+// carrier is still reading is left to the garbage collector.
 func (p *packedBody) releaseLocked(s *outboundBulk) {
 	if p.shelf != nil {
 		p.shelf.Drop(p.at, len(p.body))
@@ -92,8 +93,8 @@ func (p *packedBody) releaseLocked(s *outboundBulk) {
 	*p = packedBody{}
 }
 
-// enqueueSend queues the message of o, after its body if it has one. The caller has taken the
-// envelope, if o needs one.
+// enqueueSend queues the message of o, after its body if it has one. If o needs an envelope, the
+// caller must already have acquired it.
 func (l *session) enqueueSend(o *Op) {
 	if !o.hasBody() {
 		l.msgs.push(o)
@@ -103,7 +104,7 @@ func (l *session) enqueueSend(o *Op) {
 	o.x.bodyID = frame.BodyID(len(o.x.body), l.bodySeq)
 	o.room = 0 // the peer returns it
 	if p := &o.x.packed; p.shelf != nil {
-		p.shelf = nil // the peer frees the room on it
+		p.shelf = nil // the peer frees the space on the shelf
 		l.msgs.push(o)
 		l.queueControl(frame.Header{ // last, because it may end l
 			Kind: frame.Body, Op: o.x.bodyID, Tag: uint64(o.tag), Tail: frame.Tail{Offset: p.at, Length: int64(len(o.x.body))},
@@ -119,7 +120,7 @@ func (l *session) enqueueSend(o *Op) {
 	l.controlOn(o.x.flow, frame.Header{Kind: frame.Body, Op: o.x.bodyID, Tag: uint64(o.tag)})
 }
 
-// bodySent queues the message of o, whose body has been sent.
+// bodySent queues the message of o once its body has been sent.
 func (l *session) bodySent(o *Op) {
 	o.x.source = nil
 	l.bodies.remove(o)
@@ -127,7 +128,7 @@ func (l *session) bodySent(o *Op) {
 	l.markPending()
 }
 
-// recallBody stops sending the body of o, and notifies the peer that no message follows.
+// recallBody stops sending the body of o and notifies the peer that its message will not follow.
 func (l *session) recallBody(o *Op) {
 	if o.x.source != nil {
 		l.dropSource(o.x.source)
@@ -137,8 +138,8 @@ func (l *session) recallBody(o *Op) {
 	}
 }
 
-// bodyOf returns the peer's body with the given ID. If there is none, it creates one and charges
-// its room.
+// bodyOf returns the peer's body with the given ID. If there is none, it creates one and charges it
+// against the peer's room.
 func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 	if s := l.arrivals[id]; s != nil {
 		return s, nil
@@ -155,7 +156,7 @@ func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 	s := l.e.sinks.get()
 	*s = inboundBulk{id: id, n: n, body: l.e.incoming.get()}
 	s.body.room = need
-	if b := s.body; need < slab.Least { // the smallest slab would take more memory than its room
+	if b := s.body; need < slab.Least { // the smallest slab would use more memory than the room charged
 		b.buf = make([]byte, n)
 	} else {
 		b.slab = slab.Get(int(n))
@@ -168,7 +169,7 @@ func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 	return s, nil
 }
 
-// deliverBody handles a BODY frame. It allocates the buffer of the body.
+// deliverBody handles a BODY frame and allocates the buffer for the body.
 func (l *session) deliverBody(h *frame.Header) error {
 	s, err := l.bodyOf(h.Op)
 	if err != nil {
@@ -181,8 +182,8 @@ func (l *session) deliverBody(h *frame.Header) error {
 	return nil
 }
 
-// attachBody sets the body of env, the envelope of message h, and reports whether it is complete.
-// If not, the message waits for it.
+// attachBody sets the body of env, the envelope of the message with header h, and reports whether
+// the body is complete. If it is not, the message waits for it.
 func (l *session) attachBody(h *frame.Header, env *Envelope) (whole bool, err error) {
 	s, err := l.bodyOf(h.Op)
 	switch {
@@ -204,7 +205,7 @@ func (l *session) attachBody(h *frame.Header, env *Envelope) (whole bool, err er
 	return true, nil
 }
 
-// onBodyComplete delivers the message of a complete body, if the message has arrived.
+// onBodyComplete delivers the message of a completed body if the message has arrived.
 func (l *session) onBodyComplete(s *inboundBulk) {
 	if s.body.msg == nil {
 		return
@@ -236,7 +237,7 @@ func (l *session) awaitsBulk() bool {
 	return false
 }
 
-// confirmLater sends the PONG that was delayed while awaitsBulk was true.
+// confirmLater sends the PONG that was delayed while awaitsBulk returned true.
 func (l *session) confirmLater() {
 	if l.pongLater && !l.awaitsBulk() {
 		l.pong, l.pongLater = true, false
@@ -244,7 +245,7 @@ func (l *session) confirmLater() {
 	}
 }
 
-// cancelBody handles the CANCEL frame of a body, whose message was not sent.
+// cancelBody handles a CANCEL frame for a body whose message will not be sent.
 func (l *session) cancelBody(h *frame.Header) {
 	s := l.arrivals[h.Op]
 	if s == nil || s.body.msg != nil {
@@ -256,7 +257,7 @@ func (l *session) cancelBody(h *frame.Header) {
 }
 
 // endBodies drops all undelivered bodies when the session ends. Their memory is not reused, because
-// the carrier may still write to it.
+// the carrier may still be writing to it.
 func (l *session) endBodies() {
 	all := l.arrivals
 	l.arrivals = nil

@@ -2,41 +2,42 @@ package na
 
 import "fmt"
 
-// A CallSpec describes a call: one operation that sends a request and receives its answer.
+// A CallSpec describes a call, a single operation that sends a request and receives its response.
 type CallSpec struct {
 	To  Addr
 	Tag Tag
 
-	// Msg is the request, an unexpected message. It belongs to the operation until that ends. A
-	// message longer than MaxUnexpected requires a prior ClaimRoom of its length. If By is set, the
-	// time that is left is written into Msg when it is sent.
+	// Msg is the request, an unexpected message. It belongs to the operation until the operation
+	// completes. If Msg is longer than MaxUnexpected, the caller must first claim room for its
+	// length with ClaimRoom. If By is set, the remaining time is written into Msg when it is sent.
 	Msg []byte
 	By  Deadline
 
-	// Body, if not nil, is sent separately from Msg and becomes Envelope.Body at the peer. It is
-	// longer than MaxUnexpected, requires a prior ClaimRoom of its length, and belongs to the
-	// operation until that ends. With Copy it is copied, to memory that the peer can read if
-	// possible, and belongs to the caller again when Call returns.
+	// Body, if not nil, is sent separately from Msg and becomes Envelope.Body at the peer. It must
+	// be longer than MaxUnexpected, and the caller must first claim room for its length with
+	// ClaimRoom. It belongs to the operation until the operation completes. If Copy is set, Body is
+	// copied instead, if possible to memory that the peer can read directly, and the caller may
+	// reuse it when Call returns.
 	Body []byte
 	Copy bool
 
-	// Buf receives the answer, an expected message with Tag. An answer that does not fit, of up to
-	// Most bytes (at most MaxRoom), arrives in Result.Envelope. With Bodies an answer may have a
-	// body, and arrives in Result.Envelope then. With OneWay there is no answer: the operation ends
-	// when the request has been sent.
+	// Buf receives the response, an expected message with tag Tag. A response that does not fit in
+	// Buf but has at most Most bytes (limited to MaxRoom) is returned in Result.Envelope. If Bodies
+	// is set, the response may have a body, and is then returned in Result.Envelope. If OneWay is
+	// set, there is no response, and the operation completes when the request has been sent.
 	Buf    []byte
 	Most   int
 	Bodies bool
 	OneWay bool
 
-	// Streams are the streams of the call, at most MaxStreams, each made for it by NewStream. They
-	// get consecutive numbers when the request is sent; that of the first is written to the 8 bytes
-	// of Msg at StreamsAt.
+	// Streams are the streams of the call, at most MaxStreams. Each must have been created for this
+	// call by NewStream. They are numbered consecutively when the request is sent. The number of
+	// the first is written to the 8 bytes of Msg at offset StreamsAt.
 	Streams   []*Stream
 	StreamsAt int
 }
 
-// claimLen returns how many bytes of a request need a claim of room, 0 for none.
+// claimLen returns the number of bytes of the request for which room must be claimed, or 0.
 func (s *CallSpec) claimLen(limit int) int {
 	switch {
 	case s.Body != nil:
@@ -47,15 +48,15 @@ func (s *CallSpec) claimLen(limit int) int {
 	return 0
 }
 
-// Call sends a request and receives its answer, without blocking. op ends once:
-//   - with the answer
-//   - with the error that kept the request from being sent, and Fate NotRun
-//   - with ErrTimeout in the first Trigger after the deadline, wherever the request is; the peer is notified as by AbandonCall
-//   - with ErrCanceled or ErrPeerLost
+// Call sends a request and receives its response. It does not block. op completes exactly once:
+//   - with the response;
+//   - with the error that prevented the request from being sent, and Fate NotRun;
+//   - with ErrTimeout in the first Trigger after the deadline, wherever the request is; the peer is notified as by AbandonCall;
+//   - with ErrCanceled or ErrPeerLost.
 //
-// If the request was sent, Result.Addr, bound to its session, and Result.ID identify it for
-// Withdraw; otherwise ID is 0. Result.Fate is NotRun also if the peer has reported that it has not
-// accepted the request.
+// If the request was sent, Result.Addr, which is bound to its session, and Result.ID identify it
+// for Withdraw. Otherwise Result.ID is 0. Result.Fate is also NotRun if the peer reported that it
+// did not accept the request.
 func (c upper) Call(op *Op, s CallSpec) error {
 	limit := c.limits.MaxUnexpected
 	if err := s.checkSize(limit); err != nil {
@@ -78,7 +79,7 @@ func (c upper) Call(op *Op, s CallSpec) error {
 	return nil
 }
 
-// checkSize returns an error if a request is too large to be sent, regardless of room.
+// checkSize returns an error if the request is too large to be sent even with room claimed.
 func (s *CallSpec) checkSize(limit int) error {
 	switch {
 	case len(s.Streams) > 0 && (len(s.Streams) > MaxStreams || s.StreamsAt < 0 || s.StreamsAt > len(s.Msg)-streamIDSize):
@@ -91,8 +92,9 @@ func (s *CallSpec) checkSize(limit int) error {
 	return nil
 }
 
-// CancelIfUnsent cancels the Call of op if its request has not been sent. Otherwise it changes
-// nothing, and returns the address and the ID of the request, for Withdraw.
+// CancelIfUnsent cancels the Call of op if its request has not been sent. If it has been sent,
+// CancelIfUnsent leaves the call alone and returns the request's address and ID, for use with
+// Withdraw, and left is true.
 func (c upper) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
 	if t, ok := op.markCanceling(); ok && c.state.Load() != ctxReleased {
 		return c.ep.cancelIfUnsent(t)
@@ -100,17 +102,17 @@ func (c upper) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
 	return Addr{}, 0, false
 }
 
-// AbandonCall cancels the Call of op, and notifies the peer if the request has been sent: see
-// Abandon.
+// AbandonCall cancels the Call of op and, if the request has been sent, notifies the peer as
+// Abandon does.
 func (c upper) AbandonCall(op *Op) {
 	if t, ok := op.markCanceling(); ok && c.state.Load() != ctxReleased {
 		c.ep.abandonCall(t, ErrCanceled)
 	}
 }
 
-// Answer answers the message of env, as SendExpectedLong to its sender, and frees env, in one step.
-// A message that can be sent at once needs no operation: left is true then, and op stays idle.
-// Otherwise op ends as that of SendExpected. If Answer returns an error, env has not been freed.
+// Answer responds to the message in env, as SendExpectedLong to its sender would, and frees env. A
+// message that can be sent immediately needs no operation: left is then true, and op remains idle.
+// Otherwise op completes as for SendExpected. If Answer returns an error, env has not been freed.
 func (c upper) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (left bool, err error) {
 	to := env.From
 	if limit := max(c.limits.MaxExpected, min(most, MaxRoom)); len(msg) > limit {
@@ -136,8 +138,8 @@ func (c upper) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (lef
 	return false, nil
 }
 
-// SendExpectedBody sends an expected message with a body, as CallSpec.Body, with Copy if copied is
-// true. The receive at the peer must be one that takes bodies.
+// SendExpectedBody sends an expected message with a body, as described for CallSpec.Body. copied
+// has the meaning of CallSpec.Copy. The peer's receive must be one that accepts bodies.
 func (c upper) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte, copied bool) error {
 	s := CallSpec{To: to, Msg: msg, Body: body}
 	if err := s.checkSize(c.limits.MaxExpected); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Class represents this process in a network. It has an address, registered memory and contexts.
+// A Class is this process's membership of a network. It has an address, registered memory and
+// contexts.
 type Class struct {
 	cfg     Config
 	domain  *domain
@@ -20,26 +21,27 @@ type Class struct {
 	unready atomic.Bool // set by SetReady(false)
 	freed   atomic.Bool // the plugins have closed their networks
 
-	messages messageForms // the message forms of the layer above; constant after UseMessages
+	messages messageForms // message forms of the layer above; immutable after UseMessages
 
 	mu       sync.Mutex // guards the fields below
 	contexts []*Context
-	open     int // contexts that have not been released
+	open     int // number of contexts that have not been released
 	draining bool
 	closed   bool
 }
 
-// Open opens the network that addr names. The forms of addr are:
-//   - "tcp://" only to dial, "tcp://host:port" also to listen; port 0 lets the system choose; "udp://" is the same
+// Open opens the network identified by addr, which takes one of these forms:
+//   - "tcp://" to dial only, or "tcp://host:port" to listen as well; with port 0 the system chooses one. "udp://" takes the same forms.
 //   - "sm://name" to listen in shared memory, for processes of the same user on this machine
-//   - "sm://name-*" to listen at a unique name: Context.Self has the text that replaces the *
-//   - "tcp://host:port,sm://" to open a second transport; "udp://host:port,sm://" is the same
+//   - "sm://name-*" to listen at a unique name; Context.Self has the text that replaces the *
+//   - "tcp://host:port,sm://" to open a second transport; "udp://host:port,sm://" works the same way
 //
-// With two transports, peers have their addresses of the first. Those on this machine that have
-// opened both too are reached by the second, as Config.Local says. If this process cannot open the
-// second one, Config.Logger gets the reason, and all peers are reached by the first.
+// With two transports, peers have the addresses of the first. Peers on this machine that have
+// opened both transports as well are reached over the second, subject to Config.Local. If this
+// process cannot open the second transport, it logs the reason to Config.Logger and reaches all
+// peers over the first.
 //
-// The error lists all invalid fields of cfg, and matches ErrInvalid.
+// If cfg is invalid, the error lists all invalid fields and matches ErrInvalid.
 func Open(addr string, cfg Config) (*Class, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -65,7 +67,8 @@ func Open(addr string, cfg Config) (*Class, error) {
 	return cls, nil
 }
 
-// pluginOf returns the plugin for one, a transport in addr, and its address without the scheme.
+// pluginOf returns the plugin for one, which is one of the transports in addr, and the rest of one
+// after the scheme.
 func pluginOf(addr, one string, given []Plugin) (p Plugin, rest string, err error) {
 	scheme, rest, ok := strings.Cut(one, "://")
 	if !ok {
@@ -75,21 +78,21 @@ func pluginOf(addr, one string, given []Plugin) (p Plugin, rest string, err erro
 	return p, rest, err
 }
 
-// Config returns the configuration with its defaults filled in.
+// Config returns the configuration with defaults filled in.
 func (c *Class) Config() Config { return c.cfg }
 
-// Limits returns the limits of the class.
+// Limits returns the class's limits.
 func (c *Class) Limits() Limits { return c.domain.limits() }
 
-// Addr returns the address of context 0.
+// Addr returns the address of the context with id 0.
 func (c *Class) Addr() Addr { return c.domain.addr }
 
-// Regions returns the number of registered regions.
+// Regions returns the number of registered memory regions.
 func (c *Class) Regions() int64 { return c.regions.Load() }
 
-// Registered describes the registered regions, at most most of them. It may be called from any
-// goroutine. It holds a lock that peers' requests for memory need, for some microseconds per
-// thousand regions.
+// Registered describes at most most registered regions. It is safe for concurrent use. For some
+// microseconds per thousand regions, it holds a lock that is needed to serve peers' memory
+// requests.
 func (c *Class) Registered(most int) (all []MemStat) {
 	for _, m := range c.domain.listRegistered(most) {
 		all = append(all, MemStat{m.key.Len, m.key.Access, m.user.Load()})
@@ -97,14 +100,14 @@ func (c *Class) Registered(most int) (all []MemStat) {
 	return all
 }
 
-// Now returns the time of the class's clock. It is monotonic, and only differences are meaningful.
+// Now returns the current time of the class's clock. The clock is monotonic, and only differences
+// between its values are meaningful.
 func (c *Class) Now() time.Duration { return c.domain.now() }
 
-// Rand fills b with random bytes that a peer cannot guess. In a simulator they follow from its
-// seed.
+// Rand fills b with cryptographically random bytes. In a simulator, they are derived from its seed.
 func (c *Class) Rand(b []byte) { c.domain.rand(b) }
 
-// NewContext makes a context. Its ID is the number of contexts made before.
+// NewContext creates a context. Its ID is the number of contexts that were created before it.
 func (c *Class) NewContext() (*Context, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,10 +126,11 @@ func (c *Class) NewContext() (*Context, error) {
 	return nctx, nil
 }
 
-// Close closes every context, without blocking. Callbacks of canceled operations run in Trigger of
-// each context. The address is free soon after the last of them has returned, when Closed reports
-// true. An error is that of the plugin for closing its network; if that happens later, with the
-// last context, the error is logged. Calling Close again does nothing.
+// Close closes every context. It does not block. Callbacks of canceled operations run in each
+// context's Trigger. The address becomes free soon after the last of them has returned, at which
+// point Closed returns true. Close returns any error from the plugin closing its network. If the
+// network is closed later, with the last context, the error is logged instead. Further calls to
+// Close do nothing.
 func (c *Class) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -145,12 +149,13 @@ func (c *Class) Close() error {
 	return nil
 }
 
-// Closed reports whether closing is complete: every context is released, and the plugin has freed
-// the address.
+// Closed reports whether closing is complete, that is, every context has been released and the
+// plugin has freed the address.
 func (c *Class) Closed() bool { return c.freed.Load() }
 
-// onContextReleased removes a released context, and closes the networks after the last one. The
-// caller holds the lead of that context, so onContextReleased does not call the user's logger.
+// onContextReleased removes a released context and closes the networks after the last one. The
+// caller holds the lead of that context, so onContextReleased does not call the user's logger
+// directly.
 func (c *Class) onContextReleased(nctx *Context) {
 	c.mu.Lock()
 	c.open--
@@ -164,27 +169,27 @@ func (c *Class) onContextReleased(nctx *Context) {
 	}
 }
 
-// closeNetworks closes the networks. It is called once.
+// closeNetworks closes the networks. It must be called only once.
 func (c *Class) closeNetworks() error {
 	defer c.freed.Store(true)
 	return c.domain.close()
 }
 
-// SetReady sets the response to probes of peers (Context.Probe): success if ready is true, which is
-// the default, else ErrNotReady. A draining context always responds with ErrDraining. It does not
-// block, and may be called from any goroutine.
+// SetReady sets the response to probes by peers (Context.Probe): success if ready is true, which is
+// the default, and ErrNotReady otherwise. A draining context always responds with ErrDraining.
+// SetReady does not block and is safe for concurrent use.
 func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
 
-// IsReady reports the last value passed to SetReady.
+// IsReady returns the last value passed to SetReady, or true if there was none.
 func (c *Class) IsReady() bool { return !c.unready.Load() }
 
-// Serve records that this class serves requests of peers: see Config.IdleTimeout. RecvUnexpected
-// does so too.
+// Serve records that this class serves peers' requests, which affects Config.IdleTimeout.
+// RecvUnexpected does so as well.
 func (c *Class) Serve() {
 	if !c.serves.Load() {
 		c.serves.Store(true)
 	}
 }
 
-// hasHandlers reports whether Serve was called.
+// hasHandlers reports whether Serve has been called.
 func (c *Class) hasHandlers() bool { return c.serves.Load() }

@@ -11,95 +11,100 @@ import (
 	"time"
 )
 
-// Config configures a class. The zero value works.
+// A Config configures a class. The zero value is a valid configuration.
 type Config struct {
-	// Plugins are searched before the registered ones. Two of the same scheme are an error, because
-	// the options of one would be lost.
+	// Plugins are searched before the registered plugins. Two plugins with the same scheme are an
+	// error, because the options of one would be ignored.
 	Plugins []Plugin
-	// Contexts limits the contexts of the class. Zero means 16; at most 256.
+	// Contexts is the maximum number of contexts of the class, at most 256. Zero means 16.
 	Contexts int
-	// Eager limits an unexpected or expected message, and with it each envelope, in bytes. Zero
-	// means 4 KiB; from 256 bytes to 48 KiB. The smaller value of the two sides applies.
+	// Eager is the maximum size in bytes of an unexpected or expected message, and therefore of an
+	// envelope. It must be between 256 bytes and 48 KiB. Zero means 4 KiB. The smaller value of the
+	// two sides applies.
 	Eager int
 	// Envelopes is the number of unexpected messages that each peer is guaranteed to have
-	// outstanding here (GER), in addition to ExpeditedEnvelopes. Zero means 32; at most 4096.
+	// outstanding here (GER), in addition to ExpeditedEnvelopes. It must not exceed 4096. Zero
+	// means 32.
 	Envelopes int
-	// MinEnvelopes is the lowest number of envelopes that a peer is offered when Budget runs short.
-	// Zero means 1, or Envelopes for the first Peers peers. A peer that cannot be guaranteed so
-	// many is refused, with an error that has the requested and the free number.
+	// MinEnvelopes is the minimum number of envelopes that a peer is offered when Budget runs
+	// short. Zero means 1, or Envelopes for the first Peers peers. A peer that cannot be guaranteed
+	// that many is refused, with an error that states the requested and the available number.
 	MinEnvelopes int
-	// Peers is the number of peers that Budget must be sufficient for: Open divides it by Peers,
-	// and fails if that gives fewer envelopes than MinEnvelopes. More peers are admitted as long as
-	// Budget lasts. Zero admits peers in the order in which they connect.
+	// Peers is the number of peers for which Budget must suffice. Open divides Budget by Peers, and
+	// fails if the result is less than MinEnvelopes. Further peers are admitted while Budget lasts.
+	// Zero means that peers are admitted in the order in which they connect.
 	Peers int
-	// Budget limits the memory that is reserved for the envelopes of all peers, in bytes, including
+	// Budget is the maximum memory in bytes reserved for the envelopes of all peers, including
 	// EnvelopeOverhead for each. Zero means 64 MiB. Open fails if it is too small for MinEnvelopes
-	// of one peer. The memory is only accounted, and allocated when messages arrive: it is not
-	// checked whether the machine has so much.
+	// of a single peer. The memory is only accounted for in advance. It is allocated as messages
+	// arrive, and Open does not check that the machine has that much.
 	Budget int64
-	// Room limits the memory, in bytes and in addition to Budget, for received messages and bodies
-	// of calls that are longer than an envelope. For those that find no room the peer lends its
-	// memory instead, and this side fetches it. Zero means a quarter of Budget, which is subtracted
-	// from it.
+	// Room is the maximum memory in bytes, in addition to Budget, for received messages and call
+	// bodies that are longer than an envelope. If there is no room for one, the peer lends its
+	// memory instead and this side fetches the data. Zero means a quarter of Budget, which is
+	// subtracted from Budget.
 	Room int64
-	// Need and Want are the requirements on peers: how many unexpected messages this side sends to
-	// a peer before they are accepted. A peer that does not guarantee Need is refused. A peer need
-	// not reserve more than Want. Zero means the number that the peer offers.
+	// Need and Want specify how many unexpected messages this side must be able to send to a peer
+	// before any of them is accepted. A peer that does not guarantee Need is refused. A peer does
+	// not have to reserve more than Want. Zero means the number that the peer offers.
 	Need, Want int
-	// CreditBatch is the number of freed envelopes that are announced to the peer in a frame of
-	// their own. Fewer are announced with the next frame, or when the peer has used all that it
-	// knows of. Zero means a quarter of Envelopes; more than Envelopes is an error.
+	// CreditBatch is the number of freed envelopes that causes a separate frame to announce them to
+	// the peer. Fewer are announced with the next frame, or when the peer has used all the
+	// envelopes announced to it. It must not exceed Envelopes. Zero means a quarter of Envelopes.
 	CreditBatch int
-	// OnNoCredit is the policy for a message for which the peer has no free envelope.
+	// OnNoCredit is the policy for a message when the peer has no free envelope for it.
 	OnNoCredit Policy
-	// Reserve is the policy for the last free envelope of a peer.
+	// Reserve is the policy for a peer's last free envelope.
 	Reserve Reserve
-	// Probe is how long a sender with waiting messages waits for an envelope before it asks the
-	// peer for its credit. Zero means 200 ms.
+	// Probe is how long a sender with queued messages waits for an envelope before it requests the
+	// current credit from the peer. Zero means 200 ms.
 	Probe time.Duration
-	// SendQueue limits the messages to a peer that wait here for an envelope. One more fails with
-	// ErrNoCredit. Zero means 8192.
+	// SendQueue is the maximum number of messages to a peer that wait here for an envelope. Further
+	// messages fail with ErrNoCredit. Zero means 8192.
 	SendQueue int
-	// PeerTimeout is how long a peer may be silent before it is lost, while there is an operation
-	// that waits for it, a message of it that was not freed, or a get or put of it that is being
-	// served. Zero means 5 s; at least 500 ms.
+	// PeerTimeout is how long a peer may be silent before it is declared lost. It applies while an
+	// operation waits for the peer, a message from it has not been freed, or a get or put that it
+	// requested is being served. It must be at least 500 ms. Zero means 5 s.
 	PeerTimeout time.Duration
-	// Linger is how long a Shutdown whose context has no deadline waits for operations in flight.
-	// Zero means 2 s, negative means that it does not wait.
+	// Linger is how long Shutdown waits for operations in flight if its context has no deadline.
+	// Zero means 2 s. A negative value means that it does not wait.
 	Linger time.Duration
-	// Spin is how long Progress polls before it sleeps, while answers arrive faster than a sleeping
-	// goroutine could be woken. Zero means 50 us, negative means that it does not. One goroutine of
-	// the process spins at a time, and none with GOMAXPROCS 1.
+	// Spin is how long Progress polls before it sleeps, while responses arrive faster than a
+	// sleeping goroutine could be woken. Zero means 50 µs. A negative value disables spinning. At
+	// most one goroutine of the process spins at a time, and none does if GOMAXPROCS is 1.
 	Spin time.Duration
-	// ConnectTimeout limits the time to make a connection, including the handshake. Zero means
-	// PeerTimeout.
+	// ConnectTimeout is the maximum time to establish a connection, including the handshake. Zero
+	// means PeerTimeout.
 	ConnectTimeout time.Duration
-	// IdleTimeout is how long a session that this side has dialed may be idle. Then it ends, if the
-	// peer agrees; OnFault is not called, and the next operation dials again. It is checked about
-	// every tenth of PeerTimeout. Sessions that peers have dialed are ended by the peers.
+	// IdleTimeout is how long a session that this side dialed may be idle. The session is then
+	// closed if the peer agrees, without a call to OnFault, and the next operation dials again. The
+	// time is checked about every tenth of PeerTimeout. Sessions that peers dialed are closed by
+	// the peers.
 	//
-	// Zero means 5 minutes; but never for a class that serves calls and does not listen, because
-	// its peers can reach it only in these sessions. Negative means never. If Budget is too small
-	// for another peer, the session that has been idle for longest ends, whatever IdleTimeout is.
+	// Zero means 5 minutes, except that a class that serves calls and does not listen never closes
+	// idle sessions, because its peers can reach it only through them. A negative value means
+	// never. If Budget is too small for another peer, the session that has been idle longest is
+	// closed, regardless of IdleTimeout.
 	IdleTimeout time.Duration
-	// CertificateGrace is how long operations in flight in a session may go on after a certificate
-	// of either side has expired (with TLS: x509.Certificate.NotAfter). Operations that start after
-	// the expiry use another session, which is dialed with the current certificates; if those are
-	// not valid they fail, with NotRun. Each side checks the certificate of its peer. Zero means 1
-	// minute; negative means that this side lets sessions outlive the certificates of its peers.
+	// CertificateGrace is how long operations in flight in a session may continue after a
+	// certificate of either side has expired (with TLS: x509.Certificate.NotAfter). Operations
+	// started after the expiry use another session, which is dialed with the current certificates.
+	// If those are not valid, the operations fail with fate NotRun. Each side checks its peer's
+	// certificate. Zero means 1 minute. A negative value means that this side lets sessions outlive
+	// its peers' certificates.
 	CertificateGrace time.Duration
-	// Local selects when a class with a second transport (see Open) uses that.
+	// Local determines when a class with a second transport (see Open) uses it.
 	Local Local
-	// Name is the name of this process that peers see in logs and tools: Identity.Process. It has
-	// at most 64 bytes of printable characters without parentheses. Empty means the base name of
-	// os.Args[0] if it is such a name, or none in the simulator, whose runs must not depend on how
-	// the program was started.
+	// Name is the name of this process, which peers see in logs, in tools and as Identity.Process.
+	// It has at most 64 bytes, all printable characters other than parentheses. If Name is empty,
+	// the base name of os.Args[0] is used if it qualifies. The simulator uses no name in that case,
+	// because its runs must not depend on how the program was started.
 	Name string
-	// Logger receives the messages that cannot be returned as errors. Nil means slog.Default().
+	// Logger receives messages that cannot be returned as errors. If nil, slog.Default() is used.
 	Logger *slog.Logger
 }
 
-// logger returns Logger, or slog.Default().
+// logger returns c.Logger, or slog.Default() if that is nil.
 func (c *Config) logger() *slog.Logger {
 	if c.Logger != nil {
 		return c.Logger
@@ -107,7 +112,7 @@ func (c *Config) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// validate returns an error that lists every invalid field.
+// validate returns an error that lists all invalid fields.
 func (c *Config) validate() error {
 	var errs []error
 	bad := func(field string, v any, want string) {
@@ -154,7 +159,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// withDefaults returns c with the default in every zero field.
+// withDefaults returns a copy of c with every zero field set to its default.
 func (c Config) withDefaults() Config {
 	defaultTo(&c.Contexts, 16)
 	defaultTo(&c.Eager, 4<<10)
@@ -173,11 +178,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// idleTimeout is the default of Config.IdleTimeout. Most pauses of programs are shorter. The memory
-// of a session that is idle for longer costs more than the round trip of a new dial.
+// idleTimeout is the default for Config.IdleTimeout. It is longer than most programs pause between
+// operations. Beyond it, keeping a session in memory costs more than the round trip to dial again.
 const idleTimeout = 5 * time.Minute
 
-// maxTime limits every duration, so that sums of them do not overflow a Duration.
+// maxTime limits every configured duration, so that sums of durations do not overflow.
 const maxTime time.Duration = math.MaxInt64 / 4
 
 func defaultTo[T comparable](v *T, d T) {

@@ -11,66 +11,68 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/simhook"
 )
 
-// The states of a context.
+// States of a context.
 const (
 	ctxOpen     int32 = iota
-	ctxDraining       // Drain was called
-	ctxClosing        // Close was called
-	ctxShut           // the endpoint has been shut; callbacks are still to run
+	ctxDraining       // Drain has been called
+	ctxClosing        // Close has been called
+	ctxShut           // the endpoint has been shut down, but callbacks have yet to run
 	ctxReleased       // all resources have been released
 )
 
-// drained is the value of Context.live when no callback will run any more.
+// drained is the value of Context.live once no further callback will run.
 const drained = -1 << 62
 
-// settleTime limits how long Trigger waits for other goroutines to finish with lent memory. They
-// need less, unless the memory has to be read from a disk first.
+// settleTime limits how long Trigger waits for other goroutines to stop using lent memory. They
+// usually need less, unless the memory must first be read from disk.
 const settleTime = 10 * time.Millisecond
 
-// A Context is a completion queue and the progress that fills it. It is safe for concurrent use:
-// one goroutine at a time leads (Loop) and polls; the others sleep until it hands over the lead, or
-// until their timeout.
+// A Context is a completion queue together with the progress that fills it. It is safe for
+// concurrent use. One goroutine at a time leads (see Loop) and polls. The others sleep until it
+// hands over the lead or their timeout expires.
 //
 //	Progress: leader ─► poller (sockets, wake-up) ─► endpoint ─► ticket.finish ─► queue
 //	Trigger:  queue ─► callback                      Cancel, from anywhere ─► ticket.finish ─► queue
 //
-// A program needs about fifteen of its methods:
+// Most programs need only these methods:
 //
 //   - progress and callbacks: NewOp, Progress, Trigger, Wake; Timer and Now
 //   - messages: Lookup, Self; SendUnexpected and RecvUnexpected; SendExpected and RecvExpected; Withdraw
-//   - memory: Put, Get, Deregister; Class.Register and Class.NewMem make it
+//   - memory: Put, Get, Deregister; memory is created by Class.Register and Class.NewMem
 //   - peers: OnFault, Connected, Disconnect, Identity
-//   - the end: Shutdown, which lets operations end; Close and Closed, which do not
+//   - closing: Shutdown, which lets operations complete; Close and Closed, which do not
 //   - settings and gauges: Limits, Stats, Peers
 //
-// Upper has those for layers above, such as package hg, that make calls out of messages and wait
-// for them. Until, WithTimeout and Spawn are the clock and goroutines of a simulator. Streams of a
-// call are in packages hg and qs.
+// Upper returns the methods for higher layers, such as package hg, that build calls from messages
+// and wait for them. Until, WithTimeout and Spawn provide the clock and the goroutines of a
+// simulator. Streams of a call are provided by packages hg and qs.
 //
-// One goroutine may drive several contexts, of one class or of several, by calling Progress and
-// Trigger of each in turn. While it waits in one Progress, the timers and callbacks of the other
-// contexts wait too; so it should wait for a few milliseconds at most, or poll with Progress(0).
-// Alternatively each context gets a goroutine of its own. Bytes of peers are received in the
-// meantime if the transport has a background poller (on Linux, without Unassisted).
+// A single goroutine may drive several contexts, of one or more classes, by calling Progress and
+// Trigger of each in turn. While it waits in one context's Progress, the timers and callbacks of
+// the other contexts are delayed, so it should wait for at most a few milliseconds or poll with
+// Progress(0). Alternatively, each context can be driven by its own goroutine. In both cases, if
+// the transport has a background poller (on Linux, without Unassisted), bytes from peers are
+// received while a context is not being driven.
 type Context struct {
 	class  *Class
 	id     int
 	ep     *endpoint
-	driver simhook.Driver    // in a simulator: the carrier; or nil
+	driver simhook.Driver    // the carrier, in a simulator; or nil
 	sched  simhook.Scheduler // in a simulator; or nil
 	limits Limits
 
 	cq queue
-	// tasks to run in this Trigger beyond those that were queued when it began
+	// number of tasks to run in the current Trigger in addition to those queued when it began
 	behind    atomic.Int64
-	onMessage func(data any) (ran int) // nil: messages are received by RecvUnexpected only
+	onMessage func(data any) (ran int) // if nil, messages are received only by RecvUnexpected
 	onShut    *Task                    // queued by Close; or nil
-	getRecord func() *Envelope         // nil: the endpoint makes the envelopes of messages
+	getRecord func() *Envelope         // if nil, the endpoint allocates the envelopes of messages
 	putRecord func(*Envelope)
-	// operations whose callbacks have not returned, plus Holds; drained when c is released
+	// number of operations whose callbacks have not returned, plus Holds; drained once c is
+	// released
 	live      atomic.Int64
-	lingering atomic.Int32 // operations that have ended while their memory was lent, and are not queued yet
-	// the value of lingering when the last waitForUse timed out; 0 again when one is queued
+	lingering atomic.Int32 // number of completed operations not yet queued because their memory was still lent
+	// value of lingering when the last waitForUse timed out; reset to 0 when one is queued
 	slow         atomic.Int32
 	state        atomic.Int32
 	woken        atomic.Bool
@@ -79,19 +81,19 @@ type Context struct {
 	handshakes   atomic.Int64 // Stats.HandshakesFailed
 	handshakeLog loglimit.Limiter
 	panics       atomic.Int64          // Stats.Panics
-	broken       atomic.Pointer[error] // the error that the endpoint has ended with by itself; nil: it has not
+	broken       atomic.Pointer[error] // error with which the endpoint has terminated on its own, or nil
 
 	drivingState
 	poller     *poller
-	waits      leaderPoller // the poller, or a fake of a test
+	waits      leaderPoller // the poller, or a fake in a test
 	corks      atomic.Int32
 	background *backgroundPoller
 
 	onAbandon atomic.Pointer[func(e *Envelope)]
 
 	newsMu  sync.Mutex                    // guards the fields below
-	onFault []*func(peer Addr, err error) // never changed in place
-	faults  int                           // calls of onFault that wait for Trigger
+	onFault []*func(peer Addr, err error) // copied on write
+	faults  int                           // number of calls of onFault that are waiting for Trigger
 }
 
 func newContext(cls *Class, id int) (*Context, error) {
@@ -111,7 +113,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 			return nil, fmt.Errorf("na: new context: %w", err)
 		}
 	}
-	// nothing after it fails, because its sockets would not be closed
+	// Nothing after this may fail, because its sockets would not be closed.
 	if c.ep, err = cls.domain.openEndpoint(c); err != nil {
 		c.background.detach()
 		c.closePoller()
@@ -127,22 +129,23 @@ func newContext(cls *Class, id int) (*Context, error) {
 	return c, nil
 }
 
-// Class returns the class that made c.
+// Class returns the class that created c.
 func (c *Context) Class() *Class { return c.class }
 
-// ID returns the target ID by which peers reach c.
+// ID returns the target id under which peers reach c.
 func (c *Context) ID() int { return c.id }
 
 // Self returns the address of c.
 func (c *Context) Self() Addr { return c.class.Addr().WithTarget(c.id) }
 
-// Limits returns the limits of c.
+// Limits returns the limits that apply to c.
 func (c *Context) Limits() Limits { return c.limits }
 
-// Now returns the time of the clock. It is monotonic, and only differences are meaningful.
+// Now returns the current time of the class's clock. The clock is monotonic, and only differences
+// between its values are meaningful.
 func (c *Context) Now() time.Duration { return c.class.domain.now() }
 
-// Stats returns the gauges and counters.
+// Stats returns the context's gauges and counters.
 func (c *Context) Stats() Stats {
 	s := c.ep.collectStats()
 	s.Regions, s.Panics, s.HandshakesFailed = c.class.Regions(), c.panics.Load(), c.handshakes.Load()
@@ -152,78 +155,80 @@ func (c *Context) Stats() Stats {
 // Live returns the number of operations whose callbacks have not returned.
 func (c *Context) Live() int64 { return max(c.live.Load(), 0) }
 
-// Closed reports whether Close is complete: the last callback has returned, and all resources are
-// released.
+// Closed reports whether Close is complete, that is, the last callback has returned and all
+// resources have been released.
 func (c *Context) Closed() bool { return c.state.Load() == ctxReleased }
 
-// Closing reports whether Close was called.
+// Closing reports whether Close has been called.
 func (c *Context) Closing() bool { return c.state.Load() >= ctxClosing }
 
-// Draining reports whether Drain or Close was called: layers above must not start anything new.
+// Draining reports whether Drain or Close has been called. Higher layers must not start anything
+// new once it returns true.
 func (c *Context) Draining() bool { return c.state.Load() != ctxOpen }
 
-// waitForUse waits for operations that have ended, mostly by a cancel, while another goroutine used
-// their memory, so that the Trigger after a Cancel runs the callback. That goroutine is in one
-// copy, or in one nonblocking system call. If it takes longer than settleTime, a later Trigger runs
-// the callback, and those until then do not wait again.
+// waitForUse waits for operations that have completed, usually because they were canceled, while
+// another goroutine was using their memory. It ensures that the Trigger after a Cancel runs the
+// callback. The other goroutine is in a single copy or a single nonblocking system call. If it
+// takes longer than settleTime, a later Trigger runs the callback, and any Trigger before that does
+// not wait again.
 func (c *Context) waitForUse() {
 	spinUntil(settleTime, func() bool { return c.lingering.Load() <= c.slow.Load() })
 	c.slow.Store(c.lingering.Load())
 }
 
-// spinUntil waits until done returns true, for at most limit. It yields to other goroutines at
-// first, which is faster than sleeping for short waits.
+// spinUntil waits until done returns true, but no longer than limit. It first yields to other
+// goroutines, which is faster than sleeping if the wait is short.
 func spinUntil(limit time.Duration, done func() bool) {
 	for i := 0; i < 100 && !done(); i++ {
 		runtime.Gosched()
 	}
 	for end := time.Now().Add(limit); !done() && time.Now().Before(end); {
-		time.Sleep(10 * time.Microsecond) // the other goroutine may wait for a CPU
+		time.Sleep(10 * time.Microsecond) // the other goroutine may be waiting for a CPU
 	}
 }
 
-// Close ends every operation of c with ErrClosed. It does not block, and may be called from
-// anywhere. Progress and Trigger work until the last callback has run; then Progress returns
-// ErrClosed.
+// Close completes every operation of c with ErrClosed. It does not block and may be called from any
+// goroutine or callback. Progress and Trigger continue to work until the last callback has run,
+// after which Progress returns ErrClosed.
 func (c *Context) Close() {
 	if c.state.CompareAndSwap(ctxOpen, ctxClosing) || c.state.CompareAndSwap(ctxDraining, ctxClosing) {
 		c.ep.shutDown()
 		if c.onShut != nil {
 			c.Upper().Queue(c.onShut)
 		}
-		c.state.Store(ctxShut) // last, because a leader may release c at once
+		c.state.Store(ctxShut) // last, because a leader may then release c immediately
 		c.tryRelease()
 	}
 }
 
-// queueEnded queues an operation that has ended.
+// queueEnded queues the callback of a completed operation.
 func (c *Context) queueEnded(op *Op) {
 	c.cq.push(&op.task)
 	c.wakeLeader()
 }
 
-// cancelOpLocked cancels the operation of t.
+// cancelOp cancels the operation of t.
 func (c *Context) cancelOp(t ticket) {
 	if c.state.Load() != ctxReleased {
 		c.ep.cancelTicket(t)
 	}
 }
 
-// callbackReturned counts a callback that has returned.
+// callbackReturned records that a callback has returned.
 func (c *Context) callbackReturned() {
 	if c.live.Add(-1) == 0 {
 		c.tryRelease()
 	}
 }
 
-// isReleasable reports whether c is closed, every callback has returned, and no carrier waits for
-// its last packets.
+// isReleasable reports whether c is closed, every callback has returned, and no carrier is waiting
+// for its last packets to be acknowledged.
 func (c *Context) isReleasable() bool {
 	return c.state.Load() == ctxShut && c.live.Load() == 0 && !c.ep.isLingering()
 }
 
-// tryRelease releases c if it is releasable. If another goroutine leads, it wakes that one, which
-// does it when it gives up the lead.
+// tryRelease releases c if it is releasable. If another goroutine leads, tryRelease wakes it, and
+// it releases c when it gives up the lead.
 func (c *Context) tryRelease() {
 	if !c.isReleasable() {
 		return
@@ -235,11 +240,11 @@ func (c *Context) tryRelease() {
 	if c.isReleasable() {
 		c.releaseLocked()
 	}
-	c.loop.Unlead() // it calls tryRelease again, for a goroutine that could not get the lead in the meantime
+	c.loop.Unlead() // calls tryRelease again, for a goroutine that could not get the lead in the meantime
 }
 
-// releaseLocked releases c if it is releasable, and reports whether c is released. The caller holds
-// the lead.
+// releaseLocked releases c if it is releasable and reports whether c is released. The caller must
+// hold the lead.
 func (c *Context) releaseLocked() bool {
 	if c.state.Load() != ctxShut || c.ep.isLingering() || !c.live.CompareAndSwap(0, drained) {
 		return c.state.Load() == ctxReleased
@@ -251,7 +256,7 @@ func (c *Context) releaseLocked() bool {
 	returnFrame(c.frameNumber)
 	c.state.Store(ctxReleased)
 	if c.driver != nil {
-		c.driver.Wake() // a goroutine that sleeps in Drive sees that c is closed
+		c.driver.Wake() // wake any goroutine sleeping in Drive, so that it sees that c is closed
 	}
 	return true
 }

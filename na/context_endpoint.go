@@ -1,11 +1,11 @@
 package na
 
-// The endpoint calls the methods of this file on its context. They may be called from anywhere, run
-// no user code and do not block. They may be called with the endpoint's lock, except tryPoll, and
-// flushSoon of a context with a driver.
+// The endpoint calls the methods in this file on its context. They may be called from any
+// goroutine, do not run user code and do not block. They may be called with the endpoint's lock
+// held, except for tryPoll, and for flushSoon if the context has a driver.
 
-// pollSoon makes the leader call endpoint.Poll again before the time that Poll has returned, also
-// if the leader sleeps or is about to.
+// pollSoon makes the leader call endpoint.Poll again before the time returned by the last Poll,
+// even if the leader is asleep or about to sleep.
 func (c *Context) pollSoon() {
 	if c.driver != nil {
 		c.driver.Wake()
@@ -16,7 +16,8 @@ func (c *Context) pollSoon() {
 	}
 }
 
-// flushSoon makes frames that are held back leave within milliseconds, also if no goroutine polls.
+// flushSoon causes frames that are held back to be sent within milliseconds, even if no goroutine
+// polls.
 func (c *Context) flushSoon() {
 	if c.driver != nil {
 		c.driver.FlushSoon()
@@ -26,7 +27,7 @@ func (c *Context) flushSoon() {
 }
 
 // receiveAll handles everything that has arrived from peers. The endpoint calls it before it
-// declares a silent peer lost. The caller leads and holds no lock.
+// declares a silent peer lost. The caller must hold the lead and must not hold any lock.
 func (c *Context) receiveAll() {
 	if c.poller == nil {
 		return
@@ -36,7 +37,7 @@ func (c *Context) receiveAll() {
 	}
 }
 
-// tryPoll handles what has arrived, unless another goroutine leads.
+// tryPoll handles everything that has arrived, unless another goroutine leads.
 func (c *Context) tryPoll() {
 	if c.driver != nil || !c.loop.TryLead() {
 		return

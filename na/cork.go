@@ -1,6 +1,6 @@
 package na
 
-// Batch runs fn, and sends the frames of the operations that fn starts or cancels together. fn must
+// Batch runs fn and sends the frames of all operations that fn starts or cancels together. fn must
 // not block.
 func (c *Context) Batch(fn func()) {
 	c.corks.Add(1)
@@ -8,10 +8,10 @@ func (c *Context) Batch(fn func()) {
 	fn()
 }
 
-// Cork holds back the frames of operations until Uncork, so that they are sent together. Flush,
-// Progress of any goroutine, and the context itself after a few milliseconds send them
-// nevertheless. Corks of several goroutines add up. Cork reports false, and Uncork must not follow,
-// if the context cannot hold back frames.
+// Cork holds back the frames of operations until Uncork, so that they are sent together. Corks
+// nest, even across goroutines. Flush, a call to Progress by any goroutine, or a timeout of a few
+// milliseconds sends the frames earlier. If the context cannot hold back frames, Cork returns false
+// and the caller must not call Uncork.
 func (c upper) Cork() bool {
 	if c.background == nil && c.driver == nil {
 		return false
@@ -20,20 +20,21 @@ func (c upper) Cork() bool {
 	return true
 }
 
-// Batches reports whether a goroutine that drives c may wait for others, so that their frames are
-// sent together. It may not in a simulator, whose clock stands still during the wait.
+// Batches reports whether a goroutine that drives c may wait for other goroutines, so that their
+// frames are sent together. It is false in a simulator, where the clock does not advance during the
+// wait.
 func (c upper) Batches() bool { return c.driver == nil }
 
-// Uncork ends a Cork that reported true. It does not send frames that another Cork holds back. A
-// goroutine that queues a frame at the same time either sees no cork and sends it, or has set
-// hasPending before this test.
+// Uncork ends a Cork that returned true. Frames that another Cork holds back are not sent. A
+// goroutine that queues a frame concurrently either sees no cork and sends the frame itself, or has
+// set hasPending before Uncork tests it.
 func (c upper) Uncork() {
 	if c.corks.Add(-1) == 0 && c.ep.hasPending.Load() {
 		c.ep.flushHeld()
 	}
 }
 
-// Flush sends the frames that are held back.
+// Flush sends all frames that are being held back.
 func (c upper) Flush() {
 	if c.corks.Load() > 0 && c.ep.hasPending.Load() {
 		c.ep.flushHeld()

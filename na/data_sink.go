@@ -8,34 +8,34 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// An inboundBulk is bulk data that is being received: for a get of this side, a put of the peer, or
-// the body of a message.
+// An inboundBulk is bulk data being received: the data of a get started here, of a put started by
+// the peer, or of a message body.
 //
 //	own get ─ beginMoves ─► sink ─ DATA… ─► the peer's DONE, or all bytes over an Exact carrier, end the get
 //	PUT of the peer ──────► sink ─ DATA… ─► all bytes: DONE
 type inboundBulk struct {
-	op    *Op // the get of this side; nil if there is none or it has ended
+	op    *Op // the local get; nil if there is none or it has completed
 	id    uint64
 	mem   *Mem
-	body  *body // the body, instead of mem and op
-	off   int64 // the offset in mem
+	body  *body // set instead of mem and op if the data is a message body
+	off   int64 // offset in mem
 	n     int64
-	begun int64 // bytes covered by views that were given to the carrier
-	got   int64 // bytes that were placed
-	views int   // views that the carrier has
+	begun int64 // bytes covered by views passed to the carrier
+	got   int64 // bytes placed so far
+	views int   // number of views held by the carrier
 	code  Code
-	dead  bool // further bytes are dropped
+	dead  bool // set if further bytes are to be discarded
 }
 
-// dropSink stops a sink and frees it. If the carrier holds views of it, the return of the last one
-// frees it.
+// dropSink stops s and frees it. If the carrier still holds views of s, it is freed when the last
+// one is returned.
 func (e *endpoint) dropSink(s *inboundBulk) {
 	s.dead, s.op = true, nil
 	if s.views > 0 {
 		return
 	}
 	if b := s.body; b != nil {
-		slab.Put(b.slab) // nil if an envelope has taken it over
+		slab.Put(b.slab) // nil if an envelope has taken ownership of it
 		if b.msg != nil {
 			e.arrivings.put(b.msg)
 		}
@@ -44,7 +44,7 @@ func (e *endpoint) dropSink(s *inboundBulk) {
 	e.sinks.put(s)
 }
 
-// sinkOf returns the sink that a DATA frame is for, or nil.
+// sinkOf returns the sink to which a DATA frame belongs, or nil.
 func (l *session) sinkOf(h *frame.Header) *inboundBulk {
 	if h.Flags&frame.FlagBody != 0 {
 		return l.arrivals[h.Op]
@@ -58,12 +58,14 @@ func (l *session) sinkOf(h *frame.Header) *inboundBulk {
 	return nil
 }
 
-// Place implements carrier.Session. It returns the destination of the payload of a piece of bulk
-// data, or of a message that the carrier has not received completely. The carrier reads the payload
-// to there and calls Placed; until then it delivers no other frame of the flow if it is a message.
-// Place checks the header: the pieces of a byte stream follow one another without gap or overlap,
-// and no more bytes are placed than were requested. An error means that the peer broke the
-// protocol; the carrier calls Fail with it. The caller holds e.mu.
+// Place implements carrier.Session. It returns the destination of a frame's payload: a piece of
+// bulk data, or a message that the carrier has not yet received completely. The carrier reads the
+// payload into the view and then calls Placed. If the payload is a message, the carrier delivers no
+// other frame of the same flow in between.
+//
+// Place validates the header. On a byte stream, pieces must be contiguous and must not overlap, and
+// the total must not exceed the number of bytes requested. An error means that the peer violated
+// the protocol, and the carrier passes it to Fail. The caller must hold e.mu.
 func (l *session) Place(h *frame.Header) (carrier.View, error) {
 	v, err := l.placeData(h)
 	if err != nil {
@@ -72,7 +74,7 @@ func (l *session) Place(h *frame.Header) (carrier.View, error) {
 	return l.e.lendViewLocked(v), nil
 }
 
-// placeData returns the view of Place, which is not lent yet.
+// placeData returns the view for Place before it is lent to the carrier.
 func (l *session) placeData(h *frame.Header) (view, error) {
 	n := int64(h.Payload())
 	v := view{n: n}
@@ -115,8 +117,8 @@ func (l *session) placeData(h *frame.Header) (view, error) {
 	return v, nil
 }
 
-// Placed implements carrier.Session. The carrier calls it when the payload for v has been read
-// completely and is not damaged. An error is like that of Place. The caller holds e.mu.
+// Placed implements carrier.Session. The carrier calls it when the payload of a view has been read
+// completely and is intact. Errors are as for Place. The caller must hold e.mu.
 func (l *session) Placed(of carrier.View) error {
 	v, ok := l.e.takeBackLocked(of.(*view))
 	if !ok {
@@ -160,7 +162,7 @@ func (l *session) Placed(of carrier.View) error {
 		l.queueControl(frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
 		l.e.dropSink(s)
 	case o == nil:
-	case s.code != OK: // it is ErrFault: the memory of an operation cannot be withdrawn before that ends
+	case s.code != OK: // always ErrFault: the memory of an operation cannot be withdrawn before it completes
 		l.failMemory(o)
 	default:
 		o.x.at = s.got

@@ -8,34 +8,34 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// An outboundBulk is bulk data that is being sent: for a put of this side, a get of the peer, or
-// the body of a message. It waits in its flow for its turn, or the carrier is sending its last
-// pieces.
+// An outboundBulk is bulk data being sent: the data of a put started here, of a get started by the
+// peer, or of a message body. It is either waiting for its turn in its flow, or the carrier is
+// sending its last pieces.
 //
 //	own put ─ beginMoves ─► PUT, source ─ DATA… ─► after the last piece it is freed; the peer's DONE ends the put
 //	GET of the peer ──────────► source ─ DATA… ─► after the last piece: DONE
 //	enqueueSend ──────────► BODY, source ─ DATA… ─► after the last piece the message is sent
 type outboundBulk struct {
-	op     *Op // the put of this side, or the message with the body; nil if there is none or it has ended
+	op     *Op // the local put, or the message with the body; nil if there is none or it has completed
 	serve  bool
 	mem    *Mem
 	bytes  []byte // the body, instead of mem
 	id     uint64
-	off    int64 // the offset in mem
+	off    int64 // offset in mem
 	n, at  int64
 	flow   carrier.Lane
 	queued bool // waiting for its turn
-	views  int  // pieces that the carrier has not reported as sent
+	views  int  // number of pieces that the carrier has not yet reported as sent
 	code   Code
-	dead   bool // no more chunks are sent
+	dead   bool // set if no more pieces are to be sent
 }
 
-// mayBegin reports whether a put or get that waits may start now.
+// mayBegin reports whether a queued put or get may be started now.
 func (l *session) mayBegin() bool {
 	return l.queuedMoves.n > 0 && l.inFlight.n < maxInFlight && l.state == stateUp
 }
 
-// beginMoves starts waiting gets and puts, up to maxInFlight.
+// beginMoves starts queued gets and puts until maxInFlight of them are in flight.
 func (l *session) beginMoves() {
 	for l.mayBegin() {
 		o := l.queuedMoves.pop()
@@ -61,7 +61,7 @@ func (l *session) beginMoves() {
 	}
 }
 
-// serveGet starts to answer a peer's get.
+// serveGet starts serving a get requested by the peer.
 func (l *session) serveGet(id uint64, mem *Mem, off, n int64) {
 	l.e.reached++
 	s := l.e.sources.get()
@@ -73,14 +73,14 @@ func (l *session) serveGet(id uint64, mem *Mem, off, n int64) {
 	l.queueSource(s)
 }
 
-// queueSource queues s for its turn in its flow.
+// queueSource appends s to the queue of its flow.
 func (l *session) queueSource(s *outboundBulk) {
 	s.queued = true
 	l.flows[s.flow].queueOf(s).push(s)
 	l.markPending()
 }
 
-// sendPiece sends a piece of at most most bytes of the next source in turn.
+// sendPiece sends a piece of up to most bytes of the flow's next source.
 func (l *session) sendPiece(f carrier.Lane, w carrier.Writer, most int) {
 	s := l.flows[f].next()
 	s.queued = false
@@ -115,9 +115,9 @@ func (l *session) sendPiece(f carrier.Lane, w carrier.Writer, most int) {
 }
 
 // Sent implements carrier.Session. The carrier calls it when the payload of a view has been sent
-// completely, or when no more of it will be. If the memory was withdrawn in the middle of a piece,
-// a byte stream has sent zeros for the rest; the code in v then tells the peer not to use them. The
-// caller holds e.mu.
+// completely, or when no more of it will be sent. If the memory was withdrawn in the middle of a
+// piece, a carrier over a byte stream has filled the rest with zeros; v.code then makes the peer
+// discard the piece. The caller must hold e.mu.
 func (l *session) Sent(of carrier.View) {
 	if of.Faulted() {
 		l.Faulted(of)
@@ -133,7 +133,7 @@ func (l *session) Sent(of carrier.View) {
 		return
 	}
 	s := v.source
-	if s == nil { // a received piece: the carrier breaks the contract, which has no consequence here
+	if s == nil { // The carrier violated the contract by passing a received piece. This is harmless here.
 		return
 	}
 	s.views--
@@ -143,33 +143,33 @@ func (l *session) Sent(of carrier.View) {
 	if s.serve && v.code == OK {
 		s.mem.countServed(l, v.n)
 	}
-	l.noteIdleSign() // the peer takes bytes; a PING of this side may still wait behind them
+	l.noteIdleSign() // the peer is receiving bytes, although a PING from this side may still be queued behind them
 	if s.code == OK {
 		s.code = v.code
 	}
 	l.settleSource(s)
 }
 
-// Faulted implements carrier.Session. The carrier calls it when the memory of a view could not be
-// read, before it sends anything in its place. It ends the operation at once, so that an answer of
-// the peer about these bytes cannot come first. The caller holds e.mu.
+// Faulted implements carrier.Session. The carrier calls it when it cannot read the memory of a
+// view, before it sends anything in its place. Faulted completes the operation immediately, so that
+// the peer's response to those bytes cannot complete it first. The caller must hold e.mu.
 func (l *session) Faulted(v carrier.View) {
 	if s := v.(*view).source; s != nil && s.op != nil {
 		l.failMemory(s.op)
 	}
 }
 
-// failMemory ends an operation of this process whose local memory could not be read or written.
+// failMemory fails an operation of this process whose local memory could not be read or written.
 func (l *session) failMemory(o *Op) {
 	l.e.cancelOpLocked(o, WithText(ErrFault, fmt.Sprintf(
 		"memory fault in the local memory between bytes %d and %d", o.x.loff, o.x.loff+o.x.n)))
 }
 
-// dropSource stops a source. The carrier completes the chunks that it holds.
+// dropSource stops s. The carrier still finishes the pieces that it holds.
 func (l *session) dropSource(s *outboundBulk) {
 	s.dead, s.op = true, nil
 	if !s.queued {
-		return // Sent of its last piece frees it
+		return // freed by Sent for its last piece
 	}
 	q := l.flows[s.flow].queueOf(s)
 	if i := slices.Index(q.all(), s); i >= 0 {
@@ -179,7 +179,8 @@ func (l *session) dropSource(s *outboundBulk) {
 	l.settleSource(s)
 }
 
-// settleSource ends and frees s, unless waiting for its turn or the carrier has a piece of it.
+// settleSource completes and frees s, unless s is waiting for its turn or the carrier still holds a
+// piece of it.
 func (l *session) settleSource(s *outboundBulk) {
 	if s.queued || s.views > 0 {
 		return
@@ -201,7 +202,7 @@ func (l *session) settleSource(s *outboundBulk) {
 	l.e.sources.put(s)
 }
 
-// endSources drops all sources of a flow, when the session ends.
+// endSources drops all sources in a flow's queue when the session ends.
 func endSources(q *fifo[*outboundBulk]) {
 	for _, s := range q.all() {
 		s.dead, s.op = true, nil

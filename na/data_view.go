@@ -7,36 +7,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A view implements carrier.View: the memory that a frame's payload is read from or placed into.
-// That is n bytes of mem at off, for an operation of this process (whose ticket guards the memory)
-// or of a peer; or of a body; or of a stream; or of the buffer of a received message.
+// A view implements carrier.View. It refers to the memory from which a frame's payload is read or
+// into which it is placed. That memory is one of: n bytes of mem at off, for an operation of this
+// process (in which case the ticket guards it) or of a peer; a message body; part of a stream; or
+// the buffer of a received message.
 type view struct {
-	t      ticket // the operation of this process; the zero ticket: it is a peer's
-	mem    *Mem   // nil: the payload is discarded, unless bytes or msg is set
-	bytes  []byte // the bytes of a body or of a stream, instead of mem
+	t      ticket // operation of this process; the zero ticket if the operation is the peer's
+	mem    *Mem   // if nil, the payload is discarded unless bytes or msg is set
+	bytes  []byte // bytes of a body or of a stream, instead of mem
 	off    int64
 	n      int64
-	source *outboundBulk  // the source that it is a piece of, if it is sent
-	sink   *inboundBulk   // the sink that it is a piece of, if it is received
-	msg    *placedMessage // the message, instead of mem
-	chunk  *chunk         // the chunk of a stream that bytes belongs to
-	stream *Stream        // the stream of chunk
-	at     int64          // the position in stream
+	source *outboundBulk  // source of an outgoing piece
+	sink   *inboundBulk   // sink of an incoming piece
+	msg    *placedMessage // received message, instead of mem
+	chunk  *chunk         // stream chunk that contains bytes
+	stream *Stream        // stream of chunk
+	at     int64          // position in stream
 	out    bool           // held by the carrier
-	code   Code           // ErrRevoked after a Borrow that reported false, ErrFault after Fault
+	code   Code           // ErrRevoked if Borrow has returned false, ErrFault after Fault
 }
 
 var _ carrier.View = (*view)(nil)
 
-// lendViewLocked returns a copy of v for the carrier, which returns it to endpoint.takeBackLocked.
+// lendViewLocked returns a copy of v that the carrier may hold until it is passed to
+// takeBackLocked.
 func (e *endpoint) lendViewLocked(v view) *view {
 	p := e.views.get()
 	*p, p.out = v, true
 	return p
 }
 
-// takeBackLocked ends the carrier's use of a view. ok is false if the carrier had returned it
-// before.
+// takeBackLocked ends the carrier's use of v. It returns false if the carrier had already returned
+// v.
 func (e *endpoint) takeBackLocked(v *view) (was view, ok bool) {
 	if !v.out {
 		return view{}, false
@@ -46,18 +48,19 @@ func (e *endpoint) takeBackLocked(v *view) (was view, ok bool) {
 	return was, true
 }
 
-// Len returns the number of bytes.
+// Len returns the payload length in bytes.
 func (v *view) Len() int { return int(v.n) }
 
-// Discard reports whether the payload has no destination: the carrier reads and drops its bytes.
+// Discard reports whether the payload has no destination, in which case the carrier reads and drops
+// its bytes.
 func (v *view) Discard() bool {
 	return v.mem == nil && v.bytes == nil && (v.msg == nil || v.msg.env == nil)
 }
 
-// Borrow reports whether the memory may be used, until Return. The use must be short: one copy, or
-// one nonblocking system call. After it has reported false the memory may never be used again: a
-// byte stream in the middle of a piece sends zeros, any other sender sends nothing more of it, and
-// a receiver drops the bytes.
+// Borrow reports whether the memory may be used until Return is called. The use must be short: a
+// single copy or a single nonblocking system call. Once Borrow has returned false, the memory must
+// never be used again. A byte stream in the middle of a piece then sends zeros, any other sender
+// stops sending the piece, and a receiver drops the bytes.
 func (v *view) Borrow() bool {
 	if v.Discard() || v.code != OK {
 		return false
@@ -82,14 +85,14 @@ func (v *view) Borrow() bool {
 	return v.code == OK
 }
 
-// Fault records that the memory could not be read or written, mostly because a mapped file was
-// truncated. The view must not be used again, and its operation ends.
+// Fault records that the memory could not be read or written, usually because a mapped file was
+// truncated. The view must not be used afterward, and its operation fails.
 func (v *view) Fault() { v.code = ErrFault }
 
 // Faulted reports whether Fault was called.
 func (v *view) Faulted() bool { return v.code == ErrFault }
 
-// Return ends a Borrow that reported true.
+// Return ends a Borrow that returned true.
 func (v *view) Return() {
 	if v.msg != nil {
 		return
@@ -102,8 +105,8 @@ func (v *view) Return() {
 	}
 }
 
-// CopyIn copies b to the memory at offset from of the view, if Borrow allows it. If the memory
-// cannot be written it calls Fault.
+// CopyIn copies b into the view's memory starting at offset from. It does nothing if Borrow returns
+// false, and calls Fault if the memory cannot be written.
 func (v *view) CopyIn(from int, b []byte) {
 	if !v.Borrow() {
 		return
@@ -115,8 +118,8 @@ func (v *view) CopyIn(from int, b []byte) {
 	v.Return()
 }
 
-// CopyOut copies the memory to b. It reports false if Borrow does not allow it, or if the memory
-// cannot be read: then it calls Fault.
+// CopyOut copies the view's memory to b and reports whether it succeeded. It returns false if
+// Borrow does, or if the memory cannot be read, in which case it calls Fault.
 func (v *view) CopyOut(b []byte) (ok bool) {
 	if !v.Borrow() {
 		return false

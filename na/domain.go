@@ -17,66 +17,67 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A network is one opened transport of a class.
+// A network is an open transport of a class.
 type network struct {
 	carrier.Network
 	scheme string
-	self   string // the canonical name of the class in this transport
+	self   string // canonical name of the class in this transport
 }
 
-// A domain holds what the contexts of a class share: its transports, the registered memory, the
-// budget, the clock and the random source. It implements carrier.Class.
+// A domain holds the state shared by the contexts of a class: its transports, registered memory,
+// envelope budget, clock and random source. It implements carrier.Class.
 type domain struct {
 	cls      *Class
 	cfg      Config
-	networks []network // the first is the class's own, whose names are the addresses of all peers
+	networks []network // the first is the class's own, whose names serve as the addresses of all peers
 	own      *network
-	inc      [16]byte // the incarnation: a random ID of this instance of the class
+	inc      [16]byte // incarnation, a random ID of this instance of the class
 	addr     Addr
-	clock    simhook.Clock     // nil: the system's clock
+	clock    simhook.Clock     // if nil, the system clock is used
 	sched    simhook.Scheduler // in a simulator; or nil
 	faults   simhook.Faults    // in a simulator; or nil
-	// the carriers of the first transport are simhook.Drivers, which wait for all transports
+	// set if the carriers of the first transport are simhook.Drivers, which wait for all transports
 	driven bool
 	start  time.Time
 
-	// the ID of the processes that the second transport reaches, for the HELLO; zero: it is not
-	// used
+	// ID of the group of processes that the second transport can reach, sent in HELLO; zero if the
+	// second transport is not used
 	place [16]byte
-	apart string // why the second transport is not used
+	apart string // reason why the second transport is not used
 
-	session atomic.Uint64 // the number of the last session
-	unsent  atomic.Int64  // bytes of streams that wait to be sent
-	// bytes of room that the last peer was refused, less those that sessions have freed for it
-	// since
+	session atomic.Uint64 // number of the last session
+	unsent  atomic.Int64  // bytes of streams that are waiting to be sent
+	// bytes of room that the most recent peer was refused, less those that sessions have since
+	// freed for it
 	missed atomic.Int64
 	self   selfCarrier
 
 	mu       sync.Mutex // guards the fields below
 	mems     map[[16]byte]memEntry
-	bound    map[uint64]int // the number of registered regions by the session that they are for
-	reserved int64          // bytes of the envelopes that are guaranteed to peers
-	room     int64          // bytes of the room that is granted to peers
+	bound    map[uint64]int // number of registered regions by the session to which they are restricted
+	reserved int64          // bytes of the envelopes guaranteed to peers
+	room     int64          // bytes of room granted to peers
 	eps      []*endpoint
 	offers   map[frame.Secret]transportOffer
 }
 
-// A memEntry is registered memory. If it has a session, as a lease has, only that one may use it.
+// A memEntry is registered memory. If session is set, as for a lease, only that session may access
+// the memory.
 type memEntry struct {
 	m       *Mem
-	session uint64 // 0: any
+	session uint64 // 0 for any session
 }
 
 var _ carrier.Class = (*domain)(nil)
 
-// openDomain opens the network of plugin p for cls, and that of beside, if beside is not nil.
+// openDomain opens the network of plugin p for cls and, if beside is not nil, that of beside.
 func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Companion) (*domain, error) {
 	d := &domain{cls: cls, cfg: cls.cfg, start: time.Now(), mems: map[[16]byte]memEntry{}, bound: map[uint64]int{}, offers: map[frame.Secret]transportOffer{}}
 	if d.clock, _ = p.(simhook.Clock); d.clock != nil {
 		d.driven = d.clock.Driven()
 	}
 	d.rand(d.inc[:])
-	// Session numbers start at a random one, so that an address bound by another class of this
+	// Session numbers start at a random value, so that an address bound by another class of this
 	// process does not match.
 	d.session.Store(binary.LittleEndian.Uint64(d.inc[8:]) >> 16)
 	if name := filepath.Base(os.Args[0]); d.cfg.Name == "" && !d.driven && frame.ValidName(name) {
@@ -108,13 +109,13 @@ func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Comp
 	return d, nil
 }
 
-// addNetwork adds an opened transport.
+// addNetwork adds an open transport to d.
 func (d *domain) addNetwork(scheme string, n *carrier.Network) {
 	d.networks = append(d.networks, network{Network: *n, scheme: scheme, self: cmp.Or(n.Listen, d.PrivateName(scheme))})
 }
 
-// checkSelf returns an error if peers could not look up the name that the first transport has given
-// this class.
+// checkSelf returns an error if peers could not look up the name that the first transport assigned
+// to this class.
 func (d *domain) checkSelf() error {
 	n := &d.networks[0]
 	switch a, err := ParseAddr(n.self); {
@@ -129,7 +130,7 @@ func (d *domain) checkSelf() error {
 // PrivateName implements carrier.Class.
 func (d *domain) PrivateName(scheme string) string { return privateName(scheme, d.inc) }
 
-// privateName returns the name of an instance that does not listen.
+// privateName returns the name of a class instance that does not listen.
 func privateName(scheme string, inc [16]byte) string {
 	return fmt.Sprintf("%s%x", privatePrefix(scheme), inc[:8])
 }
@@ -148,7 +149,7 @@ func (d *domain) limits() Limits {
 	}
 }
 
-// now returns the time of the clock. It is monotonic and never zero.
+// now returns the current time of the class's clock, which is monotonic and never zero.
 func (d *domain) now() time.Duration {
 	if d.clock != nil {
 		return d.clock.Now()
@@ -156,7 +157,7 @@ func (d *domain) now() time.Duration {
 	return time.Since(d.start) + 1
 }
 
-// wallClock returns the time by which the validity of certificates is judged.
+// wallClock returns the time against which the validity of certificates is checked.
 func (d *domain) wallClock() time.Time {
 	if f := d.own.WallClock; f != nil {
 		return f()
@@ -164,7 +165,8 @@ func (d *domain) wallClock() time.Time {
 	return time.Now()
 }
 
-// rand fills b with random bytes that a peer cannot guess.
+// rand fills b with cryptographically random bytes, or with bytes from the simulator's clock if
+// there is one.
 func (d *domain) rand(b []byte) {
 	if d.clock != nil {
 		d.clock.Rand(b)
@@ -173,7 +175,7 @@ func (d *domain) rand(b []byte) {
 	_, _ = rand.Read(b) // never fails
 }
 
-// close closes the transports.
+// close closes the transports in reverse order.
 func (d *domain) close() error {
 	var errs []error
 	for i := len(d.networks) - 1; i >= 0; i-- {
@@ -184,8 +186,8 @@ func (d *domain) close() error {
 	return errors.Join(errs...)
 }
 
-// logCloseError logs an error of close, if it is not nil. It runs the user's logger, so the caller
-// must not hold a lock.
+// logCloseError logs err, returned by close, if it is not nil. It calls the user's logger, so the
+// caller must not hold a lock.
 func (d *domain) logCloseError(err error) {
 	if err != nil {
 		d.cfg.logger().Error("na: closing the network failed; its address may remain in use",
@@ -193,7 +195,7 @@ func (d *domain) logCloseError(err error) {
 	}
 }
 
-// openEndpoint makes the endpoint of c, with a carrier of each transport.
+// openEndpoint creates the endpoint of c, with a carrier for each transport.
 func (d *domain) openEndpoint(c *Context) (*endpoint, error) {
 	e := newEndpoint(d, c)
 	for i := range d.networks {
@@ -213,7 +215,7 @@ func (d *domain) openEndpoint(c *Context) (*endpoint, error) {
 		e.routes = append(e.routes, route{n, ca, s, r})
 	}
 	d.mu.Lock()
-	d.eps = append(d.eps[:e.id], e) // an endpoint with this ID belongs to a context that could not be made
+	d.eps = append(d.eps[:e.id], e) // an existing endpoint with this ID belongs to a context whose creation failed
 	d.mu.Unlock()
 	e.faults, _ = e.routes[0].carrier.(simhook.Faults)
 	return e, nil
@@ -227,7 +229,7 @@ func (d *domain) Context(target int) carrier.Core {
 	return nil
 }
 
-// endpointOf returns the endpoint with a target ID, or nil.
+// endpointOf returns the endpoint with the given target id, or nil.
 func (d *domain) endpointOf(target int) *endpoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -237,7 +239,8 @@ func (d *domain) endpointOf(target int) *endpoint {
 	return d.eps[target]
 }
 
-// register makes m available to peers that know its key, or only to its session if it is for one.
+// register makes m available to peers that have its key, or only to its session if it is restricted
+// to one.
 func (d *domain) register(m *Mem) error {
 	if d.faults != nil {
 		if err := d.faults.FailOp(); err != nil {
@@ -248,7 +251,7 @@ func (d *domain) register(m *Mem) error {
 	return nil
 }
 
-// bindToSession registers m, for one session only if that is not 0.
+// bindToSession registers m. If session is not 0, only that session may access it.
 func (d *domain) bindToSession(m *Mem, session uint64) {
 	d.mu.Lock()
 	d.unbindMemLocked(d.mems[m.Key().Token])
@@ -259,7 +262,7 @@ func (d *domain) bindToSession(m *Mem, session uint64) {
 	d.mu.Unlock()
 }
 
-// unpublishMem stops peers from reaching m, and reports whether they could.
+// unpublishMem revokes peers' access to m and reports whether m was registered.
 func (d *domain) unpublishMem(m *Mem) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -272,7 +275,7 @@ func (d *domain) unpublishMem(m *Mem) bool {
 	return true
 }
 
-// listRegistered returns registered regions, at most most of them.
+// listRegistered returns at most most of the registered regions.
 func (d *domain) listRegistered(most int) []*Mem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -286,7 +289,7 @@ func (d *domain) listRegistered(most int) []*Mem {
 	return all
 }
 
-// unbindMemLocked removes entry from the count of its session. The caller holds d.mu.
+// unbindMemLocked removes entry from the count of its session. The caller must hold d.mu.
 func (d *domain) unbindMemLocked(entry memEntry) {
 	if s := entry.session; s != 0 {
 		if d.bound[s]--; d.bound[s] == 0 {
@@ -295,7 +298,7 @@ func (d *domain) unbindMemLocked(entry memEntry) {
 	}
 }
 
-// rebindMem binds memory to another session, if it is still published.
+// rebindMem restricts m to another session if m is still registered.
 func (d *domain) rebindMem(m *Mem, session uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -306,15 +309,15 @@ func (d *domain) rebindMem(m *Mem, session uint64) {
 	}
 }
 
-// isBound reports whether there is memory that is registered for a session only.
+// isBound reports whether any memory is registered for the given session only.
 func (d *domain) isBound(session uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.bound[session] > 0
 }
 
-// findMem returns the memory that a peer's request is for, or the code with which the request is
-// refused. It checks the token, the session, the access and the range.
+// findMem returns the memory to which a peer's request refers, or the code with which to refuse the
+// request. It checks the token, the session, the access and the range.
 func (d *domain) findMem(l *session, t frame.Tail, need Access) (*Mem, Code) {
 	d.mu.Lock()
 	entry, ok := d.mems[t.Token]

@@ -16,28 +16,28 @@ import (
 // Limits that cannot be configured.
 const (
 	maxInFlight = 128 // gets and puts in flight to one peer; more wait here
-	// gets and puts of one peer that are served at a time; more are answered with ErrAgain
+	// gets and puts served concurrently for one peer; more are refused with ErrAgain
 	maxServing = 256
-	// control frames that wait for a peer that does not read; then the session ends
+	// control frames waiting for a peer that does not read; beyond it the session ends
 	maxControl         = 8192
-	maxDenials         = 16       // requests of a peer for memory that it may not use; then the session ends
-	maxLeases          = 1024     // leases of one peer
-	maxExpeditedLeases = 64 << 10 // leases of one peer for expedited messages
+	maxDenials         = 16       // requests by a peer for memory that it may not access; beyond it the session ends
+	maxLeases          = 1024     // leases per peer
+	maxExpeditedLeases = 64 << 10 // leases per peer for expedited messages
 	maxCredit          = 4096     // unused envelopes that a peer may announce
-	maxAnswers         = 64 << 10 // expected messages to one peer that wait to be sent
+	maxAnswers         = 64 << 10 // expected messages to one peer waiting to be sent
 	maxQueuedMoves     = 64 << 10 // gets and puts to one peer that have not started
 	maxAsking          = 64 << 10 // withdraws at one peer that have not been sent
-	maxRecvs           = 64 << 10 // receives of expected messages of one peer, beyond Config.SendQueue
-	maxLookups         = 1024     // lookups of one context
+	maxRecvs           = 64 << 10 // posted receives of expected messages per peer, in addition to Config.SendQueue
+	maxLookups         = 1024     // lookups per context
 )
 
-// queueFullError returns the error of an operation that would exceed a limit of queued operations.
+// queueFullError returns the error for an operation that would exceed a limit on queued operations.
 func queueFullError(limit int, what string) error {
 	return WithText(ErrAgain, fmt.Sprintf("limit of %d %s reached", limit, what))
 }
 
-// An endpoint is the network state of a context: its sessions and their operations. It implements
-// carrier.Core.
+// An endpoint is the network state of a context, which consists of its sessions and their
+// operations. It implements carrier.Core.
 type endpoint struct {
 	dom        *domain
 	nctx       *Context
@@ -46,65 +46,65 @@ type endpoint struct {
 	faults     simhook.Faults // in a simulator; or nil
 	counted    atomic.Bool    // failOp was called for the Answer that the next startSendExpected completes
 	timer      atomic.Int64   // time of the next Poll; 0 if none
-	due        atomic.Int64   // expiry of the first of timers; 0 if none
+	due        atomic.Int64   // expiry of the first entry in timers; 0 if none
 	hasPending atomic.Bool    // pending is not empty
 	heldDue    atomic.Int64   // time of the next reportHeldLocked; 0 if none
 
 	mu        sync.Mutex // guards the fields below and every session
 	shut      bool
-	broken    error // the panic under mu that has terminated e, or nil
+	broken    error // panic under mu that has terminated e, or nil
 	draining  bool
-	finishing bool          // Confirm was called
-	lost      []Unconfirmed // the unconfirmed messages of sessions that have ended
-	unlocks   int           // Unlocks since frames were held back
-	now       time.Duration // the last time that was passed in
+	finishing bool          // Confirm has been called
+	lost      []Unconfirmed // unconfirmed messages of sessions that have ended
+	unlocks   int           // number of Unlock calls since frames were held back
+	now       time.Duration // last time passed in
 	sessions  map[uint64]*session
 	names     map[Addr]*session
-	choosing  []*session // sessions with several addresses that have not settled on one
+	choosing  []*session // sessions with several addresses that have not yet settled on one
 	recent    Addr       // last argument of findSessionLocked
-	found     *session   // its result; nil if that session has ended
+	found     *session   // result of findSessionLocked for recent; nil if that session has ended
 	waits     map[Addr]*backoff
-	// by dialable peer: the last session, which has ended or retires, for the next HELLO
+	// by dialable peer: the last session, which has ended or is retiring, for the next HELLO
 	proofs map[Addr]lastSession
-	// by session that has retired or ended because it was idle: the peer's incarnation
+	// incarnation of the peer, by session that has retired or was closed because it was idle
 	retired    map[uint64][16]byte
-	successors map[frame.Secret]*session // by secret of a session that retires: the peer's next session
+	successors map[frame.Secret]*session // by secret of a retiring session: the peer's next session
 	expiryDue  time.Duration             // time of the next check of peers' certificates; 0 if none
-	leaving    int                       // the number of sessions in stateLeaving
-	shorts     int                       // the number of sessions that wait for envelopes
-	// idle sessions: those that peers have dialed, those that this side has dialed
+	leaving    int                       // number of sessions in stateLeaving
+	shorts     int                       // number of sessions waiting for envelopes
+	// idle sessions dialed by peers, and those dialed by this side
 	idle     [2]idleList
-	busy     []*session // sessions that connect or have something in flight
+	busy     []*session // sessions that are connecting or have something in flight
 	lastTick time.Duration
-	pending  []carrier.Session // the sessions with frames to send
-	flushing []carrier.Session // the slice that is swapped with pending
+	pending  []carrier.Session // sessions with frames to send
+	flushing []carrier.Session // slice that is swapped with pending
 
 	leases    map[leaseKey]*Op
 	tokens    map[[16]byte]*Op
 	inFlight  idTable
-	receivers opList // RecvUnexpected operations that wait
+	receivers opList // waiting RecvUnexpected operations
 	lookups   opList
 	timers    timeheap.Heap[Op]
 	probed    []*session // sessions whose PROBE waits for Trigger, which runs probeTask
 	probeTask Task
 	holding   []*session // sessions with messages not yet accepted
 	inbox     inbox
-	arrived   atomic.Int32 // the number of messages in inbox
+	arrived   atomic.Int32 // number of messages in inbox
 
-	ops       []*Op // the operations that the endpoint has
+	ops       []*Op // operations held by the endpoint
 	exts      spares[opExtra]
 	freeEnvs  []*Envelope
 	buffers   []*messageBuffer // unused buffers
-	idleBytes int              // the bytes of buffers
+	idleBytes int              // total size in bytes of buffers
 	sources   spares[outboundBulk]
 	sinks     spares[inboundBulk]
 	incoming  spares[body]
 	arrivings spares[placedMessage]
 	views     spares[view]
-	head      frame.Header // the header of the frame that is being sent
+	head      frame.Header // header of the frame being sent
 	stats     Stats
-	messages  uint64 // messages sent and received
-	reached   uint64 // gets and puts of peers that have started
+	messages  uint64 // number of messages sent and received
+	reached   uint64 // number of peers' gets and puts that have been started
 }
 
 var _ carrier.Core = (*endpoint)(nil)
@@ -131,8 +131,8 @@ func (e *endpoint) Poller() carrier.Poller {
 	return e.nctx.poller
 }
 
-// PollSoon implements carrier.Core. If no goroutine leads, the background poller polls. The
-// endpoint's own timers, which call pollSoon, do not need that.
+// PollSoon implements carrier.Core. If no goroutine leads, it makes the background poller poll. The
+// endpoint's own timers do not need that and call pollSoon.
 func (e *endpoint) PollSoon() {
 	e.nctx.pollSoon()
 	if e.nctx.driver == nil && !e.nctx.isAsleep() {
@@ -150,11 +150,11 @@ func (e *endpoint) HandshakeFailed(peer, why string) { e.nctx.handshakeFailed(pe
 func (e *endpoint) ID() int { return e.id }
 
 // Messages implements carrier.Core. It returns the number of messages sent and received. The caller
-// holds e.mu.
+// must hold e.mu.
 func (e *endpoint) Messages() uint64 { return e.messages }
 
-// startLookup resolves the text of an address. It does not connect. The operation ends with
-// Result.Addr, or with ErrNoEntry or ErrInvalid.
+// startLookup resolves the text form of an address. It does not connect. The operation completes
+// with Result.Addr set, or with ErrNoEntry or ErrInvalid.
 func (e *endpoint) startLookup(t ticket, text string) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		return
@@ -202,14 +202,14 @@ func (e *endpoint) startLookup(t ticket, text string) {
 }
 
 // startSendUnexpected sends buf as an unexpected message. If the peer has no free envelope,
-// Config.OnNoCredit applies; a patient operation waits, a hasty one ends. The operation ends when
-// the message has been passed to the system, or with ErrUnreachable, ErrPeerLost, ErrNoCredit (no
-// envelope, or the local queue is full), ErrCanceled or ErrClosed. If it is canceled and ends with
-// Fate NotRun, nothing was put on the wire.
+// Config.OnNoCredit applies, except that a patient operation always waits and a hasty one always
+// fails. The operation completes when the message has been passed to the operating system, or with
+// ErrUnreachable, ErrPeerLost, ErrNoCredit (no envelope, or the local queue is full), ErrCanceled
+// or ErrClosed. If it is canceled and completes with Fate NotRun, nothing was sent.
 //
-// A message whose deadline has passed when its turn comes is not sent: it ends with ErrTimeout and
-// NotRun. Otherwise the time that is left is written into it then, and a flag makes the receiver
-// record when it arrives: Envelope.Arrived.
+// If the deadline has passed when it is the message's turn, the message is not sent and the
+// operation completes with ErrTimeout and NotRun. Otherwise the remaining time is written into the
+// message at that point, and a flag makes the receiver record the arrival time in Envelope.Arrived.
 func (e *endpoint) startSendUnexpected(t ticket, to Addr, tag Tag, buf []byte, by Deadline) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		e.returnRoom(to, len(buf)) // the claim ends with the send
@@ -219,9 +219,10 @@ func (e *endpoint) startSendUnexpected(t ticket, to Addr, tag Tag, buf []byte, b
 }
 
 // startSendExpected sends buf to the receive that the peer has posted for this context and tag. It
-// uses no envelope. The peer drops and counts a message for which there is no receive. buf may be
-// longer than the peer's Eager if the receive takes most bytes. body, if not nil, is sent beside
-// it: room for it has been claimed, as for CallSpec.Body, and copied is its Copy.
+// does not use an envelope. If there is no such receive, the peer drops and counts the message. buf
+// may be longer than the peer's Eager if the receive accepts most bytes. If body is not nil, it is
+// sent separately: the caller must have claimed room for it, as for CallSpec.Body, and copied has
+// the meaning of CallSpec.Copy.
 func (e *endpoint) startSendExpected(t ticket, to Addr, tag Tag, buf, body []byte, copied bool, most int) {
 	if e.faults != nil && !e.counted.Swap(false) && e.failsAtOnce(t, nil) {
 		if body != nil {
@@ -237,11 +238,11 @@ func (e *endpoint) startSendExpected(t ticket, to Addr, tag Tag, buf, body []byt
 	e.send(t, kindSendExpected, to, tag, buf, p, err, Deadline{}, most)
 }
 
-// send starts the operation of a message, unless bad is an error.
+// send starts the operation of a message. If bad is not nil, the operation fails with bad instead.
 func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p packedBody, bad error, by Deadline, most int) {
 	body := p.body
 	if k == kindSendUnexpected && (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.hasNoEnvelope(to) {
-		e.nctx.tryPoll() // credit may have arrived that was not read yet (G11)
+		e.nctx.tryPoll() // credit may have arrived that has not been read yet (G11)
 	}
 	e.mu.Lock()
 	l, err := e.sessionForLocked(t, to)
@@ -258,7 +259,7 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 	if err == nil {
 		err = bad
 	}
-	switch { // requests and answers have separate limits, so that neither blocks the other
+	switch { // requests and responses have separate limits, so that neither blocks the other
 	case err != nil:
 	case k == kindSendUnexpected && l.sendQueue() >= e.dom.cfg.SendQueue && !t.op.patient && !t.op.expedited:
 		err = WithText(ErrNoCredit, fmt.Sprintf(
@@ -308,9 +309,9 @@ func (e *endpoint) startRecvUnexpected(t ticket) {
 	e.receivers.push(e.takeInLocked(t))
 }
 
-// startRecvExpected receives the message with tag from a peer into buf. A message that does not
-// fit, of up to most bytes, arrives in Result.Envelope, which is accepted already; a longer one
-// ends the operation with ErrOverflow.
+// startRecvExpected receives the message with the given tag from a peer into buf. A message that
+// does not fit in buf but has at most most bytes is returned in Result.Envelope, already accepted.
+// A longer message makes the operation fail with ErrOverflow.
 func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, most int) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		return
@@ -321,7 +322,7 @@ func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, m
 	case err != nil:
 	case l.posted.find(tag) != nil:
 		err = WithText(ErrBusy, "a receive for this peer and tag is already posted")
-	case l.recvs.n-maxRecvs >= e.dom.cfg.SendQueue: // the receives of calls in the send queue count too
+	case l.recvs.n-maxRecvs >= e.dom.cfg.SendQueue: // includes the receives of calls in the send queue
 		err = queueFullError(l.recvs.n, "posted receives")
 	}
 	if err != nil {
@@ -336,10 +337,10 @@ func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, m
 	e.Unlock()
 }
 
-// startPut writes n bytes of local at loff into the peer's memory; startGet reads them. The caller
-// has acquired local, and the endpoint releases it before it finishes t. The operation ends when
-// the last byte is in place, or with ErrPermission, ErrRevoked, ErrPeerLost or ErrCanceled. After a
-// failure the contents of the destination are undefined.
+// startPut writes n bytes of local, starting at offset loff, to the peer's memory. startGet reads
+// them. The caller must have acquired local, which the endpoint releases before it finishes t. The
+// operation completes when the last byte is in place, or with ErrPermission, ErrRevoked,
+// ErrPeerLost or ErrCanceled. After a failure the contents of the destination are undefined.
 func (e *endpoint) startPut(t ticket, local *Mem, loff int64, to Addr, key Key, roff, n int64) {
 	if e.faults != nil && e.failsAtOnce(t, local) {
 		return
@@ -379,8 +380,8 @@ func (e *endpoint) startMove(t ticket, local *Mem, loff int64, to Addr, key Key,
 	e.Unlock()
 }
 
-// startLease lets one peer read m. The lease ends, and with it t by m.revoke, when the peer gives
-// it back, is lost, or drops the expected message with tag.
+// startLease lets one peer read m. The lease ends when the peer returns it, is lost, or drops the
+// expected message with the given tag. m.revoke then completes t.
 func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 	if err := e.failOp(); err != nil {
 		if r := (Result{Err: err, Fate: NotRun}); !m.revoke(t, r) {
@@ -417,8 +418,8 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 	e.Unlock()
 }
 
-// giveBack notifies the owner of a lease that it is not needed any more. It is best effort and has
-// no completion.
+// giveBack notifies the owner of a lease that the lease is no longer needed. The notification is
+// best effort and has no completion.
 func (e *endpoint) giveBack(to Addr, key Key) {
 	e.mu.Lock()
 	if l := e.findSessionLocked(to); l != nil && l.Up() && !e.shut {
@@ -427,14 +428,14 @@ func (e *endpoint) giveBack(to Addr, key Key) {
 	e.Unlock()
 }
 
-// cancelTicket ends the operation of t if it has not ended. The caller has set the canceling flag
-// of t. If another goroutine is ending the operation, cancelTicket returns after that, because
-// operations end under the lock.
+// cancelTicket cancels the operation of t if it has not completed. The caller must have set t's
+// canceling flag. If another goroutine is completing the operation, cancelTicket returns only after
+// that, because operations complete under the lock.
 func (e *endpoint) cancelTicket(t ticket) {
 	e.mu.Lock()
 	if !t.isTakenIn() {
 		e.mu.Unlock()
-		return // it is being started, which will check isCanceling; or it has ended
+		return // it is being started, in which case the start checks isCanceling, or it has completed
 	}
 	stop := t.op.lookupStop()
 	e.cancelOpLocked(t.op, ErrCanceled)
@@ -444,7 +445,8 @@ func (e *endpoint) cancelTicket(t ticket) {
 	}
 }
 
-// shutDown ends every operation with ErrClosed and closes the sessions. It is called once.
+// shutDown completes every operation with ErrClosed and closes the sessions. Further calls do
+// nothing.
 func (e *endpoint) shutDown() {
 	e.mu.Lock()
 	if e.shut {
@@ -468,7 +470,7 @@ func (e *endpoint) shutDown() {
 	for _, l := range e.sortedSessions() {
 		l.close(ErrClosed, ErrClosed, "the process closed the context", false)
 	}
-	// those of calls have ended with the sessions
+	// The timers of calls have already been removed with the sessions.
 	for o, _ := e.timers.First(); o != nil; o, _ = e.timers.First() {
 		e.finishOpLocked(o, Result{Err: ErrClosed})
 	}
@@ -484,16 +486,16 @@ func (e *endpoint) shutDown() {
 	}
 }
 
-// release frees the carriers. It is called once, by the leader, when every callback has run.
+// release releases the carriers. It is called once, by the leader, after every callback has run.
 func (e *endpoint) release() {
 	for i := range e.routes {
 		e.routes[i].carrier.Release()
 	}
 }
 
-// isLingering reports whether a carrier still waits for its last packets to be acknowledged, which
-// takes a limited time. Until then the endpoint is polled and not released. It is called after
-// shutDown, from anywhere.
+// isLingering reports whether a carrier is still waiting for its last packets to be acknowledged,
+// which takes a limited time. Until then the endpoint must be polled and must not be released.
+// isLingering is called after shutDown and is safe for concurrent use.
 func (e *endpoint) isLingering() bool {
 	if e.nctx.isBroken() {
 		return false
@@ -502,7 +504,7 @@ func (e *endpoint) isLingering() bool {
 	return slices.ContainsFunc(e.routes, func(r route) bool { return r.carrier.Lingering(now) })
 }
 
-// collectStats returns the counters and gauges of the context.
+// collectStats returns the context's counters and gauges.
 func (e *endpoint) collectStats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()

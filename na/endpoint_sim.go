@@ -2,14 +2,13 @@ package na
 
 import "github.com/quicksilver-rpc/quicksilver/internal/simhook"
 
-// An endpoint implements simhook.Core for the simulator.
+// The endpoint implements simhook.Core for the simulator.
 var _ simhook.Core = (*endpoint)(nil)
 
 // Closed implements simhook.Core.
 func (e *endpoint) Closed() bool { return e.nctx.Closed() }
 
-// failOp returns the error with which the simulator, if there is one, makes the start of an
-// operation fail.
+// failOp returns the error with which the simulator makes the start of an operation fail, or nil.
 func (e *endpoint) failOp() error {
 	if e.faults == nil {
 		return nil
@@ -17,8 +16,8 @@ func (e *endpoint) failOp() error {
 	return e.faults.FailOp()
 }
 
-// failsAtOnce ends the operation of t, with NotRun, if the simulator makes its start fail, and
-// reports whether it did. local is memory that was acquired for the operation, or nil.
+// failsAtOnce completes the operation of t with Fate NotRun if the simulator makes its start fail,
+// and reports whether it did. local is memory that was acquired for the operation, or nil.
 func (e *endpoint) failsAtOnce(t ticket, local *Mem) bool {
 	err := e.failOp()
 	if err == nil {

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A netGate implements pollGate by Go's netpoller: an epoll set that contains the context's epoll
-// set, one-shot.
+// A netGate is a pollGate that uses Go's network poller. It watches an epoll set that contains the
+// context's epoll set in one-shot mode.
 type netGate struct {
 	epfd  int // the context's epoll set
 	file  *os.File
 	raw   syscall.RawConn
 	timer *time.Timer // used by sleepFor
 
-	// The arguments of raw's methods, which are made once to avoid an allocation for each call.
+	// Arguments of raw's methods, created once to avoid an allocation per call.
 	look         func(fd uintptr) bool
 	opens, shuts func(fd uintptr)
 }
@@ -57,8 +57,8 @@ func (g *netGate) open() { _ = g.raw.Control(g.opens) }
 // shut implements pollGate.
 func (g *netGate) shut() { _ = g.raw.Control(g.shuts) }
 
-// set sets the events that open the gate. The descriptor is open, because only the leader calls
-// close, open and shut.
+// set sets the events that open the gate. The descriptor is still open, because only the leader
+// calls close, open and shut.
 func (g *netGate) set(fd uintptr, events uint32) {
 	ev := unix.EpollEvent{Events: events, Fd: int32(g.epfd)}
 	_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, g.epfd, &ev)
@@ -80,7 +80,7 @@ func (g *netGate) sleepFor(d time.Duration) {
 	<-g.timer.C
 }
 
-// aLongTimeAgo is a deadline that ends a read at once.
+// aLongTimeAgo is a deadline in the past, which makes a read return immediately.
 var aLongTimeAgo = time.Unix(1, 0)
 
 // wake implements pollGate.

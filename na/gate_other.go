@@ -2,6 +2,6 @@
 
 package na
 
-// newGate returns nil: there is no background poller on systems where plugins read in goroutines of
-// their own.
+// newGate returns nil. Systems on which plugins read in their own goroutines have no background
+// poller.
 func newGate(*poller) (pollGate, error) { return nil, nil }

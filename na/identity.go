@@ -5,36 +5,37 @@ import (
 	"net/netip"
 )
 
-// An Identity describes the process at the other end of a session. Fields that the transport does
-// not know are zero.
+// An Identity describes the process at the other end of a session. Fields that the transport cannot
+// determine are zero.
 type Identity struct {
-	// Host is the name of the machine, Process the name of the program (Config.Name of the peer),
-	// and Incarnation identifies the instance of the class. They are claims of the peer and not
-	// verified. Process is empty, or up to 64 bytes of printable characters without parentheses.
+	// Host is the machine's name, Process is the program's name (the peer's Config.Name), and
+	// Incarnation identifies the instance of the class. They are reported by the peer and are not
+	// verified. Process has at most 64 bytes, all printable characters other than parentheses, and
+	// may be empty.
 	Host        string
 	Process     string
 	Incarnation [16]byte
-	// Transport is the scheme of the session's transport, empty for a loopback session. For a class
-	// with two transports (see Open) Why is the reason for this one, as text.
+	// Transport is the scheme of the session's transport. It is empty for a loopback session. For a
+	// class with two transports (see Open), Why describes why this one was chosen.
 	Transport, Why string
-	// Remote is the network address of the peer as this process sees it. It is not verified. For
-	// tcp and udp it is the host:port of the peer's socket, or of the last address translator on
-	// the path; for sm "pid 4711", followed by "uid 1000" if that is another user; in the simulator
-	// the name of the node. A peer whose address changes, as over udp with TLS, has the address at
-	// which it was last known to receive. It is empty for a loopback session, and for a process
-	// that the system does not name.
+	// Remote is the peer's network address as seen by this process. It is not verified. For tcp and
+	// udp it is the host:port of the peer's socket, or of the last network address translator on
+	// the path. For sm it is "pid 4711", followed by "uid 1000" if the peer runs as another user.
+	// In the simulator it is the node's name. If a peer's address can change, as over udp with TLS,
+	// it is the address at which the peer was last known to receive. It is empty for a loopback
+	// session and for a process that the system does not identify.
 	Remote string
-	// Secure reports that the session is encrypted, and that the peer has proven to own the first
-	// of Certificates. With LocalAlways the second transport is not encrypted; Certificates and
-	// Name are then what the peer has proven over the first.
+	// Secure reports whether the session is encrypted and the peer has proven possession of the key
+	// of the first certificate in Certificates. With LocalAlways the second transport is not
+	// encrypted; Certificates and Name then hold what the peer proved over the first transport.
 	Secure bool
-	// Certificates is a verified chain, from the peer's certificate to that of an authority that is
-	// trusted here, without other certificates that the peer has sent. It has only the peer's
-	// certificate if functions of the program have verified that instead. It is nil if the peer has
-	// shown no certificate, or none that was verified. It must not be changed.
+	// Certificates is the verified chain, from the peer's certificate to that of a trusted
+	// authority. It omits any other certificates that the peer sent. If functions of the program
+	// verified the peer instead, it contains only the peer's certificate. It is nil if the peer
+	// presented no certificate or none that was verified. It must not be modified.
 	Certificates []*x509.Certificate
 	// Name is the name in the peer's verified certificate: the first URI, such as a SPIFFE ID, or
-	// else the first DNS name, or else the common name. It is empty if there is no such
+	// else the first DNS name, or else the common name. It is empty if there is no verified
 	// certificate.
 	Name string
 }
@@ -49,7 +50,7 @@ func (id Identity) URIs() (uris []string) {
 	return uris
 }
 
-// DNSNames returns the DNS names in the peer's verified certificate. One may begin with "*.".
+// DNSNames returns the DNS names in the peer's verified certificate. A name may begin with "*.".
 func (id Identity) DNSNames() []string {
 	if c := id.certificate(); c != nil {
 		return append([]string(nil), c.DNSNames...)
@@ -77,8 +78,9 @@ func (id Identity) certificate() *x509.Certificate {
 	return id.Certificates[0]
 }
 
-// Identity returns the Identity of the peer of the session that peer is bound to, as the address of
-// a message is, or else of the session with that name. ok is false if there is none that is up.
+// Identity returns the identity of the peer of a session. If peer is bound to a session, as a
+// received message's address is, Identity uses that session; otherwise it uses the session with
+// that name. ok is false if no such session is up.
 func (c *Context) Identity(peer Addr) (id Identity, ok bool) {
 	return c.ep.identityOf(peer)
 }

@@ -8,16 +8,16 @@ import (
 // An inletSet holds the inlets of a context. Only the leader uses it.
 //
 // The inlets are armed while a leader sleeps in the poller, or while the background poller is
-// parked behind its open gate. Otherwise they are polled, by the leader now or by the background
-// poller within 2 ms. So a leader that polls armed inlets disarms them, and makes the background
-// poller tick, because the leader may go on to run user code.
+// parked behind its open gate. Otherwise they are polled, by the leader immediately or by the
+// background poller within 2 ms. A leader that polls armed inlets therefore disarms them and makes
+// the background poller tick, because the leader may run user code next.
 type inletSet struct {
-	inlets   []carrier.Inlet // constant once the context has its endpoint
+	inlets   []carrier.Inlet // immutable once the context has its endpoint
 	armed    bool
-	panicked func(v, at any) // called after a panic v in a method of at
+	panicked func(v, at any) // called after a method of at has panicked with v
 }
 
-// AddInlet makes the leader poll s. It is called while the endpoint is made.
+// AddInlet makes the leader poll s. It must be called while the endpoint is being created.
 func (p *poller) AddInlet(s carrier.Inlet) { p.inletSet.inlets = append(p.inletSet.inlets, s) }
 
 // arm arms all inlets and reports whether one of them already has work.
@@ -31,7 +31,7 @@ func (b *inletSet) arm() (work bool) {
 	return work
 }
 
-// disarm disarms all inlets, and reports whether they were armed.
+// disarm disarms all inlets and reports whether they were armed.
 func (b *inletSet) disarm() bool {
 	if !b.armed {
 		return false
@@ -43,7 +43,7 @@ func (b *inletSet) disarm() bool {
 	return true
 }
 
-// pollInlets processes the data that has arrived at inlets, and reports whether there was any.
+// pollInlets processes the data that has arrived at the inlets and reports whether there was any.
 func (c *Context) pollInlets() (came bool) {
 	b := &c.poller.inletSet
 	if b.disarm() {
@@ -57,7 +57,7 @@ func (c *Context) pollInlets() (came bool) {
 	return came
 }
 
-// peekInlet polls one inlet and recovers a panic of it.
+// peekInlet polls a single inlet and recovers if it panics.
 func (b *inletSet) peekInlet(i int) (came bool) {
 	s := b.inlets[i]
 	defer func() {
@@ -69,15 +69,16 @@ func (b *inletSet) peekInlet(i int) (came bool) {
 	return s.Peek()
 }
 
-// pollAll processes all data that has arrived, without blocking.
+// pollAll processes all data that has arrived. It does not block.
 func (c *Context) pollAll(now time.Duration) {
 	c.looked.Store(int64(now))
 	c.pollInlets()
 	c.waits.wait(0)
 }
 
-// pollSpinning polls for a leader that spins: the inlets each time, the descriptors less often
-// because that needs a system call. It reports whether anything has arrived.
+// pollSpinning polls on behalf of a spinning leader. It polls the inlets on every call and the
+// descriptors less often, because those need a system call. It reports whether anything has
+// arrived.
 func (c *Context) pollSpinning() bool {
 	if c.pollInlets() {
 		return true
@@ -94,7 +95,7 @@ func (c *Context) pollSpinning() bool {
 	return c.waits.wait(0) > 0
 }
 
-// A leaderPoller is the part of a poller that the leader uses.
+// A leaderPoller is the subset of poller that the leader uses.
 type leaderPoller interface {
 	wait(d time.Duration) int
 	sleep(d time.Duration) int
