@@ -7,62 +7,66 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 )
 
-// An Envelope is a received unexpected message, in the memory that was guaranteed to its sender.
-// Data and Body are valid until Free.
+// An Envelope is a received unexpected message, held in memory that was guaranteed to its sender.
+// Data and Body are valid until Free is called.
 //
 //	RecvUnexpected ─► Envelope ─ Accept: the sender may use the envelope again ─► Free: its memory is released
 //	                     │          └─ the sender abandons it: OnAbandon
 //	                     └─ the sender withdraws or abandons it: Accept reports false
 //
-// From its arrival to Free its session finds it by its number. The zero value is for upper.Records.
+// From its arrival until Free, its session can find it by number. The zero value is for use with
+// upper.Records.
 type Envelope struct {
 	Data []byte
-	Body []byte // the body that was sent beside it, or nil
-	From Addr   // the sender, bound to the session that the message came on
+	Body []byte // body that was sent separately, or nil
+	From Addr   // sender, bound to the session on which the message arrived
 	Tag  Tag
 
-	// Arrived is when the message arrived, by Context.Now, if it was sent with a deadline;
-	// otherwise 0.
+	// Arrived is the time on the clock of Context.Now at which the message arrived. It is 0 if the
+	// message was sent without a deadline.
 	Arrived time.Duration
 
-	// Load is a counter of the session, for use by the layer above.
+	// Load is a per-session counter for use by the layer above.
 	Load *atomic.Int64
 
-	// Record is the record of a layer above that the Envelope is a part of: see upper.Records.
-	// Package na does not use it.
+	// Record is the higher layer's record that contains the Envelope (see upper.Records). Package
+	// na does not use it.
 	Record any
 
-	next      *Envelope // in endpoint.inbox, or in the list that takeArrived has returned
+	next      *Envelope // in endpoint.inbox, or in the list returned by takeArrived
 	prev      *Envelope // in endpoint.inbox
 	task      Task
 	owner     *endpoint
-	session   *session // nil: it was freed
-	id        uint64   // its number in the session
+	session   *session // nil once the envelope has been freed
+	id        uint64   // number of the envelope in the session
 	accepted  bool
 	withdrawn bool
 	watched   bool
-	holder    heldby.Holder  // the reason why it is not accepted yet; nil: it is not known
-	inbox     bool           // no receive has taken it
-	made      bool           // upper.Records has made it
-	buf       *messageBuffer // the buffer of Data
-	slab      []byte         // the buffer of Body, if it comes from a slab
+	holder    heldby.Holder  // reason why the message has not been accepted yet; nil if unknown
+	inbox     bool           // set while no receive has taken the message
+	made      bool           // created by upper.Records
+	buf       *messageBuffer // buffer that holds Data
+	slab      []byte         // buffer that holds Body, if it comes from a slab
 	taken     int            // bytes of room that Free releases
 }
 
-// Accept accepts the message, and returns the envelope to the sender. It reports false if the
-// sender has withdrawn the message: the caller must not act on it then. Free accepts too.
+// Accept accepts the message and returns the envelope to the sender. It returns false if the sender
+// has withdrawn the message, in which case the caller must not act on it. Free accepts a message
+// that has not been accepted.
 func (e *Envelope) Accept() bool { return e.owner.acceptEnvelope(e) }
 
-// IsWithdrawn reports whether Accept will report false.
+// IsWithdrawn reports whether the sender has withdrawn the message, so that Accept would return
+// false.
 func (e *Envelope) IsWithdrawn() bool { return e.owner.isWithdrawn(e) }
 
-// Watch makes upper.OnAbandon be called if the sender withdraws the message before it is accepted.
-// It reports false if the sender has done so already. by, if not nil, is the reason that is
-// reported to a sender whose messages wait; it is valid until the next Watch.
+// Watch causes upper.OnAbandon to be called if the sender withdraws the message before it is
+// accepted. It returns false if the sender has already withdrawn it. If by is not nil, it is the
+// reason reported to a sender whose messages are waiting. by must remain valid until the next call
+// to Watch.
 func (e *Envelope) Watch(by heldby.Holder) bool { return e.owner.watchEnvelope(e, by) }
 
-// Identity returns what is known of the sender, also if the session has ended.
+// Identity returns the identity of the sender. It may be called even after the session has ended.
 func (e *Envelope) Identity() Identity { return e.owner.identifyEnvelope(e) }
 
-// Free ends the use of Data and Body. It is called exactly once.
+// Free releases the memory of Data and Body. It must be called exactly once.
 func (e *Envelope) Free() { e.owner.freeEnvelope(e) }

@@ -7,8 +7,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// The functions of this file implement guaranteed envelopes. A credit is cumulative: the number of
-// messages that the peer may send in the whole session. So a credit may be lost, or arrive twice.
+// The functions in this file implement guaranteed envelopes. A credit is cumulative, that is, it is
+// the number of messages that the peer may send during the whole session. It does not matter if a
+// credit is lost or arrives twice.
 //
 //	source: used ≤ credits (+ 1)                        destination: received ≤ advertised (+ 1), advertised ≤ released + guaranteed
 //	SendUnexpected ─► takeCredit ─► msgs ── UNEXPECTED ──► held ─► accepted: released
@@ -16,13 +17,13 @@ import (
 //	                   queued ◄── sendQueued ◄── credit in any header ──┘
 //	                      └─ still none after Config.Probe: PING, and its PONG carries the credit
 //
-// Beyond these, each peer always has ExpeditedEnvelopes, which are not in the credit: expedited
-// messages may use them too. Expedited messages wait in a queue of their own, which is served
+// In addition, each peer always has ExpeditedEnvelopes, which are not part of the credit and can be
+// used only by expedited messages. Expedited messages wait in a separate queue, which is served
 // first.
 
-// reserveEnvelopes reserves memory for envelopes in the budget, and for ExpeditedEnvelopes in
-// addition. It reserves want of them, or fewer if the budget is short. Fewer than least are an
-// error.
+// reserveEnvelopes reserves budget for want envelopes, or for fewer if the budget is short, and in
+// addition for ExpeditedEnvelopes. It returns an error if it cannot reserve at least least
+// envelopes.
 func (d *domain) reserveEnvelopes(want, least int) (n int, short bool, err error) {
 	each := envelopeBytes(d.cfg.Eager)
 	d.mu.Lock()
@@ -38,23 +39,24 @@ func (d *domain) reserveEnvelopes(want, least int) (n int, short bool, err error
 	return n, n < want, nil
 }
 
-// budgetLeftLocked returns how many bytes of the budget are not reserved. The caller holds d.mu.
+// budgetLeftLocked returns the number of unreserved bytes in the budget. The caller must hold d.mu.
 func (d *domain) budgetLeftLocked() int64 {
 	left := d.cfg.Budget - d.reserved
-	if d.cfg.Room == 0 { // room is a part of the budget
+	if d.cfg.Room == 0 { // room is part of the budget
 		left -= d.room
 	}
 	return left
 }
 
-// returnEnvelopes releases the memory that reserveEnvelopes has reserved for n envelopes.
+// returnEnvelopes releases the memory that reserveEnvelopes reserved for n envelopes.
 func (d *domain) returnEnvelopes(n int) {
 	d.mu.Lock()
 	d.reserved -= GuaranteedBytes(1, n, d.cfg.Eager)
 	d.mu.Unlock()
 }
 
-// creditBatch returns how many freed envelopes, out of n, trigger a separate credit frame.
+// creditBatch returns the number of freed envelopes, out of n, that triggers a separate credit
+// frame.
 func (d *domain) creditBatch(n int) uint32 {
 	b := d.cfg.CreditBatch
 	if b == 0 {
@@ -63,8 +65,9 @@ func (d *domain) creditBatch(n int) uint32 {
 	return uint32(min(max(b, 1), n))
 }
 
-// reserveFor reserves envelopes for a peer with the given Need and Want; 0 means unspecified. short
-// reports whether the budget is too small for another peer, or for the peer's Want.
+// reserveFor reserves envelopes for a peer with the given Need and Want, for which 0 means
+// unspecified. short reports whether the budget is too small for another peer or for the peer's
+// Want.
 func (d *domain) reserveFor(need, want int) (n int, short bool, err error) {
 	most, least := d.cfg.Envelopes, d.cfg.MinEnvelopes
 	if want != 0 {
@@ -78,7 +81,8 @@ func (d *domain) reserveFor(need, want int) (n int, short bool, err error) {
 	return d.reserveEnvelopes(d.cfg.guaranteedEnvelopes(most), d.cfg.guaranteedEnvelopes(max(least, need)))
 }
 
-// checkNeed returns an error if the peer needs more envelopes than were reserved before its HELLO.
+// checkNeed returns an error if the peer needs more envelopes than were reserved before its HELLO
+// arrived.
 func (l *session) checkNeed(g *frame.Greeting) error {
 	if g.Need <= l.guaranteed {
 		return nil
@@ -86,7 +90,7 @@ func (l *session) checkNeed(g *frame.Greeting) error {
 	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, only %d are guaranteed", g.Need, l.guaranteed))
 }
 
-// keepsLastEnvelope reports whether the last envelope of the peer is reserved for patient sends.
+// keepsLastEnvelope reports whether the peer's last envelope is reserved for patient sends.
 func (l *session) keepsLastEnvelope() bool {
 	switch l.e.dom.cfg.Reserve {
 	case LiteralReserve:
@@ -97,11 +101,11 @@ func (l *session) keepsLastEnvelope() bool {
 	return false
 }
 
-// freeEnvelopes returns the number of envelopes of the peer that are known to be free. It is
-// negative if expedited messages use ExpeditedEnvelopes.
+// freeEnvelopes returns the number of the peer's envelopes that are known to be free. It is
+// negative while expedited messages use ExpeditedEnvelopes.
 func (l *session) freeEnvelopes() int { return int(int32(l.credits - l.used)) }
 
-// hasNoEnvelope reports whether the session with a peer is up and has no envelope for a message
+// hasNoEnvelope reports whether the session with a peer is up but has no envelope for a message
 // that is not patient.
 func (e *endpoint) hasNoEnvelope(to Addr) bool {
 	e.mu.Lock()
@@ -110,8 +114,8 @@ func (e *endpoint) hasNoEnvelope(to Addr) bool {
 	return l != nil && l.state == stateUp && (l.queuedLen() > 0 || l.freeEnvelopes() <= 0 || l.freeEnvelopes() == 1 && l.keepsLastEnvelope())
 }
 
-// takeCredit takes an envelope of the peer for o, and reports whether one was free. The caller has
-// checked that no message with precedence waits.
+// takeCredit takes one of the peer's envelopes for o and reports whether one was free. The caller
+// must ensure that no message with precedence is waiting.
 func (l *session) takeCredit(o *Op) bool {
 	if l.state != stateUp {
 		return false
@@ -133,13 +137,14 @@ func (l *session) takeCredit(o *Op) bool {
 	return true
 }
 
-// returnCredit returns an envelope that was taken by takeCredit and not used.
+// returnCredit returns an envelope that was taken by takeCredit but not used.
 func (l *session) returnCredit() {
 	l.used--
 	l.sendQueued()
 }
 
-// sendQueued sends messages that have waited for an envelope, expedited ones first.
+// sendQueued sends messages that were waiting for an envelope while envelopes are free, expedited
+// messages first.
 func (l *session) sendQueued() {
 	for _, q := range []*opList{&l.expedited, &l.queued} {
 		for o := q.head; o != nil && l.takeCredit(o); o = q.head {
@@ -149,7 +154,7 @@ func (l *session) sendQueued() {
 	}
 }
 
-// queuedLen returns how many messages wait for an envelope.
+// queuedLen returns the number of messages waiting for an envelope.
 func (l *session) queuedLen() int {
 	if l.activeState == nil {
 		return 0
@@ -158,10 +163,10 @@ func (l *session) queuedLen() int {
 }
 
 // enqueueRequest sends an unexpected message if an envelope is free. Otherwise it queues the
-// message or ends the operation, as Config.OnNoCredit selects.
+// message or fails the operation, according to Config.OnNoCredit.
 func (l *session) enqueueRequest(o *Op) {
 	switch {
-	case l.takeCredit(o): // no other message waits then
+	case l.takeCredit(o): // implies that no other message is waiting
 		l.enqueueSend(o)
 	case l.state != stateUp: // sendWaiting decides when the session is up
 		l.queueFor(o).push(o)
@@ -183,7 +188,7 @@ func (l *session) queueFor(o *Op) *opList {
 	return &l.queued
 }
 
-// sendWaiting sends or queues the messages that waited for the session to come up.
+// sendWaiting sends or queues the messages that were waiting for the session to come up.
 func (l *session) sendWaiting() {
 	l.sendQueued()
 	for _, q := range []*opList{&l.expedited, &l.queued} {
@@ -198,8 +203,8 @@ func (l *session) sendWaiting() {
 	}
 }
 
-// noCredit counts a message for which no envelope is free. It ends the operation if the message may
-// not wait.
+// noCredit counts a message for which no envelope is free, and fails its operation if the message
+// may not wait.
 func (l *session) noCredit(o *Op) {
 	l.stalls++
 	l.e.stats.Stalls++
@@ -208,7 +213,7 @@ func (l *session) noCredit(o *Op) {
 	}
 }
 
-// noteHighWater updates the highest number of messages that are waiting here or not known to be
+// noteHighWater updates the maximum number of messages that were waiting here or not known to be
 // accepted.
 func (l *session) noteHighWater() {
 	accepted := l.credits - l.peer.envelopes
@@ -218,8 +223,8 @@ func (l *session) noteHighWater() {
 	}
 }
 
-// holdLast keeps the operation of a sent message that has used the last envelope, until there is
-// another one (G10).
+// holdLast delays completion of the operation of a sent message that used the last envelope, until
+// another envelope is free (G10).
 func (l *session) holdLast(o *Op) {
 	o.id = l.seq
 	if l.freeEnvelopes() > 0 {
@@ -231,20 +236,20 @@ func (l *session) holdLast(o *Op) {
 	l.probeLater()
 }
 
-// sentResult returns the result of a message that has used the last envelope. It was sent, also if
-// it is canceled while holdLast keeps it.
+// sentResult returns the result of a message that used the last envelope. The message counts as
+// sent even if it is canceled while its completion is delayed by holdLast.
 func (l *session) sentResult(o *Op) Result {
 	return Result{N: int64(len(o.buf)), Addr: l.addr(), ID: o.id}
 }
 
-// releaseLast ends the operations that holdLast keeps.
+// releaseLast completes the operations that holdLast has delayed.
 func (l *session) releaseLast() {
 	for o := l.heldLast.head; o != nil; o = l.heldLast.head {
 		l.e.finishOpLocked(o, l.sentResult(o))
 	}
 }
 
-// onCredit handles a new credit of the peer.
+// onCredit handles a new credit from the peer.
 func (l *session) onCredit(credit uint32) {
 	l.credits = credit
 	l.noteCredited()
@@ -263,8 +268,8 @@ func (l *session) returnEnvelope() {
 	l.scheduleCredit()
 }
 
-// scheduleCredit queues a credit frame if a batch of envelopes has been freed, or if the peer has
-// used all announced ones. Otherwise the next frame carries the credit.
+// scheduleCredit queues a credit frame if a batch of envelopes has been freed or the peer has used
+// all the envelopes announced to it. Otherwise the next frame carries the credit.
 func (l *session) scheduleCredit() {
 	free := l.released + l.guaranteed - l.advertised
 	if !l.creditDue && (free >= l.batch || free > 0 && int32(l.advertised-uint32(l.received)) <= 0) {
@@ -273,23 +278,24 @@ func (l *session) scheduleCredit() {
 	}
 }
 
-// credit returns the credit for a header that is being sent: the cumulative number of envelopes
-// guaranteed to the peer.
+// credit returns the credit for a header that is about to be sent, which is the cumulative number
+// of envelopes guaranteed to the peer.
 func (l *session) credit() uint32 {
 	l.advertised = l.released + l.guaranteed
 	l.creditDue = false
 	return l.advertised
 }
 
-// probeLater schedules a credit probe after Config.Probe, which is sent if messages still wait.
+// probeLater schedules a credit probe after Config.Probe. It is sent only if messages are still
+// waiting then.
 func (l *session) probeLater() {
 	l.e.readClock()
 	l.probed = l.e.now
 	l.e.tickNoLaterThan(l.probed + l.e.dom.cfg.Probe)
 }
 
-// probeCredit requests the peer's credit if messages have waited for Config.Probe (G20). It returns
-// the time of the next probe, 0 if no message waits.
+// probeCredit requests the peer's credit if messages have been waiting for Config.Probe (G20). It
+// returns the time of the next probe, or 0 if no message is waiting.
 func (l *session) probeCredit(now time.Duration) time.Duration {
 	if l.queuedLen() == 0 && l.heldLast.n == 0 {
 		return 0
@@ -301,7 +307,7 @@ func (l *session) probeCredit(now time.Duration) time.Duration {
 	return l.probed + l.e.dom.cfg.Probe
 }
 
-// peerStats returns the gauges of l.
+// peerStats returns the session's gauges.
 func (l *session) peerStats() PeerStats {
 	s := PeerStats{
 		Addr: l.addr(), Offered: int(l.guaranteed), Held: int(l.held), HeldMax: int(l.heldMax),

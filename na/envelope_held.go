@@ -32,7 +32,7 @@ func (e *endpoint) watchEnvelope(env *Envelope, by heldby.Holder) bool {
 	return !env.withdrawn
 }
 
-// acceptMessage accepts the message of env, once.
+// acceptMessage accepts the message of env, unless it has already been accepted.
 func (e *endpoint) acceptMessage(env *Envelope) {
 	if env.accepted {
 		return
@@ -70,13 +70,12 @@ func (e *endpoint) discardMessage(env *Envelope) {
 	}
 }
 
-// dropEnvelope frees the memory of an envelope, which may be nil, and makes it ready for another
-// message.
+// dropEnvelope frees the memory of env, which may be nil, and prepares env for reuse.
 func (e *endpoint) dropEnvelope(env *Envelope) {
 	if env == nil {
 		return
 	}
-	if raceflag.Enabled { // make a use after Free visible
+	if raceflag.Enabled { // make use after Free visible
 		for i := range env.Data {
 			env.Data[i] = 0xDB
 		}
@@ -90,7 +89,7 @@ func (e *endpoint) dropEnvelope(env *Envelope) {
 	}
 }
 
-// newEnvelope returns an envelope with n bytes of Data, to be filled with a message.
+// newEnvelope returns an envelope with n bytes of Data for the caller to fill in.
 func (e *endpoint) newEnvelope(n int) *Envelope {
 	var env *Envelope
 	if last := len(e.freeEnvs) - 1; last >= 0 {
@@ -103,8 +102,8 @@ func (e *endpoint) newEnvelope(n int) *Envelope {
 	return env
 }
 
-// newMessage returns an envelope for an unexpected message of n bytes. The layer above makes it, if
-// that uses upper.Records.
+// newMessage returns an envelope for an unexpected message of n bytes. If the layer above uses
+// upper.Records, it provides the envelope.
 func (e *endpoint) newMessage(n int) *Envelope {
 	if e.nctx.getRecord == nil {
 		return e.newEnvelope(n)
@@ -115,8 +114,8 @@ func (e *endpoint) newMessage(n int) *Envelope {
 	return env
 }
 
-// adoptMessage moves the unexpected message of env to an envelope of the layer above, if that uses
-// upper.Records.
+// adoptMessage moves the unexpected message of env into an envelope provided by the layer above, if
+// that layer uses upper.Records.
 func (e *endpoint) adoptMessage(env *Envelope) *Envelope {
 	if e.nctx.getRecord == nil {
 		return env
@@ -131,10 +130,10 @@ func (e *endpoint) adoptMessage(env *Envelope) *Envelope {
 // A messageBuffer holds the bytes of a message.
 type messageBuffer struct {
 	b     []byte
-	class int // the size class of a buffer longer than Config.Eager; otherwise 0
+	class int // size class of a buffer longer than Config.Eager; otherwise 0
 }
 
-// The limits of an endpoint's free lists of envelopes and buffers, which are not in the budget.
+// Limits of an endpoint's free lists of envelopes and buffers, which are not charged to the budget.
 const (
 	maxIdle      = 1024
 	maxIdleBytes = 1 << 20
@@ -162,7 +161,7 @@ func (e *endpoint) newBuffer(n int) *messageBuffer {
 	return b
 }
 
-// dropBuffer ends the use of b, which may be nil.
+// dropBuffer releases b, which may be nil.
 func (e *endpoint) dropBuffer(b *messageBuffer) {
 	switch {
 	case b == nil:
@@ -174,12 +173,12 @@ func (e *endpoint) dropBuffer(b *messageBuffer) {
 	}
 }
 
-// longBuffers are the unused buffers for messages longer than an envelope, by size class. Buffers
-// in use are in the accounting of room. Unused ones can be garbage collected, so that their memory
-// does not stay in use after a burst.
+// longBuffers holds the unused buffers for messages longer than an envelope, by size class. Buffers
+// in use are charged against room. Unused buffers can be garbage collected, so that a burst does
+// not retain their memory.
 var longBuffers [roomClasses]sync.Pool
 
-// longBuffer returns a buffer of the size class of n bytes.
+// longBuffer returns a buffer of the size class for n bytes.
 func longBuffer(n int) *messageBuffer {
 	class := roomClass(n)
 	b, ok := longBuffers[class-1].Get().(*messageBuffer)
@@ -189,7 +188,7 @@ func longBuffer(n int) *messageBuffer {
 	return b
 }
 
-// keepEnvelope adds an unexpected message to the messages of its session.
+// keepEnvelope adds an unexpected message to the messages of l.
 func (l *session) keepEnvelope(env *Envelope, tag Tag) {
 	env.From, env.Tag, env.session, env.accepted, env.id, env.Load = l.addr(), tag, l, false, l.received, &l.load
 	l.requests.add(env, int(l.guaranteed))
@@ -199,7 +198,8 @@ func (l *session) keepEnvelope(env *Envelope, tag Tag) {
 	l.e.stats.Envelopes++
 }
 
-// takeEnvelope takes the oldest message that no receive has taken, or returns nil.
+// takeEnvelope removes and returns the oldest message that no receive has taken, or returns nil if
+// there is none.
 func (e *endpoint) takeEnvelope() *Envelope {
 	env := e.inbox.head
 	if env != nil {
@@ -208,12 +208,12 @@ func (e *endpoint) takeEnvelope() *Envelope {
 	return env
 }
 
-// countArrived updates the number of messages in the inbox that countInbox returns.
+// countArrived publishes the number of messages in the inbox for countInbox.
 func (e *endpoint) countArrived() { e.arrived.Store(int32(e.inbox.n)) }
 
-// An inbox is the list of messages that no receive has taken, oldest first. A withdrawn message is
-// removed at once: its envelope is the sender's again, so that the credit would not limit the
-// number of withdrawn messages. The zero value is empty.
+// An inbox is the list of messages that no receive has taken, oldest first. A withdrawn message
+// must be removed immediately: its envelope already belongs to the sender again, so the credit
+// would not limit the number of withdrawn messages. The zero value is an empty inbox.
 type inbox struct {
 	head, tail *Envelope // linked by Envelope.prev and next
 	n          int

@@ -7,72 +7,74 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Code is the reason why an operation failed. It is an error, to be tested with errors.Is. Codes
-// are on the wire: they are appended, never renumbered. Those up to 24 are C Mercury's return codes
-// of the same number.
+// A Code is the reason for which an operation failed. It implements error and can be tested for
+// with errors.Is. Codes are part of the wire protocol and are never renumbered. Those up to 24 have
+// the values of the corresponding return codes of C Mercury.
 type Code = codes.Code
 
-// The codes.
+// Codes.
 const (
 	OK             = codes.OK
 	ErrPermission  = codes.ErrPermission  // the access mode or the owner does not allow it
 	ErrNoMethod    = codes.ErrNoMethod    // the target serves no method of this name
-	ErrAgain       = codes.ErrAgain       // a bounded resource is full now
+	ErrAgain       = codes.ErrAgain       // a bounded resource is currently full
 	ErrNoMemory    = codes.ErrNoMemory    // a budget is exhausted
 	ErrFault       = codes.ErrFault       // memory could not be read or written
-	ErrBusy        = codes.ErrBusy        // the object is in use by an operation that has not ended
-	ErrExists      = codes.ErrExists      // the name is taken
-	ErrInvalid     = codes.ErrInvalid     // an argument is not valid
-	ErrProtocol    = codes.ErrProtocol    // the peer broke the protocol
+	ErrBusy        = codes.ErrBusy        // the object is in use by an operation that has not completed
+	ErrExists      = codes.ErrExists      // the name is already taken
+	ErrInvalid     = codes.ErrInvalid     // an argument is invalid
+	ErrProtocol    = codes.ErrProtocol    // the peer violated the protocol
 	ErrOverflow    = codes.ErrOverflow    // more bytes than the receiver allows
-	ErrMsgSize     = codes.ErrMsgSize     // longer than one message may be
+	ErrMsgSize     = codes.ErrMsgSize     // longer than a single message may be
 	ErrVersion     = codes.ErrVersion     // the two sides have no protocol version in common
-	ErrUnsupported = codes.ErrUnsupported // this plugin or system cannot do it
-	ErrAddrInUse   = codes.ErrAddrInUse   // another process listens on the address
-	ErrAddrInvalid = codes.ErrAddrInvalid // this machine does not have the address
-	ErrUnreachable = codes.ErrUnreachable // no connection could be made; the operation certainly did not run
-	ErrTimeout     = codes.ErrTimeout     // the time given has passed
+	ErrUnsupported = codes.ErrUnsupported // not supported by this plugin or system
+	ErrAddrInUse   = codes.ErrAddrInUse   // another process is listening on the address
+	ErrAddrInvalid = codes.ErrAddrInvalid // the address does not belong to this machine
+	ErrUnreachable = codes.ErrUnreachable // no connection could be established; the operation certainly did not run
+	ErrTimeout     = codes.ErrTimeout     // the time limit has expired
 	ErrCanceled    = codes.ErrCanceled    // canceled by this process
-	ErrIO          = codes.ErrIO          // the system reported an input or output error
-	ErrChecksum    = codes.ErrChecksum    // bytes were damaged on the way
+	ErrIO          = codes.ErrIO          // the system reported an I/O error
+	ErrChecksum    = codes.ErrChecksum    // data was corrupted in transit
 
-	ErrPeerLost   = codes.ErrPeerLost   // the connection ended, or the peer was silent for PeerTimeout
+	ErrPeerLost   = codes.ErrPeerLost   // the connection was closed, or the peer was silent for PeerTimeout
 	ErrClosed     = codes.ErrClosed     // the class, context or handle has been closed
-	ErrNoResponse = codes.ErrNoResponse // the handler released its handle without a response
+	ErrNoResponse = codes.ErrNoResponse // the handler released its handle without responding
 	ErrPanic      = codes.ErrPanic      // the handler panicked
 	ErrHandler    = codes.ErrHandler    // the handler returned an error
-	ErrNoCredit   = codes.ErrNoCredit   // the peer guarantees no more envelopes now
+	ErrNoCredit   = codes.ErrNoCredit   // the peer currently guarantees no more envelopes
 	ErrRevoked    = codes.ErrRevoked    // the memory is no longer registered
-	ErrDuplicate  = codes.ErrDuplicate  // another connection of the same pair is used instead
-	ErrTooLate    = codes.ErrTooLate    // the message was accepted, or handled before
+	ErrDuplicate  = codes.ErrDuplicate  // another connection between the same two contexts is used instead
+	ErrTooLate    = codes.ErrTooLate    // the message has already been accepted or handled
 	ErrNoEntry    = codes.ErrNoEntry    // no such host, context, connection, id, or file
-	ErrNotReady   = codes.ErrNotReady   // the peer's program is not ready: see Context.Probe
-	// the peer shuts down: it completes running requests and accepts no new ones
+	ErrNotReady   = codes.ErrNotReady   // the peer's program is not ready; see Context.Probe
+	// the peer is shutting down: it completes running requests and accepts no new ones
 	ErrDraining = codes.ErrDraining
 
-	// The next three are used by origins only, and are never on the wire.
+	// The following codes are used only by origins and are never sent.
 
-	ErrAnswered = codes.ErrAnswered // the request has been answered, or has ended
-	ErrRemote   = codes.ErrRemote   // the error comes from the target
-	ErrRefused  = codes.ErrRefused  // the error comes from the target, which did not run the request
+	ErrAnswered = codes.ErrAnswered // the request has already been answered or has completed
+	ErrRemote   = codes.ErrRemote   // the error was returned by the target
+	ErrRefused  = codes.ErrRefused  // the error was returned by the target, which did not run the request
 )
 
-// CodeOf returns the code inside err. It is OK for nil and, for an error that carries none,
-// ErrTimeout for context.DeadlineExceeded, ErrCanceled for context.Canceled and otherwise ErrIO.
+// CodeOf returns the code in err's tree. It returns OK if err is nil. For an error without a code
+// it returns ErrTimeout if err matches context.DeadlineExceeded, ErrCanceled if it matches
+// context.Canceled, and otherwise ErrIO.
 func CodeOf(err error) Code { return codes.Of(err) }
 
-// A Fate is what happened to a request at its target, as far as this side can know. It is on the
-// wire: values are appended, never renumbered.
+// A Fate describes what happened to a request at its target, as far as this side can tell. Fates
+// are part of the wire protocol and are never renumbered.
 type Fate = codes.Fate
 
-// The fates.
+// Fates.
 const (
-	MaybeRan = codes.MaybeRan // it was sent and no answer arrived: it ran once or not at all
-	NotRun   = codes.NotRun   // it certainly did not run: never sent, refused, or dropped before its handler
-	Ran      = codes.Ran      // its handler started
+	MaybeRan = codes.MaybeRan // it was sent and no response arrived; it ran once or not at all
+	NotRun   = codes.NotRun   // it certainly did not run: it was never sent, was refused, or was dropped before its handler began
+	Ran      = codes.Ran      // its handler began
 )
 
-// An OpError is the error of an operation: its kind, its peer and the cause.
+// An OpError is the error of an operation. It records the kind of operation, the peer and the
+// cause.
 type OpError struct {
 	Op   string // "get", "send unexpected", ...
 	Addr Addr   // the peer, or the zero Addr
@@ -80,7 +82,7 @@ type OpError struct {
 	Err  error // a Code, or an error that wraps one
 }
 
-// Error returns a text like "na: get tcp://10.0.0.7:9000: operation canceled".
+// Error returns a string such as "na: get tcp://10.0.0.7:9000: operation canceled".
 func (e *OpError) Error() string {
 	if e.Addr.IsZero() {
 		return "na: " + e.Op + ": " + e.Err.Error()
@@ -88,11 +90,11 @@ func (e *OpError) Error() string {
 	return "na: " + e.Op + " " + e.Addr.Label() + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause of the error.
 func (e *OpError) Unwrap() error { return e.Err }
 
 // Timeout reports whether the cause is a timeout.
 func (e *OpError) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// WithText returns an error with a text that matches code.
+// WithText returns an error with the given text that matches code.
 func WithText(code Code, text string) error { return codes.WithText(code, text) }

@@ -5,10 +5,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Flow control of unexpected messages is by Guaranteed Envelope Resources (GER), as LAM defined
-// them for MPI. Each side guarantees each of its peers envelopes for a number of unexpected
-// messages, admits a peer only if its budget has the memory for them, and a sender stops when it
-// has used all envelopes.
+// Flow control of unexpected messages uses Guaranteed Envelope Resources (GER), as LAM defined them
+// for MPI. Each side guarantees each of its peers envelopes for a number of unexpected messages. It
+// admits a peer only if its budget has the memory for them. A sender stops when it has used all of
+// its envelopes.
 //
 //	source                                             destination
 //	SendUnexpected ─ free envelope? ─ yes ─► message ─► envelope ─► receive ─► Accept
@@ -17,58 +17,57 @@ import (
 //	                    │ Fail:  ErrNoCredit      ◄───── credit ─────────────────┘
 //	                    └ Block: ErrNoCredit, but a patient Op waits
 
-// EnvelopeOverhead is the number of bytes that are accounted for each envelope in addition to
-// Config.Eager.
+// EnvelopeOverhead is the number of bytes charged for each envelope in addition to Config.Eager.
 const EnvelopeOverhead = 64
 
-// ExpeditedEnvelopes is the number of envelopes that each peer has beyond the guaranteed ones. They
-// are for expedited messages only, so that these can be sent when ordinary messages have used all
-// the others. See Op.SetExpedited.
+// ExpeditedEnvelopes is the number of envelopes that each peer has in addition to the guaranteed
+// ones. They are reserved for expedited messages, so that these can be sent even when ordinary
+// messages have used all other envelopes. See Op.SetExpedited.
 const ExpeditedEnvelopes = frame.ExpeditedEnvelopes
 
-// GuaranteedBytes returns the memory in bytes of the envelopes of peers, each for a message of
-// eager bytes, including their ExpeditedEnvelopes: the value of Stats.Reserved when so many peers
-// are connected.
+// GuaranteedBytes returns the memory in bytes that is reserved for peers peers, each with the given
+// number of envelopes for messages of eager bytes, including their ExpeditedEnvelopes. It is the
+// value of Stats.Reserved when that many peers are connected.
 func GuaranteedBytes(peers, envelopes, eager int) int64 {
 	return int64(peers) * int64(envelopes+ExpeditedEnvelopes) * envelopeBytes(eager)
 }
 
-// envelopeBytes returns the memory in bytes that is accounted for one envelope for a message of
-// eager bytes.
+// envelopeBytes returns the memory in bytes charged for one envelope for a message of eager bytes.
 func envelopeBytes(eager int) int64 { return int64(eager + EnvelopeOverhead) }
 
-// A Policy selects what happens to an unexpected message for which the peer has no free envelope.
+// A Policy determines what happens to an unexpected message when the peer has no free envelope for
+// it.
 type Policy uint8
 
-// The policies.
+// Policies.
 const (
-	Queue Policy = iota // it waits at the source, within Config.SendQueue
-	Fail                // it fails with ErrNoCredit, after the received frames have been checked for credit
-	Block               // like Fail, but a patient message waits: Op.SetPatient
+	Queue Policy = iota // the message waits at the source, within Config.SendQueue
+	Fail                // the message fails with ErrNoCredit, after received frames have been checked for credit
+	Block               // like Fail, but a patient message waits; see Op.SetPatient
 )
 
 // String returns the name of the policy.
 func (p Policy) String() string { return nameOf(p, "Queue", "Fail", "Block") }
 
-// A Reserve selects which sends may use the last free envelope of a peer. LAM's rule reserves it
-// for patient sends, which then end only when the peer has a free envelope again, so that a sender
+// A Reserve determines which sends may use a peer's last free envelope. LAM's rule reserves it for
+// patient sends, which then complete only when the peer has a free envelope again, so that a sender
 // never gets ahead of the peer.
 type Reserve uint8
 
-// The reserves.
+// Reserve values.
 const (
 	NoReserve Reserve = iota // all sends may use it
-	// HonestReserve follows LAM's rule with one envelope beyond the advertised ones, so that a
-	// program which uses as many as were advertised never waits. The peer needs the same setting;
-	// with a peer that has another one it is NoReserve.
+	// HonestReserve applies LAM's rule to one envelope in addition to the advertised ones, so that
+	// a program that uses no more than the advertised number never waits. Both sides must use this
+	// setting. With a peer that uses another one, it is equivalent to NoReserve.
 	HonestReserve
-	// LiteralReserve follows LAM's rule with the advertised envelopes, for comparison. Two sides
-	// that each send as many messages as were advertised before they receive wait forever, and with
-	// one envelope only patient sends are possible.
+	// LiteralReserve applies LAM's rule to the advertised envelopes, for comparison. If both sides
+	// send as many messages as were advertised before they receive any, they wait forever. With a
+	// single envelope only patient sends are possible.
 	LiteralReserve
 )
 
-// String returns the name of the reserve.
+// String returns the name of the reserve setting.
 func (r Reserve) String() string { return nameOf(r, "NoReserve", "HonestReserve", "LiteralReserve") }
 
 func nameOf[T ~uint8](v T, names ...string) string {
@@ -78,41 +77,41 @@ func nameOf[T ~uint8](v T, names ...string) string {
 	return fmt.Sprintf("unknown value %d", v)
 }
 
-// PeerStats are the gauges of one session: the envelopes that this side guarantees to the peer, and
-// those of the peer.
+// PeerStats holds the gauges of a session: the envelopes that this side guarantees to the peer, and
+// those that the peer guarantees to this side.
 type PeerStats struct {
 	Addr Addr `json:"-" msgpack:"-"` // the peer, bound to the session
 
 	Transport, Why  string // as in Identity
 	Process, Remote string // as in Identity
 
-	Offered int   // envelopes that the peer may use here, beside ExpeditedEnvelopes
-	Held    int   // envelopes of these in use: messages that were not accepted
-	HeldMax int   // the highest value of Held so far
-	Bytes   int64 // memory reserved for Offered and ExpeditedEnvelopes
+	Offered int   // envelopes that the peer may use here, excluding ExpeditedEnvelopes
+	Held    int   // number of Offered envelopes in use by messages that have not been accepted
+	HeldMax int   // maximum value of Held so far
+	Bytes   int64 // bytes of memory reserved for Offered and ExpeditedEnvelopes
 
-	// bytes that the peer may use here for messages longer than an envelope, reserved beside Bytes
+	// bytes that the peer may use here for messages longer than an envelope, in addition to Bytes
 	Room     int64
-	RoomHeld int64 // bytes of Room in use by messages that are not freed
-	RoomFree int64 // bytes of such room at the peer that are free, as far as this side knows
+	RoomHeld int64 // bytes of Room in use by messages that have not been freed
+	RoomFree int64 // bytes of the peer's room for this side that are free, as far as this side knows
 
-	Promised int // envelopes that the peer guarantees to this side, beside ExpeditedEnvelopes
-	Free     int // envelopes of these that are free, as far as this side knows
-	Queued   int // messages that wait here for an envelope
-	// HeldBy is the peer's last report of what requests wait for there; empty if they do not wait:
-	// see Held.
+	Promised int // envelopes that the peer guarantees to this side, excluding ExpeditedEnvelopes
+	Free     int // number of Promised envelopes that are free, as far as this side knows
+	Queued   int // messages waiting here for an envelope
+	// HeldBy is the peer's last report of what requests there are waiting for. It is empty if none
+	// are waiting. See Held.
 	HeldBy string
-	// HighWater is the highest number of messages to the peer so far that were waiting here, or
-	// sent and not known to be accepted: the number of envelopes that this program needs of the
-	// peer.
+	// HighWater is the maximum number of messages to the peer so far that were waiting here, or
+	// were sent but not known to be accepted. It is the number of envelopes that this program needs
+	// from the peer.
 	HighWater int
-	Stalls    int64 // messages that had to wait here for an envelope, or failed because there was none
+	Stalls    int64 // messages that had to wait here for an envelope, or failed for lack of one
 
 	Load int64 `json:"-" msgpack:"-"` // Envelope.Load of the session's messages
 }
 
-// validateFlow reports invalid fields of flow control; envelopeContract checks them against each
-// other.
+// validateFlow calls bad for each invalid flow control field. envelopeContract checks the fields
+// against each other.
 func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 	for _, f := range []struct {
 		field          string
@@ -143,9 +142,9 @@ func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 	}
 }
 
-// envelopeContract sets the number of envelopes that each peer is offered, in a Config with its
-// defaults: Envelopes, or fewer if Budget must be sufficient for Peers. It returns an error if
-// there are too few.
+// envelopeContract sets the number of envelopes offered to each peer, in a Config with its defaults
+// filled in: Envelopes, or fewer if Budget must suffice for Peers. It returns an error if there are
+// too few.
 func (c *Config) envelopeContract() error {
 	if c.CreditBatch > c.Envelopes {
 		return fmt.Errorf("na: config: CreditBatch is %d, want at most Envelopes, %d: %w", c.CreditBatch, c.Envelopes, ErrInvalid)
@@ -180,8 +179,8 @@ func (c *Config) envelopeContract() error {
 	return nil
 }
 
-// guaranteedEnvelopes returns how many envelopes a peer gets if n are advertised: HonestReserve
-// adds one.
+// guaranteedEnvelopes returns the number of envelopes that a peer is guaranteed if n are
+// advertised. HonestReserve adds one.
 func (c *Config) guaranteedEnvelopes(n int) int {
 	if c.Reserve == HonestReserve {
 		n++
@@ -189,10 +188,10 @@ func (c *Config) guaranteedEnvelopes(n int) int {
 	return n
 }
 
-// guaranteedBytes returns the memory in bytes of n advertised envelopes for each of Peers.
+// guaranteedBytes returns the memory in bytes needed to advertise n envelopes to each of Peers.
 func (c *Config) guaranteedBytes(n int) int64 {
 	return GuaranteedBytes(c.Peers, c.guaranteedEnvelopes(n), c.Eager)
 }
 
-// Peers returns the gauges of every session that is up, in the order in which they began.
+// Peers returns the gauges of every session that is up, in the order in which the sessions began.
 func (c *Context) Peers() []PeerStats { return c.ep.peerStats() }

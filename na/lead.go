@@ -9,26 +9,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// drivingState is the state of driving a context, by the goroutine that leads its loop or by the
+// drivingState is the state used to drive a context, by the goroutine that leads its loop or by the
 // background poller.
 //
-// Poll and callbacks may make tasks ready again and again, so that no leader ever sleeps in the
-// poller. So a leader polls the sockets first if that was not done for lookEvery, and a Progress
-// that finds something ready does so, too.
+// Poll and callbacks may keep making tasks ready, so that no leader ever sleeps in the poller. A
+// leader therefore polls the sockets first if they have not been polled for lookEvery. So does a
+// call to Progress that finds something ready.
 type drivingState struct {
 	loop     *loop.Loop
-	progress atomic.Pointer[loop.Waiter] // spare waiter, of a Progress that has returned
-	isReady  func() bool                 // hasReady as a bound method value, to allocate it once
+	progress atomic.Pointer[loop.Waiter] // spare waiter, left by a Progress that has returned
+	isReady  func() bool                 // hasReady as a method value, allocated once
 	onRun    func()                      // set by OnRun
 
-	watch   atomic.Int32  // bits of the goroutines that receive: those of the background poller, and leaderAsleep
+	watch   atomic.Int32  // state of the background poller, and leaderAsleep
 	nudged  atomic.Bool   // a timer was set or a wake-up requested since the leader last polled the endpoint
-	passes  atomic.Uint64 // number of times that a goroutine of the program led
+	passes  atomic.Uint64 // number of times that a goroutine of the program has led
 	looked  atomic.Int64  // time of the last poll of all inlets and descriptors
 	spinner spinner
 }
 
-// lookEvery limits how long a leader that has tasks to run does not poll for data that has arrived.
+// lookEvery is the maximum time that a leader with tasks to run goes without polling for arrived
+// data.
 const lookEvery = 500 * time.Microsecond
 
 // isLookDue reports whether the inlets and descriptors have not been polled for lookEvery.
@@ -36,12 +37,15 @@ func (c *Context) isLookDue(now time.Duration) bool {
 	return now-time.Duration(c.looked.Load()) >= lookEvery
 }
 
-// Progress moves bytes until a callback is ready for Trigger, or timeout has passed. A negative
-// timeout is no limit, zero polls once. It returns nil if something may be ready (a Wake counts),
-// an error that matches os.ErrDeadlineExceeded if nothing happened in time, and one that matches
-// ErrClosed if c is closed and drained. It runs no callback, and may be called from any goroutine.
-// While something is queued it returns at once: a loop that only calls Progress spins until another
-// goroutine has called Trigger.
+// Progress moves bytes until a callback is ready for Trigger or timeout has expired. If timeout is
+// negative, there is no limit. If it is zero, Progress polls once. Progress returns nil if
+// something may be ready, which includes a call to Wake. It returns an error that matches
+// os.ErrDeadlineExceeded if nothing happened in time, and one that matches ErrClosed if c is closed
+// and drained.
+//
+// Progress runs no callbacks and may be called from any goroutine. While a callback is queued it
+// returns immediately, so a loop that only calls Progress spins until another goroutine calls
+// Trigger.
 func (c *Context) Progress(timeout time.Duration) error {
 	err := c.progressFor(timeout)
 	if err == nil && !c.Upper().HasQueued() {
@@ -73,7 +77,7 @@ func (c *Context) progressFor(timeout time.Duration) error {
 	return err
 }
 
-// makeLoop makes the loop of a context.
+// makeLoop creates the context's loop.
 func (c *Context) makeLoop() {
 	mode := loop.Lend
 	if !c.Upper().Batches() {
@@ -82,11 +86,11 @@ func (c *Context) makeLoop() {
 	c.loop, c.isReady = loop.New((*loopDriver)(c), mode), c.hasReady
 }
 
-// Loop returns the event loop of c, for the layer above.
+// Loop returns the event loop of c, for use by the layer above.
 func (c upper) Loop() *loop.Loop { return c.loop }
 
-// OnRun sets a function that the leader of the loop calls before callbacks run. The layer above
-// calls it before c is driven.
+// OnRun sets a function that the leader of the loop calls before it runs callbacks. The layer above
+// must call OnRun before c is driven.
 func (c upper) OnRun(f func()) { c.onRun = f }
 
 // progressWait adapts a Context to pollWaiter, for Progress in a simulator.
@@ -95,9 +99,9 @@ type progressWait Context
 func (p *progressWait) Stirred() bool { return (*Context)(p).hasReady() }
 func (p *progressWait) WillSleep()    {}
 
-// A pollWaiter is the condition for which a goroutine polls.
+// A pollWaiter represents the condition that a polling goroutine waits for.
 type pollWaiter interface {
-	// Stirred reports whether the goroutine must stop polling. It is quick and does not panic.
+	// Stirred reports whether the goroutine must stop polling. It must be fast and must not panic.
 	Stirred() bool
 	// WillSleep is called before a sleep that only a wake-up ends.
 	WillSleep()
@@ -128,8 +132,8 @@ func (d *loopDriver) Run(w *loop.Waiter, max int) int {
 	return c.Upper().TriggerUntil(w, max)
 }
 
-// poll moves bytes until w.Stirred returns true, or the clock reaches until (loop.Never: no limit).
-// The goroutine leads. now and read are those of loop.Driver.
+// poll moves bytes until w.Stirred returns true or the clock reaches until (loop.Never for no
+// limit). The calling goroutine must hold the lead. now and read are as in loop.Driver.
 func (c *Context) poll(w pollWaiter, now, until time.Duration) (read time.Duration, err error) {
 	c.Upper().Flush()
 	if c.driver != nil {
@@ -171,8 +175,8 @@ func (c *Context) pollDriver(timeout time.Duration, w pollWaiter) error {
 }
 
 // drive polls the endpoint and the descriptors, spins or sleeps between polls, and returns when
-// something is ready. now, which is negative if the clock was not just read, and read are those of
-// loop.Driver.
+// something is ready. now and read are as in loop.Driver. now is negative if the clock was not just
+// read.
 func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Duration, err error) {
 	c.passes.Add(1)
 	if c.state.Load() == ctxReleased {
@@ -213,7 +217,7 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 		if next != 0 && (wait < 0 || next-now < wait) {
 			wait = max(next-now, 0)
 		}
-		if wait == 0 { // timers are due
+		if wait == 0 { // timers have expired
 			c.pollAll(now)
 			now = -1
 			continue
@@ -246,11 +250,11 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 	}
 }
 
-// sleep waits in the poller, unless there is work already. It cannot miss a wake-up: a goroutine
-// that queues a completion or sets a timer after leaderAsleep was set sees that, and wakes the
-// leader; before that, the checks here see the completion or the timer. In the same way, data at an
-// inlet either wakes the leader or is found by arm. sleep returns the time at its end, and whether
-// anything arrived.
+// sleep waits in the poller unless there is already work to do. It cannot miss a wake-up. A
+// goroutine that queues a completion or sets a timer after leaderAsleep has been set sees the bit
+// and wakes the leader. If it did so earlier, the checks here see the completion or the timer.
+// Similarly, data at an inlet either wakes the leader or is found by arm. sleep returns the time at
+// which it ended and whether anything arrived.
 func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (end time.Duration, came bool) {
 	c.watch.Or(leaderAsleep)
 	c.background.leaderSleeps()
@@ -258,7 +262,7 @@ func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (end time.Duratio
 	if !w.Stirred() && !c.nudged.Load() && !c.isReleasable() && c.brokenBy() == nil && !c.poller.arm() {
 		n = c.waits.sleep(wait)
 	}
-	c.watch.And(^leaderAsleep) // cleared before the delivery: tasks that the leader itself queues need no wake-up
+	c.watch.And(^leaderAsleep) // cleared before dispatch, because tasks that the leader itself queues need no wake-up
 	c.waits.dispatch(n)
 	came = c.pollInlets() || n > 0
 	end = c.Now()
@@ -267,11 +271,11 @@ func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (end time.Duratio
 	return end, came
 }
 
-// isAsleep reports whether a leader sleeps in the poller, or is about to.
+// isAsleep reports whether a leader is asleep in the poller, or about to be.
 func (c *Context) isAsleep() bool { return c.watch.Load()&leaderAsleep != 0 }
 
-// idleError returns the error of a Progress that has nothing to report: ErrTimeout, or the
-// reason why c cannot be driven.
+// idleError returns the error for a Progress that has nothing to report: ErrTimeout, or the reason
+// why c cannot be driven.
 func (c *Context) idleError() error {
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
@@ -282,7 +286,7 @@ func (c *Context) idleError() error {
 	return ErrTimeout
 }
 
-// hasReady reports whether Trigger has something to run, or Wake was called.
+// hasReady reports whether Trigger has something to run, or Wake has been called.
 func (c *Context) hasReady() bool { return c.woken.Load() || c.Upper().HasQueued() }
 
 // HasQueued reports whether Trigger has something to run.
@@ -290,7 +294,7 @@ func (c upper) HasQueued() bool {
 	return c.cq.len() > 0 || c.onMessage != nil && c.ep.countInbox() > 0
 }
 
-// wakeLeader wakes the leader, if it sleeps, to check whether something is ready.
+// wakeLeader wakes the leader, if it is asleep, so that it checks whether something is ready.
 func (c *Context) wakeLeader() {
 	if c.driver != nil {
 		c.driver.Wake()

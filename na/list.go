@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// A fifo is a queue of values. The zero value is empty.
+// A fifo is a queue of values. The zero value is an empty queue.
 type fifo[T any] struct {
 	list []T
-	at   int // the index of the first value
+	at   int // index of the first value
 }
 
 func (q *fifo[T]) len() int { return len(q.list) - q.at }
 
-// all returns the values; the slice is valid until the next change.
+// all returns the queued values. The slice is valid until the queue is next modified.
 func (q *fifo[T]) all() []T { return q.list[q.at:] }
 
 func (q *fifo[T]) push(v T) {
@@ -25,7 +25,7 @@ func (q *fifo[T]) push(v T) {
 	q.list = append(q.list, v)
 }
 
-// pop removes and returns the first value of a fifo that is not empty.
+// pop removes and returns the first value. The queue must not be empty.
 func (q *fifo[T]) pop() T {
 	var zero T
 	v := q.list[q.at]
@@ -36,7 +36,7 @@ func (q *fifo[T]) pop() T {
 	return v
 }
 
-// unpopFront puts v, the result of the last pop, back to the front.
+// unpopFront returns v, the result of the last pop, to the front of the queue.
 func (q *fifo[T]) unpopFront(v T) {
 	if q.len() == 0 {
 		q.push(v)
@@ -46,10 +46,11 @@ func (q *fifo[T]) unpopFront(v T) {
 	q.list[q.at] = v
 }
 
-// remove removes the value with index i of all.
+// remove removes the value at index i of all.
 func (q *fifo[T]) remove(i int) { q.list = slices.Delete(q.list, q.at+i, q.at+i+1) }
 
-// An opList is a queue of operations. An operation is in at most one. The zero value is empty.
+// An opList is a queue of operations. An operation is in at most one opList. The zero value is an
+// empty queue.
 type opList struct {
 	head, tail *Op
 	n          int
@@ -89,15 +90,15 @@ func (q *opList) pop() *Op {
 	return o
 }
 
-// A postedTable is a hash table of posted receives by tag. The zero value is empty.
+// A postedTable is a hash table of posted receives, keyed by tag. The zero value is an empty table.
 type postedTable struct {
-	rows  []*Op // lists that are linked by Op.hashNext; their number is a power of two and at least n
-	shift uint  // 64 minus the number of bits of an index in rows
+	rows  []*Op // lists linked by Op.hashNext; the length is a power of two and at least n
+	shift uint  // 64 minus the number of bits in an index into rows
 	n     int
 }
 
 func (t *postedTable) row(tag Tag) **Op {
-	// Fibonacci hashing, because tags may differ in any of their bits
+	// Use Fibonacci hashing, because tags may differ in any of their bits.
 	return &t.rows[uint64(tag)*0x9e3779b97f4a7c15>>t.shift]
 }
 
@@ -143,8 +144,8 @@ func (t *postedTable) remove(o *Op) {
 	t.n--
 }
 
-// An idTable assigns operations their ID on the wire: slot and generation. A late answer has an old
-// generation and finds no operation.
+// An idTable assigns operations their wire IDs, which consist of a slot and a generation. The ID in
+// a late response has an old generation and therefore matches no operation.
 type idTable struct {
 	slots []idSlot
 	free  []uint32
@@ -175,7 +176,7 @@ func (t *idTable) get(id uint64) *Op {
 	return t.slots[slot].o
 }
 
-// remove makes an ID invalid. A slot whose generations are used up is not used again.
+// remove invalidates an ID. A slot that has used all of its generations is not reused.
 func (t *idTable) remove(id uint64) {
 	if t.get(id) == nil {
 		return
@@ -187,7 +188,7 @@ func (t *idTable) remove(id uint64) {
 	}
 }
 
-// spares is a free list of at most 1,024 zero values.
+// spares is a free list of up to 1,024 zero values.
 type spares[T any] struct{ spare []*T }
 
 func (p *spares[T]) get() *T {

@@ -5,18 +5,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// Local selects when a class with a second transport, such as "tcp://:7000,sm://", uses it to reach
-// peers.
+// A Local determines when a class with a second transport, such as "tcp://:7000,sm://", uses it to
+// reach peers.
 type Local uint8
 
 const (
-	// LocalAuto uses the second transport for peers of this machine, unless the first one has TLS.
+	// LocalAuto uses the second transport for peers on this machine, unless the first one uses TLS.
 	LocalAuto Local = iota
-	// LocalNever never uses it.
+	// LocalNever never uses the second transport.
 	LocalNever
-	// LocalAlways uses it also if the first one has TLS. Peers are authenticated over the first
-	// one, where they agree to use the second. Their Identity has the certificates and the name
-	// from there; Secure is false, because the second is not encrypted.
+	// LocalAlways uses the second transport even if the first one uses TLS. Peers are authenticated
+	// over the first transport, over which they agree to use the second. Their Identity has the
+	// certificates and the name from the first. Secure is false, because the second transport is
+	// not encrypted.
 	LocalAlways
 )
 

@@ -12,34 +12,35 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A selfCarrier is the loopback carrier: it connects the contexts of a class with each other and
-// with themselves. Frames are copied in memory and follow the same rules as on other carriers. Each
-// session has a twin in the endpoint that it leads to; the session of a context with itself is its
-// own twin.
+// A selfCarrier is the loopback carrier, which connects the contexts of a class to each other and
+// to themselves. Frames are copied in memory and follow the same rules as on other carriers. Each
+// session has a twin, which is its counterpart in the destination endpoint. The session of a
+// context with itself is its own twin.
 //
 //	session of context i ── Pull ──► one frame ── Deliver, Place ──► twin in context j
 //
-// One goroutine at a time pumps; others add their sessions to todo. It never holds the locks of two
-// endpoints. Sessions that are added in the meantime do not keep a goroutine pumping: a drain is
-// short, and the context of the next session continues.
+// At most one goroutine pumps frames at a time, while others add their sessions to todo. A
+// selfCarrier never holds the locks of two endpoints at once. A goroutine does not keep pumping
+// because sessions are added meanwhile. Each drain is limited, and the context of the next session
+// continues.
 type selfCarrier struct {
 	dom   *domain
 	route route
 
-	pending atomic.Bool // todo may hold sessions that no goroutine pumps
-	rest    atomic.Bool // todo holds sessions that a drain has left to Poll
+	pending atomic.Bool // todo may contain sessions that no goroutine is pumping
+	rest    atomic.Bool // todo contains sessions that a drain has left for Poll
 
 	mu      sync.Mutex // guards the fields below, and session.looping
 	todo    []*session
 	pumping bool
-	parcel  selfFrame // used by the goroutine that pumps
+	parcel  selfFrame // used by the pumping goroutine
 }
 
-// A selfFrame implements carrier.Writer for one frame.
+// A selfFrame implements carrier.Writer for a single frame.
 type selfFrame struct {
 	head  frame.Header
 	buf   []byte
-	view  carrier.View // the payload of a piece
+	view  carrier.View // payload of a piece
 	taken bool
 }
 
@@ -60,12 +61,12 @@ func (p *selfFrame) Frame(h *frame.Header, payload []byte) {
 func (p *selfFrame) Piece(h *frame.Header, v carrier.View) { p.head, p.view, p.taken = *h, v, true }
 
 const (
-	maxPump  = 256 << 10   // limits the bytes of a session in a row; the last frame may exceed it
-	maxDrain = 4 * maxPump // limits the bytes that a goroutine moves in a row: about a tenth of a millisecond
-	minCost  = 4 << 10     // minimum cost of a frame, in bytes copied in the same time
+	maxPump  = 256 << 10   // limit on consecutive bytes from one session; the last frame may exceed it
+	maxDrain = 4 * maxPump // limit on consecutive bytes moved by one goroutine, about a tenth of a millisecond
+	minCost  = 4 << 10     // minimum cost of a frame, in bytes that could be copied in the same time
 )
 
-// A selfConn connects two twins.
+// A selfConn connects a session and its twin.
 type selfConn struct {
 	mu   sync.Mutex // guards ends
 	ends [2]*session
@@ -73,7 +74,7 @@ type selfConn struct {
 
 var _ carrier.Carrier = (*selfCarrier)(nil)
 
-// connectSelf brings up a loopback session. Its twin is made with the first frame.
+// connectSelf brings up a loopback session. Its twin is created with the first frame.
 func (l *session) connectSelf() {
 	c := &selfConn{ends: [2]*session{l}}
 	if l.named.Target() == l.e.id {
@@ -92,7 +93,7 @@ func (l *session) upSelf(c *selfConn) {
 	})
 }
 
-// peerConn returns the twin of l, or nil if there is none yet.
+// peerConn returns the twin of l, or nil if it has not been created yet.
 func (c *selfConn) peerConn(l *session) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,7 +103,7 @@ func (c *selfConn) peerConn(l *session) *session {
 	return c.ends[0]
 }
 
-// twinOf returns the twin of l, and creates it if necessary. It returns nil if the context does not
+// twinOf returns the twin of l, creating it if necessary. It returns nil if the context does not
 // exist.
 func (p *selfCarrier) twinOf(l *session) *session {
 	c := l.conn.(*selfConn)
@@ -121,7 +122,7 @@ func (p *selfCarrier) twinOf(l *session) *session {
 	named := p.dom.addr.WithTarget(l.e.id)
 	t := e.addSession(named)
 	t.setGuarantee(int(l.guaranteed))
-	if e.names[named] == nil { // otherwise both contexts have connected at once: each keeps its own pair
+	if e.names[named] == nil { // otherwise both contexts have connected simultaneously, and each keeps its own pair
 		e.names[named] = t
 	}
 	c.mu.Lock()
@@ -141,7 +142,7 @@ func (p *selfCarrier) Flush(ls []carrier.Session) {
 		p.pushTodoLocked(l.(*session))
 	}
 	p.mu.Unlock()
-	if p.rest.Load() { // Poll continues; no call does more than one drain
+	if p.rest.Load() { // Poll continues, because no call does more than one drain
 		return
 	}
 	e := ls[0].(*session).e
@@ -150,7 +151,7 @@ func (p *selfCarrier) Flush(ls []carrier.Session) {
 	p.drainTodo()
 }
 
-// pushTodoLocked adds l to todo, unless it is there. The caller holds p.mu.
+// pushTodoLocked adds l to todo if it is not already there. The caller must hold p.mu.
 func (p *selfCarrier) pushTodoLocked(l *session) {
 	if !l.looping {
 		l.looping = true
@@ -158,7 +159,8 @@ func (p *selfCarrier) pushTodoLocked(l *session) {
 	}
 }
 
-// drainTodo pumps the sessions in todo, up to maxDrain bytes, unless another goroutine is pumping.
+// drainTodo pumps up to maxDrain bytes of the sessions in todo, unless another goroutine is
+// pumping.
 func (p *selfCarrier) drainTodo() {
 	p.mu.Lock()
 	if p.pumping {
@@ -189,8 +191,8 @@ func (p *selfCarrier) drainTodo() {
 	}
 }
 
-// nextRunnerLocked returns the context that continues with the sessions in todo, or nil. The caller
-// holds p.mu.
+// nextRunnerLocked returns the context that is to continue with the sessions in todo, or nil. The
+// caller must hold p.mu.
 func (p *selfCarrier) nextRunnerLocked() *Context {
 	if len(p.todo) == 0 {
 		p.todo = nil
@@ -203,10 +205,10 @@ func (p *selfCarrier) nextRunnerLocked() *Context {
 		}
 	}
 	p.pending.Store(true)
-	return nil // shutDown, which has not ended its sessions yet, will drain
+	return nil // shutDown, which has not ended its sessions yet, will drain them
 }
 
-// pumpConn moves the frames of l, up to maxPump, and returns their cost in bytes.
+// pumpConn moves up to maxPump bytes of frames from l and returns their cost in bytes.
 func (p *selfCarrier) pumpConn(l *session) (n int) {
 	for n < maxPump {
 		to := p.twinOf(l)
@@ -256,7 +258,7 @@ func (p *selfCarrier) pumpConn(l *session) (n int) {
 	return n
 }
 
-// copyView copies src to dst, and records a memory fault of either. It copies nothing if the memory
+// copyView copies src to dst and records a memory fault of either. It copies nothing if the memory
 // of src was withdrawn.
 func copyView(dst, src carrier.View) {
 	if src.Len() == 0 || !src.Borrow() {

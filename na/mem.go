@@ -11,10 +11,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/pool"
 )
 
-// Access is the set of operations that peers may perform on registered memory.
+// Access is a set of operations that peers may perform on registered memory.
 type Access uint8
 
-// The access modes.
+// Access modes.
 const (
 	NoAccess  Access = 0
 	ReadOnly  Access = 1 // peers may get
@@ -22,7 +22,7 @@ const (
 	ReadWrite Access = ReadOnly | WriteOnly
 )
 
-// Can reports whether a allows all of want.
+// Can reports whether a includes all of want.
 func (a Access) Can(want Access) bool { return a&want == want }
 
 // String returns "none", "read", "write" or "read+write".
@@ -38,12 +38,12 @@ func (a Access) String() string {
 	return "none"
 }
 
-// KeySize is the length of an encoded Key in bytes.
+// KeySize is the length in bytes of an encoded Key.
 const KeySize = 16 + 8 + 1
 
-// A Key gives a peer access to registered memory: a random token that the owner checks on every
-// request, the length and the access mode. Any peer that knows the token has the access, so it is
-// never printed.
+// A Key grants a peer access to registered memory. It contains a random token, which the owner
+// checks on every request, the length and the access mode. Any peer that has the token has access,
+// so the token is never printed.
 type Key struct {
 	Token  [16]byte
 	Len    int64
@@ -51,23 +51,24 @@ type Key struct {
 	Place  pool.Place // where processes on this machine can read the memory directly
 }
 
-// String describes the region, without its token.
+// String describes the region without its token.
 func (k Key) String() string { return fmt.Sprintf("region of %d bytes (%s)", k.Len, k.Access) }
 
-// Format implements fmt.Formatter. It omits the token for every verb.
+// Format implements [fmt.Formatter]. It omits the token for every verb.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 
-// Append appends the encoding of k to b, without its Place.
+// Append appends the encoding of k to b and returns the extended slice. The encoding does not
+// include Place.
 func (k Key) Append(b []byte) []byte {
 	b = append(b, k.Token[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(k.Len))
 	return append(b, byte(k.Access))
 }
 
-// DecodeKey decodes a Key from the first KeySize bytes of b, the encoding of Key.Append, and
-// ignores the rest. b may come from a peer: a key that is too short, or has an impossible length or
-// access mode, is an error that matches ErrProtocol. It does not check whether the memory is still
-// registered. The key's Place is zero.
+// DecodeKey decodes a Key from the first KeySize bytes of b, as encoded by Key.Append, and ignores
+// the rest. b may come from a peer: if it is too short, or has an impossible length or access mode,
+// DecodeKey returns an error that matches ErrProtocol. It does not check whether the memory is
+// still registered. The Place of the returned key is zero.
 func DecodeKey(b []byte) (Key, error) {
 	if len(b) < KeySize {
 		return Key{}, WithText(ErrProtocol, fmt.Sprintf("na: decode key: %d bytes, want %d", len(b), KeySize))
@@ -82,9 +83,9 @@ func DecodeKey(b []byte) (Key, error) {
 	return k, nil
 }
 
-// A Mem is memory that operations can use: segments that form one linear space. Peers that have the
-// Key of a registered Mem can access it too, until Deregister has completed. A private Mem is only
-// the local side of Put and Get.
+// A Mem is memory that operations can use. It consists of segments that form one linear space.
+// Peers that have the Key of a registered Mem can access it until Deregister has completed. A
+// private Mem can be used only as the local side of Put and Get.
 //
 // word counts the current users of the memory. Deregister closes it, and completes when the count
 // is zero.
@@ -92,25 +93,25 @@ type Mem struct {
 	class  *Class
 	key    Key
 	segs   [][]byte
-	ends   []int64       // the linear end offset of each segment
+	ends   []int64       // linear end offset of each segment
 	public bool          // registered, so that peers can access it
-	only   uint64        // the session that may access it; 0: all
+	only   uint64        // session that may access it; 0 for all
 	taken  atomic.Bool   // revoked
-	word   atomic.Int64  // the number of users, plus memClosed once revoked
-	closer ticket        // the operation that has revoked it; set before memClosed is
-	ending Result        // the result of closer; set before memClosed is
+	word   atomic.Int64  // number of users, plus memClosed once revoked
+	closer ticket        // operation that revoked it; set before memClosed is
+	ending Result        // result of closer; set before memClosed is
 	served atomic.Int64  // bytes that peers have read and written
-	user   atomic.Uint64 // the session of the last peer that has read or written; 0: none
+	user   atomic.Uint64 // session of the last peer that has read or written; 0 for none
 }
 
 const memClosed = 1 << 62
 
-// Served returns how many bytes peers have read from m and written to it so far, as far as is
-// known. A piece counts when it was sent or has arrived. A peer that reads the memory directly
-// reports the bytes before its next message, or after 100 ms.
+// Served returns the number of bytes known to have been read from and written to m by peers. A
+// piece is counted once it has been sent or has arrived. A peer that reads the memory directly
+// reports the bytes before its next message, or within 100 ms.
 func (m *Mem) Served() int64 { return m.served.Load() }
 
-// countServed counts n bytes that the peer of l has read or written.
+// countServed adds n bytes read or written by the peer of l.
 func (m *Mem) countServed(l *session, n int64) {
 	m.served.Add(n)
 	m.user.Store(l.id)
@@ -118,15 +119,16 @@ func (m *Mem) countServed(l *session, n int64) {
 
 // A MemStat describes registered memory.
 type MemStat struct {
-	Len    int64 // bytes
+	Len    int64 // length in bytes
 	Access Access
-	User   uint64 // Addr.Session of the last peer that has read or written, as far as is known; 0: none
+	User   uint64 // Addr.Session of the last peer known to have read or written; 0 for none
 }
 
-// NewMem returns segs as private memory, for the local side of Put and Get; peers cannot access it.
-// Offsets count from the first byte of the first segment through all segments. The segments are not
-// copied: they belong to an operation from its start until its callback runs. Private memory need
-// not be deregistered. The error matches ErrInvalid if there are more than Limits().MaxSegments.
+// NewMem returns segs as private memory for the local side of Put and Get. Peers cannot access it.
+// Offsets start at the first byte of the first segment and continue through all segments. The
+// segments are not copied. They belong to an operation from its start until its callback runs.
+// Private memory does not need to be deregistered. If there are more than Limits().MaxSegments
+// segments, NewMem returns an error that matches ErrInvalid.
 func (c *Class) NewMem(segs ...[]byte) (*Mem, error) {
 	if limit := c.Limits().MaxSegments; len(segs) > limit {
 		return nil, fmt.Errorf("na: %d memory segments, limit %d: %w", len(segs), limit, ErrInvalid)
@@ -145,18 +147,20 @@ func (c *Class) NewMem(segs ...[]byte) (*Mem, error) {
 }
 
 // Register makes segs accessible to peers that have the key. It does not copy them. The memory
-// stays accessible, and is not garbage collected, until Deregister completes.
+// remains accessible, and is not garbage collected, until Deregister completes.
 //
-// A single segment from package internal/pool with read access can be read by processes on this
-// machine directly: such a read succeeds if the memory is still registered when it ends.
+// A single segment allocated by package internal/pool with read access can be read directly by
+// processes on this machine. Such a read succeeds if the memory is still registered when the read
+// completes.
 func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
 	return c.register(access, 0, segs, len(segs) == 1 && access.Can(ReadOnly))
 }
 
-// RegisterFor registers segs for one peer only: that of the session which peer is bound to, as the
-// address of a message and PeerStats.Addr are. [Context.Peers] has the bound address of a peer
-// whose name you know, once an operation has connected to it. Requests of other sessions fail with
-// ErrPermission, whatever their key, and so do all requests after the session has ended.
+// RegisterFor is like Register but makes segs accessible to a single peer, that of the session to
+// which the address peer is bound. Addresses of messages and PeerStats.Addr are bound to a session.
+// Once an operation has connected to a peer that is known by name, [Context.Peers] has its bound
+// address. Requests from other sessions fail with ErrPermission even if they have the key. So do
+// all requests after the session has ended.
 func (c *Class) RegisterFor(peer Addr, access Access, segs ...[]byte) (*Mem, error) {
 	if peer.Session() == 0 {
 		return nil, fmt.Errorf("na: register: address %v is not bound to a session, "+
@@ -187,25 +191,25 @@ func (c *Class) register(access Access, only uint64, segs [][]byte, share bool) 
 	return m, nil
 }
 
-// Format implements fmt.Formatter. It omits the token for every verb.
+// Format implements [fmt.Formatter]. It omits the token for every verb.
 func (m *Mem) Format(f fmt.State, verb rune) { m.key.Format(f, verb) }
 
-// Key returns the key that a peer needs to access the memory. The key of a private Mem gives no
+// Key returns the key that a peer needs to access m. The key of a private Mem does not grant
 // access.
 func (m *Mem) Key() Key { return m.key }
 
-// Len returns the number of bytes.
+// Len returns the length of m in bytes.
 func (m *Mem) Len() int64 { return m.key.Len }
 
-// Segments returns the segments. The caller must not change the slice.
+// Segments returns the segments of m. The caller must not modify the slice.
 func (m *Mem) Segments() [][]byte { return m.segs }
 
-// Deregister revokes m. New requests for it fail from now on, and op completes when no transport
-// reads or writes it any more, which no peer can delay. Deregister waits for operations of this
-// process that use m as their local side; cancel them to end the wait.
+// Deregister revokes m. New requests for it fail, and op completes when no transport is reading or
+// writing m any longer, which no peer can delay. Deregister waits for local operations that use m
+// as their local side. To avoid the wait, cancel them.
 //
-// A second Deregister fails with ErrClosed. So does a Deregister of a closed and released context,
-// which revokes m without completing op. Private memory may be revoked too.
+// A second Deregister fails with ErrClosed. If c is closed and released, Deregister fails with
+// ErrClosed as well, but revokes m without completing op. Private memory may also be revoked.
 func (c *Context) Deregister(op *Op, m *Mem) error {
 	t, err := op.beginLife(kindDeregister, Addr{})
 	if errors.Is(err, ErrClosed) {
@@ -221,8 +225,8 @@ func (c *Context) Deregister(op *Op, m *Mem) error {
 	return nil
 }
 
-// revoke removes m from the domain's table, and finishes t with r when no transport uses m any
-// more. It reports false, and does nothing, if m was revoked before.
+// revoke removes m from the domain's table, and finishes t with r once no transport uses m any
+// longer. If m was already revoked, revoke does nothing and returns false.
 func (m *Mem) revoke(t ticket, r Result) bool {
 	if !m.taken.CompareAndSwap(false, true) {
 		return false
@@ -239,22 +243,24 @@ func (m *Mem) revoke(t ticket, r Result) bool {
 	return true
 }
 
-// finishRevoke finishes the operation that has revoked m, because m has no users any more.
+// finishRevoke finishes the operation that revoked m, once m has no users left.
 func (m *Mem) finishRevoke() {
 	if m.closer.isValid() {
 		m.closer.finish(m.ending)
 	}
 }
 
-// Acquire adds a user of m, and reports false if m was revoked. The endpoint calls it for requests
-// of peers, and a layer above while it may start operations with m as their local side.
+// Acquire adds a user of m. It returns false if m has been revoked. The endpoint calls it for
+// peers' requests, and a higher layer calls it while it may start operations with m as their local
+// side.
 func (m *Mem) Acquire() bool { return m.addUser(memClosed - 1) }
 
-// acquireLocal adds a user for an operation of this process, which Deregister waits for. It also
-// succeeds if m was revoked and still has another user.
+// acquireLocal adds a user for a local operation, for which Deregister waits. It succeeds even if m
+// has been revoked, provided that m still has another user.
 func (m *Mem) acquireLocal() bool { return m.addUser(math.MaxInt64) }
 
-// addUser adds a user, unless m was revoked and has no user left, or its word is above most.
+// addUser adds a user and reports whether it did. It fails if m has been revoked and has no users
+// left, or if m.word is greater than most.
 func (m *Mem) addUser(most int64) bool {
 	for {
 		w := m.word.Load()
@@ -267,22 +273,22 @@ func (m *Mem) addUser(most int64) bool {
 	}
 }
 
-// Release removes a user that Acquire has added.
+// Release removes a user added by Acquire.
 func (m *Mem) Release() {
 	if m.word.Add(-1) == memClosed {
 		m.finishRevoke()
 	}
 }
 
-// contains reports whether the n bytes at off lie inside m, without overflow.
+// contains reports whether the n bytes at off lie within m. It does not overflow.
 func (m *Mem) contains(off, n int64) bool { return InRange(off, n, m.key.Len) }
 
-// InRange reports whether the n bytes at off lie inside size bytes, without overflow.
+// InRange reports whether the n bytes at off lie within size bytes. It does not overflow.
 func InRange(off, n, size int64) bool {
 	return off >= 0 && n >= 0 && off <= size && n <= size-off
 }
 
-// Slices appends to dst the slices of m that hold the n bytes at off, which lie inside m.
+// Slices appends to dst the slices of m that hold the n bytes at off, which must lie within m.
 func (m *Mem) Slices(dst [][]byte, off, n int64) [][]byte {
 	for n > 0 {
 		b := m.slice(off, n)
@@ -293,8 +299,8 @@ func (m *Mem) Slices(dst [][]byte, off, n int64) [][]byte {
 	return dst
 }
 
-// slice returns the n bytes at off, or those of them that lie in the first segment. They lie inside
-// m, and n is not 0.
+// slice returns the n bytes at off, or the part of them that lies in the first segment they touch.
+// They must lie within m, and n must not be 0.
 func (m *Mem) slice(off, n int64) []byte {
 	if m.ends == nil {
 		return m.segs[0][off : off+n]

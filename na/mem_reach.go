@@ -8,22 +8,22 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A carrier may read some memory of peers directly (carrier.Reacher): no frame is sent to the peer,
-// which may even be stopped.
+// Some carriers can read some of a peer's memory directly (see carrier.Reacher). No frame is sent
+// to the peer, which may even be stopped.
 //
 //	own get ─ beginMoves ─► Fetch ─ PlaceOwn, copy, PlacedOwn … ─► the get ends
 //
-// The bytes that were read are reported to the peer, which counts them, with the next message or
-// soon: READ.
+// The number of bytes read is reported to the peer, which counts them, in a READ frame with the
+// next message or soon afterward.
 
-// readsDirectly starts a direct read by the carrier for a get, and reports whether the carrier can
-// do it.
+// readsDirectly starts a direct read for a get and reports whether the carrier can do it.
 func (l *session) readsDirectly(o *Op) bool {
 	return o.x.key.Place.Claim != 0 && o.x.n > 0 && l.route.reacher != nil && l.route.reacher.Fetch(l, o.id, carrier.Region{Token: o.x.key.Token, Place: o.x.key.Place}, o.x.roff, o.x.n)
 }
 
-// PlaceOwn implements carrier.Session: it is Place for the n bytes at offset at of an own get that
-// the carrier reads directly. It returns nil if the get has ended. The caller holds e.mu.
+// PlaceOwn implements carrier.Session. It is the counterpart of Place for the n bytes at offset at
+// of a local get that the carrier reads directly. It returns nil if the get has completed. The
+// caller must hold e.mu.
 func (l *session) PlaceOwn(id uint64, at, n int64) carrier.View {
 	o := l.e.inFlight.get(id)
 	if o == nil || o.session != l {
@@ -35,8 +35,9 @@ func (l *session) PlaceOwn(id uint64, at, n int64) carrier.View {
 	return l.e.lendViewLocked(view{t: o.ticket(), mem: s.mem, off: s.off + at, n: n, sink: s})
 }
 
-// PlacedOwn implements carrier.Session: it ends a PlaceOwn. valid reports whether the memory was
-// still registered after it had been read. The caller holds e.mu.
+// PlacedOwn implements carrier.Session. It ends the use of a view returned by PlaceOwn. valid
+// reports whether the memory was still registered after it had been read. The caller must hold
+// e.mu.
 func (l *session) PlacedOwn(of carrier.View, valid bool) {
 	v, ok := l.e.takeBackLocked(of.(*view))
 	if !ok {
@@ -96,7 +97,7 @@ func (e *endpoint) viewShared(to Addr, key Key, off, n int64) (v View, ok bool) 
 	}}, true
 }
 
-// endView ends a view of the peer's memory.
+// endView ends the use of a view of the peer's memory.
 func (l *session) endView() {
 	l.e.mu.Lock()
 	if l.activeState != nil {
@@ -106,20 +107,21 @@ func (l *session) endView() {
 }
 
 const (
-	// readDelay limits how long a READ is delayed. It is long enough for the READs to a stopped
-	// peer to fit the queue until the peer is declared lost.
+	// readDelay is the maximum delay of a READ. It is long enough that the READs for a stopped peer
+	// fit in the queue until the peer is declared lost.
 	readDelay = 100 * time.Millisecond
-	maxReads  = 16      // limits the regions with bytes that were not reported
-	mostRead  = 1 << 40 // limits the bytes of one report of a peer
+	maxReads  = 16      // maximum number of regions with unreported bytes
+	mostRead  = 1 << 40 // maximum number of bytes counted from one report by a peer
 )
 
-// A remoteRead counts the bytes of one region of the peer that were read and not yet reported.
+// A remoteRead counts the bytes of one of the peer's regions that have been read but not yet
+// reported.
 type remoteRead struct {
 	token [16]byte
 	n     int64
 }
 
-// recordRead adds n bytes to the reads that are reported to the peer.
+// recordRead adds n bytes to the reads to be reported to the peer.
 func (l *session) recordRead(token [16]byte, n int64) {
 	if last := len(l.reads) - 1; last >= 0 && l.reads[last].token == token {
 		l.reads[last].n += n
@@ -135,7 +137,7 @@ func (l *session) recordRead(token [16]byte, n int64) {
 	}
 }
 
-// queueReads queues the READ frames for all recorded bytes.
+// queueReads queues READ frames for all recorded bytes.
 func (l *session) queueReads() {
 	for _, r := range l.reads {
 		l.queueControl(r.headBytes())
@@ -143,7 +145,7 @@ func (l *session) queueReads() {
 	l.reads = l.reads[:0]
 }
 
-// putReads writes the READs for the recorded bytes, as far as the carrier has room.
+// putReads writes READ frames for the recorded bytes while the carrier has room.
 func (l *session) putReads(w carrier.Writer) {
 	n := 0
 	for ; n < len(l.reads); n++ {
@@ -159,8 +161,8 @@ func (r *remoteRead) headBytes() frame.Header {
 	return frame.Header{Kind: frame.Read, Tail: frame.Tail{Token: r.token, Length: r.n}}
 }
 
-// deliverRead handles a READ: it counts the bytes that the peer has read. The memory may have been
-// revoked since.
+// deliverRead handles a READ frame by counting the bytes that the peer has read. The memory may
+// have been revoked meanwhile.
 func (l *session) deliverRead(h *frame.Header) {
 	t := frame.Tail{Token: h.Tail.Token}
 	if mem, code := l.e.dom.findMem(l, t, ReadOnly); code == OK {

@@ -9,11 +9,11 @@ import (
 // A placedMessage is a message whose payload the carrier is placing.
 type placedMessage struct {
 	head frame.Header
-	env  *Envelope // nil: the payload is discarded
+	env  *Envelope // nil if the payload is to be discarded
 }
 
-// placeMessage returns the destination of a message's payload. h has no other effect before the
-// payload is complete, because the checksum covers both.
+// placeMessage returns the destination for a message's payload. It does not act on h in any other
+// way until the payload is complete, because the checksum covers both.
 func (l *session) placeMessage(h *frame.Header) (view, error) {
 	n := h.Payload()
 	v := view{n: int64(n), msg: l.e.arrivings.get()}

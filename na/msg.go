@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// A Tag distinguishes the expected messages of one peer. Unexpected messages carry one too.
+// A Tag distinguishes the expected messages from one peer. Unexpected messages also carry a Tag.
 type Tag uint64
 
-// Lookup resolves the text of an address, for example "tcp://node7:9000". op ends with Result.Addr,
-// and may be canceled. Lookup does not connect: the first operation with the address does.
+// Lookup resolves the text form of an address, such as "tcp://node7:9000". op completes with
+// Result.Addr set, and may be canceled. Lookup does not connect. The first operation that uses the
+// address does.
 func (c *Context) Lookup(op *Op, text string) error {
 	t, err := c.startOp(op, kindLookup, Addr{})
 	if err != nil {
@@ -20,16 +21,17 @@ func (c *Context) Lookup(op *Op, text string) error {
 	return nil
 }
 
-// SendUnexpected sends buf, at most Limits().MaxUnexpected bytes, to the peer's RecvUnexpected. buf
-// belongs to op until its callback runs. A longer message, up to MaxRoom bytes, requires a prior
-// ClaimRoom; without it op ends with ErrMsgSize.
+// SendUnexpected sends buf to the peer's RecvUnexpected. buf may have at most
+// Limits().MaxUnexpected bytes and belongs to op until its callback runs. A longer message, of up
+// to MaxRoom bytes, requires a prior ClaimRoom, without which op fails with ErrMsgSize.
 func (c *Context) SendUnexpected(op *Op, to Addr, tag Tag, buf []byte) error {
 	return c.SendUnexpectedBy(op, to, tag, buf, Deadline{})
 }
 
-// SendUnexpectedBy sends buf as SendUnexpected does, with a deadline. A message that has to wait
-// for an envelope or a connection, and whose turn comes after the deadline, is not sent: op ends
-// with ErrTimeout and NotRun. To end op at the deadline in any case, start a Timer and cancel op.
+// SendUnexpectedBy is like SendUnexpected but takes a deadline. If the message must wait for an
+// envelope or a connection, and its turn comes after the deadline, it is not sent and op fails with
+// ErrTimeout and fate NotRun. To complete op at the deadline in any case, start a Timer that
+// cancels op.
 func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Deadline) error {
 	if limit := c.limits.MaxUnexpected; len(buf) > limit && (to.Session() == 0 || len(buf) > MaxRoom) {
 		return c.refusedError(kindSendUnexpected, to, tooLong(len(buf), limit))
@@ -50,8 +52,8 @@ func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Dead
 	return nil
 }
 
-// RecvUnexpected receives the oldest unexpected message. op ends with Result.Envelope, which the
-// callback owns.
+// RecvUnexpected receives the oldest unexpected message. op completes with Result.Envelope, which
+// is owned by the callback.
 func (c *Context) RecvUnexpected(op *Op) error {
 	c.class.Serve()
 	t, err := c.startOp(op, kindRecvUnexpected, Addr{})
@@ -62,14 +64,14 @@ func (c *Context) RecvUnexpected(op *Op) error {
 	return nil
 }
 
-// Withdraw asks the peer to destroy the unexpected message that a SendUnexpected has sent; to and
-// id are Addr and ID of its Result. It uses no envelope. op may be canceled; the peer may have
-// destroyed the message nevertheless. op ends
+// Withdraw requests that the peer destroy an unexpected message that was sent by SendUnexpected. to
+// and id are the Addr and ID of its Result. Withdraw does not use an envelope. op may be canceled,
+// but the peer may destroy the message nevertheless. op completes
 //
-//   - with nil if the message was destroyed before it was accepted: it has had, and will have, no effect
-//   - with ErrTooLate if it had been accepted
-//   - with ErrPeerLost if the session ended first: the fate of the message is unknown
-//   - with ErrUnsupported if the peer cannot do it
+//   - with nil if the message was destroyed before it was accepted, so that it had and will have no effect
+//   - with ErrTooLate if the message had already been accepted
+//   - with ErrPeerLost if the session ended first, in which case the fate of the message is unknown
+//   - with ErrUnsupported if the peer does not support it
 func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 	t, err := c.startOp(op, kindWithdraw, to)
 	if err != nil {
@@ -79,10 +81,10 @@ func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 	return nil
 }
 
-// Abandon notifies the peer that the answer to an unexpected message is not needed any more; to and
-// id are Addr and ID of the Result of its SendUnexpected. If the message was not accepted it is
-// destroyed; otherwise the peer's OnAbandon is called. Abandon is best effort, and has no
-// completion.
+// Abandon notifies the peer that the response to an unexpected message is no longer needed. to and
+// id are the Addr and ID of the Result of its SendUnexpected. If the message has not been accepted,
+// it is destroyed. Otherwise the peer's OnAbandon function is called. Abandon is best effort and
+// has no completion.
 func (c upper) Abandon(to Addr, id uint64) {
 	if !c.Closing() {
 		c.ep.abandonRequest(to, id)
@@ -91,13 +93,13 @@ func (c upper) Abandon(to Addr, id uint64) {
 
 var errNoReason = errors.New("session closed by the program")
 
-// Connected reports whether the session that peer is bound to is up, or the session with that name
-// if peer is not bound.
+// Connected reports whether the session to which peer is bound is up. If peer is not bound, it
+// reports whether the session with that name is up.
 func (c *Context) Connected(peer Addr) bool { return c.ep.isConnected(peer) }
 
-// Disconnect ends the session that peer is bound to, or the session with that name if peer is not
-// bound, or the attempt to make one, with err as the reason. Operations with the peer end with
-// ErrPeerLost. A later operation connects again.
+// Disconnect closes the session to which peer is bound or, if peer is not bound, the session with
+// that name, with err as the reason. It also aborts an attempt to establish that session.
+// Operations with the peer fail with ErrPeerLost. A later operation connects again.
 func (c *Context) Disconnect(peer Addr, err error) {
 	if err == nil {
 		err = errNoReason
@@ -107,17 +109,17 @@ func (c *Context) Disconnect(peer Addr, err error) {
 	}
 }
 
-// Probe asks the context at to whether its program calls Progress and Trigger, and whether it is
-// ready. It connects if there is no session, and does not block. op ends
+// Probe checks whether the program of the context at to calls Progress and Trigger, and whether it
+// is ready. It connects if there is no session. It does not block. op completes
 //
 //   - with nil if the peer calls Trigger and is ready
-//   - with ErrNotReady if it calls Trigger and is not ready (Class.SetReady)
-//   - with ErrDraining if it calls Trigger and shuts down
-//   - with ErrTimeout if timeout, if positive, has passed without an answer: Trigger is not called, or does not return
+//   - with ErrNotReady if it calls Trigger and is not ready (see Class.SetReady)
+//   - with ErrDraining if it calls Trigger and is shutting down
+//   - with ErrTimeout if timeout is positive and expires without a response: Trigger is not called, or does not return
 //   - with ErrUnreachable or ErrPeerLost if there is no session
 //   - with ErrAgain if 1024 probes of the peer are in flight
 //
-// A probe needs no envelope, and no limit on requests applies to it. Result.Fate is NotRun.
+// A probe does not need an envelope, and no limit on requests applies to it. Result.Fate is NotRun.
 func (c *Context) Probe(op *Op, to Addr, timeout time.Duration) error {
 	t, err := c.startOp(op, kindProbe, to)
 	if err != nil {
@@ -131,12 +133,13 @@ func (c *Context) Probe(op *Op, to Addr, timeout time.Duration) error {
 	return nil
 }
 
-// Timer ends op with nil after d, in the next Progress and Trigger. op may be canceled.
+// Timer completes op with nil after d, in the next call to Progress and Trigger. op may be
+// canceled.
 func (c *Context) Timer(op *Op, d time.Duration) error {
 	return c.Upper().TimerAt(op, c.Now()+min(max(d, 0), maxTime))
 }
 
-// TimerAt ends op, as Timer does, when Now returns at.
+// TimerAt is like Timer but completes op when Now reaches at.
 func (c upper) TimerAt(op *Op, at time.Duration) error {
 	t, err := c.startOp(op, kindTimer, Addr{})
 	if err != nil {
@@ -146,14 +149,14 @@ func (c upper) TimerAt(op *Op, at time.Duration) error {
 	return nil
 }
 
-// SendExpected sends buf, at most Limits().MaxExpected bytes, to the receive that the peer has
-// posted for tag.
+// SendExpected sends buf to the receive that the peer has posted for tag. buf may have at most
+// Limits().MaxExpected bytes and belongs to op until its callback runs.
 func (c *Context) SendExpected(op *Op, to Addr, tag Tag, buf []byte) error {
 	return c.SendExpectedLong(op, to, tag, buf, 0)
 }
 
-// SendExpectedLong sends buf as SendExpected does, to a receive that takes most bytes: see
-// RecvExpectedLong. buf may be as long as that, at most MaxRoom.
+// SendExpectedLong is like SendExpected but sends to a receive that accepts most bytes, as posted
+// by RecvExpectedLong. buf may have up to most bytes, but no more than MaxRoom.
 func (c *Context) SendExpectedLong(op *Op, to Addr, tag Tag, buf []byte, most int) error {
 	if limit := max(c.limits.MaxExpected, min(most, MaxRoom)); len(buf) > limit {
 		return c.refusedError(kindSendExpected, to, tooLong(len(buf), limit))
@@ -166,22 +169,24 @@ func (c *Context) SendExpectedLong(op *Op, to Addr, tag Tag, buf []byte, most in
 	return nil
 }
 
-// RecvExpected receives the message with tag from one peer into buf, which belongs to the operation
-// until its callback runs. Result.N is the length of the message. Post the receive before the peer
-// can send: a message without a receive is dropped, and counted in Stats.LateDropped.
+// RecvExpected receives the message with the given tag from one peer into buf, which belongs to the
+// operation until its callback runs. Result.N is the length of the message. The receive must be
+// posted before the peer can send. A message without a receive is dropped and counted in
+// Stats.LateDropped.
 //
-// A message longer than buf is lost: op ends with ErrOverflow, Fate Ran and Result.N, and buf is
-// unchanged. Each peer and tag may have one receive at a time, including that of a Call; a second
-// one ends with ErrBusy and does not affect the first. A tag may be used again as soon as the
-// callback of its receive has begun. Messages with different tags are received in the order in
-// which they arrive.
+// A message longer than buf is lost: op fails with ErrOverflow, Fate Ran and Result.N set, and buf
+// is unchanged. There may be only one receive at a time for each peer and tag, including those of
+// calls. A second one fails with ErrBusy and does not affect the first. A tag may be reused as soon
+// as the callback of its receive has begun. Messages with different tags are received in the order
+// in which they arrive.
 func (c *Context) RecvExpected(op *Op, from Addr, tag Tag, buf []byte) error {
 	return c.RecvExpectedLong(op, from, tag, buf, 0)
 }
 
-// RecvExpectedLong receives as RecvExpected does, also a message that is longer than buf, up to
-// most bytes (at most MaxRoom). op ends with Result.Envelope then, which the callback owns, and buf
-// is unchanged. No memory is allocated before the message arrives. The sender has to know most.
+// RecvExpectedLong is like RecvExpected but also receives a message longer than buf, of up to most
+// bytes (limited to MaxRoom). In that case op completes with Result.Envelope, which is owned by the
+// callback, and buf is unchanged. No memory is allocated before the message arrives. The sender
+// must know the value of most.
 func (c *Context) RecvExpectedLong(op *Op, from Addr, tag Tag, buf []byte, most int) error {
 	t, err := c.startOp(op, kindRecvExpected, from)
 	if err != nil {
@@ -191,10 +196,11 @@ func (c *Context) RecvExpectedLong(op *Op, from Addr, tag Tag, buf []byte, most 
 	return nil
 }
 
-// Put writes the n bytes of local at loff into the peer's memory of key at roff; offsets are in
-// bytes. It does not block. The error matches ErrInvalid for a range outside of local or key,
-// ErrPermission if the access of key does not allow it, and ErrRevoked if local was deregistered.
-// op ends with ErrRevoked if the peer's memory was.
+// Put writes the n bytes of local at offset loff to the peer's memory identified by key, at offset
+// roff. Offsets are in bytes. Put does not block. It returns an error that matches ErrInvalid if a
+// range lies outside local or key, ErrPermission if key's access mode does not allow it, and
+// ErrRevoked if local has been deregistered. If the peer's memory has been deregistered, op fails
+// with ErrRevoked.
 func (c *Context) Put(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n int64) error {
 	t, err := c.startMove(op, kindPut, local, loff, to, key, roff, n)
 	if err != nil {
@@ -204,8 +210,8 @@ func (c *Context) Put(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 	return nil
 }
 
-// Get reads n bytes of the peer's memory of key at roff into local at loff. Offsets and errors are
-// those of Put.
+// Get reads n bytes at offset roff of the peer's memory identified by key into local at offset
+// loff. Offsets and errors are as for Put.
 func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n int64) error {
 	t, err := c.startMove(op, kindGet, local, loff, to, key, roff, n)
 	if err != nil {
@@ -215,10 +221,10 @@ func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 	return nil
 }
 
-// Lease registers buf for reading by one peer, and returns the memory whose key the peer needs. op
-// ends with nil when the peer gives the memory back, with ErrNoEntry if the peer has dropped the
-// expected message with tag, with ErrPeerLost if the peer is lost, and with ErrCanceled after a
-// cancel. The peer cannot read the memory any more then.
+// Lease registers buf for reading by one peer and returns the memory whose key the peer needs. op
+// completes with nil when the peer returns the memory, with ErrNoEntry if the peer dropped the
+// expected message with the given tag, with ErrPeerLost if the peer is lost, and with ErrCanceled
+// if op is canceled. The peer can no longer read the memory after that.
 func (c upper) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
 	t, err := c.startOp(op, kindLease, to)
 	if err != nil {
@@ -233,15 +239,15 @@ func (c upper) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
 	return m, nil
 }
 
-// GiveBack notifies the owner of a lease that its memory is not needed any more. It does not block.
+// GiveBack notifies the owner of a lease that its memory is no longer needed. It does not block.
 func (c upper) GiveBack(to Addr, key Key) {
 	if !c.Closing() {
 		c.ep.giveBack(to, key)
 	}
 }
 
-// startOp starts an operation of c. It fails if c is closed, or if the kind needs a peer and peer
-// is zero.
+// startOp starts an operation of c. It fails if c is closed, or if the kind requires a peer and
+// peer is the zero Addr.
 func (c *Context) startOp(op *Op, kind opKind, peer Addr) (ticket, error) {
 	if kind >= kindsOfPeer && peer.IsZero() {
 		return ticket{}, c.refusedError(kind, peer, WithText(ErrInvalid, "empty peer address"))
@@ -254,7 +260,7 @@ func (c *Context) startOp(op *Op, kind opKind, peer Addr) (ticket, error) {
 	return t, err
 }
 
-// startMove checks a Put or Get, starts it, and acquires local.
+// startMove validates the arguments of a Put or Get, starts the operation and acquires local.
 func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr, key Key, roff, n int64) (ticket, error) {
 	need := ReadOnly
 	if kind == kindPut {
@@ -282,7 +288,7 @@ func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr
 	return t, nil
 }
 
-// refusedError returns the error of an operation that was not started.
+// refusedError returns the error for an operation that was not started.
 func (c *Context) refusedError(kind opKind, peer Addr, err error) error {
 	return &OpError{Op: kindText[kind], Addr: peer, Fate: NotRun, Err: err}
 }

@@ -2,19 +2,20 @@ package na
 
 import "slices"
 
-// maxFaults limits the losses of peers that wait for Trigger; one more is queued for all others,
-// without an address.
+// maxFaults is the maximum number of lost peers waiting to be reported by Trigger. One further
+// entry, without an address, stands for all others.
 const maxFaults = 1024
 
 var errMoreLost = WithText(ErrPeerLost, "more sessions lost than can be reported")
 
-// OnFault makes Trigger call fn when the session with a peer is lost, but not when it ends because
-// it was idle. While 1024 losses wait for Trigger, further ones are reported together by one call
-// with the zero Addr; use Connected to find them. The loss also ends every operation with that
-// peer; their callbacks run before or after fn.
+// OnFault registers fn to be called by Trigger when the session with a peer is lost. It is not
+// called when a session is closed because it was idle. While 1024 losses are waiting for Trigger,
+// further ones are reported together by a single call with the zero Addr; use Connected to identify
+// them. The loss also fails every operation with that peer. Their callbacks may run before or after
+// fn.
 //
-// remove removes fn: only a Trigger that is reporting a loss at that time may still call it. remove
-// may be called from anywhere, including fn.
+// Calling remove unregisters fn. Only a Trigger that is already reporting a loss may still call fn.
+// remove may be called from any goroutine, and from fn.
 func (c *Context) OnFault(fn func(peer Addr, err error)) (remove func()) {
 	added := &fn
 	c.newsMu.Lock()
@@ -27,12 +28,12 @@ func (c *Context) OnFault(fn func(peer Addr, err error)) (remove func()) {
 	}
 }
 
-// reportLost queues the loss of a peer for the functions of OnFault. Connected reports false for it
-// already.
+// reportLost queues the loss of a peer for the functions registered with OnFault. By then Connected
+// must return false for peer.
 func (c *Context) reportLost(peer Addr, err error) {
 	c.newsMu.Lock()
 	before := c.faults
-	if len(c.onFault) == 0 || before > maxFaults { // the call for all others is queued already
+	if len(c.onFault) == 0 || before > maxFaults { // the call for all others has already been queued
 		c.newsMu.Unlock()
 		return
 	}
@@ -48,12 +49,12 @@ func (c *Context) reportLost(peer Addr, err error) {
 		c.newsMu.Unlock()
 		callAll(fns, peer, err)
 	})
-	if t, err := op.beginLife(kindPost, Addr{}); err == nil { // always: op is idle
+	if t, err := op.beginLife(kindPost, Addr{}); err == nil { // always nil, because op is idle
 		t.finish(Result{})
 	}
 }
 
-// callAll calls all fns, also if one panics or calls runtime.Goexit.
+// callAll calls all fns, even if one panics or calls runtime.Goexit.
 func callAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 	if len(fns) == 0 {
 		return
@@ -62,22 +63,22 @@ func callAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 	(*fns[0])(peer, err)
 }
 
-// OnAbandon makes fn be called when a peer abandons message e, which was accepted and not freed, or
-// withdraws e, which is watched. fn is called at once, on any goroutine and with the endpoint's
-// lock. It marks the record that e is a part of, and queues a Task of it (Queue) for the rest; it
-// must not call other methods of c. So there is no list of abandoned messages that could grow
-// without limit.
+// OnAbandon sets the function to call when a peer abandons an accepted message e that has not been
+// freed, or withdraws a watched message e. fn is called immediately, on any goroutine and with the
+// endpoint's lock held. It must not call methods of c other than Queue: it should mark the record
+// that contains e and queue one of the record's Tasks to do the rest. No list of abandoned messages
+// is needed, which could grow without bound.
 func (c upper) OnAbandon(fn func(e *Envelope)) { c.onAbandon.Store(&fn) }
 
-// reportAbandoned calls the function of OnAbandon.
+// reportAbandoned calls the function set by OnAbandon, if any.
 func (c *Context) reportAbandoned(env *Envelope) {
 	if fn := c.onAbandon.Load(); fn != nil {
 		(*fn)(env)
 	}
 }
 
-// News returns how many losses wait for Trigger to report them to the functions of OnFault. Live
-// includes them.
+// News returns the number of losses that Trigger has yet to report to the functions registered with
+// OnFault. They are included in Live.
 func (c upper) News() int64 {
 	c.newsMu.Lock()
 	defer c.newsMu.Unlock()

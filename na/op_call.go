@@ -8,20 +8,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A call is one Op with two phases. While its request waits the Op is in session.queued or msgs,
-// afterwards in recvs. From its start to its end it is in posted, and in endpoint.timers if it has
-// a deadline. Its id is the number of the request, 0 before that is sent.
+// A call is a single Op with two phases. While its request waits, the Op is in session.queued or
+// msgs; afterward it is in recvs. From start to completion it is in posted, and in endpoint.timers
+// if it has a deadline. Its id is the number of the request, or 0 until the request is sent.
 //
 //	Call ─► queued ─► msgs ── UNEXPECTED ──► recvs ── EXPECTED ──► ended
 //	          │ cancel, deadline: NotRun       │ cancel, deadline, peer lost: MaybeRan
 //	          └────────────────────────────────┴──────────────────────────────────────────► ended
 
-// maxStaged limits the messages in bytes that are staged while frames are held back: the bytes of
-// many long ones would not stay in the caches.
+// maxStaged is the maximum size in bytes of a message that is staged while frames are held back.
+// The bytes of many longer messages would not stay in the CPU caches.
 const maxStaged = 8 << 10
 
-// stagerFor returns a Writer to which a message of n bytes can be written at once. It returns nil
-// if the carrier has none, or if more than before messages wait.
+// stagerFor returns a Writer to which a message of n bytes can be written immediately. It returns
+// nil if the carrier has none, or if more than before messages are queued.
 func (l *session) stagerFor(n, before int) carrier.Writer {
 	s := l.route.stager
 	if s == nil || l.state != stateUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].hasControls() || l.e.nctx.corks.Load() > 0 && n > maxStaged {
@@ -37,8 +37,8 @@ func (l *session) stagerFor(n, before int) carrier.Writer {
 	return w
 }
 
-// stageMessage writes the only queued message of l to the carrier at once, if the carrier can stage
-// it.
+// stageMessage writes the only queued message of l to the carrier immediately, if the carrier can
+// stage it.
 func (l *session) stageMessage() {
 	if o := l.msgs.head; o != nil && l.fitsPeer(o) {
 		if w := l.stagerFor(len(o.buf), 1); w != nil {
@@ -47,15 +47,15 @@ func (l *session) stageMessage() {
 	}
 }
 
-// startCall starts a SendUnexpected and a RecvExpected as one operation: see upper.Call. The
-// request waits for an envelope as that of startSendUnexpected.
+// startCall starts a SendUnexpected and a RecvExpected as a single operation (see upper.Call). The
+// request waits for an envelope as described for startSendUnexpected.
 func (e *endpoint) startCall(t ticket, s CallSpec) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		e.returnRoom(s.To, max(len(s.Msg), len(s.Body)))
 		return
 	}
 	if (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.hasNoEnvelope(s.To) {
-		e.nctx.tryPoll() // credit may have arrived that was not read yet (G11)
+		e.nctx.tryPoll() // credit may have arrived that has not been read yet (G11)
 	}
 	var p packedBody
 	var bad error
@@ -104,10 +104,10 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 	}
 }
 
-// checkCall returns an error if a call must not start.
+// checkCall returns an error if a call must not be started.
 func (l *session) checkCall(t ticket, s *CallSpec, claim int) error {
 	limit := l.e.dom.cfg.SendQueue
-	calls := maxRecvs + limit // the receives of calls in the send queue count too
+	calls := maxRecvs + limit // includes the receives of calls in the send queue
 	if t.op.expedited {
 		calls *= 2
 	}
@@ -136,7 +136,7 @@ func (e *endpoint) claimOf(to Addr, n int) (claim int, of *session) {
 	return claim, of
 }
 
-// countExpedited counts o, a new message, if it is expedited.
+// countExpedited counts a new message o if it is expedited.
 func (l *session) countExpedited(o *Op) {
 	if o.expedited {
 		o.counted = true
@@ -144,7 +144,7 @@ func (l *session) countExpedited(o *Op) {
 	}
 }
 
-// uncountExpedited undoes countExpedited, when o is sent or ends.
+// uncountExpedited undoes countExpedited when o is sent or completes.
 func (l *session) uncountExpedited(o *Op) {
 	if o.counted {
 		o.counted = false
@@ -152,7 +152,7 @@ func (l *session) uncountExpedited(o *Op) {
 	}
 }
 
-// awaitReply adds o, a call whose request was sent, to the calls that wait for an answer.
+// awaitReply adds o, a call whose request has been sent, to the calls waiting for a response.
 func (l *session) awaitReply(o *Op) {
 	l.uncountExpedited(o)
 	if x := o.x; x != nil {
@@ -166,7 +166,7 @@ func (l *session) awaitReply(o *Op) {
 	o.id, o.buf, o.most, o.reply = l.seq, o.reply, o.replyMax, nil
 }
 
-// completeCall fills in the result of a call that ends without an answer.
+// completeCall fills in the result of a call that completes without a response.
 func (o *Op) completeCall(r *Result) {
 	if r.Fate = NotRun; o.id != 0 {
 		r.Fate, r.Addr, r.ID = MaybeRan, o.session.addr(), o.id
@@ -188,8 +188,8 @@ func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
 	return Addr{}, 0, false
 }
 
-// deadlineError returns the error of a call or a probe at its deadline. Its text states what the
-// operation waited for, if that is known.
+// deadlineError returns the error for a call or a probe whose deadline has passed. Its text states
+// what the operation was waiting for, if known.
 func (o *Op) deadlineError() error {
 	l := o.session
 	switch {
@@ -212,10 +212,10 @@ func (o *Op) deadlineError() error {
 	return ErrTimeout
 }
 
-// abandonCall ends a Call or a Probe with err, and notifies the peer as Abandon does. At a deadline
-// the endpoint calls ticket.setDue, and Trigger calls abandonCall; an answer that arrives in
-// between counts. The streams of a call are reset first, because the peer would otherwise end them
-// with the ABANDON as the reason.
+// abandonCall fails a Call or a Probe with err and notifies the peer as Abandon does. At a deadline
+// the endpoint calls ticket.setDue, and then Trigger calls abandonCall. A response that arrives in
+// between still counts. The streams of a call are reset first, because otherwise the peer would end
+// them with the ABANDON as the reason.
 func (e *endpoint) abandonCall(t ticket, err error) {
 	e.mu.Lock()
 	if o := t.op; t.isTakenIn() {
@@ -235,15 +235,15 @@ func (e *endpoint) abandonCall(t ticket, err error) {
 	e.Unlock()
 }
 
-// sendAnswer sends an expected message without an operation, if the carrier can take it at once,
-// and frees env. Otherwise it does nothing, and the caller calls startSendExpected. It returns an
-// error if startSendExpected would fail.
+// sendAnswer sends an expected message without an operation, if the carrier can take it
+// immediately, and frees env. Otherwise it does nothing, and the caller must call startSendExpected
+// instead. It returns an error if startSendExpected would fail.
 func (e *endpoint) sendAnswer(env *Envelope, to Addr, tag Tag, buf []byte, most int) (left bool, err error) {
 	if e.faults != nil {
 		if err := e.failOp(); err != nil {
 			return false, err
 		}
-		e.counted.Store(true) // a startSendExpected that follows does not call failOp again
+		e.counted.Store(true) // a subsequent startSendExpected does not call failOp again
 	}
 	e.mu.Lock()
 	l := e.findSessionLocked(to)
@@ -273,8 +273,8 @@ func (e *endpoint) sendAnswer(env *Envelope, to Addr, tag Tag, buf []byte, most 
 	return true, nil
 }
 
-// takeArrived takes at most most messages that no receive has taken, oldest first and linked by
-// Envelope.next. It is for a layer that does not call RecvUnexpected.
+// takeArrived removes and returns up to most messages that no receive has taken, oldest first and
+// linked by Envelope.next. It is intended for a layer that does not call RecvUnexpected.
 func (e *endpoint) takeArrived(most int) (first *Envelope) {
 	if e.arrived.Load() == 0 {
 		return nil

@@ -8,13 +8,13 @@ import (
 
 var errTooLong = WithText(ErrMsgSize, "message exceeds the peer's limit")
 
-// fitsPeer reports whether the message of o is within the peer's limits.
+// fitsPeer reports whether o's message is within the peer's limits.
 func (l *session) fitsPeer(o *Op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
 
 // unsendableError returns an error if a message can no longer be sent. If the message has a
-// deadline, it writes the time that is left into the message.
+// deadline and can be sent, unsendableError writes the remaining time into it.
 func (l *session) unsendableError(o *Op) error {
-	if !l.fitsPeer(o) { // it was queued before the HELLO of the peer
+	if !l.fitsPeer(o) { // it was queued before the peer's HELLO arrived
 		return errTooLong
 	}
 	if o.by.At == 0 {
@@ -30,8 +30,8 @@ func (l *session) unsendableError(o *Op) error {
 	return WithText(ErrTimeout, "deadline exceeded before the message was sent")
 }
 
-// arrivalTime returns the current time if the unexpected message of h was sent with a deadline,
-// otherwise 0.
+// arrivalTime returns the current time if the unexpected message with header h was sent with a
+// deadline, and 0 otherwise.
 func (l *session) arrivalTime(h *frame.Header) time.Duration {
 	if h.Flags&frame.FlagTimed == 0 {
 		return 0

@@ -5,9 +5,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// An endpointState is the state of an operation in the endpoint: the part of an Op that endpoint.mu
-// guards. It is zero before takeInLocked and after finishOpLocked, so that an idle Op does not keep
-// the user's memory alive. An operation is in at most one list.
+// An endpointState is the part of an Op that describes its state in the endpoint. It is guarded by
+// endpoint.mu. It is zero before takeInLocked and after finishOpLocked, so that an idle Op does not
+// keep the user's memory reachable. An operation is in at most one list.
 type endpointState struct {
 	at       int // index in endpoint.ops plus 1; 0 if it is not there
 	session  *session
@@ -17,65 +17,66 @@ type endpointState struct {
 	hashNext *Op // in a postedTable
 
 	tag Tag
-	// the number of a request or probe, or of the message of a withdraw; the ID of a put or get; 0:
-	// it was not sent
+	// number of a request or probe, or of the message to withdraw; ID of a put or get; 0 if not
+	// sent yet
 	id       uint64
-	buf      []byte // the message until it is sent; for a call then the buffer of the answer
-	most     int    // the bytes that the receive of an expected message takes
-	reply    []byte // buf for the answer of a call whose request was not sent
-	replyMax int    // most for the answer of a call whose request was not sent
+	buf      []byte // message until it is sent; for a call then the response buffer
+	most     int    // maximum size in bytes of an expected message that the receive accepts
+	reply    []byte // buf for the response of a call whose request has not been sent
+	replyMax int    // most for the response of a call whose request has not been sent
 	by       Deadline
-	place    timeheap.Index // the index in endpoint.timers, for a timer, or a call or probe with a deadline
-	room     int            // the room claimed for an unexpected message that was not sent
+	place    timeheap.Index // index in endpoint.timers, for a timer, or a call or probe with a deadline
+	room     int            // room claimed for an unexpected message that has not been sent
 
-	oneWay  bool // a call without an answer
-	bodies  bool // the receive takes a body too
-	last    bool // a message that uses the last envelope of a peer, and ends when there is another one
-	counted bool // it is counted in activeState.expediting
+	oneWay  bool // a call without a response
+	bodies  bool // the receive also accepts a body
+	last    bool // a message that uses a peer's last envelope, and completes when another one is free
+	counted bool // counted in activeState.expediting
 
 	x *opExtra // nil for most messages and calls
 }
 
-// An opExtra is the part of an operation's state that only some kinds need. It comes from
-// endpoint.exts, and returns there when the operation ends.
+// An opExtra is the part of an operation's state that only some kinds need. It is taken from
+// endpoint.exts, and returned there when the operation completes.
 type opExtra struct {
-	// For a put or get; for a lease only mem.
-	mem  *Mem // the local side
+	// For a put or get. A lease uses only mem.
+	mem  *Mem // local side
 	loff int64
 	key  Key
 	roff int64
 	n    int64
-	at   int64 // the bytes sent or received so far
+	at   int64 // bytes sent or received so far
 	sink *inboundBulk
 
-	// For a message that was not sent.
-	body   []byte     // the body beside it
-	packed packedBody // the copy of body, if there is one
-	// the ID of body, while the peer may have a part of it and not the message; otherwise 0
+	// For a message that has not been sent.
+	body   []byte     // body sent separately from the message
+	packed packedBody // copy of body, if there is one
+	// ID of body while the peer may have part of it but not the message; otherwise 0
 	bodyID    uint64
-	streams   []*Stream // the streams of a call
-	streamsAt int       // the offset in buf of the number of the first stream
+	streams   []*Stream // streams of a call
+	streamsAt int       // offset in buf of the number of the first stream
 
-	source *outboundBulk // the source of a put or a body
-	flow   carrier.Lane  // the flow of source
+	source *outboundBulk // source of a put or a body
+	flow   carrier.Lane  // flow of source
 
 	lookup *lookup
 }
 
-// A lookup is the state that an operation shares with the resolver of names. endpoint.mu guards it.
+// A lookup is the state that an operation shares with the name resolver. It is guarded by
+// endpoint.mu.
 type lookup struct {
-	op   *Op    // nil: it has ended
+	op   *Op    // nil once the operation has completed
 	stop func() // cancels the resolver; or nil
 }
 
-// A leaseKey identifies the lease of an expected message.
+// A leaseKey identifies the lease that belongs to an expected message.
 type leaseKey struct {
 	session *session
 	tag     Tag
 }
 
-// takeInLocked adds a started operation to the endpoint. From then on only endpoint.finishOpLocked
-// ends it.
+// takeInLocked adds a started operation to the endpoint. From then on, only endpoint.finishOpLocked
+// may complete it.
 func (e *endpoint) takeInLocked(t ticket) *Op {
 	e.ops = append(e.ops, t.op)
 	t.op.at = len(e.ops)
@@ -89,7 +90,7 @@ func (e *endpoint) beginExtLocked(t ticket) *Op {
 	return o
 }
 
-// movedBytes returns how many bytes of a put or get have been sent or received.
+// movedBytes returns the number of bytes of a put or get that have been sent or received.
 func (o *Op) movedBytes() int64 {
 	if o.x == nil {
 		return 0
@@ -97,11 +98,11 @@ func (o *Op) movedBytes() int64 {
 	return o.x.at
 }
 
-// hasBody reports whether a message that was not sent has a body.
+// hasBody reports whether the message has a body and has not been sent.
 func (o *Op) hasBody() bool { return o.x != nil && o.x.body != nil }
 
-// lookupStop returns the function that cancels the resolver of a lookup, to be called without the
-// lock, or nil.
+// lookupStop returns the function that cancels the resolver of a lookup, or nil. The function must
+// be called without the lock held.
 func (o *Op) lookupStop() func() {
 	if o.kind != kindLookup {
 		return nil
@@ -109,7 +110,7 @@ func (o *Op) lookupStop() func() {
 	return o.x.lookup.stop
 }
 
-// refusalOfLocked returns an error if an operation that is being started must end at once.
+// refusalOfLocked returns an error if an operation that is being started must fail immediately.
 func (e *endpoint) refusalOfLocked(t ticket) error {
 	switch {
 	case e.shut:
@@ -120,14 +121,14 @@ func (e *endpoint) refusalOfLocked(t ticket) error {
 	return nil
 }
 
-// refuseStart unlocks e.mu, and ends an operation that is being started with err.
+// refuseStart unlocks e.mu and fails an operation that is being started with err.
 func (e *endpoint) refuseStart(t ticket, err error) {
 	e.mu.Unlock()
 	t.finish(Result{Err: err, Fate: NotRun})
 }
 
-// finishOpLocked ends o: it removes o from every table, and decides its result. After it another
-// goroutine may reuse o.
+// finishOpLocked completes o. It removes o from all tables and decides its result. Afterward,
+// another goroutine may reuse o.
 func (e *endpoint) finishOpLocked(o *Op, r Result) {
 	e.detachOp(o)
 	if r.Err != nil && o.kind == kindCall && o.x != nil {
@@ -136,7 +137,7 @@ func (e *endpoint) finishOpLocked(o *Op, r Result) {
 	e.finishDetachedLocked(o, r)
 }
 
-// finishDetachedLocked ends an operation that detachOp has removed from all tables.
+// finishDetachedLocked completes an operation that detachOp has removed from all tables.
 func (e *endpoint) finishDetachedLocked(o *Op, r Result) {
 	t, mem := o.ticket(), (*Mem)(nil)
 	if o.x != nil {
@@ -161,7 +162,7 @@ func (e *endpoint) finishDetachedLocked(o *Op, r Result) {
 	t.finish(r)
 }
 
-// detachOp removes o from its list and from the tables.
+// detachOp removes o from its list and from all tables.
 func (e *endpoint) detachOp(o *Op) {
 	if o.list != nil {
 		if o.session != nil {
@@ -217,14 +218,14 @@ func (e *endpoint) detachOp(o *Op) {
 	}
 }
 
-// cancelOpLocked ends o with err.
+// cancelOpLocked completes o with err.
 func (e *endpoint) cancelOpLocked(o *Op, err error) {
 	r := Result{Err: err, Fate: MaybeRan, N: o.movedBytes()}
 	l, flow := o.session, carrier.Messages
-	moving := uint64(0) // the ID of a put or get in flight
+	moving := uint64(0) // ID of a put or get in flight
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected:
-		// it was not sent: otherwise it would have ended, or be in heldLast
+		// The message was not sent; otherwise it would have completed or be in heldLast.
 		if r.Fate = NotRun; o.list == &l.heldLast {
 			r = l.sentResult(o)
 		}
@@ -246,6 +247,6 @@ func (e *endpoint) cancelOpLocked(o *Op, err error) {
 	}
 	e.finishOpLocked(o, r)
 	if moving != 0 && l.Up() {
-		l.controlOn(flow, cancelMove(moving)) // so that the peer can stop early. Last, because it may end l.
+		l.controlOn(flow, cancelMove(moving)) // lets the peer stop early; last, because it may end l
 	}
 }

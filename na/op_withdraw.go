@@ -8,28 +8,28 @@ import (
 )
 
 // A message can be withdrawn until it is accepted at its destination. This is the cancel protocol
-// of IMPI, on the session instead of an agent's channel.
+// of IMPI, except that it uses the session in place of an agent's channel.
 //
 //	source                                        destination
 //	sends message n  ── UNEXPECTED ─────────────► buffered: unaccepted
 //	Withdraw(n) ─────── WITHDRAW n ─────────────► unaccepted: destroyed, its envelope is free; WITHDRAWN n OK
 //	            ◄────── WITHDRAWN n ───────────── otherwise WITHDRAWN n ErrTooLate
 //
-// A WITHDRAW is sent on the same flow as its message, so that it arrives after the message. It
-// needs no envelope. A source has at most as many unanswered WITHDRAWs as the peer guarantees
-// envelopes; further ones wait.
+// A WITHDRAW is sent on the same flow as its message, so that it arrives after the message. It does
+// not need an envelope. The number of a source's unanswered WITHDRAWs is limited to the number of
+// envelopes that the peer guarantees. Further ones wait.
 
-// A withdrawalState is the state of the source.
+// A withdrawalState is the state of withdraws at the source.
 type withdrawalState struct {
-	waiting opList // withdraws that were not sent
-	asked   opList // withdraws that were sent
-	open    int    // the number of unanswered WITHDRAWs, including those whose operation was canceled
+	waiting opList // withdraws that have not been sent
+	asked   opList // withdraws that have been sent
+	open    int    // number of unanswered WITHDRAWs, including those whose operation was canceled
 	ids     map[uint64]*Op
 }
 
-// startWithdraw requests that the peer destroy message id of the session that to is bound to,
-// unless the message was accepted. The operation ends with nil, ErrTooLate, ErrUnsupported,
-// ErrPeerLost or ErrCanceled.
+// startWithdraw requests that the peer destroy message id of the session to which to is bound,
+// unless the message has been accepted. The operation completes with nil, ErrTooLate,
+// ErrUnsupported, ErrPeerLost or ErrCanceled.
 func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		return
@@ -63,7 +63,7 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 	e.Unlock()
 }
 
-// sessionOf returns the session that an address is bound to.
+// sessionOf returns the session to which an address is bound.
 func (e *endpoint) sessionOf(t ticket, a Addr) (*session, error) {
 	if err := e.refusalOfLocked(t); err != nil {
 		return nil, err
@@ -85,11 +85,11 @@ func (l *session) askWithdraws() {
 	}
 }
 
-// forgetWithdraw removes o from the table. A WITHDRAW that was sent still counts in open until its
-// answer.
+// forgetWithdraw removes o from the table. A WITHDRAW that has been sent counts in open until its
+// response arrives.
 func (l *session) forgetWithdraw(o *Op) { delete(l.withdraws.ids, o.id) }
 
-// deliverWithdrawn handles a WITHDRAWN frame, the response to a WITHDRAW.
+// deliverWithdrawn handles a WITHDRAWN frame, which is the response to a WITHDRAW.
 func (l *session) deliverWithdrawn(h *frame.Header) error {
 	code := Code(h.Tag)
 	if l.withdraws.open == 0 || h.Tag > 255 || code != OK && code != ErrTooLate {
@@ -111,8 +111,8 @@ func (l *session) deliverWithdrawn(h *frame.Header) error {
 	return nil
 }
 
-// deliverWithdraw handles a WITHDRAW frame. It destroys the message unless it was accepted, and
-// responds.
+// deliverWithdraw handles a WITHDRAW frame. It destroys the message unless it has been accepted,
+// and sends the response.
 func (l *session) deliverWithdraw(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.received {
 		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAW frame for message %d, received %d", h.Op, l.received))
@@ -128,7 +128,8 @@ func (l *session) deliverWithdraw(h *frame.Header) error {
 	return nil
 }
 
-// destroyMessage destroys a message that was not accepted, and reports whether there was one.
+// destroyMessage destroys a message that has not been accepted, and reports whether there was one
+// with the given number.
 func (l *session) destroyMessage(id uint64) bool {
 	env := l.requests.find(id)
 	if env == nil || env.accepted {
@@ -150,13 +151,13 @@ func (l *session) destroyMessage(id uint64) bool {
 	return true
 }
 
-// disconnectSession ends a session with err as the reason.
+// disconnectSession closes a session with err as the reason.
 func (e *endpoint) disconnectSession(peer Addr, err error) {
 	e.mu.Lock()
 	if l := e.findSessionLocked(peer); l != nil && !e.shut {
-		l.takenExpected = l.sentExpected // the program does not need confirmations of its answers
+		l.takenExpected = l.sentExpected // the program does not need confirmation of its responses
 		if l.Up() {
-			l.cancelLeave() // operations that wait for the end of the session fail too
+			l.cancelLeave() // operations waiting for the end of the session fail too
 			l.failWith(err)
 		} else {
 			l.close(WithText(ErrPeerLost, "peer lost: "+err.Error()), OK, "", false)
@@ -174,22 +175,22 @@ func (e *endpoint) abandonRequest(to Addr, id uint64) {
 	e.Unlock()
 }
 
-// sendAbandonLocked queues an ABANDON. If the queue is full the ABANDON is dropped, so that a peer
-// that does not read does not lose the session.
+// sendAbandonLocked queues an ABANDON frame. If the queue is full, the frame is dropped, so that
+// the session with a peer that does not read is not lost.
 func (l *session) sendAbandonLocked(id uint64) {
 	if !l.Up() || l.e.shut || l.peer.features&frame.FeatureWithdraw == 0 || id == 0 || id > l.seq {
 		return
 	}
 	l.makeBusy()
-	// the limit of calls, each of which is abandoned once
+	// This is the limit on calls, each of which is abandoned at most once.
 	if q := &l.flows[carrier.Messages].abandons; q.len() < maxRecvs+l.e.dom.cfg.SendQueue {
 		q.push(frame.Header{Kind: frame.Abandon, Op: id})
 		l.markPending()
 	}
 }
 
-// deliverAbandon handles an ABANDON. It destroys the message if it was not accepted, and calls
-// OnAbandon otherwise. A message that was answered is not in requests any more.
+// deliverAbandon handles an ABANDON frame. If the message has not been accepted, it is destroyed.
+// Otherwise OnAbandon is called. A message that has been answered is no longer in requests.
 func (l *session) deliverAbandon(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.received {
 		return WithText(ErrProtocol, fmt.Sprintf("ABANDON frame for message %d, received %d", h.Op, l.received))
@@ -202,7 +203,7 @@ func (l *session) deliverAbandon(h *frame.Header) error {
 	return nil
 }
 
-// isConnected reports whether the session that peer is bound to is up.
+// isConnected reports whether the session to which peer is bound is up.
 func (e *endpoint) isConnected(peer Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -210,15 +211,15 @@ func (e *endpoint) isConnected(peer Addr) bool {
 	return l != nil && l.Up()
 }
 
-// A messageTable is a hash table of the messages of a peer that are not freed, by number. Most are
-// in the slot of their number; those whose slot was taken are in a map.
+// A messageTable is a hash table of a peer's messages that have not been freed, keyed by number.
+// Most messages are in the slot for their number. Those whose slot was taken are in a map.
 type messageTable struct {
-	slots []*Envelope // their number is a power of two and at least n
+	slots []*Envelope // the length is a power of two and at least n
 	rest  map[uint64]*Envelope
 	n     int
 }
 
-// add adds a message. The first call allocates space for most messages.
+// add adds a message to the table. The first call allocates space for most messages.
 func (w *messageTable) add(env *Envelope, most int) {
 	if w.n++; w.n > len(w.slots) {
 		w.grow(max(most, 2*len(w.slots)))
@@ -264,7 +265,7 @@ func (w *messageTable) find(id uint64) *Envelope {
 	return w.rest[id]
 }
 
-// oldestUnaccepted returns the message with the lowest number that was not accepted, or nil.
+// oldestUnaccepted returns the unaccepted message with the lowest number, or nil.
 func (w *messageTable) oldestUnaccepted() (first *Envelope) {
 	for _, env := range w.slots {
 		if env != nil && !env.accepted && (first == nil || env.id < first.id) {
@@ -279,7 +280,7 @@ func (w *messageTable) oldestUnaccepted() (first *Envelope) {
 	return first
 }
 
-// remove removes a message of the table.
+// remove removes a message from the table.
 func (w *messageTable) remove(env *Envelope) {
 	w.n--
 	if at := w.at(env.id); *at == env {
