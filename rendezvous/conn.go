@@ -11,33 +11,34 @@ import (
 )
 
 const (
-	// readSize is the size of a read in bytes.
+	// readSize is the size in bytes of the read buffer of a connection.
 	readSize = 8 << 10
-	// writeSize is how many bytes the member must accept within ServerConfig.Write.
+	// writeSize is the number of bytes that a member must accept within ServerConfig.Write.
 	writeSize = 256 << 10
-	// lingerTime is how long the server waits for a member to close its side after the last bytes were sent to it.
+	// lingerTime is how long the server waits for a member to close its side of the connection after the last bytes
+	// have been sent to it.
 	lingerTime = time.Second
 )
 
-// errWriteTimeout is the error of a member that accepts no bytes.
+// errWriteTimeout is the error for a member that does not accept any bytes.
 var errWriteTimeout = errors.New("write timeout")
 
-// A conn is a connection at the server. One goroutine reads and one writes, so that the server still reads from a
-// member that does not read.
+// A conn is a connection at the server. It is read and written by separate goroutines, so that the server continues
+// to read from a member that does not read.
 type conn struct {
 	net.Conn
 	server   *server
 	id       int
 	wake     chan struct{} // one slot, filled when the queue has changed
-	readDone chan struct{} // closed when readLoop has ended
+	readDone chan struct{} // closed when readLoop has returned
 
-	// server.mu guards these fields.
+	// The following fields are guarded by server.mu.
 	queue     [][]byte // bytes to write; shared with other connections; bounded by protocol.Limits.Total
-	closing   bool     // close the connection when the queue is written
+	closing   bool     // close the connection once the queue has been written
 	hasJoined bool
 }
 
-// enqueueLocked queues an output of the machine and wakes writeLoop. server.mu is held.
+// enqueueLocked queues an output of the machine and wakes writeLoop. server.mu must be held.
 func (c *conn) enqueueLocked(o protocol.Output) {
 	if len(o.Send) > 0 {
 		c.queue = append(c.queue, o.Send)
@@ -52,8 +53,8 @@ func (c *conn) enqueueLocked(o protocol.Output) {
 	}
 }
 
-// readLoop passes bytes to the machine until the connection ends. The machine drops bytes for connections that it has
-// closed.
+// readLoop passes received bytes to the machine until the connection ends. The machine drops bytes for connections
+// that it has closed.
 func (c *conn) readLoop() {
 	defer close(c.readDone)
 	s := c.server
@@ -88,7 +89,7 @@ func (c *conn) readLoop() {
 	}
 }
 
-// writeLoop writes the outputs of the machine for this connection, and closes it in the end.
+// writeLoop writes the machine's outputs for this connection and finally closes it.
 func (c *conn) writeLoop() {
 	defer func() { _ = c.Close() }()
 	s := c.server
@@ -115,8 +116,8 @@ func (c *conn) writeLoop() {
 	}
 }
 
-// waitForClose closes the writing side and waits for the member to close its side, at most lingerTime: closing a
-// connection with unread input resets it, and the member could lose the last bytes.
+// waitForClose closes the writing side and waits up to lingerTime for the member to close its side. Closing a
+// connection with unread input would reset it, and the member could lose the last bytes.
 func (c *conn) waitForClose() {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lingerTime))
@@ -124,7 +125,7 @@ func (c *conn) waitForClose() {
 	}
 }
 
-// writeAll writes b. The member must accept writeSize bytes within ServerConfig.Write.
+// writeAll writes b. It fails if the member does not accept writeSize bytes within ServerConfig.Write.
 func (c *conn) writeAll(b []byte) error {
 	for len(b) > 0 {
 		_ = c.SetWriteDeadline(time.Now().Add(c.server.cfg.Write))

@@ -8,21 +8,21 @@
 //	qs run -n 4 -- ./program     four processes on this machine
 //	srun -n 4 ./program          or on the hosts that Slurm selects
 //
-// A server (Serve, or "qs rendezvous") waits for a fixed number of members. Each member submits labeled parts. Once
-// every member has submitted a label, or a higher one, or is done, all members receive the whole set of its parts.
-// When all members are done the startup is complete and the server is not needed any more: calls between the members
-// do not pass through it.
+// A server (Serve, or "qs rendezvous") waits for a fixed number of members. Each member submits parts, each under a
+// label. Once every member has submitted a label or a higher one, or is done, all members receive the set of all
+// parts under that label. When all members are done, the startup is complete and the server is no longer needed.
+// Calls between the members do not go through it.
 //
-// A startup either completes for every member or fails for every member. If members are missing at the deadline, the
-// error lists their ranks.
+// A startup either completes for every member or fails for every member. If members are missing when the deadline
+// expires, the error lists their ranks.
 //
-// A Member has callbacks, which run in Trigger, and for each a variant that waits with a context. It is a
-// request.Progressor. Server and members authenticate each other with a secret, or with TLS; a secret alone does not
-// encrypt the connection.
+// Each operation of a Member has a variant with a callback, which runs in Trigger, and a variant that takes a context
+// and waits. A Member implements request.Progressor. The server and the members authenticate each other with a secret
+// or with TLS. A secret alone does not encrypt the connection.
 //
-// Package protocol has the state machines; this package adds sockets, goroutines and time limits. With Form set to
-// protocol.Strict it implements IMPI 0.0; see package impi.
+// Package protocol contains the state machines. This package adds sockets, goroutines and timeouts. With Form set to
+// protocol.Strict it implements IMPI 0.0. See package impi.
 //
-// The package does not track members after the start: calls fail when a peer is lost, and contrib/group detects
-// failures before.
+// The package does not track members after the startup. Calls fail when a peer is lost. contrib/group detects
+// failures earlier.
 package rendezvous

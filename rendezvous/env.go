@@ -9,27 +9,28 @@ import (
 	"strings"
 )
 
-// The environment variables that "qs run" sets. Rank and size are also read from those of other launchers.
+// Environment variables set by "qs run". The rank and size are also read from the variables of other launchers.
 const (
 	EnvRank = "QS_RANK"
 	EnvSize = "QS_SIZE"
 	EnvAddr = "QS_RENDEZVOUS"     // host:port of the server
-	EnvKey  = "QS_RENDEZVOUS_KEY" // the secret, in hexadecimal digits
+	EnvKey  = "QS_RENDEZVOUS_KEY" // shared secret, hexadecimal
 )
 
-// DefaultPort is the port of the server of the first process under Slurm, unless Options.Port is set.
+// DefaultPort is the port of the server that rank 0 runs under Slurm, unless Options.Port is set.
 const DefaultPort = 7077
 
-// A Place is the position of a process among those that were started together, as its environment describes it.
+// A Place describes the position of a process among the processes started together with it, as given by its
+// environment.
 type Place struct {
 	Rank, Size int
 	Addr       string // host:port of the server; empty if Size is 1 and EnvAddr is not set
 	Secret     []byte // nil if there is none
-	Serve      bool   // this process must run the server
+	Serve      bool   // whether this process must run the server
 }
 
-// launchers are the variables with rank and size of each launcher, in the order of precedence: mpirun may run inside
-// a Slurm job, whose variables then describe mpirun itself.
+// launchers lists the variables that hold the rank and size under each launcher, in order of precedence. mpirun may
+// run inside a Slurm job, whose variables then describe mpirun itself.
 var launchers = []struct {
 	rank  string
 	sizes []string
@@ -40,11 +41,12 @@ var launchers = []struct {
 	{"SLURM_PROCID", []string{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}},
 }
 
-// FromEnv reads the Place of this process from its environment. lookup is os.LookupEnv or a function like it.
+// FromEnv determines the Place of this process from its environment. lookup is os.LookupEnv or an equivalent
+// function.
 //
-// Rank and size come from QS_RANK and QS_SIZE, or from PMIx, PMI or Slurm; without any of them the process is the
-// only one. The address of the server is QS_RENDEZVOUS; without it, under Slurm, rank 0 runs the server, on the first
-// host of the job and the given port.
+// The rank and size are taken from QS_RANK and QS_SIZE, or from the variables of PMIx, PMI or Slurm. If none of them
+// is set, the process is the only one. The server's address is QS_RENDEZVOUS. If that is not set under Slurm, rank 0
+// runs the server on the first host of the job and the given port.
 func FromEnv(lookup func(string) (string, bool), port int) (Place, error) {
 	p := Place{Size: 1}
 	for _, l := range launchers {
@@ -59,7 +61,7 @@ func FromEnv(lookup func(string) (string, bool), port int) (Place, error) {
 	if text, ok := lookup(EnvKey); ok {
 		key, err := hex.DecodeString(text)
 		if err != nil || len(key) == 0 {
-			// The text does not contain the value, which is secret.
+			// The error omits the value, which is secret.
 			return Place{}, errors.New("rendezvous: " + EnvKey + " is not hexadecimal")
 		}
 		p.Secret = key
@@ -85,7 +87,7 @@ func FromEnv(lookup func(string) (string, bool), port int) (Place, error) {
 	return p, nil
 }
 
-// readRank reads rank and size from the variables of one launcher.
+// readRank reads the rank and size from the variables of one launcher.
 func (p *Place) readRank(lookup func(string) (string, bool), rank string, sizes []string) (err error) {
 	if p.Rank, err = lookupNumber(lookup, rank); err != nil {
 		return err
@@ -105,7 +107,7 @@ func (p *Place) readRank(lookup func(string) (string, bool), rank string, sizes 
 	return fmt.Errorf("rendezvous: %s is set, but not %s", rank, strings.Join(sizes, ", nor "))
 }
 
-// lookupNumber returns the value of a variable, which must be a number.
+// lookupNumber returns the value of a variable, which must be a non-negative integer.
 func lookupNumber(lookup func(string) (string, bool), name string) (int, error) {
 	text, _ := lookup(name)
 	n, err := strconv.Atoi(text)
@@ -115,7 +117,7 @@ func lookupNumber(lookup func(string) (string, bool), name string) (int, error) 
 	return n, nil
 }
 
-// firstHost returns the first host of a list in the syntax of Slurm: that of "node[01-04,7],login" is node01.
+// firstHost returns the first host in a list in Slurm's syntax. For "node[01-04,7],login" it returns "node01".
 func firstHost(list string) (string, error) {
 	var host strings.Builder
 	for rest := list; rest != "" && rest[0] != ','; {

@@ -10,33 +10,33 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// The labels of Exchange. The labels of a program begin at LabelUser, and are submitted before Exchange's Done or
-// instead of Exchange.
+// Labels used by Exchange. Labels from LabelUser upward are available to programs, which must submit them before
+// Exchange calls Done, or instead of calling Exchange.
 const (
-	LabelAddr     protocol.Label = 0x10000 // the text of an address
-	LabelFeatures protocol.Label = 0x10100 // 8 bytes, a bit for each feature
-	LabelGER      protocol.Label = 0x10200 // 4 bytes: the guaranteed envelopes that the member offers
-	LabelName     protocol.Label = 0x10300 // a text to be displayed
+	LabelAddr     protocol.Label = 0x10000 // text form of the address
+	LabelFeatures protocol.Label = 0x10100 // 8 bytes, with one bit per feature
+	LabelGER      protocol.Label = 0x10200 // 4 bytes, the number of guaranteed envelopes that the member offers
+	LabelName     protocol.Label = 0x10300 // display name
 	LabelUser     protocol.Label = 0x1000000
 )
 
-// An Info describes one member to the others.
+// An Info describes a member to the other members.
 type Info struct {
 	Addr     string // address for calls
-	Features uint64 // a bit for each feature that the member supports; the program defines the bits
-	GER      uint32 // how many envelopes it guarantees each peer; 0: not specified
-	Name     string // a text to be displayed, for example host and process
+	Features uint64 // bit set of the features that the member supports; the program defines the bits
+	GER      uint32 // number of envelopes that the member guarantees to each peer; 0 if not specified
+	Name     string // display name, such as host and process
 }
 
-// A World is the Info of all members, and the values that they have in common. It is the same for every member.
+// A World holds the Info of all members and the values that they have in common. It is the same at every member.
 type World struct {
-	Members  []Info // by rank
+	Members  []Info // indexed by rank
 	Features uint64 // features that all members support
-	GER      uint32 // the smallest GER that is specified; 0 if none is
+	GER      uint32 // smallest GER specified by any member; 0 if none is specified
 }
 
-// Exchange submits info, calls Done, and blocks until the startup is complete. It returns the Info of all members. If
-// ctx is done first the member is closed. It requires protocol.Native.
+// Exchange submits info, calls Done and blocks until the startup is complete. It returns the Info of all members. If
+// ctx is done first, Exchange closes the member. It requires the form protocol.Native.
 func (m *Member) Exchange(ctx context.Context, info Info) (*World, error) {
 	if m.cfg.Form != protocol.Native {
 		return nil, errors.New("rendezvous: exchange requires the form protocol.Native")
@@ -76,7 +76,7 @@ func (m *Member) Exchange(ctx context.Context, info Info) (*World, error) {
 	return w, bad
 }
 
-// setFeatures decodes the features of a member; it returns false if they are invalid.
+// setFeatures decodes the features of a member. It returns false if they are invalid.
 func (w *World) setFeatures(rank int, part []byte) bool {
 	if len(part) < 8 { // a later release may send more
 		return false
@@ -86,7 +86,7 @@ func (w *World) setFeatures(rank int, part []byte) bool {
 	return true
 }
 
-// setGER decodes the GER of a member; it returns false if it is invalid.
+// setGER decodes the GER of a member. It returns false if it is invalid.
 func (w *World) setGER(rank int, part []byte) bool {
 	if len(part) < 4 {
 		return false

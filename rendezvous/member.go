@@ -22,44 +22,45 @@ type Config struct {
 	Form   protocol.Form
 	Addr   string // host:port of the server
 	Rank   int
-	Size   int // the expected number of members; zero: any that the server has
+	Size   int // expected number of members; zero to accept the server's number
 	Auth   protocol.Auth
 	Limits protocol.Limits
-	// TLS is the configuration of the connection to the server; nil for no TLS.
+	// TLS is the configuration of the connection to the server. If nil, TLS is not used.
 	TLS *tls.Config
-	// Timeout is how long Join waits for all members to join. Zero means a minute.
+	// Timeout is how long Join waits for all members to join. Zero means one minute.
 	Timeout time.Duration
 }
 
 // ErrClosed is the error of operations that were in flight when their member was closed.
 var ErrClosed = errors.New("rendezvous: closed")
 
-// errServerClosed is the error of a connection that the server has closed without an ABRT.
+// errServerClosed is the error of a connection that the server closed without sending ABRT.
 var errServerClosed = errors.New("rendezvous: connection closed by server")
 
-// sendTimeout is how long the server may accept no bytes.
+// sendTimeout is how long a write to the server may block.
 const sendTimeout = 10 * time.Second
 
-// A Member is one of the processes that are started together. Several goroutines may use it.
+// A Member is one of the processes that are started together. It is safe for concurrent use.
 //
-// It is a request.Progressor: Progress moves bytes, Trigger runs callbacks. Methods with a context do both.
+// A Member implements request.Progressor: Progress moves bytes and Trigger runs callbacks. Methods that take a
+// context do both.
 type Member struct {
 	cfg        Config
 	conn       net.Conn
-	startedAt  time.Time // the zero of Now
+	startedAt  time.Time // zero point of Now
 	requests   *request.Class
-	stopServer func() // stops the server that runs in this process, if there is one
+	stopServer func() // stops the server that runs in this process, if any
 
 	readMu  sync.Mutex // held in Progress
 	buf     []byte     // guarded by readMu
-	writeMu sync.Mutex // held while an output of the machine is sent, so that outputs stay in order; taken before mu
+	writeMu sync.Mutex // held while an output of the machine is sent, to keep outputs in order; acquired before mu
 
 	mu          sync.Mutex // guards the fields below
 	machine     *protocol.Client
 	pendingSets []pendingSet // ascending by label
-	onStarted   func(error)  // the callback of Done; nil if none is pending
-	callbacks   []func()     // for Trigger
-	err         error        // why the member has ended; nil if it has not
+	onStarted   func(error)  // callback of Done; nil if none is pending
+	callbacks   []func()     // callbacks to be run by Trigger
+	err         error        // reason why the member has ended; nil if it has not
 }
 
 // A pendingSet is a submitted label whose set has not arrived.
@@ -68,8 +69,8 @@ type pendingSet struct {
 	done  func(protocol.Set, error)
 }
 
-// Join connects to the server and blocks until all members have joined, or ctx is done, or Config.Timeout has passed.
-// It dials again until the server accepts connections.
+// Join connects to the server and blocks until all members have joined, ctx is done, or Config.Timeout has expired.
+// It retries until the server accepts the connection.
 func Join(ctx context.Context, cfg Config) (*Member, error) {
 	machine, err := protocol.NewClient(protocol.ClientConfig{
 		Form: cfg.Form, Rank: cfg.Rank, Size: cfg.Size, Auth: cfg.Auth, Limits: cfg.Limits, Nonce: fillRandom,
@@ -110,7 +111,7 @@ func (e *joinTimeout) Is(err error) bool {
 	return err == os.ErrDeadlineExceeded || err == context.DeadlineExceeded
 }
 
-// dial connects to the server, and retries with backoff until it accepts the connection or ctx is done.
+// dial connects to the server. It retries with backoff until the server accepts the connection or ctx is done.
 func dial(ctx context.Context, cfg Config) (net.Conn, error) {
 	var d net.Dialer
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
@@ -129,7 +130,7 @@ func dial(ctx context.Context, cfg Config) (net.Conn, error) {
 	}
 }
 
-// startTLS does the TLS handshake. It closes nc after an error.
+// startTLS performs the TLS handshake. If it fails, startTLS closes nc.
 func startTLS(ctx context.Context, nc net.Conn, cfg Config) (net.Conn, error) {
 	config := cfg.TLS.Clone()
 	if config.ServerName == "" {
@@ -156,12 +157,12 @@ func (m *Member) Size() int {
 	return m.machine.Size()
 }
 
-// Collect submits a part under a label, which must be greater than those before. It calls done, in Trigger, with the
-// parts of all members, once each of them has submitted the label, or a higher one, or is done.
+// Collect submits a part under a label, which must be greater than all labels submitted before. Once each member has
+// submitted the label or a higher one, or is done, Trigger calls done with the parts of all members.
 //
-//   - It keeps no reference to part.
-//   - It blocks while the server accepts no bytes, at most 10 seconds.
-//   - If it returns an error, done is not called. If done is called with an error, the member has ended.
+//   - Collect does not retain part.
+//   - Collect blocks while the server does not accept bytes, for at most 10 seconds.
+//   - If Collect returns an error, done is not called. If done is called with an error, the member has ended.
 func (m *Member) Collect(label protocol.Label, part []byte, done func(protocol.Set, error)) error {
 	return m.runMachine(func() error {
 		if err := m.machine.Submit(label, part); err != nil {
@@ -172,8 +173,8 @@ func (m *Member) Collect(label protocol.Label, part []byte, done func(protocol.S
 	})
 }
 
-// Done announces that this member submits no more parts. It calls done, in Trigger, when all members have called
-// Done: the startup is complete then. If it returns an error, done is not called.
+// Done announces that this member will not submit further parts. When all members have called Done, the startup is
+// complete and Trigger calls done. If Done returns an error, done is not called.
 func (m *Member) Done(done func(error)) error {
 	return m.runMachine(func() error {
 		if err := m.machine.Done(); err != nil {
@@ -184,7 +185,7 @@ func (m *Member) Done(done func(error)) error {
 	})
 }
 
-// CollectWait is Collect that blocks until the set has arrived. If ctx is done first the member is closed.
+// CollectWait is like Collect but blocks until the set has arrived. If ctx is done first, it closes the member.
 func (m *Member) CollectWait(ctx context.Context, label protocol.Label, part []byte) (set protocol.Set, err error) {
 	r := m.requests.Create(m.Close)
 	err = m.Collect(label, part, func(s protocol.Set, err error) {
@@ -200,7 +201,7 @@ func (m *Member) CollectWait(ctx context.Context, label protocol.Label, part []b
 	return set, nil
 }
 
-// DoneWait is Done that blocks until the startup is complete. If ctx is done first the member is closed.
+// DoneWait is like Done but blocks until the startup is complete. If ctx is done first, it closes the member.
 func (m *Member) DoneWait(ctx context.Context) error {
 	r := m.requests.Create(m.Close)
 	err := m.Done(r.Complete)
@@ -213,9 +214,9 @@ func (m *Member) DoneWait(ctx context.Context) error {
 	return nil
 }
 
-// Leave reports a normal end of this process to the server, and closes the member. Call it after the startup is
-// complete. If this process runs the server, that is stopped, too: the other members do not need it any more, and its
-// end is no error for them.
+// Leave notifies the server that this process is exiting normally, and closes the member. It must be called after the
+// startup is complete. If this process runs the server, Leave also stops the server. The other members no longer need
+// it, and its exit is not an error for them.
 func (m *Member) Leave() error {
 	err := m.runMachine(m.machine.Fini)
 	m.Close()
@@ -227,14 +228,14 @@ func (m *Member) Leave() error {
 	return err
 }
 
-// Close closes the member at once. Before the startup is complete this makes it fail for all members; afterwards,
-// without Leave, the server reports this member as failed.
+// Close closes the member immediately. If the startup is not yet complete, it fails for all members. After that, if
+// Leave has not been called, the server reports this member as failed.
 func (m *Member) Close() {
 	m.fail(ErrClosed)
 	m.stopServer()
 }
 
-// runMachine calls f, which calls the machine, and sends the output of the machine.
+// runMachine calls f, which operates on the machine, and sends the machine's output.
 func (m *Member) runMachine(f func() error) error {
 	m.writeMu.Lock()
 	defer m.writeMu.Unlock()
@@ -251,8 +252,8 @@ func (m *Member) runMachine(f func() error) error {
 	return err
 }
 
-// send writes b. It ignores errors except a timeout: if the server has closed the connection, Progress reads the
-// reason.
+// send writes b. It ignores errors other than timeouts, because if the server has closed the connection, Progress
+// reads the reason.
 func (m *Member) send(b []byte) {
 	_ = m.conn.SetWriteDeadline(time.Now().Add(sendTimeout))
 	if _, err := m.conn.Write(b); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -260,7 +261,8 @@ func (m *Member) send(b []byte) {
 	}
 }
 
-// Progress reads from the server; see request.Progressor. With timeout 0 it waits for a millisecond.
+// Progress reads from the server, as specified by request.Progressor. With a timeout of 0 it waits for one
+// millisecond.
 func (m *Member) Progress(timeout time.Duration) error {
 	m.readMu.Lock()
 	defer m.readMu.Unlock()
@@ -293,7 +295,7 @@ func (m *Member) Progress(timeout time.Duration) error {
 }
 
 // checkState reports whether callbacks are ready to run. If none are, it returns the error with which the member has
-// ended.
+// ended, if any.
 func (m *Member) checkState() (ready bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -303,7 +305,7 @@ func (m *Member) checkState() (ready bool, err error) {
 	return false, m.err
 }
 
-// handleInput passes bytes of the server to the machine, and queues the callbacks that are due.
+// handleInput passes bytes received from the server to the machine, and queues the resulting callbacks.
 func (m *Member) handleInput(b []byte) {
 	m.mu.Lock()
 	err := m.machine.Receive(b)
@@ -321,12 +323,12 @@ func (m *Member) handleInput(b []byte) {
 		m.fail(err)
 		return
 	}
-	if len(out) > 0 { // only during authentication, when nothing else is written: writeMu is not needed
+	if len(out) > 0 { // Only during authentication, when nothing else is written, so writeMu is not needed.
 		m.send(out)
 	}
 }
 
-// deliverLocked queues the callback of a set, if this member has submitted its label.
+// deliverLocked queues the callback for a set, if this member has submitted its label. m.mu must be held.
 func (m *Member) deliverLocked(set protocol.Set) {
 	i := slices.IndexFunc(m.pendingSets, func(c pendingSet) bool { return c.label == set.Label })
 	if i < 0 {
@@ -337,7 +339,7 @@ func (m *Member) deliverLocked(set protocol.Set) {
 	m.callbacks = append(m.callbacks, func() { done(set, nil) })
 }
 
-// fail ends the member with err, and queues all callbacks with it. The first error counts.
+// fail ends the member with err and queues all pending callbacks with it. Only the first call has an effect.
 func (m *Member) fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -355,7 +357,7 @@ func (m *Member) fail(err error) {
 	_ = m.conn.Close()
 }
 
-// Trigger runs at most max callbacks, all of them if max <= 0, and returns how many it ran.
+// Trigger runs up to max callbacks, or all of them if max <= 0, and returns the number it ran.
 func (m *Member) Trigger(max int) (ran int) {
 	for max <= 0 || ran < max {
 		m.mu.Lock()
@@ -372,7 +374,7 @@ func (m *Member) Trigger(max int) (ran int) {
 	return ran
 }
 
-// Now returns the time of a monotonic clock.
+// Now returns the current time of a monotonic clock.
 func (m *Member) Now() time.Duration { return time.Since(m.startedAt) }
 
 var _ request.Progressor = (*Member)(nil)

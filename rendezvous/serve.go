@@ -19,19 +19,19 @@ import (
 // A ServerConfig configures Serve. Size and Auth must be set.
 type ServerConfig struct {
 	Form   protocol.Form
-	Size   int // the number of members
+	Size   int // number of members
 	Auth   protocol.Auth
 	Limits protocol.Limits
-	// TLS is the configuration of the connections; nil for no TLS.
+	// TLS is the configuration of the connections. If nil, TLS is not used.
 	TLS *tls.Config
-	// Startup is how long the startup may take, until all members are done. Zero means a minute.
+	// Startup is the time limit for the startup, which ends when all members are done. Zero means one minute.
 	Startup time.Duration
 	// Handshake is how long a connection may take to join. Zero means 5 seconds.
 	Handshake time.Duration
-	// Write is how long a member may accept none of the bytes that are to be sent to it. Zero means 10 seconds.
+	// Write is how long a member may go without accepting bytes that are to be sent to it. Zero means 10 seconds.
 	Write time.Duration
-	// OnEvent, if set, is called with each event, one at a time. It runs with the lock of the server and must return
-	// soon.
+	// OnEvent, if not nil, is called for each event. Calls are serialized. OnEvent is called with the server's lock
+	// held and must return promptly.
 	OnEvent func(protocol.Event)
 }
 
@@ -43,14 +43,14 @@ type server struct {
 	mu          sync.Mutex // guards the machine, conns, and the fields below
 	machine     *protocol.Server
 	conns       map[int]*conn
-	lastConn    int   // the id of the newest connection
+	lastConn    int   // id of the newest connection
 	overClosed  bool  // machineOver is closed
-	panicErr    error // a panic of the machine, which is not used any more then; nil if there was none
+	panicErr    error // panic of the machine, after which it is no longer used; nil if there was none
 }
 
-// Serve runs a server on l until every member has left, the startup has failed, or ctx is done, and closes l. It
-// blocks. The error is nil only if every member has called Leave. A *protocol.MissingError lists the members that
-// were missing when ServerConfig.Startup had passed.
+// Serve runs a server on l until every member has left, the startup has failed, or ctx is done. It then closes l and
+// returns. The error is nil only if every member has called Leave. If members were missing when ServerConfig.Startup
+// expired, the error is a *protocol.MissingError that lists them.
 func Serve(ctx context.Context, l net.Listener, cfg ServerConfig) error {
 	defer func() { _ = l.Close() }()
 	machine, err := protocol.NewServer(protocol.ServerConfig{
@@ -81,7 +81,7 @@ func Serve(ctx context.Context, l net.Listener, cfg ServerConfig) error {
 	return err
 }
 
-// fillRandom fills b with random bytes. rand.Read never fails.
+// fillRandom fills b with random bytes. It relies on rand.Read never returning an error.
 func fillRandom(b []byte) { _, _ = rand.Read(b) }
 
 // acceptLoop accepts connections until l is closed.
@@ -96,7 +96,7 @@ func (s *server) acceptLoop(l net.Listener) {
 			s.runMachine(func() { s.machine.Stop(err) })
 			return
 		}
-		select { // for example no descriptors: try again when connections may have ended
+		select { // for example, out of file descriptors: retry when connections may have closed
 		case <-s.machineOver:
 			return
 		case <-time.After(50 * time.Millisecond):
@@ -124,7 +124,7 @@ func (s *server) addConn(nc net.Conn) {
 	s.goroutines.Go(c.writeLoop)
 }
 
-// runMachine calls f, which calls the machine, and handles the outputs and events of the machine.
+// runMachine calls f, which operates on the machine, and handles the machine's outputs and events.
 func (s *server) runMachine(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,8 +151,8 @@ func (s *server) runMachine(f func()) {
 	}
 }
 
-// recoverMachineLocked calls f. A panic of the machine, caused by the bytes of a member, ends the server, because its
-// state may be inconsistent. mu is held.
+// recoverMachineLocked calls f. If the machine panics, because of bytes received from a member, the server ends,
+// because its state may be inconsistent. s.mu must be held.
 func (s *server) recoverMachineLocked(f func()) {
 	defer func() {
 		v := recover()
@@ -173,5 +173,5 @@ func (s *server) recoverMachineLocked(f func()) {
 	f()
 }
 
-// failpoint, if not nil, is called with the bytes of each read. Only tests set it.
+// failpoint, if not nil, is called with the bytes of each read. It is set only by tests.
 var failpoint atomic.Pointer[func(b []byte)]

@@ -13,26 +13,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// Options configure Start. The zero value works.
+// Options configures Start. The zero value is valid.
 type Options struct {
-	// Port is the port of the server of rank 0 under Slurm, if QS_RENDEZVOUS is not set. Zero means DefaultPort.
+	// Port is the port of the server that rank 0 runs under Slurm if QS_RENDEZVOUS is not set. Zero means
+	// DefaultPort.
 	Port int
-	// Timeout is how long the startup may take. Zero means a minute.
+	// Timeout is the time limit for the startup. Zero means one minute.
 	Timeout time.Duration
-	// TLS is for the connection to the server, ServerTLS for the server that rank 0 may have to run.
+	// TLS configures the connection to the server, and ServerTLS the server that rank 0 may have to run.
 	TLS, ServerTLS *tls.Config
 }
 
-// Start joins the processes that were started together with this one, which the environment describes; see FromEnv. It
-// blocks until all have joined. Without a launcher the process is the only one.
+// Start joins the processes that were started together with this one, as described by the environment (see FromEnv).
+// It blocks until all have joined. Without a launcher, the process is the only one.
 //
-// With QS_RENDEZVOUS_KEY, server and members authenticate each other with that key. Without it, and without TLS with
-// client certificates, every process that can reach the server can join.
+// If QS_RENDEZVOUS_KEY is set, the server and the members authenticate each other with that key. If it is not, and
+// TLS with client certificates is not used either, any process that can reach the server can join.
 func Start(ctx context.Context, o Options) (*Member, error) {
 	return startWith(ctx, o, os.LookupEnv)
 }
 
-// startWith is Start with another environment.
+// startWith implements Start with a given environment.
 func startWith(ctx context.Context, o Options, lookup func(string) (string, bool)) (*Member, error) {
 	p, err := FromEnv(lookup, cmp.Or(o.Port, DefaultPort))
 	if err != nil {
@@ -54,8 +55,8 @@ func startWith(ctx context.Context, o Options, lookup func(string) (string, bool
 	return m, nil
 }
 
-// startServer runs the server in this process until stop is called, which waits until the last bytes were sent to the
-// other members.
+// startServer runs the server in this process until stop is called. stop waits until the last bytes have been sent to
+// the other members.
 func (p *Place) startServer(ctx context.Context, cfg ServerConfig) (stop func(), err error) {
 	listen := "127.0.0.1:0" // there is no other member
 	if p.Addr != "" {
@@ -76,7 +77,7 @@ func (p *Place) startServer(ctx context.Context, cfg ServerConfig) (stop func(),
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = Serve(ctx, l, cfg) // every member gets the error from the server, this one too
+		_ = Serve(ctx, l, cfg) // every member receives the error from the server, including this one
 	}()
 	return func() {
 		cancel(ErrClosed)

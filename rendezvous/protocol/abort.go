@@ -2,18 +2,19 @@ package protocol
 
 import "strings"
 
-// maxReason is the largest length of the text of an ABRT in bytes.
+// maxReason is the maximum length in bytes of the text in an ABRT.
 const maxReason = 1024
 
-// abortCommand returns the ABRT of a native server: the rank that has caused the failure, or -1, and a text.
+// abortCommand returns the ABRT of a native server, which carries the rank that caused the failure, or -1, and a
+// text.
 func abortCommand(rank int, err error) []byte {
 	text := err.Error()
 	text = strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
 	return appendCommand(nil, CodeAbrt, encodeInt32s(rank), []byte(text))
 }
 
-// parseAbort parses the payload of an ABRT. Control characters in the text become spaces, because it may be displayed
-// in a terminal.
+// parseAbort parses the payload of an ABRT. It replaces control characters in the text with spaces, because the text
+// may be displayed in a terminal.
 func parseAbort(p []byte) (*AbortError, error) {
 	if len(p) < 4 {
 		return nil, violationError("ABRT with a length of %d", len(p))

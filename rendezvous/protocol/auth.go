@@ -8,16 +8,16 @@ import (
 	"errors"
 )
 
-// An Auth enables mechanisms of authentication. At least one must be enabled.
+// An Auth specifies the enabled authentication mechanisms. At least one must be enabled.
 type Auth struct {
 	None   bool    // no authentication
-	Key    *uint64 // a number that is sent unencrypted, for the strict form
-	Secret []byte  // a shared secret, which both sides prove to know by HMAC-SHA-256; native form only
-	// Bare makes a strict client send Key, or 0, without negotiating a mechanism. Servers accept both.
+	Key    *uint64 // number that is sent unencrypted, for the strict form
+	Secret []byte  // shared secret that both sides prove they know, by HMAC-SHA-256; native form only
+	// Bare makes a strict client send Key, or 0 if Key is nil, without negotiating a mechanism. Servers accept both.
 	Bare bool
 }
 
-// Mechanisms by number. A mask of mechanisms has bit n for number n.
+// Mechanism numbers. In a mask of mechanisms, bit n represents number n.
 const (
 	mechNone = iota
 	mechKey
@@ -27,7 +27,7 @@ const (
 // nonceLen is the length of a nonce in bytes.
 const nonceLen = sha256.Size
 
-// mechanisms returns the mask of the enabled mechanisms.
+// mechanisms returns the mask of enabled mechanisms.
 func (a *Auth) mechanisms(f Form) (mask uint32) {
 	if a.None {
 		mask |= 1 << mechNone
@@ -49,7 +49,7 @@ func (a *Auth) validate(f Form) error {
 	return nil
 }
 
-// chooseMechanism returns the strongest enabled mechanism that is in the mask offered.
+// chooseMechanism returns the strongest enabled mechanism that is in the offered mask.
 func (a *Auth) chooseMechanism(f Form, offered uint32) (mech int, ok bool) {
 	for mech := mechSecret; mech >= mechNone; mech-- {
 		if offered&a.mechanisms(f)>>mech&1 == 1 {
@@ -59,7 +59,7 @@ func (a *Auth) chooseMechanism(f Form, offered uint32) (mech int, ok bool) {
 	return 0, false
 }
 
-// responseLen returns how many bytes a client sends for a mechanism that the server has chosen.
+// responseLen returns the number of bytes that a client sends for a mechanism chosen by the server.
 func responseLen(mech int) int {
 	switch mech {
 	case mechKey:
@@ -70,7 +70,7 @@ func responseLen(mech int) int {
 	return 0
 }
 
-// keyBytes returns Key as it is sent, 0 if it is not set.
+// keyBytes returns the encoding of Key, or of 0 if Key is nil.
 func (a *Auth) keyBytes() []byte {
 	var key uint64
 	if a.Key != nil {
@@ -84,8 +84,8 @@ func (a *Auth) hasKey(b []byte) bool {
 	return a.Key != nil && subtle.ConstantTimeCompare(b, a.keyBytes()) == 1
 }
 
-// computeProof returns the proof that the side with this role knows the secret. The role prevents a side from sending
-// back the proof of the other one.
+// computeProof returns the proof that the side with the given role knows the secret. Including the role prevents a
+// side from sending back the other side's proof.
 func (a *Auth) computeProof(role string, server, client []byte) []byte {
 	mac := hmac.New(sha256.New, a.Secret)
 	mac.Write([]byte("quicksilver startup 1 " + role + "\n"))

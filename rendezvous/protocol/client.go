@@ -11,45 +11,45 @@ import (
 type ClientConfig struct {
 	Form   Form
 	Rank   int
-	Size   int // the expected number of clients; zero: any that the server has
+	Size   int // expected number of clients; zero to accept the server's number
 	Auth   Auth
 	Limits Limits
-	// Nonce fills b with random bytes. It is required for Auth.Secret only.
+	// Nonce fills b with random bytes. It is required only for Auth.Secret.
 	Nonce func(b []byte)
 }
 
-// A Client is the state machine of a client. Its methods return an error for a misuse, which changes nothing. Receive
-// returns an error for a violation by the server; the client cannot be used any more then.
+// A Client is the state machine of a client. If a method is misused, it returns an error and has no effect. If the
+// server violates the protocol, Receive returns an error, and the client can no longer be used.
 type Client struct {
 	cfg           ClientConfig
 	in            decoder
-	out           []byte // for Take
+	out           []byte // returned by Take
 	stage         clientStage
-	needRaw       int     // raw bytes that precede the next command of the server
-	nonces        []byte  // the nonce of the server, then that of this client
-	size          int     // number of clients; 0 before all have joined
+	needRaw       int     // number of raw bytes that precede the server's next command
+	nonces        []byte  // the server's nonce followed by this client's
+	size          int     // number of clients; 0 until all have joined
 	pendingLabels []Label // submitted labels whose sets have not arrived, ascending
 	lastSubmitted Label
 	lastReceived  Label // label of the last set
-	sets          []Set // for Take
-	err           error // of Receive
+	sets          []Set // returned by Take
+	err           error // returned by Receive
 }
 
 // A clientStage is the progress of a client.
 type clientStage int
 
 const (
-	awaitMechanism clientStage = iota // AUTH was sent; the server chooses a mechanism
+	awaitMechanism clientStage = iota // AUTH has been sent; the server chooses a mechanism
 	awaitNonce                        // the server sends its nonce
 	awaitProof                        // the server sends its proof
-	awaitMembers                      // the join command was sent
+	awaitMembers                      // the join command has been sent
 	submitting                        // all clients have joined
-	awaitDone                         // DONE was sent
+	awaitDone                         // DONE has been sent
 	started                           // the startup is complete
-	left                              // FINI was sent
+	left                              // FINI has been sent
 )
 
-// NewClient returns a client whose first command is ready for Take.
+// NewClient returns a client whose first command can be retrieved with Take.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	size := cfg.Size
 	if size == 0 {
@@ -85,14 +85,14 @@ func (c *Client) Take() ([]byte, []Set) {
 	return out, sets
 }
 
-// Size returns the number of clients, 0 before all have joined.
+// Size returns the number of clients, or 0 if not all have joined yet.
 func (c *Client) Size() int { return c.size }
 
 // Started reports whether the startup is complete.
 func (c *Client) Started() bool { return c.stage >= started }
 
-// Submit sends a part under a label, which must be greater than those before. The set arrives once every client has
-// submitted the label, or a higher one, or is done.
+// Submit sends a part under a label, which must be greater than all labels submitted before. The set arrives once
+// every client has submitted the label or a higher one, or is done.
 func (c *Client) Submit(label Label, data []byte) error {
 	switch {
 	case c.err != nil:
@@ -110,7 +110,7 @@ func (c *Client) Submit(label Label, data []byte) error {
 	return nil
 }
 
-// Done announces that this client submits no more labels.
+// Done announces that this client will not submit further labels.
 func (c *Client) Done() error {
 	if c.err != nil {
 		return c.err
@@ -123,7 +123,7 @@ func (c *Client) Done() error {
 	return nil
 }
 
-// Fini announces that this client leaves. The server does not reply.
+// Fini announces that this client is leaving. The server does not reply.
 func (c *Client) Fini() error {
 	if c.err != nil {
 		return c.err
@@ -136,7 +136,7 @@ func (c *Client) Fini() error {
 	return nil
 }
 
-// Receive handles bytes of the server. It keeps no reference to b.
+// Receive handles bytes received from the server. It does not retain b.
 func (c *Client) Receive(b []byte) error {
 	if c.err != nil {
 		return c.err
@@ -163,7 +163,7 @@ func (c *Client) Receive(b []byte) error {
 	return c.err
 }
 
-// maxPayload returns the largest payload of a command that the server may send now.
+// maxPayload returns the maximum payload length of a command with the given code in the current stage.
 func (c *Client) maxPayload(code Code) int {
 	switch {
 	case code == CodeColl && c.size > 0:
@@ -176,7 +176,7 @@ func (c *Client) maxPayload(code Code) int {
 	return maxSmall
 }
 
-// handleRaw handles bytes of the authentication, which belong to no command.
+// handleRaw handles bytes of the authentication exchange, which are not part of a command.
 func (c *Client) handleRaw(b []byte) error {
 	c.needRaw = 0
 	switch c.stage {
@@ -198,7 +198,7 @@ func (c *Client) handleRaw(b []byte) error {
 	}
 }
 
-// handleMechanism handles the choice of the server: a mechanism, and the length of the client's response.
+// handleMechanism handles the server's choice, which consists of a mechanism and the length of the client's response.
 func (c *Client) handleMechanism(mech, n int) error {
 	if mech < 0 || mech > mechSecret || c.cfg.Auth.mechanisms(c.cfg.Form)>>mech&1 == 0 {
 		return fmt.Errorf("%w: server chose mechanism %d, which was not offered", ErrDenied, mech)
@@ -223,7 +223,7 @@ func (c *Client) sendJoin() {
 	c.send(c.cfg.Form.joinCode(), c.cfg.Form.joinPayload(c.cfg.Rank, c.cfg.Size))
 }
 
-// handleCommand handles one command of the server.
+// handleCommand handles a command from the server.
 func (c *Client) handleCommand(code Code, payload []byte) error {
 	switch {
 	case code == c.cfg.Form.joinCode() && c.stage == awaitMembers:
@@ -261,7 +261,7 @@ func (c *Client) handleJoined(payload []byte) error {
 	return nil
 }
 
-// handleSet handles a set. Sets of labels that this client has not submitted are delivered, too, for programs that
+// handleSet handles a set. Sets whose label this client has not submitted are delivered as well, for programs that
 // know the label.
 func (c *Client) handleSet(payload []byte) error {
 	set, err := c.cfg.Form.parseSet(payload, c.size)

@@ -6,39 +6,39 @@ import (
 	"slices"
 )
 
-// A part is the data that one client has submitted under a label. data is never nil, but may be empty.
+// A part is the data that one client submitted under a label. data is never nil but may be empty.
 type part struct {
 	rank int
 	data []byte
 }
 
-// A pendingSet is a set that was not sent, because clients may still submit parts.
+// A pendingSet is a set that has not been sent because clients may still submit parts.
 type pendingSet struct {
 	label Label
-	parts []part // in the order of arrival
-	size  int    // bytes of all parts
+	parts []part // in order of arrival
+	size  int    // total size of all parts in bytes
 }
 
-// noMoreLabels is the lastLabel of a client that submits no more labels.
+// noMoreLabels is the lastLabel of a client that will not submit further labels.
 const noMoreLabels = math.MaxInt64
 
 // A collection sorts parts into sets and determines which sets are complete. Clients submit labels in ascending
-// order, so a client that has submitted a label, or is done, submits no part of a lower one: a set is complete once
-// the last label of every client is not below its label. For the same reason sets become complete in ascending order
-// of their labels.
+// order, so a client that has submitted a label, or is done, submits no part with a lower label. A set is therefore
+// complete once every client's last label is at least the set's label. For the same reason, sets become complete in
+// ascending order of their labels.
 type collection struct {
 	limits     Limits
-	lastLabel  []int64       // by rank: the last label that was submitted, or noMoreLabels
-	labelCount []int         // by rank: how many labels were submitted
+	lastLabel  []int64       // by rank: the last label submitted, or noMoreLabels
+	labelCount []int         // by rank: the number of labels submitted
 	sets       []*pendingSet // ascending by label
-	total      int           // bytes of all parts, with partOverhead for each
+	total      int           // total size of all parts in bytes, including partOverhead for each
 }
 
 func newCollection(size int, limits Limits) collection {
 	return collection{limits: limits, lastLabel: make([]int64, size), labelCount: make([]int, size)}
 }
 
-// submit adds a copy of a part. After an error nothing is added.
+// submit adds a copy of a part. If it returns an error, nothing has been added.
 func (c *collection) submit(rank int, label Label, data []byte) error {
 	i, found := slices.BinarySearchFunc(c.sets, label, func(s *pendingSet, l Label) int { return cmp.Compare(s.label, l) })
 	bytes := 0
@@ -71,11 +71,11 @@ func (c *collection) submit(rank int, label Label, data []byte) error {
 	return nil
 }
 
-// finishRank records that rank submits no more labels.
+// finishRank records that rank will not submit further labels.
 func (c *collection) finishRank(rank int) { c.lastLabel[rank] = noMoreLabels }
 
-// takeComplete removes and returns the next complete set, with its parts in ascending order of rank; nil if there is
-// none.
+// takeComplete removes and returns the next complete set, with its parts in ascending order of rank. It returns nil
+// if there is none.
 func (c *collection) takeComplete() *pendingSet {
 	if len(c.sets) == 0 {
 		return nil
@@ -91,12 +91,12 @@ func (c *collection) takeComplete() *pendingSet {
 	return s
 }
 
-// isFinished reports whether no client submits more labels and no set is left.
+// isFinished reports whether no client will submit further labels and no set is left.
 func (c *collection) isFinished() bool {
 	return len(c.sets) == 0 && len(c.unfinishedRanks()) == 0
 }
 
-// unfinishedRanks returns the ranks that may submit more labels, ascending.
+// unfinishedRanks returns the ranks that may submit further labels, in ascending order.
 func (c *collection) unfinishedRanks() (ranks []int) {
 	for rank, at := range c.lastLabel {
 		if at != noMoreLabels {

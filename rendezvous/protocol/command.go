@@ -5,24 +5,24 @@ import (
 	"fmt"
 )
 
-// A Code is the code of a command: four letters in ASCII.
+// A Code is a command code, which consists of four ASCII letters.
 type Code uint32
 
-// The commands.
+// Command codes.
 const (
 	CodeAuth Code = 0x41555448 // begins authentication
 	CodeIMPI Code = 0x494D5049 // joins, in the strict form
 	CodeJoin Code = 0x4A4F494E // joins, in the native form
 	CodeColl Code = 0x434F4C4C // submits a part, or delivers a set
 	CodeDone Code = 0x444F4E45 // no more labels follow, or the startup is complete
-	CodeFini Code = 0x46494E49 // the client leaves
+	CodeFini Code = 0x46494E49 // the client is leaving
 	CodeAbrt Code = 0x41425254 // the startup has failed; native form only
 )
 
 // optionalBit marks codes that a native peer ignores if it does not know them.
 const optionalBit Code = 1 << 31
 
-// String returns the four letters, or the number of a code that has others.
+// String returns the four letters of c, or its number if it contains other bytes.
 func (c Code) String() string {
 	b := binary.BigEndian.AppendUint32(nil, uint32(c))
 	for _, x := range b {
@@ -33,17 +33,18 @@ func (c Code) String() string {
 	return string(b)
 }
 
-// headerLen is the length of the header of every command: code and payload length, 4 bytes each, big-endian.
+// headerLen is the length in bytes of every command's header, which consists of the code and the payload length, 4
+// bytes each, big-endian.
 const headerLen = 8
 
-// maxIdleBuf is the largest buffer, in bytes, that an empty decoder keeps.
+// maxIdleBuf is the maximum size in bytes of the buffer that an empty decoder retains.
 const maxIdleBuf = 4 << 10
 
-// A decoder splits a stream of bytes into commands and raw fields. Its memory grows with the bytes that were written
-// and not taken.
+// A decoder splits a byte stream into commands and raw fields. Its memory is proportional to the bytes that have been
+// written but not taken.
 type decoder struct {
 	buf   []byte
-	taken int // bytes of buf that were taken
+	taken int // number of bytes of buf that have been taken
 }
 
 // write appends bytes of the stream.
@@ -60,8 +61,8 @@ func (d *decoder) write(b []byte) {
 	d.buf = append(d.buf, b...)
 }
 
-// takeRaw takes n bytes that belong to no command. They are valid until the next write. It returns false while there
-// are fewer.
+// takeRaw takes n bytes that are not part of a command. They are valid until the next write. It returns false if
+// fewer are available.
 func (d *decoder) takeRaw(n int) ([]byte, bool) {
 	if len(d.buf)-d.taken < n {
 		return nil, false
@@ -71,9 +72,9 @@ func (d *decoder) takeRaw(n int) ([]byte, bool) {
 	return b, true
 }
 
-// takeCommand takes a command; limit returns the largest payload of a code. The payload is valid until the next
-// write. It returns false while the command is incomplete. A length above the limit is an error as soon as the header
-// has arrived.
+// takeCommand takes a command. limit returns the maximum payload length for a code. The payload is valid until the
+// next write. takeCommand returns false while the command is incomplete. If the length exceeds the limit, it returns
+// an error as soon as the header has arrived.
 func (d *decoder) takeCommand(limit func(Code) int) (Code, []byte, bool, error) {
 	head := d.buf[d.taken:]
 	if len(head) < headerLen {
@@ -92,7 +93,7 @@ func (d *decoder) takeCommand(limit func(Code) int) (Code, []byte, bool, error) 
 	return code, payload, true, nil
 }
 
-// appendCommand appends a command whose payload is the concatenation of payload.
+// appendCommand appends a command to b. Its payload is the concatenation of the given slices.
 func appendCommand(b []byte, code Code, payload ...[]byte) []byte {
 	n := 0
 	for _, p := range payload {
@@ -106,7 +107,7 @@ func appendCommand(b []byte, code Code, payload ...[]byte) []byte {
 	return b
 }
 
-// encodeInt32s encodes values as 32-bit integers.
+// encodeInt32s encodes values as 32-bit big-endian integers.
 func encodeInt32s(values ...int) []byte {
 	var b []byte
 	for _, v := range values {
@@ -115,5 +116,5 @@ func encodeInt32s(values ...int) []byte {
 	return b
 }
 
-// decodeInt32 decodes the 32-bit integer at the beginning of b.
+// decodeInt32 decodes the 32-bit big-endian integer at the beginning of b.
 func decodeInt32(b []byte) int { return int(int32(binary.BigEndian.Uint32(b))) }

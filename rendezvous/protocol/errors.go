@@ -15,13 +15,13 @@ var ErrViolation = errors.New("startup protocol violation")
 // ErrDenied is the error of a connection whose authentication failed.
 var ErrDenied = errors.New("authentication failed")
 
-// ErrLate is the error of a connection that has not joined in time.
+// ErrLate is the error of a connection that did not join in time.
 var ErrLate = errors.New("join timed out")
 
-// ErrCrowded is the error of a connection that was closed to make room for a newer one before it had joined.
+// ErrCrowded is the error of a connection that was closed before it joined, to make room for a newer one.
 var ErrCrowded = errors.New("too many connections before join")
 
-// ErrRank is the error of a connection whose rank is out of range or in use.
+// ErrRank is the error of a connection whose rank is out of range or already in use.
 var ErrRank = errors.New("rank not available")
 
 // violationError returns an error that matches ErrViolation.
@@ -29,7 +29,7 @@ func violationError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrViolation, fmt.Sprintf(format, args...))
 }
 
-// A MemberError is the error of one client, which makes the startup fail.
+// A MemberError is the error of one client, which causes the startup to fail.
 type MemberError struct {
 	Rank int
 	Err  error
@@ -39,8 +39,8 @@ func (e *MemberError) Error() string { return fmt.Sprintf("rank %d: %v", e.Rank,
 
 func (e *MemberError) Unwrap() error { return e.Err }
 
-// An AbortError is the error that a native server sends when the startup has failed. Rank is that of the client that
-// has caused the failure, -1 if there is none.
+// An AbortError is the error that a native server sends when the startup has failed. Rank is the rank of the client
+// that caused the failure, or -1 if there is none.
 type AbortError struct {
 	Rank   int
 	Reason string
@@ -50,17 +50,18 @@ func (e *AbortError) Error() string {
 	return "startup aborted: " + e.Reason
 }
 
-// A MissingError is the error of a startup that is not complete at its deadline. It matches os.ErrDeadlineExceeded.
+// A MissingError is the error of a startup that was not complete when its time limit expired. It matches
+// os.ErrDeadlineExceeded.
 type MissingError struct {
 	Ranks   []int     // ranks that have not joined, ascending
 	Waiting []Waiting // incomplete labels, ascending
-	Undone  []int     // if no label is incomplete: ranks that have joined and have not sent DONE, ascending
+	Undone  []int     // if no label is incomplete, the ranks that have joined but not sent DONE, ascending
 }
 
 // A Waiting is an incomplete label.
 type Waiting struct {
 	Label   Label
-	Missing []int // ranks, ascending
+	Missing []int // ranks that may still submit a part, ascending
 }
 
 func (e *MissingError) Error() string {
@@ -84,10 +85,10 @@ func (e *MissingError) Error() string {
 	return b.String()
 }
 
-// maxShownRanks is the largest number of ranks in a text.
+// maxShownRanks is the maximum number of ranks listed in an error message.
 const maxShownRanks = 16
 
-// formatRanks returns a text with ranks.
+// formatRanks returns a list of ranks for an error message.
 func formatRanks(ranks []int) string {
 	words := make([]string, 0, maxShownRanks)
 	for _, r := range ranks[:min(len(ranks), maxShownRanks)] {
@@ -103,7 +104,7 @@ func formatRanks(ranks []int) string {
 // Is reports whether target is os.ErrDeadlineExceeded.
 func (e *MissingError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 
-// firstRank returns the first missing rank, -1 if there is none.
+// firstRank returns the first missing rank, or -1 if there is none.
 func (e *MissingError) firstRank() int {
 	all := slices.Clone(e.Ranks)
 	for _, w := range e.Waiting {

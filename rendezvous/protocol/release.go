@@ -2,8 +2,8 @@
 
 package protocol
 
-// The versions of the native form that this release supports: nativeVersion is its own, oldestNative that of the
-// previous release.
+// Versions of the native form supported by this release. nativeVersion is its own version, and oldestNative that of
+// the previous release.
 const (
 	oldestNative  = 1
 	nativeVersion = 1

@@ -2,7 +2,7 @@
 
 package protocol
 
-// The versions that the release after this one speaks, in tests of upgrades.
+// Versions supported by the release that follows this one, for upgrade tests.
 const (
 	oldestNative  = 1
 	nativeVersion = 2

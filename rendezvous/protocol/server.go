@@ -14,15 +14,15 @@ type ServerConfig struct {
 	Size   int // number of clients
 	Auth   Auth
 	Limits Limits
-	// Pending is the largest number of connections that have not joined; the oldest one is closed to make room. Zero
-	// means Size+256.
+	// Pending is the maximum number of connections that have not joined. When it is exceeded, the oldest one is
+	// closed. Zero means Size+256.
 	Pending int
-	// Nonce fills b with random bytes. It is required for Auth.Secret only.
+	// Nonce fills b with random bytes. It is required only for Auth.Secret.
 	Nonce func(b []byte)
 }
 
-// An Output is an instruction for a connection: send bytes, then close it if Close is set. Outputs may share bytes,
-// which must not be changed.
+// An Output is an instruction for a connection: send the bytes in Send, then close the connection if Close is set.
+// Outputs may share memory, which the caller must not modify.
 type Output struct {
 	Conn  int
 	Send  []byte
@@ -32,40 +32,41 @@ type Output struct {
 // An EventKind is the kind of an Event.
 type EventKind int
 
-// The kinds of events.
+// Event kinds.
 const (
 	Joined  EventKind = iota // a client has joined
 	Refused                  // a connection was closed before it, or before all clients, had joined; Err is the reason
-	Settled                  // a set is complete and was sent to all clients
-	Started                  // all clients are done: the startup is complete
-	Odd                      // a client has deviated from the protocol in a way that is tolerated; Err describes it
+	Settled                  // a set is complete and has been sent to all clients
+	Started                  // all clients are done and the startup is complete
+	Odd                      // a client has deviated from the protocol in a tolerated way; Err describes it
 	Left                     // a client has sent FINI
 	Failed                   // a client has failed after the startup was complete
 	Aborted                  // the startup has failed
 )
 
-// An Event is reported to the program that runs a server.
+// An Event is reported to the program that runs the server.
 type Event struct {
 	Kind  EventKind
-	Rank  int // -1 if the event is not about one client
+	Rank  int // -1 if the event does not concern a single client
 	Label Label
 	Err   error
 }
 
-// A Server is the state machine of the server. Connections have ids, which the caller chooses and does not reuse.
+// A Server is the state machine of the server. Connections are identified by ids, which the caller chooses and must
+// not reuse.
 type Server struct {
 	cfg         ServerConfig
 	conns       map[int]*conn
-	notJoined   []int   // ids of connections that have not joined, the oldest first
-	ranks       []*conn // by rank; nil before the client has joined
-	joinedCount int     // ranks that are not nil
-	goneCount   int     // clients that have left or failed after the startup was complete
+	notJoined   []int   // ids of connections that have not joined, oldest first
+	ranks       []*conn // by rank; nil until the client has joined
+	joinedCount int     // number of ranks that are not nil
+	goneCount   int     // number of clients that have left, or failed after the startup was complete
 	sets        collection
 	stage       stage
-	memberErrs  []error  // of clients that have failed after the startup was complete
-	err         error    // the result, valid in stageOver
-	out         []Output // for Take
-	events      []Event  // for Take
+	memberErrs  []error  // errors of clients that have failed after the startup was complete
+	err         error    // result, valid in stageOver
+	out         []Output // returned by Take
+	events      []Event  // returned by Take
 }
 
 // A stage is the progress of all clients together.
@@ -74,19 +75,19 @@ type stage int
 const (
 	stageJoining    stage = iota // not all clients have joined
 	stageCollecting              // not all clients are done
-	stageRunning                 // the startup is complete, not all clients have left
+	stageRunning                 // the startup is complete, but not all clients have left
 	stageOver
 )
 
-// A conn is one connection.
+// A conn is a connection.
 type conn struct {
 	id            int
 	in            decoder
 	authenticated bool
-	mech          int    // the chosen mechanism, if needRaw is not 0
-	needRaw       int    // raw bytes that precede the next command of the client
-	nonce         []byte // of the server
-	rank          int    // -1 before the client has joined
+	mech          int    // chosen mechanism, if needRaw is not 0
+	needRaw       int    // number of raw bytes that precede the client's next command
+	nonce         []byte // the server's nonce
+	rank          int    // -1 until the client has joined
 	done          bool   // the client has sent DONE
 }
 
@@ -119,11 +120,11 @@ func (s *Server) Take() ([]Output, []Event) {
 	return out, events
 }
 
-// Over reports whether the server has ended. The error is nil if every client has left with FINI; otherwise it is the
-// reason of the failed startup, or the errors of the clients that have failed after it.
+// Over reports whether the server has ended. The error is nil if every client has left with FINI. Otherwise it is the
+// reason why the startup failed, or the errors of the clients that failed after it.
 func (s *Server) Over() (bool, error) { return s.stage == stageOver, s.err }
 
-// HasJoined reports whether the connection has joined. The caller limits the time until then, and calls Lost with
+// HasJoined reports whether the connection has joined. The caller limits the time until then by calling Lost with
 // ErrLate.
 func (s *Server) HasJoined(id int) bool {
 	c := s.conns[id]
@@ -143,7 +144,7 @@ func (s *Server) Connect(id int) {
 	s.notJoined = append(s.notJoined, id)
 }
 
-// Receive handles bytes of a connection. It keeps no reference to b.
+// Receive handles bytes received on a connection. It does not retain b.
 func (s *Server) Receive(id int, b []byte) {
 	c := s.conns[id]
 	if c == nil {
@@ -174,7 +175,7 @@ func (s *Server) Receive(id int, b []byte) {
 	}
 }
 
-// Lost removes a connection that has failed with err, or was closed by its client, for which err is nil.
+// Lost removes a connection that has failed with err. err is nil if the client closed the connection.
 func (s *Server) Lost(id int, err error) {
 	if c := s.conns[id]; c != nil {
 		if err == nil {
@@ -184,7 +185,7 @@ func (s *Server) Lost(id int, err error) {
 	}
 }
 
-// Expire aborts a startup that is not complete, with a *MissingError. It has no effect afterwards.
+// Expire aborts a startup that is not complete with a *MissingError. If the startup is complete, it has no effect.
 func (s *Server) Expire() {
 	if s.stage > stageCollecting {
 		return
@@ -204,7 +205,7 @@ func (s *Server) Expire() {
 	s.abort(missing.firstRank(), missing)
 }
 
-// Stop ends the server at once. A startup that is not complete is aborted with err.
+// Stop ends the server immediately. If the startup is not complete, it is aborted with err.
 func (s *Server) Stop(err error) {
 	switch {
 	case s.stage < stageRunning:
@@ -216,13 +217,14 @@ func (s *Server) Stop(err error) {
 }
 
 const (
-	// maxSmall is the largest payload of all commands except COLL.
+	// maxSmall is the maximum payload length of all commands except COLL.
 	maxSmall = 64
-	// maxOptional is the largest payload of a command with optionalBit.
+	// maxOptional is the maximum payload length of a command with optionalBit.
 	maxOptional = 4096
 )
 
-// maxPayload returns the largest payload of a command that the client of c may send now.
+// maxPayload returns the maximum payload length of a command with the given code that the client of c may send in the
+// current stage.
 func (s *Server) maxPayload(c *conn, code Code) int {
 	switch {
 	case code == CodeColl && c.rank >= 0 && s.stage == stageCollecting:
@@ -233,7 +235,7 @@ func (s *Server) maxPayload(c *conn, code Code) int {
 	return maxSmall
 }
 
-// handleCommand handles one command. An error ends the connection.
+// handleCommand handles a command. If it returns an error, the connection must be dropped.
 func (s *Server) handleCommand(c *conn, code Code, payload []byte) error {
 	if !c.authenticated && code != CodeAuth {
 		if !s.cfg.Auth.None {
@@ -265,14 +267,14 @@ func (s *Server) handleCommand(c *conn, code Code, payload []byte) error {
 	return violationError("%v out of order", code)
 }
 
-// reportOddPayload adds an event for a payload of a command that has none.
+// reportOddPayload adds an event if a command that takes no payload has one.
 func (s *Server) reportOddPayload(c *conn, code Code, payload []byte) {
 	if len(payload) > 0 {
 		s.addEvent(Event{Kind: Odd, Rank: c.rank, Err: fmt.Errorf("%v with a payload of %d bytes", code, len(payload))})
 	}
 }
 
-// authenticate handles an AUTH, and chooses the mechanism.
+// authenticate handles an AUTH and chooses the mechanism.
 func (s *Server) authenticate(c *conn, payload []byte) error {
 	auth := &s.cfg.Auth
 	switch len(payload) {
@@ -302,7 +304,7 @@ func (s *Server) authenticate(c *conn, payload []byte) error {
 	return nil
 }
 
-// checkProof checks the response of a client for the chosen mechanism.
+// checkProof checks a client's response for the chosen mechanism.
 func (s *Server) checkProof(c *conn, answer []byte) error {
 	auth := &s.cfg.Auth
 	c.needRaw = 0
@@ -322,7 +324,7 @@ func (s *Server) checkProof(c *conn, answer []byte) error {
 	return nil
 }
 
-// handleJoin handles a join command. When the last client has joined, collecting begins.
+// handleJoin handles a join command. When the last client has joined, the server starts to collect parts.
 func (s *Server) handleJoin(c *conn, payload []byte) error {
 	rank, err := s.cfg.Form.parseJoin(payload, s.cfg.Size)
 	switch {
@@ -357,7 +359,7 @@ func (s *Server) handlePart(c *conn, payload []byte) error {
 	return nil
 }
 
-// sendComplete sends the sets that are complete, and DONE when all clients are done.
+// sendComplete sends the sets that are complete, and DONE once all clients are done.
 func (s *Server) sendComplete() {
 	for set := s.sets.takeComplete(); set != nil; set = s.sets.takeComplete() {
 		s.sendAll(appendCommand(nil, CodeColl, s.cfg.Form.setPayload(set, s.cfg.Size)))
@@ -377,7 +379,8 @@ func (s *Server) handleFini(c *conn) {
 	s.countGone()
 }
 
-// drop closes a connection because of err. While parts are collected that aborts the startup.
+// drop closes a connection because of err. If the client of the connection has joined, this aborts the startup while
+// parts are being collected.
 func (s *Server) drop(c *conn, err error) {
 	switch {
 	case s.stage == stageCollecting && c.rank >= 0:
@@ -411,8 +414,8 @@ func (s *Server) countGone() {
 	s.closeAll()
 }
 
-// abort ends the startup because of err, which the client with the given rank has caused, or none (-1). In the native
-// form clients that have joined get an ABRT with the reason.
+// abort fails the startup with err. rank is that of the client that caused the error, or -1. In the native form,
+// clients that have joined are sent an ABRT with the reason.
 func (s *Server) abort(rank int, err error) {
 	s.stage, s.err = stageOver, err
 	if s.cfg.Form == Native {
@@ -429,7 +432,7 @@ func (s *Server) closeConn(c *conn) {
 	s.out = append(s.out, Output{Conn: c.id, Close: true})
 }
 
-// closeAll closes all connections, in the order of their ids.
+// closeAll closes all connections in the order of their ids.
 func (s *Server) closeAll() {
 	ids := make([]int, 0, len(s.conns))
 	for id := range s.conns {
@@ -446,7 +449,7 @@ func (s *Server) send(c *conn, b []byte) {
 	s.out = append(s.out, Output{Conn: c.id, Send: b})
 }
 
-// sendAll sends b to all clients that have joined and have not left.
+// sendAll sends b to all clients that have joined and not left.
 func (s *Server) sendAll(b []byte) {
 	for _, c := range s.ranks {
 		if c != nil && s.conns[c.id] == c {

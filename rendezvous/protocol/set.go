@@ -11,18 +11,18 @@ import (
 // A Label identifies a kind of part. Labels are positive.
 type Label int32
 
-// String returns the label in hexadecimal digits.
+// String returns the label in hexadecimal.
 func (l Label) String() string { return fmt.Sprintf("%#x", int32(l)) }
 
-// A Mask is a set of ranks: bit i of word w stands for rank 32w+i.
+// A Mask is a set of ranks. Bit i of word w represents rank 32w+i.
 type Mask []uint32
 
-// Has reports whether rank is in the mask.
+// Has reports whether rank is in m.
 func (m Mask) Has(rank int) bool {
 	return rank >= 0 && rank/32 < len(m) && m[rank/32]>>(rank%32)&1 == 1
 }
 
-// Count returns the number of ranks in the mask.
+// Count returns the number of ranks in m.
 func (m Mask) Count() (n int) {
 	for _, w := range m {
 		n += bits.OnesCount32(w)
@@ -37,14 +37,14 @@ func maskWords(size int) int { return (size + 31) / 32 }
 type Set struct {
 	Label Label
 	Mask  Mask   // ranks that have submitted a part
-	Data  []byte // the parts, in ascending order of rank
-	// Lens is the length of each part, by rank; -1 for a client without a part. It is nil in the strict form, which
-	// does not transmit the lengths.
+	Data  []byte // concatenation of the parts, in ascending order of rank
+	// Lens is the length of each part by rank, or -1 for a client without a part. It is nil in the strict form, which
+	// does not transmit lengths.
 	Lens []int
 }
 
-// Parts returns the parts of Data by rank, nil for a client without a part. It returns nil if Lens is nil. The parts
-// share the memory of Data.
+// Parts returns the parts in Data by rank, with nil for each client without a part. It returns nil if Lens is nil.
+// The parts share memory with Data.
 func (s Set) Parts() [][]byte {
 	if s.Lens == nil {
 		return nil
@@ -61,20 +61,20 @@ func (s Set) Parts() [][]byte {
 // A Form is one of the two forms of the protocol.
 type Form int
 
-// The forms.
+// Protocol forms.
 const (
-	Native Form = iota // up to MaxNative clients, with lengths of parts and reasons of failures
+	Native Form = iota // up to MaxNative clients, with lengths of parts and reasons for failures
 	Strict             // IMPI 0.0
 )
 
-// MaxStrict is the largest number of clients in the strict form, whose mask has 32 bits.
+// MaxStrict is the maximum number of clients in the strict form, whose mask has 32 bits.
 const MaxStrict = 32
 
-// MaxNative is the largest number of clients in the native form.
+// MaxNative is the maximum number of clients in the native form.
 const MaxNative = 1 << 16
 
-// encodeVersions returns the versions in the join command of a native client: the newest one in the lower 16 bits,
-// and the oldest one in the upper 16 bits, which is 0 if it is the same.
+// encodeVersions returns the versions in a native client's join command: the newest one in the lower 16 bits, and the
+// oldest one in the upper 16 bits, or 0 there if they are the same.
 func encodeVersions() int {
 	if oldestNative == nativeVersion {
 		return nativeVersion
@@ -82,7 +82,8 @@ func encodeVersions() int {
 	return oldestNative<<16 | nativeVersion
 }
 
-// hasCommonVersion reports whether a client with the versions v in its join command supports a version of this server.
+// hasCommonVersion reports whether a client with the versions v in its join command supports a version of this
+// server.
 func hasCommonVersion(v int) bool {
 	oldest, newest := v>>16&0xffff, v&0xffff
 	if oldest == 0 {
@@ -99,7 +100,7 @@ func (f Form) joinCode() Code {
 	return CodeJoin
 }
 
-// checkSize returns an error unless there can be size clients.
+// checkSize returns an error unless size is a valid number of clients.
 func (f Form) checkSize(size int) error {
 	if most := f.maxSize(); size < 1 || size > most {
 		return fmt.Errorf("rendezvous: %d clients, want 1 to %d", size, most)
@@ -107,7 +108,7 @@ func (f Form) checkSize(size int) error {
 	return nil
 }
 
-// maxSize returns the largest number of clients.
+// maxSize returns the maximum number of clients.
 func (f Form) maxSize() int {
 	if f == Strict {
 		return MaxStrict
@@ -115,7 +116,7 @@ func (f Form) maxSize() int {
 	return MaxNative
 }
 
-// joinPayload returns the payload of a join command; size is 0 if the client does not know the number of clients.
+// joinPayload returns the payload of a join command. size is 0 if the client does not know the number of clients.
 func (f Form) joinPayload(rank, size int) []byte {
 	if f == Strict {
 		return encodeInt32s(rank)
@@ -123,7 +124,8 @@ func (f Form) joinPayload(rank, size int) []byte {
 	return encodeInt32s(encodeVersions(), rank, size)
 }
 
-// parseJoin returns the rank in a join command to a server for size clients. It is not checked.
+// parseJoin returns the rank in a join command sent to a server for size clients. It does not check that the rank is
+// in range.
 func (f Form) parseJoin(p []byte, size int) (rank int, err error) {
 	switch {
 	case len(p) < len(f.joinPayload(0, 0)), f == Strict && len(p) > len(f.joinPayload(0, 0)): // a later release may send more
@@ -144,7 +146,7 @@ func (f Form) parseJoin(p []byte, size int) (rank int, err error) {
 	return decodeInt32(p[4:]), nil
 }
 
-// setOverhead returns the largest payload of a COLL to clients, without the parts.
+// setOverhead returns the maximum payload length of a COLL to size clients, excluding the parts.
 func (f Form) setOverhead(size int) int {
 	if f == Strict {
 		return 8
@@ -174,7 +176,7 @@ func (f Form) setPayload(set *pendingSet, size int) []byte {
 	return b
 }
 
-// parseSet parses the payload of a COLL to size clients. The set does not share memory with p.
+// parseSet parses the payload of a COLL to size clients. The returned Set does not share memory with p.
 func (f Form) parseSet(p []byte, size int) (Set, error) {
 	masks := maskWords(size)
 	if len(p) < 4+4*masks {
@@ -220,7 +222,7 @@ func (f Form) parseSet(p []byte, size int) (Set, error) {
 	return s, nil
 }
 
-// Limits limit the parts that clients submit. Zero fields have the defaults.
+// Limits limits the parts that clients submit. A zero field means its default.
 type Limits struct {
 	Part   int // bytes of one part; default 1 MiB
 	Set    int // bytes of all parts of one label; default 32 MiB
@@ -228,10 +230,10 @@ type Limits struct {
 	Total  int // bytes of all parts of all labels, plus 64 for each part; default 64 MiB
 }
 
-// partOverhead is how many bytes a part counts in Limits.Total in addition to its own.
+// partOverhead is the number of bytes counted in Limits.Total for each part in addition to its data.
 const partOverhead = 64
 
-// setDefaults sets the defaults of zero fields, and checks the others.
+// setDefaults sets zero fields to their defaults and validates the others.
 func (l *Limits) setDefaults() error {
 	for _, f := range []struct {
 		name      string
