@@ -14,25 +14,26 @@ import (
 // AgentConfig configures NewAgent, with the values that two agents have agreed on in the startup, and local limits.
 type AgentConfig struct {
 	// Local and Remote are the processes of this agent's host and of the peer's host. A packet with another process
-	// violates the protocol. Neither may be empty.
+	// Local and Remote are the processes of this agent's host and of the peer's host. A packet that refers to any
+	// other process violates the protocol. Neither may be empty.
 	Local, Remote []Proc
-	// MaxPacket is the largest number of data bytes in a packet (IMPI_C_PKTLEN): the smallest value of all clients.
-	// Zero means 8,192. A longer message is a long message, of several packets. Both agents must have the same
-	// MaxPacket, Hiwater and Ackmark.
+	// MaxPacket is the maximum number of data bytes in a packet (IMPI_C_PKTLEN), which is the smallest value of all
+	// clients. Zero means 8,192. A message with more data is a long message, which consists of several packets. Both
+	// agents must use the same MaxPacket, Hiwater and Ackmark.
 	MaxPacket int
-	// Hiwater is the largest number of packets from one process to one process that are in flight or held
-	// (IMPI_H_HIWATER); further packets wait at the sender. Zero means 32. Up to Hiwater times MaxPacket bytes are
+	// Hiwater is the maximum number of packets from one process to another that are in flight or held at the receiver
+	// (IMPI_H_HIWATER). Further packets wait at the sender. Zero means 32. Up to Hiwater times MaxPacket bytes are
 	// held for each pair of processes.
 	Hiwater int
-	// Ackmark is the number of packets for which the receiver sends one PROTOACK (IMPI_H_ACKMARK), at most Hiwater.
-	// Zero means half of Hiwater.
+	// Ackmark is the number of packets that the receiver acknowledges with one PROTOACK (IMPI_H_ACKMARK). It must not
+	// exceed Hiwater. Zero means half of Hiwater.
 	Ackmark int
-	// MaxOperations is the largest number of active sends and receives and of events that were not taken. Send and
-	// Receive fail with ErrFull beyond it. Zero means 1,024.
+	// MaxOperations is the maximum number of active sends and receives, plus events not yet taken. When it is
+	// reached, Send and Receive fail with ErrFull. Zero means 1,024.
 	MaxOperations int
 }
 
-// withDefaults returns c with the defaults of its zero fields.
+// withDefaults returns a copy of c with every zero field set to its default.
 func (c AgentConfig) withDefaults() AgentConfig {
 	c.MaxPacket = cmp.Or(c.MaxPacket, 8192)
 	c.Hiwater = cmp.Or(c.Hiwater, 32)
@@ -41,7 +42,7 @@ func (c AgentConfig) withDefaults() AgentConfig {
 	return c
 }
 
-// validate returns one error for all invalid fields.
+// validate returns a single error that describes all invalid fields.
 func (c *AgentConfig) validate() error {
 	var bad []error
 	check := func(ok bool, format string, args ...any) {
@@ -58,11 +59,11 @@ func (c *AgentConfig) validate() error {
 }
 
 // An Agent is one end of a channel, which is the ordered stream of packets between two hosts. It sends and holds the
-// messages of the processes of its host, and replies to cancel requests of the peer.
+// messages of its host's processes, and replies to the peer's cancel requests.
 //
-// It does no I/O: Input handles the bytes of the peer, NextPacket returns the bytes to send to it, NextEvent returns
-// the operations that have ended. No method blocks or calls back. Bytes that NextPacket has returned count as sent.
-// An Agent must not be used by two goroutines at the same time. Package channel drives one over a connection.
+// An Agent does no I/O. Input handles bytes received from the peer, NextPacket returns bytes to send to the peer, and
+// NextEvent returns completed operations. No method blocks or calls back. Bytes returned by NextPacket count as sent.
+// An Agent is not safe for concurrent use. Package channel drives one over a connection.
 type Agent struct {
 	config AgentConfig
 	local  map[Proc]bool
@@ -73,29 +74,30 @@ type Agent struct {
 	sends map[sendKey]*Send
 	seq   uint64 // sequence number of the last message
 
-	posted       []*Receive          // receives without a message, the oldest first
+	posted       []*Receive          // receives without a message, oldest first
 	matched      map[uint64]*Receive // receives of long messages that are arriving, by DestRequest
-	destReq      uint64              // the last DestRequest
-	heldMessages list.List           // of *envelope: messages without a receive, the oldest first
+	destReq      uint64              // last DestRequest
+	heldMessages list.List           // list of *envelope: messages without a receive, oldest first
 	heldSize     int64               // bytes of data in heldMessages
 	strayReplies uint64
 
-	header    Packet // of the packet that is arriving, once headerBuf is complete
-	headerBuf []byte // of the packet that is arriving
-	data      []byte // of the packet that is arriving
+	header    Packet // header of the arriving packet, once headerBuf is complete
+	headerBuf []byte // header bytes of the arriving packet
+	data      []byte // data of the arriving packet
 	events    []Event
 
 	finishing, finiSent, peerFinished bool
-	err                               error // why the channel has ended; nil if it has not
+	err                               error // reason why the channel has closed; nil if it has not
 }
 
-// A sendKey identifies an active send: a request number is unique among the active messages of its source process.
+// A sendKey identifies an active send. A request number is unique among the active messages of its source process.
 type sendKey struct {
 	from    Proc
 	request uint64
 }
 
-// NewAgent returns an agent for a channel on which no bytes were sent. The error describes all invalid fields of c.
+// NewAgent returns an agent for a channel on which no bytes have been sent. If c is invalid, the error describes all
+// invalid fields.
 func NewAgent(c AgentConfig) (*Agent, error) {
 	c = c.withDefaults()
 	if err := c.validate(); err != nil {
@@ -118,8 +120,9 @@ func NewAgent(c AgentConfig) (*Agent, error) {
 	return a, nil
 }
 
-// Send queues s to be sent. A Sent event reports its end. If Send returns an error, s was not queued: the error is
-// ErrActive, ErrFull, ErrFinished, that of an invalid field, or the error with which the channel has ended.
+// Send queues s to be sent. Its completion is reported by a Sent event. If Send returns an error, s was not queued.
+// The error is ErrActive, ErrFull or ErrFinished, describes an invalid field, or is the error with which the channel
+// has closed.
 func (a *Agent) Send(s *Send) error {
 	key := sendKey{s.From, s.Request}
 	switch {
@@ -147,18 +150,18 @@ func (a *Agent) Send(s *Send) error {
 	return nil
 }
 
-// isFull reports whether there are MaxOperations operations.
+// isFull reports whether the number of operations has reached MaxOperations.
 func (a *Agent) isFull() bool {
 	return len(a.sends)+len(a.posted)+len(a.matched)+len(a.events) >= a.config.MaxOperations
 }
 
-// Cancel cancels s if that is possible. Another Cancel of s has no effect. The Answer is:
+// Cancel attempts to cancel s. Canceling s again has no effect. Cancel returns:
 //
-//   - Canceled if no packet of s was sent; none is sent then. The Sent event follows nevertheless.
-//   - TooLate if the peer has confirmed that s is received, if s is not synchronous and was sent, and if s has ended
-//     or was never passed to Send.
-//   - Unknown if s has ended with ErrUnknown.
-//   - Asked in all other cases: a cancel request is sent to the peer, and an Answered event follows.
+//   - Canceled if no packet of s has been sent. No packet will be sent, and the Sent event still follows.
+//   - TooLate if the peer has confirmed that s has been received, if s is not synchronous and has been sent, or if s has
+//     completed or was never passed to Send.
+//   - Unknown if s has completed with ErrUnknown.
+//   - Asked in all other cases. A cancel request is sent to the peer, and an Answered event follows.
 func (a *Agent) Cancel(s *Send) Answer {
 	switch {
 	case s.state == sendLost:
@@ -180,7 +183,7 @@ func (a *Agent) Cancel(s *Send) Answer {
 	return Asked
 }
 
-// endSend ends s with err. Its request number stays in use while a reply to its cancel request is pending.
+// endSend completes s with err. Its request number remains in use while a reply to its cancel request is pending.
 func (a *Agent) endSend(s *Send, err error) {
 	s.state = sendEnded
 	if s.cancel == cancelNone {
@@ -189,7 +192,7 @@ func (a *Agent) endSend(s *Send, err error) {
 	a.events = append(a.events, Event{Kind: Sent, Send: s, Err: err})
 }
 
-// answerCancel ends the cancel of s with answer.
+// answerCancel completes the cancellation of s with answer.
 func (a *Agent) answerCancel(s *Send, answer Answer) {
 	s.cancel = cancelNone
 	if s.state == sendEnded {
@@ -203,12 +206,13 @@ func (s *Send) isActive() bool {
 	return s.cancel != cancelNone || sendIdle < s.state && s.state < sendEnded
 }
 
-// Receive starts r, which receives the oldest held message that matches, or else the first one that arrives. A
-// message that several receives match goes to the oldest of them. A Received event reports the end of r.
+// Receive starts r, which receives the oldest held message that matches it or, if there is none, the first matching
+// message that arrives. A message that matches several receives goes to the oldest of them. The completion of r is
+// reported by a Received event.
 //
-// If Receive returns an error, r was not started: the error is ErrActive, ErrFull, that of a process that is not
-// local, or the error with which the channel has ended. After the end of the channel, held messages can still be
-// received, except long ones.
+// If Receive returns an error, r was not started. The error is ErrActive or ErrFull, reports a process that is not
+// local, or is the error with which the channel has closed. After the channel has closed, held messages other than
+// long ones can still be received.
 func (a *Agent) Receive(r *Receive) error {
 	switch {
 	case !a.local[r.To]:
@@ -233,8 +237,8 @@ func (a *Agent) Receive(r *Receive) error {
 	return nil
 }
 
-// CancelReceive cancels r, which involves no peer. It returns Canceled, and a Received event follows, or TooLate if a
-// message has matched or r has ended.
+// CancelReceive cancels r without involving the peer. It returns Canceled, in which case a Received event follows, or
+// TooLate if a message has already matched r or r has completed.
 func (a *Agent) CancelReceive(r *Receive) Answer {
 	if r.state != receivePosted {
 		return TooLate
@@ -244,14 +248,14 @@ func (a *Agent) CancelReceive(r *Receive) Answer {
 	return Canceled
 }
 
-// endReceive ends r with err.
+// endReceive completes r with err.
 func (a *Agent) endReceive(r *Receive, err error) {
 	r.state = receiveIdle
 	a.events = append(a.events, Event{Kind: Received, Receive: r, Err: err})
 }
 
-// Probe returns the header of the held message that a Receive with m would receive. The message is not received: the
-// peer can still cancel it.
+// Probe returns the header of the held message that a Receive with m would receive. It does not receive the message,
+// so the peer can still cancel it.
 func (a *Agent) Probe(m Match) (Packet, bool) {
 	if e := a.findHeld(&m); e != nil {
 		return e.packet, true
@@ -259,7 +263,7 @@ func (a *Agent) Probe(m Match) (Packet, bool) {
 	return Packet{}, false
 }
 
-// NextEvent removes and returns the oldest event; false if there is none.
+// NextEvent removes and returns the oldest event. It returns false if there is none.
 func (a *Agent) NextEvent() (Event, bool) {
 	if len(a.events) == 0 {
 		return Event{}, false
@@ -267,8 +271,9 @@ func (a *Agent) NextEvent() (Event, bool) {
 	return popFirst(&a.events), true
 }
 
-// Finish announces that this agent sends no more messages: a FINI packet follows the last packet. It fails with
-// ErrActive while a send is active. The peer may continue to send messages and cancel requests, which are handled.
+// Finish announces that this agent will send no more messages. A FINI packet follows the last packet. Finish fails
+// with ErrActive while a send is active. The peer may continue to send messages and cancel requests, which are
+// handled.
 func (a *Agent) Finish() error {
 	switch {
 	case a.Finished():
@@ -280,14 +285,14 @@ func (a *Agent) Finish() error {
 	return a.err
 }
 
-// Finished reports whether both agents have finished. The stream can be closed then.
+// Finished reports whether both agents have finished, after which the stream can be closed.
 func (a *Agent) Finished() bool { return a.finiSent && a.peerFinished }
 
-// Err returns the error with which the channel has ended, nil if it has not.
+// Err returns the error with which the channel has closed, or nil if it is open.
 func (a *Agent) Err() error { return a.err }
 
-// Fail ends the channel with reason, which must not be nil, for example because the stream has ended. All active
-// operations end, in the order in which they were started. The first reason counts.
+// Fail closes the channel with reason, which must not be nil. It is called, for example, when the stream has ended.
+// All active operations fail, in the order in which they were started. Only the first call has an effect.
 func (a *Agent) Fail(reason error) {
 	if a.err != nil {
 		return
@@ -311,7 +316,7 @@ func (a *Agent) Fail(reason error) {
 	clear(a.matched)
 }
 
-// failSend ends a send, and its cancel, because the channel has ended.
+// failSend completes a send, and its cancellation if one is pending, because the channel has closed.
 func (a *Agent) failSend(s *Send) {
 	state := s.state
 	switch state {
@@ -333,15 +338,15 @@ func (a *Agent) failSend(s *Send) {
 	}
 }
 
-// AgentStats are the gauges of an agent.
+// AgentStats holds the gauges of an agent.
 type AgentStats struct {
-	Operations int    // operations that count for AgentConfig.MaxOperations
-	Held       int    // messages without a receive
-	HeldBytes  int64  // bytes of data in these messages
-	Stray      uint64 // cancel replies without a request, which were ignored
+	Operations int    // number of operations that count against AgentConfig.MaxOperations
+	Held       int    // number of messages without a receive
+	HeldBytes  int64  // bytes of data in held messages
+	Stray      uint64 // number of cancel replies that matched no request and were ignored
 }
 
-// Stats returns the gauges.
+// Stats returns the agent's gauges.
 func (a *Agent) Stats() AgentStats {
 	return AgentStats{
 		Operations: len(a.sends) + len(a.posted) + len(a.matched) + len(a.events),
@@ -351,7 +356,8 @@ func (a *Agent) Stats() AgentStats {
 	}
 }
 
-// popFirst removes and returns the first element of q, which must not be empty. It releases the memory of an empty q.
+// popFirst removes and returns the first element of q, which must not be empty. If q becomes empty, popFirst releases
+// its memory.
 func popFirst[T any](q *[]T) T {
 	first := (*q)[0]
 	var zero T
@@ -363,7 +369,7 @@ func popFirst[T any](q *[]T) T {
 	return first
 }
 
-// removeFrom removes x from q, if it is in q.
+// removeFrom removes x from q if q contains it, and returns the resulting slice.
 func removeFrom[T comparable](q []T, x T) []T {
 	if i := slices.Index(q, x); i >= 0 {
 		return slices.Delete(q, i, i+1)

@@ -2,8 +2,8 @@ package impi
 
 import "math"
 
-// AgentConfig returns the configuration for the channel between two hosts: their processes, the smallest packet
-// length of all clients, and the smallest Ackmark and Hiwater of all hosts.
+// AgentConfig returns the configuration of the channel between two hosts: their processes, the smallest packet length
+// of all clients, and the smallest Ackmark and Hiwater of all hosts.
 func (w *World) AgentConfig(local, remote *Host) AgentConfig {
 	ackmark, hiwater := local.Ackmark, local.Hiwater
 	for _, c := range w.Clients {

@@ -11,7 +11,7 @@ import (
 // A Version is a version of IMPI.
 type Version struct{ Major, Minor uint32 }
 
-// Default, in CollXSize and CollMaxLinear, stands for the value that version 0.0 specifies.
+// Default represents, in CollXSize and CollMaxLinear, the value specified by version 0.0.
 const Default = -1
 
 const (
@@ -20,26 +20,26 @@ const (
 	minMaxTag            = 32767
 )
 
-// A Client describes one client: an MPI implementation on some hosts.
+// A Client describes a client, which is an MPI implementation on one or more hosts.
 type Client struct {
 	Versions      []Version // supported versions, ascending; the first is 0.0
-	PacketLen     uint32    // largest number of data bytes in a packet that it accepts, at least 1
+	PacketLen     uint32    // maximum number of data bytes in a packet that the client accepts, at least 1
 	MaxTag        int32     // largest tag, at least 32767
-	CollXSize     int32     // size in bytes from which on collective operations use long protocols, or Default
-	CollMaxLinear int32     // number of hosts from which on collective operations use logarithmic protocols, or Default
+	CollXSize     int32     // minimum size in bytes for which collective operations use long protocols, or Default
+	CollMaxLinear int32     // minimum number of hosts for which collective operations use logarithmic protocols, or Default
 	Hosts         []Host
 }
 
-// A Host describes one agent of a client.
+// A Host describes an agent of a client.
 type Host struct {
 	Addr    [16]byte // IPv6 address
 	Port    uint32   // listening port
-	Ackmark uint32   // number of packets for which it sends one PROTOACK, at least 1
+	Ackmark uint32   // number of packets acknowledged by one PROTOACK, at least 1
 	Hiwater uint32   // number of packets that may be sent without a PROTOACK, at least Ackmark
 	Procs   []Proc
 }
 
-// procCount returns the number of processes of all hosts.
+// procCount returns the number of processes on all hosts.
 func (c *Client) procCount() (n int) {
 	for _, h := range c.Hosts {
 		n += len(h.Procs)
@@ -47,7 +47,7 @@ func (c *Client) procCount() (n int) {
 	return n
 }
 
-// validate returns an error for a value that the protocol does not allow.
+// validate returns an error if a value is not allowed by the protocol.
 func (c *Client) validate() error {
 	if err := checkVersions(c.Versions); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (c *Client) validate() error {
 	return nil
 }
 
-// checkVersions returns an error unless vs ascend and begin with 0.0, which every client must support.
+// checkVersions returns an error unless vs is ascending and begins with 0.0, which every client must support.
 func checkVersions(vs []Version) error {
 	if len(vs) == 0 || vs[0] != (Version{}) {
 		return fmt.Errorf("impi: versions %v, want 0.0 first", vs)
@@ -86,7 +86,7 @@ func (v Version) isBefore(w Version) bool {
 	return v.Major < w.Major || v.Major == w.Major && v.Minor < w.Minor
 }
 
-// encodeLabel returns the part that the client submits under a label. Integers are big-endian.
+// encodeLabel returns the part that the client submits under the given label. Integers are big-endian.
 func (c *Client) encodeLabel(label protocol.Label) (b []byte) {
 	u32 := binary.BigEndian.AppendUint32
 	switch label {

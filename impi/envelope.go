@@ -2,7 +2,7 @@ package impi
 
 import "container/list"
 
-// An envelope is the first packet of a message that is not received.
+// An envelope is the first packet of a message that has not been received.
 type envelope struct {
 	packet Packet
 	data   []byte
@@ -10,7 +10,8 @@ type envelope struct {
 	elem   *list.Element // in Agent.heldMessages
 }
 
-// holdMessage keeps a message until it is received or destroyed. It is now the newest message of its request number.
+// holdMessage holds a message until it is received or destroyed. The message becomes the newest one with its request
+// number.
 func (a *Agent) holdMessage(e *envelope) {
 	e.elem = a.heldMessages.PushBack(e)
 	a.heldSize += int64(len(e.data))
@@ -18,8 +19,8 @@ func (a *Agent) holdMessage(e *envelope) {
 	e.pair.newest[e.packet.SrcRequest] = e
 }
 
-// removeHeld removes a held message. If it was the newest of its request number, there is none now: older messages do
-// not belong to an active request of the sender any more, so a cancel must not find them.
+// removeHeld removes a held message. If it was the newest one with its request number, no message remains that a
+// cancel could refer to: older messages with that number no longer belong to an active request of the sender.
 func (a *Agent) removeHeld(e *envelope) {
 	a.heldMessages.Remove(e.elem)
 	a.heldSize -= int64(len(e.data))
@@ -29,7 +30,7 @@ func (a *Agent) removeHeld(e *envelope) {
 	}
 }
 
-// findHeld returns the oldest held message that m matches, or nil.
+// findHeld returns the oldest held message that matches m, or nil.
 func (a *Agent) findHeld(m *Match) *envelope {
 	for elem := a.heldMessages.Front(); elem != nil; elem = elem.Next() {
 		if e := elem.Value.(*envelope); m.matches(&e.packet) {

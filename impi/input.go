@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Input handles bytes of the peer, which need not be whole packets. It keeps no reference to b. It fails with
-// ErrProtocol if the peer has violated the protocol, which ends the channel as Fail does, and with the error of the
-// channel if that had ended before.
+// Input handles bytes received from the peer, which need not be whole packets. It does not retain b. If the peer has
+// violated the protocol, Input closes the channel as Fail does and returns an error that matches ErrProtocol. If the
+// channel was already closed, it returns the channel's error.
 func (a *Agent) Input(b []byte) error {
 	for len(b) > 0 && a.err == nil {
 		if n := min(len(b), PacketSize-len(a.headerBuf)); n > 0 {
@@ -36,7 +36,7 @@ func (a *Agent) Input(b []byte) error {
 	return a.err
 }
 
-// parseHeader parses and checks the header in headerBuf, and then allocates memory for the data.
+// parseHeader parses and validates the header in headerBuf and then allocates memory for the data.
 func (a *Agent) parseHeader() (err error) {
 	if a.header, err = ParsePacket(a.headerBuf); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (a *Agent) handlePacket(p *Packet, data []byte) error {
 	}
 }
 
-// countReceived counts one packet of pr that is not held any more, and queues a PROTOACK after Ackmark of them.
+// countReceived counts a packet of pr that is no longer held, and queues a PROTOACK after every Ackmark packets.
 func (a *Agent) countReceived(pr *pair) {
 	pr.received++
 	if pr.received == a.config.Ackmark {
@@ -117,12 +117,13 @@ func (a *Agent) countReceived(pr *pair) {
 	}
 }
 
-// handleFirst handles the first packet of a message, which is received if a posted receive matches, and held otherwise.
+// handleFirst handles the first packet of a message. The message is received if a posted receive matches, and held
+// otherwise.
 func (a *Agent) handleFirst(pr *pair, p *Packet, data []byte) error {
 	e := &envelope{packet: *p, data: data, pair: pr}
 	for i, r := range a.posted {
 		if r.matches(p) {
-			delete(pr.newest, p.SrcRequest) // an older message of this number cannot be canceled any more
+			delete(pr.newest, p.SrcRequest) // an older message with this number can no longer be canceled
 			a.posted = slices.Delete(a.posted, i, i+1)
 			return a.startReceive(r, e)
 		}
@@ -134,7 +135,7 @@ func (a *Agent) handleFirst(pr *pair, p *Packet, data []byte) error {
 	return nil
 }
 
-// startReceive receives the message of e with r. From now on it is too late to cancel the message, also if parts of
+// startReceive receives the message of e with r. From now on it is too late to cancel the message, even if parts of
 // it have not arrived.
 func (a *Agent) startReceive(r *Receive, e *envelope) error {
 	a.countReceived(e.pair)
@@ -159,7 +160,7 @@ func (a *Agent) startReceive(r *Receive, e *envelope) error {
 	return a.queueReply(e.pair, ack)
 }
 
-// handleRest handles a packet of a long message that is not the first.
+// handleRest handles a packet of a long message other than the first.
 func (a *Agent) handleRest(pr *pair, p *Packet, data []byte) error {
 	r := a.matched[p.DestRequest]
 	switch {
@@ -180,7 +181,7 @@ func (a *Agent) handleRest(pr *pair, p *Packet, data []byte) error {
 	return nil
 }
 
-// truncatedError returns ErrTruncated if the message is longer than the buffer.
+// truncatedError returns ErrTruncated if the message is longer than the buffer, and nil otherwise.
 func (r *Receive) truncatedError() error {
 	if r.Packet.MsgLen > uint64(len(r.Buf)) {
 		return ErrTruncated
@@ -188,7 +189,7 @@ func (r *Receive) truncatedError() error {
 	return nil
 }
 
-// handleSyncAck handles a SYNCACK: the peer has received s.
+// handleSyncAck handles a SYNCACK, which means that the peer has received s.
 func (a *Agent) handleSyncAck(pr *pair, s *Send, p *Packet) error {
 	if s == nil || s.state != sendExposed && s.state != sendRefused {
 		return violationError(p, "for request %d, which expects no reply", p.SrcRequest)
@@ -207,9 +208,9 @@ func (a *Agent) handleSyncAck(pr *pair, s *Send, p *Packet) error {
 	return nil
 }
 
-// handleCancel replies to a cancel request. The request arrives after its message, so the message is held or
-// received. It applies only to the newest message of its number: if that is received, an older one must not be
-// destroyed instead.
+// handleCancel replies to a cancel request. The request arrives after its message, so the message is held or has been
+// received. The request applies only to the newest message with its number. If that message has been received, an
+// older one must not be destroyed in its place.
 func (a *Agent) handleCancel(pr *pair, p *Packet) error {
 	reply := Packet{Type: PacketCancelNo, SrcRequest: p.SrcRequest}
 	if e := pr.newest[p.SrcRequest]; e != nil {
@@ -220,8 +221,8 @@ func (a *Agent) handleCancel(pr *pair, p *Packet) error {
 	return a.queueReply(pr, reply)
 }
 
-// queueReply queues a SYNCACK or a cancel reply. At most Hiwater of each are queued for a peer that keeps to its
-// window and reads.
+// queueReply queues a SYNCACK or a cancel reply. As long as the peer respects its window and reads, at most Hiwater
+// of each are queued.
 func (a *Agent) queueReply(pr *pair, reply Packet) error {
 	if a.err != nil {
 		return nil

@@ -2,7 +2,7 @@ package impi
 
 import "github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 
-// The labels that every client of version 0.0 submits, in this order.
+// Labels that every client of version 0.0 submits, in this order.
 const (
 	LabelVersion       protocol.Label = 0x1000 // IMPI_C_VERSION
 	LabelHosts         protocol.Label = 0x1100 // IMPI_C_NHOSTS
@@ -22,7 +22,7 @@ const (
 	LabelProcPID  protocol.Label = 0x3100 // IMPI_P_PID
 )
 
-// labels are these labels, in the same order.
+// labels lists the labels of version 0.0 in the order in which they are submitted.
 var labels = [...]protocol.Label{
 	LabelVersion, LabelHosts, LabelProcs, LabelPacketLen, LabelMaxTag, LabelCollXSize, LabelCollMaxLinear,
 	LabelHostAddr, LabelHostPort, LabelHostProcs, LabelHostAckmark, LabelHostHiwater, LabelProcAddr, LabelProcPID,

@@ -5,18 +5,18 @@ import (
 	"fmt"
 )
 
-// PacketSize is the length of the header of a packet in bytes. Only DATA and DATASYNC packets have data after it.
+// PacketSize is the length of a packet header in bytes. Only DATA and DATASYNC packets have data after the header.
 const PacketSize = 128
 
 // A PacketType is the type of a packet (pk_type).
 type PacketType uint32
 
-// The types of packets.
+// Packet types.
 const (
-	PacketData      PacketType = iota // a short message, or a part of a long one that is not the first
+	PacketData      PacketType = iota // a short message, or a part of a long one other than the first
 	PacketDataSync                    // a first packet whose sender expects a SYNCACK
-	PacketProtoAck                    // Ackmark more packets are received
-	PacketSyncAck                     // the message is received
+	PacketProtoAck                    // Ackmark more packets have been received
+	PacketSyncAck                     // the message has been received
 	PacketCancel                      // cancel request
 	PacketCancelYes                   // cancel reply: the message has been destroyed
 	PacketCancelNo                    // cancel reply: the message has been received
@@ -25,7 +25,7 @@ const (
 
 var packetNames = [...]string{"DATA", "DATASYNC", "PROTOACK", "SYNCACK", "CANCEL", "CANCELYES", "CANCELNO", "FINI"}
 
-// String returns the name that the IMPI draft uses, without its prefix.
+// String returns the name used in the IMPI draft, without its prefix.
 func (t PacketType) String() string {
 	if int64(t) < int64(len(packetNames)) {
 		return packetNames[t]
@@ -33,33 +33,32 @@ func (t PacketType) String() string {
 	return fmt.Sprintf("PacketType(%d)", uint32(t))
 }
 
-// hasData reports whether Packet.Len bytes follow the header. That depends on the type only: LAM/MPI writes a length
-// of 128 into SYNCACK, CANCELNO and FINI packets, which have no data.
+// hasData reports whether Packet.Len bytes follow the header. This depends only on the type, because LAM/MPI sets a
+// length of 128 in SYNCACK, CANCELNO and FINI packets, which have no data.
 func (t PacketType) hasData() bool { return t == PacketData || t == PacketDataSync }
 
-// isCounted reports whether flow control counts a packet.
+// isCounted reports whether packets of type t count for flow control.
 func (t PacketType) isCounted() bool { return t != PacketProtoAck && t != PacketFini }
 
-// A Packet is the header of a packet (IMPI_Packet), in the order of its fields on the wire. Integers are big-endian
-// there.
+// A Packet is a packet header (IMPI_Packet). Its fields are in wire order. On the wire, integers are big-endian.
 type Packet struct {
 	Type        PacketType // offset 0
 	Len         uint32     // 4: bytes of data in this packet
-	Src         Proc       // 8: the process that sends the packet
+	Src         Proc       // 8: process that sends the packet
 	Dest        Proc       // 32
-	SrcRequest  uint64     // 56: the sender's number of the message
-	DestRequest uint64     // 64: the receiver's number, from SYNCACK on
+	SrcRequest  uint64     // 56: message number assigned by the sender
+	DestRequest uint64     // 64: message number assigned by the receiver, set once SYNCACK is sent
 	MsgLen      uint64     // 72: bytes of data in the whole message
-	Rank        int32      // 80: of the sender, in its communicator
+	Rank        int32      // 80: sender's rank in its communicator
 	Tag         int32      // 84
-	Context     uint64     // 88: of the communicator
+	Context     uint64     // 88: communicator
 	SeqNum      uint64     // 96
-	Count       int64      // 104: elements of Datatype in the message; for the receiving program only
+	Count       int64      // 104: number of elements of Datatype in the message; used only by the receiving program
 	Datatype    uint64     // 112: opaque
 	Reserved    uint64     // 120
 }
 
-// Append appends the 128 bytes of the header to dst.
+// Append appends the 128-byte encoding of the header to dst and returns the extended slice.
 func (p *Packet) Append(dst []byte) []byte {
 	be := binary.BigEndian
 	dst = be.AppendUint32(dst, uint32(p.Type))
@@ -80,8 +79,8 @@ func (p *Packet) Append(dst []byte) []byte {
 	return be.AppendUint64(dst, p.Reserved)
 }
 
-// ParsePacket parses the header in the first 128 bytes of b. It fails with ErrProtocol if b is shorter or the type is
-// unknown. It does not check the other fields, such as lengths.
+// ParsePacket parses the header in the first 128 bytes of b. If b is shorter or the type is unknown, it returns an
+// error that matches ErrProtocol. It does not validate the other fields, such as lengths.
 func ParsePacket(b []byte) (Packet, error) {
 	if len(b) < PacketSize {
 		return Packet{}, fmt.Errorf("%w: a header of %d bytes, want %d", ErrProtocol, len(b), PacketSize)
@@ -109,7 +108,7 @@ func ParsePacket(b []byte) (Packet, error) {
 	return p, nil
 }
 
-// parseProc parses a Proc.
+// parseProc parses the encoding of a Proc at the beginning of b.
 func parseProc(b []byte) (p Proc) {
 	copy(p.Host[:], b)
 	p.PID = int64(binary.BigEndian.Uint64(b[16:]))

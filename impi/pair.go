@@ -1,29 +1,29 @@
 package impi
 
-// A pair is the state of one local and one remote process: IMPI's virtual channel, with flow control of its own in each
-// direction. There is at most one for each two processes of AgentConfig.
+// A pair is the state of a pair of processes, one local and one remote. It corresponds to IMPI's virtual channel and
+// has separate flow control in each direction. There is at most one pair for any two processes in AgentConfig.
 type pair struct {
 	pairKey
-	ready bool // the pair is in Agent.ready
+	ready bool // set while the pair is in Agent.ready
 
-	// These fields are for packets to the remote process.
-	unacked      int      // packets that were sent and not acknowledged by a PROTOACK
-	replies      []Packet // SYNCACKs and cancel replies to send
-	acks         int      // PROTOACKs to send
+	// The following fields concern packets to the remote process.
+	unacked      int      // number of packets sent but not acknowledged by a PROTOACK
+	replies      []Packet // SYNCACKs and cancel replies to be sent
+	acks         int      // number of PROTOACKs to be sent
 	cancels      []*Send  // sends whose cancel request is to be sent
-	cancelsAsked int      // cancel requests that were sent and have no reply
-	matchedSends []*Send  // long messages whose rest is to be sent
+	cancelsAsked int      // number of cancel requests sent but not replied to
+	matchedSends []*Send  // long messages whose remaining packets are to be sent
 	queuedSends  []*Send  // messages whose first packet is to be sent
 
-	// These fields are for packets from the remote process.
-	received int                  // packets since the last PROTOACK
-	held     int                  // held messages
-	newest   map[uint64]*envelope // by request number: the newest message, if it is held
+	// The following fields concern packets from the remote process.
+	received int                  // number of packets received since the last PROTOACK
+	held     int                  // number of held messages
+	newest   map[uint64]*envelope // newest message by request number, if it is held
 }
 
 type pairKey struct{ local, remote Proc }
 
-// pairOf returns the pair of two processes, which it makes if there is none.
+// pairOf returns the pair of two processes, creating it if necessary.
 func (a *Agent) pairOf(local, remote Proc) *pair {
 	key := pairKey{local, remote}
 	p := a.pairs[key]
@@ -42,8 +42,8 @@ func (a *Agent) markReady(p *pair) {
 	}
 }
 
-// NextPacket appends the next packet and its data to dst; it returns false if no packet may be sent now. Pairs take
-// turns. The caller must send all bytes, in the order in which they are returned.
+// NextPacket appends the next packet and its data to dst. It returns false if no packet may be sent now. Pairs take
+// turns. The caller must send all returned bytes in order.
 func (a *Agent) NextPacket(dst []byte) ([]byte, bool) {
 	for len(a.ready) > 0 {
 		p := popFirst(&a.ready)
@@ -68,7 +68,7 @@ func (a *Agent) NextPacket(dst []byte) ([]byte, bool) {
 }
 
 // nextOf returns the next packet of p. Only messages wait for the window. Other packets are not held at the peer, and
-// a reply that waited for a receive could wait for the very process that waits for the reply.
+// if a reply waited for a receive, it could be waiting for the very process that is waiting for the reply.
 func (a *Agent) nextOf(p *pair) (packet Packet, data []byte, ok bool) {
 	switch open := p.unacked < a.config.Hiwater; {
 	case len(p.replies) > 0:

@@ -11,18 +11,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// A World is the description of all clients, and the values that they have in common. It is the same at every client,
-// because every client has the same bytes.
+// A World contains the descriptions of all clients and the values that they have in common. It is the same at every
+// client, because every client receives the same bytes.
 type World struct {
-	Clients       []Client // by rank
-	PacketLen     uint32   // the smallest of all clients
-	MaxTag        int32    // the smallest of all clients
+	Clients       []Client // indexed by rank
+	PacketLen     uint32   // smallest value of all clients
+	MaxTag        int32    // smallest value of all clients
 	CollXSize     int32    // equal for all clients; never Default
 	CollMaxLinear int32    // equal for all clients; never Default
 }
 
-// Exchange submits the 14 labels of a client, calls Done, and blocks until the startup is complete. The member must
-// have the form protocol.Strict. After an error the caller should close the member.
+// Exchange submits the 14 labels of client c, calls Done, and blocks until the startup is complete. The member must
+// have the form protocol.Strict. If Exchange returns an error, the caller should close the member.
 func Exchange(ctx context.Context, m *rendezvous.Member, c Client) (*World, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func Exchange(ctx context.Context, m *rendezvous.Member, c Client) (*World, erro
 	return &r.world, m.DoneWait(ctx)
 }
 
-// Version returns the highest version that two clients have in common. All clients support 0.0.
+// Version returns the highest version that clients i and j have in common. All clients support 0.0.
 func (w *World) Version(i, j int) (v Version) {
 	for _, x := range w.Clients[i].Versions {
 		if slices.Contains(w.Clients[j].Versions, x) {
@@ -51,11 +51,11 @@ func (w *World) Version(i, j int) (v Version) {
 }
 
 // A worldReader builds a World from the sets of the labels, in ascending order. It allocates hosts and processes when
-// their addresses have arrived, not when their numbers are announced.
+// their addresses arrive, not when their counts are announced.
 type worldReader struct {
 	world     World
 	hosts     []uint32 // number of hosts, by client
-	procs     []uint32 // number of processes, by client; must be the sum of those of its hosts
+	procs     []uint32 // number of processes, by client; must equal the sum over the client's hosts
 	hostProcs []uint32 // number of processes, by host, over all clients
 }
 
@@ -63,7 +63,7 @@ func newWorldReader(size int) *worldReader {
 	return &worldReader{world: World{Clients: make([]Client, size), PacketLen: math.MaxUint32, MaxTag: math.MaxInt32}}
 }
 
-// readSet reads one set. Every client must have submitted the label, because version 0.0 requires all 14.
+// readSet reads a set. Every client must have submitted the label, because version 0.0 requires all 14.
 func (r *worldReader) readSet(s protocol.Set) error {
 	for rank := range r.world.Clients {
 		if !s.Mask.Has(rank) {
@@ -77,7 +77,7 @@ func (r *worldReader) readSet(s protocol.Set) error {
 	return nil
 }
 
-// readLabel reads the data of one label.
+// readLabel reads the data of a label.
 func (r *worldReader) readLabel(label protocol.Label, data []byte) error {
 	switch {
 	case label == LabelVersion:
@@ -91,8 +91,8 @@ func (r *worldReader) readLabel(label protocol.Label, data []byte) error {
 	}
 }
 
-// readVersions reads the concatenated lists of versions of all clients. Each list ascends and begins with 0.0, so 0.0
-// marks the boundaries.
+// readVersions reads the concatenated version lists of all clients. Each list is ascending and begins with 0.0, so
+// 0.0 marks the boundaries.
 func (r *worldReader) readVersions(data []byte) error {
 	if len(data)%8 != 0 {
 		return fmt.Errorf("%d bytes", len(data))
@@ -117,7 +117,7 @@ func (r *worldReader) readVersions(data []byte) error {
 	return nil
 }
 
-// readPerClient reads a label with one number for each client.
+// readPerClient reads a label with one number per client.
 func (r *worldReader) readPerClient(label protocol.Label, data []byte) error {
 	w := &r.world
 	if len(data) != 4*len(w.Clients) {
@@ -157,8 +157,8 @@ func (r *worldReader) readPerClient(label protocol.Label, data []byte) error {
 	return nil
 }
 
-// checkAgreed checks the value v of a client, or def for Default, which must be equal for all clients. all is the
-// value of client 0.
+// checkAgreed checks the value v of the client with the given rank, or def if v is Default. The values of all clients
+// must be equal. all holds the value of client 0, which checkAgreed sets.
 func checkAgreed(all *int32, rank int, v, def int32) error {
 	if v == Default {
 		v = def
@@ -172,7 +172,7 @@ func checkAgreed(all *int32, rank int, v, def int32) error {
 	return nil
 }
 
-// readPerHost reads a label with one value for each host.
+// readPerHost reads a label with one value per host.
 func (r *worldReader) readPerHost(label protocol.Label, data []byte) error {
 	size := 4
 	if label == LabelHostAddr {
@@ -215,7 +215,7 @@ func (r *worldReader) readPerHost(label protocol.Label, data []byte) error {
 	return nil
 }
 
-// readPerProc reads a label with one value for each process.
+// readPerProc reads a label with one value per process.
 func (r *worldReader) readPerProc(label protocol.Label, data []byte) error {
 	n, size := sumOf(r.hostProcs), 16
 	if label == LabelProcPID { // 8 bytes in most implementations, 4 in the text of the draft; the same for all clients
@@ -243,7 +243,7 @@ func (r *worldReader) readPerProc(label protocol.Label, data []byte) error {
 	return nil
 }
 
-// decodeLabel sets the field of p for label.
+// decodeLabel sets the field of p that corresponds to label.
 func (p *Proc) decodeLabel(label protocol.Label, b []byte) {
 	switch {
 	case label == LabelProcAddr:

@@ -10,18 +10,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/impi"
 )
 
-// A Channel drives an impi.Agent over a connection. Several goroutines may call its methods.
+// A Channel drives an impi.Agent over a connection. It is safe for concurrent use.
 type Channel struct {
 	conn       net.Conn
 	wake       chan struct{} // one slot; wakes writeLoop
-	done       chan struct{} // closed when the channel has ended
+	done       chan struct{} // closed when the channel has closed
 	goroutines sync.WaitGroup
 
 	mu         sync.Mutex // guards the fields below, and each Send and Receive that belongs to the agent
 	agent      *impi.Agent
 	sends      map[*impi.Send]*Request
 	receives   map[*impi.Receive]*Request
-	doneClosed bool // done is closed
+	doneClosed bool // done has been closed
 }
 
 // A Request is an active send or receive.
@@ -29,18 +29,19 @@ type Request struct {
 	channel  *Channel
 	send     *impi.Send    // nil for a receive
 	receive  *impi.Receive // nil for a send
-	done     chan struct{} // closed when the send or receive has ended
+	done     chan struct{} // closed when the send or receive has completed
 	err      error         // valid once done is closed
-	answered chan struct{} // closed when the peer has replied to a cancel request; nil before one is sent
+	answered chan struct{} // closed when the peer has replied to a cancel request; nil until one is sent
 	answer   impi.Answer   // valid once answered is closed
 
-	// Channel.mu guards these fields.
-	isDone       bool // done is closed
-	awaitsAnswer bool // a cancel request was sent and answered is not closed
+	// The following fields are guarded by Channel.mu.
+	isDone       bool // done has been closed
+	awaitsAnswer bool // a cancel request has been sent, and answered has not been closed
 }
 
-// Open returns a channel over conn, on which no bytes were sent, and starts to read and write. The channel owns conn;
-// call Close in the end. The error is that of impi.NewAgent; conn stays with the caller then.
+// Open returns a channel over conn, on which no bytes have been sent, and starts reading and writing. The channel
+// takes ownership of conn, and the caller must eventually call Close. Errors are those of impi.NewAgent, in which
+// case the caller retains ownership of conn.
 func Open(conn net.Conn, config impi.AgentConfig) (*Channel, error) {
 	agent, err := impi.NewAgent(config)
 	if err != nil {
@@ -59,19 +60,19 @@ func Open(conn net.Conn, config impi.AgentConfig) (*Channel, error) {
 	return c, nil
 }
 
-// Send starts to send s, which belongs to the channel until the Request has ended. It does not block. The errors are
+// Send starts sending s, which belongs to the channel until the Request has completed. It does not block. Errors are
 // those of impi.Agent.Send.
 func (c *Channel) Send(s *impi.Send) (*Request, error) {
 	return startOp(c, c.sends, s, c.agent.Send, &Request{send: s})
 }
 
-// Receive starts r, which belongs to the channel until the Request has ended. It does not block. The errors are those
+// Receive starts r, which belongs to the channel until the Request has completed. It does not block. Errors are those
 // of impi.Agent.Receive.
 func (c *Channel) Receive(r *impi.Receive) (*Request, error) {
 	return startOp(c, c.receives, r, c.agent.Receive, &Request{receive: r})
 }
 
-// startOp calls start with op, and adds r, its Request, to active.
+// startOp calls start with op and adds r, the Request for op, to active.
 func startOp[K comparable](c *Channel, active map[K]*Request, op K, start func(K) error, r *Request) (*Request, error) {
 	c.mu.Lock()
 	defer c.settleAndUnlock()
@@ -86,22 +87,22 @@ func startOp[K comparable](c *Channel, active map[K]*Request, op K, start func(K
 	return r, nil
 }
 
-// Probe is impi.Agent.Probe.
+// Probe returns the header of the held message that a Receive with m would receive. See impi.Agent.Probe.
 func (c *Channel) Probe(m impi.Match) (impi.Packet, bool) {
 	c.mu.Lock()
 	defer c.settleAndUnlock()
 	return c.agent.Probe(m)
 }
 
-// Stats is impi.Agent.Stats.
+// Stats returns the agent's gauges.
 func (c *Channel) Stats() impi.AgentStats {
 	c.mu.Lock()
 	defer c.settleAndUnlock()
 	return c.agent.Stats()
 }
 
-// Wait blocks until r has ended and returns the error of its Sent or Received event. If ctx is done first, Wait returns
-// ctx.Err() and r continues.
+// Wait blocks until r has completed and returns the error of its Sent or Received event. If ctx is done first, Wait
+// returns ctx.Err() and r continues.
 func (r *Request) Wait(ctx context.Context) error {
 	if err := wait(ctx, r.done); err != nil {
 		return err
@@ -109,7 +110,7 @@ func (r *Request) Wait(ctx context.Context) error {
 	return r.err
 }
 
-// wait waits for done or ctx. If both are done, it returns nil.
+// wait waits until done is closed or ctx is done. If both are the case, it returns nil.
 func wait(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -124,9 +125,10 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// Cancel cancels the send or receive, and returns the outcome, never impi.Asked. It blocks only if the peer must be
-// asked; see impi.Agent.Cancel. Several calls send one request, and all return its answer. If ctx is done first,
-// Cancel returns impi.Unknown and ctx.Err(); a later call waits for the same answer.
+// Cancel attempts to cancel the send or receive and returns the outcome, which is never impi.Asked. It blocks only if
+// a request must be sent to the peer (see impi.Agent.Cancel). If Cancel is called several times, one request is sent,
+// and all calls return its answer. If ctx is done first, Cancel returns impi.Unknown and ctx.Err(). A later call
+// waits for the same answer.
 func (r *Request) Cancel(ctx context.Context) (impi.Answer, error) {
 	answer, answered := r.startCancel()
 	if answered == nil {
@@ -138,7 +140,8 @@ func (r *Request) Cancel(ctx context.Context) (impi.Answer, error) {
 	return r.answer, nil
 }
 
-// startCancel returns the answer, or, if the peer must be asked, a channel that is closed when r.answer is set.
+// startCancel returns the answer or, if a request must be sent to the peer, a channel that is closed when r.answer is
+// set.
 func (r *Request) startCancel() (impi.Answer, <-chan struct{}) {
 	c := r.channel
 	c.mu.Lock()
@@ -158,7 +161,7 @@ func (r *Request) startCancel() (impi.Answer, <-chan struct{}) {
 	return answer, r.answered
 }
 
-// answerAfterEnd returns the answer to a cancel of r after r has ended.
+// answerAfterEnd returns the answer to a cancellation of r after r has completed.
 func (r *Request) answerAfterEnd() impi.Answer {
 	switch {
 	case errors.Is(r.err, impi.ErrCanceled):
@@ -169,9 +172,10 @@ func (r *Request) answerAfterEnd() impi.Answer {
 	return impi.TooLate
 }
 
-// Finish shuts the channel down gracefully: it blocks until all packets are written and the agent of the peer has
-// finished, too, and closes the connection. It fails with impi.ErrActive if a send is active, with the error of the
-// channel if that ends before, and with ctx.Err() if ctx is done first; call Close then.
+// Finish shuts down the channel gracefully. It blocks until all packets have been written and the peer's agent has
+// finished as well, and closes the connection. It fails with impi.ErrActive if a send is active, with the channel's
+// error if the channel closes first, and with ctx.Err() if ctx is done first. If Finish fails, the caller should call
+// Close.
 func (c *Channel) Finish(ctx context.Context) error {
 	if err := c.startFinish(); err != nil {
 		return err
@@ -193,15 +197,15 @@ func (c *Channel) startFinish() error {
 	return c.agent.Finish()
 }
 
-// Close closes the connection, and blocks until the goroutines of the channel have ended. Active operations end with
-// an error that wraps net.ErrClosed. Held messages can still be received, except long ones.
+// Close closes the connection and blocks until the channel's goroutines have exited. Active operations fail with an
+// error that matches net.ErrClosed. Held messages other than long ones can still be received.
 func (c *Channel) Close() error {
 	c.fail(net.ErrClosed)
 	c.goroutines.Wait()
 	return nil
 }
 
-// fail ends the channel with err and closes the connection.
+// fail closes the channel with err and closes the connection.
 func (c *Channel) fail(err error) {
 	c.failAgent(err)
 	c.conn.Close()
@@ -213,7 +217,7 @@ func (c *Channel) failAgent(err error) {
 	c.agent.Fail(err)
 }
 
-// settleAndUnlock completes the requests whose operations have ended, wakes writeLoop, and unlocks mu.
+// settleAndUnlock completes the requests whose operations have completed, wakes writeLoop, and unlocks c.mu.
 func (c *Channel) settleAndUnlock() {
 	defer c.mu.Unlock()
 	c.settleLocked()
@@ -223,7 +227,7 @@ func (c *Channel) settleAndUnlock() {
 	}
 }
 
-// settleLocked completes the requests whose operations have ended.
+// settleLocked completes the requests whose operations have completed. c.mu must be held.
 func (c *Channel) settleLocked() {
 	for e, ok := c.agent.NextEvent(); ok; e, ok = c.agent.NextEvent() {
 		c.handleEventLocked(e)
@@ -234,7 +238,7 @@ func (c *Channel) settleLocked() {
 	}
 }
 
-// handleEventLocked completes the request of an event.
+// handleEventLocked handles an event by completing the request, or its cancellation. c.mu must be held.
 func (c *Channel) handleEventLocked(e impi.Event) {
 	if e.Kind == impi.Received {
 		r := c.receives[e.Receive]
@@ -254,13 +258,14 @@ func (c *Channel) handleEventLocked(e impi.Event) {
 	}
 }
 
-// completeLocked ends r with err.
+// completeLocked completes r with err. The channel's mu must be held.
 func (r *Request) completeLocked(err error) {
 	r.isDone, r.err = true, err
 	close(r.done)
 }
 
-// readLoop passes bytes of the peer to the agent, until the connection ends or the peer violates the protocol.
+// readLoop passes bytes received from the peer to the agent, until the connection ends or the peer violates the
+// protocol.
 func (c *Channel) readLoop() {
 	buf := make([]byte, 64<<10)
 	for {
@@ -281,7 +286,7 @@ func (c *Channel) handleInput(b []byte) error {
 	return c.agent.Input(b)
 }
 
-// writeLoop writes the packets of the agent, several at a time.
+// writeLoop writes the agent's packets, several at a time.
 func (c *Channel) writeLoop() {
 	var buf []byte
 	for {
@@ -307,7 +312,7 @@ func (c *Channel) writeLoop() {
 	}
 }
 
-// takePackets appends packets to buf, until they have 64 KiB or there are no more.
+// takePackets appends packets to buf until it holds at least 64 KiB or no more packets are available.
 func (c *Channel) takePackets(buf []byte) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -325,7 +330,7 @@ func (c *Channel) isFinished() bool {
 }
 
 // closeWrite closes the writing side after the last packet. The peer does the same, which ends readLoop. Closing the
-// connection at once could reset it, and the peer could lose bytes that it has not read.
+// connection immediately could reset it, and the peer could lose bytes that it has not yet read.
 func (c *Channel) closeWrite() {
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		return

@@ -3,8 +3,9 @@
 //	Send, Receive, Probe ──► Channel ──► impi.Agent ──► one goroutine writes ──► conn
 //	Request.Wait, Cancel ◄──          ◄──            ◄── one goroutine reads  ◄──
 //
-// The protocol is in package impi; this package adds goroutines, a lock and blocking methods. When the connection
-// ends, all active operations end, with an error that says whether their message may have been received.
+// Package impi implements the protocol. This package adds goroutines, a lock and blocking methods. When the
+// connection ends, all active operations fail, with an error that states whether their message may have been
+// received.
 //
-// Listening and dialing, with the addresses of the startup, are left to the caller.
+// The caller is responsible for listening and dialing, using the addresses exchanged during startup.
 package channel
