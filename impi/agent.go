@@ -11,9 +11,9 @@ import (
 	"slices"
 )
 
-// AgentConfig configures NewAgent, with the values that two agents have agreed on in the startup, and local limits.
+// An AgentConfig configures NewAgent. It contains the values that two agents have agreed on during startup, and local
+// limits.
 type AgentConfig struct {
-	// Local and Remote are the processes of this agent's host and of the peer's host. A packet with another process
 	// Local and Remote are the processes of this agent's host and of the peer's host. A packet that refers to any
 	// other process violates the protocol. Neither may be empty.
 	Local, Remote []Proc

@@ -80,8 +80,8 @@ type cancelState uint8
 
 const (
 	cancelNone   cancelState = iota
-	cancelWanted             // the request has been sent, and the reply has not arrived
-	cancelAsked              // the request was sent and the reply has not arrived
+	cancelWanted             // the request has not been sent
+	cancelAsked              // the request has been sent, and the reply has not arrived
 )
 
 // AnyRank and AnyTag, when used in a Match, match any rank and any tag.
