@@ -47,7 +47,7 @@ type Packet struct {
 	Src         Proc       // 8: process that sends the packet
 	Dest        Proc       // 32
 	SrcRequest  uint64     // 56: message number assigned by the sender
-	DestRequest uint64     // 64: message number assigned by the receiver, set once SYNCACK is sent
+	DestRequest uint64     // 64: message number assigned by the receiver, in SYNCACK and subsequent packets
 	MsgLen      uint64     // 72: bytes of data in the whole message
 	Rank        int32      // 80: sender's rank in its communicator
 	Tag         int32      // 84

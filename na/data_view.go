@@ -89,7 +89,7 @@ func (v *view) Borrow() bool {
 // truncated. The view must not be used afterward, and its operation fails.
 func (v *view) Fault() { v.code = ErrFault }
 
-// Faulted reports whether Fault was called.
+// Faulted reports whether Fault has been called.
 func (v *view) Faulted() bool { return v.code == ErrFault }
 
 // Return ends a Borrow that returned true.

@@ -189,7 +189,7 @@ func (c *Client) handleRaw(b []byte) error {
 		c.out = append(c.out, c.cfg.Auth.computeProof("client", b, c.nonces[nonceLen:])...)
 		c.stage, c.needRaw = awaitProof, nonceLen
 		return nil
-	default: // verifying
+	default: // awaitProof
 		if !hmac.Equal(b, c.cfg.Auth.computeProof("server", c.nonces[:nonceLen], c.nonces[nonceLen:])) {
 			return fmt.Errorf("%w: server has another secret", ErrDenied)
 		}
