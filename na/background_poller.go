@@ -197,6 +197,6 @@ func (a *backgroundPoller) driveOnce() bool {
 		return false
 	}
 	a.gate.open()
-	c.Upper().Flush() // Frames may have been held back before the sleep without another call to startTicking.
+	c.Upper().Flush() // frames may have been held back before the sleep without another call to startTicking
 	return true
 }

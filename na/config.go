@@ -31,8 +31,8 @@ type Config struct {
 	// that many is refused, with an error that states the requested and the available number.
 	MinEnvelopes int
 	// Peers is the number of peers for which Budget must suffice. Open divides Budget by Peers, and
-	// fails if the result is less than MinEnvelopes. Further peers are admitted while Budget lasts.
-	// Zero means that peers are admitted in the order in which they connect.
+	// fails if that yields fewer than MinEnvelopes envelopes for each. Further peers are admitted
+	// while Budget lasts. Zero means that peers are admitted in the order in which they connect.
 	Peers int
 	// Budget is the maximum memory in bytes reserved for the envelopes of all peers, including
 	// EnvelopeOverhead for each. Zero means 64 MiB. Open fails if it is too small for MinEnvelopes

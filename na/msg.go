@@ -115,7 +115,7 @@ func (c *Context) Disconnect(peer Addr, err error) {
 //   - with nil if the peer calls Trigger and is ready
 //   - with ErrNotReady if it calls Trigger and is not ready (see Class.SetReady)
 //   - with ErrDraining if it calls Trigger and is shutting down
-//   - with ErrTimeout if timeout is positive and expires without a response: Trigger is not called, or does not return
+//   - with ErrTimeout if timeout is positive and expires without a response, which means that Trigger is not called or does not return
 //   - with ErrUnreachable or ErrPeerLost if there is no session
 //   - with ErrAgain if 1024 probes of the peer are in flight
 //

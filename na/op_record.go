@@ -222,7 +222,7 @@ func (e *endpoint) detachOp(o *Op) {
 func (e *endpoint) cancelOpLocked(o *Op, err error) {
 	r := Result{Err: err, Fate: MaybeRan, N: o.movedBytes()}
 	l, flow := o.session, carrier.Messages
-	moving := uint64(0) // ID of a put or get in flight
+	moving := uint64(0) // the ID of a put or get in flight
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected:
 		// The message was not sent; otherwise it would have completed or be in heldLast.

@@ -14,7 +14,7 @@ import (
 type Channel struct {
 	conn       net.Conn
 	wake       chan struct{} // one slot; wakes writeLoop
-	done       chan struct{} // closed when the channel has closed
+	done       chan struct{} // closed once agent.Err is not nil
 	goroutines sync.WaitGroup
 
 	mu         sync.Mutex // guards the fields below, and each Send and Receive that belongs to the agent
