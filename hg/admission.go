@@ -9,42 +9,43 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// admission limits the requests of a context whose handlers have begun and that have not ended: in
-// total, for each session, and for each RPC that sets MaxActive. A request over a limit waits and
-// is not accepted: it keeps its envelope, which holds its origin back, and its origin can withdraw
-// it. When a request ends, the oldest waiting request that fits the limits begins.
+// admission limits the number of active requests of a context, those whose handlers have begun and
+// that have not completed: in total, per session, and per RPC that sets MaxActive. A request that
+// exceeds a limit waits without being accepted. It keeps its envelope, which throttles its origin,
+// and the origin can still withdraw it. When a request completes, the oldest waiting request that
+// fits within the limits begins.
 //
-//	arrived ─► dispatch ─► room? ─ yes ─► accepted, handler runs … it has ended ───► room for the next
+//	arrived ─► dispatch ─► room? ─ yes ─► accepted, handler runs … completed ──────► room for the next
 //	                         │ no ─────► waits ◄────────────────────────────────────────┘
-//	                         │             ├─ its origin withdraws it: it leaves at once
-//	                         │             └─ its deadline passes, or its origin is lost: refused
-//	                         └─ RPC.Queue requests of the RPC wait already: refused
+//	                         │             ├─ withdrawn by its origin: removed at once
+//	                         │             └─ deadline expired or origin lost: refused
+//	                         └─ RPC.Queue requests of the RPC already waiting: refused
 //
-// Requests with streams may last forever, so they have counters and limits of their own, and a
-// request over one of these is refused at once. They wait only for the limit of their RPC. Requests
-// of RPCs with CountAsCall are counted with the requests without streams: their streams are data
-// that ends.
+// Requests with streams may stay open forever. They have separate counters and limits, and a
+// request that exceeds one of these is refused at once. They wait only for the limit of their RPC.
+// Requests of RPCs with CountAsCall are counted as requests without streams, because their streams
+// carry a finite amount of data.
 type admission struct {
 	maxActive, maxPerPeer         int64
 	maxStreams, maxStreamsPerPeer int64
 
 	active  atomic.Int64
-	streams atomic.Int64 // requests with streams; not included in active
+	streams atomic.Int64 // requests with streams, not included in active
 	waiting atomic.Int64
 
-	mu             sync.Mutex // guards the fields below, and service.waits of the entries
+	mu             sync.Mutex // guards the fields below and service.waits of the queued requests
 	head, tail     *service   // wait queue, linked by service.next and service.prev
-	waitingStreams int        // entries of the wait queue that have streams
+	waitingStreams int        // number of requests with streams in the wait queue
 }
 
-// methodLimit limits the requests of one RPC, in all contexts of the class. A nil methodLimit is no
-// limit.
+// methodLimit limits the requests of one RPC across all contexts of the class. A nil methodLimit
+// imposes no limit.
 type methodLimit struct {
 	maxActive, maxWaiting int64
-	active, waiting       atomic.Int64 // requests that are admitted, and requests that wait for this limit
+	active, waiting       atomic.Int64 // admitted requests, and requests waiting for this limit
 }
 
-// newMethodLimit returns the limit of r's requests, nil if r sets none.
+// newMethodLimit returns the limit on r's requests, or nil if r sets none.
 func (r *RPC) newMethodLimit() *methodLimit {
 	if r.MaxActive <= 0 {
 		return nil
@@ -56,7 +57,8 @@ func (r *RPC) newMethodLimit() *methodLimit {
 	return b
 }
 
-// acquire counts one more active request, and reports false if that would exceed the limit.
+// acquire counts one more active request. It reports false, without counting it, if the limit is
+// reached.
 func (b *methodLimit) acquire() bool {
 	if b == nil || b.active.Add(1) <= b.maxActive {
 		return true
@@ -66,7 +68,7 @@ func (b *methodLimit) acquire() bool {
 }
 
 // tryEnqueue reports whether one more request may wait. counted is true if the request waits for
-// this limit and is counted in b.waiting.
+// this limit and has been added to b.waiting.
 func (b *methodLimit) tryEnqueue() (counted, ok bool) {
 	if b == nil || b.active.Load() < b.maxActive {
 		return false, true
@@ -78,20 +80,20 @@ func (b *methodLimit) tryEnqueue() (counted, ok bool) {
 	return false, false
 }
 
-// The load of a session (peerLoad) counts requests in its lower 32 bits, and requests with streams
-// in its upper 32 bits.
+// A session's load (peerLoad) holds the number of requests in its lower 32 bits and the number of
+// requests with streams in its upper 32 bits.
 const streamUnit = 1 << 32
 
-// splitLoad returns the two counters in the load of a session.
+// splitLoad returns the two counters of a session's load.
 func splitLoad(load int64) (requests, streams int64) { return int64(uint32(load)), load >> 32 }
 
-// activeCount returns how many requests are admitted, including those with streams.
+// activeCount returns the number of admitted requests, including those with streams.
 func (d *admission) activeCount() int64 { return d.active.Load() + d.streams.Load() }
 
-// tryAcquire counts s as active, and reports false if a limit is reached.
+// tryAcquire counts s as active. It reports false if a limit is reached.
 func (d *admission) tryAcquire(s *service) bool {
 	if s.isStream {
-		return s.rpc.methodLimit.acquire() // acquireStream has counted it against the other limits
+		return s.rpc.methodLimit.acquire() // acquireStream has already counted s against the other limits
 	}
 	if d.active.Add(1) <= d.maxActive {
 		if int64(uint32(s.peerLoad.Add(1))) <= d.maxPerPeer && s.rpc.methodLimit.acquire() {
@@ -104,7 +106,7 @@ func (d *admission) tryAcquire(s *service) bool {
 }
 
 // acquireStream counts s, a request with streams, unless it is already counted. It returns an error
-// if a limit is reached, and s is to be refused.
+// if a limit is reached. The caller must then refuse s.
 func (d *admission) acquireStream(s *service) error {
 	if s.streaming {
 		return nil
@@ -125,15 +127,15 @@ func (d *admission) acquireStream(s *service) error {
 	return nil
 }
 
-// releaseStream reverts acquireStream.
+// releaseStream undoes acquireStream.
 func (d *admission) releaseStream(s *service) {
 	s.streaming = false
 	s.peerLoad.Add(-streamUnit)
 	d.streams.Add(-1)
 }
 
-// admitRequest reports whether the handler of s may begin now. If not, s was refused, or it waits
-// and is dispatched again when it may begin.
+// admitRequest reports whether the handler of s may begin now. If it returns false, s has either
+// been refused, or it is waiting and will be dispatched again once it may begin.
 func (c *Context) admitRequest(s *service) bool {
 	d := &c.admission
 	if s.admitted || s.rpc.own.Expedited || c.nctx.Draining() {
@@ -155,19 +157,19 @@ func (c *Context) admitRequest(s *service) bool {
 	case err != nil:
 		s.rejectRequest(err)
 	case waits:
-		c.dispatchWaiting() // a request may have ended since tryAcquire failed
+		c.dispatchWaiting() // a request may have completed since tryAcquire failed
 	}
 	return !waits && err == nil
 }
 
-// queueRequest appends s to the wait queue. It returns false without an error if s is to be
-// dispatched now, and an error if s is to be refused.
+// queueRequest appends s to the wait queue. If it returns false and a nil error, the caller must
+// dispatch s now. If it returns an error, the caller must refuse s.
 func (c *Context) queueRequest(s *service) (waits bool, err error) {
 	c.watchFaults()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.armTimerLocked(s.waitDeadline)
-	// Checked after the timer is armed: the timer either finds s waiting, or has fired before.
+	// Check after arming the timer: either the timer finds s waiting, or it has already fired.
 	if s.isLate() || !s.env.Watch((*waitsForRoom)(s)) {
 		return false, nil
 	}
@@ -177,7 +179,8 @@ func (c *Context) queueRequest(s *service) (waits bool, err error) {
 	if err := c.appendWaitingLocked(s); err != nil {
 		return false, err
 	}
-	// Checked again: markAbandoned may have run before s was queued; if not, it has removed s.
+	// Check again: markAbandoned may have run before s was queued. Otherwise it has already removed
+	// s.
 	if s.env.IsWithdrawn() {
 		c.dispatchWithdrawn(s)
 	}
@@ -185,7 +188,7 @@ func (c *Context) queueRequest(s *service) (waits bool, err error) {
 }
 
 // appendWaitingLocked appends s to the wait queue. It returns an error if the queue of its RPC is
-// full. s.mu is held.
+// full. The caller must hold s.mu.
 func (c *Context) appendWaitingLocked(s *service) error {
 	d := &c.admission
 	d.mu.Lock()
@@ -202,7 +205,7 @@ func (c *Context) appendWaitingLocked(s *service) error {
 	return nil
 }
 
-// describeFullLimit describes the limit for which s waits, for the text of an error.
+// describeFullLimit describes the limit that s is waiting for, for use in an error text.
 func (s *service) describeFullLimit() string {
 	waiting := s.ctx.admission.waiting.Load()
 	switch reason, limit := s.fullLimit(); reason {
@@ -218,7 +221,7 @@ func (s *service) describeFullLimit() string {
 	return fmt.Sprintf("%d calls are queued", waiting)
 }
 
-// releaseAdmission reverts the admission of s, and dispatches requests that waited for it.
+// releaseAdmission undoes the admission of s and dispatches the requests that were waiting for it.
 func (c *Context) releaseAdmission(s *service) {
 	streaming := s.streaming
 	if streaming {
@@ -247,8 +250,8 @@ func (c *Context) releaseAdmission(s *service) {
 	}
 }
 
-// dispatchWaiting dispatches the waiting requests that the limits now admit. When the context is
-// draining or closed it dispatches all of them, to be refused.
+// dispatchWaiting dispatches the waiting requests that now fit within the limits. If the context is
+// draining or closed, it dispatches all of them, and they are then refused.
 func (c *Context) dispatchWaiting() {
 	d := &c.admission
 	if d.waiting.Load() == 0 {
@@ -271,8 +274,8 @@ func (c *Context) dispatchWaiting() {
 	}
 }
 
-// dispatchWithdrawn dispatches s, a withdrawn request, if it waits. It takes only admission.mu,
-// since the lock of the endpoint may be held.
+// dispatchWithdrawn dispatches s, a withdrawn request, if it is waiting. It locks only
+// admission.mu, because the caller may hold the endpoint's lock.
 func (c *Context) dispatchWithdrawn(s *service) {
 	c.admission.mu.Lock()
 	defer c.admission.mu.Unlock()
@@ -281,7 +284,7 @@ func (c *Context) dispatchWithdrawn(s *service) {
 	}
 }
 
-// removeWaiting removes s from the wait queue, and reports false if s was not in it.
+// removeWaiting removes s from the wait queue. It reports false if s was not queued.
 func (d *admission) removeWaiting(s *service) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -292,8 +295,8 @@ func (d *admission) removeWaiting(s *service) bool {
 	return true
 }
 
-// dispatchAgainLocked moves a waiting request from the wait queue to Trigger's queue. admission.mu
-// is held.
+// dispatchAgainLocked moves a waiting request from the wait queue to Trigger's queue. The caller
+// must hold admission.mu.
 func (c *Context) dispatchAgainLocked(s *service) {
 	c.admission.removeLocked(s)
 	_ = c.post(&s.dispatch)

@@ -7,16 +7,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// bodyStats counts bodies (input and output) that did not fit an envelope, or a receive buffer of
-// that size.
+// bodyStats counts bodies (inputs and outputs) that did not fit in an envelope or in a receive
+// buffer of the same size.
 type bodyStats struct {
-	inline atomic.Int64 // sent with their message, in room that the peer had granted
+	inline atomic.Int64 // sent along with their message, in room granted by the peer
 	lent   atomic.Int64
-	noRoom atomic.Int64 // lent bodies that were short enough to be sent inline but had no room
+	noRoom atomic.Int64 // lent bodies that were short enough to be sent inline, but had no room
 	room   atomic.Int64 // bytes reserved for inline responses to calls in flight
 }
 
-// countLent counts a body of n bytes that is lent.
+// countLent counts a lent body of n bytes.
 func (b *bodyStats) countLent(n int) {
 	b.lent.Add(1)
 	if n <= na.MaxBody {
@@ -24,9 +24,9 @@ func (b *bodyStats) countLent(n int) {
 	}
 }
 
-// grantRoom grants a peer room to send bodies of n bytes instead of lending them. front is the size
-// of the message before the body. If both fit one message the room is for the message, else for a
-// separate body.
+// grantRoom allows a peer to send bodies of n bytes inline instead of lending them. front is the
+// size of the message that precedes the body. If both fit in one message, the room is granted for
+// that message; otherwise it is granted for a separate body.
 func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
 	switch long := n + int64(front); {
 	case long <= na.MaxRoom && front > 0:
@@ -37,8 +37,8 @@ func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
 }
 
 // reserveRoomLocked reserves room for a response of the largest size class, unless the calls in
-// flight have reserved a quarter of Config.MaxPulled. It only counts: the memory is allocated when
-// the response arrives.
+// flight have already reserved a quarter of Config.MaxPulled. It only updates counters. The memory
+// is allocated when the response arrives.
 func (k *call) reserveRoomLocked() {
 	const class = 3
 	c := k.h.ctx
@@ -52,7 +52,7 @@ func (k *call) reserveRoomLocked() {
 	k.room = class
 }
 
-// returnRoomLocked reverts reserveRoomLocked.
+// returnRoomLocked undoes reserveRoomLocked.
 func (k *call) returnRoomLocked() {
 	if k.room > 0 {
 		k.h.ctx.bodies.room.Add(-int64(na.RoomBytes(k.room)))
@@ -60,7 +60,7 @@ func (k *call) returnRoomLocked() {
 	}
 }
 
-// freeOutputLocked frees the memory of the last response.
+// freeOutputLocked frees the memory of the previous response.
 func (k *call) freeOutputLocked() {
 	k.responseMemory.free()
 	k.output, k.meta = nil, nil

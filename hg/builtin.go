@@ -11,29 +11,29 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// The RPCs that every class registers, in addition to [inspect.RPCsRPC]; HashName returns their
-// ids. Config.Authorize is called for them as for any other RPC.
+// RPCs that every class registers in addition to [inspect.RPCsRPC]. HashName returns their IDs.
+// Config.Authorize is called for them as for any other RPC.
 const (
-	// PingRPC responds with its input.
+	// PingRPC echoes its input.
 	PingRPC = "hg/ping"
-	// HealthRPC responds with an empty output, or with the error ErrNotReady: see Class.SetReady.
-	// While the class drains it responds with ErrDraining.
+	// HealthRPC responds with empty output, or with ErrNotReady after SetReady(false); see
+	// Class.SetReady. While the class is draining, it responds with ErrDraining.
 	HealthRPC = "hg/health"
 )
 
-// SetReady sets the answer to probes and to HealthRPC: an empty output if ready, which is the
-// default, else the error ErrNotReady. While the class drains the answer is always ErrDraining. It
-// does not block, and may be called from any goroutine.
+// SetReady sets the response to probes and HealthRPC: empty output if ready, which is the default,
+// or ErrNotReady otherwise. While the class is draining, the response is always ErrDraining.
+// SetReady does not block and is safe for concurrent use.
 func (c *Class) SetReady(ready bool) { c.na.SetReady(ready) }
 
-// isReady implements hghook.IsReady: whether c has contexts, SetReady was not called with false,
-// and no context drains.
+// isReady implements hghook.IsReady. It reports whether c has contexts, SetReady(false) is not in
+// effect, and no context is draining.
 func (c *Class) isReady() bool {
 	all := c.Contexts()
 	return len(all) > 0 && c.na.IsReady() && !slices.ContainsFunc(all, func(x *Context) bool { return x.nctx.Draining() })
 }
 
-// registerBuiltIn registers the RPCs of this package in a new class.
+// registerBuiltIn registers this package's own RPCs in a new class.
 func (c *Class) registerBuiltIn() error {
 	all := []RPC{
 		{Name: PingRPC, Handler: handlePing, Inline: true, own: hghook.RPCOptions{Expedited: true}},

@@ -7,20 +7,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A ForwardFunc is called with the outcome of one call. It runs in Trigger with no lock held; it
-// may forward h again, close it, or call any other method.
+// A ForwardFunc is called with the outcome of a call. It runs in Trigger with no locks held, and
+// may forward h again, close it, or call any of its other methods.
 type ForwardFunc func(h *Handle, err error)
 
-// The phases of a call.
+// Phases of a call.
 const (
 	callIdle     fsmcheck.State = iota
-	callWaiting                 // waits for the answer, or, if one-way, for the request to be sent
-	callFetching                // the answer has arrived, and its body is being pulled
-	callLending                 // one-way: the target has not returned the loan of the input
-	// the result is decided; a loan or the timer has not ended
+	callWaiting                 // waiting for the response or, if one-way, for the request to be sent
+	callFetching                // the response has arrived and its body is being pulled
+	callLending                 // one-way: the target has not yet returned the lease on the input
+	// The result is determined, but a loan or the timer has not completed yet.
 	callLeaving
-	callEnding // canceled by this side, or a part failed; other parts have not ended
-	callQueued // the callback waits for Trigger, or the waiting goroutine has been woken
+	callEnding // canceled locally or partly failed; other parts have not completed yet
+	callQueued // the callback is queued for Trigger, or the waiting goroutine has been woken
 )
 
 var callPhases = fsmcheck.New("call",
@@ -35,67 +35,67 @@ var callPhases = fsmcheck.New("call",
 		callQueued:   {callIdle},
 	})
 
-// A call is the origin's side of a handle. One operation sends the request, receives the answer,
-// and ends at the deadline. Other parts are rare: the loan of an input that is larger than a
-// message, the pull of such an output, and a timer for the parts that remain when the operation has
-// ended. Handle.mu guards the call. Whatever the order in which the parts end, the result is
-// decided once, after the last one has ended, from the outcomes of all of them.
+// A call is the origin's side of a handle. One operation sends the request, receives the response,
+// and expires at the deadline. Other parts are rare: the loan of an input larger than one message,
+// the pull of such an output, and a timer for the parts that remain once the operation has
+// completed. Handle.mu guards the call. Regardless of the order in which the parts complete, the
+// result is determined once, after the last of them, from all of their outcomes.
 type call struct {
 	h       *Handle
 	slot    uint32
 	gen     uint64
 	op      na.Op
-	timerOp *na.Op // timer of the deadline; nil until a call has needed it
+	timerOp *na.Op // deadline timer; nil until a call first needs it
 	done    na.Task
 
-	in       draft          // header, metadata and encoded input
-	codec    uint8          // codec of the input
-	msg      []byte         // message with the key of an input that is lent
-	buf      []byte         // receive buffer of the response
-	previous responseMemory // memory of the previous response, while a new call begins
-	streams  []*Stream      // streams of the last call
+	in       draft          // header, metadata, and encoded input
+	codec    uint8          // codec ID of the input
+	msg      []byte         // message that carries the key of a lent input
+	buf      []byte         // receive buffer for the response
+	previous responseMemory // memory of the previous response, kept while a new call begins
+	streams  []*Stream      // streams of the most recent call
 
 	callState
 }
 
-// responseMemory is the memory of a response.
+// responseMemory is the memory that backs a response.
 type responseMemory struct {
 	env     *na.Envelope // the response, if it is longer than call.buf
-	fetched []byte       // an output that was pulled
+	fetched []byte       // the output, if it was pulled
 }
 
-// callState is the part of a call that each Forward resets.
+// callState is the part of a call that every Forward resets.
 type callState struct {
-	phase          fsmcheck.State // written by setPhaseLocked only
-	openParts      int            // the operation, loan, pull and timer of the call that have not ended
-	canceling      bool           // this side has ended the call
-	cancelCode     na.Code        // the error code of the call; valid if canceling
-	abandonPending bool           // the target must still be notified of the cancel
+	phase          fsmcheck.State // written only by setPhaseLocked
+	openParts      int            // number of parts (operation, loan, pull, timer) that have not completed
+	canceling      bool           // the call was ended locally
+	cancelCode     na.Code        // error code of the call; valid if canceling
+	abandonPending bool           // the target has yet to be notified of the cancellation
 	begun          time.Duration
 	deadline       na.Deadline
-	timerRuns      bool // timerOp is running, and counts in openParts
+	timerRuns      bool // timerOp is running and counted in openParts
 	callback       ForwardFunc
-	hasWaiter      bool // a goroutine waits with Handle.waiter; there is no callback
-	endPostponed   bool // the end of the call is in Trigger's queue
+	hasWaiter      bool // a goroutine waits on Handle.waiter; there is no callback
+	endPostponed   bool // completion of the call is in Trigger's queue
 
 	responseMemory
-	room int // size class of the room reserved for the response; 0 for none
+	room int // size class of the room reserved for the response; 0 if none
 	loan *loan
 	pull *pull
 
-	bodyBeside []byte // the input, if it is sent beside the message
+	bodyBeside []byte // the input, if it is sent separately from the message
 
-	opRunning  bool        // op has been posted and has not ended
-	opResult   na.Result   // the result of op; valid when it has ended
+	opRunning  bool        // op has been posted and has not completed
+	opResult   na.Result   // result of op; valid once it has completed
 	loanResult na.Result   // result of the loan of a one-way call, if it failed
-	withdrawal *withdrawal // the first Withdraw of this call, or nil
+	withdrawal *withdrawal // first Withdraw of this call, or nil
 	answer     response
 	isParsed   bool   // answer is valid
 	meta       []byte // metadata of answer
 	isAnswered bool   // answer is valid and its payload is complete
-	failure    error  // error of parsing or fetching the answer
+	failure    error  // error from parsing or fetching the response
 	output     []byte
-	err        error // the error of the last call
+	err        error // error of the most recent call
 }
 
 func newCall(h *Handle) *call {
@@ -107,8 +107,8 @@ func newCall(h *Handle) *call {
 	return k
 }
 
-// The identity of a call on the wire: slot and generation. The top bit stays free: it marks the
-// loans of requests, to distinguish them from the loans of responses that the peer has requested
+// A call is identified on the wire by its slot and generation. The top bit is reserved to mark
+// loans of requests. It distinguishes them from loans of responses that the peer has requested
 // under the same number.
 const (
 	slotBits = 24
@@ -117,7 +117,7 @@ const (
 	loanTag  = 1 << 63
 )
 
-// takeSlot allocates the slot of a handle, and returns the last generation that was used in it.
+// takeSlot allocates a slot for a handle and returns it with the last generation used in it.
 func (c *Context) takeSlot() (slot uint32, gen uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,8 +130,8 @@ func (c *Context) takeSlot() (slot uint32, gen uint64) {
 	return uint32(len(c.slots) - 1), 0
 }
 
-// freeSlotLocked frees the slot of k, unless its generations are used up. The next handle continues
-// with the next generation. Context.mu is held.
+// freeSlotLocked frees k's slot, unless its generations are exhausted. The next handle in the slot
+// continues with the next generation. The caller must hold Context.mu.
 func (c *Context) freeSlotLocked(k *call) {
 	c.slots[k.slot] = k.gen
 	if k.gen < maxGen {
@@ -139,8 +139,8 @@ func (c *Context) freeSlotLocked(k *call) {
 	}
 }
 
-// nextTag starts the next generation of the call's identity. It replaces an exhausted slot, which
-// is never reused.
+// nextTag advances the call's identity to the next generation. An exhausted slot is replaced and
+// never reused.
 func (k *call) nextTag() error {
 	if k.gen >= maxGen {
 		c := k.h.ctx
@@ -161,7 +161,7 @@ func (k *call) tag() na.Tag {
 	return na.Tag(k.gen<<slotBits | uint64(k.slot))
 }
 
-// cancelPartsLocked cancels every part that has not ended.
+// cancelPartsLocked cancels every part that has not completed.
 func (k *call) cancelPartsLocked() {
 	k.op.Cancel()
 	if k.loan != nil {
@@ -172,14 +172,15 @@ func (k *call) cancelPartsLocked() {
 	}
 }
 
-// cancelLocked ends the call, if one is in flight.
+// cancelLocked cancels the call, if one is in flight.
 func (k *call) cancelLocked(why na.Code) {
 	if k.isInFlightLocked() {
 		k.endLocallyLocked(why)
 	}
 }
 
-// endLocallyLocked ends the call from this side. Only the first call of it sets cancelCode.
+// endLocallyLocked ends the call from this side. Only its first invocation for a call sets
+// cancelCode.
 func (k *call) endLocallyLocked(why na.Code) {
 	if !k.canceling {
 		k.canceling, k.cancelCode = true, why
@@ -188,10 +189,10 @@ func (k *call) endLocallyLocked(why na.Code) {
 	}
 }
 
-// isInFlightLocked reports whether a part of the call has not ended.
+// isInFlightLocked reports whether some part of the call has not completed.
 func (k *call) isInFlightLocked() bool { return k.phase != callIdle && k.phase != callQueued }
 
-// markFailedLocked records that the call will fail, or was ended from this side, and resets its
+// markFailedLocked records that the call will fail or has been ended locally, and resets its
 // streams.
 func (k *call) markFailedLocked() {
 	if k.phase != callEnding {
@@ -202,7 +203,7 @@ func (k *call) markFailedLocked() {
 	}
 }
 
-// setPhaseLocked writes the phase, and checks the transition in tests.
+// setPhaseLocked sets the phase. In tests it also verifies the transition.
 func (k *call) setPhaseLocked(next fsmcheck.State) {
 	callPhases.Move(k.phase, next)
 	k.phase = next

@@ -10,35 +10,38 @@ import (
 )
 
 // Call encodes in, forwards it, waits as Context.Wait does, and decodes the output into out unless
-// out is nil. The earlier of ctx's deadline and SetTimeout travels with the request. If ctx ends
-// first, the call is canceled locally at once, and the target is notified as by Abandon. In any
-// case the call has ended when Call returns: its memory is the caller's again.
+// out is nil. The earlier of ctx's deadline and the timeout set by SetTimeout is sent with the
+// request. If ctx is done first, the call is canceled locally at once and the target is notified as
+// by Abandon. In every case the call has completed when Call returns, and the caller owns its
+// memory again.
 //
-// If the target has no free envelope the request waits for one, whatever na.Config.OnNoCredit says,
-// and does not count against na.Config.SendQueue; with WithNoWait the call fails at once.
+// If the target has no free envelope, the request waits for one, regardless of
+// na.Config.OnNoCredit, and does not count toward na.Config.SendQueue. With WithNoWait the call
+// fails at once instead.
 //
 // The error matches exactly one of
+//
 //   - ErrTimeout (and context.DeadlineExceeded);
 //   - ErrCanceled (and context.Canceled);
-//   - ErrRemote; an error with which the library at the target refused the request also matches
-//     its code (see [RemoteError.Is]);
+//   - ErrRemote; if the library at the target refused the request, the error also matches the code
+//     of the refusal (see [RemoteError.Is]);
 //   - another local code.
 //
-// If ctx has ended, the error matches ctx.Err and context.Cause(ctx), even if the target has
-// answered with another error; a success is returned nevertheless. If ctx has ended before Call,
-// nothing is sent.
+// If ctx is done, the error matches ctx.Err() and context.Cause(ctx), even if the target responded
+// with a different error. A successful response is still returned. If ctx is done before Call
+// begins, nothing is sent.
 func (h *Handle) Call(ctx context.Context, in, out any) error {
 	return h.callDraft(ctx, h.newEncodingDraft(), in, out)
 }
 
-// callTo implements hghook.CallTo: Reset and Call in one. The memory of the output is freed when it
-// returns.
+// callTo implements hghook.CallTo. It combines Reset and Call, and frees the output's memory before
+// returning.
 func (h *Handle) callTo(ctx context.Context, to na.Addr, id ID, in, out any) error {
 	rpc := h.ctx.class.rpcs.findRPC(id)
 	if rpc == nil {
 		return h.Reset(to, id)
 	}
-	d := h.newDraftLocked() // without the lock: only the caller uses h, which is idle
+	d := h.newDraftLocked() // no lock needed: only the caller uses h, which is idle
 	d.reserveForEncoding()
 	err := d.encode(rpc.Codec, in)
 	left, hasty, ended := h.readContext(ctx)
@@ -59,7 +62,7 @@ func (h *Handle) callTo(ctx context.Context, to na.Addr, id ID, in, out any) err
 	return err
 }
 
-// callDraft implements Call; d is a draft with the front of the request.
+// callDraft implements Call. d is a draft that holds the request's header and metadata.
 func (h *Handle) callDraft(ctx context.Context, d draft, in, out any) error {
 	err := d.encode(h.rpc.Codec, in)
 	left, hasty, ended := h.readContext(ctx)
@@ -70,8 +73,8 @@ func (h *Handle) callDraft(ctx context.Context, d draft, in, out any) error {
 	return h.callAndDecode(ctx, d, left, hasty, out)
 }
 
-// callAndDecode calls callAndWait, and decodes the output into out unless out is nil. It is called
-// with h.mu held and returns with it released.
+// callAndDecode calls callAndWait and decodes the output into out unless out is nil. The caller
+// must hold h.mu, which callAndDecode releases.
 func (h *Handle) callAndDecode(
 	ctx context.Context, d draft, left time.Duration, hasty bool, out any,
 ) error {
@@ -86,8 +89,8 @@ func (h *Handle) callAndDecode(
 	return h.decodeOutput(b, id, out)
 }
 
-// CallRaw is Call for input and output that are encoded already. out is valid until the next call
-// or Close.
+// CallRaw is like Call for encoded input and output. out is valid until the next call on h or until
+// h is closed.
 func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error) {
 	left, hasty, err := h.readContext(ctx)
 	if err != nil {
@@ -103,7 +106,7 @@ func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error)
 	switch {
 	case err != nil:
 		out = nil
-	// h has been closed since, and the memory of the output is freed with the last hold
+	// h has been closed in the meantime, so releasing the last reference frees the output's memory.
 	case h.refs.Load() == 1:
 		out = bytes.Clone(out)
 	}
@@ -113,15 +116,15 @@ func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error)
 
 type failFastKey struct{}
 
-// WithNoWait returns a context whose calls, by Call and CallRaw, fail with ErrNoCredit and NotRun
-// if the target has no free envelope: they do not wait for one. A call that has to connect first
-// waits for the connection only.
+// WithNoWait returns a context whose calls, made by Call or CallRaw, fail with ErrNoCredit and
+// NotRun instead of waiting if the target has no free envelope. A call that must connect first
+// still waits for the connection.
 func WithNoWait(ctx context.Context) context.Context {
 	return context.WithValue(ctx, failFastKey{}, true)
 }
 
-// notBegun returns the error of a call that was not started, because encoding its input has failed
-// or ctx has ended. It releases d, the draft, if d is not nil.
+// notBegun returns the error of a call that was not started, either because encoding its input
+// failed or because ctx is done. It releases the draft d if d is not nil.
 func (h *Handle) notBegun(ctx context.Context, d *draft, encoding, ended error) error {
 	if d != nil {
 		d.releaseLarge()
@@ -133,8 +136,8 @@ func (h *Handle) notBegun(ctx context.Context, d *draft, encoding, ended error) 
 		&Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: ended})
 }
 
-// readContext returns how much time ctx leaves for a call (0: no limit), and hasty if ctx is of
-// WithNoWait. If ctx has ended it returns the reason as the error.
+// readContext returns the time that ctx leaves for a call (0 means no limit) and whether ctx was
+// derived from WithNoWait. If ctx is done, it returns the reason as the error.
 func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty bool, err error) {
 	if _, ok := ctx.Deadline(); ok {
 		left, err = h.ctx.timeLeft(ctx)
@@ -145,10 +148,10 @@ func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty boo
 	return left, err == nil && ctx.Value(failFastKey{}) != nil, err
 }
 
-// callAndWait sends a draft, waits for the end of the call, and returns its output and the codec of
-// the output. It is called with h.mu held and returns with it released. If held, the caller must
-// call releaseHold when it has read the output; until then the output is valid even if h is closed.
-// A call of hghook.OnEnd is neither waited for nor held.
+// callAndWait sends a draft, waits for the call to complete, and returns its output with the codec
+// ID of the output. The caller must hold h.mu, which callAndWait releases. If held is true, the
+// caller must call releaseHold after reading the output, which remains valid until then even if h
+// is closed. A call with hghook.OnEnd is neither waited for nor held.
 func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit time.Duration, hasty bool) (out []byte, id uint8, held bool, err error) {
 	h.noWait = hasty
 	err = h.forwardLocked(in, codec, limit, true, nil)
@@ -176,7 +179,7 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit t
 	return h.settleCall(ctx)
 }
 
-// settleCall completes a call after the wait for its end. The results are those of callAndWait.
+// settleCall completes a call whose wait is over. The results are those of callAndWait.
 func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held bool, err error) {
 	h.mu.Lock()
 	o := h.call.settleLocked()
@@ -191,8 +194,8 @@ func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held boo
 	return out, id, true, nil
 }
 
-// deliverHeld delivers the event of a call of h, which is held; if Config.Observe panics it
-// releases h.
+// deliverHeld delivers the event of a call on h, which the caller holds. If Config.Observe panics,
+// deliverHeld releases that hold.
 func (h *Handle) deliverHeld(seen *pendingEvent) {
 	delivered := false
 	defer func() {
@@ -213,8 +216,8 @@ func (h *Handle) endCall(ctx context.Context) error {
 	return err
 }
 
-// wakeWaiterLocked wakes the goroutine that waits for the end of the call, or calls the function of
-// hghook.OnEnd.
+// wakeWaiterLocked wakes the goroutine that waits for the call to complete, or calls the function
+// set by hghook.OnEnd.
 func (k *call) wakeWaiterLocked() {
 	if k.h.onEnd != nil {
 		k.h.onEnd()
@@ -223,15 +226,15 @@ func (k *call) wakeWaiterLocked() {
 	k.h.waiter.End()
 }
 
-// endedBy is the function endedBy, except that it waits for ctx to end if the call ended at its
-// deadline. The clocks of c and of ctx reach that moment at slightly different times, and ctx.Err,
-// the cause and the error of the call have to agree. It waits at most 100 ms, in case the clock of
-// ctx is slow.
+// endedBy is like the function endedBy, but first waits for ctx to be done if the call ended at its
+// deadline. The clocks of c and ctx reach that time at slightly different moments, and ctx.Err, the
+// cause, and the error of the call must agree. It waits at most 100 ms, in case the clock of ctx is
+// slow.
 func (c *Context) endedBy(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || c.nctx.Scheduled() || na.CodeOf(err) != ErrTimeout {
 		return endedBy(ctx, err)
 	}
-	// the call did not end at the deadline of ctx
+	// The call did not end at ctx's deadline.
 	if left, wrong := c.timeLeft(ctx); wrong != nil || left == 0 || left > time.Millisecond {
 		return err
 	}
@@ -244,9 +247,9 @@ func (c *Context) endedBy(ctx context.Context, err error) error {
 	return endedBy(ctx, err)
 }
 
-// abandonAtContextEnd abandons the call because its context has ended. A call that was canceled
-// before stays canceled, and its target is not notified. A call whose deadline has passed, too,
-// ends by its own timer, whose error names the limit that delayed it.
+// abandonAtContextEnd abandons the call because its context is done. A call that was already
+// canceled stays canceled, and its target is not notified. A call whose deadline has passed is left
+// to its own timer, whose error names the limit that delayed the call.
 func (h *Handle) abandonAtContextEnd() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -257,7 +260,7 @@ func (h *Handle) abandonAtContextEnd() {
 	}
 }
 
-// abandonWait stops waiting for a call that continues. Trigger ends the call.
+// abandonWait stops waiting for a call that continues. Trigger then completes the call.
 func (h *Handle) abandonWait() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -267,8 +270,8 @@ func (h *Handle) abandonWait() {
 	}
 }
 
-// timeLeft returns how much time ctx leaves, by the clock of c: 0 if ctx has no deadline, negative
-// if it has passed.
+// timeLeft returns the time that ctx leaves, by the clock of c: 0 if ctx has no deadline, and a
+// negative duration if the deadline has passed.
 func (c *Context) timeLeft(ctx context.Context) (time.Duration, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {

@@ -8,21 +8,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Class represents this process in a network, and holds the registry of its RPCs. Its methods may
-// be called from any goroutine.
+// A Class represents this process in a network and holds its RPC registry. Its methods are safe for
+// concurrent use.
 type Class struct {
 	cfg  Config
 	na   *na.Class
 	rpcs registry
-	slow sync.Map // *RPC to true: RPCs whose inline handlers were logged as slow
+	slow sync.Map // *RPC → true: RPCs with inline handlers already logged as slow
 
 	mu       sync.Mutex // guards contexts
 	contexts []*Context
 }
 
-// Open opens the network of addr: "tcp://" for an origin only, "tcp://host:port" for a target too.
-// The program has to link the transport in by importing its plugin, or plugins/all. Call Close or
-// Shutdown when the class is no longer used.
+// Open opens the network of addr: "tcp://" for an origin only, or "tcp://host:port" for a process
+// that is also a target. The program must link the transport by importing its plugin or
+// plugins/all. The caller must call Close or Shutdown when the class is no longer needed.
 func Open(addr string, cfg Config) (*Class, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -43,7 +43,7 @@ func Open(addr string, cfg Config) (*Class, error) {
 	return cls, nil
 }
 
-// logger returns the logger of the class.
+// logger returns the class's logger.
 func (c *Class) logger() *slog.Logger {
 	if c.cfg.Logger != nil {
 		return c.cfg.Logger
@@ -51,14 +51,14 @@ func (c *Class) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// NA returns the class of the network abstraction below. Its Shutdown does not wait for handlers:
-// use the Shutdown of c.
+// NA returns the underlying class of package na. Its Shutdown does not wait for handlers; use
+// c.Shutdown instead.
 func (c *Class) NA() *na.Class { return c.na }
 
-// Addr returns the address of context 0, by which targets are reached.
+// Addr returns the address of context 0, through which targets are reached.
 func (c *Class) Addr() na.Addr { return c.na.Addr() }
 
-// NewContext makes a context. Its id is the number of contexts made before.
+// NewContext creates a context. Its ID is the number of contexts created before it.
 func (c *Class) NewContext() (*Context, error) {
 	nctx, err := c.na.NewContext()
 	if err != nil {
@@ -71,14 +71,15 @@ func (c *Class) NewContext() (*Context, error) {
 	return hctx, nil
 }
 
-// Contexts returns the contexts of c. The slice is the caller's.
+// Contexts returns the contexts of c. The caller owns the returned slice.
 func (c *Class) Contexts() []*Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.contexts)
 }
 
-// Close closes every context. It does not block and may be called anywhere, also inside callbacks.
-// Operations in flight end with ErrClosed; their callbacks run in Trigger of their contexts.
-// NA().Closed reports true once all of these have returned and all loans and leases have ended.
+// Close closes every context. It does not block and may be called from anywhere, including
+// callbacks. Operations in flight complete with ErrClosed, and their callbacks run in the Trigger
+// of their contexts. NA().Closed reports true once all of these callbacks have returned and all
+// loans and leases have ended.
 func (c *Class) Close() error { return c.na.Close() }

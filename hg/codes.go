@@ -9,18 +9,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Code is the reason of a failed call; see [na.Code]. Codes below 64 are the library's: a failure
-// in this process, on the way, or at the target. Codes from 64 on are chosen by handlers.
+// A Code is the reason why a call failed; see [na.Code]. Codes below 64 are defined by the library
+// and describe a failure in this process, in transit, or at the target. Codes from 64 are chosen by
+// handlers.
 type Code = na.Code
 
-// The most common codes; package na/codes has the whole list.
+// The most common codes. Package na/codes has the complete list.
 const (
 	ErrCanceled    = na.ErrCanceled
 	ErrTimeout     = na.ErrTimeout
 	ErrPeerLost    = na.ErrPeerLost
 	ErrUnreachable = na.ErrUnreachable
-	ErrNoMethod    = na.ErrNoMethod // the target does not serve a method of this name
-	ErrNoEntry     = na.ErrNoEntry  // no such host, or an RPC id that is not registered here
+	ErrNoMethod    = na.ErrNoMethod // the target does not serve a method with this name
+	ErrNoEntry     = na.ErrNoEntry  // no such host, or an RPC ID that is not registered locally
 	ErrClosed      = na.ErrClosed
 	ErrInvalid     = na.ErrInvalid
 	ErrOverflow    = na.ErrOverflow
@@ -34,8 +35,8 @@ const (
 	ErrRefused     = na.ErrRefused
 )
 
-// The codes that handlers return. 64 to 127 have the same meaning everywhere; 128 to 255 are
-// defined by the program.
+// Codes that handlers return. Codes 64 to 127 have the same meaning everywhere. Codes 128 to 255
+// are defined by the program.
 const (
 	ErrNotFound      = codes.ErrNotFound
 	ErrAlreadyExists = codes.ErrAlreadyExists
@@ -46,16 +47,17 @@ const (
 	ErrUnavailable   = codes.ErrUnavailable
 	ErrAborted       = codes.ErrAborted
 	ErrInternal      = codes.ErrInternal
-	// the target is shutting down: returned by the library there when it refuses a call; handlers
-	// may return it too
+	// ErrDraining means that the target is shutting down. The library at the target returns it when
+	// it refuses a call. Handlers may return it as well.
 	ErrDraining = codes.ErrDraining
 )
 
-// DefineCode names a code of the program's own, 128 to 255, and returns it, for a package variable
-// that origin and target import. Errors, logs, the debug page and metrics of processes that have
-// defined it print the name, and so do the tools of peers of a class with Config.Reflect. name is 1
-// to 64 bytes of printable ASCII, and applies to all classes of the process. DefineCode panics if
-// code or name is out of range, or the code has another name.
+// DefineCode assigns a name to a program-defined code, 128 to 255, and returns the code. It is
+// meant to initialize a package variable that both origin and target import. Errors, logs, the
+// debug page, and metrics of processes that have defined the code print its name, as do tools that
+// query a class with Config.Reflect. name is 1 to 64 bytes of printable ASCII, and applies to all
+// classes of the process. DefineCode panics if code or name is out of range, or if code already has
+// another name.
 //
 //	var ErrQuota = hg.DefineCode(200, "quota used up")
 func DefineCode(code Code, name string) Code {
@@ -65,14 +67,14 @@ func DefineCode(code Code, name string) Code {
 	return code
 }
 
-// CodeNames returns the codes that DefineCode has named in this process, and their names. The map
-// is the caller's.
+// CodeNames returns the codes that this process has named with DefineCode, and their names. The
+// caller owns the returned map.
 func CodeNames() map[uint8]string { return codes.Names() }
 
 // A Fate states whether the target ran a request; see [na.Fate].
 type Fate = na.Fate
 
-// The fates.
+// Possible fates of a request.
 const (
 	MaybeRan = na.MaybeRan
 	NotRun   = na.NotRun
@@ -89,7 +91,7 @@ func (e *codedError) Error() string   { return e.err.Error() }
 func (e *codedError) Unwrap() []error { return []error{e.code, e.err} }
 
 // Errorf returns an error formatted as by fmt.Errorf that also matches code. A handler that returns
-// it answers with code and text.
+// it responds with code and the text.
 func Errorf(code Code, format string, args ...any) error {
 	return &codedError{code, fmt.Errorf(format, args...)}
 }
@@ -100,9 +102,9 @@ type refusal struct{ err error }
 func (e *refusal) Error() string { return e.err.Error() }
 func (e *refusal) Unwrap() error { return e.err }
 
-// Refuse marks err as the answer to a request on which the handler did not act: the origin gets
-// NotRun, and may safely retry the call. Use it in handlers that first check something, a quota for
-// example. Refuse(nil) returns nil.
+// Refuse marks err as the response to a request that the handler did not act on. The origin
+// receives NotRun and may safely retry the call. It is meant for handlers that perform a check
+// first, such as a quota check. Refuse(nil) returns nil.
 func Refuse(err error) error {
 	if err == nil {
 		return nil
@@ -119,9 +121,10 @@ type detailedError struct {
 func (e *detailedError) Error() string { return e.err.Error() }
 func (e *detailedError) Unwrap() error { return e.err }
 
-// WithDetail attaches a value to err, which the origin reads with [RemoteError.Detail]. The value
-// is encoded with the RPC's codec when a handler answers with err; if that fails or yields more
-// than 1,024 bytes the detail is left out, and this is logged. WithDetail(nil, detail) returns nil.
+// WithDetail attaches a value to err, which the origin can read with [RemoteError.Detail]. The
+// value is encoded with the RPC's codec when a handler responds with err. If encoding fails or
+// yields more than 1,024 bytes, the detail is omitted and the omission is logged. WithDetail(nil,
+// detail) returns nil.
 func WithDetail(err error, detail any) error {
 	if err == nil {
 		return nil
@@ -129,13 +132,14 @@ func WithDetail(err error, detail any) error {
 	return &detailedError{err, detail}
 }
 
-// A RemoteError is an error response of the target. Nothing failed in this process or on the way.
+// A RemoteError is an error response from the target. Nothing failed in this process or in transit.
 type RemoteError struct {
 	Code Code
-	// text of the target's error; may be empty. if the target does not serve the method, this side
-	// prepends the name of the method
+	// Text is the text of the target's error. It may be empty. If the target does not serve the
+	// method, this side prepends the method's name.
 	Text string
-	// the request did not run: refused by the library at the target, or by its handler with Refuse
+	// Refused reports that the request did not run: either the library at the target refused it, or
+	// its handler responded with Refuse.
 	Refused bool
 
 	byLibrary bool // Code was set by the library at the target, not by a handler
@@ -144,7 +148,7 @@ type RemoteError struct {
 	codecID   uint8
 }
 
-// Error returns the target's text, or that of the code.
+// Error returns the target's text, or that of the code if the target sent none.
 func (e *RemoteError) Error() string {
 	if e.Text == "" {
 		return "target: " + e.Code.Error()
@@ -152,8 +156,8 @@ func (e *RemoteError) Error() string {
 	return "target: " + e.Text
 }
 
-// nameMethod adds the name of the method to the text of an ErrNoMethod refusal: the target knows
-// only the hash of the name.
+// nameMethod adds the method's name to the text of an ErrNoMethod refusal. The target knows only
+// the hash of the name.
 func (e *RemoteError) nameMethod(method string, peer na.Addr) {
 	said := e.Text
 	e.Text = fmt.Sprintf("method %s is not served by %s", method, peer.Label())
@@ -162,18 +166,18 @@ func (e *RemoteError) nameMethod(method string, peer na.Addr) {
 	}
 }
 
-// Is reports whether e matches target, which is one of
+// Is reports whether e matches target. It matches
 //
 //   - ErrRemote;
 //   - ErrRefused, if the request was refused;
-//   - Code, if it is 64 to 255, or only a target can produce it: ErrHandler, ErrPanic and
+//   - Code, if it is 64 to 255, or if only a target can produce it: ErrHandler, ErrPanic, and
 //     na.ErrNoResponse;
-//   - Code, and the errors of the standard library that it matches, if the library at the target
-//     has refused this request or ended it: ErrNoMethod (the RPC is not registered), ErrTimeout
-//     (the handler did not begin in time, or failed after the target's RPC.Timeout), ErrPermission
-//     (denied by an authorizer), ErrOverflow, ErrUnsupported, ErrInvalid and na.ErrProtocol. An
-//     error of a handler does not match these: its ErrNoMethod, for example, may be about a peer
-//     of the target.
+//   - Code, and the standard library errors that it matches, if the library at the target refused
+//     or ended this request: ErrNoMethod (the RPC is not registered), ErrTimeout (the handler did
+//     not begin in time, or failed after the target's RPC.Timeout), ErrPermission (denied by an
+//     authorizer), ErrOverflow, ErrUnsupported, ErrInvalid, and na.ErrProtocol. An error returned
+//     by a handler does not match these, since its ErrNoMethod, for example, may concern a peer of
+//     the target.
 func (e *RemoteError) Is(target error) bool {
 	switch target {
 	case ErrRemote:
@@ -184,7 +188,7 @@ func (e *RemoteError) Is(target error) bool {
 	return e.isCodeKnown() && (target == e.Code || e.byLibrary && e.Code.Is(target))
 }
 
-// isCodeKnown reports whether Code means the same at this side as at the target.
+// isCodeKnown reports whether Code has the same meaning on this side as at the target.
 func (e *RemoteError) isCodeKnown() bool {
 	switch e.Code {
 	case ErrHandler, ErrPanic, na.ErrNoResponse:
@@ -195,8 +199,8 @@ func (e *RemoteError) isCodeKnown() bool {
 	return e.Code >= codes.ErrNotFound
 }
 
-// Detail decodes into v the value that the handler has attached by WithDetail. The error matches
-// ErrNoEntry if there is none, and na.ErrProtocol if the target has used another codec.
+// Detail decodes the value that the handler attached with WithDetail into v. The error matches
+// ErrNoEntry if there is no detail, and na.ErrProtocol if the target used another codec.
 func (e *RemoteError) Detail(v any) error {
 	if e.detail == nil {
 		return fmt.Errorf("hg: error has no detail: %w", ErrNoEntry)
@@ -207,8 +211,8 @@ func (e *RemoteError) Detail(v any) error {
 	return e.codec.Decode(e.detail, v)
 }
 
-// As implements errors.As for a *Code: the code is ErrRemote, or Code if the library at the target
-// has refused the request.
+// As implements errors.As for a *Code. The code is ErrRemote, or Code if the library at the target
+// refused the request.
 func (e *RemoteError) As(target any) bool {
 	code, ok := target.(*Code)
 	if ok {
@@ -219,9 +223,9 @@ func (e *RemoteError) As(target any) bool {
 	return ok
 }
 
-// CodeOf returns the code of err: OK for nil; the code of a handler, 64 to 255; the code with which
-// the library at the target refused the request, as [RemoteError.Is] lists them; ErrRemote for
-// other errors of a target; and ErrIO for an error without a code.
+// CodeOf returns the code of err. It returns OK for nil, the code of a handler (64 to 255), the
+// code with which the library at the target refused the request (see [RemoteError.Is]), ErrRemote
+// for other errors of a target, and ErrIO for an error without a code.
 func CodeOf(err error) Code {
 	code := na.CodeOf(err)
 	if code == ErrRemote {
@@ -232,12 +236,12 @@ func CodeOf(err error) Code {
 	return code
 }
 
-// RemoteOf returns the error response of the target that err is or wraps, if there is one.
+// RemoteOf returns the target's error response that err is or wraps, if any.
 func RemoteOf(err error) (*RemoteError, bool) { return errors.AsType[*RemoteError](err) }
 
-// FateOf returns the fate inside err: Ran for nil, MaybeRan for an error without one. If err joins
-// several errors, with errors.Join for example, it is Ran if one of them is, else MaybeRan if one
-// of them is, and NotRun only if all are.
+// FateOf returns the fate recorded in err: Ran for nil, and MaybeRan for an error without a fate.
+// If err joins several errors, for example with errors.Join, the result is Ran if any of them is,
+// otherwise MaybeRan if any of them is, and NotRun only if all of them are.
 func FateOf(err error) Fate {
 	if err == nil {
 		return Ran
@@ -248,7 +252,7 @@ func FateOf(err error) Fate {
 	return MaybeRan
 }
 
-// fateIn returns the worst fate inside err, and whether there is one.
+// fateIn returns the worst fate in err, and reports whether there is one.
 func fateIn(err error) (worst Fate, found bool) {
 	switch e := err.(type) {
 	case *Error:
@@ -274,11 +278,12 @@ type errorBody struct {
 	fate      Fate
 	text      string
 	detail    any
-	byLibrary bool // the code is set by the library: it refused the request, or RPC.Timeout ended it
+	byLibrary bool // the code was set by the library: it refused the request, or RPC.Timeout expired
 }
 
-// failureOf returns the error response to a handler's error. Its code is the outermost one in the
-// chain of err; it is ErrHandler if there is none, or that is OK or one that only origins use.
+// failureOf returns the error response for a handler's error. Its code is the outermost one in
+// err's chain. The code is ErrHandler if there is none, or if that code is OK or one that only
+// origins use.
 func failureOf(err error) errorBody {
 	f := errorBody{code: ErrHandler, fate: Ran, text: err.Error()}
 	if c, ok := errors.AsType[Code](err); ok {

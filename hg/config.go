@@ -10,87 +10,91 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Config is the configuration of a class. The zero value works.
+// Config configures a class. The zero value is a valid configuration.
 type Config struct {
-	// NA is the configuration of the network abstraction below.
+	// NA configures the underlying network abstraction.
 	NA na.Config
-	// Codec encodes input and output. Nil means codec.Msgpack. Origin and target must use the same.
+	// Codec encodes input and output. If nil, codec.Msgpack is used. Origin and target must use the
+	// same codec.
 	Codec codec.Codec
-	// MaxInput limits the encoded input of a call in bytes, at the origin and at the target. Zero
-	// means 64 MiB.
+	// MaxInput limits the encoded input of a call, in bytes, at both the origin and the target.
+	// Zero means 64 MiB.
 	MaxInput int64
-	// MaxOutput limits the encoded output of a call in bytes, at the origin and at the target. Zero
-	// means 64 MiB.
+	// MaxOutput limits the encoded output of a call, in bytes, at both the origin and the target.
+	// Zero means 64 MiB.
 	MaxOutput int64
-	// MaxLent limits how many bytes of input and output larger than one message a context lends to
-	// its peers at a time. Zero means 1 GiB. Beyond it Forward and Respond fail with ErrAgain. The
-	// answers to one session get at most three quarters of the part that the others do not use,
-	// except for its first answer, so that one origin that does not fetch its answers cannot take
-	// the whole limit.
+	// MaxLent limits the bytes of input and output larger than one message that a context lends to
+	// its peers at a time. Zero means 1 GiB. Forward and Respond fail with ErrAgain if they would
+	// exceed it. Responses to any one session may use at most three quarters of the part that the
+	// other sessions leave, except for the session's first response. This prevents an origin that
+	// does not fetch its responses from exhausting the limit.
 	MaxLent int64
-	// MaxPulled limits how many bytes of such input and output a context fetches from its peers at
-	// a time. Zero means 1 GiB. Beyond it a request is answered, or a call ends, with ErrAgain. The
-	// requests of one session get at most three quarters of the part that the others do not use,
-	// except for its first request, so that one origin that lends input and then stops cannot take
-	// the whole limit. Answers of up to 64 KiB that arrive inline may use up to a quarter of
-	// MaxPulled in addition.
+	// MaxPulled limits the bytes of such input and output that a context fetches from its peers at
+	// a time. Zero means 1 GiB. If it is exceeded, a request is answered, or a call completes, with
+	// ErrAgain. Requests of any one session may use at most three quarters of the part that the
+	// other sessions leave, except for the session's first request. This prevents an origin that
+	// lends input and then stalls from exhausting the limit. Responses of up to 64 KiB that arrive
+	// inline may use up to another quarter of MaxPulled.
 	MaxPulled int64
-	// MaxActive limits the requests of a context whose handlers have begun and that have not ended.
-	// Zero means 1024. Further requests wait, each in its envelope, until another ends. With a
-	// small limit, handlers that wait for calls which in turn need a handler here may wait forever.
-	// Requests with streams of items, and probes (PingRPC, HealthRPC), neither count nor wait;
-	// those with a Reader or a Writer of package qs do both.
+	// MaxActive limits the active requests of a context, those whose handlers have begun and that
+	// have not completed. Zero means 1024. Further requests wait, each in its envelope, until
+	// another one completes. If the limit is small, handlers that wait for calls which in turn need
+	// a handler in this context can deadlock. Requests with streams of items and probes (PingRPC,
+	// HealthRPC) neither count nor wait. Requests with a Reader or a Writer of package qs do both.
 	//
-	// A waiting request that has a deadline is refused when an eighth of its time is left, but at
-	// least 1 ms and at most 250 ms: with ErrTimeout, and a text that names the limit. The same
-	// holds for a request that Dispatch was given and that was not run.
+	// A waiting request that has a deadline is refused when an eighth of its time is left, but no
+	// less than 1 ms and no more than 250 ms. It fails with ErrTimeout and a text that names the
+	// limit. The same applies to a request that was passed to Dispatch but has not been run.
 	MaxActive int
-	// MaxActivePerPeer limits the requests of one session that are active as above. Zero means 128.
+	// MaxActivePerPeer limits the active requests of one session, as defined above. Zero means 128.
 	MaxActivePerPeer int
-	// MaxStreams limits the requests of a context that have streams and have not ended, without
-	// those of a Reader or a Writer of package qs. Zero means 4096. Further ones are refused at
-	// once with ErrExhausted: streams may last forever.
+	// MaxStreams limits the requests of a context that have streams and have not completed,
+	// excluding those of a Reader or a Writer of package qs. Zero means 4096. Further requests are
+	// refused at once with ErrExhausted, since streams may stay open forever.
 	MaxStreams int
-	// MaxStreamsPerPeer limits the requests of one session that have streams as above. Zero means
-	// 2048.
+	// MaxStreamsPerPeer limits the requests of one session that have streams, as defined above.
+	// Zero means 2048.
 	MaxStreamsPerPeer int
-	// Authorize, if set, is called before any handler of this class runs, in Request.Run if
-	// Dispatch is set, else in Trigger. It may block; see [Authorizer] for the cost.
+	// Authorize, if not nil, is called before any handler of this class runs: in Request.Run if
+	// Dispatch is set, and in Trigger otherwise. It may block; see [Authorizer] for the
+	// consequences.
 	Authorize Authorizer
-	// AuthorizeQuick declares that Authorize does not block and takes microseconds. With Dispatch
-	// it is then called for Inline RPCs in Trigger, before the request is admitted, and their
-	// handlers run there. Without it Inline RPCs of a class that has an authorizer are dispatched.
-	// If Authorize blocks nevertheless, everything that Trigger has to run waits.
+	// AuthorizeQuick declares that Authorize does not block and takes only microseconds. With
+	// Dispatch, Authorize is then called in Trigger for Inline RPCs, before the request is
+	// admitted, and their handlers run there. Without AuthorizeQuick, the Inline RPCs of a class
+	// that has an authorizer are dispatched. If Authorize blocks anyway, it delays everything else
+	// that Trigger has to run.
 	AuthorizeQuick bool
-	// Logger receives the failures that are not returned as errors: panics, errors of handlers
-	// after their answers, detached requests that are not answered; and the logs of the layers
-	// below, unless NA.Logger is set. Nil means slog.Default().
+	// Logger receives failures that are not returned as errors: panics, errors returned by handlers
+	// after they have responded, and detached requests without a response. It also receives the
+	// logs of the lower layers, unless NA.Logger is set. If nil, slog.Default() is used.
 	Logger *slog.Logger
-	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, in
-	// Request.Run, or in the Call that has waited, so from several goroutines at once if there are
-	// several. It must not block, and must not keep e, which is reused when Observe returns.
+	// Observe, if not nil, is called when a call, request, or transfer completes. It is called in
+	// Trigger, in Request.Run, or in the Call that waited, possibly from several goroutines
+	// concurrently. It must not block, and must not retain e, which is reused after Observe
+	// returns.
 	Observe func(e *inspect.Event)
-	// Reflect lets peers list the registered RPCs: [inspect.RPCsRPC] is served, and the error for
-	// an unknown RPC names others.
+	// Reflect allows peers to list the registered RPCs. [inspect.RPCsRPC] is served, and the error
+	// for an unknown RPC suggests other names.
 	Reflect bool
-	// Dispatch, if set, is called in Trigger instead of the handlers that are not RPC.Inline. It
-	// must not block, and has to lead to one call of r.Run, on any goroutine. A request whose input
-	// is fetched after it was authorized is dispatched twice, each time with a new r: to authorize
-	// it, and when its input has arrived. Until Run a request has no input and cannot be answered
-	// or detached; it counts as active, and the origin may withdraw it. A request that is never run
-	// ends at its deadline (ErrTimeout), when the class shuts down (ErrClosed), both with NotRun,
-	// or with its session.
+	// Dispatch, if not nil, is called in Trigger instead of handlers that are not RPC.Inline. It
+	// must not block, and must arrange for exactly one call of r.Run, on any goroutine. A request
+	// whose input is fetched after authorization is dispatched twice, each time with a new r: first
+	// to authorize it, and again when its input has arrived. Until Run is called, a request has no
+	// input and cannot be answered or detached. It counts as active, and the origin may withdraw
+	// it. A request that is never run ends at its deadline (ErrTimeout) or when the class shuts
+	// down (ErrClosed), in both cases with NotRun, or when its session ends.
 	Dispatch func(r Request)
-	// Trace helps to find misuse. Handles record where they were made, for ShutdownError.Open, and
-	// Request.InputRaw returns copies that are overwritten once the program must no longer use
+	// Trace helps detect misuse. Handles record where they were created, for ShutdownError.Open,
+	// and Request.InputRaw returns copies that are overwritten once the program must no longer use
 	// them.
 	Trace bool
 
-	opened         func(class any) // called by Open if not nil; see onOpen
-	streamDispatch func(r Request) // used instead of Dispatch for requests with streams; nil: Dispatch
+	opened         func(class any) // if not nil, called by Open; see onOpen
+	streamDispatch func(r Request) // used instead of Dispatch for requests with streams, unless nil
 }
 
-// onOpen implements hghook.OnOpen: Open calls f, after the functions of earlier calls.
+// onOpen implements hghook.OnOpen. Open calls f after the functions registered earlier.
 func (c *Config) onOpen(f func(class any)) {
 	before := c.opened
 	c.opened = func(class any) {

@@ -11,59 +11,59 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Context is a completion queue for calls, and the progress that fills it. Its methods may be
-// called from any goroutine.
+// A Context is a completion queue for calls, together with the progress that fills it. Its methods
+// are safe for concurrent use.
 type Context struct {
 	class     *Class
 	nctx      *na.Context
 	limits    na.Limits
 	posts     postedPool
 	loop      *loop.Loop
-	userFrame func(loop.UserCode) int // runs user code below a frame of nctx, which counts it
+	userFrame func(loop.UserCode) int // runs user code below a stack frame of nctx, which counts it
 
 	mu    sync.Mutex // guards the fields below
-	slots []uint64   // last generation of call identities, by slot
+	slots []uint64   // last generation of call identities, indexed by slot
 	free  []uint32   // slots that are not in use
-	open  *openEntry // head of the list of openEntry: the youngest
+	open  *openEntry // head of the openEntry list: the most recent entry
 
 	services spareServices
 
 	admission    admission
-	faults       sync.Once    // registers the OnFault of requests once
+	faults       sync.Once    // registers the OnFault function for requests once
 	overdueLogAt atomic.Int64 // time (by Now) of the next check for overdue detached requests; 0 if none
-	cutOff       atomic.Bool  // Shutdown no longer waits for handlers
-	starting     atomic.Int32 // calls between their check of Draining and their start
+	cutOff       atomic.Bool  // set once Shutdown no longer waits for handlers
+	starting     atomic.Int32 // number of calls between their check of Draining and their start
 	lent         byteLimit
 	pulled       byteLimit
 	bodies       bodyStats
 	seen         tracker
 	watch        activityWatch
-	dropped      atomic.Int64 // one-way requests that could not be served
-	denied       atomic.Int64 // requests that the authorizer has denied
+	dropped      atomic.Int64 // number of one-way requests that could not be served
+	denied       atomic.Int64 // number of requests denied by the authorizer
 	denials      loglimit.Limiter
-	late         atomic.Int64 // errors that handlers returned after they had answered
+	late         atomic.Int64 // number of errors that handlers returned after they had responded
 	handles      atomic.Int64 // Stats.Handles
 }
 
-// Stats are the gauges and counters of a context. Gauges are current values; counters never
+// Stats holds the gauges and counters of a context. Gauges are current values. Counters never
 // decrease.
 type Stats struct {
 	NA      na.Stats
-	Handles int64 // handles that are not closed, and requests that have not ended
+	Handles int64 // number of open handles and incomplete requests
 	Lent    int64 // bytes of input and output lent to peers
 	Pulled  int64 // bytes of input and output being fetched from peers
-	Inline  int64 // inputs and outputs longer than an envelope that went with their message
-	Loans   int64 // inputs and outputs that were lent
-	// the part of Loans that was lent because the peer had no room, or the origin does not accept
-	// inline bodies
+	Inline  int64 // number of inputs and outputs longer than an envelope that were sent with their message
+	Loans   int64 // number of inputs and outputs that were lent
+	// NoRoom is the part of Loans that was lent because the peer had granted no room, or because
+	// the origin does not accept inline bodies.
 	NoRoom  int64
-	Dropped int64 // one-way requests that were not served: their origins get no error
-	Queued  int   // callbacks and handlers in Trigger's queue
-	Denied  int64 // requests that the authorizer has denied
-	Late    int64 // errors that handlers returned after they had answered
-	Active  int64 // requests whose handlers have begun and that have not ended
-	Streams int64 // active requests with streams, which Active does not include
-	Waiting int64 // requests that wait to be admitted
+	Dropped int64 // number of one-way requests that were not served; their origins receive no error
+	Queued  int   // number of callbacks and handlers in Trigger's queue
+	Denied  int64 // number of requests denied by the authorizer
+	Late    int64 // number of errors that handlers returned after they had responded
+	Active  int64 // number of requests whose handlers have begun and that have not completed
+	Streams int64 // number of active requests with streams, not included in Active
+	Waiting int64 // number of requests waiting to be admitted
 }
 
 func newContext(cls *Class, nctx *na.Context) *Context {
@@ -78,57 +78,58 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 	return c
 }
 
-// Class returns the class that made c.
+// Class returns the class that created c.
 func (c *Context) Class() *Class { return c.class }
 
-// NA returns the context of the network abstraction below. Use the Trigger and the Shutdown of c
-// rather than those of NA: these do not batch what callbacks send, and do not wait for calls and
-// handlers.
+// NA returns the underlying context of package na. Use the Trigger and Shutdown methods of c
+// instead of those of NA, which do not batch the messages that callbacks send and do not wait for
+// calls and handlers.
 func (c *Context) NA() *na.Context { return c.nctx }
 
-// ID is the target id by which origins reach c.
+// ID returns the target ID by which origins reach c.
 func (c *Context) ID() int { return c.nctx.ID() }
 
 // Self returns the address of c.
 func (c *Context) Self() na.Addr { return c.nctx.Self() }
 
-// Now returns the time of the context's monotonic clock. Only differences are meaningful.
+// Now returns the current time of the context's monotonic clock. Only differences are meaningful.
 func (c *Context) Now() time.Duration { return c.nctx.Now() }
 
-// OnFault registers fn to run in Trigger when the session with a peer is lost, until remove is
-// called. If many sessions are lost, peer may be zero. Operations in flight with the peer end with
-// ErrPeerLost without help of fn, and their callbacks may run before or after fn: do not cancel
-// calls in fn, since a Cancel may reach the next call of a handle. See [na.Context.OnFault].
+// OnFault registers fn to be called in Trigger when the session with a peer is lost, until remove
+// is called. If many sessions are lost, peer may be zero. Operations in flight with the peer
+// complete with ErrPeerLost regardless of fn, and their callbacks may run before or after fn. fn
+// should not cancel calls, because a Cancel may affect the next call of a handle. See
+// [na.Context.OnFault].
 func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) {
 	return c.nctx.OnFault(fn)
 }
 
-// Progress moves bytes until something is ready for Trigger or timeout has passed; negative means
-// no limit, zero polls once. It runs no callback. It returns nil if something may be ready, an
-// error that matches os.ErrDeadlineExceeded if nothing happened, and one that matches ErrClosed
-// when c is closed and drained.
-// While something is queued it returns at once: a loop that only calls Progress spins until another
-// goroutine has called Trigger.
+// Progress moves bytes until something is ready for Trigger or the timeout expires. A negative
+// timeout means no limit, and zero polls once. Progress runs no callbacks. It returns nil if
+// something may be ready, an error that matches os.ErrDeadlineExceeded if nothing happened, and an
+// error that matches ErrClosed once c is closed and drained. While something is queued it returns
+// immediately. A loop that only calls Progress therefore spins until another goroutine calls
+// Trigger.
 func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress(timeout) }
 
-// Trigger runs callbacks and handlers: at most max of them, or, if max is not positive, as many as
-// are queued when it begins. It returns how many it ran. It may be called from several goroutines
-// at once, and inside a callback.
+// Trigger runs queued callbacks and handlers and returns the number it ran. It runs at most max of
+// them or, if max is not positive, as many as are queued when it begins. It may be called from
+// several goroutines concurrently, and from within a callback.
 //
-// The messages that callbacks of one Trigger send are batched, as far as the callbacks are quick.
+// Messages sent by the callbacks of one Trigger are batched, provided that the callbacks are quick.
 func (c *Context) Trigger(max int) int {
 	c.nctx.Upper().Flush()
 	c.logOverdue()
 	if c.nctx.Upper().Settled() == 0 {
 		return 0
 	}
-	if max != 1 { // a Trigger(1) may be a part of the pass of a goroutine in Wait, which batches itself
+	if max != 1 { // a Trigger(1) may be part of a pass in Wait, which does its own batching
 		defer c.loop.EndBatch(c.loop.BeginBatch())
 	}
 	return c.nctx.Upper().TriggerUntil(nil, max)
 }
 
-// Stats returns the gauges and counters.
+// Stats returns the context's gauges and counters.
 func (c *Context) Stats() Stats {
 	return Stats{
 		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.total(), Pulled: c.pulled.total(),
@@ -138,15 +139,15 @@ func (c *Context) Stats() Stats {
 	}
 }
 
-// Close ends every call of c with ErrClosed. It does not block and may be called anywhere. Progress
-// returns ErrClosed, and NA().Closed reports true, once every callback has returned and all loans
-// and leases have ended.
+// Close ends every call of c with ErrClosed. It does not block and may be called from anywhere.
+// Progress returns ErrClosed, and NA().Closed reports true, once every callback has returned and
+// all loans and leases have ended.
 func (c *Context) Close() { c.nctx.Close() }
 
 // A LookupFunc is called with the outcome of a Lookup.
 type LookupFunc func(addr na.Addr, err error)
 
-// A Lookup is the resolution of an address in progress.
+// A Lookup is an address resolution in progress.
 type Lookup struct {
 	c     *Context
 	op    *na.Op
@@ -155,8 +156,8 @@ type Lookup struct {
 	cb    LookupFunc
 }
 
-// Lookup resolves the text of an address, for example "tcp://node7:9000". It does not connect, and
-// does not block. cb runs in Trigger, unless Lookup returns an error.
+// Lookup resolves the text of an address, for example "tcp://node7:9000". It does not connect or
+// block. Unless Lookup returns an error, cb is called in Trigger.
 func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 	l := &Lookup{c: c, text: text, begun: c.Now(), cb: cb}
 	l.op = c.nctx.NewOp(l.onEnded)
@@ -166,8 +167,8 @@ func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 	return l, nil
 }
 
-// Cancel ends the lookup, unless it has ended. It does not block. The callback runs exactly once in
-// any case.
+// Cancel cancels the lookup, unless it has completed. It does not block. In every case the callback
+// runs exactly once.
 func (l *Lookup) Cancel() { l.op.Cancel() }
 
 func (l *Lookup) onEnded(_ *na.Op, r na.Result) {
@@ -180,8 +181,8 @@ func (l *Lookup) onEnded(_ *na.Op, r na.Result) {
 	}
 }
 
-// LookupWait resolves the text of an address. It drives Progress and Trigger until that is done or
-// ctx ends, so callbacks of other operations may run during the call.
+// LookupWait resolves the text of an address. It drives Progress and Trigger until the lookup
+// completes or ctx is done, so callbacks of other operations may run during the call.
 func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) {
 	var (
 		addr na.Addr
@@ -196,7 +197,7 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 		return na.Addr{}, err
 	}
 	w.Await(ctx, l.Cancel)
-	if code := CodeOf(fail); code == ErrInvalid || code == ErrUnsupported { // not caused by the end of ctx
+	if code := CodeOf(fail); code == ErrInvalid || code == ErrUnsupported { // not caused by ctx
 		return addr, fail
 	}
 	return addr, endedBy(ctx, fail)

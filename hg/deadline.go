@@ -9,19 +9,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A deadline travels with its request as the remaining time, since the two sides have no common
-// clock. na writes it into the header when the request leaves; the target counts from the arrival.
-// Each side uses its own clock, and neither counts the time on the network: so the deadline passes
-// at the origin first, which then notifies the target by Abandon.
+// A deadline is sent with its request as the remaining time, since the two sides have no common
+// clock. na writes it into the header when the request is sent, and the target counts from its
+// arrival. Each side uses its own clock, and neither counts the time on the network. The deadline
+// therefore passes first at the origin, which then notifies the target as by Abandon.
 //
-//	origin: Forward ─── timer: Abandon, the call ends ────────────────────────────────────►│ ErrTimeout
-//	           └─ waits for an envelope ─► leaves, with the remaining time
+//	origin: Forward ─── timer: Abandon, the call completes ───────────────────────────────►│ ErrTimeout
+//	           └─ waits for an envelope ─► sent, with the remaining time
 //	target:                                  arrives ─ fetched, waits for room, queued ─►│   not run, answered ErrTimeout
-//	                                                                    └─ handler runs ──►│ its context ends
+//	                                                                    └─ handler runs ──►│ its context is canceled
 //
-// A request that waits at the target, to be admitted or to be run, is refused a little before its
-// deadline: otherwise its origin, whose deadline passes first, would not learn which limit delayed
-// it.
+// A request that waits at the target, to be admitted or to be run, is refused shortly before its
+// deadline. Otherwise the origin, whose deadline passes first, would not learn which limit delayed
+// the request.
 
 var (
 	errDeadlinePassed = na.WithText(ErrTimeout, "deadline exceeded before the handler began")
@@ -34,35 +34,36 @@ var (
 	errRequestEnded   = na.WithText(ErrCanceled, "the request has ended")
 )
 
-// SetTimeout limits how long each later call of h may take, from Forward on; 0, the initial value,
-// is no limit. A negative d has passed: Forward fails. A call in flight keeps its limit.
+// SetTimeout limits the duration of each later call of h, starting at Forward. Zero, the initial
+// value, means no limit. If d is negative, Forward fails. A call in flight keeps its limit.
 //
-// At the deadline the call ends with an error that matches os.ErrDeadlineExceeded and ErrTimeout,
-// and the target is notified as by Abandon. The target knows the remaining time, too: after the
-// deadline it does not start the handler, and it ends the context of a handler that runs. The fate
-// of the request is
-//   - NotRun if the request still waited on this side for an envelope or a connection: it is not
-//     sent;
-//   - NotRun if the target's answer that it did not run arrives before the call ends. A request
-//     that a limit of the target keeps waiting is refused a little before the deadline, also with
-//     ErrTimeout: the text of the error names the limit;
+// At the deadline the call completes with an error that matches os.ErrDeadlineExceeded and
+// ErrTimeout, and the target is notified as by Abandon. The target also receives the remaining
+// time. After the deadline it does not start the handler, and it cancels the context of a running
+// handler. The fate of the request is
+//
+//   - NotRun if the request was still waiting on this side for an envelope or a connection, in
+//     which case it is not sent;
+//   - NotRun if the target reports, before the call completes, that it did not run the request. A
+//     request that is held back by one of the target's limits is refused shortly before the
+//     deadline, also with ErrTimeout and a text that names the limit;
 //   - MaybeRan otherwise; use Withdraw to be certain.
 //
-// The remaining time travels in 32 bits, in microseconds: a call with more than about 71 minutes
-// left when it leaves has no deadline at its target. Its origin ends it there at the deadline, as
-// by Abandon.
+// The remaining time is encoded in 32 bits, in microseconds. A call that has more than about 71
+// minutes left when it is sent has no deadline at its target. The origin still ends it there at the
+// deadline, as by Abandon.
 //
-// Progress checks the time: the call ends in a Trigger after it.
+// Progress checks the time, and the call completes in a later Trigger.
 func (h *Handle) SetTimeout(d time.Duration) {
 	h.mu.Lock()
 	h.timeout = d
 	h.mu.Unlock()
 }
 
-// Abandon cancels the call in flight and notifies the target: a request whose handler has not begun
-// is destroyed there, and the context of a handler that runs ends. Like Cancel it does not block;
-// the notification may be lost. Withdraw waits for an answer. Abandon may be called at any time; it
-// does nothing to idle and ended calls.
+// Abandon cancels the call in flight and notifies the target. The target destroys a request whose
+// handler has not begun, and cancels the context of a running handler. Like Cancel, Abandon does
+// not block, and the notification may be lost; Withdraw waits for a response. Abandon may be called
+// at any time, and does nothing if no call is in flight.
 func (h *Handle) Abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,8 +72,8 @@ func (h *Handle) Abandon() {
 	}
 }
 
-// abandonLocked ends the call from this side and notifies the target, now or when the operation has
-// ended.
+// abandonLocked ends the call from this side and notifies the target, either now or when the
+// operation completes.
 func (k *call) abandonLocked(why na.Code) {
 	if k.abandonPending = !k.isParsed; k.abandonPending && k.opRunning && !k.canceling {
 		k.h.ctx.nctx.Upper().AbandonCall(&k.op)
@@ -81,10 +82,11 @@ func (k *call) abandonLocked(why na.Code) {
 	k.endLocallyLocked(why)
 }
 
-// maxTimeout limits the timeout of a call, so that it can be added to a time without overflow.
+// maxTimeout limits the timeout of a call, so that adding it to a time cannot overflow.
 const maxTimeout = math.MaxInt64 / 4
 
-// setDeadlineLocked sets the deadline of a call, and reports false if it has passed.
+// setDeadlineLocked sets the deadline of a call. It reports false if limit is negative: the
+// deadline has passed.
 func (k *call) setDeadlineLocked(limit time.Duration) bool {
 	if limit < 0 {
 		return false
@@ -93,8 +95,8 @@ func (k *call) setDeadlineLocked(limit time.Duration) bool {
 	return true
 }
 
-// startTimerLocked starts the timer of the deadline for the parts that remain after the operation
-// has ended.
+// startTimerLocked starts the deadline timer for the parts that remain after the operation has
+// completed.
 func (k *call) startTimerLocked() {
 	if k.deadline.At == 0 {
 		return
@@ -103,7 +105,7 @@ func (k *call) startTimerLocked() {
 	if k.timerOp == nil {
 		k.timerOp = nctx.NewStep(k.onTimer)
 	}
-	// it fails only if the context is closed, which ends the other parts too
+	// TimerAt fails only if the context is closed, which also ends the other parts.
 	if nctx.Upper().TimerAt(k.timerOp, k.deadline.At) == nil {
 		k.timerRuns = true
 		k.openParts++
@@ -119,9 +121,9 @@ func (k *call) onTimer(_ *na.Op, r na.Result) (ran int) {
 	return k.finishPart()
 }
 
-// setBudget sets the deadline from the remaining time in the header of a request, or from
-// RPC.Timeout if that is earlier. A budget of MaxBudget is no deadline: the real one does not fit
-// the header, and the origin abandons the request then.
+// setBudget sets the deadline from the remaining time in a request's header, or from RPC.Timeout if
+// that is earlier. A budget of MaxBudget means no deadline: the actual one does not fit in the
+// header, and the origin abandons the request when it expires.
 func (s *service) setBudget(us uint32) {
 	budget := time.Duration(us) * time.Microsecond
 	if us == na.MaxBudget {
@@ -142,8 +144,8 @@ func (s *service) setBudget(us uint32) {
 	s.waitDeadline = s.deadline - min(budget/2, max(minMargin, min(budget/8, maxMargin)))
 }
 
-// A waiting request is refused an eighth of its budget before its deadline, but at least minMargin
-// and at most maxMargin.
+// A waiting request is refused when an eighth of its budget is left, but no less than minMargin and
+// no more than maxMargin before its deadline.
 const (
 	minMargin = time.Millisecond
 	maxMargin = 250 * time.Millisecond
@@ -152,13 +154,13 @@ const (
 // isLate reports whether the deadline of a request has passed.
 func (s *service) isLate() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadline }
 
-// isNearDeadline reports whether the time left is within the margin. An origin abandons a call at
-// its own deadline, which by the clock of the target is a little earlier or later: in both cases
+// isNearDeadline reports whether the remaining time is within the margin. An origin abandons a call
+// at its own deadline, which may be slightly earlier or later by the target's clock. In both cases
 // the handler's context ends with DeadlineExceeded.
 func (s *service) isNearDeadline() bool { return s.deadline != 0 && s.ctx.Now() >= s.waitDeadline }
 
-// timedOut reports whether the handler context of r has ended by the deadline, and whether the
-// deadline was that of RPC.Timeout.
+// timedOut reports whether r's handler context has ended because of the deadline, and whether that
+// deadline was set by RPC.Timeout.
 func (r Request) timedOut() (late, bounded bool) {
 	s, ok := r.lockService()
 	if !ok {
@@ -169,26 +171,26 @@ func (r Request) timedOut() (late, bounded bool) {
 	return s.isLate() || g != nil && g.deadline != nil && g.deadline.Err() != nil, s.ownTimeout
 }
 
-// A deadlineTimer fires at the deadline of a request. It is made only if something waits for that,
-// and does not hold the record. A timer that was canceled is reused for another request.
+// A deadlineTimer fires at the deadline of a request. It is created only if something waits for the
+// deadline, and does not hold the record. A canceled timer is reused for another request.
 type deadlineTimer struct {
 	s  *service
 	op na.Op
 }
 
-// timerPool holds free timers. It is no field of Context: a sync.Pool, and whatever contains it,
-// stays in memory until two garbage collections after its last use.
+// timerPool holds free timers. It is not a field of Context because a sync.Pool, and any value that
+// contains it, stays in memory until two garbage collections after its last use.
 var timerPool = sync.Pool{New: func() any { return &deadlineTimer{} }}
 
-// putBack returns a timer whose operation is idle to the pool, without references.
+// putBack clears a timer whose operation is idle and returns it to the pool.
 func (a *deadlineTimer) putBack() {
 	a.s = nil
 	a.op.InitStep(nil, nil, nil)
 	timerPool.Put(a)
 }
 
-// armTimerLocked starts the timer of a request that has a deadline and no timer: it fires at a
-// time, and then at the deadline.
+// armTimerLocked starts the timer of a request that has a deadline and no timer yet. The timer
+// fires at the given time, and again at the deadline.
 func (s *service) armTimerLocked(at time.Duration) {
 	nctx := s.ctx.nctx
 	if s.deadline == 0 || s.timer != nil {
@@ -205,12 +207,13 @@ func (s *service) armTimerLocked(at time.Duration) {
 // fireTimer is the callback of a timer's operation.
 func fireTimer(op *na.Op, r na.Result) (ran int) { return op.Data().(*deadlineTimer).fire(r) }
 
-// fire ends the waits of a request: shortly before the deadline the wait to be admitted or run; at
-// the deadline also the fetching of the input, a detached request, and the context of a handler.
+// fire ends the waits of a request. Shortly before the deadline it ends the wait to be admitted or
+// run. At the deadline it also ends the fetch of the input, a detached request, and the context of
+// a handler.
 func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	s := a.s
 	s.mu.Lock()
-	if s.timer != a { // the record may serve another request now
+	if s.timer != a { // the record may be serving another request
 		s.mu.Unlock()
 		a.putBack()
 		return 0
@@ -224,7 +227,7 @@ func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	switch {
 	case waited:
 	case !late:
-		_ = s.ctx.nctx.Upper().TimerAt(&a.op, s.deadline) // it fails only if the context is closed
+		_ = s.ctx.nctx.Upper().TimerAt(&a.op, s.deadline) // fails only if the context is closed
 	case s.phase == serviceFetching:
 		s.pull.cancel()
 	case s.phase == serviceRunning && s.detached:
@@ -241,8 +244,8 @@ func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	return 0
 }
 
-// heldUpErrLocked returns the error of a request that waits to be admitted or run, which names the
-// limit; nil if it does not wait.
+// heldUpErrLocked returns the error for a request that is waiting to be admitted or run. The error
+// names the limit. It returns nil if the request is not waiting.
 func (s *service) heldUpErrLocked() error {
 	switch s.phase {
 	case serviceWaiting:

@@ -8,21 +8,22 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// With Config.Dispatch, Trigger only admits a request; the rest is done by Run, on any goroutine.
+// With Config.Dispatch, Trigger only admits a request. Run does the rest, on any goroutine.
 //
-//	Trigger: room ─► dispatched ─ Config.Dispatch ─► Run: authorized ─► the input is complete ─► the handler runs
-//	                  ▲    │                              └─ it has to be fetched ─┐
-//	                  │    └─ its deadline, a withdrawal, the end of its session or a shutdown comes first: it is refused
-//	                  └────────────────────────── it has arrived ◄────────────────┘
+//	Trigger: room ─► dispatched ─ Config.Dispatch ─► Run: authorized ─► input complete ─► handler runs
+//	                  ▲    │                              └─ input must be fetched ─┐
+//	                  │    └─ deadline, withdrawal, end of the session, or shutdown comes first: refused
+//	                  └────────────────────────── input has arrived ◄───────────────┘
 
-// slowInlineHandler is how long an inline handler may occupy Trigger before that is logged.
+// slowInlineHandler is the time after which an inline handler that occupies Trigger is logged.
 const slowInlineHandler = 10 * time.Millisecond
 
-// Run runs the authorizer and the handler of a request that Config.Dispatch was given, on this
-// goroutine, and returns when they have returned. As in Trigger a panic, the end of the goroutine,
-// an error and a missing answer are answered. The error matches ErrInvalid, and nothing has run, if
-// r was not given to Config.Dispatch, was run already, or has ended: by its deadline, by a
-// withdrawal of its origin, with its session, or because the class shuts down.
+// Run runs the authorizer and the handler of a request that was passed to Config.Dispatch. It runs
+// them on the calling goroutine and returns when they have returned. As in Trigger, a panic,
+// runtime.Goexit, an error, or a missing response results in an error response. If r was not passed
+// to Config.Dispatch, has already been run, or has ended, nothing is run and the error matches
+// ErrInvalid. A request ends at its deadline, when its origin withdraws it, with its session, or
+// when the class shuts down.
 func (r Request) Run() error {
 	if r.s != nil {
 		if c := r.s.ctx; c.nctx.Upper().Hold() { // keeps c from being drained until Run returns
@@ -35,8 +36,8 @@ func (r Request) Run() error {
 	return misuseError("run", r.Name(), r.Peer(), ErrInvalid, "the request is not waiting for Run")
 }
 
-// runGiven runs the request of generation k.N of the service k.Data if it waits for Run, and
-// returns 1; else it returns 0.
+// runGiven runs the request of generation k.N of the service k.Data and returns 1 if it is waiting
+// for Run. Otherwise it returns 0.
 func runGiven(k loop.UserCode) int {
 	s := k.Data.(*service)
 	s.mu.Lock()
@@ -54,7 +55,7 @@ func runGiven(k loop.UserCode) int {
 	return 1
 }
 
-// proceed continues a request that was claimed by Run, or that beginHandler will refuse.
+// proceed continues a request that was claimed by Run or that beginHandler will refuse.
 func (s *service) proceed() {
 	if s.tryProceed() {
 		s.mu.Lock()
@@ -62,15 +63,16 @@ func (s *service) proceed() {
 	}
 }
 
-// handToDispatch passes a request to Config.Dispatch. It reports false if the request must be
-// refused at once.
+// handToDispatch passes a request to Config.Dispatch. If it returns false, the caller must refuse
+// the request at once.
 func (s *service) handToDispatch() bool {
 	c := s.ctx
 	c.watchFaults()
 	s.mu.Lock()
 	s.armTimerLocked(s.waitDeadline)
 	draining := c.nctx.Draining() && !s.rpc.own.ServeDraining
-	// Checked after the timer is armed: the timer either finds s given, or has fired before.
+	// Check after arming the timer: either the timer finds s waiting for Run, or it has already
+	// fired.
 	if s.isLate() || draining || !s.env.Watch((*waitsForRun)(s)) {
 		s.mu.Unlock()
 		return false
@@ -82,7 +84,8 @@ func (s *service) handToDispatch() bool {
 		dispatch = c.class.cfg.streamDispatch
 	}
 	s.mu.Unlock()
-	// Checked after the phase is set: a shutdown either finds the request given, or is seen here.
+	// Check after setting the phase: either a shutdown finds the request waiting for Run, or it is
+	// detected here.
 	if c.nctx.Draining() && !always {
 		s.refuseUnclaimed(errDraining)
 		return true
@@ -91,7 +94,7 @@ func (s *service) handToDispatch() bool {
 	return true
 }
 
-// claimRunLocked ends the wait for Run. If it returns true the caller must continue the request.
+// claimRunLocked ends the wait for Run. If it returns true, the caller must continue the request.
 func (s *service) claimRunLocked() bool {
 	taken := s.phase == serviceGiven
 	if taken {
@@ -100,7 +103,7 @@ func (s *service) claimRunLocked() bool {
 	return taken
 }
 
-// endWaitLocked ends the wait to be admitted or run. If it returns true the caller must continue
+// endWaitLocked ends the wait to be admitted or run. If it returns true, the caller must continue
 // the request.
 func (s *service) endWaitLocked() bool {
 	if s.phase == serviceWaiting && s.ctx.admission.removeWaiting(s) {
@@ -110,8 +113,8 @@ func (s *service) endWaitLocked() bool {
 	return s.claimRunLocked()
 }
 
-// refuseUnclaimed refuses a request that waits for Run, unless its RPC is served while the class
-// drains.
+// refuseUnclaimed refuses a request that is waiting for Run, unless its RPC is served while the
+// class is draining.
 func (s *service) refuseUnclaimed(why error) {
 	s.mu.Lock()
 	taken := s.phase == serviceGiven && !s.rpc.own.ServeDraining && s.claimRunLocked()
@@ -121,8 +124,8 @@ func (s *service) refuseUnclaimed(why error) {
 	}
 }
 
-// refuseWaiting refuses the requests of c that wait to be admitted or run, because a shutdown has
-// begun.
+// refuseWaiting refuses the requests of c that are waiting to be admitted or run, because a
+// shutdown has begun.
 func (c *Context) refuseWaiting() {
 	c.dispatchWaiting()
 	for _, o := range c.allOpen() {
@@ -132,8 +135,9 @@ func (c *Context) refuseWaiting() {
 	}
 }
 
-// beginInline runs an inline handler in Trigger of a class that dispatches. The first slow one of
-// each RPC is logged, except for the library's own RPCs: if these are slow, the machine is busy.
+// beginInline runs an inline handler in Trigger of a class with Config.Dispatch. The first slow
+// invocation of each RPC is logged, except for built-in RPCs, which are slow only when the machine
+// is busy.
 func (s *service) beginInline() {
 	c, rpc, begun := s.ctx, s.rpc, s.ctx.Now()
 	s.mu.Lock()
@@ -147,7 +151,7 @@ func (s *service) beginInline() {
 	}
 }
 
-// notRun returns the error of methods that need a request whose handler has begun.
+// notRun returns the error of methods that require a request whose handler has begun.
 func (s *service) notRun(op string) error {
 	return misuseError(op, s.rpcName(), s.addr, na.ErrInvalid, "the request has not been run")
 }

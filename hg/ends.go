@@ -6,7 +6,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// onOpEnded continues a call when its operation has ended: with the answer, or with an error.
+// onOpEnded continues a call after its operation has completed with a response or an error.
 func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 	k.h.mu.Lock()
 	if r.Err != nil && na.CodeOf(r.Err) == na.ErrMsgSize && r.ID == 0 && !k.isShortest() && !k.canceling {
@@ -16,11 +16,11 @@ func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 		}
 	}
 	k.opRunning, k.opResult = false, r
-	k.returnRoomLocked() // no inline response of this call can arrive any more
+	k.returnRoomLocked() // no inline response to this call can arrive anymore
 	switch {
 	case r.Err != nil:
 		k.markFailedLocked()
-		if k.abandonPending && r.ID != 0 { // the request has left: the target can stop working on it
+		if k.abandonPending && r.ID != 0 { // the request has been sent; let the target stop working on it
 			k.h.ctx.nctx.Upper().Abandon(r.Addr, r.ID)
 		}
 	case !k.h.rpc.OneWay:
@@ -34,7 +34,7 @@ func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 	return k.finishPart()
 }
 
-// chooseNextPhaseLocked sets the phase of the call after the end of the operation, and cancels a
+// chooseNextPhaseLocked sets the phase of the call after its operation has completed, and cancels a
 // loan that is no longer needed.
 func (k *call) chooseNextPhaseLocked() {
 	if k.loan != nil && (k.opResult.Err != nil || !k.h.rpc.OneWay && k.pull == nil) {
@@ -53,16 +53,16 @@ func (k *call) chooseNextPhaseLocked() {
 	}
 }
 
-// isShortest reports whether the message had only the length that every peer accepts.
+// isShortest reports whether the message was no longer than the length that every peer accepts.
 func (k *call) isShortest() bool { return k.loan != nil && len(k.msg) <= minMessage }
 
-// resendAsLoan sends the request again with the input lent, and the metadata if need be, because
-// the peer accepts only shorter messages than this side.
+// resendAsLoan sends the request again with its input lent, along with the metadata if necessary,
+// because the peer accepts only shorter messages than this side.
 func (k *call) resendAsLoan() error {
 	if k.loan != nil {
 		k.loan.op.Cancel()
 	}
-	if k.in.droppedLen > 0 { // the input was the caller's memory, which has been returned
+	if k.in.droppedLen > 0 { // the input was the caller's memory, which the caller owns again
 		return na.ErrMsgSize
 	}
 	k.in.b[1] |= flagMore
@@ -74,8 +74,8 @@ func (k *call) resendAsLoan() error {
 	return k.sendRequestLocked(to, msg)
 }
 
-// receivedMessage returns the response that the operation has received, and the body that arrived
-// beside it.
+// receivedMessage returns the response that the operation received, and the body that arrived
+// separately from it, if any.
 func (k *call) receivedMessage(r na.Result) (b, body []byte) {
 	if r.Envelope == nil {
 		return k.buf[:r.N], nil
@@ -84,7 +84,7 @@ func (k *call) receivedMessage(r na.Result) (b, body []byte) {
 	return k.env.Data, k.env.Body
 }
 
-// parseResponse parses the response, and starts to fetch its body if that is still at the target.
+// parseResponse parses the response and begins fetching its body if that is still at the target.
 func (k *call) parseResponse(b, body []byte, from na.Addr) {
 	resp := &k.answer
 	meta, payload, err := resp.parse(b, body)
@@ -108,7 +108,7 @@ func (k *call) parseResponse(b, body []byte, from na.Addr) {
 	}
 	c := k.h.ctx
 	switch {
-	case k.canceling: // canceled before the whole answer has arrived
+	case k.canceling: // canceled before the whole response arrived
 		k.failure = k.cancelCode
 		c.nctx.Upper().GiveBack(from, key)
 	case int64(resp.size) > c.class.cfg.MaxOutput || int64(resp.size) < 0:
@@ -116,7 +116,7 @@ func (k *call) parseResponse(b, body []byte, from na.Addr) {
 		c.nctx.Upper().GiveBack(from, key)
 	default:
 		c.grantRoom(from, key.Len-metaAhead(resp.flags, resp.meta), 0)
-		if k.pull, err = c.fetchBody(from, key, 0, key.Len, account{}, k.onPulled); err != nil { // fetchBody has given the body back
+		if k.pull, err = c.fetchBody(from, key, 0, key.Len, account{}, k.onPulled); err != nil { // fetchBody has returned the loan
 			k.failure = err
 			return
 		}
@@ -143,7 +143,7 @@ func (k *call) onPulled(body []byte, err error) (ran int) {
 
 func (k *call) onLoanEnded(l *loan, r na.Result) (ran int) {
 	k.h.mu.Lock()
-	if k.loan != l { // the loan before resendAsLoan
+	if k.loan != l { // the loan that preceded resendAsLoan
 		return k.finishPart()
 	}
 	k.loan = nil
@@ -153,8 +153,9 @@ func (k *call) onLoanEnded(l *loan, r na.Result) (ran int) {
 	return k.finishPart()
 }
 
-// finishPart ends a part of the call. When none is left it ends the call: it runs the callback, or
-// wakes the waiting goroutine. It is called with h.mu held and returns with it released.
+// finishPart records that one part of the call has completed. If it was the last one, finishPart
+// completes the call: it runs the callback or wakes the waiting goroutine. The caller must hold
+// h.mu, which finishPart releases.
 func (k *call) finishPart() (ran int) {
 	k.openParts--
 	if k.openParts == 1 && k.timerRuns {
@@ -172,7 +173,7 @@ func (k *call) finishPart() (ran int) {
 	switch {
 	case k.isWithdrawingLocked():
 		k.withdrawal.onCallEndLocked()
-		k.endPostponed = true // the answer to the withdrawal may be queued, and decides the result
+		k.endPostponed = true // the response to the withdrawal may be queued, and it determines the result
 		k.h.ctx.nctx.Upper().Follow(&k.done)
 	case k.hasWaiter:
 		k.wakeWaiterLocked()
