@@ -10,18 +10,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An Error is the error of a failed operation: the operation, the RPC, the peer, how long it took,
-// the fate of the request, and the cause.
+// An Error is the error of a failed operation. It records the operation, the RPC, the peer, the
+// elapsed time, the fate of the request, and the cause.
 type Error struct {
 	Op   string // "forward", "respond" or "lookup"
 	RPC  string
 	Peer na.Addr
-	Took time.Duration // since it began; 0 if it was refused and did not begin
-	Fate na.Fate       // of the request; NotRun for a lookup, which has none
+	Took time.Duration // time since the operation began; 0 if it was refused and did not begin
+	Fate na.Fate       // fate of the request; NotRun for a lookup, which has none
 	Err  error         // a code, a *RemoteError, or an error that wraps one
 
-	// number of the attempt that has this fate, from 1, if a layer above has retried the call; 0 if
-	// it has not
+	// Attempt is the number of the attempt that has this fate, counting from 1, if a higher layer
+	// retried the call. It is 0 if the call was not retried.
 	Attempt int
 }
 
@@ -49,7 +49,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// roundDuration returns the unit to which d is rounded to keep about three digits.
+// roundDuration returns the unit to which d should be rounded to keep about three digits.
 func roundDuration(d time.Duration) time.Duration {
 	r := time.Nanosecond
 	for d/r >= 1000 {
@@ -64,9 +64,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// endedBy implements hghook.EndedBy: it returns err, the error of an operation with context ctx, so
-// that it matches ctx.Err and context.Cause(ctx) if ctx has ended. An error of the target is kept
-// as text, and for errors.As.
+// endedBy implements hghook.EndedBy. err is the error of an operation with context ctx. If ctx is
+// done, endedBy returns err in a form that matches ctx.Err() and context.Cause(ctx). An error of
+// the target is kept as text and for errors.As.
 func endedBy(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
@@ -103,7 +103,7 @@ func endedBy(ctx context.Context, err error) error {
 	return &ended
 }
 
-// isBareCode reports whether err has no other information than code.
+// isBareCode reports whether err carries no information other than code.
 func isBareCode(err error, code Code) bool {
 	switch e := err.(type) {
 	case Code:
@@ -123,10 +123,10 @@ func isBareCode(err error, code Code) bool {
 	return na.CodeOf(err) == code
 }
 
-// An overtakenError is the cause of a call that this side had ended, or whose deadline had passed,
-// before another error arrived.
+// An overtakenError is the cause of a call that this side had already ended, or whose deadline had
+// already passed, when another error arrived.
 type overtakenError struct {
-	local  []error // a code, and the cause of the context if it is another error
+	local  []error // a code, followed by the cause of the context if that is another error
 	remote error   // the error that arrived; nil if it was the same
 }
 
@@ -146,14 +146,14 @@ func (e *overtakenError) code() Code { return na.CodeOf(e.local[0]) }
 
 func (e *overtakenError) Unwrap() []error { return e.local }
 
-// As finds a *RemoteError in remote; errors.Is does not match remote, so its code cannot be
-// mistaken for the local one.
+// As finds a *RemoteError in remote. errors.Is does not match remote, so the code of remote cannot
+// be mistaken for the local one.
 func (e *overtakenError) As(target any) bool {
 	r, ok := target.(**RemoteError)
 	return ok && errors.As(e.remote, r)
 }
 
-// unwrapNA removes the wrapper of package na from an error, since hg.Error has the same
+// unwrapNA removes package na's wrapper from an error, because hg.Error carries the same
 // information.
 func unwrapNA(err error) error {
 	if e, ok := err.(*na.OpError); ok {
@@ -162,7 +162,8 @@ func unwrapNA(err error) error {
 	return err
 }
 
-// elapsedSince returns the time since begun, at least 1 ns: 0 means that nothing began.
+// elapsedSince returns the time since begun. It is at least 1 ns, because 0 means that the
+// operation did not begin.
 func (c *Context) elapsedSince(begun time.Duration) time.Duration { return max(c.Now()-begun, 1) }
 
 func misuseError(op, rpc string, peer na.Addr, code na.Code, format string, args ...any) error {

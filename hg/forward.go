@@ -10,14 +10,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Forward encodes in with the RPC's codec and sends it to the target. It does not block, and in is
-// the caller's again when it returns. cb runs in Trigger with the outcome of the call, unless
-// Forward returns an error. The error matches
+// Forward encodes in with the RPC's codec and sends it to the target. It does not block, and does
+// not retain in after it returns. Unless Forward returns an error, cb is called in Trigger with the
+// outcome of the call. The error matches
+//
 //   - na.ErrBusy if a call of h is in flight;
 //   - ErrOverflow if in is larger than Config.MaxInput;
-//   - ErrAgain if more than Config.MaxLent would be lent;
-//   - ErrTimeout if SetTimeout was given a time that has passed;
-//   - ErrClosed from Shutdown or Close on;
+//   - ErrAgain if the bytes lent would exceed Config.MaxLent;
+//   - ErrTimeout if the timeout set by SetTimeout is negative;
+//   - ErrClosed once Shutdown or Close has been called;
 //   - the codec's error otherwise.
 func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	d := h.newEncodingDraft()
@@ -30,7 +31,7 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	return h.forwardLocked(d, h.rpc.Codec.ID(), 0, false, cb)
 }
 
-// ForwardRaw is Forward for input that is encoded already: the target decodes it with its codec,
+// ForwardRaw is like Forward for encoded input. The target decodes it with the RPC's codec,
 // whichever that is.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 	h.mu.Lock()
@@ -40,22 +41,22 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 	return h.forwardLocked(d, codec.EncodedID, 0, false, cb)
 }
 
-// A draft is a message under construction. A payload that is too large to be kept is in memory of
-// package slab, which is freed when the message is no longer needed: either b is in that memory, or
-// separate is.
+// A draft is a message under construction. A payload too large to be retained is stored in memory
+// of package slab, which is freed when the message is no longer needed. Either b or separate is in
+// that memory.
 type draft struct {
 	// header and metadata, which are frontLen bytes, and the payload unless that is in separate
 	b          []byte
 	frontLen   int
-	headerLen  int    // bytes of the header of a request
-	separate   []byte // the payload if it is not in b; else nil
-	slabMem    []byte // the slab memory of b or separate; or nil
-	savedBuf   []byte // b before it was replaced by slab memory; or nil
+	headerLen  int    // length of a request's header in bytes
+	separate   []byte // the payload, if it is not in b
+	slabMem    []byte // slab memory of b or separate, if any
+	savedBuf   []byte // b before it was replaced by slab memory, if it was
 	isBorrowed bool   // separate is the program's memory, until Forward or Respond returns
 	// length of a borrowed payload that the transport has copied and that is no longer in the draft
 	droppedLen int
 	streams    []StreamSpec // streams of a request
-	// length of the previous encoded payload, if it was too large to be kept; else 0
+	// length of the previous encoded payload if it was too large to be retained, otherwise 0
 	lastLargeLen int
 }
 
@@ -69,9 +70,9 @@ func (d *draft) payload() []byte {
 	return d.b[d.frontLen:]
 }
 
-// splitForLoan splits a message with a header of the given size into the body that is lent and the
-// front that is sent before the key. The metadata is in front, unless that leaves no room for a key
-// in limit bytes: then it is the beginning of the body.
+// splitForLoan splits a message with a header of the given size into the body to lend and the front
+// to send before the key. The metadata is part of the front, unless that would leave no room for a
+// key within limit bytes. In that case it becomes the beginning of the body.
 func (d *draft) splitForLoan(header, limit int) (body, front []byte, flags uint8) {
 	if d.frontLen == header || d.frontLen+na.KeySize <= limit {
 		return d.payload(), d.b[:d.frontLen], flagMore
@@ -84,18 +85,18 @@ func (d *draft) splitForLoan(header, limit int) (body, front []byte, flags uint8
 	return d.b[header:], d.b[:header], flagMore | flagAhead
 }
 
-// borrowPayload makes v, which is too large for a message, the payload, without a copy: the
-// transport copies it into the memory from which it is read. A payload that may be lent is copied
-// here.
+// borrowPayload makes v, which is too large for a message, the payload without copying it. The
+// transport copies it into the memory from which it is read. If the payload may be lent,
+// borrowPayload copies it instead.
 func (d *draft) borrowPayload(v []byte) {
-	if d.frontLen > minMessage || len(v) > na.MaxBody { // it may be lent, which outlasts Forward
+	if d.frontLen > minMessage || len(v) > na.MaxBody { // may be lent, and the loan outlasts Forward
 		d.copyPayload(v)
 		return
 	}
 	d.separate, d.isBorrowed = v, true
 }
 
-// setRaw makes v the payload: a copy of it if it may fit a message.
+// setRaw makes v the payload. It copies v if it may fit in a message.
 func (d *draft) setRaw(v []byte) {
 	if len(v) > na.MaxRoom-requestSize {
 		d.borrowPayload(v)
@@ -120,7 +121,7 @@ func (d *draft) dropBorrowed() {
 	}
 }
 
-// copyPayload makes a copy of v, which is too large to be kept, the payload.
+// copyPayload makes a copy of v, which is too large to be retained, the payload.
 func (d *draft) copyPayload(v []byte) {
 	if len(v) > slab.Max {
 		d.separate = append([]byte(nil), v...)
@@ -132,7 +133,7 @@ func (d *draft) copyPayload(v []byte) {
 }
 
 // reserveForEncoding moves the draft into slab memory if an encoding as long as the previous one
-// would be too large to be kept.
+// would be too large to be retained.
 func (d *draft) reserveForEncoding() {
 	if n := d.lastLargeLen + d.frontLen; n > maxRetained && n <= slab.Max {
 		d.savedBuf, d.slabMem = d.b, slab.Get(n)
@@ -140,8 +141,8 @@ func (d *draft) reserveForEncoding() {
 	}
 }
 
-// releaseLarge frees memory that is too large to be kept, and records the length of the payload for
-// reserveForEncoding. The message must not be used afterwards.
+// releaseLarge frees memory that is too large to be retained, and records the length of the payload
+// for reserveForEncoding. The message must not be used afterward.
 func (d *draft) releaseLarge() {
 	if len(d.b) > 0 {
 		if d.lastLargeLen = 0; d.separate == nil && len(d.b) > maxRetained {
@@ -155,7 +156,7 @@ func (d *draft) releaseLarge() {
 	d.separate, d.savedBuf, d.slabMem, d.isBorrowed, d.droppedLen = nil, nil, nil, false, 0
 }
 
-// encode appends the encoded input v; if that fails it releases the draft.
+// encode appends the encoded input v. If encoding fails, it releases the draft.
 func (d *draft) encode(c codec.Codec, v any) error {
 	b, err := encode(c, d.b, v)
 	if err != nil {
@@ -166,7 +167,7 @@ func (d *draft) encode(c codec.Codec, v any) error {
 	return nil
 }
 
-// encode appends the encoded input v to b. An error without a code gets ErrInvalid.
+// encode appends the encoded input v to b. An error without a code is wrapped with ErrInvalid.
 func encode(c codec.Codec, b []byte, v any) ([]byte, error) {
 	out, err := appendWith(c, b, v)
 	if _, coded := errors.AsType[Code](err); err != nil && !coded {
@@ -175,7 +176,7 @@ func encode(c codec.Codec, b []byte, v any) ([]byte, error) {
 	return out, err
 }
 
-// appendWith calls a codec to append v to b, and checks that it has not shortened b.
+// appendWith calls a codec to append v to b, and verifies that the codec did not shorten b.
 func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 	out, err := c.Append(b, v)
 	if err == nil && len(out) < len(b) {
@@ -184,15 +185,15 @@ func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 	return out, err
 }
 
-// maxRetained is the largest buffer that an idle handle keeps: append allocates at most as many
-// bytes for a message of na.MaxRoom, whatever the buffer was before.
+// maxRetained is the size of the largest buffer that an idle handle keeps. It is the most that
+// append allocates for a message of na.MaxRoom bytes, whatever the buffer's previous size.
 const maxRetained = 88 << 10
 
-// releaseLargeLocked frees memory of the draft that is too large to be kept.
+// releaseLargeLocked frees the draft's memory that is too large to be retained.
 func (k *call) releaseLargeLocked() { k.in.releaseLarge() }
 
-// newDraftLocked returns a draft of an input with header and metadata. It takes the buffer of an
-// idle handle, which forwardLocked puts back.
+// newDraftLocked returns a draft of an input that contains the header and metadata. It takes the
+// buffer of an idle handle, which forwardLocked puts back.
 func (h *Handle) newDraftLocked() (d draft) {
 	k := h.call
 	if k.phase == callIdle {
@@ -207,8 +208,8 @@ func (h *Handle) newDraftLocked() (d draft) {
 	return d
 }
 
-// newEncodingDraft returns a draft to which an input is encoded; its memory is presized by the
-// previous input of the handle.
+// newEncodingDraft returns a draft for an input to be encoded. Its memory is sized according to the
+// handle's previous input.
 func (h *Handle) newEncodingDraft() draft {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -217,9 +218,9 @@ func (h *Handle) newEncodingDraft() draft {
 	return d
 }
 
-// forwardLocked sends a draft. If waits, the end of the call wakes Handle.waiter instead of running
-// a callback, and the request waits for an envelope whatever na.Config.OnNoCredit says. limit
-// bounds the time of the call, in addition to SetTimeout; 0: no limit.
+// forwardLocked sends a draft. If waits is true, completion of the call wakes Handle.waiter instead
+// of running a callback, and the request waits for an envelope regardless of na.Config.OnNoCredit.
+// limit bounds the duration of the call in addition to SetTimeout; 0 means no limit.
 func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
 	switch {
@@ -230,7 +231,7 @@ func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits
 	case h.forbidden:
 		return misuseError("forward", h.Name(), h.addr, ErrCanceled, "canceled before forward")
 	}
-	h.refs.Add(1) // held until the callback has run, since another goroutine may close h
+	h.refs.Add(1) // held until the callback has run, because another goroutine may close h
 	k.in, k.codec = in, codec
 	k.op.SetPatient(waits && !h.noWait)
 	k.op.SetHasty(waits && h.noWait)
@@ -254,7 +255,7 @@ func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits
 		h.forwarded = true
 		return nil
 	}
-	h.refs.Add(-1) // never the last hold: the program has one
+	h.refs.Add(-1) // never the last reference, because the program holds one
 	if k.phase != callIdle {
 		k.setPhaseLocked(callIdle)
 	}
@@ -266,7 +267,7 @@ func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits
 	return k.err
 }
 
-// beginCallLocked resets k for a new call, and makes its streams.
+// beginCallLocked resets k for a new call and creates its streams.
 func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 	h := k.h
 	if h.ctx.nctx.Draining() && !h.rpc.own.ServeDraining && !h.ctx.class.isServing() {
@@ -281,7 +282,7 @@ func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 	if len(k.streams) > 0 {
 		k.closeStreamsLocked()
 	}
-	if k.in.isBorrowed { // the input may be the previous output: forwardLocked frees it after the send
+	if k.in.isBorrowed { // the input may be the previous output, which forwardLocked frees after the send
 		k.previous, k.responseMemory = k.responseMemory, responseMemory{}
 	}
 	k.freeOutputLocked()
@@ -296,8 +297,8 @@ func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 	return nil
 }
 
-// postRequestLocked posts the request. If it returns an error no part of the call has begun. A
-// failure after a part has begun is the result of the call.
+// postRequestLocked posts the request. If it returns an error, no part of the call has begun. A
+// failure after a part has begun becomes the result of the call.
 func (k *call) postRequestLocked() error {
 	msg, to, err := k.buildRequestLocked()
 	if err != nil {
@@ -317,7 +318,7 @@ func (k *call) postRequestLocked() error {
 	return nil
 }
 
-// sendRequestLocked posts the operation that sends msg and receives the answer.
+// sendRequestLocked posts the operation that sends msg and receives the response.
 func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.bodyBeside, Copy: k.in.isBorrowed, Bodies: true, By: k.deadline, OneWay: k.h.rpc.OneWay}
 	if len(k.streams) > 0 {
@@ -325,7 +326,7 @@ func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 	}
 	switch most := k.h.ctx.limits.MaxExpected; {
 	case spec.OneWay:
-	case len(k.streams) > 0: // may last long, so memory for the answer is allocated when it arrives
+	case len(k.streams) > 0: // may take long, so memory for the response is allocated when it arrives
 		k.buf, spec.Most = nil, most
 	default:
 		if k.buf == nil {
@@ -341,9 +342,9 @@ func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 	return err
 }
 
-// buildRequestLocked returns the request message, and the address to send it to. An input that does
-// not fit the message is sent in room that the target has granted, in the message or beside it;
-// without such room it is lent.
+// buildRequestLocked returns the request message and the address to send it to. An input that does
+// not fit in the message is sent in room granted by the target, either in the message or
+// separately. Without such room the input is lent.
 func (k *call) buildRequestLocked() (msg []byte, to na.Addr, err error) {
 	h := k.h
 	req := request{codec: k.codec, meta: k.in.frontLen - k.in.headerLen, id: h.id, size: uint64(k.in.size())}
@@ -356,7 +357,7 @@ func (k *call) buildRequestLocked() (msg []byte, to na.Addr, err error) {
 	switch {
 	case h.rpc.OneWay:
 		req.flags |= flagOneWay
-	// a call with streams may last long, and would keep the room from other calls
+	// A call with streams may take long, and would keep the room from other calls.
 	case len(k.in.streams) == 0:
 		k.reserveRoomLocked()
 	}
@@ -386,15 +387,15 @@ func (k *call) buildRequestLocked() (msg []byte, to na.Addr, err error) {
 	}
 	req.flags |= flagMore
 	req.writeHeader(in.b)
-	to = nctx.Upper().Current(to) // the loan and the request have to use the same session
+	to = nctx.Upper().Current(to) // the loan and the request must use the same session
 	if msg, err = k.lendInputLocked(to, h.ctx.limits.MaxUnexpected); err != nil {
 		k.returnRoomLocked()
 	}
 	return msg, to, err
 }
 
-// lendInputLocked lends the input to the peer at to, with the metadata if that does not fit a
-// message of limit bytes, and returns the message with the key.
+// lendInputLocked lends the input to the peer at to and returns the message that carries the key.
+// If the metadata does not fit in a message of limit bytes, it is lent as well.
 func (k *call) lendInputLocked(to na.Addr, limit int) (msg []byte, err error) {
 	h := k.h
 	k.in.ownBorrowed()

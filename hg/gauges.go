@@ -8,8 +8,8 @@ import (
 )
 
 // ServeGauges registers a handler for [inspect.GaugesRPC]. Peers that can reach c can then read the
-// addresses of its peers, their traffic, and the names of the methods that are called; see
-// Config.Authorize.
+// addresses of its peers, their traffic, and the names of the methods called. Use Config.Authorize
+// to restrict access.
 func (c *Class) ServeGauges() error {
 	_, err := c.Register(inspect.GaugesRPC, func(r Request) error {
 		in, err := r.InputRaw()

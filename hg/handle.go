@@ -12,47 +12,47 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Handle makes calls from the origin, one at a time, as many as desired. Its methods may be
-// called from any goroutine, except as Reset says. Handles are not pooled: a stale pointer refers
-// to a closed handle, never to another call.
+// A Handle makes calls from the origin, one at a time. It can be reused for any number of calls.
+// Its methods are safe for concurrent use, except as noted at Reset. Handles are not pooled: a
+// stale pointer refers to a closed handle, never to another call.
 //
-//	idle ── Forward ──► pending ── every part has ended ──► queued ── Trigger: idle again, then the callback
+//	idle ── Forward ──► pending ── every part completed ───► queued ── Trigger: idle again, then the callback
 //	                       │ Cancel
-//	                       └─ the parts end at once ───────►
+//	                       └─ the parts complete at once ──►
 //
-// Closing a handle whose call is in flight is safe, as with the reference count of C Mercury: the
-// call holds the handle, and its callback still runs.
+// It is safe to close a handle whose call is in flight, as with the reference count of C Mercury.
+// The call holds the handle, and its callback still runs.
 type Handle struct {
 	openEntry
 	ctx   *Context
 	id    ID
 	rpc   *RPC
 	addr  na.Addr
-	bound bool // addr is bound to a session, which may be a session that has ended
-	// holds of the program, the call in flight and its withdrawals; the handle is freed with the
-	// last one
+	bound bool // addr is bound to a session, which may have ended
+	// refs counts the references held by the program, the call in flight, and its withdrawals. The
+	// handle is freed when the last one is released.
 	refs      atomic.Int32
 	data      any
-	createdAt string // file:line of Create; only with Config.Trace
+	createdAt string // file:line of the Create call; set only with Config.Trace
 
-	mu        sync.Mutex // guards the fields below, and addr
+	mu        sync.Mutex // guards the fields below and addr
 	closed    bool
-	timeout   time.Duration // timeout of calls
-	meta      Metadata      // metadata of calls
-	specs     []StreamSpec  // streams of calls; the slice is replaced, never modified
-	noWait    bool          // the next call is one of WithNoWait
-	onCall    func()        // set by hghook.OnCall; else nil
-	onEnd     func()        // set by hghook.OnEnd; else nil
+	timeout   time.Duration // timeout of later calls
+	meta      Metadata      // metadata of later calls
+	specs     []StreamSpec  // streams of later calls; the slice is replaced, never modified
+	noWait    bool          // the next call uses WithNoWait
+	onCall    func()        // set by hghook.OnCall; may be nil
+	onEnd     func()        // set by hghook.OnEnd; may be nil
 	forbidden bool          // Forward fails until Reset
-	// forwarded is true if a call has begun since Reset.
+	// forwarded is true if a call has begun since the last Reset.
 	forwarded bool
 	call      *call
-	waiter    *loop.Waiter    // wakes the goroutine that waits for the end of a call
-	reporter  hghook.Reporter // adds details of the call to Context.Calls; nil for none
+	waiter    *loop.Waiter    // wakes the goroutine that waits for a call to complete
+	reporter  hghook.Reporter // adds details of the call to Context.Calls; may be nil
 }
 
-// Create returns a handle for calls of an RPC at addr. The program has to Close it. The error
-// matches ErrNoEntry if id is not registered.
+// Create returns a handle for calling the RPC with the given ID at addr. The caller must close it.
+// The error matches ErrNoEntry if id is not registered.
 func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	rpc := c.class.rpcs.findRPC(id)
 	if rpc == nil {
@@ -73,9 +73,10 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	return h, nil
 }
 
-// Reset changes the target and the RPC of an idle handle. ID, Name and SetTarget must not be called
-// concurrently. If it returns an error the handle is unchanged; the error matches na.ErrBusy if a
-// call is in flight, ErrNoEntry if id is not registered, and ErrClosed if h is closed.
+// Reset changes the target and the RPC of an idle handle. It must not be called concurrently with
+// ID, Name, or SetTarget. If it returns an error, the handle is unchanged. The error matches
+// na.ErrBusy if a call is in flight, ErrNoEntry if id is not registered, and ErrClosed if h is
+// closed.
 func (h *Handle) Reset(addr na.Addr, id ID) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,8 +98,8 @@ func (h *Handle) aimLocked(addr na.Addr, id ID) error {
 	return nil
 }
 
-// forbidForward implements hghook.Forbid: Forward fails until Reset. It reports false if a call is
-// in flight.
+// forbidForward implements hghook.Forbid. It makes Forward fail until Reset. It reports false,
+// without effect, if a call is in flight.
 func (h *Handle) forbidForward() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,34 +128,34 @@ func (h *Handle) SetMeta(m Metadata) error {
 	return nil
 }
 
-// SetTarget changes the target of an idle handle to another context of the same process. The errors
-// are those of Reset.
+// SetTarget changes the target of an idle handle to another context of the same process. It returns
+// the same errors as Reset.
 func (h *Handle) SetTarget(id int) error { return h.Reset(h.Peer().WithTarget(id), h.id) }
 
-// Peer returns the target.
+// Peer returns the address of the target.
 func (h *Handle) Peer() na.Addr {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.addr
 }
 
-// HG returns the context that h belongs to.
+// HG returns the context to which h belongs.
 func (h *Handle) HG() *Context { return h.ctx }
 
-// ID returns the id of the RPC.
+// ID returns the ID of the RPC.
 func (h *Handle) ID() ID { return h.id }
 
 // Name returns the name of the RPC.
 func (h *Handle) Name() string { return h.rpc.Name }
 
-// SetData stores a value of the program's in the handle. It is not synchronized.
+// SetData stores an arbitrary value in the handle. Access to it is not synchronized.
 func (h *Handle) SetData(v any) { h.data = v }
 
-// Data returns the value that SetData stored.
+// Data returns the value stored by SetData.
 func (h *Handle) Data() any { return h.data }
 
-// Close ends the use of the handle: it makes no further calls. A call in flight goes on, and its
-// callback runs. A second Close returns an error that matches ErrClosed. It does not block.
+// Close closes the handle, which then makes no further calls. A call in flight continues, and its
+// callback runs. Close does not block. A second Close returns an error that matches ErrClosed.
 func (h *Handle) Close() error {
 	h.mu.Lock()
 	was := h.closed
@@ -167,7 +168,7 @@ func (h *Handle) Close() error {
 	return nil
 }
 
-// releaseHold releases one hold of the handle, and frees it with the last one.
+// releaseHold releases one reference to the handle, and frees the handle if it was the last.
 func (h *Handle) releaseHold() {
 	if h.refs.Add(-1) > 0 {
 		return
@@ -184,21 +185,21 @@ func (h *Handle) releaseHold() {
 	c.handles.Add(-1)
 }
 
-// Cancel ends the call in flight. It waits for no message and never blocks; it does nothing to idle
-// and ended calls. The callback still runs exactly once: with ErrCanceled if the cancel won, with
-// the result if the whole answer had arrived before.
+// Cancel cancels the call in flight. It waits for no message and never blocks. It does nothing if
+// no call is in flight. The callback still runs exactly once, with the result if the complete
+// response arrived before the cancellation, and with ErrCanceled otherwise.
 func (h *Handle) Cancel() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.call.cancelLocked(ErrCanceled)
 }
 
-// onPeersLost does nothing: the parts of a call end by themselves.
+// onPeersLost does nothing, because the parts of a call complete by themselves when a peer is lost.
 func (h *Handle) onPeersLost(error) {}
 
 func (h *Handle) answerDetached() {}
 
-// cancelForShutdown counts and ends the call in flight when the class shuts down.
+// cancelForShutdown counts and cancels the call in flight when the class shuts down.
 func (h *Handle) cancelForShutdown(left *ShutdownError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -208,7 +209,7 @@ func (h *Handle) cancelForShutdown(left *ShutdownError) {
 	}
 }
 
-// countOpen counts a handle that is not closed at the end of a shutdown.
+// countOpen counts a handle that was not closed by the end of a shutdown.
 func (h *Handle) countOpen(left *ShutdownError) {
 	left.Handles++
 	text := "handle of " + h.rpc.Name + " is not closed"

@@ -9,18 +9,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A handlerContext is the state behind Request.Context.
+// A handlerContext holds the state of the context returned by Request.Context.
 type handlerContext struct {
 	c         *Context
 	peer      na.Addr
-	expired   bool            // the deadline had passed when it was made
-	abandoned bool            // the origin had abandoned the call when it was made
+	expired   bool            // the deadline had passed when the context was created
+	abandoned bool            // the origin had abandoned the call when the context was created
 	deadline  *deadlineParent // nil if the request has no deadline
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
 }
 
-// newHandlerContextLocked makes the context that Request.Context returns.
+// newHandlerContextLocked creates the context that Request.Context returns.
 func (s *service) newHandlerContextLocked() *handlerContext {
 	nctx := s.ctx.nctx
 	g := &handlerContext{c: s.ctx, peer: s.addr, abandoned: s.abandoned.Load()}
@@ -32,13 +32,13 @@ func (s *service) newHandlerContextLocked() *handlerContext {
 			s.armTimerLocked(s.deadline)
 		}
 	}
-	// the direct child of g.deadline, which ends its only child: see deadlineParent
+	// g.ctx must be the direct child of g.deadline, which ends only one child; see deadlineParent.
 	g.ctx, g.cancel = context.WithCancelCause(parent)
 	g.ctx = context.WithValue(g.ctx, hghook.RequestKey{}, s.request())
 	return g
 }
 
-// checkEnded ends a new context whose request or session has ended before g was stored in
+// checkEnded ends a new context if its request or session ended before g was stored in
 // service.handlerCtx.
 func (g *handlerContext) checkEnded() {
 	g.c.watchFaults()
@@ -54,16 +54,16 @@ func (g *handlerContext) checkEnded() {
 	}
 }
 
-// expireAtDeadline ends the context at its deadline.
+// expireAtDeadline ends the context with DeadlineExceeded.
 func (g *handlerContext) expireAtDeadline() { g.deadline.endChild() }
 
-// endWithRequest ends the context with its request.
+// endWithRequest ends the context when its request has ended.
 func (g *handlerContext) endWithRequest() { g.cancel(errRequestEnded) }
 
-// markAbandoned marks the request of e as abandoned by its origin, and queues the task of its
-// record unless that is queued: one task per record, however many calls are abandoned before
-// Trigger, so that none has to be dropped. A request that waits to be admitted is dispatched. It is
-// called with the lock of the endpoint held.
+// markAbandoned marks the request of e as abandoned by its origin. It queues the task of the
+// request's record unless that is already queued. Each record has only one task, however many calls
+// are abandoned before Trigger runs, so that no notification has to be dropped. A request waiting
+// to be admitted is dispatched. The caller must hold the endpoint's lock.
 func (c *Context) markAbandoned(e *na.Envelope) {
 	s := e.Record.(*service)
 	s.abandoned.Store(true)
@@ -73,8 +73,8 @@ func (c *Context) markAbandoned(e *na.Envelope) {
 	}
 }
 
-// onAbandoned runs in Trigger after markAbandoned. It ends the context of the handler, or the wait
-// for Run, unless the record serves another request now.
+// onAbandoned runs in Trigger after markAbandoned. It ends the handler's context, or the wait for
+// Run, unless the record is already serving another request.
 func (s *service) onAbandoned(any) (ran int) {
 	s.abandonQueued.Store(false)
 	s.mu.Lock()
@@ -107,9 +107,9 @@ func (c *Context) watchFaults() {
 	})
 }
 
-// A deadlineParent is the parent of a context that ends at a time of the context's own clock.
-// Package context can end a context with DeadlineExceeded only by its own clock; but a child whose
-// parent ends with DeadlineExceeded ends with it, too.
+// A deadlineParent is the parent of a context that expires at a time of the na context's own clock.
+// Package context ends a context with DeadlineExceeded only by the system clock, but a child
+// context whose parent ends with DeadlineExceeded inherits that error.
 type deadlineParent struct {
 	at    time.Time
 	done  chan struct{}
@@ -140,8 +140,8 @@ func (d *deadlineParent) Err() error {
 	}
 }
 
-// AfterFunc stores f, with which package context ends a child, instead of starting a goroutine that
-// waits for Done.
+// AfterFunc stores f, the function that package context registers to end a child. This avoids a
+// goroutine that waits for Done.
 func (d *deadlineParent) AfterFunc(f func()) (stop func() bool) {
 	d.child = f
 	return func() bool { return false }

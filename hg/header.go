@@ -10,67 +10,68 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The headers of all messages of this package; docs/internals/WIRE.md has their layout. All
+// Headers of all messages of this package. Their layout is described in docs/internals/WIRE.md. All
 // integers are little-endian.
 const (
 	requestSize  = 24
 	responseSize = 16
-	streamsSize  = 16 // bytes after the header of a request that has streams
+	streamsSize  = 16 // bytes that follow the header of a request with streams
 
 	budgetAt = 4  // offset of the budget in a request
-	fieldsAt = 22 // offset of the number of later fields; the size before it has 6 bytes
+	fieldsAt = 22 // offset of the number of appended fields; the size before it has 6 bytes
 	countAt  = 23 // offset of the number of streams
-	// offset of the id of the first stream, if there are any, followed by four bits for each stream
+	// offset of the ID of the first stream, if any, which is followed by four bits per stream
 	streamAt = requestSize
 	maxSize  = 1<<48 - 1
 
-	// Later releases may append fields. The header has the number of additional 8-byte words that
-	// follow it. A release that does not know them skips them, unless the mustUnderstand bit is
+	// Later releases may append fields. The header contains the number of 8-byte words appended to
+	// it. A release that does not know these fields skips them, unless the mustUnderstand bit is
 	// set.
 	fieldSize      = 8
 	mustUnderstand = 128
 
-	streamUp   = 1 // bits of a stream
+	streamUp   = 1 // bits that describe a stream
 	streamBulk = 2
 
-	flagMore   = 1 // the payload is a key: the body has to be read from the sender's memory
+	flagMore   = 1 // the payload is a key, with which the body must be read from the sender's memory
 	flagOneWay = 2 // requests: no response is wanted
 	// requests: two bits with the size class of the longest response that the origin accepts in one
 	// message
 	roomShift = 2
-	// error responses: the code was set by the library: it refused the request, or the handler
-	// exceeded RPC.Timeout
+	// error responses: the code was set by the library, because it refused the request or the
+	// handler exceeded RPC.Timeout
 	flagByLibrary = 8
-	flagAhead     = 16 // with flagMore: the metadata is read with the body, in front of it
-	metaShift     = 5  // requests: the three high bits of the length of the metadata
+	flagAhead     = 16 // with flagMore: the metadata precedes the body and is read with it
+	metaShift     = 5  // requests: the three high bits of the metadata length
 
-	// maxErrorText limits the text of an error response in bytes, and maxDetail its detail.
+	// maxErrorText limits the text of an error response, and maxDetail its detail, in bytes.
 	maxErrorText = 1024
 	maxDetail    = 1024
 )
 
-// request is the header of an unexpected message. The message's tag is the identity of the call.
+// request is the header of an unexpected message. The tag of the message identifies the call.
 type request struct {
 	version uint8 // version of a received header; writeHeader writes wireVersion
 	flags   uint8
-	codec   uint8 // codec of the input
+	codec   uint8 // size class of na.RoomBytes for the response
 	room    int   // size class of na.RoomBytes, for the response
-	meta    int   // bytes of metadata after the header, or in front of the body; a multiple of metaWord
-	// microseconds left to the deadline when the request leaves, written by na; 0: no deadline
+	meta    int   // bytes of metadata after the header or before the body; a multiple of metaWord
+	// budget is the time left until the deadline when the request is sent, in microseconds. It is
+	// written by na. Zero means no deadline.
 	budget uint32
 	id     ID
-	size   uint64 // bytes of the whole input
+	size   uint64 // size of the entire input in bytes
 	named  streamNames
 }
 
-// A streamNames is the part of a request's header that describes its streams.
+// streamNames is the part of a request header that describes the request's streams.
 type streamNames struct {
-	first uint64 // id of the first stream; na writes it when the request leaves
+	first uint64 // ID of the first stream, written by na when the request is sent
 	count int
-	kinds uint64 // four bits for each stream, from the lowest
+	kinds uint64 // four bits per stream, starting at the lowest
 }
 
-// nameStreams returns the description of specs, without the id.
+// nameStreams returns the description of specs, without the stream ID.
 func nameStreams(specs []StreamSpec) (n streamNames) {
 	n.count = len(specs)
 	for i, spec := range specs {
@@ -110,7 +111,7 @@ func (r *request) writeHeader(b []byte) {
 	requestToWire(b)
 }
 
-// frontSize returns the length of the header of a request with this number of streams.
+// frontSize returns the length of the header of a request with the given number of streams.
 func frontSize(streams int) int {
 	if streams > 0 {
 		return requestSize + streamsSize + ownFields*fieldSize
@@ -118,8 +119,8 @@ func frontSize(streams int) int {
 	return requestSize + ownFields*fieldSize
 }
 
-// fieldsSize returns the length in bytes of the appended fields, given the number in a header and
-// the bytes that follow the header.
+// fieldsSize returns the length in bytes of the appended fields. fields is the number in the
+// header, and there is the number of bytes that follow the header.
 func fieldsSize(fields uint8, there int) (n int, err error) {
 	n = int(fields&^mustUnderstand) * fieldSize
 	switch {
@@ -131,8 +132,8 @@ func fieldsSize(fields uint8, there int) (n int, err error) {
 	return n, err
 }
 
-// parse parses a request, and returns its metadata and its payload, which is body if that was sent
-// beside it. If there is an error, r has the fields that could be read.
+// parse parses a request and returns its metadata and payload. The payload is body if that was sent
+// separately. On error, r holds the fields that could be read.
 func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < requestSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, want a header of %d", len(b), requestSize))
@@ -178,22 +179,22 @@ func (r *request) parseStreams(b []byte) error {
 	return na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes with %d streams of invalid kinds %#x", len(b), n.count, n.kinds))
 }
 
-// errHeaderVersion returns the error of a message whose header is of another version.
+// errHeaderVersion returns the error for a message whose header has an unsupported version.
 func errHeaderVersion(what string, version uint8) error {
 	return na.WithText(na.ErrVersion, fmt.Sprintf("%s with RPC header version %d, want %d to %d", what, version, oldestWire, wireVersion))
 }
 
 // response is the header of an expected message.
 type response struct {
-	version uint8 // version of a received header, or of the one to write; 0: wireVersion
+	version uint8 // version of a received header, or the version to write; 0 means wireVersion
 	flags   uint8
 	code    na.Code
 	fate    na.Fate
-	codec   uint8  // codec of the output, or of an error's detail
-	meta    int    // bytes of metadata after the header, or in front of the body; a multiple of metaWord
-	size    uint64 // bytes of the whole output, or of the error's text and detail
+	codec   uint8  // codec ID of the output or of an error's detail
+	meta    int    // bytes of metadata after the header or before the body; a multiple of metaWord
+	size    uint64 // size in bytes of the entire output, or of an error's text and detail
 
-	text string // text of an error, for Config.Observe; not on the wire
+	text string // text of an error for Config.Observe; not sent
 }
 
 func (r *response) writeHeader(b []byte) {
@@ -204,8 +205,8 @@ func (r *response) writeHeader(b []byte) {
 	responseToWire(b, r.version)
 }
 
-// parse parses a response, and returns its metadata and its payload, which is body if that was sent
-// beside it.
+// parse parses a response and returns its metadata and payload. The payload is body if that was
+// sent separately.
 func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < responseSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, want a header of %d", len(b), responseSize))
@@ -216,7 +217,7 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 		version: version, flags: b[1], code: na.Code(b[2]), fate: na.Fate(b[3]), codec: b[4], meta: int(binary.LittleEndian.Uint16(b[5:])) * metaWord,
 		size: binary.LittleEndian.Uint64(b[8:]),
 	}
-	if r.fate > na.Ran { // a fate of a later release, with an unknown meaning
+	if r.fate > na.Ran { // a fate defined by a later release, whose meaning is unknown
 		r.fate = na.MaybeRan
 	}
 	switch {
@@ -250,14 +251,15 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	return meta, payload, nil
 }
 
-// appendFailure appends the payload of an error response.
+// appendFailure appends the payload of an error response to b.
 func appendFailure(b []byte, text string, detail []byte) []byte {
 	text = frame.CutText(text, maxErrorText)
 	b = append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
 	return append(b, detail...)
 }
 
-// remoteError returns the error of an error response. parse has checked the payload.
+// remoteError returns the error carried by an error response. parse has already validated the
+// payload.
 func (r *response) remoteError(payload []byte, c codec.Codec) *RemoteError {
 	end := 2 + int(binary.LittleEndian.Uint16(payload))
 	e := &RemoteError{Code: r.code, Text: string(payload[2:end]), Refused: r.fate == na.NotRun, byLibrary: r.flags&flagByLibrary != 0}
@@ -267,9 +269,9 @@ func (r *response) remoteError(payload []byte, c codec.Codec) *RemoteError {
 	return e
 }
 
-// splitBehindHeader splits the bytes after a header into metadata and payload, which may be beside
-// the message, and checks the claimed size against their length. Metadata in front of a lent body
-// is not among them.
+// splitBehindHeader splits the bytes after a header into metadata and payload, and verifies their
+// length against the claimed size. The payload is body if that was sent separately. Metadata that
+// precedes a lent body is not included.
 func splitBehindHeader(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
 	if flags&flagAhead != 0 {
 		if flags&flagMore == 0 || metaSize == 0 || metaSize > maxMeta+maxOwnMeta {
@@ -301,7 +303,7 @@ func splitBehindHeader(b, body []byte, flags, id uint8, metaSize int, size uint6
 	return meta, payload, err
 }
 
-// checkCodec returns an error if c cannot decode bytes that were encoded with the codec of id.
+// checkCodec returns an error if c cannot decode bytes encoded by the codec with the given ID.
 func checkCodec(c codec.Codec, id uint8) error {
 	if id == codec.NoBytesID || id == codec.EncodedID || id == c.ID() {
 		return nil
@@ -309,7 +311,7 @@ func checkCodec(c codec.Codec, id uint8) error {
 	return na.WithText(na.ErrProtocol, fmt.Sprintf("encoded with codec %s, decoded with %s", codec.NameOf(id), c.Name()))
 }
 
-// metaAhead returns how many of meta bytes of metadata are in front of the lent body.
+// metaAhead returns how many of the meta bytes of metadata precede the lent body.
 func metaAhead(flags uint8, meta int) int64 {
 	if flags&flagAhead == 0 {
 		return 0
@@ -317,8 +319,8 @@ func metaAhead(flags uint8, meta int) int64 {
 	return int64(meta)
 }
 
-// bodyKey decodes the key of a lent body of the given size, which has ahead bytes of metadata in
-// front of it.
+// bodyKey decodes the key of a lent body of the given size that is preceded by ahead bytes of
+// metadata.
 func bodyKey(payload []byte, ahead int64, size uint64) (na.Key, error) {
 	key, err := na.DecodeKey(payload)
 	if err == nil && (key.Len < ahead || uint64(key.Len-ahead) != size) {
@@ -327,8 +329,8 @@ func bodyKey(payload []byte, ahead int64, size uint64) (na.Key, error) {
 	return key, err
 }
 
-// splitBody splits bytes that were read from a sender's memory into metadata, which it checks, and
-// body.
+// splitBody splits bytes read from a sender's memory into metadata and body, and validates the
+// metadata.
 func splitBody(b []byte, ahead int64) (meta, body []byte, err error) {
 	if err := checkMeta(b[:ahead]); err != nil {
 		return nil, nil, err

@@ -2,10 +2,10 @@ package hg
 
 import "github.com/quicksilver-rpc/quicksilver/internal/heldby"
 
-// These types report, as heldby.State, why a request that na has received is not accepted by hg;
-// its origin is notified when the request has waited for a while. Each is a service in one kind of
-// wait: to be admitted, for Run, and for the authorizer. Their methods only read atomic counters,
-// since na calls them with its lock held.
+// These types report, as a heldby.State, why hg has not accepted a request that na has received.
+// The origin is notified if the request has to wait for a while. Each type is a service in one kind
+// of wait: for admission, for Run, and for the authorizer. The methods only read atomic counters,
+// because na calls them with its lock held.
 type (
 	waitsForRoom       service
 	waitsForRun        service
@@ -26,8 +26,8 @@ func (s *waitsForRun) HeldBy() heldby.State {
 // HeldBy implements heldby.Holder.
 func (s *waitsForAuthorizer) HeldBy() heldby.State { return heldby.State{Reason: heldby.Authorizer} }
 
-// fullLimit returns the limit that keeps s from being admitted, and its value; heldby.Program if
-// none does any more.
+// fullLimit returns the limit that keeps s from being admitted, and its value. It returns
+// heldby.Program if no limit is reached anymore.
 func (s *service) fullLimit() (reason heldby.Reason, limit int64) {
 	d, b := &s.ctx.admission, s.rpc.methodLimit
 	if b != nil && b.active.Load() >= b.maxActive {

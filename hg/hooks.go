@@ -9,7 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The hooks give the other packages of this module access to unexported methods.
+// The hooks give other packages of this module access to unexported methods.
 func init() {
 	hghook.EndedBy = endedBy
 

@@ -10,16 +10,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Request is a request at its target: a small value that is copied freely, used by any goroutine,
-// and never closed. It refers to a record by a generation. Once the request has been answered and
-// its handler has returned, the methods of every copy return na.ErrAnswered or zero values, even if
-// the record serves another request by then.
+// A Request is a request at its target. It is a small value that may be copied freely, is safe for
+// concurrent use, and needs no closing. It refers to a record by generation. Once the request has
+// been answered and its handler has returned, the methods of all copies return na.ErrAnswered or
+// zero values, even if the record is serving another request by then.
 type Request struct {
 	s   *service
 	gen uint64
 }
 
-// request returns the request that s serves. s.mu or a hold of s keeps it.
+// request returns the request that s is serving. The caller must hold s.mu or a reference to s.
 func (s *service) request() Request { return Request{s, s.gen} }
 
 // lockService locks the record of r. It reports false, with no lock held, if r has ended.
@@ -35,12 +35,12 @@ func (r Request) lockService() (*service, bool) {
 	return r.s, true
 }
 
-// endedError returns the error of methods of a request that has ended.
+// endedError returns the error for a method called on a request that has ended.
 func endedError(op string) error {
 	return misuseError(op, "", na.Addr{}, na.ErrAnswered, "the request has ended")
 }
 
-// Input decodes the request's input into v. A handler that returns its error answers with
+// Input decodes the request's input into v. If a handler returns Input's error, the response is
 // ErrBadInput. The error matches na.ErrAnswered if the request has been answered.
 func (r Request) Input(v any) error {
 	b, rpc, err := r.inputRaw()
@@ -53,13 +53,13 @@ func (r Request) Input(v any) error {
 	return nil
 }
 
-// badInput returns the error of an input that the codec has rejected with err.
+// badInput returns the error for an input that the codec rejected with err.
 func (r Request) badInput(rpc *RPC, err error) error {
 	return &Error{Op: "input of", RPC: rpc.Name, Peer: r.Peer(), Fate: na.Ran, Err: &codedError{ErrBadInput, err}}
 }
 
-// decodePlain implements hghook.DecodePlain. It reads without a lock: while the handler runs and
-// has not answered, these fields are not written.
+// decodePlain implements hghook.DecodePlain. It needs no lock, because these fields are not written
+// while the handler runs and has not answered.
 func (r *Request) decodePlain(decode func(b []byte, v any) error, v any) (plain bool, err error) {
 	s := r.s
 	if s.named.count > 0 || len(s.meta) > 0 {
@@ -77,9 +77,9 @@ func (r *Request) decodePlain(decode func(b []byte, v any) error, v any) (plain 
 	return true, err
 }
 
-// InputRaw returns the request's encoded input. The bytes are valid until the request is answered;
-// a request that is not detached is answered when its handler returns. With Config.Trace, and under
-// the race detector, they are a copy that is overwritten then.
+// InputRaw returns the request's encoded input. The bytes are valid until the request is answered.
+// A request that is not detached is answered no later than when its handler returns. With
+// Config.Trace, and under the race detector, the bytes are a copy that is then overwritten.
 func (r Request) InputRaw() ([]byte, error) {
 	b, _, err := r.inputRaw()
 	return b, err
@@ -106,7 +106,7 @@ func (r Request) inputRaw() ([]byte, *RPC, error) {
 	return s.inputCopy, s.rpc, nil
 }
 
-// Meta returns the metadata of the request. It is empty once the request has been answered.
+// Meta returns the request's metadata. It is empty once the request has been answered.
 func (r Request) Meta() Metadata {
 	s, ok := r.lockService()
 	if !ok {
@@ -125,7 +125,7 @@ func (r Request) Peer() (peer na.Addr) {
 	return peer
 }
 
-// Caller returns the sender of the request. Once the request has been answered only Addr is set,
+// Caller returns the sender of the request. Once the request has been answered, only Addr is set
 // and nothing is verified.
 func (r Request) Caller() (from Caller) {
 	if s, ok := r.lockService(); ok {
@@ -147,7 +147,7 @@ func (r Request) Name() (name string) {
 	return name
 }
 
-// ID returns the id of the RPC.
+// ID returns the ID of the RPC.
 func (r Request) ID() (id ID) {
 	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (r Request) HG() *Context {
 	return r.s.ctx
 }
 
-// SetData stores a value of the program's in the request.
+// SetData stores an arbitrary value in the request.
 func (r Request) SetData(v any) {
 	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
@@ -172,7 +172,7 @@ func (r Request) SetData(v any) {
 	}
 }
 
-// Data returns the value that SetData stored.
+// Data returns the value stored by SetData.
 func (r Request) Data() (v any) {
 	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
@@ -181,9 +181,9 @@ func (r Request) Data() (v any) {
 	return v
 }
 
-// TimeLeft returns the time left until the origin's deadline. ok is false if the request has none:
-// the origin has set no timeout, or one that does not fit the header, see [Handle.SetTimeout]. left
-// is at least 1 ns, so that it can be passed to SetTimeout.
+// TimeLeft returns the time left until the origin's deadline. ok is false if the request has no
+// deadline, either because the origin set no timeout, or because the timeout does not fit in the
+// header (see [Handle.SetTimeout]). left is at least 1 ns, so it can be passed to SetTimeout.
 func (r Request) TimeLeft() (left time.Duration, ok bool) {
 	s, ok := r.lockService()
 	if !ok {
@@ -196,7 +196,7 @@ func (r Request) TimeLeft() (left time.Duration, ok bool) {
 	return max(s.deadline-s.ctx.Now(), 1), true
 }
 
-// Context returns a context.Context for the work of the handler. It ends
+// Context returns a context.Context for the handler's work. It is canceled
 //
 //   - at the deadline of the request, with context.DeadlineExceeded;
 //   - when the origin abandons the call, with a cause that matches context.Canceled;
@@ -204,17 +204,19 @@ func (r Request) TimeLeft() (left time.Duration, ok bool) {
 //   - when the context or class is closed, with a cause that matches ErrClosed;
 //   - when the request has ended, with a cause that matches context.Canceled.
 //
-// Except at the deadline ctx.Err is context.Canceled; context.Cause tells these apart. An origin
-// abandons the call when its own deadline passes, which by the clock of the target may be a little
-// before the deadline: an abandon when an eighth of the time or less is left, but at least 1 ms and
-// at most 250 ms, ends the context as the deadline does. A handler that returns early for this
-// reason returns an error or responds as usual; the response may be dropped.
+// Except at the deadline, ctx.Err() is context.Canceled. Use context.Cause to distinguish the
+// cases. An origin abandons the call when its own deadline passes, which may be slightly early by
+// the target's clock. An abandonment when no more than an eighth of the time is left (but no less
+// than 1 ms and no more than 250 ms) therefore ends the context as the deadline does. A handler
+// that returns early for this reason returns an error or responds as usual; the response may be
+// dropped.
 //
-// Every call returns the same context. It is made by the first one: a handler that does not use it
-// has no cost. It ends in Trigger, so a handler that waits for it without driving Progress and
-// Trigger needs another goroutine that does. Its Deadline is the wall time that corresponds to the
-// deadline when the context is made; it is for information, and [Request.TimeLeft] is exact. It has
-// a Deadline only if TimeLeft returns one. The context of a Request that has ended has ended, too.
+// Every call returns the same context. It is created by the first call, so a handler that does not
+// use it incurs no cost. It is canceled in Trigger, so a handler that waits for it without driving
+// Progress and Trigger needs another goroutine that does. The context has a Deadline only if
+// TimeLeft returns one. Deadline returns the wall time that corresponded to the deadline when the
+// context was created. It is informational; [Request.TimeLeft] is exact. If the Request has ended,
+// the returned context is already canceled.
 func (r Request) Context() context.Context {
 	s, ok := r.lockService()
 	if !ok {
@@ -240,12 +242,13 @@ var endedContext = func() context.Context {
 	return ctx
 }()
 
-// Detach allows the handler to return before the request is answered. The program then answers
+// Detach allows the handler to return before the request is answered. The program must then answer
 // once, from any goroutine. Until then the request counts as active and its input stays valid. If
-// the program does not answer, the library does: with ErrTimeout at the deadline, and with
-// na.ErrNoResponse when the class shuts down; with the session of the origin the request ends.
-// Trigger logs once a minute requests that have been detached for longer than that. The error
-// matches na.ErrAnswered if the request has been answered, and ErrUnsupported for a one-way RPC.
+// the program does not answer, the library responds with ErrTimeout at the deadline, or with
+// na.ErrNoResponse when the class shuts down. If the origin's session ends, the request ends with
+// it. Trigger logs requests that have been detached for more than a minute, once per minute. The
+// error matches na.ErrAnswered if the request has been answered, and ErrUnsupported for a one-way
+// RPC.
 func (r Request) Detach() error {
 	s, ok := r.lockService()
 	if !ok {
@@ -262,7 +265,7 @@ func (r Request) Detach() error {
 	return nil
 }
 
-// nameOf returns the name of an RPC, or its id if it is not registered.
+// nameOf returns the name of an RPC, or its ID in hexadecimal if it is not registered.
 func nameOf(id ID, rpc *RPC) string {
 	if rpc == nil {
 		return fmt.Sprintf("%#x", uint64(id))

@@ -13,11 +13,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// Calls returns the calls, requests and transfers of c that are in flight, the oldest first. It may
-// be called from any goroutine. It does not include requests that wait for Trigger (Stats.Queued
-// counts them). The age of a request that arrived before the first Calls is counted from that,
-// unless Config.Observe is set. The only cost for calls is that from the first Calls on the arrival
-// time of requests is recorded.
+// Calls returns the calls, requests, and transfers of c that are in flight, oldest first. It is
+// safe for concurrent use. It does not include requests that are waiting for Trigger, which
+// Stats.Queued counts. Unless Config.Observe is set, the age of a request that arrived before the
+// first call of Calls is measured from that call. The only overhead for calls is that the arrival
+// time of requests is recorded once Calls has been called.
 func (c *Context) Calls() (all []inspect.Call) {
 	c.seen.watch(c)
 	for _, o := range c.allOpen() {
@@ -25,7 +25,7 @@ func (c *Context) Calls() (all []inspect.Call) {
 		if !ok {
 			continue
 		}
-		if by != nil { // with no lock held: it is code of another package
+		if by != nil { // no lock is held, since this is code of another package
 			by.Report(&i)
 		}
 		all = append(all, i)
@@ -35,13 +35,13 @@ func (c *Context) Calls() (all []inspect.Call) {
 	return all
 }
 
-// tracker is the state of a context for Calls.
+// tracker is the state of a context needed for Calls.
 type tracker struct {
-	since atomic.Int64 // Now at the first Calls, plus 1; 0 before
+	since atomic.Int64 // value of Now at the first Calls, plus 1; 0 before that
 
 	mu      sync.Mutex // guards the fields below
 	tracked map[hghook.Tracked]uint64
-	last    uint64 // the last number that was assigned
+	last    uint64 // most recently assigned number
 }
 
 // track implements hghook.Track.
@@ -110,8 +110,8 @@ func (h *Handle) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	}, h.reporter, true
 }
 
-// callInfo describes a request for Calls. ok is false while the record is spare, or a goroutine is
-// about to move the request on.
+// callInfo describes a request for Calls. ok is false if the record is spare, or if a goroutine is
+// about to move the request to its next phase.
 func (s *service) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,24 +17,24 @@ import (
 // entries, and at most 8 KiB, where each entry has 3 bytes of overhead. Metadata that does not fit
 // a message is read from the sender's memory, as large input is. The packages of this module add up
 // to 4 entries of up to 2 KiB of their own, whose names begin with "qs-".
-type Metadata struct{ b []byte } // as on the wire: entries, padded with zeros to words
+type Metadata struct{ b []byte } // as on the wire: entries, padded with zeros to a multiple of metaWord
 
 const (
 	metaWord      = 8
-	maxMeta       = 1024 * metaWord // bytes of a program's entries
+	maxMeta       = 1024 * metaWord // maximum size of a program's entries in bytes
 	maxEntries    = 16
-	maxOwnMeta    = 256 * metaWord // bytes of the entries of the packages of this module
+	maxOwnMeta    = 256 * metaWord // maximum size in bytes of the entries of this module's packages
 	maxOwnEntries = 4
 	maxMetaName   = 63
 
 	// KeyMeta is the name under which a call carries its idempotency key. It is the only name with
-	// the prefix "qs-", which is reserved for the library, that a program may set.
+	// the prefix "qs-" that a program may set. All others are reserved for the library.
 	KeyMeta = "qs-key"
 )
 
-// With returns m with the value of name replaced or added. A name is 1 to 63 of the characters a-z,
-// 0-9, '.' and '-', and does not begin with "qs-", unless it is KeyMeta. The error matches
-// ErrInvalid for any other name, and ErrOverflow if m would exceed its limits.
+// With returns m with the value of name added or replaced. A name consists of 1 to 63 of the
+// characters a-z, 0-9, '.' and '-', and must not begin with "qs-" unless it is KeyMeta. The error
+// matches ErrInvalid for any other name, and ErrOverflow if m would exceed its limits.
 func (m Metadata) With(name, value string) (Metadata, error) {
 	switch {
 	case !isValidName(name):
@@ -45,9 +45,9 @@ func (m Metadata) With(name, value string) (Metadata, error) {
 	return m.withEntry(name, value, maxEntries, maxMeta)
 }
 
-// WithOwn is With for the names with the prefix "qs-", which the packages of this module use. They
-// do not count against the 16 entries and the 8 KiB of a program; their limits are 4 entries and 2
-// KiB.
+// WithOwn is like With for names with the prefix "qs-", which the packages of this module use.
+// Their entries do not count toward a program's 16 entries and 8 KiB. They are limited to 4 entries
+// and 2 KiB.
 func (m Metadata) WithOwn(name, value string) (Metadata, error) {
 	if !isValidName(name) || !isOwnName(name) {
 		return m, fmt.Errorf("hg: metadata: invalid name %q, want the prefix qs-: %w", name, ErrInvalid)
@@ -55,7 +55,7 @@ func (m Metadata) WithOwn(name, value string) (Metadata, error) {
 	return m.withEntry(name, value, maxOwnEntries, maxOwnMeta)
 }
 
-// WithoutOwn returns m without the entries of the packages of this module.
+// WithoutOwn returns m without the entries of this module's packages.
 func (m Metadata) WithoutOwn() Metadata {
 	if !bytes.Contains(m.b, []byte("qs-")) {
 		return m
@@ -69,11 +69,11 @@ func (m Metadata) WithoutOwn() Metadata {
 	return Metadata{padToWord(b)}
 }
 
-// isOwnName reports whether a name is reserved for the packages of this module.
+// isOwnName reports whether name is reserved for the packages of this module.
 func isOwnName(name string) bool { return strings.HasPrefix(name, "qs-") && name != KeyMeta }
 
-// withEntry returns m with an entry set. There may be this many entries and bytes of its kind, own
-// or not.
+// withEntry returns m with an entry set. entries and size limit the entries of the same kind, those
+// of this module's packages or those of the program.
 func (m Metadata) withEntry(name, value string, entries, size int) (Metadata, error) {
 	if len(value) > size {
 		return m, fmt.Errorf("hg: metadata: value of %s has %d bytes, limit %d for all metadata: %w", name, len(value), size, ErrOverflow)
@@ -96,7 +96,7 @@ func (m Metadata) withEntry(name, value string, entries, size int) (Metadata, er
 	return Metadata{padToWord(append(b, same...))}, nil
 }
 
-// padToWord returns b, padded with zeros to the next word.
+// padToWord returns b, padded with zeros to a multiple of metaWord.
 func padToWord(b []byte) []byte { return append(b, make([]byte, -len(b)&(metaWord-1))...) }
 
 func appendEntry(b []byte, name, value string) []byte {
@@ -126,7 +126,7 @@ func (m Metadata) Get(name string) (value string, ok bool) {
 	return "", false
 }
 
-// All returns an iterator over names and values, in the order in which they were added.
+// All returns an iterator over the names and values, in the order in which they were added.
 func (m Metadata) All() iter.Seq2[string, string] {
 	return func(yield func(name, value string) bool) {
 		for rest := m.b; len(rest) > 0 && rest[0] != 0; {
@@ -138,11 +138,11 @@ func (m Metadata) All() iter.Seq2[string, string] {
 	}
 }
 
-// traceMeta is the name of W3C Trace Context under which a call carries its trace: "00-", 32
-// hexadecimal digits of the trace id, "-", and more.
+// traceMeta is the name, defined by W3C Trace Context, under which a call carries its trace. Its
+// value consists of "00-", the trace ID in 32 hexadecimal digits, "-", and further fields.
 const traceMeta = "traceparent"
 
-// traceID returns the trace id in m; zero if there is none. It does not allocate.
+// traceID returns the trace ID in m, or the zero TraceID if there is none. It does not allocate.
 func (m Metadata) traceID() (t inspect.TraceID) {
 	for rest := m.b; len(rest) > 0 && rest[0] != 0; {
 		n := 1 + int(rest[0])
@@ -167,7 +167,7 @@ func (m Metadata) traceID() (t inspect.TraceID) {
 	return t
 }
 
-// nextEntry splits the first entry from b. ok is false if b is too short for it.
+// nextEntry splits the first entry from b. ok is false if b is too short.
 func nextEntry(b []byte) (name, value string, rest []byte, ok bool) {
 	n := 1 + int(b[0])
 	if len(b) < n+2 {
@@ -180,7 +180,7 @@ func nextEntry(b []byte) (name, value string, rest []byte, ok bool) {
 	return string(b[1:n]), string(b[n+2 : end]), b[end:], true
 }
 
-// checkMeta checks metadata that a peer has sent, so that All can read it.
+// checkMeta validates metadata received from a peer, so that All can read it.
 func checkMeta(b []byte) error {
 	seen := make(map[string]bool, maxEntries+maxOwnEntries)
 	rest := b

@@ -15,7 +15,7 @@ func (c *Context) observe(e inspect.Event) {
 	}
 }
 
-// A pendingEvent is an Event that has not been delivered to Config.Observe. Events are pooled.
+// A pendingEvent is an Event that has not yet been delivered to Config.Observe. Values are pooled.
 type pendingEvent struct {
 	inspect.Event
 	c    *Context
@@ -39,8 +39,8 @@ func (s *pendingEvent) release() {
 	eventPool.Put(s)
 }
 
-// endEventLocked returns the event of a call that has ended with err; nil if nothing observes it.
-// It is called before the handle is idle.
+// endEventLocked returns the event for a call that has completed with err, or nil if nothing
+// observes it. It must be called before the handle becomes idle.
 func (k *call) endEventLocked(err error) *pendingEvent {
 	h := k.h
 	if h.ctx.class.cfg.Observe == nil && !h.ctx.watch.on.Load() {
@@ -61,8 +61,8 @@ func (k *call) endEventLocked(err error) *pendingEvent {
 	return s
 }
 
-// deliver calls Config.Observe, counts the event if a tool watches, and releases s, which may be
-// nil.
+// deliver calls Config.Observe, counts the event if a tool is watching, and releases s, which may
+// be nil.
 func (s *pendingEvent) deliver() {
 	if s == nil {
 		return
@@ -76,14 +76,13 @@ func (s *pendingEvent) deliver() {
 	}
 }
 
-// observeArrivalLocked initializes the event of a request, and records its arrival time if that is
-// needed.
+// observeArrivalLocked initializes the event of a request and, if needed, records its arrival time.
 func (s *service) observeArrivalLocked() {
 	observed := s.ctx.class.cfg.Observe != nil || s.ctx.watch.on.Load()
 	if observed {
 		s.event = inspect.Event{Kind: inspect.EventTarget, Peer: s.addr, Code: ErrCanceled, Fate: NotRun}
 	} else {
-		// marks that this request has no event, even if a watch begins later
+		// EventOrigin marks a request that has no event, even if a watch begins later.
 		s.event.Kind = inspect.EventOrigin
 	}
 	if observed || s.ctx.seen.since.Load() != 0 {
@@ -91,7 +90,7 @@ func (s *service) observeArrivalLocked() {
 	}
 }
 
-// observeBeginLocked records in the event that the handler begins.
+// observeBeginLocked records in the event that the handler has begun.
 func (s *service) observeBeginLocked() {
 	if s.event.Kind == inspect.EventTarget {
 		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.elapsedSince(s.arrivedAt), int64(len(s.input)), Ran
@@ -102,12 +101,12 @@ func (s *service) observeBeginLocked() {
 	}
 }
 
-// observeAnswerLocked records in the event the answer, or why there is none.
+// observeAnswerLocked records in the event the response, or the reason why there is none.
 func (s *service) observeAnswerLocked(code Code, fate Fate, size int64, text string) {
 	s.event.Code, s.event.Fate, s.event.Sent, s.event.Text = code, fate, size, text
 }
 
-// postObservedLocked queues the event of a request that has ended for delivery in Trigger.
+// postObservedLocked queues the event of a completed request for delivery in Trigger.
 func (s *service) postObservedLocked() {
 	c := s.ctx
 	if s.event.Kind != inspect.EventTarget { // not observed when it arrived

@@ -8,23 +8,22 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Input and output that are larger than one message, and for which the peer has granted no room,
-// are lent: the message carries a key, and the receiver fetches the bytes in chunks, into memory
-// that grows with the bytes that have arrived, and gives the loan back.
+// Inputs and outputs that are larger than one message, and for which the peer has granted no room,
+// are lent. The message carries a key, with which the receiver fetches the bytes in chunks, into
+// memory that grows as the bytes arrive. The receiver then returns the loan.
 //
-//	sender:   lend ─► key in the message ─► … ─► ended: given back, dropped, peer lost, or canceled
+//	sender:   lend ─► key in the message ─► … ─► completed: returned, dropped, peer lost, or canceled
 //	receiver: fetch ─► Get 4 MiB ─► Get 12 MiB ─► Get 48 MiB ─► … ─► GiveBack ─► done
 
-// A byteLimit counts bytes that are lent, or fetched. Those of expedited requests have a counter
-// and a limit of their own, so that they and ordinary requests do not take the limit from each
-// other.
+// A byteLimit counts lent or fetched bytes. Bytes of expedited requests have a counter and a limit
+// of their own, so that expedited and ordinary requests cannot exhaust each other's limit.
 type byteLimit struct{ ordinary, expedited byteCount }
 
-// A byteCount is one counter of bytes.
+// A byteCount is one counter of a byteLimit.
 type byteCount struct {
 	mu sync.Mutex // guards the fields below
 	n  int64
-	of map[uint64]int64 // by session: its part of n; calls of this side have no entry
+	of map[uint64]int64 // part of n by session; calls of this side have no entry
 }
 
 // An account identifies the owner of counted bytes.
@@ -41,10 +40,10 @@ func (b *byteLimit) countOf(expedited bool) *byteCount {
 	return &b.ordinary
 }
 
-// acquire counts n bytes of a. It returns an error if that would exceed limit, or if a is not the
-// first of its session and the session would have more than three quarters of the part of limit
-// that the others do not use. Expedited bodies that are no longer than a message may be are never
-// refused: the envelopes of their sessions limit them.
+// acquire counts n bytes for a. It returns an error if that would exceed limit. It also returns an
+// error if the session of a already has counted bytes and would then use more than three quarters
+// of the part of limit that the other sessions leave. Expedited bodies that are no longer than a
+// message may be are never refused, because the envelopes of their sessions limit them.
 func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (over error) {
 	c := b.countOf(a.expedited)
 	c.mu.Lock()
@@ -68,7 +67,7 @@ func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (ov
 	return nil
 }
 
-// release reverts acquire.
+// release undoes acquire.
 func (b *byteLimit) release(n int64, a account) {
 	c := b.countOf(a.expedited)
 	c.mu.Lock()
@@ -81,7 +80,7 @@ func (b *byteLimit) release(n int64, a account) {
 	}
 }
 
-// total returns all bytes that are counted.
+// total returns the number of bytes counted.
 func (b *byteLimit) total() (n int64) {
 	for _, c := range []*byteCount{&b.ordinary, &b.expedited} {
 		c.mu.Lock()
@@ -91,7 +90,7 @@ func (b *byteLimit) total() (n int64) {
 	return n
 }
 
-// A loan is a body that one peer may read, until it gives it back or the loan is canceled.
+// A loan is a body that one peer may read until the peer returns it or the loan is canceled.
 type loan struct {
 	c    *Context
 	op   *na.Op
@@ -100,8 +99,8 @@ type loan struct {
 	done func(*loan, na.Result) (ran int)
 }
 
-// lendBody lends body to the peer at to, counted for of. done runs in Trigger, with no lock held,
-// when no peer can read the body any more.
+// lendBody lends body to the peer at to and counts it for of. done is called in Trigger, with no
+// locks held, once no peer can read the body anymore.
 func (c *Context) lendBody(to na.Addr, tag na.Tag, body []byte, of account, done func(*loan, na.Result) (ran int)) (*loan, na.Key, error) {
 	l := &loan{c: c, size: int64(len(body)), of: of, done: done}
 	if over := c.lent.acquire(l.size, c.class.cfg.MaxLent, of, "lent to peers", "MaxLent"); over != nil {
@@ -122,8 +121,8 @@ func (l *loan) onEnded(_ *na.Op, r na.Result) (ran int) {
 	return l.done(l, r)
 }
 
-// firstChunk is the size of the first chunk of a body that is fetched. It equals the largest body
-// that a peer may send without a request.
+// firstChunk is the size of the first chunk of a fetched body. It equals the size of the largest
+// body that a peer may send unrequested.
 const firstChunk = na.MaxBody
 
 // A pull is a fetch of a body in progress.
@@ -132,7 +131,7 @@ type pull struct {
 	op    *na.Op
 	from  na.Addr
 	key   na.Key
-	start int64 // first byte to read
+	start int64 // offset of the first byte to read
 	size  int64 // number of bytes to read
 	of    account
 	done  func(body []byte, err error) (ran int)
@@ -143,7 +142,7 @@ type pull struct {
 	received int64
 }
 
-// cancel ends the pull, also between two chunks.
+// cancel cancels the pull, even between two chunks.
 func (p *pull) cancel() {
 	p.mu.Lock()
 	p.canceled = true
@@ -151,10 +150,10 @@ func (p *pull) cancel() {
 	p.op.Cancel()
 }
 
-// fetchBody reads the bytes from at to end of the memory of key; the caller has checked both. It
-// counts them for of, and gives the loan back if they were the last part of it, or reading fails.
-// done runs in Trigger, with no lock held, and owns body. If fetchBody returns an error, it has
-// given the loan back and done does not run.
+// fetchBody reads the bytes from at to end of the memory that key refers to. The caller must have
+// validated both offsets. fetchBody counts the bytes for of, and returns the loan once its last
+// byte has been read or reading fails. done is called in Trigger, with no locks held, and owns
+// body. If fetchBody returns an error, it has returned the loan and done is not called.
 func (c *Context) fetchBody(from na.Addr, key na.Key, at, end int64, of account, done func(body []byte, err error) (ran int)) (*pull, error) {
 	n := end - at
 	if over := c.pulled.acquire(n, c.class.cfg.MaxPulled, of, "being fetched from peers", "MaxPulled"); over != nil {
@@ -175,9 +174,9 @@ func (c *Context) fetchBody(from na.Addr, key na.Key, at, end int64, of account,
 	return p, nil
 }
 
-// fetchNextLocked posts the Get of the next chunk: three times the bytes that have arrived, or all
-// if that needs no new memory. It is called with p.mu held, so that a concurrent cancel either sets
-// canceled before it is read, or cancels the operation.
+// fetchNextLocked posts the Get for the next chunk. Its size is three times the number of bytes
+// that have arrived, or all of the rest if that needs no new memory. The caller must hold p.mu, so
+// that a concurrent cancel either sets canceled before it is read, or cancels the operation.
 func (p *pull) fetchNextLocked() error {
 	if p.canceled {
 		return ErrCanceled
@@ -189,7 +188,7 @@ func (p *pull) fetchNextLocked() error {
 		grown = slab.Get(int(p.received + n))
 	}
 	copy(grown, p.buf)
-	slab.Put(p.buf) // no operation uses it
+	slab.Put(p.buf) // no operation is using it
 	p.buf = grown
 	mem, err := p.c.nctx.Class().NewMem(p.buf[p.received:])
 	if err != nil {
