@@ -45,7 +45,8 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 // of package slab, which is freed when the message is no longer needed. Either b or separate is in
 // that memory.
 type draft struct {
-	// header and metadata, which are frontLen bytes, and the payload unless that is in separate
+	// b holds the header and metadata (frontLen bytes), followed by the payload unless it is in
+	// separate.
 	b          []byte
 	frontLen   int
 	headerLen  int    // length of a request's header in bytes
@@ -53,10 +54,12 @@ type draft struct {
 	slabMem    []byte // slab memory of b or separate, if any
 	savedBuf   []byte // b before it was replaced by slab memory, if it was
 	isBorrowed bool   // separate is the program's memory, until Forward or Respond returns
-	// length of a borrowed payload that the transport has copied and that is no longer in the draft
+	// droppedLen is the length of a borrowed payload that the transport has copied and that is no
+	// longer in the draft.
 	droppedLen int
 	streams    []StreamSpec // streams of a request
-	// length of the previous encoded payload if it was too large to be retained, otherwise 0
+	// lastLargeLen is the length of the previous encoded payload if it was too large to be retained,
+	// otherwise 0.
 	lastLargeLen int
 }
 

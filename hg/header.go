@@ -51,10 +51,10 @@ const (
 
 // request is the header of an unexpected message. The tag of the message identifies the call.
 type request struct {
-	version uint8 // version of a received header; writeHeader writes wireVersion
+	version uint8 // version of a received header; writeHeader always writes wireVersion
 	flags   uint8
-	codec   uint8 // size class of na.RoomBytes for the response
-	room    int   // size class of na.RoomBytes, for the response
+	codec   uint8 // codec ID of the input
+	room    int   // size class of na.RoomBytes for the response
 	meta    int   // bytes of metadata after the header or before the body; a multiple of metaWord
 	// budget is the time left until the deadline when the request is sent, in microseconds. It is
 	// written by na. Zero means no deadline.

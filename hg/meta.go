@@ -12,11 +12,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Metadata is a list of names and values that is sent before a call's input or output, for
-// example a trace or a token. It is immutable; the zero Metadata is empty. It has at most 16
-// entries, and at most 8 KiB, where each entry has 3 bytes of overhead. Metadata that does not fit
-// a message is read from the sender's memory, as large input is. The packages of this module add up
-// to 4 entries of up to 2 KiB of their own, whose names begin with "qs-".
+// A Metadata is a list of name-value pairs that is sent before a call's input or output, such as a
+// trace ID or a token. It is immutable. The zero Metadata is empty. It holds at most 16 entries and
+// 8 KiB, including 3 bytes of overhead per entry. Metadata that does not fit in a message is read
+// from the sender's memory, as large input is. The packages of this module add up to 4 entries of
+// their own, with at most 2 KiB in total, whose names begin with "qs-".
 type Metadata struct{ b []byte } // as on the wire: entries, padded with zeros to a multiple of metaWord
 
 const (

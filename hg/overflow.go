@@ -28,7 +28,7 @@ type byteCount struct {
 
 // An account identifies the owner of counted bytes.
 type account struct {
-	session   uint64 // session of the request; 0: a call of this side, which has no share of its own
+	session   uint64 // session of the request; 0 for a call of this side, which has no share of its own
 	expedited bool
 }
 

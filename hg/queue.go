@@ -6,10 +6,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A postedFunc is a function that waits for Trigger, in a reusable task.
+// A postedFunc is a function waiting for Trigger, in a reusable task.
 type postedFunc struct {
 	task na.Task
-	next *postedFunc // next in the list of spares
+	next *postedFunc // next in the list of spare values
 	fn   func()
 }
 
@@ -20,7 +20,7 @@ type postedPool struct {
 	n     int
 }
 
-// maxSparePosts limits the length of the list of spares.
+// maxSparePosts limits the number of spare postedFuncs per context.
 const maxSparePosts = 64
 
 func (p *postedPool) get(fn func()) *postedFunc {
@@ -57,9 +57,9 @@ func (p *postedPool) put(t *postedFunc) {
 	p.mu.Unlock()
 }
 
-// post queues t, which must not be queued, to run in Trigger after everything that is queued now.
-// It may be called from any goroutine and does not block. The error matches ErrClosed if c is
-// closed and drained: t will not run. Inside a callback it never returns an error.
+// post queues t to run in Trigger after everything queued so far. t must not already be queued.
+// post does not block and is safe for concurrent use. If c is closed and drained, the error matches
+// ErrClosed and t does not run. Within a callback post never returns an error.
 func (c *Context) post(t *na.Task) error {
 	if !c.nctx.Upper().Queue(t) {
 		return errDrained
@@ -67,9 +67,9 @@ func (c *Context) post(t *na.Task) error {
 	return nil
 }
 
-// Post queues fn to run in Trigger after everything that is queued now. It may be called from any
-// goroutine, and does not block or allocate. The error matches ErrClosed if c is closed and
-// drained: fn will not run. Inside a callback it never returns an error. Post panics if fn is nil.
+// Post queues fn to run in Trigger after everything queued so far. It does not block or allocate,
+// and is safe for concurrent use. If c is closed and drained, the error matches ErrClosed and fn
+// does not run. Within a callback Post never returns an error. Post panics if fn is nil.
 func (c *Context) Post(fn func()) error {
 	if fn == nil {
 		panic("hg: Post of a nil function")

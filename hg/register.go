@@ -15,54 +15,57 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An ID names an RPC on the wire: the first 8 bytes of the SHA-256 of its name, little-endian.
+// An ID identifies an RPC on the wire. It consists of the first 8 bytes of the SHA-256 hash of the
+// RPC's name, in little-endian order.
 type ID uint64
 
-// A Handler serves a request at the target: in Trigger, or in [Request.Run] if Config.Dispatch is
-// set. It answers with r.Respond, or returns an error, which is the answer; a panic is answered,
-// too. If it returns nil without an answer and without r.Detach, the answer is na.ErrNoResponse. An
-// error after the answer is logged and counted (Stats.Late). A handler may block and may call any
-// function; only the Trigger or Run that runs it waits.
+// A Handler serves a request at the target. It runs in Trigger or, if Config.Dispatch is set, in
+// [Request.Run]. It responds with r.Respond, or returns an error, which then is the response. A
+// panic also results in an error response. If the handler returns nil without having responded or
+// called r.Detach, the response is na.ErrNoResponse. An error returned after a response is logged
+// and counted (Stats.Late). A handler may block and may call any function; it only delays the
+// Trigger or Run that runs it.
 type Handler func(r Request) error
 
-// An RPC is the description of an RPC for RegisterRPC.
+// An RPC describes an RPC for RegisterRPC.
 type RPC struct {
 	Name string
-	// Handler serves the RPC; nil if this process is only an origin of it.
+	// Handler serves the RPC. It is nil if this process only calls the RPC.
 	Handler Handler
-	// OneWay means that there is no response: the call ends when the request has left. Origin and
-	// target must agree.
+	// OneWay means that there is no response, and a call completes when its request has been sent.
+	// Origin and target must agree.
 	OneWay bool
-	// Inline makes the handler run in Trigger although Config.Dispatch is set. It is for handlers
-	// that never block; the first one of each RPC that takes over 10 ms is logged. With
-	// Config.Authorize, which may block, requests are dispatched anyway, unless
+	// Inline makes the handler run in Trigger even if Config.Dispatch is set. It is intended for
+	// handlers that never block. For each RPC, the first invocation that takes more than 10 ms is
+	// logged. With Config.Authorize, which may block, requests are dispatched anyway, unless
 	// Config.AuthorizeQuick is set.
 	Inline bool
-	// Codec encodes input and output. Nil means Config.Codec. Origin and target must agree: a
-	// request in another codec is refused.
+	// Codec encodes input and output. If nil, Config.Codec is used. Origin and target must agree; a
+	// request encoded with another codec is refused.
 	Codec codec.Codec
-	// MaxActive limits the requests of this RPC whose handlers have begun and that have not ended,
-	// in all contexts of the class; zero means that only Config.MaxActive does. Queue limits the
-	// requests that wait for this limit; zero means MaxActive, negative none. Further requests are
-	// refused at once, with ErrExhausted and NotRun.
+	// MaxActive limits the active requests of this RPC, those whose handlers have begun and that
+	// have not completed, across all contexts of the class. Zero means that only Config.MaxActive
+	// applies. Queue limits the requests that wait for this limit. Zero means MaxActive, and a
+	// negative value means that none may wait. Further requests are refused at once with
+	// ErrExhausted and NotRun.
 	MaxActive, Queue int
-	// Timeout limits each request of this RPC at this target, from its arrival on, also if the
-	// origin has set no timeout or a longer one; zero means that only the origin does. When it has
-	// passed, a request that has not begun is refused, and the context of its handler ends, both as
-	// at the origin's deadline. The handler may still answer; an error of it that matches
-	// context.DeadlineExceeded, and has no code from 64 on, reaches the origin as ErrTimeout.
+	// Timeout limits the duration of each request of this RPC at this target, starting when it
+	// arrives, even if the origin set no timeout or a longer one. Zero means no additional limit.
+	// When it expires, a request that has not begun is refused, and the context of a running
+	// handler is canceled, as at the origin's deadline. The handler may still respond. If it
+	// returns an error that matches context.DeadlineExceeded and has no code of 64 or above, the
+	// origin receives ErrTimeout.
 	Timeout time.Duration
-	// Shape describes input and output, for [inspect.RPCsRPC], in a format that the program
-	// chooses.
+	// Shape describes input and output for [inspect.RPCsRPC], in a format chosen by the program.
 	Shape string
 
-	methodLimit *methodLimit      // made from MaxActive and Queue; nil for no limit
-	own         hghook.RPCOptions // options of RPCs of this module
+	methodLimit *methodLimit      // derived from MaxActive and Queue; nil means no limit
+	own         hghook.RPCOptions // options for RPCs of this module
 }
 
-// registry holds the RPCs of a class. Readers take no lock: a change replaces the map.
+// registry holds the RPCs of a class. Readers take no lock, since every change replaces the map.
 type registry struct {
-	hash func(name string) ID // replaced by tests of collisions
+	hash func(name string) ID // replaced in tests of collisions
 
 	mu  sync.Mutex // serializes writers
 	all atomic.Pointer[map[ID]*RPC]
@@ -75,22 +78,23 @@ func (r *registry) init() {
 
 func (r *registry) findRPC(id ID) *RPC { return (*r.all.Load())[id] }
 
-// HashName returns the id of the RPC with this name.
+// HashName returns the ID of the RPC with the given name.
 func HashName(name string) ID {
 	sum := sha256.Sum256([]byte(name))
 	return ID(binary.LittleEndian.Uint64(sum[:]))
 }
 
-// Register registers an RPC under its name and returns its id; handler is nil if this process is
-// only an origin of it. The errors are those of RegisterRPC.
+// Register registers an RPC under its name and returns its ID. handler is nil if this process only
+// calls the RPC. Errors are those documented for RegisterRPC.
 func (c *Class) Register(name string, handler Handler) (ID, error) {
 	return c.RegisterRPC(RPC{Name: name, Handler: handler})
 }
 
 // RegisterRPC registers an RPC with all options. An RPC that is registered without a handler may be
-// registered again with one, which replaces it atomically, without an effect on calls that are made
-// at the time. The error matches na.ErrExists if the name is registered otherwise, or if another
-// name has the same id (the text has both names), and ErrInvalid if an option is out of range.
+// registered again with one, which replaces the entry atomically without affecting concurrent
+// calls. The error matches na.ErrExists if the name is already registered in any other case, or if
+// another name has the same ID (the text contains both names). It matches ErrInvalid if an option
+// is out of range.
 func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if rpc.Name == "" || len(rpc.Name) > 255 {
 		return 0, fmt.Errorf("hg: register: name has %d bytes, want 1 to 255: %w", len(rpc.Name), ErrInvalid)
@@ -127,15 +131,15 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	rpc.methodLimit = rpc.newMethodLimit()
 	all[id] = &rpc
 	r.all.Store(&all)
-	// every class has the RPCs of this package, and does not become a target by them
+	// Every class registers the RPCs of this package. They do not make it a target.
 	if rpc.Handler != nil && !rpc.own.ServeDraining && !strings.HasPrefix(rpc.Name, "hg/") {
 		c.na.Serve()
 	}
 	return id, nil
 }
 
-// Deregister removes an RPC. Calls of it that are in flight go on. The error matches ErrNoEntry if
-// id is not registered.
+// Deregister removes an RPC. Calls of it that are in flight continue. The error matches ErrNoEntry
+// if id is not registered.
 func (c *Class) Deregister(id ID) error {
 	r := &c.rpcs
 	r.mu.Lock()
@@ -154,7 +158,7 @@ func (c *Class) Deregister(id ID) error {
 	return nil
 }
 
-// Registered returns the RPC that is registered under a name.
+// Registered returns the RPC registered under the given name.
 func (c *Class) Registered(name string) (RPC, bool) {
 	if rpc := c.rpcs.findRPC(c.rpcs.hash(name)); rpc != nil && rpc.Name == name {
 		return *rpc, true
@@ -162,8 +166,9 @@ func (c *Class) Registered(name string) (RPC, bool) {
 	return RPC{}, false
 }
 
-// noMethodError returns the error for a request of an RPC that is not served here; the origin adds
-// the name, which does not travel. With help it lists RPCs that are served: see Config.Reflect.
+// noMethodError returns the error for a request of an RPC that is not served here. The origin adds
+// the RPC's name, which is not sent. If help is true, the error lists RPCs that are served; see
+// Config.Reflect.
 func (r *registry) noMethodError(id ID, help bool) error {
 	if !help {
 		return na.WithText(ErrNoMethod, fmt.Sprintf("no method with id %#x", uint64(id)))

@@ -8,9 +8,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// This is a release of the future, for tests of upgrades. In its version 5 the codec of a request
-// follows the length of the metadata, and the code of a response follows its fate. The appended
-// field has to be nextField.
+// This file implements a hypothetical future release, for tests of upgrades. In its version 5, the
+// codec of a request follows the metadata length, and the code of a response follows its fate. The
+// appended field must equal nextField.
 const (
 	oldestWire  = 4
 	wireVersion = 5

@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// onRequest handles a request that has arrived: it finds the RPC, and fetches an input that did not
-// fit the message, or runs the handler.
+// onRequest handles the arrival of a request. It looks up the RPC, then either fetches an input
+// that did not fit in the message, or runs the handler.
 func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	s := c.newService(env)
 	var req request
@@ -38,8 +38,8 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	default:
 		err = checkCodec(s.rpc.Codec, req.codec)
 	}
-	// A request that is refused gives its lent input back, too; otherwise that would stay pinned at
-	// the origin until the call ends.
+	// A refused request must return its lent input as well. Otherwise the input would stay pinned
+	// at the origin until the call completes.
 	if req.flags&flagMore != 0 && len(payload) > 0 {
 		s.metaAheadLen = metaAhead(req.flags, req.meta)
 		key, keyErr := bodyKey(payload, s.metaAheadLen, req.size)
@@ -52,14 +52,14 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 		case key.Len-s.metaAheadLen > c.class.cfg.MaxInput:
 			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len-s.metaAheadLen, c.class.cfg.MaxInput))
 			c.nctx.Upper().GiveBack(s.addr, key)
-		// the authorizer sees the metadata before this side fetches input of a caller without
-		// permission
+		// The authorizer sees the metadata before this side fetches input from an unauthorized
+		// caller.
 		case c.class.needsAuthorizer(s.rpc):
 			if s.inputPending, s.body = key.Len > s.metaAheadLen, key; s.metaAheadLen > 0 {
 				if err = s.fetchPart(0, s.metaAheadLen, s.metaFetched); err == nil {
 					return 0
 				}
-				s.inputPending = false // fetchPart has given it back
+				s.inputPending = false // fetchPart has returned the loan
 			}
 		default:
 			s.body = key
@@ -78,8 +78,8 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	return s.runInTrigger()
 }
 
-// onClosed runs when the context has been closed: waiting requests are refused, contexts of
-// handlers end, and detached requests end.
+// onClosed runs after the context has been closed. It refuses waiting requests, cancels the
+// contexts of handlers, and ends detached requests.
 func (c *Context) onClosed() {
 	c.dispatchWaiting()
 	for _, o := range c.allOpen() {
@@ -87,15 +87,15 @@ func (c *Context) onClosed() {
 	}
 }
 
-// fetchInput fetches an input that did not fit the message. If it returns an error, the loan has
-// been given back.
+// fetchInput fetches an input that did not fit in the message. If it returns an error, the loan has
+// been returned.
 func (s *service) fetchInput() error {
 	s.grantRoom()
 	return s.fetchPart(s.metaLen, s.body.Len, s.inputFetched)
 }
 
-// grantRoom allows the origin to send such input inline in the future, if it is short enough for
-// that.
+// grantRoom allows the origin to send inputs of this size inline in the future, if they are short
+// enough.
 func (s *service) grantRoom() {
 	s.ctx.grantRoom(s.addr, s.body.Len-s.metaAheadLen-s.metaLen, requestSize+len(s.meta)+int(s.metaAheadLen))
 }
@@ -105,18 +105,18 @@ func (s *service) fetchPart(at, end int64, done func([]byte, error) int) (err er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.armTimerLocked(s.waitDeadline)
-	s.gen++ // the next dispatch gets a new Request: the one of the first dispatch must not refer to it
+	s.gen++ // the next dispatch gets a new Request, which that of the first dispatch must not refer to
 	if s.pull, err = s.ctx.fetchBody(s.addr, s.body, at, end, account{s.addr.Session(), s.rpc.own.Expedited}, done); err == nil {
 		s.setPhaseLocked(serviceFetching)
 	}
 	return err
 }
 
-// metaFetched goes on with a request whose metadata did not fit the message: the authorizer is
-// next.
+// metaFetched continues a request whose metadata did not fit in the message. The authorizer is
+// called next.
 func (s *service) metaFetched(b []byte, err error) (ran int) {
 	if err != nil {
-		s.inputPending = false // fetchBody has given it back
+		s.inputPending = false // fetchBody has returned the loan
 	}
 	if s.onFetched(b, err, "metadata") {
 		s.metaLen, s.input, s.fetched, s.meta = int64(len(b)), nil, nil, bytes.Clone(s.meta)
@@ -126,7 +126,7 @@ func (s *service) metaFetched(b []byte, err error) (ran int) {
 	return ran
 }
 
-// inputFetched goes on with a request whose input did not fit the message.
+// inputFetched continues a request whose input did not fit in the message.
 func (s *service) inputFetched(b []byte, err error) (ran int) {
 	if s.onFetched(b, err, "input") {
 		ran = s.runInTrigger()
@@ -134,8 +134,8 @@ func (s *service) inputFetched(b []byte, err error) (ran int) {
 	return ran
 }
 
-// onFetched handles the end of a fetch: it stores metadata and input, or rejects the request and
-// returns false.
+// onFetched handles completion of a fetch. It either stores metadata and input, or rejects the
+// request and returns false.
 func (s *service) onFetched(b []byte, err error, what string) (ok bool) {
 	s.mu.Lock()
 	s.setPhaseLocked(serviceArrived)
@@ -150,7 +150,7 @@ func (s *service) onFetched(b []byte, err error, what string) (ok bool) {
 	case err != nil && s.isLate():
 		s.rejectRequest(errDeadlinePassed)
 	case err != nil:
-		// the code is not marked as the library's, since it may be any
+		// The code may be anything, so it is not marked as set by the library.
 		s.refuseWith(errorBody{code: na.CodeOf(err), fate: na.NotRun, text: fmt.Sprintf("fetching the %s: %v", what, unwrapNA(err))})
 	default:
 		s.input = b
@@ -158,16 +158,16 @@ func (s *service) onFetched(b []byte, err error, what string) (ok bool) {
 	return err == nil
 }
 
-// rejectRequest answers a request whose handler will not run because of err.
+// rejectRequest responds to a request whose handler will not run because of err.
 func (s *service) rejectRequest(err error) { s.refuseWith(refusalError(err)) }
 
-// refusalError returns the error response with which the library refuses a request.
+// refusalError returns the error response with which the library refuses a request because of err.
 func refusalError(err error) errorBody {
 	return errorBody{code: na.CodeOf(err), fate: na.NotRun, text: err.Error(), byLibrary: true}
 }
 
-// refuseWith answers a request whose handler will not run, or drops it if its origin has withdrawn
-// it.
+// refuseWith responds to a request whose handler will not run, or drops it if its origin has
+// withdrawn it.
 func (s *service) refuseWith(f errorBody) {
 	if s.env.Accept() {
 		s.refuseAccepted(f)
@@ -177,7 +177,7 @@ func (s *service) refuseWith(f errorBody) {
 	s.dropRequest()
 }
 
-// refuseAccepted refuses a request that has been accepted.
+// refuseAccepted refuses a request that has already been accepted.
 func (s *service) refuseAccepted(f errorBody) {
 	s.mu.Lock()
 	s.setPhaseLocked(serviceRejected)
@@ -192,16 +192,16 @@ func (s *service) refuseAccepted(f errorBody) {
 	s.unlock()
 }
 
-// dropRequest ends a request that needs no answer: its origin has withdrawn or abandoned it before
-// it was accepted, or no answer can be sent. It is called with s.mu held and returns with it
-// released.
+// dropRequest ends a request that needs no response, because its origin withdrew or abandoned it
+// before it was accepted, or because no response can be sent. The caller must hold s.mu, which
+// dropRequest releases.
 func (s *service) dropRequest() {
 	s.setPhaseLocked(serviceAnswered)
 	s.holds--
 	s.unlock()
 }
 
-// proceedAgain goes on with a request that has waited to be admitted.
+// proceedAgain continues a request that was waiting to be admitted.
 func (s *service) proceedAgain(any) (ran int) {
 	s.mu.Lock()
 	s.setPhaseLocked(serviceArrived)
@@ -209,7 +209,7 @@ func (s *service) proceedAgain(any) (ran int) {
 	return s.runInTrigger()
 }
 
-// runInTrigger goes on with a request in Trigger.
+// runInTrigger continues a request in Trigger.
 func (s *service) runInTrigger() (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
@@ -227,8 +227,8 @@ func (s *service) runInTrigger() (ran int) {
 	return 1
 }
 
-// beginHandler runs the handler, unless the request has to be refused. It is called with s.mu held
-// and returns with it released.
+// beginHandler runs the handler, unless the request must be refused. The caller must hold s.mu,
+// which beginHandler releases.
 func (s *service) beginHandler() {
 	closing := s.ctx.nctx.Closing()
 	if why := s.refusalReason(closing); why != nil {
@@ -257,7 +257,8 @@ func (s *service) beginHandler() {
 	f = s.ctx.callHandler(r, rpc)
 }
 
-// refusalReason returns why the handler must not begin; nil if it may, or if no answer can be sent.
+// refusalReason returns the reason why the handler must not begin. It returns nil if the handler
+// may begin, or if no response can be sent.
 func (s *service) refusalReason(closing bool) error {
 	switch {
 	case s.isLate():
@@ -265,17 +266,17 @@ func (s *service) refusalReason(closing bool) error {
 	case closing:
 	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining:
 		return errDraining
-	// defensive: the request has been authorized before
+	// Defensive check: the request has already been authorized.
 	case s.ctx.class.needsAuthorizer(s.rpc) && !s.allowed:
 		return ErrPermission
 	}
 	return nil
 }
 
-// handlerReturned handles the return of the handler of r; f is its error.
+// handlerReturned is called when the handler of r has returned. f is its error.
 func (s *service) handlerReturned(r Request, f errorBody) {
-	if f.code != na.OK { // otherwise it has answered, or is detached
-		defer func() { // deferred: a codec may panic, or call runtime.Goexit
+	if f.code != na.OK { // otherwise it has responded or is detached
+		defer func() { // deferred, because a codec may panic or call runtime.Goexit
 			s.mu.Lock()
 			s.releaseReturned()
 		}()
@@ -283,14 +284,14 @@ func (s *service) handlerReturned(r Request, f errorBody) {
 		return
 	}
 	s.mu.Lock()
-	if s.hasDraft { // else it has answered, or will: see Detach
-		_ = s.respondLocked(response{fate: na.Ran, codec: s.rpc.Codec.ID()}, nil, s.draft, nil) // releaseReturned answers with an error
+	if s.hasDraft { // otherwise it has responded, or will: see Detach
+		_ = s.respondLocked(response{fate: na.Ran, codec: s.rpc.Codec.ID()}, nil, s.draft, nil) // on failure releaseReturned responds with an error
 	}
 	s.releaseReturned()
 }
 
-// releaseReturned releases the hold of a handler that has returned. It is called with s.mu held
-// and returns with it released.
+// releaseReturned releases the reference held by a handler that has returned. The caller must hold
+// s.mu, which releaseReturned releases.
 func (s *service) releaseReturned() {
 	if s.hasReturned = true; s.phase > serviceRejected && len(s.streams) > 0 {
 		s.endStreamsLocked()
@@ -299,18 +300,18 @@ func (s *service) releaseReturned() {
 	s.unlock()
 }
 
-// answerFailed answers r, whose handler has returned the error f.
+// answerFailed responds to r, whose handler returned the error f.
 func (s *service) answerFailed(r Request, f errorBody) {
 	if f.code == ErrPanic && f.text == "" {
 		f.text = "the handler of " + r.Name() + " called runtime.Goexit"
 	}
 	if s.ctx.cutOff.Load() && f.code < codes.ErrNotFound && f.code != ErrPanic && f.fate != na.NotRun {
-		// the shutdown interrupted the handler: the request may be made at another target
+		// The shutdown interrupted the handler, so the request may be made at another target.
 		f.code = ErrAborted
 	}
 	over := false
 	defer func() {
-		if !over { // the codec has called runtime.Goexit while it encoded the detail
+		if !over { // the codec called runtime.Goexit while encoding the detail
 			f.detail = nil
 			s.ctx.answerError(r, f)
 		}
@@ -319,8 +320,8 @@ func (s *service) answerFailed(r Request, f errorBody) {
 	over = true
 }
 
-// answerError answers with the error that a handler has returned. An error that cannot be sent is
-// counted, and logged if it follows an answer.
+// answerError responds with the error returned by a handler. An error that cannot be sent is
+// counted. If it follows a response, it is logged as well.
 func (c *Context) answerError(r Request, f errorBody) {
 	switch err := r.respondFailure(f, nil); na.CodeOf(err) {
 	case ErrUnsupported:
@@ -331,9 +332,9 @@ func (c *Context) answerError(r Request, f errorBody) {
 	}
 }
 
-// callHandler runs a handler and returns its error as an error response. A panic, also of the
-// error's methods, becomes ErrPanic and has no other effect. It is logged with its stack and a
-// random id; the origin gets only the id, since the value may be confidential.
+// callHandler runs a handler and returns its error as an error response. A panic, including one in
+// the error's methods, is turned into ErrPanic and has no other effect. It is logged with its stack
+// and a random ID. The origin receives only the ID, since the panic value may be confidential.
 func (c *Context) callHandler(r Request, rpc *RPC) (f errorBody) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -349,8 +350,8 @@ func (c *Context) callHandler(r Request, rpc *RPC) (f errorBody) {
 		return errorBody{}
 	}
 	f = failureOf(err)
-	// The context of the handler has ended at the deadline of the request: that is the answer,
-	// rather than an error of the handler.
+	// The handler's context ended at the request's deadline. Respond with that rather than with an
+	// error of the handler.
 	if f.code < codes.ErrNotFound && errors.Is(err, context.DeadlineExceeded) {
 		switch late, bounded := r.timedOut(); {
 		case late && bounded: // the deadline is RPC.Timeout, which the origin does not know

@@ -9,14 +9,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A RespondFunc is called, in Trigger, when the sending of a response has ended. err is nil if the
-// response has left, which does not mean that it has arrived. If it could not be sent although the
-// origin is connected, or was canceled, another response may be given in the callback; otherwise
-// the library answers with the error.
+// A RespondFunc is called in Trigger when the operation that sends a response has completed. A nil
+// err means that the response has been sent, not that it has arrived. If the response could not be
+// sent even though the origin is connected, or if it was canceled, the callback may give another
+// response; otherwise the library responds with the error.
 type RespondFunc func(r Request, err error)
 
 // SetOutputMeta sets the metadata of the response. The error matches na.ErrAnswered if the request
-// has been answered. An error response omits m if it does not fit the message.
+// has been answered. An error response omits m if it does not fit in the message.
 func (r Request) SetOutputMeta(m Metadata) error {
 	s, ok := r.lockService()
 	if !ok {
@@ -30,18 +30,19 @@ func (r Request) SetOutputMeta(m Metadata) error {
 	return nil
 }
 
-// Respond encodes out with the RPC's codec and sends it to the origin. It does not block; when it
-// returns, out is the caller's again, and the input must no longer be used. cb, which may be nil,
-// runs in Trigger when the response has left. If Respond returns an error, nothing was sent and cb
-// does not run. The error matches
+// Respond encodes out with the RPC's codec and sends it to the origin. It does not block and does
+// not retain out after it returns. The input must not be used after Respond returns. cb, which may
+// be nil, is called in Trigger when the response has been sent. If Respond returns an error,
+// nothing was sent and cb is not called. The error matches
+//
 //   - na.ErrAnswered if the request has been answered or has ended;
 //   - ErrUnsupported for a one-way RPC;
 //   - ErrOverflow if out is larger than Config.MaxOutput;
 //   - ErrAgain or ErrNoMemory if a limit is reached;
 //   - the codec's error otherwise.
 //
-// After the last three the handler, while it runs, may give another response, or call Detach;
-// otherwise the library answers with the error.
+// After one of the last three errors, a running handler may give another response or call Detach.
+// Otherwise the library responds with the error.
 func (r Request) Respond(out any, cb RespondFunc) error {
 	s, ok := r.lockService()
 	if !ok {
@@ -50,7 +51,7 @@ func (r Request) Respond(out any, cb RespondFunc) error {
 	d, rpc := s.newDraftLocked(na.OK), s.rpc
 	s.mu.Unlock()
 	d.reserveForEncoding()
-	b, err := appendWith(rpc.Codec, d.b, out) // unlocked: the codec may be user code
+	b, err := appendWith(rpc.Codec, d.b, out) // unlocked, because the codec may be user code
 	if err != nil {
 		err = fmt.Errorf("encode response: %w", err)
 	} else {
@@ -63,8 +64,8 @@ func (r Request) Respond(out any, cb RespondFunc) error {
 	return s.respond(response{fate: na.Ran, codec: rpc.Codec.ID()}, cb, d, err)
 }
 
-// answerOnReturn implements hghook.AnswerOnReturn. Like decodePlain it needs no lock: while the
-// handler runs, no other goroutine answers the request.
+// answerOnReturn implements hghook.AnswerOnReturn. Like decodePlain it needs no lock, because no
+// other goroutine responds to the request while the handler runs.
 func (r *Request) answerOnReturn(out any) error {
 	s := r.s
 	d := s.newDraftLocked(na.OK)
@@ -79,7 +80,7 @@ func (r *Request) answerOnReturn(out any) error {
 	return nil
 }
 
-// RespondRaw is Respond for output that is encoded already. out may be the input.
+// RespondRaw is like Respond for encoded output. out may be the request's input.
 func (r Request) RespondRaw(out []byte, cb RespondFunc) error {
 	if len(out) > na.MaxRoom-responseSize {
 		return r.respond(response{fate: na.Ran}, cb, func(d draft, _ *RPC, _ int) (draft, uint8, error) {
@@ -96,8 +97,9 @@ func (r Request) RespondRaw(out []byte, cb RespondFunc) error {
 	return s.respond(response{fate: na.Ran, codec: codec.EncodedID}, cb, d, nil)
 }
 
-// RespondError answers with err, as if the handler had returned it: the origin gets a *RemoteError
-// with the outermost code in err, or ErrHandler, and the text of err.
+// RespondError responds with err as if the handler had returned it. The origin receives a
+// *RemoteError with the text of err and the outermost code in err, or ErrHandler if err has no
+// code.
 func (r Request) RespondError(err error, cb RespondFunc) error {
 	if err == nil {
 		return misuseError("respond", r.Name(), r.Peer(), ErrInvalid, "the error to respond with is nil")
@@ -105,8 +107,8 @@ func (r Request) RespondError(err error, cb RespondFunc) error {
 	return r.respondFailure(failureOf(err), cb)
 }
 
-// respondFailure answers with an error response. Text and detail are cut to fit a message, and
-// never lent.
+// respondFailure sends an error response. Text and detail are truncated to fit in a message, and
+// are never lent.
 func (r Request) respondFailure(f errorBody, cb RespondFunc) error {
 	resp := response{code: f.code, fate: f.fate, text: f.text}
 	if f.byLibrary {
@@ -123,14 +125,14 @@ func (r Request) respondFailure(f errorBody, cb RespondFunc) error {
 	})
 }
 
-// textRoomLocked returns how many bytes of text and detail of an error fit in a message after the
-// bytes in b.
+// textRoomLocked returns the number of bytes available for an error's text and detail in a message
+// after the bytes in b.
 func (s *service) textRoomLocked(b []byte) int {
 	return max(s.ctx.limits.MaxExpected, s.maxInline) - len(b) - 2
 }
 
-// encodeDetail encodes the detail of an error. A detail that cannot be sent is left out, and
-// logged.
+// encodeDetail encodes the detail of an error. A detail that cannot be sent is omitted, and the
+// omission is logged.
 func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 	if v == nil || rpc == nil {
 		return nil, codec.EncodedID
@@ -156,9 +158,9 @@ func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 	return b, rpc.Codec.ID()
 }
 
-// respond answers with the draft that encode returns. encode may call user code: it runs with no
-// lock held, before any state changes. room is the number of bytes for the text and detail of an
-// error.
+// respond responds with the draft that encode returns. encode may call user code, so it runs with
+// no locks held, before any state changes. Its room argument is the number of bytes available for
+// an error's text and detail.
 func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc *RPC, room int) (draft, uint8, error)) error {
 	s, ok := r.lockService()
 	if !ok {
@@ -176,14 +178,14 @@ func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc
 	return s.respond(resp, cb, d, err)
 }
 
-// respond answers with d, unless err, the error of making d, is set. It is called with s.mu held
-// and returns with it released.
+// respond responds with d, unless err, the error from building d, is set. The caller must hold
+// s.mu, which respond releases.
 func (s *service) respond(resp response, cb RespondFunc, d draft, err error) error {
 	defer s.unlock()
 	return s.respondLocked(resp, cb, d, err)
 }
 
-// respondLocked is respond with s.mu held.
+// respondLocked is like respond, but does not release s.mu.
 func (s *service) respondLocked(resp response, cb RespondFunc, d draft, err error) error {
 	if why := s.checkAnswerableLocked("respond"); why != nil {
 		return why
@@ -193,13 +195,13 @@ func (s *service) respondLocked(resp response, cb RespondFunc, d draft, err erro
 		err = s.transmitLocked(resp, cb)
 	}
 	if err != nil {
-		s.sent.Err = unwrapNA(err) // if the handler does not answer, isOverLocked does, with this error
+		s.sent.Err = unwrapNA(err) // if the handler does not respond, isOverLocked does, with this error
 		return &Error{Op: "respond", RPC: s.rpcName(), Peer: s.addr, Fate: na.Ran, Err: s.sent.Err}
 	}
 	return nil
 }
 
-// checkAnswerableLocked returns an error if the program cannot answer the request now.
+// checkAnswerableLocked returns an error if the program cannot respond to the request now.
 func (s *service) checkAnswerableLocked(op string) error {
 	switch {
 	case s.oneWay:
@@ -212,8 +214,8 @@ func (s *service) checkAnswerableLocked(op string) error {
 	return nil
 }
 
-// newDraftLocked returns a draft of an output with header and metadata. Metadata that would leave
-// too little room for an error is omitted.
+// newDraftLocked returns a draft of an output that contains the header and metadata. Metadata that
+// would leave too little room for an error is omitted.
 func (s *service) newDraftLocked(code na.Code) (d draft) {
 	if s.phase <= serviceRejected && s.loan == nil {
 		s.draft.releaseLarge()
@@ -274,7 +276,7 @@ func (s *service) transmitLocked(resp response, cb RespondFunc) error {
 	}
 	if !left {
 		s.setPhaseLocked(serviceSending)
-		s.holds++ // held until the response has left and its callback has run
+		s.holds++ // held until the response has been sent and its callback has run
 		return nil
 	}
 	s.settleAnswerLocked()
@@ -285,7 +287,7 @@ func (s *service) transmitLocked(resp response, cb RespondFunc) error {
 	return nil
 }
 
-// claimRoomLocked claims room at the origin for an output that is sent beside its message.
+// claimRoomLocked claims room at the origin for an output that is sent separately from its message.
 func (s *service) claimRoomLocked() bool {
 	if s.draft.frontLen > s.ctx.limits.MaxExpected {
 		return false
@@ -294,7 +296,7 @@ func (s *service) claimRoomLocked() bool {
 	return ok
 }
 
-// postResponseLocked posts the response, and reports whether it has left already.
+// postResponseLocked posts the response and reports whether it has already been sent.
 func (s *service) postResponseLocked(msg, body []byte) (left bool, err error) {
 	nctx := s.ctx.nctx
 	if body != nil {
@@ -315,8 +317,8 @@ func (s *service) postResponseLocked(msg, body []byte) (left bool, err error) {
 	return left, err
 }
 
-// lendOutputLocked lends the body in s.draft, with the metadata if that does not fit a message of
-// limit bytes, and returns the message with the key.
+// lendOutputLocked lends the body in s.draft and returns the message that carries the key. If the
+// metadata does not fit in a message of limit bytes, it is lent as well.
 func (s *service) lendOutputLocked(limit int) (msg []byte, err error) {
 	var key na.Key
 	s.draft.ownBorrowed()
@@ -332,8 +334,8 @@ func (s *service) lendOutputLocked(limit int) (msg []byte, err error) {
 	return s.msg, nil
 }
 
-// resendShorterLocked sends the response again in a form that a peer with a lower limit of messages
-// accepts: with the output lent, or with the text of an error cut.
+// resendShorterLocked sends the response again in a form accepted by a peer with a lower message
+// limit, either with the output lent or with the error's text truncated.
 func (s *service) resendShorterLocked() (err error) {
 	msg := s.draft.b
 	switch {
@@ -353,7 +355,7 @@ func (s *service) resendShorterLocked() (err error) {
 	return err
 }
 
-// shortenError cuts an error response to the length that every peer accepts.
+// shortenError truncates an error response to the length that every peer accepts.
 func shortenError(msg []byte) []byte {
 	var resp response
 	_, payload, _ := resp.parse(msg, nil)
@@ -364,17 +366,18 @@ func shortenError(msg []byte) []byte {
 	return b
 }
 
-// maxTries is how many error responses of one request may fail to be sent; each one reports the
-// failure of the one before. After the last one the session is disconnected, which ends the call at
-// the origin, too.
+// maxTries limits the number of error responses to one request that may fail to be sent. Each of
+// them reports the failure of the previous one. After the last failure the session is disconnected,
+// which also ends the call at the origin.
 const maxTries = 16
 
-// minMessage is the message length that every peer accepts: the lower bound of na.Config.Eager.
+// minMessage is the message length that every peer accepts, which is the lower bound of
+// na.Config.Eager.
 const minMessage = 256
 
-// Cancel cancels the response in flight: it is not sent, unless it has left. It waits for no
-// message and never blocks. The callback still runs exactly once, with ErrCanceled if the cancel
-// won.
+// Cancel cancels the response in flight, which is not sent unless that has already happened. It
+// waits for no message and never blocks. The callback still runs exactly once, with ErrCanceled if
+// the cancellation succeeded.
 func (r Request) Cancel() {
 	s, ok := r.lockService()
 	if !ok {
@@ -401,8 +404,8 @@ func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	switch canceled := na.CodeOf(r.Err) == ErrCanceled; {
 	case r.Err == nil, r.Fate != na.NotRun, !canceled && !s.ctx.nctx.Connected(s.addr):
 		s.settleAnswerLocked()
-	// another response may be given; if the program gives none, isOverLocked answers, since the
-	// origin waits
+	// Another response may be given. If the program gives none, isOverLocked responds, because the
+	// origin is waiting.
 	default:
 		s.setPhaseLocked(serviceRecalled)
 		if s.failed && !canceled {
@@ -420,7 +423,7 @@ func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// settleAnswerLocked ends the answering: no further response can be given.
+// settleAnswerLocked marks the request as answered. No further response can be given.
 func (s *service) settleAnswerLocked() {
 	if s.loan != nil {
 		s.setPhaseLocked(serviceLending)
@@ -440,8 +443,8 @@ func (s *service) allowAnswerLocked() {
 	}
 }
 
-// onLoanEnded runs when the loan of an output has ended. That may be the loan of a recalled
-// response, while another response is in flight.
+// onLoanEnded runs when the loan of an output has ended. The loan may belong to a recalled response
+// while another response is in flight.
 func (s *service) onLoanEnded(l *loan, _ na.Result) (ran int) {
 	s.mu.Lock()
 	if s.loan == l {
@@ -454,14 +457,14 @@ func (s *service) onLoanEnded(l *loan, _ na.Result) (ran int) {
 	return 0
 }
 
-// onResponseLeft runs the callback of a response that had left when it was posted.
+// onResponseLeft runs the callback of a response that was sent as soon as it was posted.
 func (s *service) onResponseLeft(any) (ran int) {
 	s.mu.Lock()
 	return s.runCallback()
 }
 
-// runCallback runs the callback of a response. It is called with s.mu held and returns with it
-// released.
+// runCallback runs the callback of a response. The caller must hold s.mu, which runCallback
+// releases.
 func (s *service) runCallback() (ran int) {
 	cb, err, r := s.cb, s.sent.Err, s.request()
 	s.cb = nil
@@ -470,7 +473,7 @@ func (s *service) runCallback() (ran int) {
 		err = &Error{Op: "respond", RPC: s.rpcName(), Peer: s.addr, Took: s.ctx.elapsedSince(s.begun), Fate: na.Ran, Err: unwrapNA(err)}
 	}
 	s.mu.Unlock()
-	defer s.releaseHold() // deferred: the callback may panic, or end the goroutine
+	defer s.releaseHold() // deferred, because the callback may panic or call runtime.Goexit
 	cb(r, err)
 	return 1
 }

@@ -6,20 +6,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// fateLocked returns the fate of the request if no answer has arrived.
+// fateLocked returns the fate of the request if no response has arrived.
 func (k *call) fateLocked() na.Fate {
 	switch {
 	case k.opResult.Err != nil:
 		return k.opResult.Fate
-	// the session ended before the target has taken it
+	// The session ended before the target accepted the request.
 	case k.loanResult.ID != 0 && k.loanResult.ID <= k.opResult.ID && k.loanResult.Addr.Session() == k.opResult.Addr.Session():
 		return na.NotRun
 	}
 	return na.MaybeRan
 }
 
-// resultLocked returns the result of a call that has ended. It depends on the outcomes of all
-// parts, not on the order in which they ended.
+// resultLocked returns the result of a completed call. It depends on the outcomes of all parts, but
+// not on the order in which they completed.
 func (k *call) resultLocked() error {
 	h := k.h
 	fate := k.fateLocked()
@@ -39,7 +39,7 @@ func (k *call) resultLocked() error {
 		k.output = nil
 	case h.rpc.OneWay && k.opResult.Err == nil && k.failure == nil:
 		return nil
-	case k.opResult.Err == nil && !h.rpc.OneWay: // an answer arrived and could not be parsed or fetched
+	case k.opResult.Err == nil && !h.rpc.OneWay: // a response arrived, but could not be parsed or fetched
 		cause = unwrapNA(k.failure)
 		if k.isParsed {
 			fate = na.Ran
@@ -60,9 +60,10 @@ func (k *call) resultLocked() error {
 	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.elapsedSince(k.begun), Fate: fate, Err: cause}
 }
 
-// withLocalCauseLocked returns the cause of a call that was answered with an error: that error, or
-// the one with which this side had ended the call before. An ErrTimeout of the target counts as the
-// deadline of this side if that has nearly passed: the two clocks differ by less than a thousandth.
+// withLocalCauseLocked returns the cause of a call that was answered with the error said: either
+// that error, or the one with which this side had already ended the call. An ErrTimeout from the
+// target counts as this side's own deadline if that has nearly passed, since the two clocks differ
+// by less than one part in a thousand.
 func (k *call) withLocalCauseLocked(said error) error {
 	now, timeout := k.h.ctx.Now(), k.answer.code == ErrTimeout
 	left := k.deadline.At - now
@@ -79,7 +80,7 @@ func (k *call) withLocalCauseLocked(said error) error {
 	return said
 }
 
-// An outcome is the result of a call that has ended, for its callback and Config.Observe.
+// An outcome is the result of a completed call, for its callback and Config.Observe.
 type outcome struct {
 	h    *Handle
 	cb   ForwardFunc
@@ -87,7 +88,7 @@ type outcome struct {
 	err  error
 }
 
-// finishInTrigger ends, in Trigger, a call whose end was postponed.
+// finishInTrigger completes a call whose completion was postponed. It runs in Trigger.
 func (k *call) finishInTrigger(any) (ran int) {
 	k.h.mu.Lock()
 	if k.hasWaiter {
@@ -101,11 +102,12 @@ func (k *call) finishInTrigger(any) (ran int) {
 	return o.runCallback()
 }
 
-// settleLocked decides the result of a call whose parts have ended, and makes the handle idle.
+// settleLocked determines the result of a call whose parts have all completed, and makes the handle
+// idle.
 func (k *call) settleLocked() outcome {
 	h := k.h
 	k.err = k.resultLocked()
-	// if the handler has answered, the target ends the streams
+	// If the handler has responded, the target ends the streams.
 	if k.err != nil && len(k.streams) > 0 && !(k.isAnswered && (k.answer.flags&flagByLibrary == 0 || k.answer.fate != na.NotRun)) {
 		k.resetStreamsLocked(unwrapNA(k.err.(*Error).Err))
 	}
@@ -116,9 +118,9 @@ func (k *call) settleLocked() outcome {
 	return o
 }
 
-// runCallback runs the callback. The handle is idle at that time.
+// runCallback delivers the event and runs the callback. The handle is already idle.
 func (o *outcome) runCallback() (ran int) {
-	defer o.h.releaseHold() // deferred: the callback may panic, or end the goroutine
+	defer o.h.releaseHold() // deferred, because the callback may panic or call runtime.Goexit
 	o.seen.deliver()
 	if o.cb != nil {
 		o.cb(o.h, o.err)
@@ -126,9 +128,9 @@ func (o *outcome) runCallback() (ran int) {
 	return 1
 }
 
-// Output decodes the output of the last call into v. It may be called until the next Forward or
-// Close. It returns the call's own error if the call failed, an error that matches na.ErrBusy while
-// the call is in flight, and one that matches na.ErrProtocol if the target has used another codec.
+// Output decodes the output of the most recent call into v. It may be called until the next Forward
+// or Close. If the call failed, Output returns the call's error. The error matches na.ErrBusy while
+// the call is in flight, and na.ErrProtocol if the target used another codec.
 func (h *Handle) Output(v any) error {
 	b, id, err := h.output()
 	if err != nil {
@@ -137,7 +139,7 @@ func (h *Handle) Output(v any) error {
 	return h.decodeOutput(b, id, v)
 }
 
-// decodeOutput decodes the output b, which was encoded with the codec of id, into v.
+// decodeOutput decodes the output b, which was encoded by the codec with the given ID, into v.
 func (h *Handle) decodeOutput(b []byte, id uint8, v any) error {
 	err := checkCodec(h.rpc.Codec, id)
 	if err == nil {
@@ -149,15 +151,15 @@ func (h *Handle) decodeOutput(b []byte, id uint8, v any) error {
 	return nil
 }
 
-// OutputRaw returns the encoded output of the last call. The bytes are valid until the next Forward
-// or Close. The errors are those of Output.
+// OutputRaw returns the encoded output of the most recent call. The bytes are valid until the next
+// Forward or Close. Errors are those documented for Output.
 func (h *Handle) OutputRaw() ([]byte, error) {
 	b, _, err := h.output()
 	return b, err
 }
 
-// freeOutput implements hghook.FreeOutput. h is idle and the caller uses it alone, so env and
-// fetched may be read without the lock.
+// freeOutput implements hghook.FreeOutput. h is idle and only the caller uses it, so env and
+// fetched may be read without holding the lock.
 func (h *Handle) freeOutput() {
 	k := h.call
 	if k.env == nil && k.fetched == nil {
@@ -172,7 +174,7 @@ func (h *Handle) output() (b []byte, codec uint8, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.closed && h.refs.Load() == 0: // held: its callback may still read the output
+	case h.closed && h.refs.Load() == 0: // the callback of a held handle may still read the output
 		return nil, 0, misuseError("output of", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case h.call.phase != callIdle:
 		return nil, 0, misuseError("output of", h.Name(), h.addr, na.ErrBusy, "the call has not ended")
@@ -183,8 +185,8 @@ func (h *Handle) output() (b []byte, codec uint8, err error) {
 	return h.call.output, h.call.answer.codec, nil
 }
 
-// OutputMeta returns the metadata of the last answer, also of an error. It is empty while a call is
-// in flight.
+// OutputMeta returns the metadata of the most recent response, even if that was an error. It is
+// empty while a call is in flight.
 func (h *Handle) OutputMeta() Metadata {
 	h.mu.Lock()
 	defer h.mu.Unlock()

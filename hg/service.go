@@ -18,77 +18,81 @@ import (
 // A service is the record behind a Request. It serves one request after another, each with its own
 // generation.
 //
-//	arrived ─► (input is fetched) ─► queued ─► (given to Config.Dispatch) ─► handler runs ─ Respond ─► answered ─► no holds: the next generation
-//	                                                 │ Cancel of the response: may be answered again
-//	                                                 └ Detach: may be answered when the handler has returned
+//	arrived ─► (input is fetched) ─► queued ─► (passed to Config.Dispatch) ─► handler runs ─ Respond ─► answered ─► no references: next generation
+//	                                                 │ response canceled: may be answered again
+//	                                                 └ Detach: may be answered after the handler has returned
 //
-// The handler holds the record; so do a response in flight, until its callback has run, and a body
-// that is lent. mu guards the fields that change after the handler began.
+// The handler holds a reference to the record. So do a response in flight, until its callback has
+// run, and a lent body. mu guards the fields that change after the handler has begun.
 type service struct {
 	openEntry
 	ctx *Context
 
-	// the message of the request; na finds the record by it until it is freed, when the request has
-	// been answered
+	// message is the message of the request. na uses it to find the record until the message is
+	// freed, once the request has been answered.
 	message       na.Envelope
 	abandoned     atomic.Bool // the origin has abandoned the call
 	abandonQueued atomic.Bool // abandonTask is queued
 	abandonTask   na.Task     // runs onAbandoned
 
 	mu    sync.Mutex
-	phase fsmcheck.State // written by setPhaseLocked only
+	phase fsmcheck.State // written only by setPhaseLocked
 	gen   uint64
 	holds int
 
 	id        ID
-	rpc       *RPC // nil if the id is not registered
+	rpc       *RPC // nil if the ID is not registered
 	addr      na.Addr
 	data      any
 	env       *na.Envelope // &message; nil once it is freed
 	tag       na.Tag
 	oneWay    bool
-	version   uint8 // version of the header of the request, and of the response
+	version   uint8 // header version of the request and of the response
 	input     []byte
 	fetched   []byte // memory of input, if it was pulled
-	inputCopy []byte // copy of input that the handler was given; see Request.InputRaw
+	inputCopy []byte // copy of input passed to the handler; see Request.InputRaw
 	meta      []byte // metadata of the request
-	codec     uint8  // codec of input
-	// longest response in bytes that the origin accepts inline, if more than any other message
+	codec     uint8  // codec ID of input
+	// maxInline is the length in bytes of the longest response that the origin accepts inline, if
+	// that exceeds the limit of other messages.
 	maxInline    int
-	inputPending bool   // the input is at the origin, to be fetched after authorization
+	inputPending bool   // the input is still at the origin, to be fetched after authorization
 	body         na.Key // key of the lent metadata and input
-	metaAheadLen int64  // bytes of metadata in front of the input in body, not fetched yet
-	metaLen      int64  // bytes of metadata in front of the input in body that have been fetched
+	metaAheadLen int64  // bytes of metadata before the input in body, not yet fetched
+	metaLen      int64  // bytes of metadata before the input in body, already fetched
 	allowed      bool   // the authorizer has allowed the request
 	dispatch     na.Task
 	handlerBegan bool // the handler has begun
 	hasReturned  bool // the handler has returned
-	// Detach was called: the request may be answered after the handler has returned
+	// detached reports that Detach was called. The request may be answered after the handler has
+	// returned.
 	detached   bool
 	detachedAt time.Duration // time of Detach
 	admitted   bool          // counted as active in Context.admission
 	streaming  bool          // counted in Context.admission as a request with streams
-	cutOff     bool          // Shutdown has counted it as active
+	cutOff     bool          // counted by Shutdown as active
 	peerLoad   *atomic.Int64
 
-	deadline   time.Duration // by Context.Now; 0 if there is none
-	ownTimeout bool          // deadline is that of RPC.Timeout
-	// by Context.Now: when a wait to be admitted or run is given up; valid if there is a deadline
+	deadline   time.Duration // time by Context.Now; 0 if there is none
+	ownTimeout bool          // deadline was set by RPC.Timeout
+	// waitDeadline is the time, by Context.Now, at which a wait to be admitted or run is given up.
+	// It is valid if there is a deadline.
 	waitDeadline time.Duration
 	pull         *pull           // fetches the input
 	timer        *deadlineTimer  // fires at the deadline; nil until something waits for it
-	handlerCtx   *handlerContext // state of Request.Context; nil until that is called
-	isStream     bool            // it has streams, and counts against the limits of requests with streams
-	named        streamNames     // description of its streams in the request
-	streams      []*Stream       // its streams, from the beginning of the handler
+	handlerCtx   *handlerContext // state of Request.Context; nil until that is first called
+	isStream     bool            // the request counts against the limits for requests with streams
+	named        streamNames     // description of the request's streams
+	streams      []*Stream       // the request's streams, once the handler has begun
 
 	failed     bool     // the response is an error
 	errorTries int      // number of error responses that could not be sent
 	outputMeta Metadata // metadata of the output
-	draft      draft    // header, metadata and output
-	// draft is complete, and leaves when the handler has returned; accessed by the handler's goroutine only
+	draft      draft    // header, metadata, and output
+	// hasDraft reports that draft is complete and will be sent when the handler returns. Only the
+	// handler's goroutine accesses it.
 	hasDraft bool
-	msg      []byte // message with the key of an output that is lent
+	msg      []byte // message that carries the key of a lent output
 	send     *na.Op
 	sent     na.Result
 	cb       RespondFunc
@@ -97,31 +101,31 @@ type service struct {
 	loan     *loan
 
 	event     inspect.Event   // event of the request for Config.Observe
-	reporter  hghook.Reporter // adds details of the request to Context.Calls; nil for none
-	arrivedAt time.Duration   // arrival time, if it is observed; else 0
-	batch     uint32          // batch of the loop in which it was given to Config.Dispatch
+	reporter  hghook.Reporter // adds details of the request to Context.Calls; may be nil
+	arrivedAt time.Duration   // arrival time if it is recorded, otherwise 0
+	batch     uint32          // batch of the loop in which the request was passed to Config.Dispatch
 
-	waits      bool     // in the wait queue of Context.admission, whose mu guards it
+	waits      bool     // in the wait queue of Context.admission; guarded by admission.mu
 	counted    bool     // counted in methodLimit.waiting; guarded by admission.mu
 	next, prev *service // links of the wait queue; next also links Context.services
 }
 
-// The phases of a service. The goroutine that moves it to arrived owns the request until it moves
-// it on. A request that is running or rejected may be answered by any goroutine.
+// Phases of a service. The goroutine that moves it to serviceArrived owns the request until it
+// moves it to another phase. Any goroutine may respond to a request that is running or rejected.
 const (
 	serviceSpare    fsmcheck.State = iota // no request
-	serviceArrived                        // a goroutine works on it
+	serviceArrived                        // a goroutine is working on the request
 	serviceFetching                       // the input is being fetched
-	// in the wait queue, or admitted from there and queued for Trigger
+	// in the wait queue, or admitted from it and queued for Trigger
 	serviceWaiting
-	serviceGiven    // given to Config.Dispatch; Run has not been called
+	serviceGiven    // passed to Config.Dispatch; Run has not been called
 	serviceRunning  // the handler has begun; not answered
 	serviceRejected // the handler will not run; not answered
-	serviceSending  // the response has not left
-	// the response will not leave; after its callback another may be given
+	serviceSending  // the response has not been sent
+	// The response will not be sent. After its callback another one may be given.
 	serviceRecalled
-	serviceLending  // the response has left; the origin has not given the output back
-	serviceAnswered // the response has left, or no answer can be sent any more
+	serviceLending  // the response has been sent; the origin has not returned the output
+	serviceAnswered // the response has been sent, or no response can be sent anymore
 )
 
 var servicePhases = fsmcheck.New("service",
@@ -132,7 +136,7 @@ var servicePhases = fsmcheck.New("service",
 		serviceFetching: {serviceArrived},
 		serviceWaiting:  {serviceArrived},
 		serviceGiven:    {serviceArrived},
-		// one-way, or closed
+		// serviceSpare is for one-way requests and a closed context.
 		serviceRunning:  {serviceSending, serviceLending, serviceAnswered, serviceSpare},
 		serviceRejected: {serviceSending, serviceAnswered, serviceSpare},
 		serviceSending:  {serviceRecalled, serviceLending, serviceAnswered},
@@ -141,14 +145,14 @@ var servicePhases = fsmcheck.New("service",
 		serviceAnswered: {serviceSpare},
 	})
 
-// setPhaseLocked writes the phase, and checks the transition in tests.
+// setPhaseLocked sets the phase. In tests it also verifies the transition.
 func (s *service) setPhaseLocked(next fsmcheck.State) {
 	servicePhases.Move(s.phase, next)
 	s.phase = next
 }
 
-// takeService returns the message of a record that serves no request, for na to receive a request
-// into. It is called with the lock of the endpoint held.
+// takeService returns the message of a spare record, into which na receives a request. The caller
+// must hold the endpoint's lock.
 func (c *Context) takeService() *na.Envelope {
 	s := c.services.pop()
 	if s == nil {
@@ -166,10 +170,10 @@ func (c *Context) takeService() *na.Envelope {
 	return &s.message
 }
 
-// putService takes back the record of a message that na no longer needs.
+// putService returns the record of a message that na no longer needs.
 func (c *Context) putService(e *na.Envelope) { c.keepSpare(e.Record.(*service)) }
 
-// keepSpare keeps a record that serves no request for the next one, unless there are maxSpare.
+// keepSpare keeps a record that serves no request for reuse, unless there are already maxSpare.
 func (c *Context) keepSpare(s *service) {
 	if c.services.push(s) {
 		return
@@ -179,13 +183,13 @@ func (c *Context) keepSpare(s *service) {
 	c.mu.Unlock()
 }
 
-// maxSpare limits the spare records of a context.
+// maxSpare limits the number of spare records of a context.
 const maxSpare = 1024
 
-// spareServices is a stack of records that serve no request, linked by service.next. Any goroutine
-// may push without a lock. pop is called with the lock of the endpoint held: with one popper at a
-// time, the first record cannot be popped and pushed again between its load and the
-// compare-and-swap (ABA).
+// spareServices is a stack of spare records, linked by service.next. push is lock-free and safe for
+// concurrent use. The caller of pop must hold the endpoint's lock. Since only one goroutine pops at
+// a time, the first record cannot be popped and pushed again between the load and the
+// compare-and-swap (the ABA problem).
 type spareServices struct {
 	first atomic.Pointer[service]
 	n     atomic.Int32
@@ -219,11 +223,11 @@ func (q *spareServices) pop() *service {
 	}
 }
 
-// newService starts a request in its record, with a hold for the handler.
+// newService starts serving a request in its record, with a reference for the handler.
 func (c *Context) newService(env *na.Envelope) *service {
 	s := env.Record.(*service)
 	c.handles.Add(1)
-	s.mu.Lock() // goroutines that found s while it served another request may look at it
+	s.mu.Lock() // goroutines that found s while it served another request may still access it
 	defer s.mu.Unlock()
 	s.setPhaseLocked(serviceArrived)
 	s.env, s.tag, s.addr, s.peerLoad, s.holds = env, env.Tag, env.From, env.Load, 1
@@ -231,16 +235,16 @@ func (c *Context) newService(env *na.Envelope) *service {
 	return s
 }
 
-// releaseHold releases one hold.
+// releaseHold releases one reference to s.
 func (s *service) releaseHold() {
 	s.mu.Lock()
 	s.holds--
 	s.unlock()
 }
 
-// unlock is called with s.mu held and returns with it released. A request without holds ends: the
-// library answers it if the program has not, and after that answer has left the record is free for
-// another request.
+// unlock releases s.mu, which the caller must hold. It ends a request without references. If the
+// program has not responded to the request, the library does. Once that response has been sent, the
+// record is free for another request.
 func (s *service) unlock() {
 	if s.phase == serviceSpare || s.holds > 0 || !s.isOverLocked() {
 		s.mu.Unlock()
@@ -259,7 +263,7 @@ func (s *service) unlock() {
 	s.postObservedLocked()
 	s.reset()
 	if alarm != nil {
-		alarm.op.Cancel() // canceled with the lock held: later the record may serve another request
+		alarm.op.Cancel() // canceled with the lock held, because later the record may serve another request
 	}
 	s.mu.Unlock()
 	if handling != nil {
@@ -269,15 +273,15 @@ func (s *service) unlock() {
 	c.keepSpare(s)
 }
 
-// isOverLocked reports whether a request without holds has ended. It answers a request that the
-// program has not answered.
+// isOverLocked reports whether a request without references has ended. It responds to the request
+// if the program has not.
 func (s *service) isOverLocked() bool {
 	nctx := s.ctx.nctx
 	switch {
 	case s.phase == serviceAnswered, s.oneWay, nctx.Closing():
 		return true
 	case s.detached && s.sent.Err == nil && nctx.Connected(s.addr):
-		return false // the program answers later
+		return false // the program will respond later
 	}
 	f := errorBody{code: na.ErrNoResponse, fate: na.Ran, text: na.ErrNoResponse.Error()}
 	if s.phase == serviceRejected {
@@ -290,7 +294,8 @@ func (s *service) isOverLocked() bool {
 	return s.holds == 0
 }
 
-// answerForLocked responds to the request with the error f, because the program has not responded.
+// answerForLocked responds to the request with the error f on behalf of the program, which has not
+// responded.
 func (s *service) answerForLocked(f errorBody) {
 	s.draft = s.newDraftLocked(f.code)
 	s.draft.b = appendFailure(s.draft.b, frame.CutText(f.text, s.textRoomLocked(s.draft.b)), nil)
@@ -303,7 +308,7 @@ func (s *service) answerForLocked(f errorBody) {
 	}
 }
 
-// giveUpLocked ends a request that cannot be answered any more.
+// giveUpLocked ends a request that can no longer be answered.
 func (s *service) giveUpLocked() {
 	s.settleAnswerLocked()
 	if s.hasReturned && len(s.streams) > 0 {
@@ -316,12 +321,12 @@ func (s *service) giveUpLocked() {
 	s.observeAnswerLocked(why, s.event.Fate, 0, "")
 }
 
-// reset prepares s for another request. Fields that newService sets, or that are not read before
-// they are set, are kept: the record is large, and reset runs for each request.
+// reset prepares s for another request. It keeps fields that newService sets or that are not read
+// before they are set, because the record is large and reset runs for every request.
 func (s *service) reset() {
 	s.setPhaseLocked(serviceSpare)
 	s.gen++
-	s.abandoned.Store(false) // the message is freed: it cannot be marked any more
+	s.abandoned.Store(false) // the message is freed, so it can no longer be marked
 	s.draft.releaseLarge()
 	s.oneWay, s.inputPending, s.allowed, s.failed = false, false, false, false
 	s.handlerBegan, s.hasReturned, s.detached, s.cutOff, s.hasDraft = false, false, false, false, false
@@ -333,8 +338,8 @@ func (s *service) reset() {
 	}
 }
 
-// freeInput frees the memory of the request's input and metadata. A copy of the input that the
-// handler was given is overwritten.
+// freeInput frees the memory of the request's input and metadata. If the handler was given a copy
+// of the input, the copy is overwritten.
 func (s *service) freeInput() {
 	if s.env != nil {
 		s.env.Free()
@@ -347,11 +352,11 @@ func (s *service) freeInput() {
 	s.input, s.inputCopy, s.meta, s.fetched = nil, nil, nil, nil
 }
 
-// rpcName returns the name of the RPC, or its id.
+// rpcName returns the name of the RPC, or its ID if it is not registered.
 func (s *service) rpcName() string { return nameOf(s.id, s.rpc) }
 
-// onPeersLost ends, if the session with the origin has been lost, the context of the handler (with
-// why), a detached request, and the wait to be admitted or run.
+// onPeersLost checks whether the session with the origin has been lost. If so, it cancels the
+// handler's context (with why), a detached request, and the wait to be admitted or run.
 func (s *service) onPeersLost(why error) {
 	s.mu.Lock()
 	if nctx := s.ctx.nctx; s.phase == serviceSpare || !nctx.Closing() && nctx.Connected(s.addr) {
@@ -368,8 +373,8 @@ func (s *service) onPeersLost(why error) {
 	}
 }
 
-// endWithContext calls end on the handler's context, if there is one, with the lock released, and
-// then unlock. It is called with s.mu held and returns with it released.
+// endWithContext calls end on the handler's context, if there is one, with s.mu released, and then
+// calls unlock. The caller must hold s.mu, which endWithContext releases.
 func (s *service) endWithContext(end func(*handlerContext)) {
 	if g := s.handlerCtx; g != nil {
 		s.holds++
@@ -381,8 +386,8 @@ func (s *service) endWithContext(end func(*handlerContext)) {
 	s.unlock()
 }
 
-// cancelForShutdown counts a response that has not left, an active handler, and a detached request
-// that has not been answered, and ends the handler's context.
+// cancelForShutdown counts a response that has not been sent, an active handler, or a detached
+// request that has not been answered. It then cancels the handler's context.
 func (s *service) cancelForShutdown(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.endWithContext(func(g *handlerContext) { g.cancel(errClosed) })
@@ -401,20 +406,20 @@ func (s *service) cancelForShutdown(left *ShutdownError) {
 
 func (s *service) wasCutOff() string { return "handler of " + s.rpcName() + " was cut off" }
 
-// isUnansweredDetachedLocked reports whether the handler has detached the request and returned, and
-// the program has not answered.
+// isUnansweredDetachedLocked reports whether the handler detached the request and returned, and the
+// program has not responded since.
 func (s *service) isUnansweredDetachedLocked() bool {
 	return s.detached && s.hasReturned && s.phase == serviceRunning
 }
 
-// overdueAfter is how long a detached request may be unanswered before that is logged, and the
-// interval at which it is logged again.
+// overdueAfter is the time for which a detached request may remain unanswered before that is
+// logged. It is also the interval at which the log is repeated.
 const overdueAfter = time.Minute
 
-// scheduleOverdueLog starts the periodic log of unanswered detached requests.
+// scheduleOverdueLog schedules the next log of unanswered detached requests.
 func (c *Context) scheduleOverdueLog() { c.overdueLogAt.CompareAndSwap(0, int64(c.Now()+overdueAfter)) }
 
-// logOverdue logs the detached requests that are overdue, if it is time for that.
+// logOverdue logs overdue detached requests, if the scheduled time has come.
 func (c *Context) logOverdue() {
 	at := c.overdueLogAt.Load()
 	if at == 0 {
@@ -431,7 +436,7 @@ func (c *Context) logOverdue() {
 	}
 }
 
-// logIfOverdue logs a detached request that is overdue, and reports whether it has to be checked
+// logIfOverdue logs s if it is an overdue detached request, and reports whether it must be checked
 // again.
 func (s *service) logIfOverdue(now time.Duration) bool {
 	s.mu.Lock()
@@ -445,8 +450,8 @@ func (s *service) logIfOverdue(now time.Duration) bool {
 	return true
 }
 
-// answerDetached answers, when the class shuts down, a detached request that the program has not
-// answered.
+// answerDetached responds, when the class shuts down, to a detached request that the program has
+// not answered.
 func (s *service) answerDetached() {
 	s.mu.Lock()
 	if s.isUnansweredDetachedLocked() {

@@ -11,42 +11,43 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// maxOpen limits the entries of ShutdownError.Open.
+// maxOpen limits the number of entries in ShutdownError.Open.
 const maxOpen = 32
 
-// detachedGrace is how long detached requests may be unanswered after the contexts of handlers have
-// ended, before Shutdown answers them.
+// detachedGrace is how long detached requests may remain unanswered after the contexts of handlers
+// have been canceled, before Shutdown answers them.
 const detachedGrace = 200 * time.Millisecond
 
-// closeGrace is how long a successful Shutdown waits for goroutines to close the handles of calls
-// that have ended.
+// closeGrace is how long a successful Shutdown waits for goroutines to close the handles of
+// completed calls.
 const closeGrace = 200 * time.Millisecond
 
-// A ShutdownError reports the work that a Shutdown has canceled, and the objects that the program
-// has left open.
+// A ShutdownError reports the work that Shutdown canceled and the objects that the program left
+// open.
 type ShutdownError struct {
-	Calls     int // calls that were ended with ErrClosed
-	Responses int // responses that had not left
-	// streams of calls, handlers and responses that had not ended, or had data that had not left
+	Calls     int // calls that completed with ErrClosed
+	Responses int // responses that had not been sent
+	// Streams counts streams of calls, handlers, and responses that had not ended or had unsent
+	// data.
 	Streams int
-	// gets and puts of this process, and of peers in its memory; a large one counts as several
-	// chunks
+	// Transfers counts gets and puts of this process, and of peers in its memory. A large one
+	// counts as several chunks.
 	Transfers int
-	Leases    int   // bodies of calls that peers had not given back
-	Handlers  int   // requests whose handlers were active when the wait was over, or have not ended
-	Handles   int   // handles that are not closed
-	Regions   int64 // registered memory: bulk handles that are not closed
+	Leases    int   // bodies of calls that peers had not returned
+	Handlers  int   // requests whose handlers were active when the wait ended, or have not completed
+	Handles   int   // handles that were not closed
+	Regions   int64 // registered memory regions: bulk handles that were not closed
 	Callbacks int64 // callbacks that have not returned
-	// Unconfirmed counts one-way calls and responses that left and that their peers have not
-	// acknowledged: one-way calls to peers that were lost at any time, and every message without an
-	// acknowledgement at the end.
+	// Unconfirmed counts one-way calls and responses that were sent but not acknowledged by their
+	// peers. It includes one-way calls to peers lost at any time, and every message that was
+	// unacknowledged at the end.
 	Unconfirmed int
-	// Open describes the handlers and handles above, and the peers of the messages: the first 32,
-	// handlers and handles first.
+	// Open describes the handlers and handles counted above and the peers of the unconfirmed
+	// messages. It contains the first 32 descriptions, handlers and handles first.
 	Open []string
-	// Err is the cause of the context; ErrTimeout if na.Config.Linger has passed; ErrPeerLost if
-	// only acknowledgements of lost peers are missing; or na.ErrBusy if all operations ended by
-	// themselves.
+	// Err is the cause of the context, ErrTimeout if na.Config.Linger has expired, ErrPeerLost if
+	// only acknowledgements from lost peers are missing, or na.ErrBusy if all operations completed
+	// by themselves.
 	Err error
 }
 
@@ -91,29 +92,32 @@ func (e *ShutdownError) isEmpty() bool {
 	return e.Calls+e.Responses+e.Streams+e.Transfers+e.Leases+e.Handlers+e.Handles+e.Unconfirmed == 0 && e.Regions+e.Callbacks == 0
 }
 
-// Shutdown shuts c down gracefully. It drives the contexts of c; others may drive them too.
+// Shutdown gracefully shuts down c. It drives the contexts of c, which other goroutines may drive as
+// well. It proceeds as follows:
 //
-//  1. New peers are not accepted. Requests whose handlers have not begun are refused: their
-//     origins get ErrDraining and NotRun. Forward fails with ErrClosed once no handler is active:
-//     handlers may need other processes to end. Bulk transfers may still be started.
-//  2. Shutdown waits for handlers, calls and transfers in flight, and for peers that use
-//     registered memory: until ctx ends, na.Config.Linger has passed if ctx has no deadline, or
-//     nothing is left.
-//  3. The rest is canceled: calls end with ErrClosed, and so do the contexts of handlers; an error
-//     that one of these then returns is answered as ErrAborted unless it has a code from 64 on or
-//     is marked by Refuse. Detached requests that are not answered within 0.2 s are answered with
-//     na.ErrNoResponse.
-//  4. Queued messages are sent, including the last answers, and peers acknowledge them. Shutdown
-//     waits for acknowledgements of messages for the time of step 2 and 0.4 s more, and for
-//     everything else at most 0.4 s. A peer that is silent for na.Config.PeerTimeout is given up,
-//     over udp also one that does not acknowledge eight transmissions of a packet.
+//  1. New peers are not accepted. Requests whose handlers have not begun are refused, and their
+//     origins receive ErrDraining and NotRun. Forward fails with ErrClosed once no handler is
+//     active; until then it succeeds, because handlers may need other processes to complete. Bulk
+//     transfers may still be started.
+//  2. Shutdown waits for handlers, calls, and transfers in flight, and for peers that use
+//     registered memory. It stops waiting when nothing is left, when ctx is done or, if ctx has no
+//     deadline, when na.Config.Linger expires.
+//  3. The remaining work is canceled. Calls complete with ErrClosed, and the contexts of handlers
+//     are canceled with ErrClosed as the cause. If such a handler then returns an error, the
+//     response is ErrAborted, unless the error has a code of 64 or above or is marked by Refuse.
+//     Detached requests that are not answered within 0.2 s are answered with na.ErrNoResponse.
+//  4. Queued messages are sent, including the last responses, and peers acknowledge them. Shutdown
+//     waits for acknowledgements of messages until the end of step 2 and for another 0.4 s, and for
+//     everything else at most 0.4 s. It gives up on a peer that is silent for
+//     na.Config.PeerTimeout or, over udp, that does not acknowledge eight transmissions of a
+//     packet.
 //  5. c is closed, and every callback runs.
 //
-// Shutdown returns nil if all work had ended by itself, peers have acknowledged it, and every
-// handle and all memory is closed; otherwise a *ShutdownError. It returns within 1 s of the end of
-// ctx or of Linger, also if peers are silent, unless a callback that it runs does not return. If c
-// was closed before, only step 5 is left. Inside a callback or handler of c Shutdown returns an
-// error at once, since it would wait for itself.
+// Shutdown returns nil if all work completed by itself, peers have acknowledged it, and all handles
+// and memory regions are closed. Otherwise it returns a *ShutdownError. It returns within 1 s after
+// ctx is done or Linger expires, even if peers are silent, unless a callback that it runs does not
+// return. If c was already closed, only step 5 is performed. Within a callback or handler of c,
+// Shutdown returns an error at once, since it would otherwise wait for itself.
 func (c *Class) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	contexts := c.contexts
@@ -122,8 +126,8 @@ func (c *Class) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, contexts, e, c.na.Regions)
 }
 
-// Shutdown shuts down c alone, as [Class.Shutdown] does; other contexts of the class go on. Memory
-// belongs to the class, so Regions is 0.
+// Shutdown shuts down c alone, in the same way as [Class.Shutdown]. Other contexts of the class
+// continue. Since memory belongs to the class, ShutdownError.Regions is 0.
 func (c *Context) Shutdown(ctx context.Context) error {
 	e := na.Shutdown{Drain: c.nctx.Drain, Close: c.Close, Closed: c.nctx.Closed}
 	return shutdown(ctx, []*Context{c}, e, func() int64 { return 0 })
@@ -152,10 +156,11 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	}
 	e.Trigger = func(i int) int { return contexts[i].Trigger(0) }
 	e.Idle = func(i int) bool { return contexts[i].isIdle() }
-	patience := time.Duration(0) // by Now: when unanswered detached requests are answered
+	patience := time.Duration(0) // time by Now at which unanswered detached requests are answered
 	e.CancelRest = func() {
 		patience = contexts[0].Now() + detachedGrace
-		// set first for all contexts: a handler may end because a call of it is canceled
+		// Set cutOff for all contexts first: a handler may end because one of its calls is
+		// canceled.
 		for _, hctx := range contexts {
 			hctx.cutOff.Store(true)
 		}
@@ -198,9 +203,9 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	return left
 }
 
-// awaitOpen waits, after a shutdown that canceled nothing, until other goroutines have closed the
-// handles of calls that have ended and freed the memory that they lent, for closeGrace at most. In
-// the simulator it does not wait, since no other goroutine runs during the wait.
+// awaitOpen waits, after a shutdown that canceled nothing, for other goroutines to close the
+// handles of completed calls and to free the memory that they lent. It waits at most closeGrace. In
+// the simulator it does not wait, because no other goroutine would run during the wait.
 func awaitOpen(contexts []*Context, regions func() int64) {
 	if len(contexts) == 0 || contexts[0].nctx.Scheduled() {
 		return
@@ -208,7 +213,7 @@ func awaitOpen(contexts []*Context, regions func() int64) {
 	open := func() bool {
 		return regions() > 0 || slices.ContainsFunc(contexts, func(c *Context) bool { return c.handles.Load() > 0 })
 	}
-	// by wall time: the clock of c may stand still in a simulated world
+	// Use wall time, because c's clock may stand still in a simulation.
 	patience, stop := context.WithTimeout(context.Background(), closeGrace)
 	defer stop()
 	for open() && patience.Err() == nil {
@@ -217,16 +222,16 @@ func awaitOpen(contexts []*Context, regions func() int64) {
 }
 
 // isIdle reports whether nothing is in flight except notifications of lost sessions. Data that a
-// handler has written to a stream is in flight until it has left.
+// handler has written to a stream is in flight until it has been sent.
 func (c *Context) isIdle() bool {
-	for c.starting.Load() > 0 { // a call that was begun before Drain: Live counts it once it has started
+	for c.starting.Load() > 0 { // a call begun before Drain is counted by Live once it has started
 		runtime.Gosched()
 	}
 	return c.nctx.Live()-c.nctx.Upper().News() <= 0 && !c.nctx.Upper().Arrived() && c.admission.activeCount() == 0 && c.admission.waiting.Load() == 0 &&
 		c.nctx.Upper().Underway().Streams == 0
 }
 
-// endRest counts the work that has not ended, and ends calls and the contexts of handlers.
+// endRest counts the work that has not completed, and cancels calls and the contexts of handlers.
 func (c *Context) endRest(left *ShutdownError) {
 	u := c.nctx.Upper().Underway()
 	left.Transfers += u.Moves + u.Served
@@ -237,7 +242,7 @@ func (c *Context) endRest(left *ShutdownError) {
 	}
 }
 
-// countOpen counts the objects that are open at the end.
+// countOpen counts the objects that are still open at the end.
 func (c *Context) countOpen(left *ShutdownError) {
 	if !c.nctx.Closed() {
 		left.Callbacks += c.nctx.Live()

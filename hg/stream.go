@@ -13,31 +13,31 @@ import (
 // A StreamSpec describes a stream of a call.
 type StreamSpec struct {
 	Up   bool // from the origin to the target; otherwise from the target to the origin
-	Bulk bool // large data rather than messages: see the method NewStream of [na.Context.Upper]
+	Bulk bool // large data rather than messages; see the method NewStream of [na.Context.Upper]
 }
 
-// A Stream is one end of a unidirectional stream of bytes that belongs to a call.
-// [Handle.SetStreams] declares it, and it opens when the handler begins. Before that no data of it
-// moves; nor does that of a stream to the target until the handler reads it.
+// A Stream is one end of a unidirectional byte stream that belongs to a call. It is declared by
+// [Handle.SetStreams] and opens when the handler begins. Before that, none of its data is sent.
+// Data of a stream to the target is not sent until the handler reads from the stream.
 //
 //	origin: SetStreams, Forward ── request ──► target: Request.Stream, in the handler
 //	up:     Write, CloseWrite ───────────────► Next, Release … io.EOF
 //	down:   Next, Release … io.EOF ◄────────── Write, CloseWrite
 //
-// The answer is independent of the streams: it may arrive before they have ended. A stream ends by
-// CloseWrite or Fail, or as follows:
+// The response is independent of the streams and may arrive before they have ended. A stream ends
+// with CloseWrite or Fail, or as follows:
 //
-//   - Reset ends the stream at both sides, with its code.
-//   - A call that is canceled, or ends without an answer of its handler, resets its streams at
-//     once, with its own error.
-//   - When the request has been answered and its handler has returned, streams to the target are
-//     reset (ErrCanceled), and streams to the origin are closed: written data still arrives. If
-//     the context of the handler had ended before, the latter are reset, too.
-//   - With the session they end with ErrPeerLost.
+//   - Reset ends the stream on both sides, with the given code.
+//   - A call that is canceled, or that completes without a response from its handler, resets its
+//     streams at once with its own error.
+//   - Once the request has been answered and its handler has returned, streams to the target are
+//     reset (ErrCanceled) and streams to the origin are closed, so that written data still arrives.
+//     If the handler's context was canceled earlier, streams to the origin are reset as well.
+//   - When the session ends, its streams end with ErrPeerLost.
 //
-// Methods may be called from any goroutine; only one at a time may read, or write. Only Wait,
-// ReadContext and WriteContext block: the other methods return ErrAgain for an operation that is
-// not possible yet. The memory is the library's.
+// Methods may be called from any goroutine, but at most one goroutine may read and one may write at
+// a time. Only Wait, ReadContext, and WriteContext block. The other methods return ErrAgain for an
+// operation that is not possible yet. The stream's memory belongs to the library.
 type Stream struct {
 	ctx  *Context
 	spec StreamSpec
@@ -46,12 +46,13 @@ type Stream struct {
 	mu     sync.Mutex // guards the fields below
 	fn     func()
 	waiter *loop.Waiter
-	inWait bool  // a goroutine is in Wait, with waiter
-	ready  bool  // ready to try again; set if waiter was nil at that time
-	why    error // the error with which this side has ended the stream
+	inWait bool  // a goroutine is in Wait, using waiter
+	ready  bool  // an operation may be tried again; set if waiter was nil at the time
+	why    error // error with which this side has ended the stream
 }
 
-// newStream makes one end of a stream with open, which calls NewStream or OpenStream of package na.
+// newStream creates one end of a stream by calling open, which calls NewStream or OpenStream of
+// package na.
 func (c *Context) newStream(spec StreamSpec, open func(step func(any) int) (*na.Stream, error)) (s *Stream, err error) {
 	s = &Stream{ctx: c, spec: spec}
 	s.end, err = open(s.onReady)
@@ -68,7 +69,7 @@ func (s *Stream) onReady(any) (ran int) {
 	return 1
 }
 
-// wakeWaiter makes Wait return, and returns the function of OnReady.
+// wakeWaiter makes Wait return, and returns the function set by OnReady.
 func (s *Stream) wakeWaiter() (fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,65 +84,66 @@ func (s *Stream) wakeWaiter() (fn func()) {
 // Spec returns the description of s.
 func (s *Stream) Spec() StreamSpec { return s.spec }
 
-// OnReady sets a function that runs in Trigger when an operation that failed with ErrAgain may be
-// tried again, or the stream has ended. It may run spuriously. A nil fn removes it.
+// OnReady sets a function to be called in Trigger when an operation that failed with ErrAgain may
+// be tried again, or when the stream has ended. It may be called spuriously. A nil fn removes it.
 func (s *Stream) OnReady(fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fn = fn
 }
 
-// Write copies bytes from the front of b into the stream, and returns how many: at least one, or 0
-// and ErrAgain. A stream to the target accepts none before the handler reads it. Other errors are
-// the reason why the stream has ended, or match ErrInvalid after CloseWrite.
+// Write copies bytes from the beginning of b into the stream and returns the number of bytes
+// copied, which is at least one. If none can be copied, it returns 0 and ErrAgain. A stream to the
+// target accepts no bytes before the handler reads from it. Other errors are the reason why the
+// stream has ended, or match ErrInvalid after CloseWrite.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	n, err = s.end.Write(b)
 	return n, s.explainError(err)
 }
 
-// Reserve returns memory of the stream for 1 to n bytes, which the caller fills. It must be
-// followed by Commit, also after Close: the memory is the caller's until then. The errors are those
-// of Write, and ErrInvalid if n is less than 1.
+// Reserve returns memory of the stream for 1 to n bytes, which the caller fills. The caller must
+// then call Commit, even after Close, and owns the memory until then. Errors are those documented
+// for Write, and ErrInvalid if n is less than 1.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	b, err := s.end.Reserve(n)
 	return b, s.explainError(err)
 }
 
-// Commit sends the first n bytes of the memory that Reserve has returned. After an error pass 0.
+// Commit sends the first n bytes of the memory returned by Reserve. To send nothing, for example
+// after an error, pass 0.
 func (s *Stream) Commit(n int) { s.end.Commit(n) }
 
-// CloseWrite ends the writing: after the written data the receiver reads io.EOF.
+// CloseWrite closes the sending side. The receiver reads io.EOF after the written data.
 func (s *Stream) CloseWrite() { s.end.CloseWrite() }
 
-// Fail is CloseWrite with an error, which the receiver reads after the written data instead of
-// io.EOF. The text is cut to 512 bytes.
+// Fail is like CloseWrite, but the receiver reads the given error instead of io.EOF after the
+// written data. The text is truncated to 512 bytes.
 func (s *Stream) Fail(code Code, text string) { s.end.Fail(code, text) }
 
-// Next returns the next bytes to read, some or all of those that have arrived, without a copy; they
-// are valid until Release. The error is ErrAgain if none have arrived, io.EOF after the last, or
-// the reason why the stream has ended, after the data that had arrived. A Reset of this side drops
-// that data.
+// Next returns the next bytes to read, some or all of those that have arrived, without copying
+// them. They are valid until Release. The error is ErrAgain if no bytes have arrived, io.EOF after
+// the last byte, or, after the data that had arrived, the reason why the stream has ended. A Reset
+// on this side discards that data.
 func (s *Stream) Next() ([]byte, error) {
 	b, err := s.end.Next()
 	return b, s.explainError(err)
 }
 
-// Release ends the use of the first n bytes that Next has returned, and allows the sender to send
-// as many more.
+// Release ends the use of the first n bytes returned by Next, and allows the sender to send n more.
 func (s *Stream) Release(n int) { s.end.Release(n) }
 
-// Expect announces, at the receiver, that about n bytes will arrive: the window starts with that
-// size, as far as there is room, instead of growing as data arrives. It is a hint, does not block,
-// and does nothing once the stream has ended.
+// Expect announces, at the receiver, that about n bytes will arrive. The window then starts at that
+// size, as far as there is room, instead of growing as data arrives. Expect is a hint. It does not
+// block, and does nothing once the stream has ended.
 func (s *Stream) Expect(n int64) { s.end.Expect(n) }
 
-// Reset ends the stream early: data that has not left, or was not read, is dropped, and the other
-// side gets an error with code and text, which is cut to 512 bytes. It does nothing to a stream
-// that has ended.
+// Reset ends the stream early. Data that has not been sent or read is discarded, and the other side
+// receives an error with code and text. The text is truncated to 512 bytes. Reset does nothing to a
+// stream that has ended.
 func (s *Stream) Reset(code Code, text string) { s.reset(na.WithText(code, text)) }
 
-// reset implements Reset, and wakes goroutines that wait. If the other side has ended the stream,
-// its error is kept.
+// reset implements Reset and wakes waiting goroutines. If the other side has already ended the
+// stream, its error is kept.
 func (s *Stream) reset(why error) {
 	if ended := s.end.Reset(na.CodeOf(why), why.Error()); ended != nil {
 		why = ended
@@ -149,22 +151,22 @@ func (s *Stream) reset(why error) {
 	s.noteEnd(why)
 }
 
-// Close ends the use of the stream by the program: after CloseWrite the written data is still sent,
-// and a stream that has not ended is reset with ErrCanceled. The next Forward and Close of the
-// handle, and the end of the request, close their streams.
+// Close ends the program's use of the stream. Data written before CloseWrite is still sent. A
+// stream that has not ended is reset with ErrCanceled. Streams are closed automatically by the next
+// Forward or Close of the handle, or when the request ends.
 func (s *Stream) Close() {
 	s.OnReady(nil)
 	s.closeWith(errStreamClosed)
 }
 
-// closeWith ends the use of the stream; its methods then return why, unless it was reset.
+// closeWith ends the use of the stream. Its methods then return why, unless it was reset.
 func (s *Stream) closeWith(why error) {
 	s.end.Close()
 	s.noteEnd(why)
 }
 
-// noteEnd records why as the reason why this side has ended the stream, and wakes goroutines that
-// wait. Only the first call has an effect.
+// noteEnd records why as the reason why this side has ended the stream, and wakes waiting
+// goroutines. Only the first call has an effect.
 func (s *Stream) noteEnd(why error) {
 	s.mu.Lock()
 	first := s.why == nil
@@ -180,8 +182,8 @@ func (s *Stream) noteEnd(why error) {
 	}
 }
 
-// explainError returns err, or the reason why this side has ended the stream if err is that of a
-// closed stream.
+// explainError returns err, or, if err is the error of a closed stream, the reason why this side
+// has ended the stream.
 func (s *Stream) explainError(err error) error {
 	if err == nil || na.CodeOf(err) != ErrInvalid {
 		return err
@@ -194,19 +196,19 @@ func (s *Stream) explainError(err error) error {
 	return err
 }
 
-// Begun reports whether the request of the stream has left.
+// Begun reports whether the request of the stream has been sent.
 func (s *Stream) Begun() bool { return s.end.Begun() }
 
-// Moved returns how many bytes have left, or have arrived. A call whose streams have moved nothing
-// may be retried safely.
+// Moved returns the number of bytes that have been sent or received. A call whose streams have
+// moved no bytes may be retried safely.
 func (s *Stream) Moved() int64 { return s.end.Moved() }
 
-// Wait drives the context, or sleeps while another goroutine does, until an operation that failed
-// with ErrAgain may be tried again, or the stream has ended. It may return spuriously. It returns
-// the cause of ctx if that ends first, and an error that matches ErrClosed if the context is closed
-// and drained. Only this goroutine is woken, as in [Handle.Call]. A second goroutine that calls
-// Wait at the same time returns after a millisecond: it may be one that ends the stream while
-// another still uses it.
+// Wait blocks until an operation that failed with ErrAgain may be tried again, or the stream has
+// ended. While it waits, it drives the context, or sleeps if another goroutine does. It may return
+// spuriously. It returns the cause of ctx if ctx is done first, and an error that matches ErrClosed
+// if the context is closed and drained. Only this goroutine is woken, as in [Handle.Call]. If
+// another goroutine is already in Wait, Wait returns after a millisecond. This allows a goroutine
+// to end the stream while another one still uses it.
 func (s *Stream) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	if s.inWait {
@@ -222,7 +224,7 @@ func (s *Stream) Wait(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
-	defer func() { // deferred: Wait runs other callbacks, which may panic
+	defer func() { // deferred, because Wait runs other callbacks, which may panic
 		s.mu.Lock()
 		s.inWait = false
 		s.mu.Unlock()
@@ -235,8 +237,8 @@ func (s *Stream) Wait(ctx context.Context) error {
 	return err
 }
 
-// ReadContext reads at least one byte into p, which must not be empty, and blocks as Wait does. The
-// errors are those of Next and of Wait.
+// ReadContext reads at least one byte into p, which must not be empty. It blocks as Wait does.
+// Errors are those documented for Next and Wait.
 func (s *Stream) ReadContext(ctx context.Context, p []byte) (n int, err error) {
 	for {
 		b, err := s.Next()
@@ -254,8 +256,8 @@ func (s *Stream) ReadContext(ctx context.Context, p []byte) (n int, err error) {
 	}
 }
 
-// WriteContext writes all of b, and blocks as Wait does. It returns how many bytes were written.
-// The errors are those of Write and of Wait.
+// WriteContext writes all of b and returns the number of bytes written. It blocks as Wait does.
+// Errors are those documented for Write and Wait.
 func (s *Stream) WriteContext(ctx context.Context, b []byte) (n int, err error) {
 	for n < len(b) {
 		k, err := s.Write(b[n:])
@@ -275,8 +277,9 @@ func (s *Stream) WriteContext(ctx context.Context, b []byte) (n int, err error) 
 
 func isAgain(err error) bool { return errors.Is(err, ErrAgain) }
 
-// SetStreams sets the streams of later calls of h, at most na.MaxStreams. The error matches
-// ErrInvalid if there are more, ErrUnsupported for a one-way RPC, and ErrClosed if h is closed.
+// SetStreams sets the streams of later calls of h. A call may have at most na.MaxStreams. The error
+// matches ErrInvalid if there are more, ErrUnsupported for a one-way RPC, and ErrClosed if h is
+// closed.
 func (h *Handle) SetStreams(specs ...StreamSpec) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -292,8 +295,9 @@ func (h *Handle) SetStreams(specs ...StreamSpec) error {
 	return nil
 }
 
-// Stream returns this side's end of a stream of the last call, by its index in SetStreams, from
-// Forward until the next Forward or Close. It is nil if there is none.
+// Stream returns this side's end of the i'th stream of the most recent call, in the order of
+// SetStreams. It may be used from Forward until the next Forward or Close. Stream returns nil if
+// there is no such stream.
 func (h *Handle) Stream(i int) *Stream {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -327,7 +331,7 @@ func (h *Handle) setOnEnd(f func()) {
 	h.mu.Unlock()
 }
 
-// makeStreamsLocked makes the streams of a call that begins.
+// makeStreamsLocked creates the streams of a call that begins.
 func (k *call) makeStreamsLocked() error {
 	c := k.h.ctx
 	for _, spec := range k.in.streams {
@@ -342,7 +346,7 @@ func (k *call) makeStreamsLocked() error {
 	return nil
 }
 
-// streamEndsLocked returns the streams of a call as package na has them.
+// streamEndsLocked returns the underlying streams of package na.
 func (k *call) streamEndsLocked() (all []*na.Stream) {
 	for _, s := range k.streams {
 		all = append(all, s.end)
@@ -357,7 +361,7 @@ var (
 	errReturned     = na.WithText(ErrCanceled, "the handler has returned")
 )
 
-// closeStreamsLocked closes the streams of the last call.
+// closeStreamsLocked closes the streams of the most recent call.
 func (k *call) closeStreamsLocked() {
 	for _, s := range k.streams {
 		s.OnReady(nil) // no notification: the program has ended their use by Forward or Close
@@ -366,15 +370,15 @@ func (k *call) closeStreamsLocked() {
 	k.streams = nil
 }
 
-// resetStreamsLocked resets the streams of a call that fails.
+// resetStreamsLocked resets the streams of a failed call.
 func (k *call) resetStreamsLocked(why error) {
 	for _, s := range k.streams {
 		s.reset(why)
 	}
 }
 
-// failReasonLocked returns the error with which the streams of a call are reset that fails without
-// an answer.
+// failReasonLocked returns the error with which the streams of a call that fails without a response
+// are reset.
 func (k *call) failReasonLocked() error {
 	switch {
 	case k.canceling && k.cancelCode == ErrTimeout:
@@ -389,9 +393,9 @@ func (k *call) failReasonLocked() error {
 	return errCallCanceled
 }
 
-// Stream returns this side's end of a stream of the request, by its index in [Handle.SetStreams] at
-// the origin, from the beginning of the handler until it has returned and the request was answered.
-// It is nil if there is none.
+// Stream returns this side's end of the request's i'th stream, in the order of [Handle.SetStreams]
+// at the origin. It may be used from the beginning of the handler until the handler has returned
+// and the request has been answered. Stream returns nil if there is no such stream.
 func (r Request) Stream(i int) *Stream {
 	s, ok := r.lockService()
 	if !ok {
@@ -404,7 +408,7 @@ func (r Request) Stream(i int) *Stream {
 	return s.streams[i]
 }
 
-// Streams returns the descriptions of the streams of the request, in order.
+// Streams returns the descriptions of the request's streams, in order.
 func (r Request) Streams() (specs []StreamSpec) {
 	s, ok := r.lockService()
 	if !ok {
@@ -417,8 +421,8 @@ func (r Request) Streams() (specs []StreamSpec) {
 	return specs
 }
 
-// openStreams opens the streams of a request whose handler is about to begin. If one cannot be
-// opened, it resets the others.
+// openStreams opens the streams of a request whose handler is about to begin. If one of them cannot
+// be opened, it resets the others.
 func (s *service) openStreams() error {
 	c := s.ctx
 	for i := range s.named.count {

@@ -5,22 +5,22 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// An openEntry is an entry of the list of a context's open objects: the handles that are not
-// closed, and the records of requests, including spare ones. So a request needs no list operation
-// when it arrives or ends.
+// An openEntry is an entry in the list of a context's open objects: handles that are not closed,
+// and records of requests, including spare records. Since spare records stay in the list, a request
+// requires no list operation when it arrives or ends.
 type openEntry struct {
 	of             openObject
 	older, younger *openEntry // guarded by Context.mu
 }
 
-// An openObject is an object that the end of sessions, or of the context, concerns.
+// An openObject is an object that is affected by the end of sessions or of the context.
 type openObject interface {
-	onPeersLost(why error)                 // sessions, or the context, have ended
-	cancelForShutdown(left *ShutdownError) // Shutdown cancels the object if it has not ended
-	answerDetached()                       // some time later Shutdown answers detached requests
+	onPeersLost(why error)                 // called when sessions have been lost or the context has been closed
+	cancelForShutdown(left *ShutdownError) // called by Shutdown to cancel the object if it has not completed
+	answerDetached()                       // called by Shutdown some time later to answer detached requests
 	countOpen(left *ShutdownError)         // counts the object if it is still open
-	// callInfo describes the operation of the object, if it has one; the Reporter, which may be
-	// nil, has details.
+	// callInfo describes the object's operation, if it has one. The Reporter, which may be nil,
+	// provides details.
 	callInfo() (inspect.Call, hghook.Reporter, bool)
 }
 
@@ -46,8 +46,8 @@ func (c *Context) removeOpenLocked(o *openEntry) {
 	o.older, o.younger = nil, nil
 }
 
-// allOpen returns the open objects. A record may serve another request, or none, when the caller
-// looks at it.
+// allOpen returns the open objects. By the time the caller examines a record, it may be serving
+// another request or none.
 func (c *Context) allOpen() (all []openObject) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

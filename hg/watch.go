@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// watchDuration is how long a context counts events after the last request of a tool.
+	// watchDuration is how long a context counts events after the last request from a tool.
 	watchDuration = 15 * time.Second
-	// watchedCalls, watchedMethods and watchedPeers limit the entries of the response: peers choose
-	// how many there are of each.
+	// watchedCalls, watchedMethods, and watchedPeers limit the number of entries in the response,
+	// which peers could otherwise increase at will.
 	watchedCalls   = 1000
 	watchedMethods = 256
 	watchedPeers   = 1024
-	// others is the name under which methods and peers over these limits are counted.
+	// others is the name under which methods and peers beyond these limits are counted.
 	others = "(others)"
 )
 
-// An activityWatch counts the calls, requests and transfers of a context that end, while a tool
-// watches. Otherwise nothing is counted, and no call reads the clock for it.
+// An activityWatch counts the completed calls, requests, and transfers of a context while a tool is
+// watching. At other times nothing is counted, and calls do not read the clock for it.
 //
-//	off ── request of a tool ──► on ── an event watchDuration after the last request ──► off
+//	off ── request from a tool ──► on ── an event watchDuration after the last request ──► off
 type activityWatch struct {
 	on atomic.Bool
 
@@ -39,7 +39,7 @@ type watchedMethod struct {
 	name string
 }
 
-// startCounting starts the counting, or extends it, and adds the counts to a.
+// startCounting starts or extends the counting, and adds the current counts to a.
 func (w *activityWatch) startCounting(now time.Duration, a *inspect.Activity) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,7 +63,7 @@ func (w *activityWatch) startCounting(now time.Duration, a *inspect.Activity) {
 	}
 }
 
-// countEvent counts an event, or ends the counting if the last request of a tool is too old.
+// countEvent counts an event, or stops counting if the last request from a tool is too old.
 func (w *activityWatch) countEvent(now time.Duration, e *inspect.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,12 +116,12 @@ func (w *activityWatch) peerLocked(address string) *inspect.PeerCount {
 	return p
 }
 
-// activity returns the response for a tool that watches: the activity of every context.
+// activity returns the response for a tool that is watching: the activity of every context.
 func (c *Class) activity() []inspect.Activity {
 	gauges := c.Gauges()
 	all := make([]inspect.Activity, len(gauges))
 	for i, hctx := range c.Contexts() {
-		if i == len(gauges) { // made since Gauges
+		if i == len(gauges) { // created since Gauges
 			break
 		}
 		a := &all[i]

@@ -10,19 +10,19 @@ import (
 // A WithdrawResult is the outcome of a Withdraw.
 type WithdrawResult uint8
 
-// The results.
+// Results of a Withdraw.
 const (
-	// Withdrawn: the request was destroyed; its handler did not run and never will. The call ends
-	// with ErrCanceled.
+	// Withdrawn means that the request was destroyed. Its handler did not run and never will. The
+	// call completes with ErrCanceled.
 	Withdrawn WithdrawResult = iota
-	// TooLate: the handler may run, is running or has run; the call ends by itself, with its
-	// result.
+	// TooLate means that the handler may run, is running, or has run. The call completes with its
+	// own result.
 	TooLate
-	// Indeterminate: not known, because the peer was lost, the target did not respond in time, or
-	// the call was canceled. The call ends with an error. If an answer has arrived nevertheless,
-	// the result is TooLate instead.
+	// Indeterminate means that the outcome is unknown, because the peer was lost, the target did
+	// not respond in time, or the call was canceled. The call completes with an error. If the
+	// call's response arrived anyway, the result is TooLate instead.
 	Indeterminate
-	// NotSupported: the target does not support Withdraw. The call goes on.
+	// NotSupported means that the target does not support Withdraw. The call continues.
 	NotSupported
 )
 
@@ -39,13 +39,13 @@ var withdrawText = [...]string{"withdrawn", "too late", "indeterminate", "not su
 // A WithdrawFunc is called with the outcome of a Withdraw. It runs in Trigger, exactly once.
 type WithdrawFunc func(h *Handle, r WithdrawResult)
 
-// The phases of a withdrawal.
+// Phases of a withdrawal.
 const (
 	withdrawalNew       fsmcheck.State = iota
-	withdrawalRecalling                // the request had not left, and its operation is about to end
+	withdrawalRecalling                // the request had not been sent, and its operation is about to complete
 	withdrawalAsking                   // waiting for the response of the target
-	withdrawalLost                     // there will be no response; the end of the call decides
-	withdrawalSettled                  // the callbacks wait for Trigger
+	withdrawalLost                     // there will be no response; completion of the call determines the result
+	withdrawalSettled                  // the callbacks are waiting for Trigger
 	withdrawalTold
 )
 
@@ -63,11 +63,11 @@ var withdrawalPhases = fsmcheck.New("withdrawal",
 // A withdrawal is the withdrawal of one request. Handle.mu guards it. Several calls of Withdraw may
 // share one.
 //
-//	still here, or waiting for an envelope ─► the send is canceled ─────────────────────────────► Withdrawn
+//	not sent, or waiting for an envelope ─► the send is canceled ───────────────────────────────► Withdrawn
 //	sent ─► na.Withdraw ─► destroyed ─────────────────────────────────────────────────────────► Withdrawn
-//	                    ├─ dispatched, or the answer arrived ───────────────────────────────────► TooLate
-//	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no answer arrived ► Indeterminate
-//	                                                                         └─ one arrived ────► TooLate
+//	                    ├─ dispatched, or the response arrived ─────────────────────────────────► TooLate
+//	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no response ──────► Indeterminate
+//	                                                                         └─ response arrived ► TooLate
 type withdrawal struct {
 	h           *Handle
 	k           *call
@@ -75,21 +75,21 @@ type withdrawal struct {
 	op          na.Op
 	timers      []*na.Op
 	phase       fsmcheck.State
-	answerFirst bool // the answer to the call arrived before the response to the withdrawal
+	answerFirst bool // the response to the call arrived before the response to the withdrawal
 	result      WithdrawResult
 	cbs         []WithdrawFunc
 	task        na.Task
 }
 
-// Withdraw withdraws the request of the call in flight if its handler has not started. Unlike
-// Cancel it waits for a response of the target, whose outcome is passed to cb: with Withdrawn it is
-// certain that the handler did not run. cb runs in Trigger exactly once; so does the call's own
-// callback, before or after. Withdraw does not block.
+// Withdraw withdraws the request of the call in flight, provided that its handler has not begun.
+// Unlike Cancel it waits for a response from the target and passes the outcome to cb. If the
+// outcome is Withdrawn, it is certain that the handler did not run. cb is called in Trigger exactly
+// once. The call's own callback also runs, before or after cb. Withdraw does not block.
 //
-// A positive timeout limits the wait: then the result is Indeterminate and the call is canceled.
-// Several Withdraws of one call, until its callback runs, get one result; the shortest of their
-// timeouts applies. The error matches ErrClosed if h is closed, or its context is closed and
-// drained; cb does not run then.
+// A positive timeout limits the wait. When it expires, the result is Indeterminate and the call is
+// canceled. If Withdraw is called several times before the call's callback runs, all of these calls
+// get the same result, and the shortest of their timeouts applies. The error matches ErrClosed if h
+// is closed, or if its context is closed and drained. In that case cb is not called.
 func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
 	h.mu.Lock()
@@ -98,7 +98,7 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		return misuseError("withdraw", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	}
 	before := k.withdrawal
-	// join the withdrawal in progress
+	// Join the withdrawal in progress.
 	if before != nil && k.phase != callIdle && before.phase < withdrawalSettled {
 		before.cbs = append(before.cbs, cb)
 		before.startTimerLocked(timeout)
@@ -117,9 +117,9 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		w.settleLocked(before.result)
 	case !k.isInFlightLocked(), k.canceling, k.isParsed || k.isAnswered || k.pull != nil:
 		w.settleLocked(TooLate)
-	case !k.opRunning && k.opResult.Err == nil: // a one-way call whose request has left
+	case !k.opRunning && k.opResult.Err == nil: // a one-way call whose request has been sent
 		w.settleLocked(TooLate)
-	case !k.opRunning: // the call ends with the error of the operation
+	case !k.opRunning: // the call completes with the error of the operation
 		k.withdrawal = w
 		w.setPhaseLocked(withdrawalLost)
 	default:
@@ -128,20 +128,20 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		if to, id, left := h.ctx.nctx.Upper().CancelIfUnsent(&k.op); left {
 			w.sendWithdrawLocked(to, id)
 		} else {
-			w.setPhaseLocked(withdrawalRecalling) // the operation has ended, by the cancel or before
+			w.setPhaseLocked(withdrawalRecalling) // the operation has completed, because of the cancellation or earlier
 		}
 	}
 	return nil
 }
 
-// setPhaseLocked writes the phase, and checks the transition in tests.
+// setPhaseLocked sets the phase. In tests it also verifies the transition.
 func (w *withdrawal) setPhaseLocked(next fsmcheck.State) {
 	withdrawalPhases.Move(w.phase, next)
 	w.phase = next
 }
 
-// isOutstanding implements hghook.IsOutstanding: whether a call is in flight whose whole answer has
-// not arrived.
+// isOutstanding implements hghook.IsOutstanding. It reports whether a call is in flight whose
+// complete response has not arrived.
 func (h *Handle) isOutstanding() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,7 +149,7 @@ func (h *Handle) isOutstanding() bool {
 	return k.isInFlightLocked() && !k.canceling && (k.pull != nil || !k.isParsed && !k.isAnswered)
 }
 
-// isWithdrawingLocked reports whether a withdrawal is in progress, whose result is not decided.
+// isWithdrawingLocked reports whether a withdrawal is in progress whose result is not yet known.
 func (k *call) isWithdrawingLocked() bool {
 	return k.withdrawal != nil && k.withdrawal.phase < withdrawalSettled
 }
@@ -159,7 +159,7 @@ func (k *call) isWithdrawnLocked() bool {
 	return k.withdrawal != nil && k.withdrawal.phase >= withdrawalSettled && k.withdrawal.result == Withdrawn
 }
 
-// startTimerLocked starts a timer, if timeout is positive.
+// startTimerLocked starts a timer if timeout is positive.
 func (w *withdrawal) startTimerLocked(timeout time.Duration) {
 	if timeout <= 0 {
 		return
@@ -182,8 +182,8 @@ func (w *withdrawal) sendWithdrawLocked(to na.Addr, id uint64) {
 	w.setPhaseLocked(withdrawalAsking)
 }
 
-// giveUpLocked cancels the call, because there will be no response to the withdrawal. An answer
-// that has arrived still counts, so onCallEndLocked decides.
+// giveUpLocked cancels the call, because there will be no response to the withdrawal. A response to
+// the call that has already arrived still counts, so onCallEndLocked determines the result.
 func (w *withdrawal) giveUpLocked() {
 	w.setPhaseLocked(withdrawalLost)
 	w.k.endLocallyLocked(ErrCanceled)
@@ -220,13 +220,13 @@ func (w *withdrawal) onAnswer(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// onTimer ends the wait when the timeout has passed.
+// onTimer handles expiry of the timeout.
 func (w *withdrawal) onTimer(_ *na.Op, r na.Result) (ran int) {
 	h := w.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.Err == nil && w.phase == withdrawalAsking {
-		w.op.Cancel() // onAnswer goes on
+		w.op.Cancel() // onAnswer continues
 	}
 	return 0
 }
@@ -241,7 +241,7 @@ func (w *withdrawal) settleLocked(r WithdrawResult) {
 	w.h.ctx.nctx.Upper().Follow(&w.task)
 }
 
-// onRequestEndedLocked is called when the operation of the call has ended.
+// onRequestEndedLocked is called when the operation of the call has completed.
 func (w *withdrawal) onRequestEndedLocked(r na.Result) {
 	switch {
 	case w.phase != withdrawalRecalling:
@@ -250,18 +250,18 @@ func (w *withdrawal) onRequestEndedLocked(r na.Result) {
 	case na.CodeOf(r.Err) == ErrCanceled && r.Fate == na.NotRun && !w.k.canceling:
 		w.settleLocked(Withdrawn)
 	default:
-		w.setPhaseLocked(withdrawalLost) // the call ends with the error of the operation
+		w.setPhaseLocked(withdrawalLost) // the call completes with the error of the operation
 	}
 }
 
-// onCallEndLocked is called when all parts of the call have ended.
+// onCallEndLocked is called when all parts of the call have completed.
 func (w *withdrawal) onCallEndLocked() {
 	w.answerFirst = w.k.isParsed
 	switch {
 	case w.phase == withdrawalAsking:
 		w.op.Cancel() // no effect if its response has arrived
-	// an answer whose output had to be fetched is too late for a canceled call, and is not counted
-	// here
+	// A response whose output had to be fetched comes too late for a canceled call, and is not
+	// counted here.
 	case w.k.isAnswered:
 		w.settleLocked(TooLate)
 	default:
@@ -282,7 +282,8 @@ func (w *withdrawal) runInTrigger(any) (ran int) {
 	return 1
 }
 
-// runCallbacks runs the callbacks; if one panics or calls runtime.Goexit the others still run.
+// runCallbacks runs the callbacks. If one of them panics or calls runtime.Goexit, the others still
+// run.
 func (w *withdrawal) runCallbacks(cbs []WithdrawFunc) {
 	if len(cbs) == 0 {
 		return
