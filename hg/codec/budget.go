@@ -5,23 +5,24 @@ import (
 	"reflect"
 )
 
-// A Sparse type may be far larger in memory than on the wire, and its author accepts what a peer
-// can do with that: a slice of many empty elements costs one byte each on the wire. ErrInflated
-// does not apply to elements of such a type.
+// Sparse is implemented by types that may be far larger in memory than on the wire, and whose
+// author accepts the resulting amplification: a slice of many empty elements costs one byte per
+// element on the wire. Elements of such a type never cause ErrInflated.
 type Sparse interface {
 	DecodeSparse()
 }
 
-// inflation is the memory in bytes that one byte on the wire may cost without being counted: the
-// size of a slice header, which is the cost of an empty row of a [][]T from honest senders.
+// inflation is the number of bytes of memory that one byte on the wire may cost without being
+// counted. It is the size of a slice header, which is what an empty row of a [][]T costs with an
+// honest sender.
 const inflation = 24
 
-// budgetFor returns the limit of the counted bytes of a message.
+// budgetFor returns the limit on the counted bytes for a message of wire bytes.
 func budgetFor(wire int) int64 { return 4*int64(wire) + 4<<10 }
 
 // afford returns an error if decoding b into a value of shape s would take far more memory than the
-// length of b justifies. b has passed check, which has counted its values. Each value is charged at
-// most once, so messages with few values need no account.
+// length of b justifies. b must have passed check; values is the number of values that check
+// counted. Each value is charged at most once, so messages with few values need no accounting.
 func (s *shape) afford(b []byte, values int) error {
 	budget := budgetFor(len(b))
 	if int64(values)*s.largest <= budget {
@@ -32,16 +33,17 @@ func (s *shape) afford(b []byte, values int) error {
 	return a.err
 }
 
-// An account walks a message and the shape of its destination in parallel, and adds up the excess.
+// An account walks a message and the shape of its destination in parallel and adds up the excess
+// memory.
 type account struct {
 	b    []byte
 	left int64
 	err  error
 }
 
-// walk walks the value at pos with shape s and returns where it ends. It recurses no deeper than
-// the guard allows, with a few steps for each level. It skips values that do not fit s: the decoder
-// reports them.
+// walk walks the value at pos with shape s and returns the offset of its end. Its recursion is
+// limited to the depth allowed by the guard, with a few steps per level. It skips values that do
+// not match s, which the decoder reports.
 func (a *account) walk(s *shape, pos int) int {
 	if s.largest == 0 || a.err != nil {
 		return skip(a.b, pos)
@@ -88,8 +90,7 @@ func (a *account) element(s *shape, size int64, in *shape, pos int) int {
 	return end
 }
 
-// charge counts the memory of an element of size bytes beyond the part that its bytes on the wire
-// justify.
+// charge counts the memory of an element of size bytes beyond what its bytes on the wire justify.
 func (a *account) charge(size int64, in *shape, pos, end int) {
 	excess := size - inflation*int64(end-pos)
 	if excess <= 0 || a.err != nil {
@@ -101,7 +102,7 @@ func (a *account) charge(size int64, in *shape, pos, end int) {
 	}
 }
 
-// field returns the shape of the struct field that the key at pos names.
+// field returns the shape of the struct field named by the key at pos.
 func (a *account) field(s *shape, pos int) *shape {
 	cl, n, body := head(a.b, pos)
 	if cl != scalar {
@@ -113,7 +114,7 @@ func (a *account) field(s *shape, pos int) *shape {
 	return light
 }
 
-// shapeOf returns the shape of the target of v.
+// shapeOf returns the shape of the value that v points to.
 func shapeOf(v any) *shape {
 	t := reflect.TypeOf(v)
 	if t.Kind() != reflect.Pointer {

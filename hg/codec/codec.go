@@ -5,36 +5,37 @@ import (
 	"fmt"
 )
 
-// A Codec converts RPC arguments to bytes and back. Its methods are called from many goroutines at
-// once.
+// A Codec converts RPC arguments to bytes and back. Its methods must be safe for concurrent use.
 type Codec interface {
 	// Name identifies the codec in logs and errors.
 	Name() string
 
-	// ID identifies the codec on the wire: it is sent with everything that the codec has encoded.
-	// Codecs of programs use numbers from 128 on.
+	// ID identifies the codec on the wire. It is sent with everything that the codec encodes.
+	// Codecs defined by programs must use IDs starting at 128.
 	ID() uint8
 
-	// Append encodes v at the end of dst and returns the extended slice. A nil v encodes as no
-	// bytes. After an error the result is dst, unchanged.
+	// Append encodes v, appends it to dst, and returns the extended slice. A nil v is encoded as no
+	// bytes. On error the result is dst, unchanged.
 	Append(dst []byte, v any) ([]byte, error)
 
-	// Decode decodes b into v, a pointer. b comes from a peer and must be checked. Decode must copy
-	// what it keeps: b is reused after the call. A nil v checks b and discards it.
+	// Decode decodes b into v, which is a pointer. b comes from a peer and must be validated.
+	// Decode must copy the bytes it retains, since b is reused after the call. If v is nil, Decode
+	// validates and discards b.
 	Decode(b []byte, v any) error
 }
 
-// The codecs that every peer knows, by ID.
+// IDs of the codecs that every peer supports.
 const (
-	NoBytesID uint8 = 0 // values without bytes, whatever the codec
+	NoBytesID uint8 = 0 // values without bytes, regardless of the codec
 	RawID     uint8 = 1
 	MsgpackID uint8 = 2
-	// bytes that a program has encoded itself, for ForwardRaw for example: the receiver must know
-	// how
+	// EncodedID marks bytes that the program has encoded itself, for example for ForwardRaw. The
+	// receiver must know their encoding.
 	EncodedID uint8 = 3
 )
 
-// NameOf returns the name of a codec that every peer knows, or else the number as text.
+// NameOf returns the name of a codec that every peer supports, or the ID as text for any other
+// codec.
 func NameOf(id uint8) string {
 	switch id {
 	case RawID:
@@ -47,7 +48,7 @@ func NameOf(id uint8) string {
 	return fmt.Sprintf("%d", id)
 }
 
-// Reasons why Decode or Check rejects bytes. They are wrapped in an InputError, which has the
+// Reasons why Decode or Check rejects bytes. They are wrapped in an InputError, which contains the
 // position.
 var (
 	ErrNoValue   = errors.New("empty input, want a value")
@@ -61,10 +62,11 @@ var (
 	ErrInflated  = errors.New("decoded size too large for the input")
 )
 
-// ErrType means that the codec does not support the Go type: an error of the calling program.
+// ErrType means that the codec does not support the Go type, which is an error of the calling
+// program.
 var ErrType = errors.New("unsupported type")
 
-// An InputError describes an error in the bytes of a peer, and its position.
+// An InputError describes an error in bytes received from a peer, and its position.
 type InputError struct {
 	Offset int    // offset of the first byte of the invalid value
 	Len    int    // length of the whole input

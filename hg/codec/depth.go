@@ -9,22 +9,23 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// Append has the same limit of depth as Decode: an encoder that follows a cycle would end the
-// process, and a value that is nested too deeply would only be rejected by the target. The values
-// of most types cannot nest that deeply, and need no check.
+// Append has the same depth limit as Decode. An encoder that follows a cycle would crash the
+// process, and the target would reject a value that is nested too deeply. Values of most types
+// cannot be nested that deeply and need no check.
 
-// maxSteps limits the steps into a value, including pointers and interfaces, which add no bytes.
+// maxSteps limits the number of steps into a value, including pointers and interfaces, which add no
+// bytes.
 const maxSteps = 4 * MaxDepth
 
 var facts sync.Map // reflect.Type → *typeFacts
 
-// typeFacts is what Append and Decode have to know of a type.
+// typeFacts holds what Append and Decode need to know about a type.
 type typeFacts struct {
-	deep bool  // values may be nested more deeply than MaxDepth
-	plan *plan // of the struct to which the type points; nil if there is none
+	deep bool  // values may be nested more than MaxDepth levels deep
+	plan *plan // plan for the struct to which the type points, if there is one
 }
 
-// factsOf returns the facts of t.
+// factsOf returns the facts about t.
 func factsOf(t reflect.Type) *typeFacts {
 	if f, ok := facts.Load(t); ok {
 		return f.(*typeFacts)
@@ -37,12 +38,12 @@ func factsOf(t reflect.Type) *typeFacts {
 	return f
 }
 
-// deep reports whether values of type t may be nested more deeply than MaxDepth.
+// deep reports whether values of type t may be nested more than MaxDepth levels deep.
 func deep(t reflect.Type) bool { return factsOf(t).deep }
 
-// levels returns how deeply values of type t may be nested, including pointers, and more than
-// MaxDepth if there is no limit. seen has the types whose levels are known, or being computed: the
-// latter contain themselves.
+// levels returns how deeply values of type t may be nested, including pointers, or more than
+// MaxDepth if there is no limit. seen contains the types whose levels are known or are being
+// computed. Types that are being computed contain themselves.
 func levels(t *schema.Type, seen map[*schema.Type]int) (n int) {
 	if n, ok := seen[t]; ok {
 		return n
@@ -71,14 +72,16 @@ func levels(t *schema.Type, seen map[*schema.Type]int) (n int) {
 	return min(n, MaxDepth+1)
 }
 
-// A walk visits the parts of a value. Once there are many, it visits shared parts only once for
-// each depth: a value without cycles may have exponentially many paths to its leaves.
+// A walk visits the parts of a value. After visiting many parts, it begins to visit shared parts
+// only once per depth, because a value without cycles may have exponentially many paths to its
+// leaves.
 type walk struct {
 	parts int
-	fit   map[shared]int // the levels that were sufficient
+	fit   map[shared]int // number of levels that was sufficient for each part
 }
 
-// A shared is a part that several others may point to, with the number of remaining steps.
+// A shared identifies a part that several others may point to, together with the number of
+// remaining steps.
 type shared struct {
 	t     reflect.Type
 	at    uintptr
@@ -86,15 +89,15 @@ type shared struct {
 	steps int
 }
 
-// A room is how much deeper parts may be nested: steps, including pointers and interfaces, and
-// levels, containers as in the bytes.
+// A room states how much more deeply parts may be nested. It counts steps, which include pointers
+// and interfaces, and levels, which are the nested containers in the encoding.
 type room struct{ steps, levels int }
 
-// fewParts is how many parts a walk visits before it remembers them.
+// fewParts is the number of parts that a walk visits before it begins to remember them.
 const fewParts = 1 << 12
 
-// tooDeep returns the type of the part at which v is nested endlessly, or too deeply to begin
-// encoding; nil if it is not.
+// tooDeep returns the type of the part at which v is nested endlessly, or too deeply to attempt
+// encoding. It returns nil if v is not.
 func tooDeep(v reflect.Value) reflect.Type {
 	var w walk
 	return w.tooDeep(v, room{maxSteps, MaxDepth})
@@ -109,7 +112,7 @@ func (w *walk) tooDeep(v reflect.Value, left room) reflect.Type {
 		return t
 	}
 	if t.Kind() != reflect.Interface && schema.Of(t).Encodes != "" {
-		return nil // checkDeep checks their encoding
+		return nil // checkDeep checks the encoding of such values
 	}
 	switch t.Kind() {
 	case reflect.Map, reflect.Slice:
@@ -145,7 +148,7 @@ func (w *walk) tooDeep(v reflect.Value, left room) reflect.Type {
 	return nil
 }
 
-// inside is tooDeep for the parts of v.
+// inside is like tooDeep, but for the parts of v.
 func (w *walk) inside(v reflect.Value, left room) reflect.Type {
 	left.steps--
 	t := v.Type()
@@ -173,7 +176,7 @@ func (w *walk) inside(v reflect.Value, left room) reflect.Type {
 		for i, f := range schema.Of(t).Fields {
 			if f.Sent() {
 				in := left
-				if in.levels--; f.Embedded { // its fields are the outer one's
+				if in.levels--; f.Embedded { // its fields belong to the outer struct
 					in.levels++
 				}
 				if v.Field(i).IsZero() { // it may be omitted
@@ -188,7 +191,7 @@ func (w *walk) inside(v reflect.Value, left room) reflect.Type {
 	return nil
 }
 
-// errDeep returns the error of a value that cannot be encoded because of a part of type at.
+// errDeep returns the error for a value that cannot be encoded because of a part of type at.
 func errDeep(v any, at reflect.Type) error {
 	in := ""
 	if at != nil {
@@ -197,8 +200,8 @@ func errDeep(v any, at reflect.Type) error {
 	return fmt.Errorf("codec: encode %T: nested more than %d levels deep%s: %w", v, MaxDepth, in, ErrDepth)
 }
 
-// checkDeep returns an error if the decoder would reject b, the encoding of v, because of its
-// depth.
+// checkDeep returns an error if the decoder would reject b, the encoding of v, because it is nested
+// too deeply.
 func checkDeep(b []byte, v any) error {
 	if _, err := check(b, MaxDepth); errors.Is(err, ErrDepth) {
 		return errDeep(v, nil)

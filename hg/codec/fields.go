@@ -13,25 +13,25 @@ import (
 )
 
 // A FieldChecker is a Codec that compares the fields of a message with those of the type into which
-// it was decoded: the sender's type may have other fields. Msgpack implements it.
+// it was decoded, since the sender's type may have different fields. Msgpack implements it.
 type FieldChecker interface {
 	// CheckUnknown returns an error that names a field of b that the type of v, a pointer, does not
-	// have. It matches ErrUnknownField. Fields with an empty value are ignored: nil, false, 0, "",
-	// or without elements.
+	// have. The error matches ErrUnknownField. Fields with an empty value (nil, false, 0, "", or
+	// without elements) are ignored.
 	CheckUnknown(b []byte, v any) error
 
 	// CheckMissing returns an error that names a field of the type of v, a pointer, that is missing
-	// in b, or nil. It matches ErrMissingField. Fields that are pointers or interfaces may be
-	// missing, and those with the tag omitempty. The elements of an array count as fields; a slice
-	// or a map may be nil.
+	// from b or nil. The error matches ErrMissingField. Fields that are pointers or interfaces, and
+	// those with the tag omitempty, may be missing. The elements of an array count as fields. A
+	// slice or a map may be nil.
 	CheckMissing(b []byte, v any) error
 }
 
-// Both are called with bytes that Decode has decoded without an error. They do not block, allocate
-// nothing without an error, and may be called from any goroutine.
+// Both methods are called with bytes that Decode has decoded without error. They do not block,
+// allocate only when they return an error, and are safe for concurrent use.
 var _ FieldChecker = packer{}
 
-// Errors of fields that differ between a message and the receiver's type.
+// Errors for fields that differ between a message and the receiver's type.
 var (
 	ErrUnknownField = errors.New("unknown field")
 	ErrMissingField = errors.New("missing field")
@@ -71,8 +71,8 @@ func (packer) CheckMissing(b []byte, v any) error {
 	return w.error(v, ErrMissingField)
 }
 
-// isPlain reports whether b is bytes or a string, normally from appendPlain, for a destination of
-// that type.
+// isPlain reports whether b contains bytes or a string, normally encoded by appendPlain, and v is a
+// destination of that type.
 func isPlain(b []byte, v any) bool {
 	switch v.(type) {
 	case *[]byte, *string:
@@ -81,12 +81,12 @@ func isPlain(b []byte, v any) bool {
 	return false
 }
 
-// maxFlat is the largest number of fields of a struct for hasSameFields: the encoding of larger
-// ones begins differently.
+// maxFlat is the largest number of fields of a struct that hasSameFields supports. The encoding of
+// larger structs begins differently.
 const maxFlat = 15
 
-// flatten returns the encoded beginning of a struct s, and its encoded names, for hasSameFields;
-// nil unless no field contains values that have to be checked.
+// flatten returns, for hasSameFields, the first byte of an encoded struct s followed by its encoded
+// field names. It returns nil if any field contains values that must be checked.
 func (s *shape) flatten() (flat [][]byte) {
 	if s.kind != record || s.own || s.taught || s.isTuple || len(s.order) == 0 || len(s.order) > maxFlat {
 		return nil
@@ -101,9 +101,9 @@ func (s *shape) flatten() (flat [][]byte) {
 	return flat
 }
 
-// hasSameFields reports whether b, a valid message, is a struct s with all of its fields in order,
-// none of them nil, as a peer with the same type encodes it. It returns false if it would have to
-// check the values of fields.
+// hasSameFields reports whether b, a valid message, is a struct s with all of its fields in order
+// and none of them nil, as a peer with the same type encodes it. It returns false if the values of
+// fields would have to be checked.
 func (s *shape) hasSameFields(b []byte) bool {
 	if len(s.flat) == 0 || len(b) == 0 || b[0] != s.flat[0][0] {
 		return false
@@ -134,10 +134,10 @@ func (s *shape) addNeeds(t *schema.Type) {
 	}
 }
 
-// isTaught reports whether the program has registered an encoder of its own with the msgpack
-// package for the struct s, whose fields are not known.
+// isTaught reports whether the program has registered its own encoder for the struct s with the
+// msgpack package. The fields of such a struct are not known.
 func (s *shape) isTaught() (taught bool) {
-	defer func() { // a method of a field may panic for its zero value
+	defer func() { // a field's method may panic for its zero value
 		if recover() != nil {
 			taught = false
 		}
@@ -160,18 +160,17 @@ func (s *shape) isTaught() (taught bool) {
 	return false
 }
 
-// hasRecords reports whether a struct can be reached from s.
+// hasRecords reports whether a struct is reachable from s.
 func (s *shape) hasRecords(seen map[*shape]bool) bool {
 	return s.reaches(seen, func(s *shape) bool { return s.kind == record })
 }
 
-// isExact reports whether a shape that can be reached from s must be present, or must be encoded as
-// a struct.
+// isExact reports whether a shape reachable from s must be present, or must be encoded as a struct.
 func (s *shape) isExact(seen map[*shape]bool) bool {
 	return s.reaches(seen, func(s *shape) bool { return s.kind == record || s.typ.Kind() == reflect.Array })
 }
 
-// reaches reports whether is returns true for a shape that can be reached from s.
+// reaches reports whether is returns true for any shape reachable from s.
 func (s *shape) reaches(seen map[*shape]bool, is func(*shape) bool) bool {
 	if s == nil || seen[s] || s.typ == nil || s.own {
 		return false
@@ -188,15 +187,15 @@ func (s *shape) reaches(seen map[*shape]bool, is func(*shape) bool) bool {
 	return false
 }
 
-// A fieldWalk walks a valid message and the shape of its destination in parallel, until it finds a
+// A fieldWalk walks a valid message and the shape of its destination in parallel until it finds a
 // field that only one of them has.
 type fieldWalk struct {
 	b       []byte
-	missing bool // search for fields that are not in b; otherwise for those that are only in b
+	missing bool // search for fields missing from b; otherwise for fields found only in b
 	hasNil  bool // b may contain nil
 
 	found bool
-	path  string // path of fields to the result; "" for the whole
+	path  string // path of fields to the result; "" for the value as a whole
 	what  string // description of the result
 }
 
@@ -215,7 +214,7 @@ func (w *fieldWalk) report(what string) {
 	w.found, w.what = true, what
 }
 
-// within adds the name of the struct's field to the front of the path.
+// within prepends the name of a struct field to the path.
 func (w *fieldWalk) within(name string) {
 	if w.path != "" {
 		name += "." + w.path
@@ -234,7 +233,7 @@ func (w *fieldWalk) isDone(s *shape) bool {
 	return !s.records
 }
 
-// walk walks the value at pos with shape s and returns where it ends.
+// walk walks the value at pos with shape s and returns the offset of its end.
 func (w *fieldWalk) walk(s *shape, pos int) int {
 	if w.isDone(s) {
 		return skip(w.b, pos)
@@ -271,7 +270,7 @@ func (w *fieldWalk) walk(s *shape, pos int) int {
 	return skip(w.b, pos)
 }
 
-// checkNil reports a nil in place of a value that cannot be nil.
+// checkNil reports a nil in place of a value that must not be nil.
 func (w *fieldWalk) checkNil(s *shape) {
 	if !w.missing {
 		return
@@ -287,7 +286,7 @@ func (w *fieldWalk) checkNil(s *shape) {
 	}
 }
 
-// tuple walks the fields of a struct that is encoded as an array.
+// tuple walks the fields of a struct encoded as an array.
 func (w *fieldWalk) tuple(s *shape, pos int) int {
 	for i, field := range s.order {
 		if w.b[pos] == 0xc0 && !s.needs[i] {
@@ -302,7 +301,7 @@ func (w *fieldWalk) tuple(s *shape, pos int) int {
 	return pos
 }
 
-// record walks n fields of a struct s.
+// record walks n fields of the struct s.
 func (w *fieldWalk) record(s *shape, n, pos int) int {
 	var few [4]uint64
 	seen := few[:]
@@ -346,7 +345,7 @@ func (w *fieldWalk) record(s *shape, n, pos int) int {
 	return pos
 }
 
-// reportNeeded reports the first field that is needed and that was not seen.
+// reportNeeded reports the first required field for which seen returns false.
 func (w *fieldWalk) reportNeeded(s *shape, seen func(i int) bool) {
 	for i, needs := range s.needs {
 		if needs && !seen(i) {
@@ -370,7 +369,8 @@ func isEmpty(b []byte, pos int) bool {
 	return n == 0 && (cl == list || cl == dict || bytesLike(b[pos]))
 }
 
-// floatIntegers returns which integers a float holds exactly.
+// floatIntegers returns the range of integers that a float of the given size in bits represents
+// exactly.
 func floatIntegers(bits int) (low int64, high uint64) {
 	digits := 53
 	if bits == 32 {

@@ -5,26 +5,26 @@ import (
 	"reflect"
 )
 
-// A fitting walks a message and the shape of its destination in parallel and searches for a value
-// that the decoder will reject, before the decoder has allocated memory for the values in front of
-// it. It only finds candidates, and lets the decoder decode these alone. Others are found by the
-// decoder later.
+// A fitting walks a message and the shape of its destination in parallel. It searches for a value
+// that the decoder will reject before the decoder has allocated memory for the values that precede
+// it. It only finds candidates, and has the decoder decode each of them separately. Other invalid
+// values are found later by the decoder.
 type fitting struct {
 	b    []byte
 	err  error
-	path string // path of fields to the value of err
+	path string // path of fields to the value that caused err
 
-	ranges bool // search only for integers that do not fit
+	ranges bool // search only for integers that are out of range
 
-	extType byte // type and n of the last extension that the decoder was tried on
+	extType byte // type and length of the last extension on which the decoder was tried
 	extSize int
 }
 
-// decoderCost is the memory of a decoder and its error.
+// decoderCost is the memory, in bytes, that a decoder and its error take.
 const decoderCost = 1 << 10
 
-// fit returns the error with which decoding b into a value of shape s would end, if the values in
-// front of it could cost more than a rejected message may.
+// fit returns the error with which decoding b into a value of shape s would fail, if the values
+// that precede the invalid one could cost more than a rejected message may.
 func (s *shape) fit(b []byte, values int) error {
 	if int64(values)*s.dense <= budgetFor(len(b))-decoderCost {
 		return nil
@@ -37,7 +37,7 @@ func (s *shape) fit(b []byte, values int) error {
 	return f.err
 }
 
-// inRange returns the error of an integer in b that does not fit the receiver's type: the decoder
+// inRange returns the error for an integer in b that does not fit the receiver's type. The decoder
 // would truncate it.
 func (s *shape) inRange(b []byte, sv *survey) error {
 	if sv.low >= s.low && sv.high <= s.high {
@@ -51,8 +51,8 @@ func (s *shape) inRange(b []byte, sv *survey) error {
 	return f.err
 }
 
-// integer reports whether the value at pos is an integer, and, if ranges are searched, records an
-// error if it does not fit t.
+// integer reports whether the value at pos is an integer. If f.ranges is set, it also records an
+// error if the integer does not fit t.
 func (f *fitting) integer(t reflect.Type, pos int) bool {
 	if !integer(f.b[pos]) {
 		return false
@@ -74,8 +74,8 @@ func (f *fitting) inRange(t reflect.Type, pos int) {
 	}
 }
 
-// place returns the path of fields to the value that the decoder has rejected, and ": "; "" if it
-// is not found.
+// place returns the path of fields to the value that the decoder has rejected, followed by ": ". It
+// returns "" if the value is not found.
 func (s *shape) place(b []byte) string {
 	f := fitting{b: b}
 	if f.walk(s, 0); f.err == nil || f.path == "" {
@@ -84,14 +84,14 @@ func (s *shape) place(b []byte) string {
 	return f.path + ": "
 }
 
-// bytesLike reports whether c begins a value that can be decoded into a string and a []byte.
+// bytesLike reports whether c begins a value that can be decoded into a string or a []byte.
 func bytesLike(c byte) bool {
 	return c >= 0xa0 && c <= 0xbf || c >= 0xc4 && c <= 0xc6 || c >= 0xd9 && c <= 0xdb
 }
 
 func integer(c byte) bool { return c <= 0x7f || c >= 0xe0 || c >= 0xcc && c <= 0xd3 }
 
-// walk walks the value at pos with shape s and returns where it ends.
+// walk walks the value at pos with shape s and returns the offset of its end.
 func (f *fitting) walk(s *shape, pos int) int {
 	c := f.b[pos]
 	if f.err != nil || s.typ == nil || s.own || c == 0xc0 {
@@ -106,7 +106,7 @@ func (f *fitting) walk(s *shape, pos int) int {
 		if s.typ.NumMethod() == 0 {
 			return f.any(pos)
 		}
-		fits = bytesLike(c) && !isBinary(c) // the field is an error
+		fits = bytesLike(c) && !isBinary(c) // the interface type is error
 	case reflect.Slice, reflect.Array:
 		most := n
 		if kind == reflect.Array {
@@ -191,7 +191,7 @@ func (f *fitting) record(s *shape, n, pos int) int {
 	return pos
 }
 
-// any walks a value whose type is determined by the message. The keys of its maps are strings.
+// any walks a value whose type is determined by the message. The keys of its maps must be strings.
 func (f *fitting) any(pos int) int {
 	if f.err != nil {
 		return skip(f.b, pos)
@@ -220,10 +220,10 @@ func (f *fitting) any(pos int) int {
 	return body + n
 }
 
-// suspect decodes the value at pos into a new t, to find out whether that succeeds: a program can
-// register decoders.
+// suspect decodes the value at pos into a new t to determine whether that succeeds. This is
+// necessary because a program can register decoders.
 func (f *fitting) suspect(t reflect.Type, pos int) {
-	if f.err != nil || f.ranges || int64(t.Size()) > budgetFor(len(f.b))-decoderCost { // it allocates a t
+	if f.err != nil || f.ranges || int64(t.Size()) > budgetFor(len(f.b))-decoderCost { // decoding allocates a t
 		return
 	}
 	alone := f.b[pos:skip(f.b, pos)]

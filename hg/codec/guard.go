@@ -5,23 +5,23 @@ import (
 	"fmt"
 )
 
-// MaxDepth is the depth of nested containers that Msgpack accepts. The decoder recurses once per
-// level.
+// MaxDepth is the maximum nesting depth of containers that Msgpack accepts. The decoder recurses
+// once per level.
 const MaxDepth = 32
 
 // A class is the kind of data that follows the first byte of a msgpack value.
 type class uint8
 
 const (
-	scalar    class = iota // n bytes: numbers, strings, binary; nil and booleans have none
+	scalar    class = iota // n bytes: numbers, strings, binary; none for nil and booleans
 	extension              // n bytes, the first of which is the type
 	list                   // n values
 	dict                   // n pairs of values
 	reserved
 )
 
-// A form describes one possible first byte. The value's n is the number below plus, if width is not
-// 0, the big-endian integer in the next width bytes.
+// A form describes one possible first byte of a value. The value's n is the number in the field n
+// plus, if width is not 0, the big-endian integer in the next width bytes.
 type form struct {
 	class class
 	width uint8
@@ -34,7 +34,7 @@ var forms = func() (t [256]form) {
 			t[c] = f
 		}
 	}
-	packed := func(from, to int, cl class) { // the count is in the low bits of the byte itself
+	packed := func(from, to int, cl class) { // the count is in the low bits of the first byte
 		for c := from; c <= to; c++ {
 			t[c] = form{class: cl, n: uint8(c - from)}
 		}
@@ -69,12 +69,12 @@ var forms = func() (t [256]form) {
 	return t
 }()
 
-// Check reports whether b is exactly one msgpack value with containers nested at most maxDepth
-// deep. It reads no more than the type bytes and the lengths, allocates nothing when b is good, and
-// does not recurse.
+// Check returns an error unless b contains exactly one msgpack value with containers nested no more
+// than maxDepth levels deep. It reads only the type bytes and the lengths, does not allocate if b
+// is valid, and does not recurse.
 //
-// A good b holds at most len(b) values in all its containers together, which is what keeps a
-// decoder from allocating for elements that were only claimed.
+// All containers of a valid b together hold at most len(b) values. This prevents a decoder from
+// allocating memory for elements that are claimed but not present.
 func Check(b []byte, maxDepth int) error {
 	_, err := check(b, maxDepth)
 	return err
@@ -82,20 +82,20 @@ func Check(b []byte, maxDepth int) error {
 
 // A survey is what check has determined about valid bytes.
 type survey struct {
-	values int  // number of values, including those in containers and the containers
+	values int  // number of values, including containers and their contents
 	exts   bool // some values are extensions
 	hollow int  // 1 + the offset of an extension without a body; 0 if there is none
 
-	low  int64  // the smallest integer, or 0
-	high uint64 // the largest integer, if it is above 127
+	low  int64  // smallest integer, or 0
+	high uint64 // largest integer, if it is above 127
 }
 
-// check is Check with a survey.
+// check is like Check, but also returns a survey.
 func check(b []byte, maxDepth int) (sv survey, err error) {
 	var (
-		outer = make([]uint64, 0, MaxDepth) // values missing in the containers around the current one
-		here  = uint64(1)                   // values missing in the current container
-		owed  = uint64(1)                   // values missing in all containers; each takes at least a byte
+		outer = make([]uint64, 0, MaxDepth) // number of values missing in each enclosing container
+		here  = uint64(1)                   // number of values missing in the current container
+		owed  = uint64(1)                   // number of values missing in all containers; each takes at least one byte
 		pos   = 0
 	)
 	for owed > 0 {
@@ -162,7 +162,8 @@ func check(b []byte, maxDepth int) (sv survey, err error) {
 	return sv, nil
 }
 
-// integerAt returns the integer at pos, whose bytes are present: low if it is negative, else high.
+// integerAt returns the integer at pos, whose bytes must be present: in low if it is negative, and
+// in high otherwise.
 func integerAt(b []byte, pos int) (low int64, high uint64) {
 	switch c := b[pos]; {
 	case c <= 0x7f:
@@ -181,7 +182,7 @@ func integerAt(b []byte, pos int) (low int64, high uint64) {
 	}
 }
 
-// number64 decodes a number of width bytes.
+// number64 decodes a big-endian number of width bytes.
 func number64(b []byte, width int) (n uint64) {
 	for _, c := range b[:width] {
 		n = n<<8 | uint64(c)
@@ -202,15 +203,15 @@ func number(b []byte, width uint8) uint64 {
 	return 0
 }
 
-// head decodes the beginning of the value at pos in bytes that have passed check: its class, its n,
-// and where its body or its first element begins.
+// head decodes the beginning of the value at pos in bytes that have passed check. It returns the
+// value's class, its n, and the offset of its body or first element.
 func head(b []byte, pos int) (cl class, n, body int) {
 	f := forms[b[pos]]
 	pos++
 	return f.class, int(f.n) + int(number(b[pos:], f.width)), pos + int(f.width)
 }
 
-// skip returns where the value at pos ends, in bytes that have passed check.
+// skip returns the offset of the end of the value at pos in bytes that have passed check.
 func skip(b []byte, pos int) int {
 	for owed := 1; owed > 0; owed-- {
 		cl, n, body := head(b, pos)
@@ -227,7 +228,8 @@ func skip(b []byte, pos int) int {
 	return pos
 }
 
-// refuse returns the error of the value at offset at, with as much of it as is present.
+// refuse returns the error for the value at offset at. It describes as much of the value as is
+// present.
 func refuse(b []byte, at int, reason error) error {
 	return &InputError{Offset: at, Len: len(b), What: describe(b[at:]), Err: reason}
 }

@@ -3,18 +3,19 @@ package codec
 import "io"
 
 // An input passes checked bytes to a msgpack.Decoder and ensures that the decoder interprets them
-// as the guard does. The two differ in one case: if the decoder expects a map, it reads the head of
-// an extension, drops it, and decodes the map from the extension's body, or from the next value if
-// there is no body. The guard has not checked the body, and nests differently, so 8 bytes could
-// request gigabytes or endless recursion. The decoder reads type bytes one at a time and bodies at
-// once, so an input with exts set does not return the body of an extension byte by byte.
+// as the guard does. The two differ in one case. If the decoder expects a map and finds an
+// extension, it discards the extension's head and decodes the map from the extension's body, or
+// from the next value if there is no body. The guard has not checked the body, and assumes a
+// different nesting, so 8 bytes could request gigabytes or endless recursion. The decoder reads
+// type bytes one at a time and bodies as a whole. An input with exts set therefore does not return
+// the body of an extension byte by byte.
 type input struct {
 	b    []byte
 	pos  int
-	exts bool // b contains extensions: track their position
+	exts bool // b contains extensions, whose positions must be tracked
 
-	next       int // the first value whose head has not been passed
-	body, stop int // the body of the value before next, if that is an extension; else empty
+	next       int // offset of the first value whose head has not been passed
+	body, stop int // bounds of the body of the value before next, if that is an extension; otherwise empty
 }
 
 var _ interface {
@@ -47,7 +48,7 @@ func (s *input) ReadByte() (byte, error) {
 	return c, nil
 }
 
-// follow updates body and stop for pos. It walks b once in total.
+// follow updates body and stop for pos. All calls together walk b once.
 func (s *input) follow() error {
 	for s.next <= s.pos {
 		at := s.next
@@ -58,7 +59,7 @@ func (s *input) follow() error {
 			s.next = body + n
 		case extension:
 			s.body, s.stop, s.next = body+1, body+n, body+n
-			if n == 1 { // a body of one byte: a wrong interpretation cannot be detected
+			if n == 1 { // a body of one byte, whose misinterpretation cannot be detected
 				return refuse(s.b, at, ErrExtension)
 			}
 		}
@@ -69,7 +70,7 @@ func (s *input) follow() error {
 	return nil
 }
 
-// UnreadByte reverts the last ReadByte.
+// UnreadByte undoes the most recent ReadByte.
 func (s *input) UnreadByte() error {
 	s.pos--
 	return nil

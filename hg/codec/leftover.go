@@ -8,11 +8,12 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// The decoder mishandles two things that a destination has from an earlier value: it leaves a
-// []string as it is if the message has nil for it, and it decodes into the value of an interface,
-// which panics unless that is a pointer. dropLeftovers clears both.
+// The decoder mishandles two kinds of values that a destination may hold from earlier use. It
+// leaves a []string unchanged if the message has nil for it, and it decodes into the value held by
+// an interface, which panics unless that value is a pointer. dropLeftovers clears both.
 
-// maxLeftoverDepth is how many pointers dropLeftovers follows; the next one is cleared.
+// maxLeftoverDepth is the number of pointers that dropLeftovers follows before it clears the next
+// one.
 const maxLeftoverDepth = 4
 
 var (
@@ -39,7 +40,7 @@ func dropLeftovers(v any) {
 	}
 }
 
-// hasLeftovers reports whether a t may contain leftovers.
+// hasLeftovers reports whether a value of type t may contain leftovers.
 func hasLeftovers(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] || decodesItself(t) {
 		return false
@@ -62,7 +63,7 @@ func hasLeftovers(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// decodesItself reports whether a method of *t decodes a t.
+// decodesItself reports whether a method of *t decodes values of type t.
 func decodesItself(t reflect.Type) bool {
 	for _, d := range decoderTypes {
 		if t.Kind() != reflect.Interface && reflect.PointerTo(t).Implements(d) {
@@ -82,7 +83,7 @@ func clearLeftovers(v reflect.Value, depth int) {
 		if v.Elem().Kind() != reflect.Pointer {
 			v.SetZero()
 		}
-	case reflect.Slice: // its elements are decoded into those that it has
+	case reflect.Slice: // elements are decoded into existing elements
 		if hasLeftovers(v.Type(), map[reflect.Type]bool{}) {
 			v.SetZero()
 		}

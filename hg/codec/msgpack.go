@@ -8,9 +8,9 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Msgpack is the default codec: vmihailenco/msgpack with the guard and the budget that the package
-// comment describes. A panic during decoding, which a peer can provoke in reflect, becomes an
-// error.
+// Msgpack is the default codec. It uses vmihailenco/msgpack with the guard and the budget described
+// in the package comment. A panic during decoding, which a peer can provoke in reflect, is returned
+// as an error.
 var Msgpack Codec = packer{}
 
 type packer struct{}
@@ -18,8 +18,8 @@ type packer struct{}
 func (packer) Name() string { return "msgpack" }
 func (packer) ID() uint8    { return MsgpackID }
 
-// maxPooled limits the length of a message after which the coder, with its scratch memory, is kept
-// for the next message.
+// maxPooled is the length of the longest message whose decoder, with its scratch memory, is kept
+// for reuse.
 const maxPooled = 64 << 10
 
 type encoder struct {
@@ -37,7 +37,7 @@ var (
 	decoders = sync.Pool{New: func() any { return &decoder{Decoder: msgpack.NewDecoder(nil)} }}
 )
 
-// An output is the io.Writer and io.ByteWriter behind Append.
+// An output is the io.Writer and io.ByteWriter to which Append encodes.
 type output struct{ b []byte }
 
 func (s *output) Write(p []byte) (int, error) {
@@ -64,7 +64,8 @@ func (packer) Append(dst []byte, v any) ([]byte, error) {
 	return appendReflected(dst, v, t.deep)
 }
 
-// appendReflected is Append by the msgpack package; deep means that v may be nested too deeply.
+// appendReflected implements Append with the msgpack package. deep means that v may be nested too
+// deeply.
 func appendReflected(dst []byte, v any, deep bool) ([]byte, error) {
 	if deep {
 		if at := tooDeep(reflect.ValueOf(v)); at != nil {
@@ -97,7 +98,7 @@ func (packer) Decode(b []byte, v any) error {
 	return decodeReflected(b, v)
 }
 
-// decodeReflected is Decode by the msgpack package.
+// decodeReflected implements Decode with the msgpack package.
 func decodeReflected(b []byte, v any) error {
 	if v == nil && len(b) == 0 {
 		return nil
@@ -109,7 +110,7 @@ func decodeReflected(b []byte, v any) error {
 	if err != nil || v == nil {
 		return err
 	}
-	if sv.hollow > 0 { // input would reject it there
+	if sv.hollow > 0 { // input would reject it at that position
 		return refuse(b, sv.hollow-1, ErrExtension)
 	}
 	s := shapeOf(v)
@@ -130,10 +131,10 @@ func decodeReflected(b []byte, v any) error {
 	return err
 }
 
-// A refusedError is the error of a decoder about a value.
+// A refusedError is a decoder's error about a value.
 type refusedError struct {
 	into  any
-	place string // path of fields to the value, and ": "
+	place string // path of fields to the value, followed by ": "
 	err   error
 }
 
@@ -143,16 +144,17 @@ func (e *refusedError) Error() string {
 
 func (e *refusedError) Unwrap() error { return e.err }
 
-// decode decodes checked bytes; exts means that they contain extensions.
+// decode decodes checked bytes. exts means that they contain extensions.
 func decode(b []byte, v any, exts bool) (err error) {
-	// reflect panics if a field of type error gets a number, or a map keyed by any gets an array.
+	// reflect panics if a field of type error receives a number, or a map keyed by any receives an
+	// array.
 	defer recoverDecode(v, &err)
 	d := decoders.Get().(*decoder)
 	d.src.reset(b, exts)
 	d.Reset(&d.src)
-	d.DisableAllocLimit(true) // the guard has checked every length, so allocate once and exactly
+	d.DisableAllocLimit(true) // the guard has checked every length, so allocate the exact size once
 	if err := d.Decode(v); err != nil {
-		return &refusedError{into: v, err: err} // d may be in any state: do not reuse it
+		return &refusedError{into: v, err: err} // d may be in any state, so it is not reused
 	}
 	if len(b) <= maxPooled {
 		d.src.reset(nil, false)
@@ -161,7 +163,7 @@ func decode(b []byte, v any, exts bool) (err error) {
 	return nil
 }
 
-// recoverDecode is deferred and converts a panic during the decoding into v to an error.
+// recoverDecode converts a panic during decoding into v to an error. It must be deferred.
 func recoverDecode(v any, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("codec: decode into %T: panic: %v", v, p)

@@ -38,8 +38,8 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, s...)
 }
 
-// appendLen appends a length of 1, 2 or 4 bytes, after the first, second or third type byte from
-// first on.
+// appendLen appends a length of 1, 2, or 4 bytes after its type byte, which is first, first+1, or
+// first+2, respectively.
 func appendLen(dst []byte, first byte, n int) []byte {
 	switch {
 	case n < 1<<8:
@@ -50,8 +50,8 @@ func appendLen(dst []byte, first byte, n int) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, first+2), uint32(n))
 }
 
-// decodePlain decodes bytes and strings, which are the whole of b. It reports false when the guard
-// and the decoder have to look at b: for other types, other values, and what is not good.
+// decodePlain decodes b if it consists entirely of bytes or a string. It returns false if the guard
+// and the decoder have to examine b, because of another type, another value, or invalid bytes.
 func decodePlain(b []byte, v any) bool {
 	switch v := v.(type) {
 	case *[]byte:
@@ -72,7 +72,7 @@ func decodePlain(b []byte, v any) bool {
 	return false
 }
 
-// plainBody returns the bytes of the value that b is, if that is bytes or a string.
+// plainBody returns the bytes of the value in b if that is bytes or a string.
 func plainBody(b []byte) (body []byte, ok bool) {
 	if len(b) == 0 || !bytesLike(b[0]) {
 		return nil, false

@@ -10,31 +10,31 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A plan encodes and decodes structs of one type without the msgpack package, which selects the
-// coder of each field again for each value, and reads and writes byte by byte. It writes the same
-// bytes, and reads the bytes that a peer with the same type has written. For other bytes, which
-// include all that are not valid, it gives up, and the msgpack package decodes them, with the guard
-// and the budget.
+// A plan encodes and decodes structs of one type without the msgpack package, which looks up the
+// coder of each field anew for each value and reads and writes byte by byte. A plan writes the same
+// bytes, and reads the bytes written by a peer with the same type. It does not decode any other
+// bytes, including invalid ones. The msgpack package then decodes these, with the guard and the
+// budget.
 //
-// A type has a plan if it is a struct of leaves, []byte, []string, and of such structs, without
-// embedded fields and without tag options: no message of it can take more memory than its bytes
-// justify.
+// A type has a plan if it is a struct composed of leaves, []byte, []string, and other such structs,
+// without embedded fields or tag options. No message of such a type can take more memory than its
+// bytes justify.
 type plan struct {
 	typ    reflect.Type
-	begin  byte // the first byte: a map with all fields
+	begin  byte // first byte of the encoding: a map with all fields
 	fields []plannedField
 }
 
 // A plannedField is a field of a plan.
 type plannedField struct {
 	index int
-	name  string // the encoded name
+	name  string // encoded name
 	kind  reflect.Kind
 	form  plannedForm
-	inner *plan // of a struct
+	inner *plan // plan of a struct field
 }
 
-// A plannedForm says how a field is encoded.
+// A plannedForm specifies how a field is encoded.
 type plannedForm uint8
 
 const (
@@ -49,10 +49,10 @@ const (
 	plannedStruct
 )
 
-// maxPlanDepth is how deeply structs of a plan may be nested. It is less than MaxDepth.
+// maxPlanDepth is the maximum nesting depth of structs in a plan. It is less than MaxDepth.
 const maxPlanDepth = 8
 
-// planFor returns the plan of the struct t, or nil.
+// planFor returns the plan for the struct type t, or nil if it has none.
 func planFor(t reflect.Type) *plan {
 	p := newPlan(schema.Of(t), 0)
 	if p == nil || !p.agrees() {
@@ -61,7 +61,7 @@ func planFor(t reflect.Type) *plan {
 	return p
 }
 
-// newPlan returns the plan of the struct t at this depth, or nil.
+// newPlan returns the plan for the struct type t at the given depth, or nil if it has none.
 func newPlan(t *schema.Type, depth int) *plan {
 	if t.Kind != reflect.Struct || t.Coding() != "" || t.Tuple || depth == maxPlanDepth || len(t.Members) == 0 || len(t.Members) > maxFlat || len(t.Aliases) > 0 {
 		return nil
@@ -91,7 +91,8 @@ func newPlan(t *schema.Type, depth int) *plan {
 	return p
 }
 
-// choose sets how a field of type t is encoded, and reports whether it can be in a plan.
+// choose sets how a field of type t is encoded, and reports whether the field can be part of a
+// plan.
 func (f *plannedField) choose(t *schema.Type, depth int) bool {
 	if t.Coding() != "" {
 		return false
@@ -122,8 +123,9 @@ func (f *plannedField) choose(t *schema.Type, depth int) bool {
 	return true
 }
 
-// agrees reports whether p does what the msgpack package does with some values: the program may
-// have registered encoders and decoders of its own for the types of fields.
+// agrees reports whether p gives the same results as the msgpack package for some sample values. It
+// may not, because the program may have registered its own encoders and decoders for the types of
+// fields.
 func (p *plan) agrees() (agree bool) {
 	defer func() { // a registered encoder may panic
 		if recover() != nil {
@@ -148,7 +150,7 @@ func (p *plan) agrees() (agree bool) {
 	return true
 }
 
-// A sample is a value for each kind of field.
+// A sample holds a value for each kind of field.
 type sample struct {
 	n       int64
 	text    string
@@ -163,7 +165,8 @@ var samples = []sample{
 	{n: math.MaxInt64, text: strings.Repeat("d", 300), bytes: make([]byte, 300), strings: make([]string, 20)},
 }
 
-// fill sets all fields of v to a sample; a number is the part of s.n that fits.
+// fill sets all fields of v to the values of a sample. A number is set to the part of s.n that
+// fits.
 func (p *plan) fill(v reflect.Value, s sample) {
 	for i := range p.fields {
 		switch f, at := &p.fields[i], v.Field(p.fields[i].index); f.form {
@@ -187,7 +190,7 @@ func (p *plan) fill(v reflect.Value, s sample) {
 	}
 }
 
-// append encodes v, an addressable struct, at the end of dst.
+// append appends the encoding of v, an addressable struct, to dst.
 func (p *plan) append(dst []byte, v reflect.Value) []byte {
 	dst = append(dst, p.begin)
 	for i := range p.fields {
@@ -221,8 +224,8 @@ func (p *plan) append(dst []byte, v reflect.Value) []byte {
 	return dst
 }
 
-// appendInt encodes a signed integer: an int in as few bytes as possible, another kind in the bytes
-// of its size.
+// appendInt encodes a signed integer. An int takes as few bytes as possible, and any other kind
+// takes the bytes of its size.
 func appendInt(dst []byte, kind reflect.Kind, n int64) []byte {
 	switch kind {
 	case reflect.Int8:
@@ -249,8 +252,8 @@ func appendInt(dst []byte, kind reflect.Kind, n int64) []byte {
 	return appendInt(dst, reflect.Int64, n)
 }
 
-// appendUint encodes an unsigned integer: a uint in as few bytes as possible, another kind in the
-// bytes of its size.
+// appendUint encodes an unsigned integer. A uint takes as few bytes as possible, and any other kind
+// takes the bytes of its size.
 func appendUint(dst []byte, kind reflect.Kind, n uint64) []byte {
 	switch kind {
 	case reflect.Uint8:
@@ -292,14 +295,15 @@ func appendStrings(dst []byte, all []string) []byte {
 	return dst
 }
 
-// decode decodes b into v, an addressable struct, and reports whether b is what append writes, apart
-// from the sizes of integers and lengths. If it reports false it may have set fields of v, all of
-// which b has, so that the msgpack package sets them again.
+// decode decodes b into v, an addressable struct. It reports whether b is what append writes, apart
+// from the sizes of integers and lengths. If it returns false, it may have set fields of v, but
+// only fields that are present in b, so the msgpack package sets them again.
 func (p *plan) decode(b []byte, v reflect.Value) bool {
 	return p.decodeAt(b, 0, v) == len(b)
 }
 
-// decodeAt decodes the struct at pos and returns where it ends; a negative number if it gives up.
+// decodeAt decodes the struct at pos and returns the offset of its end, or a negative number if the
+// plan does not match.
 func (p *plan) decodeAt(b []byte, pos int, v reflect.Value) int {
 	if pos >= len(b) || b[pos] != p.begin {
 		return -1
@@ -317,7 +321,8 @@ func (p *plan) decodeAt(b []byte, pos int, v reflect.Value) int {
 	return pos
 }
 
-// decodeAt decodes the value at pos, which is less than len(b), into at.
+// decodeAt decodes the value at pos, which must be less than len(b), into at. It returns the offset
+// of the value's end, or a negative number if the plan does not match.
 func (f *plannedField) decodeAt(b []byte, pos int, at reflect.Value) int {
 	c := b[pos]
 	switch f.form {
@@ -385,8 +390,8 @@ func (f *plannedField) decodeAt(b []byte, pos int, at reflect.Value) int {
 	return f.inner.decodeAt(b, pos, at)
 }
 
-// bytesAt returns the bytes or the string at pos, and where it ends; a negative number if there is
-// none.
+// bytesAt returns the bytes or string at pos and the offset of its end. The offset is negative if
+// there is neither.
 func bytesAt(b []byte, pos int) (body []byte, end int) {
 	c := b[pos]
 	if !bytesLike(c) {
@@ -405,18 +410,18 @@ func bytesAt(b []byte, pos int) (body []byte, end int) {
 	return b[at:end], end
 }
 
-// copyInto returns a copy of body, in the memory of old if that is large enough.
+// copyInto returns a copy of body, which reuses the memory of old if that is large enough.
 func copyInto(old, body []byte) []byte {
 	if old == nil || cap(old) < len(body) {
-		b := make([]byte, len(body)) // with copy behind it the memory is not cleared first
+		b := make([]byte, len(body)) // followed by copy, so that the compiler does not clear the memory first
 		copy(b, body)
 		return b
 	}
 	return append(old[:0], body...)
 }
 
-// decodeStrings decodes the array of strings at pos into a new slice, and returns where it ends; a
-// negative number if it gives up.
+// decodeStrings decodes the array of strings at pos into a new slice. It returns the offset of the
+// array's end, or a negative number if the plan does not match.
 func decodeStrings(b []byte, pos int, to *[]string) int {
 	if b[pos] == 0xc0 {
 		*to = nil
@@ -427,7 +432,7 @@ func decodeStrings(b []byte, pos int, to *[]string) int {
 		return -1
 	}
 	n := uint64(f.n) + number(b[pos+1:], f.width)
-	if pos += 1 + int(f.width); n > uint64(len(b)-pos) { // each takes a byte at least
+	if pos += 1 + int(f.width); n > uint64(len(b)-pos) { // each element takes at least one byte
 		return -1
 	}
 	all := make([]string, n)
@@ -445,7 +450,7 @@ func decodeStrings(b []byte, pos int, to *[]string) int {
 	return pos
 }
 
-// appendPlanned encodes v if it is a pointer to a struct with a plan.
+// appendPlanned encodes v if it is a pointer to a struct that has a plan.
 func (t *typeFacts) appendPlanned(dst []byte, v any) ([]byte, bool) {
 	if t.plan == nil {
 		return dst, false
@@ -457,8 +462,8 @@ func (t *typeFacts) appendPlanned(dst []byte, v any) ([]byte, bool) {
 	return t.plan.append(dst, to.Elem()), true
 }
 
-// decodePlanned decodes b into v if v is a pointer to a struct with a plan for b. If it reports
-// true, b has all fields of v and no others.
+// decodePlanned decodes b into v if v is a pointer to a struct with a plan that matches b. If it
+// returns true, b has all fields of v and no others.
 func decodePlanned(b []byte, v any) bool {
 	if v == nil || len(b) == 0 {
 		return false
@@ -471,7 +476,7 @@ func decodePlanned(b []byte, v any) bool {
 	return !to.IsNil() && p.decode(b, to.Elem())
 }
 
-// DecodeSent is Decode and then CheckUnknown.
+// DecodeSent calls Decode and, if that succeeds, CheckUnknown.
 func (c packer) DecodeSent(b []byte, v any) error {
 	if decodePlain(b, v) || decodePlanned(b, v) {
 		return nil
@@ -483,7 +488,7 @@ func (c packer) DecodeSent(b []byte, v any) error {
 	return err
 }
 
-// DecodeAnswered is Decode and then CheckMissing.
+// DecodeAnswered calls Decode and, if that succeeds, CheckMissing.
 func (c packer) DecodeAnswered(b []byte, v any) error {
 	if decodePlain(b, v) || decodePlanned(b, v) {
 		return nil

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Raw passes bytes through unchanged: []byte, string, pointers to these, and types that marshal
-// themselves to binary. It encodes nil, a nil *[]byte and a nil *string as no bytes. Decode
-// supports *[]byte, whose memory it reuses, *string and encoding.BinaryUnmarshaler; there is
-// nothing to check.
+// Raw passes bytes through unchanged. It encodes []byte, string, pointers to these, and types that
+// marshal themselves to binary. nil, a nil *[]byte, and a nil *string are encoded as no bytes.
+// Decode supports *[]byte, whose memory it reuses, *string, and encoding.BinaryUnmarshaler. It
+// performs no validation.
 var Raw Codec = raw{}
 
 type raw struct{}
@@ -72,8 +72,8 @@ func (raw) Decode(b []byte, v any) error {
 		v, ErrType)
 }
 
-// rawUnmarshal calls a type's own decoder. A panic of it becomes an error: it may not have been
-// written for untrusted bytes.
+// rawUnmarshal calls a type's own decoder. Since the decoder may not have been written for
+// untrusted bytes, a panic is returned as an error.
 func rawUnmarshal(b []byte, v encoding.BinaryUnmarshaler) (err error) {
 	defer recoverDecode(v, &err)
 	if err := v.UnmarshalBinary(b); err != nil {

@@ -8,43 +8,46 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A shape describes a destination type for the budget: the places where the message determines how
-// much memory is allocated. It follows the rules by which msgpack selects fields and decoders.
+// A shape describes a destination type for the budget. It identifies the places where the message
+// determines how much memory is allocated. It follows the rules by which msgpack selects fields and
+// decoders.
 type shape struct {
 	kind shapeKind
 	typ  reflect.Type
 
 	elem, key         *shape
-	elemSize, keySize int64 // bytes of one element, one key; 0 if it is too small to be counted
+	elemSize, keySize int64 // size in bytes of one element and one key; 0 if too small to be counted
 
-	// by the names of a struct on the wire, including those that only the decoder knows
+	// fields of a struct by their names on the wire, including names that only the decoder accepts
 	fields map[string]place
 	order  []*shape // fields in the order of the encoding
 	names  []string // names of the fields in order
-	needs  []bool   // whether the fields in order must be present
+	needs  []bool   // whether each field in order must be present
 	needed int      // number of needs that are set
 
-	// the encoded beginning of a struct with all fields, and each of its encoded names; nil if the
-	// values have to be checked
+	// flat is the first byte of an encoded struct with all fields, followed by each of its encoded
+	// names. It is nil if the values must be checked.
 	flat [][]byte
 
 	isTuple bool // the struct is encoded as an array
 
-	taught bool // the struct has an encoder that the program has registered
+	taught bool // the program has registered an encoder for the struct
 
-	records bool // there is a struct, here or below
-	exact   bool // something must be present, here or below
+	records bool // this shape is or contains a struct
+	exact   bool // this shape or a shape in it must be present
 
-	largest int64 // largest counted element, here or below; 0 if there is none
-	// memory that one value on the wire may cost, here or below; 0 if it is no more than the value
+	largest int64 // largest counted element in this shape, including nested ones; 0 if there is none
+	// dense is the memory that one value on the wire may cost in this shape, including nested ones.
+	// It is 0 if that is no more than the value itself.
 	dense int64
 	own   bool // a method of the type decodes it
 
-	low  int64  // every integer from low to high fits all integers, here and below
+	low  int64  // integers from low to high fit all integers in this shape, including nested ones
 	high uint64 //
 }
 
-// A place is a field and its index in the order of its struct; -1 for the name of an embedded struct.
+// A place is a field and its index in the encoding order of its struct. The index is -1 for the
+// name of an embedded struct.
 type place struct {
 	*shape
 	index int
@@ -55,8 +58,8 @@ type shapeKind uint8
 const (
 	leaf     shapeKind = iota // allocates no counted memory
 	pointer                   // allocates an element, unless nil
-	sequence                  // allocates the number of elements in the message
-	table                     // allocates that number of keys and elements
+	sequence                  // allocates as many elements as the message contains
+	table                     // allocates as many keys and elements as the message contains
 	record
 )
 
@@ -81,7 +84,7 @@ func compile(t reflect.Type) *shape {
 	return s
 }
 
-// A compiler has the shapes that it has begun, because types may contain themselves.
+// A compiler holds the shapes that it has begun, because types may contain themselves.
 type compiler map[*schema.Type]*shape
 
 func (c compiler) compile(t *schema.Type) *shape {
@@ -129,7 +132,7 @@ func (c compiler) compile(t *schema.Type) *shape {
 	return s
 }
 
-// reach returns the largest counted size that can be reached from s.
+// reach returns the largest counted size reachable from s.
 func (s *shape) reach(seen map[*shape]bool) int64 {
 	if s == nil || seen[s] {
 		return 0
@@ -142,7 +145,7 @@ func (s *shape) reach(seen map[*shape]bool) int64 {
 	return largest
 }
 
-// narrowest returns the range of integers that fits everything that can be reached from s.
+// narrowest returns the range of integers that fits everything reachable from s.
 func (s *shape) narrowest(seen map[*shape]bool) (low int64, high uint64) {
 	low, high = math.MinInt64, math.MaxUint64
 	if s == nil || seen[s] || s.typ == nil || s.own {
@@ -162,8 +165,8 @@ func (s *shape) narrowest(seen map[*shape]bool) (low int64, high uint64) {
 	return low, high
 }
 
-// integers returns the range of integers that fits t, a float exactly; all for a type of another
-// kind.
+// integers returns the range of integers that t can represent, exactly in the case of a float. For
+// a type of any other kind it returns the range of all integers.
 func integers(t reflect.Type) (low int64, high uint64) {
 	switch k := t.Kind(); {
 	case k >= reflect.Int && k <= reflect.Int64:
@@ -176,11 +179,12 @@ func integers(t reflect.Type) (low int64, high uint64) {
 	return math.MinInt64, math.MaxUint64
 }
 
-// pairCost is the largest memory of a pair in a map: the smallest map of Go has room for eight.
+// pairCost is the maximum memory, in bytes, of a pair in a map. The smallest Go map has room for
+// eight pairs.
 const pairCost = 400
 
-// densest returns an upper limit of the memory that one value on the wire may cost in the shapes
-// that can be reached from s.
+// densest returns an upper bound on the memory that one value on the wire may cost in the shapes
+// reachable from s.
 func (s *shape) densest(seen map[*shape]bool) int64 {
 	if s == nil || seen[s] || s.typ == nil || s.own {
 		return 0
@@ -201,8 +205,8 @@ func (s *shape) densest(seen map[*shape]bool) int64 {
 	return most
 }
 
-// counted returns the memory of an element of type t, or 0 if its bytes on the wire always justify
-// it.
+// counted returns the memory of an element of type t in bytes, or 0 if its bytes on the wire always
+// justify it.
 func counted(t *schema.Type) int64 {
 	if t.Go.Implements(sparseType) || reflect.PointerTo(t.Go).Implements(sparseType) {
 		return 0
@@ -213,8 +217,8 @@ func counted(t *schema.Type) int64 {
 	return 0
 }
 
-// footprint returns the size of t and of the structs that it embeds by pointer, which are allocated
-// with any of their fields.
+// footprint returns the size of t plus that of the structs that it embeds by pointer, which are
+// allocated along with any of their fields.
 func footprint(t *schema.Type, seen map[*schema.Type]bool) int64 {
 	size := int64(t.Go.Size())
 	if seen[t] {

@@ -11,7 +11,7 @@ import (
 // An EventKind is the kind of an Event or a Call.
 type EventKind uint8
 
-// The kinds.
+// Kinds of events and calls.
 const (
 	EventOrigin   EventKind = iota // a call, at its origin
 	EventTarget                    // a request, at its target
@@ -21,25 +21,25 @@ const (
 // String returns "origin", "target" or "transfer".
 func (k EventKind) String() string { return [...]string{"origin", "target", "transfer"}[k%3] }
 
-// An Event is the end of a call, a request or a transfer. See hg.Config.Observe.
+// An Event describes the completion of a call, a request, or a transfer. See hg.Config.Observe.
 type Event struct {
 	Kind     EventKind
 	RPC      string        // "pull" or "push" for a transfer
-	Of       string        // of a transfer: the RPC whose handler has started it; empty if not known
+	Of       string        // for a transfer, the RPC whose handler started it; empty if unknown
 	Peer     na.Addr       // the other side
-	Code     na.Code       // OK, a local code, or the code of the target's answer
-	Text     string        // text of the error, if Code is not OK
-	Trace    TraceID       // trace of the call; zero for none
-	Remote   bool          // Code is that of the answer
+	Code     na.Code       // OK, a local code, or the code of the target's response
+	Text     string        // text of the error if Code is not OK
+	Trace    TraceID       // trace of the call; zero if none
+	Remote   bool          // Code is that of the target's response
 	Fate     na.Fate       // fate of the request
-	Queued   time.Duration // of a request: time from its arrival until its handler began
+	Queued   time.Duration // for a request, the time from its arrival until its handler began
 	Took     time.Duration // total duration
-	Sent     int64         // bytes of input, output or memory that this side has sent
-	Received int64         // bytes of input, output or memory that this side has received
+	Sent     int64         // bytes of input, output, or memory sent by this side
+	Received int64         // bytes of input, output, or memory received by this side
 }
 
-// Observers returns a function for hg.Config.Observe that calls all of fs that are not nil, in
-// order. It returns nil if all are nil.
+// Observers returns a function for hg.Config.Observe that calls all non-nil functions of fs in
+// order. It returns nil if all of them are nil.
 func Observers(fs ...func(e *Event)) func(e *Event) {
 	fs = slices.DeleteFunc(slices.Clone(fs), func(f func(*Event)) bool { return f == nil })
 	switch len(fs) {
@@ -55,45 +55,46 @@ func Observers(fs ...func(e *Event)) func(e *Event) {
 	}
 }
 
-// A Call is a call, a request or a transfer in flight. See hg.Context.Calls.
+// A Call is a call, request, or transfer in flight. See hg.Context.Calls.
 type Call struct {
 	Kind  EventKind
 	RPC   string        // "pull" or "push" for a transfer
 	Peer  na.Addr       // the other side
-	State string        // a state of docs/internals/STATES.md
+	State string        // one of the states listed in docs/internals/STATES.md
 	Age   time.Duration // time since the call or transfer began, or the request arrived
-	// ID identifies a call or a transfer among those in flight of its kind and context, and a
-	// request among those of its Peer. A request has the ID of its call at the origin.
+	// ID identifies a call or transfer among those in flight of the same kind and context, and a
+	// request among those from its Peer. A request has the same ID as its call at the origin.
 	ID uint64
-	// of a transfer: the ID of the request of Peer whose handler has started it; 0 if not known
+	// Of is, for a transfer, the ID of the request from Peer whose handler started it; 0 if
+	// unknown.
 	Of    uint64
-	Trace TraceID // of a call or a request: its trace; zero for none
-	// Moved is the number of bytes that a transfer has moved, or that were moved from and to the
-	// memory that a call or a request lends.
+	Trace TraceID // trace of a call or request; zero if none
+	// Moved is the number of bytes that a transfer has moved, or that have been moved to and from
+	// the memory lent by a call or request.
 	Moved int64
-	Size  int64 // total of Moved at the end; 0 if not known, or nothing is lent
-	Flow  *Flow // of a call or a request with items; else nil
+	Size  int64 // final value of Moved; 0 if it is unknown, or if nothing is lent
+	Flow  *Flow // for a call or request with items; nil otherwise
 }
 
-// A Flow is the progress of the items of a call, as one side knows it.
+// A Flow is the progress of a call's items, as seen by one side.
 type Flow struct {
 	In    bool  // this side receives the items; otherwise it sends them
-	Items int64 // items that were sent, or that the program has received
+	Items int64 // number of items sent, or received by the program
 	Bytes int64 // encoded bytes of these items
-	// Waiting is how many bytes wait: at the sender until the receiver takes more, at the receiver
-	// until the program does.
+	// Waiting is the number of bytes waiting: at the sender, until the receiver accepts more; at
+	// the receiver, until the program reads them.
 	Waiting int64
-	// Stuck is how long the program of the receiver has taken nothing: at the target since the
-	// handler blocks in its send, at the origin since there is an item to take. Zero means that it
-	// is not blocked.
+	// Stuck is how long the receiving program has not read anything. At the target it is measured
+	// from the time when the handler blocked in its send, and at the origin from the time when an
+	// item became available. Zero means that the program is not blocked.
 	Stuck time.Duration
 }
 
-// A TraceID identifies a distributed trace, as the metadata "traceparent" of a call carries it (W3C
-// Trace Context). The zero TraceID is none.
+// A TraceID identifies a distributed trace, as carried by a call in the "traceparent" metadata
+// entry (W3C Trace Context). The zero TraceID means that there is no trace.
 type TraceID [16]byte
 
-// String returns 32 hexadecimal digits, or nothing for the zero TraceID.
+// String returns 32 hexadecimal digits, or "" for the zero TraceID.
 func (t TraceID) String() string {
 	if t == (TraceID{}) {
 		return ""

@@ -5,27 +5,28 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// GaugesRPC is the RPC that returns the gauges of a process, after it has called
-// hg.Class.ServeGauges; the command "qs ger" calls it. Any process that can connect can call it.
-// Its input is empty or a GaugesRequest, and DecodeGauges decodes its output.
+// GaugesRPC is the RPC that returns the gauges of a process. It is available once the process has
+// called hg.Class.ServeGauges. The command "qs ger" calls it. Any process that can connect can call
+// it. Its input is empty or a GaugesRequest, and its output is decoded by DecodeGauges.
 const GaugesRPC = "hg/gauges"
 
 // Gauges are the gauges of one context.
 type Gauges struct {
-	Context   int    // target id
+	Context   int    // target ID
 	Address   string // address of the context
 	Eager     int    // na.Config.Eager
-	Envelopes int    // na.Config.Envelopes, as far as Budget allows them
+	Envelopes int    // na.Config.Envelopes, as far as Budget permits
 	Budget    int64  // na.Config.Budget
-	Reserved  int64  // bytes of Budget that are guaranteed to peers of all contexts
+	Reserved  int64  // bytes of Budget guaranteed to the peers of all contexts
 	HighWater int    // na.Stats.HighWater
 	Stalls    int64  // na.Stats.Stalls
-	// requests whose handlers have begun and that have not ended, without those with streams
+	// Active is the number of requests whose handlers have begun and that have not completed,
+	// excluding those with streams.
 	Active           int64
-	Waiting          int64 // requests that wait to be admitted
+	Waiting          int64 // number of requests waiting to be admitted
 	MaxActive        int   // hg.Config.MaxActive
 	MaxActivePerPeer int   // hg.Config.MaxActivePerPeer
-	Streams          int64 // requests with streams that have not ended, which Active does not count
+	Streams          int64 // number of requests with streams that have not completed; not counted in Active
 	MaxStreams       int   // hg.Config.MaxStreams
 
 	MaxStreamsPerPeer int // hg.Config.MaxStreamsPerPeer
@@ -40,11 +41,12 @@ type Gauges struct {
 type PeerGauges struct {
 	Address string
 	Label   string // na.Addr.Label
-	Streams int64  // the part of Gauges.Streams in this session
+	Streams int64  // number of the requests in Gauges.Streams that belong to this session
 	na.PeerStats
 }
 
-// DecodeGauges decodes the output of GaugesRPC: one Gauges for each context. output is not kept.
+// DecodeGauges decodes the output of GaugesRPC. It returns one Gauges per context. It does not
+// retain output.
 func DecodeGauges(output []byte) (all []Gauges, err error) {
 	err = codec.Msgpack.Decode(output, &all)
 	return all, err

@@ -6,8 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
-// RPCsRPC is the RPC that lists the RPCs of a class with hg.Config.Reflect. Its input is empty;
-// DecodeRPCs decodes its output.
+// RPCsRPC is the RPC that lists the RPCs of a class with hg.Config.Reflect. Its input is empty, and
+// its output is decoded by DecodeRPCs.
 const RPCsRPC = "hg/rpcs"
 
 // An RPC is an entry of the output of RPCsRPC.
@@ -24,30 +24,31 @@ type listing struct {
 	Codes map[uint8]string
 }
 
-// EncodeRPCs encodes the output of RPCsRPC: the RPCs that are served, by name, and the names of the
-// program's own codes.
+// EncodeRPCs encodes the output of RPCsRPC: the RPCs that are served, in order of their names, and
+// the names of the program's own codes.
 func EncodeRPCs(all []RPC, codes map[uint8]string) ([]byte, error) {
 	return codec.Msgpack.Append(nil, &listing{all, codes})
 }
 
-// DecodeRPCs decodes the output of RPCsRPC: the RPCs that the target serves, by name. output is not
-// kept.
+// DecodeRPCs decodes the output of RPCsRPC and returns the RPCs that the target serves, in order of
+// their names. It does not retain output.
 func DecodeRPCs(output []byte) ([]RPC, error) {
 	var l listing
 	err := codec.Msgpack.Decode(output, &l)
 	return l.RPCs, err
 }
 
-// DecodeCodes decodes the codes in the output of RPCsRPC: the names of the target's own codes. They
-// come from the peer and are not checked.
+// DecodeCodes decodes the output of RPCsRPC and returns the names of the target's own codes. The
+// names come from the peer and are not validated.
 func DecodeCodes(output []byte) (map[uint8]string, error) {
 	var l listing
 	err := codec.Msgpack.Decode(output, &l)
 	return l.Codes, err
 }
 
-// IsBuiltIn reports whether an RPC of that name is one of this module, and not one of the program:
-// its name begins with "hg/" or "qs/". Tools that list RPCs for users may omit them.
+// IsBuiltIn reports whether the RPC with the given name belongs to this module rather than to the
+// program. The name of such an RPC begins with "hg/" or "qs/". Tools that list RPCs for users may
+// omit them.
 func IsBuiltIn(name string) bool {
 	return strings.HasPrefix(name, "hg/") || strings.HasPrefix(name, "qs/")
 }
