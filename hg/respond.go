@@ -473,7 +473,7 @@ func (s *service) runCallback() (ran int) {
 		err = &Error{Op: "respond", RPC: s.rpcName(), Peer: s.addr, Took: s.ctx.elapsedSince(s.begun), Fate: na.Ran, Err: unwrapNA(err)}
 	}
 	s.mu.Unlock()
-	defer s.releaseHold() // deferred, because the callback may panic or call runtime.Goexit
+	defer s.releaseHold() // deferred: the callback may panic or call runtime.Goexit
 	cb(r, err)
 	return 1
 }

@@ -120,7 +120,7 @@ func (k *call) settleLocked() outcome {
 
 // runCallback delivers the event and runs the callback. The handle is already idle.
 func (o *outcome) runCallback() (ran int) {
-	defer o.h.releaseHold() // deferred, because the callback may panic or call runtime.Goexit
+	defer o.h.releaseHold() // deferred: the callback may panic or call runtime.Goexit
 	o.seen.deliver()
 	if o.cb != nil {
 		o.cb(o.h, o.err)
