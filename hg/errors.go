@@ -13,7 +13,7 @@ import (
 // An Error is the error of a failed operation. It records the operation, the RPC, the peer, the
 // elapsed time, the fate of the request, and the cause.
 type Error struct {
-	Op   string // "forward", "respond" or "lookup"
+	Op   string // "forward", "respond", or "lookup"
 	RPC  string
 	Peer na.Addr
 	Took time.Duration // time since the operation began; 0 if it was refused and did not begin
@@ -141,7 +141,7 @@ func (e *overtakenError) Error() string {
 	return s
 }
 
-// code returns the code that corresponds to ctx.Err.
+// code returns the code that corresponds to the context's error.
 func (e *overtakenError) code() Code { return na.CodeOf(e.local[0]) }
 
 func (e *overtakenError) Unwrap() []error { return e.local }

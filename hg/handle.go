@@ -145,7 +145,7 @@ func (h *Handle) HG() *Context { return h.ctx }
 // ID returns the ID of the RPC.
 func (h *Handle) ID() ID { return h.id }
 
-// Name returns the name of the RPC.
+// Name returns the RPC's name.
 func (h *Handle) Name() string { return h.rpc.Name }
 
 // SetData stores an arbitrary value in the handle. Access to it is not synchronized.

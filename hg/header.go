@@ -17,7 +17,7 @@ const (
 	responseSize = 16
 	streamsSize  = 16 // bytes that follow the header of a request with streams
 
-	budgetAt = 4  // offset of the budget in a request
+	budgetAt = 4  // offset of the remaining time (budget) in a request
 	fieldsAt = 22 // offset of the number of appended fields; the size before it has 6 bytes
 	countAt  = 23 // offset of the number of streams
 	// offset of the ID of the first stream, if any, which is followed by four bits per stream

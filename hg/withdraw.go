@@ -36,14 +36,14 @@ func (r WithdrawResult) String() string {
 
 var withdrawText = [...]string{"withdrawn", "too late", "indeterminate", "not supported"}
 
-// A WithdrawFunc is called with the outcome of a Withdraw. It runs in Trigger, exactly once.
+// A WithdrawFunc is called with the outcome of a Withdraw. It is called in Trigger, exactly once.
 type WithdrawFunc func(h *Handle, r WithdrawResult)
 
 // Phases of a withdrawal.
 const (
 	withdrawalNew       fsmcheck.State = iota
 	withdrawalRecalling                // the request had not been sent, and its operation is about to complete
-	withdrawalAsking                   // waiting for the response of the target
+	withdrawalAsking                   // waiting for the target's response
 	withdrawalLost                     // there will be no response; completion of the call determines the result
 	withdrawalSettled                  // the callbacks are waiting for Trigger
 	withdrawalTold
@@ -63,11 +63,11 @@ var withdrawalPhases = fsmcheck.New("withdrawal",
 // A withdrawal is the withdrawal of one request. Handle.mu guards it. Several calls of Withdraw may
 // share one.
 //
-//	not sent, or waiting for an envelope ─► the send is canceled ───────────────────────────────► Withdrawn
-//	sent ─► na.Withdraw ─► destroyed ─────────────────────────────────────────────────────────► Withdrawn
-//	                    ├─ dispatched, or the response arrived ─────────────────────────────────► TooLate
-//	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no response ──────► Indeterminate
-//	                                                                         └─ response arrived ► TooLate
+//	not sent, or waiting for an envelope ─► the send is canceled ───────────────────────────────────► Withdrawn
+//	sent ─► na.Withdraw ─► destroyed ───────────────────────────────────────────────────────────────► Withdrawn
+//	                    ├─ dispatched, or the response arrived ─────────────────────────────────────► TooLate
+//	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no response ───────► Indeterminate
+//	                                                                         └─ response arrived ───► TooLate
 type withdrawal struct {
 	h           *Handle
 	k           *call

@@ -117,7 +117,7 @@ func (w *walk) tooDeep(v reflect.Value, left room) reflect.Type {
 	switch t.Kind() {
 	case reflect.Map, reflect.Slice:
 		if v.Len() == 0 {
-			return nil // it may be omitted
+			return nil // may be omitted
 		}
 		fallthrough
 	case reflect.Array, reflect.Struct:
@@ -179,7 +179,7 @@ func (w *walk) inside(v reflect.Value, left room) reflect.Type {
 				if in.levels--; f.Embedded { // its fields belong to the outer struct
 					in.levels++
 				}
-				if v.Field(i).IsZero() { // it may be omitted
+				if v.Field(i).IsZero() { // may be omitted
 					continue
 				}
 				if at := w.tooDeep(v.Field(i), in); at != nil {

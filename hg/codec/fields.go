@@ -222,7 +222,7 @@ func (w *fieldWalk) within(name string) {
 	w.path = name
 }
 
-// isDone reports whether a value of shape s need not be searched.
+// isDone reports whether a value of shape s can be skipped.
 func (w *fieldWalk) isDone(s *shape) bool {
 	switch {
 	case w.found, s.typ == nil, s.own, s.taught:
@@ -262,7 +262,7 @@ func (w *fieldWalk) walk(s *shape, pos int) int {
 		return w.record(s, n, body)
 	case s.kind == record && cl == list && s.isTuple && n == len(s.order):
 		return w.tuple(s, body)
-	case s.kind == record && cl == list && n > 0: // the decoder accepts a list as the fields in order
+	case s.kind == record && cl == list && n > 0: // the decoder accepts an array as a struct's fields in order
 		w.report("array for a struct: ")
 	case s.kind == record && cl == list && w.missing && s.needed > 0:
 		w.reportNeeded(s, func(int) bool { return false })
@@ -314,7 +314,7 @@ func (w *fieldWalk) record(s *shape, n, pos int) int {
 		name := w.b[body : body+length]
 		pos = body + length
 		at := place{light, -1}
-		if next < len(s.names) && s.names[next] == string(name) { // normally the order is the same
+		if next < len(s.names) && s.names[next] == string(name) { // the order is normally the same
 			at = place{s.order[next], next}
 		} else if known, ok := s.fields[string(name)]; ok {
 			at = known

@@ -84,7 +84,7 @@ func Check(b []byte, maxDepth int) error {
 type survey struct {
 	values int  // number of values, including containers and their contents
 	exts   bool // some values are extensions
-	hollow int  // 1 + the offset of an extension without a body; 0 if there is none
+	hollow int  // offset of an extension without a body, plus 1; 0 if there is none
 
 	low  int64  // smallest integer, or 0
 	high uint64 // largest integer, if it is above 127

@@ -17,7 +17,7 @@ import (
 const maxLeftoverDepth = 4
 
 var (
-	leftovers sync.Map // reflect.Type → bool: hasLeftovers
+	leftovers sync.Map // reflect.Type → result of hasLeftovers
 
 	decoderTypes = []reflect.Type{reflect.TypeFor[msgpack.CustomDecoder](),
 		reflect.TypeFor[msgpack.Unmarshaler](), reflect.TypeFor[encoding.BinaryUnmarshaler](),

@@ -25,7 +25,7 @@ type plan struct {
 	fields []plannedField
 }
 
-// A plannedField is a field of a plan.
+// A plannedField describes how a plan encodes one field.
 type plannedField struct {
 	index int
 	name  string // encoded name

@@ -23,7 +23,7 @@ type shape struct {
 	order  []*shape // fields in the order of the encoding
 	names  []string // names of the fields in order
 	needs  []bool   // whether each field in order must be present
-	needed int      // number of needs that are set
+	needed int      // number of true values in needs
 
 	// flat is the first byte of an encoded struct with all fields, followed by each of its encoded
 	// names. It is nil if the values must be checked.

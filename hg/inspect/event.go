@@ -18,7 +18,7 @@ const (
 	EventTransfer                  // a transfer of package bulk
 )
 
-// String returns "origin", "target" or "transfer".
+// String returns "origin", "target", or "transfer".
 func (k EventKind) String() string { return [...]string{"origin", "target", "transfer"}[k%3] }
 
 // An Event describes the completion of a call, a request, or a transfer. See hg.Config.Observe.
@@ -26,7 +26,7 @@ type Event struct {
 	Kind     EventKind
 	RPC      string        // "pull" or "push" for a transfer
 	Of       string        // for a transfer, the RPC whose handler started it; empty if unknown
-	Peer     na.Addr       // the other side
+	Peer     na.Addr       // address of the other side
 	Code     na.Code       // OK, a local code, or the code of the target's response
 	Text     string        // text of the error if Code is not OK
 	Trace    TraceID       // trace of the call; zero if none
@@ -59,7 +59,7 @@ func Observers(fs ...func(e *Event)) func(e *Event) {
 type Call struct {
 	Kind  EventKind
 	RPC   string        // "pull" or "push" for a transfer
-	Peer  na.Addr       // the other side
+	Peer  na.Addr       // address of the other side
 	State string        // one of the states listed in docs/internals/STATES.md
 	Age   time.Duration // time since the call or transfer began, or the request arrived
 	// ID identifies a call or transfer among those in flight of the same kind and context, and a

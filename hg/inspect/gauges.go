@@ -10,7 +10,7 @@ import (
 // it. Its input is empty or a GaugesRequest, and its output is decoded by DecodeGauges.
 const GaugesRPC = "hg/gauges"
 
-// Gauges are the gauges of one context.
+// Gauges holds the gauges of one context.
 type Gauges struct {
 	Context   int    // target ID
 	Address   string // address of the context
@@ -37,7 +37,7 @@ type Gauges struct {
 	Peers  []PeerGauges
 }
 
-// PeerGauges are the gauges of one session.
+// PeerGauges holds the gauges of one session.
 type PeerGauges struct {
 	Address string
 	Label   string // na.Addr.Label
