@@ -172,7 +172,7 @@ func (r Request) timedOut() (late, bounded bool) {
 }
 
 // A deadlineTimer fires at the deadline of a request. It is created only if something waits for the
-// deadline, and does not hold the record. A canceled timer is reused for another request.
+// deadline, and is not counted in service.holds. A canceled timer is reused for another request.
 type deadlineTimer struct {
 	s  *service
 	op na.Op

@@ -285,7 +285,7 @@ func (s *service) handlerReturned(r Request, f errorBody) {
 	}
 	s.mu.Lock()
 	if s.hasDraft { // otherwise it has responded, or will: see Detach
-		_ = s.respondLocked(response{fate: na.Ran, codec: s.rpc.Codec.ID()}, nil, s.draft, nil) // on failure releaseReturned responds with an error
+		_ = s.respondLocked(response{fate: na.Ran, codec: s.rpc.Codec.ID()}, nil, s.draft, nil) // on error releaseReturned responds
 	}
 	s.releaseReturned()
 }

@@ -356,7 +356,7 @@ func (s *service) freeInput() {
 func (s *service) rpcName() string { return nameOf(s.id, s.rpc) }
 
 // onPeersLost checks whether the session with the origin has been lost. If so, it cancels the
-// handler's context (with why), a detached request, and the wait to be admitted or run.
+// handler's context with why, and ends a detached request and the wait to be admitted or run.
 func (s *service) onPeersLost(why error) {
 	s.mu.Lock()
 	if nctx := s.ctx.nctx; s.phase == serviceSpare || !nctx.Closing() && nctx.Connected(s.addr) {
