@@ -83,7 +83,7 @@ type Config struct {
 	// to authorize it, and again when its input has arrived. Until Run is called, a request has no
 	// input and cannot be answered or detached. It counts as active, and the origin may withdraw
 	// it. A request that is never run ends at its deadline (ErrTimeout) or when the class shuts
-	// down (ErrClosed), in both cases with NotRun, or when its session ends.
+	// down (ErrDraining), in both cases with NotRun, or when its session ends.
 	Dispatch func(r Request)
 	// Trace helps detect misuse. Handles record where they were created, for ShutdownError.Open,
 	// and Request.InputRaw returns copies that are overwritten once the program must no longer use
