@@ -12,61 +12,66 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Call describes one call to interceptors, and one request to its handler (CallFrom). A client's
-// interceptor may change Peer and Metadata before the request leaves.
+// A Call describes an outgoing call to client interceptors, and a request to its handler and to
+// server interceptors (see CallFrom). A client interceptor may change Peer and Metadata before the
+// request is sent.
 type Call struct {
 	Method     string
 	Idempotent bool // the method is declared Idempotent
 	Peer       Peer // the destination; at the server, the origin
-	// Metadata is sent with the input. It is what WithMetadata has put into the ctx of Call. A
-	// client's interceptor may set it, or use WithMetadata for the ctx that it gives to next.
+	// Metadata is sent with the input. Initially it holds the entries that WithMetadata added to
+	// the context of the call. A client interceptor may set it, or call WithMetadata on the context
+	// that it passes to next.
 	Metadata hg.Metadata
-	// In and Out point to the input and the output. At the server In is decoded before the first
-	// interceptor runs.
+	// In and Out point to the input and the output. At the server, In has been decoded before the
+	// first interceptor runs.
 	In, Out any
-	// ResponseMetadata is sent with the output. A handler sets it; a client has it after next.
+	// ResponseMetadata is sent with the output. A handler sets it. A client interceptor may read it
+	// after next has returned.
 	ResponseMetadata hg.Metadata
-	Attempt          int // number of the attempt, from 1; counted by Retry
-	// BytesMoved is the number of bytes moved from and to what the input lends, in this attempt. It
-	// is valid after next.
+	Attempt          int // number of the attempt, starting at 1; counted by Retry
+	// BytesMoved is the number of bytes that this attempt transferred to and from the memory, files
+	// and streams lent by the input. It is valid after next has returned.
 	BytesMoved int64
 
 	in  hg.Request // the request; zero at the client
 	ctl *attemptControl
-	// retryDepth is the number of Retry interceptors that the call has passed; only the innermost
-	// repeats it.
+	// retryDepth is the number of Retry interceptors that the call has passed through. Only the
+	// innermost one repeats the call.
 	retryDepth int
-	// progressTimeout is RetryPolicy.ProgressTimeout: an attempt without progress for this time is
-	// canceled.
+	// progressTimeout is RetryPolicy.ProgressTimeout. An attempt that makes no progress for this
+	// long is canceled.
 	progressTimeout time.Duration
-	// withdrawTimeout is RetryPolicy.WithdrawTimeout: how long a stalled attempt waits for its
+	// withdrawTimeout is RetryPolicy.WithdrawTimeout, the time that a stalled attempt waits for its
 	// withdrawal.
 	withdrawTimeout time.Duration
 	lends           bool // the method has Sources or Sinks, or is a stream
 }
 
-// Caller returns, at the server, the sender of the request, as CallerFrom does in a handler: its
-// address and, with TLS, its verified certificate and Name. Call it before the handler, or the
-// interceptor, returns. At the client it is zero.
+// Caller returns the sender of the request, as CallerFrom does in a handler: its address and, with
+// TLS, its verified certificate and Name. It is for use at the server, and must be called before
+// the handler or the interceptor returns. At the client it returns the zero Caller.
 func (c *Call) Caller() Caller { return c.in.Caller() }
 
-// CallFrom returns the request that the ctx of a handler, or one made of it, belongs to; nil for
-// any other ctx, also that of Config.Authorize, which is given its Call. Call it before the handler
-// returns, from one goroutine at a time. Most handlers need CallerFrom and Metadata only; a Call
-// also has the Peer, for calls back, and ResponseMetadata.
+// CallFrom returns the request that ctx belongs to. ctx must be the context of a handler or derived
+// from it. For any other context CallFrom returns nil, including the one passed to
+// Config.Authorize, which receives its Call as an argument. CallFrom must be called before the
+// handler returns, and is not safe for concurrent use. Most handlers need only CallerFrom and
+// Metadata. A Call also provides the Peer, for calls back to the client, and ResponseMetadata.
 func CallFrom(ctx context.Context) *Call {
 	c, _ := ctx.Value(callKey{}).(*Call)
 	return c
 }
 
-// Draining returns a context that is done when the node of a handler begins to drain: when the
-// context of Serve is done, or by Shutdown or Close. ctx is that of the handler, or derived from it;
-// for any other ctx the result is never done. The result may be used after the handler has returned.
+// Draining returns a context that is done when the handler's node begins to drain, that is, when
+// the context of Serve is done or when Shutdown or Close is called. ctx must be the context of a
+// handler or derived from it. For any other ctx the result is never done. The result may be used
+// after the handler has returned.
 //
-// A node that drains refuses new calls, and waits for the handlers that run. These may go on, send
-// items, and call other nodes, also the one that has called (CallFrom(ctx).Peer). The handler's own
-// ctx is canceled only when Config.ShutdownTimeout has passed. So a handler that runs for long, such
-// as that of a subscription, waits for Draining, too, and returns:
+// A draining node refuses new calls and waits for running handlers. They may continue, send items,
+// and call other nodes, including their caller (CallFrom(ctx).Peer). The handler's own context is
+// canceled only after Config.ShutdownTimeout. A long-running handler, such as that of a
+// subscription, should therefore also wait for Draining, and return:
 //
 //	select {
 //	case item := <-news:
@@ -77,12 +82,13 @@ func CallFrom(ctx context.Context) *Call {
 //		return context.Cause(ctx)
 //	}
 //
-// A handler that is blocked in send, Receive, or on a Source or a Sink is not woken. A server
-// interceptor can end that wait: it gives next a context that it cancels when Draining(ctx) is done
-// (context.AfterFunc).
+// A handler that is blocked in send, in Receive, or on a Source or Sink is not woken. A server
+// interceptor can interrupt it by passing next a context that it cancels when Draining(ctx) is
+// done, for example with context.AfterFunc.
 //
-// In the simulator, where a handler must not block on a channel, qstest.Wait waits for
-// Draining(ctx).Done(), and hg.Context.Wait for its Err. Both return when the node begins to drain.
+// In the simulator, a handler must not block on a channel. There, use qstest.Wait to wait for
+// Draining(ctx).Done(), or hg.Context.Wait with a condition on its Err. Both return when the node
+// begins to drain.
 func Draining(ctx context.Context) context.Context {
 	if life, ok := ctx.Value(drainKey{}).(context.Context); ok {
 		return life
@@ -90,9 +96,9 @@ func Draining(ctx context.Context) context.Context {
 	return context.Background()
 }
 
-// CallerFrom returns in a handler the sender of the request: its address and, with TLS, its
-// verified certificate and Name. It is the zero Caller for a ctx that is not a handler's. Call it
-// before the handler returns.
+// CallerFrom returns the sender of the request that a handler is processing: its address and, with
+// TLS, its verified certificate and Name. It returns the zero Caller if ctx is not the context of a
+// handler. It must be called before the handler returns.
 func CallerFrom(ctx context.Context) Caller {
 	c := CallFrom(ctx)
 	if c == nil {
@@ -103,19 +109,20 @@ func CallerFrom(ctx context.Context) Caller {
 
 type (
 	callKey struct{}
-	// drainKey is where the context of a handler keeps what Draining returns.
+	// drainKey is the context key for the result of Draining.
 	drainKey struct{}
 	metaKey  struct{}
 )
 
-// WithMetadata returns a context whose calls send value under name. The handler reads it with
-// Metadata; the server does not pass it on.
+// WithMetadata returns a copy of ctx that sends value under name with each call. The handler reads
+// it with Metadata. The server does not propagate it to calls of its own.
 //
 //   - A name has 1 to 63 characters of a-z, 0-9, '.' and '-'. Names that begin with "qs-" are
-//     reserved for the library; of these a program may only set hg.KeyMeta.
-//   - A call has at most 16 names, and 8 KiB of names and values, with 3 bytes more for each.
-//   - A call with more fails with hg.ErrOverflow, one with a bad name with ErrInvalid. Both are
-//     NotRun.
+//     reserved for the library. Of these, a program may set only hg.KeyMeta.
+//   - A call carries at most 16 names. Names and values total at most 8 KiB, with 3 bytes of
+//     overhead for each entry.
+//   - A call that exceeds a limit fails with hg.ErrOverflow, and one with an invalid name fails with
+//     ErrInvalid. Both errors have the fate NotRun.
 func WithMetadata(ctx context.Context, name, value string) context.Context {
 	was := metaOf(ctx)
 	if was.err != nil {
@@ -125,12 +132,12 @@ func WithMetadata(ctx context.Context, name, value string) context.Context {
 	return context.WithValue(ctx, metaKey{}, &metaFromContext{m, err})
 }
 
-// Metadata returns the value that the caller has sent under name with WithMetadata, or what a server
-// interceptor has replaced it with. It is for handlers: ctx is that of the handler, or derived from
-// it, and the handler has not returned.
+// Metadata returns the value that the caller set for name with WithMetadata, or the value with
+// which a server interceptor replaced it. It is for use in handlers: ctx must be the context of the
+// handler or derived from it, and the handler must not have returned.
 //
-// ok is false if the caller has sent nothing under name, if ctx is not that of a handler, and if
-// name begins with "qs-": these names are the library's.
+// ok is false if the caller set no value for name, if ctx is not that of a handler, or if name
+// begins with "qs-", which is reserved for the library.
 func Metadata(ctx context.Context, name string) (value string, ok bool) {
 	c := CallFrom(ctx)
 	if c == nil {
@@ -139,14 +146,14 @@ func Metadata(ctx context.Context, name string) (value string, ok bool) {
 	return c.Metadata.Get(name)
 }
 
-// A metaFromContext is the metadata that WithMetadata has collected, or the error of the first
-// invalid entry.
+// A metaFromContext holds the metadata collected by WithMetadata, or the error of the first invalid
+// entry.
 type metaFromContext struct {
 	m   hg.Metadata
 	err error
 }
 
-// noMeta is the metadata of a context without WithMetadata.
+// noMeta is the metadata of a context on which WithMetadata was not called.
 var noMeta metaFromContext
 
 // metaOf returns the metadata in ctx.
@@ -157,7 +164,8 @@ func metaOf(ctx context.Context) *metaFromContext {
 	return &noMeta
 }
 
-// addMetadata adds what an interceptor, called with ctx, has put into the next ctx by WithMetadata.
+// addMetadata adds the entries that an interceptor called with ctx has added to next by
+// WithMetadata.
 func (c *Call) addMetadata(ctx, next context.Context) (err error) {
 	before, after := metaOf(ctx), metaOf(next)
 	if after == before || after.err != nil {
@@ -174,73 +182,74 @@ func (c *Call) addMetadata(ctx, next context.Context) (err error) {
 	return nil
 }
 
-// An attemptControl tracks the attempts of one call: those in flight, and the outcome of those that
-// have finished. Cancel, Abandon, Withdraw and the end of the caller's context go through it, and
-// each attempt asks it before it begins. hghook.Forbid closes the gap between that check and the
-// Forward of the attempt, so that no cancellation is lost.
+// An attemptControl tracks the attempts of one call: those in flight, and the outcomes of completed
+// ones. Cancel, Abandon, Withdraw and cancellation of the caller's context act through it, and each
+// attempt consults it before starting. hghook.Forbid closes the window between that check and the
+// attempt's Forward, so that no cancellation is lost.
 //
 //	run ─► scope ─ interceptor ─ next ─► scope ─ interceptor ─ next ─► scope ─► attempt
 //	         ▲                             ▲                             │ its fate
 //	         └─────────────────────────────┴─────────────────────────────┘
 type attemptControl struct {
 	mu         sync.Mutex // guards the fields below
-	stopErr    error      // if set, no further attempt begins
-	pauses     int        // number of withdrawals in progress; while positive no attempt begins
+	stopErr    error      // if set, no further attempt starts
+	pauses     int        // number of withdrawals in progress; while positive, no attempt starts
 	lastNumber int        // number of the last attempt
 	attempts   *attempt   // attempts in flight, as a linked list
-	first      attempt    // used for the first attempt, which saves an allocation
+	first      attempt    // the first attempt, embedded to save an allocation
 	lastAddr   hg.Addr    // address of the last attempt
-	// triedAddrs are the addresses of earlier attempts; nil while all went to one address.
+	// triedAddrs is the set of addresses of earlier attempts. It is nil until they differ.
 	triedAddrs    map[hg.Addr]struct{}
-	streamedBytes int64     // bytes of Readers, Writers and streams that attempts have moved
-	ioLeft        bool      // a Read or a Write of an ended attempt is still running
+	streamedBytes int64     // bytes that attempts have moved through Readers, Writers and streams
+	ioLeft        bool      // a Read or Write of a completed attempt is still running
 	top           callScope // the scope of the whole call
 }
 
 // A callScope is one call of next by an interceptor, or the whole call. Its fate covers all
-// attempts in it, whatever errors the interceptors have returned.
+// attempts made within it, whatever errors the interceptors return.
 type callScope struct {
 	parent       *callScope // enclosing scope; nil for the whole call
 	fate         hg.Fate    // worst fate of the attempts in the scope
 	fateAttempt  int        // number of the attempt with that fate
-	attemptCount int        // number of attempts that have begun
+	attemptCount int        // number of attempts started
 	openAttempts int        // number of attempts in flight
-	closed       bool       // no further attempt begins
-	// idle is closed when no attempt is in flight; closeScope makes it if it has to wait.
+	closed       bool       // no further attempt starts
+	// idle is closed when no attempt is in flight. It is allocated by closeScope if there is need
+	// to wait.
 	idle chan struct{}
 
-	// answers is the number of successful next calls by the interceptor in the scope.
-	// outgoingCall.answerMu guards it.
+	// answers is the number of successful calls of next by the scope's interceptor. It is guarded
+	// by outgoingCall.answerMu.
 	answers int
-	// settled says that the interceptor has returned, and that its Call does not change any more.
-	// outgoingCall.answerMu guards it.
+	// settled reports whether the interceptor has returned, after which its Call no longer changes.
+	// It is guarded by outgoingCall.answerMu.
 	settled bool
 }
 
-// A nestedScope is the scope of one call of next, with the copy of the Call that the next
-// interceptor or the attempt uses.
+// A nestedScope is the scope of one call of next, together with the copy of the Call for the next
+// interceptor or the attempt.
 type nestedScope struct {
 	callScope
 	call          Call
-	answersBefore int // answers of the parent when the scope began
+	answersBefore int // the parent's answers when the scope began
 }
 
-// An attempt is one try to send a request and get its answer.
+// An attempt is one try to send a request and receive its response.
 type attempt struct {
-	scope  *callScope // nil when the attempt has ended
-	number int        // counted from 1 within the call
-	h      *hg.Handle // nil unless its call may be in flight
-	loans  *loanSet   // nil if nothing is lent, and there is no stream
+	scope  *callScope // nil once the attempt has completed
+	number int        // starts at 1 within the call
+	h      *hg.Handle // nil unless the call of the handle may be in flight
+	loans  *loanSet   // nil if nothing is lent and there are no streams
 	next   *attempt   // next in attemptControl.attempts
 
 	stalled    bool   // the attempt was canceled because it made no progress
-	stallTimer *na.Op // timer of RetryPolicy.ProgressTimeout; nil if it does not run
+	stallTimer *na.Op // timer for RetryPolicy.ProgressTimeout; nil if not running
 	lastMoved  int64  // progress of loans when the timer last expired
 }
 
 var errNextLate = na.WithText(ErrInvalid, "next called after the call or the interceptor returned")
 
-// recordAddr records the address to which the next attempt goes.
+// recordAddr records the destination of the next attempt.
 func (c *Call) recordAddr(addr hg.Addr) {
 	k := c.ctl
 	k.mu.Lock()
@@ -254,7 +263,7 @@ func (c *Call) recordAddr(addr hg.Addr) {
 	k.lastAddr = addr
 }
 
-// hasTriedAddr reports whether an attempt of the call went to addr.
+// hasTriedAddr reports whether any attempt of the call was sent to addr.
 func (c *Call) hasTriedAddr(addr hg.Addr) bool {
 	if c == nil {
 		return false
@@ -265,8 +274,8 @@ func (c *Call) hasTriedAddr(addr hg.Addr) bool {
 	return been || c.ctl.lastAddr == addr
 }
 
-// spentReason returns why another attempt would lack bytes of a Reader, a Writer or a stream, or ""
-// if it would not.
+// spentReason returns the reason why another attempt could not transfer all bytes of a Reader,
+// Writer or stream. It returns "" if another attempt is possible.
 func (c *attemptControl) spentReason() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,8 +289,8 @@ func (c *attemptControl) spentReason() string {
 	return ""
 }
 
-// addSpent adds n bytes of Readers, Writers and streams that an attempt has moved. left says that a
-// Read or a Write is still running.
+// addSpent adds n to the number of bytes that attempts have moved through Readers, Writers and
+// streams. left reports whether a Read or Write is still running.
 func (c *attemptControl) addSpent(n int64, left bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -289,7 +298,7 @@ func (c *attemptControl) addSpent(n int64, left bool) {
 	c.ioLeft = c.ioLeft || left
 }
 
-// beginErrLocked returns why no attempt may begin in s, or nil. The caller holds mu.
+// beginErrLocked returns the reason why no attempt may start in s, or nil. c.mu must be held.
 func (c *attemptControl) beginErrLocked(s *callScope) error {
 	for ; s != nil; s = s.parent {
 		if s.closed {
@@ -302,8 +311,8 @@ func (c *attemptControl) beginErrLocked(s *callScope) error {
 	return c.stopErr
 }
 
-// addAttempt begins an attempt in s. n is the number that Retry gives it; attempts made at the same
-// time count up from there.
+// addAttempt starts an attempt in s. n is the attempt number assigned by Retry. Concurrent attempts
+// with the same n receive the following numbers.
 func (c *attemptControl) addAttempt(s *callScope, n int) (*attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -324,8 +333,8 @@ func (c *attemptControl) addAttempt(s *callScope, n int) (*attempt, error) {
 	return a, nil
 }
 
-// beginForward attaches h, which is about to be forwarded, to a, and starts the timer of a stall
-// timeout. It fails if the call was canceled meanwhile.
+// beginForward attaches h, which is about to be forwarded, to a, and starts the stall timer if
+// stall is positive. It fails if the call has been canceled in the meantime.
 func (c *attemptControl) beginForward(a *attempt, h *hg.Handle, stall, withdraw time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -339,7 +348,7 @@ func (c *attemptControl) beginForward(a *attempt, h *hg.Handle, stall, withdraw 
 	return nil
 }
 
-// recordOutcome detaches the handle of a, whose call has ended, and records the fate of its
+// recordOutcome detaches the handle of a, whose call has completed, and records the fate of the
 // request.
 func (c *attemptControl) recordOutcome(a *attempt, fate hg.Fate) {
 	c.mu.Lock()
@@ -356,7 +365,8 @@ func (c *attemptControl) recordOutcome(a *attempt, fate hg.Fate) {
 	}
 }
 
-// removeAttempt ends a. It reports whether closeScope waits for that, so that the caller wakes it.
+// removeAttempt removes the completed attempt a. It reports whether closeScope is waiting for it,
+// in which case the caller must wake the context.
 func (c *attemptControl) removeAttempt(a *attempt) (awaited bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -375,8 +385,9 @@ func (c *attemptControl) removeAttempt(a *attempt) (awaited bool) {
 	return awaited
 }
 
-// closeScope lets no further attempt begin in s, and abandons those in flight. If there are any,
-// the returned channel is closed when the last has ended; otherwise it is nil.
+// closeScope prevents further attempts from starting in s and abandons those in flight. If there
+// are any, it returns a channel that is closed when the last one has completed. Otherwise it
+// returns nil.
 func (c *attemptControl) closeScope(s *callScope) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -393,7 +404,7 @@ func (c *attemptControl) closeScope(s *callScope) <-chan struct{} {
 	return s.idle
 }
 
-// isWithin reports whether the attempt belongs to a scope or to one nested in it.
+// isWithin reports whether the attempt belongs to scope of or to a scope nested in it.
 func (a *attempt) isWithin(of *callScope) bool {
 	for s := a.scope; s != nil; s = s.parent {
 		if s == of {
@@ -403,8 +414,8 @@ func (a *attempt) isWithin(of *callScope) bool {
 	return false
 }
 
-// endCallLocked ends the call of a with f, if it is in flight, and otherwise forbids it to begin.
-// It reports whether f was called. The caller holds attemptControl.mu.
+// endCallLocked calls f to end the call of a if it is in flight, and otherwise prevents it from
+// starting. It reports whether it called f. attemptControl.mu must be held.
 func (a *attempt) endCallLocked(f func(*hg.Handle)) bool {
 	if a.h == nil || hghook.Forbid(a.h) {
 		return false
@@ -413,8 +424,8 @@ func (a *attempt) endCallLocked(f func(*hg.Handle)) bool {
 	return true
 }
 
-// stopAttempts lets no further attempt begin, and calls f for each in flight. It reports whether
-// there was one.
+// stopAttempts prevents further attempts from starting and calls f for each one in flight. It
+// reports whether there was one.
 func (c *attemptControl) stopAttempts(f func(*hg.Handle)) (any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -422,8 +433,8 @@ func (c *attemptControl) stopAttempts(f func(*hg.Handle)) (any bool) {
 	return c.endAttemptsLocked(f)
 }
 
-// endAttemptsLocked calls f for each attempt in flight, and forbids those that are about to begin.
-// It reports whether f was called. The caller holds mu.
+// endAttemptsLocked calls f for each attempt in flight and prevents those about to start from doing
+// so. It reports whether it called f. c.mu must be held.
 func (c *attemptControl) endAttemptsLocked(f func(*hg.Handle)) (any bool) {
 	for a := c.attempts; a != nil; a = a.next {
 		any = a.endCallLocked(f) || any
@@ -431,7 +442,7 @@ func (c *attemptControl) endAttemptsLocked(f func(*hg.Handle)) (any bool) {
 	return any
 }
 
-// pauseAttempts does what stopAttempts does, but resumeAttempts lets attempts begin again.
+// pauseAttempts is like stopAttempts, but attempts may start again after resumeAttempts.
 func (c *attemptControl) pauseAttempts(f func(*hg.Handle)) (any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -439,14 +450,15 @@ func (c *attemptControl) pauseAttempts(f func(*hg.Handle)) (any bool) {
 	return c.endAttemptsLocked(f)
 }
 
-// resumeAttempts ends one pauseAttempts.
+// resumeAttempts undoes one call of pauseAttempts.
 func (c *attemptControl) resumeAttempts() {
 	c.mu.Lock()
 	c.pauses--
 	c.mu.Unlock()
 }
 
-// mayBeAnswered reports whether a request is outstanding, so that its server may still answer.
+// mayBeAnswered reports whether a request is outstanding, so that the server may still respond to
+// it.
 func (c *attemptControl) mayBeAnswered() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -458,23 +470,23 @@ func (c *attemptControl) mayBeAnswered() bool {
 	return false
 }
 
-// isStopped reports whether the call was canceled or is being withdrawn.
+// isStopped reports whether the call has been canceled or is being withdrawn.
 func (c *attemptControl) isStopped() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stopErr != nil || c.pauses > 0
 }
 
-// hasStalled reports whether a was canceled by its stall timeout, and the call was not canceled
-// otherwise.
+// hasStalled reports whether a was canceled by its stall timeout and the call was not otherwise
+// canceled.
 func (c *attemptControl) hasStalled(a *attempt) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return a.stalled && c.beginErrLocked(a.scope) == nil
 }
 
-// withFate returns err as the error of the scope s, which ran with ctx. Its fate is the worst of
-// the attempts in s and of err itself.
+// withFate returns err with the fate of scope s, which ran with ctx. The fate is the worst of those
+// of err and of the attempts in s.
 func (c *attemptControl) withFate(ctx context.Context, s *callScope, method string, err error) error {
 	c.mu.Lock()
 	fate, number := s.fate, s.fateAttempt
@@ -501,8 +513,8 @@ func (c *attemptControl) withFate(ctx context.Context, s *callScope, method stri
 	return hghook.EndedBy(ctx, e)
 }
 
-// checkStallLocked starts the stall timer of a. When it expires, a is withdrawn or abandoned if no
-// byte has moved since the last time; otherwise the timer starts again. The caller holds mu.
+// checkStallLocked starts the stall timer of a. On expiry, it withdraws or abandons a if no byte
+// has moved since the previous expiry, and otherwise restarts the timer. c.mu must be held.
 func (c *attemptControl) checkStallLocked(a *attempt, stall, withdraw time.Duration) {
 	h := a.h
 	nctx := h.HG().NA()

@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An exchange is one attempt of a call, from the choice of a backend to the return of what was
-// lent.
+// An exchange is one attempt of a call, from the choice of a backend to the release of lent memory,
+// files and streams.
 //
 //	prepareHandle ─► h is ready ─► hg.Handle.Call ─► takeAnswer ─► finish
 //	  └─ fails ────────────────────────────────────────────────────►┘
@@ -20,21 +20,22 @@ type exchange struct {
 	o       *outgoingCall
 	c       *Call // the Call of the innermost interceptor
 	ctx     context.Context
-	attempt *attempt // nil until it has begun
+	attempt *attempt // nil until the attempt has started
 	h       *hg.Handle
-	in      any      // what h encodes: c.In, or a copy of it with tickets
-	loans   *loanSet // nil if nothing is lent, and there is no stream
+	in      any      // value that h encodes: c.In, or a copy of it with tickets
+	loans   *loanSet // nil if nothing is lent and there are no streams
 
 	lease        backendLease // valid if hasLease
-	hasLease     bool         // trip has begun
+	hasLease     bool         // lease is valid
 	unwatch      func() bool  // stops watching the caller's context; nil if it is not watched
-	streamsBegun bool         // callStreams.beginAttempt was called
+	streamsBegun bool         // callStreams.beginAttempt has been called
 	hasStreams   bool         // h has streams, and callbacks for them
-	hasMeta      bool         // h has metadata, to be cleared before h is reused
-	callEnded    bool         // the call of h has ended, and h was returned
+	hasMeta      bool         // h has metadata, which must be cleared before h is reused
+	callEnded    bool         // the call of h has completed, and h has been returned to the cache
 }
 
-// prepareHandle chooses a backend, lends what the input lends, and sets up a handle for the call.
+// prepareHandle chooses a backend, lends the memory, files and streams of the input, and sets up a
+// handle for the call.
 func (x *exchange) prepareHandle(ctx context.Context, s *callScope) (err error) {
 	o, c := x.o, x.c
 	x.ctx = ctx
@@ -44,12 +45,12 @@ func (x *exchange) prepareHandle(ctx context.Context, s *callScope) (err error) 
 	if x.attempt, err = o.addAttempt(s, c.Attempt); err != nil {
 		return err
 	}
-	// An interceptor may have passed on a context that outlives the caller's, as in
+	// An interceptor may have passed a context that outlives the caller's, for example one made by
 	// context.WithoutCancel.
 	if ctx.Done() != o.callerCtx.Done() {
 		x.unwatch = context.AfterFunc(o.callerCtx, func() { o.stopAttempts((*hg.Handle).Abandon) })
 		if o.callerCtx.Err() != nil {
-			x.ctx = o.callerCtx // it is done: nothing is sent
+			x.ctx = o.callerCtx // already done, so that nothing is sent
 		}
 	}
 	p := c.Peer.p
@@ -97,7 +98,7 @@ func (x *exchange) prepareHandle(ctx context.Context, s *callScope) (err error) 
 	return err
 }
 
-// setMetaAndStreams sets the metadata and the streams of the call of h, and announces the call to
+// setMetaAndStreams sets the metadata and streams for the call of h, and attaches h to the call's
 // attemptControl.
 func (x *exchange) setMetaAndStreams(meta hg.Metadata) (err error) {
 	o, h := x.o, x.h
@@ -119,8 +120,8 @@ func (x *exchange) setMetaAndStreams(meta hg.Metadata) (err error) {
 	return o.beginForward(x.attempt, h, x.c.progressTimeout, x.c.withdrawTimeout)
 }
 
-// takeAnswer handles the end of the call of h, which ended with err: it finishes pumps, records the
-// fate, decodes the answer, and returns h.
+// takeAnswer completes the call of h, which returned err. It finishes the pumps, records the fate,
+// decodes the response, and returns h to the cache.
 func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 	o, h := x.o, x.h
 	if err == nil && x.loans != nil {
@@ -128,7 +129,7 @@ func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 	}
 	fate := FateOf(err)
 	if err == nil && o.m.oneWay {
-		fate = MaybeRan // a one-way request was sent; nothing confirms that it ran
+		fate = MaybeRan // a one-way request was sent, but nothing confirms that it ran
 	}
 	stalled := o.hasStalled(x.attempt)
 	o.recordOutcome(x.attempt, fate)
@@ -146,7 +147,7 @@ func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 	if x.hasStreams {
 		x.loans.takeStreams(h, err)
 	}
-	if x.loans != nil || x.c != &o.Call { // without an interceptor nothing reads ResponseMetadata
+	if x.loans != nil || x.c != &o.Call { // without an interceptor, ResponseMetadata is never read
 		answer := h.OutputMeta()
 		if x.c.ResponseMetadata = answer.WithoutOwn(); x.loans != nil && err == nil {
 			err = x.loans.takeAnswer(answer)
@@ -156,17 +157,17 @@ func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 	return err
 }
 
-// errStalled returns the error of an attempt that was canceled because it made no progress.
+// errStalled returns the error for an attempt that was canceled for lack of progress.
 func errStalled(stall time.Duration) error {
 	return na.WithText(hg.ErrTimeout,
 		fmt.Sprintf("no response and no data for %v (RetryPolicy.ProgressTimeout)", stall))
 }
 
-// returnHandle clears what was set on h for this call, and returns h to the handle cache. Its call
-// has ended, or has not begun.
+// returnHandle clears the settings of this call from h and returns h to the handle cache. The call
+// of h must have completed or not have started.
 func (x *exchange) returnHandle() {
 	if x.hasMeta {
-		_ = x.h.SetMeta(hg.Metadata{}) // the next call sets its own
+		_ = x.h.SetMeta(hg.Metadata{}) // the next call sets its own metadata
 	}
 	if x.loans != nil {
 		hghook.ReportCall(x.h, nil)
@@ -181,8 +182,8 @@ func (x *exchange) returnHandle() {
 	p.n.keepHandle(p.i, x.h)
 }
 
-// finish releases everything that prepareHandle has acquired. *err is the error of the attempt;
-// finish may replace it. It runs deferred, also when a codec panics or ends the goroutine.
+// finish releases everything that prepareHandle acquired. *err is the error of the attempt, which
+// finish may replace. finish must be deferred, because a codec may panic or call runtime.Goexit.
 func (x *exchange) finish(err *error) {
 	if x.attempt == nil {
 		return
@@ -206,9 +207,9 @@ func (x *exchange) finish(err *error) {
 		defer func() { *err = x.loans.takeBack(x.o, x.c, *err) }()
 	}
 	if x.h != nil && !x.callEnded {
-		fate := NotRun // the encoder panicked or ended the goroutine, before anything was sent
+		fate := NotRun // the encoder panicked or called runtime.Goexit before anything was sent
 		if hghook.HasForwarded(x.h) {
-			fate = MaybeRan // another callback, which ran in the wait, panicked or ended the goroutine
+			fate = MaybeRan // another callback panicked or called runtime.Goexit while the call waited
 		}
 		x.o.recordOutcome(x.attempt, fate)
 		_ = x.h.Close()

@@ -14,43 +14,45 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Future is a call that Go has begun. Its methods are safe for concurrent use, and may be called
-// more than once. It need not be waited for: the call ends by itself, with its context or with the
-// node.
+// A Future is a call started by Go. Its methods are safe for concurrent use and may be called more
+// than once. There is no need to wait for a Future: the call completes on its own, at the latest
+// when its context is done or its node is closed.
 //
-//	                the call here   at the server
-//	Abandon         ends now        the request is destroyed, or the ctx of its handler is canceled
-//	Cancel          ends now        the handler goes on: nothing is sent
-//	Withdraw        ends if the server returns the request, which then certainly did not run
+//	                the call                 at the server
+//	Abandon         completes immediately    the request is destroyed, or its handler's ctx is canceled
+//	Cancel          completes immediately    the handler continues, since nothing is sent
+//	Withdraw        completes if the server returns the request, which then certainly did not run
 type Future[Out any] struct {
 	f   *futureCall
 	out *Out
 }
 
-// A futureCall is a Future without its types.
+// A futureCall is the part of a Future that does not depend on its type parameters.
 type futureCall struct {
 	o    *outgoingCall
 	ctx  context.Context // the caller's context
-	done chan struct{}   // closed when the call has ended
-	err  error           // the error of the call; valid when done is closed
-	// panic of the program's code in the call, which Wait raises again; valid when done is closed
+	done chan struct{}   // closed when the call has completed
+	err  error           // error of the call; valid once done is closed
+	// panic is the value of a panic in an encoder or interceptor, which Wait re-raises. It is valid
+	// once done is closed.
 	panic       any
 	cancel      context.CancelFunc
-	noGoroutine bool // the call is an openCall, so that waiting drives the node
+	noGoroutine bool // the call is an openCall, so that waiting for it drives the node
 }
 
-// Go begins a call and returns without waiting: Call on a goroutine of its own; in the simulator,
-// in a coroutine. ctx is that of the whole call. What in lends belongs to the call until it has
-// ended. A panic of the program's code in the call, in an encoder or an interceptor, is one of
-// Wait, WaitFirst and CallAll; if that code ends the goroutine the error matches ErrInvalid.
+// Go starts a call and returns without waiting for it. It is like Call in a new goroutine or, in
+// the simulator, in a new coroutine. ctx governs the whole call. Memory, files and streams lent by
+// in belong to the call until it has completed. If an encoder or interceptor panics during the
+// call, Wait, WaitFirst and CallAll re-raise the panic. If it calls runtime.Goexit, the error
+// matches ErrInvalid.
 func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	k := m.begin(to, in)
 	return &Future[Out]{begin(ctx, &k.outgoingCall), &k.out}
 }
 
-// begin starts the call o. A streaming call without interceptors may last for days: it runs as an
-// openCall, which needs no goroutine. Other calls get a goroutine each. A call to the zero Peer fails
-// at once, in run.
+// begin starts the call o. A streaming call without interceptors may last for days, so it runs as
+// an openCall, which needs no goroutine. Any other call runs in its own goroutine. A call to the
+// zero Peer fails immediately, in run.
 func begin(ctx context.Context, o *outgoingCall) *futureCall {
 	f := &futureCall{o: o, ctx: ctx, done: make(chan struct{})}
 	ctx, f.cancel = context.WithCancel(ctx)
@@ -67,7 +69,7 @@ func begin(ctx context.Context, o *outgoingCall) *futureCall {
 	return f
 }
 
-// run makes the call and waits for its end.
+// run makes the call and waits for it to complete.
 func (f *futureCall) run(ctx context.Context) {
 	returned := false
 	defer func() { f.onEnd(ctx, returned, recover()) }()
@@ -75,8 +77,8 @@ func (f *futureCall) run(ctx context.Context) {
 	returned = true
 }
 
-// onEnd completes the call. returned is false if the program's code panicked, with panicked, or
-// ended the goroutine.
+// onEnd completes the call. returned is false if an interceptor or codec panicked with the value
+// panicked, or called runtime.Goexit.
 func (f *futureCall) onEnd(ctx context.Context, returned bool, panicked any) {
 	o := f.o
 	if !returned {
@@ -97,13 +99,13 @@ func (f *futureCall) onEnd(ctx context.Context, returned bool, panicked any) {
 	}
 }
 
-// Done is closed when the call has ended. A coroutine of the simulator does not wait for it: Wait
-// does.
+// Done returns a channel that is closed when the call has completed. In the simulator, a coroutine
+// must use Wait instead of receiving from the channel.
 func (f *Future[Out]) Done() <-chan struct{} { return f.f.done }
 
-// Wait blocks until the call has ended, and returns what Call would have returned. When ctx ends
-// first the call goes on, and the error matches the cause of ctx and says that the request may have
-// run.
+// Wait blocks until the call has completed and returns what Call would have returned. If ctx is
+// done first, the call continues, and Wait returns an error that matches the cause of ctx and has
+// the fate MaybeRan.
 func (f *Future[Out]) Wait(ctx context.Context) (Out, error) {
 	var none Out
 	if err := f.f.wait(ctx); err != nil {
@@ -112,7 +114,8 @@ func (f *Future[Out]) Wait(ctx context.Context) (Out, error) {
 	return *f.out, f.f.err
 }
 
-// wait returns nil when the call has ended. It raises the panic of the call, if there was one.
+// wait blocks until the call has completed or ctx is done. It returns nil in the first case, after
+// re-raising any panic of the call.
 func (f *futureCall) wait(ctx context.Context) error {
 	err := f.waitEnd(ctx)
 	if err == nil && f.panic != nil {
@@ -121,7 +124,7 @@ func (f *futureCall) wait(ctx context.Context) error {
 	return err
 }
 
-// waitEnd returns nil when the call has ended. Unlike wait it never panics.
+// waitEnd is like wait but does not re-raise a panic.
 func (f *futureCall) waitEnd(ctx context.Context) error {
 	if f.isOver() {
 		return nil
@@ -135,25 +138,25 @@ func (f *futureCall) waitEnd(ctx context.Context) error {
 	return nil
 }
 
-// isOver reports whether the call has ended.
+// isOver reports whether the call has completed.
 func (f *futureCall) isOver() bool { return isClosed(f.done) }
 
-// Cancel ends the call with ErrCanceled, unless it has ended. It sends nothing, so the server goes
-// on, and it does not block.
+// Cancel completes the call with ErrCanceled if it is still in progress. It sends nothing, so the
+// server continues to process the request. It does not block.
 func (f *Future[Out]) Cancel() { f.f.endAttempts((*hg.Handle).Cancel) }
 
-// Abandon is Cancel that also tells the server: the request is destroyed there, or the context of
-// its handler ends. It does not block.
+// Abandon is like Cancel but also notifies the server, which destroys the request or cancels the
+// context of its handler. It does not block.
 func (f *Future[Out]) Abandon() { f.f.endAttempts((*hg.Handle).Abandon) }
 
-// endAttempts ends the attempts in flight with how, and the pause between two attempts.
+// endAttempts calls how for each attempt in flight, and interrupts the pause between two attempts.
 func (f *futureCall) endAttempts(how func(*hg.Handle)) {
 	f.o.stopAttempts(how)
 	f.cancel()
 }
 
-// abandonAndWait abandons the call and waits until it has ended. It raises the panic of the call,
-// if there was one.
+// abandonAndWait abandons the call and waits for it to complete. It re-raises any panic of the
+// call.
 func (f *futureCall) abandonAndWait() {
 	if !f.isOver() {
 		f.endAttempts((*hg.Handle).Abandon)
@@ -161,16 +164,17 @@ func (f *futureCall) abandonAndWait() {
 	_ = f.wait(context.Background())
 }
 
-// Withdraw asks the server to return the request, so that it certainly does not run. It blocks
-// until there is an answer, or until ctx is done; then the call is canceled. Retry begins no
-// attempt meanwhile. The results are:
+// Withdraw asks the server to return the request, in which case it certainly does not run. It
+// blocks until there is an answer or ctx is done. In the latter case it cancels the call. Retry
+// starts no attempt in the meantime. The result is one of:
 //
 //   - hg.Withdrawn: no attempt ran or will run, or a handler refused the request (Refuse). The call
-//     has ended: with ErrCanceled, with that refusal, or with what else kept the request from
+//     has completed with ErrCanceled, with that refusal, or with whatever else kept the request from
 //     running, such as ErrUnreachable.
-//   - hg.Indeterminate: an attempt may have run. The call has ended, or is about to.
-//   - hg.TooLate, hg.NotSupported: a handler runs, may run, or has run. The call has ended, or
-//     continues as if Withdraw had not been called, and Retry may make further attempts.
+//   - hg.Indeterminate: an attempt may have run. The call has completed or is about to.
+//   - hg.TooLate, hg.NotSupported: a handler is running, may be running, or has run. The call has
+//     completed, or it continues as if Withdraw had not been called, and Retry may make further
+//     attempts.
 func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 	w := &withdrawVotes{allVoted: make(chan struct{}), result: hg.Withdrawn}
 	w.pending.Store(1)
@@ -182,7 +186,7 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 				o.home.n.contexts[o.home.i].Wake()
 			}
 		}) != nil {
-			w.addVote(hg.TooLate) // the call of h has ended
+			w.addVote(hg.TooLate) // the call of h has completed
 		}
 	})
 	w.addVote(hg.Withdrawn)
@@ -196,7 +200,8 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 		if !allVoted() {
 			return hg.Indeterminate
 		}
-		// If an attempt was ending at the same time, the call ends with it: wait to see which.
+		// If an attempt was completing at the same time, the call completes with it. Wait to find
+		// out.
 		if w.result == hg.TooLate || w.result == hg.NotSupported {
 			_ = hctx.Wait(ctx, func() bool { return f.f.isOver() || o.mayBeAnswered() })
 			if !f.f.isOver() {
@@ -205,7 +210,7 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 			}
 		}
 	}
-	f.f.cancel() // ends the pause between two attempts
+	f.f.cancel() // interrupts the pause between two attempts
 	_ = f.f.waitEnd(context.Background())
 	switch FateOf(f.f.err) {
 	case NotRun:
@@ -216,15 +221,15 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 	return hg.TooLate
 }
 
-// withdrawVotes combines the answers of the servers of several attempts to one Withdraw.
+// withdrawVotes combines the answers to the withdrawal of several attempts into one result.
 type withdrawVotes struct {
 	mu       sync.Mutex // guards result
 	result   hg.WithdrawResult
-	pending  atomic.Int32  // number of answers that are missing
-	allVoted chan struct{} // closed with the last answer
+	pending  atomic.Int32  // number of outstanding answers
+	allVoted chan struct{} // closed after the last answer
 }
 
-// addVote adds one answer. It reports whether it was the last.
+// addVote adds one answer and reports whether it was the last.
 func (w *withdrawVotes) addVote(r hg.WithdrawResult) bool {
 	w.mu.Lock()
 	if r == hg.TooLate || r == hg.NotSupported && w.result != hg.TooLate {
@@ -238,10 +243,10 @@ func (w *withdrawVotes) addVote(r hg.WithdrawResult) bool {
 	return last
 }
 
-// WaitFirst blocks until the first of futures succeeds, returns its index and output, and abandons
-// the others: when it returns they have ended. If none succeeds the index is -1, and the error
-// joins those of all. When ctx ends first the calls go on, and the error matches the cause of ctx
-// and says that a request may have run.
+// WaitFirst blocks until one of the futures succeeds, abandons the others and waits for them to
+// complete, and returns the index and output of the successful one. If none succeeds, it returns
+// index -1 and an error that joins the errors of all. If ctx is done first, the calls continue, and
+// WaitFirst returns an error that matches the cause of ctx and has the fate MaybeRan.
 func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, out Out, err error) {
 	errs := []error{}
 	if len(futures) == 0 {
@@ -258,7 +263,7 @@ func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, ou
 				Err: err}
 		}
 		f := left[i]
-		_ = f.wait(ctx) // it has ended
+		_ = f.wait(ctx) // already completed
 		if left[i] = nil; f.err != nil {
 			errs = append(errs, f.err)
 			continue
@@ -274,8 +279,7 @@ func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, ou
 	return -1, out, errors.Join(errs...)
 }
 
-// anyOf waits until one of futures has ended, and returns its index. Elements of futures may be
-// nil.
+// anyOf waits until one of futures has completed and returns its index. It skips nil elements.
 func anyOf(ctx context.Context, futures []*futureCall) (int, error) {
 	var some *Node
 	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
@@ -311,11 +315,11 @@ func anyOf(ctx context.Context, futures []*futureCall) (int, error) {
 	return -1, err
 }
 
-// CallAll calls m at all peers at once, with the same input, and blocks until all calls have ended;
-// the end of ctx ends them. outs[i] and errs[i] are what Method.Call would have returned for
-// peers[i], and FateOf(errs[i]) says whether that request ran; errors.Join(errs...) is nil if all
-// have succeeded. There is no bound on how many calls are in flight: that is len(peers). in may
-// lend memory or a file to all of them, but no Reader and no Sink.
+// CallAll calls m at all peers concurrently with the same input, and blocks until all calls have
+// completed. When ctx is done, so are the calls. outs[i] and errs[i] are the results that
+// Method.Call would have returned for peers[i]. FateOf(errs[i]) reports whether that request ran,
+// and errors.Join(errs...) is nil if all calls succeeded. All len(peers) calls are in flight at the
+// same time, without a limit. in may lend memory or a file, but neither a Reader nor a Sink.
 func CallAll[In, Out any](
 	ctx context.Context, peers []Peer, m *Method[In, Out], in In,
 ) (outs []Out, errs []error) {

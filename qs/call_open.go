@@ -7,20 +7,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// An openCall is a call with streams without a goroutine. Such a call may last for days, and the
-// stack of a goroutine would be most of its memory. The caller's goroutine begins it without
-// waiting. It ends in a callback, or on a goroutine if its end may take long. In between an
-// idleDriver makes sure that its context is driven.
+// An openCall is a streaming call that does not occupy a goroutine. Such a call may last for days,
+// and a goroutine's stack would account for most of its memory. The caller's goroutine starts it
+// without waiting. It completes in a callback, or in a goroutine if completion may take long. In
+// between, an idleDriver ensures that the call's context is driven.
 //
-//	begin ─► hg.Handle.Call ─ the call ends, or ctx is done ─► onEnd
-//	  └─ fails: the call is over
+//	begin ─► hg.Handle.Call ─ the call completes, or ctx is done ─► onEnd
+//	  └─ fails: the call has completed
 //
-// A call with interceptors, which are functions that block, has a goroutine; so has every call in
-// the simulator.
+// A call with interceptors, which may block, has a goroutine, as does every call in the simulator.
 type openCall struct {
 	f *futureCall
 
-	mu      sync.Mutex // guards the fields below; begin and onEnd hold it throughout
+	mu      sync.Mutex // guards the fields below; held throughout begin and onEnd
 	x       exchange
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -28,12 +27,12 @@ type openCall struct {
 	unwatch func() bool // stops watching ctx
 }
 
-// needsNoGoroutine reports whether the call can be an openCall.
+// needsNoGoroutine reports whether the call can run as an openCall.
 func (o *outgoingCall) needsNoGoroutine() bool {
 	return o.streams != nil && len(o.allInterceptors(o.home.n)) == 0 && !o.home.n.hctx.NA().Scheduled()
 }
 
-// begin begins the call. If that fails the call is over.
+// begin starts the call. If that fails, the call has completed when begin returns.
 func (k *openCall) begin(ctx context.Context) {
 	f := k.f
 	k.mu.Lock()
@@ -58,7 +57,7 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 		k.stop = func() {}
 	}
 	k.x, k.ctx = exchange{o: o, c: &o.Call}, ctx
-	defer func() { // deferred: a codec may panic, or end the goroutine
+	defer func() { // deferred because a codec may panic or call runtime.Goexit
 		if !k.open {
 			k.cleanUp(&err)
 		}
@@ -79,9 +78,10 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 	return nil
 }
 
-// onHandleEnd is called when the call of the handle has ended, with locks of package hg held, and
-// must not block. It runs onEnd on a goroutine if that may take long: the codec decodes an answer,
-// or what was lent is taken back. Otherwise, with items only, a callback of the context runs it.
+// onHandleEnd is called when the call of the handle has completed. Locks of package hg are held, so
+// it must not block. If onEnd may take long, because a codec decodes a response or lent memory is
+// taken back, onHandleEnd runs it in a goroutine. Otherwise, for a call that has only items, it
+// runs onEnd in a callback of the context.
 func (k *openCall) onHandleEnd() {
 	o := k.f.o
 	if o.reply != nil || len(o.m.fields) > 0 || o.home.n.contexts[o.home.i].Post(k.onEnd) != nil {
@@ -89,7 +89,7 @@ func (k *openCall) onHandleEnd() {
 	}
 }
 
-// onContextEnd ends the call when its context is done.
+// onContextEnd ends the call after its context is done.
 func (k *openCall) onContextEnd() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -103,7 +103,7 @@ func (k *openCall) onEnd() {
 	f := k.f
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.open { // begin failed, and has completed the call
+	if !k.open { // begin failed and has already completed the call
 		return
 	}
 	k.open = false
@@ -115,35 +115,36 @@ func (k *openCall) onEnd() {
 	returned = true
 }
 
-// takeAnswer takes the answer, and releases what the call holds.
+// takeAnswer processes the response and releases the call's resources.
 func (k *openCall) takeAnswer() (err error) {
 	defer k.cleanUp(&err)
 	return k.x.takeAnswer(k.ctx, hghook.EndCall(k.x.h, k.ctx))
 }
 
-// cleanUp releases what the call holds, and sets the fate of *err.
+// cleanUp releases the call's resources and sets the fate of *err.
 func (k *openCall) cleanUp(err *error) {
 	defer k.stop()
 	o := k.f.o
 	k.x.finish(err)
-	_ = o.closeScope(&o.top) // nil: its only attempt has ended
+	_ = o.closeScope(&o.top) // returns nil because the only attempt has completed
 	if *err != nil {
 		*err = o.withFate(k.ctx, &o.top, o.m.name, *err)
 	}
 }
 
-// An idleDriver makes sure that a context is driven while openCalls are in flight. Usually
-// goroutines that wait for something drive it. If none does for a moment, or many wait, a goroutine
-// stands in.
+// An idleDriver ensures that a context is driven while openCalls are in flight. Usually it is
+// driven by goroutines that wait for something in it. If none of them has done so for a moment, or
+// if many are waiting, the idleDriver starts a goroutine to drive it.
 type idleDriver struct {
 	mu        sync.Mutex // guards the fields below
 	openCalls int        // number of openCalls in flight
-	onIdle    func()     // calls startStandIn; made once
-	running   bool       // the goroutine runs
+	onIdle    func()     // calls startStandIn; allocated once
+	running   bool       // the goroutine is running
 	stop      context.CancelFunc
 }
 
-// beginDriving makes sure that context i is driven until endDriving. Serve does that already.
+// beginDriving ensures that context i is driven until endDriving is called. It has nothing to do
+// while Serve runs.
 func (n *Node) beginDriving(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()
@@ -168,12 +169,12 @@ func (n *Node) startStandIn(i int) {
 	var ctx context.Context
 	ctx, k.stop = context.WithCancel(context.Background())
 	k.running = n.workers.handlers.Spawn(func() {
-		defer n.onStandInEnd(i) // deferred, since a callback may end the goroutine
+		defer n.onStandInEnd(i) // deferred because a callback may call runtime.Goexit
 		_ = hghook.StandIn(ctx, n.contexts[i])
 	})
 }
 
-// onStandInEnd is the end of the goroutine of startStandIn.
+// onStandInEnd is called when the goroutine started by startStandIn exits.
 func (n *Node) onStandInEnd(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()
@@ -184,7 +185,7 @@ func (n *Node) onStandInEnd(i int) {
 	}
 }
 
-// endDriving ends one beginDriving.
+// endDriving undoes one call of beginDriving.
 func (n *Node) endDriving(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()

@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An outgoingCall is a Call at its origin.
+// An outgoingCall is a Call at its origin, the node that makes it.
 //
 //	run ─ interceptors ─► attempt: lend ─► hg.Handle.Call ─► take back what was lent
 //	                         ▲ again, or concurrently, when an interceptor calls next again
@@ -19,18 +19,19 @@ type outgoingCall struct {
 	Call
 	attemptControl
 	m *method
-	// home is the Peer's state with which the call began; interceptors may change Call.Peer.
+	// home is the state of the Peer with which the call began. Interceptors may change Call.Peer.
 	home      *peer
-	callerCtx context.Context // the context of the caller, with Config.CallTimeout
-	reply     any             // where the answer is decoded to; nil if there is none
-	streams   *callStreams    // streams of items; nil for a plain method
-	// answerMu guards *reply, decodeTarget, answered, and what next copies back to a Call.
+	callerCtx context.Context // the caller's context, bounded by Config.CallTimeout
+	reply     any             // destination of the decoded response; nil if there is none
+	streams   *callStreams    // item streams; nil for a plain method
+	// answerMu guards *reply, decodeTarget, answered, and the results that next copies back to a
+	// Call.
 	answerMu     sync.Mutex
-	decodeTarget any  // where the codec decodes the current answer to
-	answered     bool // an attempt was answered
+	decodeTarget any  // destination to which the codec decodes the current response
+	answered     bool // an attempt has received a response
 }
 
-// begin sets up a call of m to a Peer.
+// begin sets up a call of m at to.
 func (o *outgoingCall) begin(m *method, to Peer) {
 	o.m, o.home = m, to.p
 	o.Call.Method, o.Idempotent, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o.idempotent, to, 1,
@@ -38,8 +39,8 @@ func (o *outgoingCall) begin(m *method, to Peer) {
 	o.top.fate = NotRun
 }
 
-// run makes a call for which callPlain is not enough: with interceptors, a Future, streams or lent
-// data.
+// run makes a call that callPlain cannot handle: one with interceptors, a Future, streams or lent
+// memory.
 func (o *outgoingCall) run(ctx context.Context) (err error) {
 	ctx, stop, err := o.prepare(ctx)
 	if stop != nil {
@@ -51,8 +52,8 @@ func (o *outgoingCall) run(ctx context.Context) (err error) {
 	return o.runInterceptors(ctx, o.allInterceptors(o.home.n), &o.top, &o.Call)
 }
 
-// prepare returns the context of the call, with Config.CallTimeout if ctx has no deadline. The
-// caller must call stop, if it is not nil.
+// prepare returns the context of the call, bounded by Config.CallTimeout if ctx has no deadline.
+// The caller must call stop if it is not nil.
 func (o *outgoingCall) prepare(
 	ctx context.Context,
 ) (_ context.Context, stop context.CancelFunc, err error) {
@@ -60,7 +61,7 @@ func (o *outgoingCall) prepare(
 		return ctx, stop, errNoPeer(o.m.name)
 	}
 	n := o.Peer.p.n
-	if n.cfg.CallTimeout > 0 && o.streams == nil { // streams may last
+	if n.cfg.CallTimeout > 0 && o.streams == nil { // streams have no default timeout
 		if _, bounded := ctx.Deadline(); !bounded {
 			ctx, stop = n.withTimeout(ctx, n.cfg.CallTimeout)
 		}
@@ -74,13 +75,13 @@ func (o *outgoingCall) prepare(
 	return ctx, stop, nil
 }
 
-// notRun returns the error of a call that has not left, because of err.
+// notRun returns the error of a call whose request was not sent because of err.
 func (o *outgoingCall) notRun(err error) error {
 	return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: err}
 }
 
-// allInterceptors returns the interceptors of the call: those of the node, and inside them those of
-// the method.
+// allInterceptors returns the interceptors of the call, outermost first: those of the node, then
+// those of the method.
 func (o *outgoingCall) allInterceptors(n *Node) []Interceptor {
 	switch ofNode, ofMethod := n.cfg.ClientInterceptors, o.m.o.interceptors; {
 	case len(ofMethod) == 0:
@@ -92,8 +93,8 @@ func (o *outgoingCall) allInterceptors(n *Node) []Interceptor {
 	}
 }
 
-// runInterceptors runs the interceptors is around an attempt, in the scope s. c is the Call of the
-// scope.
+// runInterceptors runs an attempt inside the interceptors is, within scope s. c is the scope's
+// Call.
 func (o *outgoingCall) runInterceptors(
 	ctx context.Context, is []Interceptor, s *callScope, c *Call,
 ) (err error) {
@@ -107,7 +108,7 @@ func (o *outgoingCall) runInterceptors(
 			s.settled = true
 			o.answerMu.Unlock()
 		}
-		if !returned { // an interceptor panicked or ended the goroutine
+		if !returned { // an interceptor panicked or called runtime.Goexit
 			return
 		}
 		if err != nil {
@@ -127,7 +128,7 @@ func (o *outgoingCall) runInterceptors(
 				in.call.Out = own.Interface()
 			}
 			o.answerMu.Unlock()
-			err := errNextLate // stands if runInterceptors panics or ends the goroutine
+			err := errNextLate // remains if runInterceptors panics or the goroutine exits
 			defer func() { o.resultFor(c, s, in, err) }()
 			if err = in.call.addMetadata(ctx, next); err != nil {
 				err = o.notRun(err)
@@ -141,10 +142,10 @@ func (o *outgoingCall) runInterceptors(
 	return err
 }
 
-// resultFor copies the results of one call of next, in the scope in, to the Call to of the
-// interceptor, in s. The results of an attempt that lost to another one are not copied: neither
-// those of a failed attempt beside an answered one, nor those of an attempt that was answered after
-// another one. Nothing is copied once the interceptor has returned.
+// resultFor copies the results of one call of next, made in scope in, to the Call of the
+// interceptor that made it, in scope s. It omits the results of an attempt that lost to another
+// one: a failed attempt when another has received a response, and an attempt whose response came
+// after another. It copies nothing once the interceptor has returned.
 func (o *outgoingCall) resultFor(to *Call, s *callScope, in *nestedScope, err error) {
 	o.answerMu.Lock()
 	defer o.answerMu.Unlock()
@@ -168,15 +169,15 @@ func (o *outgoingCall) resultFor(to *Call, s *callScope, in *nestedScope, err er
 // callOnce makes one attempt.
 func (o *outgoingCall) callOnce(ctx context.Context, s *callScope, c *Call) (err error) {
 	x := exchange{o: o, c: c}
-	defer func() { x.finish(&err) }() // deferred, since a codec may panic or end the goroutine
+	defer func() { x.finish(&err) }() // deferred because a codec may panic or call runtime.Goexit
 	if err = x.prepareHandle(ctx, s); err != nil {
 		return err
 	}
 	return x.takeAnswer(x.ctx, x.h.Call(x.ctx, x.in, nil))
 }
 
-// checkWhole returns an error if another attempt would lack bytes: those that a Reader has given,
-// or a Writer has taken, cannot be moved again.
+// checkWhole returns an error if another attempt could not transfer all bytes, because some have
+// already been read from a Reader or written to a Writer.
 func (o *outgoingCall) checkWhole() error {
 	if why := o.spentReason(); why != "" {
 		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun,
@@ -185,8 +186,8 @@ func (o *outgoingCall) checkWhole() error {
 	return nil
 }
 
-// decodeAnswer decodes the answer of h. The caller's own memory is decoded into once: codecs add to
-// existing maps, and its content may be the result of another attempt.
+// decodeAnswer decodes the response of h. It decodes directly into the caller's memory at most
+// once, because codecs add to existing maps and the memory may hold the result of another attempt.
 func (o *outgoingCall) decodeAnswer(c *Call, h *hg.Handle) error {
 	if o.reply == nil {
 		return nil
@@ -207,8 +208,8 @@ func (o *outgoingCall) decodeAnswer(c *Call, h *hg.Handle) error {
 	return h.Output((*decodedOutput)(o))
 }
 
-// takeBack revokes what was lent, waits until nothing uses it, and sets how far the Sinks were
-// filled. It returns the error of the attempt.
+// takeBack revokes the lent memory, waits until it is no longer in use, and records how far the
+// Sinks were filled. It returns the error of the attempt.
 func (l *loanSet) takeBack(o *outgoingCall, c *Call, err error) error {
 	left := false
 	for _, g := range l.pumps {

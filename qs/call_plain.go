@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// callNow makes the call on the goroutine of the program. When it returns nothing of the call is in
+// callNow makes the call in the calling goroutine. When it returns, no part of the call is in
 // flight.
 func (o *outgoingCall) callNow(ctx context.Context) error {
 	if o.isPlain() {
@@ -16,16 +16,16 @@ func (o *outgoingCall) callNow(ctx context.Context) error {
 	return o.run(ctx)
 }
 
-// isPlain reports whether only the goroutine that makes the call can reach it: no interceptor may
-// keep the Call or make several attempts, and nothing is lent. A Future, which other goroutines may
-// cancel, does not use it.
+// isPlain reports whether only the calling goroutine can access the call: no interceptor can retain
+// the Call or make several attempts, and nothing is lent. It is not used for a Future, which other
+// goroutines may cancel.
 func (o *outgoingCall) isPlain() bool {
 	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && len(o.m.o.interceptors) == 0 &&
 		!o.lends
 }
 
-// callPlain makes a plain call, see isPlain. It makes one attempt, and needs neither locks nor an
-// attemptControl.
+// callPlain makes a plain call as defined by isPlain. It makes a single attempt, which needs
+// neither locks nor an attemptControl.
 func (o *outgoingCall) callPlain(ctx context.Context) (err error) {
 	ctx, stop, err := o.prepare(ctx)
 	if stop != nil {
@@ -39,8 +39,9 @@ func (o *outgoingCall) callPlain(ctx context.Context) (err error) {
 	return err
 }
 
-// resetPlain resets what a plain call has set, so that another call of its method to any Peer may
-// use o. It reports false if it cannot: the call has failed, or a Balancer has seen o.
+// resetPlain resets the state of a plain call so that o can be reused for another call of its
+// method to any Peer. It returns false if o cannot be reused, because the call failed or a Balancer
+// has seen it.
 func (o *outgoingCall) resetPlain(err error) bool {
 	if err != nil || o.home.single == nil {
 		return false
@@ -49,7 +50,7 @@ func (o *outgoingCall) resetPlain(err error) bool {
 	return true
 }
 
-// attemptPlain makes the attempt of callPlain.
+// attemptPlain makes the single attempt of callPlain.
 func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 	p := o.Peer.p
 	n := p.n
@@ -58,7 +59,7 @@ func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 		return err
 	}
 	to := p.single
-	var t backendLease // of a peer with several addresses
+	var t backendLease // used only if the peer has several addresses
 	if to == nil {
 		if t, err = p.acquireAddr(&o.Call); err != nil {
 			return err
@@ -66,8 +67,8 @@ func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 		to = t.backend
 	}
 	var h *hg.Handle
-	// Deferred, since a codec, or another callback that runs in the wait, may panic or end the
-	// goroutine.
+	// Deferred because a codec, or another callback that runs during the wait, may panic or call
+	// runtime.Goexit.
 	defer func() {
 		if h != nil {
 			_ = h.Close()
@@ -90,7 +91,7 @@ func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 	}
 	err = hghook.CallTo(h, ctx, to.addr, uint64(id), o.In, out)
 	if !o.Metadata.IsZero() {
-		_ = h.SetMeta(hg.Metadata{}) // the next call sets its own
+		_ = h.SetMeta(hg.Metadata{}) // the next call sets its own metadata
 	}
 	n.keepIdle(p.i, h)
 	h = nil

@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// registerHandler registers h as the handler of m. It panics if h is nil, or the node serves a
-// method of this name.
+// registerHandler registers h as the handler of m. It panics if h is nil or if the node already
+// serves a method of this name.
 func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 	if isNil {
 		panic(fmt.Sprintf("qs: method %s: the handler is nil", m.name))
@@ -30,7 +30,7 @@ func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 	}
 	rpc := hg.RPC{Name: m.name, Handler: n.clients.limitHandler(h), OneWay: m.oneWay, Inline: m.o.inline,
 		MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Timeout: m.o.timeout, Codec: c, Shape: m.shape}
-	// Without a handler: idOf registered it for a call.
+	// A registration without a handler was made by idOf, for a call.
 	if was, ok := n.class.Registered(m.name); ok && was.Handler != nil {
 		panic(fmt.Sprintf("qs: method %s already has a handler",
 			m.name))
@@ -41,7 +41,7 @@ func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 	}
 }
 
-// authorize implements hg.Config.Authorize by Config.Authorize.
+// authorize implements hg.Config.Authorize by calling Config.Authorize.
 func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
 	r, ok := ctx.Value(hghook.RequestKey{}).(hg.Request)
 	if !ok {
@@ -52,26 +52,26 @@ func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
 		Attempt: 1, in: r})
 }
 
-// A requestContext is the context of a handler. Its Call is made only when an interceptor or
-// CallFrom asks for it, which most handlers never do.
+// A requestContext is the context of a handler. Its Call is allocated only when an interceptor or
+// CallFrom needs it, which is rare.
 type requestContext struct {
 	n        *Node
 	m        *method
 	r        hg.Request
-	lazyCall atomic.Pointer[lazyCall] // nil until it is asked for
+	lazyCall atomic.Pointer[lazyCall] // nil until first needed
 }
 
-// A plainRequest is one call at its server of which only the handler knows: with no interceptor, no
-// Sources or Sinks, and no limit of the client. It is the context of the handler, too.
+// A plainRequest is an incoming call that only its handler can access: there are no interceptors,
+// no Sources or Sinks, and no per-client limits. It also serves as the handler's context.
 type plainRequest[In, Out any] struct {
 	requestContext
 	in  In
 	out Out
 }
 
-// plainHandler returns the handler of a method whose requests are plain but for those with metadata:
-// their caller may define the method otherwise, and they are for the handler other. The answer leaves
-// when the handler has returned.
+// plainHandler returns the handler of a method with plain requests. It passes requests with
+// metadata to other, because their caller may have defined the method differently. The response is
+// sent when fn has returned.
 func plainHandler[In, Out any](
 	n *Node, m *method, fn func(context.Context, In) (Out, error), other hg.Handler,
 ) hg.Handler {
@@ -103,39 +103,39 @@ func (s *plainRequest[In, Out]) Value(key any) any {
 	return s.requestContext.Value(key)
 }
 
-// A request is one call at its server, with all that may come between its input, the handler and the
-// answer. It is the context of the handler, too.
+// A request is an incoming call with everything that may come between its input, the handler and
+// the response. It also serves as the handler's context.
 type request struct {
 	requestContext
-	in, out any         // pointers to input and output; out is nil if there is none
+	in, out any         // pointers to the input and output; out is nil if there is no output
 	lent    []lentField // Sources and Sinks of the input
-	// ctx is the context that the last interceptor gave to next; nil until the handler begins, or
-	// if it is the request itself.
+	// ctx is the context that the last interceptor passed to next. It is nil until the handler
+	// begins, and if it is the request itself.
 	ctx context.Context
 
-	flushed  bool  // flushSinks was called
-	flushErr error // error of flushSinks
+	flushed  bool  // flushSinks has been called
+	flushErr error // error returned by flushSinks
 
 	mu          sync.Mutex    // guards the fields below
-	begun       bool          // the handler was called
+	begun       bool          // the handler has been called
 	handlerDone chan struct{} // closed when the handler has returned; nil until it begins
 	returned    bool          // the interceptors have returned
 }
 
-// A lazyCall is the Call of a request, with the Peer that it refers to.
+// A lazyCall is the Call of a request, together with the Peer to which it refers.
 type lazyCall struct {
 	Call
 	from   peer
 	origin backend
 }
 
-// servesPlain reports whether the requests of m at n are plainRequests.
+// servesPlain reports whether n serves requests of m as plainRequests.
 func (n *Node) servesPlain(m *method) bool {
 	return len(m.fields) == 0 && len(n.cfg.ServerInterceptors) == 0 && len(n.clients.limits) == 0
 }
 
-// callOf returns the Call of the request, with the pointers to its input and output, and makes it
-// the first time.
+// callOf returns the Call of the request, with in and out as pointers to its input and output. It
+// allocates the Call on first use.
 func (s *requestContext) callOf(in, out any) *Call {
 	if a := s.lazyCall.Load(); a != nil {
 		return &a.Call
@@ -145,20 +145,21 @@ func (s *requestContext) callOf(in, out any) *Call {
 	a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from},
 		Metadata: s.r.Meta().WithoutOwn(), In: in, Out: out, Attempt: 1, in: s.r,
 		lends: len(s.m.fields) > 0 || s.m.streams != nil}
-	if !s.lazyCall.CompareAndSwap(nil, a) { // another goroutine has made it meanwhile
+	if !s.lazyCall.CompareAndSwap(nil, a) { // another goroutine has allocated it in the meantime
 		a = s.lazyCall.Load()
 	}
 	return &a.Call
 }
 
-// decodeInput decodes the input and prepares its Sources and Sinks. Its errors refuse the request
-// (NotRun).
+// decodeInput decodes the input and prepares its Sources and Sinks. If it fails, its error refuses
+// the request (NotRun).
 func (s *request) decodeInput() (err error) {
 	meta := s.r.Meta()
 	if err = s.m.checkAgreement(s.r); err == nil {
 		err = addFieldName(meta, s.r.Input((*decodedInput)(s)))
 	}
-	// The unknown field may be a Source or a Sink: checkTickets names it.
+	// The unknown field may be a Source or a Sink, in which case checkTickets returns an error with
+	// its name.
 	if err == nil || errors.Is(err, codec.ErrUnknownField) {
 		s.attachLent()
 		if lost := s.m.checkTickets(meta, s.lent); lost != nil {
@@ -203,7 +204,7 @@ type handlingFunc func(ctx context.Context) error
 
 func (f handlingFunc) handle(ctx context.Context) error { return f(ctx) }
 
-// runHandler runs h inside the interceptors of the server.
+// runHandler runs h inside the server interceptors.
 func (s *request) runHandler(h typedHandler) error {
 	is := s.n.cfg.ServerInterceptors
 	if len(is) == 0 {
@@ -217,8 +218,8 @@ func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 	ctx, leave := context.WithCancel(s)
 	defer leave()
 	returned := false
-	// If an interceptor panics or ends its goroutine before the handler began, the request is
-	// refused, before package hg answers the panic as one of a handler that ran.
+	// If an interceptor panics or calls runtime.Goexit before the handler has begun, refuse the
+	// request. Otherwise package hg would respond as if the handler had run and panicked.
 	defer func() {
 		if !returned && !s.closeHandler(leave) && !s.m.oneWay {
 			_ = s.r.RespondError(hg.Refuse(hg.Errorf(hg.ErrPanic,
@@ -243,7 +244,7 @@ func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 var errNextTwice = na.WithText(ErrInvalid,
 	"a server interceptor called next twice")
 
-// checkBegin marks the handler as begun, or returns why it must not begin.
+// checkBegin marks the handler as begun, or returns an error if it must not begin.
 func (s *request) checkBegin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +258,7 @@ func (s *request) checkBegin() error {
 	return nil
 }
 
-// onReturn marks the handler as returned, and wakes closeHandler.
+// onReturn marks the handler as returned and wakes closeHandler.
 func (s *request) onReturn() {
 	s.mu.Lock()
 	late := s.returned
@@ -268,9 +269,9 @@ func (s *request) onReturn() {
 	}
 }
 
-// closeHandler lets no handler begin any more, and reports whether one has begun. If the handler
-// still runs, on a goroutine that an interceptor started, leave cancels its context, and
-// closeHandler waits for it.
+// closeHandler prevents the handler from beginning and reports whether it has already begun. If the
+// handler is still running, in a goroutine started by an interceptor, closeHandler cancels its
+// context with leave and waits for it to return.
 func (s *request) closeHandler(leave func()) (begun bool) {
 	s.mu.Lock()
 	s.returned = true
@@ -283,7 +284,8 @@ func (s *request) closeHandler(leave func()) (begun bool) {
 	return begun
 }
 
-// handlerContext returns the context for operations of the handler that take none, such as ReadAt.
+// handlerContext returns the context for the handler's operations that have no context parameter,
+// such as ReadAt.
 func (s *request) handlerContext() context.Context {
 	if s.ctx == nil {
 		return s
@@ -291,8 +293,9 @@ func (s *request) handlerContext() context.Context {
 	return s.ctx
 }
 
-// flushSinks flushes the Sinks and ends their use. It waits until ctx is done. It works once,
-// inside the interceptors, so that they get its error.
+// flushSinks flushes the Sinks, after which they can no longer be used. It blocks until they are
+// flushed or ctx is done. Only the first call has an effect. It runs inside the interceptors so
+// that they receive its error.
 func (s *request) flushSinks(ctx context.Context) (err error) {
 	if s.flushed {
 		return s.flushErr
@@ -311,7 +314,7 @@ func (s *request) flushSinks(ctx context.Context) (err error) {
 	return err
 }
 
-// answerMeta returns the metadata that the handler and the interceptors have set for the answer.
+// answerMeta returns the response metadata set by the handler and the interceptors.
 func (s *requestContext) answerMeta() (m hg.Metadata) {
 	if a := s.lazyCall.Load(); a != nil {
 		m = a.ResponseMetadata.WithoutOwn()
@@ -319,8 +322,8 @@ func (s *requestContext) answerMeta() (m hg.Metadata) {
 	return m
 }
 
-// setAnswerMeta sets the metadata of the answer. A non-empty value is added under a name of this
-// package.
+// setAnswerMeta sets the metadata of the response. If value is not empty, it is added under name,
+// which is one of the names reserved for this package.
 func (s *requestContext) setAnswerMeta(name, value string) (err error) {
 	m := s.answerMeta()
 	if value != "" {
@@ -334,14 +337,14 @@ func (s *requestContext) setAnswerMeta(name, value string) (err error) {
 	return s.r.SetOutputMeta(m)
 }
 
-// onFailure sets the metadata of the answer to a handler that returned err, and returns err.
+// onFailure sets the metadata of the response for a handler that returned err. It returns err.
 func (s *requestContext) onFailure(err error) error {
 	_ = s.r.SetOutputMeta(s.answerMeta()) // an error here must not replace err
 	return err
 }
 
-// endLent ends the use of the Sources and Sinks, and returns the client's share. The handler has
-// returned or panicked.
+// endLent makes the Sources and Sinks unusable and releases the client's share of the limits. The
+// handler must have returned or panicked.
 func (s *request) endLent() {
 	for i := range s.lent {
 		s.lent[i].end()
@@ -365,8 +368,8 @@ func (s *requestContext) Done() <-chan struct{} { return s.r.Context().Done() }
 // Err implements context.Context.
 func (s *requestContext) Err() error { return s.r.Context().Err() }
 
-// itemContext returns ctx, the context of the handler, for the items of s: if it is s, then the
-// context behind it, whose Err takes no lock.
+// itemContext returns the context for the items of s, given the handler's context ctx. If ctx is s,
+// it returns the underlying context, whose Err takes no lock.
 func (s *request) itemContext(ctx context.Context) context.Context {
 	if ctx == context.Context(s) {
 		return s.r.Context()
@@ -390,14 +393,14 @@ func (s *request) Value(key any) any {
 	return s.requestContext.Value(key)
 }
 
-// A lentField is a Source or a Sink of a request.
+// A lentField is a Source or a Sink in the input of a request.
 type lentField struct {
 	source *pulledSource
 	sink   *pushedSink
-	filled sinkFill // how far a Sink was filled; set when the handler has ended
+	filled sinkFill // how far a Sink was filled; set after the handler has returned
 }
 
-// ticket returns the ticket of l, or nil.
+// ticket returns the ticket of l, or nil if l is neither a Source nor a Sink.
 func (l *lentField) ticket() *ticket {
 	switch {
 	case l.source != nil:
@@ -408,7 +411,7 @@ func (l *lentField) ticket() *ticket {
 	return nil
 }
 
-// attachLent attaches the Sources and Sinks of the input to the request. They are usable until
+// attachLent attaches the Sources and Sinks of the input to the request. They remain usable until
 // endLent.
 func (s *request) attachLent() {
 	if len(s.m.fields) == 0 {
@@ -454,7 +457,7 @@ func (s *request) takeStreams() error {
 	return nil
 }
 
-// end ends the use of l.
+// end makes the Source or Sink of l unusable.
 func (l *lentField) end() {
 	if l.source != nil {
 		l.source.end()
