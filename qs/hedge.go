@@ -10,11 +10,11 @@ import (
 )
 
 // Hedge returns a client interceptor that also calls a second address if the first has not
-// responded after delay, or fails before that. With a delay of zero it calls both at once. It
-// returns the first response, also an error of a handler, and abandons the other attempt: its
-// request is discarded, or the ctx of its handler is canceled.
+// responded after delay or fails before that. With a delay of zero it calls both at once. It
+// returns the first response, even if that is an error of a handler, and abandons the other
+// attempt: its request is discarded, or the context of its handler is canceled.
 //
-// It applies only to Idempotent methods without Sources and Sinks, and to Peers with a second
+// Hedge applies only to Idempotent methods without Sources and Sinks, and to Peers with a second
 // healthy address. Add it to Config.ClientInterceptors, or to the options of Define, after Retry.
 // Retry then repeats the call if neither address responds.
 func Hedge(delay time.Duration) Interceptor {
@@ -35,14 +35,14 @@ type hedgedCall struct {
 	next func(context.Context) error
 
 	mu         sync.Mutex         // guards the fields below
-	firstEnded bool               // no second attempt begins any more
-	secondDone chan struct{}      // closed when the second attempt has ended; nil until it begins
+	firstEnded bool               // no second attempt may start
+	secondDone chan struct{}      // closed when the second attempt has completed; nil until it starts
 	stop       context.CancelFunc // cancels the second attempt
 	err        error              // error of the second attempt
-	panic      any                // panic of the second attempt
+	panic      any                // value of a panic in the second attempt
 }
 
-// run makes the first attempt, and a second one after delay.
+// run makes the first attempt and, after delay, a second one.
 func (h *hedgedCall) run(delay time.Duration) error {
 	n := h.peer.n
 	ctx, stop := context.WithCancel(h.ctx)
@@ -53,7 +53,7 @@ func (h *hedgedCall) run(delay time.Duration) error {
 	if second == nil {
 		return err
 	}
-	_ = n.awaitDone(context.Background(), h.peer.i, second) // soon: it was canceled, or ctx is done
+	_ = n.awaitDone(context.Background(), h.peer.i, second) // returns soon, because it was canceled or ctx is done
 	if h.panic != nil {
 		panic(h.panic)
 	}
@@ -63,9 +63,9 @@ func (h *hedgedCall) run(delay time.Duration) error {
 	return h.err
 }
 
-// isAnswered reports whether a call that ended with err got a response: an output or the error of a
-// handler. ErrCanceled and ErrTimeout do not count, since a handler returns them when this side
-// ended the attempt.
+// isAnswered reports whether a call that returned err has received a response: an output or the
+// error of a handler. ErrCanceled and ErrTimeout do not count, because a handler returns them when
+// this side canceled the attempt.
 func isAnswered(err error) bool {
 	if err == nil {
 		return true
@@ -75,8 +75,8 @@ func isAnswered(err error) bool {
 		!errors.Is(err, ErrTimeout)
 }
 
-// endFirst marks the first attempt as ended, and cancels the second if the first was answered. It
-// returns a channel that is closed when the second has ended, or nil if there is none.
+// endFirst marks the first attempt as completed and, if it was answered, cancels the second. It
+// returns a channel that is closed when the second has completed, or nil if there is no second.
 func (h *hedgedCall) endFirst(answered bool) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,7 +87,7 @@ func (h *hedgedCall) endFirst(answered bool) <-chan struct{} {
 	return h.secondDone
 }
 
-// runSecond makes the second attempt. If it is answered, it cancels the first with stop.
+// runSecond makes the second attempt. If that is answered, it cancels the first by calling stop.
 func (h *hedgedCall) runSecond(stop func()) {
 	h.mu.Lock()
 	if h.firstEnded || h.ctx.Err() != nil || !h.c.Peer.hasOtherBackend(h.c) {
@@ -100,13 +100,13 @@ func (h *hedgedCall) runSecond(stop func()) {
 	h.secondDone, h.stop = second, stopThis
 	h.mu.Unlock()
 	defer func() {
-		if h.panic = recover(); h.panic != nil { // run raises it again, on the caller's goroutine
+		if h.panic = recover(); h.panic != nil { // run re-raises the panic in the caller's goroutine
 			stop()
 		}
 		close(second)
 		h.peer.n.contexts[h.peer.i].Wake()
 	}()
-	h.err = errNextLate // stands if next panics or ends the goroutine
+	h.err = errNextLate // remains if next panics or calls runtime.Goexit
 	h.err = h.next(ctx)
 	if isAnswered(h.err) {
 		stop()

@@ -9,34 +9,36 @@ import (
 )
 
 // An Interceptor wraps calls or handlers. Config.ClientInterceptors and Config.ServerInterceptors
-// are those of a node; the first is outermost. As an Option of a method it wraps the calls of that
-// method, inside the interceptors of the calling node, and has no effect at the server. (A function
-// literal needs the conversion Interceptor(f) to be an Option.) It runs concurrently, once per
-// call. It calls next with ctx or a derived context, which continues the call.
+// apply to a whole node, with the first one outermost. As an Option of a method, an Interceptor
+// wraps the calls of that method, inside the interceptors of the calling node, and has no effect at
+// the server. (A function literal must be converted with Interceptor(f) to be an Option.) An
+// Interceptor runs once per call, concurrently with those of other calls. It continues the call by
+// calling next with ctx or a derived context.
 //
 // A client interceptor
 //
-//   - may change c.Peer and c.Metadata before the request leaves,
-//   - may call next several times, also concurrently, to make further attempts. Each next uses its
-//     own copy of c. When next returns, it has copied Attempt, ResponseMetadata and BytesMoved to c.
-//   - must call next sequentially for a call with a Reader or a Sink, and for a stream: a concurrent
-//     next fails with ErrInvalid, as does one after bytes of a Reader, a Writer or a stream were
+//   - may change c.Peer and c.Metadata before the request is sent,
+//   - may call next several times, even concurrently, to make further attempts. Each call of next
+//     uses its own copy of c. By the time next returns, it has copied Attempt, ResponseMetadata and
+//     BytesMoved to c.
+//   - must call next sequentially for a call with a Reader or a Sink, and for a stream. A concurrent
+//     next fails with ErrInvalid, as does one after bytes of a Reader, Writer or stream were
 //     transferred.
-//   - cannot extend a call: the call ends with its own ctx, whatever context next gets.
+//   - cannot extend a call. The call ends with its own ctx, whatever context is passed to next.
 //
 // A server interceptor
 //
-//   - may call next once: a second call fails with ErrInvalid,
-//   - gets the error of the handler from next, which returns when the Sinks are flushed and the
-//     items of a stream have reached the caller's process,
-//   - may cancel the context that it passes to next. This ends that wait, and wakes a handler that
-//     blocks in send or on a Source or a Sink,
-//   - refuses a request by returning without calling next: the caller gets NotRun. The same holds
-//     if it panics or calls runtime.Goexit before next.
+//   - may call next once. A second call fails with ErrInvalid.
+//   - receives the error of the handler from next, which returns when the Sinks have been flushed and
+//     the items of a stream have reached the caller's process,
+//   - may cancel the context that it passes to next. This interrupts that wait, and wakes a handler
+//     that is blocked in send or on a Source or a Sink.
+//   - refuses a request by returning without calling next. The caller's error then has the fate
+//     NotRun. The same applies if the interceptor panics or calls runtime.Goexit before calling next.
 //
-// After an interceptor has returned, next fails. Attempts that are still in flight then are
-// abandoned before the call continues. FateOf an error of next, or of the call, covers all attempts
-// in it, even if an interceptor returns another error.
+// After an interceptor has returned, next fails. Attempts that are still in flight at that time are
+// abandoned before the call continues. FateOf applied to an error of next, or of the call, covers
+// all attempts made within it, even if an interceptor returns another error.
 type Interceptor func(ctx context.Context, c *Call, next func(context.Context) error) error
 
 // chainAround runs last inside the interceptors is.
@@ -47,19 +49,19 @@ func chainAround(ctx context.Context, is []Interceptor, c *Call, last func(conte
 	return is[0](ctx, c, func(ctx context.Context) error { return chainAround(ctx, is[1:], c, last) })
 }
 
-// LogCalls returns an interceptor, for either side, that logs each call at its end, with its error.
-// A client also logs the fate of a failed call. A nil l means slog.Default().
+// LogCalls returns an interceptor, for either side, that logs each call when it completes, with its
+// error. A client also logs the fate of a failed call. If l is nil, slog.Default() is used.
 //
 //   - slog.LevelDebug: success, and calls that the caller canceled, such as a subscription.
-//   - slog.LevelInfo: errors that programs expect: codes of the program (128 to 255), ErrNotFound,
-//     ErrAlreadyExists, ErrBadInput, ErrDenied, ErrNotReady and ErrDraining.
+//   - slog.LevelInfo: errors that programs expect, which are program-defined codes (128 to 255),
+//     ErrNotFound, ErrAlreadyExists, ErrBadInput, ErrDenied, ErrNotReady and ErrDraining.
 //   - slog.LevelWarn: all other errors, such as those without a code, timeouts, lost peers,
 //     ErrInternal, ErrUnavailable, ErrExhausted and ErrAborted. A client logs a panic of the handler
-//     at this level; at the server the library logs it.
+//     at this level. At the server, the library logs it.
 func LogCalls(l *slog.Logger) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		now := func() time.Duration { return 0 }
-		if c.Peer.p != nil { // next refuses a call without a Peer
+		if c.Peer.p != nil { // next fails if the call has no Peer
 			now = c.Peer.p.n.now
 		}
 		begun := now()
@@ -79,7 +81,7 @@ func LogCalls(l *slog.Logger) Interceptor {
 		}
 		if err != nil {
 			attrs = append(attrs, slog.String("error", err.Error()))
-			if c.in == (hg.Request{}) { // at the server the request has arrived, and its fate is known
+			if c.in == (hg.Request{}) { // at the server, the request has arrived, so its fate is known
 				attrs = append(attrs, slog.String("fate", FateOf(err).String()))
 			}
 		}
@@ -88,7 +90,7 @@ func LogCalls(l *slog.Logger) Interceptor {
 	}
 }
 
-// logLevel returns the level at which LogCalls logs a call with ctx that ended with err.
+// logLevel returns the level at which LogCalls logs a call made with ctx that returned err.
 func logLevel(ctx context.Context, err error) slog.Level {
 	if err == nil {
 		return slog.LevelDebug
@@ -103,7 +105,7 @@ func logLevel(ctx context.Context, err error) slog.Level {
 			return slog.LevelInfo
 		}
 	}
-	if ctx.Err() != nil && CodeOf(context.Cause(ctx)) == ErrCanceled { // whatever the handler made of it: no caller waits
+	if ctx.Err() != nil && CodeOf(context.Cause(ctx)) == ErrCanceled { // no caller is waiting, whatever error the handler returned
 		return slog.LevelDebug
 	}
 	return slog.LevelWarn

@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A loanSet holds the Sources and Sinks of one attempt of a call.
+// A loanSet holds the Sources and Sinks that one attempt of a call lends to the peer.
 type loanSet struct {
 	n       *Node
 	hctx    *hg.Context
@@ -25,22 +25,22 @@ type loanSet struct {
 	handles []*bulk.Handle
 	files   []*bulk.File
 	pumps   []*pump
-	tickets []*lentTicket // the tickets of the input, by number
-	// filled has the lengths of the Sinks with tickets, in the order of the tickets. It is set from
-	// the response.
+	tickets []*lentTicket // the tickets of the input, indexed by number
+	// filled holds the lengths of the Sinks that have tickets, in the order of the tickets, as
+	// reported by the response.
 	filled  []sinkFill
-	sinks   []lentSink   // the Sinks of the input in the order of the fields, without zero Sinks
-	streams *callStreams // streams of items; nil for a plain method
+	sinks   []lentSink   // the input's Sinks in field order, excluding zero Sinks
+	streams *callStreams // item streams; nil for a plain method
 }
 
-// A lentSink is a Sink of an attempt.
+// A lentSink is a Sink lent for an attempt.
 type lentSink struct {
 	*sinkState
-	hasTicket bool // the Sink has a ticket, so that the answer says how far it was filled
+	hasTicket bool // the Sink has a ticket, so the response reports how far it was filled
 }
 
-// lendInput registers the Sources and Sinks of the input in for access by the peer. It returns a
-// pointer to a copy of in whose Sources and Sinks encode as tickets.
+// lendInput registers the Sources and Sinks of in for access by the peer. It returns a pointer to a
+// copy of in whose Sources and Sinks encode as tickets.
 func (l *loanSet) lendInput(in any) (any, error) {
 	own := reflect.New(reflect.TypeOf(in).Elem())
 	own.Elem().Set(reflect.ValueOf(in).Elem())
@@ -62,7 +62,7 @@ func (l *loanSet) lendInput(in any) (any, error) {
 			if at.s == nil {
 				continue
 			}
-			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // newPump does it for a Writer
+			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // newPump does this for a Writer
 				return nil, errInUse
 			}
 			l.sinks = append(l.sinks, lentSink{sinkState: at.s})
@@ -83,8 +83,8 @@ func (l *loanSet) lendInput(in any) (any, error) {
 	return &lentInput{own.Interface(), l}, nil
 }
 
-// newTicket returns the ticket of the field f, whose encoding is wire, or nil if wire is empty. It
-// sets the number of the ticket in wire.
+// newTicket returns the ticket of field f, encoded as wire, or nil if wire is empty. It stores the
+// ticket's number in wire.
 func (l *loanSet) newTicket(f field, wire []byte) *lentTicket {
 	if len(wire) == 0 {
 		return nil
@@ -98,7 +98,7 @@ func (l *loanSet) newTicket(f field, wire []byte) *lentTicket {
 	return t
 }
 
-// lendSource registers a Source and returns the encoding of its ticket; empty if it has no bytes.
+// lendSource registers a Source and returns its encoded ticket, which is empty if s has no bytes.
 func (l *loanSet) lendSource(s *sourceState) ([]byte, error) {
 	switch {
 	case s.segs != nil:
@@ -123,7 +123,7 @@ func (l *loanSet) lendSource(s *sourceState) ([]byte, error) {
 	return nil, errNilSource
 }
 
-// lendSink registers a Sink and returns the encoding of its ticket; empty if its size is 0.
+// lendSink registers a Sink and returns its encoded ticket, which is empty if its size is 0.
 func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 	if s.into == nil {
 		s.filled.Store(0)
@@ -170,7 +170,7 @@ var (
 	errNilSink   = fmt.Errorf("qs: FileBuffer or Writer called with nil: %w", hg.ErrInvalid)
 )
 
-// A limitedFileWriter writes a file from its beginning. It fails instead of writing more than limit
+// A limitedFileWriter writes to a file from its beginning. It fails a Write that would exceed limit
 // bytes.
 type limitedFileWriter struct {
 	f          *os.File
@@ -188,7 +188,7 @@ func (w *limitedFileWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// lendMemory registers segs and returns the encoding of the ticket.
+// lendMemory registers segs and returns the encoded ticket, which is empty if there are no bytes.
 func (l *loanSet) lendMemory(access bulk.Access, segs [][]byte) ([]byte, error) {
 	if totalLen(segs) == 0 {
 		return []byte{}, nil
@@ -201,7 +201,7 @@ func (l *loanSet) lendMemory(access bulk.Access, segs [][]byte) ([]byte, error) 
 	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
-// lendMapped registers a mapped file and returns the encoding of the ticket.
+// lendMapped registers a mapped file and returns the encoded ticket, which is empty if the file is.
 func (l *loanSet) lendMapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	l.files = append(l.files, m)
 	if m.Len() == 0 {
@@ -215,8 +215,8 @@ func (l *loanSet) lendMapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
-// lendStream creates the pump of a reader or a writer for a stream of the call. It returns the
-// encoding of the ticket.
+// lendStream creates a pump between a reader or writer and a new stream of the call. It returns the
+// stream's encoded ticket.
 func (l *loanSet) lendStream(from io.Reader, into *sinkState, used *streamUse) ([]byte, error) {
 	index := len(l.m.streams) + len(l.pumps)
 	if index == na.MaxStreams {
@@ -236,8 +236,8 @@ func (l *loanSet) lendStream(from io.Reader, into *sinkState, used *streamUse) (
 	return appendStreamTicket(nil, index, length), nil
 }
 
-// streamSpecs returns the specifications of the streams of the call: those of items, followed by
-// those of pumps.
+// streamSpecs returns the specifications of the call's streams: those of items, followed by those
+// of pumps.
 func (l *loanSet) streamSpecs() []hg.StreamSpec {
 	if len(l.pumps) == 0 {
 		return l.m.streams
@@ -249,7 +249,7 @@ func (l *loanSet) streamSpecs() []hg.StreamSpec {
 	return specs
 }
 
-// bindStreams connects the streams of a call that has begun to the pumps and the streams of items.
+// bindStreams connects the streams of a started call to the pumps and the item streams.
 func (l *loanSet) bindStreams(h *hg.Handle) {
 	var items []*hg.Stream
 	for i := range l.m.streams {
@@ -263,7 +263,7 @@ func (l *loanSet) bindStreams(h *hg.Handle) {
 	}
 }
 
-// takeStreams detaches the streams of items from h, whose call ended with err. The pumps keep their
+// takeStreams detaches the item streams from h, whose call returned err. The pumps keep their
 // streams.
 func (l *loanSet) takeStreams(h *hg.Handle, err error) {
 	all, _ := hghook.TakeStreams(h).([]*hg.Stream)
@@ -272,8 +272,8 @@ func (l *loanSet) takeStreams(h *hg.Handle, err error) {
 	}
 }
 
-// finishPumps waits, after a successful call, until all bytes have been written to the program's
-// writers.
+// finishPumps waits until all bytes have been written to the caller's Writers. It is called after a
+// successful call.
 func (l *loanSet) finishPumps(ctx context.Context, i int, to hg.Addr) error {
 	for _, g := range l.pumps {
 		if err := g.finish(ctx, l.n, i); err != nil {
@@ -283,8 +283,8 @@ func (l *loanSet) finishPumps(ctx context.Context, i int, to hg.Addr) error {
 	return nil
 }
 
-// lentBytes returns the number of bytes of memory and files in the Sources and Sinks. It does not
-// count streams, whose length is unknown.
+// lentBytes returns the number of bytes of memory and files in the Sources and Sinks. Streams are
+// not counted because their length is unknown.
 func (l *loanSet) lentBytes() (n int64) {
 	for _, h := range l.handles {
 		n += h.Len()
@@ -292,7 +292,7 @@ func (l *loanSet) lentBytes() (n int64) {
 	return n
 }
 
-// movedBytes returns the number of bytes transferred from and to the Sources and Sinks.
+// movedBytes returns the number of bytes transferred to and from the Sources and Sinks.
 func (l *loanSet) movedBytes() (n int64) {
 	for _, h := range l.handles {
 		n += h.Moved()
@@ -317,8 +317,8 @@ func (l *loanSet) Report(c *inspect.Call) {
 	}
 }
 
-// spentBytes returns the number of bytes of readers, writers and items that were transferred.
-// Another attempt could not transfer them again.
+// spentBytes returns the number of bytes transferred by Readers, Writers and item streams, which
+// another attempt could not transfer again.
 func (l *loanSet) spentBytes() (n int64) {
 	for _, g := range l.pumps {
 		k, _ := g.pumpedBytes()
@@ -330,8 +330,8 @@ func (l *loanSet) spentBytes() (n int64) {
 	return n
 }
 
-// progress returns a counter that grows when bytes are transferred, also from the program's reader
-// into the buffer of a stream.
+// progress returns a counter that grows with each byte transferred, including bytes read from a
+// caller's Reader into the buffer of a stream.
 func (l *loanSet) progress() (n int64) {
 	for _, h := range l.handles {
 		n += h.Moved()
@@ -345,14 +345,15 @@ func (l *loanSet) progress() (n int64) {
 	return n
 }
 
-// revokeHandle revokes the access of peers to the memory of h, and waits until nothing uses it.
+// revokeHandle revokes the access of peers to the memory of h and waits until it is no longer in
+// use.
 func (l *loanSet) revokeHandle(h *bulk.Handle) {
 	if h.CloseWait(context.Background()) != nil {
 		l.n.waitDrained()
 	}
 }
 
-// failedBy joins err, the error of a call, and failed, the error of the program's reader or writer.
+// failedBy joins err, the error of a call, and failed, the error of a caller's Reader or Writer.
 // The text omits failed if err already contains it.
 func failedBy(err, failed error) error {
 	if r, ok := hg.RemoteOf(err); ok && strings.Contains(r.Text, failed.Error()) {
@@ -361,7 +362,7 @@ func failedBy(err, failed error) error {
 	return fmt.Errorf("%w: %w", err, failed)
 }
 
-// A repeatedCause is an error that also matches cause, whose text is part of its own.
+// A repeatedCause is an error that also matches cause, whose text it already contains.
 type repeatedCause struct {
 	error
 	cause error
@@ -370,7 +371,7 @@ type repeatedCause struct {
 // Unwrap returns the error and its cause.
 func (e repeatedCause) Unwrap() []error { return []error{e.error, e.cause} }
 
-// fillSinks sets the lengths of the Sinks from the response, and truncates their files.
+// fillSinks sets the lengths of the Sinks from the response and truncates their files.
 func (l *loanSet) fillSinks() error {
 	filled := l.filled
 	for _, lent := range l.sinks {

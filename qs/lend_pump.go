@@ -16,44 +16,45 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A pump moves bytes between a reader or a writer of the program and a stream of one attempt. It
-// runs on a goroutine of its own, since the program's Read or Write may block:
+// A pump moves bytes between a caller's reader or writer and a stream of one attempt. It runs in
+// its own goroutine because the caller's Read or Write may block:
 //
 //	Reader: r ─ Read ──► memory of the stream ─► the handler
 //	Writer: w ◄─ Write ─ memory of the stream ◄─ the handler
 //
-// It reads nothing before the handler does: until then the stream has no memory for it.
+// It does not read until the handler does. Before that, the stream provides no memory to read into.
 type pump struct {
 	hctx *hg.Context
 	log  func(text string, args ...any)
 	from io.Reader  // the reader; nil if into is set
 	into *sinkState // the writer; nil if from is set
-	use  *streamUse // use of the Source or the Sink
+	use  *streamUse // usage state of the Source or the Sink
 
-	file     bool // from or into is a file of this package, whose operations are short
-	finished bool // the goroutine has ended without a panic; only the goroutine uses it
+	file     bool // from or into is a file type of this package, whose operations are short
+	finished bool // the goroutine has exited without a panic; accessed only by the goroutine
 
 	mu     sync.Mutex // guards the fields below
-	stream *hg.Stream // nil until the call of the attempt has begun; then the goroutine runs
+	stream *hg.Stream // nil until the call of the attempt has started, and with it the goroutine
 	moved  int64      // bytes read or written
-	err    error      // error of the reader or writer
+	err    error      // error of the caller's reader or writer
 	broken error      // error of the stream
-	closed bool       // no Read or Write begins any more
-	busy   bool       // a Read or a Write is running
-	// interrupting is non-nil if a Read or a Write was interrupted; closed when its deadline is
-	// set.
+	closed bool       // no further Read or Write may start
+	busy   bool       // a Read or Write is running
+	// interrupting is non-nil if a Read or Write was interrupted. It is closed once the deadline
+	// has been set.
 	interrupting chan struct{}
-	// abandoned is set if close returned while a Read or a Write was running. Its result is
-	// discarded.
+	// abandoned reports whether close returned while a Read or Write was running. The result of
+	// that operation is discarded.
 	abandoned bool
-	done      chan struct{} // closed when the goroutine has ended
+	done      chan struct{} // closed when the goroutine has exited
 }
 
-// maxPumpChunk is the largest buffer of one Read, in bytes. A stream moves no more in one chunk.
+// maxPumpChunk is the maximum size in bytes of the buffer for one Read, and of one chunk of a
+// stream.
 const maxPumpChunk = 256 << 10
 
-// A streamUse is true while an attempt uses a reader or a writer of the program. After a Read that
-// returned bytes or was abandoned, another attempt would miss those bytes.
+// A streamUse is true while an attempt uses a caller's reader or writer. Once a Read has returned
+// bytes or has been abandoned, another attempt would miss those bytes.
 type streamUse struct {
 	atomic.Bool
 	spent bool // no other attempt may use the reader
@@ -65,8 +66,8 @@ var errInUse = na.WithText(ErrInvalid,
 var errSpent = na.WithText(ErrInvalid,
 	"the Reader was consumed by an earlier call; use a new one")
 
-// newPump returns the pump of one attempt, which the caller must release. It fails if the Source or
-// Sink is in use or spent.
+// newPump returns a pump for one attempt. The caller must call its release method. newPump fails if
+// the Source or Sink is in use or spent.
 func (n *Node) newPump(hctx *hg.Context, from io.Reader, into *sinkState, u *streamUse) (*pump, error) {
 	if !u.CompareAndSwap(false, true) {
 		return nil, errInUse
@@ -87,7 +88,7 @@ func (n *Node) newPump(hctx *hg.Context, from io.Reader, into *sinkState, u *str
 	return g, nil
 }
 
-// start starts the goroutine, which moves bytes through s.
+// start starts the goroutine, which transfers bytes through s.
 func (g *pump) start(s *hg.Stream) {
 	g.mu.Lock()
 	g.stream = s
@@ -103,8 +104,8 @@ func (g *pump) start(s *hg.Stream) {
 	})
 }
 
-// release ends the use of the reader or the writer. If a Read or a Write was abandoned, its return
-// ends the use instead.
+// release marks the reader or writer as no longer in use. If a Read or Write was abandoned, that
+// happens when it returns instead.
 func (g *pump) release() {
 	g.mu.Lock()
 	left := g.abandoned
@@ -117,18 +118,18 @@ func (g *pump) release() {
 	}
 }
 
-// Grace periods of a Read or a Write that is running when its call ends.
+// Grace periods for a Read or Write that is running when its call completes.
 const (
-	// ioGrace is the time that a Read or a Write has to return after the end of its call.
-	// interruptGrace is the time that a Write has in addition after an interrupt. A Read is
-	// interrupted at once, since nothing is lost. An interrupted Write may break its writer, such
-	// as a TLS connection.
+	// ioGrace is the time that a Read or Write has to return after its call has completed.
+	// interruptGrace is the additional time for a Write after it has been interrupted. A Read is
+	// interrupted immediately, because nothing is lost. A Write is not, because an interrupted
+	// Write may break its writer, for example a TLS connection.
 	ioGrace        = 50 * time.Millisecond
 	interruptGrace = 20 * time.Millisecond
 )
 
-// close prevents further Reads and Writes. It reports whether a running one was abandoned because
-// it neither returned in time nor could be interrupted.
+// close prevents further Reads and Writes. It reports whether a running operation was abandoned
+// because it neither returned in time nor could be interrupted.
 func (g *pump) close() (left bool) {
 	g.mu.Lock()
 	g.closed = true
@@ -153,7 +154,8 @@ func (g *pump) close() (left bool) {
 	return g.abandoned
 }
 
-// await reports whether the goroutine ends within d; a negative d is no limit.
+// await waits for the goroutine to exit and reports whether it did so within d. If d is negative,
+// there is no limit.
 func (g *pump) await(d time.Duration) bool {
 	if g.hctx.NA().Scheduled() { // a coroutine of the simulator must not block on a channel
 		over := func() bool { return isClosed(g.done) }
@@ -174,23 +176,24 @@ func (g *pump) await(d time.Duration) bool {
 	}
 }
 
-// interrupt makes the running Read or Write return, by a deadline in the past. It reports false if
-// the reader or writer has no deadlines. The goroutine clears the deadline.
+// interrupt sets a deadline in the past to make the running Read or Write return. It returns false
+// if the reader or writer does not support deadlines. The goroutine clears the deadline.
 func (g *pump) interrupt() bool {
 	set := make(chan struct{})
 	defer close(set)
 	g.mu.Lock()
 	if !g.busy {
 		g.mu.Unlock()
-		return true // the goroutine ends by itself
+		return true // the goroutine exits on its own
 	}
 	g.interrupting = set
 	g.mu.Unlock()
 	return g.setDeadline(time.Unix(1, 0))
 }
 
-// setDeadline sets the deadline of the program's reader or writer, and reports whether it could. A
-// SetReadDeadline that panics, such as that of a nil embedded net.Conn, counts as missing.
+// setDeadline sets the deadline of the caller's reader or writer and reports whether it succeeded.
+// A SetReadDeadline or SetWriteDeadline that panics, such as that of a nil embedded net.Conn, is
+// treated as missing.
 func (g *pump) setDeadline(at time.Time) (set bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -206,7 +209,7 @@ func (g *pump) setDeadline(at time.Time) (set bool) {
 	return ok && w.SetWriteDeadline(at) == nil
 }
 
-// beginIO reports whether a Read or a Write may begin, and marks it as running.
+// beginIO reports whether a Read or Write may start, and if so marks it as running.
 func (g *pump) beginIO() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -214,7 +217,7 @@ func (g *pump) beginIO() bool {
 	return g.busy
 }
 
-// endIO records the result of a Read or a Write. It reports whether to continue.
+// endIO records the result of a Read or Write and reports whether the pump should continue.
 func (g *pump) endIO(n int, err error) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,14 +229,14 @@ func (g *pump) endIO(n int, err error) bool {
 	if g.into != nil {
 		g.into.filled.Store(g.moved)
 	}
-	if err != nil && !g.closed { // after close the error may be that of the interrupt
+	if err != nil && !g.closed { // after close, the error may be due to the interrupt
 		g.err = err
 	}
 	return err == nil && !g.closed
 }
 
-// wait blocks until the stream can continue after ErrAgain, and reports whether it can. Any other
-// error ends the pump.
+// wait handles the stream error err. If err is ErrAgain, it blocks until the stream can continue
+// and returns true. Otherwise, or if that wait fails, it records the error and returns false.
 func (g *pump) wait(err error) bool {
 	if isAgain(err) {
 		if err = g.stream.Wait(context.Background()); err == nil {
@@ -246,10 +249,10 @@ func (g *pump) wait(err error) bool {
 	return false
 }
 
-// isAgain reports whether err is temporary: the stream cannot continue yet.
+// isAgain reports whether err is temporary, meaning that the stream cannot continue yet.
 func isAgain(err error) bool { return errors.Is(err, hg.ErrAgain) }
 
-// fill reads from the program's reader into the stream.
+// fill copies from the caller's reader to the stream.
 func (g *pump) fill() {
 	for empty := 0; ; {
 		b, err := g.stream.Reserve(maxPumpChunk)
@@ -294,7 +297,7 @@ func (g *pump) fill() {
 	}
 }
 
-// drain writes from the stream to the program's writer.
+// drain copies from the stream to the caller's writer.
 func (g *pump) drain() {
 	for {
 		b, err := g.stream.Next()
@@ -329,8 +332,8 @@ func (g *pump) drain() {
 	}
 }
 
-// fail sends the error of the program's reader or writer to the handler. The handler gets it after
-// the bytes that the reader returned before.
+// fail sends the error of the caller's reader or writer to the handler. The handler receives a
+// reader's error after all bytes that were read before.
 func (g *pump) fail(err error) {
 	if g.from != nil {
 		g.stream.Fail(na.ErrIO, fmt.Sprintf("the caller's reader failed: %v", err))
@@ -339,21 +342,22 @@ func (g *pump) fail(err error) {
 	g.stream.Reset(na.ErrIO, fmt.Sprintf("the caller's writer failed: %v", err))
 }
 
-// onReturn ends the goroutine, also if the program's Read or Write panics or calls runtime.Goexit.
+// onReturn is deferred by the goroutine. It handles a Read or Write that panicked or called
+// runtime.Goexit, and clears the deadline set by interrupt.
 func (g *pump) onReturn() {
 	err := errGoexit
-	p := recover() // a panic of the program's Read or Write fails the call instead of the process
+	p := recover() // a panic in the caller's Read or Write fails the call, not the process
 	if p != nil {
 		err = fmt.Errorf("panic: %v", p)
 	}
 	if !g.finished {
 		g.endIO(0, err)
 		if g.from != nil {
-			g.stream.Commit(0) // returns the buffer that Read was given
+			g.stream.Commit(0) // returns the buffer that was passed to Read
 		}
 		g.fail(err)
 	}
-	defer g.onGoroutineEnd() // deferred, since SetReadDeadline may end the goroutine
+	defer g.onGoroutineEnd() // deferred because SetReadDeadline may call runtime.Goexit
 	g.mu.Lock()
 	set := g.interrupting
 	g.mu.Unlock()
@@ -363,13 +367,13 @@ func (g *pump) onReturn() {
 	}
 }
 
-// onGoroutineEnd closes done, and ends the use of an abandoned reader or writer.
+// onGoroutineEnd closes done and marks an abandoned reader or writer as no longer in use.
 func (g *pump) onGoroutineEnd() {
 	g.mu.Lock()
 	left := g.abandoned
 	close(g.done)
 	g.mu.Unlock()
-	if left { // the node may be gone
+	if left { // the node may already be closed
 		g.use.spent = g.from != nil
 		g.use.Store(false)
 		return
@@ -380,7 +384,7 @@ func (g *pump) onGoroutineEnd() {
 var errGoexit = error(hg.Errorf(hg.ErrAborted,
 	"Read or Write of the caller's stream called runtime.Goexit"))
 
-// pumpedBytes returns the number of bytes read or written, and the error of the program's reader or
+// pumpedBytes returns the number of bytes read or written, and the error of the caller's reader or
 // writer.
 func (g *pump) pumpedBytes() (int64, error) {
 	g.mu.Lock()
@@ -388,7 +392,7 @@ func (g *pump) pumpedBytes() (int64, error) {
 	return g.moved, g.err
 }
 
-// passedBytes returns the number of bytes that were sent to the handler, or written.
+// passedBytes returns the number of bytes sent to the handler or written to the caller's writer.
 func (g *pump) passedBytes() int64 {
 	g.mu.Lock()
 	s, n := g.stream, g.moved
@@ -402,7 +406,7 @@ func (g *pump) passedBytes() int64 {
 	return s.Moved()
 }
 
-// progress returns a number that grows with each byte that moves.
+// progress returns a counter that grows with each byte read, written or sent.
 func (g *pump) progress() int64 {
 	g.mu.Lock()
 	s, n := g.stream, g.moved
@@ -413,7 +417,8 @@ func (g *pump) progress() int64 {
 	return n + s.Moved()
 }
 
-// finish waits, after a successful call, until all bytes have been written to the program's writer.
+// finish waits until all bytes have been written to the caller's writer. It is called after a
+// successful call.
 func (g *pump) finish(ctx context.Context, n *Node, i int) error {
 	if g.into == nil {
 		return nil
@@ -434,8 +439,8 @@ func (g *pump) finish(ctx context.Context, n *Node, i int) error {
 	return g.broken
 }
 
-// expectedOf returns the number of bytes left in from, for readers of the standard library that
-// know it, and -1 for others. It is a hint for buffer sizes.
+// expectedOf returns the number of bytes left in from if it is a standard library reader that can
+// report it, and -1 otherwise. It is a hint for buffer sizes.
 func expectedOf(from io.Reader) int64 {
 	switch r := from.(type) {
 	case *bytes.Reader:
@@ -457,7 +462,8 @@ func expectedOf(from io.Reader) int64 {
 	return -1
 }
 
-// restOf returns the number of bytes after the offset of r, which has size bytes.
+// restOf returns the number of bytes between the current offset of r and its end at size. It
+// returns -1 if unknown.
 func restOf(r io.Seeker, size int64) int64 {
 	at, err := r.Seek(0, io.SeekCurrent)
 	if err != nil || at > size {
@@ -466,7 +472,7 @@ func restOf(r io.Seeker, size int64) int64 {
 	return size - at
 }
 
-// A sectionReader reads a file from its beginning, independent of the file's offset.
+// A sectionReader reads a file from its beginning, regardless of the file's offset.
 type sectionReader struct {
 	f   *os.File
 	off int64
@@ -479,8 +485,8 @@ func (r *sectionReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A programError wraps an error of the program's reader or writer. It does not match the codes and
-// context errors of the wrapped error, which would look like those of the call.
+// A programError wraps an error of the caller's reader or writer. It does not match the codes and
+// context errors of the wrapped error, because they would look like those of the call.
 type programError struct{ error }
 
 // Is implements errors.Is.

@@ -13,64 +13,65 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Sink is a buffer, file or writer of the caller, in a field of the input. The handler writes to
-// it during the call. Both sides use the same type. The zero Sink has size 0.
+// A Sink is a buffer, file or writer of the caller, passed in a field of the input. The handler
+// writes to it during the call. Both sides use the same type. The zero Sink has size 0.
 //
-//   - The caller makes it with Buffer, FileBuffer or Writer; the handler fills it with Writer,
-//     WriteAt or SendFile.
-//   - When Call has returned, whatever the error, nothing writes to the caller's memory or file any
-//     more, and no Write to its writer begins.
-//   - After an error the contents of a Buffer are undefined, and a Writer has got a prefix of the
-//     data.
-//   - One attempt of one call at a time uses a Sink: a second one fails with ErrInvalid. Filled is
-//     that of the last attempt.
+//   - The caller creates it with Buffer, FileBuffer or Writer. The handler fills it with
+//     Sink.Writer, WriteAt or SendFile.
+//   - Once Call has returned, even with an error, nothing writes to the caller's memory or file, and
+//     no further Write to its writer starts.
+//   - After an error, the contents of a Buffer are undefined, and a Writer has received a prefix of
+//     the data.
+//   - A Sink can be used by only one attempt of one call at a time. A second one fails with
+//     ErrInvalid. Filled describes the last attempt.
 type Sink struct{ s *sinkState }
 
 // A sinkState is the state of a Sink, on either side.
 type sinkState struct {
-	// At the caller one of segs, file and into is set.
+	// At the caller, exactly one of segs, file and into is set.
 	segs [][]byte
 	file *os.File // extended to size
 	size int64
 	into io.Writer
-	used streamUse // an attempt uses the Sink
+	used streamUse // in use by an attempt
 
-	fileSink *sinkState // if into stands in for a file that cannot be mapped: the Sink of that file
+	fileSink *sinkState // the Sink of the file that cannot be mapped, if into stands in for it
 
 	filled atomic.Int64
 
-	lent    *lentTicket // in the input of an attempt: its ticket
-	handler *pushedSink // at the handler
+	lent    *lentTicket // ticket of the Sink in the input of an attempt
+	handler *pushedSink // set at the handler
 }
 
-// Buffer returns a Sink that stores data in segs. Do not use segs until the call has returned;
-// Filled then returns the number of bytes.
+// Buffer returns a Sink that stores data in segs. The caller must not use segs until the call has
+// returned. Filled then returns the number of bytes stored.
 func Buffer(segs ...[]byte) Sink { return Sink{&sinkState{segs: nonNil(segs)}} }
 
-// FileBuffer returns a Sink that writes to the first size bytes of a regular file, which must be
-// open for reading and writing. The offset of f is ignored.
+// FileBuffer returns a Sink that writes to the first size bytes of the regular file f, which must
+// be open for reading and writing. The file offset is ignored.
 //
-//   - The file is mapped, without a copy, if its system and file system can do that. Otherwise it
-//     is written as a stream, and the handler can only use Writer.
+//   - The file is mapped, which avoids a copy, if the operating system and file system support that.
+//     Otherwise it is written as a stream, and the handler can use only Sink.Writer.
 //   - The file is extended to size bytes. After a successful call it is truncated after the last
-//     byte written. Gaps between writes keep their content, which is zeros in a new file.
-//   - If another process truncates the file during the call, the call fails, or the content reads
+//     byte written. Gaps between writes keep their contents, which are zeros in a new file.
+//   - If another process truncates the file during the call, the call fails or the contents read
 //     as zeros.
 func FileBuffer(f *os.File, size int64) Sink { return Sink{&sinkState{file: f, size: size}} }
 
-// Writer returns a Sink that writes to w, for data of any length.
+// Writer returns a Sink that writes data of any length to w.
 //
-//   - A goroutine of the caller's process writes the handler's data to w, in chunks of up to 256 KiB,
+//   - A goroutine in the caller's process writes the handler's data to w in chunks of up to 256 KiB,
 //     with a few MiB in flight. Call returns when all data has been written, which may be after the
 //     handler has returned.
-//   - An error of w fails the call, as one of Reader does. Retry does not repeat a call that has
+//   - An error of w fails the call, like an error of a Reader. Retry does not repeat a call that has
 //     written bytes.
-//   - A Write that is running when the call ends has 50 ms to return, since an interrupted Write may
-//     break a TLS connection. Then SetWriteDeadline interrupts it, if w has that method (the deadline
-//     is cleared afterwards). Otherwise it may still be running when Call returns.
+//   - A Write that is running when the call completes has 50 ms to return, because interrupting it
+//     may break a TLS connection. After that, it is interrupted by SetWriteDeadline if w has that
+//     method. (The deadline is cleared afterward.) Otherwise it may still be running when Call
+//     returns.
 func Writer(w io.Writer) Sink { return Sink{&sinkState{into: w}} }
 
-// Len returns the size in bytes; -1 for Writer, which has no limit.
+// Len returns the size in bytes, or -1 for a Writer, which has no limit.
 func (s Sink) Len() int64 {
 	switch {
 	case s.s == nil:
@@ -85,10 +86,10 @@ func (s Sink) Len() int64 {
 	return totalLen(s.s.segs)
 }
 
-// Filled returns, at the caller, the number of bytes from the beginning that were written without
-// gaps; handlers that use WriteAt may leave gaps. If the handler wrote more than the size, it is 0,
-// and the error of the call is hg.ErrRemote, unless the handler set a code. After an error it is
-// valid only for Writer.
+// Filled returns the number of contiguous bytes that were written from the beginning. It is for use
+// at the caller. Handlers that use WriteAt may leave gaps. If the handler exceeded the size, Filled
+// returns 0, and the error of the call is hg.ErrRemote unless the handler set a code. After an
+// error, the result is valid only for a Writer.
 func (s Sink) Filled() int64 {
 	if s.s == nil {
 		return 0
@@ -96,17 +97,18 @@ func (s Sink) Filled() int64 {
 	return s.s.filled.Load()
 }
 
-// Writer returns the writer of s for its handler; it is an io.ReaderFrom too. All calls of Writer
-// return the same stream, for one goroutine at a time. Writer panics if ctx is nil.
+// Writer returns a writer to s, for use by the handler. It also implements io.ReaderFrom. All calls
+// of Writer return the same stream, which is not safe for concurrent use. Writer panics if ctx is
+// nil.
 //
-//   - Writes are buffered: several chunks of 1 MiB are in flight. For a Writer of the caller up to
-//     1 MiB is buffered here, and the handler may return before it was sent.
-//   - A Write blocks until ctx is done. Data of earlier Writes is still sent afterwards. If the
-//     handler returns without an error, the remaining data is flushed, until the request ends or the
-//     context that an interceptor passed to next is done. If the flush fails, the call fails.
-//   - If the writer of the caller fails, a later Write returns its error. If the handler has already
-//     returned, only the caller gets it.
-//   - A Write after the handler has returned fails with ErrClosed; data written before is flushed.
+//   - Writes are buffered, with several chunks of 1 MiB in flight. For a Writer of the caller, up to
+//     1 MiB is buffered at the handler, which may return before that data has been sent.
+//   - A Write blocks until ctx is done. Data of earlier Writes is sent nevertheless. If the handler
+//     returns without an error, the remaining data is flushed until the request ends or the context
+//     that an interceptor passed to next is done. If the flush fails, the call fails.
+//   - If the caller's writer fails, a later Write returns its error. If the handler has already
+//     returned, only the caller receives it.
+//   - A Write after the handler has returned fails with ErrClosed. Data written earlier is flushed.
 //   - Errors match hg.ErrOverflow (the size is exceeded), ErrClosed (the handler has returned),
 //     ErrTimeout or ErrCanceled (ctx), and hg.ErrUnsupported (at the caller).
 func (s Sink) Writer(ctx context.Context) io.Writer {
@@ -119,9 +121,9 @@ func (s Sink) Writer(ctx context.Context) io.Writer {
 	return s.s.handler.writer(ctx)
 }
 
-// WriteAt writes p at off, for the handler of s. It blocks until p has arrived, or the handler's
-// context is done. Errors match hg.ErrOverflow (the size is exceeded), ErrClosed (the handler has
-// returned), and hg.ErrUnsupported (for Writer, and at the caller).
+// WriteAt writes p at offset off. It is for use by the handler. It blocks until p has arrived or
+// the handler's context is done. Errors match hg.ErrOverflow (the size is exceeded), ErrClosed (the
+// handler has returned), and hg.ErrUnsupported (for a Writer, and at the caller).
 func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
 		return 0, errNoRoom
@@ -129,8 +131,9 @@ func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	return s.s.handler.writeAt(p, off)
 }
 
-// SendFile writes the whole regular file f, as Writer would, directly from the page cache if f can
-// be mapped. It returns the number of bytes. Its errors are those of Writer.
+// SendFile writes the whole regular file f to s, like Sink.Writer, and returns the number of bytes
+// written. If f can be mapped, it sends directly from the page cache. Errors are those documented
+// for Sink.Writer.
 func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 	if s.s == nil {
 		if info, err := f.Stat(); err == nil && info.Size() == 0 {
@@ -144,10 +147,11 @@ func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 var errNoRoom = fmt.Errorf("qs: sink: the caller provided no Buffer, FileBuffer or Writer: %w",
 	hg.ErrOverflow)
 
-// IsZero reports whether s is the zero Sink. It is for codecs that omit empty fields.
+// IsZero reports whether s is the zero Sink. Codecs call it to omit empty fields.
 func (s Sink) IsZero() bool { return s.s == nil }
 
-// MarshalBinary is for codecs. The error matches hg.ErrUnsupported outside of the input of a call.
+// MarshalBinary implements encoding.BinaryMarshaler for codecs. Except in the input of a call, it
+// returns an error that matches hg.ErrUnsupported.
 func (s Sink) MarshalBinary() ([]byte, error) {
 	switch {
 	case s.s == nil:
@@ -158,7 +162,7 @@ func (s Sink) MarshalBinary() ([]byte, error) {
 	return s.s.lent.encoded(), nil
 }
 
-// UnmarshalBinary is for codecs. The error matches ErrProtocol.
+// UnmarshalBinary implements encoding.BinaryUnmarshaler for codecs. Errors match ErrProtocol.
 func (s *Sink) UnmarshalBinary(b []byte) error {
 	t, err := parseTicket(b, "Sink")
 	if err != nil {
@@ -171,7 +175,7 @@ func (s *Sink) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// A failWriter fails each Write with err.
+// A failWriter is an io.Writer that always fails with err.
 type failWriter struct{ err error }
 
 // Write implements io.Writer.
@@ -180,14 +184,14 @@ func (w failWriter) Write([]byte) (int, error) { return 0, w.err }
 // A pushedSink is a Sink at its handler.
 type pushedSink struct {
 	borrowedMem
-	w    *pushWriter // the result of Writer; nil before its first call
-	full []extent    // the ranges that WriteAt wrote, in order of the calls
+	w    *pushWriter // result of Writer; nil before its first call
+	full []extent    // ranges written by WriteAt, in the order of the calls
 }
 
-// An extent is a range of bytes.
+// An extent is the range of bytes from from up to but excluding to.
 type extent struct{ from, to int64 }
 
-// checkUsable returns an error if p cannot be used. p is nil at the caller.
+// checkUsable returns an error if p cannot be used. At the caller, p is nil.
 func (p *pushedSink) checkUsable() error {
 	if p == nil {
 		return errNotInHandler("Sink")
@@ -209,7 +213,7 @@ func (p *pushedSink) writer(ctx context.Context) io.Writer {
 	return w
 }
 
-// writerOf returns the pushWriter of p, and creates it on the first call.
+// writerOf returns the pushWriter of p, allocating it on the first call.
 func (p *pushedSink) writerOf() *pushWriter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -249,7 +253,7 @@ func (p *pushedSink) writeAt(b []byte, off int64) (int, error) {
 	return len(b), nil
 }
 
-// push moves b to off, and waits for its arrival.
+// push transfers b to offset off of the Sink and waits until it has arrived.
 func (p *pushedSink) push(ctx context.Context, b []byte, off int64) error {
 	hctx := p.req.r.HG()
 	local, err := bulk.Create(hctx, bulk.Options{}, b)
@@ -308,12 +312,12 @@ func (p *pushedSink) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	return n, nil
 }
 
-// flush ends the use of p after the handler has returned without an error. It waits until all data
-// has arrived, or ctx is done. It returns the number of bytes from the beginning that were written
-// without gaps, and the end of the last byte.
+// flush ends the use of p after the handler has returned without an error. It blocks until all data
+// has arrived or ctx is done. It returns the number of contiguous bytes that were written from the
+// beginning, and the end of the last extent.
 func (p *pushedSink) flush(ctx context.Context) (prefix, end int64, err error) {
 	p.mu.Lock()
-	p.ended = true // goroutines of the handler that still run can no longer write
+	p.ended = true // goroutines of the handler that are still running can no longer write
 	w, all := p.w, slices.Clone(p.full)
 	p.mu.Unlock()
 	if w != nil {
@@ -334,7 +338,7 @@ func (p *pushedSink) flush(ctx context.Context) (prefix, end int64, err error) {
 	return prefix, all[len(all)-1].to, err
 }
 
-// mergeExtents sorts extents, and merges those that touch.
+// mergeExtents sorts the extents and merges those that overlap or are adjacent.
 func mergeExtents(all []extent) []extent {
 	slices.SortFunc(all, func(a, b extent) int {
 		switch {

@@ -11,36 +11,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Source is memory, a file or a reader of the caller, in a field of the input. The handler reads
-// it during the call, at its own pace. Both sides use the same type. The zero Source is empty.
+// A Source is memory, a file or a reader of the caller, passed in a field of the input. The handler
+// reads it during the call, at its own pace. Both sides use the same type. The zero Source is
+// empty.
 //
-//   - The caller makes it with Bytes, File or Reader; the handler reads it with Reader, ReadAt or
-//     View.
-//   - When Call has returned, whatever the error, nothing reads the caller's memory or file any
-//     more, and no Read of its reader begins.
-//   - At the handler it is valid until the handler returns: wait for goroutines that use it.
-//   - Several calls may use one Source at the same time, but not a Reader, which refuses the second
-//     call (ErrInvalid).
+//   - The caller creates it with Bytes, File or Reader. The handler reads it with Source.Reader,
+//     ReadAt or View.
+//   - Once Call has returned, even with an error, nothing reads the caller's memory or file, and no
+//     further Read of its reader starts.
+//   - At the handler it is valid until the handler returns. The handler must wait for goroutines that
+//     use it.
+//   - Several calls may use the same Source concurrently, except for a Reader, with which the second
+//     call fails (ErrInvalid).
 type Source struct{ s *sourceState }
 
 // A sourceState is the state of a Source, on either side.
 type sourceState struct {
-	// At the caller one of segs, file and from is set.
+	// At the caller, exactly one of segs, file and from is set.
 	segs [][]byte
 	file *os.File
 	from io.Reader
-	used streamUse // an attempt uses from
+	used streamUse // whether an attempt uses from
 
-	lent    *lentTicket   // in the input of an attempt: its ticket
-	handler *pulledSource // at the handler
+	lent    *lentTicket   // ticket of the Source in the input of an attempt
+	handler *pulledSource // set at the handler
 }
 
-// Bytes returns a Source of the memory segs, which is not copied. Do not change it until the call
-// has returned. Up to 2 KiB are sent inside the request.
+// Bytes returns a Source of the memory segs, which is not copied. The caller must not modify it
+// until the call has returned. Up to 2 KiB are sent inside the request.
 func Bytes(segs ...[]byte) Source { return Source{&sourceState{segs: nonNil(segs)}} }
 
-// nonNil returns segs, or an empty slice instead of nil: a nil field of sourceState and sinkState
-// is unset.
+// nonNil returns segs, or an empty slice if segs is nil. A nil field in sourceState or sinkState
+// means that the field is unset.
 func nonNil(segs [][]byte) [][]byte {
 	if segs == nil {
 		return [][]byte{}
@@ -48,31 +50,32 @@ func nonNil(segs [][]byte) [][]byte {
 	return segs
 }
 
-// File returns a Source of a whole regular file, independent of its offset. The file is mapped,
-// without a copy, if possible. Keep f open until Call has returned. If the file is truncated during
-// the call, the call fails. A file with content but the size 0, as in /proc, is sent as a stream,
-// see Reader.
+// File returns a Source of a whole regular file, regardless of its offset. The file is mapped if
+// possible, which avoids a copy. The caller must keep f open until Call has returned. If the file
+// is truncated during the call, the call fails. A file that has content but reports a size of 0, as
+// in /proc, is sent as a stream. See Reader.
 func File(f *os.File) Source { return Source{&sourceState{file: f}} }
 
 // Reader returns a Source that reads r until EOF, as a stream of unknown length.
 //
-//   - r is not read before the handler reads. Then a goroutine reads r ahead of the handler, up to
-//     256 KiB at a time and a few MiB in all.
+//   - r is not read before the handler reads. After that, a goroutine reads ahead of the handler, up
+//     to 256 KiB at a time and a few MiB in all.
 //   - An error of r fails the call, as does a Read that panics or calls runtime.Goexit. The handler
-//     gets the error after the data before it. The error of the call also matches the error of r,
-//     unless that is a code of this package or an error of a context.
-//   - A Read that is running when the call ends is interrupted by SetReadDeadline, if r has that
-//     method (the deadline is cleared afterwards; a method that panics counts as missing). Otherwise
-//     Call waits 50 ms for it, then returns, and the result of the Read is discarded.
-//   - After a Read returned bytes or was abandoned, r cannot be used by another attempt or call
-//     (ErrInvalid), and Retry does not repeat the call. If the handler has not read, r is unused.
-//   - One attempt of one call at a time uses r: another one fails with ErrInvalid.
+//     receives the error after the data that precedes it. The error of the call also matches the
+//     error of r, unless that is a code of this package or an error of a context.
+//   - A Read that is running when the call completes is interrupted by SetReadDeadline if r has that
+//     method. (The deadline is cleared afterward. A method that panics is treated as missing.)
+//     Otherwise Call waits 50 ms for it before it returns, and the result of the Read is discarded.
+//   - After a Read has returned bytes or has been abandoned, r cannot be used by another attempt or
+//     call (ErrInvalid), and Retry does not repeat the call. If the handler has not read, r is still
+//     unused.
+//   - Only one attempt of one call can use r at a time. Another one fails with ErrInvalid.
 //
 // A call has at most 15 Readers and Writers (na.MaxStreams).
 func Reader(r io.Reader) Source { return Source{&sourceState{from: r}} }
 
-// Len returns the number of bytes, or -1 if it is unknown: for a Reader, for a file that cannot be
-// examined, and for a file with content but the size 0.
+// Len returns the number of bytes, or -1 if it is unknown. It is unknown for a Reader, for a file
+// that cannot be examined, and for a file that has content but reports a size of 0.
 func (s Source) Len() int64 {
 	switch {
 	case s.s == nil:
@@ -92,7 +95,7 @@ func (s Source) Len() int64 {
 	return 0
 }
 
-// totalLen returns the number of bytes in segs.
+// totalLen returns the total number of bytes in segs.
 func totalLen(segs [][]byte) (n int64) {
 	for _, seg := range segs {
 		n += int64(len(seg))
@@ -100,10 +103,10 @@ func totalLen(segs [][]byte) (n int64) {
 	return n
 }
 
-// Reader returns a reader of s for its handler; it also implements io.WriterTo. It reads ahead
-// several chunks of 1 MiB. It is not safe for concurrent use. For a Reader of the caller all calls
-// share one stream: a second reader continues at the position of the first. Reader panics if ctx is
-// nil.
+// Reader returns a reader of s, for use by the handler. It also implements io.WriterTo. It reads
+// ahead by several chunks of 1 MiB, and is not safe for concurrent use. For a Reader of the caller,
+// all calls share one stream, so that a second reader continues at the position of the first.
+// Reader panics if ctx is nil.
 //
 // Errors match ErrClosed (the handler has returned), ErrTimeout or ErrCanceled (ctx), and
 // hg.ErrUnsupported (at the caller).
@@ -117,9 +120,10 @@ func (s Source) Reader(ctx context.Context) io.Reader {
 	return s.s.handler.reader(ctx)
 }
 
-// ReadAt reads len(p) bytes at offset off, for the handler of s. It blocks until they have arrived,
-// or the context of the request is done. At the end it returns fewer bytes and io.EOF. Errors match
-// ErrClosed (the handler has returned) and hg.ErrUnsupported (for a Reader, and at the caller).
+// ReadAt reads len(p) bytes at offset off. It is for use by the handler. It blocks until the bytes
+// have arrived or the request's context is done. At the end of s it returns fewer bytes and io.EOF.
+// Errors match ErrClosed (the handler has returned) and hg.ErrUnsupported (for a Reader, and at the
+// caller).
 func (s Source) ReadAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
 		return 0, io.EOF
@@ -127,11 +131,11 @@ func (s Source) ReadAt(p []byte, off int64) (int, error) {
 	return s.s.handler.readAt(p, off)
 }
 
-// View returns all bytes of s, for its handler. If both processes share memory, and the Source is
-// memory of bulk.Alloc, it returns the caller's memory without a copy. Otherwise it pulls the
-// bytes, and blocks until they have arrived or ctx is done.
+// View returns all bytes of s, for use by the handler. If both processes share memory and the
+// Source was allocated by bulk.Alloc, View returns the caller's memory without a copy. Otherwise it
+// transfers the bytes, and blocks until they have arrived or ctx is done.
 //
-// The bytes are valid until Close, or until the handler returns; see [bulk.NewView]. The error
+// The bytes are valid until Close is called or the handler returns. See [bulk.NewView]. The error
 // matches hg.ErrUnsupported for a Reader, and at the caller.
 func (s Source) View(ctx context.Context) (*bulk.View, error) {
 	if s.s == nil {
@@ -140,11 +144,12 @@ func (s Source) View(ctx context.Context) (*bulk.View, error) {
 	return s.s.handler.view(ctx)
 }
 
-// IsZero reports whether s is the zero Source. It is for codecs that omit empty fields.
+// IsZero reports whether s is the zero Source. Codecs call it to omit empty fields.
 func (s Source) IsZero() bool { return s.s == nil }
 
-// MarshalBinary is for codecs. The error matches hg.ErrUnsupported outside of the input of a call.
-// A handler cannot pass on a Source that it received.
+// MarshalBinary implements encoding.BinaryMarshaler for codecs. Except in the input of a call, it
+// returns an error that matches hg.ErrUnsupported. A handler cannot pass a Source that it received
+// to another call.
 func (s Source) MarshalBinary() ([]byte, error) {
 	switch {
 	case s.s == nil:
@@ -155,14 +160,14 @@ func (s Source) MarshalBinary() ([]byte, error) {
 	return s.s.lent.encoded(), nil
 }
 
-// errNotInCall returns the error of a Source or Sink that is encoded outside of the input of a
+// errNotInCall returns the error for a Source or Sink that is encoded other than in the input of a
 // call.
 func errNotInCall(what string) error {
 	return fmt.Errorf("qs: a %s can be encoded only in the input of Method.Call, by the process that created it: %w",
 		what, hg.ErrUnsupported)
 }
 
-// UnmarshalBinary is for codecs. The error matches ErrProtocol.
+// UnmarshalBinary implements encoding.BinaryUnmarshaler for codecs. Errors match ErrProtocol.
 func (s *Source) UnmarshalBinary(b []byte) error {
 	t, err := parseTicket(b, "Source")
 	if err != nil {
@@ -178,10 +183,10 @@ func (s *Source) UnmarshalBinary(b []byte) error {
 // A pulledSource is a Source at its handler.
 type pulledSource struct {
 	borrowedMem
-	tail *streamReader // the reader of a Reader of the caller; nil before the first Reader
+	tail *streamReader // reader for a Reader of the caller; nil before the first call of Reader
 }
 
-// checkUsable returns an error if p cannot be used. p is nil at the caller.
+// checkUsable returns an error if p cannot be used. At the caller, p is nil.
 func (p *pulledSource) checkUsable() error {
 	if p == nil {
 		return errNotInHandler("Source")
@@ -244,12 +249,12 @@ func (p *pulledSource) view(ctx context.Context) (*bulk.View, error) {
 	return v, nil
 }
 
-// A pullReader is a bulk.Reader that ends when the handler returns.
+// A pullReader is a bulk.Reader that is closed when the handler returns.
 type pullReader struct {
 	r    *bulk.Reader
 	p    *pulledSource
 	stop func() // closes r
-	fail error  // error of every Read, if not nil
+	fail error  // if not nil, error returned by every Read
 }
 
 // Read implements io.Reader.
@@ -261,7 +266,7 @@ func (r *pullReader) Read(b []byte) (int, error) {
 	return n, r.onEnd(err)
 }
 
-// WriteTo implements io.WriterTo, without copying into a buffer of its own.
+// WriteTo implements io.WriterTo. It avoids copying into an intermediate buffer.
 func (r *pullReader) WriteTo(w io.Writer) (int64, error) {
 	if r.fail != nil {
 		if r.fail == io.EOF {
@@ -276,7 +281,7 @@ func (r *pullReader) WriteTo(w io.Writer) (int64, error) {
 	return n, r.onEnd(err)
 }
 
-// onEnd releases the buffers after the last byte, and returns the error of the operation.
+// onEnd releases the buffers at EOF. It returns the error to report for the operation.
 func (r *pullReader) onEnd(err error) error {
 	if err == io.EOF {
 		r.fail = io.EOF
@@ -285,7 +290,7 @@ func (r *pullReader) onEnd(err error) error {
 	return r.p.causeOf("Source", err)
 }
 
-// borrowedMem is the common part of a pulledSource and a pushedSink.
+// borrowedMem holds the fields that pulledSource and pushedSink have in common.
 type borrowedMem struct {
 	ticket
 	req  *request
@@ -293,11 +298,11 @@ type borrowedMem struct {
 
 	mu     sync.Mutex     // guards the fields below
 	ended  bool           // the handler has returned
-	stops  map[int]func() // functions to call when the handler returns, by id
+	stops  map[int]func() // functions to call when the handler returns, keyed by id
 	nextID int
 }
 
-// errNotInHandler returns the error of a Source or Sink that is used outside of its handler.
+// errNotInHandler returns the error for a Source or Sink that is used other than by its handler.
 func errNotInHandler(what string) error {
 	return fmt.Errorf("qs: a %s can be read or written only by the handler that received it: %w", what,
 		hg.ErrUnsupported)
@@ -313,8 +318,8 @@ func (b *borrowedMem) checkMemory(what string) error {
 	return nil
 }
 
-// causeOf returns the error of an operation that ended with err. If the handler has returned, that
-// is the cause.
+// causeOf returns the error to report for an operation that failed with err. If the handler has
+// returned, the error says so.
 func (b *borrowedMem) causeOf(what string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -325,8 +330,8 @@ func (b *borrowedMem) causeOf(what string, err error) error {
 	return err
 }
 
-// stopAtReturn registers stop to be called when the handler returns. now calls it immediately
-// instead.
+// stopAtReturn arranges for stop to be called when the handler returns. The returned function calls
+// it immediately instead.
 func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -348,7 +353,7 @@ func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	}
 }
 
-// end ends the use of the memory when the handler has returned.
+// end makes the memory unusable once the handler has returned, and calls the stops.
 func (b *borrowedMem) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -361,10 +366,10 @@ func (b *borrowedMem) end() {
 	b.stops = nil
 }
 
-// mapFile is bulk.MapFile. Tests replace it to simulate systems that cannot map files.
+// mapFile is bulk.MapFile, except in tests that simulate systems on which files cannot be mapped.
 var mapFile = bulk.MapFile
 
-// isUnsized reports whether f has content although its size is 0, as files in /proc do.
+// isUnsized reports whether f has content although its size is 0, as for files in /proc.
 func isUnsized(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || info.Size() != 0 || !info.Mode().IsRegular() {

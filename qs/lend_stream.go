@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A streamReader reads a Reader of the caller, at the handler.
+// A streamReader reads from a Reader of the caller. It is used at the handler.
 type streamReader struct {
 	pieces.Reader
 	p        *pulledSource
@@ -20,7 +20,7 @@ type streamReader struct {
 	chunkLen int // length of the current chunk, which next releases
 }
 
-// newStreamReader returns the streamReader of p.
+// newStreamReader returns a streamReader for p.
 func newStreamReader(p *pulledSource) *streamReader {
 	r := &streamReader{p: p}
 	r.Reader = pieces.Reader{Check: func() error { return p.checkMemory("Source") },
@@ -31,7 +31,8 @@ func newStreamReader(p *pulledSource) *streamReader {
 	return r
 }
 
-// next waits for the next chunk, which is valid until the next call.
+// next waits for the next chunk and returns it. The chunk is valid until the following call of
+// next.
 func (r *streamReader) next() ([]byte, error) {
 	s := r.p.stream
 	if !r.begun {
@@ -52,22 +53,22 @@ func (r *streamReader) next() ([]byte, error) {
 	}
 }
 
-// A streamWriter writes to a Writer of the caller, at the handler. The lock of its pushWriter
-// guards it.
+// A streamWriter writes to a Writer of the caller. It is used at the handler, and is guarded by the
+// lock of its pushWriter.
 type streamWriter struct {
 	pieces.Writer
 	p   *pushedSink
 	pos int64 // bytes written
 }
 
-// newStreamWriter returns the streamWriter of p.
+// newStreamWriter returns a streamWriter for p.
 func newStreamWriter(p *pushedSink) *streamWriter {
 	w := &streamWriter{p: p}
 	w.Writer = pieces.Writer{Room: w.room, Add: w.add, Skip: func() { p.stream.Commit(0) }}
 	return w
 }
 
-// room waits for buffer space in the stream, and returns it.
+// room waits for buffer space in the stream and returns it.
 func (w *streamWriter) room() ([]byte, error) {
 	for {
 		if err := w.p.checkMemory("Sink"); err != nil {
@@ -83,15 +84,15 @@ func (w *streamWriter) room() ([]byte, error) {
 	}
 }
 
-// add commits n bytes of the buffer that room returned.
+// add commits the first n bytes of the buffer returned by room.
 func (w *streamWriter) add(n int) error {
 	w.p.stream.Commit(n)
 	w.pos += int64(n)
 	return nil
 }
 
-// waitStream waits, if err is ErrAgain, until the stream can continue or ctx is done. It converts
-// any other err for the handler.
+// waitStream waits until the stream can continue or ctx is done if err is ErrAgain. Otherwise it
+// converts err to the error that the handler sees.
 func (b *borrowedMem) waitStream(ctx context.Context, what string, err error) error {
 	if isAgain(err) {
 		if err = contextEndError(ctx, what); err != nil {
@@ -108,7 +109,7 @@ func (b *borrowedMem) waitStream(ctx context.Context, what string, err error) er
 	if err == io.EOF {
 		return err
 	}
-	// The caller's reader or writer failed: its code is not one of this call.
+	// The caller's reader or writer failed, so the code of err does not apply to this call.
 	if hg.CodeOf(err) == na.ErrIO {
 		return errors.New("qs: " + err.Error())
 	}
@@ -118,7 +119,7 @@ func (b *borrowedMem) waitStream(ctx context.Context, what string, err error) er
 	return err
 }
 
-// contextEndError returns the cause if ctx is done, or nil.
+// contextEndError returns an error with the cause of ctx if ctx is done, and nil otherwise.
 func contextEndError(ctx context.Context, what string) error {
 	code := hg.ErrCanceled
 	switch ctx.Err() {

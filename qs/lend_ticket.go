@@ -11,14 +11,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A lentTicket is the encoding of one Source or Sink of an attempt.
+// A lentTicket is the encoded form of a Source or Sink of an attempt.
 type lentTicket struct {
 	wire        []byte
-	field       string      // name of the field
-	encodedOnce atomic.Bool // the codec has encoded it
+	field       string      // name of the input field
+	encodedOnce atomic.Bool // set once the codec has encoded the ticket
 }
 
-// encoded returns the bytes of the ticket, for the codec.
+// encoded returns the encoded ticket and marks it as encoded. It is called by the codec.
 func (t *lentTicket) encoded() []byte {
 	t.encodedOnce.Store(true)
 	return t.wire
@@ -26,28 +26,29 @@ func (t *lentTicket) encoded() []byte {
 
 const (
 	ticketMemory = 1 // followed by its number and a bulk handle
-	// ticketStream is followed by its number, the index of the stream in the request, and the
-	// expected length plus 1 as a uvarint, 0 if it is unknown.
+	// ticketStream is followed by its number, the index of the stream in the request, and a uvarint
+	// that is the expected length plus 1, or 0 if the length is unknown.
 	ticketStream = 2
 	ticketSink   = 4 // added to one of the others for a Sink
 )
 
-// A ticket is a Source or a Sink on the wire: a reference to memory, or to a stream of the request.
+// A ticket is the wire form of a Source or Sink: a reference to memory or to a stream of the
+// request.
 type ticket struct {
 	number int          // number of the ticket within the request
-	handle *bulk.Handle // the memory; nil for a stream
+	handle *bulk.Handle // registered memory; nil for a stream
 	index  int          // index of the stream in the request
-	length int64        // number of bytes that the caller expects to send by a stream; -1 if unknown
-	stream *hg.Stream   // at the handler, the stream; set by takeStreams
+	length int64        // number of bytes that the caller expects to send through a stream; -1 if unknown
+	stream *hg.Stream   // the stream at the handler; set by takeStreams
 }
 
-// appendStreamTicket appends the ticket of a stream with an expected length.
+// appendStreamTicket appends the ticket of the stream at index, with its expected length or -1.
 func appendStreamTicket(b []byte, index int, length int64) []byte {
 	return binary.AppendUvarint(append(b, ticketStream, 0, byte(index)), uint64(length+1))
 }
 
-// parseTicket decodes a ticket; what is "Source" or "Sink". It returns nil if b is empty: the
-// Source or Sink is zero.
+// parseTicket decodes a ticket. what is "Source" or "Sink". If b is empty, the Source or Sink is
+// zero and parseTicket returns nil.
 func parseTicket(b []byte, what string) (*ticket, error) {
 	switch {
 	case len(b) == 0:
@@ -80,10 +81,10 @@ func parseTicket(b []byte, what string) (*ticket, error) {
 	return nil, errNotTicket(what)
 }
 
-// isStream reports whether the bytes are sent through a stream.
+// isStream reports whether the bytes are transferred by a stream.
 func (t *ticket) isStream() bool { return t.handle == nil }
 
-// movedBytes returns the number of bytes that have moved.
+// movedBytes returns the number of bytes transferred so far.
 func (t *ticket) movedBytes() int64 {
 	if t.isStream() {
 		return t.stream.Moved()
@@ -99,13 +100,13 @@ func (t *ticket) size() int64 {
 	return t.handle.Len()
 }
 
-// errNotTicket returns the error of bytes that are not a ticket.
+// errNotTicket returns the error for bytes that do not form a ticket.
 func errNotTicket(what string) error {
 	return fmt.Errorf("malformed %s: the two sides have different types: %w", what,
 		na.ErrProtocol)
 }
 
-// An otherTicketError is the error of a Source in a field that is a Sink here, or the reverse.
+// An otherTicketError reports that a Source arrived in a field that is a Sink here, or vice versa.
 type otherTicketError struct {
 	number     int
 	lent, here string

@@ -10,25 +10,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A pushWriter is the result of Sink.Writer. It has a lock, since goroutines of the handler may
-// still use it while the library flushes it after the handler has returned. ReadFrom does not hold
-// the lock while it reads from the user's reader.
+// A pushWriter is the writer returned by Sink.Writer. It has a lock because goroutines of the
+// handler may still use it while the library flushes it after the handler has returned. ReadFrom
+// does not hold the lock while it reads from the user's reader.
 type pushWriter struct {
 	p       *pushedSink
-	busy    atomic.Bool  // the lock is held
-	waiters atomic.Int32 // number of goroutines that wait for the lock
+	busy    atomic.Bool  // the lock; true while held
+	waiters atomic.Int32 // number of goroutines waiting for the lock
 
 	// The lock guards the fields below.
-	// limits the user's calls; transfers in flight, and the flush, end with the request
+	//
+	// ctx limits the user's calls. Transfers in flight and the flush are limited by the request
+	// instead.
 	ctx          context.Context
-	pos          int64         // number of bytes before those of pending
-	pendingBytes int64         // number of bytes given to pending
-	pending      *pushState    // the writer in use; nil if nothing is in flight
+	pos          int64         // number of bytes written before those in pending
+	pendingBytes int64         // number of bytes written to pending
+	pending      *pushState    // the current writer; nil if nothing is in flight
 	stop         func()        // closes pending
-	stream       *streamWriter // for a Writer of the caller, used instead of pending
+	stream       *streamWriter // replaces pending for a Writer of the caller
 }
 
-// A pushState is a bulk.Writer in use, with its context.
+// A pushState is an active bulk.Writer with its context.
 type pushState struct {
 	*bulk.Writer
 	ctx    context.Context
@@ -50,7 +52,7 @@ func (w *pushWriter) begin() error {
 	return nil
 }
 
-// lock acquires the lock. It fails, without the lock, if ctx is done or the node is closed.
+// lock acquires the lock. It fails without acquiring it if ctx is done or the node is closed.
 func (w *pushWriter) lock(ctx context.Context) error {
 	for !w.busy.CompareAndSwap(false, true) {
 		w.waiters.Add(1)
@@ -67,7 +69,7 @@ func (w *pushWriter) lock(ctx context.Context) error {
 func (w *pushWriter) unlock() {
 	bw := w.pending
 	w.busy.Store(false)
-	// StopAtReturn found the lock held, and left the closing to unlock.
+	// If the function passed to stopAtReturn found the lock held, it left closing bw to unlock.
 	if bw != nil && bw.ctx.Err() != nil {
 		w.close(bw)
 	}
@@ -76,8 +78,8 @@ func (w *pushWriter) unlock() {
 	}
 }
 
-// close closes bw, whose context is done, so that Close waits for nothing. If the lock is held,
-// unlock does it.
+// close closes bw. The context of bw must be done, so that Close does not wait. If the lock is
+// held, close leaves the work to unlock.
 func (w *pushWriter) close(bw *pushState) {
 	if w.busy.CompareAndSwap(false, true) {
 		_ = bw.Close()
@@ -85,7 +87,7 @@ func (w *pushWriter) close(bw *pushState) {
 	}
 }
 
-// open returns the writer to use.
+// open returns the current writer, creating it if necessary.
 func (w *pushWriter) open() (io.Writer, error) {
 	if w.stream != nil {
 		return w.stream, nil
@@ -104,7 +106,7 @@ func (w *pushWriter) open() (io.Writer, error) {
 		}
 		bw := &pushState{to, ctx, cancel}
 		w.pending = bw
-		w.stop = w.p.stopAtReturn(func() { // does not wait for what is in flight
+		w.stop = w.p.stopAtReturn(func() { // does not wait for transfers in flight
 			cancel()
 			w.close(bw)
 		})
@@ -112,7 +114,8 @@ func (w *pushWriter) open() (io.Writer, error) {
 	return w.pending, nil
 }
 
-// bindContext makes the end of the user's context cancel pending, until unbound is called.
+// bindContext arranges for pending to be canceled when the user's context is done, until unbound is
+// called.
 func (w *pushWriter) bindContext() (unbound func() bool, err error) {
 	if w.ctx == context.Context(w.p.req) {
 		return func() bool { return true }, nil
@@ -120,17 +123,17 @@ func (w *pushWriter) bindContext() (unbound func() bool, err error) {
 	if err := w.contextError(); err != nil {
 		return nil, err
 	}
-	if w.pending == nil { // a stream watches the context itself
+	if w.pending == nil { // a stream watches the context on its own
 		return func() bool { return true }, nil
 	}
 	return context.AfterFunc(w.ctx, w.pending.cancel), nil
 }
 
-// contextError returns the cause if the user's context is done, or nil.
+// contextError returns an error with the cause of the user's context if that is done, or nil.
 func (w *pushWriter) contextError() error { return contextEndError(w.ctx, "sink") }
 
-// finishUserCall ends a call of the user that has written n bytes: it releases the lock, and
-// returns the error for the user.
+// finishUserCall completes a call by the user that has written n bytes. It releases the lock and
+// returns the error to report to the user.
 func (w *pushWriter) finishUserCall(n int64, err error) error {
 	w.pendingBytes += n
 	if ended := w.contextError(); err != nil && ended != nil {
@@ -161,7 +164,7 @@ func (w *pushWriter) Write(b []byte) (n int, err error) {
 	return n, w.finishUserCall(int64(n), err)
 }
 
-// ReadFrom implements io.ReaderFrom, without copying into a buffer of its own.
+// ReadFrom implements io.ReaderFrom. It avoids copying into an intermediate buffer.
 func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	if err := w.begin(); err != nil {
 		return 0, err
@@ -182,7 +185,7 @@ func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	in := &unlockedReader{w: w, r: r}
 	defer func() {
 		n := n - in.counted
-		if !in.unlocked { // unlocked: r panicked or called runtime.Goexit, or the node is closed
+		if !in.unlocked { // unlocked if r panicked or called runtime.Goexit, or if the node is closed
 			err = w.finishUserCall(n, err)
 		}
 	}()
@@ -193,10 +196,10 @@ func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
 type unlockedReader struct {
 	w        *pushWriter
 	r        io.Reader
-	unlocked bool // the lock is not held
+	unlocked bool // the lock is currently not held
 
-	lastRead int64 // bytes of the last Read, not yet passed to the writer
-	counted  int64 // bytes of all Reads before
+	lastRead int64 // bytes returned by the last Read, not yet passed to the writer
+	counted  int64 // bytes returned by all earlier Reads
 }
 
 // Read implements io.Reader.
@@ -210,14 +213,14 @@ func (o *unlockedReader) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	o.unlocked = false
-	if over := o.w.p.checkMemory("Sink"); over != nil { // the memory of b may be in use elsewhere
+	if over := o.w.p.checkMemory("Sink"); over != nil { // the memory of b may already be in use elsewhere
 		return 0, over
 	}
 	o.lastRead = int64(n)
 	return n, err
 }
 
-// flushBounded calls flush, and cancels it when the user's context is done.
+// flushBounded is like flush, but is canceled when the user's context is done.
 func (w *pushWriter) flushBounded() error {
 	if w.pending == nil && w.stream == nil {
 		return nil
@@ -234,7 +237,7 @@ func (w *pushWriter) flushBounded() error {
 	return err
 }
 
-// flush waits until all written data has arrived. It ends a stream.
+// flush waits until all written data has arrived. For a stream, it only marks the end of the data.
 func (w *pushWriter) flush() error {
 	if w.stream != nil {
 		w.p.stream.CloseWrite()
