@@ -12,12 +12,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Requests and responses carry metadata about the definition of the method. So different
-// definitions at the two sides are detected before the handler runs and before data is transferred:
+// Requests and responses carry metadata about the definition of the method, so that differences
+// between the definitions of the two sides are detected before the handler runs and before data is
+// transferred:
 //
-//	request: streams     those of items, which must be those of the method; then one per Reader and Writer
-//	         qs-lent     the fields of the tickets in the input, by number: the server finds all or refuses
-//	answer:  qs-filled   how far each Sink with a ticket is filled, by number; only if a Sink was lent
+//	request:  streams     one per item stream, which must match those of the method, then one per
+//	                      Reader and Writer
+//	          qs-lent     names of the input fields with tickets, by ticket number; the server refuses
+//	                      the request unless it finds them all
+//	response: qs-filled   how far each Sink with a ticket was filled, by ticket number; only if a Sink
+//	                      was lent
 //
 // The encoding of the input and the output does not depend on this metadata.
 const (
@@ -25,21 +29,22 @@ const (
 	filledMeta = "qs-filled"
 )
 
-// maxFieldName limits the name of a field in metadata, in bytes. Names are for error texts only.
+// maxFieldName is the maximum length in bytes of a field name in metadata. The names are used only
+// in error texts.
 const maxFieldName = 24
 
-// A lentInput is the input of an attempt, in which Sources and Sinks encode as tickets.
+// A lentInput is the input of an attempt, whose Sources and Sinks encode as tickets.
 type lentInput struct {
 	in any
 	l  *loanSet
 }
 
 // A methodCodec is the codec of a method. It also encodes inputs with Sources and Sinks, and
-// compares the fields of decoded values with those of the receiver's type.
+// compares the fields of decoded values with those of the local type.
 type methodCodec struct {
 	codec.Codec
-	fields codec.FieldChecker // the same codec, if it is one; nil otherwise
-	both   fieldDecoder       // likewise
+	fields codec.FieldChecker // Codec as a FieldChecker; nil if it is not one
+	both   fieldDecoder       // Codec as a fieldDecoder; nil if it is not one
 }
 
 // A fieldDecoder is a codec that decodes a value and compares its fields in one step.
@@ -48,7 +53,7 @@ type fieldDecoder interface {
 	DecodeAnswered(b []byte, v any) error // Decode, then CheckMissing
 }
 
-// Append implements codec.Codec. It fails if the codec omitted a ticket, since a Source or a Sink
+// Append implements codec.Codec. It fails if the codec omitted a ticket, because a Source or a Sink
 // would be lost.
 func (c methodCodec) Append(dst []byte, v any) ([]byte, error) {
 	in, ok := v.(*lentInput)
@@ -81,8 +86,8 @@ func (c methodCodec) Decode(b []byte, v any) error {
 	return c.Codec.Decode(b, v)
 }
 
-// A decodedInput is a request whose input is being decoded. A decodedOutput is a call whose answer
-// is being decoded. The types tell Decode which fields to compare.
+// A decodedInput is a request whose input is being decoded, and a decodedOutput is a call whose
+// response is being decoded. Decode selects the comparison of fields by these types.
 type (
 	decodedInput  request
 	decodedOutput outgoingCall
@@ -90,10 +95,11 @@ type (
 
 // The caller's definition is authoritative. If a server skipped an unknown field of the input, it
 // would ignore a part of the request. If an output lacked a field that the caller reads, the field
-// would look like a zero value. Both are errors. Fields that only the server has are harmless: in
-// the input they are zero, in the output they are skipped.
+// would look like a zero value. Both are errors. Fields that only the server has are harmless: they
+// are zero in the input, and are skipped in the output.
 
-// decodeSent decodes an input or an item of the caller. A field that v does not have is an error.
+// decodeSent decodes an input or item sent by the caller. It fails if v lacks a field that was
+// sent.
 func (c methodCodec) decodeSent(b []byte, v any) error {
 	if c.both != nil {
 		return c.both.DecodeSent(b, v)
@@ -105,7 +111,8 @@ func (c methodCodec) decodeSent(b []byte, v any) error {
 	return err
 }
 
-// decodeAnswered decodes an output or an item of the server. A missing field of v is an error.
+// decodeAnswered decodes an output or item sent by the server. It fails if a field of v was not
+// sent.
 func (c methodCodec) decodeAnswered(b []byte, v any) error {
 	if c.both != nil {
 		return c.both.DecodeAnswered(b, v)
@@ -128,7 +135,7 @@ func (n *Node) resolveCodec(m *method) codec.Codec {
 	return codec.Msgpack
 }
 
-// codecOf returns the codec with which m is registered at n.
+// codecOf returns the codec of m at n as a methodCodec.
 func (n *Node) codecOf(m *method) methodCodec {
 	c := n.resolveCodec(m)
 	fields, _ := c.(codec.FieldChecker)
@@ -136,7 +143,7 @@ func (n *Node) codecOf(m *method) methodCodec {
 	return methodCodec{c, fields, both}
 }
 
-// requestMeta returns the metadata of a request: m, and the fields of the tickets.
+// requestMeta returns the metadata of a request: m with the field names of the tickets.
 func (l *loanSet) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
 	if len(l.tickets) == 0 {
 		return m, nil
@@ -148,10 +155,10 @@ func (l *loanSet) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
 	return m.WithOwn(lentMeta, strings.Join(names, ","))
 }
 
-// A sinkFill is the length of the data in a Sink.
+// A sinkFill describes how far a Sink was filled.
 type sinkFill struct {
-	prefix int64 // number of bytes from the beginning without gaps
-	end    int64 // end of the last byte written
+	prefix int64 // number of contiguous bytes from the beginning
+	end    int64 // offset after the last byte written
 }
 
 // takeAnswer reads the lengths of the Sinks from the metadata of a response.
@@ -178,12 +185,12 @@ func (l *loanSet) takeAnswer(m hg.Metadata) error {
 	return nil
 }
 
-// checkAgreement returns an error if the caller's definition of m is of another kind. It runs
-// before the input is decoded.
+// checkAgreement returns an error if the caller's definition of m is of another kind. It must be
+// called before the input is decoded.
 func (m *method) checkAgreement(r hg.Request) error {
 	theirs := r.Streams()
 	if i := slices.IndexFunc(theirs, func(s hg.StreamSpec) bool { return s.Bulk }); i >= 0 {
-		theirs = theirs[:i] // the rest are streams of tickets in the input
+		theirs = theirs[:i] // the remaining streams belong to tickets in the input
 	}
 	if !slices.Equal(theirs, m.streams) {
 		return hg.Errorf(na.ErrProtocol,
@@ -193,7 +200,7 @@ func (m *method) checkAgreement(r hg.Request) error {
 	return nil
 }
 
-// kindOf describes the kind of method that has the streams specs.
+// kindOf describes the kind of method that has the given item streams.
 func kindOf(specs []hg.StreamSpec) string {
 	switch {
 	case len(specs) == 0:
@@ -208,10 +215,10 @@ func kindOf(specs []hg.StreamSpec) string {
 	return fmt.Sprintf("a method with %d streams", len(specs))
 }
 
-// streamDown are the streams of a method that sends items to its caller.
+// streamDown specifies the streams of a method that sends items to its caller.
 var streamDown = []hg.StreamSpec{{}}
 
-// lentFields returns the fields of the tickets of a request, by number.
+// lentFields returns the field names of a request's tickets, by ticket number.
 func lentFields(meta hg.Metadata) (names []string) {
 	if text, ok := meta.Get(lentMeta); ok {
 		names = strings.Split(text, ",")
@@ -219,7 +226,8 @@ func lentFields(meta hg.Metadata) (names []string) {
 	return names
 }
 
-// addFieldName adds the name of the field to the error of a decoder.
+// addFieldName adds the name of the field to an otherTicketError. It returns other errors
+// unchanged.
 func addFieldName(meta hg.Metadata, err error) error {
 	if e, ok := errors.AsType[*otherTicketError](err); ok {
 		if names := lentFields(meta); e.number < len(names) {
@@ -229,7 +237,7 @@ func addFieldName(meta hg.Metadata, err error) error {
 	return err
 }
 
-// checkTickets returns an error unless the decoded input has all tickets of the caller.
+// checkTickets returns an error unless the decoded input contains all tickets that the caller sent.
 func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 	names := lentFields(meta)
 	taken := make([]bool, len(names))
@@ -261,7 +269,7 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 		m.name, names[n], has)
 }
 
-// filledSinks returns the metadata value with the lengths of the Sinks; "" if the request has none.
+// filledSinks returns the metadata value with the lengths of the Sinks, or "" if there are none.
 func (s *request) filledSinks() string {
 	var sinks []*lentField
 	for i := range s.lent {

@@ -10,18 +10,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A method is the common part of Method, Stream, Upload, Duplex and OneWay.
+// A method is the part that Method, Stream, Upload, Duplex and OneWay have in common.
 type method struct {
 	name      string
 	o         options
 	oneWay    bool
-	streams   []hg.StreamSpec // streams of items; nil for a plain method
+	streams   []hg.StreamSpec // item streams; nil for a plain method
 	signature schema.Signature
-	shape     string  // the text of signature
-	fields    []field // Sources and Sinks of the input
+	shape     string  // text form of signature
+	fields    []field // Sources and Sinks in the input
 }
 
-// defineMethod returns a method of a kind with the given types. It panics if a type cannot be sent.
+// defineMethod returns a method of the given kind and types. It panics if a type cannot be sent.
 func defineMethod(name string, opts []Option, kind schema.Kind, in, up, out reflect.Type) *method {
 	if name == "" || len(name) > 255 {
 		panic(fmt.Sprintf("qs: the method name %q has %d bytes, want 1 to 255", name, len(name)))
@@ -52,7 +52,7 @@ func defineMethod(name string, opts []Option, kind schema.Kind, in, up, out refl
 	return m
 }
 
-// checkType panics if the codec of a method does not send all of the type t.
+// checkType panics if the method's codec does not send all of type t.
 func checkType(name string, o options, t reflect.Type) {
 	c := o.codec
 	if c == nil {
@@ -67,7 +67,7 @@ func checkType(name string, o options, t reflect.Type) {
 	}
 }
 
-// idOf returns the id of m. It registers m with the class the first time.
+// idOf returns the ID of m. On first use, it registers m with the class.
 func (n *Node) idOf(m *method) (hg.ID, error) {
 	if id, ok := n.known.Load(m); ok {
 		return id.(hg.ID), nil
@@ -96,8 +96,8 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	return id, nil
 }
 
-// useDefinitionLocked records the definition is of a name. It fails if n has used a different
-// definition of it. The caller holds mu.
+// useDefinitionLocked records is as the definition of name. It fails if n has used a different one
+// for that name. n.mu must be held.
 func (n *Node) useDefinitionLocked(name, is string) error {
 	switch was := n.defined[name]; was {
 	case "":
@@ -110,7 +110,7 @@ func (n *Node) useDefinitionLocked(name, is string) error {
 	return nil
 }
 
-// describeDefinition returns a description of the properties that all definitions of a name share.
+// describeDefinition describes the properties of m in which all definitions of its name must agree.
 func (n *Node) describeDefinition(m *method) string {
 	kind := "a method"
 	switch {
@@ -125,7 +125,7 @@ func (n *Node) describeDefinition(m *method) string {
 
 // A field locates a Source or a Sink in an input.
 type field struct {
-	path []int // indices of the fields that lead to it
+	path []int // field indices that lead from the input to the Source or Sink
 	sink bool
 	name string
 }
@@ -135,11 +135,11 @@ var (
 	sinkType   = schema.NameLeaf(reflect.TypeFor[Sink](), "Sink")
 )
 
-// maxFields limits the Sources and Sinks of an input.
+// maxFields is the maximum number of Sources and Sinks in an input.
 const maxFields = 64
 
-// fieldsOf returns the Sources and Sinks in the type t of a method. It panics if one is where the
-// codec c would not send it.
+// fieldsOf returns the Sources and Sinks in type t of a method. It panics if one is in a place from
+// which codec c would not send it.
 func fieldsOf(method string, t *schema.Type, c codec.Codec) []field {
 	w := typeWalk{method: method, tags: c == nil || c.ID() == codec.MsgpackID,
 		seen: map[*schema.Type]bool{}}
@@ -151,16 +151,17 @@ func fieldsOf(method string, t *schema.Type, c codec.Codec) []field {
 	return w.found
 }
 
-// A typeWalk finds the Sources and Sinks of a type.
+// A typeWalk finds the Sources and Sinks in a type.
 type typeWalk struct {
 	method string
-	tags   bool                  // the tags of msgpack apply
-	seen   map[*schema.Type]bool // types visited through pointers, slices and the like
+	tags   bool                  // whether msgpack tags apply
+	seen   map[*schema.Type]bool // types visited through pointers, slices and the like, to stop recursion
 	found  []field
 }
 
-// visitType visits the type t. If direct, t is reached through structs only, by path, and name is
-// its name. Otherwise name describes where it is, and a Source or Sink in it panics.
+// visitType visits type t. If direct is set, t is reached only through structs, along path, and
+// name is the name of the field. Otherwise name describes its place, and visitType panics if t
+// contains a Source or Sink.
 func (w *typeWalk) visitType(t *schema.Type, path []int, name string, direct bool) {
 	if t.Go == sourceType || t.Go == sinkType {
 		if !direct {
@@ -191,7 +192,7 @@ func (w *typeWalk) visitType(t *schema.Type, path []int, name string, direct boo
 	}
 }
 
-// visitField visits the field f of t; in is the name of t's value.
+// visitField visits field f of t. in is the name of the value of type t.
 func (w *typeWalk) visitField(t *schema.Type, f *schema.Field, path []int, in string, direct bool) {
 	name := f.Name
 	if in != "" {

@@ -18,13 +18,14 @@ func (s *Stream[In, Item]) definition() *method     { return s.m }
 func (u *Upload[In, Up, Out]) definition() *method  { return u.m }
 func (d *Duplex[In, Up, Down]) definition() *method { return d.m }
 
-// Schema returns a text that describes methods, to be committed and reviewed when it changes. It
-// has the kind, codec and types of each method, sorted by name, followed by the error codes that
-// the process defined with DefineCode. The codec of a method without WithCodec is msgpack, even if
-// Config.HG.Codec of a node is set. If several methods have one name, it describes the last one.
+// Schema returns a textual description of methods, intended to be committed and reviewed when it
+// changes. It contains the kind, codec and types of each method, sorted by name, followed by the
+// error codes that the process has defined with DefineCode. The codec of a method without WithCodec
+// is given as msgpack, even if a node's Config.HG.Codec is set. If several methods have the same
+// name, Schema describes the last one.
 //
-// See docs/EVOLUTION.md for the effect of changes on existing programs. qstest.Compatible compares
-// the text with a file.
+// See docs/EVOLUTION.md for the effect of changes on existing programs. Use qstest.Compatible to
+// compare the text with a file.
 func Schema(methods ...AnyMethod) string {
 	byName := map[string]int{}
 	var all []schema.Method

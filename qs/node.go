@@ -16,51 +16,53 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Node is a process on a network. It serves methods, and calls those of other nodes. Its methods
+// A Node is an endpoint on a network. It serves methods and calls those of other nodes. Its methods
 // are safe for concurrent use.
 //
 //	Open ─► Handle … ─► Serve ── ctx done ──► drain: refuse new calls, wait for those in flight ─► return
-//	          └─► Peer, Call: a node that only calls needs no Serve       └─ at most Config.ShutdownTimeout
+//	          └─► Peer, Call: Serve is not needed only to make calls      └─ at most Config.ShutdownTimeout
 type Node struct {
 	cfg      Config
 	class    *hg.Class
-	contexts []*hg.Context // one per event loop, see Config.Contexts
+	contexts []*hg.Context // one per event loop; see Config.Contexts
 	hctx     *hg.Context   // the first of contexts
 	workers  workers
 	clients  clientShares
 
 	known   sync.Map      // method definitions that have been used: *method to hg.ID
 	budgets sync.Map      // retry budgets: *RetryPolicy to *retryBudget
-	idle    []handleCache // idle handles, by context
+	idle    []handleCache // idle handles of each context
 
-	idleDrivers []idleDriver // of each context
+	idleDrivers []idleDriver // one per context
 
-	// drainCtx is canceled when the node begins to drain, or is closed; see Draining.
+	// drainCtx is canceled when the node begins to drain or is closed. See Draining.
 	drainCtx       context.Context
 	cancelDrainCtx context.CancelFunc
 
-	served       atomic.Bool       // Serve was called
+	served       atomic.Bool       // Serve has been called
 	ending       atomic.Bool       // handles are no longer cached
-	mu           sync.Mutex        // guards the fields below, and the registration of methods
-	defined      map[string]string // by name: the description of the first definition used
+	mu           sync.Mutex        // guards the fields below and the registration of methods
+	defined      map[string]string // description of the first definition used, by method name
 	closed       bool
-	probes       map[*na.Op]struct{}     // probes of addresses in flight
+	probes       map[*na.Op]struct{}     // address probes in flight
 	healthTimers map[*na.Op]struct{}     // timers of PeerOptions.HealthInterval
-	watches      map[watchKey]*addrWatch // watches of services in progress
+	watches      map[watchKey]*addrWatch // service watches in progress
 }
 
-// Open opens a node at addr. A node at "tcp://" only makes calls, one at "tcp://host:port" also
-// serves; with port 0 the system chooses one, and Node.Addr returns it. Open resolves the host of
-// addr and binds the port. It dials no peer, and starts no goroutine that runs code of the program.
-// Open one node for the lifetime of the program, since it keeps its connections. Close it with
-// Close or Shutdown, or by canceling the context of Serve.
+// Open opens a node at addr. A node at "tcp://" only makes calls, while a node at "tcp://host:port"
+// also serves. If the port is 0, the system chooses one, which Node.Addr reports. Open resolves the
+// host of addr and binds the port. It does not dial any peer, and starts no goroutine that runs
+// code of the program. Because a node keeps its connections, open one node for the lifetime of the
+// program. Close it with Close or Shutdown, or by canceling the context of Serve.
 //
-// Requests are queued until Serve or a call of this node runs, so register handlers first.
+// Incoming requests are queued until the program runs Serve or makes a call with this node, so that
+// handlers can be registered first.
 //
 // The error matches
 //
-//   - ErrInvalid: an invalid Config or address; the text names all invalid fields of Config, and once they are
-//     valid all of HG and HG.NA, which also check PeerTimeout and IdleTimeout,
+//   - ErrInvalid: an invalid Config or address. The text names all invalid fields of Config. Only if
+//     there are none does it name all invalid fields of HG and HG.NA, which also validate PeerTimeout
+//     and IdleTimeout.
 //   - hg.ErrUnsupported: no plugin has the scheme,
 //   - ErrNoEntry: the host was not found,
 //   - na.ErrAddrInUse, and syscall.EADDRINUSE: the port is in use,
@@ -109,30 +111,33 @@ func Open(addr string, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Addr returns the address at which peers reach n; its String is an argument for Peer. For a node
-// that listens on all interfaces it has the IP address of the interface of the default route, or
-// that of tcp.Options.Advertise.
+// Addr returns the address at which peers reach n. Its string form is accepted by Peer. If the node
+// listens on all interfaces, the address contains the IP address of the default route's interface
+// or the one set by tcp.Options.Advertise.
 func (n *Node) Addr() hg.Addr { return n.class.Addr() }
 
-// HG returns the node's context of package hg, the first if there are several, for calls with
-// callbacks. Serve runs one callback at a time. A callback may block in calls and in WaitFor, which
-// run other callbacks meanwhile. A callback that blocks on a channel may deadlock.
+// HG returns the node's context of package hg, for calls with callbacks. If there are several, it
+// returns the first. Serve runs one callback at a time. A callback may block in calls and in
+// WaitFor, which run other callbacks in the meantime. A callback that blocks on a channel may
+// deadlock.
 func (n *Node) HG() *hg.Context { return n.hctx }
 
-// SetReady sets whether n responds to health probes and to "hg/health" as ready, the default, or as
-// not ready. A node that drains is never ready. A node that is not ready still handles calls, but
-// clients that probe (PeerOptions.HealthInterval) and orchestrators use other nodes.
+// SetReady sets whether n reports itself as ready, which is the default, in response to health
+// probes and to "hg/health". A draining node is never ready. A node that is not ready still handles
+// calls, but orchestrators and clients that probe (PeerOptions.HealthInterval) use other nodes.
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
-// Serve serves the methods of n until ctx is done. It blocks. It starts two goroutines to drive
-// each context of n, one of them on standby. They run Inline and short handlers; workers run the
-// others. In the simulator it drives on the calling goroutine. When ctx is done it shuts down as
-// Shutdown does, within Config.ShutdownTimeout. Use a context of signal.NotifyContext to stop at
-// SIGTERM. Serve may be called once: a second call returns an error that matches ErrInvalid.
+// Serve serves the methods of n. It blocks until ctx is done or n is closed. For each context of n
+// it starts two goroutines to drive it, one of them on standby. They run Inline and short handlers,
+// and workers run the others. In the simulator, Serve drives the contexts in the calling goroutine.
+// When ctx is done, Serve shuts n down like Shutdown, within Config.ShutdownTimeout. Use a context
+// from signal.NotifyContext to stop on SIGTERM. Serve may be called only once. A second call
+// returns an error that matches ErrInvalid.
 //
-// It returns nil if all calls finished, or if n was closed by Shutdown or Close. Otherwise it
-// returns a *hg.ShutdownError that names the handlers that were canceled, and the peers that have
-// not acknowledged all data. With several Contexts, calls to n's own address need a running Serve.
+// Serve returns nil if all calls completed or if n was closed by Shutdown or Close. Otherwise it
+// returns a *hg.ShutdownError that names the handlers that were canceled and the peers that have
+// not acknowledged all data. With several Contexts, calls to n's own address require a running
+// Serve.
 func (n *Node) Serve(ctx context.Context) error {
 	if n.served.Swap(true) {
 		return na.WithText(hg.ErrInvalid, "qs: Serve called twice on one Node")
@@ -146,7 +151,7 @@ func (n *Node) Serve(ctx context.Context) error {
 			n.driveContext(ctx, hctx, ends)
 			n.driveContext(ctx, hctx, ends)
 		}
-		err = <-ends // when one ends, all do
+		err = <-ends // when one returns, all do
 	}
 	if err != nil && ctx.Err() != nil {
 		return n.Shutdown(context.Background())
@@ -158,8 +163,8 @@ func (n *Node) Serve(ctx context.Context) error {
 }
 
 // driveContext starts a goroutine that drives hctx until ctx is done or hctx is closed, and then
-// sends the reason to ends. If a handler or an authorizer calls runtime.Goexit, or a handler of a
-// stream blocks the goroutine, another goroutine replaces it.
+// sends the error to ends. If a handler or an authorizer calls runtime.Goexit, or a stream handler
+// blocks the goroutine, another goroutine replaces it.
 func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 	spawned := n.workers.handlers.Spawn(func() {
 		l := hctx.NA().Upper().Loop()
@@ -174,7 +179,7 @@ func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- e
 		defer replace()
 		keep := func() { // called when a handler blocks this goroutine
 			replace()
-			stop() // after replace: otherwise the end of this Drive would be reported to ends
+			stop() // after replace, because otherwise the error of this Drive would be sent to ends
 			l.HandOn()
 		}
 		err := l.Drive(own, n.workers.inline[hctx.ID()], keep)
@@ -187,17 +192,17 @@ func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- e
 	}
 }
 
-// alwaysFalse is a condition for WaitFor that never holds.
+// alwaysFalse is a condition for WaitFor that is never true.
 func alwaysFalse() bool { return false }
 
-// Shutdown shuts n down gracefully: it refuses new calls with ErrDraining, waits for calls in
-// flight until ctx is done (for Config.ShutdownTimeout if ctx has no deadline), cancels the rest,
-// and closes n. It returns at most 1 s after ctx is done. Close, in contrast, does not wait for
-// calls.
+// Shutdown shuts n down gracefully. It refuses new calls with ErrDraining and waits for calls in
+// flight until ctx is done, or for Config.ShutdownTimeout if ctx has no deadline. Then it cancels
+// the remaining calls and closes n. It returns at most 1 s after ctx is done. Close, in contrast,
+// does not wait for calls.
 //
-// It returns nil if no call was canceled. Otherwise it returns a *hg.ShutdownError that names the
-// canceled calls. Called in a handler or a callback it has no effect, since it would deadlock, and
-// its error matches na.ErrBusy. A running or later Serve returns nil.
+// Shutdown returns nil if no call was canceled. Otherwise it returns a *hg.ShutdownError that names
+// the canceled calls. In a handler or callback, where it would deadlock, it has no effect and
+// returns an error that matches na.ErrBusy. A running or later Serve returns nil.
 func (n *Node) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var stop context.CancelFunc
@@ -221,19 +226,20 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// closeTime limits how long Close waits for callbacks.
+// closeTime is the maximum time for which Close waits for callbacks.
 const closeTime = time.Second
 
-// isInside reports whether the caller is inside a handler or a callback of n.
+// isInside reports whether it was called from within a handler or callback of n.
 func (n *Node) isInside() bool {
 	return slices.ContainsFunc(n.contexts,
 		func(hctx *hg.Context) bool { return hctx.NA().Upper().Inside() })
 }
 
-// Close closes n immediately: calls in flight end with ErrClosed, and the contexts of handlers are
-// canceled. It waits up to a second for the callbacks of these calls, but not for handlers. Called
-// in a handler or a callback it does not wait. A second Close has no effect. A later Serve returns
-// nil; a running one returns nil when the handlers on its goroutines have returned.
+// Close closes n immediately. Calls in flight fail with ErrClosed, and the contexts of handlers are
+// canceled. Close waits for up to one second for the callbacks of these calls, but does not wait
+// for handlers. When called from a handler or callback, it does not wait at all. A second Close has
+// no effect. A later Serve returns nil, and a running one returns nil once the handlers in its
+// goroutines have returned.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	was := n.closed
@@ -254,11 +260,11 @@ func (n *Node) Close() error {
 	return err
 }
 
-// spawn runs f on a goroutine of its own, or in a coroutine of the simulator.
+// spawn runs f in a new goroutine or, in the simulator, in a new coroutine.
 func (n *Node) spawn(f func()) { n.hctx.NA().Spawn(f) }
 
-// sleep waits for d, in virtual time in the simulator. It returns the cause of ctx if that is done
-// first. Unlike hg.Context.Sleep it does not drive the context.
+// sleep waits for d, which is virtual time in the simulator. If ctx is done first, it returns the
+// cause of ctx. Unlike hg.Context.Sleep, it does not drive the context outside the simulator.
 func (n *Node) sleep(ctx context.Context, d time.Duration) error {
 	if n.hctx.NA().Scheduled() {
 		return n.hctx.Sleep(ctx, d)
@@ -278,7 +284,7 @@ func (n *Node) withTimeout(ctx context.Context, d time.Duration) (context.Contex
 	return n.hctx.NA().WithTimeout(ctx, d)
 }
 
-// logger returns the Logger of the node, or slog.Default().
+// logger returns the node's Logger, or slog.Default() if none is set.
 func (n *Node) logger() *slog.Logger {
 	if l := n.cfg.HG.Logger; l != nil {
 		return l
@@ -286,27 +292,27 @@ func (n *Node) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// now returns the time of the node's clock.
+// now returns the current time on the node's clock.
 func (n *Node) now() time.Duration { return n.hctx.Now() }
 
-// A handleCache keeps idle handles of one context for reuse.
+// A handleCache holds idle handles of one context for reuse.
 type handleCache struct {
-	last atomic.Pointer[hg.Handle] // nil: none
+	last atomic.Pointer[hg.Handle] // handle most recently returned; nil if none
 	mu   sync.Mutex                // guards h
-	h    []*hg.Handle              // others
+	h    []*hg.Handle              // other idle handles
 }
 
-// dropLast closes the last handle.
+// dropLast closes the handle in last, if any.
 func (k *handleCache) dropLast() {
 	if h := k.last.Swap(nil); h != nil {
 		_ = h.Close()
 	}
 }
 
-// maxIdleHandles limits a handleCache.
+// maxIdleHandles is the maximum length of handleCache.h.
 const maxIdleHandles = 256
 
-// takeHandle returns a handle for one call through context i, from the cache if possible.
+// takeHandle returns a handle for a call of id at to through context i, from the cache if possible.
 func (n *Node) takeHandle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	h, err := n.takeIdle(i, to, id)
 	if err == nil {
@@ -317,7 +323,8 @@ func (n *Node) takeHandle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	return h, err
 }
 
-// takeIdle returns an idle handle of any RPC and address, or else a new one for calls of id at to.
+// takeIdle returns an idle handle, whatever its RPC and address, or a new one for calls of id at
+// to.
 func (n *Node) takeIdle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	k := &n.idle[i]
 	if h := k.last.Swap(nil); h != nil {
@@ -335,23 +342,23 @@ func (n *Node) takeIdle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	return h, nil
 }
 
-// keepHandle returns the handle of a call that has ended to the cache, without its output.
+// keepHandle releases the output of h, whose call has completed, and returns h to the cache.
 func (n *Node) keepHandle(i int, h *hg.Handle) {
 	hghook.FreeOutput(h)
 	n.keepIdle(i, h)
 }
 
-// keepIdle is like keepHandle, for a handle without output.
+// keepIdle returns h, which must not have an output, to the cache.
 func (n *Node) keepIdle(i int, h *hg.Handle) {
 	k := &n.idle[i]
 	if k.last.CompareAndSwap(nil, h) {
-		if n.ending.Load() { // looked at here: dropHandles comes later, or has been seen
+		if n.ending.Load() { // checked after the store, so that either this or dropHandles closes h
 			k.dropLast()
 		}
 		return
 	}
 	k.mu.Lock()
-	// Looked at here: dropHandles comes later, or has been seen.
+	// Check ending while holding the lock, so that either this or dropHandles closes h.
 	kept := len(k.h) < maxIdleHandles && !n.ending.Load()
 	if kept {
 		k.h = append(k.h, h)
@@ -362,8 +369,8 @@ func (n *Node) keepIdle(i int, h *hg.Handle) {
 	}
 }
 
-// probeAddr probes whether the context at the address to is driven and ready. It blocks until the
-// response arrives, or ctx is done.
+// probeAddr checks whether the context at address to is driven and ready. It blocks until the
+// response arrives or ctx is done.
 func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
 	hctx := n.contexts[i]
 	begun := n.now()
@@ -393,7 +400,7 @@ func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
 		return refused(errors.Unwrap(err))
 	}
 	if err = hctx.Wait(ctx, ended.Load); ctx.Err() != nil {
-		// Otherwise the probe times out itself, with a more precise error.
+		// Otherwise the probe times out on its own, with a more precise error.
 		if limit == 0 || n.now()-begun < limit {
 			op.Cancel()
 		}
@@ -408,7 +415,7 @@ func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
 	return nil
 }
 
-// dropHandles closes the idle handles, and ends probes and watches. It also cancels drainCtx.
+// dropHandles closes the idle handles, cancels probes and health timers, and cancels drainCtx.
 func (n *Node) dropHandles() {
 	n.cancelDrainCtx()
 	for _, hctx := range n.contexts {
@@ -435,8 +442,8 @@ func (n *Node) dropHandles() {
 	}
 }
 
-// awaitDone waits until done is closed, or ctx is done. In the simulator the goroutine that closes
-// done must wake context i.
+// awaitDone blocks until done is closed or ctx is done. In the simulator, the goroutine that closes
+// done must also wake context i.
 func (n *Node) awaitDone(ctx context.Context, i int, done <-chan struct{}) error {
 	if n.hctx.NA().Scheduled() {
 		if err := n.contexts[i].Wait(ctx, func() bool { return isClosed(done) }); err != nil &&
@@ -453,7 +460,7 @@ func (n *Node) awaitDone(ctx context.Context, i int, done <-chan struct{}) error
 	}
 }
 
-// isClosed reports whether done is closed, without blocking.
+// isClosed reports whether done is closed. It does not block.
 func isClosed(done <-chan struct{}) bool {
 	select {
 	case <-done:
@@ -470,8 +477,8 @@ func (n *Node) jitterOf(d time.Duration) time.Duration {
 	return d/2 + time.Duration(binary.LittleEndian.Uint64(b[:])%uint64(d/2+1))
 }
 
-// runAfter calls f on a goroutine of its own (in the simulator, in a coroutine) after d, unless ctx
-// is done or stop was called before.
+// runAfter calls f after d in its own goroutine or, in the simulator, coroutine. It does not call f
+// if stop has been called before or, in the simulator, if ctx is done.
 func (n *Node) runAfter(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	if !n.hctx.NA().Scheduled() {
 		t := time.AfterFunc(d, f)
@@ -486,7 +493,7 @@ func (n *Node) runAfter(ctx context.Context, d time.Duration, f func()) (stop fu
 	return cancel
 }
 
-// waitDrained waits, after Close, until no memory of the program is in use, for closeTime at most.
+// waitDrained waits until no lent memory is in use, for up to closeTime. It is called after Close.
 func (n *Node) waitDrained() {
 	for _, hctx := range n.contexts {
 		_ = hctx.WaitFor(context.Background(), closeTime, alwaysFalse)

@@ -10,19 +10,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loglimit"
 )
 
-// A ClientLimit limits the use of a node by all clients of one name together. The zero value means
-// no limit.
+// A ClientLimit limits the use of a node by all clients that share a name. The zero value means no
+// limit.
 type ClientLimit struct {
-	// MaxConcurrent limits the running handlers of these clients, including those of streams; 0
-	// means no limit.
+	// MaxConcurrent limits the number of running handlers for these clients, including stream
+	// handlers. Zero means no limit.
 	MaxConcurrent int
-	// Rate limits the number of requests per second; 0 means no limit. Burst is the number of
-	// requests that may start at once after a pause; 0 means Rate, at least 1.
+	// Rate limits the number of requests per second. Zero means no limit. Burst is the number of
+	// requests that may start together after a pause. Zero means the value of Rate, but at least 1.
 	Rate  float64
 	Burst int
 }
 
-// problem says what is invalid in l; it is empty if nothing is.
+// problem describes what is invalid in l. It returns "" if l is valid.
 func (l ClientLimit) problem() string {
 	switch {
 	case l.MaxConcurrent < 0:
@@ -36,7 +36,7 @@ func (l ClientLimit) problem() string {
 	return ""
 }
 
-// burst returns the number of requests that may begin at once.
+// burst returns the number of requests that may start together.
 func (l ClientLimit) burst() float64 {
 	if l.Burst > 0 {
 		return float64(l.Burst)
@@ -44,32 +44,32 @@ func (l ClientLimit) burst() float64 {
 	return max(1, l.Rate)
 }
 
-// clientShares tracks the usage of the clients of each name. A request takes its share after the
-// authorizer has run and before its input is decoded.
+// clientShares tracks usage by client name. A request acquires a share after it has been authorized
+// and before its input is decoded.
 type clientShares struct {
 	n          *Node
 	limits     map[string]ClientLimit // Config.ClientLimits
-	logLimiter loglimit.Limiter       // limits log records of refusals
+	logLimiter loglimit.Limiter       // limits the rate of log records about refusals
 
 	mu      sync.Mutex            // guards the fields below
-	holders map[hg.Request]string // requests that hold a share: to the name of the client
-	// shares has, by name, the clients with a running handler or a bucket that is not full, and
-	// some idle ones.
+	holders map[hg.Request]string // name of the client, for each request that holds a share
+	// shares maps names to the clients that have a running handler or a bucket that is not full. It
+	// also contains some idle ones.
 	shares  map[string]*clientShare
-	sweepAt int // size of shares at which idle ones are dropped
+	sweepAt int // size of shares at which idle ones are removed
 }
 
-// A clientShare is the usage of the clients of one name: running handlers and a token bucket.
+// A clientShare tracks the usage of all clients of one name: running handlers and a token bucket.
 type clientShare struct {
 	active int           // number of running handlers
-	tokens float64       // number of requests that may begin
-	at     time.Duration // when tokens was computed, by Node.now
+	tokens float64       // number of requests that may start
+	at     time.Duration // time of the last refill, by Node.now
 }
 
-// sweepNames is the least number of names at which idle ones are dropped.
+// sweepNames is the minimum number of names at which idle ones are removed.
 const sweepNames = 1024
 
-// limitHandler returns a handler that takes a share of the client, and then calls h.
+// limitHandler returns a handler that acquires a share for the client and then calls h.
 func (c *clientShares) limitHandler(h hg.Handler) hg.Handler {
 	if len(c.limits) == 0 {
 		return h
@@ -93,7 +93,7 @@ func (c *clientShares) limitHandler(h hg.Handler) hg.Handler {
 	}
 }
 
-// limitOf returns the limit of the clients of a name.
+// limitOf returns the limit for clients of the given name.
 func (c *clientShares) limitOf(name string) ClientLimit {
 	if limit, ok := c.limits[name]; ok {
 		return limit
@@ -101,7 +101,7 @@ func (c *clientShares) limitOf(name string) ClientLimit {
 	return c.limits[""]
 }
 
-// labelOf returns the name of a client for an error text.
+// labelOf describes the client of the given name in an error text.
 func labelOf(name string) string {
 	if name == "" {
 		return "clients without a verified name"
@@ -109,7 +109,8 @@ func labelOf(name string) string {
 	return fmt.Sprintf("client %q", name)
 }
 
-// takeShare takes a share for the request r, or returns the error of a refusal.
+// takeShare acquires a share for request r. If a limit is reached, it returns the error of the
+// refusal.
 func (c *clientShares) takeShare(r hg.Request, name string, limit ClientLimit) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,14 +141,15 @@ func (c *clientShares) takeShare(r hg.Request, name string, limit ClientLimit) e
 	return nil
 }
 
-// refill adds the tokens for the time since the last refill.
+// refill adds the tokens accrued since the last refill.
 func (s *clientShare) refill(limit ClientLimit, now time.Duration) {
 	s.tokens = min(limit.burst(), s.tokens+(now-s.at).Seconds()*limit.Rate)
 	s.at = now
 }
 
-// returnShare returns the share of a request, once. That happens before the answer is sent, since
-// the client may call again as soon as it has the answer.
+// returnShare releases the share of a request. Further calls have no effect. It is called before
+// the response is sent, because the client may make its next call as soon as it has received the
+// response.
 func (c *clientShares) returnShare(r hg.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,8 +159,8 @@ func (c *clientShares) returnShare(r hg.Request) {
 	}
 }
 
-// dropIdleLocked drops shares that are in their initial state, without running handlers and with a
-// full bucket. The caller holds mu.
+// dropIdleLocked removes the shares without running handlers and with a full bucket, which is their
+// initial state. c.mu must be held.
 func (c *clientShares) dropIdleLocked(now time.Duration) {
 	for name, s := range c.shares {
 		limit := c.limitOf(name)

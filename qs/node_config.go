@@ -20,120 +20,126 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// A Config configures a node. The zero value works.
+// A Config configures a node. The zero value is ready to use.
 type Config struct {
-	// TLS, if set, is used for all connections of "tcp://" and all packets of "udp://": TLS 1.3,
-	// with one configuration as client and server. Nil means TCP.TLS, and no TLS if that is nil,
-	// too. Both sides must use TLS, or neither. Other schemes reject it: only processes of one user
-	// can open the memory of "sm://".
+	// TLS, if set, is used for all connections of "tcp://" and all packets of "udp://". The version
+	// is TLS 1.3, and the same configuration is used as client and as server. If TLS is nil,
+	// TCP.TLS is used, and if that is nil too, there is no TLS. Both sides must use TLS, or
+	// neither. Other schemes reject it. "sm://" does not need it, because only processes of the
+	// same user can open its memory.
 	TLS *tls.Config
-	// Local says when a node on two transports ("tcp://:7000,sm://") uses the second one for peers
-	// on this machine: na.LocalAuto, the default, unless TLS is on; na.LocalNever; na.LocalAlways.
+	// Local determines when a node on two transports ("tcp://:7000,sm://") uses the second one for
+	// peers on this machine: na.LocalAuto (the default, which means unless TLS is on),
+	// na.LocalNever or na.LocalAlways.
 	Local na.Local
-	// TCP has the other options of "tcp://". The node fills in TLS and, with several Contexts,
+	// TCP holds further options of "tcp://". The node fills in TLS and, with several Contexts,
 	// ReusePort and Spread.
 	TCP tcp.Options
-	// PeerTimeout is the time without data from a peer, while calls to it or from it are in flight,
-	// after which the peer counts as lost. Zero means 5 s; the minimum is 500 ms.
+	// PeerTimeout is the time after which a peer is considered lost if it has sent no data while
+	// calls to or from it are in flight. Zero means 5 s. The minimum is 500 ms.
 	PeerTimeout time.Duration
-	// IdleTimeout is the time after which an idle session that this node has dialed ends, if its
-	// peer agrees; the next call connects again. Zero means 5 minutes, and never for a node that
-	// serves methods but does not listen. Negative means never. See [na.Config].
+	// IdleTimeout is the time after which an idle session dialed by this node is closed, if its
+	// peer agrees. The next call reconnects. Zero means 5 minutes, or never for a node that serves
+	// methods but does not listen. A negative value means never. See [na.Config].
 	IdleTimeout time.Duration
 	// CertificateGrace is the time for which calls in flight may continue in a session after the
 	// certificate of this node or of the peer has expired. Later calls reconnect with the current
-	// certificates (those in the files of LoadTLS). If these are valid, no call fails. Otherwise
+	// certificates (those in the files of LoadTLS). If these are valid, no call fails. Otherwise,
 	// calls fail with ErrUnreachable or ErrPermission and NotRun, and the error names the
-	// certificate. Each node checks the certificate of its peer, and either may close the session.
+	// certificate. Each node checks its peer's certificate, and either may close the session.
 	//
-	// Zero means 1 minute. Negative means that sessions outlive the certificates of their peers.
-	// Without TLS it has no effect.
+	// Zero means 1 minute. A negative value means that sessions outlive the certificates of their
+	// peers. Without TLS, CertificateGrace has no effect.
 	CertificateGrace time.Duration
-	// CallTimeout is the deadline of calls whose context has none. Zero means none: such a call may
-	// wait for ever. Streams, uploads and duplexes are exempt, since a subscription or a session has no
-	// natural end: they have the deadlines of their contexts only.
+	// CallTimeout limits the duration of calls whose context has no deadline. Zero means that such
+	// a call may wait forever. Streams, uploads and duplexes are exempt because a subscription or a
+	// session has no natural end. Only the deadlines of their contexts apply to them.
 	CallTimeout time.Duration
-	// MaxPeers is the number of processes that may be connected, each with reserved memory for its
-	// requests. Zero means 488. Each needs about 130 KiB of HG.NA.Budget, with the default number
-	// of envelopes; the memory is touched only when messages arrive. MaxPeers sets HG.NA.Budget,
-	// and HG.NA.Room to 16 MiB or more. A node that calls itself counts, too. Idle sessions are
-	// closed to admit new peers.
+	// MaxPeers is the maximum number of connected processes, for each of which memory is reserved
+	// for its requests. Zero means 488. Each process needs about 130 KiB of HG.NA.Budget with the
+	// default number of envelopes (request buffers). The memory is touched only when messages
+	// arrive. MaxPeers sets HG.NA.Budget, and sets HG.NA.Room to at least 16 MiB. A node that calls
+	// itself is counted as a peer. Idle sessions are closed to admit new peers.
 	MaxPeers int
-	// MaxInput limits the encoded input of a call, in bytes, without the data of Sources and Sinks.
-	// It applies to calls of this node and to calls that it serves. A larger call does not run: the
-	// caller gets hg.ErrOverflow and NotRun. Zero means HG.MaxInput, or 64 MiB if that is zero too.
+	// MaxInput is the maximum size in bytes of the encoded input of a call, excluding the data of
+	// Sources and Sinks. It applies both to calls that this node makes and to calls that it serves.
+	// A larger call is not run, and its caller receives hg.ErrOverflow and NotRun. Zero means
+	// HG.MaxInput, or 64 MiB if that is zero, too.
 	MaxInput int64
-	// Balancer chooses the address of each attempt, for Peers without PeerOptions.Balancer, such as
-	// those of Node.Peer. Nil means the first healthy address. All these Peers share it, so that
-	// RoundRobin counts the calls of all.
+	// Balancer chooses the address of each attempt for Peers without PeerOptions.Balancer, such as
+	// those returned by Node.Peer. Nil means the first healthy address. All these Peers share it,
+	// so that RoundRobin, for example, counts all their calls together.
 	Balancer Balancer
-	// Authorize decides whether a request runs. A nil error allows it. An error or a panic denies
-	// it before its input is decoded: the caller gets NotRun and ErrPermission, or the code of the
-	// error.
+	// Authorize decides whether a request may run. A nil error allows it. An error or a panic
+	// denies it before its input is decoded. The caller then receives NotRun and ErrPermission, or
+	// the code of the error.
 	//
-	//   - It is called for every request, including "hg/health" and others of the library, but not
-	//     for data of a call in flight (items of a stream, chunks of a Reader or a Writer), and not
-	//     for Peer.Ping and the probes of Peers.
-	//   - Caller, Metadata and Method of the Call are set, but not In.
-	//   - It is called concurrently, on workers, also for Inline methods (unless HG.AuthorizeQuick is
-	//     set), and may block. A blocked call uses a worker, and counts against HG.MaxActive and
-	//     HG.MaxActivePerPeer.
-	//   - For "hg/health" and "hg/ping" it is called on up to 16 separate goroutines; while it blocks
+	//   - Authorize is called for every request, including "hg/health" and others of the library. It is
+	//     not called for the data of a call in flight (items of a stream, chunks of a Reader or a
+	//     Writer), for Peer.Ping, or for the probes of Peers.
+	//   - Caller, Metadata and Method of the Call are set, but In is not.
+	//   - Authorize is called concurrently. It runs on workers, even for Inline methods (unless
+	//     HG.AuthorizeQuick is set), and may block. A blocked call occupies a worker, and counts against
+	//     HG.MaxActive and HG.MaxActivePerPeer.
+	//   - For "hg/health" and "hg/ping", it is called in up to 16 separate goroutines. While it blocks
 	//     there, the streams of that client are blocked.
 	Authorize func(ctx context.Context, c *Call) error
-	// MaxConcurrent limits the running handlers of all methods; 0 means HG.MaxActive. The option
-	// MaxConcurrent limits those of one method. Handlers of streams, uploads and duplexes do not
-	// count: each has a goroutine, and HG.MaxStreams, HG.MaxStreamsPerPeer and the option
-	// MaxConcurrent of their method limit them.
+	// MaxConcurrent limits the number of running handlers of all methods together. Zero means
+	// HG.MaxActive. The option MaxConcurrent limits those of a single method. Handlers of streams,
+	// uploads and duplexes are not counted. Each of them has a goroutine, and is limited by
+	// HG.MaxStreams, HG.MaxStreamsPerPeer and the method's option MaxConcurrent.
 	//
-	// A handler that calls its own node and waits still counts. If all running handlers do that,
-	// they deadlock until their deadlines. A waiting request whose remaining time is short (an
-	// eighth, but at least 1 ms and at most 250 ms) is refused with ErrTimeout, and its error names
-	// the limit.
+	// A handler that calls its own node and waits is still counted. If all running handlers do so,
+	// they deadlock until their deadlines. A waiting request with little time left (an eighth of
+	// its time, but at least 1 ms and at most 250 ms) is refused with ErrTimeout, and its error
+	// names the limit.
 	MaxConcurrent int
-	// ClientLimits limits the use of this node's methods by all clients of one name together, over
-	// all their processes and sessions. The key is Identity.Name, which the certificate of a client
-	// proves. The entry "" is the limit of each name without an entry, and of all clients without a
-	// verified name together. A request beyond a limit is refused at once, after Authorize and
-	// before its input is decoded: the caller gets ErrExhausted and NotRun, and the error names the
-	// client and the limit. The map is copied.
+	// ClientLimits limits the use of this node's methods by client name, for all processes and
+	// sessions of the same name together. The key is Identity.Name, as proven by the client's
+	// certificate. The entry "" is the limit for each name without an entry of its own, and for all
+	// clients without a verified name together. A request that exceeds a limit is refused
+	// immediately, after Authorize and before its input is decoded. Its caller receives
+	// ErrExhausted and NotRun, with an error that names the client and the limit. The map is
+	// copied.
 	ClientLimits map[string]ClientLimit
-	// ShutdownTimeout limits the time for which Serve and Shutdown wait for calls in flight. Then
-	// they cancel them, which cancels the contexts of handlers, and return at most 1 s later, even
-	// if a handler ignores its context. Zero means 10 s, negative means to cancel all calls at
-	// once.
+	// ShutdownTimeout is the time for which Serve and Shutdown wait for calls in flight. After that
+	// they cancel these calls, including the contexts of handlers, and return at most 1 s later,
+	// even if a handler ignores its context. Zero means 10 s. A negative value means that all calls
+	// are canceled immediately.
 	ShutdownTimeout time.Duration
 	// Contexts is the number of event loops that share the port, for machines with many cores. Each
-	// has two goroutines in Serve, one of them on standby. Zero means 1. Peers are distributed over
-	// the contexts: each peer always reaches the same one, which also sends the responses and the
-	// calls to that peer. Calls to one Peer always use the same context. It is for "tcp://" only:
-	// over other transports open one Node per core, each with its own address.
+	// of them has two goroutines in Serve, one of them on standby. Zero means 1. Peers are
+	// distributed over the contexts. Each peer always reaches the same context, which also sends
+	// the responses and calls to that peer. Calls to one Peer always use the same context. Several
+	// Contexts are supported only by "tcp://". With other transports, open one Node per core, each
+	// with its own address.
 	Contexts int
-	// Name is the display name of this node in the logs, errors and tools of peers, which show a
-	// client that does not listen as "worker (10.0.0.3:41234)". It has at most 64 bytes of
-	// printable characters without parentheses. Empty means the base name of os.Args[0], and no
-	// name in the simulator. Peers cannot verify it.
+	// Name is the display name of this node in the logs, errors and tools of its peers, where a
+	// client that does not listen appears as "worker (10.0.0.3:41234)". It has at most 64 bytes of
+	// printable characters without parentheses. If it is empty, the base name of os.Args[0] is
+	// used, except in the simulator, where there is no name. Peers cannot verify it.
 	Name string
-	// Inspect enables requests of the tools. "qs rpcs" and "qs call" read the methods with the
+	// Inspect enables the requests made by tools. "qs rpcs" and "qs call" read the methods with the
 	// types of their input and output. "qs top" and "qs ger" read the load, the limits, the calls
-	// in flight, and the names and addresses of peers. Every process that can connect may read
-	// them, unless Authorize denies "hg/rpcs" and "hg/gauges". It adds no cost per call, except
-	// while "qs top" runs, which counts finished calls.
+	// in flight, and the names and addresses of peers. Any process that can connect may read them,
+	// unless Authorize denies "hg/rpcs" and "hg/gauges". Inspect adds no cost per call, except
+	// while "qs top" is running, which counts completed calls.
 	Inspect bool
-	// ClientInterceptors wrap calls, ServerInterceptors wrap handlers. The first is the outermost.
-	// Interceptors in the options of a method run inside ClientInterceptors.
+	// ClientInterceptors wrap calls and ServerInterceptors wrap handlers. The first is the
+	// outermost. Interceptors in the options of a method run inside ClientInterceptors.
 	ClientInterceptors, ServerInterceptors []Interceptor
-	// Logger logs events of all layers that cannot be returned as errors. Nil means HG.Logger, or
-	// else slog.Default(). LogCalls logs calls.
+	// Logger logs events of all layers that cannot be returned as errors. Nil means HG.Logger or,
+	// if that is nil, slog.Default(). To log calls, use LogCalls.
 	Logger *slog.Logger
-	// HG configures the layers below: limits, Observe, Codec. The node sets Dispatch, and the
-	// fields that those above determine. A plugin in HG.NA.Plugins must be for the node's scheme,
-	// and has its own options: with one for tcp, TLS, TCP and Contexts must be zero; with one for
-	// udp, TLS must be nil.
+	// HG configures the layers below, for example their limits, Observe and Codec. The node sets
+	// Dispatch and the fields that are determined by the fields above. A plugin in HG.NA.Plugins
+	// must be for the node's scheme, and has its own options. If there is one for tcp, TLS, TCP and
+	// Contexts must be zero. If there is one for udp, TLS must be nil.
 	HG hg.Config
 }
 
-// withDefaults returns c with its defaults, for a node at addr. The error lists all invalid fields.
+// withDefaults returns c with defaults filled in, for a node at addr. The error lists all invalid
+// fields.
 func (c Config) withDefaults(addr string) (Config, error) {
 	scheme, beside := schemesOf(addr)
 	var errs []error
@@ -247,7 +253,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	return c, nil
 }
 
-// setBudget derives the limits of package na from MaxPeers.
+// setBudget sets the limits of package na that follow from MaxPeers.
 func (c *Config) setBudget(addErr func(format string, args ...any)) {
 	const maxPeers = 1 << 20
 	switch {
@@ -266,7 +272,7 @@ func (c *Config) setBudget(addErr func(format string, args ...any)) {
 	}
 }
 
-// schemesOf returns the schemes of the transports in addr. The second one is empty if there is one
+// schemesOf returns the schemes of the transports in addr. second is empty if there is only one
 // transport.
 func schemesOf(addr string) (first, second string) {
 	first, second, _ = strings.Cut(addr, ",")
@@ -275,7 +281,7 @@ func schemesOf(addr string) (first, second string) {
 	return first, second
 }
 
-// noTLSReason returns why TLS cannot be set for a transport.
+// noTLSReason returns the reason why TLS cannot be set for a transport.
 func noTLSReason(scheme string) string {
 	if scheme == "sm" {
 		return "messages are in memory that only processes of one user can open"
@@ -283,12 +289,13 @@ func noTLSReason(scheme string) string {
 	return "messages would not be encrypted"
 }
 
-// transportPlugin returns the plugin with the options TLS, TCP and Contexts, or nil if none is set.
-// An option without effect is an error, so that a node never runs without TLS by mistake.
+// transportPlugin returns a plugin with the options TLS, TCP and Contexts, or nil if none of them
+// is set. An option without effect is reported as an error, so that a node never runs without TLS
+// by mistake.
 func (c *Config) transportPlugin(
 	scheme, beside, addr string, addErr func(format string, args ...any),
 ) na.Plugin {
-	given := false // HG.NA.Plugins has one for tcp or udp
+	given := false // HG.NA.Plugins contains a plugin for tcp or udp
 	for _, p := range c.HG.NA.Plugins {
 		switch {
 		case p == nil: // na.Open returns the error
@@ -343,7 +350,7 @@ func (c *Config) transportPlugin(
 		opts.TLS = c.TLS
 	}
 	if several {
-		// Windows cannot share a port safely: there all contexts share one socket.
+		// Windows cannot share a port safely, so all contexts share one socket there.
 		opts.ReusePort, opts.Spread = runtime.GOOS != "windows", c.Contexts
 	}
 	return tcp.New(opts)

@@ -8,14 +8,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/executor"
 )
 
-// workers are the goroutines that run handlers: up to Config.MaxConcurrent, and one for each
-// request with streams. The goroutine that drives a context runs some handlers itself: those of
-// Inline methods, and those that executor.Inline leaves to it. In the simulator each request has a
-// coroutine.
+// workers manages the goroutines that run handlers: up to Config.MaxConcurrent, plus one for each
+// request with streams. The goroutine that drives a context runs some handlers itself, namely those
+// of Inline methods and those that executor.Inline leaves to it. In the simulator, each request has
+// a coroutine.
 type workers struct {
 	all      sync.WaitGroup
 	handlers *executor.Executor[hg.Request]
-	inline   []*executor.Inline[hg.Request] // of each context
+	inline   []*executor.Inline[hg.Request] // one per context
 
 	// health runs requests of hg.PingRPC and hg.HealthRPC if there is an authorizer, so that they
 	// do not wait for handlers.
@@ -23,7 +23,7 @@ type workers struct {
 	authorizesHealth bool // the node has an authorizer
 }
 
-// maxHealthWorkers limits the goroutines of workers.health.
+// maxHealthWorkers is the maximum number of goroutines of workers.health.
 const maxHealthWorkers = 16
 
 var pingID, healthID = hg.HashName(hg.PingRPC), hg.HashName(hg.HealthRPC)
@@ -43,10 +43,10 @@ func (w *workers) init(n *Node) {
 	w.inline = make([]*executor.Inline[hg.Request], n.cfg.Contexts)
 }
 
-// runRequest runs the handler of r, unless its call has ended.
+// runRequest runs the handler of r, unless its call has already completed.
 func runRequest(r hg.Request) { _ = r.Run() }
 
-// addPoller lets the goroutine that drives hctx run handlers too.
+// addPoller allows the goroutine that drives hctx to run handlers itself.
 func (w *workers) addPoller(hctx *hg.Context) {
 	w.inline[hctx.ID()] = executor.NewInline(w.handlers, (*poller)(hctx))
 }
@@ -68,8 +68,8 @@ func (w *workers) dispatch(r hg.Request) {
 	}
 }
 
-// dispatchStreams runs a request with streams, which may last as long as the node: on the goroutine
-// that received it, or on one of its own.
+// dispatchStreams runs a request with streams, which may last as long as the node. It runs either
+// in the goroutine that received it or in its own goroutine.
 func (w *workers) dispatchStreams(r hg.Request) {
 	nctx := r.HG().NA()
 	if nctx.Scheduled() {
@@ -83,24 +83,24 @@ func (w *workers) dispatchStreams(r hg.Request) {
 	}
 }
 
-// notifyBlocking makes another goroutine drive the context. It is called before the handler of a
-// request with streams blocks, or when data that it has queued needs the driving goroutine.
+// notifyBlocking makes another goroutine drive the context. It must be called before the handler of
+// a request with streams blocks, and when data that it has queued needs the driving goroutine.
 func (w *workers) notifyBlocking(r hg.Request) {
 	if id := r.HG().ID(); id < len(w.inline) { // otherwise the program created the context, and Serve does not drive it
 		w.inline[id].Blocks(r)
 	}
 }
 
-// end stops the goroutines.
+// end tells the goroutines to exit.
 func (w *workers) end() {
 	w.handlers.End()
 	w.health.End()
 }
 
-// wait waits until the goroutines have ended, after end.
+// wait waits until the goroutines have exited. It must be called after end.
 func (w *workers) wait() { w.all.Wait() }
 
-// A poller adapts an hg.Context to executor.Poller.
+// A poller adapts an hg.Context to the executor.Poller interface.
 type poller hg.Context
 
 // OneJobWaits implements executor.Poller.
