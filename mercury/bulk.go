@@ -4,11 +4,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// A Bulk is a handle of memory, as hg_bulk_t is: a process that receives it can read or write the memory. The zero
-// Bulk is HG_BULK_NULL.
+// A Bulk is a memory handle, like hg_bulk_t. A process that receives it can read or write the memory. The zero Bulk is
+// HG_BULK_NULL.
 type Bulk struct{ wire hgwire.Bulk }
 
-// ParseBulk decodes a handle at the beginning of data, and returns the bytes after it. The error matches ErrProtocol.
+// ParseBulk decodes a handle at the beginning of data and returns it with the bytes that follow. The error matches
+// ErrProtocol.
 func ParseBulk(data []byte) (Bulk, []byte, error) {
 	var b Bulk
 	rest, err := b.wire.Parse(data)
@@ -22,14 +23,15 @@ func ParseBulk(data []byte) (Bulk, []byte, error) {
 // Len returns the number of bytes in all segments of the memory.
 func (b Bulk) Len() int64 { return int64(b.wire.Len) }
 
-// Access returns what the receiver of the handle may do.
+// Access returns the kinds of access that the handle allows.
 func (b Bulk) Access() Access { return Access(b.wire.Access) }
 
-// Bind returns b bound to the process at owner, as HG_Bulk_bind does: a process that receives the handle, directly or
-// from a third process, reads and writes the memory of owner.
+// Bind returns b bound to the process at owner, like HG_Bulk_bind. A process that receives the handle, whether directly
+// or from a third process, reads and writes the memory of owner.
 //
-// Before a service passes a handle on, it must be bound: bind the handle of a Region to Node.Addr, and an unbound
-// handle in a client's request to Request.Peer. Memory that was lent to certain peers can be used by these only.
+// A handle must be bound before a service passes it to another process. Bind the handle of a Region to Node.Addr, and
+// an unbound handle in a client's request to Request.Peer. Memory that was lent only to certain peers can be used only
+// by those peers.
 //
 // The error is ErrInvalid if b is HG_BULK_NULL or bound to another process, or if owner is not an address that other
 // processes can reach.
@@ -49,9 +51,9 @@ func (b Bulk) Bind(owner string) (Bulk, error) {
 	return b, nil
 }
 
-// Owner returns the address of the process that owns the memory, if the handle is bound to it (HG_Bulk_bind), and ""
-// otherwise: the owner is then the process that has sent the handle. A sender can forge the owner: use it, with
-// Node.Remote, only if you trust the sender.
+// Owner returns the address of the process that owns the memory if the handle is bound to it (see HG_Bulk_bind). For an
+// unbound handle it returns "", and the owner is the process that sent the handle. A sender can forge the owner, so use
+// it with Node.Remote only if you trust the sender.
 func (b Bulk) Owner() string {
 	if !b.wire.Owner.IsValid() {
 		return ""
@@ -62,10 +64,10 @@ func (b Bulk) Owner() string {
 // IsNull reports whether b is HG_BULK_NULL.
 func (b Bulk) IsNull() bool { return b.wire.IsNull() }
 
-// AppendProc appends b as hg_proc_hg_bulk_t encodes it.
+// AppendProc appends b to to in the encoding of hg_proc_hg_bulk_t.
 func (b Bulk) AppendProc(to []byte) ([]byte, error) { return b.wire.Append(to), nil }
 
-// ReadProc decodes a handle at the beginning of data and returns its length.
+// ReadProc decodes a handle at the beginning of data and returns the number of bytes read.
 func (b *Bulk) ReadProc(data []byte) (int, error) {
 	v, rest, err := ParseBulk(data)
 	if err != nil {

@@ -11,55 +11,56 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// The tags of calls. A response and the acknowledgement of a response arrive in the same kind of message, so both
-// sides must use different tags: C counts from 1, the side of a node that has dialed from firstTag, the other side
-// from firstTag+tagCount.
+// The tags of calls. A response and the acknowledgement of a response arrive in the same kind of message, so the two
+// sides must use different tags. C counts from 1, a node that has dialed the connection starts at firstTag, and the
+// other side starts at firstTag+tagCount.
 const (
 	firstTag = 1 << 30
 	tagCount = 1 << 29
 )
 
-// A pendingCall is a call that waits for its response. The goroutine that removes it from conn.calls completes it, so
-// that happens once.
+// A pendingCall is a call that is waiting for its response. The goroutine that removes it from conn.calls must complete
+// it, which ensures that it is completed only once.
 type pendingCall struct {
-	done    chan struct{} // one slot, filled by complete
+	done    chan struct{} // has one slot, filled by complete
 	out     []byte
-	outBulk hgwire.Bulk // handle of the output, if that is too long for a message
-	sums    hgwire.Sums // checksums of that output
+	outBulk hgwire.Bulk // handle of the output, if it is too long for a message
+	sums    hgwire.Sums // checksums of the output in outBulk
 	err     error
-	notify  bool // the call is a Notify and waits for an acknowledgement
+	notify  bool // the call is a Notify that is waiting for an acknowledgement
 }
 
 // callPool holds pendingCalls for reuse.
 var callPool = sync.Pool{New: func() any { return &pendingCall{done: make(chan struct{}, 1)} }}
 
-// complete wakes the goroutine that waits for k.
+// complete sets the result of k and wakes the goroutine that is waiting for it.
 func (k *pendingCall) complete(out []byte, err error) {
 	k.out, k.err = out, err
 	k.done <- struct{}{}
 }
 
-// Call sends in to the RPC id at addr and blocks until its output has arrived.
+// Call sends in to the RPC id at addr and blocks until its output has arrived or ctx is done.
 //
-//   - When Call returns, in is not used any more.
-//   - When ctx is done, Call returns. The target is not notified, and its response is discarded.
-//   - The error is an *Error. It matches ErrRemote if the target has responded with an error, or else ErrUnreachable,
-//     ErrPeerLost, ErrTimeout, ErrCanceled or another code. FateOf returns whether the request has run.
+//   - Once Call has returned, in is no longer used.
+//   - When ctx is done, the target is not notified, and its response is discarded when it arrives.
+//   - The error is an *Error. It matches ErrRemote if the target responded with an error, and otherwise ErrUnreachable,
+//     ErrPeerLost, ErrTimeout, ErrCanceled or another code. FateOf reports whether the request has run.
 func (n *Node) Call(ctx context.Context, addr string, id uint64, in []byte) ([]byte, error) {
 	return n.callWithDeadline(ctx, "call", addr, id, in, 0)
 }
 
-// Notify sends in to the RPC id at addr, which has no response. An error with NotRun is certain, but nil does not
-// mean that the request ran. If in is too long for a message, Notify blocks until the target has read it.
+// Notify sends in to the RPC id at addr, which has no response. If the error has the fate NotRun, the request certainly
+// did not run, but a nil error does not mean that it ran. If in is too long for a message, Notify blocks until the
+// target has read it.
 func (n *Node) Notify(ctx context.Context, addr string, id uint64, in []byte) error {
 	_, err := n.callWithDeadline(ctx, "notify", addr, id, in, hgwire.NoReply)
 	return err
 }
 
-// noResponseText is part of the error of a call without a response.
+// noResponseText is part of the error for a call that received no response.
 const noResponseText = "no response: the target hangs, or a C target could not decode the request"
 
-// callWithDeadline makes a call or a notification, with Config.Timeout if ctx has no deadline.
+// callWithDeadline makes a call or a notification. It applies Config.Timeout if ctx has no deadline.
 func (n *Node) callWithDeadline(ctx context.Context, name, addr string, id uint64, in []byte, flags uint8) ([]byte, error) {
 	ctx, cancel := n.withTimeout(ctx)
 	if cancel != nil {
@@ -83,7 +84,7 @@ func (n *Node) callWithDeadline(ctx context.Context, name, addr string, id uint6
 	return out, nil
 }
 
-// call sends a request and waits for its response, or, for a notification with long input, for its acknowledgement.
+// call sends a request and waits for its response or, for a notification with long input, for its acknowledgement.
 func (c *conn) call(ctx context.Context, id uint64, in []byte, flags uint8) ([]byte, Fate, error) {
 	if ctx.Err() != nil {
 		return nil, NotRun, contextError(ctx, "")
@@ -138,7 +139,7 @@ func (c *conn) call(ctx context.Context, id uint64, in []byte, flags uint8) ([]b
 	return out, Ran, err
 }
 
-// sendRequest sends a request with a new tag. It waits while too much output is queued for the peer.
+// sendRequest sends a request with a new tag. It blocks while too much output is queued for the peer.
 func (c *conn) sendRequest(ctx context.Context, k *pendingCall, r *hgwire.Request, in []byte) (tag uint32, err error) {
 	c.mu.Lock()
 	for c.err == nil && len(c.out) > roomSize {
@@ -175,8 +176,8 @@ func (c *conn) sendRequest(ctx context.Context, k *pendingCall, r *hgwire.Reques
 	return tag, nil
 }
 
-// abandonCall ends the wait for a response; it returns false if that has arrived. A slow target may still read long
-// input, so that is replaced with a copy, which stays lent.
+// abandonCall stops waiting for a response. It returns false if the response has already arrived. Because a slow target
+// may still read long input, that input is replaced with a copy, which remains lent.
 func (c *conn) abandonCall(k *pendingCall, tag uint32, region *Region) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +194,7 @@ func (c *conn) abandonCall(k *pendingCall, tag uint32, region *Region) bool {
 	return true
 }
 
-// handleExpected handles a response, or the acknowledgement of one, which is a single byte.
+// handleExpected handles a response or an acknowledgement. An acknowledgement is a single byte.
 func (c *conn) handleExpected(tag uint32, b []byte) error {
 	ack := len(b) == 1
 	c.mu.Lock()
@@ -248,7 +249,7 @@ func (c *conn) handleExpected(tag uint32, b []byte) error {
 	return nil
 }
 
-// fetchOutput reads output that is too long for a message from the memory of the target, and acknowledges it.
+// fetchOutput reads output that is too long for a message from the target's memory and acknowledges it.
 func (c *conn) fetchOutput(ctx context.Context, tag uint32, b hgwire.Bulk, sums hgwire.Sums) ([]byte, error) {
 	defer c.acknowledge(tag, false)
 	if b.Len > uint64(c.node.cfg.MaxBody) {
@@ -268,8 +269,8 @@ func (c *conn) fetchOutput(ctx context.Context, tag uint32, b hgwire.Bulk, sums 
 	return out, nil
 }
 
-// acknowledge sends the acknowledgement for tag: the memory that the peer has lent for it is not needed any more. If
-// later is set, the caller flushes.
+// acknowledge sends the acknowledgement for tag, which means that the memory lent by the peer for it is no longer
+// needed. If later is set, the caller must flush.
 func (c *conn) acknowledge(tag uint32, later bool) {
 	c.mu.Lock()
 	c.appendHeaderLocked(&xnet.Header{Op: xnet.Tagged, Tag: uint64(tag)}, 1)
@@ -278,26 +279,27 @@ func (c *conn) acknowledge(tag uint32, later bool) {
 }
 
 const (
-	// maxLent is how many bytes are lent to a peer before bodies are revoked that it has not read for lentIdle. A
-	// body that it reads is not revoked, because that would end the connection. At most four times Config.MaxBody, or
-	// maxLent if that is more, are lent to a peer.
+	// maxLent is the number of bytes lent to a peer above which bodies that it has not read for lentIdle are revoked. A
+	// body that is being read is not revoked, because that would close the connection. The maximum number of bytes lent
+	// to a peer is four times Config.MaxBody, but at least maxLent.
 	maxLent  = 64 << 20
 	lentIdle = 5 * time.Second
 )
 
-// lentBodies are the bodies that a peer may read until it acknowledges them.
+// lentBodies holds the bodies that a peer may read until it acknowledges them.
 type lentBodies struct {
-	bodies []lentBody // the oldest first
-	size   uint64     // bytes of all of them
+	bodies []lentBody // oldest first
+	size   uint64     // total size in bytes
 }
 
-// A lentBody is the input or output of the call with a tag.
+// A lentBody is the input or output of the call with the given tag.
 type lentBody struct {
 	tag    uint32
 	region *Region
 }
 
-// lendLocked adds o to the bodies that are lent to the peer, and reports whether the limit allows it.
+// lendLocked adds o to the bodies lent to the peer, if the limit allows it, and reports whether it did. c.mu must be
+// held.
 func (c *conn) lendLocked(o lentBody) bool {
 	l, size := &c.lentOut, o.region.size
 	if l.size+size > maxLent {
@@ -312,7 +314,8 @@ func (c *conn) lendLocked(o lentBody) bool {
 	return true
 }
 
-// revokeIdleLocked revokes the oldest bodies that the peer does not read, until size bytes fit into maxLent.
+// revokeIdleLocked revokes the oldest idle bodies, except those being read, until size bytes fit into maxLent. c.mu
+// must be held.
 func (c *conn) revokeIdleLocked(size uint64) {
 	reading := map[*memory]bool{}
 	for _, j := range append(slices.Clone(c.jobs), c.job) {
@@ -332,7 +335,7 @@ func (c *conn) revokeIdleLocked(size uint64) {
 	}
 }
 
-// release removes the body with this tag, and reports whether there was one.
+// release revokes and removes the body with the given tag, and reports whether there was one.
 func (l *lentBodies) release(tag uint32) bool {
 	i := slices.IndexFunc(l.bodies, func(o lentBody) bool { return o.tag == tag })
 	if i < 0 {

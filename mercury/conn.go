@@ -10,54 +10,54 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// A conn is a connection that is set up. One goroutine reads it; any goroutine that has something to send writes it;
-// see write.go.
+// A conn is an established connection. One goroutine reads from it. Any goroutine that has something to send may write
+// to it, as described in write.go.
 type conn struct {
 	node   *Node
 	nc     net.Conn
-	poller *nonblockingIO // for writes; nil if nc does not support it
-	name   netip.AddrPort // of the peer: its IP address, and the port that it has announced
-	addr   string         // the text of name
-	self   netip.AddrPort // address of this node for the peer
-	pid    uint32         // of the peer
+	poller *nonblockingIO // used for writes; nil if nc does not support it
+	name   netip.AddrPort // the peer's IP address, and the port that it announced
+	addr   string         // text form of name
+	self   netip.AddrPort // this node's address as seen by the peer
+	pid    uint32         // the peer's process ID
 
-	ctx    context.Context // canceled when the connection ends
+	ctx    context.Context // canceled when the connection is closed
 	cancel context.CancelFunc
 	done   <-chan struct{} // ctx.Done()
 	wake   chan struct{}   // wakes writeLoop
 
-	reader *connReader // used by readLoop
+	reader *connReader // used only by readLoop
 
-	verifier hgwire.Verifier // of the checksums of the peer
+	verifier hgwire.Verifier // verifies the peer's checksums
 
-	mu         sync.Mutex     // guards the fields below, except those that the writer uses
-	err        error          // why the connection has ended; nil if it has not
+	mu         sync.Mutex     // guards the fields below, except those used only by the writer
+	err        error          // reason why the connection was closed; nil while it is open
 	out        []byte         // messages to write
-	spare      []byte         // the other buffer for out
-	acksToSend int            // acknowledgements of writes
+	spare      []byte         // second buffer, swapped with out
+	acksToSend int            // number of write acknowledgements to send
 	jobs       []*dataMessage // messages to write after out
-	job        *dataMessage   // the message that is being written
-	writing    bool           // a goroutine writes: it is the writer
+	job        *dataMessage   // the message being written
+	writing    bool           // a goroutine, the writer, is writing
 	nextID     uint8
-	roomFreed  chan struct{} // closed when out has room again; nil if no call waits for that
+	roomFreed  chan struct{} // closed when out has room again; nil if no call is waiting for that
 
-	// The writer uses these fields without the lock.
-	unwritten []byte           // rest of the last write
-	staged    *[stageSize]byte // the buffer of unwritten; nil if that is part of out
+	// The writer uses these fields without holding the lock.
+	unwritten []byte           // remainder of the last write
+	staged    *[stageSize]byte // the buffer that contains unwritten; nil if unwritten is part of out
 
-	firstTag       uint32 // of calls of this side; does not change
-	lastCall       uint32 // the last tag is firstTag plus this
+	firstTag       uint32 // first tag for calls made by this side; immutable
+	lastCall       uint32 // last tag minus firstTag
 	calls          map[uint32]*pendingCall
-	pendingReads   fifo[*chunkOp] // in the order of their responses
-	pendingWrites  fifo[*chunkOp] // in the order of their acknowledgements
+	pendingReads   fifo[*chunkOp] // in the order in which their responses arrive
+	pendingWrites  fifo[*chunkOp] // in the order in which their acknowledgements arrive
 	lentOut        lentBodies
-	activeHandlers int        // goroutines in runHandlers
-	queuedRequests []*Request // requests beyond Config.MaxActive
+	activeHandlers int        // number of goroutines in runHandlers
+	queuedRequests []*Request // requests that exceed Config.MaxActive
 	sums           checksumState
-	probing        chan struct{} // closed when the probe has ended; nil if there is none
+	probing        chan struct{} // closed when the probe has completed; nil if there is none
 }
 
-// A fifo is a queue. It releases the memory of popped elements.
+// A fifo is a queue. It does not retain popped elements.
 type fifo[T any] struct{ q []T }
 
 func (f *fifo[T]) push(v T) { f.q = append(f.q, v) }
@@ -76,8 +76,8 @@ func (f *fifo[T]) pop() (v T, ok bool) {
 	return v, true
 }
 
-// newConn returns a connection over nc with the peer name, which has sent s. self is the address of this node for the
-// peer.
+// newConn returns a connection over nc to the peer called name, which has sent s. self is the address of this node as
+// seen by the peer.
 func (n *Node) newConn(nc net.Conn, name, self netip.AddrPort, s xnet.Setup) *conn {
 	c := &conn{node: n, nc: nc, name: name, addr: addrText(name), self: self, pid: s.PID,
 		wake: make(chan struct{}, 1), calls: map[uint32]*pendingCall{}, firstTag: firstTag}
@@ -94,7 +94,7 @@ func (n *Node) newConn(nc net.Conn, name, self netip.AddrPort, s xnet.Setup) *co
 	return c
 }
 
-// start starts the goroutines of c, which end with the connection.
+// start starts the goroutines of c, which exit when the connection is closed.
 func (c *conn) start() {
 	go c.writeLoop()
 	go c.readLoop()
@@ -109,8 +109,8 @@ func (c *conn) tryWrite(b []byte) (int, error) {
 	return n, err
 }
 
-// fail closes the connection, and ends all its operations with err. It may be called more than once; the first err
-// counts.
+// fail closes the connection and fails all its operations with err. It may be called more than once. Only the first
+// call has an effect.
 func (c *conn) fail(err error) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -132,7 +132,7 @@ func (c *conn) fail(err error) {
 		}
 	}
 	c.mu.Unlock()
-	c.node.removeConn(c) // before the peer sees the end, because it may connect again at once
+	c.node.removeConn(c) // before the peer sees the close, because it may reconnect immediately
 	_ = c.nc.Close()
 	c.cancel()
 	for _, k := range calls {

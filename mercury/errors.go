@@ -8,11 +8,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Code is the reason of a failure. It is an error, for errors.Is. Codes up to 24 are the numbers of C Mercury. They
-// are the codes of packages qs, hg and na.
+// A Code is the reason for a failure. It is an error, for use with errors.Is. Codes up to 24 have the numbers of C
+// Mercury. The same codes are used by packages qs, hg and na.
 type Code = codes.Code
 
-// The codes of this package.
+// Codes of this package.
 const (
 	ErrPermission  = codes.ErrPermission
 	ErrNoMethod    = codes.ErrNoMethod
@@ -31,30 +31,30 @@ const (
 	ErrClosed      = codes.ErrClosed
 	ErrRevoked     = codes.ErrRevoked
 	ErrAnswered    = codes.ErrAnswered
-	ErrRemote      = codes.ErrRemote  // matches every error with which a target has responded
-	ErrRefused     = codes.ErrRefused // matches the errors with which a target has responded without running a handler
+	ErrRemote      = codes.ErrRemote  // matches every error sent by a target
+	ErrRefused     = codes.ErrRefused // matches errors that a target sent without running a handler
 )
 
-// A Fate is whether a request has run at its target.
+// A Fate reports whether a request has run at its target.
 type Fate = codes.Fate
 
-// The fates.
+// The fates of a request.
 const (
 	MaybeRan = codes.MaybeRan
 	NotRun   = codes.NotRun
 	Ran      = codes.Ran
 )
 
-// An Error is the error of an operation with a peer.
+// An Error describes a failed operation with a peer.
 type Error struct {
 	Op   string // "open", "call", "notify", "read" or "write"
 	Addr string // address of the peer
-	ID   uint64 // of the RPC, if Op is "call" or "notify"
-	Fate Fate   // of the request
+	ID   uint64 // ID of the RPC, if Op is "call" or "notify"
+	Fate Fate   // fate of the request
 	Err  error  // a Code, a *RemoteError, or an error that wraps one
 }
 
-// Error returns for example "mercury: call 0x2 at ofi+tcp://127.0.0.1:9000: peer lost (may have run)".
+// Error returns a description such as "mercury: call 0x2 at ofi+tcp://127.0.0.1:9000: peer lost (may have run)".
 func (e *Error) Error() string {
 	s := "mercury: " + e.Op
 	if e.isCall() {
@@ -67,7 +67,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// isCall reports whether the operation is a call or a notification, which has an ID and a Fate.
+// isCall reports whether the operation is a call or a notification, and thus has an ID and a Fate.
 func (e *Error) isCall() bool { return e.Op == "call" || e.Op == "notify" }
 
 // Unwrap returns the cause.
@@ -76,16 +76,16 @@ func (e *Error) Unwrap() error { return e.Err }
 // Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, ErrTimeout) }
 
-// A RemoteError is an error with which the target has responded.
+// A RemoteError is an error sent by the target in its response.
 type RemoteError struct {
-	// Code is hg_return_t, or the code of a handler of this package. Numbers up to 21 have the same meaning in all
-	// releases of Mercury. Those from 22 to 26 are as in Mercury 2.4.1; earlier releases have other ones, and a
-	// response does not contain the release. Error lists the possible meanings.
+	// Code is an hg_return_t or the code of a handler of this package. Numbers up to 21 have the same meaning in all
+	// releases of Mercury. Numbers 22 to 26 have their meaning in Mercury 2.4.1. Earlier releases assign them
+	// differently, and a response does not identify the release. Error lists the possible meanings.
 	Code Code
 }
 
-// renumberedCodes are the texts of the codes that were renumbered in Mercury 2.4.1. 26 is new in it; targets of this
-// package respond with it if a handler fails.
+// renumberedCodes holds the texts of the codes that were renumbered in Mercury 2.4.1, which also introduced 26. Targets
+// that use this package respond with 26 if a handler fails.
 var renumberedCodes = map[Code]string{
 	22:         "HG_IO_ERROR, or HG_CHECKSUM_ERROR of Mercury 2.3",
 	23:         "HG_HOSTFIREWALL, or HG_CHECKSUM_ERROR of Mercury 2.4.0, HG_NA_ERROR of 2.3",
@@ -102,7 +102,7 @@ func (e *RemoteError) Error() string {
 	return "target: " + e.Code.Error()
 }
 
-// isRefusal reports whether the library at the target has responded, without running a handler: only it uses these
+// isRefusal reports whether the library at the target responded without running a handler. Only the library uses these
 // codes.
 func (e *RemoteError) isRefusal() bool {
 	switch e.Code {
@@ -112,8 +112,8 @@ func (e *RemoteError) isRefusal() bool {
 	return false
 }
 
-// Is reports whether target is ErrRemote, or ErrRefused if no handler ran, or Code if that can only come from a target:
-// ErrNoMethod, and 64 to 127.
+// Is reports whether target is ErrRemote, or ErrRefused if no handler ran. It also matches Code itself if that can come
+// only from a target: ErrNoMethod, and 64 to 127.
 func (e *RemoteError) Is(target error) bool {
 	switch target {
 	case ErrRemote:
@@ -124,11 +124,11 @@ func (e *RemoteError) Is(target error) bool {
 	return target == e.Code && (e.Code >= codes.ErrNotFound || e.Code == ErrNoMethod)
 }
 
-// otherError is HG_OTHER_ERROR, for all errors without a number in C.
+// otherError is HG_OTHER_ERROR. It stands for all errors that have no number in C.
 const otherError Code = 26
 
-// codeInC returns the number that is sent for the error of a handler. It is HG_OTHER_ERROR if the error has no number
-// in C, or one that means that no handler ran. docs/MERCURY.md has the table.
+// codeInC returns the number to send for an error of a handler. If the error has no number in C, or one which means
+// that no handler ran, codeInC returns HG_OTHER_ERROR. See the table in docs/MERCURY.md.
 func codeInC(err error) int8 {
 	code := CodeOf(err)
 	if code == codes.ErrIO && !errors.Is(err, codes.ErrIO) { // CodeOf returns ErrIO for errors without a code
@@ -140,7 +140,7 @@ func codeInC(err error) int8 {
 	return int8(code)
 }
 
-// CodeOf returns the code of err; that of the response for a *RemoteError.
+// CodeOf returns the code of err. For a *RemoteError, it is the code in the response.
 func CodeOf(err error) Code {
 	if r, ok := errors.AsType[*RemoteError](err); ok {
 		return r.Code
@@ -148,8 +148,8 @@ func CodeOf(err error) Code {
 	return codes.Of(err)
 }
 
-// FateOf returns whether the request ran whose call has ended with err: Ran for nil, MaybeRan for errors of other
-// packages.
+// FateOf returns the fate of the request of a call that returned err. It is Ran for nil, and MaybeRan for errors of
+// other packages.
 func FateOf(err error) Fate {
 	if err == nil {
 		return Ran
@@ -160,12 +160,12 @@ func FateOf(err error) Fate {
 	return MaybeRan
 }
 
-// errorf returns an error with a code.
+// errorf returns an error with the given code and a formatted text.
 func errorf(code Code, format string, args ...any) error {
 	return codes.WithText(code, fmt.Sprintf(format, args...))
 }
 
-// contextError returns the error of an operation that has ended because ctx is done. It matches the cause of ctx, and
+// contextError returns the error of an operation that failed because ctx is done. It matches the cause of ctx and
 // exactly one of ErrTimeout and ErrCanceled.
 func contextError(ctx context.Context, text string) error {
 	code := ErrCanceled

@@ -13,13 +13,13 @@ import (
 
 // A pendingDial is a dial in progress. Several calls may wait for it.
 type pendingDial struct {
-	ctx    context.Context // canceled also when a connection from the peer replaces the dial
+	ctx    context.Context // also canceled when a connection from the peer replaces the dial
 	cancel context.CancelFunc
-	done   chan struct{} // closed when there is a connection or an error
+	done   chan struct{} // closed once there is a connection or an error
 	err    error         // valid once done is closed
 }
 
-// connTo returns the connection to addr. It dials if there is none, and waits for it.
+// connTo returns the connection to addr. If there is none, it dials and waits for the connection.
 func (n *Node) connTo(ctx context.Context, addr string) (*conn, error) {
 	n.mu.RLock()
 	c := n.conns[addr]
@@ -67,15 +67,15 @@ func (n *Node) connTo(ctx context.Context, addr string) (*conn, error) {
 	return n.connTo(ctx, addrText(a))
 }
 
-// dial connects to a, and ends the pendingDial l, unless a connection from the peer has done so.
+// dial connects to a and completes the pendingDial l, unless a connection from the peer has already done so.
 func (n *Node) dial(l *pendingDial, a netip.AddrPort) {
 	err := error(errNack)
 	for pause := 5 * time.Millisecond; err == errNack; pause = min(2*pause, 200*time.Millisecond) {
 		if err = n.dialOnce(l, a); err != errNack {
 			break
 		}
-		// The peer has a connection with this node already: one that it dials, which arrives here soon, or an old one
-		// whose end it has not noticed.
+		// The peer already has a connection with this node. Either it has dialed one, which will arrive here soon, or
+		// it has not yet noticed that an old one was closed.
 		select {
 		case <-time.After(pause):
 		case <-l.ctx.Done():
@@ -99,7 +99,7 @@ var (
 	errSwapped = errorf(ErrUnsupported, "byte order of the peer is not supported")
 )
 
-// dialOnce makes one attempt to connect to a. It returns errNack if the peer refuses a second connection, or l is
+// dialOnce makes one attempt to connect to a. It returns errNack if the peer refuses a second connection or if l is
 // canceled.
 func (n *Node) dialOnce(l *pendingDial, a netip.AddrPort) error {
 	d := net.Dialer{}
@@ -146,7 +146,8 @@ func (n *Node) dialOnce(l *pendingDial, a netip.AddrPort) error {
 	return nil
 }
 
-// nameOnConn returns the address of this node for the other end of nc: the IP address of nc, and the port of the node.
+// nameOnConn returns the address of this node as seen by the peer of nc: the local IP address of nc and the node's
+// port.
 func (n *Node) nameOnConn(nc net.Conn) netip.AddrPort {
 	if a, ok := nc.LocalAddr().(*net.TCPAddr); ok {
 		return netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), n.self.Port())
@@ -154,8 +155,8 @@ func (n *Node) nameOnConn(nc net.Conn) netip.AddrPort {
 	return n.self
 }
 
-// readSetup reads the set-up message of the peer. The error has the code ErrUnsupported for another known protocol and
-// ErrProtocol for an invalid message; other errors are those of nc.
+// readSetup reads the peer's set-up message. The error has the code ErrUnsupported for another known protocol and
+// ErrProtocol for an invalid message. Other errors are those of nc.
 func (n *Node) readSetup(nc net.Conn) (_ xnet.Setup, err error) {
 	defer n.rescueSetup(nc, &err)
 	b := make([]byte, xnet.MaxSetup)
@@ -187,7 +188,7 @@ func (n *Node) acceptLoop() {
 		if isClosed(err) {
 			return
 		}
-		if err != nil { // for example no descriptors
+		if err != nil { // for example, out of file descriptors
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
@@ -205,7 +206,7 @@ func (n *Node) acceptLoop() {
 	}
 }
 
-// setUpAccepted sets up an accepted connection, and closes it if that fails.
+// setUpAccepted sets up an accepted connection. It closes the connection if that fails.
 func (n *Node) setUpAccepted(nc net.Conn) {
 	c := n.admit(nc)
 	n.mu.Lock()
@@ -216,8 +217,8 @@ func (n *Node) setUpAccepted(nc net.Conn) {
 	}
 }
 
-// admit exchanges the set-up messages on an accepted connection, and returns the conn, or nil if it is refused. If
-// both sides dial each other, the dial of the side with the higher address is kept.
+// admit exchanges set-up messages on an accepted connection. It returns the conn, or nil if the connection is refused.
+// If both sides dial each other, the connection dialed by the side with the higher address is kept.
 func (n *Node) admit(nc net.Conn) *conn {
 	_ = nc.SetDeadline(time.Now().Add(n.cfg.SetupTimeout))
 	s, err := n.readSetup(nc)
@@ -239,14 +240,14 @@ func (n *Node) admit(nc net.Conn) *conn {
 		_, _ = nc.Write(refusal)
 		return nil
 	}
-	// Version 0, without libfabric's rendezvous, is supported by every release of libfabric.
+	// Version 0, which lacks libfabric's rendezvous protocol, is supported by every release of libfabric.
 	answer := xnet.Setup{Kind: xnet.Accept, Port: s.Port, PID: n.pid}
 	if _, err = nc.Write(answer.Append(nil)); err != nil || nc.SetDeadline(time.Time{}) != nil {
 		n.mu.Unlock()
 		return nil
 	}
 	n.conns[c.addr] = c
-	if l != nil { // this connection replaces the dial of this node
+	if l != nil { // this connection replaces the one that this node is dialing
 		delete(n.pendingDials, name)
 		l.cancel()
 		close(l.done)
@@ -259,8 +260,8 @@ func (n *Node) admit(nc net.Conn) *conn {
 	return c
 }
 
-// refuseSetup reports whether the first set-up message of a peer, s, or the error of reading it, makes a connection
-// impossible. A reason that concerns the protocol is logged, and a peer of ofi_rxm gets a refusal in its protocol.
+// refuseSetup reports whether no connection can be made with a peer, given its first set-up message s or the error from
+// reading it. It logs reasons that concern the protocol. A peer that uses ofi_rxm receives a refusal in that protocol.
 func (n *Node) refuseSetup(nc net.Conn, peer netip.AddrPort, s xnet.Setup, err error) bool {
 	switch {
 	case err == nil && s.Kind != xnet.Request:
@@ -271,14 +272,14 @@ func (n *Node) refuseSetup(nc net.Conn, peer netip.AddrPort, s xnet.Setup, err e
 		return false
 	case CodeOf(err) == ErrUnsupported:
 		_, _ = nc.Write(xnet.AppendRXMRefusal(nil))
-	case CodeOf(err) != ErrProtocol: // the message has not arrived
+	case CodeOf(err) != ErrProtocol: // the message did not arrive
 		return true
 	}
 	n.logRefusal(peer, err)
 	return true
 }
 
-// removeConn removes a connection that has ended from the tables.
+// removeConn removes a closed connection from the tables.
 func (n *Node) removeConn(c *conn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -290,7 +291,7 @@ func (n *Node) removeConn(c *conn) {
 	}
 }
 
-// connToSelf returns the connection of the node with itself, which it makes if there is none.
+// connToSelf returns the node's connection to itself, establishing it if necessary.
 func (n *Node) connToSelf() (*conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Lookup replaces the host name in addr, for example "ofi+tcp://node7:4000", with an IPv4 address. The name may also
-// be that of a network interface of this machine. An address without a name is returned unchanged. Lookup may block
-// in the system's resolver; calls accept only numeric addresses, so that they never block in it.
+// Lookup replaces the host name in addr, for example "ofi+tcp://node7:4000", with an IPv4 address. The name may also be
+// that of a network interface of this machine. An address with a numeric host is returned unchanged. Lookup may block
+// in the system's resolver. Calls accept only numeric addresses, so that they never block there.
 //
-// The error is ErrInvalid if addr is not an address, ErrUnreachable if the name has no IPv4 address, and that of ctx
-// if it is done.
+// The error is ErrInvalid if addr is not an address, and ErrUnreachable if the name has no IPv4 address. If ctx is
+// done, it matches the cause of ctx.
 func Lookup(ctx context.Context, addr string) (string, error) {
 	if a, err := parseAddr(addr); err == nil {
 		return addrText(a), nil
@@ -43,7 +43,7 @@ func Lookup(ctx context.Context, addr string) (string, error) {
 	return addrText(a), nil
 }
 
-// interfaceAddr returns the first IPv4 address of a network interface.
+// interfaceAddr returns the first IPv4 address of the named network interface.
 func interfaceAddr(name string) (netip.Addr, bool) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {

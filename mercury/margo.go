@@ -9,17 +9,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// margoIn and margoOut are the lengths of the prefixes of Margo: in input the id of the calling RPC, for statistics,
-// in output an hg_return_t.
+// margoIn and margoOut are the lengths in bytes of Margo's prefixes. The prefix of the input is the ID of the calling
+// RPC, used for statistics, and that of the output is an hg_return_t.
 const margoIn, margoOut = 8, 4
 
-// DefaultProvider is the provider id of Margo for RPCs without a provider.
+// DefaultProvider is Margo's provider ID for RPCs without a provider.
 const DefaultProvider = hgwire.DefaultProvider
 
-// MargoID returns the id of an RPC of a Margo provider.
+// MargoID returns the ID of the RPC called name at a Margo provider.
 func MargoID(name string, provider uint16) uint64 { return hgwire.MargoID(name, provider) }
 
-// trimOutput removes the prefix of an output. Margo sends its errors in this prefix, not in the header of the response.
+// trimOutput removes the prefix of an output. Margo reports errors in this prefix rather than in the response header.
 func (w margoPrefix) trimOutput(b []byte) ([]byte, error) {
 	if len(b) < w.out {
 		return nil, errorf(ErrProtocol, "output of %d bytes, want at least %d (not a Margo target)", len(b), w.out)
@@ -34,7 +34,7 @@ func (w margoPrefix) trimOutput(b []byte) ([]byte, error) {
 	return b[w.out:], nil
 }
 
-// respondError responds with err, in the prefix for Margo, else in the header.
+// respondError responds with err, in the prefix for a Margo method and otherwise in the response header.
 func (w margoPrefix) respondError(r *Request, err error) {
 	if w.out == 0 {
 		_ = r.RespondError(err)
@@ -43,14 +43,14 @@ func (w margoPrefix) respondError(r *Request, err error) {
 	_ = r.Respond([]byte{uint8(codeInC(err)), 0, 0, 0})
 }
 
-// DefineMargo defines a method of Margo, as MARGO_REGISTER does, for DefaultProvider; At returns it for other
-// providers. It panics if In or Out cannot be encoded.
+// DefineMargo defines a Margo method, like MARGO_REGISTER, for DefaultProvider. Use At to obtain the method for other
+// providers. DefineMargo panics if In or Out cannot be encoded.
 func DefineMargo[In, Out any](name string) *Method[In, Out] {
 	return define[In, Out](name, MargoID(name, DefaultProvider), margoPrefix{margoIn, margoOut})
 }
 
-// At returns m for a provider, as MARGO_REGISTER_PROVIDER does. It is cheap enough to be called for each call, for
-// example m.At(provider).Call. At panics if m was not defined by DefineMargo.
+// At returns m for the given provider, like MARGO_REGISTER_PROVIDER. It is cheap enough to be used for each call, as in
+// m.At(provider).Call. At panics if m was not defined by DefineMargo.
 func (m *Method[In, Out]) At(provider uint16) *Method[In, Out] {
 	if m.prefix != (margoPrefix{margoIn, margoOut}) {
 		panic("mercury: method " + m.name + " has no providers: define it with DefineMargo")
@@ -58,8 +58,8 @@ func (m *Method[In, Out]) At(provider uint16) *Method[In, Out] {
 	return &Method[In, Out]{m.name, MargoID(m.name, provider), m.prefix}
 }
 
-// A Provider is a Margo provider that a Node serves: a set of methods with the same provider id, and an identity, a
-// name by which clients recognize the kind of service. It is safe for concurrent use.
+// A Provider is a Margo provider served by a Node: a set of methods with the same provider ID, and an identity, which
+// is a name by which clients recognize the kind of service. It is safe for concurrent use.
 type Provider struct {
 	node     *Node
 	id       uint16
@@ -67,12 +67,12 @@ type Provider struct {
 
 	mu     sync.Mutex
 	closed bool
-	ids    []uint64 // of the RPCs that it serves
+	ids    []uint64 // IDs of the RPCs that it serves
 }
 
-// Provide starts a provider, which serves until Provider.Close; HandleAt adds its methods. Identity, and in C
-// margo_provider_get_identity, return its identity, for example "yokan". The error matches ErrExists if n has a
-// provider with this id, and ErrInvalid if identity contains a zero byte.
+// Provide starts a provider, which serves requests until Provider.Close is called. Use HandleAt to add its methods. Its
+// identity, for example "yokan", is returned by Identity and, in C, by margo_provider_get_identity. The error matches
+// ErrExists if n already has a provider with this ID, and ErrInvalid if identity contains a zero byte.
 func (n *Node) Provide(id uint16, identity string) (*Provider, error) {
 	p := &Provider{node: n, id: id, identity: identity}
 	if strings.IndexByte(identity, 0) >= 0 {
@@ -88,10 +88,10 @@ func (n *Node) Provide(id uint16, identity string) (*Provider, error) {
 // ID returns the provider id of p.
 func (p *Provider) ID() uint16 { return p.id }
 
-// Identity returns the identity that p was started with.
+// Identity returns the identity with which p was started.
 func (p *Provider) Identity() string { return p.identity }
 
-// addHandler adds a handler, and returns false if the RPC id has one already or p is closed.
+// addHandler adds a handler. It returns false if the RPC id already has one or if p is closed.
 func (p *Provider) addHandler(id uint64, fn func(*Request)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,8 +102,8 @@ func (p *Provider) addHandler(id uint64, fn func(*Request)) bool {
 	return true
 }
 
-// Close ends the provider: the response to its requests, and to those for its identity, is HG_NOENTRY, and its id can
-// be used again. Close does not wait for running handlers. It returns nil, and may be called twice.
+// Close stops the provider. Later requests to it, including those for its identity, receive the response HG_NOENTRY,
+// and its ID can be reused. Close does not wait for running handlers. It returns nil and may be called more than once.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,8 +114,8 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// HandleAt serves m at p with fn, as Handle does, until p.Close. The provider of m itself is ignored. It panics if p
-// serves m already or is closed, if fn is nil, and if m was not defined by DefineMargo.
+// HandleAt registers fn as the handler of m at p, like Handle, until p.Close is called. m's own provider is ignored.
+// HandleAt panics if p already serves m or is closed, if fn is nil, or if m was not defined by DefineMargo.
 func (m *Method[In, Out]) HandleAt(p *Provider, fn func(ctx context.Context, in In) (Out, error)) {
 	at := m.At(p.id)
 	if !p.addHandler(at.id, at.newHandler(fn)) {
@@ -128,16 +128,17 @@ var (
 	shutdownRPC = DefineMargo[struct{}, int32]("__shutdown__")
 )
 
-// Identity requests the identity of the Margo provider at addr, if it has registered one. It blocks and fails as
-// Node.Call does; the error matches ErrNoMethod if there is no such provider.
+// Identity requests the identity of the Margo provider at addr. It blocks and fails like Node.Call. The error matches
+// ErrNoMethod if there is no such provider or if it has registered no identity.
 func Identity(ctx context.Context, n *Node, addr string, provider uint16) (string, error) {
 	return identityRPC.At(provider).Call(ctx, n, addr, struct{}{})
 }
 
-// EnableShutdown allows every peer to shut this process down, with ShutdownRemote or, in C,
-// margo_shutdown_remote_instance: the response is sent, and then stop is called, once, on a goroutine of its own.
-// Without it the response is HG_NOENTRY. stop should cancel the context for which main waits before it closes n; if
-// stop closes n itself the response may be lost. EnableShutdown panics if it was called before.
+// EnableShutdown allows every peer to shut down this process with ShutdownRemote or, in C,
+// margo_shutdown_remote_instance. On such a request, the node sends the response and then calls stop, once. Unless
+// EnableShutdown has been called, the response is HG_NOENTRY. stop runs in its own goroutine. It should cancel the
+// context for which main waits before closing n. If stop itself closes n, the response may be lost. EnableShutdown
+// panics if it was called before.
 func (n *Node) EnableShutdown(stop func()) {
 	var once sync.Once
 	n.Handle(shutdownRPC.id, func(r *Request) {
@@ -147,9 +148,9 @@ func (n *Node) EnableShutdown(stop func()) {
 	})
 }
 
-// ShutdownRemote requests a shutdown of the Margo process at addr, or of one that has called EnableShutdown. It
-// blocks until the response has arrived, not until the process has ended. The error matches ErrPermission if the
-// process does not allow it, and is that of Node.Call otherwise.
+// ShutdownRemote requests the shutdown of the process at addr, which must use Margo or have called EnableShutdown. It
+// blocks until the response has arrived, but does not wait for the process to exit. The error matches ErrPermission if
+// the process does not allow it. Other errors are those documented for Node.Call.
 func ShutdownRemote(ctx context.Context, n *Node, addr string) error {
 	ret, err := shutdownRPC.Call(ctx, n, addr, struct{}{})
 	if err == nil && ret != 0 {

@@ -10,14 +10,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// A memory is a range of bytes that a connection may copy from or to until revoke. Copies are made with its lock
-// held, in chunks, so that revoke waits for at most one chunk and never for a peer.
+// A memory is a byte range that connections may copy to or from until it is revoked. Data is copied in chunks with the
+// lock held, so that revoke waits for at most one chunk and never for a peer.
 type memory struct {
 	mu  sync.Mutex
 	buf []byte // nil once revoked
 }
 
-// copyOut copies the bytes at offset off to to. It returns false if the memory is revoked.
+// copyOut copies the bytes at offset off into to. It returns false if the memory has been revoked.
 func (m *memory) copyOut(to []byte, off uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -28,7 +28,7 @@ func (m *memory) copyOut(to []byte, off uint64) bool {
 	return true
 }
 
-// copyIn is copyOut in the other direction.
+// copyIn copies from into the memory at offset off. It returns false if the memory has been revoked.
 func (m *memory) copyIn(from []byte, off uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -39,34 +39,35 @@ func (m *memory) copyIn(from []byte, off uint64) bool {
 	return true
 }
 
-// revoke ends all use of the memory. No copy is in progress when it returns.
+// revoke prevents further use of the memory. When it returns, no copy is in progress.
 func (m *memory) revoke() {
 	m.mu.Lock()
 	m.buf = nil
 	m.mu.Unlock()
 }
 
-// replaceWithCopy replaces the bytes with a copy, so that the caller can reuse them.
+// replaceWithCopy replaces the memory with a copy, so that the caller can reuse its bytes.
 func (m *memory) replaceWithCopy() {
 	m.mu.Lock()
 	m.buf = slices.Clone(m.buf)
 	m.mu.Unlock()
 }
 
-// A buffer is the source or destination of a nonblocking write or read: b, or n bytes at off of mem.
+// A buffer is the source of a nonblocking write or the destination of a nonblocking read. It is b or, if mem is not
+// nil, n bytes at offset off of mem.
 type buffer struct {
 	b      []byte
 	mem    *memory
 	off, n uint64
 }
 
-// errRevoked is the error of an access to a memory after revoke.
+// errRevoked is the error for an access to revoked memory.
 var errRevoked = errorf(ErrRevoked, "the memory is no longer accessible")
 
-// Access is what peers may do with lent memory.
+// Access is the set of operations that peers may perform on lent memory.
 type Access uint8
 
-// The access modes. They may be combined.
+// Access modes, which may be combined.
 const (
 	Read  Access = hgwire.Readable // peers may read it
 	Write Access = hgwire.Writable // peers may write it
@@ -77,13 +78,13 @@ type Region struct {
 	node     *Node
 	size     uint64
 	access   Access
-	only     *conn    // the only connection that may access it; nil: any
-	peers    []string // addresses of the peers that may access it; nil: any
+	only     *conn    // the only connection that may access it; nil if any may
+	peers    []string // addresses of the peers that may access it; nil if any may
 	segments []*segment
-	lastUsed atomic.Int64 // Unix time of the last access over only, in nanoseconds
+	lastUsed atomic.Int64 // time of the last access through only, in Unix nanoseconds
 }
 
-// A segment is a part of a Region, with a key of its own.
+// A segment is a part of a Region with its own key.
 type segment struct {
 	region *Region
 	key    uint64
@@ -91,22 +92,22 @@ type segment struct {
 	mem    memory
 }
 
-// Lend lets peers read or write buf until Region.Close, as HG_Bulk_create does.
+// Lend allows peers to read or write buf until Region.Close is called, like HG_Bulk_create.
 //
-//   - It does not block, and does not copy buf, which must not be used for anything else until Region.Close.
-//   - A peer needs the key, which is random and part of Region.Bulk. If peers are given, which are addresses, the key
-//     is valid for these only.
-//   - An access with a wrong key or range, or of a kind that is not allowed, ends the connection, as in C: the
-//     protocol has no message that refuses one.
+//   - It does not block and does not copy buf. The caller must not use buf for anything else until Region.Close.
+//   - A peer needs the key, which is random and part of Region.Bulk. If peers are given, as addresses, the key is valid
+//     only for these peers.
+//   - An access with a wrong key or range, or of a kind that is not allowed, closes the connection, as in C, because the
+//     protocol has no message to refuse an access.
 //   - The error is ErrInvalid if buf is empty, access is unknown or peers are not addresses, and ErrClosed after
 //     Node.Close.
 func (n *Node) Lend(buf []byte, access Access, peers ...string) (*Region, error) {
 	return n.LendSegments([][]byte{buf}, access, peers...)
 }
 
-// LendSegments is Lend of several buffers, which peers see as one: bufs[1] follows the last byte of bufs[0]. Empty
-// buffers are skipped. The handle needs 72 bytes for each buffer; a request with a handle of more than about 50 does
-// not fit into a message, and the target reads it with a transfer of its own.
+// LendSegments is like Lend for several buffers, which peers see as one contiguous range. Empty buffers are skipped.
+// The handle needs 72 bytes for each buffer. A request that contains a handle of more than about 50 buffers does not
+// fit into a message, so that the target needs a separate transfer to read it.
 func (n *Node) LendSegments(bufs [][]byte, access Access, peers ...string) (*Region, error) {
 	if access == 0 || access&^(Read|Write) != 0 || !slices.ContainsFunc(bufs, func(b []byte) bool { return len(b) > 0 }) {
 		return nil, errorf(ErrInvalid, "mercury: lend: empty memory or invalid access")
@@ -124,7 +125,7 @@ func (n *Node) LendSegments(bufs [][]byte, access Access, peers ...string) (*Reg
 	return n.newRegion(bufs, access, nil, peers)
 }
 
-// newRegion returns a region of bufs, whose segments have new keys.
+// newRegion returns a region of bufs. Each of its segments has a new key.
 func (n *Node) newRegion(bufs [][]byte, access Access, only *conn, peers []string) (*Region, error) {
 	r := &Region{node: n, access: access, only: only, peers: peers}
 	for _, buf := range bufs {
@@ -154,8 +155,8 @@ func newKey() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// Bulk returns the handle of r, to be sent to peers in the input or output of a call. It is valid until Close. A peer
-// that passes it on needs a bound handle: Region.Bulk().Bind(Node.Addr()).
+// Bulk returns the handle of r, which can be sent to peers in the input or output of a call. It is valid until Close.
+// To allow a peer to pass it to other processes, bind it: Region.Bulk().Bind(Node.Addr()).
 func (r *Region) Bulk() Bulk {
 	b := hgwire.Bulk{Len: r.size, Access: uint8(r.access), Segments: make([]hgwire.Segment, len(r.segments))}
 	for i, s := range r.segments {
@@ -164,15 +165,16 @@ func (r *Region) Bulk() Bulk {
 	return Bulk{b}
 }
 
-// maxEager is the largest size of a handle with a copy of the memory. It leaves room for other arguments in a message.
+// maxEager is the maximum size in bytes of a handle with a copy of the memory. It leaves room for other arguments in a
+// message.
 const maxEager = 3 << 10
 
-// EagerBulk is Bulk with a copy of the current contents of the memory in the handle, as C does for small memory: the
-// receiver reads the copy, and Get of such a handle does not block. If peers may write to the memory, if the handle
-// would be longer than 3 KiB, and after Close, it returns the handle of Bulk.
+// EagerBulk is like Bulk, but the handle includes a copy of the current contents of the memory, as C does for small
+// memory. The receiver reads the copy, and Get on such a handle does not block. EagerBulk returns the same handle as
+// Bulk if peers may write to the memory, if the handle would be longer than 3 KiB, or after Close.
 //
-// Every process that receives the handle can read the copy, also if the memory was lent to certain peers, and after
-// Close.
+// Every process that receives the handle can read the copy, even if the memory was lent only to certain peers, and even
+// after Close.
 func (r *Region) EagerBulk() Bulk {
 	b := r.Bulk()
 	if r.access != Read || b.wire.WireSize()+r.size > maxEager {
@@ -190,9 +192,9 @@ func (r *Region) EagerBulk() Bulk {
 	return b
 }
 
-// Close revokes the access of peers to the memory: when it returns, the memory is not read or written for a peer any
-// more. A peer that is in the middle of an access, or uses the key afterwards, loses its connection. Close waits for
-// no peer. It returns nil and may be called twice.
+// Close revokes the access of peers to the memory. When it returns, the memory is no longer read or written on behalf
+// of peers. A peer that is in the middle of an access, or that uses the key afterward, loses its connection. Close does
+// not wait for peers. It returns nil and may be called more than once.
 func (r *Region) Close() error {
 	r.node.regionMu.Lock()
 	for _, s := range r.segments {
@@ -205,14 +207,15 @@ func (r *Region) Close() error {
 	return nil
 }
 
-// replaceWithCopies replaces the memory with copies, so that the caller can reuse it.
+// replaceWithCopies replaces the memory with copies, so that the caller can reuse its bytes.
 func (r *Region) replaceWithCopies() {
 	for _, s := range r.segments {
 		s.mem.replaceWithCopy()
 	}
 }
 
-// findSegment returns the segment with this key, if c may access size bytes at off of it; otherwise nil.
+// findSegment returns the segment with the given key if c may access size bytes at offset off of it. Otherwise it
+// returns nil.
 func (n *Node) findSegment(c *conn, key, off, size uint64, access Access) *segment {
 	n.regionMu.Lock()
 	s := n.segments[key]

@@ -17,46 +17,47 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// Checksums selects whether requests have the longer header of a library that was built with MERCURY_USE_CHECKSUMS.
+// Checksums selects whether requests use the longer header of a library built with MERCURY_USE_CHECKSUMS.
 type Checksums uint8
 
-// The modes of checksums.
+// Checksum modes.
 const (
-	Auto Checksums = iota // find it out for each peer, with a request of an unknown RPC
+	Auto Checksums = iota // detect the mode of each peer with a request for an unknown RPC
 	On
 	Off
 )
 
-// Config configures a Node. The zero value works.
+// Config configures a Node. The zero value is ready to use.
 type Config struct {
-	// Timeout is the timeout of calls, reads and writes whose context has no deadline: C does not respond to requests
-	// that it cannot decode, and a peer that hangs is not detected. 0 means 1 minute, a negative value means no
-	// timeout.
+	// Timeout is the timeout of calls, reads and writes whose context has no deadline. It is needed because C does not
+	// respond to requests that it cannot decode, and because a peer that hangs is not detected. 0 means 1 minute, and a
+	// negative value means no timeout.
 	Timeout time.Duration
-	// Checksums is for requests; responses are like their request. Checksums of a peer are verified if it sends any:
-	// the response to damaged input is HG_CHECKSUM_ERROR, and no handler runs; the error of damaged output is
-	// ErrChecksum. Data of Get and Put have no checksums.
+	// Checksums applies to requests. A response has the same kind of header as its request. Checksums sent by a peer
+	// are always verified. If input is corrupt, no handler runs and the response is HG_CHECKSUM_ERROR. If output is
+	// corrupt, the call fails with ErrChecksum. Data transferred by Get and Put has no checksums.
 	Checksums Checksums
-	// AnyInterface allows Open to listen on every address of the machine. Every process that can connect can make
-	// calls; see the package comment.
+	// AnyInterface allows Open to listen on all addresses of the machine. Every process that can connect can make
+	// calls, as described in the package comment.
 	AnyInterface bool
-	// MessageSize is the largest size of a message with its headers in bytes: max_unexpected_size of the C side. 0
-	// means 4,096. Longer input and output is read by the other side with a transfer of its own.
+	// MessageSize is the maximum size in bytes of a message including its headers, called max_unexpected_size in C. 0
+	// means 4,096. Longer input or output is read by the other side in a separate transfer.
 	MessageSize int
-	// MaxBody is the largest size in bytes of input and output that does not fit into a message. 0 means 64 MiB.
+	// MaxBody is the maximum size in bytes of input or output that does not fit into a message. 0 means 64 MiB.
 	MaxBody int64
-	// Budget is the largest number of bytes of input, over all peers, that was received and whose handler has not
+	// Budget is the maximum total size in bytes, over all peers, of the input of requests whose handlers have not
 	// returned. 0 means 256 MiB.
 	Budget int64
-	// MaxPeers is the largest number of connections. 0 means 1,024.
+	// MaxPeers is the maximum number of connections. 0 means 1,024.
 	MaxPeers int
-	// MaxActive is how many handlers run at a time for one peer. 0 means 256. MaxQueued is how many more requests of
-	// it are queued. 0 means 4,096. Requests beyond are refused with ErrAgain.
+	// MaxActive is the maximum number of handlers running at a time for one peer. 0 means 256. MaxQueued is the maximum
+	// number of further requests queued for that peer. 0 means 4,096. Any requests beyond that are refused with
+	// ErrAgain.
 	MaxActive, MaxQueued int
-	// SetupTimeout is how long it may take to set up a connection. 0 means 5 seconds.
+	// SetupTimeout limits the time to set up a connection. 0 means 5 seconds.
 	SetupTimeout time.Duration
-	// Logger gets panics of handlers, and the reasons for which peers with another protocol are refused, each reason
-	// once for a host. Nil means slog.Default().
+	// Logger logs panics of handlers. It also logs why peers with another protocol were refused, once per host and
+	// reason. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -67,7 +68,7 @@ func setDefault[T int | int64 | time.Duration](v *T, def T) {
 	}
 }
 
-// normalize sets the defaults of zero fields, and checks cfg.
+// normalize replaces zero fields with their defaults and validates cfg.
 func (cfg *Config) normalize() error {
 	setDefault(&cfg.Timeout, time.Minute)
 	setDefault(&cfg.MessageSize, 4096)
@@ -93,34 +94,34 @@ type Node struct {
 	addr string
 	pid  uint32
 
-	handlers  atomic.Pointer[map[uint64]handler] // replaced under mu
-	bodyBytes atomic.Int64                       // bytes of Config.Budget in use
+	handlers  atomic.Pointer[map[uint64]handler] // replaced, not modified, with mu held
+	bodyBytes atomic.Int64                       // number of bytes of Config.Budget in use
 	panics    atomic.Int64
 
 	mu           sync.RWMutex // guards the fields below
 	closed       bool
 	pendingDials map[netip.AddrPort]*pendingDial
-	conns        map[string]*conn    // by the text of the peer's address
-	setups       int                 // connections that are being set up
-	selfConn     *conn               // connection of the node with itself; nil before it is used
-	selfPeer     *conn               // the other end of selfConn
-	refusals     map[refusalKey]bool // refusals that were logged
+	conns        map[string]*conn    // by the peer's address in text form
+	setups       int                 // number of connections being set up
+	selfConn     *conn               // the node's connection to itself; nil until first used
+	selfPeer     *conn               // other end of selfConn
+	refusals     map[refusalKey]bool // refusals that have been logged
 
 	regionMu sync.Mutex
 	segments map[uint64]*segment // by key; nil after Close; guarded by regionMu
 }
 
-// A handler serves the requests of one RPC.
+// A handler serves requests for one RPC.
 type handler struct {
 	serve    func(*Request)
-	inline   bool      // run on the goroutine that reads the connection
-	provider *Provider // the provider that removes it in Close; nil if there is none
+	inline   bool      // run in the goroutine that reads the connection
+	provider *Provider // provider whose Close removes the handler; nil if none
 }
 
-// Open returns a node that listens on addr, for example "ofi+tcp://127.0.0.1:0", where the system chooses port 0.
-// Unless Config.AnyInterface is set, the address must be one of this machine. It may also name an interface or a
-// host, which Lookup resolves, within Config.SetupTimeout. Only IPv4 is supported. C processes reach the node at
-// Addr.
+// Open returns a node that listens on addr, for example "ofi+tcp://127.0.0.1:0". If the port is 0, the system chooses
+// one. The address must be one of this machine, unless Config.AnyInterface is set. Instead of an IP address, addr may
+// contain the name of an interface or a host, which Open resolves like Lookup, within Config.SetupTimeout. Only IPv4 is
+// supported. C processes reach the node at Addr.
 func Open(addr string, cfg Config) (*Node, error) {
 	if err := cfg.normalize(); err != nil {
 		return nil, err
@@ -175,11 +176,11 @@ func parseAddr(addr string) (netip.AddrPort, error) {
 	return a, nil
 }
 
-// addrText returns the address as C prints it.
+// addrText returns a in the format printed by C.
 func addrText(a netip.AddrPort) string { return scheme + a.String() }
 
-// Addr returns the address of the node, in the format for HG_Addr_lookup in C. With AnyInterface the host is 0.0.0.0:
-// replace it before you pass it on.
+// Addr returns the address of the node, in the format of HG_Addr_lookup in C. With Config.AnyInterface, the host is
+// 0.0.0.0, which must be replaced before the address is passed to other processes.
 func (n *Node) Addr() string { return n.addr }
 
 // Peers returns the addresses of the connected processes.
@@ -193,24 +194,24 @@ func (n *Node) Peers() []string {
 	return all
 }
 
-// Handle serves requests of the RPC id with fn, each on a goroutine of its own, until RemoveHandler. It may be called
-// at any time. It panics if id has a handler, or if fn is nil.
+// Handle registers fn as the handler of the RPC id, until RemoveHandler is called. Each request is handled in its own
+// goroutine. Handle may be called at any time. It panics if id already has a handler or if fn is nil.
 func (n *Node) Handle(id uint64, fn func(*Request)) { n.mustAddHandler(id, handler{serve: fn}) }
 
-// HandleInline is Handle for a function that is quick and never blocks: it runs on the goroutine that reads the
-// connection. The input of the request is valid until fn returns.
+// HandleInline is like Handle for a function that is quick and never blocks. It runs fn in the goroutine that reads the
+// connection. The input of the request is valid only until fn returns.
 func (n *Node) HandleInline(id uint64, fn func(*Request)) {
 	n.mustAddHandler(id, handler{serve: fn, inline: true})
 }
 
-// mustAddHandler adds a handler, and panics if id has one.
+// mustAddHandler adds a handler. It panics if id already has one.
 func (n *Node) mustAddHandler(id uint64, h handler) {
 	if !n.addHandler(id, h) {
 		panic(fmt.Sprintf("mercury: RPC %#x has a handler already", id))
 	}
 }
 
-// addHandler adds a handler, and returns false if id has one.
+// addHandler adds a handler. It returns false if id already has one.
 func (n *Node) addHandler(id uint64, h handler) bool {
 	if h.serve == nil {
 		panic("mercury: Handle without a function")
@@ -226,12 +227,12 @@ func (n *Node) addHandler(id uint64, h handler) bool {
 	return true
 }
 
-// RemoveHandler removes the handler of the RPC id, as margo_deregister does, and reports whether there was one. The
-// response to later requests is HG_NOENTRY. Requests that were accepted before still run: RemoveHandler does not wait
-// for them. The id may be used for Handle again at once.
+// RemoveHandler removes the handler of the RPC id, like margo_deregister, and reports whether there was one. Later
+// requests receive the response HG_NOENTRY. Requests that were accepted earlier still run, and RemoveHandler does not
+// wait for them. The ID may be passed to Handle again immediately.
 func (n *Node) RemoveHandler(id uint64) bool { return n.removeHandler(id, nil) }
 
-// removeHandler is RemoveHandler; if p is not nil, it removes only a handler of p.
+// removeHandler is like RemoveHandler, but if p is not nil, it removes only a handler of p.
 func (n *Node) removeHandler(id uint64, p *Provider) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -244,16 +245,16 @@ func (n *Node) removeHandler(id uint64, p *Provider) bool {
 	return true
 }
 
-// A refusalKey is a host and the reason for which it was refused.
+// A refusalKey is a host together with the reason why it was refused.
 type refusalKey struct {
 	host   netip.Addr
 	reason string
 }
 
-// maxRefusals is the largest number of refusals that are logged.
+// maxRefusals is the maximum number of refusals that are logged.
 const maxRefusals = 256
 
-// logRefusal logs the reason for which a peer is refused, once for its host.
+// logRefusal logs the reason why a peer is refused, once per host.
 func (n *Node) logRefusal(peer netip.AddrPort, reason error) {
 	r := refusalKey{peer.Addr().Unmap(), reason.Error()}
 	n.mu.Lock()
@@ -268,7 +269,7 @@ func (n *Node) logRefusal(peer netip.AddrPort, reason error) {
 	}
 }
 
-// logger returns Config.Logger or its default.
+// logger returns Config.Logger, or slog.Default() if that is nil.
 func (n *Node) logger() *slog.Logger {
 	if n.cfg.Logger != nil {
 		return n.cfg.Logger
@@ -276,8 +277,9 @@ func (n *Node) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// Close stops listening, closes all connections and revokes all lent memory. Calls fail with ErrClosed, the contexts of
-// requests are canceled. Close does not wait for handlers. It returns nil, and may be called twice, and in a handler.
+// Close stops listening, closes all connections and revokes all lent memory. Calls fail with ErrClosed, and the
+// contexts of requests are canceled. Close does not wait for handlers and may be called in a handler. It returns nil
+// and may be called more than once.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	n.closed = true
@@ -306,7 +308,7 @@ func (n *Node) Close() error {
 	return nil
 }
 
-// withTimeout adds Config.Timeout to ctx if it has no deadline. The CancelFunc may be nil.
+// withTimeout returns ctx with Config.Timeout added if ctx has no deadline. The CancelFunc may be nil.
 func (n *Node) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok || n.cfg.Timeout < 0 {
 		return ctx, nil
@@ -314,7 +316,8 @@ func (n *Node) withTimeout(ctx context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, n.cfg.Timeout)
 }
 
-// chargeBudget takes size bytes of Config.Budget, and reports whether they were free. A negative size returns bytes.
+// chargeBudget reserves size bytes of Config.Budget and reports whether they were available. A negative size releases
+// bytes.
 func (n *Node) chargeBudget(size int64) bool {
 	if n.bodyBytes.Add(size) <= n.cfg.Budget || size <= 0 {
 		return true
@@ -323,7 +326,7 @@ func (n *Node) chargeBudget(size int64) bool {
 	return false
 }
 
-// ID returns the id of the RPC that C registers by name, with HG_Register_name or MERCURY_REGISTER.
+// ID returns the ID of the RPC that C registers under name with HG_Register_name or MERCURY_REGISTER.
 func ID(name string) uint64 { return hgwire.ID(name) }
 
 // isClosed reports whether err means that the listener or connection was closed.

@@ -4,10 +4,10 @@ package mercury
 
 import "net"
 
-// A nonblockingIO is never made on these systems.
+// A nonblockingIO is never created on these systems.
 type nonblockingIO struct{}
 
-// newNonblockingIO returns nil: reads and writes block.
+// newNonblockingIO returns nil, so that reads and writes block.
 func newNonblockingIO(net.Conn) (write, read *nonblockingIO) { return nil, nil }
 
 func (*nonblockingIO) transfer(buffer, bool) (n int, ready bool, err error) { return 0, false, nil }

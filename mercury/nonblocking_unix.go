@@ -7,20 +7,21 @@ import (
 	"syscall"
 )
 
-// A nonblockingIO does system calls for one direction of a socket, reads or writes. One goroutine at a time may use it.
+// A nonblockingIO performs system calls for one direction of a socket, either reads or writes. It is not safe for
+// concurrent use.
 type nonblockingIO struct {
 	rawIO   func(func(fd uintptr) bool) error   // syscall.RawConn.Read or Write
 	syscall func(fd int, b []byte) (int, error) // syscall.Read or Write
-	runFunc func(fd uintptr) bool               // runOnce, bound once
+	runFunc func(fd uintptr) bool               // runOnce as a method value, allocated once
 
-	// These fields are the arguments and results of the transfer in progress.
+	// These fields are the arguments and results of the current transfer.
 	target buffer
 	wait   bool
 	n      int
 	err    error
 }
 
-// newNonblockingIO returns the two directions of nc; nil if nc is not a socket.
+// newNonblockingIO returns the two directions of nc, or nil if nc is not a socket.
 func newNonblockingIO(nc net.Conn) (write, read *nonblockingIO) {
 	s, ok := nc.(syscall.Conn)
 	if !ok {
@@ -40,11 +41,11 @@ func newDirection(do func(func(fd uintptr) bool) error, call func(int, []byte) (
 	return t
 }
 
-// transfer reads or writes some of the bytes of p, once. If the socket is not ready it waits for that if wait is set,
-// and returns false otherwise. The error is errRevoked if the memory of p is revoked. The lock of a memory is held
-// during the system call, and not while transfer waits.
+// transfer reads or writes some of the bytes of p with a single system call. If the socket is not ready, it waits for
+// the socket if wait is set, and otherwise returns with ready false. The error is errRevoked if the memory of p has
+// been revoked. The lock of that memory is held during the system call, but not during the wait.
 func (t *nonblockingIO) transfer(p buffer, wait bool) (n int, ready bool, err error) {
-	// Results of a rawIO that does not call runOnce, on a closed connection.
+	// These results remain if rawIO does not call runOnce, which happens on a closed connection.
 	t.target, t.wait, t.n, t.err = p, wait, 0, nil
 	err = t.rawIO(t.runFunc)
 	t.target = buffer{}
@@ -57,7 +58,7 @@ func (t *nonblockingIO) transfer(p buffer, wait bool) (n int, ready bool, err er
 	return max(t.n, 0), true, err
 }
 
-// runOnce does the system call, and reports whether transfer has ended.
+// runOnce performs the system call and reports whether the transfer is complete.
 func (t *nonblockingIO) runOnce(fd uintptr) bool {
 	b := t.target.b
 	if m := t.target.mem; m != nil {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// failpoint, if not nil, is called with the bytes of a peer before they are handled. Only tests set it.
+// failpoint, if set, is called with the bytes received from a peer before they are handled. It is set only by tests.
 var failpoint atomic.Pointer[func(b []byte)]
 
 // callFailpoint calls failpoint.
@@ -16,11 +16,11 @@ func callFailpoint(b []byte) {
 	}
 }
 
-// Panics returns the number of panics of this package, not of handlers, caused by the bytes of peers. Each has closed
-// the connection of the peer, and its stack is in the log: please report it.
+// Panics returns the number of panics in this package, excluding those in handlers, that were caused by data from
+// peers. Each of them has closed the connection to the peer and logged the stack. Please report them.
 func (n *Node) Panics() int64 { return n.panics.Load() }
 
-// recordPanic counts and logs a recovered panic, and returns the error of the connection.
+// recordPanic counts and logs a recovered panic. It returns the error with which to close the connection.
 func (n *Node) recordPanic(v any, peer string) error {
 	n.panics.Add(1)
 	n.logger().Error("mercury: panic while handling data from a peer; connection closed, please report it",
@@ -28,15 +28,15 @@ func (n *Node) recordPanic(v any, peer string) error {
 	return errorf(ErrPeerLost, "%v: panic while handling data from the peer: %v", ErrPeerLost, v)
 }
 
-// rescue recovers from a panic of a goroutine that handles the bytes of the peer of c, and closes c. It must be
-// deferred where no lock is held.
+// rescue recovers from a panic in a goroutine that handles data from the peer of c, and closes c. It must be deferred
+// where no lock is held.
 func (c *conn) rescue() {
 	if v := recover(); v != nil {
 		c.fail(c.node.recordPanic(v, c.addr))
 	}
 }
 
-// rescueSetup is rescue for a connection that is being set up.
+// rescueSetup is like rescue for a connection that is being set up. It stores the error in *err.
 func (n *Node) rescueSetup(nc net.Conn, err *error) {
 	if v := recover(); v != nil {
 		*err = n.recordPanic(v, nc.RemoteAddr().String())

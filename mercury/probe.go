@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// A checksumState is whether the library of a peer uses the longer headers with checksums.
+// A checksumState records whether a peer's library uses the longer headers with checksums.
 type checksumState uint8
 
 const (
@@ -17,8 +17,8 @@ const (
 	sumsOn
 )
 
-// checksums reports whether requests to the peer have the longer header. If the peer has not sent a message that
-// shows it, the first call starts a probe and waits for it.
+// checksums reports whether requests to the peer must have the longer header. If the peer has not yet sent a message
+// that reveals this, the first call starts a probe, and all calls wait for it.
 func (c *conn) checksums(ctx context.Context) (bool, error) {
 	for {
 		c.mu.Lock()
@@ -42,9 +42,9 @@ func (c *conn) checksums(ctx context.Context) (bool, error) {
 	}
 }
 
-// probe sends a request of an RPC that no peer has. C responds to it with and without checksums, and the flags of the
-// response show which one it is. probe ends when the response has arrived, the connection has ended, or
-// Config.SetupTimeout has passed; the next call then starts another one.
+// probe sends a request for an RPC that does not exist at any peer. C responds to it whether it uses checksums or not,
+// and the flags of the response tell which. probe returns when the response has arrived, the connection is closed, or
+// Config.SetupTimeout has expired. If there was no response, the next call starts another probe.
 func (c *conn) probe(probing chan struct{}) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.node.cfg.SetupTimeout)
 	defer cancel()
@@ -57,7 +57,7 @@ func (c *conn) probe(probing chan struct{}) {
 	close(probing)
 }
 
-// recordChecksums records whether a message of the peer has the longer header, if that is unknown.
+// recordChecksums records whether a message of the peer has the longer header, if that is not yet known.
 func (c *conn) recordChecksums(checksums bool) {
 	state := sumsOff
 	if checksums {
@@ -70,7 +70,7 @@ func (c *conn) recordChecksums(checksums bool) {
 	c.mu.Unlock()
 }
 
-// endError returns the error with which c has ended.
+// endError returns the error with which c was closed.
 func (c *conn) endError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

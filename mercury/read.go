@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	readSize   = 128 << 10 // size of the buffer
+	readSize   = 128 << 10 // size of the read buffer
 	smallRead  = 4 << 10   // largest read into the buffer while responses to reads are pending
-	directRead = 16 << 10  // from this size on the rest of a span is read into its memory without a copy
-	maxMessage = 64 << 10  // largest message of a peer, which may be configured to longer messages than usual
+	directRead = 16 << 10  // a span with at least this many bytes left is read into its memory without a copy
+	maxMessage = 64 << 10  // largest message accepted from a peer, which may be configured for longer messages than the default
 )
 
-// A connReader is the state of readLoop.
+// A connReader holds the state of readLoop.
 type connReader struct {
 	conn   *conn
 	buf    []byte
-	r, w   int // buf[r:w] was read and is not handled
+	r, w   int // buf[r:w] has been read but not yet handled
 	header xnet.Header
 
 	poller    *nonblockingIO // nil if the connection does not support it
-	misses    int            // grows with each poll without success; sets skipPolls
-	skipPolls int            // how many reads block without polling
+	misses    int            // grows with each unsuccessful poll; determines skipPolls
+	skipPolls int            // number of following reads that block without polling
 }
 
-// next returns the next n bytes, at most readSize, which are valid until the next call.
+// next returns the next n bytes, where n is at most readSize. They are valid until the following call.
 func (r *connReader) next(n int) ([]byte, error) {
 	for r.w-r.r < n {
 		if err := r.readMore(); err != nil {
@@ -43,7 +43,7 @@ func (r *connReader) next(n int) ([]byte, error) {
 	return b, nil
 }
 
-// readMore reads bytes into buf.
+// readMore reads more bytes into buf.
 func (r *connReader) readMore() error {
 	answers := r.flush()
 	if r.r > 0 {
@@ -67,8 +67,8 @@ func (r *connReader) flush() (answers bool) {
 	return answers
 }
 
-// read reads at least one byte to p, or returns an error. It polls for pollTime before it blocks, unless that had no
-// success recently.
+// read reads at least one byte into p or returns an error. It polls for pollTime before blocking, unless recent polls
+// were unsuccessful.
 func (r *connReader) read(p buffer) (int, error) {
 	if r.poller == nil || r.skipPolls > 0 || runtime.GOMAXPROCS(0) == 1 || !polling.CompareAndSwap(false, true) {
 		r.skipPolls--
@@ -92,7 +92,7 @@ func (r *connReader) read(p buffer) (int, error) {
 	return r.readBlocking(p)
 }
 
-// readBlocking is read without polling first.
+// readBlocking is like read but does not poll first.
 func (r *connReader) readBlocking(p buffer) (int, error) {
 	if r.poller == nil {
 		n, err := r.conn.nc.Read(p.b)
@@ -102,8 +102,8 @@ func (r *connReader) readBlocking(p buffer) (int, error) {
 	return n, readError(n, err)
 }
 
-// readError returns the error of a read of n bytes with err: nil if n is not 0, and io.EOF for 0 bytes without an
-// error.
+// readError returns the error to report for a read that returned n and err. It is nil if n is positive, and io.EOF if n
+// is 0 and err is nil.
 func readError(n int, err error) error {
 	switch {
 	case n > 0:
@@ -114,15 +114,16 @@ func readError(n int, err error) error {
 	return err
 }
 
-// polling is true while a connection of the process is polled. Only one is polled at a time: a second one would take a
-// processor from the program.
+// polling is true while a connection of the process is being polled. Only one is polled at a time, because polling a
+// second one would take a processor away from the program.
 var polling atomic.Bool
 
-// pollTime is how long a connection is polled before its reader sleeps. Waking the reader takes about as long.
+// pollTime is the time for which a connection is polled before its reader sleeps. It is about the time needed to wake
+// the reader.
 const pollTime = 50 * time.Microsecond
 
-// readSpan reads the next bytes into the memory of s, or drops them if it has none. s is the missing part afterwards.
-// The error is errRevoked if the memory is revoked.
+// readSpan reads the next bytes into the memory of s, or discards them if s has none. On return, s is the part that has
+// not been read. The error is errRevoked if the memory has been revoked.
 func (r *connReader) readSpan(s *span) error {
 	for s.n > 0 {
 		n := uint64(0)
@@ -151,8 +152,8 @@ func (r *connReader) readSpan(s *span) error {
 	return nil
 }
 
-// readLoop reads until the connection ends. If an inline handler calls runtime.Goexit, it continues on another
-// goroutine.
+// readLoop reads until the connection is closed. If an inline handler calls runtime.Goexit, readLoop continues in
+// another goroutine.
 func (c *conn) readLoop() {
 	ended := false
 	defer func() {
@@ -170,7 +171,7 @@ func (c *conn) readLoop() {
 	c.fail(err)
 }
 
-// loop reads and handles messages until an error.
+// loop reads and handles messages until an error occurs.
 func (r *connReader) loop() error {
 	for {
 		b, err := r.next(xnet.Base)
@@ -194,7 +195,7 @@ func (r *connReader) loop() error {
 	}
 }
 
-// handleMessage handles the message whose header was read.
+// handleMessage handles the message whose header has been read.
 func (r *connReader) handleMessage() error {
 	c, h := r.conn, &r.header
 	switch h.Op {
@@ -230,7 +231,7 @@ func (r *connReader) handleMessage() error {
 	return errorf(ErrProtocol, "untagged message")
 }
 
-// serveRead queues the response to a read of the peer.
+// serveRead queues the response to a read by the peer.
 func (c *conn) serveRead(h *xnet.Header) error {
 	spans, err := c.spans(h, Read)
 	if err != nil {
@@ -245,7 +246,7 @@ func (c *conn) serveRead(h *xnet.Header) error {
 	return nil
 }
 
-// serveWrite reads the data of a write of the peer into the memory, and queues the acknowledgement.
+// serveWrite reads the data of a write by the peer into the target memory and queues the acknowledgement.
 func (r *connReader) serveWrite() error {
 	c := r.conn
 	spans, err := c.spans(&r.header, Write)
@@ -270,7 +271,7 @@ func (r *connReader) serveWrite() error {
 	return nil
 }
 
-// spans returns the memory of a read or write of the peer, which must have access to it.
+// spans returns the memory that a read or write by the peer refers to. It fails if the peer may not access it.
 func (c *conn) spans(h *xnet.Header, access Access) ([]span, error) {
 	if _, err := h.Total(hgwire.MaxBulk); err != nil {
 		return nil, errorf(ErrProtocol, "%v", err)

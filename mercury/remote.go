@@ -9,38 +9,39 @@ import (
 )
 
 const (
-	chunkSize   = 1 << 20 // bytes of a chunk of a transfer; messages wait behind one
-	maxInFlight = 4       // chunks in flight of a transfer
+	chunkSize   = 1 << 20 // size in bytes of one chunk of a transfer; messages may have to wait for one chunk
+	maxInFlight = 4       // maximum number of chunks in flight per transfer
 )
 
-// A Remote is memory that a peer has lent. It is safe for concurrent use.
+// A Remote is memory lent by a peer. It is safe for concurrent use.
 //
-// The protocol of C has no messages to refuse or cancel an access: a peer that has revoked the memory closes the
-// connection, and the response to a read that was abandoned is discarded when it arrives.
+// The C protocol has no messages to refuse or cancel an access. A peer that has revoked the memory closes the
+// connection, and the response to an abandoned read is discarded when it arrives.
 type Remote struct {
-	ctx  context.Context // of ReadAt and WriteAt
+	ctx  context.Context // context for ReadAt and WriteAt
 	node *Node
-	conn *conn // of the request with the handle; nil: the connection to addr
+	conn *conn // connection of the request with the handle; nil means the connection to addr
 	addr string
 	bulk Bulk
 }
 
-// Remote returns the memory at addr with the handle b.
+// Remote returns the memory at addr to which handle b refers.
 func (n *Node) Remote(addr string, b Bulk) *Remote {
 	return &Remote{ctx: context.Background(), node: n, addr: addr, bulk: b}
 }
 
-// With returns the same memory with another context for ReadAt and WriteAt.
+// With returns a copy of r that uses ctx for ReadAt and WriteAt.
 func (r *Remote) With(ctx context.Context) *Remote {
 	same := *r
 	same.ctx = ctx
 	return &same
 }
 
-// Len returns the number of bytes of the memory.
+// Len returns the size of the memory in bytes.
 func (r *Remote) Len() int64 { return r.bulk.Len() }
 
-// ReadAt is Get with the context of With. It returns io.EOF where an io.ReaderAt does.
+// ReadAt implements io.ReaderAt. It is like Get with the context set by With, but returns io.EOF at the end of the
+// memory.
 func (r *Remote) ReadAt(p []byte, off int64) (int, error) {
 	if off > r.Len() {
 		return 0, io.EOF
@@ -56,12 +57,12 @@ func (r *Remote) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// WriteAt is Put with the context of With.
+// WriteAt implements io.WriterAt. It is like Put with the context set by With.
 func (r *Remote) WriteAt(p []byte, off int64) (int, error) { return r.Put(r.ctx, p, off) }
 
 // Get reads len(p) bytes at offset off of the memory into p, in chunks of 1 MiB. It blocks until they have arrived or
-// ctx is done; p is not written to any more then. It returns how many bytes at the beginning of p were read, len(p)
-// if the error is nil.
+// ctx is done. After Get has returned, p is no longer written to. The result is the number of bytes at the beginning of
+// p that were read, which is len(p) if the error is nil.
 func (r *Remote) Get(ctx context.Context, p []byte, off int64) (int, error) {
 	if b := &r.bulk.wire; b.Eager != nil && r.checkAccess("read", Read, len(p), off) == nil {
 		return copy(p, b.Eager[off:]), nil
@@ -69,14 +70,14 @@ func (r *Remote) Get(ctx context.Context, p []byte, off int64) (int, error) {
 	return r.transfer(ctx, "read", Read, p, off)
 }
 
-// Put writes p at offset off of the memory. It blocks until all bytes have arrived or ctx is done; p is not read any
-// more then, but a chunk in flight may still arrive. It returns how many bytes at the beginning of p are known to
-// have arrived.
+// Put writes p to the memory at offset off. It blocks until all bytes have arrived or ctx is done. After Put has
+// returned, p is no longer read, but a chunk in flight may still arrive. The result is the number of bytes at the
+// beginning of p that are known to have arrived.
 func (r *Remote) Put(ctx context.Context, p []byte, off int64) (int, error) {
 	return r.transfer(ctx, "write", Write, p, off)
 }
 
-// checkAccess returns an error unless the handle allows the access to n bytes at off.
+// checkAccess returns an error unless the handle allows access to n bytes at offset off.
 func (r *Remote) checkAccess(op string, access Access, n int, off int64) error {
 	if off < 0 || off > r.Len() || int64(n) > r.Len()-off {
 		return r.wrapError(op, errorf(ErrInvalid, "%d bytes at offset %d lie outside the memory of %d bytes", n, off, r.Len()))
@@ -90,28 +91,28 @@ func (r *Remote) checkAccess(op string, access Access, n int, off int64) error {
 	return nil
 }
 
-// wrapError returns the *Error of an operation.
+// wrapError returns err as the *Error of operation op.
 func (r *Remote) wrapError(op string, err error) error {
 	return &Error{Op: op, Addr: r.addr, Fate: MaybeRan, Err: err}
 }
 
-// A transfer is a Get or a Put. The lock of the connection guards all fields except mem and wake.
+// A transfer is a Get or Put in progress. The connection's lock guards all fields except mem and wake.
 type transfer struct {
 	mem      memory
-	wake     chan struct{} // one slot; wakes the goroutine of the transfer
-	inFlight int           // chunks in flight
-	hasMore  bool          // not all chunks were started
-	done     int           // bytes of completed chunks, which complete in order
+	wake     chan struct{} // has one slot; wakes the goroutine of the transfer
+	inFlight int           // number of chunks in flight
+	hasMore  bool          // some chunks have not been started
+	done     int           // number of bytes in completed chunks, which complete in order
 	err      error
 }
 
-// A chunkOp is a chunk of a transfer in flight.
+// A chunkOp is a chunk of a transfer that is in flight.
 type chunkOp struct {
 	transfer *transfer
 	off, n   uint64
 }
 
-// transfer reads or writes p, and waits for the end. It keeps maxInFlight chunks in flight.
+// transfer reads or writes p and waits for completion. It keeps up to maxInFlight chunks in flight.
 func (r *Remote) transfer(ctx context.Context, name string, access Access, p []byte, off int64) (int, error) {
 	if err := r.checkAccess(name, access, len(p), off); err != nil || len(p) == 0 {
 		return 0, err
@@ -160,7 +161,7 @@ func (r *Remote) transfer(ctx context.Context, name string, access Access, p []b
 		}
 	}
 	err, n := t.err, t.done
-	// Writes that were not started are removed. One that is being written must be completed, from a copy of its rest.
+	// Remove writes that have not been started. One that is being written must be completed from a copy of the rest.
 	c.jobs = slices.DeleteFunc(c.jobs, func(j *dataMessage) bool { return j.op != nil && j.op.transfer == t })
 	if j := c.job; j != nil && j.op != nil && j.op.transfer == t {
 		for i, s := range j.spans {
@@ -175,7 +176,7 @@ func (r *Remote) transfer(ctx context.Context, name string, access Access, p []b
 	return n, nil
 }
 
-// startLocked starts a chunk at the memory v of the peer.
+// startLocked starts transferring a chunk to or from the peer's memory at v. c.mu must be held.
 func (c *conn) startLocked(o *chunkOp, access Access, v xnet.IOV) {
 	if access == Read {
 		h := xnet.Header{Op: xnet.ReadReq, N: 1, IOV: [4]xnet.IOV{v}}
@@ -187,8 +188,8 @@ func (c *conn) startLocked(o *chunkOp, access Access, v xnet.IOV) {
 	c.jobs = append(c.jobs, &dataMessage{head: head, spans: []span{{&o.transfer.mem, o.off, o.n}}, op: o})
 }
 
-// endLocked ends a chunk with err, and wakes the goroutine of the transfer if another chunk can be started or the
-// transfer has ended.
+// endLocked completes a chunk with err. It wakes the goroutine of the transfer if another chunk can be started or the
+// transfer is complete. The connection's lock must be held.
 func (t *transfer) endLocked(err error) {
 	t.inFlight--
 	if err != nil && t.err == nil {
@@ -203,11 +204,11 @@ func (t *transfer) endLocked(err error) {
 	}
 }
 
-// handleReadResponse reads the data of a response into the memory of the chunk.
+// handleReadResponse reads the data of a response into the memory of chunk o.
 func (r *connReader) handleReadResponse(o *chunkOp) error {
 	s := span{&o.transfer.mem, o.off, o.n}
 	err := r.readSpan(&s)
-	if err == errRevoked { // the transfer was abandoned: drop the rest
+	if err == errRevoked { // the transfer was abandoned, so discard the rest
 		s.mem = nil
 		err = r.readSpan(&s)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Request is a call of a peer. It gets one response, on its connection.
+// A Request is a call received from a peer. It is answered by one response, on the same connection.
 type Request struct {
 	conn    *conn
 	tag     uint32
@@ -20,33 +20,33 @@ type Request struct {
 	flags   uint8
 	sums    hgwire.Sums
 	in      []byte
-	handler func(*Request) // stays if the handler is removed meanwhile
+	handler func(*Request) // retained even if the handler is removed in the meantime
 
-	// conn.mu guards these fields.
-	inline   bool // the handler runs on the goroutine of readLoop, which flushes the response
-	answered bool // there is a response
-	detached bool // Detach was called
+	// conn.mu guards the fields below.
+	inline   bool // the handler runs in the goroutine of readLoop, which flushes the response
+	answered bool // a response has been sent
+	detached bool // Detach has been called
 }
 
-// Input returns the input of the call, at most Config.MaxBody bytes. The handler may keep and change it; but for
-// HandleInline it is valid only until the handler returns.
+// Input returns the input of the call, which is at most Config.MaxBody bytes long. The handler may retain and modify
+// it, except for a HandleInline handler, for which it is valid only until the handler returns.
 func (r *Request) Input() []byte { return r.in }
 
-// ID returns the id of the RPC.
+// ID returns the ID of the RPC.
 func (r *Request) ID() uint64 { return r.id }
 
-// Peer returns the address of the calling process, which can be used for Call: its IP address, with the port that it
-// has announced.
+// Peer returns the address of the calling process, which is suitable for Call. It consists of the peer's IP address and
+// the port that it announced.
 func (r *Request) Peer() string { return r.conn.addr }
 
 // Node returns the node that serves the request.
 func (r *Request) Node() *Node { return r.conn.node }
 
-// Context returns a context that is canceled when the connection or the node is closed. Requests of C have no
-// deadline, and the target is not notified of a cancel.
+// Context returns a context that is canceled when the connection or the node is closed. Requests of the C protocol have
+// no deadline, and the target is not notified of a cancellation.
 func (r *Request) Context() context.Context { return r.conn.ctx }
 
-// Remote returns memory that the origin has lent. It is accessed over the connection of the request.
+// Remote returns memory lent by the origin of the request. It is accessed over the connection of the request.
 func (r *Request) Remote(b Bulk) *Remote {
 	return &Remote{ctx: r.conn.ctx, node: r.conn.node, conn: r.conn, addr: r.conn.addr, bulk: b}
 }
@@ -60,20 +60,20 @@ func (r *Request) Detach() {
 
 // Respond sends a response with a copy of out. It does not block.
 //
-// The error matches ErrAnswered if there is a response already, ErrOverflow if out is longer than Config.MaxBody, and
-// ErrNoMemory if the peer has not read four times Config.MaxBody of earlier output; otherwise it is the error with
-// which the connection has ended. nil does not mean that the response arrives. A request without a response gets
-// none.
+// The error matches ErrAnswered if a response has already been sent, ErrOverflow if out is longer than Config.MaxBody,
+// and ErrNoMemory if four times Config.MaxBody of earlier output have not been read by the peer. Any other error is the
+// one with which the connection was closed. A nil error does not mean that the response arrives. If the RPC has no
+// response, Respond sends nothing.
 func (r *Request) Respond(out []byte) error { return r.respond(0, out) }
 
-// RespondError sends a response with the number of err. It does not block, and its error is that of Respond.
+// RespondError sends a response with the number of err. It does not block. Errors are those documented for Respond.
 //
-// A Code that is a number of C is sent unchanged, and so are codes from 64 to 127; context.DeadlineExceeded is
-// HG_TIMEOUT and context.Canceled is HG_CANCELED. Every other error is HG_OTHER_ERROR, also one whose number means
-// that no handler ran, such as ErrNoMethod. The text of err is not sent.
+// A Code that has a number in C is sent unchanged, as are codes from 64 to 127. context.DeadlineExceeded is sent as
+// HG_TIMEOUT and context.Canceled as HG_CANCELED. Every other error is sent as HG_OTHER_ERROR, including those, such as
+// ErrNoMethod, whose number means that no handler ran. The text of err is not sent.
 func (r *Request) RespondError(err error) error { return r.respond(codeInC(err), nil) }
 
-// respond sends a response. Output that does not fit into a message is lent to the peer.
+// respond sends a response. It lends output that does not fit into a message to the peer.
 func (r *Request) respond(code int8, out []byte) error {
 	c, h := r.conn, hgwire.Response{Code: code, Flags: r.flags & hgwire.Checksums}
 	var region *Region
@@ -119,13 +119,13 @@ func (r *Request) respond(code int8, out []byte) error {
 	return nil
 }
 
-// respondLocked appends a response to the output.
+// respondLocked appends a response to the output. c.mu must be held.
 func (c *conn) respondLocked(tag uint32, r hgwire.Response, out []byte) {
 	c.appendHeaderLocked(&xnet.Header{Op: xnet.Tagged, Tag: uint64(tag)}, hgwire.HeaderSize(r.Flags&hgwire.Checksums != 0)+len(out))
 	c.out = r.Append(c.out, out)
 }
 
-// handleRequest handles a request. It runs on the goroutine of readLoop.
+// handleRequest handles a request. It runs in the goroutine of readLoop.
 func (c *conn) handleRequest(tag uint32, b []byte) error {
 	_, b, err := hgwire.ParseSource(b) // the address is not needed, because the response is sent on this connection
 	if err != nil {
@@ -174,7 +174,7 @@ func (c *conn) refuseRequest(r *Request, code Code) {
 	c.respondLocked(r.tag, hgwire.Response{Code: int8(code), Flags: r.flags & hgwire.Checksums}, nil)
 }
 
-// enqueue starts a goroutine for r, or queues r if Config.MaxActive of them run.
+// enqueue starts a goroutine for r, or queues r if Config.MaxActive of them are running.
 func (c *conn) enqueue(r *Request) {
 	if !c.node.chargeBudget(int64(len(r.in))) {
 		c.refuseRequest(r, ErrAgain)
@@ -197,8 +197,8 @@ func (c *conn) enqueue(r *Request) {
 	}
 }
 
-// runHandlers runs the handler of r and of queued requests. If a handler calls runtime.Goexit, as FailNow of a test
-// does, the queue continues on another goroutine.
+// runHandlers runs the handler of r and then those of queued requests. If a handler calls runtime.Goexit, as FailNow of
+// package testing does, the queue continues in another goroutine.
 func (c *conn) runHandlers(r *Request) {
 	defer func() {
 		if r == nil {
@@ -214,7 +214,8 @@ func (c *conn) runHandlers(r *Request) {
 	}
 }
 
-// dequeue returns the next queued request. If there is none, it returns nil and counts the goroutine as ended.
+// dequeue returns the next queued request. If there is none, it returns nil and no longer counts the goroutine as
+// active.
 func (c *conn) dequeue() (r *Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,8 +251,8 @@ func (r *Request) serve() {
 	r.runHandler()
 }
 
-// fetchInput reads input that is too long for a message from the memory of the origin. After an error code is that of
-// the response, 0 if the connection has ended. It adds the length of the input to charged.
+// fetchInput reads input that is too long for a message from the origin's memory. If it fails, the returned code is the
+// one to respond with, or 0 if the connection is closed. It adds the length of the input to *charged.
 func (r *Request) fetchInput(charged *int64) ([]byte, Code, error) {
 	var b hgwire.Bulk
 	if _, err := b.Parse(r.in); err != nil {
@@ -281,8 +282,8 @@ func (r *Request) fetchInput(charged *int64) ([]byte, Code, error) {
 	return in, 0, nil
 }
 
-// runHandler runs the handler. If that panics, which is logged, or returns without a response or Detach, the response
-// is HG_OTHER_ERROR.
+// runHandler runs the handler. If the handler panics, which is logged, or returns without a response or Detach, the
+// response is HG_OTHER_ERROR.
 func (r *Request) runHandler() {
 	defer func() {
 		p := recover()

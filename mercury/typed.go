@@ -7,22 +7,23 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
 )
 
-// A Method is an RPC with the types of its input and output, which package proc encodes. It usually is a package
-// variable.
+// A Method is an RPC with the types of its input and output, which are encoded by package proc. It is usually declared
+// as a package variable.
 type Method[In, Out any] struct {
 	name   string
 	id     uint64
 	prefix margoPrefix
 }
 
-// A margoPrefix is the lengths of the prefixes of input and output; zero for methods without Margo.
+// A margoPrefix holds the lengths in bytes of the prefixes of input and output, which are zero for methods without
+// Margo.
 type margoPrefix struct{ in, out int }
 
-// Define defines a method by name, as C does with HG_Register_name or MERCURY_REGISTER. It panics if In or Out cannot
-// be encoded by package proc.
+// Define defines a method by name, like HG_Register_name or MERCURY_REGISTER in C. It panics if In or Out cannot be
+// encoded by package proc.
 func Define[In, Out any](name string) *Method[In, Out] { return DefineID[In, Out](name, ID(name)) }
 
-// DefineID defines a method by id, as C does with HG_Register; name is for errors.
+// DefineID defines a method by ID, like HG_Register in C. name is used only in errors.
 func DefineID[In, Out any](name string, id uint64) *Method[In, Out] {
 	return define[In, Out](name, id, margoPrefix{})
 }
@@ -39,15 +40,15 @@ func define[In, Out any](name string, id uint64, wrap margoPrefix) *Method[In, O
 // Name returns the name of m.
 func (m *Method[In, Out]) Name() string { return m.name }
 
-// ID returns the id of the RPC.
+// ID returns the ID of the RPC.
 func (m *Method[In, Out]) ID() uint64 { return m.id }
 
-// Call calls m at addr and blocks until its output has arrived, as Node.Call does. When it returns, memory that in
-// refers to is not used any more.
+// Call calls m at addr and blocks until its output has arrived or ctx is done, like Node.Call. Once it has returned,
+// memory referred to by in is no longer used.
 //
-// The error is an *Error as for Node.Call. It also matches ErrInvalid if in cannot be encoded, for example a string
-// with a zero byte; the request has not run then. It also matches ErrProtocol if the output is of another type; the
-// request has run then.
+// The error is an *Error as for Node.Call. It also matches ErrInvalid if in cannot be encoded, for example because a
+// string contains a zero byte, in which case the request has not run. It also matches ErrProtocol if the output is of
+// another type, in which case the request has run.
 func (m *Method[In, Out]) Call(ctx context.Context, n *Node, addr string, in In) (out Out, err error) {
 	b, err := m.encode("call", addr, in)
 	if err != nil {
@@ -66,7 +67,7 @@ func (m *Method[In, Out]) Call(ctx context.Context, n *Node, addr string, in In)
 	return out, err
 }
 
-// Notify calls m at addr, where it must have no response (HG_Registered_disable_response), as Node.Notify does.
+// Notify calls m at addr, where m must have no response (HG_Registered_disable_response), like Node.Notify.
 func (m *Method[In, Out]) Notify(ctx context.Context, n *Node, addr string, in In) error {
 	b, err := m.encode("notify", addr, in)
 	if err != nil {
@@ -83,11 +84,11 @@ func (m *Method[In, Out]) encode(op, addr string, in In) ([]byte, error) {
 	return b, nil
 }
 
-// Handle serves m at n with fn, on a goroutine of its own for each request.
+// Handle registers fn as the handler of m at n. Each request is handled in its own goroutine.
 //
-// ctx is canceled when the connection ends; RequestOf(ctx) is the request, for access to the memory that it has lent.
-// An error of fn is sent as by Request.RespondError. The response to input that cannot be decoded is
-// HG_PROTOCOL_ERROR, and fn is not called. Handle panics if n serves m already, or if fn is nil.
+// ctx is canceled when the connection is closed. RequestOf(ctx) returns the request, which provides access to memory
+// lent by the caller. An error of fn is sent as by Request.RespondError. If the input cannot be decoded, fn is not
+// called and the response is HG_PROTOCOL_ERROR. Handle panics if n already serves m or if fn is nil.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.Handle(m.id, m.newHandler(fn))
 }
@@ -117,5 +118,5 @@ func (m *Method[In, Out]) newHandler(fn func(ctx context.Context, in In) (Out, e
 
 type requestKey struct{}
 
-// RequestOf returns the request whose handler was called with ctx. It panics for other contexts.
+// RequestOf returns the request whose handler was called with ctx. It panics if ctx is not the context of a handler.
 func RequestOf(ctx context.Context) *Request { return ctx.Value(requestKey{}).(*Request) }

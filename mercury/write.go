@@ -8,32 +8,32 @@ import (
 )
 
 const (
-	stageSize        = 128 << 10 // size of a buffer for data that is copied before it is written
-	callerWriteLimit = 1 << 20   // about how many bytes a goroutine other than writeLoop writes at a time
-	roomSize         = 1 << 20   // bytes of queued messages from which on calls wait
-	maxUnread        = 16 << 20  // bytes of queued messages from which on the connection is closed
-	maxJobs          = 1 << 16   // queued responses to reads
+	stageSize        = 128 << 10 // size of a buffer into which data is copied before it is written
+	callerWriteLimit = 1 << 20   // approximate number of bytes that a goroutine other than writeLoop writes at a time
+	roomSize         = 1 << 20   // number of bytes of queued messages above which calls wait
+	maxUnread        = 16 << 20  // number of bytes of queued messages above which the connection is closed
+	maxJobs          = 1 << 16   // maximum number of queued responses to reads
 
-	copyLimit  = 32 << 10 // bytes of a dataMessage, with its header, that are copied; the rest is written directly
-	directSize = 1 << 20  // bytes of a direct write, during which the memory is locked
+	copyLimit  = 32 << 10 // number of bytes of a dataMessage, including its header, that are copied; the rest is written directly
+	directSize = 1 << 20  // maximum number of bytes in a direct write, during which the memory is locked
 )
 
-// A dataMessage is a message whose payload is in memory: the response to a read, or a write.
+// A dataMessage is a message whose payload is in memory: either the response to a read, or a write.
 type dataMessage struct {
 	head    xnet.Header
-	spans   []span   // the payload that was not written
-	op      *chunkOp // of a write; nil for a response
-	started bool     // the header was written
+	spans   []span   // the payload that has not been written
+	op      *chunkOp // the chunk of a write; nil for a response
+	started bool     // the header has been written
 }
 
-// A span is a part of a memory; nil stands for bytes to be dropped.
+// A span is a range of a memory. If mem is nil, the bytes are to be discarded.
 type span struct {
 	mem *memory
 	off uint64
 	n   uint64
 }
 
-// payloadLen returns the number of bytes in spans.
+// payloadLen returns the total number of bytes in spans.
 func payloadLen(spans []span) (n uint64) {
 	for _, s := range spans {
 		n += s.n
@@ -41,10 +41,10 @@ func payloadLen(spans []span) (n uint64) {
 	return n
 }
 
-// flushLocked writes the queued output, unless later is set. It is called with c.mu and releases it.
+// flushLocked writes the queued output, unless later is set. c.mu must be held on entry and is released.
 //
-// If no other goroutine writes, this one becomes the writer: it writes the output of all goroutines, as far as the
-// socket accepts it without blocking. The rest is left to writeLoop.
+// If no other goroutine is writing, the caller becomes the writer. It writes the output of all goroutines, as far as
+// the socket accepts it without blocking, and leaves the rest to writeLoop.
 func (c *conn) flushLocked(later bool) {
 	if c.writing || c.err != nil || later {
 		c.mu.Unlock()
@@ -53,13 +53,13 @@ func (c *conn) flushLocked(later bool) {
 	c.writing = true
 	yield := len(c.calls) > 1
 	c.mu.Unlock()
-	if yield { // other calls were probably woken together with this one: let them add their output
+	if yield { // other calls were probably woken together with this one, so let them add their output
 		runtime.Gosched()
 	}
 	c.writePending(callerWriteLimit)
 }
 
-// appendHeaderLocked appends the header of a message to the output.
+// appendHeaderLocked appends a message header to the output. c.mu must be held.
 func (c *conn) appendHeaderLocked(h *xnet.Header, payload int) {
 	h.ID = c.nextID
 	c.nextID++
@@ -69,9 +69,9 @@ func (c *conn) appendHeaderLocked(h *xnet.Header, payload int) {
 	}
 }
 
-// writePending writes the queued output. If limit is 0, it writes all of it and blocks for the socket. Otherwise it
-// writes about limit bytes without blocking, and leaves the rest to writeLoop. The caller has set c.writing and is
-// the writer.
+// writePending writes the queued output. If limit is 0, it writes all of it, blocking until the socket accepts it.
+// Otherwise it writes about limit bytes without blocking and leaves the rest to writeLoop. The caller must have set
+// c.writing and thereby become the writer.
 func (c *conn) writePending(limit int) {
 	rest, stage := c.unwritten, c.staged
 	c.unwritten, c.staged = nil, nil
@@ -86,7 +86,7 @@ func (c *conn) writePending(limit int) {
 			if j := c.job; j.isDirect(c) {
 				n, err = c.writeDirect(j, limit == 0)
 				if err == nil && limit > 0 && (n == 0 || done > limit) {
-					c.wake <- struct{}{} // does not block: only the writer fills the slot
+					c.wake <- struct{}{} // does not block, because only the writer fills the slot
 					return
 				}
 			} else if rest, stage = c.nextLocked(); len(rest) == 0 {
@@ -112,19 +112,19 @@ func (c *conn) writePending(limit int) {
 				err = errorf(ErrPeerLost, "%v: %v", ErrPeerLost, err)
 			}
 			c.fail(err)
-			return // writing stays set, so that no goroutine writes any more
+			return // writing remains set, so that no goroutine writes again
 		}
 		done += n
 	}
 }
 
-// isDirect reports whether the rest of j is written from its memory, without a copy.
+// isDirect reports whether the rest of j is to be written from its memory without a copy.
 func (j *dataMessage) isDirect(c *conn) bool {
 	return j != nil && j.started && c.poller != nil && j.spans[0].n > copyLimit
 }
 
-// writeDirect writes from the memory of j, which is locked during the system call. It is called with c.mu and
-// releases it.
+// writeDirect writes from the memory of j, which is locked during the system call. c.mu must be held on entry and is
+// released.
 func (c *conn) writeDirect(j *dataMessage, wait bool) (int, error) {
 	s := j.spans[0]
 	c.mu.Unlock()
@@ -135,7 +135,7 @@ func (c *conn) writeDirect(j *dataMessage, wait bool) (int, error) {
 		if c.err == nil && j.spans[0].mem == s.mem {
 			return 0, c.accessError()
 		}
-		return 0, nil // the transfer has ended and a copy has replaced the memory
+		return 0, nil // the transfer has completed, and a copy has replaced the memory
 	}
 	t := &j.spans[0]
 	t.off += uint64(n)
@@ -161,11 +161,11 @@ func (c *conn) writeLoop() {
 	}
 }
 
-// stagePool holds buffers for data.
+// stagePool holds buffers of stageSize bytes.
 var stagePool = sync.Pool{New: func() any { return new([stageSize]byte) }}
 
-// nextLocked returns the next bytes to write, and the buffer of stagePool that they are in. If that is nil, they are
-// in the buffer of the output, which is reused after the next call.
+// nextLocked returns the next bytes to write, and the buffer of stagePool that contains them. If the buffer is nil, the
+// bytes are in the output buffer, which is reused after the next call. c.mu must be held.
 func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 	if c.err != nil {
 		return nil, nil
@@ -196,7 +196,8 @@ func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 			b = stage[:copyLimit]
 		}
 		b, ok := c.fillLocked(c.job, b)
-		// The memory of a read is revoked: the protocol has no error response, so the connection must be closed.
+		// If the memory of a read has been revoked, the connection must be closed, because the protocol has no error
+		// response.
 		if !ok {
 			stagePool.Put(stage)
 			err := c.accessError()
@@ -213,12 +214,13 @@ func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 	}
 }
 
-// accessError returns the error of a connection whose peer has accessed memory without permission.
+// accessError returns the error for a peer that accessed memory without permission.
 func (c *conn) accessError() error {
 	return errorf(ErrRevoked, "peer accessed memory without permission")
 }
 
-// fillLocked copies the next bytes of j to b. It returns false if the memory is revoked.
+// fillLocked copies the header of j, unless already written, and the next bytes of its payload to b, and returns the
+// bytes filled. It returns false if the memory has been revoked. c.mu must be held.
 func (c *conn) fillLocked(j *dataMessage, b []byte) ([]byte, bool) {
 	at := 0
 	if !j.started {
@@ -246,7 +248,7 @@ func (c *conn) fillLocked(j *dataMessage, b []byte) ([]byte, bool) {
 	return b[:at], true
 }
 
-// signalRoomLocked wakes the calls that wait because too much output was queued.
+// signalRoomLocked wakes the calls that wait because too much output was queued. c.mu must be held.
 func (c *conn) signalRoomLocked() {
 	if c.roomFreed != nil {
 		close(c.roomFreed)
