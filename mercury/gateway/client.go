@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Lent is memory that a call lends to the C process, in place of an hg_bulk_t.
+// Lent is memory that a call lends to the C process. It takes the place of an hg_bulk_t in the input.
 type Lent struct {
 	Buf    []byte // must not be empty
 	Access mercury.Access
@@ -20,21 +20,23 @@ type Lent struct {
 // Raw is a part of the input that is already encoded.
 type Raw []byte
 
-// AppendProc appends r.
+// AppendProc appends r unchanged.
 func (r Raw) AppendProc(to []byte) ([]byte, error) { return append(to, r...), nil }
 
-// Call calls the RPC id of the C process at addr, through the gateway gw, blocks, and returns its output.
+// Call calls the RPC id of the C process at addr through the gateway gw. It blocks until the call has completed and
+// returns its output.
 //
-// input are the members of the struct in C, in order: values that package proc encodes, and Lent where C has an
-// hg_bulk_t.
+// input contains the members of the C struct in order. They are values that package proc encodes, or a Lent where C has
+// an hg_bulk_t.
 //
-// When Call returns, lent memory is not accessed any more. Memory that C may write holds the data that C wrote if the
-// error is nil; otherwise its contents are undefined. Write-only memory is sent to C, too, so that bytes that C does
-// not write are unchanged.
+// Once Call has returned, lent memory is no longer accessed. If the error is nil, memory that C may write holds the
+// data that C wrote. Otherwise its contents are undefined. Even write-only memory is sent to C, so that bytes that C
+// does not write remain unchanged.
 //
-// The error matches ErrRemote if it is from the gateway or the C process, with the error of C as text. Its code is
-// ErrNotFound, ErrDenied, ErrExhausted, ErrBadInput or ErrUnavailable if the RPC has not run, ErrAborted if it may
-// have run, and otherwise ErrInternal, or that of the handler if it is 64 or more. qs.FateOf agrees with that.
+// The error matches ErrRemote if it comes from the gateway or the C process, and its text is then that of the C error.
+// Its code is ErrNotFound, ErrDenied, ErrExhausted, ErrBadInput or ErrUnavailable if the RPC has not run, and
+// ErrAborted if it may have run. Otherwise it is the code of the handler if that is 64 or more, or else ErrInternal.
+// qs.FateOf returns the corresponding fate.
 func Call(ctx context.Context, gw qs.Peer, addr string, id uint64, input ...any) ([]byte, error) {
 	in := callIn{Addr: addr, ID: id}
 	var memory, written [][]byte
@@ -57,18 +59,19 @@ func Call(ctx context.Context, gw qs.Peer, addr string, id uint64, input ...any)
 	return call.Call(ctx, gw, in)
 }
 
-// Get reads len(p) bytes at offset off of memory that a C client has lent, and blocks. ctx must be that of the
-// handler that serves its request.
+// Get reads len(p) bytes at offset off of memory lent by a C client. It blocks until the transfer has completed. ctx
+// must be the context of the handler that serves the client's request.
 func Get(ctx context.Context, mem mercury.Bulk, p []byte, off int64) error {
 	return transfer(ctx, get, mem, off, transferIn{To: qs.Buffer(p)})
 }
 
-// Put writes p at offset off of memory that a C client has lent, in the same way as Get.
+// Put writes p at offset off of memory lent by a C client. Like Get, it blocks, and ctx must be the context of the
+// handler.
 func Put(ctx context.Context, mem mercury.Bulk, p []byte, off int64) error {
 	return transfer(ctx, put, mem, off, transferIn{From: qs.Bytes(p)})
 }
 
-// transfer calls the method m of the gateway that the request of ctx has passed.
+// transfer calls method m of the gateway through which the request of ctx was received.
 func transfer(ctx context.Context, m *qs.Method[transferIn, struct{}], mem mercury.Bulk, off int64, in transferIn) error {
 	c := qs.CallFrom(ctx)
 	secret, ok := c.Metadata.Get(requestMeta)
@@ -84,7 +87,8 @@ func transfer(ctx context.Context, m *qs.Method[transferIn, struct{}], mem mercu
 	return err
 }
 
-// Proc is the codec of package proc, for methods that C clients call through a gateway. On the wire its bytes are raw.
+// Proc is a codec that uses package proc, for methods that C clients call through a gateway. It is identified on the
+// wire as raw bytes.
 var Proc codec.Codec = procCodec{}
 
 type procCodec struct{}

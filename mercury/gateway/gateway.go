@@ -14,34 +14,34 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Config configures a Gateway. The zero value allows no calls to C.
+// Config configures a Gateway. The zero value allows no calls to C processes.
 type Config struct {
-	// Targets are the addresses of the C processes that may be called. "*" allows every address that the gateway can
+	// Targets lists the addresses of the C processes that may be called. "*" allows every address that the gateway can
 	// reach.
 	Targets []string
-	// Memory is the largest number of bytes that are lent to C processes, or transferred for them, at a time. 0 means
-	// 256 MiB. Calls beyond fail with ErrExhausted.
+	// Memory is the maximum number of bytes that are lent to C processes, or transferred for them, at a time. 0 means
+	// 256 MiB. Calls that would exceed it fail with ErrExhausted.
 	Memory int64
-	// Timeout is the timeout of the requests of C clients, which have no deadline. 0 means 1 minute.
+	// Timeout is the timeout of requests from C clients, which have no deadline. 0 means 1 minute.
 	Timeout time.Duration
 }
 
-// A Gateway forwards calls. It works until its nodes are closed.
+// A Gateway forwards calls until its nodes are closed.
 type Gateway struct {
 	node *mercury.Node
 	cfg  Config
 
 	mu       sync.Mutex                  // guards the fields below
-	lent     int64                       // bytes of Config.Memory in use
-	requests map[string]*mercury.Request // requests of C clients in flight, by a secret that only their service gets
+	lent     int64                       // number of bytes of Config.Memory in use
+	requests map[string]*mercury.Request // requests of C clients in flight, by a secret known only to their service
 }
 
-// A callIn is the input of a call of a C process. The lent memory is in Memory, concatenated; memory that C may write
-// is returned in Written.
+// A callIn is the input of a call to a C process. Memory contains all lent memory, concatenated. Memory that C may
+// write is returned in Written.
 type callIn struct {
 	Addr    string
 	ID      uint64
-	In      []byte // the input without handles
+	In      []byte // input without the handles
 	Lent    []lentArg
 	Memory  qs.Source
 	Written qs.Sink
@@ -54,13 +54,13 @@ type lentArg struct {
 	Access mercury.Access
 }
 
-// A transferIn is the input of a transfer between memory of the C client whose request is Request and its service.
+// A transferIn is the input of a transfer between a service and the memory of the C client that made the given request.
 type transferIn struct {
 	Request string
-	Mem     []byte // the encoded handle
+	Mem     []byte // encoded handle
 	Off     int64
-	To      qs.Sink   // for get
-	From    qs.Source // for put
+	To      qs.Sink   // used by get
+	From    qs.Source // used by put
 }
 
 var (
@@ -68,14 +68,14 @@ var (
 	get  = qs.Define[transferIn, struct{}]("mercury.get", withMsgpack)
 	put  = qs.Define[transferIn, struct{}]("mercury.put", withMsgpack)
 
-	withMsgpack = qs.WithCodec(codec.Msgpack) // independent of the codec of the node
+	withMsgpack = qs.WithCodec(codec.Msgpack) // regardless of the codec of the node
 )
 
-// requestMeta is the key of the metadata with the secret of a C client's request.
+// requestMeta is the metadata key for the secret of a C client's request.
 const requestMeta = "mercury-request"
 
-// New makes node forward calls to C processes, over c. It starts nothing: node must be driven, by Node.Serve for
-// example.
+// New returns a Gateway that forwards calls received by node to C processes, by means of c. It does not start anything.
+// The caller must drive node, for example with Node.Serve.
 func New(node *qs.Node, c *mercury.Node, cfg Config) *Gateway {
 	if cfg.Memory == 0 {
 		cfg.Memory = 256 << 20
@@ -95,9 +95,10 @@ func New(node *qs.Node, c *mercury.Node, cfg Config) *Gateway {
 	return g
 }
 
-// Forward forwards requests of C clients for the RPC id to the method name of to, a Peer of the gateway's node. The
-// error for C is HG_HOSTUNREACH if the method certainly has not run, otherwise the number of its code, or
-// HG_OTHER_ERROR. Forward panics if id has a handler; mercury.ID(name) is the id that C registers for a name.
+// Forward forwards requests of C clients for the RPC id to the method called name at to, which must be a Peer of the
+// gateway's node. If the method certainly has not run, the C client receives HG_HOSTUNREACH. For any other error it
+// receives the number of the code or, if the code has none in C, HG_OTHER_ERROR. Forward panics if id already has a
+// handler. Use mercury.ID(name) for the ID that C registers for a name.
 func (g *Gateway) Forward(name string, id uint64, to qs.Peer) {
 	method := qs.Define[[]byte, []byte](name, qs.WithCodec(codec.Raw))
 	g.node.Handle(id, func(r *mercury.Request) {
@@ -124,12 +125,12 @@ func (g *Gateway) Forward(name string, id uint64, to qs.Peer) {
 			}
 		}
 		if err != nil {
-			_ = r.RespondError(err) // fails, too, if Respond has failed because the client is gone
+			_ = r.RespondError(err) // also fails if Respond failed because the client is disconnected
 		}
 	})
 }
 
-// reserve reserves n bytes of Config.Memory, or returns the error for the caller.
+// reserve reserves n bytes of Config.Memory. If they are not available, it returns the error for the caller.
 func (g *Gateway) reserve(n int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,14 +141,14 @@ func (g *Gateway) reserve(n int64) error {
 	return nil
 }
 
-// release ends a reservation of n bytes.
+// release releases n bytes reserved earlier.
 func (g *Gateway) release(n int64) {
 	g.mu.Lock()
 	g.lent -= n
 	g.mu.Unlock()
 }
 
-// handleCall makes a call of a C process for a caller.
+// handleCall makes a call to a C process on behalf of a caller.
 func (g *Gateway) handleCall(ctx context.Context, in callIn) ([]byte, error) {
 	if !slices.Contains(g.cfg.Targets, in.Addr) && !slices.Contains(g.cfg.Targets, "*") {
 		return nil, qs.Refuse(qs.Errorf(qs.ErrDenied, "%s is not a target of this gateway", in.Addr))
@@ -219,7 +220,7 @@ func (g *Gateway) handleCall(ctx context.Context, in callIn) ([]byte, error) {
 	return out, nil
 }
 
-// callerError converts the error of a call to a C process to that for the caller.
+// callerError converts the error of a call to a C process into the error for the caller.
 func callerError(err error) error {
 	code, fate := mercury.CodeOf(err), mercury.FateOf(err)
 	switch {
@@ -239,10 +240,10 @@ func callerError(err error) error {
 	return err
 }
 
-// chunkSize is the size in bytes of a chunk of a transfer between a C client and its service.
+// chunkSize is the size in bytes of the chunks of a transfer between a C client and a service.
 const chunkSize = 256 << 10
 
-// handleTransfer transfers data between a C client and the service that serves its request.
+// handleTransfer transfers data between a C client and the service that is handling its request.
 func (g *Gateway) handleTransfer(ctx context.Context, in transferIn, put bool) error {
 	g.mu.Lock()
 	r := g.requests[in.Request]

@@ -12,28 +12,28 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// Options configure a measurement.
+// Options configures a measurement.
 type Options struct {
-	Size     int           // bytes of an argument or a transfer; 0 means 64
+	Size     int           // size of an argument or a transfer in bytes; 0 means 64
 	InFlight int           // number of calls or transfers in flight; 0 means 1
 	For      time.Duration // duration of the measurement; 0 means 1 second
-	Verify   bool          // check the data of transfers
+	Verify   bool          // verify the data of transfers
 }
 
-// A Result is the result of a measurement.
+// A Result holds the results of a measurement.
 type Result struct {
 	Calls int64
-	Bytes int64 // of arguments or transfers
+	Bytes int64 // total size of the arguments or transfers
 	Took  time.Duration
 }
 
 // Rate returns the number of calls per second.
 func (r Result) Rate() float64 { return float64(r.Calls) / r.Took.Seconds() }
 
-// MiB returns the MiB per second.
+// MiB returns the throughput in MiB per second.
 func (r Result) MiB() float64 { return float64(r.Bytes) / (1 << 20) / r.Took.Seconds() }
 
-// normalize sets the defaults and checks o.
+// normalize replaces zero fields with their defaults and validates o.
 func (o *Options) normalize() error {
 	if o.Size == 0 {
 		o.Size = 64
@@ -50,8 +50,8 @@ func (o *Options) normalize() error {
 	return nil
 }
 
-// Rate calls a server with arguments and without output, as hg_rate does. The buffer of the server must be large
-// enough: hg_perf_server -z SIZE.
+// Rate measures calls to a server with arguments and without output, like hg_rate. The server's buffer must be large
+// enough, as set by hg_perf_server -z SIZE.
 func Rate(ctx context.Context, n *mercury.Node, addr string, o Options) (Result, error) {
 	if err := o.normalize(); err != nil {
 		return Result{}, err
@@ -68,14 +68,15 @@ func Rate(ctx context.Context, n *mercury.Node, addr string, o Options) (Result,
 	})
 }
 
-// Ping makes one call without arguments.
+// Ping makes one call without arguments and returns the time it took.
 func Ping(ctx context.Context, n *mercury.Node, addr string) (time.Duration, error) {
 	begun := time.Now()
 	_, err := first.Call(ctx, n, addr, struct{}{})
 	return time.Since(begun), err
 }
 
-// Bandwidth makes a server transfer lent memory: write it, as hg_bw_read does, or read it, as hg_bw_write does.
+// Bandwidth measures transfers of lent memory by a server. If serverWrites is set, the server writes the memory, like
+// hg_bw_read. Otherwise it reads the memory, like hg_bw_write.
 func Bandwidth(ctx context.Context, n *mercury.Node, addr string, serverWrites bool, o Options) (Result, error) {
 	if err := o.normalize(); err != nil {
 		return Result{}, err
@@ -113,13 +114,13 @@ func Bandwidth(ctx context.Context, n *mercury.Node, addr string, serverWrites b
 	return r, err
 }
 
-// Done ends a measurement: hg_perf_server frees its buffers and exits, Serve calls its function.
+// Done ends a measurement. In response, hg_perf_server frees its buffers and exits, and Serve calls its done function.
 func Done(ctx context.Context, n *mercury.Node, addr string) error {
 	_, err := done.Call(ctx, n, addr, struct{}{})
 	return err
 }
 
-// runConcurrently calls do repeatedly on Options.InFlight goroutines, for Options.For.
+// runConcurrently calls do repeatedly in Options.InFlight goroutines for Options.For.
 func runConcurrently(ctx context.Context, o Options, do func(ctx context.Context, i int) error) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.For+30*time.Second)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// The ids of the RPCs of the programs.
+// IDs of the RPCs used by the programs.
 const (
 	idRateInit = 1 + iota
 	idRate
@@ -18,29 +18,29 @@ const (
 	idDone
 )
 
-// The directions of transfers, as seen from the server.
+// Directions of transfers, from the point of view of the server.
 const (
 	push = 0
 	pull = 1
 )
 
-// An initIn is the input of bw_init: it describes the memory of the client for one handle.
+// An initIn is the input of bw_init. It describes the client's memory for one handle.
 type initIn struct {
 	Mem       mercury.Bulk
 	Op        uint32 // push or pull
-	Handle    uint32 // number over all clients and servers
+	Handle    uint32 // index over all clients and servers
 	Handles   uint32
 	Count     uint32 // number of buffers in the memory
-	Size      uint32 // bytes of each buffer
+	Size      uint32 // size of each buffer in bytes
 	Clients   uint32
-	Rank      uint32 // of the server
+	Rank      uint32 // index of the server
 	Servers   uint32
 	Verifying bool
 }
 
-// A transferIn is the input of bw_read and bw_write: a transfer of Size bytes of each buffer.
+// A transferIn is the input of bw_read and bw_write, which transfer Size bytes of each buffer.
 type transferIn struct {
-	Mem    mercury.Bulk // HG_BULK_NULL: the memory of bw_init
+	Mem    mercury.Bulk // HG_BULK_NULL means the memory passed to bw_init
 	Handle uint32
 	Size   uint32
 }
@@ -54,8 +54,8 @@ var (
 	done     = mercury.DefineID[struct{}, struct{}]("done", idDone)
 )
 
-// fillPattern fills the buffers in b, of size bytes each, with the pattern that both sides check: the handle, and
-// then ascending numbers.
+// fillPattern fills the buffers in b, each of size bytes, with the pattern that both sides verify: the handle, followed
+// by ascending numbers.
 func fillPattern(b []byte, size int, handle uint32) {
 	for at := 0; at < len(b); at += size {
 		buf := b[at:min(at+size, len(b))]
@@ -68,7 +68,7 @@ func fillPattern(b []byte, size int, handle uint32) {
 	}
 }
 
-// verify checks the first n bytes of each buffer in b.
+// verify checks the pattern in the first n bytes of each buffer in b.
 func verify(b []byte, size, n int, handle uint32) error {
 	for at := 0; at < len(b); at += size {
 		for i := 0; i+4 <= n; i += 4 {

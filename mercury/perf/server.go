@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	maxBuffers    = 1 << 30  // bytes of all buffers, with overhead
-	overhead      = 64 << 10 // bytes that each buffer counts in addition, so that the number of small ones is limited
-	maxConcurrent = 8        // concurrent transfers for one request
+	maxBuffers    = 1 << 30  // maximum total size of all buffers in bytes, including overhead
+	overhead      = 64 << 10 // bytes added to the size of each buffer, to limit the number of small buffers
+	maxConcurrent = 8        // maximum number of concurrent transfers for one request
 )
 
 // A server holds a buffer for each handle of each client.
 type server struct {
 	mu      sync.Mutex // guards the fields below
 	buffers map[bufferKey]*buffer
-	size    int64 // bytes of all buffers, with overhead
+	size    int64 // total size of all buffers in bytes, including overhead
 }
 
 type bufferKey struct {
@@ -26,16 +26,16 @@ type bufferKey struct {
 	handle uint32
 }
 
-// A buffer is the memory of the server for one handle.
+// A buffer is the server's memory for one handle.
 type buffer struct {
 	mu sync.Mutex // held during transfers
 	initIn
 	b    []byte
-	stop func() bool // unregisters the function that drops the buffer when the client is gone
-	uses int         // references: by server.buffers, and by transfers; guarded by server.mu
+	stop func() bool // unregisters the function that drops the buffer when the client disconnects
+	uses int         // number of references held by server.buffers and transfers; guarded by server.mu
 }
 
-// Serve serves the performance programs of C at n. done, if not nil, is called each time one has ended.
+// Serve serves the C performance programs at n. If done is not nil, it is called each time a program has completed.
 func Serve(n *mercury.Node, done func()) {
 	s := &server{buffers: map[bufferKey]*buffer{}}
 	empty := func(r *mercury.Request) { _ = r.Respond(nil) }
@@ -68,7 +68,7 @@ func (s *server) handleInit(ctx context.Context, in initIn) (out struct{}, err e
 	key := bufferKey{r.Peer(), in.Handle / in.Servers}
 	s.mu.Lock()
 	s.dropLocked(key)
-	err = ctx.Err() // the client may be gone
+	err = ctx.Err() // the client may have disconnected
 	if err == nil && s.size+size+overhead > maxBuffers {
 		err = mercury.ErrNoMemory
 	}
@@ -91,7 +91,7 @@ func (s *server) handleInit(ctx context.Context, in initIn) (out struct{}, err e
 	return out, nil
 }
 
-// dropLocked removes a buffer.
+// dropLocked removes a buffer. s.mu must be held.
 func (s *server) dropLocked(key bufferKey) {
 	if b := s.buffers[key]; b != nil {
 		b.stop()
@@ -100,7 +100,7 @@ func (s *server) dropLocked(key bufferKey) {
 	}
 }
 
-// releaseLocked ends a use of b.
+// releaseLocked releases a reference to b. s.mu must be held.
 func (s *server) releaseLocked(b *buffer) {
 	b.uses--
 	if b.uses == 0 {
@@ -159,7 +159,7 @@ func (s *server) handleTransfer(ctx context.Context, in transferIn, op uint32) e
 			}
 		}
 	}
-	// C transfers all buffers at once; more goroutines would not be faster.
+	// C transfers all buffers at once. More goroutines would not be faster.
 	for worker := 1; worker < len(errs); worker++ {
 		wg.Go(func() { work(worker) })
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	kinds    sync.Map // of *kind by reflect.Type
+	kinds    sync.Map // maps reflect.Type to *kind
 	appender = reflect.TypeFor[Appender]()
 	reader   = reflect.TypeFor[Reader]()
 )
@@ -29,7 +29,8 @@ func kindOf(t reflect.Type) (*kind, error) {
 	return k, nil
 }
 
-// newKind returns the encoding of t. last says that no field follows; within are the types that contain t.
+// newKind returns the encoding of t. last reports whether t is at the end of the encoding, and within lists the types
+// that contain t.
 func newKind(t reflect.Type, tag string, last bool, within []reflect.Type) (*kind, error) {
 	k := &kind{t: t}
 	if p := reflect.PointerTo(t); p.Implements(appender) && p.Implements(reader) {
@@ -78,7 +79,7 @@ func newKind(t reflect.Type, tag string, last bool, within []reflect.Type) (*kin
 	return k, nil
 }
 
-// addFields sets the fields of a struct.
+// addFields sets the fields of a struct kind.
 func (k *kind) addFields(last bool, within []reflect.Type) error {
 	n := k.t.NumField()
 	for i := range n {
@@ -99,7 +100,7 @@ func (k *kind) addFields(last bool, within []reflect.Type) error {
 	return nil
 }
 
-// addItems sets the count and the elements of a slice.
+// addItems sets the count width and element kind of a slice kind.
 func (k *kind) addItems(tag string, last bool, within []reflect.Type) error {
 	widths := map[string]int{"u8": 1, "u16": 2, "u32": 4, "u64": 8, "rest": 0}
 	width, ok := widths[tag]

@@ -9,22 +9,23 @@ import (
 	"strings"
 )
 
-// An Appender is a type with an encoding of its own.
+// An Appender is a type that defines its own encoding. AppendProc appends the encoding of the value to to.
 type Appender interface {
 	AppendProc(to []byte) ([]byte, error)
 }
 
-// A Reader is a type with an encoding of its own. ReadProc decodes it at the beginning of data, and returns the
-// number of bytes.
+// A Reader is a type that defines its own decoding. ReadProc decodes a value at the beginning of data and returns the
+// number of bytes read.
 type Reader interface {
 	ReadProc(data []byte) (int, error)
 }
 
-// Marshal encodes v. It does not block. The error names the field that cannot be encoded, and the reason: its type, a
-// string with a zero byte, or more items than the count can hold.
+// Marshal returns the encoding of v. The error names the field that cannot be encoded and the reason, which is its
+// type, a string that contains a zero byte, or more items than the count can represent.
 func Marshal(v any) ([]byte, error) { return Append(nil, v) }
 
-// Append appends the encoding of v to b. After an error it returns nil, and the bytes after len(b) are undefined.
+// Append appends the encoding of v to b. If it fails, it returns nil, and the contents of b beyond len(b) are
+// undefined.
 func Append(b []byte, v any) ([]byte, error) {
 	if v == nil {
 		return nil, errors.New("proc: untyped nil")
@@ -42,9 +43,9 @@ func Append(b []byte, v any) ([]byte, error) {
 	return k.append(b, from)
 }
 
-// Unmarshal decodes data into the value that v points to, which keeps no reference to data. The error says that data
-// is too short or too long, which means that the other side has another type. The value may be set in part after an
-// error.
+// Unmarshal decodes data into the value to which v points. The value does not retain data. Unmarshal returns an error
+// if data is too short or too long, which means that the other side uses another type. After an error, the value may be
+// partially set.
 func Unmarshal(data []byte, v any) error {
 	to := reflect.ValueOf(v)
 	if to.Kind() != reflect.Pointer || to.IsNil() {
@@ -61,24 +62,24 @@ func Unmarshal(data []byte, v any) error {
 	return err
 }
 
-// Check returns an error if t cannot be encoded.
+// Check returns an error if values of type t cannot be encoded.
 func Check(t reflect.Type) error {
 	_, err := kindOf(t)
 	return err
 }
 
-// A kind is the encoding of a type.
+// A kind describes the encoding of a type.
 type kind struct {
 	t         reflect.Type
-	custom    bool    // t is an Appender and a Reader
-	size      int     // bytes of a number
-	minSize   int     // bytes of the shortest value
-	fields    []field // of a struct
-	elem      *kind   // of an array or a slice
-	countSize int     // bytes of the count of a slice; 0: the slice extends to the end
+	custom    bool    // t implements Appender and Reader
+	size      int     // size of a number in bytes
+	minSize   int     // size of the shortest value in bytes
+	fields    []field // fields of a struct
+	elem      *kind   // element kind of an array or slice
+	countSize int     // size of a slice's count in bytes; 0 means that the slice extends to the end
 }
 
-// A field is a field of a struct.
+// A field is a field of a struct kind.
 type field struct {
 	index int
 	name  string
@@ -136,8 +137,7 @@ func (k *kind) append(b []byte, v reflect.Value) ([]byte, error) {
 	return appendNumber(b, v.Uint(), k.size), nil
 }
 
-// addressable returns v, or a copy of it, on which methods with pointer receivers can be called, if the kind needs
-// that.
+// addressable returns v or, if k needs to call methods with pointer receivers, an addressable copy of v.
 func addressable(v reflect.Value, k *kind) reflect.Value {
 	if v.CanAddr() || !k.custom {
 		return v
@@ -147,7 +147,7 @@ func addressable(v reflect.Value, k *kind) reflect.Value {
 	return p.Elem()
 }
 
-// appendItems appends n elements of v.
+// appendItems appends the first n elements of v.
 func (k *kind) appendItems(b []byte, v reflect.Value, n int) (_ []byte, err error) {
 	for i := 0; i < n && err == nil; i++ {
 		b, err = k.elem.append(b, addressable(v.Index(i), k.elem))
@@ -155,7 +155,7 @@ func (k *kind) appendItems(b []byte, v reflect.Value, n int) (_ []byte, err erro
 	return b, err
 }
 
-// appendNumber appends a number of size bytes.
+// appendNumber appends a little-endian number of size bytes.
 func appendNumber(b []byte, n uint64, size int) []byte {
 	for range size {
 		b = append(b, byte(n))
@@ -164,7 +164,7 @@ func appendNumber(b []byte, n uint64, size int) []byte {
 	return b
 }
 
-// decodeNumber decodes a number of len(b) bytes.
+// decodeNumber decodes a little-endian number of len(b) bytes.
 func decodeNumber(b []byte) (n uint64) {
 	for i, c := range b {
 		n |= uint64(c) << (8 * i)
@@ -172,7 +172,7 @@ func decodeNumber(b []byte) (n uint64) {
 	return n
 }
 
-// read decodes the beginning of b into v, and returns the bytes after it.
+// read decodes a value at the beginning of b into v and returns the bytes that follow.
 func (k *kind) read(b []byte, v reflect.Value) ([]byte, error) {
 	if k.custom {
 		n, err := v.Addr().Interface().(Reader).ReadProc(b)
@@ -250,17 +250,17 @@ func (k *kind) readItems(b []byte, v reflect.Value) (_ []byte, err error) {
 	return b, err
 }
 
-// appendString appends an hg_string_t.
+// appendString appends s as an hg_string_t.
 func appendString(b []byte, s string) ([]byte, error) {
 	if strings.IndexByte(s, 0) >= 0 {
 		return nil, errors.New("proc: string contains a zero byte")
 	}
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(s)+1))
-	return append(append(b, s...), 0, 0, 1), nil // the terminator, and the flags is_const and is_owned
+	return append(append(b, s...), 0, 0, 1), nil // terminator, then the flags is_const and is_owned
 }
 
-// readString decodes the string at the beginning of b, which has at least 8 bytes, and returns the bytes after it. ok
-// is false for NULL, whose length is 0, without a terminator and flags.
+// readString decodes a string at the beginning of b, which must have at least 8 bytes, and returns the bytes that
+// follow. ok is false for NULL, which is encoded as a length of 0 without a terminator and flags.
 func readString(b []byte) (s string, ok bool, rest []byte, err error) {
 	n := binary.LittleEndian.Uint64(b)
 	b = b[8:]

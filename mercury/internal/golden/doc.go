@@ -1,4 +1,4 @@
-// Package golden has message traces of two C processes, for tests. All except "null" were recorded.
+// Package golden provides traces of messages between two C processes, for tests. All but "null" are recordings.
 package golden
 
 import (
@@ -13,9 +13,9 @@ import (
 //go:embed *.txt
 var files embed.FS
 
-// Names are the names of the traces:
+// Names lists the names of the traces:
 //
-//   - "first": a call without arguments; "more": one with arguments that do not fit into a message
+//   - "first": a call without arguments; "more": a call with arguments that do not fit into a message
 //   - "read": a transfer to lent memory; "eager": a transfer from memory whose data is in the handle
 //   - "overflow": output that does not fit into a message, and its acknowledgement; "overflowsums": with checksums
 //   - "noentry": a call of an RPC that the target does not have; "noentrysums": with checksums
@@ -26,10 +26,10 @@ var Names = []string{"first", "more", "read", "eager", "overflow", "overflowsums
 type Message struct {
 	FromOrigin bool
 	Bytes      []byte
-	Cut        int // bytes of payload after Bytes that are left out
+	Cut        int // number of payload bytes after Bytes that were omitted
 }
 
-// Read returns a trace.
+// Read returns the messages of the named trace.
 func Read(name string) ([]Message, error) {
 	f, err := files.Open(name + ".txt")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// The flags of a bulk handle.
+// Flags of a bulk handle.
 const (
 	Readable = 1
 	Writable = 2
@@ -17,30 +17,30 @@ const (
 	virtual  = 0x80
 )
 
-// MaxBulk is the largest number of bytes in all segments of a handle from a peer. The number of segments is limited
-// by the length of the handle.
+// MaxBulk is the maximum total number of bytes in the segments of a handle received from a peer. The number of segments
+// is limited by the length of the handle.
 const MaxBulk = 1 << 46
 
 const (
 	descSize    = 16
 	segmentSize = 16
-	keySize     = 48 // length of a memory handle: key, length, number of ranges, flags, and one range
+	keySize     = 48 // length of a memory handle, which contains key, length, number of ranges, flags, and one range
 )
 
-// A Segment is one range of the memory of a bulk handle.
+// A Segment is one range of the memory to which a bulk handle refers.
 type Segment struct {
-	Addr uint64 // address of the first byte in reads and writes of peers
+	Addr uint64 // address of the first byte for reads and writes by peers
 	Len  uint64
 	Key  uint64
-	Base uint64 // address in the owner's process, which only the owner uses
+	Base uint64 // address in the owner's process, used only by the owner
 }
 
-// A Bulk is a handle of memory. The zero Bulk is HG_BULK_NULL.
+// A Bulk is a bulk handle, which refers to memory. The zero Bulk is HG_BULK_NULL.
 type Bulk struct {
-	Len      uint64 // bytes of all segments
+	Len      uint64 // total number of bytes in all segments
 	Access   uint8  // Readable | Writable
 	Segments []Segment
-	Eager    []byte         // a copy of the data in a readable handle; nil if there is none
+	Eager    []byte         // copy of the data, in a readable handle; nil if not included
 	Owner    netip.AddrPort // address of the owner, if the handle is bound
 	Context  uint8          // context of the owner, if the handle is bound
 }
@@ -48,7 +48,7 @@ type Bulk struct {
 // IsNull reports whether b is HG_BULK_NULL.
 func (b *Bulk) IsNull() bool { return len(b.Segments) == 0 }
 
-// WireSize returns the length of the encoding of b, without its length prefix. It is 0 for HG_BULK_NULL.
+// WireSize returns the length in bytes of the encoding of b, excluding the length prefix. It is 0 for HG_BULK_NULL.
 func (b *Bulk) WireSize() uint64 {
 	if b.IsNull() {
 		return 0
@@ -60,7 +60,7 @@ func (b *Bulk) WireSize() uint64 {
 	return uint64(size)
 }
 
-// Append appends the encoding of b, with a length prefix.
+// Append appends the encoding of b, including the length prefix.
 func (b *Bulk) Append(to []byte) []byte {
 	if b.IsNull() {
 		return append(to, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -109,11 +109,11 @@ func (b *Bulk) Append(to []byte) []byte {
 	return append(to, b.Eager...)
 }
 
-// base returns the Base to send. A node sends 1 instead of the addresses of its memory; 0 would mean that there is no
-// memory handle.
+// base returns the Base to send. A node sends 1 in place of the addresses of its memory, because 0 would mean that
+// there is no memory handle.
 func (s *Segment) base() uint64 { return max(s.Base, 1) }
 
-// Parse parses a handle with its length prefix, and returns the bytes after it. Eager shares memory with data.
+// Parse parses a handle with its length prefix and returns the bytes that follow. b.Eager aliases data.
 func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(data) < 8 {
@@ -129,7 +129,7 @@ func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 		return nil, errBulk
 	}
 	d, rest := data[:size], data[size:]
-	// Before Mercury 2.4.1 the flags are one byte, and undefined bytes follow.
+	// Before Mercury 2.4.1, the flags are a single byte followed by undefined bytes.
 	total, n, flags := le.Uint64(d), int64(le.Uint32(d[8:])), d[12]
 	d = d[descSize:]
 	if n == 0 || total > MaxBulk || n*(segmentSize+8) > int64(len(d)) {
@@ -181,11 +181,11 @@ func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 	return rest, nil
 }
 
-// ownerSize is the length of the address of an owner, with its length prefixes. That of a library with shared memory
-// may be longer.
+// ownerSize is the length in bytes of an owner's address, including its length prefixes. The address sent by a library
+// with shared memory may be longer.
 const ownerSize = 8 + 8 + SourceSize
 
-// parseOwner parses the address that b is bound to.
+// parseOwner parses the address to which b is bound.
 func (b *Bulk) parseOwner(d []byte) (rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(d) < 8+ownerSize+1 {
@@ -207,9 +207,9 @@ type Piece struct {
 	Len       int
 }
 
-// A Cursor is a position in the memory of a Bulk.
+// A Cursor is a position in the memory to which a Bulk refers.
 type Cursor struct {
-	segments []Segment // the current one and those after it
+	segments []Segment // the current segment and those that follow
 	off      uint64    // offset in segments[0]
 }
 
@@ -220,7 +220,7 @@ func (b *Bulk) Seek(off uint64) Cursor {
 	return c
 }
 
-// skip moves c past segments that are used up.
+// skip advances c past exhausted segments.
 func (c *Cursor) skip() {
 	for len(c.segments) > 0 && c.off >= c.segments[0].Len {
 		c.off -= c.segments[0].Len
@@ -228,8 +228,8 @@ func (c *Cursor) skip() {
 	}
 }
 
-// Next returns the next part of the memory, at most n bytes of one segment, and moves c past it. It is empty at the
-// end of the memory.
+// Next returns the next part of the memory, which is at most n bytes of one segment, and advances c past it. At the end
+// of the memory, it returns an empty Piece.
 func (c *Cursor) Next(n int) Piece {
 	if len(c.segments) == 0 {
 		return Piece{}

@@ -8,23 +8,23 @@ import (
 	"net/netip"
 )
 
-// The flags of requests and responses.
+// Flags of requests and responses.
 const (
-	More      = 1    // the payload is a handle of the memory with the input or output
+	More      = 1    // the payload is a handle of the memory that contains the input or output
 	NoReply   = 2    // the request has no response
-	Checksums = 0x80 // the sender was built with checksums: the header is 4 bytes longer
+	Checksums = 0x80 // the sender was built with checksums, so the header is 4 bytes longer
 )
 
-// Protocol is the supported version of the headers, and Magic the byte before it.
+// Protocol is the supported version of the headers, and Magic is the byte that precedes it.
 const (
 	Protocol = 5
 	Magic    = 0xd7
 )
 
-// SourceSize is the length of the address of the sender, before each request.
+// SourceSize is the length in bytes of the sender's address, which precedes each request.
 const SourceSize = 16
 
-// AppendSource appends the address of the sender of an unexpected message, an IPv4 address with a port.
+// AppendSource appends a, the address of the sender of an unexpected message. It must be an IPv4 address.
 func AppendSource(b []byte, a netip.AddrPort) []byte {
 	ip := a.Addr().As4()
 	b = append(b, 2, 0) // AF_INET, little-endian
@@ -33,8 +33,8 @@ func AppendSource(b []byte, a netip.AddrPort) []byte {
 	return append(b, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
-// ParseSource returns the address of the sender of an unexpected message, as the sender states it, and the rest of
-// the message.
+// ParseSource returns the address of the sender of an unexpected message, as stated by the sender, and the rest of the
+// message.
 func ParseSource(b []byte) (netip.AddrPort, []byte, error) {
 	if len(b) < SourceSize {
 		return netip.AddrPort{}, nil, errShort
@@ -48,7 +48,7 @@ func ParseSource(b []byte) (netip.AddrPort, []byte, error) {
 
 const coreSize, hashSize, payloadHash = 12, 4, 4
 
-// HeaderSize returns the length of the header of a request or response.
+// HeaderSize returns the length in bytes of the header of a request or response.
 func HeaderSize(checksums bool) int {
 	if checksums {
 		return coreSize + hashSize + payloadHash
@@ -60,7 +60,7 @@ func HeaderSize(checksums bool) int {
 type Request struct {
 	ID     uint64
 	Flags  uint8
-	Cookie uint8 // number of the context at the origin
+	Cookie uint8 // index of the context at the origin
 	Sums   Sums
 }
 
@@ -72,9 +72,9 @@ type Response struct {
 	Sums   Sums
 }
 
-// Append appends r and payload. With the flag Checksums it also appends the checksums of both, which a peer verifies
-// if it is configured to. With the flag More, too, the checksum of the payload is r.Sums.Payload, that of the memory
-// of the handle.
+// Append appends r and payload to b. If flag Checksums is set, it includes the checksums of both, which a peer verifies
+// if it is configured to. If flag More is also set, the checksum of the payload is r.Sums.Payload, which is that of the
+// memory to which the handle refers.
 func (r *Request) Append(b, payload []byte) []byte {
 	at := len(b)
 	b = append(b, Magic, Protocol)
@@ -87,22 +87,22 @@ func (r *Request) Append(b, payload []byte) []byte {
 	return appendPayload(b, payload, r.Flags, r.Sums.Payload)
 }
 
-// requestChecksum returns the checksum of the header of a request at the beginning of b.
+// requestChecksum returns the checksum of the request header at the beginning of b.
 func requestChecksum(b []byte) uint16 {
 	sum := crc16(0, b[:2])
-	for i := 9; i > 1; i-- { // C computes it over the id in host byte order, little-endian
+	for i := 9; i > 1; i-- { // C computes it over the ID in host byte order, which is little-endian
 		sum = crc16Byte(sum, b[i])
 	}
 	return crc16(sum, b[10:coreSize])
 }
 
-// Append appends r and payload, as Request.Append does.
+// Append appends r and payload to b. It handles checksums like Request.Append.
 func (r *Response) Append(b, payload []byte) []byte {
 	at := len(b)
 	b = append(b, uint8(r.Code), r.Flags)
 	b = binary.BigEndian.AppendUint16(b, r.Cookie)
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
-	if r.Flags&Checksums != 0 { // C leaves 4 bytes free after the header, and stores the checksum before them
+	if r.Flags&Checksums != 0 { // C leaves 4 bytes unused after the header, and stores the checksum before them
 		binary.BigEndian.PutUint16(b[at+4:], r.checksum())
 		b = append(b, 0, 0, 0, 0)
 	}
@@ -114,7 +114,7 @@ func (r *Response) checksum() uint16 {
 	return crc16(0, []byte{uint8(r.Code), r.Flags, uint8(r.Cookie), uint8(r.Cookie >> 8)})
 }
 
-// appendPayload appends the checksum of the payload, and the payload. sum is the checksum for the flag More.
+// appendPayload appends the checksum of the payload and the payload. sum is the checksum to use if flag More is set.
 func appendPayload(b, payload []byte, flags uint8, sum uint32) []byte {
 	switch flags & (Checksums | More) {
 	case Checksums:
@@ -126,8 +126,8 @@ func appendPayload(b, payload []byte, flags uint8, sum uint32) []byte {
 	return append(b, payload...)
 }
 
-// ParseRequest parses the header of a request and returns its payload. The error is an *UnknownVersion for another
-// protocol version.
+// ParseRequest parses the header of a request and returns its payload. For another protocol version, the error is an
+// *UnknownVersion.
 func ParseRequest(b []byte) (r Request, payload []byte, err error) {
 	if len(b) < coreSize {
 		return r, nil, errShort
@@ -145,8 +145,8 @@ func ParseRequest(b []byte) (r Request, payload []byte, err error) {
 	return r, payload, err
 }
 
-// Nameless returns an id near random whose request header, without flags, has the checksum 0. A library that was
-// built with checksums reads a checksum where the header without flags has 0, and accepts the request then.
+// Nameless returns an ID near random for which the request header without flags has the checksum 0. Where such a header
+// contains 0, a library built with checksums reads a checksum, and therefore accepts the request.
 func Nameless(random uint64) uint64 {
 	id := random &^ 0xffff
 	for ; ; id++ {
@@ -158,7 +158,7 @@ func Nameless(random uint64) uint64 {
 	}
 }
 
-// An UnknownVersion is the error of a request with another protocol version.
+// An UnknownVersion is the error for a request with another protocol version.
 type UnknownVersion struct{ Version uint8 }
 
 func (e *UnknownVersion) Error() string {
@@ -166,7 +166,7 @@ func (e *UnknownVersion) Error() string {
 }
 
 // ParseResponse parses the header of a response and returns its payload. If the code is not 0, the header may be
-// incomplete, and the payload is undefined and not returned.
+// incomplete and the payload is undefined, so no payload is returned.
 func ParseResponse(b []byte) (r Response, payload []byte, err error) {
 	if len(b) < 4 {
 		return r, nil, errShort
@@ -187,7 +187,7 @@ var (
 	errShort   = errors.New("hgwire: message too short")
 )
 
-// crc16 continues a CRC-16 with the polynomial 0x8bb7, without reflection; the initial value is 0.
+// crc16 updates a CRC-16 with polynomial 0x8bb7, without reflection. The initial value is 0.
 func crc16(sum uint16, b []byte) uint16 {
 	for _, c := range b {
 		sum = crc16Byte(sum, c)
@@ -195,7 +195,7 @@ func crc16(sum uint16, b []byte) uint16 {
 	return sum
 }
 
-// crc16Byte continues a CRC-16 with one byte.
+// crc16Byte updates a CRC-16 with one byte.
 func crc16Byte(sum uint16, c byte) uint16 { return sum<<8 ^ crc16Table[byte(sum>>8)^c] }
 
 var crc16Table = func() (t [256]uint16) {

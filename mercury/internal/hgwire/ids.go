@@ -2,7 +2,7 @@ package hgwire
 
 import "encoding/binary"
 
-// ID returns the id of the RPC that C registers under name: the djb2 hash of its bytes, in 32 bits.
+// ID returns the ID of the RPC that C registers under name, which is the 32-bit djb2 hash of its bytes.
 func ID(name string) uint64 {
 	h := uint32(5381)
 	for _, c := range []byte(name) {
@@ -11,16 +11,16 @@ func ID(name string) uint64 {
 	return uint64(h)
 }
 
-// DefaultProvider is the provider id of Margo for RPCs without a provider.
+// DefaultProvider is Margo's provider ID for RPCs without a provider.
 const DefaultProvider = 65535
 
-// MargoID returns the id that Margo registers: Bob Jenkins' hash of 1997 of the name in the upper 32 bits, and the
-// provider id in the lower ones.
+// MargoID returns the ID that Margo registers. The upper 32 bits are Bob Jenkins's 1997 hash of the name, and the lower
+// ones are the provider ID.
 func MargoID(name string, provider uint16) uint64 {
 	return uint64(jenkins([]byte(name)))<<32 | uint64(provider)
 }
 
-// jenkins returns Bob Jenkins' hash of 1997, with the initial value of Margo.
+// jenkins returns Bob Jenkins's 1997 hash of key, with the initial value used by Margo.
 func jenkins(key []byte) uint32 {
 	const golden = 0x9e3779b9
 	a, b, c := uint32(golden), uint32(golden), uint32(0xfeedbeef)
@@ -31,7 +31,7 @@ func jenkins(key []byte) uint32 {
 		c += binary.LittleEndian.Uint32(key[8:])
 		a, b, c = mix(a, b, c)
 	}
-	var last [12]byte // the lowest byte of c is for the length
+	var last [12]byte // the lowest byte of c is reserved for the length
 	copy(last[:8], key)
 	if len(key) > 8 {
 		copy(last[9:], key[8:])

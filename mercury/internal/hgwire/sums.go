@@ -6,14 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// Sums are the checksums of a message with the flag Checksums.
+// Sums holds the checksums of a message with flag Checksums.
 type Sums struct {
-	Header   uint16 // checksum of the header in the message
-	expected uint16 // checksum of the header, as computed
-	Payload  uint32 // checksum of the payload in the message
+	Header   uint16 // header checksum found in the message
+	expected uint16 // computed header checksum
+	Payload  uint32 // payload checksum found in the message
 }
 
-// parse parses the checksums, that of the header at b[at:], and returns the payload.
+// parse reads the checksums from the message b, with the header checksum at b[at:], and returns the payload.
 func (s *Sums) parse(b []byte, at int, flags uint8) ([]byte, error) {
 	size := HeaderSize(flags&Checksums != 0)
 	if len(b) < size {
@@ -28,12 +28,13 @@ func (s *Sums) parse(b []byte, at int, flags uint8) ([]byte, error) {
 // Sum returns the checksum of a payload.
 func Sum(payload []byte) uint32 { return crc32.Checksum(payload, castagnoli) }
 
-// A Verifier verifies the checksums of a peer. C sends no checksums, those of headers, or both, and a message does
-// not contain which: so 0 means no checksum until another value has arrived, and is a checksum from then on. The zero
-// Verifier is for a new peer. It is safe for concurrent use.
-type Verifier struct{ header, payload atomic.Bool } // the peer has sent a checksum that is not 0
+// A Verifier verifies the checksums sent by a peer. C sends no checksums, only header checksums, or both, and a message
+// does not indicate which. The value 0 therefore means that there is no checksum, until a different value arrives. From
+// then on, it is treated as a checksum. The zero Verifier is ready to use with a new peer. It is safe for concurrent
+// use.
+type Verifier struct{ header, payload atomic.Bool } // whether the peer has sent a non-zero checksum
 
-// Header reports whether the header of a message with these flags is undamaged.
+// Header reports whether the header of a message with the given flags is intact.
 func (v *Verifier) Header(s Sums, flags uint8) bool {
 	if flags&Checksums == 0 {
 		return !v.header.Load()
@@ -41,8 +42,8 @@ func (v *Verifier) Header(s Sums, flags uint8) bool {
 	return verifySum(&v.header, uint32(s.Header), uint32(s.expected))
 }
 
-// Payload reports whether a payload, or the memory of its handle, is undamaged. C sends an old checksum with an empty
-// payload, which is ignored.
+// Payload reports whether a payload, or the memory to which its handle refers, is intact. It ignores the checksum of an
+// empty payload, because C sends a stale one.
 func (v *Verifier) Payload(s Sums, payload []byte) bool {
 	if len(payload) == 0 || s.Payload == 0 && !v.payload.Load() {
 		return true
@@ -50,7 +51,8 @@ func (v *Verifier) Payload(s Sums, payload []byte) bool {
 	return verifySum(&v.payload, s.Payload, Sum(payload))
 }
 
-// verifySum compares a checksum with the expected one. seen is set once a checksum was sent.
+// verifySum compares a received checksum with the expected one. It sets seen once a non-zero checksum has been
+// received.
 func verifySum(seen *atomic.Bool, got, want uint32) bool {
 	if got != want {
 		return got == 0 && !seen.Load()

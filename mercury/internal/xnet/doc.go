@@ -1,9 +1,10 @@
-// Package xnet encodes and parses the protocol of libfabric's tcp provider: its set-up message and its message headers.
+// Package xnet encodes and parses the protocol of libfabric's tcp provider, which consists of set-up messages and
+// message headers.
 //
 //	connection   Setup ◄─► Setup, then Headers with payloads in both directions
 //
-// It does no I/O and allocates nothing. For any bytes the Parse functions return an error or a value whose lengths
-// are within the limits of this package; the caller limits the payload.
+// The package performs no I/O and allocates no memory. For arbitrary input, the Parse functions return an error or a
+// value whose lengths are within the limits of this package. The caller must limit the payload.
 //
-// Fields of a header that its operation does not use are ignored, because senders leave old bytes there.
+// Header fields that are not used by the header's operation are ignored, because senders leave stale bytes in them.
 package xnet

@@ -5,28 +5,28 @@ import (
 	"fmt"
 )
 
-// The operations of a message.
+// Message operations.
 const (
-	Msg      = 0 // an unexpected message, with flag Immediate; an acknowledgement, without payload and with Data Ack
+	Msg      = 0 // an unexpected message, with flag Immediate; or an acknowledgement, without payload and with Data equal to Ack
 	Tagged   = 1 // an expected message
 	ReadReq  = 2
 	ReadResp = 3
 	Write    = 4
 )
 
-// The flags of a message.
+// Message flags.
 const (
 	Immediate = 1 // 8 bytes of user data follow the base of the header
 	Deliver   = 4 // the sender requests an acknowledgement
 	Commit    = 8 // the sender requests an acknowledgement once the data is persistent
 )
 
-// Ack is the Data of an acknowledgement.
+// Ack is the value of Data in an acknowledgement.
 const Ack = 2
 
 const (
-	base      = 16 // of every header
-	word      = 8  // user data, or a tag
+	base      = 16 // size of the part common to all headers
+	word      = 8  // size of the user data or tag
 	iovSize   = 24
 	maxIOV    = 4
 	MaxHeader = base + word + maxIOV*iovSize
@@ -34,25 +34,25 @@ const (
 	headerVersion = 3
 )
 
-// UnexpectedTag is a bit above those of a tag. Mercury before 2.3 sets it in a Tagged message that is an unexpected
-// one.
+// UnexpectedTag is the bit above those of a tag. Mercury before 2.3 sets it in a Tagged message to mark it as an
+// unexpected message.
 const UnexpectedTag = 1 << 32
 
-// An IOV is a range of the memory of an operation.
+// An IOV is a range of memory on which a message operates.
 type IOV struct{ Addr, Len, Key uint64 }
 
 // A Header is the header of a message.
 type Header struct {
 	Op, Data uint8
 	Flags    uint16
-	ID       uint8 // a counter; only debug builds of libfabric check it
+	ID       uint8 // a counter, checked only by debug builds of libfabric
 	Size     uint64
-	Tag      uint64 // of a Tagged message; with Immediate the user data
-	N        int    // number of IOV in use; only for ReadReq and Write
+	Tag      uint64 // tag of a Tagged message; user data if Immediate is set
+	N        int    // number of elements of IOV in use; only for ReadReq and Write
 	IOV      [maxIOV]IOV
 }
 
-// Len returns the length of the header.
+// Len returns the length of the header in bytes.
 func (h *Header) Len() int {
 	n := base + h.N*iovSize
 	if h.hasTag() {
@@ -64,18 +64,18 @@ func (h *Header) Len() int {
 // hasTag reports whether the header contains a tag or user data.
 func (h *Header) hasTag() bool { return h.Op == Tagged || h.Flags&Immediate != 0 }
 
-// Payload returns the number of bytes after the header.
+// Payload returns the number of bytes that follow the header.
 func (h *Header) Payload() uint64 { return h.Size - uint64(h.Len()) }
 
 // IsAck reports whether h acknowledges a Write.
 func (h *Header) IsAck() bool { return h.Op == Msg && h.Data == Ack && h.Payload() == 0 }
 
-// Unexpected reports whether h is the header of an unexpected message, of any version of Mercury.
+// Unexpected reports whether h is the header of an unexpected message as sent by any version of Mercury.
 func (h *Header) Unexpected() bool {
 	return h.Op == Msg && h.Flags&Immediate != 0 || h.Op == Tagged && h.Tag&UnexpectedTag != 0
 }
 
-// Total returns the sum of the lengths of IOV, or an error if that is more than limit.
+// Total returns the sum of the lengths in IOV. It returns an error if the sum exceeds limit.
 func (h *Header) Total(limit uint64) (uint64, error) {
 	var total uint64
 	for _, v := range h.IOV[:h.N] {
@@ -87,7 +87,7 @@ func (h *Header) Total(limit uint64) (uint64, error) {
 	return total, nil
 }
 
-// Append sets Size for a payload of so many bytes, and appends h.
+// Append sets Size for a payload of the given length in bytes and appends h to b.
 func (h *Header) Append(b []byte, payload int) []byte {
 	n := h.Len()
 	h.Size = uint64(n + payload)
@@ -106,7 +106,7 @@ func (h *Header) Append(b []byte, payload int) []byte {
 	return b
 }
 
-// HeaderLen returns the length of the header at the beginning of b, which must have at least Base bytes.
+// HeaderLen returns the length of the header at the beginning of b. It returns an error if b is shorter than Base.
 func HeaderLen(b []byte) (int, error) {
 	if len(b) < Base {
 		return 0, errShort
@@ -119,10 +119,10 @@ func HeaderLen(b []byte) (int, error) {
 	return n, nil
 }
 
-// Base is the number of bytes of a header that HeaderLen needs.
+// Base is the number of bytes that HeaderLen needs to determine the length of a header.
 const Base = base
 
-// Parse parses b, which must be a whole header. Size is at least len(b) afterwards.
+// Parse parses b, which must be a complete header. If it succeeds, Size is at least len(b).
 func (h *Header) Parse(b []byte) error {
 	n, err := HeaderLen(b)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// SetupSize is the length of a set-up message of this package. One of a peer may have up to MaxSetup bytes.
+// Sizes in bytes of a set-up message: SetupSize when sent by this package, and at most MaxSetup when sent by a peer.
 const (
 	SetupSize = setupHeader + rdmSize
 	MaxSetup  = setupHeader + 256
@@ -16,30 +16,30 @@ const (
 	setupVersion = 3
 )
 
-// The kinds of set-up message.
+// Kinds of set-up message.
 const (
-	Request = 0 // the first message of the dialing side
-	Accept  = 1 // the reply that accepts the connection
-	Refuse  = 6 // the reply that refuses the connection, because the two processes have another one
+	Request = 0 // first message sent by the dialing side
+	Accept  = 1 // reply that accepts the connection
+	Refuse  = 6 // reply that refuses the connection because the two processes already have another one
 )
 
-// A Setup is the set-up message, the first one in each direction.
+// A Setup is a set-up message, which is the first message in each direction.
 type Setup struct {
 	Kind     uint8
-	Version  uint8 // of the message protocol: 0, or 1 with rendezvous
+	Version  uint8 // version of the message protocol: 0, or 1 with rendezvous
 	Features uint8
-	Port     uint16 // listening port of the sender; an Accept repeats that of the Request
+	Port     uint16 // listening port of the sender; in an Accept, a copy of that in the Request
 	PID      uint32
-	Swapped  bool // the byte order of the sender, in headers, is not little-endian
+	Swapped  bool // the sender's headers are not little-endian
 }
 
-// ErrRXM is the error of a set-up message of another protocol: libfabric's ofi_rxm over tcp. Mercury before 2.3 uses
-// it, and libfabric before 1.18 has no other one.
+// ErrRXM is the error for a set-up message of libfabric's ofi_rxm over tcp, a different protocol. Mercury before 2.3
+// uses it, and libfabric before 1.18 supports no other.
 var ErrRXM = errors.New("xnet: peer uses the unsupported libfabric provider ofi_rxm: " +
 	"update Mercury to 2.3 or later, and libfabric to 1.18 or later, at the peer")
 
-// These constants describe the data of set-up messages of ofi_rxm: 24 bytes of a request, with the versions of its
-// messages, and 2 bytes of a refusal.
+// These constants describe the data in set-up messages of ofi_rxm: 24 bytes in a request, including the version of its
+// messages, and 2 bytes in a refusal.
 const (
 	rxmSize       = 24
 	rxmRefuseSize = 2
@@ -49,7 +49,7 @@ const (
 	rxmRefused    = 1 // ECONNREFUSED
 )
 
-// AppendRXMRefusal appends the message of ofi_rxm that refuses a request.
+// AppendRXMRefusal appends the ofi_rxm message that refuses a request.
 func AppendRXMRefusal(b []byte) []byte {
 	b = append(b, setupVersion, Refuse, 0, rxmRefuseSize)
 	b = append(b, make([]byte, 20)...)
@@ -57,7 +57,7 @@ func AppendRXMRefusal(b []byte) []byte {
 	return append(b, rxmVersion, rxmRefused)
 }
 
-// isRXM reports whether a set-up message of this kind, with part after its header, is one of ofi_rxm.
+// isRXM reports whether a set-up message of the given kind belongs to ofi_rxm. part is the data after its header.
 func isRXM(kind uint8, part []byte) bool {
 	switch kind {
 	case Request:
@@ -68,7 +68,7 @@ func isRXM(kind uint8, part []byte) bool {
 	return false
 }
 
-// accepted marks a version other than 0 in an Accept.
+// accepted is set in the version of an Accept if the version is not 0.
 const accepted = 0x80
 
 // Append appends s to b.
@@ -78,14 +78,15 @@ func (s *Setup) Append(b []byte) []byte {
 		version |= accepted
 	}
 	b = append(b, setupVersion, s.Kind, 0, rdmSize)
-	b = append(b, make([]byte, 20)...) // segment number, connection and message: not in use
+	b = append(b, make([]byte, 20)...) // unused: segment number, connection and message
 	b = binary.LittleEndian.AppendUint64(b, 1)
 	b = append(b, version, s.Features)
 	b = binary.BigEndian.AppendUint16(b, s.Port)
 	return binary.BigEndian.AppendUint32(b, s.PID)
 }
 
-// SetupLen returns the length of the set-up message at the beginning of b, which must have at least 4 bytes.
+// SetupLen returns the length of the set-up message at the beginning of b. It returns an error if b has fewer than 4
+// bytes.
 func SetupLen(b []byte) (int, error) {
 	if len(b) < 4 {
 		return 0, errShort
@@ -100,7 +101,7 @@ func SetupLen(b []byte) (int, error) {
 	return n, nil
 }
 
-// ParseSetup parses b, which must be a whole set-up message. The error is ErrRXM for a message of that protocol.
+// ParseSetup parses b, which must be a complete set-up message. The error is ErrRXM for a message of ofi_rxm.
 func ParseSetup(b []byte) (Setup, error) {
 	n, err := SetupLen(b)
 	if err != nil {
