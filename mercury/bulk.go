@@ -64,7 +64,7 @@ func (b Bulk) Owner() string {
 // IsNull reports whether b is HG_BULK_NULL.
 func (b Bulk) IsNull() bool { return b.wire.IsNull() }
 
-// AppendProc appends b to to in the encoding of hg_proc_hg_bulk_t.
+// AppendProc appends the hg_proc_hg_bulk_t encoding of b and returns the extended slice.
 func (b Bulk) AppendProc(to []byte) ([]byte, error) { return b.wire.Append(to), nil }
 
 // ReadProc decodes a handle at the beginning of data and returns the number of bytes read.

@@ -254,7 +254,7 @@ type refusalKey struct {
 // maxRefusals is the maximum number of refusals that are logged.
 const maxRefusals = 256
 
-// logRefusal logs the reason why a peer is refused, once per host.
+// logRefusal logs the reason why a peer is refused, once per host and reason.
 func (n *Node) logRefusal(peer netip.AddrPort, reason error) {
 	r := refusalKey{peer.Addr().Unmap(), reason.Error()}
 	n.mu.Lock()

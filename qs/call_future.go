@@ -41,9 +41,9 @@ type futureCall struct {
 }
 
 // Go starts a call and returns without waiting for it. It is like Call in a new goroutine or, in
-// the simulator, in a new coroutine. ctx governs the whole call. Memory, files and streams lent by
-// in belong to the call until it has completed. If an encoder or interceptor panics during the
-// call, Wait, WaitFirst and CallAll re-raise the panic. If it calls runtime.Goexit, the error
+// the simulator, in a new coroutine. ctx governs the whole call. Memory, files and streams that the
+// input lends belong to the call until it has completed. If an encoder or interceptor panics during
+// the call, Wait, WaitFirst and CallAll re-raise the panic. If it calls runtime.Goexit, the error
 // matches ErrInvalid.
 func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	k := m.begin(to, in)
@@ -316,9 +316,9 @@ func anyOf(ctx context.Context, futures []*futureCall) (int, error) {
 }
 
 // CallAll calls m at all peers concurrently with the same input, and blocks until all calls have
-// completed. When ctx is done, so are the calls. outs[i] and errs[i] are the results that
-// Method.Call would have returned for peers[i]. FateOf(errs[i]) reports whether that request ran,
-// and errors.Join(errs...) is nil if all calls succeeded. All len(peers) calls are in flight at the
+// completed. Canceling ctx cancels the calls. outs[i] and errs[i] are the results that Method.Call
+// would have returned for peers[i]. FateOf(errs[i]) reports whether that request ran, and
+// errors.Join(errs...) is nil if all calls succeeded. All len(peers) calls are in flight at the
 // same time, without a limit. in may lend memory or a file, but neither a Reader nor a Sink.
 func CallAll[In, Out any](
 	ctx context.Context, peers []Peer, m *Method[In, Out], in In,

@@ -89,7 +89,7 @@ func (k *openCall) onHandleEnd() {
 	}
 }
 
-// onContextEnd ends the call after its context is done.
+// onContextEnd completes the call after its context is done.
 func (k *openCall) onContextEnd() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -143,8 +143,8 @@ type idleDriver struct {
 	stop      context.CancelFunc
 }
 
-// beginDriving ensures that context i is driven until endDriving is called. It has nothing to do
-// while Serve runs.
+// beginDriving ensures that context i is driven until endDriving is called. If Serve has been
+// called, that already does so.
 func (n *Node) beginDriving(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()

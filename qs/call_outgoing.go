@@ -93,7 +93,7 @@ func (o *outgoingCall) allInterceptors(n *Node) []Interceptor {
 	}
 }
 
-// runInterceptors runs an attempt inside the interceptors is, within scope s. c is the scope's
+// runInterceptors runs an attempt, in scope s, inside the interceptors in is. c is the scope's
 // Call.
 func (o *outgoingCall) runInterceptors(
 	ctx context.Context, is []Interceptor, s *callScope, c *Call,

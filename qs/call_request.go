@@ -213,7 +213,7 @@ func (s *request) runHandler(h typedHandler) error {
 	return s.runWithin(is, h)
 }
 
-// runWithin runs h inside the interceptors is.
+// runWithin runs h inside the interceptors in is.
 func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 	ctx, leave := context.WithCancel(s)
 	defer leave()
@@ -457,7 +457,7 @@ func (s *request) takeStreams() error {
 	return nil
 }
 
-// end makes the Source or Sink of l unusable.
+// end makes the Source or Sink unusable.
 func (l *lentField) end() {
 	if l.source != nil {
 		l.source.end()

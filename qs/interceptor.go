@@ -24,7 +24,7 @@ import (
 //   - must call next sequentially for a call with a Reader or a Sink, and for a stream. A concurrent
 //     next fails with ErrInvalid, as does one after bytes of a Reader, Writer or stream were
 //     transferred.
-//   - cannot extend a call. The call ends with its own ctx, whatever context is passed to next.
+//   - cannot extend a call. The call fails when its own ctx is done, whatever context next receives.
 //
 // A server interceptor
 //
@@ -41,7 +41,7 @@ import (
 // all attempts made within it, even if an interceptor returns another error.
 type Interceptor func(ctx context.Context, c *Call, next func(context.Context) error) error
 
-// chainAround runs last inside the interceptors is.
+// chainAround runs last inside the interceptors in is, with the first one outermost.
 func chainAround(ctx context.Context, is []Interceptor, c *Call, last func(context.Context) error) error {
 	if len(is) == 0 {
 		return last(ctx)

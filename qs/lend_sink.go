@@ -104,7 +104,7 @@ func (s Sink) Filled() int64 {
 //   - Writes are buffered, with several chunks of 1 MiB in flight. For a Writer of the caller, up to
 //     1 MiB is buffered at the handler, which may return before that data has been sent.
 //   - A Write blocks until ctx is done. Data of earlier Writes is sent nevertheless. If the handler
-//     returns without an error, the remaining data is flushed until the request ends or the context
+//     returns without an error, the remaining data is flushed until the request is done or the context
 //     that an interceptor passed to next is done. If the flush fails, the call fails.
 //   - If the caller's writer fails, a later Write returns its error. If the handler has already
 //     returned, only the caller receives it.
@@ -188,7 +188,7 @@ type pushedSink struct {
 	full []extent    // ranges written by WriteAt, in the order of the calls
 }
 
-// An extent is the range of bytes from from up to but excluding to.
+// An extent is the half-open byte range [from, to).
 type extent struct{ from, to int64 }
 
 // checkUsable returns an error if p cannot be used. At the caller, p is nil.
@@ -312,7 +312,7 @@ func (p *pushedSink) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	return n, nil
 }
 
-// flush ends the use of p after the handler has returned without an error. It blocks until all data
+// flush makes p unusable after the handler has returned without an error. It blocks until all data
 // has arrived or ctx is done. It returns the number of contiguous bytes that were written from the
 // beginning, and the end of the last extent.
 func (p *pushedSink) flush(ctx context.Context) (prefix, end int64, err error) {

@@ -130,8 +130,8 @@ func (s *typedRequest[In, Out]) handle(ctx context.Context) (err error) {
 // Config.CallTimeout and no Timeout of the method, Call may block forever. It is safe for
 // concurrent use.
 //
-// Sources and Sinks in in must not be used until Call returns. After that, nothing reads or writes
-// them, even if Call returned an error.
+// The caller must not use the Sources and Sinks of its input until Call returns. After that,
+// nothing reads or writes them, even if Call returned an error.
 //
 // The error matches exactly one of
 //

@@ -16,7 +16,8 @@ type Option interface{ apply(*options) }
 type options struct {
 	codec              codec.Codec
 	idempotent, inline bool
-	// As in hg.RPC: if maxQueue is 0, its value is maxConcurrent; if negative, there is no queue.
+	// A maxQueue of 0 means the value of maxConcurrent, and a negative one means no queue, as in
+	// hg.RPC.
 	maxConcurrent, maxQueue int
 	timeout                 time.Duration
 	interceptors            []Interceptor

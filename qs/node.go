@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Node is an endpoint on a network. It serves methods and calls those of other nodes. Its methods
-// are safe for concurrent use.
+// A Node connects a process to a network. It serves methods and calls those of other nodes. Its
+// methods are safe for concurrent use.
 //
 //	Open ─► Handle … ─► Serve ── ctx done ──► drain: refuse new calls, wait for those in flight ─► return
 //	          └─► Peer, Call: Serve is not needed only to make calls      └─ at most Config.ShutdownTimeout
@@ -129,10 +129,10 @@ func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
 // Serve serves the methods of n. It blocks until ctx is done or n is closed. For each context of n
 // it starts two goroutines to drive it, one of them on standby. They run Inline and short handlers,
-// and workers run the others. In the simulator, Serve drives the contexts in the calling goroutine.
-// When ctx is done, Serve shuts n down like Shutdown, within Config.ShutdownTimeout. Use a context
-// from signal.NotifyContext to stop on SIGTERM. Serve may be called only once. A second call
-// returns an error that matches ErrInvalid.
+// and workers run the others. In the simulator, the calling goroutine drives n. When ctx is done,
+// Serve shuts n down like Shutdown, within Config.ShutdownTimeout. Use a context from
+// signal.NotifyContext to stop on SIGTERM. Serve may be called only once. A second call returns an
+// error that matches ErrInvalid.
 //
 // Serve returns nil if all calls completed or if n was closed by Shutdown or Close. Otherwise it
 // returns a *hg.ShutdownError that names the handlers that were canceled and the peers that have
@@ -493,7 +493,8 @@ func (n *Node) runAfter(ctx context.Context, d time.Duration, f func()) (stop fu
 	return cancel
 }
 
-// waitDrained waits until no lent memory is in use, for up to closeTime. It is called after Close.
+// waitDrained waits until no lent memory is in use, for up to closeTime per context. It is called
+// after Close.
 func (n *Node) waitDrained() {
 	for _, hctx := range n.contexts {
 		_ = hctx.WaitFor(context.Background(), closeTime, alwaysFalse)

@@ -28,9 +28,9 @@ type Config struct {
 	// neither. Other schemes reject it. "sm://" does not need it, because only processes of the
 	// same user can open its memory.
 	TLS *tls.Config
-	// Local determines when a node on two transports ("tcp://:7000,sm://") uses the second one for
-	// peers on this machine: na.LocalAuto (the default, which means unless TLS is on),
-	// na.LocalNever or na.LocalAlways.
+	// Local determines whether a node on two transports ("tcp://:7000,sm://") uses the second one
+	// for peers on this machine. With na.LocalAuto, the default, it does so unless TLS is on. The
+	// other values are na.LocalNever and na.LocalAlways.
 	Local na.Local
 	// TCP holds further options of "tcp://". The node fills in TLS and, with several Contexts,
 	// ReusePort and Spread.
@@ -91,8 +91,8 @@ type Config struct {
 	//
 	// A handler that calls its own node and waits is still counted. If all running handlers do so,
 	// they deadlock until their deadlines. A waiting request with little time left (an eighth of
-	// its time, but at least 1 ms and at most 250 ms) is refused with ErrTimeout, and its error
-	// names the limit.
+	// its total time, but at least 1 ms and at most 250 ms) is refused with ErrTimeout, and its
+	// error names the limit.
 	MaxConcurrent int
 	// ClientLimits limits the use of this node's methods by client name, for all processes and
 	// sessions of the same name together. The key is Identity.Name, as proven by the client's

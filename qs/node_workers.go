@@ -91,13 +91,13 @@ func (w *workers) notifyBlocking(r hg.Request) {
 	}
 }
 
-// end tells the goroutines to exit.
+// end stops the goroutines. It does not wait for them.
 func (w *workers) end() {
 	w.handlers.End()
 	w.health.End()
 }
 
-// wait waits until the goroutines have exited. It must be called after end.
+// wait blocks until the goroutines have exited. It must be called after end.
 func (w *workers) wait() { w.all.Wait() }
 
 // A poller adapts an hg.Context to the executor.Poller interface.

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// An Appender is a type that defines its own encoding. AppendProc appends the encoding of the value to to.
+// An Appender is a type that defines its own encoding. AppendProc appends the encoding of the value and returns the
+// extended slice.
 type Appender interface {
 	AppendProc(to []byte) ([]byte, error)
 }
