@@ -7,21 +7,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Alloc returns n bytes of memory that peers on this machine can map: a pull over shared memory
+// Alloc returns n bytes of memory that peers on this machine can map. A pull over shared memory
 // then makes one copy, in the peer, and a View makes none.
 //
-// Peers map it for handles that have one segment, no Options.Peer, and an Access that includes
-// ReadOnly, if they run as the same user. For other handles, and on systems without such memory,
-// the bytes are ordinary memory.
+// Peers that run as the same user map the memory for handles that have one segment, no
+// Options.Peer, and an Access that includes ReadOnly. For other handles, and on systems without
+// support for it, the memory behaves like any other.
 //
-//   - The contents are undefined. The memory is not garbage collected: release it with Free.
-//   - The pages are allocated when Alloc returns, which may block on the operating system.
-//   - The error matches na.ErrNoMemory if the system has no memory left, and na.ErrInvalid if n is
-//     negative.
+//   - The contents are undefined. The memory is not garbage collected and must be released with Free.
+//   - The pages are allocated before Alloc returns, so Alloc may block on the operating system.
+//   - Errors match na.ErrNoMemory if the system is out of memory, and na.ErrInvalid if n is negative.
 //
 // Security: a process of the same user that has received a handle can read all memory that this
-// process allocated with Alloc, also after the handle was closed, unless it runs unmodified
-// Quicksilver code, which stops at Close. It can never write.
+// process obtained from Alloc, even after the handle was closed. A process running unmodified
+// Quicksilver code does not do so after Close. Peers can never write to the memory.
 func Alloc(n int) ([]byte, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("bulk: alloc: length is %d, want 0 or more: %w", n, na.ErrInvalid)
@@ -33,7 +32,7 @@ func Alloc(n int) ([]byte, error) {
 	return b, nil
 }
 
-// Free releases b, which is a whole slice that Alloc returned. No handle and no transfer may use it
-// any more: call Free after the Close of the handle has completed. It panics if peers may still
-// read b, if b is not from Alloc, and if it was freed before.
+// Free releases b, which must be a whole slice returned by Alloc. No handle or transfer may still
+// be using b, so call Free only after the handle's Close has completed. Free panics if peers may
+// still read b, if b was not returned by Alloc, or if b has already been freed.
 func Free(b []byte) { pool.Free(b) }

@@ -7,15 +7,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The functions of this file check the fields that Spec and Stream have in common. Their parameter
-// of is "Spec" or "Stream", for the error text.
+// This file checks the fields that Spec and Stream have in common. The parameter named of is "Spec"
+// or "Stream" and is used in error messages.
 
 // invalidError returns an error that matches hg.ErrInvalid.
 func invalidError(dir Dir, format string, args ...any) error {
 	return fmt.Errorf("bulk: %v: %w", dir, na.WithText(hg.ErrInvalid, fmt.Sprintf(format, args...)))
 }
 
-// checkChunks checks chunk and window and sets their defaults.
+// checkChunks validates chunk and window and applies their defaults.
 func checkChunks(of string, dir Dir, chunk *int64, window *int) error {
 	switch {
 	case *chunk < 0 || *chunk > 0 && *chunk < minChunk:
@@ -32,8 +32,8 @@ func checkChunks(of string, dir Dir, chunk *int64, window *int) error {
 	return nil
 }
 
-// checkRemote checks that remote allows the direction. It returns the owner of the memory: peer, or
-// else the address that remote is bound to.
+// checkRemote checks that remote permits a transfer in direction dir. It returns the address of the
+// memory's owner, which is peer if set and otherwise the address that remote is bound to.
 func checkRemote(of string, dir Dir, remote *Handle, peer na.Addr) (na.Addr, error) {
 	need := ReadOnly
 	if dir == Push {

@@ -6,14 +6,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// chunkOps are the operations of the first DefaultWindow chunks of a transfer in flight.
+// chunkOps holds the operations for the first DefaultWindow chunks in flight of a transfer.
 type chunkOps struct{ ops [DefaultWindow]na.Op }
 
 // chunkOpsPool holds chunkOps for reuse.
 var chunkOpsPool = sync.Pool{New: func() any { return new(chunkOps) }}
 
-// release puts c back into the pool. Its operations are idle; their references are cleared for the
-// garbage collector.
+// release returns c to the pool. Its operations must be idle. Their references are cleared so that
+// the pool does not keep memory reachable.
 func (c *chunkOps) release() {
 	for i := range c.ops {
 		c.ops[i].InitStep(nil, nil, nil)

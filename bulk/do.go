@@ -7,14 +7,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// Do is Transfer that waits for the end of the transfer.
+// Do performs a transfer like Transfer, but waits for it to complete.
 //
-//   - It blocks, and drives Progress and Trigger of hctx as hg.Context.Wait does: other callbacks
-//     may run in it.
-//   - When it returns, the local memory is not used any more.
-//   - If ctx is done first the transfer is canceled. The error then matches context.Cause(ctx),
-//     and hg.ErrTimeout if the deadline has passed, else hg.ErrCanceled. Other errors are those of
-//     Transfer and of a transfer that failed.
+//   - Do blocks and drives Progress and Trigger of hctx, as hg.Context.Wait does. Other callbacks may
+//     run in it.
+//   - After Do returns, the transfer no longer uses the local memory.
+//   - If ctx is done first, Do cancels the transfer. The error then matches context.Cause(ctx), and
+//     either hg.ErrTimeout if the deadline has passed or hg.ErrCanceled. Otherwise Do returns the
+//     error of Transfer or of the failed transfer.
 func Do(ctx context.Context, hctx *hg.Context, s Spec) error {
 	var fail error
 	w := hghook.NewWaiter(hctx)

@@ -11,25 +11,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An Error is the error of a transfer, or of a Reader, ReaderAt or Writer.
+// An Error describes a failed transfer, or a failed operation of a Reader, ReaderAt or Writer.
 type Error struct {
 	Dir   Dir
 	Peer  na.Addr       // owner of the remote memory; zero for local memory
-	Took  time.Duration // from start to end; 0 if the transfer was not started
-	Moved int64         // bytes of completed chunks; the rest of the destination is undefined
-	Size  int64         // bytes that were to be moved
-	Err   error         // the cause
+	Took  time.Duration // time from start to completion; 0 if the transfer was not started
+	Moved int64         // bytes in completed chunks; the rest of the destination is undefined
+	Size  int64         // number of bytes requested
+	Err   error         // underlying cause
 }
 
-// Error returns for example "bulk: pull from tcp://10.0.0.7:9000: operation canceled after 2.03s
-// (moved 3145728 of 16777216 bytes)".
+// Error returns a description such as "bulk: pull from tcp://10.0.0.7:9000: operation canceled
+// after 2.03s (moved 3145728 of 16777216 bytes)".
 func (e *Error) Error() string {
 	prep := "from"
 	if e.Dir == Push {
 		prep = "to"
 	}
 	peer := e.Peer.Label()
-	if e.Peer.IsZero() { // an adaptor of local memory
+	if e.Peer.IsZero() { // an adapter for local memory
 		peer = "local memory"
 	}
 	cause := e.Err
@@ -43,7 +43,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("bulk: %v %s %s: %v%s (moved %d of %d bytes)", e.Dir, prep, peer, cause, after, e.Moved, e.Size)
 }
 
-// roundDuration returns the unit to round d to, so that about three digits remain.
+// roundDuration returns the unit to which to round d so that about three digits remain.
 func roundDuration(d time.Duration) time.Duration {
 	r := time.Nanosecond
 	for d/r >= 1000 {
@@ -52,14 +52,14 @@ func roundDuration(d time.Duration) time.Duration {
 	return r
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the underlying cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout reports whether the cause is a timeout.
+// Timeout reports whether the underlying cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// contextError returns err with the cause of ctx added, if err is a cancellation and ctx is done.
-// If the deadline of ctx has passed the error matches hg.ErrTimeout instead of hg.ErrCanceled.
+// contextError adds the cause of ctx to err if err is a cancellation and ctx is done. If the
+// deadline of ctx has passed, the returned error matches hg.ErrTimeout instead of hg.ErrCanceled.
 func contextError(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil || na.CodeOf(err) != hg.ErrCanceled:

@@ -10,38 +10,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// FileOptions select the part of a file that is mapped. The zero value maps all of it for reading.
+// FileOptions selects the part of a file to map. The zero value maps the whole file for reading.
 type FileOptions struct {
 	// Write maps the file for reading and writing. The file must have been opened for both.
 	Write bool
-	// Offset and Length are in bytes and must lie inside the file, which is not extended. A Length
-	// of zero means up to the end of the file.
+	// Offset and Length are in bytes and must lie within the file. Mapping never extends the file.
+	// A zero Length means the rest of the file.
 	Offset, Length int64
 }
 
-// A File is a file, or a part of one, mapped into memory, so that its bytes can be moved without a
-// copy of them.
+// A File is a file, or a part of one, mapped into memory so that its bytes can be moved without
+// being copied.
 //
 //	MapFile ─► File ── Create ─► Handle … its Close completes ─┐
 //	             └── Close ────────────────────────────────────┴─► unmapped, when both have
 //
-// If the file is truncated while it is mapped, transfers of the missing pages end with na.ErrFault
-// on both sides, and nothing else fails; the rest of the last page reads as zeroes. Code of the
-// program that touches missing pages through Handle.Segments is killed by SIGBUS.
+// If the file is truncated while it is mapped, transfers that touch the missing pages fail with
+// na.ErrFault on both sides. Nothing else fails, and the rest of the last page reads as zeros.
+// Program code that touches missing pages through Handle.Segments is killed by SIGBUS.
 type File struct {
 	name  string
-	data  []byte // the mapped part
+	data  []byte // mapped part of the file
 	opts  FileOptions
-	pages mapping // whole pages around data
+	pages mapping // whole pages that contain data
 
 	mu     sync.Mutex // guards the fields below
-	refs   int        // handles that are not closed, calls in progress, and 1 until Close
+	refs   int        // open handles and calls in progress, plus 1 until Close
 	closed bool
 }
 
-// MapFile maps f, which may be closed afterwards. The error matches hg.ErrInvalid if opts lie
-// outside the file or f is not a regular file, and errors.ErrUnsupported if the system or the file
-// system does not map files.
+// MapFile maps f into memory. The caller may close f afterward. The error matches hg.ErrInvalid if
+// opts selects bytes outside the file or f is not a regular file, and errors.ErrUnsupported if the
+// operating system or the file system does not support mapping.
 func MapFile(f *os.File, opts FileOptions) (*File, error) {
 	bad := func(err error) (*File, error) { return nil, fmt.Errorf("bulk: map %s: %w", f.Name(), err) }
 	info, err := f.Stat()
@@ -72,8 +72,8 @@ func MapFile(f *os.File, opts FileOptions) (*File, error) {
 // Len returns the number of mapped bytes.
 func (f *File) Len() int64 { return f.opts.Length }
 
-// Create makes a handle over the mapped bytes, which stay mapped until the handle has been closed.
-// Close the handle before its context: it cannot be closed afterwards.
+// Create returns a new handle to the mapped bytes, which stay mapped until the handle is closed.
+// The caller must close the handle before its context, because it cannot be closed afterward.
 func (f *File) Create(hctx *hg.Context, opts Options) (*Handle, error) {
 	if opts.Access.Can(WriteOnly) && !f.opts.Write {
 		return nil, fmt.Errorf("bulk: create: %w", na.WithText(na.ErrPermission, f.name+" is mapped read-only"))
@@ -89,7 +89,7 @@ func (f *File) Create(hctx *hg.Context, opts Options) (*Handle, error) {
 	return h, nil
 }
 
-// Sync blocks until everything that was written into the mapped memory is on the disk.
+// Sync blocks until everything written to the mapped memory is on disk.
 func (f *File) Sync() error {
 	if err := f.acquire("sync"); err != nil {
 		return err
@@ -101,8 +101,8 @@ func (f *File) Sync() error {
 	return nil
 }
 
-// Close releases f. The file is unmapped once every handle that Create made has been closed and no
-// transfer uses the memory; Close does not wait for that. A second Close fails with hg.ErrClosed.
+// Close releases f. It does not wait: the file is unmapped once every handle returned by Create is
+// closed and no transfer uses the memory. A second Close fails with hg.ErrClosed.
 func (f *File) Close() error {
 	f.mu.Lock()
 	was := f.closed
@@ -114,7 +114,8 @@ func (f *File) Close() error {
 	return f.release()
 }
 
-// acquire keeps the file mapped until release. op is the operation for the error text.
+// acquire keeps the file mapped until the matching release. op names the operation in the error
+// text.
 func (f *File) acquire(op string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +126,7 @@ func (f *File) acquire(op string) error {
 	return nil
 }
 
-// release ends an acquire, and unmaps the file when it was the last one.
+// release undoes one acquire, and unmaps the file when no reference remains.
 func (f *File) release() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A mapping is never made on these systems.
+// mapping is unused on systems without support for memory-mapped files.
 type mapping struct{}
 
 func mapFile(*os.File, FileOptions) (mapping, []byte, error) {

@@ -12,10 +12,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A mapping is whole pages of a file in memory; nil if there are none.
+// mapping is a range of whole file pages in memory. It is nil if the range is empty.
 type mapping []byte
 
-// mapFile maps the pages around the part of f that opts select, and returns them and that part.
+// mapFile maps the pages that contain the part of f selected by opts. It returns all mapped pages
+// and, as a slice of them, the selected part.
 func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	before := opts.Offset % int64(os.Getpagesize())
 	n := before + opts.Length
@@ -39,7 +40,7 @@ func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	}
 	switch failed {
 	case nil:
-	// files of /sys, and file systems without a page cache
+	// Files in /sys, and file systems without a page cache.
 	case unix.ENODEV, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP:
 		return nil, nil, na.WithText(na.ErrUnsupported,
 			fmt.Sprintf("the file system does not support mapping: %v", failed))
@@ -49,7 +50,7 @@ func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	return raw, raw[before:n:n], nil
 }
 
-// sync writes changed pages to the disk and waits for that.
+// sync writes modified pages to disk and waits for the writes to complete.
 func (m mapping) sync() error {
 	if m == nil {
 		return nil

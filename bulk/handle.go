@@ -11,12 +11,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Access is what peers may do with the memory of a handle.
+// Access specifies what peers may do with the memory of a handle.
 type Access = na.Access
 
-// The access modes.
+// Access modes.
 const (
-	// LocalOnly memory cannot be reached by peers. It can only be the local side of transfers.
+	// LocalOnly memory is not accessible to peers. It can only be the local side of a transfer.
 	LocalOnly = na.NoAccess
 	// ReadOnly, WriteOnly and ReadWrite let peers pull, push, or both.
 	ReadOnly  = na.ReadOnly
@@ -24,51 +24,51 @@ const (
 	ReadWrite = na.ReadWrite
 )
 
-// DefaultEager is the length in bytes up to which the data of a read-only handle travels inside the
-// RPC.
+// DefaultEager is the default limit, in bytes, up to which the data of a read-only handle travels
+// inside the RPC.
 const DefaultEager = 2 << 10
 
-// Options configure Create. The zero value makes a local handle.
+// Options configures Create. The zero value describes a local handle.
 type Options struct {
-	// Access is what peers may do with the memory. The zero value is LocalOnly.
+	// Access specifies what peers may do with the memory. The zero value is LocalOnly.
 	Access Access
-	// Eager is the largest number of bytes that travel inside the RPC. Zero means DefaultEager, a
-	// negative value means none. At most 64 KiB.
+	// Eager is the maximum number of bytes that travel inside the RPC. Zero means DefaultEager, and
+	// a negative value disables it. The maximum is 64 KiB.
 	Eager int
-	// Bind puts the owner's address into the handle, so that a third process can reach the memory
-	// through it. An owner that does not listen can be reached only by contexts to which it has
-	// opened a session; elsewhere a transfer fails with ErrUnreachable. Such an owner is identified
-	// by the name that it announces: if two peers announce the same name, a transfer needs
-	// Spec.Peer.
+	// Bind puts the owner's address into the handle, so that a third process can use the handle to
+	// access the memory. An owner that does not listen is reachable only from contexts to which it
+	// has opened a session. From other contexts a transfer fails with ErrUnreachable. Such an owner
+	// is identified by the name that it announces. If two peers announce the same name, a transfer
+	// needs Spec.Peer.
 	Bind bool
-	// Peer, if set, is the only peer that can reach the memory. It is an address that is bound to a
-	// session: r.Peer() in a handler, or, at an origin, the address of the target in
-	// [na.Context.Peers] once there is a session. Requests of other peers fail with
-	// na.ErrPermission, also if they have the handle. No data travels inside the RPC, whatever
-	// Eager is. Peer requires an Access other than LocalOnly.
+	// Peer, if set, is the only peer that can access the memory. It must be an address bound to a
+	// session: r.Peer() in a handler or, at an origin, the target's address in [na.Context.Peers]
+	// once a session exists. Requests from other peers fail with na.ErrPermission, even if they
+	// have the handle. No data travels inside the RPC, regardless of Eager. Peer requires an Access
+	// other than LocalOnly.
 	Peer na.Addr
 }
 
 const maxEager = 64 << 10
 
-// A Handle describes memory: one or more segments of this process, if it is from Create, or memory
-// of a peer, if it was decoded. Handles are safe for use by several goroutines.
+// A Handle describes memory. A handle returned by Create describes one or more segments of this
+// process. A decoded handle describes memory of a peer. A Handle is safe for concurrent use.
 type Handle struct {
 	hctx      *hg.Context  // nil for a remote handle
 	state     *handleState // nil in the zero Handle
-	eager     int          // Options.Eager with its default
-	owner     na.Addr      // the address that a bound handle carries
-	eagerData []byte       // the data that traveled with a remote handle
+	eager     int          // Options.Eager with its default applied
+	owner     na.Addr      // address carried by a bound handle
+	eagerData []byte       // data that traveled with a remote handle
 	onClosed  func()       // called when Close has completed; may be nil
 }
 
-// handleState holds the token of a Handle, behind two pointers, so that it is not printed: for a
-// struct that contains a Handle, package fmt may call no method, prints every field, and follows
-// one pointer but never two.
+// handleState holds the token of a Handle behind two pointers, so that it is not printed. When
+// package fmt formats a struct that contains a Handle, it may bypass the Handle's methods and print
+// every field, but it follows only one level of pointers.
 type handleState struct {
 	mem   *na.Mem // nil for a remote handle
 	key   *na.Key
-	moved atomic.Int64 // of a remote handle: bytes that this process has moved
+	moved atomic.Int64 // bytes that this process has moved with a remote handle
 }
 
 // mem returns the memory of this process, or nil for a remote handle.
@@ -79,7 +79,7 @@ func (h *Handle) mem() *na.Mem {
 	return h.state.mem
 }
 
-// key returns the key; the zero Key for the zero Handle.
+// key returns the handle's key, or the zero Key for the zero Handle.
 func (h *Handle) key() na.Key {
 	if h.state == nil {
 		return na.Key{}
@@ -87,9 +87,9 @@ func (h *Handle) key() na.Key {
 	return *h.state.key
 }
 
-// Create makes a handle over segs, which are not copied. It does not block. Until Close has
-// completed, peers that have the handle can reach the segments, as Options.Access allows. The error
-// matches hg.ErrInvalid for invalid options and hg.ErrClosed if hctx is closed.
+// Create returns a handle to segs, which are not copied. It does not block. Until Close has
+// completed, peers that have the handle can access the segments as Options.Access permits. The
+// error matches hg.ErrInvalid for invalid options and hg.ErrClosed if hctx is closed.
 func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 	if opts.Eager > maxEager {
 		return nil, fmt.Errorf("bulk: create: Options.Eager is %d, limit %d: %w", opts.Eager, maxEager, hg.ErrInvalid)
@@ -118,7 +118,7 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 	h := &Handle{hctx: hctx, state: &handleState{mem: mem, key: &key}, eager: opts.Eager}
 	switch {
 	case !opts.Peer.IsZero():
-		h.eager = -1 // every process that received the handle would have the data
+		h.eager = -1 // otherwise every process that receives the handle would have the data
 	case h.eager == 0:
 		h.eager = DefaultEager
 	}
@@ -128,13 +128,13 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 	return h, nil
 }
 
-// Len returns the number of bytes of the memory.
+// Len returns the length of the memory in bytes.
 func (h *Handle) Len() int64 { return h.key().Len }
 
-// Moved returns how many bytes were moved with h so far. For a local handle that are the bytes that
-// peers have read and written, without those that traveled inside the RPC. For a remote handle it
-// is the bytes that this process has moved from and to the memory of the peer, with those that
-// traveled inside the RPC once they were copied.
+// Moved returns the number of bytes moved with h so far. For a local handle, these are the bytes
+// that peers have read and written, excluding those that traveled inside the RPC. For a remote
+// handle, they are the bytes that this process has moved to and from the peer's memory, including
+// those that traveled inside the RPC once they have been copied.
 func (h *Handle) Moved() int64 {
 	switch {
 	case h.state == nil:
@@ -145,24 +145,24 @@ func (h *Handle) Moved() int64 {
 	return h.mem().Served()
 }
 
-// addMoved adds n to the bytes that this process has moved with a remote handle.
+// addMoved adds n to the number of bytes that this process has moved with a remote handle.
 func (h *Handle) addMoved(n int64) {
 	if h.state != nil && h.Remote() {
 		h.state.moved.Add(n)
 	}
 }
 
-// Access returns what peers of the owner may do with the memory.
+// Access returns what the owner's peers may do with the memory.
 func (h *Handle) Access() Access { return h.key().Access }
 
 // Remote reports whether the memory belongs to a peer.
 func (h *Handle) Remote() bool { return h.mem() == nil }
 
-// Owner returns the address that a bound handle carries, or the zero Addr.
+// Owner returns the address carried by a bound handle, or the zero Addr if h is not bound.
 func (h *Handle) Owner() na.Addr { return h.owner }
 
-// Segments returns the local segments, or nil for a remote handle. The caller must not change the
-// slice.
+// Segments returns the local segments, or nil for a remote handle. The caller must not modify the
+// returned slice.
 func (h *Handle) Segments() [][]byte {
 	if h.Remote() {
 		return nil
@@ -170,7 +170,7 @@ func (h *Handle) Segments() [][]byte {
 	return h.mem().Segments()
 }
 
-// String describes the handle without its token.
+// String returns a description of the handle that does not include its token.
 func (h *Handle) String() string {
 	where := "local"
 	if h.Remote() {
@@ -182,16 +182,17 @@ func (h *Handle) String() string {
 // Format implements fmt.Formatter, so that no verb prints the token.
 func (h *Handle) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(h.String())) }
 
-// Close starts to revoke the access of peers to the memory. It does not block; CloseFunc and
-// CloseWait report the end. A second Close fails with hg.ErrClosed. A remote handle needs no Close.
+// Close begins to revoke the peers' access to the memory. It does not block; use CloseFunc or
+// CloseWait to learn when access is revoked. A second Close fails with hg.ErrClosed. A remote
+// handle does not need to be closed.
 func (h *Handle) Close() error { return h.CloseFunc(nil) }
 
-// CloseFunc is Close that runs cb in Trigger once no peer can access the memory any more. No peer
-// can delay that, whether it is running, frozen or dead. A peer that reads memory of Alloc at that
-// moment fails there; see Alloc.
+// CloseFunc is like Close, but arranges for cb to run in Trigger once no peer can access the
+// memory. No peer can delay that, whether it is running, frozen or dead. A peer that is reading
+// memory returned by Alloc at that moment fails; see Alloc.
 //
-// Transfers of this process that use the handle as their local side continue, and cb waits for
-// them. Cancel them to close sooner.
+// Transfers of this process that use the handle as their local side continue, and cb does not run
+// until they complete. Cancel them to close sooner.
 func (h *Handle) CloseFunc(cb func(err error)) error {
 	if h.Remote() {
 		if cb != nil {
@@ -215,8 +216,8 @@ func (h *Handle) CloseFunc(cb func(err error)) error {
 	return nil
 }
 
-// CloseWait is Close that blocks until no peer can access the memory any more, or ctx is done. It
-// drives Progress and Trigger meanwhile, so callbacks of other operations may run in it.
+// CloseWait is like Close, but blocks until no peer can access the memory or ctx is done. Meanwhile
+// it drives Progress and Trigger, so callbacks of other operations may run in it.
 func (h *Handle) CloseWait(ctx context.Context) error {
 	if h.Remote() {
 		return nil
@@ -231,25 +232,25 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 	return nil
 }
 
-// The encoded form; docs/internals/WIRE.md has the picture.
+// Constants of the encoded form, which docs/internals/WIRE.md describes.
 const (
 	wireVersion  = 4
-	headSize     = 3 // version, flags, later fields
+	headSize     = 3 // version, flags, number of extension fields
 	flagEager    = 1
 	flagBound    = 2
 	flagChunkRef = 4
 	chunkRefSize = 4 + 2
 
-	fieldSize      = 8   // of the fields of a later release, which are behind the key
-	mustUnderstand = 128 // bit of their number: a process that does not know them must refuse the handle
+	fieldSize      = 8   // size in bytes of an extension field of a later release; these fields follow the key
+	mustUnderstand = 128 // bit in the number of fields: a process that does not know them must reject the handle
 )
 
-// MarshalBinary encodes the handle, to be sent inside an RPC. A process that has the bytes can
-// access the memory. The error matches hg.ErrClosed if the handle is closed, and hg.ErrInvalid if
-// its Access is LocalOnly.
+// MarshalBinary encodes the handle for sending inside an RPC. A process that has the encoded bytes
+// can access the memory. The error matches hg.ErrClosed if the handle is closed, and hg.ErrInvalid
+// if its Access is LocalOnly.
 func (h *Handle) MarshalBinary() ([]byte, error) { return h.AppendBinary(nil) }
 
-// AppendBinary is MarshalBinary that appends the bytes to b.
+// AppendBinary is like MarshalBinary, but appends the encoded handle to b.
 func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	mem, key, eager := h.mem(), h.key(), h.eagerData != nil
 	switch {
@@ -299,8 +300,9 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalBinary decodes a peer's handle. It keeps no reference to b. The error matches
-// na.ErrProtocol, or na.ErrVersion if the handle is of a release that this one does not understand.
+// UnmarshalBinary decodes a handle received from a peer. It does not retain b. The error matches
+// na.ErrProtocol if b is malformed, na.ErrVersion if the handle was written by a release that this
+// one does not understand, and hg.ErrInvalid if h is a local handle.
 func (h *Handle) UnmarshalBinary(b []byte) error {
 	bad := func(what string) error {
 		return fmt.Errorf("bulk: decode: %w", na.WithText(na.ErrProtocol, "bulk handle "+what))

@@ -8,13 +8,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
 )
 
-// A Reader reads the memory of a handle from its beginning to its end. It reads ahead: a window of
-// chunks is in flight while the caller processes the bytes that have arrived. One goroutine at a
-// time reads; Close may be called by any.
+// A Reader reads the memory of a handle sequentially. It reads ahead, keeping a window of chunks in
+// flight while the caller processes the bytes that have arrived. Only one goroutine at a time may
+// read. Any goroutine may call Close.
 type Reader struct {
 	window  window
 	chunks  pieces.Reader
-	current *streamChunk // the chunk that chunks reads from; nil before the first
+	current *streamChunk // chunk that chunks reads from; nil before the first
 }
 
 var (
@@ -22,8 +22,8 @@ var (
 	_ io.WriterTo   = (*Reader)(nil)
 )
 
-// NewReader returns a reader of s. Close it after use. Nothing is moved before the first Read. The
-// error is one of those of Transfer.
+// NewReader returns a Reader that reads from s. It moves no data before the first Read. The caller
+// must close the Reader after use. Errors are those documented for Transfer.
 func NewReader(ctx context.Context, hctx *hg.Context, s Stream) (*Reader, error) {
 	r := &Reader{}
 	if err := r.window.init(ctx, hctx, Pull, s); err != nil {
@@ -33,14 +33,14 @@ func NewReader(ctx context.Context, hctx *hg.Context, s Stream) (*Reader, error)
 	return r, nil
 }
 
-// Read reads bytes that have arrived. It blocks while there are none; see Stream.
+// Read reads bytes that have arrived, and blocks while there are none; see Stream.
 func (r *Reader) Read(p []byte) (int, error) { return r.chunks.Read(p) }
 
-// WriteTo writes all bytes that were not read yet to to, directly from the buffers that they arrive
-// in. It blocks; see Stream.
+// WriteTo writes all remaining bytes to to, directly from the receive buffers. It blocks; see
+// Stream.
 func (r *Reader) WriteTo(to io.Writer) (int64, error) { return r.chunks.WriteTo(to) }
 
-// nextChunk recycles the current chunk, keeps the window full, and waits for the next chunk in order.
+// nextChunk recycles the current chunk, refills the window, and waits for the next chunk in order.
 func (r *Reader) nextChunk() ([]byte, error) {
 	if r.current != nil {
 		r.window.releaseChunk(r.current)
@@ -73,8 +73,8 @@ func (r *Reader) fillWindow() error {
 	return nil
 }
 
-// Close cancels the chunks in flight and releases the buffers. It does not block. A blocked Read
-// returns with an error that matches hg.ErrClosed, as does every later one.
+// Close cancels the chunks in flight and releases the buffers. It does not block. A blocked Read,
+// and any later one, returns an error that matches hg.ErrClosed.
 func (r *Reader) Close() error {
 	r.window.close()
 	return nil

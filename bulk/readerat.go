@@ -9,13 +9,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A ReaderAt reads the memory of a handle at any offset, directly into the buffer of the caller.
-// Several goroutines may use one at the same time.
+// A ReaderAt reads the memory of a handle at any offset, directly into the caller's buffer. It is
+// safe for concurrent use.
 type ReaderAt struct{ flow flow }
 
 var _ io.ReaderAt = (*ReaderAt)(nil)
 
-// NewReaderAt returns a reader of s. Nothing is moved yet. The error is one of those of Transfer.
+// NewReaderAt returns a ReaderAt that reads from s. It does not move any data. Errors are those
+// documented for Transfer.
 func NewReaderAt(ctx context.Context, hctx *hg.Context, s Stream) (*ReaderAt, error) {
 	f, err := newFlow(ctx, hctx, Pull, s)
 	if err != nil {
@@ -27,9 +28,9 @@ func NewReaderAt(ctx context.Context, hctx *hg.Context, s Stream) (*ReaderAt, er
 // Size returns the number of bytes that can be read.
 func (r *ReaderAt) Size() int64 { return r.flow.Size }
 
-// ReadAt pulls len(p) bytes at offset off into p, or as many as there are, with io.EOF. It blocks;
-// see Stream. After any other error the contents of p are undefined, but p is not written to any
-// more.
+// ReadAt pulls len(p) bytes at offset off into p. If fewer bytes are available, it pulls those and
+// returns io.EOF. ReadAt blocks; see Stream. After any other error the contents of p are undefined,
+// but p is not written to after ReadAt returns.
 func (r *ReaderAt) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("bulk: pull: %w", na.WithText(hg.ErrInvalid, fmt.Sprintf("negative offset %d", off)))
@@ -47,7 +48,7 @@ func (r *ReaderAt) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), end
 }
 
-// pull moves len(p) bytes at offset off into p with one transfer, and waits for its end.
+// pull moves len(p) bytes at offset off into p with a single transfer and waits for it to complete.
 func (r *ReaderAt) pull(p []byte, off int64) error {
 	if r.flow.ctx.Err() != nil {
 		return hg.ErrCanceled

@@ -9,30 +9,30 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Stream describes the memory that a Reader, ReaderAt or Writer reads or writes, and how. Offset,
-// Size and Chunk are in bytes.
+// A Stream describes the memory that a Reader, ReaderAt or Writer accesses, and how. Offset, Size
+// and Chunk are in bytes.
 //
-// All three block, and drive Progress and Trigger of the context meanwhile: other callbacks and
-// handlers may run inside Read and Write. They can be used inside a handler, and several goroutines
-// can use different ones at a time. When the context.Context that one was made with is done, it is
-// canceled: its errors then match hg.ErrCanceled, or hg.ErrTimeout if the deadline has passed, and
-// context.Cause.
+// All three types block and, while blocked, drive Progress and Trigger of the hg.Context, so other
+// callbacks and handlers may run inside Read and Write. They may be used inside a handler, and
+// different goroutines may use different ones concurrently. When the context.Context passed to the
+// constructor is done, the Reader, ReaderAt or Writer is canceled. Its errors then match
+// context.Cause, and either hg.ErrTimeout if the deadline has passed or hg.ErrCanceled.
 type Stream struct {
-	// Peer owns the memory: in a handler r.Peer(). It may be left out when Handle is bound, or of
-	// this process.
+	// Peer is the owner of the memory. In a handler it is r.Peer(). It may be omitted if Handle is
+	// bound or is a local handle.
 	Peer   na.Addr
 	Handle *Handle
 	Offset int64
-	// Size is the number of bytes to read or write. Zero means all from Offset on.
+	// Size is the number of bytes to read or write. Zero means everything starting at Offset.
 	Size int64
-	// Chunk is the length of one chunk, and of one buffer. Zero means 1 MiB; at least 4 KiB.
+	// Chunk is the size of one chunk and of one buffer. Zero means 1 MiB. The minimum is 4 KiB.
 	Chunk int64
-	// Window is how many chunks are in flight at a time. Zero means 8; at most 64. There is one
-	// buffer more than that.
+	// Window is the number of chunks in flight at a time. Zero means 8. The maximum is 64. One more
+	// buffer than that is allocated.
 	Window int
 }
 
-// normalize sets the defaults and checks s.
+// normalize applies the defaults and validates s.
 func (s *Stream) normalize(dir Dir) error {
 	switch {
 	case s.Handle == nil || s.Handle.state == nil:
@@ -51,7 +51,7 @@ func (s *Stream) normalize(dir Dir) error {
 	return err
 }
 
-// A flow is a checked Stream with its direction and contexts.
+// A flow is a validated Stream with its direction and contexts.
 type flow struct {
 	Stream
 	dir     Dir
@@ -64,18 +64,18 @@ func newFlow(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) (flow, er
 	return flow{Stream: s, dir: dir, ctx: ctx, hctx: hctx, request: requestOf(ctx)}, s.normalize(dir)
 }
 
-// A streamChunk is one buffer of a Reader, ReaderAt or Writer, and the transfer that fills or
-// empties it.
+// A streamChunk is one buffer of a Reader, ReaderAt or Writer, together with the transfer that
+// fills or empties it.
 type streamChunk struct {
 	buf    []byte
-	handle *Handle // over buf; nil when the stream is of local memory
+	handle *Handle // handle to buf; nil if the stream accesses local memory
 	n      int     // bytes of buf in use
-	op     *Op     // the last transfer; nil when the stream is of local memory
-	err    error   // its outcome, valid once done is set
+	op     *Op     // last transfer; nil if the stream accesses local memory
+	err    error   // outcome of op; valid once done is set
 	done   atomic.Bool
 }
 
-// newChunk returns a chunk over buf.
+// newChunk returns a chunk that uses buf.
 func (f *flow) newChunk(buf []byte) (*streamChunk, error) {
 	p := &streamChunk{buf: buf}
 	if !f.Handle.Remote() {
@@ -86,8 +86,8 @@ func (f *flow) newChunk(buf []byte) (*streamChunk, error) {
 	return p, err
 }
 
-// startTransfer starts to move the first p.n bytes of p to or from offset off. Local memory is
-// copied before it returns.
+// startTransfer starts moving the first p.n bytes of p to or from offset off. If the stream
+// accesses local memory, the bytes are copied before startTransfer returns.
 func (f *flow) startTransfer(p *streamChunk, off int64) (err error) {
 	p.err = nil
 	p.done.Store(false)
@@ -118,8 +118,8 @@ func (f *flow) waitUntil(ctx context.Context, over func() bool) error {
 	return na.WithText(hg.ErrClosed, "the context is closed")
 }
 
-// wrapError returns the *Error of a stream that failed with err after moved bytes, with the cause
-// of its context if that is done.
+// wrapError returns an *Error for a stream that failed with err after moved bytes. The error
+// includes the cause of the stream's context if that context is done.
 func (f *flow) wrapError(moved int64, err error) error {
 	var took time.Duration
 	if e, ok := err.(*Error); ok { // the error of one chunk

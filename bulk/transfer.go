@@ -13,13 +13,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Dir is the direction of a transfer, seen from the process that starts it.
+// A Dir is the direction of a transfer, as seen by the process that starts it.
 type Dir uint8
 
-// The directions.
+// Transfer directions.
 const (
-	Pull Dir = iota // remote memory to local
-	Push            // local memory to remote
+	Pull Dir = iota // from remote memory to local memory
+	Push            // from local memory to remote memory
 )
 
 // String returns "pull" or "push".
@@ -30,7 +30,7 @@ func (d Dir) String() string {
 	return "pull"
 }
 
-// The defaults of a Spec.
+// Defaults and limits for a Spec.
 const (
 	DefaultChunk  = 1 << 20
 	DefaultWindow = 8
@@ -41,34 +41,35 @@ const (
 // A Spec describes a transfer. Size, offsets and chunks are in bytes.
 type Spec struct {
 	Dir Dir
-	// Peer owns the remote memory: in a handler r.Peer(). It may be left out when Remote is bound.
+	// Peer is the owner of the remote memory. In a handler it is r.Peer(). It may be omitted if
+	// Remote is bound.
 	Peer         na.Addr
 	Remote       *Handle
 	RemoteOffset int64
 	Local        *Handle
 	LocalOffset  int64
 	Size         int64
-	// Chunk is the length of one chunk. Zero means 1 MiB; at least 4 KiB.
+	// Chunk is the size of one chunk. Zero means 1 MiB. The minimum is 4 KiB.
 	Chunk int64
-	// Window is how many chunks are in flight at a time. Zero means 8; at most 64.
+	// Window is the number of chunks in flight at a time. Zero means 8. The maximum is 64.
 	Window int
-	// OnProgress, if set, runs in Trigger with the number of bytes moved so far, which grows from
-	// call to call. It is never called concurrently and never after done. Before a done without
-	// error it has been called with Size, unless Size is 0.
+	// OnProgress, if set, runs in Trigger with the number of bytes moved so far, which increases
+	// with every call. It is never called concurrently, and never after done. Before done is called
+	// without an error, OnProgress has been called with Size, unless Size is 0.
 	OnProgress func(op *Op, moved int64)
 }
 
-// A DoneFunc is called with the outcome of a transfer. It runs in Trigger, once.
+// A DoneFunc is called with the outcome of a transfer. It runs once, in Trigger.
 type DoneFunc func(op *Op, err error)
 
-// An Op is a transfer in flight. It is split into chunks; when one has completed the next one is
-// started.
+// An Op is a transfer in flight. The transfer is split into chunks. When a chunk completes, the
+// next one is started.
 //
 //	Transfer ─► chunk chunk chunk … (Window at a time) ─ each completes ─► the next, or, when none is left, done
 //	Cancel ───► every chunk in flight is canceled, none is started
 //
-// An Op is bound to the session in which its first chunk completed: when that session is lost the
-// transfer ends with ErrPeerLost, also if another process listens at the address by then.
+// An Op is bound to the session in which its first chunk completed. When that session is lost, the
+// transfer fails with ErrPeerLost, even if another process listens at the address by then.
 type Op struct {
 	hctx      *hg.Context
 	spec      Spec
@@ -79,21 +80,22 @@ type Op struct {
 	moved     atomic.Int64
 
 	mu         sync.Mutex     // guards the fields below
-	phase      fsmcheck.State // written by enter
+	phase      fsmcheck.State // set by setPhaseLocked
 	boundPeer  na.Addr        // peer, bound to its session once a chunk has completed
-	nextOffset int64          // offset of the first chunk that was not started
-	inFlight   int            // chunks started and not completed
-	err        error          // the first error
-	// operations of the first DefaultWindow chunks in flight; nil once the moving has ended
+	nextOffset int64          // offset of the first chunk not yet started
+	inFlight   int            // number of chunks started and not completed
+	err        error          // first error
+	// operations for the first DefaultWindow chunks in flight; nil once no chunk is in flight
 	firstOps   *chunkOps
-	moreOps    []*na.Op // further operations, when Window is larger
-	opsUsed    int      // operations of firstOps and moreOps that have been used
-	reported   int64    // moved, as of the last OnProgress
-	taskQueued bool     // task is queued or runs
-	task       func()   // runTask, bound once; runs in Trigger
+	moreOps    []*na.Op // further operations, if Window is larger
+	opsUsed    int      // number of operations used in firstOps and moreOps
+	reported   int64    // value of moved passed to the last OnProgress
+	taskQueued bool     // task is queued or running
+	task       func()   // runTask as a method value; runs in Trigger
 }
 
-// requestInfo names the request in whose handler a transfer is started; zero if there is none.
+// requestInfo identifies the request in whose handler a transfer was started. It is zero if there
+// is none.
 type requestInfo struct {
 	id  uint64 // as in inspect.Call
 	rpc string
@@ -105,14 +107,14 @@ func requestOf(ctx context.Context) (of requestInfo) {
 	return of
 }
 
-// The phases of a transfer.
+// Phases of a transfer.
 const (
 	opNew      fsmcheck.State = iota
 	opMoving                  // chunks are in flight
-	opStopping                // canceled or failed: chunks are still in flight, no other one is started
+	opStopping                // canceled or failed: chunks are still in flight, but no more are started
 	// no chunk is in flight; finishLocked waits for Trigger and for OnProgress to return
 	opMoved
-	opDone // done runs or has returned
+	opDone // done is running or has returned
 )
 
 var opPhases = fsmcheck.New("transfer",
@@ -125,25 +127,26 @@ var opPhases = fsmcheck.New("transfer",
 		opDone:     {},
 	})
 
-// setPhaseLocked moves the transfer to another phase.
+// setPhaseLocked moves the transfer to phase next.
 func (op *Op) setPhaseLocked(next fsmcheck.State) {
 	opPhases.Move(op.phase, next)
 	op.phase = next
 }
 
-// Transfer starts to move spec.Size bytes and calls done with the outcome; done may be nil.
+// Transfer starts moving spec.Size bytes and arranges for done to be called with the outcome. done
+// may be nil.
 //
-//   - It does not block, and may be called by several goroutines.
-//   - The local memory belongs to the transfer until done has run.
-//   - After an error nothing was started and done does not run. The error matches hg.ErrInvalid if
-//     spec is invalid or its offsets and sizes do not fit the handles, na.ErrPermission if the
-//     access mode of the remote handle does not allow the direction, and hg.ErrClosed if the local
-//     handle or hctx is closed.
+//   - Transfer does not block and may be called from several goroutines concurrently.
+//   - The transfer owns the local memory until done has run.
+//   - If Transfer returns an error, nothing was started and done is not called. The error matches
+//     hg.ErrInvalid if spec is invalid or its offsets and sizes do not fit the handles,
+//     na.ErrPermission if the access mode of the remote handle does not permit the direction, and
+//     hg.ErrClosed if the local handle or hctx is closed.
 func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	return transfer(hctx, spec, requestInfo{}, done)
 }
 
-// transfer is Transfer on behalf of the request of.
+// transfer is like Transfer, but records of as the request on whose behalf the transfer runs.
 func transfer(hctx *hg.Context, spec Spec, of requestInfo, done DoneFunc) (*Op, error) {
 	peer, err := spec.normalize()
 	if err != nil {
@@ -155,7 +158,7 @@ func transfer(hctx *hg.Context, spec Spec, of requestInfo, done DoneFunc) (*Op, 
 	if hctx.NA().Closing() {
 		return refused(na.WithText(hg.ErrClosed, "the context is closed"))
 	}
-	if !spec.Local.mem().Acquire() { // finishLocked or an error below releases it
+	if !spec.Local.mem().Acquire() { // released by complete, or below on error
 		return refused(na.WithText(hg.ErrClosed, "the local handle is closed"))
 	}
 	op := &Op{hctx: hctx, spec: spec, peer: peer, boundPeer: peer, done: done, request: of, startedAt: hctx.Now()}
@@ -184,7 +187,7 @@ func transfer(hctx *hg.Context, spec Spec, of requestInfo, done DoneFunc) (*Op, 
 	return op, nil
 }
 
-// normalize sets the defaults, checks s, and returns the owner of the remote memory.
+// normalize applies the defaults, validates s, and returns the owner of the remote memory.
 func (s *Spec) normalize() (peer na.Addr, err error) {
 	invalid := func(format string, args ...any) (na.Addr, error) {
 		return na.Addr{}, invalidError(s.Dir, format, args...)
@@ -213,8 +216,8 @@ func (s *Spec) normalize() (peer na.Addr, err error) {
 	return checkRemote("Spec", s.Dir, s.Remote, s.Peer)
 }
 
-// copyEagerLocked does a transfer that needs no peer: of 0 bytes, or a pull from data that traveled
-// with the handle.
+// copyEagerLocked performs a transfer that does not involve the peer: one of 0 bytes, or a pull of
+// data that traveled with the handle.
 func (op *Op) copyEagerLocked() {
 	s := &op.spec
 	if s.Size > 0 {
@@ -227,13 +230,13 @@ func (op *Op) copyEagerLocked() {
 	op.endMovingLocked()
 }
 
-// endMovingLocked is called when no chunk is in flight any more and none will be started.
+// endMovingLocked is called once no chunk is in flight and no more will be started.
 func (op *Op) endMovingLocked() {
 	op.setPhaseLocked(opMoved)
 	op.queueTaskLocked()
 }
 
-// newChunkOpLocked returns an operation that was not used before.
+// newChunkOpLocked returns an operation that has not been used yet.
 func (op *Op) newChunkOpLocked() *na.Op {
 	i := op.opsUsed
 	op.opsUsed++
@@ -242,7 +245,7 @@ func (op *Op) newChunkOpLocked() *na.Op {
 	return nop
 }
 
-// chunkOp returns operation i, of firstOps or moreOps.
+// chunkOp returns operation i, counting those in firstOps before those in moreOps.
 func (op *Op) chunkOp(i int) *na.Op {
 	if i < len(op.firstOps.ops) {
 		return &op.firstOps.ops[i]
@@ -254,7 +257,7 @@ func (op *Op) chunkOp(i int) *na.Op {
 	return op.moreOps[i]
 }
 
-// startChunkLocked starts the next chunk with nop.
+// startChunkLocked starts the next chunk using nop.
 func (op *Op) startChunkLocked(nop *na.Op) error {
 	s := &op.spec
 	n := min(s.Chunk, s.Size-op.nextOffset)
@@ -272,7 +275,7 @@ func (op *Op) startChunkLocked(nop *na.Op) error {
 	return err
 }
 
-// failLocked records err, if it is the first error, and cancels the chunks in flight.
+// failLocked records err if it is the first error, and cancels the chunks in flight.
 func (op *Op) failLocked(err error) {
 	if op.err == nil {
 		op.err = err
@@ -280,7 +283,7 @@ func (op *Op) failLocked(err error) {
 	op.cancelChunksLocked()
 }
 
-// cancelChunksLocked cancels the chunks in flight. No other one is started.
+// cancelChunksLocked cancels the chunks in flight and prevents further ones from starting.
 func (op *Op) cancelChunksLocked() {
 	if op.phase == opMoving {
 		op.setPhaseLocked(opStopping)
@@ -292,8 +295,7 @@ func (op *Op) cancelChunksLocked() {
 	})
 }
 
-// onChunkDone is the callback of a chunk. It runs in Trigger, and starts the next chunk if there is
-// one.
+// onChunkDone is the callback of a chunk. It runs in Trigger and starts the next chunk, if any.
 func onChunkDone(nop *na.Op, r na.Result) (ran int) {
 	op := nop.Data().(*Op)
 	op.mu.Lock()
@@ -306,7 +308,7 @@ func onChunkDone(nop *na.Op, r na.Result) (ran int) {
 			op.queueTaskLocked()
 		}
 		if !r.Addr.IsZero() {
-			op.boundPeer = r.Addr // bound to the session: a process that replaces the peer gets no chunk
+			op.boundPeer = r.Addr // bound to the session, so that a process that replaces the peer receives no chunk
 		}
 	} else {
 		op.failLocked(r.Err)
@@ -324,12 +326,13 @@ func onChunkDone(nop *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// hasProgressLocked reports whether OnProgress has to be called: bytes were moved since the last call.
+// hasProgressLocked reports whether OnProgress must be called because bytes were moved since its
+// last call.
 func (op *Op) hasProgressLocked() bool {
 	return op.spec.OnProgress != nil && op.moved.Load() != op.reported
 }
 
-// queueTaskLocked queues runTask, unless it is queued or runs.
+// queueTaskLocked queues runTask, unless it is already queued or running.
 func (op *Op) queueTaskLocked() {
 	if !op.taskQueued {
 		op.taskQueued = true
@@ -337,8 +340,8 @@ func (op *Op) queueTaskLocked() {
 	}
 }
 
-// runTask calls OnProgress at most once. When the moving has ended and all of it was reported, it
-// calls done.
+// runTask calls OnProgress at most once. Once all chunks are complete and all progress has been
+// reported, it calls done.
 func (op *Op) runTask() {
 	op.mu.Lock()
 	if op.hasProgressLocked() {
@@ -354,9 +357,9 @@ func (op *Op) runTask() {
 	op.complete(err)
 }
 
-// callOnProgressLocked calls OnProgress with the lock released, and takes the lock again. If
-// OnProgress panics or ends the goroutine, the lock is released and the next Trigger goes on with
-// the transfer.
+// callOnProgressLocked calls OnProgress with op.mu released, and reacquires it afterward. If
+// OnProgress panics or calls runtime.Goexit, op.mu is released and the next Trigger continues the
+// transfer.
 func (op *Op) callOnProgressLocked() {
 	moved := op.moved.Load()
 	op.reported = moved
@@ -373,8 +376,8 @@ func (op *Op) callOnProgressLocked() {
 	returned = true
 }
 
-// finishTaskLocked ends a run of the task that did not call done, and queues the next one if there
-// is work for it.
+// finishTaskLocked completes a run of the task that did not call done, and queues the task again if
+// work remains.
 func (op *Op) finishTaskLocked() {
 	op.taskQueued = false
 	if op.hasProgressLocked() || op.phase == opMoved {
@@ -382,8 +385,8 @@ func (op *Op) finishTaskLocked() {
 	}
 }
 
-// finishLocked enters the last phase and returns the cause of the error of the transfer, nil if
-// there is none.
+// finishLocked enters the last phase and returns the cause of the transfer's failure, or nil if it
+// succeeded.
 func (op *Op) finishLocked() error {
 	op.setPhaseLocked(opDone)
 	if op.err == nil && op.moved.Load() < op.spec.Size {
@@ -392,8 +395,8 @@ func (op *Op) finishLocked() error {
 	return op.err
 }
 
-// complete releases the memory, reports the transfer to Config.Observe, and calls done. The lock is
-// not held.
+// complete releases the memory, reports the transfer to Config.Observe, and calls done. op.mu must
+// not be held.
 func (op *Op) complete(err error) {
 	hghook.Untrack(op.hctx, (*trackedOp)(op))
 	op.spec.Local.mem().Release()
@@ -407,7 +410,7 @@ func (op *Op) complete(err error) {
 	}
 }
 
-// observeEnd reports the end of the transfer to Config.Observe.
+// observeEnd reports the completed transfer to Config.Observe.
 func (op *Op) observeEnd(err error, took time.Duration) {
 	e := inspect.Event{
 		Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Of: op.request.rpc, Peer: op.peer,
@@ -424,7 +427,7 @@ func (op *Op) observeEnd(err error, took time.Duration) {
 	hghook.Observe(op.hctx, e)
 }
 
-// trackedOp is an Op as hg.Context.Calls lists it.
+// trackedOp is an Op as listed by hg.Context.Calls.
 type trackedOp Op
 
 // Inspect implements hghook.Tracked.
@@ -438,9 +441,10 @@ func (t *trackedOp) Inspect() inspect.Call {
 	}
 }
 
-// Cancel ends the transfer, unless it has ended. It does not block and waits for no peer. done
-// still runs exactly once: in the next Trigger, without Progress, or once a copy that another
-// goroutine is making has ended. It runs without error if every chunk had completed.
+// Cancel cancels the transfer if it has not completed. It does not block and does not wait for a
+// peer. done still runs exactly once, either in the next Trigger, without a call to Progress, or as
+// soon as a copy in progress on another goroutine completes. done receives no error if every chunk
+// had already completed.
 func (op *Op) Cancel() {
 	op.mu.Lock()
 	defer op.mu.Unlock()
@@ -449,9 +453,9 @@ func (op *Op) Cancel() {
 	}
 }
 
-// Moved returns how many bytes are known to have been moved: those of completed chunks, which
-// complete in any order.
+// Moved returns the number of bytes known to have been moved, which are those of completed chunks.
+// Chunks complete in any order.
 func (op *Op) Moved() int64 { return op.moved.Load() }
 
-// Size returns how many bytes are to be moved.
+// Size returns the number of bytes to move.
 func (op *Op) Size() int64 { return op.spec.Size }

@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A View gives read access to the bytes of a handle: to the memory of the owner, without a copy, or
-// to a private buffer into which they were pulled.
+// A View gives read access to the bytes of a handle. The bytes are either the owner's memory,
+// without a copy, or a private buffer into which they were pulled.
 type View struct {
 	bytes   []byte
 	shared  bool
@@ -17,16 +17,17 @@ type View struct {
 	err     error
 }
 
-// NewView returns the bytes that s describes.
+// NewView returns a View of the bytes that s describes.
 //
-// The View is of the owner's memory if the owner runs on this machine as the same user, both talk
-// over shared memory, and the memory is from Alloc. Else, and perhaps for the first View of such
-// memory, the bytes are pulled, in the way that Stream.Chunk and Stream.Window say. A pull blocks
-// until it has completed or ctx is done; see Stream. The error is one of those of Transfer.
+// The View shares the owner's memory if the owner runs on this machine as the same user, both
+// processes communicate over shared memory, and the memory was returned by Alloc. Otherwise, and
+// possibly for the first View of such memory, NewView pulls the bytes in chunks according to
+// Stream.Chunk and Stream.Window. A pull blocks until it completes or ctx is done; see Stream.
+// Errors are those documented for Transfer.
 //
-// The bytes of a shared View must not be written to by this process. The owner may write to them,
-// and may close its handle at any time, so they can change while they are read. Copy values before
-// you check and use them, and discard everything that was read if Close returns an error.
+// This process must not write to the bytes of a shared View. The owner may write to them, or close
+// its handle, at any time, so they can change while they are being read. Copy values before
+// validating and using them, and discard everything that was read if Close returns an error.
 func NewView(ctx context.Context, hctx *hg.Context, s Stream) (*View, error) {
 	r, err := NewReaderAt(ctx, hctx, s)
 	if err != nil {
@@ -50,15 +51,16 @@ func NewView(ctx context.Context, hctx *hg.Context, s Stream) (*View, error) {
 	return &View{bytes: b}, nil
 }
 
-// Bytes returns the bytes, for reading only: a write to a shared View is a memory fault. They are
-// valid until Close.
+// Bytes returns the bytes of the View, which are read-only: writing to a shared View causes a
+// memory fault. The bytes are valid until Close.
 func (v *View) Bytes() []byte { return v.bytes }
 
-// Shared reports whether the bytes are the memory of the owner.
+// Shared reports whether the bytes are the owner's memory.
 func (v *View) Shared() bool { return v.shared }
 
-// Close ends the use of the bytes. The error matches na.ErrRevoked if the View is shared and the
-// owner has closed its handle since: discard what was read then. A second Close returns the same.
+// Close releases the View. The error matches na.ErrRevoked if the View is shared and the owner has
+// closed its handle in the meantime; the caller must then discard what it read. A second Close
+// returns the result of the first.
 func (v *View) Close() error {
 	v.once.Do(func() {
 		if v.release != nil {

@@ -7,25 +7,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A window holds the chunks of a Reader or a Writer.
+// A window manages the chunks of a Reader or a Writer.
 //
 //	free ─ acquireChunk ─► filled (Writer) ─ startChunk ─► inFlight ─ waitOldest ─► read (Reader) ─ releaseChunk ─► free
 //
-// halt, after an error, Close or the end of ctx, cancels every chunk in flight and wakes a
-// goroutine in waitOldest. Nothing is started afterwards.
+// An error, Close or cancellation of ctx halts the window. Halting cancels every chunk in flight
+// and wakes a goroutine blocked in waitOldest. No chunk is started afterward.
 type window struct {
 	flow
 	detach func() bool // unregisters halt from ctx
 
 	mu         sync.Mutex     // guards the fields below; not held while waitOldest waits
-	inFlight   []*streamChunk // started and not removed by waitOldest, oldest first
+	inFlight   []*streamChunk // chunks started and not yet removed by waitOldest, oldest first
 	free       []*streamChunk
-	nextOffset int64 // offset of the first byte that was not started
-	delivered  int64 // bytes of chunks that waitOldest has returned
-	err        error // why w was halted; nil if it was not
+	nextOffset int64 // offset of the first byte not yet started
+	delivered  int64 // bytes in chunks returned by waitOldest
+	err        error // reason w was halted; nil if it was not
 }
 
-// init sets w up, and registers halt with ctx.
+// init initializes w and registers halt with ctx.
 func (w *window) init(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) (err error) {
 	if w.flow, err = newFlow(ctx, hctx, dir, s); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (w *window) init(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) 
 	return nil
 }
 
-// acquireChunk returns a chunk that is not in use, or nil if Window chunks are in flight.
+// acquireChunk returns an unused chunk, or nil if Window chunks are in flight.
 func (w *window) acquireChunk() (*streamChunk, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,7 +57,7 @@ func (w *window) acquireChunk() (*streamChunk, error) {
 	return p, nil
 }
 
-// startChunk starts the transfer of p at the next offset, unless w was halted.
+// startChunk starts the transfer of p at the next offset, unless w has been halted.
 func (w *window) startChunk(p *streamChunk) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,14 +72,15 @@ func (w *window) startChunk(p *streamChunk) {
 	w.nextOffset += int64(p.n)
 }
 
-// remaining returns how many bytes were not started.
+// remaining returns the number of bytes not yet started.
 func (w *window) remaining() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.Size - w.nextOffset
 }
 
-// waitOldest waits for the oldest chunk in flight and removes it; it returns nil if none is in flight.
+// waitOldest waits for the oldest chunk in flight and removes it. It returns nil if no chunk is in
+// flight.
 func (w *window) waitOldest() (*streamChunk, error) {
 	w.mu.Lock()
 	if len(w.inFlight) == 0 || w.err != nil {
@@ -112,7 +113,7 @@ func (w *window) releaseChunk(p *streamChunk) {
 	w.mu.Unlock()
 }
 
-// halt records err, if it is the first error, and cancels the chunks in flight. It does not block.
+// halt records err if it is the first error, and cancels the chunks in flight. It does not block.
 func (w *window) halt(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,8 +135,8 @@ func (w *window) haltLocked(err error) {
 	w.inFlight, w.free = nil, nil
 }
 
-// haltErr returns the error with which w was halted, nil if it was not. It halts w first if ctx is
-// done.
+// haltErr returns the error with which w was halted, or nil if it was not. If ctx is done, haltErr
+// halts w first.
 func (w *window) haltErr() error {
 	if w.ctx.Err() != nil {
 		w.halt(hg.ErrCanceled)

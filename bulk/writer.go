@@ -10,15 +10,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Writer writes the memory of a handle from its beginning on. It writes behind: a window of
-// chunks is in flight while the caller goes on, and an error is returned by a later Write, Flush or
-// Close. One goroutine at a time uses it.
+// A Writer writes to the memory of a handle sequentially, from its beginning. Writes are buffered
+// and complete in the background, with a window of chunks in flight. A write error is therefore
+// reported by a later call to Write, Flush or Close. A Writer is not safe for concurrent use.
 type Writer struct {
 	window   window
 	chunks   pieces.Writer
-	current  *streamChunk // being filled, to cur.n
+	current  *streamChunk // chunk being filled, up to current.n
 	closed   bool
-	closeErr error // of Close
+	closeErr error // result of the first Close
 }
 
 var (
@@ -26,9 +26,9 @@ var (
 	_ io.ReaderFrom  = (*Writer)(nil)
 )
 
-// NewWriter returns a writer of s. The written bytes are complete only when Flush or Close has
-// returned without error. To give up without waiting for the peer, cancel ctx. The error is one of
-// those of Transfer.
+// NewWriter returns a Writer that writes to s. The data is known to be written only once Flush or
+// Close has returned without error. To give up without waiting for the peer, cancel ctx. Errors are
+// those documented for Transfer.
 func NewWriter(ctx context.Context, hctx *hg.Context, s Stream) (*Writer, error) {
 	w := &Writer{}
 	if err := w.window.init(ctx, hctx, Push, s); err != nil {
@@ -38,16 +38,17 @@ func NewWriter(ctx context.Context, hctx *hg.Context, s Stream) (*Writer, error)
 	return w, nil
 }
 
-// Write copies p into chunks. It blocks while the window is full; see Stream. If p does not fit the
-// rest of the handle, as much as fits is written and the error matches na.ErrOverflow.
+// Write copies p into chunks. It blocks while the window is full; see Stream. If p is larger than
+// the space that remains in the handle, Write writes as much as fits and returns an error that
+// matches na.ErrOverflow.
 func (w *Writer) Write(p []byte) (n int, err error) { return w.chunks.Write(p) }
 
-// ReadFrom writes the bytes of from, up to its end. It reads them directly into the buffers of the
-// transfers.
+// ReadFrom writes all bytes read from from until EOF. It reads them directly into the transfer
+// buffers.
 func (w *Writer) ReadFrom(from io.Reader) (int64, error) { return w.chunks.ReadFrom(from) }
 
-// nextSpace returns the buffer for the next bytes; an empty one when the handle is full. It waits
-// while the window is.
+// nextSpace returns the buffer for the next bytes, which is empty if the handle is full. It blocks
+// while the window is full.
 func (w *Writer) nextSpace() (_ []byte, err error) {
 	if err := w.window.haltErr(); err != nil {
 		return nil, err
@@ -68,8 +69,8 @@ func (w *Writer) nextSpace() (_ []byte, err error) {
 	return w.current.buf[w.current.n:end], nil
 }
 
-// commit is called when the first n bytes of the buffer that nextSpace returned have been filled.
-// It starts the chunk if that is full, or the handle is.
+// commit records that the first n bytes of the buffer returned by nextSpace have been filled. If
+// that completes the chunk or reaches the end of the handle, commit starts the chunk.
 func (w *Writer) commit(n int) error {
 	w.current.n += n
 	if int64(w.current.n) < min(int64(len(w.current.buf)), w.window.remaining()) {
@@ -85,7 +86,7 @@ func (w *Writer) startCurrent() error {
 	return w.window.haltErr()
 }
 
-// overflowError returns the error of a write beyond the end of the handle.
+// overflowError returns the error for a write beyond the end of the handle.
 func (w *Writer) overflowError() error {
 	return fmt.Errorf("bulk: push: %w",
 		na.WithText(na.ErrOverflow, fmt.Sprintf("write exceeds the %d bytes of the window", w.window.Size)))
@@ -110,7 +111,8 @@ func (w *Writer) Flush() error {
 	}
 }
 
-// Close is Flush, and releases the buffers. A second Close returns the result of the first.
+// Close flushes the Writer and releases its buffers. A second Close returns the result of the
+// first.
 func (w *Writer) Close() error {
 	if !w.closed {
 		w.closed = true

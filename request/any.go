@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// WaitAny waits like Wait until one of reqs is completed. It returns its index, the lowest if
-// several are completed, or -1 when timeout has passed. The requests must be of one class, else it
-// panics. A nil request never completes, so a loop can set the requests that it has processed to
-// nil; if all are nil, WaitAny returns -1 at once.
+// WaitAny waits like Wait until one of reqs is completed. It returns the index of that request, or
+// the lowest index if several are completed, or -1 if timeout has passed. WaitAny panics if the
+// requests belong to different classes. A nil request never completes, so a loop can set requests
+// that it has processed to nil. If all of reqs are nil, WaitAny returns -1 immediately.
 func WaitAny(timeout time.Duration, reqs ...*Request) int {
 	c := classOf(reqs)
 	if c == nil {
@@ -25,9 +25,9 @@ func WaitAny(timeout time.Duration, reqs ...*Request) int {
 	return -1
 }
 
-// WaitAll waits like Wait until all of reqs are completed, with one timeout for all of them
-// together, and reports whether they are. The requests must be of one class, else it panics; nil
-// requests are skipped.
+// WaitAll waits like Wait until all of reqs are completed, and reports whether they are. The
+// timeout applies to all of them together. Nil requests are ignored. WaitAll panics if the requests
+// belong to different classes.
 func WaitAll(timeout time.Duration, reqs ...*Request) bool {
 	c := classOf(reqs)
 	if c == nil {
@@ -39,7 +39,7 @@ func WaitAll(timeout time.Duration, reqs ...*Request) bool {
 
 // WaitAllContext waits for all of reqs as WaitContext does for one, and joins their errors. If ctx
 // is done first, it cancels every request that is not completed, and continues until all requests
-// with a cancel function are; the error, if there is one, then also matches context.Cause(ctx).
+// with a cancel function are completed. The error, if any, then also matches context.Cause(ctx).
 func WaitAllContext(ctx context.Context, reqs ...*Request) error {
 	c := classOf(reqs)
 	if c == nil {
@@ -75,8 +75,8 @@ func WaitAllContext(ctx context.Context, reqs ...*Request) error {
 	}
 }
 
-// classOf returns the class of the requests, nil if all of them are nil. It panics if they are of
-// different classes.
+// classOf returns the class of the requests, or nil if all of them are nil. It panics if they
+// belong to different classes.
 func classOf(reqs []*Request) *Class {
 	var c *Class
 	for _, r := range reqs {

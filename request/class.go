@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// maxSlice is the longest single Progress of a Progressor that is not a Waiter: such a Progress
-// cannot be woken.
+// maxSlice is the longest timeout for one call to Progress of a Progressor that is not a Waiter.
+// Such a call cannot be interrupted.
 const maxSlice = 100 * time.Millisecond
 
 // A Class is a set of requests that are completed by callbacks of one Progressor.
@@ -20,13 +20,14 @@ type Class struct {
 	wake    func()
 	loop    *loop.Loop // nil if the Progressor is a Waiter
 
-	// guards freeGroups and all requests of the class; never held in a call out of the package
+	// mu guards freeGroups and all requests of the class. It is never held during a call out of the
+	// package.
 	mu         sync.Mutex
 	freeGroups []*waitGroup
 }
 
-// NewClass returns a class whose waiting goroutines drive p. If p is a Waiter, they wait with its
-// WaitFor.
+// NewClass returns a class whose waiting goroutines drive p. If p is a Waiter, they wait in its
+// WaitFor method.
 func NewClass(p Progressor) *Class {
 	if w, ok := p.(Waiter); ok {
 		return &Class{waitFor: w.WaitFor, wake: w.Wake}
@@ -35,13 +36,13 @@ func NewClass(p Progressor) *Class {
 	return &Class{waitFor: l.Wait, wake: l.Wake, loop: l}
 }
 
-// progressorDriver implements loop.Driver on a Progressor that is not a Waiter. Its methods without
-// an effect are for drivers that can be woken or that batch their output.
+// progressorDriver implements loop.Driver for a Progressor that is not a Waiter. The methods that
+// do nothing are meant for drivers that can be woken or that batch their output.
 type progressorDriver struct{ Progressor }
 
 // Poll implements loop.Driver.
 func (p progressorDriver) Poll(w *loop.Waiter, _, until time.Duration) (read time.Duration, err error) {
-	if w.Stirred() { // another goroutine has run the callback that w waits for since w looked
+	if w.Stirred() { // another goroutine has run the callback that w waits for
 		return -1, nil
 	}
 	timeout := maxSlice
@@ -70,17 +71,17 @@ func (p progressorDriver) Freed()      {}
 func (p progressorDriver) Flush()      {}
 
 // Create returns a request that is not completed. WaitContext calls cancel when its context is
-// done; cancel may be nil.
+// done. cancel may be nil.
 func (c *Class) Create(cancel func()) *Request {
 	r := &Request{class: c, cancel: toCanceler(cancel)}
 	return r
 }
 
-// wait waits for all of reqs, or for the first one if first is set, and reports whether they are
-// completed. The error is that of Progress, or the cause of ctx.
+// wait waits for all of reqs, or for the first one to complete if first is set, and reports whether
+// the condition is met. The error is that of Progress, or the cause of ctx.
 func (c *Class) wait(ctx context.Context, timeout time.Duration, first bool, reqs ...*Request) (bool, error) {
 	g := c.acquireGroup(first, reqs)
-	defer c.releaseGroup(g) // deferred: a callback may panic, or end the goroutine
+	defer c.releaseGroup(g) // deferred because a callback may panic or call runtime.Goexit
 	if g.isDone() {
 		return true, nil
 	}
@@ -91,18 +92,18 @@ func (c *Class) wait(ctx context.Context, timeout time.Duration, first bool, req
 	return g.isDone(), err
 }
 
-// A waitGroup is the set of requests that one Wait waits for. The class keeps waitGroups for reuse,
-// so that a Wait allocates nothing.
+// A waitGroup is the set of requests that one Wait waits for. The class reuses waitGroups, so that
+// a Wait does not allocate.
 type waitGroup struct {
 	reqs   []*Request
-	first  bool        // wait for the first request that is completed, not for all
-	isDone func() bool // checkDone, bound once
+	first  bool        // wait for the first request to complete, instead of all
+	isDone func() bool // checkDone as a method value, created once
 }
 
-// maxFreeGroups is how many waitGroups a class keeps for reuse at most.
+// maxFreeGroups is the maximum number of waitGroups that a class keeps for reuse.
 const maxFreeGroups = 256
 
-// checkDone reports whether the wait is over.
+// checkDone reports whether the wait can return.
 func (g *waitGroup) checkDone() bool {
 	for _, r := range g.reqs {
 		if r.done.Load() == g.first {
@@ -112,7 +113,8 @@ func (g *waitGroup) checkDone() bool {
 	return !g.first || len(g.reqs) == 0
 }
 
-// acquireGroup returns a waitGroup for reqs, and counts it as a waiter of each until releaseGroup.
+// acquireGroup returns a waitGroup for reqs. It is counted as a waiter of each request until
+// releaseGroup.
 func (c *Class) acquireGroup(first bool, reqs []*Request) *waitGroup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +135,7 @@ func (c *Class) acquireGroup(first bool, reqs []*Request) *waitGroup {
 	return g
 }
 
-// releaseGroup releases a group of acquireGroup.
+// releaseGroup releases a group returned by acquireGroup.
 func (c *Class) releaseGroup(g *waitGroup) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,8 +149,8 @@ func (c *Class) releaseGroup(g *waitGroup) {
 	}
 }
 
-// waitContext waits for all of reqs, and cancels them when ctx is done, as WaitContext says. The
-// error is that of Progress.
+// waitContext waits for all of reqs and cancels them when ctx is done, as described at WaitContext.
+// The error is that of Progress.
 func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	ok, err := c.wait(ctx, -1, false, reqs...)
 	if ok || ctx.Err() == nil {
@@ -164,8 +166,9 @@ func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	return err
 }
 
-// cancelRequest calls the cancel function of r, but only once for each operation. It reports
-// whether the callback of r is still to come: r is not completed and has a cancel function.
+// cancelRequest calls the cancel function of r, at most once per operation. It reports whether the
+// callback of r is still pending, which is the case if r is not completed and has a cancel
+// function.
 func (c *Class) cancelRequest(r *Request) bool {
 	c.mu.Lock()
 	canceler, first := r.cancel, !r.canceled

@@ -7,7 +7,7 @@ import (
 	"reflect"
 )
 
-// withCause adds cause, the cause of ctx, to err, unless err matches it already.
+// withCause adds cause, which is the cause of ctx, to err unless err already matches it.
 func withCause(ctx context.Context, err, cause error) error {
 	switch {
 	case cause == nil:
@@ -20,19 +20,18 @@ func withCause(ctx context.Context, err, cause error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// A deadlineError is the error of an operation that was canceled because the deadline of a context
-// had passed. It matches context.DeadlineExceeded, and does not match context.Canceled.
+// A deadlineError is the error of an operation that was canceled because a context's deadline
+// passed. It matches context.DeadlineExceeded, and does not match context.Canceled.
 type deadlineError struct{ err, cause error }
 
 func (e *deadlineError) Error() string { return e.err.Error() + ": " + e.cause.Error() }
 func (e *deadlineError) Unwrap() error { return e.cause }
 
-// Is reports whether target means a passed deadline: context.DeadlineExceeded, or an error that
-// matches it.
+// Is reports whether target is, or matches, context.DeadlineExceeded.
 func (e *deadlineError) Is(target error) bool { return errors.Is(target, context.DeadlineExceeded) }
 
-// As finds the type of target in err, except an error that matches context.Canceled: target is not
-// changed then.
+// As finds an error assignable to target in e.err, but rejects one that matches context.Canceled.
+// In that case it leaves target unchanged.
 func (e *deadlineError) As(target any) bool {
 	to := reflect.ValueOf(target).Elem()
 	found := reflect.New(to.Type())
