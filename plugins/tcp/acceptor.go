@@ -21,11 +21,11 @@ func (d *domain) newServer() *netconn.Server {
 	return s
 }
 
-// beginConn performs the TLS handshake on an accepted connection, if the options have TLS. The peer
-// gets the reason of a refusal if it can read it.
+// beginConn performs the TLS handshake on an accepted connection, if TLS is enabled. If it rejects the peer, it sends
+// the reason in a form that the peer can read, if possible.
 func (d *domain) beginConn(nc net.Conn, due time.Time) (net.Conn, error) {
 	s := &socket{tcp: nc.(*net.TCPConn)}
-	if !d.usePoller() { // else epollCarrier sets them on its own descriptor
+	if !d.usePoller() { // otherwise epollCarrier sets them on its own descriptor
 		d.setConnOptions(s.tcp)
 	}
 	if d.security == nil {
@@ -37,7 +37,7 @@ func (d *domain) beginConn(nc net.Conn, due time.Time) (net.Conn, error) {
 		s.ReadWriter = s.tls
 		return s, nil
 	}
-	// A peer that connects and sends nothing, as a probe of a load balancer does, has not failed a handshake.
+	// A peer that connects and sends nothing, such as a load balancer probe, has not failed a handshake.
 	if _, silent := errors.AsType[silentError](err); !silent {
 		if core := d.class.Context(0); core != nil { // the context that the peer wants is not known yet
 			core.HandshakeFailed(nc.RemoteAddr().String(), secure.Reason(err))
@@ -52,8 +52,8 @@ func (d *domain) beginConn(nc net.Conn, due time.Time) (net.Conn, error) {
 	return nil, err
 }
 
-// isVerified reports whether the peer of nc is on the machine of the canonical name, and, with TLS, whether its
-// certificate is for that name.
+// isVerified reports whether the peer of nc is on the machine in the canonical name and, with TLS, whether its
+// certificate is valid for that name.
 func (d *domain) isVerified(nc net.Conn, name string) bool {
 	s := nc.(*socket)
 	return d.names.Verified(name, ipOf(s.tcp.LocalAddr()), ipOf(s.tcp.RemoteAddr())) &&
@@ -63,7 +63,7 @@ func (d *domain) isVerified(nc net.Conn, name string) bool {
 // A plainReader is a connection without TLS. It fails with errWantsPlain if the peer starts a TLS handshake.
 type plainReader struct {
 	net.Conn
-	head []byte // the first tlsHead bytes
+	head []byte // first tlsHead bytes
 }
 
 // Read implements io.Reader.

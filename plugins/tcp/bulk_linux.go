@@ -15,8 +15,8 @@ import (
 
 // A token identifies the second connection of a session.
 //
-// A session has a second connection for bulk data, so that messages do not wait behind bulk data. The listener
-// chooses its token; the side that has dialed the session dials it once a large piece of bulk data was transferred in
+// The second connection carries bulk data, so that messages do not wait behind it. The listener chooses the token. The
+// side that dialed the session dials the second connection once a large piece of bulk data has been transferred in
 // either direction.
 //
 //	dialler                                     listener
@@ -27,33 +27,35 @@ import (
 type token [16]byte
 
 const (
-	// bulkQuota is how many bytes are read from or written to a bulk connection before the next connection is served:
-	// a message waits behind no more than this at each side. It is a quarter of a piece of bulk data, with its header
-	// and the bytes that are read behind it.
+	// bulkQuota is the number of bytes read from or written to a bulk connection before the next connection is served.
+	// A message waits behind no more than this on each side. It is a quarter of a piece of bulk data, plus its header
+	// and the bytes that are read after it.
 	bulkQuota = carrier.PieceSize/4 + 8<<10
-	// bulkQuietQuota is the quota after bulkQuietTurns turns without a message of the context. It gives more
+	// bulkQuietQuota is the quota after bulkQuietTurns turns in which the context had no message. It gives higher
 	// throughput.
 	bulkQuietQuota = carrier.PieceSize + 8<<10
 	bulkQuietTurns = 4
 )
 
-// offerBulk chooses the token of the second connection of c, an accepted connection. The context's lock is held.
+// offerBulk chooses the token for the second connection of c, an accepted connection. The caller must hold the
+// context's lock.
 func (c *conn) offerBulk() {
 	_, _ = rand.Read(c.token[:]) // never fails
 	c.out.Label = c.token[:]
 	c.ca.offered[c.token] = c
 }
 
-// handleHello handles the HELLO of the listener, and stores the token in it. The context's lock is held.
+// handleHello handles the listener's HELLO and stores the token that it contains. The caller must hold the context's
+// lock.
 func (c *conn) handleHello(g *frame.Greeting) error {
-	if len(g.Label) >= len(c.token) { // a later release may say more behind it
+	if len(g.Label) >= len(c.token) { // a later release may append more
 		copy(c.token[:], g.Label)
 	}
 	return c.session.Greet(g)
 }
 
-// dialBulkIfNeeded dials the second connection of c if this side has dialed c, the listener offers one, and a large
-// piece of bulk data was transferred. The context's lock is held.
+// dialBulkIfNeeded dials the second connection of c if this side dialed c, the listener offers a second connection, and
+// a large piece of bulk data has been transferred. The caller must hold the context's lock.
 func (c *conn) dialBulkIfNeeded() {
 	if c.bulk != nil || !c.dialled || c.dead {
 		return
@@ -73,7 +75,8 @@ func (c *conn) dialBulkIfNeeded() {
 	c.ca.startDial(b)
 }
 
-// adoptBulk makes s the second connection of the session whose token is in hello. The context's lock is held.
+// adoptBulk makes s the second connection of the session whose token is in hello. The caller must hold the context's
+// lock.
 func (ca *epollCarrier) adoptBulk(s *socket, in *framing.In, hello *frame.Greeting) (func(), error) {
 	var name token
 	if len(hello.Label) >= len(name) {
@@ -98,9 +101,10 @@ func (ca *epollCarrier) adoptBulk(s *socket, in *framing.In, hello *frame.Greeti
 	return func() { _ = s.tcp.Close() }, nil
 }
 
-// checkBulkPeer checks, at the dialing side and before the HELLO is sent, that a second connection leads to the peer
-// of its session: once the listener has adopted it, its end would end the session. If the peer has renewed its
-// certificate since, the session continues without a second connection. The context's lock is held.
+// checkBulkPeer checks, on the dialing side and before the HELLO is sent, that a second connection leads to its
+// session's peer. It must be checked this early because, once the listener has adopted the connection, closing it would
+// close the session. If the peer has renewed its certificate since the session was established, the session continues
+// without a second connection. The caller must hold the context's lock.
 func (c *conn) checkBulkPeer() error {
 	if main, ok := c.session.Conn().(*conn); ok && c.lane == carrier.Bulk {
 		return c.checkSamePeer(main)
@@ -108,8 +112,8 @@ func (c *conn) checkBulkPeer() error {
 	return nil
 }
 
-// checkSamePeer returns an error unless the peer of c has the same certificate as the peer of main, the first
-// connection of the session.
+// checkSamePeer returns an error unless the peer of c has the same certificate as the peer of main, the session's first
+// connection.
 func (c *conn) checkSamePeer(main *conn) error {
 	a, b := c.Proof(), main.Proof()
 	same := a.Secure == b.Secure && len(a.Certificates) > 0 == (len(b.Certificates) > 0)
@@ -122,8 +126,8 @@ func (c *conn) checkSamePeer(main *conn) error {
 	return nil
 }
 
-// newConnFrom returns a connection with a duplicate of the descriptor of s, which the caller may then close. The
-// context's lock is held.
+// newConnFrom returns a connection with a duplicate of the descriptor of s, which the caller may then close. The caller
+// must hold the context's lock.
 func (ca *epollCarrier) newConnFrom(s *socket, in *framing.In, f carrier.Lane) (*conn, error) {
 	c := ca.newConn(in, nil, f)
 	err := c.attach(s)
@@ -140,7 +144,8 @@ func (ca *epollCarrier) newConnFrom(s *socket, in *framing.In, f carrier.Lane) (
 	return c, nil
 }
 
-// discard closes and removes a connection that was not added to the poller. The context's lock is held.
+// discard closes and removes a connection that has not been added to the poller. The caller must hold the context's
+// lock.
 func (c *conn) discard() {
 	delete(c.ca.conns, c)
 	if c.fd >= 0 {
@@ -148,7 +153,7 @@ func (c *conn) discard() {
 	}
 }
 
-// updateQuota sets the quota of the next turn of a bulk connection. The context's lock is held.
+// updateQuota sets the quota for the next turn of a bulk connection. The caller must hold the context's lock.
 func (c *conn) updateQuota() {
 	if c.lane != carrier.Bulk {
 		return

@@ -24,14 +24,14 @@ type epollCarrier struct {
 
 	buffers framing.Buffers // shared by conns
 
-	// The context's lock guards these fields.
+	// The fields below are guarded by the context's lock.
 	conns       map[*conn]struct{}
-	offered     map[token]*conn // first connections of sessions by the token of their second one
-	failedDials []*conn         // connections whose dial failed at once; reap reports them
+	offered     map[token]*conn // first connections of sessions, by the token of their second connection
+	failedDials []*conn         // connections whose dial failed immediately; reported by reap
 	closing     []*conn         // dead connections whose descriptors are still open
 	released    bool
 
-	listener *netconn.Listener // the listening socket of this carrier, with ReusePort; else nil
+	listener *netconn.Listener // with ReusePort, this carrier's listening socket; otherwise nil
 }
 
 var (
@@ -51,8 +51,8 @@ func (d *domain) newEpollCarrier(e carrier.Core) (_ carrier.Carrier, err error) 
 
 func (ca *epollCarrier) Core() carrier.Core { return ca.core }
 
-// Adopt implements netconn.Adopter. It refuses a connection that the peer has closed meanwhile: the peer may have
-// opened a new session since, which must not be closed for it.
+// Adopt implements netconn.Adopter. It rejects a connection that the peer has already closed. The peer may since have
+// opened a new session, which must not be closed in favor of the old connection.
 func (ca *epollCarrier) Adopt(nc net.Conn, in *framing.In, hello *frame.Greeting, verified bool) (func(), error) {
 	if len(hello.Label) > 0 {
 		return ca.adoptBulk(nc.(*socket), in, hello)
@@ -72,15 +72,15 @@ func (ca *epollCarrier) Adopt(nc net.Conn, in *framing.In, hello *frame.Greeting
 	return func() { _ = nc.(*socket).tcp.Close() }, nil
 }
 
-// isHungUp reports whether the peer has closed a connection, also if there are bytes to read.
+// isHungUp reports whether the peer has closed the connection, even if there are bytes left to read.
 func isHungUp(fd int) bool {
 	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	n, _ := unix.Poll(p[:], 0)
 	return n > 0
 }
 
-// Dial implements carrier.Carrier. A dial that fails at once is reported by the next Poll, because the caller is in the
-// middle of starting an operation.
+// Dial implements carrier.Carrier. A dial that fails immediately is reported by the next Poll, because the caller is in
+// the middle of starting an operation.
 func (ca *epollCarrier) Dial(l carrier.Session) {
 	c := ca.newConn(&framing.In{}, l, carrier.Messages)
 	c.in.Greet = c.handleHello
@@ -89,7 +89,7 @@ func (ca *epollCarrier) Dial(l carrier.Session) {
 	ca.startDial(c)
 }
 
-// startDial starts to connect c to the peer of its session: on a goroutine if that may block, else here.
+// startDial starts connecting c to its session's peer. If that may block, it does so on another goroutine.
 func (ca *epollCarrier) startDial(c *conn) {
 	c.connecting = true
 	if ca.domain.security != nil || ca.domain.opts.Control != nil || strings.Contains(c.session.Name(), "%") {
@@ -129,7 +129,7 @@ func (ca *epollCarrier) Stage(l carrier.Session) carrier.Writer {
 	return &c.out
 }
 
-// Cut implements carrier.Carrier. Poll, which the shutdown of the connection wakes, closes the descriptor.
+// Cut implements carrier.Carrier. Shutting down the connection wakes Poll, which closes the descriptor.
 func (ca *epollCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	c, _ := l.Conn().(*conn)
 	l.SetConn(nil)
@@ -143,7 +143,7 @@ func (ca *epollCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	delete(ca.offered, c.token)
 }
 
-// cut ends one connection, with last as its last frame, if not nil. The context's lock is held.
+// cut closes one connection. If last is not nil, it is sent as the last frame. The caller must hold the context's lock.
 func (c *conn) cut(last []byte) {
 	if c.dead {
 		return
@@ -157,7 +157,7 @@ func (c *conn) cut(last []byte) {
 		c.cancel()
 	}
 	ca.hasWork.Store(true)
-	if !c.writing { // else the writer does it when it has finished
+	if !c.writing { // otherwise the writer does it when it has finished
 		c.sendLastAndShutdown()
 	}
 	ca.core.PollSoon()
@@ -171,7 +171,8 @@ func (ca *epollCarrier) Poll(time.Duration) time.Duration {
 	return 0
 }
 
-// reap reports dials that failed at once, and closes the descriptors of dead connections that are not being written to.
+// reap reports dials that failed immediately, and closes the descriptors of dead connections that are not being written
+// to.
 func (ca *epollCarrier) reap() {
 	ca.core.Lock()
 	defer ca.core.Unlock()
@@ -195,12 +196,11 @@ func (ca *epollCarrier) reap() {
 	}
 }
 
-// Lingering implements carrier.Carrier. It returns false, because the last frame is sent at once or
-// not at all.
+// Lingering implements carrier.Carrier. It returns false, because the last frame is sent immediately or not at all.
 func (ca *epollCarrier) Lingering(time.Duration) bool { return false }
 
-// Taken implements carrier.WriteMeter. The count is the bytes that the peer's system has acknowledged, plus the
-// number of times that the socket became writable.
+// Taken implements carrier.WriteMeter. The count is the number of bytes acknowledged by the peer's system, plus the
+// number of times the socket became writable.
 func (ca *epollCarrier) Taken(l carrier.Session, f carrier.Lane) (count uint64, waits bool) {
 	c, _ := l.Conn().(*conn)
 	if c != nil && f == carrier.Bulk {
@@ -227,7 +227,7 @@ func (ca *epollCarrier) Release() {
 	defer ca.core.Unlock()
 	ca.released = true
 	for c := range ca.conns {
-		if !c.writing { // else the writer closes it when it has finished
+		if !c.writing { // otherwise the writer closes it when it has finished
 			c.close()
 		}
 	}

@@ -4,5 +4,5 @@ package tcp
 
 import "github.com/quicksilver-rpc/quicksilver/na/carrier"
 
-// newEpollCarrier is not used where the contexts' pollers do not support descriptors.
+// newEpollCarrier is unused where the contexts' pollers do not support descriptors.
 func (d *domain) newEpollCarrier(e carrier.Core) (carrier.Carrier, error) { return d.newPortable(e) }

@@ -16,64 +16,66 @@ import (
 )
 
 const (
-	maxReads  = 4  // reads from one connection for one event, before the next connection is served
-	maxWrites = 16 // writes to one connection in a row, before the next event of the poller
+	maxReads  = 4  // reads from one connection per event, before the next connection is served
+	maxWrites = 16 // consecutive writes to one connection, before the next event of the poller
 
-	// maxUnsent is how many bytes the system accepts before it can send them (TCP_NOTSENT_LOWAT): a message waits
-	// behind no more than this. The size of one piece of bulk data costs no throughput on loopback and shortens that
-	// wait to less than half.
+	// maxUnsent is the number of bytes that the system accepts before it can send them (TCP_NOTSENT_LOWAT). A message
+	// waits behind no more than this. With the size of one piece of bulk data, the wait is less than half as long as
+	// without the limit, at no cost in throughput on loopback.
 	maxUnsent = 256 << 10
 
-	// maxRetry is the longest retransmission timeout of the system (TCP_RTO_MAX_MS). Otherwise it doubles the timeout
-	// each time, to 3.2 s after the fourth retransmission: within a PeerTimeout of 5 s there would be too few
-	// retransmissions to distinguish a lossy network, or one that has just healed, from a peer that is gone. Linux
+	// maxRetry is the system's longest retransmission timeout (TCP_RTO_MAX_MS). Without it the system doubles the
+	// timeout each time, to 3.2 s after the fourth retransmission. A PeerTimeout of 5 s would then allow too few
+	// retransmissions to distinguish a lossy network, or one that has just recovered, from a peer that is gone. Linux
 	// accepts no less than 1 s.
 	maxRetry = time.Second
 )
 
-// A conn is a connection of a session. The leader of Progress reads; any goroutine writes, one at a time:
+// A conn is a connection of a session. The goroutine that polls the context reads. Any goroutine may write, one at a
+// time:
 //
 //	flush: lock ─► out.Fill ─► unlock ─► writev ─► lock ─► … until nothing is left, or the socket is full (blocked)
 //	                                                        Ready(writable) ─► flush again
 //	Cut:   dead ─► sendLastAndShutdown (by the writer if there is one) ─► Poll closes the descriptor
 //
-// The descriptor stays open until neither a reader nor a writer can use it: the reader closes it, once the writer has
+// The descriptor stays open until neither a reader nor a writer can use it. The reader closes it once the writer has
 // finished.
 type conn struct {
 	ca          *epollCarrier
 	fd          int          // -1 if there is none; set before other goroutines use c
 	lane        carrier.Lane // set before other goroutines use c
 	in          *framing.In
-	leaderOwned bool // the leader has taken over in from the goroutine that has read the HELLO
-	wire        wire // set with the lock held, before the first read or write
+	leaderOwned bool // the polling goroutine has taken over in from the goroutine that read the HELLO
+	wire        wire // set with the context's lock held, before the first read or write
 
 	remote string // address of the peer; set with fd
 
-	// The context's lock guards these fields. The writer also uses out without it.
+	// The fields below are guarded by the context's lock. The writer also uses out without it.
 	session          carrier.Session
 	out              framing.Out
 	id               carrier.PollID
 	added            bool // c is in the poller
 	connecting       bool
 	cancel           func()       // cancels dialBlocking
-	writableCount    uint64       // how often the socket became writable
-	dialled          bool         // this side has dialed c
-	token            token        // of the second connection; zero if none is offered
-	bulk             *conn        // the second connection of the session, once dialed or adopted; nil in a bulk connection
+	writableCount    uint64       // number of times the socket became writable
+	dialled          bool         // this side dialed c
+	token            token        // token of the second connection; zero if none is offered
+	bulk             *conn        // second connection of the session, once dialed or adopted; nil in a bulk connection
 	messages         uint64       // for lane Bulk: messages of the context, as of the last turn
 	quietTurns       int          // for lane Bulk: turns since the last message
-	quota            atomic.Int32 // for lane Bulk: bytes of the next turn; read without the lock
+	quota            atomic.Int32 // for lane Bulk: number of bytes in the next turn; read without the lock
 	writing          bool         // a goroutine is in flush
-	blocked          bool         // the socket is full, or the turn has ended: wait for the poller
+	blocked          bool         // the socket is full or the turn has ended; wait for the poller
 	watchingWritable bool         // the poller watches for writability
-	writeFailed      bool         // a write has failed; the reader finds the reason
-	dead             bool         // cut was called
+	writeFailed      bool         // a write has failed; the reader will find the reason
+	dead             bool         // cut has been called
 	closed           bool         // the descriptor is closed
-	lastFrame        []byte       // to be sent before the shutdown
-	dialErr          error        // of a dial that failed at once
+	lastFrame        []byte       // sent before the shutdown
+	dialErr          error        // error of a dial that failed immediately
 }
 
-// newConn returns a connection of the session l, which is nil if it is not known yet. The context's lock is held.
+// newConn returns a connection of session l, which is nil if the session is not known yet. The caller must hold the
+// context's lock.
 func (ca *epollCarrier) newConn(in *framing.In, l carrier.Session, f carrier.Lane) *conn {
 	c := &conn{ca: ca, fd: -1, lane: f, in: in}
 	c.in.Lane, c.out.Lane = f, f
@@ -86,7 +88,7 @@ func (ca *epollCarrier) newConn(in *framing.In, l carrier.Session, f carrier.Lan
 // bindSession sets the session of c.
 func (c *conn) bindSession(l carrier.Session) { c.session, c.in.Session, c.out.Session = l, l, l }
 
-// startConnect starts to connect and does not block. The context's lock is held.
+// startConnect starts connecting to name and does not block. The caller must hold the context's lock.
 func (c *conn) startConnect(name string) error {
 	ap, err := inet.Parse(scheme, name)
 	if err != nil {
@@ -103,14 +105,13 @@ func (c *conn) startConnect(name string) error {
 	case nil, unix.EINPROGRESS, unix.EINTR:
 		return c.addToPoller()
 	case unix.EAGAIN:
-		return unix.EADDRNOTAVAIL // every port of this machine is in use
+		return unix.EADDRNOTAVAIL // every local port is in use
 	}
 	return err
 }
 
-// dialBlocking connects c where that may block: TLS has a handshake, Options.Control is code of the program, and the
-// zone of an address is the name of an interface, which must be looked up. It runs on a goroutine of its own. Cut
-// cancels it.
+// dialBlocking connects c if doing so may block: TLS requires a handshake, Options.Control runs program code, and an
+// address zone is the name of an interface, which must be looked up. It runs on its own goroutine. Cut cancels it.
 func (c *conn) dialBlocking(ctx context.Context, name, host string) {
 	defer c.cancel()
 	s, err := c.ca.domain.connect(ctx, name, host)
@@ -118,7 +119,7 @@ func (c *conn) dialBlocking(ctx context.Context, name, host string) {
 	if !c.dead {
 		c.connecting = false
 		if err == nil {
-			if err = c.attach(s); err != nil { // an error of this process: dialing again would fail in the same way
+			if err = c.attach(s); err != nil { // a local error, which would recur on every attempt
 				err = unreachableError("set TCP keepalive", err)
 			} else {
 				err = c.checkBulkPeer()
@@ -137,7 +138,7 @@ func (c *conn) dialBlocking(ctx context.Context, name, host string) {
 	}
 }
 
-// attach gives c a duplicate of the descriptor of s, so that s can be closed. The context's lock is held.
+// attach gives c a duplicate of the descriptor of s, so that s can be closed. The caller must hold the context's lock.
 func (c *conn) attach(s *socket) error {
 	fd, err := duplicate(s.tcp)
 	if err != nil {
@@ -150,19 +151,19 @@ func (c *conn) attach(s *socket) error {
 	return nil
 }
 
-// startPolling adds a connection that has been attached to the poller. The context's lock is held.
+// startPolling adds c, which must be attached, to the poller. The caller must hold the context's lock.
 func (c *conn) startPolling(s *socket) {
 	c.ca.domain.setSocketOptions(c.fd, ipOf(s.tcp.RemoteAddr()))
 	if tls := c.wire.tls; tls != nil {
 		tls.useDescriptor()
-		c.blocked = true // until the leader has read the bytes that TLS has buffered
+		c.blocked = true // until the polling goroutine has read the bytes that TLS has buffered
 	}
 	if err := c.addToPoller(); err != nil {
 		c.fail(lostError("watch the connection", err))
 	}
 }
 
-// addToPoller adds the descriptor to the poller. The context's lock is held.
+// addToPoller adds the descriptor to the poller. The caller must hold the context's lock.
 func (c *conn) addToPoller() (err error) {
 	var to carrier.Pollable = c
 	if c.lane == carrier.Bulk {
@@ -210,7 +211,7 @@ func (c *conn) onWritable() bool {
 	return true
 }
 
-// connectError returns the result of the attempt to connect.
+// connectError returns the result of the connection attempt.
 func (c *conn) connectError() error {
 	errno, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
@@ -225,19 +226,19 @@ func (c *conn) connectError() error {
 // Peek implements carrier.Peeker.
 func (c *conn) Peek() bool { return c.readAvailable() }
 
-// fail ends the session, or, for a bulk connection, only this connection. The context's lock is held.
+// fail closes the session or, on a bulk connection, only that connection. The caller must hold the context's lock.
 func (c *conn) fail(err error) {
 	if c.lane == carrier.Messages {
 		c.session.Fail(err)
 		return
 	}
 	c.session.LaneDown(err)
-	c.cut(nil) // has no effect if LaneDown has ended the session
+	c.cut(nil) // has no effect if LaneDown has closed the session
 }
 
-// readAvailable reads and handles bytes that have arrived, within the quota, and reports whether there were any.
+// readAvailable reads and handles the bytes that have arrived, within the quota. It reports whether there were any.
 func (c *conn) readAvailable() (came bool) {
-	if !c.leaderOwned { // the goroutine that has read the HELLO may still parse bytes behind it, with the lock held
+	if !c.leaderOwned { // the goroutine that read the HELLO may still be parsing the bytes after it, with the lock held
 		c.ca.core.Lock()
 		c.leaderOwned = true
 		c.ca.core.Unlock()
@@ -258,7 +259,7 @@ func (c *conn) readAvailable() (came bool) {
 	return came
 }
 
-// handleRead handles the n bytes and the error of a read. It reports whether c is dead.
+// handleRead handles the n bytes and the error returned by a read. It reports whether c is dead.
 func (c *conn) handleRead(n int, err error) (dead bool) {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()
@@ -288,8 +289,8 @@ func (c *conn) Cut(err error) {
 	}
 }
 
-// readOnce reads once, into user memory and the buffer. User memory is used only during this system call, which does
-// not block. dry reports that nothing more has arrived.
+// readOnce performs one read, into user memory and the buffer. User memory is accessed only during this system call,
+// which does not block. dry reports that nothing more has arrived.
 func (c *conn) readOnce() (n int, dry bool, err error) {
 	var room [framing.MaxVectors][]byte
 	iov := room[:0]
@@ -301,7 +302,7 @@ func (c *conn) readOnce() (n int, dry bool, err error) {
 	n, dry, err = c.wire.read(c.clipToQuota(iov))
 	failpoint.Read(iov[0][:min(n, len(iov[0]))])
 	if err == unix.EFAULT && c.in.Fault() {
-		return 0, true, nil // the next read gets the bytes, into other memory
+		return 0, true, nil // the next read receives the bytes, into other memory
 	}
 	c.in.Got(n)
 	if err != nil && err != netconn.ErrEOF {
@@ -310,15 +311,15 @@ func (c *conn) readOnce() (n int, dry bool, err error) {
 	return n, dry, err
 }
 
-// flush writes the frames of the session, until there are none, the socket is full, or the turn has ended. It is
-// called with the context's lock, and releases it during each write.
+// flush writes the session's frames until there are none left, the socket is full, or the turn ends. The caller must
+// hold the context's lock, which flush releases during each write.
 func (c *conn) flush() {
 	if c.writing || c.blocked || c.connecting || c.writeFailed || c.dead {
 		return
 	}
 	c.writing = true
 	sent := 0
-	for n := 0; (c.wire.hasPending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may end the session
+	for n := 0; (c.wire.hasPending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may close the session
 		if n == maxWrites || !c.hasQuota(sent) {
 			c.blocked = true
 			break
@@ -326,7 +327,7 @@ func (c *conn) flush() {
 		c.updateQuota()
 		k, done, err := c.writeUnlocked()
 		sent += k
-		if err != nil { // leave it to the reader, which may still get the reason from the peer
+		if err != nil { // leave it to the reader, which may still receive the reason from the peer
 			c.writeFailed = true
 			break
 		}
@@ -352,27 +353,28 @@ func (c *conn) flush() {
 	}
 }
 
-// writeUnlocked is writeOnce with the context's lock released meanwhile.
+// writeUnlocked calls writeOnce with the context's lock released.
 func (c *conn) writeUnlocked() (n int, done bool, err error) {
 	c.ca.core.Pause()
 	defer c.ca.core.Lock()
 	return c.writeOnce()
 }
 
-// writeOnce writes once from out. done is false if the socket is full. User memory is used only during this system
-// call, which does not block.
+// writeOnce performs one write from out. done is false if the socket is full. User memory is accessed only during this
+// system call, which does not block.
 func (c *conn) writeOnce() (n int, done bool, err error) {
 	var room [framing.MaxVectors][]byte
 	n, full, err := c.wire.write(c.clipToQuota(c.out.Gather(room[:0])), c.out.Front())
 	if err == unix.EFAULT && c.out.Fault() {
-		return 0, true, nil // the socket has room for the zeroes that replace the memory
+		return 0, true, nil // the socket has room for the zeros that replace the memory
 	}
 	c.out.Wrote(n)
 	return n, !full, err
 }
 
-// sendLastAndShutdown sends the last frame, if the stream is between two frames and the system accepts it at once,
-// and shuts the connection down, which wakes the poller. The context's lock is held and no goroutine writes.
+// sendLastAndShutdown sends the last frame, if the stream is between two frames and the system accepts the frame
+// immediately, and shuts down the connection, which wakes the poller. The caller must hold the context's lock, and no
+// goroutine may be writing.
 func (c *conn) sendLastAndShutdown() {
 	if len(c.lastFrame) > 0 && !c.connecting && !c.writeFailed && c.out.Last(c.lastFrame) {
 		_, _, _ = c.writeOnce()
@@ -387,7 +389,8 @@ func (c *conn) sendLastAndShutdown() {
 	}
 }
 
-// close closes the descriptor. The context's lock is held; no goroutine reads or writes, now or later.
+// close closes the descriptor. The caller must hold the context's lock, and no goroutine may read or write, now or
+// later.
 func (c *conn) close() {
 	if c.closed {
 		return
@@ -405,17 +408,17 @@ func (c *conn) close() {
 	_ = unix.Close(c.fd)
 }
 
-// setSocketOptions sets the options of the socket, as far as the system supports them. The sizes of the buffers are
-// left to the automatic tuning of the system.
+// setSocketOptions sets those socket options that the system supports. Buffer sizes are left to the system's automatic
+// tuning.
 func (d *domain) setSocketOptions(fd int, peer netip.Addr) {
 	set := func(level, name, value int) { _ = unix.SetsockoptInt(fd, level, name, value) } // best effort
 	seconds := func(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
 	set(unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
-	// Since Linux 6.15; else the line above helps a little.
+	// Available since Linux 6.15. On earlier versions the option above helps a little.
 	set(unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, int(maxRetry/time.Millisecond))
-	// On loopback there is no network to share, and an algorithm that paces by measurement (bbr) moves a fifth less.
+	// Loopback has no network to share, and an algorithm that paces by measurement (bbr) reduces throughput by a fifth.
 	if peer.Unmap().IsLoopback() {
 		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
 	}
@@ -430,7 +433,7 @@ func (d *domain) setSocketOptions(fd int, peer netip.Addr) {
 	set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(user/time.Millisecond))
 }
 
-// sockaddrOf returns ap as a socket address, and its address family.
+// sockaddrOf converts ap to a socket address and its address family.
 func sockaddrOf(ap netip.AddrPort) (unix.Sockaddr, int) {
 	ip := ap.Addr()
 	if ip.Is4() {

@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// listen binds the address that the class was opened with, and sets its canonical name. It returns nil if the class
-// does not listen.
+// listen binds the address with which the class was opened, and sets the class's canonical name. It returns nil if the
+// class does not listen.
 func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	if rest == "" {
 		return nil, nil
@@ -44,7 +44,7 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	ap := d.names.Bound
 	switch {
 	case d.opts.Advertise != "":
-		ap, _ = parseAdvertise(d.opts.Advertise, ap.Port()) // validate has parsed it
+		ap, _ = parseAdvertise(d.opts.Advertise, ap.Port()) // already parsed by validate
 	case ap.Addr().IsUnspecified():
 		ap = netip.AddrPortFrom(inet.Outward(ap.Addr()), ap.Port())
 	}
@@ -52,8 +52,8 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	return l, nil
 }
 
-// checkListenerAddr returns an error if l, Options.Listener, does not listen at the address that the class is opened
-// at.
+// checkListenerAddr returns an error if l, which is Options.Listener, does not listen at the address with which the
+// class was opened.
 func checkListenerAddr(l *net.TCPListener, where netip.AddrPort) error {
 	at := inet.Unmapped(l.Addr().(*net.TCPAddr).AddrPort())
 	if where.Port() != 0 && where.Port() != at.Port() || where.IsValid() && !where.Addr().IsUnspecified() && where.Addr() != at.Addr() {
@@ -71,7 +71,7 @@ func bind(where netip.AddrPort, control func(network, address string, c syscall.
 		text = where.String()
 	}
 	if where.Addr().Is4() {
-		network = "tcp4" // else 0.0.0.0 would mean IPv6 too
+		network = "tcp4" // with "tcp", 0.0.0.0 would include IPv6
 	}
 	l, err := lc.Listen(context.Background(), network, text)
 	if err != nil {
@@ -80,9 +80,8 @@ func bind(where netip.AddrPort, control func(network, address string, c syscall.
 	return l.(*net.TCPListener), nil
 }
 
-// enablePortSharing allows further sockets of the same user to share the port of l, which was bound
-// exclusively. A second server that is started by mistake still fails, unless it uses ReusePort,
-// too.
+// enablePortSharing allows further sockets of the same user to share the port of l, which was bound exclusively. A
+// second server that is started by mistake still fails to bind, unless it also uses ReusePort.
 func (d *domain) enablePortSharing(l *net.TCPListener) error {
 	raw, err := l.SyscallConn()
 	if err == nil {
@@ -94,7 +93,7 @@ func (d *domain) enablePortSharing(l *net.TCPListener) error {
 	return nil
 }
 
-// bindSibling returns one more listening socket at the address of the first.
+// bindSibling returns another listening socket at the address of the first.
 func (d *domain) bindSibling() (net.Listener, error) {
 	l, err := bind(d.names.Bound, func(network, address string, c syscall.RawConn) error {
 		if f := d.opts.Control; f != nil {
@@ -128,7 +127,7 @@ func bindError(where netip.AddrPort, err error) error {
 	return codes.WithText(code, fmt.Sprintf("listen on %s: %s", text, secure.Innermost(err)))
 }
 
-// isErrno reports whether err is this errno, given with its number on Unix and on Windows.
+// isErrno reports whether err is the given errno, whose number differs between Unix and Windows.
 func isErrno(err error, unix, windows syscall.Errno) bool {
 	if runtime.GOOS == "windows" {
 		unix = windows
@@ -136,7 +135,7 @@ func isErrno(err error, unix, windows syscall.Errno) bool {
 	return errors.Is(err, unix)
 }
 
-// parseAdvertise parses Options.Advertise: an IP address and a port, which defaults to port.
+// parseAdvertise parses Options.Advertise, which is an IP address with an optional port. The port defaults to port.
 func parseAdvertise(text string, port uint16) (netip.AddrPort, error) {
 	ap, err := netip.ParseAddrPort(text)
 	if err != nil {

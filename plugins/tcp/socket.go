@@ -13,10 +13,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// closeTimeout limits the time for writing the last bytes of a connection.
+// closeTimeout limits the time spent writing the last bytes of a connection.
 const closeTimeout = 100 * time.Millisecond
 
-// A socket is a net.Conn over TCP, with or without TLS. Its deadlines are those of the TCP connection.
+// A socket is a net.Conn over TCP, with or without TLS. Deadlines apply to the TCP connection.
 type socket struct {
 	io.ReadWriter // tcp, tls, or a plainReader
 	tcp           *net.TCPConn
@@ -37,7 +37,7 @@ func (s *socket) Close() error {
 	return s.tcp.Close()
 }
 
-// CloseWrite closes the writing side, after close_notify with TLS.
+// CloseWrite shuts down the writing side of the connection. With TLS it sends close_notify first.
 func (s *socket) CloseWrite() error {
 	if s.tls != nil {
 		_ = s.tls.CloseWrite()
@@ -45,7 +45,7 @@ func (s *socket) CloseWrite() error {
 	return s.tcp.CloseWrite()
 }
 
-// NetConn returns the connection below TLS.
+// NetConn returns the TCP connection underlying s.
 func (s *socket) NetConn() net.Conn { return s.tcp }
 
 // LocalAddr implements net.Conn.
@@ -71,8 +71,8 @@ func (s *socket) Proof() carrier.Proof {
 	return s.tls.proof.Who
 }
 
-// connect dials name and does the TLS handshake, if there is one: the peer must prove that it is host, or, if host is
-// empty, that it has the IP address of name.
+// connect dials name and, if TLS is enabled, performs the handshake. The peer must then prove that it is host or, if
+// host is empty, that it has the IP address in name.
 func (d *domain) connect(ctx context.Context, name, host string) (*socket, error) {
 	ap, err := inet.Parse(scheme, name)
 	var nc net.Conn
@@ -100,14 +100,14 @@ func (d *domain) connect(ctx context.Context, name, host string) (*socket, error
 	return s, nil
 }
 
-// setConnOptions sets the options of a connection of package net.
+// setConnOptions sets the options of a connection managed by package net.
 func (d *domain) setConnOptions(nc *net.TCPConn) {
 	keep, _ := d.opts.keepaliveParams(d.peerTimeout)
 	_ = nc.SetNoDelay(true)
 	_ = nc.SetKeepAliveConfig(keep)
 }
 
-// ipOf returns the IP address of a; the zero Addr if it has none.
+// ipOf returns the IP address of a, or the zero Addr if a has none.
 func ipOf(a net.Addr) netip.Addr {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return t.AddrPort().Addr().Unmap()

@@ -23,79 +23,81 @@ const scheme = "tcp"
 
 func init() { carrier.Register(New(Options{})) }
 
-// Options configure the plugin. The zero value works.
+// Options configures the plugin. The zero value is ready to use.
 type Options struct {
 	// Advertise is the address that peers dial, if it differs from the bound address, for example behind a network
-	// address translator: an IP address, with a port or with that of the listening socket. Empty means the bound
-	// address, or, if that is a wildcard, the address of the machine that its default route uses.
+	// address translator. It is an IP address, optionally with a port. The port defaults to that of the listening
+	// socket. If Advertise is empty, peers dial the bound address or, if that is a wildcard, the machine's address on
+	// its default route.
 	Advertise string
-	// ReusePort gives each context a listening socket of its own on the same port, so that the kernel distributes new
-	// connections over them. The first one is bound exclusively and then shared with sockets of the same user. It helps
-	// where many connections are made on many cores. It is not available on Windows.
+	// ReusePort gives each context its own listening socket on the same port, so that the kernel distributes new
+	// connections among them. The first socket is bound exclusively and then shared with sockets of the same user.
+	// ReusePort helps if many connections are made and many cores are available. It is not available on Windows.
 	ReusePort bool
-	// Spread is the number of contexts over which peers are distributed that connect to the address without a number:
-	// each context of a peer always reaches the same one. No connection is accepted before there are so many
-	// contexts. At most 256. Zero means that all such peers reach the first context.
+	// Spread is the number of contexts among which to distribute peers that connect to the address without a context
+	// number. Each context of a peer always reaches the same context. No connection is accepted until that many
+	// contexts exist. The maximum is 256. Zero means that all such peers reach the first context.
 	Spread int
-	// Portable uses two goroutines for each connection also where the context has a poller.
+	// Portable uses two goroutines for each connection, even if the context has a poller.
 	Portable bool
-	// Unassisted disables the background polling of a context that no goroutine drives: peers are served only inside
-	// Progress. It has no effect with Portable.
+	// Unassisted disables background polling of a context that no goroutine drives. Peers are then served only during
+	// calls to Progress. It has no effect with Portable.
 	Unassisted bool
-	// Listener is the socket to listen on, for example one from systemd, instead of one that the plugin binds. The
-	// address to open is that of the socket, or "tcp://:0". It cannot be combined with ReusePort.
+	// Listener is a socket to listen on, for example one inherited from systemd, instead of one that the plugin binds.
+	// The address to open must be that of the socket, or "tcp://:0". Listener cannot be combined with ReusePort.
 	//
-	// The open class owns the socket. Other processes may have the same one: a class that drains accepts nothing from it
-	// any more, and leaves what connects from then on to them. If the program closes it nevertheless, no peer can connect any more; this is
-	// logged, and existing connections continue.
+	// The open class owns the socket. Other processes may share it: a class that is draining stops accepting from it
+	// and leaves later connections to those processes. If the program closes the socket anyway, the failure is logged,
+	// no further peers can connect, and existing connections continue.
 	Listener *net.TCPListener
 	// Control is called for each socket before it is bound or connected, as net.ListenConfig.Control is, to set socket
 	// options. It is not called for Listener.
 	Control func(network, address string, c syscall.RawConn) error
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
-	// MaxHalfOpen is the largest number of half-open connections: accepted ones whose HELLO has not arrived. Zero
-	// means 256. When it is reached, the next connection waits until the oldest one is 0.1 s old, which is then
-	// closed. With TLS a connection that was closed still counts while a function of the tls.Config runs for it.
+	// MaxHalfOpen is the maximum number of half-open connections, which are accepted connections whose HELLO has not
+	// arrived. Zero means 256. When the limit is reached, the next connection waits until the oldest one is 0.1 s old,
+	// which is then closed. With TLS, a closed connection still counts while a function of the tls.Config runs for it.
 	MaxHalfOpen int
-	// HandshakeTimeout limits the time from the accept of a connection to its HELLO, and the time
-	// that the TLS handshake may take on a dialed one. Zero means 5 s.
+	// HandshakeTimeout limits the time from accepting a connection until its HELLO arrives, and the duration of the TLS
+	// handshake on a dialed connection. Zero means 5 s.
 	HandshakeTimeout time.Duration
-	// WriteTimeout is how long a peer may accept none of the bytes that are to be sent to it before the session ends.
-	// It is for peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or PeerTimeout if that
-	// is longer.
+	// WriteTimeout is how long a peer may accept none of the bytes waiting to be sent to it before the session is
+	// closed. It is meant for peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or
+	// PeerTimeout if that is longer.
 	WriteTimeout time.Duration
-	// TLS makes every connection of the class use TLS 1.3. Nil means no TLS. Both sides must agree: otherwise each
-	// refuses the other one, with an error that says so.
+	// TLS makes every connection of the class use TLS 1.3. Nil means no TLS. Both sides must agree. Otherwise each
+	// rejects the other with an error that says so.
 	//
 	// One configuration serves both roles. Certificates (or GetCertificate) are presented to peers that connect, and to
-	// dialed peers that request one. RootCAs verify dialed peers; ClientAuth and ClientCAs verify peers that connect.
+	// dialed peers that request one. RootCAs verify dialed peers. ClientAuth and ClientCAs verify peers that connect.
 	//
-	// The certificate of a dialed peer must be valid for the host that the address was looked up by: its DNS name, or
-	// its IP address if the text has one; with ServerName, always for that name. Addresses without a name (those in
-	// bulk handles, and of peers that connect) need the IP address in the certificate. There is one session for each
-	// IP address and port: a second name for it is checked against the certificate of the existing session, so a
-	// server cannot select certificates by the requested name. A listener refuses a chain of more than 5 KiB.
+	// The certificate of a dialed peer must be valid for the host by which the address was looked up: its DNS name, or
+	// its IP address if the text contains one. If ServerName is set, the certificate must always be valid for that
+	// name. Addresses without a host name (those in bulk handles, and those of peers that connect) require the IP
+	// address in the certificate. There is one session for each IP address and port. A second host name for it is
+	// checked against the certificate of the existing session, so a server cannot select certificates by the requested
+	// name. A listener rejects a certificate chain of more than 5 KiB.
 	//
-	// The certificate counts as verified (carrier.Proof), with its chain, if package tls has verified it; without a
-	// chain, if only VerifyConnection or VerifyPeerCertificate has accepted it, of the configuration that
-	// GetConfigForClient returned if that is set.
+	// The certificate counts as verified, together with its chain (see carrier.Proof), if package tls has verified it.
+	// It counts as verified without a chain if only VerifyConnection or VerifyPeerCertificate has accepted it. If
+	// GetConfigForClient is set and returns a configuration, the functions of that configuration count.
 	//
-	// The configuration is copied. Whatever it says, versions before 1.3 are refused, the protocol (ALPN) is
-	// "quicksilver/1", and sessions are not resumed: every connection authenticates the peer anew
-	// (na.Context.Identity). Its functions run on goroutines of the plugin, several at a time, and count towards
-	// HandshakeTimeout. A panic or runtime.Goexit in one ends that connection.
+	// The configuration is copied. Regardless of its contents, versions before 1.3 are rejected, the protocol (ALPN) is
+	// "quicksilver/1", and sessions are not resumed, so that every connection authenticates the peer anew
+	// (na.Context.Identity). Its functions run on goroutines of the plugin, possibly concurrently, and count toward
+	// HandshakeTimeout. If one panics or calls runtime.Goexit, that connection is closed.
 	TLS *tls.Config
-	// KeepAlive is how long a connection is idle before the system probes it. If no probe is answered for as long
-	// again, at least 3 s, the connection ends. Zero means 10 s, a negative value disables it. It detects machines
-	// that are gone; na.Config.PeerTimeout detects processes that hang.
+	// KeepAlive is how long a connection may be idle before the system probes it. If no probe is answered for the same
+	// time again, and for at least 3 s, the connection fails. Zero means 10 s. A negative value disables probing.
+	// KeepAlive detects machines that have disappeared, whereas na.Config.PeerTimeout detects processes that hang.
 	KeepAlive time.Duration
 }
 
 // A Resolver looks up the addresses of a host. *net.Resolver implements it.
 type Resolver = inet.Resolver
 
-// New returns a plugin with the given options, for na.Config.Plugins. na.Open reports invalid options.
+// New returns a plugin with the given options, for use in na.Config.Plugins. Invalid options are reported by na.Open.
 func New(opts Options) carrier.Plugin { return plugin{opts} }
 
 type plugin struct{ opts Options }
@@ -103,10 +105,10 @@ type plugin struct{ opts Options }
 // Scheme implements carrier.Plugin.
 func (plugin) Scheme() string { return scheme }
 
-// HostResolver returns Options.Resolver. Package qs looks up the hosts of Peers with it.
+// HostResolver returns Options.Resolver. Package qs uses it to look up the hosts in Peers.
 func (p plugin) HostResolver() Resolver { return p.opts.Resolver }
 
-// validate returns one error for all invalid fields.
+// validate returns a single error that describes all invalid fields.
 func (o *Options) validate() error {
 	var errs []error
 	bad := func(field string, v any, want string) {
@@ -141,7 +143,7 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// withDefaults returns o with the defaults of its zero fields.
+// withDefaults returns a copy of o in which zero fields have their defaults.
 func (o Options) withDefaults(peerTimeout time.Duration) Options {
 	if o.Resolver == nil {
 		o.Resolver = net.DefaultResolver
@@ -162,17 +164,17 @@ func (o Options) withDefaults(peerTimeout time.Duration) Options {
 	return o
 }
 
-// maxTime caps durations so that sums do not overflow.
+// maxTime caps durations so that sums of them do not overflow.
 const maxTime time.Duration = math.MaxInt64 / 4
 
 const defaultWriteTimeout = 10 * time.Second
 
-// keepaliveParams returns the keepalive parameters of a socket, and how long sent data may stay unacknowledged
-// (TCP_USER_TIMEOUT): as long as the keepalive probes of an idle connection take, at least PeerTimeout and
-// WriteTimeout.
+// keepaliveParams returns the keepalive parameters for a socket, and how long sent data may remain unacknowledged
+// (TCP_USER_TIMEOUT). The latter is the time that the keepalive probes of an idle connection take, but no less than
+// PeerTimeout and WriteTimeout.
 //
-// There are about ten probes: on a network that loses a fifth of the packets each way, all of three probes are lost
-// one time in twenty.
+// About ten probes are sent. On a network that drops a fifth of the packets in each direction, three probes would all
+// be lost one time in twenty.
 func (o *Options) keepaliveParams(peerTimeout time.Duration) (keep net.KeepAliveConfig, userTimeout time.Duration) {
 	if o.KeepAlive < 0 {
 		return net.KeepAliveConfig{Enable: false}, 0
@@ -188,7 +190,7 @@ func (o *Options) keepaliveParams(peerTimeout time.Duration) (keep net.KeepAlive
 	return keep, userTimeout
 }
 
-// A domain is the plugin as opened by one class: its names, its server and its options.
+// A domain is the plugin as opened by one class.
 type domain struct {
 	opts     Options
 	security *security // nil without TLS
@@ -197,7 +199,7 @@ type domain struct {
 	names    inet.Names
 
 	peerTimeout time.Duration // na.Config.PeerTimeout
-	hasPoller   bool          // the contexts of the class have pollers
+	hasPoller   bool          // whether the contexts of the class have pollers
 
 	server *netconn.Server
 }
@@ -239,17 +241,17 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	return n, nil
 }
 
-// usePoller reports whether the leader of Progress reads the sockets.
+// usePoller reports whether the goroutine that polls a context reads the sockets itself.
 func (d *domain) usePoller() bool { return d.hasPoller && !d.opts.Portable }
 
-// newPortable returns the carrier of a context with two goroutines for each connection.
+// newPortable returns a carrier that uses two goroutines for each connection.
 func (d *domain) newPortable(core carrier.Core) (carrier.Carrier, error) {
 	return netconn.New(&netconn.Transport{
 		Server: d.server,
 		Dial: func(ctx context.Context, name, host string) (net.Conn, error) {
 			s, err := d.connect(ctx, name, host)
 			if err != nil {
-				return nil, err // a nil *socket would be a net.Conn that is not nil
+				return nil, err // a nil *socket would be a non-nil net.Conn
 			}
 			return s, nil
 		},
@@ -257,13 +259,13 @@ func (d *domain) newPortable(core carrier.Core) (carrier.Carrier, error) {
 	}, core)
 }
 
-// unreachableError returns the error of a dial that failed in the given action.
+// unreachableError returns the error for a dial that failed during action.
 func unreachableError(action string, err error) error {
 	return codes.WithText(codes.ErrUnreachable, action+": "+secure.Innermost(err))
 }
 
-// lostError returns the error of a connection that failed. A TLS alert of the peer means that it refuses this side,
-// now and at every other attempt, so it gets the code ErrPermission.
+// lostError returns the error for a connection that failed. If the peer sent a TLS alert, it rejects this side now and
+// will do so on every further attempt, so the error has the code ErrPermission.
 func lostError(action string, err error) error {
 	code := codes.ErrPeerLost
 	var op *net.OpError

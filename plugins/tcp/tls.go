@@ -16,15 +16,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// A security does TLS handshakes with Options.TLS.
+// A security performs TLS handshakes according to Options.TLS.
 type security struct {
 	config     *tls.Config                // Options.TLS
-	lastConfig atomic.Pointer[tls.Config] // the configuration of the last handshake; nil before the first
+	lastConfig atomic.Pointer[tls.Config] // configuration of the last handshake; nil before the first
 	timeout    time.Duration
 	log        *slog.Logger
 }
 
-// newSecurity returns nil if the options have no TLS.
+// newSecurity returns nil if the options do not enable TLS.
 func newSecurity(opts *Options, log *slog.Logger) *security {
 	if opts.TLS == nil {
 		return nil
@@ -32,8 +32,8 @@ func newSecurity(opts *Options, log *slog.Logger) *security {
 	return &security{config: opts.TLS, timeout: opts.HandshakeTimeout, log: log}
 }
 
-// handshakeConfig returns the configuration of a handshake: Options.TLS with the settings that this package requires.
-// All handshakes share it until the certificate authorities change.
+// handshakeConfig returns the configuration for a handshake, which is Options.TLS with the settings that this package
+// requires. All handshakes share it until the certificate authorities change.
 func (s *security) handshakeConfig() *tls.Config {
 	if cfg := s.lastConfig.Load(); cfg != nil && secure.IsCurrent(s.config, cfg) {
 		return cfg
@@ -45,22 +45,22 @@ func (s *security) handshakeConfig() *tls.Config {
 	return cfg
 }
 
-// A tlsConn is a connection with TLS after its handshake.
+// A tlsConn is a TLS connection whose handshake has completed.
 type tlsConn struct {
 	*tls.Conn
 	lower *lowerConn
 	proof *secure.Proof
-	own   *secure.Own // the certificate of this side; nil if the peer has dialed
+	own   *secure.Own // certificate of this side; nil if the peer dialed
 }
 
-// Read implements net.Conn. With TLS 1.3 the peer may refuse the certificate of this side after the handshake has
-// completed here; own explains that error.
+// Read implements net.Conn. In TLS 1.3 the peer may reject this side's certificate after the handshake has completed on
+// this side. Read uses own to explain that error.
 func (c *tlsConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	return n, c.own.Wrap(err)
 }
 
-// serve performs the handshake of an accepted connection. It fails at deadline.
+// serve performs the handshake on an accepted connection. The handshake fails at deadline.
 func (s *security) serve(nc *net.TCPConn, deadline time.Time) (*tlsConn, error) {
 	t := &lowerConn{
 		rw: nc, remote: nc.RemoteAddr(), inspectsCerts: secure.Looks(s.config),
@@ -70,8 +70,8 @@ func (s *security) serve(nc *net.TCPConn, deadline time.Time) (*tlsConn, error) 
 	return s.handshake(tls.Server(t, cfg), cfg, t, nc, nil, deadline)
 }
 
-// dial performs the handshake of a dialed connection, within the timeout of s. name is the canonical name of the peer, host the host that it must
-// prove to be, or empty.
+// dial performs the handshake on a dialed connection, within the timeout of s. The peer at the canonical name must
+// prove that it is host or, if host is empty, that it has the IP address in name.
 func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	ap, err := inet.Parse(scheme, name)
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	return s.handshake(conn, cfg, t, nc, own, time.Now().Add(s.timeout))
 }
 
-// handshake performs the handshake of conn. It fails at due. own is nil at the accepting side. Functions of the tls.Config run
-// only here; a panic in one ends only this connection.
+// handshake performs the handshake of conn, which fails at due. own is nil on the accepting side. Functions of the
+// tls.Config run only here, and a panic in one of them closes only this connection.
 func (s *security) handshake(
 	conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *net.TCPConn, own *secure.Own, due time.Time,
 ) (c *tlsConn, err error) {
@@ -103,7 +103,7 @@ func (s *security) handshake(
 		}
 		return nil, own.Wrap(err)
 	}
-	if own != nil && t.certBytes > secure.MaxClientProof { // the listener will close the connection without a reason
+	if own != nil && t.certBytes > secure.MaxClientProof { // the listener will close the connection without giving a reason
 		return nil, secure.OwnTooLong(t.certBytes, secure.MaxClientProof)
 	}
 	state := conn.ConnectionState()
@@ -115,16 +115,17 @@ func (s *security) handshake(
 	return &tlsConn{Conn: conn, lower: t, proof: secure.Prove(cfg, &state, t.inspectsCerts), own: own}, nil
 }
 
-// A lowerConn is the connection below package tls. It forwards reads and writes, checks the first bytes of the peer,
-// limits the bytes that the peer sends during the handshake, and reports an end of the connection without
-// close_notify as an error. Deadlines are those of the socket.
+// A lowerConn is the connection that package tls reads and writes. It forwards reads and writes, checks the first bytes
+// received from the peer, limits the number of bytes that the peer may send during the handshake, and reports an error
+// if the connection is closed without close_notify. Its deadline methods do nothing; deadlines are set on the
+// underlying socket.
 type lowerConn struct {
 	rw            io.ReadWriter
 	remote        net.Addr
 	inspectsCerts bool   // functions of the tls.Config verify certificates
-	readLimit     int    // bytes that the peer may still send; negative: no limit
-	nextReadLimit int    // readLimit from the first write of this side on; 0: unchanged
-	certBytes     int    // bytes written since the peer's first bytes: at the dialing side its certificates
+	readLimit     int    // number of bytes that the peer may still send; negative means no limit
+	nextReadLimit int    // value of readLimit starting at this side's first write; 0 means unchanged
+	certBytes     int    // bytes written since the peer's first bytes: on the dialing side, its certificates
 	firstBytes    []byte // up to tlsHead bytes
 	received      bool   // the peer has sent bytes
 }
@@ -154,11 +155,11 @@ func (t *lowerConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// tlsHead is the number of bytes that distinguish a TLS stream from one that begins with a HELLO frame.
+// tlsHead is the number of bytes needed to distinguish a TLS stream from one that begins with a HELLO frame.
 const tlsHead = 3
 
-// mayBeTLS reports whether b can be the beginning of a TLS stream: a record with a handshake message or an alert. A
-// HELLO frame begins with its length of at most a few KiB, so its third byte is zero.
+// mayBeTLS reports whether b can be the beginning of a TLS stream, which is a record with a handshake message or an
+// alert. A HELLO frame begins with its length, which is at most a few KiB, so its third byte is zero.
 func mayBeTLS(b []byte) bool {
 	for i, c := range b {
 		ok := c == 0x16 || c == 0x15
@@ -175,8 +176,8 @@ func mayBeTLS(b []byte) bool {
 	return true
 }
 
-// isClientHello reports whether head, the first bytes of a stream, begins the first message of a TLS client. It is
-// false for fewer than tlsHead bytes.
+// isClientHello reports whether head, the first bytes of a stream, begins the first message of a TLS client. It returns
+// false if head has fewer than tlsHead bytes.
 func isClientHello(head []byte) bool {
 	return len(head) >= tlsHead && head[0] == 0x16 && mayBeTLS(head)
 }
@@ -192,7 +193,7 @@ func (t *lowerConn) Write(b []byte) (int, error) {
 	return t.rw.Write(b)
 }
 
-// Close implements net.Conn. It is a no-op, since the owner of the socket closes it.
+// Close implements net.Conn. It is a no-op, because the owner of the socket closes it.
 func (t *lowerConn) Close() error { return nil }
 
 // LocalAddr implements net.Conn.
@@ -210,10 +211,10 @@ func (t *lowerConn) SetReadDeadline(time.Time) error { return nil }
 // SetWriteDeadline implements net.Conn.
 func (t *lowerConn) SetWriteDeadline(time.Time) error { return nil }
 
-// A silentError is the error of a handshake in which the peer has sent nothing.
+// A silentError is the error of a handshake in which the peer sent nothing.
 type silentError struct{ error }
 
-// Unwrap returns the error of the handshake.
+// Unwrap returns the handshake error.
 func (e silentError) Unwrap() error { return e.error }
 
 var (
@@ -224,8 +225,8 @@ var (
 	errWantsTLS   = secure.WantsTLS(scheme)
 )
 
-// tlsError returns the error of a handshake that failed. A connection that was cut off may succeed at another
-// attempt, so it gets the code ErrPeerLost.
+// tlsError returns the error for a failed handshake. If the connection was cut off, another attempt may succeed, so the
+// error has the code ErrPeerLost.
 func tlsError(err error) error {
 	code := codes.ErrUnreachable
 	if errors.Is(err, errTruncated) || isErrno(err, syscall.ECONNRESET, 10054) {

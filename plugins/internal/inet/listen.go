@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Where reads "host:port" of a listening address. host is an IP address, the name of an interface or of a host, or
-// nothing for every address of the machine.
+// Where parses the "host:port" part of a listening address. host is an IP address, the name of an interface or host, or
+// empty for every address of the machine.
 func (n *Names) Where(rest string) (where netip.AddrPort, err error) {
 	host, service, err := net.SplitHostPort(rest)
 	if err != nil {
@@ -43,7 +43,8 @@ func (n *Names) listenIP(host string) (netip.Addr, error) {
 	return preferIPv4(ips), nil
 }
 
-// preferIPv4 returns the first IPv4 address, else the first: a socket that is bound to one address is more likely to be reached there.
+// preferIPv4 returns the first IPv4 address, or the first address if there is none. A socket that is bound to a single
+// address is more likely to be reachable over IPv4.
 func preferIPv4(ips []netip.Addr) netip.Addr {
 	for _, ip := range ips {
 		if ip.Unmap().Is4() {
@@ -53,7 +54,7 @@ func preferIPv4(ips []netip.Addr) netip.Addr {
 	return ips[0]
 }
 
-// addrOf returns an address of an interface: the first IPv4 one, else the first.
+// addrOf returns the first IPv4 address of an interface, or its first address if it has no IPv4 address.
 func addrOf(ifc *net.Interface) (netip.Addr, error) {
 	all, err := ifc.Addrs()
 	if ips := addrsOf(all); err == nil && len(ips) > 0 {
@@ -66,14 +67,14 @@ func addrOf(ifc *net.Interface) (netip.Addr, error) {
 	return netip.Addr{}, codes.WithText(codes.ErrAddrInvalid, "interface "+ifc.Name+" has no address")
 }
 
-// Outward chooses the address to advertise to peers when the socket listens on all addresses: the
-// one that the default route uses, else the first that is not confined to the machine or its link,
-// else loopback.
+// Outward returns the address to advertise to peers when the socket listens on all addresses. It is the address that
+// the default route uses, or else the first address that is not confined to the machine or its link, or else loopback.
 func Outward(wildcard netip.Addr) netip.Addr {
 	fits := func(ip netip.Addr) bool {
 		return ip.IsGlobalUnicast() && !ip.IsLinkLocalUnicast() && (ip.Is4() || wildcard.Is6())
 	}
-	// Connecting a datagram socket sends nothing: it asks the routing table. The addresses are reserved for examples.
+	// Connecting a datagram socket sends nothing. It only consults the routing table. The addresses are reserved for
+	// documentation.
 	for _, far := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
 		if c, err := net.Dial("udp", far); err == nil {
 			ip := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
@@ -102,7 +103,7 @@ func Outward(wildcard netip.Addr) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// isLocal4 reports whether the machine speaks IPv4 at all.
+// isLocal4 reports whether the machine has an IPv4 address.
 func isLocal4() bool {
 	for _, ip := range machine() {
 		if ip.Is4() {

@@ -16,26 +16,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Names resolves and checks the addresses of a transport for a class. It implements carrier.Names.
+// Names resolves and validates a transport's addresses on behalf of a class. It implements carrier.Names.
 type Names struct {
-	Scheme   string         // of the transport, without "://"
+	Scheme   string         // scheme of the transport, without "://"
 	Self     string         // canonical or private name of the class
-	Bound    netip.AddrPort // where it listens; zero when it does not
+	Bound    netip.AddrPort // address on which the class listens; zero if it does not
 	Resolver Resolver
-	Certify  bool // peers have certificates, which carry the host that they were looked up by
+	Certify  bool // whether peers present certificates, which must carry the host by which the peer was looked up
 }
 
-// A Resolver finds the addresses of a host. *net.Resolver is one.
+// A Resolver looks up the addresses of a host. *net.Resolver implements it.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Canonical returns the one name of an address of a transport.
+// Canonical returns the canonical name of an address.
 func Canonical(scheme string, ap netip.AddrPort) string {
 	return scheme + "://" + Unmapped(ap).String()
 }
 
-// Parse reads a canonical name of a transport.
+// Parse parses a transport's canonical name.
 func Parse(scheme, name string) (netip.AddrPort, error) {
 	rest, ok := strings.CutPrefix(name, scheme+"://")
 	if !ok {
@@ -63,10 +63,10 @@ func notValid(name, why string) error {
 	return codes.WithText(codes.ErrInvalid, "address "+name+" "+why)
 }
 
-// maxAddresses is how many addresses of one host are dialed at most.
+// maxAddresses is the maximum number of addresses of one host that are dialed.
 const maxAddresses = 8
 
-// choice stands between the addresses in the name of a host that has several.
+// choice separates the addresses in the name of a host that has several.
 const choice = "|"
 
 // Expand implements carrier.Expander.
@@ -97,8 +97,8 @@ func (n *Names) Check(name string) error {
 	return nil
 }
 
-// Resolve implements carrier.Names. Numeric addresses are done at once, host names in a goroutine that ends with
-// cancel, as soon as the resolver obeys its context.
+// Resolve implements carrier.Names. Numeric addresses are resolved immediately. Host names are resolved on a goroutine
+// that exits after cancel, as soon as the resolver returns.
 func (n *Names) Resolve(text string, done func(name string, err error)) (cancel func()) {
 	if text == n.Self {
 		done(text, nil)
@@ -165,15 +165,15 @@ func (n *Names) Carries(id *carrier.Proof, name, host string) error {
 	return nil
 }
 
-// maxNamed limits the names of a certificate in an error text.
+// maxNamed limits the number of a certificate's names in an error text.
 const maxNamed = 16
 
-// NotFor returns a text with the names of a certificate that is not valid for host.
+// NotFor describes the names in a certificate that is not valid for host.
 func NotFor(c *x509.Certificate, host string) string {
 	return "valid for " + NamesIn(c) + ", not " + host
 }
 
-// NamesIn returns what a certificate carries, with commas between: DNS names, IP addresses and URIs.
+// NamesIn returns the DNS names, IP addresses and URIs in a certificate, separated by commas.
 func NamesIn(c *x509.Certificate) string {
 	names := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {
@@ -191,13 +191,13 @@ func NamesIn(c *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
-// HostOf returns the IP address in a canonical name, as certificates have it.
+// HostOf returns the IP address in a canonical name, in the form used in certificates.
 func HostOf(scheme, name string) string {
 	ap, _ := Parse(scheme, name)
 	return ap.Addr().WithZone("").String()
 }
 
-// find looks up a host name, which has an address at least.
+// find looks up a host name and returns at least one address.
 func (n *Names) find(ctx context.Context, host string) ([]netip.Addr, error) {
 	ips, err := n.Resolver.LookupNetIP(ctx, "ip", host)
 	switch {
@@ -209,14 +209,14 @@ func (n *Names) find(ctx context.Context, host string) ([]netip.Addr, error) {
 	return ips, nil
 }
 
-// A target is a host, by name or IP address, with a port.
+// A target is a host name or IP address, with a port.
 type target struct {
 	host string
 	port uint16
 }
 
-// split reads "SCHEME://host:port", and the forms in which addresses print that were looked up: "SCHEME://wanted@IP:port", where wanted is the
-// name of the host, and with several addresses "SCHEME://IP:port|IP:port".
+// split parses "SCHEME://host:port", and the forms in which resolved addresses are printed: "SCHEME://wanted@IP:port",
+// where wanted is the host name, and "SCHEME://IP:port|IP:port" for several addresses.
 func (n *Names) split(text string) (wanted string, at []target, err error) {
 	rest, ok := strings.CutPrefix(text, n.Scheme+"://")
 	switch {
@@ -245,7 +245,7 @@ func (n *Names) split(text string) (wanted string, at []target, err error) {
 	return wanted, at, nil
 }
 
-// splitOne reads "host:port" of the address text.
+// splitOne parses the "host:port" in one, which is a part of the address text.
 func (n *Names) splitOne(text, one string) (t target, err error) {
 	want := fmt.Sprintf(", want %[1]s://host:port or %[1]s://[IPv6 address]:port", n.Scheme)
 	host, service, err := net.SplitHostPort(one)
@@ -266,7 +266,7 @@ func (n *Names) splitOne(text, one string) (t target, err error) {
 	return target{host, uint16(p)}, nil
 }
 
-// numeric returns the addresses of targets; ok is false if one has the name of a host.
+// numeric returns the IP addresses of the targets. ok is false if any target has a host name.
 func numeric(at []target) (addrs []netip.AddrPort, ok bool) {
 	for _, t := range at {
 		ip, err := netip.ParseAddr(t.host)
@@ -278,11 +278,12 @@ func numeric(at []target) (addrs []netip.AddrPort, ok bool) {
 	return addrs, true
 }
 
-// resolved returns the canonical name of the addresses that text led to, the preferred one first; our own has one name whichever way it is
-// written. An address of ours behind the first of its family is left out: this process is not what is looked for.
+// resolved returns the canonical name of the addresses to which text resolved, the preferred address first. The name of
+// this process is the same however it is written. If one of this process's own addresses is not the first of its
+// family, it is omitted, because this process is then not the one being looked up.
 func (n *Names) resolved(text string, addrs []netip.AddrPort) (string, error) {
 	var all []string
-	var first [2]bool // an address of the family was there
+	var first [2]bool // an address of the family has been seen
 	for _, ap := range addrs {
 		ap = Unmapped(ap)
 		if ap.Addr().IsUnspecified() {
@@ -322,7 +323,7 @@ func (n *Names) isSelf(ip netip.Addr, port uint16) bool {
 	return IsLocal(ip)
 }
 
-// lookupReason is the text of a failed lookup without the name, which the caller prints.
+// lookupReason returns the text of a lookup error without the host name, which the caller prints.
 func lookupReason(err error) string {
 	var dns *net.DNSError
 	if errors.As(err, &dns) {
@@ -355,8 +356,8 @@ func addrsOf(all []net.Addr) []netip.Addr {
 	return ips
 }
 
-// Verified reports whether the peer at remote may be taken for the one that listens at the name listen: its machine is
-// the same. local is our side of the way to it, or zero.
+// Verified reports whether the peer at remote may be identified with the process that listens at the name listen,
+// because it is on the same machine. local is the local address of the connection, or zero.
 func (n *Names) Verified(listen string, local, remote netip.Addr) bool {
 	ap, err := Parse(n.Scheme, listen)
 	if err != nil {
@@ -366,11 +367,11 @@ func (n *Names) Verified(listen string, local, remote netip.Addr) bool {
 	if ap.Addr() == remote {
 		return true
 	}
-	// A process of this machine may use any of its addresses.
+	// A process on this machine may use any of the machine's addresses.
 	return (remote.IsLoopback() || remote == local) && IsLocal(ap.Addr())
 }
 
-// Unmapped returns ap with an IPv4 address as such.
+// Unmapped returns ap with an IPv4-mapped IPv6 address converted to IPv4.
 func Unmapped(ap netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }

@@ -1,4 +1,4 @@
-// Package secure has the common parts of transports with TLS 1.3: it adapts a tls.Config of the
-// program for both roles, extracts the verified identity of the peer from a handshake, and explains
-// its errors.
+// Package secure contains code shared by transports that use TLS 1.3. It adapts a program's
+// tls.Config for both roles, extracts the peer's verified identity from a handshake, and explains
+// TLS errors.
 package secure

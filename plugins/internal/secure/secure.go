@@ -15,34 +15,35 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 )
 
-// ALPN is the protocol that both sides must name in the TLS handshake.
+// ALPN is the protocol that both sides must offer in the TLS handshake.
 const ALPN = "quicksilver/1"
 
-// Limits in bytes for the data that a peer may send before the TLS handshake has ended: for a peer
-// that connected, its first message and its certificates; for one that was dialed, everything.
-// Package tls needs several times as much memory for it.
+// Limits, in bytes, for the data that a peer may send before the TLS handshake has completed. For a
+// peer that connected, they apply to its first message and to its certificates. For a dialed peer,
+// the limit applies to everything. Package tls needs several times as much memory as it receives.
 const (
 	MaxClientHello = 4 << 10
 	MaxClientProof = 6 << 10
 	MaxServerProof = 64 << 10
 )
 
-// Looks reports whether functions of the program verify certificates.
+// Looks reports whether functions supplied by the program verify certificates.
 func Looks(cfg *tls.Config) bool {
 	return cfg.VerifyConnection != nil || cfg.VerifyPeerCertificate != nil
 }
 
-// Authorities is implemented by the ClientSessionCache of a configuration whose authorities may be
-// replaced, as package qs does. Sessions are never resumed here, so the field has no other use; a
-// Clone keeps it.
+// Authorities is implemented by the ClientSessionCache of a configuration whose certificate
+// authorities may be replaced, as package qs does. Sessions are never resumed here, so the field
+// has no other use, and Clone preserves it.
 type Authorities interface {
-	// Current returns the pool that replaces pool now, which may be pool itself. It may read files.
+	// Current returns the pool that currently replaces pool, which may be pool itself. It may read
+	// files.
 	Current(pool *x509.CertPool) *x509.CertPool
 }
 
-// Forced returns a copy of cfg for one handshake, with the authorities that are trusted now. It
+// Forced returns a copy of cfg for one handshake, with the currently trusted authorities. The copy
 // allows only TLS 1.3 and this module's protocol, and makes every connection verify the peer again.
-// chosen is called with the result of GetConfigForClient, if there is one.
+// If GetConfigForClient is set, chosen is called with its result.
 func Forced(cfg *tls.Config, chosen func(hello *tls.ClientHelloInfo, other *tls.Config)) *tls.Config {
 	cfg = cfg.Clone()
 	if a, ok := cfg.ClientSessionCache.(Authorities); ok {
@@ -65,15 +66,14 @@ func Forced(cfg *tls.Config, chosen func(hello *tls.ClientHelloInfo, other *tls.
 	return cfg
 }
 
-// IsCurrent reports whether forced, which Forced has made from cfg, has the authorities that are
-// trusted now.
+// IsCurrent reports whether forced, which Forced returned for cfg, has the currently trusted
+// authorities.
 func IsCurrent(cfg, forced *tls.Config) bool {
 	a, ok := cfg.ClientSessionCache.(Authorities)
 	return !ok || a.Current(cfg.RootCAs) == forced.RootCAs && a.Current(cfg.ClientCAs) == forced.ClientCAs
 }
 
-// Validate returns a description of the valid TLS options if those of a transport are invalid; else
-// "".
+// Validate returns a description of the valid TLS options if cfg is invalid, and "" otherwise.
 func Validate(cfg *tls.Config) (want string) {
 	if cfg != nil && cfg.MaxVersion != 0 && cfg.MaxVersion < tls.VersionTLS13 {
 		return "a MaxVersion of TLS 1.3, or 0"
@@ -89,8 +89,8 @@ func MayListen(scheme string, cfg *tls.Config) error {
 	return codes.WithText(codes.ErrInvalid, scheme+": options: TLS has no certificate, want Certificates or GetCertificate to listen")
 }
 
-// Client returns the configuration for dialing host at name, or the address in name if host is
-// empty.
+// Client returns the configuration for dialing host at name. If host is empty, the peer is verified
+// against the address in name.
 func Client(cfg *tls.Config, scheme, name, host string) *tls.Config {
 	if cfg.ServerName != "" {
 		return cfg
@@ -102,18 +102,18 @@ func Client(cfg *tls.Config, scheme, name, host string) *tls.Config {
 	return cfg
 }
 
-// An Own is the certificate that this side has presented in a handshake as the client; nil before
-// that, or for none. It is used for one handshake.
+// An Own holds the certificate that this side, as the client, presented in a handshake. It holds
+// nil before that, or if no certificate was presented. An Own is used for one handshake.
 type Own struct{ leaf *x509.Certificate }
 
-// Note returns cfg, or a copy of it that records in o the certificate that it presents.
+// Note returns a copy of cfg that records in o the certificate that it presents.
 func (o *Own) Note(cfg *tls.Config) *tls.Config {
 	cfg = cfg.Clone()
 	choose, all := cfg.GetClientCertificate, cfg.Certificates
 	cfg.GetClientCertificate = func(r *tls.CertificateRequestInfo) (c *tls.Certificate, err error) {
 		if choose != nil {
 			c, err = choose(r)
-		} else { // chosen in the same way as package tls does
+		} else { // choose as package tls does
 			c = &tls.Certificate{}
 			for i := range all {
 				if r.SupportsCertificate(&all[i]) == nil {
@@ -124,7 +124,7 @@ func (o *Own) Note(cfg *tls.Config) *tls.Config {
 		}
 		if err == nil && c != nil && len(c.Certificate) > 0 {
 			if o.leaf = c.Leaf; o.leaf == nil {
-				o.leaf, _ = x509.ParseCertificate(c.Certificate[0]) // if it cannot be parsed, package tls reports that
+				o.leaf, _ = x509.ParseCertificate(c.Certificate[0]) // package tls reports an error if it cannot be parsed
 			}
 		}
 		return c, err
@@ -132,8 +132,8 @@ func (o *Own) Note(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// Wrap returns an error of the connection, with the certificate if the peer has rejected it as
-// expired: Reason describes it. o may be nil.
+// Wrap returns err, a connection error. If the peer rejected this side's certificate as expired,
+// the returned error includes the certificate, which Reason describes. o may be nil.
 func (o *Own) Wrap(err error) error {
 	if err == nil || o == nil || o.leaf == nil || Innermost(err) != alertExpired {
 		return err
@@ -141,13 +141,13 @@ func (o *Own) Wrap(err error) error {
 	return &expiredError{err, o.leaf}
 }
 
-// An expiredError means that the peer considers the certificate of this side expired.
+// An expiredError indicates that the peer considers this side's certificate expired.
 type expiredError struct {
 	error
 	own *x509.Certificate
 }
 
-// Unwrap returns the alert of the peer.
+// Unwrap returns the peer's alert.
 func (e *expiredError) Unwrap() error { return e.error }
 
 // ByHost reports whether peers must present certificates for the hosts by which they were looked
@@ -156,19 +156,19 @@ func ByHost(cfg *tls.Config) bool {
 	return cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify
 }
 
-// A Proof is the verified information about the peer from a handshake.
+// A Proof is the verified information about a peer from a handshake.
 type Proof struct {
 	Who   carrier.Proof
 	cfg   *tls.Config
-	chain []*x509.Certificate // as the peer has sent it
-	at    time.Time           // time of the handshake by the program's clock; zero if there is no clock
+	chain []*x509.Certificate // chain as sent by the peer
+	at    time.Time           // time of the handshake by the program's clock; zero if cfg has no clock
 }
 
-// Prove returns the Proof of a handshake. looked means that functions of the program have verified
-// the certificates.
+// Prove returns the Proof for a handshake. looked reports whether functions supplied by the program
+// have verified the certificates.
 func Prove(cfg *tls.Config, state *tls.ConnectionState, looked bool) *Proof {
 	p := &Proof{Who: carrier.Proof{Secure: true}, cfg: cfg, chain: state.PeerCertificates}
-	switch { // a certificate that was only requested or sent, and not verified, proves nothing
+	switch { // a certificate that was only requested or sent, but not verified, proves nothing
 	case len(state.VerifiedChains) > 0:
 		p.Who.Certificates = state.VerifiedChains[0]
 	case looked && len(state.PeerCertificates) > 0:
@@ -192,7 +192,7 @@ func clock(cfg *tls.Config) func() time.Time {
 	return time.Now
 }
 
-// WallClock returns the WallClock of a transport's carrier.Network; nil without TLS. cfg may be
+// WallClock returns the WallClock for a transport's carrier.Network, or nil without TLS. cfg may be
 // nil.
 func WallClock(cfg *tls.Config) func() time.Time {
 	if cfg == nil {
@@ -201,10 +201,10 @@ func WallClock(cfg *tls.Config) func() time.Time {
 	return clock(cfg)
 }
 
-// expiry returns when the last of the verified chains expires; a chain expires with the first of
-// its certificates. Without a verified chain it is when shown expires, which functions of the
-// program have accepted. Certificates that had expired before, and were accepted nevertheless,
-// never expire.
+// expiry returns the time at which the last of the verified chains expires. A chain expires when
+// the first of its certificates does. If there is no verified chain, expiry uses the certificates
+// in shown, which functions supplied by the program have accepted. Certificates that were accepted
+// even though they had already expired never expire; expiry then returns the zero time.
 func expiry(verified [][]*x509.Certificate, shown []*x509.Certificate, now time.Time) (last time.Time) {
 	if len(verified) == 0 {
 		verified = [][]*x509.Certificate{shown}
@@ -226,8 +226,9 @@ func expiry(verified [][]*x509.Certificate, shown []*x509.Certificate, now time.
 	return last.Add(time.Nanosecond) // a certificate is still valid at NotAfter
 }
 
-// SpeaksFor reports whether the peer, which connected, may be identified with the listener at name:
-// it has proven the identity that it would have to prove if it was dialed there.
+// SpeaksFor reports whether the peer, which connected, may be identified with the listener at name.
+// This requires that the peer has proven the identity that it would have to prove if it were dialed
+// there.
 func (p *Proof) SpeaksFor(scheme, name string) bool {
 	if len(p.Who.Certificates) == 0 || p.cfg.InsecureSkipVerify {
 		return false
@@ -245,24 +246,23 @@ func (p *Proof) SpeaksFor(scheme, name string) bool {
 	return err == nil
 }
 
-// BothOrNone names the options that a program sets: those of the Config of package qs, or else
-// those with which it makes the plugin.
+// BothOrNone describes the options to set: those in the Config of package qs or, in programs that
+// create the plugin themselves, those of the plugin.
 func BothOrNone(scheme string) string {
 	return "set Config.TLS, or " + scheme + ".Options.TLS below package qs, on both sides, or on neither"
 }
 
-// WantsPlain is the error for a TLS client that connects to a peer without TLS, WantsTLS for a
-// plain client of a peer with TLS only.
+// WantsPlain returns the error for a TLS client that connects to a peer without TLS.
 func WantsPlain(scheme string) error {
 	return codes.WithText(codes.ErrProtocol, "the peer uses TLS, and this side does not: "+BothOrNone(scheme))
 }
 
-// WantsTLS is the reverse of WantsPlain.
+// WantsTLS returns the error for a client without TLS that connects to a peer that requires it.
 func WantsTLS(scheme string) error {
 	return codes.WithText(codes.ErrProtocol, "TLS is required here: "+BothOrNone(scheme))
 }
 
-// Errors of a handshake.
+// Handshake errors.
 var (
 	ErrALPN     = errors.New("the peer uses TLS, but not the protocol " + ALPN)
 	ErrTooMuch  = errors.New("the certificate chain of the peer is too long; " + shorten)
@@ -271,20 +271,20 @@ var (
 
 const shorten = "use fewer intermediate certificates or smaller keys at the peer"
 
-// Overflow is the TLS alert record_overflow, for a peer that has sent too much.
+// Overflow is the TLS alert record_overflow, sent to a peer that has sent too much.
 const Overflow = 22
 
-// OwnTooLong returns the error of a client that has presented n bytes of certificates to a listener
-// with a lower limit.
+// OwnTooLong returns the error for a client that has presented n bytes of certificates to a
+// listener with a lower limit.
 func OwnTooLong(n, limit int) error {
 	return fmt.Errorf("the local certificate chain is too long: the limit of a listener is %d bytes, these have %d; "+
 		"use fewer intermediate certificates or smaller keys", limit, n)
 }
 
-// alertExpired is the text of the alert for a certificate that is not valid at this time.
+// alertExpired is the text of the alert for a certificate that is not valid at the current time.
 const alertExpired = "tls: expired certificate"
 
-// alerts has the remedies for the alerts with which a peer ends a handshake.
+// alerts maps the alerts with which a peer aborts a handshake to remedies.
 var alerts = map[string]string{
 	"tls: certificate required":           "the peer requires a certificate; set Certificates in the local tls.Config",
 	"tls: bad certificate":                "the peer rejected the local certificate",
@@ -296,8 +296,8 @@ var alerts = map[string]string{
 	"tls: no application protocol":        "the peer uses TLS, but not the protocol " + ALPN,
 }
 
-// Innermost returns the innermost text of err: without the addresses and calls that package net
-// puts in front of it.
+// Innermost returns the text of err without the addresses and calls that package net puts in front
+// of it.
 func Innermost(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -306,7 +306,7 @@ func Innermost(err error) string {
 	return err.Error()
 }
 
-// Reason returns why a TLS connection ended, and the remedy.
+// Reason returns the reason why a TLS connection failed, and the remedy.
 func Reason(err error) string {
 	var unverified *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError
