@@ -17,91 +17,92 @@ import (
 )
 
 const (
-	localSize = 60 << 10 // bytes of a datagram to a peer on this machine
-	// bytes of the largest datagram that is probed for elsewhere: an MTU of 9000 less the headers
-	// of IP and UDP
+	localSize = 60 << 10 // size in bytes of a datagram to a peer on this machine
+	// size in bytes of the largest datagram probed for to other machines: an MTU of 9000 less the
+	// IP and UDP headers
 	jumbo = 8972
-	// finTimeout limits how long a context that closes waits for its peers to acknowledge the end
-	// of their associations. Together with the linger of a release it stays below the time that
-	// package na allows for closing.
+	// finTimeout limits how long a context that is closing waits for its peers to acknowledge the
+	// end of their associations. Together with the time that a release lingers, it stays below the
+	// time that package na allows for closing.
 	finTimeout = 200 * time.Millisecond
 )
 
-// A contextCarrier implements carrier.Carrier for one context: it connects the context's protocol
+// A contextCarrier implements carrier.Carrier for one context. It connects the context's protocol
 // machine to a shared socket. The endpoint's lock guards the machine and all fields that are
 // neither atomic nor constant. Only the goroutine that has set sending uses out and slices.
 type contextCarrier struct {
-	head        frame.Header // the header of the frame that is being handled
+	head        frame.Header // header of the frame being handled
 	d           *domain
 	e           carrier.Core
-	id          uint8 // the number of the context
+	id          uint8 // number of the context
 	m           *arq.Machine
 	shared      *sharedSocket
-	sock        socket       // the socket that shared had when the context was opened
-	due         atomic.Int64 // the time at which the machine has work; 0: it has none
-	sendPending atomic.Bool  // the machine has packets that were not caused by Flush; the next Poll sends them
+	sock        socket       // socket of shared when the context was opened
+	due         atomic.Int64 // time at which the machine has work; 0 if it has none
+	sendPending atomic.Bool  // the machine has packets not caused by Flush, which the next Poll sends
 
 	shut bool
-	// peers and their messages that were unconfirmed when their associations ended, since Shut
+	// peers whose associations ended with unconfirmed messages since Shut, and the number of
+	// messages
 	unconfirmed struct{ peers, messages int }
 
-	conns         map[netip.AddrPort]*conn // the connections with TLS, by conn.name; nil: there is no TLS
+	conns         map[netip.AddrPort]*conn // connections with TLS by conn.name; nil without TLS
 	pathFrames    []pathFrame              // path frames to be sent
-	orphanCheckAt time.Duration            // the time of the next removeOrphansLocked
+	orphanCheckAt time.Duration            // time of the next removeOrphansLocked
 
-	sending bool // a goroutine is in flush; it collects again before it returns
+	sending bool // a goroutine is in flush; it collects packets again before it returns
 	out     outbox
-	failed  []failedDial  // the dials that have failed since the last Poll
-	in      []bulkPlacing // bulk data of the batch that handleDatagrams works on
-	slices  [][]byte      // scratch space of sealPackets
-	scratch []byte        // scratch space of Frame
+	failed  []failedDial  // dials that have failed since the last Poll
+	in      []bulkPlacing // bulk data of the batch being handled by handleDatagrams
+	slices  [][]byte      // scratch space for sealPackets
+	scratch []byte        // scratch space for Frame
 	pieces  []*bulkPiece  // free list
 }
 
-// A failedDial is a dial that has failed at once. The next Poll reports it, because Dial must not
-// end a session.
+// A failedDial is a dial that failed immediately. It is reported by the next Poll, because Dial
+// must not fail a session.
 type failedDial struct {
 	p   *peer
 	err error
 }
 
-// errFull is the error of a dial when the machine has no association left.
+// errFull is the error of a dial when the machine cannot create another association.
 var errFull = codes.WithText(codes.ErrUnreachable, "too many udp peers in this context; close some, or use another context")
 
-// A peer joins a session of package na to its association of package arq. The endpoint's lock
-// guards it.
+// A peer connects a session of package na to its association in package arq. It is guarded by the
+// endpoint's lock.
 type peer struct {
 	c      *contextCarrier
-	link   carrier.Session // nil: the session has ended
+	link   carrier.Session // nil if the session has been closed
 	a      *arq.Assoc
-	conn   *conn  // nil: there is no TLS
-	remote string // the peer's address as text
+	conn   *conn  // nil without TLS
+	remote string // peer's address as text
 	up     bool
-	credit uint32        // the credit of the last frame that was sent
-	part   *partialFrame // a received frame that spans several packets; nil: there is none
+	credit uint32        // credit in the last frame sent
+	part   *partialFrame // received frame that spans several packets; nil if there is none
 }
 
 // A partialFrame is a frame of which some packets have been received.
 type partialFrame struct {
 	h    frame.Header
 	buf  []byte
-	left int // bytes that are missing
+	left int // number of missing bytes
 }
 
-// partialFrames is shared by all peers, so that a peer that has sent a large frame does not keep
-// its memory.
+// partialFrames is shared by all peers, so that a peer that has sent a large frame does not retain
+// the memory for it.
 var partialFrames = sync.Pool{New: func() any { return &partialFrame{} }}
 
-// A bulkPiece is a piece of bulk data that is in flight. It returns to the free list when the
-// machine has no packet of it left and no packet of it is being sent.
+// A bulkPiece is a piece of bulk data in flight. It returns to the free list when the machine has
+// no more packets of it and none of its packets is being sent.
 type bulkPiece struct {
 	v        carrier.View
-	lent     int   // packets that are being sent
-	released bool  // the machine has no packet of it left
-	p        *peer // the receiver; set when over is
+	lent     int   // number of packets being sent
+	released bool  // the machine has no more packets of the piece
+	p        *peer // receiver; set together with released
 }
 
-// newPieceLocked returns a piece for v, from the free list if that has one.
+// newPieceLocked returns a piece for v, from the free list if possible.
 func (c *contextCarrier) newPieceLocked(v carrier.View) *bulkPiece {
 	last := len(c.pieces) - 1
 	if last < 0 {
@@ -113,8 +114,8 @@ func (c *contextCarrier) newPieceLocked(v carrier.View) *bulkPiece {
 	return pc
 }
 
-// dropPieceLocked returns pc to the free list and reports its view as sent, if pc is over and no
-// packet of it is being sent.
+// dropPieceLocked returns pc to the free list and reports its view as sent, if the machine has
+// released pc and none of its packets is being sent.
 func (c *contextCarrier) dropPieceLocked(pc *bulkPiece) {
 	if !pc.released || pc.lent > 0 {
 		return
@@ -127,7 +128,7 @@ func (c *contextCarrier) dropPieceLocked(pc *bulkPiece) {
 	}
 }
 
-// maxPieces limits the free list of bulkPieces.
+// maxPieces limits the length of the free list of bulkPieces.
 const maxPieces = 64
 
 var (
@@ -170,7 +171,7 @@ func (d *domain) newCarrier(e carrier.Core) (carrier.Carrier, error) {
 	return c, nil
 }
 
-// overhead returns how many bytes the protection of TLS adds to a packet.
+// overhead returns the number of bytes that TLS adds to a packet.
 func (c *contextCarrier) overhead() int {
 	if c.d.guard == nil {
 		return 0
@@ -178,7 +179,7 @@ func (c *contextCarrier) overhead() int {
 	return overhead
 }
 
-// pathOf returns the largest datagram size that is worth probing for on the path to an address.
+// pathOf returns the largest datagram size worth probing for on the path to an address.
 func pathOf(to netip.Addr) arq.Path {
 	if to.IsLoopback() || inet.IsLocal(to) {
 		return arq.Path{Size: localSize, Local: true}
@@ -188,7 +189,7 @@ func pathOf(to netip.Addr) arq.Path {
 
 // Dial implements carrier.Carrier.
 func (c *contextCarrier) Dial(l carrier.Session) {
-	ap, _ := inet.Parse(scheme, l.Name()) // Check has parsed it
+	ap, _ := inet.Parse(scheme, l.Name()) // already parsed by Check
 	zone := ap.Addr().Zone()
 	ap = netroute.NameZone(ap)
 	p := &peer{c: c, link: l}
@@ -210,10 +211,10 @@ func (c *contextCarrier) Dial(l carrier.Session) {
 	c.pollSoon()
 }
 
-// undialableReason returns why no single process can be reached at ip, "" if one can. zone is the
-// zone of ip before NameZone has looked it up. Without this check the system would choose an
-// interface and send, and an answer, if any, would come from another address, so that the dial
-// would only time out.
+// undialableReason returns the reason why no single process can be reached at ip, or "" if one can.
+// zone is the zone of ip before NameZone looked it up. Without this check the system would choose
+// an interface and send. Any answer would come from another address, so the dial would only time
+// out.
 func undialableReason(ip netip.Addr, zone string) string {
 	switch {
 	case ip.IsMulticast():
@@ -226,8 +227,8 @@ func undialableReason(ip netip.Addr, zone string) string {
 	return "a link-local address needs a zone, as in [fe80::1%eth0]"
 }
 
-// pollSoon makes the next Poll send, and wakes the background poller: while callbacks of the
-// context wait to run, no goroutine may be calling Progress.
+// pollSoon makes the next Poll send, and wakes the background poller. While callbacks of the
+// context are waiting to run, there may be no goroutine calling Progress.
 func (c *contextCarrier) pollSoon() {
 	c.sendPending.Store(true)
 	c.e.PollSoon()
@@ -244,7 +245,7 @@ func (c *contextCarrier) Flush(ls []carrier.Session) {
 	c.flush()
 }
 
-// pull pulls messages and then bulk data from the session, as far as the window has room.
+// pull pulls messages and then bulk data from the session, up to the space in the window.
 func (p *peer) pull() {
 	if p.up && p.a.Up() && p.link != nil {
 		p.link.Pull(carrier.Messages, p)
@@ -270,8 +271,8 @@ func (p *peer) Frame(h *frame.Header, payload []byte) {
 	}
 }
 
-// Piece implements carrier.Writer. A new credit goes ahead in a frame of its own: a packet of bulk
-// data is void when its memory is withdrawn, and the credit would be lost with it.
+// Piece implements carrier.Writer. A changed credit is sent first, in a separate frame. Otherwise
+// it would be lost if the memory is withdrawn, because a packet of bulk data then becomes void.
 func (p *peer) Piece(h *frame.Header, v carrier.View) {
 	if h.Credit != p.credit {
 		p.Frame(&frame.Header{Kind: frame.Credit, Context: h.Context, Credit: h.Credit}, nil)
@@ -286,8 +287,8 @@ func (p *peer) Piece(h *frame.Header, v carrier.View) {
 	p.a.Piece(&front, p.c.newPieceLocked(v), v.Len())
 }
 
-// Cut implements carrier.Carrier. A session that is closed in order sends bye and waits for its
-// acknowledgment; any other session ends at once.
+// Cut implements carrier.Carrier. A session that is closed in an orderly way sends bye and waits
+// for it to be acknowledged. Any other session is closed immediately.
 func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	p, _ := l.Conn().(*peer)
 	l.SetConn(nil)
@@ -319,7 +320,7 @@ func (c *contextCarrier) Poll(now time.Duration) time.Duration {
 	return due
 }
 
-// runDue reports failed dials, runs the machine's timers and sends.
+// runDue reports failed dials, runs the machine's expired timers, and sends.
 func (c *contextCarrier) runDue(now time.Duration) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -351,8 +352,8 @@ func (c *contextCarrier) Lingering(time.Duration) bool {
 	return c.m.Lingering() || c.sendPending.Load() || c.sending
 }
 
-// Release implements carrier.Carrier. It logs messages that peers have not confirmed: their
-// operations have ended, so no error can report them.
+// Release implements carrier.Carrier. It logs messages that peers have not confirmed. Their
+// operations have already completed, so the loss cannot be reported as an error.
 func (c *contextCarrier) Release() {
 	c.shared.removeContext(c)
 	if n := c.unconfirmed; n.peers > 0 {

@@ -16,18 +16,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
 
-// A conn is a connection with TLS: it holds the keys that protect the packets of one association,
-// and the peer's current address. Package arq knows the connection by name, which looks like an
-// address and never changes, so that arq need not handle a change of address.
+// A conn is a connection with TLS. It holds the keys that protect the packets of one association,
+// and the peer's current address. Package arq refers to the connection by name, which has the form
+// of an address but never changes. Thus arq need not handle changes of the peer's address.
 type conn struct {
 	c        *contextCarrier
-	id, peer uint64 // connection IDs: the one that this side has chosen, and the peer's
+	id, peer uint64 // connection IDs chosen by this side and by the peer
 	name     netip.AddrPort
-	p        *peer // the peer that is dialed; nil: the peer has dialed
+	p        *peer // peer being dialed; nil if the peer dialed
 	cancel   context.CancelFunc
-	in       chan []byte // received packets of the handshake
+	in       chan []byte // received handshake packets
 
-	handshakeDone atomic.Bool // the handshake has ended, with or without success
+	handshakeDone atomic.Bool // the handshake has completed or failed
 	up            atomic.Bool // opener, sealer and proof are set
 	opener        *protect.Opener
 	sealer        *protect.Sealer // used by the goroutine that sends for c
@@ -36,15 +36,15 @@ type conn struct {
 	// closed when a short packet has shown that the peer has completed the handshake
 	done chan struct{}
 
-	// The endpoint's lock guards the fields below.
+	// The fields below are guarded by the endpoint's lock.
 	to         netip.AddrPort
 	via        uint8
-	remoteAddr netip.AddrPort // the address of which p.remote is the text
-	orphaned   bool           // the last removeOrphansLocked has found no association
-	probe      struct {       // the path validation that is under way (RFC 9000 8.2)
+	remoteAddr netip.AddrPort // address that p.remote represents as text
+	orphaned   bool           // the last removeOrphansLocked found no association
+	probe      struct {       // path validation in progress (RFC 9000, Section 8.2)
 		to   netip.AddrPort // source address of the peer's latest packets
 		data [8]byte
-		next time.Duration // the earliest time of another challenge
+		next time.Duration // earliest time for another challenge
 	}
 }
 
@@ -64,13 +64,13 @@ func newConn(c *contextCarrier, id, peer uint64, to netip.AddrPort, via uint8) (
 	return k, ctx
 }
 
-// confirmAccepted ends the handshake on the listening side: the peer has sent a packet with the
-// application keys.
+// confirmAccepted completes the handshake on the listening side. It is called when the peer has
+// sent a packet protected with the application keys.
 func (k *conn) confirmAccepted() { k.confirmed.Do(func() { close(k.done) }) }
 
-// acceptConn starts the handshake with a dialing peer that sent a valid token. It returns nil
-// if the context is gone or if there are too many half-open connections. The caller holds the
-// shared socket's lock.
+// acceptConn starts the handshake with a dialing peer that has sent a valid token. It returns nil
+// if the context no longer exists or if there are too many half-open connections. The caller must
+// hold the shared socket's lock.
 func (d *sharedSocket) acceptConn(a *inboundDatagram, h *longHeader) *conn {
 	c := d.contextFor(int(h.to >> 56))
 	if c == nil {
@@ -92,7 +92,7 @@ func (d *sharedSocket) acceptConn(a *inboundDatagram, h *longHeader) *conn {
 	return k
 }
 
-// dialTLSLocked starts the handshake of a dial.
+// dialTLSLocked starts the handshake for a dial.
 func (c *contextCarrier) dialTLSLocked(p *peer, to netip.AddrPort) {
 	k, ctx := newConn(c, newID(c.id), uint64(p.link.Target())<<56, to, 0)
 	k.p, p.conn = p, k
@@ -100,7 +100,7 @@ func (c *contextCarrier) dialTLSLocked(p *peer, to netip.AddrPort) {
 	go runDial(ctx, k, p.link.Name(), p.link.Host())
 }
 
-// onDialEnd handles the result of a dial's handshake: it starts the association, or ends the
+// onDialEnd handles the result of a dial's handshake. It starts the association, or fails the
 // session with err.
 func (k *conn) onDialEnd(err error) {
 	c := k.c
@@ -123,8 +123,8 @@ func (k *conn) onDialEnd(err error) {
 	c.pollSoon()
 }
 
-// onAcceptEnd makes a connection that the peer has dialed known to the context, once its keys are
-// there.
+// onAcceptEnd registers with the context a connection that the peer dialed, once the keys are
+// available.
 func (k *conn) onAcceptEnd() {
 	c := k.c
 	c.e.Lock()
@@ -135,7 +135,7 @@ func (k *conn) onAcceptEnd() {
 	}
 }
 
-// onHandshakeEnd releases the resources of the handshake, and drops its late packets.
+// onHandshakeEnd releases the resources of the handshake and discards its late packets.
 func (k *conn) onHandshakeEnd() {
 	k.cancel()
 	k.handshakeDone.Store(true)
@@ -148,10 +148,10 @@ func (k *conn) onHandshakeEnd() {
 	}
 }
 
-// orphanCheckInterval is the time between two removeOrphansLocked.
+// orphanCheckInterval is the interval between calls to removeOrphansLocked.
 const orphanCheckInterval = 2 * time.Second
 
-// removeOrphansLocked removes connections that have had no association in two checks in a row.
+// removeOrphansLocked removes connections that had no association in two consecutive checks.
 func (c *contextCarrier) removeOrphansLocked(now time.Duration) {
 	if len(c.conns) == 0 || now < c.orphanCheckAt {
 		return
@@ -159,7 +159,7 @@ func (c *contextCarrier) removeOrphansLocked(now time.Duration) {
 	c.orphanCheckAt = now + orphanCheckInterval
 	for name, k := range c.conns {
 		switch {
-		case !k.handshakeDone.Load() || c.m.Has(name): // the association follows the handshake
+		case !k.handshakeDone.Load() || c.m.Has(name): // the association is created after the handshake
 			k.orphaned = false
 		case k.orphaned:
 			delete(c.conns, name)
@@ -170,9 +170,9 @@ func (c *contextCarrier) removeOrphansLocked(now time.Duration) {
 	}
 }
 
-// onUnknownConn handles a notice that the peer does not know the connection. The notice is not
-// authenticated, so it only makes the machine probe the peer. The caller holds the shared socket's
-// lock, not the endpoint's.
+// onUnknownConn handles a notice saying that the peer does not know the connection. Since the
+// notice is not authenticated, it only causes the machine to probe the peer. The caller must hold
+// the shared socket's lock, and must not hold the endpoint's.
 func (c *contextCarrier) onUnknownConn(a *inboundDatagram) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -182,8 +182,8 @@ func (c *contextCarrier) onUnknownConn(a *inboundDatagram) {
 	}
 }
 
-// isPathFrame reports whether a short packet's payload is a path challenge or response, and not a
-// packet of arq.
+// isPathFrame reports whether the payload of a short packet is a path challenge or response, rather
+// than an arq packet.
 func isPathFrame(b []byte) bool { return b[0] == challenge || b[0] == response }
 
 // A pathFrame is a path challenge or response to be sent.
@@ -196,14 +196,14 @@ type pathFrame struct {
 }
 
 const (
-	maxPathFrames     = 64 // limits the pathFrames of a context that wait to be sent; more are dropped
+	maxPathFrames     = 64 // maximum number of a context's pathFrames waiting to be sent; any more are dropped
 	pathFrameSize     = 1 + 8
 	challengeInterval = 20 * time.Millisecond
 )
 
-// checkSourceLocked handles path frames, and reports whether a packet of k is one of arq. A packet
-// from another address than k.to starts a path validation of that address; k.to changes when the
-// peer answers the challenge from there (RFC 9000 8.2).
+// checkSourceLocked handles path frames, and reports whether a packet of k is an arq packet. A
+// packet from an address other than k.to starts validation of that path. k.to changes when the peer
+// answers the challenge from the new address (RFC 9000, Section 8.2).
 func (c *contextCarrier) checkSourceLocked(now time.Duration, a *inboundDatagram) bool {
 	k := a.conn
 	kind, data := a.b[0], [8]byte{}
@@ -241,8 +241,8 @@ func (c *contextCarrier) queuePathFrame(n pathFrame) {
 	}
 }
 
-// sendOne sends a single datagram. It returns the system's error if another attempt would fail too:
-// see outbox.noteFailure.
+// sendOne sends a single datagram. It returns the system's error if another attempt would also
+// fail; see outbox.noteFailure.
 func sendOne(s socket, b []byte, to netip.AddrPort, via uint8) error {
 	if raceflag.Enabled {
 		raceOrder.Add(1)
@@ -254,8 +254,8 @@ func sendOne(s socket, b []byte, to netip.AddrPort, via uint8) error {
 	return nil
 }
 
-// sendOne sends a single datagram unless the socket is closed. A handshake's goroutine may outlive
-// the socket, and without the lock it could send on a descriptor that the system has reused.
+// sendOne sends a single datagram, unless the socket is closed. A handshake's goroutine may outlive
+// the socket and, without the lock, could send on a descriptor that the system has reused.
 func (d *sharedSocket) sendOne(b []byte, to netip.AddrPort, via uint8) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -267,7 +267,7 @@ func (d *sharedSocket) sendOne(b []byte, to netip.AddrPort, via uint8) error {
 
 // Proof implements carrier.Prover.
 func (p *peer) Proof() carrier.Proof {
-	if p.conn == nil || p.conn.proof == nil { // there is no TLS, or the handshake has not ended
+	if p.conn == nil || p.conn.proof == nil { // no TLS, or the handshake has not completed
 		return carrier.Proof{}
 	}
 	return p.conn.proof.Who
@@ -287,7 +287,7 @@ func (p *peer) setRemote(at netip.AddrPort) {
 	p.remote = netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
 }
 
-// shortHeader writes the header of a short packet to the peer into b.
+// shortHeader writes to b the header of a short packet to the peer.
 func (k *conn) shortHeader(b []byte) {
 	b[0] = 0x40
 	binary.BigEndian.PutUint64(b[1:], k.peer)

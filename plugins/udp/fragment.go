@@ -8,19 +8,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A packet keeps its number and its bytes when it is sent again, so it may be larger than the path
-// carries by then. Such a datagram is sent in fragments that every path carries. IP fragmentation
-// does not help: routers of IPv6 do not fragment, and those of IPv4 may drop fragments.
+// A packet keeps its number and its bytes when it is retransmitted, so by then it may be larger
+// than the path MTU. Such a datagram is sent in fragments that are small enough for every path. IP
+// fragmentation is no alternative: IPv6 routers do not fragment, and IPv4 routers may drop
+// fragments.
 //
 //	0x80 1, 0 1, id 4, size of the datagram 2, offset 2    a part of the datagram
 const (
-	fragmentByte = 0x80 // no other datagram begins with it
+	fragmentByte = 0x80 // first byte of a fragment and of no other datagram
 	fragmentHead = 10
 	fragmentSize = arq.BaseSize - fragmentHead
-	maxPartial   = 16 // limits the datagrams of which some fragments have arrived
+	maxPartial   = 16 // maximum number of incomplete datagrams
 )
 
-// splitOversized replaces the datagrams of the list that the path may not carry by their fragments.
+// splitOversized replaces datagrams in the list that may exceed the path MTU with their fragments.
 func (o *outbox) splitOversized() {
 	o.fragment = false
 	list := make([]outboundDatagram, 0, 2*len(o.list))
@@ -42,7 +43,7 @@ func (o *outbox) splitOversized() {
 	o.list = list
 }
 
-// tooLong reports whether d is to be sent in fragments.
+// tooLong reports whether d must be sent in fragments.
 func (d *outboundDatagram) tooLong() bool {
 	return d.fragment && len(d.b) > arq.BaseSize && len(d.b) <= jumbo
 }
@@ -52,17 +53,18 @@ type partialDatagram struct {
 	from    netip.AddrPort
 	id      uint32
 	b       []byte
-	missing uint16 // the missing fragments, one bit each
+	missing uint16 // missing fragments, one bit each
 }
 
-// An assembler puts datagrams together from fragments. Fragments are not authenticated, so it keeps
-// at most mostPartial datagrams; for one more it drops the oldest, which its sender sends again.
+// An assembler reassembles datagrams from fragments. Fragments are not authenticated, so it holds
+// at most maxPartial incomplete datagrams. To make room for another, it drops the oldest one, which
+// its sender retransmits.
 type assembler struct {
 	partial []*partialDatagram // oldest first
 }
 
-// addFragment adds a fragment, and reports whether it was the last one: a is the whole datagram
-// then.
+// addFragment adds a fragment and reports whether it completes the datagram. In that case a is the
+// whole datagram.
 func (x *assembler) addFragment(a *inboundDatagram) bool {
 	if len(a.b) <= fragmentHead {
 		return false

@@ -25,24 +25,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
 
-// With TLS every datagram is one of these two. They are protected as in RFC 9001, and the first
-// byte is that of RFC 9000 17.2 and 17.3. The connection IDs are the receiver's and the sender's;
-// the first byte of an ID is the number of its owner's context.
+// With TLS every datagram has one of the two formats below. Packets are protected as in RFC 9001.
+// The first byte follows RFC 9000, Sections 17.2 and 17.3. The connection IDs are those of the
+// receiver and of the sender. The first byte of an ID is the number of its owner's context.
 //
 //	short  01-- -Kpp  id 8                             number 4  a packet of arq, or of a change of address  tag 16
 //	long   11TT --pp  version 4  id 8  id 8  token 1+n  number 4  a message of the handshake                  tag 16
 //
-// T: 0 Initial; without a token it requests one, in the clear. 1 a notice in the clear: the
-// receiver has no TLS, or no such connection. 2 Handshake. 3 Retry: the token, and as the sender's
-// ID the one to use with it.
+// The values of T are:
+//
+//	0  Initial. Without a token it requests one, unencrypted.
+//	1  Unencrypted notice: the receiver has no TLS, or has no such connection.
+//	2  Handshake.
+//	3  Retry. It carries the token and, as the sender's ID, the ID to use with the token.
 const (
 	wireVersion = 0x51530002
 
-	shortSize = 1 + idSize // bytes before the packet number
+	shortSize = 1 + idSize // number of bytes before the packet number
 	longSize  = 1 + 4 + 2*idSize + 1
 	idSize    = 8
 
-	protectHead = shortSize + protect.NumberSize // bytes before the payload of a short packet
+	protectHead = shortSize + protect.NumberSize // number of bytes before the payload of a short packet
 	overhead    = protectHead + protect.TagSize
 
 	initial     byte = 0
@@ -52,52 +55,52 @@ const (
 
 	nonceSize     = 12
 	tokenSize     = nonceSize + 16 + 16 // nonce, time and connection ID, tag
-	tokenLife     = 10 * time.Second    // the time between the making of a token and the first packet with it
-	maxUsedTokens = 1 << 14             // limits the used tokens that are remembered
-	// tokenRequestSize is the size that a token request is padded to, so that no answer to it is
-	// longer (no amplification).
+	tokenLife     = 10 * time.Second    // maximum time between the creation of a token and the first packet that uses it
+	maxUsedTokens = 1 << 14             // maximum number of used tokens to remember
+	// tokenRequestSize is the size to which a token request is padded, so that no reply to it is
+	// longer. This prevents amplification.
 	tokenRequestSize = 256
 
-	maxHalfOpen      = 256         // limits the half-open connections of a class, which peers have dialed
-	halfOpenSilence  = time.Second // a half-open connection whose peer has been silent this long may be evicted
+	maxHalfOpen      = 256         // maximum number of a class's half-open connections, which peers have dialed
+	halfOpenSilence  = time.Second // time of silence after which a half-open connection may be evicted
 	handshakeTimeout = 5 * time.Second
 )
 
-// challenge and response are the first bytes of the path frames in short packets, as PATH_CHALLENGE
-// and PATH_RESPONSE of RFC 9000 8.2; 8 bytes of data follow. No version of arq's packets begins
-// with them.
+// challenge and response are the first bytes of the path frames in short packets. They correspond
+// to PATH_CHALLENGE and PATH_RESPONSE of RFC 9000, Section 8.2, and are followed by 8 bytes of
+// data. No version of arq uses them as the first byte of a packet.
 const (
 	challenge byte = 0xf0
 	response  byte = 0xf1
 )
 
-// A tlsAcceptor holds what the connections with TLS of a class share: the configuration, the
-// half-open connections that peers have dialed, and the address tokens.
+// A tlsAcceptor holds state shared by a class's connections with TLS: the configuration, the
+// half-open connections dialed by peers, and the address tokens.
 type tlsAcceptor struct {
 	cfg       *tls.Config
 	log       *slog.Logger
-	ids       []byte // the key of idFor
-	maxSealed uint64 // limits the packets that are sealed with one key; 0: the limit of package protect
+	ids       []byte // key used by idFor
+	maxSealed uint64 // maximum number of packets sealed with one key; 0 means the limit of package protect
 
-	mu       sync.Mutex                        // guards the fields below; no other lock is taken under it
-	halfOpen []*halfOpen                       // the half-open connections, oldest first
+	mu       sync.Mutex                        // guards the fields below; no other lock is acquired while mu is held
+	halfOpen []*halfOpen                       // half-open connections, oldest first
 	tokens   cipher.AEAD                       // seals tokens
-	used     map[[nonceSize]byte]time.Duration // the tokens that have started a handshake, and the time of that
+	used     map[[nonceSize]byte]time.Duration // tokens that have started a handshake, with the time at which they did
 }
 
-// A halfOpen is a handshake that a peer has started.
+// A halfOpen is a handshake started by a peer.
 type halfOpen struct {
-	from netip.Addr // the peer's address; of an IPv6 address, its /64 network
-	// the time since which the peer's next packet is awaited; 0: this side is working
+	from netip.Addr // peer's address, or its /64 network for IPv6
+	// time since which the peer's next packet is awaited; 0 while this side is working
 	waitingSince time.Duration
-	cancel       context.CancelFunc // ends the handshake
+	cancel       context.CancelFunc // aborts the handshake
 	// the handshake was canceled to make room, and its goroutine has not returned yet
 	evicted bool
 }
 
-// admitHandshake adds a half-open connection, or returns nil if there are too many. It evicts a
-// silent one in that case, so that there may be room when the peer repeats its packet. One address,
-// or one /64 network of IPv6, gets at most half of the room.
+// admitHandshake adds a half-open connection, or returns nil if there are too many. In that case it
+// evicts a silent one, so that there may be room when the peer repeats its packet. A single
+// address, or a single /64 network for IPv6, may use at most half of the available slots.
 func (g *tlsAcceptor) admitHandshake(from netip.Addr, now time.Duration) *halfOpen {
 	if from.Is6() {
 		net, _ := from.Prefix(64) // never fails
@@ -126,7 +129,7 @@ func (g *tlsAcceptor) admitHandshake(from netip.Addr, now time.Duration) *halfOp
 	return nil
 }
 
-// noteWaiting records that the peer's next packet is awaited from now on.
+// noteWaiting records that this side starts waiting for the peer's next packet at time now.
 func (g *tlsAcceptor) noteWaiting(it *halfOpen, now time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,7 +143,7 @@ func (g *tlsAcceptor) removeHandshake(it *halfOpen) {
 	g.halfOpen = slices.DeleteFunc(g.halfOpen, func(other *halfOpen) bool { return other == it })
 }
 
-// newGuard returns the tlsAcceptor of a class, nil if cfg is nil.
+// newTLSAcceptor returns the tlsAcceptor for a class, or nil if cfg is nil.
 func newTLSAcceptor(cfg *tls.Config, log *slog.Logger) (*tlsAcceptor, error) {
 	if cfg == nil {
 		return nil, nil
@@ -150,7 +153,7 @@ func newTLSAcceptor(cfg *tls.Config, log *slog.Logger) (*tlsAcceptor, error) {
 	return g, g.newTokenKeyLocked()
 }
 
-// newTokenKeyLocked makes another key for tokens, which makes all earlier tokens invalid.
+// newTokenKeyLocked creates a new token key, which invalidates all earlier tokens.
 func (g *tlsAcceptor) newTokenKeyLocked() error {
 	var key [32]byte
 	_, _ = rand.Read(key[:])
@@ -172,13 +175,13 @@ func randomUint64() uint64 {
 // newID returns a random connection ID for a context.
 func newID(context uint8) uint64 { return randomUint64()>>8 | uint64(context)<<56 }
 
-// A longHeader is the header of a long packet. It has the same layout in all versions.
+// A longHeader is the header of a long packet. Its layout is the same in all versions.
 type longHeader struct {
-	version  uint32 // 0 in appendTo: wireVersion
+	version  uint32 // in appendTo, 0 means wireVersion
 	kind     byte
-	to, from uint64 // the connection IDs of the receiver and of the sender
+	to, from uint64 // connection IDs of the receiver and of the sender
 	token    []byte
-	number   int // the offset of the packet number, or of the payload of a kind that has none
+	number   int // offset of the packet number or, for kinds without one, of the payload
 }
 
 func (h *longHeader) appendTo(b []byte) []byte {
@@ -189,13 +192,13 @@ func (h *longHeader) appendTo(b []byte) []byte {
 	return append(append(b, byte(len(h.token))), h.token...)
 }
 
-// parseLong decodes the header of a long packet of wireVersion. The token points into b.
+// parseLong decodes the header of a long packet that has version wireVersion. The token aliases b.
 func parseLong(b []byte) (h longHeader, ok bool) {
 	h, ok = parseAnyLong(b)
 	return h, ok && h.version == wireVersion
 }
 
-// parseAnyLong decodes the header of a long packet of any version. The token points into b.
+// parseAnyLong decodes the header of a long packet of any version. The token aliases b.
 func parseAnyLong(b []byte) (h longHeader, ok bool) {
 	if len(b) < longSize || b[0]&0xc0 != 0xc0 {
 		return h, false
@@ -210,15 +213,16 @@ func parseAnyLong(b []byte) (h longHeader, ok bool) {
 }
 
 // idFor returns the connection ID to use with a peer that requests a token. It depends only on the
-// request, so that repeated requests lead to one handshake.
+// request, so that repeated requests result in a single handshake.
 func (g *tlsAcceptor) idFor(at netip.AddrPort, h *longHeader) uint64 {
 	mac := hmac.New(sha256.New, g.ids)
 	mac.Write(binary.BigEndian.AppendUint64(addrBytes(at), h.from))
 	return binary.BigEndian.Uint64(mac.Sum(nil))>>8 | h.to>>56<<56
 }
 
-// makeToken returns a token for the address at. A peer that returns it has received at that
-// address. The token itself has all that checkToken needs, so that no state is kept for it.
+// makeToken returns a token for the address at. A peer that returns the token proves that it
+// receives at that address. The token contains everything that checkToken needs, so that no state
+// is kept for it.
 func (g *tlsAcceptor) makeToken(at netip.AddrPort, now time.Duration, id uint64) []byte {
 	b := make([]byte, nonceSize, tokenSize)
 	_, _ = rand.Read(b)
@@ -228,8 +232,8 @@ func (g *tlsAcceptor) makeToken(at netip.AddrPort, now time.Duration, id uint64)
 	return g.tokens.Seal(b, b, text, addrBytes(at))
 }
 
-// checkToken reports whether token was made here for that address and connection ID, is not too
-// old, and was not used.
+// checkToken reports whether token was created by this class for the given address and connection
+// ID, has not expired, and has not been used.
 func (g *tlsAcceptor) checkToken(token []byte, at netip.AddrPort, now time.Duration, id uint64) bool {
 	if len(token) != tokenSize {
 		return false
@@ -245,8 +249,9 @@ func (g *tlsAcceptor) checkToken(token []byte, at netip.AddrPort, now time.Durat
 	return !used && now-made <= tokenLife
 }
 
-// useToken records that a valid token starts a handshake, so that it cannot start another. If more
-// tokens are used within tokenLife than can be remembered, all earlier tokens become invalid.
+// useToken records that a valid token starts a handshake, so that the token cannot start another
+// one. If more tokens are used within tokenLife than can be remembered, all earlier tokens become
+// invalid.
 func (g *tlsAcceptor) useToken(token []byte, now time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -259,14 +264,14 @@ func (g *tlsAcceptor) useToken(token []byte, now time.Duration) {
 	g.used[[nonceSize]byte(token)] = now
 }
 
-// addrBytes returns an address in binary form, to be authenticated.
+// addrBytes returns the binary form of an address, for use as authenticated data.
 func addrBytes(at netip.AddrPort) []byte {
 	a := at.Addr().As16()
 	return binary.BigEndian.AppendUint16(a[:], at.Port())
 }
 
-// filterDatagram handles a datagram of a class with TLS. It reports whether a.b is now the payload
-// of a short packet, without its protection. The caller holds the shared socket's lock.
+// filterDatagram handles a datagram for a class with TLS. It reports whether it has set a.b to the
+// unprotected payload of a short packet. The caller must hold the shared socket's lock.
 func (d *sharedSocket) filterDatagram(a *inboundDatagram) bool {
 	b := a.b
 	switch {
@@ -283,8 +288,8 @@ func (d *sharedSocket) filterDatagram(a *inboundDatagram) bool {
 	return false
 }
 
-// unprotectShort decrypts a short packet in place, and reports whether that succeeded. It answers a
-// packet of an unknown connection with a notice.
+// unprotectShort decrypts a short packet in place and reports whether it succeeded. It sends a
+// notice in response to a packet with an unknown connection ID.
 func (d *sharedSocket) unprotectShort(a *inboundDatagram) bool {
 	b := a.b
 	if len(b) < overhead+1 {
@@ -313,8 +318,8 @@ func (d *sharedSocket) unprotectShort(a *inboundDatagram) bool {
 	return true
 }
 
-// handleLong handles a long packet: it passes it to its handshake, which may have to be started, or
-// answers it.
+// handleLong handles a long packet. It passes the packet to the handshake, starting one if
+// necessary, or replies to it.
 func (d *sharedSocket) handleLong(a *inboundDatagram) {
 	h, ok := parseAnyLong(a.b)
 	if !ok {
@@ -326,7 +331,8 @@ func (d *sharedSocket) handleLong(a *inboundDatagram) {
 		}
 		return
 	}
-	// the peer has no such connection. It is a hint, as an ICMP error is: anyone can forge it
+	// The peer has no such connection. Like an ICMP error, this is only a hint, since anyone can
+	// forge it.
 	if h.kind == notice && h.to == 0 {
 		if k := d.findConnByPeerID(h.from); k != nil {
 			a.conn = k
@@ -339,26 +345,26 @@ func (d *sharedSocket) handleLong(a *inboundDatagram) {
 	case k != nil || h.kind != initial:
 	case d.guard.checkToken(h.token, a.from, d.now(), h.to):
 		k = d.acceptConn(a, &h)
-	default: // it has no token, or one that was used, perhaps by a peer that has copied it
+	default: // no token, or a token already used, perhaps by a peer that has copied it
 		d.sendToken(a, &h)
 	}
 	if k != nil && len(a.b) <= arq.BaseSize && !k.handshakeDone.Load() {
 		select {
 		case k.in <- append([]byte(nil), a.b...):
-		default: // the peer sends it again
+		default: // the peer sends the packet again
 		}
 	}
 }
 
-// sendToken answers a token request with a Retry. It keeps no state for the peer.
+// sendToken answers a token request with a Retry packet. It keeps no state for the peer.
 func (d *sharedSocket) sendToken(a *inboundDatagram, h *longHeader) {
 	id := d.guard.idFor(a.from, h)
 	answer := longHeader{kind: retry, to: h.from, from: id, token: d.guard.makeToken(a.from, d.now(), id)}
 	d.reply(a, answer.appendTo(nil))
 }
 
-// refuseVersion answers a token request of another version with a notice in that version. A release
-// speaks one version of TLS over udp: see WIRE.md.
+// refuseVersion answers a token request of another version with a notice in that version. Each
+// release supports a single version of TLS over UDP; see WIRE.md.
 func (d *sharedSocket) refuseVersion(a *inboundDatagram, h *longHeader) {
 	answer := longHeader{version: h.version, kind: notice, to: h.from, from: h.to}
 	older := "dialing"
@@ -370,14 +376,14 @@ func (d *sharedSocket) refuseVersion(a *inboundDatagram, h *longHeader) {
 	d.reply(a, append(answer.appendTo(nil), words...))
 }
 
-// reply sends b to the source of a, unless b is longer than a (no amplification).
+// reply sends b to the source of a, unless b is longer than a, which would allow amplification.
 func (d *sharedSocket) reply(a *inboundDatagram, b []byte) {
 	if len(b) > 0 && len(b) <= len(a.b) && d.sock != nil {
 		_ = sendOne(d.sock, b, a.from, a.via)
 	}
 }
 
-// replyNoTLS answers a token request that reaches a class without TLS.
+// replyNoTLS answers a token request sent to a class without TLS.
 func (d *sharedSocket) replyNoTLS(a *inboundDatagram) {
 	if h, ok := parseLong(a.b); ok && h.kind == initial && len(h.token) == 0 {
 		answer := longHeader{kind: notice, to: h.from, from: h.to}
@@ -386,14 +392,14 @@ func (d *sharedSocket) replyNoTLS(a *inboundDatagram) {
 	}
 }
 
-// findConn returns the connection with the local connection ID, or nil.
+// findConn returns the connection with the given local connection ID, or nil.
 func (d *sharedSocket) findConn(id uint64) *conn {
 	d.table.RLock()
 	defer d.table.RUnlock()
 	return d.byID[id]
 }
 
-// findConnByPeerID returns the connection with the peer's connection ID, or nil.
+// findConnByPeerID returns the connection with the given peer connection ID, or nil.
 func (d *sharedSocket) findConnByPeerID(id uint64) *conn {
 	d.table.RLock()
 	defer d.table.RUnlock()

@@ -20,10 +20,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
 
-// A handshake runs the TLS 1.3 handshake of one connection, on a goroutine of its own because the
-// user's functions in the tls.Config may block. The output of each encryption level is sent in
-// chunks, which the peer acknowledges and takes in order; lost ones are sent again from the first
-// one that is not acknowledged.
+// A handshake performs the TLS 1.3 handshake of one connection. It runs on its own goroutine
+// because user functions in the tls.Config may block. The output at each encryption level is sent
+// in chunks, which the peer acknowledges and accepts in order. After a loss, chunks are
+// retransmitted starting at the first unacknowledged one.
 //
 //	client                                        server
 //	Initial without a token  ───────────►
@@ -41,45 +41,45 @@ type handshake struct {
 	client bool
 	to     netip.AddrPort
 	via    uint8
-	// the user's functions have verified certificates; a pointer, so that the Config does not keep
-	// the handshake alive
+	// whether user functions have verified certificates; a pointer, so that the Config does not
+	// keep the handshake reachable
 	verified      *bool
 	token         []byte
 	levels        [tls.QUICEncryptionLevelApplication]level
-	budget        int            // bytes of TLS messages that the peer may still send
+	budget        int            // number of bytes of TLS messages that the peer may still send
 	done          bool           // TLS has verified the peer
 	up            bool           // the connection has its application keys
 	acked         bool           // the peer has acknowledged something, which proves that it receives
-	probed        bool           // sendProbe has sent since the last acknowledgment
-	receivedBytes int            // bytes of the peer's packets
-	sentBytes     int            // bytes of TLS messages that were sent
-	gotPacket     bool           // an authentic packet of the peer has arrived
-	unsent        error          // the system's error for the last packet, if another attempt would fail too
-	awaitPeer     func()         // called when the next packet is the peer's to send
-	phase         *protect.Phase // a pointer, so that the session keeps only it when the handshake has ended
+	probed        bool           // sendProbe has sent a packet since the last acknowledgment
+	receivedBytes int            // number of bytes in the peer's packets
+	sentBytes     int            // number of bytes of TLS messages sent
+	gotPacket     bool           // an authentic packet from the peer has arrived
+	unsent        error          // system's error for the last packet, if another attempt would also fail
+	awaitPeer     func()         // called when it is the peer's turn to send
+	phase         *protect.Phase // a pointer, so that the session retains only the Phase after the handshake
 }
 
-// A level is the state of an encryption level of RFC 9001 2.1.
+// A level is the state of an encryption level of RFC 9001, Section 2.1.
 type level struct {
 	sealer     *protect.Sealer
 	opener     *protect.Opener
-	out        []byte // the output of TLS at this level
-	acked      int    // bytes of out that the peer has acknowledged
-	sent       int    // bytes of out that were sent
-	received   int    // bytes of the peer's output that have arrived
-	ackPending bool   // an acknowledgment is to be sent
+	out        []byte // output of TLS at this level
+	acked      int    // number of bytes of out acknowledged by the peer
+	sent       int    // number of bytes of out sent
+	received   int    // number of bytes of the peer's output that have arrived
+	ackPending bool   // an acknowledgment must be sent
 }
 
 const (
-	// first byte of a message with output of TLS; acknowledged 4, offset 4 and the output follow
+	// first byte of a message with TLS output; acknowledged 4, offset 4 and the output follow
 	cryptoMessage byte = 1
 	closeMessage  byte = 2 // first byte of a message that ends a failed handshake; alert 1 follows
 
 	cryptoHead = 1 + 4 + 4
 	maxCrypto  = arq.BaseSize - longSize - tokenSize - protect.NumberSize - cryptoHead - protect.TagSize
-	firstWait  = 50 * time.Millisecond // the first timeout before a probe
-	maxWait    = time.Second           // limits the timeout, which doubles with each probe
-	alertTime  = time.Second           // how long a refused peer's packets are answered with the alert
+	firstWait  = 50 * time.Millisecond // initial timeout before a probe
+	maxWait    = time.Second           // maximum timeout; the timeout doubles with each probe
+	alertTime  = time.Second           // time during which packets of a rejected peer are answered with the alert
 )
 
 var (
@@ -87,17 +87,17 @@ var (
 	errLate     = codes.WithText(codes.ErrUnreachable, "TLS: handshake timeout")
 )
 
-// A remoteAlert is the TLS alert with which the peer has ended the handshake.
+// A remoteAlert is the TLS alert with which the peer aborted the handshake.
 type remoteAlert uint8
 
 func (a remoteAlert) Error() string { return tls.AlertError(a).Error() }
 
-// A noTLSAlert is the answer of a peer without TLS.
+// A noTLSAlert is the reply of a peer without TLS.
 type noTLSAlert struct{ bye frame.Bye }
 
 func (t noTLSAlert) Error() string { return t.bye.Text }
 
-// newHandshake returns a handshake of k with the configuration for its role.
+// newHandshake returns a handshake for k that is configured for its role.
 func newHandshake(k *conn, client bool) *handshake {
 	h := &handshake{k: k, g: k.c.d.guard, awaitPeer: func() {}, client: client, to: k.to, via: k.via, budget: secure.MaxClientHello + secure.MaxClientProof}
 	h.phase = &protect.Phase{Leads: client, Most: h.g.maxSealed}
@@ -107,8 +107,8 @@ func newHandshake(k *conn, client bool) *handshake {
 	return h
 }
 
-// runAccept runs the handshake of a peer that sent a valid token. It calls waits whenever the
-// next packet is the peer's to send.
+// runAccept runs the handshake with a peer that has sent a valid token. It calls waits whenever it
+// is the peer's turn to send.
 func runAccept(ctx context.Context, k *conn, waits func()) {
 	defer k.onHandshakeEnd()
 	defer k.c.e.Rescue(func(error) { k.c.shared.removeConn(k) })
@@ -125,12 +125,12 @@ func runAccept(ctx context.Context, k *conn, waits func()) {
 	}
 }
 
-// logFailure reports that the peer's handshake has failed.
+// reportFailure reports that the peer's handshake has failed.
 func (h *handshake) reportFailure(err error) {
 	h.k.c.e.HandshakeFailed(h.to.String(), secure.Reason(err))
 }
 
-// runDial runs the handshake of a dial, and passes the result to k.onDialEnd.
+// runDial runs the handshake for a dial and passes the result to k.onDialEnd.
 func runDial(ctx context.Context, k *conn, name, host string) {
 	defer k.onHandshakeEnd()
 	defer k.c.e.Rescue(k.onDialEnd)
@@ -149,7 +149,7 @@ func runDial(ctx context.Context, k *conn, name, host string) {
 		err = errNoAnswer
 	default:
 		code = codes.ErrUnreachable
-		if h.done && errors.As(err, new(remoteAlert)) { // the peer has seen the certificate of this side
+		if h.done && errors.As(err, new(remoteAlert)) { // the peer has seen this side's certificate
 			code = codes.ErrPermission
 		}
 		err = codes.WithText(code, "TLS: "+secure.Reason(err))
@@ -157,7 +157,7 @@ func runDial(ctx context.Context, k *conn, name, host string) {
 	k.onDialEnd(err)
 }
 
-// setPeerID sets the peer's connection ID, which the dialing side learns from a Retry.
+// setPeerID sets the peer's connection ID, which the dialing side learns from a Retry packet.
 func (h *handshake) setPeerID(peer uint64) {
 	d, k := h.k.c.shared, h.k
 	d.table.Lock()
@@ -171,8 +171,8 @@ func (h *handshake) setPeerID(peer uint64) {
 	}
 }
 
-// makeInitialKeys sets the keys of the Initial level, which RFC 9001 5.2 derives from the
-// connection ID that the server has chosen.
+// makeInitialKeys sets the keys of the Initial level, which are derived from the connection ID
+// chosen by the server (RFC 9001, Section 5.2).
 func (h *handshake) makeInitialKeys(id uint64) (err error) {
 	client, server, err := protect.Initial(binary.BigEndian.AppendUint64(nil, id))
 	if err != nil {
@@ -189,8 +189,9 @@ func (h *handshake) makeInitialKeys(id uint64) (err error) {
 	return err
 }
 
-// run runs the handshake until the connection has its keys or until an error, which it sends to the
-// peer. On the listening side it also waits for a packet that shows that the peer has the keys.
+// run runs the handshake until the connection has its keys or an error occurs, which run then sends
+// to the peer. On the listening side it also waits for a packet that shows that the peer has the
+// keys.
 func (h *handshake) run(ctx context.Context) error {
 	k := h.k
 	started := !h.client
@@ -219,7 +220,7 @@ func (h *handshake) run(ctx context.Context) error {
 			return nil
 		case <-ctx.Done():
 			if h.done {
-				return nil // the connection is usable, though the peer has not sent a short packet yet
+				return nil // the connection is usable, although the peer has not sent a short packet yet
 			}
 			return ctx.Err()
 		case <-timer.C:
@@ -227,7 +228,8 @@ func (h *handshake) run(ctx context.Context) error {
 				if n := k.c.sock.retriesRefused(); n > 0 && tries > n {
 					return errNoAnswer
 				}
-				// the Retry is lost, or the peer has restarted and does not accept the token
+				// The Retry packet was lost, or the peer has restarted and does not accept the
+				// token.
 				if h.token == nil || tries%2 == 0 {
 					h.requestToken()
 				}
@@ -263,8 +265,7 @@ func (h *handshake) run(ctx context.Context) error {
 	}
 }
 
-// ackedBytes returns the number of bytes of TLS messages that are known to have arrived, in both
-// directions.
+// ackedBytes returns the number of bytes of TLS messages known to have arrived, in both directions.
 func (h *handshake) ackedBytes() (n int) {
 	for i := range h.levels {
 		n += h.levels[i].acked + h.levels[i].received
@@ -272,8 +273,8 @@ func (h *handshake) ackedBytes() (n int) {
 	return n
 }
 
-// start starts TLS. The transport parameters carry the connection IDs, so that both sides find out
-// if they were changed on the path.
+// start starts TLS. The transport parameters carry the connection IDs, so that both sides detect
+// whether the IDs were changed on the path.
 func (h *handshake) start(ctx context.Context) error {
 	params := binary.BigEndian.AppendUint64(nil, h.k.id)
 	if !h.client {
@@ -293,8 +294,8 @@ func (h *handshake) requestToken() {
 	h.unsent = h.k.c.shared.sendOne(b[:tokenRequestSize], h.to, h.via)
 }
 
-// handlePacket handles a received packet, and drops one that is not authentic. It calls start when
-// the first token has arrived.
+// handlePacket handles a received packet and discards it if it is not authentic. It calls start
+// when the first token has arrived.
 func (h *handshake) handlePacket(b []byte, start func() error) error {
 	head, ok := parseLong(b)
 	if !ok {
@@ -353,7 +354,7 @@ func (h *handshake) handlePacket(b []byte, start func() error) error {
 	}
 	l.ackPending = true
 	if offset > l.received || offset+len(data) <= l.received {
-		return nil // TLS takes bytes in order; the peer sends the missing ones again
+		return nil // TLS requires bytes in order; the peer retransmits the missing ones
 	}
 	data = data[l.received-offset:]
 	if h.budget -= len(data); h.budget < 0 {
@@ -366,8 +367,8 @@ func (h *handshake) handlePacket(b []byte, start func() error) error {
 	return h.handleTLSEvents()
 }
 
-// handleTLSEvents handles the events of TLS: new keys, output, the peer's transport parameters and
-// the end of the handshake.
+// handleTLSEvents handles TLS events: new keys, output, the peer's transport parameters, and
+// completion of the handshake.
 func (h *handshake) handleTLSEvents() error {
 	for {
 		switch e := h.q.NextEvent(); e.Kind {
@@ -414,7 +415,7 @@ func (h *handshake) handleTLSEvents() error {
 	}
 }
 
-// keyUpdates returns the Phase that connects the key updates of both directions; nil for a level
+// keyUpdates returns the Phase that links the key updates of both directions, or nil for a level
 // whose keys are not updated.
 func (h *handshake) keyUpdates(at tls.QUICEncryptionLevel) *protect.Phase {
 	if at != tls.QUICEncryptionLevelApplication {
@@ -430,8 +431,8 @@ func (h *handshake) finishTLS() {
 	h.done = true
 }
 
-// flush sends output of TLS that was not sent yet, and acknowledgments. It makes the connection
-// usable when its keys are there.
+// flush sends acknowledgments and any TLS output not sent yet. It makes the connection usable once
+// the keys are available.
 func (h *handshake) flush() {
 	if h.done && !h.up && h.k.opener != nil && h.k.sealer != nil {
 		h.up = true
@@ -454,8 +455,8 @@ func (h *handshake) flush() {
 	}
 }
 
-// sendCrypto sends one packet with an acknowledgment and the output of a level from an offset on.
-// It returns the number of bytes of output in it.
+// sendCrypto sends one packet with an acknowledgment and the level's output starting at offset
+// from. It returns the number of output bytes sent.
 func (h *handshake) sendCrypto(at, from int) (n int) {
 	l := &h.levels[at]
 	text := binary.BigEndian.AppendUint32([]byte{cryptoMessage}, uint32(l.received))
@@ -468,11 +469,12 @@ func (h *handshake) sendCrypto(at, from int) (n int) {
 }
 
 // maySendMore reports whether another packet of output may be sent. Until the client has
-// acknowledged one, it gets at most three times the bytes that it has sent, and one packet (RFC
-// 9000 8.1): its token may have been seen and copied on the path.
+// acknowledged a packet, the server sends at most three times as many bytes as it has received,
+// plus one packet (RFC 9000, Section 8.1). The client's token may have been observed and copied on
+// the path.
 func (h *handshake) maySendMore() bool { return h.client || h.acked || h.sentBytes < 3*h.receivedBytes }
 
-// sendProbe sends the first packet that is not acknowledged again (RFC 9002 6.2.4). The answer
+// sendProbe retransmits the first unacknowledged packet (RFC 9002, Section 6.2.4). The response
 // shows what else was lost.
 func (h *handshake) sendProbe() {
 	for i := range h.levels {
@@ -485,9 +487,9 @@ func (h *handshake) sendProbe() {
 	}
 }
 
-// resendLost makes flush send everything again that is not acknowledged, if the acknowledgment
-// answers a probe. The peer has dropped what followed the loss, because it takes bytes in order
-// only.
+// resendLost makes flush retransmit everything that is unacknowledged, if the acknowledgment just
+// received answers a probe. The peer has discarded the data after the loss, because it accepts
+// bytes only in order.
 func (h *handshake) resendLost() {
 	if !h.probed {
 		return
@@ -513,8 +515,8 @@ func (h *handshake) send(at int, text []byte) {
 	}
 }
 
-// end sends the peer the alert for err. On the listening side it blocks for a second, or until ctx
-// is done, and answers each packet of the peer with the alert, which may be lost.
+// end sends the alert for err to the peer. Because the alert may be lost, the listening side blocks
+// for alertTime, or until ctx is done, and answers each packet from the peer with the alert.
 func (h *handshake) end(ctx context.Context, err error) {
 	var remote remoteAlert
 	var alert tls.AlertError
@@ -556,9 +558,9 @@ func (h *handshake) end(ctx context.Context, err error) {
 	}
 }
 
-// recoverInCallbacks returns a copy of cfg whose functions end only the handshake when they panic.
-// They run on a goroutine of package tls, where no recover of this package would help. The net.Conn
-// that they are given has only addresses.
+// recoverInCallbacks returns a copy of cfg in which a panic in a user function aborts only the
+// handshake. The functions run on a goroutine of package tls, where this package cannot otherwise
+// recover. The net.Conn passed to them provides only addresses.
 func recoverInCallbacks(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) *tls.Config {
 	cfg = cfg.Clone()
 	caught := func(err *error) {
@@ -606,7 +608,7 @@ func recoverInCallbacks(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) 
 	return cfg
 }
 
-// A shownConn is the net.Conn passed to the callbacks of a tls.Config. It has only addresses.
+// A shownConn is the net.Conn passed to the callbacks of a tls.Config. It provides only addresses.
 type shownConn struct{ remote net.Addr }
 
 func (s shownConn) RemoteAddr() net.Addr           { return s.remote }

@@ -11,11 +11,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A goroutineSocket is a socket that a goroutine reads.
+// A goroutineSocket is a socket that is read by a goroutine.
 type goroutineSocket struct {
 	shared *sharedSocket
 	conn   *net.UDPConn
-	done   chan struct{} // closed when the reading goroutine has ended; nil: none was started
+	done   chan struct{} // closed when the reading goroutine has exited; nil if none was started
 }
 
 // openPortable binds a goroutineSocket. An address without an IP means every address of the
@@ -42,7 +42,7 @@ func (s *goroutineSocket) localAddr() netip.AddrPort {
 	return inet.Unmapped(s.conn.LocalAddr().(*net.UDPAddr).AddrPort())
 }
 
-// bufferSize implements socket. Package net does not tell how much the system has given.
+// bufferSize implements socket. Package net does not report the size that the system has granted.
 func (s *goroutineSocket) bufferSize() int { return bufferSize }
 
 func (s *goroutineSocket) watch(*contextCarrier) error {
@@ -55,8 +55,8 @@ func (s *goroutineSocket) watch(*contextCarrier) error {
 
 func (s *goroutineSocket) unwatch(*contextCarrier) {}
 
-// read passes received datagrams to the shared socket until the socket is closed. Other errors are
-// about datagrams that were sent, so that reading continues.
+// read passes received datagrams to the shared socket until the socket is closed. It ignores all
+// other errors, which concern datagrams that were sent.
 func (s *goroutineSocket) read() {
 	defer close(s.done)
 	b := make([]byte, arq.MaxSize)
@@ -96,7 +96,7 @@ func (s *goroutineSocket) send(o *outbox) {
 	}
 }
 
-// retriesRefused implements socket. With 4 repetitions an unanswered dial ends within 1.6 s.
+// retriesRefused implements socket. With 4 retries an unanswered dial fails within 1.6 s.
 func (s *goroutineSocket) retriesRefused() int { return 4 }
 
 func (s *goroutineSocket) close() {

@@ -17,30 +17,31 @@ import (
 )
 
 const (
-	turnBytes   = 256 << 10 // limits the bytes of one turn of flush; the last datagram may go beyond it
-	turnPackets = 64        // limits the datagrams of one turn of flush
+	turnBytes   = 256 << 10 // maximum number of bytes sent in one turn of flush; the last datagram may exceed it
+	turnPackets = 64        // maximum number of datagrams sent in one turn of flush
 )
 
-// An outbox holds the datagrams that one turn of flush sends.
+// An outbox holds the datagrams sent in one turn of flush.
 type outbox struct {
-	slab     []byte             // memory of the datagrams; nil outside of flush
+	slab     []byte             // memory of the datagrams; nil outside flush
 	list     []outboundDatagram // contiguous in slab, in order
 	bulk     []bulkLoan
-	fragment bool               // list has a datagram that may be larger than its path carries
-	large    []outboundDatagram // the datagrams that the system has refused with EMSGSIZE
+	fragment bool               // list contains a datagram that may exceed the path MTU
+	large    []outboundDatagram // datagrams that the system refused with EMSGSIZE
 	unsent   []sendFailure
 }
 
-// A sendFailure is a datagram that the system has not sent, with its error. An ICMP error that
-// answers an earlier datagram is none.
+// A sendFailure is a datagram that the system did not send, with the error. ICMP errors in response
+// to earlier datagrams are not included.
 type sendFailure struct {
 	outboundDatagram
 	err error
 }
 
-// noteFailure records that the system has not sent d, so that the machine drops the peer. It
-// ignores errors that may pass, such as a full buffer: the datagram counts as lost then. One of
-// more than the base size that is too large for the path only shrinks the machine's datagram size.
+// noteFailure records that the system did not send d, so that the machine drops the peer. It
+// ignores errors that may be transient, such as a full buffer; the datagram then counts as lost. If
+// a datagram larger than the base size is too large for the path, the machine only reduces its
+// datagram size.
 func (o *outbox) noteFailure(d outboundDatagram, err error) {
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM), errors.Is(err, net.ErrClosed):
@@ -53,14 +54,14 @@ func (o *outbox) noteFailure(d outboundDatagram, err error) {
 	o.unsent = append(o.unsent, sendFailure{d, err})
 }
 
-// unsentError returns the error of a dial whose packets the system does not send.
+// unsentError returns the error for a dial whose packets the system does not send.
 func unsentError(err error) error { return codes.WithText(codes.ErrUnreachable, "send: "+err.Error()) }
 
-// freeSlabs is the free list of slabs of 320 KiB. Stale entries of an outbox may still point into
-// one.
+// freeSlabs is the free list of slabs, which are 320 KiB each. Stale entries of an outbox may still
+// point into one.
 var freeSlabs = make(chan []byte, max(4, runtime.GOMAXPROCS(0)))
 
-// takeMemory gives o a slab.
+// takeMemory sets the slab of o.
 func (o *outbox) takeMemory() {
 	select {
 	case o.slab = <-freeSlabs:
@@ -69,7 +70,7 @@ func (o *outbox) takeMemory() {
 	}
 }
 
-// releaseMemory returns the slab.
+// releaseMemory releases the slab of o.
 func (o *outbox) releaseMemory() {
 	select {
 	case freeSlabs <- o.slab:
@@ -78,26 +79,26 @@ func (o *outbox) releaseMemory() {
 	o.slab = nil
 }
 
-// A bulkLoan is the user's memory used for one datagram of bulk data. No lock is held while
-// it is read, so the view cannot be taken back until the loan has been returned.
+// A bulkLoan is user memory being read for one datagram of bulk data. No lock is held while it is
+// read, so the view cannot be revoked until the loan has been returned.
 type bulkLoan struct {
 	pc         *bulkPiece
 	o          arq.Out
-	i          int  // the index in outbox.list
+	i          int  // index in outbox.list
 	unreadable bool // the memory could not be read
 }
 
-// flush sends the machine's packets, in turns. It is entered and left with the lock, but copies and
-// sends without it, so that other goroutines can add packets in the meantime; the next turn sends
-// those.
+// flush sends the machine's packets, in turns. It is called with the endpoint's lock held and
+// returns with it held, but copies and sends without it. Other goroutines can meanwhile add
+// packets, which are sent in the next turn.
 func (c *contextCarrier) flush() {
 	if c.sending {
 		return
 	}
 	c.sending = true
 	c.out.takeMemory()
-	// One goroutine sends for all peers of the context: datagrams of several go in one system call,
-	// and in the order of the machine.
+	// One goroutine sends for all peers of the context. Datagrams to several peers are thus sent in
+	// one system call, in the order in which the machine produced them.
 	for c.collectPacketsLocked() {
 		c.sendUnlocked()
 		c.endLoansLocked()
@@ -113,8 +114,8 @@ func (c *contextCarrier) flush() {
 	}
 }
 
-// sendUnlocked sends the packets that collectPacketsLocked has taken. It is entered and left with
-// the lock, but sends without it.
+// sendUnlocked sends the packets that collectPacketsLocked has collected. It is called with the
+// endpoint's lock held and returns with it held, but releases it while sending.
 func (c *contextCarrier) sendUnlocked() {
 	c.e.Pause()
 	defer c.e.Lock()
@@ -128,14 +129,14 @@ func (c *contextCarrier) sendUnlocked() {
 	c.sock.send(&c.out)
 }
 
-// collectPacketsLocked takes packets from the machine into the outbox, and reports whether there
-// are any. It copies messages, and lends bulk data, which sealPackets copies. With TLS it leaves
-// room around each packet for the header and the tag.
+// collectPacketsLocked moves packets from the machine to the outbox, and reports whether there are
+// any. It copies messages, and borrows the memory of bulk data for sealPackets to copy. With TLS it
+// leaves space around each packet for the header and the tag.
 func (c *contextCarrier) collectPacketsLocked() bool {
 	o := &c.out
 	o.list, o.bulk = o.list[:0], o.bulk[:0]
-	// Datagrams are contiguous, so that those of one size to one peer can leave as a train, which
-	// the kernel cuts up (UDP_SEGMENT).
+	// Datagrams are contiguous, so that those of the same size to the same peer can be sent as a
+	// train, which the kernel splits (UDP_SEGMENT).
 	now, front, back, at := c.d.now(), 0, 0, 0
 	if c.conns != nil {
 		front, back, at = protectHead, protect.TagSize, c.collectPathFramesLocked()
@@ -150,14 +151,14 @@ func (c *contextCarrier) collectPacketsLocked() bool {
 		o.fragment = o.fragment || p.Fragment
 		if c.conns != nil {
 			if d.conn = c.conns[p.To]; d.conn == nil {
-				continue // the last message of an association whose connection is gone
+				continue // the last message of an association whose connection has been removed
 			}
 			d.to, d.via = d.conn.to, d.conn.via
 		}
 		if p.Ref != nil {
 			pc := p.Ref.(*bulkPiece)
-			// the memory was withdrawn since: send the packet without data, so that its number is
-			// not missing
+			// The memory was withdrawn in the meantime. The packet is sent without data, so that
+			// there is no gap in the packet numbers.
 			if !pc.v.Borrow() {
 				c.m.Void(&p)
 			} else {
@@ -174,7 +175,7 @@ func (c *contextCarrier) collectPacketsLocked() bool {
 	return len(o.list) > 0
 }
 
-// collectPathFramesLocked writes the queued path frames to the beginning of the slab, and returns
+// collectPathFramesLocked writes the queued path frames to the beginning of the slab and returns
 // their total size.
 func (c *contextCarrier) collectPathFramesLocked() (at int) {
 	o := &c.out
@@ -191,8 +192,8 @@ func (c *contextCarrier) collectPathFramesLocked() (at int) {
 	return at
 }
 
-// sealPackets copies the lent bulk data into its datagrams and adds the checksums. With TLS it
-// encrypts every datagram, which replaces the checksum. It runs without the lock. A datagram whose
+// sealPackets copies the borrowed bulk data into its datagrams and adds the checksums. With TLS it
+// instead encrypts every datagram. It must be called without the endpoint's lock. A datagram whose
 // memory cannot be read (SIGBUS) is left without a valid checksum or tag, so that no receiver
 // accepts it.
 func (c *contextCarrier) sealPackets() {
@@ -205,7 +206,7 @@ func (c *contextCarrier) sealPackets() {
 		}
 		c.slices = carrier.Slices(c.slices[:0], l.pc.v, l.o.At, l.o.N, math.MaxInt)
 		gather := memfault.Gather
-		if l.o.Again { // the peer may have acknowledged the data, and the owner may write to the memory by now
+		if l.o.Again { // the peer may have acknowledged the data, so the owner may already be writing to the memory
 			gather = memfault.GatherAgain
 		}
 		_, ok := gather(b[len(b)-l.o.N:], c.slices)
@@ -213,7 +214,7 @@ func (c *contextCarrier) sealPackets() {
 		clear(c.slices)
 		switch {
 		case l.unreadable && d.conn != nil:
-			d.conn = nil // send zeros: the slab may hold another peer's data here
+			d.conn = nil // send zeros: this part of the slab may hold another peer's data
 			clear(d.b)
 		case !l.unreadable && d.conn == nil:
 			l.o.Head = b[:len(b)-l.o.N]
@@ -233,7 +234,7 @@ func (c *contextCarrier) sealPackets() {
 	}
 }
 
-// endLoansLocked releases the users' memory, and passes the failures of the turn to the machine.
+// endLoansLocked returns the borrowed user memory, and passes the turn's failures to the machine.
 func (c *contextCarrier) endLoansLocked() {
 	o := &c.out
 	for i := range o.bulk {
@@ -265,15 +266,15 @@ func (c *contextCarrier) endLoansLocked() {
 	o.unsent = o.unsent[:0]
 }
 
-// A bulkPlacing is received bulk data, and the memory that it is for.
+// A bulkPlacing is received bulk data, with the memory that it is to be copied to.
 type bulkPlacing struct {
 	p       *peer
 	v       carrier.View
 	payload []byte
 }
 
-// handleDatagrams handles received datagrams, and sends what they cause. The caller holds the
-// shared socket's lock, not the endpoint's.
+// handleDatagrams handles received datagrams and sends any packets produced in response. The caller
+// must hold the shared socket's lock, and must not hold the endpoint's.
 func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -297,8 +298,8 @@ func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 	c.flush()
 }
 
-// copyIn copies received bulk data to the user's memory. It is entered and left with the lock, but
-// copies without it.
+// copyIn copies received bulk data to user memory. It is called with the endpoint's lock held and
+// returns with it held, but releases it while copying.
 func (c *contextCarrier) copyIn() {
 	c.e.Pause()
 	defer c.e.Lock()
@@ -307,9 +308,9 @@ func (c *contextCarrier) copyIn() {
 	}
 }
 
-// onRefused handles the system's report that no socket is bound to the address to. ICMP can be
-// forged, so it ends only a dial at once; an established association probes the peer. The caller
-// holds the shared socket's lock, not the endpoint's.
+// onRefused handles the system's report that no socket is bound to the address to. Because ICMP
+// messages can be forged, only a dial fails immediately. An established association probes the peer
+// instead. The caller must hold the shared socket's lock, and must not hold the endpoint's.
 func (c *contextCarrier) onRefused(to netip.AddrPort) {
 	c.e.Lock()
 	defer c.e.UnlockInput()

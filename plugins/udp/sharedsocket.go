@@ -13,37 +13,39 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A sharedSocket is a socket and the contexts that use it. A class that listens has one for all its
-// contexts, so that it has one address; otherwise each context has its own. When the last context
-// has left, the socket is closed, so that the system answers peers with port unreachable.
+// A sharedSocket is a socket together with the contexts that use it. A class that listens has one
+// for all its contexts, so that it has a single address. Otherwise each context has its own. When
+// the last context has been removed, the socket is closed, and the system then answers peers with
+// ICMP port unreachable.
 //
 //	socket ─► Peek, from the poller of any of the contexts ─► routeDatagrams ─► contextCarrier.handleDatagrams
 type sharedSocket struct {
 	at    netip.AddrPort
 	open  func(netip.AddrPort, *sharedSocket) (socket, error)
-	guard *tlsAcceptor // nil: there is no TLS
+	guard *tlsAcceptor // nil without TLS
 	now   func() time.Duration
 	class carrier.Class
-	room  atomic.Int64 // the bytes of the socket's receive buffer, divided by the number of contexts
+	room  atomic.Int64 // size of the socket's receive buffer in bytes, divided by the number of contexts
 
 	// mu guards the fields up to fragments. It is held while datagrams are read and handled by
-	// their contexts, so that they stay in order. An endpoint may be locked under it.
+	// their contexts, so that they stay in order. An endpoint's lock may be acquired while mu is
+	// held.
 	mu       sync.Mutex
-	sock     socket               // nil: closed
-	contexts [256]*contextCarrier // the contexts by number; nil: there is none
-	n        int                  // the number of contexts
-	lastConn *conn                // the connection that the last packet belonged to
-	// notices that a peer does not know a connection, from the batch that is handled
+	sock     socket               // nil if closed
+	contexts [256]*contextCarrier // contexts by number; nil if there is none
+	n        int                  // number of contexts
+	lastConn *conn                // connection of the last packet
+	// notices in the current batch saying that a peer does not know a connection
 	hints     []inboundDatagram
 	fragments assembler
 
-	// table guards byID and byPeer: the connections with TLS, by the connection ID of this side and
-	// of the peer. No lock is taken under it.
+	// table guards byID and byPeer, which hold the connections with TLS by this side's and by the
+	// peer's connection ID. No lock is acquired while table is held.
 	table  sync.RWMutex
 	byID   map[uint64]*conn
 	byPeer map[uint64]*conn
 
-	// the local addresses that datagrams were sent to; via is an index of it plus 1
+	// local addresses to which datagrams were sent; via is an index into it plus 1
 	localAddrs atomic.Pointer[[]netip.Addr]
 }
 
@@ -51,10 +53,10 @@ type sharedSocket struct {
 type inboundDatagram struct {
 	b    []byte
 	from netip.AddrPort
-	via  uint8 // the local address that it was sent to, by its number in localAddrs; 0: unknown
+	via  uint8 // destination address, as a number in localAddrs; 0 if unknown
 	p    arq.Packet
-	to   *contextCarrier // nil: all contexts
-	conn *conn           // nil: there is no TLS
+	to   *contextCarrier // nil for all contexts
+	conn *conn           // nil without TLS
 }
 
 // bind opens the socket if it is not open.
@@ -70,7 +72,7 @@ func (d *sharedSocket) bind() (err error) {
 	return err
 }
 
-// addContext makes the socket deliver datagrams to c.
+// addContext starts delivery of datagrams to c.
 func (d *sharedSocket) addContext(c *contextCarrier) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,7 +82,7 @@ func (d *sharedSocket) addContext(c *contextCarrier) error {
 	return d.sock.watch(c)
 }
 
-// removeContext stops the delivery of datagrams to c. When it has returned, c gets none.
+// removeContext stops delivery of datagrams to c. After it returns, c receives none.
 func (d *sharedSocket) removeContext(c *contextCarrier) {
 	c.sock.unwatch(c)
 	d.mu.Lock()
@@ -94,7 +96,7 @@ func (d *sharedSocket) removeContext(c *contextCarrier) {
 	d.close()
 }
 
-// close closes the socket if no context is left.
+// close closes the socket if no contexts remain.
 func (d *sharedSocket) close() {
 	d.mu.Lock()
 	var s socket
@@ -110,8 +112,9 @@ func (d *sharedSocket) close() {
 // setBufferShareLocked divides the receive buffer among the contexts.
 func (d *sharedSocket) setBufferShareLocked() { d.room.Store(int64(d.sock.bufferSize() / max(1, d.n))) }
 
-// routeDatagrams passes datagrams to their contexts. It keeps their order, so that the last message
-// of an association is handled before a RESET. It keeps no reference to them. The caller holds mu.
+// routeDatagrams passes datagrams to their contexts. It preserves their order, so that the last
+// message of an association is handled before a RESET. It retains no reference to them. The caller
+// must hold d.mu.
 func (d *sharedSocket) routeDatagrams(in []inboundDatagram) {
 	n := 0
 	for i := range in {
@@ -169,16 +172,16 @@ func (d *sharedSocket) routeDatagrams(in []inboundDatagram) {
 }
 
 // poisonMemory overwrites the memory of a datagram that routeDatagrams has handled. It is called
-// under the race detector only: a reference that was kept without a copy then makes every test
-// fail, and not only one in which another datagram overwrites it.
+// only when the race detector is enabled. If a reference was retained without copying, every test
+// then fails, and not only tests in which another datagram happens to overwrite the memory.
 func poisonMemory(b []byte) {
 	for i := range b {
 		b[i] = 0xDB
 	}
 }
 
-// contextFor returns the context with a number, or else any other: its machine answers the packet
-// of an unknown context.
+// contextFor returns the context with the given number. If there is none, it returns any other
+// context, whose machine then answers the packet.
 func (d *sharedSocket) contextFor(id int) (to *contextCarrier) {
 	if to = d.contexts[id]; to == nil {
 		d.forEachContext(func(c *contextCarrier) { to = c })
@@ -194,8 +197,8 @@ func (d *sharedSocket) forEachContext(f func(c *contextCarrier)) {
 	}
 }
 
-// localAddrIndex returns the number of a local address, which it assigns if need be. It returns 0
-// if the address is not known or if 255 have numbers. The caller holds mu.
+// localAddrIndex returns the number of a local address, assigning one if necessary. It returns 0 if
+// the address is not known or if 255 addresses already have numbers. The caller must hold d.mu.
 func (d *sharedSocket) localAddrIndex(at netip.Addr) uint8 {
 	if !at.IsValid() {
 		return 0
@@ -207,14 +210,15 @@ func (d *sharedSocket) localAddrIndex(at netip.Addr) uint8 {
 	i := slices.Index(homes, at)
 	if i < 0 && len(homes) < 255 {
 		i = len(homes)
-		// a variable of its own: taking the address of homes would allocate it for every datagram
+		// A separate variable is used because taking the address of homes would cause an allocation
+		// for every datagram.
 		longer := append(slices.Clip(homes), at)
 		d.localAddrs.Store(&longer)
 	}
 	return uint8(i + 1)
 }
 
-// localAddr returns the local address with a number, the zero Addr for 0.
+// localAddr returns the local address with the given number, or the zero Addr for 0.
 func (d *sharedSocket) localAddr(via uint8) netip.Addr {
 	if via == 0 {
 		return netip.Addr{}
@@ -222,6 +226,7 @@ func (d *sharedSocket) localAddr(via uint8) netip.Addr {
 	return (*d.localAddrs.Load())[via-1]
 }
 
-// raceOrder is changed by every send and read by every receive, under the race detector only. It
-// makes known that a datagram within this process is received after it was sent.
+// raceOrder is modified by every send and read by every receive, but only when the race detector is
+// enabled. It tells the race detector that a datagram within this process is received after it was
+// sent.
 var raceOrder atomic.Int64

@@ -8,27 +8,28 @@ import (
 	"syscall"
 )
 
-// A socket sends datagrams, and passes received ones to the shared socket. It has two
-// implementations: pollSocket is read by the pollers of the contexts, goroutineSocket by a
-// goroutine of its own.
+// A socket sends datagrams, and passes received ones to the shared socket. There are two
+// implementations: a pollSocket is read by the contexts' pollers, and a goroutineSocket by its own
+// goroutine.
 type socket interface {
-	// localAddr returns the address that the socket is bound to.
+	// localAddr returns the address to which the socket is bound.
 	localAddr() netip.AddrPort
 	// bufferSize returns the size of the receive buffer in bytes.
 	bufferSize() int
-	// watch makes the poller of c read the socket too, until unwatch. The caller of watch holds the
-	// shared socket's lock, that of unwatch does not.
+	// watch makes the poller of c also read the socket, until unwatch. The caller of watch must
+	// hold the shared socket's lock, and the caller of unwatch must not.
 	watch(c *contextCarrier) error
 	unwatch(c *contextCarrier)
-	// send sends the datagrams of o in order, and may lose some. It adds those that the system
-	// refuses to o, and keeps no reference to them. Several goroutines may call it at once; they
-	// hold no lock.
+	// send sends the datagrams of o in order, and may lose some. It records in o those that the
+	// system refuses to send, and retains no reference to the datagrams. It may be called
+	// concurrently, without holding any lock.
 	send(o *outbox)
-	// retriesRefused limits how often an unanswered dial is repeated; 0 means until its timeout. It
-	// is not 0 where the system does not report that no socket is bound to the peer's port.
+	// retriesRefused returns the maximum number of times to repeat an unanswered dial, or 0 to
+	// repeat it until its timeout. It is nonzero if the system does not report that no socket is
+	// bound to the peer's port.
 	retriesRefused() int
-	// close closes the socket. The caller holds no lock. The shared socket gets no datagram after
-	// close has returned.
+	// close closes the socket. The caller must not hold any lock. After close returns, the shared
+	// socket receives no datagrams.
 	close()
 }
 
@@ -36,18 +37,18 @@ type socket interface {
 type outboundDatagram struct {
 	b        []byte
 	to       netip.AddrPort
-	conn     *conn // the connection whose keys seal it; nil: there is no TLS
-	via      uint8 // the local address to send from, by its number in sharedSocket.localAddrs; 0: any
-	fragment bool  // it may be larger than the path carries: see splitOversized
-	again    bool  // it was sent before
+	conn     *conn // connection whose keys seal the datagram; nil without TLS
+	via      uint8 // source address, as a number in sharedSocket.localAddrs; 0 means any
+	fragment bool  // may be larger than the path MTU; see splitOversized
+	again    bool  // was sent before
 }
 
-// bufferSize is the size that is requested for each of the system's two buffers, in bytes. The
-// system may give less.
+// bufferSize is the size in bytes requested for each of the system's two socket buffers. The system
+// may grant less.
 const bufferSize = 4 << 20
 
-// bindError returns the error of a socket that cannot be opened. It names the address as the
-// program has given it.
+// bindError returns the error for a socket that could not be opened. The error contains the address
+// as specified by the program.
 func bindError(where netip.AddrPort, err error) error {
 	code := codes.ErrIO
 	switch {
@@ -65,7 +66,7 @@ func bindError(where netip.AddrPort, err error) error {
 	return codes.WithText(code, what+": "+err.Error())
 }
 
-// addrText returns an address in the form in which it is given to listen on: ":port" for every
+// addrText returns a listening address as the program would specify it. It is ":port" for every
 // address of the machine.
 func addrText(where netip.AddrPort) string {
 	if where.Addr().IsValid() {

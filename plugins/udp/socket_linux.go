@@ -15,13 +15,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A pollSocket is a nonblocking socket that the pollers of its contexts watch.
+// A pollSocket is a nonblocking socket watched by the pollers of its contexts.
 type pollSocket struct {
 	shared *sharedSocket
 	fd     int
 	bound  netip.AddrPort
-	six    bool                // the socket is one of IPv6, which also carries IPv4
-	ids    [256]carrier.PollID // by context number
+	six    bool                // an IPv6 socket, which also carries IPv4
+	ids    [256]carrier.PollID // indexed by context number
 
 	trains offload
 }
@@ -31,7 +31,7 @@ var (
 	_ carrier.Peeker   = (*pollSocket)(nil)
 )
 
-// batch is the number of messages that one system call sends or receives.
+// batch is the maximum number of messages that one system call sends or receives.
 const batch = 32
 
 // A messageVector holds the arguments of sendmmsg(2) or recvmmsg(2). Each message is a train or a
@@ -39,13 +39,13 @@ const batch = 32
 type messageVector struct {
 	msgs   [batch]mmsghdr
 	iovs   [batch]unix.Iovec
-	names  [batch]unix.RawSockaddrInet6 // large enough for an IPv4 address too
+	names  [batch]unix.RawSockaddrInet6 // also large enough for an IPv4 address
 	ctls   [batch]controlMessage
-	counts [batch]int // the number of datagrams in each message
+	counts [batch]int // number of datagrams in each message
 }
 
-// A batchReader is the memory, 2 MiB, that one recvmmsg(2) fills. A goroutine owns it while it
-// reads; the shared socket keeps no reference into it.
+// A batchReader is the memory, 2 MiB in size, that one recvmmsg(2) fills. A goroutine owns it while
+// reading. The shared socket retains no reference to it.
 type batchReader struct {
 	in []inboundDatagram
 	v  messageVector
@@ -81,7 +81,7 @@ type mmsghdr struct {
 	n   uint32
 }
 
-// setMessage makes message i point to b, and to the address with its index.
+// setMessage makes message i refer to b and to the address at index i.
 func (v *messageVector) setMessage(i int, b []byte) {
 	m := &v.msgs[i]
 	v.iovs[i].Base = unsafe.SliceData(b)
@@ -92,7 +92,8 @@ func (v *messageVector) setMessage(i int, b []byte) {
 	m.hdr.Namelen = unix.SizeofSockaddrInet6
 }
 
-// sendVectors is the pool of messageVectors for sending. Those in it hold no pointers to datagrams.
+// sendVectors is the pool of messageVectors for sending. Pooled vectors hold no pointers to
+// datagrams.
 var sendVectors = sync.Pool{New: func() any { return &messageVector{} }}
 
 const mode = unix.SOCK_DGRAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
@@ -128,16 +129,16 @@ func (s *pollSocket) prepare(where netip.AddrPort) error {
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
 	}
 	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1)
-	// Bound to every address, the socket asks which one each datagram came to, so that the answer
-	// leaves from there.
+	// A socket bound to every address requests the destination address of each datagram, so that
+	// replies can be sent from that address.
 	switch all := !where.Addr().IsValid() || where.Addr().IsUnspecified(); {
-	case all && s.six: // it works for IPv4 datagrams too
+	case all && s.six: // also works for IPv4 datagrams
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 	case all:
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	}
-	// Set DF and ignore the system's path MTU: arq probes for the size itself, and takes a loss as
-	// the answer.
+	// Set DF and ignore the system's path MTU. The arq machine probes for the packet size itself
+	// and interprets loss as the answer.
 	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
 	if s.six {
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
@@ -209,8 +210,8 @@ func (s *pollSocket) Peek() (came bool) {
 	return came
 }
 
-// read receives a batch into r.in, and returns the number of messages that it had. A message is a
-// train or a single datagram.
+// read receives a batch into r.in and returns the number of messages received. A message is a train
+// or a single datagram.
 func (s *pollSocket) read(r *batchReader) int {
 	r.in = r.in[:0]
 	v := &r.v
@@ -221,7 +222,7 @@ func (s *pollSocket) read(r *batchReader) int {
 	}
 	for {
 		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs)), batch, 0, 0, 0)
-		// ECONNREFUSED is about a datagram that was sent earlier
+		// ECONNREFUSED refers to a datagram sent earlier.
 		if err == unix.EINTR || err == unix.ECONNREFUSED {
 			continue
 		}
@@ -255,7 +256,7 @@ func (v *messageVector) sourceOf(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netroute.WithZone(netip.AddrFrom16(sa.Addr).Unmap(), sa.Scope_id), port)
 }
 
-// setName sets the address that message i is sent to.
+// setName sets the destination address of message i.
 func (s *pollSocket) setName(v *messageVector, i int, to netip.AddrPort) {
 	sa := &v.names[i]
 	*sa = unix.RawSockaddrInet6{Family: unix.AF_INET6}
@@ -271,8 +272,8 @@ func (s *pollSocket) setName(v *messageVector, i int, to netip.AddrPort) {
 	v.msgs[i].hdr.Namelen = unix.SizeofSockaddrInet4
 }
 
-// readErrors drains the socket's error queue (IP_RECVERR), and passes port-unreachable errors to
-// the contexts.
+// readErrors drains the socket's error queue (IP_RECVERR) and passes port-unreachable errors to the
+// contexts.
 func (s *pollSocket) readErrors() {
 	var oob [256]byte
 	refuse := func(to netip.AddrPort) {
@@ -298,8 +299,8 @@ func (s *pollSocket) readErrors() {
 	}
 }
 
-// isRefused reports whether control messages contain ECONNREFUSED: no socket is bound to the peer's
-// port.
+// isRefused reports whether the control messages contain ECONNREFUSED, which means that no socket
+// is bound to the peer's port.
 func isRefused(oob []byte) bool {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -308,7 +309,7 @@ func isRefused(oob []byte) bool {
 	for _, m := range all {
 		four := m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_RECVERR
 		six := m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_RECVERR
-		if (four || six) && len(m.Data) >= 4 { // a struct sock_extended_err begins with the error
+		if (four || six) && len(m.Data) >= 4 { // struct sock_extended_err begins with the error
 			return unix.Errno(binary.NativeEndian.Uint32(m.Data)) == unix.ECONNREFUSED
 		}
 	}
@@ -318,7 +319,7 @@ func isRefused(oob []byte) bool {
 // send implements socket.
 func (s *pollSocket) send(o *outbox) {
 	v := sendVectors.Get().(*messageVector)
-	// the number of the next datagrams that go one by one, because the system has refused them as a
+	// number of datagrams to send individually next, because the system refused to send them as a
 	// train
 	alone := 0
 	for out := o.list; len(out) > 0; {
@@ -338,7 +339,7 @@ func (s *pollSocket) send(o *outbox) {
 	sendVectors.Put(v)
 }
 
-// loadTrain fills in message i with a train of datagrams, which are contiguous in memory.
+// loadTrain fills in message i with a train of datagrams, which must be contiguous in memory.
 func (s *pollSocket) loadTrain(v *messageVector, i int, train []outboundDatagram) {
 	first, last, h := train[0], train[len(train)-1], &v.msgs[i].hdr
 	size, n := 0, len(first.b)
@@ -354,17 +355,17 @@ func (s *pollSocket) loadTrain(v *messageVector, i int, train []outboundDatagram
 	}
 }
 
-// write sends n messages, which hold the datagrams of out. done is the number of datagrams that
-// were sent or are lost, alone the number of those that follow and that the system refuses as a
-// train. An error is about the first message that was not sent, unless the system reports with it
-// an ICMP error about an earlier datagram; so each error is tried once more.
+// write sends n messages, which contain the datagrams in out. done is the number of datagrams that
+// were sent or lost. alone is the number of datagrams following them that the system refused to
+// send as a train. An error concerns the first unsent message, unless the system uses it to report
+// an ICMP error for an earlier datagram. For this reason each error is retried once.
 func (s *pollSocket) write(v *messageVector, n int, out []outboundDatagram, o *outbox) (done, alone int) {
 	for i, again := 0, false; i < n; {
 		sent, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs[i])), uintptr(n-i), 0, 0, 0)
 		if err == unix.EINTR {
 			continue
 		}
-		// an error about an earlier datagram is reported only once
+		// An error that concerns an earlier datagram is reported only once.
 		if err != 0 && err != unix.EAGAIN && !again {
 			again = true
 			continue
@@ -405,7 +406,7 @@ func (s *pollSocket) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	return sa
 }
 
-// addrPort6 converts an address of the system, with its zone.
+// addrPort6 converts a system address, including its zone.
 func addrPort6(sa *unix.SockaddrInet6) netip.AddrPort {
 	return netip.AddrPortFrom(netroute.WithZone(netip.AddrFrom16(sa.Addr).Unmap(), sa.ZoneId), uint16(sa.Port))
 }

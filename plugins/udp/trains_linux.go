@@ -11,23 +11,24 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// An offload decides which datagrams leave together as a train: one message of several datagrams of
-// one size to one peer, which the kernel or the network card cuts up (UDP GSO); UDP GRO does the
-// reverse at the receiver. A datagram that is sent again goes alone, so that packets arrive where
-// trains do not. If the system refuses a train, or if the bytes that are sent again reach half of
-// those sent in trains, the next trainsRest datagrams go alone. It is safe for concurrent use.
+// An offload decides which datagrams are sent as a train. A train is a single message consisting of
+// several datagrams of the same size to the same peer, which the kernel or the network card splits
+// (UDP GSO). UDP GRO does the reverse at the receiver. Retransmitted datagrams are sent
+// individually, so that packets still arrive on paths where trains do not. If the system refuses a
+// train, or if the number of retransmitted bytes reaches half of those sent in trains, the next
+// trainPause datagrams are sent individually. An offload is safe for concurrent use.
 type offload struct {
-	pause       atomic.Int64 // the number of datagrams that go alone before trains are tried again
-	sent, again atomic.Int64 // bytes sent in trains; bytes sent again in the same period
+	pause       atomic.Int64 // number of datagrams to send individually before trains are tried again
+	sent, again atomic.Int64 // bytes sent in trains; bytes retransmitted in the same period
 }
 
 const (
-	maxTrain    = 64      // limits the datagrams of a train: older kernels refuse more (UDP_MAX_SEGMENTS)
-	trainPeriod = 2 << 20 // the length of a period, in bytes that are sent in trains
+	maxTrain    = 64      // maximum number of datagrams in a train; older kernels refuse more (UDP_MAX_SEGMENTS)
+	trainPeriod = 2 << 20 // length of a period, in bytes sent in trains
 	trainPause  = 64 << 10
 )
 
-// trainLen returns how many of the datagrams at the front of out leave as one message.
+// trainLen returns the number of datagrams at the front of out to send as one message.
 func (t *offload) trainLen(out []outboundDatagram) int {
 	if t.pause.Load() > 0 {
 		t.pause.Add(-1)
@@ -49,7 +50,7 @@ func (t *offload) trainLen(out []outboundDatagram) int {
 	if n == 1 {
 		return 1
 	}
-	// one goroutine ends the period
+	// Only one goroutine sees the threshold crossed and ends the period.
 	if sent := t.sent.Add(int64(total)); sent >= trainPeriod && sent-int64(total) < trainPeriod {
 		if lost := t.again.Swap(0); 2*lost >= t.sent.Swap(0) {
 			t.pause.Store(trainPause)
@@ -59,8 +60,8 @@ func (t *offload) trainLen(out []outboundDatagram) int {
 }
 
 // onTrainRefused handles the system's error for a train, and reports whether to send its datagrams
-// one by one. It stops trains for a while only if the error shows that the system or the device
-// cannot send them. Without buffer space single datagrams would fail too.
+// individually. It suspends trains only if the error shows that the system or the device cannot
+// send them. If buffer space is lacking, sending individual datagrams would also fail.
 func (t *offload) onTrainRefused(err unix.Errno) bool {
 	switch err {
 	case unix.EAGAIN, unix.ENOBUFS:
@@ -71,15 +72,15 @@ func (t *offload) onTrainRefused(err unix.Errno) bool {
 	return true
 }
 
-// A controlMessage is the buffer of a message's control data (cmsg(3)): the size of the datagrams
-// of a train, and the local address that a message came to or leaves from.
+// A controlMessage is the buffer for a message's control data (cmsg(3)), which is the size of a
+// train's datagrams and the message's local address.
 type controlMessage [12]uint64 // aligned, and large enough for both
 
 func (c *controlMessage) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c))
 }
 
-// append adds a control message behind the first n bytes, and returns the new length.
+// append adds a control message after the first n bytes and returns the new length.
 func (c *controlMessage) append(n, level, kind int, data []byte) int {
 	b := c.bytes()[n:]
 	clear(b[:unix.CmsgSpace(len(data))])
@@ -91,8 +92,8 @@ func (c *controlMessage) append(n, level, kind int, data []byte) int {
 }
 
 // setSegment writes the control data of a message to be sent, and returns its length. size is the
-// size of the datagrams of a train, 0 for a single datagram. from is the local address to send
-// from, if it is valid.
+// size of a train's datagrams, or 0 for a single datagram. from is the source address if it is
+// valid.
 func (c *controlMessage) setSegment(size int, from netip.Addr, six bool) (n int) {
 	if size > 0 {
 		n = c.append(n, unix.IPPROTO_UDP, unix.UDP_SEGMENT, binary.NativeEndian.AppendUint16(nil, uint16(size)))
@@ -100,11 +101,11 @@ func (c *controlMessage) setSegment(size int, from netip.Addr, six bool) (n int)
 	switch {
 	case !from.IsValid():
 	case six:
-		var info [20]byte // struct in6_pktinfo: the address, then the interface; 0 is any
+		var info [20]byte // struct in6_pktinfo: the address, then the interface (0 is any)
 		*(*[16]byte)(info[:]) = from.As16()
 		n = c.append(n, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, info[:])
 	default:
-		// struct in_pktinfo: the interface (0 is any), the address to send from, and one that is
+		// struct in_pktinfo: the interface (0 is any), the source address, and an address that is
 		// ignored
 		var info [12]byte
 		*(*[4]byte)(info[4:]) = from.As4()
@@ -113,9 +114,9 @@ func (c *controlMessage) setSegment(size int, from netip.Addr, six bool) (n int)
 	return n
 }
 
-// parse decodes the first n bytes of the control data of a received message. size is the size of
-// the datagrams of a train, 0 for a single datagram. at is the local address that the message came
-// to.
+// parse decodes the first n bytes of the control data of a received message. size is the size of a
+// train's datagrams, or 0 for a single datagram. at is the local address to which the message was
+// sent.
 func (c *controlMessage) parse(n int) (size int, at netip.Addr) {
 	for b := c.bytes()[:n]; len(b) >= unix.CmsgLen(0); {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))

@@ -20,35 +20,37 @@ const scheme = "udp"
 
 func init() { carrier.Register(New(Options{})) }
 
-// Options configures the plugin. The zero value works.
+// Options configures the plugin. The zero value is ready to use.
 type Options struct {
-	// TLS encrypts every packet and authenticates peers, as in tcp.Options. Its functions are given
-	// a net.Conn that has only addresses, and their time counts towards the 5 s that a handshake
-	// may take. Nil means no TLS.
+	// TLS encrypts every packet and authenticates peers, as in tcp.Options. The net.Conn passed to
+	// its functions provides only addresses. Time spent in them counts toward the 5 s allowed for a
+	// handshake. Nil means no TLS.
 	TLS *tls.Config
-	// Trusted allows listening beyond loopback addresses without TLS, where packets are neither
-	// encrypted nor authenticated: every host on the network has to be trusted. The environment
-	// variable QS_UDP_TRUSTED=1 does the same.
+	// Trusted permits listening on non-loopback addresses without TLS. Packets are then neither
+	// encrypted nor authenticated, so every host on the network must be trusted. Setting the
+	// environment variable QS_UDP_TRUSTED=1 has the same effect.
 	Trusted bool
-	// Profile is "modern" or "seed". Empty means the value of QS_UDP_PROFILE, or else modern.
+	// Profile is "modern" or "seed". If it is empty, QS_UDP_PROFILE is used. The default is
+	// "modern".
 	Profile string
-	// Ack is "adaptive", "lazy" or "eager". Empty means the value of QS_UDP_ACK, or else adaptive.
+	// Ack is "adaptive", "lazy" or "eager". If it is empty, QS_UDP_ACK is used. The default is
+	// "adaptive".
 	Ack string
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
-	// Portable reads the socket with a goroutine, also on systems where the context's poller could
-	// read it.
+	// Portable uses a goroutine to read the socket, even on systems where the context's poller
+	// could read it.
 	Portable bool
-	// Unassisted turns off the background poller: peers are served only inside Progress. A Portable
-	// socket is read in any case.
+	// Unassisted disables the background poller. Peers are then served only during calls to
+	// Progress. A Portable socket is read in either case.
 	Unassisted bool
 }
 
-// A Resolver finds the addresses of a host. *net.Resolver is one.
+// A Resolver looks up the addresses of a host. *net.Resolver implements it.
 type Resolver = inet.Resolver
 
-// New returns a plugin with options of its own, for na.Config.Plugins. na.Open reports invalid
-// options.
+// New returns a plugin with the given options, for use in na.Config.Plugins. Invalid options are
+// reported by na.Open.
 func New(opts Options) carrier.Plugin { return plugin{opts: opts} }
 
 type plugin struct {
@@ -59,10 +61,10 @@ type plugin struct {
 // Scheme implements carrier.Plugin.
 func (plugin) Scheme() string { return scheme }
 
-// HostResolver returns Options.Resolver. Package qs looks up the hosts of Peers with it.
+// HostResolver returns Options.Resolver. Package qs uses it to look up the hosts in Peers.
 func (p plugin) HostResolver() Resolver { return p.opts.Resolver }
 
-// A domain is the state of the plugin in one class.
+// A domain is the plugin's state for one class.
 type domain struct {
 	class   carrier.Class
 	names   inet.Names
@@ -71,10 +73,10 @@ type domain struct {
 	open    func(netip.AddrPort, *sharedSocket) (socket, error)
 	profile arq.Profile
 	ack     arq.AckMode
-	session atomic.Uint64 // the number of the latest dial
-	peers   int           // limits the peers of a context; 0: the protocol's limit
-	guard   *tlsAcceptor  // nil: there is no TLS
-	// the socket of all contexts; nil: the class does not listen, and each context has its own
+	session atomic.Uint64 // number of the latest dial
+	peers   int           // maximum number of peers of a context; 0 means the protocol's limit
+	guard   *tlsAcceptor  // nil without TLS
+	// socket shared by all contexts; nil if the class does not listen and each context has its own
 	shared *sharedSocket
 }
 
@@ -134,7 +136,7 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	return n, nil
 }
 
-// listen binds the address that the class is opened with.
+// listen binds the address with which the class is opened.
 func (d *domain) listen(rest string, trusted bool) error {
 	where, err := d.names.Where(rest)
 	if err != nil {
@@ -160,7 +162,7 @@ func (d *domain) listen(rest string, trusted bool) error {
 // now returns the time since the class was opened. It is monotonic and never zero.
 func (d *domain) now() time.Duration { return time.Since(d.start) + 1 }
 
-// close closes the shared socket, if no context has done so.
+// close closes the shared socket, unless a context has already done so.
 func (d *domain) close() error {
 	if d.shared != nil {
 		d.shared.close()

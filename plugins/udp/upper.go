@@ -16,8 +16,8 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 	if err != nil {
 		return refusalOf(err)
 	}
-	// both sides dial at once: package na decides which dial stays, with the same result at both
-	// sides
+	// Both sides are dialing each other. Package na decides which dial is kept, with the same
+	// result on both sides.
 	if dialing != nil {
 		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) && !p.link.Meets(&g) {
 			return arq.Admission{Crossing: true}
@@ -30,8 +30,8 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 		}
 		from = k.to
 	}
-	// The address in its greeting counts only if the peer has shown that it receives there.
-	// Otherwise the peer is known by an address that cannot be dialed.
+	// The address in the greeting counts only if the peer has shown that it receives there.
+	// Otherwise the peer is identified by an address that cannot be dialed.
 	same := c.d.names.Verified(g.Listen, netip.Addr{}, from.Addr()) && (k == nil || k.proof.SpeaksFor(scheme, g.Listen))
 	if same && !verified {
 		return arq.Admission{Cookie: true}
@@ -41,13 +41,13 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 	if p.link, err = c.e.Admit(c, p, &g, same); err != nil {
 		return refusalOf(err)
 	}
-	if !verified { // the source address may be forged until the peer answers a packet of this side
+	if !verified { // the source address may be forged until the peer answers a packet from this side
 		p.link.Unproven()
 	}
 	return arq.Admission{User: p, Path: pathOf(from.Addr())}
 }
 
-// refusalOf returns the Admission that refuses a peer with err.
+// refusalOf returns an Admission that rejects a peer with err.
 func refusalOf(err error) arq.Admission {
 	return arq.Admission{Words: frame.ByeOf(err).Words()}
 }
@@ -55,7 +55,7 @@ func refusalOf(err error) arq.Admission {
 // Hello implements arq.Upper.
 func (c *contextCarrier) Hello(a *arq.Assoc, dst []byte) []byte {
 	p := a.User.(*peer)
-	if p.a = a; p.link == nil { // the session has ended
+	if p.a = a; p.link == nil { // the session has been closed
 		return dst
 	}
 	if !p.up && p.link.Up() {
@@ -92,8 +92,8 @@ func (c *contextCarrier) Deliver(a *arq.Assoc, body []byte) {
 	}
 }
 
-// nextFrame handles the next frame of a packet, or the part of it that the packet has, and returns
-// the rest of the packet.
+// nextFrame handles the next frame in a packet, or the part of the frame that the packet contains,
+// and returns the rest of the packet.
 func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 	if pt := p.part; pt != nil {
 		n := min(pt.left, len(body))
@@ -124,8 +124,8 @@ func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 	return body[n:], p.deliver(h, body[:n])
 }
 
-// deliver verifies the checksum of a complete frame, if it has a payload, and passes it to the
-// session.
+// deliver verifies the checksum of a complete frame, if it has a payload, and passes the frame to
+// the session.
 func (p *peer) deliver(h *frame.Header, b []byte) error {
 	if h.Flags&frame.FlagPayload != 0 {
 		if err := h.Verify(b); err != nil {
@@ -135,8 +135,8 @@ func (p *peer) deliver(h *frame.Header, b []byte) error {
 	return p.link.Deliver(h, b[h.Size():])
 }
 
-// Heard implements arq.Upper. An acknowledgment also proves that the peer is alive: its messages
-// may be held up by a lost packet.
+// Heard implements arq.Upper. An acknowledgment also proves that the peer is alive, even if its
+// messages are delayed by a lost packet.
 func (c *contextCarrier) Heard(a *arq.Assoc) {
 	if p, _ := a.User.(*peer); p != nil && p.link != nil {
 		p.link.Heard(false)
@@ -163,7 +163,7 @@ func (c *contextCarrier) Place(a *arq.Assoc, front *[arq.FrontSize]byte, at int,
 }
 
 // onPlaced reports to the session that the data for v has been copied, or dropped because the
-// session has ended.
+// session was closed.
 func (p *peer) onPlaced(v carrier.View) {
 	if l := p.link; l != nil {
 		if err := l.Placed(v); err != nil && p.link != nil {

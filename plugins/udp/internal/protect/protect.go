@@ -18,30 +18,31 @@ import (
 
 // Sizes in bytes.
 const (
-	NumberSize = 4  // a packet number
-	TagSize    = 16 // the tag of every AEAD that RFC 9001 allows
+	NumberSize = 4  // packet number
+	TagSize    = 16 // tag of every AEAD permitted by RFC 9001
 	sampleSize = 16
 )
 
 const (
-	longForm   = 0x80 // bit of the first byte: the long header
-	phaseBit   = 0x04 // bit of the first byte of a short header: the key phase
-	longMask   = 0x0f // bits of the first byte of a long header that are protected
-	shortMask  = 0x1f // bits of the first byte of a short header that are protected
-	windowSize = 2048 // limits how far out of order packet numbers may arrive
+	longForm   = 0x80 // first-byte bit that marks a long header
+	phaseBit   = 0x04 // first-byte bit for the key phase in a short header
+	longMask   = 0x0f // protected first-byte bits of a long header
+	shortMask  = 0x1f // protected first-byte bits of a short header
+	windowSize = 2048 // how far out of order packet numbers may arrive
 
-	// maxSealed is half of the packets that RFC 9001 6.6 allows to be sealed with one key of
-	// AES-GCM.
+	// maxSealed is half the number of packets that RFC 9001, Section 6.6, permits to be sealed with
+	// one AES-GCM key.
 	maxSealed = 1 << 22
-	// maxForged limits the packets that fail authentication; then no packet is opened any more. It
-	// is the limit that RFC 9001 6.6 gives for ChaCha20-Poly1305, the lowest one.
+	// maxForged is the number of packets that may fail authentication before an Opener stops
+	// opening packets. It is the limit of RFC 9001, Section 6.6, for ChaCha20-Poly1305, which is
+	// the lowest one.
 	maxForged = 1 << 36
 )
 
-// A suite holds the algorithms of a cipher suite of TLS 1.3.
+// A suite holds the algorithms of a TLS 1.3 cipher suite.
 type suite struct {
 	hash   func() hash.Hash
-	key    int // the size of a key in bytes
+	key    int // key size in bytes
 	aead   func(key []byte) (cipher.AEAD, error)
 	header func(key []byte) (func(mask *[16]byte, sample []byte), error) // header protection
 }
@@ -60,18 +61,18 @@ func gcm(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// ecb returns the mask function of AES-based header protection: RFC 9001 5.4.3.
+// ecb returns the mask function for AES-based header protection (RFC 9001, Section 5.4.3).
 func ecb(key []byte) (func(*[16]byte, []byte), error) {
 	block, err := aes.NewCipher(key)
 	return func(mask *[16]byte, sample []byte) { block.Encrypt(mask[:], sample) }, err
 }
 
-// chacha returns the mask function of ChaCha20-based header protection: RFC 9001 5.4.4.
+// chacha returns the mask function for ChaCha20-based header protection (RFC 9001, Section 5.4.4).
 func chacha(key []byte) (func(*[16]byte, []byte), error) {
 	return func(mask *[16]byte, sample []byte) {
 		c, err := chacha20.NewUnauthenticatedCipher(key, sample[4:])
 		if err != nil {
-			panic(err) // the only errors are wrong lengths, and these are right
+			panic(err) // unreachable: the only errors are for wrong lengths
 		}
 		c.SetCounter(binary.LittleEndian.Uint32(sample))
 		*mask = [16]byte{}
@@ -79,14 +80,14 @@ func chacha(key []byte) (func(*[16]byte, []byte), error) {
 	}, nil
 }
 
-// expand implements HKDF-Expand-Label of RFC 8446 7.1, with an empty context.
+// expand implements HKDF-Expand-Label of RFC 8446, Section 7.1, with an empty context.
 func (s *suite) expand(secret []byte, label string, n int) ([]byte, error) {
 	label = "tls13 " + label
 	info := append(binary.BigEndian.AppendUint16(nil, uint16(n)), byte(len(label)))
 	return hkdf.Expand(s.hash, secret, string(append(append(info, label...), 0)), n)
 }
 
-// A generation holds the keys between two key updates.
+// A generation holds the keys used between two key updates.
 type generation struct {
 	secret []byte
 	aead   cipher.AEAD
@@ -108,7 +109,7 @@ func (s *suite) generation(secret []byte) (g *generation, err error) {
 	return g, err
 }
 
-// next derives the generation after g: RFC 9001 6.1.
+// next derives the generation that follows g (RFC 9001, Section 6.1).
 func (s *suite) next(g *generation) (*generation, error) {
 	secret, err := s.expand(g.secret, "quic ku", s.hash().Size())
 	if err != nil {
@@ -117,12 +118,12 @@ func (s *suite) next(g *generation) (*generation, error) {
 	return s.generation(secret)
 }
 
-// A side is the common part of Sealer and Opener.
+// A side holds what Sealer and Opener have in common.
 type side struct {
 	suite suite
 	mask  func(mask *[16]byte, sample []byte)
-	bits  [16]byte // scratch space of hide; as a local variable it would be allocated for each packet
-	nonce [12]byte // scratch space of nonceOf
+	bits  [16]byte // scratch space for hide; a local variable would be allocated for each packet
+	nonce [12]byte // scratch space for nonceOf
 }
 
 func (d *side) init(id uint16, secret []byte) (*generation, error) {
@@ -141,7 +142,8 @@ func (d *side) init(id uint16, secret []byte) (*generation, error) {
 	return s.generation(append([]byte(nil), secret...))
 }
 
-// hide applies or removes header protection: RFC 9001 5.4.1. b[at:] begins with the packet number.
+// hide applies or removes header protection (RFC 9001, Section 5.4.1). The packet number is at
+// b[at:].
 func (d *side) hide(b []byte, at int) {
 	d.mask(&d.bits, b[at+4:at+4+sampleSize])
 	cover := byte(shortMask)
@@ -160,18 +162,18 @@ func (d *side) nonceOf(g *generation, number uint64) []byte {
 	return d.nonce[:]
 }
 
-// A Phase connects the key updates of the two directions of a connection. One end, the leader,
-// starts each update and the other follows. RFC 9001 6.1 forbids another update before the last one
-// is acknowledged: a packet of the peer with the new keys is that acknowledgment. It is safe for
-// concurrent use by a Sealer and an Opener.
+// A Phase links the key updates of a connection's two directions. One endpoint, the leader,
+// initiates each update and the other follows. RFC 9001, Section 6.1, forbids another update until
+// the last one has been acknowledged. A packet from the peer protected with the new keys serves as
+// the acknowledgment. A Phase may be used concurrently by a Sealer and an Opener.
 type Phase struct {
-	Leads bool // this end starts updates
-	// the packets in either direction after which the leader updates; 0: half of the limit of RFC
-	// 9001 6.6 for AES-GCM
+	Leads bool // whether this endpoint initiates updates
+	// Most is the number of packets in either direction after which the leader updates its keys.
+	// Zero means half the limit of RFC 9001, Section 6.6, for AES-GCM.
 	Most uint64
 
-	heard atomic.Uint64 // the number of updates of the peer
-	due   atomic.Uint64 // the number of updates that the leader should have made, by the packets of its peer
+	heard atomic.Uint64 // number of the peer's updates
+	due   atomic.Uint64 // number of updates that the leader should have made, judging by its peer's packets
 }
 
 func (p *Phase) most() uint64 {
@@ -185,22 +187,22 @@ func (p *Phase) most() uint64 {
 type Sealer struct {
 	side
 	gen    *generation
-	number uint64 // the number of the next packet
-	phase  *Phase // nil: keys are not updated
-	turn   uint64 // the number of updates so far
-	sealed uint64 // the packets since the last update
+	number uint64 // number of the next packet
+	phase  *Phase // nil if keys are not updated
+	turn   uint64 // number of updates so far
+	sealed uint64 // number of packets since the last update
 }
 
-// NewSealer returns a Sealer with keys from a secret of TLS. phase is shared with the Opener of the
-// other direction, or nil.
+// NewSealer returns a Sealer with keys derived from a TLS secret. phase is nil, or is shared with
+// the Opener of the other direction.
 func NewSealer(suite uint16, secret []byte, phase *Phase) (s *Sealer, err error) {
 	s = &Sealer{phase: phase}
 	s.gen, err = s.init(suite, secret)
 	return s, err
 }
 
-// Seal protects the packet b in place. The last TagSize bytes of b are free, and the packet number
-// is written to b[at:]. Each call uses a new number, also for a packet that was sent before.
+// Seal protects the packet b in place. The last TagSize bytes of b are reserved for the tag. Seal
+// writes the packet number to b[at:]. Each call uses a new number, even for a retransmitted packet.
 func (s *Sealer) Seal(b []byte, at int) error {
 	if s.phase != nil {
 		p := s.phase
@@ -231,19 +233,19 @@ func (s *Sealer) Updates() uint64 { return s.turn }
 // use.
 type Opener struct {
 	side
-	// the current keys; those before and after them; nil: there are none
+	// current keys, and the keys before and after them; nil if there are none
 	gen, before, after *generation
-	phase              *Phase                  // nil: keys are not updated
-	turn               uint64                  // the number of updates so far
-	first              uint64                  // the lowest packet number of gen
-	next               uint64                  // the highest packet number so far, plus one
-	seen               [windowSize / 64]uint64 // the packet numbers before next that have arrived
-	forged             uint64                  // packets that have failed authentication
-	opened             uint64                  // packets of gen
+	phase              *Phase                  // nil if keys are not updated
+	turn               uint64                  // number of updates so far
+	first              uint64                  // lowest packet number of gen
+	next               uint64                  // highest packet number so far, plus one
+	seen               [windowSize / 64]uint64 // packet numbers below next that have arrived
+	forged             uint64                  // number of packets that failed authentication
+	opened             uint64                  // number of packets opened with gen
 }
 
-// NewOpener returns an Opener with keys from a secret of TLS. With a phase, which is shared with
-// the Sealer of the other direction, the peer may update its keys.
+// NewOpener returns an Opener with keys derived from a TLS secret. phase is nil, or is shared with
+// the Sealer of the other direction. The peer may update its keys only if phase is not nil.
 func NewOpener(suite uint16, secret []byte, phase *Phase) (o *Opener, err error) {
 	o = &Opener{phase: phase}
 	if o.gen, err = o.init(suite, secret); err != nil || phase == nil {
@@ -253,9 +255,9 @@ func NewOpener(suite uint16, secret []byte, phase *Phase) (o *Opener, err error)
 	return o, err
 }
 
-// Open removes the protection from the packet b in place, and returns its payload. It fails if the
-// packet is not authentic, or if it is a duplicate or too old to know; the contents of b are
-// undefined then.
+// Open removes the protection from the packet b in place and returns its payload. The packet number
+// is at b[at:]. Open fails if the packet is not authentic, is a duplicate, or is too old to check
+// for duplication. The contents of b are then undefined.
 func (o *Opener) Open(b []byte, at int) (payload []byte, ok bool) {
 	body := at + NumberSize
 	if len(b) < body+TagSize || o.forged >= maxForged {
@@ -267,7 +269,7 @@ func (o *Opener) Open(b []byte, at int) (payload []byte, ok bool) {
 		return nil, false
 	}
 	g, ahead := o.gen, false
-	if o.phase != nil && b[0]&phaseBit != byte(o.turn&1)*phaseBit { // RFC 9001 6.3, 6.5
+	if o.phase != nil && b[0]&phaseBit != byte(o.turn&1)*phaseBit { // RFC 9001, Sections 6.3 and 6.5
 		if g = o.before; number >= o.first {
 			g, ahead = o.after, true
 		}
@@ -299,7 +301,7 @@ func (o *Opener) Open(b []byte, at int) (payload []byte, ok bool) {
 	return payload, b[0]&reserved(b[0]) == 0 && b[0]&3 == NumberSize-1
 }
 
-// reserved returns the bits of the first byte that must be zero: RFC 9000 17.2, 17.3.1.
+// reserved returns the first-byte bits that must be zero (RFC 9000, Sections 17.2 and 17.3.1).
 func reserved(first byte) byte {
 	if first&longForm != 0 {
 		return 0x0c
@@ -307,8 +309,8 @@ func reserved(first byte) byte {
 	return 0x18
 }
 
-// full returns the packet number that is nearest to o.next and whose last 32 bits are low: RFC 9000
-// A.3.
+// fullNumber returns the packet number closest to o.next whose low 32 bits are low (RFC 9000,
+// Section A.3).
 func (o *Opener) fullNumber(low uint32) uint64 {
 	n := o.next&^(1<<32-1) | uint64(low)
 	switch {
@@ -320,7 +322,7 @@ func (o *Opener) fullNumber(low uint32) uint64 {
 	return n
 }
 
-// isDuplicate reports whether the packet has arrived before, or is too old to know.
+// isDuplicate reports whether packet n has arrived before, or is too old to tell.
 func (o *Opener) isDuplicate(n uint64) bool {
 	if n >= o.next {
 		return false
@@ -328,8 +330,8 @@ func (o *Opener) isDuplicate(n uint64) bool {
 	return o.next-n > windowSize-64 || o.seen[n/64%uint64(len(o.seen))]&(1<<(n%64)) != 0
 }
 
-// note records that number n has arrived. It clears a word of the window when the first number of
-// it arrives.
+// note records that packet n has arrived. It clears the words of the window that n is the first to
+// reach.
 func (o *Opener) note(n uint64) {
 	words := uint64(len(o.seen))
 	if n >= o.next {
@@ -345,11 +347,11 @@ func (o *Opener) note(n uint64) {
 	o.seen[n/64%words] |= 1 << (n % 64)
 }
 
-// initialSalt is the salt of RFC 9001 5.2.
+// initialSalt is the salt of RFC 9001, Section 5.2.
 var initialSalt = []byte{0x38, 0x76, 0x2c, 0xf7, 0xf5, 0x59, 0x34, 0xb3, 0x4d, 0x17, 0x9a, 0xe6, 0xa4, 0xc8, 0x0c, 0xad, 0xcc, 0xbb, 0x7f, 0x0a}
 
-// Initial returns the secrets of the Initial level: RFC 9001 5.2. They protect against accidents
-// only, because they follow from the connection ID, which is sent in the clear.
+// Initial returns the secrets of the Initial level (RFC 9001, Section 5.2). They protect only
+// against accidents, because they are derived from the connection ID, which is sent unencrypted.
 func Initial(id []byte) (client, server []byte, err error) {
 	secret, err := hkdf.Extract(sha256.New, id, initialSalt)
 	if err != nil {
