@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// A receiver tracks the acknowledgments of one received lane, and its packets that are out of
+// A receiver tracks the acknowledgments of one received lane, and the packets received out of
 // order.
 type receiver struct {
 	owed  int                   // packets received since the last acknowledgment
-	due   time.Duration         // when an acknowledgment is sent without data; 0: none is pending
-	high  uint32                // the highest number received; valid if gap
-	every uint8                 // Adaptive: the number of packets that one acknowledgment covers
-	now   bool                  // an acknowledgment is to be sent at once
+	due   time.Duration         // time to send an acknowledgment without data; 0 if none is pending
+	high  uint32                // highest number received; valid if gap
+	every uint8                 // Adaptive: number of packets covered by one acknowledgment
+	now   bool                  // an acknowledgment must be sent immediately
 	gap   bool                  // packets are missing
 	dup   bool                  // a packet has arrived twice
-	bits  *bitmap               // packets received out of order; nil: none
-	held  map[uint32]heldPacket // lane 0: the packets of bits, by number
-	units int                   // lane 0: the numbers that the held packets use up
+	bits  *bitmap               // packets received out of order; nil if there are none
+	held  map[uint32]heldPacket // lane 0: packets in bits, by number
+	units int                   // lane 0: numbers used by the held packets; see share.go
 }
 
-// ackDelay is how long Adaptive delays an acknowledgment to send it together with data.
+// ackDelay is how long Adaptive delays an acknowledgment in order to send it with data.
 const ackDelay = time.Millisecond
 
-// noteTaken records that a packet was received, and decides when it is acknowledged.
+// noteTaken records that a packet was received, and decides when to acknowledge it.
 func (a *Assoc) noteTaken(now time.Duration, i int, p *Packet) {
 	r := &a.flight.recv[i]
 	r.owed++
@@ -32,7 +32,7 @@ func (a *Assoc) noteTaken(now time.Duration, i int, p *Packet) {
 	case Eager:
 		r.now = true
 	case Adaptive:
-		// every second packet of messages (RFC 5681 4.2), every eighth of bulk data
+		// Every second message packet (RFC 5681, Section 4.2) and every eighth bulk packet.
 		r.every = max(r.every, uint8(2+6*i))
 		if r.owed >= int(r.every) {
 			r.now = true
@@ -48,7 +48,7 @@ func (r *receiver) hasPacket(ahead uint32) bool {
 	return r.bits != nil && ahead < maxAhead && r.bits.has(ahead)
 }
 
-// noteGap records that a packet was dropped because packets before it are missing.
+// noteGap records that a packet was dropped because earlier packets are missing.
 func (a *Assoc) noteGap(r *receiver, p *Packet) {
 	a.m.stats.OutOfOrder++
 	if !r.gap || before(r.high, p.seq) {
@@ -57,8 +57,8 @@ func (a *Assoc) noteGap(r *receiver, p *Packet) {
 	r.now, r.gap = true, true
 }
 
-// advance records that a packet was received, and returns how many packets are there without a gap,
-// starting at the next expected one. Only a lane with a gap has a bitmap.
+// advance records that a packet was received. It returns the number of consecutive packets
+// available, starting at the next expected one. Only a lane with a gap has a bitmap.
 func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
 	if ahead == 0 && r.bits == nil {
 		return 1
@@ -84,14 +84,14 @@ func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
 	return n
 }
 
-// fillHeader fills in the fields that all packets have, among them the acknowledgment of lane i.
+// fillHeader sets the fields common to all packets, including the acknowledgment of lane i.
 func (a *Assoc) fillHeader(now time.Duration, i int, p *Packet) {
 	l := &a.lane[i]
 	p.form, p.id, p.token, p.ts = a.form, a.peerID, a.peerToken, clock(now)
 	p.ack = l.rcv
 	p.edge = a.grantLimit(i)
-	// The peer's timestamp is echoed with the time that it was kept here, so that a delayed
-	// acknowledgment does not look like a slow path.
+	// The peer's timestamp is echoed together with the time for which it was held, so that a
+	// delayed acknowledgment does not look like a slow path.
 	if f := a.flight; f.tsSet && now-f.tsAt < 8*time.Microsecond<<16 {
 		p.flags |= flagEcho
 		p.echo, p.delay = f.ts, uint16((now-f.tsAt)/(8*time.Microsecond))
@@ -99,7 +99,7 @@ func (a *Assoc) fillHeader(now time.Duration, i int, p *Packet) {
 }
 
 // grantLimit returns the first number of lane i that the peer may not use yet. A grant is never
-// taken back when the share of the buffer shrinks, because the peer may have used it.
+// revoked when the share of the buffer shrinks, because the peer may already have used it.
 func (a *Assoc) grantLimit(i int) uint32 {
 	l := &a.lane[i]
 	if a.m.cfg.Profile == Modern && i == 0 {
@@ -115,9 +115,9 @@ func (a *Assoc) grantLimit(i int) uint32 {
 	return l.granted
 }
 
-// noteAckSent records that an acknowledgment was sent, with data or in a packet of its own.
+// noteAckSent records that an acknowledgment was sent, either with data or in a separate packet.
 func (r *receiver) noteAckSent(byData bool) {
-	if byData { // data flows in this direction too, so that fewer acknowledgments need a packet of their own
+	if byData { // data flows in this direction too, so fewer separate acknowledgments are needed
 		r.every = min(2*max(r.every, 2), 32)
 	} else {
 		r.every, r.gap, r.dup = 0, r.bits != nil, false
@@ -125,10 +125,11 @@ func (r *receiver) noteAckSent(byData bool) {
 	r.owed, r.due, r.now = 0, 0, false
 }
 
-// creditBeyond returns how many packets the peer may send on lane i beyond those received: its
-// share of the socket's receive buffer, in which a packet takes more memory than its bytes. Modern
-// uses it for lane 1 only, and divides by the peers that have sent lately; Seed divides by the
-// peers with packets in flight.
+// creditBeyond returns the number of packets that the peer may send on lane i beyond those
+// received. It is the peer's share of the socket's receive buffer, in which a packet occupies more
+// memory than its length. Modern uses creditBeyond for lane 1 only, and divides the buffer by the
+// number of peers that have sent recently. Seed divides it by the number of peers with packets in
+// flight.
 func (a *Assoc) creditBeyond(i int) uint32 {
 	size := 4 << 10 // most packets of lane 0 are small
 	if i == 1 {
@@ -142,7 +143,7 @@ func (a *Assoc) creditBeyond(i int) uint32 {
 	return uint32(max(minShare, min(share, a.m.cfg.Window)))
 }
 
-// nextAck makes an ACK of lane i, with the bitmap of the packets received out of order.
+// nextAck creates an ACK for lane i, with the bitmap of the packets received out of order.
 func (a *Assoc) nextAck(now time.Duration, i int, head []byte, o *Out) {
 	r := &a.flight.recv[i]
 	p := Packet{kind: kindAck, flags: uint8(i)}
@@ -172,12 +173,12 @@ func (a *Assoc) nextAck(now time.Duration, i int, head []byte, o *Out) {
 	*o = Out{Head: head}
 }
 
-// handleAck handles the acknowledgment in packet p, which isPlausible has checked: it releases
-// acknowledged packets, and looks for lost ones.
+// handleAck handles the acknowledgment in packet p, which must have passed isPlausible. It releases
+// acknowledged packets and detects losses.
 func (a *Assoc) handleAck(now time.Duration, p *Packet) {
 	f, i := a.takeFlight(), p.lane()
 	s, l := &f.send[i], &a.lane[i]
-	a.sample(now, p) // also of a packet that is late: the echoed timestamp is exact
+	a.sample(now, p) // even if the packet is late, because the echoed timestamp is exact
 	if before(l.edge, p.edge) {
 		l.edge = p.edge
 	}
@@ -206,7 +207,7 @@ func (a *Assoc) handleAck(now time.Duration, p *Packet) {
 		if a.release(i, seq); a.state == dead {
 			return
 		}
-		*s.at(seq) = packet{} // not *q: Upper.Sent may have added packets, and the ring may have grown
+		*s.at(seq) = packet{} // not *q: Upper.Sent may have added packets, reallocating the ring
 		l.una++
 	}
 	if before(s.recover, l.una) {
@@ -223,9 +224,9 @@ func (a *Assoc) handleAck(now time.Duration, p *Packet) {
 	a.m.wakeBlocked()
 }
 
-// ackOne records that the peer has packet q. It counts the last transmission as arrived only if the
-// echoed timestamp is not older than that: otherwise an earlier transmission may be the one that
-// arrived.
+// ackOne records that the peer has received packet q. It counts the last transmission as received
+// only if the echoed timestamp is not older than that transmission. Otherwise the packet that
+// arrived may be an earlier transmission.
 func (a *Assoc) ackOne(s *sender, q *packet, p *Packet) {
 	a.flight.cc.acked += int(q.size)
 	if q.flags&pktLost != 0 {
@@ -237,8 +238,8 @@ func (a *Assoc) ackOne(s *sender, q *packet, p *Packet) {
 	}
 }
 
-// wakeBlocked wakes the associations that could not send because the packets of others had used up
-// MaxRetained.
+// wakeBlocked wakes the associations that could not send because packets of other associations had
+// used up MaxRetained.
 func (m *Machine) wakeBlocked() {
 	if len(m.starved) == 0 || m.stats.Retained >= m.cfg.MaxRetained {
 		return

@@ -9,95 +9,95 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
-// A state is the state of an association; doc.go has the transitions.
+// A state is the state of an association. The package comment shows the transitions.
 type state uint8
 
 const (
 	dialing state = iota // HELLO is repeated until it is answered
-	// half-open: admitted, but the peer has not shown that it receives; only ACCEPT is sent
+	// half-open: admitted, but the peer has not shown that it receives, so only ACCEPT is sent
 	half
-	open      // packets flow
+	open      // packets flow in both directions
 	finishing // the user sends nothing more; FIN follows when everything is acknowledged
-	lingering // both FINs are acknowledged; repeated packets are acknowledged once more
-	dead      // the association is in no table
+	lingering // both FINs are acknowledged; repeated packets are acknowledged again
+	dead      // removed from all tables
 )
 
-// An Assoc is an association with one peer, with two lanes in each direction. The state that it
-// needs only while packets are in flight is in flight, so that an idle association is small. Like
-// its Machine it is not safe for concurrent use.
+// An Assoc is an association with one peer. It has two lanes in each direction. State that is
+// needed only while packets are in flight is kept in flight, so that an idle association is small.
+// Like its Machine, an Assoc is not safe for concurrent use.
 type Assoc struct {
 	User any
 
 	m       *Machine
 	to      netip.AddrPort
-	flight  *flight       // nil: nothing is in flight
-	next    *Assoc        // in Machine.ready
-	due     time.Duration // when its timer in Machine.timers expires
-	session uint64        // the peer's session number, if the peer has dialed
-	sentAt  time.Duration // lane 0: when a packet was sent last
+	flight  *flight       // nil if nothing is in flight
+	next    *Assoc        // next association in Machine.ready
+	due     time.Duration // time at which its timer in Machine.timers expires
+	session uint64        // peer's session number, if the peer dialed
+	sentAt  time.Duration // lane 0: time at which the last packet was sent
 
 	lane [2]lane
 
-	id, token         uint32         // chosen here, and carried by received packets
-	peerID, peerToken uint32         // chosen by the peer, and carried by sent packets
-	sibling           uint32         // the slot of an older association with the same hash of the address
-	place             timeheap.Index // the index in Machine.timers
-	// the smoothed round trip, its variation, and the least round trip, in us
+	id, token         uint32         // chosen by this side; carried by received packets
+	peerID, peerToken uint32         // chosen by the peer; carried by sent packets
+	sibling           uint32         // slot of an older association whose address has the same hash
+	place             timeheap.Index // index in Machine.timers
+	// smoothed round-trip time, its variation, and the minimum round-trip time, in µs
 	srtt, rttvar, least uint32
-	cwnd                uint32 // the congestion window in bytes
-	// the largest datagram that is known to arrive; the largest worth probing for
+	cwnd                uint32 // congestion window in bytes
+	// size of the largest datagram known to arrive, and of the largest one worth probing for
 	mtu, most uint16
-	restart   uint16 // lane 0: the numbers that the peer grants after an idle period
+	restart   uint16 // lane 0: numbers that the peer grants after an idle period
 
 	state                       state
-	via                         uint8 // the local address that the peer uses: see Packet.Via
-	form                        uint8 // the form of the packets: see formOf; 0 until the version is agreed
-	queued                      bool  // it is in Machine.ready
+	via                         uint8 // local address used by the peer; see Packet.Via
+	form                        uint8 // form of the packets; see formOf; 0 until the version is agreed
+	queued                      bool  // in Machine.ready
 	local, selective, slowStart bool
 	peerFin, ourFin, finAcked   bool
 }
 
-// A lane holds the packet numbers of one lane, in both directions. Numbers are serial: they wrap.
+// A lane holds the packet numbers of one lane, in both directions. The numbers wrap and are
+// compared in serial arithmetic.
 type lane struct {
-	una     uint32 // sending: the oldest number that is not acknowledged
-	nxt     uint32 // sending: the next number to be assigned
-	edge    uint32 // sending: the first number that the peer does not allow yet
-	rcv     uint32 // receiving: the next number that is expected
-	granted uint32 // receiving: the first number that is not allowed yet
-	// Modern, receiving: the first number that is not promised, and the last epoch in which a
-	// packet arrived: see share.go. The peer may have given back the numbers between promised and
-	// granted.
+	una     uint32 // sending: oldest unacknowledged number
+	nxt     uint32 // sending: next number to assign
+	edge    uint32 // sending: first number that the peer does not permit yet
+	rcv     uint32 // receiving: next expected number
+	granted uint32 // receiving: first number not permitted yet
+	// Modern, receiving: first number not promised, and last epoch in which a packet arrived; see
+	// share.go. The peer may have relinquished the numbers between promised and granted.
 	promised, epoch uint32
 }
 
 func (l *lane) init(first uint32) { l.una, l.nxt, l.edge = first, first, first }
 
-// A flight is the state of an association that has packets in flight. It comes from a pool.
+// A flight is the state of an association with packets in flight. Flights are pooled.
 type flight struct {
 	send [2]sender
 	recv [2]receiver
 	cc   congestion
 
-	flying    int  // bytes that were sent and are neither acknowledged nor lost
-	blocked   bool // Room has returned that there is none; Upper.Room is to be called
+	flying    int  // bytes sent that are neither acknowledged nor lost
+	blocked   bool // Room reported no space; Upper.Room must be called
 	starved   bool // the association is in Machine.starved
 	turn      int  // packets sent in this turn of Machine.Next
 	turnBytes int
 
-	// the peer's latest timestamp; the latest timestamp of this side that was echoed
+	// peer's latest timestamp; this side's latest timestamp that was echoed
 	ts, lastEcho  uint32
-	tsAt          time.Duration // when ts was received
+	tsAt          time.Duration // time at which ts was received
 	tsSet, echoed bool          // ts and lastEcho are valid
-	latest        time.Duration // the last sample of the round trip
+	latest        time.Duration // last round-trip sample
 
 	ping      pinger
 	dial      dialer
-	hints     int           // probes that are left after the system has reported an unreachable port
-	finDue    time.Duration // when half, finishing or lingering ends
-	words     []byte        // the last message, which FIN carries
-	open      []byte        // lane 0: the packet that frames are added to; nil: there is none
-	openCount uint16        // the messages in open
-	barrier   uint32        // lane 0: the packet that pieces may not overtake; valid if barred
+	hints     int           // probes remaining after the system reported an unreachable port
+	finDue    time.Duration // time at which half, finishing or lingering ends
+	words     []byte        // last message, carried by FIN
+	open      []byte        // lane 0: packet to which frames are being added; nil if there is none
+	openCount uint16        // number of messages in open
+	barrier   uint32        // lane 0: packet that pieces must not overtake; valid if barred
 	barred    bool
 }
 
@@ -116,8 +116,8 @@ func (a *Assoc) dropFlight() {
 	}
 }
 
-// Detach voids the rest of the bulk data, so that its memory is not read any more, and does not
-// report it to Upper.Sent. The association goes on without a User.
+// Detach voids the remaining bulk data, so that its memory is no longer read. The data is not
+// reported to Upper.Sent. The association continues without a User.
 func (a *Assoc) Detach() {
 	a.User = nil
 	if f := a.flight; f != nil {
@@ -129,7 +129,7 @@ func (a *Assoc) Detach() {
 	}
 }
 
-// maxDatagram returns the size of the largest datagram that may be sent now.
+// maxDatagram returns the size of the largest datagram that may currently be sent.
 func (a *Assoc) maxDatagram() int { return int(a.mtu) }
 
 // Addr returns the peer's address.
@@ -138,8 +138,8 @@ func (a *Assoc) Addr() netip.AddrPort { return a.to }
 // Up reports whether Frame and Piece may be called.
 func (a *Assoc) Up() bool { return (a.state == open || a.state == half) && !a.peerFin }
 
-// isPlausible reports whether the numbers in a packet for a are possible. A packet with others is
-// forged, or damaged without TLS. It has no effect.
+// isPlausible reports whether the numbers in packet p are possible for a. A packet with impossible
+// numbers is forged or, without TLS, damaged. isPlausible does not modify a.
 func (a *Assoc) isPlausible(p *Packet) bool {
 	if p.form != a.form && p.form != 0 {
 		return false
@@ -162,7 +162,7 @@ func (a *Assoc) isPlausible(p *Packet) bool {
 			last := len(p.body) - 8
 			top := 64 - bits.LeadingZeros64(binary.LittleEndian.Uint64(p.body[last:]))
 			if before(high, p.ack+uint32(8*last+top)) || p.body[0]&1 != 0 {
-				return false // it acknowledges packets that were never sent
+				return false // acknowledges packets that were never sent
 			}
 		}
 		return p.kind == kindAck || !before(l.granted, p.seq) && !before(p.seq, l.rcv-4*maxAhead)
@@ -207,7 +207,7 @@ func (a *Assoc) handlePacket(now time.Duration, p *Packet) {
 	case kindRefuse:
 		a.endRefused(p)
 	case kindPing:
-		if a.noteTimestamp(now, p); a.m.cfg.Profile == Modern { // it echoes the timestamp of ACCEPT
+		if a.noteTimestamp(now, p); a.m.cfg.Profile == Modern { // echoes the timestamp of ACCEPT
 			a.sample(now, p)
 		}
 		a.takeFlight().ping.answer, a.flight.ping.asked = true, p.seq
@@ -217,8 +217,8 @@ func (a *Assoc) handlePacket(now time.Duration, p *Packet) {
 	}
 }
 
-// nextPacket makes the next packet of a, and reports whether there is one. The order: handshake,
-// PING and PONG, messages, bulk data, FIN, acknowledgments without data.
+// nextPacket creates the next packet of a and reports whether there is one. The order is:
+// handshake, PING and PONG, messages, bulk data, FIN, acknowledgments without data.
 func (a *Assoc) nextPacket(now time.Duration, head []byte, o *Out) bool {
 	f := a.flight
 	if f == nil {
@@ -250,8 +250,8 @@ func (a *Assoc) nextPacket(now time.Duration, head []byte, o *Out) bool {
 	return false
 }
 
-// goIdle sets the timer of a, which has no packet to send, or returns its flight to the pool if no
-// packet is in flight.
+// goIdle is called when a has no packet to send. It sets a's timer or, if no packet is in flight,
+// returns a's flight to the pool.
 func (a *Assoc) goIdle(now time.Duration) {
 	due := time.Duration(0)
 	if a.flight != nil {
@@ -272,7 +272,7 @@ func (a *Assoc) goIdle(now time.Duration) {
 	}
 }
 
-// onDeadline runs the timers of a that have expired.
+// onDeadline handles expiry of a's timers.
 func (a *Assoc) onDeadline(now time.Duration) {
 	if a.flight == nil {
 		return
@@ -299,7 +299,7 @@ func (a *Assoc) onDeadline(now time.Duration) {
 	}
 }
 
-// deadline returns when the next timer of a expires, 0 if none is set.
+// deadline returns the time at which a's next timer expires, or 0 if none is set.
 func (a *Assoc) deadline(now time.Duration) time.Duration {
 	f := a.flight
 	due := time.Duration(0)

@@ -2,22 +2,23 @@ package arq
 
 import "time"
 
-// congestion adapts the congestion window. It is driven by delay, because random loss is no sign
-// of a queue. Once per round trip it compares the least recent round trip with the least one
-// ever; the difference is the time in queues, and from it follow the bytes of this association that
-// are queued. The window grows while those are few and shrinks when they are many, as in TCP Vegas
-// (Brakmo and Peterson, 1995). It is reduced at once only if much is lost.
+// congestion adapts the congestion window. It is driven by delay, because random loss does not
+// indicate a queue. Once per round trip it compares the recent minimum round-trip time with the
+// overall minimum. The difference is the queueing delay, from which it derives the number of this
+// association's bytes in queues. The window grows while that number is small and shrinks when it is
+// large, as in TCP Vegas (Brakmo and Peterson, 1995). It is reduced immediately only if many
+// packets are lost.
 type congestion struct {
-	// the least round trip of this period; at its end it replaces Assoc.least, so that a changed
-	// route is noticed
+	// minimum round-trip time in this period; it replaces Assoc.least at the end of the period, so
+	// that route changes are noticed
 	least       time.Duration
-	periodAt    time.Duration // when the period began
-	round       time.Duration // the least sample since roundAt
-	roundAt     time.Duration // when the window was adapted last
+	periodAt    time.Duration // time at which the period began
+	round       time.Duration // minimum sample since roundAt
+	roundAt     time.Duration // time at which the window was last adapted
 	acked, lost int           // bytes since roundAt
 	full        bool          // the window has held back a packet since roundAt
 	paced       bool          // pacing has held back a packet
-	nextAt      time.Duration // when pacing allows the next packet
+	nextAt      time.Duration // time at which pacing permits the next packet
 }
 
 const (
@@ -26,18 +27,19 @@ const (
 	maxWindow   = 64 << 20
 	fewQueued   = 4 * BaseSize // with fewer queued bytes the window grows
 	manyQueued  = 6 * BaseSize // with more queued bytes it shrinks
-	// noise is the difference between round trips that scheduling causes, and no queue.
+	// noise is the difference between round-trip times that scheduling, rather than a queue, may
+	// cause.
 	noise = time.Millisecond
 	// burst is how far ahead of the pace an association may send, because timers are no finer.
 	burst     = time.Millisecond
 	minPeriod = 10 * time.Second
 )
 
-// hasWindow reports whether a has a congestion window. There is none within the machine, and none
-// in profile Seed.
+// hasWindow reports whether a has a congestion window. Associations within the machine and those
+// with profile Seed have none.
 func (a *Assoc) hasWindow() bool { return !a.local && a.m.cfg.Profile == Modern }
 
-// maySend reports whether the congestion window and pacing allow one more packet now.
+// maySend reports whether the congestion window and pacing currently permit another packet.
 func (a *Assoc) maySend(now time.Duration) bool {
 	f := a.flight
 	if !a.hasWindow() || f.flying == 0 {
@@ -51,7 +53,8 @@ func (a *Assoc) maySend(now time.Duration) bool {
 	return !f.cc.paced
 }
 
-// pacedUntil returns when pacing allows the next packet, 0 if it has not held one back.
+// pacedUntil returns the time at which pacing permits the next packet, or 0 if no packet was held
+// back.
 func (a *Assoc) pacedUntil(now time.Duration) time.Duration {
 	if c := &a.flight.cc; c.paced {
 		return max(c.nextAt-burst, now+1)
@@ -59,20 +62,21 @@ func (a *Assoc) pacedUntil(now time.Duration) time.Duration {
 	return 0
 }
 
-// pace delays the next packet, after n bytes were sent, so that the window is spread over a round
-// trip. The gain of 5/4, or 2 in slow start, lets the window limit the rate (RFC 9002 7.7).
+// pace delays the next packet after n bytes were sent, so that the window is spread over a round
+// trip. The gain of 5/4, or 2 in slow start, ensures that the window rather than the pace limits
+// the rate (RFC 9002, Section 7.7).
 func (c *congestion) pace(a *Assoc, now time.Duration, n int) {
 	if !a.hasWindow() || a.srtt == 0 {
 		return
 	}
-	gain := 5 // quarters
+	gain := 5 // in quarters
 	if a.slowStart {
 		gain = 8
 	}
 	c.nextAt = max(c.nextAt, now) + time.Duration(n)*a.rtt()*4/time.Duration(gain*int(a.cwnd))
 }
 
-// sample updates the minima with a sample of the round-trip time.
+// sample updates the minima with a round-trip sample.
 func (c *congestion) sample(a *Assoc, rtt, now time.Duration) {
 	less := func(v *time.Duration) {
 		if *v == 0 || rtt < *v {
@@ -91,7 +95,7 @@ func (c *congestion) sample(a *Assoc, rtt, now time.Duration) {
 	a.least = uint32(base / time.Microsecond)
 }
 
-// round adapts the window, once per round trip.
+// round adapts the window. It has an effect once per round trip.
 func (a *Assoc) round(now time.Duration) {
 	c := &a.flight.cc
 	if !a.hasWindow() || now-c.roundAt < a.rtt() || c.round == 0 {
@@ -104,15 +108,15 @@ func (a *Assoc) round(now time.Duration) {
 	}
 	lost := 100 * c.lost / max(1, c.lost+c.acked)
 	switch {
-	// Without a queue only loss beyond that of a bad path cuts the window; with one, a tenth is
-	// enough.
+	// Without a queue, only a loss rate above that of a bad path reduces the window. With a queue,
+	// a tenth is enough.
 	case lost > 35 && c.lost >= minWindow, lost > 10 && queued > 0:
 		a.slowStart = false
 		w = w * 7 / 10
 	case queued > manyQueued:
 		a.slowStart = false
 		w -= max(BaseSize, (queued-manyQueued)/2)
-	case !c.full: // the window did not limit sending, so nothing is known about a larger one
+	case !c.full: // the window did not limit sending, so a larger one is untested
 	case a.slowStart && queued < fewQueued:
 		w *= 2
 	case queued == 0:

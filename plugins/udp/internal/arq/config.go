@@ -10,10 +10,10 @@ type Profile uint8
 
 const (
 	// Modern keeps packets that arrive out of order, acknowledges them selectively, and detects
-	// losses as in RFC 9002. It has a congestion window and pacing.
+	// losses as in RFC 9002. It uses a congestion window and pacing.
 	Modern Profile = iota
 	// Seed drops packets that arrive out of order, and repairs losses by go-back-n on both lanes.
-	// It has no congestion window.
+	// It does not use a congestion window.
 	Seed
 )
 
@@ -21,53 +21,54 @@ const (
 type AckMode uint8
 
 const (
-	// Adaptive acknowledges every second message packet and every eighth of bulk data, at once at
-	// the end of a burst, and all others after 1 ms.
+	// Adaptive acknowledges every second message packet and every eighth packet of bulk data. It
+	// also acknowledges immediately at the end of a burst, and all other packets after 1 ms.
 	Adaptive AckMode = iota
-	// Lazy acknowledges at once only packets that are out of order, repeated, or request it. Others
-	// are acknowledged with data.
+	// Lazy acknowledges a packet immediately only if it is out of order, is repeated, or requests
+	// it. Other packets are acknowledged together with data.
 	Lazy
 	// Eager acknowledges all packets that have arrived, once per batch.
 	Eager
 )
 
-// Config configures a Machine. A zero field means the default in its comment.
+// Config configures a Machine. A zero field means the default given in its comment.
 type Config struct {
 	Profile Profile
 	Ack     AckMode
 
-	Window  int // limits the packets in flight on a lane; default 256, at most 1024
-	Size    int // the largest datagram that this side receives, in bytes; default MaxSize
-	DupAcks int // a packet is lost when this many later ones have arrived; default 3, or 1 for Seed
+	Window  int // maximum number of packets in flight on a lane; default 256, maximum 1024
+	Size    int // size in bytes of the largest datagram that this side receives; default MaxSize
+	DupAcks int // number of later packets whose arrival makes a packet lost; default 3, or 1 for Seed
 
 	// default 50 ms, 10 ms, 2 s; the first two probes of Modern ignore MinRTO
 	InitialRTO, MinRTO, MaxRTO time.Duration
-	MaxRetries                 int // timeouts in a row after which the peer is lost; default 12
-	DialRetries                int // timeouts in a row after which a dial fails; default MaxRetries
+	MaxRetries                 int // consecutive timeouts after which the peer is lost; default 12
+	DialRetries                int // consecutive timeouts after which a dial fails; default MaxRetries
 	// replaces MaxRetries after Finish of an Assoc or of the Machine; default 8
 	FinRetries int
-	FinTimeout time.Duration // limits the duration of Finish, without its linger; default 1 s
+	FinTimeout time.Duration // maximum duration of Finish, excluding lingering; default 1 s
 
-	// Receive returns how many bytes of the socket's receive buffer belong to this Machine. They
-	// are divided among all peers as their permission to send. Default 3 MiB.
+	// Receive returns the number of bytes of the socket's receive buffer that belong to this
+	// Machine. They are divided among all peers as permission to send. The default is 3 MiB.
 	Receive func() int
-	// limits the bytes of packets that all associations keep until they are acknowledged; default
-	// 16 MiB
+	// maximum number of bytes in packets that all associations retain until they are acknowledged;
+	// default 16 MiB
 	MaxRetained int64
-	HalfOpen    int // with more half-open associations a HELLO needs a cookie; default 64
-	MaxPeers    int // limits the associations; default and maximum 1<<18 - 1
+	HalfOpen    int // number of half-open associations above which a HELLO needs a cookie; default 64
+	MaxPeers    int // maximum number of associations; default and upper limit 1<<18 - 1
 
-	Overhead int  // the bytes that the user adds to each packet; default 0
-	Proven   bool // the user has authenticated the addresses of peers: no HELLO needs a cookie
+	Overhead int  // number of bytes that the user adds to each packet; default 0
+	Proven   bool // the user has authenticated the peers' addresses, so no HELLO needs a cookie
 
-	// WrongVersion returns the message, up to 256 bytes, that refuses a peer whose versions of
-	// packets, from oldest to newest, this side does not speak. nil: such a peer gets no answer.
+	// WrongVersion returns the message, of up to 256 bytes, that rejects a peer with which this
+	// side has no packet version in common. oldest and newest are the peer's versions. If
+	// WrongVersion is nil, such a peer receives no reply.
 	WrongVersion   func(oldest, newest uint8) []byte
-	oldest, newest uint8 // the versions that this side speaks; default OldestVersion and Version
+	oldest, newest uint8 // versions supported by this side; default OldestVersion and Version
 
-	Context uint8 // the number of this context among those that share the address
-	// Session returns a number that is greater than all earlier ones, also those of earlier
-	// processes at this address: it may start at the clock's nanoseconds.
+	Context uint8 // number of this context among those that share the address
+	// Session returns a number greater than all earlier ones, including those returned in earlier
+	// processes at this address. It may, for example, start at the current time in nanoseconds.
 	Session func() uint64
 	// Rand fills b with cryptographically secure random bytes.
 	Rand func(b []byte)
@@ -109,7 +110,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// ParseProfile returns the profile with a name: modern, the default for "", or seed.
+// ParseProfile returns the profile named s, which is "modern" or "seed". The default for "" is
+// Modern.
 func ParseProfile(s string) (Profile, error) {
 	switch s {
 	case "", "modern":
@@ -120,7 +122,8 @@ func ParseProfile(s string) (Profile, error) {
 	return 0, fmt.Errorf("invalid profile %q, want modern or seed", s)
 }
 
-// ParseAckMode returns the mode with a name: adaptive, the default for "", lazy or eager.
+// ParseAckMode returns the mode named s, which is "adaptive", "lazy" or "eager". The default for ""
+// is Adaptive.
 func ParseAckMode(s string) (AckMode, error) {
 	switch s {
 	case "", "adaptive":

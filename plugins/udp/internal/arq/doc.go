@@ -1,5 +1,5 @@
-// Package arq makes datagrams reliable (automatic repeat request). It is sans-IO: packets and the
-// time go in, packets and a deadline come out.
+// Package arq implements reliable delivery over datagrams (automatic repeat request). It performs
+// no I/O itself: its inputs are packets and the time, and its outputs are packets and a deadline.
 //
 //	Frame, Piece        Deliver, Place, Sent, Room            the carrier: sockets, views, package na
 //	     │                     ▲
@@ -17,12 +17,12 @@
 //	  datagrams             datagrams                                packet.go
 //
 // Invariants:
-//   - A packet number is delivered at most once, and those of lane 0 in order; una <= ack <= nxt.
-//   - The bytes of packets that are kept, for retransmission or for reordering, are counted and limited.
-//   - A peer that has not shown that it receives gets no more bytes than it has sent.
-//   - Only an acknowledgment of something new resets a timer. A timer that expires sends at most two packets (probes), and the
-//     answer shows what is lost.
-//   - Between two sides of profile Modern a packet that the peer has acknowledged is not sent again.
+//   - Each packet number is delivered at most once, and lane 0 is delivered in order; una <= ack <= nxt.
+//   - The bytes of packets retained for retransmission or reordering are counted and limited.
+//   - A peer that has not shown that it receives is sent no more bytes than it has sent.
+//   - Only an acknowledgment of something new resets a timer. An expired timer sends at most two
+//     packets (probes), and the answer shows what was lost.
+//   - If both sides use profile Modern, a packet that the peer has acknowledged is not sent again.
 //
 // The states of an association:
 //
@@ -39,7 +39,7 @@
 //	   ▼                         ▼                             ▼
 //	  dead ◄── Cut, REFUSE, RESET, too many timeouts, Finish takes too long
 //
-// The package has no sockets, goroutines, clocks, random sources or locks: the caller has them. It
-// has no priorities between peers either. Encryption and changes of a peer's address belong to the
-// layer below.
+// The package has no sockets, goroutines, clocks, random sources or locks. The caller provides
+// them. It does not prioritize peers. Encryption, and changes of a peer's address, are handled by
+// the layer below.
 package arq

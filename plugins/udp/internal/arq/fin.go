@@ -9,14 +9,14 @@ import (
 type Outcome uint8
 
 const (
-	// Clean: the peer has acknowledged everything.
+	// Clean means that the peer has acknowledged everything.
 	Clean Outcome = iota
-	// Unconfirmed: the peer has not acknowledged everything in time. It may have received it
-	// nevertheless.
+	// Unconfirmed means that the peer did not acknowledge everything in time. It may have received
+	// it nevertheless.
 	Unconfirmed
-	// PeerGone: the peer does not respond, or no longer has the association.
+	// PeerGone means that the peer does not respond, or no longer has the association.
 	PeerGone
-	// Refusal: the peer has refused or ended the association, with a code and a text.
+	// Refusal means that the peer rejected or closed the association, with a code and a text.
 	Refusal
 )
 
@@ -27,10 +27,10 @@ func (o Outcome) String() string {
 // An End describes the end of an association.
 type End struct {
 	Outcome  Outcome
-	Messages int    // messages that the peer has not acknowledged
-	Words    string // the peer's last message; valid with Refusal
-	// with PeerGone: it was reported, by a RESET of the peer or by the system, and not inferred
-	// from silence
+	Messages int    // number of messages that the peer has not acknowledged
+	Words    string // peer's last message; valid with Refusal
+	// with PeerGone: the absence was reported, by a RESET from the peer or by the system, rather
+	// than inferred from silence
 	Absent bool
 	Unsent error // with Absent: the system's error for the dial's HELLO, or nil
 }
@@ -46,17 +46,18 @@ func (e End) String() string {
 	return s
 }
 
-// maxLinger limits how long an association is kept to acknowledge a repeated FIN. Below it, that
-// is twice the timeout of a peer that has not measured the round trip.
+// maxLinger limits how long an association is retained in order to acknowledge a repeated FIN.
+// Below this limit, it is retained for twice the timeout of a peer that has not measured the
+// round-trip time.
 const maxLinger = 200 * time.Millisecond
 
-// Finish starts the orderly end of a. From then on a takes no frames and acknowledges at once. When
-// everything that it has sent is acknowledged it sends FIN with words, which the peer answers with
-// a FIN of its own. Upper.Ended reports the result.
+// Finish begins to close a in an orderly way. From then on a accepts no frames and acknowledges
+// immediately. When everything sent has been acknowledged, a sends FIN with words, which the peer
+// answers with its own FIN. Upper.Ended reports the result.
 //
-// Finish is limited by FinTimeout and FinRetries. When they are exceeded the peer may just be busy
-// and not have seen FIN, so it is sent words once in a REFUSE, unless they are empty. After the
-// last acknowledgment a lingers to repeat it, because it may be lost.
+// Finish is limited by FinTimeout and FinRetries. When a limit is exceeded, the peer may merely be
+// busy and not have seen FIN, so words are sent once in a REFUSE, unless they are empty. After the
+// last acknowledgment a lingers, in order to repeat the acknowledgment if it was lost.
 func (a *Assoc) Finish(now time.Duration, words []byte) {
 	switch a.state {
 	case dialing, half:
@@ -75,8 +76,8 @@ func (a *Assoc) Finish(now time.Duration, words []byte) {
 	}
 }
 
-// Cut ends a at once, and sends the peer words once in a REFUSE unless they are empty. Nothing is
-// delivered or reported any more.
+// Cut closes a immediately. Unless words is empty, it is sent to the peer once in a REFUSE. Nothing
+// is delivered or reported afterward.
 func (a *Assoc) Cut(words []byte) {
 	if a.state == dead {
 		return
@@ -87,8 +88,8 @@ func (a *Assoc) Cut(words []byte) {
 	a.m.leave(a)
 }
 
-// continueRelease queues FIN when everything else is acknowledged, and reports whether it did. It
-// starts lingering when both FINs are acknowledged.
+// continueRelease queues FIN once everything else is acknowledged, and reports whether it did so.
+// It starts lingering when both FINs are acknowledged.
 func (a *Assoc) continueRelease(now time.Duration) bool {
 	f, l := a.flight, &a.lane[0]
 	if l.una != l.nxt || a.lane[1].una != a.lane[1].nxt {
@@ -105,9 +106,10 @@ func (a *Assoc) continueRelease(now time.Duration) bool {
 	return false
 }
 
-// linger retains a for a while after both FINs are acknowledged, to acknowledge repeated packets.
-// Within the machine that is only until the acknowledgment is sent: it is hardly ever lost, and a
-// peer whose repeated FIN gets no answer has everything else acknowledged.
+// linger retains a for a while after both FINs are acknowledged, in order to acknowledge repeated
+// packets. Within the machine, a is retained only until the acknowledgment has been sent. Such an
+// acknowledgment is rarely lost, and everything else sent by a peer that repeats FIN has been
+// acknowledged.
 func (a *Assoc) linger(now time.Duration) {
 	a.state = lingering
 	a.flight.finDue = now + 1
@@ -117,7 +119,8 @@ func (a *Assoc) linger(now time.Duration) {
 	a.report(End{Outcome: Clean})
 }
 
-// finHeard handles the peer's FIN, in order. It ends the association in this direction too.
+// handleFin handles the peer's FIN, which has arrived in order. It also closes the association in
+// the other direction.
 func (a *Assoc) handleFin(now time.Duration, words []byte) {
 	a.peerFin = true
 	a.flight.recv[0].now = true
@@ -125,7 +128,7 @@ func (a *Assoc) handleFin(now time.Duration, words []byte) {
 	a.Finish(now, nil)
 }
 
-// finExpired runs the timer finDue, and reports whether a is dead.
+// finExpired handles expiry of finDue, and reports whether a is dead.
 func (a *Assoc) finExpired(now time.Duration) bool {
 	switch due := a.flight.finDue; {
 	case due == 0 || now < due:
@@ -141,11 +144,12 @@ func (a *Assoc) finExpired(now time.Duration) bool {
 	return true
 }
 
-// giveUp ends a though the peer has not acknowledged everything, and sends it the last message.
+// giveUp ends a even though the peer has not acknowledged everything, and sends the last message to
+// the peer.
 func (a *Assoc) giveUp() {
 	e := End{Outcome: Unconfirmed, Messages: a.unackedMessages()}
 	if a.state == finishing && e.Messages == 0 {
-		e.Outcome = Clean // only FIN is not acknowledged
+		e.Outcome = Clean // only FIN is unacknowledged
 	}
 	if words := a.flight.words; len(words) > 0 && a.state != dialing && !a.finAcked {
 		a.m.refuse(a.to, a.via, a, a.peerID, a.peerToken, words)
@@ -164,7 +168,7 @@ func (a *Assoc) unackedMessages() (n int) {
 	return n
 }
 
-// tooMany reports whether the peer is lost after tries timeouts in a row.
+// tooMany reports whether the peer counts as lost after tries consecutive timeouts.
 func (a *Assoc) tooMany(tries int) bool {
 	if a.state == finishing || a.m.finishing {
 		return tries > a.m.cfg.FinRetries
@@ -172,9 +176,9 @@ func (a *Assoc) tooMany(tries int) bool {
 	return tries > a.m.cfg.MaxRetries
 }
 
-// endSilent ends a because the peer does not answer, or, if absent, does not know the association.
-// A silent peer may be busy and read a last message later: Upper.Ended is called while a still
-// exists, so that it may call Cut with one.
+// endSilent ends a because the peer does not respond or, if absent is true, does not know the
+// association. A silent peer may be busy and read a last message later. In that case Upper.Ended is
+// called while a still exists, so that it may call Cut with a message.
 func (a *Assoc) endSilent(absent bool) {
 	e := End{Outcome: PeerGone, Messages: a.unackedMessages(), Absent: absent}
 	if a.state >= finishing && e.Messages == 0 {
@@ -188,12 +192,12 @@ func (a *Assoc) endSilent(absent bool) {
 	a.end(e)
 }
 
-// endRefused handles a REFUSE: the peer has ended a, or refused it.
+// endRefused handles a REFUSE, with which the peer closes or rejects a.
 func (a *Assoc) endRefused(p *Packet) {
 	a.end(End{Outcome: Refusal, Messages: a.unackedMessages(), Words: string(p.body)})
 }
 
-// end removes a from all tables and reports e, unless linger has reported already.
+// end removes a from all tables and reports e, unless linger has already reported.
 func (a *Assoc) end(e End) {
 	if a.state == dead {
 		return

@@ -2,24 +2,24 @@ package arq
 
 import "time"
 
-// The functions of this file implement go-back-n, for lanes on which the peer drops packets that
-// are out of order: those of Seed.
+// This file implements go-back-n, for lanes on which the peer drops packets that arrive out of
+// order. Those are the lanes of Seed.
 
-// allInFlight reports whether lane i is not going back: every packet that was ever sent is in
-// flight again, or acknowledged.
+// allInFlight reports whether lane i is not going back. That is the case if every packet ever sent
+// is in flight again or acknowledged.
 func (a *Assoc) allInFlight(i int) bool {
 	s := &a.flight.send[i]
 	return s.snd == s.high
 }
 
-// goBackAfter detects losses after an acknowledgment of a peer that drops packets out of order.
-// answered: the peer has received a probe; then everything that was sent before the probe and is
-// not acknowledged is lost.
+// goBackAfter detects losses after an acknowledgment from a peer that drops packets received out of
+// order. answered reports whether the peer has received a probe. In that case everything
+// unacknowledged that was sent before the probe is lost.
 func (a *Assoc) goBackAfter(now time.Duration, p *Packet, advanced, answered bool) {
 	i := p.lane()
 	s, l := &a.flight.send[i], &a.lane[i]
-	// Only progress resets the timer: a peer that answers without it must not keep the timer from
-	// expiring.
+	// Only progress resets the timer. A peer that answers without making progress must not keep the
+	// timer from expiring.
 	if advanced {
 		s.due, s.tries, s.early, s.probe = 0, 0, false, false
 		if l.una != s.high {
@@ -34,9 +34,9 @@ func (a *Assoc) goBackAfter(now time.Duration, p *Packet, advanced, answered boo
 	}
 }
 
-// goBack makes lane i send everything that is not acknowledged again, from una on: go-back-n, as in
-// U-Net (von Eicken and others, 1995). The receiver has dropped the packets behind the gap. Until
-// recover is acknowledged, reports of a gap are about the earlier transmission.
+// goBack makes lane i retransmit everything that is unacknowledged, starting at una (go-back-n, as
+// in U-Net; von Eicken and others, 1995). The receiver has dropped the packets after the gap. Until
+// recover is acknowledged, reports of a gap refer to the earlier transmission.
 func (a *Assoc) goBack(i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	a.m.stats.GoneBack++
@@ -54,20 +54,20 @@ func (a *Assoc) onGap(now time.Duration, i int, p *Packet) {
 	}
 	edge := s.at(l.una)
 	// If the packet that caused the report was sent after the last transmission of una, that
-	// transmission is lost too.
+	// transmission is also lost.
 	again := p.flags&flagEcho != 0 && before(clock(edge.sent+a.reordering()), p.echo)
 	switch {
-	case before(l.una, s.recover) && !again: // a repeated report of the same loss
-	case !a.allInFlight(i): // it is going back already
+	case before(l.una, s.recover) && !again: // repeated report of the same loss
+	case !a.allInFlight(i): // already going back
 	case int(p.seq-l.una) >= a.m.cfg.DupAcks:
 		a.goBack(i)
-	default: // few packets have arrived behind it: it may only be reordered
+	default: // few later packets have arrived, so una may only be reordered
 		a.soon(now, s, edge)
 	}
 }
 
-// soon moves the timer up to the time at which packet p, which is missing, counts as lost and not
-// as reordered.
+// soon moves the timer forward to the time at which the missing packet p counts as lost rather than
+// reordered.
 func (a *Assoc) soon(now time.Duration, s *sender, p *packet) {
 	if at := max(now, p.sent+a.rtt()+a.reordering()); at < s.due && !s.early {
 		s.due, s.early = at, true

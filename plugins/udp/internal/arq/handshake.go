@@ -13,38 +13,38 @@ import (
 const (
 	cookieSize     = 16
 	greetingSize   = 60
-	cookieEpoch    = 16 * time.Second // a cookie is valid for one to two of these
-	maxUsedCookies = 1 << 13          // limits the used cookies that are remembered
-	halfTimeout    = 2 * time.Second  // a half-open association ends if the peer does not answer for this long
-	maxWords       = 256              // limits the last message of an association, in bytes
+	cookieEpoch    = 16 * time.Second // a cookie is valid for one to two epochs
+	maxUsedCookies = 1 << 13          // maximum number of used cookies to remember
+	halfTimeout    = 2 * time.Second  // time after which a half-open association ends if the peer does not answer
+	maxWords       = 256              // maximum size in bytes of an association's last message
 	firstCredit    = 32               // packets that a peer may send before the first acknowledgment
 	isSelective    = 1                // bit of the profile: the sender acknowledges selectively
 )
 
-// MaxHello limits the bytes that Upper.Hello appends, so that the answer to a HELLO is never longer
-// than the HELLO.
+// MaxHello is the maximum number of bytes that Upper.Hello may append. It ensures that the reply to
+// a HELLO is never longer than the HELLO.
 const MaxHello = BaseSize - headSize - greetingSize
 
 // A dialer is the state of a dial, which repeats HELLO.
 type dialer struct {
 	cookie  [cookieSize]byte
-	due     time.Duration // when HELLO is repeated
+	due     time.Duration // time at which HELLO is repeated
 	session uint64
 	tries   int
-	send    bool // a HELLO is to be sent now
+	send    bool // a HELLO must be sent now
 }
 
-// A greeting is the front of the body of HELLO and ACCEPT.
+// A greeting is the first part of the body of HELLO and ACCEPT.
 type greeting struct {
-	id, token uint32    // identify the sender's association; packets to the sender carry them
-	session   uint64    // the session number of the dialing side
-	first     [2]uint32 // the first packet number of each lane
-	window    [2]uint32 // how many packets the sender takes before its first acknowledgment
-	size      uint32    // the largest datagram that the sender receives
+	id, token uint32    // identify the sender's association; carried by packets to the sender
+	session   uint64    // session number of the dialing side
+	first     [2]uint32 // first packet number of each lane
+	window    [2]uint32 // number of packets that the sender accepts before its first acknowledgment
+	size      uint32    // size of the largest datagram that the sender receives
 	profile   uint16
 	cookie    [cookieSize]byte
-	oldest    uint8 // the oldest version of packets that the sender speaks
-	newest    uint8 // the newest one
+	oldest    uint8 // oldest packet version that the sender supports
+	newest    uint8 // newest packet version that the sender supports
 	hello     []byte
 }
 
@@ -60,8 +60,9 @@ func (g *greeting) append(b []byte) []byte {
 	return append(le.AppendUint16(b, greetingSize), g.hello...)
 }
 
-// parseGreeting decodes a body, which has at least greetingSize bytes and may end with padding. It
-// skips fields that a later release has put between the known ones and the HELLO of package na.
+// parseGreeting decodes a body, which must have at least greetingSize bytes and may end with
+// padding. It skips any fields of a later release between the known ones and the HELLO of package
+// na.
 func parseGreeting(b []byte) (g greeting, ok bool) {
 	le := binary.LittleEndian
 	g = greeting{id: le.Uint32(b), token: le.Uint32(b[4:]), session: le.Uint64(b[8:]),
@@ -111,7 +112,7 @@ func (a *Assoc) learn(g *greeting) {
 	a.most = uint16(min(uint32(a.most), g.size, MaxSize))
 }
 
-// agree returns the newest version that both sides support; ok is false if there is none.
+// agree returns the newest version that both sides support. ok is false if there is none.
 func (c *Config) agree(g *greeting) (version uint8, ok bool) {
 	version = min(c.newest, g.newest)
 	return version, version >= max(c.oldest, g.oldest)
@@ -124,11 +125,11 @@ func (m *Machine) newAssoc(to netip.AddrPort, path Path, user any) *Assoc {
 	return a
 }
 
-// ErrFull is the error of Dial when there are MaxPeers associations.
+// ErrFull is returned by Dial if there are MaxPeers associations.
 var ErrFull = errors.New("arq: too many associations")
 
-// Dial starts an association with a context of the peer at to. Upper.Greet is called with the
-// peer's answer, or Upper.Ended if there is none.
+// Dial starts an association with a context of the peer at to. The peer's answer is passed to
+// Upper.Greet. If there is none, Upper.Ended is called.
 func (m *Machine) Dial(now time.Duration, to netip.AddrPort, context uint8, path Path, user any) (*Assoc, error) {
 	if m.full() {
 		return nil, ErrFull
@@ -142,7 +143,7 @@ func (m *Machine) Dial(now time.Duration, to netip.AddrPort, context uint8, path
 	return a, nil
 }
 
-// redial repeats HELLO if its timer has expired, or ends the dial after DialRetries.
+// redial repeats HELLO if its timer has expired, or fails the dial after DialRetries.
 func (a *Assoc) redial(now time.Duration) {
 	d, c := &a.flight.dial, &a.m.cfg
 	if now < d.due {
@@ -155,8 +156,8 @@ func (a *Assoc) redial(now time.Duration) {
 	d.send, d.due = true, now+min(c.InitialRTO<<min(d.tries, 16), c.MaxRTO)
 }
 
-// emitHello emits a HELLO, if its time has come. It is padded to BaseSize, so that no answer to it
-// is longer.
+// emitHello emits a HELLO if one is pending. It is padded to BaseSize, so that no reply to it is
+// longer.
 func (a *Assoc) emitHello(now time.Duration, o *Out) bool {
 	d := &a.flight.dial
 	if a.state != dialing || !d.send {
@@ -175,8 +176,8 @@ func (a *Assoc) emitHello(now time.Duration, o *Out) bool {
 	return true
 }
 
-// cookie returns the cookie for a HELLO in an epoch. A peer that shows it has received at from. It
-// is computed from the HELLO, so that no state is kept for it.
+// cookie returns the cookie for a HELLO in an epoch. A peer that presents it has shown that it
+// receives at from. The cookie is computed from the HELLO, so that no state is kept for it.
 func (m *Machine) cookie(from netip.AddrPort, g *greeting, epoch time.Duration) (c [cookieSize]byte) {
 	mac := hmac.New(sha256.New, m.secret[:])
 	addr := from.Addr().As16()
@@ -189,14 +190,14 @@ func (m *Machine) cookie(from netip.AddrPort, g *greeting, epoch time.Duration) 
 	return c
 }
 
-// sendCookie answers a HELLO with a cookie, to be sent back.
+// sendCookie answers a HELLO with a cookie, which the peer must return.
 func (m *Machine) sendCookie(now time.Duration, from netip.AddrPort, via uint8, g *greeting) {
 	m.stats.Cookies++
 	c := m.cookie(from, g, now/cookieEpoch)
 	m.sendOnce(from, via, nil, Packet{kind: kindCookie, id: g.id, token: g.token, ts: clock(now)}, c[:])
 }
 
-// verify reports whether g has a cookie that is valid and has not been used.
+// verify reports whether g contains a valid cookie that has not been used.
 func (m *Machine) verify(now time.Duration, from netip.AddrPort, g *greeting) bool {
 	if _, used := m.cookies[g.cookie]; used || g.cookie == ([cookieSize]byte{}) {
 		return false
@@ -210,8 +211,8 @@ func (m *Machine) verify(now time.Duration, from netip.AddrPort, g *greeting) bo
 }
 
 // useCookie records that a valid cookie has started an association, so that a copied HELLO cannot
-// start another. If more are used than can be remembered while they are valid, all earlier cookies
-// become invalid.
+// start another one. If more cookies are used than can be remembered while they are valid, all
+// earlier cookies become invalid.
 func (m *Machine) useCookie(now time.Duration, c [cookieSize]byte) {
 	if c == ([cookieSize]byte{}) {
 		return
@@ -229,8 +230,9 @@ func (m *Machine) useCookie(now time.Duration, c [cookieSize]byte) {
 	m.cookies[c] = now
 }
 
-// hello handles a HELLO. It requires a cookie if there is an association with the same address, or
-// if there are many half-open ones, so that a HELLO with a forged source address changes nothing.
+// handleHello handles a HELLO. It requires a cookie if there is an association with the same
+// address, or if there are many half-open associations, so that a HELLO with a forged source
+// address changes nothing.
 func (m *Machine) handleHello(now time.Duration, from netip.AddrPort, p *Packet) {
 	g, ok := parseGreeting(p.body)
 	if !ok || headSize+len(p.body) < BaseSize {
@@ -245,24 +247,24 @@ func (m *Machine) handleHello(now time.Duration, from netip.AddrPort, p *Packet)
 		return
 	}
 	var calling *Assoc
-	// One address may have associations of several contexts and of an earlier process, and packets
-	// with a forged source address.
+	// An address may have associations of several contexts and of an earlier process, and may be
+	// the forged source address of a packet.
 	known := false
 	for a := m.at(from); a != nil; a = m.older(a) {
 		known = true
 		if contextOf(a.peerID) != contextOf(g.id) {
-			continue // it belongs to another context of the same process
+			continue // belongs to another context of the same process
 		}
 		switch {
-		case a.state == dialing: // both sides dial at the same moment
+		case a.state == dialing: // both sides are dialing each other
 			calling = a
 		case a.peerID == g.id && a.peerToken == g.token:
 			if a.Up() {
-				m.accept(now, a, &g) // repeat it: the first ACCEPT may be lost
+				m.accept(now, a, &g) // repeat it, because the first ACCEPT may be lost
 			}
 			return
 		case a.session >= g.session && a.session != 0:
-			m.stats.Stale++ // the HELLO is older than the existing association: the network has delayed it
+			m.stats.Stale++ // the HELLO is older than the association: it was delayed in the network
 			return
 		}
 	}
@@ -270,9 +272,9 @@ func (m *Machine) handleHello(now time.Duration, from netip.AddrPort, p *Packet)
 		m.stats.Dropped++
 		return
 	}
-	// Beyond HalfOpen associations no state is kept for a peer that has not shown that it receives
-	// at its address: the cookie is computed from its HELLO (as SYN cookies, RFC 4987 3.6, and the
-	// tokens of RFC 9000 8.1.2).
+	// If there are more than HalfOpen half-open associations, no state is kept for a peer that has
+	// not shown that it receives at its address. Its cookie is computed from its HELLO (compare SYN
+	// cookies, RFC 4987, Section 3.6, and the tokens of RFC 9000, Section 8.1.2).
 	verified := m.cfg.Proven || m.verify(now, from, &g)
 	if !verified && (known || m.stats.HalfOpen >= m.cfg.HalfOpen) {
 		m.sendCookie(now, from, p.Via, &g)
@@ -307,15 +309,15 @@ func (m *Machine) handleHello(now time.Duration, from netip.AddrPort, p *Packet)
 	}
 }
 
-// accept answers a HELLO.
+// accept answers a HELLO with an ACCEPT.
 func (m *Machine) accept(now time.Duration, a *Assoc, to *greeting) {
 	g := a.greeting()
 	g.session = to.session
 	m.sendOnce(a.to, a.via, a, Packet{kind: kindAccept, id: to.id, token: to.token, ts: clock(now)}, g.append(nil))
 }
 
-// TurnAway returns the datagram that refuses a HELLO with words, up to 256 bytes, without a
-// Machine. It returns nil for other packets.
+// TurnAway returns the datagram that rejects a HELLO with words, of up to 256 bytes. It does not
+// need a Machine. For other packets it returns nil.
 func TurnAway(p *Packet, words []byte) []byte {
 	if p.kind != kindHello {
 		return nil
@@ -335,10 +337,10 @@ func (m *Machine) refuse(to netip.AddrPort, via uint8, a *Assoc, id, token uint3
 	m.sendOnce(to, via, a, Packet{kind: kindRefuse, id: id, token: token}, words[:min(len(words), maxWords)])
 }
 
-// handleDialAnswer handles an ACCEPT or COOKIE that answers a HELLO of this side.
+// handleDialAnswer handles an ACCEPT or COOKIE that answers this side's HELLO.
 func (a *Assoc) handleDialAnswer(now time.Duration, p *Packet) {
 	if a.state != dialing {
-		return // the answer is a repetition
+		return // a repeated answer
 	}
 	d := &a.flight.dial
 	if p.kind == kindCookie {
@@ -351,14 +353,14 @@ func (a *Assoc) handleDialAnswer(now time.Duration, p *Packet) {
 		a.m.stats.Invalid++
 		return
 	}
-	if a.m.cfg.Profile == Modern { // PING echoes its timestamp, so that the peer can measure the round trip too
+	if a.m.cfg.Profile == Modern { // PING echoes the timestamp, so that the peer can also measure the round-trip time
 		a.noteTimestamp(now, p)
 	}
 	a.finishDial(now, &g)
 }
 
-// finishDial opens the association. It pings the peer until another packet of the peer arrives,
-// because only a packet of this side shows the peer that its ACCEPT was received.
+// finishDial opens the association. It pings the peer until another packet from it arrives, because
+// only a packet from this side shows the peer that its ACCEPT was received.
 func (a *Assoc) finishDial(now time.Duration, g *greeting) {
 	a.learn(g)
 	a.state = open

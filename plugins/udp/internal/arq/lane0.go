@@ -2,12 +2,13 @@ package arq
 
 import "time"
 
-// MaxFrame is the size of the largest frame. A frame that is larger than a packet is split over
-// several, and starts at the beginning of the first.
+// MaxFrame is the size of the largest frame. A frame that is larger than a packet is split across
+// several packets, and starts at the beginning of the first one.
 const MaxFrame = 72 << 10
 
-// Room returns the size of the largest frame that Frame takes now, or -1, and the number of bytes
-// that Piece takes now, or 0. If either has no room, Upper.Room is called when both have.
+// Room returns the size of the largest frame that Frame currently accepts, or -1, and the number of
+// bytes that Piece currently accepts, or 0. If either has no space, Upper.Room is called once both
+// do.
 func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 	frame = -1
 	if !a.Up() {
@@ -16,8 +17,8 @@ func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 	a.giveBack(now)
 	m, f := a.m, a.takeFlight()
 	m.wake(a)
-	// Frames are copied and kept until they are acknowledged, so MaxRetained limits those of all
-	// peers. Pieces are not copied.
+	// Frames are copied and retained until they are acknowledged, so MaxRetained limits the frames
+	// of all peers. Pieces are not copied.
 	full := m.stats.Retained >= m.cfg.MaxRetained
 	if !full && a.freePackets(0) > 0 {
 		frame = MaxFrame
@@ -29,8 +30,8 @@ func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 	return frame, piece
 }
 
-// freePackets returns the number of packets that lane i has room for. It limits those that wait for
-// their first transmission to a train.
+// freePackets returns the number of packets for which lane i has space. It limits the number of
+// packets waiting for their first transmission to train.
 func (a *Assoc) freePackets(i int) int {
 	l, f := &a.lane[i], a.flight
 	given := l.nxt
@@ -40,8 +41,8 @@ func (a *Assoc) freePackets(i int) int {
 	return min(a.m.cfg.Window-int(given-l.una), train-int(given-f.send[i].high))
 }
 
-// notifyRoom calls Upper.Room if there is room and the last Room returned none. It reports
-// whether it did.
+// notifyRoom calls Upper.Room if there is space and the last Room reported none. It reports whether
+// it did so.
 func (a *Assoc) notifyRoom() bool {
 	f := a.flight
 	if f == nil || !f.blocked || !a.Up() {
@@ -53,7 +54,7 @@ func (a *Assoc) notifyRoom() bool {
 		}
 		return false
 	}
-	// the user needs room on both lanes, so wait for both
+	// The user needs space on both lanes.
 	if a.freePackets(0) <= 0 || a.freePackets(1) <= 0 {
 		return false
 	}
@@ -62,15 +63,15 @@ func (a *Assoc) notifyRoom() bool {
 	return true
 }
 
-// Frame copies a frame, which is front and payload, into the packets of lane 0. front is not split.
-// The frame must not be larger than Room allows. message: the frame counts in End.Messages until it
-// is acknowledged.
+// Frame copies a frame, which consists of front and payload, into the packets of lane 0. front is
+// not split. The frame must not be larger than Room permits. If message is true, the frame counts
+// in End.Messages until it is acknowledged.
 func (a *Assoc) Frame(front, payload []byte, message bool) {
 	f, most := a.takeFlight(), a.largest0()-headSize
 	a.m.wake(a)
 	if f.open != nil && len(f.open)+len(front)+len(payload) > most {
-		// a frame that fits a packet is not split, so that the loss of one packet delays fewer
-		// frames
+		// A frame that fits in a packet is not split, so that the loss of one packet delays fewer
+		// frames.
 		a.close0()
 	}
 	for {
@@ -87,7 +88,7 @@ func (a *Assoc) Frame(front, payload []byte, message bool) {
 	}
 }
 
-// grow0 makes room for n bytes in flight.open.
+// grow0 ensures that flight.open has space for n more bytes.
 func (a *Assoc) grow0(n int) {
 	f := a.flight
 	if old := f.open; cap(old)-len(old) < n {
@@ -96,7 +97,7 @@ func (a *Assoc) grow0(n int) {
 	}
 }
 
-// close0 assigns flight.open its number. From then on it does not change, because every
+// close0 assigns a number to flight.open. The packet does not change afterward, because every
 // transmission of a number has the same bytes.
 func (a *Assoc) close0() {
 	f := a.flight
@@ -104,9 +105,9 @@ func (a *Assoc) close0() {
 	f.open, f.openCount = nil, 0
 }
 
-// Barrier makes the receiver take the pieces that follow only after the last frame. The lanes are
-// not ordered otherwise. A receiver drops a packet of lane 1 that arrives before its barrier, as if
-// it were lost.
+// Barrier makes the receiver accept subsequent pieces only after the most recent frame. Otherwise
+// the lanes are not ordered relative to each other. A receiver drops a packet of lane 1 that
+// arrives before its barrier, as if it were lost.
 func (a *Assoc) Barrier() {
 	f := a.takeFlight()
 	a.m.wake(a)
@@ -116,7 +117,7 @@ func (a *Assoc) Barrier() {
 	}
 }
 
-// unfly removes a packet, which is acknowledged or lost, from the bytes in flight.
+// unfly removes a packet that is acknowledged or lost from the bytes in flight.
 func (a *Assoc) unfly(p *packet, lost bool) {
 	a.flight.flying -= int(p.size)
 	if lost {
@@ -133,14 +134,14 @@ type heldPacket struct {
 	fin  bool
 }
 
-// take0 handles a packet of lane 0. It keeps a packet that is out of order, if there is room, until
-// those before it have arrived, and acknowledges it selectively. Seed keeps none.
+// take0 handles a packet of lane 0. If there is space, a packet received out of order is held until
+// the packets before it have arrived, and is acknowledged selectively. Seed holds no packets.
 func (a *Assoc) take0(now time.Duration, p *Packet) {
 	m, r, l := a.m, &a.flight.recv[0], &a.lane[0]
 	ahead := p.seq - l.rcv
 	switch {
 	case before(p.seq, l.rcv) || r.hasPacket(ahead):
-		// a duplicate: the acknowledgment was lost or is late, so repeat it at once
+		// a duplicate: the acknowledgment was lost or is late, so repeat it immediately
 		m.stats.Duplicates++
 		r.now, r.dup = true, true
 		return
@@ -174,10 +175,10 @@ func (a *Assoc) deliver0(now time.Duration, fin bool, body []byte) {
 	}
 }
 
-// hold keeps a packet that is out of order, and reports whether there was room. Held packets count
-// as if they still were in the socket's receive buffer: those of a peer may not exceed the numbers
-// that it was granted, those of all peers not the buffer. So a peer that keeps to its grant is not
-// refused because of its own packets.
+// hold retains a packet received out of order, and reports whether there was space. Held packets
+// count as if they were still in the socket's receive buffer. Those of one peer may not exceed the
+// numbers granted to it, and those of all peers may not exceed the buffer. A peer that respects its
+// grant is thus never rejected because of its own packets.
 func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
 	m, l := a.m, &a.lane[0]
 	n := numbersFor(headSize + len(p.body))
@@ -193,14 +194,14 @@ func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
 	return true
 }
 
-// unhold returns the room of h.
+// unhold releases the space of h.
 func (a *Assoc) unhold(r *receiver, h heldPacket) {
 	n := numbersFor(headSize + len(h.body))
 	r.units -= n
 	a.m.held -= n
 }
 
-// dropHeld frees the packets that were received out of order.
+// dropHeld frees the packets received out of order.
 func (a *Assoc) dropHeld(r *receiver) {
 	for _, h := range r.held {
 		a.unhold(r, h)

@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-// A piece is the common part of the packets of one call of Piece.
+// A piece is the state shared by the packets of one call to Piece.
 type piece struct {
 	front        [FrontSize]byte
 	ref          any
-	after        uint32 // the packet of lane 0 that it may not overtake; valid if barred
-	left         int    // packets that are not acknowledged
-	barred, void bool   // void: the memory may not be read any more
+	after        uint32 // packet of lane 0 that the piece must not overtake; valid if barred
+	left         int    // number of unacknowledged packets
+	barred, void bool   // void: the memory must no longer be read
 }
 
-// Piece sends n bytes of the memory that ref stands for on lane 1, in packets of equal size except
-// the last. Each packet carries front. The caller of Next copies the bytes, again for each
-// transmission, until Upper.Sent is called. ref is not nil, and n is not larger than Room allows.
+// Piece sends n bytes of the memory represented by ref on lane 1, in packets that are of equal size
+// except for the last one. Each packet carries front. The caller of Next copies the bytes, once for
+// each transmission, until Upper.Sent is called. ref must not be nil, and n must not exceed what
+// Room permits.
 func (a *Assoc) Piece(front *[FrontSize]byte, ref any, n int) {
 	m, f := a.m, a.takeFlight()
 	m.wake(a)
@@ -37,7 +38,8 @@ func (a *Assoc) Piece(front *[FrontSize]byte, ref any, n int) {
 	}
 }
 
-// release frees an acknowledged packet, and calls Upper.Sent if it was the last one of its piece.
+// release frees an acknowledged packet. If it was the last packet of its piece, release calls
+// Upper.Sent.
 func (a *Assoc) release(i int, seq uint32) {
 	p, m := a.flight.send[i].at(seq), a.m
 	a.unfly(p, false)
@@ -59,8 +61,8 @@ func (a *Assoc) release(i int, seq uint32) {
 	}
 }
 
-// take1 handles a packet of lane 1. Modern places packets in any order, each number once; Seed
-// drops those that are out of order.
+// take1 handles a packet of lane 1. Modern places packets in any order, each number once. Seed
+// drops packets that arrive out of order.
 func (a *Assoc) take1(now time.Duration, p *Packet) {
 	m, r, l := a.m, &a.flight.recv[1], &a.lane[1]
 	ahead := p.seq - l.rcv
@@ -71,7 +73,7 @@ func (a *Assoc) take1(now time.Duration, p *Packet) {
 	}
 	le := binary.LittleEndian
 	if p.flags&flagAfter != 0 && !before(le.Uint32(p.body), a.lane[0].rcv) {
-		m.stats.Early++ // it has overtaken its barrier: drop it, as if it were lost
+		m.stats.Early++ // the packet has overtaken its barrier; drop it as if it were lost
 		return
 	}
 	if ahead >= maxAhead || ahead > 0 && m.cfg.Profile == Seed {
@@ -87,7 +89,7 @@ func (a *Assoc) take1(now time.Duration, p *Packet) {
 	}
 }
 
-// appendBulk encodes the part of a packet of lane 1 between the head and the payload.
+// appendBulk encodes the part of a lane 1 packet between the header and the payload.
 func (p *packet) appendBulk(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, p.piece.after)
 	b = binary.LittleEndian.AppendUint32(b, uint32(p.at))

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// The functions of this file detect losses of a peer that acknowledges selectively: bit i of the
-// body of an ACK is packet ack+i. They do so as RFC 9002, section 6. There each transmission has a
-// packet number of its own. Here it has packet.order, which is not on the wire, and the echoed
-// timestamp shows which of several transmissions of a packet may have arrived.
+// This file detects losses for a peer that acknowledges selectively. Bit i in the body of an ACK
+// stands for packet ack+i. The method follows RFC 9002, Section 6, in which each transmission has
+// its own packet number. Here each transmission has packet.order, which is not on the wire, and the
+// echoed timestamp shows which of several transmissions of a packet may have arrived.
 
 // handleSelective handles the bitmap of an acknowledgment, and reports whether it acknowledges
 // anything new.
@@ -35,8 +35,8 @@ func (a *Assoc) handleSelective(p *Packet) (news bool) {
 	return news
 }
 
-// recover detects losses after an acknowledgment. news: it has acknowledged something new.
-// answered: the peer has received a probe.
+// recover detects losses after an acknowledgment. news reports whether the acknowledgment contained
+// anything new, and answered whether the peer has received a probe.
 func (a *Assoc) recover(now time.Duration, i int, news, answered bool) {
 	s := &a.flight.send[i]
 	if answered {
@@ -51,16 +51,17 @@ func (a *Assoc) recover(now time.Duration, i int, news, answered bool) {
 	}
 }
 
-// noteArrived records that the transmission with an order has arrived.
+// noteArrived records that the transmission with the given order has arrived.
 func (s *sender) noteArrived(order uint32) {
 	if before(s.newest, order) {
 		s.newest = order
 	}
 }
 
-// detect marks the packets of lane i that are lost: those sent before a transmission that has
-// arrived, by at least DupAcks transmissions or by lossDelay. For others that were sent before it,
-// it sets late, when the first of them will count as lost.
+// detect marks the lost packets of lane i. A packet is lost if it was sent at least DupAcks
+// transmissions, or lossDelay, before a transmission that has arrived. For other packets sent
+// before that transmission, detect sets late to the time at which the first of them will count as
+// lost.
 func (a *Assoc) detect(now time.Duration, i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	s.late = 0
@@ -83,16 +84,16 @@ func (a *Assoc) detect(now time.Duration, i int) {
 	}
 }
 
-// lossDelay returns how long after its transmission a reordered packet counts as lost: the time
-// threshold of RFC 9002 6.1.2.
+// lossDelay returns the time after its transmission at which an overtaken packet counts as lost. It
+// is the time threshold of RFC 9002, Section 6.1.2.
 func (a *Assoc) lossDelay() time.Duration {
 	rtt := max(a.rtt(), a.flight.latest)
 	return rtt + max(rtt/8, minReordering)
 }
 
-// arm sets the timer of lane i to the time when the next packet counts as lost, or else to the
-// probe timeout, which runs from the last transmission of una. An acknowledgment that says nothing
-// new does not postpone it.
+// arm sets the timer of lane i to the time at which the next packet counts as lost or, if there is
+// none, to the probe timeout, which runs from the last transmission of una. An acknowledgment that
+// contains nothing new does not postpone it.
 func (a *Assoc) arm(now time.Duration, i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	s.early = s.late != 0

@@ -9,26 +9,29 @@ import (
 )
 
 // An Upper is the user of a Machine. The Machine calls its methods from within Receive, Poll, Next
-// and the methods of Assoc. They may call the methods of Assoc, but none of Machine.
+// and the methods of Assoc. The methods of an Upper may call methods of Assoc, but not of Machine.
 type Upper interface {
-	// Admit decides about a peer that requests an association. verified: the peer has shown that it
-	// receives at from. dialing is this side's own dial to the same address, or nil.
+	// Admit decides whether to accept a peer that requests an association. verified reports whether
+	// the peer has shown that it receives at from. dialing is this side's own dial to the same
+	// address, or nil.
 	Admit(from netip.AddrPort, hello []byte, verified bool, dialing *Assoc) Admission
-	// Hello appends this side's HELLO of package na. It is the same each time for one association.
+	// Hello appends this side's HELLO of package na to dst. It must be the same on every call for
+	// an association.
 	Hello(a *Assoc, dst []byte) []byte
-	// Greet takes the peer's answer to Dial. If it returns an error the association ends.
+	// Greet receives the peer's answer to Dial. If it returns an error, the association ends.
 	Greet(a *Assoc, hello []byte) error
-	// Deliver takes the body of the next packet of lane 0: whole frames, or a part of a large one.
-	// It must copy what it keeps.
+	// Deliver receives the body of the next packet of lane 0, which contains whole frames or a part
+	// of a large one. Deliver must not retain body.
 	Deliver(a *Assoc, body []byte)
-	// Heard is called for each plausible packet of the peer.
+	// Heard is called for each plausible packet received from the peer.
 	Heard(a *Assoc)
-	// Place takes a packet of bulk data: the bytes at offset at of the piece that front describes.
-	// Each byte is placed once.
+	// Place receives a packet of bulk data. payload is at offset at of the piece that front
+	// describes. Each byte is placed once.
 	Place(a *Assoc, front *[FrontSize]byte, at int, payload []byte)
-	// Sent is called when the peer has acknowledged all of the piece of ref, also if it was void.
+	// Sent is called when the peer has acknowledged every packet of the piece represented by ref,
+	// including void ones.
 	Sent(a *Assoc, ref any)
-	// Room is called when there is room after Assoc.Room has returned that there is none.
+	// Room is called when there is space after Assoc.Room has reported that there is none.
 	Room(a *Assoc)
 	// Finishing is called when the peer has sent FIN, with its last message. The association then
 	// ends by itself.
@@ -41,99 +44,99 @@ type Upper interface {
 
 // An Admission is the answer to a peer that requests an association.
 type Admission struct {
-	User     any    // not nil: the peer is admitted, and this is its Assoc.User
-	Path     Path   // the path to an admitted peer
-	Crossing bool   // it is the peer that this side is dialing: one association serves both dials
-	Cookie   bool   // the peer has to show a cookie first; only if it is not verified
-	Words    []byte // otherwise the message of the refusal, up to 256 bytes; empty: no answer
+	User     any    // if not nil, the peer is admitted, and this is its Assoc.User
+	Path     Path   // path to an admitted peer
+	Crossing bool   // this side is dialing the same peer: one association serves both dials
+	Cookie   bool   // the peer must present a cookie first; only if it is not verified
+	Words    []byte // otherwise the rejection message, of up to 256 bytes; empty for no reply
 }
 
 // A Path describes the path to a peer.
 type Path struct {
-	Size  int  // the largest datagram in bytes that is worth probing for; below BaseSize means BaseSize
-	Local bool // the peer is on this machine: Size need not be probed for, and there is no congestion
+	Size  int  // size in bytes of the largest datagram worth probing for, at least BaseSize
+	Local bool // the peer is on this machine, so Size need not be probed for and there is no congestion
 }
 
-// An Out is a packet to send: Head, Body, and N bytes at offset At of the memory that Ref stands
-// for, which the caller copies.
+// An Out is a packet to send. It consists of Head, Body, and N bytes at offset At of the memory
+// represented by Ref, which the caller copies.
 type Out struct {
 	To       netip.AddrPort
 	Via      uint8  // Packet.Via of the first packet of the association
-	Assoc    *Assoc // nil: the packet belongs to no association
-	Head     []byte // in the memory that Next was given
-	Body     []byte // read only; valid until the next call other than Next and Void
-	Ref      any    // nil: the packet is Head and Body, with its checksum
+	Assoc    *Assoc // nil if the packet belongs to no association
+	Head     []byte // in the memory passed to Next
+	Body     []byte // read-only; valid until the next call other than Next and Void
+	Ref      any    // if nil, Head and Body are the whole packet, including the checksum
 	At, N    int
-	Again    bool // it was sent before
-	Fragment bool // it is larger than the path is known to carry, and is to be sent in fragments
+	Again    bool // was sent before
+	Fragment bool // may exceed the path MTU and must be sent in fragments
 
 	packet *packet
 }
 
-// Size returns the number of bytes of the datagram.
+// Size returns the size of the datagram in bytes.
 func (o *Out) Size() int { return len(o.Head) + len(o.Body) + o.N }
 
-// Seal writes the checksum of a packet whose Ref is not nil. payload is its N bytes.
+// Seal writes the checksum of a packet whose Ref is not nil. payload is the packet's N bytes.
 func (o *Out) Seal(payload ...[]byte) { seal(o.Head, payload...) }
 
-// Stats counts packets and their fate. Retained, HalfOpen and Peers are gauges.
+// Stats counts packets by what happened to them. Retained, HalfOpen and Peers are gauges.
 type Stats struct {
-	// packets with a number: sent, sent again, sent as probes, sent without their data
+	// numbered packets: sent, retransmitted, sent as probes, sent without their data
 	Sent, Resent, Probes, Voids int64
-	// packets that only acknowledge; those of them that report a gap or a duplicate
+	// packets that only acknowledge, and the number of them that report a gap or a duplicate
 	Acks, DupAcks                     int64
-	Delivered, Duplicates, OutOfOrder int64 // received packets with a number
-	// packets of bulk data that were dropped because they had overtaken their barrier
+	Delivered, Duplicates, OutOfOrder int64 // received numbered packets
+	// bulk data packets dropped because they overtook their barrier
 	Early int64
-	// packets of no association; implausible ones; packets dropped at a limit
+	// packets of no association, implausible packets, and packets dropped at a limit
 	Stale, Invalid, Dropped int64
 	Cookies, Resets         int64
 	Timeouts, GoneBack      int64
-	// bytes of packets that are kept for retransmission, or out of order
+	// bytes in packets retained for retransmission or held out of order
 	Retained        int64
 	HalfOpen, Peers int
 }
 
 const (
-	// of an association's ID; the 6 bits above count the uses of the slot, the last 8 are the
-	// context
+	// bits of an association's ID that hold its slot; the next 6 bits count the uses of the slot,
+	// and the top 8 are the context
 	slotBits      = 18
 	slotMask      = 1<<slotBits - 1
-	maxControl    = 256                   // limits the queued packets that are sent once
-	resetInterval = 10 * time.Millisecond // in this time at most 16 RESETs are sent
-	train         = 64                    // limits the packets to one peer before another peer's turn
-	trainBytes    = 64 << 10              // limits their bytes
+	maxControl    = 256                   // maximum number of queued packets that are sent once
+	resetInterval = 10 * time.Millisecond // interval in which at most 16 RESETs are sent
+	train         = 64                    // maximum number of packets to one peer before another peer's turn
+	trainBytes    = 64 << 10              // maximum number of bytes in them
 )
 
-// A Machine is the protocol state of one context: packets and the time go in, packets and a
-// deadline come out. Several may share a socket, whose user passes each packet to the one that
-// Packet.Context names. After Receive, Poll, and the methods of Assoc, call Next until it reports
-// false. It is not safe for concurrent use.
+// A Machine is the protocol state of one context. Its inputs are packets and the time, and its
+// outputs are packets and a deadline. Several Machines may share a socket, whose user passes each
+// packet to the one identified by Packet.Context. After Receive, Poll, and the methods of Assoc,
+// call Next until it returns false. A Machine is not safe for concurrent use.
 type Machine struct {
 	cfg   Config
 	up    Upper
 	stats Stats
 
 	slots []slot
-	free  []uint32 // the unused slots
-	// by hash of the address: the slot of the newest association; Assoc.sibling has the older ones
+	free  []uint32 // unused slots
+	// slot of the newest association by address hash; older ones are linked by Assoc.sibling
 	byAddr  map[uint64]uint32
 	hashKey [2]uint64
-	secret  [32]byte // the key of cookies
-	// the cookies that have started an association, and the time of that
+	secret  [32]byte // key of cookies
+	// cookies that have started an association, with the time at which they did
 	cookies   map[[cookieSize]byte]time.Duration
 	shut      bool
 	finishing bool
-	ending    int // associations in state finishing or lingering
+	ending    int // number of associations in state finishing or lingering
 
-	ready    queue // the associations that may have packets to send
+	ready    queue // associations that may have packets to send
 	timers   timeheap.Heap[Assoc]
-	starved  []*Assoc // associations that wait for Stats.Retained to fall
+	starved  []*Assoc // associations waiting for Stats.Retained to decrease
 	control  []Out    // packets that are sent once
-	resets   int      // the RESETs since resetsAt
+	resets   int      // RESETs since resetsAt
 	resetsAt time.Duration
-	active   int // associations with a flight
-	held     int // numbers of the receive buffer that held packets use up
+	active   int // number of associations with a flight
+	held     int // numbers of the receive buffer used by held packets; see share.go
 	sharing  [2]laneSharing
 	division bufferDivision
 
@@ -158,17 +161,17 @@ func New(cfg Config, up Upper) *Machine {
 	return m
 }
 
-// Stats returns the counts so far.
+// Stats returns a copy of the statistics.
 func (m *Machine) Stats() Stats { return m.stats }
 
-// Finish makes the Machine give up a peer after FinRetries timeouts in a row from now on, because
-// only acknowledgments of the last messages are still needed.
+// Finish makes the Machine give up on a peer after FinRetries consecutive timeouts, because only
+// acknowledgments of the last messages are still needed.
 func (m *Machine) Finish() { m.finishing = true }
 
-// Shut makes the Machine ignore every HELLO from now on.
+// Shut makes the Machine ignore every subsequent HELLO.
 func (m *Machine) Shut() { m.shut = true }
 
-// Lingering reports whether there are associations whose orderly end is under way.
+// Lingering reports whether any association is in the process of closing in an orderly way.
 func (m *Machine) Lingering() bool { return m.ending > 0 }
 
 func (m *Machine) rand32() uint64 {
@@ -177,7 +180,7 @@ func (m *Machine) rand32() uint64 {
 	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24
 }
 
-// hash returns a keyed hash of an address: without the key a peer cannot choose addresses that
+// hash returns a keyed hash of an address. The key prevents peers from choosing addresses that
 // collide.
 func (m *Machine) hash(ap netip.AddrPort) uint64 {
 	b := ap.Addr().As16()
@@ -196,7 +199,7 @@ func (m *Machine) hash(ap netip.AddrPort) uint64 {
 // full reports whether there are MaxPeers associations.
 func (m *Machine) full() bool { return m.stats.Peers >= m.cfg.MaxPeers }
 
-// enter assigns an association its slot, ID and token. m must not be full.
+// enter assigns a slot, ID and token to an association. m must not be full.
 func (m *Machine) enter(a *Assoc) {
 	var i uint32
 	if n := len(m.free); n > 0 {
@@ -217,7 +220,7 @@ func (m *Machine) enter(a *Assoc) {
 	m.stats.Peers++
 }
 
-// leave removes an association from every table, and makes it dead.
+// leave removes an association from every table and marks it dead.
 func (m *Machine) leave(a *Assoc) {
 	if a.state == dead {
 		return
@@ -255,7 +258,7 @@ func (m *Machine) leave(a *Assoc) {
 	m.wakeBlocked()
 }
 
-// find returns the association with an ID, or nil.
+// find returns the association with the given ID, or nil.
 func (m *Machine) find(id uint32) *Assoc {
 	i := id & slotMask
 	if int(i) < len(m.slots) && m.slots[i].a != nil && m.slots[i].a.id == id {
@@ -264,10 +267,10 @@ func (m *Machine) find(id uint32) *Assoc {
 	return nil
 }
 
-// at returns the newest association with an address, or nil; older returns the others.
+// at returns the newest association with the given address, or nil. older returns the others.
 func (m *Machine) at(addr netip.AddrPort) *Assoc { return m.match(m.byAddr[m.hash(addr)], addr) }
 
-// Has reports whether there is an association with an address.
+// Has reports whether there is an association with the given address.
 func (m *Machine) Has(addr netip.AddrPort) bool { return m.at(addr) != nil }
 
 func (m *Machine) older(a *Assoc) *Assoc { return m.match(a.sibling, a.to) }
@@ -282,7 +285,7 @@ func (m *Machine) match(i uint32, addr netip.AddrPort) *Assoc {
 	return nil
 }
 
-// Receive handles a packet that Parse has returned. It keeps no reference to it.
+// Receive handles a packet returned by Parse. It does not retain the packet.
 func (m *Machine) Receive(now time.Duration, from netip.AddrPort, p *Packet) {
 	switch p.kind {
 	case kindHello:
@@ -308,7 +311,7 @@ func (m *Machine) Receive(now time.Duration, from netip.AddrPort, p *Packet) {
 	}
 }
 
-// Poll runs the timers that have expired.
+// Poll handles expired timers.
 func (m *Machine) Poll(now time.Duration) {
 	for a, due := m.timers.First(); a != nil && due <= now; a, due = m.timers.First() {
 		m.timers.Remove(&a.place)
@@ -319,16 +322,16 @@ func (m *Machine) Poll(now time.Duration) {
 	}
 }
 
-// Deadline returns when the next timer expires, and whether there is one. It is valid only after
-// Next has reported false.
+// Deadline returns the time at which the next timer expires, and whether there is one. It is valid
+// only after Next has returned false.
 func (m *Machine) Deadline() (time.Duration, bool) {
 	a, due := m.timers.First()
 	return due, a != nil
 }
 
-// Next returns the next packet to send, and reports whether there is one. It writes the front of
-// the packet to head, which has room for HeadSize bytes. Associations take turns of at most train
-// packets.
+// Next returns the next packet to send, and reports whether there is one. It writes the beginning
+// of the packet to head, which must have space for HeadSize bytes. Associations take turns, with at
+// most train packets per turn.
 func (m *Machine) Next(now time.Duration, head []byte) (o Out, ok bool) {
 	if n := len(m.control); n > 0 {
 		o = m.control[0]
@@ -361,8 +364,8 @@ func (m *Machine) Next(now time.Duration, head []byte) (o Out, ok bool) {
 	return Out{}, false
 }
 
-// Void makes o, and the other packets of its piece, packets without payload, because their memory
-// may not be read any more. It is called before Seal, and only if o.Ref is not nil.
+// Void removes the payload from o and from the other packets of its piece, because their memory
+// must no longer be read. It must be called before Seal, and only if o.Ref is not nil.
 func (m *Machine) Void(o *Out) {
 	m.stats.Voids++
 	o.packet.piece.void = true
@@ -376,7 +379,8 @@ func (m *Machine) Void(o *Out) {
 // wake makes Next consider a.
 func (m *Machine) wake(a *Assoc) { m.ready.push(a) }
 
-// sendOnce queues a packet that is not sent again. It drops the packet if maxControl are queued.
+// sendOnce queues a packet that is never retransmitted. If maxControl packets are queued, the
+// packet is dropped.
 func (m *Machine) sendOnce(to netip.AddrPort, via uint8, a *Assoc, p Packet, parts ...[]byte) {
 	if len(m.control) >= maxControl {
 		m.stats.Dropped++
@@ -390,8 +394,8 @@ func (m *Machine) sendOnce(to netip.AddrPort, via uint8, a *Assoc, p Packet, par
 	m.control = append(m.control, Out{To: to, Via: via, Assoc: a, Head: b[:headSize], Body: b[headSize:]})
 }
 
-// answerStale answers a packet of an unknown association with RESET, which is not longer. It sends
-// at most 16 RESETs in resetsEvery.
+// answerStale answers a packet of an unknown association with a RESET, which is no longer than the
+// packet. It sends at most 16 RESETs per resetInterval.
 func (m *Machine) answerStale(now time.Duration, from netip.AddrPort, p *Packet) {
 	if p.kind == kindRefuse || p.kind == kindCookie {
 		return
@@ -405,8 +409,8 @@ func (m *Machine) answerStale(now time.Duration, from netip.AddrPort, p *Packet)
 	}
 }
 
-// reset handles a RESET: it ends the association that the peer does not know. A RESET has the token
-// of the packet that it answers, so that only a host on the path can forge it.
+// handleReset handles a RESET by ending the association that the peer does not know. A RESET
+// contains the token of the packet that it answers, so that only a host on the path can forge it.
 func (m *Machine) handleReset(now time.Duration, from netip.AddrPort, p *Packet) {
 	for a := m.at(from); a != nil; a = m.older(a) {
 		if a.state != dialing && a.peerID == p.seq && a.peerToken == p.token {

@@ -5,35 +5,35 @@ import (
 	"time"
 )
 
-// A pinger is the state of PING and PONG: to confirm an association, to probe for the datagram size
-// that the path carries, and to find out whether the peer is alive.
+// A pinger is the state of PING and PONG, which confirm an association, probe for the path MTU, and
+// determine whether the peer is alive.
 type pinger struct {
-	// the peer may not know that its ACCEPT was received: repeat PING until a packet of it arrives
+	// the peer may not know that its ACCEPT was received; repeat PING until it sends a packet
 	confirm bool
 	plain   bool          // send a PING
-	padded  bool          // send a PING that is padded to size bytes
+	padded  bool          // send a PING padded to size bytes
 	answer  bool          // send a PONG
-	asked   uint32        // the size in the PING that the PONG answers
-	size    uint16        // the size that is probed for; 0: none
-	tries   int           // PINGs of that size that were not answered
-	due     time.Duration // when unanswered PINGs are repeated
-	times   int           // how often the PING of confirm was repeated
+	asked   uint32        // size in the PING that the PONG answers
+	size    uint16        // size being probed for; 0 if none
+	tries   int           // unanswered PINGs of that size
+	due     time.Duration // time at which unanswered PINGs are repeated
+	times   int           // number of times the PING for confirm was repeated
 }
 
-// probeSizes are the datagram sizes that are probed for in order, starting with the largest that
-// the path may carry: those of loopback, of jumbo frames, and of Ethernet with IPv4 and with IPv6.
+// probeSizes are the datagram sizes to probe for, in order, starting with the largest one that the
+// path may carry. They are those of loopback, of jumbo frames, and of Ethernet with IPv4 and with
+// IPv6.
 var probeSizes = [...]int{MaxSize, 32 << 10, 16 << 10, 8972, 4 << 10, 1472, 1452}
 
 const (
-	// unanswered PINGs of a size after which the next smaller one is probed for
+	// unanswered PINGs of a size before the next smaller size is probed for
 	sizeTries = 3
-	// the least time between two probes after a report of an unreachable port
+	// minimum time between two probes after an unreachable port was reported
 	hintInterval = 5 * time.Millisecond
-	hintProbes   = 3 // the number of those probes
+	hintProbes   = 3 // number of those probes
 )
 
-// probePath starts to probe for the datagram size that the path carries (RFC 8899, packetization
-// layer path MTU discovery).
+// probePath starts probing for the path MTU (packetization layer path MTU discovery, RFC 8899).
 func (a *Assoc) probePath(now time.Duration) {
 	if a.local {
 		a.mtu = a.most
@@ -69,7 +69,7 @@ func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) {
 	seal(head, o.Body)
 }
 
-// handlePong handles a PONG: the path carries the size that was probed for.
+// handlePong handles a PONG, which shows that datagrams of the probed size arrive.
 func (a *Assoc) handlePong(now time.Duration, p *Packet) {
 	pg := &a.takeFlight().ping
 	if pg.size == 0 || p.seq != uint32(pg.size) {
@@ -79,7 +79,7 @@ func (a *Assoc) handlePong(now time.Duration, p *Packet) {
 	pg.size, pg.tries, pg.padded, pg.due = 0, 0, false, 0
 }
 
-// pingExpired repeats PINGs that were not answered, or draws the conclusion: the peer is gone, or
+// pingExpired repeats unanswered PINGs or, after too many, concludes that the peer is gone or that
 // the size is too large.
 func (a *Assoc) pingExpired(now time.Duration) {
 	f := a.flight
@@ -113,7 +113,7 @@ func (a *Assoc) pingExpired(now time.Duration) {
 	}
 }
 
-// smaller probes for the next smaller size.
+// probeSmaller starts probing for the next smaller size.
 func (a *Assoc) probeSmaller() {
 	pg := &a.flight.ping
 	pg.tries = 0
@@ -140,9 +140,9 @@ func (m *Machine) TooLarge(addr netip.AddrPort, n int) {
 	}
 }
 
-// Unsendable handles the system's error for sending to addr, which no other host can cause. It ends
-// a dial. An open association goes on, because the peer may become reachable again before its
-// timeouts are used up.
+// Unsendable handles the system's error for sending to addr, which no other host can cause. A dial
+// fails. An open association continues, because the peer may become reachable before its retries
+// are exhausted.
 func (m *Machine) Unsendable(addr netip.AddrPort, err error) {
 	for a := m.at(addr); a != nil; {
 		older := m.older(a)
@@ -153,18 +153,17 @@ func (m *Machine) Unsendable(addr netip.AddrPort, err error) {
 	}
 }
 
-// blackHole reduces the datagram size to what every path carries, because large datagrams seem to
-// be lost after a change of route. Packets that have their number already are sent in fragments
-// then.
+// blackHole reduces the datagram size to one that every path carries, because large datagrams seem
+// to be lost after a route change. Packets that already have a number are then sent in fragments.
 func (a *Assoc) blackHole() {
 	if !a.local {
 		a.mtu = BaseSize
 	}
 }
 
-// Refused handles the system's report that the port of addr is unreachable. The ICMP message behind
-// it can be forged. So it ends a dial, which can be repeated, but makes an association only probe
-// the peer, which is gone if it does not answer hintProbes PINGs.
+// Refused handles the system's report that the port of addr is unreachable. The underlying ICMP
+// message can be forged. Refused therefore fails a dial, which can be repeated, but only makes an
+// open association probe the peer. The peer counts as gone if it does not answer hintProbes PINGs.
 func (m *Machine) Refused(now time.Duration, addr netip.AddrPort) {
 	for a := m.at(addr); a != nil; {
 		older := m.older(a)

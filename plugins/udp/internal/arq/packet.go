@@ -9,29 +9,29 @@ import (
 
 // Sizes in bytes.
 const (
-	headSize = 36  // the head of every packet
-	bulkSize = 32  // the part of a packet of lane 1 between its head and its payload
-	sackSize = 128 // the longest selective acknowledgment
+	headSize = 36  // header of every packet
+	bulkSize = 32  // part of a lane 1 packet between the header and the payload
+	sackSize = 128 // longest selective acknowledgment
 
-	// HeadSize is the room that Next needs for the front of a packet.
+	// HeadSize is the space that Next needs for the beginning of a packet.
 	HeadSize = headSize + sackSize
 
-	// FrontSize is the size of the description that each piece of bulk data carries, from Piece to
-	// Upper.Place of the peer.
+	// FrontSize is the size of the description that accompanies each piece of bulk data from Piece
+	// to the peer's Upper.Place.
 	FrontSize = 24
 
 	// BaseSize is the size of a datagram that every path carries.
 	BaseSize = 1200
 
-	// MaxSize is the largest datagram of UDP over IPv4.
+	// MaxSize is the size of the largest UDP datagram over IPv4.
 	MaxSize = 65507
 )
 
-// maxAhead limits how far beyond the next expected number a receiver takes packets, and so every
-// window.
+// maxAhead limits how far beyond the next expected number a receiver accepts packets. It thus
+// limits every window.
 const maxAhead = 8 * sackSize
 
-// A kind is the type of a packet. Its values are on the wire.
+// A kind is the type of a packet. Its values are used on the wire.
 type kind uint8
 
 const (
@@ -39,19 +39,19 @@ const (
 	kindAck    kind = 2 // carries only an acknowledgment
 	kindHello  kind = 3 // requests an association
 	kindAccept kind = 4 // answers a HELLO
-	kindCookie kind = 5 // answers a HELLO, which is to be repeated with this cookie
-	kindRefuse kind = 6 // refuses a HELLO, or ends an association, with a message
-	kindPing   kind = 7 // requests a PONG; padded to probe for the datagram size
+	kindCookie kind = 5 // answers a HELLO, which must be repeated with this cookie
+	kindRefuse kind = 6 // rejects a HELLO, or closes an association, with a message
+	kindPing   kind = 7 // requests a PONG; padded to probe for the path MTU
 	kindPong   kind = 8 // answers a PING
 	kindReset  kind = 9 // answers a packet of an unknown association
-	// is never sent: it represents a packet of a version that this release does not support
+	// never sent: represents a packet of a version that this release does not support
 	kindOther kind = 15
 )
 
-// formOf returns the form of an association's packets, which stands beside the kind, for a version.
-// A release speaks two versions, so that three forms tell them and the version before or after them
-// apart. The packets of the handshake, and RESET, have form 0, which is the same in all versions,
-// as are the first 12 bytes and the checksum of every packet.
+// formOf returns the packet form for a version. The form is encoded in the same byte as the kind. A
+// release supports two versions, so three forms suffice to distinguish them from the versions
+// immediately before and after. Handshake packets and RESET have form 0, which is the same in all
+// versions. The first 12 bytes and the checksum of every packet are also the same in all versions.
 func formOf(version uint8) uint8 { return 1 + version%maxForm }
 
 const (
@@ -62,16 +62,16 @@ const (
 
 const (
 	flagBulk   uint8 = 1   // number, acknowledgment and edge are those of lane 1
-	flagAckNow uint8 = 2   // DATA: acknowledge at once
+	flagAckNow uint8 = 2   // DATA: acknowledge immediately
 	flagGap    uint8 = 4   // ACK: packets before seq are missing
 	flagDup    uint8 = 8   // ACK: a packet has arrived twice
 	flagVoid   uint8 = 16  // DATA: the payload was canceled; only the number counts
 	flagFin    uint8 = 32  // DATA: the sender has nothing more to send
 	flagEcho   uint8 = 64  // echo and delay are valid
-	flagAfter  uint8 = 128 // DATA of lane 1: it follows the packet of lane 0 that the body names
+	flagAfter  uint8 = 128 // DATA of lane 1: follows the lane 0 packet named in the body
 )
 
-// shapes lists the flags and the body sizes that each kind allows.
+// shapes lists the flags and body sizes permitted for each kind.
 var shapes = [...]struct {
 	name      string
 	flags     uint8
@@ -96,28 +96,28 @@ func (k kind) String() string {
 	return shapes[k].name
 }
 
-// A Packet is a decoded datagram. Its body points into the datagram.
+// A Packet is a decoded datagram. Its body aliases the datagram.
 type Packet struct {
-	// the local address that it came to, as the user of the Machine numbers them; the answer is
-	// sent from there
+	// local address to which the packet was sent, as numbered by the Machine's user; replies are
+	// sent from that address
 	Via uint8
 
 	form  uint8
 	kind  kind
 	flags uint8
-	delay uint16 // how long the sender has kept the timestamp that it echoes, in units of 8 us
-	id    uint32 // the association's ID, which the receiver has chosen
-	token uint32 // the association's random token, which the receiver has chosen
-	// DATA: packet number. ACK with flagGap: the highest number that was received. PING, PONG: size
+	delay uint16 // time for which the sender held the timestamp that it echoes, in units of 8 µs
+	id    uint32 // association's ID, chosen by the receiver
+	token uint32 // association's random token, chosen by the receiver
+	// DATA: packet number. ACK with flagGap: highest number received. PING, PONG: size
 	seq  uint32
-	ack  uint32 // the next packet number that the sender expects
-	edge uint32 // the first packet number that the sender does not allow yet
-	ts   uint32 // the sender's clock in us
-	echo uint32 // the latest ts that the sender has received
+	ack  uint32 // next packet number that the sender expects
+	edge uint32 // first packet number that the sender does not permit yet
+	ts   uint32 // sender's clock in µs
+	echo uint32 // latest ts that the sender has received
 	body []byte
 }
 
-// Errors of Parse.
+// Errors returned by Parse.
 var (
 	ErrMalformed = errors.New("arq: malformed packet")
 	ErrDamaged   = errors.New("arq: checksum mismatch")
@@ -125,9 +125,9 @@ var (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Parse decodes a datagram and verifies its checksum. The Packet points into b. It fails with
-// ErrMalformed or ErrDamaged. It is separate from Receive because it needs no lock: a batch of
-// packets can be checked before the lock is taken once.
+// Parse decodes a datagram and verifies its checksum. The Packet aliases b. Parse returns
+// ErrMalformed or ErrDamaged. It is separate from Receive because it needs no lock. A batch of
+// packets can be checked before the lock is acquired once.
 func Parse(b []byte) (Packet, error) {
 	p, err := ParseProven(b)
 	if err == nil && crc32.Update(crc32.Update(0, castagnoli, b[:headSize-4]), castagnoli, p.body) != binary.LittleEndian.Uint32(b[headSize-4:]) {
@@ -136,7 +136,7 @@ func Parse(b []byte) (Packet, error) {
 	return p, err
 }
 
-// ParseProven decodes a datagram whose integrity has been verified otherwise. It ignores the
+// ParseProven decodes a datagram whose integrity has been verified by other means. It ignores the
 // checksum.
 func ParseProven(b []byte) (Packet, error) {
 	if len(b) < headSize || b[0]>>4 > maxForm {
@@ -172,7 +172,7 @@ func ParseProven(b []byte) (Packet, error) {
 	return p, nil
 }
 
-// Context returns the number of the context that p is for, or -1 if all contexts have to handle it.
+// Context returns the number of the context that p is for, or -1 if all contexts must handle it.
 func (p *Packet) Context() int {
 	if p.kind == kindReset {
 		return -1
@@ -180,7 +180,7 @@ func (p *Packet) Context() int {
 	return int(contextOf(p.id))
 }
 
-// contextOf returns the context of an association's ID, which is its first byte.
+// contextOf returns the context number in an association's ID, which is its most significant byte.
 func contextOf(id uint32) uint8 { return uint8(id >> 24) }
 
 // contextID returns the part of an ID that is known before the peer has chosen the rest.
@@ -188,7 +188,7 @@ func contextID(context uint8) uint32 { return uint32(context) << 24 }
 
 func (p *Packet) lane() int { return int(p.flags & flagBulk) }
 
-// append appends the head to b. The caller appends the body, and seal fills in the checksum.
+// append appends the header to b. The caller must append the body, and seal then sets the checksum.
 func (p *Packet) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(b, byte(p.kind)|p.form<<4, p.flags)
@@ -199,7 +199,7 @@ func (p *Packet) append(b []byte) []byte {
 	return b
 }
 
-// seal writes the checksum of the packet that consists of front and others into front.
+// seal writes to front the checksum of the packet that consists of front and others.
 func seal(front []byte, others ...[]byte) {
 	crc := crc32.Update(0, castagnoli, front[:headSize-4])
 	crc = crc32.Update(crc, castagnoli, front[headSize:])
@@ -209,7 +209,7 @@ func seal(front []byte, others ...[]byte) {
 	binary.LittleEndian.PutUint32(front[headSize-4:], crc)
 }
 
-// String formats the head, without ID, token and timestamps.
+// String formats the header, without the ID, token and timestamps.
 func (p *Packet) String() string {
 	s := p.kind.String()
 	if p.kind == kindData || p.kind == kindAck {
@@ -243,6 +243,6 @@ func (p *Packet) String() string {
 	return s
 }
 
-// before reports whether packet number or timestamp a comes before b, in serial arithmetic because
-// both wrap.
+// before reports whether a, a packet number or timestamp, precedes b. It uses serial arithmetic
+// because both wrap.
 func before(a, b uint32) bool { return int32(a-b) < 0 }

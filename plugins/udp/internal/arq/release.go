@@ -2,8 +2,8 @@
 
 package arq
 
-// Version is the version of packets of this release, OldestVersion that of the release before. This
-// release speaks both.
+// Version is the packet version of this release, and OldestVersion that of the previous release.
+// This release supports both.
 const (
 	OldestVersion = 3
 	Version       = 3

@@ -2,7 +2,7 @@
 
 package arq
 
-// OldestVersion and Version are those of the next release, for tests of upgrades.
+// OldestVersion and Version are those of the next release, for upgrade tests.
 const (
 	OldestVersion = 3
 	Version       = 4

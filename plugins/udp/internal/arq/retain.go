@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// A packet is the state of a packet with a number, from push until it is acknowledged.
+// A packet is the state of a numbered packet, from push until it is acknowledged.
 type packet struct {
-	sent     time.Duration // when it was sent last
-	body     []byte        // lane 0: its body; nil when it is acknowledged
-	piece    *piece        // lane 1: the piece that it is a part of
+	sent     time.Duration // time of the last transmission
+	body     []byte        // lane 0: body; nil once acknowledged
+	piece    *piece        // lane 1: piece that it belongs to
 	at, n    int32         // lane 1: offset and length of the payload in the piece
-	size     int32         // its bytes in flight.flying; 0 if it is not in flight
-	order    uint32        // the order of its last transmission among those of the lane
-	messages uint16        // the number of messages that end in it
+	size     int32         // bytes counted in flight.flying; 0 if not in flight
+	order    uint32        // order of the last transmission among those of the lane
+	messages uint16        // number of messages that end in the packet
 	flags    uint8
-	// lane 0: the numbers that it uses up, from its transmission until it is lost or una has passed
-	// it
+	// lane 0: numbers that the packet uses, from its transmission until it is lost or una has
+	// passed it; see share.go
 	units uint8
 }
 
 const (
-	pktAcked  uint8 = 1 // it was acknowledged selectively
+	pktAcked  uint8 = 1 // acknowledged selectively
 	pktLost   uint8 = 2
 	pktResent uint8 = 4
 	pktFin    uint8 = 8
@@ -30,31 +30,31 @@ const (
 
 // A sender is the sending side of one lane.
 type sender struct {
-	ring    []packet      // the packets from una to nxt, by number; its length is a power of two
-	snd     uint32        // the next packet to transmit
-	high    uint32        // the next packet that has never been transmitted
-	recover uint32        // packets before it have been sent again since the last loss
-	order   uint32        // the order of the latest transmission
-	newest  uint32        // selective: the order of the latest transmission that is known to have arrived
-	asked   uint32        // selective: the order of the last probe
-	probed  time.Duration // when the last probe was sent
-	due     time.Duration // when the lane's timer expires; 0: it is not set
-	late    time.Duration // selective: when the next overtaken packet counts as lost; 0: there is none
-	since   time.Duration // selective: the last probe or loss; the probe timeout starts there at the earliest
-	moved   time.Duration // selective: the last acknowledgment of something new
-	cost    int           // lane 0: the numbers that its packets use up
-	lost    int           // selective: lost packets that were not sent again yet
-	sacked  int           // selective: packets beyond una that are acknowledged
-	tries   int           // timeouts in a row
-	probe   bool          // packet una is to be sent as a probe
-	tail    bool          // the last packet is to be sent as a second probe
-	probing bool          // a probe was sent and is not answered
-	early   bool          // due is not a timeout, but the time when missing packets count as lost
+	ring    []packet      // packets from una to nxt, by number; the length is a power of two
+	snd     uint32        // next packet to transmit
+	high    uint32        // first packet that has never been transmitted
+	recover uint32        // packets before it have been retransmitted since the last loss
+	order   uint32        // order of the latest transmission
+	newest  uint32        // selective: order of the latest transmission known to have arrived
+	asked   uint32        // selective: order of the last probe
+	probed  time.Duration // time at which the last probe was sent
+	due     time.Duration // time at which the lane's timer expires; 0 if not set
+	late    time.Duration // selective: time at which the next overtaken packet counts as lost; 0 if there is none
+	since   time.Duration // selective: time of the last probe or loss; the probe timeout starts no earlier
+	moved   time.Duration // selective: time of the last acknowledgment of something new
+	cost    int           // lane 0: numbers that its packets use; see share.go
+	lost    int           // selective: lost packets not retransmitted yet
+	sacked  int           // selective: acknowledged packets beyond una
+	tries   int           // consecutive timeouts
+	probe   bool          // packet una must be sent as a probe
+	tail    bool          // the last packet must be sent as a second probe
+	probing bool          // a probe was sent and is unanswered
+	early   bool          // due is not a timeout, but the time at which missing packets count as lost
 }
 
 func (s *sender) at(seq uint32) *packet { return &s.ring[seq&uint32(len(s.ring)-1)] }
 
-// push assigns number nxt, and returns its packet.
+// push assigns number nxt and returns its packet.
 func (s *sender) push(l *lane) *packet {
 	if n := int(l.nxt - l.una); n >= len(s.ring) {
 		ring := make([]packet, max(16, 2*len(s.ring)))
@@ -67,10 +67,10 @@ func (s *sender) push(l *lane) *packet {
 	return s.at(l.nxt - 1)
 }
 
-// bufClasses are the sizes of the buffers for packets of lane 0, in bytes.
+// bufClasses are the buffer sizes for packets of lane 0, in bytes.
 var bufClasses = [...]int{512, 2 << 10, 4 << 10, 9 << 10, 17 << 10, 33 << 10, 64 << 10}
 
-// alloc0 returns an empty buffer with room for n bytes, which counts as retained.
+// alloc0 returns an empty buffer with capacity for n bytes, which counts as retained.
 func (m *Machine) alloc0(n int) []byte {
 	for c, size := range bufClasses {
 		if n <= size {
@@ -86,10 +86,10 @@ func (m *Machine) alloc0(n int) []byte {
 	panic("arq: packet exceeds the size of a datagram")
 }
 
-// keepBufs limits the free buffers of each class, in bytes.
+// keepBufs limits the size of the free list of each class, in bytes.
 const keepBufs = 1 << 20
 
-// free0 returns a buffer of alloc0.
+// free0 releases a buffer allocated by alloc0.
 func (m *Machine) free0(b []byte) {
 	if b == nil {
 		return
@@ -105,8 +105,8 @@ func (m *Machine) free0(b []byte) {
 	}
 }
 
-// A bitmap is the set of packets of a lane that were received out of order: bit i is packet rcv +
-// i.
+// A bitmap is the set of packets of a lane that were received out of order. Bit i stands for packet
+// rcv+i.
 type bitmap [maxAhead / 64]uint64
 
 func (b *bitmap) has(i uint32) bool { return b[i/64]&(1<<(i%64)) != 0 }
@@ -127,7 +127,7 @@ func (b *bitmap) shift(n uint32) {
 	}
 }
 
-// ones returns how many bits at the front are set without a gap.
+// ones returns the number of consecutive set bits at the beginning.
 func (b *bitmap) ones() (n uint32) {
 	for _, w := range b {
 		if w != ^uint64(0) {
@@ -138,7 +138,7 @@ func (b *bitmap) ones() (n uint32) {
 	return n
 }
 
-// last returns the index of the last set bit plus one, 0 if none is set.
+// last returns the index of the last set bit plus one, or 0 if none is set.
 func (b *bitmap) last() uint32 {
 	for i := len(b) - 1; i >= 0; i-- {
 		if b[i] != 0 {
@@ -148,10 +148,10 @@ func (b *bitmap) last() uint32 {
 	return 0
 }
 
-// poolRing limits the length of the rings that pooled flights keep.
+// poolRing is the maximum length of a ring kept by a pooled flight.
 const poolRing = 256
 
-// takeFlight returns the flight of a, after giving it one if it has none. goIdle returns it.
+// takeFlight returns the flight of a, allocating one if necessary. goIdle releases it.
 func (a *Assoc) takeFlight() *flight {
 	if a.flight == nil {
 		m := a.m
@@ -169,7 +169,7 @@ func (a *Assoc) takeFlight() *flight {
 	return a.flight
 }
 
-// returnFlight returns the flight to the pool.
+// returnFlight releases the flight of a to the pool.
 func (a *Assoc) returnFlight() {
 	f, m := a.flight, a.m
 	if f == nil {

@@ -2,26 +2,26 @@ package arq
 
 import "time"
 
-// clock returns the timestamp of a time: microseconds, which wrap after 71 minutes.
+// clock returns the timestamp for a time. Timestamps are in microseconds and wrap after 71 minutes.
 func clock(now time.Duration) uint32 { return uint32(now / time.Microsecond) }
 
-// noteTimestamp records the peer's timestamp, to be echoed.
+// noteTimestamp records the peer's timestamp for echoing.
 func (a *Assoc) noteTimestamp(now time.Duration, p *Packet) {
 	if f := a.takeFlight(); !f.tsSet || !before(p.ts, f.ts) {
 		f.ts, f.tsAt, f.tsSet = p.ts, now, true
 	}
 }
 
-// sample measures the round trip by the echo of a timestamp of this side, less the time that the
-// peer has kept it: RFC 6298 with the timestamps of RFC 7323, which are right also for packets that
-// were sent twice. It ignores an echo that is not newer than the last.
+// sample measures the round-trip time from the echo of this side's timestamp, less the time for
+// which the peer held it. The method is that of RFC 6298 with the timestamps of RFC 7323, which are
+// also correct for retransmitted packets. An echo that is not newer than the last one is ignored.
 func (a *Assoc) sample(now time.Duration, p *Packet) {
 	f := a.takeFlight()
 	if p.flags&flagEcho == 0 || f.echoed && !before(f.lastEcho, p.echo) {
 		return
 	}
 	rtt := int64(int32(clock(now)-p.echo)) - 8*int64(p.delay)
-	if rtt < 0 || rtt > 60e6 { // it is forged, or the peer's clock runs faster
+	if rtt < 0 || rtt > 60e6 { // forged, or the peer's clock runs faster
 		return
 	}
 	f.lastEcho, f.echoed, f.latest = p.echo, true, time.Duration(rtt)*time.Microsecond
@@ -35,19 +35,19 @@ func (a *Assoc) sample(now time.Duration, p *Packet) {
 	a.rttvar = uint32(int64(a.rttvar) + (max(diff, -diff)-int64(a.rttvar))/4)
 }
 
-// rtt returns the smoothed round trip, 0 if it is not known.
+// rtt returns the smoothed round-trip time, or 0 if it is not known.
 func (a *Assoc) rtt() time.Duration { return time.Duration(a.srtt) * time.Microsecond }
 
 const (
-	granularity   = time.Millisecond       // the granularity of timers and of scheduling
-	minReordering = 200 * time.Microsecond // the least time that reordered packets are waited for
+	granularity   = time.Millisecond       // granularity of timers and scheduling
+	minReordering = 200 * time.Microsecond // minimum time to wait for reordered packets
 )
 
 // rto returns the retransmission timeout without backoff.
 func (a *Assoc) rto() time.Duration { return max(a.probeTimeout(), a.m.cfg.MinRTO) }
 
-// patience returns how long an answer may take on this path if the peer is not busy: the probe
-// timeout of RFC 9002 6.2.1.
+// probeTimeout returns how long an answer may take on this path if the peer is not busy. It is the
+// probe timeout of RFC 9002, Section 6.2.1.
 func (a *Assoc) probeTimeout() time.Duration {
 	c := &a.m.cfg
 	if a.srtt == 0 {
@@ -57,9 +57,9 @@ func (a *Assoc) probeTimeout() time.Duration {
 	return min(a.rtt()+vary+ackDelay, c.MaxRTO)
 }
 
-// timeout returns the timeout of a lane. It doubles with each timeout in a row, up to MaxRTO. The
-// first two of Modern may be shorter than MinRTO: an expired timer only sends a probe, and nothing
-// else detects a loss at the end of a burst.
+// timeout returns the timeout for a lane. It doubles with each consecutive timeout, up to MaxRTO.
+// The first two timeouts of Modern may be shorter than MinRTO, because an expired timer only sends
+// a probe, and nothing else detects a loss at the end of a burst.
 func (a *Assoc) timeout(s *sender) time.Duration {
 	tries, c := s.tries, &a.m.cfg
 	if c.Profile == Modern {
@@ -74,9 +74,9 @@ func (a *Assoc) timeout(s *sender) time.Duration {
 	return min(a.rto()<<min(tries, 16), c.MaxRTO)
 }
 
-// onTimeout runs the timer of lane i. A timeout does not prove a loss, because the peer may be
-// busy. So it only sends probes: packet una, and also the last packet where random loss is likely.
-// The answer shows what is missing.
+// onTimeout handles expiry of the timer of lane i. A timeout does not prove a loss, because the
+// peer may be busy. For that reason it only sends probes: packet una and, if random loss is likely,
+// also the last packet. The answer shows what is missing.
 func (a *Assoc) onTimeout(now time.Duration, i int) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
@@ -87,7 +87,7 @@ func (a *Assoc) onTimeout(now time.Duration, i int) {
 		s.due = 0
 		return
 	}
-	if s.early { // the time for reordered packets is over; this is no timeout
+	if s.early { // the wait for reordered packets is over; this is not a timeout
 		s.early = false
 		s.due = now + a.timeout(s)
 		switch {
@@ -106,10 +106,10 @@ func (a *Assoc) onTimeout(now time.Duration, i int) {
 		return
 	}
 	s.probe, s.since = true, now
-	// RFC 9002 6.2.4: two probes are lost less often than one
+	// RFC 9002, Section 6.2.4: two probes are less likely to be lost than one.
 	s.tail = a.selective && !a.local && !a.isInquiring(i)
 	s.due = now + a.timeout(s)
-	if s.tries == 3 { // one timeout proves nothing; three show that the path has changed
+	if s.tries == 3 { // one timeout proves nothing; three suggest that the path has changed
 		a.cwnd, a.slowStart = minWindow, true
 		a.blackHole()
 	}

@@ -2,20 +2,20 @@ package arq
 
 import "time"
 
-// choose returns the packet of lane i that is to be sent now, if any. Probes go first, then packets
-// that are known to be lost, then new ones. A lane has four marks, una <= snd <= high <= nxt:
-// packets before una are acknowledged; snd is sent next, which is a retransmission before high; no
-// packet from high on was ever sent, and none from nxt on exists.
+// choose returns the packet of lane i to send now, if any. Probes are sent first, then packets
+// known to be lost, then new ones. A lane has four marks, with una <= snd <= high <= nxt. Packets
+// before una are acknowledged. Packet snd is sent next, and is a retransmission if it is before
+// high. Packets starting at high have never been sent, and packets starting at nxt do not exist.
 func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
 	if i == 0 && f.open != nil && int(l.nxt-l.una) < a.m.cfg.Window {
-		// Frames are added to the last packet until it may be sent, so that those that wait for the
+		// Frames are added to the last packet until it may be sent, so that frames waiting for the
 		// window fill packets.
 		a.close0()
 	}
 	if s.probe && l.una != s.high {
-		return l.una, true // a probe ignores all windows (RFC 9002 7.5), because nothing else detects the loss
+		return l.una, true // probes ignore all windows (RFC 9002, Section 7.5), because nothing else detects the loss
 	}
 	if s.tail && l.una != s.high {
 		if last := s.high - 1; s.at(last).flags&(pktAcked|pktLost) == 0 {
@@ -24,8 +24,8 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 		return l.una, true
 	}
 	if s.lost > 0 {
-		// Lost packets go before new ones (RFC 9000 13.3): una cannot advance without them, nor can
-		// the packets behind be freed.
+		// Lost packets are sent before new ones (RFC 9000, Section 13.3). Without them una cannot
+		// advance, nor can later packets be freed.
 		for seq := l.una; seq != s.high; seq++ {
 			if s.at(seq).flags&pktLost != 0 {
 				return seq, i == 0 && seq == l.una || a.maySend(now)
@@ -36,18 +36,18 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	case s.snd == l.nxt:
 		return 0, false
 	case s.snd == s.high && l.una != s.high && !a.hasRoomFor(i, s.snd):
-		return 0, false // the peer has no room; one packet may always be in flight, to find out when it has
+		return 0, false // the peer has no space; one packet may always be in flight, to find out when it does
 	case s.snd == s.high && int(s.snd-l.una) >= a.m.cfg.Window:
 		return 0, false
 	case i == 0 && s.snd == l.una:
-		// the congestion window may be full of bulk data that waits for this packet and is not
-		// acknowledged before
+		// The congestion window may be full of bulk data that waits for this packet and cannot be
+		// acknowledged earlier.
 		return s.snd, true
 	}
 	return s.snd, a.maySend(now)
 }
 
-// transmit makes packet seq of lane i, and records its transmission.
+// transmit creates packet seq of lane i and records its transmission.
 func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *Out) {
 	f, m := a.flight, a.m
 	s := &f.send[i]
@@ -62,9 +62,9 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	if missing {
 		s.lost--
 	}
-	// The peer is to acknowledge at once where this side cannot go on before: a probe, a
-	// retransmission, and the last packet that the windows allow. Other acknowledgments may be
-	// delayed to go with data.
+	// The peer must acknowledge immediately if this side cannot otherwise continue, that is for a
+	// probe, a retransmission, or the last packet that the windows permit. Other acknowledgments
+	// may be delayed and sent with data.
 	switch {
 	case s.probe || s.tail:
 		p.flags |= flagAckNow
@@ -81,7 +81,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 		if before(s.high, s.snd) {
 			s.high = s.snd
 		} else if a.allInFlight(i) {
-			p.flags |= flagAckNow // the last packet of the go-back-n
+			p.flags |= flagAckNow // last packet of the go-back-n
 		}
 	}
 	if i == 0 && q.units == 0 {
@@ -97,8 +97,8 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	} else {
 		m.stats.Sent++
 	}
-	// Karn's rule (no round trip of a packet that was sent twice) is not needed, because round
-	// trips are measured by echoed timestamps (RFC 7323).
+	// Karn's rule (ignore the round-trip time of retransmitted packets) is unnecessary, because
+	// round-trip times are measured with echoed timestamps (RFC 7323).
 	q.flags, q.sent, q.order = q.flags&^pktLost|pktSent, now, s.order
 	switch {
 	case a.selective:
@@ -112,7 +112,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 		s.due, s.early = now+a.timeout(s), false
 	}
 	a.fillHeader(now, i, &p)
-	if r := &f.recv[i]; !r.gap && !r.dup { // a report of a gap or duplicate needs an ACK of its own
+	if r := &f.recv[i]; !r.gap && !r.dup { // a gap or duplicate must be reported in a separate ACK
 		r.noteAckSent(true)
 	}
 
@@ -126,7 +126,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	}
 	o.Head, o.Again = head, again
 	o.Fragment = o.Size() > a.maxDatagram()
-	if q.size == 0 { // otherwise it is counted as in flight already
+	if q.size == 0 { // otherwise already counted as in flight
 		q.size = int32(o.Size())
 		f.flying += o.Size()
 	}
@@ -136,23 +136,25 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	f.cc.pace(a, now, o.Size())
 }
 
-// noteProbe records that the latest transmission is a probe, the first or the second one of a
-// timeout.
+// noteProbe records that the latest transmission is a probe, either the first or the second one
+// after a timeout.
 func (s *sender) noteProbe(now time.Duration) {
 	s.probe, s.tail = false, s.probe && s.tail
 	s.probing, s.probed, s.asked = true, now, s.order
 }
 
-// isInquiring reports whether the probe of lane i is to be an acknowledged packet without its body,
-// and not packet una. That is so from the second timeout in a row on, if una is large or random
-// loss is unlikely. The answer then decides whether una is sent again.
+// isInquiring reports whether the probe of lane i should be an already acknowledged packet without
+// its body, instead of packet una. That is the case starting with the second consecutive timeout,
+// if una is large or random loss is unlikely. The answer then determines whether una is
+// retransmitted.
 func (a *Assoc) isInquiring(i int) bool {
 	s := &a.flight.send[0]
 	return i == 0 && a.m.cfg.Profile == Modern && s.tries > 1 && (a.local || numbersFor(headSize+len(s.at(a.lane[0].una).body)) > 1)
 }
 
-// inquire makes a probe out of the packet before una, which the peer has, without its body. It
-// needs little room in the receive buffer of a peer that is stopped, beside the packets in flight.
+// inquire creates a probe from the packet before una, which the peer has already received, omitting
+// the body. In addition to the packets in flight, it needs little space in the receive buffer of a
+// peer that is stopped.
 func (a *Assoc) inquire(now time.Duration, p *Packet, head []byte, o *Out) {
 	s := &a.flight.send[0]
 	s.noteProbe(now)
@@ -163,8 +165,8 @@ func (a *Assoc) inquire(now time.Duration, p *Packet, head []byte, o *Out) {
 	*o = Out{Head: head}
 }
 
-// transmitBulk makes a packet of lane 1, whose payload the caller copies. It sends a void packet
-// too, because its number has to be acknowledged.
+// transmitBulk creates a packet of lane 1, whose payload the caller copies. Void packets are also
+// sent, because their numbers must be acknowledged.
 func (a *Assoc) transmitBulk(q *packet, p *Packet, head *[]byte, o *Out) {
 	pc := q.piece
 	if pc.barred && !before(pc.after, a.lane[0].una) {
@@ -182,12 +184,13 @@ func (a *Assoc) transmitBulk(q *packet, p *Packet, head *[]byte, o *Out) {
 	}
 }
 
-// wantsAck reports whether packet seq requests an acknowledgment at once: it is the last one that
-// the windows allow, or it carries bulk data and no other packet is queued behind it.
+// wantsAck reports whether packet seq requests an immediate acknowledgment. It does so if it is the
+// last one that the windows permit, or if it carries bulk data and no other packet is queued after
+// it.
 func (a *Assoc) wantsAck(i int, seq uint32) bool {
 	s, l := &a.flight.send[i], &a.lane[i]
 	under := int(s.snd - l.una)
-	// each 64th packet, so that pieces of long bulk data are released on the way
+	// Also every 64th packet, so that pieces of long bulk data are released along the way.
 	if i == 1 && (s.snd == l.nxt || seq%64 == 63) {
 		return true
 	}
@@ -198,7 +201,7 @@ func (a *Assoc) wantsAck(i int, seq uint32) bool {
 	return s.snd == l.edge || under == a.m.cfg.Window
 }
 
-// hasRoomFor reports whether the peer has room for packet seq, which was never sent.
+// hasRoomFor reports whether the peer has space for packet seq, which has never been sent.
 func (a *Assoc) hasRoomFor(i int, seq uint32) bool {
 	if i == 0 && a.m.cfg.Profile == Modern {
 		return a.allowance() >= numbersFor(headSize+len(a.flight.send[0].at(seq).body))

@@ -1,7 +1,8 @@
 package arq
 
-// A queue is the list of associations that may have packets to send, in the order of their turns.
-// It holds each at most once. It is linked through the associations, so that it needs no memory.
+// A queue is a list of associations that may have packets to send, in the order of their turns. It
+// contains each association at most once. It is linked through the associations and needs no other
+// memory.
 type queue struct{ first, last *Assoc }
 
 func (q *queue) push(a *Assoc) {
