@@ -85,7 +85,8 @@ type Op struct {
 	nextOffset int64          // offset of the first chunk not yet started
 	inFlight   int            // number of chunks started and not completed
 	err        error          // first error
-	// operations for the first DefaultWindow chunks in flight; nil once no chunk is in flight
+	// firstOps holds the operations of the first DefaultWindow chunks in flight. It is nil once no
+	// chunk is in flight.
 	firstOps   *chunkOps
 	moreOps    []*na.Op // further operations, if Window is larger
 	opsUsed    int      // number of operations used in firstOps and moreOps
@@ -112,7 +113,8 @@ const (
 	opNew      fsmcheck.State = iota
 	opMoving                  // chunks are in flight
 	opStopping                // canceled or failed: chunks are still in flight, but no more are started
-	// no chunk is in flight; finishLocked waits for Trigger and for OnProgress to return
+	// In opMoved no chunk is in flight. The transfer waits for Trigger, and for OnProgress to
+	// return.
 	opMoved
 	opDone // done is running or has returned
 )

@@ -19,7 +19,7 @@ import (
 // side that dialed the session dials the second connection once a large piece of bulk data has been transferred in
 // either direction.
 //
-//	dialler                                     listener
+//	dialer                                      listener
 //	   │ ◄── HELLO of the session, label = token ── │
 //	   │ ── HELLO on a new connection, token ─────► │ LaneUp
 //	   │ ◄── HELLO, token ───────────────────────── │

@@ -103,7 +103,7 @@ func (s *security) handshake(
 		}
 		return nil, own.Wrap(err)
 	}
-	if own != nil && t.certBytes > secure.MaxClientProof { // the listener will close the connection without giving a reason
+	if own != nil && t.certBytes > secure.MaxClientProof { // the listener will close the connection silently
 		return nil, secure.OwnTooLong(t.certBytes, secure.MaxClientProof)
 	}
 	state := conn.ConnectionState()

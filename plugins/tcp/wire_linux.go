@@ -175,7 +175,7 @@ type fdSocket struct {
 	drained   bool // used by the reader: return errWouldBlock without a system call
 	shortRead bool // used by the reader: the last read emptied the socket
 
-	mu     sync.Mutex // guards the fields below, including against the reader, since TLS writes replies; no other lock is acquired while it is held
+	mu     sync.Mutex // guards the fields below; the reader needs it too, because TLS writes replies; no other lock is acquired under it
 	unsent []byte     // encrypted bytes that the socket did not accept
 	err    error      // error of a write
 }

@@ -18,8 +18,8 @@ import (
 
 const (
 	localSize = 60 << 10 // size in bytes of a datagram to a peer on this machine
-	// size in bytes of the largest datagram probed for to other machines: an MTU of 9000 less the
-	// IP and UDP headers
+	// jumbo is the size in bytes of the largest datagram probed for on the path to another machine.
+	// It is an MTU of 9000 less the IP and UDP headers.
 	jumbo = 8972
 	// finTimeout limits how long a context that is closing waits for its peers to acknowledge the
 	// end of their associations. Together with the time that a release lingers, it stays below the

@@ -33,7 +33,7 @@ type conn struct {
 	sealer        *protect.Sealer // used by the goroutine that sends for c
 	proof         *secure.Proof
 	confirmed     sync.Once // closes done
-	// closed when a short packet has shown that the peer has completed the handshake
+	// done is closed when a short packet has shown that the peer has completed the handshake.
 	done chan struct{}
 
 	// The fields below are guarded by the endpoint's lock.

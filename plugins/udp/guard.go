@@ -55,7 +55,7 @@ const (
 
 	nonceSize     = 12
 	tokenSize     = nonceSize + 16 + 16 // nonce, time and connection ID, tag
-	tokenLife     = 10 * time.Second    // maximum time between the creation of a token and the first packet that uses it
+	tokenLife     = 10 * time.Second    // maximum age of a token when it is first used
 	maxUsedTokens = 1 << 14             // maximum number of used tokens to remember
 	// tokenRequestSize is the size to which a token request is padded, so that no reply to it is
 	// longer. This prevents amplification.
@@ -94,7 +94,8 @@ type halfOpen struct {
 	// time since which the peer's next packet is awaited; 0 while this side is working
 	waitingSince time.Duration
 	cancel       context.CancelFunc // aborts the handshake
-	// the handshake was canceled to make room, and its goroutine has not returned yet
+	// evicted is set if the handshake was canceled to make room, and its goroutine has not returned
+	// yet.
 	evicted bool
 }
 

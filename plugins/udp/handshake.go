@@ -41,8 +41,8 @@ type handshake struct {
 	client bool
 	to     netip.AddrPort
 	via    uint8
-	// whether user functions have verified certificates; a pointer, so that the Config does not
-	// keep the handshake reachable
+	// verified reports whether user functions have verified certificates. It is a pointer so that
+	// the tls.Config does not keep the handshake reachable.
 	verified      *bool
 	token         []byte
 	levels        [tls.QUICEncryptionLevelApplication]level
@@ -71,9 +71,10 @@ type level struct {
 }
 
 const (
-	// first byte of a message with TLS output; acknowledged 4, offset 4 and the output follow
+	// cryptoMessage is the first byte of a message with TLS output. It is followed by the number of
+	// bytes acknowledged (4 bytes), the offset (4 bytes), and the output.
 	cryptoMessage byte = 1
-	closeMessage  byte = 2 // first byte of a message that ends a failed handshake; alert 1 follows
+	closeMessage  byte = 2 // first byte of a message that ends a failed handshake; followed by the alert (1 byte)
 
 	cryptoHead = 1 + 4 + 4
 	maxCrypto  = arq.BaseSize - longSize - tokenSize - protect.NumberSize - cryptoHead - protect.TagSize

@@ -35,7 +35,7 @@ type sharedSocket struct {
 	contexts [256]*contextCarrier // contexts by number; nil if there is none
 	n        int                  // number of contexts
 	lastConn *conn                // connection of the last packet
-	// notices in the current batch saying that a peer does not know a connection
+	// hints holds the notices in the current batch saying that a peer does not know a connection.
 	hints     []inboundDatagram
 	fragments assembler
 
@@ -45,7 +45,8 @@ type sharedSocket struct {
 	byID   map[uint64]*conn
 	byPeer map[uint64]*conn
 
-	// local addresses to which datagrams were sent; via is an index into it plus 1
+	// localAddrs holds the local addresses to which datagrams were sent. via is an index into it
+	// plus 1.
 	localAddrs atomic.Pointer[[]netip.Addr]
 }
 
@@ -227,6 +228,6 @@ func (d *sharedSocket) localAddr(via uint8) netip.Addr {
 }
 
 // raceOrder is modified by every send and read by every receive, but only when the race detector is
-// enabled. It tells the race detector that a datagram within this process is received after it was
-// sent.
+// enabled. It establishes for the race detector that a datagram within this process is sent before
+// it is received.
 var raceOrder atomic.Int64

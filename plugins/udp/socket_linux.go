@@ -319,8 +319,8 @@ func isRefused(oob []byte) bool {
 // send implements socket.
 func (s *pollSocket) send(o *outbox) {
 	v := sendVectors.Get().(*messageVector)
-	// number of datagrams to send individually next, because the system refused to send them as a
-	// train
+	// alone is the number of datagrams to send individually next, because the system refused to
+	// send them as a train.
 	alone := 0
 	for out := o.list; len(out) > 0; {
 		n, used := 0, 0

@@ -105,8 +105,8 @@ func (c *controlMessage) setSegment(size int, from netip.Addr, six bool) (n int)
 		*(*[16]byte)(info[:]) = from.As16()
 		n = c.append(n, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, info[:])
 	default:
-		// struct in_pktinfo: the interface (0 is any), the source address, and an address that is
-		// ignored
+		// A struct in_pktinfo contains the interface (0 is any), the source address, and an address
+		// that is ignored.
 		var info [12]byte
 		*(*[4]byte)(info[4:]) = from.As4()
 		n = c.append(n, unix.IPPROTO_IP, unix.IP_PKTINFO, info[:])

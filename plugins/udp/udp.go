@@ -76,7 +76,8 @@ type domain struct {
 	session atomic.Uint64 // number of the latest dial
 	peers   int           // maximum number of peers of a context; 0 means the protocol's limit
 	guard   *tlsAcceptor  // nil without TLS
-	// socket shared by all contexts; nil if the class does not listen and each context has its own
+	// shared is the socket used by all contexts. It is nil if the class does not listen and each
+	// context has its own.
 	shared *sharedSocket
 }
 

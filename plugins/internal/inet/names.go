@@ -97,8 +97,8 @@ func (n *Names) Check(name string) error {
 	return nil
 }
 
-// Resolve implements carrier.Names. Numeric addresses are resolved immediately. Host names are resolved on a goroutine
-// that exits after cancel, as soon as the resolver returns.
+// Resolve implements carrier.Names. Numeric addresses are resolved immediately. Host names are resolved on another
+// goroutine. After cancel, that goroutine exits as soon as the resolver honors its context.
 func (n *Names) Resolve(text string, done func(name string, err error)) (cancel func()) {
 	if text == n.Self {
 		done(text, nil)

@@ -42,10 +42,11 @@ type Assoc struct {
 	peerID, peerToken uint32         // chosen by the peer; carried by sent packets
 	sibling           uint32         // slot of an older association whose address has the same hash
 	place             timeheap.Index // index in Machine.timers
-	// smoothed round-trip time, its variation, and the minimum round-trip time, in µs
+	// srtt is the smoothed round-trip time, rttvar its variation, and least its minimum, all in µs.
 	srtt, rttvar, least uint32
 	cwnd                uint32 // congestion window in bytes
-	// size of the largest datagram known to arrive, and of the largest one worth probing for
+	// mtu is the size of the largest datagram known to arrive, and most that of the largest one
+	// worth probing for.
 	mtu, most uint16
 	restart   uint16 // lane 0: numbers that the peer grants after an idle period
 
@@ -84,7 +85,8 @@ type flight struct {
 	turn      int  // packets sent in this turn of Machine.Next
 	turnBytes int
 
-	// peer's latest timestamp; this side's latest timestamp that was echoed
+	// ts is the peer's latest timestamp, and lastEcho is this side's latest timestamp that was
+	// echoed.
 	ts, lastEcho  uint32
 	tsAt          time.Duration // time at which ts was received
 	tsSet, echoed bool          // ts and lastEcho are valid

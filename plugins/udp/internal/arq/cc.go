@@ -9,8 +9,8 @@ import "time"
 // large, as in TCP Vegas (Brakmo and Peterson, 1995). It is reduced immediately only if many
 // packets are lost.
 type congestion struct {
-	// minimum round-trip time in this period; it replaces Assoc.least at the end of the period, so
-	// that route changes are noticed
+	// least is the minimum round-trip time in this period. At the end of the period it replaces
+	// Assoc.least, so that route changes are noticed.
 	least       time.Duration
 	periodAt    time.Duration // time at which the period began
 	round       time.Duration // minimum sample since roundAt
@@ -35,8 +35,8 @@ const (
 	minPeriod = 10 * time.Second
 )
 
-// hasWindow reports whether a has a congestion window. Associations within the machine and those
-// with profile Seed have none.
+// hasWindow reports whether a has a congestion window. There is none if the peer is on the same
+// host, or if the profile is Seed.
 func (a *Assoc) hasWindow() bool { return !a.local && a.m.cfg.Profile == Modern }
 
 // maySend reports whether the congestion window and pacing currently permit another packet.

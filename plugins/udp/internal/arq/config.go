@@ -40,19 +40,21 @@ type Config struct {
 	Size    int // size in bytes of the largest datagram that this side receives; default MaxSize
 	DupAcks int // number of later packets whose arrival makes a packet lost; default 3, or 1 for Seed
 
-	// default 50 ms, 10 ms, 2 s; the first two probes of Modern ignore MinRTO
+	// InitialRTO is the retransmission timeout before the first round-trip sample. MinRTO and
+	// MaxRTO limit the timeout, except that the first two probes of Modern ignore MinRTO. The
+	// defaults are 50 ms, 10 ms and 2 s.
 	InitialRTO, MinRTO, MaxRTO time.Duration
 	MaxRetries                 int // consecutive timeouts after which the peer is lost; default 12
 	DialRetries                int // consecutive timeouts after which a dial fails; default MaxRetries
-	// replaces MaxRetries after Finish of an Assoc or of the Machine; default 8
+	// FinRetries replaces MaxRetries after Finish of an Assoc or of the Machine. The default is 8.
 	FinRetries int
 	FinTimeout time.Duration // maximum duration of Finish, excluding lingering; default 1 s
 
 	// Receive returns the number of bytes of the socket's receive buffer that belong to this
 	// Machine. They are divided among all peers as permission to send. The default is 3 MiB.
 	Receive func() int
-	// maximum number of bytes in packets that all associations retain until they are acknowledged;
-	// default 16 MiB
+	// MaxRetained is the maximum number of bytes in packets that all associations retain until they
+	// are acknowledged. The default is 16 MiB.
 	MaxRetained int64
 	HalfOpen    int // number of half-open associations above which a HELLO needs a cookie; default 64
 	MaxPeers    int // maximum number of associations; default and upper limit 1<<18 - 1

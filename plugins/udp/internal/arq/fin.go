@@ -29,8 +29,8 @@ type End struct {
 	Outcome  Outcome
 	Messages int    // number of messages that the peer has not acknowledged
 	Words    string // peer's last message; valid with Refusal
-	// with PeerGone: the absence was reported, by a RESET from the peer or by the system, rather
-	// than inferred from silence
+	// Absent qualifies PeerGone. It is set if the absence was reported, by a RESET from the peer or
+	// by the system, rather than inferred from silence.
 	Absent bool
 	Unsent error // with Absent: the system's error for the dial's HELLO, or nil
 }
@@ -107,9 +107,9 @@ func (a *Assoc) continueRelease(now time.Duration) bool {
 }
 
 // linger retains a for a while after both FINs are acknowledged, in order to acknowledge repeated
-// packets. Within the machine, a is retained only until the acknowledgment has been sent. Such an
-// acknowledgment is rarely lost, and everything else sent by a peer that repeats FIN has been
-// acknowledged.
+// packets. If the peer is on the same host, a is retained only until the acknowledgment has been
+// sent. Such an acknowledgment is rarely lost. If it is and the peer repeats its FIN in vain, at
+// least everything else that the peer sent has been acknowledged.
 func (a *Assoc) linger(now time.Duration) {
 	a.state = lingering
 	a.flight.finDue = now + 1

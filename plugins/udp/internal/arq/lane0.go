@@ -141,7 +141,7 @@ func (a *Assoc) take0(now time.Duration, p *Packet) {
 	ahead := p.seq - l.rcv
 	switch {
 	case before(p.seq, l.rcv) || r.hasPacket(ahead):
-		// a duplicate: the acknowledgment was lost or is late, so repeat it immediately
+		// This is a duplicate. The acknowledgment was lost or is late, so repeat it immediately.
 		m.stats.Duplicates++
 		r.now, r.dup = true, true
 		return

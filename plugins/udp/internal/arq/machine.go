@@ -53,8 +53,8 @@ type Admission struct {
 
 // A Path describes the path to a peer.
 type Path struct {
-	Size  int  // size in bytes of the largest datagram worth probing for, at least BaseSize
-	Local bool // the peer is on this machine, so Size need not be probed for and there is no congestion
+	Size  int  // size in bytes of the largest datagram worth probing for; smaller values mean BaseSize
+	Local bool // the peer is on this host, so Size need not be probed for and there is no congestion
 }
 
 // An Out is a packet to send. It consists of Head, Body, and N bytes at offset At of the memory
@@ -81,25 +81,28 @@ func (o *Out) Seal(payload ...[]byte) { seal(o.Head, payload...) }
 
 // Stats counts packets by what happened to them. Retained, HalfOpen and Peers are gauges.
 type Stats struct {
-	// numbered packets: sent, retransmitted, sent as probes, sent without their data
+	// Sent, Resent, Probes and Voids count numbered packets that were sent for the first time,
+	// retransmitted, sent as probes, and sent without their data.
 	Sent, Resent, Probes, Voids int64
-	// packets that only acknowledge, and the number of them that report a gap or a duplicate
+	// Acks counts packets that carry only an acknowledgment, and DupAcks those of them that report
+	// a gap or a duplicate.
 	Acks, DupAcks                     int64
 	Delivered, Duplicates, OutOfOrder int64 // received numbered packets
-	// bulk data packets dropped because they overtook their barrier
+	// Early counts packets of bulk data that were dropped because they overtook their barrier.
 	Early int64
-	// packets of no association, implausible packets, and packets dropped at a limit
+	// Stale counts packets of unknown associations, Invalid implausible packets, and Dropped
+	// packets dropped at a limit.
 	Stale, Invalid, Dropped int64
 	Cookies, Resets         int64
 	Timeouts, GoneBack      int64
-	// bytes in packets retained for retransmission or held out of order
+	// Retained is the number of bytes in packets retained for retransmission or held out of order.
 	Retained        int64
 	HalfOpen, Peers int
 }
 
 const (
-	// bits of an association's ID that hold its slot; the next 6 bits count the uses of the slot,
-	// and the top 8 are the context
+	// slotBits is the number of low bits of an association's ID that hold its slot. The next 6 bits
+	// count the uses of the slot, and the top 8 are the context.
 	slotBits      = 18
 	slotMask      = 1<<slotBits - 1
 	maxControl    = 256                   // maximum number of queued packets that are sent once
@@ -119,11 +122,12 @@ type Machine struct {
 
 	slots []slot
 	free  []uint32 // unused slots
-	// slot of the newest association by address hash; older ones are linked by Assoc.sibling
+	// byAddr maps an address hash to the slot of the newest association. Older ones are linked by
+	// Assoc.sibling.
 	byAddr  map[uint64]uint32
 	hashKey [2]uint64
 	secret  [32]byte // key of cookies
-	// cookies that have started an association, with the time at which they did
+	// cookies holds the cookies that have started an association, with the time at which they did.
 	cookies   map[[cookieSize]byte]time.Duration
 	shut      bool
 	finishing bool

@@ -8,7 +8,8 @@ import (
 // A pinger is the state of PING and PONG, which confirm an association, probe for the path MTU, and
 // determine whether the peer is alive.
 type pinger struct {
-	// the peer may not know that its ACCEPT was received; repeat PING until it sends a packet
+	// confirm is set while the peer may not know that its ACCEPT was received. PING is then
+	// repeated until the peer sends a packet.
 	confirm bool
 	plain   bool          // send a PING
 	padded  bool          // send a PING padded to size bytes
@@ -26,9 +27,10 @@ type pinger struct {
 var probeSizes = [...]int{MaxSize, 32 << 10, 16 << 10, 8972, 4 << 10, 1472, 1452}
 
 const (
-	// unanswered PINGs of a size before the next smaller size is probed for
+	// sizeTries is the number of unanswered PINGs of a size before the next smaller size is probed
+	// for.
 	sizeTries = 3
-	// minimum time between two probes after an unreachable port was reported
+	// hintInterval is the minimum time between two probes after an unreachable port was reported.
 	hintInterval = 5 * time.Millisecond
 	hintProbes   = 3 // number of those probes
 )

@@ -44,7 +44,8 @@ const (
 	kindPing   kind = 7 // requests a PONG; padded to probe for the path MTU
 	kindPong   kind = 8 // answers a PING
 	kindReset  kind = 9 // answers a packet of an unknown association
-	// never sent: represents a packet of a version that this release does not support
+	// kindOther is never sent. It represents a packet of a version that this release does not
+	// support.
 	kindOther kind = 15
 )
 
@@ -98,8 +99,8 @@ func (k kind) String() string {
 
 // A Packet is a decoded datagram. Its body aliases the datagram.
 type Packet struct {
-	// local address to which the packet was sent, as numbered by the Machine's user; replies are
-	// sent from that address
+	// Via is the local address to which the packet was sent, as numbered by the Machine's user.
+	// Replies are sent from that address.
 	Via uint8
 
 	form  uint8
@@ -108,7 +109,8 @@ type Packet struct {
 	delay uint16 // time for which the sender held the timestamp that it echoes, in units of 8 µs
 	id    uint32 // association's ID, chosen by the receiver
 	token uint32 // association's random token, chosen by the receiver
-	// DATA: packet number. ACK with flagGap: highest number received. PING, PONG: size
+	// seq is the packet number in DATA, the highest number received in an ACK with flagGap, and the
+	// size in PING and PONG.
 	seq  uint32
 	ack  uint32 // next packet number that the sender expects
 	edge uint32 // first packet number that the sender does not permit yet

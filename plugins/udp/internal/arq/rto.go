@@ -87,7 +87,7 @@ func (a *Assoc) onTimeout(now time.Duration, i int) {
 		s.due = 0
 		return
 	}
-	if s.early { // the wait for reordered packets is over; this is not a timeout
+	if s.early { // the wait for reordered packets has expired; this is not a timeout
 		s.early = false
 		s.due = now + a.timeout(s)
 		switch {

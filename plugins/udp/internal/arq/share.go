@@ -26,8 +26,8 @@ import (
 const (
 	page  = 4 << 10
 	spare = 384 // bytes of a page that the datagram cannot use
-	// bytes of the buffer used by a datagram that fits in a page, including the system's struct for
-	// it
+	// unit is the number of bytes of the buffer used by a datagram that fits in a page, including
+	// the system's struct for it.
 	unit     = page + 256
 	planned  = 128 // peers that may start to send at once, in addition to those already sending
 	minShare = 4   // numbers that each peer may use, however small the buffer is

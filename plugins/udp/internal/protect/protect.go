@@ -233,7 +233,7 @@ func (s *Sealer) Updates() uint64 { return s.turn }
 // use.
 type Opener struct {
 	side
-	// current keys, and the keys before and after them; nil if there are none
+	// gen holds the current keys. before and after hold the keys before and after them, or nil.
 	gen, before, after *generation
 	phase              *Phase                  // nil if keys are not updated
 	turn               uint64                  // number of updates so far
