@@ -105,3 +105,28 @@ func TestManyBuffers(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(32<<20))
 }
+
+// TestHugeBuffers checks that buffers whose total size does not fit an int64 are refused, and that
+// other clients still get theirs.
+func TestHugeBuffers(t *testing.T) {
+	server, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
+	require.NoError(t, err)
+	defer server.Close()
+	perf.Serve(server, nil)
+	client, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
+	require.NoError(t, err)
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	request := func(count, size uint32) mercury.Code {
+		in := make([]byte, 8, 41) // no memory, then eight numbers and a flag
+		for _, v := range []uint32{1, 0, 1, count, size, 1, 0, 1} {
+			in = binary.LittleEndian.AppendUint32(in, v)
+		}
+		_, err := client.Call(ctx, server.Addr(), 4, append(in, 0))
+		return mercury.CodeOf(err)
+	}
+	require.Equal(t, mercury.ErrOverflow, request(1<<32-1, 1<<32-1))
+	require.Equal(t, mercury.ErrOverflow, request(1<<32-1, 1<<31))
+	require.Zero(t, request(1, 64))
+}

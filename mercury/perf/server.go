@@ -61,7 +61,7 @@ func Serve(n *mercury.Node, done func()) {
 // handleInit allocates the buffer for a handle.
 func (s *server) handleInit(ctx context.Context, in initIn) (out struct{}, err error) {
 	size := int64(in.Count) * int64(in.Size)
-	if size == 0 || in.Servers == 0 || size > maxBuffers {
+	if size <= 0 || in.Servers == 0 || size > maxBuffers { // negative: the product has overflowed
 		return out, mercury.ErrOverflow
 	}
 	r := mercury.RequestOf(ctx)
