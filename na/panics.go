@@ -6,15 +6,15 @@ import (
 	"runtime/debug"
 )
 
-// A libraryPanic is the error of a recovered panic of this library that occurred while it handled
-// data from a peer.
+// A libraryPanic is the error for a panic of this library, recovered while it was handling data
+// from a peer.
 type libraryPanic struct {
 	value any
 	stack []byte
 }
 
-// caughtPanic returns the error of a panic; v is the result of recover. The deferred function calls
-// it, so that the stack is that of the panic.
+// caughtPanic returns the error for a recovered panic. v is the result of recover. It must be
+// called from the deferred function so that the recorded stack is that of the panic.
 func caughtPanic(v any) *libraryPanic { return &libraryPanic{value: v, stack: debug.Stack()} }
 
 // Error implements error.
@@ -22,11 +22,11 @@ func (p *libraryPanic) Error() string {
 	return fmt.Sprintf("internal panic while handling data from a peer, please report it: %v", p.value)
 }
 
-// Unwrap returns the code of the error.
+// Unwrap returns ErrIO, the code of the error.
 func (p *libraryPanic) Unwrap() error { return ErrIO }
 
-// reportPanic counts and logs a recovered panic. It runs the user's logger on a goroutine of its
-// own, because the caller may hold locks.
+// reportPanic counts and logs a recovered panic. It calls the user's logger on a new goroutine,
+// because the caller may hold locks.
 func (c *Context) reportPanic(p *libraryPanic) {
 	c.panics.Add(1)
 	log, id, broken := c.class.cfg.logger(), c.id, c.isBroken()
@@ -36,18 +36,18 @@ func (c *Context) reportPanic(p *libraryPanic) {
 	})
 }
 
-// breakBy records err as the reason for the end of the endpoint. Progress returns err when nothing
-// is ready any more.
+// breakBy records err as the reason why the endpoint is broken. Progress returns err once nothing
+// else is ready.
 func (c *Context) breakBy(err error) {
 	if c.broken.CompareAndSwap(nil, &err) {
 		c.wakeLeader()
 	}
 }
 
-// isBroken reports whether breakBy was called.
+// isBroken reports whether breakBy has been called.
 func (c *Context) isBroken() bool { return c.broken.Load() != nil }
 
-// brokenBy returns the error that has terminated c without Close, or nil.
+// brokenBy returns the error that broke c, or nil if c is not broken or is being closed anyway.
 func (c *Context) brokenBy() error {
 	if err := c.broken.Load(); err != nil && c.state.Load() <= ctxDraining {
 		return *err
@@ -55,8 +55,8 @@ func (c *Context) brokenBy() error {
 	return nil
 }
 
-// onPanic handles a panic in a method of at, which was called without a lock. It ends only the
-// connection of at.
+// onPanic handles panic value v of a method of at, which was called without locks held. It closes
+// only at's connection.
 func (c *Context) onPanic(v, at any) {
 	p := caughtPanic(v)
 	if cut, ok := at.(carrier.Cutter); ok {

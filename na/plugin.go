@@ -8,56 +8,56 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Plugin is a transport, such as plugins/tcp.New returns. Package carrier documents how to
-// implement one.
+// A Plugin is a transport, such as the one returned by plugins/tcp.New. Package carrier documents
+// how to implement one.
 type Plugin = carrier.Plugin
 
-// Limits are the limits of a class.
+// Limits holds the limits of a class.
 type Limits struct {
-	MaxUnexpected int    // bytes of one unexpected message
-	MaxExpected   int    // bytes of one expected message
-	MaxTag        Tag    // highest tag
-	MaxSegments   int    // segments of one Mem
-	MaxContexts   int    // contexts of one class
-	Envelopes     int    // envelopes guaranteed to each peer (GER)
-	Scheme        string // the scheme of the plugin
+	MaxUnexpected int    // maximum bytes of one unexpected message
+	MaxExpected   int    // maximum bytes of one expected message
+	MaxTag        Tag    // highest valid tag
+	MaxSegments   int    // maximum segments of one Mem
+	MaxContexts   int    // maximum contexts of one class
+	Envelopes     int    // number of envelopes guaranteed to each peer (GER)
+	Scheme        string // URL scheme of the plugin
 }
 
-// Stats are the gauges and counters of one context.
+// Stats holds the gauges and counters of one context.
 type Stats struct {
-	Peers       int   // sessions that are up
-	BulkFlows   int   // sessions with a connection for bulk data beside that for messages
-	Outstanding int   // operations that wait for peers
-	Envelopes   int   // unexpected messages that were not accepted
-	Queued      int   // sends that wait for an envelope or for room
-	Leases      int   // leases that have not ended
-	Streams     int   // streams of calls in both directions that have not ended
-	Regions     int64 // registered regions of the class
-	// messages that peers have withdrawn, or a closed context has dropped, before they were
+	Peers       int   // number of sessions that are up
+	BulkFlows   int   // number of sessions with a bulk connection in addition to the message connection
+	Outstanding int   // number of operations waiting for peers
+	Envelopes   int   // number of unexpected messages not yet accepted
+	Queued      int   // number of sends waiting for an envelope or for room
+	Leases      int   // number of active leases
+	Streams     int   // number of open streams, in both directions
+	Regions     int64 // number of registered regions of the class
+	// number of messages withdrawn by peers, or dropped by closing a context, before they were
 	// accepted
 	Withdrawn   int64
-	LateDropped int64 // messages and chunks that were dropped because they belong to no operation
-	Violations  int64 // sessions that ended because the peer broke the protocol
-	Panics      int64 // recovered panics of the library while handling data from peers; please report the log
-	// sessions that were lost: the peer died, was silent, broke the protocol, or declared this side
-	// lost
+	LateDropped int64 // number of messages and chunks dropped because they belong to no operation
+	Violations  int64 // number of sessions closed because the peer violated the protocol
+	Panics      int64 // number of library panics recovered while handling data from peers; please report the logged panic
+	// number of sessions lost because the peer died, fell silent, violated the protocol, or declared
+	// this side lost
 	PeersLost int64
-	PeersLeft int64 // sessions that the peer has closed with a message, in order or not
-	PeersIdle int64 // sessions that ended by agreement because they were idle
-	// PeersRetired counts sessions that have retired because a certificate has expired: later
-	// operations use another session.
+	PeersLeft int64 // number of sessions that the peer closed explicitly, orderly or not
+	PeersIdle int64 // number of sessions closed by mutual agreement because they were idle
+	// PeersRetired counts the sessions retired because a certificate expired. Later operations use
+	// another session.
 	PeersRetired int64
-	Stalls       int64 // sends that had to wait for an envelope, or failed because there was none
-	Reserved     int64 // bytes of envelopes and room that are guaranteed to peers now
-	// HandshakesFailed counts failed TLS handshakes of peers that have dialed the class. For tcp
-	// the first context has the count.
+	Stalls       int64 // number of sends that had to wait for an envelope or failed for lack of one
+	Reserved     int64 // bytes of envelopes and room currently guaranteed to peers
+	// HandshakesFailed counts failed TLS handshakes of peers that dialed the class. With tcp, only
+	// the first context counts them.
 	HandshakesFailed int64
-	// HighWater is the highest PeerStats.HighWater of all sessions, including those that have
-	// ended.
+	// HighWater is the highest PeerStats.HighWater of all sessions, including closed ones.
 	HighWater int
 }
 
-// findPlugin returns the plugin of a scheme, from given or else from the registered ones.
+// findPlugin returns the plugin for scheme, looking in given first and then among registered
+// plugins.
 func findPlugin(scheme string, given []Plugin) (Plugin, error) {
 	for _, p := range given {
 		if p.Scheme() == scheme {
@@ -74,7 +74,7 @@ func findPlugin(scheme string, given []Plugin) (Plugin, error) {
 	return nil, unknownScheme(scheme, have)
 }
 
-// unknownScheme returns the error for a scheme without a plugin. have lists the known schemes.
+// unknownScheme returns the error for a scheme that has no plugin. have lists the known schemes.
 func unknownScheme(scheme string, have []string) error {
 	if len(have) == 0 {
 		return fmt.Errorf("na: unknown transport %q: no plugin registered (import plugins/all): %w", scheme, ErrUnsupported)
@@ -83,12 +83,12 @@ func unknownScheme(scheme string, have []string) error {
 	return fmt.Errorf("na: unknown transport %q: have %s: %w", scheme, strings.Join(have, ", "), ErrUnsupported)
 }
 
-// brokenContract returns the error for a plugin that breaks the contract of package carrier.
+// brokenContract returns the error for a plugin that violates the contract of package carrier.
 func brokenContract(scheme, what string) error {
 	return WithText(ErrInvalid, fmt.Sprintf("na: plugin %s://: %s (plugin bug)", scheme, what))
 }
 
-// checkNetwork returns an error if a network lacks a required field.
+// checkNetwork returns an error if n lacks a required field.
 func checkNetwork(scheme string, n *carrier.Network) error {
 	switch {
 	case n.Names == nil:

@@ -11,42 +11,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A poller is the epoll set of a context, which contains an eventfd for wake. Plugins add their
-// descriptors.
+// A poller is a context's epoll set. It contains an eventfd, used by wake, and the descriptors that
+// plugins add.
 type poller struct {
 	epfd, evfd int
-	woken      atomic.Bool // the eventfd was written and not read yet
+	woken      atomic.Bool // the eventfd has been written and not yet read
 	events     [eventsAtOnce]unix.EpollEvent
-	hot        carrier.PollID // the last readable carrier.Peeker; used by the leader only
-	alone      bool           // no other descriptor was ready with hot
+	hot        carrier.PollID // most recently readable carrier.Peeker; used only by the leader
+	alone      bool           // no descriptor other than hot was ready in the last wait
 	round      round
 
 	inletSet
 
-	// slots is read without a lock, for each ready descriptor. It is replaced under mu by a longer
-	// slice that shares the slots.
+	// slots is read without a lock for each ready descriptor. To grow it, add replaces it under mu
+	// with a longer slice that shares the existing slots.
 	slots atomic.Pointer[[]*pollSlot]
 
-	mu     sync.Mutex       // guards the fields below, and replacing slots
-	free   []carrier.PollID // the slots without an owner, with their next generation
+	mu     sync.Mutex       // guards the fields below and replacement of slots
+	free   []carrier.PollID // slots without an owner, with their next generation
 	closed bool
 }
 
-// A pollSlot holds the owner of one descriptor; nil: there is none.
+// A pollSlot holds the owner of one descriptor, or nil if it has none.
 type pollSlot struct{ owner atomic.Pointer[pollOwner] }
 
-// A pollOwner is the Pollable of a descriptor. It is constant. The generation distinguishes it from
-// earlier owners, so that a late event for one of those is ignored.
+// A pollOwner is the Pollable of a descriptor. It is immutable. Its generation distinguishes it
+// from earlier owners of the slot, so that late events for those are ignored.
 type pollOwner struct {
 	to  carrier.Pollable
 	gen int32
 }
 
-// eventsAtOnce limits the ready descriptors that one wait returns. The next wait returns others
-// first.
+// eventsAtOnce limits the number of ready descriptors that one wait returns. The next wait starts
+// with the remaining ones.
 const eventsAtOnce = 64
 
-// pollerSupported reports whether descriptors can be added on this system.
+// pollerSupported reports whether this system supports adding descriptors.
 const pollerSupported = true
 
 func newPoller() (*poller, error) {
@@ -68,33 +68,32 @@ func newPoller() (*poller, error) {
 	return p, nil
 }
 
-// A wakeFD adapts the eventfd of wake to carrier.Pollable.
+// A wakeFD adapts the poller's eventfd to carrier.Pollable.
 type wakeFD poller
 
-// Ready reads the eventfd and then clears woken. In the other order a wake in between would set
-// woken, and its write would be read, so that later wakes would write nothing and the leader would
-// sleep. A wake in between now writes nothing, which is harmless: the leader checks for work once
-// more before it sleeps.
+// Ready reads the eventfd and then clears woken. In the opposite order, a wake in between would set
+// woken, and its write would be consumed by the read. Later wakes would then write nothing, and the
+// leader would sleep. In this order a wake in between writes nothing, which is harmless because the
+// leader checks for work once more before it sleeps.
 func (w *wakeFD) Ready(_, _ bool) {
 	var b [8]byte
 	_, _ = unix.Read(w.evfd, b[:])
 	w.woken.Store(false)
 }
 
-// Add watches fd for reading. The caller keeps the descriptor, and calls Remove before it closes
-// it.
+// Add watches fd for reading. The caller still owns fd and must call Remove before closing it.
 func (p *poller) Add(fd int, to carrier.Pollable) (carrier.PollID, error) {
 	return p.add(fd, unix.EPOLLIN|unix.EPOLLRDHUP, to)
 }
 
 // AddEdge watches fd edge-triggered: Ready is called once for each write, and fd need not be read.
-// It is for eventfds. Watch must not be called for such a descriptor.
+// It is meant for eventfds. Watch must not be called for such a descriptor.
 func (p *poller) AddEdge(fd int, to carrier.Pollable) (carrier.PollID, error) {
 	return p.add(fd, unix.EPOLLIN|unix.EPOLLET, to)
 }
 
-// AddShared watches fd, which the pollers of other contexts watch too: only one of those that sleep
-// is woken. Watch must not be called for such a descriptor.
+// AddShared watches fd, which the pollers of other contexts also watch. An event wakes only one of
+// the sleeping pollers. Watch must not be called for such a descriptor.
 func (p *poller) AddShared(fd int, to carrier.Pollable) (carrier.PollID, error) {
 	return p.add(fd, unix.EPOLLIN|unix.EPOLLEXCLUSIVE, to)
 }
@@ -112,7 +111,7 @@ func (p *poller) add(fd int, events uint32, to carrier.Pollable) (carrier.PollID
 		p.slots.Store(&slots)
 	}
 	slot := slots[id.Slot]
-	slot.owner.Store(&pollOwner{to, id.Generation}) // before EpollCtl: an edge-triggered event is not repeated
+	slot.owner.Store(&pollOwner{to, id.Generation}) // before EpollCtl, because an edge-triggered event is not repeated
 	ev := unix.EpollEvent{Events: events, Fd: id.Slot, Pad: id.Generation}
 	if err := unix.EpollCtl(p.epfd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		slot.owner.Store(nil)
@@ -122,7 +121,7 @@ func (p *poller) add(fd int, events uint32, to carrier.Pollable) (carrier.PollID
 	return id, nil
 }
 
-// Watch sets the events of fd that are reported.
+// Watch sets which events of fd are reported.
 func (p *poller) Watch(fd int, id carrier.PollID, readable, writable bool) error {
 	var events uint32
 	if readable {
@@ -135,7 +134,7 @@ func (p *poller) Watch(fd int, id carrier.PollID, readable, writable bool) error
 	return unix.EpollCtl(p.epfd, unix.EPOLL_CTL_MOD, fd, &ev)
 }
 
-// Remove stops watching fd. Events that were not dispatched yet are dropped.
+// Remove stops watching fd. Pending events that have not been dispatched are dropped.
 func (p *poller) Remove(fd int, id carrier.PollID) {
 	ev := unix.EpollEvent{}
 	_ = unix.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, fd, &ev)
@@ -150,27 +149,28 @@ func (p *poller) Remove(fd int, id carrier.PollID) {
 	p.free = append(p.free, id)
 }
 
-// waitRounds returns how many waits are sufficient to find each descriptor that is ready now.
+// waitRounds returns a number of waits that suffices to find every descriptor that is ready now.
 func (p *poller) waitRounds() int { return len(*p.slots.Load())/eventsAtOnce + 1 }
 
-// wait blocks for at most d (negative: no limit) until a descriptor is ready, and calls the owners
-// of ready ones.
+// wait blocks until a descriptor is ready or d has elapsed, and calls the owners of ready
+// descriptors. If d is negative it blocks without limit.
 func (p *poller) wait(d time.Duration) int {
 	n := p.sleep(d)
 	p.dispatch(n)
 	return n
 }
 
-// A round is the progress of dispatch through the events of one wait.
+// A round tracks the progress of dispatch through the events of one wait.
 type round struct {
-	found, at      int                // the number of events; the index of the next one
-	later          [eventsAtOnce]int8 // the indexes of events whose owners are not Peekers
-	laters, lateAt int                // the number of indexes in later; the next one
-	calling        carrier.Pollable   // the owner that is being called, or nil
+	found, at      int                // number of events; index of the next one
+	later          [eventsAtOnce]int8 // indexes of events whose owners are not Peekers
+	laters, lateAt int                // number of indexes in later; the next one
+	calling        carrier.Pollable   // owner being called, or nil
 }
 
-// dispatch calls the owners of the n events that sleep has found, Peekers first because their calls
-// are short and latency matters. If one panics its connection ends, and the others are called.
+// dispatch calls the owners of the n events returned by sleep. Peekers are called first, because
+// their calls are short and latency-sensitive. If an owner panics, its connection is closed and the
+// remaining owners are still called.
 func (p *poller) dispatch(n int) {
 	if n == 0 {
 		p.alone = false
@@ -183,7 +183,7 @@ func (p *poller) dispatch(n int) {
 	}
 }
 
-// callOwners calls owners until all have been called, or one has panicked.
+// callOwners calls owners until all have been called or one has panicked.
 func (p *poller) callOwners(r *round) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -218,13 +218,13 @@ func (p *poller) callOwners(r *round) {
 	r.calling = nil
 }
 
-// notifyReady calls to.Ready for events.
+// notifyReady calls to.Ready as indicated by the epoll events.
 func notifyReady(to carrier.Pollable, events uint32) {
 	failed := events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
 	to.Ready(failed || events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0, failed || events&unix.EPOLLOUT != 0)
 }
 
-// owner returns the Pollable of a descriptor, or nil if it was removed.
+// owner returns the Pollable of a descriptor, or nil if the descriptor has been removed.
 func (p *poller) owner(id carrier.PollID) carrier.Pollable {
 	owner := (*p.slots.Load())[id.Slot].owner.Load()
 	if owner == nil || owner.gen != id.Generation {
@@ -233,8 +233,8 @@ func (p *poller) owner(id carrier.PollID) carrier.Pollable {
 	return owner.to
 }
 
-// peek polls the Peeker whose descriptor was the only ready one in the last wait, without epoll.
-// asked reports whether there is one.
+// peek polls the Peeker whose descriptor was the only ready one in the last wait, without calling
+// epoll. asked reports whether there is such a Peeker.
 func (p *poller) peek() (came, asked bool) {
 	if !p.alone {
 		return false, false
@@ -251,8 +251,9 @@ func (p *poller) peek() (came, asked bool) {
 	return to.Peek(), true
 }
 
-// sleep blocks for at most d (negative: no limit) and returns the number of ready descriptors. If d
-// is 0 it polls without a call of the Go scheduler; otherwise it sleeps with nanosecond resolution.
+// sleep blocks until a descriptor is ready or d has elapsed, and returns the number of ready
+// descriptors. If d is negative it blocks without limit. If d is 0 it polls without involving the
+// Go scheduler. Otherwise it sleeps with nanosecond resolution.
 func (p *poller) sleep(d time.Duration) int {
 	events := unsafe.Pointer(&p.events[0])
 	var n uintptr
@@ -273,7 +274,7 @@ func (p *poller) sleep(d time.Duration) int {
 		}
 		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epfd), uintptr(events), uintptr(len(p.events)),
 			uintptr(unsafe.Pointer(ts)), 0, 0)
-		// a kernel before 5.11, or a seccomp filter without epoll_pwait2
+		// The kernel is older than 5.11, or a seccomp filter rejects epoll_pwait2.
 		if errno == unix.ENOSYS || errno == unix.EPERM {
 			noPwait2.Store(true)
 			return p.sleep(d)
@@ -285,14 +286,14 @@ func (p *poller) sleep(d time.Duration) int {
 	return int(n)
 }
 
-// noPwait2 is set if the system has no epoll_pwait2(2).
+// noPwait2 is set if the system does not support epoll_pwait2(2).
 var noPwait2 atomic.Bool
 
-// A kernelTimespec is the struct of epoll_pwait2(2): its fields have 64 bits also where those of
+// A kernelTimespec is the timespec of epoll_pwait2(2). Its fields have 64 bits even where those of
 // unix.Timespec have 32.
 type kernelTimespec struct{ sec, nsec int64 }
 
-// wake makes a wait that sleeps return, or the next one if none does.
+// wake makes the current wait return, or the next one if none is in progress.
 func (p *poller) wake() {
 	if p.woken.Swap(true) {
 		return

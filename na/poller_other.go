@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// pollerSupported reports whether descriptors can be added on this system.
+// pollerSupported reports whether this system supports adding descriptors.
 const pollerSupported = false
 
-// A poller of this system only sleeps and is woken: plugins read their connections in goroutines of
-// their own.
+// A poller on this system only sleeps and is woken. Plugins read each connection in its own
+// goroutine.
 type poller struct {
 	inletSet
 	ch chan struct{}
@@ -26,13 +26,14 @@ const eventsAtOnce = 2
 
 func (p *poller) waitRounds() int { return 1 }
 
-// peek reports that there is nothing to poll.
+// peek always reports that there is nothing to poll.
 func (p *poller) peek() (came, asked bool) { return false, false }
 
-// dispatch does nothing, because there are no descriptors.
+// dispatch does nothing because there are no descriptors.
 func (p *poller) dispatch(int) {}
 
-// sleep blocks for at most d (negative: no limit) until wake, and returns 1 if it was woken.
+// sleep blocks until wake is called or d has elapsed, and returns 1 if it was woken. If d is
+// negative it blocks without limit.
 func (p *poller) sleep(d time.Duration) int {
 	switch {
 	case d < 0:
@@ -65,7 +66,7 @@ func (p *poller) wake() {
 
 func (p *poller) close() {}
 
-// Add is not supported: carriers get no poller on this system.
+// Add is not supported. Carriers get no poller on this system.
 func (p *poller) Add(int, carrier.Pollable) (carrier.PollID, error) {
 	return carrier.PollID{}, ErrUnsupported
 }

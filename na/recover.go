@@ -5,21 +5,22 @@ import (
 	"slices"
 )
 
-// A panic of this library while it handles bytes of a peer is recovered:
+// A panic of this library while it handles bytes from a peer is recovered:
 //
-//	no lock is held           poller, or endpoint.Rescue ─► the connection ends
-//	the endpoint is locked    endpoint.UnlockInput          ─► the endpoint ends, because its state may be inconsistent
+//	no lock is held           poller, or endpoint.Rescue ─► the connection is closed
+//	the endpoint is locked    endpoint.UnlockInput          ─► the endpoint is closed, because its state may be inconsistent
 //
-// The process goes on in both cases, and the panic is logged and counted. Therefore code that
-// handles received bytes unlocks by a deferred UnlockInput, and if it unlocks in between, it locks
-// again by a deferred Lock: so the deferred function knows whether the lock is held.
+// In both cases the process continues, and the panic is logged and counted. Code that handles
+// received bytes must therefore unlock with a deferred UnlockInput. If it unlocks in between, it
+// must lock again with a deferred Lock, so that the deferred UnlockInput can rely on the lock being
+// held.
 
-// UnlockInput unlocks e as Unlock does, for code that handles bytes of a peer. It must be called by
-// defer, directly: it recovers a panic, which ends e.
+// UnlockInput unlocks e like Unlock, for code that handles bytes from a peer. It recovers a panic,
+// which breaks e, and must therefore be deferred directly.
 func (e *endpoint) UnlockInput() { e.UnlockAfter(recover()) }
 
-// UnlockAfter is UnlockInput for a deferred function that first has to determine which endpoint is
-// locked. v is the result of recover.
+// UnlockAfter is like UnlockInput, for a deferred function that first has to determine which
+// endpoint is locked. v is the result of recover.
 func (e *endpoint) UnlockAfter(v any) {
 	flush := false
 	if v == nil {
@@ -35,14 +36,14 @@ func (e *endpoint) UnlockAfter(v any) {
 	e.nctx.reportPanic(p)
 }
 
-// trySend calls sendDueLocked and returns the value of a recovered panic.
+// trySend calls sendDueLocked and returns the value of any recovered panic.
 func (e *endpoint) trySend() (flush bool, v any) {
 	defer func() { v = recover() }()
 	return e.sendDueLocked(), nil
 }
 
-// Rescue recovers a panic of code that handles bytes of a peer without a lock. It must be called by
-// defer, directly. cut ends the connection.
+// Rescue recovers a panic in code that handles bytes from a peer without holding a lock. It must be
+// deferred directly. cut must close the connection.
 func (e *endpoint) Rescue(cut func(err error)) {
 	if v := recover(); v != nil {
 		p := caughtPanic(v)
@@ -62,9 +63,9 @@ func (d *domain) Rescue(cut func(err error)) {
 	}
 }
 
-// breakDownLocked ends e after a panic: every operation ends with the error, now or when it starts,
-// every session ends, and no peer is admitted any more. The state of e may be inconsistent, so each
-// step may panic again, and none relies on those before.
+// breakDownLocked shuts down e after a panic. All current and future operations fail with the
+// error, all sessions are closed, and no more peers are admitted. Because the state of e may be
+// inconsistent, any step may panic again, and no step relies on the preceding ones.
 func (e *endpoint) breakDownLocked(p *libraryPanic) {
 	if e.broken != nil {
 		return
@@ -80,7 +81,7 @@ func (e *endpoint) breakDownLocked(p *libraryPanic) {
 			l.close(err, ErrPeerLost, "the peer's context was terminated by an internal panic", false)
 		})
 	}
-	// those without a session, and those that closing the sessions has not ended
+	// These are operations without a session and those that closing the sessions did not complete.
 	for _, o := range slices.Clone(e.ops) {
 		tryCall(func() { e.dropOpLocked(o, err) })
 	}
@@ -97,13 +98,13 @@ func (e *endpoint) breakDownLocked(p *libraryPanic) {
 	e.nctx.breakBy(err)
 }
 
-// tryCall calls f and ignores a panic in it.
+// tryCall calls f and recovers any panic.
 func tryCall(f func()) {
 	defer func() { _ = recover() }()
 	f()
 }
 
-// dropOpLocked ends an operation without removing it from tables, which may be inconsistent.
+// dropOpLocked completes an operation without removing it from tables, which may be inconsistent.
 func (e *endpoint) dropOpLocked(o *Op, err error) {
 	stop := o.lookupStop()
 	if x := o.x; x != nil {
@@ -120,7 +121,7 @@ func (e *endpoint) dropOpLocked(o *Op, err error) {
 	}
 }
 
-// closedErrLocked returns the error of operations that start after e was shut.
+// closedErrLocked returns the error for operations that start after e has been shut down.
 func (e *endpoint) closedErrLocked() error {
 	if e.broken != nil {
 		return e.broken

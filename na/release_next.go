@@ -10,7 +10,7 @@ import (
 
 const laterFeatures = frame.FeatureNext
 
-// beginLater sends a frame of each new kind, and one with the new flag, to a peer that supports
+// beginLater sends one frame of each new kind, and one with the new flag, if the peer supports
 // them.
 func (l *session) beginLater() {
 	if l.peer.features&frame.FeatureNext == 0 {

@@ -2,9 +2,9 @@ package na
 
 import "github.com/quicksilver-rpc/quicksilver/internal/slab"
 
-// A message longer than an envelope, and a body, need room: memory of the peer, in size classes.
-// The peer grants room after the first such message, and room is free again when its message is
-// freed. No operation waits for room: if there is none, the body is lent instead.
+// A message longer than an envelope, or a body, needs room: memory at the peer, in size classes.
+// The peer grants room after the first such message. The room is free again once its message has
+// been freed. No operation waits for room. If none is free, the body is lent instead.
 //
 //	source                                                destination
 //	ClaimRoom ─ granted and free? ─ no ─► lend the body ─► GrantRoom
@@ -15,15 +15,15 @@ import "github.com/quicksilver-rpc/quicksilver/internal/slab"
 // roomClasses is the number of size classes.
 const roomClasses = 3
 
-// RoomHead is the number of bytes that each size class has in addition to 16, 32 or 64 KiB, for a
-// header in front of the data.
+// RoomHead is the number of bytes that each size class has in addition to 16, 32, or 64 KiB. They
+// hold a header in front of the data.
 const RoomHead = MaxRoom - 64<<10
 
-// MaxRoom is the length of the longest message, in bytes.
+// MaxRoom is the maximum length of a message, in bytes.
 const MaxRoom = slab.Least
 
-// roomClass returns the smallest size class that holds n bytes: 1, 2 or 3. It returns 0 if none
-// does.
+// roomClass returns the smallest size class that holds n bytes, 1 through 3, or 0 if n is too
+// large.
 func roomClass(n int) int {
 	for class := 1; class <= roomClasses; class++ {
 		if n <= RoomBytes(class) {
@@ -33,8 +33,8 @@ func roomClass(n int) int {
 	return 0
 }
 
-// RoomBytes returns the size of a size class in bytes: 16, 32 or 64 KiB plus RoomHead, and 0 for
-// class 0.
+// RoomBytes returns the size of a size class in bytes: 16, 32, or 64 KiB plus RoomHead. It returns
+// 0 for class 0.
 func RoomBytes(class int) int {
 	if class < 1 || class > roomClasses {
 		return 0
@@ -42,11 +42,12 @@ func RoomBytes(class int) int {
 	return 8<<10<<class + RoomHead
 }
 
-// MaxBody is the length of the longest body, in bytes: 4 MiB plus the size of a header.
+// MaxBody is the maximum length of a body, in bytes: 4 MiB plus the size of a header.
 const MaxBody = slab.Least << 6
 
-// bodyBytes returns the room that a body of n bytes takes: the smallest of 65, 97.5, 130, 195 KiB
-// and so on up to MaxBody that holds it. It returns 0 if none does.
+// bodyBytes returns the amount of room that a body of n bytes occupies: the smallest sufficient
+// size of 65, 97.5, 130, 195 KiB, and so on up to MaxBody. It returns 0 if n is larger than
+// MaxBody.
 func bodyBytes(n int) int {
 	if n > MaxBody {
 		return 0
@@ -54,11 +55,11 @@ func bodyBytes(n int) int {
 	return slab.Size(n)
 }
 
-// ClaimRoom claims room at a peer for one unexpected message of n bytes, more than MaxUnexpected,
-// or for one body. It returns the peer's address bound to the session that has the room, and
-// reports false if there is no session, or not enough room. It does not block. The claim ends with
-// the operation that sends a message or a body of that length to that address, whatever its result,
-// or with ReturnRoom.
+// ClaimRoom claims room at a peer for one unexpected message of n bytes, where n is larger than
+// MaxUnexpected, or for one body. It returns the peer's address, bound to the session that has the
+// room. It returns false if there is no session or not enough room. It does not block. The claim is
+// released by the operation that sends a message or body of that length to that address, whatever
+// its result, or by ReturnRoom.
 func (c upper) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
 	if c.Closing() || n <= c.limits.MaxUnexpected || n > MaxBody {
 		return Addr{}, false
@@ -66,12 +67,12 @@ func (c upper) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
 	return c.ep.claimRoom(to, n)
 }
 
-// ReturnRoom ends a claim that no operation has used.
+// ReturnRoom releases a claim that no operation has used.
 func (c upper) ReturnRoom(bound Addr, n int) { c.ep.returnRoom(bound, n) }
 
-// GrantRoom grants the peer room for messages or bodies of n bytes, which do not fit an envelope,
-// as far as Config.Budget allows. Each call grants more, up to a limit per peer. Before the first
-// call a peer uses no memory beyond its envelopes.
+// GrantRoom grants the peer room for messages or bodies of n bytes, which do not fit in an
+// envelope, to the extent that Config.Budget allows. Each call grants more, up to a limit per peer.
+// Before the first call, a peer uses no memory beyond its envelopes.
 func (c upper) GrantRoom(peer Addr, n int) {
 	if !c.Closing() {
 		c.ep.grantRoom(peer, n)

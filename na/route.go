@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// A route is a transport of the class, with the endpoint's carrier for it. The first route is that
-// of the class's own transport.
+// A route is a transport of the class together with the endpoint's carrier for it. The first route
+// is that of the class's primary transport.
 type route struct {
 	*network
 	carrier carrier.Carrier
-	stager  carrier.Stager  // the carrier, if it implements that; otherwise nil
-	reacher carrier.Reacher // the carrier, if it implements that; otherwise nil
+	stager  carrier.Stager  // the carrier if it implements carrier.Stager, or nil
+	reacher carrier.Reacher // the carrier if it implements carrier.Reacher, or nil
 }
 
-// routeOf returns the route of a carrier.
+// routeOf returns the route of c. It panics if c is not a carrier of the context.
 func (e *endpoint) routeOf(c carrier.Carrier) *route {
 	for i := range e.routes {
 		if e.routes[i].carrier == c {
@@ -25,7 +25,7 @@ func (e *endpoint) routeOf(c carrier.Carrier) *route {
 	panic(fmt.Sprintf("na: a peer is admitted by %T, which is no carrier of the context", c))
 }
 
-// markPending makes Unlock send the frames of l.
+// markPending schedules the frames of l to be sent by the next Unlock.
 func (l *session) markPending() {
 	if !l.pending && l.state != stateDown {
 		l.makeBusy()
@@ -35,16 +35,16 @@ func (l *session) markPending() {
 	}
 }
 
-// Lock locks the endpoint. Carriers call session methods under this lock.
+// Lock locks the endpoint. Carriers must hold this lock when they call session methods.
 func (e *endpoint) Lock() { e.mu.Lock() }
 
-// Unlock sends queued frames, unless they are held back (Cork), and unlocks the endpoint. It may
-// release the lock while it sends, so the state must be consistent before.
+// Unlock sends queued frames, unless Cork holds them back, and unlocks the endpoint. It may release
+// the lock while sending, so the state must be consistent when it is called.
 func (e *endpoint) Unlock() { e.unlockSoon(e.sendDueLocked()) }
 
 // sendDueLocked sends queued frames, unless they are held back. first reports whether frames are
-// now held back and none were before, so that the caller must schedule a flush. It may release the
-// lock while it sends.
+// held back now and none were before, in which case the caller must schedule a flush. sendDueLocked
+// may release the lock while sending.
 func (e *endpoint) sendDueLocked() (first bool) {
 	if len(e.pending) == 0 {
 		return false
@@ -56,7 +56,7 @@ func (e *endpoint) sendDueLocked() (first bool) {
 	return e.unlocks == 1
 }
 
-// unlockSoon unlocks the endpoint. If flush is true it schedules a flush of the frames that are
+// unlockSoon unlocks the endpoint. If flush is true, it schedules a flush of the frames that are
 // held back.
 func (e *endpoint) unlockSoon(flush bool) {
 	e.unlock()
@@ -65,7 +65,7 @@ func (e *endpoint) unlockSoon(flush bool) {
 	}
 }
 
-// unlock unlocks the endpoint, and then moves the frames of loopback sessions.
+// unlock unlocks the endpoint and then delivers the frames of loopback sessions.
 func (e *endpoint) unlock() {
 	e.mu.Unlock()
 	if e.dom.self.pending.Load() {
@@ -73,10 +73,11 @@ func (e *endpoint) unlock() {
 	}
 }
 
-// Pause unlocks the endpoint for a system call or a copy, and sends nothing. Lock follows.
+// Pause unlocks the endpoint for a system call or a copy, without sending anything. The caller must
+// call Lock afterward.
 func (e *endpoint) Pause() { e.mu.Unlock() }
 
-// flushPendingLocked makes the carriers send queued frames. It may release the lock while it sends.
+// flushPendingLocked makes the carriers send queued frames. It may release the lock while sending.
 func (e *endpoint) flushPendingLocked() {
 	for len(e.pending) > 0 {
 		e.unlocks = 0
@@ -104,19 +105,19 @@ func (e *endpoint) flushHeld() {
 	e.unlock()
 }
 
-// Held reports whether frames wait for Uncork or Flush.
+// Held reports whether frames are waiting for Uncork or Flush.
 func (e *endpoint) Held() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.pending) > 0
 }
 
-// Poll runs timers that have expired, polls the carriers, and sends frames that are held back,
-// without blocking. It returns when to call it again even if nothing arrives; 0 is never. PollSoon
-// makes that earlier. Only the leader calls it.
+// Poll handles expired timers, polls the carriers, and sends frames that are held back, without
+// blocking. It returns the time at which it must be called again even if nothing arrives, or 0 for
+// never. PollSoon makes that time earlier. Only the leader may call Poll.
 func (e *endpoint) Poll(now time.Duration) time.Duration {
 	if at := e.timer.Load(); at != 0 && int64(now) >= at {
-		e.nctx.receiveAll() // so that a peer is not declared lost while its frames wait to be read
+		e.nctx.receiveAll() // so that a peer is not declared lost while its frames are waiting to be read
 		e.mu.Lock()
 		e.now = now
 		e.tick(now)
@@ -146,7 +147,7 @@ func (e *endpoint) Poll(now time.Duration) time.Duration {
 	return earlierOf(next, e.Next())
 }
 
-// pollCarrier polls a carrier. It recovers a panic if the endpoint is broken.
+// pollCarrier polls the carrier of route i. If the endpoint is broken it recovers any panic.
 func (e *endpoint) pollCarrier(i int, now time.Duration) (next time.Duration) {
 	if e.nctx.isBroken() {
 		defer e.Rescue(func(error) {})
@@ -154,7 +155,7 @@ func (e *endpoint) pollCarrier(i int, now time.Duration) (next time.Duration) {
 	return e.routes[i].carrier.Poll(now)
 }
 
-// Next returns when the next timer of the endpoint expires; 0 is never.
+// Next returns the time at which the endpoint's next timer expires, or 0 if there is none.
 func (e *endpoint) Next() time.Duration {
 	if e.dom.self.pending.Load() || e.dom.self.rest.Load() {
 		return 1
@@ -162,7 +163,7 @@ func (e *endpoint) Next() time.Duration {
 	return earlierOf(earlierOf(time.Duration(e.timer.Load()), time.Duration(e.due.Load())), time.Duration(e.heldDue.Load()))
 }
 
-// earlierOf returns the earlier of two times, where 0 is never.
+// earlierOf returns the earlier of two times, where 0 means never.
 func earlierOf(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b

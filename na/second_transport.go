@@ -9,10 +9,10 @@ import (
 )
 
 // A class may have a second transport, shared memory, for peers on the same machine. Peers are
-// still named and dialed by the first transport. A peer whose HELLO has the same place ID is
-// refused with an offer, and dials the second transport. The place ID in a HELLO is not verified,
-// so a connection over the second transport is accepted only with the secret that was sent over the
-// first.
+// still named and dialed using the first transport. A peer whose HELLO has the same place ID is
+// refused with an offer and then dials the second transport. Because the place ID in a HELLO is not
+// verified, a connection over the second transport is accepted only with the secret that was sent
+// over the first.
 //
 //	dialer                                  listener
 //	HELLO, place          ── first ──►
@@ -20,24 +20,24 @@ import (
 //	HELLO, secret         ── second ─►
 //	                      ◄─ second ──      HELLO
 //
-// If the second transport fails, the dialer falls back to the first, without a place ID.
+// If the second transport fails, the dialer falls back to the first and sends no place ID.
 
 const (
 	// offerTime limits how long a dialer tries the second transport.
 	offerTime = time.Second
-	// offerLife is how long an offer is valid.
+	// offerLife is how long an offer remains valid.
 	offerLife = 5 * time.Second
-	// maxOffers limits the valid offers of a class. A peer that gets none stays on the first
-	// transport.
+	// maxOffers limits the number of valid offers in a class. A peer that gets no offer stays on the
+	// first transport.
 	maxOffers = 4096
 )
 
-// A transportOffer is valid until its peer has used it, or until its time.
+// A transportOffer is valid until its peer has used it or its time has expired.
 type transportOffer struct {
-	to      [16]byte       // the incarnation of the peer
-	context int            // the context of this side
-	named   Addr           // the address of the peer on the first transport
-	proof   *carrier.Proof // the proof of the peer on the first transport
+	to      [16]byte       // the peer's incarnation
+	context int            // ID of the context of this side
+	named   Addr           // the peer's address on the first transport
+	proof   *carrier.Proof // the peer's proof on the first transport
 	until   time.Duration
 }
 
@@ -73,7 +73,7 @@ func (d *domain) openSecond(p carrier.Companion) error {
 	return nil
 }
 
-// secondRoute returns the route of the second transport, or nil.
+// secondRoute returns the route of the second transport, or nil if there is none.
 func (e *endpoint) secondRoute() *route {
 	if len(e.routes) < 2 {
 		return nil
@@ -81,11 +81,11 @@ func (e *endpoint) secondRoute() *route {
 	return &e.routes[1]
 }
 
-// onSecondary reports whether l uses the second transport, or is dialing it.
+// onSecondary reports whether l uses or is dialing the second transport.
 func (l *session) onSecondary() bool { return l.route != nil && l.route == l.e.secondRoute() }
 
 // makeOffer returns the offer for a peer that has sent g over the first transport, or nil if the
-// peer is to use the first transport.
+// peer must stay on the first transport.
 func (e *endpoint) makeOffer(g *frame.Greeting, named Addr, proof *carrier.Proof) *frame.Offer {
 	to := e.secondRoute()
 	if to == nil || to.Listen == "" || g.Place != e.dom.place || g.Place == ([16]byte{}) {
@@ -111,8 +111,8 @@ func (e *endpoint) makeOffer(g *frame.Greeting, named Addr, proof *carrier.Proof
 	return o
 }
 
-// Redirect implements carrier.Class. It sets the target of a HELLO with an offer to the context
-// that has made the offer, if the HELLO has none: peers may be spread over several contexts.
+// Redirect implements carrier.Class. If a HELLO with an offer has no target, Redirect sets it to
+// the context that made the offer, because peers may be spread over several contexts.
 func (d *domain) Redirect(h *frame.Greeting) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,13 +122,13 @@ func (d *domain) Redirect(h *frame.Greeting) {
 }
 
 // Meets implements carrier.Session. It reports whether l, which is being dialed, and a connection
-// of its peer with HELLO g would both be refused with an offer. Neither is chosen then, because the
-// two sides could disagree about the choice.
+// from its peer with HELLO g would both be refused with an offer. In that case neither is chosen,
+// because the two sides could disagree about the choice.
 func (l *session) Meets(g *frame.Greeting) bool {
 	return g.Place != ([16]byte{}) && l.buildGreeting().Place == g.Place
 }
 
-// useOffer returns the offer with which a peer has dialed the second transport, and invalidates it.
+// useOffer returns and invalidates the offer with which a peer has dialed the second transport.
 func (e *endpoint) useOffer(g *frame.Greeting) (transportOffer, error) {
 	e.readClock()
 	e.dom.mu.Lock()
@@ -141,8 +141,8 @@ func (e *endpoint) useOffer(g *frame.Greeting) (transportOffer, error) {
 	return o, nil
 }
 
-// followOffer dials the second transport of an offer. It reports false if this side has not
-// requested an offer.
+// followOffer dials the second transport named by an offer. It returns false if this side did not
+// request an offer.
 func (l *session) followOffer(o *frame.Offer) bool {
 	to := l.e.secondRoute()
 	if to == nil || l.state != stateDialing || l.onSecondary() || l.buildGreeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
@@ -150,13 +150,13 @@ func (l *session) followOffer(o *frame.Offer) bool {
 	}
 	proof := proofOf(l.conn)
 	if l.e.dom.own.Secure && (proof == nil || !proof.Secure) {
-		return false // the offer arrived before the end of the handshake, so it may be forged
+		return false // received before the handshake completed, so it may be forged
 	}
 	l.proof = proof
 	l.cutConnection(frame.Bye{})
 	l.e.readClock()
 	left := l.born + l.e.dom.cfg.ConnectTimeout - l.e.now
-	// The other half of the time is for the fallback to the first transport.
+	// The rest of the time is reserved for falling back to the first transport.
 	l.route, l.name, l.offerSecret, l.offerEnd = to, o.Name, o.Secret, l.e.now+min(offerTime, left/2)
 	l.connect()
 	l.e.tickNoLaterThan(l.nextTick())
@@ -169,14 +169,14 @@ func (l *session) usePrimary() {
 }
 
 // fallBackToPrimary dials the first transport, without requesting an offer, after the second has
-// failed with err. The pause before the dial gives the carrier time to free resources of the failed
-// attempt: they may be the last descriptors.
+// failed with err. The pause before the dial gives the carrier time to free the failed attempt's
+// resources, which may include the last descriptors.
 func (l *session) fallBackToPrimary(err error) {
 	l.secondaryFailure = fmt.Sprintf("%s failed: %v", l.route.scheme, err)
 	l.dialAgain(err, backoffFirst)
 }
 
-// routeReason returns why the session uses its transport and not the other one.
+// routeReason returns the reason why the session uses its transport rather than the other one.
 func (l *session) routeReason(g *frame.Greeting) string {
 	switch second := l.e.secondRoute(); {
 	case l.onSecondary():

@@ -13,109 +13,110 @@ import (
 )
 
 // A sessionState is the state of a session. A session is not reused after stateDown: the next
-// operation with the same name makes a new one.
+// operation with the same name creates a new one.
 //
-//	          pause over             peer's HELLO
+//	          pause expired          peer's HELLO
 //	waiting ◄──────────────► dialing ─────────────► up ──────────► down
 //	    └──────────────────────┴──── refused, timeout ──┼─────────► ▲
 //	                                     LEAVE sent, or │ STAY      │ GOAWAY
 //	                                                 leaving ───────┘
-//	 (a peer that dials this side makes a session that is up at once, or takes over one that is waiting or dialing)
+//	 (a peer that dials this side creates a session that is up at once, or takes over one that is waiting or dialing)
 type sessionState uint8
 
 const (
 	stateWaiting sessionState = iota
 	stateDialing
 	stateUp
-	stateLeaving // up, but LEAVE was sent: operations that start now wait; see session_idle.go
+	stateLeaving // up, but LEAVE has been sent: new operations wait; see session_idle.go
 	stateDown
 )
 
-// A session is the state that this context shares with one context of one peer. endpoint.mu guards
-// it. There may be many idle sessions, so the state that only busy ones need is in activeState.
+// A session is the state that this context shares with one context of a peer. It is guarded by
+// endpoint.mu. Because there may be many idle sessions, state that only busy sessions need is kept
+// in activeState.
 type session struct {
 	conn any // the carrier's connection
 
-	*activeState // nil: the session is idle
+	*activeState // nil if the session is idle
 
 	e       *endpoint
-	route   *route // transport and carrier of this session
-	name    string // the name to dial
-	host    string // the host name that the peer's certificate must contain; "": the address itself
+	route   *route // transport and carrier of the session
+	name    string // name to dial
+	host    string // host name that the peer's certificate must contain, or "" for the address itself
 	id      uint64
-	named   Addr            // address for lookups of this session; zero if the peer cannot be dialed
-	choices *addressChoices // addresses of the peer's host if there are several, else nil
-	peer    peerInfo        // set by the peer's HELLO
-	// the peer's proof, on this connection or on that of the offer; nil if none
+	named   Addr            // address by which the session is looked up; zero if the peer cannot be dialed
+	choices *addressChoices // addresses of the peer's host if there are several, or nil
+	peer    peerInfo        // from the peer's HELLO
+	// the peer's proof, from this connection or that of the offer; nil if none
 	proof     *carrier.Proof
-	why       *string      // reason for the choice of transport; nil if the class has only one
-	remote    string       // the last result of remoteAddr
-	label     *string      // label of the peer's addresses, set when up, or nil
+	why       *string      // reason for the choice of transport, or nil if the class has only one
+	remote    string       // last result of remoteAddr
+	label     *string      // label of the peer's addresses, set when the session comes up, or nil
 	secret    frame.Secret // presented by the peer if it dials again after losing the session
 	state     sessionState
-	dialled   bool // this side has dialed
-	converts  bool // requests are sent in an older version than the newest one: see Class.UseMessages
-	forged    bool // the source address of the peer's HELLO may be forged
-	pending   bool // it is in endpoint.pending
-	looping   bool // it is in selfCarrier.todo, whose lock guards this field
-	bulk      bool // the flow carrier.Bulk is up
-	creditDue bool // a frame that announces freed envelopes is due
-	asking    bool // askConfirmations has asked for a confirmation of the messages sent so far
-	asked     bool // askConfirmations has asked for the confirmation of all messages
+	dialled   bool // this side dialed
+	converts  bool // requests are sent in a version older than the newest; see Class.UseMessages
+	forged    bool // source address of the peer's HELLO may be forged
+	pending   bool // in endpoint.pending
+	looping   bool // in selfCarrier.todo; guarded by that carrier's lock
+	bulk      bool // lane carrier.Bulk is up
+	creditDue bool // a frame announcing freed envelopes must be sent
+	asking    bool // askConfirmations has requested confirmation of the messages sent so far
+	asked     bool // askConfirmations has requested confirmation of all messages
 
-	short   bool // waits for envelopes in the budget before the dial
-	watched bool // it is in endpoint.holding
+	short   bool // waiting for envelopes in the budget before dialing
+	watched bool // in endpoint.holding
 
 	confirmed bool // the peer has confirmed all messages
-	silenced  bool // ends because the peer is silent
+	silenced  bool // closing because the peer is silent
 
 	retiring *retirement   // nil unless retiring
 	succeeds *frame.Secret // secret of the retired session that this one replaces, or nil
 
-	leaves bool // the peer has announced its close
+	leaves bool // the peer has announced that it is closing
 
 	// Sending.
-	// the longest message in bytes: the smaller value of both sides; 0 until it is up
+	// maximum message length in bytes, the smaller of both sides' values; 0 until the session is up
 	eager             int
-	credits           uint32   // the peer's credit: the cumulative number of guaranteed envelopes
-	used              uint32   // the cumulative number of used envelopes
-	seq               uint64   // the number of unexpected messages sent
-	bodySeq           uint64   // the number of bodies started
-	streamSeq         uint64   // the number of streams of sent requests
+	credits           uint32   // the peer's credit: cumulative number of guaranteed envelopes
+	used              uint32   // cumulative number of used envelopes
+	seq               uint64   // number of unexpected messages sent
+	bodySeq           uint64   // number of bodies started
+	streamSeq         uint64   // number of streams of sent requests
 	shelved           int64    // bytes of streams on the carrier.Shelf
-	unconfirmedOneWay []uint64 // messages without a posted receive that the peer is not known to have received
+	unconfirmedOneWay []uint64 // sequence numbers of messages without a posted receive that the peer is not known to have received
 	stalls            int64
 	room              *peerRoom // nil if none
-	probeSeq          uint64    // the number of PROBEs sent
+	probeSeq          uint64    // number of PROBEs sent
 	highWater         int32
 
-	// The number of expected messages: sent; sent when askConfirmations has asked; known to be
-	// received by the peer.
+	// Numbers of expected messages: those sent, those sent before askConfirmations requested the
+	// final confirmation, and those the peer is known to have received.
 	sentExpected, lastExpected, takenExpected uint64
 
 	// Receiving.
-	held       int32 // messages that were not accepted
+	held       int32 // number of messages not yet accepted
 	heldMax    int32
-	guaranteed uint32                // envelopes guaranteed to the peer, which are reserved in the budget
-	released   uint32                // the cumulative number of accepted messages
-	advertised uint32                // the highest credit that was sent to the peer
-	batch      uint32                // the number of freed envelopes that are announced in a frame of their own
-	reserved   int                   // guaranteed envelopes that were not returned to the budget
-	received   uint64                // the number of unexpected messages received
-	lookedAt   uint64                // the value of received at the last reportHeldLocked
+	guaranteed uint32                // number of envelopes guaranteed to the peer, reserved in the budget
+	released   uint32                // cumulative number of accepted messages
+	advertised uint32                // highest credit sent to the peer
+	batch      uint32                // number of freed envelopes that are announced in a separate frame
+	reserved   int                   // guaranteed envelopes not yet returned to the budget
+	received   uint64                // number of unexpected messages received
+	lookedAt   uint64                // value of received at the last reportHeldLocked
 	load       atomic.Int64          // Envelope.Load
-	guesses    map[[16]byte]struct{} // the tokens for which requests were refused
+	guesses    map[[16]byte]struct{} // tokens for which requests were refused
 
 	// Idle sessions.
-	resting          *idleList // the list of idle sessions that it is in, or nil
-	older, newer     *session  // in resting
+	resting          *idleList // list of idle sessions that contains the session, or nil
+	older, newer     *session  // neighbors in resting
 	idleSince        time.Duration
-	receivedExpected uint64        // the number of expected messages received
-	leftAt           uint64        // the value of received when LEAVE was sent
-	keepUntil        time.Duration // no LEAVE is sent before this time, after a STAY
+	receivedExpected uint64        // number of expected messages received
+	leftAt           uint64        // value of received when LEAVE was sent
+	keepUntil        time.Duration // no LEAVE is sent before this time; set by a STAY
 }
 
-// A peerInfo holds the parts of the peer's HELLO that a session needs.
+// A peerInfo holds the parts of a peer's HELLO that a session needs.
 type peerInfo struct {
 	features    uint64
 	incarnation [16]byte
@@ -123,21 +124,21 @@ type peerInfo struct {
 	process     string
 	envelopes   uint32
 	context     uint16
-	version     uint16 // the version of frames: the newest that both sides speak
-	// the version of the headers in messages: the newest that both sides speak; 0: one side has
+	version     uint16 // frame version: the newest that both sides support
+	// version of the headers in messages: the newest that both sides support, or 0 if either side has
 	// none
 	messages uint16
 	secret   frame.Secret // presented to the peer if this side dials again after losing the session
 }
 
-// A lastSession records a session that has ended or retires.
+// A lastSession records a session that has been closed or is retiring.
 type lastSession struct {
 	secret  frame.Secret // the peer's secret
-	dialled bool         // this side had dialed
+	dialled bool         // this side dialed
 	retires bool
 }
 
-// maxProofs limits the peers without a session whose last secret is remembered.
+// maxProofs limits the number of peers without a session whose last secret is remembered.
 const maxProofs = 1024
 
 // Conn implements carrier.Session.
@@ -152,17 +153,17 @@ func (l *session) Name() string { return l.name }
 // Target implements carrier.Session.
 func (l *session) Target() int { return l.named.Target() }
 
-// Up implements carrier.Session. The caller holds e.mu.
+// Up implements carrier.Session. e.mu must be held.
 func (l *session) Up() bool { return l.state == stateUp || l.state == stateLeaving }
 
-// Down implements carrier.Session. The caller holds e.mu.
+// Down implements carrier.Session. e.mu must be held.
 func (l *session) Down() bool { return l.state == stateDown }
 
-// addr returns the peer's address bound to the session, as receivers of its messages see it.
+// addr returns the peer's address bound to the session, as seen by receivers of its messages.
 func (l *session) addr() Addr { return l.named.Bound(l.id).Labeled(l.label) }
 
-// findSessionLocked returns the session of an address, or nil. It remembers the last result,
-// because most programs use one peer for a while and a map has to hash the whole address.
+// findSessionLocked returns the session for an address, or nil. It caches the last result, because
+// most programs use one peer for a while and a map lookup has to hash the whole address.
 func (e *endpoint) findSessionLocked(a Addr) *session {
 	if e.found != nil && a == e.recent {
 		return e.found
@@ -180,7 +181,7 @@ func (e *endpoint) findSessionLocked(a Addr) *session {
 	return l
 }
 
-// sessionForLocked returns the session for an operation that is being started. It dials if there is
+// sessionForLocked returns the session for an operation that is being started, dialing if there is
 // none.
 func (e *endpoint) sessionForLocked(t ticket, a Addr) (*session, error) {
 	if err := e.refusalOfLocked(t); err != nil {
@@ -191,7 +192,7 @@ func (e *endpoint) sessionForLocked(t ticket, a Addr) (*session, error) {
 		return l, l.checkHostLocked(a)
 	}
 	if s := a.Session(); s != 0 {
-		if int(s&0xff) == e.id { // the low byte of a session's ID is its context: see addSession
+		if int(s&0xff) == e.id { // the low byte of a session's ID is its context; see addSession
 			incarnation, ok := e.retired[s]
 			if !ok {
 				return nil, WithText(ErrPeerLost, "the session of the address has ended")
@@ -210,8 +211,8 @@ func (e *endpoint) sessionForLocked(t ticket, a Addr) (*session, error) {
 	return e.dialSession(a)
 }
 
-// callerSession returns the session of a peer that has dialed this side and cannot be dialed. The
-// name is chosen by the peer, so two peers with one name are an error.
+// callerSession returns the session of a peer that dialed this side and cannot be dialed itself.
+// The peer chooses its own name, so it is an error if two peers have the same one.
 func (e *endpoint) callerSession(a Addr) (found *session, err error) {
 	for _, l := range e.sessions {
 		switch {
@@ -229,7 +230,7 @@ func (e *endpoint) callerSession(a Addr) (found *session, err error) {
 	return found, nil
 }
 
-// dialSession makes a session to a named address.
+// dialSession creates a session to a named address.
 func (e *endpoint) dialSession(a Addr) (*session, error) {
 	self := a.Name() == e.dom.own.self
 	if !self {
@@ -241,7 +242,7 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 		}
 	}
 	e.readClock()
-	// limits the dials of a loop of calls to a dead peer
+	// This limits the dial rate when a caller retries a dead peer in a loop.
 	if w := e.waits[a]; w != nil && w.until > e.now {
 		return nil, fmt.Errorf("%w (next dial in %v)", w.why, (w.until - e.now).Round(time.Millisecond))
 	}
@@ -265,15 +266,16 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 	} else {
 		l.connect()
 	}
-	if l.state == stateDown { // the dial has failed at once
+	if l.state == stateDown { // the dial failed immediately
 		return nil, WithText(ErrUnreachable, "dial failed")
 	}
 	e.tickNoLaterThan(l.nextTick())
 	return l, nil
 }
 
-// newSession makes a session and reserves its envelopes. If the budget is short, an idle session is
-// ending, and mayWait is true, the session is marked short and waits for its envelopes.
+// newSession creates a session and reserves its envelopes. If the budget is short, an idle session
+// is being closed, and mayWait is true, the new session is marked short and waits for its
+// envelopes.
 func (e *endpoint) newSession(named Addr, need, want uint32, mayWait bool) (*session, error) {
 	n, err := e.reserveForPeer(int(need), int(want))
 	short := err == errMakingRoom && mayWait
@@ -302,12 +304,12 @@ func (e *endpoint) addSession(named Addr) *session {
 	return l
 }
 
-// setGuarantee sets the number of envelopes that the peer is guaranteed, before the session is up.
+// setGuarantee sets the number of envelopes guaranteed to the peer, before the session is up.
 func (l *session) setGuarantee(n int) {
 	l.guaranteed, l.advertised, l.batch = uint32(n), uint32(n), l.e.dom.creditBatch(n)
 }
 
-// connect starts the dial, if the envelopes of the session are reserved.
+// connect starts dialing, provided that the session's envelopes have been reserved.
 func (l *session) connect() {
 	if l.short && !l.reserveAgain() {
 		return
@@ -344,7 +346,7 @@ func (l *session) startUp(g frame.Greeting) {
 		l.why = &why
 	}
 	l.eager = min(l.e.dom.cfg.Eager, int(g.Eager))
-	l.credits = g.Envelopes // sendWaiting sends as many waiting messages
+	l.credits = g.Envelopes // sendWaiting then sends that many waiting messages
 	l.noteAlive()
 	l.watchExpiryLocked()
 	l.sinceHeard, l.sinceMessage = 0, 0
@@ -355,11 +357,11 @@ func (l *session) startUp(g frame.Greeting) {
 	l.markPending()
 }
 
-// Fail implements carrier.Session. It ends the session, or the attempt to make one, with err: it
-// closes the connection and ends every operation. The caller holds e.mu.
+// Fail implements carrier.Session. It closes the session, or the attempt to establish one, with
+// err: it closes the connection and fails every operation. e.mu must be held.
 func (l *session) Fail(err error) { l.failWith(err) }
 
-// failWith implements Fail. While dialing it may dial again instead, depending on err.
+// failWith implements Fail. While dialing it may instead schedule another dial, depending on err.
 func (l *session) failWith(err error) {
 	if err == nil {
 		err = brokenContract(l.route.scheme, "session ended without an error")
@@ -368,7 +370,7 @@ func (l *session) failWith(err error) {
 	case l.state == stateDown:
 		return
 	case l.activeState != nil && l.writing:
-		// Pull uses the operation of the message; it fails the session after that
+		// Pull is using the message's operation. It fails the session afterward.
 		l.writeErr = err
 	case l.leavesQuietly(err):
 		l.endIdle()
@@ -377,47 +379,47 @@ func (l *session) failWith(err error) {
 		if code == ErrProtocol || code == ErrChecksum {
 			l.e.stats.Violations++ // the peer or the network is broken
 		}
-		if code != ErrPeerLost { // callers need one code for all lost sessions
+		if code != ErrPeerLost { // callers need a single code for all lost sessions
 			err = WithText(ErrPeerLost, "peer lost: "+err.Error())
 		}
 		l.close(err, code, err.Error(), true)
 	case CodeOf(err) == ErrDuplicate && !l.e.shut:
-		// The peer dials too, and its connection is kept. Dial again in case it does not arrive.
+		// The peer is dialing too, and its connection is kept. Dial again in case it does not arrive.
 		l.dialAgain(err, backoffFirst*5)
 	case l.state == stateDialing && l.onSecondary() && !l.e.shut:
 		l.fallBackToPrimary(err)
 	case (CodeOf(err) == ErrPeerLost || CodeOf(err) == ErrAgain) && l.state == stateDialing && !l.e.shut:
-		// The connection was accepted and closed before a HELLO: many peers connect at once, or the
-		// peer is just starting, or one of its idle sessions has to end first.
+		// The connection was accepted and closed before a HELLO. Many peers may be connecting at once,
+		// the peer may be starting, or one of its idle sessions may have to be closed first.
 		l.dialAgain(err, l.e.lengthenBackoff(l.wantedAddr(), err))
 	default:
 		_, other := errors.AsType[otherHostError](err)
-		if CodeOf(err) != ErrUnreachable { // an error has one code, so its text has the reason
+		if CodeOf(err) != ErrUnreachable { // an error has one code, so its text holds the reason
 			err = WithText(ErrUnreachable, ErrUnreachable.Error()+": "+err.Error())
 		}
-		if !other { // another host of the same address may be dialed at once
+		if !other { // another host of the same address may be dialed immediately
 			l.e.lengthenBackoff(l.wantedAddr(), err)
 		}
 		l.close(err, OK, "", false)
 	}
 }
 
-// close ends l. It closes the connection, with code and text for the peer, and ends every operation
-// with err. If fault is true OnFault reports the loss.
+// close closes l. It closes the connection, sending code and text to the peer, and completes every
+// operation with err. If fault is true, the loss is reported through OnFault.
 func (l *session) close(err error, code Code, text string, fault bool) {
 	if l.state == stateDown {
 		return
 	}
 	wasUp := l.Up()
-	// otherwise the HELLO may have been forged
+	// Unless an operation was waiting, the HELLO may have been forged.
 	lost := wasUp && fault && (!l.forged || l.activeState != nil && l.waiting > 0)
 	l.cancelLeave()
 	l.state = stateDown
 	e := l.e
-	// The bye has the number of the first message that was not received: the peer reports NotRun
-	// for it and later ones.
+	// The bye carries the number of the first message that was not received. The peer reports NotRun
+	// for it and all later ones.
 	next := l.received + 1
-	// messages that no receive will take count as not received
+	// Messages that no receive will consume count as not received.
 	for e.shut && l.activeState != nil && l.destroyMessage(next-1) {
 		next--
 	}
@@ -455,7 +457,7 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	}
 }
 
-// rememberSession records the secret for the next HELLO to a name. Without it the peer has to probe
+// rememberSession records the secret for the next HELLO to name. Without it, the peer has to probe
 // its old session first.
 func (e *endpoint) rememberSession(name Addr, s lastSession) {
 	if len(e.proofs) >= maxProofs {
@@ -464,9 +466,9 @@ func (e *endpoint) rememberSession(name Addr, s lastSession) {
 	e.proofs[name] = s
 }
 
-// endAll ends every operation of the session. If the peer has reported which messages it has not
-// accepted, a withdraw of one of them succeeds, a send of one ends with NotRun, and the results of
-// receives have its number.
+// endAll completes every operation of the session. If the peer has reported which messages it did
+// not accept, a withdrawal of one of them succeeds, a send of one fails with NotRun, and the
+// results of receives hold the number of the first one.
 func (l *session) endAll(err error, wasUp bool) {
 	addr := Addr{}
 	if l.firstNotTaken != 0 {
@@ -480,7 +482,7 @@ func (l *session) endAll(err error, wasUp bool) {
 	for _, q := range []struct {
 		list     *opList
 		r        Result
-		notTaken *Result // result of a message that the peer has not accepted
+		notTaken *Result // result for a message that the peer has not accepted
 	}{{list: &l.msgs, r: notRun}, {list: &l.bodies, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.expedited, r: notRun}, {list: &l.queuedMoves, r: notRun},
 		{list: &l.probes.waiting, r: notRun}, {list: &l.probes.asked, r: notRun}, {list: &l.inFlight, r: maybe},
 		{&l.recvs, maybe, &notRun}, {list: &l.leases, r: maybe}, {&l.heldLast, maybe, &notRun},
@@ -507,8 +509,8 @@ func (l *session) endAll(err error, wasUp bool) {
 	l.served, l.sinks, l.flows = nil, nil, [carrier.Lanes]laneQueue{}
 }
 
-// returnReserve returns the envelopes and the room to the budget, once the session has ended and
-// its messages were accepted or freed.
+// returnReserve returns the envelopes and the room to the budget once the session is down and its
+// messages have been accepted or freed.
 func (l *session) returnReserve() {
 	if l.state == stateDown && l.held == 0 && l.reserved > 0 {
 		l.e.dom.returnEnvelopes(l.reserved)
@@ -521,8 +523,8 @@ func (l *session) returnReserve() {
 	}
 }
 
-// Refused implements carrier.Session. The carrier calls it when the peer has ended or refused the
-// session with a bye. The caller holds e.mu.
+// Refused implements carrier.Session. The carrier calls it when the peer has closed or refused the
+// session with a bye. e.mu must be held.
 func (l *session) Refused(bye frame.Bye) {
 	if l.state == stateLeaving && bye.Code == byeIdle {
 		l.endByAgreement()
@@ -546,14 +548,14 @@ func (l *session) Refused(bye frame.Bye) {
 // refusalError returns the error for a session that the peer has refused.
 func refusalError(bye frame.Bye) error {
 	code := bye.Code
-	// in these cases the code would describe this process, not the peer
+	// In these cases the code would describe this process rather than the peer.
 	if code == OK || code == ErrCanceled || code == ErrTimeout || code == ErrClosed {
 		code = ErrUnreachable
 	}
 	return WithText(code, "refused by peer: "+bye.Text)
 }
 
-// sortedSessions returns the sessions in the order in which they began.
+// sortedSessions returns the sessions in order of creation.
 func (e *endpoint) sortedSessions() []*session {
 	all := make([]*session, 0, len(e.sessions))
 	for _, l := range e.sessions {
