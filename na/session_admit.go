@@ -9,15 +9,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// Hello implements carrier.Session. It appends the HELLO of l to dst. It has no side effects, so
-// the carrier may call it again. label is data of the carrier for the carrier of the peer. f is the
-// flow of the connection: only the HELLO of the first connection has the session's secret. The
-// caller holds e.mu.
+// Hello implements carrier.Session. It appends l's HELLO to dst. It has no side effects, so the
+// carrier may call it repeatedly. label is opaque data for the peer's carrier. f is the lane of the
+// connection: only the HELLO of the first connection contains the session's secret. e.mu must be
+// held.
 func (l *session) Hello(f carrier.Lane, dst, label []byte) []byte {
 	return l.buildHello(f, dst, label, l.secret, l.named)
 }
 
-// buildHello appends the HELLO of l with a secret, for the peer at an address.
+// buildHello appends l's HELLO, with the given secret, for the peer at to.
 func (l *session) buildHello(f carrier.Lane, dst, label []byte, secret frame.Secret, to Addr) []byte {
 	g := l.buildGreeting()
 	if g.Label = label; f == carrier.Messages {
@@ -30,7 +30,7 @@ func (l *session) buildHello(f carrier.Lane, dst, label []byte, secret frame.Sec
 }
 
 // Greet implements carrier.Session. It handles the HELLO with which the peer answers a dial. If it
-// returns an error the carrier calls Fail with it. The caller holds e.mu.
+// returns an error, the carrier calls Fail with it. e.mu must be held.
 func (l *session) Greet(g *frame.Greeting) error {
 	if l.state != stateDialing {
 		return WithText(ErrProtocol, "unexpected HELLO frame")
@@ -38,7 +38,7 @@ func (l *session) Greet(g *frame.Greeting) error {
 	if err := l.e.checkGreeting(g, true); err != nil {
 		return err
 	}
-	// 0 means any context
+	// Target 0 means any context.
 	if wanted := l.named.Target(); int(g.Target) != l.e.id || wanted != 0 && int(g.Context) != wanted {
 		return WithText(ErrProtocol, "HELLO frame for another context")
 	}
@@ -55,11 +55,11 @@ func (l *session) Greet(g *frame.Greeting) error {
 	return nil
 }
 
-// Incarnation implements carrier.Session. It returns the incarnation of the peer, once the session
-// is up. The caller holds e.mu.
+// Incarnation implements carrier.Session. It returns the peer's incarnation once the session is up.
+// e.mu must be held.
 func (l *session) Incarnation() [16]byte { return l.peer.incarnation }
 
-// buildGreeting returns the HELLO of l, without label, secret and proof.
+// buildGreeting returns l's HELLO without its label, secret, and proof.
 func (l *session) buildGreeting() frame.Greeting {
 	features := uint64(frame.FeatureWithdraw | laterFeatures)
 	if l.e.dom.cfg.Reserve == HonestReserve {
@@ -79,8 +79,8 @@ func (l *session) buildGreeting() frame.Greeting {
 	return g
 }
 
-// checkGreeting returns an error if the HELLO of a peer cannot be accepted. dialled reports whether
-// this side has dialed.
+// checkGreeting returns an error if a peer's HELLO cannot be accepted. dialled reports whether this
+// side dialed.
 func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 	agree := func(what string, ours, theirs frame.Range) error {
 		if !dialled {
@@ -107,10 +107,11 @@ func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 	return nil
 }
 
-// Admit implements carrier.Core. It admits a peer that has dialed this side and sent g. verified
-// reports whether the connection is from the machine that g.Listen names, so that operations with
-// that name may use this session. c is the carrier; conn becomes the session's Conn. The carrier
-// sends an error to the peer before it closes the connection. The caller holds e.mu.
+// Admit implements carrier.Core. It admits a peer that dialed this side and sent g. verified
+// reports whether the connection comes from the machine that g.Listen names, in which case
+// operations with that name may use this session. c is the carrier, and conn becomes the session's
+// Conn. If Admit returns an error, the carrier sends it to the peer before closing the connection.
+// e.mu must be held.
 func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (carrier.Session, error) {
 	l, err := e.admitHello(c, conn, g, verified)
 	if err != nil {
@@ -140,7 +141,8 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 	if e.dom.hasExpired(proof) {
 		return nil, WithText(ErrPermission, errExpired(proof))
 	}
-	// zero if the peer cannot be dialed; never the name of this class, even if the peer claims it
+	// named is zero if the peer cannot be dialed. It is never the name of this class, even if the
+	// peer claims that name.
 	var named Addr
 	if r == e.secondRoute() {
 		o, err := e.useOffer(g)
@@ -154,7 +156,7 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 	}
 	if old := e.sessionReachingLocked(named); old != nil && !old.Up() && !named.IsZero() &&
 		(old.hasProvenLocked(proof, []string{old.host}) != nil || old.hasProvenLocked(proof, old.also) != nil) {
-		named = Addr{} // its certificate is not that of the peer that is being dialed
+		named = Addr{} // its certificate does not match the peer being dialed
 	}
 	if e.isCrossedDial(named, g) {
 		return nil, WithText(ErrDuplicate, "superseded by another connection to the peer")
@@ -162,7 +164,7 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 	if o := e.makeOffer(g, named, proof); o != nil {
 		return nil, o
 	}
-	// The loop runs twice if operations that have waited for the end of old dial again.
+	// The loop runs twice if operations that were waiting for old to close dial again.
 	for old := e.sessionReachingLocked(named); old != nil && !named.IsZero() && !old.isSecondConnection(g); old = e.sessionReachingLocked(named) {
 		if old.short && !old.reserveFor(g) {
 			return nil, errMakingRoom
@@ -187,21 +189,21 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 	return l, nil
 }
 
-// isSecondConnection reports whether a HELLO with the name of l's peer starts another session,
-// beside l. That is so if peers are spread over several contexts: this side has dialed any context
-// of the peer, and another one dials now; or the peer has dialed any context of this side, and does
-// not know l by the name that it dials.
+// isSecondConnection reports whether a HELLO with the name of l's peer starts another session in
+// addition to l. This happens if peers are spread over several contexts: this side dialed any
+// context of the peer and another one is dialing now, or the peer dialed any context of this side
+// and does not know l by the name that it is dialing now.
 func (l *session) isSecondConnection(g *frame.Greeting) bool {
 	return l.Up() && l.dialled && l.peer.incarnation == g.Incarnation && (l.peer.context != g.Context || g.Any && l.e.id != 0)
 }
 
-// isCrossedDial reports whether a HELLO is late: the peer has abandoned its dial in favor of a
-// connection that this side has dialed. The peer has sent the same secret on both; it would use a
-// new one if it had lost the session. So the HELLO must not end that session, nor start one after
-// its end.
+// isCrossedDial reports whether a HELLO is late because the peer has abandoned its dial in favor of
+// a connection dialed by this side. The peer sent the same secret on both connections; it would use
+// a new one if it had lost the session. The HELLO must therefore neither close that session nor
+// start another one after it has been closed.
 //
-// This holds only for a session that this side has dialed. In one that the peer has dialed, the
-// peer sends the same secret when it dials again because the answer was lost.
+// This applies only to sessions dialed by this side. In a session dialed by the peer, the peer
+// sends the same secret when it dials again because the answer was lost.
 func (e *endpoint) isCrossedDial(named Addr, g *frame.Greeting) bool {
 	if named.IsZero() {
 		return false
@@ -214,18 +216,19 @@ func (e *endpoint) isCrossedDial(named Addr, g *frame.Greeting) bool {
 }
 
 // Unproven implements carrier.Session. It records that the source address of the HELLO may be
-// forged. Until a frame follows, OnFault does not report the end of the session. The caller holds
-// e.mu.
+// forged. Until another frame arrives, OnFault does not report the loss of the session. e.mu must
+// be held.
 func (l *session) Unproven() { l.forged = true }
 
-// chooseConnection decides between an existing session and a connection with the same peer name. It
-// returns nil if old has ended, retires, or can adopt the new connection, and an error if the new
-// connection is refused.
+// chooseConnection decides between an existing session and a new connection with the same peer
+// name. It returns nil if old has been closed, is retiring, or can adopt the new connection, and an
+// error if the new connection is refused.
 //
-// Any process on the peer's machine can claim the peer's name and incarnation. So a session that is
-// up ends only for a HELLO with its secret: the peer has had the session and has lost it. Otherwise
-// the peer of old is probed: it may have restarted, or may not know of the session, or the HELLO
-// may be from another process. A late HELLO of a crossed dial is handled before: see isCrossedDial.
+// Any process on the peer's machine can claim the peer's name and incarnation. Therefore a session
+// that is up is closed only for a HELLO with its secret, which shows that the peer had the session
+// and lost it. Otherwise old's peer is probed: it may have restarted, it may not know of the
+// session, or the HELLO may be from another process. Late HELLOs of crossed dials have been handled
+// before; see isCrossedDial.
 //
 // Of two concurrent dials, the one by the side with the larger incarnation is kept.
 func (e *endpoint) chooseConnection(old *session, g *frame.Greeting) error {
@@ -242,7 +245,7 @@ func (e *endpoint) chooseConnection(old *session, g *frame.Greeting) error {
 		return WithText(ErrDuplicate, "a session with this address exists and is being probed")
 	case ours && old.state == stateDialing:
 		return WithText(ErrDuplicate, "another connection to the peer is being established")
-	default: // old is waiting or dialing, and the peer's connection stays
+	default: // old is waiting or dialing, and the peer's connection is kept
 		if err := old.checkNeed(g); err != nil {
 			return err
 		}
@@ -252,7 +255,7 @@ func (e *endpoint) chooseConnection(old *session, g *frame.Greeting) error {
 	return nil
 }
 
-// adoptConnection brings l up on a connection that the peer has dialed.
+// adoptConnection brings l up on a connection dialed by the peer.
 func (l *session) adoptConnection(r *route, conn any, proof *carrier.Proof, g *frame.Greeting) {
 	l.route, l.conn, l.proof = r, conn, proof
 	l.noteSuccessor(g)

@@ -7,22 +7,22 @@ import (
 )
 
 // A backoff delays the next dial of a name after a failure. Operations that start before until fail
-// at once with why.
+// immediately with why.
 type backoff struct {
 	until time.Duration
 	step  time.Duration
 	why   error
 }
 
-// The limits of the backoff. backoffLast also bounds the delay until a restarted process is
-// reached.
+// Limits of the backoff. backoffLast also bounds the delay until a restarted process is reached
+// again.
 const (
 	backoffFirst = 10 * time.Millisecond
 	backoffLast  = 250 * time.Millisecond
 	backoffNames = 1024
 )
 
-// dialAgain schedules another dial after a pause, within ConnectTimeout.
+// dialAgain schedules another dial after pause, within ConnectTimeout.
 func (l *session) dialAgain(why error, pause time.Duration) {
 	l.cutConnection(frame.Bye{})
 	l.usePrimary() // an offer is valid for one attempt
@@ -32,7 +32,7 @@ func (l *session) dialAgain(why error, pause time.Duration) {
 	l.e.tickNoLaterThan(l.since)
 }
 
-// lengthenBackoff doubles the backoff of a name, and returns it.
+// lengthenBackoff doubles the backoff of a name and returns the new value.
 func (e *endpoint) lengthenBackoff(name Addr, why error) time.Duration {
 	e.readClock()
 	w := e.waits[name]

@@ -11,31 +11,31 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A host may have several addresses, of both families. A session with it dials them as in RFC 8305,
-// with any transport. Each attempt is a carrier.Session of its own. The first attempt that receives
-// a HELLO becomes the session; the others are closed.
+// A host may have several addresses, of both families. A session with such a host dials them as
+// described in RFC 8305, using any transport. Each attempt is a separate carrier.Session. The first
+// attempt to receive a HELLO becomes the session, and the others are closed.
 //
 //	tick ─► startAttempts ─► carrier.Dial(attempt) ─┬─ Greet ─► settleOn: the session has that address, the others are cut
 //	  ▲                                             └─ Fail ─► the next attempt, or, if that was the last one, the session fails
 //	  └── 250 ms, or an attempt has failed ◄────────────┘
 
-// addressChoices holds the addresses of the host of a session, and the attempts to dial them.
+// addressChoices holds the addresses of a session's host and the attempts to dial them.
 type addressChoices struct {
 	// the looked-up address, which stands for all addrs and is the key of the session
 	looked   Addr
-	addrs    []Addr         // in dial order; nil after the session has settled on one
+	addrs    []Addr         // in dial order; nil once the session has settled on one
 	attempts []*dialAttempt // the attempts of the current dial; attempts[i] dials addrs[i]
 	race     happyeyeballs.Race
 }
 
-// A dialAttempt is an attempt to dial one address of a session with several, as a carrier.Session.
-// Once the session has settled on that address, the attempt forwards to the session.
+// A dialAttempt is an attempt to dial one of a session's several addresses, as a carrier.Session.
+// Once the session has settled on that address, the attempt forwards calls to the session.
 type dialAttempt struct {
 	*session
 	addr   Addr
 	conn   any
-	secret frame.Secret // as session.secret; each attempt has its own, because it may reach another process
-	err    error        // the error of a failed attempt, else nil
+	secret frame.Secret // like session.secret; each attempt has its own because it may reach another process
+	err    error        // error of a failed attempt, or nil
 	state  attemptState
 }
 
@@ -50,7 +50,7 @@ const (
 
 var _ carrier.Session = (*dialAttempt)(nil)
 
-// expandHost returns the addresses that a stands for, nil if it is a single one.
+// expandHost returns the addresses that a stands for, or nil if it is a single address.
 func (e *endpoint) expandHost(a Addr) (all []Addr) {
 	x, ok := e.dom.own.Names.(carrier.Expander)
 	if !ok || a.Session() != 0 || !a.set {
@@ -62,7 +62,7 @@ func (e *endpoint) expandHost(a Addr) (all []Addr) {
 	return all
 }
 
-// upAtLocked returns a session that is up at one of addrs, or nil.
+// upAtLocked returns a session that is up at one of addrs, or nil if there is none.
 func (e *endpoint) upAtLocked(addrs []Addr) *session {
 	for _, a := range addrs {
 		if l := e.names[a]; l != nil && l.Up() {
@@ -72,8 +72,8 @@ func (e *endpoint) upAtLocked(addrs []Addr) *session {
 	return nil
 }
 
-// sessionReachingLocked returns the session that has an address, or that is dialing it as one of
-// several, or nil.
+// sessionReachingLocked returns the session whose address is a, or that is dialing a as one of
+// several addresses. It returns nil if there is none.
 func (e *endpoint) sessionReachingLocked(a Addr) *session {
 	if l := e.names[a]; l != nil || a.IsZero() {
 		return l
@@ -86,7 +86,7 @@ func (e *endpoint) sessionReachingLocked(a Addr) *session {
 	return nil
 }
 
-// chooseAddresses sets the addresses of l's host, nil for a single one.
+// chooseAddresses sets the addresses of l's host. addrs is nil if there is only one.
 func (l *session) chooseAddresses(addrs []Addr) {
 	if len(addrs) > 0 {
 		l.choices = &addressChoices{looked: l.named, addrs: addrs}
@@ -94,10 +94,10 @@ func (l *session) chooseAddresses(addrs []Addr) {
 	}
 }
 
-// isUndecided reports whether the session has several addresses and has not settled on one.
+// isUndecided reports whether the session has several addresses and has not yet settled on one.
 func (c *addressChoices) isUndecided() bool { return c != nil && c.addrs != nil }
 
-// nextAttemptAt returns when the next attempt starts; ok is false if there is none.
+// nextAttemptAt returns the time at which the next attempt starts. ok is false if there is none.
 func (c *addressChoices) nextAttemptAt() (at time.Duration, ok bool) {
 	if !c.isUndecided() {
 		return 0, false
@@ -105,10 +105,10 @@ func (c *addressChoices) nextAttemptAt() (at time.Duration, ok bool) {
 	return c.race.Due()
 }
 
-// startRace starts to dial the addresses of l.
+// startRace starts dialing the addresses of l.
 func (l *session) startRace() {
 	l.e.readClock()
-	// dialed by its address; the next operation uses it
+	// Such a session was dialed by its address. The next operation uses it.
 	if other := l.e.upAtLocked(l.choices.addrs); other != nil {
 		l.failWith(WithText(ErrUnreachable, "concurrent session with "+other.named.String()))
 		return
@@ -118,7 +118,8 @@ func (l *session) startRace() {
 	l.startAttempts()
 }
 
-// startAttempts starts the attempts that are due. If all have failed the session fails.
+// startAttempts starts the attempts whose time has come. If all attempts have failed, it fails the
+// session.
 func (l *session) startAttempts() {
 	c := l.choices
 	for {
@@ -138,8 +139,8 @@ func (l *session) startAttempts() {
 	l.e.tickNoLaterThan(l.nextTick())
 }
 
-// err returns the error of a dial whose attempts have all failed. Its text has the error of every
-// address. If an attempt has failed with a code that allows another dial, err has that code.
+// err returns the error of a dial whose attempts have all failed. Its text includes the error of
+// every address. If an attempt failed with a code that permits another dial, err has that code.
 func (c *addressChoices) err() error {
 	code, other := ErrUnreachable, error(nil)
 	var texts []string
@@ -167,7 +168,7 @@ func (c *addressChoices) err() error {
 	return err
 }
 
-// settleOn sets the address of l to one of its choices, and closes the attempts at the others.
+// settleOn sets l's address to one of its choices and closes the attempts to dial the others.
 func (l *session) settleOn(named Addr) {
 	c := l.choices
 	if !c.isUndecided() {
@@ -176,7 +177,7 @@ func (l *session) settleOn(named Addr) {
 	e := l.e
 	delete(e.waits, l.wantedAddr())
 	for _, a := range c.attempts {
-		if a.addr == named { // the peer at named has received the secret of the attempt
+		if a.addr == named { // the peer at named has received the attempt's secret
 			l.secret = a.secret
 		}
 	}
@@ -189,13 +190,13 @@ func (l *session) settleOn(named Addr) {
 	l.stopChoosing()
 }
 
-// stopChoosing ends the choice.
+// stopChoosing discards l's choice of addresses.
 func (l *session) stopChoosing() {
 	l.choices.addrs, l.choices.attempts = nil, nil
 	l.e.choosing = slices.DeleteFunc(l.e.choosing, func(other *session) bool { return other == l })
 }
 
-// cutAttempts closes the attempts that are dialing.
+// cutAttempts closes the attempts still dialing.
 func (l *session) cutAttempts(bye frame.Bye) {
 	for _, a := range l.choices.attempts {
 		if a.state == attemptDialing {
@@ -205,7 +206,7 @@ func (l *session) cutAttempts(bye frame.Bye) {
 	}
 }
 
-// cutConnection closes the connection of l after sending bye, or cancels its pending dials.
+// cutConnection closes l's connection after sending bye, or cancels its pending dials.
 func (l *session) cutConnection(bye frame.Bye) {
 	if l.choices.isUndecided() {
 		l.cutAttempts(bye)
@@ -214,7 +215,7 @@ func (l *session) cutConnection(bye frame.Bye) {
 	l.route.carrier.Cut(l, bye)
 }
 
-// forgetChoices removes l from the tables of sessions with several addresses when l ends or
+// forgetChoices removes l from the tables of sessions with several addresses when l is closed or
 // retires.
 func (l *session) forgetChoices() {
 	c := l.choices

@@ -5,25 +5,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// The functions of this file track which messages a peer is known to have received. A PING has the
-// number of messages that were sent before it, and its PONG repeats the number: the peer has
-// received them. A credit implies how many unexpected messages were accepted.
+// The functions in this file track which messages a peer is known to have received. A PING carries
+// the number of messages sent before it, and its PONG repeats that number to confirm their receipt.
+// A credit implies how many unexpected messages have been accepted.
 //
-// Without a lease, or a posted receive for its answer, a message has no operation after it was
-// sent. The numbers of such messages are listed until the peer is known to have received them.
-// Unconfirmed, and so Shutdown, returns those of sessions that ended before.
+// A message with neither a lease nor a posted receive for its answer has no operation once it has
+// been sent. The numbers of such messages are listed until the peer is known to have received them.
+// Unconfirmed, and therefore Shutdown, returns those of sessions that closed before that.
 
-// maxUnconfirmed limits the peers in the result of Unconfirmed; the messages of others are counted
-// together.
+// maxUnconfirmed limits the number of peers in the result of Unconfirmed. The messages of further
+// peers are counted together.
 const maxUnconfirmed = 32
 
-// confirmEvery is the number of unconfirmed messages after which a tick requests a confirmation.
+// confirmEvery is the number of unconfirmed messages above which a tick requests a confirmation.
 const confirmEvery = 128
 
-// askConfirmations asks peers to confirm the messages sent so far, and returns the number of peers
-// and messages that are not confirmed. If last is true nothing more will be sent, and it requests
-// the final confirmation of each peer. Control frames are sent before messages, so this request
-// waits until no messages to the peer are queued.
+// askConfirmations requests that peers confirm the messages sent so far, and returns the number of
+// unconfirmed peers and messages. If last is true, nothing more will be sent, and it requests each
+// peer's final confirmation. Because control frames are sent ahead of messages, that request is
+// held back until no messages to the peer are queued.
 func (e *endpoint) askConfirmations(last bool) (peers, messages int) {
 	e.mu.Lock()
 	if last && !e.finishing {
@@ -49,8 +49,8 @@ func (e *endpoint) askConfirmations(last bool) (peers, messages int) {
 			continue
 		}
 		if !l.asked && l.answers == 0 && l.flows[carrier.Bulk].ctl.len() == 0 {
-			// every later PING requests the final confirmation too, because a PONG answers the last
-			// PING
+			// Every later PING also requests the final confirmation, because a PONG answers the last
+			// PING.
 			l.asked = true
 			l.lastExpected = l.sentExpected
 			l.queueControl(frame.Header{Kind: frame.Ping})
@@ -73,7 +73,7 @@ func (e *endpoint) listUnconfirmed() []Unconfirmed {
 	return all
 }
 
-// addUnconfirmed adds n messages of a peer to all.
+// addUnconfirmed adds n messages to peer's entry in all.
 func addUnconfirmed(all []Unconfirmed, peer Addr, n int) []Unconfirmed {
 	if n == 0 {
 		return all
@@ -90,12 +90,12 @@ func addUnconfirmed(all []Unconfirmed, peer Addr, n int) []Unconfirmed {
 	return append(all, Unconfirmed{Peer: peer, Messages: n})
 }
 
-// unconfirmedCount returns the number of messages that the peer is not known to have received,
-// without requests of calls: their operations report the end of the session.
+// unconfirmedCount returns the number of messages that the peer is not known to have received. It
+// excludes the requests of calls, whose operations report that the session was closed.
 func (l *session) unconfirmedCount() int { return len(l.unconfirmedOneWay) + l.unconfirmedExpected() }
 
-// unconfirmedExpected returns the number of expected messages that are not confirmed. It excludes
-// messages sent after the request for the final confirmation, which refuse late requests.
+// unconfirmedExpected returns the number of unconfirmed expected messages. It excludes messages
+// sent after the final confirmation was requested, which refuse late requests.
 func (l *session) unconfirmedExpected() int {
 	sent := l.sentExpected
 	if l.asked {
@@ -104,10 +104,10 @@ func (l *session) unconfirmedExpected() int {
 	return int(sent - min(sent, l.takenExpected))
 }
 
-// noteLost records the unconfirmed messages of a session that ends. If the peer has ended it in
-// order, the bye has the first message that it has not accepted. Answers count only if this context
-// is draining and the peer is silent. A closed peer does not need them, and the calls of a lost
-// peer end with an error.
+// noteLost records the unconfirmed messages of a session that is being closed. If the peer closed
+// it in order, the bye holds the number of the first message that the peer did not accept. Answers
+// count only if this context is draining and the peer is silent: a closed peer does not need them,
+// and a lost peer's calls fail with an error.
 func (l *session) noteLost() {
 	n, notTaken := 0, uint64(0)
 	if l.activeState != nil {
@@ -124,27 +124,28 @@ func (l *session) noteLost() {
 	l.e.lost = addUnconfirmed(l.e.lost, l.addr().Named(), n)
 }
 
-// Silent implements carrier.Session. It is Fail for a peer that no longer responds and may still
-// wait for messages. The caller holds e.mu.
+// Silent implements carrier.Session. It is like Fail, for a peer that no longer responds and may
+// still be waiting for messages. e.mu must be held.
 func (l *session) Silent(err error) {
 	l.silenced = true
 	l.failWith(err)
 }
 
-// Confirmed implements carrier.Session. The carrier calls it when all sent data is known to be
-// received. The caller holds e.mu.
+// Confirmed implements carrier.Session. The carrier calls it when all sent data is known to have
+// been received. e.mu must be held.
 func (l *session) Confirmed() {
 	l.unconfirmedOneWay, l.takenExpected = nil, l.sentExpected
 }
 
-// noteSent records a sent unexpected message as unconfirmed, if its operation has ended.
+// noteSent records a sent unexpected message as unconfirmed if its operation has completed.
 func (l *session) noteSent(o *Op) {
 	if l.posted.find(o.tag) == nil && (len(l.e.leases) == 0 || l.e.leases[leaseKey{l, o.tag}] == nil) {
 		l.unconfirmedOneWay = append(l.unconfirmedOneWay, l.seq)
 	}
 }
 
-// noteTaken records that the peer has received the unexpected messages up to number id.
+// noteTaken records that the peer has received the unexpected messages up to and including number
+// id.
 func (l *session) noteTaken(id uint64) {
 	n := 0
 	for n < len(l.unconfirmedOneWay) && l.unconfirmedOneWay[n] <= id {
@@ -162,15 +163,15 @@ func (l *session) noteCredited() {
 	}
 }
 
-// markPing sets the fields of a PING that is sent: the number of messages before it, and whether it
-// asks for the final confirmation.
+// markPing sets the fields of a PING that is about to be sent: the number of messages before it,
+// and whether it requests the final confirmation.
 func (l *session) markPing(h *frame.Header) {
 	if h.Op, h.Tag = l.seq, l.sentExpected<<1; l.asked {
 		h.Tag |= 1
 	}
 }
 
-// deliverPong handles the fields of markPing in a PONG. It ignores impossible values.
+// deliverPong handles the fields of a PONG that markPing has set. It ignores impossible values.
 func (l *session) deliverPong(h *frame.Header) {
 	if expected := h.Tag >> 1; h.Op <= l.seq && expected <= l.sentExpected {
 		l.noteTaken(h.Op)

@@ -3,7 +3,7 @@ package na
 import "github.com/quicksilver-rpc/quicksilver/na/carrier"
 
 // refuseNewPeers makes Admit refuse new peers. Carriers leave new connections to other processes
-// with the same listening socket.
+// that share the listening socket.
 func (e *endpoint) refuseNewPeers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -17,7 +17,7 @@ func (e *endpoint) refuseNewPeers() {
 	}
 }
 
-// countUnderway returns the counts of operations in flight.
+// countUnderway returns the number of operations in flight, by kind.
 func (e *endpoint) countUnderway() Underway {
 	e.mu.Lock()
 	defer e.mu.Unlock()

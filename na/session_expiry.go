@@ -9,10 +9,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A session does not outlive the certificates that it was made with. Each side checks that of its
-// peer, by the clock that handshakes use. When it expires the session retires: operations in flight
-// go on in it, and later operations use another session, which is made with the current
-// certificates.
+// A session does not outlive the certificates it was established with. Each side checks its peer's
+// certificate, using the clock that handshakes use. When a certificate expires, the session
+// retires: operations in flight continue in it, and later operations use another session, which is
+// established with the current certificates.
 //
 //	side on which the peer's certificate expires             its peer
 //	retires ──────────── RETIRE ────────────────────────────► retires
@@ -20,35 +20,36 @@ import (
 //	nothing in flight ── LEAVE … GOAWAY, as for an idle session
 //	Config.CertificateGrace is over: ErrPeerLost
 //
-// A peer that cannot be dialed is reached in the retired session until it has made the next one.
+// A peer that cannot be dialed is reached through the retired session until it has established the
+// next one.
 
 const (
-	// expiryLook limits the time between two readings of the wall clock, which may be set at any
-	// time.
+	// expiryLook limits the time between two readings of the wall clock, because the clock may be set
+	// at any time.
 	expiryLook = time.Minute
-	// expiryEvery is the least time between two readings of the wall clock, for certificates that
+	// expiryEvery is the minimum time between two readings of the wall clock, for certificates that
 	// expire shortly after one another.
 	expiryEvery = 50 * time.Millisecond
 )
 
-// A retirement is the state of a session that retires.
+// A retirement is the state of a session that is retiring.
 type retirement struct {
-	by  time.Duration // when operations in flight are aborted; 0 for never
+	by  time.Duration // time at which operations in flight are aborted; 0 means never
 	why string
 }
 
-// errExpired returns the text of the error for an expired certificate of a peer. It describes the
-// peer's own certificate, whichever certificate of the chain has expired.
+// errExpired returns the error text for a peer's expired certificate. It describes the peer's own
+// certificate, regardless of which certificate in the chain has expired.
 func errExpired(p *carrier.Proof) string {
 	return "the certificate of the peer has expired: " + carrier.Describe(p.Certificates[0])
 }
 
-// hasExpired reports whether the certificates in p, which may be nil, have expired.
+// hasExpired reports whether any certificate in p has expired. p may be nil.
 func (d *domain) hasExpired(p *carrier.Proof) bool {
 	return p != nil && !p.Expires.IsZero() && d.cfg.CertificateGrace >= 0 && !d.wallClock().Before(p.Expires)
 }
 
-// watchExpiryLocked schedules a check for the expiry of the certificates of l, which is up.
+// watchExpiryLocked schedules a check for expired certificates of l, which must be up.
 func (l *session) watchExpiryLocked() {
 	if p, e := l.proof, l.e; p != nil && !p.Expires.IsZero() && e.dom.cfg.CertificateGrace >= 0 {
 		e.readClock()
@@ -59,7 +60,7 @@ func (l *session) watchExpiryLocked() {
 }
 
 // retireExpired retires the sessions whose certificates have expired. It returns the time of the
-// next check, 0 if none.
+// next check, or 0 if there is none.
 func (e *endpoint) retireExpired(now time.Duration) (next time.Duration) {
 	if e.expiryDue == 0 || now < e.expiryDue {
 		return e.expiryDue
@@ -81,7 +82,7 @@ func (e *endpoint) retireExpired(now time.Duration) (next time.Duration) {
 	return e.expiryDue
 }
 
-// deliverRetire handles a RETIRE: l retires, as it does at the peer.
+// deliverRetire handles a RETIRE: l retires at this side, as it has at the peer.
 func (l *session) deliverRetire(h *frame.Header) error {
 	if h.Op != 0 || h.Tag != 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("RETIRE frame with operation %d and tag %#x, want zero", h.Op, h.Tag))
@@ -113,19 +114,19 @@ func (l *session) startRetiringLocked(why string) {
 	l.startSuccessor()
 }
 
-// startSuccessor dials the next session with the peer of l, which retires. It does so only if the
-// peer cannot dial this process and no operation will start the dial.
+// startSuccessor dials the next session with the peer of l, which is retiring. It does so only if
+// the peer cannot dial this process and no operation will start the dial.
 func (l *session) startSuccessor() {
 	e := l.e
 	if !l.dialled || e.shut || e.idleTimeout() != 0 && (e.dom.own.Listen != "" || e.dom.cls.Regions() == 0) {
 		return
 	}
 	if e.names[l.named] == nil {
-		_, _ = e.dialSession(l.wantedAddr()) // if it fails l ends with an error after the grace period
+		_, _ = e.dialSession(l.wantedAddr()) // if it fails, l is closed with an error after the grace period
 	}
 }
 
-// hasSuccessorLocked reports whether another session with the peer of l, which retires, is up.
+// hasSuccessorLocked reports whether another session with the peer of l, which is retiring, is up.
 func (l *session) hasSuccessorLocked() bool {
 	n := l.e.successors[l.secret]
 	if n == nil {
@@ -134,8 +135,8 @@ func (l *session) hasSuccessorLocked() bool {
 	return n != nil && n.Up() && n.peer.incarnation == l.peer.incarnation
 }
 
-// tickRetiring requests the end of l, which retires, once nothing is in flight. It ends l with an
-// error after the grace period.
+// tickRetiring asks the peer to close l, which is retiring, once nothing is in flight. After the
+// grace period it closes l with an error.
 func (l *session) tickRetiring(now time.Duration) {
 	switch r := l.retiring; {
 	case r.by != 0 && now >= r.by:
@@ -148,8 +149,8 @@ func (l *session) tickRetiring(now time.Duration) {
 	}
 }
 
-// noteSuccessor records that l is the successor of a session that retires, if the peer's HELLO g
-// has its secret.
+// noteSuccessor records that l is the successor of a retiring session if the peer's HELLO g
+// contains that session's secret.
 func (l *session) noteSuccessor(g *frame.Greeting) {
 	if g.Features&frame.FeatureRetires != 0 && g.Proof != (frame.Secret{}) && l.e.successors[g.Proof] == nil {
 		proof := g.Proof
@@ -166,9 +167,9 @@ func (l *session) forgetSuccession() {
 	}
 }
 
-// currentAddr returns the bound address for an operation that starts now. If the session of a
-// retires, it is the address of the successor. It returns a itself if there is no session, if it is
-// being dialed, or without certificates.
+// currentAddr returns the bound address for an operation that starts now. If a's session is
+// retiring, it is the successor's address. currentAddr returns a itself if there is no session, if
+// the session is being dialed, or if it uses no certificates.
 func (e *endpoint) currentAddr(a Addr) Addr {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -189,14 +190,14 @@ func (e *endpoint) currentAddr(a Addr) Addr {
 		a = l.wantedAddr()
 		n, err := e.sessionAgain(a, l.peer.incarnation)
 		if err != nil {
-			return a // the operation fails with the same error
+			return a // the operation will fail with the same error
 		}
 		l = n
 	case l.checkHostLocked(a) != nil:
 		return a
 	}
-	// An operation with a bound address cannot use another session if this one ends, so the address
-	// is bound only if needed.
+	// An operation with a bound address cannot use another session if this one is closed, so the
+	// address is bound only if necessary.
 	if !l.Up() || l.proof == nil || l.proof.Expires.IsZero() {
 		return a
 	}
@@ -204,9 +205,9 @@ func (e *endpoint) currentAddr(a Addr) Addr {
 }
 
 // Current returns the address for all operations of a request that starts now. A session with
-// certificates may retire between two of them, so the address is bound to the session, or to the
-// next one if it has retired. Without certificates, and while the session is being dialed, it is
-// to.
+// certificates may retire between two of them, so the returned address is bound to the session, or
+// to its successor if it has retired. Without certificates, or while the session is being dialed,
+// Current returns to.
 func (c upper) Current(to Addr) Addr {
 	if c.Closing() {
 		return to

@@ -9,27 +9,29 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 )
 
-// A target reports to its peers what their requests wait for. Each heldEvery, while messages of a
-// session are not accepted, it checks the oldest one. If that was there at the check before, HELD
-// reports the limit that holds it; when it is accepted, HELD reports that.
+// A target reports to its peers why their requests are waiting. While a session has unaccepted
+// messages, the target checks the oldest one every heldEvery. If that message was already present
+// at the previous check, a HELD reports the limit that holds it back. Another HELD reports that it
+// has been accepted.
 //
 //	target: unaccepted messages of the session ─ check ─ check: the oldest has waited ── HELD reason, active, limit ──►
 //	origin: keeps the last one for PeerStats.HeldBy, and for the error of a call that ends at its deadline
 //
-// A session has at most one HELD to send, and sends it only if it is different from the last one.
+// A session has at most one HELD to send, and sends it only if it differs from the last one.
 
-// heldEvery is the time between two checks. A reason is reported after a message has waited for one
-// to two of them.
+// heldEvery is the time between two checks. A reason is reported after a message has been waiting
+// for one to two such intervals.
 const heldEvery = 100 * time.Millisecond
 
-// A heldReport is the state of HELD in a session.
+// A heldReport is a session's HELD state, in both directions.
 type heldReport struct {
-	said heldby.State // the last state that was sent or queued
+	said heldby.State // last state sent or queued
 	owes bool         // said must be sent in a HELD
-	by   heldby.State // the last state that the peer has sent
+	by   heldby.State // last state received from the peer
 }
 
-// isBusy reports whether the session must stay busy to report that requests do not wait any more.
+// isBusy reports whether the session must stay busy in order to report that requests no longer
+// wait.
 func (h *heldReport) isBusy() bool { return h.owes || h.said.Reason != heldby.None }
 
 // watchHeld adds l to the sessions that reportHeldLocked checks.
@@ -43,7 +45,7 @@ func (l *session) watchHeld() {
 	}
 }
 
-// reportHeldLocked checks the sessions with messages not yet accepted.
+// reportHeldLocked checks the sessions that have unaccepted messages.
 func (e *endpoint) reportHeldLocked(now time.Duration) {
 	waiting := e.holding[:0]
 	for _, l := range e.holding {
@@ -70,7 +72,7 @@ func (e *endpoint) reportHeldLocked(now time.Duration) {
 	e.heldDue.Store(int64(next))
 }
 
-// oldestUnaccepted returns the oldest message that is not accepted, or nil.
+// oldestUnaccepted returns the oldest unaccepted message, or nil if there is none.
 func (l *session) oldestUnaccepted() *Envelope {
 	if l.activeState == nil {
 		return nil
@@ -78,7 +80,7 @@ func (l *session) oldestUnaccepted() *Envelope {
 	return l.requests.oldestUnaccepted()
 }
 
-// heldBy returns what a message waits for.
+// heldBy returns the reason why a message is waiting.
 func (env *Envelope) heldBy() heldby.State {
 	switch {
 	case env.inbox:
@@ -89,7 +91,7 @@ func (env *Envelope) heldBy() heldby.State {
 	return heldby.State{Reason: heldby.Program, Active: int(env.session.held)}
 }
 
-// queueHeld queues a HELD with h, if h is different from the last state.
+// queueHeld queues a HELD with h if h differs from the last state.
 func (l *session) queueHeld(h heldby.State) {
 	if l.activeState == nil || !l.Up() || l.heldBack.said == h {
 		return
@@ -98,7 +100,7 @@ func (l *session) queueHeld(h heldby.State) {
 	l.markPending()
 }
 
-// heldFrame returns the HELD that is sent now.
+// heldFrame returns the HELD to send now.
 func (l *session) heldFrame() frame.Header {
 	h := l.heldBack.said
 	l.heldBack.owes = false
@@ -117,7 +119,7 @@ func (l *session) deliverHeld(h *frame.Header) error {
 	return nil
 }
 
-// peerHeld returns the peer's last report of what requests wait for.
+// peerHeld returns the peer's last report of why requests are waiting.
 func (l *session) peerHeld() heldby.State {
 	if l.activeState == nil {
 		return heldby.State{}

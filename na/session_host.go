@@ -5,27 +5,27 @@ import (
 	"slices"
 )
 
-// maxHosts limits the host names of one peer that are remembered.
+// maxHosts limits the number of host names remembered for one peer.
 const maxHosts = 64
 
 // Host implements carrier.Session. It returns the host name that the peer's certificate must
-// contain, or "" if that is Name.
+// contain, or "" if that is the name itself.
 func (l *session) Host() string { return l.host }
 
-// certifierOf returns the carrier.Certifier of the transport, or nil.
+// certifierOf returns the transport's carrier.Certifier, or nil.
 func (e *endpoint) certifierOf() carrier.Certifier {
 	c, _ := e.dom.own.Names.(carrier.Certifier)
 	return c
 }
 
-// An otherHostError is the error of a peer whose certificate is valid for the dialed host name, but
+// An otherHostError is the error for a peer whose certificate is valid for the dialed host name but
 // not for another host name that was looked up.
 type otherHostError struct{ error }
 
-// Unwrap returns the error of the certificate.
+// Unwrap returns the certificate error.
 func (e otherHostError) Unwrap() error { return e.error }
 
-// lookedUpLocked returns the address for text, which was resolved to name.
+// lookedUpLocked returns the address for text, which has been resolved to name.
 func (e *endpoint) lookedUpLocked(text Addr, name string) (Addr, error) {
 	if name == "" {
 		return Addr{}, brokenContract(e.dom.own.scheme, "Resolve returned neither a name nor an error")
@@ -44,9 +44,9 @@ func (e *endpoint) lookedUpLocked(text Addr, name string) (Addr, error) {
 	return addr.WithHost(host), nil
 }
 
-// checkHostLocked returns an error if l cannot be used for a. If a was looked up by another host
-// name than the dialed one, the peer's certificate must contain both. If the session is not up,
-// Greet checks that.
+// checkHostLocked returns an error if l cannot be used for a. If a was looked up by a host name
+// other than the dialed one, the peer's certificate must contain both. If the session is not up,
+// Greet checks that later.
 func (l *session) checkHostLocked(a Addr) error {
 	host := a.Host()
 	if host == l.host || a.Session() != 0 {
@@ -78,7 +78,7 @@ func (l *session) hasProvenLocked(proof *carrier.Proof, hosts []string) error {
 	return nil
 }
 
-// checkHost returns an error if proof is not valid for a host name.
+// checkHost returns an error if proof is not valid for host.
 func (l *session) checkHost(proof *carrier.Proof, host string) error {
 	c := l.e.certifierOf()
 	if c == nil {
@@ -87,6 +87,6 @@ func (l *session) checkHost(proof *carrier.Proof, host string) error {
 	return c.Carries(proof, l.named.Name(), host)
 }
 
-// wantedAddr returns the dialed address, with the host name that the peer's certificate must
+// wantedAddr returns the dialed address, including the host name that the peer's certificate must
 // contain.
 func (l *session) wantedAddr() Addr { return l.named.WithHost(l.host) }

@@ -23,9 +23,8 @@ func (e *endpoint) identifyEnvelope(env *Envelope) Identity {
 	return env.session.identity()
 }
 
-// identity returns the Identity of the peer, from its HELLO and from the proof of the carrier. Over
-// the second transport the proof is that of the first, where only this peer got the secret of the
-// offer.
+// identity returns the peer's Identity, based on its HELLO and the carrier's proof. Over the second
+// transport, the proof is that of the first, over which only this peer received the offer's secret.
 func (l *session) identity() Identity {
 	var id Identity
 	if l.proof != nil {
@@ -37,8 +36,8 @@ func (l *session) identity() Identity {
 	return id
 }
 
-// setLabel sets the label of the session's addresses, after the HELLO of the peer. It sets none if
-// the label would equal the text of the address.
+// setLabel sets the label of the session's addresses after the peer's HELLO has arrived. It sets
+// none if the label would equal the address text.
 func (l *session) setLabel() {
 	remote := l.remoteAddr()
 	if !strings.HasPrefix(l.named.Name(), privatePrefix(l.e.dom.own.scheme)) {
@@ -49,8 +48,8 @@ func (l *session) setLabel() {
 	}
 }
 
-// remoteAddr returns the network address of the peer, or the last known one if the session has
-// ended.
+// remoteAddr returns the peer's network address, or the last known one if the session has been
+// closed.
 func (l *session) remoteAddr() string {
 	if a, ok := l.conn.(carrier.Locator); ok {
 		l.remote = a.Remote()
@@ -58,7 +57,7 @@ func (l *session) remoteAddr() string {
 	return l.remote
 }
 
-// transportReason returns the reason for the transport of l, "" if the class has only one.
+// transportReason returns the reason for l's choice of transport, or "" if the class has only one.
 func (l *session) transportReason() string {
 	if l.why == nil {
 		return ""
@@ -66,8 +65,8 @@ func (l *session) transportReason() string {
 	return *l.why
 }
 
-// shownIdentity returns the proof of the dialed peer. For a peer that was reached by an offer, it
-// is the proof from the connection of the offer.
+// shownIdentity returns the proof of the dialed peer. If the peer was reached through an offer, it
+// is the proof from the connection over which the offer was received.
 func (l *session) shownIdentity() *carrier.Proof {
 	if l.onSecondary() {
 		return l.proof
@@ -75,7 +74,7 @@ func (l *session) shownIdentity() *carrier.Proof {
 	return proofOf(l.conn)
 }
 
-// proofOf returns the proof of a connection. It is nil without TLS, to save memory.
+// proofOf returns the proof of a connection. Without TLS it returns nil to save memory.
 func proofOf(conn any) *carrier.Proof {
 	if p, ok := conn.(carrier.Prover); ok {
 		if id := p.Proof(); id.Secure {

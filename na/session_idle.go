@@ -8,8 +8,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// An idle session ends when both sides agree: after Config.IdleTimeout, or earlier if its envelopes
-// are needed for another peer, the least recently used session first.
+// An idle session is closed when both sides agree. One side proposes this after Config.IdleTimeout,
+// or earlier if the session's envelopes are needed for another peer, starting with the least
+// recently used session.
 //
 //	leaving side                                  its peer
 //	nothing in flight: LEAVE n, m ──────────────► nothing in flight, and n and m are all messages that it has sent?
@@ -18,19 +19,20 @@ import (
 //	            ◄───────────────────── STAY ───── no
 //	  and use this session
 //
-// When the session ends neither side has a message in flight to the other, so nothing is lost, and
-// OnFault is not called. LEAVE and GOAWAY are on the flow of the messages, so that everything that
-// was sent before has arrived.
+// When the session is closed, neither side has a message in flight to the other, so nothing is
+// lost, and OnFault is not called. LEAVE and GOAWAY are sent in the message lane, so everything
+// sent before them has arrived.
 
 const (
 	// byeIdle is the code of a GOAWAY that answers a LEAVE.
 	byeIdle = ErrAgain
-	// askAgain is the time between two LEAVEs for a session that waits for envelopes.
+	// askAgain is the time between two LEAVEs for a session that is waiting for envelopes.
 	askAgain = 100 * time.Millisecond
-	// keepFor is the time without another LEAVE after a STAY. It is longer than the pause between
-	// two dials, so that a new peer is refused with the reason if no other session can end.
+	// keepFor is the time after a STAY during which no LEAVE is sent. It is longer than the pause
+	// between two dials, so that a new peer is refused with the reason if no other session can be
+	// closed.
 	keepFor = time.Second
-	// maxRetired limits the entries of endpoint.retired.
+	// maxRetired limits the number of entries in endpoint.retired.
 	maxRetired = 4096
 )
 
@@ -67,8 +69,8 @@ func (q *idleList) remove(l *session) {
 	l.resting, l.older, l.newer = nil, nil, nil
 }
 
-// onIdle removes the activeState of l, and adds l to the idle sessions, which end after
-// IdleTimeout. A loopback session needs no connection and does not end.
+// onIdle removes l's activeState and adds l to the idle sessions, which are closed after
+// IdleTimeout. A loopback session uses no connection and is never closed for being idle.
 func (e *endpoint) onIdle(l *session, since time.Duration) {
 	l.activeState = nil
 	if l.route == &e.dom.self.route {
@@ -85,9 +87,9 @@ func (e *endpoint) onIdle(l *session, since time.Duration) {
 	}
 }
 
-// idleTimeout returns the idle timeout of sessions that this side has dialed; 0 means never. By
-// default they never end if this process serves calls and cannot be dialed, because peers can reach
-// it only in these sessions.
+// idleTimeout returns the idle timeout of sessions dialed by this side, where 0 means never. By
+// default, they are never closed if this process serves calls and cannot be dialed, because peers
+// can reach it only through these sessions.
 func (e *endpoint) idleTimeout() time.Duration {
 	switch timeout := e.dom.cfg.IdleTimeout; {
 	case timeout != 0:
@@ -99,7 +101,7 @@ func (e *endpoint) idleTimeout() time.Duration {
 }
 
 // endIdle sends LEAVE in the sessions that have been idle for IdleTimeout. It returns the time of
-// the next check, 0 if none.
+// the next check, or 0 if there is none.
 func (e *endpoint) endIdle(now time.Duration) (next time.Duration) {
 	timeout := e.idleTimeout()
 	q := &e.idle[1]
@@ -121,9 +123,9 @@ func (e *endpoint) endIdle(now time.Duration) (next time.Duration) {
 	return max(q.oldest.idleSince+timeout, now+e.tickEvery())
 }
 
-// mayLeave reports whether nothing is in flight, nothing waits to be sent, and nothing here needs
-// this session. Registered memory needs every session of a process that cannot be dialed, because
-// peers cannot reach the memory otherwise.
+// mayLeave reports whether nothing is in flight, nothing is waiting to be sent, and nothing in this
+// process needs the session. If the process cannot be dialed, registered memory needs every
+// session, because peers cannot reach the memory otherwise.
 func (l *session) mayLeave() bool {
 	if l.e.dom.own.Listen == "" && l.e.dom.cls.Regions() > 0 && (l.retiring == nil || !l.hasSuccessorLocked()) {
 		return false
@@ -132,7 +134,7 @@ func (l *session) mayLeave() bool {
 		(l.room == nil || l.room.claimed == 0 && l.room.held == 0) && !l.e.dom.isBound(l.id)
 }
 
-// askToLeave sends LEAVE, which proposes to the peer to end the session.
+// askToLeave sends LEAVE to propose to the peer that the session be closed.
 func (l *session) askToLeave() {
 	l.makeBusy()
 	l.state = stateLeaving
@@ -150,8 +152,8 @@ func (l *session) cancelLeave() {
 	}
 }
 
-// deliverLeave handles a LEAVE. It ends the session if it is idle at this side too and the peer has
-// received all messages. Otherwise it responds with STAY.
+// deliverLeave handles a LEAVE. It closes the session if it is idle at this side as well and the
+// peer has received all messages. Otherwise it responds with STAY.
 func (l *session) deliverLeave(h *frame.Header) {
 	if h.Op != l.seq || h.Tag != l.sentExpected || !l.mayLeave() {
 		l.queueControl(frame.Header{Kind: frame.Stay})
@@ -160,7 +162,7 @@ func (l *session) deliverLeave(h *frame.Header) {
 	l.endByAgreement()
 }
 
-// deliverStay handles a STAY: the session continues.
+// deliverStay handles a STAY, after which the session continues.
 func (l *session) deliverStay(h *frame.Header) error {
 	if l.state != stateLeaving {
 		return WithText(ErrProtocol, "unexpected STAY frame")
@@ -172,7 +174,7 @@ func (l *session) deliverStay(h *frame.Header) error {
 	return nil
 }
 
-// endByAgreement ends a session after both sides have agreed and received everything.
+// endByAgreement closes a session once both sides have agreed and received everything.
 func (l *session) endByAgreement() {
 	l.Confirmed()
 	for _, q := range []*opList{&l.withdraws.waiting, &l.withdraws.asked} {
@@ -183,16 +185,16 @@ func (l *session) endByAgreement() {
 	l.endIdle()
 }
 
-// leavesQuietly reports whether the end of the connection counts as the answer to LEAVE: the GOAWAY
-// may have been lost with it.
+// leavesQuietly reports whether the loss of the connection counts as the answer to LEAVE, because
+// the GOAWAY may have been lost with it.
 func (l *session) leavesQuietly(err error) bool {
 	code := CodeOf(err)
 	return l.state == stateLeaving && !l.silenced && code != ErrProtocol && code != ErrChecksum && !l.e.shut &&
 		l.received == l.leftAt && l.unfreed == 0
 }
 
-// endIdle ends an idle session, or one that has retired. Operations that have started since LEAVE
-// was sent move to a new session.
+// endIdle closes an idle session or one that has retired. Operations started since LEAVE was sent
+// move to a new session.
 func (l *session) endIdle() {
 	e, a, also := l.e, l.wantedAddr(), l.also
 	held := l.takeHeld()
@@ -255,7 +257,7 @@ func (l *session) takeHeld() (all []*Op) {
 	return all
 }
 
-// takeOver starts o, which takeHeld has removed from another session with the peer.
+// takeOver starts o, which takeHeld has removed from another session with the same peer.
 func (l *session) takeOver(o *Op) {
 	e := l.e
 	o.session = l
@@ -293,8 +295,8 @@ func (l *session) takeOver(o *Op) {
 	}
 }
 
-// sessionAgain returns a session with the peer at a, which must still have an incarnation. It dials
-// if there is none.
+// sessionAgain returns a session with the peer at a, whose incarnation must still be the given one.
+// It dials if there is none.
 func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) {
 	l := e.names[a.WithHost("")]
 	var err error
@@ -318,7 +320,7 @@ func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) 
 }
 
 // reserveForPeer reserves envelopes for another peer. If the budget is short and an idle session
-// can end, the error is errMakingRoom.
+// can be closed, the error is errMakingRoom.
 func (e *endpoint) reserveForPeer(need, want int) (int, error) {
 	n, short, err := e.dom.reserveFor(need, want)
 	if !short || !e.makeRoom() {
@@ -330,8 +332,8 @@ func (e *endpoint) reserveForPeer(need, want int) (int, error) {
 	return 0, errMakingRoom
 }
 
-// makeRoom sends LEAVE in the session of the class that has been idle for longest, and reports
-// whether there is one.
+// makeRoom sends LEAVE in the class's least recently used idle session and reports whether a
+// session is being closed.
 func (e *endpoint) makeRoom() bool {
 	if e.makeRoomHere() {
 		return true
@@ -343,7 +345,7 @@ func (e *endpoint) makeRoom() bool {
 		if other == e {
 			continue
 		}
-		if !other.mu.TryLock() { // never wait for a second endpoint's lock; the caller tries again soon
+		if !other.mu.TryLock() { // never wait for a second endpoint's lock; the caller soon tries again
 			return true
 		}
 		found := !other.shut && other.makeRoomHere()
@@ -356,7 +358,7 @@ func (e *endpoint) makeRoom() bool {
 	return false
 }
 
-// makeRoomHere is makeRoom for the sessions of e only.
+// makeRoomHere is like makeRoom but considers only the sessions of e.
 func (e *endpoint) makeRoomHere() bool {
 	e.readClock()
 	l := e.leastRecent()
@@ -370,7 +372,8 @@ func (e *endpoint) makeRoomHere() bool {
 	return e.leaving > 0
 }
 
-// leastRecent returns the session that has been idle for longest and may end, or nil.
+// leastRecent returns the session that has been idle longest and may be closed, or nil if there is
+// none.
 func (e *endpoint) leastRecent() *session {
 	a, b := e.idle[0].oldest, e.idle[1].oldest
 	for a != nil || b != nil {
@@ -403,8 +406,8 @@ func (e *endpoint) sweepIdle() {
 	}
 }
 
-// reserveAgain tries to reserve the envelopes of a session that waits for them, and reports whether
-// it has succeeded.
+// reserveAgain retries reserving the envelopes of a session that is waiting for them, and reports
+// whether it succeeded.
 func (l *session) reserveAgain() bool {
 	n, err := l.e.reserveForPeer(0, 0)
 	switch {
@@ -419,8 +422,8 @@ func (l *session) reserveAgain() bool {
 	return true
 }
 
-// reserveFor reserves the envelopes of a session that waits for them, when the peer dials in the
-// meantime.
+// reserveFor reserves the envelopes of a session that is waiting for them when the peer dials in
+// the meantime. It reports whether it succeeded.
 func (l *session) reserveFor(g *frame.Greeting) bool {
 	n, err := l.e.reserveForPeer(int(g.Need), int(g.Want))
 	if err != nil {
@@ -437,7 +440,7 @@ func (l *session) reservedLate(n int) {
 	l.setGuarantee(n)
 }
 
-// hurryShort schedules an immediate retry for the sessions that wait for envelopes.
+// hurryShort schedules an immediate retry for the sessions that are waiting for envelopes.
 func (e *endpoint) hurryShort() {
 	if e.shorts == 0 {
 		return

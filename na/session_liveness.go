@@ -9,11 +9,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// readClock advances e.now outside Poll, for the few steps where an old time matters: the last Poll
-// may be minutes ago when the program dials.
+// readClock advances e.now outside Poll. It is called in the few places where an old time matters:
+// when the program dials, the last Poll may have been minutes ago.
 func (e *endpoint) readClock() { e.now = max(e.now, e.dom.now()) }
 
-// tickNoLaterThan makes the next tick no later than at.
+// tickNoLaterThan makes the next tick happen no later than at.
 func (e *endpoint) tickNoLaterThan(at time.Duration) {
 	if t := e.timer.Load(); t == 0 || int64(at) < t {
 		e.timer.Store(max(int64(at), 1))
@@ -21,8 +21,8 @@ func (e *endpoint) tickNoLaterThan(at time.Duration) {
 	}
 }
 
-// tickEvery returns the time between two ticks while sessions are busy: a tenth of PeerTimeout, or
-// of WriteTimeout if that is shorter.
+// tickEvery returns the time between two ticks while sessions are busy: a tenth of PeerTimeout or
+// of WriteTimeout, whichever is shorter.
 func (e *endpoint) tickEvery() time.Duration {
 	every := e.dom.cfg.PeerTimeout
 	if limit := e.dom.own.WriteTimeout; limit > 0 {
@@ -31,12 +31,13 @@ func (e *endpoint) tickEvery() time.Duration {
 	return every / 10
 }
 
-// tick checks the busy sessions. It dials those whose backoff has passed, ends those that could not
-// connect within ConnectTimeout, sends PINGs to silent peers, and ends the sessions of peers that
-// were silent for PeerTimeout.
+// tick checks the busy sessions. It dials those whose backoff has expired, fails those that did not
+// connect within ConnectTimeout, sends PINGs to silent peers, and closes the sessions of peers that
+// have been silent for PeerTimeout.
 //
-// One tick adds at most two tick intervals of silence, even if it runs late. So after this process
-// was stopped a peer gets another PING, and its answer is read, before its session is ended.
+// One tick adds at most two tick intervals of silence, even if it runs late. This way, after this
+// process has been stopped, a peer gets another PING, and its answer is read, before its session is
+// closed.
 func (e *endpoint) tick(now time.Duration) {
 	frozen := e.frozenFor(now)
 	passed := min(now-e.lastTick, 2*e.tickEvery())
@@ -69,7 +70,7 @@ func (e *endpoint) tick(now time.Duration) {
 			}
 		case l.state == stateDown:
 		case now-l.born >= e.dom.cfg.ConnectTimeout && frozen > 0 && !l.spared:
-			// the response may have arrived unread
+			// The response may have arrived but not been read.
 			l.spared = true
 			l.born += e.tickGrace()
 		case now-l.born >= e.dom.cfg.ConnectTimeout:
@@ -103,8 +104,8 @@ func (e *endpoint) tick(now time.Duration) {
 	e.timer.Store(int64(next))
 }
 
-// nextTick returns the time of the next tick for a session that waits or dials, 0 for one that is
-// up.
+// nextTick returns the time of the next tick for a session that is waiting or dialing, or 0 for one
+// that is up.
 func (l *session) nextTick() time.Duration {
 	end := l.born + l.e.dom.cfg.ConnectTimeout
 	switch l.state {
@@ -122,7 +123,7 @@ func (l *session) nextTick() time.Duration {
 	return 0
 }
 
-// connectTimeoutError returns the error of a session that did not connect within ConnectTimeout.
+// connectTimeoutError returns the error for a session that did not connect within ConnectTimeout.
 func (l *session) connectTimeoutError() error {
 	text := fmt.Sprintf("no connection within %v", l.e.dom.cfg.ConnectTimeout)
 	if l.choices.isUndecided() && l.state == stateDialing {
@@ -134,8 +135,8 @@ func (l *session) connectTimeoutError() error {
 	return WithText(ErrUnreachable, text)
 }
 
-// frozenFor returns how late a tick runs, or 0 if the delay is within tickGrace, which a busy
-// machine explains.
+// frozenFor returns how late a tick runs, or 0 if the delay is within tickGrace and can be
+// explained by a busy machine.
 func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
 	if late <= e.tickGrace() {
@@ -144,11 +145,11 @@ func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	return late
 }
 
-// tickGrace returns how late a tick may run before it counts as a stop of this process. A dial that
-// timed out during such a stop gets its timeout once more.
+// tickGrace returns how late a tick may run before this process is considered to have been stopped.
+// A dial that timed out during such a stop is given additional time once.
 func (e *endpoint) tickGrace() time.Duration { return min(e.tickEvery(), e.dom.cfg.ConnectTimeout/2) }
 
-// tick measures the silence of the peer, sends a PING, and ends the session after too much of it.
+// tick measures the peer's silence, sends a PING, and closes the session after too long a silence.
 func (l *session) tick(now, passed time.Duration) {
 	if !l.checkTaken(passed) {
 		return
@@ -171,7 +172,7 @@ func (l *session) tick(now, passed time.Duration) {
 	l.sinceHeard = min(l.sinceHeard+passed, now-l.lastHeard)
 	switch {
 	case l.suspected && l.sinceHeard >= timeout/2:
-		// before PeerTimeout, so that the peer's new connection is accepted in time
+		// Fail before PeerTimeout, so that the peer's new connection is accepted in time.
 		l.failWith(WithText(ErrPeerLost, "the peer has reconnected and does not respond on this session"))
 		return
 	case l.sinceHeard >= timeout:
@@ -184,9 +185,9 @@ func (l *session) tick(now, passed time.Duration) {
 	l.sendPing()
 }
 
-// checkLiveness sends a PING and ends the session soon if no answer arrives, even if nothing is in
-// flight. It is called when the peer connects again, because the peer may have restarted and lost
-// this session.
+// checkLiveness sends a PING and closes the session soon if no answer arrives, even if nothing is
+// in flight. It is called when the peer connects again, because the peer may have restarted and
+// lost this session.
 func (l *session) checkLiveness() {
 	l.makeBusy()
 	if !l.suspected {
@@ -196,12 +197,14 @@ func (l *session) checkLiveness() {
 	l.markPending()
 }
 
-// maxPartial is for how many PeerTimeouts the bytes of an incomplete message count as a sign of
-// life. If a damaged message has a wrong length, the receiver reads all following frames, PONGs
-// too, as its payload. The checksum can be verified only after the whole length has arrived.
+// maxPartial is the number of PeerTimeouts during which bytes of an incomplete message count as a
+// sign of life. If a damaged message has a wrong length, the receiver reads all following frames,
+// including PONGs, as its payload. The checksum can be verified only after the whole length has
+// arrived.
 const maxPartial = 3
 
-// sendPing queues a PING unless one waits to be sent already, so that a slow reader gets no more.
+// sendPing queues a PING unless one is already waiting to be sent, so that PINGs to a slow reader
+// do not accumulate.
 func (l *session) sendPing() {
 	if slices.ContainsFunc(l.flows[carrier.Messages].ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
 		return
@@ -209,18 +212,18 @@ func (l *session) sendPing() {
 	l.queueControl(frame.Header{Kind: frame.Ping})
 }
 
-// noteIdleSign is noteAlive for a session that may be idle; an idle one has no activeState.
+// noteIdleSign is like noteAlive, for a session that may be idle and thus have no activeState.
 func (l *session) noteIdleSign() {
 	if l.activeState != nil {
 		l.noteAlive()
 	}
 }
 
-// noteAlive records a sign of life: silence is measured from now on.
+// noteAlive records a sign of life and restarts the measurement of silence.
 func (l *session) noteAlive() { l.gotMessage, l.lastHeard = true, l.e.now }
 
-// Heard implements carrier.Session: it records that bytes of the peer have arrived, either bulk
-// data whose header was verified, or a part of a message. The caller holds endpoint.mu.
+// Heard implements carrier.Session. It records that bytes have arrived from the peer, either bulk
+// data whose header has been verified or part of a message. endpoint.mu must be held.
 func (l *session) Heard(bulk bool) {
 	if l.activeState != nil {
 		l.gotMessage = l.gotMessage || bulk

@@ -7,32 +7,32 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// A probe requests whether the peer's program drives its context and is ready. It is a frame of the
-// session that needs no envelope, no authorizer and no handler, so no limit on requests delays it.
-// It is answered by Trigger, not by the background poller.
+// A probe asks whether the peer's program drives its context and is ready. It is a session frame
+// that needs no envelope, authorizer, or handler, so no limit on requests delays it. It is answered
+// by Trigger, not by the background poller.
 //
 //	origin                                   target
 //	Probe ─► waiting ── PROBE n ───────────► due: the newest number counts
 //	ended ◄───────────── PROBED n, readiness ── Trigger
 //
-// A session has at most one PROBE and one PROBED to send. PROBED n ends the probes of PROBE n and
-// of those before it.
+// A session has at most one PROBE and one PROBED to send. PROBED n completes the probes of PROBE n
+// and all earlier ones.
 
-// maxProbes limits the probes in flight of one session.
+// maxProbes limits the number of probes in flight in one session.
 const maxProbes = 1024
 
-// probeState is the state of the probes of one session, in both directions.
+// probeState is the state of one session's probes, in both directions.
 type probeState struct {
-	waiting opList // probes that were not sent yet
-	asked   opList // probes that were sent; op.id is the number of their PROBE
+	waiting opList // probes not yet sent
+	asked   opList // sent probes; op.id is the number of their PROBE
 
-	due       bool   // a PROBE of the peer waits for Trigger, and the session is in endpoint.probed
-	number    uint64 // the number of the newest PROBE of the peer
-	answering uint64 // the number of the PROBED to send; 0: none
+	due       bool   // a PROBE from the peer is waiting for Trigger, and the session is in endpoint.probed
+	number    uint64 // number of the peer's newest PROBE
+	answering uint64 // number of the PROBED to send, or 0 if none
 	readiness frame.Readiness
 }
 
-// isBusy reports whether a probe of the peer is unanswered.
+// isBusy reports whether a probe from the peer is unanswered.
 func (p *probeState) isBusy() bool { return p.due || p.answering != 0 }
 
 // startProbe starts a probe of the peer at to.
@@ -62,12 +62,12 @@ func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 	}
 }
 
-// owesState reports whether a PROBED, a PROBE or a HELD must be sent.
+// owesState reports whether a PROBED, PROBE, or HELD must be sent.
 func (l *session) owesState() bool {
 	return l.probes.answering != 0 || l.probes.waiting.n > 0 && l.state == stateUp || l.heldBack.owes
 }
 
-// stateFrame returns the PROBED, PROBE or HELD to send now.
+// stateFrame returns the PROBED, PROBE, or HELD to send now.
 func (l *session) stateFrame() frame.Header {
 	p := &l.probes
 	if n := p.answering; n != 0 {
@@ -86,7 +86,7 @@ func (l *session) stateFrame() frame.Header {
 	return frame.Header{Kind: frame.Probe, Op: l.probeSeq}
 }
 
-// deliverProbe handles a PROBE frame. It queues answerProbes for Trigger.
+// deliverProbe handles a PROBE frame. It queues answerProbes to be run by Trigger.
 func (l *session) deliverProbe(h *frame.Header) error {
 	if h.Op == 0 || h.Tag != 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("PROBE frame with number %d and tag %#x", h.Op, h.Tag))
@@ -98,12 +98,13 @@ func (l *session) deliverProbe(h *frame.Header) error {
 	l.probes.due = true
 	e := l.e
 	if e.probed = append(e.probed, l); len(e.probed) == 1 {
-		e.nctx.Upper().Queue(&e.probeTask) // does nothing once the context is drained
+		e.nctx.Upper().Queue(&e.probeTask) // does nothing once the context has been drained
 	}
 	return nil
 }
 
-// answerProbes queues a PROBED for each PROBE that arrived. It is a task: Trigger runs it.
+// answerProbes queues a PROBED for each session whose PROBE has arrived. It is a task, run by
+// Trigger.
 func (e *endpoint) answerProbes(any) (ran int) {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -124,7 +125,7 @@ func (e *endpoint) answerProbes(any) (ran int) {
 	return 0
 }
 
-// forgetProbe removes l from the sessions of answerProbes when l ends.
+// forgetProbe removes l, which is being closed, from the sessions that answerProbes handles.
 func (l *session) forgetProbe() {
 	if l.activeState == nil || !l.probes.due {
 		return
@@ -142,7 +143,7 @@ var (
 	errNotDriven    = WithText(ErrTimeout, "no response to the probe: the peer's event loop does not run, or its program is busy")
 )
 
-// deliverProbed handles a PROBED frame. It ends the probes up to its number.
+// deliverProbed handles a PROBED frame. It completes the probes up to and including its number.
 func (l *session) deliverProbed(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.probeSeq {
 		return WithText(ErrProtocol, fmt.Sprintf("PROBED frame with number %d, sent %d probes", h.Op, l.probeSeq))
@@ -152,7 +153,7 @@ func (l *session) deliverProbed(h *frame.Header) error {
 	case uint64(frame.Ready):
 	case uint64(frame.ShuttingDown):
 		r.Err = errPeerEnds
-	default: // a state that a later release adds counts as not ready
+	default: // a state added in a later release counts as not ready
 		r.Err = errPeerNotReady
 	}
 	if l.probes.asked.n == 0 {
