@@ -21,7 +21,7 @@ import (
 
 // addressChoices holds the addresses of a session's host and the attempts to dial them.
 type addressChoices struct {
-	// the looked-up address, which stands for all addrs and is the key of the session
+	// looked-up address, which stands for all addrs and is the session's key
 	looked   Addr
 	addrs    []Addr         // in dial order; nil once the session has settled on one
 	attempts []*dialAttempt // the attempts of the current dial; attempts[i] dials addrs[i]

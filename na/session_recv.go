@@ -7,23 +7,23 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Deliver implements carrier.Session: it handles a whole frame of the peer that is not bulk data.
-// payload is valid during the call only. An error means that the peer broke the protocol: the
-// carrier calls Fail with it. The caller holds endpoint.mu.
+// Deliver implements carrier.Session. It handles a complete frame from the peer that is not bulk
+// data. payload is valid only during the call. If Deliver returns an error, the peer has violated
+// the protocol, and the carrier calls Fail with the error. endpoint.mu must be held.
 func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	if l.state == stateDown {
 		return nil
 	}
 	failpoint.Frame(h)
 	l.makeBusy()
-	l.noteAlive() // before the check: an invalid frame is a sign of life too
+	l.noteAlive() // before the check, because even an invalid frame is a sign of life
 	if !l.Up() {
 		return WithText(ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
 	}
 	if err := l.checkHeader(h); err != nil {
 		return err
 	}
-	l.forged = false // the frame has numbers of this session that only the peer knows
+	l.forged = false // the frame contains numbers of this session that only the peer knows
 	switch h.Kind {
 	case frame.Unexpected:
 		l.countMessage(h)
@@ -97,21 +97,21 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// countMessage counts a message that is received or sent, for endpoint.messages. A message with a
-// body counts as bulk data instead.
+// countMessage counts a received or sent message in endpoint.messages. A message with a body counts
+// as bulk data instead.
 func (l *session) countMessage(h *frame.Header) {
 	if h.Flags&frame.FlagBody == 0 {
 		l.e.messages++
 	}
 }
 
-// checkHeader checks the fields that every frame of a session has, and applies its credit.
+// checkHeader checks the fields that all frames of a session have and applies the credit.
 func (l *session) checkHeader(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
 	}
-	// The credit is cumulative, modulo 2^32. An older one has arrived over another lane, where
-	// frames may be reordered, and is ignored.
+	// The credit is cumulative, modulo 2^32. A credit that is not newer has arrived over another
+	// lane, where frames may be reordered, and is ignored.
 	switch grown := int32(h.Credit - l.credits); {
 	case grown <= 0:
 	case h.Credit-l.used > maxCredit:
@@ -122,8 +122,8 @@ func (l *session) checkHeader(h *frame.Header) error {
 	return nil
 }
 
-// deliverUnexpected handles an UNEXPECTED that arrived whole: it copies the payload into an
-// envelope.
+// deliverUnexpected handles an UNEXPECTED that has arrived completely. It copies the payload into
+// an envelope.
 func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 	if err := l.checkUnexpected(len(payload)); err != nil {
 		return err
@@ -135,8 +135,8 @@ func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 
 // checkUnexpected returns an error if the peer may not send an unexpected message of n bytes now.
 func (l *session) checkUnexpected(n int) error {
-	// This side counts announced credit and received messages, so it detects a peer that exceeds
-	// its credit before that peer uses the envelopes of others.
+	// This side counts announced credits and received messages, so it detects a peer that exceeds its
+	// credit before that peer uses other peers' envelopes.
 	if next := l.received + 1; int32(l.advertised+ExpeditedEnvelopes-uint32(next)) < 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("unexpected message %d exceeds the guaranteed %d envelopes and %d expedited ones",
 			next, l.advertised, ExpeditedEnvelopes))
@@ -144,8 +144,8 @@ func (l *session) checkUnexpected(n int) error {
 	return l.checkRoom(n)
 }
 
-// onUnexpected charges a received message to the guaranteed envelopes. It presents the message if
-// its body, if any, has arrived.
+// onUnexpected charges a received message to the guaranteed envelopes. It presents the message,
+// unless its body has yet to arrive.
 func (l *session) onUnexpected(h *frame.Header, env *Envelope) error {
 	whole := true
 	if h.Flags&frame.FlagBody != 0 {
@@ -168,7 +168,7 @@ func (l *session) onUnexpected(h *frame.Header, env *Envelope) error {
 	return nil
 }
 
-// presentMessage ends a posted receive with the message, or appends the message to the inbox. A
+// presentMessage completes a posted receive with the message or appends the message to the inbox. A
 // message that was withdrawn before its body was complete is discarded.
 func (l *session) presentMessage(env *Envelope) {
 	if env.withdrawn {
@@ -184,8 +184,8 @@ func (l *session) presentMessage(env *Envelope) {
 	l.e.nctx.wakeLeader()
 }
 
-// deliverExpected handles an EXPECTED. env is nil, or an envelope with the payload that only
-// deliverExpected uses.
+// deliverExpected handles an EXPECTED. env is nil or an envelope containing the payload that is
+// used by no one else.
 func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope) error {
 	l.receivedExpected++
 	if h.Flags&frame.FlagBody != 0 {
@@ -201,20 +201,20 @@ func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope
 	return nil
 }
 
-// deliverWhole ends the receive that an expected message is for, once the body has arrived. It drops
-// the message if there is no such receive.
+// deliverWhole completes the receive for an expected message whose body, if any, has arrived. It
+// drops the message if there is no such receive.
 func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	withBody := env != nil && env.Body != nil
 	if withBody { // the receive owns the memory, so the room is released
 		l.freeBytes(env.taken, 0)
 		env.taken = 0
 	}
-	// There is no receive if the call was canceled. The message is dropped then. With FlagTell the
+	// If the call was canceled there is no receive, and the message is dropped. With FlagTell the
 	// sender is notified, because it keeps lent memory until then.
 	o := l.posted.find(Tag(h.Tag))
 	n := h.Payload()
-	if o == nil || o.kind == kindCall && o.id == 0 || // its request was not sent yet
-		// the receive was posted after the message had begun to arrive
+	if o == nil || o.kind == kindCall && o.id == 0 || // its request has not been sent
+		// The receive was posted after the message had begun to arrive.
 		len(payload) < n && n <= max(len(o.buf), o.most) {
 		l.e.stats.LateDropped++
 		if h.Flags&frame.FlagTell != 0 {
@@ -241,17 +241,18 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 			l.queueControl(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
 		}
 	default:
-		copy(o.buf, payload) // o is not held, and ends under this lock only
+		copy(o.buf, payload) // o is not held and completes only under this lock
 	}
 	l.e.dropEnvelope(env)
 	l.e.finishOpLocked(o, r)
 }
 
-// deliverDone handles a DONE frame. It ends the put or get that the owner of the memory has
-// completed.
+// deliverDone handles a DONE frame. It completes the put or get that the owner of the memory has
+// carried out.
 func (l *session) deliverDone(h *frame.Header) error {
 	o := l.e.inFlight.get(h.Op)
-	// canceled meanwhile, or the operation of another session, which this peer must not end
+	// The operation has been canceled, or it belongs to another session and this peer must not
+	// complete it.
 	if o == nil || o.session != l {
 		l.e.stats.LateDropped++
 		return nil
@@ -273,8 +274,9 @@ func (l *session) deliverDone(h *frame.Header) error {
 	return nil
 }
 
-// reachMem returns the memory for a GET or PUT of the peer. If the request ends at once it queues
-// the DONE and returns nil. under is the number of requests of this kind in flight in the session.
+// reachMem returns the memory for a GET or PUT from the peer. If the request completes immediately,
+// it queues the DONE and returns nil. under is the number of such requests in flight in the
+// session.
 func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error) {
 	mem, code := l.e.dom.findMem(l, h.Tail, need)
 	if code == OK && under >= maxServing {
@@ -283,13 +285,13 @@ func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error
 	if code == OK && h.Tail.Length > 0 {
 		return mem, nil
 	}
-	// The answer has only a code, so that a peer without permission cannot learn the existence or
-	// the length of the memory.
+	// The answer contains only a code, so that a peer without permission cannot learn whether the
+	// memory exists or how long it is.
 	l.queueControl(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
 	return nil, l.countDenied(code, h.Tail.Token)
 }
 
-// deliverGet handles a GET frame. It starts to send the memory.
+// deliverGet handles a GET frame. It starts sending the memory.
 func (l *session) deliverGet(h *frame.Header) error {
 	if l.served[h.Op] != nil {
 		return WithText(ErrProtocol, fmt.Sprintf("GET frame for operation %#x, which is in progress", h.Op))
@@ -321,10 +323,10 @@ func (l *session) deliverPut(h *frame.Header) error {
 	return nil
 }
 
-// countDenied counts the tokens for which a request was denied. Beyond maxDenials the peer is
-// guessing keys, and the returned error ends the session. Each token counts once, because a peer
-// with an outdated key repeats it for every chunk. A token of memory that this class has
-// deregistered does not count.
+// countDenied counts the tokens for which requests were denied. If there are more than maxDenials,
+// the peer is guessing keys, and countDenied returns an error that closes the session. Each token
+// counts once, because a peer with an outdated key repeats it for every chunk. A token of memory
+// that this class has deregistered does not count.
 func (l *session) countDenied(code Code, token [16]byte) error {
 	switch {
 	case code == OK || code == ErrAgain || code == ErrRevoked && l.e.dom.cls.isIssued(token):
@@ -338,7 +340,7 @@ func (l *session) countDenied(code Code, token [16]byte) error {
 	return nil
 }
 
-// deliverCancel handles a CANCEL frame. It stops the put, get or body that the peer has canceled.
+// deliverCancel handles a CANCEL frame. It stops the put, get, or body that the peer has canceled.
 func (l *session) deliverCancel(h *frame.Header) {
 	if h.Flags&frame.FlagBody != 0 {
 		l.cancelBody(h)

@@ -6,10 +6,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// peerRoom is the room for messages longer than an envelope, and for bodies and streams: a second
-// cumulative credit beside that of envelopes, in bytes by size class. A message uses one envelope
-// whatever its size, so that the guarantee stays exact. If there is no room the source does not
-// wait, but sends the message another way.
+// peerRoom accounts for the room for messages longer than an envelope, bodies, and streams. It is a
+// cumulative credit in bytes, by size class, in addition to the envelope credit. A message uses one
+// envelope regardless of its size, so the envelope guarantee stays exact. If there is no room, the
+// source does not wait but sends the message another way.
 //
 //	source: used ≤ granted                             destination: taken ≤ announced ≤ freed + reserved
 //	ClaimRoom ─► SendUnexpected ── UNEXPECTED ──► taken ─► recycled: freed
@@ -18,29 +18,30 @@ import (
 // session.room is nil until room is granted.
 type peerRoom struct {
 	// Source.
-	granted uint64 // bytes that the peer has ever granted
-	used    uint64 // claimed or sent
-	claimed uint64 // the part of used for messages that were not sent yet
+	granted uint64 // total bytes granted by the peer
+	used    uint64 // bytes claimed or sent
+	claimed uint64 // part of used for messages not yet sent
 
 	// Destination.
-	reserved  int64  // reserved for this peer out of the budget
-	announced uint64 // granted to the peer by CREDITs that were sent
-	taken     uint64 // taken by messages that have arrived
+	reserved  int64  // bytes reserved for this peer out of the budget
+	announced uint64 // bytes granted to the peer in CREDITs already sent
+	taken     uint64 // bytes taken by messages that have arrived
 	freed     uint64
-	held      int64 // taken by messages that were not recycled yet
+	held      int64 // bytes taken by messages not yet recycled
 	updateDue bool  // a CREDIT with freed room must be sent
 }
 
 const (
-	// maxRoom limits the room of one session for messages to 64 of the largest class, in bytes.
-	// maxBodies is the limit for bodies.
+	// maxRoom limits a session's room for messages, in bytes, to 64 messages of the largest class.
+	// maxBodies is the corresponding limit for bodies.
 	maxRoom   = 64 * MaxRoom
 	maxBodies = 4 * MaxBody
 	// maxGrant limits the unused room that a peer may grant, in bytes.
 	maxGrant = 1 << 30
 )
 
-// roomOf returns the room that a message or a body of n bytes takes; 0 if it fits an envelope.
+// roomOf returns the room that a message or body of n bytes occupies, or 0 if it fits in an
+// envelope.
 func (l *session) roomOf(n int) int {
 	switch {
 	case n <= l.eager:
@@ -51,7 +52,7 @@ func (l *session) roomOf(n int) int {
 	return RoomBytes(roomClass(n))
 }
 
-// ensureRoom returns the room of l. It allocates the account if there is none.
+// ensureRoom returns the room account of l, allocating it if necessary.
 func (l *session) ensureRoom() *peerRoom {
 	if l.room == nil {
 		l.room = &peerRoom{}
@@ -59,13 +60,13 @@ func (l *session) ensureRoom() *peerRoom {
 	return l.room
 }
 
-// reserveRoom reserves up to want bytes of room for a peer that has have bytes already, and returns
-// the number. It reserves nothing if least bytes are not available.
+// reserveRoom reserves up to want bytes of room for a peer that already has have bytes, and returns
+// the number of bytes reserved. It reserves nothing if fewer than least bytes are available.
 //
-// All peers together get Config.Room. Without that they get at most a quarter of the budget, and
-// nothing of what the guarantee to Config.Peers needs. Granted room is returned only when the
-// session ends, so after the first reservation no peer gets more than three quarters of what the
-// others leave.
+// All peers together may have Config.Room bytes. If that is not set, they may have at most a
+// quarter of the budget and nothing that the guarantee to Config.Peers needs. Because granted room
+// is returned only when the session is closed, no peer gets, after its first reservation, more than
+// three quarters of what the other peers leave.
 func (d *domain) reserveRoom(want, least, have int64) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,8 +77,8 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	}
 	if n <= 0 || n < least {
 		if have == 0 {
-			// only the last refusal is recorded, so that a single request does not reduce the room
-			// of others for ever
+			// Only the last refusal is recorded, so that a single request does not reduce the room of
+			// other peers forever.
 			d.missed.Store(least)
 		}
 		return 0
@@ -86,8 +87,8 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	return n
 }
 
-// roomLeftLocked returns how many bytes may still be reserved for room, of all peers. The caller holds
-// d.mu.
+// roomLeftLocked returns the number of bytes that may still be reserved for room, for all peers
+// together. d.mu must be held.
 func (d *domain) roomLeftLocked() int64 {
 	if d.cfg.Room != 0 {
 		return d.cfg.Room - d.room
@@ -99,9 +100,9 @@ func (d *domain) roomLeftLocked() int64 {
 	return min(share, d.cfg.Budget-d.reserved) - d.room
 }
 
-// reclaimRoom returns n bytes of room that a peer has freed to the budget, if another peer was
-// refused room, and reports whether it did. have is the room of the peer, which keeps four such
-// messages.
+// reclaimRoom returns n bytes of room that a peer has freed to the budget if another peer has been
+// refused room. It reports whether it did so. have is the peer's room, of which at least 4*n bytes
+// are required, so that the peer keeps room for several such messages.
 func (d *domain) reclaimRoom(n, have int64) bool {
 	missed := d.missed.Load()
 	if missed <= 0 || have < 4*n {
@@ -118,9 +119,9 @@ func (d *domain) unreserveRoom(n int64) {
 	d.mu.Unlock()
 }
 
-// claimRoom claims room for one unexpected message of n bytes that is longer than an envelope, or
-// for a body. bound is to, bound to the session with the claim. Sending the message ends the claim,
-// whatever the result. If the message is not sent the caller calls returnRoom.
+// claimRoom claims room for a body or for one unexpected message of n bytes that is longer than an
+// envelope. bound is to, bound to the session that has the claim. Sending the message releases the
+// claim, whatever the result. If the message is not sent, the caller must call returnRoom.
 func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,7 +138,7 @@ func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 	return l.addr(), true
 }
 
-// returnRoom ends a claim of claimRoom that no message has used.
+// returnRoom releases a claim made by claimRoom that no message has used.
 func (e *endpoint) returnRoom(bound Addr, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -146,7 +147,8 @@ func (e *endpoint) returnRoom(bound Addr, n int) {
 	}
 }
 
-// useClaim ends the claim for a message of n bytes, and returns its room; 0 if there is no claim.
+// useClaim releases the claim for a message of n bytes and returns its room, or 0 if there is no
+// claim.
 func (l *session) useClaim(n int) int {
 	need := l.roomOf(n)
 	if l.room == nil || l.room.claimed < uint64(need) {
@@ -156,7 +158,7 @@ func (l *session) useClaim(n int) int {
 	return need
 }
 
-// returnRoom returns n bytes of claimed room that were not sent, and offers them to streams.
+// returnRoom returns n bytes of claimed room that were not used and offers them to streams.
 func (l *session) returnRoom(n int) {
 	if n > 0 {
 		l.room.used -= uint64(n)
@@ -164,7 +166,7 @@ func (l *session) returnRoom(n int) {
 	}
 }
 
-// roomGranted handles the total room that the peer has granted. A smaller total is older, and
+// roomGranted handles the total room that the peer has granted. A smaller total is older and is
 // ignored.
 func (l *session) roomGranted(total uint64) error {
 	if total == 0 || l.room != nil && int64(total-l.room.granted) <= 0 {
@@ -178,13 +180,14 @@ func (l *session) roomGranted(total uint64) error {
 	return nil
 }
 
-// firstGrant is the number of messages for which the first grantRoom of a session reserves room. At
-// four, one message is a quarter of it, and scheduleRoomUpdate sends a CREDIT frame for half of it.
-// So sequential calls return their room with their responses, without separate frames.
+// firstGrant is the number of messages for which the first grantRoom in a session reserves room.
+// With four, one message is a quarter of the room, and scheduleRoomUpdate sends a CREDIT frame once
+// half of it is free. Sequential calls therefore return their room along with their responses and
+// need no separate frames.
 const firstGrant = 4
 
-// grantRoom reserves room for messages of n bytes of a peer, and announces it: for firstGrant of
-// them the first time, then twice as much each time, up to maxRoom.
+// grantRoom reserves and announces room for messages of n bytes from peer. The first call in a
+// session reserves room for firstGrant messages. Each later call doubles the room, up to maxRoom.
 func (e *endpoint) grantRoom(peer Addr, n int) {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -207,8 +210,8 @@ func (e *endpoint) grantRoom(peer Addr, n int) {
 	l.scheduleRoomUpdate()
 }
 
-// checkRoom returns an error if an unexpected message of n bytes is too long or has no announced
-// room.
+// checkRoom returns an error if an unexpected message of n bytes is too long or no room has been
+// announced for it.
 func (l *session) checkRoom(n int) error {
 	need := l.roomOf(n)
 	switch {
@@ -221,7 +224,7 @@ func (l *session) checkRoom(n int) error {
 	return nil
 }
 
-// takeRoom charges env, a message of the peer, to the room.
+// takeRoom charges env, a message from the peer, to the room.
 func (l *session) takeRoom(env *Envelope) {
 	if n := l.roomOf(len(env.Data)); n > 0 {
 		l.room.claim(n)
@@ -229,21 +232,21 @@ func (l *session) takeRoom(env *Envelope) {
 	}
 }
 
-// claim charges n bytes of the peer to the room.
+// claim charges n bytes from the peer to the room.
 func (r *peerRoom) claim(n int) {
 	r.taken += uint64(n)
 	r.held += int64(n)
 }
 
-// freeRoom returns the room of env.
+// freeRoom frees the room of env.
 func (l *session) freeRoom(env *Envelope) {
 	l.freeBytes(env.taken, 0)
 	env.taken = 0
 }
 
-// freeBytes returns n bytes of room that the peer's messages had taken. If another peer was refused
-// room they return to the budget, as long as keep bytes remain. Otherwise the small parts that
-// streams free would take away all room.
+// freeBytes frees n bytes of room taken by the peer's messages. If another peer has been refused
+// room, they return to the budget, provided that at least keep bytes remain. Without that
+// condition, the small amounts freed by streams would gradually take away all room.
 func (l *session) freeBytes(n int, keep int64) {
 	if n == 0 {
 		return
@@ -261,16 +264,16 @@ func (l *session) freeBytes(n int, keep int64) {
 	l.scheduleRoomUpdate()
 }
 
-// unannouncedBytes returns how much free room was not announced to the peer yet.
+// unannouncedBytes returns the amount of free room not yet announced to the peer.
 func (r *peerRoom) unannouncedBytes() uint64 { return r.freed + uint64(r.reserved) - r.announced }
 
-// scheduleRoomUpdate queues a CREDIT frame if at least half of the room is free. Less room is
-// announced with the next message.
+// scheduleRoomUpdate queues a CREDIT frame if at least half of the room is free. Smaller amounts
+// are announced with the next message.
 func (l *session) scheduleRoomUpdate() {
 	r := l.room
 	due := 2*r.unannouncedBytes() >= uint64(r.reserved)
-	// Streams whose readers have stopped may hold more than half. The other condition announces
-	// room then.
+	// Streams whose readers have stopped may hold more than half of the room. In that case the second
+	// condition causes the announcement.
 	if l.activeState != nil && len(l.streams) > 0 {
 		due = due || r.unannouncedBytes() >= r.announced-r.taken
 	}
@@ -282,7 +285,7 @@ func (l *session) scheduleRoomUpdate() {
 
 func (l *session) roomUpdateDue() bool { return l.room != nil && l.room.updateDue }
 
-// announceRoom returns the total of room for a CREDIT that is being sent, and marks it announced.
+// announceRoom returns the total room for a CREDIT about to be sent and marks it as announced.
 func (l *session) announceRoom() uint64 {
 	if l.room == nil {
 		return 0
@@ -292,7 +295,7 @@ func (l *session) announceRoom() uint64 {
 	return l.room.announced
 }
 
-// roomGauges fills in the room of PeerStats.
+// roomGauges fills in the room fields of s.
 func (l *session) roomGauges(s *PeerStats) {
 	if r := l.room; r != nil {
 		s.Room, s.RoomHeld, s.RoomFree = r.reserved, r.held, int64(r.granted-r.used)

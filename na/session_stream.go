@@ -12,41 +12,41 @@ import (
 
 // This file implements the frames of streams.
 //
-// A stream is in the table of its session (active.streams) from the time its request is sent, at
-// the origin, or its handler has opened it, at the target. It is removed when its last frame was
-// sent or received, or it was reset. No record is kept after that: a frame of a stream that is not
-// in the table is late, and dropped.
+// At the origin, a stream is in its session's table (activeState.streams) once its request has been
+// sent. At the target, it is in the table once its handler has opened it. It is removed when its
+// last frame has been sent or received, or when it is reset. No record is kept afterward: a frame
+// of a stream that is not in the table is late and is dropped.
 //
-// There is one exception: if the origin has ended a stream before the target opened it, a RESET
-// would arrive before the target has a record of the stream. So the origin answers the frame that
-// opens a stream with a RESET if the stream is not in its table. That frame is the first WINDOW of
-// a stream to the target, or the bytes at 0 of one to the origin.
+// There is one exception. If the origin has closed a stream before the target opened it, a RESET
+// would arrive before the target has a record of the stream. The origin therefore responds with a
+// RESET to the frame that opens a stream if the stream is not in its table. That frame is the first
+// WINDOW of a stream to the target, or the bytes at offset 0 of a stream to the origin.
 
 const (
-	// minPiece is the smallest number of bytes of a bulk stream that are sent in a DATA frame,
-	// which the receiver does not copy.
+	// minPiece is the minimum number of bytes of a bulk stream that are sent in a DATA frame, which
+	// the receiver does not copy.
 	minPiece = 16 << 10
 	// maxStreamFrame limits the bytes of one STREAM frame, so that streams and messages take turns.
 	maxStreamFrame = 16 << 10
-	// maxBurst limits the bytes of messages sent in a row while a stream waits.
+	// maxBurst limits the message bytes sent in a row while a stream is waiting.
 	maxBurst = 64 << 10
-	// maxClassUnsent limits the unsent bytes of all streams of a class. Beyond it each stream may
+	// maxClassUnsent limits the unsent bytes of all streams of a class. Beyond that, each stream may
 	// have StreamReserve unsent bytes.
 	maxClassUnsent = 64 << 20
-	// firstRoom is the room that is reserved when the first stream of a session begins, and
-	// maxStreamRoom the most that it grows to, in bytes.
+	// firstRoom is the room, in bytes, that is reserved when a session's first stream begins.
+	// maxStreamRoom is the size to which it may grow.
 	firstRoom     = 256 << 10
 	maxStreamRoom = 2 * maxRoom
-	// maxShelved limits the bytes of a carrier.Shelf that the streams of a session use, except for
+	// maxShelved limits the bytes of a carrier.Shelf that a session's streams may use, give or take
 	// one chunk. The rest is for bodies.
 	maxShelved = 8 << 20
 	// maxExpectedRoom limits the room that Stream.Expect reserves, in bytes.
 	maxExpectedRoom = 1 << 20
 )
 
-// reserveStream reserves StreamReserve bytes for a stream that is received. It takes them from the
-// budget, or from the room if the budget is promised to Config.Peers or used up. ofRoom reports the
-// latter.
+// reserveStream reserves StreamReserve bytes for a stream to be received. The bytes are taken from
+// the budget or, if the budget is promised to Config.Peers or exhausted, from the room. ofRoom
+// reports the latter.
 func (d *domain) reserveStream() (ofRoom bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -66,7 +66,7 @@ func (d *domain) reserveStream() (ofRoom bool, err error) {
 	return ofRoom, nil
 }
 
-// unreserveStream undoes reserveStream; ofRoom is its result.
+// unreserveStream undoes reserveStream. ofRoom is the result of reserveStream.
 func (d *domain) unreserveStream(ofRoom bool) {
 	if ofRoom {
 		d.unreserveRoom(StreamReserve)
@@ -77,7 +77,7 @@ func (d *domain) unreserveStream(ofRoom bool) {
 	d.mu.Unlock()
 }
 
-// findStream returns the stream with the key k, or nil.
+// findStream returns the stream with key k, or nil.
 func (l *session) findStream(k streamKey) *Stream {
 	if l.activeState == nil {
 		return nil
@@ -85,7 +85,7 @@ func (l *session) findStream(k streamKey) *Stream {
 	return l.streams[k]
 }
 
-// addStream adds s to the table of streams, and reserves room if s is received.
+// addStream adds s to the table of streams and reserves room if s is received by this side.
 func (l *session) addStream(s *Stream) {
 	l.makeBusy()
 	if l.streams == nil {
@@ -107,8 +107,8 @@ func (l *session) removeStream(s *Stream) {
 	}
 }
 
-// beginStreams numbers the streams of a request that is being sent, writes the first number into
-// the request, and adds them to the table.
+// beginStreams numbers the streams of a request that is about to be sent, writes the first number
+// into the request, and adds the streams to the table.
 func (l *session) beginStreams(o *Op) {
 	binary.LittleEndian.PutUint64(o.buf[o.x.streamsAt:], l.streamSeq+1)
 	for _, s := range o.x.streams {
@@ -121,8 +121,8 @@ func (l *session) beginStreams(o *Op) {
 }
 
 // endClosedStreams resets those streams of a failed call that the program has closed and the target
-// has not opened: the target may never open them. It is not called for a call that was answered:
-// there the target may still open them.
+// has not opened, because the target may never open them. It must not be called if the call has
+// been answered, because then the target may still open them.
 func (x *opExtra) endClosedStreams() {
 	for _, s := range x.streams {
 		if s.closed && !s.isOpened() {
@@ -131,7 +131,8 @@ func (x *opExtra) endClosedStreams() {
 	}
 }
 
-// isOpened reports whether the target has opened a stream of this side, so that its handler runs.
+// isOpened reports whether the target has opened a stream of this side, which implies that its
+// handler is running.
 func (s *Stream) isOpened() bool {
 	if s.sent {
 		return s.out.limit > 0
@@ -139,7 +140,7 @@ func (s *Stream) isOpened() bool {
 	return s.in.most > 0
 }
 
-// growRoom reserves room until the session has to bytes, at most maxStreamRoom.
+// growRoom reserves room until the session has to bytes, but no more than maxStreamRoom.
 func (l *session) growRoom(to int64) {
 	r := l.ensureRoom()
 	if more := min(to, maxStreamRoom) - r.reserved; more > 0 {
@@ -149,15 +150,15 @@ func (l *session) growRoom(to int64) {
 }
 
 // growForReaders doubles the room if the readers keep up with the peer: the peer has used three
-// quarters of the announced room, and half of the received bytes were read.
+// quarters of the announced room, and half of the received bytes have been read.
 func (l *session) growForReaders() {
 	if r := l.room; 4*(r.announced-r.taken) < uint64(r.reserved) && 2*r.held < r.reserved {
 		l.growRoom(2 * r.reserved)
 	}
 }
 
-// growRoomIfHeld doubles the room if other streams hold all of it. Otherwise an active reader has
-// only the reserve of its stream, 1 KiB per round trip. The growth is bounded because a stream
+// growRoomIfHeld doubles the room if other streams hold all of it. Otherwise an active reader would
+// have only its stream's reserve, 1 KiB per round trip. The growth is bounded because a stream
 // whose reader has stopped holds at most one window.
 func (l *session) growRoomIfHeld() {
 	if r := l.ensureRoom(); r.announced == r.taken && r.unannouncedBytes() == 0 {
@@ -185,14 +186,14 @@ func (l *session) queueWindow(s *Stream) {
 	l.markPending()
 }
 
-// oweWindow marks a WINDOW of s as pending, and queues s.
+// oweWindow marks a WINDOW of s as pending and queues s.
 func (l *session) oweWindow(s *Stream) {
 	s.owesWindow = true
 	l.queueWindow(s)
 }
 
-// sendState sends the next state frame: a PROBED, PROBE, HELD, RESET or WINDOW. It returns false
-// when w has no room for it.
+// sendState sends the next state frame: a PROBED, PROBE, HELD, RESET, or WINDOW. It returns false
+// if w has no room for it.
 func (l *session) sendState(w carrier.Writer, room int) bool {
 	switch {
 	case l.owesState():
@@ -205,7 +206,7 @@ func (l *session) sendState(w carrier.Writer, room int) bool {
 	return true
 }
 
-// sendOwed sends the next pending RESET or WINDOW. It returns false when w has no room for it.
+// sendOwed sends the next pending RESET or WINDOW. It returns false if w has no room for it.
 func (l *session) sendOwed(w carrier.Writer, room int) bool {
 	s := l.owing.pop()
 	h := &l.e.head
@@ -226,13 +227,13 @@ func (l *session) sendOwed(w carrier.Writer, room int) bool {
 		w.Frame(l.completeHeader(carrier.Messages, len(payload)), payload[:])
 	}
 	s.owing, s.owesReset, s.owesWindow = false, false, false
-	if s.open && !s.sent && s.in.owesWindow() { // the first WINDOW is smaller than the window, see windowToSend
+	if s.open && !s.sent && s.in.owesWindow() { // the first WINDOW is smaller than the window; see windowToSend
 		l.oweWindow(s)
 	}
 	return true
 }
 
-// frameHeader returns the header of a frame of kind k for s.
+// frameHeader returns the header for a frame of kind k of stream s.
 func (s *Stream) frameHeader(k frame.Kind) frame.Header {
 	h := frame.Header{Kind: k, Op: s.id}
 	if !s.own {
@@ -252,8 +253,8 @@ func (s *Stream) maxWindow() int64 {
 	return max(min(most, (maxStreamRoom-r.held)/8, r.reserved), firstWindow)
 }
 
-// queueOutputLocked queues s in its lane if bytes of it, or its end, may be sent. If only room is
-// missing it adds s to active.starved, for feedStreams.
+// queueOutputLocked queues s in its lane if some of its bytes, or its end, may be sent. If only
+// room is lacking, it adds s to activeState.starved for feedStreams.
 func (s *Stream) queueOutputLocked() {
 	l := s.l
 	if !s.open || s.listed || s.err != nil {
@@ -276,7 +277,7 @@ func (s *Stream) queueOutputLocked() {
 	}
 }
 
-// feedStreams queues the streams that wait for room.
+// feedStreams queues the streams that are waiting for room.
 func (l *session) feedStreams() {
 	if l.activeState == nil {
 		return
@@ -288,7 +289,7 @@ func (l *session) feedStreams() {
 	}
 }
 
-// streamPiece sends bytes of the next stream of the lane, or its end. It returns false when w has
+// streamPiece sends bytes of the lane's next stream, or the stream's end. It returns false if w has
 // no room for them.
 func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int) bool {
 	q := &l.flows[f]
@@ -355,7 +356,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 		v := view{bytes: c.buf, off: s.out.sent%s.out.chunks.span() - int64(c.base), n: int64(len(b)), chunk: c, stream: s}
 		w.Piece(l.completeHeader(f, len(b)), l.e.lendViewLocked(v))
 	}
-	if s.err != nil { // the carrier has ended the session, which dropped the bytes
+	if s.err != nil { // the carrier has closed the session, which dropped the bytes
 		return true
 	}
 	s.out.noteLeft(int64(len(b)), toRoom)
@@ -367,8 +368,8 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	return true
 }
 
-// streamOf returns the stream of a frame, or nil if it has ended. own reports whether this side has
-// assigned its number.
+// streamOf returns the stream of a frame, or nil if the stream is no longer open. own reports
+// whether this side has assigned its number.
 func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
 	own = h.Flags&frame.FlagAnswer != 0
 	if own && h.Op > l.streamSeq {
@@ -377,8 +378,8 @@ func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
 	return l.streams[streamKey{h.Op, own}], own, nil
 }
 
-// admitStream checks a frame with n bytes of a stream, and charges them to the reserve or the room.
-// s is nil if the stream has ended; the bytes are dropped then.
+// admitStream checks a frame carrying n bytes of a stream and charges the bytes to the reserve or
+// the room. If the stream is no longer open, the bytes are dropped and s is nil.
 func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 	s, own, err := l.streamOf(h)
 	if err != nil {
@@ -428,8 +429,9 @@ func (l *session) deliverStream(h *frame.Header, payload []byte) error {
 	return err
 }
 
-// onBytesLocked runs after bytes of s have arrived; more reports whether more can be read than
-// before. It queues the step of s, and removes s from the table if all of it has arrived.
+// onBytesLocked must be called after bytes of s have arrived. more reports whether more bytes can
+// be read than before. onBytesLocked queues the step of s and removes s from the table if the whole
+// stream has arrived.
 func (s *Stream) onBytesLocked(more bool) {
 	if more {
 		s.queueStepLocked()
@@ -442,7 +444,8 @@ func (s *Stream) onBytesLocked(more bool) {
 	}
 }
 
-// placeStream returns the memory where the carrier writes the payload of a DATA frame of a stream.
+// placeStream returns the memory into which the carrier writes the payload of a DATA frame of a
+// stream.
 func (l *session) placeStream(h *frame.Header) (v view, err error) {
 	n := int64(h.Payload())
 	v.n = n
@@ -459,7 +462,8 @@ func (l *session) placeStream(h *frame.Header) (v view, err error) {
 	return v, nil
 }
 
-// placedStream runs when the carrier has written the payload to the memory of placeStream.
+// placedStream handles a payload that the carrier has written to the memory returned by
+// placeStream.
 func (l *session) placedStream(v *view) {
 	if s := v.stream; s.err == nil && !s.closed {
 		s.onBytesLocked(s.in.notePlaced(v.chunk, v.at, v.n))
@@ -478,7 +482,7 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	}
 	granted := binary.LittleEndian.Uint64(payload)
 	if s == nil {
-		if own && h.Tag == firstWindow { // the first WINDOW: all others have a larger offset
+		if own && h.Tag == firstWindow { // only the first WINDOW has this offset; all others have a larger one
 			l.queueControl(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})
 		}
 		return nil
@@ -497,8 +501,8 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// deliverReset handles a RESET frame. It ends the stream with the error of the peer. With FlagEnd
-// the stream continues, and the error replaces io.EOF at its end.
+// deliverReset handles a RESET frame. It fails the stream with the peer's error. With FlagEnd the
+// stream continues, and the error replaces io.EOF at its end.
 func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	s, _, err := l.streamOf(h)
 	switch {
@@ -528,8 +532,8 @@ func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// endStreams ends all streams with err because the session has ended. It proceeds by number, so
-// that runs in the simulator are reproducible.
+// endStreams fails all streams with err because the session has been closed. It proceeds in order
+// of stream number, so that simulator runs are reproducible.
 func (l *session) endStreams(err error) {
 	all := make([]*Stream, 0, len(l.streams))
 	for _, s := range l.streams {

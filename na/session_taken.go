@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// takenState tracks whether the peer reads what was sent on one lane, for Config.WriteTimeout.
+// takenState tracks whether the peer reads the data sent on one lane, for Config.WriteTimeout.
 type takenState struct {
-	waits bool          // bytes were waiting for the peer when it was last checked
-	count uint64        // of carrier.WriteMeter.Taken
-	since time.Duration // for how long bytes have waited while count did not grow
+	waits bool          // bytes were waiting for the peer at the last check
+	count uint64        // last count returned by carrier.WriteMeter.Taken
+	since time.Duration // how long bytes have been waiting without count having grown
 }
 
-// Waits is called by a carrier.WriteMeter when bytes begin to wait for the peer. The caller holds
-// endpoint.mu.
+// Waits is called by a carrier.WriteMeter when bytes begin to wait for the peer. endpoint.mu must
+// be held.
 func (l *session) Waits() {
 	if l.e.dom.own.WriteTimeout > 0 && l.Up() {
 		l.makeBusy()
@@ -22,12 +22,12 @@ func (l *session) Waits() {
 	}
 }
 
-// wasWaiting reports whether bytes were waiting for the peer when it was last checked.
+// wasWaiting reports whether bytes were waiting for the peer at the last check.
 func (l *session) wasWaiting() bool {
 	return l.flows[carrier.Messages].taken.waits || l.flows[carrier.Bulk].taken.waits
 }
 
-// stillWaits reports whether bytes that waited at the last check still wait.
+// stillWaits reports whether bytes that were waiting at the last check are still waiting.
 func (l *session) stillWaits() bool {
 	t, ok := l.route.carrier.(carrier.WriteMeter)
 	if !ok || !l.wasWaiting() {
@@ -44,7 +44,7 @@ func (l *session) stillWaits() bool {
 	return l.wasWaiting()
 }
 
-// checkTaken measures how long the peer has read nothing on a lane, and ends the session after
+// checkTaken measures how long the peer has read nothing on a lane, and closes the session after
 // Config.WriteTimeout. It reports whether the session is still up.
 func (l *session) checkTaken(passed time.Duration) bool {
 	t, ok := l.route.carrier.(carrier.WriteMeter)

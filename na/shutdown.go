@@ -8,50 +8,49 @@ import (
 )
 
 const (
-	// ackTime limits how long Shutdown continues after its deadline, for confirmations of peers and
-	// for callbacks to return. It also limits the wait for a confirmation before the deadline, once
-	// a peer is known to have every message.
+	// ackTime limits how long Shutdown continues after its deadline while it waits for peers'
+	// confirmations and for callbacks to return. Once a peer is known to have every message, it also
+	// limits the wait for a confirmation before the deadline.
 	ackTime = 400 * time.Millisecond
-	// lullTime is how long no get or put of a peer must have begun before Shutdown closes, because
-	// the next chunk of a transfer may be in flight.
+	// lullTime is how long peers must have started no get or put before Shutdown closes the context,
+	// because the next chunk of a transfer may be in flight.
 	lullTime = 50 * time.Millisecond
-	// driveStep is how long one context is driven before the next one.
+	// driveStep is how long Shutdown drives one context before turning to the next.
 	driveStep = 5 * time.Millisecond
 )
 
 // Underway counts the operations that a graceful shutdown waits for.
 type Underway struct {
-	Sends   int    // messages that were not sent yet
-	Moves   int    // gets and puts of this process that have not ended
-	Served  int    // gets and puts of peers that have not ended
-	Leases  int    // leases that have not ended
-	Streams int    // streams that are closed for writing and have unsent bytes
-	Reached uint64 // the total of gets and puts of peers that have begun
+	Sends   int    // number of messages not yet sent
+	Moves   int    // number of incomplete gets and puts of this process
+	Served  int    // number of incomplete gets and puts of peers
+	Leases  int    // number of active leases
+	Streams int    // number of streams that are closed for writing and have unsent bytes
+	Reached uint64 // total number of gets and puts that peers have started
 }
 
-// An Unconfirmed counts the messages to a peer that were sent, and that the peer is not known to
-// have received.
+// An Unconfirmed counts the messages sent to a peer that the peer is not known to have received.
 type Unconfirmed struct {
 	Peer     Addr // zero for all peers beyond the first 32
 	Messages int
 }
 
-// Unconfirmed returns, by peer, the messages whose receipt is unknown: those to peers whose
-// sessions were lost, and those that peers have not confirmed yet. Requests of calls, and answers,
-// to lost peers are not counted: the end of the call reports their fate. A PONG, or a credit for an
-// envelope, confirms all that was sent before. It does not block.
+// Unconfirmed returns, by peer, the number of messages whose receipt is unknown: those sent to
+// peers whose sessions were lost, and those that peers have not yet confirmed. For lost peers, it
+// does not count the requests of calls, whose completion reports their fate, or answers. A PONG, or
+// a credit for an envelope, confirms everything sent before it. Unconfirmed does not block.
 func (c upper) Unconfirmed() []Unconfirmed { return c.ep.listUnconfirmed() }
 
-// Drain begins a graceful shutdown. New peers are refused, and layers above start no new
-// operations. Operations in flight continue until Close. It does not block, and may be called from
-// any goroutine.
+// Drain begins a graceful shutdown. New peers are refused, and higher layers start no new
+// operations. Operations in flight continue until Close. Drain does not block and is safe for
+// concurrent use.
 func (c *Context) Drain() {
 	if c.state.CompareAndSwap(ctxOpen, ctxDraining) {
 		c.ep.refuseNewPeers()
 	}
 }
 
-// Drain calls Drain of every context of c. From now on NewContext fails.
+// Drain calls Drain for every context of c. Subsequent calls of NewContext fail.
 func (c *Class) Drain() {
 	c.mu.Lock()
 	c.draining = true
@@ -62,10 +61,10 @@ func (c *Class) Drain() {
 	}
 }
 
-// Underway returns the counts of operations in flight.
+// Underway returns the number of operations in flight, by kind.
 func (c upper) Underway() Underway { return c.ep.countUnderway() }
 
-// Shutdown is Context.Shutdown for all contexts of c together.
+// Shutdown is like Context.Shutdown, for all contexts of c together.
 func (c *Class) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	contexts := c.contexts
@@ -73,22 +72,24 @@ func (c *Class) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, &Shutdown{Contexts: contexts, Drain: c.Drain, Close: func() { _ = c.Close() }, Closed: c.Closed})
 }
 
-// Shutdown shuts c down gracefully, and drives it meanwhile. It blocks, in three steps:
+// Shutdown shuts c down gracefully, driving it in the meantime. It blocks and proceeds in three
+// steps:
 //
-//  1. Peers that connect are refused. Messages, gets and puts that are in flight may end, also those
-//     of peers in registered memory. Posted receives are not waited for. This ends when ctx ends or, if
-//     ctx has no deadline, after Config.Linger.
-//  2. In the same time peers confirm what was sent to them. A peer that is silent for
-//     Config.PeerTimeout, or to which a transport has repeated packets often enough, is given up.
+//  1. Peers that connect are refused. Messages, gets, and puts in flight may complete,
+//     including those of peers in registered memory. Posted receives are not waited for. This
+//     step lasts at most until ctx is done or, if ctx has no deadline, until Config.Linger has
+//     elapsed.
+//  2. At the same time, peers confirm the messages sent to them. A peer is given up if it is
+//     silent for Config.PeerTimeout or if a transport has retransmitted to it often enough.
 //  3. c is closed, and every callback runs.
 //
-// It returns the cause of ctx, ErrTimeout, or ErrPeerLost when peers were lost that have not
-// confirmed everything. The error text has the counts of aborted operations, of unconfirmed
-// messages, or of callbacks that have not returned.
+// Shutdown returns the cause of ctx, ErrTimeout, or, if peers were lost before they confirmed
+// everything, ErrPeerLost. The error text includes the number of aborted operations, unconfirmed
+// messages, or callbacks that have not returned.
 //
-// It returns soon after ctx or Config.Linger ends, unless a callback that it runs itself does not
-// return. Inside a callback of c it returns ErrBusy at once, because it would wait for that
-// callback.
+// Shutdown returns soon after ctx is done or Config.Linger has elapsed, unless a callback that it
+// runs itself does not return. If called from a callback of c, it immediately returns ErrBusy,
+// because it would otherwise wait for that callback.
 func (c *Context) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, &Shutdown{Contexts: []*Context{c}, Drain: c.Drain, Close: c.Close, Closed: c.Closed})
 }
@@ -130,30 +131,30 @@ func shutdown(ctx context.Context, e *Shutdown) error {
 	return fmt.Errorf("na: shutdown: %d operations in flight: %w", live, err)
 }
 
-// A Shutdown implements the steps of a graceful shutdown, for this package and for layers above.
+// A Shutdown implements the steps of a graceful shutdown, for this package and for higher layers.
 //
 //	Drain ─► what is in flight ends ─► CancelRest ─► peers confirm everything ─► Close ─► every callback has returned
 //	         ctx, Config.Linger                     the same, and ackTime              ackTime, and no callback is left to run
 type Shutdown struct {
 	Contexts []*Context
 	Drain    func()
-	Trigger  func(i int) int // runs callbacks of Contexts[i]; the layer above sets it
-	// reports whether nothing is in flight in Contexts[i] but gets and puts of peers
+	Trigger  func(i int) int // runs callbacks of Contexts[i]; set by the higher layer
+	// reports whether nothing is in flight in Contexts[i] except gets and puts of peers
 	Idle          func(i int) bool
-	CancelRest    func()           // runs after the wait: counts the remaining operations and cancels what it can
-	NoMoreReplies func(i int) bool // reports whether no handler may still answer in Contexts[i]
+	CancelRest    func()           // runs after the wait; counts the remaining operations and cancels those it can
+	NoMoreReplies func(i int) bool // reports whether no handler in Contexts[i] may still answer
 	Close         func()
 	Closed        func() bool
 
-	Unconfirmed []Unconfirmed // set by Run: the messages that were not confirmed
+	Unconfirmed []Unconfirmed // set by Run: the messages not confirmed
 
 	start time.Duration
 }
 
-// Run carries out the steps. It blocks, and must not be called inside a callback. It returns nil
-// when everything has ended by itself, the cause of ctx, ErrTimeout when Config.Linger has passed,
-// ErrPeerLost when only messages to lost peers were not confirmed, or ErrBusy when only callbacks
-// that do not return are left.
+// Run carries out the steps. It blocks and must not be called from a callback. It returns nil if
+// everything completed by itself. Otherwise it returns the cause of ctx, ErrTimeout if
+// Config.Linger has elapsed, ErrPeerLost if only messages to lost peers were not confirmed, or
+// ErrBusy if only callbacks that do not return are left.
 func (s *Shutdown) Run(ctx context.Context) error {
 	var err error
 	if len(s.Contexts) > 0 {
@@ -196,7 +197,8 @@ func (s *Shutdown) Run(ctx context.Context) error {
 	return ErrBusy
 }
 
-// waitForWork drives until nothing is in flight. It returns an error if the time is over first.
+// waitForWork drives the contexts until nothing is in flight. It returns an error if the time limit
+// expires first.
 func (s *Shutdown) waitForWork(ctx context.Context) (err error) {
 	class := s.Contexts[0].class
 	reached, lull := uint64(0), s.start
@@ -216,7 +218,7 @@ func (s *Shutdown) waitForWork(ctx context.Context) (err error) {
 	return err
 }
 
-// timeUp returns an error if the time is over.
+// timeUp returns an error if the time limit has expired.
 func (s *Shutdown) timeUp(ctx context.Context) error {
 	linger := s.Contexts[0].class.cfg.Linger
 	if ctx.Err() != nil {
@@ -228,8 +230,9 @@ func (s *Shutdown) timeUp(ctx context.Context) error {
 	return nil
 }
 
-// waitForAcks drives until peers have confirmed what was sent to them, until the time is over and
-// ackTime has passed. owed reports whether messages to peers that are up were not confirmed.
+// waitForAcks drives the contexts until peers have confirmed the messages sent to them, or until
+// ackTime after the time limit. owed reports whether messages to peers that are up remain
+// unconfirmed.
 func (s *Shutdown) waitForAcks(ctx context.Context) (owed bool) {
 	limit := s.now() + ackTime
 	s.drive(func(ran int) bool {
@@ -243,8 +246,8 @@ func (s *Shutdown) waitForAcks(ctx context.Context) (owed bool) {
 	return owed
 }
 
-// idle reports whether nothing is in flight, and the total of gets and puts of peers that have
-// begun.
+// idle reports whether nothing is in flight. It also returns the total number of gets and puts that
+// peers have started.
 func (s *Shutdown) idle() (idle bool, reached uint64) {
 	idle = true
 	for i, c := range s.Contexts {
@@ -255,8 +258,8 @@ func (s *Shutdown) idle() (idle bool, reached uint64) {
 	return idle, reached
 }
 
-// askAcks sends PINGs to the peers of every context. It reports whether all messages are confirmed,
-// and how many are not.
+// askAcks sends PINGs to the peers of every context. It reports whether all messages are confirmed
+// and returns the number of those that are not.
 func (s *Shutdown) askAcks() (confirmed bool, messages int) {
 	confirmed = true
 	for i, c := range s.Contexts {
@@ -287,8 +290,8 @@ func (s *Shutdown) isInside() bool {
 
 func (s *Shutdown) now() time.Duration { return s.Contexts[0].Now() }
 
-// drive drives all contexts in turn until over returns true. ran is how many callbacks the last
-// round has run.
+// drive drives all contexts in turn until over returns true. ran is the number of callbacks run in
+// the last round.
 func (s *Shutdown) drive(over func(ran int) bool) {
 	for round := 0; ; round++ {
 		ran := 0

@@ -7,80 +7,82 @@ import (
 	"time"
 )
 
-// A spinner decides how the leader of a context waits: by sleeping in the poller, or by polling for
-// a while first. Polling has lower latency if a processor is free.
+// A spinner decides how the leader of a context waits: by sleeping in the poller, or by first
+// polling for a while. Polling has lower latency if a processor is free.
 //
-// It does not compare the times of the two ways: the time of a wait depends on how the peer waits,
-// and two sides that measure each other would both end up asleep. It stops polling for two reasons
-// only:
-//   - nothing arrived while polling, three times in a row; until something arrives soon after a sleep
-//     began
-//   - another thread needs this processor, and nothing arrived after it ran; for a pause that grows
+// The spinner does not compare the durations of the two kinds of wait. The duration of a wait
+// depends on how the peer waits, and two sides that measure each other would both end up asleep. It
+// stops polling for only two reasons:
+//   - Nothing arrived during polling, three times in a row. Polling resumes when something
+//     arrives soon after a sleep began.
+//   - Another thread needs this processor, and nothing arrived after that thread ran. Polling
+//     stops for a pause that grows each time.
 //
-// Only the leader uses it.
+// A spinner is used only by the leader.
 type spinner struct {
-	limit  time.Duration // 0: always asleep
-	procs  int           // GOMAXPROCS, as of at most spinProcs waits ago
-	waits  uint          // waits since procs was read
-	misses int           // spins in a row in which nothing arrived
-	vain   time.Duration // duration of a spin that a timer has interrupted, by which the next spin is shorter
+	limit  time.Duration // 0 means always asleep
+	procs  int           // GOMAXPROCS, read at most spinProcs waits ago
+	waits  uint          // number of waits since procs was read
+	misses int           // number of consecutive spins during which nothing arrived
+	vain   time.Duration // duration of a spin interrupted by a timer; the next spin is shorter by it
 	looks  uint
 
-	// The spinner yields the processor periodically. The duration of a yield shows whether another
-	// thread needs it.
-	give    func()        // yieldProcessor, or that of a test
-	yields  int           // polls from one yield to the next
-	since   int           // polls since the last yield
-	crowded uint64        // the last 64 yields: 1 for one that took long and after which nothing arrived
-	again   time.Duration // do not poll before this time
-	pause   time.Duration // how long polling was stopped last
+	// The spinner yields the processor periodically. The duration of a yield indicates whether
+	// another thread needs the processor.
+	give    func()        // yieldProcessor or a test's replacement
+	yields  int           // number of polls between two yields
+	since   int           // number of polls since the last yield
+	crowded uint64        // last 64 yields; a 1 bit is a yield that took long and after which nothing arrived
+	again   time.Duration // time before which polling is disabled
+	pause   time.Duration // duration of the last pause of polling
 }
 
-// The ways to wait.
+// Ways to wait.
 const (
 	asleep = iota
 	awake
 )
 
 const (
-	// spinMisses is the number of unsuccessful spins in a row after which the leader sleeps.
+	// spinMisses is the number of consecutive unsuccessful spins after which the leader sleeps.
 	spinMisses = 3
-	// spinYield polls are made before the clock is read. Between two yields there are at least as
-	// many, and up to spinYields where no other thread needs the processor.
+	// spinYield is the number of polls before the clock is read, and the minimum number of polls
+	// between two yields. If no other thread needs the processor, that number grows to spinYields.
 	spinYield, spinYields = 8, 256
-	// A yield that takes yieldLong has let another thread run; one that takes yieldHog, a thread
-	// that computes.
+	// A yield that takes yieldLong has let another thread run. One that takes yieldHog has let a
+	// thread run that is computing.
 	yieldLong, yieldHog = 1500 * time.Nanosecond, 100 * time.Microsecond
-	// hotLooks is how many polls of the inlets, and of the descriptor that was readable last, are
-	// made for one of all descriptors; inletLooks where there are inlets.
+	// hotLooks is how often the inlets and the most recently readable descriptor are polled for each
+	// poll of all descriptors. inletLooks is used instead if there are inlets.
 	hotLooks, inletLooks = 4, 64
-	// pauseFirst and pauseLast are the limits of spinner.pause. It grows if polling was useful for
-	// less than usefulFor times its cost.
+	// pauseFirst and pauseLast are the limits of spinner.pause. The pause grows if polling was useful
+	// for less than usefulFor times its cost.
 	pauseFirst, pauseLast = 2 * time.Millisecond, time.Second
 	usefulFor             = 4
-	// spinProcs is how many waits pass before GOMAXPROCS is read again.
+	// spinProcs is the number of waits after which GOMAXPROCS is read again.
 	spinProcs = 1024
 )
 
-// A spinResult is how a spin ended.
+// A spinResult describes how a spin ended.
 type spinResult int
 
 const (
-	spinNone spinResult = iota // not started: other goroutines spin on all processors but one
-	spinCame                   // something is ready, or may be
+	spinNone spinResult = iota // not started, because other goroutines spin on all processors but one
+	spinCame                   // something is or may be ready
 	spinVain                   // nothing arrived during the spin
-	// a Poll is due, which gives no information about the peer
+	// a Poll is pending, which says nothing about the peer
 	spinDue
 )
 
-// spinning counts the goroutines of this process that spin. At least one processor does not spin.
+// spinning is the number of goroutines in this process that are spinning. At least one processor
+// does not spin.
 var spinning atomic.Int32
 
 func newSpinner(limit time.Duration) spinner {
 	return spinner{limit: max(limit, 0), pause: pauseFirst, again: -time.Hour, give: yieldProcessor}
 }
 
-// choose returns the way to wait now; the caller reports the result to learn.
+// choose returns the way to wait now. The caller must report the outcome using learn.
 func (s *spinner) choose(now time.Duration) int {
 	if s.waits++; s.procs == 0 || s.waits >= spinProcs {
 		s.procs, s.waits = runtime.GOMAXPROCS(0), 0 // it changes with the limits of the control group (Go 1.25)
@@ -91,8 +93,9 @@ func (s *spinner) choose(now time.Duration) int {
 	return awake
 }
 
-// learn records a wait of d. way is the way that was used: the leader may have slept although
-// choose returned awake. came reports whether anything arrived; otherwise only the time passed.
+// learn records a wait of duration d. way is the way actually used: the leader may have slept even
+// if choose returned awake. came reports whether anything arrived, as opposed to the time having
+// expired.
 func (s *spinner) learn(way int, d time.Duration, came bool) {
 	switch {
 	case way == awake && came:
@@ -105,7 +108,8 @@ func (s *spinner) learn(way int, d time.Duration, came bool) {
 	}
 }
 
-// yield yields the processor if that is due, and returns how long other threads have used it, or 0.
+// yield yields the processor if it is time to do so. It returns how long other threads used the
+// processor, or 0.
 func (s *spinner) yield(now func() time.Duration) (took time.Duration) {
 	if s.since += spinYield; s.since < s.yields {
 		return 0
@@ -122,15 +126,15 @@ func (s *spinner) yield(now func() time.Duration) (took time.Duration) {
 	return 0
 }
 
-// yielded records that nothing arrived right after a yield of length took, and reports whether to
-// stop polling. It does if most yields were unsuccessful, or if took is too long for the other
+// yielded records that nothing arrived right after a yield of duration took, and reports whether to
+// stop polling. It does so if most yields were unsuccessful, or if took is too long for the other
 // thread to have been the peer.
 func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
 	s.crowded |= 1
 	if bits.OnesCount64(s.crowded) <= 32 && took < yieldHog {
 		return false
 	}
-	// The pause doubles, unless polling was useful for long enough.
+	// The pause doubles unless polling was useful for long enough.
 	if s.pause = min(2*s.pause, pauseLast); now-s.again > usefulFor*max(took, yieldHog) {
 		s.pause = pauseFirst
 	}
@@ -138,8 +142,8 @@ func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
 	return true
 }
 
-// spin polls until something is ready, for at most the limit of the spinner and wait (negative: no
-// limit). end is the time at its end if it ended because its time was over.
+// spin polls until something is ready, but no longer than the spinner's limit and wait. A negative
+// wait means no limit. end is the time at which the spin ended if its time expired.
 func (c *Context) spin(now, wait time.Duration, w pollWaiter) (end time.Duration, how spinResult) {
 	s := &c.spinner
 	defer spinning.Add(-1)
@@ -150,7 +154,7 @@ func (c *Context) spin(now, wait time.Duration, w pollWaiter) (end time.Duration
 	if wait >= 0 && wait < limit {
 		limit, how = wait, spinDue
 	}
-	s.since = 0 // no yield for an answer that arrives at once
+	s.since = 0 // no yield for an answer that arrives immediately
 	for took := time.Duration(0); ; took = s.yield(c.Now) {
 		for range spinYield {
 			if c.pollSpinning() || w.Stirred() || c.isReleasable() {
@@ -165,7 +169,7 @@ func (c *Context) spin(now, wait time.Duration, w pollWaiter) (end time.Duration
 		case took > 0 && s.yielded(end, took):
 			return end, spinVain
 		case end-now >= limit:
-		case c.nudged.Load(): // a timer was set that is due earlier
+		case c.nudged.Load(): // a timer that expires earlier has been set
 			how = spinDue
 		default:
 			continue
