@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Stream is one direction of ordered bytes that belongs to a call. The origin makes it and names
-// it in the request; the target opens it when its handler begins:
+// A Stream is one direction of an ordered byte stream that belongs to a call. The origin creates it
+// and names it in the request. The target opens it when its handler begins:
 //
 //	origin                                                target
 //	NewStream, Call with CallSpec.Streams ── request ──►  waits for its handler: no byte of a stream has moved
@@ -21,25 +21,24 @@ import (
 //	down:  Next, Release … io.EOF ◄── STREAM, DATA ─────  Write, CloseWrite
 //	Reset, by either side and at any time ── RESET ──►    the error of the other side
 //
-// Its frames need no envelope, no handler and no Trigger, and do not wait behind requests. The
-// answer of the call is independent: it may arrive before the stream has ended, and the stream
-// continues.
+// Its frames need no envelope, handler, or Trigger, and do not wait behind requests. The call's
+// answer is independent: it may arrive before the stream has ended, and the stream continues.
 //
-// No method blocks. A method that would block returns ErrAgain; Trigger calls the step function of
-// NewStream or OpenStream when the call may be repeated. Methods may be called from any goroutine;
-// one at a time writes, and one reads. The library owns the memory: Write copies, and the result of
-// Next is valid until Release or Close.
+// No method blocks. A method that would block returns ErrAgain. Trigger calls the step function
+// passed to NewStream or OpenStream when the method may be tried again. Methods may be called from
+// any goroutine, but at most one goroutine may write and one may read at a time. The library owns
+// the memory: Write copies, and the result of Next is valid until Release or Close.
 //
-// A window limits the unread bytes: 16 KiB at first, and up to 256 KiB, or 1 MiB for bulk data,
-// when the reader is fast. They are charged to the room of the session (Config.Room) or, if none is
-// left, to the StreamReserve bytes that each stream has for itself. So a stream with an active
-// reader makes progress, whatever other streams hold.
+// A window limits the unread bytes: 16 KiB at first, and up to 256 KiB, or 1 MiB for bulk data, if
+// the reader is fast. Unread bytes are charged to the session's room (Config.Room) or, if none is
+// left, to the StreamReserve bytes that each stream has for itself. A stream with an active reader
+// therefore makes progress no matter what other streams hold.
 type Stream struct {
 	c    *Context
-	l    *session // nil before the request is sent
-	open bool     // in active.streams
+	l    *session // nil before the request has been sent
+	open bool     // in activeState.streams
 	id   uint64
-	own  bool // this side is the origin and has assigned the number
+	own  bool // this side is the origin and assigned the number
 	up   bool
 	bulk bool
 	sent bool // this side is the sender
@@ -47,27 +46,27 @@ type Stream struct {
 	step   func(data any) (ran int)
 	data   any
 	task   Task
-	queued atomic.Bool // task is queued
+	queued atomic.Bool // task is in the queue
 
 	closed   bool
-	finished bool  // the reserve was returned
+	finished bool  // the reserve has been returned
 	ofRoom   bool  // the reserve is part of the room
-	err      error // the error of a stream that ended early
-	wants    bool  // a method returned ErrAgain, so step must be called
+	err      error // error of a stream that ended early
+	wants    bool  // a method has returned ErrAgain, so step must be called
 
 	out sender
 	in  receiver
 
 	listed     bool // in a laneQueue
-	starved    bool // in active.starved, waiting for room
+	starved    bool // in activeState.starved, waiting for room
 	owesWindow bool
 	owesReset  bool
-	owing      bool // in active.owing
+	owing      bool // in activeState.owing
 	code       Code // code and text of the RESET
 	text       string
 }
 
-// A streamKey is the key of a stream in its session.
+// A streamKey identifies a stream within its session.
 type streamKey struct {
 	id  uint64
 	own bool
@@ -77,25 +76,25 @@ const (
 	// maxUnsent and maxBulkUnsent limit the unsent bytes of one stream.
 	maxUnsent     = 64 << 10
 	maxBulkUnsent = 1 << 20
-	// maxResetText limits the text of a RESET in bytes.
+	// maxResetText limits the text of a RESET, in bytes.
 	maxResetText = 512
-	// MaxStreams is the maximum number of streams of one call.
+	// MaxStreams is the maximum number of streams in one call.
 	MaxStreams = 15
-	// streamIDSize is the length of the number in a request that names its streams.
+	// streamIDSize is the length in bytes of the stream number in a request.
 	streamIDSize = 8
 )
 
-// NewStream makes a stream for a Call of c: up to the target, or else down from it. It does not
-// block.
+// NewStream creates a stream for a Call of c. If up is true the stream goes to the target;
+// otherwise it comes from the target. NewStream does not block.
 //
-// bulk reports that the stream carries large data rather than messages. Such data may use a lane of
-// its own, and is not covered by a checksum of this module. Trigger calls step with data when a
-// method that returned ErrAgain may be tried again; step returns how many callbacks of the program
-// it has run.
+// bulk reports whether the stream carries large data rather than messages. Such data may use a
+// separate lane and is not covered by a checksum of this module. Trigger calls step with data when
+// a method that returned ErrAgain may be tried again. step returns the number of user callbacks it
+// has run.
 //
-// A stream that this side receives reserves StreamReserve bytes until Close. The error is
-// ErrNoMemory if neither Config.Budget nor Config.Room has so many left. The caller must call
-// Close, whatever the result of the call.
+// A stream received by this side reserves StreamReserve bytes until Close. The error is ErrNoMemory
+// if neither Config.Budget nor Config.Room has that many bytes left. The caller must call Close,
+// whatever the result of the call.
 func (c upper) NewStream(up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c.Context, own: true, up: up, bulk: bulk, sent: up, step: step, data: data}
 	if err := s.init(); err != nil {
@@ -105,11 +104,11 @@ func (c upper) NewStream(up, bulk bool, step func(data any) (ran int), data any)
 }
 
 // OpenStream opens a stream of the request e. id is the result of StreamID plus the index of the
-// stream. up, bulk, step and data are those of NewStream. It does not block.
+// stream. up, bulk, step, and data are as for NewStream. OpenStream does not block.
 //
-// The origin may send a stream that goes up from the first Next or Expect on. The error is
-// ErrNoMemory as of NewStream, ErrPeerLost if the session of the request has ended, or ErrDuplicate
-// if the stream is already open, which is a protocol violation of the peer.
+// The origin may send on an up stream once Next or Expect has been called. The error is ErrNoMemory
+// as for NewStream, ErrPeerLost if the request's session has been closed, or ErrDuplicate if the
+// stream is already open, which is a protocol violation by the peer.
 func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c.Context, id: id, up: up, bulk: bulk, sent: !up, step: step, data: data}
 	if err := s.init(); err != nil {
@@ -139,7 +138,7 @@ func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data 
 	return s, nil
 }
 
-// init reserves memory for s and initializes its task.
+// init initializes the task of s and reserves memory for s.
 func (s *Stream) init() (err error) {
 	s.task.Init(func(any) int {
 		s.queued.Store(false)
@@ -161,26 +160,26 @@ func (s *Stream) init() (err error) {
 	return err
 }
 
-// isClosed reports whether Close was called.
+// isClosed reports whether Close has been called.
 func (s *Stream) isClosed() bool {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
 	return s.closed
 }
 
-// StreamID returns the number of the first stream of a request; b are the 8 bytes of its message at
+// StreamID returns the number of a request's first stream. b holds the 8 bytes of the message at
 // CallSpec.StreamsAt.
 func StreamID(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 
-// Begun reports whether the request of the stream was sent. Before that no byte of the stream has
-// moved.
+// Begun reports whether the stream's request has been sent. Until then, no bytes of the stream have
+// been transferred.
 func (s *Stream) Begun() bool {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
 	return s.l != nil
 }
 
-// Moved returns how many bytes were sent, or have arrived in order.
+// Moved returns the number of bytes that have been sent or have arrived in order.
 func (s *Stream) Moved() int64 {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
@@ -190,14 +189,14 @@ func (s *Stream) Moved() int64 {
 	return s.in.next
 }
 
-// tryAgainLocked returns ErrAgain, and enables queueStepLocked. The caller holds endpoint.mu.
+// tryAgainLocked returns ErrAgain and arms queueStepLocked. endpoint.mu must be held.
 func (s *Stream) tryAgainLocked() error {
 	s.wants = true
 	return ErrAgain
 }
 
-// queueStepLocked queues the call of step if a method has returned ErrAgain. The caller holds
-// endpoint.mu.
+// queueStepLocked queues a call of step if a method has returned ErrAgain. endpoint.mu must be
+// held.
 func (s *Stream) queueStepLocked() {
 	if s.wants && !s.closed {
 		s.wants = false
@@ -207,7 +206,7 @@ func (s *Stream) queueStepLocked() {
 	}
 }
 
-// checkWritableLocked returns an error if nothing may be written now. The caller holds endpoint.mu.
+// checkWritableLocked returns an error if nothing may be written now. endpoint.mu must be held.
 func (s *Stream) checkWritableLocked() error {
 	switch {
 	case !s.sent || s.out.ending || s.closed:
@@ -220,8 +219,8 @@ func (s *Stream) checkWritableLocked() error {
 	return nil
 }
 
-// unsentLeftLocked returns how many bytes may be written before some must be sent. The caller holds
-// endpoint.mu.
+// unsentLeftLocked returns the number of bytes that may be written before some must be sent.
+// endpoint.mu must be held.
 func (s *Stream) unsentLeftLocked() int64 {
 	most := int64(maxUnsent)
 	if s.bulk {
@@ -233,11 +232,11 @@ func (s *Stream) unsentLeftLocked() int64 {
 	return most - s.out.unsentBytes()
 }
 
-// Write copies bytes of b into the stream and returns how many: at least one, or the error is
-// ErrAgain. They are sent as the window allows. Bytes of a stream to the target are accepted only
-// after its receiver has called Next or Expect. Other errors are that of the Reset of the receiver,
-// ErrPeerLost, and ErrInvalid after CloseWrite, Reset or Close. It does not block; one goroutine at
-// a time writes.
+// Write copies bytes from b into the stream and returns the number of bytes copied. If it cannot
+// copy at least one, the error is ErrAgain. The bytes are sent as the window allows. A stream to
+// the target accepts bytes only after its receiver has called Next or Expect. Other errors are the
+// error of the receiver's Reset, ErrPeerLost, and, after CloseWrite, Reset, or Close, ErrInvalid.
+// Write does not block. At most one goroutine may write at a time.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -257,9 +256,9 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reserve returns memory of the stream, of 1 to n bytes, for the caller to fill. The caller owns it
-// until Commit, which is always required, also after Close. The errors are those of Write, and
-// ErrInvalid if n is less than 1. It does not block.
+// Reserve returns between 1 and n bytes of the stream's memory for the caller to fill. The caller
+// must call Commit, even after Close, and owns the memory until then. Errors are those documented
+// for Write, and ErrInvalid if n is less than 1. Reserve does not block.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	if n < 1 {
 		return nil, WithText(ErrInvalid, fmt.Sprintf("reserve: size is %d, want at least 1", n))
@@ -275,9 +274,9 @@ func (s *Stream) Reserve(n int) ([]byte, error) {
 	return b, nil
 }
 
-// reserveLocked returns memory for at most n bytes. For bulk data it is in the Shelf of the carrier
-// if there is one, where the peer can read it. The Shelf is not used before the reader has begun,
-// nor beyond maxShelved bytes of the session.
+// reserveLocked returns memory for at most n bytes. For bulk data, the memory is in the carrier's
+// Shelf, if there is one, where the peer can read it. The Shelf is not used before the reader has
+// begun to read or beyond maxShelved bytes per session.
 func (s *Stream) reserveLocked(n int64) []byte {
 	s.out.chunks.shelf = nil
 	if s.bulk && s.open && n >= minPiece && s.out.limit > firstWindow && s.l.shelved < maxShelved {
@@ -288,7 +287,7 @@ func (s *Stream) reserveLocked(n int64) []byte {
 	return s.out.reserve(int(n))
 }
 
-// Commit queues the first n bytes of the memory of Reserve to be sent. It does not block.
+// Commit queues the first n bytes of the memory returned by Reserve to be sent. It does not block.
 func (s *Stream) Commit(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -305,9 +304,9 @@ func (s *Stream) commitLocked(n int) {
 	s.queueOutputLocked()
 }
 
-// CloseWrite ends the writing: the receiver gets io.EOF after the last byte. The stream ends when
-// all bytes have been sent; Close may be called before. It does nothing after Reset, or on a stream
-// that this side receives. It does not block.
+// CloseWrite marks the end of the stream: the receiver gets io.EOF after the last byte. The stream
+// ends when all bytes have been sent; Close may be called before that. CloseWrite does nothing
+// after Reset or on a stream received by this side. It does not block.
 func (s *Stream) CloseWrite() {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -318,8 +317,8 @@ func (s *Stream) CloseWrite() {
 	s.queueOutputLocked()
 }
 
-// Fail is CloseWrite with an error, which the receiver gets after the last byte instead of io.EOF.
-// Unlike Reset it drops nothing. text is cut to 512 bytes.
+// Fail is like CloseWrite, but the receiver gets an error after the last byte instead of io.EOF.
+// Unlike Reset, it drops no data. text is truncated to 512 bytes.
 func (s *Stream) Fail(code Code, text string) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -331,10 +330,10 @@ func (s *Stream) Fail(code Code, text string) {
 	s.queueOutputLocked()
 }
 
-// Next returns the next bytes, some or all of those that have arrived, without a copy. They are
-// valid until Release. The error is ErrAgain if none have arrived, and after the last byte io.EOF,
-// that of Fail or of the sender's Reset, or ErrPeerLost. It does not block; one goroutine at a time
-// reads.
+// Next returns some or all of the bytes that have arrived, without copying them. They are valid
+// until Release. If none have arrived, the error is ErrAgain. After the last byte, the error is
+// io.EOF, the error of the sender's Fail or Reset, or ErrPeerLost. Next does not block. At most one
+// goroutine may read at a time.
 func (s *Stream) Next() ([]byte, error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -357,19 +356,19 @@ func (s *Stream) Next() ([]byte, error) {
 	return nil, s.tryAgainLocked()
 }
 
-// startReceivingLocked sends the first WINDOW of a stream to the target, when its receiver begins
-// to read. The caller holds endpoint.mu.
+// startReceivingLocked sends the first WINDOW of a stream to the target when its receiver begins to
+// read. endpoint.mu must be held.
 func (s *Stream) startReceivingLocked() {
 	if s.open && s.in.limit == 0 {
 		s.l.oweWindow(s)
 	}
 }
 
-// Expect announces that about n bytes will arrive. The receiver calls it if it knows the size. The
-// window then begins with that size, as far as the room of the session allows, instead of growing
-// as bytes arrive. The sender of a stream to this side is notified when the first bytes were read.
-// Expect also begins a stream to the target, as Next does. It does nothing once the stream has
-// ended, and n may be wrong.
+// Expect announces that about n bytes will arrive. A receiver that knows the size may call it. The
+// window then starts with that size, as far as the session's room allows, instead of growing as
+// bytes arrive. The sender of a stream to this side is notified when the first bytes have been
+// read. Expect also starts a stream to the target, as Next does. It does nothing once the stream
+// has ended. n need not be exact.
 func (s *Stream) Expect(n int64) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -381,14 +380,14 @@ func (s *Stream) Expect(n int64) {
 		s.in.expect(n, s.maxWindow())
 	}
 	s.startReceivingLocked()
-	// a target that has not opened the stream would drop a WINDOW
+	// A target that has not opened the stream would drop a WINDOW.
 	if s.in.limit > 0 && (!s.own || s.isOpened()) && s.in.owesWindow() {
 		s.l.oweWindow(s)
 	}
 }
 
-// Release ends the use of the first n bytes of the result of Next: the sender may send as many
-// more.
+// Release releases the first n bytes of the result of Next, which allows the sender to send that
+// many more.
 func (s *Stream) Release(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -413,9 +412,9 @@ func (s *Stream) Release(n int) {
 	}
 }
 
-// Reset ends the stream early: unsent bytes are dropped, and the other side gets an error with code
-// and text, which is cut to 512 bytes. On a stream that has ended it does nothing, and returns the
-// error of an early end.
+// Reset ends the stream early. Unsent bytes are dropped, and the other side gets an error with code
+// and text, which is truncated to 512 bytes. If the stream has already ended, Reset does nothing
+// and, if it ended early, returns its error.
 func (s *Stream) Reset(code Code, text string) (ended error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -424,7 +423,7 @@ func (s *Stream) Reset(code Code, text string) (ended error) {
 	return ended
 }
 
-// resetLocked is Reset.
+// resetLocked implements Reset. endpoint.mu must be held.
 func (s *Stream) resetLocked(code Code, text string) {
 	if s.err != nil || s.isOverLocked() {
 		return
@@ -439,8 +438,8 @@ func (s *Stream) resetLocked(code Code, text string) {
 	s.finishReceivingLocked()
 }
 
-// isOverLocked reports whether s has ended regularly: all bytes were sent, or were read. The caller
-// holds endpoint.mu.
+// isOverLocked reports whether s has ended normally, with all bytes sent or read. endpoint.mu must
+// be held.
 func (s *Stream) isOverLocked() bool {
 	if s.sent {
 		return s.out.ended
@@ -448,9 +447,9 @@ func (s *Stream) isOverLocked() bool {
 	return s.in.isRead()
 }
 
-// Close ends the use of the stream by the program; step is not called any more. After CloseWrite
-// the written bytes are still sent. A stream that has not ended is Reset with ErrCanceled. Close
-// may be called at any time, and repeatedly. It does not block.
+// Close releases the stream, after which step is no longer called. Bytes written before CloseWrite
+// are still sent. A stream that has not ended is reset with ErrCanceled. Close may be called at any
+// time, even repeatedly. It does not block.
 func (s *Stream) Close() {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -458,7 +457,7 @@ func (s *Stream) Close() {
 		return
 	}
 	if s.sent && s.out.ending && (s.open || s.l == nil) && s.err == nil {
-		s.closed = true // ends when all bytes were sent
+		s.closed = true // ends when all bytes have been sent
 		return
 	}
 	s.resetLocked(ErrCanceled, "the stream was closed")
@@ -467,7 +466,7 @@ func (s *Stream) Close() {
 	s.finishReceivingLocked()
 }
 
-// dropBytesLocked drops all bytes of s. The caller holds endpoint.mu.
+// dropBytesLocked drops all bytes of s. endpoint.mu must be held.
 func (s *Stream) dropBytesLocked() {
 	if s.sent {
 		s.c.ep.dom.unsent.Add(-s.out.unsentBytes())
@@ -478,15 +477,15 @@ func (s *Stream) dropBytesLocked() {
 	s.freeRoomLocked(s.in.drop())
 }
 
-// freeRoomLocked returns n bytes of room. The caller holds endpoint.mu.
+// freeRoomLocked frees n bytes of room. endpoint.mu must be held.
 func (s *Stream) freeRoomLocked(n int64) {
 	if n > 0 {
 		s.l.freeBytes(int(n), firstRoom)
 	}
 }
 
-// finishReceivingLocked removes s from the table, and returns the reserve of a receiving stream,
-// once. The caller holds endpoint.mu.
+// finishReceivingLocked removes s from the table and, if this side is the receiver, returns the
+// reserve once all received bytes have been read or dropped. endpoint.mu must be held.
 func (s *Stream) finishReceivingLocked() {
 	if s.open {
 		s.l.removeStream(s)
@@ -497,8 +496,8 @@ func (s *Stream) finishReceivingLocked() {
 	}
 }
 
-// failWithLocked ends s because its session or the peer has ended it. Bytes that have arrived in
-// order can still be read. The caller holds endpoint.mu.
+// failWithLocked ends s because its session has been closed or the peer has reset it. Bytes that
+// have arrived in order can still be read. endpoint.mu must be held.
 func (s *Stream) failWithLocked(err error) {
 	if s.err != nil || s.isOverLocked() {
 		return

@@ -7,35 +7,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// streamChunk is how many bytes of a stream of messages one chunk covers, and bulkChunk the same
-// for bulk data: chunk n begins at n times that size. A DATA frame does not cross the end of a
-// chunk, so bulkChunk is also its maximum; smaller frames would cost more system calls.
+// streamChunk is the number of bytes of a message stream that one chunk covers, and bulkChunk is
+// the number for bulk data. Chunk n begins at n times that size. A DATA frame does not cross a
+// chunk boundary, so bulkChunk is also its maximum size. Smaller frames would require more system
+// calls.
 const (
 	streamChunk = 64 << 10
 	bulkChunk   = 256 << 10
 )
 
-// A chunk is memory for the bytes of a stream in one span, or for a part of them, so that a small
-// stream needs little memory.
+// A chunk is memory for the bytes of one span of a stream or, so that a small stream needs little
+// memory, for a part of them.
 type chunk struct {
 	buf  []byte
-	base int  // the offset of buf in the span
-	refs int  // one for the stream, and one for each view of a carrier
-	lost bool // the program may still use buf, so it is left to the garbage collector
+	base int  // offset of buf within the span
+	refs int  // one for the stream and one for each view of a carrier
+	lost bool // the program may still be using buf, so it is left to the garbage collector
 
-	shelf   carrier.Shelf // the shelf that contains buf; nil if buf is process memory
+	shelf   carrier.Shelf // shelf that contains buf, or nil if buf is process memory
 	at      int64         // offset of buf in shelf
-	shelved *int64        // counts the bytes of the session's streams in shelf
+	shelved *int64        // number of bytes in shelf used by the session's streams
 }
 
-// chunkSizes are the lengths of chunks.
+// chunkSizes lists the possible lengths of chunks.
 var chunkSizes = [...]int{1 << 10, 4 << 10, 16 << 10, streamChunk, bulkChunk}
 
-// idleChunks are unused chunks by length. They are sync.Pools, so that the memory of a burst is
-// released.
+// idleChunks holds unused chunks by length. Its elements are sync.Pools so that the memory used by
+// a burst is released.
 var idleChunks [len(chunkSizes)]sync.Pool
 
-// newChunk returns a chunk of n to bulkChunk bytes at base, with one reference.
+// newChunk returns a chunk of between n and bulkChunk bytes at base, with one reference.
 func newChunk(base, n int) *chunk {
 	for i, size := range chunkSizes {
 		if n > size {
@@ -51,8 +52,8 @@ func newChunk(base, n int) *chunk {
 	panic("na: a chunk beyond bulkChunk")
 }
 
-// shelveChunk is newChunk with memory of the shelf, where the peer can read it. It returns nil if
-// the shelf is full.
+// shelveChunk is like newChunk but uses memory of the shelf, where the peer can read it. It returns
+// nil if the shelf is full.
 func (q *chunks) shelveChunk(base, n int) *chunk {
 	for _, size := range chunkSizes {
 		if n > size {
@@ -67,8 +68,8 @@ func (q *chunks) shelveChunk(base, n int) *chunk {
 	return nil
 }
 
-// drop releases one reference to c, which may be nil. The caller holds endpoint.mu if c may be in a
-// shelf.
+// drop releases one reference to c, which may be nil. If c may be in a shelf, endpoint.mu must be
+// held.
 func (c *chunk) drop() {
 	if c == nil {
 		return
@@ -88,21 +89,22 @@ func (c *chunk) drop() {
 	}
 }
 
-// chunks holds the chunks of a stream whose bytes are needed, from one offset on. Some may be nil.
+// chunks holds the chunks of a stream that are still needed, starting at some offset. Some may be
+// nil.
 type chunks struct {
 	list  fifo[*chunk]
-	first int64 // the number of the first chunk in list
+	first int64 // number of the first chunk in list
 	bulk  bool  // the stream carries bulk data
-	lent  bool  // the program reads a chunk, so dropped chunks are not reused
-	// shelf is the preferred memory for at least minPiece bytes, or nil. shelved counts the bytes
-	// there.
+	lent  bool  // the program is reading a chunk, so dropped chunks must not be reused
+	// shelf is the preferred memory for requests of at least minPiece bytes, or nil. shelved counts
+	// the bytes used there.
 	shelf   carrier.Shelf
 	shelved *int64
-	// filled lists the ranges that carriers are writing without a lock, one per lane.
+	// filled lists the ranges that carriers are writing without holding a lock, at most one per lane.
 	filled []byteRange
 }
 
-// span returns the number of bytes that one chunk covers.
+// span returns the number of bytes covered by one chunk.
 func (q *chunks) span() int64 {
 	if q.bulk {
 		return bulkChunk
@@ -110,7 +112,7 @@ func (q *chunks) span() int64 {
 	return streamChunk
 }
 
-// at returns the chunk for off, or nil, and its memory at off.
+// at returns the chunk for off, or nil, and its memory starting at off.
 func (q *chunks) at(off int64) (c *chunk, b []byte) {
 	i := off/q.span() - q.first
 	if i < 0 || i >= int64(q.list.len()) {
@@ -125,9 +127,9 @@ func (q *chunks) at(off int64) (c *chunk, b []byte) {
 	return c, b
 }
 
-// grow returns memory for the n bytes at off, which do not cross the end of a chunk. If the chunk
-// is too small it is replaced and its bytes are copied, except those that carriers are writing: see
-// placed.
+// grow returns memory for the n bytes at off, which must not cross a chunk boundary. If the chunk
+// is too small, it is replaced and its bytes are copied, except for those that carriers are
+// writing; see placed.
 func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	if c, b = q.at(off); len(b) >= n {
 		return c, b[:n:n]
@@ -162,17 +164,17 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	return grown, grown.buf[at : at+n : at+n]
 }
 
-// copy copies the bytes of from to a larger chunk. The common range begins at start. The memory of
-// from may extend into the next chunk, whose bytes and ranges of filled are not copied. A range of
-// filled may begin in from and end behind it, if it is being written to an older chunk that was
-// dropped.
+// copy copies the bytes of from to a larger chunk. start is the stream offset at which their span
+// begins. The memory of from may extend into the next chunk, whose bytes and filled ranges are not
+// copied. A filled range may begin in from and end behind it, if it is being written to an older
+// chunk that has been dropped.
 func (q *chunks) copy(to, from *chunk, start int64) {
 	at, end := start+int64(from.base), start+min(int64(from.base+len(from.buf)), q.span())
 	part := func(until int64) {
 		copy(to.buf[at-start-int64(to.base):], from.buf[at-start-int64(from.base):until-start-int64(from.base)])
 	}
 	for at < end {
-		next := byteRange{end, end} // the first range that is being written
+		next := byteRange{end, end} // first range that is being written
 		for _, f := range q.filled {
 			if f.from >= at && f.from < next.from {
 				next = f
@@ -183,8 +185,8 @@ func (q *chunks) copy(to, from *chunk, start int64) {
 	}
 }
 
-// place returns the chunk, and the index in it, where a carrier writes the n bytes at off. The
-// carrier calls placed when it has written them.
+// place returns the chunk, and the index within it, at which a carrier is to write the n bytes at
+// off. placed must be called when the carrier has written them.
 func (q *chunks) place(off, n int64) (c *chunk, at int) {
 	if n >= minPiece { // large blocks, because more bytes follow and growing copies
 		c, _ = q.grow(blockOf(off, n))
@@ -197,8 +199,8 @@ func (q *chunks) place(off, n int64) (c *chunk, at int) {
 }
 
 // blockOf returns the smallest block that contains the n bytes at off. Its size is one of
-// chunkSizes, and it begins at a multiple of the size. So at least minPiece bytes use at most four
-// times their memory, unless they cross a multiple.
+// chunkSizes, and it begins at a multiple of that size. A range of at least minPiece bytes
+// therefore occupies at most four times its size in memory, unless it crosses such a multiple.
 func blockOf(off, n int64) (start int64, size int) {
 	for _, size = range chunkSizes {
 		start = off - off%int64(size)
@@ -210,7 +212,7 @@ func blockOf(off, n int64) (start int64, size int) {
 }
 
 // placed records that a carrier has written n bytes at off into c. It copies them if the chunk has
-// been replaced since.
+// been replaced in the meantime.
 func (q *chunks) placed(c *chunk, off, n int64) {
 	i := slices.Index(q.filled, byteRange{off, off + n})
 	q.filled = slices.Delete(q.filled, i, i+1)
@@ -220,7 +222,7 @@ func (q *chunks) placed(c *chunk, off, n int64) {
 	}
 }
 
-// dropBefore drops the chunks whose bytes are all before off.
+// dropBefore drops the chunks that lie entirely before off.
 func (q *chunks) dropBefore(off int64) {
 	for q.first < off/q.span() {
 		if q.list.len() > 0 {
@@ -230,8 +232,8 @@ func (q *chunks) dropBefore(off int64) {
 	}
 }
 
-// dropAt drops the chunk of the byte at off. The caller needs no byte of it. It does nothing if a
-// carrier uses the chunk.
+// dropAt drops the chunk containing the byte at off, unless a carrier is using it. The caller must
+// not need any of its bytes.
 func (q *chunks) dropAt(off int64) {
 	if c, _ := q.at(off); c != nil && c.refs == 1 {
 		q.list.all()[off/q.span()-q.first] = nil
@@ -247,7 +249,7 @@ func (q *chunks) dropAll() {
 	q.list, q.filled = fifo[*chunk]{}, nil
 }
 
-// drop drops c, which may be nil.
+// drop drops one reference to c, which may be nil.
 func (q *chunks) drop(c *chunk) {
 	if c != nil {
 		c.lost = c.lost || q.lent

@@ -6,48 +6,49 @@ import (
 )
 
 // A receiver is the state of the receiving side of a stream: the received and unread bytes, and the
-// flow control window. It has only offsets and counts, and uses no session.
+// flow control window. It consists only of chunks, offsets, and counts, and does not refer to a
+// session.
 //
 //	0 ─ read ─────── next ──────────────── limit            bytes: taken ≤ granted (reserve), and those charged to the room
 //	    │ can be read │ gaps: other lanes    │ the sender stops
 //
-// The sender charges each byte to one of two accounts: the reserve of the stream, StreamReserve
-// bytes that only this stream uses while it is open, or the room of the session, which all streams
-// share. Both are cumulative on both sides, so a duplicate or late frame has no effect. Read bytes
-// are credited to the reserve first.
+// The sender charges each byte to one of two accounts: the stream's reserve, which consists of
+// StreamReserve bytes that only this stream may use while it is open, or the session's room, which
+// all streams share. Both sides keep both accounts as cumulative totals, so duplicate or late
+// frames have no effect. Bytes that have been read are credited to the reserve first.
 type receiver struct {
 	chunks chunks
 	read   int64       // offset of the first unread byte
 	next   int64       // offset up to which all bytes have arrived
 	most   int64       // highest offset received
-	limit  int64       // offset up to which the sender may send, as in the last WINDOW
+	limit  int64       // offset up to which the sender may send, as announced by the last WINDOW
 	window int64       // limit - read after the next WINDOW
-	final  int64       // length of the stream; -1 if unknown
-	ahead  []byteRange // ranges that have arrived after next, in order, with gaps between
-	cause  error       // the error after the last byte, instead of io.EOF
+	final  int64       // length of the stream, or -1 if unknown
+	ahead  []byteRange // ranges that have arrived beyond next, in order, with gaps between them
+	cause  error       // error to return after the last byte instead of io.EOF
 
-	granted  uint64 // the total of the reserve that was granted by WINDOWs
-	taken    uint64 // the part of granted that bytes have used
-	reserved int64  // bytes that have arrived, are charged to the reserve, and were not read
-	room     int64  // like reserved, for the room
+	granted  uint64 // cumulative reserve granted by WINDOWs
+	taken    uint64 // part of granted that bytes have used
+	reserved int64  // unread bytes that are charged to the reserve
+	room     int64  // unread bytes that are charged to the room
 	used     int64  // bytes that have arrived since the last WINDOW
 }
 
-// A byteRange is a range of bytes of a stream.
+// A byteRange is a range of bytes in a stream.
 type byteRange struct{ from, to int64 }
 
 const (
-	// StreamReserve is the number of bytes that the receiver reserves for each open stream. They
-	// can arrive whatever other streams hold.
+	// StreamReserve is the number of bytes that the receiver reserves for each open stream. These can
+	// arrive no matter what other streams hold.
 	StreamReserve = 1 << 10
-	// firstWindow is the first window of a stream.
+	// firstWindow is the initial window of a stream.
 	firstWindow = 16 << 10
-	// maxMessageWindow limits the window of a stream of messages, and maxBulkWindow that of bulk
-	// data.
+	// maxMessageWindow limits the window of a message stream, and maxBulkWindow that of a bulk
+	// stream.
 	maxMessageWindow = 256 << 10
 	maxBulkWindow    = 1 << 20
-	// maxGaps limits ahead: a lane that places datagrams as they arrive makes a gap for each lost
-	// one.
+	// maxGaps limits the length of ahead. A lane that places datagrams as they arrive creates a gap
+	// for each lost one.
 	maxGaps = 4096
 )
 
@@ -66,7 +67,7 @@ func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 		return bad("beyond the window, which ends at %d", r.limit)
 	case !toRoom && r.granted-r.taken < uint64(n):
 		return bad("beyond the reserve of %d, of which %d is used", r.granted, r.taken)
-	case end && off+n < r.most: // also for a repeated end
+	case end && off+n < r.most: // even for a repeated end
 		return bad("final size is below the %d bytes received", r.most)
 	case r.final >= 0 && off+n > r.final:
 		return bad("beyond the final size %d", r.final)
@@ -88,13 +89,13 @@ func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 	return nil
 }
 
-// firstRunFrom returns the index of the first range of ahead that begins at off or after it.
+// firstRunFrom returns the index of the first range in ahead that begins at or after off.
 func (r *receiver) firstRunFrom(off int64) int {
 	i, _ := slices.BinarySearchFunc(r.ahead, off, func(a byteRange, off int64) int { return int(a.from - off) })
 	return i
 }
 
-// charge charges the checked n bytes at off to the account that the sender has selected.
+// charge charges n bytes at off, which check has accepted, to the account selected by the sender.
 func (r *receiver) charge(off, n int64, end, toRoom bool) {
 	if toRoom {
 		r.room += n
@@ -109,8 +110,8 @@ func (r *receiver) charge(off, n int64, end, toRoom bool) {
 	}
 }
 
-// noteArrived records that n bytes at off are in their chunks, and reports whether more can be read
-// than before.
+// noteArrived records that n bytes at off are in their chunks, and reports whether more bytes can
+// be read than before.
 func (r *receiver) noteArrived(off, n int64) bool {
 	if n > 0 && off != r.next {
 		i := r.firstRunFrom(off)
@@ -135,8 +136,8 @@ func (r *receiver) noteArrived(off, n int64) bool {
 	return n > 0 || r.isComplete()
 }
 
-// write copies the bytes b at off, which were checked and charged, into chunks. It reports whether
-// more can be read than before.
+// write copies b, which has been checked and charged, into the chunks at off. It reports whether
+// more bytes can be read than before.
 func (r *receiver) write(off int64, b []byte) bool {
 	for at := off; len(b) > 0; {
 		n := min(len(b), int(r.chunks.span()-at%r.chunks.span()))
@@ -151,20 +152,21 @@ func (r *receiver) write(off int64, b []byte) bool {
 	return r.noteArrived(off, 0)
 }
 
-// notePlaced records that a carrier has written n bytes at off into a chunk of place. It reports
-// whether more can be read than before.
+// notePlaced records that a carrier has written n bytes at off into a chunk returned by place. It
+// reports whether more bytes can be read than before.
 func (r *receiver) notePlaced(c *chunk, off, n int64) bool {
 	r.chunks.placed(c, off, n)
 	return r.noteArrived(off, n)
 }
 
-// isComplete reports whether all of the stream has arrived.
+// isComplete reports whether the whole stream has arrived.
 func (r *receiver) isComplete() bool { return r.final >= 0 && r.next == r.final }
 
-// isRead reports whether all of it has been read.
+// isRead reports whether the whole stream has been read.
 func (r *receiver) isRead() bool { return r.final >= 0 && r.read == r.final }
 
-// unreadBytes returns how many bytes have arrived and were not read; some may be behind a gap.
+// unreadBytes returns the number of bytes that have arrived and not been read, including any behind
+// a gap.
 func (r *receiver) unreadBytes() int64 { return r.reserved + r.room }
 
 // peek returns the next contiguous bytes, or nil if there are none.
@@ -177,11 +179,12 @@ func (r *receiver) peek() []byte {
 	return b[:n:n]
 }
 
-// consume releases n read bytes, and returns how many of them were charged to the room.
+// consume releases n bytes that have been read and returns how many of them were charged to the
+// room.
 func (r *receiver) consume(n int64) (room int64) {
 	r.read += n
 	r.chunks.dropBefore(r.read)
-	if r.read == r.next && len(r.ahead) == 0 { // an idle stream has no memory
+	if r.read == r.next && len(r.ahead) == 0 { // an idle stream uses no memory
 		r.chunks.dropAt(r.read)
 	}
 	reserve := min(n, r.reserved)
@@ -190,22 +193,22 @@ func (r *receiver) consume(n int64) (room int64) {
 	return n - reserve
 }
 
-// grantable returns the total of the reserve that may be granted now.
+// grantable returns the cumulative reserve that may be granted now.
 func (r *receiver) grantable() uint64 { return r.taken - uint64(r.reserved) + StreamReserve }
 
-// owesWindow reports whether a WINDOW must be sent, because half of the window or of the reserve is
+// owesWindow reports whether a WINDOW must be sent because half of the window or of the reserve is
 // free.
 func (r *receiver) owesWindow() bool {
 	return r.final < 0 && (2*(r.read+r.window-r.limit) >= r.window || 2*(r.grantable()-r.granted) >= StreamReserve)
 }
 
-// expect widens the window for n announced bytes, up to most.
+// expect widens the window for n announced bytes, but not beyond most.
 func (r *receiver) expect(n, most int64) { r.window = max(r.window, min(n, most)) }
 
-// windowToSend returns the limit and the total of the reserve for a WINDOW that is being sent. The
-// window doubles, up to most, while the reader keeps up with the sender: the sender used at least
-// half of it since the last WINDOW, and a quarter at most is unread. The first WINDOW always has
-// firstWindow, by which a sender without a record of the stream recognizes it (see deliverWindow).
+// windowToSend returns the limit and the cumulative reserve for a WINDOW about to be sent. The
+// window doubles, up to most, while the reader keeps up with the sender: at least half of it has
+// been used since the last WINDOW, and at most a quarter is unread. The first WINDOW always has
+// firstWindow, by which a sender without a record of the stream recognizes it; see deliverWindow.
 func (r *receiver) windowToSend(most int64) (limit int64, granted uint64) {
 	if r.limit == 0 {
 		r.limit, r.granted = firstWindow, r.grantable()
@@ -223,7 +226,7 @@ func (r *receiver) windowToSend(most int64) (limit int64, granted uint64) {
 	return r.limit, r.granted
 }
 
-// drop drops all bytes, and returns how many were charged to the room.
+// drop drops all bytes and returns how many of them were charged to the room.
 func (r *receiver) drop() (room int64) {
 	room = r.room
 	r.chunks.dropAll()

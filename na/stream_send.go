@@ -1,34 +1,35 @@
 package na
 
 // A sender is the state of the sending side of a stream: the unsent bytes and the flow control
-// window. It has only offsets and counts, and uses no session.
+// window. It consists only of chunks, offsets, and counts, and does not refer to a session.
 //
 //	0 ─ sent ──────────── written                 limit                 used ≤ granted: bytes charged to the reserve
 //	      │ waits          │ Write goes on         │ of the last WINDOW
 type sender struct {
 	chunks  chunks
-	lent    *chunk // the chunk that the program fills between Reserve and Commit, or nil
+	lent    *chunk // chunk that the program fills between Reserve and Commit, or nil
 	sent    int64
 	written int64
-	limit   int64 // of the last WINDOW
+	limit   int64 // limit of the last WINDOW
 	granted uint64
 	used    uint64
-	ending  bool // written is the end
-	ended   bool // FlagEnd was sent
+	ending  bool // written is the end of the stream
+	ended   bool // FlagEnd has been sent
 	cause   bool // the stream ends with an error, whose RESET must be sent before the end
 }
 
-// unsentBytes returns how many bytes wait to be sent.
+// unsentBytes returns the number of bytes waiting to be sent.
 func (s *sender) unsentBytes() int64 { return s.written - s.sent }
 
-// reserve returns memory for up to n bytes, as many as fit into the current chunk.
+// reserve returns memory for up to n bytes, as many as fit in the current chunk.
 func (s *sender) reserve(n int) []byte {
 	n = min(n, int(s.chunks.span()-s.written%s.chunks.span()))
 	_, b := s.chunks.grow(s.written, n)
 	return b
 }
 
-// lend references the chunk after the written bytes, which the program fills, until takeBack.
+// lend holds a reference to the chunk after the written bytes, for the program to fill, until
+// takeBack.
 func (s *sender) lend() {
 	s.lent, _ = s.chunks.at(s.written)
 	s.lent.refs++
@@ -37,7 +38,7 @@ func (s *sender) lend() {
 	}
 }
 
-// takeBack ends lend, if it was called.
+// takeBack releases the reference held by lend, if any.
 func (s *sender) takeBack() {
 	c := s.lent
 	if c == nil {
@@ -51,8 +52,8 @@ func (s *sender) takeBack() {
 	}
 }
 
-// allowance returns the number of bytes that may be sent with the given room of the session, and
-// whether they are charged to the room. The reserve is used only when there is no room.
+// allowance returns the number of bytes that may be sent given the session's room, and whether they
+// are charged to the room. The reserve is used only if there is no room.
 func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 	n = max(min(s.unsentBytes(), s.limit-s.sent), 0)
 	if room > 0 {
@@ -71,7 +72,7 @@ func (s *sender) piece(n int64) (c *chunk, b []byte) {
 	return c, b[:min(n, s.chunks.span()-s.sent%s.chunks.span())]
 }
 
-// noteLeft records that n bytes were sent, and were charged to the room or the reserve.
+// noteLeft records that n bytes were sent and charged to the room or the reserve.
 func (s *sender) noteLeft(n int64, toRoom bool) {
 	if !toRoom {
 		s.used += uint64(n)
@@ -81,8 +82,8 @@ func (s *sender) noteLeft(n int64, toRoom bool) {
 	s.releaseIdleChunk()
 }
 
-// releaseIdleChunk drops the chunk for the next bytes if no byte waits, so that an idle stream has
-// no memory.
+// releaseIdleChunk drops the chunk for the next bytes if no bytes are waiting, so that an idle
+// stream uses no memory.
 func (s *sender) releaseIdleChunk() {
 	if s.sent == s.written {
 		s.chunks.dropAt(s.sent)

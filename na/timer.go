@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// startTimer sets a timer that ends t at time at.
+// startTimer starts a timer that completes t at time at.
 func (e *endpoint) startTimer(t ticket, at time.Duration) {
 	e.mu.Lock()
 	if err := e.refusalOfLocked(t); err != nil {
@@ -19,11 +19,11 @@ func (e *endpoint) startTimer(t ticket, at time.Duration) {
 	}
 }
 
-// maxExpire limits the timers that end in one Poll; the others end in the next one.
+// maxExpire limits the number of timers handled in one Poll. The next Poll handles the rest.
 const maxExpire = 1024
 
-// expireLocked ends the timers, and the calls and probes with a deadline, that are due. The caller holds
-// e.mu.
+// expireLocked completes the expired timers, and the calls and probes whose deadline has passed.
+// e.mu must be held.
 func (e *endpoint) expireLocked(now time.Duration) {
 	for range maxExpire {
 		o, at := e.timers.First()
@@ -39,21 +39,21 @@ func (e *endpoint) expireLocked(now time.Duration) {
 	}
 }
 
-// addTimer sets a timer of o, and reports whether it is now the earliest, so that Poll is due
-// earlier.
+// addTimer sets a timer for o. It reports whether this timer is now the earliest, in which case the
+// next Poll must happen sooner.
 func (e *endpoint) addTimer(o *Op, at time.Duration) (first bool) {
 	e.timers.Set(o, &o.place, max(at, 1))
 	return e.setDue(o.place == 1)
 }
 
-// dropTimer removes the timer of o, if there is one.
+// dropTimer removes o's timer, if it has one.
 func (e *endpoint) dropTimer(o *Op) {
 	first := o.place == 1
 	e.timers.Remove(&o.place)
 	e.setDue(first)
 }
 
-// setDue sets endpoint.due to the time of the first timer if changed is true, and returns changed.
+// setDue sets endpoint.due to the time of the first timer if changed is true. It returns changed.
 func (e *endpoint) setDue(changed bool) bool {
 	if changed {
 		_, at := e.timers.First()

@@ -8,16 +8,16 @@ import (
 	"sync/atomic"
 )
 
-// A tokenSource makes the tokens of the registered memory of a class. A token is a counter,
-// encrypted under a random key, so that it cannot be guessed. The class recognizes its tokens
-// without storing them, which distinguishes a late peer from one that guesses.
+// A tokenSource creates the tokens for a class's registered memory. A token is a counter encrypted
+// under a random key, so that it cannot be guessed. The class recognizes its tokens without storing
+// them, which lets it distinguish a late peer from one that is guessing.
 type tokenSource struct {
-	key   sync.Once // makes block
+	key   sync.Once // guards creation of block
 	block cipher.Block
 	made  atomic.Uint64
 }
 
-// next writes a new token.
+// next stores a new token in token.
 func (t *tokenSource) next(token *[16]byte, rand func([]byte)) {
 	t.key.Do(func() {
 		var key [16]byte
@@ -29,7 +29,7 @@ func (t *tokenSource) next(token *[16]byte, rand func([]byte)) {
 	t.block.Encrypt(token[:], token[:])
 }
 
-// isOwn reports whether t has made the token.
+// isOwn reports whether t created token.
 func (t *tokenSource) isOwn(token [16]byte) bool {
 	if t.made.Load() == 0 {
 		return false
@@ -39,6 +39,6 @@ func (t *tokenSource) isOwn(token [16]byte) bool {
 	return n-1 < t.made.Load() && binary.LittleEndian.Uint64(token[8:]) == 0
 }
 
-// isIssued reports whether the token belongs or belonged to memory that c has registered. It is
-// called for a token that is not registered now.
+// isIssued reports whether token belongs or belonged to memory that c has registered. It is called
+// for tokens that are not currently registered.
 func (c *Class) isIssued(token [16]byte) bool { return c.tokens.isOwn(token) }

@@ -6,9 +6,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// Queue queues t, which must not be in the queue, for Trigger, after what is queued now. It reports
-// false when c is drained: then t does not run. It does not block, and may be called from any
-// goroutine.
+// Queue queues t, which must not already be queued, for Trigger, after all tasks queued so far. It
+// returns false if c has been drained, in which case t does not run. It does not block and is safe
+// for concurrent use.
 func (c upper) Queue(t *Task) bool {
 	if !c.Hold() {
 		return false
@@ -18,32 +18,33 @@ func (c upper) Queue(t *Task) bool {
 	return true
 }
 
-// Follow is Queue for a task of an operation that has ended: a Trigger that is running runs t too.
+// Follow is like Queue, for a task of a completed operation. A Trigger in progress also runs t.
 func (c upper) Follow(t *Task) {
 	if c.Queue(t) {
 		c.behind.Add(1)
 	}
 }
 
-// OnMessage makes Trigger call fn with each unexpected message, so that no RecvUnexpected is
-// posted. fn owns the message, and returns how many callbacks of the program it has run. Trigger
-// calls shut when c was closed. OnMessage must be called before c is driven.
+// OnMessage makes Trigger call fn with each unexpected message, so that no RecvUnexpected need be
+// posted. fn owns the message and returns the number of user callbacks it has run. Trigger calls
+// shut after c has been closed. OnMessage must be called before c is driven.
 func (c upper) OnMessage(fn func(e *Envelope) (ran int), shut func()) {
 	c.onMessage = func(data any) int { return fn(data.(*Envelope)) }
 	c.onShut = &Task{}
 	c.onShut.Init(func(any) int { shut(); return 0 }, nil)
 }
 
-// Records makes the messages of OnMessage come in Envelopes of the layer above, each a part of its
-// record of the message (Envelope.Record). get returns an Envelope that is zero or was freed. Free
-// does not return it: its owner decides when to use it again. put returns an Envelope whose message
-// was withdrawn or dropped before fn was called. Both are called on any goroutine with endpoint.mu
-// held, so they must not call c. Records must be called when OnMessage is.
+// Records makes the messages of OnMessage arrive in Envelopes provided by the higher layer, each of
+// them part of that layer's record of the message (Envelope.Record). get returns an Envelope that
+// is zero or has been freed. Free does not return it to put; its owner decides when to reuse it.
+// put accepts an Envelope whose message was withdrawn or dropped before fn was called. Both may be
+// called on any goroutine with endpoint.mu held, so they must not call methods of c. Records must
+// be called along with OnMessage.
 func (c upper) Records(get func() *Envelope, put func(*Envelope)) {
 	c.getRecord, c.putRecord = get, put
 }
 
-// maxTaken limits the messages that takeMessages takes at a time.
+// maxTaken limits the number of messages that takeMessages removes at a time.
 const maxTaken = 1024
 
 // takeMessages removes messages from the inbox and returns them as tasks.
@@ -63,12 +64,12 @@ func (c *Context) takeMessages() (first *Task) {
 	*at = nil
 	c.cq.n.Add(int64(n))
 	c.live.Add(int64(n))
-	c.callbackReturned() // ends the Hold above
+	c.callbackReturned() // releases the Hold above
 	return first
 }
 
-// Queued returns how many tasks wait for Trigger: operations that have ended, tasks of the layer
-// above, and messages. It does not block.
+// Queued returns the number of tasks waiting for Trigger: completed operations, tasks of the higher
+// layer, and messages. It does not block.
 func (c upper) Queued() int {
 	n := c.cq.len()
 	if c.onMessage != nil {
@@ -77,7 +78,7 @@ func (c upper) Queued() int {
 	return n
 }
 
-// Arrived reports whether messages wait for Trigger.
+// Arrived reports whether messages are waiting for Trigger.
 func (c upper) Arrived() bool { return c.ep.countInbox() > 0 }
 
 // Settled is Queued after a short wait for ended operations whose memory a transport still uses.
@@ -88,9 +89,10 @@ func (c upper) Settled() int {
 	return c.Queued()
 }
 
-// Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how
-// many ran; steps of the layer above count too. It does not wait for callbacks to be queued. It may
-// be called from any goroutine: while a callback runs, other goroutines may run those behind it.
+// Trigger runs the currently queued callbacks, at most max of them if max > 0, and returns the
+// number that ran, including steps of the higher layer. It does not wait for callbacks to be
+// queued. It is safe for concurrent use: while a callback runs, other goroutines may run the
+// callbacks behind it.
 func (c *Context) Trigger(max int) int {
 	if c.Upper().Settled() == 0 {
 		return 0
@@ -98,27 +100,28 @@ func (c *Context) Trigger(max int) int {
 	return c.frame(loop.UserCode{Run: runTasks, Data: c, N: max, Step: 1})
 }
 
-// A Stopper reports, after each callback, whether TriggerUntil is to return. A loop.Waiter is one.
+// A Stopper reports, after each callback, whether TriggerUntil should return. loop.Waiter
+// implements it.
 type Stopper interface{ Stops() bool }
 
-// TriggerUntil is Trigger for the layer above. It counts the callbacks of the program only, not
-// steps that run none, and returns after a callback when w, unless it is nil, reports true.
+// TriggerUntil is like Trigger, for the higher layer. It counts only user callbacks and not steps
+// that run none. If w is not nil, it returns after a callback once w reports true.
 func (c upper) TriggerUntil(w Stopper, max int) int {
 	return c.frame(loop.UserCode{Run: runTasks, Data: c.Context, N: max, Stop: w})
 }
 
-// runTasks runs tasks of the Context that is k.Data until k.N have been counted, or, if k.N <= 0,
-// as many as are queued when it begins. A task that runs no callback counts as k.Step.
+// runTasks runs tasks of the Context in k.Data until k.N have been counted or, if k.N <= 0, as many
+// as are queued when it begins. A task that runs no callback counts as k.Step.
 func runTasks(k loop.UserCode) (n int) {
 	c, max, w := k.Data.(*Context), k.N, k.Stop
-	if w == nil { // it is not a goroutine of the loop
+	if w == nil { // not a goroutine of the loop
 		c.loop.Others.Add(1)
-		defer c.loop.Others.Add(-1) // deferred: a callback may panic
+		defer c.loop.Others.Add(-1) // deferred because a callback may panic
 	}
-	var t *Task // removed from the queue and not run yet
+	var t *Task // removed from the queue and not yet run
 	all := max <= 0
 	if all {
-		if t = c.takeMessages(); t != nil && c.cq.gather() { // behind what is older
+		if t = c.takeMessages(); t != nil && c.cq.gather() { // behind older tasks
 			c.cq.putBack(t)
 			t = nil
 		}
@@ -157,15 +160,15 @@ func runTasks(k loop.UserCode) (n int) {
 	return n
 }
 
-// runTask runs t. It counts the callback as returned also when t panics.
+// runTask runs t. It counts the callback as returned even if t panics.
 func (c *Context) runTask(t *Task) (ran int) {
 	c.cq.n.Add(-1)
 	defer c.callbackReturned()
 	return t.run(t.data)
 }
 
-// A pacer flushes held-back output while Trigger runs many callbacks, so that the peer can start on
-// the first frames.
+// A pacer flushes held-back output while Trigger runs many callbacks, so that the peer can start
+// processing the first frames.
 type pacer struct {
 	c    *Context
 	n    int
@@ -179,7 +182,7 @@ const (
 	paceTime = 10 * time.Microsecond
 )
 
-// onRan runs after each callback.
+// onRan must be called after each callback.
 func (p *pacer) onRan() {
 	if p.n++; p.n%paceCount != 0 || p.c.corks.Load() == 0 {
 		return

@@ -9,13 +9,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// A userFrame is a function below which a context runs code of the program: callbacks, handlers and
-// authorizers. Each context has a separate one, so a stack walk identifies the context whose
-// callback a goroutine runs. Go has no cheaper way to mark a goroutine.
+// A userFrame is a function through which a context runs user code: callbacks, handlers, and
+// authorizers. Each context has a different one, so that a stack walk can identify the context
+// whose callback a goroutine is running. Go has no cheaper way to mark a goroutine.
 type userFrame = func(k loop.UserCode) int
 
-// codeFrames are the frames by number. Each is a separate literal, because Inside distinguishes
-// them by their entry addresses. All contexts for which none is free share the last one.
+// codeFrames holds the frames by number. Each is a separate literal, because Inside distinguishes
+// them by their entry addresses. Contexts that find no free frame share the last one.
 var codeFrames = [frameCount]userFrame{
 	func(k loop.UserCode) int { return k.Run(k) },
 	func(k loop.UserCode) int { return k.Run(k) },
@@ -88,13 +88,13 @@ const (
 	sharedFrame = frameCount - 1
 )
 
-// freeFrames has the bits of the frames that no context has.
+// freeFrames has a bit set for each frame that is not in use.
 var (
 	framesMu   sync.Mutex // guards freeFrames
 	freeFrames = ^uint64(0) >> 1
 )
 
-// takeFrame returns a frame for one context, and its number for returnFrame.
+// takeFrame returns a frame for one context and its number, to be passed to returnFrame.
 func takeFrame() (userFrame, int) {
 	framesMu.Lock()
 	defer framesMu.Unlock()
@@ -103,7 +103,7 @@ func takeFrame() (userFrame, int) {
 	return codeFrames[i], i
 }
 
-// returnFrame ends the use of the frame with the number i.
+// returnFrame releases the frame with number i.
 func returnFrame(i int) {
 	if i == sharedFrame {
 		return
@@ -113,13 +113,13 @@ func returnFrame(i int) {
 	freeFrames |= 1 << i
 }
 
-// UserFrame returns the frame of c, a function that calls k.Run: the layer above calls it, while it
-// holds c, to run code of the program outside Trigger. Meanwhile Inside reports true.
+// UserFrame returns the frame of c, a function that calls k.Run. The higher layer calls it, while
+// it holds c, to run user code outside Trigger. During such a call, Inside reports true.
 func (c upper) UserFrame() func(k loop.UserCode) int { return c.frame }
 
-// Inside reports whether the calling goroutine is in code of the program that c runs, in Trigger or
-// by UserCode. It walks the stack, so it is for rare calls. Contexts of one process beyond the
-// first 63 share a frame: Inside does not distinguish them.
+// Inside reports whether the calling goroutine is running user code for c, through Trigger or
+// UserFrame. It walks the stack, so it should not be called often. Contexts of a process beyond the
+// first 63 share a frame, and Inside does not distinguish between them.
 func (c upper) Inside() bool {
 	entry := reflect.ValueOf(c.frame).Pointer()
 	pcs := make([]uintptr, 64)
@@ -131,7 +131,7 @@ func (c upper) Inside() bool {
 		frames := runtime.CallersFrames(pcs[:n])
 		for more := true; more; {
 			var f runtime.Frame
-			if f, more = frames.Next(); f.Func != nil && f.Func.Entry() == entry { // nil: inlined
+			if f, more = frames.Next(); f.Func != nil && f.Func.Entry() == entry { // nil if inlined
 				return true
 			}
 		}
