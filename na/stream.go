@@ -153,7 +153,7 @@ func (s *Stream) init() (err error) {
 	}
 	s.in = newReceiver()
 	s.in.chunks.bulk = s.bulk
-	if s.own { // the target may send at once; the origin waits for a WINDOW
+	if s.own { // the target may send immediately; the origin waits for a WINDOW
 		s.in.limit, s.in.granted = firstWindow, StreamReserve
 	}
 	s.ofRoom, err = s.c.ep.dom.reserveStream()

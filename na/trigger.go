@@ -81,7 +81,8 @@ func (c upper) Queued() int {
 // Arrived reports whether messages are waiting for Trigger.
 func (c upper) Arrived() bool { return c.ep.countInbox() > 0 }
 
-// Settled is Queued after a short wait for ended operations whose memory a transport still uses.
+// Settled is like Queued, but first waits briefly for completed operations whose memory a transport
+// is still using.
 func (c upper) Settled() int {
 	if c.lingering.Load() > c.slow.Load() {
 		c.waitForUse()

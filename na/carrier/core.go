@@ -74,8 +74,9 @@ type Session interface {
 	// Incarnation returns the incarnation of the peer of a session that is up.
 	Incarnation() [16]byte
 
-	// Hello appends the HELLO of this side to dst, and returns it. It may be called repeatedly; it
-	// changes nothing. label is for the carrier of the peer. lane is that of the connection.
+	// Hello appends this side's HELLO to dst and returns the result. It has no side effects and may
+	// be called repeatedly. label is data for the peer's carrier. lane is the lane of the
+	// connection.
 	Hello(lane Lane, dst, label []byte) []byte
 	// Greet handles the HELLO with which the peer answers. If it returns an error, the HELLO cannot
 	// be accepted, and the carrier must call Fail with the error.
@@ -125,23 +126,23 @@ type Session interface {
 	// verified or part of a message. It keeps a slow peer from being considered silent. Deliver and
 	// Place imply it.
 	Heard(bulk bool)
-	// Confirmed records that the peer has received everything that was sent, if the carrier knows
-	// that.
+	// Confirmed records that the peer has received everything that was sent, for carriers that can
+	// tell.
 	Confirmed()
-	// Silent is Fail for a peer that no longer responds: data that was sent to it may still wait
+	// Silent is like Fail, for a peer that no longer responds. Data sent to it may still be waiting
 	// there.
 	Silent(err error)
-	// Refused is called when the peer ends the session, or rejects it, with a BYE.
+	// Refused is called when the peer closes or rejects the session with a BYE.
 	Refused(bye Bye)
-	// Fail ends the session, or the attempt to make one, because of err: the connection is cut
-	// (Carrier.Cut) and every operation ends, with codes.ErrPeerLost if the session was up and
+	// Fail closes the session, or the attempt to establish one, because of err. The connection is
+	// cut (Carrier.Cut), and every operation fails, with codes.ErrPeerLost if the session was up and
 	// codes.ErrUnreachable otherwise. An attempt that fails with codes.ErrAgain or
-	// codes.ErrPeerLost is repeated after a pause: the peer exists and may accept soon. It does
-	// nothing to a session that is down.
+	// codes.ErrPeerLost is repeated after a pause, because the peer exists and may accept soon. Fail
+	// does nothing if the session is down.
 	Fail(err error)
 
-	// LaneUp opens the lane Bulk for the puts and gets that begin from now on. LaneDown closes it
-	// because of err; if it was up the session ends, too.
+	// LaneUp opens the Bulk lane for puts and gets that start afterward. LaneDown closes it because
+	// of err and, if it was up, closes the session as well.
 	LaneUp()
 	LaneDown(err error)
 }

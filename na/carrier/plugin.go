@@ -7,77 +7,77 @@ import (
 	"time"
 )
 
-// A Plugin is one kind of network. Plugins register themselves in init, or are listed in
+// A Plugin is a kind of network. Plugins register themselves in init or are listed in
 // na.Config.Plugins.
 type Plugin interface {
-	// Scheme is the part of an address before "://".
+	// Scheme returns the part of an address before "://".
 	Scheme() string
-	// Open opens the network for a class. listen is the part after "://" in the address that the
-	// class was opened with: empty for a class that only dials, else where to listen. It may block
-	// for as long as binding takes. An error has a code of package codes, such as ErrAddrInUse.
+	// Open opens the network for a class. listen is the part after "://" in the address with which
+	// the class was opened. It says where to listen, or is empty for a class that only dials. Open
+	// may block while it binds. Errors have a code of package codes, such as ErrAddrInUse.
 	Open(class Class, listen string) (*Network, error)
 }
 
-// A Companion is a Plugin that can be the second transport of a class, for peers that have it too,
-// as sm:// next to tcp://.
+// A Companion is a Plugin that can be the second transport of a class, for peers that have it as
+// well, such as sm:// in addition to tcp://.
 type Companion interface {
 	Plugin
-	// OpenBeside opens the network next to the first transport, before the class has a context.
-	// listens means that peers can dial the class, so that it must be reachable by the Companion,
-	// too. If it returns a nil Network and an error, the class logs the error and uses its first
-	// transport alone.
+	// OpenBeside opens the network in addition to the first transport, before the class has a
+	// context. listens reports whether peers can dial the class, in which case it must also be
+	// reachable through the Companion. If OpenBeside returns a nil Network and an error, the class
+	// logs the error and uses only its first transport.
 	OpenBeside(class Class, listens bool) (*Network, error)
 }
 
-// A Class is the class that opens a plugin, as the plugin sees it. Package na implements it.
+// A Class is the class that opens a plugin, as seen by the plugin. It is implemented by package na.
 type Class interface {
-	// Config returns the part of the configuration of the class that plugins need.
+	// Config returns the part of the class's configuration that plugins need.
 	Config() Config
-	// PrivateName returns the canonical name of a class that does not listen, as peers see it:
-	// "scheme://@" and a random number.
+	// PrivateName returns the canonical name, as seen by peers, of a class that does not listen:
+	// "scheme://@" followed by a random number.
 	PrivateName(scheme string) string
-	// Context returns the context with a target id, or nil: then the HELLO is answered with ByeOf
-	// of codes.ErrNoEntry, and with one of codes.ErrClosed after Carrier.Shut. For the peer both
-	// are codes.ErrUnreachable: nothing ran. It may be called from any goroutine.
+	// Context returns the context with the given target ID, or nil if there is none. In that case the
+	// carrier must answer the HELLO with ByeOf(codes.ErrNoEntry) or, after Carrier.Shut, with
+	// ByeOf(codes.ErrClosed). Both appear as codes.ErrUnreachable to the peer, meaning that nothing
+	// ran. Context is safe for concurrent use.
 	Context(target int) Core
-	// Rescue is Core.Rescue for code that does not know yet to which context the peer connects.
+	// Rescue is like Core.Rescue, for code that does not yet know to which context the peer connects.
 	Rescue(cut func(err error))
-	// Redirect is for a Companion: it changes the target of a HELLO that presents an offer and
-	// names no context to the context that made the offer.
+	// Redirect is for use by a Companion. If a HELLO presents an offer and names no context, Redirect
+	// changes its target to the context that made the offer.
 	Redirect(g *Greeting)
 }
 
-// A Config is the part of the configuration of a class that plugins need, with defaults filled in.
+// A Config is the part of a class's configuration that plugins need, with defaults filled in.
 type Config struct {
 	Logger      *slog.Logger  // for warnings; not nil
 	PeerTimeout time.Duration // how long a peer may be silent
-	Contexts    int           // number of contexts that the class may make
-	Eager       int           // bytes of the longest message
-	Poller      bool          // Core.Poller is not nil: the system has a poller for descriptors
+	Contexts    int           // maximum number of contexts of the class
+	Eager       int           // maximum message size, in bytes
+	Poller      bool          // Core.Poller is not nil because the system has a poller for descriptors
 }
 
-// A Network is a plugin opened for a class.
+// A Network is a plugin that has been opened for a class.
 type Network struct {
-	// Listen is the canonical name, "scheme://rest", under which peers dial the class; empty if it
-	// does not listen.
+	// Listen is the canonical name, "scheme://rest", by which peers dial the class, or empty if the
+	// class does not listen.
 	Listen string
 	// Names checks and resolves the names of peers.
 	Names Names
-	// NewCarrier makes the carrier of a context.
+	// NewCarrier creates the carrier of a context.
 	NewCarrier func(core Core) (Carrier, error)
-	// Close frees the resources of the plugin. It is called once, after the last context has been
-	// released; nil if there is nothing to free.
+	// Close frees the plugin's resources. It is called once, after the last context has been
+	// released. It may be nil if there is nothing to free.
 	Close func() error
 
-	// Host identifies the machine, for na.Identity; empty when unknown.
+	// Host identifies the machine, for na.Identity. It is empty if unknown.
 	Host string
-	// Secure means that connections are encrypted, and that peers prove their identity (see
-	// Prover).
+	// Secure reports whether connections are encrypted and peers prove their identity (see Prover).
 	Secure bool
-	// WallClock is the clock for Proof.Expires, the same that handshakes use. It may be called
-	// Locked, from any goroutine, and does not wait. Nil means time.Now.
+	// WallClock is the clock for Proof.Expires, which must be the one that handshakes use. It may be
+	// called Locked, from any goroutine, and must not wait. If nil, time.Now is used.
 	WallClock func() time.Time
-	// Exact means that the carriers never send anything in place of withdrawn bytes, and may
+	// Exact reports whether the carriers never send anything in place of withdrawn bytes and may
 	// deliver DATA in any order.
 	Exact bool
 	// FlushEvery is the number of operations after which frames that are held back to be batched

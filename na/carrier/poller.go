@@ -1,22 +1,21 @@
 package carrier
 
 // A Poller is the set of descriptors of a context (epoll, on Linux). Its methods may be called from
-// any goroutine, and do not wait.
+// any goroutine and do not wait.
 type Poller interface {
-	// Add watches fd for reading. The caller keeps the descriptor, and calls Remove before it
-	// closes it.
+	// Add watches fd for reading. The caller still owns fd and must call Remove before closing it.
 	Add(fd int, to Pollable) (PollID, error)
-	// AddEdge watches fd as Add does, but edge-triggered: it reports each new readiness once, and
-	// nothing needs to be read. It suits eventfds. Do not use Watch for it.
+	// AddEdge is like Add, but edge-triggered: it reports each new readiness once, and fd need not be
+	// read. It is meant for eventfds. Watch must not be called for such a descriptor.
 	AddEdge(fd int, to Pollable) (PollID, error)
-	// AddShared watches fd, which other contexts watch as well, as Add does: only one of the
-	// sleeping pollers is woken. Do not use Watch for it.
+	// AddShared is like Add, for an fd that other contexts also watch. An event wakes only one of the
+	// sleeping pollers. Watch must not be called for such a descriptor.
 	AddShared(fd int, to Pollable) (PollID, error)
-	// Watch sets the readiness of fd to report.
+	// Watch sets which kinds of readiness of fd are reported.
 	Watch(fd int, id PollID, readable, writable bool) error
-	// Remove stops watching fd. An event that was not delivered yet is dropped.
+	// Remove stops watching fd. Events that have not been delivered are dropped.
 	Remove(fd int, id PollID)
-	// AddInlet adds a source that is not a descriptor. It is called while NewCarrier runs.
+	// AddInlet adds a source that is not a descriptor. It must be called while NewCarrier runs.
 	AddInlet(in Inlet)
 }
 
@@ -30,35 +29,36 @@ type Pollable interface {
 }
 
 // A Peeker is a Pollable that can check by itself whether bytes have arrived, which is cheaper than
-// a system call for all descriptors. Peek runs as Ready does, and reports whether there were any.
+// a system call for all descriptors. Peek is called like Ready and reports whether there were any
+// bytes.
 type Peeker interface {
 	Peek() bool
 }
 
-// A Cutter is a Pollable or Inlet that ends its connection, and no other, after a panic in its own
-// methods. Cut is called on the goroutine that leads, with no lock held.
+// A Cutter is a Pollable or Inlet that can close its connection, and no other, after a panic in its
+// methods. Cut is called on the leading goroutine, with no lock held.
 type Cutter interface {
 	Cut(err error)
 }
 
 // An Inlet delivers work that no file descriptor announces, such as messages that a peer writes to
-// shared memory. Only the goroutine that leads Progress, or the background poller in its place,
-// calls its methods, with no lock held. They do not wait.
+// shared memory. Its methods are called only by the goroutine that leads Progress, or by the
+// background poller in its place, with no lock held. They must not wait.
 //
 // A bell is a descriptor in the context's poller that an armed Inlet makes ready when work appears.
-// Between Arm and the end of the leader's sleep, or of the background poller's rest, a bell rings
-// or no work has appeared.
+// If work appears between Arm and the end of the leader's sleep, or of the background poller's
+// pause, the bell must ring.
 type Inlet interface {
-	// Peek handles some of the work, and reports whether there was any. A leader that polls calls
-	// it repeatedly: without work it costs a few loads.
+	// Peek handles some of the work and reports whether there was any. A polling leader calls it
+	// repeatedly, so without work it should cost only a few loads.
 	Peek() bool
 	// Arm makes the bell ring at the next work, and reports whether there is some already: then the
 	// bell may stay silent, and Peek follows. To miss none, it notifies peers first and checks for
 	// work afterwards. It is called before each sleep, also for a bell that is still armed; a bell
 	// that has rung is not armed. Peers that connect later are armed as well, until Disarm.
 	Arm() bool
-	// Disarm announces that the Inlet is being polled. A late ring is harmless. Peers that have
-	// been idle for long may stay armed if the Ready of their bells makes Peek check them. An Inlet
-	// begins disarmed.
+	// Disarm announces that the Inlet is being polled. A late ring is harmless. Peers that have long
+	// been idle may stay armed if the Ready method of their bells makes Peek check them. An Inlet is
+	// initially disarmed.
 	Disarm()
 }

@@ -13,56 +13,57 @@ import (
 	"syscall"
 )
 
-// A Code is the reason why an operation failed. Codes are on the wire: they are appended, never
-// renumbered. Up to 24 they are C Mercury's return codes of the same number.
+// A Code is the reason why an operation failed. Codes are part of the wire protocol, so new ones
+// are appended and existing ones never renumbered. Codes up to 24 have the meaning of C Mercury's
+// return codes with the same number.
 type Code uint8
 
-// The codes. A Code is an error; ask with errors.Is.
+// Codes of this library. A Code is an error and can be tested for with errors.Is.
 const (
 	OK            Code = 0
-	ErrPermission Code = 1 // the access mode or the owner does not allow it
-	// the target does not serve a method of this name: HG_NOENTRY, which a C target returns only
-	// for that
+	ErrPermission Code = 1 // the access mode or the owner does not allow the operation
+	// the target serves no method of this name; HG_NOENTRY, which a C target returns only for this
+	// reason
 	ErrNoMethod    Code = 2
-	ErrAgain       Code = 4  // a bounded resource is full now
+	ErrAgain       Code = 4  // a bounded resource is currently full
 	ErrNoMemory    Code = 5  // a budget is exhausted
 	ErrFault       Code = 7  // memory could not be read or written
-	ErrBusy        Code = 8  // the object is in use by an operation that has not ended
-	ErrExists      Code = 9  // the name is taken
-	ErrInvalid     Code = 11 // an argument is not valid
-	ErrProtocol    Code = 12 // the peer broke the protocol
-	ErrOverflow    Code = 13 // more bytes than the receiver allows
-	ErrMsgSize     Code = 14 // longer than one message may be
+	ErrBusy        Code = 8  // the object is in use by an operation in progress
+	ErrExists      Code = 9  // the name is already taken
+	ErrInvalid     Code = 11 // an argument is invalid
+	ErrProtocol    Code = 12 // the peer violated the protocol
+	ErrOverflow    Code = 13 // more bytes than the receiver permits
+	ErrMsgSize     Code = 14 // longer than the maximum message size
 	ErrVersion     Code = 15 // the two sides have no protocol version in common
-	ErrUnsupported Code = 16 // this plugin or system cannot do it
+	ErrUnsupported Code = 16 // not supported by this plugin or system
 	ErrAddrInUse   Code = 17 // the address is in use by another listener
-	ErrAddrInvalid Code = 18 // this machine does not have the address
-	ErrUnreachable Code = 19 // no connection could be made; the operation certainly did not run
-	ErrTimeout     Code = 20 // the time given has passed
+	ErrAddrInvalid Code = 18 // the address does not belong to this machine
+	ErrUnreachable Code = 19 // no connection could be established; the operation did not run
+	ErrTimeout     Code = 20 // the time limit has expired
 	ErrCanceled    Code = 21 // canceled by this process
 	ErrIO          Code = 22 // the system reported an input or output error
-	ErrChecksum    Code = 24 // bytes were damaged on the way
+	ErrChecksum    Code = 24 // bytes were damaged in transit
 
-	ErrPeerLost   Code = 32 // the connection ended, or the peer was silent for PeerTimeout
+	ErrPeerLost   Code = 32 // the connection was lost, or the peer was silent for PeerTimeout
 	ErrClosed     Code = 33 // the class, context or handle has been closed
 	ErrNoResponse Code = 34 // the handler returned without a response
 	ErrPanic      Code = 35 // the handler panicked
 	ErrHandler    Code = 36 // the handler returned an error
-	ErrNoCredit   Code = 37 // the peer guarantees no more envelopes now
+	ErrNoCredit   Code = 37 // the peer currently guarantees no more envelopes
 	ErrRevoked    Code = 38 // the memory is no longer registered
-	ErrDuplicate  Code = 39 // another connection of the same pair is used instead
-	ErrTooLate    Code = 40 // the message has been taken for dispatch, or was dealt with before
+	ErrDuplicate  Code = 39 // another connection between the same two peers is used instead
+	ErrTooLate    Code = 40 // the message has been accepted for dispatch or has already been handled
 
-	// The next three are used by origins only and never cross the wire.
+	// The next three are used only by origins and are never sent.
 
-	ErrAnswered Code = 41 // the request has been answered, or has ended
+	ErrAnswered Code = 41 // the request has been answered or is no longer in progress
 	ErrRemote   Code = 42 // the target answered with an error
-	ErrRefused  Code = 43 // the target answered with an error, and did not run the request
+	ErrRefused  Code = 43 // the target answered with an error and did not run the request
 
 	ErrNoEntry Code = 44 // no such host, context, connection, id, or file
 )
 
-// The codes that handlers return. Codes from 128 on are defined by the program.
+// Codes that handlers return. Codes from 128 are defined by the program.
 const (
 	ErrNotFound Code = 64 + iota
 	ErrAlreadyExists
@@ -73,7 +74,7 @@ const (
 	ErrUnavailable
 	ErrAborted
 	ErrInternal
-	ErrDraining // the target is shutting down: it finishes running requests and accepts no new ones
+	ErrDraining // the target is shutting down; it completes running requests and accepts no new ones
 )
 
 var codeText = map[Code]string{
@@ -123,7 +124,7 @@ var codeText = map[Code]string{
 	ErrDraining:      "draining",
 }
 
-// Error returns the text of the code; its number if it has none.
+// Error returns the text of c, or a text with its number if it has none.
 func (c Code) Error() string {
 	switch s, ok := codeText[c]; {
 	case ok:
@@ -140,12 +141,13 @@ func (c Code) Error() string {
 // firstOwn is the first code that programs may define.
 const firstOwn Code = 128
 
-// names are the names of the program's codes, from firstOwn on.
+// names holds the names of the program's codes, starting at firstOwn.
 var names [256 - int(firstOwn)]atomic.Pointer[string]
 
-// SetName sets the text of Error for a code of the program's own, 128 to 255, in this process. name
-// is 1 to 64 bytes of printable ASCII. It may be called from any goroutine. The error matches
-// ErrInvalid if code or name is out of range, and ErrExists if the code has another name.
+// SetName sets the text that Error returns, in this process, for a code defined by the program, 128
+// through 255. name must be 1 to 64 bytes of printable ASCII. SetName is safe for concurrent use.
+// The error matches ErrInvalid if c or name is out of range, and ErrExists if the code already has
+// another name.
 func SetName(c Code, name string) error {
 	if c < firstOwn {
 		return WithText(ErrInvalid, fmt.Sprintf("code %d is reserved, want 128 to 255", uint8(c)))
@@ -160,7 +162,7 @@ func SetName(c Code, name string) error {
 	return nil
 }
 
-// Names returns the codes that have names, and the names. The map is the caller's.
+// Names returns the names set with SetName, by code. The caller owns the map.
 func Names() map[uint8]string {
 	all := map[uint8]string{}
 	for i := range names {
@@ -171,7 +173,7 @@ func Names() map[uint8]string {
 	return all
 }
 
-// Is makes codes match the errors of the standard library with the same meaning.
+// Is reports whether target is an error of the standard library with the same meaning as c.
 func (c Code) Is(target error) bool {
 	switch c {
 	case ErrCanceled:
@@ -190,11 +192,11 @@ func (c Code) Is(target error) bool {
 	return false
 }
 
-// Timeout reports whether c is ErrTimeout; it implements net.Error.
+// Timeout reports whether c is ErrTimeout. It is part of net.Error.
 func (c Code) Timeout() bool { return c == ErrTimeout }
 
-// Of returns the code inside err: OK for nil. For an error without a code it returns ErrTimeout if
-// err matches context.DeadlineExceeded, ErrCanceled if it matches context.Canceled, and ErrIO
+// Of returns the code of err, or OK if err is nil. If err has no code, Of returns ErrTimeout if err
+// matches context.DeadlineExceeded, ErrCanceled if it matches context.Canceled, and ErrIO
 // otherwise.
 func Of(err error) Code {
 	if err == nil {
@@ -212,18 +214,18 @@ func Of(err error) Code {
 	return ErrIO
 }
 
-// A Fate states whether the target ran a request, as far as this side can know. It is on the wire:
-// values are appended, never renumbered.
+// A Fate says whether the target ran a request, to the extent that this side can know. Fates are
+// part of the wire protocol, so new values are appended and existing ones never renumbered.
 type Fate uint8
 
-// The fates.
+// Fates of a request.
 const (
-	MaybeRan Fate = iota // it left this process and no answer arrived: it ran once or not at all
-	NotRun               // it certainly did not run: never sent, refused, or dropped before its handler
+	MaybeRan Fate = iota // it was sent and no answer arrived: it ran once or not at all
+	NotRun               // it did not run: it was never sent, was refused, or was dropped before its handler started
 	Ran                  // its handler started
 )
 
-// String returns "may have run", "did not run" or "ran".
+// String returns "may have run", "did not run", or "ran".
 func (f Fate) String() string {
 	switch f {
 	case NotRun:
@@ -234,7 +236,7 @@ func (f Fate) String() string {
 	return "may have run"
 }
 
-// detailError is a code with a text of its own.
+// A detailError is a code with a different text.
 type detailError struct {
 	code Code
 	text string
@@ -243,5 +245,5 @@ type detailError struct {
 func (e *detailError) Error() string { return e.text }
 func (e *detailError) Unwrap() error { return e.code }
 
-// WithText returns an error with the given text that matches code.
+// WithText returns an error that has the given text and matches code.
 func WithText(code Code, text string) error { return &detailError{code, text} }

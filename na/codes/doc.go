@@ -1,6 +1,6 @@
-// Package codes defines the codes and fates with which operations end; package na repeats all of
-// them as Code and Fate.
+// Package codes defines the codes and fates of completed operations. Package na redefines all of
+// them as Code and Fate constants.
 //
-// It imports only the standard library, for packages that need the codes but not the network. Use
-// the names of package na if you import that anyway.
+// Package codes imports only the standard library. It is meant for packages that need the codes but
+// not the network. Packages that import na should use its names.
 package codes

@@ -11,22 +11,22 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// pullMax is more than any Writer may take in one Pull: a peer that does not read holds that
-// memory.
+// pullMax is more than any Writer may accept in one Pull, because a peer that does not read makes
+// this side hold that memory.
 const pullMax = 8 << 20
 
 // An audit is a layer between package na and a plugin that checks the calls in both directions
-// against the contract of package carrier. It finds violations that have no immediate effect for a
-// program. It covers every class that is opened with plugins of wrap.
+// against the contract of package carrier. It finds violations that have no immediate effect on a
+// program. It covers all classes opened with plugins returned by wrap.
 type audit struct {
-	silent atomic.Bool // sessions are cut without a BYE, as after a crash of the process
+	silent atomic.Bool // sessions are cut without a BYE, as if the process had crashed
 	linger atomic.Bool // closed contexts are kept from being released
-	gone   atomic.Bool // the memory of the next piece is withdrawn before the piece leaves
+	gone   atomic.Bool // withdraw the memory of the next piece before the piece is sent
 
 	mu       sync.Mutex // guards the fields below
 	problems []string
 	exact    bool              // Network.Exact
-	lost     map[pieceKey]bool // pieces whose memory was withdrawn and that were ended by Sent
+	lost     map[pieceKey]bool // pieces whose memory was withdrawn and for which Sent was called
 	sessions []*auditedSession
 }
 
@@ -36,7 +36,7 @@ type pieceKey struct {
 	n      int
 }
 
-// report records a violation of the contract. Any lock may be held.
+// report records a violation of the contract. It may be called with any lock held.
 func (a *audit) report(format string, args ...any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -45,7 +45,7 @@ func (a *audit) report(format string, args ...any) {
 	}
 }
 
-// check fails the rule for every violation so far.
+// check fails the rule with every violation found so far.
 func (a *audit) check(b *bed) {
 	b.Helper()
 	for _, p := range a.found() {
@@ -53,7 +53,7 @@ func (a *audit) check(b *bed) {
 	}
 }
 
-// found returns and clears the violations so far.
+// found returns and clears the violations found so far.
 func (a *audit) found() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -62,7 +62,7 @@ func (a *audit) found() []string {
 	return found
 }
 
-// out returns how many Views the plugin has not ended, in sessions that are up.
+// out returns the number of Views that the plugin has not ended in sessions that are up.
 func (a *audit) out() (n int) {
 	a.mu.Lock()
 	sessions := a.sessions
@@ -77,7 +77,7 @@ func (a *audit) out() (n int) {
 	return n
 }
 
-// wrap returns plugins that pass all calls through a.
+// wrap returns versions of plugins that pass all calls through a.
 func (a *audit) wrap(plugins []carrier.Plugin) (wrapped []carrier.Plugin) {
 	for _, p := range plugins {
 		w := &auditedPlugin{p, a}
@@ -128,7 +128,7 @@ func (p *auditedPlugin) Open(class carrier.Class, listen string) (*carrier.Netwo
 	return &outer, nil
 }
 
-// An auditedClass passes a class to the plugin, with the plugin's own cores as its contexts.
+// An auditedClass presents a class to the plugin, with audited cores as its contexts.
 type auditedClass struct {
 	carrier.Class
 
@@ -146,7 +146,7 @@ func (c *auditedClass) Context(target int) carrier.Core {
 	return c.cores[core]
 }
 
-// simulated is simhook.Core under another name, so that it can be embedded next to carrier.Core.
+// simulated is another name for simhook.Core, so that it can be embedded along with carrier.Core.
 type simulated = simhook.Core
 
 type auditedCore struct {
@@ -166,16 +166,16 @@ func (c *auditedCore) Admit(_ carrier.Carrier, conn any, g *carrier.Greeting, ve
 	return c.ca.wrap(s), nil
 }
 
-// An auditedCarrier is the carrier as package na sees it. For optional methods that the plugin's
-// carrier lacks it behaves as one without anything to give.
+// An auditedCarrier is the carrier as seen by package na. Optional methods that the plugin's
+// carrier lacks behave as if they had nothing to offer.
 type auditedCarrier struct {
 	carrier.Carrier
 	a     *audit
 	core  carrier.Core
-	outer carrier.Carrier // the auditedCarrier, or the auditedDriver that contains it
+	outer carrier.Carrier // the auditedCarrier itself or the auditedDriver that contains it
 
-	sessions map[carrier.Session]*auditedSession // guarded by the lock of the context
-	shut     bool                                // guarded by the lock of the context
+	sessions map[carrier.Session]*auditedSession // guarded by the context's lock
+	shut     bool                                // guarded by the context's lock
 }
 
 type auditedDriver struct {
@@ -280,17 +280,17 @@ func (c *auditedCarrier) Finish() {
 	}
 }
 
-// An auditedSession is a session as the plugin sees it. Its fields are guarded by the lock of the
-// context.
+// An auditedSession is a session as seen by the plugin. Its fields are guarded by the context's
+// lock.
 type auditedSession struct {
 	carrier.Session
 	c *auditedCarrier
 
 	dialing, cut     bool
-	sending, placing int // numbers of Views that have not ended
+	sending, placing int // number of Views that have not ended
 }
 
-// live reports a violation if the session is used after Cut.
+// live reports a violation if the session has been cut.
 func (s *auditedSession) live(method string) {
 	if s.cut {
 		s.c.a.report("%s was called for a session after Cut", method)
@@ -369,8 +369,8 @@ func (s *auditedSession) Fail(err error) {
 	s.Session.Fail(err)
 }
 
-// end ends a View, and returns nil, after reporting a violation, if it may not be ended in this
-// way: package na does not see that call.
+// end ends a View. If the View must not be ended in this way, end reports a violation and returns
+// nil, and the call is not passed on to package na.
 func (s *auditedSession) end(v carrier.View, of viewKind, method, from string) *auditedView {
 	w, ok := v.(*auditedView)
 	switch {
@@ -389,8 +389,8 @@ func (s *auditedSession) end(v carrier.View, of viewKind, method, from string) *
 
 func keyOf(h *carrier.Header, n int) pieceKey { return pieceKey{h.Op, h.Tag, n} }
 
-// lose records that the memory of a piece was withdrawn, so that it must not arrive over an Exact
-// network.
+// lose records that the memory of a piece has been withdrawn, so that the piece must not arrive
+// over an Exact network.
 func (a *audit) lose(k pieceKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -406,7 +406,7 @@ func (a *audit) isLost(k pieceKey) bool {
 	return a.exact && a.lost[k]
 }
 
-// An auditedWriter is a Writer as package na sees it, during one Pull.
+// An auditedWriter is a Writer as seen by package na during one Pull.
 type auditedWriter struct {
 	carrier.Writer
 	s     *auditedSession
@@ -420,7 +420,7 @@ func (w *auditedWriter) take(n int) {
 }
 
 func (w *auditedWriter) Room() (whole, piece int) {
-	if w.taken > 2*pullMax { // the violation is certain: stop before memory runs out
+	if w.taken > 2*pullMax { // the violation is certain, so stop before memory runs out
 		return -1, 0
 	}
 	return w.Writer.Room()
@@ -439,7 +439,7 @@ func (w *auditedWriter) Piece(h *carrier.Header, v carrier.View) {
 	w.Writer.Piece(h, a)
 }
 
-// viewKind is the method that has returned a View.
+// viewKind identifies the method that returned a View.
 type viewKind uint8
 
 const (
@@ -448,7 +448,7 @@ const (
 	viewOwn
 )
 
-// An auditedView is a View as the plugin sees it.
+// An auditedView is a View as seen by the plugin.
 type auditedView struct {
 	carrier.View
 	s   *auditedSession
@@ -456,7 +456,7 @@ type auditedView struct {
 	key pieceKey
 
 	lent, ended atomic.Bool
-	gone        atomic.Bool // its memory was withdrawn
+	gone        atomic.Bool // its memory has been withdrawn
 }
 
 func (v *auditedView) Borrow() bool {

@@ -22,17 +22,17 @@ const (
 	wallPatience = 90 * time.Second
 )
 
-// A bed is the set-up of one rule: its classes, contexts and ledger.
+// A bed is the environment of one rule: its classes, contexts, and ledger.
 type bed struct {
 	testing.TB
 	rule    *rule
 	net     Network
 	classes []*na.Class
 	sides   []*side
-	turn    int // index of the context to drive next
-	idle    int // steps in a row without progress
+	turn    int // index of the context to be driven next
+	idle    int // consecutive steps without progress
 	over    bool
-	audit   *audit // checks the calls between package na and the plugin; nil for none
+	audit   *audit // checks the calls between package na and the plugin, or nil
 
 	triggering atomic.Int32 // Trigger calls in progress
 
@@ -43,20 +43,20 @@ type bed struct {
 	streams []*flow
 }
 
-// region is memory that settle deregisters.
+// A region is registered memory for settle to deregister.
 type region struct {
 	s    *side
 	m    *na.Mem
 	gone bool
 }
 
-// A side is one context, with a name for messages of the test.
+// A side is one context, with a name for use in test messages.
 type side struct {
 	*na.Context
 	b      *bed
 	cls    *na.Class
 	name   string
-	parked bool // step and pass do not drive it
+	parked bool // not driven by step and pass
 	copies bool // the transport copied the last body
 }
 
@@ -68,7 +68,7 @@ func newBed(t testing.TB, r *rule) *bed {
 func (b *bed) open(addr string, cfg na.Config) *side {
 	b.Helper()
 	cfg.Plugins = append(cfg.Plugins, b.plugins(addr)...)
-	if cfg.PeerTimeout == 0 { // without heartbeats, which would unblock stuck operations
+	if cfg.PeerTimeout == 0 { // disable heartbeats, which would unblock stuck operations
 		cfg.PeerTimeout = time.Hour
 		if cfg.ConnectTimeout == 0 {
 			cfg.ConnectTimeout = 5 * time.Second
@@ -95,7 +95,7 @@ func (b *bed) plugins(addr string) []carrier.Plugin {
 	return b.audit.wrap(plugins)
 }
 
-// context makes the next context of a class.
+// context creates another context of a class.
 func (b *bed) context(cls *na.Class) *side {
 	b.Helper()
 	nctx, err := cls.NewContext()
@@ -111,7 +111,7 @@ func (b *bed) listen(cfg na.Config) *side {
 	return b.open(b.net.Listen(len(b.classes)), cfg)
 }
 
-// origin opens a class that only originates.
+// origin opens a class that does not listen.
 func (b *bed) origin(cfg na.Config) *side {
 	b.Helper()
 	return b.open(b.net.Origin, cfg)
@@ -124,7 +124,7 @@ func (b *bed) pair(cfg na.Config) (a, t *side) {
 	return b.origin(cfg), t
 }
 
-// drive gives one context a turn and reports whether something happened.
+// drive gives one context a turn and reports whether anything happened.
 func (b *bed) drive(s *side, wait time.Duration) bool {
 	if s.parked {
 		return false
@@ -139,14 +139,14 @@ func (b *bed) drive(s *side, wait time.Duration) bool {
 	return s.trigger() > 0 || err == nil
 }
 
-// trigger runs Trigger, and counts that for the ledger.
+// trigger calls Trigger and records in the bed that a call is in progress.
 func (s *side) trigger() int {
 	s.b.triggering.Add(1)
 	defer s.b.triggering.Add(-1)
 	return s.Trigger(0)
 }
 
-// step drives the next context in turn. If no context makes progress, it sleeps a little in that
+// step drives the next context in turn. If no context makes progress, it sleeps briefly in that
 // context.
 func (b *bed) step() {
 	s := b.sides[b.turn%len(b.sides)]
@@ -158,7 +158,7 @@ func (b *bed) step() {
 	b.idle++
 }
 
-// wait returns how long a step may sleep: 0 while there is progress, then increasing.
+// wait returns how long a step may sleep: 0 while there is progress, then increasingly longer.
 func (b *bed) wait() time.Duration {
 	rounds := b.idle / len(b.sides)
 	if rounds < 8 {
@@ -174,7 +174,7 @@ func (b *bed) pass() {
 	}
 }
 
-// until drives until done reports true.
+// until drives the contexts until done returns true.
 func (b *bed) until(what string, done func() bool) {
 	b.Helper()
 	clock := b.sides[0].Now()
@@ -187,7 +187,7 @@ func (b *bed) until(what string, done func() bool) {
 	}
 }
 
-// driveUntilPending drives until callbacks of s wait for Trigger.
+// driveUntilPending drives the contexts until callbacks of s are waiting for Trigger.
 func (s *side) driveUntilPending(what string) {
 	s.b.Helper()
 	s.parked = true
@@ -198,15 +198,15 @@ func (s *side) driveUntilPending(what string) {
 	s.parked = false
 }
 
-// passTime drives for a duration of the plugin's clock.
+// passTime drives the contexts until d has elapsed on the plugin's clock.
 func (b *bed) passTime(d time.Duration) {
 	b.Helper()
 	end := b.sides[0].Now() + d
 	b.until("time passes", func() bool { return b.sides[0].Now() >= end })
 }
 
-// sendUntilReached sends messages to an address that has failed, until it is dialed again and a message
-// leaves.
+// sendUntilReached sends messages to an address that has failed until it is dialed again and a
+// message is sent.
 func (b *bed) sendUntilReached(s *side, to na.Addr, data []byte) {
 	b.Helper()
 	b.until("an address that failed is reached again", func() bool {
@@ -218,8 +218,8 @@ func (b *bed) sendUntilReached(s *side, to na.Addr, data []byte) {
 	})
 }
 
-// drain drives until everything in flight between a and t has arrived: it sends bulk data in both
-// directions.
+// drain drives the contexts until everything in flight between a and t has arrived. To determine
+// that, it sends bulk data in both directions.
 func (b *bed) drain(a, t *side) {
 	b.Helper()
 	for range 2 {
@@ -234,7 +234,7 @@ func (b *bed) drain(a, t *side) {
 	}
 }
 
-// dump describes the operations that have not ended.
+// dump describes the operations in progress.
 func (b *bed) dump() string {
 	var w strings.Builder
 	for _, s := range b.sides {
@@ -255,7 +255,7 @@ func (b *bed) dump() string {
 	return w.String()
 }
 
-// settle ends the work that the rule left, checks that every gauge is at zero, closes everything,
+// settle completes the work left by the rule, checks that every gauge is zero, closes everything,
 // and checks the ledger.
 func (b *bed) settle() {
 	b.Helper()
@@ -281,7 +281,7 @@ func (b *bed) settle() {
 	}
 	for _, s := range b.sides {
 		if st := s.Stats(); !s.Closed() {
-			st.Envelopes = 0 // empty has checked it, and in an assisted context a message in flight may have arrived since
+			st.Envelopes = 0 // receiveAll has checked it, and in an assisted context a message in flight may have arrived since
 			b.requireZeroGauges(s, st, "before it was closed")
 		}
 	}
@@ -303,7 +303,7 @@ func (b *bed) settle() {
 	}
 }
 
-// rounds calls check for each of ks, each time with new classes.
+// rounds calls check for each element of ks, using new classes each time.
 func (b *bed) rounds(ks []int, check func(k int)) {
 	b.Helper()
 	for i, k := range ks {
@@ -314,7 +314,7 @@ func (b *bed) rounds(ks []int, check func(k int)) {
 	}
 }
 
-// reopen ends the present classes, with all checks, for new ones.
+// reopen settles the current classes, including all checks, to make way for new ones.
 func (b *bed) reopen() {
 	b.Helper()
 	b.settle()
@@ -324,7 +324,7 @@ func (b *bed) reopen() {
 	}
 }
 
-// receiveAll receives the unexpected messages that were not received, until their gauge is at zero.
+// receiveAll receives all remaining unexpected messages, until their gauge is zero.
 func (b *bed) receiveAll(s *side) {
 	b.Helper()
 	for b.freeAll(); !s.Closed() && s.Stats().Envelopes > 0; b.freeAll() {
@@ -332,7 +332,7 @@ func (b *bed) receiveAll(s *side) {
 	}
 }
 
-// requireZeroGauges checks the gauges.
+// requireZeroGauges checks that all gauges are zero.
 func (b *bed) requireZeroGauges(s *side, st na.Stats, when string) {
 	b.Helper()
 	if st.Outstanding != 0 || st.Envelopes != 0 || st.Queued != 0 || st.Leases != 0 || st.Streams != 0 || st.Regions != 0 {
@@ -340,7 +340,7 @@ func (b *bed) requireZeroGauges(s *side, st na.Stats, when string) {
 	}
 }
 
-// close closes every class and drives until all resources are freed.
+// close closes all classes and drives the contexts until all resources have been freed.
 func (b *bed) close() {
 	b.Helper()
 	for _, cls := range b.classes {
@@ -359,7 +359,7 @@ func (b *bed) close() {
 	b.over = true
 }
 
-// end closes the classes of a failed rule, and logs its purpose.
+// end closes the classes of a failed rule and logs the rule's purpose.
 func (b *bed) end() {
 	if b.Failed() {
 		b.Logf("rule %s: %s", b.rule.name, b.rule.why)

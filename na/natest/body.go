@@ -27,12 +27,12 @@ var bodyRules = []rule{
 		why: "messages and transfers pass between the pieces of a body, and their memory is not mixed up"},
 }
 
-// bodySizes are lengths around some size classes, of one piece and of several.
+// bodySizes holds lengths around some size classes, of one piece and of several pieces.
 var bodySizes = []int{5000, na.MaxRoom, na.MaxRoom + 1, 96<<10 + 1, 300 << 10, 1 << 20, na.MaxBody}
 
-// bodyOf returns memory with body in it for c, and whether the transport has to copy it, every
-// second time: then spoil, which is called when c has begun, overwrites it. Otherwise the end of c
-// does.
+// bodyOf returns memory containing body for c and, alternating between calls, whether the transport
+// must copy it. If so, spoil overwrites the memory and must be called once c has started. Otherwise
+// the memory is overwritten when c completes.
 func (s *side) bodyOf(c *call, body []byte) (own []byte, spoil func(), copied bool) {
 	own = bytes.Clone(body)
 	spoil = func() {
@@ -47,8 +47,8 @@ func (s *side) bodyOf(c *call, body []byte) (own []byte, spoil func(), copied bo
 	return own, func() {}, false
 }
 
-// callBody makes a call with a body, for which there must be room. Its memory is spoiled when it
-// ends, or when it has begun.
+// callBody starts a call with a body, for which there must be room. Its memory is overwritten when
+// the call completes or, if it is copied, once the call has started.
 func (s *side) callBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	s.b.Helper()
 	bound, ok := s.Upper().ClaimRoom(to, len(body))
@@ -62,7 +62,7 @@ func (s *side) callBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	})
 }
 
-// answerBody answers with a body, with memory as of callBody.
+// answerBody sends an answer with a body. Memory is handled as in callBody.
 func (s *side) answerBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	s.b.Helper()
 	bound, ok := s.Upper().ClaimRoom(to, len(body))
@@ -87,7 +87,7 @@ func (b *bed) receiveBody(t *side, tag na.Tag, msg, body []byte) *na.Envelope {
 	return env
 }
 
-// bodyPair is two sides that have room for some bodies of n bytes at each other.
+// bodyPair returns two sides that have room at each other for some bodies of n bytes.
 func (b *bed) bodyPair(n int) (a, t *side, toA na.Addr) {
 	b.Helper()
 	a, t = b.pair(na.Config{})
@@ -150,13 +150,13 @@ func bodyLimits(b *bed) {
 	plain := a.recvExpected(t.Self(), 7, 100)
 	t.answerBody(toA, 7, []byte{1}, pattern(1, n)).requireOK()
 	plain.requireFails(na.ErrOverflow)
-	t.answerBody(toA, 8, []byte{1}, pattern(1, n)).requireOK() // no receive for it
+	t.answerBody(toA, 8, []byte{1}, pattern(1, n)).requireOK() // there is no receive for it
 	b.drain(a, t)
 	b.waitNoneHeld(a)
 }
 
-// stages runs calls, each of which goes a step further than the one before, until one ends by
-// itself. begin starts a call; over checks it at its end.
+// stages runs calls, each of which progresses one step further than the one before, until one
+// completes by itself. begin starts a call, and over checks it after its steps.
 func (b *bed) stages(begin func(i int) (c *call), over func(c *call, i int)) {
 	b.Helper()
 	for i := range 60 {

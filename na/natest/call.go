@@ -11,42 +11,42 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Bytes with a meaning: around receive buffers, in buffers that have been given back, in memory
-// that is out of reach. A pattern never contains them.
+// Byte values with a meaning: around receive buffers, in buffers that have been returned, and in
+// memory that is out of reach. A pattern never contains them.
 const (
 	guard  = 0xa5
 	spent  = 0xdd
 	secret = 0xee
 )
 
-// A call is one line of the ledger: an operation, how often it was started, and how often its
+// A call is one entry of the ledger: an operation, how often it was started, and how often its
 // callback ran.
 type call struct {
 	b    *bed
 	s    *side
 	what string
 	op   *na.Op
-	then func(r na.Result) // runs at the end of the callback; may start the operation again
+	then func(r na.Result) // called at the end of the callback; may start the operation again
 
-	buf  []byte // of a receive, inside the last of rooms
-	most int    // bytes that it takes beyond buf
-	sent []byte // of a send: the suite's copy
+	buf  []byte // buffer of a receive, within the last element of rooms
+	most int    // number of bytes that the receive accepts beyond buf
+	sent []byte // the suite's copy of sent data
 
 	mu       sync.Mutex // guards the fields below
 	accepted int
 	ran      int
 	last     na.Result
-	env      *na.Envelope     // received and not freed
-	rooms    []*guardedBuffer // of every receive that was started
+	env      *na.Envelope     // received and not yet freed
+	rooms    []*guardedBuffer // buffers of all receives that were started
 }
 
-// A guardedBuffer is the buffer of a receive between guards, and how it looked when the callback ran.
+// A guardedBuffer is a receive buffer between guards, with a snapshot taken when the callback ran.
 type guardedBuffer struct {
 	arena, snapshot []byte
 	n               int
 }
 
-// call adds a line to the ledger.
+// call adds an entry to the ledger.
 func (s *side) call(what string) *call {
 	c := &call{b: s.b, s: s, what: what}
 	c.op = s.NewOp(c.done)
@@ -62,7 +62,7 @@ func (c *call) String() string {
 	return fmt.Sprintf("%s of %s, started %d times, ended %d times, last with %v", c.what, c.s.name, c.accepted, c.ran, c.last.Err)
 }
 
-// try starts the operation.
+// try starts the operation and returns the error, if it is refused.
 func (c *call) try(start func(op *na.Op) error) error {
 	c.mu.Lock()
 	c.accepted++
@@ -88,13 +88,13 @@ func (c *call) start(start func(op *na.Op) error) *call {
 	return c
 }
 
-// requireRefused tries an operation that must be refused with code.
+// requireRefused tries to start an operation that must be refused with code.
 func (c *call) requireRefused(code na.Code, start func(op *na.Op) error) {
 	c.b.Helper()
 	require.ErrorIs(c.b, c.try(start), code, "start of %s", c.what)
 }
 
-// done is the callback.
+// done is the callback of the operation.
 func (c *call) done(op *na.Op, r na.Result) {
 	b := c.b
 	if b.triggering.Load() == 0 {
@@ -125,7 +125,7 @@ func (c *call) done(op *na.Op, r na.Result) {
 	}
 }
 
-// checkResult checks the invariants of every result.
+// checkResult checks the invariants that hold for every result.
 func (c *call) checkResult(r na.Result) {
 	b := c.b
 	var oe *na.OpError
@@ -147,8 +147,8 @@ func (c *call) checkResult(r na.Result) {
 	}
 }
 
-// audit checks, when all is over, that the callback ran once for each start and that its memory was
-// left alone.
+// audit checks, at the end of a rule, that the callback ran once for each start and that its memory
+// was not written afterward.
 func (c *call) audit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +175,7 @@ func (c *call) ended() bool {
 	return c.ran >= c.accepted
 }
 
-// times is how often the callback ran.
+// times returns how often the callback has run.
 func (c *call) times() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,14 +188,14 @@ func (c *call) result() na.Result {
 	return c.last
 }
 
-// wait drives until the operation has ended.
+// wait drives the contexts until the operation completes.
 func (c *call) wait() na.Result {
 	c.b.Helper()
 	c.b.until(c.what+" of "+c.s.name+" ends", c.ended)
 	return c.result()
 }
 
-// requireOK waits for success.
+// requireOK waits for the operation to succeed.
 func (c *call) requireOK() na.Result {
 	c.b.Helper()
 	r := c.wait()
@@ -203,7 +203,7 @@ func (c *call) requireOK() na.Result {
 	return r
 }
 
-// requireFails waits for an end with code.
+// requireFails waits for the operation to fail with one of codes.
 func (c *call) requireFails(codes ...na.Code) na.Result {
 	c.b.Helper()
 	r := c.wait()
@@ -216,7 +216,7 @@ func (c *call) requireFails(codes ...na.Code) na.Result {
 	return r
 }
 
-// requireNotRun waits for an end with code of which it is certain that nothing left.
+// requireNotRun waits for the operation to fail with one of codes and with the fate NotRun.
 func (c *call) requireNotRun(codes ...na.Code) na.Result {
 	c.b.Helper()
 	r := c.requireFails(codes...)
@@ -224,14 +224,14 @@ func (c *call) requireNotRun(codes ...na.Code) na.Result {
 	return r
 }
 
-// cancelNow cancels and runs Trigger, without Progress: the callback must run.
+// cancelNow cancels the operation and calls Trigger, without Progress, which must run the callback.
 func (c *call) cancelNow() na.Result {
 	c.b.Helper()
 	c.op.Cancel()
 	c.s.trigger()
 	if !c.ended() && c.b.net.Concurrent {
-		// Another goroutine of the plugin may have the memory at this very moment, for one copy or
-		// one system call.
+		// Another goroutine of the plugin may be using the memory at this moment, for one copy or one
+		// system call.
 		wall := newStopwatch()
 		for !c.ended() && !wall.over() {
 			c.s.trigger()
@@ -252,7 +252,7 @@ func (c *call) freeEnvelope() {
 	}
 }
 
-// keepEnvelope removes the envelope from the ledger: the rule frees it.
+// keepEnvelope removes the envelope from the ledger. The rule must free it.
 func (c *call) keepEnvelope() *na.Envelope {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,7 +263,7 @@ func (c *call) keepEnvelope() *na.Envelope {
 
 const guardSize = 16
 
-// buffer gives the next start of a receive n bytes between guards.
+// buffer allocates n bytes between guards for the next start of a receive.
 func (c *call) buffer(n int) {
 	r := &guardedBuffer{arena: fill(n+2*guardSize, guard), n: n}
 	c.buf = r.arena[guardSize : guardSize+n : guardSize+n]
@@ -274,12 +274,12 @@ func (c *call) buffer(n int) {
 
 func fill(n int, v byte) []byte { return bytes.Repeat([]byte{v}, n) }
 
-// period is the number of bytes after which a pattern repeats: a prime, so that all pieces of bulk
-// data differ.
+// period is the number of bytes after which a pattern repeats. It is a prime number, so that all
+// pieces of bulk data differ.
 const period = 8191
 
-// pattern returns n bytes that depend on seed and offset; none of the bytes with a meaning is among
-// them.
+// pattern returns n bytes that depend on seed and offset and contain none of the bytes with a
+// meaning.
 func pattern(seed, n int) []byte {
 	b := make([]byte, n)
 	for i := range min(n, period) {
@@ -292,7 +292,7 @@ func pattern(seed, n int) []byte {
 	return b
 }
 
-// The operations, accepted.
+// Each of the following starts an operation, which must be accepted.
 
 func (s *side) lookup(text string) *call {
 	s.b.Helper()
@@ -358,7 +358,7 @@ func (s *side) deregister(m *na.Mem) *call {
 	return s.call("deregister").start(func(op *na.Op) error { return s.Deregister(op, m) })
 }
 
-// takeBack deregisters m. A context that is closed and drained takes it back without saying so.
+// takeBack deregisters m. A context that is closed and drained may refuse with ErrClosed.
 func (s *side) takeBack(m *na.Mem) {
 	s.b.Helper()
 	c := s.call("deregister")
@@ -372,7 +372,7 @@ func (s *side) takeBack(m *na.Mem) {
 	}
 }
 
-// register registers memory that settle takes back if the rule does not.
+// register registers memory, which settle deregisters if the rule does not.
 func (s *side) register(access na.Access, segs ...[]byte) *na.Mem {
 	s.b.Helper()
 	m, err := s.cls.Register(access, segs...)
@@ -383,7 +383,7 @@ func (s *side) register(access na.Access, segs ...[]byte) *na.Mem {
 	return m
 }
 
-// A moveKeys is memory that others may get from, and memory that they may put to.
+// A moveKeys holds keys to memory that others may get from and memory that they may put to.
 type moveKeys struct{ out, in na.Key }
 
 func (s *side) mine(n int) moveKeys {
@@ -397,7 +397,7 @@ func (s *side) private(segs ...[]byte) *na.Mem {
 	return m
 }
 
-// A message is an unexpected one, copied out of its envelope.
+// A message is an unexpected message copied out of its envelope.
 type message struct {
 	data []byte
 	from na.Addr
@@ -410,7 +410,7 @@ func (s *side) next() message {
 	return s.recv().message()
 }
 
-// message waits for the message of a receive and frees its envelope.
+// message waits for a receive to return a message and frees its envelope.
 func (c *call) message() message {
 	c.b.Helper()
 	r := c.requireOK()
@@ -423,7 +423,8 @@ func (c *call) message() message {
 	return m
 }
 
-// connect brings a session up and returns the address by which t can answer a, and a can answer t.
+// connect establishes a session and returns the addresses by which t can answer a and a can answer
+// t.
 func (b *bed) connect(a, t *side) (toA, toT na.Addr) {
 	b.Helper()
 	in := t.recv()

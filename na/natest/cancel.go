@@ -45,15 +45,15 @@ var cancelRules = []rule{
 		why: "operations of a process with itself are canceled like all others"},
 }
 
-// A start starts one kind of operation so that it does not end by itself soon.
+// A start starts one kind of operation in such a way that it does not soon complete by itself.
 type start struct {
 	what  string
 	run   func() *call
-	fate  na.Fate // fate if it is canceled at once; MaybeRan if that is not known
-	early na.Code // an error with which it may end by itself
+	fate  na.Fate // fate if it is canceled immediately, or MaybeRan if unknown
+	early na.Code // error with which it may complete by itself
 }
 
-// check checks how it ended when it was to end with code.
+// check checks the result of an operation that was supposed to fail with code.
 func (s start) check(b *bed, r na.Result, code na.Code, atOnce bool) {
 	b.Helper()
 	if r.Err == nil || s.early != na.OK && errors.Is(r.Err, s.early) {
@@ -65,8 +65,8 @@ func (s start) check(b *bed, r na.Result, code na.Code, atOnce bool) {
 	}
 }
 
-// pendingStarts are operations of a with t that stay pending while t does not help. They use up t's
-// envelopes.
+// pendingStarts returns operations between a and t that stay pending unless t helps. They use up
+// t's envelopes.
 func pendingStarts(b *bed, a, t *side) []start {
 	theirs := t.mine(moving)
 	src, dst := a.private(make([]byte, moving)), a.private(make([]byte, moving))
@@ -74,7 +74,7 @@ func pendingStarts(b *bed, a, t *side) []start {
 		a.send(t.Self(), 1, nil).requireOK()
 	}
 	tag := na.Tag(1000)
-	unmoved := na.NotRun // unless another goroutine drives: then it may have begun
+	unmoved := na.NotRun // unless another goroutine drives, in which case it may have begun
 	if b.net.Assisted {
 		unmoved = na.MaybeRan
 	}
@@ -113,7 +113,7 @@ func (b *bed) unusedAddr() na.Addr {
 func cancelNow(b *bed) {
 	a, t := b.pair(na.Config{})
 	for _, s := range pendingStarts(b, a, t) {
-		for _, turns := range []int{0, 0, 1, 3} { // twice at once: nothing is left of the first
+		for _, turns := range []int{0, 0, 1, 3} { // twice immediately, to check that nothing remains of the first
 			c := s.run()
 			for range turns {
 				b.step()
@@ -198,7 +198,7 @@ func cancelTwice(b *bed) {
 	c.op.Cancel() // idle
 	post()
 	t.sendExpected(toA, 7, []byte("x"))
-	c.requireOK() // that cancel was of no life
+	c.requireOK() // the cancel did not apply to any start
 	c.op.Cancel()
 	c.op.Cancel()
 	post()
@@ -211,7 +211,7 @@ func cancelTwice(b *bed) {
 	post()
 	t.sendExpected(toA, 7, []byte("x"))
 	a.driveUntilPending("the receive has ended, its callback has not run")
-	c.op.Cancel() // too late: it has ended
+	c.op.Cancel() // too late, because it has completed
 	c.requireOK()
 	require.Equal(b, 3, c.times())
 }
@@ -302,7 +302,7 @@ func cancelKeepsEnvelopes(b *bed) {
 	}
 	b.drain(a, t)
 	b.receiveAll(t)
-	for range g { // all are there
+	for range g { // all of them are available
 		a.send(t.Self(), 1, nil).requireOK()
 	}
 	require.False(b, func() bool { c := a.send(t.Self(), 1, nil); b.drain(a, t); return c.ended() }(), "one more than was guaranteed")
@@ -449,7 +449,7 @@ func reuseReceive(b *bed) {
 		}
 		require.Equal(b, 1, c.times())
 		b.drain(a, t)
-		if c.times() == 1 { // the first life took the message
+		if c.times() == 1 { // the first start received the message
 			t.sendExpected(toA, 7, pattern(50+i, 150))
 		}
 		b.until("the second receive ends", func() bool { return c.times() == 2 })
@@ -527,13 +527,13 @@ func cancelInCallback(b *bed) {
 	c.buffer(8)
 	post := func() { c.start(func(op *na.Op) error { return a.RecvExpected(op, t.Self(), 7, c.buf) }) }
 	c.then = func(r na.Result) {
-		c.op.Cancel() // it is idle: nothing happens
+		c.op.Cancel() // it is idle, so nothing happens
 		for _, o := range others {
 			o.op.Cancel()
 		}
 		if c.times() == 1 {
 			post()
-			c.op.Cancel() // and this ends the new life
+			c.op.Cancel() // cancels the second start
 		}
 	}
 	post()

@@ -39,7 +39,7 @@ var closeRules = []rule{
 		why: "a process that was frozen itself does not accuse its peers when it wakes up"},
 }
 
-// lost are the codes of an operation whose peer was lost.
+// lost holds the possible codes of an operation whose peer has been lost.
 var lost = []na.Code{na.ErrPeerLost, na.ErrUnreachable}
 
 func peerClose(b *bed) {
@@ -68,7 +68,7 @@ func peerClose(b *bed) {
 	put := a.put(a.private(make([]byte, moving)), 0, t.Self(), theirs.in, 0, moving)
 	any := a.recv()
 	t.Close()
-	// the first may have been sent when t's receive, or Close, freed its envelope
+	// The first may have been sent when t's receive, or Close, freed its envelope.
 	for _, c := range queued[1:] {
 		c.requireNotRun(lost...)
 	}
@@ -138,7 +138,7 @@ func localClose(b *bed) {
 	for _, c := range cs {
 		require.False(b, c.ended(), "a callback ran inside Close")
 	}
-	a.trigger() // no Progress: all of it is local
+	a.trigger() // no Progress, because everything here is local
 	for i, c := range cs {
 		require.True(b, c.ended(), "%s is pending after Close and Trigger", starts[i%len(starts)].what)
 		starts[i%len(starts)].check(b, c.result(), na.ErrClosed, true)
@@ -276,7 +276,7 @@ func closeTwice(b *bed) {
 	require.NoError(b, s.cls.Close())
 	_, err = s.cls.NewContext()
 	require.ErrorIs(b, err, na.ErrClosed)
-	for range 3 { // the address is free again, also after a class without contexts
+	for range 3 { // the address is free again, even after a class without contexts
 		cls, err := na.Open(name, na.Config{Plugins: b.net.Plugins})
 		require.NoError(b, err)
 		require.Equal(b, name, cls.Addr().Name())
@@ -354,7 +354,7 @@ func unreachable(b *bed) {
 		c.requireNotRun(na.ErrUnreachable)
 	}
 	require.Less(b, a.Now()-begin, 10*timeoutOf(timeout), "time until all had failed")
-	for range 5 { // and again, faster than the address is dialled again
+	for range 5 { // and again, faster than the address is dialed again
 		a.send(b.unusedAddr(), 1, nil).requireNotRun(na.ErrUnreachable)
 	}
 	require.Zero(b, a.Stats().PeersLost)

@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// These rules check the calls between package na and the plugin: see audit.
+// These rules check the calls between package na and the plugin; see audit.
 var contractRules = []rule{
 	{name: "ContractKept", check: contractKept, needs: oneTransport,
 		why: "a violation of the contract of package carrier that no program sees at once takes memory, or damages it, on some other day: " +
@@ -45,7 +45,7 @@ func contractKept(b *bed) {
 		ours := a.private(make([]byte, moving))
 		a.put(ours, 0, t.Self(), theirs.in, 0, moving).requireOK()
 		a.get(ours, 0, t.Self(), theirs.out, 0, moving).requireOK()
-		for range 4 { // pieces in flight have no destination any more, and some have no source
+		for range 4 { // pieces in flight no longer have a destination, and some no longer have a source
 			for range 2 {
 				get := a.get(ours, 0, t.Self(), theirs.out, 0, moving)
 				put := a.put(a.private(make([]byte, moving)), 0, t.Self(), theirs.in, 0, moving)
@@ -94,7 +94,7 @@ func shutAdmitsNone(b *bed) {
 	b.audit = &audit{}
 	a, t := b.pair(na.Config{})
 	b.connect(a, t)
-	b.audit.linger.Store(true) // as if last frames had still to be sent to peers
+	b.audit.linger.Store(true) // as if final frames had yet to be sent to peers
 	t.Close()
 	late := b.origin(na.Config{ConnectTimeout: 300 * time.Millisecond}) // the plugin may not respond at all
 	late.send(t.Self(), 1, nil).requireNotRun(na.ErrUnreachable, na.ErrPeerLost)

@@ -29,10 +29,10 @@ var creditRules = []rule{
 		why: "answers and transfers go through when every envelope is used: else none could ever be freed"},
 }
 
-// few lists numbers of envelopes.
+// few lists small numbers of envelopes.
 var few = []int{1, 2, 5, 32}
 
-// count returns how many of cs have ended.
+// count returns the number of calls in cs that have completed.
 func count(cs []*call) (n int) {
 	for _, c := range cs {
 		if c.ended() {
@@ -95,7 +95,7 @@ func expedited(b *bed) {
 			}
 			to := t.Self()
 			if cfg.Reserve == na.LiteralReserve {
-				a.sendPatient(to, 0) // of one envelope it alone gets any
+				a.sendPatient(to, 0) // with only one envelope, it is the only message that gets one
 			} else {
 				a.send(to, 0, nil).requireOK()
 			}
@@ -103,7 +103,7 @@ func expedited(b *bed) {
 				a.sendPatient(to, na.Tag(i))
 			}
 			b.until("every envelope that is guaranteed is used", func() bool { return t.Stats().Envelopes == guaranteed })
-			// and the send queue is full
+			// The send queue is full as well.
 			behind := []*call{a.sendPatient(to, 100), a.sendPatient(to, 101), a.sendPatient(to, 102)}
 			first := a.expedite(to, 200)
 			second := a.expedite(to, 201)
@@ -241,7 +241,7 @@ func headToHead(b *bed) {
 				}
 				ls := left.sendMany(right.Self(), n)
 				rs := right.sendMany(left.Self(), n)
-				if n == g { // no side receives before all of its own have left
+				if n == g { // neither side receives before all of its own messages have been sent
 					for _, c := range append(ls, rs...) {
 						c.requireOK()
 					}
@@ -280,7 +280,7 @@ func budgetShort(b *bed) {
 		return n
 	}
 	first, second, third := b.origin(na.Config{}), b.origin(na.Config{}), b.origin(na.Config{})
-	// it waits for t, as the second one will: these sessions are not idle
+	// It waits for t, as second will, so that these sessions are not idle.
 	first.recvExpected(t.Self(), 99, 8)
 	require.Equal(b, g, leave(first), "messages of the first peer")
 	second.recvExpected(t.Self(), 99, 8)
@@ -296,7 +296,7 @@ func budgetShort(b *bed) {
 	require.Equal(b, g, leave(fourth), "messages of a peer that connected when another had left")
 	require.Equal(b, 1, leave(second), "messages of the second peer, whose session continues")
 
-	// can guarantee one envelope itself
+	// poor can itself guarantee only one envelope.
 	poor := b.origin(na.Config{Budget: na.GuaranteedBytes(1, 1, eager)})
 	u, v := b.listen(na.Config{}), b.listen(na.Config{})
 	require.Equal(b, 1, len(poor.sendMany(u.Self(), 1)))

@@ -24,7 +24,7 @@ var flowRules = []rule{
 		why: "the gauges show how many envelopes the program really needs"},
 }
 
-// sendPatient sends a message that may wait for an envelope whatever the policy.
+// sendPatient sends a message that may wait for an envelope regardless of the policy.
 func (s *side) sendPatient(to na.Addr, tag na.Tag) *call {
 	s.b.Helper()
 	c := s.call(fmt.Sprintf("patient send of message %d", tag))
@@ -69,8 +69,8 @@ func reserveHeadToHead(b *bed) {
 		g, literal := cases[k].g, cases[k].reserve == na.LiteralReserve
 		cfg := na.Config{Envelopes: g, OnNoCredit: na.Block, Reserve: cases[k].reserve}
 		left, right := b.listen(cfg), b.listen(cfg)
-		// Each side sends one after the other, as a blocking program does, and receives when all
-		// have ended.
+		// Each side sends one message after the other, as a blocking program does, and receives once
+		// all of them have been sent.
 		var cs [2][]*call
 		next := func(i int, s, to *side) bool {
 			if n := len(cs[i]); n == 0 || n < g && cs[i][n-1].ended() {
@@ -85,7 +85,7 @@ func reserveHeadToHead(b *bed) {
 		if !literal {
 			b.until("both sides have sent all they were promised", both)
 			require.Zero(b, left.Stats().Queued)
-			// the reserved one is only for operations that wait
+			// The reserved envelope is only for operations that wait.
 			left.send(right.Self(), 99, nil).requireNotRun(na.ErrNoCredit)
 		} else {
 			for range 3 * g {
@@ -178,7 +178,7 @@ func asymmetric(b *bed) {
 	require.Equal(b, 7, count(ls))
 	require.Equal(b, 2, count(rs))
 	peers := left.Peers()
-	if b.net.Unverified { // right has a session of its own to left, too
+	if b.net.Unverified { // right also has a separate session to left
 		peers = slices.DeleteFunc(peers, func(p na.PeerStats) bool { return p.Addr.Named() != right.Self() })
 	}
 	require.Len(b, peers, 1)

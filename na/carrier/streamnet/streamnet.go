@@ -16,58 +16,58 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Options describe a network. Scheme and Dial are required. The functions may be called by several
-// goroutines at a time.
+// Options describes a network. Scheme and Dial are required. The functions may be called
+// concurrently.
 type Options struct {
-	// Scheme is the part of an address before "://": lower-case letters, then also digits, '+', '-'
-	// and '.'.
+	// Scheme is the part of an address before "://". It must consist of lower-case letters and, after
+	// the first character, also digits, '+', '-', and '.'.
 	Scheme string
 
-	// Dial connects to the peer whose name, the part of its address after "://", is given. It may
-	// block. ctx is canceled when the session ends or the class closes; Dial must return soon after
-	// that. An error that matches codes.ErrAgain or codes.ErrPeerLost means that the peer may
-	// accept soon: na dials again after a pause, and the calls wait. Any other error ends the calls
-	// with codes.ErrUnreachable and the text of the error, and the name is dialed again only after
-	// a pause.
+	// Dial connects to the peer with the given name, which is the part of its address after "://". It
+	// may block. ctx is canceled when the session or the class is closed, and Dial must return soon
+	// afterward. If the error matches codes.ErrAgain or codes.ErrPeerLost, the peer may accept soon:
+	// na dials again after a pause, and calls wait. Any other error fails the calls with
+	// codes.ErrUnreachable and the text of the error, and the name is dialed again only after a
+	// pause.
 	Dial func(ctx context.Context, name string) (net.Conn, error)
 
-	// Listen listens at where, which is not empty: the part after "://" in the address that the
-	// class is opened with. name is the name for peers to dial: where, or a replacement, for
-	// example with the port that the system has chosen. It must be valid for as long as the class
-	// is open. The class closes the listener. An error without a code of package codes becomes
-	// codes.ErrAddrInUse if it is syscall.EADDRINUSE, else codes.ErrAddrInvalid. Nil: classes only
-	// dial.
+	// Listen listens at where, which is the part after "://" in the address with which the class is
+	// opened and is not empty. name is the name for peers to dial: where or a replacement, for
+	// example one containing the port chosen by the system. It must remain valid while the class is
+	// open. The class closes the listener. An error without a code of package codes is reported as
+	// codes.ErrAddrInUse if it is syscall.EADDRINUSE and as codes.ErrAddrInvalid otherwise. If Listen
+	// is nil, classes can only dial.
 	Listen func(where string) (l net.Listener, name string, err error)
 
-	// Check returns why name cannot be the name of a peer. It does not block. An error without a
-	// code of package codes becomes codes.ErrInvalid. Nil: every name is valid. A peer must have
-	// one name: Check should reject other spellings of it.
+	// Check returns an error if name cannot be the name of a peer. It must not block. An error
+	// without a code of package codes is reported as codes.ErrInvalid. A peer must have only one
+	// name, so Check should reject other spellings of it. If Check is nil, every name is valid.
 	Check func(name string) error
 
-	// Verify reports whether the peer of an accepted connection is the one that listens at name,
-	// which its HELLO claims; for TCP: whether it connects from the same machine. It does not
-	// block. If so, calls to name use this connection, too, and if two processes dial each other at
-	// the same time only one connection is kept. Nil: never, and calls in the other direction have
-	// a connection of their own.
+	// Verify reports whether the peer of an accepted connection is the one listening at name, as its
+	// HELLO claims. For TCP this is whether it connects from the same machine. Verify must not block.
+	// If it returns true, calls to name also use this connection, and if two processes dial each
+	// other at the same time, only one connection is kept. If Verify is nil or returns false, calls
+	// in the other direction use a separate connection.
 	Verify func(conn net.Conn, name string) bool
 
-	// Secure means that every connection is encrypted, and proves the peer's identity: it is a
-	// *tls.Conn or implements carrier.Prover.
+	// Secure reports whether every connection is encrypted and proves the peer's identity, because it
+	// is a *tls.Conn or implements carrier.Prover.
 	Secure bool
 
-	// MaxHalfOpen limits the half-open connections: those accepted whose HELLO has not arrived.
-	// Zero means 256. At the limit the oldest is closed once it has been silent for 0.1 s, and the
-	// next one waits for that.
+	// MaxHalfOpen limits the number of half-open connections, which are accepted connections whose
+	// HELLO has not arrived. Zero means 256. At the limit, the oldest is closed once it has been
+	// silent for 0.1 s, and the next connection waits for that.
 	MaxHalfOpen int
-	// HandshakeTimeout limits the time until the HELLO of an accepted connection has arrived, TLS
-	// included, and TLS on a dialed one. Zero means 5 s.
+	// HandshakeTimeout limits the time until the HELLO of an accepted connection has arrived,
+	// including TLS, and the time for TLS on a dialed connection. Zero means 5 s.
 	HandshakeTimeout time.Duration
-	// WriteTimeout is how long a peer may take no data while data waits for it, before the session
-	// with it ends. Zero means 10 s, or na.Config.PeerTimeout if that is longer.
+	// WriteTimeout is how long a peer may read no data while data is waiting for it before its
+	// session is closed. Zero means 10 s, or na.Config.PeerTimeout if that is longer.
 	WriteTimeout time.Duration
 }
 
-// New returns the plugin of a network. Invalid options are reported by na.Open, with an error that
+// New returns the plugin for a network. Invalid options are reported by na.Open, with an error that
 // matches codes.ErrInvalid.
 func New(opts Options) carrier.Plugin { return plugin{opts} }
 
@@ -81,7 +81,7 @@ type plugin struct{ opts Options }
 // Scheme implements carrier.Plugin.
 func (p plugin) Scheme() string { return p.opts.Scheme }
 
-// validate reports all invalid fields.
+// validate returns an error that describes all invalid fields.
 func (o *Options) validate() error {
 	var errs []error
 	require := func(ok bool, field, want string) {
@@ -131,20 +131,20 @@ func (p plugin) Open(class carrier.Class, where string) (*carrier.Network, error
 	}, nil
 }
 
-// A network is the plugin opened for a class.
+// A network is the plugin as opened for a class.
 type network struct {
 	Options
-	self string // the canonical name; empty if the class does not listen
+	self string // canonical name, or empty if the class does not listen
 }
 
 func (n *network) prefix() string { return n.Scheme + "://" }
 
-// broken returns the error of options that violate their contract.
+// broken returns the error for options that violate their contract.
 func (n *network) broken(what string) error {
 	return codes.WithText(codes.ErrInvalid, "streamnet: options of "+strconv.Quote(n.Scheme)+": "+what)
 }
 
-// listen listens and checks the name.
+// listen listens and checks the resulting name.
 func (n *network) listen(where string) (net.Listener, string, error) {
 	if n.Options.Listen == nil {
 		return nil, "", codes.WithText(codes.ErrUnsupported, n.Scheme+": plugin cannot listen, open classes with "+n.prefix())
@@ -186,12 +186,12 @@ func (n *network) dial(ctx context.Context, name, _ string) (net.Conn, error) {
 	return c, nil
 }
 
-// begin runs the TLS handshake on an accepted connection.
+// begin performs the TLS handshake on an accepted connection.
 func (n *network) begin(nc net.Conn, _ time.Time) (net.Conn, error) {
 	return secured(context.Background(), nc)
 }
 
-// verify reports whether the peer of nc is the one that listens at a canonical name.
+// verify reports whether the peer of nc is the one listening at the canonical name.
 func (n *network) verify(nc net.Conn, name string) bool {
 	rest, ok := strings.CutPrefix(name, n.prefix())
 	if s, is := nc.(*tlsConn); is {
@@ -215,7 +215,7 @@ func (n *network) Check(name string) error {
 	return withCode(codes.ErrInvalid, "address "+name, n.Options.Check(rest))
 }
 
-// Resolve implements carrier.Names: the text of an address is its name.
+// Resolve implements carrier.Names. The text of an address is its name.
 func (n *network) Resolve(text string, done func(name string, err error)) (cancel func()) {
 	if err := n.Check(text); err != nil {
 		done("", codes.WithText(codes.ErrInvalid, err.Error()))
@@ -234,7 +234,7 @@ type tlsConn struct {
 // Proof implements carrier.Prover.
 func (c *tlsConn) Proof() carrier.Proof { return c.proof }
 
-// secured runs the handshake of nc if that is a *tls.Conn.
+// secured performs the handshake of nc if nc is a *tls.Conn.
 func secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
 	c, ok := nc.(*tls.Conn)
 	if !ok {
@@ -251,10 +251,11 @@ func secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
 	return s, nil
 }
 
-// lost returns the error of a session whose connection could not be read.
+// lost returns the error for a session whose connection could not be read.
 func lost(err error) error { return withCode(codes.ErrPeerLost, "connection lost", err) }
 
-// withCode returns err with a text in front, and with code unless err has one of package codes.
+// withCode returns err with what prepended to its text, and with code unless err has one of package
+// codes.
 func withCode(code codes.Code, what string, err error) error {
 	if err == nil {
 		return nil
