@@ -80,50 +80,50 @@ type Network struct {
 	// Exact reports whether the carriers never send anything in place of withdrawn bytes and may
 	// deliver DATA in any order.
 	Exact bool
-	// FlushEvery is the number of operations after which frames that are held back to be batched
-	// are sent early, so that a peer that polls can begin. Zero means at the end of the batch.
+	// FlushEvery is the number of operations after which frames held back for batching are sent
+	// early, so that a polling peer can start. Zero means that they are sent at the end of the batch.
 	FlushEvery int
-	// WriteTimeout is how long a peer may take no data while data waits for it (see WriteMeter).
+	// WriteTimeout is how long a peer may read no data while data is waiting for it (see WriteMeter).
 	// Zero means forever.
 	WriteTimeout time.Duration
-	// Unassisted means that no goroutine of the library polls contexts that the program does not
-	// drive.
+	// Unassisted reports whether no goroutine of the library should poll contexts that the program
+	// does not drive.
 	Unassisted bool
-	// Place is equal for classes that can reach one another by this network. It is used for a
-	// second transport only.
+	// Place is equal for classes that can reach one another through this network. It is used only for
+	// a second transport.
 	Place [16]byte
 }
 
 // Names checks and resolves the names of peers in a network. Its methods may be called from any
-// goroutine, and do not wait.
+// goroutine and must not wait.
 type Names interface {
-	// Check returns why name, "scheme://rest", cannot be dialed, or is not canonical. Names in the
-	// HELLO of a peer are checked, too, and may be any bytes. It is not called for private names of
-	// the scheme (Class.PrivateName) that are dialed. Locked.
+	// Check returns an error if name, "scheme://rest", cannot be dialed or is not canonical. Names in
+	// the HELLO of a peer are also checked and may contain any bytes. Check is not called for private
+	// names of the scheme (Class.PrivateName) that are dialed. Locked.
 	Check(name string) error
-	// Resolve converts the text of an address, "scheme://rest" without "#" and a context, into a
-	// canonical name. It calls done once, from any goroutine, possibly before it returns, unless
-	// the returned cancel was called before. cancel may be nil.
+	// Resolve converts the text of an address, "scheme://rest" without "#" and a context, to a
+	// canonical name. It calls done exactly once, from any goroutine, possibly before it returns,
+	// unless the returned cancel function has been called first. cancel may be nil.
 	Resolve(text string, done func(name string, err error)) (cancel func())
 }
 
 // An Expander is the Names of a network in which a canonical name may stand for several addresses
 // of one host.
 type Expander interface {
-	// Expand returns the names of the addresses that a canonical name stands for, in the order in
-	// which to dial them (RFC 8305); nil if name is that of one address. It may be called from any
-	// goroutine, and does not wait.
+	// Expand returns the names of the addresses for which a canonical name stands, in the order in
+	// which to dial them (RFC 8305), or nil if name stands for a single address. It may be called
+	// from any goroutine and must not wait.
 	Expand(name string) []string
 }
 
 // A Certifier is the Names of a network whose peers have certificates. Its methods may be called
-// from any goroutine, and do not wait.
+// from any goroutine and must not wait.
 type Certifier interface {
-	// Host returns the host in the text of an address that the peer's certificate must match; empty
-	// for the address itself.
+	// Host returns the host in the text of an address that the peer's certificate must match. It
+	// returns "" for the address itself.
 	Host(text string) string
-	// Carries returns why the certificate in p, nil for none, does not match host, or the address
-	// name if host is empty.
+	// Carries returns an error if the certificate in p does not match host or, if host is empty, the
+	// address name. p is nil if there is no certificate.
 	Carries(p *Proof, name, host string) error
 }
 
@@ -132,8 +132,8 @@ var (
 	plugins   = map[string]Plugin{}
 )
 
-// Register makes p available to na.Open by its scheme. It panics if p is nil or the scheme is
-// registered already.
+// Register makes p available to na.Open by its scheme. It panics if p is nil or if the scheme is
+// already registered.
 func Register(p Plugin) {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()
@@ -146,8 +146,7 @@ func Register(p Plugin) {
 	plugins[p.Scheme()] = p
 }
 
-// Find returns the plugin that is registered for a scheme, or nil, and all registered schemes,
-// sorted.
+// Find returns the plugin registered for scheme, or nil, along with all registered schemes, sorted.
 func Find(scheme string) (p Plugin, all []string) {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()

@@ -52,10 +52,11 @@ type Inlet interface {
 	// Peek handles some of the work and reports whether there was any. A polling leader calls it
 	// repeatedly, so without work it should cost only a few loads.
 	Peek() bool
-	// Arm makes the bell ring at the next work, and reports whether there is some already: then the
-	// bell may stay silent, and Peek follows. To miss none, it notifies peers first and checks for
-	// work afterwards. It is called before each sleep, also for a bell that is still armed; a bell
-	// that has rung is not armed. Peers that connect later are armed as well, until Disarm.
+	// Arm makes the bell ring when work appears, and reports whether there is work already. If so,
+	// the bell may stay silent, and Peek is called next. To miss no work, Arm must first notify peers
+	// and then check for work. It is called before each sleep, even if the bell is still armed. A
+	// bell that has rung is no longer armed. Until Disarm, peers that connect later are armed as
+	// well.
 	Arm() bool
 	// Disarm announces that the Inlet is being polled. A late ring is harmless. Peers that have long
 	// been idle may stay armed if the Ready method of their bells makes Peek check them. An Inlet is

@@ -241,7 +241,7 @@ func (c *call) cancelNow() na.Result {
 	return c.result()
 }
 
-// freeEnvelope frees the envelope that the call received.
+// freeEnvelope frees the envelope received by the call.
 func (c *call) freeEnvelope() {
 	c.mu.Lock()
 	env := c.env

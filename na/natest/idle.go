@@ -19,10 +19,10 @@ var idleRules = []rule{
 		why: "an operation that begins while an idle session is about to end uses a new one, and does not fail"},
 }
 
-// hasty is for sessions that end as soon as nothing is in flight.
+// hasty configures sessions to be closed as soon as nothing is in flight.
 var hasty = na.Config{IdleTimeout: 1, PeerTimeout: 500 * time.Millisecond}
 
-// exchange makes a call to t, which answers.
+// exchange makes a call from a to t, which answers it.
 func (b *bed) exchange(a, t *side) {
 	b.Helper()
 	k := a.ask(t.Self(), 1, pattern(1, 100), 100, na.Deadline{})
@@ -30,7 +30,7 @@ func (b *bed) exchange(a, t *side) {
 	require.EqualValues(b, 50, k.requireOK().N)
 }
 
-// requireNoFault requires that no loss was reported.
+// requireNoFault checks that no loss was reported.
 func (b *bed) requireNoFault(all ...*side) {
 	b.Helper()
 	for _, s := range all {
@@ -61,7 +61,7 @@ func idleEnds(b *bed) {
 		require.Zero(b, t.Stats().Reserved+a.Stats().Reserved)
 
 		if b.net.Unverified {
-			// the peer at the end of that session is not known
+			// The peer at the other end of that session is unknown.
 			t.send(from, 2, nil).requireNotRun(na.ErrUnreachable, na.ErrPeerLost)
 			from = a.Self()
 		}
@@ -157,7 +157,7 @@ func idleMakesRoom(b *bed) {
 	require.Equal(b, 1, targets[peers-1].Stats().Peers, "sessions with the last one")
 	b.exchange(a, targets[0])
 	b.requireNoFault(append(targets, a)...)
-	// A session that takes long to end may cause a request to the next one, too.
+	// If a session takes long to close, closing of the next one may be requested as well.
 	ended := a.Stats().PeersIdle
 	require.GreaterOrEqual(b, ended, int64(peers+1-2), "sessions ended to make room")
 	require.LessOrEqual(b, ended, int64(peers+1), "sessions ended to make room")
@@ -171,7 +171,7 @@ func idleCrosses(b *bed) {
 		if i%3 == 2 {
 			b.passTime(time.Duration(40+3*i) * time.Millisecond)
 		}
-		// All at once, each way.
+		// Start all at once, in both directions.
 		k, k2 := a.ask(t.Self(), 1, nil, 10, na.Deadline{}), t.ask(a.Self(), 2, nil, 10, na.Deadline{})
 		t.answer(nil)
 		a.answer(nil)

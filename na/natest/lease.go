@@ -46,7 +46,7 @@ func leaseRead(b *bed) {
 		a.Upper().GiveBack(toT, key)
 		require.EqualValues(b, n, lease.requireOK().N)
 		a.get(a.private(ours), 0, toT, key, 0, int64(n)).requireFails(na.ErrRevoked)
-		a.Upper().GiveBack(toT, key) // once more does no harm
+		a.Upper().GiveBack(toT, key) // returning it again does no harm
 		require.Zero(b, t.cls.Regions())
 	}
 	b.connect(a, t)

@@ -85,7 +85,7 @@ func orderExpected(b *bed) {
 	require.Equal(b, want, order, "order of arrival")
 }
 
-// sizesUpTo returns the sizes to test up to a limit.
+// sizesUpTo returns message sizes to test, up to limit.
 func sizesUpTo(limit int) []int {
 	return []int{0, 1, 2, 31, 32, 33, 255, 256, limit/2 + 1, limit - 1, limit}
 }
@@ -219,7 +219,7 @@ func busyOperation(b *bed) {
 	require.Zero(b, a.cls.Regions(), "regions registered by a lease that was refused")
 	c.op.Cancel()
 	c.requireFails(na.ErrCanceled)
-	a.deregister(mem).requireOK() // it was not taken back by the refused start
+	a.deregister(mem).requireOK() // the refused start did not deregister it
 }
 
 func duplicateReceive(b *bed) {
@@ -284,7 +284,7 @@ func selfMessages(b *bed) {
 			require.Equal(b, from.Self(), m.from.Named(), "sender")
 			back = m.from
 		}
-		// An answer to the sender of the message, and one to its name.
+		// Answer the sender of the message, and then the sender's name.
 		for i, addr := range []na.Addr{back, from.Self()} {
 			tag := na.Tag(50 + i)
 			c := from.recvExpected(to.Self(), tag, 100)
@@ -324,7 +324,7 @@ func contexts(b *bed) {
 		}
 	}
 	talk()
-	targets = append(targets, b.context(t.cls)) // made after the peers had met
+	targets = append(targets, b.context(t.cls)) // created after the peers had connected
 	origins = append(origins, b.context(a.cls))
 	talk()
 }
@@ -335,7 +335,7 @@ func noSuchContext(b *bed) {
 	for _, id := range []int{1, 7, 255, 65535} {
 		a.send(t.Self().WithTarget(id), 1, []byte("x")).requireNotRun(na.ErrUnreachable)
 		a.recvExpected(t.Self().WithTarget(id), 1, 8).requireFails(na.ErrUnreachable)
-		t.send(t.Self().WithTarget(id), 1, []byte("x")).requireNotRun(na.ErrUnreachable) // in the own process
+		t.send(t.Self().WithTarget(id), 1, []byte("x")).requireNotRun(na.ErrUnreachable) // in the same process
 	}
 	b.connect(a, t)
 	late, later := b.context(t.cls), b.context(t.cls)
@@ -352,7 +352,7 @@ func smallerEager(b *bed) {
 	t := b.listen(na.Config{Eager: 512, Envelopes: 1})
 	a := b.origin(na.Config{Eager: 4096})
 	require.Equal(b, 512, t.Limits().MaxUnexpected)
-	// Sent before the peer has announced its limit.
+	// These are sent before the peer has announced its limit.
 	first := a.send(t.Self(), 1, pattern(1, 513))
 	second := a.send(t.Self(), 2, pattern(2, 512))
 	third := a.send(t.Self(), 3, pattern(3, 4096))
@@ -363,7 +363,7 @@ func smallerEager(b *bed) {
 	third.requireNotRun(na.ErrMsgSize)
 	require.Equal(b, pattern(4, 1), t.next().data)
 	last.requireOK()
-	// And now that it has.
+	// From here on, the peer has announced its limit.
 	a.send(t.Self(), 5, pattern(5, 513)).requireNotRun(na.ErrMsgSize)
 	a.sendExpected(t.Self(), 5, pattern(5, 513)).requireNotRun(na.ErrMsgSize)
 	a.send(t.Self(), 6, pattern(6, 512))

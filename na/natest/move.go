@@ -144,7 +144,7 @@ func moveWrongKey(b *bed) {
 	theirs := pattern(1, 100)
 	mem := t.register(na.ReadWrite, theirs)
 	local := a.private(fill(100, secret))
-	for i := range 40 { // of an earlier life of the owner, most likely
+	for i := range 40 { // most likely from an earlier instance of the owner
 		wrong := mem.Key()
 		wrong.Token[i%16] ^= 1
 		a.put(local, 0, t.Self(), wrong, 0, 100).requireFails(na.ErrRevoked)
@@ -175,7 +175,7 @@ func moveGuessing(b *bed) {
 	}
 	require.Zero(b, t.Stats().PeersLost, "sessions lost by a late peer")
 	answers := 0
-	for i := range 200 { // few of them are answered in each session
+	for i := range 200 { // only a few of them are answered in each session
 		wrong := mem.Key()
 		wrong.Token[i%16] ^= byte(1 + i)
 		answers += map[bool]int{true: 1}[na.CodeOf(a.get(local, 0, t.Self(), wrong, 0, 100).requireFails(na.ErrRevoked, na.ErrPeerLost).Err) == na.ErrRevoked]
@@ -212,7 +212,7 @@ func moveAfterDeregister(b *bed) {
 	require.Zero(b, a.cls.Regions())
 }
 
-// split cuts a buffer into segments of odd sizes, some of them empty.
+// split splits a buffer into segments of odd sizes, some of them empty.
 func split(r *rand.Rand, buf []byte) (segs [][]byte) {
 	for len(buf) > 0 {
 		n := 0
@@ -349,8 +349,8 @@ func moveSelf(b *bed) {
 	}
 }
 
-// steps are how many turns pass before a rule interferes with a transfer: at every point at first,
-// then now and then.
+// steps holds the numbers of turns to wait before a rule interferes with a transfer: first at every
+// point, then at increasing intervals.
 var steps = func() []int {
 	if raceflag.Enabled && !long.On {
 		return []int{0, 1, 2, 3, 5, 7, 9, 10, 15, 20, 27, 40}
@@ -358,7 +358,8 @@ var steps = func() []int {
 	return []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 27, 40}
 }()
 
-// moving is how much a rule moves that interferes: more than a plugin hands over in one turn.
+// moving is the number of bytes moved by rules that interfere with transfers. It is more than a
+// plugin transfers in one turn.
 const moving = 1 << 20
 
 func localDeregistered(b *bed) {
@@ -376,7 +377,7 @@ func localDeregistered(b *bed) {
 			over := a.deregister(local)
 			if !c.ended() {
 				a.trigger()
-				// If the plugin works concurrently the transfer may have ended in between, with its
+				// If the plugin works concurrently, the transfer may have completed in between, with its
 				// callback about to be queued.
 				require.False(b, over.ended() && !c.ended() && !b.net.Concurrent, "%s: local memory was given back while the transfer went on", what)
 			}
@@ -430,7 +431,7 @@ func deregisterDuringMove(b *bed) {
 		for range k {
 			b.step()
 		}
-		a.parked = true // the peer does nothing any more
+		a.parked = true // from now on the peer does nothing
 		for _, m := range []*na.Mem{out, in} {
 			t.deregister(m).requireOK()
 			copy(m.Segments()[0], fill(moving, secret))

@@ -14,52 +14,52 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Network describes how to open classes of the plugin under test. All of them can reach each
-// other.
+// A Network describes how to open classes of the plugin under test. All of these classes must be
+// able to reach one another.
 type Network struct {
-	// Listen returns what the n-th class listens on: "tcp://127.0.0.1:0".
+	// Listen returns the address on which the n-th class listens, such as "tcp://127.0.0.1:0".
 	Listen func(n int) string
-	// Origin opens a class that only originates: "tcp://".
+	// Origin is the address of a class that does not listen, such as "tcp://".
 	Origin string
 	// Nobody is an address without a listener.
 	Nobody string
-	// Pending is an address whose Lookup does not end soon: "tcp://host:1", of a host that the
-	// resolver is slow to find. Empty if all lookups end at once, because the plugin needs no
-	// resolver.
+	// Pending is an address whose Lookup takes long to complete, such as "tcp://host:1" with a host
+	// that the resolver is slow to find. It is empty if the plugin needs no resolver and all lookups
+	// complete immediately.
 	Pending string
-	// Invalid is an address that Names.Check and Names.Resolve reject, because its text is no name
-	// of this network: "tcp://host", without a port. It must pass package na, which requires a
-	// scheme, "://" and up to 512 printable characters without '#' and space. Empty if any text may
-	// be a name.
+	// Invalid is an address that Names.Check and Names.Resolve reject because its text is not a name
+	// in this network, such as "tcp://host" without a port. It must be accepted by package na, which
+	// requires a scheme, "://", and up to 512 printable characters other than '#' and space. It is
+	// empty if any text may be a name.
 	Invalid string
-	// Plugins are searched before the registered ones.
+	// Plugins is searched before the registered plugins.
 	Plugins []carrier.Plugin
-	// Concurrent means that several goroutines may use one context, and that Progress may sleep.
+	// Concurrent reports whether several goroutines may use one context and Progress may sleep.
 	Concurrent bool
-	// Assisted means that the library serves the peers of a context that is not driven.
+	// Assisted reports whether the library serves the peers of a context that is not driven.
 	Assisted bool
-	// Unverified means that a peer which connects is never identified with the listener at the name
-	// in its HELLO (verified is false in Core.Admit): operations to that name make a session of
-	// their own. The rules then reach the peer by its own session.
+	// Unverified reports whether a peer that connects is never identified with the listener at the
+	// name in its HELLO (verified is false in Core.Admit), so that operations to that name create a
+	// separate session. The rules then reach the peer through its own session.
 	Unverified bool
-	// Datagrams means that a process that exits without a BYE is only detected by its silence,
-	// because no connection ends with it.
+	// Datagrams reports whether a process that exits without a BYE is detected only by its silence,
+	// because no connection is closed when it exits.
 	Datagrams bool
-	// Carrier omits the rules for code that this plugin shares with another plugin, which is tested
-	// with all rules: credit, room, tags, leases, withdrawals. The remaining rules are about the
-	// transfer of bytes, and the begin and end of sessions.
+	// Carrier omits the rules for code that this plugin shares with another plugin that is tested
+	// with all rules: credit, room, tags, leases, and withdrawals. The remaining rules are about the
+	// transfer of bytes and about opening and closing sessions.
 	Carrier bool
 }
 
-// A Maker makes a new network for one rule. With a concurrent plugin several are in use at a time:
-// a network must not use an address that another one has used before.
+// A Maker creates a network for one rule. With a concurrent plugin, several networks are in use at
+// a time, so a network must not use an address that another one has used before.
 type Maker func(t testing.TB) Network
 
 var ownHosts atomic.Uint32
 
-// OwnHost returns a loopback address that no other network of this process uses, on systems that
-// have enough of them: a rule that dials a port which it has closed must not reach the class of
-// another rule there.
+// OwnHost returns a loopback address that no other network in this process uses, on systems that
+// have enough of them. This way, a rule that dials a port it has closed does not reach another
+// rule's class there.
 func OwnHost() string {
 	if runtime.GOOS != "linux" {
 		return "127.0.0.1"
@@ -68,18 +68,18 @@ func OwnHost() string {
 	return netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}).String()
 }
 
-// A rule is a promise of package na that every plugin has to keep.
+// A rule is a promise of package na that every plugin must keep.
 type rule struct {
 	name   string
-	why    string               // the consequence for users if it is broken
+	why    string               // consequence for users if the rule is broken
 	engine bool                 // the rule does not depend on the carrier
 	needs  func(Network) string // returns what the network lacks for the rule, or ""; nil if any network will do
 	check  func(b *bed)
 
-	optional bool // a plugin may lack the subject of the rule in all of its networks
+	optional bool // the plugin may lack the subject of the rule in all of its networks
 }
 
-// Requirements of rules on a network.
+// The following functions are requirements of rules on a network.
 func concurrent(n Network) string {
 	if !n.Concurrent {
 		return "Network.Concurrent is false: one goroutine at a time uses this plugin"
@@ -132,7 +132,7 @@ func pendingLookup(n Network) string {
 	return ""
 }
 
-// rules are all rules, in the order of the files.
+// rules holds all rules, ordered by file.
 var rules = slices.Concat(messageRules, askRules, addressRules, moveRules, streamRules, streamFlowRules, leaseRules, cancelRules, contractRules, creditRules, roomRules, bodyRules, flowRules, withdrawRules, idleRules, closeRules, progressRules, probeRules)
 
 // Names returns the names of all rules.
@@ -144,17 +144,17 @@ func Names() []string {
 	return names
 }
 
-// TestPlugin checks every rule in a subtest of its name, several at a time if the network is
-// concurrent, and then checks that they have leaked nothing, so no other test may run at the same
-// time. skip has the rules that the plugin cannot keep, and the reasons.
+// TestPlugin checks each rule in a subtest with its name, several at a time if the network is
+// concurrent. It then checks that the rules have leaked nothing, so no other test may run at the
+// same time. skip maps the names of rules that the plugin cannot keep to the reasons.
 func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	t.Helper()
 	leak.Check(t)
 	test(t, mk, skip, func(*rule) bool { return true })
 }
 
-// TestVariants is TestPlugin for several networks of a plugin, in subtests with their names.
-// Concurrent ones run in parallel.
+// TestVariants is like TestPlugin for several networks of a plugin, each in a subtest with its
+// name. Subtests of concurrent networks run in parallel.
 func TestVariants(t *testing.T, variants map[string]Maker) {
 	t.Helper()
 	leak.Check(t)
@@ -168,8 +168,8 @@ func TestVariants(t *testing.T, variants map[string]Maker) {
 	}
 }
 
-// TestRest is TestPlugin for those rules that could not be tested on other, a network of the same
-// plugin. It does not check for leaks, so other tests may run at the same time.
+// TestRest is like TestPlugin for the rules that could not be tested on other, which is a network
+// of the same plugin. It does not check for leaks, so other tests may run at the same time.
 func TestRest(t *testing.T, mk Maker, other Network) {
 	t.Helper()
 	test(t, mk, nil, func(r *rule) bool { return r.lacks(other) != "" })
@@ -194,7 +194,7 @@ func test(t *testing.T, mk Maker, skip map[string]string, wanted func(r *rule) b
 			if reason := skip[r.name]; reason != "" {
 				t.Skipf("rule %s is skipped: %s", r.name, reason)
 			}
-			if n.Concurrent { // parallel: a rule mostly waits
+			if n.Concurrent { // in parallel, because a rule mostly waits
 				t.Parallel()
 			}
 			r.run(t, mk)
@@ -202,7 +202,7 @@ func test(t *testing.T, mk Maker, skip map[string]string, wanted func(r *rule) b
 	}
 }
 
-// checkSkip returns what is wrong with the names and the reasons in skip.
+// checkSkip returns descriptions of problems with the names and reasons in skip.
 func checkSkip(skip map[string]string) (problems []string) {
 	for name, reason := range skip {
 		if find(name) == nil {
@@ -217,9 +217,10 @@ func checkSkip(skip map[string]string) (problems []string) {
 	return problems
 }
 
-// Cover requires that every rule is tested on at least one of the networks of a plugin: an assisted
-// network cannot test a frozen peer, and the other way round. Features that all its networks lack,
-// by Datagrams and the empty fields Pending and Invalid, need no rule: Cover logs these.
+// Cover requires that every rule be tested on at least one of a plugin's networks. For example, an
+// assisted network cannot test a frozen peer, and a network that is not assisted cannot test
+// service by the library. Features that all networks lack, as indicated by Datagrams and by empty
+// Pending and Invalid fields, need no rule. Cover logs these.
 func Cover(t testing.TB, networks ...Network) {
 	t.Helper()
 	for i := range rules {
@@ -251,7 +252,7 @@ func (r *rule) lacks(n Network) string {
 	return r.needs(n)
 }
 
-// Check checks one rule, during the development of a plugin.
+// Check checks a single rule. It is meant for use during the development of a plugin.
 func Check(t testing.TB, mk Maker, name string) {
 	t.Helper()
 	leak.Check(t)
@@ -271,8 +272,8 @@ func find(name string) *rule {
 	return nil
 }
 
-// hang limits the time of a rule that blocks inside the plugin, which the bed's patience cannot
-// end.
+// hang limits the duration of a rule that blocks inside the plugin, which the bed's time limits
+// cannot interrupt.
 const hang = 4 * time.Minute
 
 func (r *rule) run(t testing.TB, mk Maker) {
@@ -280,8 +281,8 @@ func (r *rule) run(t testing.TB, mk Maker) {
 	r.runWithin(t, mk, hang)
 }
 
-// runWithin runs the rule on a goroutine of its own: if the plugin blocks, only that goroutine
-// does, and the test fails with the rule's name.
+// runWithin runs the rule in a new goroutine. If the plugin blocks, only that goroutine does, and
+// the test fails with the rule's name.
 func (r *rule) runWithin(t testing.TB, mk Maker, limit time.Duration) {
 	t.Helper()
 	over := make(chan struct{})
@@ -294,7 +295,7 @@ func (r *rule) runWithin(t testing.TB, mk Maker, limit time.Duration) {
 	select {
 	case <-over:
 		if t.Failed() {
-			t.FailNow() // the rule has called FailNow, too
+			t.FailNow() // the rule has called FailNow as well
 		}
 		if t.Skipped() {
 			t.SkipNow()

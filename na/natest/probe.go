@@ -24,7 +24,7 @@ var probeRules = []rule{
 		why: "a context that probes itself or its neighbour is answered likewise"},
 }
 
-// probe starts a probe.
+// probe starts a probe of the peer at to.
 func (s *side) probe(to na.Addr, timeout time.Duration) *call {
 	s.b.Helper()
 	return s.call("probe").start(func(op *na.Op) error { return s.Probe(op, to, timeout) })
@@ -57,7 +57,7 @@ func probeNotDriven(b *bed) {
 	r := timed.requireFails(na.ErrTimeout)
 	require.ErrorContains(b, r.Err, "no response to the probe")
 	b.until("the probes are received", func() bool {
-		_ = t.Progress(0) // which takes bytes in, and runs nothing
+		_ = t.Progress(0) // receives bytes and runs no callbacks
 		return t.Upper().Queued() > 0
 	})
 	b.passTime(5 * time.Millisecond)
@@ -92,7 +92,7 @@ func probeEnds(b *bed) {
 		a.probe(to, 0).requireFails(na.ErrUnreachable)
 	}
 	c := a.probe(t.Self(), 0)
-	c.op.Cancel() // it has not left
+	c.op.Cancel() // it has not been sent
 	c.requireFails(na.ErrCanceled)
 	a.probe(t.Self(), 0).requireOK()
 	t.parked = true

@@ -74,7 +74,7 @@ func wakeSleeper(b *bed) {
 	}
 }
 
-// receive waits on the wall's clock.
+// receive waits for a value from ch, with a limit on the wall clock.
 func receive[T any](b *bed, ch <-chan T) (v T) {
 	b.Helper()
 	select {
@@ -112,7 +112,8 @@ func triggerSome(b *bed) {
 	for i, got := range order {
 		require.Equal(b, (i*7)%n, got, "callback %d", i)
 	}
-	// an operation that a callback starts waits for the next Trigger, also if it ends at once
+	// An operation started by a callback waits for the next Trigger, even if it completes
+	// immediately.
 	first := a.recv()
 	first.then = func(na.Result) { first.start(func(op *na.Op) error { return a.RecvUnexpected(op) }); first.op.Cancel() }
 	first.op.Cancel()
@@ -163,7 +164,7 @@ func oneSided(b *bed) {
 	require.Equal(b, pattern(1, moving), ours)
 	a.put(a.private(pattern(2, moving)), 0, t.Self(), mem.Key(), 0, moving).requireOK()
 	require.Equal(b, pattern(2, moving), mem.Segments()[0])
-	c := b.origin(na.Config{}) // a new peer gets in, too
+	c := b.origin(na.Config{}) // a new peer is also admitted
 	c.get(c.private(ours), 0, t.Self(), mem.Key(), 0, moving).requireOK()
 	c.send(t.Self(), 1, nil).requireOK()
 	t.parked = false
@@ -204,7 +205,7 @@ func manyFollow(b *bed) {
 	last.requireFails(na.ErrClosed)
 }
 
-// driveConcurrently drives contexts from several goroutines each until stop is called.
+// driveConcurrently drives each context from several goroutines until stop is called.
 func driveConcurrently(b *bed, sides ...*side) (stop func()) {
 	var wg sync.WaitGroup
 	var over atomic.Bool
@@ -233,8 +234,8 @@ func driveConcurrently(b *bed, sides ...*side) (stop func()) {
 	}
 }
 
-// startRandomOps starts operations of every kind at random and cancels some. sentOK counts the messages whose
-// send ended well.
+// startRandomOps starts random operations of every kind and cancels some of them. It adds the
+// number of messages sent successfully to sentOK.
 func startRandomOps(b *bed, seed uint64, n int, a, t *side, m moveKeys, sentOK *atomic.Int64, closed *atomic.Bool) {
 	r := rand.New(rand.NewPCG(seed, 99))
 	var flying []*call
@@ -343,8 +344,8 @@ func storm(b *bed) {
 	require.Zero(b, a.Stats().Violations+t.Stats().Violations)
 }
 
-// stormClose runs few operations per goroutine, so that many of them are in flight when the class
-// closes: later ones only fail with ErrClosed.
+// stormClose runs only a few operations per goroutine, so that many of them are in flight when the
+// class is closed. Later ones would only fail with ErrClosed.
 func stormClose(b *bed) {
 	for round := range uint64(3) {
 		a, t := b.listen(na.Config{Envelopes: 8}), b.listen(na.Config{Envelopes: 8})

@@ -15,7 +15,7 @@ var askRules = []rule{
 		why: "a request that has not left can be recalled, and did not run; a cancel, a deadline and the end of the session of one that has left have the fate MaybeRan"},
 }
 
-// ask sends a request that receives an answer of up to n bytes.
+// ask starts a call whose answer may have up to n bytes.
 func (s *side) ask(to na.Addr, tag na.Tag, data []byte, n int, by na.Deadline) *call {
 	s.b.Helper()
 	c := s.call("call")
@@ -26,7 +26,7 @@ func (s *side) ask(to na.Addr, tag na.Tag, data []byte, n int, by na.Deadline) *
 	})
 }
 
-// answer answers the oldest message, and frees it.
+// answer answers the oldest message and frees it.
 func (s *side) answer(data []byte) {
 	s.b.Helper()
 	in := s.recv()
@@ -39,7 +39,7 @@ func (s *side) answer(data []byte) {
 		return err
 	})
 	require.NoError(s.b, err)
-	if left { // it left at once, without an operation
+	if left { // it was sent immediately, without an operation
 		out.mu.Lock()
 		out.accepted--
 		out.mu.Unlock()
@@ -106,7 +106,7 @@ func requestsWithdrawn(b *bed) {
 	lost := a.ask(t.Self(), 6, nil, 10, na.Deadline{})
 	var env *na.Envelope
 	for tag := na.Tag(0); tag != 6; {
-		if env != nil { // an envelope of the previous round, received after the peer was notified
+		if env != nil { // an envelope of the previous round, received before it was destroyed
 			env.Free()
 		}
 		in := t.recv()

@@ -26,7 +26,7 @@ var roomRules = []rule{
 		why: "a receive that is canceled while its long message arrives ends at once, and the message affects nothing else"},
 }
 
-// sizesAround are lengths around every size class, and beyond an envelope of 4 KiB.
+// sizesAround returns lengths around each size class and just beyond an envelope of 4 KiB.
 func sizesAround() (ns []int) {
 	ns = append(ns, 4097)
 	for class := 1; class <= 3; class++ {
@@ -36,13 +36,13 @@ func sizesAround() (ns []int) {
 	return ns[:len(ns)-1]
 }
 
-// grant has t grant a room, until a can claim for messages of n bytes.
+// grant makes t grant room to a until a can claim room for messages of n bytes.
 func (b *bed) grant(a, t *side, toA na.Addr, n int) {
 	b.Helper()
 	b.grantTo(a, t.Self(), t, toA, n)
 }
 
-// grantTo is grant with an address by which a reaches t.
+// grantTo is like grant, using toT as the address by which a reaches t.
 func (b *bed) grantTo(a *side, toT na.Addr, t *side, toA na.Addr, n int) {
 	b.Helper()
 	t.Upper().GrantRoom(toA, n)
@@ -55,7 +55,7 @@ func (b *bed) grantTo(a *side, toT na.Addr, t *side, toA na.Addr, n int) {
 	})
 }
 
-// roomFor is how many messages of n bytes may leave for to.
+// roomFor returns how many messages of n bytes there is room for at to.
 func (s *side) roomFor(to na.Addr, n int) (fit int) {
 	var bound na.Addr
 	for ok := true; ok; {
@@ -79,7 +79,7 @@ func (s *side) sendLong(to na.Addr, tag na.Tag, data []byte) *call {
 	return s.send(bound, tag, data)
 }
 
-// recvLong posts a receive of a message that may be longer than its n bytes.
+// recvLong posts a receive with a buffer of n bytes for a message of up to most bytes.
 func (s *side) recvLong(from na.Addr, tag na.Tag, n, most int) *call {
 	s.b.Helper()
 	c := s.call(fmt.Sprintf("receive expected %d of %d bytes", tag, most))
@@ -95,7 +95,7 @@ func (s *side) sendExpectedLong(to na.Addr, tag na.Tag, data []byte, most int) *
 	return c.start(func(op *na.Op) error { return s.SendExpectedLong(op, to, tag, c.sent, most) })
 }
 
-// roomOf is the room that t has for the peer of its only session.
+// roomOf returns the statistics of t's only session, including its room.
 func (b *bed) roomOf(t *side) na.PeerStats {
 	b.Helper()
 	peers := t.Peers()
@@ -215,7 +215,7 @@ func roomComesBack(b *bed) {
 				e.Free()
 				require.Equal(b, int64(fit-i-1)*each, b.roomOf(t).RoomHeld)
 			}
-			// room that is less than half of all may wait for a message to go behind
+			// Room that is less than half of the total may wait to be announced with a message.
 			last := a.recvExpected(t.Self(), 99, 8)
 			t.sendExpected(toA, 99, nil)
 			last.requireOK()
@@ -264,7 +264,8 @@ func roomOfUnsentMessages(b *bed) {
 	b.until("its envelope is free", func() bool { return count(queued) == 1 })
 	require.Equal(b, na.Tag(2), t.next().tag, "what was withdrawn is not received")
 	b.until("the rest leaves", func() bool { b.receiveAll(t); return count(queued) == len(queued) })
-	// the room may wait for a message to go behind: it returns with the credit of those that are received
+	// The room may wait to be announced with a message. It returns with the credit for the received
+	// messages.
 	b.until("its room is back", func() bool { b.receiveAll(t); return a.roomFor(t.Self(), n) == fit })
 	same(fit, "it was withdrawn")
 }
@@ -293,7 +294,7 @@ func roomHeadToHead(b *bed) {
 			return cs
 		}
 		cs := append(send(left, toRight), send(right, toLeft)...)
-		for _, c := range cs { // nothing was received
+		for _, c := range cs { // nothing has been received
 			c.requireOK()
 		}
 		over := []*call{left.send(toRight, 99, nil), right.send(toLeft, 99, nil)}

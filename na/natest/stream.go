@@ -45,7 +45,7 @@ var streamRules = []rule{
 		why: "a flood of messages does not keep a stream from going on, nor a stream the messages"},
 }
 
-// streamFlowRules are about accounts and states that no carrier has a part in.
+// streamFlowRules are about accounts and states that do not depend on the carrier.
 var streamFlowRules = []rule{
 	{name: "StreamWindowExact", engine: true, check: streamWindowExact,
 		why: "unread bytes are bounded by window, room and reserve, to the byte; a reader that stands still stops its sender, and moves it on"},
@@ -59,19 +59,19 @@ var streamFlowRules = []rule{
 		why: "two thousand streams of one peer may be open and idle: they keep the session, and delay no other"},
 }
 
-// A flow is one end of a stream in a rule, and the bytes that it has moved.
+// A flow is one end of a stream in a rule, together with the bytes that it has transferred.
 type flow struct {
 	*na.Stream
 	b     *bed
 	s     *side
-	ready int // number of notifications to try again
-	tried int // ready, when the answer was ErrAgain
+	ready int // number of step calls
+	tried int // value of ready when the last method returned ErrAgain
 	again bool
 	data  []byte
-	err   error // of the last Next or Write that was not ErrAgain
+	err   error // error of the last Next or Write other than ErrAgain
 }
 
-// flow makes one end of a stream, by NewStream or OpenStream.
+// flow creates one end of a stream using NewStream or OpenStream.
 func (s *side) flow(make func(step func(any) int) (*na.Stream, error)) *flow {
 	s.b.Helper()
 	f := &flow{b: s.b, s: s}
@@ -82,19 +82,20 @@ func (s *side) flow(make func(step func(any) int) (*na.Stream, error)) *flow {
 	return f
 }
 
-// streamID has the numbers of the streams of a request behind 3 bytes.
+// streamIDAt is the offset of the stream number in a request.
 const streamIDAt = 3
 
-// A streamed is a call with streams, both ends.
+// A streamed is a call with streams, including both ends of each.
 type streamed struct {
 	call        *call
 	env         *na.Envelope
-	here, there []*flow // the ends of the origin, and of the target, once it has opened them
+	here, there []*flow // ends at the origin, and those at the target once it has opened them
 	ups         []bool
 	bulk        bool
 }
 
-// stream begins a call of a with streams, which is answered by the expected message of its tag.
+// stream starts a call from a with streams. The call is answered by the expected message with its
+// tag.
 func (a *side) stream(t na.Addr, bulk bool, ups ...bool) *streamed {
 	a.b.Helper()
 	k := &streamed{ups: ups, bulk: bulk}
@@ -113,7 +114,7 @@ func (a *side) stream(t na.Addr, bulk bool, ups ...bool) *streamed {
 	return k
 }
 
-// take receives the oldest unexpected message; its owner frees it.
+// take receives the oldest unexpected message. The caller must free it.
 func (s *side) take() *na.Envelope {
 	s.b.Helper()
 	c := s.recv()
@@ -121,14 +122,14 @@ func (s *side) take() *na.Envelope {
 	return c.keepEnvelope()
 }
 
-// open has the target take the request, open its streams and begin them.
+// open makes the target receive the request, open its streams, and start them.
 func (k *streamed) open(t *side) *streamed {
 	t.b.Helper()
 	k.env = t.take()
 	return k.openLater(t).begin()
 }
 
-// begin has the origin send on the streams that go up.
+// begin allows the origin to send on the streams that go up.
 func (k *streamed) begin() *streamed {
 	for _, f := range k.there {
 		f.Expect(0)
@@ -136,7 +137,8 @@ func (k *streamed) begin() *streamed {
 	return k
 }
 
-// openLater opens the streams of a request that was taken; those that go up have not begun.
+// openLater opens the streams of a request that has been received, without starting those that go
+// up.
 func (k *streamed) openLater(t *side) *streamed {
 	t.b.Helper()
 	id := na.StreamID(k.env.Data[streamIDAt:])
@@ -158,7 +160,7 @@ func streamExpected(b *bed) {
 			k.there[0].Expect(-1)
 			k.there[0].Expect(n)
 			k.there[0].Expect(1)
-			window := min(max(n, 16<<10), 200_000) // at least: each session has room for so much
+			window := min(max(n, 16<<10), 200_000) // at least, since each session has room for this much
 			left := make([]byte, window)
 			b.until(fmt.Sprintf("%d of %d expected bytes leave, bulk %v, though nobody reads", window, n, bulk), func() bool {
 				if len(left) > 0 {
@@ -170,7 +172,7 @@ func streamExpected(b *bed) {
 			b.until("it is read", func() bool { return !k.there[0].read(1 << 20) })
 			require.ErrorIs(b, k.there[0].err, io.EOF)
 			require.Len(b, k.there[0].data, int(window))
-			k.there[0].Expect(1 << 20) // it has ended
+			k.there[0].Expect(1 << 20) // the stream has ended
 			t.sendExpected(k.env.From, k.env.Tag, []byte("end")).requireOK()
 			k.call.requireOK()
 			k.closeAll()
@@ -178,7 +180,7 @@ func streamExpected(b *bed) {
 	}
 }
 
-// write writes some of data, and returns the rest, and whether there is more to do.
+// write writes some of data. It returns the rest and whether there is more to do.
 func (f *flow) write(data []byte, most int) (left []byte, more bool) {
 	if len(data) == 0 {
 		f.CloseWrite()
@@ -197,7 +199,7 @@ func (f *flow) write(data []byte, most int) (left []byte, more bool) {
 	return data[n:], true
 }
 
-// read reads some, and reports whether there is more to do.
+// read reads up to most bytes and reports whether there is more to do.
 func (f *flow) read(most int) (more bool) {
 	b, err := f.Next()
 	switch {
@@ -216,7 +218,7 @@ func (f *flow) read(most int) (more bool) {
 	return true
 }
 
-// closeAll ends the use of all ends.
+// closeAll closes all ends of the streams and frees the request.
 func (k *streamed) closeAll() {
 	for _, f := range append(k.here, k.there...) {
 		f.Close()
@@ -289,7 +291,7 @@ func streamBeforeHandler(b *bed) {
 
 func streamResetEachSide(b *bed) {
 	a, t := b.pair(na.Config{})
-	for i := range 8 { // the stream, who, and with bytes on the way or not
+	for i := range 8 { // bits of i: which stream, which side resets it, and whether bytes are in flight
 		k := a.stream(t.Self(), false, true, false).open(t)
 		who, other := k.here[i&1], k.there[i&1]
 		if i&2 != 0 {
@@ -303,7 +305,7 @@ func streamResetEachSide(b *bed) {
 			b.until("it is written", func() bool { n, _ := from.Write(make([]byte, 5000)); return n > 0 })
 		}
 		var lent []byte
-		if i&4 != 0 && who != from { // it uses the result of Next
+		if i&4 != 0 && who != from { // the side that resets is using the result of Next
 			b.until("it can be read", func() bool { lent, _ = who.Next(); return lent != nil })
 		}
 		who.Reset(na.ErrOverflow, "too much of it")
@@ -352,11 +354,11 @@ func streamFail(b *bed) {
 					case !failed:
 						failed = true
 						from.Fail(na.ErrIO, text)
-						from.Fail(na.ErrOverflow, "twice") // nothing
+						from.Fail(na.ErrOverflow, "twice") // does nothing
 						_, err := from.Write([]byte{1})
 						require.ErrorIs(b, err, na.ErrInvalid, what)
 						if bulk {
-							from.Close() // written bytes still leave
+							from.Close() // written bytes are still sent
 						}
 					}
 					return !to.read(1 << 20)
@@ -366,7 +368,7 @@ func streamFail(b *bed) {
 				require.ErrorContains(b, to.err, text, what)
 				_, err := to.Next()
 				require.ErrorIs(b, err, na.ErrIO, "%s, once more", what)
-				to.Fail(na.ErrOverflow, "of the reader") // nothing
+				to.Fail(na.ErrOverflow, "of the reader") // does nothing
 			}
 			t.sendExpected(k.env.From, k.env.Tag, nil).requireOK()
 			k.call.requireOK()
@@ -382,7 +384,7 @@ func streamAnswerFirst(b *bed) {
 	k := a.stream(t.Self(), true, true, false).open(t)
 	t.sendExpected(k.env.From, k.env.Tag, []byte("early")).requireOK()
 	k.call.requireOK()
-	for i, f := range k.here { // up, and down
+	for i, f := range k.here { // up and down
 		from, to := f, k.there[i]
 		if i == 1 {
 			from, to = to, from

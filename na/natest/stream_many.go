@@ -15,19 +15,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// firstWindow is the window of a stream before its reader has shown that it is fast.
+// firstWindow is the window of a stream until its reader has shown that it is fast.
 const firstWindow = 16 << 10
 
-// A transfer is data on its way through one stream.
+// A transfer is data in transit through one stream.
 type transfer struct {
 	what             string
 	from, to         *flow
 	data, left       []byte
 	writing, reading bool
-	most             func() int // bytes of a Write and of a Read
+	most             func() int // maximum bytes of the next Write or Read
 }
 
-// due reports whether f may be tried: after ErrAgain it waits for its step.
+// due reports whether f may be tried. After ErrAgain, it must first wait for its step function.
 func (f *flow) due() bool {
 	if f.again && f.ready == f.tried {
 		return false
@@ -36,7 +36,7 @@ func (f *flow) due() bool {
 	return true
 }
 
-// transfers begins one for each stream of k, of size(i) bytes.
+// transfers creates a transfer of size(i) bytes for each stream i of k.
 func (k *streamed) transfers(size func(i int) int, most func() int) (all []*transfer) {
 	for i, up := range k.ups {
 		tr := &transfer{from: k.there[i], to: k.here[i], data: pattern(i, size(i)), writing: true, reading: true, most: most}
@@ -50,7 +50,7 @@ func (k *streamed) transfers(size func(i int) int, most func() int) (all []*tran
 	return all
 }
 
-// step writes and reads some.
+// step writes and reads once and reports whether there is more to do.
 func (tr *transfer) step() (more bool) {
 	if tr.writing && tr.from.due() {
 		tr.left, tr.writing = tr.from.write(tr.left, tr.most())
@@ -61,7 +61,7 @@ func (tr *transfer) step() (more bool) {
 	return tr.writing || tr.reading
 }
 
-// driveTransfers drives until all have ended, and checks every byte.
+// driveTransfers drives the contexts until all transfers are complete, and checks every byte.
 func (b *bed) driveTransfers(what string, all []*transfer) {
 	b.Helper()
 	left := all
@@ -95,21 +95,21 @@ func (tr *transfer) check() {
 	require.True(b, bytes.Equal(tr.data, tr.to.data), "%s: got %d bytes that are not the %d written", tr.what, len(tr.to.data), len(tr.data))
 }
 
-// oneSize and anySize are arguments of transfers.
+// oneSize, size, and anySize return arguments for transfers.
 func oneSize(n int) func() int   { return func() int { return n } }
 func size(n int) func(i int) int { return func(int) int { return n } }
 func anySize(rng *rand.Rand) func() int {
 	return func() int { return 1 + rng.IntN(1<<(1+rng.IntN(17))) }
 }
 
-// answer ends the call.
+// answer answers the call.
 func (k *streamed) answer(t *side) {
 	k.call.b.Helper()
 	t.sendExpected(k.env.From, k.env.Tag, nil).requireOK()
 	k.call.requireOK()
 }
 
-// reserves returns the bytes that s has reserved for streams, and for envelopes.
+// reserves returns the bytes that s has reserved for streams and envelopes.
 func (s *side) reserves() int64 {
 	n := s.Stats().Reserved
 	for _, p := range s.Peers() {
@@ -118,7 +118,7 @@ func (s *side) reserves() int64 {
 	return n
 }
 
-// held is how much of its room is taken.
+// held returns the bytes of room that are taken at s.
 func (s *side) held() (n int64) {
 	for _, p := range s.Peers() {
 		n += p.RoomHeld
@@ -138,7 +138,7 @@ func streamHalfClose(b *bed) {
 	require.ErrorIs(b, k.there[0].err, io.EOF)
 	_, err = k.there[0].Next()
 	require.ErrorIs(b, err, io.EOF, "once more")
-	k.there[0].CloseWrite() // of a stream that this side receives: nothing
+	k.there[0].CloseWrite() // does nothing on a stream received by this side
 	k.answer(t)
 	for i, f := range []*flow{down, other} {
 		_, err = f.Write(pattern(i, 100))
@@ -284,7 +284,7 @@ func streamFairToMessages(b *bed) {
 		k := a.stream(t.Self(), bulk, true, false).open(t)
 		all := k.transfers(size(200_000), oneSize(1<<20))
 		stop, sent, got := false, 0, 0
-		for range 128 { // number of messages that are always in flight
+		for range 128 { // number of messages always in flight
 			var send *call
 			msg := pattern(1, 4000)
 			start := func() {
@@ -317,7 +317,7 @@ func streamFairToMessages(b *bed) {
 		k.answer(t)
 		k.closeAll()
 
-		k = a.stream(t.Self(), bulk, true).open(t) // and a flood of bytes
+		k = a.stream(t.Self(), bulk, true).open(t) // now with a flood of bytes
 		flood := func() {
 			if k.here[0].due() {
 				k.here[0].write(make([]byte, 1<<18), 1<<18)
@@ -340,9 +340,9 @@ func streamFairToMessages(b *bed) {
 func streamWindowExact(b *bed) {
 	for _, c := range []struct {
 		cfg  na.Config
-		n    int   // streams
-		each int64 // largest number of bytes that arrive of one stream
-		room int64 // that there is for them
+		n    int   // number of streams
+		each int64 // maximum bytes that arrive on one stream
+		room int64 // room available to all streams
 	}{
 		{na.Config{}, 1, firstWindow, firstWindow},
 		{na.Config{}, 15, firstWindow, 15 * firstWindow},
@@ -359,7 +359,7 @@ func streamWindowExact(b *bed) {
 				ups[i] = true
 			}
 			k := a.stream(t.Self(), bulk, ups...).open(t)
-			// A stream fills its window, or its reserve and the common room.
+			// A stream fills its window, or its reserve and the shared room.
 			moved := func() (n int64, stalled bool) {
 				full := 0
 				for i, f := range k.here {
@@ -381,7 +381,7 @@ func streamWindowExact(b *bed) {
 			require.LessOrEqual(b, t.held(), c.room, what)
 			require.LessOrEqual(b, all, t.held()+int64(c.n)*na.StreamReserve, what)
 
-			k.there[0].read(1) // less than half of the reserve, and of the window: it opens nothing
+			k.there[0].read(1) // less than half of the reserve and of the window, so it opens nothing
 			b.drain(a, t)
 			now, _ := moved()
 			require.LessOrEqual(b, now, all+1, "%s: one byte is read", what)
@@ -394,7 +394,7 @@ func streamWindowExact(b *bed) {
 			b.reopen()
 		}
 	}
-	// A reader that was fast, and stops: it holds no more than the largest window.
+	// A reader that was fast and then stops holds no more than the largest window.
 	for _, bulk := range []bool{false, true} {
 		most := int64(256 << 10)
 		if bulk {
@@ -450,7 +450,7 @@ func streamReserveUnderPressure(b *bed) {
 		k := a.stream(t.Self(), rng.IntN(2) == 0, ups...).open(t)
 		calls = append(calls, k)
 		for i, tr := range k.transfers(func(int) int { return 1000 + rng.IntN(8000) }, anySize(rng)) {
-			if i%3 == 0 { // it is not read
+			if i%3 == 0 { // not read
 				b.until("its reserve is full", func() bool {
 					_, _ = tr.from.write(make([]byte, 5000), 5000)
 					return tr.from.Moved() == na.StreamReserve
@@ -477,7 +477,8 @@ func streamReserveUnderPressure(b *bed) {
 	}
 }
 
-// ends reports whether f has ended, normally or with an error.
+// ends reports whether f has ended, normally or with an error. sends reports whether f is the
+// sending end.
 func (f *flow) ends(sends bool) bool {
 	if !sends {
 		return !f.read(1 << 20)
@@ -580,7 +581,7 @@ func streamWithdrawMovedNothing(b *bed) {
 	a, t := b.pair(na.Config{})
 	b.connect(a, t)
 	before := [2]int64{a.reserves(), t.reserves()}
-	// The request waits at the target, and is taken back.
+	// The request is waiting at the target and is withdrawn.
 	k := a.stream(t.Self(), false, true, false)
 	b.until("it is held", func() bool { return t.Stats().Envelopes == 1 && k.here[0].Begun() })
 	_, err := k.here[0].Write([]byte{1})
@@ -600,7 +601,7 @@ func streamWithdrawMovedNothing(b *bed) {
 	require.Zero(b, a.Stats().Streams+t.Stats().Streams+t.Stats().Envelopes)
 	require.Equal(b, before, [2]int64{a.reserves(), t.reserves()})
 
-	// It has no envelope, and is canceled.
+	// The request has no envelope and is canceled.
 	var full []*call
 	for range 32 {
 		full = append(full, a.send(t.Self(), 1, nil))
@@ -621,7 +622,7 @@ func streamWithdrawMovedNothing(b *bed) {
 	}
 	require.Equal(b, before, [2]int64{a.reserves(), t.reserves()})
 
-	// The target opens the streams of a call that its origin has abandoned.
+	// The target opens the streams of a call that its origin has canceled.
 	for _, write := range []int{0, 1, 100, 40_000} {
 		k = a.stream(t.Self(), write > 1000, true, false)
 		k.env = t.take()

@@ -127,7 +127,7 @@ func abandon(b *bed) {
 		heard = append(heard, e.Tag)
 		mu.Unlock()
 	})
-	take := func() (tags []na.Tag) { // messages received since the last take
+	take := func() (tags []na.Tag) { // returns tags reported since the last take
 		b.until("the side that accepted or watches the message is told", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
@@ -154,7 +154,7 @@ func abandon(b *bed) {
 	}
 	require.Equal(b, na.Tag(0), t.next().tag)
 	require.Equal(b, na.Tag(1), t.next().tag)
-	for i, m := range a.sendMany(t.Self(), 2) { // by either way
+	for i, m := range a.sendMany(t.Self(), 2) { // once with Abandon and once with Withdraw
 		sent := m.requireOK()
 		in := t.recv()
 		in.requireOK()
