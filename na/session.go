@@ -104,7 +104,7 @@ type session struct {
 	reserved   int                   // guaranteed envelopes not yet returned to the budget
 	received   uint64                // number of unexpected messages received
 	lookedAt   uint64                // value of received at the last reportHeldLocked
-	load       atomic.Int64          // Envelope.Load
+	load       atomic.Int64          // see Envelope.Load
 	guesses    map[[16]byte]struct{} // tokens for which requests were refused
 
 	// Idle sessions.
@@ -411,7 +411,7 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 		return
 	}
 	wasUp := l.Up()
-	// Unless an operation was waiting, the HELLO may have been forged.
+	// A session whose HELLO may have been forged counts as lost only if an operation was waiting.
 	lost := wasUp && fault && (!l.forged || l.activeState != nil && l.waiting > 0)
 	l.cancelLeave()
 	l.state = stateDown

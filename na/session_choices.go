@@ -108,7 +108,8 @@ func (c *addressChoices) nextAttemptAt() (at time.Duration, ok bool) {
 // startRace starts dialing the addresses of l.
 func (l *session) startRace() {
 	l.e.readClock()
-	// Such a session was dialed by its address. The next operation uses it.
+	// One of the addresses has been dialed directly, and that session is up. The next operation uses
+	// it.
 	if other := l.e.upAtLocked(l.choices.addrs); other != nil {
 		l.failWith(WithText(ErrUnreachable, "concurrent session with "+other.named.String()))
 		return

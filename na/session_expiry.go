@@ -16,9 +16,9 @@ import (
 //
 //	side on which the peer's certificate expires             its peer
 //	retires ──────────── RETIRE ────────────────────────────► retires
-//	an operation starts: dials ── HELLO with the secret of the retired session ─► does not take it for a lost session
+//	an operation starts: dials ── HELLO with the secret of the retired session ─► does not mistake it for a lost session
 //	nothing in flight ── LEAVE … GOAWAY, as for an idle session
-//	Config.CertificateGrace is over: ErrPeerLost
+//	Config.CertificateGrace has elapsed: ErrPeerLost
 //
 // A peer that cannot be dialed is reached through the retired session until it has established the
 // next one.

@@ -15,7 +15,7 @@ import (
 // has been accepted.
 //
 //	target: unaccepted messages of the session ─ check ─ check: the oldest has waited ── HELD reason, active, limit ──►
-//	origin: keeps the last one for PeerStats.HeldBy, and for the error of a call that ends at its deadline
+//	origin: keeps the last one for PeerStats.HeldBy and for the error of a call that times out
 //
 // A session has at most one HELD to send, and sends it only if it differs from the last one.
 

@@ -110,8 +110,8 @@ func (l *session) checkHeader(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
 	}
-	// The credit is cumulative, modulo 2^32. A credit that is not newer has arrived over another
-	// lane, where frames may be reordered, and is ignored.
+	// The credit is cumulative, modulo 2^32. An older credit has arrived over another lane, where
+	// frames may be reordered, and is ignored.
 	switch grown := int32(h.Credit - l.credits); {
 	case grown <= 0:
 	case h.Credit-l.used > maxCredit:
@@ -184,8 +184,8 @@ func (l *session) presentMessage(env *Envelope) {
 	l.e.nctx.wakeLeader()
 }
 
-// deliverExpected handles an EXPECTED. env is nil or an envelope containing the payload that is
-// used by no one else.
+// deliverExpected handles an EXPECTED. env is nil, or an envelope that holds the payload and is not
+// used elsewhere.
 func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope) error {
 	l.receivedExpected++
 	if h.Flags&frame.FlagBody != 0 {

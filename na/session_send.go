@@ -114,7 +114,7 @@ func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == stateUp 
 // The order on a lane is:
 //
 //  1. PONG and probes, whose delay the peer measures
-//  2. control frames, which are short, limited in number, and free memory and calls at the peer
+//  2. control frames, which are short and bounded and which free memory and calls at the peer
 //  3. messages
 //  4. the pieces of puts, gets, bodies, and streams, in turn
 //  5. CREDIT, if no other frame has carried the credit
@@ -238,7 +238,7 @@ func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	if o.x != nil && len(o.x.streams) > 0 {
 		l.beginStreams(o)
 	}
-	o.room = 0 // from now on the peer returns the room of the body
+	o.room = 0 // the peer is now the one to return the room of the body
 	if l.converts {
 		l.e.dom.cls.messages.convert(o.buf, l.peer.messages)
 	}

@@ -14,12 +14,12 @@ import (
 // and names it in the request. The target opens it when its handler begins:
 //
 //	origin                                                target
-//	NewStream, Call with CallSpec.Streams ── request ──►  waits for its handler: no byte of a stream has moved
+//	NewStream, Call with CallSpec.Streams ── request ──►  waits for its handler; no bytes of a stream have been sent
 //	                                                      OpenStream
 //	up:    ◄──────────────── WINDOW ────────────────────  Next, or Expect: it reads
 //	       Write, CloseWrite ── STREAM, DATA ──────────►  Next, Release … io.EOF
 //	down:  Next, Release … io.EOF ◄── STREAM, DATA ─────  Write, CloseWrite
-//	Reset, by either side and at any time ── RESET ──►    the error of the other side
+//	Reset, by either side and at any time ── RESET ──►    an error on the other side
 //
 // Its frames need no envelope, handler, or Trigger, and do not wait behind requests. The call's
 // answer is independent: it may arrive before the stream has ended, and the stream continues.

@@ -43,11 +43,11 @@ type Core interface {
 
 	// Poller returns the poller for the context's descriptors, or nil if Config.Poller is false.
 	Poller() Poller
-	// PollSoon makes the leader call Carrier.Poll before the time last returned by Poll, even if the
-	// leader is sleeping or about to sleep. If no goroutine leads, a goroutine of the library polls
-	// within milliseconds, unless Network.Unassisted is set. PollSoon takes no lock and does not
-	// wait. It is all that is needed by a carrier whose work is produced by other goroutines and not
-	// by a descriptor.
+	// PollSoon makes the leader, which is the goroutine that currently polls for the context, call
+	// Carrier.Poll before the time last returned by Poll, even if the leader is sleeping or about to
+	// sleep. If no goroutine leads, a goroutine of the library polls within milliseconds, unless
+	// Network.Unassisted is set. PollSoon takes no lock and does not wait. It is all that is needed
+	// by a carrier whose work is produced by other goroutines and not by a descriptor.
 	PollSoon()
 	// FlushSoon makes sure that frames being held back are sent within milliseconds, even if no
 	// goroutine drives the context. It takes no lock.

@@ -8,7 +8,7 @@
 //	        na's side                                   the plugin's side
 //	Session.Pull   ◄── a Writer with room ────────  Carrier.Flush
 //	Session.Deliver, Place, Placed  ◄── frames ───  received frames
-//	Core.Admit, Session.Greet, Fail, Refused  ◄───  connections that arrive, succeed and end
+//	Core.Admit, Session.Greet, Fail, Refused  ◄───  connections that are accepted, established, and closed
 //
 // Package na decides which frames to send, handling matching, flow control, cancellation, and
 // liveness. A Carrier decides how to encode them and when to send them. For a network with reliable
@@ -18,18 +18,18 @@
 //
 // # Header, Greeting and Bye
 //
-// These are aliases for types in an internal package, so go doc does not show their methods. A
-// plugin uses:
+// These are aliases for types in an internal package, so go doc does not show their methods. The
+// front of a frame is everything before its payload. A plugin uses:
 //
-//	h, err := ParseHeader(b)                            b has NeedHeader(b) bytes at least; checks the front
-//	func (h *Header) Payload() int                      bytes of the payload
-//	func (h *Header) Size() int                         bytes of the front: NeedHeader of it
+//	h, err := ParseHeader(b)                            b must hold at least NeedHeader(b) bytes; checks the front
+//	func (h *Header) Payload() int                      length of the payload in bytes
+//	func (h *Header) Size() int                         length of the front in bytes, as returned by NeedHeader
 //	func (h *Header) Append(dst, payload []byte) []byte
-//	                                                    a frame of Writer.Frame: front, payload, and one checksum of both
+//	                                                    appends a frame for Writer.Frame: front, payload, and one checksum of both
 //	func (h *Header) AppendFront(dst []byte, n int) []byte
-//	                                                    the front of a piece of n bytes of Writer.Piece, with a checksum of its own
-//	func (h *Header) Verify(b []byte) error             checks that one checksum; b is front and payload
-//	h.Kind.Bulk()                                       the payload is placed (Session.Place), and not delivered
+//	                                                    appends the front of a piece of n bytes for Writer.Piece, with a separate checksum
+//	func (h *Header) Verify(b []byte) error             checks the checksum of both; b is front and payload
+//	h.Kind.Bulk()                                       reports whether the payload is placed (Session.Place) rather than delivered
 //	g, err := ParseGreeting(b); g.Target, g.Listen, g.Label
 //	bye := ByeOf(err); words := bye.Words(); bye = ParseBye(words)
 //

@@ -36,10 +36,10 @@ type Class interface {
 	// PrivateName returns the canonical name, as seen by peers, of a class that does not listen:
 	// "scheme://@" followed by a random number.
 	PrivateName(scheme string) string
-	// Context returns the context with the given target ID, or nil if there is none. In that case the
-	// carrier must answer the HELLO with ByeOf(codes.ErrNoEntry) or, after Carrier.Shut, with
-	// ByeOf(codes.ErrClosed). Both appear as codes.ErrUnreachable to the peer, meaning that nothing
-	// ran. Context is safe for concurrent use.
+	// Context returns the context with the given target ID, or nil if there is none. If it is nil,
+	// the carrier must answer the HELLO with ByeOf(codes.ErrNoEntry). After Carrier.Shut, it must
+	// answer with ByeOf(codes.ErrClosed). Both appear as codes.ErrUnreachable to the peer, meaning
+	// that nothing ran. Context is safe for concurrent use.
 	Context(target int) Core
 	// Rescue is like Core.Rescue, for code that does not yet know to which context the peer connects.
 	Rescue(cut func(err error))

@@ -45,7 +45,7 @@ const (
 	ErrChecksum    Code = 24 // bytes were damaged in transit
 
 	ErrPeerLost   Code = 32 // the connection was lost, or the peer was silent for PeerTimeout
-	ErrClosed     Code = 33 // the class, context or handle has been closed
+	ErrClosed     Code = 33 // the class, context, or handle has been closed
 	ErrNoResponse Code = 34 // the handler returned without a response
 	ErrPanic      Code = 35 // the handler panicked
 	ErrHandler    Code = 36 // the handler returned an error
@@ -60,7 +60,7 @@ const (
 	ErrRemote   Code = 42 // the target answered with an error
 	ErrRefused  Code = 43 // the target answered with an error and did not run the request
 
-	ErrNoEntry Code = 44 // no such host, context, connection, id, or file
+	ErrNoEntry Code = 44 // no such host, context, connection, ID, or file
 )
 
 // Codes that handlers return. Codes from 128 are defined by the program.

@@ -157,7 +157,7 @@ func boundAddress(b *bed) {
 	require.NotEqual(b, toT.Named(), toT, "an address that arrived with a message is bound to its session")
 	require.Equal(b, toT.String(), t.Self().String(), "the text does not contain the session")
 	old := t.recvExpected(toA, 3, 8)
-	a.sendExpected(toT, 3, nil).requireOK() // the bound address works, too
+	a.sendExpected(toT, 3, nil).requireOK() // the bound address works as well
 	old.requireOK()
 
 	name := t.cls.Addr().Name()
@@ -169,7 +169,7 @@ func boundAddress(b *bed) {
 	a.send(toT, 1, []byte("for the old one")).requireNotRun(na.ErrPeerLost)
 	a.recvExpected(toT, 1, 8).requireFails(na.ErrPeerLost)
 	var m message
-	b.until("the name reaches the new instance", func() bool { // at once, or after the pause that follows the loss
+	b.until("the name reaches the new instance", func() bool { // immediately, or after the pause that follows the loss
 		if a.send(t.Self(), 2, []byte("for the new one")).wait().Err != nil {
 			return false
 		}
@@ -177,7 +177,7 @@ func boundAddress(b *bed) {
 		return true
 	})
 	require.Equal(b, "for the new one", string(m.data))
-	again.send(toA, 1, []byte("x")).requireFails(na.ErrPeerLost, na.ErrUnreachable) // bound by the old instance
+	again.send(toA, 1, []byte("x")).requireFails(na.ErrPeerLost, na.ErrUnreachable) // toA is bound to a session of the old instance
 	b.connect(a, again)
 }
 

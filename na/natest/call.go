@@ -358,7 +358,8 @@ func (s *side) deregister(m *na.Mem) *call {
 	return s.call("deregister").start(func(op *na.Op) error { return s.Deregister(op, m) })
 }
 
-// takeBack deregisters m. A context that is closed and drained may refuse with ErrClosed.
+// takeBack deregisters m. A context that is closing may refuse with ErrClosed, in which case it has
+// already taken the memory back.
 func (s *side) takeBack(m *na.Mem) {
 	s.b.Helper()
 	c := s.call("deregister")

@@ -32,7 +32,7 @@ func (s *side) sendPatient(to na.Addr, tag na.Tag) *call {
 	return c.start(func(op *na.Op) error { return s.SendUnexpected(op, to, tag, nil) })
 }
 
-// noCreditFails is G-T4, G-T7 and G-T26 of the requirements, G11 and G12.
+// noCreditFails implements tests G-T4, G-T7, and G-T26, for requirements G11 and G12.
 func noCreditFails(b *bed) {
 	policies := []na.Policy{na.Fail, na.Block}
 	b.rounds([]int{0, 1}, func(k int) {
@@ -59,7 +59,7 @@ func noCreditFails(b *bed) {
 	})
 }
 
-// reserveHeadToHead is G-T5 and G-T6.
+// reserveHeadToHead implements tests G-T5 and G-T6.
 func reserveHeadToHead(b *bed) {
 	cases := []struct {
 		reserve na.Reserve
@@ -107,7 +107,7 @@ func reserveHeadToHead(b *bed) {
 	})
 }
 
-// needAndWant is G-T10.
+// needAndWant implements test G-T10.
 func needAndWant(b *bed) {
 	t := b.listen(na.Config{Envelopes: 4, Eager: 1024})
 	a := b.origin(na.Config{Need: 5})
@@ -131,7 +131,7 @@ func needAndWant(b *bed) {
 	require.Contains(b, r.Err.Error(), "guarantees 2 envelopes, want at least 3")
 }
 
-// guaranteedToTheByte is G-T2, G-T9 and G-T11: requirements G2, G6, G8 and G9.
+// guaranteedToTheByte implements tests G-T2, G-T9, and G-T11, for requirements G2, G6, G8, and G9.
 func guaranteedToTheByte(b *bed) {
 	const peers, g, eager = 3, 4, 512
 	t := b.listen(na.Config{Envelopes: g, Eager: eager, Peers: peers, Budget: na.GuaranteedBytes(peers, g, eager)})
@@ -164,7 +164,7 @@ func guaranteedToTheByte(b *bed) {
 	over.requireOK()
 }
 
-// asymmetric is G-T26.
+// asymmetric implements test G-T26.
 func asymmetric(b *bed) {
 	left, right := b.listen(na.Config{Envelopes: 2}), b.listen(na.Config{Envelopes: 7})
 	toLeft, _ := b.connect(left, right)
@@ -191,7 +191,7 @@ func asymmetric(b *bed) {
 	}
 }
 
-// highWater is G-T25.
+// highWater implements test G-T25.
 func highWater(b *bed) {
 	a, t := b.pair(na.Config{})
 	for _, n := range []int{3, 17, 5} {

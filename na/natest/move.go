@@ -431,7 +431,7 @@ func deregisterDuringMove(b *bed) {
 		for range k {
 			b.step()
 		}
-		a.parked = true // from now on the peer does nothing
+		a.parked = true // the peer does nothing from here on
 		for _, m := range []*na.Mem{out, in} {
 			t.deregister(m).requireOK()
 			copy(m.Segments()[0], fill(moving, secret))
