@@ -20,7 +20,7 @@ type Limits struct {
 	MaxSegments   int    // maximum segments of one Mem
 	MaxContexts   int    // maximum contexts of one class
 	Envelopes     int    // number of envelopes guaranteed to each peer (GER)
-	Scheme        string // URL scheme of the plugin
+	Scheme        string // address scheme of the plugin
 }
 
 // Stats holds the gauges and counters of one context.
@@ -42,7 +42,7 @@ type Stats struct {
 	// number of sessions lost because the peer died, fell silent, violated the protocol, or declared
 	// this side lost
 	PeersLost int64
-	PeersLeft int64 // number of sessions that the peer closed explicitly, orderly or not
+	PeersLeft int64 // number of sessions that the peer closed with a notice, whether orderly or not
 	PeersIdle int64 // number of sessions closed by mutual agreement because they were idle
 	// PeersRetired counts the sessions retired because a certificate expired. Later operations use
 	// another session.

@@ -238,7 +238,7 @@ func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	if o.x != nil && len(o.x.streams) > 0 {
 		l.beginStreams(o)
 	}
-	o.room = 0 // the peer is now the one to return the room of the body
+	o.room = 0 // the peer now returns the room of the body
 	if l.converts {
 		l.e.dom.cls.messages.convert(o.buf, l.peer.messages)
 	}

@@ -10,7 +10,7 @@ import (
 type takenState struct {
 	waits bool          // bytes were waiting for the peer at the last check
 	count uint64        // last count returned by carrier.WriteMeter.Taken
-	since time.Duration // how long bytes have been waiting without count having grown
+	since time.Duration // how long bytes have been waiting while count did not grow
 }
 
 // Waits is called by a carrier.WriteMeter when bytes begin to wait for the peer. endpoint.mu must

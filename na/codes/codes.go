@@ -38,7 +38,7 @@ const (
 	ErrUnsupported Code = 16 // not supported by this plugin or system
 	ErrAddrInUse   Code = 17 // the address is in use by another listener
 	ErrAddrInvalid Code = 18 // the address does not belong to this machine
-	ErrUnreachable Code = 19 // no connection could be established; the operation did not run
+	ErrUnreachable Code = 19 // no connection could be established; the operation certainly did not run
 	ErrTimeout     Code = 20 // the time limit has expired
 	ErrCanceled    Code = 21 // canceled by this process
 	ErrIO          Code = 22 // the system reported an input or output error
@@ -221,7 +221,7 @@ type Fate uint8
 // Fates of a request.
 const (
 	MaybeRan Fate = iota // it was sent and no answer arrived: it ran once or not at all
-	NotRun               // it did not run: it was never sent, was refused, or was dropped before its handler started
+	NotRun               // it certainly did not run: it was never sent, was refused, or was dropped before its handler started
 	Ran                  // its handler started
 )
 

@@ -95,7 +95,7 @@ func expedited(b *bed) {
 			}
 			to := t.Self()
 			if cfg.Reserve == na.LiteralReserve {
-				a.sendPatient(to, 0) // with only one envelope, it is the only message that gets one
+				a.sendPatient(to, 0) // if there is only one envelope, only a patient message gets it
 			} else {
 				a.send(to, 0, nil).requireOK()
 			}

@@ -106,7 +106,7 @@ func requestsWithdrawn(b *bed) {
 	lost := a.ask(t.Self(), 6, nil, 10, na.Deadline{})
 	var env *na.Envelope
 	for tag := na.Tag(0); tag != 6; {
-		if env != nil { // an envelope of the previous round, received before it was destroyed
+		if env != nil { // an envelope of the previous round, received after the peer was notified
 			env.Free()
 		}
 		in := t.recv()
