@@ -14,89 +14,96 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Peer is a service at one or more addresses, or the origin of a request. It is copied by value;
-// copies are the same Peer.
+// A Peer represents a service at one or more addresses, or the origin of a request. A Peer may be
+// copied; all copies refer to the same Peer.
 type Peer struct{ p *peer }
 
-// A peer is the state of a Peer.
+// A peer holds the state shared by all copies of a Peer.
 type peer struct {
 	n *Node
-	i int // index of the context that calls use
-	// single is the only backend, if there is no choice and there are no probes; then the fields
-	// from mu on are unused.
+	i int // index of the context used for calls
+	// single is the only backend if there is just one address and health probes are off. The fields
+	// starting at mu are then unused.
 	single         *backend
 	balancer       Balancer
 	healthInterval time.Duration // see PeerOptions.HealthInterval
 	opts           PeerOptions
 
-	mu          sync.Mutex // guards the fields below, and the backends
+	mu          sync.Mutex // guards the fields below and the state of the backends
 	services    []serviceWatch
 	backends    []*backend
-	candidates  []Candidate   // of backends; reused by each choice
-	healthTimer *na.Op        // nil while the timer does not run
+	candidates  []Candidate   // scratch space for chooseBackendLocked
+	healthTimer *na.Op        // nil if the timer is not running
 	lastCall    time.Duration // time of the last call
 }
 
-// A serviceWatch is one service of a Peer, with its addresses.
+// A serviceWatch is one service of a Peer together with its addresses.
 type serviceWatch struct {
-	text  string  // the service as it was given
-	fixed hg.Addr // its address; zero if w finds its addresses
+	text  string  // service name as passed to PeerWith
+	fixed hg.Addr // its address if it needs no resolution; w is nil then
 	w     *addrWatch
-	addrs *[]hg.Addr // the result of w that the backends were made of
+	addrs *[]hg.Addr // the result of w from which the backends were built
 }
 
-// PeerOptions configure the resolution of a Peer's addresses and the choice among them. The zero
-// value works.
+// PeerOptions configures how a Peer resolves its addresses and chooses among them. The zero value
+// is ready to use.
 type PeerOptions struct {
-	// Resolver resolves each service to addresses. Nil means DNS for the hosts of tcp and udp
-	// addresses; other addresses are used unchanged. DNS uses the Resolver of Config.TCP, or else
-	// of the options of a plugin in Config.HG.NA.Plugins, or else of the system.
+	// Resolver resolves each service to addresses. If nil, host names in tcp and udp addresses are
+	// looked up in DNS and other addresses are used unchanged. Lookups use Config.TCP.Resolver if
+	// set, then the resolver in the options of a plugin in Config.HG.NA.Plugins, then
+	// net.DefaultResolver.
 	//
-	// "tcp://kv.example:9000" is every address of kv.example with that port, in an order that
-	// differs between processes. If a host has addresses of both families, each address of the
-	// family that the resolver prefers counts as a server. It is dialed together with one of the
-	// other family, as in RFC 8305: 250 ms later, or as soon as the first has failed.
+	// For example, "tcp://kv.example:9000" resolves to every address of kv.example, with port 9000,
+	// in an order that differs between processes. If a host has both IPv4 and IPv6 addresses, each
+	// address of the family preferred by the resolver counts as one server. As in RFC 8305, an
+	// address of the other family is dialed as a fallback 250 ms later, or as soon as the first
+	// attempt fails.
 	Resolver Resolver
-	// Balancer chooses the address of each attempt. Nil means Config.Balancer.
+	// Balancer chooses the address for each attempt. If nil, Config.Balancer is used.
 	Balancer Balancer
-	// ResolveInterval is the interval between calls of Resolver.Watch, if Watch returns before its
-	// ctx is done. Zero means 30 s. After an address has failed Watch is called sooner. After 4 ×
-	// ResolveInterval without a call Watch is canceled; the next call starts it again.
+	// ResolveInterval is the interval between calls to Resolver.Watch if Watch returns before its
+	// context is done. If zero, it is 30 seconds. Watch is called sooner after an address fails.
+	// After 4 × ResolveInterval without a call on the Peer, the context of Watch is canceled. The
+	// next call on the Peer starts Watch again.
 	ResolveInterval time.Duration
-	// HealthInterval is the interval at which addresses are probed, as by Ping, while there are
-	// calls. An address that does not respond within it, or is not ready, is marked as failed. The
-	// minimum is 10 ms. Zero means to probe only failed addresses, before they get calls again.
+	// HealthInterval is the interval at which addresses are probed, as by Ping, while the Peer is
+	// in use. An address is marked as failed if it does not respond within HealthInterval or
+	// reports that it is not ready. The minimum is 10 ms. If zero, only failed addresses are
+	// probed, before calls are sent to them again.
 	HealthInterval time.Duration
 }
 
-// minHealth is the least HealthInterval: a lower one would make probes a large part of the load.
+// minHealth is the minimum HealthInterval. With shorter intervals, probes would be a significant
+// part of the load.
 const minHealth = 10 * time.Millisecond
 
-// Peer returns the Peer of a service at addrs, in order of preference, with default options (see
-// PeerWith). A call uses the first healthy address, or that of Config.Balancer. Peer resolves host
-// names until ctx is done, and does not dial: if no server runs there, the first call or Ping
-// fails. Keep the Peer and share it between goroutines; it needs no Close.
+// Peer returns a Peer for the service at addrs, which are listed in order of preference. It uses
+// the default options; see PeerWith. Each call uses the first healthy address, or the one chosen by
+// Config.Balancer if set. Peer blocks until host names are resolved or ctx is done. It does not
+// dial, so if no server is running, the first call or Ping fails. A Peer is safe for concurrent
+// use, should be reused, and does not need to be closed.
 func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 	return n.PeerWith(ctx, PeerOptions{}, addrs...)
 }
 
-// PeerWith returns the Peer of a service. It blocks until the Resolver returns the first result, or
-// ctx is done. It does not dial. Later calls use the latest result of the Resolver: an address that
-// disappears gets no new calls, and calls in flight there continue.
+// PeerWith is like Peer but uses the given options. It blocks until the Resolver delivers its first
+// result or ctx is done. It does not dial. Calls use the Resolver's latest result. An address that
+// is no longer in the result receives no new calls, but calls already in flight to it continue.
 //
-// An address fails if it is unreachable, if its connection is lost, if a call to it ends by its
-// deadline or by RetryPolicy.ProgressTimeout, or if it refuses as not ready. It is then skipped for
-// 0.5 to 1 s, doubling up to 30 s. Once it responds to a probe, one trial call is sent (a second one
-// if the first takes as long); if that succeeds, the address is in use again. If all addresses
-// fail, calls use the one with the oldest failure. A repeated call uses an address that it has not
-// tried, if a healthy one exists.
+// An address is marked as failed if it is unreachable, if its connection is lost, if a call to it
+// exceeds its deadline or RetryPolicy.ProgressTimeout, or if it refuses a request because it is not
+// ready. A failed address is skipped for 0.5 to 1 s, doubling up to 30 s. Once it responds to a
+// probe, a single trial call is sent to it, and another one if the trial takes longer than the
+// pause. If a trial succeeds, the address is used again. If all addresses have failed, calls use
+// the one that failed least recently. A retry prefers a healthy address that the call has not tried
+// yet.
 //
-// Calls in flight at a process that freezes end, or are repeated by Retry, after
+// Calls in flight to a process that freezes fail, or are repeated by Retry, after
 // Config.PeerTimeout.
 //
-// A Peer uses at most the first 1,024 addresses. An address whose host is not found is omitted,
-// unless none is left. An address that does not match the transport of n is an error that matches
-// ErrInvalid or hg.ErrUnsupported.
+// A Peer uses at most the first 1,024 addresses. Addresses whose host cannot be found are omitted;
+// PeerWith fails if no address is left. For an address that does not match the transport of n, it
+// returns an error that matches ErrInvalid or hg.ErrUnsupported.
 func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Peer, error) {
 	if err := o.check(addrs); err != nil {
 		return Peer{}, err
@@ -119,7 +126,7 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 		default:
 			errs = append(errs, err)
 			if s.w != nil {
-				p.services = append(p.services, s) // it may be resolved later
+				p.services = append(p.services, s) // a later lookup may succeed
 			}
 		}
 	}
@@ -140,7 +147,7 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 	return Peer{p}, nil
 }
 
-// check returns an error if o is invalid, or there are no addresses.
+// check returns an error if o is invalid or addrs is empty.
 func (o *PeerOptions) check(addrs []string) error {
 	var what string
 	switch {
@@ -159,7 +166,7 @@ func (o *PeerOptions) check(addrs []string) error {
 	return fmt.Errorf("qs: peer: %s: %w", what, hg.ErrInvalid)
 }
 
-// findService starts to watch the service text, and waits for its first addresses.
+// findService starts watching the service text and waits for its first addresses.
 func (n *Node) findService(ctx context.Context, o PeerOptions, text string) (s serviceWatch, err error) {
 	s.text = text
 	if o.Resolver == nil {
@@ -177,8 +184,8 @@ func (n *Node) findService(ctx context.Context, o PeerOptions, text string) (s s
 	return s, s.w.waitFirst(ctx)
 }
 
-// followServicesLocked updates the backends if a Resolver has returned other addresses, and keeps
-// the watches of the services running. The caller holds mu.
+// followServicesLocked updates the backends if a Resolver has returned new addresses, and restarts
+// watches that have ended. The caller must hold p.mu.
 func (p *peer) followServicesLocked(now time.Duration) {
 	changed := false
 	for i := range p.services {
@@ -201,8 +208,8 @@ func (p *peer) followServicesLocked(now time.Duration) {
 	}
 }
 
-// updateBackendsLocked rebuilds the backends from the current addresses, of which it uses the first
-// maxAddrs. Existing backends keep their state. The caller holds mu.
+// updateBackendsLocked rebuilds the list of backends from the first maxAddrs of the current
+// addresses. Existing backends keep their state. The caller must hold p.mu.
 func (p *peer) updateBackendsLocked() {
 	was := make(map[hg.Addr]*backend, len(p.backends))
 	for _, at := range p.backends {
@@ -238,8 +245,8 @@ func (p *peer) updateBackendsLocked() {
 	}
 }
 
-// noBackendErrorLocked returns the error of a call for which there is no address. The caller holds
-// mu.
+// noBackendErrorLocked returns the error for a call for which there is no address. The caller must
+// hold p.mu.
 func (p *peer) noBackendErrorLocked() error {
 	text := "the service " + p.serviceTexts() + " has no address"
 	for i := range p.services {
@@ -250,7 +257,7 @@ func (p *peer) noBackendErrorLocked() error {
 	return na.WithText(hg.ErrUnreachable, text)
 }
 
-// serviceTexts returns the services as they were given, separated by commas.
+// serviceTexts returns the services as passed to PeerWith, separated by commas.
 func (p *peer) serviceTexts() string {
 	var all []string
 	for i := range p.services {
@@ -259,15 +266,15 @@ func (p *peer) serviceTexts() string {
 	return strings.Join(all, ",")
 }
 
-// Ping sends a ping to the node at the address of p (see Addr), and returns the round-trip time. It
-// blocks until the response arrives, or ctx is done. It connects if there is no connection.
+// Ping sends a ping to the node at p.Addr and returns the round-trip time. It blocks until the
+// response arrives or ctx is done. It establishes a connection if there is none.
 //
-//   - A node also responds if it is not ready or drains, and if all its limits on requests are
-//     reached: a ping needs no worker, no envelope and no authorizer.
-//   - Errors match ErrUnreachable (no process listens), ErrTimeout or ErrCanceled (ctx),
-//     ErrPeerLost (the connection is lost), and ErrInvalid (p is zero).
-//   - Ping does not affect which addresses calls use. Peers probe failed addresses themselves
-//     (PeerOptions.HealthInterval).
+//   - A node responds even if it is not ready, is draining, or has reached its limits on requests.
+//     A ping uses no worker and no envelope, and is not subject to the authorizer.
+//   - Errors match ErrUnreachable if no process is listening, ErrTimeout or ErrCanceled if ctx is
+//     done, ErrPeerLost if the connection is lost, and ErrInvalid if p is the zero Peer.
+//   - Ping does not affect which addresses calls use. A Peer probes failed addresses by itself (see
+//     PeerOptions.HealthInterval).
 func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 	if p.p == nil {
 		return 0, errNoPeer(hg.PingRPC)
@@ -281,14 +288,14 @@ func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 	return n.now() - begun, err
 }
 
-// errNoPeer returns the error of a call of method with the zero Peer.
+// errNoPeer returns the error for a call of method on the zero Peer.
 func errNoPeer(method string) error {
 	return &hg.Error{Op: "forward", RPC: method, Fate: NotRun,
 		Err: na.WithText(ErrInvalid, "zero Peer: use Node.Peer")}
 }
 
-// Addr returns the address to which the next attempt may go. It is the zero Addr for the zero Peer,
-// and if there is no address.
+// Addr returns the address that the next attempt is likely to use. It returns the zero Addr if p is
+// the zero Peer or has no address.
 func (p Peer) Addr() hg.Addr {
 	switch {
 	case p.p == nil:
@@ -304,7 +311,7 @@ func (p Peer) Addr() hg.Addr {
 	return hg.Addr{}
 }
 
-// Node returns the node of p; nil for the zero Peer.
+// Node returns the Node that p belongs to, or nil if p is the zero Peer.
 func (p Peer) Node() *Node {
 	if p.p == nil {
 		return nil
@@ -312,9 +319,9 @@ func (p Peer) Node() *Node {
 	return p.p.n
 }
 
-// Identity returns the identity of the process at the address of p (see Addr): its verified
-// certificates with TLS, and the transport. ok is false without a connection; Ping connects. It
-// does not block.
+// Identity returns the identity of the process at p.Addr: the transport and, with TLS, the verified
+// certificates. ok is false if there is no connection; use Ping to establish one. Identity does not
+// block.
 func (p Peer) Identity() (id na.Identity, ok bool) {
 	if p.p == nil {
 		return na.Identity{}, false
@@ -322,7 +329,8 @@ func (p Peer) Identity() (id na.Identity, ok bool) {
 	return p.p.n.contexts[p.p.i].NA().Identity(p.Addr())
 }
 
-// String returns the services of p, separated by commas: names as they were given, or addresses.
+// String returns the services of p, separated by commas, as they were passed to PeerWith or as
+// addresses.
 func (p Peer) String() string {
 	switch {
 	case p.p == nil:
@@ -333,9 +341,9 @@ func (p Peer) String() string {
 	return p.p.serviceTexts()
 }
 
-// A backend is the state of one address of a Peer. It is kept when the list of addresses changes.
-// No call waits for a failed address: a probe is sent there first, then one trial call, and only
-// then all other calls.
+// A backend holds the state of one address of a Peer. The state survives changes to the list of
+// addresses. Calls do not wait for a failed address. Before it is used again, it must answer a
+// probe and then one trial call.
 //
 //	up ─── an attempt fails ───► failing ─── pause over, at the next attempt anywhere ───► probing
 //	▲                               ▲ ▲                                                       │
@@ -344,24 +352,24 @@ func (p Peer) String() string {
 //	     (in any state)             ├ fails: a longer pause, as above
 //	                                └ takes longer than the pause: ready for another, next time after twice as long
 //
-// An attempt that began before the last change between up and failing does not change the state:
-// the calls to a frozen process fail together, and count as one failure.
+// An attempt that began before the last change between up and failing does not change the state, so
+// that calls to a frozen process, which all fail at about the same time, count as one failure.
 type backend struct {
 	addr       hg.Addr
-	inFlight   int           // number of attempts
-	lent       int64         // bytes that the attempts lend
-	latency    time.Duration // moving average of the time of an attempt
-	latencyAt  time.Duration // when latency was computed
+	inFlight   int           // number of attempts in flight
+	lent       int64         // number of bytes in the Sources and Sinks of these attempts
+	latency    time.Duration // moving average of the duration of attempts
+	latencyAt  time.Duration // time at which latency was last updated
 	answeredAt time.Duration // time of the last answer
 	probing    bool          // a probe of HealthInterval is in flight
 	state      backendState
-	generation int           // counts the changes between up and failing
+	generation int           // number of changes between up and failing
 	failedAt   time.Duration // time of the last failure
 	pause      time.Duration // length of the current or last pause
-	pauseEnd   time.Duration // end of the pause; in state trying, until then no other attempt is sent
+	pauseEnd   time.Duration // end of the pause; while trying, time of the next trial
 }
 
-// A backendState is a state of the picture at backend.
+// A backendState is a state in the diagram above.
 type backendState uint8
 
 const (

@@ -8,33 +8,33 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Pauses before a failed address is tried again.
+// Limits on the pause before a failed address is tried again.
 const (
-	// minPause and maxPause limit the pause before a failed address is tried again. It doubles
-	// while the address fails, and half of it is random.
+	// The pause doubles from minPause to maxPause while the address keeps failing. Half of it is
+	// random.
 	minPause = time.Second
 	maxPause = 30 * time.Second
 )
 
-// A backendLease is the use of a backend by one attempt, from acquireAddr to finishAttempt.
+// A backendLease represents the use of a backend by one attempt, from acquireAddr to finishAttempt.
 type backendLease struct {
 	backend    *backend
-	generation int // generation of the backend at the start
+	generation int // backend.generation when the attempt began
 	start      time.Duration
-	lent       int64 // bytes that the attempt lends
+	lent       int64 // number of bytes in the Sources and Sinks of the attempt
 }
 
-// expectedTime returns the expected time of an attempt: the latency, halved for each second since
-// its last update.
+// expectedTime returns the expected duration of an attempt, which is the average latency halved for
+// each second since its last update.
 func (at *backend) expectedTime(now time.Duration) time.Duration {
 	return at.latency >> min(max(now-at.latencyAt, 0)/time.Second, 62)
 }
 
-// isFailing reports whether the backend has failed, so that other backends are preferable.
+// isFailing reports whether the backend has failed and other backends should be preferred.
 func (at *backend) isFailing() bool { return at.state != backendUp && at.state != backendReady }
 
 // chooseBackendLocked returns the backend for an attempt of c, or nil if there is none. It prefers
-// backends that the call has not tried. The caller holds mu.
+// backends that c has not tried yet. The caller must hold p.mu.
 func (p *peer) chooseBackendLocked(c *Call) *backend {
 	been, now := false, p.n.now()
 	p.candidates = p.candidates[:0]
@@ -64,8 +64,8 @@ func (p *peer) chooseBackendLocked(c *Call) *backend {
 	return at
 }
 
-// pickCandidateLocked returns the backend that the Balancer chooses among the candidates, or nil.
-// The caller holds mu.
+// pickCandidateLocked returns the candidate chosen by the Balancer, or nil if it chooses none. The
+// caller must hold p.mu.
 func (p *peer) pickCandidateLocked(c *Call) *backend {
 	if len(p.candidates) == 0 {
 		return nil
@@ -76,7 +76,7 @@ func (p *peer) pickCandidateLocked(c *Call) *backend {
 	return nil
 }
 
-// hasOtherBackend reports whether there is a healthy backend that the call has not tried.
+// hasOtherBackend reports whether there is a healthy backend that c has not tried yet.
 func (p Peer) hasOtherBackend(c *Call) bool {
 	if p.p == nil || p.p.single != nil {
 		return false
@@ -92,7 +92,8 @@ func (p Peer) hasOtherBackend(c *Call) bool {
 	return false
 }
 
-// acquireAddr chooses a backend for an attempt of c. finishAttempt must follow.
+// acquireAddr chooses a backend for an attempt of c. The caller must call finishAttempt when the
+// attempt completes.
 func (p *peer) acquireAddr(c *Call) (backendLease, error) {
 	if p.single != nil {
 		return backendLease{backend: p.single}, nil
@@ -104,8 +105,9 @@ func (p *peer) acquireAddr(c *Call) (backendLease, error) {
 	return t, err
 }
 
-// acquireAddrWithProbe is like acquireAddr, but does not probe a failed backend whose pause is
-// over. It returns that probe as due, for the caller to send without the lock.
+// acquireAddrWithProbe is like acquireAddr but does not probe a failed backend whose pause has
+// expired. Instead it returns that backend as due, and the caller must probe it after p.mu has been
+// released.
 func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +130,7 @@ func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	for _, at := range p.backends {
 		switch {
 		case at.pauseEnd > now:
-		case at.state == backendTrying: // the trial takes longer than the pause; it may be a long stream
+		case at.state == backendTrying: // the trial is taking longer than the pause; it may be a long stream
 			at.state, at.pause = backendReady, min(2*at.pause, maxPause)
 		case at.state == backendFailing && due.backend == nil:
 			at.state = backendProbing
@@ -138,7 +140,7 @@ func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	return backendLease{backend: at, generation: at.generation, start: now}, due, nil
 }
 
-// addLent adds to the number of bytes in the Sources and Sinks of an attempt.
+// addLent records the number of bytes in the Sources and Sinks of an attempt.
 func (p *peer) addLent(t *backendLease, bytes int64) {
 	if p.single != nil || bytes == 0 {
 		return
@@ -149,7 +151,7 @@ func (p *peer) addLent(t *backendLease, bytes int64) {
 	t.backend.lent += bytes
 }
 
-// finishAttempt ends an attempt that ended with err, and updates the state of its backend.
+// finishAttempt updates the state of a backend after an attempt completed with err.
 func (p *peer) finishAttempt(t backendLease, err error) {
 	if p.single != nil {
 		return
@@ -178,13 +180,13 @@ func (p *peer) finishAttempt(t backendLease, err error) {
 			at.generation++
 			at.state = backendUp
 		}
-	case at.state == backendTrying: // the trial ended without a result
+	case at.state == backendTrying: // the trial was inconclusive
 		at.state = backendReady
 	}
 }
 
-// markFailingLocked changes a backend from up to failing, and refreshes the addresses of the
-// services. The caller holds mu.
+// markFailingLocked changes a backend from up to failing and refreshes the addresses of the
+// services. The caller must hold p.mu.
 func (p *peer) markFailingLocked(at *backend) {
 	at.generation++
 	at.failedAt = p.n.now()
@@ -196,13 +198,14 @@ func (p *peer) markFailingLocked(at *backend) {
 	}
 }
 
-// pauseBackendLocked starts a pause of a failed backend. The caller holds mu.
+// pauseBackendLocked marks a backend as failing and starts its pause. The caller must hold p.mu.
 func (p *peer) pauseBackendLocked(at *backend, pause time.Duration) {
 	at.state, at.pause = backendFailing, min(pause, maxPause)
 	at.pauseEnd = p.n.now() + p.n.jitterOf(at.pause)
 }
 
-// probeBackend probes a failed backend. The goroutine that drives the node handles the answer.
+// probeBackend sends a probe to a failed backend. The goroutine that drives the node handles the
+// response.
 func (p *peer) probeBackend(t backendLease) {
 	p.sendProbe(t.backend, func(err error) {
 		p.mu.Lock()
@@ -219,8 +222,8 @@ func (p *peer) probeBackend(t backendLease) {
 	})
 }
 
-// startHealthTimerLocked starts the timer of PeerOptions.HealthInterval, unless it runs. The caller
-// holds mu.
+// startHealthTimerLocked starts the timer for PeerOptions.HealthInterval if it is not running. The
+// caller must hold p.mu.
 func (p *peer) startHealthTimerLocked() {
 	if p.healthTimer != nil {
 		return
@@ -243,8 +246,8 @@ func (p *peer) startHealthTimerLocked() {
 	p.n.healthTimers[op] = struct{}{}
 }
 
-// dueProbes returns the backends to probe now that the health timer has expired, and starts it
-// again while there are calls. expired is false if the timer was canceled.
+// dueProbes returns the backends to probe after the health timer has fired, and restarts the timer
+// if there have been recent calls. expired is false if the timer was canceled.
 func (p *peer) dueProbes(expired bool) (all []*backend) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -268,8 +271,8 @@ func (p *peer) dueProbes(expired bool) (all []*backend) {
 	return all
 }
 
-// checkBackend probes a backend that is up. If the probe times out, but calls got responses from
-// the backend meanwhile, it stays up: the probe was only delayed.
+// checkBackend probes a backend that is up. If the probe times out but the backend has responded to
+// calls in the meantime, the backend stays up, since the probe was merely delayed.
 func (p *peer) checkBackend(at *backend) {
 	begun := p.n.now()
 	p.sendProbe(at, func(err error) {
@@ -287,7 +290,8 @@ func (p *peer) checkBackend(at *backend) {
 	})
 }
 
-// sendProbe probes a backend, without a goroutine. done gets the result in a callback.
+// sendProbe probes a backend without starting a goroutine. It calls done with the result, from a
+// callback or, if the probe cannot be sent, before it returns.
 func (p *peer) sendProbe(at *backend, done func(error)) {
 	n := p.n
 	nctx := n.contexts[p.i].NA()
@@ -299,7 +303,7 @@ func (p *peer) sendProbe(at *backend, done func(error)) {
 	})
 	err := error(hg.ErrClosed)
 	n.mu.Lock()
-	if !n.ending.Load() { // looked at here: dropHandles comes later, or has been seen
+	if !n.ending.Load() { // checked with n.mu held, so that dropHandles misses no probe
 		if err = nctx.Probe(op, at.addr,
 			cmp.Or(p.healthInterval, n.cfg.HG.NA.PeerTimeout, 5*time.Second)); err == nil {
 			n.probes[op] = struct{}{}
@@ -311,8 +315,8 @@ func (p *peer) sendProbe(at *backend, done func(error)) {
 	}
 }
 
-// isBackendFailure reports whether the error of a call is a failure of the backend that it was sent
-// to.
+// isBackendFailure reports whether err, the result of an attempt, indicates a failure of its
+// backend.
 func isBackendFailure(err error) bool {
 	if r, ok := hg.RemoteOf(err); ok {
 		return r.Refused && (r.Code == ErrNotReady || r.Code == ErrDraining || r.Code == ErrUnavailable ||

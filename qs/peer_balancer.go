@@ -8,28 +8,28 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Balancer chooses the address of each attempt of a call. Pick returns an index of ts, which is
-// not empty, or -1 for no choice. In that case, and if all addresses fail, the address with the
-// oldest failure is used. c is nil for Peer.Addr.
+// A Balancer chooses the address for each attempt of a call. Pick returns an index into ts, which
+// is not empty, or -1 if it makes no choice. In the latter case the address that failed least
+// recently is used. c is nil if Pick is called by Peer.Addr.
 //
-// Pick is called with a lock held. It must be quick, must not call this package, and must not
+// Pick is called with a lock held. It must return quickly, must not call this package, and must not
 // retain c or ts.
 type Balancer interface {
 	Pick(c *Call, ts []Candidate) int
 }
 
-// A Candidate is an address of a Peer, as a Balancer sees it.
+// A Candidate is an address of a Peer as presented to a Balancer.
 type Candidate struct {
 	Addr      hg.Addr
 	InFlight  int   // number of this Peer's attempts in flight
-	LentBytes int64 // bytes in the Sources and Sinks of these attempts
-	// Latency is a moving average over the last attempts. It is halved each second without an
-	// attempt, and 0 before the first one.
+	LentBytes int64 // number of bytes in the Sources and Sinks of these attempts
+	// Latency is a moving average of the duration of recent attempts. It is halved for each second
+	// without an attempt, and is 0 before the first one.
 	Latency time.Duration
-	Failing bool // the address has failed, or the call has tried it: others are preferable
+	Failing bool // the address has failed or was already tried by the call; others should be preferred
 }
 
-// inOrder is the Balancer that chooses the first healthy address.
+// inOrder is a Balancer that chooses the first healthy address.
 type inOrder struct{}
 
 // Pick implements Balancer.
@@ -42,10 +42,10 @@ func (inOrder) Pick(_ *Call, ts []Candidate) int {
 	return -1
 }
 
-// RoundRobin returns a Balancer that chooses the addresses in turn.
+// RoundRobin returns a Balancer that cycles through the healthy addresses.
 func RoundRobin() Balancer { return &roundRobin{} }
 
-// A roundRobin is the Balancer of RoundRobin.
+// A roundRobin is the Balancer returned by RoundRobin.
 type roundRobin struct{ turn atomic.Uint64 }
 
 // Pick implements Balancer.
@@ -62,13 +62,14 @@ func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 }
 
 // LeastLoaded returns a Balancer that chooses the address with the fewest calls of this Peer in
-// flight; each MiB in their Sources and Sinks counts as one more call. Calls to an address with
-// more than twice the latency of others count up to four times, and such an address without calls
-// counts as having one. Ties are broken at random. The latency is a mean over the last calls of all
-// methods, a stream counting as one call. So one slow call diverts others for a few seconds.
+// flight. Each MiB in the Sources and Sinks of these calls counts as one more call. Calls to an
+// address with more than twice the latency of others count up to four times, and such an address
+// counts as having one call even if it has none. Ties are broken at random. The latency is an
+// average over recent calls of all methods, where a stream counts as one call. A single slow call
+// can therefore divert other calls for a few seconds.
 func LeastLoaded() Balancer { return leastLoaded{} }
 
-// leastLoaded is the Balancer of LeastLoaded.
+// leastLoaded is the Balancer returned by LeastLoaded.
 type leastLoaded struct{}
 
 // Pick implements Balancer.
@@ -79,12 +80,12 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 			slowest = max(slowest, ts[i].Latency)
 		}
 	}
-	// Slowest/4 for an address without a measured latency.
+	// An address without a measured latency is assumed to have slowest/4.
 	weight := func(t *Candidate) float64 {
 		return float64(t.load()+1<<20) * float64(max(t.Latency,
 			slowest/4, 1))
 	}
-	// Index of the least weight.
+	// Find the address with the least weight.
 	best := -1
 	for i := range ts {
 		if !ts[i].Failing && (best < 0 || weight(&ts[i]) < weight(&ts[best])) {
@@ -126,7 +127,7 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 	return best
 }
 
-// load returns the load of an address: a call counts as much as a MiB of its Sources and Sinks.
+// load returns the load of an address in bytes. Each call in flight counts as one MiB.
 func (t *Candidate) load() int64 { return int64(t.InFlight)<<20 + t.LentBytes }
 
 // countHealthy returns the number of healthy addresses in ts.

@@ -20,30 +20,35 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// A Resolver resolves a service to addresses. It must be comparable with ==, for example a pointer.
-// A Node runs one Watch per service, on a separate goroutine (in the simulator, in a coroutine),
-// while a Peer of the service is in use.
+// A Resolver resolves a service to addresses. Its dynamic type must be comparable, for example a
+// pointer. While a Peer of a service is in use, the Node runs one Watch for that service in a
+// separate goroutine (in the simulator, a coroutine).
 type Resolver interface {
-	// Watch calls update with all addresses of a service, in order of preference: soon, and at each
-	// change, until ctx is done. service is an argument of PeerWith.
+	// Watch calls update with all addresses of a service, in order of preference. It makes the
+	// first call as soon as possible, and further calls whenever the addresses change, until ctx is
+	// done. service is one of the arguments to PeerWith.
 	//
-	//   - update must not be called concurrently. An error keeps the last addresses.
-	//   - A Watch that returns early is called again after PeerOptions.ResolveInterval. It is
-	//     called sooner after an error, or when an address has failed, but at most once per second.
-	//   - Only the first 1,024 addresses are used. More are ignored, with a log message.
+	//   - update must not be called concurrently. If err is not nil, the previous addresses stay in
+	//     use.
+	//   - If Watch returns before ctx is done, it is called again after
+	//     PeerOptions.ResolveInterval. After an error, or when an address has failed, it is called
+	//     sooner, but at most once per second.
+	//   - Only the first 1,024 addresses are used. If there are more, a warning is logged.
 	Watch(ctx context.Context, service string, update func(addrs []string, err error)) error
 }
 
-// dnsResolver is the default Resolver. It looks up hosts: "tcp://kv.example:9000" is every address
-// of kv.example with that port. If a host has addresses of both families, each address of the
-// preferred family counts as a server, together with addresses of the other family that are dialed
-// if it does not answer. Each process has an order of its own for the addresses.
+// dnsResolver is the default Resolver. It looks up host names: "tcp://kv.example:9000" resolves to
+// every address of kv.example, with port 9000. If a host has both IPv4 and IPv6 addresses, each
+// address of the preferred family counts as one server and is combined with addresses of the other
+// family, which are dialed if the first does not respond. The order of the addresses differs
+// between processes.
 type dnsResolver struct{ n *Node }
 
-// A hostResolver is a plugin with a resolver of hosts in its options; nil means that of the system.
+// A hostResolver is a plugin with an option for the host resolver. HostResolver returns nil if the
+// option is not set.
 type hostResolver interface{ HostResolver() tcp.Resolver }
 
-// hostResolver returns the resolver with which n looks up hosts.
+// hostResolver returns the resolver that n uses to look up host names.
 func (n *Node) hostResolver() tcp.Resolver {
 	if r := n.cfg.TCP.Resolver; r != nil {
 		return r
@@ -58,7 +63,8 @@ func (n *Node) hostResolver() tcp.Resolver {
 	return net.DefaultResolver
 }
 
-// splitHost splits an address with a host name. ok is false for any other address.
+// splitHost splits a tcp or udp address that contains a host name. For any other address, ok is
+// false.
 func splitHost(text string) (scheme, host, port string, ok bool) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok || scheme != "tcp" && scheme != "udp" {
@@ -74,11 +80,11 @@ func splitHost(text string) (scheme, host, port string, ok bool) {
 	return scheme, host, port, true
 }
 
-// maxAltAddrs is the number of addresses that one address of a Peer may combine, as in package
-// inet.
+// maxAltAddrs is the maximum number of IP addresses combined into one address of a Peer. It is the
+// same limit as in package inet.
 const maxAltAddrs = 8
 
-// Watch implements Resolver. It looks the host up once.
+// Watch implements Resolver. It looks up the host once and returns.
 func (d dnsResolver) Watch(
 	ctx context.Context, service string, update func(addrs []string, err error),
 ) error {
@@ -113,8 +119,8 @@ func (d dnsResolver) Watch(
 	return nil
 }
 
-// An addrWatch keeps the addresses of a service up to date, on a goroutine of its own, while a Peer
-// of the service makes calls.
+// An addrWatch keeps the addresses of a service up to date while Peers of the service make calls.
+// It runs in its own goroutine.
 //
 //	a call ─► running? ─ no ─► Watch ◄─ after ResolveInterval, or when an address fails ─ pause
 //	                             ├─ update ─► found: Peers look at it at their next call    │
@@ -123,23 +129,23 @@ func (d dnsResolver) Watch(
 type addrWatch struct {
 	n    *Node
 	key  watchKey
-	ctx  context.Context // canceled with the Node, or with the watch
+	ctx  context.Context // canceled when the Node drains or the watch ends
 	stop context.CancelFunc
 
-	found    atomic.Pointer[[]hg.Addr] // the last addresses
-	lastCall atomic.Int64              // time of the last call, by the Node's clock
-	refresh  atomic.Int64              // the shortest ResolveInterval of a Peer
-	waiters  atomic.Int32              // number of goroutines that wait for the first answer
-	ended    atomic.Bool               // the goroutine has ended
-	// warnedTooMany is set after the warning that the Resolver returned more addresses than a Peer
-	// can have.
+	found    atomic.Pointer[[]hg.Addr] // the most recent addresses
+	lastCall atomic.Int64              // time of the last call, from Node.now
+	refresh  atomic.Int64              // shortest ResolveInterval of any Peer of the service
+	waiters  atomic.Int32              // number of goroutines waiting for the first result
+	ended    atomic.Bool               // end was called
+	// warnedTooMany is set once it has been logged that the Resolver returned more addresses than a
+	// Peer can have.
 	warnedTooMany atomic.Bool
-	refreshNow    chan struct{} // has an element if an address has failed
-	firstAnswer   chan struct{} // closed with the first answer
+	refreshNow    chan struct{} // capacity 1; receives a value when an address has failed
+	firstAnswer   chan struct{} // closed when the first result arrives
 
 	mu       sync.Mutex // guards the fields below
-	err      error      // error of the last answer
-	answered bool       // firstAnswer is closed
+	err      error      // error of the last result
+	answered bool       // firstAnswer has been closed
 }
 
 // A watchKey identifies an addrWatch.
@@ -150,15 +156,15 @@ type watchKey struct {
 
 const (
 	defaultResolveInterval = 30 * time.Second
-	// idleIntervals is the number of ResolveIntervals after which a watch without calls ends.
+	// idleIntervals is the number of ResolveIntervals without a call after which a watch ends.
 	idleIntervals = 4
-	// minWatchInterval is the least time between the starts of two Watch calls.
+	// minWatchInterval is the minimum time between the starts of two calls to Watch.
 	minWatchInterval = time.Second
-	// maxWatches limits the services watched at a time.
+	// maxWatches is the maximum number of services watched at the same time.
 	maxWatches = 1024
 )
 
-// watchService returns the watch of a service, and starts it if there is none.
+// watchService returns the watch for a service, starting one if necessary.
 func (n *Node) watchService(key watchKey, refresh time.Duration) (*addrWatch, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -185,7 +191,7 @@ func (n *Node) watchService(key watchKey, refresh time.Duration) (*addrWatch, er
 	return w, nil
 }
 
-// run calls the Resolver until the watch ends.
+// run calls Resolver.Watch repeatedly until the watch ends.
 func (w *addrWatch) run() {
 	defer w.end()
 	w.n.spawn(w.endIfUnused)
@@ -199,7 +205,7 @@ func (w *addrWatch) run() {
 	}
 }
 
-// endIfUnused ends the watch when there have been no calls for some time.
+// endIfUnused ends the watch once there have been no calls for idleIntervals × ResolveInterval.
 func (w *addrWatch) endIfUnused() {
 	defer w.end()
 	for {
@@ -214,7 +220,7 @@ func (w *addrWatch) endIfUnused() {
 	}
 }
 
-// end ends the watch. A later call starts another one.
+// end ends the watch and wakes goroutines in waitFirst. A later call on a Peer starts a new watch.
 func (w *addrWatch) end() {
 	w.stop()
 	w.n.mu.Lock()
@@ -225,7 +231,8 @@ func (w *addrWatch) end() {
 	w.endFirstWait(hg.ErrClosed)
 }
 
-// waitFirst waits for the first answer of the Resolver.
+// waitFirst waits for the first result of the Resolver and returns its error. It fails if ctx is
+// done first.
 func (w *addrWatch) waitFirst(ctx context.Context) error {
 	w.waiters.Add(1)
 	defer w.waiters.Add(-1)
@@ -235,7 +242,7 @@ func (w *addrWatch) waitFirst(ctx context.Context) error {
 	return w.lastError()
 }
 
-// pause waits until it is time for the next Watch. The last one began at begun.
+// pause waits until it is time to call Watch again. The previous call started at begun.
 func (w *addrWatch) pause(begun time.Duration) {
 	refresh := time.Duration(w.refresh.Load())
 	least := begun + min(refresh, minWatchInterval) - w.n.now()
@@ -260,14 +267,14 @@ func (w *addrWatch) pause(begun time.Duration) {
 	}
 }
 
-// lastError returns the error of the last answer.
+// lastError returns the error of the last result.
 func (w *addrWatch) lastError() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// refreshSoon makes run call the Resolver soon, since an address has failed.
+// refreshSoon makes run call Watch again soon, because an address has failed.
 func (w *addrWatch) refreshSoon() {
 	select {
 	case w.refreshNow <- struct{}{}:
@@ -275,7 +282,7 @@ func (w *addrWatch) refreshSoon() {
 	}
 }
 
-// update handles a result of the Resolver. An error keeps the last addresses.
+// update handles a result of the Resolver. If err is not nil, the previous addresses stay in use.
 func (w *addrWatch) update(addrs []string, err error) {
 	var found []hg.Addr
 	addrs = dedupe(addrs)
@@ -298,7 +305,7 @@ func (w *addrWatch) update(addrs []string, err error) {
 	w.endFirstWait(err)
 }
 
-// dedupe returns all without duplicates, in their order.
+// dedupe returns the elements of all without duplicates, in their original order.
 func dedupe(all []string) (out []string) {
 	seen := make(map[string]struct{}, len(all))
 	for _, s := range all {
@@ -310,7 +317,7 @@ func dedupe(all []string) (out []string) {
 	return out
 }
 
-// endFirstWait records the error of a result, and ends waitFirst.
+// endFirstWait records the error of a result and wakes goroutines in waitFirst.
 func (w *addrWatch) endFirstWait(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -321,8 +328,8 @@ func (w *addrWatch) endFirstWait(err error) {
 	}
 }
 
-// lookupAddrs looks up the addresses texts. It omits those that are not found, and fails if none
-// is.
+// lookupAddrs looks up the addresses texts. It omits addresses whose lookup fails, and returns an
+// error only if all lookups fail.
 func (n *Node) lookupAddrs(ctx context.Context, texts []string) (found []hg.Addr, err error) {
 	var errs []error
 	for _, text := range texts {
@@ -339,8 +346,9 @@ func (n *Node) lookupAddrs(ctx context.Context, texts []string) (found []hg.Addr
 	return found, nil
 }
 
-// seed randomizes which context a Peer uses, and the order of its addresses, for each process.
+// seed randomizes, for each process, which context a Peer uses and the order of its addresses.
 var seed = maphash.MakeSeed()
 
-// maxAddrs limits the addresses of a Peer, and of one service: each call looks at all of them.
+// maxAddrs is the maximum number of addresses of a Peer and of one service. It is limited because
+// each call scans all of them.
 const maxAddrs = 1024

@@ -11,57 +11,61 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A RetryPolicy configures Retry. The zero value works.
+// A RetryPolicy configures Retry. The zero value is ready to use.
 type RetryPolicy struct {
-	// Attempts is the maximum number of attempts of a call, including the first. Zero means 3,
-	// negative no limit: the call is repeated until its context is done or the retry budget is
-	// exhausted. To wait for a server that restarts, also set BudgetRatio to -1, and use deadlines.
+	// Attempts is the maximum number of attempts of a call, including the first. If zero, it is 3.
+	// If negative, there is no limit and the call is repeated until its context is done or the
+	// retry budget is exhausted. To wait for a server to restart, also set BudgetRatio to -1 and
+	// use deadlines.
 	Attempts int
-	// Backoff is the pause before the second attempt at one address. It doubles each time, up to 1
-	// s, and half of it is random. There is no pause before an attempt at another healthy address.
-	// Zero means 20 ms, negative no pause; if Attempts is unlimited, negative means 20 ms, too.
+	// Backoff is the pause before the second attempt at the same address. It doubles with each
+	// attempt, up to 1 second, and half of it is random. There is no pause before an attempt at
+	// another healthy address. If zero, Backoff is 20 ms. If negative, there is no pause, unless
+	// the number of attempts is unlimited; then it is also 20 ms.
 	Backoff time.Duration
-	// ProgressTimeout is the time without a response, and without data transferred from Sources, to
-	// Sinks or in streams, after which an attempt ends with ErrTimeout. Zero means no timeout. It
-	// detects handlers that hang while their process is alive. It cannot distinguish them from a
-	// slow handler or a queued request: choose several times the longest pause of a healthy
-	// handler, for files and large buffers 30 s rather than 1 s. It also ends a stream without
-	// items. A frozen process is detected after Config.PeerTimeout.
+	// ProgressTimeout is the time after which an attempt fails with ErrTimeout if there is neither
+	// a response nor any data transferred from Sources, to Sinks or in streams. If zero, there is
+	// no timeout. ProgressTimeout detects handlers that hang while their process is alive. It
+	// cannot distinguish them from a slow handler or a queued request, so choose several times the
+	// longest pause of a healthy handler: for files and large buffers, 30 s rather than 1 s. It
+	// also applies to streams on which no items are sent. A frozen process is detected after
+	// Config.PeerTimeout.
 	ProgressTimeout time.Duration
-	// WithdrawTimeout limits the time for which an attempt without progress tries to withdraw its
-	// request from the server. If the server returns the request, it has not run, and can be
-	// repeated even if its method is not idempotent. Zero means not to withdraw.
+	// WithdrawTimeout limits how long an attempt without progress tries to withdraw its request
+	// from the server. If the server confirms that the handler has not begun, the request can be
+	// repeated even if its method is not idempotent. If zero, requests are not withdrawn.
 	WithdrawTimeout time.Duration
-	// Codes are the codes of handlers that have run for which calls of Idempotent methods are
-	// repeated. Nil means ErrUnavailable, ErrNotReady, ErrDraining and ErrAborted; an empty list
-	// none. Codes of the program, 128 to 255, are never repeated unless they are listed: also if
-	// the handler refuses with one, or an interceptor behind Retry puts one in front of another
-	// code.
+	// Codes lists the codes returned by handlers that have run for which calls of Idempotent
+	// methods are repeated. If nil, they are ErrUnavailable, ErrNotReady, ErrDraining and
+	// ErrAborted; if empty but not nil, there are none. Codes chosen by the program, 128 to 255,
+	// are retried only if they are listed, even if the handler refuses the request with such a code
+	// or an interceptor after Retry replaces another code with it.
 	Codes []Code
-	// BudgetRatio is the retry budget: within 10 s at most 10 retries, plus BudgetRatio for each
-	// first attempt. Retries at another healthy address are not counted. All calls of one node
-	// through one Retry share the budget. Zero means 0.1, negative no limit.
+	// BudgetRatio determines the retry budget. Within 10 seconds there are at most 10 retries, plus
+	// BudgetRatio for each first attempt. Retries at another healthy address do not count. The
+	// budget is shared by all calls of a node that use the same Retry interceptor. If zero,
+	// BudgetRatio is 0.1; if negative, there is no limit.
 	BudgetRatio float64
 }
 
-// Retry returns a client interceptor that repeats calls that did not run. For Idempotent methods it
-// also repeats calls that may have run, and calls that failed with one of RetryPolicy.Codes. Each
-// attempt uses a healthy address of the Peer that the call has not tried, if there is one.
+// Retry returns a client interceptor that retries calls that did not run. For Idempotent methods it
+// also retries calls that may have run and calls that failed with one of RetryPolicy.Codes. Each
+// attempt uses a healthy address of the Peer that the call has not tried yet, if there is one.
 //
-// It does not retry permanent errors: bad requests, and permanent refusals of a server (see
-// Refuse). It does not retry after ctx is done, or after bytes of a Reader or a Writer were
+// It does not retry permanent errors, such as invalid requests and permanent refusals by a server
+// (see Refuse). It does not retry after ctx is done, or after data of a Reader or a Writer has been
 // transferred.
 //
-// Add it to Config.ClientInterceptors for all calls of a node, or to the options of Define for
-// those of one method. If both have one, only the innermost Retry repeats calls, that of the
-// method. Interceptors after it run once per attempt; those before it, and all of the node if it is
-// an option of the method, run once per call:
+// Add it to Config.ClientInterceptors for all calls of a node, or to the options of Define for the
+// calls of one method. If both contain a Retry, only the innermost one, that of the method, retries
+// calls. Interceptors after Retry run once per attempt, and interceptors before it run once per
+// call. If Retry is an option of the method, all interceptors of the node run once per call.
 //
 //	qs.Config{ClientInterceptors: []qs.Interceptor{logAll, qs.Retry(qs.RetryPolicy{}), countAttempts}}
 //	var get = qs.Define[Key, Value]("kv/get", qs.Idempotent(), qs.Retry(qs.RetryPolicy{Attempts: 5}))
 //
-// Create it once for a node or a method, not for each call, since it holds the retry budget. It has
-// no effect at a server.
+// Create one Retry per node or method, not one per call, because it holds the retry budget. It has
+// no effect on a server.
 func Retry(p RetryPolicy) Interceptor {
 	if p.Attempts == 0 {
 		p.Attempts = 3
@@ -77,7 +81,7 @@ func Retry(p RetryPolicy) Interceptor {
 	}
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		if c.Peer.p == nil {
-			return next(ctx) // fails, since there is no Peer
+			return next(ctx) // fails, because there is no Peer
 		}
 		c.retryDepth++
 		depth := c.retryDepth
@@ -92,7 +96,7 @@ func Retry(p RetryPolicy) Interceptor {
 			if err == nil || ctx.Err() != nil || !c.isRepeatable(err, p.Codes) {
 				return err
 			}
-			if c.retryDepth > depth { // an inner Retry has given up; only the innermost repeats
+			if c.retryDepth > depth { // an inner Retry has given up; only the innermost one retries
 				return err
 			}
 			if p.Attempts > 0 && c.Attempt >= p.Attempts {
@@ -113,9 +117,9 @@ func Retry(p RetryPolicy) Interceptor {
 	}
 }
 
-// attemptText returns a text such as "attempt 3 of 5, 61.2ms since the call began". The error of the
-// attempt has only the time of that attempt. limit is the largest number of attempts, negative for no
-// limit.
+// attemptText returns a string such as "attempt 3 of 5, 61.2ms since the call began". The attempt's
+// error contains only the duration of that attempt. limit is the maximum number of attempts; it is
+// negative if there is no limit.
 func attemptText(attempt, limit int, elapsed time.Duration) string {
 	text := fmt.Sprintf("attempt %d", attempt)
 	if limit > 0 {
@@ -128,19 +132,19 @@ func attemptText(attempt, limit int, elapsed time.Duration) string {
 	return fmt.Sprintf("%s, %v since the call began", text, elapsed.Round(unit))
 }
 
-// An exhaustedError is the error of the last attempt that Retry made. The fate of all attempts is
-// written into err, see withFate.
+// An exhaustedError wraps the error of the last attempt made by Retry. The fate of all attempts
+// together is recorded in err; see withFate.
 type exhaustedError struct {
 	err  error
-	note string // the number of the attempt, and the reason that it was the last
+	note string // number of the attempt and the reason why there is no further one
 }
 
 func (e *exhaustedError) Error() string { return e.err.Error() + " (" + e.note + ")" }
 
 func (e *exhaustedError) Unwrap() error { return e.err }
 
-// isRepeatable reports whether a call that ended with err may be repeated, and may succeed then.
-// codes is RetryPolicy.Codes.
+// isRepeatable reports whether a call that failed with err may be retried and has a chance to
+// succeed. codes is RetryPolicy.Codes.
 func (c *Call) isRepeatable(err error, codes []Code) bool {
 	if c.ctl.isStopped() || c.ctl.spentReason() != "" {
 		return false
@@ -149,7 +153,7 @@ func (c *Call) isRepeatable(err error, codes []Code) bool {
 		return false
 	}
 	code := hg.CodeOf(err)
-	if code >= 128 { // the program's, of a handler, or of an interceptor in front of any other code
+	if code >= 128 { // chosen by the program, in a handler or an interceptor
 		return slices.Contains(codes, code)
 	}
 	switch r, ok := hg.RemoteOf(err); {
@@ -158,7 +162,7 @@ func (c *Call) isRepeatable(err error, codes []Code) bool {
 	case ok:
 		code = r.Code
 	case code == hg.ErrClosed || FateOf(err) == Ran:
-		return false // this node was closed, or the answer cannot be decoded
+		return false // this node was closed, or the response cannot be decoded
 	}
 	switch code {
 	case ErrNoMethod, ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, na.ErrProtocol,
@@ -168,7 +172,8 @@ func (c *Call) isRepeatable(err error, codes []Code) bool {
 	return true
 }
 
-// budgetFor returns the retry budget of the node for the Retry interceptor that p belongs to.
+// budgetFor returns the node's retry budget for the Retry interceptor that p belongs to, creating
+// it if necessary.
 func (n *Node) budgetFor(p *RetryPolicy) *retryBudget {
 	b, ok := n.budgets.Load(p)
 	if !ok {
@@ -177,8 +182,8 @@ func (n *Node) budgetFor(p *RetryPolicy) *retryBudget {
 	return b.(*retryBudget)
 }
 
-// A retryBudget limits retries in relation to first attempts. It counts in periods of budgetPeriod,
-// and looks at the current and the previous one.
+// A retryBudget limits retries in proportion to first attempts. It counts both in periods of length
+// budgetPeriod and considers the current and the previous period.
 type retryBudget struct {
 	ratio float64 // see RetryPolicy.BudgetRatio
 
@@ -190,10 +195,10 @@ type retryBudget struct {
 
 const (
 	budgetPeriod = 5 * time.Second
-	freeRetries  = 10 // retries in two periods that are allowed without first attempts
+	freeRetries  = 10 // number of retries allowed in two periods regardless of first attempts
 )
 
-// rollPeriodLocked begins a new period if the current one is over. The caller holds mu.
+// rollPeriodLocked begins a new period if the current one has expired. The caller must hold b.mu.
 func (b *retryBudget) rollPeriodLocked(to Peer) {
 	if to.p == nil {
 		return
@@ -218,7 +223,7 @@ func (b *retryBudget) countFirst(to Peer) {
 	b.firsts[0]++
 }
 
-// tryRepeat counts a retry if the budget allows one, and reports whether it does.
+// tryRepeat reports whether the budget allows another retry, and counts the retry if so.
 func (b *retryBudget) tryRepeat(to Peer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
