@@ -73,7 +73,7 @@ type itemWriter struct {
 	notifyDriver func()
 
 	mu     sync.Mutex // guards the fields below
-	stream *hg.Stream // nil until the call has one
+	stream *hg.Stream // nil until bind
 	// perAttempt is set if an error of stream ends only the attempt, since another attempt may
 	// follow.
 	perAttempt     bool
