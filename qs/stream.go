@@ -15,19 +15,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A Stream is a method with a sequence of results, such as the rows of a query or the lines of a
-// log. It is a package variable that both programs import.
+// A Stream is a method that returns a sequence of items, such as the rows of a query or the lines
+// of a log. It is typically a package-level variable imported by both client and server.
 //
 //	handler: send ─► up to 32 KiB of items ─► up to 64 KiB in the stream ─► a window of up to 256 KiB ─► loop of the caller
 //	           └─ blocks while all of that is full ◄────────────────────────────────────────────────────────┘
 //
-// Items arrive in order, each once. The first item after a pause is sent at once. Items that follow
-// quickly are sent in batches, as soon as the handler pauses. An item has at most
-// hg.Config.MaxOutput bytes.
+// Items are delivered in order, exactly once. The first item after a pause is sent immediately.
+// Items that follow in quick succession are batched and sent when the handler pauses. An encoded
+// item may not exceed hg.Config.MaxOutput bytes.
 type Stream[In, Item any] struct{ m *method }
 
-// DefineStream declares a method with a stream of results. The rules are those of Define; In holds
-// no Sinks. The codec encodes each item by itself. It panics with Inline, since send blocks.
+// DefineStream declares a method that returns a stream of items. The rules of Define apply, and In
+// must not contain Sinks. Each item is encoded separately. DefineStream panics if opts include
+// Inline, because send blocks.
 func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
 	m := defineMethod(name, opts, schema.Stream, reflect.TypeFor[In](), nil, reflect.TypeFor[Item]())
 	switch {
@@ -40,28 +41,29 @@ func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
 	return &Stream[In, Item]{m}
 }
 
-// Name returns the name of s, as Call.Method has it.
+// Name returns the name of the method, as found in Call.Method.
 func (s *Stream[In, Item]) Name() string { return s.m.name }
 
-// Shape describes In and Item as Method.Shape does, followed by " ...".
+// Shape returns a description of In and Item in the format of Method.Shape, followed by " ...".
 func (s *Stream[In, Item]) Shape() string { return s.m.shape }
 
-// Handle registers fn as the handler of s at n, under the rules of Method.Handle. fn calls send for
-// each item, from one goroutine at a time.
+// Handle registers fn as the handler for s on n. The rules of Method.Handle apply. fn calls send
+// for each item. send must not be called concurrently.
 //
-//   - send encodes the item at once. It blocks while the flow-control window of the caller is full,
-//     until ctx is done.
-//   - After an error of send no further item arrives, and fn should return. The error is the cause
-//     of ctx: the caller has left its loop, its deadline has passed, or a context that an
+//   - send encodes the item before it returns. It blocks while the caller's flow-control window is
+//     full, until ctx is done.
+//   - If send returns an error, no further item is delivered and fn should return. The error is the
+//     cause of ctx: the caller has left its loop, its deadline has passed, or a context that an
 //     interceptor passed to next is done.
-//   - If fn returns nil, all items arrive. The request ends, and the interceptor's next returns,
-//     when the last item has been written to the stream; the caller may read it later.
-//   - If fn fails or panics, the caller gets the error after the items. Items that cannot be written
-//     within one second are dropped.
-//   - If ctx is done, items at the end that have not arrived are dropped.
-//   - To stop sending to a caller that does not read, return an error, or let an interceptor cancel
-//     the context of next.
-//   - After fn has returned, send fails with ErrClosed.
+//   - If fn returns nil, all items are delivered. The request completes, and next returns in
+//     interceptors, once the last item has been written to the stream. The caller may read it
+//     later.
+//   - If fn returns an error or panics, the caller receives the error after the items. Items that
+//     cannot be written within one second are dropped.
+//   - If ctx is done, items that have not been delivered yet are dropped.
+//   - To stop sending to a caller that does not read, return an error from fn or cancel the context
+//     passed to next in an interceptor.
+//   - After fn has returned, send returns an error that matches ErrClosed.
 func (s *Stream[In, Item]) Handle(
 	n *Node, fn func(ctx context.Context, in In, send func(Item) error) error,
 ) {
@@ -77,8 +79,8 @@ func (s *Stream[In, Item]) Handle(
 	}, fn == nil)
 }
 
-// answerStreams sends the response to a request with the items stream down, whose handler returned
-// err.
+// answerStreams sends the response to a request whose items were sent on the stream down and whose
+// handler returned err.
 func (s *request) answerStreams(down *hg.Stream, err error) error {
 	if err == nil {
 		err = s.setAnswerMeta("", "")
@@ -87,8 +89,8 @@ func (s *request) answerStreams(down *hg.Stream, err error) error {
 	if err != nil {
 		return s.onFailure(err)
 	}
-	s.r.HG().NA().Batch(func() { // sends the end of the items and the answer together
-		if s.Err() == nil { // otherwise the items that have not arrived are dropped
+	s.r.HG().NA().Batch(func() { // sends the end of the items and the response together
+		if s.Err() == nil { // otherwise, items that have not been delivered are dropped
 			down.CloseWrite()
 		}
 		err = s.r.RespondRaw(nil, nil)
@@ -96,7 +98,7 @@ func (s *request) answerStreams(down *hg.Stream, err error) error {
 	return err
 }
 
-// A typedSender is one request for a Stream, with its types.
+// A typedSender is a request to a Stream.
 type typedSender[In, Item any] struct {
 	request
 	in    In
@@ -109,19 +111,20 @@ func (q *typedSender[In, Item]) Report(c *inspect.Call) {
 	c.Flow = q.items.w.flow()
 }
 
-// An itemSender sends the items of a handler.
+// An itemSender sends the items produced by a handler.
 type itemSender[Item any] struct {
 	w          itemWriter
 	req        *request
 	ctx        context.Context // the context of the handler
 	stream     *hg.Stream
 	codec      methodCodec
-	item       Item // the item to encode; reused, which saves an allocation per item
+	item       Item // item being encoded; a field to save an allocation per item
 	failed     bool // failItems was called
 	headerSent bool // the header of a Duplex was sent
 }
 
-// serveRequest serves the request r, whose items go through the stream s, with fn.
+// serveRequest serves the request r by calling fn, whose items are sent on the stream s. by
+// describes the request for hg.Context.Calls.
 func (q *itemSender[Item]) serveRequest(
 	by hghook.Reporter, r *request, s *hg.Stream, fn func(ctx context.Context) error,
 ) error {
@@ -136,7 +139,7 @@ func (q *itemSender[Item]) serveRequest(
 	defer q.endItems()
 	hghook.ReportRequest(&r.r, by)
 	returned := false
-	defer func() { // after a panic or runtime.Goexit the items before arrive too
+	defer func() { // deliver the preceding items even after a panic or runtime.Goexit
 		if !returned {
 			q.failItems(r)
 		}
@@ -150,13 +153,13 @@ func (q *itemSender[Item]) serveRequest(
 		return q.flushItems(ctx)
 	}))
 	returned = true
-	if err != nil { // also if an interceptor has replaced nil by an error
+	if err != nil { // perhaps from an interceptor, although fn returned nil
 		q.failItems(r)
 	}
 	return r.answerStreams(s, err)
 }
 
-// endItems refuses further items: the handler has returned.
+// endItems makes further sends fail, because the handler has returned.
 func (q *itemSender[Item]) endItems() { q.w.stop(errStreamOver) }
 
 // sendItem encodes and sends one item.
@@ -171,12 +174,12 @@ func (q *itemSender[Item]) sendItem(item Item) error {
 	return q.req.explainError(q.ctx, q.w.add(q.ctx, b))
 }
 
-// notifyBlocking calls workers.notifyBlocking for this request.
+// notifyBlocking notifies the worker pool that the handler of this request is about to block.
 func (s *request) notifyBlocking() { s.n.workers.notifyBlocking(s.r) }
 
-// explainError returns the error of a stream for the handler. When a stream has ended, the
-// cancellation of ctx is usually on its way: explainError waits for it, up to maxErrorDelay, and
-// returns its cause.
+// explainError returns the error to report to the handler if its stream failed with err. The
+// cancellation of ctx usually follows shortly after the stream has ended. explainError waits up to
+// maxErrorDelay for it and then returns the cause of ctx. If ctx is not canceled, it returns err.
 func (s *request) explainError(ctx context.Context, err error) error {
 	if err == nil || err == errStreamOver || ctx.Err() != nil || hg.CodeOf(err) == hg.ErrOverflow {
 		return err
@@ -187,19 +190,20 @@ func (s *request) explainError(ctx context.Context, err error) error {
 	return err
 }
 
-// flushItems waits until all items have been written to the stream, and refuses further ones.
+// flushItems waits until all items have been written to the stream and makes further sends fail.
 func (q *itemSender[Item]) flushItems(ctx context.Context) error {
 	err := q.req.explainError(ctx, q.w.drain(ctx, 1))
 	q.w.stop(errStreamOver)
 	return err
 }
 
-// maxErrorDelay limits how long the error of a handler waits for the items before it.
+// maxErrorDelay is the maximum time for which a handler's error is held back for the items that
+// precede it.
 const maxErrorDelay = time.Second
 
-// failItems waits until the items of a handler that has failed are written, for maxErrorDelay at
-// most. If that fails, or ctx is done, it resets the stream, which drops the items that were not
-// sent. Only its first call has an effect.
+// failItems waits, for at most maxErrorDelay, until the items of a failed handler have been
+// written. If that fails or ctx is done, it resets the stream, which drops the remaining items.
+// Only the first call has an effect.
 func (q *itemSender[Item]) failItems(ctx context.Context) {
 	if q.failed {
 		return
@@ -217,17 +221,18 @@ func (q *itemSender[Item]) failItems(ctx context.Context) {
 	q.w.stop(errStreamOver)
 }
 
-// Call returns a sequence that calls s at a Peer each time a loop ranges over it, and yields the
-// items in order.
+// Call returns an iterator that yields the items in order. Each loop over it makes a new call of s
+// to the Peer.
 //
-//   - The last pair has the error of the call, if any, as in Method.Call. It follows the items that
-//     were sent before it, but is yielded at once when ctx is done.
-//   - A break ends the call, and cancels the context of the handler.
-//   - If the loop is slow, the handler blocks in send once the window is full. Between two items the
-//     call does not use the loop's goroutine.
-//   - A panic of the program's code in the call, in an encoder or an interceptor, is raised in the
-//     loop.
-//   - Retry repeats a call only before the first item.
+//   - If the call fails, the last pair holds the error, as in Method.Call. It follows the items
+//     that were sent before the failure, unless ctx is done. In that case, the error is yielded
+//     immediately.
+//   - Breaking out of the loop ends the call and cancels the handler's context.
+//   - If the loop is slow, the handler blocks in send once the window is full. The call makes
+//     progress independently of the loop's goroutine.
+//   - A panic in user code that runs as part of the call, such as an encoder or an interceptor, is
+//     propagated to the loop.
+//   - Retry repeats a call only if no item has been received yet.
 func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		var none Item
@@ -266,7 +271,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 	}
 }
 
-// A typedReceiver is one call of a Stream, with its types.
+// A typedReceiver is a call of a Stream.
 type typedReceiver[In any] struct {
 	outgoingCall
 	in In

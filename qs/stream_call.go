@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// A waiter lets one goroutine wait for an event. hghook.NewWaiter makes it.
+// A waiter lets one goroutine wait for an event. It is created by hghook.NewWaiter.
 type waiter interface {
 	Wait(ctx context.Context) error
 	End()
@@ -20,32 +20,32 @@ type waiter interface {
 	Reset()
 }
 
-// callStreams are the streams of items of a call at its origin. They outlive an attempt that was
-// answered.
+// callStreams holds the item streams of a call at its origin. The streams outlive an attempt that
+// received a response.
 //
 //	attempt: beginAttempt ─► bindAttempt: the program can send and receive ─► endAttempt: the answer is there
 //	              ▲──────────── nothing has moved: the next attempt ────────────────┘
 //	program: closeUse ends the streams
 type callStreams struct {
-	up   *itemWriter // nil if the caller sends no items
-	down *itemReader // nil if the caller receives no items
+	up   *itemWriter // nil if the method has no items from the caller
+	down *itemReader // nil if the method has no items to the caller
 
-	sendWaiter, receiveWaiter waiter // for the sending and the receiving goroutine
+	sendWaiter, receiveWaiter waiter // used by the sending and the receiving goroutine
 
-	ended atomic.Pointer[error] // error of Send when the call has ended; read without the lock
+	ended atomic.Pointer[error] // error for Send after the call has completed; read without mu
 
 	mu             sync.Mutex // guards the fields below
 	attemptRunning bool       // an attempt is in flight
 	callEnded      bool       // endCall was called
 	closed         bool       // closeUse was called
-	spent          bool       // an attempt transferred items, or got its response: no further attempt
+	spent          bool       // no further attempt is possible: items were transferred or a response arrived
 	streams        []*hg.Stream
-	// resetReason is the error of streams that were reset because the response of an attempt
-	// arrived while its stall timeout canceled it.
+	// resetReason is the error reported for streams that were reset because an attempt received its
+	// response while RetryPolicy.ProgressTimeout was canceling it.
 	resetReason error
 }
 
-// newCallStreams returns the streams of a call of m to a peer.
+// newCallStreams returns the callStreams for a call of m.
 func newCallStreams(m *method, to *peer) *callStreams {
 	hctx, most := to.n.contexts[to.i], to.n.maxItem()
 	c := &callStreams{}
@@ -63,7 +63,7 @@ func newCallStreams(m *method, to *peer) *callStreams {
 	return c
 }
 
-// maxItem returns the largest size of an item, in bytes.
+// maxItem returns the maximum size of an encoded item in bytes.
 func (n *Node) maxItem() int64 {
 	if most := n.cfg.HG.MaxOutput; most > 0 {
 		return most
@@ -71,7 +71,8 @@ func (n *Node) maxItem() int64 {
 	return 64 << 20
 }
 
-// beginAttempt begins an attempt. It fails if one is in flight, or items were transferred.
+// beginAttempt records the start of an attempt. It returns an error if another attempt is in flight
+// or items have been transferred.
 func (c *callStreams) beginAttempt() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,7 +86,7 @@ func (c *callStreams) beginAttempt() error {
 	return nil
 }
 
-// bindAttempt connects the program to the streams of an attempt whose call has begun.
+// bindAttempt makes the call use the streams of an attempt that has begun.
 func (c *callStreams) bindAttempt(all []*hg.Stream) {
 	c.mu.Lock()
 	c.streams = all
@@ -102,8 +103,8 @@ func (c *callStreams) bindAttempt(all []*hg.Stream) {
 	c.wake()
 }
 
-// endAttempt ends an attempt. Its streams continue if the handler has responded, or items were
-// transferred.
+// endAttempt records the end of an attempt. Its streams stay open if a response arrived or items
+// were transferred. Otherwise they are closed.
 func (c *callStreams) endAttempt(all []*hg.Stream, err error) {
 	moved := c.movedBytes() > 0
 	c.mu.Lock()
@@ -121,22 +122,22 @@ func (c *callStreams) endAttempt(all []*hg.Stream, err error) {
 	}
 }
 
-// failAttempt ends an attempt whose call has not begun.
+// failAttempt records the end of an attempt that failed before bindAttempt.
 func (c *callStreams) failAttempt() {
 	c.mu.Lock()
 	c.attemptRunning = false
 	c.mu.Unlock()
 }
 
-// setResetReason records why the streams of an attempt were reset that was answered at the same
-// time.
+// setResetReason records why the streams of an attempt were reset at the time at which its response
+// arrived.
 func (c *callStreams) setResetReason(why error) {
 	c.mu.Lock()
 	c.resetReason = why
 	c.mu.Unlock()
 }
 
-// brokenReason returns the error for the caller if its stream failed with err.
+// brokenReason returns the error to report to the caller if its stream failed with err.
 func (c *callStreams) brokenReason(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,7 +147,7 @@ func (c *callStreams) brokenReason(err error) error {
 	return err
 }
 
-// endCall ends the call, with err.
+// endCall records that the call completed with err and wakes waiting goroutines.
 func (c *callStreams) endCall(err error) {
 	c.mu.Lock()
 	c.callEnded = true
@@ -159,7 +160,7 @@ func (c *callStreams) endCall(err error) {
 	c.wake()
 }
 
-// sendError returns the error of Send if the call has ended, and otherwise nil.
+// sendError returns the error for Send if the call has completed, or nil.
 func (c *callStreams) sendError() error {
 	if err := c.ended.Load(); err != nil {
 		return *err
@@ -169,14 +170,13 @@ func (c *callStreams) sendError() error {
 
 var errNodeClosed = hg.Errorf(ErrClosed, "qs: node closed")
 
-// isNodeClosed reports whether err means that this node, not the peer's, was closed.
+// isNodeClosed reports whether err means that the local node, not the peer's, was closed.
 func isNodeClosed(err error) bool {
 	_, remote := hg.RemoteOf(err)
 	return !remote && hg.CodeOf(err) == ErrClosed
 }
 
-// closeUse ends the use of the streams by the program, and wakes goroutines that wait. The call has
-// ended.
+// closeUse closes the streams and wakes waiting goroutines. The call must have completed.
 func (c *callStreams) closeUse() {
 	c.mu.Lock()
 	all := c.streams
@@ -200,8 +200,8 @@ func (c *callStreams) wake() {
 	}
 }
 
-// stream returns the stream in one direction, nil if there is none now, and whether the call has
-// ended.
+// stream returns the current stream in the given direction, or nil if there is none, and whether
+// the call has completed.
 func (c *callStreams) stream(up bool) (s *hg.Stream, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,8 +213,8 @@ func (c *callStreams) stream(up bool) (s *hg.Stream, over bool) {
 	return nil, c.callEnded
 }
 
-// wait waits for w. While the call is in flight its goroutine drives the context; afterwards the
-// waiting goroutine does.
+// wait waits for w and resets it. While the call is in flight, its own goroutine drives the
+// context. After that, the waiting goroutine does.
 func (c *callStreams) wait(ctx context.Context, w waiter, up bool) error {
 	if s, over := c.stream(up); over && s != nil {
 		return s.Wait(ctx)
@@ -222,7 +222,7 @@ func (c *callStreams) wait(ctx context.Context, w waiter, up bool) error {
 	return awaitWaiter(ctx, w)
 }
 
-// awaitWaiter waits for w, and resets it.
+// awaitWaiter waits for w and resets it.
 func awaitWaiter(ctx context.Context, w waiter) error {
 	err := w.Wait(ctx)
 	if w.Ended() {
@@ -232,8 +232,9 @@ func awaitWaiter(ctx context.Context, w waiter) error {
 	return err
 }
 
-// next waits for the next item of the call f, which is valid until the next call. The error is
-// io.EOF after the last item of a call that succeeded, and otherwise that of the call.
+// next waits for the next item of the call f and returns it. The item is valid until the next call
+// to next. The error is io.EOF after the last item of a successful call. Otherwise it is the error
+// of the call.
 func (c *callStreams) next(f *futureCall) ([]byte, error) {
 	o := f.o
 	for {
@@ -245,7 +246,7 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 			}
 			return nil, hghook.EndedBy(f.ctx, err)
 		}
-		if c.ended.Load() == nil { // no attempt can replace a stream from which a chunk was read
+		if c.ended.Load() == nil { // once a chunk was read from a stream, no further attempt can replace it
 			if item := c.down.nextBuffered(); item != nil {
 				return item, nil
 			}
@@ -261,7 +262,7 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 				return item, nil
 			}
 			if now, _ := c.stream(false); now != s {
-				continue // the attempt has ended, and the error is that of its stream
+				continue // err is from the stream of an attempt that has ended
 			}
 		}
 		switch again := errors.Is(err, hg.ErrAgain); {
@@ -277,7 +278,7 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 			return nil, err
 		case again:
 			err = c.wait(f.ctx, c.receiveWaiter, false)
-		default: // the stream failed: the error of the call is more precise
+		default: // the stream failed; wait for the call, whose error is more specific
 			err = awaitWaiter(f.ctx, c.receiveWaiter)
 		}
 		if err != nil && f.ctx.Err() == nil { // the node is closed
@@ -295,8 +296,9 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 	}
 }
 
-// noStreamError returns the error of receive for a call that succeeded without a stream: io.EOF if
-// an interceptor returned the result, or ErrClosed after Close.
+// noStreamError returns the error for receiving from a call that succeeded without a stream. It is
+// io.EOF if an interceptor returned the result without calling next, and matches ErrClosed after
+// Close.
 func (c *callStreams) noStreamError(o *outgoingCall) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -306,7 +308,7 @@ func (c *callStreams) noStreamError(o *outgoingCall) error {
 	return io.EOF
 }
 
-// movedBytes returns the number of bytes of items sent and received.
+// movedBytes returns the number of item bytes sent and received.
 func (c *callStreams) movedBytes() (n int64) {
 	if c.down != nil {
 		n += c.down.movedBytes()
@@ -317,8 +319,8 @@ func (c *callStreams) movedBytes() (n int64) {
 	return n
 }
 
-// progress returns a counter that grows with each transferred byte, and while the program has
-// unread items, since the handler is not stalled then.
+// progress returns a counter that increases with each transferred byte. It also increases with each
+// call while there are unread items, because the handler is not stalled then.
 func (c *callStreams) progress() (n int64) {
 	if c.down != nil {
 		n += c.down.progress()
@@ -329,7 +331,7 @@ func (c *callStreams) progress() (n int64) {
 	return n
 }
 
-// flow describes the streams for hg.Context.Calls.
+// flow returns a description of the streams for hg.Context.Calls.
 func (c *callStreams) flow() *inspect.Flow {
 	if c.down == nil {
 		return c.up.flow()

@@ -17,43 +17,43 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A Duplex is a method whose caller and handler send items to each other while the call lasts: a
-// chat, a watch whose filter changes, a pipeline. It is a package variable that both programs
-// import.
+// A Duplex is a method whose caller and handler exchange items for the duration of the call, such
+// as a chat, a watch with a changing filter, or a pipeline. It is typically a package-level
+// variable imported by both client and server.
 //
 //	caller:  Call ── In ──► handler
 //	         Send, CloseSend ──── Up ────► Receive … io.EOF
 //	         Receive … io.EOF ◄── Down ─── Send; returning ends it: io.EOF, or the error, after the items
 //
-// Items arrive in order in each direction, each once. The directions are independent. Sending and
-// limits are as in a Stream.
+// In each direction, items are delivered in order, exactly once. The two directions are
+// independent. Batching, flow control and limits are the same as for a Stream.
 type Duplex[In, Up, Down any] struct{ m *method }
 
-// DefineDuplex declares a method with items in both directions. The rules are those of
-// DefineStream.
+// DefineDuplex declares a method with items in both directions. The rules of DefineStream apply.
 func DefineDuplex[In, Up, Down any](name string, opts ...Option) *Duplex[In, Up, Down] {
 	return &Duplex[In, Up, Down]{defineItems(name, opts, schema.Duplex, reflect.TypeFor[In](),
 		reflect.TypeFor[Up](), reflect.TypeFor[Down]())}
 }
 
-// An Upload is a method whose caller sends items, and whose handler returns one output: rows to
-// load, samples to count. For memory, a file or an io.Reader use a Source instead. It is a package
-// variable that both programs import.
+// An Upload is a method whose caller sends items and whose handler returns a single output, for
+// example to load rows or count samples. To send memory, a file or the contents of an io.Reader,
+// use a Source instead. An Upload is typically a package-level variable imported by both client and
+// server.
 type Upload[In, Up, Out any] struct{ m *method }
 
-// DefineUpload declares a method whose caller sends items. The rules are those of DefineStream.
+// DefineUpload declares a method whose caller sends items. The rules of DefineStream apply.
 func DefineUpload[In, Up, Out any](name string, opts ...Option) *Upload[In, Up, Out] {
 	return &Upload[In, Up, Out]{defineItems(name, opts, schema.Upload, reflect.TypeFor[In](),
 		reflect.TypeFor[Up](), reflect.TypeFor[Out]())}
 }
 
 var (
-	// streamUp and streamBoth are the streams of an Upload and of a Duplex.
+	// streamUp and streamBoth specify the streams of an Upload and a Duplex, respectively.
 	streamUp   = []hg.StreamSpec{{Up: true}}
 	streamBoth = []hg.StreamSpec{{Up: true}, {}}
 )
 
-// defineItems defines a method whose caller sends items.
+// defineItems declares a method whose caller sends items.
 func defineItems(name string, opts []Option, kind schema.Kind, in, up, out reflect.Type) *method {
 	m := defineMethod(name, opts, kind, in, up, out)
 	switch {
@@ -68,14 +68,14 @@ func defineItems(name string, opts []Option, kind schema.Kind, in, up, out refle
 	return m
 }
 
-// Name returns the name of d, as Call.Method has it.
+// Name returns the name of the method, as found in Call.Method.
 func (d *Duplex[In, Up, Down]) Name() string { return d.m.name }
 
-// Name returns the name of u, as Call.Method has it.
+// Name returns the name of the method, as found in Call.Method.
 func (u *Upload[In, Up, Out]) Name() string { return u.m.name }
 
-// A Receiver receives the items of the caller, at the handler. One goroutine at a time uses it,
-// until the handler returns.
+// A Receiver receives the caller's items in the handler. It is not safe for concurrent use and must
+// not be used after the handler has returned.
 type Receiver[Up any] struct {
 	r     itemReader
 	ctx   context.Context // the context of the handler
@@ -85,7 +85,7 @@ type Receiver[Up any] struct {
 	n     int // number of items received
 }
 
-// begin sets up u for the request r.
+// begin initializes u to receive the items of the request r from the stream s.
 func (u *Receiver[Up]) begin(r *request, c methodCodec, s *hg.Stream) {
 	u.req, u.ctx, u.codec, u.s = r, r, c, s
 	u.r.hctx, u.r.maxItem = r.r.HG(), r.n.maxItem()
@@ -93,18 +93,19 @@ func (u *Receiver[Up]) begin(r *request, c methodCodec, s *hg.Stream) {
 	u.r.bind(s)
 }
 
-// Receive waits for the next item. The error is io.EOF after the last one, when the caller has
-// called CloseSend; the cause of the handler's ctx when that is done; or ErrBadInput for an item
-// that cannot be decoded. The handler should return it then.
+// Receive waits for the next item and returns it. It returns io.EOF after the last item, once the
+// caller has called CloseSend. If the handler's ctx is done, it returns the cause of ctx. If the
+// item cannot be decoded, it returns an error that matches ErrBadInput, which the handler should
+// return.
 func (u *Receiver[Up]) Receive() (item Up, err error) {
 	err = u.ReceiveInto(&item)
 	return item, err
 }
 
-// ReceiveInto is like Receive, but decodes the next item into *item and reuses its memory as the
-// codec does: Msgpack reuses the capacity of a []byte, adds to a map, and does not change fields
-// that the item omits ("omitempty"), also in the elements of a list. After an error the contents of
-// *item are undefined.
+// ReceiveInto is like Receive but decodes the next item into *item. How the memory of *item is
+// reused depends on the codec. Msgpack reuses the capacity of a []byte, adds to a map, and does not
+// change fields that were omitted by the sender ("omitempty"), even in the elements of a list.
+// After an error, the contents of *item are undefined.
 func (u *Receiver[Up]) ReceiveInto(item *Up) error {
 	for {
 		if u.ctx.Err() != nil {
@@ -132,12 +133,14 @@ func (u *Receiver[Up]) ReceiveInto(item *Up) error {
 	}
 }
 
-// All yields the items as Receive returns them. The last pair has the error, if it is not io.EOF.
+// All returns an iterator over the remaining items. If Receive fails with an error other than
+// io.EOF, the last pair holds that error.
 func (u *Receiver[Up]) All() iter.Seq2[Up, error] { return iterate(u.Receive) }
 
-// SetTrailer sets a value that the caller gets from Trailer under name, also if the handler returns
-// an error. It sets Call.ResponseMetadata, with the rules of WithMetadata. One goroutine at a time
-// calls it, before the handler returns. The error matches ErrInvalid or hg.ErrOverflow.
+// SetTrailer sets the value that Trailer returns to the caller under name. The value is sent even
+// if the handler returns an error. SetTrailer modifies Call.ResponseMetadata under the rules of
+// WithMetadata. It must not be called concurrently or after the handler has returned. Errors match
+// ErrInvalid or hg.ErrOverflow.
 func (u *Receiver[Up]) SetTrailer(name, value string) error {
 	c := u.req.callOf(u.req.in, u.req.out)
 	m, err := c.ResponseMetadata.With(name, value)
@@ -147,7 +150,8 @@ func (u *Receiver[Up]) SetTrailer(name, value string) error {
 	return err
 }
 
-// iterate yields the results of receive until an error. It does not yield io.EOF.
+// iterate returns an iterator that yields the results of receive up to and including the first
+// error. It does not yield io.EOF.
 func iterate[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		for {
@@ -159,21 +163,23 @@ func iterate[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
 	}
 }
 
-// A DuplexServer is the handler's side of a Duplex. One goroutine at a time receives, and one
-// sends. These may be two goroutines, and neither needs to be that of the handler.
+// A DuplexServer is the handler's side of a Duplex. At most one goroutine may receive and one may
+// send at a time. They may be different goroutines, and neither has to be the one that runs the
+// handler.
 //
-//   - A handler that also waits for another event, such as Draining or the end of a job, should
-//     receive on a second goroutine.
-//   - When the handler returns, Receive and Send in other goroutines fail. So a handler can send on a
-//     second goroutine, and return an error if the caller does not read.
-//   - Receive and Send wait on the handler's own ctx. Canceling a context that the handler derives
-//     from it does not end them.
+//   - A handler that also waits for another event, such as Draining or the completion of a job,
+//     should receive in a second goroutine.
+//   - When the handler returns, Receive and Send fail in other goroutines. A handler can therefore
+//     send in a second goroutine and return an error if the caller does not read.
+//   - Receive and Send wait until the ctx passed to the handler is done. They are not affected by
+//     the cancellation of a context derived from it.
 type DuplexServer[Up, Down any] struct {
 	Receiver[Up]
 	down itemSender[Down]
 }
 
-// Send sends an item to the caller. It blocks and fails as send of [Stream.Handle] does.
+// Send sends an item to the caller. It blocks and returns errors like the send function in
+// [Stream.Handle].
 func (d *DuplexServer[Up, Down]) Send(item Down) error {
 	if !d.down.headerSent {
 		if err := d.SendHeader(nil); err != nil {
@@ -185,9 +191,9 @@ func (d *DuplexServer[Up, Down]) Send(item Down) error {
 
 var errHeaderLate = hg.Errorf(ErrInvalid, "qs: SendHeader called twice, or after Send")
 
-// SendHeader sends the header, which the caller gets from Header. It must be called at most once,
-// before the first Send; otherwise the error matches ErrInvalid. SetTrailer sets what is sent after
-// the last item.
+// SendHeader sends the header, which Header returns to the caller. It must be called at most once
+// and before the first Send; otherwise it returns an error that matches ErrInvalid. To send
+// metadata after the last item, use SetTrailer.
 func (d *DuplexServer[Up, Down]) SendHeader(header map[string]string) error {
 	if d.down.headerSent {
 		return errHeaderLate
@@ -200,9 +206,9 @@ func (d *DuplexServer[Up, Down]) SendHeader(header map[string]string) error {
 	return d.req.explainError(d.down.ctx, err)
 }
 
-// Handle registers fn as the handler of d at n, under the rules of Stream.Handle. When fn returns,
-// the caller gets the items sent before, and then the end or the error. After that Send of the
-// caller fails.
+// Handle registers fn as the handler for d on n. The rules of Stream.Handle apply. When fn returns,
+// the caller receives the remaining items followed by io.EOF or the error. From then on, Send fails
+// at the caller.
 func (d *Duplex[In, Up, Down]) Handle(
 	n *Node, fn func(ctx context.Context, in In, s *DuplexServer[Up, Down]) error,
 ) {
@@ -221,7 +227,7 @@ func (d *Duplex[In, Up, Down]) Handle(
 	}, fn == nil)
 }
 
-// A typedDuplex is one request for a Duplex, with its types.
+// A typedDuplex is a request to a Duplex.
 type typedDuplex[In, Up, Down any] struct {
 	request
 	in In
@@ -234,7 +240,7 @@ func (q *typedDuplex[In, Up, Down]) Report(c *inspect.Call) {
 	c.Flow = q.s.down.w.flow()
 }
 
-// Handle registers fn as the handler of u at n, under the rules of Method.Handle.
+// Handle registers fn as the handler for u on n. The rules of Method.Handle apply.
 func (u *Upload[In, Up, Out]) Handle(
 	n *Node, fn func(ctx context.Context, in In, items *Receiver[Up]) (Out, error),
 ) {
@@ -263,7 +269,7 @@ func (u *Upload[In, Up, Out]) Handle(
 	}, fn == nil)
 }
 
-// A typedUpload is one request for an Upload, with its types.
+// A typedUpload is a request to an Upload.
 type typedUpload[In, Up, Out any] struct {
 	request
 	in    In
@@ -277,13 +283,13 @@ func (q *typedUpload[In, Up, Out]) Report(c *inspect.Call) {
 	c.Flow = q.items.r.flow()
 }
 
-// A streamCall is a call whose streams the program uses: of a Duplex or an Upload.
+// A streamCall is a call of a Duplex or an Upload.
 type streamCall struct {
 	outgoingCall
-	f              *futureCall // nil for a call without a Peer
+	f              *futureCall // nil if the Peer is the zero Peer
 	codec          methodCodec
 	sendClosed     atomic.Bool // CloseSend or Close was called
-	err            error       // error of the last receive: the error of the call, or io.EOF
+	err            error       // result of the last receive: nil, the error of the call, or io.EOF
 	headerReceived bool        // header is valid
 	header         map[string]string
 }
@@ -319,14 +325,14 @@ func (k *streamCall) sendItem(item any) error {
 	return err
 }
 
-// closeSend ends the stream to the handler.
+// closeSend closes the stream to the handler. Only the first call has an effect.
 func (k *streamCall) closeSend() {
 	if k.f != nil && !k.sendClosed.Swap(true) {
 		k.streams.up.closeWrite()
 	}
 }
 
-// receiveItem waits for the next item, which is valid until the next call.
+// receiveItem waits for the next item. The item is valid until the next call to receiveItem.
 func (k *streamCall) receiveItem() (b []byte, err error) {
 	if k.err != nil {
 		return nil, k.err
@@ -335,7 +341,7 @@ func (k *streamCall) receiveItem() (b []byte, err error) {
 	return b, k.err
 }
 
-// close ends the call, and waits for its end.
+// close ends the call and waits for it to complete.
 func (k *streamCall) close() {
 	k.sendClosed.Store(true)
 	if k.f != nil {
@@ -344,13 +350,13 @@ func (k *streamCall) close() {
 	}
 }
 
-// A DuplexCall is a call of a Duplex. One goroutine at a time sends, and one receives. CloseSend
-// and Close may be called by any goroutine, at any time.
+// A DuplexCall is a call of a Duplex. At most one goroutine may send and one may receive at a time.
+// CloseSend and Close may be called from any goroutine at any time.
 type DuplexCall[Up, Down any] struct{ k *streamCall }
 
-// Call begins a call of d and returns at once; Receive returns its error. The caller must call
-// Close. ctx is the context of the whole call: when it is done, Send and Receive return. Retry
-// repeats a call only before the first item in either direction.
+// Call starts a call of d and returns immediately. Errors of the call are returned by Receive. The
+// caller must call Close. ctx applies to the entire call: when it is done, Send and Receive return.
+// Retry repeats a call only if no item has been transferred in either direction.
 func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *DuplexCall[Up, Down] {
 	k := &streamCall{}
 	k.Call.In = &in
@@ -358,19 +364,20 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 	return &DuplexCall[Up, Down]{k}
 }
 
-// Send sends an item. It blocks while the flow-control window of the handler is full, or the
-// handler has not begun. Errors are io.EOF if the call has ended, for the reason that Receive
-// returns; the cause of ctx; and ErrClosed after CloseSend and Close, and when this node is closed.
+// Send sends an item to the handler. It blocks while the handler's flow-control window is full or
+// the handler has not begun. It returns io.EOF if the call has completed; Receive then returns the
+// reason. If ctx is done, it returns the cause of ctx. After CloseSend or Close, or if the local
+// node is closed, the error matches ErrClosed.
 func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.sendItem(&item) }
 
-// CloseSend ends the items of the caller: the handler receives io.EOF. It does not block. It may be
-// called by any goroutine, also during a Send: then the item is sent before the end, or Send returns
-// ErrClosed.
+// CloseSend closes the caller's direction of the call. The handler receives io.EOF after the last
+// item. CloseSend does not block. It may be called from any goroutine, even during a Send. In that
+// case, either the item is still sent or Send returns an error that matches ErrClosed.
 func (c *DuplexCall[Up, Down]) CloseSend() { c.k.closeSend() }
 
-// Header waits for the header that the handler sent with SendHeader. It is nil if the handler sent
-// an item, or returned, without a header. The error is that of Receive, but not io.EOF. Only the
-// goroutine that receives may call it.
+// Header waits for the header sent by the handler with SendHeader and returns it. It is nil if the
+// handler sent an item or returned without sending a header. Errors are those of Receive, except
+// for io.EOF. Header may only be called by the goroutine that receives.
 func (c *DuplexCall[Up, Down]) Header() (header map[string]string, err error) {
 	if err = c.k.receiveHeader(); err == io.EOF {
 		err = nil
@@ -378,15 +385,14 @@ func (c *DuplexCall[Up, Down]) Header() (header map[string]string, err error) {
 	return c.k.header, err
 }
 
-// Receive waits for the next item. The error is io.EOF after the last one if the handler has
-// returned nil, and otherwise that of Method.Call.
+// Receive waits for the next item and returns it. After the last item it returns io.EOF if the
+// handler returned nil. Other errors are those documented for Method.Call.
 func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
 	err = c.ReceiveInto(&item)
 	return item, err
 }
 
-// ReceiveInto is like Receive, but decodes the next item into *item, as [Receiver.ReceiveInto]
-// does.
+// ReceiveInto is like Receive but decodes the next item into *item, as [Receiver.ReceiveInto] does.
 func (c *DuplexCall[Up, Down]) ReceiveInto(item *Down) error {
 	if err := c.k.receiveHeader(); err != nil {
 		return err
@@ -402,7 +408,7 @@ func (c *DuplexCall[Up, Down]) ReceiveInto(item *Down) error {
 	return c.k.err
 }
 
-// receiveHeader waits for the header, unless it was received before.
+// receiveHeader waits for the header unless it has already been received.
 func (k *streamCall) receiveHeader() error {
 	if k.headerReceived || k.err != nil {
 		return k.err
@@ -419,14 +425,15 @@ func (k *streamCall) receiveHeader() error {
 	return k.err
 }
 
-// All yields the items as Receive returns them. The last pair has the error, if it is not io.EOF.
+// All returns an iterator over the remaining items. If Receive fails with an error other than
+// io.EOF, the last pair holds that error.
 func (c *DuplexCall[Up, Down]) All() iter.Seq2[Down, error] { return iterate(c.Receive) }
 
-// Trailer returns the values that the handler set with SetTrailer. It is valid after Receive has
+// Trailer returns the values set by the handler with SetTrailer. It is valid once Receive has
 // returned an error.
 func (c *DuplexCall[Up, Down]) Trailer() hg.Metadata { return c.k.trailer() }
 
-// trailer returns the metadata of the answer, if it has arrived.
+// trailer returns the metadata of the response, or the zero Metadata if the call has not completed.
 func (k *streamCall) trailer() hg.Metadata {
 	if k.f == nil || !k.f.isOver() {
 		return hg.Metadata{}
@@ -434,19 +441,19 @@ func (k *streamCall) trailer() hg.Metadata {
 	return k.Call.ResponseMetadata
 }
 
-// Close ends the call, which cancels the context of the handler, and waits until the call has
-// ended. It may be called at any time, and more than once.
+// Close ends the call, cancels the handler's context, and waits for the call to complete. It may be
+// called at any time and more than once.
 func (c *DuplexCall[Up, Down]) Close() { c.k.close() }
 
-// An UploadCall is a call of an Upload.
+// An UploadCall is a call of an Upload in progress.
 type UploadCall[Up, Out any] struct {
 	k   *streamCall
 	out Out
 }
 
-// Call begins a call of u and returns at once; CloseAndReceive returns its error. The caller must
-// call CloseAndReceive or Close. ctx is the context of the whole call. Retry repeats a call only
-// before the first item.
+// Call starts a call of u and returns immediately. Errors of the call are returned by
+// CloseAndReceive. The caller must call CloseAndReceive or Close. ctx applies to the entire call.
+// Retry repeats a call only if no item has been transferred.
 func (u *Upload[In, Up, Out]) Call(ctx context.Context, to Peer, in In) *UploadCall[Up, Out] {
 	c := &UploadCall[Up, Out]{k: &streamCall{}}
 	c.k.Call.In, c.k.Call.Out, c.k.reply = &in, &c.out, &c.out
@@ -454,19 +461,19 @@ func (u *Upload[In, Up, Out]) Call(ctx context.Context, to Peer, in In) *UploadC
 	return c
 }
 
-// Send sends an item, as DuplexCall.Send does. After io.EOF CloseAndReceive returns why the call
-// has ended.
+// Send sends an item to the handler, as DuplexCall.Send does. If it returns io.EOF, CloseAndReceive
+// returns the reason.
 func (c *UploadCall[Up, Out]) Send(item Up) error { return c.k.sendItem(&item) }
 
-// CloseAndReceive ends the items, waits for the answer, and returns it. The error is that of
-// Method.Call.
+// CloseAndReceive signals the end of the items, waits for the output, and returns it. Errors are
+// those documented for Method.Call.
 func (c *UploadCall[Up, Out]) CloseAndReceive() (out Out, err error) {
 	if c.k.f == nil {
 		return out, c.k.err
 	}
 	c.k.closeSend()
 	defer c.k.streams.closeUse()
-	if err = c.k.f.wait(context.Background()); err == nil { // ctx ends the call
+	if err = c.k.f.wait(context.Background()); err == nil { // not ctx: the call itself ends when ctx is done
 		err = c.k.f.err
 	}
 	if err != nil {
@@ -475,9 +482,9 @@ func (c *UploadCall[Up, Out]) CloseAndReceive() (out Out, err error) {
 	return c.out, nil
 }
 
-// Trailer returns the values that the handler set with SetTrailer. It is valid after
-// CloseAndReceive has returned.
+// Trailer returns the values set by the handler with SetTrailer. It is valid once CloseAndReceive
+// has returned.
 func (c *UploadCall[Up, Out]) Trailer() hg.Metadata { return c.k.trailer() }
 
-// Close ends the call, as DuplexCall.Close does.
+// Close ends the call and waits for it to complete, as DuplexCall.Close does.
 func (c *UploadCall[Up, Out]) Close() { c.k.close() }

@@ -15,32 +15,33 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Items travel through a stream of their call. An item is its length as a uvarint, and its bytes.
+// Items are sent on a stream of their call. On the wire, an item is its length as a uvarint
+// followed by its bytes.
 //
 //	add ─► buf ─ full, or idle before, or posted ─► hg.Stream ─► window ─► hg.Stream ─► next: in place or copied
 //	        └─ buf and the window are full: add blocks
 const (
-	// batchSize is the number of bytes of items at which a batch is written. A larger item is
-	// written whole.
+	// batchSize is the number of buffered bytes at which a batch is written. Items larger than
+	// batchSize are not split.
 	batchSize = 32 << 10
-	// sendAtOnceAfter is the idle time after which an item is written at once, without waiting for
-	// more.
+	// sendAtOnceAfter is the idle time after which an item is written immediately, without waiting
+	// for more.
 	sendAtOnceAfter = 20 * time.Microsecond
 	// If at least busyBytes were added between two calls of writeAdded, the next call is delayed by
 	// busyInterval.
 	busyBytes    = 8 << 10
 	busyInterval = 500 * time.Microsecond
-	// maxRetainedBuffer limits the memory of a pooled buffer, in bytes.
+	// maxRetainedBuffer is the maximum capacity, in bytes, of a buffer kept in the pool.
 	maxRetainedBuffer = 128 << 10
 )
 
-// An itemBuffer holds bytes of items. A stream without traffic has no itemBuffer.
+// An itemBuffer holds encoded items. An idle stream holds no itemBuffer.
 type itemBuffer struct{ b []byte }
 
-// idleBuffers pools empty buffers.
+// idleBuffers is a pool of empty buffers.
 var idleBuffers = sync.Pool{New: func() any { return &itemBuffer{} }}
 
-// takeBuffer returns an empty buffer.
+// takeBuffer returns an empty buffer from the pool.
 func takeBuffer() *itemBuffer { return idleBuffers.Get().(*itemBuffer) }
 
 // free returns b, which may be nil, to the pool.
@@ -54,7 +55,7 @@ func (b *itemBuffer) free() {
 	idleBuffers.Put(b)
 }
 
-// encodeItem returns a buffer with the encoded item, which is a pointer.
+// encodeItem returns a buffer holding the encoded item. item is a pointer to the value to encode.
 func encodeItem(c codec.Codec, item any) (b *itemBuffer, err error) {
 	b = takeBuffer()
 	if b.b, err = c.Append(b.b, item); err != nil {
@@ -63,39 +64,41 @@ func encodeItem(c codec.Codec, item any) (b *itemBuffer, err error) {
 	return b, nil
 }
 
-// An itemWriter sends items. One goroutine at a time adds items. mu is held during calls of the
-// stream, which call nothing back.
+// An itemWriter sends items on a stream. add must not be called concurrently. Methods of the stream
+// are called with mu held; they never call back into the itemWriter.
 type itemWriter struct {
 	hctx    *hg.Context
 	maxItem int64                           // largest size of an item, in bytes
 	wait    func(ctx context.Context) error // waits until the stream may have changed
-	// Called when writeAdded was posted, so that the context is driven soon.
+	// notifyDriver is called after writeAdded was posted, so that the context is driven soon.
 	notifyDriver func()
 
 	mu     sync.Mutex // guards the fields below
 	stream *hg.Stream // nil until bind
-	// perAttempt is set if an error of stream ends only the attempt, since another attempt may
-	// follow.
+	// perAttempt is set if an error of the stream ends only the current attempt, because another
+	// attempt may follow.
 	perAttempt     bool
-	callEnd        func() error // returns the error of items if the call has ended; may be nil
-	closed         bool         // no item follows
+	callEnd        func() error // returns the error for add if the call has completed; may be nil
+	closed         bool         // closeWrite was called
 	wrote          int64        // number of bytes written to streams
-	buf            *itemBuffer  // bytes to be written; nil if there are none
-	written        int          // number of bytes of buf that were written
-	err            error        // error of every further item
-	writeAddedFunc func()       // the method value writeAdded
-	// WriteAdded will be called soon: items added until then are written together.
+	buf            *itemBuffer  // bytes to be written; nil if none
+	written        int          // number of bytes of buf already written
+	err            error        // error for all further items
+	writeAddedFunc func()       // w.writeAdded, to save an allocation
+	// writePending is set if writeAdded is about to be called. Items added until then are written
+	// together.
 	writePending bool
-	added        int           // number of bytes added since the last writeAdded
-	lastWrite    time.Duration // time of the last write, by hg.Context.Now
+	added        int           // number of bytes added since the last call to writeAdded
+	lastWrite    time.Duration // time of the last write, from hg.Context.Now
 	timer        *na.Op        // calls writeAdded; nil before its first use
 	items        int64         // number of items added
-	bytes        int64         // number of bytes of items added
-	// blockedSince is the time at which add began to block, by hg.Context.Now; 0 while it does not.
+	bytes        int64         // total size of the items added, in bytes
+	// blockedSince is the time at which add began to block, from hg.Context.Now, or 0 if it is not
+	// blocked.
 	blockedSince time.Duration
 }
 
-// bind makes s the stream to write to.
+// bind sets the stream to write to and writes buffered items.
 func (w *itemWriter) bind(s *hg.Stream) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +106,8 @@ func (w *itemWriter) bind(s *hg.Stream) {
 	w.flushLocked()
 }
 
-// pendingBytesLocked returns the number of bytes to be written. The caller holds mu.
+// pendingBytesLocked returns the number of buffered bytes not yet written. The caller must hold
+// w.mu.
 func (w *itemWriter) pendingBytesLocked() int {
 	if w.buf == nil {
 		return 0
@@ -111,7 +115,7 @@ func (w *itemWriter) pendingBytesLocked() int {
 	return len(w.buf.b) - w.written
 }
 
-// flushLocked writes as much as the stream accepts. The caller holds mu.
+// flushLocked writes as many buffered bytes as the stream accepts. The caller must hold w.mu.
 func (w *itemWriter) flushLocked() {
 	for w.stream != nil && w.err == nil && w.pendingBytesLocked() > 0 {
 		n, err := w.stream.Write(w.buf.b[w.written:])
@@ -135,7 +139,7 @@ func (w *itemWriter) flushLocked() {
 	}
 }
 
-// closeWrite ends the items: the stream ends after those added before.
+// closeWrite closes the stream for writing once all items have been written. It does not block.
 func (w *itemWriter) closeWrite() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -143,15 +147,15 @@ func (w *itemWriter) closeWrite() {
 	w.flushLocked()
 }
 
-// onReady continues writing. The stream calls it when its window has opened.
+// onReady continues writing. The stream calls it when flow control permits more data.
 func (w *itemWriter) onReady() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.flushLocked()
 }
 
-// writeAdded writes the items added since the last write. While many bytes are added a timer calls
-// it, and add writes full batches.
+// writeAdded writes the items added since the last write. At high data rates it is called by a
+// timer, and add only writes full batches.
 func (w *itemWriter) writeAdded() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,7 +176,7 @@ func (w *itemWriter) writeAdded() {
 	}
 }
 
-// checkErrorLocked returns an error if no item can be added. The caller holds mu.
+// checkErrorLocked returns an error if no item can be added. The caller must hold w.mu.
 func (w *itemWriter) checkErrorLocked(ctx context.Context) error {
 	switch {
 	case w.err == errStreamOver:
@@ -191,10 +195,11 @@ func (w *itemWriter) checkErrorLocked(ctx context.Context) error {
 var errStreamOver = hg.Errorf(ErrClosed,
 	"qs: send called after the stream's handler returned")
 
-// errSendClosed is the error of an item that was added after closeWrite.
+// errSendClosed is returned by add after closeWrite.
 var errSendClosed = hg.Errorf(ErrClosed, "qs: Send called after CloseSend or Close")
 
-// add adds an item, and frees its buffer. It blocks while the stream is full, until ctx is done.
+// add adds the encoded item in b and frees b. It blocks while batchSize or more bytes are buffered,
+// until ctx is done.
 func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	item := b.b
 	if int64(len(item)) > w.maxItem {
@@ -249,7 +254,7 @@ func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	return nil
 }
 
-// drain waits until fewer than limit bytes are to be written.
+// drain waits until fewer than limit bytes are buffered.
 func (w *itemWriter) drain(ctx context.Context, limit int) error {
 	for {
 		w.mu.Lock()
@@ -269,7 +274,7 @@ func (w *itemWriter) drain(ctx context.Context, limit int) error {
 		if err != nil {
 			return err
 		}
-		// If ctx is done, checkErrorLocked returns its cause.
+		// If ctx is done, checkErrorLocked returns its cause in the next iteration.
 		if err := w.wait(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -285,14 +290,14 @@ func (w *itemWriter) stop(err error) {
 	}
 }
 
-// movedBytes returns the number of bytes written to streams.
+// movedBytes returns the number of bytes written to the streams of all attempts.
 func (w *itemWriter) movedBytes() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.wrote
 }
 
-// flow describes the stream for hg.Context.Calls.
+// flow returns a description of the stream for hg.Context.Calls.
 func (w *itemWriter) flow() *inspect.Flow {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -303,48 +308,48 @@ func (w *itemWriter) flow() *inspect.Flow {
 	return f
 }
 
-// An itemReader receives items. One goroutine at a time calls next. The fields after lastActive
-// belong to it.
+// An itemReader receives items from a stream. next must not be called concurrently. The fields
+// after lastActive are used only by the goroutine that calls next.
 type itemReader struct {
 	hctx    *hg.Context
 	maxItem int64 // largest size of an item, in bytes
 
-	mu       sync.Mutex // guards the fields up to lastActive, and Next of the stream
-	stream   *hg.Stream // nil until the call has one
-	received int64      // number of bytes that Next has returned
-	released int64      // number of received bytes that are no longer used
-	items    int64      // number of items in the released bytes
+	mu       sync.Mutex // guards the fields up to lastActive and calls to stream.Next
+	stream   *hg.Stream // nil until bind
+	received int64      // number of bytes returned by stream.Next
+	released int64      // number of received bytes that have been released
+	items    int64      // number of items in the bytes released
 	bytes    int64      // number of bytes of these items
-	polls    int64      // number of calls of progress that found bytes not released
-	// lastActive is the time at which bytes were last released, or arrived after a pause, by
+	polls    int64      // number of calls to progress that found unreleased bytes
+	// lastActive is the time at which bytes were last released or arrived after a pause, from
 	// hg.Context.Now.
 	lastActive time.Duration
 
-	chunk      []byte // bytes that Next has returned
-	chunkOff   int    // number of bytes of chunk that were used
+	chunk      []byte // current chunk, returned by stream.Next
+	chunkOff   int    // number of bytes of chunk consumed
 	chunkItems int64  // number of items that end in chunk
 	chunkBytes int64  // number of bytes of these items
-	// part holds the bytes of an item that spans chunks, with its length. It is nil if there is
-	// none.
+	// part holds the beginning of an item that spans chunks, including its length prefix. It is nil
+	// if there is no such item.
 	part    *itemBuffer
-	partLen int // final length of part; 0 if it is unknown
+	partLen int // final length of part, or 0 if not yet known
 }
 
-// bind makes s the stream to read from.
+// bind sets the stream to read from.
 func (r *itemReader) bind(s *hg.Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stream, r.lastActive = s, r.hctx.Now()
 }
 
-// onBytes records that bytes have arrived after a pause. The stream calls it.
+// onBytes is called by the stream when bytes arrive after a pause.
 func (r *itemReader) onBytes() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lastActive = r.hctx.Now()
 }
 
-// releaseRead releases the current chunk, and takes the next one from the stream.
+// releaseRead releases the current chunk and reads the next one from the stream. It does not block.
 func (r *itemReader) releaseRead() (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -368,7 +373,7 @@ func (r *itemReader) releaseRead() (err error) {
 	return err
 }
 
-// releaseItem ends the use of the item that next has returned.
+// releaseItem releases the item returned by next.
 func (r *itemReader) releaseItem() {
 	if r.partLen > 0 && len(r.part.b) == r.partLen {
 		r.part.free()
@@ -376,8 +381,8 @@ func (r *itemReader) releaseItem() {
 	}
 }
 
-// nextBuffered is next for an item that lies completely in the current chunk; otherwise it returns
-// nil, and next continues. It takes no lock.
+// nextBuffered returns the next item if it lies entirely within the current chunk, or nil if next
+// has to be called instead. It does not lock r.mu.
 func (r *itemReader) nextBuffered() []byte {
 	r.releaseItem()
 	if r.part != nil {
@@ -395,9 +400,9 @@ func (r *itemReader) nextBuffered() []byte {
 	return b[head:end:end]
 }
 
-// next returns the next item, which is valid until releaseItem or the next call. It does not block.
-// The error is hg.ErrAgain if the item has not arrived completely, io.EOF after the last one, and
-// otherwise the reason why the stream ended.
+// next returns the next item, which is valid until releaseItem or the next call to next. It does
+// not block. It returns hg.ErrAgain if the item has not arrived completely, io.EOF after the last
+// item, and otherwise the reason why the stream failed.
 func (r *itemReader) next() ([]byte, error) {
 	for {
 		if item := r.nextBuffered(); item != nil {
@@ -422,7 +427,7 @@ func (r *itemReader) next() ([]byte, error) {
 	}
 }
 
-// check returns an error for an invalid length of an item.
+// check validates the length prefix of an item. Its arguments are the results of binary.Uvarint.
 func (r *itemReader) check(size uint64, head int) error {
 	switch {
 	case head < 0:
@@ -434,7 +439,8 @@ func (r *itemReader) check(size uint64, head int) error {
 	return nil
 }
 
-// gather adds bytes of b, which is not empty, to part. It returns the item when it is complete.
+// gather appends bytes of b, which must not be empty, to r.part. It returns the item once it is
+// complete, or nil.
 func (r *itemReader) gather(b []byte) (item []byte, err error) {
 	if r.part == nil {
 		r.part = takeBuffer()
@@ -468,7 +474,7 @@ func (r *itemReader) gather(b []byte) (item []byte, err error) {
 	return part.b[head:r.partLen:r.partLen], nil
 }
 
-// movedBytes returns the number of bytes that have arrived.
+// movedBytes returns the number of bytes received, including those not yet read.
 func (r *itemReader) movedBytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -478,7 +484,8 @@ func (r *itemReader) movedBytes() int64 {
 	return max(r.received, r.stream.Moved())
 }
 
-// progress returns movedBytes, and more each time it is called while there are bytes to take.
+// progress returns a counter that increases with each byte received, and with each call while there
+// are unreleased bytes.
 func (r *itemReader) progress() int64 {
 	n := r.movedBytes()
 	r.mu.Lock()
@@ -489,7 +496,7 @@ func (r *itemReader) progress() int64 {
 	return n + r.polls
 }
 
-// flow describes the stream for hg.Context.Calls.
+// flow returns a description of the stream for hg.Context.Calls.
 func (r *itemReader) flow() *inspect.Flow {
 	n := r.movedBytes()
 	r.mu.Lock()
@@ -501,7 +508,7 @@ func (r *itemReader) flow() *inspect.Flow {
 	return f
 }
 
-// brokenStream returns the error of a call whose stream to a peer failed with err.
+// brokenStream returns the error for a call of m whose stream failed with err.
 func brokenStream(m *method, to hg.Addr, err error) error {
 	if e, ok := err.(*hg.Error); ok {
 		err = fmt.Errorf("%s: %w", e.RPC, e.Err)

@@ -13,24 +13,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// LoadTLS returns a configuration for Config.TLS, for client and server alike, from PEM files:
+// LoadTLS loads PEM files and returns a configuration for Config.TLS that is suitable for clients
+// and servers. The arguments are file names. The following combinations are valid:
 //
 //   - cert, key and ca: mutual TLS. cert and key are presented to peers, and a peer's certificate
 //     must be signed by an authority in ca.
-//   - cert and key: only servers are authenticated; clients need no certificate. A dialed peer must
-//     have a certificate that the system trusts.
-//   - ca: a client without a certificate, for servers that do not require one.
-//   - three empty names: nil, no TLS.
+//   - cert and key: only servers are authenticated, and clients need no certificate. The
+//     certificate of a dialed peer must be trusted by the system.
+//   - ca: for a client without a certificate. Its servers must not require one.
+//   - none: LoadTLS returns nil, which means no TLS.
 //
-// The certificate of a server must contain the host of its address: a DNS name or an IP address.
+// A server's certificate must be valid for the host in its address, which is a DNS name or an IP
+// address.
 //
-// All three files are reloaded when they change. New connections use the new contents. Sessions are
-// closed when their certificates expire (Config.CertificateGrace), and then reconnect. If the new
-// files are invalid, the last valid ones stay in use, and the Logger of the last Node that was
-// opened with the configuration logs the error. To change authorities, list the old and the new
-// ones in ca until every certificate is signed by a new one.
+// The files are reloaded when they change, and new connections use the new contents. Sessions are
+// closed when their certificates expire (see Config.CertificateGrace) and are then reestablished.
+// If the new files are invalid, the last valid ones stay in use, and an error is logged to the
+// Logger of the Node most recently opened with the configuration. To change authorities, list both
+// the old and the new ones in ca until every certificate is signed by a new one.
 //
-// The error matches ErrInvalid when only one of cert and key is given, or ca holds no certificate.
+// The error matches ErrInvalid if only one of cert and key is given, or if ca contains no
+// certificate.
 func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 	if cert == "" && key == "" && ca == "" {
 		return nil, nil
@@ -40,8 +43,8 @@ func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 			cert, key, hg.ErrInvalid)
 	}
 	f := &tlsFiles{}
-	// f caches no sessions. The field is where the transports and Open find f, also in a Clone of
-	// cfg.
+	// f does not cache sessions. It is stored in ClientSessionCache so that the transports and Open
+	// can find it, even in a clone of cfg.
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, ClientSessionCache: f}
 	if cert != "" {
 		f.pair.what, f.pair.paths = "cert and key", []string{cert, key}
@@ -72,29 +75,29 @@ func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// tlsFiles holds the files of a configuration: a certificate with its key, and authorities. Either
-// may be missing. The files may be replaced at any time.
+// tlsFiles holds the contents of the files passed to LoadTLS: a certificate with its key, and
+// authorities. Either may be missing. The files may be replaced at any time.
 type tlsFiles struct {
-	first *x509.CertPool // the pool that LoadTLS has put into the configuration
+	first *x509.CertPool // pool that LoadTLS stored in the configuration
 
-	mu      sync.Mutex   // guards the fields below, and the reading of the files
-	log     *slog.Logger // of the Node that was opened last; nil for slog.Default()
+	mu      sync.Mutex   // guards the fields below; held while files are read
+	log     *slog.Logger // logger of the Node opened last; nil means slog.Default()
 	pair    watchedFiles
 	cert    *tls.Certificate
 	ca      watchedFiles
 	trusted *x509.CertPool
 }
 
-// watchedFiles are files that are read again when one of them has changed.
+// watchedFiles is a set of files that are reloaded together when one of them has changed.
 type watchedFiles struct {
 	what     string // describes the files in an error
 	paths    []string
-	lastInfo []os.FileInfo // of the files when they were last read, also if that failed
+	lastInfo []os.FileInfo // state of the files when they were last read, even if reading failed
 	err      error         // error of the last read
 	read     func() error
 }
 
-// load reads the files for the first time.
+// load reads the files initially.
 func (w *watchedFiles) load() error {
 	seen, err := w.statFiles()
 	if err != nil {
@@ -104,7 +107,7 @@ func (w *watchedFiles) load() error {
 	return w.read()
 }
 
-// reload reads the files if they have changed. The error says why they cannot be used.
+// reload reads the files if they have changed. It returns an error if the new files cannot be used.
 func (w *watchedFiles) reload() error {
 	seen, err := w.statFiles()
 	if err != nil || slices.EqualFunc(seen, w.lastInfo, isSameFile) {
@@ -127,7 +130,8 @@ func (w *watchedFiles) statFiles() (seen []os.FileInfo, err error) {
 	return seen, nil
 }
 
-// refresh reads the files of w if they have changed. If they cannot be used, it logs the reason.
+// refresh reloads the files of w if they have changed, and logs an error if they cannot be used.
+// what is the subject of the log message.
 func (f *tlsFiles) refresh(w *watchedFiles, what string) {
 	f.mu.Lock()
 	err, log := w.reload(), f.log
@@ -141,18 +145,18 @@ func (f *tlsFiles) refresh(w *watchedFiles, what string) {
 	log.Warn("TLS: "+what+" replaced by an invalid one; keeping the last valid one", "error", err)
 }
 
-// Waiting for the second file of a pair.
+// Limits on waiting for the second file of a pair.
 const (
-	// maxPairWait limits the wait for the second file of a pair. pairPollInterval is the interval
-	// of looking for it.
+	// maxPairWait is the maximum time to wait for the second file of a pair, which is polled for
+	// every pairPollInterval.
 	maxPairWait      = time.Second
 	pairPollInterval = 5 * time.Millisecond
 )
 
-// certificate returns the certificate in the files, or the last valid one. It is called for each
-// handshake, on its goroutine. The two files of a certificate and its key are not replaced
-// atomically. If the last certificate has expired, certificate waits for the second file, for
-// maxPairWait at most.
+// certificate returns the certificate in the files, or the last valid one if the files are invalid.
+// It is called in the goroutine of each handshake. Because a certificate and its key cannot be
+// replaced atomically, certificate waits up to maxPairWait for a valid pair if the last valid
+// certificate has expired.
 func (f *tlsFiles) certificate() *tls.Certificate {
 	for end := time.Now().Add(maxPairWait); ; {
 		f.refresh(&f.pair, "the certificate was")
@@ -167,9 +171,9 @@ func (f *tlsFiles) certificate() *tls.Certificate {
 	}
 }
 
-// Current returns the current authorities, or the last that could be used, in place of the pool
-// that LoadTLS has put into the configuration. The transports call it for each handshake, through
-// secure.Authorities.
+// Current returns the current authorities, or the last valid ones, if pool is the pool that LoadTLS
+// stored in the configuration. Otherwise it returns pool. The transports call it for each
+// handshake, through secure.Authorities.
 func (f *tlsFiles) Current(pool *x509.CertPool) *x509.CertPool {
 	if pool == nil || pool != f.first {
 		return pool
@@ -180,13 +184,14 @@ func (f *tlsFiles) Current(pool *x509.CertPool) *x509.CertPool {
 	return f.trusted
 }
 
-// Get implements tls.ClientSessionCache. It finds nothing: sessions are not resumed.
+// Get implements tls.ClientSessionCache. It always returns false, since sessions are not resumed.
 func (f *tlsFiles) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
 
-// Put implements tls.ClientSessionCache.
+// Put implements tls.ClientSessionCache. It does nothing.
 func (f *tlsFiles) Put(string, *tls.ClientSessionState) {}
 
-// setTLSLogger sets the logger of a configuration that LoadTLS has made.
+// setTLSLogger sets the logger of a configuration returned by LoadTLS. It has no effect on other
+// configurations.
 func setTLSLogger(cfg *tls.Config, log *slog.Logger) {
 	if cfg == nil {
 		return
@@ -198,8 +203,8 @@ func setTLSLogger(cfg *tls.Config, log *slog.Logger) {
 	}
 }
 
-// readPairLocked reads a certificate and its key. The caller holds mu, except LoadTLS, which has
-// the only reference.
+// readPairLocked reads a certificate and its key. The caller must hold f.mu, except in LoadTLS,
+// where f is not yet shared.
 func (f *tlsFiles) readPairLocked(certFile, keyFile string) error {
 	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
@@ -209,8 +214,8 @@ func (f *tlsFiles) readPairLocked(certFile, keyFile string) error {
 	return nil
 }
 
-// readAuthoritiesLocked reads authorities. The caller holds mu, except LoadTLS, which has the only
-// reference.
+// readAuthoritiesLocked reads the authorities. The caller must hold f.mu, except in LoadTLS, where
+// f is not yet shared.
 func (f *tlsFiles) readAuthoritiesLocked(file string) error {
 	pem, err := os.ReadFile(file)
 	if err != nil {
@@ -224,7 +229,7 @@ func (f *tlsFiles) readAuthoritiesLocked(file string) error {
 	return nil
 }
 
-// isSameFile reports whether a file was neither replaced nor written to between a and b.
+// isSameFile reports whether a file was neither replaced nor modified between a and b.
 func isSameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
