@@ -14,37 +14,40 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A connectError is the JSON of an error in the Connect protocol.
+// A connectError is the JSON representation of an error in the Connect protocol.
 type connectError struct {
 	Code    string          `json:"code"`
 	Message string          `json:"message,omitempty"`
 	Details []connectDetail `json:"details,omitempty"`
 }
 
-// A connectDetail is a message of Protocol Buffers, with its contents as JSON in Debug.
+// A connectDetail is an error detail: a Protocol Buffers message, with its contents as JSON in
+// Debug.
 type connectDetail struct {
 	Type  string          `json:"type"`
 	Value string          `json:"value"` // base64 without padding
 	Debug json.RawMessage `json:"debug,omitempty"`
 }
 
-// The types of the details of an error.
+// Message types of error details.
 const (
-	// outcomeType is message Outcome { string fate = 1; uint32 code = 2; }: a fate is not_run, may_have_run or ran, a code one of package qs.
+	// outcomeType is the type of message Outcome { string fate = 1; uint32 code = 2; }. The fate is
+	// not_run, may_have_run or ran. The code is one of package qs.
 	outcomeType = "quicksilver.v1.Outcome"
-	// detailType is message Detail { string json = 1; }: the detail that the handler has attached.
+	// detailType is the type of message Detail { string json = 1; }, which holds the detail
+	// attached by the handler.
 	detailType = "quicksilver.v1.Detail"
 )
 
 var fateNames = map[qs.Fate]string{qs.NotRun: "not_run", qs.MaybeRan: "may_have_run", qs.Ran: "ran"}
 
-// httpStatuses maps the codes of the Connect protocol to HTTP statuses.
+// httpStatuses maps error codes of the Connect protocol to HTTP status codes.
 var httpStatuses = map[string]int{
 	"canceled": 499, "unknown": 500, "invalid_argument": 400, "deadline_exceeded": 504, "not_found": 404, "already_exists": 409,
 	"permission_denied": 403, "resource_exhausted": 429, "aborted": 409, "unimplemented": 501, "internal": 500, "unavailable": 503, "data_loss": 500,
 }
 
-// connectCode returns the code of Connect for one of package qs.
+// connectCode returns the Connect error code for a code of package qs.
 func connectCode(code qs.Code) string {
 	switch code {
 	case qs.ErrNotFound:
@@ -72,10 +75,10 @@ func connectCode(code qs.Code) string {
 	case na.ErrChecksum:
 		return "data_loss"
 	}
-	return "unknown" // a handler's error without a code, or with one of the program's own
+	return "unknown" // a handler's error without a code, or with a code chosen by the program
 }
 
-// newConnectError returns the error that a client gets for the error of a call.
+// newConnectError converts the error of a call to the error returned to the client.
 func newConnectError(err error) connectError {
 	if bad := (inputError{}); errors.As(err, &bad) {
 		return connectError{"invalid_argument", bad.Error(), []connectDetail{newOutcomeDetail(qs.NotRun, qs.ErrBadInput)}}
@@ -87,7 +90,7 @@ func newConnectError(err error) connectError {
 	remote, answered := hg.RemoteOf(err)
 	if answered {
 		text = remote.Text
-		if code == hg.ErrRemote { // for a client of the gate the code at the target is the one of the call: the handler panicked, for example
+		if code == hg.ErrRemote { // report the code at the target, for example that the handler panicked
 			switch code = hg.ErrHandler; remote.Code {
 			case hg.ErrPanic, na.ErrNoResponse:
 				code = remote.Code
@@ -106,7 +109,7 @@ func newConnectError(err error) connectError {
 	return e
 }
 
-// newOutcomeDetail returns the detail with the fate and the code of a request.
+// newOutcomeDetail returns a detail of type outcomeType.
 func newOutcomeDetail(fate qs.Fate, code qs.Code) connectDetail {
 	debug, _ := json.Marshal(struct {
 		Fate string `json:"fate"`
@@ -116,7 +119,8 @@ func newOutcomeDetail(fate qs.Fate, code qs.Code) connectDetail {
 	return connectDetail{outcomeType, encodeMessage(fateNames[fate], uint64(code)), debug}
 }
 
-// encodeMessage encodes a message of Protocol Buffers with a string in field 1, and a number in field 2 unless that is 0.
+// encodeMessage returns the base64 encoding of a Protocol Buffers message with text in field 1 and,
+// unless it is 0, number in field 2.
 func encodeMessage(text string, number uint64) string {
 	b := binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(text)))
 	b = append(b, text...)
@@ -126,29 +130,30 @@ func encodeMessage(text string, number uint64) string {
 	return base64.RawStdEncoding.EncodeToString(b)
 }
 
-// marshal returns e in JSON.
+// marshal returns e as JSON. It drops a detail of the handler that is not valid JSON.
 func (e connectError) marshal() []byte {
 	b, err := json.Marshal(e)
-	if err != nil { // the detail of the handler is no JSON
+	if err != nil { // the handler's detail is not valid JSON
 		e.Details = e.Details[:1]
 		b, _ = json.Marshal(e)
 	}
 	return b
 }
 
-// writeError answers a request with the error of its call.
+// writeError responds to a request with the error of its call.
 func (g *Gate) writeError(w http.ResponseWriter, err error) {
 	e := newConnectError(err)
 	writeJSON(w, httpStatuses[e.Code], e)
 }
 
-// writeNoMethod answers a request for a method that the gate does not serve, as it does one for a method that its Peer does not serve.
+// writeNoMethod responds to a request for a method that the gate does not serve. The response is
+// the same as for a method that is not served by the target.
 func (g *Gate) writeNoMethod(w http.ResponseWriter, name string) {
 	text := fmt.Sprintf("method %s is not served by this gate", name)
 	g.writeError(w, &hg.Error{Op: "forward", RPC: name, Fate: qs.NotRun, Err: na.WithText(qs.ErrNoMethod, text)})
 }
 
-// writeRefusal answers a request that leads to no call.
+// writeRefusal responds to a request that is refused without a call.
 func (g *Gate) writeRefusal(w http.ResponseWriter, status int, code, text string) {
 	writeJSON(w, status, connectError{code, text, []connectDetail{newOutcomeDetail(qs.NotRun, qs.ErrInvalid)}})
 }

@@ -21,23 +21,28 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Options configures a Gate. The zero value works.
+// Options configures a Gate. The zero value is ready to use.
 type Options struct {
-	// MaxBody bounds the body of a request, in bytes, and the input in a query. Zero means 1 MiB. A longer one is refused: resource_exhausted.
+	// MaxBody is the maximum size, in bytes, of a request body or of the input in a query. If zero,
+	// it is 1 MiB. Larger requests are refused with the code resource_exhausted.
 	MaxBody int64
-	// Timeout bounds requests that carry no Connect-Timeout-Ms, those for streams left out, with the time that their bodies take to arrive. Zero
-	// means that only the end of the request does.
+	// Timeout is the timeout for requests without a Connect-Timeout-Ms header. It includes the time
+	// to read the body and does not apply to streams. If zero, there is no timeout, and calls end
+	// at the latest when the client cancels the request.
 	Timeout time.Duration
-	// Headers names the headers of a request that its call carries as metadata, under the name in lower case: "Authorization", for example.
-	// The name is subject to the rules of [qs.WithMetadata].
+	// Headers lists the request headers, such as "Authorization", that are passed to the handler as
+	// metadata, with their names in lower case. Names are subject to the rules of
+	// [qs.WithMetadata].
 	Headers []string
-	// AllowOrigin, if set, decides whether a page of another site may use the gate, by the headers Origin and Sec-Fetch-Site of its request.
-	// Nil refuses each request that a browser marks as coming from another site, by Sec-Fetch-Site or, where the page was loaded by plain
-	// HTTP, by an Origin whose host is not that of the request. AllowOrigin does not answer preflight requests: wrap the Gate for that.
+	// AllowOrigin, if not nil, reports whether a cross-origin request is allowed, based on its
+	// Origin and Sec-Fetch-Site headers. If nil, all requests that a browser marks as cross-origin
+	// are refused. They are recognized by Sec-Fetch-Site or, for pages loaded over plain HTTP, by
+	// an Origin whose host differs from that of the request. The Gate does not respond to preflight
+	// requests. To support them, wrap it in another handler.
 	AllowOrigin func(r *http.Request) bool
 }
 
-// A Method is a method that a Gate serves. Unary and Stream return one.
+// A Method is a method that can be served by a Gate. It is created by Unary or Stream.
 type Method struct {
 	name   string
 	types  typed.Method
@@ -45,7 +50,8 @@ type Method struct {
 	stream func(ctx context.Context, to qs.Peer, in []byte) (iter.Seq2[any, error], error)
 }
 
-// Unary returns m for a Gate. It panics if In has a Source or a Sink, which HTTP does not support.
+// Unary returns a Method that serves m. It panics if In contains a Source or a Sink, which are not
+// supported over HTTP.
 func Unary[In, Out any](m *qs.Method[In, Out]) Method {
 	types := parseTypes(m.Name(), m.Shape())
 	return Method{name: m.Name(), types: types, call: func(ctx context.Context, to qs.Peer, b []byte) (any, error) {
@@ -58,7 +64,8 @@ func Unary[In, Out any](m *qs.Method[In, Out]) Method {
 	}}
 }
 
-// Stream returns s for a Gate, which serves it as server-sent events or lines. It panics as Unary does.
+// Stream returns a Method that serves s as server-sent events or as lines of JSON. It panics if In
+// contains a Source.
 func Stream[In, Item any](s *qs.Stream[In, Item]) Method {
 	types := parseTypes(s.Name(), strings.TrimSuffix(s.Shape(), " ..."))
 	return Method{name: s.Name(), types: types, stream: func(ctx context.Context, to qs.Peer, b []byte) (iter.Seq2[any, error], error) {
@@ -76,10 +83,10 @@ func Stream[In, Item any](s *qs.Stream[In, Item]) Method {
 	}}
 }
 
-// parseTypes reads the types of a method, for JSON.
+// parseTypes parses the shape of a method for the conversion to and from JSON.
 func parseTypes(name, shape string) typed.Method {
 	types, err := typed.Parse(shape)
-	if err != nil { // a type that encodes itself: its JSON carries the types of values where that is needed
+	if err != nil { // a type has its own encoding; its JSON includes the types of values where necessary
 		return typed.Unknown
 	}
 	if len(types.Sources())+len(types.Sinks()) > 0 {
@@ -88,42 +95,49 @@ func parseTypes(name, shape string) typed.Method {
 	return types
 }
 
-// An inputError is the error of an input that does not match the types of a method. No request was
+// An inputError reports an input that does not match the types of a method. No request has been
 // sent.
 type inputError struct{ error }
 
-// Unwrap returns why.
+// Unwrap returns the underlying error.
 func (e inputError) Unwrap() error { return e.error }
 
-// An outputError is the error of an output that cannot be encoded as JSON. The handler has run.
+// An outputError reports an output that cannot be converted to JSON. The handler has run.
 type outputError struct{ error }
 
-// Unwrap returns why.
+// Unwrap returns the underlying error.
 func (e outputError) Unwrap() error { return e.error }
 
-// A Gate is an http.Handler that serves methods as JSON. It serves a method under its name behind the path at which it is
-// mounted: [http.StripPrefix] takes the rest away. It may be used by any number of goroutines.
+// A Gate is an http.Handler that serves methods as JSON. The URL path is the name of the method;
+// use [http.StripPrefix] to mount a Gate below another path. A Gate is safe for concurrent use.
 //
-// A plain method is POST with a body of application/json, or none for the zero value: the answer is 200 and the output. A stream is
-// the same, and GET with the input in the query, as input=JSON. Its answer is server-sent events if the request accepts text/event-stream:
-// each item is the data of an event, and the last event is "end", or "error" with the error in its data. Else it is lines of JSON: each is {"item": ...},
-// and the last is {"end": true} or {"error": ...}; a stream without one was cut off. The header comes with the first item, so that an error before it has a status
-// of its own.
+// A unary method is called by a POST request with the input as an application/json body, or with an
+// empty body for the zero value. The response has status 200 and contains the output.
 //
-// The header Connect-Timeout-Ms, milliseconds, is the deadline of the call, which travels to its handler. When the request is canceled the context of the
-// handler ends.
+// A stream is called in the same way, or by a GET request with the input in the query, as
+// input=JSON. If the request accepts text/event-stream, the response consists of server-sent
+// events. The data of each event is an item, and the last event is "end", or "error" with the error
+// as its data. Otherwise, the response consists of lines of JSON. Each line is {"item": ...}, and
+// the last line is {"end": true} or {"error": ...}. If it is missing, the stream was interrupted.
+// The response header is written with the first item, so that an error that precedes it is reported
+// with its own status.
 //
-// An error is an object of the protocol Connect: code and message, and details: the fate of the request, with the code of package qs,
-// and what the handler has attached by [qs.WithDetail]. The status of HTTP follows from the code: for one of the program's own it is 500, and the
-// code of Connect unknown.
+// The header Connect-Timeout-Ms is the timeout of the call in milliseconds and becomes the deadline
+// of the handler's context. If the request is canceled, so is the handler's context.
+//
+// Errors are reported as in the Connect protocol, as an object with a code, a message and details.
+// The details are the fate of the request together with the code of package qs, and the detail
+// attached by the handler with [qs.WithDetail], if any. The HTTP status is derived from the code.
+// Codes chosen by the program are reported as unknown, with status 500.
 type Gate struct {
 	target  qs.Peer
 	options Options
 	methods map[string]Method
 }
 
-// New returns a Gate that calls methods at to: Node.Peer with the Addr of the node itself for its own methods, or with others. It panics if two methods
-// have one name, or to is the zero Peer.
+// New returns a Gate that calls methods at the Peer to. To serve the methods of a node itself, pass
+// its own address to Node.Peer. New panics if two methods have the same name, or if to is the zero
+// Peer.
 func New(to qs.Peer, o Options, methods ...Method) *Gate {
 	if to == (qs.Peer{}) {
 		panic("httpgate: New called with a zero Peer: use Node.Peer")
@@ -188,15 +202,16 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(b, '\n')) // it fails if the client has gone
+	_, _ = w.Write(append(b, '\n')) // an error means that the client has disconnected
 }
 
-// isAllowedOrigin reports whether a request is not from a page of another site, by the headers that browsers set, or AllowOrigin allows it.
+// isAllowedOrigin reports whether r is not a cross-origin request, according to the headers set by
+// browsers, or is allowed by AllowOrigin.
 func (g *Gate) isAllowedOrigin(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":
 		return true
-	case "": // no browser, or one with a page that was loaded by plain HTTP, for which it sets only Origin
+	case "": // not a browser, or a page loaded over plain HTTP, for which only Origin is set
 		origin := r.Header.Get("Origin")
 		if u, err := url.Parse(origin); origin == "" || err == nil && strings.EqualFold(u.Host, r.Host) {
 			return true
@@ -205,7 +220,8 @@ func (g *Gate) isAllowedOrigin(r *http.Request) bool {
 	return g.options.AllowOrigin != nil && g.options.AllowOrigin(r)
 }
 
-// callContext returns the context of a call.
+// callContext returns the context for a call, with its deadline and metadata. Options.Timeout
+// applies only if bounded is true. The caller must call stop.
 func (g *Gate) callContext(r *http.Request, bounded bool) (ctx context.Context, stop context.CancelFunc, err error) {
 	ctx, limit := r.Context(), time.Duration(0)
 	if bounded {
@@ -230,7 +246,8 @@ func (g *Gate) callContext(r *http.Request, bounded bool) (ctx context.Context, 
 	return ctx, func() {}, nil
 }
 
-// readInput returns the input in JSON. If it is refused, the request has been answered.
+// readInput returns the input as JSON. If refused is true, it has already written an error
+// response.
 func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Request) (text []byte, refused bool) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	switch inputs := query["input"]; {
@@ -249,7 +266,7 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 	} else {
 		c := http.NewResponseController(w)
 		end, bounded := ctx.Deadline()
-		if bounded { // a slow body is not read for longer
+		if bounded { // stop reading a slow body at the deadline
 			_ = c.SetReadDeadline(end)
 		}
 		if text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, g.options.MaxBody)); err != nil && !errors.As(err, new(*http.MaxBytesError)) {
@@ -262,7 +279,7 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 		} else if err != nil {
 			text = make([]byte, g.options.MaxBody+1)
 		} else if bounded {
-			_ = c.SetReadDeadline(time.Time{}) // the server reads on to detect that the client closes the connection
+			_ = c.SetReadDeadline(time.Time{}) // the server keeps reading to detect that the client has closed the connection
 		}
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if len(text) > 0 && (err != nil || kind != "application/json") {
@@ -280,7 +297,7 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 	return text, false
 }
 
-// encodeInput converts an input from JSON to msgpack.
+// encodeInput converts an input from JSON to MessagePack.
 func (m *Method) encodeInput(text []byte) ([]byte, error) {
 	v, err := typed.Read(text)
 	if err != nil {
@@ -293,7 +310,7 @@ func (m *Method) encodeInput(text []byte) ([]byte, error) {
 	return codec.Msgpack.Append(nil, in.Interface())
 }
 
-// decodeOutput converts an output, or an item, to JSON.
+// decodeOutput converts an output or an item to JSON.
 func (m *Method) decodeOutput(out any) ([]byte, error) {
 	p := reflect.New(m.types.Out)
 	b, err := codec.Msgpack.Append(nil, out)
@@ -310,7 +327,7 @@ func (m *Method) decodeOutput(out any) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// serveStream calls a stream and writes its items.
+// serveStream calls a stream and writes its items to w.
 func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.Request, m Method, in []byte) {
 	items, err := m.stream(ctx, g.target, in)
 	if err != nil {
@@ -318,7 +335,8 @@ func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.R
 		return
 	}
 	s := streamWriter{w: w, c: http.NewResponseController(w), isEventStream: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
-	// The deadline of the call ends a write to a client that does not read. A second more is for the last line.
+	// Do not block in a write to a client that does not read: when the call's deadline expires,
+	// allow one more second to write the last line.
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		_ = s.c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -326,7 +344,7 @@ func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.R
 	})
 	defer func() {
 		if !stop() {
-			<-ended // w is the server's again once this returns
+			<-ended // w must not be used after ServeHTTP has returned
 		}
 	}()
 	for item, err := range items {
@@ -342,22 +360,23 @@ func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.R
 			_ = s.writeMessage("error", newConnectError(err).marshal())
 			return
 		}
-		if s.writeMessage("item", b) != nil { // the client has gone: the break ends the call
+		if s.writeMessage("item", b) != nil { // the client has disconnected; leaving the loop ends the call
 			return
 		}
 	}
 	_ = s.writeMessage("end", json.RawMessage("true"))
 }
 
-// A streamWriter writes the answer of a stream.
+// A streamWriter writes the response for a stream.
 type streamWriter struct {
 	w             http.ResponseWriter
 	c             *http.ResponseController
-	isEventStream bool // server-sent events, else lines
+	isEventStream bool // write server-sent events instead of lines
 	hasBegun      bool
 }
 
-// writeMessage writes an item, the end or an error. JSON of package typed has no line ends.
+// writeMessage writes an item, the end, or an error, according to what, and flushes it. b is JSON
+// without line breaks.
 func (s *streamWriter) writeMessage(what string, b []byte) (err error) {
 	if !s.hasBegun {
 		s.hasBegun = true
@@ -366,7 +385,7 @@ func (s *streamWriter) writeMessage(what string, b []byte) (err error) {
 			kind = "text/event-stream"
 		}
 		s.w.Header().Set("Content-Type", kind)
-		s.w.Header().Set("X-Accel-Buffering", "no") // for proxies that would hold items back
+		s.w.Header().Set("X-Accel-Buffering", "no") // disable buffering in proxies
 	}
 	switch {
 	case !s.isEventStream:

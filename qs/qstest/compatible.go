@@ -12,15 +12,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// UpdateEnv is the environment variable that makes Compatible write its file, if it is not empty: QUICKSILVER_UPDATE=1 go test ./...
+// UpdateEnv is the name of an environment variable. If it is set to a non-empty value, Compatible
+// writes its file, as in QUICKSILVER_UPDATE=1 go test ./...
 const UpdateEnv = "QUICKSILVER_UPDATE"
 
-// Compatible fails the test when methods, or the error codes that the process has defined (qs.DefineCode), differ from those in the file. The
-// file is a text of qs.Schema, or of the tool qs schema, for the last release, or for another state that peers may run.
+// Compatible fails the test if the methods, or the error codes defined by the process with
+// qs.DefineCode, differ from those in the file. The file contains the output of qs.Schema, or of
+// the command "qs schema", for the last release or any other version that peers may run.
 //
-// The failure names each change that old clients or old servers would see, which of them see it, and the effect on them; docs/EVOLUTION.md has
-// the rules. A change that breaks nothing fails the test, too, so that the file is written again and the change is reviewed. With UpdateEnv the
-// file is written, and the test only logs the changes that break something.
+// For each incompatible change, the failure message states whether old clients or old servers are
+// affected, and how. See docs/EVOLUTION.md for the rules. A compatible change also fails the test,
+// so that the file is updated and the change is reviewed. If UpdateEnv is set, Compatible writes
+// the file and only logs incompatible changes.
 func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 	t.Helper()
 	now := qs.Schema(methods...)
@@ -32,7 +35,7 @@ func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		t.Fatalf("qstest: %v", err)
 	}
-	committed = bytes.ReplaceAll(committed, []byte("\r\n"), []byte("\n")) // a checkout on Windows may have these line ends
+	committed = bytes.ReplaceAll(committed, []byte("\r\n"), []byte("\n")) // a checkout on Windows may have CRLF line endings
 	breaks, err := compareTexts(string(committed), now)
 	if err != nil {
 		t.Fatalf("qstest: %s: %v; recreate it with %s=1 go test", file, err, UpdateEnv)
@@ -59,7 +62,7 @@ func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 	}
 }
 
-// compareTexts compares two texts of qs.Schema.
+// compareTexts returns the incompatible changes between two outputs of qs.Schema.
 func compareTexts(before, after string) ([]schema.Break, error) {
 	old, err := schema.ParseProgram(before)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package qstest helps to test services that are built on package qs: a server with its client for the time of a test, and a wait for a
-// channel that works in the simulator, too.
+// Package qstest provides utilities for testing services built on package qs. Serve starts a server
+// and a client for the duration of a test. Wait waits for a channel and also works in the
+// simulator.
 //
 //	test ── Serve(t, register) ──► client node ══ tcp, loopback ══► server node ── register's handlers
 //	     ◄── Peer                   both are closed at the end of the test, the client first
@@ -11,7 +12,8 @@
 //	})
 //	answer, err := Greet.Call(ctx, server, "Ada")
 //
-// What always holds: when the test has ended, the handlers have returned, and no goroutine, port or file of the two nodes is left.
+// When the test has ended, the handlers have returned, and all goroutines, ports and files of the
+// two nodes have been released.
 //
-// Faults of a network and virtual time are not in this package, but in plugins/sim.
+// For network faults and virtual time, see plugins/sim.
 package qstest

@@ -8,21 +8,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// connectTimeout bounds the connect over loopback. It takes a millisecond, but the machine may be busy.
+// connectTimeout is the timeout for connecting over loopback. Connecting usually takes about a
+// millisecond, but the machine may be busy.
 const connectTimeout = time.Minute
 
-// Serve opens a server, calls register to add its handlers, opens a client and returns the server as a peer of the client, for any number of
-// calls from any goroutine. The two nodes are in this process and are connected by tcp over 127.0.0.1, at a free port.
+// Serve opens a server, calls register to register its handlers, opens a client, and returns a Peer
+// of the client for calls to the server. The Peer is safe for concurrent use. Both nodes run in
+// this process and are connected by tcp over 127.0.0.1, using a free port.
 //
-// At the end of the test, after the cleanups that were registered later, the client is closed and the server shut down: calls in flight end,
-// and Serve waits for the handlers for up to the server's Config.ShutdownTimeout. An error of that fails the test. Serve ends the test when a
-// node cannot be opened, so call it from the test's own goroutine.
+// At the end of the test, after cleanup functions that were registered later, the client is closed,
+// which ends calls in flight, and the server is shut down. The shutdown waits up to the server's
+// Config.ShutdownTimeout for handlers to return. The test fails if closing or shutting down returns
+// an error. If a node cannot be opened, Serve calls t.Fatalf, so it must be called from the
+// goroutine running the test.
 func Serve(t testing.TB, register func(node *qs.Node)) qs.Peer {
 	t.Helper()
 	return ServeWith(t, qs.Config{}, qs.Config{}, register)
 }
 
-// ServeWith is Serve with configurations for the two nodes: interceptors, TLS, limits.
+// ServeWith is like Serve but uses the given configurations for the server and the client, for
+// example to set interceptors, TLS or limits.
 func ServeWith(t testing.TB, server, client qs.Config, register func(node *qs.Node)) qs.Peer {
 	t.Helper()
 	serverNode, err := qs.Open("tcp://127.0.0.1:0", server)
@@ -32,7 +37,7 @@ func ServeWith(t testing.TB, server, client qs.Config, register func(node *qs.No
 	serving, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	serves := false
-	t.Cleanup(func() { // set before register, which may fail the test
+	t.Cleanup(func() { // registered before register is called, which may fail the test
 		stop()
 		if !serves {
 			_ = serverNode.Close()
@@ -47,7 +52,7 @@ func ServeWith(t testing.TB, server, client qs.Config, register func(node *qs.No
 	if err != nil {
 		t.Fatalf("qstest: open the client: %v", err)
 	}
-	t.Cleanup(func() { // runs before the server's
+	t.Cleanup(func() { // runs before the server's cleanup
 		if err := clientNode.Close(); err != nil {
 			t.Errorf("qstest: close the client: %v", err)
 		}
@@ -61,15 +66,17 @@ func ServeWith(t testing.TB, server, client qs.Config, register func(node *qs.No
 	return peer
 }
 
-// pollInterval is the virtual time between two polls of a channel in the simulator.
+// pollInterval is the interval, in virtual time, at which a channel is polled in the simulator.
 const pollInterval = time.Millisecond
 
-// Wait receives a value from ch, or the zero value once ch is closed. It blocks until then, or until ctx ends: then the error is the cause of
-// ctx. Any number of goroutines may call it, for one node or one channel.
+// Wait receives a value from ch and returns it, or the zero value if ch is closed. It blocks until
+// a value is available or ctx is done. In the latter case it returns the cause of ctx. Wait may be
+// called concurrently, even for the same node or channel.
 //
-// In the simulator a coroutine that blocks on a channel stops its world. There Wait lets the virtual time of node's world pass instead, and
-// polls the channel every millisecond of it. The sender must not block either: give ch a buffer, or close it. A ctx with a deadline comes
-// from sim.World.WithTimeout, or node.HG().NA().WithTimeout, there.
+// In the simulator, a coroutine that blocks on a channel would block the entire sim.World. Wait
+// therefore polls the channel every millisecond of virtual time, while the world of node continues
+// to run. The sender must not block either, so ch must be buffered or closed. For a context with a
+// deadline in virtual time, use sim.World.WithTimeout or node.HG().NA().WithTimeout.
 func Wait[T any](ctx context.Context, node *qs.Node, ch <-chan T) (value T, err error) {
 	if !node.HG().NA().Scheduled() {
 		select {
