@@ -2,40 +2,41 @@ package debug
 
 import "time"
 
-// The thresholds of a method that counts as slower than usual.
+// Thresholds for considering a method slower than usual.
 const (
-	medianFactor    = 2                // the least factor for the median
-	tailFactor      = 4                // the least factor for the 99th percentile
-	minSlowdown     = time.Millisecond // the least difference for both
-	minCalls        = 20               // the calls that a median needs
-	minTailCalls    = 100              // the calls that a 99th percentile needs
-	minBaseline     = time.Minute      // the least time that a baseline covers
-	generationSlots = 30               // the slots of ten seconds of a generation
-	maxSlowTime     = time.Hour        // the times of a slow method become the usual ones after it
+	medianFactor    = 2                // minimum factor for the median
+	tailFactor      = 4                // minimum factor for the 99th percentile
+	minSlowdown     = time.Millisecond // minimum difference for both
+	minCalls        = 20               // minimum number of calls for a median
+	minTailCalls    = 100              // minimum number of calls for a 99th percentile
+	minBaseline     = time.Minute      // minimum time covered by a baseline
+	generationSlots = 30               // number of slots in a generation
+	maxSlowTime     = time.Hour        // time after which the times of a slow method become the usual ones
 
-	// the newest slots: they are compared with a baseline, and are not in it
+	// recentSlots is the number of newest slots. They are compared with the baseline and are not
+	// part of it.
 	recentSlots = int64(minuteSlots)
 )
 
-// A baseline holds the usual times of a method: those of five to ten minutes before the last minute
-// in which the method was not slower than usual. So it keeps the times from before a method became
-// slow, until the method has been slow for an hour.
+// A baseline holds the usual times of a method. They cover five to ten minutes, excluding the last
+// minute and periods in which the method was slower than usual. When a method becomes slow, its
+// baseline keeps the earlier times until the method has been slow for an hour.
 //
 //	slot of ten seconds ── a minute later ──► generation ── 30 slots later ──► generation before ──► forgotten
 //	                └─ dropped if its minute was slow
 type baseline struct {
-	generations [2]generation // the newest first
-	slowSince   time.Duration // when the method became slow, by the clock of the page; 0 while it is not
-	firstSlot   int64         // slots before this number are not added
+	generations [2]generation // newest first
+	slowSince   time.Duration // time at which the method became slow, by the page's clock; 0 if it is not slow
+	firstSlot   int64         // number of the first slot that may be added
 }
 
-// A generation is a part of a baseline.
+// A generation is a part of a baseline that covers up to generationSlots slots.
 type generation struct {
 	slotTotals
-	covers int64 // slots that it covers
+	covers int64 // number of slots covered
 }
 
-// window returns the times of b.
+// window returns the sum of both generations.
 func (b *baseline) window() Window {
 	var all slotTotals
 	slots := int64(0)
@@ -46,7 +47,8 @@ func (b *baseline) window() Window {
 	return all.windowOver(time.Duration(slots) * slotTime)
 }
 
-// add adds a slot, which may be nil for one in which nothing ended, for n slots.
+// add adds slot, which covers n slots, to the newest generation. slot is nil if no call completed
+// in that time.
 func (b *baseline) add(slot *methodSlot, n int64) {
 	if b.generations[0].covers >= generationSlots {
 		b.generations[1], b.generations[0] = b.generations[0], generation{}
@@ -57,8 +59,8 @@ func (b *baseline) add(slot *methodSlot, n int64) {
 	}
 }
 
-// advanceLocked moves the slots that have become older than a minute to the baseline, before the
-// slot of now begins.
+// advanceLocked moves slots that are older than a minute at the time now to the baseline. It must
+// be called before the slot for now begins. The caller must hold m.mu.
 func (m *methodCounter) advanceLocked(now time.Duration) {
 	last, next := m.slots.last, int64(now/slotTime)
 	for n := last + 1; n <= min(next, last+recentSlots); n++ {
@@ -69,8 +71,8 @@ func (m *methodCounter) advanceLocked(now time.Duration) {
 	}
 }
 
-// judgeSlotLocked adds the slot that is older than a minute at the beginning of slot n to the
-// baseline, unless the method was slow.
+// judgeSlotLocked adds the slot that is one minute old when slot n begins to the baseline, unless
+// the method was slow at that time. The caller must hold m.mu.
 func (m *methodCounter) judgeSlotLocked(n int64) {
 	var minute slotTotals
 	for k := max(n-recentSlots, 0); k < n; k++ {
@@ -95,22 +97,24 @@ func (m *methodCounter) judgeSlotLocked(n int64) {
 	}
 }
 
-// isBaseline reports whether w, of a baseline, has enough calls and time to be compared with.
+// isBaseline reports whether w, the window of a baseline, has enough calls and covers enough time
+// for comparisons.
 func (w Window) isBaseline() bool { return w.Count >= minCalls && w.Covers >= minBaseline }
 
-// A slowness holds how much slower than usual a method is.
+// A slowness describes how much slower than usual a method is.
 type slowness struct {
-	median, tail change // of the median, and of the 99th percentile
+	median, tail change // changes in the median and the 99th percentile
 }
 
-// A change holds how much longer a time is than usual.
+// A change describes how much longer a time is than usual.
 type change struct {
-	factor float64       // the time divided by the usual one
-	added  time.Duration // the time less the usual one
+	factor float64       // time divided by usual time
+	added  time.Duration // time minus usual time
 }
 
-// compareToUsual reports whether the median of now, or its 99th percentile, is slower than usual.
-// The 99th percentile of few calls is that of the slowest one, and does not count.
+// compareToUsual reports whether the median or the 99th percentile of now is slower than usual. The
+// 99th percentile is ignored if there are few calls, because it would be the time of the slowest
+// one.
 func compareToUsual(now, usual Window) (s slowness, is bool) {
 	if now.Count < minCalls || !usual.isBaseline() {
 		return s, false
@@ -122,32 +126,32 @@ func compareToUsual(now, usual Window) (s slowness, is bool) {
 	return s, s.isMedianSlow() || s.isTailSlow()
 }
 
-// isMedianSlow reports whether half of the calls are slower than usual.
+// isMedianSlow reports whether the median is slower than usual.
 func (s slowness) isMedianSlow() bool { return s.median.isAtLeast(medianFactor) }
 
-// isTailSlow reports whether the slowest calls are slower than usual.
+// isTailSlow reports whether the 99th percentile is slower than usual.
 func (s slowness) isTailSlow() bool { return s.tail.isAtLeast(tailFactor) }
 
-// isExplainedBy reports whether others are slow in the same way as s is: a median that is slow is
-// explained by no 99th percentile.
+// isExplainedBy reports whether s is explained by the slowness of others. A slow median is not
+// explained by a slow 99th percentile.
 func (s slowness) isExplainedBy(others slowness) bool {
 	return (!s.isMedianSlow() || s.median.isExplainedBy(others.median)) && (!s.isTailSlow() || s.tail.isExplainedBy(others.tail))
 }
 
-// changeOf returns how much longer now is than usual.
+// changeOf returns the change from usual to now.
 func changeOf(now, usual time.Duration) change {
 	return change{factor: float64(now) / float64(max(usual, 1)), added: now - usual}
 }
 
-// isExplainedBy reports whether c is less than twice as much as others.
+// isExplainedBy reports whether either measure of c is less than twice that of others.
 func (c change) isExplainedBy(others change) bool {
 	return c.factor < 2*others.factor || c.added < 2*others.added
 }
 
-// raiseTo sets the measures of c to those of o where these are larger.
+// raiseTo sets each measure of c to the maximum of its values in c and o.
 func (c *change) raiseTo(o change) {
 	c.factor, c.added = max(c.factor, o.factor), max(c.added, o.added)
 }
 
-// isAtLeast reports whether c is at least the factor, and not a negligible time.
+// isAtLeast reports whether c.factor is at least times and c.added is not negligible.
 func (c change) isAtLeast(times float64) bool { return c.factor >= times && c.added >= minSlowdown }

@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A streamKey identifies a stream while it is under way.
+// A streamKey identifies a stream in flight.
 type streamKey struct {
 	source  source
 	context int
@@ -22,9 +22,9 @@ type streamMark struct {
 	items, bytes int64
 }
 
-// countStreams counts for its method the items and bytes that each stream under way has moved since
-// the last Snapshot, or since it began. Those that it moves between the last Snapshot and its end
-// are not counted.
+// countStreams adds the items and bytes transferred by each stream in flight since the last
+// Snapshot, or since its beginning, to the counters of its method. Data transferred between the
+// last Snapshot and the end of a stream is not counted.
 func (p *Page) countStreams(from []contextOrigin, data []contextData, now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +41,7 @@ func (p *Page) countStreams(from []contextOrigin, data []contextData, now time.D
 			switch {
 			case !seen:
 				was.at = now - c.Age
-			case was.items > mark.items || was.bytes > mark.bytes: // by another look, which was later
+			case was.items > mark.items || was.bytes > mark.bytes: // counted by a later concurrent Snapshot
 				marks[key] = was
 				continue
 			}

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	lostCauseTime  = 5 * time.Minute  // the time for which a lost peer is a cause
-	sameLossTime   = 10 * time.Second // calls that end within it belong to one loss
-	maxLostPeers   = 64               // peers; the one that was lost the longest ago makes room
-	maxLostMethods = 5                // methods that are named for each peer
-	maxLostCauses  = 5                // peers that have a cause each; the others share one
+	lostCauseTime  = 5 * time.Minute  // time for which a lost peer is listed as a cause
+	sameLossTime   = 10 * time.Second // losses of a peer within this time count as one
+	maxLostPeers   = 64               // maximum number of peers; the one lost least recently is evicted
+	maxLostMethods = 5                // maximum number of methods listed per peer
+	maxLostCauses  = 5                // maximum number of peers with their own cause; the others share one
 )
 
-// lostPeers holds the peers that were lost, and counts the calls and requests that were under way
-// with them. Its methods may be called from any goroutine; none blocks.
+// lostPeers records the peers that were lost and counts the calls and requests that were in flight
+// with them. Its methods are safe for concurrent use and do not block.
 //
 //	OnFault of a context ─────────────────► peer, error
 //	Event of a call or a request, peer lost ► peer, and one that was under way
@@ -30,20 +30,21 @@ const (
 type lostPeers struct {
 	hasAny atomic.Bool
 
-	mu    sync.Mutex // guards all
+	mu    sync.Mutex // guards peers and its elements
 	peers map[string]*lostPeer
 }
 
-// A lostPeer is a peer whose session was lost.
+// A lostPeer describes a peer whose session was lost.
 type lostPeer struct {
-	peer            hg.Addr       // with the session if that is known
-	lostAt          time.Duration // by the clock of the page
+	peer            hg.Addr       // bound to the session, if known
+	lostAt          time.Duration // by the page's clock
 	why             string
-	calls, requests int // that were under way and have ended since
+	calls, requests int // number in flight at the time of the loss that have completed since
 	methods         []string
 }
 
-// entryLocked returns the entry for the loss of peer, which is now, or was at most sameLossTime ago.
+// entryLocked returns the entry for the loss of peer. It creates an entry unless there is one for
+// the same session that is less than sameLossTime old. The caller must hold l.mu.
 func (l *lostPeers) entryLocked(peer hg.Addr, now time.Duration) *lostPeer {
 	name := peer.Name()
 	if p := l.peers[name]; p != nil && now-p.lostAt < sameLossTime && (p.peer.Session() == 0 || peer.Session() == 0 || p.peer.Session() == peer.Session()) {
@@ -72,7 +73,7 @@ func (l *lostPeers) entryLocked(peer hg.Addr, now time.Duration) *lostPeer {
 
 // addLoss records that the session with peer was lost.
 func (l *lostPeers) addLoss(peer hg.Addr, why error, now time.Duration) {
-	if peer.IsZero() { // more peers were lost at once than OnFault reports one by one
+	if peer.IsZero() { // more peers were lost at once than OnFault reports individually
 		return
 	}
 	l.mu.Lock()
@@ -80,9 +81,9 @@ func (l *lostPeers) addLoss(peer hg.Addr, why error, now time.Duration) {
 	l.entryLocked(peer, now).why = printableText(why.Error())
 }
 
-// countEvent counts e if it is the end of a call or a request that was under way with a peer that
-// was lost. connected reports whether a session is up: a handler may fail since another peer was
-// lost.
+// countEvent counts e if it reports the completion of a call or request that was in flight with a
+// lost peer. connected reports whether a session is up. It is needed because a handler may fail
+// with ErrPeerLost due to the loss of another peer.
 func (l *lostPeers) countEvent(e *inspect.Event, now time.Duration, connected func(peer hg.Addr) bool) {
 	request, lost := e.Kind == inspect.EventTarget, e.Code == hg.ErrPeerLost && !e.Remote
 	if lost && request {
@@ -105,7 +106,7 @@ func (l *lostPeers) countEvent(e *inspect.Event, now time.Duration, connected fu
 		p.calls++
 	case p != nil && p.peer.Session() == e.Peer.Session():
 		p.requests++
-	default: // it belongs to a later process at the same address
+	default: // belongs to a later process at the same address
 		return
 	}
 	if name := printableText(e.RPC); len(p.methods) < maxLostMethods && !slices.Contains(p.methods, name) {
@@ -113,8 +114,8 @@ func (l *lostPeers) countEvent(e *inspect.Event, now time.Duration, connected fu
 	}
 }
 
-// takeRecent returns the peers that were lost within lostCauseTime, the newest first, and forgets
-// the others.
+// takeRecent returns the peers lost within lostCauseTime, most recent first, and deletes the
+// others.
 func (l *lostPeers) takeRecent(now time.Duration) (all []lostPeer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,13 +135,13 @@ func (l *lostPeers) takeRecent(now time.Duration) (all []lostPeer) {
 	return all
 }
 
-// findLostPeers returns a cause for each peer that was lost while something was under way with it.
+// findLostPeers returns a cause for each lost peer that had calls or requests in flight.
 func (l *snapshotBuilder) findLostPeers() (all []Cause) {
 	more, last := 0, lostPeer{}
 	for _, p := range l.p.lost.takeRecent(l.now) {
 		n := p.calls + p.requests
 		if n == 0 && l.p.isObserving.Load() {
-			continue // no call or request was waiting for it
+			continue // no call or request was in flight
 		}
 		if len(all) == maxLostCauses {
 			if more++; more == 1 {

@@ -14,70 +14,72 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Page is a web page with the state of a program's nodes, and serves probes. It is an
-// http.Handler for any path, with or without a slash at its end, since its links are relative:
+// A Page is an http.Handler that serves a web page about the state of a program's nodes, as well as
+// health probes. Because its links are relative, it may be mounted at any path, with or without a
+// trailing slash:
 //
 //	page := new(debug.Page)
 //	page.Attach(&cfg) // before qs.Open: calls that end are counted, too; debug.New(node) after it shows the rest
 //	http.Handle("/debug/qs/", page)
 //
-// Below that path are /healthz (a node is open) and /readyz (it is ready), with 200 or 503. The
-// zero value shows nothing. Set the exported fields before it is used; its methods may be called
-// from any goroutine. Without Guard everybody who can reach it can read it.
+// Below that path, /healthz reports whether all nodes are open and /readyz whether they are ready,
+// with status 200 or 503. The zero value shows no nodes. The exported fields must be set before the
+// Page is used. Its methods are safe for concurrent use. Unless Guard is set, anyone who can reach
+// the page can read it.
 type Page struct {
-	// Guard, if set, is called for each request but for probes. If it reports false it has answered
-	// w, and the page writes nothing.
+	// Guard, if not nil, is called for each request except probes, and reports whether to serve the
+	// page. If it returns false, it must have written the response.
 	Guard func(w http.ResponseWriter, r *http.Request) bool
-	// TraceURL, if set, returns the URL of the page that shows a trace, by its id of 32 hexadecimal
-	// digits, or "" if there is none. Only http, https and relative URLs become links.
+	// TraceURL, if not nil, returns the URL at which a trace can be viewed, or "" if there is none.
+	// id consists of 32 hexadecimal digits. Only http, https and relative URLs are used as links.
 	TraceURL func(id string) string
-	// StalledAfter is the age from which on calls that have not ended, streams of which their
-	// caller takes nothing, and messages without room at their peer count among the Causes. Zero
-	// means 5 s.
+	// StalledAfter is the time after which calls in flight, streams that their caller does not
+	// read, and messages that wait for an envelope of the peer are reported in Snapshot.Causes. If
+	// zero, it is 5 seconds.
 	StalledAfter time.Duration
 
 	collector   collector
 	lost        lostPeers
 	isObserving atomic.Bool
-	sampledSlot atomic.Int64 // the number of the newest slot with a sample, and one
+	sampledSlot atomic.Int64 // number of the newest slot with a sample, plus one
 	beginOnce   sync.Once
-	begun       time.Time                           // set by begin
-	elapsed     func(since time.Time) time.Duration // replaced by tests; nil means time.Since
+	begun       time.Time                           // set by elapsedTime
+	elapsed     func(since time.Time) time.Duration // set by tests; nil means time.Since
 
 	mu      sync.Mutex // guards the fields below
 	sources []source
-	// the number of contexts of a source with a subscription to their faults
+	// number of contexts of each source to whose faults the page has subscribed
 	faultContexts map[source]int
-	streamMarks   map[streamKey]streamMark // the progress of streams at the last Snapshot
+	streamMarks   map[streamKey]streamMark // progress of streams at the last Snapshot
 	first         processSample
 	samples       slotRing[processSample]
 	recentCauses  map[string]recentCause // by Cause.holdKey
 }
 
-// A source is a class on the page.
+// A source is a class shown on the page. It is implemented by classSource, and replaced by tests.
 type source interface {
-	name() string              // the name of the process, empty for none
-	isOpen() bool              // whether a context is not closed
-	isReady() bool             // the state that hg/health reports
-	limitOf(method string) int // handlers of a method that run at once; 0 for no limit of its own
-	contexts() []contextData   // of now
-	// countUnused calls each for every handle of the program that is not closed and not in use, and
-	// returns how many pieces of registered memory are not closed and not in use.
+	name() string              // name of the process, or ""
+	isOpen() bool              // whether any context is open
+	isReady() bool             // readiness, as reported by hg/health
+	limitOf(method string) int // limit on concurrent handlers of a method, or 0
+	contexts() []contextData   // current state of the contexts
+	// countUnused calls each for every handle of the program that is neither closed nor in use, and
+	// returns the number of registered memory regions that are neither closed nor in use.
 	countUnused(each func(method string, peer hg.Addr)) (regions int64)
-	listMemory(most int) []memoryUse // at most so many pieces of registered memory
-	// subscribeFaults makes the contexts from number n on call lost for each peer that they lose,
-	// and returns how many contexts there are.
+	listMemory(most int) []memoryUse // returns at most most registered memory regions
+	// subscribeFaults arranges for lost to be called for each peer lost by the contexts starting at
+	// index n, and returns the number of contexts.
 	subscribeFaults(n int, lost func(peer hg.Addr, why error)) int
-	isConnected(peer hg.Addr) bool // the session that peer is bound to
-	// identityOf returns the name in the certificate of a peer, and whether the session is encrypted.
+	isConnected(peer hg.Addr) bool // whether the session that peer is bound to is up
+	// identityOf returns the name in a peer's certificate and whether its session is encrypted.
 	identityOf(context int, peer hg.Addr) (verified string, secure bool)
 }
 
-// A memoryUse describes a piece of registered memory.
+// A memoryUse describes a registered memory region.
 type memoryUse struct {
 	size   int64
-	access string // the access of peers, as na.Access.String
-	user   uint64 // hg.Addr.Session of the peer that has used it last; 0 for none
+	access string // access granted to peers, from na.Access.String
+	user   uint64 // hg.Addr.Session of the peer that used it last, or 0
 }
 
 // A contextData is the state of a context at the time of a Snapshot.
@@ -88,20 +90,20 @@ type contextData struct {
 	calls []inspect.Call
 }
 
-// New returns a page about a node that is open: its peers, the calls under way, probes and causes.
-// It counts calls that have ended only with Observe: use Attach before Open for that, instead of
-// New.
+// New returns a Page about an open node. It shows the node's peers, calls in flight and causes, and
+// serves probes. Completed calls are counted only if they are passed to Observe. To count them, use
+// Attach before qs.Open instead of New.
 func New(node *qs.Node) *Page {
 	p := new(Page)
 	p.Show(node.HG().Class())
 	return p
 }
 
-// Show adds a class, whose contexts are shown from now on, also those that it makes later. The
-// second time it does nothing.
+// Show adds a class to the page. All of its contexts are shown, including those created later.
+// Adding a class again has no effect.
 func (p *Page) Show(class *hg.Class) { p.addClass(class) }
 
-// addClass adds class, and reports whether it was not on the page before.
+// addClass adds class and reports whether it was not already on the page.
 func (p *Page) addClass(class *hg.Class) bool {
 	now := p.elapsedTime()
 	p.mu.Lock()
@@ -112,18 +114,17 @@ func (p *Page) addClass(class *hg.Class) bool {
 	p.mu.Unlock()
 	if fresh {
 		for _, c := range class.Contexts() {
-			c.Calls() // makes requests have an age from now on
+			c.Calls() // makes class record the age of requests from now on
 		}
 		p.takeSample(now)
 	}
 	return fresh
 }
 
-// Attach makes the page show every node that is opened with cfg, and count its calls. An Observe
-// function that cfg already has is called as well. A second Attach of the same page changes
-// nothing.
+// Attach makes the page show every node opened with cfg and count its calls. If cfg already has an
+// Observe function, it is still called. A second Attach of the same page has no effect.
 func (p *Page) Attach(cfg *qs.Config) {
-	var twice atomic.Bool // another Attach counts already
+	var twice atomic.Bool // the calls are already counted through another Attach
 	cfg.HG.Observe = inspect.Observers(cfg.HG.Observe, func(e *inspect.Event) {
 		if !twice.Load() {
 			p.Observe(e)
@@ -136,8 +137,8 @@ func (p *Page) Attach(cfg *qs.Config) {
 	})
 }
 
-// Observe counts methods, peers and errors. Set it as hg.Config.Observe, or call it from the
-// function that is set there. It does not block.
+// Observe counts the call reported by e in the statistics of methods, peers and errors. It may be
+// set as hg.Config.Observe or called from that function. It does not block.
 func (p *Page) Observe(e *inspect.Event) {
 	if !p.isObserving.Load() {
 		p.isObserving.Store(true)
@@ -148,7 +149,7 @@ func (p *Page) Observe(e *inspect.Event) {
 	p.lost.countEvent(e, now, p.isConnected)
 }
 
-// elapsedTime starts the clock of the page with the first call, and returns the time since then.
+// elapsedTime returns the time since its first call, which starts the page's clock.
 func (p *Page) elapsedTime() time.Duration {
 	p.beginOnce.Do(func() { p.begun = time.Now() })
 	if p.elapsed != nil {
@@ -162,7 +163,7 @@ func (p *Page) isConnected(peer hg.Addr) bool {
 	return slices.ContainsFunc(p.allSources(), func(s source) bool { return s.isConnected(peer) })
 }
 
-// subscribeFaults makes new contexts report the peers that they lose.
+// subscribeFaults subscribes to the loss of peers in contexts created since the last call.
 func (p *Page) subscribeFaults() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,7 +175,8 @@ func (p *Page) subscribeFaults() {
 	}
 }
 
-// Publish publishes the Snapshot of the zero Query as an expvar, which panics when the name is taken.
+// Publish publishes the Snapshot of the zero Query as an expvar. It panics if the name is already
+// in use.
 func (p *Page) Publish(name string) {
 	expvar.Publish(name, expvar.Func(func() any { return p.Snapshot(Query{}) }))
 }
@@ -186,7 +188,7 @@ func (p *Page) allSources() []source {
 	return slices.Clone(p.sources)
 }
 
-// A classSource is the source of a class.
+// A classSource implements source for a class.
 type classSource struct{ class *hg.Class }
 
 func (c classSource) name() string { return c.class.NA().Config().Name }
@@ -205,7 +207,7 @@ func (c classSource) limitOf(method string) int {
 func (c classSource) contexts() (all []contextData) {
 	gauges := c.class.Gauges()
 	for i, hctx := range c.class.Contexts() {
-		if i < len(gauges) { // a context that was made after Gauges has none
+		if i < len(gauges) { // a context created after the call to Gauges is omitted
 			all = append(all, contextData{gauges[i], !hctx.NA().Closed(), hctx.Stats(), hctx.Calls()})
 		}
 	}
@@ -214,11 +216,11 @@ func (c classSource) contexts() (all []contextData) {
 
 func (c classSource) countUnused(each func(method string, peer hg.Addr)) (regions int64) {
 	for i, hctx := range c.class.Contexts() {
-		if i == 0 { // every context reports the regions of the class
+		if i == 0 { // every context reports the regions of the entire class
 			regions = hctx.Stats().NA.Regions
 		}
 		hghook.IdleHandles(hctx, func(h inspect.Call) {
-			if !inspect.IsBuiltIn(h.RPC) { // streams keep some
+			if !inspect.IsBuiltIn(h.RPC) { // built-in handles, some of which are kept by streams, are not counted
 				each(h.RPC, h.Peer)
 			}
 		})

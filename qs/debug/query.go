@@ -8,28 +8,30 @@ import (
 	"strings"
 )
 
-// A Query selects the rows of a Snapshot. The zero value is an overview. The parameters of the page
-// have the same names as its JSON.
+// A Query selects the rows of a Snapshot. The zero value selects an overview. The URL parameters of
+// the page have the same names as the JSON fields.
 type Query struct {
-	// View chooses one list, "calls", "streams", "methods", "errors" or "peers", to which Offset
-	// and Sort apply, and leaves the others empty. Empty means all of them from their beginning, in
-	// their own order.
+	// View selects a single list, to which Offset and Sort apply: "calls", "streams", "methods",
+	// "errors" or "peers". The other lists are empty. If View is empty, all lists are included, in
+	// their default order.
 	View string `json:"view,omitempty"`
-	// Filter keeps the rows with this text in any case: in a method, a peer, a state, an error or a
-	// trace.
+	// Filter selects the rows that contain this text in a method, peer, state, error or trace,
+	// ignoring case.
 	Filter string `json:"q,omitempty"`
-	// Method keeps the rows of that method, and the peers with which it is under way or was called
-	// in the last ten minutes, if it is one of the last 16 methods of that peer. Peer keeps the
-	// rows of the peer with that Address, and the groups of errors whose last one was with it.
+	// Method selects the rows of the method with that name. Peers are selected if the method is in
+	// flight with them, or if it is one of the 16 methods most recently used with them and was
+	// called in the last ten minutes. Peer selects the rows of the peer with that Address, and the
+	// groups of errors whose last error involved it.
 	Method string `json:"method,omitempty"`
 	Peer   string `json:"peer,omitempty"`
-	// Sort is the name of a column of View, with "-" before it for the largest first. See Sorts.
+	// Sort is the name of a column of View, prefixed with "-" for descending order. See Sorts.
 	Sort string `json:"sort,omitempty"`
-	// Limit is the maximum number of rows of each list: 1 to 1,000, 0 for 20, or 100 with a View.
+	// Limit is the maximum number of rows of each list, from 1 to 1,000. If zero, it is 20, or 100
+	// if View is set.
 	Limit int `json:"limit"`
 	// Offset is the number of rows of View to skip.
 	Offset int `json:"offset"`
-	// All includes the RPCs of the library, for which inspect.IsBuiltIn is true.
+	// All includes the library's own RPCs, for which inspect.IsBuiltIn returns true.
 	All bool `json:"all,omitempty"`
 }
 
@@ -39,10 +41,10 @@ const (
 	mostRows     = 1000
 )
 
-// views are the names of the lists.
+// views holds the valid values of Query.View.
 var views = []string{"calls", "streams", "methods", "errors", "peers"}
 
-// withDefaults returns q with defaults for the values that are missing or out of range.
+// withDefaults returns q with defaults in place of missing, invalid and out-of-range values.
 func (q Query) withDefaults() Query {
 	if !slices.Contains(views, q.View) {
 		q.View, q.Sort, q.Offset = "", "", 0
@@ -52,13 +54,14 @@ func (q Query) withDefaults() Query {
 			q.Limit = viewRows
 		}
 	}
-	// because the texts of rows are, too
+	// made printable because the texts of rows are as well
 	q.Filter, q.Method, q.Peer, q.Sort = printableText(q.Filter), printableText(q.Method), printableText(q.Peer), printableText(q.Sort)
 	q.Limit, q.Offset = min(q.Limit, mostRows), max(q.Offset, 0)
 	return q
 }
 
-// parseQuery parses the parameters of a page. An invalid parameter gets its default.
+// parseQuery parses the URL parameters of a page. Invalid parameters are replaced by their
+// defaults.
 func parseQuery(v url.Values) Query {
 	number := func(name string) int {
 		n, _ := strconv.Atoi(v.Get(name))
@@ -70,8 +73,8 @@ func parseQuery(v url.Values) Query {
 	}.withDefaults()
 }
 
-// linkWith returns the parameters of q, relative to the page, with some of them changed: name,
-// value, …; an empty value leaves one out.
+// linkWith returns a link to the page, relative to its URL, with the parameters of q and the given
+// changes. The arguments are pairs of a name and a value. An empty value omits the parameter.
 func (q Query) linkWith(changes ...string) string {
 	v := url.Values{}
 	set := func(name, value string) {
@@ -96,7 +99,7 @@ func (q Query) linkWith(changes ...string) string {
 	return "?" + v.Encode()
 }
 
-// matches reports whether q.Filter keeps a row with these texts.
+// matches reports whether q.Filter selects a row with these texts.
 func (q Query) matches(texts ...string) bool {
 	if q.Filter == "" {
 		return true
@@ -111,18 +114,19 @@ type sortColumn[T any] struct {
 	compare func(a, b *T) int
 }
 
-// columnBy returns a column whose values are compared as cmp.Compare does.
+// columnBy returns a column whose values are compared with cmp.Compare.
 func columnBy[T any, V cmp.Ordered](name string, value func(*T) V) sortColumn[T] {
 	return sortColumn[T]{name, func(a, b *T) int { return cmp.Compare(value(a), value(b)) }}
 }
 
-// listOf sorts and cuts rows, which are in their own order, as q wants.
+// listOf returns the rows selected by q.Sort, q.Offset and q.Limit. It returns no rows if q.View is
+// another list. rows must be in the default order.
 func listOf[T any](q Query, view string, rows []T, columns []sortColumn[T]) List[T] {
 	l := List[T]{Total: len(rows), Rows: []T{}}
 	if q.View != "" && q.View != view {
 		return l
 	}
-	sorted := make([]*T, len(rows)) // the rows themselves are large
+	sorted := make([]*T, len(rows)) // sort pointers, because rows are large
 	for i := range rows {
 		sorted[i] = &rows[i]
 	}

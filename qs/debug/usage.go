@@ -8,17 +8,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A processSample is the state of the process, recorded once in each slot, with the first event or
-// Snapshot in it.
+// A processSample is the state of the process at some time. One is recorded in each slot, at the
+// first event or Snapshot in that slot.
 type processSample struct {
 	isSet bool
-	at    time.Duration // by the clock of the page
-	cpu   time.Duration // CPU time that the process has used until then
+	at    time.Duration // by the page's clock
+	cpu   time.Duration // CPU time used by the process so far
 
-	handles, regions int64 // those that are not closed and not in use
+	handles, regions int64 // number of those neither closed nor in use
 }
 
-// currentUsage returns the CPU time and the memory that the process uses, as of now.
+// currentUsage returns the CPU and memory usage of the process at the time now.
 func (p *Page) currentUsage(now time.Duration) Usage {
 	u := Usage{Processors: runtime.GOMAXPROCS(0)}
 	read := []metrics.Sample{
@@ -37,11 +37,11 @@ func (p *Page) currentUsage(now time.Duration) Usage {
 	return u
 }
 
-// isBusy reports whether the process uses nearly all processors that it may.
+// isBusy reports whether the process uses nearly all of its processors (GOMAXPROCS).
 func (l *snapshotBuilder) isBusy() bool { return l.usage.CPU >= busyShare*float64(l.usage.Processors) }
 
-// sampleBefore returns the oldest sample of the last minute, or the newest one that is older, if
-// there is none.
+// sampleBefore returns the oldest sample of the last minute or, if there is none, the newest older
+// sample. ok is false if there is no sample before now.
 func (p *Page) sampleBefore(now time.Duration) (from processSample, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,8 +57,8 @@ func (p *Page) sampleBefore(now time.Duration) (from processSample, ok bool) {
 	return from, ok
 }
 
-// takeSample records a sample the first time that it is called in a slot, and subscribes to the
-// faults of new contexts. It is called for each event and for each Snapshot.
+// takeSample is called for each event and each Snapshot. The first time it is called in a slot, it
+// records a sample and subscribes to the faults of new contexts.
 func (p *Page) takeSample(now time.Duration) {
 	slot := int64(now/slotTime) + 1
 	if was := p.sampledSlot.Load(); was >= slot || !p.sampledSlot.CompareAndSwap(was, slot) {
@@ -77,7 +77,7 @@ func (p *Page) takeSample(now time.Duration) {
 	*p.samples.slotAt(now) = s
 }
 
-// newSample returns the state of the process at now.
+// newSample returns the state of the process at the time now.
 func (p *Page) newSample(now time.Duration) processSample {
 	s := processSample{isSet: true, at: now, cpu: cpuTime()}
 	for _, from := range p.allSources() {
@@ -86,7 +86,8 @@ func (p *Page) newSample(now time.Duration) processSample {
 	return s
 }
 
-// sampleHistory returns the samples of the last ten minutes, oldest first, and the first ever.
+// sampleHistory returns the first sample ever taken and the samples of the last ten minutes, oldest
+// first.
 func (p *Page) sampleHistory(now time.Duration) (first processSample, all []processSample) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

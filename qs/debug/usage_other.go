@@ -4,5 +4,5 @@ package debug
 
 import "time"
 
-// cpuTime returns how much processor time this process has used, or 0 if that is not known.
+// cpuTime returns the CPU time used by the process, or 0 if it is not known.
 func cpuTime() time.Duration { return 0 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cpuTime returns how much processor time this process has used, or 0 if that is not known.
+// cpuTime returns the CPU time used by the process, or 0 if it is not known.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

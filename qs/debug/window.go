@@ -5,34 +5,36 @@ import (
 	"time"
 )
 
-// Calls are counted in slots of ten seconds, by when they end. The last minute is the slot that has
-// begun and six whole ones, the last ten minutes are that slot and sixty.
+// Calls are counted in slots of ten seconds, according to the time at which they complete. The last
+// minute consists of the current slot and the six before it, and the last ten minutes of the
+// current slot and the sixty before it.
 const (
 	slotTime       = 10 * time.Second
 	minuteSlots    = 1 + int(time.Minute/slotTime)
 	tenMinuteSlots = 1 + int(10*time.Minute/slotTime)
 )
 
-// A slotRing holds a T for each of the newest slots.
+// A slotRing is a ring buffer that holds a T for each of the newest slots.
 type slotRing[T any] struct {
 	slots []T
-	last  int64 // the number of the newest slot since the page began
+	last  int64 // number of the newest slot, counted from the start of the page
 }
 
 func newRing[T any](n int) slotRing[T] { return slotRing[T]{slots: make([]T, n)} }
 
-// slotAt returns the slot of now. Those that have passed since the last call are empty.
+// slotAt returns the slot for the time now. It clears slots that were skipped since the previous
+// call.
 func (r *slotRing[T]) slotAt(now time.Duration) *T {
 	n := int64(now / slotTime)
 	for k := max(r.last+1, n-int64(len(r.slots))+1); k <= n; k++ {
 		var empty T
 		r.slots[k%int64(len(r.slots))] = empty
 	}
-	r.last = max(r.last, n) // another goroutine may have read the clock later, and called slotAt first
+	r.last = max(r.last, n) // now may be earlier than in the previous call, by another goroutine
 	return &r.slots[r.last%int64(len(r.slots))]
 }
 
-// slotNumber returns the slot with the number n, or nil if it was overwritten, or has not begun.
+// slotNumber returns slot number n, or nil if it has been overwritten or has not begun.
 func (r *slotRing[T]) slotNumber(n int64) *T {
 	if n < 0 || n > r.last || n <= r.last-int64(len(r.slots)) {
 		return nil
@@ -40,8 +42,8 @@ func (r *slotRing[T]) slotNumber(n int64) *T {
 	return &r.slots[n%int64(len(r.slots))]
 }
 
-// newestSlots returns the n newest slots, as of now, oldest first. They are there until the next
-// call of at.
+// newestSlots returns the n newest slots at the time now, oldest first. They are valid until the
+// next call to slotAt.
 func (r *slotRing[T]) newestSlots(now time.Duration, n int) []*T {
 	r.slotAt(now)
 	all := make([]*T, 0, n)
@@ -51,13 +53,14 @@ func (r *slotRing[T]) newestSlots(now time.Duration, n int) []*T {
 	return all
 }
 
-// coveredTime returns the time span of the n newest slots.
+// coveredTime returns the time covered by the n newest slots at the time now.
 func coveredTime(now time.Duration, n int) time.Duration {
 	return min(now, time.Duration(n-1)*slotTime+now%slotTime)
 }
 
-// A histogram counts durations: eight buckets for each doubling from 512 ns to 275 s, one for
-// shorter durations, and one for longer ones. A quantile is right to an eighth between these.
+// A histogram counts durations. It has eight buckets for each doubling from 512 ns to 275 s, one
+// for shorter durations, and one for longer durations. Within that range, the relative error of a
+// quantile is at most 1/8.
 type histogram [2 + 8*(maxDoubling-minDoubling)]uint32
 
 const (
@@ -65,7 +68,8 @@ const (
 	maxDoubling = 38
 )
 
-// bucketOf returns the bucket of d: the position of its highest bit, and the three bits behind that.
+// bucketOf returns the index of the bucket for d, which is determined by the position of its
+// highest bit and the three bits that follow it.
 func bucketOf(d time.Duration) int {
 	n := uint64(max(d, 0))
 	top := bits.Len64(n) - 1
@@ -78,7 +82,8 @@ func bucketOf(d time.Duration) int {
 	return 1 + 8*(top-minDoubling) + int(n>>(top-3)&7)
 }
 
-// bucketLimit returns the longest duration of a bucket but the last, which has none.
+// bucketLimit returns the longest duration counted in a bucket. The bucket must not be the last,
+// which has no limit.
 func bucketLimit(bucket int) time.Duration {
 	if bucket == 0 {
 		return 1<<minDoubling - 1
@@ -96,7 +101,8 @@ func (h *histogram) add(o *histogram) {
 	}
 }
 
-// quantile returns a duration that a share q did not exceed, of which the longest took most; 0 of none.
+// quantile returns the q-quantile of the durations. most is the longest duration, and must be 0 if
+// there are none.
 func (h *histogram) quantile(q float64, most time.Duration) time.Duration {
 	total := uint64(0)
 	for _, n := range h {
