@@ -52,14 +52,14 @@ func (p *Page) countStreams(from []contextOrigin, data []contextData, now time.D
 	p.streamMarks = marks
 }
 
-// addStream counts the items and bytes that a stream has moved between two marks, evenly for the
-// time between them.
+// addStream counts the items and bytes transferred by a stream between two marks, and distributes
+// them evenly over the slots between the marks.
 func (m *methodCounter) addStream(kind inspect.EventKind, from, to streamMark) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.advanceLocked(to.at)
 	m.slots.slotAt(to.at)
-	// upTo returns how much of n was moved until the end of a slot.
+	// upTo returns the part of n that was transferred by the end of slot.
 	upTo := func(n int64, slot int64) int64 {
 		end := min(time.Duration(slot+1)*slotTime, to.at)
 		if end <= from.at || to.at <= from.at {

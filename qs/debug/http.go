@@ -20,13 +20,16 @@ import (
 	"time"
 )
 
-// ServeHTTP answers paths that end in /healthz and /readyz with 200 or 503, for probes: healthz
-// while every class that is shown is open, readyz while every one is ready, too, which
-// SetReady(false) and a drain end. Any other path is the page, with the parameters of Query. It
-// renews itself, also without JavaScript. It is the Snapshot as JSON with format=json, or for a
-// client that accepts application/json and no HTML, and text with format=text, or for a client that
-// accepts text/plain and no HTML. All links are relative: the page may be mounted under any path.
-// Guard is called first, but not for probes.
+// ServeHTTP serves the page and probes. Probes are paths that end in /healthz or /readyz. They
+// respond with status 200 or 503: /healthz succeeds while every class on the page is open, and
+// /readyz while every class is also ready, that is, until SetReady(false) is called or a drain
+// begins.
+//
+// Any other path serves the page, with the URL parameters described by Query. The page refreshes
+// itself, even without JavaScript. With the parameter format=json, or if the client accepts
+// application/json but not HTML, the response is the Snapshot as JSON. With format=text, or if the
+// client accepts text/plain but not HTML, it is plain text. All links are relative, so the page may
+// be mounted at any path. Guard is called first, except for probes.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -66,14 +69,16 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b.Bytes())
 }
 
-// setNoStore forbids clients and proxies to store an answer, and browsers to guess its type.
+// setNoStore disables caching of the response by clients and proxies, and content sniffing by
+// browsers.
 func setNoStore(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 
-// answerProbe answers 200, or 503: healthz while every class that is shown has a context that is
-// not closed, readyz while all are ready.
+// answerProbe responds to the probe with the given name with status 200 or 503. healthz succeeds if
+// every class on the page has an open context, and readyz if all classes are ready. Both fail if
+// there are no classes.
 func (p *Page) answerProbe(w http.ResponseWriter, name string) {
 	all := p.allSources()
 	good := len(all) > 0
@@ -91,7 +96,7 @@ func (p *Page) answerProbe(w http.ResponseWriter, name string) {
 	fmt.Fprintln(w, text)
 }
 
-// contentTypeOf returns the media type that a client accepts.
+// contentTypeOf returns the media type of the response to r.
 func contentTypeOf(r *http.Request) string {
 	accept := r.Header.Get("Accept")
 	html := strings.Contains(accept, "text/html")
@@ -117,14 +122,14 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"bytes": bytesText, "took": durationText, "rate": rateText, "spark": newSparkline, "parts": splitName,
 }).Parse(pageText))
 
-// splitName splits the name of a method or of a peer behind its first slashes, where a narrow
+// splitName splits the name of a method or a peer after each of its first slashes, where a narrow
 // column may break it.
 func splitName(name string) []string { return strings.SplitAfterN(name, "/", maxNameParts) }
 
 const maxNameParts = 4
 
-// contentPolicy is the Content-Security-Policy of the page: it may use the style and the script in
-// it, and nothing else.
+// contentPolicy is the Content-Security-Policy of the page. It permits only the inline style and
+// script.
 var contentPolicy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 	cspHash(string(style)), cspHash(string(script)))
 
@@ -133,39 +138,39 @@ func cspHash(text string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// A pageData is a Snapshot as HTML.
+// A pageData is the data of the HTML template.
 type pageData struct {
 	Snapshot
 	Style  template.CSS
 	Script template.JS
 }
 
-// A link is the text and the target of a hyperlink.
+// A link is a hyperlink.
 type link struct{ Text, Link string }
 
-// Shows reports whether a list is on the page.
+// Shows reports whether the page includes the named list.
 func (v pageData) Shows(name string) bool { return v.Query.View == "" || v.Query.View == name }
 
-// About reports whether the page is about one method or one peer, or is filtered.
+// About reports whether the page is restricted to a method or a peer, or is filtered.
 func (v pageData) About() bool {
 	return v.Query.Method != "" || v.Query.Peer != "" || v.Query.Filter != ""
 }
 
-// Overview reports whether the page is about everything.
+// Overview reports whether the page shows all lists without restriction.
 func (v pageData) Overview() bool { return v.Query.View == "" && !v.About() }
 
-// Link returns the link to the page with some parameters changed.
+// Link returns a link to the page with some parameters changed. See Query.linkWith.
 func (v pageData) Link(changes ...string) string { return v.Query.linkWith(changes...) }
 
-// Home returns the link to the overview.
+// Home returns a link to the overview.
 func (v pageData) Home() string { return Query{All: v.Query.All}.withDefaults().linkWith() }
 
-// OfMethod returns the link to the overview of one method.
+// OfMethod returns a link to the overview of a method.
 func (v pageData) OfMethod(name string) string {
 	return Query{All: v.Query.All, Method: name}.withDefaults().linkWith()
 }
 
-// OfPeer returns the link to the overview of one peer.
+// OfPeer returns a link to the overview of a peer.
 func (v pageData) OfPeer(address string) string {
 	return Query{All: v.Query.All, Peer: address}.withDefaults().linkWith()
 }
@@ -176,7 +181,7 @@ func (v pageData) MethodLink(name string) link { return link{name, v.OfMethod(na
 // PeerLink returns the label of a peer as a link to its overview.
 func (v pageData) PeerLink(label, address string) link { return link{label, v.OfPeer(address)} }
 
-// Hidden returns the parameters that the form of the filter sends along.
+// Hidden returns the hidden parameters of the filter form.
 func (v pageData) Hidden() (all []struct{ Name, Value string }) {
 	u, _ := url.ParseQuery(strings.TrimPrefix(v.Query.linkWith("q", ""), "?"))
 	for _, name := range slices.Sorted(maps.Keys(u)) {
@@ -192,7 +197,7 @@ type listLink struct {
 	Current     bool
 }
 
-// Lists returns a link to the overview and to each list.
+// Lists returns links to the overview and to each list.
 func (v pageData) Lists() []listLink {
 	all := []listLink{{"overview", v.Link("view", "", "sort", ""), -1, v.Query.View == ""}}
 	for _, name := range views {
@@ -206,7 +211,7 @@ func (v pageData) Lists() []listLink {
 	return all
 }
 
-// countRows returns the number of rows of a list, and the number of those on the page.
+// countRows returns the total number of rows of a list and the number of rows on the page.
 func (v pageData) countRows(name string) (total, rows int) {
 	switch name {
 	case "calls":
@@ -221,12 +226,12 @@ func (v pageData) countRows(name string) (total, rows int) {
 	return v.Peers.Total, len(v.Peers.Rows)
 }
 
-// A columnHead is the head of a column.
+// A columnHead is a column heading.
 type columnHead struct{ Title, Class, Link, Sorted string }
 
-// headings holds the columns of the lists: name, title and class; those without a name are not
-// sorted by. The columns that identify a row come first, then those that change: a phone has no
-// room for more.
+// headings holds the name, title and CSS class of the columns of each list. Only columns listed by
+// Sorts are sortable. Columns that identify a row come first, followed by those that change most,
+// because small screens have no room for more.
 var headings = map[string][][3]string{
 	"calls": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"age", "age", "n"}, {"state", "state", ""}, {"kind", "what", "wide"}, {"moved", "moved", ""}, {"trace", "trace", "wide"}},
 	"streams": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"stuck", "stuck for", "n"}, {"waiting", "waiting", "n"}, {"age", "age", "n"}, {"items", "items", "n"}, {"bytes", "bytes", "n"},
@@ -241,8 +246,8 @@ var headings = map[string][][3]string{
 		{"free", "free there", "n wide"}, {"stalls", "stalls", "n wide"}},
 }
 
-// Columns returns the heads of the columns of a list. The link of a column sorts by it: in the
-// reverse order if the list is sorted by it, and the largest first otherwise.
+// Columns returns the column headings of a list. The link of a heading sorts the list by that
+// column in descending order, or in reverse order if the list is already sorted by it.
 func (v pageData) Columns(name string) (all []columnHead) {
 	for _, c := range headings[name] {
 		h := columnHead{Title: c[1], Class: c[2]}
@@ -263,14 +268,14 @@ func (v pageData) Columns(name string) (all []columnHead) {
 	return all
 }
 
-// A paging holds the range of the rows that are shown, and links to others; a link is empty if
-// there are none.
+// A paging holds the range of the rows on the page and links to other ranges. A link is empty if
+// there are no such rows.
 type paging struct {
 	Total, First, Last int
 	All, Before, After string
 }
 
-// Pages returns the range of the rows of a list that are on the page.
+// Pages returns the paging information of a list.
 func (v pageData) Pages(name string) paging {
 	total, rows := v.countRows(name)
 	p := paging{Total: total}
@@ -292,7 +297,7 @@ func (v pageData) Pages(name string) paging {
 	return p
 }
 
-// writeText writes s for a terminal.
+// writeText writes s as plain text for a terminal.
 func (s *Snapshot) writeText(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "%s, process %d on %s, %s\n", s.Process.Name, s.Process.PID, s.Process.Host, s.Time.Format(time.DateTime))
@@ -340,7 +345,7 @@ func (s *Snapshot) writeText(out io.Writer) error {
 	return w.Flush()
 }
 
-// durationText formats a time with about three digits.
+// durationText formats a duration with about three significant digits.
 func durationText(d time.Duration) string {
 	r := time.Nanosecond
 	for d/r >= 1000 && r < 100*time.Millisecond {
@@ -374,7 +379,7 @@ func bytesText(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// processorsText describes the number of processors in use.
+// processorsText returns a description of the CPU usage.
 func (u Usage) processorsText() string {
 	of := countNoun(u.Processors, "processor", "processors")
 	if u.CPUCovers == 0 {
@@ -383,24 +388,25 @@ func (u Usage) processorsText() string {
 	return fmt.Sprintf("%.2g of %s in %s", u.CPU, of, durationText(u.CPUCovers))
 }
 
-// ItemsPerSecond returns the items of streams in each second.
+// ItemsPerSecond returns the number of stream items per second.
 func (w Window) ItemsPerSecond() float64 { return float64(w.Items) / max(w.Covers.Seconds(), 1) }
 
-// InWords describes u as the page does.
+// InWords returns a description of u, as shown on the page.
 func (u Usage) InWords() string {
 	return fmt.Sprintf("%s, %d goroutines, %s of memory, %s of it in objects", u.processorsText(), u.Goroutines, bytesText(u.Memory), bytesText(u.Heap))
 }
 
-// The size of a sparkline in units of its viewBox.
+// Size of a sparkline in units of its viewBox.
 const sparkWidth, sparkHeight = 120, 20
 
-// A sparkline is a history as a line, and in words.
+// A sparkline represents a history as a line and in words.
 type sparkline struct {
 	Points string // of an SVG polyline
 	Words  string
 }
 
-// newSparkline draws a history of counts in slots of ten seconds, the newest at the right edge.
+// newSparkline returns a sparkline of counts in slots of ten seconds, with the newest at the right
+// edge.
 func newSparkline(counts []uint32) sparkline {
 	most := uint32(1)
 	for _, n := range counts {

@@ -20,14 +20,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A snapshotBuilder builds one Snapshot. It has all rows, before they are filtered and cut.
+// A snapshotBuilder builds a Snapshot. It holds all rows until cutRows selects those of the query.
 type snapshotBuilder struct {
 	p   *Page
 	q   Query
 	now time.Duration
 
 	sources    []source
-	origins    []contextOrigin // the origins of contexts, by the same index
+	origins    []contextOrigin // origins of the elements of data, by the same index
 	data       []contextData
 	contexts   []Context
 	calls      []Call
@@ -38,7 +38,7 @@ type snapshotBuilder struct {
 	load       Load
 	peerWork   map[session]*peerWork
 	methodWork map[methodKey]*methodWork
-	labels     map[string]string // labels of peers by their addresses: a call may have only the address
+	labels     map[string]string // labels of peers by address, for calls that have only the address
 	usualTimes map[kindAndName]Window
 	usage      Usage
 }
@@ -46,7 +46,7 @@ type snapshotBuilder struct {
 // A kindAndName identifies a Method.
 type kindAndName struct{ kind, name string }
 
-// A contextOrigin is the source of a context and its index there.
+// A contextOrigin identifies a context by its source and its index there.
 type contextOrigin struct {
 	source source
 	number int // index in source.contexts
@@ -58,21 +58,21 @@ type peerKey struct {
 	address string
 }
 
-// A peerWork counts the calls and requests under way with a session.
+// A peerWork counts the calls and requests in flight with a session.
 type peerWork struct {
 	requests, calls int
-	active, waiting int           // requests that count against MaxActive, and those that wait for that
-	oldest          time.Duration // age of the oldest call
+	active, waiting int           // number of requests that count against MaxActive, and that wait for it
+	oldest          time.Duration // age of the oldest call to the peer
 }
 
-// A methodWork counts the calls or requests of a method that are under way.
+// A methodWork counts the calls or requests of a method in flight.
 type methodWork struct {
 	underWay        int
 	active, waiting int
 }
 
-// Snapshot returns the state of the classes as of now. Without Attach or Observe it has nothing of
-// calls that have ended.
+// Snapshot returns the current state of the classes on the page. Completed calls are included only
+// if they are counted through Attach or Observe.
 func (p *Page) Snapshot(q Query) Snapshot {
 	l := &snapshotBuilder{p: p, q: q.withDefaults(), now: p.elapsedTime(), sources: p.allSources(), peerWork: map[session]*peerWork{}, methodWork: map[methodKey]*methodWork{}, labels: map[string]string{}}
 	p.takeSample(l.now)
@@ -93,11 +93,11 @@ func (p *Page) Snapshot(q Query) Snapshot {
 	l.addPeers()
 	l.addErrors()
 	l.usage = l.p.currentUsage(l.now)
-	causes := l.findCauses() // before the rows are cut, so that they are about all of them
+	causes := l.findCauses() // before cutRows, so that all rows are considered
 	return l.cutRows(causes)
 }
 
-// cutRows filters and cuts the rows by the query, and returns the Snapshot.
+// cutRows selects the rows that match the query and returns the Snapshot.
 func (l *snapshotBuilder) cutRows(causes []Cause) Snapshot {
 	q := l.q
 	ofPeer := func(address string) bool { return q.Peer == "" || q.Peer == address }
@@ -114,7 +114,7 @@ func (l *snapshotBuilder) cutRows(causes []Cause) Snapshot {
 	l.errors = slices.DeleteFunc(l.errors, func(e ErrorGroup) bool {
 		return q.Method != "" && q.Method != e.Method || !ofPeer(e.Address) || !q.matches(e.Kind, e.Method, e.Error, e.Text, e.Peer, e.Trace)
 	})
-	calling := map[peerKey]bool{} // peers with something of q.Method under way
+	calling := map[peerKey]bool{} // peers with a call or request of q.Method in flight
 	if q.Method != "" {
 		for _, rows := range [][]Call{l.calls, l.streams} {
 			for i := range rows {
@@ -130,8 +130,8 @@ func (l *snapshotBuilder) cutRows(causes []Cause) Snapshot {
 		Calls: listOf(q, "calls", l.calls, callColumns), Streams: listOf(q, "streams", l.streams, callColumns),
 		Methods: listOf(q, "methods", l.methods, methodColumns), Errors: listOf(q, "errors", l.errors, errorColumns), Peers: listOf(q, "peers", l.peers, peerColumns),
 	}
-	// The following is done only for the rows that are shown: it costs time, or calls code of the
-	// program, which runs with no lock held.
+	// The following is done only for selected rows, because it is expensive or calls user code,
+	// which runs without locks held.
 	for _, rows := range [][]Call{s.Calls.Rows, s.Streams.Rows} {
 		for i := range rows {
 			r := &rows[i]
@@ -161,7 +161,7 @@ func (l *snapshotBuilder) cutRows(causes []Cause) Snapshot {
 	return s
 }
 
-// The columns by which rows can be sorted.
+// Columns by which rows can be sorted.
 var (
 	callColumns = []sortColumn[Call]{
 		columnBy("age", func(c *Call) time.Duration { return c.Age }), columnBy("kind", func(c *Call) string { return c.Kind }),
@@ -194,7 +194,7 @@ var (
 	}
 )
 
-// Sorts returns the names of the columns by which a view can be sorted: see Query.Sort.
+// Sorts returns the names of the columns by which a view can be sorted. See Query.Sort.
 func Sorts(view string) []string {
 	switch view {
 	case "calls", "streams":
@@ -216,7 +216,7 @@ func columnNames[T any](columns []sortColumn[T]) (all []string) {
 	return all
 }
 
-// streamOrZero returns c.Stream, or the zero value without one.
+// streamOrZero returns *c.Stream, or the zero Stream if c.Stream is nil.
 func (c *Call) streamOrZero() Stream {
 	if c.Stream == nil {
 		return Stream{}
@@ -224,7 +224,7 @@ func (c *Call) streamOrZero() Stream {
 	return *c.Stream
 }
 
-// labelOf returns the display text of a peer: its label, if known.
+// labelOf returns the text to display for a peer, which is its label if known.
 func (l *snapshotBuilder) labelOf(peer hg.Addr) string {
 	if peer.Session() == 0 {
 		if text := l.labels[peer.Name()]; text != "" {
@@ -234,11 +234,12 @@ func (l *snapshotBuilder) labelOf(peer hg.Addr) string {
 	return printableText(peer.Label())
 }
 
-// maxShownBytes limits a name or a text on the page.
+// maxShownBytes is the maximum length, in bytes, of a name or a text on the page.
 const maxShownBytes = maxTextBytes
 
-// printableText returns a text that peers may have chosen as the page shows it: cut, and with
-// escapes in the place of characters that do not print.
+// printableText returns text in a form that is safe to display, because it may have been chosen by
+// a peer. It truncates text to maxShownBytes and replaces unprintable characters with escape
+// sequences.
 func printableText(text string) string {
 	prints := len(text) <= maxShownBytes
 	for i := 0; i < len(text) && prints; i++ {
@@ -262,16 +263,16 @@ func printableText(text string) string {
 	return b.String()
 }
 
-// kindWords are the words for the kinds of events and calls.
+// kindWords holds the names of the kinds of events and calls.
 var kindWords = [...]string{inspect.EventOrigin: "call", inspect.EventTarget: "request", inspect.EventTransfer: "transfer"}
 
-// A requestKey identifies the request of a transfer.
+// A requestKey identifies the request that a transfer is part of.
 type requestKey struct {
 	session
 	id uint64
 }
 
-// addCalls makes the rows of the calls, requests, transfers and streams under way, and counts them.
+// addCalls adds the rows for calls, requests, transfers and streams in flight, and counts them.
 func (l *snapshotBuilder) addCalls() {
 	pieces, nCalls, nStreams := map[requestKey]int{}, 0, 0
 	refOf := func(i int, c *inspect.Call, id uint64) requestKey { return requestKey{session{i, c.Peer}, id} }
@@ -293,7 +294,7 @@ func (l *snapshotBuilder) addCalls() {
 			c := &l.data[i].calls[j]
 			c.RPC = printableText(c.RPC)
 			if c.Kind == inspect.EventTransfer && c.Of != 0 {
-				continue // the row of its request counts it
+				continue // counted in the row of its request
 			}
 			row := l.newCall(i, c)
 			if c.Kind == inspect.EventTarget && len(pieces) > 0 {
@@ -308,7 +309,7 @@ func (l *snapshotBuilder) addCalls() {
 			}
 		}
 	}
-	if len(pieces) > 0 { // transfers of requests that have ended, or whose peer they do not have
+	if len(pieces) > 0 { // transfers whose request has completed or has a different peer address
 		for i := range l.data {
 			for j := range l.data[i].calls {
 				if c := &l.data[i].calls[j]; c.Kind == inspect.EventTransfer && pieces[refOf(i, c, c.Of)] > 0 {
@@ -319,14 +320,14 @@ func (l *snapshotBuilder) addCalls() {
 	}
 	compareAge := func(a, b Call) int { return cmp.Compare(b.Age, a.Age) }
 	for _, rows := range [][]Call{l.calls, l.streams} {
-		if !slices.IsSortedFunc(rows, compareAge) { // rows of several contexts
+		if !slices.IsSortedFunc(rows, compareAge) { // there are several contexts
 			slices.SortStableFunc(rows, compareAge)
 		}
 	}
 	l.streams = moveStuckFirst(l.streams)
 }
 
-// moveStuckFirst moves the streams that are stuck to the front, and keeps the order otherwise.
+// moveStuckFirst moves stuck streams to the front and otherwise preserves the order.
 func moveStuckFirst(streams []Call) []Call {
 	if !slices.ContainsFunc(streams, func(c Call) bool { return c.isStuck() }) {
 		return streams
@@ -342,7 +343,7 @@ func moveStuckFirst(streams []Call) []Call {
 	return all
 }
 
-// isStuck reports whether c is a stream whose caller has read no item for 1 s.
+// isStuck reports whether c is a stream whose caller has not read an item for 1 s.
 func (c *Call) isStuck() bool { return c.streamOrZero().Stuck >= time.Second }
 
 func (l *snapshotBuilder) newCall(context int, c *inspect.Call) Call {
@@ -356,7 +357,7 @@ func (l *snapshotBuilder) newCall(context int, c *inspect.Call) Call {
 	return row
 }
 
-// countCall counts a call that is under way for its method and its peer.
+// countCall counts a call in flight for its method and its peer.
 func (l *snapshotBuilder) countCall(c *inspect.Call, row *Call) {
 	key := methodKey{c.Kind, c.RPC}
 	m := l.methodWork[key]
@@ -388,12 +389,12 @@ func (l *snapshotBuilder) countCall(c *inspect.Call, row *Call) {
 	}
 }
 
-// isActiveState reports whether a request in this state counts against MaxActive.
+// isActiveState reports whether a request in the given state counts against MaxActive.
 func isActiveState(state string) bool {
 	return state != "waiting" && state != "fetching" && state != "rejected"
 }
 
-// stateTexts describes the states of docs/internals/STATES.md in words.
+// stateTexts holds descriptions of the states in docs/internals/STATES.md.
 var stateTexts = [...]map[string]string{
 	inspect.EventOrigin: {
 		"waiting":  "the peer has not answered",
@@ -421,7 +422,7 @@ var stateTexts = [...]map[string]string{
 	},
 }
 
-// stateText returns the description of a state, or the state itself without one.
+// stateText returns the description of a state, or the state itself if there is none.
 func stateText(kind inspect.EventKind, state string) string {
 	if text := stateTexts[kind%3][state]; text != "" {
 		return text
@@ -429,7 +430,7 @@ func stateText(kind inspect.EventKind, state string) string {
 	return state
 }
 
-// addContexts makes the rows of contexts.
+// addContexts adds the rows for contexts.
 func (l *snapshotBuilder) addContexts() {
 	l.contexts = []Context{}
 	for i := range l.data {
@@ -451,7 +452,7 @@ func (l *snapshotBuilder) addContexts() {
 	}
 }
 
-// addPeers makes the rows of peers, by their labels.
+// addPeers adds the rows for peers, sorted by label.
 func (l *snapshotBuilder) addPeers() {
 	n := 0
 	for i := range l.data {
@@ -467,7 +468,7 @@ func (l *snapshotBuilder) addPeers() {
 				Offered: g.Offered, Held: g.Held, HeldMax: g.HeldMax, Promised: g.Promised, Free: g.Free, Waiting: g.Queued, Stalls: g.Stalls,
 				HighWater: g.HighWater, HeldBy: printableText(g.HeldBy), Streams: g.Streams, addr: g.Addr,
 			}
-			// the addresses of its requests and of the calls to it
+			// address used by requests from the peer, and address used by calls to it
 			for _, addr := range []hg.Addr{g.Addr, g.Addr.Named()} {
 				if w := l.peerWork[session{i, addr}]; w != nil {
 					row.Requests += w.requests
@@ -484,7 +485,7 @@ func (l *snapshotBuilder) addPeers() {
 	slices.SortStableFunc(l.peers, func(a, b Peer) int { return cmp.Compare(a.Label, b.Label) })
 }
 
-// A slotTotals sums up the calls that ended in some slots.
+// A slotTotals is the sum of several slots.
 type slotTotals struct {
 	count, errors, items, sent, received int64
 	total, longest                       time.Duration
@@ -526,14 +527,15 @@ func perSecond(w Window) float64 {
 	return float64(w.Count) / max(w.Covers.Seconds(), 1)
 }
 
-// A history sums up the calls of a method, or of all methods of a kind, in the last ten minutes.
+// A history holds the calls of a method, or of all methods of a kind, completed in the last ten
+// minutes.
 type history struct {
-	minute, before slotTotals // the last minute; the nine before it
+	minute, before slotTotals // last minute, and the nine minutes before it
 	slots          [tenMinuteSlots - 1]uint32
 	complete       int // number of complete slots
 }
 
-// add adds the calls of m, which is locked, and returns the slot with the slowest one.
+// add adds the calls of m and returns the slot with the slowest call. The caller must hold m.mu.
 func (h *history) add(m *methodCounter, now time.Duration) (slowest *methodSlot) {
 	m.advanceLocked(now)
 	all := m.slots.newestSlots(now, tenMinuteSlots)
@@ -563,7 +565,7 @@ func (h *history) rates(now time.Duration) Rates {
 	}
 }
 
-// addMethods makes the rows of methods, by name, and the load of each kind.
+// addMethods adds the rows for methods, sorted by name, and computes the load of each kind.
 func (l *snapshotBuilder) addMethods() {
 	var loads [len(kindWords)]history
 	counters := l.p.collector.allMethods()
@@ -576,7 +578,7 @@ func (l *snapshotBuilder) addMethods() {
 		}
 		l.methods = append(l.methods, l.newMethod(m, load))
 	}
-	for key := range l.methodWork { // methods of which no call has ended
+	for key := range l.methodWork { // methods without completed calls
 		if !seen[key] && key.kind != inspect.EventTransfer {
 			l.methods = append(l.methods, l.newMethod(newMethodCounter(key), &history{}))
 		}
@@ -597,11 +599,11 @@ func (l *snapshotBuilder) addMethods() {
 	}
 }
 
-// usualOf returns the usual times of the method of c: its baseline, or the last ten minutes without
-// one.
+// usualOf returns the usual times of c's method: its baseline or, if there is none, the last ten
+// minutes.
 func (l *snapshotBuilder) usualOf(c *Call) Window { return l.usualTimes[kindAndName{c.Kind, c.Method}] }
 
-// isLate returns Call.Late of a row.
+// isLate returns the value of Call.Late for c.
 func (l *snapshotBuilder) isLate(c *Call) bool {
 	if c.Stream != nil {
 		return c.isStuck()
@@ -635,7 +637,7 @@ func (l *snapshotBuilder) newMethod(m *methodCounter, load *history) Method {
 	return row
 }
 
-// addErrors makes the rows of errors, the most frequent first.
+// addErrors adds the rows for errors, most frequent first.
 func (l *snapshotBuilder) addErrors() {
 	c := &l.p.collector
 	c.mu.Lock()
@@ -654,7 +656,7 @@ func (l *snapshotBuilder) addErrors() {
 	})
 }
 
-// newProcess describes this program.
+// newProcess returns the description of this process.
 func (l *snapshotBuilder) newProcess() Process {
 	p := Process{PID: os.Getpid(), Host: hostname(), Version: version(), Go: runtime.Version(), Since: l.p.begun, Ready: len(l.sources) > 0, Usage: l.usage}
 	for _, s := range l.sources {
@@ -674,7 +676,7 @@ var hostname = sync.OnceValue(func() string {
 	return name
 })
 
-// version returns the version of the program's module, and its revision.
+// version returns the version of the program's main module, followed by its VCS revision.
 var version = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -689,7 +691,8 @@ var version = sync.OnceValue(func() string {
 	return strings.TrimSpace(text)
 })
 
-// traceURL returns the URL of the page that shows a trace, or "" if there is none.
+// traceURL returns the URL returned by Page.TraceURL for a trace, or "" if there is none or its
+// scheme is not allowed.
 func (p *Page) traceURL(id string) string {
 	if id == "" || p.TraceURL == nil {
 		return ""

@@ -6,76 +6,80 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Snapshot is what a page shows, and its JSON. Times whose names end in _ns are in nanoseconds.
-// Lists are cut to Query.Limit.
+// A Snapshot is the state shown by a page, and its JSON representation. Durations, whose names end
+// in _ns, are in nanoseconds. Lists have at most Query.Limit rows.
 type Snapshot struct {
-	// Time is when it was made.
+	// Time is the time at which the snapshot was taken.
 	Time time.Time `json:"time"`
 	// Process identifies the program.
 	Process Process `json:"process"`
-	// Query is the query, with its defaults.
+	// Query is the query, with defaults filled in.
 	Query Query `json:"query"`
-	// Observed reports whether the page counts calls that have ended, by Attach or Observe. Without
-	// that, Methods and Errors are empty.
+	// Observed reports whether the page counts completed calls, through Attach or Observe. If not,
+	// Methods and Errors are empty.
 	Observed bool `json:"observed"`
-	// Causes are the detected problems, the worst first and the less certain ones last.
+	// Causes lists the detected problems, the worst first and the least certain last.
 	Causes []Cause `json:"causes"`
-	// Load is the sum of all methods, without those of the library unless Query.All.
+	// Load is the sum of all methods. The library's own methods are included only if Query.All is
+	// set.
 	Load Load `json:"load"`
-	// Contexts are the contexts of the classes on the page.
+	// Contexts lists the contexts of the classes on the page.
 	Contexts []Context `json:"contexts"`
-	// Calls are the calls, requests and other transfers in flight, the oldest first, without
-	// Streams.
+	// Calls lists the calls, requests and other transfers in flight, oldest first, except for those
+	// in Streams.
 	Calls List[Call] `json:"calls"`
-	// Streams are the calls and requests with a stream in flight: first those whose caller has read
-	// no item for 1 s, then the oldest.
+	// Streams lists the calls and requests with streams in flight, oldest first. Streams whose
+	// caller has not read an item for 1 s precede all others.
 	Streams List[Call] `json:"streams"`
-	// Methods counts the finished calls since the start of the page, by method and kind.
+	// Methods lists statistics of the calls completed since the start of the page, by method and
+	// kind.
 	Methods List[Method] `json:"methods"`
-	// Errors counts the failed calls, by method, kind and code.
+	// Errors lists the failed calls, grouped by method, kind and code.
 	Errors List[ErrorGroup] `json:"errors"`
-	// Peers are the sessions that are up.
+	// Peers lists the sessions that are up.
 	Peers List[Peer] `json:"peers"`
 }
 
-// A List is a page of the rows of a list.
+// A List holds a range of the rows of a list.
 type List[T any] struct {
 	// Total is the number of rows that match the query.
 	Total int `json:"total"`
-	// Rows are the rows from Query.Offset on, at most Query.Limit.
+	// Rows holds at most Query.Limit rows, starting at Query.Offset.
 	Rows []T `json:"rows"`
 }
 
-// A Process is a running program.
+// A Process describes the running program.
 type Process struct {
-	// Name is the name of the node (qs.Config.Name), else that of the program.
+	// Name is the name of the node (qs.Config.Name) or, if it has none, of the program.
 	Name string `json:"name"`
-	// PID is the number of the process.
+	// PID is the process ID.
 	PID int `json:"pid"`
-	// Host is the name of the machine.
+	// Host is the host name of the machine.
 	Host string `json:"host"`
-	// Version is that of the program's module, with the revision if that is known.
+	// Version is the version of the program's main module, followed by the VCS revision if known.
 	Version string `json:"version"`
-	// Go is the version of the toolchain that built the program.
+	// Go is the version of Go that built the program.
 	Go string `json:"go"`
-	// Since is when the page began to count.
+	// Since is the time at which the page began counting.
 	Since time.Time `json:"since"`
-	// Ready reports whether every class is ready: see Node.SetReady.
+	// Ready reports whether every class is ready; see Node.SetReady.
 	Ready bool `json:"ready"`
-	// Usage is the process's use of the machine.
+	// Usage is the CPU and memory usage of the process.
 	Usage Usage `json:"usage"`
 }
 
-// A Usage is the CPU time and the memory that a process uses.
+// A Usage describes the CPU and memory usage of a process.
 type Usage struct {
-	// CPU is how many processors it has used on average in the last CPUCovers, a minute or less, or
-	// longer if there was no event and no Snapshot in that time; 0 if that is not known. Processors
-	// is how many it may use at a time (GOMAXPROCS).
+	// CPU is the average number of processors used during the last CPUCovers, or 0 if unknown.
+	// CPUCovers is at most a minute, or longer if there was no event and no Snapshot in the last
+	// minute. Processors is the number of processors that may be used at the same time
+	// (GOMAXPROCS).
 	CPU        float64       `json:"cpu"`
 	CPUCovers  time.Duration `json:"cpu_covers_ns"`
 	Processors int           `json:"processors"`
-	// Goroutines counts them. Memory is bytes that the Go runtime has of the system, Heap those of
-	// them in objects of the program.
+	// Goroutines is the number of goroutines. Memory is the number of bytes that the Go runtime has
+	// obtained from the system and not returned. Heap is the number of bytes of these that are
+	// occupied by objects.
 	Goroutines int   `json:"goroutines"`
 	Memory     int64 `json:"memory"`
 	Heap       int64 `json:"heap"`
@@ -83,62 +87,67 @@ type Usage struct {
 
 // A Cause describes a problem.
 type Cause struct {
-	// Kind is one of "not ready", "limit", "no room at peer", "peer lost", "stuck stream",
-	// "stalled", "leak", "errors", "slow", in this order. "slow" is less certain than the others:
-	// it compares times with earlier ones.
+	// Kind is "not ready", "limit", "no room at peer", "peer lost", "stuck stream", "stalled",
+	// "leak", "errors" or "slow". Causes are sorted in this order. "slow" is less certain than the
+	// others, because it is based on a comparison with earlier times.
 	Kind string `json:"kind"`
-	// Text describes the problem, the values that show it, and the remedy.
+	// Text describes the problem, the evidence for it, and the remedy.
 	Text string `json:"text"`
 	// Count is the number of affected calls, requests or streams, if any.
 	Count int `json:"count,omitempty"`
-	// Method and Peer are the affected method and peer, if the cause affects one; Peer is as in
-	// Call.Address.
+	// Method and Peer are the affected method and the address of the affected peer, if the cause is
+	// specific to one.
 	Method string `json:"method,omitempty"`
 	Peer   string `json:"peer,omitempty"`
 
-	// identifies a cause that comes and goes, which stays on the page for causeHoldTime; empty for
-	// the others
+	// holdKey identifies an intermittent cause, which stays on the page for causeHoldTime. It is
+	// empty for other causes.
 	holdKey string
 }
 
-// A Load sums up all requests that this process serves, and all calls that it makes.
+// A Load holds the rates of all requests served and all calls made by this process.
 type Load struct {
-	// Requests are those that this process serves, Calls those that it makes.
+	// Requests holds the rates of the requests served by this process. Calls holds the rates of the
+	// calls that it makes.
 	Requests Rates `json:"requests"`
 	Calls    Rates `json:"calls"`
-	// Transfers are those of package bulk that belong to no request of package qs.
+	// Transfers holds the rates of transfers of package bulk that are not part of a request of
+	// package qs.
 	Transfers Rates `json:"transfers"`
 }
 
-// Rates are the rates of the last minute and of the last ten minutes.
+// Rates holds statistics for the last minute and the last ten minutes.
 type Rates struct {
-	// Minute is the last minute, TenMinutes the last ten, or the time since the start of the page.
+	// Minute covers the last minute and TenMinutes the last ten minutes, or the time since the
+	// start of the page if that is shorter.
 	Minute     Window `json:"minute"`
 	TenMinutes Window `json:"ten_minutes"`
-	// History has the number of finished calls in each of the last 60 complete slots of ten
-	// seconds, oldest first. At the beginning it has fewer slots.
+	// History is the number of calls completed in each of the last 60 complete slots of ten
+	// seconds, oldest first. There are fewer slots during the first ten minutes.
 	History []uint32 `json:"history"`
 }
 
-// A Window sums up the calls that ended in the last minute or in the last ten minutes.
+// A Window holds statistics of the calls completed in the last minute or the last ten minutes.
 type Window struct {
-	// Covers is the length of the window: 60 to 70 s, or 600 to 610 s, or the time since the start
-	// of the page.
+	// Covers is the length of the window, which is 60 to 70 s or 600 to 610 s, or the time since
+	// the start of the page if that is shorter.
 	Covers time.Duration `json:"covers_ns"`
-	// Count is the number of finished calls, Errors the number of failed ones among them.
+	// Count is the number of completed calls, including failed ones. Errors is the number of failed
+	// calls.
 	Count  int64 `json:"count"`
 	Errors int64 `json:"errors"`
-	// PerSecond is Count per second.
+	// PerSecond is the number of completed calls per second.
 	PerSecond float64 `json:"per_second"`
-	// Items counts the items of streams, also of streams that have not ended, as of the last
-	// Snapshot: those between the last Snapshot and the end of a stream are missing. The same holds
-	// for the bytes of items in Sent and Received, but those of peers are complete.
+	// Items is the number of items transferred in streams, including streams still in flight. Items
+	// are counted when a Snapshot is taken, so items transferred between the last Snapshot and the
+	// end of a stream are not counted. The same applies to the bytes of items in Sent and Received,
+	// except in the windows of peers, which are complete.
 	Items int64 `json:"items"`
-	// Sent and Received are bytes of input, output, items and memory.
+	// Sent and Received are the numbers of bytes of input, output, items and memory.
 	Sent     int64 `json:"sent"`
 	Received int64 `json:"received"`
-	// Mean is the mean time. P50, P90 and P99 are percentiles, with an error of at most an eighth
-	// from 512 ns to 275 s. Most is the maximum. All are 0 if no call ended.
+	// Mean is the mean duration. P50, P90 and P99 are percentiles, with a relative error of at most
+	// 1/8 between 512 ns and 275 s. Most is the maximum. All are 0 if no call completed.
 	Mean time.Duration `json:"mean_ns"`
 	P50  time.Duration `json:"p50_ns"`
 	P90  time.Duration `json:"p90_ns"`
@@ -146,50 +155,54 @@ type Window struct {
 	Most time.Duration `json:"most_ns"`
 }
 
-// A Context is one of a class.
+// A Context describes a context of a class.
 type Context struct {
-	// ID is its target id, Address where peers reach it.
+	// ID is the target id of the context. Address is the address at which peers reach it.
 	ID      int    `json:"id"`
 	Address string `json:"address"`
-	// Open reports whether it is not closed.
+	// Open reports whether the context is open.
 	Open bool `json:"open"`
-	// Active counts requests whose handlers have begun and that have not ended, of MaxActive at the
-	// most, and of MaxActivePerPeer of one session. Waiting counts requests that wait for one of
-	// these to end, Queued callbacks and handlers that wait for Trigger.
+	// Active is the number of requests whose handlers have begun and that have not completed. It is
+	// limited to MaxActive, and to MaxActivePerPeer for each session. Waiting is the number of
+	// requests waiting for one of these to complete. Queued is the number of callbacks and handlers
+	// waiting for Trigger.
 	Active           int64 `json:"active"`
 	MaxActive        int   `json:"max_active"`
 	MaxActivePerPeer int   `json:"max_active_per_peer"`
 	Waiting          int64 `json:"waiting"`
 	Queued           int   `json:"queued"`
-	// Streams counts requests with streams that have not ended, which Active does not: of
-	// MaxStreams at the most, and of MaxStreamsPerPeer of one session. One more is refused.
+	// Streams is the number of requests with streams in flight, which are not included in Active.
+	// It is limited to MaxStreams, and to MaxStreamsPerPeer for each session. Requests beyond these
+	// limits are refused.
 	Streams           int64 `json:"streams"`
 	MaxStreams        int   `json:"max_streams"`
 	MaxStreamsPerPeer int   `json:"max_streams_per_peer"`
-	// Peers counts sessions that are up. Those that were and ended: Lost died or fell silent, Left
-	// closed, Idle ended as both agreed.
+	// Peers is the number of sessions that are up. Lost, Left and Idle count the sessions that have
+	// ended: because the peer died or became unresponsive, because the peer closed, and because
+	// both sides agreed that the session was idle, respectively.
 	Peers int   `json:"peers"`
 	Lost  int64 `json:"lost"`
 	Left  int64 `json:"left"`
 	Idle  int64 `json:"idle"`
-	// Denied counts requests that the authorizer has denied, HandshakesFailed the TLS handshakes of
-	// peers that failed; the first context has those over tcp. The log has the peers and the
-	// reasons.
+	// Denied is the number of requests denied by the authorizer. HandshakesFailed is the number of
+	// failed TLS handshakes with peers; those over tcp are counted in the first context. The peers
+	// and reasons are logged.
 	Denied           int64 `json:"denied"`
 	HandshakesFailed int64 `json:"handshakes_failed"`
-	// Handles counts handles that are not closed, and requests that have not ended; Spare is how
-	// many of these have no call under way.
+	// Handles is the number of handles that are not closed plus the number of requests that have
+	// not completed. Spare is the number of these without a call in flight.
 	Handles int64 `json:"handles"`
 	Spare   int64 `json:"spare"`
-	// Regions counts registered memory of the class.
+	// Regions is the number of registered memory regions of the class.
 	Regions int64 `json:"regions"`
-	// Lent is the bytes of large input and output that peers may fetch, Fetching those that are
-	// being fetched from peers.
+	// Lent is the number of bytes of large inputs and outputs that peers may fetch. Fetching is the
+	// number of bytes being fetched from peers.
 	Lent     int64 `json:"lent"`
 	Fetching int64 `json:"fetching"`
-	// Envelopes of EnvelopeSize bytes are offered to each peer. Reserved is the bytes that are
-	// guaranteed to all, of Budget. HighWater is the largest number of envelopes of one peer that
-	// this side has needed, Stalls counts messages that had to wait for one.
+	// Envelopes is the number of envelopes of EnvelopeSize bytes offered to each peer. An envelope
+	// is guaranteed room for one message. Reserved is the number of bytes guaranteed to all peers,
+	// out of Budget. HighWater is the maximum number of envelopes of one peer that this side has
+	// needed at the same time. Stalls is the number of messages that had to wait for an envelope.
 	Envelopes    int   `json:"envelopes"`
 	EnvelopeSize int   `json:"envelope_size"`
 	Reserved     int64 `json:"reserved"`
@@ -198,184 +211,196 @@ type Context struct {
 	Stalls       int64 `json:"stalls"`
 }
 
-// A Call is a call, a request or a transfer that is under way.
+// A Call is a call, a request or a transfer in flight.
 type Call struct {
-	// Key identifies it among all rows, as long as it is under way.
+	// Key identifies the call among all rows while it is in flight.
 	Key string `json:"key"`
-	// Kind is "call" for a call that this process makes, "request" for one that it serves,
-	// "transfer" for one of package bulk.
+	// Kind is "call" for a call made by this process, "request" for a request served by it, and
+	// "transfer" for a transfer of package bulk.
 	Kind string `json:"kind"`
 	// Context is the index of its context in Contexts.
 	Context int `json:"context"`
-	// ID is the same at both sides of a call.
+	// ID identifies the call. It is the same on both sides.
 	ID uint64 `json:"id"`
-	// Method is "pull" or "push" of a transfer.
+	// Method is the name of the method, or "pull" or "push" for a transfer.
 	Method string `json:"method"`
-	// Peer is the other side as text for users, Address its address, which identifies it.
+	// Peer is a human-readable description of the peer. Address is its address, which identifies
+	// it.
 	Peer    string `json:"peer"`
 	Address string `json:"address"`
-	// State is the state in docs/internals/STATES.md, Means its description.
+	// State is one of the states in docs/internals/STATES.md. Means is a description of it.
 	State string `json:"state"`
 	Means string `json:"means"`
-	// Age is the time since the start of a call or a transfer, or the arrival of a request.
+	// Age is the time since the start of the call or transfer, or since the arrival of the request.
 	Age time.Duration `json:"age_ns"`
-	// Late reports whether the age is unusual: more than twice the 99th percentile of its method,
-	// and more than 100 ms; or more than 1 s if fewer than 20 calls have ended. A stream is late if
-	// its caller has read no item for 1 s.
+	// Late reports whether the age is unusual. This is the case if it exceeds 100 ms and twice the
+	// 99th percentile of the method or, if fewer than 20 calls have completed, 1 s. A stream is
+	// late if its caller has not read an item for 1 s.
 	Late bool `json:"late"`
-	// Moved is the number of bytes transferred from its Sources and to its Sinks, including up to 8
-	// MiB of read-ahead. Size is the total number, 0 if it is unknown.
+	// Moved is the number of bytes transferred from Sources and to Sinks, including up to 8 MiB of
+	// read-ahead. Size is the total number of bytes to transfer, or 0 if unknown.
 	Moved int64 `json:"moved"`
 	Size  int64 `json:"size"`
-	// Transfers is the number of its transfers in flight.
+	// Transfers is the number of transfers in flight that are part of the request.
 	Transfers int `json:"transfers"`
-	// Trace is the id of its trace, TraceURL the URL that Page.TraceURL returns for it.
+	// Trace is the trace ID. TraceURL is the URL returned for it by Page.TraceURL.
 	Trace    string `json:"trace,omitempty"`
 	TraceURL string `json:"trace_url,omitempty"`
-	// Stream is set in Streams only.
+	// Stream is set only in Snapshot.Streams.
 	Stream *Stream `json:"stream,omitempty"`
 
 	session session
 }
 
-// A session identifies a session of a context: MaxActivePerPeer limits the handlers of one.
+// A session identifies a session of a context. It is the unit to which MaxActivePerPeer applies.
 type session struct {
 	context int
 	peer    hg.Addr
 }
 
-// A Stream is the progress of a stream.
+// A Stream describes the progress of a stream.
 type Stream struct {
-	// Items is the number of items that the handler sent, or that the caller's loop read; Bytes is
-	// the number of bytes sent or received.
+	// Items is the number of items sent by the handler or read by the caller. Bytes is the number
+	// of bytes sent or received.
 	Items int64 `json:"items"`
 	Bytes int64 `json:"bytes"`
-	// Waiting is the number of buffered bytes: those that cannot be sent because the window is
-	// full, or those that the caller's loop has not read.
+	// Waiting is the number of buffered bytes that cannot be sent because the window is full, or
+	// that the caller has not read.
 	Waiting int64 `json:"waiting"`
-	// Stuck is the time for which the caller has read no item while data is buffered; 0 if none is.
+	// Stuck is the time for which the caller has not read an item although data is buffered, or 0
+	// if no data is buffered.
 	Stuck time.Duration `json:"stuck_ns"`
 }
 
-// A Method sums up the calls, or the requests, of a method.
+// A Method holds statistics of the calls or the requests of a method.
 type Method struct {
-	// Kind is as in Call.
+	// Kind has the same values as in Call.
 	Kind string `json:"kind"`
-	// Name is the name of the method, "(others)" for all beyond the first 256.
+	// Name is the name of the method. All methods beyond the first 256 are combined under the name
+	// "(others)".
 	Name string `json:"name"`
-	// Count is the number of calls that ended since the start of the page, Errors the number of
-	// failed ones among them. Most is the longest time.
+	// Count is the number of calls completed since the start of the page. Errors is the number of
+	// those that failed. Most is the longest duration.
 	Count  int64         `json:"count"`
 	Errors int64         `json:"errors"`
 	Most   time.Duration `json:"most_ns"`
-	// UnderWay is the number of calls, or of queued and running requests. Limit is the limit of
-	// running handlers of the method (qs.MaxConcurrent); 0 if there is none.
+	// UnderWay is the number of calls in flight, or of queued and running requests. Limit is the
+	// maximum number of concurrent handlers of the method (qs.MaxConcurrent), or 0 if there is no
+	// limit.
 	UnderWay int `json:"under_way"`
 	Limit    int `json:"limit"`
 	Rates
 	// Slowest is the slowest call of the last ten minutes, if any.
 	Slowest *Slowest `json:"slowest,omitempty"`
 
-	usual Window // the baseline: times of the minutes before the last one that were not slow
-	// when it became slow, by the clock of the page; 0 if it is not, or since this minute
+	usual Window // baseline of the method
+	// slowSince is the time at which the method became slow, by the page's clock. It is 0 if the
+	// method is not slow or became slow in the current slot.
 	slowSince time.Duration
 }
 
-// A Slowest is the slowest call of a method.
+// A Slowest describes the slowest call of a method.
 type Slowest struct {
-	// Took is its duration.
+	// Took is the duration of the call.
 	Took time.Duration `json:"took_ns"`
-	// Peer is as in Call.
+	// Peer is a human-readable description of the peer.
 	Peer string `json:"peer"`
-	// Trace and TraceURL are as in Call.
+	// Trace is the trace ID. TraceURL is the URL returned for it by Page.TraceURL.
 	Trace    string `json:"trace,omitempty"`
 	TraceURL string `json:"trace_url,omitempty"`
 }
 
-// An ErrorGroup counts the calls of a method that failed with one code.
+// An ErrorGroup describes the calls of a method that failed with the same code.
 type ErrorGroup struct {
-	// Kind and Method are as in Call.
+	// Kind and Method have the same meaning as in Call.
 	Kind   string `json:"kind"`
 	Method string `json:"method"`
-	// Code is the number of the code, Error its text.
+	// Code is the numeric error code. Error is its text.
 	Code  int    `json:"code"`
 	Error string `json:"error"`
-	// Count is the number of such errors since the start of the page, from First to Last.
+	// Count is the number of such errors since the start of the page. First and Last are the times
+	// of the first and the last one.
 	Count int64     `json:"count"`
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// The following fields describe the last error. Text is its text. Remote reports whether the
-	// peer returned it. Fate is the fate of the request.
+	// The following fields describe the last error. Text is the error message. Remote reports
+	// whether the error was returned by the peer. Fate states whether the request ran.
 	Text   string `json:"text"`
 	Remote bool   `json:"remote"`
 	Fate   string `json:"fate"`
-	// Took is the duration of the call. Peer, Address, Trace and TraceURL are as in Call.
+	// Took is the duration of the call. Peer, Address, Trace and TraceURL have the same meaning as
+	// in Call.
 	Took     time.Duration `json:"took_ns"`
 	Peer     string        `json:"peer"`
 	Address  string        `json:"address"`
 	Trace    string        `json:"trace,omitempty"`
 	TraceURL string        `json:"trace_url,omitempty"`
 
-	sinceLast time.Duration // the time since the last one
+	sinceLast time.Duration // time since the last error
 }
 
-// A Peer is a session with another process.
+// A Peer describes a session with another process.
 type Peer struct {
 	// Key identifies the peer among all rows.
 	Key string `json:"key"`
 	// Context is the index of its context in Contexts.
 	Context int `json:"context"`
-	// Label is its name and its location as text for users, Address its address, which identifies it.
+	// Label is a human-readable description of the peer's name and location. Address is its
+	// address, which identifies it.
 	Label   string `json:"label"`
 	Address string `json:"address"`
-	// Process is the name that the peer claims. Remote is its network address as seen here.
-	// Verified is the name in its certificate, or empty. Secure reports whether the session is
-	// encrypted.
+	// Process is the name reported by the peer. Remote is the peer's network address as seen by
+	// this process. Verified is the name in the peer's certificate, or empty. Secure reports
+	// whether the session is encrypted.
 	Process  string `json:"process"`
 	Remote   string `json:"remote"`
 	Verified string `json:"verified"`
 	Secure   bool   `json:"secure"`
-	// Transport is the scheme of the transport in use, Why the reason if there was a choice.
+	// Transport is the scheme of the transport in use. Why is the reason why it was chosen, if
+	// there were several.
 	Transport string `json:"transport"`
 	Why       string `json:"why"`
-	// Requests is the number of its requests in flight, Calls the number of calls to it. Both
-	// include streams.
+	// Requests is the number of requests from the peer in flight. Calls is the number of calls to
+	// the peer in flight. Both include streams.
 	Requests int `json:"requests"`
 	Calls    int `json:"calls"`
-	// Streams is the number of Requests that count in Context.Streams.
+	// Streams is the number of requests from the peer that are included in Context.Streams.
 	Streams int64 `json:"streams"`
-	// Minute counts the calls and requests with it that ended in the last minute, without RPCs of
-	// the library unless Query.All; it has no times and no items.
+	// Minute holds statistics of the calls to and requests from the peer that completed in the last
+	// minute. The library's own RPCs are included only if Query.All is set. There are no durations
+	// and no items.
 	Minute Window `json:"minute"`
-	// Offered is the number of envelopes that the peer may use here, Held the number in use,
-	// HeldMax the maximum of Held.
+	// Offered is the number of this process's envelopes that the peer may use. Held is the number
+	// in use. HeldMax is the maximum number that were in use at the same time.
 	Offered int `json:"offered"`
 	Held    int `json:"held"`
 	HeldMax int `json:"held_max"`
-	// Promised is the number of envelopes that the peer guarantees to this side, Free the number of
-	// free ones. Waiting is the number of messages waiting for one, Stalls the number of all that
-	// waited. HighWater is the largest number of envelopes needed at a time.
+	// Promised is the number of envelopes that the peer guarantees to this process. Free is the
+	// number of these not in use. Waiting is the number of messages waiting for an envelope. Stalls
+	// is the number of messages that have had to wait so far. HighWater is the maximum number of
+	// envelopes needed at the same time.
 	Promised  int   `json:"promised"`
 	Free      int   `json:"free"`
 	Waiting   int   `json:"waiting"`
 	Stalls    int64 `json:"stalls"`
 	HighWater int   `json:"high_water"`
-	// HeldBy is the limit for which requests wait at the peer, as the peer reports; empty if none
-	// waits.
+	// HeldBy is the limit that requests are waiting for at the peer, as reported by the peer, or
+	// empty if none are waiting.
 	HeldBy string `json:"held_by,omitempty"`
-	// Methods are the last 16 that it called, or was called at, by their names, if Query.Peer is
-	// set; those of the library if Query.All is.
+	// Methods lists the 16 methods most recently used in calls to and requests from the peer, by
+	// name. It is set only if Query.Peer is. The library's own methods are included only if
+	// Query.All is set.
 	Methods []PeerMethod `json:"methods,omitempty"`
 
-	addr      hg.Addr // bound to the session
-	wasCalled bool    // Query.Method, in the last ten minutes
+	addr      hg.Addr // address bound to the session
+	wasCalled bool    // Query.Method was called in the last ten minutes
 }
 
-// A PeerMethod counts the calls of a method with one peer.
+// A PeerMethod holds the number of calls of a method with one peer.
 type PeerMethod struct {
-	// Kind and Name are as in Method.
+	// Kind and Name have the same meaning as in Method.
 	Kind string `json:"kind"`
 	Name string `json:"name"`
-	// Minute is the number of calls that ended in the last minute.
+	// Minute is the number of calls completed in the last minute.
 	Minute int `json:"minute"`
 }
