@@ -12,35 +12,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// leakWindows are the numbers of newest samples in which a leak is looked for.
+// leakWindows lists the numbers of newest samples that are searched for leaks.
 var leakWindows = []int{tenMinuteSlots, 15, 6}
 
-// causeKinds are the values of Cause.Kind, the worst first. The last one is a guess, from how times
-// have changed.
+// causeKinds lists the values of Cause.Kind, worst first. The last one is less certain, because it
+// is based on a comparison with earlier times.
 var causeKinds = []string{"not ready", "limit", "no room at peer", "peer lost", "stuck stream", "stalled", "leak", "errors", "slow"}
 
-// The thresholds of causes, and the limits of their number.
+// Thresholds for causes, and limits on their number.
 const (
 	defaultStalledAfter = 5 * time.Second
-	// so many slower methods, if they are half of those that are called, have one cause
+	// minCommonSlow is the minimum number of slower methods that share one cause if they are at
+	// least half of the methods in use
 	minCommonSlow   = 3
-	busyShare       = 0.8  // the share of its processors from which on the process counts as busy
-	failingShare    = 20   // one failed call of so many in the last minute
-	minFailures     = 10   // the least number of failed calls in the last minute
-	minLeak         = 500  // the least growth of handles or regions, which is also half of them,
-	minSteadyLeak   = 100  // or the least steady growth
-	minLeakSamples  = 4    // the least number of slots in which they were counted
-	minFirstLeak    = 2000 // the least number that is a cause on a page without samples
-	maxMemoryPieces = 1000 // the pieces of registered memory that are looked at
-	fullShare       = 20   // a budget is full if less than one part of so many is left
-	maxCauses       = 50   // causes on a page
-	callsMoreFactor = 3    // the factor from which on a peer counts as calling more often than before
+	busyShare       = 0.8  // share of its processors above which the process counts as busy
+	failingShare    = 20   // one failed call out of this many in the last minute
+	minFailures     = 10   // minimum number of failed calls in the last minute
+	minLeak         = 500  // minimum growth of handles or regions, if it is also at least half of the initial number
+	minSteadyLeak   = 100  // minimum growth over leakTime
+	minLeakSamples  = 4    // minimum number of samples
+	minFirstLeak    = 2000 // minimum number that is a cause on a page with fewer samples
+	maxMemoryPieces = 1000 // maximum number of memory regions examined per source
+	fullShare       = 20   // a budget is full if less than one part in this many is left
+	maxCauses       = 50   // maximum number of causes on a page
+	callsMoreFactor = 3    // factor above which a peer counts as calling more often than before
 
-	leakTime      = 5 * time.Minute  // the least time of a steady growth
-	causeHoldTime = 10 * time.Second // the time that a cause stays on the page after it was found last
+	leakTime      = 5 * time.Minute  // minimum duration of growth for minSteadyLeak
+	causeHoldTime = 10 * time.Second // time for which a cause stays on the page after it was last found
 )
 
-// findCauses returns the causes, in the order of causeKinds.
+// findCauses returns at most maxCauses causes, in the order of causeKinds.
 func (l *snapshotBuilder) findCauses() []Cause {
 	all := []Cause{}
 	for _, find := range []func() []Cause{l.findNotReady, l.findLimits, l.findNoRoom, l.findLostPeers, l.findStuckStreams, l.findStalled, l.findLeaks, l.findFailing, l.findSlower} {
@@ -50,17 +51,17 @@ func (l *snapshotBuilder) findCauses() []Cause {
 	return all[:min(len(all), maxCauses)]
 }
 
-// rankOf returns the index of a kind in causeKinds.
+// rankOf returns the index of kind in causeKinds.
 func rankOf(kind string) int { return slices.Index(causeKinds, kind) }
 
-// A recentCause is a cause that stays on the page for causeHoldTime when it is no longer found.
+// A recentCause is a cause that stays on the page for causeHoldTime after it was last found.
 type recentCause struct {
 	Cause
-	at time.Duration // when it was found last, by the clock of the page
+	at time.Duration // time at which it was last found, by the page's clock
 }
 
-// addRecent adds to all, the causes that were found now, those with a holdKey that were found
-// within causeHoldTime.
+// addRecent returns the causes in all, which were found now, together with causes with a holdKey
+// that were last found within causeHoldTime. The result is in the order of causeKinds.
 func (p *Page) addRecent(all []Cause, now time.Duration) []Cause {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,14 +108,14 @@ func (l *snapshotBuilder) findNotReady() (all []Cause) {
 	return all
 }
 
-// A limitUse is the use of a limit on handlers that run at once.
+// A limitUse describes the use of a limit on concurrent handlers.
 type limitUse struct {
 	active, max int
 	waiting     int
-	methods     map[string]int // running requests by method; nil if no request waits
+	methods     map[string]int // number of running requests by method; nil if no request is waiting
 }
 
-// usedShare returns how much of the limit is used, 0 to 1; 0 if there is no limit.
+// usedShare returns the used share of the limit, or 0 if there is no limit.
 func (r limitUse) usedShare() float64 {
 	if r.max == 0 {
 		return 0
@@ -122,9 +123,9 @@ func (r limitUse) usedShare() float64 {
 	return float64(r.active) / float64(r.max)
 }
 
-// describe returns a text with the number of running requests, the limit and its purpose. Fewer
-// than the limit may run although requests wait: some have ended a moment ago, and the next have
-// not begun.
+// describe returns a text that states the number of running requests, the limit, and its purpose.
+// Even if requests are waiting, fewer than the limit may be running: some may have just completed
+// while the next ones have not begun.
 func (r limitUse) describe(of string) string {
 	if r.active >= r.max {
 		return fmt.Sprintf("%d run, which is the limit %s", r.active, of)
@@ -132,7 +133,7 @@ func (r limitUse) describe(of string) string {
 	return fmt.Sprintf("%d is the limit %s, and it was reached when they came; %d run at this moment, since others have just ended and the next have not begun", r.max, of, r.active)
 }
 
-// addRunning counts a request that runs, if others wait for the limit.
+// addRunning counts a running request if others are waiting for the limit. r may be nil.
 func (r *limitUse) addRunning(method string) {
 	if r == nil || r.waiting == 0 {
 		return
@@ -143,7 +144,8 @@ func (r *limitUse) addRunning(method string) {
 	r.methods[method]++
 }
 
-// mostFrequent returns the method of most of the running requests, and a text with their number.
+// mostFrequent returns the method with the most running requests and a text that states their
+// number.
 func (r *limitUse) mostFrequent() (method, text string) {
 	for m, n := range r.methods {
 		if most := r.methods[method]; n > most || n == most && m < method {
@@ -156,9 +158,9 @@ func (r *limitUse) mostFrequent() (method, text string) {
 	return method, fmt.Sprintf("; of those that run %d are of %s", r.methods[method], method)
 }
 
-// findLimits finds the limits for which requests wait: of the limits of its method, its peer and
-// its context, a request waits for the one of which the largest share is used; of several with the
-// same share, for the narrowest.
+// findLimits finds the limits that requests are waiting for. Among the limits of its method, its
+// peer and its context, a request is assumed to wait for the one with the largest used share. If
+// several have the same share, the narrowest is assumed.
 func (l *snapshotBuilder) findLimits() (all []Cause) {
 	methods, peers := map[string]*limitUse{}, map[session]*limitUse{}
 	contexts := make([]limitUse, len(l.contexts))
@@ -231,7 +233,7 @@ func (l *snapshotBuilder) findLimits() (all []Cause) {
 	return append(all, l.findWithoutWorker()...)
 }
 
-// adviseForPeer returns the advice for a peer whose requests wait for each other.
+// adviseForPeer returns the advice for a peer that has reached its limit.
 func (l *snapshotBuilder) adviseForPeer(p *Peer) string {
 	minute, before := l.p.collector.requestRates(p.addr.Name(), l.now)
 	if minute.Count >= minCalls && before.Covers >= minBaseline && minute.PerSecond >= callsMoreFactor*before.PerSecond {
@@ -241,7 +243,7 @@ func (l *snapshotBuilder) adviseForPeer(p *Peer) string {
 	return "Have it call less at a time. Only if it needs as many, and what its handlers use has room for more, raise the limit."
 }
 
-// findWithoutWorker finds requests that may run, but for which there is no worker.
+// findWithoutWorker finds requests that could run but have been waiting for a worker.
 func (l *snapshotBuilder) findWithoutWorker() []Cause {
 	n, oldest := 0, time.Duration(0)
 	for i := range l.calls {
@@ -257,7 +259,7 @@ func (l *snapshotBuilder) findWithoutWorker() []Cause {
 		"%s for a worker, the oldest for %s: as many handlers run as may (qs.Config.MaxConcurrent), or nothing drives the node (Serve).", countNoun(n, "request waits", "requests wait"), durationText(oldest))}}
 }
 
-// findNoRoom finds peers without free envelopes.
+// findNoRoom finds peers that have had no free envelopes for some time.
 func (l *snapshotBuilder) findNoRoom() (all []Cause) {
 	for i := range l.peers {
 		p := &l.peers[i]
@@ -280,18 +282,19 @@ func (l *snapshotBuilder) findNoRoom() (all []Cause) {
 	return all
 }
 
-// A groupKey has the common properties of the calls of a group.
+// A groupKey holds the properties shared by the calls of a group.
 type groupKey struct{ kind, method, state string }
 
-// A callGroup is the calls of one cause.
+// A callGroup is a group of calls with a common cause.
 type callGroup struct {
 	key    groupKey
 	count  int
 	oldest *Call
-	peers  map[peerKey]hg.Addr // the peers of all calls
+	peers  map[peerKey]hg.Addr // peers of all calls in the group
 }
 
-// otherSide names the peer of a group if it is only one, or the number of its peers.
+// otherSide returns a text with the peer of the group if there is only one, or else with the number
+// of peers.
 func (g *callGroup) otherSide() string {
 	if len(g.peers) == 1 {
 		return g.preposition() + " " + g.oldest.Peer
@@ -299,7 +302,7 @@ func (g *callGroup) otherSide() string {
 	return fmt.Sprintf("%s %d peers", g.preposition(), len(g.peers))
 }
 
-// preposition returns the word between a call and its peer.
+// preposition returns the preposition for the peer of a call.
 func (g *callGroup) preposition() string {
 	if g.key.kind == kindWords[inspect.EventTarget] {
 		return "from"
@@ -307,7 +310,8 @@ func (g *callGroup) preposition() string {
 	return "to"
 }
 
-// groupCalls groups the calls for which pick is true, the group with the oldest call first.
+// groupCalls groups the calls for which pick returns true. The group with the oldest call comes
+// first.
 func groupCalls(calls []Call, pick func(c *Call) bool) (all []*callGroup) {
 	of := map[groupKey]*callGroup{}
 	for i := range calls {
@@ -341,7 +345,7 @@ func (l *snapshotBuilder) findStuckStreams() (all []Cause) {
 			if o.Kind != c.Kind || o.Method != c.Method {
 				continue
 			}
-			if others++; o.Stream.Stuck > c.Stream.Stuck { // the longest one
+			if others++; o.Stream.Stuck > c.Stream.Stuck { // the one stuck longest
 				c = o
 			}
 		}
@@ -364,10 +368,10 @@ func (l *snapshotBuilder) findStuckStreams() (all []Cause) {
 	return all
 }
 
-// findStalled finds calls that are older than is usual for their method.
+// findStalled finds calls that have been in flight for unusually long.
 func (l *snapshotBuilder) findStalled() (all []Cause) {
 	late := func(c *Call) bool {
-		// findLimits has these
+		// reported by findLimits
 		held := c.Kind == kindWords[inspect.EventTarget] && (c.State == "waiting" || c.State == "given")
 		w := l.usualOf(c)
 		return c.Age >= l.stalledAfter() && !held && !inspect.IsBuiltIn(c.Method) && (w.Count < minCalls || c.Age > medianFactor*w.P99)
@@ -399,8 +403,9 @@ func (l *snapshotBuilder) findStalled() (all []Cause) {
 	return all
 }
 
-// countEnded describes how many calls like those of g have ended in the last minute, with the same
-// peers and with others. That shows whether the method hangs, or the calls of some peers do.
+// countEnded returns a text that states how many calls like those in g completed in the last
+// minute, with the same peers and with others. This shows whether all calls of the method hang or
+// only those with some peers.
 func (l *snapshotBuilder) countEnded(g *callGroup) string {
 	i := slices.IndexFunc(l.methods, func(m Method) bool { return m.Kind == g.key.kind && m.Name == g.key.method })
 	if i < 0 || !l.p.isObserving.Load() {
@@ -413,7 +418,7 @@ func (l *snapshotBuilder) countEnded(g *callGroup) string {
 	own, counted := 0, map[string]bool{}
 	for _, addr := range g.peers {
 		name := addr.Name()
-		if counted[name] { // with another context
+		if counted[name] { // same peer, in another context
 			continue
 		}
 		counted[name] = true
@@ -436,7 +441,7 @@ func (l *snapshotBuilder) countEnded(g *callGroup) string {
 	return text
 }
 
-// noneOr formats a number, and 0 as a word.
+// noneOr formats n, with "none" for 0.
 func noneOr(n int) string {
 	if n == 0 {
 		return "none"
@@ -444,14 +449,14 @@ func noneOr(n int) string {
 	return fmt.Sprint(n)
 }
 
-// findLeaks finds handles and registered memory that grow in number and are not closed.
+// findLeaks finds growing numbers of handles and registered memory regions that are not closed.
 func (l *snapshotBuilder) findLeaks() (all []Cause) {
 	first, past := l.p.sampleHistory(l.now)
 	now := l.p.newSample(l.now)
 	for _, kind := range []struct {
 		name, text string
 		value      func(processSample) int64
-		owner      func(c *Cause) // adds to c the likely owner
+		owner      func(c *Cause) // adds the likely owner to c
 	}{
 		{
 			"handles", "Something calls Create of package hg, and not Close of the handle. With hg.Config.Trace the error of Shutdown names where they were made.",
@@ -479,7 +484,7 @@ func (l *snapshotBuilder) findLeaks() (all []Cause) {
 	return all
 }
 
-// nameHandleOwner adds to c the method and the peer of most of the handles that are not in use.
+// nameHandleOwner adds to c the method and the peer that most of the unused handles are for.
 func (l *snapshotBuilder) nameHandleOwner(c *Cause) {
 	type owner struct{ method, peer string }
 	of, method, peer, n := map[owner]int64{}, "", hg.Addr{}, int64(0)
@@ -497,8 +502,8 @@ func (l *snapshotBuilder) nameHandleOwner(c *Cause) {
 	}
 }
 
-// nameMemoryUser adds to c the size of the registered memory, and the peer that has used most of
-// it, if any.
+// nameMemoryUser adds to c the size of the registered memory and the peer that was the last to use
+// most of it, if any.
 func (l *snapshotBuilder) nameMemoryUser(c *Cause) {
 	of, looked, bytes := map[memoryUse]int{}, 0, int64(0)
 	var most memoryUse
@@ -532,23 +537,23 @@ func (l *snapshotBuilder) nameMemoryUser(c *Cause) {
 	c.Text += fmt.Sprintf(". Together they are %s%s; %s are alike: %s each, for peers to %s, and %s", about, bytesText(bytes), which, bytesText(most.size), most.access, user)
 }
 
-// A trend is the growth of a value.
+// A trend describes the growth of a value.
 type trend struct {
 	have      int64
-	perSecond float64       // the growth in a second
-	over      time.Duration // the time in which it grew; 0 if that is not known
+	perSecond float64       // growth per second
+	over      time.Duration // duration of the growth, or 0 if not known
 	leaks     bool
 }
 
-// trendOf returns the growth of a value in the longest of leakWindows in which it leaks. A page
-// that has not counted for long reports a value that is large.
+// trendOf returns the growth of a value in the longest of leakWindows in which it leaks. If there
+// are few samples, any large value is considered a leak.
 func trendOf(first processSample, past []processSample, now processSample, value func(processSample) int64) trend {
 	have := value(now)
 	if n := len(past); n >= minLeakSamples {
 		for _, samples := range leakWindows {
 			from := max(n-samples, 0)
 			if from > 0 && have <= value(slices.MaxFunc(past[:from], func(a, b processSample) int { return cmp.Compare(value(a), value(b)) })) {
-				continue // the value has been as large before
+				continue // the value has been as large before this window
 			}
 			if g := trendIn(past[from:], value); g.leaks {
 				g.have = have
@@ -565,9 +570,9 @@ func trendOf(first processSample, past []processSample, now processSample, value
 	return trend{have, float64(grew) / since.Seconds(), since, grew >= minFirstLeak}
 }
 
-// trendIn compares the minima of each third of samples. A value leaks if these grow steadily by
-// minLeak, or by minSteadyLeak for leakTime; a value that comes and goes, or has grown once, does
-// not.
+// trendIn compares the minima of each third of the samples. A value leaks if the minima grow
+// steadily by minLeak, or by minSteadyLeak over leakTime. A value that fluctuates, or that has
+// grown only once, does not.
 func trendIn(samples []processSample, value func(processSample) int64) trend {
 	n := len(samples)
 	third := func(i int) (least int64) {
@@ -585,18 +590,19 @@ func trendIn(samples []processSample, value func(processSample) int64) trend {
 	return trend{0, float64(grew) / max(samples[2*n/3].at-samples[0].at, slotTime).Seconds(), over, steady && enough}
 }
 
-// A slowMethod is a method that is slower than usual.
+// A slowMethod is a method together with how much slower than usual it is.
 type slowMethod struct {
 	*Method
 	slowness
 }
 
-// findSlower finds methods that took longer in the last minute than is usual, the one with the
-// largest factor first. If most methods are slower, they have one cause, and a cause of its own
-// only the methods that are slower than that explains. A method with a slow median is never in the
-// common cause of methods with a slow 99th percentile.
+// findSlower finds methods that took longer than usual in the last minute, sorted by decreasing
+// factor. If most methods are slower, they share a common cause, and only methods whose slowness is
+// not explained by it have their own cause. A method with a slow median is never part of the common
+// cause of methods with a slow 99th percentile.
 func (l *snapshotBuilder) findSlower() (all []Cause) {
-	// slow tails of many methods: they come last because they mean less than a slow median of one
+	// common causes for slow tails, which come last because they are less significant than a single
+	// slow median
 	var moments []Cause
 	common := slowness{tail: l.commonTail()}
 	for _, kind := range []inspect.EventKind{inspect.EventTarget, inspect.EventOrigin} {
@@ -637,7 +643,8 @@ func (l *snapshotBuilder) findSlower() (all []Cause) {
 	return append(all, moments...)
 }
 
-// compareSeverity orders by the medians, and where these are not slow by the 99th percentiles.
+// compareSeverity compares m and o by the factors of their medians or, if neither median is slow,
+// of their 99th percentiles. A slow median is more severe than any other.
 func (m slowMethod) compareSeverity(o slowMethod) int {
 	switch {
 	case m.isMedianSlow() && o.isMedianSlow():
@@ -650,14 +657,15 @@ func (m slowMethod) compareSeverity(o slowMethod) int {
 	return cmp.Compare(m.tail.factor, o.tail.factor)
 }
 
-// isJudged reports whether m has enough calls, now and in its baseline, to be compared.
+// isJudged reports whether m has enough calls, both in the last minute and in its baseline, to be
+// compared.
 func (m *Method) isJudged() bool {
 	return !inspect.IsBuiltIn(m.Name) && m.Minute.Count >= minCalls && m.usual.isBaseline()
 }
 
-// commonTail returns by how much the 99th percentile has grown for half of the methods that do not
-// count as slow: on a machine that is busy for moments it grows for all. It is zero if there are
-// fewer than minCommonSlow.
+// commonTail returns the median change in the 99th percentile of methods that are not considered
+// slow. On a machine that is busy at times, the 99th percentile grows for all methods. commonTail
+// returns the zero change if there are fewer than minCommonSlow such methods.
 func (l *snapshotBuilder) commonTail() change {
 	var calm []slowMethod
 	for i := range l.methods {
@@ -675,7 +683,7 @@ func (l *snapshotBuilder) commonTail() change {
 	return medianOf(calm, func(m slowMethod) change { return m.tail })
 }
 
-// medianOf returns the median of the changes, by each measure.
+// medianOf returns the change with the median factor and the median added time.
 func medianOf(some []slowMethod, of func(m slowMethod) change) change {
 	var times []float64
 	var more []time.Duration
@@ -687,8 +695,9 @@ func medianOf(some []slowMethod, of func(m slowMethod) change) change {
 	return change{factor: times[len(times)/2], added: more[len(more)/2]}
 }
 
-// newCommonSlowness returns the cause of methods, the worst first, that became slow together: by
-// their medians, or only by their 99th percentiles.
+// newCommonSlowness returns the common cause for methods that became slow at the same time, either
+// in their medians or only in their 99th percentiles. slow is sorted by decreasing severity. judged
+// is the number of methods compared.
 func (l *snapshotBuilder) newCommonSlowness(kind inspect.EventKind, slow []slowMethod, judged int) Cause {
 	worst := slow[0]
 	what, lead := "requests", "Everything is slower than usual: the process or the machine is busy."
@@ -710,7 +719,7 @@ func (l *snapshotBuilder) newCommonSlowness(kind inspect.EventKind, slow []slowM
 		lead, what, len(slow), judged, most, l.usage.processorsText(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
 }
 
-// newSlowMethod returns the cause of a method that is slower than common explains.
+// newSlowMethod returns the cause for a method whose slowness is not explained by common.
 func (l *snapshotBuilder) newSlowMethod(m slowMethod, common slowness) Cause {
 	now, usual := m.Minute, m.usual
 	text := fmt.Sprintf("one of a hundred took more than %s in the last minute, and %s", durationText(now.P99), durationText(usual.P99))
@@ -729,14 +738,14 @@ func (l *snapshotBuilder) newSlowMethod(m slowMethod, common slowness) Cause {
 	return Cause{holdKey: "slow " + m.Kind + " of " + m.Name, Kind: "slow", Method: m.Name, Text: text}
 }
 
-// explainSlow returns a text about whether slow requests of a method wait for others, or their
-// handlers for a processor or something else, and which profile shows that.
+// explainSlow returns a text that states whether slow requests of a method are waiting for other
+// requests, for a processor, or for something else, and which profile shows the reason.
 func (l *snapshotBuilder) explainSlow(method string) string {
 	w := l.methodWork[methodKey{inspect.EventTarget, method}]
 	switch {
 	case w != nil && w.waiting > 0:
 		return fmt.Sprintf(" %d of them %s now for others to end, which is part of the time: see the limit that is reached.", w.waiting, verbForm(w.waiting, "waits", "wait"))
-	case l.usage.CPU == 0: // the CPU time is not known
+	case l.usage.CPU == 0: // the CPU usage is not known
 		return ""
 	case l.isBusy():
 		return fmt.Sprintf(" This process has used %s, which its handlers may lack: a CPU profile shows what it does.", l.usage.processorsText())
@@ -744,8 +753,8 @@ func (l *snapshotBuilder) explainSlow(method string) string {
 	return fmt.Sprintf(" This process has used %s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors.", l.usage.processorsText())
 }
 
-// findFailing finds methods of which at least minFailures calls, and one in failingShare, failed in
-// the last minute.
+// findFailing finds methods with at least minFailures failed calls in the last minute that are at
+// least one in failingShare of all calls.
 func (l *snapshotBuilder) findFailing() (all []Cause) {
 	for i := range l.methods {
 		m := &l.methods[i]
@@ -754,7 +763,7 @@ func (l *snapshotBuilder) findFailing() (all []Cause) {
 			continue
 		}
 		text := fmt.Sprintf("%d of %d %ss of %s in the last minute failed", w.Errors, w.Count, m.Kind, m.Name)
-		for j := range l.errors { // sorted, the most frequent first
+		for j := range l.errors { // sorted by decreasing frequency
 			if e := &l.errors[j]; e.Kind == m.Kind && e.Method == m.Name && e.sinceLast <= coveredTime(l.now, minuteSlots) {
 				text += ", most with " + strings.TrimSuffix(e.Error, ".")
 				if e.Text != "" && e.Text != e.Error {
@@ -768,7 +777,7 @@ func (l *snapshotBuilder) findFailing() (all []Cause) {
 	return all
 }
 
-// verbForm returns the singular or the plural form of a verb.
+// verbForm returns one if n is 1, and many otherwise.
 func verbForm(n int, one, many string) string {
 	if n == 1 {
 		return one
@@ -776,7 +785,7 @@ func verbForm(n int, one, many string) string {
 	return many
 }
 
-// countNoun formats a number with its noun.
+// countNoun formats n followed by one if n is 1, and by many otherwise.
 func countNoun(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, verbForm(n, one, many))
 }

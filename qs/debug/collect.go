@@ -13,30 +13,30 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// The limits of the collector. They are needed because peers choose the names of the methods that
-// they call, the texts of errors, and the number of peers.
+// Limits of the collector. They bound memory that depends on input from peers: method names, error
+// messages, and the number of peers.
 const (
-	maxMethods        = 256 // names; the others share one for each kind
-	maxErrors         = 256 // groups; the least recent one is evicted
-	maxTextBytes      = 300 // bytes of the text of an error
-	maxPeersPerShard  = 512 // in each of peerShards; the one that was idle the longest makes room
-	maxMethodsPerPeer = 16  // of each peer; the one that was called the longest ago makes room
+	maxMethods        = 256 // maximum number of methods; the others share a counter for each kind
+	maxErrors         = 256 // maximum number of groups; the least recent one is evicted
+	maxTextBytes      = 300 // maximum length of an error message in bytes
+	maxPeersPerShard  = 512 // maximum number per shard; the least recently used one is evicted
+	maxMethodsPerPeer = 16  // maximum number per peer; the least recently used one is evicted
 	peerShards        = 16
 )
 
-// otherMethods is the name of all methods beyond maxMethods.
+// otherMethods is the name under which methods beyond maxMethods are counted.
 const otherMethods = "(others)"
 
-// A collector counts calls, requests and transfers that have ended. Its methods may be called from
-// any goroutine; none blocks.
+// A collector counts completed calls, requests and transfers. Its methods are safe for concurrent
+// use and do not block.
 //
 //	Event ─► counter of its method ─ slots of ten seconds with a histogram
 //	     ├─► counter of its peer ─── slots of ten seconds, and its methods
 //	     └─► group of errors, if it failed
 type collector struct {
-	// replaced when there is a new one: looked up without a lock
+	// methods is replaced when a method is added, so that it can be read without a lock
 	methods atomic.Pointer[map[methodKey]*methodCounter]
-	addMu   sync.Mutex // held while methods is replaced
+	addMu   sync.Mutex // held while methods is being replaced
 
 	peers [peerShards]peerShard
 
@@ -49,7 +49,7 @@ type methodKey struct {
 	name string
 }
 
-// A methodCounter counts the calls, or the requests, of a method.
+// A methodCounter counts the calls or the requests of a method.
 type methodCounter struct {
 	key methodKey
 
@@ -63,14 +63,14 @@ type methodCounter struct {
 
 type methodSlot struct {
 	tally
-	items   int64 // items of streams that were under way
+	items   int64 // number of items transferred in streams
 	total   time.Duration
 	longest time.Duration
-	slowest slowestCall // the call that took longest
-	times   *histogram  // nil until there is a call
+	slowest slowestCall // the call with duration longest
+	times   *histogram  // nil if there are no calls
 }
 
-// A slowestCall is the call of a slot that took the longest.
+// A slowestCall identifies the slowest call of a slot.
 type slowestCall struct {
 	peer  hg.Addr
 	trace inspect.TraceID
@@ -89,10 +89,10 @@ func (t *tally) add(o *tally) {
 	t.received += o.received
 }
 
-// tallyOf returns the counts that e adds to a tally.
+// tallyOf returns the counts for e.
 func tallyOf(e *inspect.Event) tally {
 	t := tally{sent: e.Sent, received: e.Received}
-	if isPartOfRequest(e) { // its request is counted
+	if isPartOfRequest(e) { // only its request is counted
 		return t
 	}
 	t.count = 1
@@ -102,41 +102,42 @@ func tallyOf(e *inspect.Event) tally {
 	return t
 }
 
-// isPartOfRequest reports whether e is the end of a transfer of a request: its bytes are those of
-// the method.
+// isPartOfRequest reports whether e is the completion of a transfer that is part of a request. Its
+// bytes are counted for the method of the request.
 func isPartOfRequest(e *inspect.Event) bool { return e.Kind == inspect.EventTransfer && e.Of != "" }
 
 type peerShard struct {
-	mu    sync.Mutex // guards peers and the counters in it
+	mu    sync.Mutex // guards peers and its elements
 	peers map[string]*peerCounter
 }
 
-// A peerCounter counts the calls to a peer and its requests.
+// A peerCounter counts the calls to and requests from a peer.
 type peerCounter struct {
-	firstSeen      time.Duration // the first event of the peer, by the clock of the page
-	lastSeen       time.Duration // the last event of the peer
-	served         int64         // its requests since firstSeen
-	excessRequests int64         // those of served in slots in which it called far more often than before
-	excessTime     time.Duration // the length of these slots
+	firstSeen      time.Duration // time of the first event of the peer, by the page's clock
+	lastSeen       time.Duration // time of the last event of the peer
+	served         int64         // number of requests from the peer since firstSeen
+	excessRequests int64         // number of these in slots in which the peer called far more often than before
+	excessTime     time.Duration // total length of these slots
 	slots          slotRing[peerSlot]
-	methods        []peerMethod // at most peerMethods
+	methods        []peerMethod // at most maxMethodsPerPeer
 }
 
-// A peerSlot counts the calls of a peer in a slot, those of RPCs of the library by themselves.
+// A peerSlot counts the calls with a peer in a slot. The library's own RPCs are counted separately.
 type peerSlot struct {
 	program, builtIn tally
-	served           uint32 // requests of the peer, of methods of this program
+	served           uint32 // number of requests from the peer for the program's methods
 }
 
-// A peerMethod is a method that a peer calls, or that it is called at.
+// A peerMethod counts the calls of a method to or from a peer.
 type peerMethod struct {
 	counter  *methodCounter
 	lastSeen time.Duration
-	// calls that ended in the minute up to lastSeen, by the number of their slot modulo minuteSlots
+	// number of calls completed in the minute up to lastSeen, by slot number modulo minuteSlots
 	ended [minuteSlots]uint32
 }
 
-// clearPassed empties the slots after that of lastSeen, up to that of now.
+// clearPassed clears the slots after that of lastSeen, up to and including that of now, and
+// advances lastSeen to now.
 func (pm *peerMethod) clearPassed(now time.Duration) {
 	last, n := int64(pm.lastSeen/slotTime), int64(now/slotTime)
 	for k := max(last+1, n-int64(minuteSlots)+1); k <= n; k++ {
@@ -145,14 +146,15 @@ func (pm *peerMethod) clearPassed(now time.Duration) {
 	pm.lastSeen = max(pm.lastSeen, now)
 }
 
-// addCount counts n that ended at now.
+// addCount counts n calls that completed at the time now.
 func (pm *peerMethod) addCount(n uint32, now time.Duration) {
 	pm.clearPassed(now)
 	pm.ended[int64(pm.lastSeen/slotTime)%int64(minuteSlots)] += n
 }
 
-// advance moves the slots to now. Slots that are older than a minute then, and in which the peer
-// called far more often than before, count as excess and not as usual, until they are an hour.
+// advance makes the slot for the time now current. Slots that become older than a minute, and in
+// which the peer called far more often than before, are counted as excess instead of as usual. Once
+// the excess amounts to an hour, it becomes the usual rate.
 func (k *peerCounter) advance(now time.Duration) {
 	last, n := k.slots.last, int64(now/slotTime)
 	if n <= last {
@@ -177,8 +179,8 @@ func (k *peerCounter) advance(now time.Duration) {
 	k.slots.slotAt(now)
 }
 
-// countMinute returns how many have ended in the last minute. It changes a copy of pm, because
-// lastSeen decides which method makes room.
+// countMinute returns the number of calls completed in the last minute. The receiver is a copy,
+// because lastSeen determines which method is evicted.
 func (pm peerMethod) countMinute(now time.Duration) (n int) {
 	pm.clearPassed(now)
 	for _, ended := range pm.ended {
@@ -187,7 +189,7 @@ func (pm peerMethod) countMinute(now time.Duration) (n int) {
 	return n
 }
 
-// add adds t, for an event of rpc.
+// add adds t, the counts for an event of rpc.
 func (s *peerSlot) add(t tally, rpc string) {
 	if !inspect.IsBuiltIn(rpc) {
 		s.program.add(&t)
@@ -196,7 +198,8 @@ func (s *peerSlot) add(t tally, rpc string) {
 	s.builtIn.add(&t)
 }
 
-// countMethod counts n calls of m that ended at now.
+// countMethod counts n calls of m that completed at the time now. The caller must hold the lock of
+// the peer's shard.
 func (k *peerCounter) countMethod(m *methodCounter, n uint32, now time.Duration) {
 	oldest := -1
 	for i := range k.methods {
@@ -216,8 +219,8 @@ func (k *peerCounter) countMethod(m *methodCounter, n uint32, now time.Duration)
 	k.methods[oldest].addCount(n, now)
 }
 
-// requestRates returns how many requests of a peer have ended in the last minute, and in the time
-// before, without that in which it called far more often than usual.
+// requestRates returns the rates of requests from a peer in the last minute and before. The latter
+// excludes periods in which the peer called far more often than usual.
 func (c *collector) requestRates(name string, now time.Duration) (minute, before Window) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -236,8 +239,9 @@ func (c *collector) requestRates(name string, now time.Duration) (minute, before
 	return minute, before
 }
 
-// countEnded returns how many of a method, as it is shown, have ended with a peer in the last
-// minute, and whether that is known: the methods of a peer may be more than are counted.
+// countEnded returns the number of calls of a method with a peer that completed in the last minute.
+// kind and method are as displayed on the page. known is false if the method or the peer may have
+// been evicted.
 func (c *collector) countEnded(name, kind, method string, now time.Duration) (n int, known bool) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -256,8 +260,8 @@ func (c *collector) countEnded(name, kind, method string, now time.Duration) (n 
 	return 0, len(k.methods) < maxMethodsPerPeer
 }
 
-// methodsOfPeer returns how many of each method have ended with a peer in the last minute, by their
-// names, with those of the library if all is set.
+// methodsOfPeer returns, for each method of a peer, the number of calls completed in the last
+// minute, sorted by name. The library's own methods are included only if all is set.
 func (c *collector) methodsOfPeer(name string, all bool, now time.Duration) (methods []PeerMethod) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -282,15 +286,15 @@ type errorKey struct {
 	code hg.Code
 }
 
-// An errorCounter counts errors of a method with the same code.
+// An errorCounter counts the errors of a method with the same code.
 type errorCounter struct {
 	count       int64
 	first, last time.Time
-	lastAt      time.Duration // when the last one ended, by the clock of the page
-	lastEvent   inspect.Event // the last one
+	lastAt      time.Duration // time of the last error, by the page's clock
+	lastEvent   inspect.Event // the last error
 }
 
-// countEvent counts e, which ended at now.
+// countEvent counts e, which occurred at the time now.
 func (c *collector) countEvent(e *inspect.Event, now time.Duration) {
 	key := methodKey{e.Kind, e.RPC}
 	if isPartOfRequest(e) {
@@ -309,7 +313,7 @@ func newMethodCounter(key methodKey) *methodCounter {
 	return &methodCounter{key: key, slots: newRing[methodSlot](tenMinuteSlots)}
 }
 
-// methodCounter returns the counter of a method.
+// methodCounter returns the counter of a method, adding one if necessary.
 func (c *collector) methodCounter(key methodKey) *methodCounter {
 	if all := c.methods.Load(); all != nil {
 		if m := (*all)[key]; m != nil {
@@ -370,7 +374,7 @@ func (m *methodCounter) addEvent(e *inspect.Event, t tally, now time.Duration) {
 	}
 }
 
-// shardOf returns the shard of a peer.
+// shardOf returns the shard of the peer with the given address.
 func (c *collector) shardOf(name string) *peerShard {
 	h := uint32(2166136261)
 	for i := range len(name) {
@@ -379,7 +383,8 @@ func (c *collector) shardOf(name string) *peerShard {
 	return &c.peers[h%peerShards]
 }
 
-// countPeer counts t, of m, for the peer of that address.
+// countPeer adds t, the counts for an event of m, to the counter of the peer with the given
+// address.
 func (c *collector) countPeer(name string, m *methodCounter, t tally, now time.Duration) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -405,7 +410,7 @@ func (c *collector) countPeer(name string, m *methodCounter, t tally, now time.D
 	k.countMethod(m, t.count, now)
 }
 
-// evictOldestLocked makes room for another peer.
+// evictOldestLocked removes the least recently used peer. The caller must hold s.mu.
 func (s *peerShard) evictOldestLocked() {
 	oldest := ""
 	for name, k := range s.peers {
@@ -416,8 +421,8 @@ func (s *peerShard) evictOldestLocked() {
 	delete(s.peers, oldest)
 }
 
-// countPeerMinute returns the counts of a peer in the last minute, with the RPCs of the library if
-// all is set, and whether the method of that name was called with it in the last ten minutes.
+// countPeerMinute returns the counts of a peer in the last minute, and whether the named method was
+// called with it in the last ten minutes. The library's own RPCs are counted only if all is set.
 func (c *collector) countPeerMinute(name string, all bool, method string, now time.Duration) (t tally, called bool) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -437,7 +442,7 @@ func (c *collector) countPeerMinute(name string, all bool, method string, now ti
 	})
 }
 
-// countError counts the error of e.
+// countError counts the error reported by e.
 func (c *collector) countError(m methodKey, e *inspect.Event, now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -458,7 +463,7 @@ func (c *collector) countError(m methodKey, e *inspect.Event, now time.Duration)
 	g.lastEvent.Text = strings.Clone(strings.ToValidUTF8(e.Text[:min(len(e.Text), maxTextBytes)], ""))
 }
 
-// evictErrorLocked makes room for another group.
+// evictErrorLocked removes the group with the least recent error. The caller must hold c.mu.
 func (c *collector) evictErrorLocked() {
 	var oldest errorKey
 	var at *errorCounter

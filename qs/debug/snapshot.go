@@ -28,8 +28,8 @@ type Snapshot struct {
 	// Calls lists the calls, requests and other transfers in flight, oldest first, except for those
 	// in Streams.
 	Calls List[Call] `json:"calls"`
-	// Streams lists the calls and requests with streams in flight, oldest first. Streams whose
-	// caller has not read an item for 1 s precede all others.
+	// Streams lists the calls and requests with streams in flight, oldest first. Those whose caller
+	// has not read an item for 1 s precede all others.
 	Streams List[Call] `json:"streams"`
 	// Methods lists statistics of the calls completed since the start of the page, by method and
 	// kind.
@@ -58,7 +58,7 @@ type Process struct {
 	Host string `json:"host"`
 	// Version is the version of the program's main module, followed by the VCS revision if known.
 	Version string `json:"version"`
-	// Go is the version of Go that built the program.
+	// Go is the version of the toolchain that built the program.
 	Go string `json:"go"`
 	// Since is the time at which the page began counting.
 	Since time.Time `json:"since"`
@@ -138,9 +138,9 @@ type Window struct {
 	Errors int64 `json:"errors"`
 	// PerSecond is the number of completed calls per second.
 	PerSecond float64 `json:"per_second"`
-	// Items is the number of items transferred in streams, including streams still in flight. Items
-	// are counted when a Snapshot is taken, so items transferred between the last Snapshot and the
-	// end of a stream are not counted. The same applies to the bytes of items in Sent and Received,
+	// Items is the number of items transferred in streams, including streams still in flight. They
+	// are counted when a Snapshot is taken, so those transferred between the last Snapshot and the
+	// end of a stream are missing. The same applies to the bytes of items in Sent and Received,
 	// except in the windows of peers, which are complete.
 	Items int64 `json:"items"`
 	// Sent and Received are the numbers of bytes of input, output, items and memory.
