@@ -95,7 +95,7 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 	if best < 0 || c == nil {
 		return best
 	}
-	least := ts[best] // the least load among addresses with a similar latency
+	least := ts[best] // candidate with the least load among those with similar latency
 	for i := range ts {
 		if t := &ts[i]; !t.Failing && t.load() < least.load() && t.Latency <= 2*ts[best].Latency {
 			least = *t

@@ -112,7 +112,7 @@ func (d dnsResolver) Watch(
 		for _, ip := range group[:min(len(group), maxAltAddrs)] {
 			all = append(all, net.JoinHostPort(ip.String(), port))
 		}
-		// The certificate must be valid for host.
+		// The host is kept because the server's certificate must be valid for it.
 		addrs = append(addrs, scheme+"://"+host+"@"+strings.Join(all, "|"))
 	}
 	update(addrs, nil)

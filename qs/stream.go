@@ -115,12 +115,12 @@ func (q *typedSender[In, Item]) Report(c *inspect.Call) {
 type itemSender[Item any] struct {
 	w          itemWriter
 	req        *request
-	ctx        context.Context // the context of the handler
+	ctx        context.Context // handler's context
 	stream     *hg.Stream
 	codec      methodCodec
 	item       Item // item being encoded; a field to save an allocation per item
-	failed     bool // failItems was called
-	headerSent bool // the header of a Duplex was sent
+	failed     bool // failItems has been called
+	headerSent bool // the header of a Duplex has been sent
 }
 
 // serveRequest serves the request r by calling fn, whose items are sent on the stream s. by

@@ -78,7 +78,7 @@ func (u *Upload[In, Up, Out]) Name() string { return u.m.name }
 // not be used after the handler has returned.
 type Receiver[Up any] struct {
 	r     itemReader
-	ctx   context.Context // the context of the handler
+	ctx   context.Context // handler's context
 	req   *request
 	s     *hg.Stream
 	codec methodCodec
@@ -290,11 +290,11 @@ type streamCall struct {
 	codec          methodCodec
 	sendClosed     atomic.Bool // CloseSend or Close was called
 	err            error       // result of the last receive: nil, the error of the call, or io.EOF
-	headerReceived bool        // header is valid
+	headerReceived bool        // header has been received
 	header         map[string]string
 }
 
-// start begins the call.
+// start starts the call. If to is the zero Peer, it sets k.err instead.
 func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 	if to.p == nil {
 		k.err = errNoPeer(m.name)
@@ -306,7 +306,7 @@ func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 	k.f = begin(ctx, &k.outgoingCall)
 }
 
-// sendItem sends an item.
+// sendItem encodes and sends an item. item is a pointer.
 func (k *streamCall) sendItem(item any) error {
 	switch {
 	case k.f == nil:
@@ -350,8 +350,8 @@ func (k *streamCall) close() {
 	}
 }
 
-// A DuplexCall is a call of a Duplex. At most one goroutine may send and one may receive at a time.
-// CloseSend and Close may be called from any goroutine at any time.
+// A DuplexCall represents a call of a Duplex. At most one goroutine may send and one may receive at
+// a time. CloseSend and Close may be called from any goroutine at any time.
 type DuplexCall[Up, Down any] struct{ k *streamCall }
 
 // Call starts a call of d and returns immediately. Errors of the call are returned by Receive. The
@@ -445,7 +445,7 @@ func (k *streamCall) trailer() hg.Metadata {
 // called at any time and more than once.
 func (c *DuplexCall[Up, Down]) Close() { c.k.close() }
 
-// An UploadCall is a call of an Upload in progress.
+// An UploadCall represents a call of an Upload.
 type UploadCall[Up, Out any] struct {
 	k   *streamCall
 	out Out

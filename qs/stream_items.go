@@ -27,8 +27,8 @@ const (
 	// sendAtOnceAfter is the idle time after which an item is written immediately, without waiting
 	// for more.
 	sendAtOnceAfter = 20 * time.Microsecond
-	// If at least busyBytes were added between two calls of writeAdded, the next call is delayed by
-	// busyInterval.
+	// If at least busyBytes were added since the previous call to writeAdded, the next call is
+	// delayed by busyInterval.
 	busyBytes    = 8 << 10
 	busyInterval = 500 * time.Microsecond
 	// maxRetainedBuffer is the maximum capacity, in bytes, of a buffer kept in the pool.
@@ -44,7 +44,7 @@ var idleBuffers = sync.Pool{New: func() any { return &itemBuffer{} }}
 // takeBuffer returns an empty buffer from the pool.
 func takeBuffer() *itemBuffer { return idleBuffers.Get().(*itemBuffer) }
 
-// free returns b, which may be nil, to the pool.
+// free returns b to the pool. b may be nil.
 func (b *itemBuffer) free() {
 	if b == nil {
 		return
@@ -68,8 +68,8 @@ func encodeItem(c codec.Codec, item any) (b *itemBuffer, err error) {
 // are called with mu held; they never call back into the itemWriter.
 type itemWriter struct {
 	hctx    *hg.Context
-	maxItem int64                           // largest size of an item, in bytes
-	wait    func(ctx context.Context) error // waits until the stream may have changed
+	maxItem int64                           // maximum size of an encoded item in bytes
+	wait    func(ctx context.Context) error // waits until the stream may accept more bytes
 	// notifyDriver is called after writeAdded was posted, so that the context is driven soon.
 	notifyDriver func()
 
@@ -80,7 +80,7 @@ type itemWriter struct {
 	perAttempt     bool
 	callEnd        func() error // returns the error for add if the call has completed; may be nil
 	closed         bool         // closeWrite was called
-	wrote          int64        // number of bytes written to streams
+	wrote          int64        // number of bytes written to the streams of all attempts
 	buf            *itemBuffer  // bytes to be written; nil if none
 	written        int          // number of bytes of buf already written
 	err            error        // error for all further items
@@ -312,14 +312,14 @@ func (w *itemWriter) flow() *inspect.Flow {
 // after lastActive are used only by the goroutine that calls next.
 type itemReader struct {
 	hctx    *hg.Context
-	maxItem int64 // largest size of an item, in bytes
+	maxItem int64 // maximum size of an encoded item in bytes
 
 	mu       sync.Mutex // guards the fields up to lastActive and calls to stream.Next
 	stream   *hg.Stream // nil until bind
 	received int64      // number of bytes returned by stream.Next
 	released int64      // number of received bytes that have been released
 	items    int64      // number of items in the bytes released
-	bytes    int64      // number of bytes of these items
+	bytes    int64      // total size of these items in bytes
 	polls    int64      // number of calls to progress that found unreleased bytes
 	// lastActive is the time at which bytes were last released or arrived after a pause, from
 	// hg.Context.Now.
@@ -328,7 +328,7 @@ type itemReader struct {
 	chunk      []byte // current chunk, returned by stream.Next
 	chunkOff   int    // number of bytes of chunk consumed
 	chunkItems int64  // number of items that end in chunk
-	chunkBytes int64  // number of bytes of these items
+	chunkBytes int64  // total size of these items in bytes
 	// part holds the beginning of an item that spans chunks, including its length prefix. It is nil
 	// if there is no such item.
 	part    *itemBuffer

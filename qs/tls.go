@@ -90,7 +90,7 @@ type tlsFiles struct {
 
 // watchedFiles is a set of files that are reloaded together when one of them has changed.
 type watchedFiles struct {
-	what     string // describes the files in an error
+	what     string // description of the files for error messages
 	paths    []string
 	lastInfo []os.FileInfo // state of the files when they were last read, even if reading failed
 	err      error         // error of the last read

@@ -28,7 +28,7 @@ const (
 	busyShare       = 0.8  // share of its processors above which the process counts as busy
 	failingShare    = 20   // one failed call out of this many in the last minute
 	minFailures     = 10   // minimum number of failed calls in the last minute
-	minLeak         = 500  // minimum growth of handles or regions, if it is also at least half of the initial number
+	minLeak         = 500  // minimum growth of handles or regions; must also be half of them
 	minSteadyLeak   = 100  // minimum growth over leakTime
 	minLeakSamples  = 4    // minimum number of samples
 	minFirstLeak    = 2000 // minimum number that is a cause on a page with fewer samples

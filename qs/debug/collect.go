@@ -116,7 +116,7 @@ type peerCounter struct {
 	firstSeen      time.Duration // time of the first event of the peer, by the page's clock
 	lastSeen       time.Duration // time of the last event of the peer
 	served         int64         // number of requests from the peer since firstSeen
-	excessRequests int64         // number of these in slots in which the peer called far more often than before
+	excessRequests int64         // number of these in slots with far more requests than before
 	excessTime     time.Duration // total length of these slots
 	slots          slotRing[peerSlot]
 	methods        []peerMethod // at most maxMethodsPerPeer

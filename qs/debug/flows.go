@@ -16,7 +16,7 @@ type streamKey struct {
 	id      uint64
 }
 
-// A streamMark is the progress of a stream at the time of a Snapshot.
+// A streamMark records the progress of a stream when a Snapshot is taken.
 type streamMark struct {
 	at           time.Duration
 	items, bytes int64

@@ -190,10 +190,10 @@ func (v pageData) Hidden() (all []struct{ Name, Value string }) {
 	return all
 }
 
-// A listLink is a link to a list.
+// A listLink is a navigation link to a list or to the overview.
 type listLink struct {
 	Title, Link string
-	Total       int // -1 for none
+	Total       int // number of rows, or -1 if not applicable
 	Current     bool
 }
 
@@ -401,7 +401,7 @@ const sparkWidth, sparkHeight = 120, 20
 
 // A sparkline represents a history as a line and in words.
 type sparkline struct {
-	Points string // of an SVG polyline
+	Points string // points attribute of an SVG polyline
 	Words  string
 }
 

@@ -71,7 +71,7 @@ func (l *lostPeers) entryLocked(peer hg.Addr, now time.Duration) *lostPeer {
 	return p
 }
 
-// addLoss records that the session with peer was lost.
+// addLoss records the loss of the session with peer. It ignores the zero Addr.
 func (l *lostPeers) addLoss(peer hg.Addr, why error, now time.Duration) {
 	if peer.IsZero() { // more peers were lost at once than OnFault reports individually
 		return

@@ -53,7 +53,7 @@ type Page struct {
 	streamMarks   map[streamKey]streamMark // progress of streams at the last Snapshot
 	first         processSample
 	samples       slotRing[processSample]
-	recentCauses  map[string]recentCause // by Cause.holdKey
+	recentCauses  map[string]recentCause // keyed by Cause.holdKey
 }
 
 // A source is a class shown on the page. It is implemented by classSource, and replaced by tests.
@@ -82,7 +82,7 @@ type memoryUse struct {
 	user   uint64 // hg.Addr.Session of the peer that used it last, or 0
 }
 
-// A contextData is the state of a context at the time of a Snapshot.
+// A contextData holds the state of a context when a Snapshot is taken.
 type contextData struct {
 	inspect.Gauges
 	open  bool
@@ -220,7 +220,7 @@ func (c classSource) countUnused(each func(method string, peer hg.Addr)) (region
 			regions = hctx.Stats().NA.Regions
 		}
 		hghook.IdleHandles(hctx, func(h inspect.Call) {
-			if !inspect.IsBuiltIn(h.RPC) { // built-in handles, some of which are kept by streams, are not counted
+			if !inspect.IsBuiltIn(h.RPC) { // streams keep some built-in handles
 				each(h.RPC, h.Peer)
 			}
 		})

@@ -218,7 +218,7 @@ type Call struct {
 	// Kind is "call" for a call made by this process, "request" for a request served by it, and
 	// "transfer" for a transfer of package bulk.
 	Kind string `json:"kind"`
-	// Context is the index of its context in Contexts.
+	// Context is the index of the context in Snapshot.Contexts.
 	Context int `json:"context"`
 	// ID identifies the call. It is the same on both sides.
 	ID uint64 `json:"id"`
@@ -290,7 +290,7 @@ type Method struct {
 	UnderWay int `json:"under_way"`
 	Limit    int `json:"limit"`
 	Rates
-	// Slowest is the slowest call of the last ten minutes, if any.
+	// Slowest describes the slowest call of the last ten minutes, if any.
 	Slowest *Slowest `json:"slowest,omitempty"`
 
 	usual Window // baseline of the method
@@ -341,9 +341,9 @@ type ErrorGroup struct {
 
 // A Peer describes a session with another process.
 type Peer struct {
-	// Key identifies the peer among all rows.
+	// Key identifies the session among all rows.
 	Key string `json:"key"`
-	// Context is the index of its context in Contexts.
+	// Context is the index of the context in Snapshot.Contexts.
 	Context int `json:"context"`
 	// Label is a human-readable description of the peer's name and location. Address is its
 	// address, which identifies it.

@@ -251,7 +251,7 @@ func (g *Gate) callContext(r *http.Request, bounded bool) (ctx context.Context, 
 func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Request) (text []byte, refused bool) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	switch inputs := query["input"]; {
-	case err != nil: // the part that could not be parsed may be the input
+	case err != nil: // the malformed part may contain the input
 		g.writeError(w, inputError{fmt.Errorf("malformed query: %w", err)})
 		return nil, true
 	case len(inputs) > 1:
@@ -279,7 +279,7 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 		} else if err != nil {
 			text = make([]byte, g.options.MaxBody+1)
 		} else if bounded {
-			_ = c.SetReadDeadline(time.Time{}) // the server keeps reading to detect that the client has closed the connection
+			_ = c.SetReadDeadline(time.Time{}) // the server keeps reading to detect a closed connection
 		}
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if len(text) > 0 && (err != nil || kind != "application/json") {
