@@ -66,7 +66,7 @@ type source interface {
 	// countUnused calls each for every handle of the program that is neither closed nor in use, and
 	// returns the number of registered memory regions that are neither closed nor in use.
 	countUnused(each func(method string, peer hg.Addr)) (regions int64)
-	listMemory(most int) []memoryUse // returns at most most registered memory regions
+	listMemory(most int) []memoryUse // returns up to most registered memory regions
 	// subscribeFaults arranges for lost to be called for each peer lost by the contexts starting at
 	// index n, and returns the number of contexts.
 	subscribeFaults(n int, lost func(peer hg.Addr, why error)) int
@@ -137,8 +137,8 @@ func (p *Page) Attach(cfg *qs.Config) {
 	})
 }
 
-// Observe counts the call reported by e in the statistics of methods, peers and errors. It may be
-// set as hg.Config.Observe or called from that function. It does not block.
+// Observe adds the completed call, request or transfer e to the statistics of methods, peers and
+// errors. It may be set as hg.Config.Observe or called from that function. It does not block.
 func (p *Page) Observe(e *inspect.Event) {
 	if !p.isObserving.Load() {
 		p.isObserving.Store(true)

@@ -118,9 +118,9 @@ func (e outputError) Unwrap() error { return e.error }
 // input=JSON. If the request accepts text/event-stream, the response consists of server-sent
 // events. The data of each event is an item, and the last event is "end", or "error" with the error
 // as its data. Otherwise, the response consists of lines of JSON. Each line is {"item": ...}, and
-// the last line is {"end": true} or {"error": ...}. If it is missing, the stream was interrupted.
-// The response header is written with the first item, so that an error that precedes it is reported
-// with its own status.
+// the last line is {"end": true} or {"error": ...}. If the last line is missing, the stream was
+// interrupted. The response header is written with the first item, so that an error that precedes
+// it is reported with its own status.
 //
 // The header Connect-Timeout-Ms is the timeout of the call in milliseconds and becomes the deadline
 // of the handler's context. If the request is canceled, so is the handler's context.
