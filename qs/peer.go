@@ -345,12 +345,12 @@ func (p Peer) String() string {
 // addresses. Calls do not wait for a failed address. Before it is used again, it must answer a
 // probe and then one trial call.
 //
-//	up ─── an attempt fails ───► failing ─── pause over, at the next attempt anywhere ───► probing
+//	up ─── attempt fails ──────► failing ─── pause expired, at the next call of the Peer ─► probing
 //	▲                               ▲ ▲                                                       │
-//	│                               │ └──── no answer, or not ready: a longer pause ──────────┤
-//	└── an attempt is answered ── trying ◄──── an attempt takes it ─── ready ◄── answered ────┘
-//	     (in any state)             ├ fails: a longer pause, as above
-//	                                └ takes longer than the pause: ready for another, next time after twice as long
+//	│                               │ └──── no response, or not ready: longer pause ──────────┤
+//	└── attempt succeeds ──────── trying ◄──── next attempt ────────── ready ◄── response ────┘
+//	     (in any state)             ├ attempt fails: longer pause, as above
+//	                                └ attempt takes longer than the pause: ready again, with the pause doubled
 //
 // An attempt that began before the last change between up and failing does not change the state, so
 // that calls to a frozen process, which all fail at about the same time, count as one failure.

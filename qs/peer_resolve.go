@@ -122,8 +122,8 @@ func (d dnsResolver) Watch(
 // An addrWatch keeps the addresses of a service up to date while Peers of the service make calls.
 // It runs in its own goroutine.
 //
-//	a call ─► running? ─ no ─► Watch ◄─ after ResolveInterval, or when an address fails ─ pause
-//	                             ├─ update ─► found: Peers look at it at their next call    │
+//	call ───► running? ─ no ─► Watch ◄─ after ResolveInterval, or when an address fails ─ pause
+//	                             ├─ update ─► found: read by Peers at the next call         │
 //	                             └─ returns ────────────────────────────────────────────────┘
 //	no call for idleIntervals × ResolveInterval ─► ended
 type addrWatch struct {

@@ -23,9 +23,9 @@ type waiter interface {
 // callStreams holds the item streams of a call at its origin. The streams outlive an attempt that
 // received a response.
 //
-//	attempt: beginAttempt ─► bindAttempt: the program can send and receive ─► endAttempt: the answer is there
-//	              ▲──────────── nothing has moved: the next attempt ────────────────┘
-//	program: closeUse ends the streams
+//	attempt: beginAttempt ─► bindAttempt: the program can send and receive ─► endAttempt: response received
+//	              ▲──────────── no data transferred: next attempt ──────────────────┘
+//	program: closeUse closes the streams
 type callStreams struct {
 	up   *itemWriter // nil if the method has no items from the caller
 	down *itemReader // nil if the method has no items to the caller

@@ -23,7 +23,7 @@ import (
 //
 //	caller:  Call ── In ──► handler
 //	         Send, CloseSend ──── Up ────► Receive … io.EOF
-//	         Receive … io.EOF ◄── Down ─── Send; returning ends it: io.EOF, or the error, after the items
+//	         Receive … io.EOF ◄── Down ─── Send … return (io.EOF or the error follows the items)
 //
 // In each direction, items are delivered in order, exactly once. The two directions are
 // independent. Batching, flow control and limits are the same as for a Stream.

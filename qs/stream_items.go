@@ -18,8 +18,8 @@ import (
 // Items are sent on a stream of their call. On the wire, an item is its length as a uvarint
 // followed by its bytes.
 //
-//	add ─► buf ─ full, or idle before, or posted ─► hg.Stream ─► window ─► hg.Stream ─► next: in place or copied
-//	        └─ buf and the window are full: add blocks
+//	add ─► buf ─ full, after idle time, or posted ─► hg.Stream ─► window ─► hg.Stream ─► next: in place or copied
+//	        └─ add blocks while both buf and the window are full
 const (
 	// batchSize is the number of buffered bytes at which a batch is written. Items larger than
 	// batchSize are not split.

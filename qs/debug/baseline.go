@@ -22,8 +22,8 @@ const (
 // minute and periods in which the method was slower than usual. When a method becomes slow, its
 // baseline keeps the earlier times until the method has been slow for an hour.
 //
-//	slot of ten seconds ── a minute later ──► generation ── 30 slots later ──► generation before ──► forgotten
-//	                └─ dropped if its minute was slow
+//	slot of ten seconds ── a minute later ──► generation ── 30 slots later ──► previous generation ──► dropped
+//	                └─ dropped if the method was slow in that minute
 type baseline struct {
 	generations [2]generation // newest first
 	slowSince   time.Duration // time at which the method became slow, by the page's clock; 0 if it is not slow

@@ -30,9 +30,9 @@ const otherMethods = "(others)"
 // A collector counts completed calls, requests and transfers. Its methods are safe for concurrent
 // use and do not block.
 //
-//	Event ─► counter of its method ─ slots of ten seconds with a histogram
-//	     ├─► counter of its peer ─── slots of ten seconds, and its methods
-//	     └─► group of errors, if it failed
+//	Event ─► counter of its method ─ slots of ten seconds, with histograms
+//	     ├─► counter of its peer ─── slots of ten seconds, and methods
+//	     └─► group of errors, on failure
 type collector struct {
 	// methods is replaced when a method is added, so that it can be read without a lock
 	methods atomic.Pointer[map[methodKey]*methodCounter]

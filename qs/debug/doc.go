@@ -3,7 +3,7 @@
 // with rates and percentiles, errors, and peers.
 //
 //	class ── Show ─────────────► sources ──┐
-//	hg.Config.Observe ─ ends ──► collector ┴─ look ─► Snapshot ─► ServeHTTP: HTML, text, JSON
+//	hg.Config.Observe ─ event ─► collector ┴─ read ─► Snapshot ─► ServeHTTP: HTML, text, JSON
 //	                                                     └──────► Publish: expvar
 //
 // The page is built on demand from the state of package hg, which it does not modify. Only Observe

@@ -24,9 +24,9 @@ const (
 // lostPeers records the peers that were lost and counts the calls and requests that were in flight
 // with them. Its methods are safe for concurrent use and do not block.
 //
-//	OnFault of a context ─────────────────► peer, error
-//	Event of a call or a request, peer lost ► peer, and one that was under way
-//	any Event of a request of that session ─► one that was under way
+//	OnFault of a context ─────────────────────────► peer, error
+//	Event of a call or request with ErrPeerLost ──► peer, one more in flight at the loss
+//	any Event of a request from the lost session ─► one more in flight at the loss
 type lostPeers struct {
 	hasAny atomic.Bool
 

@@ -19,7 +19,7 @@ import (
 // trailing slash:
 //
 //	page := new(debug.Page)
-//	page.Attach(&cfg) // before qs.Open: calls that end are counted, too; debug.New(node) after it shows the rest
+//	page.Attach(&cfg) // before qs.Open, so that completed calls are counted; otherwise use debug.New(node)
 //	http.Handle("/debug/qs/", page)
 //
 // Below that path, /healthz reports whether all nodes are open and /readyz whether they are ready,

@@ -1,8 +1,8 @@
 // Package httpgate serves methods of package qs as JSON over HTTP, for browsers, curl, and programs
 // in other languages.
 //
-//	POST /greet  "Ada"                 ──► JSON ──► qs.Method.Call ──► the node of a Peer: its own, or others
-//	200  "Hello, Ada"                  ◄── JSON ◄── output, or an error with a code and a fate
+//	POST /greet  "Ada"                 ──► JSON ──► qs.Method.Call ──► the node of a Peer (the gate's own or another)
+//	200  "Hello, Ada"                  ◄── JSON ◄── output, or an error with its code and fate
 //	GET  /ticks?input=3, event stream  ──► JSON ──► qs.Stream.Call
 //	data: 1 … data: 2 … event: end     ◄── JSON ◄── items
 //

@@ -3,9 +3,9 @@
 // simulator.
 //
 //	test ── Serve(t, register) ──► client node ══ tcp, loopback ══► server node ── register's handlers
-//	     ◄── Peer                   both are closed at the end of the test, the client first
+//	     ◄── Peer                   at the end of the test, the client is closed, then the server
 //
-// A test of one call:
+// For example, to test a call:
 //
 //	server := qstest.Serve(t, func(node *qs.Node) {
 //		Greet.Handle(node, func(ctx context.Context, name string) (string, error) { return "hello, " + name, nil })
