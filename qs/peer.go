@@ -348,7 +348,7 @@ func (p Peer) String() string {
 //	up ─── attempt fails ──────► failing ─── pause expired, at the next call of the Peer ─► probing
 //	▲                               ▲ ▲                                                       │
 //	│                               │ └──── no response, or not ready: longer pause ──────────┤
-//	└── attempt succeeds ──────── trying ◄──── next attempt ────────── ready ◄── response ────┘
+//	└── response to attempt ───── trying ◄──── next attempt ────────── ready ◄── response ────┘
 //	     (in any state)             ├ attempt fails: longer pause, as above
 //	                                └ attempt takes longer than the pause: ready again, with the pause doubled
 //
