@@ -1,16 +1,19 @@
-// Package executor decides which goroutine runs a job, for jobs of which nobody knows beforehand whether they are quick or block.
+// Package executor decides which goroutine runs a job when it is not known in advance whether the
+// job is quick or blocks.
 //
-// An [Executor] runs them on a few goroutines, one job after the other on each, since that is faster than waking a goroutine for each
-// job; when a job has waited in the queue for long, it lets more goroutines run.
+// An [Executor] runs jobs on a small number of goroutines, each of which runs one job after
+// another, because that is faster than waking a goroutine for every job. When a job has waited too
+// long in the queue, the Executor allows more goroutines to run.
 //
 //	Give ── fewer goroutines run than may ──► an idle one, or a new one ──► run ──► the next job of the queue, or idle
 //	  └──── else ──► queue ◄── each checkInterval: has the oldest job waited for one interval? then more may run
 //
-// An [Inline] saves even the switch to one of those goroutines: the goroutine that polls a connection runs quick jobs itself, for as long as
-// they turn out to be quick.
+// An [Inline] avoids even the switch to one of those goroutines: the goroutine that polls a
+// connection runs quick jobs itself, as long as they turn out to be quick.
 //
-// A job that may run for ever (GiveLasting) begins on that goroutine, too, if it comes alone. When it is about to wait, or takes long, the goroutine
-// is its own from then on, and another one polls.
+// A job that may run forever (GiveLasting) also begins on the polling goroutine if it arrives
+// alone. When it is about to block, or takes too long, it keeps that goroutine and another
+// goroutine takes over polling.
 //
-// An Executor starts goroutines by a function that it is given, and has one timer.
+// An Executor starts goroutines with a function supplied by its creator, and uses one timer.
 package executor

@@ -7,70 +7,76 @@ import (
 	"time"
 )
 
-// Options are those of New.
+// Options configures an Executor.
 type Options[T comparable] struct {
-	// Go starts f on a goroutine of its own.
+	// Go runs f on a new goroutine.
 	Go func(f func())
-	// Run runs a job. It may block, panic and end its goroutine.
+	// Run runs a job. It may block, panic, or call runtime.Goexit.
 	Run func(job T)
-	// IsOver reports whether a job that waits need not run any more; nil means that all must. It is called with a lock held.
+	// IsOver reports whether a queued job no longer needs to run. It is called with a lock held. If
+	// IsOver is nil, every job runs.
 	IsOver func(job T) bool
-	// MaxRunning bounds the jobs that run at a time, those of Spawn left out.
+	// MaxRunning is the maximum number of jobs that run at a time, not counting those started by
+	// Spawn.
 	MaxRunning int
 }
 
-// An Executor runs jobs on goroutines. Its methods may be called from any goroutine, and none of them blocks.
+// An Executor runs jobs on goroutines. Its methods are safe for concurrent use and do not block.
 type Executor[T comparable] struct {
 	opts Options[T]
 
-	mu      sync.Mutex // guards the rest
-	running int        // goroutines that run a job
-	allowed int        // goroutines that may run; shared() at the least
-	idle    []chan T   // of goroutines without a job
+	mu      sync.Mutex // guards the fields below
+	running int        // number of goroutines running a job
+	allowed int        // number of goroutines allowed to run; treated as at least shared()
+	idle    []chan T   // inputs of the goroutines without a job
 	queue   []T
-	first   int  // of queue
-	ended   bool // no more job is taken
+	first   int  // index of the oldest job in queue
+	ended   bool // End was called; no more jobs are accepted
 
-	stays   int // jobs of GiveLasting that run on the goroutine of an Inline: not in running, which MaxRunning bounds
-	sweepAt int // the length of the queue at which jobs that are over leave it
+	stays   int // number of GiveLasting jobs running on an Inline's goroutine; not counted in running, which MaxRunning limits
+	sweepAt int // queue length at which jobs that are over are removed
 
 	timer     *time.Timer
-	isChecked bool // timer is set
-	queued    int  // jobs that came to the queue, ever
-	taken     int  // and left it, ever
+	isChecked bool // whether timer is set
+	queued    int  // total number of jobs ever added to the queue
+	taken     int  // total number of jobs ever removed from it
 	lastCheck struct {
-		queued, taken int // then
-		rate          int // jobs taken in the interval before
+		queued, taken int // values at the last check
+		rate          int // number of jobs taken in the preceding interval
 	}
 	checksSinceGrown int
 }
 
 const (
-	// maxIdle bounds the goroutines without a job that are kept.
+	// maxIdle is the maximum number of goroutines without a job that are kept.
 	maxIdle = 64
-	// checkInterval is how long a job waits, at least, before more goroutines may run, and at most twice that.
+	// checkInterval is the minimum time that a job waits before more goroutines may run. The
+	// maximum is twice that.
 	checkInterval = 500 * time.Microsecond
-	// patientChecks is how many checks pass before more goroutines run although the last that were added did not end more jobs: then it is
-	// processors that are short, not goroutines, or so it seems.
+	// patientChecks is the number of checks after which more goroutines are added even though the
+	// last ones added did not increase throughput. Until then, processors rather than goroutines
+	// are assumed to be the bottleneck.
 	patientChecks = 10
-	// minSweep is how many jobs that are over may stay in the queue, if no more than that wait.
+	// minSweep is the number of jobs that are over that may remain in the queue if no more than
+	// that are waiting.
 	minSweep = 1024
 )
 
-// shared is how many goroutines quick jobs share.
+// shared returns the number of goroutines that quick jobs share.
 func shared() int { return 2 * runtime.GOMAXPROCS(0) }
 
-// New returns an Executor without a goroutine.
+// New returns an Executor that has no goroutines yet.
 func New[T comparable](opts Options[T]) *Executor[T] { return &Executor[T]{opts: opts} }
 
-// Give has job run soon, in the order of Give as far as goroutines start jobs in it. After End it does nothing.
+// Give schedules job to run soon. Goroutines start jobs in the order in which they were given.
+// After End, Give does nothing.
 func (e *Executor[T]) Give(job T) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.giveLocked(job, 0)
 }
 
-// giveLocked is Give. Up to left jobs of the queue are left to an Inline.
+// giveLocked implements Give. It leaves up to left jobs in the queue for an Inline to run.
 func (e *Executor[T]) giveLocked(job T, left int) {
 	if e.ended {
 		return
@@ -85,29 +91,31 @@ func (e *Executor[T]) giveLocked(job T, left int) {
 	}
 	e.queue = append(e.queue, job)
 	e.queued++
-	if left == 1 { // the Inline runs it at once, or another goroutine sees to it
+	if left == 1 { // the Inline runs it at once, or hands it to another goroutine
 		return
 	}
 	e.startChecks()
 }
 
-// GiveLasting has job, which may run for ever and counts for no limit, begin soon on a goroutine of its own. After End it does nothing.
+// GiveLasting schedules job, which may run forever, to start soon on a goroutine of its own. The
+// job counts toward no limit. After End, GiveLasting does nothing.
 func (e *Executor[T]) GiveLasting(job T) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.startLastingLocked(job)
 }
 
-// startLastingLocked is GiveLasting.
+// startLastingLocked implements GiveLasting. e.mu must be held.
 func (e *Executor[T]) startLastingLocked(job T) {
 	if !e.ended {
 		e.opts.Go(func() { e.opts.Run(job) })
 	}
 }
 
-// Spawn runs f on a goroutine of its own that counts for no limit. It reports false, and does nothing, after End.
+// Spawn runs f on a new goroutine that counts toward no limit. After End, Spawn does nothing and
+// returns false.
 func (e *Executor[T]) Spawn(f func()) bool {
-	e.mu.Lock() // so that Go is not called once End has returned
+	e.mu.Lock() // so that Go is not called after End has returned
 	defer e.mu.Unlock()
 	if e.ended {
 		return false
@@ -116,7 +124,8 @@ func (e *Executor[T]) Spawn(f func()) bool {
 	return true
 }
 
-// End lets idle goroutines go, the others when their jobs have returned, and forgets the jobs that wait.
+// End stops the Executor. It releases idle goroutines at once and the others when their jobs
+// return, and discards queued jobs.
 func (e *Executor[T]) End() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -130,8 +139,9 @@ func (e *Executor[T]) End() {
 	}
 }
 
-// dropOver takes the jobs that are over out of the queue. Nothing else bounds them: a request that was canceled has no place at its target any
-// more, and the next one may come. Locked.
+// dropOver removes the jobs that are over from the queue. Nothing else limits their number: a
+// canceled request no longer occupies a slot at its target, so the next request may arrive. e.mu
+// must be held.
 func (e *Executor[T]) dropOver() {
 	if e.opts.IsOver != nil {
 		waiting := slices.DeleteFunc(e.queue[e.first:], e.opts.IsOver)
@@ -142,31 +152,31 @@ func (e *Executor[T]) dropOver() {
 	e.sweepAt = 2 * len(e.queue)
 }
 
-// waiting returns how many jobs are in the queue. Locked.
+// waiting returns the number of jobs in the queue. e.mu must be held.
 func (e *Executor[T]) waiting() int { return len(e.queue) - e.first }
 
-// startWaiting starts jobs of the queue, as Give would have. Locked.
+// startWaiting starts queued jobs as Give would have. e.mu must be held.
 func (e *Executor[T]) startWaiting() {
 	for e.waiting() > 0 && e.running < min(shared(), e.opts.MaxRunning) {
 		e.start(e.pop())
 	}
-	if e.waiting() > 0 { // those that run may be blocked
+	if e.waiting() > 0 { // the running jobs may be blocked
 		e.startChecks()
 	}
 }
 
-// start has a goroutine run a job. Locked.
+// start runs job on an idle goroutine or a new one. e.mu must be held.
 func (e *Executor[T]) start(job T) {
 	e.running++
 	if last := len(e.idle) - 1; last >= 0 {
-		e.idle[last] <- job // it has room for one
+		e.idle[last] <- job // does not block: the channel has room for one job
 		e.idle = e.idle[:last]
 		return
 	}
 	e.opts.Go(func() { e.work(job) })
 }
 
-// startChecks sets the timer of check. Locked.
+// startChecks starts the timer that calls check. e.mu must be held.
 func (e *Executor[T]) startChecks() {
 	if e.isChecked || e.running >= e.opts.MaxRunning {
 		return
@@ -180,8 +190,9 @@ func (e *Executor[T]) startChecks() {
 	e.timer.Reset(checkInterval)
 }
 
-// check lets more goroutines run if a job that was in the queue at the last check is still there. If none has left it since, all goroutines
-// are blocked, and each job that waits gets one.
+// check allows more goroutines to run if a job that was queued at the last check is still queued.
+// If no job has left the queue since, all goroutines are assumed to be blocked, and every queued
+// job gets a goroutine.
 func (e *Executor[T]) check() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -204,7 +215,7 @@ func (e *Executor[T]) check() {
 	e.timer.Reset(checkInterval)
 }
 
-// grow lets up to n more goroutines run. Locked.
+// grow starts goroutines for up to n queued jobs. e.mu must be held.
 func (e *Executor[T]) grow(n int) {
 	e.checksSinceGrown = 0
 	for ; n > 0 && e.waiting() > 0 && e.running < e.opts.MaxRunning; n-- {
@@ -213,10 +224,11 @@ func (e *Executor[T]) grow(n int) {
 	e.allowed = e.running
 }
 
-// isQuiet reports whether no job runs but those of GiveLasting that have a goroutine of their own. Locked.
+// isQuiet reports whether no job is running, other than GiveLasting jobs that have a goroutine of
+// their own. e.mu must be held.
 func (e *Executor[T]) isQuiet() bool { return e.running == 0 && e.stays == 0 }
 
-// pop takes the oldest job of the queue. Locked.
+// pop removes and returns the oldest job in the queue. e.mu must be held.
 func (e *Executor[T]) pop() T {
 	var none T
 	job := e.queue[e.first]
@@ -228,12 +240,12 @@ func (e *Executor[T]) pop() T {
 	return job
 }
 
-// work runs jobs until enough other goroutines are idle.
+// work runs job and then queued ones until enough other goroutines are idle.
 func (e *Executor[T]) work(job T) {
 	in := make(chan T, 1)
 	over := false
 	defer func() {
-		if !over { // the job has ended this goroutine
+		if !over { // the job called runtime.Goexit or panicked
 			e.mu.Lock()
 			e.running--
 			if e.waiting() > 0 {
@@ -251,7 +263,8 @@ func (e *Executor[T]) work(job T) {
 	over = true
 }
 
-// next returns the next job of the queue. If there is none, ok is false and in receives one, or is closed.
+// next returns the next queued job. If there is none, ok is false, and in later receives a job or
+// is closed.
 func (e *Executor[T]) next(in chan T) (job T, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -260,7 +273,7 @@ func (e *Executor[T]) next(in chan T) (job T, ok bool) {
 	}
 	e.running--
 	if e.running < e.allowed/2 {
-		e.allowed-- // they are not blocked any more
+		e.allowed-- // the goroutines are no longer blocked
 	}
 	if e.ended || len(e.idle) >= maxIdle {
 		close(in)

@@ -8,56 +8,65 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// A Poller is what takes jobs in, on the goroutine of Inline.RunPass.
+// A Poller receives jobs on the goroutine that calls Inline.RunPass.
 type Poller interface {
-	// OneJobWaits reports whether a pass has one job and nothing else to run.
+	// OneJobWaits reports whether the pass has exactly one job and nothing else to run.
 	OneJobWaits() bool
-	// Flush sends what is held back for the end of the pass.
+	// Flush sends output that is held back until the end of the pass.
 	Flush()
-	// Now reads the clock.
+	// Now returns the current time of the clock.
 	Now() time.Duration
 }
 
-// An Inline runs jobs of an Executor on the goroutine that polls for them. While callbacks run, the jobs among them wait in the queue of the
-// Executor; then the goroutine takes them from there, one after the other, if no other job runs. A second goroutine stands by, and polls
-// when that takes long; goroutines of the Executor take the jobs that still wait. When jobs turn out to take longer than a switch costs,
-// none is run here for a while. A job that comes with nothing else has more time, since nothing waits behind it.
+// An Inline runs an Executor's jobs on the goroutine that polls for them. While callbacks run, the
+// jobs that they give wait in the Executor's queue. Afterward the polling goroutine runs them one
+// at a time, if no other job is running. If that takes long, a second goroutine takes over polling,
+// and the Executor's goroutines run the remaining jobs. If jobs turn out to take longer than a
+// goroutine switch costs, none run inline for a while. A job that arrives alone is allowed more
+// time, because nothing waits behind it.
 //
-// Jobs that another goroutine takes in, or that a callback takes in which waits itself, are not left to it.
+// Jobs given by another goroutine, or by a callback that itself waits, are not left to the Inline.
 //
-// An Executor may have several: what is left to one is not left to the others, but a job that waits in the queue is taken by any of them.
+// An Executor may have several Inlines. A job left to one of them is not left to the others, but
+// any of them may run a job that is already in the queue.
 type Inline[T comparable] struct {
 	e      *Executor[T]
 	poller Poller
 
-	// e.mu guards the fields below.
-	alone   trial // of jobs that come with nothing else
-	batch   trial // of others
-	begins  trial // of jobs of GiveLasting
-	left    int   // how many jobs of the queue are left to this goroutine: while callbacks run, else none
-	lasting []T   // the job of GiveLasting that is left to it; one at most
+	// The Executor's mu guards the fields below.
+	alone   trial // for jobs that arrive alone
+	batch   trial // for all other jobs
+	begins  trial // for starts of GiveLasting jobs
+	left    int   // number of queued jobs that may be left to this goroutine; 0 unless callbacks are running
+	lasting []T   // the GiveLasting job left to this goroutine; at most one
 
-	stay atomic.Pointer[stay[T]] // the job of GiveLasting that runs here, and has not left; nil for none; written under e.mu
+	stay atomic.Pointer[stay[T]] // the GiveLasting job that is running on this goroutine, or nil; written with e.mu held
 }
 
 const (
-	// maxAlone is how long a job that comes alone may take and count as quick, with a body of some size that it decodes; maxInBatch each of
-	// those that come together.
+	// maxAlone is the longest time that a job arriving alone may take and still count as quick,
+	// including the decoding of a body of moderate size. maxInBatch is the limit for each of
+	// several jobs that arrive together.
 	maxAlone, maxInBatch = 100 * time.Microsecond, 5 * time.Microsecond
-	// maxLasting is how long a job of GiveLasting may take, which sends its items before its answer.
+	// maxLasting is the corresponding limit for a GiveLasting job, which sends its items before its
+	// response.
 	maxLasting = 200 * time.Microsecond
-	// maxBlocked is how long one of a batch may take before goroutines of the Executor take the others.
+	// maxBlocked is the longest time that one job of a batch may take before the Executor's
+	// goroutines run the others.
 	maxBlocked = 50 * time.Microsecond
-	// minHalved is from how many jobs on what those of the first half have sent leaves before the others have run.
+	// minHalved is the number of jobs at which the output of the first half is sent before the
+	// second half runs.
 	minHalved = 12
 )
 
-// NewInline returns the Inline of one polling goroutine, or of several of which one polls at a time.
+// NewInline returns an Inline for one polling goroutine, or for several of which only one polls at
+// a time.
 func NewInline[T comparable](e *Executor[T], poller Poller) *Inline[T] {
 	return &Inline[T]{e: e, poller: poller}
 }
 
-// Give is Executor.Give for a job that the goroutine of i has taken in: it may be left to that.
+// Give is like Executor.Give, for a job received by i's polling goroutine. The job may be left to
+// that goroutine.
 func (i *Inline[T]) Give(job T) {
 	e := i.e
 	e.mu.Lock()
@@ -65,7 +74,8 @@ func (i *Inline[T]) Give(job T) {
 	e.giveLocked(job, i.left)
 }
 
-// GiveLasting is Executor.GiveLasting for a job that the goroutine of i has taken in: it may begin there.
+// GiveLasting is like Executor.GiveLasting, for a job received by i's polling goroutine. The job
+// may begin there.
 func (i *Inline[T]) GiveLasting(job T) {
 	e := i.e
 	e.mu.Lock()
@@ -77,13 +87,14 @@ func (i *Inline[T]) GiveLasting(job T) {
 	e.startLastingLocked(job)
 }
 
-// RunPass implements loop.Runner: it runs callbacks, all that are ready or only the first, and then jobs that came with them. It calls Keep, on
-// any goroutine, when the goroutine of p is not to poll any more, since a job keeps it: another one has to.
+// RunPass implements loop.Runner. It runs callbacks, either all that are ready or only the first,
+// and then the jobs that they gave. It calls Keep, on any goroutine, when a job occupies p's
+// goroutine and another one must poll.
 func (i *Inline[T]) RunPass(p loop.Pass) {
 	e := i.e
 	trial, maxTime, left := &i.batch, maxInBatch, math.MaxInt
 	alone := i.poller.OneJobWaits()
-	if alone { // beside it no callback is run that might wait for its job
+	if alone { // a callback that might wait for this job must not run along with it
 		trial, maxTime, left = &i.alone, maxAlone, 1
 	}
 	e.mu.Lock()
@@ -106,7 +117,7 @@ func (i *Inline[T]) RunPass(p loop.Pass) {
 		clear(i.lasting)
 		i.lasting = i.lasting[:0]
 		if here && n == 0 && e.isQuiet() && !e.ended && i.begins.allows(i.poller) {
-			i.begin(job, p) // which unlocks
+			i.begin(job, p) // releases e.mu
 			return
 		}
 		e.startLastingLocked(job)
@@ -122,14 +133,15 @@ func (i *Inline[T]) RunPass(p loop.Pass) {
 	i.work(p, job, n, trial, maxTime)
 }
 
-// work runs job, and the n-1 others that wait, until one takes long. The time of one that came alone includes that in which it was taken in.
+// work runs job and the n-1 others in the queue until one takes too long. The time of a job that
+// arrived alone includes the time spent receiving it.
 func (i *Inline[T]) work(p loop.Pass, job T, n int, trial *trial, maxTime time.Duration) {
 	e, begun, over := i.e, p.Polled(), false
 	if begun < 0 || trial != &i.alone {
 		begun = i.poller.Now()
 	}
 	defer func() {
-		if !over { // a job has ended the goroutine
+		if !over { // a job called runtime.Goexit or panicked
 			e.mu.Lock()
 			e.running--
 			e.startWaiting()
@@ -139,7 +151,7 @@ func (i *Inline[T]) work(p loop.Pass, job T, n int, trial *trial, maxTime time.D
 	for left := n - 1; !over; left-- {
 		e.opts.Run(job)
 		if n >= minHalved && left == n/2 {
-			i.poller.Flush() // the peer has something to do meanwhile
+			i.poller.Flush() // give the peer something to do meanwhile
 		}
 		now := i.poller.Now()
 		e.mu.Lock()
@@ -155,20 +167,21 @@ func (i *Inline[T]) work(p loop.Pass, job T, n int, trial *trial, maxTime time.D
 	}
 }
 
-// A stay is a job of GiveLasting on the polling goroutine, for as long as it neither blocks nor takes long. Then the goroutine is the job's.
+// A stay is a GiveLasting job that runs on the polling goroutine. The stay ends when the job blocks
+// or takes too long. The job then keeps the goroutine.
 type stay[T comparable] struct {
 	job  T
 	pass loop.Pass
 }
 
-// begin runs a job of GiveLasting. It is called with the lock held, and lets it go.
+// begin runs a GiveLasting job. e.mu must be held; begin releases it.
 func (i *Inline[T]) begin(job T, p loop.Pass) {
 	e, begun := i.e, i.poller.Now()
 	s := &stay[T]{job, p}
 	i.stay.Store(s)
 	e.stays++
 	e.mu.Unlock()
-	defer func() { // deferred: a job may end the goroutine
+	defer func() { // deferred because a job may end the goroutine
 		now := i.poller.Now()
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -180,14 +193,15 @@ func (i *Inline[T]) begin(job T, p loop.Pass) {
 	e.opts.Run(job)
 }
 
-// leave ends the stay. Locked.
+// leave ends the stay. e.mu must be held.
 func (i *Inline[T]) leave() {
 	i.stay.Store(nil)
 	i.e.stays--
 }
 
-// Blocks says that a job of GiveLasting is about to wait, or that what it has queued waits for the polling goroutine: if it runs on that, another
-// one polls from now on.
+// Blocks reports to i that a GiveLasting job is about to block, or that its queued output needs the
+// polling goroutine. If the job is running on the polling goroutine, another goroutine takes over
+// polling.
 func (i *Inline[T]) Blocks(job T) {
 	s := i.stay.Load()
 	if s == nil || s.job != job {
@@ -204,7 +218,8 @@ func (i *Inline[T]) Blocks(job T) {
 	}
 }
 
-// relieve ends a stay, if there is one, once another goroutine polls, and returns the pass to keep then. Locked.
+// relieve ends the current stay, if any, when another goroutine has started polling. It returns the
+// pass on which to call Keep, or nil. e.mu must be held.
 func (i *Inline[T]) relieve() loop.Pass {
 	s := i.stay.Load()
 	if s == nil {
@@ -216,25 +231,28 @@ func (i *Inline[T]) relieve() loop.Pass {
 	return s.pass
 }
 
-// A trial decides from the time that jobs have taken whether the next ones are run on the polling goroutine.
+// A trial decides, from the run time of earlier jobs, whether the next ones run on the polling
+// goroutine.
 type trial struct {
-	slow  int           // slowStep for each job that took long, less 1 for each that did not
-	again time.Duration // none is run before
-	pause time.Duration // the last one
+	slow  int           // increased by slowStep for each slow job, decreased by 1 for each quick one
+	again time.Duration // time before which no job runs inline
+	pause time.Duration // length of the last pause
 }
 
 const (
-	// slowStep quick jobs offset one slow job. At maxSlow none is run for a while: that is reached
-	// with more than one slow job in five, or three in a row.
+	// slowStep quick jobs offset one slow job. When slow reaches maxSlow, no job runs inline for a
+	// while. That takes more than one slow job in five, or three in a row.
 	slowStep, maxSlow = 4, 12
-	// A pause is twice as long as the one before when jobs were quick for no longer than that.
+	// A pause is twice as long as the previous one if jobs were quick for no longer than the
+	// previous pause in between.
 	firstPause, maxPause = 2 * time.Millisecond, time.Second
 )
 
-// allows reports whether jobs are run. The clock is read in a pause only.
+// allows reports whether jobs may run inline. It reads the clock only if a pause was set.
 func (t *trial) allows(clock Poller) bool { return t.again == 0 || clock.Now() >= t.again }
 
-// judge takes down how long a job has run, unless it began in a pause: after others of the pass that has begun the pause.
+// judge records the run time of a job. It ignores jobs that began during a pause, after the jobs of
+// the same pass that caused the pause.
 func (t *trial) judge(maxTime, begun, now time.Duration) {
 	if begun < t.again {
 		return

@@ -1,3 +1,3 @@
-// Package failpoint lets tests plant panics in the code that handles bytes and frames of a peer.
-// Outside of tests it does nothing.
+// Package failpoint lets tests inject panics into the code that handles bytes and frames received
+// from a peer. Outside of tests it does nothing.
 package failpoint

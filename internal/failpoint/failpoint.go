@@ -11,7 +11,7 @@ var (
 	onFrame atomic.Pointer[func(h frame.Header)]
 )
 
-// Set sets the functions that Read and Frame call from now on; nil is none.
+// Set sets the functions called by Read and Frame. A nil function disables the call.
 func Set(read func(b []byte), frame func(h frame.Header)) {
 	onRead.Store(nil)
 	onFrame.Store(nil)
@@ -23,14 +23,14 @@ func Set(read func(b []byte), frame func(h frame.Header)) {
 	}
 }
 
-// Read is called with the bytes that have been read from a peer, with no lock of an endpoint held.
+// Read is called with bytes that were read from a peer. No endpoint lock may be held.
 func Read(b []byte) {
 	if f := onRead.Load(); f != nil {
 		(*f)(b)
 	}
 }
 
-// Frame is called with each frame that is handled, with the endpoint locked.
+// Frame is called with each frame that is handled. The endpoint's lock must be held.
 func Frame(h *frame.Header) {
 	if f := onFrame.Load(); f != nil {
 		(*f)(*h)

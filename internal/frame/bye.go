@@ -8,35 +8,35 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Bye is the last message of a side in a session, or to a peer that it rejects: the content of
-// GOAWAY. One with codes.OK is not sent.
+// A Bye is the last message that a side sends in a session, or to a peer that it rejects. It is the
+// content of a GOAWAY frame. A Bye with codes.OK is not sent.
 type Bye struct {
 	Code codes.Code
-	Next uint64 // number of the first UNEXPECTED message of the peer that was not received; 0 if unknown
+	Next uint64 // number of the peer's first UNEXPECTED message that was not received; 0 if unknown
 	Text string
-	// Offer, if not nil, is another address of the class, which the rejected peer should dial. It
+	// Offer, if not nil, is another address of the class that the rejected peer should dial. It
 	// replaces Text.
 	Offer *Offer
 }
 
-// An Offer is the name of the class on another of its transports, with the secret that the peer
-// presents when it dials that.
+// An Offer is the class's name on another of its transports, with the secret that the peer presents
+// when it dials that name.
 type Offer struct {
 	Name   string
 	Secret Secret
 }
 
-// Error makes an Offer an error, so that Admit can return it and the carrier rejects the peer with
-// it.
+// Error implements the error interface, so that Admit can return an Offer and the carrier can
+// reject the peer with it.
 func (o *Offer) Error() string { return "the peer moved to " + o.Name }
 
-// Unwrap returns the code of the error.
+// Unwrap returns codes.ErrAgain.
 func (o *Offer) Unwrap() error { return codes.ErrAgain }
 
-// offered marks a code that has an Offer. It is on the wire.
+// offered is the bit that marks a code with an Offer. It is part of the wire format.
 const offered = 0x80
 
-// maxText limits the text of a Bye in bytes.
+// maxText is the maximum length of a Bye's text, in bytes.
 const maxText = 512
 
 // ByeOf returns the Bye that rejects a peer because of err.
@@ -47,7 +47,7 @@ func ByeOf(err error) Bye {
 	return Bye{Code: codes.Of(err), Text: err.Error()}
 }
 
-// wireText returns the code and the text as they are on the wire.
+// wireText returns the code and the text of b in wire format.
 func (b Bye) wireText() (code byte, text string) {
 	if o := b.Offer; o != nil {
 		return byte(b.Code) | offered, string(o.Secret[:]) + o.Name
@@ -55,7 +55,7 @@ func (b Bye) wireText() (code byte, text string) {
 	return byte(b.Code), CutText(b.Text, maxText)
 }
 
-// CutText truncates text to at most most bytes without splitting a character.
+// CutText truncates text to at most most bytes without splitting a UTF-8 sequence.
 func CutText(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -67,7 +67,7 @@ func CutText(text string, most int) string {
 	return text[:most]
 }
 
-// newBye returns the Bye with this code, number and text, as they are on the wire.
+// newBye returns the Bye for a code, number and text in wire format.
 func newBye(code byte, next uint64, text string) Bye {
 	text = text[:min(len(text), maxText)]
 	b := Bye{Code: codes.Code(code &^ offered), Next: next}
@@ -79,7 +79,7 @@ func newBye(code byte, next uint64, text string) Bye {
 	return b
 }
 
-// Frame encodes b as GOAWAY, the last frame of a byte stream; nil if it is not sent.
+// Frame encodes b as a GOAWAY, the last frame of a byte stream. It returns nil if b is not sent.
 func (b Bye) Frame() []byte {
 	if b.Code == codes.OK {
 		return nil
@@ -89,12 +89,12 @@ func (b Bye) Frame() []byte {
 	return h.Append(nil, []byte(text))
 }
 
-// Bye decodes a GOAWAY.
+// Bye decodes a GOAWAY frame.
 func (h *Header) Bye(payload []byte) Bye {
 	return newBye(byte(h.Tag), h.Op, string(payload))
 }
 
-// Words encodes b for a carrier that does not send it as a frame; nil if it is not sent.
+// Words encodes b for a carrier that does not send it as a frame. It returns nil if b is not sent.
 func (b Bye) Words() []byte {
 	if b.Code == codes.OK {
 		return nil
@@ -103,13 +103,13 @@ func (b Bye) Words() []byte {
 	return append(binary.LittleEndian.AppendUint64([]byte{code}, b.Next), text...)
 }
 
-// ParseBye decodes the result of Words.
+// ParseBye decodes a Bye encoded by Words.
 func ParseBye(words []byte) Bye {
 	if len(words) < 9 {
 		return Bye{Code: codes.ErrProtocol, Text: "the BYE frame is too short"}
 	}
 	next, text := binary.LittleEndian.Uint64(words[1:]), words[9:]
-	if next >= 1<<56 { // no session has this many messages: earlier versions have the text here
+	if next >= 1<<56 { // no session has this many messages; earlier versions send the text here
 		next, text = 0, words[1:]
 	}
 	return newBye(words[0], next, string(text))

@@ -1,5 +1,5 @@
-// Package frame is the wire form that all carriers share: a fixed header of 32 bytes, a tail whose
-// length the kind fixes, and a payload. docs/internals/WIRE.md describes every byte.
+// Package frame implements the wire format that all carriers share: a fixed 32-byte header, a tail
+// whose length depends on the kind, and a payload. docs/internals/WIRE.md describes every byte.
 //
 //	 0        4    5     6       8            16           24       28       32
 //	┌────────┬────┬─────┬───────┬────────────┬────────────┬────────┬────────┬──────┬─────────┐
@@ -7,6 +7,6 @@
 //	└────────┴────┴─────┴───────┴────────────┴────────────┴────────┴────────┴──────┴─────────┘
 //	  length counts tail and payload
 //
-// The package does not read a clock, does not allocate by a received length, and does not use a
+// The package does not read a clock, allocate memory based on a received length, or use a
 // connection.
 package frame

@@ -8,95 +8,95 @@ import (
 	"hash/crc32"
 )
 
-// HeaderSize is the length of a header in bytes.
+// HeaderSize is the length of a frame header in bytes.
 const HeaderSize = 32
 
-// TailSize is the length of the longest tail.
+// TailSize is the length of the longest tail in bytes.
 const TailSize = 32
 
-// MaxPayload limits the payload of any frame, in bytes.
+// MaxPayload is the maximum payload of any frame, in bytes.
 const MaxPayload = 1 << 20
 
-// MaxWhole limits the payload of any frame except a piece of bulk data, in bytes.
+// MaxWhole is the maximum payload of any frame other than a piece of bulk data, in bytes.
 const MaxWhole = slab.Least
 
 // ExpeditedEnvelopes is the number of envelopes for expedited messages, in addition to those that a
 // HELLO guarantees.
 const ExpeditedEnvelopes = 1
 
-// Magic is the tag of a HELLO.
+// Magic is the tag of a HELLO frame.
 const Magic uint64 = 0x3156_4c53_4b43_4951 // "QICKSLV1" as bytes
 
 // A Kind is the type of a frame.
 type Kind uint8
 
-// The kinds. They are on the wire: appended, never renumbered.
+// The kinds are part of the wire format. New ones are appended; existing ones are never renumbered.
 const (
-	Hello      Kind = 1 // labelled values; the first frame of each direction
+	Hello      Kind = 1 // labeled values; the first frame in each direction
 	Unexpected Kind = 2 // a message; operation = its number in the session
 	Expected   Kind = 3 // a message for the receive posted for tag
 	Put        Kind = 4 // opens a put; tail = region, offset, length
 	Get        Kind = 5 // opens a get; tail = region, offset, length
 	Data       Kind = 6 // a piece of a put, or with FlagAnswer of a get; tag = offset within the operation
-	Done       Kind = 7 // the owner of the memory has finished a put or get, or refuses it; tag = code
+	Done       Kind = 7 // the memory's owner has completed or refused a put or get; tag = code
 	Cancel     Kind = 8 // the put or get with this operation is canceled
-	Ping       Kind = 9 // asks for a Pong
+	Ping       Kind = 9 // requests a Pong
 	Pong       Kind = 10
-	Credit     Kind = 11 // carries the header's credit; tag = bytes of room ever granted to the peer
-	Goaway     Kind = 12 // the session ends; op = first message not taken, tag = code, payload = text
-	Dropped    Kind = 13 // there was no receive for the expected message with tag, which has FlagTell
-	GiveBack   Kind = 14 // returns a lease; tail begins with its token
-	Withdraw   Kind = 15 // discard the unexpected message with this number, if it was not delivered
-	Withdrawn  Kind = 16 // the answer to WITHDRAW; tag = code: OK, or too late
-	Abandon    Kind = 17 // the sender of the unexpected message with this number no longer needs an answer
-	Body       Kind = 18 // opens a body beside the message with tag; operation = its length and its number
-	Read       Kind = 19 // tail = region, 0, number of bytes that the sender read directly from shared memory
-	Leave      Kind = 20 // asks to end an idle session; op = unexpected messages received in it, tag = expected ones
-	Stay       Kind = 21 // the answer to LEAVE that the session continues; GOAWAY is the alternative
-	Stream     Kind = 22 // bytes of a stream, delivered whole; op = stream, tag = offset; with FlagEnd its last ones
-	Window     Kind = 23 // op = stream, tag = offset up to which its sender may send, payload = bytes of its reserve ever granted
-	Reset      Kind = 24 // its sender or receiver ends the stream early; op = stream, tag = code, payload = text; with FlagEnd: the error at its end, which follows
-	Probe      Kind = 25 // requests the readiness of the receiver's program; op = number of the probe in the session, from 1
-	Probed     Kind = 26 // the answer to the newest PROBE; op = its number, tag = a Readiness
-	Held       Kind = 27 // the reason that messages of the receiver are queued; op = a heldby.Reason, tag = active<<32 | limit
-	Retire     Kind = 28 // its sender starts no further operation in the session, and the receiver should not either
+	Credit     Kind = 11 // carries the header's credit; tag = total bytes of room granted to the peer
+	Goaway     Kind = 12 // the session ends; op = first message not received, tag = code, payload = text
+	Dropped    Kind = 13 // no receive was posted for the expected message with tag, which has FlagTell
+	GiveBack   Kind = 14 // returns a lease; tail begins with the lease's token
+	Withdraw   Kind = 15 // discard the unexpected message with this number unless it was delivered
+	Withdrawn  Kind = 16 // answers WITHDRAW; tag = code: OK, or too late
+	Abandon    Kind = 17 // the sender of the unexpected message with this number no longer needs a response
+	Body       Kind = 18 // opens a body sent separately from the message with tag; operation = its length and number
+	Read       Kind = 19 // tail = region, 0, number of bytes that the sender has read directly from shared memory
+	Leave      Kind = 20 // requests the end of an idle session; op = unexpected messages received in it, tag = expected ones
+	Stay       Kind = 21 // answers LEAVE: the session continues; the alternative answer is GOAWAY
+	Stream     Kind = 22 // bytes of a stream, delivered whole; op = stream, tag = offset; with FlagEnd the last ones
+	Window     Kind = 23 // op = stream, tag = offset up to which its sender may send, payload = total bytes of its reserve granted
+	Reset      Kind = 24 // the stream's sender or receiver ends it early; op = stream, tag = code, payload = text; with FlagEnd: the error at its end, which follows
+	Probe      Kind = 25 // requests the readiness of the receiver's program; op = number of the probe in the session, starting at 1
+	Probed     Kind = 26 // answers the newest PROBE; op = its number, tag = a Readiness
+	Held       Kind = 27 // the reason that the receiver's messages are queued; op = a heldby.Reason, tag = active<<32 | limit
+	Retire     Kind = 28 // the sender starts no further operation in the session, and the receiver should not either
 	maxKind         = 28
-	// FirstOptional is the first kind of those that a receiver skips if it does not know them.
-	// Other unknown kinds are errors.
+	// FirstOptional is the first of the kinds that a receiver skips if it does not recognize them.
+	// Any other unknown kind is an error.
 	FirstOptional Kind = 128
 )
 
-// The flags. A receiver rejects flags that the kind does not have.
+// The frame flags. A receiver rejects flags that are not defined for the kind.
 const (
-	// FlagPayload means that the CRC covers the payload too.
+	// FlagPayload means that the CRC also covers the payload.
 	FlagPayload uint8 = 1
-	// FlagTell requests a DROPPED if there is no receive for an expected message.
+	// FlagTell requests a DROPPED if no receive is posted for an expected message.
 	FlagTell uint8 = 2
 	// FlagTimed means that an unexpected message has a deadline, relative to its arrival.
 	FlagTimed uint8 = 4
-	// FlagAnswer means that DATA answers a GET: the operation is one of the receiver. With STREAM,
-	// WINDOW, RESET, and DATA of a stream, it means that the receiver of the frame has numbered the
-	// stream.
+	// FlagAnswer means that DATA answers a GET: the operation number is the receiver's. With
+	// STREAM, WINDOW, RESET, and DATA of a stream, it means that the stream was numbered by the
+	// receiver of the frame.
 	FlagAnswer uint8 = 8
-	// FlagBody means that DATA or CANCEL belongs to a body, or that a message has one; the
-	// operation is its identity.
+	// FlagBody means that DATA or CANCEL belongs to a body, or that a message has one. The
+	// operation is the body's ID.
 	FlagBody uint8 = 16
-	// FlagStream means that DATA is a piece of the stream with the number in operation.
+	// FlagStream means that DATA is a piece of the stream whose number is in operation.
 	FlagStream uint8 = 32
-	// FlagRoom means that the payload of STREAM or DATA is charged to the room of the session, and
-	// not to the reserve of the stream.
+	// FlagRoom means that the payload of STREAM or DATA is charged to the session's room rather
+	// than to the stream's reserve.
 	FlagRoom uint8 = 64
-	// FlagEnd means that the payload of a STREAM is the last one of the stream. For other kinds the
-	// bit is FlagTell: a carrier need not transmit the highest bit.
+	// FlagEnd means that the payload of a STREAM is the stream's last one. For other kinds the bit
+	// is FlagTell, because a carrier need not transmit the highest bit.
 	FlagEnd = FlagTell
 )
 
-// shape is the set of parts that a kind may have.
+// A shape describes the parts that frames of a kind may have.
 type shape struct {
 	name    string
 	tail    int
 	payload bool // may have a payload
-	bulk    bool // the payload is placed piece by piece
+	bulk    bool // the payload is placed in memory piece by piece
 	flags   uint8
 }
 
@@ -139,46 +139,46 @@ func (k Kind) String() string {
 	return shapes[k].name
 }
 
-// isKnown reports whether k is one of the kinds.
+// isKnown reports whether k is a defined kind.
 func (k Kind) isKnown() bool { return shapes[k].name != "" }
 
-// IsSkipped reports whether frames of k are skipped: the kind is unknown and optional.
+// IsSkipped reports whether frames of kind k are skipped because the kind is unknown and optional.
 func (k Kind) IsSkipped() bool { return k >= FirstOptional && !k.isKnown() }
 
-// shape returns the shape of a kind; an unknown one has neither tail nor flags.
+// shape returns the shape of k. An unknown kind has neither a tail nor flags.
 func (k Kind) shape() *shape { return &shapes[k] }
 
-// Bulk reports whether the payload of k is placed into memory piece by piece rather than delivered
-// whole.
+// Bulk reports whether the payload of a frame of kind k is placed in memory piece by piece rather
+// than delivered whole.
 func (k Kind) Bulk() bool { return shapes[k].bulk }
 
-// A Header is the fixed header of a frame with its tail.
+// A Header is a frame's fixed header together with its tail.
 type Header struct {
-	Length  uint32 // bytes of tail and payload
+	Length  uint32 // length of tail and payload in bytes
 	Kind    Kind
 	Flags   uint8
-	Context uint16 // target id of the receiver
+	Context uint16 // target ID of the receiving context
 	Op      uint64
 	Tag     uint64
 	Credit  uint32
 	CRC     uint32
-	Tail    Tail // valid for kinds that have a tail
+	Tail    Tail // set only for kinds that have a tail
 }
 
-// A Tail identifies a part of registered memory.
+// A Tail identifies a range of registered memory.
 type Tail struct {
 	Token  [16]byte
 	Offset int64
 	Length int64
 }
 
-// Payload returns the number of payload bytes.
+// Payload returns the length of the payload in bytes.
 func (h *Header) Payload() int { return int(h.Length) - h.Kind.shape().tail }
 
-// Size returns the number of bytes of header and tail.
+// Size returns the length of the header and tail in bytes.
 func (h *Header) Size() int { return HeaderSize + h.Kind.shape().tail }
 
-// String prints a header for logs and tests; the token is not shown.
+// String formats the header for logs and tests. It omits the token.
 func (h *Header) String() string {
 	s := fmt.Sprintf("%v ctx=%d op=%#x tag=%#x credit=%d payload=%d", h.Kind, h.Context, h.Op, h.Tag, h.Credit, h.Payload())
 	if h.Flags != 0 {
@@ -192,11 +192,12 @@ func (h *Header) String() string {
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
-// SetPayload sets the length for a payload of n bytes.
+// SetPayload sets h.Length for a payload of n bytes.
 func (h *Header) SetPayload(n int) { h.Length = uint32(h.Kind.shape().tail + n) }
 
-// Append encodes h and payload at the end of b. The CRC covers header, tail and payload. It sets
-// h.Length. A kind that has no payload is encoded as by AppendFront.
+// Append appends the encoding of h and payload to b and returns the extended slice. It sets
+// h.Length. The CRC covers the header, tail and payload. A kind that has no payload is encoded as
+// by AppendFront.
 func (h *Header) Append(b []byte, payload []byte) []byte {
 	if sh := h.Kind.shape(); !sh.payload && !h.Kind.IsSkipped() || sh.bulk {
 		return h.AppendFront(b, 0)
@@ -209,8 +210,8 @@ func (h *Header) Append(b []byte, payload []byte) []byte {
 	return b
 }
 
-// AppendFront encodes h and its tail for a payload of n bytes that is sent separately; the CRC does
-// not cover the payload.
+// AppendFront appends the encoding of h and its tail to b, for a payload of n bytes that is sent
+// separately. The CRC does not cover the payload.
 func (h *Header) AppendFront(b []byte, n int) []byte {
 	start := len(b)
 	h.Flags &^= FlagPayload
@@ -236,7 +237,7 @@ func (h *Header) appendFront(b []byte, n int) []byte {
 	return append(b, f[:HeaderSize+tail]...)
 }
 
-// Append encodes t, TailSize bytes, at the end of b.
+// Append appends the encoding of t, which is TailSize bytes long, to b.
 func (t *Tail) Append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(b, t.Token[:]...)
@@ -244,8 +245,8 @@ func (t *Tail) Append(b []byte) []byte {
 	return le.AppendUint64(b, uint64(t.Length))
 }
 
-// Need returns how many bytes of b are needed to Parse its front: HeaderSize, or header and tail
-// once the kind is known.
+// Need returns the number of bytes that Parse needs at the front of b: HeaderSize, or the length of
+// the header and tail once the kind is known.
 func Need(b []byte) int {
 	if len(b) > 4 {
 		return HeaderSize + shapes[b[4]].tail
@@ -253,9 +254,9 @@ func Need(b []byte) int {
 	return HeaderSize
 }
 
-// Parse decodes the header and tail at the beginning of b, which has at least Need(b) bytes. It
-// checks everything that does not need the payload: the kind, the flags, the lengths, and the CRC
-// if that does not cover the payload.
+// Parse decodes the header and tail at the beginning of b, which must have at least Need(b) bytes.
+// It checks everything that does not require the payload: the kind, the flags, the lengths, and the
+// CRC if that does not cover the payload.
 func Parse(b []byte) (Header, error) {
 	le := binary.LittleEndian
 	h := Header{
@@ -276,9 +277,9 @@ func Parse(b []byte) (Header, error) {
 	return h, nil
 }
 
-// Check checks the header of a frame that was received in parts, without a checksum, and decodes
-// its tail, with which b begins. It returns an error for a kind, a flag or a length that is not
-// allowed.
+// Check validates the header of a frame that was received in parts without a checksum, and decodes
+// the tail from the beginning of b. It returns an error if the kind, a flag or the length is
+// invalid.
 func (h *Header) Check(b []byte) error {
 	sh := &shapes[h.Kind]
 	if sh.name == "" {
@@ -305,7 +306,7 @@ func (h *Header) Check(b []byte) error {
 	return nil
 }
 
-// checkUnknown checks the header of a frame of a kind that this release does not know.
+// checkUnknown validates the header of a frame whose kind is unknown to this release.
 func (h *Header) checkUnknown() error {
 	switch {
 	case h.Kind < FirstOptional:
@@ -316,7 +317,8 @@ func (h *Header) checkUnknown() error {
 	return nil
 }
 
-// Verify checks the CRC of a frame whose CRC covers the payload. b is header, tail and payload.
+// Verify checks the CRC of a frame whose CRC covers the payload. b is the complete frame: header,
+// tail and payload.
 func (h *Header) Verify(b []byte) error {
 	if crcFront(b) != h.CRC {
 		return codes.WithText(codes.ErrChecksum, fmt.Sprintf("%v frame: checksum mismatch", h.Kind))
@@ -324,35 +326,38 @@ func (h *Header) Verify(b []byte) error {
 	return nil
 }
 
-// A Sum checks a frame whose CRC covers the payload, for a payload that is received in parts.
+// A Sum verifies the CRC of a frame whose CRC covers the payload, when the payload is received in
+// parts.
 type Sum struct{ want, got uint32 }
 
-// SumOf starts with front, the header and tail from which h was parsed.
+// SumOf returns a Sum that includes front, the encoded header and tail from which h was parsed.
 func (h *Header) SumOf(front []byte) Sum { return Sum{h.CRC, crcFront(front[:h.Size()])} }
 
-// Add adds the next part of the payload.
+// Add adds the next part of the payload to the checksum.
 func (s *Sum) Add(b []byte) { s.got = crc32.Update(s.got, crcTable, b) }
 
-// Check reports whether the whole payload was added, and is undamaged.
+// Check reports whether the checksum matches. It must be called after the whole payload has been
+// added.
 func (s *Sum) Check() bool { return s.got == s.want }
 
 var zeroCRC [4]byte
 
-// crcFront returns the CRC of b with its own field taken as zero.
+// crcFront returns the CRC of b, treating the CRC field itself as zero.
 func crcFront(b []byte) uint32 {
 	crc := crc32.Update(0, crcTable, b[:28])
 	crc = crc32.Update(crc, crcTable, zeroCRC[:])
 	return crc32.Update(crc, crcTable, b[32:])
 }
 
-// The identity of a body: its length, and a number that increases in the session.
+// A body's ID consists of its length and a number that increases within the session.
 const (
 	bodyShift = 40
 	bodyMask  = 1<<bodyShift - 1
 )
 
-// BodyID returns the identity of a body of n bytes that is the seq-th of its session.
+// BodyID returns the ID of the session's seq-th body, which is n bytes long.
 func BodyID(n int, seq uint64) uint64 { return uint64(n)<<bodyShift | seq&bodyMask }
 
-// BodyLen returns the length in an identity. The peer set it, and it is not validated.
+// BodyLen returns the length encoded in a body's ID. The peer chose the ID, so the length is not
+// validated.
 func BodyLen(id uint64) int { return int(id >> bodyShift) }

@@ -11,54 +11,55 @@ import (
 	"unique"
 )
 
-// A HELLO is a list of labeled values in ascending order of their labels. Each has: label 2 bytes,
-// length 2 bytes, value. A receiver skips labels that it does not know, unless the mustUnderstand
-// bit is set, and extra bytes at the end of a value.
+// The labels of a HELLO. A HELLO is a list of labeled values in ascending order of their labels.
+// Each has a 2-byte label, a 2-byte length and a value. A receiver skips unknown labels, unless the
+// mustUnderstand bit is set, and extra bytes at the end of a value.
 const (
-	labelVersions    = 0x0100 // 2 and 2 bytes: the oldest and the newest version of frames
-	labelIncarnation = 0x0200 // 16 random bytes of this instance of the class
-	labelListen      = 0x0300 // text: the address that the class listens on, or empty
+	labelVersions    = 0x0100 // 2 and 2 bytes: oldest and newest supported version of the frame format
+	labelIncarnation = 0x0200 // 16 random bytes that identify this instance of the class
+	labelListen      = 0x0300 // text: address that the class listens on, or empty
 	labelHost        = 0x0400 // text: identity of the machine, or empty
-	labelContext     = 0x0500 // 2 bytes: id of the sending context
-	labelTarget      = 0x0600 // 2 bytes: id of the receiving context
+	labelContext     = 0x0500 // 2 bytes: ID of the sending context
+	labelTarget      = 0x0600 // 2 bytes: ID of the receiving context
 	labelEnvelopes   = 0x0700 // 4 bytes: envelopes guaranteed to the receiver of this HELLO
-	labelEager       = 0x0800 // 4 bytes: bytes of one message
-	labelFeatures    = 0x0900 // 8 bytes: bits
-	labelCarrier     = 0x0a00 // bytes for the carrier of the receiver; may be empty
-	// 4 bytes: envelopes that the sender needs from the receiver of this HELLO; absent if it has no
-	// minimum
+	labelEager       = 0x0800 // 4 bytes: maximum size of one message, in bytes
+	labelFeatures    = 0x0900 // 8 bytes: feature bits
+	labelCarrier     = 0x0a00 // bytes for the receiver's carrier; may be empty
+	// 4 bytes: number of envelopes that the sender needs from the receiver of this HELLO; absent if
+	// it has no minimum
 	labelNeed = 0x0c00
-	// 4 bytes: the largest number of envelopes that the sender can use; absent for no limit
+	// 4 bytes: maximum number of envelopes that the sender can use; absent if unlimited
 	labelWant = 0x0d00
-	// 16 random bytes of the session, which the receiver presents when it connects again
+	// 16 random bytes: secret of the session, which the receiver presents when it reconnects
 	labelSecret = 0x0e00
-	// 16 bytes: the labelSecret of the receiver in the last session of the pair; absent without one
+	// 16 bytes: the receiver's labelSecret in the pair's previous session; absent if there was none
 	labelProof = 0x0f00
-	// 16 bytes: equal for classes that reach one another by a second transport; absent without one
+	// 16 bytes: equal for classes that can reach one another over a second transport; absent if
+	// there is none
 	labelPlace = 0x1000
-	// 16 bytes: the secret of the receiver's Offer that the sender uses; absent without one
+	// 16 bytes: secret of the receiver's Offer that the sender is using; absent if there is none
 	labelOffer   = 0x1100
-	labelProcess = 0x1200 // text: the name of the process; absent without one
-	// 2 and 2 bytes: the oldest and the newest version of the headers in messages; absent if the
+	labelProcess = 0x1200 // text: name of the process; absent if it has none
+	// 2 and 2 bytes: oldest and newest supported version of the headers in messages; absent if the
 	// layer above na has none
 	labelMessages = 0x1300
 
-	mustUnderstand = 0x8000 // bit of labels: a receiver that does not know the label rejects the HELLO
+	mustUnderstand = 0x8000 // label bit: a receiver that does not know the label must reject the HELLO
 )
 
-// FeatureWithdraw is the bit of Greeting.Features for a sender that answers WITHDRAW and accepts
+// FeatureWithdraw is the bit of Greeting.Features set by a sender that answers WITHDRAW and accepts
 // ABANDON.
 const FeatureWithdraw = 2
 
-// FeatureReserve is the bit for a sender that keeps one of its guaranteed envelopes for messages
-// whose senders wait: na.HonestReserve.
+// FeatureReserve is the bit set by a sender that reserves one of its guaranteed envelopes for
+// messages whose senders are waiting; see na.HonestReserve.
 const FeatureReserve = 4
 
-// FeatureRetires is the bit for a sender that has not ended the session whose secret the HELLO
-// presents, but begins nothing in it any more.
+// FeatureRetires is the bit set by a sender that has not ended the session whose secret the HELLO
+// presents, but no longer starts operations in it.
 const FeatureRetires = 8
 
-// MaxHello limits the payload of a HELLO, in bytes.
+// MaxHello is the maximum payload of a HELLO, in bytes.
 const MaxHello = 4096
 
 // A Greeting is the content of a HELLO.
@@ -72,38 +73,38 @@ type Greeting struct {
 	Envelopes   uint32
 	Eager       uint32
 	Features    uint64
-	Label       []byte // bytes for the carrier of the receiver
-	// Need and Want are the numbers of envelopes that the sender requests: at least Need, and at
-	// most Want. Zero: no request.
+	Label       []byte // bytes for the receiver's carrier
+	// Need and Want are the minimum and maximum number of envelopes that the sender requests. Zero
+	// means no request.
 	Need, Want uint32
-	// Secret is that of the session that the HELLO begins, Proof that of an earlier one. Zero:
-	// none.
+	// Secret is the secret of the session that the HELLO begins. Proof is the secret of an earlier
+	// session. Zero means none.
 	Secret, Proof Secret
-	// Place identifies the network of the sender's second transport, Offer is the secret of the
-	// receiver's Offer. Zero: none.
+	// Place identifies the network of the sender's second transport. Offer is the secret of the
+	// receiver's Offer. Zero means none.
 	Place [16]byte
 	Offer Secret
-	// Process is the name of the sender's process: empty, or valid as of ValidName.
+	// Process is the name of the sender's process. It is empty or satisfies ValidName.
 	Process string
-	// Messages is the range of versions of the headers that the layer above na writes into
-	// messages.
+	// Messages is the range of versions of the message headers written by the layer above na.
 	Messages Range
-	// Any means that the sender has left the choice of Target to this side. It is not on the wire.
+	// Any means that the sender lets this side choose Target. It is not sent on the wire.
 	Any bool
 }
 
-// A Secret is known only to the two sides of a session. It is not printed.
+// A Secret is known only to the two sides of a session. Its String and GoString methods do not
+// reveal it.
 type Secret [16]byte
 
 func (Secret) String() string   { return "(secret)" }
 func (Secret) GoString() string { return "(secret)" }
 
-// Matches reports, in constant time, whether s is not zero and equals other.
+// Matches reports whether s is nonzero and equal to other. It takes constant time.
 func (s Secret) Matches(other Secret) bool {
 	return s != Secret{} && subtle.ConstantTimeCompare(s[:], other[:]) == 1
 }
 
-// Append encodes g at the end of b.
+// Append appends the encoding of g to b and returns the extended slice.
 func (g *Greeting) Append(b []byte) []byte {
 	le := binary.LittleEndian
 	put := func(label uint16, v []byte) {
@@ -149,7 +150,7 @@ func (g *Greeting) Append(b []byte) []byte {
 	return appendLater(b)
 }
 
-// ParseHello decodes the first frame of a byte stream.
+// ParseHello decodes the first frame of a byte stream, which must be a HELLO.
 func ParseHello(h *Header, payload []byte) (Greeting, error) {
 	if h.Kind != Hello || h.Tag != Magic {
 		return Greeting{}, codes.WithText(codes.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
@@ -157,8 +158,8 @@ func ParseHello(h *Header, payload []byte) (Greeting, error) {
 	return ParseGreeting(payload)
 }
 
-// ParseGreeting decodes a HELLO's payload. Versions, incarnation, context, target, envelopes and
-// eager size must be present.
+// ParseGreeting decodes the payload of a HELLO. Versions, incarnation, context, target, envelopes
+// and eager size are required.
 func ParseGreeting(b []byte) (Greeting, error) {
 	var g Greeting
 	if len(b) > MaxHello {
@@ -181,7 +182,7 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		}
 		v := b[:n]
 		b = b[n:]
-		want := -1 // bytes of the value that this release knows; further ones are of a later release
+		want := -1 // number of bytes of the value known to this release; a later release may add more
 		getRange := func() (r Range) {
 			if want = 4; n >= want {
 				r = Range{le.Uint16(v), le.Uint16(v[2:])}
@@ -200,7 +201,7 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		case labelListen:
 			g.Listen = string(v)
 		case labelHost:
-			if host := string(v); isPrintable(host) { // otherwise ignored: programs log it
+			if host := string(v); isPrintable(host) { // unprintable hosts are ignored, because programs log the host
 				g.Host = host
 			}
 		case labelContext:
@@ -250,7 +251,7 @@ func ParseGreeting(b []byte) (Greeting, error) {
 				copy(g.Offer[:], v)
 			}
 		case labelProcess:
-			if name := string(v); ValidName(name) { // otherwise ignored
+			if name := string(v); ValidName(name) { // invalid names are ignored
 				g.Process = unique.Make(name).Value() // interned: many peers run the same program
 			}
 		default:
@@ -276,16 +277,16 @@ func ParseGreeting(b []byte) (Greeting, error) {
 	return g, nil
 }
 
-// isPrintable reports whether a text of a peer can be printed without quoting.
+// isPrintable reports whether text, which a peer sent, can be printed without quoting.
 func isPrintable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// maxProcessName limits the name of a process in bytes.
+// maxProcessName is the maximum length of a process name, in bytes.
 const maxProcessName = 64
 
-// ValidName reports whether name is valid for a process: up to 64 bytes of printable characters
-// without parentheses.
+// ValidName reports whether name is a valid process name: 1 to 64 bytes of printable characters
+// other than parentheses.
 func ValidName(name string) bool {
 	if name == "" || len(name) > maxProcessName || !utf8.ValidString(name) {
 		return false

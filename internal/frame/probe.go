@@ -2,10 +2,10 @@ package frame
 
 import "github.com/quicksilver-rpc/quicksilver/internal/heldby"
 
-// A Readiness is the state of a context in a PROBED.
+// A Readiness is the state of a context, as sent in a PROBED frame.
 type Readiness uint8
 
-// The values of Readiness. They are on the wire.
+// The values of Readiness are part of the wire format.
 const (
 	Ready        Readiness = 0
 	NotReady     Readiness = 1 // set by the program
@@ -14,13 +14,14 @@ const (
 
 const activeShift = 32
 
-// HeldHeader returns the header of a HELD: active requests count against limit; 0 is none.
+// HeldHeader returns the header of a HELD frame. active is the number of requests that count toward
+// limit; a limit of 0 means none.
 func HeldHeader(reason heldby.Reason, active, limit uint32) Header {
 	return Header{Kind: Held, Op: uint64(reason), Tag: uint64(active)<<activeShift | uint64(limit)}
 }
 
-// Held returns the content of a HELD; an unknown reason is returned as heldby.Program. ok is false
-// if the HELD states both that requests do not wait, and what they wait for.
+// Held decodes a HELD frame. It maps unknown reasons to heldby.Program. ok is false if the frame
+// contradicts itself: it says that requests are not waiting, but has counts.
 func (h *Header) Held() (reason heldby.Reason, active, limit uint32, ok bool) {
 	if h.Op == uint64(heldby.None) && h.Tag != 0 {
 		return heldby.None, 0, 0, false

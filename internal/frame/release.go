@@ -2,14 +2,14 @@
 
 package frame
 
-// The versions of the wire form that this release supports: Version is its own, OldestVersion that
-// of the release before.
+// The versions of the wire format that this release supports. Version is the current one, and
+// OldestVersion is that of the previous release.
 const (
 	OldestVersion = 7
 	Version       = 7
 )
 
-// appendLater appends the labels of HELLO that only a later release has. takeLater parses such a
-// label; false: this release does not know it.
+// appendLater appends the HELLO labels that only a later release has. takeLater parses such a
+// label. It returns false if this release does not know the label.
 func appendLater(b []byte) []byte           { return b }
 func takeLater(label uint16, v []byte) bool { return false }

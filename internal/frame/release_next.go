@@ -7,29 +7,30 @@ import (
 	"sync/atomic"
 )
 
-// This file implements the release after this one, for the tests of upgrades. It has one addition
-// of each kind, and uses them only with peers that support them.
+// This file implements the release after this one, for tests of upgrades. It makes one addition of
+// each kind and uses it only with peers that support it.
 
-// The versions of the wire form. In version 8 a CREDIT has 8 as its operation; in version 7 it has 0.
+// The supported versions of the wire format. The operation of a CREDIT is 8 in version 8 and 0 in
+// version 7.
 const (
 	OldestVersion = 7
 	Version       = 8
 )
 
-// FeatureNext is the bit of Greeting.Features for a sender that knows the new kinds and the new
-// flag.
+// FeatureNext is the bit of Greeting.Features set by a sender that supports the new kinds and the
+// new flag.
 const FeatureNext = 1 << 40
 
-// The new kinds, and the new flag of CREDIT.
+// The new frame kinds, and the new flag of CREDIT.
 const (
 	Note     Kind  = FirstOptional // skipped by receivers that do not know it
-	Ask      Kind  = maxKind + 1   // has to be understood
+	Ask      Kind  = maxKind + 1   // must be understood
 	FlagNext uint8 = FlagTell
 )
 
 const labelNext = 0x1400
 
-// Seen counts the additions that were received.
+// Seen counts the additions received.
 var Seen struct{ Labels, Notes, Asks, Flags, Fields, Credits, Handles atomic.Int64 }
 
 func init() {

@@ -6,11 +6,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Range is the versions of a form that one side of a session supports, from the oldest to the
-// newest. The zero Range is unspecified.
+// A Range is the range of versions of a format that one side of a session supports. The zero Range
+// is unspecified.
 type Range struct{ Oldest, Newest uint16 }
 
-// Versions returns the versions of the wire form that this release supports.
+// Versions returns the versions of the wire format that this release supports.
 func Versions() Range { return Range{OldestVersion, Version} }
 
 // Common returns the newest version that both sides support; ok is false if there is none.
@@ -19,8 +19,9 @@ func (r Range) Common(other Range) (version uint16, ok bool) {
 	return version, version >= max(r.Oldest, other.Oldest)
 }
 
-// Agree returns the newest version of what that the dialing and the listening side both support.
-// Its error, ErrVersion, has the same text at both sides: both ranges, and which side to upgrade.
+// Agree returns the newest version of what that both the dialing and the listening side support.
+// Its error is ErrVersion. The error text is the same on both sides and states both ranges and the
+// side to upgrade.
 func Agree(what string, dialer, listener Range) (version uint16, err error) {
 	version, ok := dialer.Common(listener)
 	if ok {
@@ -34,7 +35,7 @@ func Agree(what string, dialer, listener Range) (version uint16, err error) {
 		"no common version of %s: the dialing side speaks %v, the listening side %v; upgrade the %s side", what, dialer, listener, older))
 }
 
-// String returns "7", or "7 to 8".
+// String formats r as "7" or "7 to 8".
 func (r Range) String() string {
 	if r.Oldest == r.Newest {
 		return fmt.Sprint(r.Newest)
@@ -42,5 +43,5 @@ func (r Range) String() string {
 	return fmt.Sprintf("%d to %d", r.Oldest, r.Newest)
 }
 
-// isValid reports whether r is a range of versions, or unspecified.
+// isValid reports whether r is a valid range or unspecified.
 func (r Range) isValid() bool { return r == Range{} || r.Oldest > 0 && r.Oldest <= r.Newest }

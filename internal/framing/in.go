@@ -9,59 +9,60 @@ import (
 )
 
 const (
-	// bulkReadSize limits the bytes of lane Bulk that a read stores in the buffer, besides
-	// those for user memory.
+	// bulkReadSize is the maximum number of bytes that a read on the Bulk lane stores in the
+	// buffer, in addition to the bytes for user memory.
 	bulkReadSize = 4 << 10
-	// waitReadSize is the size of the buffer for a read that may block.
+	// waitReadSize is the size of the buffer used for a read that may block.
 	waitReadSize = 1 << 10
-	// minDirect is the payload size in bytes from which on a message that has not arrived
-	// completely is read directly into its own memory.
+	// minDirect is the payload size in bytes at which a message that has not arrived completely is
+	// read directly into its own memory.
 	minDirect = 8 << 10
 )
 
-// In parses the frames of a stream. One goroutine at a time uses it. Methods that say so need the
-// context's lock.
+// In parses the frames of a stream. It is not safe for concurrent use. Some methods, as documented,
+// require the caller to hold the context's lock.
 //
 //	for { in.Scatter ─► read ─► in.Got ─► lock ─► in.Parse ─► unlock }
 type In struct {
-	Session carrier.Session // nil until Greet has admitted a peer that has connected
+	Session carrier.Session // nil until Greet has admitted a peer that connected
 	Lane    carrier.Lane
-	// Greet, if not nil, is called with the peer's HELLO instead of Session.Greet, with the lock
-	// held. It sets Session if that is nil, or returns the error with which the peer is refused.
+	// Greet, if not nil, is called with the peer's HELLO instead of Session.Greet, with the
+	// context's lock held. It sets Session if that is nil, or returns the error with which to
+	// reject the peer.
 	Greet   func(g *frame.Greeting) error
-	Large   bool     // a piece of carrier.BulkMin bytes or more has arrived
-	Buffers *Buffers // must be set before Space, Scatter or Parse is called; Wait works without
+	Large   bool     // a piece of at least carrier.BulkMin bytes has arrived
+	Buffers *Buffers // must be set before calling Space, Scatter or Parse; Wait works without it
 
-	big     *[bufSize]byte // one of Buffers; nil while few bytes are buffered
-	small   []byte         // of reads that may block; nil if there is none
-	buf     []byte         // big, small, or a buffer of the size of its contents
-	r, w    int            // buf[r:w] was read and is not parsed
+	big     *[bufSize]byte // a buffer from Buffers; nil while few bytes are buffered
+	small   []byte         // buffer for reads that may block, or nil
+	buf     []byte         // big, small, or a buffer exactly as long as its contents
+	r, w    int            // buf[r:w] has been read but not parsed
 	greeted bool           // the peer's HELLO has arrived
-	// the next bytes are the payload of a piece or of a long message, and go to view
+	// the next bytes are the payload of a piece or of a long message, to be stored in view
 	inPayload    bool
-	isMessage    bool // that payload is of a message, and sum is its checksum
+	isMessage    bool // the payload belongs to a message, and sum is its checksum
 	sum          frame.Sum
-	head         frame.Header // of the frame that is parsed
+	head         frame.Header // header of the frame being parsed
 	view         carrier.View
-	viewPos      int  // payload bytes that were copied to view or dropped
-	viewBorrowed bool // between Scatter and Got, if Scatter returned memory of view
+	viewPos      int  // number of payload bytes copied to view or discarded
+	viewBorrowed bool // set between Scatter and Got if Scatter returned view's memory
 	ended        bool // End was called
 }
 
-// End stops Parse, now and later: the session continues without this stream, or has ended. The lock
-// is held.
+// End makes the current and later calls of Parse stop. It is called when the session continues
+// without this stream or has ended. The caller must hold the context's lock.
 func (in *In) End() { in.ended = true }
 
-// Close releases the buffer. The stream must not be used any more.
+// Close releases the buffer. The stream must not be used afterward.
 func (in *In) Close() {
 	in.r, in.w = 0, 0
 	in.Idle()
 }
 
-// Scatter appends to iov the buffers for the next read: first the memory for which a piece of bulk
-// data or a long message is meant, if at least 4 KiB are left and it may be accessed, then the
-// buffer of in; at most MaxVectors buffers. The caller must call Got or Fault after the read,
-// whatever its result.
+// Scatter appends to iov the buffers for the next read. The first are the destination memory of a
+// bulk data piece or a long message, if at least 4 KiB of it remain and it may be accessed. The
+// last is in's own buffer. Scatter returns at most MaxVectors buffers. After the read the caller
+// must call Got or Fault, whatever the result of the read.
 func (in *In) Scatter(iov [][]byte) [][]byte {
 	if in.inPayload && in.r == in.w && in.view.Len()-in.viewPos >= 4<<10 && in.view.Borrow() {
 		in.viewBorrowed = true
@@ -71,7 +72,8 @@ func (in *In) Scatter(iov [][]byte) [][]byte {
 		}
 	}
 	space := in.Space()
-	// Only room for headers: the payload behind them can then be read directly into user memory.
+	// Leave room only for headers, so that the payload after them can be read directly into user
+	// memory.
 	if in.Lane == carrier.Bulk {
 		space = space[:min(len(space), bulkReadSize)]
 	}
@@ -91,8 +93,8 @@ func (in *In) Space() []byte {
 	return in.buf[in.w:]
 }
 
-// Wait is Space for a read that may block: the buffer is small, because many streams may hold one
-// for a long time.
+// Wait is like Space, but for a read that may block. It returns a small buffer, because many
+// streams may hold one for a long time.
 func (in *In) Wait() []byte {
 	if in.big != nil || len(in.buf)-in.w < waitReadSize/2 {
 		in.shrink(waitReadSize / 2)
@@ -100,11 +102,11 @@ func (in *In) Wait() []byte {
 	return in.buf[in.w:]
 }
 
-// shrink moves the buffered bytes to a buffer of their size plus room bytes.
+// shrink moves the buffered bytes to a buffer that has room for room more bytes.
 func (in *In) shrink(room int) {
 	big := in.big
 	in.big = nil
-	if room == 0 { // reads of this stream do not block: keep no buffer while it is idle
+	if room == 0 { // reads of this stream do not block, so an idle stream keeps no buffer
 		in.small = nil
 	}
 	switch n := in.w - in.r + room; {
@@ -125,13 +127,13 @@ func (in *In) shrink(room int) {
 	}
 }
 
-// moveTo moves the buffered bytes to the beginning of to, which becomes the buffer.
+// moveTo moves the buffered bytes to the beginning of to and makes to the buffer.
 func (in *In) moveTo(to []byte) {
 	in.w = copy(to, in.buf[in.r:in.w])
 	in.buf, in.r = to, 0
 }
 
-// Got is called after each read, with the number of bytes that were read into the buffers of
+// Got must be called after each read, with the number of bytes read into the buffers returned by
 // Scatter, Space or Wait.
 func (in *In) Got(n int) {
 	if in.viewBorrowed {
@@ -150,8 +152,8 @@ func (in *In) Got(n int) {
 	in.w += n
 }
 
-// Fault is called instead of Got if the read failed with EFAULT and nothing was read. If Scatter
-// returned user memory, its payload is dropped from now on; otherwise Fault returns false.
+// Fault is called instead of Got if the read failed with EFAULT and read nothing. If Scatter
+// returned user memory, the rest of its payload is discarded; otherwise Fault returns false.
 func (in *In) Fault() bool {
 	if !in.viewBorrowed {
 		return false
@@ -161,19 +163,19 @@ func (in *In) Fault() bool {
 	return true
 }
 
-// Idle releases the buffer until the next read. The rest in it, less than a frame, is moved to a
-// buffer of its size.
+// Idle releases the buffer until the next read. Any remaining bytes, less than a frame, are moved
+// to a buffer of exactly their size.
 func (in *In) Idle() {
 	if in.big != nil || in.r == in.w {
 		in.shrink(0)
 	}
 }
 
-// Bulk reports whether the next bytes are bulk data. The lock is held.
+// Bulk reports whether the next bytes are bulk data. The caller must hold the context's lock.
 func (in *In) Bulk() bool { return in.inPayload && !in.isMessage }
 
-// Parse handles all bytes that were read. After an error the caller ends the session with it, or
-// refuses the peer if there is no session. The lock is held.
+// Parse handles all bytes read so far. If it returns an error, the caller must end the session with
+// it, or reject the peer if there is no session. The caller must hold the context's lock.
 func (in *In) Parse() error {
 	for {
 		if in.ended || in.Session != nil && in.Session.Down() {
@@ -240,7 +242,7 @@ func (in *In) Parse() error {
 	}
 }
 
-// buffered returns the bytes that are not parsed.
+// buffered returns the bytes that have not been parsed.
 func (in *In) buffered() []byte { return in.buf[in.r:in.w] }
 
 // deliverFrame passes a complete frame to the session, or to Greet if it is the HELLO.
@@ -267,7 +269,8 @@ func (in *In) deliverFrame(h *frame.Header, payload []byte) error {
 	return in.Session.Greet(&g)
 }
 
-// beginPayload skips the header h, whose payload goes to the View that the session returns for it.
+// beginPayload consumes the header h, and prepares to store its payload in the View that the
+// session returns for it.
 func (in *In) beginPayload(h *frame.Header) error {
 	v, err := in.Session.Place(h)
 	if err != nil {
@@ -279,8 +282,8 @@ func (in *In) beginPayload(h *frame.Header) error {
 	return nil
 }
 
-// placePayload copies the buffered bytes of a payload to its View, and reports whether the payload
-// is complete.
+// placePayload copies the buffered payload bytes to the View and reports whether the payload is
+// complete.
 func (in *In) placePayload() (whole bool, err error) {
 	n := min(in.view.Len()-in.viewPos, in.w-in.r)
 	if n > 0 {

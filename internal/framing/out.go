@@ -8,38 +8,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// fillTarget is the number of bytes from which on no more frames are pulled for one write.
+// fillTarget is the number of buffered bytes at which no more frames are pulled for one write.
 const fillTarget = 64 << 10
 
-// zeroes replace the rest of a chunk whose memory is no longer accessible.
+// zeroes replaces the rest of a piece whose memory is no longer accessible.
 var zeroes [64 << 10]byte
 
-// Out writes the frames of a session to a stream, the HELLO first. One goroutine at a time uses it.
-// Methods that say so need the context's lock.
+// Out writes a session's frames to a stream, starting with the HELLO. It is not safe for concurrent
+// use. Some methods, as documented, require the caller to hold the context's lock.
 //
 //	for { lock ─► out.Fill ─► unlock ─► out.Gather ─► write ─► out.Wrote }
 type Out struct {
 	Session carrier.Session
 	Lane    carrier.Lane
 	Label   []byte // sent in the HELLO
-	Large   bool   // a piece of carrier.BulkMin bytes or more has been pulled
+	Large   bool   // a piece of at least carrier.BulkMin bytes has been pulled
 	Buffers *Buffers
 
-	greeted      bool           // the HELLO is in the stream
+	greeted      bool           // the HELLO has been added to the stream
 	buf          *[bufSize]byte // nil while there is nothing to write
-	unwritten    []byte         // the part of buf to be written
-	inPayload    bool           // the rest of view follows unwritten
+	unwritten    []byte         // part of buf that remains to be written
+	inPayload    bool           // the rest of view is to be written after unwritten
 	view         carrier.View
-	viewPos      int  // bytes of view that were written
-	viewBorrowed bool // between Gather and Wrote, if Gather returned memory of view
-	staged       bool // frames were staged since the last Fill; see Stages
-	hasOutput    bool // the last Fill has reported true
+	viewPos      int  // number of bytes of view written
+	viewBorrowed bool // set between Gather and Wrote if Gather returned view's memory
+	staged       bool // frames were added since the last Fill; see Stages
+	hasOutput    bool // result of the last Fill
 }
 
 var _ carrier.Writer = (*Out)(nil)
 
-// Fill pulls frames from the session until there is enough for one write, and reports whether there
-// is anything to write. The lock is held.
+// Fill pulls frames from the session until there are enough for one write, and reports whether
+// there is anything to write. The caller must hold the context's lock.
 func (out *Out) Fill() bool {
 	if out.inPayload && out.view.Faulted() {
 		out.Session.Faulted(out.view)
@@ -65,8 +65,9 @@ func (out *Out) Fill() bool {
 	return out.hasOutput
 }
 
-// Stages reports whether frames may be added now, because everything before them was written. They
-// are written together with those that the next Fill pulls. The lock is held.
+// Stages reports whether frames may be added now, which is the case if everything before them was
+// written. They are written together with the frames pulled by the next Fill. The caller must hold
+// the context's lock.
 func (out *Out) Stages() bool {
 	if out.hasOutput || !out.greeted {
 		return false
@@ -78,7 +79,7 @@ func (out *Out) Stages() bool {
 	return true
 }
 
-// pullFrames pulls frames into an empty buffer, after the HELLO if that was not sent.
+// pullFrames pulls frames into an empty buffer, adding the HELLO first if it has not been sent.
 func (out *Out) pullFrames() {
 	if out.buf != nil {
 		out.unwritten = out.buf[:0]
@@ -111,7 +112,7 @@ func (out *Out) Piece(h *frame.Header, v carrier.View) {
 	out.Large = out.Large || v.Len() >= carrier.BulkMin
 }
 
-// ensureBuf allocates a buffer if there is none, and returns the slice to append frames to.
+// ensureBuf allocates a buffer if there is none, and returns the slice to which to append frames.
 func (out *Out) ensureBuf() []byte {
 	if out.buf == nil {
 		out.buf = out.Buffers.get()
@@ -120,8 +121,8 @@ func (out *Out) ensureBuf() []byte {
 	return out.unwritten
 }
 
-// Last adds the last frame of the session. It returns false if that is impossible in the middle of
-// a frame. Fill must not be called afterwards. The lock is held.
+// Last adds the session's last frame. It returns false, and adds nothing, if the stream is in the
+// middle of a frame. Fill must not be called afterward. The caller must hold the context's lock.
 func (out *Out) Last(b []byte) bool {
 	if out.inPayload {
 		return false
@@ -130,7 +131,7 @@ func (out *Out) Last(b []byte) bool {
 	return true
 }
 
-// Close releases the buffer. The stream must not be used any more.
+// Close releases the buffer. The stream must not be used afterward.
 func (out *Out) Close() {
 	if out.buf != nil {
 		out.Buffers.put(out.buf)
@@ -139,8 +140,8 @@ func (out *Out) Close() {
 	out.view = nil
 }
 
-// Front returns how many of the next bytes are in the buffer of out: frames with a checksum. The
-// bytes behind them are bulk data.
+// Front returns the number of pending bytes in out's buffer, which hold frames with a checksum. The
+// bytes after them are bulk data.
 func (out *Out) Front() int { return len(out.unwritten) }
 
 // Pending reports whether there are bytes to write.
@@ -149,11 +150,12 @@ func (out *Out) Pending() bool { return len(out.unwritten) > 0 || out.inPayload 
 // MaxVectors is the largest number of buffers that Gather and Scatter return.
 const MaxVectors = 64
 
-// Gather appends to iov the buffers to write next, at most MaxVectors. The caller must call Wrote
-// or Fault after the write, whatever its result. User memory is borrowed between these calls.
+// Gather appends to iov the buffers to write next, at most MaxVectors of them. After the write the
+// caller must call Wrote or Fault, whatever the result of the write. User memory remains borrowed
+// between these calls.
 func (out *Out) Gather(iov [][]byte) [][]byte { return out.gatherUpTo(iov, MaxVectors) }
 
-// gatherUpTo is Gather with a limit of most buffers.
+// gatherUpTo is like Gather, but returns at most most buffers.
 func (out *Out) gatherUpTo(iov [][]byte, most int) [][]byte {
 	if len(out.unwritten) > 0 {
 		iov = append(iov, out.unwritten)
@@ -174,8 +176,9 @@ func (out *Out) gatherUpTo(iov [][]byte, most int) [][]byte {
 	return iov
 }
 
-// Copy copies the next bytes to write to b and returns their number. It is for writes that may
-// block, which must not borrow user memory; Wrote must not be called after it. The lock is held.
+// Copy copies the next bytes to write into b and returns their number. It is for writes that may
+// block and therefore must not borrow user memory. Wrote must not be called after it. The caller
+// must hold the context's lock.
 func (out *Out) Copy(b []byte) int {
 	var room [8][]byte
 	n, ok := memfault.Gather(b, out.gatherUpTo(room[:0], math.MaxInt))
@@ -187,9 +190,9 @@ func (out *Out) Copy(b []byte) int {
 	return n
 }
 
-// Fault is called instead of Wrote if the write failed with EFAULT and nothing was written. If
-// Gather returned user memory, zeroes are sent in its place after the next Fill; otherwise Fault
-// returns false.
+// Fault is called instead of Wrote if the write failed with EFAULT and wrote nothing. If Gather
+// returned user memory, zeros are sent in its place after the next Fill; otherwise Fault returns
+// false.
 func (out *Out) Fault() bool {
 	if !out.viewBorrowed {
 		return false
@@ -199,8 +202,8 @@ func (out *Out) Fault() bool {
 	return true
 }
 
-// Wrote is called after each write, with the number of bytes that were written of the buffers that
-// Gather returned.
+// Wrote must be called after each write, with the number of bytes written from the buffers returned
+// by Gather.
 func (out *Out) Wrote(n int) {
 	if out.viewBorrowed {
 		out.viewBorrowed = false

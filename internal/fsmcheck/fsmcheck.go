@@ -6,14 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// A State is a state of a machine. Zero is the first one of every object.
+// A State is a state of a machine. Every object starts in state 0.
 type State uint8
 
-// A Machine is a table of states and of the legal steps between them.
+// A Machine is a table of states and the legal transitions between them.
 type Machine struct {
 	name   string
 	states []string
-	steps  []step // by the state before and the one after
+	steps  []step // indexed by the old state and the new state
 }
 
 type step struct {
@@ -23,15 +23,15 @@ type step struct {
 
 var (
 	isChecking     atomic.Bool
-	firstViolation atomic.Pointer[string] // the text of the first illegal step
-	machines       []*Machine             // in the order in which packages made them
+	firstViolation atomic.Pointer[string] // text of the first illegal transition
+	machines       []*Machine             // in order of creation
 )
 
-// Check turns checking on, for good. It must be called before any object that is checked is made.
+// Check permanently enables checking. It must be called before any checked object is created.
 func Check() { isChecking.Store(true) }
 
-// Broken returns the text of the first illegal step, or "". It is kept because user code may have
-// recovered from the panic.
+// Broken returns the text of the first illegal transition, or "". The text is kept because user
+// code may have recovered from the panic.
 func Broken() string {
 	if s := firstViolation.Load(); s != nil {
 		return *s
@@ -39,11 +39,11 @@ func Broken() string {
 	return ""
 }
 
-// All returns every machine. The caller must not change it.
+// All returns all machines. The caller must not modify the slice.
 func All() []*Machine { return machines }
 
-// New makes a machine that All returns; only the initialization of packages calls it. next holds
-// for each state those that may follow.
+// New creates a machine that All will return. It must be called only during package initialization.
+// next lists, for each state, the states that may follow it.
 func New(name string, states []string, next [][]State) *Machine {
 	m := &Machine{name: name, states: states, steps: make([]step, len(states)*len(states))}
 	for from, all := range next {
@@ -57,16 +57,17 @@ func New(name string, states []string, next [][]State) *Machine {
 
 func (m *Machine) stepAt(from, to State) *step { return &m.steps[int(from)*len(m.states)+int(to)] }
 
-// Name returns the name of m.
+// Name returns the machine's name.
 func (m *Machine) Name() string { return m.name }
 
 // State returns the name of s.
 func (m *Machine) State(s State) string { return m.states[s] }
 
-// States returns the names of the states of m.
+// States returns the names of m's states.
 func (m *Machine) States() []string { return slices.Clone(m.states) }
 
-// Move counts a step, and panics unless it is legal. It does nothing unless checking is on.
+// Move counts a transition, and panics if it is illegal. It does nothing unless checking is
+// enabled.
 func (m *Machine) Move(from, to State) {
 	if isChecking.Load() {
 		m.checkStep(from, to)
@@ -83,16 +84,16 @@ func (m *Machine) checkStep(from, to State) {
 	s.reached.Add(1)
 }
 
-// A Step is a legal step of a machine.
+// A Step is a legal transition of a machine.
 type Step struct {
 	Machine, From, To string
-	Reached           int64 // how often it was taken
+	Reached           int64 // number of times that it was made
 }
 
-// String returns for example "call: idle to waiting".
+// String returns a description such as "call: idle to waiting".
 func (s Step) String() string { return s.Machine + ": " + s.From + " to " + s.To }
 
-// Steps returns the legal steps of m, ordered by the state before and the one after.
+// Steps returns the legal transitions of m, ordered by the old state and then the new state.
 func (m *Machine) Steps() []Step {
 	var list []Step
 	for i := range m.steps {

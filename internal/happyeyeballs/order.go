@@ -2,9 +2,9 @@ package happyeyeballs
 
 import "net/netip"
 
-// Order returns the addresses in the order in which to dial them, without duplicates: the families
-// alternate, beginning with that of the first address, and within a family the order stays (RFC
-// 8305, section 4). IPv4-mapped IPv6 addresses are returned as IPv4. A resolver returns the
+// Order returns the addresses in the order in which to dial them, without duplicates. The families
+// alternate, starting with that of the first address, and the order within a family is preserved
+// (RFC 8305, section 4). IPv4-mapped IPv6 addresses are returned as IPv4. Resolvers return the
 // preferred address first (RFC 6724).
 func Order(ips []netip.Addr) []netip.Addr {
 	first, second := splitFamilies(ips)
@@ -20,9 +20,10 @@ func Order(ips []netip.Addr) []netip.Addr {
 	return all
 }
 
-// Groups divides the addresses of one host among its servers. Each address of the first family
-// counts as another server and begins a group; the addresses of the other family are distributed
-// over the groups, as alternatives for a network on which the first family cannot be reached.
+// Groups divides the addresses of one host among its servers. Each address of the first address's
+// family counts as a separate server and starts a group. The addresses of the other family are
+// distributed among the groups, as alternatives for networks on which the first family is
+// unreachable.
 func Groups(ips []netip.Addr) [][]netip.Addr {
 	first, second := splitFamilies(ips)
 	groups := make([][]netip.Addr, len(first))
@@ -38,8 +39,8 @@ func Groups(ips []netip.Addr) [][]netip.Addr {
 	return groups
 }
 
-// splitFamilies divides addresses by family, without duplicates. first has the family of the first
-// address.
+// splitFamilies divides the addresses by family and removes duplicates. first holds those of the
+// first address's family.
 func splitFamilies(ips []netip.Addr) (first, second []netip.Addr) {
 	seen := make(map[netip.Addr]bool, len(ips))
 	for _, ip := range ips {

@@ -2,35 +2,36 @@ package heldby
 
 import "fmt"
 
-// A Reason is why requests of one peer wait.
+// A Reason is the reason why requests from a peer are waiting.
 type Reason uint8
 
-// The reasons. They are on the wire: appended, never renumbered.
+// The reasons are part of the wire format. New ones are appended; existing ones are never
+// renumbered.
 const (
-	None       Reason = 0 // they do not wait
+	None       Reason = 0 // they are not waiting
 	NotDriven  Reason = 1 // nothing runs the callbacks of the context
 	PerPeer    Reason = 2 // hg.Config.MaxActivePerPeer
 	Total      Reason = 3 // hg.Config.MaxActive
 	Method     Reason = 4 // hg.RPC.MaxActive, qs.MaxConcurrent
-	Workers    Reason = 5 // the workers of hg.Config.Dispatch, qs.Config.MaxConcurrent
+	Workers    Reason = 5 // all workers of hg.Config.Dispatch or qs.Config.MaxConcurrent are busy
 	Authorizer Reason = 6 // hg.Config.Authorize has not decided
-	Program    Reason = 7 // another part of the program that has received them
+	Program    Reason = 7 // another part of the receiving program
 )
 
-// A State is what requests wait for. The zero value means that they do not wait.
+// A State describes what requests are waiting for. The zero value means that they are not waiting.
 type State struct {
 	Reason Reason
-	Active int // requests that count against the limit
-	Limit  int // 0 where there is none, or it is not known
+	Active int // number of requests that count toward the limit
+	Limit  int // 0 if there is no limit or it is unknown
 }
 
-// A Holder is the reason why a message that the layer above na has received is not accepted. HeldBy
-// is called with a lock of na held, from any goroutine, until the message is accepted or freed: it
+// A Holder reports why a message received by the layer above na has not been accepted. HeldBy is
+// called from any goroutine, with a lock of na held, until the message is accepted or freed. It
 // must not block, take a lock, or call na.
 type Holder interface{ HeldBy() State }
 
-// String describes s as seen by the origin, for example "it handles 128 requests of this process,
-// its limit (MaxActivePerPeer)". It is empty for the zero value.
+// String describes s from the origin's point of view, for example "it handles 128 requests of this
+// process, its limit (MaxActivePerPeer)". It returns "" for the zero value.
 func (s State) String() string {
 	switch s.Reason {
 	case None:
