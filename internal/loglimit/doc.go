@@ -1,2 +1,2 @@
-// Package loglimit bounds how often peers can have a line written to the log.
+// Package loglimit limits the rate at which peers can cause lines to be logged.
 package loglimit

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// interval is the least time between two lines.
+// interval is the minimum time between two lines.
 const interval = time.Second
 
-// A Limiter lets one line a second through. The zero value is ready. Its methods may be called from
-// any goroutine.
+// A Limiter allows one line per second. The zero value is ready to use. Its methods are safe for
+// concurrent use.
 type Limiter struct {
 	mu      sync.Mutex    // guards the fields below
-	next    time.Duration // the time from which on the next line may be written
-	skipped int64         // lines that were not written since the last one
+	next    time.Duration // time at which the next line may be written
+	skipped int64         // number of lines suppressed since the last one
 }
 
-// Allow reports whether a line may be written at the time now, and how many lines were not written
-// since the last one.
+// Allow reports whether a line may be logged at time now, and the number of lines suppressed since
+// the last one.
 func (l *Limiter) Allow(now time.Duration) (skipped int64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

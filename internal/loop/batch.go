@@ -7,61 +7,63 @@ import (
 )
 
 const (
-	// batchThreshold is how many goroutines must be outstanding at the end of a pass for their
+	// batchThreshold is the number of goroutines that must be outstanding at the end of a pass for
 	// output to be held back.
 	batchThreshold = 2
-	// batchTimeout is how long the leader waits for the next outstanding goroutine to return.
+	// batchTimeout is how long the leader waits for another outstanding goroutine to return.
 	batchTimeout = 20 * time.Microsecond
-	// parkThreshold is from how many outstanding goroutines on the leader sleeps until they have
-	// returned, instead of yielding.
+	// parkThreshold is the number of outstanding goroutines at which the leader sleeps until they
+	// have returned, rather than yielding.
 	parkThreshold = 8
-	// maxYields is how often the leader yields before it sleeps for fewer goroutines, too.
+	// maxYields is the number of times that the leader yields before sleeping for fewer goroutines
+	// than parkThreshold.
 	maxYields = 100
-	// splitThreshold is from how many outstanding goroutines on the output of the first half is
-	// sent before the second half has returned, so that the peer can start on it.
+	// splitThreshold is the number of outstanding goroutines at which the output of the first half
+	// is sent before the second half has returned, so that the peer can start processing it.
 	splitThreshold = 12
-	// maxSkips is the largest number of passes that do not count workers after a wait for them has
-	// timed out.
+	// maxSkips is the maximum number of passes that do not count workers after a wait for workers
+	// has timed out.
 	maxSkips = 31
 )
 
 // The states of a batch.
 const (
 	noBatch         int32 = iota
-	counting              // callbacks run
-	skippingWorkers       // callbacks run, and workers are not counted
-	draining              // the leader waits for outstanding goroutines
+	counting              // callbacks are running
+	skippingWorkers       // callbacks are running, and workers are not counted
+	draining              // the leader is waiting for outstanding goroutines
 )
 
-// A batch coalesces output into one write: that of the callbacks of one pass, and that of the outstanding goroutines.
-// These are the workers to which callbacks give work (Away), until they have done it (Home), and the goroutines that
-// the pass wakes, until they wait again.
+// A batch coalesces into one write the output of the callbacks of one pass and of the outstanding
+// goroutines. Those are the workers to which callbacks hand work (Away), until they have finished
+// it (Home), and the goroutines that the pass wakes, until they wait again.
 //
 //	pass: BeginBatch ─► Run: Away … Away ─► wake ─► fewer than two outstanding: each sends by itself
 //	                          └─► Home               └─ else the next pass first waits until all have returned, or none
 //	                                                    has for batchTimeout
 //
-// After a wait for workers that has timed out the next passes do not count workers: 1 pass, then 3, 7, 15 and at most
-// 31. Woken goroutines are always counted, because they are about to send. The leader waits for outstanding
-// goroutines; a Trigger outside the loop waits for its own batch.
+// After a wait for workers has timed out, the next passes do not count workers: first 1 pass, then
+// 3, 7, 15 and at most 31. Woken goroutines are always counted, because they are about to send.
+// Only the leader waits for outstanding goroutines; a Trigger outside of the loop waits for its own
+// batch.
 type batch struct {
 	state       atomic.Int32
-	held        atomic.Bool   // Driver.Hold was called
-	number      atomic.Uint32 // of this batch, or of the last one; never 0
-	outstanding atomic.Int32  // goroutines counted and not returned
-	// the goroutine that lowers outstanding to this number flushes the output; -1: none does
+	held        atomic.Bool   // whether Driver.Hold was called
+	number      atomic.Uint32 // number of the current or last batch; never 0
+	outstanding atomic.Int32  // number of goroutines counted that have not returned
+	// the goroutine that decrements outstanding to this value flushes the output; -1 for none
 	splitAt     atomic.Int32
-	hasWorkers  atomic.Bool   // Away has counted a worker
-	skips       atomic.Int32  // next passes that do not count workers
-	allReturned chan struct{} // one slot, filled when outstanding becomes 0
+	hasWorkers  atomic.Bool   // whether Away has counted a worker
+	skips       atomic.Int32  // number of upcoming passes that do not count workers
+	allReturned chan struct{} // capacity 1; receives a value when outstanding becomes 0
 
 	waiting   atomic.Bool // a goroutine is in drainBatch; it owns the fields below
-	lastSkips int32       // skips, as set after the last wait
+	lastSkips int32       // value of skips set after the last wait
 	timer     *time.Timer
 }
 
-// BeginBatch begins a batch, before callbacks run, and returns its number; 0 if another batch is in
-// progress. EndBatch ends it.
+// BeginBatch begins a batch and returns its number, or 0 if another batch is in progress. It must
+// be called before callbacks run. EndBatch ends the batch.
 func (l *Loop) BeginBatch() (number uint32) {
 	b := &l.batch
 	skips := b.skips.Load()
@@ -84,12 +86,12 @@ func (l *Loop) BeginBatch() (number uint32) {
 	return number
 }
 
-// EndBatch ends the batch with this number: it waits for the outstanding goroutines and sends their
-// output. For number 0 it only flushes the output of the batch in progress.
+// EndBatch ends the batch with the given number. It waits for the outstanding goroutines and then
+// sends their output. If number is 0, it only flushes the output of the batch in progress.
 func (l *Loop) EndBatch(number uint32) {
 	b := &l.batch
 	if number != b.number.Load() {
-		l.driver.Flush() // the output of this goroutine is in the batch of another one
+		l.driver.Flush() // this goroutine's output is part of another goroutine's batch
 		return
 	}
 	b.setSplit(b.outstanding.Load())
@@ -99,8 +101,8 @@ func (l *Loop) EndBatch(number uint32) {
 	l.drainBatch()
 }
 
-// Away counts a worker to which a callback gives work that will send. The worker calls Home with
-// the result when the work is done.
+// Away counts a worker to which a callback hands work that will send output. When the work is done,
+// the worker must call Home with the result of Away.
 func (l *Loop) Away() (number uint32) {
 	b := &l.batch
 	if b.state.Load() != counting {
@@ -111,7 +113,8 @@ func (l *Loop) Away() (number uint32) {
 	return b.number.Load()
 }
 
-// Home ends an Away. The last worker of a batch sends the output if there is no leader that will do it.
+// Home reports that the work counted by Away is done. The last worker of a batch sends the output
+// if no leader will do so.
 func (l *Loop) Home(number uint32) {
 	b := &l.batch
 	if number == 0 || number != b.number.Load() {
@@ -122,8 +125,8 @@ func (l *Loop) Home(number uint32) {
 	}
 }
 
-// countReturned counts a goroutine as returned, and flushes the output if it is the one at which
-// the batch is split. It reports whether it was the last.
+// countReturned counts a goroutine as returned, and flushes the output if the batch is split at
+// that goroutine. It reports whether it was the last one.
 func (l *Loop) countReturned() (last bool) {
 	b := &l.batch
 	if b.outstanding.Load() <= 0 {
@@ -142,13 +145,14 @@ func (l *Loop) countReturned() (last bool) {
 	return false
 }
 
-// holdOutput makes the Driver hold back output until closeBatch, and reports whether it does.
+// holdOutput makes the Driver hold back output until closeBatch. It returns false if the Driver
+// does not support that.
 func (l *Loop) holdOutput() bool {
 	switch b := &l.batch; {
 	case b.held.Load():
 	case !l.driver.Hold():
 		return false
-	case b.held.Swap(true): // another goroutine has called Hold, too
+	case b.held.Swap(true): // another goroutine has also called Hold
 		l.driver.Unhold()
 	}
 	return true
@@ -168,16 +172,16 @@ func (l *Loop) endPass(woken int32) (one bool) {
 	return n == 1
 }
 
-// setSplit makes the output of the first half of n goroutines be sent before that of the second, if
-// n is large enough.
+// setSplit arranges for the output of the first half of n goroutines to be sent before that of the
+// second half, if n is large enough.
 func (b *batch) setSplit(n int32) {
 	if n >= splitThreshold {
 		b.splitAt.Store(n / 2)
 	}
 }
 
-// drainBatch waits until the outstanding goroutines have returned, and sends the output. Output is
-// held back meanwhile: otherwise each of them would make a write of its own.
+// drainBatch waits for the outstanding goroutines to return, then sends the output. Output is held
+// back meanwhile, so that they do not each make a write of their own.
 func (l *Loop) drainBatch() {
 	b := &l.batch
 	if b.state.Load() == draining && b.outstanding.Load() > 0 && b.waiting.CompareAndSwap(false, true) {
@@ -207,7 +211,7 @@ func (l *Loop) closeBatch() {
 }
 
 // waitOutstanding waits until all outstanding goroutines have returned. It returns false if none
-// has returned for batchTimeout. While they return it flushes the output every batchTimeout.
+// has returned for batchTimeout. While goroutines return, it flushes the output every batchTimeout.
 func (b *batch) waitOutstanding(d Driver) (all bool) {
 	last, since := b.outstanding.Load(), d.Now()
 	for yields := 0; b.outstanding.Load() > 0; yields++ {
@@ -230,8 +234,8 @@ func (b *batch) waitOutstanding(d Driver) (all bool) {
 	return true
 }
 
-// parkBriefly sleeps until all outstanding goroutines have returned, or for batchTimeout: a
-// goroutine that only yields keeps a processor busy.
+// parkBriefly sleeps until all outstanding goroutines have returned, or for batchTimeout. Unlike
+// yielding, this does not keep a processor busy.
 func (b *batch) parkBriefly() {
 	if b.timer == nil {
 		b.timer = time.NewTimer(batchTimeout)
@@ -245,28 +249,28 @@ func (b *batch) parkBriefly() {
 	}
 }
 
-// takeDue removes the parked waiters that are over from the lists, for the leader w to wake. woken
-// is their number, plus one if w itself is over and is about to return.
+// takeDue removes the parked waiters whose wait is complete from the lists, for the leader w to
+// wake. woken is their number, plus one if w's own wait is complete and w is about to return.
 func (l *Loop) takeDue(w *Waiter) (ready []*Waiter, woken int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ready = l.takeDueLocked()
-	l.due, l.ready = l.ready[:0], ready // the next leader may fill due while w still wakes ready
+	l.due, l.ready = l.ready[:0], ready // the next leader may append to due while w is still waking ready
 	if woken = int32(len(ready)); woken > 0 && w.isOverSafe() {
 		woken++
 	}
 	return ready, woken
 }
 
-// wakeDue wakes the parked waiters that are over.
+// wakeDue wakes the parked waiters whose wait is complete.
 func (l *Loop) wakeDue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wakeAll(l.takeDueLocked())
 }
 
-// takeDueLocked removes the parked waiters that are over from the lists and returns them, in the
-// array of l.due.
+// takeDueLocked removes the parked waiters whose wait is complete from the lists and returns them,
+// reusing the array of l.due. l.mu must be held.
 func (l *Loop) takeDueLocked() (ready []*Waiter) {
 	if l.checkAll {
 		l.markDueLocked()
@@ -274,7 +278,7 @@ func (l *Loop) takeDueLocked() (ready []*Waiter) {
 	ready = l.due[:0]
 	for _, d := range l.due {
 		d.due = false
-		if d.index >= 0 && d.isOverSafe() { // it may have returned already, and be parked for another wait
+		if d.index >= 0 && d.isOverSafe() { // it may have returned already and be parked for another wait
 			l.unlistLocked(d)
 			ready = append(ready, d)
 		}
@@ -284,7 +288,7 @@ func (l *Loop) takeDueLocked() (ready []*Waiter) {
 	return ready
 }
 
-// wakeAll wakes waiters that were removed from the list of parked ones.
+// wakeAll wakes waiters that have been removed from the list of parked waiters.
 func wakeAll(all []*Waiter) {
 	for i, w := range all {
 		all[i] = nil
@@ -292,7 +296,7 @@ func wakeAll(all []*Waiter) {
 	}
 }
 
-// markDueLocked marks the parked waiters that are over as due.
+// markDueLocked marks the parked waiters whose wait is complete as due. l.mu must be held.
 func (l *Loop) markDueLocked() {
 	l.checkAll = false
 	for _, w := range l.parked {

@@ -14,113 +14,116 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
-// A Driver moves bytes and runs callbacks. No lock of this package is held when its methods are
-// called, except Hold.
+// A Driver moves bytes and runs callbacks. No lock of this package is held while its methods are
+// called, except for Hold.
 type Driver interface {
 	// Poll blocks until something may be ready for Run, w.Stirred reports true, or the clock
-	// reaches until (Never: no limit), and returns nil. Before it sleeps in a way that only Stir
-	// interrupts, it calls w.WillSleep. It returns an error if waiting is useless; an error that
-	// matches os.ErrDeadlineExceeded counts as nil.
+	// reaches until (Never means no limit), and then returns nil. Before sleeping in a way that
+	// only Stir can interrupt, it calls w.WillSleep. It returns an error if waiting is pointless.
+	// An error that matches os.ErrDeadlineExceeded is treated as nil.
 	//
-	// now is the time of the clock if the caller has just read it, else negative. Poll returns the
-	// time as it has read it last, if that was just before the return, else a negative number.
+	// now is the current time if the caller has just read the clock, and negative otherwise. Poll
+	// returns the time at which it last read the clock if that was just before it returned, and a
+	// negative value otherwise.
 	Poll(w *Waiter, now, until time.Duration) (read time.Duration, err error)
-	// Queued returns how many callbacks are known to be ready for Run.
+	// Queued returns the number of callbacks known to be ready for Run.
 	Queued() int
-	// Run runs at most max callbacks and returns how many. After each it calls w.Stops, and ends if
-	// that reports true.
+	// Run runs at most max callbacks and returns the number that it ran. It calls w.Stops after
+	// each one, and stops if that returns true.
 	Run(w *Waiter, max int) int
-	// Stir makes a sleeping Poll call w.Stirred.
+	// Stir makes a Poll that is asleep call w.Stirred.
 	Stir()
-	// Now returns the time of the clock.
+	// Now returns the current time of the clock.
 	Now() time.Duration
 
 	// Hold makes the Driver hold back the output of all goroutines until Unhold. It returns false
-	// if the Driver does not.
+	// if the Driver does not support that.
 	Hold() bool
 	// Unhold ends Hold and sends the output.
 	Unhold()
-	// Flush sends the output that is held back; later output is still held back.
+	// Flush sends the output held back so far. Later output is still held back.
 	Flush()
-	// Freed is called after a goroutine has released the lead. Another goroutine may have taken it
-	// already.
+	// Freed is called after a goroutine has released the lead, which another goroutine may already
+	// have taken.
 	Freed()
 }
 
-// A Mode selects what other goroutines do while the leader runs callbacks.
+// A Mode specifies what other goroutines do while the leader runs callbacks.
 type Mode int
 
 const (
 	// Lend lets the leader keep the lead while it runs callbacks, so that all callbacks of a pass
-	// run before goroutines are woken.
+	// run before any goroutine is woken.
 	Lend Mode = iota
-	// HandOn makes the leader pass the lead on before it runs callbacks: for callbacks that may
-	// take long, and a Driver that does not send.
+	// HandOn makes the leader pass the lead on before it runs callbacks. It is for callbacks that
+	// may take long, with a Driver that does not send.
 	HandOn
-	// Each parks no goroutine: every waiting goroutine calls Poll and Run itself.
+	// Each parks no goroutine. Every waiting goroutine calls Poll and Run itself.
 	Each
 )
 
-// Never is the time of a Poll without a limit.
+// Never is the until argument of a Poll without a time limit.
 const Never = time.Duration(math.MaxInt64)
 
 const (
-	// passSize is the largest number of callbacks in a pass, pollSize that in a Wait with timeout 0.
+	// passSize is the maximum number of callbacks in a pass. pollSize is the maximum in a Wait with
+	// timeout 0.
 	passSize, pollSize = 64, 8192
-	// longRun is how long a leader may be in Run while other goroutines are parked, before the lead
+	// longRun is how long a leader may be in Run while other goroutines are parked before the lead
 	// is passed on.
 	longRun = time.Millisecond
-	// maxFreeWaiters is how many waiters are kept for reuse at most.
+	// maxFreeWaiters is the maximum number of waiters kept for reuse.
 	maxFreeWaiters = 256
 )
 
-// The lead is 0 while it is free, else the id of its waiter, with the bit lent while it is lent, or
-// external.
+// The lead is 0 while it is free. Otherwise it is the ID of its waiter, with the lent bit set while
+// it is lent, or external.
 const (
 	lent     = 1
 	external = 2 // taken by TryLead
 )
 
-// lastID is the last id of a waiter. The ids are even, so that the bit lent is free.
+// lastID is the last waiter ID assigned. IDs are even, which leaves the lent bit free.
 var lastID atomic.Uint64
 
 func init() { lastID.Store(external) }
 
-// A Loop is the event loop of one Driver, and the goroutines that wait for it.
+// A Loop is the event loop of one Driver and of the goroutines that wait for it.
 type Loop struct {
 	driver Driver
 	mode   Mode
-	stir   func() // driver.Stir, bound once
+	stir   func() // driver.Stir, stored to avoid an allocation per use
 
 	lead         atomic.Uint64
-	lastLeader   atomic.Pointer[Waiter] // the waiter that leads, or has led last
-	pollUntil    atomic.Int64           // the until of the leader's Poll
-	stirred      atomic.Bool            // the leader must return from Poll, for an earlier deadline
-	passes       atomic.Uint64          // number of times the lead was lent
-	driversInRun atomic.Int32           // goroutines in Drive that are in Run
-	// Others is how many goroutines that are not in Drive run callbacks: those in runCallbacks, and
-	// those that run callbacks of the Driver without the Loop, which they count themselves.
+	lastLeader   atomic.Pointer[Waiter] // the waiter that is leading or was the last to lead
+	pollUntil    atomic.Int64           // until argument of the leader's Poll
+	stirred      atomic.Bool            // the leader must return from Poll because of an earlier deadline
+	passes       atomic.Uint64          // number of times that the lead was lent
+	driversInRun atomic.Int32           // number of goroutines in Drive that are in Run
+	// Others is the number of goroutines not in Drive that are running callbacks: those in
+	// runCallbacks, and those that run the Driver's callbacks without the Loop, which count
+	// themselves.
 	Others atomic.Int32
 
 	parkedCount atomic.Int32 // len(parked)
-	drivers     atomic.Int32 // of these in Drive
+	drivers     atomic.Int32 // number of parked goroutines that are in Drive
 	dueCount    atomic.Int32 // len(due), plus 1 if checkAll is set
-	timedCount  atomic.Int32 // waiters in deadlines
-	hasOnIdle   atomic.Bool  // onIdle is not nil
+	timedCount  atomic.Int32 // number of waiters in deadlines
+	hasOnIdle   atomic.Bool  // whether onIdle is not nil
 	batch       batch
 
-	// mu guards the fields below and those of Waiter that say so. It is held in calls of conditions
-	// and of Driver.Hold, and in no other call out of the package.
+	// mu guards the fields below and the fields of Waiter that say so. Conditions and Driver.Hold
+	// are called with mu held; no other function outside the package is.
 	mu             sync.Mutex
 	parked         []*Waiter
-	due            []*Waiter // parked waiters that are to be woken at the end of the pass
+	due            []*Waiter // parked waiters to wake at the end of the pass
 	ready          []*Waiter // empty; swapped with due
-	checkAll       bool      // all conditions are to be checked at the end of the pass
+	checkAll       bool      // all conditions must be checked at the end of the pass
 	deadlines      timeheap.Heap[Waiter]
 	freeWaiters    []*Waiter
 	watchdog       watchdog
-	onIdle         func()  // set by OnIdle; nil if there is none
-	restingStandIn *Waiter // the waiter in StandIn that rests; nil if there is none
+	onIdle         func()  // set by OnIdle; may be nil
+	restingStandIn *Waiter // the waiter in StandIn that is resting, or nil
 }
 
 // New returns a Loop that drives d.
@@ -128,14 +131,14 @@ func New(d Driver, mode Mode) *Loop {
 	return &Loop{driver: d, mode: mode, stir: d.Stir, batch: batch{allReturned: make(chan struct{}, 1)}}
 }
 
-// Wait blocks until done reports true. Callbacks may run on this goroutine meanwhile, and done is
-// called after each.
+// Wait blocks until done reports true. Callbacks may run on the calling goroutine meanwhile, and
+// done is called after each of them.
 //
-//   - It returns nil when done reports true, context.Cause(ctx) when ctx is done first,
-//     os.ErrDeadlineExceeded after timeout (negative: no limit; zero: one poll), or the error of
-//     Poll.
-//   - The code that changes the result of done must call Wake afterwards.
-//   - done must be quick and must not take a lock that is held in a call of Wake.
+//   - Wait returns nil when done reports true, context.Cause(ctx) if ctx is done first,
+//     os.ErrDeadlineExceeded after timeout (negative means no limit; zero means one poll), or the
+//     error of Poll.
+//   - Code that changes the result of done must call Wake afterward.
+//   - done must be quick and must not take a lock that is held during a call of Wake.
 func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool) error {
 	if done() {
 		return nil
@@ -146,32 +149,33 @@ func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool
 	return l.wait(ctx, timeout, w)
 }
 
-// A Runner runs the callbacks of the passes of a goroutine in Drive, and other work that comes with
-// them.
+// A Runner runs the callbacks in each pass of a goroutine in Drive, along with other work that
+// results from them.
 type Runner interface {
-	// RunPass is called for each pass and must call p.Run. If it takes long after that, another
-	// goroutine in Drive takes the lead. It does not while a callback takes long, so callbacks run
-	// in order.
+	// RunPass is called for each pass and must call p.Run. If it takes long after that call,
+	// another goroutine in Drive takes the lead. That does not happen while a callback takes long,
+	// so callbacks run in order.
 	RunPass(p Pass)
 }
 
-// A Pass is a pass of a goroutine in Drive, as its Runner sees it. Only the goroutine itself calls
-// the methods, but for Keep.
+// A Pass is a pass of a goroutine in Drive, as seen by its Runner. Except for Keep, only that
+// goroutine may call its methods.
 type Pass interface {
-	// Run runs the callbacks that are ready, or only the first one.
+	// Run runs all callbacks that are ready, or only the first one if one is true.
 	Run(one bool)
-	// Polled returns the time at which polling ended; negative if the clock was not read then.
+	// Polled returns the time at which polling ended, or a negative value if the clock was not read
+	// then.
 	Polled() time.Duration
-	// SetClock says that the clock reads now, as the last that RunPass does: the next pass does not
-	// read it again.
+	// SetClock reports that the clock now reads now, which saves the next pass from reading it
+	// again. It must be the last call that RunPass makes.
 	SetClock(now time.Duration)
-	// Keep calls the keep of Drive: the goroutine is not to drive any more.
+	// Keep calls the keep function passed to Drive. The goroutine must stop driving afterward.
 	Keep()
 }
 
-// Drive drives until ctx is done or Poll fails, for a goroutine that does nothing else, and returns
-// the cause of ctx or the error of Poll. In mode Lend runner, if it is not nil, runs the callbacks;
-// keep may be nil if it does not call Pass.Keep.
+// Drive drives the loop until ctx is done or Poll fails, and returns the cause of ctx or the error
+// of Poll. It is for a goroutine that does nothing else. In mode Lend, runner, if not nil, runs the
+// callbacks. keep may be nil if runner does not call Pass.Keep.
 func (l *Loop) Drive(ctx context.Context, runner Runner, keep func()) error {
 	w := l.NewWaiter()
 	w.runner, w.keep = runner, keep
@@ -185,7 +189,7 @@ func (w *Waiter) Run(one bool) {
 		w.hasMore = true
 		return
 	}
-	defer l.endRun() // deferred: a callback may panic
+	defer l.endRun() // deferred because a callback may panic
 	most := passSize
 	if one {
 		most = 1
@@ -196,15 +200,16 @@ func (w *Waiter) Run(one bool) {
 // Polled implements Pass.
 func (w *Waiter) Polled() time.Duration { return w.polled }
 
-// SetClock implements Pass. The goroutine of another Waiter calls it right before it waits, if it
-// has just read the clock.
+// SetClock implements Pass. A goroutine that has just read the clock may also call it right before
+// it waits with w.
 func (w *Waiter) SetClock(now time.Duration) { w.clock = now }
 
 // Keep implements Pass.
 func (w *Waiter) Keep() { w.keep() }
 
-// Runner returns, in a callback, the Runner of the goroutine that runs it; nil if that is not in
-// Drive, or may not be, since other goroutines run callbacks, too.
+// Runner returns the Runner of the goroutine that is running the calling callback. It returns nil
+// if that goroutine is not in Drive, or if this is uncertain because other goroutines also run
+// callbacks.
 func (l *Loop) Runner() Runner {
 	if w := l.lastLeader.Load(); w != nil && l.Others.Load() == 0 {
 		return w.runner
@@ -212,9 +217,9 @@ func (l *Loop) Runner() Runner {
 	return nil
 }
 
-// beginRun reports whether w may run callbacks, and counts it as in Run. It may not while another
-// goroutine in Drive does: one of the two has lost the lead just before. Then w gives up the lead,
-// if it has it.
+// beginRun reports whether w may run callbacks, and if so counts it as being in Run. It may not
+// while another goroutine in Drive is in Run, which happens if one of the two has just lost the
+// lead. In that case w releases the lead if it has it.
 func (l *Loop) beginRun(w *Waiter) bool {
 	if l.driversInRun.CompareAndSwap(0, 1) {
 		return true
@@ -225,8 +230,8 @@ func (l *Loop) beginRun(w *Waiter) bool {
 	return false
 }
 
-// endRun counts a goroutine in Drive as not in Run any more. If the lead is free, it is passed to
-// one that parked meanwhile.
+// endRun counts a goroutine in Drive as no longer in Run. If the lead is free, it is passed to a
+// goroutine that parked meanwhile.
 func (l *Loop) endRun() {
 	if l.driversInRun.Add(-1) == 0 && l.lead.Load() == 0 {
 		l.passLead(0)
@@ -241,7 +246,7 @@ func (l *Loop) Wake() {
 			l.checkAll = true
 			l.dueCount.Add(1)
 		}
-		if l.lead.Load()&lent == 0 { // while it is lent, the end of the pass does it
+		if l.lead.Load()&lent == 0 { // while the lead is lent, this happens at the end of the pass
 			l.wakeOverLocked()
 		}
 	}
@@ -253,17 +258,17 @@ func (l *Loop) Wake() {
 	}
 }
 
-// Parked returns how many goroutines are parked.
+// Parked returns the number of parked goroutines.
 func (l *Loop) Parked() int { return int(l.parkedCount.Load()) }
 
-// Quiet reports whether no goroutine waits.
+// Quiet reports whether no goroutine is waiting.
 func (l *Loop) Quiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lead.Load() == 0 && len(l.parked) == 0 && l.timedCount.Load() == 0
 }
 
-// Unlocked reports whether the lock is free. It is for tests in which a single goroutine uses l.
+// Unlocked reports whether the lock is free. It is for tests in which only one goroutine uses l.
 func (l *Loop) Unlocked() bool {
 	if !l.mu.TryLock() {
 		return false
@@ -272,11 +277,11 @@ func (l *Loop) Unlocked() bool {
 	return true
 }
 
-// wait is the loop of every waiting goroutine: it leads if it can, else parks, and checks its
-// condition again.
+// wait is the main loop of every waiting goroutine. The goroutine leads if it can and parks
+// otherwise, and then rechecks its condition.
 func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error {
 	l.initWait(w, timeout)
-	defer l.endWait(w) // deferred: a callback may panic, or end the goroutine
+	defer l.endWait(w) // deferred because a callback may panic or end the goroutine
 	w.ctx, w.canceled = ctx, ctx.Done()
 	if w.isCanceled() {
 		return context.Cause(ctx)
@@ -322,9 +327,9 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 	}
 }
 
-// mayLead reports whether w may take the lead while that is s: if it is free, or w has it, or it is
-// lent, perhaps by this very goroutine further up its stack. A goroutine in Drive takes only a free
-// lead, and only while no other one in Drive runs callbacks.
+// mayLead reports whether w may take the lead while its value is s. It may if the lead is free, is
+// already w's, or is lent, perhaps by this very goroutine further up its stack. A goroutine in
+// Drive may take only a free lead, and only while no other one in Drive is running callbacks.
 func (l *Loop) mayLead(w *Waiter, s uint64) bool {
 	switch {
 	case s == w.id:
@@ -335,19 +340,19 @@ func (l *Loop) mayLead(w *Waiter, s uint64) bool {
 	return s == 0 || s&lent != 0
 }
 
-// tryLead takes the lead if w may have it, and reports whether w leads now.
+// tryLead takes the lead if w may have it, and reports whether w now leads.
 func (l *Loop) tryLead(w *Waiter) bool {
 	s := l.lead.Load()
 	return l.mayLead(w, s) && l.lead.CompareAndSwap(s, w.id)
 }
 
-// drivePass is a pass in mode Each.
+// drivePass is like pass, for mode Each.
 func (l *Loop) drivePass(w *Waiter) (failed error, more bool) {
 	failed = l.poll(w, w.deadline)
 	return failed, l.runCallbacks(w, w.maxCallbacks())
 }
 
-// poll calls Poll of the Driver. A timeout is no error.
+// poll calls Poll of the Driver. It does not return an error for a timeout.
 func (l *Loop) poll(w *Waiter, until time.Duration) error {
 	var err error
 	w.polled, err = l.driver.Poll(w, w.clock, until)
@@ -358,22 +363,22 @@ func (l *Loop) poll(w *Waiter, until time.Duration) error {
 	return err
 }
 
-// pass is one iteration of the leader: it sends the batch, polls, runs the callbacks that are ready
-// and wakes the waiters that are over. It returns the error of Poll, and whether callbacks may be
-// left.
+// pass makes one iteration of the leader: it sends the batch, polls, runs the callbacks that are
+// ready, and wakes the waiters whose wait is complete. It returns the error of Poll and whether
+// callbacks may be left.
 func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	if l.batch.state.Load() != noBatch {
 		l.drainBatch()
-		w.clock = -1 // it may have waited
+		w.clock = -1 // drainBatch may have waited
 	}
 	l.stirred.Store(false)
-	if l.dueCount.Load() > 0 { // left by a leader that has lost the lead
+	if l.dueCount.Load() > 0 { // left over from a leader that lost the lead
 		l.wakeDue()
 	}
 	l.lastLeader.Store(w)
 	failed = l.poll(w, min(w.deadline, l.firstDeadline()))
 	switch {
-	case l.stirred.Load(): // by a goroutine that parks with an earlier deadline
+	case l.stirred.Load(): // by a goroutine that parked with an earlier deadline
 		return failed, true
 	case w.onlyPolls:
 		return failed, false
@@ -400,15 +405,15 @@ func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	if l.dueCount.Load() > 0 {
 		l.wakeDue()
 	}
-	// else the goroutine that leads now has begun a batch of its own
+	// Otherwise the goroutine that leads now has started a batch of its own.
 	if batch != 0 && batch == l.batch.number.Load() {
 		l.closeBatch()
 	}
 	return failed, more
 }
 
-// wakeTogether wakes the waiters that are over, at the end of a pass of the leader w. Their output
-// is held back if they are two or more.
+// wakeTogether wakes the waiters whose wait is complete at the end of a pass of the leader w. If
+// there are two or more, their output is held back.
 func (l *Loop) wakeTogether(w *Waiter) {
 	var (
 		ready []*Waiter
@@ -420,26 +425,26 @@ func (l *Loop) wakeTogether(w *Waiter) {
 	one := l.endPass(woken)
 	w.lastWoken = int32(len(ready))
 	wakeAll(ready)
-	// The woken goroutine runs on this processor at once; otherwise another processor would have to
-	// be woken for it.
+	// Let the woken goroutine run on this processor at once. Otherwise another processor would have
+	// to be woken for it.
 	if one {
 		w.clock = -1
 		runtime.Gosched()
 	}
 }
 
-// runCallbacks runs at most most callbacks, until w is over or none is queued. It reports whether
-// it stopped for another reason, so that callbacks may be left.
+// runCallbacks runs at most most callbacks, stopping when w's wait is complete or none is queued.
+// It returns true if it stopped for another reason, so that callbacks may be left.
 func (l *Loop) runCallbacks(w *Waiter, most int) (more bool) {
 	if w.runner == nil {
 		l.Others.Add(1)
-		defer l.Others.Add(-1) // deferred: a callback may panic
+		defer l.Others.Add(-1) // deferred because a callback may panic
 	}
 	w.ranInPass, w.passStart, w.ranTooLong = 0, w.polled, false
 	return l.driver.Run(w, most) >= most && !w.stopped || w.ranTooLong
 }
 
-// maxCallbacks returns how many callbacks w runs in a pass at most.
+// maxCallbacks returns the maximum number of callbacks that w runs in a pass.
 func (w *Waiter) maxCallbacks() int {
 	if w.pollOnce {
 		return pollSize
@@ -447,10 +452,11 @@ func (w *Waiter) maxCallbacks() int {
 	return passSize
 }
 
-// firstDeadline returns the earliest deadline of the parked waiters, and stores it as pollUntil: a
-// goroutine that parks with an earlier one wakes the leader.
+// firstDeadline returns the earliest deadline of the parked waiters and stores it in pollUntil. A
+// goroutine that parks with an earlier deadline wakes the leader.
 func (l *Loop) firstDeadline() time.Duration {
-	// Before the count is loaded: a goroutine that is counted later sees Never and wakes the leader.
+	// Store before loading the count: a goroutine that is counted later sees Never and wakes the
+	// leader.
 	l.pollUntil.Store(int64(Never))
 	if l.timedCount.Load() == 0 {
 		return Never
@@ -475,7 +481,7 @@ func (l *Loop) expire(now time.Duration) {
 	}
 }
 
-// endWait ends a wait, and releases the lead if w has it.
+// endWait ends a wait and releases the lead if w has it.
 func (l *Loop) endWait(w *Waiter) {
 	w.ctx, w.canceled, w.clock = nil, nil, -1
 	if w.stopCancelWake != nil {
@@ -487,20 +493,20 @@ func (l *Loop) endWait(w *Waiter) {
 	}
 }
 
-// releaseLead releases the lead if it is still s, that of the caller.
+// releaseLead releases the caller's lead if its value is still s.
 func (l *Loop) releaseLead(s uint64) {
 	if l.parkedCount.Load() == 0 && l.lead.CompareAndSwap(s, 0) {
 		s = 0
 	}
 	l.passLead(s)
 	if (l.batch.held.Load() || l.hasOnIdle.Load()) && l.lead.Load() == 0 {
-		l.armWatchdog() // if no goroutine leads until then, it sends the output and calls onIdle
+		l.armWatchdog() // if no goroutine leads by the time it fires, it sends the output and calls onIdle
 	}
 	l.driver.Freed()
 }
 
-// passLead passes the lead, if it is s, to a parked waiter that may have it; if there is none, the
-// lead becomes free.
+// passLead passes the lead, if its value is s, to a parked waiter that may have it. If there is
+// none, the lead becomes free.
 func (l *Loop) passLead(s uint64) {
 	if s == 0 && l.parkedCount.Load() == 0 {
 		return
@@ -508,10 +514,10 @@ func (l *Loop) passLead(s uint64) {
 	l.mu.Lock()
 	var onIdle func()
 	if len(l.parked) >= standInThreshold && l.restingStandIn == nil {
-		onIdle = l.onIdle // for the next time
+		onIdle = l.onIdle // to be called below, for the next time
 	}
 	if !l.passLeadLocked(s) && s != 0 && l.lead.CompareAndSwap(s, 0) && l.driversInRun.Load() == 0 {
-		l.passLeadLocked(0) // to a goroutine in Drive that parked because another one was still in Run
+		l.passLeadLocked(0) // to a goroutine in Drive that parked because another was still in Run
 	}
 	l.mu.Unlock()
 	if onIdle != nil {
@@ -519,7 +525,7 @@ func (l *Loop) passLead(s uint64) {
 	}
 }
 
-// yieldLead passes the lead of w to a parked goroutine in Drive, and reports whether it did.
+// yieldLead passes w's lead to a parked goroutine in Drive, and reports whether it did.
 func (l *Loop) yieldLead(w *Waiter) bool {
 	if l.drivers.Load() == 0 || l.driversInRun.Load() > 0 || l.lead.Load() != w.id {
 		return false
@@ -534,9 +540,9 @@ func (l *Loop) yieldLead(w *Waiter) bool {
 	return true
 }
 
-// passLeadLocked passes the lead, if it is s, to the waiter that parked last, which is found at no
-// cost, and reports whether it did. While a goroutine in Drive is in Run, other ones in Drive are
-// skipped.
+// passLeadLocked passes the lead, if its value is s, to the waiter that parked last, which is the
+// cheapest to find, and reports whether it did. While a goroutine in Drive is in Run, other
+// goroutines in Drive are skipped. l.mu must be held.
 func (l *Loop) passLeadLocked(s uint64) bool {
 	i := len(l.parked) - 1
 	if i+1 >= standInThreshold && l.standInLocked(s) {
@@ -554,20 +560,19 @@ func (l *Loop) passLeadLocked(s uint64) bool {
 	return true
 }
 
-// HandOn passes a lent lead to a parked goroutine. It is called by the Runner of Drive before that
-// blocks.
+// HandOn passes a lent lead to a parked goroutine. A Runner in Drive calls it before blocking.
 func (l *Loop) HandOn() {
 	if s := l.lead.Load(); s&lent != 0 {
 		l.passLead(s)
 	}
 }
 
-// TryLead takes the lead, for code that does not wait, if it is free or lent, and reports whether
-// it did. The caller must call Unlead soon.
+// TryLead takes the lead if it is free or lent, and reports whether it did. It is for code that
+// does not wait. The caller must call Unlead soon.
 func (l *Loop) TryLead() bool {
 	s := l.lead.Load()
 	return (s == 0 || s&lent != 0) && l.lead.CompareAndSwap(s, external)
 }
 
-// Unlead releases the lead that TryLead has taken.
+// Unlead releases the lead taken by TryLead.
 func (l *Loop) Unlead() { l.releaseLead(external) }

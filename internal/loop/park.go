@@ -2,8 +2,8 @@ package loop
 
 import "time"
 
-// park sleeps until w is woken, its context is done, or its deadline has passed. It returns at once
-// if w is over or may lead.
+// park sleeps until w is woken, its context is done, or its deadline passes. It returns immediately
+// if w's wait is complete or w may lead.
 func (l *Loop) park(w *Waiter) {
 	w.clock = -1
 	l.mu.Lock()
@@ -18,8 +18,8 @@ func (l *Loop) park(w *Waiter) {
 		l.deadlines.Set(w, &w.heapIndex, w.deadline)
 		l.timedCount.Add(1)
 	}
-	// A goroutine that ends w or releases the lead after this point finds w in the list; one that
-	// did so before is seen here.
+	// A goroutine that ends w's wait or releases the lead after this point finds w in the list. The
+	// effect of one that did so earlier is visible here.
 	s := l.lead.Load()
 	if w.isOverSafe() || l.mayLead(w, s) {
 		l.unlistLocked(w)
@@ -52,8 +52,8 @@ func (l *Loop) park(w *Waiter) {
 	}
 }
 
-// unparkSelf removes w, the waiter of the caller, from the list. If another goroutine has done
-// that, it consumes the token.
+// unparkSelf removes w, the caller's own waiter, from the list. If another goroutine has already
+// removed it, unparkSelf consumes the token.
 func (l *Loop) unparkSelf(w *Waiter) {
 	l.mu.Lock()
 	parked := w.index >= 0
@@ -66,8 +66,8 @@ func (l *Loop) unparkSelf(w *Waiter) {
 	}
 }
 
-// startTimer returns the channel that ends the sleep of a poller at its deadline; nil for other
-// waiters, whose deadlines the leader watches.
+// startTimer returns the channel that ends a parked poller's sleep at its deadline. It returns nil
+// for other waiters, whose deadlines the leader watches.
 func (w *Waiter) startTimer() <-chan time.Time {
 	if !w.onlyPolls || w.deadline == Never {
 		return nil
@@ -81,13 +81,13 @@ func (w *Waiter) startTimer() <-chan time.Time {
 	return w.timer.C
 }
 
-// unparkLocked wakes w, which is parked.
+// unparkLocked wakes w, which must be parked. l.mu must be held.
 func (l *Loop) unparkLocked(w *Waiter) {
 	l.unlistLocked(w)
-	w.token <- struct{}{} // never blocks: the slot is empty while w is parked
+	w.token <- struct{}{} // does not block: the channel is empty while w is parked
 }
 
-// unlistLocked removes w from parked and deadlines.
+// unlistLocked removes w from parked and deadlines. l.mu must be held.
 func (l *Loop) unlistLocked(w *Waiter) {
 	last := len(l.parked) - 1
 	moved := l.parked[last]
@@ -106,8 +106,8 @@ func (l *Loop) unlistLocked(w *Waiter) {
 	}
 }
 
-// End ends the wait of w. Any goroutine may call it, also a callback: during a pass of the leader w
-// is woken only at the end of the pass.
+// End ends the wait of w. It may be called by any goroutine, including from a callback. If the
+// leader is in a pass, w is woken only at the end of that pass.
 func (w *Waiter) End() {
 	l := w.loop
 	w.ended.Store(true)
@@ -121,7 +121,8 @@ func (w *Waiter) End() {
 	}
 }
 
-// endLocked wakes w if it is parked: at the end of the pass if one is in progress, else at once.
+// endLocked wakes w if it is parked, either at the end of the pass in progress or immediately. l.mu
+// must be held.
 func (l *Loop) endLocked(w *Waiter) {
 	if w.index < 0 {
 		return
@@ -131,13 +132,14 @@ func (l *Loop) endLocked(w *Waiter) {
 		l.due = append(l.due, w)
 		l.dueCount.Add(1)
 	}
-	// Also if it was lent above: the leader may have ended its pass without seeing that w is due.
+	// Check again even if it was lent above: the leader may have ended its pass without seeing w in
+	// due.
 	if l.lead.Load()&lent == 0 {
 		l.unparkLocked(w)
 	}
 }
 
-// wakeOverLocked wakes the parked waiters that are over.
+// wakeOverLocked wakes the parked waiters whose wait is complete. l.mu must be held.
 func (l *Loop) wakeOverLocked() {
 	l.checkAll = false
 	l.dueCount.Add(-1)

@@ -2,18 +2,18 @@ package loop
 
 import "context"
 
-// OnIdle makes the Loop call f when for 1 to 2 ms no goroutine has led or the leader has been in Run,
-// and when many goroutines are parked. f is called on any goroutine, without
-// locks, and must make a goroutine call StandIn, unless one is in it. When that has returned,
-// OnIdle must be called again. A nil f removes it.
+// OnIdle makes the Loop call f when no goroutine has led, or the leader has been in Run, for 1 to 2
+// ms, and when many goroutines are parked. f is called on any goroutine, with no locks held. It
+// must make a goroutine call StandIn, unless one already has. After StandIn returns, OnIdle must be
+// called again. A nil f removes the hook.
 //
 //	the lead is free, for 1 to 2 ms ──┬─► f ─► StandIn: it leads ─ others wait, but few ─► it rests
 //	many are parked when one leaves ──┘          ▲                                             │
 //	            └────────────────────────────────┴─────────────────────────────────────────────┘
 //
-// So operations for which no goroutine waits, such as a call that may last forever, make progress.
-// Waiting goroutines drive themselves, which needs no switch between goroutines, also if there are
-// short times in which none waits.
+// This lets operations for which no goroutine is waiting, such as a call that may last forever,
+// make progress. Waiting goroutines drive the Loop themselves, which avoids goroutine switches,
+// even if there are short intervals in which none of them waits.
 func (l *Loop) OnIdle(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -24,8 +24,8 @@ func (l *Loop) OnIdle(f func()) {
 	}
 }
 
-// Rouse makes a goroutine stand in at once, if none leads, for work that must not wait until the
-// Loop is idle.
+// Rouse makes a goroutine stand in immediately if none leads. It is for work that must not wait
+// until the Loop is idle.
 func (l *Loop) Rouse() {
 	if !l.hasOnIdle.Load() || l.lead.Load() != 0 {
 		return
@@ -41,20 +41,20 @@ func (l *Loop) Rouse() {
 	}
 }
 
-// StandIn drives while no other goroutine does, or while many are parked, and rests otherwise,
-// until ctx is done. The error is that of Wait.
+// StandIn drives the loop while no other goroutine does, or while many are parked, and rests
+// otherwise, until ctx is done. Errors are those documented for Wait.
 func (l *Loop) StandIn(ctx context.Context) error {
 	w := l.NewWaiter()
 	w.standsIn = true
 	return w.Wait(ctx)
 }
 
-// standInThreshold is from how many parked goroutines on the one in StandIn leads: it wakes all
-// waiters that are over in a pass, while each of them would have to pass the lead on.
+// standInThreshold is the number of parked goroutines at which the goroutine in StandIn leads. It
+// wakes all completed waiters in one pass, whereas each of them would have to pass the lead on.
 const standInThreshold = 4
 
-// shouldRest reports whether w stands in and others should drive from now on: a few wait, or were
-// woken by w.
+// shouldRest reports whether w stands in and should now let others drive, because a few are waiting
+// or were woken by w.
 func (l *Loop) shouldRest(w *Waiter) bool {
 	if !w.standsIn {
 		return false
@@ -64,12 +64,12 @@ func (l *Loop) shouldRest(w *Waiter) bool {
 	return n > 0 && n < standInThreshold
 }
 
-// restStandIn releases the lead of w, which stands in, and sleeps until w gets it again, or its
-// context is done.
+// restStandIn releases the lead of w, which stands in, and sleeps until w gets the lead again or
+// its context is done.
 func (l *Loop) restStandIn(w *Waiter) {
 	w.clock = -1
 	l.mu.Lock()
-	if l.restingStandIn != nil { // another goroutine stands in already
+	if l.restingStandIn != nil { // another goroutine already stands in
 		l.mu.Unlock()
 		<-w.canceled
 		return
@@ -94,8 +94,8 @@ func (l *Loop) restStandIn(w *Waiter) {
 	}
 }
 
-// standInLocked passes the lead, if it is s, to the goroutine that rests in StandIn, and reports
-// whether it did.
+// standInLocked passes the lead, if its value is s, to the goroutine resting in StandIn, and
+// reports whether it did. l.mu must be held.
 func (l *Loop) standInLocked(s uint64) bool {
 	w := l.restingStandIn
 	if w == nil || !l.lead.CompareAndSwap(s, w.id) {

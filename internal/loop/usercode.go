@@ -1,14 +1,14 @@
 package loop
 
-// A UserCode is code of the program (callbacks, handlers, authorizers) that a context runs below its
-// frame, which na.Context.Shutdown looks for on the stack of its caller. It is a value, and Run is no
-// closure: a call makes one without memory.
+// A UserCode is code of the program (a callback, handler or authorizer) that a context runs.
+// na.Context.Shutdown looks for the context's frame on the stack of its caller to detect that.
+// UserCode is a struct, and Run is not a closure, so a call does not allocate.
 type UserCode struct {
-	Run  func(k UserCode) int // it returns how many callbacks have run
+	Run  func(k UserCode) int // returns the number of callbacks run
 	Data any
 	N    int
 
-	// Step and Stop are those of the callbacks that a context has queued itself.
+	// Step and Stop are used for callbacks that a context has queued itself.
 	Step int
 	Stop interface{ Stops() bool }
 }

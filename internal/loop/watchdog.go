@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// A watchdog is a timer that passes the lead on if the leader is in Run for longRun while
-// goroutines are parked, and that sends output which is held back, and calls the function of
-// OnIdle, while no goroutine leads.
+// A watchdog is a timer that passes the lead on if the leader has been in Run for longRun while
+// goroutines are parked. While no goroutine leads, it sends output that is held back and calls the
+// function set by OnIdle.
 type watchdog struct {
 	timer      *time.Timer
-	armed      atomic.Bool // the timer is running; written under Loop.mu
-	seenPasses uint64      // Loop.passes when the timer fired last
+	armed      atomic.Bool // whether the timer is running; written with Loop.mu held
+	seenPasses uint64      // value of Loop.passes when the timer last fired
 }
 
-// armWatchdog starts the timer, unless it is running. onWatchdog sees all changes that the caller
-// made before.
+// armWatchdog starts the timer if it is not running. onWatchdog observes all changes that the
+// caller made before the call.
 func (l *Loop) armWatchdog() {
 	if l.watchdog.armed.Load() { // onWatchdog clears armed before it reads the state
 		return
@@ -25,7 +25,7 @@ func (l *Loop) armWatchdog() {
 	l.mu.Unlock()
 }
 
-// armWatchdogLocked starts the timer, unless it is running.
+// armWatchdogLocked starts the timer if it is not running. l.mu must be held.
 func (l *Loop) armWatchdogLocked() {
 	w := &l.watchdog
 	if w.armed.Load() {
@@ -39,8 +39,8 @@ func (l *Loop) armWatchdogLocked() {
 	w.timer.Reset(longRun)
 }
 
-// onWatchdog is the function of the timer. A lead that is lent in the same pass as at the last call
-// is passed on.
+// onWatchdog is called when the timer fires. If the lead is still lent in the same pass as at the
+// previous call, the lead is passed on.
 func (l *Loop) onWatchdog() {
 	l.mu.Lock()
 	w := &l.watchdog
@@ -56,7 +56,7 @@ func (l *Loop) onWatchdog() {
 		if !l.standInLocked(0) {
 			onIdle = l.onIdle
 		}
-	// the goroutine in the callback sees the loss of the lead when the callback returns
+	// The goroutine in the callback notices the loss of the lead when the callback returns.
 	case !l.passLeadLocked(s):
 		if !l.standInLocked(s) {
 			onIdle = l.onIdle

@@ -7,14 +7,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 )
 
-// Copy copies src to dst as the built-in copy does. ok is false if src could not be read or dst
-// could not be written; the contents of dst are undefined then.
+// Copy copies src to dst like the built-in copy. ok is false if src could not be read or dst could
+// not be written. In that case the contents of dst are undefined.
 func Copy(dst, src []byte) (n int, ok bool) {
 	defer recoverFault(debug.SetPanicOnFault(true))
 	return copy(dst, src), true
 }
 
-// Gather is Copy from several slices, one after the other, until dst is full.
+// Gather is like Copy, but copies from several slices in order until dst is full.
 func Gather(dst []byte, src [][]byte) (n int, ok bool) {
 	defer recoverFault(debug.SetPanicOnFault(true))
 	for _, s := range src {
@@ -23,7 +23,7 @@ func Gather(dst []byte, src [][]byte) (n int, ok bool) {
 	return n, true
 }
 
-// Scatter is Copy to several slices, one after the other, until src is used up.
+// Scatter is like Copy, but copies to several slices in order until src is exhausted.
 func Scatter(dst [][]byte, src []byte) (n int, ok bool) {
 	defer recoverFault(debug.SetPanicOnFault(true))
 	for _, d := range dst {
@@ -32,9 +32,9 @@ func Scatter(dst [][]byte, src []byte) (n int, ok bool) {
 	return n, true
 }
 
-// GatherAgain is Gather for a retransmission. The peer may have received the bytes already, so the program may own
-// the memory again and write to it: the peer drops the copy in that case. The race detector would report that write,
-// so this function is hidden from it.
+// GatherAgain is like Gather, for a retransmission. The peer may already have received the bytes,
+// in which case the program may own the memory again and write to it, and the peer discards the
+// copy. Because the race detector would report such a write, this function is hidden from it.
 //
 //go:norace
 func GatherAgain(dst []byte, src [][]byte) (n int, ok bool) {
@@ -51,14 +51,14 @@ func GatherAgain(dst []byte, src [][]byte) (n int, ok bool) {
 	return n, true
 }
 
-// Read calls f with b. ok is false if f could not read b; f was interrupted in the middle then.
+// Read calls f with b. ok is false if f could not read b and was therefore interrupted.
 func Read(b []byte, f func(b []byte)) (ok bool) {
 	defer recoverFault(debug.SetPanicOnFault(true))
 	f(b)
 	return true
 }
 
-// Readable reports whether all bytes of b can be read now.
+// Readable reports whether all bytes of b can currently be read.
 func Readable(b []byte) (ok bool) {
 	defer recoverFault(debug.SetPanicOnFault(true))
 	var sum byte
@@ -72,7 +72,7 @@ func Readable(b []byte) (ok bool) {
 	return true
 }
 
-// pageSize is the smallest page size of the supported systems.
+// pageSize is the smallest page size of any supported system.
 const pageSize = 4 << 10
 
 // sink keeps the compiler from removing the reads of Readable.
@@ -80,18 +80,18 @@ const pageSize = 4 << 10
 //go:noinline
 func sink(byte) {}
 
-// ErrFault is the error of Off: memory could not be read or written.
+// ErrFault is the error set by Off if memory could not be read or written.
 var ErrFault = errors.New("memory fault")
 
-// On and Off make a function return with ErrFault where it touches memory without pages. Its other
-// results keep the values that they had at that moment:
+// On, together with Off, makes a function return ErrFault if it accesses memory without pages. The
+// function's other results keep the values that they had at the time of the fault:
 //
 //	func look(b []byte) (ok bool, err error) {
 //		defer memfault.Off(memfault.On(), &err)
 func On() (before bool) { return debug.SetPanicOnFault(true) }
 
-// Off restores the setting from before On, and sets err to ErrFault if there was a fault. It must
-// be deferred.
+// Off restores the setting returned by On, and sets err to ErrFault if a fault occurred. It must be
+// deferred.
 func Off(before bool, err *error) {
 	debug.SetPanicOnFault(before)
 	switch r := recover().(type) {
@@ -103,12 +103,13 @@ func Off(before bool, err *error) {
 	}
 }
 
-// recoverFault restores the setting from before SetPanicOnFault and recovers from a fault; the
-// interrupted function returns its zero results. Other panics continue. It must be deferred.
+// recoverFault restores the setting returned by SetPanicOnFault and recovers from a fault, in which
+// case the interrupted function returns its zero results. It does not recover from other panics. It
+// must be deferred.
 func recoverFault(before bool) {
 	debug.SetPanicOnFault(before)
 	switch r := recover().(type) {
-	// the panic of a fault has the address; see debug.SetPanicOnFault
+	// The panic value of a fault has the address; see debug.SetPanicOnFault.
 	case nil, interface{ Addr() uintptr }:
 	default:
 		panic(r)

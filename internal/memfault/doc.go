@@ -5,7 +5,7 @@
 //	                                               in Go code                SIGBUS, which kills the process
 //	                                               in this package           the function returns false
 //
-// Memory of a user that peers may reach, or that a transfer uses, is copied with Copy; code that
+// User memory that peers may access, or that a transfer uses, is copied with Copy. Code that
 // computes over a mapped file runs inside Read. Either costs a few nanoseconds. Faults in other
-// code are not affected.
+// code are unaffected.
 package memfault

@@ -1,2 +1,3 @@
-// Package memfd makes shared memory that one process writes and others map read-only. Linux only.
+// Package memfd creates shared memory that one process writes and others map read-only. It is
+// available only on Linux.
 package memfd

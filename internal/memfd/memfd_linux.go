@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	// FixedSize are the seals of memory whose size cannot change: its pages cannot be removed from
-	// processes that map it.
+	// FixedSize is the set of seals for memory whose size cannot change, which guarantees that its
+	// pages cannot be removed from processes that map it.
 	FixedSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
-	// OwnerWritable are the seals of memory that can be written only through mappings that exist
-	// already, by any process. The system then also refuses to punch holes.
+	// OwnerWritable is the set of seals for memory that can be written only through mappings that
+	// already exist, in any process. The system then also refuses to punch holes.
 	OwnerWritable = FixedSize | unix.F_SEAL_FUTURE_WRITE
 )
 
-// Make returns n bytes that only this process can write, and a descriptor with which other
-// processes map them. Pages are allocated on first use. Before Linux 5.1 the seals are only
-// FixedSize: other processes could write, too.
+// Make returns n bytes that only this process can write, and a file descriptor with which other
+// processes can map them. Pages are allocated on first use. Before Linux 5.1 the memory has only
+// the FixedSize seals, and other processes can also write to it.
 func Make(n int) (b []byte, fd int, err error) {
 	fail := func(action string, err error) ([]byte, int, error) {
 		return nil, -1, fmt.Errorf("%s of %d bytes: %w", action, n, err)
@@ -47,7 +47,7 @@ func Make(n int) (b []byte, fd int, err error) {
 	return b, fd, nil
 }
 
-// Check returns an error unless the memory of fd has n bytes and these seals.
+// Check returns an error unless the memory of fd has n bytes and all of the given seals.
 func Check(fd, n, seals int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Size != int64(n) {
@@ -59,7 +59,7 @@ func Check(fd, n, seals int) error {
 	return nil
 }
 
-// Map maps the n bytes of fd for reading.
+// Map maps the n bytes of fd read-only.
 func Map(fd, n int) ([]byte, error) {
 	b, err := unix.Mmap(fd, 0, n, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
@@ -68,7 +68,7 @@ func Map(fd, n int) ([]byte, error) {
 	return b, nil
 }
 
-// Unmap unmaps *b and sets it to nil. It ignores nil.
+// Unmap unmaps *b and sets it to nil. It does nothing if *b is nil.
 func Unmap(b *[]byte) {
 	if *b != nil {
 		_ = unix.Munmap(*b)

@@ -18,42 +18,42 @@ import (
 )
 
 const (
-	// closeTimeout is how long the last frame of a session may take to be written.
+	// closeTimeout is the maximum time for writing the last frame of a session.
 	closeTimeout = 100 * time.Millisecond
-	// largeBufTimeout is how long a read may hold a large buffer.
+	// largeBufTimeout is the maximum time that a read may hold a large buffer.
 	largeBufTimeout = 100 * time.Millisecond
-	// maxWrite is the largest single write. Progress of the peer is counted in writes, so it must
-	// accept this much to count as making progress.
+	// maxWrite is the maximum size of a single write, in bytes. The peer's progress is measured in
+	// completed writes, so the peer must accept this much to count as making progress.
 	maxWrite = 20 << 10
-	// copySize is the size of the buffers that frames are copied into for writing.
+	// copySize is the size in bytes of the buffers into which frames are copied for writing.
 	copySize = 64 << 10
 )
 
-// copyBufs holds buffers for the time of one write.
+// copyBufs holds buffers that are each used for one write.
 var copyBufs = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// A Transport holds what a Carrier needs from its plugin.
+// A Transport holds the parts that a plugin supplies to a Carrier.
 type Transport struct {
 	// Server accepts connections for the carrier.
 	Server *Server
-	// Dial connects to the peer with a canonical name. If host is not empty, the peer must prove
-	// that it is host. Dial blocks, and returns soon after ctx is canceled. Its errors have a code
-	// of package codes.
+	// Dial connects to the peer with the given canonical name. If host is not empty, the peer must
+	// prove that it is host. Dial blocks, and returns soon after ctx is canceled. Its errors have a
+	// code of package codes.
 	Dial func(ctx context.Context, name, host string) (net.Conn, error)
-	// Lost converts the error of a read, other than the end of the connection, to the error of the
+	// Lost converts an error from a read, other than the end of the connection, to the error of the
 	// session.
 	Lost func(err error) error
 }
 
-// A Carrier is the carrier of a context whose connections have two goroutines each: a reader that
-// reads into its own buffer, and a writer that copies frames before it writes them. Neither holds
+// A Carrier is the carrier of a context whose connections each have two goroutines: a reader, which
+// reads into its own buffer, and a writer, which copies frames before writing them. Neither holds
 // user memory while it blocks.
 type Carrier struct {
 	transport *Transport
 	core      carrier.Core
-	listener  *Listener // the listening socket of this carrier, with Server.Sibling; else nil
+	listener  *Listener // this carrier's own listening socket if Server.Sibling is set; otherwise nil
 
-	buffers framing.Buffers // shared by the connections
+	buffers framing.Buffers // shared by all connections
 }
 
 var (
@@ -63,7 +63,7 @@ var (
 	_ carrier.Locator    = (*conn)(nil)
 )
 
-// New returns the carrier of a context. The caller must not change t afterwards.
+// New returns the carrier of a context. The caller must not modify t afterward.
 func New(t *Transport, core carrier.Core) (_ carrier.Carrier, err error) {
 	ca := &Carrier{transport: t, core: core}
 	if ca.listener, err = t.Server.Join(ca); err != nil {
@@ -75,7 +75,7 @@ func New(t *Transport, core carrier.Core) (_ carrier.Carrier, err error) {
 // Core implements Adopter.
 func (ca *Carrier) Core() carrier.Core { return ca.core }
 
-// Adopt implements Adopter. The goroutine that has read the HELLO becomes the reader.
+// Adopt implements Adopter. The goroutine that read the HELLO becomes the reader.
 func (ca *Carrier) Adopt(nc net.Conn, in *framing.In, hello *carrier.Greeting, verified bool) (func(), error) {
 	if len(hello.Label) > 0 {
 		return nil, ErrNoBulk
@@ -109,7 +109,7 @@ func (ca *Carrier) Flush(sessions []carrier.Session) {
 	}
 }
 
-// Cut implements carrier.Carrier. The writer closes the connection, which ends the reader.
+// Cut implements carrier.Carrier. The writer closes the connection, which makes the reader return.
 func (ca *Carrier) Cut(s carrier.Session, bye frame.Bye) {
 	c, _ := s.Conn().(*conn)
 	s.SetConn(nil)
@@ -130,8 +130,8 @@ func (ca *Carrier) Cut(s carrier.Session, bye frame.Bye) {
 // Poll implements carrier.Carrier.
 func (ca *Carrier) Poll(time.Duration) time.Duration { return 0 }
 
-// Lingering implements carrier.Carrier. It returns false, because each writer ends by itself within
-// closeTimeout.
+// Lingering implements carrier.Carrier. It returns false, because each writer exits by itself
+// within closeTimeout.
 func (ca *Carrier) Lingering(time.Duration) bool { return false }
 
 // Shut implements carrier.Carrier.
@@ -140,30 +140,31 @@ func (ca *Carrier) Shut() { ca.transport.Server.Leave(ca, ca.listener) }
 // Drain implements carrier.Drainer.
 func (ca *Carrier) Drain() { ca.transport.Server.Drain(ca) }
 
-// Release implements carrier.Carrier. It is a no-op: every connection closes by itself after Shut.
+// Release implements carrier.Carrier. It does nothing, because every connection closes by itself
+// after Shut.
 func (ca *Carrier) Release() {}
 
-// A conn is a connection of a session.
+// A conn is a connection that belongs to a session.
 type conn struct {
 	ca   *Carrier
-	in   *framing.In   // used by the reader; Parse only with the lock
+	in   *framing.In   // used by the reader; Parse is called only with the lock held
 	wake chan struct{} // wakes the writer
 
-	// The context's lock guards these fields. The writer also uses out without it.
+	// The context's lock guards these fields. The writer also uses out without the lock.
 	nc          net.Conn // nil while connecting
-	remote      string   // address of the peer; set with nc
-	cancel      func()   // cancels connecting
+	remote      string   // the peer's address; set with nc
+	cancel      func()   // cancels the connection attempt
 	session     carrier.Session
 	out         framing.Out
 	writing     bool   // the writer is in a write, which may block
-	writeFailed bool   // a write has failed
-	dead        bool   // Cut was called
-	lastFrame   []byte // to be written by the writer before it closes the connection
+	writeFailed bool   // whether a write has failed
+	dead        bool   // whether Cut was called
+	lastFrame   []byte // frame for the writer to write before it closes the connection
 
-	writes atomic.Uint64 // writes that have succeeded
+	writes atomic.Uint64 // number of writes that succeeded
 }
 
-// newConn returns a connection of the session s, which may be nil if it is not known yet.
+// newConn returns a connection for session s, which may be nil if it is not yet known.
 func (ca *Carrier) newConn(in *framing.In, s carrier.Session) *conn {
 	c := &conn{ca: ca, in: in, wake: make(chan struct{}, 1)}
 	c.in.Buffers, c.out.Buffers = &ca.buffers, &ca.buffers
@@ -171,19 +172,20 @@ func (ca *Carrier) newConn(in *framing.In, s carrier.Session) *conn {
 	return c
 }
 
-// bindSession sets the session of c.
+// bindSession sets c's session.
 func (c *conn) bindSession(s carrier.Session) { c.session, c.in.Session, c.out.Session = s, s, s }
 
-// attach makes nc the connection of c. The caller holds the context's lock, or is the only user of c.
+// attach makes nc the network connection of c. The caller must hold the context's lock or be the
+// only user of c.
 func (c *conn) attach(nc net.Conn) {
 	c.nc, c.remote = nc, addrText(nc.RemoteAddr())
-	// the dialing end of a unix socket has no address; show that of the listener
+	// The dialing end of a Unix socket has no address, so use the listener's.
 	if c.remote == "" || c.remote == "@" {
 		c.remote = addrText(nc.LocalAddr())
 	}
 }
 
-// addrText returns the text of a, empty if a is nil.
+// addrText returns the text form of a, or "" if a is nil.
 func addrText(a net.Addr) string {
 	if a == nil {
 		return ""
@@ -199,7 +201,7 @@ func (c *conn) wakeWriter() {
 	}
 }
 
-// dial connects, and then runs the reader.
+// dial establishes the connection and then runs the reader.
 func (c *conn) dial(ctx context.Context, name, host string) {
 	defer c.cancel()
 	nc, err := c.ca.transport.Dial(ctx, name, host)
@@ -222,8 +224,8 @@ func (c *conn) dial(ctx context.Context, name, host string) {
 	c.readLoop(nc)
 }
 
-// readLoop reads until the connection is dead. Reads block with a small buffer. After a read that
-// has filled its buffer the next one has a large buffer, and blocks for at most largeBufTimeout.
+// readLoop reads until the connection is dead. Reads normally block with a small buffer. If a read
+// fills its buffer, the next one uses a large buffer and blocks for at most largeBufTimeout.
 func (c *conn) readLoop(nc net.Conn) {
 	defer c.in.Close()
 	defer c.ca.core.Rescue(c.failSession)
@@ -239,9 +241,9 @@ func (c *conn) readLoop(nc net.Conn) {
 	}
 }
 
-// handleRead handles the n bytes and the error of a read. filled is true if the read has filled its
-// buffer, wasLarge that this was a large one. It reports whether the next read should have a large
-// buffer, and whether the connection is dead.
+// handleRead handles the n bytes and the error returned by a read. filled reports whether the read
+// filled its buffer, and wasLarge whether that buffer was a large one. It returns whether the next
+// read should use a large buffer and whether the connection is dead.
 func (c *conn) handleRead(nc net.Conn, n int, filled, wasLarge bool, err error) (large, dead bool) {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()
@@ -266,7 +268,7 @@ func (c *conn) handleRead(nc net.Conn, n int, filled, wasLarge bool, err error) 
 	return filled, c.dead
 }
 
-// failSession ends the session of c with err.
+// failSession fails c's session with err.
 func (c *conn) failSession(err error) {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()
@@ -275,8 +277,8 @@ func (c *conn) failSession(err error) {
 	}
 }
 
-// writeLoop writes the frames of the session to nc until the connection is dead, then writes the
-// last frame and closes nc.
+// writeLoop writes the session's frames to nc until the connection is dead, then writes the last
+// frame and closes nc.
 func (c *conn) writeLoop(nc net.Conn) {
 	defer nc.Close()
 	core := c.ca.core
@@ -289,10 +291,10 @@ func (c *conn) writeLoop(nc net.Conn) {
 			continue
 		}
 		buf := copyBufs.Get().(*[copySize]byte)
-		n := c.out.Copy(buf[:]) // with the lock, so that user memory is not in use when a cancel runs
+		n := c.out.Copy(buf[:]) // with the lock held, so that user memory is not in use when a cancel runs
 		err := c.sendUnlocked(nc, buf[:n])
 		copyBufs.Put(buf)
-		for err != nil && !c.dead { // wait for the reader, which may still get the reason from the peer
+		for err != nil && !c.dead { // wait for the reader, which may still receive the reason from the peer
 			c.writeFailed = true
 			_ = nc.SetReadDeadline(time.Now().Add(closeTimeout))
 			core.Unlock()
@@ -308,23 +310,24 @@ func (c *conn) writeLoop(nc net.Conn) {
 	c.writeLast(nc, last)
 }
 
-// writeLast writes the frames that were pulled from the session and the last frame, if it is not
-// nil, and releases the buffers.
+// writeLast writes the frames that were pulled from the session, followed by last if it is not nil,
+// and releases the buffers.
 func (c *conn) writeLast(nc net.Conn, last []byte) {
-	// the deadline that Cut has set may have passed already
+	// The deadline set by Cut may already have passed.
 	_ = nc.SetWriteDeadline(time.Now().Add(closeTimeout))
 	for buf := copyBufs.Get().(*[copySize]byte); c.out.Pending() && last != nil; {
 		if err := c.writeCounted(nc, buf[:c.out.Copy(buf[:])]); err != nil {
 			last = nil
 		}
 	}
-	if last != nil { // not for an empty write, too: a pipe blocks in it until its reader reads
+	if last != nil { // skip an empty write, in which a pipe would block until its reader reads
 		_, _ = nc.Write(last)
 	}
 	c.out.Close()
 }
 
-// sendUnlocked writes b. It is called with the lock, and releases it during the write.
+// sendUnlocked writes b. It must be called with the lock held, and releases the lock during the
+// write.
 func (c *conn) sendUnlocked(nc net.Conn, b []byte) error {
 	c.writing = true
 	c.session.Waits()
@@ -347,14 +350,15 @@ func (ca *Carrier) Taken(s carrier.Session, f carrier.Lane) (count uint64, waits
 	return c.writes.Load(), c.writing
 }
 
-// writeCounted writes b in writes of at most maxWrite bytes, and counts them. The lock is not held.
+// writeCounted writes b in writes of at most maxWrite bytes and counts them. The lock must not be
+// held.
 func (c *conn) writeCounted(nc net.Conn, b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), maxWrite)
 		switch wrote, err := nc.Write(b[:n]); {
 		case err != nil:
 			return err
-		case wrote < n: // bulk data has no checksum: continuing would corrupt it
+		case wrote < n: // bulk data has no checksum, so continuing would corrupt it
 			return io.ErrShortWrite
 		}
 		b = b[n:]
@@ -374,7 +378,7 @@ func (c *conn) Proof() carrier.Proof {
 // Remote implements carrier.Locator.
 func (c *conn) Remote() string { return c.remote }
 
-// readError converts the error of a read to the error of the session.
+// readError converts an error from a read to the error of the session.
 func (t *Transport) readError(err error) error {
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
 		return ErrEOF
@@ -383,8 +387,9 @@ func (t *Transport) readError(err error) error {
 }
 
 var (
-	// ErrEOF is the error of a session whose connection the peer has closed.
+	// ErrEOF is the error of a session whose connection was closed by the peer.
 	ErrEOF = codes.WithText(codes.ErrPeerLost, "connection closed by peer")
-	// ErrNoBulk refuses a second connection for a session that did not offer one, or has ended.
+	// ErrNoBulk is the reason for refusing a second connection to a session that did not offer one
+	// or has ended.
 	ErrNoBulk = codes.WithText(codes.ErrNoEntry, "no session for this connection")
 )

@@ -16,37 +16,39 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A halfOpenConn is an accepted connection whose HELLO has not arrived. A goroutine of its own
-// reads it.
+// A halfOpenConn is an accepted connection whose HELLO has not arrived. It is read by its own
+// goroutine.
 type halfOpenConn struct {
 	server     *Server
 	raw        net.Conn // the accepted connection
-	conn       net.Conn // the result of Begin, raw without Begin
+	conn       net.Conn // the connection returned by Begin, or raw if there is no Begin
 	in         *framing.In
 	acceptedAt time.Time
-	// closed to make room, but its goroutine has not ended; guarded by pendingList.mu
+	// closed to make room, but its goroutine has not returned; guarded by pendingList.mu
 	evicted      bool
 	adopted      bool         // a context has adopted the connection
-	lockedCore   carrier.Core // the context that handleHello has locked; nil before that
-	serveAdopted func()       // the result of Adopt
+	lockedCore   carrier.Core // the context locked by handleHello; nil before that
+	serveAdopted func()       // the function returned by Adopt
 }
 
 const (
-	// evictAfter is the minimum age at which the oldest half-open connection is closed to admit
+	// evictAfter is the minimum age at which the oldest half-open connection may be closed to admit
 	// another one.
 	evictAfter = 100 * time.Millisecond
-	// maxDrain limits the bytes of the peer that are read and discarded after a refusal.
+	// maxDrain is the maximum number of bytes from the peer that are read and discarded after a
+	// refusal.
 	maxDrain = 64 << 10
 )
 
-// A pendingList holds the half-open connections, at most MaxHalfOpen. While it is full, the next
-// connection waits until one is removed, or until the oldest one can be evicted.
+// A pendingList holds at most MaxHalfOpen half-open connections. While it is full, the next
+// connection waits until one is removed or the oldest one can be evicted.
 type pendingList struct {
 	mu    sync.Mutex      // guards conns; no other lock is taken while it is held
-	conns []*halfOpenConn // in the order of add
+	conns []*halfOpenConn // in the order in which they were added
 }
 
-// add adds h and returns 0. If the list is full it returns how long to wait before the next call.
+// add adds h and returns 0. If the list is full, it returns how long to wait before calling add
+// again.
 func (p *pendingList) add(h *halfOpenConn) (wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +69,7 @@ func (p *pendingList) add(h *halfOpenConn) (wait time.Duration) {
 	return evictAfter
 }
 
-// remove removes h, and reports whether it was not evicted. It may be called again.
+// remove removes h and reports whether it had not been evicted. It may be called more than once.
 func (p *pendingList) remove(h *halfOpenConn) bool {
 	p.mu.Lock()
 	p.conns = slices.DeleteFunc(p.conns, func(other *halfOpenConn) bool { return other == h })
@@ -89,9 +91,9 @@ func (p *pendingList) closeAll() {
 	}
 }
 
-// addHalfOpen waits until the list has room for an accepted connection, and starts its goroutine.
-// It closes the connection if the listener is closed meanwhile, or if the list stays full because
-// functions of the program hold evicted connections.
+// addHalfOpen waits until the list has room for an accepted connection and then starts its
+// goroutine. It closes the connection if the listener is closed meanwhile, or if the list stays
+// full because functions of the program hold evicted connections.
 func (s *Server) addHalfOpen(nc net.Conn, done chan struct{}) {
 	h := &halfOpenConn{server: s, raw: nc, conn: nc, in: &framing.In{}, acceptedAt: time.Now()}
 	h.in.Greet = h.handleHello
@@ -105,8 +107,8 @@ func (s *Server) addHalfOpen(nc net.Conn, done chan struct{}) {
 	go h.serve()
 }
 
-// waitForSlot waits until a half-open connection was removed, or for d. It returns false if done
-// was closed first.
+// waitForSlot waits until a half-open connection is removed, or for d. It returns false if done is
+// closed first.
 func (s *Server) waitForSlot(d time.Duration, done chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -119,9 +121,10 @@ func (s *Server) waitForSlot(d time.Duration, done chan struct{}) bool {
 	return true
 }
 
-// serve runs Begin and reads the HELLO, within HandshakeTimeout, and then runs the adopted connection.
+// serve runs Begin and reads the HELLO, within HandshakeTimeout, and then serves the adopted
+// connection.
 func (h *halfOpenConn) serve() {
-	defer func() { // also when a function of the program calls runtime.Goexit
+	defer func() { // deferred because a function of the program may call runtime.Goexit
 		h.server.pending.remove(h)
 		if !h.adopted {
 			_ = h.raw.Close()
@@ -144,8 +147,8 @@ func (h *halfOpenConn) serve() {
 	h.serveAdopted()
 }
 
-// readHello reads until the connection is adopted. An error that is a codes.Code is the reason to
-// refuse the peer; other errors are those of reads.
+// readHello reads until the connection is adopted. An error with a codes.Code is the reason for
+// rejecting the peer. Any other error is from a read.
 func (h *halfOpenConn) readHello() error {
 	late := false
 	for !h.adopted {
@@ -158,7 +161,7 @@ func (h *halfOpenConn) readHello() error {
 		}
 		switch {
 		case err == nil || h.adopted:
-		// this process may have been frozen: read bytes that have arrived
+		// This process may have been suspended, so read bytes that have arrived.
 		case errors.Is(err, os.ErrDeadlineExceeded) && !late:
 			late = true
 			_ = h.raw.SetDeadline(time.Now().Add(closeTimeout))
@@ -169,8 +172,8 @@ func (h *halfOpenConn) readHello() error {
 	return nil
 }
 
-// parseInput parses the bytes that were read. From the HELLO on the context that it names is
-// locked; the lock is released before parseInput returns.
+// parseInput parses the bytes that were read. When the HELLO is parsed, the context that it names
+// is locked. parseInput releases that lock before it returns.
 func (h *halfOpenConn) parseInput() (err error) {
 	defer func() {
 		if h.lockedCore != nil {
@@ -184,15 +187,15 @@ func (h *halfOpenConn) parseInput() (err error) {
 	return err
 }
 
-// handleHello passes the connection to the context that the HELLO names, and leaves that locked,
-// for parseInput.
+// handleHello passes the connection to the context that the HELLO names, and leaves the context
+// locked for parseInput.
 func (h *halfOpenConn) handleHello(hello *frame.Greeting) (err error) {
 	h.server.chooseContext(hello)
 	to, err := h.server.adopterOf(int(hello.Target))
 	if err != nil {
 		return err
 	}
-	if !h.server.pending.remove(h) { // evicted just before
+	if !h.server.pending.remove(h) { // it has just been evicted
 		return net.ErrClosed
 	}
 	_ = h.raw.SetDeadline(time.Time{})
@@ -202,36 +205,37 @@ func (h *halfOpenConn) handleHello(hello *frame.Greeting) (err error) {
 	h.serveAdopted, err = to.Adopt(h.conn, h.in, hello, verified)
 	if err == nil {
 		h.adopted = true
-		h.in.Greet = nil // so that the connection does not keep h alive
+		h.in.Greet = nil // so that the connection does not keep h reachable
 	}
 	return err
 }
 
-// sendRefusal sends err to the peer if it is the result of parsing its bytes, not of a read.
+// sendRefusal sends err to the peer if it resulted from parsing the peer's bytes rather than from a
+// read.
 func (h *halfOpenConn) sendRefusal(err error) {
 	if _, ours := errors.AsType[codes.Code](err); ours {
 		Refuse(h.conn, err)
 	}
 }
 
-// Refuse sends err as the last frame of nc, and waits until the peer has closed its side, so that
-// it can read the frame. It blocks for at most 0.1 s. The caller closes nc.
+// Refuse sends err as the last frame on nc and waits until the peer has closed its side, so that
+// the peer can read the frame. It blocks for at most 0.1 s. The caller must close nc.
 func Refuse(nc net.Conn, err error) {
 	_ = nc.SetDeadline(time.Now().Add(closeTimeout))
 	_, _ = nc.Write(frame.ByeOf(err).Frame())
 	Drain(nc)
 }
 
-// Drain closes the writing side of nc, which must have a deadline, and reads and drops up to 64 KiB
-// from the peer: closing a TCP connection with unread bytes resets it, and the peer might lose the
-// last frame.
+// Drain closes the writing side of nc, which must have a deadline set, and reads and discards up to
+// 64 KiB from the peer. Closing a TCP connection with unread bytes resets it, and the peer might
+// lose the last frame.
 func Drain(nc net.Conn) {
 	c, ok := nc.(interface{ CloseWrite() error })
 	if !ok {
 		return
 	}
 	_ = c.CloseWrite()
-	if s, ok := nc.(interface{ NetConn() net.Conn }); ok { // read below TLS: there is no need to decrypt
+	if s, ok := nc.(interface{ NetConn() net.Conn }); ok { // read below TLS, because there is no need to decrypt
 		nc = s.NetConn()
 	}
 	_, _ = io.CopyN(io.Discard, nc, maxDrain)

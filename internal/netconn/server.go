@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// acceptPause is the pause after an error of Accept, most likely a lack of descriptors.
+// acceptPause is how long to wait after Accept fails, most likely because no file descriptors are
+// left.
 const acceptPause = 100 * time.Millisecond
 
 const (
@@ -24,66 +25,66 @@ const (
 	defaultHandshake = 5 * time.Second
 )
 
-// A Server accepts the connections of a class and passes each to the context that its HELLO names.
-// Set its exported fields before the first Join.
+// A Server accepts a class's connections and passes each one to the context named in its HELLO. The
+// exported fields must be set before the first Join.
 type Server struct {
 	Class carrier.Class
 	Log   *slog.Logger
-	// MaxHalfOpen is the largest number of half-open connections; 0 means 256. When it is reached
-	// and another connection waits, the oldest one is closed once it is 0.1 s old.
+	// MaxHalfOpen is the maximum number of half-open connections; 0 means 256. While the maximum is
+	// reached and another connection is waiting, the oldest one is closed once it is 0.1 s old.
 	MaxHalfOpen int
-	// HandshakeTimeout limits the time of Begin and the HELLO of a connection together; 0 means 5
-	// s.
+	// HandshakeTimeout limits the total time for Begin and the HELLO of a connection; 0 means 5 s.
 	HandshakeTimeout time.Duration
-	// Spread is the number of contexts over which peers that name no context are distributed; 0
-	// means that they go to the first. Connections are accepted once that many contexts exist.
+	// Spread is the number of contexts among which peers that name no context are distributed; 0
+	// means that they all go to the first context. The server accepts connections once that many
+	// contexts exist.
 	Spread int
-	// Sibling binds one more listening socket at the same address, one for each context after the
-	// first. If it is nil, all contexts share the first socket.
+	// Sibling binds an additional listening socket at the same address. It is called for each
+	// context after the first. If Sibling is nil, all contexts share the first socket.
 	Sibling func() (net.Listener, error)
-	// Shared is set if other processes may accept connections from the first socket, too. A
-	// draining server then stops accepting, so that they get new connections.
+	// Shared means that other processes may also accept connections from the first socket. A
+	// draining server then stops accepting, so that those processes receive the new connections.
 	Shared bool
-	// Begin performs the handshake before the HELLO on an accepted connection, until the deadline
-	// due, and returns the connection to use instead. After an error the accepted connection is
-	// closed. It may be nil.
+	// Begin performs the handshake that precedes the HELLO on an accepted connection and returns
+	// the connection to use in its place. due is its deadline. If Begin returns an error, the
+	// accepted connection is closed. Begin may be nil.
 	Begin func(nc net.Conn, due time.Time) (net.Conn, error)
-	// Verify reports whether the peer of nc is on the machine of the canonical name. If it is nil,
+	// Verify reports whether nc's peer is on the machine of the canonical name. If Verify is nil,
 	// no peer is verified.
 	Verify func(nc net.Conn, name string) bool
 
-	slotFreed chan struct{} // one slot, filled when a half-open connection is removed
+	slotFreed chan struct{} // capacity 1; receives a value when a half-open connection is removed
 	pending   pendingList
 
-	mu       sync.Mutex  // guards the fields below, and the listeners; may be taken with a context's lock
-	shared   *Listener   // the socket of Listen; nil if there is none
-	adopters []Adopter   // carriers that have joined and not left, in the order of their ids
+	mu       sync.Mutex  // guards the fields below and all listeners; may be taken while a context's lock is held
+	shared   *Listener   // the socket passed to Listen, or nil
+	adopters []Adopter   // carriers that have joined and not left, in order of their IDs
 	draining []Adopter   // adopters that accept no new peers
-	deferred []*Listener // sockets on which to accept once there are Spread contexts
+	deferred []*Listener // sockets on which to start accepting once there are Spread contexts
 }
 
 // An Adopter is a carrier that can adopt accepted connections.
 type Adopter interface {
 	carrier.Carrier
 	Core() carrier.Core
-	// Adopt makes nc, whose peer has sent hello, a connection of the carrier; in holds the bytes
-	// that were read after the HELLO. The goroutine of the connection calls then without the lock;
-	// then may run as long as it needs. After an error nc stays with the caller. The caller holds
-	// the context's lock.
+	// Adopt makes nc, whose peer has sent hello, one of the carrier's connections. in holds the
+	// bytes that were read after the HELLO. The caller must hold the context's lock. If Adopt
+	// succeeds, the connection's goroutine calls then, without the lock; then may run for any
+	// length of time. If Adopt returns an error, the caller still owns nc.
 	Adopt(nc net.Conn, in *framing.In, hello *carrier.Greeting, verified bool) (then func(), err error)
 }
 
 // A Listener is a listening socket. Its goroutine accepts connections once a context exists.
 type Listener struct {
 	l       net.Listener
-	done    chan struct{} // closed by close
+	done    chan struct{} // closed by the close method
 	started bool
 	closed  bool
 }
 
 func newListener(l net.Listener) *Listener { return &Listener{l: l, done: make(chan struct{})} }
 
-// close closes the socket, which ends the goroutine. Server.mu is held.
+// close closes the socket, which makes its goroutine return. Server.mu must be held.
 func (l *Listener) close() {
 	if !l.closed {
 		l.closed = true
@@ -92,11 +93,11 @@ func (l *Listener) close() {
 	}
 }
 
-// Listen makes s accept connections of l, and closes l at the end. It may be called once, before
-// the first Join.
+// Listen makes s accept connections from l. s closes l when it is no longer needed. Listen may be
+// called once, before the first Join.
 func (s *Server) Listen(l net.Listener) { s.shared = newListener(l) }
 
-// Close closes the listening socket, for a class whose contexts have not done so.
+// Close closes the listening socket if the class's contexts have not done so.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,8 +107,8 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Join adds a new carrier, which then gets connections. With Sibling each carrier has a listening
-// socket of its own, which Join returns, for Leave.
+// Join adds a carrier, which can then receive connections. With Sibling, each carrier has its own
+// listening socket, which Join returns for use with Leave.
 func (s *Server) Join(ca Adopter) (own *Listener, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,8 +156,8 @@ func (s *Server) setDefaults() {
 	}
 }
 
-// Leave removes ca, which gets no more connections, and closes its listening socket. After the last
-// carrier has left, s accepts no connections.
+// Leave removes ca, which then receives no more connections, and closes its listening socket. After
+// the last carrier has left, s accepts no connections.
 func (s *Server) Leave(ca Adopter, own *Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +177,9 @@ func (s *Server) Leave(ca Adopter, own *Listener) {
 	s.pending.closeAll()
 }
 
-// Drain stops the distribution of new peers to a carrier. It is called once per carrier. After all
-// carriers are drained, it closes a Shared socket, so that other processes accept the connections.
+// Drain stops new peers from being passed to ca. It must be called at most once per carrier. Once
+// all carriers are draining, it closes a Shared socket, so that other processes accept the
+// connections.
 func (s *Server) Drain(ca Adopter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,8 +193,8 @@ func (s *Server) closeIfDrainingLocked() {
 	}
 }
 
-// chooseContext sets the context for a peer that does not name one: always the same one for the
-// same context of the peer.
+// chooseContext selects the context for a peer that does not name one. The choice is always the
+// same for a given context of the peer.
 func (s *Server) chooseContext(hello *frame.Greeting) {
 	if n := uint64(s.Spread); n > 0 && hello.Target == 0 {
 		hello.Any = true
@@ -200,9 +202,9 @@ func (s *Server) chooseContext(hello *frame.Greeting) {
 	}
 }
 
-// adopterOf returns the carrier of the context with this id.
+// adopterOf returns the carrier of the context with ID target.
 func (s *Server) adopterOf(target int) (Adopter, error) {
-	if core := s.Class.Context(target); core != nil { // nil until package na has the carrier of the context
+	if core := s.Class.Context(target); core != nil { // nil until package na has the context's carrier
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, ca := range s.adopters {
@@ -214,7 +216,8 @@ func (s *Server) adopterOf(target int) (Adopter, error) {
 	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("no such context: %d", target))
 }
 
-// errAcceptedNothing is the error of a program's net.Listener whose Accept violates its contract.
+// errAcceptedNothing is logged when the Accept method of a program's net.Listener violates its
+// contract.
 var errAcceptedNothing = errors.New("net.Listener returned a nil connection and a nil error")
 
 // acceptLoop accepts connections until the socket is closed.
@@ -232,11 +235,11 @@ func (s *Server) acceptLoop(l *Listener) {
 		case errors.Is(err, net.ErrClosed):
 			select {
 			case <-l.done:
-			default: // the program has closed its own socket
+			default: // the program closed its own socket
 				s.Log.Error("listener closed by the program", "addr", addrText(l.l.Addr()))
 			}
 			return
-		default: // most likely the process has no descriptors left
+		default: // most likely the process has no file descriptors left
 			pause := time.NewTimer(acceptPause)
 			select {
 			case <-pause.C:

@@ -1,3 +1,3 @@
-// Package netroute finds the zones of IPv6 addresses: the interfaces by which addresses are reached
-// that mean something on one link only.
+// Package netroute resolves the zones of IPv6 addresses: the interfaces through which addresses
+// that are valid on only one link are reached.
 package netroute

@@ -8,20 +8,22 @@ import (
 	"time"
 )
 
-// zones is the interfaces of this machine by name and by index.
+// zones holds the interfaces of this machine, by name and by index.
 type zones struct {
 	until   time.Time
 	indexes map[string]uint32
 	names   map[uint32]string
 }
 
-// zonesLast is how long the interfaces are not asked for again, so that datagrams need not wait for
-// that. One that is not known is asked for at once, but no more than ten times a second.
+// zonesLast is how long the list of interfaces is cached, so that sending datagrams need not wait
+// for it. A lookup of an unknown interface refreshes the cache immediately, but at most once per
+// zonesRetry.
 const zonesLast, zonesRetry = time.Second, 100 * time.Millisecond
 
 var known atomic.Pointer[zones]
 
-// interfaces returns what is known, asked for anew if that is old, or has is false for it.
+// interfaces returns the cached interfaces, refreshing them if they are out of date or has returns
+// false for them.
 func interfaces(has func(z *zones) bool) *zones {
 	z, now := known.Load(), time.Now()
 	if z != nil && now.Before(z.until) && (has(z) || now.Before(z.until.Add(zonesRetry-zonesLast))) {
@@ -36,8 +38,9 @@ func interfaces(has func(z *zones) bool) *zones {
 	return z
 }
 
-// ZoneIndex returns the index of the interface that an IPv6 zone names, by name or number; 0: there
-// is none. It may ask the system for the interfaces, and does not block otherwise.
+// ZoneIndex returns the index of the interface that an IPv6 zone identifies by name or number, or 0
+// if there is none. It may query the system for the list of interfaces, and does not block
+// otherwise.
 func ZoneIndex(zone string) uint32 {
 	if zone == "" {
 		return 0
@@ -49,8 +52,8 @@ func ZoneIndex(zone string) uint32 {
 	return uint32(i)
 }
 
-// WithZone returns ip with the zone of an interface, by name if it has one. An address that means
-// the same on every interface is returned as it is.
+// WithZone returns ip with the zone set to the interface with the given index, by name if it has
+// one. It returns addresses that are not link-local unchanged.
 func WithZone(ip netip.Addr, index uint32) netip.Addr {
 	if index == 0 || !ip.Is6() || ip.Is4In6() || !ip.IsLinkLocalUnicast() && !ip.IsLinkLocalMulticast() {
 		return ip
@@ -61,7 +64,8 @@ func WithZone(ip netip.Addr, index uint32) netip.Addr {
 	return ip.WithZone(strconv.Itoa(int(index)))
 }
 
-// NameZone returns ap with its zone as WithZone has it, so that one address is written in one way.
+// NameZone returns ap with its zone in the form used by WithZone, so that each address has a single
+// text form.
 func NameZone(ap netip.AddrPort) netip.AddrPort {
 	ip := ap.Addr()
 	if ip.Zone() == "" {

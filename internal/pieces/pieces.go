@@ -2,13 +2,13 @@ package pieces
 
 import "io"
 
-// A Reader is an io.Reader and an io.WriterTo. One goroutine at a time uses it.
+// A Reader is an io.Reader and an io.WriterTo. It is not safe for concurrent use.
 type Reader struct {
-	Check func() error // returns an error if reading must stop, also in the middle of a piece
-	// returns the next piece, and io.EOF after the last; not called again after an error
+	Check func() error // returns an error if reading must stop, even in the middle of a piece
+	// returns the next piece, or io.EOF after the last one; not called again after an error
 	Next   func() ([]byte, error)
-	unread []byte // rest of the piece
-	err    error  // of Next
+	unread []byte // unread part of the current piece
+	err    error  // error returned by Next
 }
 
 // Read implements io.Reader.
@@ -24,7 +24,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteTo implements io.WriterTo. It writes from the pieces, without a copy.
+// WriteTo implements io.WriterTo. It writes directly from the pieces, without copying.
 func (r *Reader) WriteTo(to io.Writer) (total int64, err error) {
 	for {
 		if err := r.fetch(); err == io.EOF {
@@ -44,7 +44,7 @@ func (r *Reader) WriteTo(to io.Writer) (total int64, err error) {
 	}
 }
 
-// fetch calls Next if the current piece was read to its end.
+// fetch calls Next if the current piece has been fully read.
 func (r *Reader) fetch() error {
 	if err := r.Check(); err != nil {
 		return err
@@ -55,12 +55,12 @@ func (r *Reader) fetch() error {
 	return r.err
 }
 
-// A Writer is an io.Writer and an io.ReaderFrom. One goroutine at a time uses it.
+// A Writer is an io.Writer and an io.ReaderFrom. It is not safe for concurrent use.
 type Writer struct {
-	Room func() ([]byte, error) // returns the buffer for the next bytes; an empty one when no more fit
+	Room func() ([]byte, error) // returns the buffer for the next bytes, which is empty if no more fit
 	Add  func(n int) error      // commits the first n bytes of that buffer
-	Full func() error           // returns the error of a write beyond the end
-	// called instead of Add when nothing was filled, also after a panic of Read; may be nil
+	Full func() error           // returns the error for a write past the end
+	// called instead of Add if nothing was stored, even after Read panics; may be nil
 	Skip func()
 }
 
@@ -84,10 +84,10 @@ func (w *Writer) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// maxEmptyReads is how often in a row a Read may return 0 bytes and no error.
+// maxEmptyReads is the number of consecutive Reads that may return 0 bytes and no error.
 const maxEmptyReads = 100
 
-// ReadFrom implements io.ReaderFrom. It reads directly into the pieces.
+// ReadFrom implements io.ReaderFrom. It reads directly into the pieces, without copying.
 func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
 	for empty := 0; empty < maxEmptyReads; empty++ {
 		room, err := w.Room()
@@ -96,7 +96,7 @@ func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
 		}
 		full := len(room) == 0
 		if full {
-			room = make([]byte, 1) // reading one byte detects the end of the reader
+			room = make([]byte, 1) // reading one byte detects whether the reader is at EOF
 		}
 		n, err := w.readInto(from, room, full)
 		if n > 0 && full {
@@ -119,7 +119,7 @@ func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
 	return total, io.ErrNoProgress
 }
 
-// readInto reads into room, and calls Skip if nothing was read.
+// readInto reads into room. If nothing was read, it calls Skip.
 func (w *Writer) readInto(from io.Reader, room []byte, full bool) (n int, err error) {
 	defer func() {
 		if n <= 0 && !full && w.Skip != nil {

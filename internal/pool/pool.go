@@ -11,44 +11,45 @@ import (
 
 const (
 	pageSize = 4 << 10
-	// chunkSize is the number of bytes for blocks in a chunk. A larger block has a chunk of its own.
+	// chunkSize is the number of bytes in a chunk available for blocks. A larger block gets a chunk
+	// of its own.
 	chunkSize = 64 << 20
 )
 
-// A chunk is memory that peers can map. Its descriptor stays open until the chunk is closed.
+// A chunk is memory that peers can map. Its file descriptor stays open until the chunk is closed.
 type chunk struct {
 	id  uint32
-	fd  int    // -1 once closed; written with both locks
-	mem []byte // the table, and the pages behind it
+	fd  int    // -1 once closed; written with both locks held
+	mem []byte // the table, followed by the pages
 
-	// The lock of the pool guards these fields.
-	populated  int    // the system has allocated memory up to this offset
-	freeSpans  []span // by offset, never adjacent
+	// The pool's lock guards these fields.
+	populated  int    // offset up to which the system has allocated memory
+	freeSpans  []span // ordered by offset; never adjacent to each other
 	blockCount int
 
-	mu        sync.Mutex       // guards the fields below
-	claims    [Claims + 1]bool // by number: in use
-	nextClaim int              // claim to try first
+	mu        sync.Mutex
+	claims    [Claims + 1]bool // whether each claim number is in use
+	nextClaim int              // number of the claim to try first
 }
 
-// A span is a range of pages of a chunk, in bytes.
+// A span is a range of a chunk's pages. Its offset and length are in bytes.
 type span struct{ offset, length int }
 
 var (
-	mu     sync.Mutex // guards blocks and lastID, and the fields of chunks that say so
+	mu     sync.Mutex // guards blocks and lastID, and the fields of chunk that say so
 	blocks = map[*byte]block{}
 	lastID uint32
 
-	chunks atomic.Pointer[[]*chunk] // nil if there are none; the slice is never changed in place
+	chunks atomic.Pointer[[]*chunk] // may be nil; the slice is never modified in place
 )
 
 // A block is an allocation.
 type block struct {
-	chunk *chunk // nil for ordinary memory
+	chunk *chunk // nil if the block is ordinary memory
 	span
 }
 
-// Alloc returns n bytes, 0 or more, with undefined contents. Their pages are allocated: it is an
+// Alloc returns n bytes with undefined contents; n may be 0. It allocates all pages, and returns an
 // error if the system cannot provide them.
 func Alloc(n int) ([]byte, error) {
 	if n == 0 {
@@ -69,7 +70,7 @@ func Alloc(n int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c == nil { // peers cannot map memory here
+	if c == nil { // peers cannot map memory on this system
 		b := make([]byte, n)
 		blocks[&b[0]] = block{span: need}
 		return b, nil
@@ -86,8 +87,8 @@ func Alloc(n int) ([]byte, error) {
 	return b, nil
 }
 
-// allocLocked allocates pages bytes of pages, at the first place where they fit, and returns the
-// first n of them; nil if they fit nowhere. The lock of the pool is held.
+// allocLocked allocates pages bytes, a multiple of the page size, at the first place where they fit
+// and returns the first n of them. It returns nil if they do not fit. The pool's lock must be held.
 func (c *chunk) allocLocked(pages, n int) ([]byte, error) {
 	i := slices.IndexFunc(c.freeSpans, func(s span) bool { return s.length >= pages })
 	if i < 0 {
@@ -112,8 +113,8 @@ func (c *chunk) allocLocked(pages, n int) ([]byte, error) {
 	return b, nil
 }
 
-// Free releases a slice that Alloc returned. It panics for other memory, and for memory that peers
-// may still read.
+// Free releases a slice returned by Alloc. It panics if b was not returned by Alloc or if peers may
+// still read it.
 func Free(b []byte) {
 	if len(b) == 0 {
 		return
@@ -133,7 +134,7 @@ func Free(b []byte) {
 	}
 }
 
-// hasClaimIn reports whether peers may read a part of s.
+// hasClaimIn reports whether peers may read any part of s.
 func (c *chunk) hasClaimIn(s span) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,8 +148,8 @@ func (c *chunk) hasClaimIn(s span) bool {
 	return false
 }
 
-// freeLocked frees the block s, merges it with adjacent free spans, and reports whether it was the
-// last block of c. The lock of the pool is held.
+// freeLocked frees the block s, merging it with adjacent free spans, and reports whether it was c's
+// last block. The pool's lock must be held.
 func (c *chunk) freeLocked(s span) bool {
 	i, _ := slices.BinarySearchFunc(c.freeSpans, s, func(a, b span) int { return a.offset - b.offset })
 	c.freeSpans = slices.Insert(c.freeSpans, i, s)
@@ -164,8 +165,8 @@ func (c *chunk) freeLocked(s span) bool {
 	return c.blockCount == 0
 }
 
-// releaseUnusedLocked closes all chunks without blocks, except one of the common size. The lock of
-// the pool is held.
+// releaseUnusedLocked closes all chunks without blocks, except for one of the usual size. The
+// pool's lock must be held.
 func releaseUnusedLocked() {
 	kept := false
 	var list []*chunk
@@ -194,7 +195,7 @@ func ReleaseUnused() {
 	chunks.Store(&list)
 }
 
-// loadChunks returns the chunks. The caller must not change the slice.
+// loadChunks returns the chunks. The caller must not modify the slice.
 func loadChunks() []*chunk {
 	if list := chunks.Load(); list != nil {
 		return *list
@@ -202,11 +203,12 @@ func loadChunks() []*chunk {
 	return nil
 }
 
-// word returns a word of a claim in the table of c.
+// word returns a pointer to the word at offset at of a claim in c's table.
 func (c *chunk) word(claim, at int) *uint64 { return word(c.mem, claim*claimSize+at) }
 
-// Share adds a claim, which lets peers that know token read b until Unshare, and returns its Place.
-// It returns the zero Place if b is not part of a block or all claims are in use.
+// Share adds a claim that allows peers that know token to read b until Unshare is called, and
+// returns its Place. It returns the zero Place if b is not part of a block or all claims are in
+// use.
 func Share(b []byte, token *[16]byte) Place {
 	list := chunks.Load()
 	if list == nil || len(b) == 0 {
@@ -222,7 +224,8 @@ func Share(b []byte, token *[16]byte) Place {
 	return Place{}
 }
 
-// addClaim adds a claim on n bytes at offset at; it returns the zero Place if all claims are in use.
+// addClaim adds a claim for n bytes at offset at. It returns the zero Place if all claims are in
+// use.
 func (c *chunk) addClaim(at, n int, token *[16]byte) Place {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,8 +245,8 @@ func (c *chunk) addClaim(at, n int, token *[16]byte) Place {
 	return Place{}
 }
 
-// Unshare removes the claim p. A peer that reads the memory afterwards finds the claim removed and
-// discards the bytes. A claim must be removed only once.
+// Unshare removes the claim p. A peer that reads the memory afterward detects that the claim has
+// been removed and discards the bytes. A claim must not be removed more than once.
 func Unshare(p Place) {
 	c := findChunk(p.Chunk)
 	if p.Claim == 0 || c == nil {
@@ -251,14 +254,14 @@ func Unshare(p Place) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// The load orders later writes of this process to the memory after the store, on every
-	// processor architecture.
+	// On every processor architecture, the load orders this process's later writes to the memory
+	// after the store.
 	atomic.StoreUint64(c.word(int(p.Claim), claimCheck), 0)
 	atomic.LoadUint64(c.word(int(p.Claim), claimCheck))
 	c.claims[p.Claim] = false
 }
 
-// findChunk returns the chunk with this id, nil if there is none.
+// findChunk returns the chunk with the given ID, or nil if there is none.
 func findChunk(id uint32) *chunk {
 	for _, c := range loadChunks() {
 		if c.id == id {

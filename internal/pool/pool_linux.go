@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/memfd"
 )
 
-// newChunk returns a chunk of size bytes; nil if the system does not provide memory that only this
+// newChunk returns a chunk of size bytes, or nil if the system cannot provide memory that only this
 // process can write.
 func newChunk(size int) (*chunk, error) {
 	b, fd, err := memfd.Make(size)
@@ -34,13 +34,13 @@ func newChunk(size int) (*chunk, error) {
 	return c, nil
 }
 
-// isUnsupported reports whether an error of memfd.Make means that the system does not provide such
-// memory or forbids it.
+// isUnsupported reports whether an error from memfd.Make means that the system does not support or
+// does not permit such memory.
 func isUnsupported(err error) bool {
 	return errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 }
 
-// populate makes the system allocate the pages of c up to offset end.
+// populate makes the system allocate the pages of c up to the offset end.
 func (c *chunk) populate(end int) error {
 	for {
 		err := unix.Fallocate(c.fd, 0, int64(c.populated), int64(end-c.populated))
@@ -54,7 +54,7 @@ func (c *chunk) populate(end int) error {
 	}
 }
 
-// close releases c. Peers that have mapped it unmap it when they see headerReleased.
+// close releases c. Peers that have mapped it unmap it when they see headerReleased set.
 func (c *chunk) close() {
 	if c.populated > 0 {
 		atomic.StoreUint64(word(c.mem, headerReleased), 1)
@@ -66,14 +66,14 @@ func (c *chunk) close() {
 	c.fd = -1
 }
 
-// Descriptor returns a new descriptor of a chunk, which the caller closes, and the size of the
-// chunk in bytes; ok is false if there is no such chunk.
+// Descriptor returns a duplicate of a chunk's file descriptor, which the caller must close, and the
+// size of the chunk in bytes. ok is false if there is no such chunk.
 func Descriptor(id uint32) (fd, size int, ok bool) {
 	c := findChunk(id)
 	if c == nil {
 		return -1, 0, false
 	}
-	c.mu.Lock() // not the lock of the pool, which Alloc holds while the system allocates memory
+	c.mu.Lock() // not the pool's lock, which Alloc holds while the system allocates memory
 	defer c.mu.Unlock()
 	if c.fd < 0 {
 		return -1, 0, false

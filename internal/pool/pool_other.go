@@ -2,7 +2,7 @@
 
 package pool
 
-// newChunk returns nil: peers cannot map memory on these systems.
+// newChunk returns nil, because peers cannot map memory on these systems.
 func newChunk(int) (*chunk, error) { return nil, nil }
 
 func (c *chunk) populate(int) error { return nil }

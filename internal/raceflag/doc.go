@@ -1,3 +1,3 @@
-// Package raceflag reports whether the race detector is on: it makes tests about ten times
-// slower.
+// Package raceflag reports whether the race detector is enabled. Tests use it because the race
+// detector makes them about ten times slower.
 package raceflag

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// A Break is a change of a method, or of an error code, that some old peers cannot bear.
+// A Break is a change to a method or an error code that is incompatible with some old peers.
 type Break struct {
-	Method string   // or the number of the code
-	Change string   // the change, in words
-	Peers  []string // for each kind of old peer that sees the change, the effect on it
+	Method string   // name of the method, or the number of the code
+	Change string   // description of the change
+	Peers  []string // effect on each kind of old peer that is affected
 }
 
 func (b Break) String() string {
@@ -24,10 +24,10 @@ const (
 	oldServers = "old servers, with a new client: "
 )
 
-// Compare returns the breaks between peers with methods before and peers with methods after. It
-// returns none only if an old client can call a new server, and a new client an old server as long
-// as it sends nothing that is new, without an error of the types. A new method, and a new error
-// code, break nothing.
+// Compare returns the incompatibilities between peers with the methods in before and peers with
+// those in after. If it returns none, an old client can call a new server, and a new client that
+// sends nothing new can call an old server, without type errors. New methods and new error codes
+// are always compatible.
 func Compare(before, after Program) (breaks []Break) {
 	for _, old := range before.Methods {
 		i := slices.IndexFunc(after.Methods, func(m Method) bool { return m.Name == old.Name })
@@ -40,8 +40,8 @@ func Compare(before, after Program) (breaks []Break) {
 	return append(breaks, compareCodes(before.Codes, after.Codes)...)
 }
 
-// compareCodes returns the breaks of error codes that were renamed, which means that they stand for
-// another error, or removed.
+// compareCodes returns the breaks due to error codes that were removed, or renamed, which means
+// that they now stand for a different error.
 func compareCodes(before, after map[uint8]string) (breaks []Break) {
 	for _, code := range slices.Sorted(maps.Keys(before)) {
 		was, subject := before[code], fmt.Sprintf("error code %d", code)
@@ -80,13 +80,14 @@ func compareMethods(old, now *Method) (breaks []Break) {
 	return c.breaks
 }
 
-// A comparison collects breaks, one for each change.
+// A comparison collects the breaks of a method, one for each change.
 type comparison struct {
 	method string
 	breaks []Break
 }
 
-// addDifferences adds the differences that peers see when a reader gets values of a writer's type.
+// addDifferences adds the differences that peers encounter when a reader receives values of a
+// writer's type.
 func (c *comparison) addDifferences(r typeComparison, writer, reader *Type, label, peers string) {
 	r.seen = map[typePair]bool{}
 	r.compareTypes(writer, reader, label, false)
@@ -100,20 +101,20 @@ func (c *comparison) addDifferences(r typeComparison, writer, reader *Type, labe
 	}
 }
 
-// A typeComparison finds the values of a writer that a reader would refuse. It follows
-// codec.FieldChecker, and the ranges of the codec.
+// A typeComparison finds values that a writer can send and a reader would refuse. It follows the
+// rules of codec.FieldChecker and the numeric ranges of the codec.
 type typeComparison struct {
-	// an answer has to have all that the reader needs; the reader of an input has to know all that
-	// the writer sends
+	// a response must have everything that the reader needs; the reader of an input must know
+	// everything that the writer sends
 	isAnswer    bool
-	onlyCertain bool // count only changes that refuse every value: the writer need not use new members
+	onlyCertain bool // count only changes that make every value invalid, because the writer need not use new members
 	writerIsOld bool
 
 	seen    map[typePair]bool
 	changes []string
 }
 
-// A typePair is a writer's and a reader's type that have been compared.
+// A typePair is a pair of a writer's and a reader's type that has been compared.
 type typePair struct {
 	writer, reader *Type
 	nilOK          bool
@@ -125,7 +126,7 @@ func (r *typeComparison) addChange(path, change string) {
 	}
 }
 
-// addOneSided reports a member that only one side has.
+// addOneSided records a member that exists on only one side.
 func (r *typeComparison) addOneSided(path string, m *Member, isWriters bool, added string) {
 	if change := "was removed"; r.writerIsOld == isWriters {
 		r.addChange(path, fmt.Sprintf("(%v) %s", m.Type, change))
@@ -134,7 +135,7 @@ func (r *typeComparison) addOneSided(path string, m *Member, isWriters bool, add
 	r.addChange(path, fmt.Sprintf("(%v) was added%s", m.Type, added))
 }
 
-// addMismatch reports two types that do not fit.
+// addMismatch records two incompatible types.
 func (r *typeComparison) addMismatch(path string, w, t *Type) {
 	if !r.writerIsOld {
 		w, t = t, w
@@ -142,8 +143,8 @@ func (r *typeComparison) addMismatch(path string, w, t *Type) {
 	r.addChange(path, fmt.Sprintf("was %v and is %v", w, t))
 }
 
-// compareTypes compares the writer's type w with the reader's t; nilOK is whether the reader takes
-// a nil there.
+// compareTypes compares the writer's type w with the reader's type t. nilOK reports whether the
+// reader accepts nil at that place.
 func (r *typeComparison) compareTypes(w, t *Type, path string, nilOK bool) {
 	key := typePair{w, t, nilOK}
 	if w == t || r.seen[key] {
@@ -193,7 +194,8 @@ func (r *typeComparison) compareTypes(w, t *Type, path string, nilOK bool) {
 	}
 }
 
-// fitsInAny reports whether an any takes all values of t: maps in it have keys that are text.
+// fitsInAny reports whether every value of t can be decoded into an any, which requires that its
+// maps have string keys.
 func (t *Type) fitsInAny(seen map[*Type]bool) bool {
 	if t == nil || seen[t] || t.Word != "" {
 		return true
@@ -207,17 +209,18 @@ func (t *Type) fitsInAny(seen map[*Type]bool) bool {
 	return (t.Kind != reflect.Map || t.Key.Word == "string") && t.Elem.fitsInAny(seen)
 }
 
-// canHoldLen reports whether the elements of an array have room, and whether there are enough.
+// canHoldLen reports whether array t has room for w's elements and, for a response, whether w has
+// enough elements.
 func (r *typeComparison) canHoldLen(w, t *Type) bool {
 	return w.Len == t.Len || w.Len < t.Len && !r.isAnswer
 }
 
-// isBytes reports whether t is a slice or an array of bytes.
+// isBytes reports whether t is a slice or array of bytes.
 func (t *Type) isBytes() bool {
 	return t.Word == "" && (t.Kind == reflect.Slice || t.Kind == reflect.Array) && t.Elem.Kind == reflect.Uint8
 }
 
-// canHoldBytes reports whether t takes all values of w, one of which is bytes.
+// canHoldBytes reports whether t can hold every value of w, where at least one of the two is bytes.
 func (r *typeComparison) canHoldBytes(w, t *Type, nilOK bool) bool {
 	isText := func(t *Type) bool { return t.Word == "string" || t.isBytes() && t.Kind == reflect.Slice }
 	switch {
@@ -231,7 +234,7 @@ func (r *typeComparison) canHoldBytes(w, t *Type, nilOK bool) bool {
 	return true
 }
 
-// canHoldLeaf reports whether t takes all values of w, one of which is a leaf.
+// canHoldLeaf reports whether t can hold every value of w, where at least one of the two is a leaf.
 func (r *typeComparison) canHoldLeaf(w, t *Type) bool {
 	if w.Word == t.Word {
 		return true
@@ -249,7 +252,8 @@ func (r *typeComparison) canHoldLeaf(w, t *Type) bool {
 
 func (t *Type) isFloat() bool { return t.Kind == reflect.Float32 || t.Kind == reflect.Float64 }
 
-// intRange returns which integers t holds exactly, and whether it is an integer itself.
+// intRange returns the range of integers that t represents exactly. is reports whether t is an
+// integer type.
 func (t *Type) intRange() (low int64, high uint64, is bool) {
 	bits := map[reflect.Kind]int{
 		reflect.Int8: 7, reflect.Int16: 15, reflect.Int32: 31, reflect.Int64: 63, reflect.Int: 63, reflect.Float32: 24, reflect.Float64: 53,
@@ -283,7 +287,7 @@ func (r *typeComparison) compareStructs(w, t *Type, path string) {
 		at := path + "." + m.Name
 		same, known := t.findDecoded(m.Name)
 		switch {
-		case w.Find(m.Name) != m: // hidden
+		case w.Find(m.Name) != m: // hidden by another member
 		case same == nil && !known:
 			if !r.isAnswer && (!r.onlyCertain || !m.canBeEmpty()) {
 				r.addOneSided(at, m, true, ", and is sent even if it is zero: make it a pointer, or give it the tag omitempty")
@@ -302,8 +306,8 @@ func (r *typeComparison) compareStructs(w, t *Type, path string) {
 	}
 }
 
-// findDecoded returns the member that the decoder fills for a name. known is false if there is
-// none.
+// findDecoded returns the member that the decoder sets for name. known is false if there is none.
+// It is true with a nil m for an embedded struct.
 func (t *Type) findDecoded(name string) (m *Member, known bool) {
 	if m = t.Find(name); m != nil {
 		return m, true
@@ -316,7 +320,7 @@ func (t *Type) findDecoded(name string) (m *Member, known bool) {
 	return nil, false
 }
 
-// canBeEmpty reports whether a member is not sent, or without a value, if it is zero.
+// canBeEmpty reports whether the zero value of m is omitted or sent without a value.
 func (m *Member) canBeEmpty() bool {
 	switch t := m.Type; {
 	case m.Optional, t.Kind == reflect.Pointer, t.Kind == reflect.Interface, t.Word == "Source", t.Word == "Sink":

@@ -1,6 +1,6 @@
-// Package schema describes Go types as their values are on the wire. It is the one place that walks
-// over a reflect.Type: the codec, the fields that a call lends, the tool and the comparison of two
-// versions of a program read its result.
+// Package schema describes Go types in terms of their wire representation. It is the only package
+// that walks a reflect.Type. The codec, the handling of lent fields, the tool, and the comparison
+// of two versions of a program all use its result.
 //
 //	reflect.Type ── Of ──► Type ── String ──► "{Name string, Size int64}" ── Parse ──► Type
 //	                        │                                                           │
@@ -8,12 +8,12 @@
 //	                        ├─► qs: Sources and Sinks                                   │
 //	                        └──────────────► Compare: breaks that old peers see ◄────────┘
 //
-// A struct has the names that msgpack gives its fields, in the order in which they are encoded. A
-// type that encodes itself is a leaf.
+// The fields of a struct have the names that msgpack gives them, and are in the order in which they
+// are encoded. A type that encodes itself is a leaf.
 //
-// What always holds: a Type is complete, and not changed, when Of returns it; any number of
-// goroutines may read it. A type that contains itself is a Type that leads back to itself. A
-// description that is parsed comes from a peer: it is bounded in depth and in length.
+// A Type is complete when Of returns it and is never modified afterward, so any number of
+// goroutines may read it. A type that contains itself is represented by a cyclic Type. A parsed
+// description comes from a peer, and is therefore limited in depth and length.
 //
-// The package handles types only: it reads no values and no bytes.
+// The package handles only types. It does not read values or bytes.
 package schema

@@ -9,27 +9,27 @@ import (
 	"strings"
 )
 
-// A Kind is the form of the requests and answers of a method.
+// A Kind specifies the form of a method's requests and responses.
 type Kind string
 
 // The kinds of methods.
 const (
-	Plain  Kind = "method"  // an input, and an output
+	Plain  Kind = "method"  // an input and an output
 	OneWay Kind = "one-way" // an input
-	Stream Kind = "stream"  // an input, and items down
-	Upload Kind = "upload"  // an input, items up, and an output
-	Duplex Kind = "duplex"  // an input, items up, and items down
+	Stream Kind = "stream"  // an input and a stream of items from the server
+	Upload Kind = "upload"  // an input, a stream of items from the client, and an output
+	Duplex Kind = "duplex"  // an input and a stream of items in each direction
 )
 
-// A Signature is the types of a method.
+// A Signature holds the types of a method.
 type Signature struct {
 	Kind    Kind
-	In, Out *Type // Out is the type of the items of a Stream and a Duplex, and nil for a OneWay
-	Up      *Type // the type of the caller's items; nil without those
+	In, Out *Type // Out is the item type for a Stream or a Duplex, and nil for a OneWay
+	Up      *Type // type of the client's items; nil if there are none
 }
 
 // String describes the types on one line: "IN -> OUT", "IN -> ITEM ...", "IN, ITEM ... -> OUT",
-// "IN, ITEM ... -> ITEM ...", and "IN" of a one-way method.
+// "IN, ITEM ... -> ITEM ...", or "IN" for a one-way method.
 func (s Signature) String() string {
 	text := s.In.String()
 	if s.Up != nil {
@@ -44,8 +44,8 @@ func (s Signature) String() string {
 	return text
 }
 
-// ParseSignature parses a text of Signature.String. It fails for a text without types, such as that
-// of a method of package hg.
+// ParseSignature parses the output of Signature.String. It returns an error for text without types,
+// such as the description of a method of package hg.
 func ParseSignature(text string) (s Signature, err error) {
 	p := parser{rest: text}
 	s.Kind, s.In = OneWay, p.parseType(0)
@@ -65,22 +65,22 @@ func ParseSignature(text string) (s Signature, err error) {
 	return s, nil
 }
 
-// A Method holds all that callers and servers of a method have to agree on.
+// A Method holds everything that the clients and servers of a method must agree on.
 type Method struct {
 	Name, Codec string
 	Signature
 }
 
-// A Program holds all that a program and its peers have to agree on.
+// A Program holds everything that a program and its peers must agree on.
 type Program struct {
 	Methods []Method
-	Codes   map[uint8]string // error codes of the program's own, and their names
+	Codes   map[uint8]string // the program's own error codes and their names
 }
 
 const heading = "# The methods of a program, as its peers see them. What a change does to old peers: docs/EVOLUTION.md of Quicksilver.\n"
 
-// Format writes a program as a text that can be committed: methods in the order of their names,
-// with a line for each field, and then codes in the order of their numbers.
+// Format formats p as text that is suitable for version control. Methods are in order of their
+// names, with one line per field, followed by codes in numerical order.
 func Format(p Program) string {
 	var b strings.Builder
 	b.WriteString(heading)
@@ -99,13 +99,13 @@ func Format(p Program) string {
 	return b.String()
 }
 
-// A signatureType is a type of a signature and its label in a schema: in, up, down or out.
+// A signatureType is one of a signature's types and its label in a schema: in, up, down or out.
 type signatureType struct {
 	label string
 	at    **Type
 }
 
-// signatureTypes returns the types that a method of its kind has.
+// signatureTypes returns the types that a method of s's kind has.
 func (s *Signature) signatureTypes() []signatureType {
 	all := []signatureType{{"in", &s.In}}
 	if s.Kind == Upload || s.Kind == Duplex {
@@ -127,7 +127,7 @@ func quoteName(name string) string {
 	return strconv.Quote(name)
 }
 
-// ParseProgram parses a text of Format. An error names the line.
+// ParseProgram parses the output of Format. Its errors include the line number.
 func ParseProgram(text string) (program Program, err error) {
 	p := parser{rest: text}
 	var methods []Method
@@ -158,7 +158,7 @@ func ParseProgram(text string) (program Program, err error) {
 	return program, nil
 }
 
-// parseCode reads the number and the name of a code.
+// parseCode parses the number and name of an error code.
 func (p *parser) parseCode(of *Program) {
 	p.expectText(" ")
 	n, err := strconv.ParseUint(p.readUntil(" \n"), 10, 8)
@@ -173,14 +173,14 @@ func (p *parser) parseCode(of *Program) {
 	of.Codes[uint8(n)] = name
 }
 
-// skipComments skips white space, and lines that begin with #.
+// skipComments skips white space and lines that begin with #.
 func (p *parser) skipComments() {
 	for p.skipSpace(); p.acceptText("#"); p.skipSpace() {
 		p.readUntil("\n")
 	}
 }
 
-// parseName reads a space and a name.
+// parseName parses a space followed by a name.
 func (p *parser) parseName() (name string) {
 	p.expectText(" ")
 	if quoted, err := strconv.QuotedPrefix(p.rest); err == nil {

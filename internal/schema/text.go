@@ -9,26 +9,28 @@ import (
 	"unicode"
 )
 
-// maxText bounds the description of a type, in bytes: a struct that begins behind it is written as
-// its name alone.
+// maxText limits the description of a type, in bytes. A struct that starts beyond the limit is
+// described by its name alone.
 const maxText = 16 << 10
 
-// String describes t on one line, for users, and for programs that call methods without the type:
+// String describes t on one line, for users and for programs that call methods without having the
+// type:
 //
 //	main.In{Name string, Next? int, Body Source, Sizes map[string]int64, At time.Time}
 //
-// A name with a question mark may be left out of a message; names behind a bar are those that only
-// the decoder accepts. A struct that is encoded as an array stands in angle brackets. Any other
-// type is described by its elements, but for a few that have a word. A type that encodes itself is
-// its name and its coding: slog.Level(text), netip.Addr(binary), kv.Set(own). A type that contains
-// itself is its name, inside.
+// A question mark marks a field that may be omitted from a message. Names after a vertical bar are
+// aliases that only the decoder accepts. A struct encoded as an array is enclosed in angle
+// brackets. Other types are described by their elements, except for a few that have a word of their
+// own. A type that encodes itself is described by its name and its coding, as in slog.Level(text),
+// netip.Addr(binary), and kv.Set(own). Inside its own description, a type is represented by its
+// name.
 func (t *Type) String() string {
 	p := printer{}
 	p.printType(t, 0)
 	return p.String()
 }
 
-// formatLines describes t with each field on a line.
+// formatLines describes t with each field on a separate line.
 func (t *Type) formatLines() string {
 	p := printer{multiline: true}
 	p.printType(t, 0)
@@ -38,18 +40,19 @@ func (t *Type) formatLines() string {
 type printer struct {
 	strings.Builder
 	multiline bool
-	indent    int // structs that are open, of a multiline text
+	indent    int // number of open structs, used if multiline is set
 	enclosing []namedType
 }
 
-// A namedType is a type that is being described and its name in the text; "any" if an enclosing
-// type has that name.
+// A namedType is a type being described and its name in the text. The name is "any" if an enclosing
+// type has the same name.
 type namedType struct {
 	t    *Type
 	name string
 }
 
-// enterType returns the name of t in the text; "" if it has none there.
+// enterType adds t to the enclosing types. It returns the name to write for t, or "" if it is
+// written without one.
 func (p *printer) enterType(t *Type) string {
 	name := displayName(t)
 	if slices.ContainsFunc(p.enclosing, func(n namedType) bool { return n.name == name }) {
@@ -116,7 +119,7 @@ func (p *printer) printStruct(t *Type, name string, depth int) {
 	written := 0
 	for i, m := range t.Members {
 		if t.Find(m.Name) != &t.Members[i] {
-			continue // hidden by a later one, which has its bytes, too
+			continue // hidden by a later member, which also has its bytes
 		}
 		separate(written == 0)
 		written++
@@ -141,7 +144,7 @@ func (p *printer) printStruct(t *Type, name string, depth int) {
 	}
 }
 
-// displayName returns the name of a type where it is not described.
+// displayName returns the name of t for use where t is not described.
 func displayName(t *Type) string {
 	switch {
 	case t.Name != "":
@@ -152,15 +155,15 @@ func displayName(t *Type) string {
 	return "any"
 }
 
-// needsNoQuotes reports whether a name needs no quotes.
+// needsNoQuotes reports whether name can be written without quotes.
 func needsNoQuotes(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"\\`?|,{}<>[]", r) })
 }
 
-// maxDepth bounds how deeply a description nests.
+// maxDepth is the maximum nesting depth of a description.
 const maxDepth = 100
 
-// Parse parses a text of String, or of formatLines.
+// Parse parses the output of String or formatLines.
 func Parse(text string) (*Type, error) {
 	p := parser{rest: text}
 	t := p.parseType(0)
@@ -170,14 +173,15 @@ func Parse(text string) (*Type, error) {
 	return t, nil
 }
 
-// A parser parses descriptions of peers. It trusts no part of them.
+// A parser parses descriptions received from peers, which are untrusted.
 type parser struct {
 	rest      string
 	failed    bool
-	enclosing []*Type // structs that have a name
+	enclosing []*Type // enclosing structs that have a name, innermost first
 }
 
-// acceptText reads text if it is next. After a mistake it reads nothing, so that rest begins at the mistake.
+// acceptText consumes text if it is next. After an error it consumes nothing, so that rest begins
+// at the error.
 func (p *parser) acceptText(text string) (ok bool) {
 	if p.failed {
 		return false
@@ -198,7 +202,7 @@ func (p *parser) skipSpace() {
 	}
 }
 
-// readUntil reads the text in front of the next of some bytes.
+// readUntil consumes and returns the text before the next occurrence of any of the given bytes.
 func (p *parser) readUntil(bytes string) string {
 	i := strings.IndexAny(p.rest, bytes)
 	if i < 0 {
@@ -209,7 +213,7 @@ func (p *parser) readUntil(bytes string) string {
 	return word
 }
 
-// kindsByWord holds the leaf words that have a kind of Go.
+// kindsByWord maps each leaf word that denotes a Go kind to that kind.
 var kindsByWord = func() map[string]reflect.Kind {
 	all := map[string]reflect.Kind{"string": reflect.String, "any": reflect.Interface, "error": reflect.Interface, "time.Duration": reflect.Int64}
 	for k := reflect.Bool; k <= reflect.Complex128; k++ {

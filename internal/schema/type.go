@@ -11,36 +11,36 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// A Type is a type as its values are on the wire.
+// A Type describes a type in terms of its wire representation.
 type Type struct {
-	Go   reflect.Type // nil for a type that was parsed
-	Kind reflect.Kind // Invalid for a type that was parsed and of which only Word is known
-	// the text of a leaf: int8, time.Time, netip.Addr(binary); "" for a type with elements or
-	// members
+	Go   reflect.Type // nil for a parsed type
+	Kind reflect.Kind // Invalid for a parsed type of which only Word is known
+	// text for a leaf, such as int8, time.Time, or netip.Addr(binary); "" for a type with elements
+	// or members
 	Word string
-	Name string // the name of a struct, with its package; "" if it has none
-	Len  int    // the length of an array
+	Name string // package-qualified name of a struct; "" if it has none
+	Len  int    // length of an array
 
 	Key, Elem *Type
-	Fields    []Field  // the fields as a struct declares them; nil for a type that was parsed
-	Members   []Member // the members of a struct, in the order in which they are encoded
-	Aliases   []Alias  // the aliases of a struct
-	Tuple     bool     // a struct is encoded as an array
+	Fields    []Field  // fields in declaration order; nil for a parsed type
+	Members   []Member // members of a struct, in the order in which they are encoded
+	Aliases   []Alias  // aliases accepted for members of a struct
+	Tuple     bool     // whether a struct is encoded as an array
 
-	Encodes, Decodes Coding // the method by which the type encodes, and decodes, itself; "" if it does not
+	Encodes, Decodes Coding // methods by which the type encodes and decodes itself; "" if it does not
 }
 
-// A Coding is the kind of methods by which a type encodes or decodes itself.
+// A Coding identifies the kind of methods by which a type encodes or decodes itself.
 type Coding string
 
-// The methods, in the order in which msgpack looks for them.
+// The codings, in the order in which msgpack looks for them.
 const (
-	Own    Coding = "own" // the methods of package msgpack, which write any value
+	Own    Coding = "own" // methods defined by package msgpack, which write any value
 	Binary Coding = "binary"
 	Text   Coding = "text"
 )
 
-// Coding returns how t encodes or decodes itself; "" if it does neither.
+// Coding returns how t encodes or decodes itself, or "" if it does neither.
 func (t *Type) Coding() Coding {
 	for _, m := range []Coding{Own, Binary, Text} {
 		if t.Encodes == m || t.Decodes == m {
@@ -50,19 +50,19 @@ func (t *Type) Coding() Coding {
 	return ""
 }
 
-// A Field is a field as a struct declares it.
+// A Field is a struct field as declared.
 type Field struct {
-	Name               string // in Go
-	Tag                string // the name that the tag gives, or "-"; "" if it gives none
+	Name               string // Go name
+	Tag                string // name given by the tag, or "-"; "" if the tag gives none
 	Options            []string
 	Exported, Embedded bool
 	Type               *Type
 }
 
-// Sent reports whether the field, or those of the struct in it, are on the wire.
+// Sent reports whether the field, or any fields of the struct embedded in it, are sent.
 func (f *Field) Sent() bool { return f.Tag != "-" && (f.Exported || f.Embedded) }
 
-// WireName returns the name of the field on the wire.
+// WireName returns the field's name on the wire.
 func (f *Field) WireName() string {
 	if f.Tag != "" {
 		return f.Tag
@@ -70,29 +70,31 @@ func (f *Field) WireName() string {
 	return f.Name
 }
 
-// A Member is a field on the wire.
+// A Member is a field as sent on the wire.
 type Member struct {
 	Name string
 	Type *Type
-	// it may be left out, or nil for its type: omitempty, and fields of a struct that is embedded
-	// by pointer
+	// the member may be omitted, or be nil in place of its type: it has omitempty or is a field of
+	// a struct embedded by pointer
 	Optional bool
 }
 
-// An Alias is a name that only the decoder accepts.
+// An Alias is a name accepted only by the decoder.
 type Alias struct {
 	Name   string
 	Type   *Type
-	Member int // index in Members; -1 for an embedded struct, whose fields are members themselves
+	Member int // index in Members; -1 for an embedded struct, whose fields are themselves members
 }
 
-// CanBeMissing reports whether a reader sees that the member was not sent, or does not need it: it
-// is a pointer or an interface, which is nil then, or its tag has omitempty.
+// CanBeMissing reports whether a reader can detect that the member was not sent, or does not
+// require it. It is true if the member is a pointer or interface, which is then nil, or has
+// omitempty in its tag.
 func (m *Member) CanBeMissing() bool {
 	return m.Optional || m.Type.Kind == reflect.Pointer || m.Type.Kind == reflect.Interface
 }
 
-// Find returns the member of a name, the last of several; nil if there is none.
+// Find returns the member with the given name, or nil if there is none. If several members have the
+// name, it returns the last one.
 func (t *Type) Find(name string) *Member {
 	for i := range slices.Backward(t.Members) {
 		if t.Members[i].Name == name {
@@ -103,23 +105,23 @@ func (t *Type) Find(name string) *Member {
 }
 
 var (
-	types     sync.Map   // reflect.Type → *Type, complete
-	buildMu   sync.Mutex // one at a time completes types
-	leafWords sync.Map   // reflect.Type → string, of NameLeaf
+	types     sync.Map   // map from reflect.Type to a complete *Type
+	buildMu   sync.Mutex // held while building types
+	leafWords sync.Map   // map from reflect.Type to string, set by NameLeaf
 
 	timeType     = reflect.TypeFor[time.Time]()
 	durationType = reflect.TypeFor[time.Duration]()
 	anyType      = reflect.TypeFor[any]()
 )
 
-// NameLeaf gives a type that encodes itself a word of its own, and returns the type. It is called
-// before Of sees the type.
+// NameLeaf sets the word that describes a type that encodes itself, and returns the type. It must
+// be called before the type is passed to Of.
 func NameLeaf(t reflect.Type, word string) reflect.Type {
 	leafWords.Store(t, word)
 	return t
 }
 
-// Of returns the Type of t. It is built once.
+// Of returns the Type that describes t. Each Type is built only once.
 func Of(t reflect.Type) *Type {
 	if known, ok := types.Load(t); ok {
 		return known.(*Type)
@@ -139,7 +141,7 @@ func Of(t reflect.Type) *Type {
 	return built
 }
 
-// A typeBuilder holds the types that are being built, because types may contain themselves.
+// A typeBuilder holds the types being built, because types may contain themselves.
 type typeBuilder map[reflect.Type]*Type
 
 func (b typeBuilder) addType(t reflect.Type) *Type {
@@ -192,7 +194,7 @@ var codingMethods = []struct {
 	{reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](), Text},
 }
 
-// findCodings returns the methods by which t, or *t, encodes and decodes itself.
+// findCodings returns the codings by which t or *t encodes and decodes itself.
 func findCodings(t reflect.Type) (encodes, decodes Coding) {
 	implements := func(i reflect.Type) bool { return t.Implements(i) || reflect.PointerTo(t).Implements(i) }
 	for _, m := range slices.Backward(codingMethods) {
@@ -206,7 +208,8 @@ func findCodings(t reflect.Type) (encodes, decodes Coding) {
 	return encodes, decodes
 }
 
-// leafWordOf returns the text of a type that is not described by its elements; "" for others.
+// leafWordOf returns the word for a type that is not described by its elements, or "" for any other
+// type.
 func leafWordOf(s *Type) string {
 	t := s.Go
 	if word, ok := leafWords.Load(t); ok {
@@ -238,8 +241,8 @@ func leafWordOf(s *Type) string {
 	return t.Kind().String()
 }
 
-// qualifiedName returns the name of a type with that of its package; "" if it has none. Type
-// arguments are left out.
+// qualifiedName returns the package-qualified name of t without type arguments, or "" if t has no
+// name.
 func qualifiedName(t reflect.Type) string {
 	if t.Name() == "" {
 		return ""
@@ -248,12 +251,12 @@ func qualifiedName(t reflect.Type) string {
 	return name
 }
 
-// addMembers finds the fields of a struct on the wire by the rules of msgpack.
+// addMembers determines the wire fields of a struct according to the rules of msgpack.
 func (t *Type) addMembers() {
 	t.Members, t.Aliases, t.Tuple = t.collectMembers(map[*Type]bool{})
 }
 
-// collectMembers returns the members of t; inside are the structs that are being inlined.
+// collectMembers returns the members of t. inside holds the structs being inlined.
 func (t *Type) collectMembers(inside map[*Type]bool) (members []Member, aliases []Alias, tuple bool) {
 	inside[t] = true
 	defer delete(inside, t)
@@ -294,8 +297,8 @@ func (t *Type) collectMembers(inside map[*Type]bool) (members []Member, aliases 
 	return members, aliases, tuple
 }
 
-// inlinedStruct returns the embedded struct f if its fields are encoded as those of the outer
-// struct; nil if they are not.
+// inlinedStruct returns the embedded struct type of f if its fields are encoded as fields of the
+// outer struct, and nil otherwise.
 func (f *Field) inlinedStruct() (inner *Type, byPointer bool) {
 	if !f.Embedded || slices.Contains(f.Options, "noinline") {
 		return nil, false

@@ -1,7 +1,7 @@
 // Package simhook defines the parts of package na that a simulator replaces: the clock, the random
-// source, the goroutines, how a context waits, and which operations fail at their start. Package na
-// checks a plugin, its names and its carriers for these interfaces; plugins of real networks
-// implement none of them.
+// source, the goroutines, how a context waits, and which operations fail when started. Package na
+// checks whether a plugin, its names and its carriers implement these interfaces. Plugins for real
+// networks implement none of them.
 //
 //	carrier.Plugin  ─► Clock
 //	carrier.Names   ─► Scheduler, Faults

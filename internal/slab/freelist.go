@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// A freeList holds the free buffers of a size class, in the order of their last use.
+// A freeList holds the free buffers of one size class in the order in which they were last used.
 type freeList struct {
 	mu      sync.Mutex
 	free    [][]byte
-	minFree int // the smallest len(free) since the last sweep
+	minFree int // smallest len(free) since the last sweep
 }
 
 // push adds b.
@@ -19,7 +19,8 @@ func (s *freeList) push(b []byte) {
 	s.mu.Unlock()
 }
 
-// pop removes and returns the buffer that was used last, with its full length; nil if there is none.
+// pop removes and returns the most recently used buffer, at its full length, or nil if there is
+// none.
 func (s *freeList) pop() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,12 +35,12 @@ func (s *freeList) pop() []byte {
 	return b
 }
 
-// takeIdle removes the buffers that were not used since the last call. left reports whether others
-// remain.
+// takeIdle removes and returns the buffers that have not been used since the last call. left
+// reports whether others remain.
 func (s *freeList) takeIdle() (idle [][]byte, left bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	idle = slices.Clone(s.free[:s.minFree]) // buffers that were used since stand behind these
+	idle = slices.Clone(s.free[:s.minFree]) // buffers used since the last call come after these
 	s.free = slices.Delete(s.free, 0, s.minFree)
 	s.minFree = len(s.free)
 	return idle, s.minFree > 0

@@ -2,5 +2,5 @@
 
 package slab
 
-// releasePages leaves a buffer to the garbage collector.
+// releasePages leaves the buffer to the garbage collector.
 func releasePages([]byte) {}

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// Least and Max are the sizes in bytes of the smallest and the largest size class: a little
-	// more than 64 KiB and 64 MiB, so that a payload of a power of two fits together with its
-	// header.
+	// Least and Max are the sizes in bytes of the smallest and largest size class. They are
+	// slightly more than 64 KiB and 64 MiB, so that a payload whose size is a power of two fits
+	// together with its header.
 	Least = 65 << 10
 	Max   = Least << 10
 
@@ -20,20 +20,21 @@ const (
 // freeLists holds the free buffers of each size class.
 var freeLists [classes]freeList
 
-// sizeClass returns the number of the smallest class that holds n bytes, and its size: 65 and 97.5
-// KiB, 130 and 195 KiB, and so on. A buffer above Least is at most half as large again as n.
+// sizeClass returns the index and size of the smallest class that holds n bytes. The sizes are 65
+// and 97.5 KiB, 130 and 195 KiB, and so on. For n greater than Least, the size is at most half
+// again as large as n.
 func sizeClass(n int) (class, size int) {
 	if n <= Least {
 		return 0, Least
 	}
-	up := bits.Len(uint((n - 1) / Least)) // doublings
+	up := bits.Len(uint((n - 1) / Least)) // number of doublings
 	if size = Least << up; n <= size*3/4 {
 		return 2*up - 1, size * 3 / 4
 	}
 	return 2 * up, size
 }
 
-// Size returns the size in bytes of the class for n bytes; 0 if there is none.
+// Size returns the size in bytes of the class for n bytes, or 0 if there is none.
 func Size(n int) int {
 	if n < 1 || n > Max {
 		return 0
@@ -42,8 +43,8 @@ func Size(n int) int {
 	return size
 }
 
-// Get returns a buffer of n bytes, with the capacity of its class and undefined contents. A buffer
-// of more than Max bytes is always new.
+// Get returns a buffer of length n with the capacity of its size class and undefined contents. A
+// buffer of more than Max bytes is always newly allocated.
 func Get(n int) []byte {
 	if n > Max {
 		return make([]byte, n)
@@ -55,7 +56,7 @@ func Get(n int) []byte {
 	return make([]byte, n, size)
 }
 
-// Spare returns a free buffer as Get does, or nil if there is none. It allocates nothing.
+// Spare is like Get, but returns nil if there is no free buffer. It does not allocate.
 func Spare(n int) []byte {
 	if n > Max {
 		return nil
@@ -67,8 +68,9 @@ func Spare(n int) []byte {
 	return nil
 }
 
-// Put returns b to the pool. b must begin where the buffer of Get did and have its capacity, else
-// Put panics; it must not be used any more. Put ignores nil and buffers of more than Max bytes.
+// Put returns b to the pool. b must start at the beginning of a buffer returned by Get and have its
+// capacity; otherwise Put panics. The caller must not use b afterward. Put ignores nil and buffers
+// of more than Max bytes.
 func Put(b []byte) {
 	if cap(b) == 0 || cap(b) > Max {
 		return
@@ -78,9 +80,10 @@ func Put(b []byte) {
 	if size != len(b) {
 		panic("slab: Put called with a buffer that is not from Get")
 	}
-	if raceflag.Enabled { // overwrite b, so that a use after Put is detected
+	if raceflag.Enabled { // overwrite b to detect use after Put
 		b[0] = 0xDB
-		// With race detection, copying ranges is a hundred times as fast as single bytes.
+		// With the race detector, copying ranges is a hundred times as fast as storing single
+		// bytes.
 		for n := 1; n < len(b); n *= 2 {
 			copy(b[n:], b[:n])
 		}

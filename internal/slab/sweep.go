@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// idleTime is how long a buffer is idle before it is released: at least this, and at most twice this.
+// idleTime is the minimum time that a buffer is idle before it is released. The maximum is twice
+// that.
 const idleTime = time.Second
 
-// sweepScheduled is true while a timer runs that will call sweep: from the first Put until all free
-// lists are empty.
+// sweepScheduled reports whether a timer is running that will call sweep. A timer runs from the
+// first Put until all free lists are empty.
 var sweepScheduled atomic.Bool
 
-// sweep releases the buffers that were not used since the last sweep, and schedules the next one if
-// buffers remain.
+// sweep releases the buffers that have not been used since the last sweep, and schedules another
+// one if buffers remain.
 func sweep() {
 	sweepScheduled.Store(false)
 	left := false

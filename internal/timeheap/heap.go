@@ -5,14 +5,13 @@ import (
 	"time"
 )
 
-// A Heap holds values ordered by their time; values with equal times are in the
-// order of Set. The zero value is empty.
+// A Heap holds values ordered by time. Values with equal times are in the order of their Set calls.
+// The zero value is an empty heap.
 type Heap[T any] struct {
 	slots []slot[T]
 	seq   uint64
 }
 
-// A slot is one entry of a Heap.
 // A slot is one entry of a Heap.
 type slot[T any] struct {
 	value *T
@@ -21,14 +20,15 @@ type slot[T any] struct {
 	seq   uint64
 }
 
-// An Index is the position of a value in its heap, counted from 1; 0 if it is in none. The value
-// stores it, the Heap sets it.
+// An Index is the position of a value in its heap, starting at 1, or 0 if it is not in a heap. The
+// value stores it, and the Heap sets it.
 type Index int32
 
-// maxIdleCap is the largest capacity, in values, that an empty heap keeps.
+// maxIdleCap is the maximum capacity, in values, that an empty heap retains.
 const maxIdleCap = 64
 
-// First returns the value with the earliest time and that time; nil and 0 if the heap is empty.
+// First returns the value with the earliest time, and that time. It returns nil and 0 if the heap
+// is empty.
 func (h *Heap[T]) First() (v *T, at time.Duration) {
 	if len(h.slots) == 0 {
 		return nil, 0
@@ -36,7 +36,7 @@ func (h *Heap[T]) First() (v *T, at time.Duration) {
 	return h.slots[0].value, h.slots[0].at
 }
 
-// All iterates over the values, in no order.
+// All returns an iterator over the values, in unspecified order.
 func (h *Heap[T]) All() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for i := range h.slots {
@@ -47,7 +47,8 @@ func (h *Heap[T]) All() iter.Seq[*T] {
 	}
 }
 
-// Set adds v with time at, or changes its time if it is in the heap. index is the Index that v stores.
+// Set adds v with time at, or changes its time if it is already in the heap. index points to the
+// Index stored in v.
 func (h *Heap[T]) Set(v *T, index *Index, at time.Duration) {
 	h.seq++
 	s := slot[T]{v, index, at, h.seq}
@@ -75,8 +76,7 @@ func (h *Heap[T]) Remove(index *Index) {
 	}
 }
 
-// siftFrom inserts s at index i, whose slot is free, and moves it up or down until the heap is in
-// order.
+// siftFrom inserts s at index i, whose slot is free, and moves it up or down to restore heap order.
 func (h *Heap[T]) siftFrom(i int, s slot[T]) {
 	for i > 0 && s.isBefore(&h.slots[(i-1)/2]) {
 		h.setSlot(i, h.slots[(i-1)/2])
@@ -96,13 +96,11 @@ func (h *Heap[T]) siftFrom(i int, s slot[T]) {
 	h.setSlot(i, s)
 }
 
-// setSlot stores s at index i, and the index in its value.
-// setSlot stores s at index i, and the index in its value.
+// setSlot stores s at index i and sets the Index of its value.
 func (h *Heap[T]) setSlot(i int, s slot[T]) {
 	h.slots[i] = s
 	*s.index = Index(i + 1)
 }
 
-// isBefore reports whether s is due before o.
-// isBefore reports whether s is due before o.
+// isBefore reports whether s precedes o.
 func (s *slot[T]) isBefore(o *slot[T]) bool { return s.at < o.at || s.at == o.at && s.seq < o.seq }

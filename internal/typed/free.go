@@ -14,16 +14,16 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// A Free is a value whose type is not known. In JSON it is the plain value where JSON has one, and
-// else an object with one name:
+// A Free is a value of unknown type. Its JSON form is the plain value if JSON has one, and
+// otherwise an object with a single name:
 //
 //	{"$bytes": "aGk="}   {"$time": "2026-01-02T03:04:05Z"}   {"$float": "NaN"}   {"$map": [[KEY, VALUE], …]}
 type Free struct{ v any } // nil, bool, a number, string, []byte, time.Time, []Free or pairs
 
-// pairs are a map, in the order in which they came.
+// pairs is a map, in the order in which its entries were received.
 type pairs [][2]Free
 
-// IsZero makes the codec leave a zero value out of a struct.
+// IsZero makes the codec omit a zero value from a struct.
 func (f Free) IsZero() bool { return f.v == nil }
 
 // EncodeMsgpack implements msgpack.CustomEncoder.
@@ -55,7 +55,7 @@ func (f Free) EncodeMsgpack(e *msgpack.Encoder) error {
 	return e.Encode(f.v)
 }
 
-// DecodeMsgpack implements msgpack.CustomDecoder. The codec has bounded the depth.
+// DecodeMsgpack implements msgpack.CustomDecoder. The codec has already limited the depth.
 func (f *Free) DecodeMsgpack(d *msgpack.Decoder) error {
 	c, err := d.PeekCode()
 	if err != nil {
@@ -110,7 +110,7 @@ func (f Free) MarshalJSON() ([]byte, error) {
 	return marshal(f.v)
 }
 
-// marshalFreeFloat writes a float so that it cannot be taken for an integer.
+// marshalFreeFloat encodes a float so that it cannot be mistaken for an integer.
 func marshalFreeFloat(f float64, bits int) ([]byte, error) {
 	b := floatJSON(f, bits)
 	switch {
@@ -149,7 +149,7 @@ func (p pairs) marshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// freeValue converts a JSON value where no type is known.
+// freeValue converts a JSON value whose type is unknown.
 func freeValue(v any, path string) (f Free, err error) {
 	switch v := v.(type) {
 	case json.Number:
@@ -195,7 +195,7 @@ func freeValueOfObject(v map[string]any, path string) (f Free, err error) {
 	return Free{all}, nil
 }
 
-// parseSpecialObject converts an object with a name that begins with $.
+// parseSpecialObject converts an object that has a name beginning with $.
 func parseSpecialObject(v map[string]any, path string) (f Free, err error) {
 	const want = `want one of {"$bytes": BASE64}, {"$time": RFC 3339}, {"$float": "NaN", "+Inf" or "-Inf"} and {"$map": [[KEY, VALUE], ...]}`
 	if s, ok := v["$bytes"].(string); ok && len(v) == 1 {
