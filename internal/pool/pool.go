@@ -27,7 +27,7 @@ type chunk struct {
 	freeSpans  []span // ordered by offset; never adjacent to each other
 	blockCount int
 
-	mu        sync.Mutex
+	mu        sync.Mutex       // guards the fields below
 	claims    [Claims + 1]bool // whether each claim number is in use
 	nextClaim int              // number of the claim to try first
 }

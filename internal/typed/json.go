@@ -17,13 +17,13 @@ import (
 	"unicode/utf8"
 )
 
-// newUnquotedError returns the error of a text that is meant as a string and has no quotes.
+// newUnquotedError returns the error for text that was intended as a string but lacks quotes.
 func newUnquotedError(text []byte, err error) error {
 	return fmt.Errorf(`"%s" is not JSON: %w; a string needs quotes inside the shell's: '"%[1]s"'`, text, err)
 }
 
-// Read reads a JSON text, for FromJSON. A text of which encoding/json would silently drop something
-// is an error: bytes that are not UTF-8, and an object that has a name twice.
+// Read parses JSON text for use with FromJSON. It returns an error for text of which encoding/json
+// would silently drop a part: invalid UTF-8, and objects with duplicate names.
 func Read(text []byte) (v any, err error) {
 	if !utf8.Valid(text) {
 		return nil, fmt.Errorf("%s is not JSON: it is not UTF-8", quote(text))
@@ -37,7 +37,7 @@ func Read(text []byte) (v any, err error) {
 		return nil, fmt.Errorf("%s is not JSON: %w", quote(text), err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		if unquotedString.Match(text) { // a number and its unit
+		if unquotedString.Match(text) { // a number with a unit
 			return nil, newUnquotedError(text, fmt.Errorf("unexpected data after the number"))
 		}
 		return nil, fmt.Errorf("%s has data after the JSON value", quote(text))
@@ -45,8 +45,8 @@ func Read(text []byte) (v any, err error) {
 	return v, findDuplicate(json.NewDecoder(bytes.NewReader(text)), "")
 }
 
-// findDuplicate reads a value of JSON that Read has found sound. It returns an error if an object
-// in it has a name twice.
+// findDuplicate reads a JSON value that Read has already validated. It returns an error if an
+// object in it has a duplicate name.
 func findDuplicate(d *json.Decoder, path string) error {
 	token, err := d.Token()
 	open, ok := token.(json.Delim)
@@ -72,17 +72,17 @@ func findDuplicate(d *json.Decoder, path string) error {
 			return err
 		}
 	}
-	_, err = d.Token() // the end of the object or array
+	_, err = d.Token() // closing delimiter of the object or array
 	return err
 }
 
-// unquotedString matches a text that is likely meant as a string.
+// unquotedString matches text that was probably intended as a string.
 var unquotedString = regexp.MustCompile(`^[0-9.]*[\pL_][\pL\pN_ .:/@-]{0,60}$`)
 
-// maxQuoted is how many bytes of a text are in an error about it.
+// maxQuoted is the maximum number of bytes of the text included in an error.
 const maxQuoted = 100
 
-// quote returns the beginning of a text in quotes.
+// quote returns the quoted beginning of text.
 func quote(text []byte) string {
 	if len(text) > maxQuoted {
 		return fmt.Sprintf("%q...", text[:maxQuoted])
@@ -90,14 +90,15 @@ func quote(text []byte) string {
 	return fmt.Sprintf("%q", text)
 }
 
-// FromJSON converts v, a value that Read has returned, to type t and returns a pointer to it; null
-// is the zero value. Errors name the place in the text, the value there and the wanted type.
+// FromJSON converts v, a value returned by Read, to type t and returns a pointer to the result. A
+// null becomes the zero value. Errors state the position in the text, the value found there, and
+// the expected type.
 func FromJSON(t reflect.Type, v any) (reflect.Value, error) {
 	p := reflect.New(t)
 	return p, fill(p.Elem(), v, "")
 }
 
-// ToJSON returns the JSON of a value.
+// ToJSON returns v encoded as JSON.
 func ToJSON(v any) (string, error) {
 	b, err := marshal(v)
 	if err != nil {
@@ -106,7 +107,7 @@ func ToJSON(v any) (string, error) {
 	return string(b), nil
 }
 
-// marshal is json.Marshal that leaves <, > and & as they are.
+// marshal is like json.Marshal, but does not escape <, > and &.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -115,8 +116,8 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSpace(b.Bytes()), err
 }
 
-// memberPath returns the path of a member. A path names the place of a value in the input, with a
-// colon behind it: "Orders[2].Count: ".
+// memberPath returns the path of a member. A path identifies the position of a value in the input
+// and ends with a colon, as in "Orders[2].Count: ".
 func memberPath(path, name string) string {
 	if path = strings.TrimSuffix(path, ": "); path != "" {
 		path += "."
@@ -130,7 +131,7 @@ func indexPath(path string, i int) string {
 
 func sortedNames(v map[string]any) []string { return slices.Sorted(maps.Keys(v)) }
 
-// newTypeError returns the error of a value that is not of the wanted type.
+// newTypeError returns the error for a value that does not have the expected type.
 func newTypeError(path string, v any, want string) error {
 	text, _ := marshal(v)
 	if len(text) > 60 {
@@ -152,7 +153,7 @@ func newTypeError(path string, v any, want string) error {
 	return fmt.Errorf("%sthe %s %s is not a valid %s", path, kind, text, want)
 }
 
-// fill converts v to the type of dst, which is zero, and stores it there.
+// fill converts v to the type of dst and stores it there. dst must be zero.
 func fill(dst reflect.Value, v any, path string) (err error) {
 	if v == nil {
 		return nil
@@ -208,7 +209,7 @@ func fill(dst reflect.Value, v any, path string) (err error) {
 
 func fillScalar(dst reflect.Value, v any, path string) error {
 	kind := dst.Kind()
-	// NaN, and more digits than JSON has
+	// NaN and infinities, or a number as a string
 	if s, ok := v.(string); ok && (kind == reflect.Float64 || kind == reflect.Float32) {
 		if f, err := strconv.ParseFloat(s, dst.Type().Bits()); err == nil {
 			dst.SetFloat(f)
@@ -246,7 +247,7 @@ func fillRecord(dst reflect.Value, v any, path string) error {
 	return nil
 }
 
-// findField returns the index of a field.
+// findField returns the index of the field with the given JSON name.
 func findField(t reflect.Type, name, path string) (int, error) {
 	var known []string
 	for i := range t.NumField() {

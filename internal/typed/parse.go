@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// typesByName holds the Go type for each leaf of a shape.
+// typesByName maps each leaf of a shape to its Go type.
 var typesByName = map[string]reflect.Type{
 	"bool": reflect.TypeFor[bool](), "string": reflect.TypeFor[string](),
 	"int": reflect.TypeFor[int64](), "int8": reflect.TypeFor[int8](), "int16": reflect.TypeFor[int16](), "int32": reflect.TypeFor[int32](), "int64": reflect.TypeFor[int64](),
@@ -32,16 +32,16 @@ var (
 	textType   = reflect.TypeFor[text]()
 )
 
-// A Method is the types of a method. The zero value is a method without known types.
+// A Method holds the types of a method. The zero value is a method whose types are unknown.
 type Method struct {
-	In, Out reflect.Type // Free where no type is known
+	In, Out reflect.Type // Free where the type is unknown
 	Known   bool
 }
 
-// Unknown is a method without known types.
+// Unknown is a method whose types are unknown.
 var Unknown = Method{In: freeType, Out: freeType}
 
-// Parse reads the shape of a method.
+// Parse parses a method's shape.
 func Parse(shape string) (Method, error) {
 	s, err := schema.ParseSignature(shape)
 	if err != nil {
@@ -58,9 +58,9 @@ func Parse(shape string) (Method, error) {
 	return m, nil
 }
 
-// A builder builds Go types from types of package schema.
+// A builder creates Go types from types of package schema.
 type builder struct {
-	inProgress map[*schema.Type]bool // types that are being made: one that contains itself is Free there
+	inProgress map[*schema.Type]bool // types being built; inside itself, a type is Free
 	hasBadName bool
 }
 
@@ -81,7 +81,7 @@ func (b *builder) buildType(t *schema.Type) reflect.Type {
 		return freeType
 	case t.Kind == reflect.Pointer:
 		return reflect.PointerTo(b.buildType(t.Elem))
-	case t.Kind == reflect.Slice, t.Kind == reflect.Array: // both have the same form on the wire
+	case t.Kind == reflect.Slice, t.Kind == reflect.Array: // slices and arrays have the same wire format
 		return reflect.SliceOf(b.buildType(t.Elem))
 	case t.Kind == reflect.Map:
 		key, elem := b.buildType(t.Key), b.buildType(t.Elem)
@@ -93,7 +93,7 @@ func (b *builder) buildType(t *schema.Type) reflect.Type {
 	return b.buildStruct(t)
 }
 
-// canBeMapKey reports whether a JSON object can have such names.
+// canBeMapKey reports whether values of t can be the names of a JSON object.
 func canBeMapKey(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.String:
@@ -104,8 +104,8 @@ func canBeMapKey(t reflect.Type) bool {
 	return false
 }
 
-// buildStruct builds a struct. A field is sent only if it is given, because the zero value of some
-// types cannot be encoded.
+// buildStruct creates a struct type. A field is sent only if it is set, because the zero values of
+// some types cannot be encoded.
 func (b *builder) buildStruct(s *schema.Type) reflect.Type {
 	var fields []reflect.StructField
 	for i, m := range s.Members {
@@ -113,7 +113,7 @@ func (b *builder) buildStruct(s *schema.Type) reflect.Type {
 		t := b.buildType(m.Type)
 		omit := ",omitempty"
 		if t.Kind() == reflect.Struct && t.PkgPath() != "" && t != freeType && t != textType && t != typesByName["time.Time"] {
-			omit = "" // the codec cannot see whether its unexported fields are zero
+			omit = "" // the codec cannot determine whether its unexported fields are zero
 		}
 		fields = append(fields, reflect.StructField{Name: fmt.Sprint("F", i), Type: t,
 			Tag: reflect.StructTag(fmt.Sprintf("msgpack:%q json:%q", m.Name+omit, m.Name))})
@@ -121,22 +121,25 @@ func (b *builder) buildStruct(s *schema.Type) reflect.Type {
 	return reflect.StructOf(fields)
 }
 
-// jsonName returns the name of a field of a struct that buildStruct has built.
+// jsonName returns the JSON name of a field of a struct created by buildStruct.
 func jsonName(f reflect.StructField) string { return f.Tag.Get("json") }
 
-// A Field is a Source or a Sink of an input.
+// A Field is a Source or Sink in an input.
 type Field struct {
-	Name string // as in JSON, with dots
+	Name string // JSON name; components are separated by dots
 	Path []int
 }
 
-// Sources returns the fields of an input that are a Source, in the order of the method, also those in nested structs.
+// Sources returns the Source fields of the input in declaration order, including those in nested
+// structs.
 func (m Method) Sources() []Field { return m.fieldsOfType(sourceType) }
 
-// Sinks returns the fields of an input that are a Sink, in the order of the method, also those in nested structs.
+// Sinks returns the Sink fields of the input in declaration order, including those in nested
+// structs.
 func (m Method) Sinks() []Field { return m.fieldsOfType(sinkType) }
 
-// fieldsOfType returns the fields of the input that are of one type, also those in nested structs.
+// fieldsOfType returns the fields of the input that have the given type, including those in nested
+// structs.
 func (m Method) fieldsOfType(of reflect.Type) []Field { return findFields(m.In, of, Field{}) }
 
 func findFields(t, of reflect.Type, at Field) (all []Field) {

@@ -9,12 +9,12 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// These types have another JSON than encoding/json gives to their underlying types.
+// These types have a JSON encoding different from that of their underlying types.
 type (
 	floatValue   float64
 	float32Value float32
 	duration     int64
-	// the value of a type that encodes itself as text; s is nil if it is not given
+	// value of a type that encodes itself as text; s is nil if the value is not set
 	text struct{ s *string }
 )
 
@@ -35,7 +35,7 @@ func floatJSON(f float64, bits int) []byte {
 // MarshalJSON implements json.Marshaler.
 func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
-// IsZero makes the codec leave a value that is not given out of a struct.
+// IsZero makes the codec omit an unset value from a struct.
 func (t text) IsZero() bool { return t.s == nil }
 
 // MarshalJSON implements json.Marshaler.

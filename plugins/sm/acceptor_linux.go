@@ -8,15 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An acceptor is the listening socket of a class. The pollers of all its contexts watch it, and any
-// context accepts for all: a peer reaches its context also while no goroutine polls another one.
+// An acceptor holds a class's listening socket. The pollers of all the class's contexts watch it,
+// and any context accepts connections for all of them. A peer can therefore reach its context even
+// while no goroutine polls that context's siblings.
 type acceptor struct {
-	mu       sync.Mutex        // guards the fields below, and accept; taken inside an endpoint's lock
-	listener *listener         // nil: the class does not listen, or not any more
-	contexts []*contextCarrier // the contexts that have not been shut
+	mu       sync.Mutex        // guards the fields below, and accept; taken while an endpoint's lock may be held
+	listener *listener         // nil if the class does not listen or no longer listens
+	contexts []*contextCarrier // contexts that have not been shut down
 }
 
-// open starts to listen at rest, if that is not empty.
+// open starts listening on rest, if it is not empty.
 func (d *domain) open(rest string) error {
 	if rest == "" {
 		return nil
@@ -29,7 +30,7 @@ func (d *domain) open(rest string) error {
 	return nil
 }
 
-// close closes the listening socket, if no context has done so.
+// close closes the listening socket if no context has done so.
 func (d *domain) close() error {
 	d.acceptor.mu.Lock()
 	defer d.acceptor.mu.Unlock()
@@ -44,8 +45,8 @@ func (p *acceptor) closeListener() {
 	}
 }
 
-// targetCarrier returns the carrier of the open context with a number. It stays open while its
-// endpoint is locked.
+// targetCarrier returns the carrier of the open context with the given ID. The context stays open
+// while its endpoint is locked.
 func (d *domain) targetCarrier(id int) (*contextCarrier, error) {
 	d.acceptor.mu.Lock()
 	defer d.acceptor.mu.Unlock()
@@ -57,13 +58,13 @@ func (d *domain) targetCarrier(id int) (*contextCarrier, error) {
 	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("no such context: %d", id))
 }
 
-// An acceptorFD is the listening socket in the poller of a context.
+// An acceptorFD represents the listening socket in a context's poller.
 type acceptorFD contextCarrier
 
-// Ready implements carrier.Pollable: it accepts connections.
+// Ready implements carrier.Pollable. It accepts connections.
 func (f *acceptorFD) Ready(_, _ bool) {
 	c := (*contextCarrier)(f)
-	for range 64 { // then it is the turn of the established peers
+	for range 64 { // limit, so that established peers get their turn
 		fd, ok := c.accept()
 		if !ok {
 			return
@@ -72,15 +73,15 @@ func (f *acceptorFD) Ready(_, _ bool) {
 	}
 }
 
-// accept accepts a connection. If descriptors have run out it stops watching the socket for a
-// while.
+// accept accepts a connection. If file descriptors are exhausted, it stops watching the socket for
+// a while.
 func (c *contextCarrier) accept() (fd int, ok bool) {
 	fd, err := c.d.acceptor.accept()
 	switch err {
 	case nil:
 		return fd, true
 	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS:
-		// the socket stays readable, and the poller would spin
+		// The socket remains readable, so the poller would spin.
 		c.e.Lock()
 		c.acceptAt = c.d.now() + starvedPause
 		c.watchListenerLocked(false)
@@ -100,7 +101,7 @@ func (d *acceptor) accept() (fd int, err error) {
 	return fd, err
 }
 
-// watchListenerLocked turns watching the listening socket on or off.
+// watchListenerLocked enables or disables watching the listening socket. c's lock must be held.
 func (c *contextCarrier) watchListenerLocked(on bool) {
 	d := &c.d.acceptor
 	d.mu.Lock()

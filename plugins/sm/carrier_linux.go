@@ -16,61 +16,61 @@ import (
 
 // A contextCarrier implements carrier.Carrier and carrier.Inlet for one context.
 //
-// Peers that have sent something lately are hot: each poll checks their rings. The others are
-// armed: a peer that writes to its ring rings the eventfd of this side, which makes it hot.
+// Peers that have recently sent something are hot: every poll checks their rings. The other peers
+// are armed: when such a peer writes to its ring, it signals this side's eventfd and becomes hot.
 type contextCarrier struct {
 	d       *domain
 	e       carrier.Core
 	poller  carrier.Poller
-	work    atomic.Bool // Poll has work
-	hasWarm atomic.Bool // warm is not empty
+	work    atomic.Bool // whether Poll has work to do
+	hasWarm atomic.Bool // whether warm is not empty
 
-	// Used by the goroutine that polls only.
+	// The fields below are used only by the goroutine that polls.
 	hot    []*peer
 	armed  bool
-	buf    []byte // the packet that is received from a socket
-	body   []byte // the body of the message that is handled
+	buf    []byte // holds the packet being received from a socket
+	body   []byte // holds the body of the message being handled
 	m      ring.Taken
-	head   frame.Header // the header of the frame that is handled
-	copied int          // the bytes copied in this read
-	spare  int          // a descriptor that is closed to receive one when no other is free; -1: none
+	head   frame.Header // header of the frame being handled
+	copied int          // number of bytes copied in the current read
+	spare  int          // descriptor that is closed to receive another when none is free; -1 if there is none
 
-	// Guarded by the endpoint's lock.
+	// The endpoint's lock guards the fields below.
 	peers      map[*peer]struct{}
-	warm       []*peer        // peers to become hot
-	halfOpen   []*peer        // half-open connections, which have not sent HELLO; oldest first
-	failed     []*peer        // failed dials, which Poll reports
-	redials    []*peer        // dials to repeat: the backlog was full, or the system did not take the HELLO
-	unsent     []*peer        // peers to which the descriptors of this side's memory are to be sent again
+	warm       []*peer        // peers that will become hot
+	halfOpen   []*peer        // connections whose HELLO has not arrived, oldest first
+	failed     []*peer        // failed dials, to be reported by Poll
+	redials    []*peer        // dials to retry because the backlog was full or the system did not accept the HELLO
+	unsent     []*peer        // peers to which the descriptors of this side's memory must be sent again
 	starved    []*peer        // peers that are not read until descriptors may be free
-	resume     []*peer        // peers with more to send than one turn
-	closing    []*peer        // dead peers, which Poll closes
-	directGets []directGet    // gets that copy from memory of a peer
-	released   bool           // Release was called
-	listenerID carrier.PollID // the listening socket in the poller
-	watching   bool           // the listening socket is in the poller
-	acceptAt   time.Duration  // when accepting resumes after a lack of descriptors; 0 if it is not paused
+	resume     []*peer        // peers with more to send than fit in one turn
+	closing    []*peer        // dead peers, to be closed by Poll
+	directGets []directGet    // gets that copy from a peer's memory
+	released   bool           // whether Release was called
+	listenerID carrier.PollID // ID of the listening socket in the poller
+	watching   bool           // whether the listening socket is in the poller
+	acceptAt   time.Duration  // time at which accepting resumes after descriptors were exhausted; 0 if it is not paused
 }
 
 const (
-	// maxHot limits the hot peers.
+	// maxHot is the maximum number of hot peers.
 	maxHot = 32
 	// maxIdle is the number of sleeps without a message after which a peer is no longer hot.
 	maxIdle = 64
-	// helloTime limits the time from connect to HELLO.
+	// helloTime is the maximum time from connect to HELLO.
 	helloTime = 2 * time.Second
-	// maxHalfOpen limits the connections that have not sent HELLO.
+	// maxHalfOpen is the maximum number of connections whose HELLO has not arrived.
 	maxHalfOpen = 1024
-	// retryDelay is when a connect to a full backlog, or a packet that the system did not take, is
-	// repeated.
+	// retryDelay is the time after which a connect to a full backlog, or a packet that the system
+	// did not accept, is retried.
 	retryDelay = 5 * time.Millisecond
-	// starvedPause is how long nothing that needs descriptors is received after the process ran out
-	// of them.
+	// starvedPause is how long nothing that needs descriptors is received after the process runs
+	// out of them.
 	starvedPause = 100 * time.Millisecond
 )
 
-// sendTime limits how long the descriptors of this side's memory are sent again. A dial ends with
-// ConnectTimeout. Tests shorten it.
+// sendTime is how long sending the descriptors of this side's memory is retried. For a dial,
+// ConnectTimeout applies instead. Tests shorten sendTime.
 var sendTime = 2 * time.Second
 
 var (
@@ -112,8 +112,8 @@ func (c *contextCarrier) Shut() {
 	}
 }
 
-// Dial implements carrier.Carrier. Poll reports a dial that fails at once, because the caller is in
-// the middle of starting an operation.
+// Dial implements carrier.Carrier. If a dial fails immediately, Poll reports it, because the caller
+// is in the middle of starting an operation.
 func (c *contextCarrier) Dial(l carrier.Session) {
 	p := c.newPeerLocked(-1)
 	p.link, p.dialling = l, true
@@ -121,7 +121,8 @@ func (c *contextCarrier) Dial(l carrier.Session) {
 	c.dialLocked(p)
 }
 
-// dialLocked connects p, or queues it for another attempt or for the report of its failure.
+// dialLocked connects p. If that fails, it queues p for another attempt or for Poll to report the
+// failure.
 func (c *contextCarrier) dialLocked(p *peer) {
 	switch err := p.connectLocked(); err {
 	case nil:
@@ -136,8 +137,8 @@ func (c *contextCarrier) dialLocked(p *peer) {
 	c.pollSoonLocked()
 }
 
-// pollSoonLocked makes Poll do its work soon, and wakes the background poller: while callbacks of
-// the context wait to run, no goroutine may be calling Progress.
+// pollSoonLocked makes Poll run soon and wakes the background poller, because no goroutine may be
+// calling Progress while the context's callbacks wait to run.
 func (c *contextCarrier) pollSoonLocked() {
 	c.work.Store(true)
 	c.e.PollSoon()
@@ -171,7 +172,7 @@ func (c *contextCarrier) Shelf(l carrier.Session) carrier.Shelf {
 	return (*shelf)(p)
 }
 
-// Cut implements carrier.Carrier. Poll frees the memory and the descriptors.
+// Cut implements carrier.Carrier. Poll releases the memory and the descriptors.
 func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	p, _ := l.Conn().(*peer)
 	l.SetConn(nil)
@@ -244,7 +245,7 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 	return next
 }
 
-// resendMemoryLocked sends descriptors of memory again whose earlier send failed with EAGAIN.
+// resendMemoryLocked retries sending the memory descriptors for which sending failed with EAGAIN.
 func (c *contextCarrier) resendMemoryLocked(now time.Duration) {
 	all := c.unsent
 	c.unsent = nil
@@ -258,14 +259,15 @@ func (c *contextCarrier) resendMemoryLocked(now time.Duration) {
 				p.link.Fail(err)
 				continue
 			}
-			p.blocked = false // messages that waited for the area may be published
+			p.blocked = false // messages that waited for the area can now be published
 			p.flushLocked()
 		}
 	}
 }
 
-// nextDueLocked returns the time of the next timer: a repeated dial or packet, a paused peer, the
-// end of a half-open connection, or the end of a pause in accepting. 0: there is none.
+// nextDueLocked returns the time of the next timer: a retried dial or packet, the end of a peer's
+// pause, the expiry of a half-open connection, or the end of a pause in accepting. It returns 0 if
+// there is none.
 func (c *contextCarrier) nextDueLocked() (next time.Duration) {
 	next = c.acceptAt
 	for _, all := range [...][]*peer{c.redials, c.unsent, c.starved} {
@@ -281,7 +283,8 @@ func (c *contextCarrier) nextDueLocked() (next time.Duration) {
 	return next
 }
 
-// Lingering implements carrier.Carrier. The last packet to a peer is sent at once or not at all.
+// Lingering implements carrier.Carrier. It returns false, because the last packet to a peer is
+// either sent at once or not at all.
 func (c *contextCarrier) Lingering(time.Duration) bool { return false }
 
 // Release implements carrier.Carrier.
@@ -293,7 +296,7 @@ func (c *contextCarrier) Release() {
 	for p := range c.peers {
 		p.cutLocked(frame.Bye{})
 		p.unwatch()
-		p.closeReleasedLocked() // if a goroutine is sending, that one closes p
+		p.closeReleasedLocked() // if a goroutine is sending, that goroutine closes p
 	}
 	for _, r := range c.directGets {
 		r.chunk.releaseUseLocked()
@@ -301,7 +304,7 @@ func (c *contextCarrier) Release() {
 	c.closing, c.redials, c.unsent, c.starved, c.failed, c.directGets = nil, nil, nil, nil, nil, nil
 }
 
-// queueHotLocked makes p hot at the next poll.
+// queueHotLocked arranges for p to become hot at the next poll.
 func (c *contextCarrier) queueHotLocked(p *peer) {
 	if !p.hot.Load() && !p.inWarm {
 		p.inWarm = true
@@ -310,7 +313,7 @@ func (c *contextCarrier) queueHotLocked(p *peer) {
 	}
 }
 
-// mergeHot makes the peers of warm hot.
+// mergeHot makes the peers in warm hot.
 func (c *contextCarrier) mergeHot() {
 	c.e.Lock()
 	warm := c.warm
@@ -325,8 +328,8 @@ func (c *contextCarrier) mergeHot() {
 	}
 }
 
-// makeHot makes a peer hot, and another one cold if there are too many. Only the goroutine that
-// polls calls it.
+// makeHot makes p hot. If there are too many hot peers, it makes another one cold. It must be
+// called only by the goroutine that polls.
 func (c *contextCarrier) makeHot(p *peer) {
 	if p.idle = 0; p.hot.Load() || p.dead.Load() || p.starved || p.end == nil {
 		return
@@ -349,7 +352,7 @@ func (c *contextCarrier) makeHot(p *peer) {
 	}
 }
 
-// makeCold makes the i-th hot peer cold. It is armed.
+// makeCold makes the i-th hot peer, which must be armed, cold.
 func (c *contextCarrier) makeCold(i int) {
 	c.hot[i].hot.Store(false)
 	c.hot = slices.Delete(c.hot, i, i+1)
@@ -377,7 +380,7 @@ func (c *contextCarrier) Peek() (came bool) {
 }
 
 // scratchBuffer returns n bytes into which a message is copied while it is handled. All peers share
-// them.
+// the buffer.
 func (c *contextCarrier) scratchBuffer(n int) []byte {
 	if len(c.body) < n {
 		c.body = make([]byte, n)
@@ -385,8 +388,8 @@ func (c *contextCarrier) scratchBuffer(n int) []byte {
 	return c.body[:n]
 }
 
-// nextReady returns the next hot peer, from the i-th on, that has messages or freed room, or nil if
-// there is none. An error is a fault in that peer's memory.
+// nextReady returns the next hot peer, starting at index i, that has messages or freed room, or nil
+// if there is none. An error indicates a fault in that peer's memory.
 func (c *contextCarrier) nextReady(i *int) (found *peer, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	for ; *i < len(c.hot); *i++ {
@@ -423,7 +426,8 @@ func (c *contextCarrier) Arm() (work bool) {
 	return work
 }
 
-// arm makes the peer ring the bell for its next message. something: it has written one already.
+// arm requests that the peer signal the eventfd for its next message. something reports whether it
+// has already written one.
 func (p *peer) arm() (something bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	return !p.dead.Load() && p.end.Arm(), nil

@@ -17,9 +17,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// connectLocked connects to the name of the session and sends HELLO, without waiting for the peer
-// to accept. It returns EAGAIN if the peer's backlog is full or if the system does not take the
-// HELLO now; p is as it was before then.
+// connectLocked connects to the session's name and sends the HELLO without waiting for the peer to
+// accept. It returns EAGAIN, leaving p unchanged, if the peer's backlog is full or the system
+// cannot accept the HELLO at the moment.
 func (p *peer) connectLocked() error {
 	name, err := parseName(p.link.Name())
 	if err != nil {
@@ -44,7 +44,7 @@ func (p *peer) connectLocked() error {
 		return codes.WithText(codes.ErrUnreachable, "connect to "+path+": "+err.Error())
 	}
 	p.fd = fd
-	uid, pid, err := peerCredentials(fd) // those of the process that has called listen(2)
+	uid, pid, err := peerCredentials(fd) // credentials of the process that called listen(2)
 	p.recordCredentials(uid, pid)
 	if err == nil {
 		err = p.c.d.opts.checkUser(uid)
@@ -53,8 +53,8 @@ func (p *peer) connectLocked() error {
 		err = p.makeBell(pid)
 	}
 	if err == nil {
-		// before the descriptors are watched, so that p can be closed at once if HELLO has to be
-		// sent again
+		// Send before the descriptors are watched, so that p can be closed at once if the HELLO has
+		// to be sent again.
 		err = p.sendHelloLocked(p.bell)
 	}
 	if isTransient(err) {
@@ -67,15 +67,16 @@ func (p *peer) connectLocked() error {
 	return p.watchLocked()
 }
 
-// closeSocket closes the descriptors of a connection that are not in a poller.
+// closeSocket closes a connection's descriptors, which must not be in a poller.
 func (p *peer) closeSocket() {
 	for _, fd := range []*int{&p.fd, &p.bell, &p.pidfd} {
 		closeFD(fd)
 	}
 }
 
-// recordCredentials sets the user and the process of the peer, and their text. A process of another
-// PID namespace has no pid here. The user is shown only if it is another one.
+// recordCredentials records the peer's user and process, and their text form. A process in another
+// PID namespace has no PID here. The text includes the user only if it differs from this process's
+// user.
 func (p *peer) recordCredentials(uid, pid int) {
 	p.sameUser = uid == unix.Geteuid()
 	var parts []string
@@ -93,7 +94,7 @@ func (p *peer) Remote() string { return p.remote }
 
 var _ carrier.Locator = (*peer)(nil)
 
-// checkUser returns the error with which processes of a user are refused, nil if they are not.
+// checkUser returns an error if processes of the given user must be rejected.
 func (o *Options) checkUser(uid int) error {
 	if own := unix.Geteuid(); uid != own && !o.AnyUser {
 		return codes.WithText(codes.ErrPermission, fmt.Sprintf("the peer runs as user %d, this process as user %d (Options.AnyUser)", uid, own))
@@ -101,8 +102,8 @@ func (o *Options) checkUser(uid int) error {
 	return nil
 }
 
-// makeBell creates the eventfd that is sent to the peer, and the pidfd of the peer's process unless
-// that is this one.
+// makeBell creates the eventfd to be sent to the peer and, unless the peer is this process, opens a
+// pidfd for the peer's process.
 func (p *peer) makeBell(pid int) (err error) {
 	if p.bell, err = newBell(); err != nil {
 		return err
@@ -113,7 +114,8 @@ func (p *peer) makeBell(pid int) (err error) {
 	return nil
 }
 
-// sendHelloLocked sends HELLO with descriptors. A transient error is the system's: see isTransient.
+// sendHelloLocked sends a HELLO with descriptors. It returns transient errors of the system
+// unchanged; see isTransient.
 func (p *peer) sendHelloLocked(fds ...int) error {
 	hello := p.link.Hello(carrier.Messages, nil, []byte(p.c.d.opts.dirID()))
 	err := sendPacket(p.fd, kindHello, hello, fds...)
@@ -123,9 +125,9 @@ func (p *peer) sendHelloLocked(fds ...int) error {
 	return err
 }
 
-// sendMemoryLocked sends the peer the descriptors of this side's memory that it does not have yet,
-// and closes them: first the segment, with HELLO if the peer has dialed, then the area. Poll sends
-// those again that the system does not take now.
+// sendMemoryLocked sends the peer the descriptors of this side's memory that the peer does not have
+// yet, and closes them. It sends first the segment, with a HELLO if the peer dialed, and then the
+// area. If the system does not accept a descriptor at the moment, Poll sends it again.
 func (p *peer) sendMemoryLocked() (err error) {
 	if p.segment >= 0 {
 		if p.dialling {
@@ -161,7 +163,7 @@ func (p *peer) sendMemoryLocked() (err error) {
 	}
 }
 
-// closeFD closes a descriptor and sets it to -1, which means no descriptor.
+// closeFD closes *fd and sets it to -1, which means no descriptor.
 func closeFD(fd *int) {
 	if *fd >= 0 {
 		_ = unix.Close(*fd)
@@ -169,7 +171,7 @@ func closeFD(fd *int) {
 	}
 }
 
-// handleConn makes a peer of an accepted connection, or refuses it.
+// handleConn creates a peer for an accepted connection, or rejects the connection.
 func (c *contextCarrier) handleConn(fd int) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -190,7 +192,7 @@ func (c *contextCarrier) handleConn(fd int) {
 		err = p.watchLocked()
 	}
 	if err != nil {
-		// without the reason the peer would take it for a lost connection and dial again
+		// Without the reason, the peer would assume that the connection was lost and dial again.
 		p.cutLocked(frame.ByeOf(err))
 	} else {
 		c.halfOpen = append(c.halfOpen, p)
@@ -198,9 +200,9 @@ func (c *contextCarrier) handleConn(fd int) {
 	}
 }
 
-// recvPacket receives a packet. If no descriptor is free it closes the context's spare one for it:
-// most packets bring memory, which is mapped and its descriptor closed at once, so that one is
-// enough. Only the goroutine that polls calls it.
+// recvPacket receives a packet. If no descriptor is free, it closes the context's spare one to make
+// room. One is enough, because most packets with descriptors carry memory, whose descriptor is
+// closed as soon as the memory is mapped. It must be called only by the goroutine that polls.
 func (p *peer) recvPacket() (s packet, ok bool, err error) {
 	c := p.c
 	c.holdSpare()
@@ -212,16 +214,16 @@ func (p *peer) recvPacket() (s packet, ok bool, err error) {
 	return recvPacket(p.fd, c.buf)
 }
 
-// holdSpare opens the spare descriptor, if there is none and one is free. Only the goroutine that
-// polls calls it.
+// holdSpare opens the spare descriptor if it is not open and a descriptor is free. It must be
+// called only by the goroutine that polls.
 func (c *contextCarrier) holdSpare() {
 	if c.spare < 0 {
 		c.spare, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
 	}
 }
 
-// Ready implements carrier.Pollable: it handles the packets on the peer's socket, or the end of the
-// socket.
+// Ready implements carrier.Pollable. It handles the packets on the peer's socket and the closing of
+// the socket.
 func (p *peer) Ready(_, _ bool) {
 	for !p.dead.Load() {
 		s, ok, err := p.recvPacket()
@@ -244,8 +246,9 @@ func (p *peer) Ready(_, _ bool) {
 	}
 }
 
-// pauseForDescriptorsLocked stops reading p for restTime, until descriptors may be free. What the
-// peer has sent stays in the socket and in the rings. Only the goroutine that polls calls it.
+// pauseForDescriptorsLocked stops reading p for starvedPause, after which descriptors may be free.
+// The peer's data stays in the socket and in the rings. It must be called only by the goroutine
+// that polls.
 func (p *peer) pauseForDescriptorsLocked() {
 	if p.dead.Load() || p.starved {
 		return
@@ -260,8 +263,8 @@ func (p *peer) pauseForDescriptorsLocked() {
 	p.c.pollSoonLocked()
 }
 
-// resumePausedLocked reads the peers again whose pause is over. Only the goroutine that polls calls
-// it.
+// resumePausedLocked resumes reading the peers whose pause has ended. It must be called only by the
+// goroutine that polls.
 func (c *contextCarrier) resumePausedLocked(now time.Duration) {
 	all := c.starved
 	c.starved = nil
@@ -272,26 +275,26 @@ func (c *contextCarrier) resumePausedLocked(now time.Duration) {
 			c.starved = append(c.starved, p)
 		default:
 			p.starved = false
-			_ = c.poller.Watch(p.fd, p.ids[0], true, false) // Ready is called
-			c.makeHot(p)                                    // it was not armed, so that no bell has been rung
+			_ = c.poller.Watch(p.fd, p.ids[0], true, false) // causes Ready to be called
+			c.makeHot(p)                                    // p was not armed, so its bell was not rung
 		}
 	}
 }
 
-// onSocketEnd ends the session when its socket has ended, after the messages that the peer had sent
-// before.
+// onSocketEnd ends the session when its socket is closed, after handling the messages that the peer
+// sent before.
 func (p *peer) onSocketEnd(err error) {
 	p.drain()
 	p.fail(err)
 }
 
-// handlePacket handles a packet. moved: p belongs to another context now.
+// handlePacket handles a packet. moved reports whether p now belongs to another context.
 func (p *peer) handlePacket(s *packet) (moved bool) {
 	defer s.closeRest()
 	failpoint.Read(s.body)
 	var err error
 	switch {
-	case s.kind >= firstOptional: // a kind of a later release
+	case s.kind >= firstOptional: // a kind defined by a later release
 		return false
 	case p.link == nil && s.kind == kindHello:
 		return p.onHello(s)
@@ -299,7 +302,7 @@ func (p *peer) handlePacket(s *packet) (moved bool) {
 		err = codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet of kind %d before HELLO", s.kind))
 	case s.kind == kindBye:
 		bye := frame.ParseBye(s.body) // before drain, which may reuse the buffer
-		p.drain()                     // handle the messages that the peer has sent before
+		p.drain()                     // handle the messages that the peer sent earlier
 		p.onBye(bye)
 	case s.kind == kindHello && p.end == nil:
 		err = p.onAnswer(s)
@@ -318,7 +321,7 @@ func (p *peer) handlePacket(s *packet) (moved bool) {
 	return false
 }
 
-// onBye ends the session of a peer that has sent a bye.
+// onBye ends the session of a peer that sent a bye.
 func (p *peer) onBye(bye frame.Bye) {
 	p.c.e.Lock()
 	defer p.c.e.UnlockInput()
@@ -327,15 +330,15 @@ func (p *peer) onBye(bye frame.Bye) {
 	}
 }
 
-// serveMemory handles a packet about a chunk of a pool.
+// serveMemory handles a packet that concerns a pool chunk.
 func (p *peer) serveMemory(s *packet) error {
 	p.c.e.Lock()
 	defer p.c.e.UnlockInput()
 	return p.handlePoolPacketLocked(s)
 }
 
-// onHello handles the HELLO of a peer that has connected, and passes the peer to the context that
-// it names. moved: that is another context.
+// onHello handles the HELLO of a peer that connected and passes the peer to the context that the
+// HELLO names. moved reports whether that is another context.
 func (p *peer) onHello(s *packet) (moved bool) {
 	from := p.c
 	var g frame.Greeting
@@ -361,7 +364,7 @@ func (p *peer) onHello(s *packet) (moved bool) {
 	return p.c != from
 }
 
-// addTo makes the sender of a HELLO a peer of to, or ends it with err.
+// addTo makes the sender of a HELLO a peer of to or, if err is not nil, fails it with err.
 func (p *peer) addTo(s *packet, g *frame.Greeting, to *contextCarrier, err error) {
 	from := p.c
 	from.e.Lock()
@@ -376,8 +379,8 @@ func (p *peer) addTo(s *packet, g *frame.Greeting, to *contextCarrier, err error
 			err = p.bringUpLocked(g)
 		}
 		if err == nil && to != from && !p.dead.Load() {
-			// not before: the goroutine that polls to would handle the peer's next packet as its
-			// HELLO
+			// Watch only now. Earlier, the goroutine that polls to would treat the peer's next
+			// packet as its HELLO.
 			err = p.watchLocked()
 		}
 	}
@@ -386,14 +389,14 @@ func (p *peer) addTo(s *packet, g *frame.Greeting, to *contextCarrier, err error
 	}
 }
 
-// moveTo moves p to another context, unless that has been closed in the meantime. It does not add p
-// to the poller there. It is entered and left with the lock of p.c, which it changes. Only the
-// goroutine that polls the old context calls it.
+// moveTo moves p to another context, unless that context has been closed in the meantime. It does
+// not add p to that context's poller. The lock of p.c must be held both on entry and on return;
+// moveTo changes p.c. It must be called only by the goroutine that polls the old context.
 func (p *peer) moveTo(to *contextCarrier) error {
 	from := p.c
 	p.unwatch()
 	delete(from.peers, p)
-	from.e.Unlock() // never lock two contexts at once: another peer may move in the other direction
+	from.e.Unlock() // never lock two contexts at once, because another peer may be moving in the other direction
 	to.e.Lock()
 	if _, err := from.d.targetCarrier(to.e.ID()); err != nil {
 		to.e.Unlock()
@@ -405,16 +408,16 @@ func (p *peer) moveTo(to *contextCarrier) error {
 	return nil
 }
 
-// isDir reports whether the label of a HELLO names dir. A later release may add more behind a
+// isDir reports whether the label of a HELLO names dir. A later release may append more after a
 // semicolon.
 func isDir(label, dir string) bool {
 	name, _, _ := strings.Cut(label, ";")
 	return name == dir
 }
 
-// bringUpLocked admits the sender of a HELLO, and sends it this side's memory.
+// bringUpLocked admits the sender of a HELLO and sends it this side's memory.
 func (p *peer) bringUpLocked(g *frame.Greeting) (err error) {
-	if hungUp(p.fd) { // the peer has canceled the dial
+	if hungUp(p.fd) { // the peer canceled the dial
 		return errEOF
 	}
 	uid, _, err := peerCredentials(p.fd)
@@ -422,8 +425,8 @@ func (p *peer) bringUpLocked(g *frame.Greeting) (err error) {
 		return err
 	}
 	dir := p.c.d.opts.dirID()
-	// In the same directory a name leads to one process. A peer of another user, or of another
-	// directory, may claim any name.
+	// Within the same directory, a name identifies a single process. A peer of another user or with
+	// another directory may claim any name.
 	verified := uid == unix.Geteuid() && dir != "" && isDir(string(g.Label), dir)
 	if p.link, err = p.c.e.Admit(p.c, p, g, verified); err != nil {
 		p.link = nil
@@ -438,7 +441,7 @@ func (p *peer) bringUpLocked(g *frame.Greeting) (err error) {
 	return nil
 }
 
-// hungUp reports whether the other end of a socket is closed.
+// hungUp reports whether the other end of the socket is closed.
 func hungUp(fd int) bool {
 	look := []unix.PollFd{{Fd: int32(fd)}}
 	_, err := unix.Poll(look, 0)
@@ -452,16 +455,16 @@ func (p *peer) startFramesLocked() {
 	p.flushLocked()
 }
 
-// offeredGeometryLocked returns the geometry of the segment that the peer writes, which follows
-// from the envelopes that this side guarantees.
+// offeredGeometryLocked returns the geometry of the segment that the peer writes. It is determined
+// by the envelopes that this side guarantees.
 func (p *peer) offeredGeometryLocked(g *frame.Greeting) ring.Geometry {
 	own, _ := frame.ParseGreeting(p.link.Hello(carrier.Messages, nil, nil))
 	return ring.Geometry{Envelopes: int(own.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(own.Eager), int(g.Eager)), Version: p.version}
 }
 
-// makeEnd makes the segment that this side writes, whose geometry follows from the envelopes that
-// the peer guarantees. It touches the pages that the first messages need, so that a lack of memory
-// shows now.
+// makeEnd creates the segment that this side writes, whose geometry is determined by the envelopes
+// that the peer guarantees. It touches the pages needed by the first messages, so that a lack of
+// memory is detected immediately.
 func (p *peer) makeEnd(g *frame.Greeting, c *contextCarrier) (err error) {
 	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO frame offers %d envelopes of %d bytes, out of range", g.Envelopes, g.Eager))
@@ -475,13 +478,13 @@ func (p *peer) makeEnd(g *frame.Greeting, c *contextCarrier) (err error) {
 	if p.end, err = probeMemory(b, geo); err != nil {
 		return translateError(err)
 	}
-	if c.d.beside { // only now can a lack of memory for the area make the session use the first transport
+	if c.d.beside { // only at this point can a lack of memory for the area make the session use the other transport
 		return p.makeArea()
 	}
 	return nil
 }
 
-// makeArea makes the area that this side writes. It is sent to the peer before any message that
+// makeArea creates the area that this side writes. It is sent to the peer before any message that
 // uses it.
 func (p *peer) makeArea() error {
 	b, fd, err := makeMemory(ring.AreaSize)
@@ -493,17 +496,17 @@ func (p *peer) makeArea() error {
 	return nil
 }
 
-// probeMemory makes the End of a segment, and returns an error if the system has no memory for its
-// first pages.
+// probeMemory creates the End of a segment. It returns an error if the system has no memory for the
+// segment's first pages.
 func probeMemory(b []byte, geo ring.Geometry) (e *ring.End, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	e = ring.New(b, geo)
 	e.Probe()
-	e.Arm() // the peer is not hot yet: it has to ring the bell for its first message
+	e.Arm() // the peer is not hot yet, so it must ring the bell for its first message
 	return e, nil
 }
 
-// onAnswer handles the HELLO of a dialed process, and sends it this side's segment.
+// onAnswer handles the HELLO of a dialed process and sends it this side's segment.
 func (p *peer) onAnswer(s *packet) error {
 	var g frame.Greeting
 	var err error
@@ -543,7 +546,7 @@ func (p *peer) onAnswer(s *packet) error {
 	return nil
 }
 
-// mapSegmentLocked maps the segment of the peer, and closes fd.
+// mapSegmentLocked maps the peer's segment and closes fd.
 func (p *peer) mapSegmentLocked(fd int, geo ring.Geometry) (err error) {
 	if p.mem.peer, err = mapMemory(fd, geo.Size()); err != nil {
 		return err
@@ -552,14 +555,14 @@ func (p *peer) mapSegmentLocked(fd int, geo ring.Geometry) (err error) {
 	return p.connectEnd(geo)
 }
 
-// connectEnd makes p.end read the segment of the peer.
+// connectEnd makes p.end read the peer's segment.
 func (p *peer) connectEnd(geo ring.Geometry) (err error) {
 	defer memfault.Off(memfault.On(), &err)
 	return p.end.Join(p.mem.peer, geo)
 }
 
-// takeSegment maps the segment of a process that has dialed. It rings the peer's bell, which
-// publishing could not do before: only the segment shows whether the peer sleeps.
+// takeSegment maps the segment of a process that dialed. It then rings the peer's bell. Publishing
+// could not do so earlier, because only the segment shows whether the peer is sleeping.
 func (p *peer) takeSegment(s *packet) error {
 	if err := s.checkDescriptors(1); err != nil {
 		return err
@@ -574,13 +577,13 @@ func (p *peer) takeSegment(s *packet) error {
 		return nil
 	}
 	ringBell(p.peerBell)
-	p.blocked = false // without the segment the peer could not report freed room
+	p.blocked = false // without the segment, the peer could not report freed room
 	p.flushLocked()
 	p.c.queueHotLocked(p)
 	return nil
 }
 
-// mapArea maps the area of the peer.
+// mapArea maps the peer's area.
 func (p *peer) mapArea(s *packet) error {
 	if err := s.checkDescriptors(1); err != nil {
 		return err
@@ -597,7 +600,7 @@ func (p *peer) mapArea(s *packet) error {
 	return nil
 }
 
-// fetchAreaLocked receives and maps the area of a peer whose message uses it. The peer has sent the
+// fetchAreaLocked receives and maps the area of a peer whose message uses it. The peer sent the
 // area before the message.
 func (p *peer) fetchAreaLocked() error {
 	for {
@@ -620,7 +623,7 @@ func (p *peer) fetchAreaLocked() error {
 	}
 }
 
-// handlePoolPacketLocked handles a packet about a chunk of a pool.
+// handlePoolPacketLocked handles a packet that concerns a pool chunk.
 func (p *peer) handlePoolPacketLocked(s *packet) error {
 	switch {
 	case p.dead.Load():
@@ -631,7 +634,7 @@ func (p *peer) handlePoolPacketLocked(s *packet) error {
 	return p.mapChunkLocked(s)
 }
 
-// translateError returns err as an error with a code.
+// translateError converts err to an error that has a code.
 func translateError(err error) error {
 	var code codes.Code
 	switch {

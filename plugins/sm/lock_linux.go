@@ -11,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener locks the first byte of its lock file for as long as it lives (ownerLock). It uses a
-// lock of the open file description: a lock of the process would be released when any descriptor of
-// the file is closed, such as that of removeStale of another node in the same process. A process
-// that only checks whether the owner is alive locks two bytes for a moment (probeLock). So the
-// length of a conflicting lock shows which of the two it is.
+// A listener keeps the first byte of its lock file locked while it exists (ownerLock). It uses a
+// lock on the open file description. A process-wide lock would be released when any descriptor of
+// the file is closed, such as the one used by removeStale on behalf of another node in the same
+// process. A process that only checks whether the owner is alive briefly locks two bytes
+// (probeLock). The length of a conflicting lock therefore shows which kind it is.
 const (
 	ownerLock = 1
 	probeLock = 2
 )
 
-// maxProbeTime is how long lockFile waits for a probeLock. A process that is stopped may hold its
-// lock for longer.
+// maxProbeTime is how long lockFile waits for a probeLock to be released. A suspended process may
+// hold its lock for longer.
 const maxProbeTime = 2 * time.Second
 
-// lockFile creates the lock file if need be, and locks it for a listener. The error is EAGAIN if
-// another one holds it.
+// lockFile locks a lock file for a listener, creating it if necessary. It returns EAGAIN if another
+// listener holds the lock.
 func lockFile(path string) (fd int, err error) {
 	for end := time.Now().Add(maxProbeTime); ; time.Sleep(100 * time.Microsecond) {
 		var holder int64
@@ -36,9 +36,10 @@ func lockFile(path string) (fd int, err error) {
 	}
 }
 
-// tryLock locks the first n bytes of a file. If another process holds a lock, the error is EAGAIN,
-// and holder is the length of that lock, or 0 if it has just been released. A lock file is removed
-// when it is unlocked, so tryLock checks that the file it has locked is still the one at path.
+// tryLock locks the first n bytes of a file. If another process holds a conflicting lock, tryLock
+// returns EAGAIN and, in holder, the length of that lock, or 0 if it has just been released.
+// Because a lock file is removed when it is unlocked, tryLock verifies that the file it has locked
+// is still the one at path.
 func tryLock(path string, flags int, n int64) (fd int, holder int64, err error) {
 	if fd, err = unix.Open(path, flags|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600); err != nil {
 		return -1, 0, err
@@ -64,11 +65,11 @@ func unlockFile(path string, fd int) {
 	_ = unix.Close(fd)
 }
 
-// lockMark is the content of the lock file of a listener before its socket is created.
+// lockMark is written to a listener's lock file before its socket is created.
 const lockMark = "quicksilver sm\n"
 
-// isMarked reports whether a lock file, which the caller has locked, has had a listener. It returns
-// an error if the file is not a lock file of this plugin.
+// isMarked reports whether a lock file, which the caller must have locked, has had a listener. It
+// returns an error if the file is not a lock file of this plugin.
 func isMarked(fd int) (bool, error) {
 	var st unix.Stat_t
 	b := make([]byte, len(lockMark)+1)
@@ -90,9 +91,9 @@ func writeLockMark(fd int) error {
 	return err
 }
 
-// removeStale removes the files that dead processes have left: lock files with lockMark that are
-// not locked, with their sockets if no process listens there; and sockets without a lock file whose
-// names show that they are of this plugin. It touches no other files.
+// removeStale removes files left behind by dead processes: unlocked lock files that contain
+// lockMark, along with their sockets if no process is listening on them, and sockets without a lock
+// file whose names show that they belong to this plugin. It does not modify other files.
 func (o *Options) removeStale() {
 	all, err := os.ReadDir(o.socketDir())
 	if err != nil {
@@ -110,7 +111,7 @@ func (o *Options) removeStale() {
 	}
 }
 
-// besideName matches the names at which OpenBeside listens. Other programs do not use such names.
+// besideName matches the names on which OpenBeside listens. Other programs do not use such names.
 var besideName = regexp.MustCompile(`^beside-\d+-[0-9a-f]{12}$`)
 
 // sweepName removes a stale lock file and its socket.
@@ -127,8 +128,8 @@ func sweepName(path string) {
 	unlockFile(path+lockSuffix, fd)
 }
 
-// sweepSocket removes a socket of this plugin that has no lock file, unless a process listens
-// there. It holds the lock file in the meantime, so that no process takes the name.
+// sweepSocket removes one of this plugin's sockets that has no lock file, unless a process is
+// listening on it. Meanwhile it holds the lock file, so that no other process can take the name.
 func sweepSocket(path string) {
 	fd, _, err := tryLock(path+lockSuffix, unix.O_CREAT|unix.O_EXCL, probeLock)
 	if err != nil {

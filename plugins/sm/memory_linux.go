@@ -7,7 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// makeMemory makes n bytes of memory to share, zeroed and sealed, with its descriptor.
+// makeMemory creates n bytes of zeroed and sealed memory to be shared, and returns it with its
+// descriptor.
 func makeMemory(n int) (b []byte, fd int, err error) {
 	if b, fd, err = memfd.Make(n); err != nil {
 		err = codes.WithText(codes.ErrNoMemory, err.Error())
@@ -15,11 +16,12 @@ func makeMemory(n int) (b []byte, fd int, err error) {
 	return b, fd, err
 }
 
-// mapMemory maps n bytes of a peer for reading, and closes fd. It refuses memory whose size could
-// change later.
+// mapMemory maps n bytes of a peer's memory read-only and closes fd. It rejects memory whose size
+// could change later.
 func mapMemory(fd, n int) ([]byte, error) { return mapSealed(fd, n, memfd.FixedSize) }
 
-// mapSealed maps n bytes of a peer for reading, and closes fd. It refuses memory without the seals.
+// mapSealed maps n bytes of a peer's memory read-only and closes fd. It rejects memory that does
+// not have all of the given seals.
 func mapSealed(fd, n, seals int) ([]byte, error) {
 	defer unix.Close(fd)
 	if err := memfd.Check(fd, n, seals); err != nil {
@@ -32,5 +34,5 @@ func mapSealed(fd, n, seals int) ([]byte, error) {
 	return b, err
 }
 
-// unmap unmaps memory, which may be nil.
+// unmap unmaps *b, which may be nil.
 func unmap(b *[]byte) { memfd.Unmap(b) }

@@ -8,13 +8,14 @@ import (
 
 // addressNames implements carrier.Names.
 type addressNames struct {
-	self string // the canonical or private name of the class
+	self string // the class's canonical or private name
 }
 
-// maxName limits the length of a name, because its path must fit into the address of a socket.
+// maxName is the maximum length of a name in bytes. It is limited because the path must fit in a
+// socket address.
 const maxName = 64
 
-// parseName returns the part of a canonical name behind sm://.
+// parseName returns the part of a canonical name after sm://.
 func parseName(name string) (string, error) {
 	rest, ok := strings.CutPrefix(name, scheme+"://")
 	if !ok {
@@ -30,7 +31,7 @@ func parseName(name string) (string, error) {
 	return rest, nil
 }
 
-// checkName returns an error if text cannot be the name of a process.
+// checkName returns an error if text is not a valid process name.
 func checkName(text string) error {
 	for i, r := range text {
 		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
@@ -49,7 +50,7 @@ func checkName(text string) error {
 	return nil
 }
 
-// lockSuffix is the end of the lock file's name; the name that is listened at stands before it.
+// lockSuffix is appended to the name being listened on to form the lock file's name.
 const lockSuffix = ".qslock"
 
 func notValid(name, why string) error {
@@ -62,7 +63,7 @@ func (n *addressNames) Check(name string) error {
 	return err
 }
 
-// Resolve implements carrier.Names. A name is its own address, so that done is called at once.
+// Resolve implements carrier.Names. A name is its own address, so done is called immediately.
 func (n *addressNames) Resolve(text string, done func(name string, err error)) (cancel func()) {
 	switch _, err := parseName(text); {
 	case text == n.self:

@@ -12,11 +12,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// A packet on the socket between two processes has a magic number, the oldest and the newest
-// version of the memory layout that its sender speaks, a kind, a body, and descriptors. The head,
-// HELLO and bye are the same in all versions.
+// The kinds of packets sent on the socket between two processes. A packet consists of a magic
+// number, the oldest and newest memory layout version that its sender supports, a kind, a body, and
+// descriptors. The head, HELLO and bye are the same in all versions.
 //
-//	dialler                               listener
+//	dialer                                listener
 //	   │ ─ hello, its eventfd ──────────────► │
 //	   │ ◄── hello, its segment, its eventfd ─ │   or bye: refused
 //	   │ ─ segment ─────────────────────────► │
@@ -28,10 +28,10 @@ const (
 	kindSegment = 2 // one descriptor
 	kindArea    = 3 // one descriptor
 	kindBye     = 4 // frame.Bye
-	kindWant    = 5 // the number of a chunk of the receiver's pool
-	kindChunk   = 6 // the number of a chunk; if it exists also its size, with one descriptor
+	kindWant    = 5 // number of a chunk in the receiver's pool
+	kindChunk   = 6 // number of a chunk; if it exists, also its size and one descriptor
 
-	firstOptional = 0x8000 // kinds from here on are skipped if they are not known
+	firstOptional = 0x8000 // first of the kinds that are skipped if unknown
 )
 
 const (
@@ -40,16 +40,16 @@ const (
 	maxPacket   = packetHead + frame.MaxHello
 )
 
-// A packet is a received packet.
+// A packet is a packet received from a peer.
 type packet struct {
 	kind   uint16
-	speaks frame.Range // the versions of the layout that the sender speaks
+	speaks frame.Range // layout versions that the sender supports
 	body   []byte
 	fds    [2]int
-	n      int // the number of descriptors in fds
+	n      int // number of descriptors in fds
 }
 
-// checkDescriptors returns an error if p does not have n descriptors.
+// checkDescriptors returns an error unless p has exactly n descriptors.
 func (p *packet) checkDescriptors(n int) error {
 	if p.n != n {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet of kind %d has %d descriptors, want %d", p.kind, p.n, n))
@@ -57,8 +57,8 @@ func (p *packet) checkDescriptors(n int) error {
 	return nil
 }
 
-// agree returns the version of the layout to use with the sender of p, which is a HELLO. dialled:
-// this process has dialed.
+// agree returns the layout version to use with the sender of p, which must be a HELLO. dialled
+// reports whether this process dialed.
 func (p *packet) agree(dialled bool) (version uint16, err error) {
 	dialer, listener := p.speaks, frame.Range{Oldest: ring.OldestVersion, Newest: ring.Version}
 	if dialled {
@@ -67,14 +67,14 @@ func (p *packet) agree(dialled bool) (version uint16, err error) {
 	return frame.Agree("shared memory", dialer, listener)
 }
 
-// takeDescriptor returns a descriptor, which the caller owns from then on.
+// takeDescriptor returns a descriptor, of which the caller becomes the owner.
 func (p *packet) takeDescriptor(i int) int {
 	fd := p.fds[i]
 	p.fds[i] = -1
 	return fd
 }
 
-// closeRest closes the descriptors that were not used.
+// closeRest closes the descriptors that were not taken.
 func (p *packet) closeRest() {
 	for _, fd := range p.fds[:p.n] {
 		if fd >= 0 {
@@ -83,18 +83,19 @@ func (p *packet) closeRest() {
 	}
 }
 
-// refuseSend, if not nil, returns an error that sendPacket returns instead of sending. Only tests
-// set it.
+// refuseSend, if not nil, may return an error for sendPacket to return instead of sending. It is
+// set only by tests.
 var refuseSend func(kind uint16, fds int) error
 
-// isTransient reports whether a packet that the system has refused with err can be sent some
-// milliseconds later. ETOOMANYREFS means that the user's descriptors in flight in sockets have
-// reached RLIMIT_NOFILE (unix(7)); their number falls as soon as other processes read.
+// isTransient reports whether a packet that the system refused with err can be sent a few
+// milliseconds later. ETOOMANYREFS means that the number of the user's descriptors in flight in
+// sockets has reached RLIMIT_NOFILE (unix(7)). It drops as soon as other processes read.
 func isTransient(err error) bool {
 	return err == unix.ETOOMANYREFS || err == unix.EAGAIN || err == unix.ENOBUFS || err == unix.EINTR
 }
 
-// sendPacket sends a packet without blocking. The error is the system's: see isTransient.
+// sendPacket sends a packet without blocking. It returns the error of the system call; see
+// isTransient.
 func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
 	if refuseSend != nil {
 		if err := refuseSend(kind, len(fds)); err != nil {
@@ -115,18 +116,19 @@ func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
 	return err
 }
 
-// errStarved is the error of recvPacket when a packet with descriptors stays in the socket because
-// the process has no descriptor free.
+// errStarved is returned by recvPacket when a packet with descriptors stays in the socket because
+// the process has no free descriptor.
 var errStarved = errors.New("no free descriptors")
 
 // recvPacket receives a packet without blocking. ok is false if there is none. The error is errEOF
-// at the end of the socket, and errStarved for a packet that stays in the socket.
+// if the socket is closed and errStarved if the packet stays in the socket.
 func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	var oob [64]byte
-	// It peeks first, because the system would drop descriptors for which there is no room.
+	// Peek first, because the system would drop descriptors for which there is no room.
 	const how = unix.MSG_DONTWAIT | unix.MSG_CMSG_CLOEXEC | unix.MSG_PEEK
 	n, oobn, flags, _, err := unix.Recvmsg(fd, buf, oob[:], how)
-	// the peer has closed without reading everything: reported once, before its packets
+	// The peer closed the socket without reading everything. This is reported once, before its
+	// packets.
 	if err == unix.ECONNRESET {
 		n, oobn, flags, _, err = unix.Recvmsg(fd, buf, oob[:], how)
 	}
@@ -140,7 +142,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	switch {
 	case n == 0:
 		bad = errEOF
-	case isSkipped(buf[:n]): // a later release defines its length and its descriptors
+	case isSkipped(buf[:n]): // its length and descriptors are defined by a later release
 		p.closeRest()
 		p.n, flags = 0, 0
 		bad = p.parse(buf[:n])
@@ -164,13 +166,13 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	return p, true, nil
 }
 
-// isTransient reports whether p brings memory, whose descriptor is closed as soon as the memory is
+// isTransient reports whether p carries memory, whose descriptor is closed as soon as the memory is
 // mapped.
 func (p *packet) isTransient() bool {
 	return p.kind == kindSegment || p.kind == kindArea || p.kind == kindChunk
 }
 
-// takeRights decodes the control data of a packet into fds.
+// takeRights decodes a packet's control data into p.fds.
 func (p *packet) takeRights(oob []byte) error {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -218,7 +220,7 @@ func (p *packet) parse(b []byte) error {
 
 var errEOF = codes.WithText(codes.ErrPeerLost, "connection closed by peer")
 
-// newBell returns the eventfd by which the peer wakes this process.
+// newBell returns a new eventfd with which the peer wakes this process.
 func newBell() (int, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -227,8 +229,8 @@ func newBell() (int, error) {
 	return fd, nil
 }
 
-// checkBell returns an error if a descriptor of the peer is not a nonblocking eventfd. Writing to
-// another one might block.
+// checkBell returns an error if a descriptor received from the peer is not a nonblocking eventfd.
+// Writing to anything else might block.
 func checkBell(fd int) error {
 	var path [64]byte
 	n, err := unix.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd), path[:])
@@ -247,7 +249,7 @@ func ringBell(fd int) {
 	_, _ = unix.Write(fd, one[:])
 }
 
-// peerCredentials returns the user and the process at the other end of a socket.
+// peerCredentials returns the user and process at the other end of a socket.
 func peerCredentials(fd int) (uid, pid int, err error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -258,9 +260,9 @@ func peerCredentials(fd int) (uid, pid int, err error) {
 
 const soPeerPidfd = 77 // SO_PEERPIDFD, since Linux 6.5
 
-// watchProcess returns a pidfd, which becomes readable when the process at the other end of a
-// socket ends. It returns -1 if the system has none for it; only the end of the socket shows the
-// end of the process then.
+// watchProcess returns a pidfd that becomes readable when the process at the other end of the
+// socket exits. It returns -1 if the system cannot provide one. In that case only the closing of
+// the socket indicates that the process has exited.
 func watchProcess(fd, pid int) int {
 	if p, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, soPeerPidfd); err == nil {
 		_, _ = unix.FcntlInt(uintptr(p), unix.F_SETFD, unix.FD_CLOEXEC)

@@ -15,82 +15,83 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// A peer is a process at the other end of a socket, with the memory that the two share. Each side
-// gives the other an eventfd, the bell, which the other writes to wake it.
+// A peer is a process at the other end of a socket, together with the memory that the two processes
+// share. Each side gives the other an eventfd, the bell, which the other side writes to wake it.
 //
 //	accepted ─ hello ─► up (its segment may still come) ─┐
 //	dialing  ─ hello ─► up ──────────────────────────────┴► dead ─► closed, by Poll
 type peer struct {
 	c        *contextCarrier
-	fd       int // the socket; -1: none, as for the descriptors below
-	bell     int // the eventfd that the peer writes
-	peerBell int // the eventfd that this side writes
-	pidfd    int // the process of the peer
-	segment  int // this side's segment, until the peer has it
-	area     int // this side's area, until the peer has it
+	fd       int // socket; -1 means none, here and in the descriptors below
+	bell     int // eventfd written by the peer
+	peerBell int // eventfd written by this side
+	pidfd    int // pidfd of the peer's process
+	segment  int // this side's segment, until it has been sent to the peer
+	area     int // this side's area, until it has been sent to the peer
 	ids      [3]carrier.PollID
-	added    [3]bool // fd, bell and pidfd are in the poller
+	added    [3]bool // whether fd, bell and pidfd are in the poller
 	dead     atomic.Bool
 	hot      atomic.Bool
-	end      *ring.End // nil before the HELLO
+	end      *ring.End // nil until the HELLO has been received
 
-	// Used by the goroutine that polls only.
-	idle    int    // sleeps since the last message
-	starved bool   // a packet stays in the socket for want of descriptors, and the socket is not watched
+	// The fields below are used only by the goroutine that polls.
+	idle    int    // number of sleeps since the last message
+	starved bool   // a packet stays in the socket because no descriptor is free, and the socket is not watched
 	buf     []byte // the context's scratchBuffer
 
-	// Guarded by the endpoint's lock.
-	link     carrier.Session // nil: the connection is half-open
-	dialling bool            // this side has dialed
+	// The endpoint's lock guards the fields below.
+	link     carrier.Session // nil while the connection is half-open
+	dialling bool            // whether this side dialed
 	up       bool
-	err      error // of a dial, or of the memory while frames are being pulled
-	// when to dial again, to send again, to end a pause, or to give up a half-open connection
+	err      error // error of a dial, or of a memory access while frames are being pulled
+	// time at which to dial again, send again, end a pause, or give up a half-open connection
 	due          time.Duration
-	sendBy       time.Duration         // when resending this side's memory ends; 0: it is not being resent
-	inWarm       bool                  // it is in the context's warm
-	writing      bool                  // a goroutine is in flushLocked
-	filling      int                   // the number of goroutines that write into the area
-	touched      int                   // the bytes of the area's room for bodies that the system has memory for
+	sendBy       time.Duration         // time until which this side's memory is resent; 0 if it is not being resent
+	inWarm       bool                  // whether p is in the context's warm list
+	writing      bool                  // whether a goroutine is in flushLocked
+	filling      int                   // number of goroutines writing to the area
+	touched      int                   // number of bytes of the area's room for bodies for which the system has allocated memory
 	blocked      bool                  // the rings are full; sending resumes when the peer has read a message
-	inResume     bool                  // it is in the context's resume
-	sameUser     bool                  // it is a process of the same user
-	remote       string                // the text of its process, and of its user if that is another
-	chunks       map[uint32]*poolChunk // the chunks of its pool
-	wants        []uint32              // the chunks that it was asked for and has not answered, in order
-	peerGeometry ring.Geometry         // the geometry of its segment, which has not arrived yet
-	version      uint16                // the version of the layout of both segments
+	inResume     bool                  // whether p is in the context's resume list
+	sameUser     bool                  // whether the peer's process belongs to the same user
+	remote       string                // text form of the peer's process, and of its user if different
+	chunks       map[uint32]*poolChunk // chunks of the peer's pool
+	wants        []uint32              // chunks requested from the peer and not answered yet, in order
+	peerGeometry ring.Geometry         // geometry of the peer's segment, which has not arrived yet
+	version      uint16                // layout version of both segments
 	mem          struct{ own, peer, ownArea, peerArea []byte }
 	staged       []bulkPiece // used by the goroutine that sends
-	// by ring: pieces that the peer reads in the area and has not taken
+	// by ring: pieces in the area that the peer has not read yet
 	shown  [carrier.Lanes][]carrier.View
 	closed bool
 }
 
-// A bulkPiece is bulk data with a reserved spot in a ring.
+// A bulkPiece is bulk data for which a spot in a ring is reserved.
 type bulkPiece struct {
 	v         carrier.View
 	spot      ring.Spot
-	withdrawn bool // the memory of v was withdrawn
+	withdrawn bool // whether v's memory was revoked
 }
 
 const (
-	maxMessages = 16 // limits the messages that are read from a peer in a row
-	maxPieces   = 4  // limits the pieces that are read in a row, or sent before messages have their turn
-	// limits the bytes copied in a row, so that they are handled while they are in the caches
+	maxMessages = 16 // maximum number of messages read from a peer in a row
+	maxPieces   = 4  // maximum number of pieces read in a row, or sent before messages get their turn
+	// maximum number of bytes copied in a row, so that they are handled while still in the CPU
+	// caches
 	maxCopied = 256 << 10
-	maxTurn   = 32 // limits the pieces that are sent in a row; Poll continues
+	maxTurn   = 32 // maximum number of pieces sent in a row; Poll continues
 	pieceSize = 64 << 10
-	page      = 4 << 10 // the smallest page size of all systems
+	page      = 4 << 10 // smallest page size of any supported system
 )
 
-// newPeerLocked makes a peer of a socket, or of none yet (-1).
+// newPeerLocked creates a peer for the socket fd, or for none yet if fd is -1.
 func (c *contextCarrier) newPeerLocked(fd int) *peer {
 	p := &peer{c: c, fd: fd, bell: -1, peerBell: -1, pidfd: -1, segment: -1, area: -1}
 	c.peers[p] = struct{}{}
 	return p
 }
 
-// watchLocked adds the descriptors of p to the poller.
+// watchLocked adds p's descriptors to the poller.
 func (p *peer) watchLocked() (err error) {
 	add := func(i, fd int, edge bool, to carrier.Pollable) {
 		if fd < 0 || err != nil {
@@ -113,8 +114,8 @@ func (p *peer) watchLocked() (err error) {
 	return err
 }
 
-// unwatch removes the descriptors of p from the poller. Only the goroutine that polls calls it, or
-// the one that has just made p.
+// unwatch removes p's descriptors from the poller. It must be called only by the goroutine that
+// polls, or by the one that has just created p.
 func (p *peer) unwatch() {
 	for i, fd := range []int{p.fd, p.bell, p.pidfd} {
 		if p.added[i] {
@@ -124,7 +125,7 @@ func (p *peer) unwatch() {
 	p.added = [3]bool{}
 }
 
-// cutLocked ends p in any state, and sends bye unless that is empty.
+// cutLocked ends p, whatever its state, and sends bye unless it is empty.
 func (p *peer) cutLocked(bye frame.Bye) {
 	if p.dead.Swap(true) {
 		return
@@ -138,8 +139,8 @@ func (p *peer) cutLocked(bye frame.Bye) {
 	c.pollSoonLocked()
 }
 
-// closeLocked closes the descriptors and unmaps the memory of p. No goroutine is sending. Only the
-// goroutine that polls calls it.
+// closeLocked closes p's descriptors and unmaps its memory. No goroutine may be sending. It must be
+// called only by the goroutine that polls.
 func (p *peer) closeLocked() {
 	if p.closed {
 		return
@@ -166,25 +167,26 @@ func (p *peer) closeLocked() {
 	}
 }
 
-// unmapAreaLocked unmaps this side's area if p is closed and no goroutine writes there: user code
-// fills bodies without the lock, and may take any time.
+// unmapAreaLocked unmaps this side's area if p is closed and no goroutine is writing to the area.
+// User code fills bodies without holding the lock and may take any length of time.
 func (p *peer) unmapAreaLocked() {
 	if p.closed && p.filling == 0 {
 		unmap(&p.mem.ownArea)
 	}
 }
 
-// isSendingLocked reports whether a goroutine is sending, which it does without the lock in part.
+// isSendingLocked reports whether a goroutine is sending, which it does partly without holding the
+// lock.
 func (p *peer) isSendingLocked() bool { return p.writing }
 
-// closeReleasedLocked closes p if its carrier was released and no goroutine is sending.
+// closeReleasedLocked closes p if its carrier has been released and no goroutine is sending.
 func (p *peer) closeReleasedLocked() {
 	if p.c.released && !p.isSendingLocked() {
 		p.closeLocked()
 	}
 }
 
-// fail ends the session with err. Only the goroutine that polls calls it.
+// fail ends the session with err. It must be called only by the goroutine that polls.
 func (p *peer) fail(err error) {
 	p.c.e.Lock()
 	defer p.c.e.UnlockInput()
@@ -194,7 +196,7 @@ func (p *peer) fail(err error) {
 // Cut implements na.Cutter.
 func (p *peer) Cut(err error) { p.fail(err) }
 
-// failLocked ends the session, or the half-open connection, with err.
+// failLocked ends the session or the half-open connection with err.
 func (p *peer) failLocked(err error) {
 	switch {
 	case p.dead.Load():
@@ -205,14 +207,14 @@ func (p *peer) failLocked(err error) {
 	}
 }
 
-// A bellFD and a processFD are a peer's eventfd and pidfd in the poller.
+// A bellFD and a processFD represent a peer's eventfd and pidfd in the poller.
 type (
 	bellFD    peer
 	processFD peer
 )
 
-// Ready implements carrier.Pollable: the peer has rung the bell, because it has written to the
-// rings or freed room.
+// Ready implements carrier.Pollable. The peer has rung the bell because it wrote to the rings or
+// freed room.
 func (b *bellFD) Ready(_, _ bool) {
 	p := (*peer)(b)
 	p.c.makeHot(p)
@@ -225,8 +227,8 @@ func (b *bellFD) Cut(err error) { (*peer)(b).fail(err) }
 // Cut implements na.Cutter.
 func (f *processFD) Cut(err error) { (*peer)(f).fail(err) }
 
-// Ready implements carrier.Pollable: the process has ended. It handles the messages that the
-// process has sent before.
+// Ready implements carrier.Pollable. The process has exited. Ready first handles the messages that
+// the process sent before.
 func (f *processFD) Ready(_, _ bool) {
 	p := (*peer)(f)
 	p.drain()
@@ -239,8 +241,9 @@ func (p *peer) drain() {
 	}
 }
 
-// read handles some of the messages that the peer has sent, and continues sending if that had to
-// wait for room. It reports whether there were messages. Only the goroutine that polls calls it.
+// read handles some of the messages that the peer has sent, and resumes sending if that was waiting
+// for room. It reports whether there were any messages. It must be called only by the goroutine
+// that polls.
 func (p *peer) read() (came bool) {
 	e := p.c.e
 	e.Lock()
@@ -266,8 +269,8 @@ func (p *peer) read() (came bool) {
 	return n+m > 0
 }
 
-// endReadLocked ends a read of n messages and m pieces: it reports them to the peer, or ends the
-// session with err.
+// endReadLocked completes a read of n messages and m pieces. It reports them to the peer, or ends
+// the session with err.
 func (p *peer) endReadLocked(n, m int, err error) {
 	if n+m > 0 {
 		p.link.Heard(n == 0)
@@ -288,7 +291,8 @@ func (p *peer) endReadLocked(n, m int, err error) {
 	}
 }
 
-// report publishes the number of messages read. wake is true if the peer waits for room and sleeps.
+// report publishes the number of messages read. wake reports whether the peer is sleeping while it
+// waits for room.
 func (p *peer) report() (wake bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	if raceflag.Enabled {
@@ -297,8 +301,8 @@ func (p *peer) report() (wake bool, err error) {
 	return p.end.Report(), nil
 }
 
-// nextMessageLocked handles the next message of a ring, and reports whether there was one and the
-// session goes on. It releases the lock while it copies a large body.
+// nextMessageLocked handles the next message of a ring. It reports whether there was a message and
+// the session continues. It releases the lock while it copies a large body.
 func (p *peer) nextMessageLocked(r int) (ok bool, err error) {
 	t := &p.c.m
 	ok, needs, err := p.takeMessage(r, t)
@@ -323,8 +327,8 @@ func (p *peer) nextMessageLocked(r int) (ok bool, err error) {
 	return !p.dead.Load(), err
 }
 
-// takeMessage reads the next message of a ring into t. needs: the message uses the peer's area,
-// which is not mapped.
+// takeMessage reads the next message of a ring into t. needs reports that the message uses the
+// peer's area, which is not mapped.
 func (p *peer) takeMessage(r int, t *ring.Taken) (ok, needs bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	ok, needs, err = p.end.Take(r, t, p.buf)
@@ -350,7 +354,7 @@ func (p *peer) deliver(t *ring.Taken) error {
 	if err := h.Check(t.Body); err != nil {
 		return err
 	}
-	if h.Kind.IsSkipped() { // a kind of a later release: its payload is not read
+	if h.Kind.IsSkipped() { // a kind defined by a later release; its payload is not read
 		return p.link.Deliver(h, nil)
 	}
 	if shown {
@@ -372,7 +376,7 @@ func (p *peer) deliver(t *ring.Taken) error {
 	return p.link.Deliver(h, t.Body)
 }
 
-// placeBlock handles a BODY frame: it copies the body, which is in the peer's area.
+// placeBlock handles a BODY frame by copying the body, which is in the peer's area.
 func (p *peer) placeBlock(h *frame.Header) error {
 	if h.Kind != frame.Body {
 		return codes.WithText(codes.ErrProtocol, h.Kind.String()+" frame about a body")
@@ -389,10 +393,10 @@ func (p *peer) placeBlock(h *frame.Header) error {
 	return p.placeBody(h, body)
 }
 
-// copyUnlocked is the size in bytes above which a body is copied without the lock.
+// copyUnlocked is the size in bytes above which a body is copied without holding the lock.
 const copyUnlocked = 16 << 10
 
-// placeBody copies a body to the memory that the session has for it.
+// placeBody copies a body to the memory that the session provides for it.
 func (p *peer) placeBody(h *frame.Header, body []byte) error {
 	v, err := p.link.Place(h)
 	if err != nil {
@@ -410,7 +414,7 @@ func (p *peer) placeBody(h *frame.Header, body []byte) error {
 	return p.link.Placed(v)
 }
 
-// copyUnlocked copies body to v. It is entered and left with the lock, but copies without it.
+// copyUnlocked copies body to v. The lock must be held; copyUnlocked releases it during the copy.
 func (p *peer) copyUnlocked(v carrier.View, body []byte) {
 	p.c.e.Pause()
 	defer p.c.e.Lock()
