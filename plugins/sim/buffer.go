@@ -1,13 +1,13 @@
 package sim
 
-// The buffers of segments come in classes, each four times as large as the one before.
+// Segment buffers are divided into size classes. Each is four times as large as the previous one.
 const (
 	bufClasses  = 7
 	minBufSize  = 256
-	maxFreeBufs = 1 << 20 // bytes of one class
+	maxFreeBufs = 1 << 20 // in bytes, per class
 )
 
-// allocBuffer returns n bytes.
+// allocBuffer returns a buffer of n bytes with undefined contents.
 func (w *World) allocBuffer(n int) []byte {
 	size := minBufSize
 	for i := range w.freeBufs {
@@ -24,7 +24,7 @@ func (w *World) allocBuffer(n int) []byte {
 	return make([]byte, n)
 }
 
-// freeBuffer returns a buffer to its pool.
+// freeBuffer returns a buffer to its free list.
 func (w *World) freeBuffer(b []byte) {
 	size := minBufSize
 	for i := range w.freeBufs {

@@ -10,14 +10,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Virtual time zero is epoch, for the deadlines of contexts; a time before horizon is virtual time,
-// which no real clock shows.
+// For context deadlines, epoch corresponds to virtual time zero. A deadline before horizon is a
+// virtual time, because no real clock shows such a time.
 var (
 	epoch   = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	horizon = epoch.AddDate(20, 0, 0)
 )
 
-// lastTime is the last deadline that a context can have in virtual time.
+// lastTime is the latest deadline that a context can have in virtual time.
 var lastTime = horizon.Sub(epoch) - 1
 
 // Scheduled implements simhook.Scheduler.
@@ -53,8 +53,8 @@ func (in *instance) WithTimeout(parent context.Context, timeout time.Duration) (
 	return in.node.w.WithTimeout(parent, timeout)
 }
 
-// Spawn runs f in a new coroutine on the node of the coroutine that calls it. It panics when none
-// does: see [World.Go].
+// Spawn runs f in a new coroutine on the calling coroutine's node. It panics if it is not called
+// from a coroutine; use [World.Go] instead.
 func (w *World) Spawn(f func()) {
 	if w.current == nil {
 		panic("sim: Spawn called outside a coroutine of the world; use World.Go")
@@ -63,10 +63,10 @@ func (w *World) Spawn(f func()) {
 	w.current.node.Go(f)
 }
 
-// Until returns how much virtual time is left to the deadline of a context that [World.WithTimeout]
-// has made, or that a handler has. In a coroutine the error matches codes.ErrInvalid for any other
-// deadline: it is one by the clock on the wall, which does not replay. Elsewhere that is how much
-// real time is left.
+// Until returns the virtual time left until the deadline of a context that was created by
+// [World.WithTimeout] or passed to a handler. For any other deadline it returns the real time left,
+// except in a coroutine. There it returns an error that matches codes.ErrInvalid, because such a
+// deadline depends on the real clock, which cannot be replayed.
 func (w *World) Until(deadline time.Time) (time.Duration, error) {
 	switch {
 	case deadline.Before(horizon):
@@ -78,10 +78,11 @@ func (w *World) Until(deadline time.Time) (time.Duration, error) {
 	return time.Until(deadline), nil
 }
 
-// WithTimeout is context.WithTimeout in virtual time: the context ends with
-// context.DeadlineExceeded when d has passed, when cancel is called, or with parent. Its Deadline
-// is that much after 2000-01-01 UTC, which is virtual time zero, so a context.WithTimeout below it
-// changes nothing. One that would be later than 20 years after that is then.
+// WithTimeout is like context.WithTimeout, but uses virtual time. The context ends with
+// context.DeadlineExceeded when d has elapsed, and also when cancel is called or parent ends. Its
+// Deadline is expressed relative to 2000-01-01 UTC, which is virtual time zero, so a
+// context.WithTimeout derived from it has no effect. Deadlines are capped at 20 years after that
+// date.
 func (w *World) WithTimeout(parent context.Context, d time.Duration) (ctx context.Context, cancel context.CancelFunc) {
 	d = min(d, lastTime-w.Now())
 	t := &virtualContext{w: w, parent: parent, at: epoch.Add(w.timeAfter(max(d, 0))), done: make(chan struct{})}
@@ -105,8 +106,8 @@ func (w *World) WithTimeout(parent context.Context, d time.Duration) (ctx contex
 	return t, func() { t.endWith(context.Canceled) }
 }
 
-// A virtualContext is a context that ends by virtual time. The world checks whether its parent has
-// ended, because package context reports that only on a goroutine.
+// A virtualContext is a context that ends at a virtual time. The world polls whether its parent has
+// ended, because package context would report that on another goroutine.
 type virtualContext struct {
 	w      *World
 	parent context.Context
@@ -116,7 +117,7 @@ type virtualContext struct {
 
 	mu    sync.Mutex // guards the fields below
 	err   error
-	funcs []*func() // that end contexts below
+	funcs []*func() // functions that end derived contexts
 }
 
 var _ context.Context = (*virtualContext)(nil)
@@ -141,7 +142,7 @@ func (t *virtualContext) Err() error {
 	return t.err
 }
 
-// AfterFunc is called by package context, so that the contexts below end with t.
+// AfterFunc is called by package context, so that derived contexts end with t.
 func (t *virtualContext) AfterFunc(f func()) (stop func() bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,8 +168,8 @@ func (t *virtualContext) checkParent() {
 	}
 }
 
-// endWith ends t, unless it has ended. The world drops it later, because the goroutine that calls
-// this may have the turn.
+// endWith ends t unless it has already ended. The world removes t later, because the calling
+// goroutine may hold the turn.
 func (t *virtualContext) endWith(err error) {
 	t.mu.Lock()
 	if t.err != nil {
@@ -185,14 +186,14 @@ func (t *virtualContext) endWith(err error) {
 	}
 }
 
-// fire is the deadline.
+// fire handles expiry of the deadline.
 func (t *virtualContext) fire(*event) {
 	t.endWith(context.DeadlineExceeded)
 	t.w.needsCheck = true
 	t.w.dropEndedContexts()
 }
 
-// dropEndedContexts drops the contexts that have ended, or whose parents have.
+// dropEndedContexts removes the contexts that have ended or whose parents have ended.
 func (w *World) dropEndedContexts() {
 	w.contexts = slices.DeleteFunc(w.contexts, func(t *virtualContext) bool {
 		ended := t.Err() != nil
@@ -203,8 +204,8 @@ func (w *World) dropEndedContexts() {
 	})
 }
 
-// checkContexts checks the contexts whose parents may have ended, and then all waiting coroutines:
-// one of their contexts may have ended. The turn is held.
+// checkContexts checks the contexts whose parents may have ended, and then all waiting coroutines,
+// because one of their contexts may have ended. The caller must hold the turn.
 func (w *World) checkContexts() {
 	w.needsCheck = false
 	w.dropEndedContexts()

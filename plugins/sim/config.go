@@ -8,64 +8,65 @@ import (
 	"time"
 )
 
-// A Level is how closely the connections of a world resemble those of tcp.
+// A Level specifies how closely a world's connections resemble TCP connections.
 type Level uint8
 
 const (
-	// LevelA carries whole frames: the bytes of one flush arrive in one piece.
+	// LevelA carries whole frames. The bytes of one flush arrive in one piece.
 	LevelA Level = iota
-	// LevelB carries a stream of bytes: cut anywhere, one byte at a time if need be, through a
-	// window and a bandwidth that let frames go out in parts.
+	// LevelB carries a byte stream. It may be split anywhere, even into single bytes, and its
+	// window and bandwidth make frames go out in parts.
 	LevelB
 )
 
-// A Config configures a world. The zero value works: no faults, level A, seed 0.
+// A Config configures a world. The zero value is valid and means no faults, level A, and seed 0.
 type Config struct {
-	// Seed decides everything that is left to chance.
+	// Seed determines all random choices.
 	Seed uint64
-	// Faults are the faults of the network and the nodes.
+	// Faults specifies the faults of the network and the nodes.
 	Faults Faults
-	// Level is how closely the connections resemble those of tcp.
+	// Level specifies how closely connections resemble TCP connections.
 	Level Level
-	// Latency is the least time of every segment, dial and lookup, one way. Zero means 5 µs.
+	// Latency is the minimum one-way delay of each segment, dial and lookup. Zero means 5 µs.
 	Latency time.Duration
-	// Bandwidth of each direction of a connection in bytes per second. Zero means without limit on
-	// level A and 1 GB/s on level B.
+	// Bandwidth is the bandwidth of each direction of a connection in bytes per second. Zero means
+	// unlimited on level A and 1 GB/s on level B.
 	Bandwidth int64
-	// Window bounds the bytes under way in each direction of a connection. Zero means 1 MiB on
-	// level A; on level B it is drawn for each connection from 4 KiB to 256 KiB. On level A one
-	// more frame than fits may be under way.
+	// Window is the maximum number of bytes in flight in each direction of a connection. Zero means
+	// 1 MiB on level A. On level B, zero means that the window of each connection is drawn from the
+	// range 4 KiB to 256 KiB. On level A, one frame may exceed the window.
 	Window int
-	// PollCost is the virtual time of a Progress that does not wait, so that a program that
-	// polls sees time pass. Zero means 1 µs.
+	// PollCost is the virtual time that a nonblocking Progress takes, so that time advances for a
+	// program that polls. Zero means 1 µs.
 	PollCost time.Duration
-	// NoAssist leaves the bytes that arrive for a context in its receive window until a goroutine
-	// drives that context. Otherwise everything that needs no callback is served at once, put and
-	// get of peers and heartbeats among it.
+	// NoAssist leaves bytes that arrive for a context in its receive window until a goroutine
+	// drives that context. Otherwise everything that requires no callback is served immediately,
+	// including puts and gets of peers and heartbeats.
 	NoAssist bool
-	// Paced lets an idle world wait in real time instead of skipping to the next timer. It is for
-	// programs of several goroutines that are not coroutines of the world: no deadline passes while
-	// one of them computes. A paced world cannot be replayed.
+	// Paced makes an idle world wait in real time instead of skipping to the next timer. It is for
+	// programs with several goroutines that are not coroutines of the world, and ensures that no
+	// deadline passes while one of them computes. A paced world cannot be replayed.
 	Paced bool
-	// CheckGoroutines makes a call panic that waits or spawns in the world while a coroutine runs, if
-	// it comes from another goroutine: one that the program has started by go, or that runs a
-	// function of context.AfterFunc. Such a program cannot be replayed. It is for the search of the
-	// reason why a seed does not replay: a world with it is several times slower.
+	// CheckGoroutines makes a call that waits or spawns in the world panic if a coroutine is
+	// running and the call comes from another goroutine: one started with a go statement, or one
+	// that runs a function passed to context.AfterFunc. A program that makes such calls cannot be
+	// replayed. CheckGoroutines helps to find out why a seed does not replay, and makes a world
+	// several times slower.
 	CheckGoroutines bool
-	// Choose, if not nil, decides in Run which step is next, instead of the seed and of time: it
-	// gets the number of alternatives, more than one, and returns one of them, counted from 0. They
-	// are the coroutines that can go on, then the messages in flight, in the order in which they
-	// were sent, and then the coroutines that have not begun. A stream keeps its order, and timers
-	// wait until nothing is in flight. A search over all return values is a search over every order
-	// of events.
+	// Choose, if not nil, selects the next step in Run, in place of the seed and the event times.
+	// It is called with the number of alternatives, which is at least 2, and returns the index of
+	// one of them. The alternatives are, in order, the coroutines that can continue, the messages
+	// in flight in the order in which they were sent, and the coroutines that have not started. A
+	// stream preserves its order, and timers wait until nothing is in flight. A search over all
+	// return values is a search over all orders of events.
 	Choose func(n int) int
-	// Patience is how long, in real time, a coroutine may run without a wait in Progress or Sleep
-	// before its name and stack are written to Log: it probably waits for another coroutine. Zero
-	// means 5 s, negative means no limit.
+	// Patience is how long, in real time, a coroutine may run without waiting in Progress or Sleep
+	// before its name and stack are written to Log. Such a coroutine is probably blocked on another
+	// coroutine. Zero means 5 s. A negative value means no limit.
 	Patience time.Duration
-	// Log is where to; nil means os.Stderr.
+	// Log receives the reports described at Patience. Nil means os.Stderr.
 	Log io.Writer
-	// Trace, if not nil, gets a line for everything that happens.
+	// Trace, if not nil, receives a line for each event.
 	Trace io.Writer
 }
 

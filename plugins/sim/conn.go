@@ -20,22 +20,22 @@ const (
 	connEnded
 )
 
-// A conn is a connection: two ends and a pipe in each direction. Ends[0] dialled. It belongs to the
-// turn.
+// A conn is a connection: two endpoints and a pipe in each direction. ends[0] is the side that
+// dialed. Only the holder of the turn may use a conn.
 type conn struct {
 	w         *World
 	id        uint64
 	phase     connPhase
-	dialEvent event // the progress of dialing
+	dialEvent event // drives the phases of dialing
 	name      string
 	target    int
-	err       error // why the dial was refused
+	err       error // reason why the dial was refused
 	window    int
 	ends      [2]endpoint
-	pipes     [2]pipe // pipes[i] leads away from ends[i]
+	pipes     [2]pipe // pipes[i] carries the data sent by ends[i]
 }
 
-// newConn makes the connection of a dial.
+// newConn creates the connection for a dial and returns the dialing endpoint.
 func newConn(p *port, name string, target int) *endpoint {
 	c := &conn{w: p.w, name: name, target: target}
 	for i := range c.ends {
@@ -52,7 +52,7 @@ func newConn(p *port, name string, target int) *endpoint {
 	return en
 }
 
-// startDial sends the dial.
+// startDial starts the dial.
 func (c *conn) startDial() {
 	w := c.w
 	en := &c.ends[0]
@@ -79,7 +79,7 @@ func (c *conn) startDial() {
 	w.events.schedule(&c.dialEvent, w.timeAfter(took))
 }
 
-// fire is the progress of dialing.
+// fire advances the dial.
 func (c *conn) fire(ev *event) {
 	w, from := c.w, c.ends[0].port.instance.node
 	switch c.phase {
@@ -105,7 +105,7 @@ func (c *conn) fire(ev *event) {
 	}
 }
 
-// arriveAtTarget handles the arrival of the dial at its address.
+// arriveAtTarget handles the arrival of the dial at its target.
 func (c *conn) arriveAtTarget(ev *event, from *Node) {
 	w := c.w
 	in := w.listeners[c.name]
@@ -147,7 +147,7 @@ func (c *conn) remove() {
 	w.openConns = removeElement(w.openConns, c)
 }
 
-// resetBoth breaks the connection: the segments in flight are lost, and both ends get a reset.
+// resetBoth breaks the connection. The segments in flight are lost, and both ends receive a reset.
 func (c *conn) resetBoth() {
 	for i := range c.pipes {
 		c.pipes[i].clear()

@@ -12,46 +12,47 @@ import (
 type coState uint8
 
 const (
-	coRunnable coState = iota // in runnable
+	coRunnable coState = iota // in World.runnable
 	coRunning
 	coWaiting // in Progress or Sleep
-	coStalled // ready, but held up
+	coStalled // ready, but delayed by a stall
 	coFrozen  // runnable, but its node is paused
 	coDone
 )
 
-// A coroutine is a part of the program that runs alone between two waits. One runs at a time.
+// A coroutine is a part of the program that runs exclusively between two waits. Only one runs at a
+// time.
 type coroutine struct {
 	w        *World
 	node     *Node
 	name     string
 	id       uint64
 	state    coState
-	hasBegun bool // it has run
+	hasBegun bool // whether it has ever run
 	next     func() (struct{}, bool)
 	stop     func()
 	yield    func(struct{}) bool
 
-	port     *port // the port whose events it waits for; nil in Sleep
+	port     *port // port whose events it is waiting for; nil in Sleep
 	ready    func() bool
-	timeout  event // ends the wait, or a stall
+	timeout  event // ends the wait or a stall
 	timedOut bool  // timeout has fired
-	result   bool  // the result of the wait
+	result   bool  // result of the wait
 	deadline time.Duration
-	isKilled bool // killed: it ends at its next wait
+	isKilled bool // it ends at its next wait
 
-	goroutine string // number of its goroutine; only with Config.CheckGoroutines
+	goroutine string // number of its goroutine; set only with Config.CheckGoroutines
 
 	panicked any
 	stack    []byte
 }
 
-// Go adds a coroutine that runs f on the node called name. Between two waits in Progress or Sleep
-// it has the world for itself. It must not wait for another coroutine in any other way: not on a
-// channel and not on a mutex that the other keeps while it waits.
+// Go adds a coroutine that runs f on the named node. Between two waits in Progress or Sleep, the
+// coroutine has exclusive use of the world. It must not wait for another coroutine in any other
+// way, such as on a channel or on a mutex that the other coroutine holds while it waits.
 func (w *World) Go(name string, f func()) { w.Node(name).Go(f) }
 
-// Go adds a coroutine that runs f on n.
+// Go adds a coroutine that runs f on n. See [World.Go].
 func (n *Node) Go(f func()) {
 	w := n.w
 	w.takeTurn()
@@ -79,18 +80,18 @@ func (n *Node) Go(f func()) {
 	w.enqueue(c)
 }
 
-// yieldUntil implements Progress and Sleep inside a coroutine: it yields to the world.
+// yieldUntil implements Progress and Sleep in a coroutine by yielding to the world.
 func (c *coroutine) yieldUntil(p *port, timeout time.Duration, ready func() bool) bool {
 	c.checkGoroutine()
 	c.port, c.ready, c.deadline = p, ready, c.w.deadlineAfter(timeout)
-	if !c.yield(struct{}{}) { // it was dying, and Run unwinds it
+	if !c.yield(struct{}{}) { // the coroutine is being unwound
 		runtime.Goexit()
 	}
 	return c.result
 }
 
-// waitForEvent makes c wait until it is ready when its port is woken, or its time is up. It may be
-// ready at once.
+// waitForEvent makes c wait until it is ready when its port is woken, or until its wait times out.
+// c may already be ready.
 func (c *coroutine) waitForEvent() {
 	c.state = coWaiting
 	if c.deadline != noDeadline {
@@ -111,7 +112,7 @@ func (c *coroutine) waitForEvent() {
 	p.waiting = append(p.waiting, c)
 }
 
-// wakeReady ends the waits of the coroutines at a port that are ready.
+// wakeReady ends the waits of the coroutines at p that are ready.
 func (w *World) wakeReady(p *port) {
 	kept := p.waiting[:0]
 	for _, c := range p.waiting {
@@ -128,7 +129,7 @@ func (w *World) wakeReady(p *port) {
 	p.waiting = kept
 }
 
-// makeReady makes a coroutine runnable whose wait is satisfied, after a stall if one is drawn.
+// makeReady makes a coroutine whose wait is satisfied runnable, after a stall if one is drawn.
 func (w *World) makeReady(c *coroutine) {
 	w.events.cancel(&c.timeout)
 	w.addTrace("ready", c.name, c.id, 0)
@@ -145,14 +146,14 @@ func (w *World) enqueue(c *coroutine) {
 	w.runnable = append(w.runnable, c)
 }
 
-// endWait ends the wait of c with a timeout.
+// endWait ends c's wait with a timeout.
 func (c *coroutine) endWait() {
 	c.timedOut = true
 	c.w.events.cancel(&c.timeout)
 	c.w.enqueue(c)
 }
 
-// fire is the end of a wait or of a stall.
+// fire handles the end of a wait or of a stall.
 func (c *coroutine) fire(*event) {
 	if c.state == coStalled {
 		c.w.enqueue(c)
@@ -165,7 +166,7 @@ func (c *coroutine) fire(*event) {
 	c.endWait()
 }
 
-// Kill ends the coroutines of that name: they never resume.
+// Kill kills the coroutines with the given name. They never resume.
 func (w *World) Kill(name string) {
 	w.takeTurn()
 	defer w.releaseTurn()
@@ -176,7 +177,7 @@ func (w *World) Kill(name string) {
 	}
 }
 
-// killCoroutine marks c to end. Run unwinds it, or its next wait does if it runs now.
+// killCoroutine marks c as killed. It is unwound by Run or, if it is running now, at its next wait.
 func (w *World) killCoroutine(c *coroutine) {
 	if c.isKilled || c.state == coDone {
 		return
@@ -190,8 +191,8 @@ func (w *World) killCoroutine(c *coroutine) {
 	w.killed = append(w.killed, c)
 }
 
-// unwindCoroutine ends a killed coroutine: its deferred calls run. Its Goexit also ends the
-// goroutine that unwinds it, which is therefore one of its own.
+// unwindCoroutine ends a killed coroutine and runs its deferred calls. The coroutine's Goexit also
+// ends the goroutine that unwinds it, so unwindCoroutine starts a separate goroutine for that.
 func (w *World) unwindCoroutine(c *coroutine) {
 	if c.state == coDone {
 		return
@@ -208,7 +209,8 @@ func (w *World) unwindCoroutine(c *coroutine) {
 	w.current = nil
 }
 
-// removeCoroutine removes a coroutine that has ended. If it has panicked, so does this.
+// removeCoroutine removes a coroutine that has returned. If the coroutine panicked, removeCoroutine
+// panics as well.
 func (w *World) removeCoroutine(c *coroutine) {
 	if c.state == coDone {
 		return

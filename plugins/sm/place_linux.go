@@ -14,25 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener is a name at which this process listens: a socket in the directory of names, and
-// beside it a lock file that the process holds locked as long as it lives.
+// A listener represents a name on which this process listens: a socket in the socket directory and,
+// next to it, a lock file that the process keeps locked while it runs.
 //
-// The files of a name whose lock is free are stale and may be removed: a lock file with lockMark,
-// and a socket beside it at which no process listens. In the default directory, which only this
-// plugin uses, that holds for a socket without a lock file too: programs that clean /tmp remove old
-// plain files, and leave sockets. Other files with these names belong to other programs and are not
-// touched.
+// If the lock of a name is free, its files are stale and may be removed: a lock file that contains
+// lockMark, and a socket next to it on which no process is listening. In the default directory,
+// which only this plugin uses, the same applies to a socket without a lock file, because programs
+// that clean /tmp remove old regular files but not sockets. Any other file with such a name belongs
+// to another program and is not modified.
 type listener struct {
 	path string
 	fd   int    // the socket
 	lock int    // the lock file
-	node uint64 // the inode of the socket; 0 before it is bound
+	node uint64 // inode of the socket; 0 before it is bound
 }
 
-// backlog limits the connections that are not accepted yet; the system may have a lower limit.
+// backlog is the maximum number of connections waiting to be accepted. The system may impose a
+// lower limit.
 const backlog = 4096
 
-// socketDir returns the directory of names: the sockets of listening processes.
+// socketDir returns the directory that contains the sockets of listening processes.
 func (o *Options) socketDir() string {
 	switch run := os.Getenv("XDG_RUNTIME_DIR"); {
 	case o.Dir != "":
@@ -43,7 +44,7 @@ func (o *Options) socketDir() string {
 	return fmt.Sprintf("/tmp/quicksilver-%d", os.Geteuid())
 }
 
-// socketPath returns the path of the socket of a name.
+// socketPath returns the path of the socket for name.
 func (o *Options) socketPath(name string) (string, error) {
 	p := filepath.Join(o.socketDir(), name)
 	if len(p) > 107 {
@@ -52,8 +53,8 @@ func (o *Options) socketPath(name string) (string, error) {
 	return p, nil
 }
 
-// makeDir makes the directory if need be, and checks that no other user has access to it, unless
-// AnyUser is set.
+// makeDir creates the socket directory if necessary and, unless AnyUser is set, checks that no
+// other user has access to it.
 func (o *Options) makeDir() error {
 	dir := o.socketDir()
 	if err := o.validate(); err != nil {
@@ -85,8 +86,8 @@ func (o *Options) makeDir() error {
 	return nil
 }
 
-// dirID returns a string that identifies the directory of names, "" if it does not exist. Processes
-// with the same one can connect.
+// dirID returns a string that identifies the socket directory, or "" if the directory does not
+// exist. Processes with the same ID can connect to each other.
 func (o *Options) dirID() string {
 	var st unix.Stat_t
 	if unix.Stat(o.socketDir(), &st) != nil {
@@ -95,9 +96,9 @@ func (o *Options) dirID() string {
 	return fmt.Sprintf("%x:%x", st.Dev, st.Ino)
 }
 
-// reachID returns an ID of the processes that can use sm with each other: those with the same
-// directory, machine and namespaces. Memory could be shared across some namespaces, but they are
-// meant to isolate.
+// reachID returns an ID that is shared by the processes that can use sm with each other: those with
+// the same directory, machine and namespaces. Memory could be shared across some namespaces, but
+// namespaces are meant to isolate.
 func (o *Options) reachID() (place [16]byte, err error) {
 	if err := o.makeDir(); err != nil {
 		return place, err
@@ -118,8 +119,8 @@ func (o *Options) reachID() (place [16]byte, err error) {
 	return [16]byte(sum[:]), nil
 }
 
-// listen listens at a name, and returns it. It replaces a * at the end of the name by something
-// unique.
+// listen starts listening on name and returns the name used, in which a trailing * is replaced with
+// a unique string.
 func (o *Options) listen(name string) (*listener, string, error) {
 	front, open := strings.CutSuffix(name, "*")
 	if open {
@@ -137,7 +138,7 @@ func (o *Options) listen(name string) (*listener, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	o.removeStale() // only listeners leave files behind, so listening is the time to clean up
+	o.removeStale() // only listeners leave files behind, so clean up when listening
 	p := &listener{path: path, fd: -1}
 	if p.lock, err = lockFile(path + lockSuffix); err != nil {
 		if err == unix.EAGAIN {
@@ -150,7 +151,7 @@ func (o *Options) listen(name string) (*listener, string, error) {
 		return nil, "", codes.WithText(codes.ErrIO, "lock "+path+lockSuffix+": "+err.Error())
 	}
 	marked, err := isMarked(p.lock)
-	if err != nil { // it is a file of another program
+	if err != nil { // the file belongs to another program
 		_ = unix.Close(p.lock)
 		return nil, "", codes.WithText(codes.ErrAddrInUse, path+lockSuffix+" is in the way of sm://"+name+": "+err.Error())
 	}
@@ -169,12 +170,13 @@ func (o *Options) listen(name string) (*listener, string, error) {
 	return p, name, nil
 }
 
-// ownsDir reports whether only this plugin uses the directory of names, so that all sockets there
-// are of this plugin.
+// ownsDir reports whether the socket directory is used only by this plugin, so that all sockets in
+// it belong to this plugin.
 func (o *Options) ownsDir() bool { return o.Dir == "" }
 
-// inTheWay returns why the file at path, whose lock file the caller has locked, cannot be replaced,
-// "" if it can or if there is none. ours: a socket there is of this plugin.
+// inTheWay returns the reason why the file at path cannot be replaced, or "" if it can be or does
+// not exist. The caller must have locked the corresponding lock file. ours reports whether a socket
+// at path belongs to this plugin.
 func inTheWay(path string, ours bool) string {
 	var st unix.Stat_t
 	switch err := unix.Lstat(path, &st); {
@@ -192,7 +194,7 @@ func inTheWay(path string, ours bool) string {
 	return ""
 }
 
-// isDeserted reports whether no process listens at a socket.
+// isDeserted reports whether no process is listening on the socket.
 func isDeserted(path string) bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -202,13 +204,13 @@ func isDeserted(path string) bool {
 	return unix.Connect(fd, &unix.SockaddrUnix{Name: path}) == unix.ECONNREFUSED
 }
 
-// bind makes the socket and listens. The lock mark is written first, so that a crash in between
-// leaves no socket that looks like another program's.
+// bind creates the socket and listens on it. It writes the lock mark first, so that a crash in
+// between does not leave a socket that appears to belong to another program.
 func (p *listener) bind(anyUser bool) (err error) {
 	if err := writeLockMark(p.lock); err != nil {
 		return err
 	}
-	_ = unix.Unlink(p.path) // the socket of a dead process: inTheWay has checked that
+	_ = unix.Unlink(p.path) // the socket of a dead process, as checked by inTheWay
 	if p.fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 		p.fd = -1
 		return err
@@ -217,7 +219,7 @@ func (p *listener) bind(anyUser bool) (err error) {
 		return err
 	}
 	p.node = inodeOf(p.path)
-	mode := uint32(0o600) // bind(2) has applied the umask; no process can connect before Listen
+	mode := uint32(0o600) // bind(2) applied the umask; no process can connect before Listen
 	if anyUser {
 		mode = 0o666
 	}
@@ -238,7 +240,7 @@ func (p *listener) close() {
 	unlockFile(p.path+lockSuffix, p.lock)
 }
 
-// inodeOf returns the inode number of the file at path, or 0.
+// inodeOf returns the inode number of the file at path, or 0 on error.
 func inodeOf(path string) uint64 {
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil {

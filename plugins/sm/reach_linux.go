@@ -14,54 +14,55 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Memory of a peer that is in a chunk of its pool (internal/pool) is read without the peer's help,
-// once the chunk is mapped.
+// Memory of a peer that is in a chunk of the peer's pool (internal/pool) is read without the peer's
+// help once the chunk is mapped.
 //
 //	get, view ─ the chunk is mapped, and the claim is valid ─► copied, a part in each Poll, or returned as it is
 //	          └ otherwise WANT ─► the peer; CHUNK ◄─ mapped. Until then, and after any error, the peer sends the data as usual
 
 const (
-	// maxChunks limits the chunks of one peer that are mapped or requested.
+	// maxChunks is the maximum number of one peer's chunks that are mapped or requested.
 	maxChunks = 64
-	// maxWants limits the requests for chunks that one peer has not answered.
+	// maxWants is the maximum number of chunk requests that one peer has not answered.
 	maxWants = 4 * maxChunks
-	// reachPiece is how many bytes are copied between two checks of the claim, and before a cancel
-	// takes effect. If more than reachBacklog bytes are waiting, which the caches do not hold, it is
-	// reachTurn: copying that many at once was measured a fifth faster then.
+	// reachPiece is the number of bytes copied between two checks of the claim, and before a cancel
+	// takes effect. If more than reachBacklog bytes are waiting, which exceeds the CPU caches,
+	// reachTurn bytes are copied instead. That was measured to be a fifth faster in this case.
 	reachPiece = 256 << 10
-	// reachTurn limits the bytes that one Poll copies.
+	// reachTurn is the maximum number of bytes copied by one Poll.
 	reachTurn    = 1 << 20
 	reachBacklog = 4 << 20
 )
 
-// wantAgain is when a request for a chunk is repeated: the peer's answer may not have found room in
-// the socket. Tests shorten it.
+// wantAgain is the time after which a chunk request is repeated, because the peer's answer may not
+// have fit in the socket buffer. Tests shorten it.
 var wantAgain = time.Second
 
 // A poolChunk is a chunk of a peer's pool.
 type poolChunk struct {
-	mem             []byte        // nil: it was requested
-	asked           time.Duration // the time of the request
-	users           int           // the gets and views that use it
-	unmapWhenUnused bool          // it is unmapped when users is 0
-	readable        [2]int        // the range of mem that the system is known to have memory for
+	mem             []byte        // nil if the chunk has been requested but not received
+	asked           time.Duration // time of the request
+	users           int           // number of gets and views that use the chunk
+	unmapWhenUnused bool          // unmap the chunk when users becomes 0
+	readable        [2]int        // range of mem for which the system is known to have allocated memory
 }
 
 // A directGet is a get that copies from a chunk.
 type directGet struct {
 	p     *peer
-	id    uint64 // the operation
+	id    uint64 // ID of the operation
 	chunk *poolChunk
 	claim uint16
 	token [16]byte
 	from  []byte
-	at    int // the bytes copied so far
+	at    int // number of bytes copied so far
 }
 
 var _ carrier.Reacher = (*contextCarrier)(nil)
 
-// findChunkLocked returns the chunk and the offset in it of the n bytes at off of a key. c is nil
-// if they cannot be read directly, or not yet; it requests the chunk in that case.
+// findChunkLocked returns the chunk that contains the n bytes at offset off of key's memory, and
+// their offset in the chunk. If they cannot be read directly, c is nil. If the chunk is not mapped
+// yet, findChunkLocked requests it.
 func (p *peer) findChunkLocked(key *carrier.Region, off, n int64) (c *poolChunk, at int) {
 	if p == nil || !p.up || !p.sameUser || p.dead.Load() {
 		return nil, 0
@@ -78,36 +79,38 @@ func (p *peer) findChunkLocked(key *carrier.Region, off, n int64) (c *poolChunk,
 	return c, at + int(off)
 }
 
-// readClaim returns the range of the chunk that a key is for. ok is false if the key is not valid
-// any more.
+// readClaim returns the range of the chunk to which key gives access. ok is false if key is no
+// longer valid.
 func (c *poolChunk) readClaim(key *carrier.Region) (at, n int, ok bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
 	return pool.FindClaim(c.mem, key.Place.Claim, &key.Token)
 }
 
-// claimHolds reports whether a claim is still valid: the owner has not withdrawn the memory.
+// claimHolds reports whether a claim is still valid, that is, whether the owner has not revoked
+// access to the memory.
 func (c *poolChunk) claimHolds(claim uint16, token *[16]byte) (ok bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
 	return pool.IsClaimValid(c.mem, claim, token)
 }
 
-// releaseUseLocked ends a use of c.
+// releaseUseLocked releases one use of c.
 func (c *poolChunk) releaseUseLocked() {
 	if c.users--; c.users == 0 && c.unmapWhenUnused {
 		unmap(&c.mem)
 	}
 }
 
-// unmapIfUnusedLocked unmaps c now, or when its last use ends.
+// unmapIfUnusedLocked unmaps c immediately if it is unused, and otherwise when its last use is
+// released.
 func (c *poolChunk) unmapIfUnusedLocked() {
 	c.unmapWhenUnused = true
 	c.users++
 	c.releaseUseLocked()
 }
 
-// requestChunkLocked requests a chunk from the peer, and unmaps those that the peer has released.
+// requestChunkLocked requests a chunk from the peer, and unmaps chunks that the peer has released.
 func (p *peer) requestChunkLocked(id uint32, c *poolChunk) {
 	for id, old := range p.chunks {
 		if old.isReleased() {
@@ -129,7 +132,8 @@ func (p *peer) requestChunkLocked(id uint32, c *poolChunk) {
 	p.wants = append(p.wants, id)
 }
 
-// sendChunkLocked answers a request of the peer with the chunk, or that it does not exist.
+// sendChunkLocked answers a request from the peer, either with the chunk or by stating that it does
+// not exist.
 func (p *peer) sendChunkLocked(s *packet) error {
 	if err := s.checkDescriptors(0); err != nil {
 		return err
@@ -143,14 +147,14 @@ func (p *peer) sendChunkLocked(s *packet) error {
 		_ = sendPacket(p.fd, kindChunk, body)
 		return nil
 	}
-	// on error the peer repeats the request
+	// If this fails, the peer repeats the request.
 	_ = sendPacket(p.fd, kindChunk, binary.LittleEndian.AppendUint64(body, uint64(size)), fd)
 	_ = unix.Close(fd)
 	return nil
 }
 
-// mapChunkLocked maps a chunk that the peer has sent. One that was requested several times is answered as
-// often: the first answer with a chunk counts.
+// mapChunkLocked maps a chunk sent by the peer. A chunk that was requested several times is
+// answered several times. The first answer that contains the chunk is used.
 func (p *peer) mapChunkLocked(s *packet) error {
 	bad := codes.WithText(codes.ErrProtocol, "invalid share of memory from the peer")
 	if len(s.body) < 4 {
@@ -161,7 +165,7 @@ func (p *peer) mapChunkLocked(s *packet) error {
 	if i < 0 {
 		return bad
 	}
-	p.wants = slices.Delete(p.wants, 0, i+1) // the answers arrive in this order; some may be missing if the socket was full
+	p.wants = slices.Delete(p.wants, 0, i+1) // answers arrive in the order of the requests; some may be missing if the socket buffer was full
 	c := p.chunks[id]
 	isWanted := c != nil && c.mem == nil
 	if len(s.body) == 4 && s.n == 0 {
@@ -182,7 +186,7 @@ func (p *peer) mapChunkLocked(s *packet) error {
 	}
 	mem, err := mapSealed(s.takeDescriptor(0), int(size), memfd.OwnerWritable)
 	if codes.Of(err) == codes.ErrNoMemory {
-		return nil // without the chunk the peer sends the data as usual
+		return nil // without the chunk, the peer sends the data as usual
 	}
 	c.mem = mem
 	return err
@@ -222,7 +226,7 @@ func (c *contextCarrier) View(l carrier.Session, key carrier.Region, off, n int6
 		ok := memfault.Readable(b)
 		c.e.Lock()
 		switch {
-		case !ok: // the user's reads would fault
+		case !ok: // reads by the user would fault
 			ch.releaseUseLocked()
 			return nil, nil
 		case at <= ch.readable[1] && to >= ch.readable[0]:
@@ -240,8 +244,8 @@ func (c *contextCarrier) View(l carrier.Session, key carrier.Region, off, n int6
 	}
 }
 
-// copyDirectGetsLocked copies up to reachTurn bytes for the direct gets, in turn. It releases the
-// lock while it copies. Only the goroutine that polls calls it.
+// copyDirectGetsLocked copies up to reachTurn bytes for the direct gets, taking turns among them.
+// It releases the lock while copying. It must be called only by the goroutine that polls.
 func (c *contextCarrier) copyDirectGetsLocked() {
 	much := 0
 	for i := range c.directGets {
@@ -271,17 +275,19 @@ func (c *contextCarrier) copyDirectGetsLocked() {
 	}
 }
 
-// copyUnlocked calls copy. It is entered and left with the lock, but copies without it.
+// copyUnlocked calls copy without holding the lock. The lock must be held on entry and is held
+// again on return.
 func (r *directGet) copyUnlocked(v carrier.View, n int) bool {
 	r.p.c.e.Pause()
 	defer r.p.c.e.Lock()
 	return r.copy(v, n)
 }
 
-// inCopy, if not nil, is called between the check of the claim and the copy. Only tests set it.
+// inCopy, if not nil, is called between the check of the claim and the copy. It is set only by
+// tests.
 var inCopy func()
 
-// copy copies n bytes, and reports whether the claim was valid until all of them were read.
+// copy copies n bytes and reports whether the claim remained valid until all of them had been read.
 func (r *directGet) copy(v carrier.View, n int) bool {
 	if !r.chunk.claimHolds(r.claim, &r.token) {
 		return false

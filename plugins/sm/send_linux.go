@@ -11,13 +11,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// flushLocked sends the session's frames until there are no more, until the rings are full, or
-// until it has sent maxTurn pieces. It releases the lock while it copies bulk data.
+// flushLocked sends the session's frames until there are no more, the rings are full, or it has
+// sent maxTurn pieces. It releases the lock while copying bulk data.
 func (p *peer) flushLocked() {
 	if p.writing || p.blocked || !p.up || p.dead.Load() {
 		return
 	}
-	// Stage has written all frames already
+	// All frames have already been written through Stage.
 	if p.hot.Load() && p.err == nil && !p.end.Waits() && !p.link.Sends() {
 		p.publishLocked()
 		return
@@ -26,7 +26,7 @@ func (p *peer) flushLocked() {
 	waited := false
 	for pieces := 0; ; {
 		before := p.end.Written()
-		// first, so that a small message waits for at most one round of pieces
+		// Messages come first, so that a small message waits for at most one round of pieces.
 		more := p.pullFramesLocked(ring.Messages)
 		more = p.pullFramesLocked(ring.Bulk) || more
 		some := p.end.Written() != before
@@ -37,12 +37,12 @@ func (p *peer) flushLocked() {
 		if p.dead.Load() || p.err != nil {
 			break
 		}
-		if !more && staged == 0 { // otherwise other goroutines may have added frames while this one copied
+		if !more && staged == 0 { // otherwise other goroutines may have added frames while this one was copying
 			p.end.Go()
 			break
 		}
 		if some {
-			// the caller may have only one message to send: leave the rest to Poll
+			// The caller may have only one message to send, so leave the rest to Poll.
 			if waited = false; pieces >= maxTurn {
 				p.sendSoonLocked()
 				break
@@ -54,9 +54,9 @@ func (p *peer) flushLocked() {
 			p.link.Waits()
 			break
 		}
-		// Announce that this side waits, then check for room once more. The peer frees room and
-		// then checks for a waiter; it may have done both between the first check and the
-		// announcement, and would never ring the bell.
+		// Announce that this side is waiting, then check for room once more. The peer frees room
+		// and then checks for a waiter. It may have done both between the first check and the
+		// announcement, in which case it would never ring the bell.
 		p.end.Wait()
 		waited = true
 	}
@@ -73,7 +73,7 @@ func (p *peer) flushLocked() {
 	}
 }
 
-// sendSoonLocked makes Poll continue sending.
+// sendSoonLocked arranges for Poll to continue sending.
 func (p *peer) sendSoonLocked() {
 	if !p.inResume {
 		p.inResume = true
@@ -82,8 +82,8 @@ func (p *peer) sendSoonLocked() {
 	p.c.pollSoonLocked()
 }
 
-// pullFramesLocked writes the session's frames to a ring as far as there is room. more: some are
-// left.
+// pullFramesLocked writes as many of the session's frames to ring r as fit. more reports whether
+// any are left.
 func (p *peer) pullFramesLocked(r int) (more bool) {
 	if p.dead.Load() || p.err != nil {
 		return false
@@ -94,9 +94,9 @@ func (p *peer) pullFramesLocked(r int) (more bool) {
 	return p.link.Pull(carrier.Bulk, (*bulkFlow)(p))
 }
 
-// copyStaged copies the staged bulk data to the rings. It is entered and left with the lock, but
-// copies without it: the peer does not read a spot before it is published, and a cancel waits for
-// one copy only.
+// copyStaged copies the staged bulk data to the rings. The lock must be held; copyStaged releases
+// it while copying. That is safe because the peer does not read a spot before it is published. A
+// cancel waits for at most one copy.
 func (p *peer) copyStaged() {
 	p.c.e.Pause()
 	defer p.c.e.Lock()
@@ -106,7 +106,7 @@ func (p *peer) copyStaged() {
 	}
 }
 
-// copyBodiesLocked copies the staged bulk data, and reports the pieces as sent.
+// copyBodiesLocked copies the staged bulk data and reports the pieces as sent.
 func (p *peer) copyBodiesLocked() {
 	if len(p.staged) == 0 {
 		return
@@ -115,7 +115,7 @@ func (p *peer) copyBodiesLocked() {
 	for i := range p.staged {
 		s := &p.staged[i]
 		if !p.dead.Load() {
-			if s.withdrawn { // the spot cannot be removed: messages follow it in the ring
+			if s.withdrawn { // the spot cannot be removed, because messages follow it in the ring
 				p.end.Void(s.spot)
 			}
 			p.link.Sent(s.v)
@@ -125,8 +125,8 @@ func (p *peer) copyBodiesLocked() {
 	p.staged = p.staged[:0]
 }
 
-// publishLocked makes the written messages visible to the peer, and wakes it if it sleeps. While
-// the area has not been sent it does nothing, because messages may use it.
+// publishLocked makes the written messages visible to the peer and wakes the peer if it is
+// sleeping. It does nothing until the area has been sent, because messages may use it.
 func (p *peer) publishLocked() {
 	if p.dead.Load() || p.area >= 0 {
 		return
@@ -136,11 +136,12 @@ func (p *peer) publishLocked() {
 	}
 }
 
-// raceOrder is changed by every publication and read by every take, under the race detector only.
-// It makes known that memory which is mapped twice in this process is read after it was written.
+// raceOrder is written by every publication and read by every take, but only under the race
+// detector. It tells the detector that memory mapped twice in this process is read after it is
+// written.
 var raceOrder atomic.Int64
 
-// publishRings publishes the written messages. wake: the peer sleeps.
+// publishRings publishes the written messages. wake reports whether the peer is sleeping.
 func (p *peer) publishRings() (wake bool) {
 	defer memfault.Off(memfault.On(), &p.err)
 	if raceflag.Enabled {
@@ -149,7 +150,7 @@ func (p *peer) publishRings() (wake bool) {
 	return p.end.Publish()
 }
 
-// messageFlow and bulkFlow implement carrier.Writer for the two rings of a peer.
+// messageFlow and bulkFlow implement carrier.Writer for a peer's two rings.
 type (
 	messageFlow peer
 	bulkFlow    peer
@@ -182,10 +183,10 @@ func (w *bulkFlow) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.
 // Piece implements carrier.Writer.
 func (w *bulkFlow) Piece(h *frame.Header, v carrier.View) { (*peer)(w).putPiece(ring.Bulk, h, v) }
 
-// room returns the sizes of the largest frame and of the largest chunk that ring r has room for.
+// room returns the sizes of the largest frame and the largest piece for which ring r has room.
 func (p *peer) room(r int) (whole, piece int) {
 	whole, slot, less := p.end.Room(r)
-	if less { // update only now, because it reads a cache line that the peer's core writes
+	if less { // update only if necessary, because it reads a cache line that the peer's core writes
 		p.update()
 		whole, slot, _ = p.end.Room(r)
 	}
@@ -198,7 +199,7 @@ func (p *peer) room(r int) (whole, piece int) {
 	return min(whole, frame.MaxWhole), piece
 }
 
-// update frees the room of the messages that the peer has taken, and reports the pieces among them
+// update frees the room used by messages that the peer has taken, and reports the pieces among them
 // as sent.
 func (p *peer) update() {
 	p.readTaken()
@@ -214,7 +215,7 @@ func (p *peer) update() {
 	}
 }
 
-// readTaken updates p.end with the messages that the peer has read.
+// readTaken updates p.end with the number of messages that the peer has read.
 func (p *peer) readTaken() {
 	defer memfault.Off(memfault.On(), &p.err)
 	if err := p.end.Update(); err != nil {
@@ -222,12 +223,12 @@ func (p *peer) readTaken() {
 	}
 }
 
-// descriptorOf returns the ring message of a frame.
+// descriptorOf returns the ring message for a frame.
 func descriptorOf(h *frame.Header) ring.Message {
 	return ring.Message{Kind: uint8(h.Kind), Flags: h.Flags, Op: h.Op, Tag: h.Tag, Credit: h.Credit}
 }
 
-// put writes a frame into a ring.
+// put writes a frame to ring r.
 func (p *peer) put(r int, h *frame.Header, payload []byte) {
 	var tail [frame.TailSize]byte
 	if n := h.Size() - frame.HeaderSize; n > 0 {
@@ -254,8 +255,8 @@ func (p *peer) putBlock(m *ring.Message, b ring.Block) {
 	p.end.PutBlock(m, b)
 }
 
-// putPiece reserves the spot of a piece in a ring; copyBodiesLocked fills it after the pull. A
-// piece that is in the area already is not copied.
+// putPiece reserves the spot of a piece in ring r. copyBodiesLocked fills it after the pull. A
+// piece that is already in the area is not copied.
 func (p *peer) putPiece(r int, h *frame.Header, v carrier.View) {
 	m := descriptorOf(h)
 	if m.Len = v.Len(); p.err != nil {
@@ -282,25 +283,25 @@ func (p *peer) stage(r int, m *ring.Message, v carrier.View) {
 	p.staged = append(p.staged, bulkPiece{v: v, spot: p.end.PutLater(r, m)})
 }
 
-// needAreaLocked makes the area and sends it to the peer. It returns false if that fails; the
-// session ends after the current pull.
+// needAreaLocked creates the area and sends it to the peer. It returns false if that fails, in
+// which case the session ends after the current pull.
 func (p *peer) needAreaLocked() bool {
 	if err := p.makeArea(); err != nil {
 		p.err = err
-	} else if p.sendBy == 0 { // otherwise Poll sends it, after the segment
+	} else if p.sendBy == 0 { // otherwise Poll sends it after the segment
 		p.err = p.sendMemoryLocked()
 	}
 	return p.err == nil
 }
 
-// A shelf implements carrier.Shelf: room in the area of a peer for bodies and for bytes of streams,
-// which are written there before their messages are sent.
+// A shelf implements carrier.Shelf: room in a peer's area for bodies and stream bytes, which are
+// written there before their messages are sent.
 type shelf peer
 
 // Reserve implements carrier.Shelf.
 func (s *shelf) Reserve(n int) (room []byte, at int64) {
 	p := (*peer)(s)
-	if !p.end.HasArea() && !p.needAreaLocked() { // the next flush ends the session
+	if !p.end.HasArea() && !p.needAreaLocked() { // on failure the next flush ends the session
 		return nil, 0
 	}
 	b, ok := p.reserveBody(n)
@@ -316,8 +317,8 @@ func (s *shelf) Reserve(n int) (room []byte, at int64) {
 	return room, int64(b.At)
 }
 
-// touchMemory makes the system allocate the pages of b, and returns an error if it has none: user
-// code that writes there must not fault.
+// touchMemory makes the system allocate the pages of b. It returns an error if no memory is
+// available, because user code that writes to b must not fault.
 func touchMemory(b []byte) (err error) {
 	defer memfault.Off(memfault.On(), &err)
 	for at := 0; at < len(b); at += page {
@@ -326,7 +327,8 @@ func touchMemory(b []byte) (err error) {
 	return nil
 }
 
-// reserveBody reserves room for a body, after freeing that of bodies which the peer has read.
+// reserveBody reserves room for a body of n bytes, after freeing the room of bodies that the peer
+// has read.
 func (p *peer) reserveBody(n int) (b ring.Block, ok bool) {
 	if p.update(); p.err == nil {
 		b, ok = p.end.Reserve(n)

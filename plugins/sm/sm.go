@@ -11,27 +11,27 @@ const scheme = "sm"
 
 func init() { carrier.Register(New(Options{})) }
 
-// Options configures the plugin. The zero value works.
+// Options configures the plugin. The zero value is ready to use.
 type Options struct {
-	// Dir is the directory with the sockets of processes that listen. Empty means
-	// $XDG_RUNTIME_DIR/quicksilver, or /tmp/quicksilver-UID if that variable is not set. It is made
-	// if need be; it must belong to the user, and no other user may have access. Processes with
-	// different directories cannot connect.
+	// Dir is the directory that contains the sockets of listening processes. If empty, it is
+	// $XDG_RUNTIME_DIR/quicksilver, or /tmp/quicksilver-UID if that variable is not set. The
+	// directory is created if necessary. It must belong to the user, and no other user may have
+	// access to it. Processes with different directories cannot connect to each other.
 	Dir string
-	// AnyUser accepts connections of other users' processes, and allows dialing them. Dir is
-	// required then, and other users may have access to it. Such a peer can stop this process on
-	// purpose, by misusing the descriptors that the two share.
+	// AnyUser allows accepting connections from, and dialing, processes of other users. It requires
+	// Dir, and other users may have access to that directory. A malicious peer can then stall this
+	// process by misusing the file descriptors that the two share.
 	AnyUser bool
-	// Unassisted turns off the background poller: peers are served only inside Progress.
+	// Unassisted disables the background poller, so that peers are served only during Progress.
 	Unassisted bool
-	// TakeTimeout limits how long a peer may read none of the messages for it before its session
-	// ends. It is for peers that still send, to which PeerTimeout does not apply. Zero means 10 s,
-	// or PeerTimeout if that is longer.
+	// TakeTimeout is how long a peer may go without reading any of the messages sent to it before
+	// its session ends. It applies to peers that still send, to which PeerTimeout does not apply.
+	// Zero means 10 s, or PeerTimeout if that is longer.
 	TakeTimeout time.Duration
 }
 
-// New returns a plugin with options of its own, for na.Config.Plugins. na.Open reports invalid
-// options.
+// New returns a plugin with the given options, for use in na.Config.Plugins. Invalid options are
+// reported by na.Open.
 func New(opts Options) carrier.Plugin { return plugin{opts} }
 
 type plugin struct{ opts Options }
@@ -39,7 +39,7 @@ type plugin struct{ opts Options }
 // Scheme implements carrier.Plugin.
 func (plugin) Scheme() string { return scheme }
 
-// A domain is the state of the plugin in one class.
+// A domain is the state of the plugin for one class.
 type domain struct {
 	class    carrier.Class
 	opts     Options
@@ -47,7 +47,7 @@ type domain struct {
 	start    time.Time
 	acceptor acceptor
 
-	beside bool // the class has another transport, which a session can use instead
+	beside bool // the class has another transport that a session can use instead
 }
 
 const defaultTakeTimeout = 10 * time.Second
@@ -66,8 +66,8 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	return n, nil
 }
 
-// OpenBeside implements carrier.Companion. A class that listens gets a unique name here, which only
-// the peers learn that it offers sm to.
+// OpenBeside implements carrier.Companion. A class that listens gets a unique name, which is
+// revealed only to the peers to which the class offers sm.
 func (p plugin) OpenBeside(class carrier.Class, listens bool) (*carrier.Network, error) {
 	if err := p.opts.validate(); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (p plugin) OpenBeside(class carrier.Class, listens bool) (*carrier.Network,
 	return n, nil
 }
 
-// validate returns an error if the options contradict each other.
+// validate returns an error if the options are inconsistent.
 func (o *Options) validate() error {
 	if o.AnyUser && o.Dir == "" {
 		return codes.WithText(codes.ErrInvalid, "sm: options: AnyUser needs Dir, a directory that the users share")
@@ -96,7 +96,7 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// open opens the network of a class, which listens at a name unless that is empty.
+// open opens the network of a class and listens on the given name, unless it is empty.
 func (p plugin) open(class carrier.Class, listen string) (*domain, *carrier.Network, error) {
 	d := &domain{class: class, opts: p.opts, start: time.Now()}
 	n := &carrier.Network{Exact: true, FlushEvery: 16, Names: &d.names, NewCarrier: d.newCarrier, Close: d.close}

@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// An acceptor has no function on this system.
+// An acceptor is unused on this system.
 type acceptor struct{}
 
 func (d *domain) open(string) error {

@@ -1,4 +1,4 @@
-// Package ring moves messages between two processes through memory that one of them writes and the
+// Package ring passes messages between two processes through memory that one of them writes and the
 // other reads.
 //
 //	segment of A, written by A                        segment of B, written by B
@@ -12,18 +12,19 @@
 //	area of A, made when it is first needed: 64 slots for bulk data and for messages longer than an
 //	envelope, and 16 MiB for bodies that messages are about
 //
-// A slot is free when the message in it has been taken. The first free slot is used, so that few
-// are in use and stay in the caches.
+// A slot becomes free when the message in it has been taken. The first free slot is always used, so
+// that few slots are in use and those stay in the CPU caches.
 //
-// Each byte has one writer, always: there are no locks, and a process that dies leaves nothing to
-// be repaired. A descriptor is published by one store of its commit word, which is at a fixed
-// offset that no body ever covers. A message that was not published when the writer died does not
-// exist.
+// Each byte has exactly one writer. There are therefore no locks, and a process that dies leaves
+// nothing to repair. A descriptor is published by a single store to its commit word, which is at a
+// fixed offset that no body ever overlaps. A message that was not published before its writer died
+// does not exist.
 //
-// The peer's memory is not trusted: it is read once into private memory, checked, and then used.
-// Each side computes by itself where a body in the ring of bodies is.
+// The peer's memory is not trusted. It is read once into private memory, validated, and only then
+// used. Each side computes the position of a body in the ring of bodies independently.
 //
-// The package makes no system calls, starts no goroutines and takes no locks. It works on any
-// bytes: tests run it on the heap, where the race detector sees it. "Under the lock" in a comment
-// means the caller's lock for sending; "by the receiver" means the one goroutine that receives.
+// The package makes no system calls, starts no goroutines and takes no locks. It works on any byte
+// slice; tests run it on heap memory, where the race detector observes it. Methods documented as
+// requiring the lock must be called with the caller's send lock held. Methods documented as being
+// for the receiver must be called only by the goroutine that receives.
 package ring

@@ -6,80 +6,81 @@ import (
 	"sync/atomic"
 )
 
-// Messages and Bulk are the two rings of each direction.
+// Messages and Bulk identify the two rings in each direction.
 const (
 	Messages = 0
 	Bulk     = 1
 	rings    = 2
 )
 
-// A Message is one frame without its body.
+// A Message is a frame without its body.
 type Message struct {
 	Kind, Flags uint8 // Flags has seven bits
 	Op, Tag     uint64
 	Credit      uint32
-	Len         int // the length of the body in bytes
+	Len         int // length of the body in bytes
 }
 
-// Void is the kind of an empty message: the data for it was withdrawn while it was being written.
+// Void is the kind of an empty message. It replaces a message whose data was revoked while it was
+// being written.
 const Void = 0
 
-// An End is one process's side of a pair of segments. Two goroutines may use it at once: the
-// methods that send are called under one lock, those that receive by one goroutine, under that lock
-// too if their comment says so.
+// An End is one process's side of a pair of segments. Two goroutines may use it concurrently: one
+// that sends, with the send lock held, and one that receives. Some methods for the receiver also
+// require the lock, as documented.
 type End struct {
 	own, peer memory
-	areas     struct{ own, peer memory } // nil until they are needed
+	areas     struct{ own, peer memory } // nil until needed
 
-	// Sending. The fields hold the result of the last Update.
+	// Fields for sending. They reflect the last Update.
 	out    [rings]out
-	bodies bodies  // the ring of bodies of Messages
-	free   uint64  // the set of free slots
-	blocks []bool  // the used blocks of the room for bodies; nil: there is no area
-	placed []Block // the blocks of messages that the peer has not taken, oldest first
-	rung   uint64  // the last sleep of the peer for which the bell was rung
+	bodies bodies  // ring of bodies for Messages
+	free   uint64  // set of free slots
+	blocks []bool  // which blocks of the room for bodies are in use; nil if there is no area
+	placed []Block // blocks of messages that the peer has not taken, oldest first
+	rung   uint64  // the peer's last sleep for which the bell was rung
 	eager  int
 
-	// Receiving.
+	// Fields for receiving.
 	in         [rings]in
-	peerBodies bodies // the peer's ring of bodies of Messages
-	arms       uint64 // the number of sleeps of this side
-	unreported bool   // messages were taken since the last Report
+	peerBodies bodies // the peer's ring of bodies for Messages
+	arms       uint64 // number of times that this side has armed itself to sleep
+	unreported bool   // whether messages have been taken since the last Report
 
-	waits atomic.Bool   // this side waits for room
+	waits atomic.Bool   // whether this side is waiting for room
 	seen  atomic.Uint64 // the peer's progress when the wait began
 }
 
-// out is a ring that this side writes.
+// An out is a ring that this side writes.
 type out struct {
 	base      int
 	descs     int
-	head      uint64   // the number of messages written
-	published uint64   // the number of messages published
-	taken     uint64   // the number of messages that the peer has taken, by the last Update
-	drafts    []draft  // the messages that are not published
-	words     []uint64 // the commit words, by descriptor
-	ends      []uint64 // Messages: the tail of bodies behind each message, by descriptor
-	places    []uint8  // where each body is, by descriptor: a slot, inRing, inBlock or shown
-	shown     int      // messages of ShowBlock that the peer has taken and that Shown has not returned yet
+	head      uint64   // number of messages written
+	published uint64   // number of messages published
+	taken     uint64   // number of messages that the peer has taken, as of the last Update
+	drafts    []draft  // messages that are not yet published
+	words     []uint64 // commit words, by descriptor
+	ends      []uint64 // for Messages: tail of bodies after each message, by descriptor
+	places    []uint8  // location of each body, by descriptor: a slot, inRing, inBlock or shown
+	shown     int      // number of ShowBlock messages that the peer has taken and Shown has not returned yet
 }
 
-// in is a ring that this side reads.
+// An in is a ring that this side reads.
 type in struct {
 	base  int
 	descs int
-	next  uint64 // the number of the next message to take
+	next  uint64 // number of the next message to take
 }
 
-// bodies is the position in a ring of bodies. Both sides compute it from the lengths of the
+// bodies holds the position in a ring of bodies. Both sides compute it from the lengths of the
 // messages.
 type bodies struct {
 	base, size int
-	tail, free uint64 // the bytes used so far; the bytes freed so far
+	tail, free uint64 // total number of bytes used and freed
 }
 
-// place allocates a body of n bytes and returns its offset. A body does not wrap: it skips the rest
-// of the ring if it does not fit there.
+// place allocates a body of n bytes and returns its offset. Bodies do not wrap: if the body does
+// not fit before the end of the ring, place skips the rest of the ring.
 func (b *bodies) place(n int) (off int) {
 	at := int(b.tail % uint64(b.size))
 	if at+n > b.size {
@@ -90,7 +91,7 @@ func (b *bodies) place(n int) (off int) {
 	return b.base + at
 }
 
-// room returns the length of the longest body that fits now.
+// room returns the length of the longest body that currently fits.
 func (b *bodies) room() int {
 	free := b.size - int(b.tail-b.free)
 	toEnd := b.size - int(b.tail%uint64(b.size))
@@ -100,15 +101,15 @@ func (b *bodies) room() int {
 	return max(toEnd, free-toEnd)
 }
 
-// ErrBroken is matched by the errors about impossible contents of the peer's memory.
+// ErrBroken is matched by errors that report invalid contents of the peer's memory.
 var ErrBroken = errors.New("invalid data from the peer in shared memory")
 
 func broken(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrBroken, fmt.Sprintf(format, args...))
 }
 
-// New returns an End that writes own, which is zeroed memory of the geometry out. Join adds the
-// segment of the peer.
+// New returns an End that writes own, which must be zeroed memory of the size given by out. Join
+// adds the peer's segment.
 func New(own []byte, out Geometry) *End {
 	e := &End{own: own, eager: out.Eager, free: ^uint64(0)}
 	e.bodies = bodies{base: offMessages + out.descs()*descSize, size: out.bodies()}
@@ -127,8 +128,8 @@ func (g Geometry) rings() [rings]in {
 	return [rings]in{{base: offMessages, descs: g.descs()}, {base: offBulk, descs: bulkDescs}}
 }
 
-// Join adds the segment of the peer, of geometry g. It returns an error if the segment has another
-// layout.
+// Join adds the peer's segment, whose geometry is g. It returns an error if the segment has a
+// different layout.
 func (e *End) Join(peer []byte, g Geometry) error {
 	if len(peer) != g.Size() {
 		return broken("segment has %d bytes, want %d", len(peer), g.Size())
@@ -146,16 +147,16 @@ func (e *End) Join(peer []byte, g Geometry) error {
 	return nil
 }
 
-// Probe writes to the pages that the first messages need, so that a lack of memory shows now, as a
-// fault.
+// Probe writes to the pages that the first messages need, so that a lack of memory causes a fault
+// immediately.
 func (e *End) Probe() {
 	for _, off := range []int{offWaits, offBulk + descOp, offMessages + descOp} {
 		e.own.store(off, 0)
 	}
 }
 
-// bell reports whether the caller has to wake the peer: it sleeps, and has not been woken from that
-// sleep. Under the lock.
+// bell reports whether the caller must wake the peer because it is sleeping and has not been woken
+// from that sleep. The lock must be held.
 func (e *End) bell() bool {
 	if e.peer == nil {
 		return false
@@ -168,8 +169,8 @@ func (e *End) bell() bool {
 	return true
 }
 
-// Arm announces that this side sleeps from now on, and has to be woken for a message or freed room.
-// It reports whether there is one already. By the receiver.
+// Arm announces that this side is about to sleep and must be woken for a message or freed room. It
+// reports whether there already is one. It is for the receiver.
 func (e *End) Arm() bool {
 	e.arms++
 	e.own.store(offBell, e.arms)
@@ -177,11 +178,11 @@ func (e *End) Arm() bool {
 	return e.Look()
 }
 
-// Disarm announces that this side polls. By the receiver.
+// Disarm announces that this side is polling. It is for the receiver.
 func (e *End) Disarm() { e.own.store(offBell, 0) }
 
-// Look reports whether there is a message to read, or freed room for which this side waits. It
-// costs two or three loads. By the receiver.
+// Look reports whether there is a message to read, or freed room for which this side is waiting. It
+// costs two or three loads. It is for the receiver.
 func (e *End) Look() bool {
 	if e.peer == nil {
 		return false
@@ -196,8 +197,8 @@ func (e *End) Look() bool {
 	return e.waits.Load() && e.peer.load(offTaken) != e.seen.Load()
 }
 
-// lastNumber returns the message number that the next descriptor has before its next message is
-// published: that of the message one round earlier.
+// lastNumber returns the message number stored in the next descriptor before its next message is
+// published, which is that of the message one round earlier.
 func (n *in) lastNumber() uint32 {
 	if n.next < uint64(n.descs) {
 		return 0
@@ -205,7 +206,7 @@ func (n *in) lastNumber() uint32 {
 	return uint32(n.next + 1 - uint64(n.descs))
 }
 
-// Progress returns a counter of the messages that the peer has read. The caller holds the lock.
+// Progress returns a counter of the messages that the peer has read. The lock must be held.
 func (e *End) Progress() uint64 {
 	if e.peer == nil {
 		return 0
@@ -213,9 +214,9 @@ func (e *End) Progress() uint64 {
 	return e.peer.load(offTaken)
 }
 
-// Wait announces that this side waits for room: Look then reports true when the peer has taken a
-// message. It is called when Room has found none, and Room has to be called once more after it,
-// because the peer may have freed room in between. Under the lock.
+// Wait announces that this side is waiting for room, so that Look reports true when the peer has
+// taken a message. It is called after Room has found no room. The caller must then call Room once
+// more, because the peer may have freed room in between. The lock must be held.
 func (e *End) Wait() {
 	step(Wait)
 	e.seen.Store(e.Progress())
@@ -224,10 +225,10 @@ func (e *End) Wait() {
 	step(Wait)
 }
 
-// Waits reports whether this side waits for room. It needs no lock.
+// Waits reports whether this side is waiting for room. It does not require the lock.
 func (e *End) Waits() bool { return e.waits.Load() }
 
-// Go ends the wait that Wait has announced. Under the lock.
+// Go ends the wait announced by Wait. The lock must be held.
 func (e *End) Go() {
 	if e.waits.Load() {
 		e.waits.Store(false)

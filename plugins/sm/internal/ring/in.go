@@ -2,7 +2,7 @@ package ring
 
 import "encoding/binary"
 
-// SetPeerArea adds the area that the peer writes. By the receiver.
+// SetPeerArea adds the area that the peer writes. It is for the receiver.
 func (e *End) SetPeerArea(b []byte) error {
 	if len(b) != AreaSize {
 		return broken("area has %d bytes, want %d", len(b), AreaSize)
@@ -17,14 +17,15 @@ func (e *End) SetPeerArea(b []byte) error {
 // A Taken is a message returned by Take.
 type Taken struct {
 	Message
-	// in buf, or in a slot: then the peer may change it, or reading it may fault (package memfault)
+	// in Take's buf or in a slot; in a slot, the peer may change it, and reading it may fault
+	// (package memfault)
 	Body  []byte
-	Slot  int  // the slot of the body; -1: it is in none
-	Block bool // the body is in the area's room for bodies: see PeerBlock
+	Slot  int  // slot that holds the body; -1 if it is not in a slot
+	Block bool // the body is in the area's room for bodies; see PeerBlock
 }
 
-// Ref returns the bytes of the area that a message with Block names as its body. ok is false if it
-// names none.
+// Ref returns the offset and length of the body to which a message with Block refers. ok is false
+// if the message does not contain such a reference.
 func (t *Taken) Ref() (at uint64, n int, ok bool) {
 	if !t.Block || t.Len != refSize {
 		return 0, 0, false
@@ -33,9 +34,10 @@ func (t *Taken) Ref() (at uint64, n int, ok bool) {
 	return uint64(le.Uint32(t.Body)), int(le.Uint32(t.Body[4:])), true
 }
 
-// Take takes the next message of ring r, if there is one. It copies the body to buf, which has room
-// for an envelope and for Inline bytes, unless the body is in the area. needs: nothing was taken,
-// because the message uses the peer's area, which is not set. By the receiver.
+// Take takes the next message of ring r, if there is one. It copies the body to buf, which must
+// have room for an envelope and for Inline bytes, unless the body is in the area. needs reports
+// that nothing was taken because the message uses the peer's area, which is not set. It is for the
+// receiver.
 func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 	n := &e.in[r]
 	if e.peer == nil {
@@ -82,19 +84,19 @@ func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 	return true, false, nil
 }
 
-// Free frees the room of all messages taken so far, whose bodies have been read. The receiver calls
-// it.
+// Free frees the room of all messages taken so far. Their bodies must have been read. It is for the
+// receiver.
 func (e *End) Free(r int) {
 	step(Release)
 	e.own.store(offTaken, e.taken())
 	e.unreported = true
 }
 
-// taken returns the word at offTaken: the numbers of messages read from both rings.
+// taken returns the word to store at offTaken: the numbers of messages read from both rings.
 func (e *End) taken() uint64 { return e.in[Messages].next&(1<<32-1) | e.in[Bulk].next<<32 }
 
-// PeerBlock returns n bytes at an offset of the room for bodies in the peer's area, for a message
-// with Block. The peer may change them, and reading them may fault. By the receiver.
+// PeerBlock returns n bytes at offset at of the room for bodies in the peer's area, for a message
+// with Block. The peer may change them, and reading them may fault. It is for the receiver.
 func (e *End) PeerBlock(at uint64, n int) ([]byte, error) {
 	if n < 0 || at > BodyRoom || n > BodyRoom-int(at) {
 		return nil, broken("invalid body of %d bytes at offset %d of %d", n, at, BodyRoom)
@@ -102,8 +104,9 @@ func (e *End) PeerBlock(at uint64, n int) ([]byte, error) {
 	return e.areas.peer.block(int(at), n), nil
 }
 
-// Report publishes the numbers of taken messages. wake: the peer waits for room, sleeps, and has to
-// be woken. By the receiver, under the lock.
+// Report publishes the numbers of messages taken. wake reports whether the peer must be woken
+// because it is sleeping while it waits for room. It is for the receiver, and the lock must be
+// held.
 func (e *End) Report() (wake bool) {
 	if !e.unreported {
 		return false

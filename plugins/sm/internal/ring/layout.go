@@ -6,43 +6,43 @@ import (
 )
 
 const (
-	// Inline is the largest payload that fits into a descriptor, in bytes.
+	// Inline is the maximum payload that fits in a descriptor, in bytes.
 	Inline = 96
-	// Slots is the number of slots of an area. SlotSize is the number of bytes that are used of
-	// each: the longest message, which is more than a piece of bulk data.
+	// Slots is the number of slots in an area. SlotSize is the number of bytes used in each, which
+	// is the size of the longest message and more than that of a piece of bulk data.
 	Slots    = 64
 	SlotSize = 65 << 10
-	// BodyRoom is the size of the room behind the slots, for bodies that are written before their
-	// messages.
+	// BodyRoom is the size in bytes of the room after the slots, which is for bodies that are
+	// written before their messages.
 	BodyRoom = 16 << 20
 	// AreaSize is the size of an area in bytes.
 	AreaSize = Slots*slotStride + BodyRoom
 
-	slotStride = 68 << 10  // whole pages, and not a power of two, so that slots use different cache sets
-	bulkSlots  = 1<<16 - 1 // the set of slots for bulk data; the bytes of more would not stay in the caches
-	blockSize  = 32 << 10  // bodies in the room behind the slots begin at multiples of it
+	slotStride = 68 << 10  // a multiple of the page size but not a power of two, so that slots use different cache sets
+	bulkSlots  = 1<<16 - 1 // set of slots for bulk data; the bytes of more slots would not stay in the CPU caches
+	blockSize  = 32 << 10  // bodies in the room after the slots begin at multiples of blockSize
 	descSize   = 128       // two cache lines, because processors prefetch lines in pairs
 	page       = 4 << 10
 	bulkDescs  = page / descSize
-	align      = 64 // alignment in the ring of bodies
-	refSize    = 8  // the offset of a body in the area, and its length
+	align      = 64 // alignment of bodies in the ring of bodies
+	refSize    = 8  // size of a reference to a body in the area: its offset and length
 )
 
-// The offsets in a segment. Words that are written at different times are 128 bytes apart.
+// Offsets in a segment. Words that are written at different times are 128 bytes apart.
 const (
 	offMagic    = 0
-	offForm     = 8   // version of the layout 4 bytes, size of a descriptor 4
-	offLength   = 16  // the length of the segment
-	offTaken    = 128 // the numbers of messages that the owner has taken from the peer's two rings, modulo 2^32
-	offBell     = 256 // not 0: the owner sleeps and has to be woken; a new number for each sleep
-	offWaits    = 264 // not 0: the owner waits for room
+	offForm     = 8   // layout version (4 bytes), descriptor size (4 bytes)
+	offLength   = 16  // length of the segment
+	offTaken    = 128 // numbers of messages that the owner has taken from the peer's two rings, modulo 2^32
+	offBell     = 256 // nonzero if the owner is sleeping and must be woken; a new number for each sleep
+	offWaits    = 264 // nonzero if the owner is waiting for room
 	offBulk     = page
 	offMessages = offBulk + bulkDescs*descSize
 )
 
-// The offsets in a descriptor.
+// Offsets in a descriptor.
 const (
-	descCommit = 0 // number of the message 32 bits, kind 8, flags 7, length 17
+	descCommit = 0 // message number (32 bits), kind (8), flags (7), length (17)
 	descOp     = 8
 	descTag    = 16
 	descCredit = 24
@@ -52,22 +52,22 @@ const (
 
 const magic = 0x3130_4d53_5349_5551 // "QUISSM01" as bytes
 
-// Geometry determines the size of a segment: the number of envelopes that the peer guarantees to
-// its writer, the size of each, and the version of the layout.
+// Geometry determines the size of a segment. It consists of the number of envelopes that the peer
+// guarantees to the segment's writer, the size of each in bytes, and the layout version.
 type Geometry struct {
 	Envelopes, Eager int
 	Version          uint16
 }
 
-// form returns the word at offForm.
+// form returns the word to store at offForm.
 func (g Geometry) form() uint64 { return uint64(g.Version) | descSize<<32 }
 
-// descs returns the number of descriptors in the ring of messages: two for each envelope, because
-// each message can be withdrawn, and spare ones for frames that need no envelope.
+// descs returns the number of descriptors in the ring of messages. There are two for each envelope,
+// because every message can be withdrawn, and spare ones for frames that need no envelope.
 func (g Geometry) descs() int { return roundUp((2*g.Envelopes+spare)*descSize, page) / descSize }
 
-// bodies returns the size of the ring of bodies: room for all envelopes, and for one more because a
-// body does not wrap.
+// bodies returns the size of the ring of bodies in bytes. It has room for all envelopes, and for
+// one more because bodies do not wrap.
 func (g Geometry) bodies() int { return roundUp((g.Envelopes+1)*roundUp(g.Eager, align), page) }
 
 // Size returns the length of a segment in bytes.
@@ -75,7 +75,7 @@ func (g Geometry) Size() int { return offMessages + g.descs()*descSize + g.bodie
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// A memory is shared memory that this process or its peer writes.
+// memory is shared memory written by this process or its peer.
 type memory []byte
 
 func (m memory) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&m[off : off+8][0])) }
@@ -86,7 +86,7 @@ func (m memory) desc(base, index int) memory   { return m[base+index*descSize:][
 func (m memory) slot(index, length int) []byte { return m[index*slotStride:][:length] }
 func (m memory) block(at, length int) []byte   { return m[Slots*slotStride+at:][:length] }
 
-// A Point is a step in the use of a ring at which a test may check, stop or end the process.
+// A Point is a step in the use of a ring at which a test may inspect, stop or kill the process.
 type Point uint8
 
 // The points, in the order in which a message passes them.
@@ -94,15 +94,15 @@ const (
 	Reserve  Point = iota // before a descriptor is reserved for a message
 	Write                 // before its payload is written
 	Publish               // before its commit word is stored
-	Doorbell              // before it is checked whether the reader sleeps
+	Doorbell              // before checking whether the reader is sleeping
 	Consume               // before a message is read
 	Release               // before its room is freed
-	Arm                   // a reader has announced that it sleeps, and is about to check for messages once more
-	Wait                  // before and after a writer announces that it waits for room
+	Arm                   // after a reader has announced that it sleeps, before it checks for messages once more
+	Wait                  // before and after a writer announces that it is waiting for room
 	Points
 )
 
-// Step, if not nil, is called at each point. Only tests set it, before they make an End.
+// Step, if not nil, is called at each point. It is set only by tests, before they create an End.
 var Step func(Point)
 
 func step(p Point) {

@@ -7,19 +7,19 @@ import (
 	"sync/atomic"
 )
 
-// spare is the number of descriptors of Messages that bulk data may use too. The others are for
-// messages with an envelope, and for their withdrawals.
+// spare is the number of descriptors of Messages that bulk data may also use. The others are
+// reserved for messages with an envelope and for their withdrawals.
 const spare = 40
 
-// Room returns the length of the longest body of a message that fits into ring r, -1 if not even a
-// message without a body fits, and whether bulk data fits, as of the last Update. less: Update may
-// find more room. Under the lock.
+// Room returns the length of the longest message body that fits in ring r, or -1 if not even a
+// message without a body fits. bulk reports whether bulk data fits. The results are as of the last
+// Update; less reports whether Update may find more room. The lock must be held.
 func (e *End) Room(r int) (longest int, bulk, less bool) {
 	o := &e.out[r]
 	free := o.descs - int(o.head-o.taken)
 	bulk = e.free&bulkSlots != 0 && (r == Bulk || o.head-o.taken < spare)
 	less = !bulk || free == 0 || r == Messages && e.bodies.room() < e.eager ||
-		e.free != ^uint64(0) && o.head == o.published // a slot that was freed lately is in the caches
+		e.free != ^uint64(0) && o.head == o.published // a recently freed slot is in the CPU caches
 	if free == 0 {
 		return -1, false, less
 	}
@@ -27,14 +27,14 @@ func (e *End) Room(r int) (longest int, bulk, less bool) {
 	if r == Messages {
 		longest = max(longest, min(e.bodies.room(), e.eager))
 	}
-	// a full ring is no reason to make an area
+	// A full ring does not justify creating an area.
 	if e.free != 0 && (e.areas.own != nil || longest >= e.eager || r == Bulk) {
 		longest = SlotSize
 	}
 	return longest, bulk, less
 }
 
-// Update frees the room of the messages that the peer has read. The caller holds the lock.
+// Update frees the room of the messages that the peer has read. The lock must be held.
 func (e *End) Update() error {
 	if e.peer == nil {
 		return nil
@@ -63,8 +63,8 @@ func (e *End) Update() error {
 	return nil
 }
 
-// NeedsArea reports whether SetArea has to be called first, because a body of n bytes needs a slot.
-// Under the lock.
+// NeedsArea reports whether SetArea must be called before a body of n bytes can be written to ring
+// r, because it needs a slot. The lock must be held.
 func (e *End) NeedsArea(r, n int) bool { return e.areas.own == nil && e.needsSlot(r, n) }
 
 // needsSlot reports whether a body of n bytes in ring r is stored in a slot.
@@ -72,23 +72,25 @@ func (e *End) needsSlot(r, n int) bool {
 	return n > Inline && (r == Bulk || n > e.eager || n > e.bodies.room())
 }
 
-// HasArea reports whether there is an area. Under the lock.
+// HasArea reports whether an area has been set. The lock must be held.
 func (e *End) HasArea() bool { return e.areas.own != nil }
 
-// SetArea adds the area that this side writes, AreaSize zeroed bytes. Under the lock.
+// SetArea sets the area that this side writes. b must be AreaSize zeroed bytes. The lock must be
+// held.
 func (e *End) SetArea(b []byte) { e.areas.own, e.blocks = b, make([]bool, BodyRoom/blockSize) }
 
 // A Block is room for a body in the area.
 type Block struct{ At, Len int }
 
-// span returns the blocks that b uses.
+// span returns the range of block indexes that b uses.
 func (b Block) span() (from, to int) {
 	return b.At / blockSize, (b.At + b.Len + blockSize - 1) / blockSize
 }
 
 // Reserve reserves room for a body of n bytes. It uses the first free room, which is the most
-// likely to be in the caches. ok is false if there is none, or no area. The caller writes the body
-// to the memory that Body returns, and calls Drop, PutBlock or ShowBlock. Under the lock.
+// likely to be in the CPU caches. ok is false if there is no room or no area. The caller must write
+// the body to the memory returned by Body and then call Drop, PutBlock or ShowBlock. The lock must
+// be held.
 func (e *End) Reserve(n int) (b Block, ok bool) {
 	need := (n + blockSize - 1) / blockSize
 	for i, at := 0, 0; i < len(e.blocks); i++ {
@@ -103,7 +105,7 @@ func (e *End) Reserve(n int) (b Block, ok bool) {
 	return b, false
 }
 
-// Drop frees room that no message refers to. Under the lock.
+// Drop frees room to which no message refers. The lock must be held.
 func (e *End) Drop(b Block) { e.mark(b, false) }
 
 func (e *End) mark(b Block, used bool) {
@@ -112,19 +114,19 @@ func (e *End) mark(b Block, used bool) {
 	}
 }
 
-// Body returns the memory of a Block.
+// Body returns the memory of b.
 func (e *End) Body(b Block) []byte { return e.areas.own.block(b.At, b.Len) }
 
-// PutBlock writes a message whose body is in b and whose fields say where. Room must have found
-// room for it. When the peer has taken the message b is freed. Under the lock.
+// PutBlock writes a message whose body is in b and whose fields give the body's location. Room must
+// have reported room for it. b is freed when the peer has taken the message. The lock must be held.
 func (e *End) PutBlock(m *Message, b Block) {
 	e.next(Messages, m, inBlock)
 	e.placed = append(e.placed, b)
 }
 
-// ShowBlock writes a message into ring r whose body is b in the area, and which says so. Room must
-// have found room for it. The body may be larger than a slot, and must not change until Shown has
-// counted the message. Under the lock.
+// ShowBlock writes a message to ring r that contains a reference to its body, b, in the area. Room
+// must have reported room for it. The body may be larger than a slot, and must not change until
+// Shown has counted the message. The lock must be held.
 func (e *End) ShowBlock(r int, m *Message, b Block) {
 	m.Len = refSize
 	d := e.next(r, m, inBlock)
@@ -136,16 +138,16 @@ func (e *End) ShowBlock(r int, m *Message, b Block) {
 	o.places[(o.head-1)%uint64(o.descs)] = shown
 }
 
-// Shown returns how many messages of ShowBlock in ring r the peer has taken between the last call
-// and the last Update. They are the oldest ones. Under the lock.
+// Shown returns the number of ShowBlock messages in ring r that the peer had taken as of the last
+// Update and that Shown has not returned before. They are the oldest ones. The lock must be held.
 func (e *End) Shown(r int) (n int) {
 	o := &e.out[r]
 	n, o.shown = o.shown, 0
 	return n
 }
 
-// Put writes a message into ring r. Room must have found room for it. The peer does not see it
-// before Publish. Under the lock.
+// Put writes a message to ring r. Room must have reported room for it. The message becomes visible
+// to the peer with Publish. The lock must be held.
 func (e *End) Put(r int, m *Message, body []byte) {
 	m.Len = len(body)
 	at := e.place(r, m.Len)
@@ -162,16 +164,16 @@ func (e *End) Put(r int, m *Message, body []byte) {
 	}
 }
 
-// Values in place of the number of a slot.
+// Values used in place of a slot number.
 const (
-	inRing = Slots // the body is in the ring of bodies, or in the descriptor
-	// the body is a Block, which the message's fields name, or its own body of refSize bytes
+	inRing = Slots // the body is in the ring of bodies or in the descriptor
+	// the body is a Block, identified by the message's fields or by a reference of refSize bytes
 	inBlock = Slots + 1
-	shown   = Slots + 2 // in out.places only: a message of ShowBlock
+	shown   = Slots + 2 // in out.places only: a ShowBlock message
 )
 
-// place chooses the location of the body of a message. Messages do not use the slots of bulk data
-// while others are free.
+// place chooses the location of a message's body. Messages do not use the slots for bulk data while
+// others are free.
 func (e *End) place(r, n int) uint8 {
 	if !e.needsSlot(r, n) {
 		return inRing
@@ -191,8 +193,8 @@ type Spot struct {
 	slot uint8
 }
 
-// PutLater writes a message of bulk data. The caller writes its body of m.Len bytes to Spot.Body
-// before Publish. Under the lock; the body may be written without it.
+// PutLater writes a bulk data message. The caller must write the body of m.Len bytes to Spot.Body
+// before Publish. The lock must be held for PutLater, but not while writing the body.
 func (e *End) PutLater(r int, m *Message) Spot {
 	at := uint8(inRing)
 	if m.Len > Inline {
@@ -209,7 +211,7 @@ func (e *End) PutLater(r int, m *Message) Spot {
 	return s
 }
 
-// Void replaces a message that is not published by one of kind Void. Under the lock.
+// Void replaces an unpublished message with one of kind Void. The lock must be held.
 func (e *End) Void(s Spot) {
 	o := &e.out[s.ring]
 	o.words[s.pos%uint64(o.descs)] = commit(s.pos, &Message{Kind: Void})
@@ -219,16 +221,16 @@ func (e *End) Void(s Spot) {
 	}
 }
 
-// A draft holds the first n bytes of a descriptor that is not published, without its commit word.
-// Messages are written to private memory first because the peer polls the descriptor in the ring:
-// each write there would move its cache line between the cores.
+// A draft holds the first n bytes of an unpublished descriptor, without its commit word. Messages
+// are first written to private memory because the peer polls the descriptor in the ring, so each
+// write there would move its cache line between the cores.
 type draft struct {
 	b [descSize]byte
 	n int
 }
 
-// next starts the next descriptor of a ring, of a message whose body is at a place. The result is
-// valid until the next call.
+// next starts the next descriptor of ring r, for a message whose body is at location at. The result
+// is valid until the next call.
 func (e *End) next(r int, m *Message, at uint8) *draft {
 	step(Reserve)
 	o := &e.out[r]
@@ -259,14 +261,14 @@ func commit(pos uint64, m *Message) uint64 {
 	return uint64(uint32(pos+1))<<32 | uint64(m.Kind)<<24 | uint64(m.Flags&0x7f)<<17 | uint64(m.Len)&(1<<17-1)
 }
 
-// Written returns the number of messages written so far. Under the lock.
+// Written returns the number of messages written so far. The lock must be held.
 func (e *End) Written() uint64 { return e.out[Messages].head + e.out[Bulk].head }
 
-// Publish makes the written messages visible to the peer. wake: the peer sleeps and has to be
-// woken. Under the lock.
+// Publish makes the written messages visible to the peer. wake reports whether the peer is sleeping
+// and must be woken. The lock must be held.
 //
-// The peer reads messages in order. So the commit word of the first one is stored last, by an
-// atomic store that orders all the others before it; those need no atomic stores.
+// The peer reads messages in order. The commit word of the first message is therefore stored last,
+// with an atomic store that orders the other stores before it, so those need not be atomic.
 func (e *End) Publish() (wake bool) {
 	some := false
 	for r := range e.out {
@@ -290,7 +292,7 @@ func (e *End) Publish() (wake bool) {
 	return e.bell()
 }
 
-// write copies a draft to its descriptor in the ring, and returns the address of the commit word,
+// write copies a draft to its descriptor in the ring. It returns a pointer to the commit word,
 // which it does not write.
 func (e *End) write(o *out, pos uint64) (commit *uint64) {
 	d, to := &o.drafts[pos-o.published], e.own.desc(o.base, int(pos%uint64(o.descs)))

@@ -2,8 +2,8 @@
 
 package ring
 
-// Version is the version of the memory layout of this release, OldestVersion that of the release
-// before. This release speaks both.
+// Version is this release's version of the memory layout. OldestVersion is that of the previous
+// release. This release supports both.
 const (
 	OldestVersion = 5
 	Version       = 5

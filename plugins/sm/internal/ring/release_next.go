@@ -2,7 +2,7 @@
 
 package ring
 
-// OldestVersion and Version are those of the next release, for tests of upgrades.
+// OldestVersion and Version are the versions of the next release, for tests of upgrades.
 const (
 	OldestVersion = 5
 	Version       = 6
