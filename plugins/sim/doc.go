@@ -1,5 +1,5 @@
-// Package sim is a deterministic network inside one process, with virtual time and seeded faults,
-// for tests of this module and of the services that are built on it.
+// Package sim implements a deterministic network within a single process, with virtual time and
+// seeded faults. It is for testing this module and services built on it.
 //
 //	 node "a": coroutines                                                     node "b": coroutines
 //	    f() ─ Progress ┐ yields                                        yields ┌ Progress ─ g()
@@ -11,15 +11,16 @@
 //
 // There are two ways to run a world.
 //
-// Manual: any goroutine calls Progress, or [World.Sleep]. It makes the world go on, event by event,
-// until its own context is ready or the virtual time it gave has passed, and takes care of
-// everybody's events meanwhile. One goroutine alone replays. Several may do so at once, which is
-// safe but cannot be replayed, and they want [Config.Paced], as the default world behind "sim://"
-// has it: otherwise the clock skips to the next timer as soon as nothing is under way, and the
-// deadlines of a goroutine that computes pass at once.
+// Manual: any goroutine calls Progress or [World.Sleep]. The call advances the world event by event
+// until the goroutine's own context is ready or the given virtual time has elapsed, and meanwhile
+// handles the events of all nodes. A run with a single goroutine can be replayed. Several
+// goroutines may make such calls concurrently. This is safe but cannot be replayed, and should be
+// combined with [Config.Paced], which the default world behind "sim://" sets. Without it, the clock
+// skips to the next timer as soon as nothing is in flight, so the deadlines of a goroutine that is
+// computing expire immediately.
 //
-// Scheduled: [World.Go] and [Node.Go] make coroutines and [World.Run] runs them. One runs at a
-// time, until it waits in Progress or [World.Sleep]; which one is next is drawn from the seed.
+// Scheduled: [World.Go] and [Node.Go] create coroutines, and [World.Run] runs them. One runs at a
+// time, until it waits in Progress or [World.Sleep]. The next one to run is drawn from the seed.
 //
 //	w := sim.NewWorld(sim.Config{Seed: seed, Faults: sim.Storm().Draw(rng)})
 //	w.Go("server", func() { cls, _ := na.Open("sim://server", na.Config{Plugins: []carrier.Plugin{w.Plugin()}}) … })
@@ -27,31 +28,31 @@
 //	err := w.Run(time.Minute)        // of virtual time
 //	w.Hash()                         // the same for the same seed
 //
-// What always holds in a scheduled world, and in a manual one that a single goroutine drives:
-//   - One seed and one program give one trace, whatever the machine, GOMAXPROCS and the race
-//     detector do.
-//   - Nothing reads a clock of the system or the state of a pool, and no order comes from a map.
-//   - Virtual time passes only in Progress and Sleep, and no further than the first deadline of
-//     those who wait.
+// A scheduled world, and a manual one driven by a single goroutine, have the following properties:
+//   - A given seed and program always produce the same trace, regardless of the machine, GOMAXPROCS
+//     and the race detector.
+//   - Nothing depends on a system clock, the state of a pool, or the iteration order of a map.
+//   - Virtual time advances only in Progress and Sleep, and never past the earliest deadline of a
+//     waiting goroutine or coroutine.
 //
-// Connections behave as those of tcp: ordered, reliable while they last, with a window that fills
-// up when the receiver does not take. On [LevelA] they carry whole frames, on [LevelB] a stream of
-// bytes that is cut anywhere. A node can crash, pause and be partitioned from others, by the
-// program or by chance. The network may lose, duplicate or reorder segments. As over tcp, a program
-// sees only that everything is later, and at times that a peer is silent for too long. Posts can
-// fail for want of memory or room.
+// Connections behave like TCP connections: they are ordered, reliable until they break, and have a
+// window that fills up when the receiver does not read. On [LevelA] they carry whole frames, and on
+// [LevelB] a byte stream that may be split anywhere. A node can crash, be paused, or be partitioned
+// from others, either by the program or at random. The network may lose, duplicate or reorder
+// segments. As with TCP, the program only observes delays and, occasionally, a peer that is silent
+// for too long. Posts can fail because of a lack of memory or queue space.
 //
-// The seed decides what is next; with [Config.Choose] a search does, over every order of events.
-// Hooks ([World.After], [World.AfterEvents]) run between two events, which reaches states that a
-// program rarely meets.
+// The next step is determined by the seed or, with [Config.Choose], by a search over all orders of
+// events. Hooks ([World.After], [World.AfterEvents]) run between two events, which reaches states
+// that a program rarely encounters.
 //
-// A coroutine waits for others through Progress and Sleep only. One that blocks on a channel or a
-// mutex that another coroutine is to release stops the world for good; after 5 real seconds the
-// world says which one it is and where ([Config.Patience]). A coroutine that needs another starts
-// it with [World.Spawn] and waits in Context.Wait.
+// A coroutine must wait for others only through Progress and Sleep. If it blocks on a channel or
+// mutex that another coroutine would have to release, the world stops forever. After 5 seconds of
+// real time, the world reports the coroutine and where it is blocked (see [Config.Patience]). A
+// coroutine that needs another one should start it with [World.Spawn] and wait in Context.Wait.
 //
-// Contexts use virtual time, too: [World.WithTimeout] makes them, and handlers get such ones. A
-// call made with a deadline in real time fails in a coroutine, with an error that says so.
+// Contexts also use virtual time. [World.WithTimeout] creates such contexts, and handlers receive
+// them. In a coroutine, a call whose deadline is in real time fails with an error that says so.
 //
-// Not simulated: datagrams, and the cost of computation: a callback takes no virtual time.
+// Datagrams and the cost of computation are not simulated. A callback takes no virtual time.
 package sim

@@ -2,8 +2,8 @@ package sim
 
 import "time"
 
-// drawFault draws a fault for the first segment of a pipe, and reports whether that keeps it from
-// being delivered now.
+// drawFault draws a fault for the first segment of a pipe, and reports whether the fault prevents
+// the segment from being delivered now.
 func (w *World) drawFault(p *pipe, from, to *endpoint) bool {
 	u := w.faultRNG.pcg.Uint64() >> 32
 	if u >= w.rates.partition {
@@ -43,7 +43,8 @@ func (w *World) drawFault(p *pipe, from, to *endpoint) bool {
 	return true
 }
 
-// corruptSegment damages a byte of the first segment of a pipe, if there is one that may be.
+// corruptSegment corrupts a byte of the first segment of a pipe, if there is a byte that may be
+// corrupted.
 func (w *World) corruptSegment(p *pipe, who string) {
 	s := &p.segments[0]
 	n := s.covered
@@ -59,12 +60,13 @@ func (w *World) corruptSegment(p *pipe, who string) {
 	w.addTrace("corrupt", who, p.conn.id, uint64(i))
 }
 
-// faultRates are the rates per segment as bounds for one draw of 32 bits.
+// faultRates holds fault rates as thresholds for a 32-bit random number. The first five are
+// cumulative, for a single draw per delivered segment.
 type faultRates struct {
 	reset, corrupt, clog, pause, partition uint64
 	refuse, silence                        uint64
-	loss, duplicate, reorder               uint64 // per segment that is sent
-	postFailure                            uint64 // per post
+	loss, duplicate, reorder               uint64 // cumulative; drawn per segment sent
+	postFailure                            uint64 // drawn per post
 }
 
 func (f *Faults) toRates() faultRates {
@@ -82,16 +84,16 @@ func (f *Faults) toRates() faultRates {
 	return o
 }
 
-// The first retransmission of a segment follows after minRetransmit, or after a round trip if that
-// is longer; each one after it waits twice as long, up to maxRetransmit.
+// The first retransmission of a segment occurs after minRetransmit, or after a round trip if that
+// is longer. The delay doubles with each further retransmission, up to maxRetransmit.
 const (
 	minRetransmit = time.Millisecond
 	maxRetransmit = 5 * time.Second
 )
 
-// sendFault draws the faults of a segment that is sent, and returns how much later it can be
-// delivered, and for how much longer the sender's link is busy. The segments behind it wait for it:
-// a stream keeps its order.
+// sendFault draws the faults of a segment being sent. It returns by how much the segment's delivery
+// is delayed, and how much longer the sender's link is busy. Later segments wait for the delayed
+// one, because a stream preserves its order.
 func (w *World) sendFault(p *pipe, size time.Duration) (late, busy time.Duration) {
 	u := w.faultRNG.pcg.Uint64() >> 32
 	switch {
@@ -101,20 +103,20 @@ func (w *World) sendFault(p *pipe, size time.Duration) (late, busy time.Duration
 		w.addTrace("loss", "", p.conn.id, uint64(late))
 	case u < w.rates.duplicate:
 		if size == 0 {
-			break // a link without limit does not notice
+			break // no effect on a link of unlimited bandwidth
 		}
 		w.stats.Duplicated++
 		w.addTrace("duplicate", "", p.conn.id, 0)
-		busy = size // the receiver drops it
+		busy = size // the receiver drops the duplicate
 	default:
 		w.stats.Reordered++
-		late = w.faultRNG.expDuration(w.faults.ReorderFor) // those behind overtake it, and wait
+		late = w.faultRNG.expDuration(w.faults.ReorderFor) // later segments overtake it and then wait
 		w.addTrace("reorder", "", p.conn.id, uint64(late))
 	}
 	return late, busy
 }
 
-// drawRetransmits returns a random time until a lost message has been retransmitted successfully.
+// drawRetransmits draws the time until a lost message has been successfully retransmitted.
 func (w *World) drawRetransmits() (late time.Duration) {
 	wait := max(2*(w.cfg.Latency+w.faults.Jitter), minRetransmit)
 	for again := true; again && late < time.Hour; again = w.faultRNG.hit(w.rates.loss) {

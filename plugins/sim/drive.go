@@ -4,12 +4,12 @@ import (
 	"time"
 )
 
-// A waiter is a goroutine, not a coroutine of the world, that is in Progress or Sleep. The clock
-// does not pass the deadline of any.
+// A waiter is a goroutine in Progress or Sleep that is not one of the world's coroutines. The clock
+// does not advance past the deadline of any waiter.
 type waiter struct{ deadline time.Duration }
 
-// driveUntil runs the world until ready reports true, p is released or the time is up. p is nil for
-// a Sleep.
+// driveUntil runs the world until ready reports true, p is released, or the timeout expires. p is
+// nil for a Sleep.
 //
 //	check ─► not ready ─► take the turn ─► queued functions, next event ─► release the turn ─► check
 //	              │ the turn is taken, or there is no event
@@ -24,7 +24,7 @@ func (w *World) driveUntil(p *port, timeout time.Duration, ready func() bool) bo
 		p.drivers.Add(1)
 		defer p.drivers.Add(-1)
 	}
-	var seen uint64 // the wakes before the last check: none is missed
+	var seen uint64 // value of p.wakes before the last check, so that no wake-up is missed
 	for first := true; ; first = false {
 		if p != nil {
 			if n := p.wakes.Load(); n != seen || first {
@@ -52,7 +52,8 @@ func (w *World) driveUntil(p *port, timeout time.Duration, ready func() bool) bo
 	}
 }
 
-// removeWaiterLocked removes a waiter, so that the clock may advance.
+// removeWaiterLocked removes a waiter, so that the clock may advance past its deadline. w.mu must
+// be held.
 func (w *World) removeWaiterLocked(me *waiter) {
 	w.waiters = removeElement(w.waiters, me)
 	if w.sleepers.Load() > 0 {
@@ -60,7 +61,7 @@ func (w *World) removeWaiterLocked(me *waiter) {
 	}
 }
 
-// firstDeadlineLocked returns the first deadline of the waiters.
+// firstDeadlineLocked returns the earliest deadline of the waiters. w.mu must be held.
 func (w *World) firstDeadlineLocked() time.Duration {
 	limit := noDeadline
 	for _, o := range w.waiters {
@@ -69,7 +70,8 @@ func (w *World) firstDeadlineLocked() time.Duration {
 	return limit
 }
 
-// advanceLocked takes the turn for one event, or moves the clock to the first deadline, or sleeps.
+// advanceLocked takes the turn and runs one event, advances the clock to the earliest deadline, or
+// sleeps. w.mu must be held.
 func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	w.takeTurnLocked()
 	limit := w.firstDeadlineLocked()
@@ -84,10 +86,10 @@ func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	if ev != nil {
 		next = min(next, ev.at)
 	}
-	wait := time.Duration(0) // in real time
+	wait := time.Duration(0) // real time
 	moved := true
 	switch {
-	// polls do not wait
+	// A nonblocking Progress does not wait.
 	case w.cfg.Paced && next != noDeadline && next > now+w.cfg.PollCost && !w.events.hasInFlight():
 		wait = next - now
 	case w.runNext(limit):
@@ -108,14 +110,14 @@ func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	case again, now >= me.deadline:
 	case wait > 0:
 		w.sleepUnlessWokenLocked(p, seen, wait)
-	// otherwise the waiter with that deadline has left, and this one has to move the clock
+	// Otherwise the waiter with that deadline has left, and this one must advance the clock.
 	case !moved && w.firstDeadlineLocked() == limit:
 		w.sleepUnlessWokenLocked(p, seen, 0)
 	}
 }
 
-// sleepUnlessWokenLocked sleeps, unless p was woken since seen. wait, if not zero, bounds the sleep
-// in real time.
+// sleepUnlessWokenLocked sleeps unless p has been woken since seen was read. A nonzero wait limits
+// the sleep, in real time. w.mu must be held.
 func (w *World) sleepUnlessWokenLocked(p *port, seen uint64, wait time.Duration) {
 	w.sleepers.Add(1)
 	defer w.sleepers.Add(-1)
@@ -136,8 +138,8 @@ func (w *World) sleepUnlessWokenLocked(p *port, seen uint64, wait time.Duration)
 	w.cond.Wait()
 }
 
-// catchUpLocked lets the virtual clock follow the real one for as long as a paced world was idle.
-// The turn has just been taken.
+// catchUpLocked advances the virtual clock by the real time for which a paced world was idle. The
+// caller must hold w.mu and must have just taken the turn.
 func (w *World) catchUpLocked() {
 	if w.idleFrom.IsZero() {
 		return

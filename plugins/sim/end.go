@@ -10,19 +10,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// An endpoint is one side of a connection, which a port has.
+// An endpoint is one side of a connection. It belongs to a port.
 type endpoint struct {
 	conn     *conn
 	side     int
 	port     *port
 	in       framing.In
 	out      framing.Out
-	detached atomic.Bool // package na no longer uses it
-	canSend  bool        // out may send
+	detached atomic.Bool // package na no longer uses the endpoint
+	canSend  bool        // whether out may send
 	closed   bool
 }
 
-// acceptAt attaches the far end to a port.
+// acceptAt attaches the accepting endpoint to port p.
 func (en *endpoint) acceptAt(p *port) {
 	en.port, en.canSend = p, true
 	p.endpoints = append(p.endpoints, en)
@@ -43,7 +43,7 @@ func (en *endpoint) peer() *endpoint { return &en.conn.ends[1-en.side] }
 func (en *endpoint) outPipe() *pipe  { return &en.conn.pipes[en.side] }
 func (en *endpoint) inPipe() *pipe   { return &en.conn.pipes[1-en.side] }
 
-// sendQueued sends the frames of the session, as far as the window allows.
+// sendQueued sends the session's frames as far as the window allows.
 func (en *endpoint) sendQueued() {
 	if !en.canSend || en.closed || en.out.Session == nil {
 		return
@@ -71,8 +71,8 @@ func (en *endpoint) sendQueued() {
 	}
 }
 
-// sendSegment sends bytes of out as a segment. They are copied here: the program's memory is not
-// read afterwards.
+// sendSegment sends bytes from out as a segment. It copies them, so the program's memory is not
+// read after it returns.
 func (en *endpoint) sendSegment(room int) {
 	w := en.conn.w
 	covered := en.out.Front()
@@ -91,7 +91,7 @@ func (en *endpoint) sendSegment(room int) {
 	if _, ok := memfault.Gather(b, w.iov); !ok {
 		en.out.Fault()
 		w.freeBuffer(b)
-		return // the next iteration of sendQueued sends zeroes
+		return // the next iteration of sendQueued sends zeros
 	}
 	en.out.Wrote(n)
 	en.outPipe().push(segment{kind: segmentData, data: b, covered: min(covered, n)})
@@ -140,7 +140,7 @@ func (en *endpoint) receive(b []byte) {
 	en.in.Idle()
 }
 
-// deliverWaiting delivers a segment that has waited for a goroutine to drive the context.
+// deliverWaiting delivers a segment that was waiting for a goroutine to drive the context.
 func (en *endpoint) deliverWaiting() {
 	if p := en.inPipe(); p.waitsForReceiver {
 		p.waitsForReceiver = false
@@ -148,7 +148,7 @@ func (en *endpoint) deliverWaiting() {
 	}
 }
 
-// failSession ends the session of the endpoint with err.
+// failSession fails the endpoint's session with err.
 func (en *endpoint) failSession(err error) {
 	if en.closed {
 		return
@@ -156,7 +156,7 @@ func (en *endpoint) failSession(err error) {
 	e := en.port.core
 	e.Lock()
 	if !en.detached.Load() && en.in.Session != nil {
-		en.in.Session.Fail(err) // it cuts this end
+		en.in.Session.Fail(err) // cuts this endpoint
 	}
 	e.Unlock()
 	if en.in.Session == nil {
@@ -164,7 +164,7 @@ func (en *endpoint) failSession(err error) {
 	}
 }
 
-// closeWith ends the connection at this side, after last if that can still be sent.
+// closeWith closes the connection on this side, after sending last if that is still possible.
 func (en *endpoint) closeWith(last []byte) {
 	if en.closed {
 		return
@@ -179,7 +179,8 @@ func (en *endpoint) closeWith(last []byte) {
 	c.w.events.cancel(&c.dialEvent)
 	out := en.outPipe()
 	if last != nil && en.canSend && en.out.Last(last) {
-		// last, and before it bytes for which the window had no room: possibly the rest of a frame
+		// Send last, preceded by the bytes for which the window had no room, possibly the rest of a
+		// frame.
 		n := en.out.Front()
 		b := c.w.allocBuffer(n)
 		at := 0
@@ -197,12 +198,12 @@ func (en *endpoint) closeWith(last []byte) {
 	out.push(segment{kind: segmentClose})
 }
 
-// crash closes the endpoint of a node that has crashed.
+// crash closes an endpoint of a node that has crashed.
 func (en *endpoint) crash(silent bool) {
 	c := en.conn
 	en.closed, en.canSend = true, false
 	en.port.endpoints = removeElement(en.port.endpoints, en)
-	en.deliverWaiting() // a segment that waits for this endpoint is dropped or answered now
+	en.deliverWaiting() // a segment waiting for this endpoint is now dropped or answered
 	switch {
 	case c.phase == connDialing, c.phase == connRefused, en.peer().closed:
 		c.remove()

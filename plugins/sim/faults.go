@@ -8,62 +8,64 @@ import (
 	"time"
 )
 
-// Faults configures faults and their rates. The zero value is a network without faults. A rate is a
-// probability from 0 to 1 that is drawn for each segment that is delivered, unless stated
-// otherwise; the sum of the rates per segment is at most 1.
+// Faults specifies faults and their rates. The zero value is a network without faults. A rate is a
+// probability from 0 to 1, drawn for each delivered segment unless stated otherwise. The rates per
+// delivered segment must not add up to more than 1.
 type Faults struct {
-	// Jitter is the mean of an exponentially distributed delay on top of Config.Latency.
+	// Jitter is the mean of an exponentially distributed delay that is added to Config.Latency.
 	Jitter time.Duration
-	// Refuse is the rate at which dials are refused although a class listens.
+	// Refuse is the rate, per dial, at which dials are refused although a class is listening.
 	Refuse float64
-	// Reset is the rate at which a connection ends; the segments in flight are lost, and both ends
-	// get a reset.
+	// Reset is the rate at which a connection is reset. The segments in flight are lost, and both
+	// ends receive a reset.
 	Reset float64
-	// Corrupt is the rate at which a byte is damaged. Only bytes that a checksum covers are: the
-	// session ends, and no wrong byte reaches a program. Bulk data has no checksum on a stream;
-	// with CorruptBulk it is damaged like the rest.
+	// Corrupt is the rate at which a byte is corrupted. By default only bytes covered by a checksum
+	// are, so that the session ends and no wrong byte reaches a program. Bulk data has no checksum
+	// on a stream. With CorruptBulk, it is corrupted as well.
 	Corrupt     float64
 	CorruptBulk bool
-	// Clog is the rate at which one direction of a connection falls silent, for ClogFor on average.
+	// Clog is the rate at which one direction of a connection stops delivering, for ClogFor on
+	// average.
 	Clog    float64
 	ClogFor time.Duration
-	// Pause is the rate at which the receiving node stops, for PauseFor on average: see Node.Pause.
+	// Pause is the rate at which the receiving node is paused, for PauseFor on average. See
+	// Node.Pause.
 	Pause    float64
 	PauseFor time.Duration
-	// Partition is the rate at which nothing more passes from the sending to the receiving node,
-	// for PartitionFor on average; in half of the cases nothing passes in the other direction
-	// either.
+	// Partition is the rate at which delivery from the sending node to the receiving node stops,
+	// for PartitionFor on average. In half of the cases, delivery in the other direction stops as
+	// well.
 	Partition    float64
 	PartitionFor time.Duration
-	// Narrow, from 0 to 1, narrows the window of each new connection by a drawn power of two, at 1
-	// down to a 1024th, below 0.1 not at all.
+	// Narrow, from 0 to 1, narrows the window of each new connection by a random power of two. A
+	// value of 1 narrows it to as little as 1/1024. Values below 0.1 have no effect.
 	Narrow float64
-	// Stall is the mean delay after which a coroutine resumes that could resume at once: with some
-	// milliseconds of it programs make slow progress, while messages that need no callback are
-	// served without the delay.
+	// Stall is the mean delay before a coroutine that could resume immediately does so. A value of
+	// a few milliseconds makes programs progress slowly, while messages that require no callback
+	// are served without delay.
 	Stall time.Duration
-	// Silence is the probability, drawn for each crash, that the node's peers receive nothing, not
-	// even a reset, as if its power or network had failed.
+	// Silence is the probability, drawn for each crash, that the node's peers receive nothing at
+	// all, not even a reset, as after a failure of its power or network.
 	Silence float64
-	// Loss is the rate, drawn for each segment that is sent and each dial, at which it is lost on
-	// the way. Connections are reliable: it is sent again, after a round trip and at least 1 ms,
-	// and if it is lost again after twice that time, and so on; segments that were sent after it
-	// wait. A program sees delays, and at times a peer that is silent for too long.
+	// Loss is the rate, drawn for each segment sent and each dial, at which it is lost. Connections
+	// are reliable: the segment is retransmitted after a round trip, but at least 1 ms, again after
+	// twice that time if it is lost again, and so on. Segments sent after it wait. The program
+	// observes delays and, occasionally, a peer that is silent for too long.
 	Loss float64
-	// Duplicate is the rate, drawn as Loss is, at which a segment is sent twice. The receiver drops
-	// the second one: that costs bandwidth, if there is a limit.
+	// Duplicate is the rate, drawn like Loss, at which a segment is sent twice. The receiver drops
+	// the duplicate, which costs only bandwidth, if that is limited.
 	Duplicate float64
-	// Reorder is the rate, drawn as Loss is, at which later segments overtake a segment, which
-	// takes longer by ReorderFor on average. They are put back in order: they wait for it and come
-	// together. The three rates are together at most 1.
+	// Reorder is the rate, drawn like Loss, at which a segment is delayed by ReorderFor on average
+	// and overtaken by later ones. The later segments wait for it and are delivered together with
+	// it, in order. Loss, Duplicate and Reorder must not add up to more than 1.
 	Reorder    float64
 	ReorderFor time.Duration
-	// Again is the rate, drawn for each post, at which it fails with codes.ErrAgain or
+	// Again is the rate, drawn for each post, at which the post fails with codes.ErrAgain or
 	// codes.ErrNoMemory. See Node.FailPost.
 	Again float64
 }
 
-// Storm returns the most that random tests draw.
+// Storm returns the maximum faults drawn by random tests.
 func Storm() Faults {
 	return Faults{
 		Jitter: 50 * time.Millisecond, Refuse: 0.3, Reset: 0.01, Corrupt: 0.01,
@@ -73,8 +75,9 @@ func Storm() Faults {
 	}
 }
 
-// Draw returns faults of which each class is on with probability 1/2 and then of a strength up to
-// that of f: rates uniform, durations log-uniform down to a 4096th.
+// Draw returns random faults. Each class of faults is enabled with probability 1/2, with a strength
+// of at most that in f. Rates are uniformly distributed. Durations are log-uniformly distributed,
+// down to 1/4096.
 func (f Faults) Draw(r *rand.Rand) Faults {
 	rate := func(v float64) float64 {
 		on, u := r.Uint64()&1 == 1, r.Float64()
@@ -102,14 +105,14 @@ func (f Faults) Draw(r *rand.Rand) Faults {
 	}
 }
 
-// validate reports every bad field.
+// validate returns an error that reports every invalid field.
 func (f *Faults) validate() error {
 	var errs []error
 	sum := 0.0
 	for _, r := range []struct {
 		name string
 		v    float64
-		each bool // per segment
+		each bool // the rate is per delivered segment
 	}{
 		{"Refuse", f.Refuse, false}, {"Reset", f.Reset, true}, {"Corrupt", f.Corrupt, true}, {"Clog", f.Clog, true},
 		{"Pause", f.Pause, true}, {"Partition", f.Partition, true}, {"Narrow", f.Narrow, false}, {"Silence", f.Silence, false},

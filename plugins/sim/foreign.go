@@ -6,17 +6,18 @@ import (
 	"runtime"
 )
 
-// goroutineNumber returns the number of the calling goroutine, as panics print it. It is slow: as
-// slow as several steps of a world.
+// goroutineNumber returns the number of the calling goroutine, as printed by panics. It is slow,
+// because it formats a stack trace.
 func goroutineNumber() string {
 	var buf [64]byte
-	_, text, _ := bytes.Cut(buf[:runtime.Stack(buf[:], false)], []byte(" ")) // goroutine 17 [running]:
+	_, text, _ := bytes.Cut(buf[:runtime.Stack(buf[:], false)], []byte(" ")) // "goroutine 17 [running]:"
 	number, _, _ := bytes.Cut(text, []byte(" "))
 	return string(number)
 }
 
-// checkGoroutine panics if the goroutine that calls it is not that of c, which runs: the program has started it by a go statement, or it runs a
-// function of context.AfterFunc. It does so only with Config.CheckGoroutines.
+// checkGoroutine panics if c is running but the caller is on a different goroutine, one started
+// with a go statement or running a function of context.AfterFunc. It does nothing unless
+// Config.CheckGoroutines is set.
 func (c *coroutine) checkGoroutine() {
 	if !c.w.cfg.CheckGoroutines {
 		return

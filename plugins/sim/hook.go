@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// A hook is something that Run calls between two events.
+// A hook is a function that Run calls between two events.
 type hook struct {
 	w     *World
 	event event  // scheduled by After
-	at    uint64 // the number of events, for AfterEvents
+	at    uint64 // number of events at which to call run; used by AfterEvents
 	run   func()
 }
 
-// After has Run call f when d has passed. f belongs to no coroutine: it may call anything that does
-// not wait.
+// After makes Run call f after d of virtual time has elapsed. f is not part of any coroutine and
+// may do anything that does not wait.
 func (w *World) After(d time.Duration, f func()) {
 	w.takeTurn()
 	defer w.releaseTurn()
@@ -25,8 +25,8 @@ func (w *World) After(d time.Duration, f func()) {
 
 func (h *hook) fire(*event) { h.w.dueHooks = append(h.w.dueHooks, h.run) }
 
-// AfterEvents has Run call f as soon as n more events have happened, as After does: there it meets
-// a program in states that no time would name. It is dropped if nothing happens any more.
+// AfterEvents is like After, but makes Run call f after n more events. This catches a program in
+// states that no particular time would reach. If fewer than n events occur, f is not called.
 func (w *World) AfterEvents(n int, f func()) {
 	w.takeTurn()
 	defer w.releaseTurn()
@@ -34,7 +34,7 @@ func (w *World) AfterEvents(n int, f func()) {
 	w.countedHooks = append(w.countedHooks, h)
 }
 
-// takeDueHooks removes and returns the hooks whose time has come.
+// takeDueHooks removes and returns the hooks that are due.
 func (w *World) takeDueHooks() (due []func()) {
 	w.countedHooks = slices.DeleteFunc(w.countedHooks, func(h *hook) bool {
 		if h.at > w.stats.Events {

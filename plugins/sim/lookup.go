@@ -15,7 +15,7 @@ func (in *instance) Check(name string) error {
 	return checkName(rest)
 }
 
-// A lookup is under way.
+// A lookup is a name lookup in progress.
 type lookup struct {
 	instance *instance
 	event    event

@@ -5,20 +5,21 @@ import (
 	"time"
 )
 
-// A Node is a machine with one process: the classes that live on it and the coroutines that run on it.
+// A Node is a simulated machine with a single process: the classes and coroutines that belong to
+// it.
 type Node struct {
 	w         *World
 	name      string
 	id        uint64
 	instances []*instance
-	started   int  // coroutines made so far
-	isPaused  bool // stopped, as by SIGSTOP
-	isSilent  bool // stopped without closing its connections, and not reopened since
+	started   int  // number of coroutines ever created
+	isPaused  bool // paused, as if by SIGSTOP
+	isSilent  bool // crashed without closing its connections, and no class has been opened on it since
 	resume    event
 	posts     postCounter
 }
 
-// Node returns the node of that name, made if need be.
+// Node returns the node with the given name, creating it if necessary.
 func (w *World) Node(name string) *Node {
 	w.takeTurn()
 	defer w.releaseTurn()
@@ -37,14 +38,14 @@ func (w *World) nodeNamed(name string) *Node {
 	return n
 }
 
-// Name returns the name of the node.
+// Name returns the node's name.
 func (n *Node) Name() string { return n.name }
 
-// Plugin returns the plugin of the world for classes that live on n.
+// Plugin returns the world's plugin for classes that belong to n.
 func (n *Node) Plugin() carrier.Plugin { return &plugin{w: n.w, node: n} }
 
-// Pause stops the node for d, as SIGSTOP does: its coroutines do not resume, and what arrives for
-// it waits in windows that fill up. Connections are still accepted for it, as a kernel does. A
+// Pause stops the node for d, as SIGSTOP would. Its coroutines do not resume, and data that arrives
+// for it waits in windows that fill up. As with a kernel, connections to it are still accepted. A
 // longer pause replaces a shorter one. If d is not positive, the pause lasts until Resume or Heal.
 func (n *Node) Pause(d time.Duration) {
 	n.w.takeTurn()
@@ -71,7 +72,7 @@ func (n *Node) pause(d time.Duration) {
 	w.events.schedule(&n.resume, until)
 }
 
-// coroutines returns those of n that have not been killed.
+// coroutines returns n's coroutines that have not been killed.
 func (n *Node) coroutines() (cos []*coroutine) {
 	for _, c := range n.w.coroutines {
 		if c.node == n && !c.isKilled {
@@ -90,7 +91,7 @@ func (n *Node) Resume() {
 
 func (n *Node) fire(*event) { n.unpause() }
 
-// unpause resumes a paused node.
+// unpause resumes the node if it is paused.
 func (n *Node) unpause() {
 	if !n.isPaused {
 		return
@@ -111,20 +112,20 @@ func (n *Node) unpause() {
 	}
 }
 
-// Crash ends the node's process without a farewell: its coroutines never resume, its classes are
-// gone and their names free. Peers hear a reset of every connection, or, with the probability
-// Faults.Silence, nothing until something is opened on the node again. To restart it, open a class
-// under the same name: it is a new incarnation.
+// Crash ends the node's process abruptly. Its coroutines never resume, its classes cease to exist,
+// and their names become available. Peers receive a reset on every connection or, with probability
+// Faults.Silence, nothing until a class is opened on the node again. To restart the process, open a
+// class with the same name; it is a new incarnation.
 //
-// A coroutine that is ended so runs its deferred calls; what they send is lost. One that crashes
-// its own node continues until it next waits.
+// The deferred calls of the node's coroutines run, but anything that they send is lost. A coroutine
+// that crashes its own node continues until it next waits.
 func (n *Node) Crash() {
 	n.w.takeTurn()
 	defer n.w.releaseTurn()
 	n.crash(n.w.faultRNG.hit(n.w.rates.silence))
 }
 
-// PowerOff is a Crash without notification of the peers: their connections stay silent.
+// PowerOff is like Crash, but peers are not notified and their connections remain silent.
 func (n *Node) PowerOff() {
 	n.w.takeTurn()
 	defer n.w.releaseTurn()

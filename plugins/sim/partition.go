@@ -2,8 +2,8 @@ package sim
 
 import "time"
 
-// Partition stops all segments and dials from node a to node b, and with both set also from b to a.
-// Nothing is lost: they wait, as on a connection that retransmits.
+// Partition stops all segments and dials from node a to node b and, if both is set, from b to a.
+// Nothing is lost: they are delayed, as on a connection that retransmits.
 func (w *World) Partition(a, b string, both bool) {
 	w.takeTurn()
 	defer w.releaseTurn()
@@ -14,14 +14,14 @@ func (w *World) Partition(a, b string, both bool) {
 	}
 }
 
-// addPartition begins a partition; by ends it, if that is not nil.
+// addPartition begins a partition. If by is not nil, it will end the partition.
 func (w *World) addPartition(from, to *Node, by *timedPartition) {
 	w.partitions[[2]*Node{from, to}] = by
 	w.stats.Partitions++
 	w.addTrace("partition", from.name+"|"+to.name, from.id, to.id)
 }
 
-// addTimedPartition is a partition that ends by itself.
+// addTimedPartition begins a partition that ends by itself after d.
 func (w *World) addTimedPartition(from, to *Node, d time.Duration) {
 	heal := &timedPartition{w: w, from: from, to: to}
 	w.addPartition(from, to, heal)
@@ -29,7 +29,7 @@ func (w *World) addTimedPartition(from, to *Node, d time.Duration) {
 	w.events.schedule(&heal.event, w.timeAfter(d))
 }
 
-// Heal ends every partition, clog and pause. Faults go on being drawn: see SetFaults.
+// Heal ends every partition, clog and pause. Faults are still drawn afterward; see SetFaults.
 func (w *World) Heal() {
 	w.takeTurn()
 	defer w.releaseTurn()
@@ -53,7 +53,7 @@ func (w *World) Heal() {
 	}
 }
 
-// isPartitioned reports whether there is a partition from one node to another.
+// isPartitioned reports whether there is a partition from one node to the other.
 func (w *World) isPartitioned(from, to *Node) bool {
 	if len(w.partitions) == 0 {
 		return false
@@ -62,10 +62,11 @@ func (w *World) isPartitioned(from, to *Node) bool {
 	return ok
 }
 
-// holdEvent delays an event until a partition ends.
+// holdEvent delays ev until a partition ends.
 func (w *World) holdEvent(ev *event) { w.heldEvents = append(w.heldEvents, ev) }
 
-// releaseHeld schedules the held events; those that are still behind a partition are held again.
+// releaseHeld reschedules the held events. Those that are still blocked by a partition will be held
+// again.
 func (w *World) releaseHeld() {
 	for i, ev := range w.heldEvents {
 		if ev.heapIndex == 0 {
@@ -86,7 +87,7 @@ type timedPartition struct {
 func (p *timedPartition) fire(*event) {
 	key := [2]*Node{p.from, p.to}
 	if by, ok := p.w.partitions[key]; !ok || by != p {
-		return // it was healed, or is another one by now
+		return // it was healed, or replaced by another partition
 	}
 	delete(p.w.partitions, key)
 	p.w.addTrace("heal", p.from.name+"|"+p.to.name, p.from.id, p.to.id)

@@ -9,22 +9,22 @@ import (
 type pipe struct {
 	conn             *conn
 	side             int
-	arrival          event // the arrival of the first segment
+	arrival          event // arrival of the first segment
 	roomEvent        event // signaled when there is room
 	segments         []segment
-	bytes            int           // in segs
-	linkBusyUntil    time.Duration // until when the sender's link is busy
-	clogged          time.Duration // until when nothing passes
-	waitsForReceiver bool          // the first segment has arrived and waits for the receiver
-	senderWaits      bool          // the sender waits for room in the window
+	bytes            int           // total size of the data in segments
+	linkBusyUntil    time.Duration // time until which the sender's link is busy
+	clogged          time.Duration // time until which nothing is delivered
+	waitsForReceiver bool          // the first segment has arrived and is waiting for the receiver
+	senderWaits      bool          // the sender is waiting for room in the window
 }
 
-// A segment is a part of a stream that arrives at one time, or the end of the connection.
+// A segment is a part of a stream that arrives at one time, or the end of a connection.
 type segment struct {
 	kind    segmentKind
-	at      time.Duration // not before
+	at      time.Duration // earliest arrival time
 	data    []byte
-	covered int // the bytes at the front of data that a checksum covers
+	covered int // number of bytes at the beginning of data that are covered by a checksum
 }
 
 type segmentKind uint8
@@ -35,7 +35,7 @@ const (
 	segmentReset
 )
 
-// push puts a segment at the end of the pipe.
+// push appends a segment to the pipe.
 func (p *pipe) push(s segment) {
 	w := p.conn.w
 	now := w.Now()
@@ -51,7 +51,7 @@ func (p *pipe) push(s segment) {
 		now = p.linkBusyUntil
 		p.linkBusyUntil += again
 	}
-	s.at = now + w.drawDelay() + late // and not before those ahead of it
+	s.at = now + w.drawDelay() + late // but not before the segments ahead of it
 	p.segments = append(p.segments, s)
 	p.bytes += len(s.data)
 	if len(p.segments) == 1 {
@@ -69,7 +69,7 @@ func (p *pipe) pop() segment {
 	return s
 }
 
-// clear drops all segments in flight.
+// clear discards all segments in flight.
 func (p *pipe) clear() {
 	w := p.conn.w
 	w.events.cancel(&p.arrival)
@@ -80,7 +80,7 @@ func (p *pipe) clear() {
 	p.segments, p.bytes, p.waitsForReceiver, p.arrival.isTimer = nil, 0, false, false
 }
 
-// fire handles the arrival of the first segment, or that of the window update.
+// fire handles the arrival of the first segment or of a window update.
 func (p *pipe) fire(ev *event) {
 	c := p.conn
 	w := c.w
@@ -110,7 +110,7 @@ func (p *pipe) fire(ev *event) {
 	}
 }
 
-// deliver hands the first segment to the end that it leads to, unless a fault is drawn.
+// deliver delivers the first segment to the endpoint to, unless a fault is drawn.
 func (p *pipe) deliver(from, to *endpoint) {
 	w := p.conn.w
 	if p.segments[0].kind == segmentData && !to.closed && w.rates.partition > 0 && w.drawFault(p, from, to) {
@@ -129,7 +129,7 @@ func (p *pipe) deliver(from, to *endpoint) {
 		w.stats.Dropped++
 		w.addTrace("drop", to.port.instance.name, p.conn.id, uint64(len(s.data)))
 		if in := to.port.instance; in.dead && !in.node.isSilent && s.kind == segmentData {
-			// the endpoint is closed: a node that was restarted does not have this connection
+			// The endpoint is closed. A node that was restarted does not have this connection.
 			p.conn.pipes[to.side].push(segment{kind: segmentReset})
 		}
 	case s.kind == segmentClose:

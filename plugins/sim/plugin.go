@@ -14,7 +14,7 @@ const scheme = "sim"
 
 func init() { carrier.Register(NewWorld(Config{Paced: true}).Plugin()) }
 
-// plugin opens classes in a world, on one node of it or on the node that the caller runs on.
+// plugin opens classes in a world, either on a given node or on the node of the calling coroutine.
 type plugin struct {
 	w    *World
 	node *Node
@@ -27,9 +27,9 @@ var (
 	_ simhook.Faults    = (*instance)(nil)
 )
 
-// Plugin returns the plugin of the world, for na.Config.Plugins. A class that a coroutine opens
-// lives on the coroutine's node; any other lives on the node that is called as the name it listens
-// under, or on one of its own.
+// Plugin returns the world's plugin, for use in na.Config.Plugins. A class opened by a coroutine
+// belongs to the coroutine's node. Any other class belongs to the node named after the name it
+// listens on, or to a node of its own.
 func (w *World) Plugin() carrier.Plugin { return &plugin{w: w} }
 
 // Now implements simhook.Clock.
@@ -50,7 +50,7 @@ func (p *plugin) Open(class carrier.Class, rest string) (*carrier.Network, error
 	w.takeTurn()
 	defer w.releaseTurn()
 	in := &instance{w: w}
-	var self string // left to package na for a class that only originates
+	var self string // left empty, for package na to choose, if the class does not listen
 	if rest == "" {
 		w.unnamed++
 		rest = fmt.Sprintf("@%d", w.unnamed)
@@ -83,7 +83,7 @@ func (p *plugin) Open(class carrier.Class, rest string) (*carrier.Network, error
 	return &carrier.Network{Listen: self, Names: in, NewCarrier: in.carrier, Host: in.node.name, Close: in.close}, nil
 }
 
-// checkName returns why a class cannot listen on an address with rest behind "sim://".
+// checkName returns an error if a class cannot listen on "sim://" followed by rest.
 func checkName(rest string) error {
 	if rest == "" || len(rest) > 255 {
 		return codes.WithText(codes.ErrInvalid, fmt.Sprintf("sim: name has %d bytes, want 1 to 255", len(rest)))
@@ -97,17 +97,17 @@ func checkName(rest string) error {
 	return nil
 }
 
-// An instance is a class of the world.
+// An instance is a class opened in the world.
 type instance struct {
 	w     *World
 	node  *Node
 	name  string
 	class carrier.Class
-	ports []*port // by context id
-	dead  bool    // its node has crashed
+	ports []*port // indexed by context ID
+	dead  bool    // whether its node has crashed
 }
 
-// carrier makes the carrier of a context.
+// carrier creates the carrier of a context.
 func (in *instance) carrier(e carrier.Core) (carrier.Carrier, error) {
 	w := in.w
 	w.takeTurn()
@@ -123,7 +123,7 @@ func (in *instance) carrier(e carrier.Core) (carrier.Carrier, error) {
 	return p, nil
 }
 
-// openPort returns the port of a context if it accepts connections.
+// openPort returns the port of the context target if it accepts connections, and nil otherwise.
 func (in *instance) openPort(target int) *port {
 	if in == nil || in.dead || target >= len(in.ports) {
 		return nil
@@ -134,7 +134,7 @@ func (in *instance) openPort(target int) *port {
 	return nil
 }
 
-// close releases the name.
+// close releases the class's name.
 func (in *instance) close() error {
 	in.w.takeTurn()
 	defer in.w.releaseTurn()

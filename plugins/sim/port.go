@@ -15,21 +15,21 @@ type port struct {
 	w          *World
 	instance   *instance
 	core       carrier.Core
-	driver     simhook.Core // the same
+	driver     simhook.Core // the same value as core
 	wakes      atomic.Uint64
-	lookQueued atomic.Bool // look is in World.todo
-	flushSoon  atomic.Bool // FlushSoon was called
+	lookQueued atomic.Bool // whether handleWake is in World.queued
+	flushSoon  atomic.Bool // whether FlushSoon was called
 	isShut     atomic.Bool
-	isReleased atomic.Bool // released, or its node has crashed
-	hasCrashed atomic.Bool // its node has crashed
+	isReleased atomic.Bool // whether the port was released or its node has crashed
+	hasCrashed atomic.Bool // whether its node has crashed
 
-	// The following fields belong to the goroutine that has the turn.
+	// The fields below may be used only by the goroutine that holds the turn.
 	timer      event
-	flushEvent event // flushes frames that a cork holds back
-	isOverdue  bool  // one of these events was due while the port was not served
+	flushEvent event // flushes frames held back by a cork
+	isOverdue  bool  // whether one of these events was due while the port was not being served
 	endpoints  []*endpoint
-	waiting    []*coroutine // coroutines that wait for this port
-	drivers    atomic.Int32 // goroutines in drive
+	waiting    []*coroutine // coroutines waiting for this port
+	drivers    atomic.Int32 // number of goroutines in driveUntil
 }
 
 var (
@@ -60,8 +60,8 @@ func (p *port) Flush(ls []carrier.Session) {
 	}
 }
 
-// Stage implements carrier.Stager. In half of the worlds, by the seed, a message waits for the next
-// Flush, as it does behind another one.
+// Stage implements carrier.Stager. In half of the worlds, depending on the seed, it returns nil, so
+// that a message waits for the next Flush as it would if other messages were ahead of it.
 func (p *port) Stage(l carrier.Session) carrier.Writer {
 	if en, ok := l.Conn().(*endpoint); ok && p.w.cfg.Seed%2 == 0 && !en.detached.Load() && en.out.Stages() {
 		return &en.out
@@ -103,8 +103,8 @@ func (p *port) Drive(timeout time.Duration, ready func() bool) bool {
 	return p.w.driveUntil(p, timeout, ready)
 }
 
-// isWaitInVain reports whether a wait until limit cannot be satisfied: the context is closed, or
-// its node has crashed and the wait has no limit.
+// isWaitInVain reports whether a wait with deadline limit can never be satisfied: the context is
+// closed, or its node has crashed and the wait has no deadline.
 func (p *port) isWaitInVain(limit time.Duration) bool {
 	if p.hasCrashed.Load() {
 		return limit == noDeadline
@@ -131,7 +131,7 @@ func (p *port) Wake() {
 	w.mu.Unlock()
 }
 
-// corkTimeout is how long a cork holds frames back while no goroutine drives.
+// corkTimeout is how long a cork holds back frames while no goroutine drives.
 const corkTimeout = 2 * time.Millisecond
 
 // FlushSoon implements simhook.Driver.
@@ -140,7 +140,7 @@ func (p *port) FlushSoon() {
 	p.Wake()
 }
 
-// closeAll ends the connections that the port still has: those of peers that have not sent their
+// closeAll closes the port's remaining connections, which are those whose peers have not sent a
 // greeting.
 func (p *port) closeAll() {
 	p.cancelEvents()
@@ -151,7 +151,7 @@ func (p *port) closeAll() {
 	}
 }
 
-// crash ends the connections of a port whose node has crashed.
+// crash closes the connections of a port whose node has crashed.
 func (p *port) crash(silent bool) {
 	p.isShut.Store(true)
 	p.isReleased.Store(true)
@@ -165,13 +165,13 @@ func (p *port) crash(silent bool) {
 	p.Wake()
 }
 
-// cancelEvents cancels the events of a port that is released.
+// cancelEvents cancels the events of a port that is being released.
 func (p *port) cancelEvents() {
 	p.w.events.cancel(&p.timer)
 	p.w.events.cancel(&p.flushEvent)
 }
 
-// address returns the address of the context.
+// address returns the context's address.
 func (p *port) address() string {
 	if id := p.core.ID(); id != 0 {
 		return fmt.Sprintf("%s#%d", p.instance.name, id)
@@ -179,7 +179,7 @@ func (p *port) address() string {
 	return p.instance.name
 }
 
-// fire handles the timer of the core, and the timeout of a cork.
+// fire handles the core's timer and the expiry of a cork.
 func (p *port) fire(*event) {
 	if p.isReleased.Load() {
 		return
@@ -191,8 +191,8 @@ func (p *port) fire(*event) {
 	p.pollTimers()
 }
 
-// isUnserved reports whether the port is not served now: its node is paused, or no goroutine drives
-// it and NoAssist is set.
+// isUnserved reports whether the port is currently not being served, because its node is paused or
+// because NoAssist is set and no goroutine is driving it.
 func (p *port) isUnserved() bool {
 	return p.instance.node.isPaused || p.w.cfg.NoAssist && p.drivers.Load() == 0 && len(p.waiting) == 0
 }
@@ -204,7 +204,7 @@ func (p *port) pollTimers() {
 	p.updateTimer()
 }
 
-// updateTimer schedules the next timer of the core.
+// updateTimer schedules the core's next timer.
 func (p *port) updateTimer() {
 	w := p.w
 	at := p.driver.Next()
@@ -217,18 +217,18 @@ func (p *port) updateTimer() {
 	}
 }
 
-// handleWake handles a Wake: the core may have a new timer, and a coroutine may be ready.
+// handleWake handles a call of Wake: the core may have a new timer, and a coroutine may be ready.
 func (p *port) handleWake() {
 	p.lookQueued.Store(false)
 	p.updateTimer()
-	// it may have left by now
+	// The frames may already have been sent.
 	if p.flushSoon.Swap(false) && p.flushEvent.heapIndex == 0 && !p.isReleased.Load() && p.driver.Held() {
 		p.w.events.schedule(&p.flushEvent, p.w.timeAfter(corkTimeout))
 	}
 	p.w.wakeReady(p)
 }
 
-// serveDelayed handles the events that were due while the port was not served.
+// serveDelayed handles the events that were due while the port was not being served.
 func (p *port) serveDelayed() {
 	if p.isReleased.Load() || p.instance.node.isPaused {
 		return
@@ -236,7 +236,7 @@ func (p *port) serveDelayed() {
 	if p.isOverdue {
 		p.pollTimers()
 	}
-	for i := 0; i < len(p.endpoints); i++ { // endpoints may be added and removed meanwhile
+	for i := 0; i < len(p.endpoints); i++ { // endpoints may be added and removed during the loop
 		p.endpoints[i].deliverWaiting()
 	}
 }

@@ -6,24 +6,24 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A post is the start of an operation that needs something of the network below: a lookup, a
-// message, the receive of an answer, a call, an answer, a withdraw, a put, a get, a lease; and the
-// registering of memory, and a dial. Posts can fail, as they do where a queue is full or memory is
-// short. Receives of requests and timers need nothing and do not fail. An operation whose post
-// fails ends at once with the error: it did not run.
+// A post is the start of an operation that needs a resource of the underlying network: a lookup, a
+// message, the receive of a response, a call, a response, a withdraw, a put, a get, or a lease.
+// Registering memory and dialing are also posts. Posts can fail, as they do when a queue is full or
+// memory is short. Receives of requests and timers need no resources and do not fail. An operation
+// whose post fails completes immediately with the error; it did not run.
 
-// A postCounter counts the posts of a node and holds the number of the one that fails.
+// A postCounter counts the posts of a node and selects the one that fails.
 type postCounter struct {
-	count  atomic.Int64 // posts so far
-	failAt atomic.Int64 // the number of the one that fails; 0: none
-	err    error        // what it fails with; guarded by World.mu
+	count  atomic.Int64 // number of posts so far
+	failAt atomic.Int64 // number of the post that fails; 0 for none
+	err    error        // error with which it fails; guarded by World.mu
 }
 
-// Posts counts the posts of the node's classes so far.
+// Posts returns the number of posts that the node's classes have made so far.
 func (n *Node) Posts() int { return int(n.posts.count.Load()) }
 
-// FailPost makes the k-th post from now on, counted from 1, fail with err. A k of 0 cancels an
-// earlier FailPost.
+// FailPost makes the k-th post after this call, counting from 1, fail with err. If k is 0, it
+// cancels an earlier FailPost.
 func (n *Node) FailPost(k int, err error) {
 	if k > 0 && err == nil {
 		panic("sim: FailPost called with a nil error")
@@ -37,7 +37,7 @@ func (n *Node) FailPost(k int, err error) {
 	}
 }
 
-// checkPost counts a post and returns why it fails, or nil.
+// checkPost counts a post and returns the error with which it fails, or nil.
 func (n *Node) checkPost() error {
 	w := n.w
 	i := n.posts.count.Add(1)
@@ -61,8 +61,8 @@ func (n *Node) checkPost() error {
 	return err
 }
 
-// FailOp implements simhook.Faults, for memory that is registered.
+// FailOp implements simhook.Faults for registrations of memory.
 func (in *instance) FailOp() error { return in.node.checkPost() }
 
-// FailOp implements simhook.Faults, for operations of a context.
+// FailOp implements simhook.Faults for the operations of a context.
 func (p *port) FailOp() error { return p.instance.node.checkPost() }

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A rng is one stream of random numbers. Everything is computed with integers: no two machines differ.
+// A rng is a stream of random numbers. It uses only integer arithmetic, so its results do not
+// depend on the machine.
 type rng struct{ pcg rand.PCG }
 
 func newRNG(seed, stream uint64) rng {
@@ -15,7 +16,7 @@ func newRNG(seed, stream uint64) rng {
 	return d
 }
 
-// intn draws from 0 to n-1.
+// intn returns a random number from 0 to n-1.
 func (d *rng) intn(n int) int {
 	if n <= 1 {
 		return 0
@@ -24,11 +25,11 @@ func (d *rng) intn(n int) int {
 	return int(hi)
 }
 
-// hit draws whether an event of the given rates happens.
+// hit reports whether an event with rate p, scaled to 32 bits, happens.
 func (d *rng) hit(p uint64) bool { return p > 0 && d.pcg.Uint64()>>32 < p }
 
-// expDuration draws from a distribution that is nearly exponential: the logarithm is linear between
-// powers of two.
+// expDuration returns a random duration from an approximately exponential distribution: the
+// logarithm is interpolated linearly between powers of two.
 func (d *rng) expDuration(mean time.Duration) time.Duration {
 	if mean <= 0 {
 		return 0
@@ -36,13 +37,14 @@ func (d *rng) expDuration(mean time.Duration) time.Duration {
 	u := d.pcg.Uint64() | 1
 	lz := bits.LeadingZeros64(u)
 	frac := (u << lz << 1) >> 32
-	log2 := uint64(lz+1)<<32 - frac // of 1/u, in 32.32
-	// ln 2 = 0.69 of the true logarithm; 2/3 of this one has the right mean
+	log2 := uint64(lz+1)<<32 - frac // log2 of 1/u, in 32.32 fixed point
+	// The exact factor would be ln 2 = 0.69. With this approximate logarithm, 2/3 yields the
+	// correct mean.
 	hi, lo := bits.Mul64(uint64(mean), log2/3*2)
 	return time.Duration(hi<<32 | lo>>32)
 }
 
-// logUniform maps u to a duration between lo and hi, each power of two as likely as any other.
+// logUniform maps u to a duration between lo and hi, such that each power of two is equally likely.
 func logUniform(lo, hi time.Duration, u uint64) time.Duration {
 	if hi <= 0 {
 		return 0

@@ -8,32 +8,33 @@ import (
 	"time"
 )
 
-// The errors of a Run that gave up.
+// Errors returned by a Run that did not complete.
 var (
-	// ErrDeadlock: all coroutines wait without a timeout, and no event is in flight.
+	// ErrDeadlock means that all coroutines are waiting without a timeout and no event is in
+	// flight.
 	ErrDeadlock = errors.New("deadlock")
-	// ErrLimit: coroutines are left when the virtual time of Run is over.
+	// ErrLimit means that coroutines remained when Run's limit of virtual time was reached.
 	ErrLimit = errors.New("time limit")
 )
 
-// sched is the part of a World that runs coroutines.
+// sched is the part of a World that schedules coroutines.
 type sched struct {
 	current     *coroutine
-	isRunning   bool // in Run
-	hasPanicked bool // a coroutine has panicked: it may hold locks for which queued functions would wait
+	isRunning   bool // whether Run is in progress
+	hasPanicked bool // a coroutine has panicked and may hold locks that would block queued functions
 	coroutines  []*coroutine
 	runnable    []*coroutine
-	killed      []*coroutine // killed coroutines that are not yet unwound
+	killed      []*coroutine // killed coroutines that have not been unwound
 	created     uint64
 	contexts    []*virtualContext // contexts that have not ended
-	// a coroutine or a hook has run, or a context has ended: waiting coroutines may be ready
+	// a coroutine or hook has run or a context has ended, so waiting coroutines may be ready
 	needsCheck bool
 }
 
-// Run runs the coroutines, the network and the clock until every coroutine has returned. It gives
-// up with ErrLimit after limit of virtual time, if that is not zero, and with ErrDeadlock when
-// there is no event left; the error names the waiting coroutines. A panic in a coroutine becomes a
-// panic of Run, with the seed in it.
+// Run runs the coroutines, the network and the clock until every coroutine has returned. It returns
+// ErrLimit after limit of virtual time, if limit is not zero, and ErrDeadlock if no event is left.
+// These errors include the names of the waiting coroutines. If a coroutine panics, Run panics with
+// a message that includes the seed.
 func (w *World) Run(limit time.Duration) error {
 	w.takeTurn()
 	if w.isRunning {
@@ -42,9 +43,9 @@ func (w *World) Run(limit time.Duration) error {
 	}
 	w.isRunning = true
 	defer w.startWatchdog()()
-	mine := true // this goroutine has the turn
+	mine := true // whether this goroutine holds the turn
 	defer func() {
-		if !mine { // a coroutine has ended this goroutine, as FailNow of package testing does
+		if !mine { // a coroutine ended this goroutine, as FailNow in package testing does
 			w.takeTurn()
 			if c := w.current; c != nil {
 				w.current = nil
@@ -109,8 +110,8 @@ func (w *World) Run(limit time.Duration) error {
 	}
 }
 
-// takeNext removes and returns one of the runnable coroutines, or runs an event if Config.Choose
-// selects one.
+// takeNext removes and returns one of the runnable coroutines. If Config.Choose selects an event
+// instead, takeNext runs the event and happened is true.
 func (w *World) takeNext() (c *coroutine, happened bool) {
 	if w.cfg.Choose == nil {
 		return w.takeRandom(), false
@@ -159,7 +160,7 @@ func (w *World) takeRandom() *coroutine {
 	return nil
 }
 
-// removeRunnable removes the i-th of the runnable coroutines and returns it.
+// removeRunnable removes and returns the i-th runnable coroutine.
 func (w *World) removeRunnable(i int) *coroutine {
 	last := len(w.runnable) - 1
 	c := w.runnable[i]
@@ -169,8 +170,8 @@ func (w *World) removeRunnable(i int) *coroutine {
 	return c
 }
 
-// isBlocked reports whether a runnable coroutine can no longer continue, and makes it wait
-// again if so.
+// isBlocked reports whether a runnable coroutine can no longer continue, and if so makes it wait
+// again.
 func (w *World) isBlocked(c *coroutine) bool {
 	switch {
 	case c.node.isPaused:
@@ -183,8 +184,8 @@ func (w *World) isBlocked(c *coroutine) bool {
 	return true
 }
 
-// resumeCoroutine runs c until it waits again, and returns false when c has returned. The turn
-// is released during that.
+// resumeCoroutine runs c until it waits again, and returns false if c has returned. The turn is
+// released meanwhile.
 func (w *World) resumeCoroutine(c *coroutine) bool {
 	c.state, c.hasBegun = coRunning, true
 	c.result = c.ready != nil && c.ready()
@@ -219,7 +220,7 @@ func (w *World) handleYield(c *coroutine, more bool) {
 	}
 }
 
-// Close ends every remaining coroutine. The world can be inspected afterwards.
+// Close ends all remaining coroutines. The world can still be inspected afterward.
 func (w *World) Close() {
 	w.takeTurn()
 	defer w.releaseTurn()
@@ -232,7 +233,7 @@ func (w *World) Close() {
 	w.killed = nil
 }
 
-// Sleep advances virtual time.
+// Sleep waits until d of virtual time has elapsed.
 func (w *World) Sleep(d time.Duration) {
 	if c := w.current; c != nil {
 		c.yieldUntil(nil, max(d, 0), nil)
@@ -241,21 +242,21 @@ func (w *World) Sleep(d time.Duration) {
 	w.driveUntil(nil, max(d, 0), nil)
 }
 
-// newStuckError returns the error of a Run that cannot finish. It names the remaining coroutines,
-// with a line for those that have the same name and wait for the same: how many there are, and, if
-// they sleep, until when the first does.
+// newStuckError returns the error of a Run that cannot complete. It lists the remaining coroutines,
+// with one line for those with the same name that wait for the same thing. The line includes their
+// number and, if they are sleeping, the earliest time at which one of them wakes.
 func (w *World) newStuckError(why error) error {
 	type kind struct{ name, waits string }
 	type group struct {
 		kind
 		n     int
-		until time.Duration // the earliest; forever without one
+		until time.Duration // earliest deadline; noDeadline if there is none
 	}
 	var groups []*group
 	at := map[kind]*group{}
 	for _, c := range w.coroutines {
 		k, until := kind{name: c.name}, noDeadline
-		// several of one name are numbered
+		// several coroutines on a node are numbered
 		if i := strings.LastIndexByte(c.name, '/'); i > 0 && strings.Trim(c.name[i+1:], "0123456789") == "" {
 			k.name = c.name[:i]
 		}

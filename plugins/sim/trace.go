@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// traceLen is the number of trace entries that a world keeps for error texts.
+// traceLen is the number of recent trace entries that a world keeps for error messages.
 const traceLen = 256
 
-// A traceEntry is one line of the trace.
+// A traceEntry is one entry of the trace.
 type traceEntry struct {
 	at   time.Duration
 	kind string
@@ -23,7 +23,7 @@ func (t *traceEntry) String() string {
 	return fmt.Sprintf("%14v %-11s %s %d %#x", t.at, t.kind, t.name, t.a, t.b)
 }
 
-// mixHash folds a value into a running hash; the steps are those of MurmurHash3's 64-bit rounds.
+// mixHash folds v into the running hash h, using the 64-bit rounds of MurmurHash3.
 func mixHash(h, v uint64) uint64 {
 	v *= 0x87c37b91114253d5
 	v = bits.RotateLeft64(v, 31) * 0x4cf5ad432745937f
@@ -33,11 +33,11 @@ func mixHash(h, v uint64) uint64 {
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
-// checksum returns the checksum of bytes, which the trace has instead of them.
+// checksum returns the checksum and length of b, which the trace contains in place of b.
 func checksum(b []byte) uint64 { return uint64(crc32.Checksum(b, crcTable)) | uint64(len(b))<<32 }
 
-// addTrace adds an entry: to the hash, to the recent ones, and to Config.Trace. who is for readers
-// only: it follows from the rest.
+// addTrace adds an entry to the hash, to the recent entries, and to Config.Trace. who is only for
+// readers and is not hashed, because it follows from the other values.
 func (w *World) addTrace(kind, who string, a, b uint64) {
 	now := time.Duration(w.now.Load())
 	w.traceMu.Lock()
@@ -51,21 +51,22 @@ func (w *World) addTrace(kind, who string, a, b uint64) {
 	w.traceMu.Unlock()
 }
 
-// Note mixes an observation of the program into the trace: a completion with its code, a value that
-// was read.
+// Note adds an observation made by the program to the trace, such as a completion with its code or
+// a value that was read.
 func (w *World) Note(kind string, a, b uint64) {
 	w.addTrace("note", kind, mixHash(checksum([]byte(kind)), a), b)
 }
 
-// Hash is a fingerprint of everything that has happened: every delivered byte, fault, timer,
-// resumed coroutine and Note, each with its virtual time. One seed and one program give one hash.
+// Hash returns a fingerprint of everything that has happened: every delivered byte, fault, timer,
+// resumed coroutine and Note, each with its virtual time. A given seed and program always produce
+// the same hash.
 func (w *World) Hash() uint64 {
 	w.traceMu.Lock()
 	defer w.traceMu.Unlock()
 	return w.hash
 }
 
-// Dump writes the last entries of the trace.
+// Dump writes the most recent entries of the trace.
 func (w *World) Dump(to io.Writer) error {
 	w.traceMu.Lock()
 	defer w.traceMu.Unlock()

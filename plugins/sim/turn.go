@@ -2,7 +2,7 @@ package sim
 
 import "slices"
 
-// takeTurn waits for the turn.
+// takeTurn blocks until it has taken the turn.
 func (w *World) takeTurn() {
 	w.mu.Lock()
 	w.takeTurnLocked()
@@ -19,7 +19,7 @@ func (w *World) takeTurnLocked() {
 	w.catchUpLocked()
 }
 
-// sleepLocked waits until the next broadcast.
+// sleepLocked waits for the next broadcast. w.mu must be held.
 func (w *World) sleepLocked() {
 	w.sleepers.Add(1)
 	w.cond.Wait()
@@ -33,7 +33,7 @@ func (w *World) releaseTurn() {
 	w.releaseTurnAndUnlock()
 }
 
-// releaseTurnAndUnlock is releaseTurn for a caller that holds mu, which it unlocks.
+// releaseTurnAndUnlock is like releaseTurn, but the caller must hold w.mu, which it unlocks.
 func (w *World) releaseTurnAndUnlock() {
 	for w.hasQueued.Load() && !w.hasPanicked {
 		w.mu.Unlock()
@@ -41,15 +41,15 @@ func (w *World) releaseTurnAndUnlock() {
 		w.mu.Lock()
 	}
 	w.turnTaken = false
-	if w.sleepers.Load() > 0 { // sleepers check whether they can continue
+	if w.sleepers.Load() > 0 { // let sleepers check whether they can continue
 		w.cond.Broadcast()
 	}
 	w.mu.Unlock()
 }
 
-// runInTurn makes a goroutine with the turn run f: this one, before it returns, if the turn is free
-// and now is set; else a later one. A goroutine runs all queued functions before it releases the
-// turn.
+// runInTurn arranges for f to be run with the turn held. If the turn is free and now is set, the
+// calling goroutine runs f before runInTurn returns; otherwise a goroutine that holds the turn runs
+// it later. A goroutine runs all queued functions before it releases the turn.
 func (w *World) runInTurn(f func(), now bool) {
 	w.mu.Lock()
 	w.queued = append(w.queued, f)
@@ -66,7 +66,7 @@ func (w *World) runInTurn(f func(), now bool) {
 	w.mu.Unlock()
 }
 
-// runQueued runs the queued functions. The turn is held.
+// runQueued runs the queued functions. The caller must hold the turn.
 func (w *World) runQueued() {
 	for w.hasQueued.Load() && !w.hasPanicked {
 		w.mu.Lock()
@@ -84,7 +84,7 @@ func (w *World) runQueued() {
 	}
 }
 
-// removeElement returns list without x.
+// removeElement removes x from list and returns the modified slice.
 func removeElement[T comparable](list []T, x T) []T {
 	if i := slices.Index(list, x); i >= 0 {
 		return slices.Delete(list, i, i+1)

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// A watchdog detects, in real time, a coroutine that runs for too long: it blocks for another one,
-// which cannot run at the same time.
+// A watchdog detects a coroutine that runs for too long in real time. Such a coroutine is usually
+// blocked on another one, which cannot run at the same time.
 type watchdog struct {
-	steps   atomic.Uint64             // times that a coroutine was resumed
-	running atomic.Pointer[coroutine] // that runs
+	steps   atomic.Uint64             // number of times that a coroutine was resumed
+	running atomic.Pointer[coroutine] // the running coroutine
 }
 
-// watchSteps is how many times the watchdog checks before it reports.
+// watchSteps is the number of consecutive checks without progress after which the watchdog reports.
 const watchSteps = 5
 
-// startWatchdog has the watchdog look until stop is called.
+// startWatchdog starts the watchdog. It runs until stop is called.
 func (w *World) startWatchdog() (stop func()) {
 	if w.cfg.Patience < 0 {
 		return func() {}
@@ -46,7 +46,7 @@ func (w *World) watchUntil(over chan struct{}) {
 	}
 }
 
-// reportBlocked reports the coroutine that blocks the world, and where it does.
+// reportBlocked reports the coroutine that blocks the world, along with its stack.
 func (w *World) reportBlocked(c *coroutine) {
 	out := w.cfg.Log
 	if out == nil {
@@ -57,7 +57,7 @@ func (w *World) reportBlocked(c *coroutine) {
 		w.cfg.Seed, c.name, w.cfg.Patience, c.stackTrace())
 }
 
-// runBody runs f. It stands in the stack of its goroutine, with the address of c.
+// runBody runs f. It puts the address of c on the goroutine's stack, where stackTrace finds it.
 //
 //go:noinline
 func (c *coroutine) runBody(f func()) {

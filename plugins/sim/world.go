@@ -8,12 +8,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/framing"
 )
 
-// A World is a network of nodes with one virtual clock. Its methods may be called from any
-// goroutine, callbacks included, but for Run.
+// A World is a network of nodes that share a virtual clock. Except for Run, its methods may be
+// called by any goroutine, including from callbacks.
 //
-// The goroutine that has the turn runs the world, one event at a time; all others queue functions
-// for it. mu is a leaf lock: it is held for a few instructions and never while another package is
-// called.
+// The goroutine that holds the turn runs the world, one event at a time. Other goroutines queue
+// functions for it to run. mu is a leaf lock: it is held only briefly, and never while another
+// package is called.
 type World struct {
 	cfg Config
 	now atomic.Int64
@@ -23,48 +23,48 @@ type World struct {
 	traceCount uint64
 	recent     []traceEntry
 
-	again       atomic.Uint64 // Faults.Again as rates
-	failedPosts atomic.Uint64 // posts
+	again       atomic.Uint64 // rate for Faults.Again
+	failedPosts atomic.Uint64 // number of posts that failed
 
 	mu          sync.Mutex   // guards the fields below
-	cond        sync.Cond    // the turn is free, the clock has moved, or a function is queued
-	sleepers    atomic.Int32 // goroutines that sleep on cond
-	turnWaiters int          // those of them that wait for the turn only
+	cond        sync.Cond    // signaled when the turn is free, the clock has advanced, or a function is queued
+	sleepers    atomic.Int32 // number of goroutines sleeping on cond
+	turnWaiters int          // number of those that are waiting only for the turn
 	turnTaken   bool
-	hasQueued   atomic.Bool // todo is not empty
+	hasQueued   atomic.Bool // whether queued is not empty
 	queued      []func()
-	spareQueue  []func() // the other buffer of queued
-	programRNG  rng      // for programs: incarnations, tokens
-	postRNG     rng      // draws the posts that fail
+	spareQueue  []func() // the second buffer, swapped with queued
+	programRNG  rng      // for use by programs: incarnations and tokens
+	postRNG     rng      // selects the posts that fail
 	waiters     []*waiter
-	idleFrom    time.Time // since when an idle paced world has waited; zero when it does not
+	idleFrom    time.Time // time since which an idle paced world has been waiting; zero if it is not
 
-	// The following fields belong to the goroutine that has the turn.
+	// The fields below may be used only by the goroutine that holds the turn.
 	faults       Faults
 	rates        faultRates
-	faultRNG     rng // faults and delays
-	orderRNG     rng // draws the next coroutine
+	faultRNG     rng // for faults and delays
+	orderRNG     rng // selects the next coroutine
 	events       eventQueue
 	stats        Stats
-	listeners    map[string]*instance // instances by the name that they listen on
-	nodes        []*Node              // in the order of their making
+	listeners    map[string]*instance // instances by the name on which they listen
+	nodes        []*Node              // in order of creation
 	crashedNames map[string]*Node     // nodes that have crashed, by the names of their instances
-	unnamed      int                  // nodes of classes without a name so far
+	unnamed      int                  // number of classes opened without a name
 	conns        uint64
-	openConns    []*conn  // in the order of their making
-	dueHooks     []func() // hooks that Run is to call
-	countedHooks []*hook  // hooks that wait for a number of events
+	openConns    []*conn  // in order of creation
+	dueHooks     []func() // hooks for Run to call
+	countedHooks []*hook  // hooks waiting for a number of events
 	heldEvents   []*event
 	partitions   map[[2]*Node]*timedPartition
 	iov          [][]byte
 	freeBufs     [bufClasses][][]byte
-	framing      framing.Buffers // of the connections
+	framing      framing.Buffers // shared by the connections
 	sched
 	watchdog watchdog
 }
 
-// NewWorld returns a new world at time 0. It panics if cfg has a field out of
-// bounds: a mistake of the test, not of the tested.
+// NewWorld returns a new world at time 0. It panics if a field of cfg is out of range, because that
+// is a mistake in the test.
 func NewWorld(cfg Config) *World {
 	if err := cfg.validate(); err != nil {
 		panic(err)
@@ -80,13 +80,13 @@ func NewWorld(cfg Config) *World {
 	return w
 }
 
-// Seed returns the seed, to be printed when a test fails.
+// Seed returns the seed, which tests should print when they fail.
 func (w *World) Seed() uint64 { return w.cfg.Seed }
 
-// Now reads the virtual clock.
+// Now returns the current virtual time.
 func (w *World) Now() time.Duration { return time.Duration(w.now.Load()) }
 
-// Rand fills b from the seed. It does not change the faults that are drawn.
+// Rand fills b with random bytes derived from the seed. It does not affect which faults are drawn.
 func (w *World) Rand(b []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,32 +98,32 @@ func (w *World) Rand(b []byte) {
 	}
 }
 
-// Stats counts the events of a world.
+// Stats holds counters of the events in a world.
 type Stats struct {
 	Events     uint64 // events of any kind
-	Segments   uint64 // segments that were delivered
-	Bytes      uint64 // bytes in them
-	Cuts       uint64 // segments that ended inside the data of one flush
-	Full       uint64 // times that a sender met a full window
+	Segments   uint64 // segments delivered
+	Bytes      uint64 // bytes in those segments
+	Cuts       uint64 // segments that ended within the data of one flush
+	Full       uint64 // times that a sender encountered a full window
 	Dials      uint64
 	Connects   uint64
 	Refusals   uint64
 	Lookups    uint64
-	Resumes    uint64 // resumes of coroutines
-	Dropped    uint64 // segments whose receiver was gone
-	Resets     uint64 // this and the following are faults
+	Resumes    uint64 // times that a coroutine was resumed
+	Dropped    uint64 // segments whose receiver no longer existed
+	Resets     uint64 // the counters from here on count faults
 	Corrupted  uint64
 	Clogs      uint64
 	Pauses     uint64
 	Partitions uint64
 	Crashes    uint64
-	Lost       uint64 // segments that were sent again, once for each time
+	Lost       uint64 // retransmissions of segments and dials
 	Duplicated uint64
 	Reordered  uint64
 	Failed     uint64 // posts that failed
 }
 
-// Stats returns the counters.
+// Stats returns the current values of the counters.
 func (w *World) Stats() Stats {
 	w.takeTurn()
 	defer w.releaseTurn()
@@ -131,8 +131,8 @@ func (w *World) Stats() Stats {
 	return w.stats
 }
 
-// SetFaults replaces the faults from now on; those that have begun stay until they are over. It
-// panics when f is out of bounds.
+// SetFaults replaces the faults to be drawn. Faults that have already begun continue. It panics if
+// f is out of range.
 func (w *World) SetFaults(f Faults) {
 	if err := f.validate(); err != nil {
 		panic(err)
@@ -143,7 +143,7 @@ func (w *World) SetFaults(f Faults) {
 	w.again.Store(w.rates.postFailure)
 }
 
-// runNext runs the next event, unless that is after limit.
+// runNext runs the next event unless its time is after limit, and reports whether it did.
 func (w *World) runNext(limit time.Duration) bool {
 	ev := w.events.first()
 	if ev == nil || ev.at > limit {
@@ -153,7 +153,7 @@ func (w *World) runNext(limit time.Duration) bool {
 	return true
 }
 
-// runEvent runs an event.
+// runEvent advances the clock to ev's time and runs ev.
 func (w *World) runEvent(ev *event) {
 	w.events.cancel(ev)
 	if int64(ev.at) > w.now.Load() {
@@ -163,13 +163,14 @@ func (w *World) runEvent(ev *event) {
 	ev.actor.fire(ev)
 }
 
-// noDeadline is later than any time.
+// noDeadline is later than any other time.
 const noDeadline = time.Duration(1<<63 - 1)
 
 // timeAfter returns the virtual time d from now.
 func (w *World) timeAfter(d time.Duration) time.Duration { return time.Duration(w.now.Load()) + d }
 
-// deadlineAfter returns the end of a wait of d that begins now.
+// deadlineAfter returns the virtual time at which a wait of d that begins now times out. A negative
+// d means no deadline.
 func (w *World) deadlineAfter(d time.Duration) time.Duration {
 	switch {
 	case d < 0:

@@ -1,19 +1,24 @@
-// Package ledger holds the random tests of the whole stack over the simulator: programs of several nodes under random
-// faults, and a ledger that says afterwards whether every promise was kept.
+// Package ledger contains the random tests of the entire stack on the simulator: programs on
+// several nodes that run under random faults, and a ledger that determines afterward whether every
+// promise was kept.
 //
 //	seed ─► options: faults, nodes, acts ─► safety: world and programs run ─► calm ─► liveness: everything ends within 30 s,
 //	                                                                   each node reaches each ─► audit of the ledger
 //
-// There are three kinds of program: scenarios do everything that the stack can, races do one thing, withdrawing requests while
-// their handlers begin, and streamWorlds cross the streams of package na's calls with everything else there.
+// There are three kinds of programs. Scenarios use everything that the stack offers. Races do a
+// single thing: they withdraw requests while the handlers of those requests begin. StreamWorlds
+// combine the streams of package na's calls with everything else.
 //
-// Beside the random programs there are three families: TestEveryOrder searches the orders of events of one call and one deed,
-// the tests of posts fail every post of a call in turn, and a seed that has failed becomes a case of its own, shrunk.
+// In addition to the random programs there are three families of tests: TestEveryOrder searches all
+// orders of events of one call and one other action, the tests of posts make every post of a call
+// fail in turn, and a seed that has failed becomes a test case of its own after shrinking.
 //
-// A scenario begins calls, responses, transfers, lookups and withdraws, and cancels, abandons, closes and answers what there is: between
-// two events that hooks of the world name, at the very time of a deadline, inside callbacks and handlers. It takes memory back
-// while it is being moved, crashes nodes and closes classes, which begin again under their names.
+// A scenario begins calls, responses, transfers, lookups and withdraws, and it cancels, abandons,
+// closes and responds to existing operations. It does so between two events chosen by hooks of the
+// world, exactly when a deadline expires, and inside callbacks and handlers. It revokes memory
+// while that memory is being transferred, crashes nodes, and closes classes, which then start again
+// under their old names.
 //
-// The ledger knows every accepted operation by a token: how often its callback ran, how often its handler ran, what
-// became of it, and which memory nobody may write any more.
+// The ledger identifies every accepted operation by a token. It records how often the operation's
+// callback and handler ran, the operation's outcome, and which memory must no longer be written.
 package ledger
