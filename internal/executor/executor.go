@@ -34,7 +34,7 @@ type Executor[T comparable] struct {
 	ended   bool // End was called; no more jobs are accepted
 
 	stays   int // number of GiveLasting jobs running on an Inline's goroutine; not counted in running, which MaxRunning limits
-	sweepAt int // queue length at which jobs that are over are removed
+	sweepAt int // queue length at which obsolete jobs are removed
 
 	timer     *time.Timer
 	isChecked bool // whether timer is set
@@ -57,8 +57,7 @@ const (
 	// last ones added did not increase throughput. Until then, processors rather than goroutines
 	// are assumed to be the bottleneck.
 	patientChecks = 10
-	// minSweep is the number of jobs that are over that may remain in the queue if no more than
-	// that are waiting.
+	// minSweep is the minimum queue length at which obsolete jobs are removed.
 	minSweep = 1024
 )
 
@@ -139,9 +138,9 @@ func (e *Executor[T]) End() {
 	}
 }
 
-// dropOver removes the jobs that are over from the queue. Nothing else limits their number: a
-// canceled request no longer occupies a slot at its target, so the next request may arrive. e.mu
-// must be held.
+// dropOver removes the jobs that no longer need to run from the queue. Nothing else limits their
+// number: a canceled request no longer occupies a slot at its target, so the next request may
+// arrive. e.mu must be held.
 func (e *Executor[T]) dropOver() {
 	if e.opts.IsOver != nil {
 		waiting := slices.DeleteFunc(e.queue[e.first:], e.opts.IsOver)

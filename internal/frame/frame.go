@@ -131,7 +131,7 @@ var shapes = [256]shape{
 	Retire:     {"RETIRE", 0, false, false, 0},
 }
 
-// String returns the name of the kind.
+// String returns the name of k.
 func (k Kind) String() string {
 	if !k.isKnown() {
 		return fmt.Sprintf("KIND%d", uint8(k))
@@ -139,7 +139,7 @@ func (k Kind) String() string {
 	return shapes[k].name
 }
 
-// isKnown reports whether k is a defined kind.
+// isKnown reports whether k is defined in this release.
 func (k Kind) isKnown() bool { return shapes[k].name != "" }
 
 // IsSkipped reports whether frames of kind k are skipped because the kind is unknown and optional.

@@ -104,7 +104,7 @@ func (s Secret) Matches(other Secret) bool {
 	return s != Secret{} && subtle.ConstantTimeCompare(s[:], other[:]) == 1
 }
 
-// Append appends the encoding of g to b and returns the extended slice.
+// Append appends the encoding of g as the payload of a HELLO to b and returns the extended slice.
 func (g *Greeting) Append(b []byte) []byte {
 	le := binary.LittleEndian
 	put := func(label uint16, v []byte) {

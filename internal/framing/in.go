@@ -46,7 +46,7 @@ type In struct {
 	view         carrier.View
 	viewPos      int  // number of payload bytes copied to view or discarded
 	viewBorrowed bool // set between Scatter and Got if Scatter returned view's memory
-	ended        bool // End was called
+	ended        bool // whether End was called
 }
 
 // End makes the current and later calls of Parse stop. It is called when the session continues

@@ -60,7 +60,7 @@ func (m *Machine) stepAt(from, to State) *step { return &m.steps[int(from)*len(m
 // Name returns the machine's name.
 func (m *Machine) Name() string { return m.name }
 
-// State returns the name of s.
+// State returns the name of state s.
 func (m *Machine) State(s State) string { return m.states[s] }
 
 // States returns the names of m's states.

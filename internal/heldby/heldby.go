@@ -9,7 +9,7 @@ type Reason uint8
 // renumbered.
 const (
 	None       Reason = 0 // they are not waiting
-	NotDriven  Reason = 1 // nothing runs the callbacks of the context
+	NotDriven  Reason = 1 // nothing runs the context's callbacks
 	PerPeer    Reason = 2 // hg.Config.MaxActivePerPeer
 	Total      Reason = 3 // hg.Config.MaxActive
 	Method     Reason = 4 // hg.RPC.MaxActive, qs.MaxConcurrent

@@ -26,7 +26,7 @@ const (
 	maxSkips = 31
 )
 
-// The states of a batch.
+// States of a batch.
 const (
 	noBatch         int32 = iota
 	counting              // callbacks are running
@@ -199,7 +199,7 @@ func (l *Loop) drainBatch() {
 	l.closeBatch()
 }
 
-// closeBatch ends the batch and sends its output.
+// closeBatch ends the batch and sends any output held back.
 func (l *Loop) closeBatch() {
 	b := &l.batch
 	b.outstanding.Store(0)

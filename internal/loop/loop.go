@@ -39,7 +39,7 @@ type Driver interface {
 	// Hold makes the Driver hold back the output of all goroutines until Unhold. It returns false
 	// if the Driver does not support that.
 	Hold() bool
-	// Unhold ends Hold and sends the output.
+	// Unhold cancels the effect of Hold and sends the output.
 	Unhold()
 	// Flush sends the output held back so far. Later output is still held back.
 	Flush()

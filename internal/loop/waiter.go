@@ -132,7 +132,7 @@ func (w *Waiter) isDoneSafe() (over bool) {
 	return over
 }
 
-// isCanceled reports whether the context of the wait is done.
+// isCanceled reports whether the wait's context is done.
 func (w *Waiter) isCanceled() bool {
 	select {
 	case <-w.canceled:
@@ -193,7 +193,7 @@ func (l *Loop) acquireWaiter() *Waiter {
 	return w
 }
 
-// releaseWaiter keeps w for reuse.
+// releaseWaiter makes w available for reuse.
 func (l *Loop) releaseWaiter(w *Waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -75,7 +75,7 @@ func Readable(b []byte) (ok bool) {
 // pageSize is the smallest page size of any supported system.
 const pageSize = 4 << 10
 
-// sink keeps the compiler from removing the reads of Readable.
+// sink prevents the compiler from eliminating the reads in Readable.
 //
 //go:noinline
 func sink(byte) {}

@@ -193,7 +193,7 @@ func addrText(a net.Addr) string {
 	return a.String()
 }
 
-// wakeWriter makes the writer check for work. It does not block.
+// wakeWriter makes the writer check for work without blocking.
 func (c *conn) wakeWriter() {
 	select {
 	case c.wake <- struct{}{}:

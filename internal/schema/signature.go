@@ -12,7 +12,7 @@ import (
 // A Kind specifies the form of a method's requests and responses.
 type Kind string
 
-// The kinds of methods.
+// Kinds of methods.
 const (
 	Plain  Kind = "method"  // an input and an output
 	OneWay Kind = "one-way" // an input

@@ -12,7 +12,7 @@ type freeList struct {
 	minFree int // smallest len(free) since the last sweep
 }
 
-// push adds b.
+// push adds b to the list.
 func (s *freeList) push(b []byte) {
 	s.mu.Lock()
 	s.free = append(s.free, b)

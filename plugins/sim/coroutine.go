@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A coState is the state of a coroutine.
+// A coState is a coroutine's state.
 type coState uint8
 
 const (
@@ -36,7 +36,7 @@ type coroutine struct {
 	port     *port // port whose events it is waiting for; nil in Sleep
 	ready    func() bool
 	timeout  event // ends the wait or a stall
-	timedOut bool  // timeout has fired
+	timedOut bool  // whether timeout has fired
 	result   bool  // result of the wait
 	deadline time.Duration
 	isKilled bool // it ends at its next wait

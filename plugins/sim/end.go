@@ -112,7 +112,7 @@ func (w *World) drawCut(n int) int {
 	return int(logUniform(1, time.Duration(n), u>>3))
 }
 
-// receive passes received bytes to the parser.
+// receive passes the bytes in b to the parser.
 func (en *endpoint) receive(b []byte) {
 	w, e := en.conn.w, en.port.core
 	for len(b) > 0 && !en.detached.Load() && !en.closed {

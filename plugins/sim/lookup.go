@@ -24,7 +24,7 @@ type lookup struct {
 	canceled atomic.Bool
 }
 
-// Resolve implements carrier.Names. It takes one simulated round trip.
+// Resolve implements carrier.Names. It takes one simulated round trip of virtual time.
 func (in *instance) Resolve(text string, done func(string, error)) func() {
 	if rest := strings.TrimPrefix(text, scheme+"://"); !strings.HasPrefix(rest, "@") {
 		if err := checkName(rest); err != nil {

@@ -10,7 +10,7 @@ type pipe struct {
 	conn             *conn
 	side             int
 	arrival          event // arrival of the first segment
-	roomEvent        event // signaled when there is room
+	roomEvent        event // scheduled when the window has room again
 	segments         []segment
 	bytes            int           // total size of the data in segments
 	linkBusyUntil    time.Duration // time until which the sender's link is busy

@@ -26,7 +26,7 @@ func (w *World) sleepLocked() {
 	w.sleepers.Add(-1)
 }
 
-// releaseTurn runs the queued functions and releases the turn.
+// releaseTurn runs the queued functions and then releases the turn.
 func (w *World) releaseTurn() {
 	w.runQueued()
 	w.mu.Lock()

@@ -170,7 +170,7 @@ const noDeadline = time.Duration(1<<63 - 1)
 func (w *World) timeAfter(d time.Duration) time.Duration { return time.Duration(w.now.Load()) + d }
 
 // deadlineAfter returns the virtual time at which a wait of d that begins now times out. A negative
-// d means no deadline.
+// d means no deadline, and 0 means PollCost.
 func (w *World) deadlineAfter(d time.Duration) time.Duration {
 	switch {
 	case d < 0:

@@ -10,7 +10,7 @@ import (
 
 // An acceptor holds a class's listening socket. The pollers of all the class's contexts watch it,
 // and any context accepts connections for all of them. A peer can therefore reach its context even
-// while no goroutine polls that context's siblings.
+// while no goroutine polls the others.
 type acceptor struct {
 	mu       sync.Mutex        // guards the fields below, and accept; taken while an endpoint's lock may be held
 	listener *listener         // nil if the class does not listen or no longer listens

@@ -448,7 +448,7 @@ func hungUp(fd int) bool {
 	return err == nil && look[0].Revents&unix.POLLHUP != 0
 }
 
-// startFramesLocked starts sending frames.
+// startFramesLocked starts sending frames to the peer.
 func (p *peer) startFramesLocked() {
 	p.up = true
 	p.link.LaneUp()

@@ -37,7 +37,7 @@ type peer struct {
 	// The fields below are used only by the goroutine that polls.
 	idle    int    // number of sleeps since the last message
 	starved bool   // a packet stays in the socket because no descriptor is free, and the socket is not watched
-	buf     []byte // the context's scratchBuffer
+	buf     []byte // buffer returned by the context's scratchBuffer
 
 	// The endpoint's lock guards the fields below.
 	link     carrier.Session // nil while the connection is half-open
@@ -60,7 +60,7 @@ type peer struct {
 	peerGeometry ring.Geometry         // geometry of the peer's segment, which has not arrived yet
 	version      uint16                // layout version of both segments
 	mem          struct{ own, peer, ownArea, peerArea []byte }
-	staged       []bulkPiece // used by the goroutine that sends
+	staged       []bulkPiece // used only by the goroutine that sends
 	// by ring: pieces in the area that the peer has not read yet
 	shown  [carrier.Lanes][]carrier.View
 	closed bool

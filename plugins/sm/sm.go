@@ -19,7 +19,7 @@ type Options struct {
 	// access to it. Processes with different directories cannot connect to each other.
 	Dir string
 	// AnyUser allows accepting connections from, and dialing, processes of other users. It requires
-	// Dir, and other users may have access to that directory. A malicious peer can then stall this
+	// Dir, and other users may have access to that directory. A malicious peer can then block this
 	// process by misusing the file descriptors that the two share.
 	AnyUser bool
 	// Unassisted disables the background poller, so that peers are served only during Progress.
