@@ -39,7 +39,7 @@ type Executor[T comparable] struct {
 	timer     *time.Timer
 	isChecked bool // whether timer is set
 	queued    int  // total number of jobs ever added to the queue
-	taken     int  // total number of jobs ever removed from it
+	taken     int  // total number of jobs ever taken from it to run
 	lastCheck struct {
 		queued, taken int // values at the last check
 		rate          int // number of jobs taken in the preceding interval
@@ -67,8 +67,8 @@ func shared() int { return 2 * runtime.GOMAXPROCS(0) }
 // New returns an Executor that has no goroutines yet.
 func New[T comparable](opts Options[T]) *Executor[T] { return &Executor[T]{opts: opts} }
 
-// Give schedules job to run soon. Goroutines start jobs in the order in which they were given.
-// After End, Give does nothing.
+// Give schedules job to run soon. Jobs are assigned to goroutines in the order in which they were
+// given. After End, Give does nothing.
 func (e *Executor[T]) Give(job T) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,7 +97,7 @@ func (e *Executor[T]) giveLocked(job T, left int) {
 }
 
 // GiveLasting schedules job, which may run forever, to start soon on a goroutine of its own. The
-// job counts toward no limit. After End, GiveLasting does nothing.
+// job does not count toward any limit. After End, GiveLasting does nothing.
 func (e *Executor[T]) GiveLasting(job T) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -111,8 +111,8 @@ func (e *Executor[T]) startLastingLocked(job T) {
 	}
 }
 
-// Spawn runs f on a new goroutine that counts toward no limit. After End, Spawn does nothing and
-// returns false.
+// Spawn runs f on a new goroutine that does not count toward any limit. After End, Spawn does
+// nothing and returns false.
 func (e *Executor[T]) Spawn(f func()) bool {
 	e.mu.Lock() // so that Go is not called after End has returned
 	defer e.mu.Unlock()

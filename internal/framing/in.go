@@ -62,7 +62,7 @@ func (in *In) Close() {
 // Scatter appends to iov the buffers for the next read. The first are the destination memory of a
 // bulk data piece or a long message, if at least 4 KiB of it remain and it may be accessed. The
 // last is in's own buffer. Scatter returns at most MaxVectors buffers. After the read the caller
-// must call Got or Fault, whatever the result of the read.
+// must call Got or Fault, even if the read failed.
 func (in *In) Scatter(iov [][]byte) [][]byte {
 	if in.inPayload && in.r == in.w && in.view.Len()-in.viewPos >= 4<<10 && in.view.Borrow() {
 		in.viewBorrowed = true

@@ -151,8 +151,8 @@ func (out *Out) Pending() bool { return len(out.unwritten) > 0 || out.inPayload 
 const MaxVectors = 64
 
 // Gather appends to iov the buffers to write next, at most MaxVectors of them. After the write the
-// caller must call Wrote or Fault, whatever the result of the write. User memory remains borrowed
-// between these calls.
+// caller must call Wrote or Fault, even if the write failed. User memory remains borrowed between
+// these calls.
 func (out *Out) Gather(iov [][]byte) [][]byte { return out.gatherUpTo(iov, MaxVectors) }
 
 // gatherUpTo is like Gather, but returns at most most buffers.

@@ -106,8 +106,8 @@ func (w *World) WithTimeout(parent context.Context, d time.Duration) (ctx contex
 	return t, func() { t.endWith(context.Canceled) }
 }
 
-// A virtualContext is a context that ends at a virtual time. The world polls whether its parent has
-// ended, because package context would report that on another goroutine.
+// A virtualContext is a context that ends at a virtual time. The world checks whether its parent
+// has ended, because package context would report that on another goroutine.
 type virtualContext struct {
 	w      *World
 	parent context.Context

@@ -20,7 +20,7 @@
 // computing expire immediately.
 //
 // Scheduled: [World.Go] and [Node.Go] create coroutines, and [World.Run] runs them. One runs at a
-// time, until it waits in Progress or [World.Sleep]. The next one to run is drawn from the seed.
+// time, until it waits in Progress or [World.Sleep]. The seed determines which one runs next.
 //
 //	w := sim.NewWorld(sim.Config{Seed: seed, Faults: sim.Storm().Draw(rng)})
 //	w.Go("server", func() { cls, _ := na.Open("sim://server", na.Config{Plugins: []carrier.Plugin{w.Plugin()}}) … })

@@ -2,8 +2,8 @@ package sim
 
 import "time"
 
-// drawFault draws a fault for the first segment of a pipe, and reports whether the fault prevents
-// the segment from being delivered now.
+// drawFault draws a random fault for the first segment of a pipe, and reports whether the fault
+// prevents the segment from being delivered now.
 func (w *World) drawFault(p *pipe, from, to *endpoint) bool {
 	u := w.faultRNG.pcg.Uint64() >> 32
 	if u >= w.rates.partition {
@@ -91,9 +91,9 @@ const (
 	maxRetransmit = 5 * time.Second
 )
 
-// sendFault draws the faults of a segment being sent. It returns by how much the segment's delivery
-// is delayed, and how much longer the sender's link is busy. Later segments wait for the delayed
-// one, because a stream preserves its order.
+// sendFault draws random faults for a segment being sent. It returns by how much the segment's
+// delivery is delayed, and how much longer the sender's link is busy. Later segments wait for the
+// delayed one, because a stream preserves its order.
 func (w *World) sendFault(p *pipe, size time.Duration) (late, busy time.Duration) {
 	u := w.faultRNG.pcg.Uint64() >> 32
 	switch {

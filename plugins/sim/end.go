@@ -97,7 +97,7 @@ func (en *endpoint) sendSegment(room int) {
 	en.outPipe().push(segment{kind: segmentData, data: b, covered: min(covered, n)})
 }
 
-// drawCut draws how many of n bytes are sent together.
+// drawCut returns a random number of bytes, at most n, to send together.
 func (w *World) drawCut(n int) int {
 	if n <= 1 {
 		return n

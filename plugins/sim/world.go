@@ -184,7 +184,7 @@ func (w *World) deadlineAfter(d time.Duration) time.Duration {
 	return noDeadline
 }
 
-// drawDelay draws the delay of a segment, dial or lookup.
+// drawDelay returns a random delay for a segment, dial or lookup.
 func (w *World) drawDelay() time.Duration {
 	return w.cfg.Latency + w.faultRNG.expDuration(w.faults.Jitter)
 }

@@ -50,7 +50,7 @@ type peer struct {
 	inWarm       bool                  // whether p is in the context's warm list
 	writing      bool                  // whether a goroutine is in flushLocked
 	filling      int                   // number of goroutines writing to the area
-	touched      int                   // number of bytes of the area's room for bodies for which the system has allocated memory
+	touched      int                   // number of bytes of the area's room for bodies that are backed by memory
 	blocked      bool                  // the rings are full; sending resumes when the peer has read a message
 	inResume     bool                  // whether p is in the context's resume list
 	sameUser     bool                  // whether the peer's process belongs to the same user
