@@ -25,23 +25,27 @@ const (
 	labelEager       = 0x0800 // 4 bytes: maximum size of one message, in bytes
 	labelFeatures    = 0x0900 // 8 bytes: feature bits
 	labelCarrier     = 0x0a00 // bytes for the receiver's carrier; may be empty
-	// 4 bytes: number of envelopes that the sender needs from the receiver of this HELLO; absent if
-	// it has no minimum
+	// labelNeed is the number of envelopes that the sender needs from the receiver of this HELLO (4
+	// bytes). It is absent if the sender has no minimum.
 	labelNeed = 0x0c00
-	// 4 bytes: maximum number of envelopes that the sender can use; absent if unlimited
+	// labelWant is the maximum number of envelopes that the sender can use (4 bytes). It is absent
+	// if there is no limit.
 	labelWant = 0x0d00
-	// 16 random bytes: secret of the session, which the receiver presents when it reconnects
+	// labelSecret is the secret of the session, which the receiver presents when it reconnects (16
+	// random bytes).
 	labelSecret = 0x0e00
-	// 16 bytes: the receiver's labelSecret in the pair's previous session; absent if there was none
+	// labelProof is the receiver's labelSecret in the pair's previous session (16 bytes). It is
+	// absent if there was none.
 	labelProof = 0x0f00
-	// 16 bytes: equal for classes that can reach one another over a second transport; absent if
-	// there is none
+	// labelPlace is equal for classes that can reach one another over a second transport (16
+	// bytes). It is absent if there is none.
 	labelPlace = 0x1000
-	// 16 bytes: secret of the receiver's Offer that the sender is using; absent if there is none
+	// labelOffer is the secret of the receiver's Offer that the sender is using (16 bytes). It is
+	// absent if there is none.
 	labelOffer   = 0x1100
 	labelProcess = 0x1200 // text: name of the process; absent if it has none
-	// 2 and 2 bytes: oldest and newest supported version of the headers in messages; absent if the
-	// layer above na has none
+	// labelMessages holds the oldest and newest supported version of the headers in messages (2 and
+	// 2 bytes). It is absent if the layer above na has none.
 	labelMessages = 0x1300
 
 	mustUnderstand = 0x8000 // label bit: a receiver that does not know the label must reject the HELLO

@@ -38,7 +38,8 @@ type In struct {
 	buf     []byte         // big, small, or a buffer exactly as long as its contents
 	r, w    int            // buf[r:w] has been read but not parsed
 	greeted bool           // the peer's HELLO has arrived
-	// the next bytes are the payload of a piece or of a long message, to be stored in view
+	// inPayload is set if the next bytes are the payload of a piece or of a long message, to be
+	// stored in view.
 	inPayload    bool
 	isMessage    bool // the payload belongs to a message, and sum is its checksum
 	sum          frame.Sum

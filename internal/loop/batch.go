@@ -51,7 +51,8 @@ type batch struct {
 	held        atomic.Bool   // whether Driver.Hold was called
 	number      atomic.Uint32 // number of the current or last batch; never 0
 	outstanding atomic.Int32  // number of goroutines counted that have not returned
-	// the goroutine that decrements outstanding to this value flushes the output; -1 for none
+	// splitAt is the value of outstanding at which the goroutine that decrements it flushes the
+	// output, or -1 for none.
 	splitAt     atomic.Int32
 	hasWorkers  atomic.Bool   // whether Away has counted a worker
 	skips       atomic.Int32  // number of upcoming passes that do not count workers

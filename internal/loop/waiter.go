@@ -37,11 +37,12 @@ type Waiter struct {
 	pollOnce  bool            // the timeout is 0: poll once, even after the deadline
 	ctx       context.Context // context of the wait
 	canceled  <-chan struct{} // ctx.Done()
-	// unregisters the context's function that wakes the leader; nil if none is registered
+	// stopCancelWake unregisters the context's function that wakes the leader. It is nil if none is
+	// registered.
 	stopCancelWake func() bool
 	ranInPass      int // number of callbacks run in this pass
-	// time at which Poll, or otherwise the first callback of this pass, returned; negative before
-	// that
+	// passStart is the time at which Poll, or otherwise the first callback of this pass, returned.
+	// It is negative before that.
 	passStart  time.Duration
 	stopped    bool // callbacks stopped because w's wait is complete, canceled or timed out
 	ranTooLong bool // callbacks stopped after longRun so that bytes can be moved

@@ -24,7 +24,8 @@ type halfOpenConn struct {
 	conn       net.Conn // the connection returned by Begin, or raw if there is no Begin
 	in         *framing.In
 	acceptedAt time.Time
-	// closed to make room, but its goroutine has not returned; guarded by pendingList.mu
+	// evicted is set if the connection was closed to make room, but its goroutine has not returned.
+	// It is guarded by pendingList.mu.
 	evicted      bool
 	adopted      bool         // a context has adopted the connection
 	lockedCore   carrier.Core // the context locked by handleHello; nil before that

@@ -5,7 +5,8 @@ import "io"
 // A Reader is an io.Reader and an io.WriterTo. It is not safe for concurrent use.
 type Reader struct {
 	Check func() error // returns an error if reading must stop, even in the middle of a piece
-	// returns the next piece, or io.EOF after the last one; not called again after an error
+	// Next returns the next piece, or io.EOF after the last one. It is not called again after an
+	// error.
 	Next   func() ([]byte, error)
 	unread []byte // unread part of the current piece
 	err    error  // error returned by Next
@@ -60,7 +61,7 @@ type Writer struct {
 	Room func() ([]byte, error) // returns the buffer for the next bytes, which is empty if no more fit
 	Add  func(n int) error      // commits the first n bytes of that buffer
 	Full func() error           // returns the error for a write past the end
-	// called instead of Add if nothing was stored, even after Read panics; may be nil
+	// Skip is called instead of Add if nothing was stored, even after Read panics. It may be nil.
 	Skip func()
 }
 

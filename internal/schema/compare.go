@@ -104,8 +104,8 @@ func (c *comparison) addDifferences(r typeComparison, writer, reader *Type, labe
 // A typeComparison finds values that a writer can send and a reader would refuse. It follows the
 // rules of codec.FieldChecker and the numeric ranges of the codec.
 type typeComparison struct {
-	// a response must have everything that the reader needs; the reader of an input must know
-	// everything that the writer sends
+	// isAnswer reports whether the values are responses. A response must have everything that its
+	// reader needs, whereas the reader of an input must know everything that the writer sends.
 	isAnswer    bool
 	onlyCertain bool // count only changes that make every value invalid, because the writer need not use new members
 	writerIsOld bool

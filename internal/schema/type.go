@@ -15,8 +15,8 @@ import (
 type Type struct {
 	Go   reflect.Type // nil for a parsed type
 	Kind reflect.Kind // Invalid for a parsed type of which only Word is known
-	// text for a leaf, such as int8, time.Time, or netip.Addr(binary); "" for a type with elements
-	// or members
+	// Word is the text for a leaf, such as int8, time.Time, or netip.Addr(binary). It is "" for a
+	// type with elements or members.
 	Word string
 	Name string // package-qualified name of a struct; "" if it has none
 	Len  int    // length of an array
@@ -74,8 +74,8 @@ func (f *Field) WireName() string {
 type Member struct {
 	Name string
 	Type *Type
-	// the member may be omitted, or be nil in place of its type: it has omitempty or is a field of
-	// a struct embedded by pointer
+	// Optional means that the member may be omitted, or be nil in place of its type, because it has
+	// omitempty or is a field of a struct embedded by pointer.
 	Optional bool
 }
 

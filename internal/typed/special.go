@@ -14,7 +14,7 @@ type (
 	floatValue   float64
 	float32Value float32
 	duration     int64
-	// value of a type that encodes itself as text; s is nil if the value is not set
+	// text holds the value of a type that encodes itself as text. s is nil if the value is not set.
 	text struct{ s *string }
 )
 

@@ -7,9 +7,9 @@ import (
 
 // A connPhase is the phase of a conn.
 //
-//	         a class listens there         the answer is back
-//	dialing ───────────────────► accepted ───────────────────► connected ──► over, when both ends are closed
-//	    └────► refused ──► over
+//	         a class is listening          the answer arrives
+//	dialing ───────────────────► accepted ───────────────────► connected ──► ended, when both ends are closed
+//	    └────► refused ──► ended
 type connPhase uint8
 
 const (

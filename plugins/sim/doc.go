@@ -7,7 +7,7 @@
 //	────────────┼──────┼──────────────────────────────────────────────────────┼──────┼────────────
 //	 port ─ Pull ──────┼► pipe: segments, window, bandwidth, clog ════════════┼► Deliver ────── port
 //	                   │                        ▲                             │
-//	                World: events by (virtual time, order of setting) ── faults drawn from the seed ── trace hash
+//	                World: events by (virtual time, scheduling order) ── faults drawn from the seed ── trace hash
 //
 // There are two ways to run a world.
 //

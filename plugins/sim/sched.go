@@ -27,7 +27,8 @@ type sched struct {
 	killed      []*coroutine // killed coroutines that have not been unwound
 	created     uint64
 	contexts    []*virtualContext // contexts that have not ended
-	// a coroutine or hook has run or a context has ended, so waiting coroutines may be ready
+	// needsCheck is set if a coroutine or hook has run or a context has ended, so waiting
+	// coroutines may be ready.
 	needsCheck bool
 }
 
@@ -256,7 +257,7 @@ func (w *World) newStuckError(why error) error {
 	at := map[kind]*group{}
 	for _, c := range w.coroutines {
 		k, until := kind{name: c.name}, noDeadline
-		// several coroutines on a node are numbered
+		// Coroutines after the first one on a node have a number appended.
 		if i := strings.LastIndexByte(c.name, '/'); i > 0 && strings.Trim(c.name[i+1:], "0123456789") == "" {
 			k.name = c.name[:i]
 		}

@@ -44,7 +44,8 @@ type peer struct {
 	dialling bool            // whether this side dialed
 	up       bool
 	err      error // error of a dial, or of a memory access while frames are being pulled
-	// time at which to dial again, send again, end a pause, or give up a half-open connection
+	// due is the time at which to dial again, send again, end a pause, or give up a half-open
+	// connection.
 	due          time.Duration
 	sendBy       time.Duration         // time until which this side's memory is resent; 0 if it is not being resent
 	inWarm       bool                  // whether p is in the context's warm list
@@ -61,7 +62,7 @@ type peer struct {
 	version      uint16                // layout version of both segments
 	mem          struct{ own, peer, ownArea, peerArea []byte }
 	staged       []bulkPiece // used only by the goroutine that sends
-	// by ring: pieces in the area that the peer has not read yet
+	// shown holds, by ring, the pieces in the area that the peer has not read yet.
 	shown  [carrier.Lanes][]carrier.View
 	closed bool
 }
@@ -76,8 +77,8 @@ type bulkPiece struct {
 const (
 	maxMessages = 16 // maximum number of messages read from a peer in a row
 	maxPieces   = 4  // maximum number of pieces read in a row, or sent before messages get their turn
-	// maximum number of bytes copied in a row, so that they are handled while still in the CPU
-	// caches
+	// maxCopied is the maximum number of bytes copied in a row. It is limited so that they are
+	// handled while still in the CPU caches.
 	maxCopied = 256 << 10
 	maxTurn   = 32 // maximum number of pieces sent in a row; Poll continues
 	pieceSize = 64 << 10

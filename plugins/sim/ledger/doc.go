@@ -3,7 +3,7 @@
 // promise was kept.
 //
 //	seed ─► options: faults, nodes, acts ─► safety: world and programs run ─► calm ─► liveness: everything ends within 30 s,
-//	                                                                   each node reaches each ─► audit of the ledger
+//	                                                                   each node reaches the others ─► audit of the ledger
 //
 // There are three kinds of programs. Scenarios use everything that the stack offers. Races do a
 // single thing: they withdraw requests while the handlers of those requests begin. StreamWorlds

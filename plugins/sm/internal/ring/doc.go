@@ -9,8 +9,8 @@
 //	│ commit │ op tag credit │ 96 B   │ ── B polls ─► │                    │
 //	├ bodies of up to an envelope ────┤               └────────────────────┘
 //	└─────────────────────────────────┘
-//	area of A, made when it is first needed: 64 slots for bulk data and for messages longer than an
-//	envelope, and 16 MiB for bodies that messages are about
+//	area of A, created when first needed: 64 slots for bulk data and for messages longer than an
+//	envelope, and 16 MiB for bodies to which messages refer
 //
 // A slot becomes free when the message in it has been taken. The first free slot is always used, so
 // that few slots are in use and those stay in the CPU caches.

@@ -17,8 +17,8 @@ func (e *End) SetPeerArea(b []byte) error {
 // A Taken is a message returned by Take.
 type Taken struct {
 	Message
-	// in Take's buf or in a slot; in a slot, the peer may change it, and reading it may fault
-	// (package memfault)
+	// Body is in Take's buf or in a slot. If it is in a slot, the peer may change it, and reading
+	// it may fault (see package memfault).
 	Body  []byte
 	Slot  int  // slot that holds the body; -1 if it is not in a slot
 	Block bool // the body is in the area's room for bodies; see PeerBlock

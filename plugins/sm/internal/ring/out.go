@@ -167,7 +167,8 @@ func (e *End) Put(r int, m *Message, body []byte) {
 // Values used in place of a slot number.
 const (
 	inRing = Slots // the body is in the ring of bodies or in the descriptor
-	// the body is a Block, identified by the message's fields or by a reference of refSize bytes
+	// inBlock means that the body is a Block, identified by the message's fields or by a reference
+	// of refSize bytes.
 	inBlock = Slots + 1
 	shown   = Slots + 2 // in out.places only: a ShowBlock message
 )
