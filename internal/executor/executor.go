@@ -2,7 +2,6 @@ package executor
 
 import (
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 )
@@ -143,10 +142,20 @@ func (e *Executor[T]) End() {
 // arrive. e.mu must be held.
 func (e *Executor[T]) dropOver() {
 	if e.opts.IsOver != nil {
-		waiting := slices.DeleteFunc(e.queue[e.first:], e.opts.IsOver)
-		e.queue = append(e.queue[:0], waiting...)
-		clear(e.queue[len(e.queue):cap(e.queue)])
-		e.first = 0
+		early := e.lastCheck.queued - e.taken // number of waiting jobs that also waited at the last check
+		kept := e.queue[:0]
+		for i, job := range e.queue[e.first:] {
+			if !e.opts.IsOver(job) {
+				kept = append(kept, job)
+				continue
+			}
+			e.queued--
+			if i < early {
+				e.lastCheck.queued--
+			}
+		}
+		clear(kept[len(kept):cap(kept)])
+		e.queue, e.first = kept, 0
 	}
 	e.sweepAt = 2 * len(e.queue)
 }

@@ -103,13 +103,25 @@ func TestEndedJobsLeaveQueue(t *testing.T) {
 			}
 		}
 		require.LessOrEqual(t, longest, 2*minSweep)
+		requireCounted(t, e)
 		close(free)
 		synctest.Wait()
+		requireCounted(t, e)
 		ran = slices.DeleteFunc(ran, isOver) // of those that were in the queue in the end
 		require.Equal(t, want, ran)
 		e.End()
 		all.Wait()
 	})
+}
+
+// requireCounted checks that the counts of e describe its queue, also after jobs have been removed
+// from it: otherwise each check would find that a job has waited, and add a goroutine.
+func requireCounted(t *testing.T, e *Executor[int]) {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	require.Equal(t, e.waiting(), e.queued-e.taken)
+	require.LessOrEqual(t, e.lastCheck.queued-e.taken, e.waiting())
 }
 
 // pause is how long a job blocks, and a caller is late, in the time of the bubble.
