@@ -50,10 +50,17 @@ func Make(n int) (b []byte, fd int, err error) {
 // Check returns an error unless the memory of fd has n bytes and all of the given seals.
 func Check(fd, n, seals int) error {
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Size != int64(n) {
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("stat shared memory: %w", err)
+	}
+	if st.Size != int64(n) {
 		return fmt.Errorf("shared memory has %d bytes, want %d", st.Size, n)
 	}
-	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&seals != seals {
+	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return fmt.Errorf("read the seals of shared memory: %w", err)
+	}
+	if got&seals != seals {
 		return fmt.Errorf("shared memory has seals %#x, want %#x", got, seals)
 	}
 	return nil
