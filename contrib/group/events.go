@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// maxBehind bounds the events that wait for a callback or an iterator, in addition to one for each member. Beyond it the oldest are dropped;
-// View shows their effect.
+// maxBehind limits the number of events queued for a callback or an iterator, in addition to one for each member.
+// Beyond it the oldest events are dropped; View still reflects their effect.
 const maxBehind = 1024
 
-// appendBounded appends e to events, and removes the oldest ones if there are too many.
+// appendBounded appends e to events, removing the oldest ones if there are too many.
 func (g *Group) appendBounded(events []Event, e Event) []Event {
 	events = append(events, e)
 	if over := len(events) - maxBehind - len(g.View().Members); over > 0 {
@@ -20,7 +20,8 @@ func (g *Group) appendBounded(events []Event, e Event) []Event {
 	return events
 }
 
-// A subscriber is a callback and its queue of events. A goroutine (in the simulator, a coroutine) calls it while there are any.
+// A subscriber is a callback with its queue of events. While the queue is not empty, a goroutine (in the simulator, a
+// coroutine) calls the callback.
 type subscriber struct {
 	group *Group
 	fn    func(Event)
@@ -41,7 +42,8 @@ func (s *subscriber) addEvent(e Event) {
 	}
 }
 
-// runCallbacks calls fn with each event. If fn ends its goroutine (runtime.Goexit, as FailNow of a test does), another goroutine continues.
+// runCallbacks calls fn with each event. If fn ends its goroutine with runtime.Goexit, as FailNow does in tests,
+// another goroutine continues.
 func (s *subscriber) runCallbacks() {
 	returned := true
 	defer func() {
@@ -65,13 +67,17 @@ func (s *subscriber) runCallbacks() {
 	}
 }
 
-// OnEvent calls fn with each event from now on, until remove is called. The calls are in the order of the events, one at a time, on a goroutine
-// of fn's own; if fn ends that goroutine (runtime.Goexit), the next event has another one. fn may block: if it is more than 1,024 events and
-// the number of members behind, it misses the oldest. fn may still be running, for the last time, when remove returns. View returns the members
-// from before.
+// OnEvent calls fn for each subsequent event until remove is called. The calls are made one at a time, in the order of
+// the events, on a separate goroutine. If fn ends that goroutine with runtime.Goexit, the next event is delivered on a
+// new one.
+//
+// The function fn may block. If it falls behind by more than 1,024 events plus the number of members, the oldest events
+// are dropped. The last call of fn may still be running when remove returns. View returns the members that joined
+// before OnEvent was called.
 func (g *Group) OnEvent(fn func(Event)) (remove func()) { return g.subscribe(fn, false) }
 
-// subscribe adds a callback. With all it is first called with Joined for each member of the current view.
+// subscribe adds a callback. If all is true, the callback first receives a Joined event for each member of the current
+// view.
 func (g *Group) subscribe(fn func(Event), all bool) (remove func()) {
 	s := &subscriber{group: g, fn: fn}
 	g.mu.Lock()
@@ -92,8 +98,9 @@ func (g *Group) subscribe(fn func(Event), all bool) (remove func()) {
 	}
 }
 
-// Events returns an iterator over the events: first Joined for each member of the current view, then every event, until ctx ends. It blocks
-// between events. A loop that falls behind by the limit of OnEvent misses the oldest events, never the last.
+// Events returns an iterator over the events: first a Joined event for each member of the current view, then every
+// subsequent event until ctx is done. The iterator blocks while there are no events. If the loop falls behind by more
+// than the limit documented for OnEvent, it misses the oldest events, but never the most recent one.
 func (g *Group) Events(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		var mu sync.Mutex
@@ -123,7 +130,7 @@ func (g *Group) Events(ctx context.Context) iter.Seq[Event] {
 	}
 }
 
-// waitForEvent waits until more has an element, and receives it.
+// waitForEvent receives an element from more, waiting until one is available or ctx is done.
 func (g *Group) waitForEvent(ctx context.Context, more chan struct{}) error {
 	if g.node.HG().NA().Scheduled() {
 		if err := g.node.HG().Wait(ctx, func() bool { return len(more) > 0 }); err != nil {
@@ -138,8 +145,8 @@ func (g *Group) waitForEvent(ctx context.Context, more chan struct{}) error {
 	}
 }
 
-// Watch implements qs.Resolver: the addresses of the members that have a service among theirs (Options.Serves), or of the
-// member of that name.
+// Watch implements qs.Resolver. It reports the addresses of the members that provide service (see Options.Serves), or
+// the address of the member with that name.
 func (g *Group) Watch(ctx context.Context, service string, update func(addrs []string, err error)) error {
 	more := make(chan struct{}, 1)
 	more <- struct{}{}

@@ -21,37 +21,39 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// A gossip is a Source over memberlist. There each process has a node name of its own, "NAME#START", so that a restarted process need not
-// wait until the one before has failed. START is the incarnation that it begins with; the current one is in its card.
+// A gossip is a Source that uses memberlist. Each process has a unique node name in memberlist, "NAME#START", so that a
+// restarted process need not wait until its predecessor is declared failed. START is the process's initial incarnation;
+// the current one is in its card.
 //
 //	memberlist: join, update, leave, ack; its log: "Suspect ..." ─► handleNode ─► queue ─► reportQueued ─► report
 type gossip struct {
 	options  *Options
-	nodeName string // the name of this process in memberlist
+	nodeName string // this process's node name in memberlist
 	list     *memberlist.Memberlist
 	stop     context.CancelFunc
 	ctx      context.Context
 	tasks    sync.WaitGroup
 
 	mu      sync.Mutex                 // guards the fields below
-	card    card                       // the card of this process
-	encoded []byte                     // card
+	card    card                       // this process's card
+	encoded []byte                     // encoded card
 	members map[string]Member          // by node name
-	nodes   map[string]memberlist.Node // by node name; copies, because memberlist writes to the nodes that it passes out
-	missed  map[string]string          // by node name: host:port of the members that failed
-	queue   []Member                   // members to be reported
-	leaving map[string]bool            // by node name: members that announced that they leave, known or not; a node name is never used again
+	nodes   map[string]memberlist.Node // by node name; copies, because memberlist modifies the nodes that it passes to delegates
+	missed  map[string]string          // by node name: host:port of failed members
+	queue   []Member                   // members to report
+	leaving map[string]bool            // by node name: members that have announced that they are leaving, whether known or not; node names are never reused
 	wake    chan struct{}              // has an element while queue is not empty
 
-	broadcasts memberlist.TransmitLimitedQueue // leaveBroadcasts, for GetBroadcasts. Its lock is acquired before mu
+	broadcasts memberlist.TransmitLimitedQueue // leaveBroadcasts, for GetBroadcasts; its lock is acquired before mu
 }
 
-// rejoinInterval is the time between two attempts to join members that failed, or the seeds while no other member is known.
+// rejoinInterval is the time between attempts to rejoin failed members, or to join the seeds while no other member is
+// known.
 const (
 	rejoinInterval = 2 * time.Second
 	maxMissed      = 64
 	maxLeaving     = 16 << 10
-	maxNodeName    = 128 + 1 + 13 // bytes: the longest name of memberlist's
+	maxNodeName    = 128 + 1 + 13 // in bytes, including the incarnation; memberlist's limit
 )
 
 func newGossip(o *Options, incarnation uint64) *gossip {
@@ -85,20 +87,21 @@ func (s *gossip) open() (err error) {
 	return err
 }
 
-// joinGroup joins the other members, and makes this process the current one of its name.
+// joinGroup joins the other members and makes this process the current one with its name.
 func (s *gossip) joinGroup(ctx context.Context, r *rendezvous.Member) error {
 	if err := s.joinSeeds(ctx, r); err != nil {
 		return err
 	}
 	if s.raiseIncarnation() {
-		_ = s.list.UpdateNode(s.options.Probe) // the update is spread also when this times out
+		_ = s.list.UpdateNode(s.options.Probe) // the update spreads even if this call times out
 	}
 	return nil
 }
 
-// raiseIncarnation raises the incarnation of this process above those of the other known processes of its name, and reports whether it was
-// lower: it is the start time, and the clock may be behind. It is called once, when the process joins: of two processes of one name the one
-// that has joined last counts.
+// raiseIncarnation raises this process's incarnation above those of the other known processes with the same name, and
+// reports whether it was lower. The incarnation is initially the start time, which may be too low if the clock is
+// behind. It is called once, when the process joins, so that the last of several processes with one name to join
+// becomes the current one.
 func (s *gossip) raiseIncarnation() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,13 +118,13 @@ func (s *gossip) raiseIncarnation() bool {
 	raised.Incarnation = most + 1
 	encoded, err := raised.marshal()
 	if err != nil {
-		return false // the larger number has no room in the card
+		return false // the larger number does not fit into the card
 	}
 	s.card, s.encoded = raised, encoded
 	return true
 }
 
-// joinSeeds joins one of the seeds, which it gets from r if that is set. It tries again until ctx ends.
+// joinSeeds joins one of the seeds, which it obtains from r unless r is nil. It retries until ctx is done.
 func (s *gossip) joinSeeds(ctx context.Context, r *rendezvous.Member) error {
 	seeds := s.options.Seeds
 	if r != nil {
@@ -146,7 +149,7 @@ func (s *gossip) joinSeeds(ctx context.Context, r *rendezvous.Member) error {
 	said := make(chan error, 1)
 	var last error
 	for {
-		go func() { said <- s.tryJoin(ctx, seeds) }() // a seed that is frozen takes 4 × Probe
+		go func() { said <- s.tryJoin(ctx, seeds) }() // a frozen seed delays this by 4 × Probe
 		select {
 		case last = <-said:
 			if last == nil {
@@ -170,7 +173,7 @@ func newSeedError(ctx context.Context, last error) error {
 	return fmt.Errorf("no response from a seed: %w: last error: %w", context.Cause(ctx), last)
 }
 
-// tryJoin joins all seeds, one after the other, until ctx ends. It returns nil if one has answered.
+// tryJoin tries to join each seed in turn until ctx is done. It returns nil if at least one answered.
 func (s *gossip) tryJoin(ctx context.Context, seeds []string) error {
 	answered, errs := false, []error(nil)
 	for _, seed := range seeds {
@@ -202,7 +205,7 @@ func (s *gossip) Watch(report func(Member)) error {
 	return nil
 }
 
-// reportQueued reports the queued members.
+// reportQueued passes the queued members to report.
 func (s *gossip) reportQueued(report func(Member)) {
 	s.mu.Lock()
 	queue := s.queue
@@ -213,8 +216,8 @@ func (s *gossip) reportQueued(report func(Member)) {
 	}
 }
 
-// rejoinMissing joins members that failed, and the seeds while no other member is known: so the group heals after a partition that lasted
-// longer than memberlist remembers failed nodes.
+// rejoinMissing tries to rejoin failed members, and the seeds while no other member is known. This heals the group
+// after a partition that lasted longer than memberlist remembers failed nodes.
 func (s *gossip) rejoinMissing() {
 	tick := time.NewTicker(rejoinInterval)
 	defer tick.Stop()
@@ -237,7 +240,7 @@ func (s *gossip) rejoinMissing() {
 		s.mu.Unlock()
 		for _, at := range missed {
 			asked := make(chan struct{})
-			go func() { // a member that is frozen takes 4 × Probe
+			go func() { // a frozen member delays this by 4 × Probe
 				_, _ = s.list.Join([]string{at})
 				close(asked)
 			}()
@@ -250,11 +253,10 @@ func (s *gossip) rejoinMissing() {
 	}
 }
 
-// maxNotified limits the members that Leave notifies at once, since notifying a frozen member is
-// slow.
+// maxNotified limits the number of members that Leave notifies concurrently, since notifying a frozen member is slow.
 const maxNotified = 16
 
-// waitOrDone receives from c, and reports whether that was before ctx ended.
+// waitOrDone waits for a value from c. It returns false if ctx is done first.
 func waitOrDone(ctx context.Context, c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -264,8 +266,8 @@ func waitOrDone(ctx context.Context, c <-chan struct{}) bool {
 	}
 }
 
-// Leave implements Source. It announces the leave to each known member, and by gossip to the others, before memberlist's own Leave: that
-// alone looks like a failure.
+// Leave implements Source. Before it calls memberlist's own Leave, which other members could mistake for a failure, it
+// announces the departure directly to each known member and by gossip to the others.
 func (s *gossip) Leave(ctx context.Context) error {
 	limit := 5 * time.Second
 	if at, ok := ctx.Deadline(); ok {
@@ -283,7 +285,7 @@ func (s *gossip) Leave(ctx context.Context) error {
 			break
 		}
 		go func() {
-			_ = s.list.SendReliable(&n, []byte(s.nodeName)) // a member that this does not reach gets it by gossip, or takes it for a failure
+			_ = s.list.SendReliable(&n, []byte(s.nodeName)) // a member that this does not reach learns of it by gossip, or assumes a failure
 			told <- struct{}{}
 		}()
 	}
@@ -309,10 +311,10 @@ func (s *gossip) Leave(ctx context.Context) error {
 	return nil
 }
 
-// A leaveBroadcast announces by gossip that a member leaves.
+// A leaveBroadcast announces a member's departure by gossip.
 type leaveBroadcast struct {
 	nodeName string
-	sent     chan struct{} // closed when it has been sent often enough; or nil
+	sent     chan struct{} // closed after the last transmission; may be nil
 }
 
 // Message, Finished, Invalidates and UniqueBroadcast implement memberlist.UniqueBroadcast.
@@ -333,7 +335,7 @@ func (s *gossip) Close() error {
 	return err
 }
 
-// handleNode queues the state of a node from memberlist, with the change applied.
+// handleNode queues the member that n describes for reporting, after applying change to it.
 func (s *gossip) handleNode(n *memberlist.Node, change func(m *Member)) {
 	name, _, ok := strings.Cut(n.Name, "#")
 	var c card
@@ -349,7 +351,8 @@ func (s *gossip) handleNode(n *memberlist.Node, change func(m *Member)) {
 	s.queueMemberLocked(n.Name, m)
 }
 
-// queueMemberLocked queues m. If m has ended it also queues the other processes of its name, one of which is the current one now.
+// queueMemberLocked queues m. If m has failed or left, it also queues the other processes with its name, because one of
+// them is now the current one.
 func (s *gossip) queueMemberLocked(full string, m Member) {
 	s.members[full] = m
 	s.queue = append(s.queue, m) // report does not block, so the queue stays short
@@ -368,7 +371,7 @@ func (s *gossip) queueMemberLocked(full string, m Member) {
 	}
 }
 
-// NotifyAlive implements memberlist.AliveDelegate: it accepts nodes that have a card.
+// NotifyAlive implements memberlist.AliveDelegate. It rejects nodes without a valid card.
 func (s *gossip) NotifyAlive(n *memberlist.Node) error {
 	var c card
 	if err := msgpack.Unmarshal(n.Meta, &c); err != nil {
@@ -411,7 +414,7 @@ func (s *gossip) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ []byt
 	}
 }
 
-// handleSuspect is called when a probe was not answered.
+// handleSuspect handles a probe that was not answered.
 func (s *gossip) handleSuspect(full string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -431,7 +434,8 @@ func (s *gossip) NodeMeta(int) []byte {
 	return s.encoded
 }
 
-// NotifyMsg implements memberlist.Delegate: a member leaves. A message that is new is broadcast again.
+// NotifyMsg implements memberlist.Delegate. The message announces that a member is leaving; a new message is broadcast
+// again.
 func (s *gossip) NotifyMsg(name []byte) {
 	if len(name) > maxNodeName {
 		return
@@ -449,7 +453,7 @@ func (s *gossip) NotifyMsg(name []byte) {
 	}
 }
 
-// GetBroadcasts implements memberlist.Delegate: the messages that are to be passed on.
+// GetBroadcasts implements memberlist.Delegate. It returns the messages to forward.
 func (s *gossip) GetBroadcasts(overhead, limit int) [][]byte {
 	return s.broadcasts.GetBroadcasts(overhead, limit)
 }
@@ -458,7 +462,7 @@ func (s *gossip) GetBroadcasts(overhead, limit int) [][]byte {
 func (s *gossip) LocalState(bool) []byte        { return nil }
 func (s *gossip) MergeRemoteState([]byte, bool) {}
 
-// newLogger returns the logger of memberlist, which reports a suspicion only in its log.
+// newLogger returns memberlist's logger. Memberlist reports suspicions only in its log.
 func (s *gossip) newLogger() *log.Logger { return log.New(logWriter{s}, "", 0) }
 
 type logWriter struct{ s *gossip }

@@ -14,17 +14,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Source finds the members of a group. Join uses one over memberlist; a test may have its own.
+// A Source discovers the members of a group. Join uses one based on memberlist; tests may provide their own.
 type Source interface {
-	// Watch calls report with each current member, this process among them, and then with each member that has changed, until Close. It
-	// does not block. report does not block; it is called by one goroutine at a time (in the simulator, from coroutines).
+	// Watch calls report with each current member, including this process, and then with each member that changes,
+	// until Close is called. It does not block. The report function does not block either, and is called by one
+	// goroutine at a time (in the simulator, from coroutines).
 	Watch(report func(Member)) error
-	// Leave announces to the other members that this process leaves. It blocks until they have received that, or ctx ends.
+	// Leave announces to the other members that this process is leaving. It blocks until they have received the
+	// announcement or ctx is done.
 	Leave(ctx context.Context) error
 	Close() error
 }
 
-// A Group is a process's view of the members. Its methods may be called from any goroutine.
+// A Group is one process's view of the members. Its methods are safe for concurrent use.
 type Group struct {
 	node   *qs.Node
 	name   string
@@ -37,10 +39,10 @@ type Group struct {
 	subs  []*subscriber
 }
 
-// maxKnown bounds the members that are remembered after they have failed or left.
+// maxKnown limits the number of members that are remembered after they failed or left.
 const maxKnown = 16 << 10
 
-// Over returns the group of a source, for the process of node, whose member name is name.
+// Over returns a Group that uses the members reported by s, for the process of node. The process's member name is name.
 func Over(node *qs.Node, name string, s Source) (*Group, error) {
 	g := &Group{node: node, name: name, source: s, known: map[string]Member{}}
 	g.view.Store(&View{})
@@ -53,11 +55,11 @@ func Over(node *qs.Node, name string, s Source) (*Group, error) {
 // View returns the current members. It does not block.
 func (g *Group) View() *View { return g.view.Load() }
 
-// Self returns the name of this process.
+// Self returns the member name of this process.
 func (g *Group) Self() string { return g.name }
 
-// Leave announces to the other members that this process leaves, blocks until they have received that or ctx ends, and closes g. The error
-// matches ErrClosed when g has been closed, or is leaving already.
+// Leave announces to the other members that this process is leaving, blocks until they have received the announcement
+// or ctx is done, and closes g. If g is already closed or leaving, the error matches ErrClosed.
 func (g *Group) Leave(ctx context.Context) error {
 	if g.closed.Swap(true) {
 		return hg.Errorf(hg.ErrClosed, "group: leave: %s has left, or the group is closed", g.name)
@@ -65,8 +67,8 @@ func (g *Group) Leave(ctx context.Context) error {
 	return errors.Join(g.source.Leave(ctx), g.source.Close())
 }
 
-// Close closes g without an announcement, so that the other members detect a failure. The Node
-// stays open. After Leave it has no effect.
+// Close closes g without an announcement, so that the other members detect a failure. It does not close the Node. After
+// Leave it has no effect.
 func (g *Group) Close() error {
 	if g.closed.Swap(true) {
 		return nil
@@ -74,7 +76,7 @@ func (g *Group) Close() error {
 	return g.source.Close()
 }
 
-// applyReport applies a report of the source about one member.
+// applyReport applies a report about one member from the source.
 func (g *Group) applyReport(m Member) {
 	g.mu.Lock()
 	was, known := g.known[m.Name]
@@ -98,7 +100,7 @@ func (g *Group) applyReport(m Member) {
 		}
 	}
 	if lost != "" && slices.ContainsFunc(g.View().Members, func(o Member) bool { return o.Addr == lost }) {
-		lost = "" // it is the address of another process of the name; or the member claimed the address of another member
+		lost = "" // the address is in use by another process with the name, or belongs to another member
 	}
 	g.mu.Unlock()
 	if lost != "" && m.Name != g.name {
@@ -106,7 +108,8 @@ func (g *Group) applyReport(m Member) {
 	}
 }
 
-// changesOf returns the kinds of events when a member changes from was, if it is known, to m.
+// changesOf returns the kinds of the events for a change of a member from was to m. If known is false, the member is
+// new.
 func changesOf(was *Member, known bool, m *Member) []Kind {
 	other := known && was.Incarnation != m.Incarnation
 	switch {
@@ -123,7 +126,7 @@ func changesOf(was *Member, known bool, m *Member) []Kind {
 			return nil
 		}
 		return []Kind{Fails, Back} // its process was replaced before it was suspected
-	case was.isLive() && other, !was.isLive() && !m.isLive(): // the end of a process that was replaced, or is known to have ended
+	case was.isLive() && other, !was.isLive() && !m.isLive(): // the end of a process that was replaced or is already known to have ended
 		return nil
 	case !was.isLive():
 		return []Kind{Back}
@@ -146,7 +149,7 @@ func changesOf(was *Member, known bool, m *Member) []Kind {
 	return kinds
 }
 
-// updateViewLocked stores the next view, in which only m differs.
+// updateViewLocked stores the next view, which differs from the current one only in m. g.mu must be held.
 func (g *Group) updateViewLocked(m Member) {
 	last := g.View()
 	i, found := last.findIndex(m.Name)
@@ -164,7 +167,7 @@ func (g *Group) updateViewLocked(m Member) {
 	}
 }
 
-// cutCalls ends the calls to the address of a member that has failed.
+// cutCalls ends the calls to the address of a failed member.
 func (g *Group) cutCalls(addr, name string) {
 	why := fmt.Errorf("member %s of the group has failed", name)
 	if a, err := hg.ParseAddr(addr); err == nil {
@@ -180,7 +183,7 @@ func (g *Group) cutCalls(addr, name string) {
 	})
 }
 
-// disconnectAddr ends the calls and sessions of the node to an address.
+// disconnectAddr ends the node's calls to an address and its sessions there.
 func (g *Group) disconnectAddr(a hg.Addr, why error) {
 	for _, hctx := range g.node.HG().Class().Contexts() {
 		hctx.NA().Disconnect(a, why)

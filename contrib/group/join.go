@@ -18,42 +18,47 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// Options configures how a process joins. Name is required.
+// Options configures Join. Name is required.
 type Options struct {
-	// Name is the name of the member: 1 to 128 bytes without #, unique in the group. Of two processes of one name the one
-	// that started last counts, also when its clock is behind.
+	// Name is the member's name, which must be unique in the group: 1 to 128 bytes, without #. If two processes use the
+	// same name, the one that started last takes precedence, even if its clock is behind.
 	Name string
-	// Addr is the address of the node for the other members. Empty means Node.Addr, which does for all hosts but 0.0.0.0.
+	// Addr is the node's address for the other members. Empty means Node.Addr, which works unless the node listens on
+	// 0.0.0.0.
 	Addr string
-	// Gossip is the host:port for memberlist, by UDP and TCP. Empty means the host of Addr and any port.
+	// Gossip is the host:port on which memberlist listens, using both UDP and TCP. Empty means the host of Addr and any
+	// free port.
 	Gossip string
-	// Seeds are the host:port for memberlist of members; a host that has several addresses stands for all of them. One that answers is
-	// enough. Join tries until one does. Without Seeds and Rendezvous the process is the first.
+	// Seeds are the memberlist addresses (host:port) of existing members. A host name with several addresses stands for
+	// all of them. Join retries until one seed answers. If neither Seeds nor Rendezvous is set, the process is the
+	// first member.
 	Seeds []string
-	// Rendezvous finds the Seeds: all processes that were started together call Join. It submits under LabelUser and waits for all
-	// to be done; Leave and Close are the caller's.
+	// Rendezvous discovers the Seeds if all processes that were started together call Join. Join submits data under
+	// LabelUser and waits until all processes have done so. The caller remains responsible for calling Leave and Close.
 	Rendezvous *rendezvous.Member
-	// Key, of 16, 24 or 32 bytes, encrypts the gossip with AES; processes without it cannot join. Without a Key every process that
-	// reaches the port can join, and read.
+	// Key encrypts the gossip with AES. It has 16, 24 or 32 bytes. Processes without the key cannot join. If Key is
+	// nil, every process that can reach the port can join and read.
 	Key []byte
-	// Serves are the names of the services that the node has: see Group.Watch.
+	// Serves lists the names of the services that the node provides. See Group.Watch.
 	Serves []string
-	// Meta is up to 256 bytes of the program's own.
+	// Meta is application data, at most 256 bytes.
 	Meta []byte
-	// Probe is the time between two probes of a process. Zero means 500 ms. A process that does not answer has failed after some 5 to
-	// 8 × Probe in a group of up to 64, earlier if it was killed.
+	// Probe is the interval between two probes of a process. Zero means 500 ms. In a group of up to 64 members, a
+	// process that does not answer is declared failed after about 5 to 8 × Probe, or sooner if it was killed.
 	Probe time.Duration
-	// Logger is for the log of memberlist. Nil means slog.Default().
+	// Logger receives memberlist's log messages. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Join makes the process of node a member, and returns when a seed has accepted it, or it is the first. When ctx ends before, the error
-// matches ctx's, and has the last error of a seed: a wrong Key leads to that. The error of invalid Options matches ErrInvalid.
+// Join makes the process of node a member of the group. It returns once a seed has accepted it, or at once if it is the
+// first member. If ctx is done first, the error matches that of ctx and includes the last error from a seed. A wrong
+// Key also leads to that error. For invalid Options the error matches ErrInvalid.
 func Join(ctx context.Context, node *qs.Node, o Options) (*Group, error) {
 	return join(ctx, node, o, uint64(time.Now().UnixNano()))
 }
 
-// join is Join with an incarnation, which is raised above that of another known process of the name.
+// join is like Join, but uses the given incarnation, which it raises above that of any other known process with the
+// same name.
 func join(ctx context.Context, node *qs.Node, o Options, incarnation uint64) (*Group, error) {
 	if err := o.setDefaults(node); err != nil {
 		return nil, fmt.Errorf("group: %w", err)
@@ -70,7 +75,7 @@ func join(ctx context.Context, node *qs.Node, o Options, incarnation uint64) (*G
 	return Over(node, o.Name, s)
 }
 
-// setDefaults sets the defaults of o, and checks it.
+// setDefaults fills in the defaults of o and validates it.
 func (o *Options) setDefaults(node *qs.Node) error {
 	if o.Addr == "" {
 		o.Addr = node.Addr().String()
@@ -100,7 +105,7 @@ func (o *Options) setDefaults(node *qs.Node) error {
 	case err != nil || u.Scheme == "" || u.Host == "":
 		what = fmt.Sprintf("Addr is %q, want an address such as tcp://host:port", o.Addr)
 	default:
-		for _, seed := range o.Seeds { // memberlist adds its own port to a seed without one: this process would join itself
+		for _, seed := range o.Seeds { // memberlist would add its own port to a seed without one, and this process would join itself
 			if _, port, err := splitHostPort(seed); err != nil {
 				return fmt.Errorf("Seeds: %w", err)
 			} else if port == 0 {
@@ -112,7 +117,7 @@ func (o *Options) setDefaults(node *qs.Node) error {
 	return fmt.Errorf("%s: %w", what, hg.ErrInvalid)
 }
 
-// splitHostPort splits an address of memberlist into host and port.
+// splitHostPort splits a memberlist address into host and port.
 func splitHostPort(addr string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -126,12 +131,13 @@ func splitHostPort(addr string) (host string, port int, err error) {
 	return host, port, err
 }
 
-// retransmits is how often a process passes on a message, for each decimal digit of the number of members. With k times in all a member
-// misses it with a probability of e^-k. With memberlist's default of 4 some of 64 that start together missed each other for half a minute,
-// until memberlist compared their states.
+// retransmits is the number of times that a process forwards a message, for each decimal digit of the number of
+// members. With k transmissions in total, a member misses the message with a probability of e^-k. With memberlist's
+// default of 4, some of 64 members that started together missed each other for half a minute, until memberlist next
+// exchanged full states.
 const retransmits = 8
 
-// newConfig returns the configuration of memberlist.
+// newConfig returns memberlist's configuration.
 func (s *gossip) newConfig() (*memberlist.Config, error) {
 	host, port, err := splitHostPort(s.options.Gossip)
 	if err != nil {
@@ -156,7 +162,7 @@ func (s *gossip) newConfig() (*memberlist.Config, error) {
 	return c, nil
 }
 
-// A card is the description of a member that memberlist carries as its meta data.
+// A card describes a member. Memberlist carries it as the node's metadata.
 type card struct {
 	_msgpack struct{} `msgpack:",as_array"`
 

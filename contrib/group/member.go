@@ -5,17 +5,18 @@ import (
 	"strings"
 )
 
-// A State is the state of a member in the view of a process.
+// A State is a member's state as seen by one process.
 type State uint8
 
 const (
-	// Alive is a member that answers.
+	// Alive means that the member answers probes.
 	Alive State = iota
-	// Suspected is a member that did not answer a probe of this process, neither directly nor through others. It is still in views.
+	// Suspected means that the member did not answer a probe by this process, neither directly nor through others. It
+	// remains in views.
 	Suspected
-	// Failed is a member that was suspected for too long, by this process or another.
+	// Failed means that the member was suspected for too long, by this process or another.
 	Failed
-	// Left is a member that announced that it leaves.
+	// Left means that the member announced that it was leaving.
 	Left
 )
 
@@ -24,15 +25,15 @@ func (s State) String() string { return [...]string{"alive", "suspected", "faile
 
 // A Member is one process of a group.
 type Member struct {
-	// Name is the same after a restart.
+	// Name stays the same when the process restarts.
 	Name string
-	// Addr is the address of its Node.
+	// Addr is the address of the member's Node.
 	Addr string
-	// Serves are the services that it has.
+	// Serves lists the services that the member provides.
 	Serves []string
-	// Meta is Options.Meta of the member. It is shared: do not change it.
+	// Meta is the member's Options.Meta. It is shared and must not be modified.
 	Meta []byte
-	// Incarnation distinguishes the processes of one name: a later one has a larger number.
+	// Incarnation distinguishes processes with the same name. A later process has a larger number.
 	Incarnation uint64
 	State       State
 }
@@ -43,15 +44,15 @@ func (m *Member) isSame(o *Member) bool {
 	return m.Incarnation == o.Incarnation && m.Addr == o.Addr && slices.Equal(m.Serves, o.Serves) && string(m.Meta) == string(o.Meta)
 }
 
-// A View is the current members, suspected ones included, in the view of one process. It does not change.
+// A View is one process's immutable list of the current members, including suspected ones.
 type View struct {
-	// Epoch counts the views of this process, from 1. The epochs of two processes are unrelated.
+	// Epoch numbers the views of this process, starting at 1. The epochs of different processes are unrelated.
 	Epoch uint64
-	// Members are sorted by name. Do not change them.
+	// Members is sorted by name. It must not be modified.
 	Members []Member
 }
 
-// Find returns the member of a name.
+// Find returns the member with the given name and reports whether there is one.
 func (v *View) Find(name string) (Member, bool) {
 	i, ok := v.findIndex(name)
 	if !ok {
@@ -60,7 +61,7 @@ func (v *View) Find(name string) (Member, bool) {
 	return v.Members[i], true
 }
 
-// findIndex returns the index of the member of a name, or the index at which it would be inserted.
+// findIndex returns the index of the member with the given name, or the index at which it would be inserted.
 func (v *View) findIndex(name string) (i int, found bool) {
 	return slices.BinarySearchFunc(v.Members, name, func(m Member, name string) int { return strings.Compare(m.Name, name) })
 }
@@ -69,17 +70,17 @@ func (v *View) findIndex(name string) (i int, found bool) {
 type Kind uint8
 
 const (
-	// Joined: a member that was not known.
+	// Joined means that a previously unknown member has joined.
 	Joined Kind = iota
-	// Suspects: it may have failed.
+	// Suspects means that the member may have failed.
 	Suspects
-	// Fails: it has failed. Calls to it have been ended.
+	// Fails means that the member has failed. Calls to it have been ended.
 	Fails
-	// Leaves: it has left.
+	// Leaves means that the member has left.
 	Leaves
-	// Back: it is alive again, as the same process or as another of its name.
+	// Back means that the member is alive again, as the same process or as another one with its name.
 	Back
-	// Changed: its address, services or meta have changed.
+	// Changed means that the member's address, services or metadata have changed.
 	Changed
 )
 
@@ -88,7 +89,7 @@ func (k Kind) String() string {
 	return [...]string{"joined", "suspected", "failed", "left", "back", "changed"}[k%6]
 }
 
-// An Event is a change of one member.
+// An Event describes a change of one member.
 type Event struct {
 	Kind   Kind
 	Member Member // the member after the change

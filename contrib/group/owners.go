@@ -8,9 +8,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Owners returns the n names that own a key, the first owner first; all names if there are no more. It is rendezvous hashing: each name
-// has a weight for each key, and the largest own it, so a name that is added or removed moves only the keys that it owns. It is the
-// same in every process and version.
+// Owners returns the n names that own key, starting with the first owner, or all names if there are no more than n.
+//
+// It uses rendezvous hashing: each name has a weight for each key, and the names with the largest weights own it.
+// Adding or removing a name therefore moves only the keys that this name owns. The result is the same in every process
+// and every version of this package.
 func Owners(names []string, key string, n int) []string {
 	type weighed struct {
 		name   string
@@ -31,7 +33,7 @@ func Owners(names []string, key string, n int) []string {
 	return owners
 }
 
-// Owners returns the n members of v that own a key, as Owners of their names does.
+// Owners returns the n members of v that own key, as determined by the function Owners for their names.
 func (v *View) Owners(key string, n int) []Member {
 	names := make([]string, len(v.Members))
 	for i := range v.Members {
@@ -45,8 +47,8 @@ func (v *View) Owners(key string, n int) []Member {
 	return owners
 }
 
-// ByKey returns a Balancer that sends a call to the first owner of its key that does not fail. key is called under a lock, and with nil by
-// Peer.Addr: it must not block.
+// ByKey returns a Balancer that sends a call to the first owner of its key that is not failing. The key function is
+// called with a lock held and must not block. Peer.Addr calls it with nil.
 func (g *Group) ByKey(key func(*qs.Call) string) qs.Balancer {
 	return &keyBalancer{group: g, key: key}
 }
@@ -54,16 +56,17 @@ func (g *Group) ByKey(key func(*qs.Call) string) qs.Balancer {
 type keyBalancer struct {
 	group *Group
 	key   func(*qs.Call) string
-	names atomic.Pointer[viewNames] // the names of the view that the last Pick has used
+	names atomic.Pointer[viewNames] // names of the view used by the last Pick
 }
 
-// viewNames are the names of the members of a view: of several with one address, the first.
+// viewNames maps the addresses of a view's members to their names. If several members share an address, it holds the
+// first.
 type viewNames struct {
 	view  *View
 	names map[string]string
 }
 
-// namesOfView returns the names of a view, which are the same for all calls until there is another view.
+// namesOfView returns the names of a view. The result is cached until the view changes.
 func (p *keyBalancer) namesOfView(v *View) map[string]string {
 	if last := p.names.Load(); last != nil && last.view == v {
 		return last.names
@@ -95,7 +98,7 @@ func (p *keyBalancer) Pick(c *qs.Call, ts []qs.Candidate) int {
 	return best
 }
 
-// hashFNV is FNV-1a.
+// hashFNV returns the FNV-1a hash of s.
 func hashFNV(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -104,7 +107,7 @@ func hashFNV(s string) uint64 {
 	return h
 }
 
-// mixBits makes every bit of the result depend on all bits of h: the finalizer of SplitMix64.
+// mixBits makes every bit of the result depend on all bits of h. It is the finalizer of SplitMix64.
 func mixBits(h uint64) uint64 {
 	h += 0x9e3779b97f4a7c15
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9

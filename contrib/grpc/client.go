@@ -26,9 +26,8 @@ const (
 	maxReadyBackoff = time.Second
 )
 
-// A Client sends the calls of generated clients to one Peer. It implements
-// grpc.ClientConnInterface. It may be used by many goroutines at once. It needs no Close: the Node
-// owns the connections.
+// A Client makes the calls of generated clients to one Peer. It implements grpc.ClientConnInterface
+// and is safe for concurrent use. It has no Close method, because the Node owns the connections.
 type Client struct {
 	target     qs.Peer
 	format     format
@@ -45,7 +44,7 @@ type Client struct {
 type methodKey struct {
 	name         string
 	streaming    bool
-	waitForReady bool // the definition has the interceptor retryUntilReady
+	waitForReady bool // the definition includes the interceptor retryUntilReady
 }
 
 type (
@@ -55,8 +54,8 @@ type (
 
 var _ grpc.ClientConnInterface = (*Client)(nil)
 
-// NewClient returns a Client for the New…Client functions of generated code. It does not block.
-// The interceptors of the Node, qs.Retry among them, run inside the interceptors of gRPC.
+// NewClient returns a Client for use with the New…Client functions of generated code. It does not
+// block. The Node's interceptors, such as qs.Retry, run inside the gRPC interceptors.
 func NewClient(to qs.Peer, opts ...ClientOption) *Client {
 	c := &Client{target: to, format: format{maxSend: defaultMaxSend, maxReceive: defaultMaxReceive}}
 	for _, o := range opts {
@@ -65,7 +64,7 @@ func NewClient(to qs.Peer, opts ...ClientOption) *Client {
 	return c
 }
 
-// methodOptions returns the qs options with which the method of key is defined.
+// methodOptions returns the qs options used to define the method identified by key.
 func (c *Client) methodOptions(key methodKey) []qs.Option {
 	opts := []qs.Option{qs.WithCodec(wireCodec{})}
 	if c.idempotent != nil && c.idempotent(key.name) || isDeclaredIdempotent(key.name) {
@@ -77,7 +76,7 @@ func (c *Client) methodOptions(key methodKey) []qs.Option {
 	return opts
 }
 
-// unaryMethod returns the definition of a unary method, and creates it at the first call.
+// unaryMethod returns the definition of a unary method, creating it on the first call.
 func (c *Client) unaryMethod(key methodKey) *unaryMethod {
 	m, ok := c.methods.Load(key)
 	if !ok {
@@ -86,7 +85,7 @@ func (c *Client) unaryMethod(key methodKey) *unaryMethod {
 	return m.(*unaryMethod)
 }
 
-// streamMethod returns the definition of a streaming method, and creates it at the first call.
+// streamMethod returns the definition of a streaming method, creating it on the first call.
 func (c *Client) streamMethod(key methodKey) *streamMethod {
 	m, ok := c.methods.Load(key)
 	if !ok {
@@ -98,7 +97,7 @@ func (c *Client) streamMethod(key methodKey) *streamMethod {
 	return m.(*streamMethod)
 }
 
-// isDeclaredIdempotent reports whether the .proto file of a method sets an idempotency_level.
+// isDeclaredIdempotent reports whether the method's .proto file sets idempotency_level.
 func isDeclaredIdempotent(method string) bool {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
@@ -117,7 +116,7 @@ func isDeclaredIdempotent(method string) bool {
 	return ok && o.GetIdempotencyLevel() != descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN
 }
 
-// checkMethod returns an error if the name of a method is empty or longer than the wire allows.
+// checkMethod returns an error if the method name is empty or longer than the wire format allows.
 func checkMethod(method string) error {
 	if method == "" || len(method) > 255 {
 		return newUnsentError(codes.Unimplemented,
@@ -126,8 +125,9 @@ func checkMethod(method string) error {
 	return nil
 }
 
-// Invoke makes a unary call, and implements grpc.ClientConnInterface. It blocks until the call
-// ends. The error has a status, for status.Code, and wraps the error of package qs.
+// Invoke implements grpc.ClientConnInterface. It makes a unary call and blocks until the call
+// completes. The returned error carries a status, which status.Code reads, and wraps the error of
+// package qs.
 func (c *Client) Invoke(
 	ctx context.Context,
 	method string,
@@ -140,7 +140,8 @@ func (c *Client) Invoke(
 	return c.chainInvoker(0)(ctx, method, args, reply, nil, opts...)
 }
 
-// chainInvoker returns the invoker that runs the interceptors from the i-th on, and then the call.
+// chainInvoker returns an invoker that runs the interceptors starting at index i, and then the
+// call.
 func (c *Client) chainInvoker(i int) grpc.UnaryInvoker {
 	if i == len(c.unary) {
 		return c.invoke
@@ -152,7 +153,7 @@ func (c *Client) chainInvoker(i int) grpc.UnaryInvoker {
 	}
 }
 
-// invoke makes the call of Invoke without gRPC's interceptors.
+// invoke makes the call for Invoke without running gRPC interceptors.
 func (c *Client) invoke(
 	ctx context.Context, method string, args, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption,
 ) error {
@@ -244,7 +245,7 @@ func (i *callInfo) runOnFinish(err error) {
 	}
 }
 
-// targetPeer returns the peer.Peer of the process that calls to a qs.Peer are sent to.
+// targetPeer returns the peer.Peer of the process to which calls are sent.
 func targetPeer(to qs.Peer) *peer.Peer {
 	id, _ := to.Identity()
 	return &peer.Peer{Addr: netAddrOf(to.Addr()), AuthInfo: authInfo(id)}

@@ -16,18 +16,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// NewStream begins a streaming call, and implements grpc.ClientConnInterface.
-// It does not wait for the target: RecvMsg and Header report how the call ends.
-// As with grpc-go the caller must receive until an error, or cancel ctx; otherwise the call leaks.
-// Errors: Unimplemented for a unary method, a long name or an unknown option; the status of a ctx
-// that is done. Nothing was sent then.
+// NewStream implements grpc.ClientConnInterface. It begins a streaming call without waiting for the
+// target; RecvMsg and Header report how the call ends. As with grpc-go, the caller must receive
+// until it gets an error, or cancel ctx, or the call leaks.
+//
+// It returns Unimplemented for a unary method, a name that is too long, or an unknown option, and
+// the status of ctx if ctx is done. In these cases nothing was sent.
 func (c *Client) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	return c.chainStreamer(0)(ctx, desc, nil, method, opts...)
 }
 
-// chainStreamer returns the streamer that runs the interceptors from the i-th on, and then the
+// chainStreamer returns a streamer that runs the interceptors starting at index i, and then the
 // call.
 func (c *Client) chainStreamer(i int) grpc.Streamer {
 	if i == len(c.stream) {
@@ -41,7 +42,7 @@ func (c *Client) chainStreamer(i int) grpc.Streamer {
 	}
 }
 
-// newStream begins the call of NewStream without gRPC's interceptors.
+// newStream begins the call for NewStream without running gRPC interceptors.
 func (c *Client) newStream(
 	ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string,
 	opts ...grpc.CallOption,
@@ -90,8 +91,8 @@ func (c *Client) newStream(
 	return s, nil
 }
 
-// A clientStream is the client's side of a streaming call. It implements grpc.ClientStream.
-// As gRPC requires, at most one goroutine sends and one receives.
+// A clientStream is the client side of a streaming call. It implements grpc.ClientStream. As gRPC
+// requires, at most one goroutine may send and one may receive at a time.
 type clientStream struct {
 	client  *Client
 	ctx     context.Context // derived from the caller's; finish cancels it
@@ -103,32 +104,32 @@ type clientStream struct {
 	md      metadata.MD // metadata of the request
 	events  *statsCall
 
-	scheduled bool // the node is in a scheduled world of the simulator
+	scheduled bool // the node runs in a simulated world with a scheduler
 
 	startMu sync.Mutex // held while duplex is set
 	// duplex is the call. Without client streaming it is nil until the request message is known, so
-	// that the message travels in the request itself.
+	// that the message can travel in the request itself.
 	duplex atomic.Pointer[qs.DuplexCall[*frame, item]]
 
-	sendClosed bool  // used by the sending goroutine only: CloseSend was called
-	out        frame // used by the sending goroutine only: the frame to encode, reused by each SendMsg
+	sendClosed bool  // CloseSend was called; used by the sending goroutine only
+	out        frame // frame to encode, reused by each SendMsg; used by the sending goroutine only
 
 	recvMu         sync.Mutex    // serializes receivers; guards header, headerReceived, in and end
 	headerReady    chan struct{} // closed when header is set
 	header         metadata.MD
 	headerReceived bool
 	in             item
-	end            *callEnd // non-nil once the last item, with the end of the call, has arrived
+	end            *callEnd // set when the last item, which carries the end of the call, has arrived
 
 	mu      sync.Mutex  // guards the fields below
 	done    atomic.Bool // set with mu, after err
-	err     error       // the status, valid if done
+	err     error       // status of the call; valid if done is true
 	trailer metadata.MD
 	ended   chan struct{} // closed after done is set and the callbacks of finish have run
 }
 
-// watchContext ends the call when ctx is done. gRPC lets a program drop a stream without a word
-// after it has canceled ctx, so no receiver can be relied upon to notice.
+// watchContext ends the call when ctx is done. In gRPC a program may stop using a stream after it
+// has canceled ctx, so the call cannot rely on a receiver to notice.
 func (s *clientStream) watchContext(ctx context.Context) {
 	hctx := s.client.target.Node().HG()
 	if hctx.NA().Scheduled() {
@@ -160,8 +161,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// lockRecv locks recvMu. A coroutine of the simulator polls instead of blocking: only one coroutine
-// runs at a time, so one that blocked on a lock would keep its holder from running.
+// lockRecv acquires recvMu. A coroutine of the simulator polls instead of blocking: since only one
+// coroutine runs at a time, blocking would keep the lock's holder from running.
 func (s *clientStream) lockRecv() {
 	if !s.scheduled {
 		s.recvMu.Lock()
@@ -173,7 +174,7 @@ func (s *clientStream) lockRecv() {
 	}
 }
 
-// endByContext ends the call with the error of ctx, the caller's context, which is done.
+// endByContext ends the call with the error of ctx, the caller's context, which must be done.
 func (s *clientStream) endByContext(ctx context.Context) {
 	s.lockRecv()
 	defer s.recvMu.Unlock()
@@ -193,8 +194,8 @@ func (s *clientStream) endByContext(ctx context.Context) {
 	}
 }
 
-// start sends the request, with first as its message unless first is nil. If the request was sent
-// before, start returns the existing call, and began is false.
+// start sends the request, with first as its message unless first is nil. If the request was
+// already sent, start returns the existing call, and began is false.
 func (s *clientStream) start(first []byte) (d *qs.DuplexCall[*frame, item], began bool) {
 	s.startMu.Lock()
 	defer s.startMu.Unlock()
@@ -208,7 +209,7 @@ func (s *clientStream) start(first []byte) (d *qs.DuplexCall[*frame, item], bega
 	return s.duplex.Load(), began
 }
 
-// ensureStarted returns the call, and starts it without a message if no request was sent yet.
+// ensureStarted returns the call. If no request was sent yet, it starts the call without a message.
 func (s *clientStream) ensureStarted() *qs.DuplexCall[*frame, item] {
 	d := s.duplex.Load()
 	if d == nil {
@@ -217,8 +218,8 @@ func (s *clientStream) ensureStarted() *qs.DuplexCall[*frame, item] {
 	return d
 }
 
-// finish ends the call with err; only its first call has an effect. It runs the callbacks of stats
-// handlers and options, so no lock but recvMu may be held.
+// finish ends the call with err. Only the first invocation has an effect. It runs the callbacks of
+// stats handlers and options, so the caller must not hold any lock except recvMu.
 func (s *clientStream) finish(err error, e *callEnd) {
 	s.mu.Lock()
 	if s.done.Load() {
@@ -255,7 +256,7 @@ func (s *clientStream) finish(err error, e *callEnd) {
 	}
 }
 
-// result returns the status with which the call ended; ok is false if the call has not ended.
+// result returns the status with which the call ended. If the call has not ended, ok is false.
 func (s *clientStream) result() (err error, ok bool) {
 	if !s.done.Load() {
 		return nil, false
@@ -293,7 +294,7 @@ func (s *clientStream) Header() (metadata.MD, error) {
 	return metadata.MD{}, nil
 }
 
-// receiveHeaderLocked waits for the header, unless it was received before. The caller holds recvMu.
+// receiveHeaderLocked waits for the header, unless it was already received. s.recvMu must be held.
 func (s *clientStream) receiveHeaderLocked() error {
 	if s.headerReceived {
 		return nil
@@ -321,10 +322,10 @@ func (s *clientStream) receiveHeaderLocked() error {
 	return nil
 }
 
-// fail ends the call with an error of package qs, and returns the status of the call.
+// fail ends the call with an error of package qs and returns the call's status.
 func (s *clientStream) fail(err error) error {
 	err, e := toStatusError(err)
-	if s.end != nil { // the server sent a status or a trailer, more precise than the code of err
+	if s.end != nil { // the server sent a status or a trailer, which is more precise than the code of err
 		e = s.end
 		if e.st != nil {
 			err = &statusError{e.st, err}
@@ -347,8 +348,8 @@ func (s *clientStream) CloseSend() error {
 	return nil
 }
 
-// SendMsg implements grpc.ClientStream. It blocks while the flow-control window of the target is
-// full. The error is io.EOF if the call has ended: RecvMsg returns the status then.
+// SendMsg implements grpc.ClientStream. It blocks while the target's flow-control window is full.
+// It returns io.EOF if the call has ended; RecvMsg then returns the status.
 func (s *clientStream) SendMsg(m any) error {
 	if _, done := s.result(); done {
 		return io.EOF
@@ -366,9 +367,9 @@ func (s *clientStream) SendMsg(m any) error {
 	return s.toSendError(err)
 }
 
-// sendSingle sends the only message of a call without client streaming, and half-closes the call.
-// The message travels in the request, or behind it if RecvMsg or Header has sent the request
-// before.
+// sendSingle sends the only message of a call without client streaming and half-closes the call.
+// The message travels in the request, or after it if RecvMsg or Header has already sent the
+// request.
 func (s *clientStream) sendSingle(p payload) error {
 	s.sendClosed = true
 	b, _, err := p.append(nil)
@@ -400,8 +401,8 @@ func (s *clientStream) toSendError(err error) error {
 	return s.fail(err)
 }
 
-// RecvMsg implements grpc.ClientStream. It blocks until there is a message, or the call ends.
-// The error is io.EOF after the last message of a call that succeeded.
+// RecvMsg implements grpc.ClientStream. It blocks until a message arrives or the call ends. After
+// the last message of a successful call it returns io.EOF.
 func (s *clientStream) RecvMsg(m any) error {
 	s.lockRecv()
 	defer s.recvMu.Unlock()
@@ -438,7 +439,7 @@ func (s *clientStream) RecvMsg(m any) error {
 	return s.fail(err)
 }
 
-// succeed ends the call without an error and returns result, unless the call has failed already.
+// succeed ends the call without an error and returns result, unless the call has already failed.
 func (s *clientStream) succeed(result error) error {
 	s.finish(nil, s.end)
 	if err, _ := s.result(); err != nil { // the caller's context was canceled in between
@@ -447,8 +448,8 @@ func (s *clientStream) succeed(result error) error {
 	return result
 }
 
-// receiveLocked waits for the next message, and decodes it into m unless m is nil. The error is
-// io.EOF after the last message of a call that succeeded. The caller holds recvMu.
+// receiveLocked waits for the next message and decodes it into m, unless m is nil. After the last
+// message of a successful call it returns io.EOF. s.recvMu must be held.
 func (s *clientStream) receiveLocked(m any) error {
 	for {
 		s.in.format, s.in.into = s.info.format, m

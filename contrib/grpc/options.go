@@ -19,7 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// defaultMaxReceive and defaultMaxSend are the limits of messages without an option, as in grpc-go.
+// defaultMaxReceive and defaultMaxSend are the default message size limits, which equal those of
+// grpc-go.
 const (
 	defaultMaxReceive = 4 << 20
 	defaultMaxSend    = math.MaxInt32
@@ -50,21 +51,22 @@ type option struct {
 	clientOption
 }
 
-// UnaryInterceptor adds interceptors around the handlers of unary calls. The first is the
-// outermost. Interceptors of several such options are concatenated.
+// UnaryInterceptor adds interceptors around the handlers of unary calls. The first interceptor is
+// the outermost. If the option is used several times, the interceptors are concatenated.
 func UnaryInterceptor(is ...grpc.UnaryServerInterceptor) ServerOption {
 	return serverOption(func(s *Server) { s.unary = append(s.unary, is...) })
 }
 
-// StreamInterceptor adds interceptors around the handlers of streaming calls, as UnaryInterceptor
-// does.
+// StreamInterceptor adds interceptors around the handlers of streaming calls. Ordering is as for
+// UnaryInterceptor.
 func StreamInterceptor(is ...grpc.StreamServerInterceptor) ServerOption {
 	return serverOption(func(s *Server) { s.stream = append(s.stream, is...) })
 }
 
-// MaxReceive limits the size of received messages, in bytes. The default is 4 MiB, as in grpc-go; a
-// CallOption replaces it. Two limits of the Node apply in addition, 64 MiB each: qs.Config.MaxInput
-// to requests, hg.Config.MaxOutput of the sender to responses and to the messages of streams.
+// MaxReceive limits the size of received messages, in bytes. The default is 4 MiB, as in grpc-go. A
+// CallOption overrides it. In addition, two limits of the Node apply, with defaults of 64 MiB:
+// qs.Config.MaxInput limits requests, and the sender's hg.Config.MaxOutput limits responses and
+// stream messages.
 func MaxReceive(bytes int) Option {
 	return option{
 		func(s *Server) { s.format.maxReceive = bytes },
@@ -72,8 +74,8 @@ func MaxReceive(bytes int) Option {
 	}
 }
 
-// MaxSend limits the size of sent messages, in bytes. Without it only the limits that MaxReceive
-// names apply.
+// MaxSend limits the size of sent messages, in bytes. By default only the Node's limits apply,
+// which are described at MaxReceive.
 func MaxSend(bytes int) Option {
 	return option{
 		func(s *Server) { s.format.maxSend = bytes },
@@ -81,9 +83,9 @@ func MaxSend(bytes int) Option {
 	}
 }
 
-// Stats adds h, which gets the events of each call through TagRPC and HandleRPC as in grpc-go.
-// There are no events of connections: those of Quicksilver are not gRPC's. Several such options add
-// up.
+// Stats adds h, which receives the events of each call through TagRPC and HandleRPC, as in grpc-go.
+// It receives no connection events, because Quicksilver's connections do not correspond to gRPC's.
+// The option may be used several times to add several handlers.
 func Stats(h stats.Handler) Option {
 	return option{
 		func(s *Server) { s.stats = append(s.stats, h) },
@@ -91,26 +93,28 @@ func Stats(h stats.Handler) Option {
 	}
 }
 
-// DefaultCallOptions sets options of all calls of a Client. Options of a call are applied after
-// them.
+// DefaultCallOptions sets options for all calls of a Client. The options of a call are applied
+// after them.
 func DefaultCallOptions(opts ...grpc.CallOption) ClientOption {
 	return clientOption(func(c *Client) { c.defaults = append(c.defaults, opts...) })
 }
 
-// UnaryClientInterceptor adds interceptors around unary calls. The first is the outermost. They get
-// a nil *grpc.ClientConn. Interceptors of several such options are concatenated.
+// UnaryClientInterceptor adds interceptors around unary calls. The first interceptor is the
+// outermost. Interceptors receive a nil *grpc.ClientConn. If the option is used several times, the
+// interceptors are concatenated.
 func UnaryClientInterceptor(is ...grpc.UnaryClientInterceptor) ClientOption {
 	return clientOption(func(c *Client) { c.unary = append(c.unary, is...) })
 }
 
-// StreamClientInterceptor adds interceptors around streaming calls, as UnaryClientInterceptor does.
+// StreamClientInterceptor adds interceptors around streaming calls. Ordering is as for
+// UnaryClientInterceptor.
 func StreamClientInterceptor(is ...grpc.StreamClientInterceptor) ClientOption {
 	return clientOption(func(c *Client) { c.stream = append(c.stream, is...) })
 }
 
-// Idempotent marks the methods for which is returns true, by names such as "/pkg.Service/Method",
-// as idempotent: qs.Retry and qs.Hedge may run them twice. Methods whose .proto file has the option
-// idempotency_level are idempotent without it.
+// Idempotent marks the methods for which is returns true as idempotent, which means that qs.Retry
+// and qs.Hedge may run them more than once. Method names have the form "/pkg.Service/Method".
+// Methods whose .proto file sets the option idempotency_level are idempotent without it.
 func Idempotent(is func(method string) bool) ClientOption {
 	return clientOption(func(c *Client) { c.idempotent = is })
 }
@@ -125,10 +129,11 @@ type callInfo struct {
 	headerAddrs  []*metadata.MD // where the header is stored
 	trailerAddrs []*metadata.MD // where the trailer is stored
 	peerAddrs    []*peer.Peer   // where the peer is stored
-	onFinish     []func(error)  // called when the call ends
+	onFinish     []func(error)  // called when the call completes
 }
 
-// editFormat returns the format of this call for changes; it copies that of the Client first.
+// editFormat returns a format that may be modified for this call. On first use it copies the
+// Client's format.
 func (i *callInfo) editFormat() *format {
 	if !i.ownsFormat {
 		f := *i.format
@@ -137,12 +142,12 @@ func (i *callInfo) editFormat() *format {
 	return i.format
 }
 
-// apply applies opts. The error is Unimplemented for an option that has no counterpart here.
+// apply applies opts. It returns Unimplemented for an option that has no counterpart here.
 func (i *callInfo) apply(opts []grpc.CallOption) error {
 	for _, o := range opts {
 		switch o := o.(type) {
 		case nil, grpc.EmptyCallOption, grpc.StaticMethodCallOption, *grpc.EmptyCallOption:
-		case grpc.MaxRetryRPCBufferSizeCallOption: // retries encode the request anew: no buffer is kept
+		case grpc.MaxRetryRPCBufferSizeCallOption: // no effect: retries encode the request again, so no buffer is kept
 		case grpc.HeaderCallOption:
 			i.headerAddrs = append(i.headerAddrs, o.HeaderAddr)
 		case grpc.TrailerCallOption:
@@ -205,8 +210,8 @@ func (i *callInfo) apply(opts []grpc.CallOption) error {
 	return nil
 }
 
-// embeddedOption returns the grpc.CallOption that o embeds, or nil. A program may embed an option,
-// such as grpc.EmptyCallOption, in a type of its own to carry data for an interceptor.
+// embeddedOption returns the grpc.CallOption embedded in o, or nil. A program may embed an option
+// such as grpc.EmptyCallOption in its own type to pass data to an interceptor.
 func embeddedOption(o grpc.CallOption) grpc.CallOption {
 	v := reflect.Indirect(reflect.ValueOf(o))
 	if v.Kind() != reflect.Struct ||
@@ -224,7 +229,7 @@ func embeddedOption(o grpc.CallOption) grpc.CallOption {
 	return nil
 }
 
-// setCodec sets the codec of the call and its content-subtype.
+// setCodec sets the call's codec and content-subtype.
 func (i *callInfo) setCodec(subtype string, c encoding.CodecV2) {
 	f := i.editFormat()
 	i.subtype, f.codec = subtype, c
@@ -250,8 +255,8 @@ func (c codecV1) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.Codec.Unmarshal(data.Materialize(), v)
 }
 
-// requestMetadata returns the metadata of a request: that of ctx, that of the credentials, and the
-// reserved keys with the timeout, the compressor and the codec. It may block in the credentials.
+// requestMetadata returns the metadata of a request: the metadata of ctx, that of the credentials,
+// and the reserved keys for timeout, compressor and codec. The credentials may block.
 func (c *Client) requestMetadata(ctx context.Context, method string, i *callInfo) (metadata.MD, error) {
 	md, has := metadata.FromOutgoingContext(ctx)
 	if has {
@@ -288,7 +293,7 @@ func (c *Client) requestMetadata(ctx context.Context, method string, i *callInfo
 	return md, nil
 }
 
-// credentialMetadata returns the metadata that the credentials all generate for method.
+// credentialMetadata returns the metadata that the given credentials generate for method.
 func (c *Client) credentialMetadata(
 	ctx context.Context, method string, all []credentials.PerRPCCredentials,
 ) (metadata.MD, error) {
@@ -316,7 +321,7 @@ func (c *Client) credentialMetadata(
 }
 
 // isPrivate reports whether the transport to the target is encrypted or local to this host. It
-// connects if there is no connection, since the transport is known only after the handshake.
+// connects if there is no connection yet, since the transport is known only after the handshake.
 func (c *Client) isPrivate(ctx context.Context) bool {
 	if c.target.Addr().Scheme() == "sm" {
 		return true
@@ -333,8 +338,8 @@ func (c *Client) isPrivate(ctx context.Context) bool {
 	return id.Secure || id.Transport == "sm"
 }
 
-// retryUntilReady is the interceptor of WaitForReady calls. It repeats a call that certainly has
-// not run while the target is unreachable, not ready or draining, until ctx is done.
+// retryUntilReady is the interceptor of WaitForReady calls. While the target is unreachable, not
+// ready or draining, it repeats calls that certainly did not run, until ctx is done.
 func (c *Client) retryUntilReady(
 	ctx context.Context, k *qs.Call, next func(context.Context) error,
 ) error {

@@ -15,28 +15,28 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 )
 
-// A format describes how the messages of a call are encoded. It does not change while a call uses
-// it.
+// A format describes how the messages of a call are encoded. It is immutable while a call uses it.
 type format struct {
 	codec        encoding.CodecV2    // nil for protobuf
 	compressor   encoding.Compressor // compresses sent messages; nil for no compression
-	decompressor encoding.Compressor // expands received messages that have flagCompressed
+	decompressor encoding.Compressor // expands received messages marked with flagCompressed
 	maxSend      int                 // in bytes
 	maxReceive   int                 // in bytes
 }
 
-// A payload is one message: a value to encode (msg), or encoded bytes (body).
+// A payload is one message, as a value to encode (msg) or as encoded bytes (body).
 type payload struct {
 	format     *format
-	msg        any        // the message to send, or the destination of the message received; may be nil
+	msg        any        // message to send, or destination of a received message; may be nil
 	body       []byte     // the encoded message
 	compressed bool       // body is compressed
 	msgSize    int        // size of the uncompressed message; set by encode and decodeInto
 	wireSize   int        // size on the wire; set by encode and decodeInto
-	events     *statsCall // gets an event when the message is encoded; may be nil
+	events     *statsCall // notified when the message is encoded; may be nil
 }
 
-// setReceived sets body to the message in b, if flags say that there is one. It aliases b.
+// setReceived sets body to the message in b if flags indicate that there is one. The body aliases
+// b.
 func (p *payload) setReceived(flags uint8, b []byte) {
 	if flags&flagMessage != 0 {
 		p.body, p.compressed = b, flags&flagCompressed != 0
@@ -46,7 +46,7 @@ func (p *payload) setReceived(flags uint8, b []byte) {
 	}
 }
 
-// asProtoMessage returns v as a protobuf message, or nil.
+// asProtoMessage returns v as a protobuf message, or nil if it is not one.
 func asProtoMessage(v any) proto.Message {
 	switch v := v.(type) {
 	case proto.Message:
@@ -57,7 +57,7 @@ func asProtoMessage(v any) proto.Message {
 	return nil
 }
 
-// append encodes the message at the end of dst, and records the event of its sending. Its errors
+// append appends the encoded message to dst and records the corresponding stats event. Its errors
 // are statuses.
 func (p *payload) append(dst []byte) (_ []byte, flags uint8, err error) {
 	dst, flags, err = p.encode(dst)
@@ -67,7 +67,7 @@ func (p *payload) append(dst []byte) (_ []byte, flags uint8, err error) {
 	return dst, flags, err
 }
 
-// encode encodes the message at the end of dst.
+// encode appends the encoded message to dst.
 func (p *payload) encode(dst []byte) (_ []byte, flags uint8, err error) {
 	if p.msg == nil {
 		if p.body == nil {
@@ -114,7 +114,7 @@ func (p *payload) encode(dst []byte) (_ []byte, flags uint8, err error) {
 	return append(dst, b...), flags, nil
 }
 
-// errTooLarge returns the status of a message above its limit, in the words of grpc-go.
+// errTooLarge returns the status for a message that exceeds its limit, in grpc-go's wording.
 func errTooLarge(doing string, size, limit int) error {
 	return newUnsentError(codes.ResourceExhausted, "grpc: %s message larger than max (%d vs. %d)", doing,
 		size, limit)
@@ -155,7 +155,7 @@ func (p *payload) decodeInto(v any) error {
 	}
 	p.msgSize = len(b)
 	if p.format.codec != nil {
-		if !p.compressed { // CodecV2 may retain its input, and package qs reuses it
+		if !p.compressed { // CodecV2 may retain its input, which package qs reuses
 			b = bytes.Clone(b)
 		}
 		if err := p.format.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, v); err != nil {
@@ -173,7 +173,7 @@ func (p *payload) decodeInto(v any) error {
 	return nil
 }
 
-// compress returns b compressed by c.
+// compress returns b compressed with c.
 func compress(c encoding.Compressor, b []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w, err := c.Compress(&out)
@@ -186,8 +186,8 @@ func compress(c encoding.Compressor, b []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// decompress returns b decompressed by c. It reads at most limit+1 bytes, and fails above limit, so
-// that a small message cannot expand without bound.
+// decompress returns b decompressed with c. It reads at most limit+1 bytes and fails if the result
+// exceeds limit, so that a small message cannot expand without bound.
 func decompress(c encoding.Compressor, b []byte, limit int) ([]byte, error) {
 	r, err := c.Decompress(bytes.NewReader(b))
 	if err != nil {

@@ -15,21 +15,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// An AuthInfo is the AuthInfo of a peer.Peer that is reached without TLS. With TLS the AuthInfo is
-// a credentials.TLSInfo, whose State has the verified certificates and nothing else.
+// An AuthInfo is the AuthInfo of a peer.Peer that is reached without TLS. With TLS, the AuthInfo is
+// a credentials.TLSInfo in whose State only the verified certificates are set.
 type AuthInfo struct {
 	credentials.CommonAuthInfo
-	Identity na.Identity // the peer's identity as its transport reports it
+	Identity na.Identity // the peer's identity as reported by its transport
 }
 
-// AuthType returns the scheme of the transport: "tcp", "udp", "sm" or "sim".
+// AuthType returns the transport's scheme: "tcp", "udp", "sm" or "sim".
 func (i AuthInfo) AuthType() string { return i.Identity.Transport }
 
-// authInfo converts the identity of a peer to gRPC's form.
+// authInfo converts a peer's identity to its gRPC form.
 func authInfo(id na.Identity) credentials.AuthInfo {
 	if !id.Secure {
 		level := credentials.NoSecurity
-		if id.Transport == "sm" { // shared memory: only this user of this host can access it
+		if id.Transport == "sm" { // shared memory is accessible only to this user on this host
 			level = credentials.PrivacyAndIntegrity
 		}
 		return AuthInfo{credentials.CommonAuthInfo{SecurityLevel: level}, id}
@@ -58,13 +58,13 @@ func (a netAddr) Network() string { return a.network }
 // String implements net.Addr.
 func (a netAddr) String() string { return a.text }
 
-// netAddrOf converts a to a net.Addr. Its text has no scheme, as programs of gRPC expect.
+// netAddrOf converts a to a net.Addr. Its text has no scheme, as gRPC programs expect.
 func netAddrOf(a hg.Addr) net.Addr {
 	_, text, _ := strings.Cut(a.Name(), "://")
 	return netAddr{a.Scheme(), text}
 }
 
-// callerPeer returns the peer.Peer of the caller of a request.
+// callerPeer returns the peer.Peer of a request's caller.
 func callerPeer(c qs.Caller) *peer.Peer {
 	p := &peer.Peer{Addr: netAddrOf(c.Addr), AuthInfo: authInfo(c.Identity)}
 	if c.Remote != "" {

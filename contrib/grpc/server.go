@@ -20,8 +20,8 @@ import (
 )
 
 // A Server serves gRPC services on a Node. It implements grpc.ServiceRegistrar, which generated
-// code needs, and reflection.GRPCServer; reflection, health and channelz can be registered on it.
-// Serve, drain and close the Node itself.
+// code requires, and reflection.GRPCServer; the reflection, health and channelz services can be
+// registered on it. The caller is responsible for serving, draining and closing the Node.
 type Server struct {
 	node   *qs.Node
 	format format
@@ -30,14 +30,14 @@ type Server struct {
 	stats  []stats.Handler
 
 	mu       sync.Mutex                  // guards services
-	services map[string]grpc.ServiceInfo // by the name of the service
+	services map[string]grpc.ServiceInfo // by service name
 }
 
 var _ grpc.ServiceRegistrar = (*Server)(nil)
 
-// NewServer returns a Server for the Register…Server functions of generated code. Register all
-// services before node.Serve. The server interceptors of the Node, and its Authorize, run outside
-// those of gRPC.
+// NewServer returns a Server for use with the Register…Server functions of generated code. All
+// services must be registered before node.Serve is called. The Node's server interceptors and its
+// Authorize function run outside the gRPC interceptors.
 func NewServer(node *qs.Node, opts ...ServerOption) *Server {
 	s := &Server{
 		node:     node,
@@ -57,8 +57,8 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo {
 	return maps.Clone(s.services)
 }
 
-// RegisterService registers a service, and implements grpc.ServiceRegistrar. It panics if impl does
-// not implement desc.HandlerType, or if the Node serves one of the methods already.
+// RegisterService implements grpc.ServiceRegistrar. It panics if impl does not implement
+// desc.HandlerType, or if the Node already serves one of the methods.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	if want := reflect.TypeOf(desc.HandlerType); impl != nil && want != nil &&
 		!reflect.TypeOf(impl).Implements(want.Elem()) {
@@ -83,26 +83,26 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.services[desc.ServiceName] = info
 }
 
-// A serverCall is one request at the server. It is the context of the handler, and the transport
+// A serverCall is one request at the server. It is both the handler's context and the transport
 // stream behind grpc.SetHeader, SendHeader and SetTrailer.
 //
-// gRPC stores metadata, peer and transport stream in the context of each request. Most handlers
-// look at none of them, so Value builds each when it is asked for by gRPC's own key (see keyOf),
-// which saves three context.WithValue per request.
+// gRPC stores metadata, peer and transport stream in the context of each request. Most handlers use
+// none of them, so Value creates each one only when it is requested with gRPC's own key (see
+// keyOf). This saves three calls of context.WithValue per request.
 type serverCall struct {
-	context.Context                 // the context of package qs, with the deadline of grpc-timeout if there is one
+	context.Context                 // context of package qs, with the deadline of grpc-timeout, if any
 	stop            func()          // releases the timer of grpc-timeout
-	tagged          context.Context // the handler's context: this call, as tagged by the stats handlers
+	tagged          context.Context // handler's context: this call, as tagged by the stats handlers
 	method          string
 	md              metadata.MD // metadata of the request
 	format          format
 	events          *statsCall
 	stream          *serverStream // nil for a unary call
-	handlerReturned bool          // false while the handler runs, and if it panicked
-	input           payload       // the request message of a unary call
+	handlerReturned bool          // false while the handler runs and if it panicked
+	input           payload       // request message of a unary call
 
 	mu         sync.Mutex // guards the fields below
-	peer       *peer.Peer // nil until the first Value with its key
+	peer       *peer.Peer // nil until Value is first called with its key
 	header     metadata.MD
 	trailer    metadata.MD
 	headerSent bool
@@ -141,8 +141,7 @@ func (r *keyRecorder) Value(key any) any {
 	return nil
 }
 
-// keyOf returns the key with which lookup reads a context. gRPC's context keys are unexported
-// types.
+// keyOf returns the context key that lookup uses. gRPC's context keys are of unexported types.
 func keyOf(lookup func(ctx context.Context)) any {
 	r := &keyRecorder{Context: context.Background()}
 	lookup(r)
@@ -207,7 +206,7 @@ func (c *serverCall) SetTrailer(md metadata.MD) error {
 	return err
 }
 
-// joinMetadata joins a and b, and fails if the result exceeds the limit of metadata.
+// joinMetadata joins a and b. It returns an error if the result exceeds the metadata limit.
 func joinMetadata(a, b metadata.MD) (metadata.MD, error) {
 	if len(b) == 0 {
 		return a, nil
@@ -219,7 +218,7 @@ func joinMetadata(a, b metadata.MD) (metadata.MD, error) {
 	return joined, nil
 }
 
-// claimHeader marks the header as sent and returns it; ok is false if it was sent before.
+// claimHeader marks the header as sent and returns it. If it was already sent, ok is false.
 func (c *serverCall) claimHeader() (md metadata.MD, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,7 +227,7 @@ func (c *serverCall) claimHeader() (md metadata.MD, ok bool) {
 	return c.header, ok
 }
 
-// buildEnd returns the encoded end of the call with status st, or nil if there is none to send.
+// buildEnd returns the encoded end of the call with status st, or nil if there is nothing to send.
 func (c *serverCall) buildEnd(st *status.Status) *callEnd {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,9 +240,9 @@ func (c *serverCall) buildEnd(st *status.Status) *callEnd {
 	return newEnd(st, header, c.trailer)
 }
 
-// beginCall begins a request with metadata md. It removes from md the reserved keys, which set the
-// timeout, compressor and codec of the call. The caller must call stop when the request ends, also
-// after an error.
+// beginCall begins a request with metadata md. It removes the reserved keys from md and uses them
+// to set the call's timeout, compressor and codec. The caller must call stop when the request is
+// complete, even after an error.
 func (s *Server) beginCall(
 	ctx context.Context, method string, md metadata.MD, clientStreams, serverStreams bool,
 ) (*serverCall, error) {
@@ -262,7 +261,7 @@ func (s *Server) beginCall(
 	return c, err
 }
 
-// applyTimeout sets the deadline of grpc-timeout, which carries timeouts above maxBudget.
+// applyTimeout sets the deadline from grpc-timeout, which carries timeouts above maxBudget.
 func (c *serverCall) applyTimeout(n *qs.Node) error {
 	text := c.md["grpc-timeout"]
 	if len(text) == 0 {
@@ -276,7 +275,7 @@ func (c *serverCall) applyTimeout(n *qs.Node) error {
 	return err
 }
 
-// applyFormat sets the compressor and the codec that the metadata of the request names.
+// applyFormat sets the compressor and the codec named in the request's metadata.
 func (c *serverCall) applyFormat() error {
 	if name := c.md["grpc-encoding"]; len(name) > 0 {
 		delete(c.md, "grpc-encoding")
@@ -302,7 +301,7 @@ func (c *serverCall) applyFormat() error {
 	return nil
 }
 
-// recordRequest sends the events InHeader and Begin of a request.
+// recordRequest records the events InHeader and Begin of a request.
 func (t *statsCall) recordRequest(c *serverCall, clientStreams, serverStreams bool) {
 	from := callerPeer(qs.CallerFrom(c.Context))
 	t.handle(&stats.InHeader{
@@ -314,7 +313,7 @@ func (t *statsCall) recordRequest(c *serverCall, clientStreams, serverStreams bo
 	)
 }
 
-// recordEnd sends the events OutTrailer and End of a request that ended with st.
+// recordEnd records the events OutTrailer and End of a request that ended with st.
 func (c *serverCall) recordEnd(st *status.Status) {
 	if c.events == nil {
 		return
@@ -326,15 +325,15 @@ func (c *serverCall) recordEnd(st *status.Status) {
 	c.events.recordEnd(st.Err(), nil)
 }
 
-// recordPanic sends the events of a call whose handler panicked: package qs recovers the panic and
-// answers the call. It must be deferred.
+// recordPanic records the events of a call whose handler panicked. Package qs recovers the panic
+// and answers the call. It must be deferred.
 func (c *serverCall) recordPanic() {
 	if !c.handlerReturned {
 		c.recordEnd(status.New(codes.Internal, "the handler of "+c.method+" panicked"))
 	}
 }
 
-// recordHeader sends the event OutHeader.
+// recordHeader records the event OutHeader.
 func (c *serverCall) recordHeader(md metadata.MD) {
 	if c.events != nil {
 		c.events.handle(&stats.OutHeader{Header: md.Copy()})
@@ -385,7 +384,7 @@ func (c *serverCall) decodeInput(v any) error {
 	return nil
 }
 
-// unaryInterceptor returns the interceptors chained into one, or nil if there is none.
+// unaryInterceptor chains the interceptors into one. It returns nil if there are none.
 func (s *Server) unaryInterceptor() grpc.UnaryServerInterceptor {
 	if len(s.unary) == 0 {
 		return nil
@@ -396,7 +395,7 @@ func (s *Server) unaryInterceptor() grpc.UnaryServerInterceptor {
 	}
 }
 
-// chainUnaryHandler returns the handler that runs the interceptors from the i-th on, and then
+// chainUnaryHandler returns a handler that runs the interceptors starting at index i, and then
 // handler.
 func (s *Server) chainUnaryHandler(
 	i int,

@@ -14,20 +14,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// headerKey is the key of the Duplex header under which the whole gRPC header of a stream is sent.
+// headerKey is the Duplex header key under which a stream's entire gRPC header is sent.
 const headerKey = "grpc"
 
-// A serverStream is the server's side of a streaming call. It implements grpc.ServerStream.
+// A serverStream is the server side of a streaming call. It implements grpc.ServerStream.
 type serverStream struct {
 	*serverCall
 	duplex        *qs.DuplexServer[item, *frame]
-	firstMessage  payload // the message in the request of a call without client streaming; else empty
+	firstMessage  payload // message in the request of a call without client streaming; otherwise empty
 	clientStreams bool    // the client may send any number of messages
 	received      bool    // RecvMsg has returned a message
-	in            item    // the item to decode, reused by each RecvMsg
-	out           frame   // the frame to encode, reused by each SendMsg
+	in            item    // item to decode, reused by each RecvMsg
+	out           frame   // frame to encode, reused by each SendMsg
 
-	trailerErr error // error of SetTrailer, whose signature has none; guarded by mu
+	trailerErr error // error of SetTrailer, which cannot return one; guarded by mu
 }
 
 // serveStream registers the handler of a streaming method.
@@ -63,7 +63,7 @@ func (s *Server) serveStream(name string, d *grpc.StreamDesc, impl any) {
 		})
 }
 
-// chainStreamHandler returns the handler that runs the interceptors from the i-th on, and then
+// chainStreamHandler returns a handler that runs the interceptors starting at index i, and then
 // handler.
 func (s *Server) chainStreamHandler(
 	i int, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
@@ -76,12 +76,12 @@ func (s *Server) chainStreamHandler(
 	}
 }
 
-// finish sends the end of the call, and returns the error with which the Duplex handler ends.
-// The status travels in that error if it fits into maxDetail bytes, and in a last item otherwise.
+// finish sends the end of the call and returns the error that the Duplex handler should return. The
+// status travels in that error if it fits into maxDetail bytes, and in a last item otherwise.
 func (s *serverStream) finish(ctx context.Context, st *status.Status) error {
 	e := s.buildEnd(st)
 	defer s.recordEnd(st)
-	if ctx.Err() != nil { // the client has ended the call, and reads no more items
+	if ctx.Err() != nil { // the client has ended the call and reads no more items
 		if e != nil && e.st != nil {
 			return e.answerError()
 		}
@@ -94,13 +94,13 @@ func (s *serverStream) finish(ctx context.Context, st *status.Status) error {
 	if err == nil && (e.st == nil || len(e.bytes()) > maxDetail) {
 		err = s.duplex.Send(&frame{end: e})
 	}
-	if e.st != nil { // the code, and the end as its detail if there is room
+	if e.st != nil { // the code, with the end as its detail if there is room
 		return e.answerError()
 	}
 	return err
 }
 
-// ensureHeaderSent sends the header, unless it was sent before or is empty.
+// ensureHeaderSent sends the header unless it was already sent or is empty.
 func (s *serverStream) ensureHeaderSent() error {
 	md, ok := s.claimHeader()
 	if !ok {
@@ -116,8 +116,8 @@ func (s *serverStream) ensureHeaderSent() error {
 // Context implements grpc.ServerStream.
 func (s *serverStream) Context() context.Context { return s.tagged }
 
-// SetTrailer implements grpc.ServerStream. If the trailer is invalid, a call that would succeed
-// fails with the reason.
+// SetTrailer implements grpc.ServerStream. If the trailer is invalid, a call that would otherwise
+// succeed fails with the reason.
 func (s *serverStream) SetTrailer(md metadata.MD) {
 	if err := s.serverCall.SetTrailer(md); err != nil {
 		s.mu.Lock()
@@ -126,8 +126,7 @@ func (s *serverStream) SetTrailer(md metadata.MD) {
 	}
 }
 
-// SendMsg implements grpc.ServerStream. It blocks while the flow-control window of the client is
-// full.
+// SendMsg implements grpc.ServerStream. It blocks while the client's flow-control window is full.
 func (s *serverStream) SendMsg(m any) error {
 	if err := s.ensureHeaderSent(); err != nil {
 		return err
@@ -138,8 +137,8 @@ func (s *serverStream) SendMsg(m any) error {
 	return s.toStatus(err)
 }
 
-// RecvMsg implements grpc.ServerStream. It blocks until there is a message, or the client has sent
-// its last.
+// RecvMsg implements grpc.ServerStream. It blocks until a message arrives or the client closes its
+// side of the stream.
 func (s *serverStream) RecvMsg(m any) error {
 	if !s.clientStreams && s.received {
 		return io.EOF
@@ -170,7 +169,7 @@ func (s *serverStream) RecvMsg(m any) error {
 	return nil
 }
 
-// decodeFirst decodes the message of the request into m.
+// decodeFirst decodes the message in the request into m.
 func (s *serverStream) decodeFirst(m any) error {
 	p := s.firstMessage
 	s.firstMessage, s.received = payload{}, true

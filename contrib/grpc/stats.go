@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A statsCall sends the events of one call to the stats handlers. Its record methods accept a nil
-// receiver, except where the caller has to compute something first.
+// A statsCall records the events of one call with the stats handlers. Its record methods accept a
+// nil receiver, except where the caller has to compute something first.
 type statsCall struct {
 	ctx       context.Context // as tagged by the handlers
 	handlers  []stats.Handler
@@ -20,8 +20,8 @@ type statsCall struct {
 	startTime time.Time
 }
 
-// startStats lets the handlers tag ctx. It returns the tagged context and the statsCall, nil
-// without handlers.
+// startStats lets the handlers tag ctx. It returns the tagged context and the statsCall, which is
+// nil if there are no handlers.
 func startStats(
 	ctx context.Context, handlers []stats.Handler, client bool, method string, failFast bool,
 ) (context.Context, *statsCall) {
@@ -47,7 +47,7 @@ func (t *statsCall) handle(s stats.RPCStats) {
 	}
 }
 
-// beginStats tags ctx and sends the event Begin of a client's call.
+// beginStats tags ctx and records the event Begin of a client's call.
 func (c *Client) beginStats(
 	ctx context.Context, method string, i *callInfo, clientStreams, serverStreams bool,
 ) (context.Context, *statsCall) {
@@ -61,7 +61,7 @@ func (c *Client) beginStats(
 	return ctx, t
 }
 
-// recordOutHeader sends the event of a client's request header.
+// recordOutHeader records the event for a client's request header.
 func (t *statsCall) recordOutHeader(md metadata.MD, to qs.Peer) {
 	if t != nil {
 		t.handle(&stats.OutHeader{
@@ -70,7 +70,7 @@ func (t *statsCall) recordOutHeader(md metadata.MD, to qs.Peer) {
 	}
 }
 
-// recordOutPayload sends the event of an encoded message.
+// recordOutPayload records the event for an encoded message.
 func (t *statsCall) recordOutPayload(p *payload) {
 	t.handle(&stats.OutPayload{
 		Client: t.client, Payload: p.msg, Length: p.msgSize, CompressedLength: p.wireSize,
@@ -78,7 +78,7 @@ func (t *statsCall) recordOutPayload(p *payload) {
 	})
 }
 
-// recordInPayload sends the event of a decoded message.
+// recordInPayload records the event for a decoded message.
 func (t *statsCall) recordInPayload(v any, p *payload) {
 	if t != nil {
 		t.handle(&stats.InPayload{
@@ -88,21 +88,21 @@ func (t *statsCall) recordInPayload(v any, p *payload) {
 	}
 }
 
-// recordInItem sends the event of a message m that was received with i.
+// recordInItem records the event for a message m that was received with i.
 func (t *statsCall) recordInItem(m any, i *item) {
 	if t != nil {
 		t.recordInPayload(m, &payload{msgSize: i.msgSize, wireSize: i.wireSize})
 	}
 }
 
-// recordInHeader sends the event of a header that a client received.
+// recordInHeader records the event for a header received by a client.
 func (t *statsCall) recordInHeader(header metadata.MD) {
 	if t != nil {
 		t.handle(&stats.InHeader{Client: true, Header: header.Copy(), FullMethod: t.method})
 	}
 }
 
-// recordEnd sends the event End, and on the client InTrailer before it.
+// recordEnd records the event End, preceded by InTrailer on the client.
 func (t *statsCall) recordEnd(err error, trailer metadata.MD) {
 	if t == nil {
 		return

@@ -13,11 +13,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// ownCodeBase plus the gRPC code is the wire code of a status for which package qs has no code.
+// ownCodeBase is added to a gRPC code to form the wire code of a status for which package qs has no
+// code.
 const ownCodeBase = 128
 
-// wireCodes maps gRPC codes to those on the wire, which qs.Retry, qs.LogCalls and callers without
-// gRPC read.
+// wireCodes maps gRPC codes to wire codes, which are seen by qs.Retry, qs.LogCalls and callers that
+// do not use gRPC.
 var wireCodes = [...]qs.Code{
 	codes.OK:                 0,
 	codes.Canceled:           ownCodeBase + 1,
@@ -38,7 +39,7 @@ var wireCodes = [...]qs.Code{
 	codes.Unauthenticated:    ownCodeBase + 16,
 }
 
-// grpcCodes maps the codes of the library to those of gRPC. The inverse of wireCodes is part of it.
+// grpcCodes maps the library's codes to gRPC codes. It includes the inverse of wireCodes.
 var grpcCodes = map[qs.Code]codes.Code{
 	qs.ErrCanceled:        codes.Canceled,
 	qs.ErrTimeout:         codes.DeadlineExceeded,
@@ -73,7 +74,8 @@ var grpcCodes = map[qs.Code]codes.Code{
 	qs.ErrUnavailable:     codes.Unavailable,
 }
 
-// toWireCode returns the wire code of a gRPC code; unknown gRPC codes become that of codes.Unknown.
+// toWireCode returns the wire code of a gRPC code. Unknown gRPC codes are mapped to that of
+// codes.Unknown.
 func toWireCode(c codes.Code) qs.Code {
 	if int(c) < len(wireCodes) {
 		return wireCodes[c]
@@ -81,7 +83,8 @@ func toWireCode(c codes.Code) qs.Code {
 	return wireCodes[codes.Unknown]
 }
 
-// toGRPCCode returns the gRPC code of a code of package qs; others become codes.Unknown.
+// toGRPCCode returns the gRPC code for a code of package qs. Codes without a counterpart are mapped
+// to codes.Unknown.
 func toGRPCCode(c qs.Code) codes.Code {
 	if known, ok := grpcCodes[c]; ok {
 		return known
@@ -92,13 +95,14 @@ func toGRPCCode(c qs.Code) codes.Code {
 	return codes.Unknown
 }
 
-// A statusError is the error of a call: its status, and the error of package qs behind it.
+// A statusError is the error of a call. It holds the call's status and the underlying error of
+// package qs.
 type statusError struct {
 	st  *status.Status
 	err error // the error of package qs, for errors.Is and FateOf
 }
 
-// Error returns the text of the status, as errors of package status do.
+// Error returns the text of the status, like errors of package status.
 func (e *statusError) Error() string { return e.st.Err().Error() }
 
 // GRPCStatus returns the status, for status.FromError.
@@ -107,15 +111,15 @@ func (e *statusError) GRPCStatus() *status.Status { return e.st }
 // Unwrap returns the error of package qs.
 func (e *statusError) Unwrap() error { return e.err }
 
-// Is matches an error with the same status, as errors of package status do.
+// Is reports whether target is an error with the same status, like errors of package status.
 func (e *statusError) Is(target error) bool {
 	is, ok := e.st.Err().(interface{ Is(error) bool })
 	return ok && is.Is(target)
 }
 
-// FateOf returns what happened to the request of a call that ended with err: qs.NotRun if its
-// handler certainly has not begun, qs.Ran for nil. An error without the fate, for example one that
-// an interceptor made from the status alone, is qs.MaybeRan.
+// FateOf reports what happened to the request of a call that ended with err. It returns qs.NotRun
+// if the handler certainly did not begin, and qs.Ran if err is nil. For an error that carries no
+// fate, for example one that an interceptor created from the status alone, it returns qs.MaybeRan.
 func FateOf(err error) qs.Fate {
 	if e, ok := errors.AsType[*statusError](err); ok {
 		return qs.FateOf(e.err)
@@ -126,7 +130,7 @@ func FateOf(err error) qs.Fate {
 	return qs.MaybeRan
 }
 
-// newUnsentError returns the error of a call that failed before anything was sent. Its fate is
+// newUnsentError returns the error for a call that failed before anything was sent. Its fate is
 // qs.NotRun.
 func newUnsentError(c codes.Code, format string, args ...any) error {
 	st := status.Newf(c, format, args...)
@@ -135,8 +139,8 @@ func newUnsentError(c codes.Code, format string, args ...any) error {
 	}}
 }
 
-// toStatusError converts err, the error of package qs with which a call ended. It returns the end
-// of the call too, if the server sent one.
+// toStatusError converts err, the error of package qs with which a call ended. It also returns the
+// end of the call if the server sent one.
 func toStatusError(err error) (error, *callEnd) {
 	if err == nil {
 		return nil, nil
@@ -172,7 +176,7 @@ func toStatusError(err error) (error, *callEnd) {
 		c = qs.ErrCanceled
 	}
 	text := err.Error()
-	switch c { // programs compare these texts: a status begins with that of the context's error, as in grpc-go
+	switch c { // programs compare these texts: the status text begins with that of the context's error, as in grpc-go
 	case qs.ErrTimeout:
 		text = context.DeadlineExceeded.Error() + ": " + text
 	case qs.ErrCanceled:
@@ -181,13 +185,13 @@ func toStatusError(err error) (error, *callEnd) {
 	return &statusError{status.New(toGRPCCode(c), text), err}, nil
 }
 
-// handlerStatus returns the status of a handler that returned err. ctx is the handler's context.
+// handlerStatus returns the status for a handler that returned err. The handler's context is ctx.
 func handlerStatus(ctx context.Context, err error) *status.Status {
 	if err == nil {
 		return nil
 	}
-	// Shutdown cancels the context. Canceled would tell the client that it canceled the call
-	// itself.
+	// Shutdown canceled the context. The code Canceled would tell the client that it had canceled
+	// the call itself.
 	if ctx.Err() != nil && errors.Is(context.Cause(ctx), hg.ErrClosed) {
 		return status.New(codes.Unavailable, "the target is shutting down")
 	}
@@ -201,17 +205,17 @@ func handlerStatus(ctx context.Context, err error) *status.Status {
 }
 
 // answerError returns the error with which package qs answers the call. It carries the end as its
-// detail; hg leaves a detail out that does not fit.
+// detail. Package hg omits a detail that does not fit.
 func (e *callEnd) answerError() error {
 	return hg.WithDetail(hg.Errorf(toWireCode(e.st.Code()), "%s", e.st.Message()), e)
 }
 
-// errMarshal returns the status of a message that cannot be encoded.
+// errMarshal returns the status for a message that cannot be encoded.
 func errMarshal(err error) error {
 	return newUnsentError(codes.Internal, "grpc: error while marshaling: %v", err)
 }
 
-// errUnmarshal returns the status of a message that cannot be decoded.
+// errUnmarshal returns the status for a message that cannot be decoded.
 func errUnmarshal(err error) error {
 	return status.Error(codes.Internal, fmt.Sprintf("grpc: error unmarshalling request: %v", err))
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// The wire format of a call, above package qs. Numbers are uvarints. A block is its length and its
-// bytes.
+// The wire format of a call, on top of package qs. Numbers are uvarints. A block is a length
+// followed by that many bytes.
 //
 //	input:    flags, block: metadata, the message up to the end of the input
 //	output:   flags, [block: end,] the message up to the end of the output
@@ -28,17 +28,18 @@ import (
 //	metadata: for each value a block with its key and a block with the value
 //
 // The end of a call travels as the detail of its error if it fits into maxDetail bytes. Otherwise
-// it is in the output, or in the last item of a stream. A call that succeeds has an end only if it
-// has a header or a trailer.
+// it is in the output, or in the last item of a stream. A successful call has an end only if it has
+// a header or a trailer.
 const (
-	flagCompressed = 1 // the message is compressed with the grpc-encoding of the request
+	flagCompressed = 1 // the message is compressed with the request's grpc-encoding
 	flagMessage    = 2 // there is a message
 	flagEnd        = 4 // there is an end
 
-	// maxMetadata limits header, trailer and request metadata, in bytes each. A key and its value
-	// count 2 more.
+	// maxMetadata limits header, trailer and request metadata, in bytes each. Each pair of key and
+	// value counts 2 additional bytes.
 	maxMetadata = 64 << 10
-	// maxDetail limits the end of a call in the detail of its error: hg drops longer details.
+	// maxDetail limits the size of a call's end in the detail of its error. Package hg drops longer
+	// details.
 	maxDetail = 1024
 )
 
@@ -54,12 +55,12 @@ func (wireCodec) Name() string { return "grpcqs" }
 // ID implements codec.Codec.
 func (wireCodec) ID() uint8 { return 231 }
 
-// Append implements codec.Codec: it encodes a request, a response, a frame or the end of a call.
+// Append implements codec.Codec. It encodes a request, a response, a frame or the end of a call.
 func (wireCodec) Append(dst []byte, v any) ([]byte, error) {
 	if v == nil {
 		return dst, nil
 	}
-	if f, ok := v.(**frame); ok { // package qs passes an item of a stream by its address
+	if f, ok := v.(**frame); ok { // package qs passes the address of a stream item
 		v = *f
 	}
 	b, err := v.(interface{ append([]byte) ([]byte, error) }).append(dst)
@@ -69,7 +70,7 @@ func (wireCodec) Append(dst []byte, v any) ([]byte, error) {
 	return b, nil
 }
 
-// Decode implements codec.Codec. A request and a response alias b, and their message is decoded
+// Decode implements codec.Codec. Requests and responses alias b, and their messages are decoded
 // before package qs reuses b. The message of an item is decoded at once.
 func (wireCodec) Decode(b []byte, v any) error {
 	if v == nil {
@@ -95,7 +96,7 @@ func (r *request) append(dst []byte) ([]byte, error) {
 	return dst, err
 }
 
-// decode decodes the input; the body aliases b.
+// decode decodes the input. The body aliases b.
 func (r *request) decode(b []byte) (err error) {
 	if len(b) == 0 {
 		return errMalformed
@@ -109,13 +110,13 @@ func (r *request) decode(b []byte) (err error) {
 
 // A response is the output of a unary call.
 type response struct {
-	end *callEnd // nil if the call succeeded without header and trailer
+	end *callEnd // nil if the call succeeded without a header or trailer
 	payload
-	call *serverCall // set at the server: append records the end of the call in its stats
+	call *serverCall // set at the server, where append records the end of the call in its stats
 }
 
-// append encodes the output, and records the end of the call: only now it is known whether the
-// message can be encoded.
+// append encodes the output and records the end of the call, since only at this point it is known
+// whether the message can be encoded.
 func (r *response) append(dst []byte) ([]byte, error) {
 	b, err := r.encode(dst)
 	if r.call != nil {
@@ -146,8 +147,8 @@ func (r *response) encode(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// decode decodes the output, and its message into msg. The error is an *endError if it has a
-// status.
+// decode decodes the output, and its message into msg. If the output has a status, the error is an
+// *endError.
 func (r *response) decode(b []byte) error {
 	if len(b) == 0 {
 		return errMalformed
@@ -166,8 +167,7 @@ func (r *response) decode(b []byte) error {
 		b = rest
 	}
 	r.payload.setReceived(flags, b)
-	// One of several attempts of a hedged call has no destination yet: Client.callUnary decodes its
-	// body.
+	// An attempt of a hedged call has no destination yet. Client.callUnary decodes its body.
 	if r.msg == nil {
 		r.body = slices.Clone(r.body)
 		return nil
@@ -175,20 +175,20 @@ func (r *response) decode(b []byte) error {
 	return r.payload.decodeInto(r.msg)
 }
 
-// An item is a received frame, whose message is decoded into a value of the receiver. It is reused:
-// decode sets all fields below into, and few of them for most messages.
+// An item is a received frame, whose message is decoded into a value provided by the receiver.
+// Items are reused: decode sets all fields below into. For most messages these are few.
 type item struct {
 	format *format // set by the receiver
-	into   any     // the destination of the message; nil to drop it
+	into   any     // destination of the message; nil to discard it
 
 	end        *callEnd // nil for a message
 	hasMessage bool
-	err        error // the status, if the message could not be decoded
+	err        error // status, if the message could not be decoded
 	msgSize    int   // size of the uncompressed message
 	wireSize   int   // size on the wire
 }
 
-// decode decodes the frame and its message: package qs reuses b afterwards.
+// decode decodes the frame and its message at once, because package qs reuses b afterward.
 func (i *item) decode(b []byte) error {
 	i.hasMessage, i.msgSize, i.wireSize = false, 0, 0
 	if i.end != nil || i.err != nil {
@@ -236,12 +236,12 @@ func (f *frame) append(dst []byte) ([]byte, error) {
 	return dst, err
 }
 
-// A callEnd is the result of a call without its message: status, header and trailer.
+// A callEnd is the result of a call apart from its message: status, header and trailer.
 type callEnd struct {
 	st      *status.Status // nil for OK
 	header  metadata.MD    // header of a unary call; a stream sends its header at its start
 	trailer metadata.MD
-	b       []byte // the encoded end, cached by bytes
+	b       []byte // encoded end, cached by method bytes
 }
 
 // bytes returns the encoded end.
@@ -250,7 +250,7 @@ func (e *callEnd) bytes() []byte {
 		b := appendMetadata(nil, e.header)
 		b = appendMetadata(b, e.trailer)
 		if e.st != nil {
-			// Marshal fails for invalid UTF-8 only, which newEnd has replaced.
+			// Marshal fails only for invalid UTF-8, which newEnd has replaced.
 			b, _ = proto.MarshalOptions{}.MarshalAppend(b, e.st.Proto())
 		}
 		e.b = b
@@ -258,7 +258,7 @@ func (e *callEnd) bytes() []byte {
 	return e.b
 }
 
-// append implements the encoding of an error's detail, see answerError.
+// append encodes the end as an error's detail. See answerError.
 func (e *callEnd) append(dst []byte) ([]byte, error) { return append(dst, e.bytes()...), nil }
 
 // decode decodes the end.
@@ -277,8 +277,9 @@ func (e *callEnd) decode(b []byte) (err error) {
 	return nil
 }
 
-// newEnd returns the end of a call, or nil if the call succeeded without header and trailer. A
-// status above maxStatus is replaced by ResourceExhausted, whose text names the original code.
+// newEnd returns the end of a call, or nil if the call succeeded without a header or trailer. A
+// status larger than maxStatus is replaced by ResourceExhausted, whose text names the original
+// code.
 func newEnd(st *status.Status, header, trailer metadata.MD) *callEnd {
 	if st.Code() == codes.OK {
 		st = nil
@@ -303,25 +304,25 @@ func newEnd(st *status.Status, header, trailer metadata.MD) *callEnd {
 	return &callEnd{st: st, header: header, trailer: trailer}
 }
 
-// maxStatus limits a status with its details, in bytes.
+// maxStatus limits the size of a status including its details, in bytes.
 const maxStatus = 64<<10 + 4<<10
 
-// An endError is the error of response.decode for a call whose end, with its status, is in the
+// An endError is the error of response.decode for a call whose end, including its status, is in the
 // output.
 type endError struct{ *callEnd }
 
 // Error implements error.
 func (e *endError) Error() string { return e.st.Err().Error() }
 
-// Unwrap returns the code, for errors.Is.
+// Unwrap returns the wire code, for errors.Is.
 func (e *endError) Unwrap() error { return toWireCode(e.st.Code()) }
 
-// appendBlock appends the length of b and b.
+// appendBlock appends the length of b, followed by b.
 func appendBlock[B []byte | string](dst []byte, b B) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
 
-// cutBlock splits b behind its first block. block aliases b.
+// cutBlock splits b after its first block. The returned block aliases b.
 func cutBlock(b []byte) (block, rest []byte, ok bool) {
 	n, head := binary.Uvarint(b)
 	if head <= 0 || n > uint64(len(b)-head) {
@@ -350,7 +351,7 @@ func appendMetadata(dst []byte, md metadata.MD) []byte {
 	return appendBlock(dst, b)
 }
 
-// cutMetadata decodes the block of metadata at the start of b. md is nil for an empty block.
+// cutMetadata decodes the metadata block at the start of b. For an empty block, md is nil.
 func cutMetadata(b []byte) (md metadata.MD, rest []byte, err error) {
 	block, rest, ok := cutBlock(b)
 	if !ok || len(block) > 2*maxMetadata {
@@ -382,18 +383,18 @@ func isValidKey(key string) bool {
 	return key != ""
 }
 
-// reservedKeys are the keys that gRPC uses itself. Metadata of programs is sent without them.
+// reservedKeys are the keys that gRPC itself uses. They are removed from the metadata of programs.
 var reservedKeys = []string{
 	"content-type", "user-agent", "grpc-message-type", "grpc-encoding", "grpc-accept-encoding",
 	"grpc-message", "grpc-status", "grpc-timeout", "te",
 }
 
-// maxBudget is the longest timeout that the budget of an hg request can express: 32 bits of
-// microseconds. Longer ones travel as grpc-timeout.
+// maxBudget is the longest timeout that an hg request's budget can express, which is 32 bits of
+// microseconds. Longer timeouts travel as grpc-timeout.
 const maxBudget = 71 * time.Minute
 
-// encodeLongTimeout returns the value of grpc-timeout, in nanoseconds, or "" if the budget of the
-// request can express the time left until the deadline of ctx.
+// encodeLongTimeout returns the value of grpc-timeout, in nanoseconds, or "" if the request's
+// budget can express the time left until the deadline of ctx.
 func encodeLongTimeout(ctx context.Context) string {
 	by, ok := ctx.Deadline()
 	if !ok {
@@ -406,7 +407,7 @@ func encodeLongTimeout(ctx context.Context) string {
 	return strconv.FormatInt(int64(left), 10) + "n"
 }
 
-// parseTimeout decodes a value of encodeLongTimeout.
+// parseTimeout decodes a value produced by encodeLongTimeout.
 func parseTimeout(text string) (time.Duration, error) {
 	digits, ok := strings.CutSuffix(text, "n")
 	n, err := strconv.ParseInt(digits, 10, 64)
@@ -416,8 +417,8 @@ func parseTimeout(text string) (time.Duration, error) {
 	return time.Duration(n), nil
 }
 
-// checkMetadata returns md without reserved keys, and with keys in lower case. It fails if a key or
-// a value is invalid, or if the size exceeds maxMetadata.
+// checkMetadata returns md without reserved keys and with lower-case keys. It returns an error if a
+// key or a value is invalid, or if the size exceeds maxMetadata.
 func checkMetadata(md metadata.MD) (metadata.MD, error) {
 	size, changed := 0, false
 	for key, values := range md {

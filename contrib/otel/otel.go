@@ -1,10 +1,10 @@
-// Package qsotel gives calls and handlers OpenTelemetry spans and metrics, by an interceptor for each side. The context of a trace
-// travels as "traceparent" in the metadata of the call.
+// Package qsotel instruments calls and handlers with OpenTelemetry spans and metrics, using one interceptor for each
+// side. The trace context travels as "traceparent" in the call's metadata.
 //
 //	Client: span ─► traceparent in Call.Metadata ═► Server: span under it ─► handler
 //
-// It uses the OpenTelemetry API only: what is recorded, and where it goes, is for the program's SDK. It is a module of its own, so
-// that the library does not depend on OpenTelemetry.
+// The package uses only the OpenTelemetry API. The SDK that the program configures determines what is recorded and
+// where it is exported. It is a separate module so that the library does not depend on OpenTelemetry.
 package qsotel
 
 import (
@@ -24,16 +24,16 @@ import (
 
 const scopeName = "github.com/quicksilver-rpc/quicksilver/contrib/otel"
 
-// A Config selects the providers of spans and metrics. The zero value uses the providers that are registered globally.
+// A Config selects the providers of spans and metrics. The zero value uses the global providers.
 type Config struct {
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
-	// Propagator puts the context of a trace into metadata, whose names are 1 to 63 of a-z, 0-9, '.' and '-'. Nil means
-	// propagation.TraceContext.
+	// Propagator injects the trace context into metadata and extracts it. Its field names must have 1 to 63 characters
+	// of a-z, 0-9, '.' and '-'. Nil means propagation.TraceContext.
 	Propagator propagation.TextMapPropagator
 }
 
-// instruments holds the tracer and the metrics of the interceptor of one side.
+// instruments holds the tracer and the metrics of one side's interceptor.
 type instruments struct {
 	kind       trace.SpanKind
 	tracer     trace.Tracer
@@ -66,8 +66,8 @@ func (c Config) newInstruments(kind trace.SpanKind, name string) (*instruments, 
 	return s, err
 }
 
-// Client returns an interceptor for qs.Config.ClientInterceptors: a span for each call, or, behind Retry, for each attempt. The error
-// is that of a provider that makes no instruments.
+// Client returns an interceptor for qs.Config.ClientInterceptors. It creates a span for each call or, if it is placed
+// after Retry, for each attempt. It returns an error if the provider cannot create the instruments.
 func Client(c Config) (qs.Interceptor, error) {
 	s, err := c.newInstruments(trace.SpanKindClient, "client")
 	if err != nil {
@@ -77,13 +77,14 @@ func Client(c Config) (qs.Interceptor, error) {
 		return s.runInSpan(ctx, call, func(ctx context.Context) error {
 			meta := call.Metadata
 			s.propagator.Inject(ctx, &metadataCarrier{&call.Metadata})
-			defer func() { call.Metadata = meta }() // the next attempt has a span of its own
+			defer func() { call.Metadata = meta }() // the next attempt has its own span
 			return next(ctx)
 		})
 	}, nil
 }
 
-// Server returns an interceptor for qs.Config.ServerInterceptors: a span for each request, under that of its caller.
+// Server returns an interceptor for qs.Config.ServerInterceptors. It creates a span for each request, as a child of the
+// caller's span.
 func Server(c Config) (qs.Interceptor, error) {
 	s, err := c.newInstruments(trace.SpanKindServer, "server")
 	if err != nil {
@@ -94,11 +95,11 @@ func Server(c Config) (qs.Interceptor, error) {
 	}, nil
 }
 
-// runInSpan runs next in a span.
+// runInSpan runs next in a new span.
 func (s *instruments) runInSpan(ctx context.Context, call *qs.Call, next func(context.Context) error) error {
 	common := []attribute.KeyValue{attribute.String("rpc.system.name", "quicksilver"), attribute.String("rpc.method", call.Method)}
 	ctx, span := s.tracer.Start(ctx, call.Method, trace.WithSpanKind(s.kind), trace.WithAttributes(common...))
-	defer span.End() // a panic in the handler, too
+	defer span.End() // even if the handler panics
 	begun := time.Now()
 	err := next(ctx)
 	took := time.Since(begun)
@@ -128,7 +129,7 @@ func (s *instruments) runInSpan(ctx context.Context, call *qs.Call, next func(co
 	return err
 }
 
-// codeName returns the name of the code of an error: the target's code if the target has answered.
+// codeName returns the name of an error's code, which is the target's code if the target answered.
 func codeName(err error) string {
 	if remote, ok := hg.RemoteOf(err); ok {
 		return remote.Code.Error()
@@ -136,8 +137,8 @@ func codeName(err error) string {
 	return qs.CodeOf(err).Error()
 }
 
-// A metadataCarrier lets a propagator read and write metadata. A value that does not fit is
-// omitted, so that the call continues without a trace.
+// A metadataCarrier lets a propagator read and write metadata. A value that does not fit is omitted, and the call
+// continues without a trace.
 type metadataCarrier struct{ meta *hg.Metadata }
 
 func (c *metadataCarrier) Get(key string) string {

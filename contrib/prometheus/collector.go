@@ -1,10 +1,10 @@
-// Package qsprom exports metrics of a program's classes to Prometheus: counts and durations by hg.Config.Observe, and gauges when
-// Prometheus collects.
+// Package qsprom exports metrics of a program's classes to Prometheus. Counts and durations are recorded through
+// hg.Config.Observe; gauges are read when Prometheus collects.
 //
 //	hg.Config.Observe ─► Collector ◄─ Collect ─ prometheus.Registry
 //	class ─── Show ───►
 //
-// It is a module of its own, so that the library does not depend on Prometheus.
+// It is a separate module so that the library does not depend on Prometheus.
 package qsprom
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A Collector is a prometheus.Collector. Its methods may be called from any goroutine.
+// A Collector is a prometheus.Collector. Its methods are safe for concurrent use.
 type Collector struct {
 	ended    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -28,10 +28,11 @@ type Collector struct {
 
 	mu      sync.Mutex // guards the fields below
 	classes []*hg.Class
-	methods map[string]bool // methods that have a label of their own
+	methods map[string]bool // methods with their own label
 }
 
-// maxMethods bounds the values of the label method, because peers may call names that do not exist. The others share "(others)".
+// maxMethods limits the number of values of the label method, because peers may call names that do not exist. The
+// remaining methods share the value "(others)".
 const maxMethods = 256
 
 var sideAndMethod = []string{"side", "method"}
@@ -53,7 +54,8 @@ func New() *Collector {
 	}
 }
 
-// Observe counts an event. Set it as hg.Config.Observe, or call it from the function that is set there. It does not block.
+// Observe records an event. It is intended for hg.Config.Observe, or to be called by the function set there. It does
+// not block.
 func (c *Collector) Observe(e *inspect.Event) {
 	side, method, code := e.Kind.String(), c.methodLabel(e.RPC), "ok"
 	if e.Code != 0 {
@@ -77,17 +79,17 @@ func (c *Collector) methodLabel(name string) string {
 	return name
 }
 
-// Show adds a class, whose contexts are exported from now on, also those that it makes later.
+// Show adds a class. Its contexts, including those created later, are exported from then on.
 func (c *Collector) Show(class *hg.Class) {
 	c.mu.Lock()
 	c.classes = append(c.classes, class)
 	c.mu.Unlock()
 	for _, hctx := range class.Contexts() {
-		hctx.Calls() // makes requests have an age from now on
+		hctx.Calls() // starts tracking the age of requests
 	}
 }
 
-// A contextMetric is a metric whose value is read from the statistics of a context.
+// A contextMetric is a metric whose value is read from a context's statistics.
 type contextMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
@@ -123,7 +125,7 @@ var contextMetrics = []contextMetric{
 
 var oldestDesc = prometheus.NewDesc("quicksilver_oldest_seconds", "Age of the oldest that is under way; 0 if nothing is.", []string{"address", "context", "side"}, nil)
 
-// The descriptions of the limits of streams, and of the largest number of streams of one peer.
+// Descriptions of the stream limits and of the largest number of streams of one peer.
 var (
 	maxStreamsDesc        = newDesc("streams_limit", "How many streams_open there may be: hg.Config.MaxStreams.")
 	maxStreamsPerPeerDesc = newDesc("streams_peer_limit", "How many of them one peer may have: hg.Config.MaxStreamsPerPeer.")

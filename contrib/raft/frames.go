@@ -12,26 +12,29 @@ import (
 )
 
 const (
-	// frameHeaderLen is the size of a frame's header, which holds the length of its body, in bytes.
+	// frameHeaderLen is the size of a frame header in bytes. The header holds the length of the
+	// body.
 	frameHeaderLen = 4
 	// maxFrameBody limits the body of a frame, in bytes. It equals the default of
-	// qs.Config.MaxInput, which limits requests outside of pipelines.
+	// qs.Config.MaxInput, which limits requests outside pipelines.
 	maxFrameBody = 64 << 20
-	// maxRetainedBuffer limits the buffer that a frameWriter reuses for its next frame, in bytes.
+	// maxRetainedBuffer limits the size of the buffer that a frameWriter reuses for its next frame,
+	// in bytes.
 	maxRetainedBuffer = 512 << 10
 )
 
 var errBadFrame = qs.Errorf(qs.ErrBadInput, "%w", errFormat)
 
-// A frameWriter writes messages to a stream. A frame is the length of the body in 4 bytes,
-// big-endian, and the body, an encoded message. It is not safe for concurrent use.
+// A frameWriter writes messages to a stream. A frame consists of the body's length, as 4 bytes in
+// big-endian order, and the body, which is an encoded message. A frameWriter is not safe for
+// concurrent use.
 type frameWriter struct {
 	stream *hg.Stream
 	buf    []byte
 }
 
-// send encodes v and writes it as one frame. It blocks while the flow-control window of the stream
-// is full, until ctx is done.
+// send encodes v and writes it as one frame. It blocks while the stream's flow-control window is
+// full, until ctx is done.
 func (w *frameWriter) send(ctx context.Context, v any) error {
 	b, err := wireCodec{}.Append(append(w.buf[:0], make([]byte, frameHeaderLen)...), v)
 	if err != nil {
@@ -51,17 +54,17 @@ func (w *frameWriter) send(ctx context.Context, v any) error {
 	return err
 }
 
-// A frameReader reads the frames of a frameWriter. It is not safe for concurrent use.
+// A frameReader reads frames written by a frameWriter. It is not safe for concurrent use.
 type frameReader struct {
 	stream  *hg.Stream
-	header  []byte // the header bytes of the current frame received so far
-	bodyLen int    // length of the body; valid when header is complete
-	body    []byte // the body bytes received so far
+	header  []byte // bytes of the current frame's header received so far
+	bodyLen int    // length of the body; valid once the header is complete
+	body    []byte // body bytes received so far
 }
 
-// next returns the body of the next frame; the caller owns it. It does not block. The error is
+// next returns the body of the next frame, which the caller owns. It does not block. It returns
 // hg.ErrAgain if the frame has not arrived completely, io.EOF after the last frame, and otherwise
-// the reason why the stream ended.
+// the error that ended the stream.
 func (r *frameReader) next() ([]byte, error) {
 	for {
 		b, err := r.stream.Next()
@@ -84,7 +87,7 @@ func (r *frameReader) next() ([]byte, error) {
 	}
 }
 
-// consume copies the bytes of the current frame from b. It returns their number, and whether the
+// consume copies bytes of the current frame from b. It returns their number and reports whether the
 // frame is complete.
 func (r *frameReader) consume(b []byte) (n int, complete bool, err error) {
 	if missing := frameHeaderLen - len(r.header); missing > 0 {
@@ -97,8 +100,8 @@ func (r *frameReader) consume(b []byte) (n int, complete bool, err error) {
 			return n, false, errBadFrame
 		}
 		r.bodyLen = int(size)
-		// A header alone must not make the receiver allocate 64 MiB: above maxRequest the body
-		// grows as it arrives.
+		// A header alone must not make the receiver allocate 64 MiB. Above maxRequest the body
+		// grows as data arrives.
 		r.body = make([]byte, 0, min(r.bodyLen, maxRequest))
 	}
 	more := min(r.bodyLen-len(r.body), len(b)-n)
@@ -106,9 +109,9 @@ func (r *frameReader) consume(b []byte) (n int, complete bool, err error) {
 	return n + more, len(r.body) == r.bodyLen, nil
 }
 
-// A notifyLock lets callbacks that must not block share work that only one goroutine may do. Each
-// arrival calls tryLock. If the lock is held, its holder is notified: its tryUnlock fails, and it
-// looks for work again. So no arrival is missed.
+// A notifyLock coordinates callbacks that must not block but share work that only one goroutine may
+// do at a time. Each arrival calls tryLock. If the lock is held, its holder is notified: its
+// tryUnlock fails, and it looks for work again. As a result no arrival is missed.
 //
 //	arrival: tryLock ─ false: the holder will look again
 //	            └─ true: do all work ─► tryUnlock ─ false: something arrived since, continue
@@ -119,7 +122,7 @@ type notifyLock struct {
 	missed bool // tryLock has failed since the holder last looked for work
 }
 
-// tryLock acquires the lock and returns true, or notifies its holder and returns false.
+// tryLock acquires the lock and returns true, or notifies the holder and returns false.
 func (t *notifyLock) tryLock() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,8 +134,8 @@ func (t *notifyLock) tryLock() bool {
 	return true
 }
 
-// tryUnlock releases the lock and returns true. If tryLock has failed since, it keeps the lock and
-// returns false.
+// tryUnlock releases the lock and returns true. If tryLock has failed in the meantime, it keeps the
+// lock and returns false.
 func (t *notifyLock) tryUnlock() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,44 +15,44 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A pipeline is the leader's side of one call to a follower, with a stream for requests and one for
-// responses. It has no goroutine of its own:
+// A pipeline is the leader's side of one call to a follower, which has a stream for requests and
+// one for responses. It has no dedicated goroutine:
 //
 //	AppendEntries ─► inFlight ─► requests ═══════════► inboundPipeline.onRequests ─► main loop of raft
 //	Consumer ◄── ready ◄── onResponses ◄═══ responses ◄══ inboundPipeline.serve ◄── its response ─┘
 //
-// AppendEntries and inboundPipeline.serve write to the connection themselves. onRequests and
-// onResponses are callbacks of the nodes.
+// AppendEntries and inboundPipeline.serve write to the connection directly. onRequests and
+// onResponses are callbacks run by the nodes.
 type pipeline struct {
 	handle       *hg.Handle
 	requests     frameWriter
 	responses    frameReader
-	responseLock notifyLock      // held by the goroutine that reads responses
-	ctx          context.Context // canceled with the first error, or by Close
+	responseLock notifyLock      // held by the goroutine that is reading responses
+	ctx          context.Context // canceled by the first error or by Close
 	cancel       context.CancelCauseFunc
-	window       chan struct{}          // semaphore: one element per request in flight or completed, plus one
+	window       chan struct{}          // semaphore with one element per request in flight or completed, plus one
 	ready        chan raft.AppendFuture // completed futures, for Consumer
 	closed       chan struct{}          // closed by Close
 	timeout      time.Duration          // see Options.Timeout
 	spawn        func(func())           // starts a goroutine, or a coroutine in the simulator
 
-	mu            sync.Mutex      // guards the fields below; start holds it while it makes the call
-	unwatch       func() bool     // stops watching the context of the Transport
-	inFlight      []*appendFuture // requests without a response, oldest first
+	mu            sync.Mutex      // guards the fields below; start holds it during the call
+	unwatch       func() bool     // stops watching the Transport's context
+	inFlight      []*appendFuture // requests that await a response, oldest first
 	responseTimer *time.Timer     // runs while a request is in flight
-	completed     []*appendFuture // completed futures for which ready has no room, oldest first
-	forwarding    bool            // a goroutine runs forwardCompleted
-	err           error           // why the pipeline has ended; nil before
+	completed     []*appendFuture // completed futures that did not fit into ready, oldest first
+	forwarding    bool            // a goroutine is running forwardCompleted
+	err           error           // error that ended the pipeline; nil while it is open
 	closeCalled   bool
 }
 
-// pipelineStreams are the streams of a pipeline's call: requests from the leader, responses from
-// the follower.
+// pipelineStreams specifies the streams of a pipeline's call: requests from the leader and
+// responses from the follower.
 var pipelineStreams = []hg.StreamSpec{{Up: true, Bulk: true}, {}}
 
-// AppendEntriesPipeline implements raft.Transport. It resolves the follower's name, but does not
+// AppendEntriesPipeline implements raft.Transport. It resolves the follower's name but does not
 // wait for a connection. The pipeline ends with its first error, or if the oldest response takes
-// longer than Options.Timeout; raft then closes it and opens another one.
+// longer than Options.Timeout. Raft then closes it and opens another one.
 func (t *Transport) AppendEntriesPipeline(
 	id raft.ServerID,
 	target raft.ServerAddress,
@@ -89,12 +89,12 @@ func (t *Transport) AppendEntriesPipeline(
 		_ = p.handle.Close()
 		return nil, p.cause()
 	}
-	p.onResponses() // for a response that arrived before OnReady was set
+	p.onResponses() // handle a response that arrived before OnReady was set
 	return p, nil
 }
 
-// start makes the call. The pipeline fails when transport, the context of the Transport, is done;
-// it may be done already.
+// start makes the call. The pipeline fails when transport, which is the Transport's context, is
+// done. It may already be done.
 func (p *pipeline) start(transport context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,9 +111,9 @@ func (p *pipeline) start(transport context.Context) error {
 }
 
 // AppendEntries implements raft.AppendPipeline. It sends a request, and then blocks while
-// Options.MaxInFlight requests are in flight: raft composes the next request when AppendEntries
-// returns, and that request then has all entries that arrived until now. It is not safe for
-// concurrent use.
+// Options.MaxInFlight requests are in flight. Raft composes the next request when AppendEntries
+// returns, so that request contains all entries that have arrived in the meantime. AppendEntries is
+// not safe for concurrent use.
 func (p *pipeline) AppendEntries(
 	args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse,
@@ -137,7 +137,7 @@ func (p *pipeline) AppendEntries(
 	}
 	select {
 	case p.window <- struct{}{}:
-		return f, nil // f may have failed already
+		return f, nil // f may already have failed
 	default:
 	}
 	select {
@@ -148,8 +148,8 @@ func (p *pipeline) AppendEntries(
 	}
 }
 
-// Consumer implements raft.AppendPipeline. Futures arrive in the order of their requests, failed
-// ones included.
+// Consumer implements raft.AppendPipeline. Futures arrive in the order of their requests, including
+// failed ones.
 func (p *pipeline) Consumer() <-chan raft.AppendFuture { return p.ready }
 
 // Close implements raft.AppendPipeline. It does not block. Requests in flight fail with
@@ -166,7 +166,8 @@ func (p *pipeline) Close() error {
 	return nil
 }
 
-// enqueue appends f to the requests in flight. The error is that with which the pipeline has ended.
+// enqueue appends f to the requests in flight. If the pipeline has ended, it returns the error that
+// ended it.
 func (p *pipeline) enqueue(f *appendFuture) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +181,7 @@ func (p *pipeline) enqueue(f *appendFuture) error {
 	return nil
 }
 
-// onResponses handles the responses that have arrived. It is a callback of the node, and does not
+// onResponses handles the responses that have arrived. It is a callback of the node and does not
 // block.
 func (p *pipeline) onResponses() {
 	if !p.responseLock.tryLock() {
@@ -192,11 +193,11 @@ func (p *pipeline) onResponses() {
 		switch {
 		case isAgain(err):
 			if p.responseLock.tryUnlock() {
-				runtime.Gosched() // run raft's goroutine on this thread, see inboundPipeline.onRequests
+				runtime.Gosched() // let raft's goroutine run on this thread; see inboundPipeline.onRequests
 				return
 			}
 			continue
-		case err != nil: // onCallEnd runs next, and its error is more precise
+		case err != nil: // onCallEnd runs next, with a more precise error
 			return
 		}
 		if err = (wireCodec{}).Decode(b, &resp); err == nil {
@@ -209,8 +210,8 @@ func (p *pipeline) onResponses() {
 	}
 }
 
-// handleResponse assigns a response to the oldest request in flight. The request completes with the
-// response to its last part.
+// handleResponse assigns a response to the oldest request in flight. A request completes when the
+// response to its last part arrives.
 func (p *pipeline) handleResponse(resp *raft.AppendEntriesResponse) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +220,7 @@ func (p *pipeline) handleResponse(resp *raft.AppendEntriesResponse) error {
 	}
 	f := p.inFlight[0]
 	if !f.rejected {
-		*f.resp = *resp // keep the first rejection, or else the last response
+		*f.resp = *resp // keep the first rejection, or otherwise the last response
 		f.rejected = !resp.Success
 	}
 	if f.missing--; f.missing > 0 {
@@ -235,9 +236,9 @@ func (p *pipeline) handleResponse(resp *raft.AppendEntriesResponse) error {
 	return nil
 }
 
-// completeLocked completes f. If err is not nil it clears Success in the response: raft looks at
-// the response of a future from Consumer but not at its error, and if one part succeeded and
-// another was lost, raft would commit entries that the follower does not have.
+// completeLocked completes f. If err is not nil, it clears Success in the response. Raft checks the
+// response of a future from Consumer but not its error. If one part succeeded and another was lost,
+// raft would otherwise commit entries that the follower does not have. p.mu must be held.
 func (p *pipeline) completeLocked(f *appendFuture, err error) {
 	if f.err = err; err != nil {
 		f.resp.Success = false
@@ -257,8 +258,8 @@ func (p *pipeline) completeLocked(f *appendFuture, err error) {
 	}
 }
 
-// forwardCompleted moves futures from completed to ready while raft receives them. It runs only
-// when ready was full.
+// forwardCompleted moves futures from completed to ready as raft receives them. It runs only after
+// ready was full.
 func (p *pipeline) forwardCompleted() {
 	for f := p.firstCompleted(); f != nil; f = p.popCompleted() {
 		select {
@@ -270,14 +271,14 @@ func (p *pipeline) forwardCompleted() {
 	}
 }
 
-// firstCompleted returns the first of completed, which has at least one.
+// firstCompleted returns the first element of completed, which must not be empty.
 func (p *pipeline) firstCompleted() *appendFuture {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.completed[0]
 }
 
-// popCompleted removes the first of completed, and returns the next one, or nil.
+// popCompleted removes the first element of completed and returns the next one, or nil.
 func (p *pipeline) popCompleted() *appendFuture {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -288,13 +289,13 @@ func (p *pipeline) popCompleted() *appendFuture {
 	return p.completed[0]
 }
 
-// onCallEnd is the callback of the call's completion.
+// onCallEnd is the completion callback of the call.
 func (p *pipeline) onCallEnd(_ *hg.Handle, err error) {
 	p.mu.Lock()
-	started := p.responses.stream != nil // false if start failed after Forward, with this callback queued
+	started := p.responses.stream != nil // false if start failed after Forward, when this callback was already queued
 	p.mu.Unlock()
 	if started {
-		p.onResponses() // responses that arrived before the end
+		p.onResponses() // handle responses that arrived before the call completed
 	}
 	if err == nil {
 		err = qs.Errorf(qs.ErrUnavailable, "raftqs: pipeline closed by the follower")
@@ -303,7 +304,7 @@ func (p *pipeline) onCallEnd(_ *hg.Handle, err error) {
 	_ = p.handle.Close()
 }
 
-// fail ends the pipeline and fails all requests in flight. Only the first call has an effect.
+// fail ends the pipeline and fails all requests in flight. Only the first invocation has an effect.
 func (p *pipeline) fail(err error) {
 	p.cancel(err)
 	p.handle.Abandon()
@@ -314,7 +315,7 @@ func (p *pipeline) fail(err error) {
 	if p.err != nil {
 		return
 	}
-	p.err = p.cause() // the error of the first cancel, which may not be err
+	p.err = p.cause() // the error of the first cancel, which may differ from err
 	failed := p.inFlight
 	p.inFlight = nil
 	for _, f := range failed {
@@ -330,14 +331,14 @@ type appendFuture struct {
 	start    time.Time
 	args     *raft.AppendEntriesRequest
 	resp     *raft.AppendEntriesResponse
-	missing  int  // number of parts without a response; guarded by pipeline.mu
-	rejected bool // the response to a part was a rejection; guarded by pipeline.mu
+	missing  int  // number of parts that await a response; guarded by pipeline.mu
+	rejected bool // a part was rejected; guarded by pipeline.mu
 
 	done chan struct{}
-	err  error // valid when done is closed
+	err  error // valid once done is closed
 }
 
-// Error implements raft.AppendFuture. It blocks until the request has completed.
+// Error implements raft.AppendFuture. It blocks until the request completes.
 func (f *appendFuture) Error() error {
 	<-f.done
 	return f.err
@@ -348,8 +349,9 @@ func (f *appendFuture) Start() time.Time                      { return f.start }
 func (f *appendFuture) Request() *raft.AppendEntriesRequest   { return f.args }
 func (f *appendFuture) Response() *raft.AppendEntriesResponse { return f.resp }
 
-// An inboundPipeline is the follower's side of a pipeline. Raft has at most one request of it at a
-// time: no request is read between the hand-over of one to raft and the sending of its response.
+// An inboundPipeline is the follower's side of a pipeline. Raft handles at most one of its requests
+// at a time: between passing a request to raft and sending its response, no further request is
+// read.
 //
 //	onRequests: readRequest ─► offer ─ main loop waits ─► raft ─► replies ─► serve: send, offerNext …
 //	                              └─ busy: pending, errNotOffered in replies ─► serve: deliver ─► raft
@@ -359,14 +361,14 @@ type inboundPipeline struct {
 	caller      qs.Caller
 	requests    frameReader
 	responses   frameWriter
-	requestLock notifyLock // guards requests; held from reading a request until its response was sent
+	requestLock notifyLock // guards requests; held from reading a request until its response has been sent
 	replies     chan raft.RPCResponse
-	pending     *raft.AppendEntriesRequest // the request that raft did not accept at once; nil with a readErr
-	readErr     error                      // error of reading the next request; io.EOF after the last one
+	pending     *raft.AppendEntriesRequest // request that raft did not accept at once; nil if there is a readErr
+	readErr     error                      // error from reading the next request; io.EOF after the last one
 }
 
-// errNotOffered is sent to inboundPipeline.replies in place of a reply of raft: serve has to handle
-// pending or readErr.
+// errNotOffered is sent to inboundPipeline.replies in place of a reply from raft. On receiving it,
+// serve must handle pending or readErr.
 var errNotOffered = errors.New("pending")
 
 // servePipeline serves a pipeline until the leader ends it.
@@ -386,26 +388,26 @@ func (t *Transport) servePipeline(r hg.Request) error {
 	}
 	in.requests.stream.OnReady(in.onRequests)
 	in.requests.stream.Expect(maxRequest)
-	in.onRequests() // for a request that arrived before OnReady was set
+	in.onRequests() // handle a request that arrived before OnReady was set
 	if err := in.serve(); err != nil {
 		return err
 	}
 	return r.Respond(nil, nil)
 }
 
-// onRequests offers the next request to raft, if one has arrived. It is a callback of the node, and
+// onRequests passes the next request to raft if one has arrived. It is a callback of the node and
 // does not block.
 func (in *inboundPipeline) onRequests() {
 	if in.requestLock.tryLock() {
 		in.offerNext()
-		// Run raft's goroutine on this thread now. Otherwise another thread has to be woken for it,
-		// which costs a third of the commits per second of one client.
+		// Let raft's goroutine run on this thread now. Otherwise another thread would have to be
+		// woken for it, which reduces a single client's commits per second by a third.
 		runtime.Gosched()
 	}
 }
 
-// offerNext reads the next request and offers it to raft. The caller holds requestLock. offerNext
-// keeps it, and releases it only if no request has arrived.
+// offerNext reads the next request and offers it to raft. requestLock must be held. offerNext
+// releases it only if no request has arrived.
 func (in *inboundPipeline) offerNext() {
 	for {
 		req, err := in.readRequest()
@@ -417,7 +419,7 @@ func (in *inboundPipeline) offerNext() {
 		}
 		if !isAgain(err) {
 			in.pending, in.readErr = req, err
-			// This send never blocks: raft has no request, so replies is empty.
+			// This send never blocks, because raft has no request and replies is therefore empty.
 			in.replies <- raft.RPCResponse{Error: errNotOffered}
 			return
 		}
@@ -427,8 +429,8 @@ func (in *inboundPipeline) offerNext() {
 	}
 }
 
-// readRequest reads and decodes the next request. It does not block; see frameReader.next for its
-// errors.
+// readRequest reads and decodes the next request. It does not block. Its errors are those of
+// frameReader.next.
 func (in *inboundPipeline) readRequest() (*raft.AppendEntriesRequest, error) {
 	b, err := in.requests.next()
 	if err != nil {
@@ -442,8 +444,8 @@ func (in *inboundPipeline) readRequest() (*raft.AppendEntriesRequest, error) {
 }
 
 // tryAuthorize calls Transport.authorize from a callback. It returns false if Options.Authorize
-// panicked. serve then calls Authorize again on the handler's goroutine, where package hg recovers
-// the panic and answers the call.
+// panicked. In this case serve calls Authorize again on the handler's goroutine, where package hg
+// recovers the panic and answers the call.
 func (in *inboundPipeline) tryAuthorize(req *raft.AppendEntriesRequest) (ok bool, err error) {
 	defer func() { _ = recover() }()
 	err = in.transport.authorize(in.caller, req)
@@ -455,7 +457,7 @@ func (in *inboundPipeline) newRPC(req *raft.AppendEntriesRequest) raft.RPC {
 	return raft.RPC{Command: req, RespChan: in.replies}
 }
 
-// serve sends the response of each request, in order, until the leader ends the pipeline.
+// serve sends the response to each request, in order, until the leader ends the pipeline.
 func (in *inboundPipeline) serve() error {
 	for {
 		got, err := in.transport.awaitReply(in.ctx, in.replies)

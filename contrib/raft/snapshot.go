@@ -10,19 +10,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A snapshotInput is the input of the method for InstallSnapshot.
+// A snapshotInput is the input of the InstallSnapshot method.
 type snapshotInput struct {
-	Request []byte    // a raft.InstallSnapshotRequest, encoded by wireCodec
+	Request []byte    // raft.InstallSnapshotRequest, encoded by wireCodec
 	Data    qs.Source // the snapshot, which the follower pulls
 }
 
-// timeoutScale is the part of a snapshot that extends the timeout by another Options.Timeout, in
-// bytes. raft's own transport uses the same.
+// timeoutScale is the number of snapshot bytes that extend the timeout by another Options.Timeout.
+// It equals that of raft's own transport.
 const timeoutScale = raft.DefaultTimeoutScale
 
 // InstallSnapshot implements raft.Transport. It lends data to the follower, which pulls it as fast
-// as it writes; the leader reads ahead by up to 4 MiB. It blocks until the follower has answered.
-// After it has returned no Read of data begins.
+// as it can write it. The leader reads ahead by at most 4 MiB. InstallSnapshot blocks until the
+// follower has answered. No Read of data begins after it has returned.
 func (t *Transport) InstallSnapshot(
 	id raft.ServerID, target raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
@@ -49,7 +49,7 @@ func (t *Transport) InstallSnapshot(
 	return wireCodec{}.Decode(out, resp)
 }
 
-// serveSnapshot hands a snapshot to raft, and returns the encoded response.
+// serveSnapshot passes a snapshot to raft and returns the encoded response.
 func (t *Transport) serveSnapshot(ctx context.Context, in snapshotInput) ([]byte, error) {
 	req := &raft.InstallSnapshotRequest{}
 	if err := (wireCodec{}).Decode(in.Request, req); err != nil {

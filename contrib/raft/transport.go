@@ -15,40 +15,42 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Options configure a Transport. The zero value works.
+// Options configures a Transport. The zero value is ready to use.
 type Options struct {
-	// Cluster is the prefix of the names of the Transport's methods, as in "raft/vote". It must be
-	// the same on all servers of a cluster. Transports of several clusters may share a node. Empty
-	// means "raft".
+	// Cluster is the prefix of the Transport's method names, as in "raft/vote". It must be the same
+	// on all servers of a cluster. Transports of different clusters may share a node. Empty means
+	// "raft".
 	Cluster string
-	// Addr is the address under which other servers reach this one. It may be a name, such as
+	// Addr is the address at which other servers reach this one. It may contain a host name, as in
 	// "tcp://kv-0.kv:7000". Empty means Node.Addr, which works unless the node listens on 0.0.0.0.
 	Addr raft.ServerAddress
-	// Addresses returns the current address of a server, which replaces the one in raft's
-	// configuration. If it is nil, or returns an error, the address in the configuration is used.
+	// Addresses returns a server's current address, which replaces the one in raft's configuration.
+	// If it is nil or returns an error, the address in the configuration is used.
 	Addresses raft.ServerAddressProvider
-	// Timeout limits a call, and the wait for the oldest response of a pipeline. A snapshot has
-	// this time for each 256 KiB. Zero means 10 s. Calls to a lost peer end sooner: after
-	// Config.PeerTimeout of the node.
+	// Timeout limits the duration of a call, and the wait for the oldest response of a pipeline.
+	// For a snapshot the limit applies to each 256 KiB. Zero means 10 s. Calls to a lost peer end
+	// sooner, after the node's Config.PeerTimeout.
 	Timeout time.Duration
-	// MaxInFlight is the number of requests of a pipeline that may be in flight. AppendEntries
-	// blocks at that number until a response arrives. Zero means 2: while it blocks raft collects
-	// entries for one large request, and more requests in flight only make requests smaller. With 1
-	// there are no pipelines.
+	// MaxInFlight is the maximum number of a pipeline's requests that may be in flight. At this
+	// number AppendEntries blocks until a response arrives. While it blocks, raft collects entries
+	// for one large request, so a larger limit only makes requests smaller. Zero means 2. With 1,
+	// pipelines are disabled.
 	MaxInFlight int
-	// Authorize decides whether a request of a caller that claims to be server id may run. An error
-	// refuses the request. It runs after Config.Authorize of the node, on the goroutines that drive
-	// the node, and concurrently: it must not block. Nil allows all requests. See VerifyName.
+	// Authorize decides whether to accept a request from a caller that claims to be the server id.
+	// If it returns an error, the request is rejected. It runs after the node's Config.Authorize,
+	// on the goroutines that drive the node. It is called concurrently and must not block. Nil
+	// accepts all requests. See VerifyName.
 	Authorize func(id raft.ServerID, caller qs.Caller) error
 }
 
-// VerifyName returns a function for Options.Authorize. It allows a request of server id if TLS has
-// verified that the caller's certificate has the name that name returns for id. The name of a
-// certificate is its SPIFFE ID, its DNS name or its common name. A nil name function returns the
-// id.
+// VerifyName returns a function for Options.Authorize. It accepts a request from server id if TLS
+// has verified that the caller's certificate has the name that the name function returns for id.
+// The name in a certificate is its SPIFFE ID, its DNS name or its common name. If name is nil, the
+// certificate must contain id itself.
 //
-// It does not look at raft's stored configuration. A server that was down may not know of a leader
-// that was added in between, and must accept the entries of that leader to learn of it.
+// VerifyName does not consult raft's stored configuration. A server that was down may not know a
+// leader that was added in the meantime, and must accept that leader's entries in order to learn of
+// it.
 func VerifyName(name func(raft.ServerID) string) func(raft.ServerID, qs.Caller) error {
 	return func(id raft.ServerID, caller qs.Caller) error {
 		want := string(id)
@@ -63,15 +65,15 @@ func VerifyName(name func(raft.ServerID) string) func(raft.ServerID, qs.Caller) 
 	}
 }
 
-// A Transport is a raft.Transport over a node. It implements raft.WithPreVote, raft.WithClose and
-// raft.WithPeers too. Its methods are safe for concurrent use.
+// A Transport is a raft.Transport that uses a node. It also implements raft.WithPreVote,
+// raft.WithClose and raft.WithPeers. Its methods are safe for concurrent use.
 type Transport struct {
 	node   *qs.Node
 	opts   Options
 	ctx    context.Context // canceled by Close
 	cancel context.CancelCauseFunc
 
-	rpcs             chan raft.RPC // requests for the main loop of raft
+	rpcs             chan raft.RPC // requests for raft's main loop
 	heartbeatHandler atomic.Pointer[func(raft.RPC)]
 	// deliver and offer are deliverToRaft and offerToRaft. Tests replace them.
 	deliver func(
@@ -103,13 +105,13 @@ var (
 var errDisconnected = qs.Errorf(qs.ErrUnavailable,
 	"raftqs: server is disconnected; call Connect to allow it again")
 
-// maxPeers limits the cache of peers. A full cache is cleared.
+// maxPeers limits the size of the peer cache. A full cache is cleared.
 const maxPeers = 256
 
-// NewTransport returns a Transport over node, and registers its methods there. Call it at most once
-// for each Cluster of a node, before or while the node serves. It panics if the methods are
-// registered already. The caller serves the node, shuts raft down, which closes the Transport, and
-// closes the node then.
+// NewTransport returns a Transport that uses node, and registers its methods there. It may be
+// called once for each Cluster of a node, before or while the node serves, and panics if the
+// methods are already registered. The caller serves the node. To stop, the caller first shuts down
+// raft, which closes the Transport, and then closes the node.
 func NewTransport(node *qs.Node, o Options) *Transport {
 	if o.Cluster == "" {
 		o.Cluster = "raft"
@@ -167,12 +169,12 @@ func (t *Transport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byte
 // DecodePeer implements raft.Transport.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// SetHeartbeatHandler implements raft.Transport. f is called on goroutines of the node, and must
-// not block.
+// SetHeartbeatHandler implements raft.Transport. The node's goroutines call f, which must not
+// block.
 func (t *Transport) SetHeartbeatHandler(f func(raft.RPC)) { t.heartbeatHandler.Store(&f) }
 
-// Close ends the calls in progress in both directions with raft.ErrTransportShutdown, and refuses
-// later ones. It does not block, and does not close the node. raft's Shutdown calls it.
+// Close ends the calls in progress in both directions with raft.ErrTransportShutdown, and rejects
+// later ones. It does not block, and does not close the node. Raft's Shutdown calls it.
 func (t *Transport) Close() error {
 	t.cancel(raft.ErrTransportShutdown)
 	return nil
@@ -206,8 +208,8 @@ func (t *Transport) TimeoutNow(
 	return callServer(t, t.timeoutNow, id, target, args, resp)
 }
 
-// AppendEntries implements raft.Transport. It sends a request of more than 1 MiB in parts, each a
-// valid request by itself.
+// AppendEntries implements raft.Transport. It sends a request larger than 1 MiB in several parts,
+// each of which is a valid request.
 func (t *Transport) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
@@ -223,19 +225,19 @@ func (t *Transport) AppendEntries(
 	return nil
 }
 
-// isHeartbeat reports whether raft's heartbeat sent r. A heartbeat has only a term.
-// raft's own transport makes the same test (net_transport.go of hashicorp/raft).
+// isHeartbeat reports whether r is a heartbeat, which has only a term. Raft's own transport uses
+// the same test (net_transport.go of hashicorp/raft).
 func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return r.Term != 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && len(r.Entries) == 0 &&
 		r.LeaderCommitIndex == 0
 }
 
 // maxRequest is the size above which a request is split, in bytes. It limits the memory that the
-// follower holds per request, in addition to the flow-control window of the stream.
+// follower uses for each request, in addition to the stream's flow-control window.
 const maxRequest = 1 << 20
 
-// splitRequest returns args, or, if it has more than maxRequest bytes, equivalent requests to be
-// sent one after the other. It never splits an entry.
+// splitRequest returns args, or, if args is larger than maxRequest bytes, equivalent requests to be
+// sent one after another. It never splits an entry.
 func splitRequest(args *raft.AppendEntriesRequest) []*raft.AppendEntriesRequest {
 	size, first, part := 0, 0, *args
 	var parts []*raft.AppendEntriesRequest
@@ -258,7 +260,7 @@ func splitRequest(args *raft.AppendEntriesRequest) []*raft.AppendEntriesRequest 
 	return append(parts, &part)
 }
 
-// callServer calls m at a server with Options.Timeout. It blocks until the call ends.
+// callServer calls m at a server with Options.Timeout. It blocks until the call completes.
 func callServer[In, Out any](
 	t *Transport, m *qs.Method[In, Out], id raft.ServerID, target raft.ServerAddress, in *In, out *Out,
 ) error {
@@ -271,7 +273,7 @@ func callServer[In, Out any](
 	return t.orCloseCause(m.CallInto(ctx, peer, *in, out))
 }
 
-// orCloseCause returns err, or raft.ErrTransportShutdown in place of an error if the Transport is
+// orCloseCause returns err, or raft.ErrTransportShutdown if err is not nil and the Transport is
 // closed.
 func (t *Transport) orCloseCause(err error) error {
 	if err != nil && t.ctx.Err() != nil {
@@ -280,7 +282,8 @@ func (t *Transport) orCloseCause(err error) error {
 	return err
 }
 
-// resolveAddr returns the current address of a server: that of Options.Addresses, or else addr.
+// resolveAddr returns a server's current address, from Options.Addresses if possible and otherwise
+// addr.
 func (t *Transport) resolveAddr(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
 	if t.opts.Addresses != nil {
 		if current, err := t.opts.Addresses.ServerAddr(id); err == nil {
@@ -290,7 +293,7 @@ func (t *Transport) resolveAddr(id raft.ServerID, addr raft.ServerAddress) raft.
 	return addr
 }
 
-// peerFor returns the Peer of a server. It resolves the address unless the Peer is cached.
+// peerFor returns a server's Peer. Unless the Peer is cached, it resolves the address.
 func (t *Transport) peerFor(
 	ctx context.Context,
 	id raft.ServerID,
@@ -323,16 +326,16 @@ func (t *Transport) peerFor(
 	return p, nil
 }
 
-// Connect implements raft.WithPeers. It ends the effect of Disconnect for addr, but not that of
-// DisconnectAll, which ConnectAll ends. It opens no connection: calls do that by themselves. It
-// does not use other.
+// Connect implements raft.WithPeers. It reverses Disconnect for addr, but not DisconnectAll, which
+// only ConnectAll reverses. It does not open a connection; calls do so when necessary. The
+// parameter other is not used.
 func (t *Transport) Connect(addr raft.ServerAddress, other raft.Transport) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.excluded, addr)
 }
 
-// ConnectAll ends the effect of Disconnect and DisconnectAll.
+// ConnectAll reverses Disconnect and DisconnectAll.
 func (t *Transport) ConnectAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -340,8 +343,9 @@ func (t *Transport) ConnectAll() {
 	t.disconnectedAll = false
 }
 
-// Disconnect implements raft.WithPeers. Until Connect, calls to addr fail and requests of the
-// server at addr are refused. Calls in progress with that server end. It does not block.
+// Disconnect implements raft.WithPeers. Until Connect is called, calls to addr fail and requests
+// from the server at addr are rejected. Calls in progress with that server are ended. Disconnect
+// does not block.
 func (t *Transport) Disconnect(addr raft.ServerAddress) {
 	t.mu.Lock()
 	t.excluded[addr] = true
@@ -351,7 +355,7 @@ func (t *Transport) Disconnect(addr raft.ServerAddress) {
 }
 
 // DisconnectAll implements raft.WithPeers. It has the effect of Disconnect for every server, until
-// ConnectAll.
+// ConnectAll is called.
 func (t *Transport) DisconnectAll() {
 	t.mu.Lock()
 	t.disconnectedAll = true
@@ -365,12 +369,12 @@ func (t *Transport) DisconnectAll() {
 	}
 }
 
-// excludedLocked reports whether calls to and from addr are refused. The caller holds mu.
+// excludedLocked reports whether calls to and from addr are rejected. t.mu must be held.
 func (t *Transport) excludedLocked(addr raft.ServerAddress) bool {
 	return t.disconnectedAll || t.excluded[addr]
 }
 
-// disconnect ends the connections with a peer, and the calls on them.
+// disconnect closes the connections to a peer and ends the calls on them.
 func (t *Transport) disconnect(p qs.Peer) {
 	if p == (qs.Peer{}) {
 		return
@@ -380,7 +384,7 @@ func (t *Transport) disconnect(p qs.Peer) {
 	}
 }
 
-// registerPipeline registers the method of pipelines.
+// registerPipeline registers the pipeline method.
 func registerPipeline(t *Transport) hg.ID {
 	rpc := hg.RPC{Name: t.opts.Cluster + "/pipeline", Handler: t.servePipeline, Codec: wireCodec{}}
 	id, err := t.node.HG().Class().RegisterRPC(rpc)
@@ -390,8 +394,8 @@ func registerPipeline(t *Transport) hg.ID {
 	return id
 }
 
-// registerMethod registers a method that raft answers. With heartbeat raft's heartbeat handler gets
-// the requests, if one is set.
+// registerMethod registers a method whose requests raft answers. If heartbeat is true, requests are
+// passed to raft's heartbeat handler, if one is set.
 func registerMethod[In, Out any](t *Transport, m *qs.Method[In, Out], heartbeat bool) {
 	m.Handle(t.node, func(ctx context.Context, in In) (out Out, err error) {
 		got, err := serveRequest[Out](ctx, t, any(&in).(raft.WithRPCHeader), nil, heartbeat)
@@ -402,7 +406,7 @@ func registerMethod[In, Out any](t *Transport, m *qs.Method[In, Out], heartbeat 
 	})
 }
 
-// serveRequest passes a request to raft, and returns the response. It blocks until raft has
+// serveRequest passes a request to raft and returns the response. It blocks until raft has
 // answered.
 func serveRequest[Out any](
 	ctx context.Context, t *Transport, in raft.WithRPCHeader, data io.Reader, heartbeat bool,
@@ -418,7 +422,7 @@ func serveRequest[Out any](
 	return typedResponse[Out](got)
 }
 
-// authorize returns an error if the request of caller is to be refused. It calls Options.Authorize.
+// authorize calls Options.Authorize and returns an error if the caller's request must be rejected.
 func (t *Transport) authorize(caller qs.Caller, in raft.WithRPCHeader) error {
 	h := in.GetRPCHeader()
 	if t.opts.Authorize != nil {
@@ -434,7 +438,7 @@ func (t *Transport) authorize(caller qs.Caller, in raft.WithRPCHeader) error {
 	return nil
 }
 
-// typedResponse returns the response in got as an *Out, or its error.
+// typedResponse returns the response in got as an *Out, or the error in got.
 func typedResponse[Out any](got raft.RPCResponse) (*Out, error) {
 	if got.Error != nil {
 		return nil, got.Error
@@ -446,7 +450,7 @@ func typedResponse[Out any](got raft.RPCResponse) (*Out, error) {
 	return out, nil
 }
 
-// offerToRaft hands a request to raft's main loop, if the loop is waiting for one. It does not
+// offerToRaft passes a request to raft's main loop if the loop is ready to receive it. It does not
 // block.
 func (t *Transport) offerToRaft(rpc raft.RPC) bool {
 	if t.ctx.Err() != nil {
@@ -460,8 +464,8 @@ func (t *Transport) offerToRaft(rpc raft.RPC) bool {
 	}
 }
 
-// deliverToRaft hands a request to raft and waits for its reply. If ctx is done first the request
-// stays with raft, which may be processing it; replies has room for its reply.
+// deliverToRaft passes a request to raft and waits for its reply. If ctx is done first, raft may
+// still be processing the request; replies has room for the reply.
 func (t *Transport) deliverToRaft(
 	ctx context.Context, rpc raft.RPC, heartbeat bool, replies <-chan raft.RPCResponse,
 ) (got raft.RPCResponse, err error) {
@@ -479,7 +483,7 @@ func (t *Transport) deliverToRaft(
 	return t.awaitReply(ctx, replies)
 }
 
-// awaitReply waits for a reply of raft.
+// awaitReply waits for a reply from raft.
 func (t *Transport) awaitReply(
 	ctx context.Context, replies <-chan raft.RPCResponse,
 ) (got raft.RPCResponse, err error) {

@@ -11,19 +11,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// Config configures a Database. The zero value works.
+// Config configures a Database. The zero value is ready to use.
 type Config struct {
-	// MaxBytes bounds the keys and values that one call of Get, GetMulti, ListKeys or ListPairs makes room for, in
-	// bytes, and what a provider can make this process allocate. 0 means 256 MiB.
+	// MaxBytes limits the total size of keys and values for which a call of Get, GetMulti, ListKeys or ListPairs
+	// allocates memory, in bytes. It therefore limits how much memory a provider can make this process allocate. 0
+	// means 256 MiB.
 	MaxBytes int64
 }
 
-// A Database is the key-value database of one provider. It is safe for concurrent use, holds no connection of its
-// own and needs no Close: it can be used until the Node is closed.
+// A Database is a client of one provider's key-value database. It is safe for concurrent use. It has no Close method,
+// because it holds no connection of its own; it is usable until the Node is closed.
 //
-// Keys are not empty; values may be. Keys, values and buffers that are passed to an operation may be changed again
-// when it has returned, also when its context has ended, and not before. What an operation returns is the
-// caller's, except where it says that it is part of the caller's buffer.
+// Keys must not be empty; values may be. Keys, values and buffers passed to an operation must not be modified until it
+// returns, and may be modified afterward, even if its context is done. The caller owns the results of an operation,
+// except where they are documented to be part of the caller's buffer.
 type Database struct {
 	node      *mercury.Node
 	addr      string
@@ -33,12 +34,12 @@ type Database struct {
 	isOldWire bool // release 0.9 or before
 }
 
-// Open returns the database of the provider at addr, "ofi+tcp://10.0.0.7:4000" or "ofi+tcp://node7:4000" for
-// example. It waits for two calls: the first checks that the provider is one of Yokan, the second detects the
-// encoding of requests. Neither reads or writes data.
+// Open returns the database of the provider at addr, for example "ofi+tcp://10.0.0.7:4000" or "ofi+tcp://node7:4000".
+// It waits for two calls. The first checks that the provider is a Yokan provider, and the second detects the encoding
+// of requests. Neither reads or writes data.
 //
-// The error is an *Error. It matches mercury.ErrNoMethod if there is no such provider, ErrInvalidProvider if it is
-// one of another service, and what mercury.Lookup or mercury.Node.Call returns else.
+// The error is an *Error. It matches mercury.ErrNoMethod if there is no such provider, ErrInvalidProvider if the
+// provider belongs to another service, and otherwise the errors of mercury.Lookup and mercury.Node.Call.
 func Open(ctx context.Context, node *mercury.Node, addr string, provider uint16, cfg Config) (*Database, error) {
 	db := &Database{node: node, addr: addr, provider: provider, maxBytes: min(uint64(cfg.MaxBytes), math.MaxInt)}
 	switch {
@@ -70,10 +71,10 @@ func Open(ctx context.Context, node *mercury.Node, addr string, provider uint16,
 // Addr returns the address of the provider's process.
 func (db *Database) Addr() string { return db.addr }
 
-// Provider returns the number of the provider.
+// Provider returns the provider's number.
 func (db *Database) Provider() uint16 { return db.provider }
 
-// With returns the same database with modes that its operations carry, instead of those that db has:
+// With returns a Database that is identical to db except that its operations use mode instead of the modes of db:
 //
 //	err := db.With(yokan.NewOnly).Put(ctx, key, value)
 func (db *Database) With(mode Mode) *Database {
@@ -82,11 +83,12 @@ func (db *Database) With(mode Mode) *Database {
 	return &other
 }
 
-// probeRPC is existsDirectRPC with input that has been encoded.
+// probeRPC is existsDirectRPC with an input that is already encoded.
 var probeRPC = mercury.DefineMargo[[]byte, existsDirectOut]("yk_exists_direct")
 
-// probeVersion asks whether keys exist, with a request that is one of either encoding, and reports whether the provider
-// takes it for one of release 0.9 or before: the number of flags in the answer tells. Behind the mode:
+// probeVersion reports whether the provider is of release 0.9 or earlier. It sends an exists request that is valid in
+// both encodings; the number of flags in the answer reveals which one the provider used. After the mode, the request
+// contains the following:
 //
 //	16          release 0.9: the length of the keys   from 0.10: a timeout, of next to nothing, which is not used
 //	16                       the keys                            the length of the keys
@@ -113,7 +115,7 @@ func (db *Database) probeVersion(ctx context.Context) (old bool, err error) {
 	return false, db.newError("open", fmt.Errorf("%w: %d bytes of flags", ErrAnswer, len(out.Flags)))
 }
 
-// newHead returns the front of a request. Only modes in allowed are sent.
+// newHead returns the head of a request. It includes only the modes in allowed.
 func (db *Database) newHead(ctx context.Context, allowed Mode) requestHead {
 	f := requestHead{mode: db.mode & allowed &^ transport, isOldWire: db.isOldWire}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -122,11 +124,11 @@ func (db *Database) newHead(ctx context.Context, allowed Mode) requestHead {
 	return f
 }
 
-// allModes are those that an operation sends without a choice of its own.
+// allModes is the mask of operations that send every mode.
 const allModes Mode = math.MaxInt32
 
-// directSize bounds the keys, values and sizes that travel inside a request or a response. They fit into a message
-// of 4,096 bytes with the headers.
+// directSize limits the total size of keys, values and sizes that travel inside a request or a response. Together with
+// the headers they fit into a message of 4,096 bytes.
 const directSize = 3 << 10
 
 // isDirect reports whether size bytes travel inside a request or a response.
@@ -140,7 +142,7 @@ func (db *Database) isDirect(size int) bool {
 	return size <= directSize
 }
 
-// newError returns the error of an operation whose call failed, or was answered with an error.
+// newError returns the error for an operation whose call failed or whose answer was an error.
 func (db *Database) newError(op string, err error) error {
 	fate := mercury.Ran
 	if _, ok := errors.AsType[*mercury.Error](err); ok {
@@ -149,12 +151,12 @@ func (db *Database) newError(op string, err error) error {
 	return &Error{Op: op, Addr: db.addr, Provider: db.provider, Fate: fate, Err: err}
 }
 
-// newRefusal returns the error of an operation that was not sent.
+// newRefusal returns the error for an operation that was not sent.
 func (db *Database) newRefusal(op string, err error) error {
 	return &Error{Op: op, Addr: db.addr, Provider: db.provider, Fate: mercury.NotRun, Err: err}
 }
 
-// codeError returns the error of an operation that the provider answered with c.
+// codeError returns the error for an operation that the provider answered with c.
 func (db *Database) codeError(op string, c Code) error {
 	if c == 0 {
 		return nil
@@ -162,7 +164,7 @@ func (db *Database) codeError(op string, c Code) error {
 	return db.newError(op, c)
 }
 
-// checkKeys returns why an operation with these keys and the modes of db cannot be sent.
+// checkKeys returns an error if an operation with these keys and the modes of db cannot be sent.
 func (db *Database) checkKeys(op string, keys [][]byte) error {
 	for i, key := range keys {
 		if len(key) == 0 {
@@ -179,7 +181,7 @@ func (db *Database) checkMode(op string) error {
 	return nil
 }
 
-// invoke calls an RPC of the provider.
+// invoke calls one of the provider's RPCs.
 func invoke[In, Out any](ctx context.Context, db *Database, op string, m *mercury.Method[In, Out], in In) (Out, error) {
 	out, err := m.At(db.provider).Call(ctx, db.node, db.addr, in)
 	if err != nil {
@@ -188,8 +190,8 @@ func invoke[In, Out any](ctx context.Context, db *Database, op string, m *mercur
 	return out, err
 }
 
-// invokeBulk lends segments to the provider while it carries out an RPC. set puts the handle of the memory into
-// the input. When it returns the service no longer reads or writes the segments.
+// invokeBulk calls an RPC and lends segments to the provider for the duration of the call. The set function stores the
+// handle of the memory in the input. After invokeBulk returns, the service no longer reads or writes the segments.
 func invokeBulk[In any](ctx context.Context, db *Database, op string, m *mercury.Method[In, Code], access mercury.Access, segments [][]byte, set func(mercury.Bulk) In) error {
 	region, err := db.node.LendSegments(segments, access, db.addr)
 	if err != nil {
@@ -203,7 +205,7 @@ func invokeBulk[In any](ctx context.Context, db *Database, op string, m *mercury
 	return db.codeError(op, code)
 }
 
-// packItems returns the sizes of items, and the items one after the other.
+// packItems returns the sizes of items, and the concatenation of items.
 func packItems(items [][]byte) (sizes []uint64, all []byte) {
 	sizes = make([]uint64, len(items))
 	for i, b := range items {
@@ -216,7 +218,7 @@ func packItems(items [][]byte) (sizes []uint64, all []byte) {
 	return sizes, all
 }
 
-// totalSize returns the bytes in items.
+// totalSize returns the total number of bytes in items.
 func totalSize(items [][]byte) (n int) {
 	for _, b := range items {
 		n += len(b)

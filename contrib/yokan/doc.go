@@ -1,39 +1,38 @@
-// Package yokan is a client of Yokan, the key-value service of Mochi, in Go alone: package mercury speaks the
-// service's protocol, and no C library is needed.
+// Package yokan is a pure Go client for Yokan, the key-value service of Mochi. Package mercury implements the service's
+// protocol; no C library is required.
 //
 //	node, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 //	db, err := yokan.Open(ctx, node, "ofi+tcp://10.0.0.7:4000", 42, yokan.Config{})
 //	err = db.Put(ctx, []byte("key"), []byte("value"))
 //	value, err := db.Get(ctx, []byte("key"))
 //
-// The service must have an address of ofi+tcp. Releases up to 0.9 and those from 0.10 encode requests differently
-// and share the names of their RPCs: Open detects the encoding of the provider. Both are tested.
+// The service must have an ofi+tcp address. Releases up to 0.9 and releases from 0.10 encode requests differently but
+// use the same RPC names. Open detects the provider's encoding. Both encodings are tested.
 //
 // # How data travels
 //
-// Keys and values of 3 KiB or less in total travel inside the request and the response (Yokan's direct RPCs). For
-// more than that the client lends its memory, and the service reads and writes it (bulk). With(Direct) and
-// With(Bulk) choose one of the two for every size.
+// Keys and values of at most 3 KiB in total travel inside the request and the response, using Yokan's direct RPCs. For
+// larger data the client lends its memory, which the service reads and writes (bulk). With(Direct) and With(Bulk)
+// select one of the two methods for all sizes.
 //
-// A service cannot send more than the client has made room for. Get, GetMulti, ListKeys and ListPairs make room
-// themselves: they ask for the lengths, or ask again with more room, up to Config.MaxBytes. GetPacked and GetEach
-// fill buffers of the caller.
+// A service cannot send more data than the client has allocated memory for. Get, GetMulti, ListKeys and ListPairs
+// allocate memory themselves: they query the lengths, or repeat the request with more memory, up to Config.MaxBytes.
+// GetPacked and GetEach fill buffers provided by the caller.
 //
 // # Contexts
 //
-// A context ends every operation. Releases from 0.10 get the deadline, and give up transfers that take longer than
-// half of the time that is left; older releases do not get it, and none gets a cancel. An operation that ended early
-// may still be carried out.
+// Every operation ends when its context is done. Releases from 0.10 receive the deadline and give up on transfers that
+// take longer than half of the remaining time. Older releases do not receive it, and no release is notified of a
+// cancellation. An operation that ended early may still be executed.
 //
 // # Errors
 //
-// Every error is an *Error. errors.Is matches the Code that the provider answered, ErrKeyNotFound for example; the
-// codes of package mercury for an error of the call, mercury.ErrTimeout for example; and ErrAnswer for an
-// answer that does not fit the request. Error.Fate says whether it was
-// carried out.
+// Every error is an *Error. It matches, by errors.Is, the Code with which the provider answered, such as
+// ErrKeyNotFound; the code of package mercury if the call failed, such as mercury.ErrTimeout; or ErrAnswer if the
+// answer does not fit the request. Error.Fate reports whether the operation was executed.
 //
-// # What it does not do
+// # What is not supported
 //
-// Collections of documents, callbacks for each pair (yk_fetch, yk_iter), migration, and the configuration of
-// providers, which is bedrock's.
+// The package does not support collections of documents, callbacks for each pair (yk_fetch, yk_iter), migration, or the
+// configuration of providers, which is the task of bedrock.
 package yokan

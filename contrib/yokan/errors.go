@@ -7,25 +7,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// A Code is the error code in a provider's answer. It is an error, for errors.Is. The numbers are Yokan's
-// yk_return_t.
+// A Code is the error code in a provider's answer. It implements error, for use with errors.Is. The
+// numbers are those of Yokan's yk_return_t.
 type Code int32
 
-// The codes.
+// Error codes.
 const (
-	ErrAllocation      Code = iota + 1 // YOKAN_ERR_ALLOCATION, and so on
-	ErrInvalidMID                      // of Margo, at the provider
-	ErrInvalidArgs                     // an empty key, for example
-	ErrInvalidProvider                 // no provider, or one of another service
+	ErrAllocation      Code = iota + 1 // YOKAN_ERR_ALLOCATION; the others are named likewise
+	ErrInvalidMID                      // invalid Margo instance at the provider
+	ErrInvalidArgs                     // for example an empty key
+	ErrInvalidProvider                 // no such provider, or a provider of another service
 	ErrInvalidDatabase                 // the provider has no database
 	ErrInvalidBackend
 	ErrInvalidConfig
 	ErrInvalidID
 	ErrInvalidFilter
-	ErrFromMercury // the provider could not decode the request, or not read or write the client's memory
+	ErrFromMercury // the provider could not decode the request, or could not read or write the client's memory
 	ErrFromArgobots
 	ErrFromRemi
-	ErrOpUnsupported // by the backend, or by the release
+	ErrOpUnsupported // not supported by the backend or the release
 	ErrOpForbidden
 	ErrKeyNotFound
 	ErrBufferSize // the value does not fit into the buffer
@@ -41,16 +41,16 @@ const (
 	ErrSystem
 	ErrCanceled
 	ErrPermission
-	ErrMode // modes that exclude each other, or that the backend does not support
+	ErrMode // the modes exclude each other, or the backend does not support one
 	ErrNonContiguous
 	ErrReadOnly
-	ErrMigrated // the database is at another provider now
+	ErrMigrated // the database has moved to another provider
 	ErrNotListening
 	ErrStopIteration
 	ErrOther
 )
 
-// codes are the names and texts by number.
+// codes holds the names and texts of the codes, indexed by number.
 var codes = [...]struct{ name, text string }{
 	ErrAllocation:      {"YOKAN_ERR_ALLOCATION", "the provider is out of memory"},
 	ErrInvalidMID:      {"YOKAN_ERR_INVALID_MID", "the provider has no Margo instance"},
@@ -89,7 +89,7 @@ var codes = [...]struct{ name, text string }{
 	ErrOther:           {"YOKAN_ERR_OTHER", "other error"},
 }
 
-// Error returns for example "key not found (YOKAN_ERR_KEY_NOT_FOUND)".
+// Error returns a text such as "key not found (YOKAN_ERR_KEY_NOT_FOUND)".
 func (c Code) Error() string {
 	if c <= 0 || int(c) >= len(codes) {
 		return fmt.Sprintf("unknown code %d", int32(c))
@@ -97,22 +97,24 @@ func (c Code) Error() string {
 	return fmt.Sprintf("%s (%s)", codes[c].text, codes[c].name)
 }
 
-// ErrAnswer is the cause of an Error if a provider's answer does not fit the request: it has
-// another number of sizes, or sizes beyond the buffer. Nothing of such an answer is returned.
+// ErrAnswer is the cause of an Error if a provider's answer does not fit the request, because it
+// has a different number of sizes or because sizes exceed the buffer. No part of such an answer is
+// returned.
 var ErrAnswer = errors.New("the response does not match the request")
 
-// An Error ends an operation of a Database.
+// An Error is the error of an operation of a Database.
 type Error struct {
 	Op       string // "open", "put", "get", "length", "exists", "erase", "count" or "list"
-	Addr     string // of the provider's process
+	Addr     string // address of the provider's process
 	Provider uint16
-	// Fate is the fate of the last call of the operation at the provider: NotRun if it was not sent
-	// or certainly did not run, Ran if a response arrived, also an error, and MaybeRan otherwise.
+	// Fate is the fate of the operation's last call. It is NotRun if the call was not sent or
+	// certainly did not run, Ran if a response arrived, even one with an error, and MaybeRan
+	// otherwise.
 	Fate mercury.Fate
 	Err  error // a Code, a *mercury.Error, or an error that wraps a Code or ErrAnswer
 }
 
-// Error returns for example "yokan: get at ofi+tcp://127.0.0.1:4000, provider 42: key not found
+// Error returns a text such as "yokan: get at ofi+tcp://127.0.0.1:4000, provider 42: key not found
 // (YOKAN_ERR_KEY_NOT_FOUND)".
 func (e *Error) Error() string {
 	return fmt.Sprintf("yokan: %s at %s, provider %d: %v", e.Op, e.Addr, e.Provider, e.Err)

@@ -8,14 +8,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// maxTries limits the attempts of GetMulti to get values that grow after their lengths were read.
+// maxTries limits how often GetMulti tries to read values that grow after their lengths were read.
 const maxTries = 8
 
-// minRoom is the space for values in a response below which GetMulti gets the lengths first.
+// minRoom is the amount of space for values in a response below which GetMulti reads the lengths first.
 const minRoom = 512
 
-// Get returns the value of key. It waits for one call if key and value fit into a message, and for three
-// otherwise: the service answers that there is no room, then the length of the value, then the value.
+// Get returns the value of key. It waits for one call if key and value fit into a message, and for three otherwise: the
+// service first answers that the space is insufficient, then returns the length of the value, and then the value.
 //
 // The error matches ErrKeyNotFound if there is no such key, and ErrBufferSize if the value is longer than
 // Config.MaxBytes.
@@ -30,12 +30,13 @@ func (db *Database) Get(ctx context.Context, key []byte) ([]byte, error) {
 	return values[0], nil
 }
 
-// GetMulti returns the values of keys, in their order: nil for a key that is not there, and not nil for an empty
-// value. It waits as Get does, for all keys together. Values that grow meanwhile are asked for again.
+// GetMulti returns the values of keys, in the order of keys. The value of a missing key is nil; an empty value is not
+// nil. GetMulti waits for as many calls as Get, for all keys together. If values grow in the meantime, it requests them
+// again.
 //
-// With Consume it asks for the lengths first, because the service erases also values that do not fit: a value that
-// grows between the two calls is lost, and the error then matches ErrBufferSize. The other values are lost with
-// it. GetPacked, with room enough, avoids that.
+// With Consume it reads the lengths first, because the service erases even values that do not fit. If a value grows
+// between the two calls, all values are lost, and the error matches ErrBufferSize. To avoid this, use GetPacked with a
+// buffer that is large enough.
 //
 // The error matches ErrBufferSize if the values are longer than Config.MaxBytes, or grow faster than they can be read.
 func (db *Database) GetMulti(ctx context.Context, keys [][]byte) ([][]byte, error) {
@@ -43,7 +44,7 @@ func (db *Database) GetMulti(ctx context.Context, keys [][]byte) ([][]byte, erro
 	if err := db.checkKeys("get", keys); err != nil || len(keys) == 0 {
 		return values, err
 	}
-	pending := make([]int, len(keys)) // indexes of keys whose values are not known yet
+	pending := make([]int, len(keys)) // indexes of the keys whose values have not been read yet
 	for i := range pending {
 		pending[i] = i
 	}
@@ -81,7 +82,7 @@ func (db *Database) GetMulti(ctx context.Context, keys [][]byte) ([][]byte, erro
 	return nil, db.newError("get", fmt.Errorf("%w: %d values grew during each attempt", ErrBufferSize, len(pending)))
 }
 
-// pickItems returns the items at indexes.
+// pickItems returns the items at the given indexes.
 func pickItems(items [][]byte, indexes []int) [][]byte {
 	picked := make([][]byte, len(indexes))
 	for i, at := range indexes {
@@ -90,7 +91,7 @@ func pickItems(items [][]byte, indexes []int) [][]byte {
 	return picked
 }
 
-// measureValues returns those of pending that exist, and the bytes that their values need.
+// measureValues returns the indexes in pending whose keys exist, and the number of bytes needed for their values.
 func (db *Database) measureValues(ctx context.Context, keys [][]byte, pending []int) (there []int, room int, err error) {
 	sizes, err := db.getLengths(ctx, "get", pickItems(keys, pending))
 	if err != nil {
@@ -113,15 +114,15 @@ func (db *Database) measureValues(ctx context.Context, keys [][]byte, pending []
 // A Value is the result of GetPacked or GetEach for one key.
 type Value struct {
 	Data []byte // part of the caller's buffer
-	Err  error  // nil; ErrKeyNotFound; or ErrBufferSize, if the value did not fit
+	Err  error  // nil, ErrKeyNotFound, or ErrBufferSize if the value did not fit
 }
 
-// GetPacked reads the values of keys into buf, one behind the other, with one call. The result has a Value for
-// each key. One that does not fit has ErrBufferSize, and those behind it may have it, too, even if they are short:
-// ask Lengths, and call again with more room.
+// GetPacked reads the values of keys into buf, one after another, with one call. The result has a Value for each key.
+// For a value that does not fit, Err is ErrBufferSize. The values after it may have the same error even if they are
+// short. In this case query the Lengths and call GetPacked again with a larger buffer.
 //
-// The service can write to buf, and read it, until GetPacked returns, if keys, buf and sizes are longer than 3 KiB
-// or db has the mode Bulk. With Consume it erases also values that did not fit.
+// If keys, buf and sizes are larger than 3 KiB in total, or db has the mode Bulk, the service can read and write buf
+// until GetPacked returns. With Consume the service erases even values that did not fit.
 func (db *Database) GetPacked(ctx context.Context, keys [][]byte, buf []byte) ([]Value, error) {
 	if err := db.checkKeys("get", keys); err != nil || len(keys) == 0 {
 		return nil, err
@@ -139,16 +140,16 @@ func (db *Database) GetPacked(ctx context.Context, keys [][]byte, buf []byte) ([
 	return values, nil
 }
 
-// GetEach reads the value of keys[i] into bufs[i], with one call. The result has a Value for each key. One that is
-// longer than its buffer has ErrBufferSize, and does not keep the others from arriving.
+// GetEach reads the value of keys[i] into bufs[i], with one call. The result has a Value for each key. For a value that
+// is longer than its buffer, Err is ErrBufferSize; the other values are not affected.
 //
-// The service can write to the buffers, and read them, until GetEach returns. With Consume it erases also what did
-// not fit. The mode Direct is ignored. The error matches ErrInvalidArgs unless there are as many buffers as keys.
+// The service can read and write the buffers until GetEach returns. With Consume it erases even values that did not
+// fit. The mode Direct is ignored. The error matches ErrInvalidArgs unless len(bufs) equals len(keys).
 func (db *Database) GetEach(ctx context.Context, keys, bufs [][]byte) ([]Value, error) {
 	if len(bufs) != len(keys) {
 		return nil, db.newRefusal("get", fmt.Errorf("%w: %d keys and %d buffers", ErrInvalidArgs, len(keys), len(bufs)))
 	}
-	if len(keys) == 1 { // the answer for a single key without a value is an error unless it is packed
+	if len(keys) == 1 { // unless it is packed, the answer for a single missing key is an error
 		return db.GetPacked(ctx, keys, bufs[0])
 	}
 	if err := db.checkKeys("get", keys); err != nil || len(keys) == 0 {
@@ -170,7 +171,7 @@ func (db *Database) GetEach(ctx context.Context, keys, bufs [][]byte) ([]Value, 
 	return values, nil
 }
 
-// sizeError converts a size to the error that it encodes.
+// sizeError returns the error that a size encodes, or nil if it is a length.
 func sizeError(n uint64) error {
 	switch n {
 	case sizeNotFound:
@@ -181,8 +182,8 @@ func sizeError(n uint64) error {
 	return nil
 }
 
-// getValues reads values with room for so many bytes, into buf, or new memory if it is nil. The sizes have been checked:
-// those that are lengths fit into data, one after the other.
+// getValues reads values with room for the given number of bytes, into buf, or into new memory if buf is nil. The
+// returned sizes have been checked: those that are lengths fit into data, one after another.
 func (db *Database) getValues(ctx context.Context, keys [][]byte, room int, buf []byte) (sizes []uint64, data []byte, err error) {
 	if db.isDirect(16*len(keys) + totalSize(keys) + room) {
 		in := getDirectIn{Front: db.newHead(ctx, allModes), ValuesSize: uint64(room)}
@@ -214,12 +215,12 @@ func (db *Database) getValues(ctx context.Context, keys [][]byte, room int, buf 
 	return sizes, data, nil
 }
 
-// getValuesBulk reads values into registered memory: all into the first of bufs if packed,
-// otherwise each into its own buffer.
+// getValuesBulk reads values into registered memory. If packed is true, all values go to the first of bufs; otherwise
+// each goes to its own buffer.
 func (db *Database) getValuesBulk(ctx context.Context, keys, bufs [][]byte, packed bool) (sizes []uint64, err error) {
 	n := len(keys)
 	keySizes, all := packItems(keys)
-	head := make([]byte, 0, 16*n+len(all)) // the keys are copied: the service can write to all of it
+	head := make([]byte, 0, 16*n+len(all)) // the keys are copied, because the service can write to all of this memory
 	head = appendSizes(head, keySizes)
 	if packed {
 		head = head[:16*n]
@@ -241,8 +242,8 @@ func (db *Database) getValuesBulk(ctx context.Context, keys, bufs [][]byte, pack
 	return readSizes(head[8*n : 16*n]), nil
 }
 
-// checkSizes returns ErrAnswer unless there are count sizes, and those that are lengths add up to room at most.
-// sizeNoMore is none of a value.
+// checkSizes returns ErrAnswer unless there are count sizes and those that are lengths add up to at most room. The size
+// sizeNoMore is not valid for a value.
 func checkSizes(sizes []uint64, count, room int) error {
 	if len(sizes) != count {
 		return fmt.Errorf("%w: %d sizes, want %d", ErrAnswer, len(sizes), count)
@@ -260,8 +261,7 @@ func checkSizes(sizes []uint64, count, room int) error {
 	return nil
 }
 
-// Length returns the length of the value of key. The error matches ErrKeyNotFound if there is no
-// such key.
+// Length returns the length of key's value. The error matches ErrKeyNotFound if there is no such key.
 func (db *Database) Length(ctx context.Context, key []byte) (int64, error) {
 	lengths, err := db.Lengths(ctx, [][]byte{key})
 	if err != nil {
@@ -273,8 +273,7 @@ func (db *Database) Length(ctx context.Context, key []byte) (int64, error) {
 	return lengths[0], nil
 }
 
-// Lengths returns the lengths of the values of keys, with one call: -1 for a key that does not
-// exist.
+// Lengths returns the lengths of the values of keys, with one call. The length for a missing key is -1.
 func (db *Database) Lengths(ctx context.Context, keys [][]byte) ([]int64, error) {
 	if err := db.checkKeys("length", keys); err != nil || len(keys) == 0 {
 		return nil, err
@@ -285,7 +284,7 @@ func (db *Database) Lengths(ctx context.Context, keys [][]byte) ([]int64, error)
 	}
 	lengths := make([]int64, len(keys))
 	for i, n := range sizes {
-		lengths[i] = int64(n) // sizeNotFound is -1
+		lengths[i] = int64(n) // sizeNotFound becomes -1
 	}
 	return lengths, nil
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// Count returns the number of pairs.
+// Count returns the number of pairs in the database.
 func (db *Database) Count(ctx context.Context) (uint64, error) {
 	if err := db.checkMode("count"); err != nil {
 		return 0, err
@@ -19,13 +19,13 @@ func (db *Database) Count(ctx context.Context) (uint64, error) {
 	return out.Count, err
 }
 
-// Exists reports whether key is there.
+// Exists reports whether key exists.
 func (db *Database) Exists(ctx context.Context, key []byte) (bool, error) {
 	there, err := db.ExistsMulti(ctx, [][]byte{key})
 	return err == nil && there[0], err
 }
 
-// ExistsMulti reports of each of keys whether it is there, with one call.
+// ExistsMulti reports for each of keys whether it exists, with one call.
 func (db *Database) ExistsMulti(ctx context.Context, keys [][]byte) ([]bool, error) {
 	if err := db.checkKeys("exists", keys); err != nil || len(keys) == 0 {
 		return nil, err
@@ -58,12 +58,13 @@ func (db *Database) ExistsMulti(ctx context.Context, keys [][]byte) ([]bool, err
 	return there, nil
 }
 
-// Erase erases key. That it is not there is no error.
+// Erase erases key. It is not an error if the key does not exist.
 func (db *Database) Erase(ctx context.Context, key []byte) error {
 	return db.EraseMulti(ctx, [][]byte{key})
 }
 
-// EraseMulti erases keys with one call. That one is not there is no error; after an error some may have been erased.
+// EraseMulti erases keys with one call. It is not an error if a key does not exist. If EraseMulti returns an error,
+// some keys may have been erased.
 func (db *Database) EraseMulti(ctx context.Context, keys [][]byte) error {
 	if err := db.checkKeys("erase", keys); err != nil || len(keys) == 0 {
 		return err
@@ -82,7 +83,7 @@ func (db *Database) EraseMulti(ctx context.Context, keys [][]byte) error {
 }
 
 // ErasePrefix erases all keys that begin with prefix. An empty prefix erases everything. The error matches
-// ErrOpUnsupported if the backend, or the service's release, which is before 0.10 then, does not have it.
+// ErrOpUnsupported if the backend does not support the operation, or if the service's release is earlier than 0.10.
 func (db *Database) ErasePrefix(ctx context.Context, prefix []byte) error {
 	if err := db.checkMode("erase"); err != nil {
 		return err
@@ -97,8 +98,8 @@ func (db *Database) ErasePrefix(ctx context.Context, prefix []byte) error {
 	return db.codeError("erase", code)
 }
 
-// lendKeys lends the sizes of keys, copies of the keys, and memory for an answer of so many bytes, and returns
-// that answer.
+// lendKeys lends the service the sizes of keys, copies of the keys, and memory for an answer of the given number of
+// bytes. It returns the answer.
 func (db *Database) lendKeys(ctx context.Context, op string, m *mercury.Method[bulkIn, Code], allowed Mode, access mercury.Access, keys [][]byte, answer int) ([]byte, error) {
 	sizes, all := packItems(keys)
 	mem := append(appendSizes(make([]byte, 0, 8*len(keys)+len(all)+answer), sizes), all...)

@@ -7,13 +7,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// ListKeys returns at most count keys behind from, in the order of the backend: from the first one if from is
-// empty, and with from itself if db has the mode Inclusive. Only keys that begin with filter are listed; modes
-// give it another meaning. To list everything, pass the last key as from again, until fewer than count keys come.
+// ListKeys returns at most count keys that follow from in the backend's order. If from is empty, the list starts with
+// the first key. With the mode Inclusive it starts with from itself, if that key exists. Only keys that begin with
+// filter are listed; some modes change the meaning of filter. To list everything, pass the last returned key as from in
+// the next call, until fewer than count keys are returned.
 //
-// It waits for one call, and for another one with more room while the keys do not fit. The error matches
-// ErrBufferSize if they are longer than Config.MaxBytes, and ErrInvalidArgs if count is negative, or so high that
-// the sizes are longer.
+// ListKeys waits for one call, and for further calls with more memory while the keys do not fit. The error matches
+// ErrBufferSize if the keys are longer than Config.MaxBytes, and ErrInvalidArgs if count is negative or so large that
+// the sizes alone exceed it.
 func (db *Database) ListKeys(ctx context.Context, from, filter []byte, count int) ([][]byte, error) {
 	pairs, err := db.listItems(ctx, from, filter, count, false)
 	if err != nil {
@@ -26,7 +27,7 @@ func (db *Database) ListKeys(ctx context.Context, from, filter []byte, count int
 	return keys, nil
 }
 
-// ListPairs is ListKeys with the values.
+// ListPairs is like ListKeys but also returns the values.
 func (db *Database) ListPairs(ctx context.Context, from, filter []byte, count int) ([]Pair, error) {
 	return db.listItems(ctx, from, filter, count, true)
 }
@@ -36,19 +37,19 @@ type listing struct {
 	from, filter []byte
 	count        int
 	values       bool
-	room         [2]int // for keys and for values
+	room         [2]int // space for keys and for values, in bytes
 }
 
-// A page is the answer. The sizes have not been checked.
+// A page is the answer to a listing. Its sizes have not been checked.
 type page struct {
 	sizes [2][]uint64
 	data  [2][]byte
 }
 
-// listModes are all but Consume: pairs that did not fit are requested again, so they must not be erased.
+// listModes contains all modes except Consume. Pairs that did not fit are requested again, so they must not be erased.
 const listModes = allModes &^ Consume
 
-// The bytes in the first request for a key, for a value, and for all of them at most.
+// Space in the first request, in bytes: for each key, for each value, and the maximum in total.
 const (
 	firstKey   = 32
 	firstValue = 128
@@ -100,8 +101,7 @@ func (db *Database) listItems(ctx context.Context, from, filter []byte, count in
 	}
 }
 
-// splitPairs returns the listed pairs, or reports whether the buffers of keys or of values were too
-// small.
+// splitPairs returns the listed pairs, or reports which of the buffers for keys and for values was too small.
 func (p *page) splitPairs(l *listing) (pairs []Pair, small [2]bool, err error) {
 	last := 1
 	if l.values {
@@ -132,7 +132,7 @@ func (p *page) splitPairs(l *listing) (pairs []Pair, small [2]bool, err error) {
 	return pairs, small, nil
 }
 
-// listItemsDirect has the answer travel inside the response.
+// listItemsDirect requests an answer inside the response.
 func (db *Database) listItemsDirect(ctx context.Context, l *listing) (p page, err error) {
 	var code Code
 	if l.values {
@@ -152,7 +152,7 @@ func (db *Database) listItemsDirect(ctx context.Context, l *listing) (p page, er
 	return p, err
 }
 
-// listItemsBulk has the provider write the answer to lent memory: from, filter, the sizes of the keys and of the
+// listItemsBulk requests an answer in lent memory, which holds from, filter, the sizes of the keys, the sizes of the
 // values, the keys and the values.
 func (db *Database) listItemsBulk(ctx context.Context, l *listing) (p page, err error) {
 	n, begin := 8*l.count, len(l.from)+len(l.filter)

@@ -1,30 +1,30 @@
 package yokan
 
-// A Mode changes what the operations of a Database do: Database.With. Modes are combined with |.
-// Not every backend supports every mode; an unsupported one is ErrMode.
+// A Mode modifies the operations of a Database; see Database.With. Modes are combined with |. Not every backend
+// supports every mode; an unsupported mode results in ErrMode.
 type Mode int32
 
-// The modes, with Yokan's numbers.
+// Modes. The numbers are Yokan's.
 const (
-	Inclusive   Mode = 1 << 0  // ListKeys and ListPairs begin with the key from, if it is there, and not behind it
-	Append      Mode = 1 << 1  // Put appends to the value that is there
-	Consume     Mode = 1 << 2  // Get erases what it returns
-	Wait        Mode = 1 << 3  // Get, Length, Exists and Erase wait until the key is there; it must be put with Notify
+	Inclusive   Mode = 1 << 0  // ListKeys and ListPairs start with the key from, if it exists, instead of after it
+	Append      Mode = 1 << 1  // Put appends to the existing value
+	Consume     Mode = 1 << 2  // Get erases the pairs that it returns
+	Wait        Mode = 1 << 3  // Get, Length, Exists and Erase wait until the key exists; it must be put with Notify
 	Notify      Mode = 1 << 3  // Put wakes operations that wait for the key
-	NewOnly     Mode = 1 << 4  // Put does not replace values: with one key it fails with ErrKeyExists, of several it skips existing ones
-	ExistOnly   Mode = 1 << 5  // Put only replaces values: with one key it fails with ErrKeyNotFound, of several it skips missing ones
-	NoPrefix    Mode = 1 << 6  // ListKeys and ListPairs remove the filter prefix from the keys
-	IgnoreKeys  Mode = 1 << 7  // ListPairs returns values and empty keys; some backends nevertheless the last key
-	KeepLast    Mode = 3 << 7  // IgnoreKeys, but for the last key
+	NewOnly     Mode = 1 << 4  // Put does not replace values: with one key it fails with ErrKeyExists, with several it skips existing ones
+	ExistOnly   Mode = 1 << 5  // Put only replaces values: with one key it fails with ErrKeyNotFound, with several it skips missing ones
+	NoPrefix    Mode = 1 << 6  // ListKeys and ListPairs remove the prefix filter from the keys
+	IgnoreKeys  Mode = 1 << 7  // ListPairs returns values with empty keys; some backends still return the last key
+	KeepLast    Mode = 3 << 7  // like IgnoreKeys, but the last key is returned
 	Suffix      Mode = 1 << 9  // the filter of ListKeys and ListPairs is a suffix
-	LuaFilter   Mode = 1 << 10 // the filter is a program in Lua
-	FilterValue Mode = 1 << 12 // the filter needs the value, too
-	LibFilter   Mode = 1 << 13 // the filter names a library and a function of it
+	LuaFilter   Mode = 1 << 10 // the filter is a Lua program
+	FilterValue Mode = 1 << 12 // the filter also needs the value
+	LibFilter   Mode = 1 << 13 // the filter names a library and a function in it
 
-	// Direct sends keys and values inside of requests and responses; with Bulk the service reads and writes memory
-	// that the client lends. Without either the size decides. The mode is not sent to the provider, which serves both.
-	// With Direct a response longer than the node's MaxBody, 64 MiB by default, is mercury.ErrOverflow, and with Consume
-	// its values are lost.
+	// Direct sends keys and values inside requests and responses. With Bulk the service reads and writes memory that
+	// the client lends. If neither is set, the size determines the method. These modes are not sent to the provider,
+	// which supports both methods. With Direct, a response longer than the node's MaxBody, which is 64 MiB by default,
+	// results in mercury.ErrOverflow. If Consume is also set, its values are lost.
 	Direct Mode = 1 << 14
 	Bulk   Mode = 1 << 30
 )
@@ -32,10 +32,10 @@ const (
 // transport holds the modes that are not sent to the provider.
 const transport = Direct | Bulk
 
-// incompatible are modes that exclude each other.
+// incompatible lists combinations of modes that exclude each other.
 var incompatible = []Mode{Append | NewOnly, NewOnly | ExistOnly, Suffix | LuaFilter, Suffix | LibFilter, LuaFilter | LibFilter, Direct | Bulk}
 
-// isValid reports whether the modes in m go together.
+// isValid reports whether the modes in m may be combined.
 func (m Mode) isValid() bool {
 	for _, pair := range incompatible {
 		if m&pair == pair {

@@ -10,19 +10,19 @@ import (
 // A Pair is a key with its value.
 type Pair struct{ Key, Value []byte }
 
-// Put stores a value and waits until it is stored. The error matches ErrKeyExists or ErrKeyNotFound if a mode asks
-// for that, and ErrInvalidArgs if the key is empty.
+// Put stores a value and waits until it is stored. The error matches ErrKeyExists or ErrKeyNotFound if a mode prevents
+// the operation, and ErrInvalidArgs if the key is empty.
 func (db *Database) Put(ctx context.Context, key, value []byte) error {
 	return db.PutMulti(ctx, []Pair{{key, value}})
 }
 
-// copyBelow is the length from which a value is lent as it is. Shorter ones are copied together: a segment of its
-// own costs 72 bytes in the request.
+// copyBelow is the length below which values are copied into a common segment. Longer values are lent directly. Each
+// additional segment takes 72 bytes in the request.
 const copyBelow = 4 << 10
 
-// PutMulti stores pairs with one call and waits until they are stored. Values of 4 KiB and more are not copied:
-// the service reads them where they are, while PutMulti runs. Whether other clients see all pairs at once depends
-// on the backend; after an error some may have been stored. No pairs are no call.
+// PutMulti stores pairs with one call and waits until they are stored. Values of 4 KiB or more are not copied; the
+// service reads them in place while PutMulti runs. Whether other clients see all pairs at once depends on the backend.
+// If PutMulti returns an error, some pairs may have been stored. If pairs is empty, no call is made.
 func (db *Database) PutMulti(ctx context.Context, pairs []Pair) error {
 	keys, values := make([][]byte, len(pairs)), make([][]byte, len(pairs))
 	for i, p := range pairs {
@@ -49,8 +49,8 @@ func (db *Database) PutMulti(ctx context.Context, pairs []Pair) error {
 	})
 }
 
-// putSegments returns the memory of a put: the sizes of the keys, those of the values, the keys and the values.
-// Small values are copied behind the keys.
+// putSegments returns the memory segments of a put: the sizes of the keys, the sizes of the values, the keys and the
+// values. Small values are copied after the keys.
 func putSegments(keys, values [][]byte) (segments [][]byte) {
 	copied := 16*len(keys) + totalSize(keys)
 	for _, v := range values {

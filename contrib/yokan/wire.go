@@ -7,14 +7,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// A requestHead is the beginning of every request: the modes as int32_t, and from release 0.10 the timeout as double.
+// A requestHead is the beginning of every request: the modes as int32_t and, from release 0.10, the timeout as double.
 type requestHead struct {
 	mode      Mode
-	timeout   float64 // milliseconds, 0 for none
-	isOldWire bool    // release 0.9 or before: there is no timeout
+	timeout   float64 // in milliseconds; 0 for none
+	isOldWire bool    // release 0.9 or earlier, which has no timeout
 }
 
-// AppendProc appends f as Yokan encodes it.
+// AppendProc appends f in Yokan's encoding.
 func (f requestHead) AppendProc(to []byte) ([]byte, error) {
 	to = binary.LittleEndian.AppendUint32(to, uint32(f.mode))
 	if !f.isOldWire {
@@ -23,7 +23,7 @@ func (f requestHead) AppendProc(to []byte) ([]byte, error) {
 	return to, nil
 }
 
-// ReadProc decodes a front of release 0.10.
+// ReadProc decodes a request head of release 0.10.
 func (f *requestHead) ReadProc(data []byte) (int, error) {
 	if len(data) < 12 {
 		return 0, ErrAnswer
@@ -32,10 +32,10 @@ func (f *requestHead) ReadProc(data []byte) (int, error) {
 	return 12, nil
 }
 
-// Input and output of the RPCs. A raw_data in C is a []byte here, an uint64_list is a []uint64. An origin is NULL:
-// the memory is the caller's.
+// Inputs and outputs of the RPCs. A raw_data in C is a []byte here, and a uint64_list is a []uint64. An origin address
+// of NULL means that the memory is the caller's.
 type (
-	bulkIn struct { // of exists, length, put and erase
+	bulkIn struct { // for exists, length, put and erase
 		Front               requestHead
 		Count, Offset, Size uint64
 		Origin              *string
@@ -65,7 +65,7 @@ type (
 		Mem                                 mercury.Bulk
 	}
 
-	keysDirectIn struct { // of exists and length
+	keysDirectIn struct { // for exists and length
 		Front requestHead
 		Keys  []byte   `proc:"u64"`
 		Sizes []uint64 `proc:"u64"`
@@ -158,11 +158,11 @@ var (
 	listPairsDirectRPC = mercury.DefineMargo[listPairsDirectIn, listPairsDirectOut]("yk_list_keyvals_direct")
 )
 
-// The values of a size that are no lengths.
+// Values of a size that are not lengths.
 const (
-	sizeNotFound = math.MaxUint64     // the key is not there
-	sizeTooSmall = math.MaxUint64 - 1 // the buffer is
-	sizeNoMore   = math.MaxUint64 - 2 // keys
+	sizeNotFound = math.MaxUint64     // the key does not exist
+	sizeTooSmall = math.MaxUint64 - 1 // the buffer is too small
+	sizeNoMore   = math.MaxUint64 - 2 // there are no more keys
 )
 
 func appendSizes(to []byte, sizes []uint64) []byte {

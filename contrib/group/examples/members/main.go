@@ -1,4 +1,5 @@
-// Command members says who is there: each process joins a group, calls all others, and logs what becomes of them.
+// Command members lists the members of a group. Each process joins the group, calls all other members, and logs their
+// state changes.
 //
 //	qs run -n 5 -- members                                        all together
 //	members -name late -seeds 127.0.0.1:7001                      one more, by the gossip address of another one
@@ -24,7 +25,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// Hello returns the name of the process that is called.
+// Hello returns the name of the called process.
 var Hello = qs.Define[string, string]("members/hello", qs.Idempotent())
 
 func main() {
@@ -40,7 +41,7 @@ func main() {
 	}
 }
 
-// run is one member, until ctx ends or its time is over.
+// run runs one member until ctx is done or wait has elapsed.
 func run(ctx context.Context, name, listen, seeds string, wait time.Duration) error {
 	o, size := group.Options{Name: name, Serves: []string{"members"}}, 1
 	if seeds != "" {
@@ -69,7 +70,7 @@ func run(ctx context.Context, name, listen, seeds string, wait time.Duration) er
 	return errors.Join(err, <-served)
 }
 
-// stay joins, logs what happens, and calls each member that joins.
+// stay joins the group, logs its events, and calls each member that joins.
 func stay(ctx context.Context, node *qs.Node, o group.Options, size int, wait time.Duration) error {
 	g, err := group.Join(ctx, node, o)
 	if err != nil {

@@ -1,9 +1,10 @@
-// Command beside measures one gRPC service over grpc-go and over Quicksilver, between two processes
-// of this machine. The two alternate. It prints medians and their ratios.
+// Command beside benchmarks one gRPC service over grpc-go and over Quicksilver, between two
+// processes on this machine. It alternates between the two and prints medians and their ratios.
 //
 //	go run ./examples/beside -rounds 5
 //
-// The service is that of grpc-go's interoperability tests. "unix" is grpc-go over a unix socket.
+// The service is that of grpc-go's interoperability tests. In the output, "unix" is grpc-go over a
+// unix socket.
 package main
 
 import (
@@ -113,7 +114,7 @@ func (service) FullDuplexCall(s testgrpc.TestService_FullDuplexCallServer) error
 	}
 }
 
-// tlsConfig returns the TLS configuration of client and server, with the certificate in -dir.
+// tlsConfig returns the TLS configuration of both client and server, with the certificate in -dir.
 func tlsConfig() *tls.Config {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(*dir, "cert"), filepath.Join(*dir, "key"))
 	if err != nil {
@@ -163,7 +164,7 @@ func writeCertificate() error {
 	)
 }
 
-// config returns the configuration of a Quicksilver node for the transport over.
+// config returns the configuration of a Quicksilver node for the given transport.
 func config(over string) qs.Config {
 	c := qs.Config{Logger: slog.New(slog.DiscardHandler)}
 	switch over {
@@ -175,8 +176,7 @@ func config(over string) qs.Config {
 	return c
 }
 
-// serve runs the server over one transport. It prints its address, and serves until stdin is
-// closed.
+// serve runs the server over one transport. It prints its address and serves until stdin is closed.
 func serve(over string) error {
 	done := make(chan error, 1)
 	switch over {
@@ -217,14 +217,14 @@ func serve(over string) error {
 	return <-done
 }
 
-// A side is a client of the service over one transport, with its server process.
+// A side is a client of the service over one transport, together with its server process.
 type side struct {
 	name string
 	tc   testgrpc.TestServiceClient
 	stop func()
 }
 
-// open starts a server process and returns a client of it.
+// open starts a server process and returns a client connected to it.
 func open(over string) (*side, error) {
 	s := &side{name: over}
 	cmd := exec.Command(os.Args[0], "-serve", over, "-dir", *dir)
@@ -281,7 +281,8 @@ func must(err error) {
 	}
 }
 
-// unary measures calls of size bytes with inFlight at a time. Its result is in calls per second.
+// unary measures calls of size bytes with inFlight calls at a time. The result is in calls per
+// second.
 func unary(size, inFlight int) func(testgrpc.TestServiceClient) float64 {
 	return func(tc testgrpc.TestServiceClient) float64 {
 		ctx := context.Background()
@@ -375,7 +376,7 @@ func pingPong(tc testgrpc.TestServiceClient) float64 {
 	return took[len(took)/2].Seconds()
 }
 
-// chat measures ping-pong on many streams at a time, in round trips per second.
+// chat measures ping-pong on many concurrent streams, in round trips per second.
 func chat(streams int) func(testgrpc.TestServiceClient) float64 {
 	return func(tc testgrpc.TestServiceClient) float64 {
 		var wg sync.WaitGroup
@@ -405,7 +406,7 @@ func chat(streams int) func(testgrpc.TestServiceClient) float64 {
 	}
 }
 
-// A row is a workload that is measured over each of sides. Ratios are relative to the first.
+// A row is a workload that is measured over each side. Ratios are relative to the first side.
 type row struct {
 	name  string
 	run   func(testgrpc.TestServiceClient) float64
@@ -510,7 +511,7 @@ func measure() error {
 	return nil
 }
 
-// number formats a figure: seconds below 1 as microseconds, other figures without decimals.
+// number formats a figure. Values below 1 are formatted as microseconds, others without decimals.
 func number(f float64) string {
 	if f < 1 {
 		return fmt.Sprintf("%.1f us", f*1e6)

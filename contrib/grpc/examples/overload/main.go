@@ -1,12 +1,14 @@
-// Command overload offers a service more calls than it can answer, over grpc-go and over Quicksilver, and prints how many answers a second
-// come in time. Then it stops the server's process, and prints how long a call to it takes to end once its context is canceled.
+// Command overload offers a service more calls than it can handle, over grpc-go and over Quicksilver, and prints how
+// many answers per second arrive in time. It then suspends the server's process and prints how long a call takes to
+// return after its context is canceled.
 //
 //	go run ./examples/overload
 //
-// The handler computes for about -work, on one processor. Calls begin at a fixed rate, whether or not others have been answered, and have
-// -deadline. Rates are multiples of the capacity, which is the rate at which the same server answers 4 callers that wait for each answer.
-// "limited" is qs.MaxConcurrent(2) and qs.MaxQueue(8), and grpc.MaxConcurrentStreams(10) there: what is beyond it is refused by
-// Quicksilver, and waits at the client of grpc-go.
+// The handler computes for about -work, on one processor. Calls begin at a fixed rate, regardless of whether others
+// have been answered, and have a deadline of -deadline. Rates are multiples of the capacity, which is the rate at which
+// the same server serves 4 callers that each wait for their answers. "limited" means qs.MaxConcurrent(2) and
+// qs.MaxQueue(8), or grpc.MaxConcurrentStreams(10). Excess calls are rejected by Quicksilver, but wait in grpc-go's
+// client.
 package main
 
 import (
@@ -49,7 +51,7 @@ var compute = qs.Define[[]byte, []byte]("overload/compute")
 
 func main() {
 	flag.Parse()
-	runtime.GOMAXPROCS(1) // one processor for the server, and one for the client
+	runtime.GOMAXPROCS(1) // one processor each for the server and the client
 	var err error
 	if *serving != "" {
 		err = serve(*serving)
@@ -62,7 +64,7 @@ func main() {
 	}
 }
 
-// burn hashes loops times.
+// burn computes hashes in loops iterations.
 func burn(loops int) []byte {
 	sum := sha256.Sum256(nil)
 	for range loops {
@@ -71,7 +73,7 @@ func burn(loops int) []byte {
 	return sum[:]
 }
 
-// calibrate returns how many loops take about d.
+// calibrate returns the number of loops that take about d.
 func calibrate(d time.Duration) int {
 	n := 1000
 	begun := time.Now()
@@ -87,7 +89,7 @@ func (service) UnaryCall(context.Context, *testgrpc.SimpleRequest) (*testgrpc.Si
 	return &testgrpc.SimpleResponse{Payload: &testgrpc.Payload{Body: burn(*loops)}}, nil
 }
 
-// serve runs a server until stdin is closed. Its name ends in "-limited" if it has limits.
+// serve runs a server until stdin is closed. A name that ends in "-limited" selects a server with limits.
 func serve(name string) error {
 	system, limits, _ := strings.Cut(name, "-")
 	done := make(chan error, 1)
@@ -126,14 +128,14 @@ func serve(name string) error {
 	return <-done
 }
 
-// A side is a client and the process of its server.
+// A side is a client together with its server process.
 type side struct {
 	call  func(ctx context.Context) error
 	close func()
 	cmd   *exec.Cmd
 }
 
-// open starts the server of that name, whose handler computes loops times.
+// open starts the named server, whose handler computes loops iterations.
 func open(name string, loops int) (*side, error) {
 	s := &side{cmd: exec.Command(os.Args[0], "-serve", name, "-loops", strconv.Itoa(loops))}
 	s.cmd.Stderr = os.Stderr
@@ -187,7 +189,7 @@ func open(name string, loops int) (*side, error) {
 	return s, nil
 }
 
-// capacity returns how many calls a second the server answers 4 callers.
+// capacity returns the number of calls per second that the server answers for 4 callers.
 func (s *side) capacity() (float64, error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -212,8 +214,8 @@ func (s *side) capacity() (float64, error) {
 	return float64(n) / time.Since(begun).Seconds(), failed
 }
 
-// offer starts rate calls a second, and returns how many answers a second came within the deadline, and the 99th percentile of their
-// latencies.
+// offer starts rate calls per second. It returns the number of answers per second that arrived within the deadline, and
+// the 99th percentile of their latencies.
 func (s *side) offer(rate float64) (good float64, p99 time.Duration) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -224,9 +226,9 @@ func (s *side) offer(rate float64) (good float64, p99 time.Duration) {
 		if at.Sub(begun) >= *second {
 			break
 		}
-		time.Sleep(time.Until(at)) // several calls start at once where the timer is coarser than the rate
+		time.Sleep(time.Until(at)) // several calls start at once if the timer is coarser than the rate
 		wg.Go(func() {
-			// The time of a call begins when it should have begun.
+			// A call's time starts when the call should have begun.
 			ctx, cancel := context.WithDeadline(context.Background(), at.Add(*deadline))
 			defer cancel()
 			err := s.call(ctx)
@@ -245,7 +247,7 @@ func (s *side) offer(rate float64) (good float64, p99 time.Duration) {
 	return float64(len(took)) / second.Seconds(), p99
 }
 
-// cancelHung stops the server's process, and returns how long calls take to end after their contexts are canceled.
+// cancelHung suspends the server's process and returns how long calls take to return after their contexts are canceled.
 func (s *side) cancelHung() (p50, p99 time.Duration, err error) {
 	if err = s.call(context.Background()); err != nil {
 		return 0, 0, err
@@ -262,7 +264,7 @@ func (s *side) cancelHung() (p50, p99 time.Duration, err error) {
 			_ = s.call(ctx)
 			ended <- time.Now()
 		}()
-		time.Sleep(100 * time.Microsecond) // the call is under way
+		time.Sleep(100 * time.Microsecond) // the call is in progress
 		begun := time.Now()
 		cancel()
 		took = append(took, (<-ended).Sub(begun))
@@ -271,7 +273,7 @@ func (s *side) cancelHung() (p50, p99 time.Duration, err error) {
 	return took[len(took)/2], took[len(took)*99/100], nil
 }
 
-// A row is what was measured of one server at one rate: medians of the rounds.
+// A row holds the medians over all rounds for one server at one rate.
 type row struct {
 	good, p99 []float64
 }
@@ -311,7 +313,7 @@ func measure(out io.Writer) error {
 	return nil
 }
 
-// measureRound measures one server once.
+// measureRound runs one round of measurements of one server.
 func measureRound(name string, loops int, times []float64, rows map[string]map[float64]*row, hung map[string]*row, capacities map[string][]float64) error {
 	s, err := open(name, loops)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command routeguide is the route guide of gRPC's tutorial, with all four kinds of calls, over
-// grpc-go or over Quicksilver. The generated code and the service are the same. The two lines that
-// differ are marked "line 1" and "line 2".
+// Command routeguide implements the route guide of the gRPC tutorial, with all four kinds of calls,
+// over either grpc-go or Quicksilver. The generated code and the service are the same. The only two
+// lines that differ are marked "line 1" and "line 2".
 //
 //	go run ./examples/routeguide             # over Quicksilver
 //	go run ./examples/routeguide -grpc       # over grpc-go
@@ -83,7 +83,7 @@ func overQuicksilver(out io.Writer) error {
 	return callAll(out, pb.NewRouteGuideClient(conn))
 }
 
-// A guide serves a fixed list of features, and stores the notes of RouteChat by location.
+// A guide serves a fixed list of features and stores the notes of RouteChat by location.
 type guide struct {
 	pb.UnimplementedRouteGuideServer
 	features []*pb.Feature
@@ -103,7 +103,7 @@ func newGuide() *guide {
 	return g
 }
 
-// GetFeature returns the feature at a point. It is a unary call.
+// GetFeature returns the feature at a point. It is a unary method.
 func (g *guide) GetFeature(_ context.Context, at *pb.Point) (*pb.Feature, error) {
 	for _, f := range g.features {
 		if proto.Equal(f.Location, at) {
@@ -113,7 +113,7 @@ func (g *guide) GetFeature(_ context.Context, at *pb.Point) (*pb.Feature, error)
 	return nil, status.Errorf(codes.NotFound, "nothing at %v", at)
 }
 
-// ListFeatures sends the features in a rectangle. It streams to the client.
+// ListFeatures sends the features within a rectangle. It is a server-streaming method.
 func (g *guide) ListFeatures(in *pb.Rectangle, s pb.RouteGuide_ListFeaturesServer) error {
 	for _, f := range g.features {
 		if l := f.Location.Latitude; l >= in.Lo.Latitude && l <= in.Hi.Latitude {
@@ -125,7 +125,7 @@ func (g *guide) ListFeatures(in *pb.Rectangle, s pb.RouteGuide_ListFeaturesServe
 	return nil
 }
 
-// RecordRoute counts the points of a route. It receives a stream from the client.
+// RecordRoute counts the points of a route. It is a client-streaming method.
 func (g *guide) RecordRoute(s pb.RouteGuide_RecordRouteServer) error {
 	sum := &pb.RouteSummary{}
 	for {
@@ -143,7 +143,8 @@ func (g *guide) RecordRoute(s pb.RouteGuide_RecordRouteServer) error {
 	}
 }
 
-// RouteChat answers each note with the earlier notes at its location. It streams both ways.
+// RouteChat answers each note with the earlier notes at its location. It streams in both
+// directions.
 func (g *guide) RouteChat(s pb.RouteGuide_RouteChatServer) error {
 	for {
 		note, err := s.Recv()

@@ -10,29 +10,30 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Client calls the store. It follows redirects to the leader, and waits while there is none. It
-// is safe for concurrent use.
+// A Client calls the store. It follows redirects to the leader, and waits while there is no leader.
+// It is safe for concurrent use.
 type Client struct {
 	node    *qs.Node
 	servers func() []string // returns the addresses of the servers
-	timeout time.Duration   // limit of one attempt at one server
+	timeout time.Duration   // timeout of one attempt at one server
 
 	mu     sync.Mutex // guards the fields below
 	leader string     // address of the last known leader, or ""
 	peers  map[string]qs.Peer
 }
 
-// NewClient returns a Client of the servers at the addresses that servers returns.
+// NewClient returns a Client for the servers whose addresses the servers function returns.
 func NewClient(node *qs.Node, servers func() []string) *Client {
 	return &Client{node: node, servers: servers, timeout: attemptTimeout, peers: map[string]qs.Peer{}}
 }
 
 const (
 	attemptTimeout = 2 * time.Second
-	retryPause     = 20 * time.Millisecond // pause before another attempt
+	retryPause     = 20 * time.Millisecond // pause before the next attempt
 )
 
-// Put sets or deletes a key. If it fails, qs.FateOf says whether the write may have happened.
+// Put sets or deletes a key. If it fails, qs.FateOf reports whether the write may have been
+// applied.
 func (c *Client) Put(ctx context.Context, in PutIn) (index uint64, err error) {
 	return callLeader(ctx, c, Put, in, func(err error) bool { return qs.FateOf(err) == qs.NotRun })
 }
@@ -42,20 +43,20 @@ func (c *Client) Get(ctx context.Context, in GetIn) (GetOut, error) {
 	return callLeader(ctx, c, Get, in, func(error) bool { return true })
 }
 
-// Join asks the leader to add a server.
+// Join requests that the leader add a server.
 func (c *Client) Join(ctx context.Context, name string) error {
 	_, err := callLeader(ctx, c, Join, name, func(error) bool { return true })
 	return err
 }
 
-// Remove asks the leader to remove a server.
+// Remove requests that the leader remove a server.
 func (c *Client) Remove(ctx context.Context, name string) error {
 	_, err := callLeader(ctx, c, Remove, name, func(error) bool { return true })
 	return err
 }
 
-// callLeader calls a method at the leader. It repeats the call until ctx is done, as long as
-// canRetry allows it for the error.
+// callLeader calls a method at the leader. It retries until ctx is done, as long as canRetry allows
+// that for the error.
 func callLeader[In, Out any](
 	ctx context.Context, c *Client, m *qs.Method[In, Out], in In, canRetry func(error) bool,
 ) (out Out, err error) {
@@ -105,7 +106,7 @@ func (c *Client) pickServer() (string, error) {
 	return all[rand.IntN(len(all))], nil
 }
 
-// setLeader stores the address of the leader; "" for none.
+// setLeader stores the leader's address, or "" if there is no known leader.
 func (c *Client) setLeader(addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

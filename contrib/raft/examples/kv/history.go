@@ -20,18 +20,18 @@ import (
 type operation struct {
 	kind            byte // 'r'ead, 'w'rite or 'c'ompare-and-swap
 	key             string
-	value, expected string // value is written by 'w' and 'c'; expected is the value that 'c' compares with
+	value, expected string // value is written by 'w' and 'c'; expected is the value that 'c' compares against
 }
 
 // An outcome is the output of an operation.
 type outcome struct {
 	value   string // the value read
-	done    bool   // the write was done
-	unknown bool   // the write may take effect at any time from its call on
+	done    bool   // the write was applied
+	unknown bool   // the write may take effect at any time after the call
 }
 
-// registerModel is porcupine's model of the store. Each key is a register of its own, with "" at
-// first.
+// registerModel is porcupine's model of the store. Each key is an independent register whose
+// initial value is "".
 var registerModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byKey := map[string][]porcupine.Operation{}
@@ -64,7 +64,7 @@ var registerModel = porcupine.Model{
 	},
 }
 
-// A history records the operations of clients with their outcomes.
+// A history records the operations of clients and their outcomes.
 type history struct {
 	start time.Time
 	keys  []string
@@ -74,7 +74,7 @@ type history struct {
 	reads   int
 	writes  int
 	unknown int
-	refused int // writes that certainly were not done, and failed reads
+	refused int // number of writes that certainly were not applied, and of failed reads
 }
 
 // summary returns the counts of a history as text.
@@ -83,8 +83,8 @@ func (h *history) summary() string {
 		h.unknown, h.refused)
 }
 
-// newHistory returns a history of keys new keys. Their names contain the current time, so that no
-// other history has them.
+// newHistory returns a history that uses the given number of new keys. Their names contain the
+// current time so that no other history uses them.
 func newHistory(keys int) *history {
 	h := &history{start: time.Now()}
 	for i := range keys {
@@ -93,15 +93,15 @@ func newHistory(keys int) *history {
 	return h
 }
 
-// ackedWrites returns the number of writes that were answered.
+// ackedWrites returns the number of acknowledged writes.
 func (h *history) ackedWrites() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.writes
 }
 
-// writeLatency describes the latency of the writes that were answered between two times since the
-// start of the history.
+// writeLatency describes the latency of the writes that were acknowledged between two times,
+// relative to the start of the history.
 func (h *history) writeLatency(from, to time.Duration) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,8 +121,9 @@ func (h *history) writeLatency(from, to time.Duration) string {
 	)
 }
 
-// One of largeEvery values written is large. The log entry of a large value is sent to followers in
-// parts, and a fault may occur between two parts. The history holds such a value without its padding.
+// One in largeEvery written values is large. The log entry of a large value is sent to followers in
+// parts, and a fault may occur between two parts. The history holds such a value without its
+// padding.
 const (
 	largeEvery = 100
 	largeMark  = " large"
@@ -132,7 +133,7 @@ const (
 // padding is appended to a value to make it large.
 var padding = strings.Repeat("0123456789abcdef", largeSize/16)
 
-// expand returns the value to store for a value of the history.
+// expand returns the value to store for a value in the history.
 func expand(value string) string {
 	if strings.HasSuffix(value, largeMark) {
 		return value + padding
@@ -140,8 +141,8 @@ func expand(value string) string {
 	return value
 }
 
-// shorten returns the value of the history for a value that was read. A damaged value is returned as it
-// is, and equals no value written.
+// shorten returns the history's value for a value that was read. A damaged value is returned
+// unchanged, and equals no value written.
 func shorten(value string) string {
 	if short := strings.TrimSuffix(value, padding); strings.HasSuffix(short, largeMark) && len(short) < len(value) {
 		return short
@@ -149,7 +150,8 @@ func shorten(value string) string {
 	return value
 }
 
-// runClient runs random operations one after the other until run is done. Each has opTimeout.
+// runClient runs random operations one after another until run is done. Each operation is limited
+// to opTimeout.
 func (h *history) runClient(run context.Context, id int, c *Client, r *rand.Rand) {
 	last := map[string]string{}
 	for n := 0; run.Err() == nil; n++ {
@@ -216,7 +218,7 @@ func (h *history) record(id int, op operation, out outcome, err error, call time
 	case op.kind == 'r', qs.FateOf(err) == qs.NotRun:
 		h.refused++
 		return
-	default: // the write may take effect at any time from its call on
+	default: // the write may take effect at any time after the call
 		h.unknown++
 		out.unknown, o.Return = true, math.MaxInt64
 	}
@@ -226,8 +228,8 @@ func (h *history) record(id int, op operation, out outcome, err error, call time
 
 var errNotLinearizable = errors.New("the history is not linearizable")
 
-// checkLinearizable returns an error unless the history is linearizable, that is, unless one copy
-// of the store that runs one operation at a time could have given the same answers.
+// checkLinearizable returns an error unless the history is linearizable, that is, unless a single
+// copy of the store that executes one operation at a time could have returned the same answers.
 func (h *history) checkLinearizable(timeout time.Duration) error {
 	h.mu.Lock()
 	ops := slices.Clone(h.ops)

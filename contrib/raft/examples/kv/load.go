@@ -16,22 +16,22 @@ import (
 // loadServer is the name of the server that generates the load.
 const loadServer = "kv-0"
 
-// Load is a method of kv-0 with the flag -load. Each other server calls it with its name when it is
-// ready. The call is answered when the load is over, and the server exits then. So the load begins
-// when all servers are ready, and no server exits before its end.
+// Load is a method of kv-0 with the flag -load. Every other server calls it with its own name when
+// it is ready. The load begins when all servers have called. The calls are answered when the load
+// is complete, and the servers exit then, so that no server exits during the load.
 var Load = qs.Define[string, struct{}]("kv/load", qs.Idempotent())
 
-// A loadRun is one run of the load, and the servers that wait for its end.
+// A loadRun is one run of the load, together with the servers that wait for it to complete.
 type loadRun struct {
 	allReady chan struct{} // closed when all other servers have called Load
-	done     chan struct{} // closed when the load is over
+	done     chan struct{} // closed when the load is complete
 
 	mu      sync.Mutex      // guards the fields below
 	arrived map[string]bool // servers that have called Load
-	missing int             // number of servers that have not
+	missing int             // number of servers that have not called Load
 }
 
-// newLoadRun returns a loadRun that waits for others servers.
+// newLoadRun returns a loadRun that waits for the given number of other servers.
 func newLoadRun(others int) *loadRun {
 	l := &loadRun{
 		allReady: make(chan struct{}),
@@ -58,7 +58,7 @@ func (l *loadRun) registerMethod(node *qs.Node) {
 	})
 }
 
-// addServer counts a server that has called Load, once.
+// addServer counts a server that has called Load. Repeated calls by the same server have no effect.
 func (l *loadRun) addServer(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +71,7 @@ func (l *loadRun) addServer(name string) {
 	}
 }
 
-// run generates the load when all servers are ready, and checks the history.
+// run generates the load once all servers are ready, and checks the history.
 func (l *loadRun) run(
 	ctx context.Context, node *qs.Node, servers func() []string, d time.Duration,
 ) error {
@@ -84,8 +84,8 @@ func (l *loadRun) run(
 	}
 }
 
-// awaitLoad waits until kv-0 answers Load or is gone, or ctx is done. It calls again if the
-// connection fails, or if the group suspects for a moment that kv-0 has failed.
+// awaitLoad calls Load at kv-0 and waits until it returns, kv-0 is gone, or ctx is done. It calls
+// again if the connection fails, or if the group temporarily suspects that kv-0 has failed.
 func awaitLoad(ctx context.Context, node *qs.Node, d *directory, name string) {
 	tick := time.NewTicker(retryPause)
 	defer tick.Stop()
@@ -110,7 +110,7 @@ func awaitLoad(ctx context.Context, node *qs.Node, d *directory, name string) {
 	}
 }
 
-// runLoad runs 16 clients for the time d, and checks with porcupine that their history is
+// runLoad runs 16 clients for duration d, and uses porcupine to check that their history is
 // linearizable.
 func runLoad(ctx context.Context, node *qs.Node, servers func() []string, d time.Duration) error {
 	run, stop := context.WithTimeout(ctx, d)

@@ -1,4 +1,5 @@
-// Command kv is a replicated key-value store: hashicorp/raft over Quicksilver, by package raftqs.
+// Command kv is a replicated key-value store that runs hashicorp/raft over Quicksilver by means of
+// package raftqs.
 //
 //	qs run -n 5 -- kv -dir /tmp/kv -load 10s
 //
@@ -6,7 +7,7 @@
 //	       ── kv/get ───► leader: a majority confirms that it still leads ──► its value
 //	       ── kv/get with Stale, kv/watch ──► any server: what is applied there
 //
-// Package group tracks the servers and their addresses; raft identifies servers by name.
+// Package group tracks the servers and their addresses. Raft identifies servers by name.
 package main
 
 import (
@@ -42,7 +43,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// A config holds the command line flags.
+// A config holds the command-line flags.
 type config struct {
 	name, listen, gossip, web, dir, seeds, key string
 	cert, certKey, ca                          string
@@ -87,7 +88,7 @@ func (c *config) registerFlags(f *flag.FlagSet) {
 	f.BoolVar(&c.faults, "faults", false, "serve kv/isolate, for experiments")
 }
 
-// run runs one server until ctx is done, or the load is over.
+// run runs one server until ctx is done or the load is complete.
 func run(ctx context.Context, c *config) (err error) {
 	m, err := c.joinLauncher(ctx)
 	if err != nil {
@@ -129,14 +130,14 @@ func run(ctx context.Context, c *config) (err error) {
 	served := make(chan error, 1)
 	go func() { served <- node.Serve(serving) }()
 	defer func() {
-		err = errors.Join(err, s.stop()) // before the node, whose shutdown waits for pipelines and watchers
-		stop()                           // new calls are refused, and those in progress may complete
+		err = errors.Join(err, s.stop()) // before the node, because its shutdown waits for pipelines and watchers
+		stop()                           // new calls are rejected; calls in progress may complete
 		err = errors.Join(err, <-served, disk.Close())
 	}()
 	return c.runMember(ctx, s, m, directory, l, page, metrics)
 }
 
-// openRaft opens the log and the snapshots of a server, and starts raft.
+// openRaft opens a server's log and snapshots, and starts raft.
 func (c *config) openRaft(s *server) (disk *raftboltdb.BoltStore, err error) {
 	dir := filepath.Join(c.dir, c.name)
 	if err = os.MkdirAll(dir, 0o700); err != nil {
@@ -162,8 +163,8 @@ func (c *config) openRaft(s *server) (disk *raftboltdb.BoltStore, err error) {
 	return disk, nil
 }
 
-// joinLauncher joins the processes that a launcher started, and takes rank and size from it. The
-// Member is nil if there is no launcher.
+// joinLauncher joins the processes that a launcher started, and obtains rank and size from it. If
+// there is no launcher, the Member is nil.
 func (c *config) joinLauncher(ctx context.Context) (*rendezvous.Member, error) {
 	if c.seeds != "" {
 		if c.name == "" {
@@ -187,7 +188,7 @@ func (c *config) joinLauncher(ctx context.Context) (*rendezvous.Member, error) {
 type directory struct {
 	mu   sync.Mutex                           // guards the fields below
 	g    *group.Group                         // nil until this process has joined
-	last map[raft.ServerID]raft.ServerAddress // last known addresses, also of servers that have left the group
+	last map[raft.ServerID]raft.ServerAddress // last known addresses, including those of servers that have left the group
 }
 
 // ServerAddr implements raft.ServerAddressProvider.
@@ -213,7 +214,8 @@ func (d *directory) addresses() (all []string) {
 	return all
 }
 
-// runMember joins the group and bootstraps raft. It returns when ctx is done, or the load is over.
+// runMember joins the group and bootstraps raft. It returns when ctx is done or the load is
+// complete.
 func (c *config) runMember(
 	ctx context.Context, s *server, m *rendezvous.Member, d *directory, l *loadRun,
 	page http.Handler, metrics prometheus.Collector,
@@ -248,7 +250,7 @@ func (c *config) runMember(
 	}
 	defer func() {
 		s.node.SetReady(false)
-		if s.raft.State() == raft.Leader { // hand over now: an election would begin only after a timeout
+		if s.raft.State() == raft.Leader { // hand over now, because an election would begin only after a timeout
 			_ = s.raft.LeadershipTransfer().Error()
 		}
 		bye, stop := context.WithTimeout(context.Background(), 2*time.Second)
@@ -269,15 +271,15 @@ func (c *config) runMember(
 	return c.waitForEnd(ctx, s, g, d, l)
 }
 
-// bootstrap gives an initial server its configuration, or asks the leader to add a later one. Then
-// it waits for a leader.
+// bootstrap initializes the configuration of an initial server, or requests that the leader add a
+// later one. It then waits for a leader.
 func (c *config) bootstrap(ctx context.Context, s *server, d *directory) error {
 	servers := raft.Configuration{}
 	isInitial := false
 	for i := range c.size {
 		name := fmt.Sprint("kv-", i)
 		isInitial = isInitial || name == c.name
-		// The address is the name: directory resolves it.
+		// The address is the name, which directory resolves.
 		servers.Servers = append(
 			servers.Servers,
 			raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)},
@@ -307,7 +309,7 @@ func (c *config) bootstrap(ctx context.Context, s *server, d *directory) error {
 	}
 }
 
-// waitForEnd returns when the process is to exit.
+// waitForEnd returns when the process should exit.
 func (c *config) waitForEnd(
 	ctx context.Context, s *server, g *group.Group, d *directory, l *loadRun,
 ) error {
@@ -330,7 +332,7 @@ func (c *config) waitForEnd(
 	return nil
 }
 
-// isMember reports whether the server name is in raft's configuration.
+// isMember reports whether raft's configuration contains the named server.
 func isMember(r *raft.Raft, name string) bool {
 	for _, s := range r.GetConfiguration().Configuration().Servers {
 		if s.ID == raft.ServerID(name) {

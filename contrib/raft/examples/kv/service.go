@@ -14,17 +14,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// The methods of the store. A server that is not the leader refuses the methods that need one, with
-// a Redirect as the error's detail.
+// The store's methods. A server that is not the leader rejects the methods that require a leader.
+// The error's detail is a Redirect.
 var (
 	Put    = qs.Define[PutIn, uint64]("kv/put") // returns the index of the log entry
 	Get    = qs.Define[GetIn, GetOut]("kv/get", qs.Idempotent())
-	Watch  = qs.DefineStream[WatchIn, Change]("kv/watch") // streams the changes that the called server applies from now on
+	Watch  = qs.DefineStream[WatchIn, Change]("kv/watch") // streams the changes that the called server applies from then on
 	Status = qs.Define[struct{}, StatusOut]("kv/status", qs.Idempotent())
 	Join   = qs.Define[string, struct{}]("kv/join", qs.Idempotent())   // makes a member of the group a voter
-	Remove = qs.Define[string, struct{}]("kv/remove", qs.Idempotent()) // removes a server whose process has ended for good
-	// Isolate cuts a server with the flag -faults off from the other servers, or ends that. Clients
-	// still reach it.
+	Remove = qs.Define[string, struct{}]("kv/remove", qs.Idempotent()) // removes a server whose process has terminated permanently
+	// Isolate disconnects a server that has the flag -faults from the other servers, or reconnects
+	// it. Clients can still reach it.
 	Isolate = qs.Define[bool, struct{}]("kv/isolate")
 )
 
@@ -32,11 +32,11 @@ var (
 type PutIn struct {
 	Key, Value string
 	Delete     bool
-	If         *string // compare and swap: only if the key has this value; a missing key has ""
+	If         *string // compare and swap: only if the key has this value; a missing key has the value ""
 }
 
-// A GetIn is the input of Get. With Stale any server answers from its own copy. Without it the
-// leader answers, and the read is linearizable.
+// A GetIn is the input of Get. With Stale set, any server answers from its own copy. Otherwise only
+// the leader answers, and the read is linearizable.
 type GetIn struct {
 	Key   string
 	Stale bool
@@ -46,7 +46,7 @@ type GetIn struct {
 type GetOut struct {
 	Value string
 	Found bool
-	Index uint64 // index of the last entry that the server had applied
+	Index uint64 // index of the last entry that the server has applied
 }
 
 // A WatchIn is the input of Watch.
@@ -59,10 +59,11 @@ type StatusOut struct {
 	Servers             []string
 }
 
-// A Redirect is the detail of a refusal: the address of the leader, or "" if the server knows none.
+// A Redirect is the detail of a rejection. It holds the leader's address, or "" if the server knows
+// no leader.
 type Redirect struct{ Leader string }
 
-// errDiffers is the code of a Put whose If did not match.
+// errDiffers is the error code of a Put whose If did not match.
 const errDiffers = qs.Code(200)
 
 // A server is one replica of the store.
@@ -72,15 +73,14 @@ type server struct {
 	transport      *raftqs.Transport
 	raft           *raft.Raft
 	store          *store
-	ledTerm        atomic.Uint64  // the last term in which this server led and had applied all entries of earlier leaders
-	leadership     chan bool      // from raft: this server has become the leader, or has lost the leadership
+	ledTerm        atomic.Uint64  // last term in which this server led and had applied all entries of earlier leaders
+	leadership     chan bool      // from raft: whether this server has become the leader or has lost leadership
 	leadershipDone chan struct{}  // closed when watchLeadership has returned
 	requests       requestTracker // requests that use raft
 
-	// verify and commit are what makes answers linearizable. A test replaces them with planted
-	// bugs.
-	verify func() error                          // confirms that this server leads now
-	commit func(f raft.ApplyFuture) (any, error) // waits until an entry is committed, and returns its result
+	// verify and commit make answers linearizable. Tests replace them to inject bugs.
+	verify func() error                          // confirms that this server is still the leader
+	commit func(f raft.ApplyFuture) (any, error) // waits until an entry is committed and returns its result
 }
 
 const applyTimeout = 5 * time.Second
@@ -94,7 +94,7 @@ func (s *server) startRaft(
 ) (err error) {
 	s.leadership = make(chan bool, 16)
 	cfg.NotifyCh = s.leadership
-	cfg.ShutdownOnRemove = false // only stop shuts raft down
+	cfg.ShutdownOnRemove = false // only stop shuts down raft
 	s.store = newStore()
 	if s.raft, err = raft.NewRaft(cfg, s.store, logs, stable, snaps, s.transport); err != nil {
 		return err
@@ -111,7 +111,7 @@ func (s *server) startRaft(
 	return nil
 }
 
-// registerMethods registers the methods, and Isolate if faults is set.
+// registerMethods registers the methods. Isolate is included only if faults is true.
 func (s *server) registerMethods(faults bool) {
 	Put.Handle(s.node, s.put)
 	Get.Handle(s.node, s.get)
@@ -140,7 +140,7 @@ func (s *server) registerMethods(faults bool) {
 }
 
 // watchLeadership handles each election of this server. It waits until all entries of earlier
-// leaders are applied here, and then sets ledTerm.
+// leaders have been applied here, and then sets ledTerm.
 func (s *server) watchLeadership() {
 	defer close(s.leadershipDone)
 	for isLeader := range s.leadership {
@@ -155,9 +155,9 @@ func (s *server) watchLeadership() {
 	}
 }
 
-// stop ends raft, its transport and the watchers, but not the node. It refuses new requests and
-// waits for those in progress first, since raft leaves some futures of a shutdown without an
-// answer.
+// stop shuts down raft, its transport and the watchers, but not the node. It first rejects new
+// requests and waits for those in progress, since raft leaves some futures without a result when it
+// shuts down.
 func (s *server) stop() error {
 	s.requests.close()
 	err := s.raft.Shutdown().Error()
@@ -170,13 +170,13 @@ func (s *server) stop() error {
 // A requestTracker counts the requests in progress that wait for raft. Its zero value is ready to
 // use.
 type requestTracker struct {
-	mu     sync.Mutex // guards closed; held for active.Add, so that none follows close
+	mu     sync.Mutex // guards closed; held during active.Add, so that no Add follows close
 	closed bool
 	active sync.WaitGroup
 }
 
-// tryBegin counts a request and returns true, or returns false after close. A counted request must
-// call end.
+// tryBegin counts a request and returns true, or returns false after close. If it returns true, the
+// caller must call end.
 func (g *requestTracker) tryBegin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -186,10 +186,10 @@ func (g *requestTracker) tryBegin() bool {
 	return !g.closed
 }
 
-// end ends a request that tryBegin has counted.
+// end removes a request that tryBegin has counted.
 func (g *requestTracker) end() { g.active.Done() }
 
-// close refuses further requests, and waits until those in progress have ended.
+// close rejects further requests and waits for those in progress to complete.
 func (g *requestTracker) close() {
 	g.mu.Lock()
 	g.closed = true
@@ -197,7 +197,7 @@ func (g *requestTracker) close() {
 	g.active.Wait()
 }
 
-// notLeaderError returns the refusal of a server that is not the leader. Its detail redirects the
+// notLeaderError returns the error of a server that is not the leader. Its detail redirects the
 // client.
 func (s *server) notLeaderError(cause error) error {
 	addr, id := s.raft.LeaderWithID()
@@ -209,7 +209,7 @@ func (s *server) notLeaderError(cause error) error {
 		to))
 }
 
-// toCallError converts an error of raft. If the request certainly did not run the result is a
+// toCallError converts an error of raft. If the request certainly did not run, the result is a
 // refusal.
 func (s *server) toCallError(err error) error {
 	switch {
@@ -220,10 +220,10 @@ func (s *server) toCallError(err error) error {
 		errors.Is(err, raft.ErrEnqueueTimeout):
 		return s.notLeaderError(err)
 	}
-	return qs.Errorf(qs.ErrUnavailable, "%s: %w", s.name, err) // such as raft.ErrLeadershipLost: the request may have run
+	return qs.Errorf(qs.ErrUnavailable, "%s: %w", s.name, err) // for example raft.ErrLeadershipLost: the request may have run
 }
 
-// changeMembership runs a change of raft's configuration.
+// changeMembership applies a change to raft's configuration.
 func (s *server) changeMembership(f func() raft.IndexFuture) error {
 	if !s.requests.tryBegin() {
 		return s.notLeaderError(raft.ErrRaftShutdown)
@@ -232,7 +232,7 @@ func (s *server) changeMembership(f func() raft.IndexFuture) error {
 	return s.toCallError(f().Error())
 }
 
-// put handles Put.
+// put implements the method Put.
 func (s *server) put(_ context.Context, in PutIn) (uint64, error) {
 	if !s.requests.tryBegin() {
 		return 0, s.notLeaderError(raft.ErrRaftShutdown)
@@ -256,10 +256,11 @@ func (s *server) put(_ context.Context, in PutIn) (uint64, error) {
 	return r.Index, nil
 }
 
-// get handles Get. Two checks make a read without Stale linearizable. This server has applied all
-// entries that earlier leaders acknowledged (ledTerm). And a majority confirms, after the request
-// arrived, that it still leads (verify). Then no server has acknowledged a write that is not
-// applied here, since a leader applies an entry before it acknowledges it.
+// get implements the method Get. Two checks make a read without Stale linearizable. First, this
+// server has applied all entries that earlier leaders acknowledged (ledTerm). Second, a majority
+// confirms, after the request arrived, that this server still leads (verify). Then no server has
+// acknowledged a write that is not applied here, since a leader applies an entry before
+// acknowledging it.
 func (s *server) get(_ context.Context, in GetIn) (out GetOut, err error) {
 	if !in.Stale {
 		if !s.requests.tryBegin() {
@@ -277,7 +278,7 @@ func (s *server) get(_ context.Context, in GetIn) (out GetOut, err error) {
 	return out, nil
 }
 
-// watch handles Watch.
+// watch implements the method Watch.
 func (s *server) watch(ctx context.Context, in WatchIn, send func(Change) error) error {
 	w, stop := s.store.watch(in.Prefix)
 	defer stop()
@@ -296,7 +297,7 @@ func (s *server) watch(ctx context.Context, in WatchIn, send func(Change) error)
 	}
 }
 
-// status handles Status.
+// status implements the method Status.
 func (s *server) status(context.Context, struct{}) (StatusOut, error) {
 	_, leader := s.raft.LeaderWithID()
 	out := StatusOut{

@@ -22,7 +22,7 @@ type command struct {
 
 // A result is the outcome of applying a command.
 type result struct {
-	Done  bool   // false if the key had another value than If
+	Done  bool   // false if the key's value did not equal If
 	Index uint64 // index of the log entry
 }
 
@@ -30,13 +30,13 @@ type result struct {
 type Change struct {
 	Key, Value string
 	Deleted    bool
-	Index      uint64 // index of the log entry; it increases from change to change
+	Index      uint64 // index of the log entry; it increases with every change
 }
 
-// maxQueuedChanges limits the queue of one watcher. A watcher whose queue is full is ended.
+// maxQueuedChanges limits the queue of one watcher. A watcher is ended when its queue is full.
 const maxQueuedChanges = 1024
 
-// A store is the state machine: a map in memory, built from the log and its snapshots. It
+// A store is the state machine. It is a map in memory, built from the log and its snapshots. It
 // implements raft.FSM.
 type store struct {
 	mu        sync.Mutex // guards the fields below
@@ -45,10 +45,10 @@ type store struct {
 	watchers  map[*watcher]bool
 }
 
-// A watcher receives the changes of keys with a prefix.
+// A watcher receives changes of the keys with a given prefix.
 type watcher struct {
 	prefix  string
-	changes chan Change // closed if the queue was full, or a snapshot has replaced the values
+	changes chan Change // closed if the queue was full or a snapshot has replaced the values
 }
 
 // newStore returns an empty store.
@@ -86,7 +86,7 @@ func (s *store) Apply(l *raft.Log) any {
 	return result{true, l.Index}
 }
 
-// get returns the value of a key, and the index of the last applied entry.
+// get returns a key's value and the index of the last applied entry.
 func (s *store) get(key string) (value string, found bool, index uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,8 @@ func (s *store) get(key string) (value string, found bool, index uint64) {
 	return value, found, s.lastIndex
 }
 
-// watch returns a watcher of all changes from now on. The caller must call stop.
+// watch returns a watcher of all subsequent changes to keys with the given prefix. The caller must
+// call stop.
 func (s *store) watch(prefix string) (w *watcher, stop func()) {
 	w = &watcher{prefix, make(chan Change, maxQueuedChanges)}
 	s.mu.Lock()
@@ -107,7 +108,7 @@ func (s *store) watch(prefix string) (w *watcher, stop func()) {
 	}
 }
 
-// endWatcherLocked ends one watcher. The caller holds mu.
+// endWatcherLocked ends one watcher. s.mu must be held.
 func (s *store) endWatcherLocked(w *watcher) {
 	if s.watchers[w] {
 		delete(s.watchers, w)
@@ -128,7 +129,7 @@ func (s *store) Snapshot() (raft.FSMSnapshot, error) {
 	return &snapshot{s.lastIndex, maps.Clone(s.values)}, nil
 }
 
-// Restore implements raft.FSM. It ends all watchers, since they cannot know which values the
+// Restore implements raft.FSM. It ends all watchers, because they cannot determine which values the
 // snapshot has changed.
 func (s *store) Restore(from io.ReadCloser) error {
 	b, err := io.ReadAll(from)
@@ -156,7 +157,7 @@ func (s *store) endWatchers() {
 	s.endWatchersLocked()
 }
 
-// endWatchersLocked ends all watchers. The caller holds mu.
+// endWatchersLocked ends all watchers. s.mu must be held.
 func (s *store) endWatchersLocked() {
 	for w := range s.watchers {
 		s.endWatcherLocked(w)
