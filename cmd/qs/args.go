@@ -12,17 +12,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// programArgs is the annotation of a command whose arguments end its flags: they are the command line of another program.
+// programArgs annotates commands whose flags end at the first argument. The arguments are the command line of another
+// program.
 const programArgs = "program arguments"
 
 var negativeNumber = regexp.MustCompile(`^-[0-9.]`)
 
-// normalizeArgs rewrites a command line to the form that pflag reads: the command, its flags, "--" and its arguments.
+// normalizeArgs rewrites a command line to the form that pflag parses: the command, its flags, "--", and its arguments.
 //
-//   - A long flag may have one dash, as in -timeout 3s, and a short one two. This is how flags were written before they had short names.
+//   - A long flag may have one dash, as in -timeout 3s, and a short one two. Earlier versions of qs, which had no short names, accepted this form.
 //   - A negative number is an argument, not a flag.
 //
-// It returns the command, too. An unknown command is a usageError with a suggestion.
+// It also returns the command. For an unknown command it returns a usageError with a suggestion.
 func normalizeArgs(root *cobra.Command, args []string) ([]string, *cobra.Command, error) {
 	if len(args) > 0 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
 		return args, root, nil
@@ -78,7 +79,8 @@ func findCommand(cmd *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// normalizeFlag returns a flag with as many dashes as pflag wants, and whether its value is the next argument.
+// normalizeFlag returns arg with the number of dashes that pflag expects, and reports whether the flag's value is the
+// next argument.
 func normalizeFlag(cmd *cobra.Command, arg string) (text string, takesValue bool) {
 	name, _, hasValue := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 	if f := cmd.Flag(name); f != nil && len(name) > 1 {
@@ -92,18 +94,18 @@ func normalizeFlag(cmd *cobra.Command, arg string) (text string, takesValue bool
 			return "-" + strings.TrimLeft(arg, "-"), !hasValue && last.NoOptDefVal == ""
 		}
 	}
-	if len(name) > 1 { // unknown: the error is about its whole name
+	if len(name) > 1 { // unknown flag: report the whole name
 		return "--" + strings.TrimLeft(arg, "-"), false
 	}
 	return arg, false
 }
 
-// canBeValue reports whether text behind the short name of a flag is its value, rather than the rest of a long name.
+// canBeValue reports whether text that follows a flag's short name is its value, rather than the rest of a long name.
 func canBeValue(f *pflag.Flag, text string) bool {
 	return f.Value.Type() == "string" || strings.ContainsAny(text[:1], "0123456789.-=")
 }
 
-// findShort returns the flag with a short name that begins name.
+// findShort returns the flag whose short name is the first letter of name.
 func findShort(cmd *cobra.Command, name string) *pflag.Flag {
 	if name == "" {
 		return nil
@@ -114,7 +116,7 @@ func findShort(cmd *cobra.Command, name string) *pflag.Flag {
 	return cmd.InheritedFlags().ShorthandLookup(name[:1])
 }
 
-// newUnknownCommandError is the error for a name that is no command below c.
+// newUnknownCommandError returns the error for a name that is not a subcommand of c.
 func newUnknownCommandError(c *cobra.Command, name string) error {
 	var names, found []string
 	for _, sub := range c.Commands() {
@@ -139,10 +141,10 @@ func newUnknownCommandError(c *cobra.Command, name string) error {
 	return usageError{fmt.Sprintf("unknown command %q%s (%s)", name, suggestionText(found), help)}
 }
 
-// otherFlags are names that other tools have for flags of this one.
+// otherFlags maps flag names used by other tools to the corresponding flags of this one.
 var otherFlags = map[string]string{"duration": "time", "requests": "count", "connect-timeout": "timeout", "deadline": "timeout", "header": "meta", "metadata": "meta"}
 
-// commandHints holds the counterparts of flags of other tools, by command and flag.
+// commandHints maps flags of other tools to their counterparts here, by command and flag.
 var commandHints = map[string]string{
 	"call -d": "JSON is the argument behind METHOD, without a flag", "call --data": "JSON is the argument behind METHOD, without a flag",
 	"bench -z": "the time of the run is -d", "bench -r": "the rate is -q or --rate, and input that is no JSON is --raw",
@@ -151,7 +153,7 @@ var commandHints = map[string]string{
 	"serve -p":     "the address is an argument: qs serve 127.0.0.1:PORT", "serve --listen": "the address is an argument: qs serve 127.0.0.1:PORT",
 }
 
-// explainFlagError adds the likely intended flag to the error for a flag.
+// explainFlagError adds the flag that was probably meant to an error about an unknown flag.
 func explainFlagError(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := unknown.GetSpecifiedName()
@@ -202,13 +204,14 @@ func suggestionText(names []string) string {
 	return "; did you mean " + strings.Join(names, " or ") + "?"
 }
 
-// mostSimilar is how many names similar returns.
+// mostSimilar is the maximum number of names that similarNames returns.
 const mostSimilar = 3
 
-// similarNames returns the names that are likely meant by a text that is none: those that end or begin with it, else the most similar ones.
+// similarNames returns the names that typed probably stands for: those that have it as a prefix or suffix, otherwise
+// the ones with the smallest edit distance.
 func similarNames(typed string, names []string) (found []string) {
 	lower := strings.ToLower(typed)
-	least := max(1, len(typed)/3) // letters that may be wrong
+	least := max(1, len(typed)/3) // number of letters that may be wrong
 	for _, name := range names {
 		if n := strings.ToLower(name); strings.HasSuffix(n, "/"+lower) || len(lower) > 1 && strings.HasPrefix(n, lower) {
 			found, least = append(found, name), -1
@@ -226,7 +229,8 @@ func similarNames(typed string, names []string) (found []string) {
 	return found[:min(len(found), mostSimilar)]
 }
 
-// editDistance returns how many letters must be put in, left out, replaced, or swapped with the next one to make b of a.
+// editDistance returns the number of insertions, deletions, substitutions and swaps of adjacent letters that turn a
+// into b.
 func editDistance(a, b string) int {
 	var before, last []int
 	this := make([]int, len(b)+1)

@@ -48,7 +48,7 @@ const benchExamples = `  qs bench ADDRESS greet '"Ada"'     # 50 in flight for 1
   # two runs that have ended: the ratios are of after.json to before.json
   qs bench --compare before.json after.json`
 
-// A benchCommand is one qs bench.
+// A benchCommand holds the flags and state of qs bench.
 type benchCommand struct {
 	callCommand
 	cfg           load.Config
@@ -56,7 +56,7 @@ type benchCommand struct {
 	size          int
 	lines         bool
 	compare       string
-	baselineGiven func(flag string) bool // on the command line
+	baselineGiven func(flag string) bool // reports whether a flag is on the command line
 }
 
 func (a *app) newBench() *cobra.Command {
@@ -81,14 +81,15 @@ func (a *app) newBench() *cobra.Command {
 	fs.VarP(&b.metaFlag, "meta", "m", "`NAME=VALUE`: metadata of each call, such as a token; repeatable")
 	fs.BoolVar(&b.lines, "lines", false, "the input has one JSON value on each line, which calls take in turn")
 	fs.IntVarP(&b.size, "size", "s", -1, "`bytes` of input to make up: for --raw, or a method that takes []byte")
-	fs.Lookup("size").DefValue = "0" // the help shows none
+	fs.Lookup("size").DefValue = "0" // the help shows no default
 	fs.BoolVar(&b.isRaw, "raw", false, "send the input unchanged: for methods with codec raw")
 	fs.BoolVar(&b.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
 	fs.StringVar(&b.compare, "compare", "", "`FILE` with the JSON of an earlier run of the same settings, to compare with: other settings are refused before the run; the FILE of a later run may take the place of ADDRESS and METHOD")
 	return c
 }
 
-// wantArgs checks the number of arguments: one is the file of a run, to be compared.
+// wantArgs checks the number of arguments. A single argument is the result file of a run to
+// compare.
 func (b *benchCommand) wantArgs(c *cobra.Command, args []string) error {
 	if b.compare != "" && len(args) == 1 && !strings.Contains(args[0], "://") && !hostPort.MatchString(args[0]) {
 		return nil
@@ -96,7 +97,8 @@ func (b *benchCommand) wantArgs(c *cobra.Command, args []string) error {
 	return wantMethod(c, args)
 }
 
-// compareRuns prints how the run of a file differs from an earlier one.
+// compareRuns compares the run recorded in the named file with an earlier one and prints the
+// differences.
 func (b *benchCommand) compareRuns(name string) error {
 	before, err := readResult(b.compare)
 	if err != nil {
@@ -121,7 +123,7 @@ func (b *benchCommand) compareRuns(name string) error {
 	return nil
 }
 
-// runBench loads the method, and prints the result.
+// runBench runs the load against the method and prints the result.
 func (b *benchCommand) runBench(args []string) error {
 	if len(args) == 1 {
 		return b.compareRuns(args[0])
@@ -180,14 +182,14 @@ func (b *benchCommand) runBench(args []string) error {
 	return context.Cause(ctx)
 }
 
-// The bounds of the flags of qs bench.
+// Limits for the flags of qs bench.
 const (
 	maxInFlight    = 100_000
 	maxConnections = 256
 	maxRate        = 10_000_000
 )
 
-// checkFlags checks the flags, and sets the defaults of those that are not given.
+// checkFlags validates the flags and sets the defaults of those that were not given.
 func (b *benchCommand) checkFlags() error {
 	c := &b.cfg
 	for flag, value := range map[string]int64{"concurrency": int64(c.Concurrency), "time": int64(c.Duration), "count": c.Count} {
@@ -241,7 +243,7 @@ func (b *benchCommand) checkFlags() error {
 	return nil
 }
 
-// prepareInputs gets the types of the method from the first node, and encodes the inputs.
+// prepareInputs fetches the method's types from the first node and encodes the inputs.
 func (b *benchCommand) prepareInputs(ctx context.Context, args []string) (err error) {
 	switch {
 	case b.size >= 0 && len(args) > 0:
@@ -308,7 +310,7 @@ func (b *benchCommand) prepareInputs(ctx context.Context, args []string) (err er
 	return nil
 }
 
-// splitLines returns the lines of text that are not empty.
+// splitLines returns the non-empty lines of text.
 func splitLines(text []byte) (lines [][]byte) {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 {
@@ -318,7 +320,7 @@ func splitLines(text []byte) (lines [][]byte) {
 	return lines
 }
 
-// newInputError is the error of input i, counted from 0.
+// newInputError returns the error for input i, counting from 0.
 func (b *benchCommand) newInputError(i int, text string) error {
 	if b.lines {
 		text = fmt.Sprintf("line %d: %s", i+1, text)
@@ -326,7 +328,7 @@ func (b *benchCommand) newInputError(i int, text string) error {
 	return usageError{text}
 }
 
-// encodeInputs encodes the inputs by the type of the method.
+// encodeInputs encodes the inputs according to the method's type.
 func (b *benchCommand) encodeInputs(about *methodDescription, values []any) (all [][]byte, err error) {
 	if b.size >= 0 {
 		in := reflect.New(about.In)
@@ -352,7 +354,7 @@ func (b *benchCommand) encodeInputs(about *methodDescription, values []any) (all
 	return all, nil
 }
 
-// runLoad opens a class and makes the calls.
+// runLoad opens a class and runs the load.
 func (b *benchCommand) runLoad(ctx context.Context) (load.Result, error) {
 	cfg, err := b.network.newConfig(b.cfg.Nodes[0])
 	if err != nil {
@@ -381,7 +383,7 @@ func (b *benchCommand) runLoad(ctx context.Context) (load.Result, error) {
 	return res, err
 }
 
-// readResult reads the JSON of an earlier run.
+// readResult reads the JSON result of an earlier run.
 func readResult(name string) (*load.Result, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -40,12 +40,12 @@ const callExamples = `  qs call tcp://10.0.0.7:9000 greet '"Ada"'
   # with --json errors are objects, with code, fate and exit_code
   qs call tcp://10.0.0.7:9000 shop/report --json > report.json 2> error.json`
 
-// A callCommand is one qs call.
+// A callCommand holds the flags and state of qs call.
 type callCommand struct {
 	app        *app
 	network    network
-	timeout    time.Duration // 0: without limit
-	count      int           // items of a stream to print; 0: all
+	timeout    time.Duration // 0: no limit
+	count      int           // number of stream items to print; 0: all
 	isRaw      bool
 	metaFlag   fieldFlags
 	sourceFlag fieldFlags
@@ -53,7 +53,7 @@ type callCommand struct {
 
 	c       *client
 	method  string
-	input   any // read, not typed
+	input   any // parsed, but not yet converted to the method's type
 	text    []byte
 	meta    hg.Metadata
 	oneWay  bool
@@ -145,7 +145,7 @@ func (k *callCommand) run(args []string) error {
 	return k.callTyped(ctx, about, out)
 }
 
-// parseCommandLine reads the third argument.
+// parseCommandLine parses the input argument and the flags that go with it.
 func (k *callCommand) parseCommandLine(args []string) (err error) {
 	switch {
 	case len(args) > 0:
@@ -164,7 +164,8 @@ func (k *callCommand) parseCommandLine(args []string) (err error) {
 	return nil
 }
 
-// readArgument returns the data of an argument: its text, or the contents of the file or standard input that it names.
+// readArgument returns the data that an argument stands for: its text, or the contents of the file or standard input
+// that it names.
 func readArgument(text string) ([]byte, error) {
 	switch name, file := strings.CutPrefix(text, "@"); {
 	case text == "-", text == "@-":
@@ -175,7 +176,7 @@ func readArgument(text string) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// newHandle returns a handle for the method.
+// newHandle returns a handle for a call to the method.
 func (k *callCommand) newHandle() (*hg.Handle, error) {
 	if err := k.closeHandle(); err != nil {
 		return nil, err
@@ -191,7 +192,8 @@ func (k *callCommand) newHandle() (*hg.Handle, error) {
 	return h, h.SetMeta(k.meta)
 }
 
-// closeHandle makes room for a method that is built in here, too, with another codec.
+// closeHandle closes the handle. It also unregisters a method that is built into this program, so that it can be
+// registered with another codec.
 func (k *callCommand) closeHandle() error {
 	if _, ok := k.c.context.Class().Registered(k.method); !ok {
 		return nil
@@ -199,7 +201,7 @@ func (k *callCommand) closeHandle() error {
 	return k.c.context.Class().Deregister(hg.HashName(k.method))
 }
 
-// callRaw sends and prints bytes.
+// callRaw makes a call whose input and output are uninterpreted bytes, and prints the output.
 func (k *callCommand) callRaw(ctx context.Context) error {
 	h, err := k.newHandle()
 	if err != nil {
@@ -218,7 +220,7 @@ func (k *callCommand) callRaw(ctx context.Context) error {
 	return newOutputError(k.method, errors.Join(err, flush()))
 }
 
-// callTyped makes a call that lends nothing.
+// callTyped makes a call that lends no memory.
 func (k *callCommand) callTyped(ctx context.Context, about methodDescription, out io.Writer) error {
 	in, err := about.newInput(k.input)
 	if err != nil {
@@ -230,7 +232,7 @@ func (k *callCommand) callTyped(ctx context.Context, about methodDescription, ou
 	}
 	defer h.Close()
 	if err := h.Call(ctx, in.Interface(), nil); err != nil || k.oneWay {
-		if remote, ok := hg.RemoteOf(err); ok && about.builtIn && remote.Refused && remote.Code == na.ErrProtocol { // the program's codec is raw
+		if remote, ok := hg.RemoteOf(err); ok && about.builtIn && remote.Refused && remote.Code == na.ErrProtocol { // the program uses codec raw
 			if string(k.text) == "null" {
 				k.text = nil
 			}
@@ -245,7 +247,7 @@ func (k *callCommand) callTyped(ctx context.Context, about methodDescription, ou
 	return about.printMethod(out, b)
 }
 
-// adviseError adds the method, the fate of the request and the remedy to the error of a call.
+// adviseError adds the method, the fate of the request and a remedy to the error of a call.
 func (c *client) adviseError(method string, err error) error {
 	if errors.As(err, &usageError{}) || errors.As(err, &unansweredError{}) || err == nil {
 		return err
@@ -276,7 +278,7 @@ func (c *client) adviseError(method string, err error) error {
 	return show.Advise(err, append(lines, "to do:  "+what)...)
 }
 
-// describeFailure describes the error of a call, and the fate of the request.
+// describeFailure describes the error of a call and the fate of its request.
 func (c *client) describeFailure(method string, call *hg.Error) string {
 	fate := map[hg.Fate]string{hg.Ran: "it ran", hg.NotRun: "it did NOT RUN", hg.MaybeRan: "it MAY HAVE RUN"}[call.Fate]
 	what := files.SayUnanswered(c.peer, call)
@@ -296,8 +298,9 @@ func (c *client) describeFailure(method string, call *hg.Error) string {
 	return method + ": " + what + "; " + fate
 }
 
-// adviceFor returns the remedy for a call that has failed with a code and a fate; answered is whether the error is an answer of the target. The
-// library there uses a code for one meaning, a handler for any.
+// adviceFor returns the remedy for a call that failed with the given code and fate. The answered parameter reports
+// whether the target returned the error. The library returns a code with one meaning only, but a handler may return it
+// for any reason.
 func adviceFor(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case code == hg.ErrTimeout && fate == hg.NotRun && !answered:
@@ -318,12 +321,12 @@ func adviceFor(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	return "it may have run: check before you retry it"
 }
 
-// isFinal reports whether a refusal with code is for good: see qs.Refuse.
+// isFinal reports whether a refusal with code is permanent. See qs.Refuse.
 func isFinal(code hg.Code) bool {
 	switch code {
 	case hg.ErrNotFound, hg.ErrAlreadyExists, hg.ErrBadInput, hg.ErrDenied, hg.ErrOverflow, hg.ErrInvalid, hg.ErrUnsupported,
 		hg.ErrPermission, na.ErrProtocol:
 		return true
 	}
-	return code >= 128 // the program's
+	return code >= 128 // a code defined by the program
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A client is an origin with one target.
+// A client is an origin with a single target.
 type client struct {
 	node    *qs.Node
-	context *hg.Context // of the node
+	context *hg.Context // the node's context
 	peer    na.Addr
 
-	timeout time.Duration // of the calls that are made, for texts
+	timeout time.Duration // timeout of calls, for error messages
 }
 
 func dial(n *network, addr string) (*client, error) {
@@ -49,7 +49,7 @@ func dial(n *network, addr string) (*client, error) {
 	return &client{node: node, context: node.HG(), peer: peer}, nil
 }
 
-// explainLookup returns the error of a lookup of addr, with its reason.
+// explainLookup returns the error for a failed lookup of addr, including the reason.
 func explainLookup(addr string, err error) error {
 	call, ok := errors.AsType[*hg.Error](err)
 	switch {
@@ -62,13 +62,14 @@ func explainLookup(addr string, err error) error {
 	return show.Advise(err, show.ToDo+"correct the host in the address, or check its name resolution")
 }
 
-// close ends everything that is under way; no peer can delay it.
+// close closes the node and ends all pending operations. It does not wait for peers.
 func (c *client) close() { _ = c.node.Close() }
 
-// readOnlyTimeout is how long commands without a flag for it wait for the answer to a read-only call.
+// readOnlyTimeout is the timeout of read-only calls by commands without a timeout flag.
 const readOnlyTimeout = 10 * time.Second
 
-// callReadOnly makes a call that changes nothing, and waits up to the timeout for its answer. The error describes the request that failed.
+// callReadOnly makes a call that does not change any state, and waits for the answer until the timeout expires. Its
+// errors describe the failed request.
 func (c *client) callReadOnly(ctx context.Context, within time.Duration, what, rpc string, in []byte, meta hg.Metadata) ([]byte, error) {
 	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()
@@ -90,7 +91,8 @@ func (c *client) callReadOnly(ctx context.Context, within time.Duration, what, r
 	return nil, err
 }
 
-// adviseReadOnly adds the remedy to an error of callReadOnly; flag is the one that sets a longer timeout, or "".
+// adviseReadOnly adds a remedy to an error of callReadOnly. The flag parameter names the flag that sets a longer
+// timeout, or is empty.
 func (c *client) adviseReadOnly(err error, flag string) error {
 	if !errors.As(err, new(unansweredError)) {
 		return err
@@ -101,16 +103,16 @@ func (c *client) adviseReadOnly(err error, flag string) error {
 	return show.Advise(err, fmt.Sprintf("%sretry it%s; qs ping %s shows whether the program responds", show.ToDo, flag, c.peer))
 }
 
-// hostPort is an address without its scheme.
+// hostPort matches an address without a scheme.
 var hostPort = regexp.MustCompile(`^([^/:\s]+|\[[0-9a-fA-F:.%]+\]):[0-9]+(/.*)?$`)
 
-// portOnly is an address without its host, and hostOnly one without its port.
+// portOnly matches an address without a host, and hostOnly one without a port.
 var (
 	portOnly = regexp.MustCompile(`^:[0-9]+$`)
 	hostOnly = regexp.MustCompile(`^(localhost|[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|\[[0-9a-fA-F:.%]+\])$`)
 )
 
-// addressErrorText is the text of an error about an address, without the words of the library.
+// addressErrorText returns the message of an error about an address, without the library's prefixes.
 func addressErrorText(err error) string {
 	text := err.Error()
 	for _, words := range []string{"qs: open: ", "na: address ", "na: open "} {
@@ -119,12 +121,12 @@ func addressErrorText(err error) string {
 	return strings.TrimSuffix(text, ": "+na.ErrInvalid.Error())
 }
 
-// isAddress reports whether an argument is the address of a program, rather than the name of a method.
+// isAddress reports whether an argument is a program's address rather than a method name.
 func isAddress(text string) bool {
 	return strings.Contains(text, "://") || hostPort.MatchString(text)
 }
 
-// newAddressError finds arguments ADDRESS and METHOD that were exchanged.
+// newAddressError returns an error if the arguments ADDRESS and METHOD appear to be swapped.
 func newAddressError(args []string) error {
 	if len(args) > 1 && !isAddress(args[0]) && isAddress(args[1]) {
 		return usageError{fmt.Sprintf("%q is not an address; want ADDRESS before METHOD", args[0])}
@@ -132,7 +134,7 @@ func newAddressError(args []string) error {
 	return nil
 }
 
-// parseScheme returns an argument that is an address to listen on. HOST:PORT is that of tcp.
+// parseScheme returns the listen address that text stands for. For HOST:PORT it adds the scheme tcp.
 func parseScheme(text string) (string, error) {
 	if hostPort.MatchString(text) {
 		return "tcp://" + text, nil
@@ -162,7 +164,7 @@ func parseScheme(text string) (string, error) {
 	return text, nil
 }
 
-// parseAddr returns an argument that is the address of a program.
+// parseAddr returns the program address that text stands for.
 func parseAddr(text string) (string, error) {
 	if portOnly.MatchString(text) {
 		return "", usageError{fmt.Sprintf("%q has no host: write 127.0.0.1%s", text, text)}

@@ -20,20 +20,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// An app is one run of the program: its streams, and the flags that all commands have.
+// An app is one run of the program. It holds the standard streams and the flags that all commands share.
 //
-// A command is a method newNAME in NAME.go that returns a cobra.Command, and a line in newRoot. Its RunE prints results to stdout and
-// notes to stderr, prints JSON if isJSON is set, and returns an error. A usageError means that the command line is wrong; exit.go derives
-// the exit code from any other error.
+// Each command is a method newNAME in NAME.go that returns a cobra.Command, and a line in newRoot. Its RunE prints
+// results to stdout and notes to stderr, prints JSON if isJSON is set, and returns an error. A usageError means that
+// the command line is wrong; exit.go derives the exit code from any other error.
 type app struct {
 	stdout, stderr io.Writer
 	isJSON         bool
 
-	isRunning bool        // the command line is right
-	gotSignal atomic.Bool // untilSignal has seen a signal
+	isRunning bool        // the command line has been accepted
+	gotSignal atomic.Bool // untilSignal has received a signal
 }
 
-// The groups of commands in the help.
+// Command groups in the help.
 const (
 	groupCall    = "call"
 	groupInspect = "inspect"
@@ -42,7 +42,7 @@ const (
 	groupTool    = "tool"
 )
 
-// newRoot returns the tree of commands.
+// newRoot returns the command tree.
 func (a *app) newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "qs",
@@ -84,8 +84,8 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME; HOS
 	add(groupRun, a.newServe(), a.newRun(), a.newRendezvous())
 	add(groupTool, a.newVersion())
 	root.AddCommand(
-		a.newSwarm(),                                                                   // the other side of qs perf --op idle
-		a.newHidden("floor", bench.EchoTCP), a.newHidden("floor-unix", bench.EchoUnix), // and of --floor
+		a.newSwarm(),                                                                   // the peers of qs perf --op idle
+		a.newHidden("floor", bench.EchoTCP), a.newHidden("floor-unix", bench.EchoUnix), // the echo servers of qs perf --floor
 		a.newSoakTarget(), a.newSoakOrigin())
 	root.SetHelpCommand(newHelp(root))
 	root.InitDefaultHelpCmd()
@@ -107,14 +107,14 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME; HOS
 	return root
 }
 
-// newHidden returns a command that qs itself starts in another process.
+// newHidden returns a command that only qs itself runs, in another process.
 func (a *app) newHidden(name string, run func(args []string, out io.Writer) error) *cobra.Command {
 	return &cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true, RunE: func(_ *cobra.Command, args []string) error {
 		return run(args, a.stdout)
 	}}
 }
 
-// wantArgs checks that a command has at least and at most so many arguments.
+// wantArgs returns a check that a command has between least and most arguments.
 func wantArgs(least, most int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if n := len(args); n < least || n > most {
@@ -132,7 +132,7 @@ func wantMethod(c *cobra.Command, args []string) error {
 	return wantArgs(2, 3)(c, args)
 }
 
-// countText returns a number and its noun, such as "1 file" or "2 files".
+// countText returns a number followed by its noun, such as "1 file" or "2 files".
 func countText(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -140,7 +140,7 @@ func countText(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// choiceText has the shell complete the values of a flag.
+// choiceText registers values for shell completion of a flag.
 func choiceText(c *cobra.Command, flag string, values ...string) {
 	err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
@@ -148,7 +148,7 @@ func choiceText(c *cobra.Command, flag string, values ...string) {
 	}
 }
 
-// printResult prints a result: as JSON if --json is set, else by print.
+// printResult prints v as JSON if --json is set, and calls print otherwise.
 func (a *app) printResult(v any, print func(out io.Writer)) error {
 	if a.isJSON {
 		return show.JSON(a.stdout, v)
@@ -157,12 +157,12 @@ func (a *app) printResult(v any, print func(out io.Writer)) error {
 	return nil
 }
 
-// A noteReport is the JSON of a note, which is printed to the standard error.
+// A noteReport is the JSON form of a note, which is printed to standard error.
 type noteReport struct {
 	Note string `json:"note"`
 }
 
-// printNote prints a note for the user to the standard error.
+// printNote prints a note for the user to standard error.
 func (a *app) printNote(command, text string) {
 	if a.isJSON {
 		_ = show.JSON(a.stderr, noteReport{text})
@@ -171,8 +171,8 @@ func (a *app) printNote(command, text string) {
 	fmt.Fprintf(a.stderr, "qs %s: %s\n", command, show.Text(text))
 }
 
-// dataWriter returns the writer for data of a peer, and a function that flushes it. On a terminal it escapes control sequences; elsewhere it
-// writes the data as it is.
+// dataWriter returns a writer for data received from a peer, and a function that flushes it. If standard output is a
+// terminal, the writer escapes control sequences; otherwise it writes the data unchanged.
 func (a *app) dataWriter() (out io.Writer, flush func() error) {
 	if _, onTerminal := terminalWidth(a.stdout); onTerminal {
 		w := show.NewWriter(a.stdout)
@@ -181,14 +181,14 @@ func (a *app) dataWriter() (out io.Writer, flush func() error) {
 	return a.stdout, func() error { return nil }
 }
 
-// errInterrupted is the cause of a context that a signal has canceled.
+// errInterrupted is the cause of a context canceled by a signal.
 var errInterrupted = errors.New("interrupted")
 
-// onInterrupted runs when an interrupted command has announced its end to its peers. Tests replace it.
+// onInterrupted is called after an interrupted command has notified its peers. Tests replace it.
 var onInterrupted = func() {}
 
-// untilSignal returns a context that SIGINT or SIGTERM cancels, with errInterrupted as the cause. After the first signal the next one
-// ends the process. stop releases it.
+// untilSignal returns a context that is canceled by SIGINT or SIGTERM, with errInterrupted as its cause. A second
+// signal terminates the process. The caller must call stop to release resources.
 func (a *app) untilSignal() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
@@ -212,7 +212,7 @@ func (a *app) untilSignal() (ctx context.Context, stop func()) {
 	}
 }
 
-// A buildReport is the JSON of the version of this program.
+// A buildReport is the JSON form of this program's version.
 type buildReport struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`

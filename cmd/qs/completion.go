@@ -18,9 +18,9 @@ For every new one:
 
   echo 'source <(qs completion bash)' >> ~/.bashrc`
 
-// bashWords takes the place of a function in cobra's script that calls one of the package bash-completion. It sets the variables words, cword, cur
-// and prev of its caller, as _init_completion of that package does with the arguments -n =: that cobra gives it. Bash parts words at = and : too,
-// and so the address of a program.
+// bashWords replaces a function in cobra's completion script that depends on the package bash-completion. Like
+// _init_completion of that package with the arguments -n =: that cobra passes, it sets its caller's variables words,
+// cword, cur and prev. Bash itself splits words at = and :, and therefore splits program addresses.
 const bashWords = `
 # Where the package bash-completion is loaded, __start_qs calls its _init_completion instead.
 __qs_init_completion()
@@ -50,7 +50,8 @@ __qs_init_completion()
 }
 `
 
-// adaptCompletion changes cobra's command completion: an unknown shell is a mistake, and the script for bash needs no other package.
+// adaptCompletion changes cobra's completion command to reject unknown shells and to generate a bash script that
+// depends on no other package.
 func adaptCompletion(c *cobra.Command) {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -74,8 +75,9 @@ func adaptCompletion(c *cobra.Command) {
 	}
 }
 
-// isPlainWord reports whether no shell expands or splits a word. The script for bash puts the common prefix of several completions on the
-// command line unquoted, and evaluates the line at the next Tab: a name such as $(COMMAND) would run.
+// isPlainWord reports whether word contains nothing that a shell expands or splits. The bash script inserts the common
+// prefix of several completions into the command line unquoted and evaluates the line at the next Tab, so a name such
+// as $(COMMAND) would be executed.
 func isPlainWord(word string) bool {
 	if strings.HasPrefix(word, "-") {
 		return false // a flag

@@ -40,16 +40,16 @@ const cpExamples = `  qs cp big.iso tcp://10.0.0.7:9000/images/
   tar c photos | qs cp - tcp://10.0.0.7:9000/photos.tar
   qs cp tcp://10.0.0.7:9000/photos.tar - | tar x`
 
-// A copyResult is the JSON of qs cp.
+// A copyResult is the JSON form of the result of qs cp.
 type copyResult struct {
-	Bytes    int64   `json:"bytes"` // moved by this run
+	Bytes    int64   `json:"bytes"` // bytes moved by this run
 	Files    int     `json:"files"`
 	Same     int     `json:"files_unchanged"`
 	Skipped  int     `json:"skipped"`
 	Seconds  float64 `json:"seconds"`
 	Rate     float64 `json:"mib_per_s"`
 	Resumed  int64   `json:"resumed_bytes"`      // bytes of files that an earlier run had begun
-	Checksum string  `json:"checksum,omitempty"` // of the file, if it was one
+	Checksum string  `json:"checksum,omitempty"` // checksum of the file, if a single file was copied
 }
 
 func (a *app) newCp() *cobra.Command {
@@ -80,7 +80,7 @@ func wantCopy(c *cobra.Command, args []string) error {
 	return wantArgs(2, 2)(c, args)
 }
 
-// copy copies between this machine and a target.
+// copy copies files between this machine and a target.
 func (a *app) copy(n *network, opts files.Options, source, destination string) error {
 	switch {
 	case opts.Piece < 4<<10 || opts.Piece > files.MaxPiece:
@@ -110,7 +110,7 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 		here, there = from, to
 	}
 	opts.Remote = there.path
-	results := a // prints them
+	results := a // prints the results
 	finish := func() error { return nil }
 	progressTo := a.stderr
 	switch {
@@ -122,7 +122,7 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 		opts.To, finish = a.dataWriter()
 		results = &app{stdout: a.stderr, isJSON: a.isJSON}
 		if _, onTerminal := terminalWidth(a.stdout); onTerminal {
-			progressTo = struct{ io.Writer }{a.stderr} // no bar between the lines of the data
+			progressTo = struct{ io.Writer }{a.stderr} // no progress bar among the lines of data
 		}
 	default:
 		if opts.Folder, opts.Local, err = here.resolve(opts.Upload); err != nil {
@@ -180,7 +180,7 @@ func newCopyResult(c *files.Copier, took time.Duration) *copyResult {
 	return r
 }
 
-// splitLast cuts a path at its last slash.
+// splitLast splits a path at its last slash.
 func splitLast(path string) (dir, name string, found bool) {
 	i := strings.LastIndexByte(path, '/')
 	if i < 0 {
@@ -189,7 +189,7 @@ func splitLast(path string) (dir, name string, found bool) {
 	return path[:i], path[i+1:], true
 }
 
-// newTwoPathsError returns the error of two paths of which none is that of a program.
+// newTwoPathsError returns the error for two paths neither of which has a program's address.
 func newTwoPathsError(source, destination string) string {
 	text := fmt.Sprintf("neither %s nor %s has a transport: write tcp://", source, destination)
 	for _, path := range []string{destination, source} {
@@ -200,10 +200,11 @@ func newTwoPathsError(source, destination string) string {
 	return text + "HOST:PORT/PATH"
 }
 
-// keptLine begins the line of an error about the parts that are left of an interrupted copy.
+// keptLine begins the line of an error message that describes what an interrupted copy has left.
 const keptLine = "kept:   "
 
-// keptText describes the parts that are left of an interrupted copy that has done did. in stands before the names of files.
+// keptText describes the partial files that an interrupted copy leaves after the work counted in did. The string in
+// precedes file names.
 func keptText(did files.Counts, state files.State, in string) string {
 	var kept []string
 	if did.Files > 0 {
@@ -220,8 +221,8 @@ func keptText(did files.Counts, state files.State, in string) string {
 	return fmt.Sprintf("%s; %s%s was not touched", strings.Join(kept, "; "), in, state.Name)
 }
 
-// newCopyError gives the error of a copy that has done did its exit code, and says what is there and what the user can do. A stream begins anew each
-// time. kept is of sayKept.
+// newCopyError adds an exit code to the error of a copy, and describes what was copied and what the user can do. The
+// work done so far is did. A stream starts over each time. The string kept is a result of keptText.
 func newCopyError(err error, did files.Counts, stream bool, kept string) error {
 	_, answered := hg.RemoteOf(err)
 	var lines []string
@@ -232,14 +233,14 @@ func newCopyError(err error, did files.Counts, stream bool, kept string) error {
 	case files.Refused(err) && did == files.Counts{}:
 		return refusedError{err}
 	case answered && !files.Interrupted(err) && !errors.Is(err, errInterrupted):
-		return err // of the target: not of this machine
+		return err // the target's error, not this machine's
 	case !files.Interrupted(err) && !errors.Is(err, errInterrupted) || stream && did.Bytes > 0:
 		if len(lines) > 0 {
 			err = show.Advise(err, lines...)
 		}
 		return failedError{err}
 	case errors.Is(err, hg.ErrUnreachable) && did.Bytes+did.Resumed == 0:
-		return err // says what to do
+		return err // it already says what to do
 	case errors.Is(err, hg.ErrAgain):
 		lines = append(lines, show.ToDo+"wait for that, then run the same command again")
 	case did.Bytes+did.Resumed == 0:

@@ -10,7 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
-// serveDebug shows page at addr, and returns its URL. stop ends it, and closes connections that are open.
+// serveDebug serves page at addr and returns its URL. The stop function shuts the server down and
+// closes open connections.
 func serveDebug(page *debug.Page, addr string) (url string, stop func(), err error) {
 	lis, err := net.Listen("tcp", addr)
 	if err != nil {

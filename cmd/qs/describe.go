@@ -20,16 +20,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A methodDescription is the description of a method.
+// A methodDescription describes a method's types and properties.
 type methodDescription struct {
 	typed.Method
 	name, codec, shape string
-	why                string // nothing is known; "" if it is
-	builtIn            bool   // every program has it, in its own codec
-	stream             bool   // its output is that of each item
+	why                string // reason why the description is missing; "" if it is available
+	builtIn            bool   // built into every program, with its own codec
+	stream             bool   // the output type is that of each item
 }
 
-// describe gets the description of the method from the program. A program without it has an unknown method, which can still be called.
+// describe fetches the description of the method from the program. If the program does not provide one, the method is
+// treated as unknown and can still be called.
 func (k *callCommand) describe(ctx context.Context) (methodDescription, error) {
 	d := methodDescription{Method: typed.Unknown, name: k.method, codec: "msgpack"}
 	if _, ok := k.c.context.Class().Registered(k.method); ok {
@@ -71,8 +72,8 @@ func (k *callCommand) describe(ctx context.Context) (methodDescription, error) {
 	return d, nil
 }
 
-// defineCodes defines the names of a program's own error codes, which it publishes with its methods. A name that is invalid, or that differs from
-// that of another program, is ignored: the code stays a number.
+// defineCodes defines the names of the program's own error codes, which are published with its methods. It ignores a
+// name that is invalid or that conflicts with another program's; the code is then shown as a number.
 func defineCodes(listing []byte) {
 	all, err := inspect.DecodeCodes(listing)
 	if err != nil {
@@ -83,11 +84,12 @@ func defineCodes(listing []byte) {
 	}
 }
 
-// newNoMethodError returns the error for a method that the program does not have; then is the consequence for the command.
+// newNoMethodError returns the error for a method that the program does not have. The string then states the
+// consequence for the command.
 func (c *client) newNoMethodError(method, then string, all []inspect.RPC) error {
 	var names []string
 	for _, rpc := range all {
-		if show.Text(rpc.Name) == rpc.Name { // else nobody can type it
+		if show.Text(rpc.Name) == rpc.Name { // otherwise the user could not type it
 			names = append(names, rpc.Name)
 		}
 	}
@@ -96,7 +98,8 @@ func (c *client) newNoMethodError(method, then string, all []inspect.RPC) error 
 	return show.Advise(usageError{text}, "to do:  "+c.listingAdvice(append(found, method)...))
 }
 
-// listingAdvice returns the command that lists the methods of the program, with those of the library if one of the names is like theirs.
+// listingAdvice returns the command line that lists the program's methods. It includes the library's own methods if one
+// of the given names resembles theirs.
 func (c *client) listingAdvice(methods ...string) string {
 	all := ""
 	if slices.ContainsFunc(methods, inspect.IsBuiltIn) {
@@ -105,8 +108,8 @@ func (c *client) listingAdvice(methods ...string) string {
 	return fmt.Sprintf("look at what there is: qs rpcs %s%s", all, c.peer)
 }
 
-// noteNoInput prints a note that a call has no input although a file or a pipe is the standard input: only the argument - reads it. The data in
-// the pipe makes no difference.
+// noteNoInput prints a note that a call has no input although standard input is a file or a pipe. Standard input is
+// read only for the argument -. The note does not depend on whether the pipe holds data.
 func (k *callCommand) noteNoInput(command string, d *methodDescription) {
 	takesNone := !k.isRaw && d.In.Kind() == reflect.Struct && d.In.NumField() == 0
 	if !isStdinGiven() || takesNone || slices.ContainsFunc(k.sourceFlag, func(a fieldFlag) bool { return a.value == "-" }) {
@@ -119,7 +122,7 @@ func (k *callCommand) noteNoInput(command string, d *methodDescription) {
 	k.app.printNote(command, "note: "+sent+`; "-" reads the standard input`)
 }
 
-// checkRaw refuses an input of --raw that a method with the codec msgpack cannot decode.
+// checkRaw returns an error for an input of --raw that a method with codec msgpack cannot decode.
 func (k *callCommand) checkRaw(d *methodDescription, input []byte) error {
 	if d.codec != "msgpack" || d.builtIn || d.why != "" || len(input) == 0 || codec.Msgpack.Decode(input, new(msgpack.RawMessage)) == nil {
 		return nil
@@ -127,7 +130,7 @@ func (k *callCommand) checkRaw(d *methodDescription, input []byte) error {
 	return usageError{fmt.Sprintf("%s is of codec msgpack, and the input of --raw is none: without --raw JSON is converted; NOT sent", k.method)}
 }
 
-// newInput returns the input, by its type.
+// newInput converts v to the method's input type.
 func (d *methodDescription) newInput(v any) (reflect.Value, error) {
 	in, err := typed.FromJSON(d.In, v)
 	if err != nil {
@@ -145,7 +148,7 @@ func (d *methodDescription) newInput(v any) (reflect.Value, error) {
 	return in, nil
 }
 
-// printMethod decodes an answer and prints the output in it.
+// printMethod decodes an answer and prints the output that it contains.
 func (d *methodDescription) printMethod(out io.Writer, b []byte) error {
 	p := reflect.New(d.Out)
 	if len(b) > 0 {

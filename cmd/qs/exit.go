@@ -15,17 +15,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The exit codes.
+// Exit codes.
 const (
 	exitFailed      = 1
 	exitUsage       = 2
 	exitNotRun      = 3
 	exitMayHaveRun  = 4
 	exitHandler     = 5
-	exitInterrupted = 130 // 128 and SIGINT, as shells have it
+	exitInterrupted = 130 // 128 + SIGINT, the convention of shells
 )
 
-// exitCodes explains the codes in the help.
+// exitCodes is the explanation of the exit codes in the help.
 const exitCodes = `  0    success
   1    failed on this machine, or a check did: a request was not sent, or it
        ran and its output was lost; the text says which
@@ -38,45 +38,45 @@ const exitCodes = `  0    success
   5    the handler ran, and its answer is an error
   130  interrupted by SIGINT or SIGTERM: treat it as 4`
 
-// errorKinds name the exit codes in JSON.
+// errorKinds maps exit codes to their names in JSON.
 var errorKinds = map[int]string{
 	exitFailed: "failed", exitUsage: "usage", exitNotRun: "did_not_run", exitMayHaveRun: "may_have_run", exitHandler: "handler",
 	exitInterrupted: "interrupted",
 }
 
-// usageError is a command line that cannot be understood.
+// A usageError reports a command line that cannot be parsed.
 type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
 
-// notSentError is an error before the method was called: another attempt may succeed. Errors of this machine, such as a file that is
-// missing, are none: the same command fails again.
+// A notSentError is an error that occurred before the method was called; another attempt may succeed. It does not wrap
+// local errors, such as a missing file, because the same command would fail again.
 type notSentError struct{ err error }
 
 func (e notSentError) Error() string { return e.err.Error() }
 func (e notSentError) Unwrap() error { return e.err }
 
-// refusedError is an error before anything was done, which the same command gets again until it is changed: the program refuses the request, or
-// a certificate is missing.
+// A refusedError is an error that occurred before anything was done and that recurs until the command is changed: the
+// program refused the request, or a certificate is missing.
 type refusedError struct{ err error }
 
 func (e refusedError) Error() string { return e.err.Error() }
 func (e refusedError) Unwrap() error { return e.err }
 
-// repeatableError is the error of a command that may be repeated as it is, whatever the fate of its requests: they move bytes, and those that
-// have arrived are kept.
+// A repeatableError is the error of a command that may be repeated unchanged, regardless of the fate of its requests.
+// Its requests only move bytes, and bytes that have arrived are kept.
 type repeatableError struct{ err error }
 
 func (e repeatableError) Error() string { return e.err.Error() }
 func (e repeatableError) Unwrap() error { return e.err }
 
-// ranError is an error after the handler has begun: the method ran.
+// A ranError is an error that occurred after the handler had begun, which means that the method ran.
 type ranError struct{ err error }
 
 func (e ranError) Error() string { return e.err.Error() }
 func (e ranError) Unwrap() error { return e.err }
 
-// newOutputError returns the error of a call whose output could not be written.
+// newOutputError returns the error for a call whose output could not be written.
 func newOutputError(method string, err error) error {
 	if err == nil {
 		return nil
@@ -84,7 +84,8 @@ func newOutputError(method string, err error) error {
 	return ranError{fmt.Errorf("cannot write the output of %s: %w; the method ran", method, err)}
 }
 
-// unansweredError is that of a request which only asks, and has no answer: it has no fate, since it changes nothing.
+// An unansweredError reports that a read-only request received no answer. It has no fate, because the request changes
+// nothing.
 type unansweredError struct {
 	text string
 	err  error
@@ -93,19 +94,21 @@ type unansweredError struct {
 func (e unansweredError) Error() string { return e.text }
 func (e unansweredError) Unwrap() error { return e.err }
 
-// isNoMethod reports whether a program has refused a request for an RPC that it does not serve.
+// isNoMethod reports whether err means that the program refused a request for an RPC that it does not serve.
 func isNoMethod(err error) bool {
 	remote, ok := hg.RemoteOf(err)
 	return ok && remote.Refused && remote.Code == hg.ErrNoMethod || errors.Is(err, mercury.ErrNoMethod)
 }
 
-// failedError is an error of a command that makes many requests: the fate of one of them is not that of the command.
+// A failedError is the error of a command that makes many requests. It hides the fate of the single request that
+// failed.
 type failedError struct{ err error }
 
 func (e failedError) Error() string { return e.err.Error() }
 func (e failedError) Unwrap() error { return e.err }
 
-// withoutFate returns the first error of a command that makes many requests: as a failedError, unless no connection could be made.
+// withoutFate wraps the first error of a command that makes many requests in a failedError, unless no connection could
+// be made.
 func withoutFate(err error) error {
 	call, ok := errors.AsType[*hg.Error](err)
 	if err == nil || errors.Is(err, hg.ErrUnreachable) || ok && call.Op == "lookup" {
@@ -114,13 +117,14 @@ func withoutFate(err error) error {
 	return failedError{err}
 }
 
-// brokenPromiseError is an error that a check has found, or that the end of a server has: an interrupt does not hide it.
+// A brokenPromiseError is an error found by a check, or returned when a server shuts down. It determines the exit code
+// even if the command was interrupted.
 type brokenPromiseError struct{ err error }
 
 func (e brokenPromiseError) Error() string { return e.err.Error() }
 func (e brokenPromiseError) Unwrap() error { return e.err }
 
-// exitCode returns the code for an error of a command.
+// exitCode returns the exit code for a command's error.
 func (a *app) exitCode(err error) int {
 	if err == nil {
 		return 0
@@ -167,21 +171,21 @@ func (a *app) exitCode(err error) int {
 	return exitFailed
 }
 
-// An errorReport is the JSON of an error.
+// An errorReport is the JSON form of an error.
 type errorReport struct {
 	Command  string   `json:"command"`
 	Kind     string   `json:"kind"`
 	ExitCode int      `json:"exit_code"`
 	Message  string   `json:"message"`
-	Code     int      `json:"code,omitempty"` // of the library, or of the handler
+	Code     int      `json:"code,omitempty"` // error code of the library or the handler
 	CodeText string   `json:"code_text,omitempty"`
 	Fate     string   `json:"fate,omitempty"`
 	Detail   any      `json:"detail,omitempty"`
-	Kept     string   `json:"kept,omitempty"` // of a copy that was broken off
+	Kept     string   `json:"kept,omitempty"` // what an interrupted copy has left
 	ToDo     []string `json:"to_do,omitempty"`
 }
 
-// reportError prints the error of a command, if there is one, and returns its exit code.
+// reportError prints a command's error, if any, and returns the exit code.
 func (a *app) reportError(cmd *cobra.Command, err error) int {
 	code := a.exitCode(err)
 	if err == nil {
@@ -206,7 +210,7 @@ func (a *app) reportError(cmd *cobra.Command, err error) int {
 	return code
 }
 
-// describeCall adds the code, the text and the fate of a call that has failed.
+// describeCall sets the code, message and fate of a failed call.
 func (r *errorReport) describeCall(err error) {
 	remote, answered := hg.RemoteOf(err)
 	_, called := errors.AsType[*hg.Error](err)
@@ -222,7 +226,7 @@ func (r *errorReport) describeCall(err error) {
 		}
 	case called:
 		code = hg.CodeOf(err)
-	case isNoMethod(err): // of a C program
+	case isNoMethod(err): // from a C program
 		code = mercury.ErrNoMethod
 	case !coded:
 		if errors.As(err, new(ranError)) {
@@ -246,10 +250,10 @@ func (r *errorReport) describeCall(err error) {
 	}
 }
 
-// fateText is a fate in JSON.
+// fateText returns the JSON form of a fate.
 func fateText(fate hg.Fate) string { return strings.ReplaceAll(fate.String(), " ", "_") }
 
-// rawJSON is JSON that stays as it is.
+// A rawJSON is encoded JSON that is inserted unchanged.
 type rawJSON string
 
 // MarshalJSON implements json.Marshaler.

@@ -2,7 +2,7 @@ package main
 
 import "github.com/quicksilver-rpc/quicksilver/hg/inspect"
 
-// A contextReport is the JSON of the gauges of a context: those of inspect.Gauges.
+// A contextReport is the JSON form of a context's gauges, which are those of inspect.Gauges.
 type contextReport struct {
 	Context      int          `json:"context"`
 	Address      string       `json:"address"`
@@ -23,7 +23,7 @@ type contextReport struct {
 	Peers        []peerReport `json:"peers"`
 }
 
-// A peerReport is that of one peer.
+// A peerReport is the JSON form of a peer's gauges.
 type peerReport struct {
 	Address    string `json:"address"`
 	Label      string `json:"label"`

@@ -25,20 +25,20 @@ const gerExamples = `  qs ger --peers 2000
   qs ger --groups 4 --tags 8 --peers 128 --eager 1024
   qs ger tcp://10.0.0.7:9000`
 
-// A guaranteeReport is the memory for a number of peers, envelopes and bytes.
+// A guaranteeReport is the memory required for a number of peers, envelopes and bytes.
 type guaranteeReport struct {
 	Peers     int   `json:"peers"`
 	Envelopes int   `json:"envelopes_per_peer"`
 	Eager     int   `json:"eager_bytes"`
 	Processes int   `json:"processes_per_node"`
 	All       int   `json:"envelopes"`
-	Messages  int64 `json:"message_bytes"` // of a process: what the messages take
+	Messages  int64 `json:"message_bytes"` // message memory of a process
 	Bytes     int64 `json:"guaranteed_bytes"`
 	NodeBytes int64 `json:"guaranteed_bytes_per_node"`
 	NodeMsgs  int64 `json:"message_bytes_per_node"`
 }
 
-// An envelopePlan holds the flags of qs ger about the envelopes that a program needs.
+// An envelopePlan holds the flags of qs ger that determine how many envelopes a program needs.
 type envelopePlan struct {
 	groups, tags int
 	contexts     string
@@ -72,7 +72,7 @@ func (a *app) newGer() *cobra.Command {
 	return c
 }
 
-// computeGer prints the memory that the guarantee g needs.
+// computeGer prints the memory required for the guarantee g.
 func (a *app) computeGer(g *guaranteeReport, p *envelopePlan) error {
 	if p.groups < 0 || p.tags < 1 || p.groups > 1<<24 || p.tags > 1<<24 {
 		return usageError{fmt.Sprintf("--groups %d and --tags %d must be positive, and not absurd", p.groups, p.tags)}
@@ -100,7 +100,7 @@ func (a *app) computeGer(g *guaranteeReport, p *envelopePlan) error {
 	return a.printResult(g, g.print)
 }
 
-// computeContexts is the largest sum of tags over the groups of a pair.
+// computeContexts returns the largest sum of tags over the groups of a pair.
 func computeContexts(text string) (most int, err error) {
 	for pair := range strings.SplitSeq(text, ",") {
 		sum := 0
@@ -150,7 +150,7 @@ func (g *guaranteeReport) print(out io.Writer) {
 	l.print(out)
 }
 
-// requestGauges asks a program for its gauges.
+// requestGauges fetches a program's gauges and prints them.
 func (a *app) requestGauges(n *network, addr string) error {
 	client, err := dial(n, addr)
 	if err != nil {

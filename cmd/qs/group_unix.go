@@ -9,26 +9,26 @@ import (
 	"syscall"
 )
 
-// forwardedSignals are the signals that qs run passes on.
+// forwardedSignals are the signals that qs run forwards to its processes.
 var forwardedSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 
 const (
 	terminate = syscall.SIGTERM
-	hangup    = syscall.SIGHUP // may come several times when a terminal is closed
+	hangup    = syscall.SIGHUP // may be delivered several times when a terminal is closed
 )
 
-// catchBrokenPipe makes a write of an output that is not read any more fail, until stop is called: it would end qs run otherwise.
+// catchBrokenPipe makes writes to a closed pipe fail instead of terminating qs run, until stop is called.
 func catchBrokenPipe() (stop func()) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGPIPE)
 	return func() { signal.Stop(caught) }
 }
 
-// isTermination reports whether a signal ends qs run.
+// isTermination reports whether s terminates qs run.
 func isTermination(s os.Signal) bool { return s != syscall.SIGUSR1 && s != syscall.SIGUSR2 }
 
-// setProcessGroup puts a process and its children into a group of their own, so that a terminal does not send them Ctrl-C: qs run passes it
-// on. The process ends with the thread that starts it, where the system supports that.
+// setProcessGroup starts a process in its own process group, so that Ctrl-C in the terminal reaches only qs run, which
+// forwards it. Where the system supports it, the process is killed when the thread that started it exits.
 func setProcessGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	endWithParent(cmd.SysProcAttr)
@@ -38,7 +38,8 @@ func signalProcessGroup(cmd *exec.Cmd, s os.Signal) {
 	_ = syscall.Kill(-cmd.Process.Pid, s.(syscall.Signal))
 }
 
-// killProcessGroup kills the processes that are left in the group of a process that has ended, and reports whether there were any.
+// killProcessGroup kills the processes that remain in the group of a process that has exited, and reports whether there
+// were any.
 func killProcessGroup(cmd *exec.Cmd) bool {
 	return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) == nil
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A healthReport is the JSON of qs health.
+// A healthReport is the JSON form of the result of qs health.
 type healthReport struct {
 	Address string `json:"address"`
 	OK      bool   `json:"ok"`
-	Why     string `json:"why,omitempty"` // it is not
+	Why     string `json:"why,omitempty"` // reason why the program is not ready
 }
 
 func (a *app) newHealth() *cobra.Command {
@@ -40,10 +40,11 @@ func (a *app) newHealth() *cobra.Command {
 	return c
 }
 
-// waitInterval is how long qs health --wait rests before it asks again.
+// waitInterval is the pause of qs health --wait between two requests.
 const waitInterval = 100 * time.Millisecond
 
-// health prints whether the program at addr is ready, or becomes so within wait, and fails if it is not.
+// health prints whether the program at addr is ready, waiting up to wait for it to become so, and
+// returns an error if it is not.
 func (a *app) health(n *network, timeout, wait time.Duration, addr string) error {
 	switch {
 	case timeout <= 0:
@@ -74,7 +75,8 @@ func (a *app) health(n *network, timeout, wait time.Duration, addr string) error
 	}))
 }
 
-// askHealth asks the program at addr once. Without an address in the report it could not be asked.
+// askHealth queries the program at addr once. If the program could not be queried, the report has
+// no address.
 func askHealth(ctx context.Context, n *network, timeout time.Duration, addr string) (r healthReport, err error) {
 	c, err := dial(n, addr)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/term"
 )
 
-// connectionFlag is the annotation of flags that most commands have: the help lists them at the end.
+// connectionFlag annotates the flags that most commands share. The help lists them last.
 const connectionFlag = "connection"
 
-// maxHelpWidth bounds the lines of the help on wide terminals: longer ones are hard to read.
+// maxHelpWidth limits the line length of the help on wide terminals.
 const maxHelpWidth = 100
 
-// terminalWidth returns the columns of the terminal that w is, and whether it is one.
+// terminalWidth returns the number of columns of the terminal w, and reports whether w is a terminal.
 func terminalWidth(w io.Writer) (width int, ok bool) {
 	f, isFile := underlyingFile(w)
 	if !isFile || !term.IsTerminal(int(f.Fd())) {
@@ -32,7 +32,7 @@ func terminalWidth(w io.Writer) (width int, ok bool) {
 	return 80, true
 }
 
-// underlyingFile returns the file that w writes to, if it is one.
+// underlyingFile returns the file that w writes to, if any.
 func underlyingFile(w io.Writer) (*os.File, bool) {
 	if o, ok := w.(*output); ok {
 		w = o.to
@@ -41,13 +41,13 @@ func underlyingFile(w io.Writer) (*os.File, bool) {
 	return f, ok
 }
 
-// isTerminal reports whether w is a terminal that can move its cursor.
+// isTerminal reports whether w is a terminal with cursor movement.
 func isTerminal(w io.Writer) bool {
 	_, ok := terminalWidth(w)
 	return ok && os.Getenv("TERM") != "dumb"
 }
 
-// printHelp prints the help of a command, as wide as the terminal.
+// printHelp prints a command's help, wrapped to the terminal's width.
 func printHelp(c *cobra.Command) {
 	w := c.OutOrStdout()
 	width, _ := terminalWidth(w)
@@ -94,11 +94,11 @@ func printHelp(c *cobra.Command) {
 	}
 }
 
-// A jsonOutput describes the JSON of a command.
+// A jsonOutput describes a command's JSON output.
 type jsonOutput struct {
 	command string
 	what    string
-	defs    []string // its names in $defs of docs/qs.schema.json; none if a method or a program decides the JSON
+	defs    []string // names in $defs of docs/qs.schema.json; empty if a method or another program determines the JSON
 }
 
 var jsonOutputs = []jsonOutput{
@@ -125,7 +125,7 @@ var jsonOutputs = []jsonOutput{
 
 const jsonTopic = "Each value is one line of JSON; names are in snake_case, with the unit at the end. docs/qs.schema.json of Quicksilver is a JSON Schema, with these names in $defs."
 
-// printJSONTopic prints the descriptions of the JSON of all commands.
+// printJSONTopic prints the descriptions of all commands' JSON output.
 func printJSONTopic(w io.Writer) {
 	width, _ := terminalWidth(w)
 	fmt.Fprintf(w, "%s\n\n", wrapText(jsonTopic, min(width, maxHelpWidth)))
@@ -136,10 +136,10 @@ func printJSONTopic(w io.Writer) {
 	t.print(w)
 }
 
-// connectionTopic is the help topic about the flags of connections, which other helps show in one line.
+// connectionTopic names the help topic about connection flags. The help of a command refers to it in one line.
 const connectionTopic = "qs help connection"
 
-// printConnection prints the flags that every command has which connects.
+// printConnection prints the flags shared by all commands that connect.
 func printConnection(w io.Writer) {
 	width, _ := terminalWidth(w)
 	width = min(width, maxHelpWidth)
@@ -150,7 +150,8 @@ func printConnection(w io.Writer) {
 	fmt.Fprintf(w, "%s\n\n%s", wrapText(about, width), fs.FlagUsagesWrapped(width))
 }
 
-// unquoteUsages takes the marks of the names of values from the usages of all flags, for the shell, which shows them as they are.
+// unquoteUsages removes the quotes around value names from the usage text of all flags, because shell completion shows
+// the text unchanged.
 func unquoteUsages(c *cobra.Command) {
 	unquote := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
 	c.Flags().VisitAll(unquote)
@@ -160,7 +161,7 @@ func unquoteUsages(c *cobra.Command) {
 	}
 }
 
-// printCommands lists the commands below c by group.
+// printCommands lists the subcommands of c by group.
 func printCommands(w io.Writer, c *cobra.Command) {
 	list := func(title, group string) {
 		for _, sub := range c.Commands() {
@@ -181,10 +182,10 @@ func printCommands(w io.Writer, c *cobra.Command) {
 	}
 }
 
-// linePadding matches the spaces that the wrapping leaves at the ends of lines.
+// linePadding matches the trailing spaces that wrapping leaves.
 var linePadding = regexp.MustCompile(`(?m) +$`)
 
-// wrapText breaks the lines of paragraphs. Lines that begin with a space stay as they are.
+// wrapText wraps paragraphs at width. Lines that begin with a space are not wrapped.
 func wrapText(about string, width int) string {
 	paragraphs := strings.Split(about, "\n\n")
 	for i, p := range paragraphs {
@@ -195,7 +196,7 @@ func wrapText(about string, width int) string {
 	return strings.Join(paragraphs, "\n\n")
 }
 
-// newHelp returns the command help.
+// newHelp returns the help command.
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND...]", Short: "Show the help of commands", GroupID: groupTool,
@@ -225,7 +226,7 @@ func newHelp(root *cobra.Command) *cobra.Command {
 				if sub == nil {
 					sub = findCommand(root, name)
 				} else if cmd != root {
-					asked = asked[:len(asked)-1] // completion bash
+					asked = asked[:len(asked)-1] // as in completion bash
 				}
 				if sub == nil {
 					return newUnknownCommandError(cmd, name)

@@ -17,9 +17,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An infoFact is one line of qs info, and one field of its JSON. A fact that is not available has an error.
+// An infoFact is one line of qs info and one field of its JSON output. If the fact is not
+// available, it has an error instead of a value.
 type infoFact struct {
-	key   string // the name of the field of the JSON
+	key   string // JSON field name
 	label string
 	value any
 	unit  string
@@ -84,7 +85,7 @@ func (a *app) printFacts(facts []infoFact) error {
 	})
 }
 
-// peerFacts are about a peer, as this machine sees it.
+// peerFacts returns the facts about a peer as seen from this machine.
 func peerFacts(n *network, addr string) ([]infoFact, error) {
 	c, err := dial(n, addr)
 	if err != nil {
@@ -105,7 +106,7 @@ func peerFacts(n *network, addr string) ([]infoFact, error) {
 	return facts, nil
 }
 
-// programFacts are about this program, with what a class uses that is told nothing.
+// programFacts returns the facts about this program, including the defaults of a class.
 func programFacts() []infoFact {
 	facts := []infoFact{
 		{key: "go", label: "Go", value: runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH},
@@ -142,7 +143,7 @@ func programFacts() []infoFact {
 	return facts
 }
 
-// networkFacts are about the interfaces.
+// networkFacts returns the facts about the network interfaces.
 func networkFacts() []infoFact {
 	listen := infoFact{key: "addresses", label: "addresses to listen on"}
 	mtu := infoFact{key: "loopback_mtu", label: "MTU of the loopback", unit: "bytes", err: fmt.Errorf("no loopback interface")}
@@ -160,7 +161,7 @@ func networkFacts() []infoFact {
 			if ip, ok := a.(*net.IPNet); ok && !ip.IP.IsLinkLocalUnicast() {
 				at := net.JoinHostPort(ip.IP.String(), "PORT")
 				if addrs = append(addrs, "tcp://"+at); ip.IP.IsLoopback() && slices.Contains(na.Schemes(), "udp") {
-					addrs = append(addrs, "udp://"+at) // elsewhere it needs QS_UDP_TRUSTED
+					addrs = append(addrs, "udp://"+at) // other interfaces require QS_UDP_TRUSTED
 				}
 			}
 		}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelFacts are those that decide how fast and how large things can be.
+// kernelFacts returns the kernel features and limits that affect performance and sizes.
 func kernelFacts() []infoFact {
 	facts := []infoFact{
 		kernelRelease(),
@@ -34,7 +34,8 @@ func kernelRelease() infoFact {
 	return f
 }
 
-// syscallFact is a fact about something that the kernel has or has not.
+// syscallFact returns a fact that states whether the kernel has a feature. A nil err means that it
+// has.
 func syscallFact(key, label string, err error) infoFact {
 	switch err {
 	case nil:
@@ -45,7 +46,8 @@ func syscallFact(key, label string, err error) infoFact {
 	return infoFact{key: key, label: label, err: err}
 }
 
-// hasEpollPwait2 makes the call with an invalid descriptor: a kernel that has the call returns EBADF.
+// hasEpollPwait2 calls epoll_pwait2 with an invalid descriptor. A kernel that implements it returns
+// EBADF.
 func hasEpollPwait2() error {
 	_, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, ^uintptr(0), 0, 0, 0, 0, 0)
 	if errno == unix.ENOSYS {
@@ -63,7 +65,7 @@ func hasReusePort() error {
 	return unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 }
 
-// sysctlFact reads a setting: a number, or text.
+// sysctlFact returns a kernel setting, which is a number or text.
 func sysctlFact(key, label, path, unit string) infoFact {
 	f := infoFact{key: key, label: label, unit: unit}
 	b, err := os.ReadFile("/proc/sys/" + path)

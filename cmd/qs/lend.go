@@ -20,7 +20,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// fieldFlags are a flag of the form NAME=VALUE that may be repeated.
+// fieldFlags holds the values of a repeatable flag of the form NAME=VALUE.
 type fieldFlags []fieldFlag
 
 type fieldFlag struct{ name, value string }
@@ -44,15 +44,15 @@ func (a *fieldFlags) Set(text string) error {
 	return nil
 }
 
-// A lentFile is a file that is lent in a field.
+// A lentFile is a file that is lent through a field of the input.
 type lentFile struct {
 	field string
 	f     *os.File
-	w     io.Writer           // writes to f, or to the terminal that it is; of a sink
-	end   func(ok bool) error // closes it; a sink that is ok gets its name
+	w     io.Writer           // for a sink, writes to f or to a terminal
+	end   func(ok bool) error // closes the file; a sink gets its final name if ok is true
 }
 
-// openSources opens the files that are to be read.
+// openSources opens the files to be read.
 func (k *callCommand) openSources(flags fieldFlags) error {
 	for _, a := range flags {
 		l := lentFile{field: a.name, f: os.Stdin, end: func(bool) error { return nil }}
@@ -71,7 +71,7 @@ func (k *callCommand) openSources(flags fieldFlags) error {
 	return nil
 }
 
-// openSinks opens the files that are to be written.
+// openSinks opens the files to be written.
 func (k *callCommand) openSinks(flags fieldFlags) error {
 	for _, a := range flags {
 		l, err := openSink(a.value)
@@ -88,18 +88,20 @@ func (k *callCommand) openSinks(flags fieldFlags) error {
 	return nil
 }
 
-// closeFiles closes the open files; a sink that is not complete is removed.
+// closeFiles closes the open files and removes incomplete sinks.
 func (k *callCommand) closeFiles() {
 	for _, l := range append(k.sources, k.sinks...) {
 		_ = l.end(false)
 	}
 }
 
-// maxSinks is how many Sinks a method may have, and how many Sources can be lent: each is a field of a type here.
+// maxSinks is the maximum number of Sinks of a method and of Sources that can be lent. Each is a field of a type
+// defined here.
 const maxSinks = 4
 
 type (
-	// An lendingInput is what goes to a method that lends: a value of its type, in which the lent fields are put when they are encoded.
+	// A lendingInput is the input of a method that lends. It is a value of the method's type, into which the lent
+	// fields are inserted during encoding.
 	lendingInput[Sinks any] struct {
 		sources
 		Sinks Sinks
@@ -112,10 +114,10 @@ type (
 	sinks4  struct{ A, B, C, D qs.Sink }
 )
 
-// An inputEncoder puts lent fields into an input when it is encoded.
+// An inputEncoder inserts lent fields into an input during encoding.
 type inputEncoder struct {
-	in             reflect.Value // a pointer
-	sources, sinks [][]int       // where in it
+	in             reflect.Value // pointer to the input
+	sources, sinks [][]int       // index paths of the fields
 }
 
 // EncodeMsgpack implements msgpack.CustomEncoder.
@@ -132,7 +134,7 @@ func (i lendingInput[Sinks]) EncodeMsgpack(e *msgpack.Encoder) error {
 	return e.Encode(own.Interface())
 }
 
-// callLending makes a call that lends files, or one of a stream.
+// callLending makes a call that lends files, or a call with a stream.
 func (k *callCommand) callLending(ctx context.Context, d methodDescription, flags fieldFlags, out io.Writer) error {
 	if d.why != "" {
 		return usageError{fmt.Sprintf("--source and --sink: %s: the fields of %s are not known; NOT sent", d.why, d.name)}
@@ -169,7 +171,7 @@ func (k *callCommand) callLending(ctx context.Context, d methodDescription, flag
 	if err := k.openSinks(flags); err != nil {
 		return failedError{fmt.Errorf("%w: NOT sent", err)}
 	}
-	var to [maxSinks]qs.Sink // in the order of the method
+	var to [maxSinks]qs.Sink // in the order of the method's Sinks
 	for n, place := range places {
 		into.sinks = append(into.sinks, place.Path)
 		for _, l := range k.sinks {
@@ -195,7 +197,7 @@ func (k *callCommand) callLending(ctx context.Context, d methodDescription, flag
 	return d.printMethod(out, b)
 }
 
-// callStream makes a call of a stream.
+// callStream makes a call with a stream.
 func (k *callCommand) callStream(ctx context.Context, d *methodDescription, from sources, into *inputEncoder, out io.Writer) error {
 	ctx, peer, err := k.newTypedInput(ctx)
 	if err != nil {
@@ -217,7 +219,8 @@ func (k *callCommand) callStream(ctx context.Context, d *methodDescription, from
 	return nil
 }
 
-// adviseItems is advise for the error of a stream behind so many items: the handler has begun if there was one.
+// adviseItems is like adviseError for the error of a stream after count items. If count is positive, the handler has
+// begun.
 func (k *callCommand) adviseItems(count int, err error) error {
 	_, answered := hg.RemoteOf(err)
 	if count == 0 || answered {
@@ -242,7 +245,7 @@ func (k *callCommand) adviseItems(count int, err error) error {
 	return ranError{show.Advise(err, lines...)}
 }
 
-// newTypedInput returns the context and the Peer of a call by package qs.
+// newTypedInput returns the context and the Peer for a call through package qs.
 func (k *callCommand) newTypedInput(ctx context.Context) (context.Context, qs.Peer, error) {
 	for name, value := range k.meta.All() {
 		ctx = qs.WithMetadata(ctx, name, value)
@@ -254,7 +257,7 @@ func (k *callCommand) newTypedInput(ctx context.Context) (context.Context, qs.Pe
 	return ctx, peer, err
 }
 
-// newLendingInput makes a call of a method with so many Sinks.
+// newLendingInput makes a call of a method whose number of Sinks is given by the type Sinks.
 func newLendingInput[Sinks any](ctx context.Context, k *callCommand, from sources, into *inputEncoder, to [maxSinks]qs.Sink) (msgpack.RawMessage, error) {
 	ctx, peer, err := k.newTypedInput(ctx)
 	if err != nil {
@@ -268,7 +271,7 @@ func newLendingInput[Sinks any](ctx context.Context, k *callCommand, from source
 	return m.Call(ctx, peer, in)
 }
 
-// newSource lends a file as it can be.
+// newSource returns a Source for a file, of the best kind that the file supports.
 func newSource(f *os.File) qs.Source {
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && f != os.Stdin {
 		return qs.File(f)
@@ -276,7 +279,7 @@ func newSource(f *os.File) qs.Source {
 	return qs.Reader(f)
 }
 
-// findField returns the path in the input of a field that a flag names.
+// findField returns the index path in the input of the field that a flag names.
 func (d *methodDescription) findField(flag, name, kind string, all []typed.Field) ([]int, error) {
 	var known []string
 	for _, f := range all {

@@ -1,4 +1,5 @@
-// Command qs measures programs of Quicksilver, calls them, copies files between them, and shows their state. Run "qs help" for the commands.
+// Command qs measures Quicksilver programs, calls them, copies files between them, and displays their state. Run "qs
+// help" for the list of commands.
 //
 // The files, by command:
 //
@@ -42,14 +43,14 @@ func start(args []string, out, diag io.Writer) int {
 	if len(args) > 0 && args[0] == cobra.ShellCompRequestCmd {
 		unquoteUsages(root)
 	}
-	a.isJSON = slices.ContainsFunc(args, isJSONFlag) // for mistakes that are found before the flags are parsed
+	a.isJSON = slices.ContainsFunc(args, isJSONFlag) // for errors that occur before the flags are parsed
 	normal, cmd, err := normalizeArgs(root, args)
 	if err != nil {
 		return a.reportError(cmd, err)
 	}
 	root.SetArgs(normal)
 	cmd, err = root.ExecuteC()
-	if err != nil && !a.isRunning { // cobra and pflag report mistakes in the command line as plain errors
+	if err != nil && !a.isRunning { // cobra and pflag report invalid command lines as plain errors
 		err = usageError{err.Error()}
 	}
 	if err == nil && written.failure() != nil {

@@ -66,7 +66,7 @@ func (a *app) newMercury() *cobra.Command {
 	return c
 }
 
-// run runs the subcommand that the second argument names.
+// run runs the subcommand named by the second argument.
 func (q *mercuryCommand) run(args []string) error {
 	if q.provider < -1 || q.provider > 65535 {
 		return usageError{"--provider is not 0 to 65535"}
@@ -115,7 +115,7 @@ func (q *mercuryCommand) run(args []string) error {
 	return err
 }
 
-// A mercuryCommand is the command line of qs mercury.
+// A mercuryCommand holds the command line of qs mercury.
 type mercuryCommand struct {
 	app      *app
 	addr     string
@@ -131,29 +131,30 @@ type mercuryCommand struct {
 	targets              []string
 }
 
-// A mercuryListening is the JSON of serve and gateway when they listen.
+// A mercuryListening is the JSON form of what serve and gateway print when they listen.
 type mercuryListening struct {
-	Address string `json:"address"`           // for programs of C Mercury
+	Address string `json:"address"`           // for C Mercury programs
 	Gateway string `json:"gateway,omitempty"` // for programs of this module
 }
 
-// A mercuryPing is the JSON of ping.
+// A mercuryPing is the JSON form of the result of ping.
 type mercuryPing struct {
 	Address     string  `json:"address"`
 	PerfServer  bool    `json:"perf_server"`
 	RoundTripUs float64 `json:"round_trip_us,omitempty"`
 }
 
-// A mercuryResult is the JSON of rate, read and write.
+// A mercuryResult is the JSON form of the result of rate, read and write.
 type mercuryResult struct {
 	Calls   int64   `json:"calls"`
-	Bytes   int     `json:"bytes"` // of each
+	Bytes   int     `json:"bytes"` // size of each operation
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"rate_per_s"`
-	MiB     float64 `json:"mib_per_s,omitempty"` // of read and write
+	MiB     float64 `json:"mib_per_s,omitempty"` // for read and write
 }
 
-// printListening writes to the host file, and prints, where C finds n, and where programs of this module find the gateway, if there is one.
+// printListening prints the address at which C programs reach n and writes it to the host file. If there is a gateway,
+// it also prints the gateway's address, which programs of this module use.
 func (q *mercuryCommand) printListening(n *mercury.Node, gateway string) error {
 	if q.hostfile != "" {
 		if err := os.WriteFile(q.hostfile, []byte(n.Addr()+"\n"), 0o644); err != nil {
@@ -168,7 +169,7 @@ func (q *mercuryCommand) printListening(n *mercury.Node, gateway string) error {
 	})
 }
 
-// runGateway passes calls on until ctx ends.
+// runGateway forwards calls until ctx is done.
 func (q *mercuryCommand) runGateway(ctx context.Context, names []string) error {
 	cfg, err := q.network.newConfig(q.listen)
 	if err != nil {
@@ -200,7 +201,7 @@ func (q *mercuryCommand) runGateway(ctx context.Context, names []string) error {
 	return node.Serve(ctx)
 }
 
-// runSend makes a call, by a gateway if there is one.
+// runSend makes a call, through a gateway if one is configured.
 func (q *mercuryCommand) runSend(ctx context.Context, n *mercury.Node, id uint64, in []byte) ([]byte, error) {
 	if q.via == "" {
 		return n.Call(ctx, q.addr, id, in)
@@ -314,7 +315,7 @@ var mercuryTypes = map[string]reflect.Type{
 	"string?": reflect.TypeFor[*string](), "bytes": reflect.TypeFor[[]byte](),
 }
 
-// mercuryStruct returns a struct of the types in list, which are parted by commas.
+// mercuryStruct returns a struct with the types in list, a comma-separated list.
 func mercuryStruct(list string) (reflect.Value, error) {
 	var fields []reflect.StructField
 	for i, name := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {

@@ -19,9 +19,9 @@ import (
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
 )
 
-// network holds the flags about the network, which every command has.
+// A network holds the network flags, which every command has.
 type network struct {
-	transport string // for a target that is started
+	transport string // for a target started by this command
 	local     bool
 	spin      time.Duration
 	timeout   time.Duration
@@ -31,7 +31,7 @@ type network struct {
 	secrets   secrets
 }
 
-// measureFlags are the flags of commands that measure.
+// measureFlags defines the flags of commands that measure.
 func (n *network) measureFlags(fs *pflag.FlagSet) {
 	n.peerFlags(fs)
 	fs.DurationVar(&n.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast; 0 for none")
@@ -39,13 +39,13 @@ func (n *network) measureFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&n.busy, "busy", 0, "`goroutines` that keep the processors busy, in each process")
 }
 
-// handlerFlag adds the flag of commands that serve, or start a program that serves.
+// handlerFlag defines the flag of commands that serve or that start a serving program.
 func (n *network) handlerFlag(c *cobra.Command) {
 	c.Flags().StringVar(&n.handlers, "handlers", "inline", "where handlers of the target run: `inline`, on the goroutine that drives, dispatch or typed, on others")
 	choiceText(c, "handlers", "inline", "dispatch", "typed")
 }
 
-// peerFlags are the flags of every command that connects.
+// peerFlags defines the flags of every command that connects.
 func (n *network) peerFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&n.local, "local", false, "open sm:// beside tcp:// or udp://, and reach targets on this machine that do the same through it")
 	fs.DurationVar(&n.timeout, "peer-timeout", 5*time.Second, "`time` of silence after which a peer counts as lost; at least 500ms")
@@ -53,7 +53,7 @@ func (n *network) peerFlags(fs *pflag.FlagSet) {
 	markConnection(fs, "local", "peer-timeout")
 }
 
-// markConnection marks flags that the help lists behind those of the command itself.
+// markConnection marks flags that the help lists after the command's own flags.
 func markConnection(fs *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		if err := fs.SetAnnotation(name, connectionFlag, []string{"true"}); err != nil {
@@ -62,7 +62,7 @@ func markConnection(fs *pflag.FlagSet, names ...string) {
 	}
 }
 
-// childArgs are the flags that give another qs the same network.
+// childArgs returns the flags that give another qs process the same network configuration.
 func (n *network) childArgs() []string {
 	args := []string{"--spin", n.spin.String(), "--peer-timeout", n.timeout.String(), "--busy", strconv.Itoa(n.busy)}
 	if n.local {
@@ -77,11 +77,11 @@ func (n *network) childArgs() []string {
 	return append(args, n.secrets.args()...)
 }
 
-// maxReserved bounds the memory that is reserved for messages of peers: a MiB each, so there is room for some 250.
+// maxReserved limits the memory reserved for peers' messages. At 1 MiB each, it suffices for about 250 peers.
 const maxReserved = 256 << 20
 
-// newConfig returns the configuration of a class of this program, at addr or with a target there: bodies are bytes unless a method sets a codec,
-// and many requests may be in flight.
+// newConfig returns the configuration of a class at addr, or with its target there. Bodies are raw bytes unless a
+// method sets a codec, and many requests may be in flight.
 func (n *network) newConfig(addr string) (hg.Config, error) {
 	plugins, err := n.secrets.plugins(addr)
 	if err != nil {
@@ -96,7 +96,7 @@ func (n *network) newConfig(addr string) (hg.Config, error) {
 	}}, nil
 }
 
-// startProfile begins the profile that was asked for; stop ends it.
+// startProfile starts the requested profile. The caller must call stop to end it.
 func (n *network) startProfile() (stop func(), err error) {
 	if n.profile == "" {
 		return func() {}, nil
@@ -114,13 +114,13 @@ func (n *network) startProfile() (stop func(), err error) {
 	}, nil
 }
 
-// clientAddr returns the address with which to open a class that calls targets of a transport, or at an address.
+// clientAddr returns the address for opening a class that calls targets of a given transport or at a given address.
 func (n *network) clientAddr(addr string) string {
 	scheme, _, _ := strings.Cut(addr, "://")
 	return n.withSharedMemory(scheme + "://")
 }
 
-// withSharedMemory adds sm to the address of a class, if that transport is enabled.
+// withSharedMemory adds sm to a class address if that transport is enabled.
 func (n *network) withSharedMemory(addr string) string {
 	if n.local && !strings.HasPrefix(addr, "sm://") {
 		return addr + ",sm://"
@@ -128,7 +128,7 @@ func (n *network) withSharedMemory(addr string) string {
 	return addr
 }
 
-// setTransport sets the transport by the flag --transport: "auto" is tcp together with sm.
+// setTransport sets the transport from the flag --transport. The value "auto" means tcp together with sm.
 func (n *network) setTransport(transport string) error {
 	if n.transport = transport; transport == "auto" {
 		n.transport, n.local = "tcp", true
@@ -139,7 +139,7 @@ func (n *network) setTransport(transport string) error {
 	return nil
 }
 
-// anyListenAddr returns an address of this machine with a free port to listen on.
+// anyListenAddr returns a local listen address with any free port.
 func (n *network) anyListenAddr() string {
 	if n.transport == "sm" {
 		return "sm://*"

@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// An output is the standard output. It keeps the first error of writing, which texts for people are printed without a look at.
+// An output is the standard output. It records the first write error, because the code that prints text does not check
+// for errors.
 type output struct {
 	to io.Writer
 

@@ -2,5 +2,5 @@ package main
 
 import "syscall"
 
-// endWithParent has the system kill a process when the thread that has started it ends.
+// endWithParent makes the kernel kill a process when the thread that started it exits.
 func endWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

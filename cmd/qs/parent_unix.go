@@ -4,5 +4,5 @@ package main
 
 import "syscall"
 
-// endWithParent does nothing: this system cannot do that.
+// endWithParent does nothing, because this system does not support it.
 func endWithParent(*syscall.SysProcAttr) {}

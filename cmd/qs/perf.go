@@ -69,13 +69,13 @@ type measurement struct {
 	perf                bench.Perf
 	transport, inflight string
 	target, op          string
-	bothWays, isOutput  bool // of calls in a table
+	bothWays, isOutput  bool // for the calls of a table
 	isFloor             bool
 	peers, callers      int
 	processes           int
 }
 
-// run makes the measurements.
+// run starts a target if necessary and makes the measurements.
 func (m *measurement) run() error {
 	n, p := &m.network, &m.perf
 	if err := n.setTransport(m.transport); err != nil {
@@ -158,7 +158,8 @@ func (m *measurement) run() error {
 	return nil
 }
 
-// measureOp makes the measurements with a target that has answered. After a signal it prints those that have ended.
+// measureOp makes the measurements with a target that has answered. After a signal it prints the completed
+// measurements.
 func (m *measurement) measureOp() error {
 	n, p := &m.network, &m.perf
 	stopProfile, err := n.startProfile()
@@ -231,7 +232,7 @@ func printPerf(p *bench.Perf, out io.Writer, rs []bench.Result) {
 	t.print(out)
 }
 
-// measureMixed measures calls while bulk data is transferred.
+// measureMixed measures calls during bulk transfers.
 func (m *measurement) measureMixed(shown *statusLine) error {
 	r, err := m.perf.Mixed()
 	if err != nil && !errors.Is(err, bench.ErrStopped) {
@@ -246,7 +247,8 @@ func (m *measurement) measureMixed(shown *statusLine) error {
 	}), err)
 }
 
-// measureTable measures a table over sizes. Its lines are printed as they are measured, with the columns of C Mercury's programs.
+// measureTable measures a table over sizes. It prints each line as it is measured, with the columns of C Mercury's
+// programs.
 func (m *measurement) measureTable(shown *statusLine) error {
 	p := &m.perf
 	var err error
@@ -276,7 +278,7 @@ func (m *measurement) measureTable(shown *statusLine) error {
 	return err
 }
 
-// figureText formats a number, or a dash for one that was not measured.
+// figureText formats a number. It returns a dash for a number that was not measured.
 func figureText(v float64, digits int) string {
 	if v == 0 {
 		return "-"
@@ -284,7 +286,7 @@ func figureText(v float64, digits int) string {
 	return strconv.FormatFloat(v, 'f', digits, 64)
 }
 
-// measureIdle measures the CPU time and the memory for silent peers.
+// measureIdle measures the CPU time and memory for idle peers.
 func (m *measurement) measureIdle() error {
 	n := &m.network
 	cfg, err := n.newConfig(n.anyListenAddr())
@@ -322,10 +324,10 @@ func (m *measurement) measureIdle() error {
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// swarmReady is the line that a process of many peers prints when each peer has had an answer.
+// swarmReady is the line that a process of many peers prints when each peer has received an answer.
 const swarmReady = "connected"
 
-// newSwarm returns the command of a process of many peers, which ends with its input.
+// newSwarm returns the command of a process of many peers, which exits when its standard input ends.
 func (a *app) newSwarm() *cobra.Command {
 	n := network{timeout: 5 * time.Second, spin: -1}
 	areCallers := false
@@ -344,11 +346,11 @@ func (a *app) newSwarm() *cobra.Command {
 		}
 		fmt.Fprintln(a.stdout, swarmReady)
 		if areCallers {
-			if _, err := fmt.Fscanln(os.Stdin, new(string)); err != nil { // bench.Begin
-				return nil // the other process has ended
+			if _, err := fmt.Fscanln(os.Stdin, new(string)); err != nil { // waits for bench.Begin
+				return nil // the other process has exited
 			}
 			for _, p := range all {
-				go func() { _ = p.CallOn() }() // it ends with the process, or the target
+				go func() { _ = p.CallOn() }() // returns when the process exits or the target fails
 			}
 		}
 		_, err = io.Copy(io.Discard, os.Stdin)

@@ -13,8 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// measureCores runs qs perf with GOMAXPROCS 1, 2, 4 and so on to the processors of the machine, at both ends. Each measurement has two
-// processes of its own.
+// measureCores runs qs perf with GOMAXPROCS set to 1, 2, 4 and so on, up to the number of processors, at both ends.
+// Each measurement uses two new processes.
 func (m *measurement) measureCores() error {
 	ctx, stop := m.app.untilSignal()
 	defer stop()
@@ -43,7 +43,7 @@ func (m *measurement) measureCores() error {
 	return m.app.printResult(rs, func(out io.Writer) { printCores(p, out, rs) })
 }
 
-// coreCounts returns the powers of two up to n, and n.
+// coreCounts returns the powers of two less than n, followed by n.
 func coreCounts(n int) []int {
 	var counts []int
 	for c := 1; c < n; c *= 2 {

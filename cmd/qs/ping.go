@@ -18,7 +18,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A pinger calls one target again and again. All of it runs on one goroutine, which makes the times short.
+// A pinger calls one target repeatedly. Everything runs on one goroutine, which keeps latencies low.
 type pinger struct {
 	app      *app
 	n        network
@@ -26,24 +26,24 @@ type pinger struct {
 	timeout  time.Duration
 	count    int
 	size     int
-	out      io.Writer // of the lines; nil for none
+	out      io.Writer // receives the lines; nil for none
 
 	class       *hg.Class
 	hctx        *hg.Context
 	h           *hg.Handle
 	peer        na.Addr
-	hasAnswered bool  // there is a session, or was
-	lostErr     error // it was lost
+	hasAnswered bool  // a session exists or existed
+	lostErr     error // why the session was lost
 
-	silenceShownAt *statusLine // the status line with the time without an answer
-	silentSince    time.Time   // when the first call in a row was made that has no answer
-	downErr        error       // why there is none, once the program is known to be lost or was silent for the peer timeout
+	silenceShownAt *statusLine // status line that shows the time without an answer
+	silentSince    time.Time   // time of the first of the current series of unanswered calls
+	downErr        error       // why there is no answer, once the program is known to be lost or has been silent for the peer timeout
 
 	stats pingStats
-	times []time.Duration // the last maxTimes
+	times []time.Duration // the last maxTimes latencies
 }
 
-// maxTimes bounds the memory of a ping that runs for days: p50 and p99 are of the last ones.
+// maxTimes limits the memory of a ping that runs for days. p50 and p99 cover the most recent calls.
 const maxTimes = 1 << 20
 
 func (a *app) newPing() *cobra.Command {
@@ -72,7 +72,7 @@ The exit code is 0 if there was an answer, and not 0 if there was none, or the p
 	return c
 }
 
-// ping calls the program at addr until the end, and prints the statistics.
+// ping calls the program at addr until the run ends, and prints the statistics.
 func (p *pinger) ping(addr string) error {
 	if p.interval < 0 || p.timeout <= 0 || p.count < 0 || p.size < 0 || p.size > 64<<20 {
 		return usageError{"--interval, --count or --size is negative, --timeout not positive, or --size more than 64 MiB"}
@@ -145,13 +145,13 @@ func (p *pinger) close() {
 	}
 }
 
-// retryInterval is the least time between two calls of a program that is lost.
+// retryInterval is the minimum time between two calls to a program that is lost.
 const retryInterval = 250 * time.Millisecond
 
-// waitsForLost reports whether ping waits for a program that is lost: it has answered before, and --count is not set.
+// waitsForLost reports whether ping waits for a lost program to return: it has answered before, and --count is not set.
 func (p *pinger) waitsForLost() bool { return p.count == 0 && p.stats.Answered > 0 }
 
-// run pings until count calls were made, ctx ends, or the target is lost and not waited for.
+// run makes calls until count is reached, ctx is done, or the target is lost and should not be waited for.
 func (p *pinger) run(ctx context.Context) error {
 	p.stats.Peer, p.stats.Bytes = p.peer.String(), p.size
 	in := bench.Pattern(p.size)
@@ -174,7 +174,7 @@ func (p *pinger) run(ctx context.Context) error {
 			p.silenceShownAt.clear()
 			p.countAnswer(took)
 		case ctx.Err() != nil:
-			p.stats.Sent-- // nobody knows what would have become of it
+			p.stats.Sent-- // its outcome is unknown
 		case err != nil && !p.waitsForLost():
 			return p.endLost(err)
 		case err != nil:
@@ -214,7 +214,7 @@ func (p *pinger) run(ctx context.Context) error {
 	return nil
 }
 
-// silenceText describes for how long a program has not answered, and the reason if the error of a call has it.
+// silenceText describes how long a program has not answered and, if err contains it, the reason.
 func silenceText(d time.Duration, err error) string {
 	text := fmt.Sprintf("no answer for %v", d.Truncate(time.Second))
 	if call, ok := errors.AsType[*hg.Error](err); ok {
@@ -224,13 +224,13 @@ func silenceText(d time.Duration, err error) string {
 		return text
 	}
 	why, _ := show.SplitError(err)
-	if _, behind, ok := strings.Cut(why, " cannot be reached: "); ok { // the address is on the screen
+	if _, behind, ok := strings.Cut(why, " cannot be reached: "); ok { // the address is already on the screen
 		why = behind
 	}
 	return text + ": " + show.Text(strings.TrimPrefix(why, na.ErrUnreachable.Error()+": "))
 }
 
-// pingOnce makes one call. It is canceled when there is no answer in time. A refusal is an answer, too.
+// pingOnce makes one call, which it cancels if there is no answer in time. A rejection counts as an answer.
 func (p *pinger) pingOnce(ctx context.Context, in []byte, patience time.Duration) (answered bool, err error) {
 	done := false
 	var failed error
@@ -252,12 +252,13 @@ func (p *pinger) pingOnce(ctx context.Context, in []byte, patience time.Duration
 		return false, nil
 	}
 	if _, refused := hg.RemoteOf(failed); refused {
-		return true, nil // it lives
+		return true, nil // the program is alive
 	}
 	return failed == nil, failed
 }
 
-// progressUntil calls Progress until done reports true, or end has passed, or ctx ends. It shows how long there has been no answer.
+// progressUntil calls Progress until done returns true, the time end is reached, or ctx is done. It displays how long
+// there has been no answer.
 func (p *pinger) progressUntil(ctx context.Context, end time.Time, done func() bool) error {
 	for p.hctx.Trigger(0); !done() && ctx.Err() == nil; p.hctx.Trigger(0) {
 		left := time.Until(end)
@@ -278,7 +279,7 @@ func (p *pinger) progressUntil(ctx context.Context, end time.Time, done func() b
 	return nil
 }
 
-// silenceShown is how long a program may be silent before ping and top show it.
+// silenceShown is how long a program may be silent before ping and top display it.
 const silenceShown = time.Second
 
 // newSilenceError returns the error of a ping whose target has not answered for d.

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 )
 
-// pingStats is the JSON of qs ping.
+// pingStats is the JSON form of the result of qs ping.
 type pingStats struct {
 	Peer     string  `json:"peer"`
 	Bytes    int     `json:"bytes"`
@@ -71,7 +71,8 @@ func (p *pinger) print(out io.Writer) {
 	fmt.Fprintln(out)
 }
 
-// timeText returns a time in microseconds, so that the times below each other compare, or in milliseconds from 10 on.
+// timeText formats a time in microseconds, so that times in a column can be compared, or in milliseconds if it is 10 ms
+// or more.
 func timeText(d time.Duration) string {
 	if d >= 10*time.Millisecond {
 		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1e3)

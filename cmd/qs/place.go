@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// A location is an argument of qs cp: a path on this machine, or below the root of a target.
+// A location is an argument of qs cp: a path on this machine or below a target's root.
 //
 //	tcp://10.0.0.7:9000/data/big.bin     addr is tcp://10.0.0.7:9000, path is data/big.bin
 //
-// The first / after :// ends the address; the rest is the path, letter by letter.
+// The first / after :// ends the address. The rest is the path, which is used unchanged.
 type location struct {
 	addr      string // "" for this machine
 	path      string
-	isStdio   bool // it is -: the standard input or output
-	isIntoDir bool // there is a / at the end: files are copied into this directory
+	isStdio   bool // the argument is -, which means standard input or output
+	isIntoDir bool // the argument ends with /: files are copied into this directory
 }
 
 var remoteLocation = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://`)
@@ -60,8 +60,8 @@ func (p location) String() string {
 	return p.addr + "/" + p.path
 }
 
-// resolve returns the folder that a path of this machine is in, and its name there. Links are followed up to the folder,
-// and, for a source, the last one too.
+// resolve returns the folder that contains a local path, and the name within it. It follows links up to the folder and,
+// for a source, the last link as well.
 func (p location) resolve(source bool) (folder, name string, err error) {
 	full, err := filepath.Abs(p.path)
 	if err == nil && source {

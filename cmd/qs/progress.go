@@ -12,25 +12,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// A progressDisplay shows how far qs cp is: a bar on a terminal, elsewhere a line every second at most.
+// A progressDisplay displays the progress of qs cp: a bar on a terminal, otherwise at most one line per second.
 type progressDisplay struct {
 	out   io.Writer
 	quiet bool
-	bars  *mpb.Progress // on a terminal
+	bars  *mpb.Progress // if out is a terminal
 	bar   *mpb.Bar
 
-	endless bool // total is not known
+	endless bool // the total is unknown
 
 	mu        sync.Mutex // guards the fields below
 	total     int64
-	moved     int64 // in this run
-	skipped   int64 // need not be moved
+	moved     int64 // in this run, in bytes
+	skipped   int64 // bytes that need not be moved
 	name      string
 	startTime time.Time
 	lastShown time.Time
 }
 
-// newProgress shows on out. A quiet one shows nothing but notes, unless out is a terminal. A total of -1 is not known.
+// newProgress returns a display that writes to out. If quiet is true, it displays only notes, unless out is a terminal.
+// A total of -1 means that it is unknown.
 func newProgress(out io.Writer, total int64, quiet bool) *progressDisplay {
 	p := &progressDisplay{out: out, quiet: quiet, total: total, endless: total < 0, startTime: time.Now()}
 	p.lastShown = p.startTime
@@ -48,7 +49,7 @@ func newProgress(out io.Writer, total int64, quiet bool) *progressDisplay {
 	return p
 }
 
-// File names the file that is copied now.
+// File displays the name of the file being copied.
 func (p *progressDisplay) File(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,14 +66,15 @@ func (p *progressDisplay) Skip(n int64) {
 	p.addCount(&p.skipped, n)
 }
 
-// Grow adds n to the total.
+// Grow increases the total by n.
 func (p *progressDisplay) Grow(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.total += n
 }
 
-// addCount adds n to one of the counts and shows it. The bar is updated without the lock, because it may first run the decorator, which locks.
+// addCount adds n to one of the counts and updates the display. It updates the bar without holding the lock, because
+// the bar may first run the decorator, which acquires it.
 func (p *progressDisplay) addCount(count *int64, n int64) {
 	if p.bar != nil {
 		defer p.bar.IncrInt64(n)
@@ -89,7 +91,7 @@ func (p *progressDisplay) addCount(count *int64, n int64) {
 	}
 }
 
-// statusTextLocked returns the text with the progress, the rate and the remaining time.
+// statusTextLocked returns a text with the progress, the rate and the remaining time. p.mu must be held.
 func (p *progressDisplay) statusTextLocked(now time.Time) string {
 	done := p.moved + p.skipped
 	if p.endless {
@@ -118,11 +120,11 @@ func (p *progressDisplay) Note(text string) {
 	fmt.Fprintln(p.out, text)
 }
 
-// close ends the bar.
+// close removes the bar.
 func (p *progressDisplay) close() {
 	if p.bars == nil {
 		return
 	}
-	p.bar.Abort(false) // one that is complete stays so; to ask it by Completed races with its last drawing
+	p.bar.Abort(false) // a complete bar stays on the screen; calling Completed would race with its last drawing
 	p.bars.Wait()
 }

@@ -44,10 +44,11 @@ type rendezvousServer struct {
 	timeout time.Duration
 }
 
-// A rendezvousReport is the JSON of the server when it listens: the environment of the processes.
+// A rendezvousReport is the JSON form of what the server prints when it listens, which is the
+// environment for the processes.
 type rendezvousReport struct {
 	Address string `json:"address"`
-	Key     string `json:"key,omitempty"` // hexadecimal; absent if the environment of this process has it
+	Key     string `json:"key,omitempty"` // hexadecimal; absent if it is in this process's environment
 }
 
 // serveRendezvous serves until all processes have left.
@@ -94,7 +95,7 @@ func (a *app) serveRendezvous(s *rendezvousServer) error {
 	return rendezvous.Serve(ctx, l, cfg)
 }
 
-// secretFromEnv returns the secret that the environment has, or a new one.
+// secretFromEnv returns the secret from the environment, or a new one if there is none.
 func secretFromEnv() ([]byte, error) {
 	text := os.Getenv(rendezvous.EnvKey)
 	if text == "" {
@@ -109,7 +110,7 @@ func secretFromEnv() ([]byte, error) {
 	return key, nil
 }
 
-// printEvent prints how a startup goes.
+// printEvent prints a startup event.
 func (a *app) printEvent(e protocol.Event) {
 	switch e.Kind {
 	case protocol.Started:

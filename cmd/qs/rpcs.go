@@ -41,13 +41,14 @@ type rpcsCommand struct {
 	all     bool
 }
 
-// An rpcReport is the JSON of an RPC. Input and Output are types in Go syntax; the output of a stream is the type of each item.
+// An rpcReport is the JSON form of an RPC. Input and Output are types in Go syntax. For a stream, Output is the type of
+// each item.
 type rpcReport struct {
 	Name   string `json:"name"`
 	Codec  string `json:"codec"`
 	Kind   string `json:"kind"` // call, one_way, stream, upload or duplex
 	Input  string `json:"input,omitempty"`
-	Items  string `json:"items,omitempty"` // of an upload or a duplex: each item of the caller
+	Items  string `json:"items,omitempty"` // for an upload or a duplex: type of each item sent by the caller
 	Output string `json:"output,omitempty"`
 }
 
@@ -66,7 +67,8 @@ func newRPCReport(rpc inspect.RPC) rpcReport {
 	return r
 }
 
-// listRPCs prints the RPCs that a program serves, or one of them: args are its address and a name.
+// listRPCs prints the RPCs that a program serves, or one of them. The arguments are the program's address and an
+// optional name.
 func (a *app) listRPCs(l *rpcsCommand, args []string) error {
 	if err := newAddressError(args); err != nil {
 		return err
@@ -114,7 +116,7 @@ func (a *app) listRPCs(l *rpcsCommand, args []string) error {
 	})
 }
 
-// print prints the description of a method, with each field of its types on a line.
+// print prints a method's description, with each field of its types on a separate line.
 func (r rpcReport) print(out io.Writer) {
 	fmt.Fprintf(out, "%s: %s, codec %s\n", show.Text(r.Name), strings.ReplaceAll(r.Kind, "_", "-"), show.Text(r.Codec))
 	for _, side := range [][2]string{{"input", r.Input}, {"items", r.Items}, {"output", r.Output}} {
@@ -124,7 +126,7 @@ func (r rpcReport) print(out io.Writer) {
 	}
 }
 
-// fieldLines breaks the text of a type so that each field has a line.
+// fieldLines breaks the text of a type into lines with one field each.
 func fieldLines(shape string) string {
 	var b strings.Builder
 	depth := 0
@@ -152,11 +154,11 @@ func fieldLines(shape string) string {
 	return b.String()
 }
 
-// completionTime bounds how long the shell waits for the names of methods.
+// completionTime limits how long shell completion waits for method names.
 const completionTime = 500 * time.Millisecond
 
-// completeMethods has the shell complete METHOD behind ADDRESS, by asking the program. It leaves out names that a shell would
-// have to quote.
+// completeMethods completes METHOD after ADDRESS by querying the program. It omits names that would have to be quoted
+// in a shell.
 func (n *network) completeMethods(_ *cobra.Command, args []string, typed string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 	if len(args) != 1 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -179,7 +181,7 @@ func (n *network) completeMethods(_ *cobra.Command, args []string, typed string)
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// callRaw makes a call of bytes, whose deadline travels with it.
+// callRaw makes a call whose input and output are uninterpreted bytes. Its deadline is sent to the target.
 func (c *client) callRaw(ctx context.Context, rpc string, in []byte, meta hg.Metadata) ([]byte, error) {
 	h, err := c.context.Create(c.peer, hg.HashName(rpc))
 	if err != nil {

@@ -24,25 +24,25 @@ When one fails, unless --keep is set, the others are ended; when a signal arrive
 
 Each line of their output is printed behind the rank of its process; with --json it is an object with the rank and the stream. The exit code is 0 when every process exited with 0, and otherwise 1; the errors say how each one ended.`
 
-// A launch is the processes of one qs run.
+// A launch is the set of processes of one qs run.
 type launch struct {
 	app            *app
 	program        []string
 	grace, timeout time.Duration
 	keep           bool
 	env            []string
-	cmds           []*exec.Cmd // by rank; nil: has ended
+	cmds           []*exec.Cmd // by rank; nil after the process has exited
 	processes      int
 	lines          lineWriter
 	exits          chan processExit
-	isJoined       atomic.Bool // somebody uses the server
+	isJoined       atomic.Bool // a process has connected to the server
 }
 
-// An processExit is the end of one process.
+// A processExit reports that a process has exited.
 type processExit struct {
 	rank int
 	err  error
-	left bool // others of its process group were running
+	left bool // other processes in its group were still running
 }
 
 func (a *app) newRun() *cobra.Command {
@@ -62,7 +62,7 @@ func (a *app) newRun() *cobra.Command {
 	return c
 }
 
-// runProcesses starts the processes, and waits for all of them.
+// runProcesses starts the processes and waits for all of them.
 func (l *launch) runProcesses(program []string) error {
 	switch {
 	case l.processes < 1:
@@ -75,7 +75,7 @@ func (l *launch) runProcesses(program []string) error {
 	l.program = program
 	l.lines.json = l.app.isJSON
 	l.lines.failed = make(chan error, 1)
-	runtime.LockOSThread() // the processes end with the thread that has started them
+	runtime.LockOSThread() // the processes are killed when the thread that started them exits
 	defer runtime.UnlockOSThread()
 	defer catchBrokenPipe()()
 	signals := make(chan os.Signal, 16)
@@ -99,7 +99,8 @@ func (l *launch) runProcesses(program []string) error {
 	return w.waitAll(signals, served)
 }
 
-// serveRendezvous begins to serve the processes; the channel yields how it ended.
+// serveRendezvous starts serving the processes. The returned channel receives the server's final
+// error.
 func (l *launch) serveRendezvous(ctx context.Context) (<-chan error, error) {
 	key, err := secretFromEnv()
 	if err != nil {
@@ -128,7 +129,7 @@ func (l *launch) serveRendezvous(ctx context.Context) (<-chan error, error) {
 	return served, nil
 }
 
-// startProcesses starts the processes; if one cannot be started, those before it are killed.
+// startProcesses starts the processes. If one cannot be started, it kills those started before it.
 func (l *launch) startProcesses() error {
 	l.exits = make(chan processExit, l.processes)
 	for rank := range l.processes {
@@ -149,7 +150,7 @@ func (l *launch) startProcesses() error {
 		go func() {
 			err := cmd.Wait()
 			left := killProcessGroup(cmd)
-			if errors.Is(err, exec.ErrWaitDelay) { // of what it has left behind
+			if errors.Is(err, exec.ErrWaitDelay) { // descendants that the process has left keep its output open
 				err = nil
 			}
 			out.flushLast()
@@ -160,7 +161,7 @@ func (l *launch) startProcesses() error {
 	return nil
 }
 
-// signalAll sends s to all processes that run, and to those that they have started.
+// signalAll sends s to all running processes and their process groups.
 func (l *launch) signalAll(s os.Signal) {
 	for _, cmd := range l.cmds {
 		if cmd != nil {

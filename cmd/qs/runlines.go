@@ -8,11 +8,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// lineWriter keeps the lines of several processes whole.
+// A lineWriter keeps the output lines of several processes from being interleaved.
 type lineWriter struct {
 	mu     sync.Mutex
 	json   bool       // each line is a JSON object
-	failed chan error // yields the first write that failed; nothing is written after it
+	failed chan error // receives the first write error, after which nothing is written
 	broken bool       // guarded by mu
 }
 
@@ -20,14 +20,14 @@ func (l *lineWriter) newRankLines(rank int, stream string, out io.Writer) *rankL
 	return &rankLines{lines: l, out: out, rank: rank, stream: stream}
 }
 
-// A lineReport is the JSON of a line of a process.
+// A lineReport is the JSON form of one line of a process's output.
 type lineReport struct {
 	Rank   int    `json:"rank"`
 	Stream string `json:"stream"` // stdout or stderr
 	Line   string `json:"line"`
 }
 
-// isWriting reports whether a line is being written at this moment.
+// isWriting reports whether a line is currently being written.
 func (l *lineWriter) isWriting() bool {
 	if !l.mu.TryLock() {
 		return true
@@ -36,21 +36,21 @@ func (l *lineWriter) isWriting() bool {
 	return false
 }
 
-// maxLine is how much of a line without an end is kept.
+// maxLine limits how many bytes of an unterminated line are buffered.
 const maxLine = 64 << 10
 
-// rankLines is one stream of one process. Its lines are written behind the rank that they come from.
+// rankLines is one output stream of one process. Its lines are prefixed with the process's rank.
 type rankLines struct {
 	lines  *lineWriter
 	out    io.Writer
 	rank   int
 	stream string
 
-	mu   sync.Mutex // guards rest; locked before all.mu
-	rest []byte     // of a line that has not ended
+	mu   sync.Mutex // guards rest; acquired before all.mu
+	rest []byte     // unterminated last line
 }
 
-// Write never fails, so that the processes can go on until they end.
+// Write implements io.Writer. It never fails, so that the processes can continue until they exit.
 func (r *rankLines) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,7 +83,7 @@ func (r *rankLines) writeLocked() {
 	r.rest = r.rest[:0]
 }
 
-// flushLast writes a last line that has no end.
+// flushLast writes an unterminated last line.
 func (r *rankLines) flushLast() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,11 +11,13 @@ import (
 )
 
 const (
-	// killWarning is how long before the end of the grace period processes get another signal: they may not have handled the first.
+	// killWarning is how long before the end of the grace period processes receive a second signal, since they may not
+	// have handled the first.
 	killWarning = 2 * time.Second
-	// outputDelay is how long the output of a process that has ended may stay open: its children may have it.
+	// outputDelay is how long the output of a process that has exited may stay open, since its children may still hold
+	// it.
 	outputDelay = time.Second
-	// reapDelay is how long the end of a process that was killed may take.
+	// reapDelay limits how long a killed process may take to exit.
 	reapDelay = 2 * outputDelay
 )
 
@@ -25,21 +27,21 @@ const (
 //	   └────────── all have ended ──────────────┴───────────────────┴─────────────────────────┴──► the result
 type waitState struct {
 	launch   *launch
-	left     int // processes that have not ended
+	left     int // number of running processes
 	failures []string
-	steps    []endStep // the steps that end the remaining processes, in this order
+	steps    []endStep // steps that terminate the remaining processes, in order
 	nextStep <-chan time.Time
 	isKilled bool
-	isEnding bool // by SIGINT or SIGTERM to end
+	isEnding bool // SIGINT or SIGTERM has been received
 }
 
-// An endStep is an action that ends the remaining processes, after a delay.
+// An endStep is an action that terminates the remaining processes, to be run after a delay.
 type endStep struct {
-	after time.Duration // the delay after the step before
+	after time.Duration // delay after the previous step
 	do    func() error
 }
 
-// waitAll blocks until all processes have ended. It returns the failures, or nil.
+// waitAll blocks until all processes have exited. It returns an error if there were failures.
 func (w *waitState) waitAll(signals <-chan os.Signal, served <-chan error) error {
 	for w.left > 0 {
 		select {
@@ -90,7 +92,7 @@ func (w *waitState) printText(format string, args ...any) {
 	w.launch.app.printNote("run", fmt.Sprintf(format, args...))
 }
 
-// recordFailure records a failure, which ends the other processes unless --keep-going is set.
+// recordFailure records a failure. Unless --keep-going is set, it starts to terminate the other processes.
 func (w *waitState) recordFailure(text string) {
 	w.printText("%s", text)
 	w.failures = append(w.failures, text)
@@ -99,7 +101,7 @@ func (w *waitState) recordFailure(text string) {
 	}
 }
 
-// handleSignal passes a signal on.
+// handleSignal forwards a signal to the processes.
 func (w *waitState) handleSignal(s os.Signal) {
 	w.launch.signalAll(s)
 	switch {
@@ -116,7 +118,7 @@ func (w *waitState) handleSignal(s os.Signal) {
 	w.startGrace()
 }
 
-// handleOutputError ends the processes when their output can no longer be written.
+// handleOutputError terminates the processes when their output can no longer be written.
 func (w *waitState) handleOutputError(err error) {
 	text := fmt.Sprintf("output: %v", err)
 	w.printText("%s: %s to end within %v", text, w.runningText(), w.launch.grace)
@@ -125,7 +127,7 @@ func (w *waitState) handleOutputError(err error) {
 	w.startGrace()
 }
 
-// startGrace starts the grace period, if it has not started.
+// startGrace starts the grace period, if it has not started yet.
 func (w *waitState) startGrace() {
 	if w.steps != nil || w.isKilled {
 		return
@@ -160,7 +162,7 @@ func (w *waitState) runStep() error {
 	return do()
 }
 
-// runningText names the processes that have not ended.
+// runningText returns the ranks of the running processes as text.
 func (w *waitState) runningText() string {
 	var ranks []string
 	for rank, cmd := range w.launch.cmds {

@@ -49,15 +49,15 @@ type schemaCommand struct {
 	timeout time.Duration
 }
 
-// A schemaReport is the JSON of a method, or of an error code. Types are in Go syntax.
+// A schemaReport is the JSON form of a method or an error code. Types are in Go syntax.
 type schemaReport struct {
 	Name  string `json:"name"`
 	Kind  string `json:"kind"`           // method, one-way, stream, upload or duplex; or code
-	Code  uint8  `json:"code,omitempty"` // the number of a code
+	Code  uint8  `json:"code,omitempty"` // number of a code
 	Codec string `json:"codec,omitempty"`
 	In    string `json:"in,omitempty"`
-	Up    string `json:"up,omitempty"`   // of each item of the caller
-	Down  string `json:"down,omitempty"` // of each item of the server
+	Up    string `json:"up,omitempty"`   // type of each item sent by the caller
+	Down  string `json:"down,omitempty"` // type of each item sent by the server
 	Out   string `json:"out,omitempty"`
 }
 
@@ -97,7 +97,7 @@ func (a *app) printSchema(ctx context.Context, s *schemaCommand, of string) erro
 	})
 }
 
-// readSchema returns the schema of a running program, or of a package.
+// readSchema returns the schema of a running program or of a package.
 func readSchema(ctx context.Context, s *schemaCommand, of string) (program schema.Program, notes []string, err error) {
 	if isAddress(of) {
 		return fetchSchema(ctx, s, of)
@@ -112,7 +112,7 @@ func readSchema(ctx context.Context, s *schemaCommand, of string) (program schem
 	return program, nil, err
 }
 
-// fetchSchema gets the schema of a running program. The notes name methods without types.
+// fetchSchema returns the schema of a running program. The notes name methods without types.
 func fetchSchema(ctx context.Context, s *schemaCommand, address string) (program schema.Program, notes []string, err error) {
 	c, err := dial(&s.network, strings.TrimSuffix(address, "/"))
 	if err != nil {
@@ -147,7 +147,8 @@ func fetchSchema(ctx context.Context, s *schemaCommand, address string) (program
 	return program, notes, nil
 }
 
-// generatedProgram is a test file of the package, which writes the schema as soon as the package variables have their values.
+// generatedProgram is a test file that is added to the package. It writes the schema once the package variables are
+// initialized.
 const generatedProgram = `package %s
 
 import (
@@ -171,8 +172,9 @@ func init() {
 }
 `
 
-// compileSchema returns the text of qs.Schema for the package variables of a package. It compiles the tests of the package with one more
-// file, which the overlay of the go command puts there, and runs them: the file ends the program before a test, or main, begins.
+// compileSchema returns the text of qs.Schema for the package variables of a package. It compiles the package's tests
+// together with an additional file, supplied through the go command's overlay, and runs them. That file exits the
+// program before any test, or main, begins.
 func compileSchema(ctx context.Context, pattern string) (string, error) {
 	listed, err := runProgram(ctx, "go", "list", "-json=Dir,Name,ImportPath,GoFiles,CgoFiles", "--", pattern)
 	if err != nil {
@@ -229,7 +231,7 @@ func compileSchema(ctx context.Context, pattern string) (string, error) {
 	return string(text), nil
 }
 
-// packageVars returns the names of the package variables in a file.
+// packageVars returns the names of the package variables declared in a file.
 func packageVars(file string) (names []string, err error) {
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 	if err != nil {
@@ -251,7 +253,7 @@ func packageVars(file string) (names []string, err error) {
 	return names, nil
 }
 
-// runProgram runs a program and returns its standard output. An error has its standard error.
+// runProgram runs a program and returns its standard output. An error includes its standard error output.
 func runProgram(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var said bytes.Buffer

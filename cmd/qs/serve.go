@@ -67,16 +67,16 @@ type serveCommand struct {
 	drain   time.Duration
 }
 
-// A serveReport is the JSON of the program when it listens.
+// A serveReport is the JSON form of what the program prints when it listens.
 type serveReport struct {
 	Address   string `json:"address"`
-	DebugPage string `json:"debug_page,omitempty"` // its URL
+	DebugPage string `json:"debug_page,omitempty"` // URL of the debug page
 }
 
-// maxSleep bounds how long the method sleep lets a caller wait.
+// maxSleep limits how long the method sleep delays its answer.
 const maxSleep = time.Hour
 
-// serveExamples serves methods with types for the first attempts with the other commands, and to try out failures.
+// serveExamples serves typed methods for trying out the other commands and for simulating failures.
 func serveExamples(class *hg.Class) error {
 	for _, rpc := range []hg.RPC{
 		{Name: "add", Shape: "{A int, B int} -> int", Handler: func(r hg.Request) error {
@@ -123,19 +123,20 @@ func serveExamples(class *hg.Class) error {
 	return nil
 }
 
-// A countInput is the input of the method count. It has no name, so that qs rpcs lists its fields alone.
+// A countInput is the input of the method count. It is an alias of an unnamed type, so that qs rpcs lists only its
+// fields.
 type countInput = struct {
 	N        int
 	Interval time.Duration
 }
 
-// streamCount is a stream for the first attempts with qs call.
+// streamCount is a stream for trying out qs call.
 var streamCount = qs.DefineStream[countInput, int]("count", qs.WithCodec(codec.Msgpack))
 
-// defaultCount is how many items a call of count without an input gets.
+// defaultCount is the number of items that count sends without an input.
 const defaultCount = 10
 
-// serveCount sends the numbers from 1 to N, and waits for Interval before each but the first.
+// serveCount sends the numbers from 1 to N, waiting for Interval before each except the first.
 func serveCount(ctx context.Context, in countInput, send func(int) error) error {
 	if in.N < 0 || in.Interval < 0 || in.Interval > maxSleep {
 		return qs.Errorf(qs.ErrBadInput, "N is %d and Interval is %v, want N >= 0 and an Interval from 0s to %v", in.N, in.Interval, maxSleep)
@@ -157,7 +158,7 @@ func serveCount(ctx context.Context, in countInput, send func(int) error) error 
 	return nil
 }
 
-// runServe is a target until it is told to end by a signal, or by the end of its input if --child is set.
+// runServe runs a target until a signal arrives or, if --child is set, until its standard input ends.
 func (a *app) runServe(s *serveCommand, args []string) error {
 	if s.write && s.root == "" {
 		return usageError{"--write needs --root: the folder that may be written to"}
@@ -182,7 +183,7 @@ func (a *app) runServe(s *serveCommand, args []string) error {
 	if s.debug != "" {
 		cfg.Observe = page.Observe
 	}
-	ownWorkers := n.handlers == "dispatch" && s.root == "" // those of package bench, instead of a node's
+	ownWorkers := n.handlers == "dispatch" && s.root == "" // use the workers of package bench instead of a node's
 	switch n.handlers {
 	case "inline", "typed":
 	case "dispatch":
@@ -267,7 +268,7 @@ func (a *app) runServe(s *serveCommand, args []string) error {
 	}
 	ctx, stop := a.untilSignal()
 	defer stop()
-	if s.child { // of one that has what it wanted, or is gone
+	if s.child { // the parent process is done or has exited
 		go func() {
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			_ = class.Close()
@@ -282,7 +283,8 @@ func (a *app) runServe(s *serveCommand, args []string) error {
 	return err
 }
 
-// drainClass shuts a class down, and returns an error with the requests that were interrupted after the timeout.
+// drainClass shuts down a class. If requests had to be interrupted after the timeout, it returns an error that lists
+// them.
 func (a *app) drainClass(class *hg.Class, shutdown func(context.Context) error, within time.Duration) error {
 	active := int64(0)
 	for _, g := range class.Gauges() {
@@ -298,7 +300,7 @@ func (a *app) drainClass(class *hg.Class, shutdown func(context.Context) error, 
 		return nil
 	}
 	broken := left.Handlers + left.Responses + left.Transfers + left.Leases
-	if broken+left.Streams == 0 { // what a peer that is gone has not confirmed
+	if broken+left.Streams == 0 { // only data that a lost peer has not acknowledged
 		return nil
 	}
 	all := countText(broken, "request")

@@ -8,12 +8,13 @@ import (
 	"path/filepath"
 )
 
-// openSink opens a partial file in the directory of a file, which replaces it at the end; a file that is not regular is written to directly.
+// openSink creates a partial file in the same directory as name, which replaces the file name at the end. A file that
+// is not regular is written directly.
 func openSink(name string) (lentFile, error) {
 	if name == "-" {
 		return lentFile{f: os.Stdout, end: func(bool) error { return nil }}, nil
 	}
-	if real, err := filepath.EvalSymlinks(name); err == nil { // a link goes on being one
+	if real, err := filepath.EvalSymlinks(name); err == nil { // a link is kept
 		name = real
 	}
 	mode := fs.FileMode(0)

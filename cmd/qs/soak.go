@@ -65,7 +65,7 @@ type soakCommand struct {
 	verbose bool
 }
 
-// runSoak loads, breaks and audits.
+// runSoak runs the load with faults, audits the result, and prints the report.
 func (a *app) runSoak(s *soakCommand) error {
 	n, cfg := &s.network, &s.cfg
 	if err := n.setTransport(cfg.Transport); err != nil {
@@ -129,7 +129,7 @@ func (a *app) runSoak(s *soakCommand) error {
 	return context.Cause(ctx)
 }
 
-// countsText lists counts by name, the largest first.
+// countsText lists counts with their names, in descending order.
 func countsText(counts map[string]int) string {
 	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
@@ -140,7 +140,7 @@ func countsText(counts map[string]int) string {
 	return cmp.Or(strings.Join(names, ", "), "none")
 }
 
-// printSoak prints a report for people; kept: no promise was broken.
+// printSoak prints a report for users. The parameter kept reports whether all promises were kept.
 func printSoak(r *soak.Report, faults []string, kept bool, out io.Writer) {
 	missing := slices.DeleteFunc(slices.Clone(faults), func(name string) bool { return r.Faults[name] > 0 })
 	l := newList()
@@ -180,17 +180,19 @@ func printSoak(r *soak.Report, faults []string, kept bool, out io.Writer) {
 func soakConfig(n *network, addr string) (hg.Config, error) {
 	cfg, err := n.newConfig(addr)
 	cfg.NA.Envelopes = 0 // the default: the load exceeds it
-	cfg.Codec = nil      // types
+	cfg.Codec = nil      // the codec of typed methods
 	return cfg, err
 }
 
-// A soakChild is a process that a soak starts: a target or an origin. Its book is the file that it logs to.
+// A soakChild is a process started by a soak: a target or an origin. It logs to a file called its
+// book.
 type soakChild struct {
 	network network
 	book    string
 }
 
-// newSoakChild returns the command of a process that a soak starts, whose argument run gets.
+// newSoakChild returns the command for a process started by a soak. The command passes its argument
+// to run.
 func newSoakChild(use string, run func(s *soakChild, arg string) error) *cobra.Command {
 	var s soakChild
 	c := &cobra.Command{Use: use, Hidden: true, Args: wantArgs(1, 1), RunE: func(_ *cobra.Command, args []string) error {
@@ -201,7 +203,7 @@ func newSoakChild(use string, run func(s *soakChild, arg string) error) *cobra.C
 	return c
 }
 
-// newSoakTarget returns the command of a target.
+// newSoakTarget returns the command that runs a target.
 func (a *app) newSoakTarget() *cobra.Command {
 	return newSoakChild("soaktarget ADDRESS", func(s *soakChild, addr string) error {
 		cfg, err := soakConfig(&s.network, addr)
@@ -212,7 +214,7 @@ func (a *app) newSoakTarget() *cobra.Command {
 	})
 }
 
-// newSoakOrigin returns the command of an origin, whose argument are its calls in JSON.
+// newSoakOrigin returns the command that runs an origin. Its argument is a Calls value in JSON.
 func (a *app) newSoakOrigin() *cobra.Command {
 	return newSoakChild("soakorigin CALLS", func(s *soakChild, arg string) error {
 		var c soak.Calls

@@ -9,27 +9,28 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// statusInterval is how often a status is printed where there is no terminal.
+// statusInterval is how often a status is printed if standard error is not a terminal.
 const statusInterval = 10 * time.Second
 
-// A statusLine shows how far a long command is: in the last line of a terminal, elsewhere as a line from time to time. The results of the
-// command are written through its Writer, which may be the same terminal.
+// A statusLine displays the progress of a long-running command, either in the last line of a terminal or as a line
+// printed from time to time. The command must write its results through the statusLine's Writer, because they may go to
+// the same terminal.
 type statusLine struct {
 	to     io.Writer
 	screen bool
-	quiet  bool // elsewhere nothing is printed
+	quiet  bool // print nothing unless it is a terminal
 
 	mu        sync.Mutex // guards the fields below
-	line      string     // that is shown
+	line      string     // the displayed line
 	isPrinted time.Time
 }
 
-// newStatus returns a status on the standard error. With -json, only a terminal shows it.
+// newStatus returns a status line on standard error. With --json it is displayed only on a terminal.
 func (a *app) newStatus() *statusLine {
 	return &statusLine{to: a.stderr, screen: isTerminal(a.stderr), quiet: a.isJSON}
 }
 
-// update shows how far the command is.
+// update displays the progress of the command.
 func (s *statusLine) update(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +47,7 @@ func (s *statusLine) update(format string, args ...any) {
 	}
 }
 
-// clear takes the line from the terminal.
+// clear removes the line from the terminal.
 func (s *statusLine) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +65,7 @@ type statusWriter struct {
 	out io.Writer
 }
 
-// Write implements io.Writer. It is given whole lines.
+// Write implements io.Writer. Each call must pass whole lines.
 func (w *statusWriter) Write(b []byte) (int, error) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()

@@ -15,17 +15,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// A textTable prints rows under the names of columns. On a terminal its last column is wrapped, and rows that are longer still are cut.
+// A textTable prints rows below column headings. On a terminal it wraps the last column and truncates rows that are
+// still too long.
 type textTable struct {
 	rows        table.Writer
-	right       []bool // the column is aligned to the right
-	widths      []int  // of the columns
-	shortenable bool   // on a terminal cells are cut, not wrapped
+	right       []bool // whether each column is right-aligned
+	widths      []int  // width of each column
+	shortenable bool   // on a terminal, truncate cells instead of wrapping them
 	isNames     []string
-	optional    []string // columns that a narrow terminal does without, in this order
+	optional    []string // columns that a narrow terminal omits, in this order
 }
 
-// newTable returns a table with columns. A name that begins with > is of a column that is aligned to the right.
+// newTable returns a table with the given columns. A name that begins with > denotes a right-aligned column.
 func newTable(columns ...string) *textTable {
 	t := &textTable{rows: table.NewWriter(), right: make([]bool, len(columns)), widths: make([]int, len(columns))}
 	for i := range columns {
@@ -41,10 +42,10 @@ func newTable(columns ...string) *textTable {
 	return t
 }
 
-// newList returns a table of labels and values, without a header.
+// newList returns a table of labels and values without headings.
 func newList() *textTable { return newTable("", "") }
 
-// addRow adds a row. The cells may be texts of peers.
+// addRow adds a row. The cells may contain text from peers.
 func (t *textTable) addRow(cells ...string) { t.rows.AppendRow(t.addCells(cells)) }
 
 func (t *textTable) addCells(cells []string) table.Row {
@@ -57,7 +58,7 @@ func (t *textTable) addCells(cells []string) table.Row {
 	return row
 }
 
-// print prints the table, unless it has no rows.
+// print prints the table unless it is empty.
 func (t *textTable) print(out io.Writer) {
 	if t.rows.Length() == 0 {
 		return
@@ -71,7 +72,8 @@ func (t *textTable) print(out io.Writer) {
 	}
 }
 
-// lines returns the lines of the table, for a terminal of so many columns, or for none if width is 0.
+// lines returns the lines of the table for a terminal of the given width. A width of 0 means that the output is not a
+// terminal.
 func (t *textTable) lines(width int) (lines []string) {
 	enforcer := text.WrapSoft
 	if t.shortenable {
@@ -97,10 +99,11 @@ func (t *textTable) lines(width int) (lines []string) {
 	return lines
 }
 
-// usefulWidth is to how many columns a text is cut rather than another column is left out.
+// usefulWidth is the minimum width to which text is truncated before another column is omitted.
 const usefulWidth = 24
 
-// hiddenColumns returns which columns a terminal does without: as many of drops as the others need to be of use.
+// hiddenColumns returns the columns to omit on a terminal of the given width: as many of the optional columns as
+// necessary for the others to be useful.
 func (t *textTable) hiddenColumns(width int) []bool {
 	hidden := make([]bool, len(t.right))
 	for _, name := range t.optional {
@@ -122,7 +125,8 @@ func (t *textTable) hiddenColumns(width int) []bool {
 	return hidden
 }
 
-// columnWidths returns how wide the columns of text may be on a terminal: narrow ones keep their width, and the others share the rest.
+// columnWidths returns the maximum width of each text column on a terminal. Narrow columns keep their width, and the
+// others share the remaining space.
 func (t *textTable) columnWidths(width int, hidden []bool) []int {
 	limits := make([]int, len(t.right))
 	if width == 0 {
@@ -134,7 +138,7 @@ func (t *textTable) columnWidths(width int, hidden []bool) []int {
 		if hidden[i] {
 			continue
 		}
-		room -= 2 // between columns
+		room -= 2 // space between columns
 		if right {
 			room -= t.widths[i]
 		} else {
@@ -149,8 +153,8 @@ func (t *textTable) columnWidths(width int, hidden []bool) []int {
 	return limits
 }
 
-// bytesText returns a number of bytes for people.
+// bytesText formats a number of bytes for users.
 func bytesText(n int64) string { return humanize.IBytesN(uint64(max(n, 0)), 3) }
 
-// toMicros returns a time in microseconds, as JSON has it.
+// toMicros returns a duration in microseconds, the unit used in JSON.
 func toMicros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }

@@ -94,15 +94,16 @@ func (t *topCommand) run(addr string) error {
 	return err
 }
 
-// A reportHandler handles the events of pollReports. A function that returns true or an error ends it.
+// A reportHandler handles the events of pollReports. The polling ends when a function returns true or an error.
 type reportHandler struct {
-	onReport  func(now, before *gaugesSample) (done bool, err error) // before is nil at first
-	onSilence func(text string) error                                // each second: for how long there is no answer, or ""
+	onReport  func(now, before *gaugesSample) (done bool, err error) // before is nil for the first report
+	onSilence func(text string) error                                // called every second with the time since the last answer, or ""
 	keys      <-chan rune                                            // may be nil
 	onKey     func(key rune) (quit bool, err error)
 }
 
-// pollReports polls a program every interval until ctx ends, or f ends it. A program that does not answer does not delay f.
+// pollReports polls a program every interval until ctx is done or f ends the polling. A program that does not answer
+// does not delay calls of f.
 func (t *topCommand) pollReports(ctx context.Context, c *client, f reportHandler) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -123,7 +124,7 @@ func (t *topCommand) pollReports(ctx context.Context, c *client, f reportHandler
 	defer second.Stop()
 	ask <- struct{}{}
 	var before *gaugesSample
-	var why error // the error of the last poll, if it has failed
+	var why error // error of the last poll, if it failed
 	answered, waiting := time.Now(), true
 	for {
 		select {
@@ -147,7 +148,7 @@ func (t *topCommand) pollReports(ctx context.Context, c *client, f reportHandler
 				return err
 			}
 			if before == nil {
-				again.Reset(t.interval) // a first look that took long has not begun the interval
+				again.Reset(t.interval) // a first poll that took long must not shorten the interval
 			}
 			before, answered = got.l, time.Now()
 		case <-second.C:
@@ -167,13 +168,14 @@ func (t *topCommand) pollReports(ctx context.Context, c *client, f reportHandler
 	}
 }
 
-// waitsForLost reports whether top waits for a program that does not answer: it has answered before, the same question can have an answer later, and
-// no number of reports was asked for.
+// waitsForLost reports whether top waits for a program that does not answer: it has answered before, the same request
+// may succeed later, and no number of reports was specified.
 func (t *topCommand) waitsForLost(before *gaugesSample, err error) bool {
 	return t.count == 0 && before != nil && !isNoMethod(err) && !files.NeedsCertificate(err)
 }
 
-// print prints reports without a screen. The first is one interval behind the first look, so that it has rates.
+// print prints reports without using a screen. The first is printed one interval after the first poll, so that it
+// includes rates.
 func (t *topCommand) print(ctx context.Context, c *client) error {
 	shown := t.app.newStatus()
 	defer shown.clear()
@@ -212,7 +214,7 @@ func (t *topCommand) printReport(r *topReport) error {
 	return out.Flush()
 }
 
-// fetchGauges gets the gauges of a program.
+// fetchGauges fetches a program's gauges.
 func (c *client) fetchGauges(ctx context.Context) (*gaugesSample, error) {
 	in, err := inspect.EncodeGaugesRequest(inspect.GaugesRequest{Watch: true})
 	if err != nil {
@@ -227,7 +229,7 @@ func (c *client) fetchGauges(ctx context.Context) (*gaugesSample, error) {
 	return l, err
 }
 
-// explainGauges adds the remedy to the error of a program that does not report its gauges.
+// explainGauges adds a remedy to the error for a program that does not report its gauges.
 func (c *client) explainGauges(err error) error {
 	if isNoMethod(err) {
 		return fmt.Errorf("%s does not serve its gauges; set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
@@ -242,7 +244,7 @@ func (t *topCommand) runScreen(ctx context.Context, c *client, screen *os.File) 
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(screen, "\x1b[?1049h\x1b[?25l") // the other screen, without a cursor
+	fmt.Fprint(screen, "\x1b[?1049h\x1b[?25l") // switch to the alternate screen and hide the cursor
 	defer func() {
 		fmt.Fprint(screen, "\x1b[?25h\x1b[?1049l")
 		_ = term.Restore(in, was)
@@ -279,7 +281,7 @@ func (t *topCommand) runScreen(ctx context.Context, c *client, screen *os.File) 
 	})
 }
 
-// drawScreen draws the view as large as the terminal is now.
+// drawScreen draws the view at the current size of the terminal.
 func (t *topCommand) drawScreen(screen *os.File) error {
 	width, height, err := term.GetSize(int(screen.Fd()))
 	if err != nil || width < 1 || height < 1 {
@@ -302,7 +304,8 @@ func skipSequence(in *bufio.Reader) error {
 	return err
 }
 
-// readKeys sends the typed keys, until the input or done ends. Keys that are sequences, such as arrows, are left out.
+// readKeys sends typed keys to keys until the input ends or done is closed. It omits keys that produce escape
+// sequences, such as arrows.
 func readKeys(from io.Reader, keys chan<- rune, done <-chan struct{}) {
 	defer close(keys)
 	in := bufio.NewReader(from)

@@ -12,28 +12,28 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A gaugesSample is the gauges of a program at one time.
+// A gaugesSample holds a program's gauges at one point in time.
 type gaugesSample struct {
 	at  time.Time
 	all []inspect.Activity
 }
 
-// A topReport is the JSON of a sample: the calls under way, and those that have ended since the sample before.
+// A topReport is the JSON form of a sample: the calls in progress, and those completed since the previous sample.
 type topReport struct {
 	Address  string          `json:"address"`
 	Time     time.Time       `json:"time"`
-	Seconds  float64         `json:"seconds"` // the time for rates and percentiles; 0 for the first sample
+	Seconds  float64         `json:"seconds"` // period of the rates and percentiles; 0 for the first sample
 	Contexts []contextReport `json:"contexts"`
-	Calls    []callReport    `json:"calls"` // under way, the oldest first
+	Calls    []callReport    `json:"calls"` // calls in progress, oldest first
 	More     int             `json:"more_calls"`
 	Methods  []methodReport  `json:"methods"`
 	Peers    []trafficReport `json:"peers"`
 
-	allMethods, allPeers int    // before the filter
-	noPeer               string // why the filter matches no peer
+	allMethods, allPeers int    // numbers before filtering
+	noPeer               string // why no peer matches the filter
 }
 
-// A callReport is a call, a request or a transfer that is under way.
+// A callReport describes a call, request or transfer in progress.
 type callReport struct {
 	Kind   string  `json:"kind"` // origin, target or transfer
 	Method string  `json:"method"`
@@ -42,14 +42,14 @@ type callReport struct {
 	Age    float64 `json:"age_s"`
 	Moved  int64   `json:"moved_bytes"`
 	Size   int64   `json:"size_bytes"`
-	Items  int64   `json:"items"` // so far, of a stream
+	Items  int64   `json:"items"` // number of items of a stream so far
 }
 
-// A methodReport is about the calls of a method: those that have ended, and the items of those that are under way.
+// A methodReport describes the calls of a method: the completed ones, and the items of those in progress.
 type methodReport struct {
 	Kind     string  `json:"kind"`
 	Method   string  `json:"method"`
-	Active   int     `json:"active"` // calls that are under way
+	Active   int     `json:"active"` // number of calls in progress
 	Count    int64   `json:"count"`
 	Rate     float64 `json:"rate_per_s"`
 	Errors   float64 `json:"errors_per_s"`
@@ -62,14 +62,15 @@ type methodReport struct {
 	Max      float64 `json:"max_us"`
 }
 
-// A trafficReport is the JSON of a peer: its identity, the calls with it that have ended, and the items of those under way.
+// A trafficReport is the JSON form of a peer: its identity, the completed calls with it, and the items of those in
+// progress.
 type trafficReport struct {
-	Name      string  `json:"name,omitempty"` // that it claims
-	Own       bool    `json:"own,omitempty"`  // it is the program that looks
+	Name      string  `json:"name,omitempty"` // name that the peer claims
+	Own       bool    `json:"own,omitempty"`  // the peer is this qs process
 	Remote    string  `json:"remote,omitempty"`
 	Address   string  `json:"address"`
 	Transport string  `json:"transport"`
-	Active    int     `json:"active"` // calls that are under way
+	Active    int     `json:"active"` // number of calls in progress
 	Rate      float64 `json:"rate_per_s"`
 	Errors    float64 `json:"errors_per_s"`
 	Sent      float64 `json:"sent_bytes_per_s"`
@@ -80,8 +81,8 @@ type trafficReport struct {
 	label string
 }
 
-// newTopReport returns the report of a look. Its rates are since the look before, if there is one. RPCs of Quicksilver itself are in it with
-// all only.
+// newTopReport returns the report for the sample now. Rates are relative to the sample before, if it is not nil.
+// Quicksilver's own RPCs are included only if all is true.
 func newTopReport(address string, now, before *gaugesSample, all bool) *topReport {
 	r := &topReport{Address: address, Time: now.at, Calls: []callReport{}, Methods: []methodReport{}, Peers: []trafficReport{}}
 	gauges := make([]inspect.Gauges, len(now.all))
@@ -93,7 +94,7 @@ func newTopReport(address string, now, before *gaugesSample, all bool) *topRepor
 			gauges[i].Active = max(a.Active-1, 0)
 		}
 		since := &inspect.Activity{}
-		if before != nil && i < len(before.all) && before.all[i].Watched <= a.Watched { // else it began to count anew
+		if before != nil && i < len(before.all) && before.all[i].Watched <= a.Watched { // otherwise the counters were reset
 			since = &before.all[i]
 		}
 		seconds := (a.Watched - since.Watched).Seconds()
@@ -109,8 +110,9 @@ func newTopReport(address string, now, before *gaugesSample, all bool) *topRepor
 	return r
 }
 
-// findOwnCall returns the label of the peer that has requested the sample, and the index of the context whose handler was answering it: -1 if
-// none is found. When several programs request samples at once the label is not known.
+// findOwnCall returns the label of the peer that requested the sample, and the index of the context whose handler
+// answered the request, or -1 if it is not found. If several programs request samples at the same time, the label is
+// unknown.
 func findOwnCall(l *gaugesSample) (label string, context int) {
 	context = -1
 	for i := range l.all {
@@ -188,8 +190,8 @@ func (r *topReport) addPeers(a, since *inspect.Activity, seconds float64, own st
 	}
 }
 
-// addFlows adds the calls under way to their methods and peers, with their items so far. The bytes of items are not counted elsewhere when a
-// call ends.
+// addFlows adds the calls in progress to their methods and peers, with the items transferred so far. The bytes of items
+// are not counted elsewhere when a call completes.
 func (r *topReport) addFlows(a, since *inspect.Activity, seconds float64, all bool) {
 	type key struct {
 		kind      inspect.EventKind
@@ -229,7 +231,7 @@ func (r *topReport) addFlows(a, since *inspect.Activity, seconds float64, all bo
 	}
 }
 
-// methodOf returns the report of a call's method, a new one if none of its calls has ended.
+// methodOf returns the report of a call's method, creating it if no call of the method has completed.
 func (r *topReport) methodOf(c *inspect.CallState) *methodReport {
 	for i := range r.Methods {
 		if m := &r.Methods[i]; m.Kind == c.Kind.String() && m.Method == c.RPC {
@@ -247,7 +249,8 @@ func perSecond(n int64, seconds float64) float64 {
 	return float64(n) / seconds
 }
 
-// quantileOf returns microseconds that a share q did not exceed, by counts of inspect.TimeBucket; 0 of none.
+// quantileOf returns the quantile q of times, in microseconds. The times are counts by inspect.TimeBucket. If there are
+// none, it returns 0.
 func quantileOf(times map[int]int64, q float64) float64 {
 	total := int64(0)
 	for _, n := range times {
@@ -262,7 +265,7 @@ func quantileOf(times map[int]int64, q float64) float64 {
 	return 0
 }
 
-// The columns by which a report can be sorted.
+// Columns by which a report can be sorted.
 const (
 	byRate   = "rate"
 	byErrors = "errors"
@@ -275,17 +278,18 @@ const (
 	byName   = "name"
 )
 
-// sortOrders are the orders by the names that --sort accepts: their own, those of the columns, and common synonyms.
+// sortOrders maps the names accepted by --sort to sort orders: the names of the orders and columns, and common
+// synonyms.
 var sortOrders = map[string]string{
 	byRate: byRate, "calls/s": byRate, byErrors: byErrors, "err/s": byErrors, byP50: byP50, byP90: byP90, byP99: byP99, "latency": byP99, "time": byP99,
 	byMax: byMax, byIn: byIn, "in/s": byIn, byOut: byOut, "out/s": byOut, byName: byName, "method": byName,
 }
 
-// sortKeys are those that the key s goes through.
+// sortKeys lists the orders that the key s cycles through.
 var sortKeys = []string{byRate, byP99, byErrors, byName}
 
-// sort brings the lists in an order. Calls are the oldest first, unless they are sorted by name. Peers have no times: the orders by time
-// have those first that wait.
+// sort sorts the lists. Calls are sorted by age, oldest first, unless the order is by name. Peers have no latencies;
+// orders by time put peers with waiting calls first.
 func (r *topReport) sort(order string) {
 	slices.SortStableFunc(r.Calls, func(a, b callReport) int {
 		if order == byName {
@@ -316,8 +320,8 @@ func (r *topReport) sort(order string) {
 	})
 }
 
-// filter keeps the rows with a text in the name of the method, or in the name or address of the peer, and the peers with a call under way that
-// it keeps. An empty text keeps all.
+// filter keeps the rows that contain text in the method's name or in the peer's name or address, and the peers of the
+// calls that it keeps. An empty text keeps everything.
 func (r *topReport) filter(text string) {
 	has := func(texts ...string) bool {
 		return strings.Contains(strings.ToLower(strings.Join(texts, "\n")), strings.ToLower(text))

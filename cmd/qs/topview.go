@@ -14,20 +14,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// A topView is the screen of qs top, without the terminal: its contents, and the state that keys change.
+// A topView is the screen of qs top, without the terminal. It holds the contents and the state that
+// keys change.
 type topView struct {
 	order       string
 	filter      string
-	fullSection int // the section that fills the screen: 1 to 3, or 0 for all
+	fullSection int // section that fills the screen: 1 to 3, or 0 for all
 	paused      bool
-	typing      bool // the filter
-	styled      bool // headings are bold, problems are red
+	typing      bool // the user is typing the filter
+	styled      bool // headings are bold and problems are red
 
 	report  *topReport
-	message string // why there is no report, or no new one
+	message string // why there is no report or no new one
 }
 
-// handleKey handles a key, and reports whether it ends the view.
+// handleKey handles a key and reports whether it ends the view.
 func (v *topView) handleKey(key rune) (quit bool) {
 	const ctrlC, escape, backspace, del = 3, 0x1b, 8, 0x7f
 	if v.typing {
@@ -61,13 +62,14 @@ func (v *topView) handleKey(key rune) (quit bool) {
 	return false
 }
 
-// A screenSection is a heading and the lines of a table, of which the first has the names of the columns.
+// A screenSection is a heading and the lines of a table, the first of which contains the column
+// headings.
 type screenSection struct {
 	heading string
 	lines   []string
 }
 
-// render returns the lines of the screen, at most height of them, each at most width columns wide.
+// render returns the lines of the screen: at most height lines, each at most width columns wide.
 func (v *topView) render(width, height int) []string {
 	head := []string{v.statusText(width), v.helpText(width)}
 	if v.report == nil {
@@ -81,14 +83,15 @@ func (v *topView) render(width, height int) []string {
 	lines := head
 	for i, s := range sections {
 		left := len(sections) - i
-		mine := min(room/left, len(s.lines)+2) // with the heading and an empty line; lines that it does not need are for the others
+		mine := min(room/left, len(s.lines)+2) // including the heading and an empty line; lines that it does not need go to the other sections
 		room -= mine
 		lines = append(lines, s.firstLines(mine, width, v.styled)...)
 	}
 	return lines[:min(len(lines), height)]
 }
 
-// firstLines returns n lines of a section at most: an empty one, the heading, and the first of the table.
+// firstLines returns at most n lines of a section: an empty line, the heading, and the first lines
+// of the table.
 func (s screenSection) firstLines(n, width int, styled bool) []string {
 	if n < 3 {
 		return nil
@@ -116,7 +119,7 @@ func (v *topView) statusText(width int) string {
 		waiting += c.Waiting
 	}
 	line := fmt.Sprintf("%s  %s  ", r.Address, r.Time.Format(time.TimeOnly))
-	if v.message != "" { // in place of a value that is not known
+	if v.message != "" { // takes the place of an unknown value
 		line += v.message
 	} else {
 		line += fmt.Sprintf("%s at work, %s", countText(int(active), "handler"), waitText(waiting))
@@ -138,7 +141,7 @@ func waitText(requests int64) string {
 	return fmt.Sprintf("%d requests wait", requests)
 }
 
-// shownText returns how many of a list are shown, and how many there are if the filter leaves some out.
+// shownText returns the number of displayed list entries, and the total if the filter omits some.
 func shownText(shown, all int) string {
 	if shown == all {
 		return fmt.Sprint(all)
@@ -154,7 +157,7 @@ func (v *topView) helpText(width int) string {
 	return text.Trim(show.Text(line), width)
 }
 
-// listSections returns the tables, sorted and filtered.
+// listSections returns the sorted and filtered tables.
 func (v *topView) listSections(width int) []screenSection {
 	r := *v.report
 	r.Calls, r.Methods, r.Peers = slices.Clone(r.Calls), slices.Clone(r.Methods), slices.Clone(r.Peers)
@@ -163,7 +166,8 @@ func (v *topView) listSections(width int) []screenSection {
 	return r.listSections(width)
 }
 
-// listSections returns the tables for a terminal of so many columns, or for none if width is 0.
+// listSections returns the tables for a terminal of the given width. A width of 0 means that the
+// output is not a terminal.
 func (r *topReport) listSections(width int) []screenSection {
 	calls := newTable(">age", "state", "kind", ">moved", "method", "peer")
 	calls.optional = []string{"kind"}
@@ -204,7 +208,7 @@ func (r *topReport) listSections(width int) []screenSection {
 	}
 }
 
-// shortTime returns a time in seconds for a narrow column; a dash for none.
+// shortTime formats a time in seconds for a narrow column. It returns a dash if there is none.
 func shortTime(seconds float64) string {
 	switch {
 	case seconds <= 0:
@@ -229,7 +233,7 @@ func rateText(rate float64) string {
 	return fmt.Sprintf("%.0f", rate)
 }
 
-// print prints the report for a pipe, or for a terminal that scrolls.
+// print prints the report to a pipe or a scrolling terminal.
 func (r *topReport) print(lines func(line string), width int) {
 	v := topView{report: r}
 	lines(v.statusText(cmp.Or(width, 1000)))
@@ -242,7 +246,8 @@ func (r *topReport) print(lines func(line string), width int) {
 	}
 }
 
-// hasColors reports whether output may be styled: NO_COLOR is not set (see no-color.org).
+// hasColors reports whether output may be styled, which is the case unless NO_COLOR is set (see
+// no-color.org).
 func hasColors() bool { return os.Getenv("NO_COLOR") == "" }
 
 // drawCommands returns the control sequences that draw lines on a terminal in raw mode.

@@ -8,7 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 )
 
-// measureBulkRate has the target make count transfers of size bytes at a time, and returns MiB per second.
+// measureBulkRate requests count concurrent transfers of size bytes from the target, repeatedly,
+// and returns the throughput in MiB per second.
 func (p *Perf) measureBulkRate(dir moveDir, size int64, count int) (float64, error) {
 	m, err := p.newMover(dir, size, count)
 	if err != nil {
@@ -21,7 +22,7 @@ func (p *Perf) measureBulkRate(dir moveDir, size int64, count int) (float64, err
 	return p.measureMoves(m)
 }
 
-// measureMoves has transfers made one after the other, and returns MiB per second.
+// measureMoves requests transfers one after another and returns the throughput in MiB per second.
 func (p *Perf) measureMoves(m *mover) (float64, error) {
 	moved := int64(0)
 	begun := time.Now()
@@ -34,11 +35,11 @@ func (p *Perf) measureMoves(m *mover) (float64, error) {
 	return float64(moved) / (1 << 20) / time.Since(begun).Seconds(), p.ended(nil)
 }
 
-// A mover asks for transfers between the target's memory and its own.
+// A mover requests transfers between the target's memory and its own.
 type mover struct {
 	c     *call
 	buf   []byte
-	alloc bool // buf is from bulk.Alloc
+	alloc bool // buf was allocated by bulk.Alloc
 	mem   *bulk.Handle
 	dir   moveDir
 	count int
@@ -69,7 +70,7 @@ func (p *Perf) newMover(dir moveDir, size int64, count int) (*mover, error) {
 	return m, m.c.h.Reset(p.peer, p.move)
 }
 
-// moveOnce has the transfers made. With check the side that receives looks at the bytes.
+// moveOnce requests the transfers once. If check is set, the receiving side verifies the bytes.
 func (m *mover) moveOnce(check bool) error {
 	r := moveRequest{dir: m.dir, check: check && m.dir == pull, count: uint32(m.count), size: uint64(len(m.buf))}
 	var err error

@@ -2,7 +2,7 @@ package bench
 
 import "runtime"
 
-// Burden starts n goroutines that compute.
+// Burden starts n goroutines that keep a processor busy.
 func Burden(n int) {
 	for range n {
 		go func() {

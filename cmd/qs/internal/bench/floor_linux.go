@@ -17,19 +17,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// The floor is the least time of a call: two processes that send size bytes to and fro over one tcp connection,
-// each of which reads the socket itself, polling for a while before it sleeps in an epoll set of its own. No frames, no
-// operations, no callbacks.
+// The floor is the minimum latency of a call. Two processes send size bytes back and forth over one TCP connection.
+// Each reads the socket itself, polling for a while before it sleeps in its own epoll set. There are no frames,
+// operations or callbacks.
 //
 //	write ─► read … read (EAGAIN) for spin, then epoll_wait ─► read
 
-// A floorEnd is one end of that connection.
+// A floorEnd is one end of the connection.
 type floorEnd struct {
 	fd, epfd int
 	spin     time.Duration
 }
 
-// newFloorEnd takes the descriptor out of the hands of package net.
+// newFloorEnd returns an end that uses the descriptor of nc without package net's poller.
 func newFloorEnd(nc *net.TCPConn, spin time.Duration) (*floorEnd, error) {
 	defer func() { _ = nc.Close() }()
 	raw, err := nc.SyscallConn()
@@ -56,7 +56,7 @@ func (e *floorEnd) close() {
 	_ = unix.Close(e.fd)
 }
 
-// read fills b.
+// read reads len(b) bytes.
 func (e *floorEnd) read(b []byte) error {
 	var events [1]unix.EpollEvent
 	var begun time.Time
@@ -85,7 +85,7 @@ func (e *floorEnd) read(b []byte) error {
 	return nil
 }
 
-// write sends b, and blocks while the socket is full.
+// write writes b, blocking while the socket buffer is full.
 func (e *floorEnd) write(b []byte) error {
 	for len(b) > 0 {
 		n, err := unix.Write(e.fd, b)
@@ -104,7 +104,7 @@ func (e *floorEnd) write(b []byte) error {
 	return nil
 }
 
-// Floor measures against a process of its own.
+// Floor measures the round trips to an echo process that it starts.
 func (p *Perf) Floor(spin time.Duration) (r Result, err error) {
 	c, err := self.Start(self.Ready, "floor", strconv.Itoa(p.Size), spin.String())
 	if err != nil {
@@ -138,7 +138,7 @@ func (p *Perf) Floor(spin time.Duration) (r Result, err error) {
 	return floorResult("floor-tcp", start, lat, in)
 }
 
-// floorResult returns the result of the round trips since start; in is the answer of the last one.
+// floorResult returns the result of the round trips since start. The data of the last answer is in.
 func floorResult(peer string, start time.Time, lat []time.Duration, in []byte) (r Result, err error) {
 	rate := float64(len(lat)) / time.Since(start).Seconds()
 	if !isPattern(in) {
@@ -148,7 +148,7 @@ func floorResult(peer string, start time.Time, lat []time.Duration, in []byte) (
 	return Result{Peer: peer, P50: Percentile(lat, 50), P99: Percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil
 }
 
-// floorArgs reads the arguments of an other end: a size and what parse reads.
+// floorArgs parses the arguments of an echo process: a size, and a value that parse accepts.
 func floorArgs[T any](args []string, what string, parse func(string) (T, error)) (size int, v T, err error) {
 	if len(args) != 2 {
 		return 0, v, errors.New("want a size and " + what)
@@ -159,10 +159,10 @@ func floorArgs[T any](args []string, what string, parse func(string) (T, error))
 	return size, v, err
 }
 
-// acceptOne accepts one connection. The process ends when the one that started it does, after clean.
+// acceptOne accepts one connection. When the parent process exits, acceptOne calls clean and exits this process.
 func acceptOne(l net.Listener, out io.Writer, clean func()) (net.Conn, error) {
 	fmt.Fprintln(out, self.Ready+l.Addr().Network()+"://"+l.Addr().String())
-	go func() { // the process that started this one is gone
+	go func() { // the parent process has exited
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		clean()
 		os.Exit(0)
@@ -170,7 +170,7 @@ func acceptOne(l net.Listener, out io.Writer, clean func()) (net.Conn, error) {
 	return l.Accept()
 }
 
-// EchoTCP is the other end of Floor: it echoes what one connection sends.
+// EchoTCP runs the other end of Floor, which echoes the data received on one connection.
 func EchoTCP(args []string, out io.Writer) error {
 	size, spin, err := floorArgs(args, "a time to spin", time.ParseDuration)
 	if err != nil {
@@ -191,7 +191,7 @@ func EchoTCP(args []string, out io.Writer) error {
 	defer e.close()
 	for b := make([]byte, size); ; {
 		if err := e.read(b); err != nil {
-			return nil // the connection has ended, and so has the measurement
+			return nil // the connection is closed, so the measurement is complete
 		}
 		if err := e.write(b); err != nil {
 			return err

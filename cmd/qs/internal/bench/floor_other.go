@@ -10,14 +10,14 @@ import (
 
 var errNoFloor = errors.New("--floor is measured on Linux only")
 
-// Floor is measured on Linux only.
+// Floor returns an error, because it is supported on Linux only.
 func (p *Perf) Floor(time.Duration) (Result, error) { return Result{}, errNoFloor }
 
-// FloorUnix is measured on Linux only.
+// FloorUnix returns an error, because it is supported on Linux only.
 func (p *Perf) FloorUnix(int) (Result, error) { return Result{}, errNoFloor }
 
-// EchoUnix is the other end.
+// EchoUnix returns an error, because FloorUnix is supported on Linux only.
 func EchoUnix([]string, io.Writer) error { return errNoFloor }
 
-// EchoTCP is the other end.
+// EchoTCP returns an error, because Floor is supported on Linux only.
 func EchoTCP([]string, io.Writer) error { return errNoFloor }

@@ -13,8 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// FloorUnix measures an echo without the library: two processes that echo over a unix socket, read and
-// written through package net, with the pauses and the busy goroutines of the measurement.
+// FloorUnix measures an echo without the library: two processes exchange data over a unix socket
+// through package net, with the pauses and the busy goroutines of the measurement.
 func (p *Perf) FloorUnix(busy int) (r Result, err error) {
 	c, err := self.Start(self.Ready, "floor-unix", strconv.Itoa(p.Size), strconv.Itoa(busy))
 	if err != nil {
@@ -45,7 +45,7 @@ func (p *Perf) FloorUnix(busy int) (r Result, err error) {
 	return floorResult("floor-unix", start, lat, in)
 }
 
-// EchoUnix is the other end of FloorUnix: it echoes what one connection sends.
+// EchoUnix runs the other end of FloorUnix, which echoes the data received on one connection.
 func EchoUnix(args []string, out io.Writer) error {
 	size, busy, err := floorArgs(args, "a number of busy goroutines", strconv.Atoi)
 	if err != nil {
@@ -68,7 +68,7 @@ func EchoUnix(args []string, out io.Writer) error {
 	Burden(busy)
 	for b := make([]byte, size); ; {
 		if _, err := io.ReadFull(nc, b); err != nil {
-			return nil // the connection has ended, and so has the measurement
+			return nil // the connection is closed, so the measurement is complete
 		}
 		if _, err := nc.Write(b); err != nil {
 			return err

@@ -12,29 +12,31 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An IdleResult is the CPU time and the memory for peers that do nothing, and for callers beside them.
+// An IdleResult holds the CPU time and memory used for idle peers and for callers that run at the same time.
 type IdleResult struct {
-	Peers     int     `json:"peers"`   // that do nothing
-	Callers   int     `json:"callers"` // peers that make one call after the other
+	Peers     int     `json:"peers"`   // number of idle peers
+	Callers   int     `json:"callers"` // number of peers that make one call after another
 	Processes int     `json:"processes"`
 	Seconds   float64 `json:"seconds"`
 	CPU       float64 `json:"cpu_percent"`
-	Bytes     float64 `json:"bytes_per_peer"` // callers are peers, too
+	Bytes     float64 `json:"bytes_per_peer"` // includes callers
 	Rate      float64 `json:"calls_per_s"`
 }
 
-// A Crowd is the peers of Idle. Those that do nothing are in other processes than those that call.
+// A Crowd describes the peers of Idle. Idle peers and callers run in different processes.
 type Crowd struct {
-	Peers, Callers, Processes int // Processes for each of both
-	// Start starts a process of so many peers, which have connected to addr when it returns. Callers begin after the line Begin.
+	Peers, Callers, Processes int // Processes is the number for each of the two kinds
+	// Start starts a process with the given number of peers and returns after they have connected to addr. Callers
+	// begin after the line Begin.
 	Start func(addr string, peers int, areCallers bool) (*self.Child, error)
 }
 
-// Begin is the line after which a process of callers begins to call.
+// Begin is the line that makes a process of callers begin to call.
 const Begin = "begin"
 
-// Idle has many peers connect to this process, call it once and fall silent, or go on to call it, and measures what that costs here:
-// this process's processor time, and its heap and stacks for each peer. The system's memory for sockets is not in it.
+// Idle has many peers connect to this process and call it once. The idle ones then stay silent while the callers
+// continue. Idle measures the cost in this process: processor time, and heap and stack memory for each peer. The
+// kernel's socket memory is not included.
 func Idle(ctx context.Context, cfg hg.Config, listen string, crowd Crowd, d time.Duration) (r IdleResult, err error) {
 	all := crowd.Peers + crowd.Callers
 	cfg.NA.Envelopes = 32
@@ -103,16 +105,16 @@ func Idle(ctx context.Context, cfg hg.Config, listen string, crowd Crowd, d time
 	defer over.Stop()
 	select {
 	case <-over.C:
-	case <-ctx.Done(): // what was measured until then
+	case <-ctx.Done(): // return what has been measured so far
 	}
 	used, r.Seconds = cpuTime()-used, time.Since(begun).Seconds()
 	r.Rate = float64(calls.Load()-called) / r.Seconds
-	r.Bytes = float64(memory()-before) / float64(all) // now that those that do nothing are silent
+	r.Bytes = float64(memory()-before) / float64(all) // the idle peers are silent by now
 	r.CPU = 100 * used.Seconds() / r.Seconds
 	return r, nil
 }
 
-// memory returns the bytes of heap and stacks in use.
+// memory returns the number of bytes of heap and stacks in use.
 func memory() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -121,7 +123,7 @@ func memory() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// Swarm makes many peers, each a class of its own opened at own, which call addr once.
+// Swarm creates peers, each with its own class opened at own, and has each of them call addr once.
 func Swarm(cfg hg.Config, own, addr string, peers int) (all []*Perf, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -138,7 +140,7 @@ func Swarm(cfg hg.Config, own, addr string, peers int) (all []*Perf, err error) 
 	return all, nil
 }
 
-// CallOn makes one call after the other until one fails or p is stopped.
+// CallOn makes calls one after another until one fails or p is stopped.
 func (p *Perf) CallOn() error {
 	c, err := p.newCall(Pattern(p.Size))
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"math/bits"
 )
 
-// A ladder is a table over sizes, with the columns of C Mercury's hg_rate and hg_bw programs.
+// A ladder is a table of measurements over sizes, with the columns of C Mercury's programs hg_rate and hg_bw.
 type ladder struct {
 	title, column string
-	// step measures one size: the value of the column, and microseconds for one operation.
+	// step measures one size. It returns the value for the column, and the microseconds per operation.
 	step func(p *Perf, size int64) (value, micros float64, err error)
 }
 
@@ -33,13 +33,14 @@ var ladders = map[string]*ladder{
 	"write": {"bulk, the target pulls", "Bandwidth (MiB/s)", bulkStep(pull)},
 }
 
-// maxUnderWay bounds the input or output of all calls of the ladder of rates in bytes: of the largest sizes fewer are in flight.
+// maxUnderWay limits the total input or output of the concurrent calls in the rate ladder, in bytes. For the largest
+// sizes, fewer calls are in flight.
 const maxUnderWay = 256 << 20
 
-// IsLadder reports whether there is a table op.
+// IsLadder reports whether op is the name of a table.
 func IsLadder(op string) bool { return ladders[op] != nil }
 
-// OfCalls reports whether op is a table of calls, rather than transfers.
+// OfCalls reports whether op is a table of calls rather than transfers.
 func OfCalls(op string) bool { return op == "rate" || op == "lat" }
 
 func bulkStep(dir moveDir) func(p *Perf, size int64) (float64, float64, error) {
@@ -49,7 +50,7 @@ func bulkStep(dir moveDir) func(p *Perf, size int64) (float64, float64, error) {
 	}
 }
 
-// A Rung is a line of the table.
+// A Rung is one line of a table.
 type Rung struct {
 	Size  int64   `json:"size"`
 	Value float64 `json:"value"`
@@ -59,11 +60,11 @@ type Rung struct {
 // A Table is the result of Ladder.
 type Table struct {
 	Op     string `json:"op"`
-	Column string `json:"column"` // what the values are
+	Column string `json:"column"` // meaning of the values
 	Rungs  []Rung `json:"sizes"`
 }
 
-// Describe describes the values of a table, the measurement, and how many calls or transfers are in flight.
+// Describe returns the column heading and title of a table, and the number of calls or transfers in flight.
 func (p *Perf) Describe(op string) (column, title string, inflight int) {
 	inflight = p.ladderInflight()
 	if op == "lat" {
@@ -72,7 +73,8 @@ func (p *Perf) Describe(op string) (column, title string, inflight int) {
 	return ladders[op].column, ladders[op].title, inflight
 }
 
-// Ladder measures a table and calls each with its lines. Its result has those that were measured, also if there is an error.
+// Ladder measures a table and calls each for every line. If it returns an error, its result contains the lines measured
+// so far.
 func (p *Perf) Ladder(op string, each func(Rung)) (t Table, err error) {
 	l := ladders[op]
 	t = Table{Op: op, Column: l.column, Rungs: []Rung{}}
@@ -90,5 +92,5 @@ func (p *Perf) Ladder(op string, each func(Rung)) (t Table, err error) {
 	return t, nil
 }
 
-// ladderInflight is how many calls or transfers of the table are in flight.
+// ladderInflight returns the number of concurrent calls or transfers in the table.
 func (p *Perf) ladderInflight() int { return p.Inflight[len(p.Inflight)-1] }

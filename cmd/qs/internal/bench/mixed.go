@@ -6,8 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A MixedResult is the latency of calls alone, and while the target pushes bulk data to the same process without a pause, and the
-// throughput of that data alone and beside the calls.
+// A MixedResult holds the latency of calls, both alone and while the target continuously pushes bulk data to the same
+// process, and the throughput of that data, both alone and during the calls.
 type MixedResult struct {
 	IdleP50  float64 `json:"idle_p50_us"`
 	IdleP99  float64 `json:"idle_p99_us"`
@@ -17,7 +17,8 @@ type MixedResult struct {
 	Bulk     float64 `json:"bulk_mib_per_s"`
 }
 
-// Mixed measures calls and bulk data, alone and together. With an error the result has the measurements until then.
+// Mixed measures calls and bulk data, separately and together. If it returns an error, the result contains the
+// measurements made so far.
 func (p *Perf) Mixed() (r MixedResult, err error) {
 	p.reportStep(0, 3, "latency of calls alone")
 	lat, err := p.measureLatencies(Pattern(p.Size))
@@ -60,7 +61,7 @@ func (p *Perf) Mixed() (r MixedResult, err error) {
 	return r, nil
 }
 
-// A bulkLoop is transfers one after the other.
+// A bulkLoop makes transfers one after another.
 type bulkLoop struct {
 	m               *mover
 	isOver, running bool

@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Perf is one run against one target.
+// A Perf is one run of measurements against one target.
 //
 //	callback: one goroutine, N handles; each callback forwards its handle again      Forward ─► Progress, Trigger ─► …
 //	sync:     N goroutines, each with a handle, forward and wait                     CallRaw ─► …
@@ -23,30 +23,31 @@ import (
 //	bulk:     one call in flight; its handler pushes to, or pulls from, our memory
 type Perf struct {
 	API      string // callback, sync or typed
-	Size     int    // bytes of a call's input and output
+	Size     int    // size of a call's input and output, in bytes
 	Inflight []int
-	Bulk     int64         // bytes of a transfer
-	Alloc    bool          // what is pulled is from bulk.Alloc, and each call lends as much of it, at which its handler looks
-	Time     time.Duration // of each measurement
-	Pause    time.Duration // between calls
+	Bulk     int64         // size of a transfer, in bytes
+	Alloc    bool          // pulled memory comes from bulk.Alloc, and each call lends that much memory for its handler to read
+	Time     time.Duration // duration of each measurement
+	Pause    time.Duration // pause between calls
 
-	// Step, if it is not nil, is called before each measurement begins: done of all have ended.
+	// Step, if not nil, is called before each measurement begins. The first argument is the number of completed
+	// measurements, and the second is the total.
 	Step func(done, all int, what string)
 
 	stopped atomic.Bool
 
 	hctx *hg.Context
-	node *qs.Node // of --api typed
-	to   qs.Peer  // likewise
+	node *qs.Node // for --api typed
+	to   qs.Peer  // for --api typed
 	peer na.Addr
-	lent []byte // from bulk.Alloc
-	key  []byte // its handle, encoded
-	call hg.ID  // what is called: rpcEcho, rpcLook, rpcTake or rpcGive
-	give bool   // it is rpcGive
+	lent []byte // allocated by bulk.Alloc
+	key  []byte // encoded handle of lent
+	call hg.ID  // RPC to call: rpcEcho, rpcLook, rpcTake or rpcGive
+	give bool   // call is rpcGive
 	move hg.ID
 }
 
-// A Result has the fields that users' own measurements of other systems print, too.
+// A Result holds measurements in the fields that users' own benchmarks of other systems also print.
 type Result struct {
 	Peer string             `json:"peer"`
 	P50  float64            `json:"lat_p50_us"`
@@ -55,13 +56,14 @@ type Result struct {
 	Bulk float64            `json:"bulk_mib_per_s"`
 }
 
-// A CoresResult is a Result with GOMAXPROCS at both ends.
+// A CoresResult is a Result together with the GOMAXPROCS of both ends.
 type CoresResult struct {
 	Cores int `json:"gomaxprocs"`
 	Result
 }
 
-// Open opens the origin at own and calls the target once, to see that it is one and that bytes come back as they went.
+// Open opens the origin at own and calls the target at addr once, to verify that it is a target and echoes its input
+// unchanged.
 func (p *Perf) Open(cfg hg.Config, own, addr string) (err error) {
 	var class *hg.Class
 	if p.API == "typed" {
@@ -92,7 +94,7 @@ func (p *Perf) Open(cfg hg.Config, own, addr string) (err error) {
 	return p.checkEcho(p.Size)
 }
 
-// lend has each call lend memory.
+// lend makes each call lend memory.
 func (p *Perf) lend() (err error) {
 	if p.lent, err = bulk.Alloc(int(p.Bulk)); err != nil {
 		return err
@@ -110,10 +112,10 @@ func (p *Perf) lend() (err error) {
 	return err
 }
 
-// Peer is the target's address.
+// Peer returns the target's address.
 func (p *Perf) Peer() na.Addr { return p.peer }
 
-// By is the transport by which the target is reached.
+// By returns the transport used to reach the target.
 func (p *Perf) By() string {
 	for _, s := range p.hctx.NA().Peers() {
 		return s.Transport
@@ -121,13 +123,14 @@ func (p *Perf) By() string {
 	return p.peer.Scheme()
 }
 
-// OfTake has calls go to the RPC that answers nothing, instead of the echo.
+// OfTake directs calls to the RPC that returns no output, instead of the echo.
 func (p *Perf) OfTake() (err error) {
 	p.call, err = p.hctx.Class().Register(rpcTake, nil)
 	return err
 }
 
-// OfGive has calls go to the RPC whose output has the size and whose input has none, and makes one of p.Size, to see that its bytes are right.
+// OfGive directs calls to the RPC that takes no input and returns output of the configured size. It makes one call with
+// p.Size to verify the output.
 func (p *Perf) OfGive() (err error) {
 	if p.call, err = p.hctx.Class().Register(rpcGive, nil); err != nil {
 		return err
@@ -148,7 +151,7 @@ func (p *Perf) OfGive() (err error) {
 	return err
 }
 
-// inputOf returns the input of calls of a table for a size.
+// inputOf returns the input of a table's calls for the given size.
 func (p *Perf) inputOf(size int) []byte {
 	if p.give {
 		return giveRequest(size)
@@ -156,13 +159,14 @@ func (p *Perf) inputOf(size int) []byte {
 	return Pattern(size)
 }
 
-// Close ends it.
+// Close closes the class.
 func (p *Perf) Close() { _ = p.hctx.Class().Close() }
 
-// ErrStopped is the error of measurements that Stop has ended.
+// ErrStopped is returned by measurements that Stop has ended.
 var ErrStopped = errors.New("stopped before the last measurement")
 
-// Stop ends the current measurement, whose figures are discarded, and those after it. It may be called from any goroutine.
+// Stop ends the current measurement and discards its figures; measurements after it are not made. It is safe for
+// concurrent use.
 func (p *Perf) Stop() {
 	p.stopped.Store(true)
 	if p.hctx != nil {
@@ -176,10 +180,10 @@ func (p *Perf) reportStep(done, all int, what string) {
 	}
 }
 
-// goesOn reports whether a measurement that ends at end goes on.
+// goesOn reports whether a measurement that ends at end should continue.
 func (p *Perf) goesOn(end time.Time) bool { return !p.stopped.Load() && time.Now().Before(end) }
 
-// ended returns the error of a measurement: ErrStopped if it was cut short.
+// ended returns the error of a measurement, which is ErrStopped if the measurement was stopped.
 func (p *Perf) ended(err error) error {
 	if err == nil && p.stopped.Load() {
 		return ErrStopped
@@ -187,7 +191,7 @@ func (p *Perf) ended(err error) error {
 	return err
 }
 
-// All makes every measurement. Its result has those that have ended, also if there is an error.
+// All makes all measurements. If it returns an error, the result contains the completed ones.
 func (p *Perf) All() (r Result, err error) {
 	in := append(slices.Clip(p.key), Pattern(p.Size)...)
 	all := 1 + len(p.Inflight)
@@ -220,7 +224,7 @@ func (p *Perf) All() (r Result, err error) {
 	return r, err
 }
 
-// Percentile returns the q-th Percentile of sorted times, in microseconds.
+// Percentile returns the q-th percentile of sorted times, in microseconds.
 func Percentile(sorted []time.Duration, q int) float64 {
 	return float64(sorted[len(sorted)*q/100]) / 1e3
 }

@@ -14,19 +14,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TypedEcho is the echo of "qs serve --handlers typed".
+// TypedEcho is the echo method of "qs serve --handlers typed".
 var TypedEcho = qs.Define[[]byte, []byte]("qs/typed", qs.WithCodec(codec.Msgpack))
 
-// The RPCs of qs Perf. Both sides use codec.Raw.
+// RPCs of qs perf. Both sides use codec.Raw.
 const (
-	rpcEcho = "qs/echo" // the input comes back
-	rpcTake = "qs/take" // the input is taken, and nothing comes back
-	rpcGive = "qs/give" // the input is a number of bytes, and so many come back
-	rpcLook = "qs/look" // the input begins with the length of a handle, one byte, and the handle. The target looks at its memory, and the rest comes back
-	rpcMove = "qs/move" // the target pushes to or pulls from memory of the origin: moveRequest, then the handle
+	rpcEcho = "qs/echo" // returns its input
+	rpcTake = "qs/take" // accepts its input and returns nothing
+	rpcGive = "qs/give" // takes a number of bytes and returns as many bytes
+	rpcLook = "qs/look" // takes a handle, preceded by its length as one byte, and further data. The target reads the handle's memory and returns the further data
+	rpcMove = "qs/move" // has the target push to or pull from the origin's memory. The input is a moveRequest followed by the handle
 )
 
-// A moveDir is the direction of transfers, seen from the target.
+// A moveDir is the direction of transfers, as seen from the target.
 type moveDir uint8
 
 const (
@@ -34,13 +34,13 @@ const (
 	pull
 )
 
-// The limits of a request to a target.
+// Limits of a request to a target.
 const (
 	MaxMove  = 1 << 30
 	maxMoves = 4096
 )
 
-// A moveRequest asks for count transfers of size bytes each, all at once.
+// A moveRequest requests count concurrent transfers of size bytes each.
 type moveRequest struct {
 	dir   moveDir
 	check bool
@@ -59,7 +59,7 @@ func (r *moveRequest) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(b, r.size)
 }
 
-// parseMove reads a request, and returns the encoded handle after it.
+// parseMove parses a request and returns the encoded handle that follows it.
 func parseMove(b []byte) (r moveRequest, rest []byte, err error) {
 	if len(b) < moveRequestSize {
 		return r, nil, fmt.Errorf("%s: input of %d bytes: %w", rpcMove, len(b), na.ErrProtocol)
@@ -72,17 +72,18 @@ func parseMove(b []byte) (r moveRequest, rest []byte, err error) {
 	return r, b[moveRequestSize:], nil
 }
 
-// A moveServer serves rpcMove with one piece of memory, of the last size. While that is in use, requests for another size, or for a
-// check, are refused.
+// A moveServer serves rpcMove with one block of memory, of the most recent size. While the memory is in use, requests
+// for another size, or for a check, are rejected.
 type moveServer struct {
 	mu    sync.Mutex // guards the fields below
 	mem   *bulk.Handle
 	buf   []byte
-	users int  // requests
-	check bool // the one there is checks what arrives
+	users int  // number of requests that use the memory
+	check bool // the current request verifies the bytes that arrive
 }
 
-// Register makes class a target, whose handlers run inline, or else where hg.Config.Dispatch runs them.
+// Register makes class a target. Its handlers run inline if inline is true, and otherwise where hg.Config.Dispatch runs
+// them.
 func Register(class *hg.Class, inline bool) (err error) {
 	m, g := &moveServer{}, &giveServer{}
 	for name, handler := range map[string]hg.Handler{
@@ -101,13 +102,13 @@ func handleTake(h hg.Request) error {
 	return h.RespondRaw(nil, nil)
 }
 
-// A giveServer serves rpcGive with one piece of memory, of the largest size that was asked for.
+// A giveServer serves rpcGive from one block of memory, of the largest size requested so far.
 type giveServer struct {
-	mu  sync.Mutex // guards buf, but not its bytes
+	mu  sync.Mutex // guards buf, but not the bytes in it
 	buf []byte
 }
 
-// giveRequest is the input of rpcGive for n bytes.
+// giveRequest returns the input of rpcGive that requests n bytes.
 func giveRequest(n int) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(n)) }
 
 func (g *giveServer) handleGive(h hg.Request) error {
@@ -125,7 +126,7 @@ func (g *giveServer) handleGive(h hg.Request) error {
 	return h.RespondRaw(g.pattern(int(n)), nil)
 }
 
-// pattern returns a Pattern of n bytes, which others may be sending, too.
+// pattern returns a Pattern of n bytes. The bytes may be in use by other requests and must not be modified.
 func (g *giveServer) pattern(n int) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -143,7 +144,7 @@ func handleEcho(h hg.Request) error {
 	return h.RespondRaw(in, nil)
 }
 
-// handleLook looks at one byte of each 4 MiB, so that bytes which are not copied are not moved by looking either.
+// handleLook reads one byte in each 4 MiB, so that memory that was lent without a copy is not copied by reading it.
 func handleLook(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
@@ -171,7 +172,8 @@ func handleLook(h hg.Request) error {
 	return h.RespondRaw(in[1+in[0]:], nil)
 }
 
-// acquireMemory returns memory of size bytes with the Pattern in it, or cleared for a check. releaseMemory returns it.
+// acquireMemory returns memory of size bytes. It contains the Pattern, or zeros if check is true. The caller must call
+// releaseMemory.
 func (m *moveServer) acquireMemory(hctx *hg.Context, size uint64, check bool) (*bulk.Handle, []byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -243,12 +245,12 @@ func (m *moveServer) serveMove(h hg.Request) error {
 	return nil
 }
 
-// A job is the transfers of one request.
+// A job is the set of transfers of one request.
 type job struct {
 	h     hg.Request
 	check bool
 	buf   []byte
-	moves *moveServer // whose memory buf is
+	moves *moveServer // owner of buf
 
 	mu   sync.Mutex // guards the fields below
 	left int
@@ -263,7 +265,7 @@ func (j *job) add(n int) {
 
 func (j *job) handleEnd(_ *bulk.Op, err error) { j.respond(err) }
 
-// respond counts a transfer, and answers after the last.
+// respond counts a completed transfer, and answers the request after the last one.
 func (j *job) respond(err error) {
 	j.mu.Lock()
 	if j.err == nil {
@@ -286,7 +288,7 @@ func (j *job) respond(err error) {
 	}
 }
 
-// Pattern returns n bytes in which a piece at a wrong place is noticed.
+// Pattern returns n bytes in which misplaced data can be detected.
 func Pattern(n int) []byte {
 	b := make([]byte, n)
 	fillPattern(b)

@@ -7,20 +7,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// Workers are goroutines that run dispatched requests. One at most is being woken at a time; it wakes the next if there is more
-// to do when it begins. So a batch of quick requests is run by one or two, which stay awake.
+// Workers is a pool of goroutines that run dispatched requests. At most one of them is being woken at a time. When it
+// starts running and there is more work, it wakes the next one. A batch of quick requests is therefore run by one or
+// two goroutines, which stay awake.
 type Workers struct {
 	all sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
 	queue  []hg.Request
-	first  int             // of queue
-	idle   []chan struct{} // each has one slot, and rings for who sleeps
+	first  int             // index of the first request in queue
+	idle   []chan struct{} // channels of sleeping goroutines, each with capacity 1; a send wakes the goroutine
 	waking bool
 	ended  bool
 }
 
-// NewWorkers starts them.
+// NewWorkers starts a pool of goroutines.
 func NewWorkers() *Workers {
 	w := &Workers{}
 	for range 2 * runtime.GOMAXPROCS(0) {
@@ -31,7 +32,7 @@ func NewWorkers() *Workers {
 	return w
 }
 
-// Dispatch is hg.Config.Dispatch: it never blocks.
+// Dispatch queues a request. It is intended for hg.Config.Dispatch and never blocks.
 func (w *Workers) Dispatch(r hg.Request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -42,7 +43,7 @@ func (w *Workers) Dispatch(r hg.Request) {
 	w.wakeOne()
 }
 
-// wakeOne wakes one more, if there is something to do. Locked.
+// wakeOne wakes one more goroutine if there is work. w.mu must be held.
 func (w *Workers) wakeOne() {
 	last := len(w.idle) - 1
 	if w.waking || last < 0 || w.first == len(w.queue) {
@@ -65,7 +66,7 @@ func (w *Workers) runWorker(bell chan struct{}) {
 			}
 			w.wakeOne()
 			w.mu.Unlock()
-			_ = r.Run() // it may have ended before
+			_ = r.Run() // the request may already be complete
 			w.mu.Lock()
 		}
 		w.idle = append(w.idle, bell)
@@ -76,7 +77,7 @@ func (w *Workers) runWorker(bell chan struct{}) {
 	}
 }
 
-// End waits for the handlers. Nothing is dispatched any more.
+// End waits for the running handlers. No requests may be dispatched afterward.
 func (w *Workers) End() {
 	w.mu.Lock()
 	w.ended = true

@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A buffer is memory that transfers can use, for one piece after the other: it is registered once.
+// A buffer is registered memory that transfers use for one piece after another.
 type buffer struct {
 	mem []byte
 	h   *bulk.Handle
@@ -27,27 +27,28 @@ func newBuffer(hctx *hg.Context, access bulk.Access, size int64) (*buffer, error
 func (b *buffer) close() { _ = b.h.Close() }
 
 const (
-	// maxBuffered bounds the memory of all transfers of a target, and maxBufferedOfClient that of those of one client.
+	// maxBuffered limits the memory of all transfers of a target, and maxBufferedOfClient that of one client's
+	// transfers.
 	maxBuffered         = 1 << 30
 	maxBufferedOfClient = 512 << 20
-	// maxSpare bounds what is kept of it for later.
+	// maxSpare limits how much of this memory is kept for reuse.
 	maxSpare = 128 << 20
 )
 
-// buffers are the local sides of a target's transfers.
+// buffers manages the target's memory for transfers.
 type buffers struct {
 	hctx *hg.Context
 
 	mu    sync.Mutex // guards the fields below
 	spare []*buffer
-	bytes int64            // of all buffers
-	kept  int64            // of the spare ones
-	lent  map[string]int64 // of those that transfers have, by client
+	bytes int64            // total size of all buffers
+	kept  int64            // total size of the spare buffers
+	lent  map[string]int64 // total size of the buffers in use, by client
 }
 
 func newBuffers(hctx *hg.Context) *buffers { return &buffers{hctx: hctx, lent: map[string]int64{}} }
 
-// get returns a buffer of at least size bytes for a transfer of client.
+// get returns a buffer of at least size bytes for one of client's transfers.
 func (p *buffers) get(client string, size int64) (*buffer, error) {
 	size = max(64<<10, int64(1)<<bits.Len64(uint64(size-1)))
 	p.mu.Lock()
@@ -63,9 +64,9 @@ func (p *buffers) get(client string, size int64) (*buffer, error) {
 	return b, err
 }
 
-// takeLocked returns a spare buffer of size bytes, or a new one.
+// takeLocked returns a spare buffer of size bytes, or a new one. p.mu must be held.
 func (p *buffers) takeLocked(size int64) (*buffer, error) {
-	for i, b := range slices.Backward(p.spare) { // the last one used may still be in the processor's cache
+	for i, b := range slices.Backward(p.spare) { // the most recently used one may still be in the processor's cache
 		if int64(len(b.mem)) == size {
 			p.spare = append(p.spare[:i], p.spare[i+1:]...)
 			p.kept -= size
@@ -88,7 +89,7 @@ func (p *buffers) takeLocked(size int64) (*buffer, error) {
 	return b, err
 }
 
-// put takes a buffer back that a transfer of client has got.
+// put releases a buffer that get has returned for client.
 func (p *buffers) put(client string, b *buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +104,7 @@ func (p *buffers) put(client string, b *buffer) {
 	p.releaseClient(b)
 }
 
-// releaseClient gives a buffer up. Locked.
+// releaseClient frees a buffer. p.mu must be held.
 func (p *buffers) releaseClient(b *buffer) {
 	b.close()
 	p.bytes -= int64(len(b.mem))

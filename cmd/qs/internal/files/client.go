@@ -14,18 +14,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A client is the origin's side of one target. A goroutine of its own drives the node, so that the others can wait for answers,
-// disks and each other.
+// A client is the origin's side of the connection to one target. A dedicated goroutine drives the node, so that the
+// others can wait for answers, disks and each other.
 type client struct {
 	node    *qs.Node
 	to      qs.Peer
 	addr    na.Addr
 	piece   hg.ID
 	timeout time.Duration
-	served  chan struct{} // closed when that goroutine has ended
+	served  chan struct{} // closed when that goroutine has returned
 }
 
-// newClient makes a client of the target at addr, which it does not wait for. Each answer may take timeout. The node is the client's.
+// newClient returns a client of the target at addr. It does not wait for the target. Each answer may take up to
+// timeout. The client takes ownership of node.
 func newClient(node *qs.Node, addr na.Addr, timeout time.Duration) (c *client, err error) {
 	c = &client{node: node, addr: addr, timeout: timeout, served: make(chan struct{})}
 	if c.piece, err = node.HG().Class().RegisterRPC(hg.RPC{Name: rpcPiece, Codec: codec.Msgpack}); err == nil {
@@ -41,18 +42,19 @@ func newClient(node *qs.Node, addr na.Addr, timeout time.Duration) (c *client, e
 	return c, nil
 }
 
-// close ends everything that is under way and waits for that; no peer can delay it.
+// close cancels everything in progress and waits for it. Peers cannot delay it.
 func (c *client) close() {
 	_ = c.node.Close()
 	<-c.served
 }
 
-// newLateError is why a call is given up that nobody answers.
+// newLateError returns the error for a call that was abandoned because it was not answered in time.
 func (c *client) newLateError(method string) error {
 	return na.WithText(na.ErrTimeout, fmt.Sprintf("%s did not answer %s within %v", c.addr, method, c.timeout))
 }
 
-// callMethod calls m. The target is not told of the timeout: what it answers then would take the place of what this side says.
+// callMethod calls m. The timeout is not sent to the target, because the target's own timeout error would replace the
+// more precise one of this side.
 func callMethod[In, Out any](ctx context.Context, c *client, m *qs.Method[In, Out], in In) (Out, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -67,14 +69,14 @@ func callMethod[In, Out any](ctx context.Context, c *client, m *qs.Method[In, Ou
 	return out, Explain(c.addr, err)
 }
 
-// A pending is an rpcPiece that has been forwarded.
+// A pending is an rpcPiece request that has been forwarded.
 type pending struct {
 	c    *client
 	h    *hg.Handle
 	done chan error
 }
 
-// forward asks for a piece without waiting.
+// forward requests a piece. It does not wait for the answer.
 func (c *client) forward(in *pieceRequest) (*pending, error) {
 	h, err := c.node.HG().Create(c.addr, c.piece)
 	if err != nil {
@@ -87,7 +89,7 @@ func (c *client) forward(in *pieceRequest) (*pending, error) {
 	return p, nil
 }
 
-// wait waits for the answer, and cancels the request when ctx ends or there is none in time.
+// wait waits for the answer. It cancels the request when ctx is done or the timeout expires.
 func (p *pending) wait(ctx context.Context) (out pieceReply, err error) {
 	defer func() { _ = p.h.Close() }()
 	ctx, stop := context.WithTimeoutCause(ctx, p.c.timeout, p.c.newLateError(rpcPiece))
@@ -106,7 +108,7 @@ func (p *pending) wait(ctx context.Context) (out pieceReply, err error) {
 	return out, p.h.Output(&out)
 }
 
-// Explain leaves of the error of a call what the user of a command can use, beside what can be done about it.
+// Explain reduces the error of a call to what is useful to the user of a command. It does not include remedies.
 func Explain(peer na.Addr, err error) error {
 	remote, ok := hg.RemoteOf(err)
 	switch {
@@ -115,7 +117,7 @@ func Explain(peer na.Addr, err error) error {
 	case ok && remote.Refused && remote.Code == hg.ErrNoMethod:
 		return show.Reword(err, fmt.Sprintf("%s does not serve this method; start it with qs serve of the same version, for files with --root DIR", peer))
 	case ok:
-		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // between the two ends of qs codes mean the same
+		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // both ends are qs, so codes have the same meaning
 	}
 	if call, ok := errors.AsType[*hg.Error](err); ok {
 		return show.Reword(err, SayUnanswered(peer, call))
@@ -123,7 +125,7 @@ func Explain(peer na.Addr, err error) error {
 	return err
 }
 
-// SayUnanswered says why a call of peer has no answer, without the words of the library.
+// SayUnanswered describes why a call to peer was not answered, without terms of the library.
 func SayUnanswered(peer na.Addr, call *hg.Error) string {
 	if errors.Is(call, na.ErrPeerLost) {
 		return fmt.Sprintf("%s was lost: %v", peer, call.Err)
@@ -131,18 +133,20 @@ func SayUnanswered(peer na.Addr, call *hg.Error) string {
 	return fmt.Sprintf("%s: %v", peer, call.Err)
 }
 
-// certificateError is that of a connection that needs another certificate, of this side or of the peer.
+// A certificateError is the error for a connection that requires a different certificate, either of this side or of the
+// peer.
 type certificateError struct{ error }
 
 func (e certificateError) Unwrap() error { return e.error }
 
-// NeedsCertificate reports whether a peer could not be reached for want of a certificate, or because of a wrong one: the same flags
-// fail again.
+// NeedsCertificate reports whether a peer could not be reached because a certificate was missing or wrong, which means
+// that the same flags will fail again.
 func NeedsCertificate(err error) bool { return errors.As(err, new(certificateError)) }
 
 const bothTLS = "use TLS at both ends or at neither: set --cert, --key and --ca as the program there does"
 
-// explainTLSError says in the words of the flags what can be done about an error of TLS, whose text is for programs.
+// explainTLSError describes a TLS error, whose text is not meant for users, and states the remedy in terms of the
+// command's flags.
 func explainTLSError(what string) (said, todo string, known bool) {
 	for _, c := range [][2]string{
 		{"is for another host", "give --server-name with a name that the certificate carries, or an address with such a host"},
@@ -164,7 +168,8 @@ func explainTLSError(what string) (said, todo string, known bool) {
 	return what, bothTLS, false
 }
 
-// versionText is what a peer says of its version; the frames that others send say nothing to people.
+// versionText returns what a peer reported about its version. For frames of other protocols, which mean nothing to
+// users, it returns a generic text.
 func versionText(what string) string {
 	if strings.Contains(what, "speaks protocol version") {
 		return " (" + what + ")"
@@ -172,8 +177,8 @@ func versionText(what string) string {
 	return ""
 }
 
-// newUnreachableError says why no session with peer could be made. What a transport says beside ErrUnreachable, a peer or a program in its
-// place has said.
+// newUnreachableError returns the error for a session with peer that could not be established. Details that a transport
+// adds to ErrUnreachable were reported by the peer or by another program at its address.
 func newUnreachableError(peer na.Addr, err error) error {
 	if e, ok := errors.AsType[*hg.Error](err); ok {
 		err = e.Err

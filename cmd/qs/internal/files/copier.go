@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Copier is the origin of qs cp. Pieces go through a few buffers that peers can reach while it runs.
+// A Copier is the origin's side of qs cp. While it runs, pieces are transferred through a few registered buffers that
+// peers can access.
 //
 //	upload:   read into a buffer ─► forward rpcPiece ═ the target pulls ═► answered: the buffer is free
 //	download: forward rpcPiece ═ the target pushes into a buffer ═► answered ─► check, write, journal: the buffer is free
@@ -26,50 +27,51 @@ type Copier struct {
 	free  chan *buffer
 
 	counts  Counts
-	current step  // the file that is copied
-	begun   bool  // of current: its part is there, and has not become the file
-	kept    int64 // of current: bytes that are verified in its part
+	current step  // file being copied
+	begun   bool  // the part of the current file exists and has not yet become the file
+	kept    int64 // bytes verified in the part of the current file
 }
 
 // Options configures a copy.
 type Options struct {
 	Upload bool   // from this machine to the target
-	Folder string // of this machine
-	Local  string // the name in Folder: of the source if it is an upload, else of the destination
-	Remote string // the path at the target
-	Into   bool   // the destination is a directory that the source goes into
+	Folder string // folder on this machine
+	Local  string // name in Folder: of the source of an upload, or the destination of a download
+	Remote string // path at the target
+	Into   bool   // the destination is a directory that the source is copied into
 
-	From io.Reader // what is uploaded, instead of a file
-	To   io.Writer // where what is downloaded is written, instead of a file
+	From io.Reader // uploaded instead of a file
+	To   io.Writer // receives downloaded data instead of a file
 
-	Piece  int64 // bytes that are asked for and verified at a time
-	Window int   // pieces under way at a time
-	SHA256 bool  // compare SHA-256 checksums, too
-	Anew   bool  // copy all, and from the beginning, whatever is there
-	Sync   bool  // wait until each file is on the disk before it gets its name
+	Piece  int64 // bytes requested and verified at a time
+	Window int   // maximum number of pieces in flight
+	SHA256 bool  // also compare SHA-256 checksums
+	Anew   bool  // copy everything from the beginning, regardless of what exists
+	Sync   bool  // wait until each file is on disk before giving it its name
 
-	Timeout time.Duration // for each answer
+	Timeout time.Duration // limit for each answer
 }
 
-// Counts counts the work that has been done.
+// Counts counts completed work.
 type Counts struct {
-	Files   int    // copied
-	Same    int    // were there already
-	Bytes   int64  // moved by this run
-	Resumed int64  // of files that an earlier run had begun
-	Sum     string // of the last file
+	Files   int    // files copied
+	Same    int    // files that already existed
+	Bytes   int64  // bytes moved by this run
+	Resumed int64  // bytes of files that an earlier run had begun
+	Sum     string // checksum of the last file
 }
 
-// A Progress shows the progress of a copy. Several goroutines call it.
+// A Progress displays the progress of a copy. It must be safe for concurrent use.
 type Progress interface {
-	File(name string) // that is copied now
+	File(name string) // name of the file being copied
 	Add(n int64)      // bytes that were moved
 	Skip(n int64)     // bytes that need not be moved
-	Grow(n int64)     // there is more to do than Copier.Bytes said
-	Note(text string) // what the user should know
+	Grow(n int64)     // bytes to copy in addition to Copier.Bytes
+	Note(text string) // note for the user
 }
 
-// NewCopier plans a copy between the target at addr and this machine. It owns node, which must not be used for anything else.
+// NewCopier plans a copy between the target at addr and this machine. It takes ownership of node, which must not be
+// used for anything else.
 func NewCopier(ctx context.Context, node *qs.Node, addr na.Addr, opts Options) (*Copier, error) {
 	local := &disk{}
 	streamed := opts.From != nil || opts.To != nil
@@ -100,19 +102,19 @@ func NewCopier(ctx context.Context, node *qs.Node, addr na.Addr, opts Options) (
 	return c, nil
 }
 
-// Close ends it.
+// Close closes the connection and the folder.
 func (c *Copier) Close() {
 	c.c.close()
 	c.local.close()
 }
 
-// Bytes returns the size of all files.
+// Bytes returns the total size of all files.
 func (c *Copier) Bytes() int64 { return c.plan.bytes }
 
-// Skipped returns the names of what is neither a file nor a directory, and is left out, each with what it is.
+// Skipped returns the names and types of entries that are neither files nor directories and are not copied.
 func (c *Copier) Skipped() []string { return c.plan.skipped }
 
-// Counts returns the counts of Run until now.
+// Counts returns the current counts of Run.
 func (c *Copier) Counts() Counts {
 	if len(c.plan.files) != 1 {
 		c.counts.Sum = ""
@@ -120,27 +122,27 @@ func (c *Copier) Counts() Counts {
 	return c.counts
 }
 
-// A State describes the part that Run has left of a file whose copy was interrupted.
+// A State describes the partial file that Run has left when a copy was interrupted.
 type State struct {
-	Name string // at the destination; "" if no copy of a file had begun
-	Size int64  // of the source
-	Kept int64  // bytes that are verified in Part; 0 if there is none
-	Part string // its name
+	Name string // at the destination; "" if no file's copy had begun
+	Size int64  // size of the source
+	Kept int64  // bytes verified in Part; 0 if there is none
+	Part string // name of the partial file
 }
 
-// State returns the state of the interrupted copy. A target that is gone may have kept less.
+// State returns the state of the interrupted copy. A target that has failed may have kept less than reported.
 func (c *Copier) State() State {
 	if !c.begun {
 		return State{}
 	}
 	st := State{Name: c.current.to, Size: c.current.stamp.Size, Kept: c.kept, Part: c.current.to + partSuffix}
 	if c.opts.From != nil {
-		st.Kept = 0 // a stream is not resumed
+		st.Kept = 0 // streams cannot be resumed
 	}
 	return st
 }
 
-// Run copies everything.
+// Run copies all files.
 func (c *Copier) Run(ctx context.Context, show Progress) error {
 	c.show = show
 	p := c.plan
@@ -199,7 +201,7 @@ func (c *Copier) same(s step) {
 	c.show.Skip(s.stamp.Size)
 }
 
-// countResumed counts what an earlier run has left.
+// countResumed counts the bytes that an earlier run has left.
 func (c *Copier) countResumed(at int64, note string) {
 	if note != "" {
 		c.show.Note(note)
@@ -211,7 +213,7 @@ func (c *Copier) countResumed(at int64, note string) {
 	}
 }
 
-// verifyPrefix has the target look at what is there already, until nothing is left.
+// verifyPrefix has the target verify existing data, step by step, until none is left to verify.
 func (c *Copier) verifyPrefix(ctx context.Context, req seekRequest, r *seekReply) (err error) {
 	for r.Left > 0 {
 		before := r.Left
@@ -225,20 +227,20 @@ func (c *Copier) verifyPrefix(ctx context.Context, req seekRequest, r *seekReply
 	return nil
 }
 
-// countCopied counts a file that is complete.
+// countCopied counts a complete file.
 func (c *Copier) countCopied(sum string) {
 	c.counts.Files++
 	c.counts.Sum = sum
 }
 
-// A piece is on its way between a buffer and the target.
+// A piece is part of a file in transit between a buffer and the target.
 type piece struct {
 	call *pending
 	buf  *buffer
 	size int64
 }
 
-// nextPiece waits for a buffer.
+// nextPiece waits for a free buffer and returns a piece that uses it.
 func (c *Copier) nextPiece(ctx context.Context, left int64) (*piece, error) {
 	if left == 0 {
 		return nil, io.EOF
@@ -258,10 +260,11 @@ func (c *Copier) pieceDone(p *piece) {
 	c.show.Add(p.size)
 }
 
-// closeTimeout bounds the call that aborts a transfer at the target.
+// closeTimeout limits the duration of the call that aborts a transfer at the target.
 const closeTimeout = 500 * time.Millisecond
 
-// abortTransfer ends the transfer at the target, so that it closes its file now instead of after its timeout. An error is ignored.
+// abortTransfer aborts the transfer at the target, so that the target closes its file at once rather than after a
+// timeout. Errors are ignored.
 func (c *Copier) abortTransfer(id uint64, why error) {
 	if errors.Is(why, na.ErrPeerLost) || errors.Is(why, na.ErrUnreachable) {
 		return

@@ -14,18 +14,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A store is a tree of files: on a disk of this machine, or a target's.
+// A store is a tree of files, either on a disk of this machine or at a target.
 type store interface {
-	// stat describes the file at path; a missing one is no error.
+	// stat describes the file at path. It is not an error if the file does not exist.
 	stat(ctx context.Context, path string) (entry, error)
-	// list returns some entries of a directory, sorted by name, beginning behind after; none when that was the last.
+	// list returns some of the directory's entries, sorted by name, starting after the name after. It returns none if
+	// after was the last name.
 	list(ctx context.Context, dir, after string) ([]entry, error)
-	// mkdir makes a directory and those above it, unless they are there.
+	// mkdir creates a directory and its parents, if they do not exist.
 	mkdir(ctx context.Context, path string, mode uint32) error
 }
 
-// A disk is the files below a folder. os.Root keeps every path inside: neither "..", nor an absolute path, nor a
-// symbolic link leads out.
+// A disk is the tree of files below a folder. It uses os.Root, which ensures that "..", absolute paths and symbolic
+// links cannot lead out of the folder.
 type disk struct{ root *os.Root }
 
 var _ store = (*disk)(nil)
@@ -41,7 +42,8 @@ func (d *disk) close() {
 	}
 }
 
-// cleanPath returns the form of a path that os.Root accepts, or an error with the reason why os.Root would refuse it, except for links.
+// cleanPath returns path in the form that os.Root accepts. If os.Root would reject the path for a reason other than
+// links, it returns an error that states the reason.
 func cleanPath(p string) (string, error) {
 	clean := path.Clean(p)
 	if strings.ContainsRune(p, 0) || !filepath.IsLocal(filepath.FromSlash(clean)) {
@@ -50,7 +52,7 @@ func cleanPath(p string) (string, error) {
 	return clean, nil
 }
 
-// open opens a file for reading, and nothing else: to open a pipe may last for ever.
+// open opens a regular file for reading. It rejects other types, because opening a pipe may block forever.
 func (d *disk) open(name string) (*os.File, fs.FileInfo, error) {
 	f, err := d.root.OpenFile(name, os.O_RDONLY|nonBlock, 0)
 	if err != nil {
@@ -89,7 +91,7 @@ func (d *disk) list(_ context.Context, dir, after string) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := d.root.OpenFile(dir, os.O_RDONLY|nonBlock, 0) // it may be a pipe
+	f, err := d.root.OpenFile(dir, os.O_RDONLY|nonBlock, 0) // the name may be that of a pipe
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +112,7 @@ func (d *disk) list(_ context.Context, dir, after string) ([]entry, error) {
 		}
 		info, err := d.root.Lstat(path.Join(dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was removed at this moment
+			continue // it was removed concurrently
 		}
 		if err != nil {
 			return nil, err
@@ -134,10 +136,10 @@ func (d *disk) mkdir(_ context.Context, p string, mode uint32) error {
 	if err := d.root.MkdirAll(path.Dir(p), 0o777); err != nil {
 		return err
 	}
-	err = d.root.Mkdir(p, fs.FileMode(mode)&fs.ModePerm|0o700) // the owner must be able to put files in
+	err = d.root.Mkdir(p, fs.FileMode(mode)&fs.ModePerm|0o700) // the owner must be able to create files in it
 	if errors.Is(err, fs.ErrExist) {
 		if info, failed := d.root.Stat(p); failed == nil && info.IsDir() {
-			return nil // another has made it at this moment
+			return nil // another process created it concurrently
 		}
 	}
 	return err

@@ -5,12 +5,13 @@ import (
 	"io"
 )
 
-// holeSize is the unit in which a sparse file has holes.
+// holeSize is the granularity of the holes in a sparse file, in bytes.
 const holeSize = 4 << 10
 
 var zeros [holeSize]byte
 
-// writeSparse writes b at an offset of a file that has zeros there, but for the units that are zero: they stay holes.
+// writeSparse writes b at an offset where the file contains only zeros. It skips blocks of holeSize that are all zeros,
+// which remain holes.
 func writeSparse(f io.WriterAt, b []byte, at int64) error {
 	unit := func(from int) int { return min(holeSize-int((at+int64(from))%holeSize), len(b)-from) }
 	isHole := func(from int) bool { return bytes.Equal(b[from:from+unit(from)], zeros[:unit(from)]) }

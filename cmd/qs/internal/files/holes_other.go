@@ -4,5 +4,5 @@ package files
 
 import "io/fs"
 
-// holesOf returns 0: sparse files are not detected on this system.
+// holesOf returns 0, because sparse files are not detected on this system.
 func holesOf(fs.FileInfo) int64 { return 0 }

@@ -9,7 +9,7 @@ import (
 	"os"
 )
 
-// A record holds the stamp of the source of a part, the verified length, and its checksum.
+// A record holds the stamp of the part's source, the verified length, and the checksum of that length.
 type record struct {
 	Size    int64  `json:"source_size"`
 	ModTime int64  `json:"source_mtime_ns"`
@@ -17,27 +17,27 @@ type record struct {
 	CRC     uint32 `json:"crc32c"`
 }
 
-// recordSize is the length of the file: one line, filled with blanks, so that each record replaces the one before with a
-// single write.
+// recordSize is the size of the journal file, which is a single line padded with blanks, so that each record replaces
+// the previous one with a single write.
 const recordSize = 256
 
-// A journal keeps the last record beside a part: the first one says that the part is that of a transfer. It is locked while
-// it is open.
+// A journal stores the latest record of a part in a separate file. The first record identifies the part as belonging to
+// a transfer. The journal is locked while it is open.
 type journal struct {
 	disk *disk
 	name string
 	f    *os.File
-	at   int64 // of the record that is in it
+	at   int64 // verified length in the stored record
 }
 
-// errLocked is the error of a part that another transfer is writing.
+// errLocked is the error for a part that another transfer is writing.
 var errLocked = errors.New("locked by another transfer")
 
-// errEmpty is the error of a journal without a record.
+// errEmpty is the error for a journal without a record.
 var errEmpty = errors.New("the journal is empty")
 
-// openJournal opens a journal, which it makes if there is none, and keeps other transfers away from it until it is closed.
-// Of one that another transfer has open it is errLocked.
+// openJournal opens a journal, creating it if necessary, and locks it against other transfers until it is closed. If
+// another transfer has it open, the error is errLocked.
 func (d *disk) openJournal(name string) (*journal, error) {
 	for {
 		f, _, err := d.createOrOpen(name)
@@ -56,11 +56,11 @@ func (d *disk) openJournal(name string) (*journal, error) {
 		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.Join(err, f.Close())
 		}
-		_ = f.Close() // of a transfer that has just ended
+		_ = f.Close() // it belonged to a transfer that has just ended
 	}
 }
 
-// read returns the record, or errEmpty. A file that is no journal is errNotOurs.
+// read returns the record, or errEmpty. If the file is not a journal, the error is errNotOurs.
 func (j *journal) read() (r record, err error) {
 	b, err := io.ReadAll(io.NewSectionReader(j.f, 0, recordSize+1))
 	switch {
@@ -86,8 +86,8 @@ func (j *journal) write(r record) error {
 	return err
 }
 
-// close closes the journal, which another transfer may have then; with remove it is removed before that, unless its name is
-// another file's.
+// close closes the journal, after which another transfer may open it. If remove is true, it removes the journal first,
+// unless the name now refers to another file.
 func (j *journal) close(remove bool) {
 	if remove && j.disk.isNamed(j.f, j.name) {
 		_ = j.disk.root.Remove(j.name)

@@ -4,5 +4,6 @@ package files
 
 import "os"
 
-// lock does nothing: that two transfers do not write the same file is left to the user.
+// lockFile does nothing. On this system the user must ensure that two transfers do not write the
+// same file.
 func lockFile(*os.File) error { return nil }

@@ -10,16 +10,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A move is the transfer of a piece, or of a chunk of one.
+// A move is the transfer of a piece or of a chunk of a piece.
 type move struct {
-	h    hg.Request // to be answered; zero unless it is the last chunk
+	h    hg.Request // request to answer; zero unless this is the last chunk
 	req  pieceRequest
 	buf  *buffer // nil if the source is mapped
 	op   *bulk.Op
 	done chan error
 }
 
-// splitFront takes the first n bytes off a piece that has not begun.
+// splitFront splits the first n bytes off a piece whose transfer has not begun.
 func (m *move) splitFront(n int64) *move {
 	front := &move{req: m.req}
 	front.req.Size = n
@@ -46,7 +46,7 @@ func (m *move) respond(reply *pieceReply, err error) {
 	_ = m.h.Respond(reply, nil)
 }
 
-// startMove starts the transfer of a piece between the origin's memory and a buffer, or the source.
+// startMove starts the transfer of a piece between the origin's memory and a buffer or the source.
 func (t *transfer) startMove(ctx context.Context, m *move) (err error) {
 	spec := bulk.Spec{Dir: bulk.Pull, Peer: t.peer, Remote: m.req.Memory, RemoteOffset: m.req.At, Size: m.req.Size}
 	if t.source == nil || t.source.mapped == nil {
@@ -66,8 +66,8 @@ func (t *transfer) startMove(ctx context.Context, m *move) (err error) {
 	return err
 }
 
-// buffer gets memory for a move. When the target has none left it waits for what the transfer itself has: only one that has
-// nothing is refused.
+// buffer returns memory for a move. When the target has no memory left, it waits for the transfer's other buffers to be
+// released. It fails only if the transfer has none.
 func (t *transfer) buffer(ctx context.Context, size int64) (*buffer, error) {
 	for {
 		own := t.lent.Load()
@@ -91,11 +91,11 @@ func (t *transfer) releaseBuffer(b *buffer) {
 	t.lent.Add(-1)
 	select {
 	case t.returned <- struct{}{}:
-	default: // one is as good as several
+	default: // one signal is enough
 	}
 }
 
-// read gets a piece, and its checksum for the answer.
+// read reads a piece from the source and computes the checksum for the answer.
 func (t *transfer) read(m *move) (mem *bulk.Handle, at int64, err error) {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()
@@ -109,7 +109,7 @@ func (t *transfer) read(m *move) (mem *bulk.Handle, at int64, err error) {
 	return mem, at, err
 }
 
-// write writes the bytes that have arrived to the file, and verifies a piece that is complete.
+// write writes bytes that have arrived to the file, and verifies the piece when it is complete.
 func (t *transfer) write(m *move) error {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()
@@ -120,7 +120,7 @@ func (t *transfer) write(m *move) error {
 	return err
 }
 
-// wait waits for the end of the transfer; the end of ctx cancels it.
+// wait waits for the transfer to complete. If ctx is done first, it cancels the transfer.
 func (m *move) wait(ctx context.Context) error {
 	select {
 	case err := <-m.done:

@@ -4,5 +4,5 @@ package files
 
 import "syscall"
 
-// nonBlock opens a named pipe without blocking until a process opens it for writing.
+// nonBlock makes opening a named pipe return at once, even if no process has opened it for writing.
 const nonBlock = syscall.O_NONBLOCK

@@ -7,11 +7,12 @@ import (
 	"sync"
 )
 
-// overlap runs first again and again, and second for each thing that first returned, in the same order but on another
-// goroutine: one reads while the other sends. At most depth things wait between them. first ends it with io.EOF.
+// overlap calls first repeatedly, and calls second with each value that first returned, in the same order but on
+// another goroutine. For example, one reads while the other sends. At most depth values are queued between them. To
+// finish, first returns io.EOF.
 //
-// When one fails, ctx of both ends with its error, which overlap returns. second still gets everything that first has
-// returned, so that nothing is left under way.
+// If either fails, the contexts of both are canceled with its error, which overlap returns. Even then, second receives
+// every value that first has returned, so that nothing is left in progress.
 func overlap[T any](ctx context.Context, depth int, first func(context.Context) (T, error), second func(context.Context, T) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

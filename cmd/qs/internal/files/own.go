@@ -12,25 +12,27 @@ import (
 )
 
 var (
-	// errNotOurs is the error of a file with the name of a part or a journal that no transfer has created. It is left as it is.
+	// errNotOurs is the error for a file that has the name of a part or a journal but was not created by a transfer.
+	// Such a file is not modified.
 	errNotOurs = fmt.Errorf("move it away or name another destination: %w", na.ErrExists)
-	// errShared is the error of a file with rights for other users, who may have it open.
+	// errShared is the error for a file that other users have permission to access, since they may have it open.
 	errShared = fmt.Errorf("can be read or written by other users: %w", errNotOurs)
 )
 
-// createOrOpen opens a file for reading and writing that only this user can reach, and reports whether it has just made it.
-// A file that is there is opened only if it is like one that createOrOpen makes: regular, with one name, of this user, and
-// without rights for others; what it holds is left. Everything else is errNotOurs.
+// createOrOpen opens a file that only this user can access for reading and writing, and reports whether it was created.
+// It opens an existing file only if the file looks like one that createOrOpen creates: regular, with a single link,
+// owned by this user, and not accessible to others. The content of an existing file is kept. For any other file the
+// error is errNotOurs.
 func (d *disk) createOrOpen(name string) (f *os.File, made bool, err error) {
-	const flags = os.O_RDWR | nonBlock // nonBlock: it may become a pipe at this moment
+	const flags = os.O_RDWR | nonBlock // nonBlock, because the file may be replaced by a pipe concurrently
 	for {
-		f, err = d.root.OpenFile(name, flags|os.O_CREATE|os.O_EXCL, 0o600) // O_EXCL: follows no link
+		f, err = d.root.OpenFile(name, flags|os.O_CREATE|os.O_EXCL, 0o600) // O_EXCL does not follow links
 		if !errors.Is(err, fs.ErrExist) {
 			return f, true, err
 		}
 		before, err := d.root.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was removed at this moment
+			continue // it was removed concurrently
 		}
 		if err == nil {
 			err = d.requireOurs(name, before)
@@ -39,7 +41,7 @@ func (d *disk) createOrOpen(name string) (f *os.File, made bool, err error) {
 			return nil, false, err
 		}
 		f, err = d.root.OpenFile(name, flags, 0)
-		if errors.Is(err, fs.ErrPermission) && d.root.Chmod(name, 0o600) == nil { // it had its mode already when its commit failed
+		if errors.Is(err, fs.ErrPermission) && d.root.Chmod(name, 0o600) == nil { // the file already had its final mode when its commit failed
 			f, err = d.root.OpenFile(name, flags, 0)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
@@ -51,11 +53,11 @@ func (d *disk) createOrOpen(name string) (f *os.File, made bool, err error) {
 		if after, err := f.Stat(); err == nil && os.SameFile(before, after) {
 			return f, false, nil
 		}
-		_ = f.Close() // another one has its name by now
+		_ = f.Close() // the name now refers to another file
 	}
 }
 
-// requireOurs returns errNotOurs, with the reason, if info is not of a file that createOrOpen can have made.
+// requireOurs returns errNotOurs, with the reason, if info describes a file that createOrOpen cannot have created.
 func (d *disk) requireOurs(name string, info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is %s: %w", name, kindText(info.Mode()), errNotOurs)
@@ -78,8 +80,8 @@ func (d *disk) requireOurs(name string, info fs.FileInfo) error {
 
 func othersRights(info fs.FileInfo) fs.FileMode { return info.Mode().Perm() & 0o077 }
 
-// createProbe returns the owner and the rights of a new file in dir. Some file systems have no owners or rights, or others than this process
-// has.
+// createProbe returns the owner and permissions of a new file in dir. Some file systems do not support them, or assign
+// others than those of this process.
 func (d *disk) createProbe(dir string) (fs.FileInfo, error) {
 	name := path.Join(dir, ".qs-probe-"+rand.Text())
 	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)

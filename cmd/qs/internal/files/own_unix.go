@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// countLinks returns how many names (hard links) a file has.
+// countLinks returns the number of hard links to a file.
 func countLinks(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return uint64(st.Nlink)
@@ -15,7 +15,7 @@ func countLinks(info fs.FileInfo) uint64 {
 	return 1
 }
 
-// ownerOf returns the user that a file belongs to.
+// ownerOf returns the user ID of a file's owner.
 func ownerOf(info fs.FileInfo) uint32 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return st.Uid

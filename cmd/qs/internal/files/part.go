@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// partSuffix marks a file that is not complete.
+// partSuffix is the suffix of incomplete files.
 const partSuffix = ".qs-part"
 
 // A part is a file that is being received.
@@ -25,36 +25,37 @@ const partSuffix = ".qs-part"
 //	     ▼
 //	NAME, with mode and time of the source
 //
-// The journal is made before the part and removed after it. A transfer keeps it locked, so that one writes the part at a time.
-// A part that was left behind is gone on with if the source's stamp is the same, and if check finds in it the bytes that the
-// journal promises. A file that no transfer of this user has made is never written to: see createOrOpen.
+// The journal is created before the part and removed after it. A transfer keeps it locked, so that only one transfer
+// writes the part at a time. An existing part is resumed if the source's stamp is unchanged and the part contains the
+// bytes that the journal describes. A file that was not created by one of this user's transfers is never written; see
+// createOrOpen.
 type part struct {
 	disk      *disk
 	name      string
 	stamp     stamp
 	f         *os.File
 	sums      sums
-	room      int64 // is reserved up to here
+	room      int64 // end of the reserved space
 	journal   *journal
-	journaled int64 // by the journal; check has verified sums.at bytes of it
+	journaled int64 // length according to the journal, of which sums.at bytes have been verified
 	crc       uint32
 	sha       bool
-	sparse    bool   // what is zero is not written
-	stream    bool   // stamp.Size is known at the end
-	cut       bool   // of sparse: nothing is behind sums.at, so what is not written is zero
-	failed    error  // the first write that failed: sums are ahead of the file since then
-	note      string // why a part was not gone on with
-	done      bool   // it has become the file
+	sparse    bool   // zeros are not written
+	stream    bool   // stamp.Size is known only at the end
+	cut       bool   // for sparse parts: the file contains nothing after sums.at, so data that is not written is zero
+	failed    error  // error of the first failed write, since which sums are ahead of the file
+	note      string // why an existing part was not resumed
+	done      bool   // the part has become the file
 }
 
-// reserveStep is how much room is reserved at a time, of files that are longer: some file systems fill all of it with pages
-// then, and the network is not to wait for that.
+// reserveStep is the amount of space reserved at a time for longer files. Some file systems fill all of it with pages
+// at once, and the network must not wait for that.
 const reserveStep = 16 << 20
 
-// errSame is the result for a file that is already there with the same stamp.
+// errSame is the result for a file that already exists with the same stamp.
 var errSame = errors.New("the file exists already")
 
-// openPart begins or goes on with a part of name.
+// openPart creates or resumes a part of name.
 func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 	name, err := cleanPath(name)
 	if err != nil {
@@ -82,7 +83,7 @@ func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 		return nil, err
 	}
 	switch {
-	case j.At == 0: // nobody began, or nothing was verified
+	case j.At == 0: // new, or nothing was verified
 	case o.Anew:
 		p.note = name + ": the partial file is not used"
 	case j.Size != st.Size || j.ModTime != st.ModTime || j.At > st.Size:
@@ -103,7 +104,7 @@ func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 	return p, nil
 }
 
-// kindText describes the kind of a file that is not regular.
+// kindText describes the type of a file that is not regular.
 func kindText(mode fs.FileMode) string {
 	switch {
 	case mode.IsDir():
@@ -120,10 +121,10 @@ func kindText(mode fs.FileMode) string {
 	return "not a regular file"
 }
 
-// NoDirectory begins the text of the error for a part whose directory is missing.
+// NoDirectory begins the text of the error for a part whose directory does not exist.
 const NoDirectory = "there is no directory"
 
-// open opens the journal and the part, and returns the record of the journal.
+// open opens the journal and the part, and returns the journal's record.
 func (p *part) open() (j record, err error) {
 	p.journal, err = p.disk.openJournal(p.name + partSuffix + ".journal")
 	switch {
@@ -149,8 +150,8 @@ func (p *part) open() (j record, err error) {
 	return j, nil
 }
 
-// openFile opens the part. One that no journal knows is this user's own file, unless it is empty. One that others may have
-// open by now, which has the rights of the source, or the user's, is not used any more.
+// openFile opens the part. If no journal describes it, the file is the user's own unless it is empty. A file that
+// others may have opened because it has the source's or the user's permissions is not used.
 func (p *part) openFile(known bool) (err error) {
 	name := p.name + partSuffix
 	var made bool
@@ -181,8 +182,8 @@ func (p *part) reset() error {
 	return p.f.Truncate(0)
 }
 
-// verifyNext looks at a step of what was left behind and returns how much there is still to look at. Bytes that are not what
-// the journal says are not used. It comes before the first piece.
+// verifyNext verifies the next step of an existing part and returns how many bytes are still to be verified. Bytes that
+// do not match the journal are not used. It must be called before the first piece is written.
 func (p *part) verifyNext() (left int64, err error) {
 	if p.sums.at > p.journaled {
 		return 0, fmt.Errorf("%s: nothing to verify after the first chunk: %w", p.name, na.ErrProtocol)
@@ -201,14 +202,14 @@ func (p *part) verifyNext() (left int64, err error) {
 	return 0, p.reset()
 }
 
-// Verified is called when a piece has been verified and noted. Tests stop a transfer here.
+// Verified is called after a piece has been verified and recorded. Tests use it to stop a transfer.
 var Verified = func(at int64) {}
 
-// chunkSize is how many bytes are summed and written in one go: few enough to be in the processor's cache the second time, and
-// enough for the file system to keep them in large units.
+// chunkSize is the number of bytes that are summed and written at a time. It is small enough for the bytes to stay in
+// the processor's cache between the two steps, and large enough for the file system to store them in large extents.
 const chunkSize = 1 << 20
 
-// write adds the next bytes. They do not count until they are verified.
+// write appends the next bytes. They do not count until they are verified.
 func (p *part) write(offset int64, b []byte) error {
 	if p.failed != nil {
 		return p.failed
@@ -231,9 +232,9 @@ func (p *part) write(offset int64, b []byte) error {
 	return nil
 }
 
-// writeSparse writes the bytes that are not zero, and extends the file to its end, also when that is a hole.
+// writeSparse writes the bytes that are not zero, and extends the file to the end of b even if it ends with a hole.
 func (p *part) writeSparse(b []byte, at int64) error {
-	if !p.cut { // an earlier transfer may have written more than it has verified
+	if !p.cut { // an earlier transfer may have written more than it verified
 		if err := p.f.Truncate(at); err != nil {
 			return err
 		}
@@ -245,7 +246,7 @@ func (p *part) writeSparse(b []byte, at int64) error {
 	return p.f.Truncate(at + int64(len(b)))
 }
 
-// makeRoom reserves the next bytes, from at on, if they are not reserved.
+// makeRoom reserves the next step of space, starting at at, unless it is already reserved.
 func (p *part) makeRoom(at int64) error {
 	if p.stamp.Size <= reserveStep || at < p.room {
 		return nil
@@ -255,7 +256,7 @@ func (p *part) makeRoom(at int64) error {
 	return reserveSpace(p.f, at, n)
 }
 
-// verify compares the checksum of all that was written with the source's, and notes how far it is.
+// verify compares the checksum of all data written so far with the source's, and records the verified length.
 func (p *part) verify(crc uint32) error {
 	if p.failed != nil {
 		return p.failed
@@ -263,7 +264,7 @@ func (p *part) verify(crc uint32) error {
 	if p.sums.crc != crc {
 		return p.newDamagedError(fmt.Sprintf("CRC-32C of the first %d bytes is %08x, want %08x", p.sums.at, p.sums.crc, crc))
 	}
-	if !p.stream && p.sums.at < p.stamp.Size { // else it is complete in a moment
+	if !p.stream && p.sums.at < p.stamp.Size { // otherwise the part will be complete in a moment
 		if err := p.journal.write(record{p.stamp.Size, p.stamp.ModTime, p.sums.at, crc}); err != nil {
 			return err
 		}
@@ -276,8 +277,8 @@ func (p *part) newDamagedError(text string) error {
 	return fmt.Errorf("%s is corrupt: %s: %w", p.name, text, na.ErrChecksum)
 }
 
-// commit makes the part the file, if it is complete and has the source's checksums. With toDisk it waits until a loss of
-// power can do no harm.
+// commit turns the part into the file if it is complete and its checksums match the source's. If toDisk is true, it
+// waits until the data would survive a power failure.
 func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 	if p.stream {
 		p.stamp.Size = p.sums.at
@@ -323,8 +324,8 @@ func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 	return nil
 }
 
-// requireNamed returns an error if the name of the part is no longer that of the open file. Somebody may have removed the part,
-// and with the journal its lock, and a second transfer may have made new ones.
+// requireNamed returns an error if the part's name no longer refers to the open file. The part may have been removed
+// together with its journal, which holds the lock, and a second transfer may have created new ones.
 func (p *part) requireNamed() error {
 	if name := p.name + partSuffix; !p.disk.isNamed(p.f, name) {
 		return fmt.Errorf("%s was removed or replaced during the transfer; run the same command again: %w", name, na.ErrIO)
@@ -332,7 +333,7 @@ func (p *part) requireNamed() error {
 	return nil
 }
 
-// isNamed reports whether name is that of an open file.
+// isNamed reports whether name refers to the open file f.
 func (d *disk) isNamed(f *os.File, name string) bool {
 	mine, err := f.Stat()
 	if err != nil {
@@ -342,8 +343,8 @@ func (d *disk) isNamed(f *os.File, name string) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// close leaves the part for another time. One of which nothing was verified is of no use. The part and the journal of a
-// second transfer, which has the names by now, stay.
+// close closes the part and keeps it for a later transfer, unless nothing in it was verified. If a second transfer has
+// taken over the names, its part and journal are not touched.
 func (p *part) close() {
 	if p.done {
 		return
@@ -356,7 +357,7 @@ func (p *part) close() {
 	p.journal.close(!useful)
 }
 
-// sync writes a directory to the disk, where the system can do that.
+// sync flushes a directory to disk where the system supports it.
 func (d *disk) sync(dir string) error {
 	f, err := d.root.Open(dir)
 	if err != nil {

@@ -8,29 +8,30 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A plan lists the directories, the outer before the inner, and the files that are to be copied.
+// A plan lists the directories and files to copy. Parent directories precede their children.
 type plan struct {
 	dirs    []step
 	files   []step
 	bytes   int64
-	skipped []string // neither file nor directory: the name, and what it is
+	skipped []string // names and types of entries that are neither files nor directories
 }
 
-// A step is a file or a directory, and its name at the destination.
+// A step is one file or directory of a plan, with its name at the destination.
 type step struct {
 	from, to string
 	stamp    stamp
-	holes    int64 // bytes that the disk of the source does not keep
+	holes    int64 // bytes that are not stored on the source's disk
 }
 
-// maxPath bounds the paths of a plan, in bytes, and so how deep it goes. maxEntries bounds what is in it: a target that lists
-// without an end does not use up our memory. Tests replace it.
+// maxPath limits the length of paths in a plan, in bytes, and thereby the depth. maxEntries limits the number of
+// entries, so that a target whose listing never ends cannot exhaust this process's memory. Tests replace it.
 const maxPath = 4096
 
 var maxEntries = 1 << 23
 
-// makePlan looks at the source. A file keeps its name when it goes into a directory; a directory becomes to, or goes into
-// it when the user wrote a / behind it. That does not depend on what a run that was broken off has left there.
+// makePlan lists the source. A file that is copied into a directory keeps its name. A directory is copied to the name
+// to, or into that directory if the user appended a slash to it. What an interrupted run has left at the destination
+// does not matter.
 func makePlan(ctx context.Context, src, dst store, from, to string, into bool) (*plan, error) {
 	e, err := src.stat(ctx, from)
 	if err != nil {

@@ -2,6 +2,7 @@
 
 package files
 
-// populate and sequential do nothing: a mapped file is read page by page when it is touched.
+// populatePages and adviseSequential do nothing on this system. The pages of a mapped file are read
+// when they are accessed.
 func populatePages([]byte, int64, int64) {}
 func adviseSequential([]byte)            {}

@@ -14,7 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// The methods of qs cp. Paths have slashes and are below the target's root.
+// The methods of qs cp. Paths are separated by slashes and relative to the target's root.
 //
 //	upload:   open ─ seek until nothing is left to look at ─ piece: the target pulls ─ piece … ─ close
 //	download: open ─ seek                                  ─ piece: the target pushes ─ piece … ─ close
@@ -31,24 +31,25 @@ func define[In, Out any](name string) *qs.Method[In, Out] {
 	return qs.Define[In, Out]("qs/file/"+name, qs.WithCodec(codec.Msgpack))
 }
 
-// rpcPiece takes a pieceRequest and gives a pieceReply. It is an RPC and not a method: several pieces are under way at a time, and
-// arrive in the order in which they were asked for.
+// rpcPiece takes a pieceRequest and returns a pieceReply. It is an RPC rather than a method, because several pieces are
+// in flight at a time and must arrive in the order in which they were requested.
 const rpcPiece = "qs/file/piece"
 
 const (
-	// MaxPiece bounds a piece, in bytes, and MaxWindow the pieces that an origin may have asked a transfer for at a time.
+	// MaxPiece limits the size of a piece, in bytes, and MaxWindow the number of pieces that an origin may have
+	// requested from a transfer at a time.
 	MaxPiece  = 64 << 20
 	MaxWindow = 16
-	// listMax is how many entries one answer lists.
+	// listMax is the maximum number of entries in an answer.
 	listMax = 1000
-	// seekStep bounds how much of a file one rpcSeek reads, so that its answer comes soon.
+	// seekStep limits how many bytes of a file one rpcSeek reads, so that its answer is not delayed for long.
 	seekStep = 256 << 20
 )
 
-// A stamp holds the properties by which a changed file is detected.
+// A stamp holds the properties used to detect a changed file.
 type stamp struct {
 	Size    int64
-	ModTime int64 // nanoseconds since 1970, from 1678 to 2262: for times outside the nearest of these
+	ModTime int64 // nanoseconds since 1970; times outside 1678 to 2262 are clamped to that range
 	Mode    uint32
 }
 
@@ -66,7 +67,7 @@ func nanosOf(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// isSameData reports whether two stamps are of the same contents, by size and modification time.
+// isSameData reports whether size and modification time indicate that two stamps describe the same contents.
 func (s stamp) isSameData(o stamp) bool { return s.Size == o.Size && s.ModTime == o.ModTime }
 
 func (s stamp) modTime() time.Time { return time.Unix(0, s.ModTime) }
@@ -74,20 +75,20 @@ func (s stamp) modTime() time.Time { return time.Unix(0, s.ModTime) }
 // partOptions configures how a file is received.
 type partOptions struct {
 	SHA256 bool
-	Anew   bool  // whatever is there already
-	Holes  int64 // bytes of the source that its disk does not keep: what is zero is not written
-	Stream bool  // its size is not known: it is complete when the sender says so
+	Anew   bool  // ignore what already exists
+	Holes  int64 // bytes that are not stored on the source's disk; if not 0, zeros are not written
+	Stream bool  // the size is unknown; the sender reports the end
 }
 
-// A kind is the kind of an entry. Only files and directories are copied.
+// A kind is the type of an entry. Only files and directories are copied.
 type kind uint8
 
 const (
 	missing kind = iota
 	regular
 	directory
-	special // a device, a pipe, ...
-	link    // a symbolic one
+	special // a device, pipe or the like
+	link    // a symbolic link
 )
 
 func kindOf(mode fs.FileMode) kind {
@@ -102,19 +103,19 @@ func kindOf(mode fs.FileMode) kind {
 	return special
 }
 
-// An entry is a name in a directory, or the file at a path.
+// An entry describes a name in a directory, or the file at a path.
 type entry struct {
 	Name  string
 	Kind  kind
 	Stamp stamp
-	Holes int64 // bytes that its disk does not keep: it is sparse
+	Holes int64 // bytes that are not stored on disk; the file is sparse if this is not 0
 }
 
 type pathRequest struct{ Path string }
 
 type listRequest struct {
 	Path  string
-	After string // the last name of the answer before
+	After string // last name of the previous answer
 }
 
 type listReply struct{ Entries []entry }
@@ -126,7 +127,7 @@ type mkdirRequest struct {
 
 type openRequest struct {
 	Path  string
-	Write bool // the origin sends; else it receives
+	Write bool // the origin sends; otherwise it receives
 	Stamp stamp
 	How   partOptions
 }
@@ -134,13 +135,13 @@ type openRequest struct {
 type openReply struct {
 	ID    uint64
 	Stamp stamp
-	Same  bool // the file is there already and has the same stamp: there is nothing to do, and no ID
+	Same  bool // the file already exists with the same stamp: there is nothing to do, and ID is not set
 	At    int64
 	Note  string
 }
 
-// A seekRequest looks at what is there already. At and CRC tell a target that will push where to begin: one
-// whose bytes before At have another checksum answers with na.ErrChecksum.
+// A seekRequest verifies existing data. At and CRC specify where a target that will push should begin. If the bytes
+// before At have a different checksum, the target answers with na.ErrChecksum.
 type seekRequest struct {
 	ID  uint64
 	At  int64
@@ -154,8 +155,8 @@ type seekReply struct {
 	Note string
 }
 
-// A pieceRequest asks for the next Size bytes of the file, at Offset, to be pulled from or pushed to Memory, where they begin
-// at At. CRC is that of the file from its beginning to the end of the piece.
+// A pieceRequest requests that the next Size bytes of the file, starting at Offset, be pulled from or pushed to Memory,
+// starting at At. CRC is the checksum of the file from its beginning to the end of the piece.
 type pieceRequest struct {
 	ID     uint64
 	Offset int64
@@ -167,7 +168,7 @@ type pieceRequest struct {
 
 type pieceReply struct{ CRC uint32 }
 
-// A closeRequest ends a transfer: a part that is complete becomes the file; without Commit it stays a part.
+// A closeRequest ends a transfer. With Commit, a complete part becomes the file; otherwise it remains a part.
 type closeRequest struct {
 	ID     uint64
 	Commit bool
@@ -178,7 +179,7 @@ type closeRequest struct {
 
 type closeReply struct{ SHA256 []byte }
 
-// withCode gives an error of a target the code by which the origin recognizes it.
+// withCode adds to a target's error the code by which the origin recognizes it.
 func withCode(err error) error {
 	if err == nil {
 		return nil
@@ -186,10 +187,11 @@ func withCode(err error) error {
 	return hg.Errorf(codeOf(err), "%w", err)
 }
 
-// ErrNoSource is that of a source that is not there.
+// ErrNoSource is the error for a source that does not exist.
 var ErrNoSource = fmt.Errorf("%w", fs.ErrNotExist)
 
-// Refused reports whether the target refuses the copy, and will refuse it again: it has no such path or method, or permits nothing of the kind.
+// Refused reports whether the target permanently rejects the copy, because it does not have the path or the method, or
+// does not permit the operation.
 func Refused(err error) bool {
 	if _, ok := hg.RemoteOf(err); !ok {
 		return errors.Is(err, ErrNoSource)
@@ -198,8 +200,8 @@ func Refused(err error) bool {
 	return code == na.ErrPermission || code == na.ErrNoEntry || code == na.ErrNoMethod
 }
 
-// Interrupted reports whether err is about the network, about what else the target did meanwhile, or an interrupt, rather than
-// about the files: the copy can go on.
+// Interrupted reports whether err is an interrupt or concerns the network or the target's state rather than the files,
+// which means that the copy can be resumed.
 func Interrupted(err error) bool {
 	switch codeOf(err) {
 	case na.ErrPeerLost, na.ErrUnreachable, na.ErrTimeout, na.ErrCanceled, na.ErrClosed, na.ErrAgain, hg.ErrDraining:

@@ -10,10 +10,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// separators must not be in names: / on no machine, and what this one has.
+// separators lists the characters that names must not contain: / on any system, and the separator
+// of this one.
 const separators = "/" + string(os.PathSeparator)
 
-// A remote is the files of a target.
+// A remote is the file tree of a target.
 type remote struct{ c *client }
 
 var _ store = remote{}

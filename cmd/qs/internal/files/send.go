@@ -6,7 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 )
 
-// sendFile uploads one file: it opens, reads and forwards; the target pulls.
+// sendFile uploads one file. It opens the file, reads pieces and forwards them; the target pulls
+// the data.
 func (c *Copier) sendFile(ctx context.Context, s step, anew bool) error {
 	src, err := c.local.openSource(s.from, c.opts.SHA256)
 	if err != nil {
@@ -33,7 +34,7 @@ func (c *Copier) sendFile(ctx context.Context, s step, anew bool) error {
 		c.abortTransfer(opened.ID, err)
 		return err
 	}
-	c.begun = false // from here on the file may have its name
+	c.begun = false // from here on the file may have its final name
 	if _, err := callMethod(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, src.sums.crc, src.sums.digest()}); err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func (c *Copier) sendPieces(ctx context.Context, opened openReply, src *source) 
 	return overlap(ctx, c.opts.Window, next, c.pieceAnswered)
 }
 
-// pieceAnswered waits until the target has a piece.
+// pieceAnswered waits until the target has received a piece.
 func (c *Copier) pieceAnswered(ctx context.Context, p *piece) error {
 	if _, err := p.call.wait(ctx); err != nil {
 		return err

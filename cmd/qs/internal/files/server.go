@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// maxTransfers bounds the transfers of a target, and maxTransfersOfClient those of one client: see clientOf.
+	// maxTransfers limits the number of a target's transfers, and maxTransfersOfClient those of one client. See
+	// clientOf.
 	maxTransfers         = 256
 	maxTransfersOfClient = 128
-	// maxIdle is how long a transfer may rest before others may have its place.
+	// maxIdle is how long a transfer may be idle before it can be evicted in favor of another.
 	maxIdle = time.Minute
 )
 
@@ -39,7 +40,7 @@ type Server struct {
 	closed    bool
 }
 
-// Serve has n serve the files below the folder root; with write, files may be put there, too.
+// Serve makes n serve the files below the folder root. If write is true, clients may also upload files.
 func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	d, err := openDisk(root)
 	if err != nil {
@@ -58,7 +59,7 @@ func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	}
 	n.HG().OnFault(func(peer na.Addr, err error) {
 		for _, t := range fs.all() {
-			if t.peer == peer || peer.IsZero() && !n.HG().NA().Connected(t.peer) { // without a name: more than can be told
+			if t.peer == peer || peer.IsZero() && !n.HG().NA().Connected(t.peer) { // if the peer has no name, end every transfer that might be its
 				t.cancel(fmt.Errorf("the origin was lost: %w", err))
 			}
 		}
@@ -68,7 +69,7 @@ func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 
 var errReadOnly = fmt.Errorf("the target is read-only; start it with qs serve --root DIR --write: %w", na.ErrPermission)
 
-// handle has the node serve m.
+// handle makes the node serve m.
 func handle[In, Out any](fs *Server, m *qs.Method[In, Out], serve func(by qs.Caller, in In) (Out, error)) {
 	m.Handle(fs.node, func(ctx context.Context, in In) (out Out, err error) {
 		out, err = serve(qs.CallerFrom(ctx), in)
@@ -159,7 +160,7 @@ func (fs *Server) piece(h hg.Request) error {
 	return t.enqueue(h, req)
 }
 
-// Close ends the transfers and waits for them. The node must be closed before, so that no request arrives later.
+// Close ends the transfers and waits for them. The node must be closed first, so that no further request arrives.
 func (fs *Server) Close() {
 	fs.mu.Lock()
 	fs.closed = true

@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A source is a file that is sent, from its beginning or from where a part ends.
+// A source is a file that is sent, from its beginning or from the end of an existing part.
 //
 //	large:    the pages that the system keeps of the file ─ mapped ─► the network
 //	small, or no file that can be mapped: read ─► a buffer ─► the network
@@ -21,10 +21,10 @@ type source struct {
 	f      *os.File
 	stamp  stamp
 	sums   sums
-	mapped *bulk.Handle // over all of the file; or nil
+	mapped *bulk.Handle // covers the whole file; nil if it is not mapped
 }
 
-// mapFrom is the length of files from which on it pays to map them.
+// mapFrom is the file size in bytes from which mapping is faster than reading.
 const mapFrom = 1 << 20
 
 func (d *disk) openSource(name string, sha bool) (*source, error) {
@@ -39,16 +39,16 @@ func (d *disk) openSource(name string, sha bool) (*source, error) {
 	return &source{name: name, f: f, stamp: stampOf(info), sums: newSums(sha)}, nil
 }
 
-// shareFile maps the file, if that pays, for transfers of hctx.
+// shareFile maps the file for transfers of hctx if that is worthwhile.
 func (s *source) shareFile(hctx *hg.Context, access bulk.Access) {
 	if s.stamp.Size < mapFrom {
 		return
 	}
 	m, err := bulk.MapFile(s.f, bulk.FileOptions{Length: s.stamp.Size})
 	if err != nil {
-		return // it can still be read
+		return // the file can still be read
 	}
-	defer func() { _ = m.Close() }() // it stays mapped until the handle is closed
+	defer func() { _ = m.Close() }() // the file stays mapped until the handle is closed
 	h, err := m.Create(hctx, bulk.Options{Access: access, Eager: -1})
 	if err != nil {
 		return
@@ -57,11 +57,11 @@ func (s *source) shareFile(hctx *hg.Context, access bulk.Access) {
 	adviseSequential(h.Segments()[0])
 }
 
-// errOther is the error of a part that is not of this source although the stamps are the same.
+// errOther is the error for a part that belongs to a different source although the stamps are equal.
 var errOther = fmt.Errorf("the partial file is of another source: %w", na.ErrChecksum)
 
-// seek prepares to send from the offset to, where the checksum must be crc. It looks at a step of the bytes before in each
-// call, and returns how many are left.
+// seek prepares to send from offset to, where the checksum must be crc. Each call verifies one step of the preceding
+// bytes and returns how many are left.
 func (s *source) seek(to int64, crc uint32) (left int64, err error) {
 	if to < s.sums.at || to > s.stamp.Size {
 		return 0, fmt.Errorf("%s: invalid offset %d to resume from: %w", s.name, to, na.ErrInvalid)
@@ -75,8 +75,8 @@ func (s *source) seek(to int64, crc uint32) (left int64, err error) {
 	return to - s.sums.at, nil
 }
 
-// read returns where transfers find the next n bytes of the file, which is in buf unless the file is mapped, and adds them
-// to the sums: the one place where the memory of a source comes from.
+// read returns the memory from which the next n bytes of the file are transferred, and adds them to the sums. The
+// memory is buf unless the file is mapped. All memory of a source is obtained here.
 func (s *source) read(buf *buffer, n int64) (mem *bulk.Handle, at int64, err error) {
 	if s.mapped != nil {
 		at = s.sums.at
@@ -109,7 +109,7 @@ func (s *source) verify() error {
 	return nil
 }
 
-// changed returns what the end of the file before its time means.
+// changed returns the error for a file that ended earlier than expected.
 func (s *source) changed(err error) error {
 	if !errors.Is(err, io.EOF) {
 		return err
@@ -129,7 +129,8 @@ func newChangedError(name string) error {
 	return fmt.Errorf("%s was modified during the copy; copy it again: %w", name, na.ErrIO)
 }
 
-// failureReason returns why the file could not be sent: err, or, if that may be the reason, that the file was changed.
+// failureReason returns the reason why the file could not be sent, which is a concurrent modification of the file if
+// that explains err, and err otherwise.
 func (s *source) failureReason(err error) error {
 	if errors.Is(err, na.ErrFault) || errors.Is(err, na.ErrChecksum) {
 		if changed := s.verify(); changed != nil {
@@ -139,7 +140,7 @@ func (s *source) failureReason(err error) error {
 	return err
 }
 
-// close closes the file. No read may be running.
+// close closes the file. It must not be called while a read is in progress.
 func (s *source) close() {
 	if s.mapped != nil {
 		_ = s.mapped.Close()

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// planStream plans the copy of one file to or from a stream of this machine.
+// planStream plans the copy of one file from or to a local stream.
 func (c *Copier) planStream(ctx context.Context) error {
 	there, err := (remote{c.c}).stat(ctx, c.opts.Remote)
 	c.plan = &plan{}
@@ -31,10 +31,11 @@ func (c *Copier) planStream(ctx context.Context) error {
 	return err
 }
 
-// streamMode is the mode of a file that was sent from a stream, which has none.
+// streamMode is the mode of files uploaded from a stream, which has no mode itself.
 const streamMode = 0o644
 
-// sendStream uploads the bytes of Options.From, up to its end. They become the file when all have arrived, and are never resumed.
+// sendStream uploads the bytes of Options.From up to its end. They become the file once all have arrived. The transfer
+// cannot be resumed.
 func (c *Copier) sendStream(ctx context.Context, s step, _ bool) error {
 	st := stamp{ModTime: nanosOf(time.Now()), Mode: streamMode}
 	opened, err := callMethod(ctx, c.c, methodOpen, openRequest{Path: s.to, Write: true, Stamp: st, How: partOptions{SHA256: c.opts.SHA256, Anew: true, Stream: true}})
@@ -61,7 +62,7 @@ func (c *Copier) sendStream(ctx context.Context, s step, _ bool) error {
 		c.abortTransfer(opened.ID, err)
 		return err
 	}
-	c.begun = false // from here on the file may have its name
+	c.begun = false // from here on the file may have its final name
 	if _, err := callMethod(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, sums.crc, sums.digest()}); err != nil {
 		return err
 	}
@@ -69,8 +70,8 @@ func (c *Copier) sendStream(ctx context.Context, s step, _ bool) error {
 	return nil
 }
 
-// readFull reads until b is full, or to the end of r: io.EOF if there was nothing. A read that is under way when ctx ends goes on, and r is not
-// to be used any more.
+// readFull reads until b is full or r ends. It returns io.EOF if there was no data. If ctx is done while a read is in
+// progress, the read continues in the background, and r must not be used anymore.
 func readFull(ctx context.Context, r io.Reader, b []byte) (int64, error) {
 	type result struct {
 		n   int
@@ -92,7 +93,7 @@ func readFull(ctx context.Context, r io.Reader, b []byte) (int64, error) {
 	}
 }
 
-// receiveStream downloads one file and writes it to Options.To. What is written has been verified.
+// receiveStream downloads one file and writes it to Options.To. Data is written only after it has been verified.
 func (c *Copier) receiveStream(ctx context.Context, s step, _ bool) error {
 	opened, err := callMethod(ctx, c.c, methodOpen, openRequest{Path: s.from, How: partOptions{SHA256: c.opts.SHA256}})
 	if err != nil {
@@ -114,13 +115,13 @@ func (c *Copier) receiveStream(ctx context.Context, s step, _ bool) error {
 	return nil
 }
 
-// A streamWriter writes what has the checksum of its source.
+// A streamWriter writes data after verifying its checksum.
 type streamWriter struct {
 	sums sums
 	to   io.Writer
 }
 
-// write writes b, if crc is the checksum of all up to its end.
+// write writes b if crc is the checksum of all data up to its end.
 func (w *streamWriter) write(b []byte, crc uint32) error {
 	w.sums.add(b)
 	if w.sums.crc != crc {

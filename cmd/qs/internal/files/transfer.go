@@ -13,40 +13,40 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A transfer is the target's side of one file.
+// A transfer is the target's side of the transfer of one file.
 //
 //	          first                                          second
 //	upload:   rpcPiece ─► queue ─► begin to pull a chunk of it ─► it has arrived: sum, write; after the last: check, journal, respond
 //	download: rpcPiece ─► queue ─► read and sum, begin to push ─► it has arrived: respond
 //
-// The two run on two goroutines, some pieces apart: the disk and the network work at the same time. A piece that fails ends
-// the transfer; what was verified until then stays for another time.
+// The two stages run on two goroutines, several pieces apart, so that disk and network work in parallel. A piece that
+// fails ends the transfer. Data verified before that is kept for a later transfer.
 type transfer struct {
 	files  *Server
 	id     uint64
 	peer   na.Addr
-	client string // whose limits it shares
-	from   string // the network address of the origin, for texts
+	client string // client whose limits apply
+	from   string // the origin's network address, for messages
 	path   string
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	queue  chan *move
-	rest   *move         // of a piece that is pulled chunk by chunk; of first
-	early  []*move       // pieces that wait for those before them in the file; of next
-	at     int64         // where the next piece begins in the file, once one has come; of next
-	begun  bool          // at is known
-	ended  chan struct{} // closed when nothing is under way any more
+	rest   *move         // rest of a piece that is being pulled in chunks; used by runFirstStage
+	early  []*move       // pieces that wait for earlier ones of the file; used by takeNext
+	at     int64         // offset of the next piece, valid after the first piece; used by takeNext
+	begun  bool          // at is valid
+	ended  chan struct{} // closed when nothing is in progress anymore
 
-	lent     atomic.Int64  // buffers that it has
-	returned chan struct{} // it has given one back
+	lent     atomic.Int64  // number of buffers in use
+	returned chan struct{} // receives a value when a buffer is released
 
-	closed sync.Once // what follows
+	closed sync.Once // closes part or source
 
-	// One of the two is set. filesMu guards what is in it, also while the disk is waited for.
+	// Either part or source is set. filesMu guards their contents and is held even during disk I/O.
 	filesMu sync.Mutex
-	part    *part   // of an upload
-	source  *source // of a download
+	part    *part   // for an upload
+	source  *source // for a download
 
 	mu   sync.Mutex // guards the fields below
 	used time.Time
@@ -62,7 +62,7 @@ func (fs *Server) newTransfer(peer na.Addr, client, from, path string) *transfer
 	return t
 }
 
-// enqueue queues a request, or returns why it is refused.
+// enqueue queues a request, or returns the reason for rejecting it.
 func (t *transfer) enqueue(h hg.Request, req pieceRequest) error {
 	if req.Size < 1 || req.Size > MaxPiece || req.Memory == nil {
 		return fmt.Errorf("chunk of %d bytes, want 1 to %d: %w", req.Size, MaxPiece, na.ErrInvalid)
@@ -85,7 +85,7 @@ func (t *transfer) enqueue(h hg.Request, req pieceRequest) error {
 	}
 }
 
-// goneError returns why pieces are no longer accepted.
+// goneError returns the reason why no more pieces are accepted.
 func (t *transfer) goneError() error {
 	if err := context.Cause(t.ctx); err != nil {
 		return err
@@ -93,14 +93,14 @@ func (t *transfer) goneError() error {
 	return fmt.Errorf("the transfer of %s has ended: %w", t.path, na.ErrClosed)
 }
 
-// How many chunks of an upload, or pieces of a download, wait between first and second: enough for either to go on while the
-// other sleeps.
+// The number of chunks of an upload, or pieces of a download, that can be queued between the first and second stage. It
+// is large enough for either stage to continue while the other sleeps.
 const (
 	chunksAhead = 16
 	piecesAhead = 2
 )
 
-// runStages moves pieces until the transfer is ended or fails.
+// runStages transfers pieces until the transfer ends or fails.
 func (t *transfer) runStages() {
 	depth := piecesAhead
 	if t.part != nil {
@@ -126,7 +126,7 @@ func (t *transfer) runStages() {
 	}
 }
 
-// stop takes no more pieces.
+// stop stops accepting pieces.
 func (t *transfer) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,12 +136,13 @@ func (t *transfer) stop() {
 	}
 }
 
-// lateTimeout is how long a piece that has come early waits for those before it.
+// lateTimeout is how long a piece that arrived early waits for the preceding ones.
 const lateTimeout = time.Second
 
-// takeNext returns the next piece of the file. The origin sends the pieces in their order, but several goroutines of the node may
-// take them in, and one may overtake another: an early piece waits for those before it. If they do not come, or too many are
-// early, it is returned all the same, and refused because of its offset.
+// takeNext returns the next piece of the file. The origin sends the pieces in order, but several goroutines of the node
+// may receive them, and one may overtake another. An early piece therefore waits for the preceding ones. If these do
+// not arrive, or too many pieces are early, takeNext returns the early piece, which is then rejected because of its
+// offset.
 func (t *transfer) takeNext(ctx context.Context) (*move, error) {
 	var late <-chan time.Time
 	for {
@@ -176,7 +177,7 @@ func (t *transfer) takeNext(ctx context.Context) (*move, error) {
 	}
 }
 
-// offset returns where the file goes on.
+// offset returns the offset of the next byte to transfer.
 func (t *transfer) offset() int64 {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()
@@ -186,7 +187,8 @@ func (t *transfer) offset() int64 {
 	return t.source.sums.at
 }
 
-// runFirstStage begins to pull the next chunk from the origin, or reads the next piece from the file and begins to push it.
+// runFirstStage begins to pull the next chunk from the origin, or reads the next piece from the file and begins to push
+// it.
 func (t *transfer) runFirstStage(ctx context.Context) (*move, error) {
 	m := t.rest
 	if m == nil {
@@ -206,7 +208,7 @@ func (t *transfer) runFirstStage(ctx context.Context) (*move, error) {
 	return m, nil
 }
 
-// runSecondStage waits for it, and writes it to the file if it was pulled.
+// runSecondStage waits for the move to complete, and writes the data to the file if it was pulled.
 func (t *transfer) runSecondStage(ctx context.Context, m *move) error {
 	err := m.wait(ctx)
 	switch {
@@ -219,7 +221,7 @@ func (t *transfer) runSecondStage(ctx context.Context, m *move) error {
 	return err
 }
 
-// markUsed notes that the origin still wants t, and reports false when t has ended.
+// markUsed records that the origin is still using t. It returns false if t has ended.
 func (t *transfer) markUsed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -227,14 +229,14 @@ func (t *transfer) markUsed() bool {
 	return !t.last
 }
 
-// lastUse returns when the origin wanted something of t last.
+// lastUse returns the time of the origin's last request for t.
 func (t *transfer) lastUse() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.used
 }
 
-// verifyPrefix verifies a step of the bytes that an earlier transfer has left.
+// verifyPrefix verifies one step of the bytes that an earlier transfer has left.
 func (t *transfer) verifyPrefix(req seekRequest) (r seekReply, err error) {
 	if !t.markUsed() {
 		return r, t.goneError()
@@ -250,7 +252,8 @@ func (t *transfer) verifyPrefix(req seekRequest) (r seekReply, err error) {
 	return r, err
 }
 
-// finish ends a transfer: it commits one whose pieces have all been answered, or aborts it.
+// finish ends a transfer. If it should be committed and all its pieces have been answered, finish commits it; otherwise
+// finish aborts it.
 func (t *transfer) finish(req closeRequest) (r closeReply, err error) {
 	if !req.Commit {
 		t.cancel(fmt.Errorf("transfer canceled by the origin: %w", na.ErrCanceled))
@@ -271,7 +274,7 @@ func (t *transfer) finish(req closeRequest) (r closeReply, err error) {
 	return r, t.part.commit(req.CRC, req.SHA256, req.Sync)
 }
 
-// close lets the files go, when nothing is under way.
+// close closes the files once nothing is in progress.
 func (t *transfer) close() {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// newInUseError is the error of a copy to a file that another copy is writing: the first one wins. from is where that comes from, if known.
+// newInUseError returns the error for a copy to a file that another copy is already writing. The address of the other
+// copy's origin is from, if known.
 func newInUseError(path, from string) error {
 	if from != "" {
 		from = " from " + from
@@ -19,11 +20,11 @@ func newInUseError(path, from string) error {
 	return fmt.Errorf("%s is being written by another copy%s: %w", path, from, na.ErrAgain)
 }
 
-// probeTimeout is how long the origin of an upload may take to answer before another upload takes its place.
+// probeTimeout is how long the origin of an upload may take to answer before another upload may replace it.
 const probeTimeout = time.Second
 
-// evictIdle returns inUse if another origin uploads the same file, and answers. It ends the upload of one that is gone or does not, and one of the
-// same origin, which has broken it off.
+// evictIdle returns an error if another origin is uploading the same file and answers a probe. It ends an upload whose
+// origin has disconnected or does not answer, and an upload by the same origin, which must have abandoned it.
 func (fs *Server) evictIdle(by qs.Caller, path string) error {
 	for _, t := range fs.all() {
 		if t.part == nil || t.path != path {
@@ -39,7 +40,7 @@ func (fs *Server) evictIdle(by qs.Caller, path string) error {
 	return nil
 }
 
-// probeOrigin reports whether the origin of a transfer answers a probe, or sends a request, within probeTimeout.
+// probeOrigin reports whether a transfer's origin answers a probe, or sends a request, within probeTimeout.
 func (fs *Server) probeOrigin(t *transfer) bool {
 	before := t.lastUse()
 	hctx := fs.node.HG().NA()
@@ -51,7 +52,8 @@ func (fs *Server) probeOrigin(t *transfer) bool {
 	return <-result == nil || t.lastUse().After(before)
 }
 
-// add gives t its number, and begins to run it. When there are too many, of all clients or of its own, those that rest have to go.
+// add assigns an ID to t and starts it. If there are too many transfers, in total or of the client, idle ones are
+// ended.
 func (fs *Server) add(t *transfer) error {
 	if all := fs.all(); len(all) >= maxTransfers || countTransfers(all, t.client) >= maxTransfersOfClient {
 		for _, old := range all {
@@ -79,7 +81,7 @@ func (fs *Server) add(t *transfer) error {
 	return nil
 }
 
-// countTransfers returns how many transfers are of a client.
+// countTransfers returns the number of a client's transfers.
 func countTransfers(all []*transfer, client string) (n int) {
 	for _, t := range all {
 		if t.client == client {
@@ -89,7 +91,7 @@ func countTransfers(all []*transfer, client string) (n int) {
 	return n
 }
 
-// find returns a transfer of the session that asks: numbers can be guessed.
+// find returns the transfer with the given ID. It must belong to the requesting session, because IDs can be guessed.
 func (fs *Server) find(peer na.Addr, id uint64) (*transfer, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -105,7 +107,8 @@ func (fs *Server) all() []*transfer {
 	return slices.Collect(maps.Values(fs.transfers))
 }
 
-// drop closes the files of a transfer that has ended. They are closed when it returns, also when another goroutine closes them.
+// drop closes the files of a transfer that has ended. They are closed when drop returns, even if another goroutine
+// closes them.
 func (fs *Server) drop(t *transfer) {
 	t.closed.Do(t.close)
 	fs.mu.Lock()

@@ -1,2 +1,2 @@
-// Package filetest has what tests of copies make and look at.
+// Package filetest provides helpers for tests that copy files.
 package filetest

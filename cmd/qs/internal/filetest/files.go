@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Noise returns n bytes that depend on n.
+// Noise returns n pseudorandom bytes that depend only on n.
 func Noise(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
 	return b
 }
 
-// Write writes a file of a mode and a time of its own, and the folders that it is in.
+// Write creates a file with a fixed mode and time, and its parent directories.
 func Write(t *testing.T, name string, data []byte) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o777))
@@ -26,7 +26,7 @@ func Write(t *testing.T, name string, data []byte) {
 	require.NoError(t, os.Chtimes(name, then, then))
 }
 
-// RequireNames wants these files in a folder, and no parts or journals.
+// RequireNames requires that a folder contain exactly the given files, and no parts or journals.
 func RequireNames(t *testing.T, folder string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(folder)

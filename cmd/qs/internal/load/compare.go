@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// A Change is how one figure of a run differs from that of an earlier one.
+// A Change describes how one figure differs between two runs.
 type Change struct {
 	Name   string   `json:"name"`
 	Before float64  `json:"before"`
 	Now    float64  `json:"now"`
 	Ratio  float64  `json:"ratio"` // Now / Before
 	Noise  *float64 `json:"ratio_plus_minus,omitempty"`
-	Beyond bool     `json:"beyond_noise"` // Ratio is farther from 1 than Noise
+	Beyond bool     `json:"beyond_noise"` // the difference of Ratio from 1 exceeds Noise
 }
 
-// noiseSlices is how many slices a run must have for its noise to be estimated.
+// noiseSlices is the minimum number of slices needed to estimate the noise of a run.
 const noiseSlices = 5
 
-// CompareWith puts into r, which is named now, how it differs from an earlier run of another name. Figures of runs with other settings
-// mean different things, and are not compared.
+// CompareWith records in r, whose name is now, how it differs from an earlier run with the name beforeName. Runs with
+// different settings are not compared, because their figures have different meanings.
 func (r *Result) CompareWith(before *Result, beforeName, now string) {
 	r.Before, r.Now = beforeName, now
 	r.Settings, r.Changes = ChangedSettings(before, r), nil
@@ -31,11 +31,11 @@ func (r *Result) CompareWith(before *Result, beforeName, now string) {
 	}
 }
 
-// Compare returns how the figures of after differ from those of before. The noise of a figure is twice the standard error of the
-// mean of its values in the slices, of both runs together, as a part of the value before; a change is beyond it when it is larger. The
-// deviation of the values is estimated from the middle half of the slices, so that one slice with a stall does not hide every change. What
-// differs from run to run, such as where memory lies, no run shows. A figure without slices, or of a run that was too short, has no noise,
-// and its change is never beyond it.
+// Compare returns the differences between the figures of before and after. The noise of a figure is twice the standard
+// error of the mean of its values in the slices of both runs, relative to the earlier value. A change exceeds the noise
+// if it is larger than that. The standard deviation is estimated from the middle half of the slices, so that one slice
+// with a stall does not mask every change. Differences between runs, such as memory placement, cannot be estimated this
+// way. A figure without slices, or of a run that was too short, has no noise, and its change never exceeds the noise.
 func Compare(before, after *Result) []Change {
 	var all []Change
 	for _, f := range []struct {
@@ -70,10 +70,11 @@ func Compare(before, after *Result) []Change {
 
 func failedRatio(r *Result) float64 { return float64(r.Failed) / float64(max(r.Calls, 1)) }
 
-// normalSpread is the standard deviation of a normal distribution as a part of the distance between its quartiles.
+// normalSpread is the ratio of a normal distribution's standard deviation to its interquartile range.
 const normalSpread = 0.7413
 
-// standardError returns that of the mean of a figure over the whole slices of a run; ok is false when there are too few.
+// standardError returns the standard error of a figure's mean over the whole slices of a run. If there are too few
+// slices, ok is false.
 func standardError(all []Slice, of func(*Slice) float64) (se float64, ok bool) {
 	var values []float64
 	for i := range all {
@@ -88,19 +89,19 @@ func standardError(all []Slice, of func(*Slice) float64) (se float64, ok bool) {
 	return normalSpread * (quantile(values, 0.75) - quantile(values, 0.25)) / math.Sqrt(float64(len(values))), true
 }
 
-// quantile returns the value at a part q of sorted values, between two of them by their distance.
+// quantile returns the quantile q of sorted values, interpolating linearly between neighbors.
 func quantile(sorted []float64, q float64) float64 {
 	at := q * float64(len(sorted)-1)
 	i := min(int(at), len(sorted)-2)
 	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
 }
 
-// seconds is a time in the words of the flags.
+// seconds converts a number of seconds to a time.Duration.
 func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Microsecond)
 }
 
-// ChangedSettings says in which settings two runs differ, so that their figures do not compare.
+// ChangedSettings describes the settings that differ between two runs and make their figures incomparable.
 func ChangedSettings(before, after *Result) (all []string) {
 	if before, after := before.loopText(), after.loopText(); before != after {
 		all = append(all, fmt.Sprintf("%s before, now %s", before, after))

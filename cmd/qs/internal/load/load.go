@@ -13,37 +13,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Config configures the calls, their rate and the length of the run. Class, Nodes, Method, Inputs, Concurrency, Connections and Timeout must be
-// set, and Duration, Count or both.
+// A Config configures the calls, their rate and the length of the run. Class, Nodes, Method, Inputs, Concurrency,
+// Connections and Timeout are required, as is at least one of Duration and Count.
 type Config struct {
-	Class       *hg.Class     // makes the calls. It must allow Connections contexts; Run closes those that it has made
-	Nodes       []string      // their addresses; calls go to them in turn
-	Method      string        // as the nodes know it
-	OneWay      bool          // the method is one-way: a call ends when it has been sent
-	Inputs      [][]byte      // encoded; calls take them in turn
-	Meta        hg.Metadata   // of each call
-	Concurrency int           // calls in flight at most, over all lanes; at least one for each lane
-	Connections int           // to each node, each with a goroutine of its own
-	Rate        float64       // calls per second of an open loop; 0: closed loop
-	Warmup      time.Duration // of calls at the beginning that are made and not reported
-	Duration    time.Duration // of the run, after Warmup; 0: until Count
-	Count       int64         // calls to make after Warmup; 0: until Duration
-	Timeout     time.Duration // of each call from its send; it travels with the call
-	GiveUp      time.Duration // without an answer of any node, and connections failing, after which the run ends; 0: never
+	Class       *hg.Class     // makes the calls; it must allow Connections contexts. Run closes the contexts that it creates
+	Nodes       []string      // addresses; calls are distributed in turn
+	Method      string        // name of the method
+	OneWay      bool          // the method is one-way: a call completes when it has been sent
+	Inputs      [][]byte      // encoded inputs, used in turn
+	Meta        hg.Metadata   // metadata of each call
+	Concurrency int           // maximum number of calls in flight over all lanes; at least one for each lane
+	Connections int           // number of connections to each node, each driven by a goroutine
+	Rate        float64       // calls per second in an open loop; 0: closed loop
+	Warmup      time.Duration // duration of initial calls that are not reported
+	Duration    time.Duration // duration of the run after Warmup; 0: until Count is reached
+	Count       int64         // number of calls after Warmup; 0: until Duration expires
+	Timeout     time.Duration // timeout of each call, measured from its send; sent to the node
+	GiveUp      time.Duration // the run ends after this time with no answer from any node while connections fail; 0: never
 
-	// Progress, if not nil, is called twice a second while the run goes on, from one goroutine.
+	// Progress, if not nil, is called twice a second during the run, always from the same goroutine.
 	Progress func(Snapshot)
 }
 
-// The errors of Run, in addition to those of connecting.
+// Errors of Run, in addition to connection errors.
 var (
-	// ErrNoAnswer ends a run whose nodes cannot be reached any more.
+	// ErrNoAnswer is returned when no node can be reached anymore.
 	ErrNoAnswer = errors.New("the run ended early: all nodes are unreachable")
-	// ErrRefused ends a run when the first answers show that no call of it can succeed: an unknown method, another codec, no permission.
+	// ErrRefused is returned when the first answers show that no call can succeed, because the method is unknown, the
+	// codec differs, or permission is denied.
 	ErrRefused = errors.New("the run ended early: the method refused the call")
 )
 
-// A ConnectError is the error of a node that could not be called before the run.
+// A ConnectError reports that a node could not be called before the run.
 type ConnectError struct {
 	Node hg.Addr
 	Err  error
@@ -55,23 +56,23 @@ func (e *ConnectError) Error() string { return fmt.Sprintf("connect to %v: %v", 
 // Unwrap returns the cause.
 func (e *ConnectError) Unwrap() error { return e.Err }
 
-// restAfter is how long a lane of a closed loop makes no call after one that could not be sent.
+// restAfter is how long a lane in a closed loop pauses after a call that could not be sent.
 const restAfter = 100 * time.Millisecond
 
-// A run is the state that its workers share.
+// A run holds the state shared by its workers.
 type run struct {
 	cfg    Config
-	lanes  int // of all workers
+	lanes  int // total number, over all workers
 	cancel context.CancelCauseFunc
 
-	first     int64        // number of the first call of an open loop that is due after the warm-up
-	left      atomic.Int64 // calls of a closed loop with Count that are still to be made
-	succeeded atomic.Bool  // a call has
-	answered  atomic.Int64 // when a node has last answered: time since the beginning
+	first     int64        // number of the first open-loop call that is due after the warm-up
+	left      atomic.Int64 // number of calls still to be made in a closed loop with Count
+	succeeded atomic.Bool  // at least one call has succeeded
+	answered  atomic.Int64 // time of the last answer from any node, relative to the start
 }
 
-// Run connects to each node, makes the calls, and waits until they have ended. When ctx ends no more calls are made and those in flight
-// are canceled. The Result is that of all calls made until then, also beside an error.
+// Run connects to each node, makes the calls, and waits for them to complete. When ctx is done, no further calls are
+// made and those in flight are canceled. The Result covers all calls made so far, even if an error is returned.
 func Run(ctx context.Context, cfg Config) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -112,7 +113,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	return res, err
 }
 
-// registerMethod registers the method with the class, in place of one that is built in there.
+// registerMethod registers the method with the class, replacing a built-in method of the same name.
 func (r *run) registerMethod() (hg.ID, error) {
 	class := r.cfg.Class
 	if _, ok := class.Registered(r.cfg.Method); ok {
@@ -123,7 +124,7 @@ func (r *run) registerMethod() (hg.ID, error) {
 	return class.RegisterRPC(hg.RPC{Name: r.cfg.Method, OneWay: r.cfg.OneWay})
 }
 
-// driveWorkers runs the workers: the first one on this goroutine, the others on goroutines of their own.
+// driveWorkers runs the workers. The first one runs on the calling goroutine, and each of the others on a new one.
 func (r *run) driveWorkers(ctx context.Context, workers []*worker) error {
 	errs := make([]error, len(workers))
 	var all sync.WaitGroup
@@ -145,7 +146,7 @@ func (r *run) driveWorkers(ctx context.Context, workers []*worker) error {
 	return errors.Join(errs...)
 }
 
-// reportProgress calls Config.Progress until over is closed.
+// reportProgress calls Config.Progress periodically until over is closed.
 func (r *run) reportProgress(workers []*worker, over <-chan struct{}) {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
@@ -159,12 +160,12 @@ func (r *run) reportProgress(workers []*worker, over <-chan struct{}) {
 	}
 }
 
-// A Snapshot is how far a run is.
+// A Snapshot describes the progress of a run.
 type Snapshot struct {
-	Elapsed       time.Duration // since the end of the warm-up; negative before
-	Calls, Failed int64         // that have ended, without those of the warm-up
+	Elapsed       time.Duration // time since the end of the warm-up; negative before that
+	Calls, Failed int64         // completed calls, without those of the warm-up
 	InFlight      int
-	P50, P99      time.Duration // so far
+	P50, P99      time.Duration // latency so far
 }
 
 func (r *run) snapshot(workers []*worker) Snapshot {
@@ -183,22 +184,22 @@ func (r *run) snapshot(workers []*worker) Snapshot {
 	return s
 }
 
-// isOver reports whether the time of the run is over at t, since the beginning.
+// isOver reports whether the run is over at time t, relative to the start.
 func (r *run) isOver(t time.Duration) bool {
 	return r.cfg.Duration > 0 && t >= r.cfg.Warmup+r.cfg.Duration
 }
 
-// acquireCall reports whether a closed loop may make one more call at t.
+// acquireCall reports whether a closed loop may make another call at time t.
 func (r *run) acquireCall(t time.Duration) bool {
 	return !r.isOver(t) && (r.cfg.Count == 0 || t < r.cfg.Warmup || r.left.Add(-1) >= 0)
 }
 
-// dueTime returns when call number i of an open loop is to be sent, since the beginning.
+// dueTime returns the time at which call number i of an open loop is due, relative to the start.
 func (r *run) dueTime(i int64) time.Duration {
 	return time.Duration(float64(i) / r.cfg.Rate * float64(time.Second))
 }
 
-// countDueBefore returns how many calls of an open loop are due before t, since the beginning.
+// countDueBefore returns the number of open-loop calls that are due before time t, relative to the start.
 func (r *run) countDueBefore(t time.Duration) int64 {
 	if r.cfg.Rate == 0 || t <= 0 {
 		return 0
@@ -213,12 +214,12 @@ func (r *run) countDueBefore(t time.Duration) int64 {
 	return n
 }
 
-// hasCall reports whether an open loop has a call number i.
+// hasCall reports whether an open loop has a call with number i.
 func (r *run) hasCall(i int64) bool {
 	return !r.isOver(r.dueTime(i)) && (r.cfg.Count == 0 || i < r.first+r.cfg.Count)
 }
 
-// handleRefusal ends the run if err, with which a node refused a call, shows that none can succeed.
+// handleRefusal ends the run if err, with which a node rejected a call, shows that no call can succeed.
 func (r *run) handleRefusal(err error, code hg.Code) {
 	switch code {
 	case hg.ErrNoMethod, hg.ErrPermission, na.ErrProtocol:
@@ -228,5 +229,5 @@ func (r *run) handleRefusal(err error, code hg.Code) {
 	}
 }
 
-// isTimeout reports whether err is the end of the timeout of Progress.
+// isTimeout reports whether err means that the timeout of Progress has expired.
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

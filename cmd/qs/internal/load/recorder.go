@@ -12,45 +12,45 @@ import (
 )
 
 const (
-	digits      = 3         // of the histograms of a run
-	sliceDigits = 2         // of those of its slices
-	maxLatency  = time.Hour // longer ones count as so much
-	fewSlices   = 20        // that a run has at least, if it lasts long enough
+	digits      = 3         // significant digits of a run's histograms
+	sliceDigits = 2         // significant digits of a slice's histograms
+	maxLatency  = time.Hour // longer latencies are recorded as this value
+	fewSlices   = 20        // minimum number of slices in a run that is long enough
 	maxSlices   = 2 * fewSlices
-	firstSlice  = 50 * time.Millisecond // of a run of unknown length
+	firstSlice  = 50 * time.Millisecond // initial width of a slice if the run's length is unknown
 )
 
-// newHistogram returns one of latencies in nanoseconds.
+// newHistogram returns a histogram of latencies in nanoseconds.
 func newHistogram(digits int) *hdr.Histogram { return hdr.New(1, int64(maxLatency), digits) }
 
 func recordIn(h *hdr.Histogram, d time.Duration) {
-	_ = h.RecordValue(int64(min(max(d, 0), maxLatency))) // within its bounds
+	_ = h.RecordValue(int64(min(max(d, 0), maxLatency))) // the value is within bounds
 }
 
-// A recorder holds the measurements of one worker. Its times are since the end of the warm-up.
+// A recorder holds the measurements of one worker. Its times are relative to the end of the warm-up.
 type recorder struct {
 	warmup  time.Duration
-	end     time.Duration // of the run, as far as it is known: calls that end later are not in the rate
-	rated   bool          // an open loop: latency and service time differ
-	warm    int64         // calls of the warm-up
+	end     time.Duration // end of the run, if known; calls that complete later do not count toward the rate
+	rated   bool          // the run is an open loop: latency and service time differ
+	warm    int64         // number of warm-up calls
 	latency *hdr.Histogram
 	service *hdr.Histogram
 	failed  *hdr.Histogram
 
-	width  time.Duration // of a slice
-	slices []slice       // by the end of the calls
+	width  time.Duration // width of a slice
+	slices []slice       // by completion time of the calls
 
-	lastEnd        time.Duration // of a call
+	lastEnd        time.Duration // completion time of the last call
 	canceled       int64
-	late           int64 // calls that have succeeded after end
-	sent, received int64 // bytes of the calls that have succeeded before end
+	late           int64 // number of calls that succeeded after end
+	sent, received int64 // bytes of calls that succeeded before end
 	failures       map[failureKey]*Failure
 	nodes          []NodeResult
 }
 
-// A slice is a part of the run. Those of two recorders with one width are at the same times.
+// A slice is a part of the run. If two recorders have the same slice width, their slices cover the same times.
 type slice struct {
-	latency *hdr.Histogram // of calls that succeeded; nil if none did
+	latency *hdr.Histogram // of successful calls; nil if there are none
 	failed  int64
 }
 
@@ -72,7 +72,7 @@ func newRecorder(cfg Config) *recorder {
 	return rec
 }
 
-// cut ends the run at t, since the beginning, which is earlier than it was to be.
+// cut sets the end of the run to t, relative to the start, which is earlier than planned.
 func (rec *recorder) cut(t time.Duration) {
 	t = max(t-rec.warmup, 1)
 	if rec.end == 0 || t < rec.end {
@@ -80,7 +80,7 @@ func (rec *recorder) cut(t time.Duration) {
 	}
 }
 
-// record takes in a call that has succeeded at now, since the beginning.
+// record records a call that succeeded at time now, relative to the start.
 func (rec *recorder) record(c *call, now time.Duration, received int) {
 	if c.due < rec.warmup {
 		rec.warm++
@@ -106,7 +106,8 @@ func (rec *recorder) record(c *call, now time.Duration, received int) {
 	recordIn(s.latency, latency)
 }
 
-// shortErrorText returns the text of an error without its method, node, code and fate, which the report has elsewhere.
+// shortErrorText returns the text of an error without the method, node, code and fate, which the report shows
+// elsewhere.
 func shortErrorText(err error) string {
 	if remote, ok := hg.RemoteOf(err); ok {
 		return cmp.Or(remote.Text, remote.Code.Error())
@@ -117,7 +118,7 @@ func shortErrorText(err error) string {
 	return err.Error()
 }
 
-// recordFailure takes in a call that has failed at now, since the beginning.
+// recordFailure records a call that failed at time now, relative to the start.
 func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	if c.due < rec.warmup {
 		rec.warm++
@@ -141,7 +142,7 @@ func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	f.Count++
 }
 
-// sliceAt returns the slice at t, and makes slices wider when there are too many.
+// sliceAt returns the slice for time t. If there are too many slices, it first makes them wider.
 func (rec *recorder) sliceAt(t time.Duration) *slice {
 	i := int(t / rec.width)
 	for i >= maxSlices {
@@ -154,7 +155,7 @@ func (rec *recorder) sliceAt(t time.Duration) *slice {
 	return &rec.slices[i]
 }
 
-// doubleSlices makes slices twice as wide.
+// doubleSlices doubles the width of the slices.
 func (rec *recorder) doubleSlices() {
 	wide := make([]slice, (len(rec.slices)+1)/2)
 	for i, s := range rec.slices {

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// Report writes r as text for users.
+// Report writes r to out as text for users.
 func (r *Result) Report(out io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s at %s\n", show.Text(r.Method), show.Text(strings.Join(r.Nodes, ", ")))
@@ -35,7 +35,7 @@ func (r *Result) Report(out io.Writer) error {
 	return err
 }
 
-// loopText describes the loop that makes the calls.
+// loopText describes the loop that made the calls.
 func (r *Result) loopText() string {
 	if r.TargetRate > 0 {
 		return fmt.Sprintf("open loop at %s calls/s", formatNumber(r.TargetRate))
@@ -60,13 +60,14 @@ func (r *Result) otherCallsText() (text string) {
 	return text
 }
 
-// A stall is a time of the run, in seconds since its beginning, in which no call has ended.
+// A stall is a period of the run in which no call completed, in seconds relative to the start.
 type stall struct{ from, to float64 }
 
-// minStalled is how many calls must have ended in a stall by the mean rate of the run: gaps between few calls are none.
+// minStalled is the number of calls that, at the run's mean rate, must have been expected during a gap for it to count
+// as a stall.
 const minStalled = 20
 
-// findStalls returns the stalls of two slices and more.
+// findStalls returns the stalls that span at least two slices.
 func (r *Result) findStalls() (all []stall) {
 	for i := 0; i < len(r.Slices); i++ {
 		first := i
@@ -172,7 +173,7 @@ func (r *Result) writeChanges(b *strings.Builder) {
 	_ = w.Flush()
 }
 
-// Line returns s in one line of at most 79 columns.
+// Line formats s as one line of at most 79 columns.
 func (s Snapshot) Line(before Snapshot, warmup time.Duration) string {
 	if s.Elapsed < 0 {
 		return fmt.Sprintf("warming up, %.0f of %v", (warmup + s.Elapsed).Seconds(), warmup)
@@ -192,7 +193,7 @@ func countNoun(n int) string {
 	return "s"
 }
 
-// formatNumber writes v with three significant digits, or all that it has before the point.
+// formatNumber formats v with three significant digits, or with all digits before the decimal point if there are more.
 func formatNumber(v float64) string {
 	if v < 1 {
 		return fmt.Sprintf("%.3g", v)
@@ -206,7 +207,7 @@ func formatNumber(v float64) string {
 
 func percentText(v float64) string { return formatNumber(100*v) + " %" }
 
-// timeText writes microseconds with three significant digits.
+// timeText formats a number of microseconds with three significant digits.
 func timeText(us float64) string {
 	switch {
 	case us >= 999.5e3:

@@ -9,52 +9,52 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// A Result is the measurements of a run; Compare reads its JSON. Calls of the warm-up are in WarmupCalls alone.
+// A Result holds the measurements of a run. Compare reads its JSON form. Warm-up calls are counted only in WarmupCalls.
 //
-// Calls = Succeeded + Failed, and beside them are those that ended with the run: Canceled.
+// Calls = Succeeded + Failed. Calls that were in flight when the run ended are counted separately, in Canceled.
 type Result struct {
 	Method      string    `json:"method"`
 	Nodes       []string  `json:"nodes"`
 	Concurrency int       `json:"concurrency"`
 	Connections int       `json:"connections_per_node"`
 	TargetRate  float64   `json:"target_calls_per_s,omitempty"` // of an open loop
-	InputBytes  int       `json:"input_bytes"`                  // the mean, encoded
+	InputBytes  int       `json:"input_bytes"`                  // mean size, encoded
 	Timeout     float64   `json:"timeout_s"`
 	Warmup      float64   `json:"warmup_s"`
-	Began       time.Time `json:"began"`      // the warm-up, if there was one
-	Version     string    `json:"qs_version"` // of the program that has measured
+	Began       time.Time `json:"began"`      // beginning of the warm-up, if any
+	Version     string    `json:"qs_version"` // version of the program that made the measurements
 	Go          string    `json:"go"`
 	System      string    `json:"system"`
 	Cores       int       `json:"cores"`
 
-	Seconds     float64 `json:"seconds"` // that the run took, without the warm-up and the wait for the last calls
+	Seconds     float64 `json:"seconds"` // duration of the run, without the warm-up and the wait for the last calls
 	Interrupted bool    `json:"interrupted,omitempty"`
 	WarmupCalls int64   `json:"warmup_calls"`
 	Calls       int64   `json:"calls"`
 	Succeeded   int64   `json:"succeeded"`
-	Late        int64   `json:"succeeded_after_end"` // of Succeeded: sent before the end of the run, and not in CallsPerS
+	Late        int64   `json:"succeeded_after_end"` // part of Succeeded: sent before the end of the run, and not counted in CallsPerS
 	Failed      int64   `json:"failed"`
 	Canceled    int64   `json:"canceled"` // in flight when the run was interrupted
-	Unsent      int64   `json:"unsent"`   // due in an open loop, and not sent since Concurrency were in flight
+	Unsent      int64   `json:"unsent"`   // due in an open loop but not sent, because Concurrency calls were in flight
 
-	CallsPerS    float64 `json:"calls_per_s"` // that succeeded before the end
+	CallsPerS    float64 `json:"calls_per_s"` // calls that succeeded before the end
 	SentPerS     float64 `json:"sent_bytes_per_s"`
 	ReceivedPerS float64 `json:"received_bytes_per_s"`
 
-	Latency  Latencies    `json:"latency"` // of calls that succeeded
+	Latency  Latencies    `json:"latency"` // of successful calls
 	Service  *Latencies   `json:"service_time,omitempty"`
 	Failures *Latencies   `json:"failed_latency,omitempty"`
-	Errors   []Failure    `json:"errors,omitempty"` // the most frequent first
+	Errors   []Failure    `json:"errors,omitempty"` // most frequent first
 	ByNode   []NodeResult `json:"by_node,omitempty"`
-	Slices   []Slice      `json:"slices"`                     // of the run, in order
-	Before   string       `json:"compared_before,omitempty"`  // the name of an earlier Result, if one was given
-	Now      string       `json:"compared_now,omitempty"`     // and of this one
-	Compared *bool        `json:"compared,omitempty"`         // whether the settings are the same, if an earlier Result was given
-	Changes  []Change     `json:"changes,omitempty"`          // from the earlier Result, if the settings are the same
-	Settings []string     `json:"changed_settings,omitempty"` // likewise
+	Slices   []Slice      `json:"slices"`                     // in chronological order
+	Before   string       `json:"compared_before,omitempty"`  // name of the earlier Result, if one was given
+	Now      string       `json:"compared_now,omitempty"`     // name of this Result
+	Compared *bool        `json:"compared,omitempty"`         // whether the settings are equal, if an earlier Result was given
+	Changes  []Change     `json:"changes,omitempty"`          // relative to the earlier Result, if the settings are equal
+	Settings []string     `json:"changed_settings,omitempty"` // settings that differ from the earlier Result
 }
 
-// Latencies are the percentiles of a histogram.
+// Latencies holds percentiles of a histogram.
 type Latencies struct {
 	Calls int64   `json:"calls"`
 	Min   float64 `json:"min_us"`
@@ -66,29 +66,29 @@ type Latencies struct {
 	Max   float64 `json:"max_us"`
 }
 
-// A Failure is the calls that failed with one code and one fate.
+// A Failure counts the calls that failed with one code and one fate.
 type Failure struct {
 	Count    int64  `json:"count"`
 	Code     uint8  `json:"code"`
-	Meaning  string `json:"meaning"`  // of the code
+	Meaning  string `json:"meaning"`  // meaning of the code
 	Fate     string `json:"fate"`     // "ran", "did_not_run" or "may_have_run"
-	Answered bool   `json:"answered"` // the node said so; else it was found on this side
-	Example  string `json:"example"`  // the text of the first one
+	Answered bool   `json:"answered"` // the node reported the error; otherwise it was detected on this side
+	Example  string `json:"example"`  // text of the first error
 }
 
-// A NodeResult is the part of one node.
+// A NodeResult holds the measurements of one node.
 type NodeResult struct {
 	Address   string `json:"address"`
 	Succeeded int64  `json:"succeeded"`
 	Failed    int64  `json:"failed"`
 }
 
-// A Slice is a part of the run. Percentiles have two significant digits.
+// A Slice holds the measurements of a part of the run. Its percentiles have two significant digits.
 type Slice struct {
 	At        float64 `json:"at_s"`
 	Seconds   float64 `json:"seconds"`
-	Ended     int64   `json:"ended"` // calls
-	Calls     int64   `json:"calls"` // that succeeded
+	Ended     int64   `json:"ended"` // completed calls
+	Calls     int64   `json:"calls"` // successful calls
 	CallsPerS float64 `json:"calls_per_s"`
 	P50       float64 `json:"p50_us"`
 	P90       float64 `json:"p90_us"`
@@ -109,7 +109,7 @@ func latenciesOf(h *hdr.Histogram) Latencies {
 	return l
 }
 
-// Settings returns a Result with the settings of a run of c, without measurements.
+// Settings returns a Result that contains the settings of c but no measurements.
 func (c *Config) Settings() Result {
 	return Result{
 		Method: c.Method, Nodes: c.Nodes, Concurrency: c.Concurrency, Connections: c.Connections, TargetRate: c.Rate,
@@ -118,7 +118,7 @@ func (c *Config) Settings() Result {
 	}
 }
 
-// newResult sums up the measurements of the workers, which have ended.
+// newResult combines the measurements of the workers, which must have returned.
 func (r *run) newResult(workers []*worker) Result {
 	cfg := &r.cfg
 	res := cfg.Settings()
@@ -162,8 +162,9 @@ func (r *run) newResult(workers []*worker) Result {
 	return res
 }
 
-// measuredTime returns when the run has ended, since the end of the warm-up: after Duration, unless Count or an interrupt has ended it before. The
-// last call of an open loop with Count has its part of the time, as every other one has.
+// measuredTime returns the end of the run, relative to the end of the warm-up. This is Duration, unless Count or an
+// interrupt ended the run earlier. In an open loop with Count, the interval of the last call is included, as that of
+// every other call is.
 func (r *run) measuredTime(rec *recorder) time.Duration {
 	if r.cfg.Count == 0 || rec.end > 0 && rec.latency.TotalCount()+rec.failed.TotalCount() < r.cfg.Count {
 		return cmp.Or(rec.end, rec.lastEnd)
@@ -186,7 +187,7 @@ func meanSize(inputs [][]byte) int {
 	return total / len(inputs)
 }
 
-// results returns the slices of a run until end.
+// results returns the slices of a run up to end.
 func (rec *recorder) results(end time.Duration) []Slice {
 	all := []Slice{}
 	for at := time.Duration(0); at < end; at += rec.width {

@@ -9,51 +9,52 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A worker is an event loop: a context with a connection to each node, driven by one goroutine.
+// A worker is an event loop. It consists of a context with a connection to each node, driven by one goroutine.
 type worker struct {
 	run     *run
 	hctx    *hg.Context
 	lanes   []*lane
-	started time.Duration // by the clock of hctx
-	stepFn  func()        // step
+	started time.Duration // start time, on the clock of hctx
+	stepFn  func()        // method value of step
 
-	// The following fields belong to the goroutine that drives the worker.
+	// The following fields are used only by the goroutine that drives the worker.
 	ctx         context.Context
-	stopped     bool          // no more calls are made
-	finished    bool          // and none is in flight
-	hasNewEnds  bool          // a call has ended after step: wait is not true any more
-	wait        time.Duration // until there is something to do; negative: until something happens
-	unreachable bool          // the last call that ended could not be sent
-	lastAnswer  time.Duration // when a node has answered last, since the beginning
+	stopped     bool          // no further calls are made
+	finished    bool          // stopped, and no calls are in flight
+	hasNewEnds  bool          // a call has completed since step ran, so wait is out of date
+	wait        time.Duration // time until there is work to do; negative: until an event occurs
+	unreachable bool          // the last call to complete could not be sent
+	lastAnswer  time.Duration // time of the last answer from a node, relative to the start
 
 	mu       sync.Mutex // guards the fields below, for Snapshot
 	inFlight int
 	rec      *recorder
 }
 
-// A lane is the calls of one worker to one node.
+// A lane is the set of calls from one worker to one node.
 type lane struct {
 	worker        *worker
 	node          int           // index in Config.Nodes
-	number        int           // of this lane among all
-	sent          int64         // calls; the next one is number + sent×lanes of the run
-	notBefore     time.Duration // before which a closed loop makes no call
+	number        int           // index of this lane among all lanes
+	sent          int64         // number of calls sent; the next call has the number number + sent × lanes of the run
+	notBefore     time.Duration // earliest time of the next call in a closed loop
 	calls         []*call
-	free          []*call // idle ones of these
-	hasNoIdleCall bool    // none was idle when the last call of an open loop could have been made
+	free          []*call // idle calls
+	hasNoIdleCall bool    // no call was idle when the last open-loop call could have been made
 }
 
-// A call is a handle that is forwarded again and again.
+// A call is a handle that is forwarded repeatedly.
 type call struct {
 	lane      *lane
 	handle    *hg.Handle
-	onEnd     hg.ForwardFunc // ended
-	due, sent time.Duration  // since the beginning
-	bytes     int            // of the input
+	onEnd     hg.ForwardFunc // method value of handleEnd
+	due, sent time.Duration  // relative to the start
+	bytes     int            // size of the input
 	inFlight  bool
 }
 
-// newWorker returns a worker that has connected to each node. With an error, too, it must be closed if it is not nil.
+// newWorker returns a worker that is connected to each node. Even if an error is returned, the worker must be closed
+// unless it is nil.
 func newWorker(ctx context.Context, r *run, index int, id hg.ID) (*worker, error) {
 	hctx, err := r.cfg.Class.NewContext()
 	if err != nil {
@@ -84,7 +85,7 @@ func newWorker(ctx context.Context, r *run, index int, id hg.ID) (*worker, error
 	return w, nil
 }
 
-// connect makes the connection, so that it is in no latency. A refused ping is an answer, too.
+// connect establishes the connection, so that no latency includes it. A rejected ping counts as an answer.
 func (w *worker) connect(ctx context.Context, addr hg.Addr) error {
 	h, err := w.hctx.Create(addr, hg.HashName(hg.PingRPC))
 	if err != nil {
@@ -111,7 +112,7 @@ func (l *lane) addCall(addr hg.Addr, id hg.ID) error {
 	return h.SetMeta(l.worker.run.cfg.Meta)
 }
 
-// close closes the handles and the context. It waits for no node.
+// close closes the handles and the context. It does not wait for the nodes.
 func (w *worker) close() {
 	for _, l := range w.lanes {
 		for _, c := range l.calls {
@@ -133,7 +134,8 @@ func (w *worker) start() { w.started = w.hctx.Now() }
 // elapsed returns the time since the start.
 func (w *worker) elapsed() time.Duration { return w.hctx.Now() - w.started }
 
-// drive makes calls until the run is over and all have ended. The messages of several calls are sent together, since step runs in Trigger.
+// drive makes calls until the run is over and all calls have completed. Since step runs in Trigger, the messages of
+// several calls are sent together.
 func (w *worker) drive(ctx context.Context) error {
 	w.ctx = ctx
 	defer context.AfterFunc(ctx, w.hctx.Wake)()
@@ -147,7 +149,7 @@ func (w *worker) drive(ctx context.Context) error {
 		if w.finished {
 			return nil
 		}
-		if w.hasNewEnds { // its end was queued behind step
+		if w.hasNewEnds { // its completion was queued after step
 			w.wait = 0
 		}
 		if err := w.hctx.Progress(w.wait); err != nil && !isTimeout(err) {
@@ -181,7 +183,7 @@ func (w *worker) step() {
 	w.finished = w.stopped && w.inFlight == 0
 }
 
-// publishAnswer publishes the time of the last answer to the other workers.
+// publishAnswer makes the time of the last answer available to the other workers.
 func (w *worker) publishAnswer() {
 	if w.lastAnswer == 0 {
 		return
@@ -194,17 +196,18 @@ func (w *worker) publishAnswer() {
 	}
 }
 
-// wakeEarly is how long before it has something to do a worker stops sleeping: the system wakes a sleeper late, by 50 µs and more.
+// wakeEarly is how long before its next call a worker stops sleeping. The operating system wakes a sleeping thread 50
+// µs or more too late.
 const wakeEarly = 150 * time.Microsecond
 
-// limitWait lowers wait so that the loop goes on at t at the latest, if t is not negative.
+// limitWait reduces wait so that the loop continues no later than t. It has no effect if t is negative.
 func (w *worker) limitWait(t, now time.Duration) {
 	if wait := max(t-now-wakeEarly, 0); t >= 0 && (w.wait < 0 || wait < w.wait) {
 		w.wait = wait
 	}
 }
 
-// stop makes no more calls and cancels those in flight.
+// stop stops making calls and cancels those in flight.
 func (w *worker) stop(now time.Duration) {
 	if !w.stopped {
 		w.stopped = true
@@ -220,8 +223,8 @@ func (w *worker) stop(now time.Duration) {
 	}
 }
 
-// sendClosedLoop makes the calls of a lane that are to be made at now. more is false when the lane has no calls any more; next is when it has
-// the next one, negative when it waits for the end of a call.
+// sendClosedLoop makes the lane's calls that are due at now. If the lane has no more calls, more is false. The time of
+// the next call is next, or negative if the lane must wait for a call to complete.
 func (l *lane) sendClosedLoop(now time.Duration) (next time.Duration, more bool) {
 	if l.worker.run.cfg.Rate > 0 {
 		return l.sendDue(now)
@@ -238,7 +241,8 @@ func (l *lane) sendClosedLoop(now time.Duration) (next time.Duration, more bool)
 	return -1, true
 }
 
-// sendDue is launch of an open loop. A worker that wakes behind the end of the run still makes the calls that were due before.
+// sendDue is like sendClosedLoop but for an open loop. A worker that wakes after the end of the run still makes the
+// calls that were due before it.
 func (l *lane) sendDue(now time.Duration) (next time.Duration, more bool) {
 	for {
 		i := l.nextNumber()
@@ -257,10 +261,11 @@ func (l *lane) sendDue(now time.Duration) (next time.Duration, more bool) {
 	}
 }
 
-// nextNumber is the number of the lane's next call among all of the run.
+// nextNumber returns the number of the lane's next call among all calls of the run.
 func (l *lane) nextNumber() int64 { return int64(l.number) + l.sent*int64(l.worker.run.lanes) }
 
-// countUnsent is how many calls of an open loop were due from the end of the warm-up to end, and have not been sent since none was idle.
+// countUnsent returns the number of open-loop calls that were due between the end of the warm-up and end, and were not
+// sent because no call was idle.
 func (l *lane) countUnsent(end time.Duration) int64 {
 	r, step := l.worker.run, int64(l.worker.run.lanes)
 	limit := r.countDueBefore(end)
@@ -274,7 +279,7 @@ func (l *lane) countUnsent(end time.Duration) int64 {
 	return max((limit-next+step-1)/step, 0)
 }
 
-// send makes a call whose latency begins at due.
+// send makes a call whose latency is measured from due.
 func (l *lane) send(due time.Duration) {
 	c := l.free[len(l.free)-1]
 	l.free = l.free[:len(l.free)-1]
@@ -290,7 +295,7 @@ func (l *lane) send(due time.Duration) {
 	}
 }
 
-// handleEnd records the end of a call.
+// handleEnd records the completion of a call.
 func (c *call) handleEnd(h *hg.Handle, err error) {
 	w, now := c.lane.worker, c.lane.worker.elapsed()
 	w.inFlight--
@@ -310,7 +315,7 @@ func (c *call) handleEnd(h *hg.Handle, err error) {
 	w.rec.record(c, now, received)
 }
 
-// recordFailure records a call that has failed at now.
+// recordFailure records a call that failed at now.
 func (c *call) recordFailure(err error, now time.Duration) {
 	w := c.lane.worker
 	remote, answered := hg.RemoteOf(err)

@@ -7,5 +7,6 @@ import (
 	"syscall"
 )
 
-// ownGroup keeps the Ctrl-C of a terminal from a process: its end is that of its input.
+// ownGroup puts a process into its own process group, so that Ctrl-C in the terminal does not reach
+// it. It exits when its standard input ends.
 func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }

@@ -13,21 +13,21 @@ import (
 	"time"
 )
 
-// Env marks the environment of a process that this program started; its tests start it again by their own binary.
+// Env marks the environment of processes started by this program. Tests use it to run the test binary as the program.
 const Env = "QUICKSILVER_QS_CHILD"
 
-// Ready begins the line with which a target reports its address.
+// Ready begins the line in which a target reports its address.
 const Ready = "listening at "
 
-// A Child is this program in another process: a target, most of the time.
+// A Child is this program running in another process, usually as a target.
 type Child struct {
 	Cmd   *exec.Cmd
-	Addr  string // what it has said behind the word, if anything
+	Addr  string // text that followed the word, if any
 	stdin io.WriteCloser
 }
 
-// Output runs this program again with args in the environment env, and returns what it printed to the standard output. An error has
-// what it printed to the standard error.
+// Output runs this program with args in the environment env, and returns its standard output. An error includes its
+// standard error output.
 func Output(ctx context.Context, env []string, args ...string) ([]byte, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -36,7 +36,7 @@ func Output(ctx context.Context, env []string, args ...string) ([]byte, error) {
 	c := exec.CommandContext(ctx, self, args...)
 	ownGroup(c)
 	c.Env = append(env, Env+"=1")
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // it ends its own target
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // the process stops its own target
 	out, err := c.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -45,7 +45,7 @@ func Output(ctx context.Context, env []string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// Start starts this program again, and waits until it prints word, and with it its address, if it has one.
+// Start starts this program in a new process, and waits until it prints word, followed by its address if it has one.
 func Start(word string, args ...string) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -77,7 +77,7 @@ func Start(word string, args ...string) (*Child, error) {
 	return c, nil
 }
 
-// early buffers the output of a process until it has started, and passes it on from then on.
+// early buffers the output of a process until the process has started, and forwards it afterward.
 type early struct {
 	mu      sync.Mutex // guards the fields below
 	b       []byte
@@ -101,7 +101,7 @@ func (e *early) pass() {
 	_, _ = os.Stderr.Write(e.b)
 }
 
-// readLine reads up to a newline, byte by byte: the bytes behind it stay in the pipe.
+// readLine reads up to a newline, one byte at a time, so that subsequent bytes remain in the pipe.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	var b [1]byte
@@ -117,16 +117,17 @@ func readLine(r io.Reader) (string, error) {
 	return string(line), nil
 }
 
-// Send writes a line to the standard input of the process.
+// Send writes a line to the process's standard input.
 func (c *Child) Send(line string) error {
 	_, err := fmt.Fprintln(c.stdin, line)
 	return err
 }
 
-// Stop ends the process and waits for it.
+// Stop terminates the process and waits for it.
 func (c *Child) Stop() { c.End(2 * time.Second) }
 
-// End is Stop, with so much time for the process to end by itself; it reports whether it did, and without an error.
+// End is like Stop, but gives the process up to most to exit by itself. It reports whether the process did so without
+// an error.
 func (c *Child) End(most time.Duration) bool {
 	_ = c.stdin.Close()
 	kill := time.AfterFunc(most, func() { _ = c.Cmd.Process.Kill() })

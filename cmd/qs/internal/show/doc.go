@@ -1,4 +1,5 @@
-// Package show prints texts of peers, which may hold anything, so that a terminal shows them and obeys none of them.
+// Package show prints text received from peers, which may contain anything, in such a way that a terminal displays it
+// but does not interpret it.
 //
 //	names, errors, output of a peer ─► Text, Error, JSON ─► the terminal
 //	advice of this program ─► Advise ─┘

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns text with everything that is not printable as Go writes it in a string: \n, \x1b, \u202e.
+// Text returns text with non-printable characters escaped as in a Go string: \n, \x1b, \u202e.
 func Text(text string) string {
 	var b strings.Builder
 	for len(text) > 0 {
@@ -30,16 +30,16 @@ func Text(text string) string {
 	return b.String()
 }
 
-// ToDo begins a line of Advise with the remedy for an error.
+// ToDo begins a line of Advise that states the remedy for an error.
 const ToDo = "to do:  "
 
-// A Writer writes data of a peer to a terminal: like Text, but for newlines and tabs.
+// A Writer writes data from a peer to a terminal. It escapes the data like Text, except for newlines and tabs.
 type Writer struct {
 	out  io.Writer
-	rest []byte // the beginning of a character
+	rest []byte // beginning of an incomplete character
 }
 
-// NewWriter returns a Writer to out. Flush writes the bytes that it holds back.
+// NewWriter returns a Writer that writes to out. Flush must be called at the end to write bytes that are held back.
 func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
 
 // Write implements io.Writer.
@@ -58,7 +58,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 	return len(b), w.write(all[:whole])
 }
 
-// Flush writes the beginning of a character that has no end.
+// Flush writes the bytes of an incomplete character.
 func (w *Writer) Flush() error {
 	rest := w.rest
 	w.rest = nil
@@ -83,7 +83,7 @@ func (w *Writer) write(b []byte) error {
 	return err
 }
 
-// advised is an error with lines of this program below it.
+// advised is an error with additional lines from this program.
 type advised struct {
 	err   error
 	lines []string
@@ -99,11 +99,11 @@ func (e *advised) Error() string {
 
 func (e *advised) Unwrap() error { return e.err }
 
-// Advise returns err with lines of this program below it. They cannot be mistaken for a text of a peer, because Error
-// writes that without line breaks.
+// Advise returns err with additional lines from this program. They cannot be confused with text from a peer, because
+// Error writes such text without line breaks.
 func Advise(err error, lines ...string) error { return &advised{err, lines} }
 
-// reworded is an error with a text of this program.
+// reworded is an error whose text this program has replaced.
 type reworded struct {
 	err  error
 	text string
@@ -112,10 +112,10 @@ type reworded struct {
 func (e *reworded) Error() string { return e.text }
 func (e *reworded) Unwrap() error { return e.err }
 
-// Reword returns err with another text.
+// Reword returns an error that wraps err and has the given text.
 func Reword(err error, text string) error { return &reworded{err, text} }
 
-// Error returns the text of an error without control characters of a peer: one line, and those of Advise.
+// Error returns the text of an error without control characters, as one line followed by the lines of Advise.
 func Error(err error) string {
 	text := err.Error()
 	if e, ok := errors.AsType[*advised](err); ok {
@@ -126,7 +126,7 @@ func Error(err error) string {
 	return Text(text)
 }
 
-// SplitError returns the text of an error as it is, without the lines of Advise, and these lines.
+// SplitError returns the unchanged text of an error without the lines of Advise, and those lines.
 func SplitError(err error) (text string, lines []string) {
 	text = err.Error()
 	for {
@@ -140,13 +140,13 @@ func SplitError(err error) (text string, lines []string) {
 	}
 }
 
-// EscapeJSON returns JSON of the same value without characters that are not printable.
+// EscapeJSON returns JSON with the same value and without non-printable characters.
 func EscapeJSON(text []byte) []byte {
 	b := make([]byte, 0, len(text))
 	for len(text) > 0 {
 		r, n := utf8.DecodeRune(text)
 		switch {
-		case r == '\n' || strconv.IsPrint(r): // outside of strings all is ASCII, and in them a newline is escaped
+		case r == '\n' || strconv.IsPrint(r): // outside strings everything is ASCII, and inside them newlines are escaped
 			b = append(b, text[:n]...)
 		case r > 0xffff:
 			r -= 0x10000
@@ -159,11 +159,11 @@ func EscapeJSON(text []byte) []byte {
 	return b
 }
 
-// JSON prints a value in one line of JSON.
+// JSON prints a value as a single line of JSON.
 func JSON(out io.Writer, v any) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // what is printed is no HTML
+	e.SetEscapeHTML(false) // the output is not HTML
 	if err := e.Encode(v); err != nil {
 		return err
 	}

@@ -1,4 +1,5 @@
-// Package soak has the processes and the faults of "qs soak". The calls and the audit are in package ledger.
+// Package soak implements the processes and the faults of "qs soak". The calls and the audit are in
+// package ledger.
 //
 //	Run: origin 0, here ─┐                       ┌─► Target, a process each ─► book
 //	     Origin, a       ├─ relay (tcp), calls ──┤
@@ -6,5 +7,6 @@
 //	        ▲ kill, stop, end                        ▲ kill, stop, end, reset, stall
 //	        └────────────────── chaos ───────────────┘
 //
-// Books are files, which a kill leaves as they are. The audit reads them when everything has ended.
+// Books are logs in files, so they survive a kill. The audit reads them after all processes have
+// exited.
 package soak

@@ -12,22 +12,22 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// A victim is a process that faults come over.
+// A victim is a process that faults are applied to.
 type victim interface {
 	fmt.Stringer
 	process() *self.Child
-	start() error // also starts it again
+	start() error // starts or restarts the process
 	handleEnd(killed bool)
-	net() *relay // nil if there is none
+	net() *relay // nil if there is no relay
 }
 
-// A target is a process, and over tcp the relay through which it is reached.
+// A target is a process and, if the transport is tcp, the relay through which it is reached.
 type target struct {
 	s       *soak
 	i       int
-	listen  string // the address on which the process is to listen
-	reached string // its address for origins
-	relay   *relay // has an address that stays, so that of the process may change
+	listen  string // address on which the process should listen
+	reached string // its address as used by origins
+	relay   *relay // its address is fixed, so the process's may change
 
 	mu    sync.Mutex // guards child
 	child *self.Child
@@ -52,7 +52,8 @@ func (s *soak) startTarget(i int) (t *target, err error) {
 	return t, nil
 }
 
-// start starts the process. Behind a relay it has another port each time: another process may have taken the last one.
+// start starts the process. Behind a relay it uses a new port each time, because another process may have taken the
+// previous one.
 func (t *target) start() error {
 	c, err := t.s.StartTarget(t.s.bookPath("target", uint64(t.i)), t.listen)
 	if err != nil {
@@ -78,7 +79,7 @@ func (t *target) pid() int {
 	return t.child.Cmd.Process.Pid
 }
 
-// stop ends the process and its relay; it may be called again.
+// stop terminates the process and its relay. It may be called more than once.
 func (t *target) stop() {
 	t.mu.Lock()
 	c := t.child
@@ -92,7 +93,7 @@ func (t *target) stop() {
 	}
 }
 
-// An origin is a process; the next one in its place has another number.
+// An origin is a process. A process that replaces it has a new number.
 type origin struct {
 	s      *soak
 	number uint64
@@ -110,7 +111,7 @@ func (o *origin) String() string       { return fmt.Sprint("origin ", o.number) 
 func (o *origin) process() *self.Child { return o.child }
 func (o *origin) net() *relay          { return nil }
 
-// handleEnd records that the process has ended. The calls of one that was killed have no end.
+// handleEnd records that the process has exited. The calls of a killed process have no recorded end.
 func (o *origin) handleEnd(killed bool) {
 	if killed {
 		o.s.mu.Lock()
@@ -119,7 +120,7 @@ func (o *origin) handleEnd(killed bool) {
 	}
 }
 
-// listVictims returns the processes that faults may hit: all but the first target, and the origin in this process.
+// listVictims returns the processes that faults may affect: all except the first target and the origin in this process.
 func (s *soak) listVictims() (all []victim) {
 	for _, t := range s.targets[1:] {
 		all = append(all, t)
@@ -130,8 +131,8 @@ func (s *soak) listVictims() (all []victim) {
 	return all
 }
 
-// runFaults does one thing after the other to v until ctx ends, and puts each right again. All kinds come once before one comes again. A
-// reset of no connection does not count, nor does a stall that held nothing.
+// runFaults applies one fault after another to v until ctx is done, and repairs each. Every kind is applied once before
+// any is repeated. A reset that found no connection does not count, nor does a stall that held back no data.
 func (s *soak) runFaults(ctx context.Context, v victim, rng *rand.Rand) {
 	every := float64(s.Every) * float64(len(s.listVictims()))
 	var kinds []string
@@ -147,7 +148,7 @@ func (s *soak) runFaults(ctx context.Context, v victim, rng *rand.Rand) {
 		kinds = kinds[1:]
 		last := time.Duration(rng.Int64N(int64(s.PeerTimeout)))
 		if rng.IntN(2) == 0 {
-			last += s.PeerTimeout // long enough for the peer to be lost
+			last += s.PeerTimeout // long enough for the peer to be considered lost
 		}
 		fmt.Fprintf(s.Log, "soak: %s %v for %v\n", kind, v, last.Round(time.Millisecond))
 		struck, err := s.applyFault(ctx, v, kind, last, 1+rng.IntN(3))
@@ -162,7 +163,7 @@ func (s *soak) runFaults(ctx context.Context, v victim, rng *rand.Rand) {
 	}
 }
 
-// applyFault applies one fault to v, keeps it up for the given time, and then repairs it.
+// applyFault applies one fault to v, maintains it for the given time, and then repairs it.
 func (s *soak) applyFault(ctx context.Context, v victim, kind string, last time.Duration, directions int) (struck bool, err error) {
 	p := v.process()
 	switch kind {
@@ -186,7 +187,7 @@ func (s *soak) applyFault(ctx context.Context, v victim, kind string, last time.
 		return v.net().holdBack(0) > 0, nil
 	}
 	pause(ctx, last/8)
-	for range 40 { // over udp a socket of another process may have the port for a while
+	for range 40 { // over udp, a socket of another process may temporarily occupy the port
 		if err = v.start(); err == nil {
 			return true, nil
 		}

@@ -8,9 +8,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
 )
 
-// panicHandler is the slog.Handler of the nodes of a soak. Their handlers panic on purpose and their peers are killed, which fills a
-// log. A panic of the library itself is a defect: its record, with the stack, is the only one that is printed, and the book has a
-// broken promise then, whatever becomes of the calls.
+// panicHandler is the slog.Handler of a soak's nodes. In a soak, handlers panic intentionally and peers are killed,
+// which would fill a log. A panic in the library itself, however, is a defect. Its record, including the stack, is the
+// only one that is printed, and it is entered into the book as a broken promise, whatever the outcome of the calls.
 type panicHandler struct {
 	slog.Handler
 	book *ledger.Book
@@ -20,7 +20,8 @@ func newPanicHandler(book *ledger.Book, w io.Writer) panicHandler {
 	return panicHandler{slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelError}), book}
 }
 
-// isLibraryPanic reports whether r is about a panic of the library. The log of a handler's panic names the method.
+// isLibraryPanic reports whether r is about a panic in the library. The log record of a panic in a handler names the
+// method.
 func isLibraryPanic(r slog.Record) bool {
 	has := map[string]bool{}
 	r.Attrs(func(a slog.Attr) bool { has[a.Key] = true; return true })

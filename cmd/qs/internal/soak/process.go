@@ -13,23 +13,24 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// site is this machine.
+// site provides the services of this machine to package ledger.
 var site = ledger.Site{Open: qs.Open, Go: func(f func()) { go f() }, Sleep: time.Sleep}
 
-// stopTimeout is how long a target that ends lets its handlers end, many of which do not.
+// stopTimeout is how long a target that shuts down waits for its handlers, many of which do not
+// complete.
 const stopTimeout = 300 * time.Millisecond
 
-// nodeConfig returns the configuration of a node whose process has the book.
+// nodeConfig returns the configuration of a node whose process writes to book.
 func nodeConfig(book *ledger.Book, cfg hg.Config) qs.Config {
 	return qs.Config{ShutdownTimeout: stopTimeout, HG: cfg, Logger: slog.New(newPanicHandler(book, os.Stderr))}
 }
 
-// appendTo opens a book.
+// appendTo opens a book for appending.
 func appendTo(name string) (*os.File, error) {
 	return os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// untilEOF returns a context that ends with the standard input.
+// untilEOF returns a context that is canceled when standard input ends.
 func untilEOF(first func()) context.Context {
 	ctx, end := context.WithCancel(context.Background())
 	go func() {
@@ -40,7 +41,7 @@ func untilEOF(first func()) context.Context {
 	return ctx
 }
 
-// Target serves calls at addr, until the standard input ends, and calls listening with its address.
+// Target serves calls at addr until standard input ends. It calls listening with its address.
 func Target(addr, book string, cfg hg.Config, listening func(addr string)) error {
 	f, err := appendTo(book)
 	if err != nil {
@@ -54,7 +55,7 @@ func Target(addr, book string, cfg hg.Config, listening func(addr string)) error
 	return err
 }
 
-// NewOrigin returns an origin of this machine.
+// NewOrigin returns an origin that runs on this machine.
 func NewOrigin(to io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
 	book := ledger.NewBook(to)
 	return &ledger.Origin{
@@ -63,7 +64,7 @@ func NewOrigin(to io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
 	}
 }
 
-// Origin makes calls until the standard input ends.
+// Origin makes calls until standard input ends.
 func Origin(book string, c Calls, cfg hg.Config, ready func()) error {
 	f, err := appendTo(book)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// A relay passes connections on to an address. It can reset them, and let nothing pass.
+// A relay forwards connections to an address. It can reset them and hold back their data.
 //
 //	origin ─► lis ─ conn ─ pass ─► conn ─► target
 //	              ◄─ pass ────────
@@ -15,11 +15,11 @@ type relay struct {
 	all sync.WaitGroup
 
 	mu    sync.Mutex // guards the fields below
-	to    string     // the address of the target; "" before setTarget
-	moved sync.Cond  // held or ended has changed
+	to    string     // target's address; "" before setTarget
+	moved sync.Cond  // signals changes of held and ended
 	conns map[net.Conn]bool
-	held  int // bits: 1 to the target, 2 from it
-	stuck int // how often data had to wait for that
+	held  int // directions held back, as bits: 1 to the target, 2 from it
+	stuck int // how often data had to wait because of held
 	ended bool
 }
 
@@ -36,7 +36,7 @@ func newRelay() (*relay, error) {
 
 func (r *relay) addr() string { return r.lis.Addr().String() }
 
-// setTarget passes the connections that come from now on to an address.
+// setTarget directs new connections to the address to.
 func (r *relay) setTarget(to string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +53,7 @@ func (r *relay) accept() {
 	}
 }
 
-// join connects near with the target; where there is none, near is reset.
+// join connects near to the target. If there is no target, it resets near.
 func (r *relay) join(near net.Conn) {
 	if !r.addConn(near) {
 		return
@@ -70,7 +70,7 @@ func (r *relay) join(near net.Conn) {
 	r.forward(near, far, 2)
 }
 
-// addConn keeps a connection, unless the relay has ended.
+// addConn registers a connection. It returns false if the relay is closed.
 func (r *relay) addConn(c net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +91,8 @@ func (r *relay) dropConn(c net.Conn) {
 	_ = c.Close()
 }
 
-// forward copies from one connection to the other, while nothing holds that direction, and resets both at the end.
+// forward copies data from one connection to the other, except while that direction is held back. At the end it resets
+// both connections.
 func (r *relay) forward(to, from net.Conn, direction int) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -113,7 +114,7 @@ func (r *relay) forward(to, from net.Conn, direction int) {
 	r.dropConn(to)
 }
 
-// wait waits until nothing holds a direction.
+// wait blocks while the direction is held back.
 func (r *relay) wait(direction int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,8 +126,8 @@ func (r *relay) wait(direction int) {
 	}
 }
 
-// holdBack stops the data in the directions whose bits are set: 1 to the target, 2 from it. It returns how often data had to
-// wait since the last time.
+// holdBack holds back data in the directions whose bits are set: 1 to the target, 2 from it. It returns how often data
+// had to wait since the previous call.
 func (r *relay) holdBack(directions int) (stuck int) {
 	r.mu.Lock()
 	r.held = directions
@@ -136,7 +137,7 @@ func (r *relay) holdBack(directions int) (stuck int) {
 	return stuck
 }
 
-// reset resets every connection, and returns how many there were.
+// reset resets all connections and returns their number.
 func (r *relay) reset() int {
 	r.mu.Lock()
 	var all []net.Conn
@@ -150,7 +151,7 @@ func (r *relay) reset() int {
 	return len(all)
 }
 
-// close ends the relay and waits for its goroutines.
+// close closes the relay and waits for its goroutines.
 func (r *relay) close() {
 	r.mu.Lock()
 	r.ended = true

@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
 )
 
-// A Report is the last line of the output. The counts that Err names must be zero.
+// A Report is the last line of the output. The counts named by Err must be zero.
 type Report struct {
 	Commit  string         `json:"commit,omitempty"`
 	Seed    uint64         `json:"seed"`
@@ -28,9 +28,9 @@ type Report struct {
 	Left        int      `json:"left_at_the_end"`
 	SlowCancels int      `json:"slow_cancels"`
 	Outgrown    int      `json:"gauges_that_grew"`
-	Notes       []string `json:"notes,omitempty"` // about these four
+	Notes       []string `json:"notes,omitempty"` // notes on these four
 
-	Cancels    int     `json:"cancels_measured"` // in the first origin
+	Cancels    int     `json:"cancels_measured"` // number of cancellations measured in the first origin
 	CancelP999 float64 `json:"cancel_to_end_p999_ms"`
 	CancelMax  float64 `json:"cancel_to_end_max_ms"`
 	Heap       growth  `json:"heap_kib"`       // of this process
@@ -39,7 +39,7 @@ type Report struct {
 	Files      growth  `json:"descriptors"`    // of this process
 }
 
-// A growth is a gauge after the first tenth of a run, and after the load has ended.
+// A growth holds the value of a gauge after the first tenth of a run and after the end of the load.
 type growth struct {
 	First int64 `json:"first"`
 	Last  int64 `json:"last"`
@@ -64,7 +64,7 @@ func (r *Report) takeSample(s *soak, at func(*growth) *int64) {
 	}
 }
 
-// slow looks at how long calls of the first origin took to end that were canceled.
+// slow evaluates how long canceled calls of the first origin took to end.
 func (r *Report) slow(s *soak) {
 	all := s.here.Cancels()
 	slices.Sort(all)
@@ -74,8 +74,8 @@ func (r *Report) slow(s *soak) {
 	}
 	ms := func(i int) float64 { return float64(all[i].Microseconds()) / 1000 }
 	r.Cancels, r.CancelP999, r.CancelMax = n, ms(n*999/1000), ms(n-1)
-	// One that waits for its target does so until that goes on or is given up. The machine may stand still for a moment: a few say
-	// nothing.
+	// A call that waits for its target does so until the target resumes or is given up. The machine may pause for a
+	// moment, so a few slow calls are not significant.
 	if slow := s.PeerTimeout / 2; n >= 1000 && all[n*99/100] > slow {
 		for _, d := range all {
 			if d > slow {
@@ -86,8 +86,9 @@ func (r *Report) slow(s *soak) {
 	}
 }
 
-// countOutgrown counts the gauges that grew by more than a load can explain that has begun again since: each target has a
-// connection through a relay and pipes, and what the first target moved last may wait for its collector.
+// countOutgrown counts the gauges that grew by more than the restart of the load can explain. Each target has a
+// connection through a relay and pipes, and the data that the first target moved last may still await garbage
+// collection.
 func (r *Report) countOutgrown(s *soak) {
 	each := int64(8*(len(s.targets)+len(s.origins)) + 2*s.Callers)
 	for _, g := range []struct {
@@ -107,7 +108,7 @@ func (r *Report) countOutgrown(s *soak) {
 	}
 }
 
-// Err returns an error that names the guarantees that were broken.
+// Err returns an error that names the guarantees that were violated.
 func (r *Report) Err() error {
 	var wrong []string
 	for _, f := range []struct {
@@ -131,7 +132,7 @@ func (r *Report) Err() error {
 	return err
 }
 
-// residentKiB returns the resident memory of a process, where the system reports it.
+// residentKiB returns a process's resident memory in KiB, where the system reports it.
 func residentKiB(pid int) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -143,7 +144,7 @@ func residentKiB(pid int) int64 {
 	return kib
 }
 
-// commit returns the commit that this program was built from, if that is known.
+// commit returns the commit from which this program was built, if known.
 func commit() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -23,35 +23,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Config configures a soak. All fields are required, except Faults and Seed.
+// A Config configures a soak. All fields except Faults and Seed are required.
 type Config struct {
-	Transport   string // of the targets
-	To          string // opens a node that calls them
+	Transport   string // transport of the targets
+	To          string // address with which to open a node that calls the targets
 	Targets     int
-	Origins     int           // beside the one in this process
-	Time        time.Duration // of the load, which goes on until each fault has come
-	Every       time.Duration // mean time between faults, whatever they take
-	Callers     int           // of each origin
-	Streams     int           // calls with a stream of each kind that each origin has open
-	MaxBulk     int64         // bytes of the largest transfer, at least 2: a half each way
-	Seed        uint64        // of the load and the faults; 0 draws one
-	Faults      []string      // some of Faults
-	PeerTimeout time.Duration // that of HG
-	HG          hg.Config     // of origins
-	Log         io.Writer     // the log of events
-	Show        func(Status)  // is called every second with the state of the load
-	Listen      string        // the address on which targets listen at first
-	// StartTarget starts a process that runs Target at addr, StartOrigin one that runs Origin with c, whose Config it knows.
+	Origins     int           // number of origins in addition to the one in this process
+	Time        time.Duration // duration of the load, which is extended until each fault has occurred
+	Every       time.Duration // mean time between faults, regardless of their duration
+	Callers     int           // number of callers in each origin
+	Streams     int           // number of open streams of each kind in each origin
+	MaxBulk     int64         // size of the largest transfer in bytes, at least 2: half in each direction
+	Seed        uint64        // seed of the load and the faults; 0 selects a random one
+	Faults      []string      // subset of the variable Faults
+	PeerTimeout time.Duration // must equal that of HG
+	HG          hg.Config     // configuration of origins
+	Log         io.Writer     // receives the log of events
+	Show        func(Status)  // called every second with the state of the load
+	Listen      string        // initial listen address of targets
+	// StartTarget starts a process that runs Target at addr. StartOrigin starts a process that runs Origin with c; it
+	// must pass the Config itself.
 	StartTarget func(book, addr string) (*self.Child, error)
 	StartOrigin func(book string, c Calls) (*self.Child, error)
 }
 
-// A Status is how far the load is.
+// A Status describes the progress of the load.
 type Status struct {
-	For    time.Duration  // since it began
-	Calls  int64          // of the first origin that have ended
-	Faults map[string]int // by kind
-	Ending bool           // the load is over: the processes end, and the audit follows
+	For    time.Duration  // time since the start
+	Calls  int64          // completed calls of the first origin
+	Faults map[string]int // number of faults by kind
+	Ending bool           // the load is complete; the processes are being stopped, and the audit follows
 }
 
 // Calls configures the calls of one origin.
@@ -61,12 +62,12 @@ type Calls struct {
 	Streams      int
 	MaxBulk      int64
 	Targets      []string
-	To           string // opens a node that calls them
+	To           string // address with which to open a node that calls the targets
 }
 
 const maxBulk = 1 << 30
 
-// Check returns the error of a field that is out of bounds.
+// Check returns an error if a field is out of bounds.
 func (c *Config) Check() error {
 	if c.Time <= 0 {
 		return fmt.Errorf("--time is not positive")
@@ -99,23 +100,25 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// Faults are the kinds of faults there are.
+// Faults lists all kinds of faults.
 var Faults = []string{"kill", "stop", "end", "reset", "stall"}
 
-// FaultsOver returns those that a transport can have.
+// FaultsOver returns the kinds of faults that apply to a transport.
 func FaultsOver(transport string) []string {
 	return slices.DeleteFunc(slices.Clone(Faults), func(k string) bool {
 		return needsRelay(k) && !hasConnections(transport) || k == "stop" && !canStop
 	})
 }
 
-// needsRelay reports whether a fault is done to connections.
+// needsRelay reports whether a fault affects connections.
 func needsRelay(fault string) bool { return fault == "reset" || fault == "stall" }
 
-// hasConnections reports whether a transport has connections; with auto they are used after shared memory.
+// hasConnections reports whether a transport has connections. The transport auto uses them in addition to shared
+// memory.
 func hasConnections(transport string) bool { return transport == "tcp" || transport == "auto" }
 
-// A soak is one run: the first origin is driven by this process, each process that is not spared is broken by a goroutine.
+// A soak is one run. This process drives the first origin. For each other process, except the one that is spared, a
+// goroutine applies faults.
 type soak struct {
 	Config
 	dir     string
@@ -124,27 +127,27 @@ type soak struct {
 	here    *ledger.Origin
 
 	endEarly context.CancelFunc // ends the load
-	ended    atomic.Int64       // calls of here
-	isEnding atomic.Bool        // the load is over
+	ended    atomic.Int64       // completed calls of the origin in this process
+	isEnding atomic.Bool        // the load is complete
 
 	mu      sync.Mutex // guards the fields below
 	faults  map[string]int
-	died    map[uint64]bool // origins, by number
+	died    map[uint64]bool // numbers of origins that were killed
 	numbers uint64
 	broken  error
 }
 
-// patience is for what comes soon, but on a busy machine.
+// patience returns the timeout for operations that are quick unless the machine is busy.
 func (s *soak) patience() time.Duration { return 4*s.PeerTimeout + 30*time.Second }
 
-// Run makes the targets, the origins and the faults, and audits. Check has found nothing wrong. When ctx ends the load ends early, and the
-// report is about what there was until then.
+// Run starts the targets, the origins and the faults, and then audits the books. The configuration must have passed
+// Check. When ctx is done, the load ends early, and the report covers the time until then.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	ctx, endEarly := context.WithCancel(ctx)
 	defer endEarly()
 	s := &soak{Config: cfg, endEarly: endEarly, faults: map[string]int{}, died: map[uint64]bool{}}
 	if s.Seed == 0 {
-		s.Seed = rand.Uint64()>>12 | 1 // a number that every reader of JSON keeps
+		s.Seed = rand.Uint64()>>12 | 1 // exactly representable by every JSON parser
 	}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "qs-soak-"); err != nil {
@@ -180,7 +183,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	return r, s.audit(r)
 }
 
-// run loads and breaks.
+// run generates the load and applies the faults.
 func (s *soak) run(ctx context.Context, r *Report) error {
 	begun := time.Now()
 	shown := s.showStatus(begun)
@@ -209,7 +212,7 @@ func (s *soak) run(ctx context.Context, r *Report) error {
 	r.Interrupted = ctx.Err() != nil
 	s.isEnding.Store(true)
 	heal()
-	chaos.Wait() // it has put everything right
+	chaos.Wait() // all faults have been repaired
 	if s.failure() == nil {
 		r.Silent = s.knock()
 	}
@@ -229,13 +232,13 @@ func (s *soak) run(ctx context.Context, r *Report) error {
 	return s.failure()
 }
 
-// endCounter counts the calls whose end is recorded.
+// An endCounter counts the calls whose end is recorded in a book.
 type endCounter struct {
 	book  io.Writer
 	ended *atomic.Int64
 }
 
-// Write implements io.Writer. It is given one line.
+// Write implements io.Writer. Each call must pass exactly one line.
 func (c *endCounter) Write(line []byte) (int, error) {
 	if bytes.HasPrefix(line, []byte("end ")) {
 		c.ended.Add(1)
@@ -243,7 +246,7 @@ func (c *endCounter) Write(line []byte) (int, error) {
 	return c.book.Write(line)
 }
 
-// showStatus calls Config.Show every second with the state of the load, until stop is called.
+// showStatus calls Config.Show every second with the state of the load until stop is called.
 func (s *soak) showStatus(begun time.Time) (stop func()) {
 	if s.Show == nil {
 		return func() {}
@@ -267,8 +270,8 @@ func (s *soak) showStatus(begun time.Time) (stop func()) {
 	}
 }
 
-// haveAllFaults reports whether each kind of fault has come. With auto, what is done to connections may find none for as long as the
-// load lasts, because shared memory carries all calls: it is not waited for.
+// haveAllFaults reports whether each kind of fault has occurred. With the transport auto, faults of connections are not
+// required, because shared memory may carry all calls and there may be no connections during the load.
 func (s *soak) haveAllFaults() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +280,7 @@ func (s *soak) haveAllFaults() bool {
 	})
 }
 
-// fail keeps err, if there is one, as the reason why the soak itself cannot go on, and ends the load.
+// fail records err, unless it is nil, as the reason why the soak itself cannot continue, and ends the load.
 func (s *soak) fail(err error) {
 	if err == nil {
 		return
@@ -308,7 +311,7 @@ func (s *soak) newCalls() Calls {
 	return c
 }
 
-// knock calls every target until it answers; it returns how many do not in time.
+// knock calls every target until it answers. It returns the number of targets that did not answer in time.
 func (s *soak) knock() (silent int) {
 	n, err := qs.Open(s.To, qs.Config{HG: s.HG})
 	if err != nil {
@@ -336,7 +339,7 @@ func (s *soak) knock() (silent int) {
 	return silent
 }
 
-// stop ends every process.
+// stop terminates all processes.
 func (s *soak) stop() {
 	for _, o := range s.origins {
 		o.child.Stop()
@@ -346,7 +349,7 @@ func (s *soak) stop() {
 	}
 }
 
-// audit reads all books.
+// audit reads and checks all books.
 func (s *soak) audit(r *Report) error {
 	s.stop()
 	books, err := filepath.Glob(filepath.Join(s.dir, "*-*"))
@@ -369,7 +372,7 @@ func (s *soak) audit(r *Report) error {
 	return nil
 }
 
-// pause waits, and reports false when ctx has ended.
+// pause waits for d. It returns false if ctx is done first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
